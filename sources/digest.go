@@ -1,0 +1,44 @@
+package sources
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+// Digest is a content digest in the form of the OCI image specification:
+// "sha256:" and 64 lower-case hexadecimal digits. The zero value means no
+// digest. Digests are comparable and safe as file names once the colon is
+// replaced.
+type Digest string
+
+// ParseDigest checks that s is a complete sha256 digest. Other algorithms are
+// refused: no registry in use needs one, and a lock with two kinds of digest
+// for one content could not be compared.
+func ParseDigest(s string) (Digest, error) {
+	hexa, ok := strings.CutPrefix(s, "sha256:")
+	if !ok {
+		return "", fmt.Errorf("digest %q: want sha256:<64 hexadecimal digits>", s)
+	}
+	if len(hexa) != 2*sha256.Size || strings.Trim(hexa, "0123456789abcdef") != "" {
+		return "", fmt.Errorf("digest %q: want 64 lower-case hexadecimal digits after sha256:, have %d characters", s, len(hexa))
+	}
+	return Digest(s), nil
+}
+
+// DigestOf returns the digest of content.
+func DigestOf(content []byte) Digest {
+	sum := sha256.Sum256(content)
+	return Digest("sha256:" + hex.EncodeToString(sum[:]))
+}
+
+// Hex returns the hexadecimal digits without the algorithm.
+func (d Digest) Hex() string { return strings.TrimPrefix(string(d), "sha256:") }
+
+// Short returns the first twelve hexadecimal digits, as Crossplane uses them in
+// the names of package revisions. It is for people: never compare or cache by it.
+func (d Digest) Short() string {
+	h := d.Hex()
+	return h[:min(12, len(h))]
+}

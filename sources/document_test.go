@@ -1,0 +1,121 @@
+package sources
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	sigsyaml "sigs.k8s.io/yaml"
+)
+
+func TestDecodeYAML(t *testing.T) {
+	docs, err := DecodeYAML(strings.NewReader(`# a comment only
+---
+a: 1
+b: [yes, "yes", 0x10, 1e3, 12345678901234567890, ~, 2024-01-02]
+---
+---
+base: &base {x: 1, y: {z: on}}
+derived: {<<: *base, x: 2}
+`), Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Document{
+		{Line: 3, Tree: map[string]any{
+			"a": int64(1),
+			"b": []any{true, "yes", int64(16), 1e3, 12345678901234567890.0, nil, "2024-01-02"},
+		}},
+		{Line: 7, Tree: map[string]any{
+			"base":    map[string]any{"x": int64(1), "true": map[string]any{"z": true}},
+			"derived": map[string]any{"x": int64(2), "true": map[string]any{"z": true}},
+		}},
+	}
+	if !reflect.DeepEqual(docs, want) {
+		t.Errorf("have %#v\nwant %#v", docs, want)
+	}
+}
+
+func TestDecodeYAMLFaults(t *testing.T) {
+	bomb := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
+	for c := 'b'; c < 'j'; c++ {
+		bomb += string(c) + ": &" + string(c) + " [" + strings.TrimSuffix(strings.Repeat("*"+string(c-1)+",", 10), ",") + "]\n"
+	}
+	for _, tt := range []struct {
+		name, in string
+		limits   Limits
+		want     string
+		limit    bool
+	}{
+		{name: "duplicate key", in: "a: 1\nb:\n  c: 1\n  c: 2\n", want: `line 4: key "c" is there twice`},
+		{name: "list at the root", in: "- a\n", want: "line 1: a document must be a mapping"},
+		{name: "scalar at the root", in: "a: 1\n---\nhello\n", want: "line 3: a document must be a mapping"},
+		{name: "syntax", in: "a: 1\nb: [\n", want: "line 2"},
+		{name: "not UTF-8", in: "a: \"\xff\xfe\"\n", want: "not valid UTF-8"},
+		{name: "cut rune", in: "a: \xe2\x82", want: "not valid UTF-8"},
+		{name: "aliases", in: bomb, want: "are aliases nested?", limit: true},
+		{name: "alias in itself", in: "a: &a {b: *a}\n", want: "nested deeper", limit: true},
+		{name: "depth", in: "a: " + strings.Repeat("[", 600) + strings.Repeat("]", 600), want: "nested deeper than 500", limit: true},
+		{name: "bytes", in: "a: 1234567890", limits: Limits{Bytes: 8}, want: "more than 8 bytes", limit: true},
+		{name: "documents", in: "a: 1\n---\na: 1\n---\na: 1\n", limits: Limits{Documents: 2}, want: "line 5: more than 2 documents", limit: true},
+		{name: "infinity", in: "a: .inf", want: "not a number that JSON can hold"},
+		{name: "unknown tag", in: "a: !!binary aGk=", want: "tag !!binary means nothing"},
+		{name: "mapping as key", in: "{a: 1}: 2", want: "a key must be a scalar"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := DecodeYAML(strings.NewReader(tt.in), tt.limits)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Fatalf("error %v, want one with %q", err, tt.want)
+			}
+			if errors.Is(err, ErrLimit) != tt.limit {
+				t.Errorf("errors.Is(%v, ErrLimit) = %t", err, !tt.limit)
+			}
+		})
+	}
+}
+
+// A rune may be cut in two by the end of a read.
+func TestDecodeYAMLByteByByte(t *testing.T) {
+	docs, err := DecodeYAML(iotest.OneByteReader(strings.NewReader("a: größer 👍\n")), Limits{})
+	if err != nil || docs[0].Tree["a"] != "größer 👍" {
+		t.Fatalf("%v, %v", docs, err)
+	}
+}
+
+// What kubectl reads is what counts: every stream that sigs.k8s.io/yaml and
+// DecodeYAML both accept means the same to both.
+func FuzzDecodeYAML(f *testing.F) {
+	for _, seed := range []string{
+		"a: 1\nb: [yes, no, on, 'y', 0o17, 017, 0b11, -0x1f, 1_000, 1e400, .5, +1, 2001-01-01]\n",
+		"a: &x {b: c}\nd: *x\ne: {<<: *x, f: !!str 1}\n", "? a\n: b\n", "1: a\n1.5: b\nnull: c\ntrue: d\n",
+		"a: |\n  x\n\n  y\n", "a: \"\\u263A\"\n", "{\"a\": {\"b\": [1, 2.0, null]}}", "--- {}\n...\n---\na: b\n",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, in string) {
+		if len(in) > 4096 {
+			return
+		}
+		docs, err := DecodeYAML(strings.NewReader(in), Limits{Nodes: 10_000})
+		if err != nil || len(docs) != 1 {
+			return
+		}
+		var want, have any
+		if err := sigsyaml.UnmarshalStrict([]byte(in), &want); err != nil {
+			return
+		}
+		text, err := json.Marshal(docs[0].Tree)
+		if err != nil {
+			t.Fatalf("%q decoded to a tree that JSON cannot hold: %v", in, err)
+		}
+		if err := json.Unmarshal(text, &have); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(have, want) {
+			t.Errorf("%q\nhave %#v\nwant %#v", in, have, want)
+		}
+	})
+}
