@@ -1,0 +1,191 @@
+// Package clusters reads clusters.yaml, the registry of clusters at the root of
+// a fleet repository: a stream of gitopsd.dev/v1alpha1 documents.
+//
+// Decoding is strict, document by document: what one document gets wrong is an
+// error with file, line and key, and takes no other document with it. The
+// package owns the shape and the rules of the registry; reading credentials,
+// rendering paths and talking to clusters is done elsewhere.
+package clusters
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// APIVersion of every document in the registry.
+const APIVersion = "gitopsd.dev/v1alpha1"
+
+// Registry is what clusters.yaml declares.
+type Registry struct {
+	// Clusters in the order of the file, valid ones only, names unique.
+	Clusters []Cluster
+	// Broken names the clusters whose documents have errors. Their objects
+	// and lock records must stay as they are: they were not removed.
+	Broken []string
+	// Unreadable says that a document is so broken that not even a cluster's
+	// name could be read: any cluster that is missing may be meant by it.
+	Unreadable bool
+}
+
+// Cluster is one Cluster document.
+type Cluster struct {
+	// Name is unique in the registry: a DNS label of at most 63 characters.
+	Name string
+	// Labels are the document's, for selectors.
+	Labels map[string]string
+	// Annotations are the document's; gitopsd.dev/allow-prune is one.
+	Annotations map[string]string
+	// Line is where the document starts in the registry.
+	Line int
+	// Spec is the document's spec, checked.
+	Spec Spec
+}
+
+// Spec is what is wanted of a cluster.
+type Spec struct {
+	// Path is the directory in the repository that kustomize builds, clean
+	// and relative.
+	Path string `yaml:"path"`
+	// Kubeconfig says where the credentials are.
+	Kubeconfig Kubeconfig `yaml:"kubeconfig"`
+	// Context of the kubeconfig; empty for its current context.
+	Context string `yaml:"context"`
+	// ServiceAccount is impersonated in the cluster, "name" (in the namespace
+	// gitopsd-system) or "namespace/name"; empty for the kubeconfig's own rights.
+	ServiceAccount string `yaml:"serviceAccount"`
+	// Packages is how packages are installed: Expand (default).
+	Packages string `yaml:"packages"`
+	// Patches are kustomize patches for everything rendered.
+	Patches []Patch `yaml:"patches"`
+	// DependsOn names clusters that must be ready first.
+	DependsOn []string `yaml:"dependsOn"`
+	// Drift is what to do about it: Correct (default) or Report.
+	Drift string `yaml:"drift"`
+	// Suspend leaves the cluster alone.
+	Suspend bool `yaml:"suspend"`
+}
+
+// The values of Spec.Packages and Spec.Drift.
+const (
+	Expand  = "expand"
+	Correct = "correct"
+	Report  = "report"
+)
+
+// Kubeconfig is where a cluster's credentials are; exactly one field is set.
+type Kubeconfig struct {
+	// SecretRef names a Secret in the daemon's own namespace that carries the
+	// label gitopsd.dev/cluster with the cluster's name.
+	SecretRef *SecretRef `yaml:"secretRef"`
+	// File is a path inside the daemon's --kubeconfig-dir.
+	File string `yaml:"file"`
+	// InCluster is the cluster that the daemon runs in, if it was started
+	// with --allow-in-cluster.
+	InCluster bool `yaml:"inCluster"`
+}
+
+// SecretRef names a Secret and the key in it.
+type SecretRef struct {
+	Name string `yaml:"name"`
+	// Key in the Secret's data; "kubeconfig" when empty.
+	Key string `yaml:"key"`
+}
+
+// Patch is a kustomize patch: which objects, and what to do to them.
+type Patch struct {
+	Target *Target `yaml:"target"`
+	// Patch is a strategic merge patch or a list of JSON 6902 operations, as
+	// YAML in a string.
+	Patch string `yaml:"patch"`
+}
+
+// Target selects objects as kustomize does: names and kinds are anchored
+// regular expressions.
+type Target struct {
+	Group              string `yaml:"group"`
+	Version            string `yaml:"version"`
+	Kind               string `yaml:"kind"`
+	Name               string `yaml:"name"`
+	Namespace          string `yaml:"namespace"`
+	LabelSelector      string `yaml:"labelSelector"`
+	AnnotationSelector string `yaml:"annotationSelector"`
+}
+
+// Get returns the cluster of that name.
+func (r *Registry) Get(name string) (Cluster, bool) {
+	i := slices.IndexFunc(r.Clusters, func(c Cluster) bool { return c.Name == name })
+	if i < 0 {
+		return Cluster{}, false
+	}
+	return r.Clusters[i], true
+}
+
+// Removed tells whether a cluster that was registered once has left the
+// registry on purpose, rather than being there in a document with errors.
+func (r *Registry) Removed(name string) bool {
+	_, there := r.Get(name)
+	return !there && !r.Unreadable && !slices.Contains(r.Broken, name)
+}
+
+// Error is what is wrong with one document.
+type Error struct {
+	File string
+	Line int
+	// Key is the path of the field at fault, "spec.path" for instance; empty
+	// when it is the document as a whole.
+	Key string
+	Msg string
+}
+
+func (e *Error) Error() string {
+	if e.Key == "" {
+		return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Msg)
+	}
+	return fmt.Sprintf("%s:%d: %s: %s", e.File, e.Line, e.Key, e.Msg)
+}
+
+// Parse reads the registry. What is valid is returned even with an error, which
+// joins an *Error for each thing that is wrong.
+func Parse(file string, data []byte) (*Registry, error) {
+	p := &parser{file: file}
+	for _, chunk := range split(data) {
+		p.document(chunk)
+	}
+	p.dependencies()
+	return &p.registry, errors.Join(p.errs...)
+}
+
+// chunk is the text of one document and the line it starts at, from 1.
+type chunk struct {
+	line int
+	text string
+}
+
+// split cuts a stream at its document markers before anything is parsed, so
+// that a syntax error stays inside its document. A line that starts with "---"
+// ends a document in every context but inside a block scalar at column 0, which
+// cannot be indented that little.
+func split(data []byte) []chunk {
+	var chunks []chunk
+	start, line := 1, 0
+	var text strings.Builder
+	flush := func() {
+		if strings.TrimSpace(text.String()) != "" {
+			chunks = append(chunks, chunk{start, text.String()})
+		}
+		text.Reset()
+	}
+	for l := range strings.Lines(string(data)) {
+		line++
+		if rest, ok := strings.CutPrefix(l, "---"); ok && (strings.TrimSpace(rest) == "" || rest[0] == ' ') {
+			flush()
+			start = line
+			l = "   " + rest // keeps columns, and anything that follows the marker
+		}
+		text.WriteString(l)
+	}
+	flush()
+	return chunks
+}

@@ -1,0 +1,142 @@
+package clusters
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const valid = `# the fleet
+apiVersion: gitopsd.dev/v1alpha1
+kind: Cluster
+metadata:
+  name: hub
+  labels: {env: dev}
+spec:
+  path: ./clusters/hub/
+  kubeconfig: {file: hub.yaml}
+---
+apiVersion: gitopsd.dev/v1alpha1
+kind: Cluster
+metadata: {name: prod-eu}
+spec:
+  path: clusters/prod-eu
+  kubeconfig:
+    secretRef: {name: prod-eu}
+  context: admin
+  serviceAccount: gitopsd
+  dependsOn: [hub]
+  drift: report
+  suspend: true
+  patches:
+  - target: {kind: CustomResourceDefinition, name: .*}
+    patch: |
+      - op: add
+        path: /metadata/annotations/team
+        value: platform
+`
+
+func TestParse(t *testing.T) {
+	r, err := Parse("clusters.yaml", []byte(valid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Cluster{
+		{Name: "hub", Labels: map[string]string{"env": "dev"}, Line: 2, Spec: Spec{
+			Path: "clusters/hub", Kubeconfig: Kubeconfig{File: "hub.yaml"}, Packages: Expand, Drift: Correct}},
+		{Name: "prod-eu", Line: 11, Spec: Spec{
+			Path: "clusters/prod-eu", Kubeconfig: Kubeconfig{SecretRef: &SecretRef{Name: "prod-eu"}}, Context: "admin",
+			ServiceAccount: "gitopsd-system/gitopsd", Packages: Expand, DependsOn: []string{"hub"}, Drift: Report, Suspend: true,
+			Patches: []Patch{{
+				Target: &Target{Kind: "CustomResourceDefinition", Name: ".*"},
+				Patch:  "- op: add\n  path: /metadata/annotations/team\n  value: platform\n",
+			}}}},
+	}
+	if !reflect.DeepEqual(r.Clusters, want) {
+		t.Errorf("have %+v\nwant %+v", r.Clusters, want)
+	}
+}
+
+// Each fault is a line in error, with file, line and key, and takes its own
+// document with it and no other.
+func TestParseFaults(t *testing.T) {
+	cluster := func(lines ...string) string {
+		return "apiVersion: gitopsd.dev/v1alpha1\nkind: Cluster\n" + strings.Join(lines, "\n") + "\n"
+	}
+	const meta, where, creds = "metadata: {name: bad}", "  path: clusters/bad", "  kubeconfig: {file: bad.yaml}"
+	for _, tt := range []struct {
+		name, doc  string
+		want       string
+		unreadable bool
+	}{
+		{name: "unknown key", doc: cluster(meta, "spec:", where, creds, "  supend: true"), want: "clusters.yaml:7: supend: is not a field here; did you mean suspend?"},
+		{name: "wrong type", doc: cluster(meta, "spec:", where, creds, "  suspend: maybe"), want: "clusters.yaml:7: a str (maybe) stands where true or false is wanted"},
+		{name: "syntax", doc: cluster(meta, "spec: ["), want: "clusters.yaml:", unreadable: true},
+		{name: "list", doc: "- a\n", want: "clusters.yaml:1: a document must be a mapping", unreadable: true},
+		{name: "apiVersion", doc: "apiVersion: v1\nkind: Cluster\n" + meta + "\nspec:\n" + where + "\n" + creds + "\n", want: `clusters.yaml:1: apiVersion: "v1"; this file holds gitopsd.dev/v1alpha1`},
+		{name: "kind", doc: "apiVersion: gitopsd.dev/v1alpha1\nkind: Clutser\n" + meta + "\nspec:\n" + where + "\n" + creds + "\n", want: `clusters.yaml:2: kind: "Clutser"`},
+		{name: "rollout", doc: "apiVersion: gitopsd.dev/v1alpha1\nkind: Rollout\nmetadata: {name: x}\nspec: {waves: []}\n", want: "clusters.yaml:2: kind: Rollout is not supported by this version"},
+		{name: "no name", doc: cluster("spec:", where, creds), want: `metadata.name: "" is no cluster name`, unreadable: true},
+		{name: "name", doc: cluster("metadata: {name: Bad_Name}", "spec:", where, creds), want: `clusters.yaml:3: metadata.name: "Bad_Name" is no cluster name`},
+		{name: "no path", doc: cluster(meta, "spec:", creds), want: "clusters.yaml:4: spec.path: is missing"},
+		{name: "path leaves", doc: cluster(meta, "spec:", "  path: clusters/../../etc", creds), want: `clusters.yaml:5: spec.path: "clusters/../../etc" leaves the repository`},
+		{name: "absolute path", doc: cluster(meta, "spec:", "  path: /etc", creds), want: `spec.path: "/etc" leaves the repository`},
+		{name: "no credentials", doc: cluster(meta, "spec:", where), want: "spec.kubeconfig: has 0 of secretRef, file and inCluster"},
+		{name: "two credentials", doc: cluster(meta, "spec:", where, "  kubeconfig: {file: a, inCluster: true}"), want: "clusters.yaml:6: spec.kubeconfig: has 2 of"},
+		{name: "file leaves", doc: cluster(meta, "spec:", where, "  kubeconfig: {file: ../a}"), want: `clusters.yaml:6: spec.kubeconfig.file: "../a" leaves`},
+		{name: "drift", doc: cluster(meta, "spec:", where, creds, "  drift: fix"), want: `clusters.yaml:7: spec.drift: "fix"; use correct or report`},
+		{name: "delegate", doc: cluster(meta, "spec:", where, creds, "  packages: delegate"), want: "clusters.yaml:7: spec.packages: delegate is not supported by this version"},
+		{name: "publish", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: hub}"), want: "clusters.yaml:7: spec.publish: not supported by this version"},
+		{name: "empty patch", doc: cluster(meta, "spec:", where, creds, "  patches:", "  - target: {kind: A}"), want: "clusters.yaml:8: spec.patches.0.patch: is missing"},
+		{name: "dependsOn", doc: cluster(meta, "spec:", where, creds, "  dependsOn: [nobody]"), want: `cluster bad waits for "nobody", which is not registered`},
+		{name: "depends on itself", doc: cluster(meta, "spec:", where, creds, "  dependsOn: [bad]"), want: "clusters wait for each other: bad -> bad"},
+		{name: "twice", doc: cluster(meta, "spec:", where, creds) + "---\n" + cluster(meta, "spec:", where, creds), want: `clusters.yaml:10: metadata.name: "bad" is the name of the cluster at line 3 already`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, err := Parse("clusters.yaml", []byte(tt.doc+"---\n"+valid))
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v\nwant one with %q", err, tt.want)
+			}
+			var names []string
+			for _, c := range r.Clusters {
+				names = append(names, c.Name)
+			}
+			if !slices.Equal(names, []string{"hub", "prod-eu"}) {
+				t.Errorf("clusters %v go on, want hub and prod-eu", names)
+			}
+			if r.Unreadable != tt.unreadable {
+				t.Errorf("unreadable %t", r.Unreadable)
+			}
+			if r.Removed("hub") || r.Removed("gone") == tt.unreadable {
+				t.Error("Removed does not tell a cluster that left from one that cannot be read")
+			}
+		})
+	}
+}
+
+func TestBrokenClusterIsNotRemoved(t *testing.T) {
+	r, err := Parse("clusters.yaml", []byte(strings.Replace(valid, "  path: clusters/prod-eu", "  paht: clusters/prod-eu", 1)))
+	if err == nil || r.Removed("prod-eu") || !slices.Equal(r.Broken, []string{"prod-eu"}) {
+		t.Errorf("removed %t, broken %v, error %v", r.Removed("prod-eu"), r.Broken, err)
+	}
+	if !r.Removed("staging") {
+		t.Error("a cluster that is in no document was removed")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(valid)
+	f.Add("apiVersion: gitopsd.dev/v1alpha1\nkind: Cluster\nmetadata: {name: a}\nspec: {path: &a [*a], patches: [{}]}\n--- x\n---\n")
+	f.Fuzz(func(t *testing.T, in string) {
+		r, err := Parse("clusters.yaml", []byte(in))
+		if r == nil {
+			t.Fatal("no registry")
+		}
+		for _, c := range r.Clusters {
+			if c.Name == "" || c.Spec.Path == "" {
+				t.Errorf("%q: cluster %+v without name or path, error %v", in, c, err)
+			}
+		}
+	})
+}

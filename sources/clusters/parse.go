@@ -1,0 +1,390 @@
+package clusters
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxBytes bounds one document: a registry entry is some hundred bytes, its
+// patches a few thousand.
+const maxBytes = 1 << 20
+
+type parser struct {
+	file     string
+	registry Registry
+	errs     []error
+	seen     map[string]int // a cluster's name -> the line of its document
+}
+
+// document is the shape of a Cluster document as it is written. The fields
+// that this version knows of but cannot honour are here so that they are
+// refused by name instead of being called unknown.
+type document struct {
+	APIVersion string   `yaml:"apiVersion"`
+	Kind       string   `yaml:"kind"`
+	Metadata   metadata `yaml:"metadata"`
+	Spec       struct {
+		Spec       `yaml:",inline"`
+		Etcd       yaml.Node `yaml:"etcd"`
+		Conversion yaml.Node `yaml:"conversion"`
+		Publish    yaml.Node `yaml:"publish"`
+	} `yaml:"spec"`
+}
+
+type metadata struct {
+	Name        string            `yaml:"name"`
+	Labels      map[string]string `yaml:"labels"`
+	Annotations map[string]string `yaml:"annotations"`
+}
+
+func (p *parser) fail(line int, key, format string, args ...any) {
+	p.errs = append(p.errs, &Error{File: p.file, Line: line, Key: key, Msg: fmt.Sprintf(format, args...)})
+}
+
+func (p *parser) document(c chunk) {
+	before := len(p.errs)
+	if len(c.text) > maxBytes {
+		p.fail(c.line, "", "the document has %d bytes; at most %d are read", len(c.text), maxBytes)
+		p.registry.Unreadable = true
+		return
+	}
+	var root yaml.Node
+	if err := yaml.Unmarshal([]byte(c.text), &root); err != nil {
+		line, msg := position(err.Error(), c.line)
+		p.fail(line, "", "%s", msg)
+		p.registry.Unreadable = true
+		return
+	}
+	if root.Kind == 0 || root.Content[0].Tag == "!!null" {
+		return
+	}
+	at := finder{root: root.Content[0], first: c.line}
+	line := at.line()
+	if k := root.Content[0].Kind; k != yaml.MappingNode {
+		p.fail(line, "", "a document must be a mapping with apiVersion, kind, metadata and spec")
+		p.registry.Unreadable = true
+		return
+	}
+	var d document
+	dec := yaml.NewDecoder(bytes.NewReader([]byte(c.text)))
+	dec.KnownFields(true)
+	if err := dec.Decode(&d); err != nil && !errors.Is(err, io.EOF) {
+		p.decodeErrors(err, c.line)
+	}
+	switch {
+	case d.APIVersion != APIVersion:
+		p.fail(at.line("apiVersion"), "apiVersion", "%q; this file holds %s documents", d.APIVersion, APIVersion)
+	case d.Kind == "Rollout":
+		p.errs = p.errs[:before] // its spec is not a Cluster's
+		p.fail(at.line("kind"), "kind", "Rollout is not supported by this version: all clusters are rolled out together; remove the document")
+		return
+	case d.Kind != "Cluster":
+		p.fail(at.line("kind"), "kind", "%q; this file holds documents of kind Cluster", d.Kind)
+	}
+	cl := Cluster{Name: d.Metadata.Name, Labels: d.Metadata.Labels, Annotations: d.Metadata.Annotations, Line: line, Spec: d.Spec.Spec}
+	for key, n := range map[string]yaml.Node{"etcd": d.Spec.Etcd, "conversion": d.Spec.Conversion, "publish": d.Spec.Publish} {
+		if n.Kind != 0 {
+			p.fail(at.line("spec", key), "spec."+key, "not supported by this version; remove it")
+		}
+	}
+	p.name(&cl, at)
+	p.spec(&cl, at)
+	if cl.Name == "" {
+		p.registry.Unreadable = true
+		return
+	}
+	if len(p.errs) > before {
+		p.registry.Broken = append(p.registry.Broken, cl.Name)
+		return
+	}
+	p.registry.Clusters = append(p.registry.Clusters, cl)
+}
+
+var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+func (p *parser) name(c *Cluster, at finder) {
+	line := at.line("metadata", "name")
+	if !dnsLabel.MatchString(c.Name) {
+		p.fail(line, "metadata.name", "%q is no cluster name: lower-case letters, digits and '-', at most 63", c.Name)
+		return
+	}
+	if first, twice := p.seen[c.Name]; twice {
+		p.fail(line, "metadata.name", "%q is the name of the cluster at line %d already", c.Name, first)
+		// Which of the two is meant nobody knows: neither is acted upon.
+		p.registry.Clusters = slices.DeleteFunc(p.registry.Clusters, func(o Cluster) bool { return o.Name == c.Name })
+		return
+	}
+	if p.seen == nil {
+		p.seen = make(map[string]int)
+	}
+	p.seen[c.Name] = line
+}
+
+func (p *parser) spec(c *Cluster, at finder) {
+	s := &c.Spec
+	fail := func(keys []string, format string, args ...any) {
+		p.fail(at.line(keys...), strings.Join(keys, "."), format, args...)
+	}
+	switch clean := path.Clean(s.Path); {
+	case s.Path == "":
+		fail([]string{"spec", "path"}, "is missing: name the directory that holds the cluster's kustomization")
+	case path.IsAbs(s.Path) || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsAny(s.Path, "\\\x00"):
+		fail([]string{"spec", "path"}, "%q leaves the repository; paths are relative to its root", s.Path)
+	default:
+		s.Path = clean
+	}
+	p.kubeconfig(s.Kubeconfig, at)
+	switch s.Packages {
+	case "":
+		s.Packages = Expand
+	case Expand:
+	case "delegate":
+		fail([]string{"spec", "packages"}, "delegate is not supported by this version; use expand")
+	default:
+		fail([]string{"spec", "packages"}, "%q; use expand", s.Packages)
+	}
+	switch s.Drift {
+	case "":
+		s.Drift = Correct
+	case Correct, Report:
+	default:
+		fail([]string{"spec", "drift"}, "%q; use correct or report", s.Drift)
+	}
+	if s.ServiceAccount != "" {
+		ns, name, both := strings.Cut(s.ServiceAccount, "/")
+		if !both {
+			ns, name = "gitopsd-system", ns
+		}
+		if !dnsLabel.MatchString(ns) || !dnsLabel.MatchString(name) {
+			fail([]string{"spec", "serviceAccount"}, "%q is neither a name nor namespace/name", s.ServiceAccount)
+		}
+		s.ServiceAccount = ns + "/" + name
+	}
+	for i, patch := range s.Patches {
+		if strings.TrimSpace(patch.Patch) == "" {
+			fail([]string{"spec", "patches", strconv.Itoa(i), "patch"}, "is missing")
+		}
+	}
+}
+
+func (p *parser) kubeconfig(k Kubeconfig, at finder) {
+	fail := func(key, format string, args ...any) {
+		p.fail(at.line("spec", "kubeconfig", key), "spec.kubeconfig."+key, format, args...)
+	}
+	n := 0
+	if k.SecretRef != nil {
+		n++
+		if k.SecretRef.Name == "" || strings.ContainsAny(k.SecretRef.Name, "/ ") {
+			fail("secretRef", "names no Secret; it is looked for in the daemon's own namespace")
+		}
+	}
+	if k.File != "" {
+		n++
+		if clean := path.Clean(k.File); path.IsAbs(k.File) || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsAny(k.File, "\\\x00") {
+			fail("file", "%q leaves the directory that the daemon's --kubeconfig-dir names", k.File)
+		}
+	}
+	if k.InCluster {
+		n++
+	}
+	if n != 1 {
+		p.fail(at.line("spec", "kubeconfig"), "spec.kubeconfig", "has %d of secretRef, file and inCluster: true; exactly one is needed", n)
+	}
+}
+
+// dependencies checks dependsOn across documents: every name registered, no
+// cycle. A cluster that depends on a broken document waits, which is no error
+// of its own.
+func (p *parser) dependencies() {
+	r := &p.registry
+	state := make(map[string]int) // 1 on the current chain, 2 done
+	var visit func(c Cluster, chain []string) []string
+	visit = func(c Cluster, chain []string) []string {
+		chain = append(chain, c.Name)
+		switch state[c.Name] {
+		case 1:
+			return chain[slices.Index(chain, c.Name):]
+		case 2:
+			return nil
+		}
+		state[c.Name] = 1
+		defer func() { state[c.Name] = 2 }()
+		for _, name := range c.Spec.DependsOn {
+			if next, ok := r.Get(name); ok {
+				if cycle := visit(next, chain); cycle != nil {
+					return cycle
+				}
+			}
+		}
+		return nil
+	}
+	bad := make(map[string]bool)
+	for _, c := range r.Clusters {
+		for _, name := range c.Spec.DependsOn {
+			if r.Removed(name) {
+				p.fail(c.Line, "spec.dependsOn", "cluster %s waits for %q, which is not registered", c.Name, name)
+				bad[c.Name] = true
+			}
+		}
+		if cycle := visit(c, nil); cycle != nil {
+			p.fail(c.Line, "spec.dependsOn", "clusters wait for each other: %s", strings.Join(cycle, " -> "))
+			for _, name := range cycle {
+				bad[name] = true
+			}
+		}
+	}
+	r.Clusters = slices.DeleteFunc(r.Clusters, func(c Cluster) bool {
+		if bad[c.Name] {
+			r.Broken = append(r.Broken, c.Name)
+		}
+		return bad[c.Name]
+	})
+	slices.Sort(r.Broken)
+	r.Broken = slices.Compact(r.Broken)
+}
+
+var (
+	linePrefix   = regexp.MustCompile(`^(?:yaml: )?line (\d+): (?s:(.*))$`)
+	unknownField = regexp.MustCompile(`^field (\S+) not found in type .*$`)
+	wrongType    = regexp.MustCompile("^cannot unmarshal !!(\\w+)(?: `(.*)`)? into (.*)$")
+)
+
+// position takes the line out of a parser's message and makes it the file's.
+func position(msg string, first int) (int, string) {
+	if m := linePrefix.FindStringSubmatch(msg); m != nil {
+		n, _ := strconv.Atoi(m[1])
+		return first + n - 1, m[2]
+	}
+	return first, strings.TrimPrefix(msg, "yaml: ")
+}
+
+func (p *parser) decodeErrors(err error, first int) {
+	var types *yaml.TypeError
+	if !errors.As(err, &types) {
+		line, msg := position(err.Error(), first)
+		p.fail(line, "", "%s", msg)
+		return
+	}
+	for _, msg := range types.Errors {
+		line, msg := position(msg, first)
+		if m := unknownField.FindStringSubmatch(msg); m != nil {
+			p.fail(line, m[1], "is not a field here%s", didYouMean(m[1]))
+		} else if m := wrongType.FindStringSubmatch(msg); m != nil {
+			p.fail(line, "", "a %s%s stands where %s is wanted", m[1], quoted(m[2]), article(m[3]))
+		} else {
+			p.fail(line, "", "%s", msg)
+		}
+	}
+}
+
+func quoted(s string) string {
+	if s == "" {
+		return ""
+	}
+	return " (" + s + ")"
+}
+
+func article(goType string) string {
+	switch {
+	case goType == "string":
+		return "a string"
+	case goType == "bool":
+		return "true or false"
+	case strings.HasPrefix(goType, "[]"):
+		return "a list"
+	default:
+		return "a mapping"
+	}
+}
+
+// didYouMean suggests the known field that differs only by case or by a letter
+// or two.
+func didYouMean(name string) string {
+	var fields []string
+	for _, t := range []reflect.Type{
+		reflect.TypeFor[document](), reflect.TypeFor[metadata](), reflect.TypeFor[Spec](),
+		reflect.TypeFor[Kubeconfig](), reflect.TypeFor[SecretRef](), reflect.TypeFor[Patch](), reflect.TypeFor[Target](),
+	} {
+		for i := range t.NumField() {
+			if tag := t.Field(i).Tag.Get("yaml"); tag != "" && tag[0] != ',' {
+				fields = append(fields, tag)
+			}
+		}
+	}
+	best, most := "", 3
+	for _, f := range fields {
+		if d := distance(strings.ToLower(name), strings.ToLower(f)); d < most && d < len(f)/2+1 {
+			best, most = f, d
+		}
+	}
+	if best == "" || best == name {
+		return ""
+	}
+	return "; did you mean " + best + "?"
+}
+
+// distance is Levenshtein's, for field names.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// finder finds the line of a key in a document.
+type finder struct {
+	root  *yaml.Node
+	first int // the file's line of the document's first
+}
+
+// line is the file's line of the value that keys lead to, or of the nearest
+// thing that is there.
+func (f finder) line(keys ...string) int {
+	n, line := f.root, f.root.Line
+	for _, key := range keys {
+		for n.Kind == yaml.AliasNode {
+			n = n.Alias
+		}
+		var next *yaml.Node
+		switch n.Kind {
+		case yaml.MappingNode:
+			for i := 0; i+1 < len(n.Content); i += 2 {
+				if n.Content[i].Value == key {
+					next, line = n.Content[i+1], n.Content[i].Line
+				}
+			}
+		case yaml.SequenceNode:
+			if i, err := strconv.Atoi(key); err == nil && i < len(n.Content) {
+				next, line = n.Content[i], n.Content[i].Line
+			}
+		}
+		if next == nil {
+			break
+		}
+		n = next
+	}
+	return f.first + line - 1
+}

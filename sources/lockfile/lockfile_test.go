@@ -1,0 +1,174 @@
+package lockfile
+
+import (
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/sources"
+)
+
+var (
+	digestA = string(sources.DigestOf([]byte("a")))
+	digestB = string(sources.DigestOf([]byte("b")))
+	types   = "h1:" + strings.Repeat("A", 43) + "="
+)
+
+func sample() string {
+	return strings.Join([]string{
+		"@dev reg.io/acme/db v1.2.0 <- reg.io/acme/app",
+		"@dev reg.io/acme/app v2.0.0",
+		"@prod reg.io/acme/app " + digestA,
+		"reg.io/acme/app " + digestA + " " + digestA,
+		"reg.io/acme/app v2.0.0 " + digestA,
+		"reg.io/acme/app v2.0.0/linux/amd64 " + digestB,
+		"reg.io/acme/app v2.0.0/linux/arm/v7 " + digestB,
+		"reg.io/acme/app v2.0.0/package.yaml " + digestA,
+		"reg.io/acme/app v2.0.0/runtime " + digestA,
+		"reg.io/acme/app v2.0.0/types " + types,
+		"localhost:5000/db v1.2.0 " + digestB,
+	}, "\n") + "\n"
+}
+
+func TestFormatIsStable(t *testing.T) {
+	f, err := Parse("clusters.lock", []byte(sample()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := f.Format()
+	lines := strings.SplitAfter(strings.TrimSuffix(sample(), "\n")+"\n", "\n")
+	lines = lines[:len(lines)-1]
+	for range 20 {
+		rand.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
+		again, err := Parse("clusters.lock", []byte(strings.Join(lines, "")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have := string(again.Format()); have != string(want) {
+			t.Fatalf("another order of lines gives\n%s\nnot\n%s", have, want)
+		}
+	}
+	if n := strings.Count(string(want), "\n"); n != len(lines) {
+		t.Errorf("%d lines written, %d read", n, len(lines))
+	}
+}
+
+func TestParseFaults(t *testing.T) {
+	for _, tt := range []struct{ name, in, want string }{
+		{"cut off", "reg.io/a v1 " + digestA, "clusters.lock:1: the last line is cut off"},
+		{"cut digest", "reg.io/a v1 " + digestA[:40] + "\n", "clusters.lock:1: digest"},
+		{"conflict", "reg.io/a v1 " + digestA + "\n<<<<<<< HEAD\n", "clusters.lock:2: Git left a merge conflict"},
+		{"contradiction", "reg.io/a v1 " + digestA + "\nreg.io/a v1 " + digestB + "\n", "clusters.lock:2: reg.io/a v1 is recorded as " + digestB + " here and as " + digestA + " in line 1"},
+		{"empty line", "\n", "clusters.lock:1: an empty line"},
+		{"no columns", "hello\n", `clusters.lock:1: "hello" is not a record`},
+		{"two spaces", "reg.io/a  v1 " + digestA + "\n", "is not a record"},
+		{"selection", "@dev reg.io/a\n", "is not a selection"},
+		{"arrow", "@dev reg.io/a v1 -> reg.io/b\n", "is not a selection"},
+		{"cluster", "@Dev reg.io/a v1\n", `"Dev" is not a cluster's name`},
+		{"repository", "reg.io/A v1 " + digestA + "\n", `"reg.io/A" is not a repository`},
+		{"item", "reg.io/a v1/else " + digestA + "\n", `"else" is not an item`},
+		{"types", "reg.io/a v1/types " + digestA + "\n", "is not a hash of types"},
+		{"sha512", "reg.io/a v1 sha512:00\n", "clusters.lock:1: digest"},
+		{"binary", "\x00\x01\n", "is not a record"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Parse("clusters.lock", []byte(tt.in))
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want one with %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestMendKeepsBothSides(t *testing.T) {
+	in := "@dev reg.io/a v1\n<<<<<<< ours\n@dev reg.io/b v1\nreg.io/b v1 " + digestA + "\n||||||| base\n@dev reg.io/gone v1\n=======\n" +
+		"@dev reg.io/c v1\nreg.io/c v1 " + digestB + "\n>>>>>>> theirs\nreg.io/a v1 " + digestA + "\n"
+	f, conflicts, err := Mend("clusters.lock", []byte(in))
+	if err != nil || !conflicts {
+		t.Fatalf("conflicts %t, %v", conflicts, err)
+	}
+	want := "@dev reg.io/a v1\n@dev reg.io/b v1\n@dev reg.io/c v1\n" +
+		"reg.io/a v1 " + digestA + "\nreg.io/b v1 " + digestA + "\nreg.io/c v1 " + digestB + "\n"
+	if have := string(f.Format()); have != want {
+		t.Errorf("have\n%s\nwant\n%s", have, want)
+	}
+}
+
+func TestRecord(t *testing.T) {
+	f, err := Parse("clusters.lock", []byte(sample()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := string(f.Format())
+	key := Key{Repository: "reg.io/acme/app", Version: "v2.0.0", Item: ItemContent}
+	if err := f.Record(key, digestA, "the registry"); err != nil {
+		t.Error(err)
+	}
+	var m *Mismatch
+	if err := f.Record(key, digestB, "the registry"); !errors.As(err, &m) {
+		t.Fatalf("error %v, want a Mismatch", err)
+	}
+	for _, want := range []string{"SECURITY ERROR", digestA, digestB, "reg.io/acme/app v2.0.0/package.yaml", "gitopsd lock --update=reg.io/acme/app"} {
+		if !strings.Contains(m.Error(), want) {
+			t.Errorf("%q is not in\n%s", want, m)
+		}
+	}
+	if err := f.Record(Key{Repository: "reg.io/new", Version: "v1"}, "sha256:short", "the registry"); err == nil {
+		t.Error("a digest that is none was recorded")
+	}
+	if after := string(f.Format()); after != before {
+		t.Errorf("the lock changed to\n%s", after)
+	}
+}
+
+func TestMerge(t *testing.T) {
+	ours, _ := Parse("ours", []byte("@dev reg.io/a v1\nreg.io/a v1 "+digestA+"\n"))
+	theirs, _ := Parse("theirs", []byte("@dev reg.io/b v1\nreg.io/b v1 "+digestB+"\n"))
+	if err := ours.Merge(theirs); err != nil {
+		t.Fatal(err)
+	}
+	if have, want := string(ours.Format()), "@dev reg.io/a v1\nreg.io/a v1 "+digestA+"\nreg.io/b v1 "+digestB+"\n"; have != want {
+		t.Errorf("have\n%s\nwant\n%s", have, want)
+	}
+	bad, _ := Parse("bad", []byte("reg.io/a v1 "+digestB+"\nreg.io/z v1 "+digestB+"\n"))
+	var m *Mismatch
+	if err := ours.Merge(bad); !errors.As(err, &m) {
+		t.Fatalf("error %v, want a Mismatch", err)
+	}
+	if _, ok := ours.Digest("reg.io/z", "v1"); ok {
+		t.Error("a merge that failed left a record behind")
+	}
+}
+
+func TestSelectAndTidy(t *testing.T) {
+	f, _ := Parse("clusters.lock", []byte(sample()))
+	f.Select("dev", []Selection{{Cluster: "dev", Repository: "localhost:5000/db", Version: "v1.2.0"}})
+	if n := f.Tidy(); n != 6 {
+		t.Errorf("%d records dropped, want the 6 of reg.io/acme/app v2.0.0", n)
+	}
+	want := "@dev localhost:5000/db v1.2.0\n@prod reg.io/acme/app " + digestA + "\nlocalhost:5000/db v1.2.0 " + digestB + "\nreg.io/acme/app " + digestA + " " + digestA + "\n"
+	if have := string(f.Format()); have != want {
+		t.Errorf("have\n%s\nwant\n%s", have, want)
+	}
+}
+
+// Whatever parses is written back to bytes that parse to the same.
+func FuzzParse(f *testing.F) {
+	f.Add(sample())
+	f.Add("<<<<<<< a\n=======\n>>>>>>> b\n")
+	f.Fuzz(func(t *testing.T, in string) {
+		lock, _, err := Mend("clusters.lock", []byte(in))
+		if err != nil {
+			return
+		}
+		text := lock.Format()
+		again, err := Parse("clusters.lock", text)
+		if err != nil {
+			t.Fatalf("%q was written as %q: %v", in, text, err)
+		}
+		if string(again.Format()) != string(text) {
+			t.Errorf("%q and %q", text, again.Format())
+		}
+	})
+}

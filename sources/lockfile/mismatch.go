@@ -1,0 +1,65 @@
+package lockfile
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Mismatch is a record in the lock that disagrees with what was seen. It is a
+// security error: nothing that the package defines may change anywhere until a
+// person has settled it.
+type Mismatch struct {
+	Key Key
+	// Locked is what the lock has.
+	Locked string
+	// Seen is what was found instead, and SeenIn where.
+	Seen   string
+	SeenIn string
+}
+
+// Error is the whole story: what was expected, what was seen, what it may mean
+// and what to do.
+func (m *Mismatch) Error() string {
+	return fmt.Sprintf(mismatchText, m.subject(), m.Locked, m.SeenIn, m.Seen,
+		m.means(), m.Key.Repository)
+}
+
+// Summary is one line, for tables and conditions.
+func (m *Mismatch) Summary() string {
+	return fmt.Sprintf("%s: clusters.lock has %s, %s has %s", m.subject(), m.Locked, m.SeenIn, m.Seen)
+}
+
+func (m *Mismatch) subject() string {
+	return fmt.Sprintf("%s %s", m.Key.Repository, strings.TrimSuffix(m.Key.Version+"/"+m.Key.Item, "/"))
+}
+
+func (m *Mismatch) means() string {
+	switch m.Key.Item {
+	case "":
+		return "The tag was moved to another package after it was locked, or the lock was edited."
+	case ItemContent, ItemTypes:
+		return "The package defines other types than when it was locked, or the lock was edited."
+	case ItemRuntime:
+		return "The package would run another controller than when it was locked, or the lock was edited."
+	default:
+		return "One platform would get another package than when it was locked, or the lock was edited."
+	}
+}
+
+const mismatchText = `SECURITY ERROR: %s is not what clusters.lock recorded.
+
+    clusters.lock has  %s
+    %s has  %s
+
+%s
+A publisher who moves tags does this, and so does an attacker who controls the
+registry or the way to it. gitopsd changes nothing that this package defines, in
+any cluster; everything else goes on.
+
+If you did not expect this, find out from the package's publisher which digest
+is the right one before you do anything else. If the new one is right, accept it
+with
+
+    gitopsd lock --update=%s
+
+and have the change to clusters.lock reviewed like any other.`
