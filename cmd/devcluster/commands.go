@@ -1,0 +1,177 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"gitopsd.dev/cmd/devcluster/internal/component"
+	"gitopsd.dev/cmd/devcluster/internal/controlplane"
+	"gitopsd.dev/cmd/devcluster/internal/kubelet"
+	"gitopsd.dev/cmd/devcluster/internal/process"
+	"gitopsd.dev/cmd/devcluster/internal/statedir"
+)
+
+func newCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "devcluster",
+		Short: "Real Kubernetes control planes on one machine",
+		Long: `devcluster runs Kubernetes control planes for development, demos and tests: a
+kube-apiserver, a kube-controller-manager and a node for each cluster, one etcd
+for all, on free ports of the loopback interface, with TLS, RBAC and admission
+as usual. It needs neither containers nor root.
+
+No container runs. The node is a stand-in that binds pods and reports them ready
+at once. A pod with the annotation ` + kubelet.FailAnnotation + `: REASON does
+not become ready, and one of a Job completes. Cluster IPs and pod IPs lead
+nowhere; webhooks work by URL.
+
+Everything is kept in the directory that --dir names, logs in its logs/.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	var dir string
+	root.PersistentFlags().StringVar(&dir, "dir", "", "directory that holds the clusters (required)")
+	config := func(cmd *cobra.Command) (controlplane.Config, error) {
+		d, err := statedir.Open(dir)
+		return controlplane.Config{Dir: d, Out: cmd.OutOrStdout()}, err
+	}
+	root.AddCommand(upCommand(config), addCommand(config), downCommand(config),
+		stopCommand(config), startCommand(config), versionCommand())
+	return root
+}
+
+// configFunc gives a command its configuration, from the common flags.
+type configFunc func(*cobra.Command) (controlplane.Config, error)
+
+// controllerManagerFlag is common to the commands that make clusters.
+func controllerManagerFlag(cmd *cobra.Command, o *controlplane.Options) {
+	cmd.Flags().BoolVar(&o.ControllerManager, "controller-manager", true,
+		"give new clusters a kube-controller-manager; without one there are no\nDeployments, no garbage collection and no service accounts, and 100 MB less")
+}
+
+func upCommand(config configFunc) *cobra.Command {
+	var o controlplane.Options
+	var foreground bool
+	cmd := &cobra.Command{
+		Use:   "up --dir DIR --clusters NAME,...",
+		Short: "Bring clusters up and wait until they are ready",
+		Long: `Brings up etcd and the named clusters, waits until they are ready, and leaves
+them running. DIR/NAME.kubeconfig is the way in, as cluster-admin.
+
+What runs already is left alone and what is missing is started, so the same
+command repairs after a crash, with the data that was there. Without --clusters
+it takes those that DIR has.
+
+With --foreground it stays until it is interrupted or its parent ends, and takes
+all processes along, even if it is killed. The data stays; see "down".`,
+		Example: `  devcluster up --dir /tmp/fleet --clusters hub,dev,prod
+  KUBECONFIG=/tmp/fleet/hub.kubeconfig kubectl get nodes`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config(cmd)
+			if err != nil {
+				return err
+			}
+			if !foreground {
+				return controlplane.Up(cmd.Context(), cfg, o)
+			}
+			ctx, cancel := process.WithParent(cmd.Context())
+			defer cancel()
+			return controlplane.Foreground(ctx, cfg, o)
+		},
+	}
+	cmd.Flags().StringSliceVar(&o.Clusters, "clusters", nil, "names of the clusters")
+	cmd.Flags().BoolVar(&foreground, "foreground", false, "stay, and end everything when this process or its parent ends")
+	controllerManagerFlag(cmd, &o)
+	return cmd
+}
+
+func addCommand(config configFunc) *cobra.Command {
+	var o controlplane.Options
+	cmd := &cobra.Command{
+		Use:     "add --dir DIR NAME...",
+		Short:   "Add clusters to a directory that is up",
+		Example: `  devcluster add --dir /tmp/fleet staging`,
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			cfg, err := config(cmd)
+			if err != nil {
+				return err
+			}
+			o.Clusters = names
+			return controlplane.Add(cmd.Context(), cfg, o)
+		},
+	}
+	controllerManagerFlag(cmd, &o)
+	return cmd
+}
+
+func downCommand(config configFunc) *cobra.Command {
+	return &cobra.Command{
+		Use:   "down --dir DIR",
+		Short: "Stop everything and remove what up has made",
+		Long: `Stops all clusters of DIR and etcd, makes sure that no process and no port is
+left, and removes data, keys, logs and kubeconfigs. Files that others have put
+into DIR stay, and so does a kubeconfig that has been changed.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config(cmd)
+			if err != nil {
+				return err
+			}
+			return controlplane.Down(cmd.Context(), cfg)
+		},
+	}
+}
+
+func stopCommand(config configFunc) *cobra.Command {
+	return &cobra.Command{
+		Use:   "stop --dir DIR NAME...",
+		Short: "Take clusters away for a while",
+		Long: `Ends the processes of these clusters. Their data, ports and kubeconfigs stay;
+"start" or "up" brings them back as they were.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			cfg, err := config(cmd)
+			if err != nil {
+				return err
+			}
+			return controlplane.Stop(cmd.Context(), cfg, names)
+		},
+	}
+}
+
+func startCommand(config configFunc) *cobra.Command {
+	return &cobra.Command{
+		Use:   "start --dir DIR NAME...",
+		Short: "Bring stopped clusters back",
+		Long: `Brings clusters back that "stop" took away, on the same ports and with the same
+data, and waits until they are ready. New clusters are made by "add".`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			cfg, err := config(cmd)
+			if err != nil {
+				return err
+			}
+			return controlplane.Start(cmd.Context(), cfg, names)
+		},
+	}
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the versions of Kubernetes and etcd in this binary",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			kubernetes, err := component.KubernetesVersion()
+			if err != nil {
+				return errors.Join(errors.New("version"), err)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "kubernetes %s\netcd v%s\n", kubernetes, component.EtcdVersion)
+			return err
+		},
+	}
+}

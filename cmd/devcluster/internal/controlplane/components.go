@@ -1,0 +1,127 @@
+package controlplane
+
+import (
+	"fmt"
+
+	"gitopsd.dev/cmd/devcluster/internal/component"
+	"gitopsd.dev/cmd/devcluster/internal/process"
+	"gitopsd.dev/cmd/devcluster/internal/statedir"
+)
+
+// of names a cluster's component in log and run files.
+func of(cluster, component string) string { return cluster + "." + component }
+
+// componentsOf lists the components that a cluster may have.
+func componentsOf(cluster string) []string {
+	return []string{
+		of(cluster, component.NameAPIServer),
+		of(cluster, component.NameControllerManager),
+		of(cluster, component.NameKubelet),
+	}
+}
+
+// nodeName is the name of a cluster's only node.
+func nodeName(cluster string) string { return cluster + "-node" }
+
+// running is a component that runs: started by this command, or found.
+type running struct {
+	name string
+	id   process.ID
+	// done is closed at its end; nil when it was found, since only a parent
+	// is told.
+	done <-chan struct{}
+}
+
+// ended reports whether the component has ended.
+func (r running) ended() bool {
+	if r.done == nil {
+		return !r.id.Alive()
+	}
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// ensure starts a component unless it runs already. ports are those that it
+// will listen on and that this command has not reserved.
+func (c *command) ensure(name string, args []string, ports ...int) (running, error) {
+	id, err := c.dir.Running(name)
+	if err != nil {
+		return running{}, err
+	}
+	if id != (process.ID{}) {
+		return running{name: name, id: id}, nil
+	}
+	for _, port := range ports {
+		if c.reserved[port] {
+			continue
+		}
+		if err := statedir.PortFree(port); err != nil {
+			return running{}, fmt.Errorf("%s: %w; find who listens there with `ss -tlnp`, or take `devcluster down` and `up` for other ports", name, err)
+		}
+	}
+	p, err := process.Start(process.Config{
+		Args:  append([]string{Subcommand}, args...),
+		Dir:   string(c.dir),
+		Log:   c.dir.Log(name),
+		Owner: c.owner,
+	}, func(id process.ID) error { return c.dir.Record(name, id) })
+	if err != nil {
+		return running{}, fmt.Errorf("start %s: %w", name, err)
+	}
+	r := running{name: name, id: p.ID, done: p.Done()}
+	c.mu.Lock()
+	c.started = append(c.started, r)
+	c.mu.Unlock()
+	return r, nil
+}
+
+func (c *command) ensureEtcd(e statedir.Etcd) (running, error) {
+	return c.ensure(component.NameEtcd, component.Etcd(component.EtcdConfig{
+		DataDir:    c.dir.Path("etcd", "data"),
+		ClientPort: e.ClientPort,
+		PeerPort:   e.PeerPort,
+		HTTPPort:   e.HTTPPort,
+		CAFile:     c.dir.Path("etcd", "ca.crt"),
+		CertFile:   c.dir.Path("etcd", "server.crt"),
+		KeyFile:    c.dir.Path("etcd", "server.key"),
+	}), e.ClientPort, e.PeerPort, e.HTTPPort)
+}
+
+func (c *command) ensureAPIServer(cl statedir.Cluster, e statedir.Etcd) (running, error) {
+	file := func(name string) string { return c.dir.Path(cl.Name, name) }
+	return c.ensure(of(cl.Name, component.NameAPIServer), component.APIServer(component.APIServerConfig{
+		Port:                  cl.Port,
+		EtcdPort:              e.ClientPort,
+		EtcdPrefix:            "/" + cl.Name,
+		EtcdCAFile:            c.dir.Path("etcd", "ca.crt"),
+		EtcdCertFile:          c.dir.Path("etcd", "client.crt"),
+		EtcdKeyFile:           c.dir.Path("etcd", "client.key"),
+		CertFile:              file("apiserver.crt"),
+		KeyFile:               file("apiserver.key"),
+		ClientCAFile:          file("ca.crt"),
+		FrontProxyCAFile:      file("front-proxy-ca.crt"),
+		FrontProxyCertFile:    file("front-proxy-client.crt"),
+		FrontProxyKeyFile:     file("front-proxy-client.key"),
+		ServiceAccountKeyFile: file("sa.key"),
+	}), cl.Port)
+}
+
+func (c *command) ensureControllerManager(cl statedir.Cluster) (running, error) {
+	file := func(name string) string { return c.dir.Path(cl.Name, name) }
+	return c.ensure(of(cl.Name, component.NameControllerManager), component.ControllerManager(component.ControllerManagerConfig{
+		Kubeconfig:            file("controller-manager.kubeconfig"),
+		RootCAFile:            file("ca.crt"),
+		ServiceAccountKeyFile: file("sa.key"),
+	}))
+}
+
+func (c *command) ensureKubelet(cl statedir.Cluster) (running, error) {
+	return c.ensure(of(cl.Name, component.NameKubelet), component.Kubelet(component.KubeletConfig{
+		Kubeconfig: c.dir.Path(cl.Name, "kubelet.kubeconfig"),
+		NodeName:   nodeName(cl.Name),
+	}))
+}

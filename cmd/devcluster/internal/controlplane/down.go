@@ -1,0 +1,165 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"gitopsd.dev/cmd/devcluster/internal/component"
+	"gitopsd.dev/cmd/devcluster/internal/process"
+	"gitopsd.dev/cmd/devcluster/internal/statedir"
+)
+
+// Down stops everything and removes what Up has made. A directory that is not
+// up is no error.
+func Down(ctx context.Context, cfg Config) error {
+	if err := endOwner(ctx, cfg); err != nil {
+		return err
+	}
+	c, end, err := begin(ctx, cfg)
+	if errors.Is(err, statedir.ErrNotUp) {
+		fmt.Fprintf(cfg.Out, "%s: nothing to bring down\n", cfg.Dir)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer end()
+	state, err := cfg.Dir.Load()
+	if errors.Is(err, statedir.ErrNotUp) {
+		c.say("%s: nothing to bring down", cfg.Dir)
+		return cfg.Dir.Remove()
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.stopAll(ctx, state); err != nil {
+		return err
+	}
+	kept, err := c.remove(state)
+	if err != nil {
+		return err
+	}
+	for _, path := range kept {
+		c.say("kept %s, which `up` did not make or somebody has changed", path)
+	}
+	c.say("%s is down: no process, no port, no data left", cfg.Dir)
+	return nil
+}
+
+// endOwner asks an `up --foreground` to end, which takes its processes along.
+// It must be called without the lock, which that one needs.
+func endOwner(ctx context.Context, cfg Config) error {
+	owner, err := cfg.Dir.Owner()
+	if err != nil || owner == (process.ID{}) {
+		return err
+	}
+	fmt.Fprintf(cfg.Out, "ending `up --foreground`, pid %d\n", owner.PID)
+	if _, err := process.Stop(ctx, apiServerGrace+2*etcdGrace, owner); err != nil {
+		return fmt.Errorf("the process that runs %s in the foreground: %w", cfg.Dir, err)
+	}
+	return nil
+}
+
+// stopAll ends every process, API servers before etcd: an API server whose
+// etcd is gone retries for minutes before it obeys.
+func (c *command) stopAll(ctx context.Context, state *statedir.State) error {
+	var names []string
+	for _, cluster := range state.Names() {
+		names = append(names, componentsOf(cluster)...)
+	}
+	servers, err := c.find(names...)
+	if err != nil {
+		return err
+	}
+	etcd, err := c.find(component.NameEtcd)
+	if err != nil {
+		return err
+	}
+	if err := c.end(ctx, apiServerGrace, servers); err != nil {
+		return err
+	}
+	if err := c.end(ctx, etcdGrace, etcd); err != nil {
+		return err
+	}
+	if n := len(servers) + len(etcd); n > 0 {
+		c.say("stopped %d processes of %d clusters", n, len(state.Clusters))
+	}
+	ports := []int{state.Etcd.ClientPort, state.Etcd.PeerPort, state.Etcd.HTTPPort}
+	for _, cl := range state.Clusters {
+		ports = append(ports, cl.Port)
+	}
+	return portsFree(ctx, ports)
+}
+
+// portsFree makes sure that nobody listens on the ports any more.
+func portsFree(ctx context.Context, ports []int) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for _, port := range ports {
+		for {
+			err := statedir.PortFree(port)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, syscall.EADDRINUSE) || ctx.Err() != nil {
+				return fmt.Errorf("all processes have ended, yet %w; find who listens there with `ss -tlnp`", err)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	return nil
+}
+
+// Stop takes clusters away: their processes end, data, ports and keys stay.
+func Stop(ctx context.Context, cfg Config, names []string) error {
+	return change(ctx, cfg, names, func(c *command, state *statedir.State) error {
+		for _, name := range names {
+			found, err := c.find(componentsOf(name)...)
+			if err != nil {
+				return err
+			}
+			if len(found) == 0 {
+				c.say("%s: was not running", name)
+				continue
+			}
+			if err := c.end(ctx, apiServerGrace, found); err != nil {
+				return err
+			}
+			if err := portsFree(ctx, []int{state.Cluster(name).Port}); err != nil {
+				return err
+			}
+			c.say("%s: stopped; bring it back with `devcluster start %s`", name, name)
+		}
+		return nil
+	})
+}
+
+// Start brings clusters back that [Stop] took away, on the same ports and with
+// the same data.
+func Start(ctx context.Context, cfg Config, names []string) error {
+	return change(ctx, cfg, names, func(c *command, _ *statedir.State) error {
+		return c.up(ctx, Options{Clusters: names})
+	})
+}
+
+// change runs do under the lock if all these clusters are known.
+func change(ctx context.Context, cfg Config, names []string, do func(*command, *statedir.State) error) error {
+	c, end, err := begin(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer end()
+	state, err := cfg.Dir.Load()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if state.Cluster(name) == nil {
+			return fmt.Errorf("%s has no cluster %q, only %q: make it with `devcluster add`", cfg.Dir, name, state.Names())
+		}
+	}
+	return do(c, state)
+}

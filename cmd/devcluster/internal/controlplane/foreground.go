@@ -1,0 +1,119 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"gitopsd.dev/cmd/devcluster/internal/process"
+	"gitopsd.dev/cmd/devcluster/internal/statedir"
+)
+
+// Foreground is [Up] and then stays until ctx ends; all processes end before
+// it returns. Should this process be killed, they notice and end by
+// themselves, including those that other commands have started meanwhile. The
+// data stays for the next Up; [Down] removes it.
+func Foreground(ctx context.Context, cfg Config, o Options) error {
+	if err := cfg.Dir.Create(o.Clusters); err != nil {
+		return err
+	}
+	started, err := startForeground(ctx, cfg, o)
+	if err != nil {
+		return err
+	}
+	for _, r := range started {
+		go report(ctx, cfg, r)
+	}
+	<-ctx.Done()
+	return endForeground(context.WithoutCancel(ctx), cfg)
+}
+
+// startForeground is Up with this process as owner.
+func startForeground(ctx context.Context, cfg Config, o Options) ([]running, error) {
+	c, end, err := begin(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if err := c.clearOrphans(ctx); err != nil {
+		return nil, err
+	}
+	if c.owner != (process.ID{}) {
+		return nil, fmt.Errorf("%s runs in the foreground of pid %d already: use `devcluster add` for more clusters", c.dir, c.owner.PID)
+	}
+	if err := c.refuseRunning(); err != nil {
+		return nil, err
+	}
+	self, err := process.Identify(os.Getpid())
+	if err != nil {
+		return nil, err
+	}
+	if err := c.dir.SetOwner(self); err != nil {
+		return nil, err
+	}
+	if err := c.up(ctx, o); err != nil {
+		return nil, errors.Join(err, c.dir.SetOwner(process.ID{}))
+	}
+	c.say("running until interrupted")
+	return c.started, nil
+}
+
+// refuseRunning is for processes that nobody owns: they would not end with
+// this one, as is promised.
+func (c *command) refuseRunning() error {
+	state, err := c.dir.Load()
+	if errors.Is(err, statedir.ErrNotUp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	names := []string{"etcd"}
+	for _, cluster := range state.Names() {
+		names = append(names, componentsOf(cluster)...)
+	}
+	found, err := c.find(names...)
+	if err == nil && len(found) > 0 {
+		return fmt.Errorf("%s is up in the background: use that, or bring it down before --foreground", c.dir)
+	}
+	return err
+}
+
+// report tells when a component ends that nobody has stopped. The others go on:
+// a cluster that has lost a part is still there to look at.
+func report(ctx context.Context, cfg Config, r running) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-r.done:
+	}
+	// A command that stops it holds the lock until it has forgotten it.
+	c, end, err := begin(ctx, cfg)
+	if err != nil {
+		return
+	}
+	defer end()
+	if recorded, err := c.dir.Recorded(r.name); err == nil && recorded == r.id {
+		c.say("%v", c.failed(r.name, errors.New("it ended by itself")))
+	}
+}
+
+func endForeground(ctx context.Context, cfg Config) error {
+	c, end, err := begin(ctx, cfg)
+	if errors.Is(err, statedir.ErrNotUp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer end()
+	state, err := cfg.Dir.Load()
+	if errors.Is(err, statedir.ErrNotUp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.stopAll(ctx, state), c.dir.SetOwner(process.ID{}))
+}

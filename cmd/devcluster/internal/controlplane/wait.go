@@ -1,0 +1,147 @@
+package controlplane
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"gitopsd.dev/cmd/devcluster/internal/statedir"
+)
+
+const (
+	// patience is how long one step may take. A machine that is busy with
+	// other things needs many times what an idle one does.
+	patience = 3 * time.Minute
+	// tailLines of a failed component's log are shown.
+	tailLines = 15
+)
+
+// await calls check until it returns nil, says what it waits for when that
+// takes more than a second, and gives up when the component ends or the time
+// is up.
+func (c *command) await(ctx context.Context, what string, r running, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	const every = 40 * time.Millisecond
+	tell := time.Now().Add(time.Second)
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		if r.ended() {
+			return c.failed(r.name, fmt.Errorf("it ended while devcluster waited for %s", what))
+		}
+		if time.Now().After(tell) {
+			c.say("waiting for %s: %s", what, firstLine(err))
+			tell = time.Now().Add(5 * time.Second)
+		}
+		select {
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return c.failed(r.name, fmt.Errorf("%s: not in %s: %w", what, patience, err))
+			}
+			return ctx.Err()
+		case <-time.After(every):
+		}
+	}
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+// failed is the error of a component, with the end of its log.
+func (c *command) failed(name string, err error) error {
+	return fmt.Errorf("%s: %w\nthe end of %s:\n%s", name, err, c.dir.Log(name), indent(c.dir.LogTail(name, tailLines)))
+}
+
+func indent(text string) string { return "    " + strings.ReplaceAll(text, "\n", "\n    ") }
+
+// etcdReady asks etcd for its health.
+func (c *command) etcdReady(e statedir.Etcd) (check func(context.Context) error, err error) {
+	cert, err := tls.LoadX509KeyPair(c.dir.Path("etcd", "client.crt"), c.dir.Path("etcd", "client.key"))
+	if err != nil {
+		return nil, err
+	}
+	ca, err := os.ReadFile(c.dir.Path("etcd", "ca.crt"))
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	client := http.Client{Transport: &http.Transport{
+		TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}},
+		DisableKeepAlives: true,
+	}}
+	return func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/health", e.HTTPPort), nil)
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("etcd's /health: %s", resp.Status)
+		}
+		return nil
+	}, nil
+}
+
+// adminClient is a client of the cluster with all rights.
+func (c *command) adminClient(cl statedir.Cluster) (kubernetes.Interface, error) {
+	rest, err := clientcmd.BuildConfigFromFlags("", c.dir.Path(cl.Name, "admin.kubeconfig"))
+	if err != nil {
+		return nil, err
+	}
+	rest.QPS = -1
+	return kubernetes.NewForConfig(rest)
+}
+
+func apiServerReady(client kubernetes.Interface) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+		return err
+	}
+}
+
+// namespaceReady waits for what pods in the default namespace need.
+func namespaceReady(client kubernetes.Interface) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if _, err := client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	}
+}
+
+func nodeReady(client kubernetes.Interface, name string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, cond := range node.Status.Conditions {
+			if cond.Type == corev1.NodeReady && cond.Status == corev1.ConditionTrue {
+				return nil
+			}
+		}
+		return fmt.Errorf("node %s is not ready", name)
+	}
+}

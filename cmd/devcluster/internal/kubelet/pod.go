@@ -1,0 +1,268 @@
+package kubelet
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+)
+
+// FailAnnotation on a pod keeps it from becoming ready, or makes it unready
+// again. Its value is the reason that the waiting containers show, such as
+// CrashLoopBackOff or ImagePullBackOff.
+const FailAnnotation = "devcluster.gitopsd.dev/fail"
+
+// action is what a pod needs next.
+type action int
+
+const (
+	// leave it alone until it changes.
+	leave action = iota
+	// bind it to the node.
+	bind
+	// report the status that was computed.
+	report
+	// remove it: it is terminating, and nothing runs that would take time.
+	remove
+)
+
+// decision is an action on a pod and, to report, the status to write.
+type decision struct {
+	action action
+	status corev1.PodStatus
+}
+
+// decide compares a pod with what this node makes of it. It is a pure function:
+// the pod is not changed, podIP is for a pod that has none yet, and now is the
+// time of what happens at this moment.
+func decide(pod *corev1.Pod, node *corev1.Node, podIP string, now metav1.Time) decision {
+	switch {
+	case pod.Spec.NodeName == "":
+		return place(pod, node, now)
+	case pod.Spec.NodeName != node.Name:
+		return decision{action: leave}
+	case pod.DeletionTimestamp != nil:
+		// With a grace period of zero it has been removed already and only
+		// waits for its finalizers.
+		if pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0 {
+			return decision{action: leave}
+		}
+		return decision{action: remove}
+	case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed:
+		return decision{action: leave}
+	}
+	return reportIfChanged(pod, runStatus(pod, node, podIP, now))
+}
+
+func reportIfChanged(pod *corev1.Pod, status corev1.PodStatus) decision {
+	if equality.Semantic.DeepEqual(pod.Status, status) {
+		return decision{action: leave}
+	}
+	return decision{action: report, status: status}
+}
+
+// place is the scheduler's part.
+func place(pod *corev1.Pod, node *corev1.Node, now metav1.Time) decision {
+	if pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 {
+		return decision{action: leave}
+	}
+	if fits, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err == nil && fits {
+		return decision{action: bind}
+	}
+	status := *pod.Status.DeepCopy()
+	setCondition(&status, corev1.PodCondition{
+		Type:    corev1.PodScheduled,
+		Status:  corev1.ConditionFalse,
+		Reason:  corev1.PodReasonUnschedulable,
+		Message: "the only node, " + node.Name + ", does not match the pod's node selector or affinity",
+	}, pod.Generation, now)
+	return reportIfChanged(pod, status)
+}
+
+// runStatus is the status of a pod of this node: failing when its annotation
+// says so, completed when it belongs to a Job, else running. A failing pod
+// stays in the phase that it is in, Pending or Running.
+func runStatus(pod *corev1.Pod, node *corev1.Node, podIP string, now metav1.Time) corev1.PodStatus {
+	status := *pod.Status.DeepCopy()
+	status.ObservedGeneration = pod.Generation
+	if status.StartTime == nil {
+		status.StartTime = &now
+	}
+	hostIP := nodeIP(node)
+	status.HostIP, status.HostIPs = hostIP, []corev1.HostIP{{IP: hostIP}}
+	if pod.Spec.HostNetwork {
+		podIP = hostIP
+	}
+	if status.PodIP == "" && podIP != "" {
+		status.PodIP, status.PodIPs = podIP, []corev1.PodIP{{IP: podIP}}
+	}
+
+	fail, failing := pod.Annotations[FailAnnotation]
+	completes := !failing && completesByItself(pod)
+	switch {
+	case completes:
+		status.Phase = corev1.PodSucceeded
+	case !failing:
+		status.Phase = corev1.PodRunning
+	}
+
+	old := func(name string, in []corev1.ContainerStatus) *corev1.ContainerStatus {
+		i := slices.IndexFunc(in, func(c corev1.ContainerStatus) bool { return c.Name == name })
+		if i < 0 {
+			return nil
+		}
+		return &in[i]
+	}
+	status.InitContainerStatuses = nil
+	for _, c := range pod.Spec.InitContainers {
+		sidecar := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		state := containerState{completed: !sidecar || completes}
+		status.InitContainerStatuses = append(status.InitContainerStatuses,
+			state.status(pod, c, old(c.Name, pod.Status.InitContainerStatuses), now))
+	}
+	status.ContainerStatuses = nil
+	for _, c := range pod.Spec.Containers {
+		state := containerState{waiting: fail, completed: completes}
+		if failing && fail == "" {
+			state.waiting = "Failed"
+		}
+		status.ContainerStatuses = append(status.ContainerStatuses,
+			state.status(pod, c, old(c.Name, pod.Status.ContainerStatuses), now))
+	}
+	setConditions(pod, &status, failing, completes, now)
+	return status
+}
+
+func nodeIP(node *corev1.Node) string {
+	for _, a := range node.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			return a.Address
+		}
+	}
+	return ""
+}
+
+// completesByItself reports whether a pod's containers are taken to end with
+// success: those of a Job do. Others run, whatever their restart policy is.
+func completesByItself(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && owner.Kind == "Job" && strings.HasPrefix(owner.APIVersion, "batch/") &&
+		pod.Spec.RestartPolicy != corev1.RestartPolicyAlways
+}
+
+// containerState is what a container does: it waits for the given reason, has
+// completed, or else runs.
+type containerState struct {
+	waiting   string
+	completed bool
+}
+
+// status is a container's status; old, if any, tells since when.
+func (s containerState) status(pod *corev1.Pod, c corev1.Container, old *corev1.ContainerStatus, now metav1.Time) corev1.ContainerStatus {
+	started := s.waiting == "" && !s.completed
+	status := corev1.ContainerStatus{
+		Name:    c.Name,
+		Image:   c.Image,
+		ImageID: imageID(c.Image),
+		Ready:   s.waiting == "",
+		Started: &started,
+	}
+	since := now
+	if old != nil && old.State.Running != nil {
+		since = old.State.Running.StartedAt
+	}
+	switch {
+	case s.waiting != "":
+		status.State.Waiting = &corev1.ContainerStateWaiting{
+			Reason:  s.waiting,
+			Message: "annotation " + FailAnnotation + " of the pod says so",
+		}
+		return status
+	case !s.completed:
+		status.State.Running = &corev1.ContainerStateRunning{StartedAt: since}
+	case old != nil && old.State.Terminated != nil:
+		status.State.Terminated = old.State.Terminated
+	default:
+		status.State.Terminated = &corev1.ContainerStateTerminated{
+			Reason: "Completed", StartedAt: since, FinishedAt: now,
+		}
+	}
+	status.ContainerID = fmt.Sprintf("devcluster://%x", sha256.Sum256([]byte(string(pod.UID)+"/"+c.Name)))
+	if status.State.Terminated != nil {
+		status.State.Terminated.ContainerID = status.ContainerID
+	}
+	return status
+}
+
+// setConditions sets the conditions that a kubelet sets.
+func setConditions(pod *corev1.Pod, status *corev1.PodStatus, failing, completed bool, now metav1.Time) {
+	is := func(b bool) corev1.ConditionStatus {
+		if b {
+			return corev1.ConditionTrue
+		}
+		return corev1.ConditionFalse
+	}
+	reason := ""
+	switch {
+	case failing:
+		reason = "ContainersNotReady"
+	case completed:
+		reason = "PodCompleted"
+	}
+	running := !failing && !completed
+	gated := slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool {
+		return !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == g.ConditionType && c.Status == corev1.ConditionTrue
+		})
+	})
+	readyReason := reason
+	if running && gated {
+		readyReason = "ReadinessGatesNotReady"
+	}
+	for _, c := range []corev1.PodCondition{
+		{Type: corev1.PodReadyToStartContainers, Status: is(!completed)},
+		{Type: corev1.PodInitialized, Status: corev1.ConditionTrue},
+		{Type: corev1.PodReady, Status: is(running && !gated), Reason: readyReason},
+		{Type: corev1.ContainersReady, Status: is(running), Reason: reason},
+		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
+	} {
+		setCondition(status, c, pod.Generation, now)
+	}
+}
+
+// setCondition adds or replaces a condition; its transition time moves only
+// with its status.
+func setCondition(status *corev1.PodStatus, c corev1.PodCondition, generation int64, now metav1.Time) {
+	c.LastTransitionTime, c.ObservedGeneration = now, generation
+	for i, old := range status.Conditions {
+		if old.Type != c.Type {
+			continue
+		}
+		if old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+		c.LastProbeTime = old.LastProbeTime
+		status.Conditions[i] = c
+		return
+	}
+	status.Conditions = append(status.Conditions, c)
+}
+
+// imageID is the image by digest, as a container runtime reports it: the image
+// itself when it names its digest, else one made from the image's name, the
+// same for the same name.
+func imageID(image string) string {
+	repo, digest, pinned := strings.Cut(image, "@")
+	if i := strings.LastIndexByte(repo, ':'); i > strings.LastIndexByte(repo, '/') {
+		repo = repo[:i]
+	}
+	if !pinned {
+		digest = fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(image)))
+	}
+	return repo + "@" + digest
+}

@@ -1,0 +1,117 @@
+// Package process starts child processes that may outlive their starter, finds
+// them again and ends them.
+//
+// It owns the identity of a process ([ID]), the hand-over between starter and
+// child ([Start] and [Enter]) and the orderly end ([Stop]). It knows nothing of
+// Kubernetes: what runs is decided by package component, in which order by
+// package controlplane, and package statedir keeps the identities on disk.
+//
+// It reads /proc and therefore works on Linux only.
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// ID names one process for good: a recycled pid has another start time, and
+// the boot ID tells reboots apart. IDs are comparable; the zero ID is nobody.
+type ID struct {
+	// PID is the process ID.
+	PID int `json:"pid"`
+	// Start is the start time in clock ticks since boot: field 22 of
+	// /proc/PID/stat, see proc_pid_stat(5).
+	Start uint64 `json:"start"`
+	// Boot is the kernel's random ID of this boot.
+	Boot string `json:"boot"`
+}
+
+// ErrGone is returned when the process that an ID names no longer runs.
+var ErrGone = errors.New("process is gone")
+
+// bootID is read once; it cannot change while this process runs.
+var bootID = sync.OnceValues(func() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b)), err
+})
+
+// Identify returns the ID of the running process pid, or [ErrGone].
+func Identify(pid int) (ID, error) {
+	boot, err := bootID()
+	if err != nil {
+		return ID{}, err
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return ID{}, fmt.Errorf("pid %d: %w", pid, ErrGone)
+	}
+	if err != nil {
+		return ID{}, err
+	}
+	state, start, err := parseStat(stat)
+	if err != nil {
+		return ID{}, fmt.Errorf("/proc/%d/stat: %w", pid, err)
+	}
+	// A zombie has released its files, memory and ports; that nobody has
+	// collected its exit status is not our concern.
+	if state == 'Z' || state == 'X' {
+		return ID{}, fmt.Errorf("pid %d: %w", pid, ErrGone)
+	}
+	return ID{PID: pid, Start: start, Boot: boot}, nil
+}
+
+// parseStat takes the state and the start time from the text of
+// /proc/PID/stat. The second field, the command's name, may contain spaces and
+// parentheses, so counting starts behind the last closing one.
+func parseStat(stat []byte) (state byte, start uint64, err error) {
+	_, rest, ok := bytes.Cut(stat[max(0, bytes.LastIndexByte(stat, ')')):], []byte(") "))
+	fields := bytes.Fields(rest)
+	const stateField, startField = 3 - 3, 22 - 3
+	if !ok || len(fields) <= startField || len(fields[stateField]) != 1 {
+		return 0, 0, fmt.Errorf("unexpected format %q", stat)
+	}
+	start, err = strconv.ParseUint(string(fields[startField]), 10, 64)
+	if err != nil {
+		return 0, 0, fmt.Errorf("start time: %w", err)
+	}
+	return fields[stateField][0], start, nil
+}
+
+// Alive reports whether exactly this process still runs. The zero ID is never
+// alive.
+func (id ID) Alive() bool {
+	if id.PID <= 0 {
+		return false
+	}
+	now, err := Identify(id.PID)
+	return err == nil && now == id
+}
+
+// Signal sends sig to exactly this process, or returns [ErrGone].
+func (id ID) Signal(sig syscall.Signal) error {
+	if id.PID <= 0 {
+		return ErrGone
+	}
+	// FindProcess opens a pidfd, which stays with the process that has the pid
+	// at that moment. Checked after that, the signal cannot reach another one.
+	p, err := os.FindProcess(id.PID)
+	if err != nil {
+		return err
+	}
+	defer p.Release()
+	if !id.Alive() {
+		return fmt.Errorf("pid %d: %w", id.PID, ErrGone)
+	}
+	if err := p.Signal(sig); errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("pid %d: %w", id.PID, ErrGone)
+	} else if err != nil {
+		return fmt.Errorf("signal %v to pid %d: %w", sig, id.PID, err)
+	}
+	return nil
+}

@@ -1,0 +1,289 @@
+// Package statedir owns the directory in which devcluster keeps what it needs
+// to find everything again: which clusters there are and on which ports, which
+// processes run, their logs, keys and data.
+//
+//	devcluster.json        clusters and ports ([State])
+//	lock                   held by a command while it changes something
+//	NAME.kubeconfig        what users take
+//	NAME/                  keys, certificates and component kubeconfigs of a cluster
+//	etcd/                  keys and certificates of etcd
+//	etcd/data/             etcd's data, all clusters
+//	logs/COMPONENT.log     output of each process
+//	run/COMPONENT.json     identity of each process
+//	run/owner.json         identity of `up --foreground`
+//
+// COMPONENT is "etcd" or NAME.WHAT, such as "hub.kube-apiserver".
+//
+// Files are replaced by rename, so a crash leaves the old or the new one.
+package statedir
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"gitopsd.dev/cmd/devcluster/internal/process"
+)
+
+// State is what must survive a restart. The zero State is a fresh directory.
+type State struct {
+	// Etcd are the ports of the etcd that all clusters share.
+	Etcd Etcd `json:"etcd"`
+	// Clusters are in the order in which they were added.
+	Clusters []Cluster `json:"clusters"`
+}
+
+// Etcd holds ports on 127.0.0.1.
+type Etcd struct {
+	// ClientPort serves gRPC, PeerPort is required by etcd and unused, and
+	// HTTPPort serves health: gRPC is faster on a port of its own.
+	ClientPort int `json:"clientPort"`
+	PeerPort   int `json:"peerPort"`
+	HTTPPort   int `json:"httpPort"`
+}
+
+// Cluster is one control plane.
+type Cluster struct {
+	// Name is also the kubeconfig's context and the key prefix in etcd.
+	Name string `json:"name"`
+	// Port is the API server's, on 127.0.0.1.
+	Port int `json:"port"`
+	// ControllerManager says whether one runs.
+	ControllerManager bool `json:"controllerManager"`
+}
+
+// Cluster returns the cluster with that name, nil when there is none.
+func (s *State) Cluster(name string) *Cluster {
+	for i := range s.Clusters {
+		if s.Clusters[i].Name == name {
+			return &s.Clusters[i]
+		}
+	}
+	return nil
+}
+
+// Names lists the clusters in order.
+func (s *State) Names() []string {
+	names := make([]string, 0, len(s.Clusters))
+	for _, c := range s.Clusters {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// validName is what serves as file name, key prefix and part of a node's name.
+var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
+
+// reserved are the names of this directory's own folders.
+var reserved = []string{"etcd", "logs", "run", "lock"}
+
+// CheckName says whether a cluster may have that name.
+func CheckName(name string) error {
+	if !validName.MatchString(name) {
+		return fmt.Errorf("cluster name %q: use at most 40 lower-case letters, digits and dashes, no dash first or last", name)
+	}
+	if slices.Contains(reserved, name) {
+		return fmt.Errorf("cluster name %q is taken by devcluster itself, choose another", name)
+	}
+	return nil
+}
+
+// Dir is the directory's absolute path.
+type Dir string
+
+// Open returns the directory at path, which need not exist.
+func Open(path string) (Dir, error) {
+	if path == "" {
+		return "", errors.New("no directory given: say where with --dir")
+	}
+	abs, err := filepath.Abs(path)
+	return Dir(abs), err
+}
+
+// Path joins elements to the directory's path.
+func (d Dir) Path(elem ...string) string {
+	return filepath.Join(append([]string{string(d)}, elem...)...)
+}
+
+// Kubeconfig is the path of a cluster's kubeconfig for users.
+func (d Dir) Kubeconfig(cluster string) string { return d.Path(cluster + ".kubeconfig") }
+
+// Log is the path of a component's log.
+func (d Dir) Log(component string) string { return d.Path("logs", component+".log") }
+
+func (d Dir) stateFile() string             { return d.Path("devcluster.json") }
+func (d Dir) runFile(name string) string    { return d.Path("run", name+".json") }
+func (d Dir) lockFile() string              { return d.Path("lock") }
+func (d Dir) folders() []string             { return []string{d.Path("logs"), d.Path("run")} }
+func (d Dir) clusterFolder(n string) string { return d.Path(n) }
+
+// ErrNotUp is returned for a directory that `devcluster up` has not made.
+var ErrNotUp = errors.New("no devcluster here")
+
+// Load reads the state, or returns [ErrNotUp].
+func (d Dir) Load() (*State, error) {
+	text, err := os.ReadFile(d.stateFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", d, ErrNotUp)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var s State
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&s); err != nil {
+		return nil, fmt.Errorf("%s: %w; written by another version? Bring it down with that one", d.stateFile(), err)
+	}
+	return &s, nil
+}
+
+// Save writes the state.
+func (d Dir) Save(s *State) error { return writeJSON(d.stateFile(), s) }
+
+// Create makes the directory and its folders. For a directory without a state
+// it refuses to take over files that somebody else put where ours will be.
+func (d Dir) Create(clusters []string) error {
+	if _, err := d.Load(); errors.Is(err, ErrNotUp) {
+		ours := []string{d.Path("etcd"), d.Path("logs"), d.Path("run")}
+		for _, name := range clusters {
+			ours = append(ours, d.clusterFolder(name), d.Kubeconfig(name))
+		}
+		for _, path := range ours {
+			if _, err := os.Lstat(path); err == nil {
+				return fmt.Errorf("%s exists and is not devcluster's: choose another --dir, or remove it", path)
+			}
+		}
+	} else if err != nil {
+		return err
+	}
+	for _, path := range d.folders() {
+		if err := os.MkdirAll(path, 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// owner is the run file of `up --foreground`.
+const owner = "owner"
+
+// Owner returns the living `up --foreground` that all processes belong to, the
+// zero ID when there is none.
+func (d Dir) Owner() (process.ID, error) { return d.Running(owner) }
+
+// RecordedOwner is Owner, dead or alive.
+func (d Dir) RecordedOwner() (process.ID, error) { return d.Recorded(owner) }
+
+// SetOwner records the process that owns all others; the zero ID ends that.
+func (d Dir) SetOwner(id process.ID) error {
+	if id == (process.ID{}) {
+		return d.Forget(owner)
+	}
+	return d.Record(owner, id)
+}
+
+// Record writes down which process a component runs as.
+func (d Dir) Record(component string, id process.ID) error {
+	return writeJSON(d.runFile(component), id)
+}
+
+// Forget removes what Record wrote.
+func (d Dir) Forget(component string) error {
+	if err := os.Remove(d.runFile(component)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Recorded returns what Record wrote, the zero ID when there is nothing. The
+// process may have ended since.
+func (d Dir) Recorded(component string) (process.ID, error) {
+	text, err := os.ReadFile(d.runFile(component))
+	if errors.Is(err, fs.ErrNotExist) {
+		return process.ID{}, nil
+	}
+	if err != nil {
+		return process.ID{}, err
+	}
+	var id process.ID
+	if err := json.Unmarshal(text, &id); err != nil {
+		return process.ID{}, fmt.Errorf("%s: %w", d.runFile(component), err)
+	}
+	return id, nil
+}
+
+// Running returns the living process that a component runs as, the zero ID
+// when it does not run.
+func (d Dir) Running(component string) (process.ID, error) {
+	id, err := d.Recorded(component)
+	if err != nil || !id.Alive() {
+		return process.ID{}, err
+	}
+	return id, nil
+}
+
+// LogTail returns the last n lines of a component's log.
+func (d Dir) LogTail(component string, n int) string {
+	f, err := os.Open(d.Log(component))
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close()
+	const window = 64 << 10
+	info, err := f.Stat()
+	if err != nil {
+		return err.Error()
+	}
+	text := make([]byte, min(info.Size(), window))
+	if _, err := f.ReadAt(text, info.Size()-int64(len(text))); err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+func writeJSON(path string, v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return WriteFile(path, append(text, '\n'))
+}
+
+// WriteFile replaces the file at path, readable by the owner only.
+func WriteFile(path string, content []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(content)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// Remove deletes the state and the lock, and the directory when nothing else
+// is in it. The caller holds the lock.
+func (d Dir) Remove() error {
+	for _, path := range []string{d.stateFile(), d.lockFile()} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	err := os.Remove(string(d))
+	if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,44 @@
+// Devcluster runs real Kubernetes control planes on one machine, for
+// development, demos and tests: etcd, kube-apiserver, kube-controller-manager
+// and a stand-in for a node, all from this one binary.
+//
+// commands.go has the command line. Below internal/, controlplane decides what
+// runs when, component what it is, process starts and finds it, statedir keeps
+// the files, pki makes certificates, and kubelet is the stand-in.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"gitopsd.dev/cmd/devcluster/internal/component"
+	"gitopsd.dev/cmd/devcluster/internal/controlplane"
+)
+
+func main() {
+	// Components know how to handle signals, and get these arguments only
+	// from devcluster itself.
+	if len(os.Args) > 1 && os.Args[1] == controlplane.Subcommand {
+		os.Exit(component.Run(os.Args[2:], os.Stdin, os.Stderr))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is the program; it returns the exit status.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	cmd := newCommand()
+	cmd.SetArgs(args)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	if err := cmd.ExecuteContext(ctx); err != nil {
+		fmt.Fprintf(stderr, "Error: %v\n", err)
+		return 1
+	}
+	return 0
+}
