@@ -139,6 +139,9 @@ type Selected struct {
 	Pin Pin
 	// Package is its content.
 	Package *Package
+	// Runtime is a Provider's controller image by digest,
+	// "repository@sha256:…"; empty for packages without a controller.
+	Runtime string
 	// Parent is the repository of the package that depends on it, empty for
 	// a declared package.
 	Parent string

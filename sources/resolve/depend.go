@@ -1,0 +1,406 @@
+package resolve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/Masterminds/semver/v3"
+
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/lockfile"
+)
+
+// maxRounds bounds how often the choice of dependencies is made anew because a
+// chosen version brought other dependencies.
+const maxRounds = 50
+
+// node is a package in one cluster's graph.
+type node struct {
+	load *load
+	// declared is nil for a dependency.
+	declared *sources.Declaration
+	// parents are the repositories that depend on it.
+	parents []string
+	err     error
+}
+
+// edge is one dependency: who needs what.
+type edge struct {
+	from *node
+	dep  sources.Dependency
+}
+
+// cluster resolves one cluster: what it declares and what that depends on. The
+// selections are the cluster's lines in the lock.
+func (p *pass) cluster(ctx context.Context, req Request) (*Cluster, []lockfile.Selection) {
+	nodes, failed := p.declared(ctx, req)
+	p.dependencies(ctx, req.Cluster, nodes)
+	breakCycles(nodes)
+	spread(nodes)
+
+	out := &Cluster{Errors: failed}
+	var selections []lockfile.Selection
+	for _, repo := range sortedKeys(nodes) {
+		n := nodes[repo]
+		if n.err != nil {
+			out.Errors = append(out.Errors, &PackageError{Name: n.name(), Ref: n.ref(repo), Err: n.err})
+			continue
+		}
+		s := sources.Selected{Pin: n.load.pin, Package: n.load.pkg, Runtime: n.load.runtime}
+		if n.declared != nil {
+			s.Declaration = *n.declared
+			selections = append(selections, lockfile.Selection{Cluster: req.Cluster, Repository: repo, Version: n.load.ref.Version()})
+		} else {
+			s.Declaration = sources.Declaration{Kind: n.load.pkg.Meta.Kind, Name: path.Base(repo), Ref: n.load.ref}
+			s.Parent = n.parents[0]
+			for _, parent := range n.parents {
+				selections = append(selections, lockfile.Selection{Cluster: req.Cluster, Repository: repo, Version: n.load.ref.Version(), Parent: parent})
+			}
+		}
+		out.Selected = append(out.Selected, s)
+	}
+	slices.SortFunc(out.Errors, func(a, b *PackageError) int { return cmp.Compare(a.Name, b.Name) })
+	return out, p.keep(req, out, selections)
+}
+
+// keep adds the lines that the lock had for packages that failed now, so that a
+// registry's bad day takes nothing out of the lock.
+func (p *pass) keep(req Request, out *Cluster, selections []lockfile.Selection) []lockfile.Selection {
+	failed := make(map[string]bool)
+	for _, e := range out.Errors {
+		failed[e.Ref.Repository] = true
+	}
+	for _, s := range p.before.Selections(req.Cluster) {
+		if failed[s.Repository] || s.Parent != "" && failed[s.Parent] {
+			selections = append(selections, s)
+		}
+	}
+	return selections
+}
+
+// declared loads what the cluster declares. Two declarations of one repository
+// are an error of both: they define the same objects.
+func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*PackageError) {
+	nodes := make(map[string]*node)
+	var failed []*PackageError
+	for _, d := range req.Declarations {
+		repo := d.Ref.Repository
+		if other, twice := nodes[repo]; twice {
+			err := fmt.Errorf("%s and %s both install %s; a cluster can have one of them: remove the other", other.declared.Name, d.Name, repo)
+			other.err = err
+			failed = append(failed, &PackageError{Name: d.Name, Ref: d.Ref, Err: err})
+			continue
+		}
+		n := &node{declared: &d, load: p.load(ctx, d.Ref)}
+		if n.err = n.load.err; n.err == nil {
+			if have := n.load.pkg.Meta.Kind; have != d.Kind {
+				n.err = fmt.Errorf("%s is a %s, declared as %s %s; change the declaration's kind", n.load.pin, have, d.Kind, d.Name)
+			}
+		}
+		nodes[repo] = n
+	}
+	return nodes, failed
+}
+
+// dependencies adds what the nodes depend on: for each repository one version
+// that satisfies all who need it. The version that the lock has for the cluster
+// stays as long as it satisfies them.
+func (p *pass) dependencies(ctx context.Context, cluster string, nodes map[string]*node) {
+	locked := make(map[string]string)
+	for _, s := range p.before.Selections(cluster) {
+		if s.Parent != "" && (p.cfg.Update == nil || !p.cfg.Update(s.Repository)) {
+			locked[s.Repository] = s.Version
+		}
+	}
+	for range maxRounds {
+		wanted := edges(nodes)
+		changed := false
+		for _, repo := range sortedKeys(wanted) {
+			n, there := nodes[repo]
+			if there && n.declared != nil {
+				continue
+			}
+			ref, err := p.choose(ctx, repo, locked[repo], wanted[repo])
+			if there && err == nil && n.load != nil && n.load.ref == ref {
+				continue
+			}
+			next := &node{err: err}
+			if err == nil {
+				next.load = p.load(ctx, ref)
+				next.err = next.load.err
+			}
+			changed = changed || !there || n.err == nil || next.err == nil
+			nodes[repo] = next
+		}
+		for repo, n := range nodes {
+			if _, needed := wanted[repo]; !needed && n.declared == nil {
+				delete(nodes, repo)
+				changed = true
+			}
+		}
+		if !changed {
+			blame(nodes, wanted)
+			return
+		}
+	}
+	for _, n := range nodes {
+		if n.err == nil && n.declared != nil && n.load.pkg.Meta.DependsOn != nil {
+			n.err = fmt.Errorf("its dependencies do not settle: each choice of versions asks for another one; declare the dependencies with the versions you want")
+		}
+	}
+}
+
+// edges lists who needs what, by repository.
+func edges(nodes map[string]*node) map[string][]edge {
+	wanted := make(map[string][]edge)
+	for _, repo := range sortedKeys(nodes) {
+		n := nodes[repo]
+		if n.err != nil || n.declared != nil && n.declared.SkipDependencyResolution {
+			continue
+		}
+		for _, dep := range n.load.pkg.Meta.DependsOn {
+			wanted[dep.Repository] = append(wanted[dep.Repository], edge{from: n, dep: dep})
+		}
+	}
+	return wanted
+}
+
+// blame gives the errors of dependencies to those who need them, and records
+// parents.
+func blame(nodes map[string]*node, wanted map[string][]edge) {
+	for _, repo := range sortedKeys(wanted) {
+		n := nodes[repo]
+		for _, e := range wanted[repo] {
+			if n.declared != nil && n.err == nil {
+				if ok, err := satisfies(n.load.pin, e.dep.Constraint); err != nil || !ok {
+					e.from.err = errors.Join(e.from.err, conflict(e, n, err))
+				}
+			}
+			n.parents = append(n.parents, e.from.load.ref.Repository)
+		}
+		slices.Sort(n.parents)
+		n.parents = slices.Compact(n.parents)
+	}
+}
+
+func conflict(e edge, n *node, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s needs %s %s: %w", e.from.load.ref, e.dep.Repository, e.dep.Constraint, err)
+	}
+	return fmt.Errorf("%s needs %s %s, but %s declares %s; change one of the two", e.from.load.ref, e.dep.Repository, e.dep.Constraint, n.declared.Name, n.load.ref.Version())
+}
+
+// spread makes a package whose dependency failed fail too, and shows the chain
+// down to the cause.
+func spread(nodes map[string]*node) {
+	for changed := true; changed; {
+		changed = false
+		for _, repo := range sortedKeys(nodes) {
+			n := nodes[repo]
+			if n.err == nil {
+				continue
+			}
+			for _, parent := range n.parents {
+				up := nodes[parent]
+				if up != nil && up.err == nil && !(up.declared != nil && up.declared.SkipDependencyResolution) {
+					up.err = fmt.Errorf("%s depends on %s: %w", up.load.ref, n.ref(repo).Repository, n.err)
+					changed = true
+				}
+			}
+		}
+	}
+}
+
+// breakCycles gives every package in a cycle the error that shows it.
+func breakCycles(nodes map[string]*node) {
+	children := make(map[string][]string)
+	for _, repo := range sortedKeys(nodes) {
+		for _, parent := range nodes[repo].parents {
+			children[parent] = append(children[parent], repo)
+		}
+	}
+	done := make(map[string]bool)
+	var visit func(repo string, chain []string)
+	visit = func(repo string, chain []string) {
+		if i := slices.Index(chain, repo); i >= 0 {
+			cycle := append(slices.Clone(chain[i:]), repo)
+			for _, member := range cycle {
+				if nodes[member].err == nil {
+					nodes[member].err = fmt.Errorf("packages depend on each other: %s", strings.Join(cycle, " -> "))
+				}
+			}
+			return
+		}
+		if done[repo] {
+			return
+		}
+		for _, next := range children[repo] {
+			visit(next, append(chain, repo))
+		}
+		done[repo] = true
+	}
+	for _, repo := range sortedKeys(nodes) {
+		visit(repo, nil)
+	}
+}
+
+// choose picks the version of a dependency: the locked one if it satisfies
+// everybody, else the highest that does.
+func (p *pass) choose(ctx context.Context, repo, locked string, wanted []edge) (sources.Ref, error) {
+	var digest sources.Digest
+	var ranges []edge
+	for _, e := range wanted {
+		d, err := sources.ParseDigest(e.dep.Constraint)
+		switch {
+		case err != nil:
+			ranges = append(ranges, e)
+		case digest != "" && digest != d:
+			return sources.Ref{}, fmt.Errorf("no version satisfies %s", chain(wanted))
+		default:
+			digest = d
+		}
+	}
+	if digest != "" {
+		if len(ranges) > 0 {
+			return sources.Ref{}, fmt.Errorf("a digest and a range cannot both be satisfied: %s; declare the package with the version you want", chain(wanted))
+		}
+		return sources.Ref{Repository: repo, Digest: digest}, nil
+	}
+	if v, err := semver.NewVersion(locked); err == nil {
+		if ok, err := all(v, ranges); err == nil && ok {
+			return sources.Ref{Repository: repo, Tag: locked}, nil
+		}
+	}
+	if p.cfg.Mode == Readonly {
+		return sources.Ref{}, fmt.Errorf("clusters.lock selects no version that satisfies %s, and is read-only here; run `gitopsd lock` and commit the change", chain(wanted))
+	}
+	tags, err := p.list(ctx, repo)
+	if err != nil {
+		return sources.Ref{}, fmt.Errorf("looking for a version that satisfies %s: %w", chain(wanted), err)
+	}
+	var best *semver.Version
+	for _, tag := range tags {
+		v, err := semver.NewVersion(tag)
+		if err != nil {
+			continue
+		}
+		ok, err := all(v, ranges)
+		if err != nil {
+			return sources.Ref{}, err
+		}
+		if ok && (best == nil || v.GreaterThan(best) || v.Equal(best) && tag < best.Original()) {
+			best = v
+		}
+	}
+	if best == nil {
+		return sources.Ref{}, fmt.Errorf("no version of %s satisfies %s; the registry has %s", repo, chain(wanted), newest(tags))
+	}
+	return sources.Ref{Repository: repo, Tag: best.Original()}, nil
+}
+
+func all(v *semver.Version, wanted []edge) (bool, error) {
+	for _, e := range wanted {
+		c, err := semver.NewConstraint(e.dep.Constraint)
+		if err != nil {
+			return false, fmt.Errorf("%s asks for %s %q, which is neither a version range nor a digest: %w", e.from.load.ref, e.dep.Repository, e.dep.Constraint, err)
+		}
+		if !c.Check(v) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// satisfies tells whether a declared package is what a dependency asks for. A
+// package that is declared by digest alone has no version to compare.
+func satisfies(pin sources.Pin, constraint string) (bool, error) {
+	if d, err := sources.ParseDigest(constraint); err == nil {
+		return pin.Digest == d, nil
+	}
+	c, err := semver.NewConstraint(constraint)
+	if err != nil {
+		return false, err
+	}
+	v, err := semver.NewVersion(pin.Ref.Tag)
+	if err != nil {
+		return false, fmt.Errorf("%s has no semantic version; write it as tag@digest, so that the range can be checked", pin.Ref)
+	}
+	return c.Check(v), nil
+}
+
+// chain shows who needs what, in one line.
+func chain(wanted []edge) string {
+	var parts []string
+	for _, e := range wanted {
+		parts = append(parts, fmt.Sprintf("%s (needed by %s)", e.dep.Constraint, e.from.load.ref))
+	}
+	return strings.Join(parts, " and ")
+}
+
+// newest lists a few of the highest versions, for an error.
+func newest(tags []string) string {
+	var versions []*semver.Version
+	for _, t := range tags {
+		if v, err := semver.NewVersion(t); err == nil {
+			versions = append(versions, v)
+		}
+	}
+	if len(versions) == 0 {
+		return "no tag that is a semantic version"
+	}
+	slices.SortFunc(versions, func(a, b *semver.Version) int { return b.Compare(a) })
+	var names []string
+	for _, v := range versions[:min(5, len(versions))] {
+		names = append(names, v.Original())
+	}
+	if len(versions) > 5 {
+		names = append(names, fmt.Sprintf("and %d older ones", len(versions)-5))
+	}
+	return strings.Join(names, ", ")
+}
+
+type tagList struct {
+	once sync.Once
+	tags []string
+	err  error
+}
+
+// list asks for a repository's tags, once a pass.
+func (p *pass) list(ctx context.Context, repo string) ([]string, error) {
+	p.mu.Lock()
+	l, known := p.tags[repo]
+	if !known {
+		l = new(tagList)
+		p.tags[repo] = l
+	}
+	p.mu.Unlock()
+	l.once.Do(func() { l.tags, l.err = p.cfg.Tags(ctx, repo) })
+	return l.tags, l.err
+}
+
+func (n *node) name() string {
+	switch {
+	case n.declared != nil:
+		return n.declared.Name
+	case n.load != nil:
+		return n.load.ref.Repository
+	default:
+		return "dependency of " + strings.Join(n.parents, ", ")
+	}
+}
+
+func (n *node) ref(repo string) sources.Ref {
+	if n.load != nil {
+		return n.load.ref
+	}
+	return sources.Ref{Repository: repo}
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,378 @@
+// Package resolve turns the package references of a fleet and its lock into
+// pins and packages: one resolution per reference and pass, shared by all
+// clusters.
+//
+// A reference that the lock records is not resolved again; what is fetched is
+// fetched by the recorded digest and verified against every record there is. A
+// reference without a record is resolved once and its records are added. What
+// disagrees with the lock is a *lockfile.Mismatch and stops that package and
+// what depends on it, in every cluster, and nothing else.
+//
+// The package decides; it does no input or output of its own. Registries are
+// reached through the functions in Config (sources/oci and sources/xpkg), the
+// lock's text is sources/lockfile's.
+package resolve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/lockfile"
+)
+
+// Mode is what may happen to the lock.
+type Mode int
+
+const (
+	// Add adds the records that are missing; the default.
+	Add Mode = iota
+	// Readonly refuses a package that has no records.
+	Readonly
+	// Check adds nothing and looks every tag up again, so that one that was
+	// moved shows as a mismatch.
+	Check
+)
+
+// Config is what a Resolver works with. Digest, Fetch and Tags are required.
+type Config struct {
+	// Digest asks the registry what a reference with a tag stands for now.
+	Digest func(context.Context, sources.Ref) (sources.Digest, error)
+	// Fetch reads the package with that digest.
+	Fetch func(ctx context.Context, repository string, d sources.Digest) (*sources.Package, error)
+	// Tags lists a repository's tags, for dependencies by range.
+	Tags func(ctx context.Context, repository string) ([]string, error)
+	// Types hashes the types that a package defines, for the lock.
+	Types func(*sources.Package) (string, error)
+	// Mode is what may happen to the lock.
+	Mode Mode
+	// Update tells which repositories are resolved anew whatever the lock
+	// has; nil for none.
+	Update func(repository string) bool
+	// Parallel bounds the packages that are resolved and fetched at a time;
+	// 0 means 8.
+	Parallel int
+}
+
+// Request is what one cluster declares.
+type Request struct {
+	Cluster      string
+	Declarations []sources.Declaration
+	// Failed says that the cluster's manifests could not be read, so that its
+	// declarations are unknown and its lines in the lock stay.
+	Failed bool
+}
+
+// Result is the outcome for all clusters. It is complete for what went well
+// even where packages have errors.
+type Result struct {
+	// Lock is the lock that the declarations ask for.
+	Lock *lockfile.File
+	// Clusters by name, one for each request that did not fail.
+	Clusters map[string]*Cluster
+	// Waiting are revisions that wait for a person's approval.
+	Waiting []Waiting
+}
+
+// Cluster is the outcome for one cluster.
+type Cluster struct {
+	// Selected are the packages that it gets, sorted by repository.
+	Selected []sources.Selected
+	// Errors are the packages that it does not get, sorted by name.
+	Errors []*PackageError
+}
+
+// PackageError is why a cluster does not get a package.
+type PackageError struct {
+	// Name is the declaration's, or a dependency's repository.
+	Name string
+	Ref  sources.Ref
+	Err  error
+}
+
+func (e *PackageError) Error() string { return fmt.Sprintf("package %s: %v", e.Name, e.Err) }
+func (e *PackageError) Unwrap() error { return e.Err }
+
+// Waiting is a tag that moved, of a package that is activated by hand.
+type Waiting struct {
+	Ref    sources.Ref
+	Active sources.Digest
+	New    sources.Digest
+}
+
+// Err joins the errors of all clusters, each package's once.
+func (r *Result) Err() error {
+	var errs []error
+	seen := make(map[string]bool)
+	for _, name := range sortedKeys(r.Clusters) {
+		for _, e := range r.Clusters[name].Errors {
+			if text := e.Error(); !seen[text] {
+				seen[text] = true
+				errs = append(errs, e)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Resolve resolves what the clusters declare against a lock, which it leaves as
+// it is. The error is the context's; what is wrong with packages is in the
+// result.
+func Resolve(ctx context.Context, cfg Config, lock *lockfile.File, requests []Request) (*Result, error) {
+	p := &pass{cfg: cfg, before: lock, lock: lock.Clone(), loads: make(map[sources.Ref]*load), tags: make(map[string]*tagList)}
+	p.prefetch(ctx, requests)
+	res := &Result{Lock: p.lock, Clusters: make(map[string]*Cluster)}
+	for _, req := range requests {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if req.Failed {
+			continue
+		}
+		c, selections := p.cluster(ctx, req)
+		p.lock.Select(req.Cluster, selections)
+		res.Clusters[req.Cluster] = c
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	for _, l := range p.loads {
+		if l.waiting != "" {
+			res.Waiting = append(res.Waiting, Waiting{Ref: l.ref, Active: l.pin.Digest, New: l.waiting})
+		}
+	}
+	slices.SortFunc(res.Waiting, func(a, b Waiting) int { return cmp.Compare(a.Ref.String(), b.Ref.String()) })
+	return res, nil
+}
+
+// pass is one resolution.
+type pass struct {
+	cfg    Config
+	before *lockfile.File
+
+	mu    sync.Mutex
+	lock  *lockfile.File
+	loads map[sources.Ref]*load
+	tags  map[string]*tagList
+}
+
+// load is one reference, resolved and fetched once.
+type load struct {
+	once    sync.Once
+	ref     sources.Ref
+	always  bool // some cluster asks for packagePullPolicy: Always
+	never   bool // all of them ask for Never
+	manual  bool // some cluster activates by hand
+	pin     sources.Pin
+	pkg     *sources.Package
+	runtime string
+	waiting sources.Digest
+	err     error
+}
+
+// prefetch loads what is declared, in parallel. The policies of all clusters
+// are known before the first load starts, so that the result does not depend on
+// which cluster comes first.
+func (p *pass) prefetch(ctx context.Context, requests []Request) {
+	for _, req := range requests {
+		for _, d := range req.Declarations {
+			l, known := p.loads[d.Ref]
+			if !known {
+				l = &load{ref: d.Ref, never: true}
+				p.loads[d.Ref] = l
+			}
+			l.always = l.always || d.PullPolicy == sources.PullAlways
+			l.never = l.never && d.PullPolicy == sources.PullNever
+			l.manual = l.manual || d.ManualActivation
+		}
+	}
+	g := new(errgroup.Group)
+	g.SetLimit(cmp.Or(p.cfg.Parallel, 8))
+	for _, l := range p.loads {
+		g.Go(func() error {
+			l.once.Do(func() { p.run(ctx, l) })
+			return nil
+		})
+	}
+	_ = g.Wait() // the loads keep their errors
+}
+
+func (p *pass) load(ctx context.Context, ref sources.Ref) *load {
+	p.mu.Lock()
+	l, known := p.loads[ref]
+	if !known {
+		l = &load{ref: ref}
+		p.loads[ref] = l
+	}
+	p.mu.Unlock()
+	l.once.Do(func() { p.run(ctx, l) })
+	return l
+}
+
+func (p *pass) run(ctx context.Context, l *load) {
+	l.err = func() error {
+		d, err := p.digest(ctx, l)
+		if err != nil {
+			return err
+		}
+		l.pin = sources.Pin{Ref: l.ref, Digest: d}
+		if l.pkg, err = p.cfg.Fetch(ctx, l.ref.Repository, d); err != nil {
+			return err
+		}
+		return p.record(ctx, l)
+	}()
+	if l.err != nil {
+		l.pkg = nil
+	}
+}
+
+// digest decides what a reference stands for: the lock's word if it has one.
+func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
+	ref, version := l.ref, l.ref.Version()
+	update := p.cfg.Update != nil && p.cfg.Update(ref.Repository)
+	locked, isLocked := p.before.Digest(ref.Repository, version)
+	if update && isLocked {
+		p.forget(ref)
+		isLocked = false
+	}
+	key := lockfile.Key{Repository: ref.Repository, Version: version}
+	switch {
+	case ref.Digest != "":
+		if isLocked && locked != ref.Digest {
+			return "", &lockfile.Mismatch{Key: key, Locked: string(locked), Seen: string(ref.Digest), SeenIn: "the declaration"}
+		}
+		if !isLocked && p.cfg.Mode == Readonly {
+			return "", errNotLocked(ref)
+		}
+		return ref.Digest, nil
+	case isLocked && p.cfg.Mode == Check:
+		now, err := p.cfg.Digest(ctx, ref)
+		if err == nil && now != locked {
+			err = &lockfile.Mismatch{Key: key, Locked: string(locked), Seen: string(now), SeenIn: "the registry"}
+		}
+		return locked, err
+	case isLocked && l.always && p.cfg.Mode == Add:
+		return p.moved(ctx, l, locked)
+	case isLocked:
+		return locked, nil
+	case p.cfg.Mode == Readonly:
+		return "", errNotLocked(ref)
+	case l.never:
+		return "", fmt.Errorf("%s is not in clusters.lock, and packagePullPolicy: Never forbids to look it up; run `gitopsd lock`, or name a digest", ref)
+	}
+	return p.cfg.Digest(ctx, ref)
+}
+
+func errNotLocked(ref sources.Ref) error {
+	return fmt.Errorf("%s is not in clusters.lock, which is read-only here; run `gitopsd lock` and commit the change", ref)
+}
+
+// moved looks at a locked tag again, for packagePullPolicy: Always. One that
+// moved is a new revision, activated by the policy. A registry that does not
+// answer leaves the locked revision in place.
+func (p *pass) moved(ctx context.Context, l *load, locked sources.Digest) (sources.Digest, error) {
+	now, err := p.cfg.Digest(ctx, l.ref)
+	if err != nil || now == locked {
+		return locked, ctx.Err()
+	}
+	if l.manual {
+		l.waiting = now
+		return locked, nil
+	}
+	p.forget(l.ref)
+	return now, nil
+}
+
+func (p *pass) forget(ref sources.Ref) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lock.Forget(ref.Repository, ref.Version())
+}
+
+// record verifies a package against what the lock has of it, and adds what it
+// does not have. All items are looked at before the first is added.
+func (p *pass) record(ctx context.Context, l *load) error {
+	pkg, seenIn := l.pkg, "the registry"
+	items := map[string]string{"": string(pkg.Digest), lockfile.ItemContent: string(pkg.Content)}
+	for _, c := range pkg.Children {
+		items[c.Platform] = string(c.Digest)
+	}
+	if p.cfg.Types != nil {
+		sum, err := p.cfg.Types(pkg)
+		if err != nil {
+			return fmt.Errorf("%s: %w", l.pin, err)
+		}
+		items[lockfile.ItemTypes] = sum
+	}
+	if pkg.Meta.Kind == sources.Provider {
+		if err := p.runtime(ctx, l, items); err != nil {
+			return err
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for item := range p.lock.Records(l.ref.Repository, l.ref.Version()) {
+		if _, there := items[item]; !there {
+			return fmt.Errorf("%s has no %s, which clusters.lock records for it; the lock was changed by hand: restore it, or accept what the registry has with `gitopsd lock --update=%s`",
+				l.pin, item, l.ref.Repository)
+		}
+	}
+	staged := p.lock.Clone()
+	for _, item := range sortedKeys(items) {
+		key := lockfile.Key{Repository: l.ref.Repository, Version: l.ref.Version(), Item: item}
+		if _, there := p.lock.Lookup(key); !there && p.cfg.Mode == Readonly {
+			return fmt.Errorf("clusters.lock has no record of %s and is read-only here; run `gitopsd lock` and commit the change", key)
+		}
+		if err := staged.Record(key, items[item], seenIn); err != nil {
+			return err
+		}
+	}
+	*p.lock = *staged
+	return nil
+}
+
+// runtime pins a Provider's controller image: the lock's digest if it has one.
+func (p *pass) runtime(ctx context.Context, l *load, items map[string]string) error {
+	ref := sources.Ref{Repository: l.ref.Repository, Digest: l.pin.Digest}
+	if image := l.pkg.Meta.Image; image != "" {
+		var err error
+		if ref, err = sources.ParseRef(imageName(image)); err != nil {
+			return fmt.Errorf("%s: spec.controller.image: %w", l.pin, err)
+		}
+		if ref.Digest == "" {
+			p.mu.Lock()
+			sum, isLocked := p.lock.Lookup(lockfile.Key{Repository: l.ref.Repository, Version: l.ref.Version(), Item: lockfile.ItemRuntime})
+			p.mu.Unlock()
+			if ref.Digest = sources.Digest(sum); !isLocked {
+				if ref.Digest, err = p.cfg.Digest(ctx, ref); err != nil {
+					return fmt.Errorf("%s: spec.controller.image: %w", l.pin, err)
+				}
+			}
+		}
+	}
+	items[lockfile.ItemRuntime] = string(ref.Digest)
+	l.runtime = ref.Repository + "@" + string(ref.Digest)
+	return nil
+}
+
+// imageName completes a container image's name as the kubelet does, which looks
+// for short names on Docker Hub.
+func imageName(s string) string {
+	host, _, hasHost := strings.Cut(s, "/")
+	if !hasHost {
+		s = "docker.io/library/" + s
+	} else if !strings.ContainsAny(host, ".:") && host != "localhost" {
+		s = "docker.io/" + s
+	}
+	if name := s[strings.LastIndexByte(s, '/'):]; !strings.ContainsAny(name, ":@") {
+		s += ":latest"
+	}
+	return s
+}

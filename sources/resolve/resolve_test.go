@@ -1,0 +1,405 @@
+package resolve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/lockfile"
+)
+
+// shelf is what a registry holds: "repository:tag" -> a package. Its functions
+// are those of Config, and it notes every question.
+type shelf struct {
+	mu       sync.Mutex
+	packages map[string]*sources.Package
+	asked    []string
+	down     bool
+}
+
+func (s *shelf) ask(what string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = append(s.asked, what)
+	if s.down {
+		return errors.New("connection refused")
+	}
+	return nil
+}
+
+// put publishes a package; equal contents have equal digests.
+func (s *shelf) put(ref, content string, deps ...string) sources.Digest {
+	r, err := sources.ParseRef(ref)
+	if err != nil {
+		panic(err)
+	}
+	pkg := &sources.Package{Repository: r.Repository, Digest: sources.DigestOf([]byte(ref + content)), Content: sources.DigestOf([]byte(content))}
+	pkg.Meta = sources.PackageMeta{Kind: sources.Configuration, Name: "x"}
+	for _, d := range deps {
+		repo, constraint, _ := strings.Cut(d, " ")
+		pkg.Meta.DependsOn = append(pkg.Meta.DependsOn, sources.Dependency{Repository: repo, Constraint: constraint})
+	}
+	if s.packages == nil {
+		s.packages = make(map[string]*sources.Package)
+	}
+	s.packages[ref] = pkg
+	return pkg.Digest
+}
+
+func (s *shelf) config() Config {
+	return Config{
+		Digest: func(_ context.Context, ref sources.Ref) (sources.Digest, error) {
+			if err := s.ask("HEAD " + ref.String()); err != nil {
+				return "", err
+			}
+			if pkg := s.packages[ref.String()]; pkg != nil {
+				return pkg.Digest, nil
+			}
+			return "", fmt.Errorf("%s: not found", ref)
+		},
+		Fetch: func(_ context.Context, repo string, d sources.Digest) (*sources.Package, error) {
+			if err := s.ask("GET " + repo); err != nil {
+				return nil, err
+			}
+			for _, pkg := range s.packages {
+				if pkg.Repository == repo && pkg.Digest == d {
+					return pkg, nil
+				}
+			}
+			return nil, fmt.Errorf("%s@%s: not found", repo, d)
+		},
+		Tags: func(_ context.Context, repo string) ([]string, error) {
+			if err := s.ask("TAGS " + repo); err != nil {
+				return nil, err
+			}
+			var tags []string
+			for ref := range s.packages {
+				if tag, ok := strings.CutPrefix(ref, repo+":"); ok {
+					tags = append(tags, tag)
+				}
+			}
+			return tags, nil
+		},
+	}
+}
+
+func declare(refs ...string) []sources.Declaration {
+	var ds []sources.Declaration
+	for _, ref := range refs {
+		r, err := sources.ParseRef(ref)
+		if err != nil {
+			panic(err)
+		}
+		ds = append(ds, sources.Declaration{Kind: sources.Configuration, Name: r.Repository[strings.LastIndexByte(r.Repository, '/')+1:], Ref: r})
+	}
+	return ds
+}
+
+func resolve(t *testing.T, cfg Config, lock *lockfile.File, requests ...Request) *Result {
+	t.Helper()
+	res, err := Resolve(t.Context(), cfg, lock, requests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+func selected(res *Result, cluster string) string {
+	var names []string
+	for _, s := range res.Clusters[cluster].Selected {
+		names = append(names, strings.TrimPrefix(s.Pin.Ref.String(), "reg.io/"))
+	}
+	return strings.Join(names, " ")
+}
+
+// A fleet asks the registry once for each reference, and once it is locked
+// nothing any more.
+func TestLockedIsNotAskedAgain(t *testing.T) {
+	var s shelf
+	s.put("reg.io/a:v1", "1")
+	s.put("reg.io/b:v2", "2", "reg.io/a >=v1")
+	both := []Request{{Cluster: "dev", Declarations: declare("reg.io/a:v1", "reg.io/b:v2")}, {Cluster: "prod", Declarations: declare("reg.io/b:v2")}}
+	res := resolve(t, s.config(), new(lockfile.File), both...)
+	if err := res.Err(); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(s.asked)
+	want := []string{"GET reg.io/a", "GET reg.io/b", "HEAD reg.io/a:v1", "HEAD reg.io/b:v2", "TAGS reg.io/a"}
+	if !slices.Equal(s.asked, want) {
+		t.Errorf("asked %q\nwant %q", s.asked, want)
+	}
+	wantLock := fmt.Sprintf("@dev reg.io/a v1\n@dev reg.io/b v2\n@prod reg.io/a v1 <- reg.io/b\n@prod reg.io/b v2\n"+
+		"reg.io/a v1 %s\nreg.io/a v1/package.yaml %s\nreg.io/b v2 %s\nreg.io/b v2/package.yaml %s\n",
+		s.packages["reg.io/a:v1"].Digest, s.packages["reg.io/a:v1"].Content, s.packages["reg.io/b:v2"].Digest, s.packages["reg.io/b:v2"].Content)
+	lines := strings.SplitAfter(strings.TrimSuffix(wantLock, "\n"), "\n")
+	lines[len(lines)-1] += "\n"
+	slices.Sort(lines)
+	if have := string(res.Lock.Format()); have != strings.Join(lines, "") {
+		t.Errorf("lock\n%s\nwant\n%s", have, strings.Join(lines, ""))
+	}
+
+	s.asked = nil
+	again := resolve(t, s.config(), res.Lock, both...)
+	if string(again.Lock.Format()) != string(res.Lock.Format()) {
+		t.Errorf("a second resolution changes the lock to\n%s", again.Lock.Format())
+	}
+	for _, q := range s.asked {
+		if !strings.HasPrefix(q, "GET ") { // by digest: the cache's business
+			t.Errorf("a locked reference was looked up: %s", q)
+		}
+	}
+}
+
+func TestMovedTag(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*Config, *sources.Declaration)
+		moved  bool // the new package is selected
+		errs   bool
+		waits  bool
+	}{
+		{name: "is not looked at"},
+		{name: "shows in a check", change: func(c *Config, _ *sources.Declaration) { c.Mode = Check }, errs: true},
+		{name: "is taken by an update", change: func(c *Config, _ *sources.Declaration) { c.Update = func(r string) bool { return r == "reg.io/a" } }, moved: true},
+		{name: "is not taken by another's update", change: func(c *Config, _ *sources.Declaration) { c.Update = func(r string) bool { return r == "reg.io/b" } }},
+		{name: "is a new revision with Always", change: func(_ *Config, d *sources.Declaration) { d.PullPolicy = sources.PullAlways }, moved: true},
+		{name: "waits with Always and Manual", change: func(_ *Config, d *sources.Declaration) {
+			d.PullPolicy, d.ManualActivation = sources.PullAlways, true
+		}, waits: true},
+		{name: "is refused readonly with Always", change: func(c *Config, d *sources.Declaration) { d.PullPolicy, c.Mode = sources.PullAlways, Readonly }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var s shelf
+			s.put("reg.io/a:v1", "old")
+			old := *s.packages["reg.io/a:v1"]
+			lock := resolve(t, s.config(), new(lockfile.File), Request{Cluster: "dev", Declarations: declare("reg.io/a:v1")}).Lock
+			s.packages["reg.io/a:old"] = &old
+			s.packages["reg.io/a:v1"] = &sources.Package{Repository: "reg.io/a", Digest: sources.DigestOf([]byte("moved")), Content: sources.DigestOf([]byte("new")), Meta: old.Meta}
+
+			cfg, ds := s.config(), declare("reg.io/a:v1")
+			if tt.change != nil {
+				tt.change(&cfg, &ds[0])
+			}
+			res := resolve(t, cfg, lock, Request{Cluster: "dev", Declarations: ds})
+			var m *lockfile.Mismatch
+			if isMismatch := errors.As(res.Err(), &m); isMismatch != tt.errs {
+				t.Fatalf("error %v", res.Err())
+			}
+			if (len(res.Waiting) == 1) != tt.waits {
+				t.Errorf("waiting: %v", res.Waiting)
+			}
+			now, _ := res.Lock.Digest("reg.io/a", "v1")
+			if tt.moved != (now != old.Digest) {
+				t.Errorf("the lock has %s, it had %s", now, old.Digest)
+			}
+			if !tt.errs && res.Clusters["dev"].Selected[0].Pin.Digest != now {
+				t.Errorf("selected %s, locked %s", res.Clusters["dev"].Selected[0].Pin, now)
+			}
+		})
+	}
+}
+
+// What the lock records of a package is checked, and a mismatch stops that
+// package in every cluster and nothing else.
+func TestMismatchStopsOnePackage(t *testing.T) {
+	var s shelf
+	s.put("reg.io/a:v1", "1")
+	s.put("reg.io/b:v1", "2")
+	reqs := []Request{{Cluster: "dev", Declarations: declare("reg.io/a:v1", "reg.io/b:v1")}, {Cluster: "prod", Declarations: declare("reg.io/a:v1")}}
+	lock := resolve(t, s.config(), new(lockfile.File), reqs...).Lock
+	text := strings.Replace(string(lock.Format()), "reg.io/a v1/package.yaml "+string(s.packages["reg.io/a:v1"].Content),
+		"reg.io/a v1/package.yaml "+string(sources.DigestOf(nil)), 1)
+	forged, err := lockfile.Parse("clusters.lock", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res := resolve(t, s.config(), forged, reqs...)
+	if have := selected(res, "dev"); have != "b:v1" {
+		t.Errorf("dev gets %q, want b:v1", have)
+	}
+	var m *lockfile.Mismatch
+	for _, cluster := range []string{"dev", "prod"} {
+		errs := res.Clusters[cluster].Errors
+		if len(errs) != 1 || !errors.As(errs[0], &m) {
+			t.Errorf("%s: errors %v", cluster, errs)
+		}
+	}
+	if string(res.Lock.Format()) != text {
+		t.Errorf("the lock became\n%s", res.Lock.Format())
+	}
+}
+
+func TestDependencies(t *testing.T) {
+	publish := func(s *shelf) {
+		s.put("reg.io/lib:v1.0.0", "1")
+		s.put("reg.io/lib:v1.2.0", "2")
+		s.put("reg.io/lib:v1.3.0-rc.1", "2")
+		s.put("reg.io/lib:v2.0.0", "3", "reg.io/base ^1")
+		s.put("reg.io/base:v1.0.0", "b")
+		s.put("reg.io/app:v1", "a", "reg.io/lib >=v1.0.0")
+		s.put("reg.io/old:v1", "o", "reg.io/lib ^1.0.0")
+		s.put("reg.io/older:v1", "o", "reg.io/lib <1.0.0")
+		s.put("reg.io/lost:v1", "l", "reg.io/nowhere ^1")
+		s.put("reg.io/above:v1", "l", "reg.io/lost v1")
+		s.put("reg.io/odd:v1", "l", "reg.io/lib ^^1")
+		s.put("reg.io/exact:v1", "e", "reg.io/lib "+string(s.packages["reg.io/lib:v1.0.0"].Digest))
+		s.put("reg.io/ring1:v1", "r", "reg.io/ring2 *")
+		s.put("reg.io/ring2:v1.0.0", "r", "reg.io/ring3 *")
+		s.put("reg.io/ring3:v1.0.0", "r", "reg.io/ring2 *")
+	}
+	lib1 := func(s *shelf) string { return "lib@" + string(s.packages["reg.io/lib:v1.0.0"].Digest) }
+	for _, tt := range []struct {
+		name     string
+		declared []string
+		lock     string
+		want     func(*shelf) string
+		errs     []string
+	}{
+		{name: "highest, with its own", declared: []string{"reg.io/app:v1"}, want: func(*shelf) string { return "app:v1 base:v1.0.0 lib:v2.0.0" }},
+		{name: "highest for all", declared: []string{"reg.io/app:v1", "reg.io/old:v1"}, want: func(*shelf) string { return "app:v1 lib:v1.2.0 old:v1" }},
+		{name: "locked stays", declared: []string{"reg.io/app:v1"}, lock: "@dev reg.io/lib v1.0.0 <- reg.io/app\n", want: func(*shelf) string { return "app:v1 lib:v1.0.0" }},
+		{name: "locked that no longer does is replaced", declared: []string{"reg.io/old:v1"}, lock: "@dev reg.io/lib v2.0.0 <- reg.io/old\n", want: func(*shelf) string { return "lib:v1.2.0 old:v1" }},
+		{name: "declared wins", declared: []string{"reg.io/app:v1", "reg.io/lib:v1.0.0"}, want: func(*shelf) string { return "app:v1 lib:v1.0.0" }},
+		{name: "by digest", declared: []string{"reg.io/exact:v1"}, want: func(s *shelf) string { return "exact:v1 " + lib1(s) }},
+		{name: "conflict between dependents", declared: []string{"reg.io/app:v1", "reg.io/older:v1"}, want: func(*shelf) string { return "" },
+			errs: []string{"no version of reg.io/lib satisfies >=v1.0.0 (needed by reg.io/app:v1) and <1.0.0 (needed by reg.io/older:v1); the registry has v2.0.0, v1.3.0-rc.1, v1.2.0, v1.0.0"}},
+		{name: "conflict with a declaration", declared: []string{"reg.io/old:v1", "reg.io/lib:v2.0.0"}, want: func(*shelf) string { return "base:v1.0.0 lib:v2.0.0" },
+			errs: []string{"reg.io/old:v1 needs reg.io/lib ^1.0.0, but lib declares v2.0.0"}},
+		{name: "missing, and nobody else suffers", declared: []string{"reg.io/above:v1", "reg.io/app:v1"}, want: func(*shelf) string { return "app:v1 base:v1.0.0 lib:v2.0.0" },
+			errs: []string{"reg.io/above:v1 depends on reg.io/lost: reg.io/lost:v1 depends on reg.io/nowhere: no version of reg.io/nowhere satisfies ^1 (needed by reg.io/lost:v1)"}},
+		{name: "cycle", declared: []string{"reg.io/ring1:v1", "reg.io/old:v1"}, want: func(*shelf) string { return "lib:v1.2.0 old:v1" },
+			errs: []string{"packages depend on each other: reg.io/ring2 -> reg.io/ring3 -> reg.io/ring2", "reg.io/ring1:v1 depends on reg.io/ring2"}},
+		{name: "no range", declared: []string{"reg.io/odd:v1"}, want: func(*shelf) string { return "" }, errs: []string{`"^^1", which is neither a version range nor a digest`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var s shelf
+			publish(&s)
+			s.put("reg.io/lost:v1.0.0", "l", "reg.io/nowhere ^1")
+			lock, err := lockfile.Parse("clusters.lock", []byte(tt.lock))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req := Request{Cluster: "dev", Declarations: declare(tt.declared...)}
+			res := resolve(t, s.config(), lock, req)
+			if have := selected(res, "dev"); have != tt.want(&s) {
+				t.Errorf("selected %q, want %q (%v)", have, tt.want(&s), res.Err())
+			}
+			if (res.Err() != nil) != (tt.errs != nil) {
+				t.Errorf("error %v", res.Err())
+			}
+			for _, want := range tt.errs {
+				if !strings.Contains(fmt.Sprint(res.Err()), want) {
+					t.Errorf("error\n%v\nwant one with\n%s", res.Err(), want)
+				}
+			}
+			again := resolve(t, s.config(), res.Lock, req)
+			if string(again.Lock.Format()) != string(res.Lock.Format()) {
+				t.Errorf("a second resolution changes the lock from\n%s\nto\n%s", res.Lock.Format(), again.Lock.Format())
+			}
+		})
+	}
+}
+
+// A registry that is down takes nothing out of the lock.
+func TestRegistryDownKeepsTheLock(t *testing.T) {
+	var s shelf
+	s.put("reg.io/a:v1", "1", "reg.io/b *")
+	s.put("reg.io/b:v1.0.0", "2")
+	req := Request{Cluster: "dev", Declarations: declare("reg.io/a:v1")}
+	lock := resolve(t, s.config(), new(lockfile.File), req).Lock
+	s.down = true
+	res := resolve(t, s.config(), lock, req, Request{Cluster: "prod", Failed: true})
+	if res.Err() == nil || !strings.Contains(res.Err().Error(), "connection refused") {
+		t.Errorf("error %v", res.Err())
+	}
+	if string(res.Lock.Format()) != string(lock.Format()) {
+		t.Errorf("the lock became\n%s\nit was\n%s", res.Lock.Format(), lock.Format())
+	}
+}
+
+func TestRuntimeImage(t *testing.T) {
+	for image, want := range map[string]string{
+		"":                              "reg.io/p@" + string(sources.DigestOf([]byte("reg.io/p:v1x"))),
+		"ghcr.io/acme/ctl:v1":           "ghcr.io/acme/ctl@" + string(sources.DigestOf([]byte("ctl"))),
+		"ghcr.io/acme/ctl@" + digest0(): "ghcr.io/acme/ctl@" + digest0(),
+		"acme/ctl:v1":                   "docker.io/acme/ctl@" + string(sources.DigestOf([]byte("hub"))),
+		"ctl":                           "docker.io/library/ctl@" + string(sources.DigestOf([]byte("library"))),
+	} {
+		t.Run(image, func(t *testing.T) {
+			var s shelf
+			s.put("reg.io/p:v1", "x")
+			s.packages["reg.io/p:v1"].Meta.Kind = sources.Provider
+			s.packages["reg.io/p:v1"].Meta.Image = image
+			s.packages["ghcr.io/acme/ctl:v1"] = &sources.Package{Digest: sources.DigestOf([]byte("ctl"))}
+			s.packages["docker.io/acme/ctl:v1"] = &sources.Package{Digest: sources.DigestOf([]byte("hub"))}
+			s.packages["docker.io/library/ctl:latest"] = &sources.Package{Digest: sources.DigestOf([]byte("library"))}
+			ds := declare("reg.io/p:v1")
+			ds[0].Kind = sources.Provider
+			res := resolve(t, s.config(), new(lockfile.File), Request{Cluster: "dev", Declarations: ds})
+			if res.Err() != nil {
+				t.Fatal(res.Err())
+			}
+			if have := res.Clusters["dev"].Selected[0].Runtime; have != want {
+				t.Errorf("runtime %s, want %s", have, want)
+			}
+			sum, _ := res.Lock.Lookup(lockfile.Key{Repository: "reg.io/p", Version: "v1", Item: lockfile.ItemRuntime})
+			if !strings.HasSuffix(want, sum) || sum == "" {
+				t.Errorf("recorded %q, want the digest of %s", sum, want)
+			}
+			s.asked = nil
+			resolve(t, s.config(), res.Lock, Request{Cluster: "dev", Declarations: ds})
+			if i := slices.IndexFunc(s.asked, func(q string) bool { return strings.HasPrefix(q, "HEAD") }); i >= 0 {
+				t.Errorf("a locked image was looked up: %s", s.asked[i])
+			}
+		})
+	}
+}
+
+func digest0() string { return "sha256:" + strings.Repeat("0", 64) }
+
+func TestDeclarationFaults(t *testing.T) {
+	var s shelf
+	s.put("reg.io/a:v1", "1")
+	s.put("reg.io/b:v1", "1")
+	provider := declare("reg.io/a:v1")
+	provider[0].Kind = sources.Provider
+	never := declare("reg.io/a:v1")
+	never[0].PullPolicy = sources.PullNever
+	for _, tt := range []struct {
+		name     string
+		declared []sources.Declaration
+		mode     Mode
+		want     string
+	}{
+		{"another kind", provider, Add, "is a Configuration, declared as Provider a"},
+		{"never", never, Add, "packagePullPolicy: Never forbids"},
+		{"readonly", declare("reg.io/a:v1"), Readonly, "reg.io/a:v1 is not in clusters.lock, which is read-only here"},
+		{"readonly by digest", declare("reg.io/a@" + digest0()), Readonly, "is not in clusters.lock"},
+		{"unknown tag", declare("reg.io/a:v9"), Add, "reg.io/a:v9: not found"},
+		{"one repository twice", declare("reg.io/a:v1", "reg.io/a@"+digest0()), Add, "both install reg.io/a"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := s.config()
+			cfg.Mode = tt.mode
+			res := resolve(t, cfg, new(lockfile.File), Request{Cluster: "dev", Declarations: tt.declared}, Request{Cluster: "prod", Declarations: declare("reg.io/b:v1")})
+			if err := res.Clusters["dev"].Errors; len(err) == 0 || !strings.Contains(err[0].Error(), tt.want) {
+				t.Errorf("errors %v, want one with %q", err, tt.want)
+			}
+			if len(res.Clusters["dev"].Selected) != 0 {
+				t.Errorf("selected %v", res.Clusters["dev"].Selected)
+			}
+			if tt.mode == Add && selected(res, "prod") != "b:v1" {
+				t.Errorf("prod suffers: %v", res.Clusters["prod"].Errors)
+			}
+		})
+	}
+	if len(slices.Collect(maps.Keys(s.packages))) != 2 {
+		t.Fatal("the shelf changed")
+	}
+}
