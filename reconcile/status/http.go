@@ -1,0 +1,51 @@
+package status
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Handler serves the board:
+//
+//	/healthz  200 while the loop goes round, 503 when it has stood still for stall
+//	/readyz   200 once a commit was read and is in charge
+//	/metrics  Prometheus
+//	/status   the snapshot as JSON
+func (b *Board) Handler(stall time.Duration) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(b.collector(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if since := time.Since(b.Snapshot().Turned); since > stall {
+			http.Error(w, fmt.Sprintf("the loop has stood still for %s", since.Round(time.Second)), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if s := b.Snapshot(); s.Commit == "" {
+			reason := "no commit was read yet"
+			if s.PollError != "" {
+				reason += ": " + s.PollError
+			}
+			http.Error(w, reason, http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		_ = enc.Encode(b.Snapshot()) // the reader went away: nobody to tell
+	})
+	return mux
+}

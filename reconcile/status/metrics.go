@@ -1,0 +1,82 @@
+package status
+
+import (
+	"maps"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// collector reads the board when it is scraped, so that a metric and the status
+// never disagree.
+type collector struct {
+	board *Board
+
+	info, polled, pollErrors, passes, lockCommits, errors    *prometheus.Desc
+	phase, objects, attempts, actions, succeeded, notHealthy *prometheus.Desc
+}
+
+func (b *Board) collector() prometheus.Collector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("gitopsd_"+name, help, labels, nil)
+	}
+	return &collector{
+		board:       b,
+		info:        desc("info", "The daemon, always 1.", "version", "repository", "branch", "commit"),
+		polled:      desc("poll_timestamp_seconds", "When the repository last answered."),
+		pollErrors:  desc("poll_errors_total", "Polls of the repository that failed."),
+		passes:      desc("passes_total", "Turns of the loop."),
+		lockCommits: desc("lock_commits_total", "Commits of clusters.lock."),
+		errors:      desc("commit_errors", "Errors in the commit in charge: registry, lock, packages."),
+		phase:       desc("cluster_phase", "1 for the phase that a cluster is in.", "cluster", "phase"),
+		objects:     desc("cluster_objects", "Objects that a cluster is wanted to have.", "cluster"),
+		attempts:    desc("cluster_attempts_total", "Attempts at a cluster by their outcome.", "cluster", "phase"),
+		actions:     desc("cluster_actions_total", "Steps of plans that were executed, by action.", "cluster", "action"),
+		succeeded:   desc("cluster_success_timestamp_seconds", "When an attempt at a cluster last went well.", "cluster"),
+		notHealthy:  desc("cluster_problems", "Objects at fault in a cluster.", "cluster"),
+	}
+}
+
+func (c *collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
+
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	s := c.board.Snapshot()
+	c.board.mu.Lock()
+	n := c.board.counters
+	n.attempts, n.actions = maps.Clone(n.attempts), maps.Clone(n.actions)
+	c.board.mu.Unlock()
+
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	gauge(c.info, 1, s.Version, s.Repository, s.Branch, s.Commit)
+	if !s.Polled.IsZero() {
+		gauge(c.polled, float64(s.Polled.UnixMilli())/1000)
+	}
+	counter(c.pollErrors, n.pollErrors)
+	counter(c.passes, n.passes)
+	counter(c.lockCommits, n.lockCommits)
+	gauge(c.errors, float64(len(s.Errors)))
+	for _, cl := range s.Clusters {
+		for _, phase := range Phases {
+			v := 0.0
+			if cl.Phase == phase {
+				v = 1
+			}
+			gauge(c.phase, v, cl.Name, string(phase))
+		}
+		gauge(c.objects, float64(cl.Objects), cl.Name)
+		gauge(c.notHealthy, float64(len(cl.Problems)), cl.Name)
+		if !cl.Succeeded.IsZero() {
+			gauge(c.succeeded, float64(cl.Succeeded.UnixMilli())/1000, cl.Name)
+		}
+	}
+	for key, v := range n.attempts {
+		counter(c.attempts, v, key[0], key[1])
+	}
+	for key, v := range n.actions {
+		counter(c.actions, v, key[0], key[1])
+	}
+}

@@ -1,0 +1,198 @@
+// Package status is what the daemon knows of itself and of its fleet: one
+// snapshot, updated by the loop and the workers, and read by people and probes
+// over HTTP (http.go) and by Prometheus (metrics.go).
+//
+// It decides nothing. A snapshot is a value: readers get their own copy and
+// hold up nobody.
+package status
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Phase is the state of a cluster in one word.
+type Phase string
+
+// The phases of a cluster.
+const (
+	// Pending clusters were not tried yet.
+	Pending Phase = "Pending"
+	// Applying clusters are being worked on.
+	Applying Phase = "Applying"
+	// Ready clusters have all that the commit wants, and it is healthy.
+	Ready Phase = "Ready"
+	// Progressing clusters have it, and something is not healthy yet.
+	Progressing Phase = "Progressing"
+	// Failed clusters have a part of it: objects or packages have errors.
+	Failed Phase = "Failed"
+	// Unreachable clusters did not answer.
+	Unreachable Phase = "Unreachable"
+	// Waiting clusters wait for a cluster that they depend on.
+	Waiting Phase = "Waiting"
+	// Suspended clusters are left alone by their declaration.
+	Suspended Phase = "Suspended"
+)
+
+// Phases lists all phases, for metrics.
+var Phases = []Phase{Pending, Applying, Ready, Progressing, Failed, Unreachable, Waiting, Suspended}
+
+// Package is a package in a cluster.
+type Package struct {
+	Name       string `json:"name"`
+	Repository string `json:"repository"`
+	Version    string `json:"version"`
+	Digest     string `json:"digest"`
+	// State is Ready, or why it is not.
+	State string `json:"state"`
+}
+
+// Cluster is the state of one cluster.
+type Cluster struct {
+	Name  string `json:"name"`
+	Phase Phase  `json:"phase"`
+	// Commit that was tried last, and the one that was applied completely.
+	Commit  string `json:"commit,omitempty"`
+	Applied string `json:"applied,omitempty"`
+	// Message says what is wrong, in a line; empty when nothing is.
+	Message string `json:"message,omitempty"`
+	// Objects that the cluster is wanted to have.
+	Objects int `json:"objects"`
+	// Actions of the last attempt by name ("create", "configure", …).
+	Actions map[string]int `json:"actions,omitempty"`
+	// Problems are the objects at fault with their reasons, at most 50.
+	Problems []string  `json:"problems,omitempty"`
+	Packages []Package `json:"packages,omitempty"`
+	// Tried is when the last attempt ended, Succeeded when one last went well.
+	Tried     time.Time `json:"tried,omitzero"`
+	Succeeded time.Time `json:"succeeded,omitzero"`
+	// Failures in a row, and when the next attempt is due because of them.
+	Failures int       `json:"failures,omitempty"`
+	NextTry  time.Time `json:"nextTry,omitzero"`
+}
+
+// Snapshot is the state of the daemon and its fleet.
+type Snapshot struct {
+	Version    string    `json:"version"`
+	Started    time.Time `json:"started"`
+	Repository string    `json:"repository"`
+	Branch     string    `json:"branch"`
+	// Commit in charge, and its subject.
+	Commit  string `json:"commit,omitempty"`
+	Subject string `json:"subject,omitempty"`
+	// LockCommit is the last commit of the lock that this process made.
+	LockCommit string `json:"lockCommit,omitempty"`
+	// Polled is when the repository last answered; PollError why it does not.
+	Polled    time.Time `json:"polled,omitzero"`
+	PollError string    `json:"pollError,omitempty"`
+	// Turned is when the loop last went round: it stands still if this does.
+	Turned time.Time `json:"turned,omitzero"`
+	// Errors of the commit itself: the registry, the lock, packages.
+	Errors   []string  `json:"errors,omitempty"`
+	Clusters []Cluster `json:"clusters"`
+}
+
+// Board holds the snapshot. It is safe for concurrent use.
+type Board struct {
+	mu       sync.Mutex
+	snapshot Snapshot
+	clusters map[string]*Cluster
+	counters counters
+}
+
+// counters only grow; they are read by the metrics.
+type counters struct {
+	passes, lockCommits, pollErrors uint64
+	attempts                        map[[2]string]uint64 // cluster, outcome
+	actions                         map[[2]string]uint64 // cluster, action
+}
+
+// NewBoard makes a board for a daemon that starts now.
+func NewBoard(version, repository, branch string) *Board {
+	now := time.Now()
+	return &Board{
+		snapshot: Snapshot{Version: version, Repository: repository, Branch: branch, Started: now, Turned: now},
+		clusters: make(map[string]*Cluster),
+		counters: counters{attempts: make(map[[2]string]uint64), actions: make(map[[2]string]uint64)},
+	}
+}
+
+// Turn notes that the loop goes round.
+func (b *Board) Turn() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.snapshot.Turned = time.Now()
+	b.counters.passes++
+}
+
+// Polled notes what the repository answered.
+func (b *Board) Polled(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err != nil {
+		b.snapshot.PollError = err.Error()
+		b.counters.pollErrors++
+		return
+	}
+	b.snapshot.Polled, b.snapshot.PollError = time.Now(), ""
+}
+
+// Commit notes the commit in charge, what is wrong with it, and the clusters
+// that it registers; others are forgotten.
+func (b *Board) Commit(hash, subject string, errs []string, clusters []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.snapshot.Commit, b.snapshot.Subject, b.snapshot.Errors = hash, subject, errs
+	maps.DeleteFunc(b.clusters, func(name string, _ *Cluster) bool { return !slices.Contains(clusters, name) })
+	for _, name := range clusters {
+		if b.clusters[name] == nil {
+			b.clusters[name] = &Cluster{Name: name, Phase: Pending}
+		}
+	}
+}
+
+// LockCommitted notes a commit of the lock.
+func (b *Board) LockCommitted(hash string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.snapshot.LockCommit = hash
+	b.counters.lockCommits++
+}
+
+// Update changes the state of one cluster, if it is registered.
+func (b *Board) Update(name string, change func(*Cluster)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c := b.clusters[name]; c != nil {
+		change(c)
+	}
+}
+
+// Attempted counts an attempt and its actions.
+func (b *Board) Attempted(name string, outcome Phase, actions map[string]int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.counters.attempts[[2]string{name, string(outcome)}]++
+	for action, n := range actions {
+		b.counters.actions[[2]string{name, action}] += uint64(n)
+	}
+}
+
+// Snapshot returns a copy of the state, clusters sorted by name.
+func (b *Board) Snapshot() Snapshot {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.snapshot
+	s.Errors = slices.Clone(s.Errors)
+	s.Clusters = make([]Cluster, 0, len(b.clusters))
+	for _, c := range b.clusters {
+		cp := *c
+		cp.Actions, cp.Problems, cp.Packages = maps.Clone(c.Actions), slices.Clone(c.Problems), slices.Clone(c.Packages)
+		s.Clusters = append(s.Clusters, cp)
+	}
+	slices.SortFunc(s.Clusters, func(a, b Cluster) int { return strings.Compare(a.Name, b.Name) })
+	return s
+}
