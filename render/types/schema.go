@@ -1,0 +1,231 @@
+package types
+
+// schema writes a JSON schema. What the API server drops when it stores one, it
+// leaves out: null, keywords it does not know, false and empty where that is
+// what an absent keyword means. The keywords are those of JSONSchemaProps in
+// apiextensions.k8s.io/v1; some of them (definitions, $ref, …) are refused by
+// the API server today, and are written so that an accepted schema and a
+// refused one never have one digest.
+func schema(c *canon, v any) error {
+	if v == nil { // an element that is null decodes to an empty schema
+		c.buf = append(c.buf, "{}"...)
+		return nil
+	}
+	m, ok := v.(map[string]any)
+	if !ok {
+		return want("a schema", v)
+	}
+	start := len(c.buf)
+	from, to := c.sortedKeys(m)
+	for i := from; i < to; i++ {
+		k := c.keys[i]
+		if v := m[k]; v != nil {
+			if err := c.keyword(start, k, v); err != nil {
+				return at(k, err)
+			}
+		}
+	}
+	c.keys = c.keys[:from]
+	c.closeObject(start)
+	return nil
+}
+
+// keyword writes one keyword of the schema whose brace is at start.
+func (c *canon) keyword(start int, k string, v any) error {
+	switch k {
+	case "type", "format", "pattern", "x-kubernetes-list-type", "x-kubernetes-map-type", "id", "$schema", "$ref":
+		return c.stringField(start, k, v)
+	case "nullable", "exclusiveMaximum", "exclusiveMinimum", "uniqueItems", "x-kubernetes-preserve-unknown-fields",
+		"x-kubernetes-embedded-resource", "x-kubernetes-int-or-string":
+		return c.boolField(start, k, v)
+	case "maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties":
+		return c.integerField(start, k, v)
+	case "maximum", "minimum", "multipleOf":
+		c.key(start, k)
+		switch v := v.(type) {
+		case int64:
+			return c.float(float64(v)) // the API server's type of these fields
+		case float64:
+			return c.float(v)
+		}
+		return want("a number", v)
+	case "default":
+		c.key(start, k)
+		return c.data(v)
+	case "enum":
+		return c.setField(start, k, v, true, (*canon).data)
+	case "required", "x-kubernetes-list-map-keys":
+		return c.setField(start, k, v, true, stringElement)
+	case "allOf", "anyOf", "oneOf":
+		// Equal elements stay: a value that matches both of two equal ones
+		// is refused by oneOf.
+		return c.setField(start, k, v, false, schema)
+	case "x-kubernetes-validations":
+		return c.setField(start, k, v, false, rule)
+	case "properties", "patternProperties", "definitions":
+		return c.schemasField(start, k, v, schema)
+	case "dependencies":
+		return c.schemasField(start, k, v, schemaOrStrings)
+	case "not":
+		c.key(start, k)
+		return schema(c, v)
+	case "items":
+		return c.itemsField(start, k, v)
+	case "additionalProperties", "additionalItems":
+		c.key(start, k)
+		if _, ok := v.(bool); ok {
+			return c.data(v)
+		}
+		return schema(c, v)
+	}
+	// description, title, example and externalDocs say something to people;
+	// anything else the API server does not know.
+	return nil
+}
+
+// itemsField writes items: a schema, or a list of them (which the API server
+// refuses), whose order counts.
+func (c *canon) itemsField(start int, k string, v any) error {
+	list, ok := v.([]any)
+	if !ok {
+		c.key(start, k)
+		return schema(c, v)
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	c.key(start, k)
+	c.buf = append(c.buf, '[')
+	for i, item := range list {
+		if i > 0 {
+			c.buf = append(c.buf, ',')
+		}
+		if err := schema(c, item); err != nil {
+			return atIndex(i, err)
+		}
+	}
+	c.buf = append(c.buf, ']')
+	return nil
+}
+
+// rule writes one rule of x-kubernetes-validations. Its texts count: the API
+// server answers with them.
+func rule(c *canon, v any) error {
+	m, ok := v.(map[string]any)
+	if !ok {
+		return want("a validation rule", v)
+	}
+	start := len(c.buf)
+	for _, k := range [...]string{"fieldPath", "message", "messageExpression", "optionalOldSelf", "reason", "rule"} {
+		v := m[k]
+		if v == nil {
+			continue
+		}
+		field := c.stringField
+		if k == "optionalOldSelf" {
+			field = c.boolField
+		}
+		if err := field(start, k, v); err != nil {
+			return at(k, err)
+		}
+	}
+	c.closeObject(start)
+	return nil
+}
+
+func stringElement(c *canon, v any) error {
+	s, ok := v.(string)
+	if !ok {
+		return want("a string", v)
+	}
+	c.str(s)
+	return nil
+}
+
+func schemaOrStrings(c *canon, v any) error {
+	if list, ok := v.([]any); ok {
+		return c.set(list, true, stringElement)
+	}
+	return schema(c, v)
+}
+
+// The fields below are written unless they are what an absent one means.
+
+func (c *canon) stringField(start int, k string, v any) error {
+	s, ok := v.(string)
+	if !ok {
+		return want("a string", v)
+	}
+	if s != "" {
+		c.key(start, k)
+		c.str(s)
+	}
+	return nil
+}
+
+func (c *canon) boolField(start int, k string, v any) error {
+	b, ok := v.(bool)
+	if !ok {
+		return want("a boolean", v)
+	}
+	if b {
+		c.key(start, k)
+		c.buf = append(c.buf, "true"...)
+	}
+	return nil
+}
+
+// integerField writes an integer even if it is zero: the API server tells zero
+// from absent.
+func (c *canon) integerField(start int, k string, v any) error {
+	c.key(start, k)
+	switch v := v.(type) {
+	case int64:
+		c.integer(v)
+		return nil
+	case float64:
+		if i := int64(v); float64(i) == v {
+			c.integer(i)
+			return nil
+		}
+		return &fieldError{what: "want an integer, have a fraction"}
+	}
+	return want("an integer", v)
+}
+
+func (c *canon) setField(start int, k string, v any, unique bool, element func(*canon, any) error) error {
+	list, ok := v.([]any)
+	if !ok {
+		return want("a list", v)
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	c.key(start, k)
+	return c.set(list, unique, element)
+}
+
+// schemasField writes a mapping from names to schemas. The names are the
+// author's: none of them is a keyword.
+func (c *canon) schemasField(start int, k string, v any, element func(*canon, any) error) error {
+	m, ok := v.(map[string]any)
+	if !ok {
+		return want("a mapping", v)
+	}
+	if len(m) == 0 {
+		return nil
+	}
+	c.key(start, k)
+	inner := len(c.buf)
+	from, to := c.sortedKeys(m)
+	for i := from; i < to; i++ {
+		name := c.keys[i]
+		c.key(inner, name)
+		if err := element(c, m[name]); err != nil {
+			return at(name, err)
+		}
+	}
+	c.keys = c.keys[:from]
+	c.closeObject(inner)
+	return nil
+}

@@ -1,0 +1,130 @@
+// Package types gives every type that a CustomResourceDefinition or a
+// CompositeResourceDefinition defines a digest: equal digests mean that API
+// servers accept, prune, default, store, print and serve objects of that type
+// alike.
+//
+// A digest is "h1:" and the standard base64 of the SHA-256 of the type's
+// canonical form, a line of JSON. TYPES.md, beside this file, specifies the
+// form and shows how to recompute a digest with jq and sha256sum; types.jq is
+// the recipe that it uses. The form holds what the API server's behaviour
+// depends on, with the API server's defaults filled in, and nothing else: not
+// documentation, not where a conversion webhook runs, not how the YAML was
+// written. So a package's CRD and the live CRD that it became have the same
+// digest.
+//
+// What is unknown to the apiextensions.k8s.io/v1 of Kubernetes 1.37 is not in
+// the form, since an API server drops it; a test fails when a newer Kubernetes
+// adds a field, until it is decided whether the field belongs to the type.
+//
+// The files: form.go has what is written for a definition, schema.go for a
+// schema, canon.go the canonical JSON itself. The package reads decoded trees
+// (package sources) and imports nothing of Kubernetes. Whether one type can
+// replace another is for package compat, below this one; who controls a type is
+// for the packages that know the controllers.
+package types
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"slices"
+
+	"gitopsd.dev/sources"
+)
+
+// Type is one kind in one version, and the digest of its definition. Types are
+// comparable.
+type Type struct {
+	Group, Version, Kind string
+	// Digest is "h1:" and 44 characters of base64, as in go.sum.
+	Digest string
+}
+
+// String is the type's line in the text that Sum hashes, without the newline:
+// "group/version kind digest".
+func (t Type) String() string {
+	return t.Group + "/" + t.Version + " " + t.Kind + " " + t.Digest
+}
+
+// Of returns the types that an object defines, in the order of its versions: a
+// CustomResourceDefinition's kind, a CompositeResourceDefinition's composite
+// kind and, where it offers one, its claim. Any other object defines none.
+//
+// It is an error, which names the object and the field, when the API server
+// could not decode the object, or its API version is no longer served.
+func Of(object map[string]any) ([]Type, error) {
+	return list(func(f *former) error { return f.object(object) })
+}
+
+// All returns the types that documents define, sorted by group, version and
+// kind. One type defined twice is an error, since it has no one digest.
+func All(docs []sources.Document) ([]Type, error) {
+	all, err := list(func(f *former) error {
+		for _, d := range docs {
+			if err := f.object(d.Tree); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(all, compare)
+	for i := 1; i < len(all); i++ {
+		if compare(all[i-1], all[i]) == 0 {
+			return nil, fmt.Errorf("%s/%s %s is defined twice: a type must have one definition", all[i].Group, all[i].Version, all[i].Kind)
+		}
+	}
+	return all, nil
+}
+
+// list collects the types that write is called for.
+func list(write func(*former) error) ([]Type, error) {
+	var all []Type
+	err := write(&former{each: func(t Type, form []byte) {
+		sum := sha256.Sum256(form)
+		t.Digest = digest(sum[:])
+		all = append(all, t)
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// Package is the "types" record of a package in the lock: Sum of All.
+func Package(docs []sources.Document) (string, error) {
+	all, err := All(docs)
+	if err != nil {
+		return "", err
+	}
+	return Sum(all), nil
+}
+
+// Sum is the digest of a set of types, in whatever order they come: that of
+// their String lines, sorted bytewise, each ended by a newline. In a shell, for
+// a file of such lines:
+//
+//	LC_ALL=C sort types | sha256sum | cut -c1-64 | tr a-f A-F | basenc -d --base16 | base64
+func Sum(all []Type) string {
+	lines := make([]string, len(all))
+	for i, t := range all {
+		lines[i] = t.String() + "\n"
+	}
+	slices.Sort(lines)
+	h := sha256.New()
+	for _, l := range lines {
+		h.Write([]byte(l))
+	}
+	return digest(h.Sum(nil))
+}
+
+func digest(sum []byte) string {
+	return "h1:" + base64.StdEncoding.EncodeToString(sum)
+}
+
+func compare(a, b Type) int {
+	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Version, b.Version), cmp.Compare(a.Kind, b.Kind))
+}
