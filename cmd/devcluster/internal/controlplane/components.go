@@ -1,7 +1,9 @@
 package controlplane
 
 import (
+	"context"
 	"fmt"
+	"slices"
 
 	"gitopsd.dev/cmd/devcluster/internal/component"
 	"gitopsd.dev/cmd/devcluster/internal/process"
@@ -20,6 +22,14 @@ func componentsOf(cluster string) []string {
 	}
 }
 
+// serversOf lists the components that all clusters may have.
+func serversOf(state *statedir.State) (names []string) {
+	for _, cluster := range state.Names() {
+		names = append(names, componentsOf(cluster)...)
+	}
+	return names
+}
+
 // nodeName is the name of a cluster's only node.
 func nodeName(cluster string) string { return cluster + "-node" }
 
@@ -34,7 +44,7 @@ type running struct {
 
 // ended reports whether the component has ended.
 func (r running) ended() bool {
-	if r.done == nil {
+	if r.found() {
 		return !r.id.Alive()
 	}
 	select {
@@ -45,9 +55,20 @@ func (r running) ended() bool {
 	}
 }
 
+// found reports whether it ran before this command.
+func (r running) found() bool { return r.done == nil }
+
+// how is found in words.
+func (r running) how() string {
+	if r.found() {
+		return "is up already"
+	}
+	return "started"
+}
+
 // ensure starts a component unless it runs already. ports are those that it
 // will listen on and that this command has not reserved.
-func (c *command) ensure(name string, args []string, ports ...int) (running, error) {
+func (c *command) ensure(ctx context.Context, name string, args []string, ports ...int) (running, error) {
 	id, err := c.dir.Running(name)
 	if err != nil {
 		return running{}, err
@@ -55,13 +76,9 @@ func (c *command) ensure(name string, args []string, ports ...int) (running, err
 	if id != (process.ID{}) {
 		return running{name: name, id: id}, nil
 	}
-	for _, port := range ports {
-		if c.reserved[port] {
-			continue
-		}
-		if err := statedir.PortFree(port); err != nil {
-			return running{}, fmt.Errorf("%s: %w; find who listens there with `ss -tlnp`, or take `devcluster down` and `up` for other ports", name, err)
-		}
+	ports = slices.DeleteFunc(ports, func(port int) bool { return c.reserved[port] })
+	if err := portsFree(ctx, ports); err != nil {
+		return running{}, fmt.Errorf("%s: %w, or take `devcluster down` and `up` for other ports", name, err)
 	}
 	p, err := process.Start(process.Config{
 		Args:  append([]string{Subcommand}, args...),
@@ -79,8 +96,8 @@ func (c *command) ensure(name string, args []string, ports ...int) (running, err
 	return r, nil
 }
 
-func (c *command) ensureEtcd(e statedir.Etcd) (running, error) {
-	return c.ensure(component.NameEtcd, component.Etcd(component.EtcdConfig{
+func (c *command) ensureEtcd(ctx context.Context, e statedir.Etcd) (running, error) {
+	return c.ensure(ctx, component.NameEtcd, component.Etcd(component.EtcdConfig{
 		DataDir:    c.dir.Path("etcd", "data"),
 		ClientPort: e.ClientPort,
 		PeerPort:   e.PeerPort,
@@ -91,9 +108,9 @@ func (c *command) ensureEtcd(e statedir.Etcd) (running, error) {
 	}), e.ClientPort, e.PeerPort, e.HTTPPort)
 }
 
-func (c *command) ensureAPIServer(cl statedir.Cluster, e statedir.Etcd) (running, error) {
+func (c *command) ensureAPIServer(ctx context.Context, cl statedir.Cluster, e statedir.Etcd) (running, error) {
 	file := func(name string) string { return c.dir.Path(cl.Name, name) }
-	return c.ensure(of(cl.Name, component.NameAPIServer), component.APIServer(component.APIServerConfig{
+	return c.ensure(ctx, of(cl.Name, component.NameAPIServer), component.APIServer(component.APIServerConfig{
 		Port:                  cl.Port,
 		EtcdPort:              e.ClientPort,
 		EtcdPrefix:            "/" + cl.Name,
@@ -110,17 +127,17 @@ func (c *command) ensureAPIServer(cl statedir.Cluster, e statedir.Etcd) (running
 	}), cl.Port)
 }
 
-func (c *command) ensureControllerManager(cl statedir.Cluster) (running, error) {
+func (c *command) ensureControllerManager(ctx context.Context, cl statedir.Cluster) (running, error) {
 	file := func(name string) string { return c.dir.Path(cl.Name, name) }
-	return c.ensure(of(cl.Name, component.NameControllerManager), component.ControllerManager(component.ControllerManagerConfig{
+	return c.ensure(ctx, of(cl.Name, component.NameControllerManager), component.ControllerManager(component.ControllerManagerConfig{
 		Kubeconfig:            file("controller-manager.kubeconfig"),
 		RootCAFile:            file("ca.crt"),
 		ServiceAccountKeyFile: file("sa.key"),
 	}))
 }
 
-func (c *command) ensureKubelet(cl statedir.Cluster) (running, error) {
-	return c.ensure(of(cl.Name, component.NameKubelet), component.Kubelet(component.KubeletConfig{
+func (c *command) ensureKubelet(ctx context.Context, cl statedir.Cluster) (running, error) {
+	return c.ensure(ctx, of(cl.Name, component.NameKubelet), component.Kubelet(component.KubeletConfig{
 		Kubeconfig: c.dir.Path(cl.Name, "kubelet.kubeconfig"),
 		NodeName:   nodeName(cl.Name),
 	}))

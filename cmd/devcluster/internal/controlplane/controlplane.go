@@ -51,12 +51,16 @@ type Options struct {
 
 // command is one command at work. It holds the directory's lock.
 type command struct {
-	dir      statedir.Dir
-	out      io.Writer
+	dir statedir.Dir
+	// reserved are the ports that this command keeps for servers to come.
 	reserved map[int]bool
+	// foreground makes this process the owner of what it starts.
+	foreground bool
+	// owner is the process that all others end with, if any.
+	owner process.ID
 
 	mu      sync.Mutex
-	owner   process.ID
+	out     io.Writer
 	started []running
 }
 
@@ -78,10 +82,7 @@ func (c *command) say(format string, args ...any) {
 // is left alone; what an earlier Up left half done is completed. When it fails
 // it stops what it has started.
 func Up(ctx context.Context, cfg Config, o Options) error {
-	if err := cfg.Dir.Create(o.Clusters); err != nil {
-		return err
-	}
-	c, end, err := begin(ctx, cfg)
+	c, end, err := beginUp(ctx, cfg, o)
 	if err != nil {
 		return err
 	}
@@ -97,27 +98,63 @@ func Add(ctx context.Context, cfg Config, o Options) error {
 	return Up(ctx, cfg, o)
 }
 
+// beginUp is begin for a directory that need not exist.
+func beginUp(ctx context.Context, cfg Config, o Options) (c *command, end func(), err error) {
+	for _, name := range o.Clusters {
+		if err := statedir.CheckName(name); err != nil {
+			return nil, nil, err
+		}
+	}
+	if _, err := cfg.Dir.Load(); errors.Is(err, statedir.ErrNotUp) && len(o.Clusters) == 0 {
+		return nil, nil, fmt.Errorf("%w: say with --clusters which to make", err)
+	}
+	if err := cfg.Dir.Create(); err != nil {
+		return nil, nil, err
+	}
+	return begin(ctx, cfg)
+}
+
 // up needs the lock.
 func (c *command) up(ctx context.Context, o Options) (err error) {
 	begun := time.Now()
 	if err := c.clearOrphans(ctx); err != nil {
 		return err
 	}
+	if c.foreground {
+		if err := c.own(); err != nil {
+			return err
+		}
+	}
 	state, release, err := c.plan(o)
 	if err != nil {
 		return err
 	}
 	defer release()
-	names := o.Clusters
+	if err := c.dir.SetOwner(c.owner); err != nil {
+		return err
+	}
+	names := distinct(o.Clusters)
 	if len(names) == 0 {
 		names = state.Names()
 	}
 	if err := c.startClusters(ctx, state, names); err != nil {
 		return errors.Join(err, c.undo(ctx))
 	}
-	c.say("%d of %d clusters in %s ready after %.1fs; look around with KUBECONFIG=%s", len(names), len(state.Clusters),
-		c.dir, time.Since(begun).Seconds(), c.dir.Kubeconfig(names[0]))
+	if len(c.started) == 0 {
+		return nil
+	}
+	c.say("ready after %.1fs; look around with KUBECONFIG=%s", time.Since(begun).Seconds(), c.dir.Kubeconfig(names[0]))
 	return nil
+}
+
+// distinct drops repetitions.
+func distinct(names []string) (once []string) {
+	for _, name := range names {
+		if !slices.Contains(once, name) {
+			once = append(once, name)
+		}
+	}
+	return once
 }
 
 // clearOrphans finds out who owns the processes. Those whose owner has just
@@ -153,16 +190,16 @@ func (c *command) plan(o Options) (state *statedir.State, release func(), err er
 		return nil, nil, err
 	}
 	var add []string
-	for _, name := range o.Clusters {
-		if err := statedir.CheckName(name); err != nil {
-			return nil, nil, err
-		}
-		if state.Cluster(name) == nil && !slices.Contains(add, name) {
+	for _, name := range distinct(o.Clusters) {
+		if state.Cluster(name) == nil {
 			add = append(add, name)
 		}
 	}
-	if len(state.Clusters)+len(add) == 0 {
-		return nil, nil, errors.New("no clusters named: say which with --clusters")
+	if err := c.dir.CheckUnused(fresh, add); err != nil {
+		if fresh {
+			err = errors.Join(err, c.dir.Remove())
+		}
+		return nil, nil, err
 	}
 	need := len(add)
 	if fresh {
@@ -194,12 +231,14 @@ func (c *command) plan(o Options) (state *statedir.State, release func(), err er
 
 // startClusters starts etcd and these clusters and waits until they are ready.
 func (c *command) startClusters(ctx context.Context, state *statedir.State, names []string) error {
-	if err := c.startEtcd(ctx, state.Etcd); err != nil {
+	if err := untilStable(func() error { return c.startEtcd(ctx, state.Etcd) }); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, name := range names {
-		g.Go(func() error { return c.startCluster(ctx, *state.Cluster(name), state.Etcd) })
+		g.Go(func() error {
+			return untilStable(func() error { return c.startCluster(ctx, *state.Cluster(name), state.Etcd) })
+		})
 	}
 	return g.Wait()
 }
@@ -208,7 +247,7 @@ func (c *command) startEtcd(ctx context.Context, e statedir.Etcd) error {
 	if _, err := ensureFolder(c.dir.Path("etcd"), etcdFiles); err != nil {
 		return err
 	}
-	r, err := c.ensureEtcd(e)
+	r, err := c.ensureEtcd(ctx, e)
 	if err != nil {
 		return err
 	}
@@ -216,19 +255,11 @@ func (c *command) startEtcd(ctx context.Context, e statedir.Etcd) error {
 	if err != nil {
 		return err
 	}
-	if err := c.await(ctx, "etcd", r, check); err != nil {
+	if err := c.await(ctx, "etcd", check, r); err != nil {
 		return err
 	}
 	c.say("etcd: %s, pid %d, port %d", r.how(), r.id.PID, e.ClientPort)
 	return nil
-}
-
-// how says whether this command started it.
-func (r running) how() string {
-	if r.done != nil {
-		return "started"
-	}
-	return "was running"
 }
 
 func (c *command) startCluster(ctx context.Context, cl statedir.Cluster, e statedir.Etcd) error {
@@ -236,7 +267,7 @@ func (c *command) startCluster(ctx context.Context, cl statedir.Cluster, e state
 	if err := c.ensureCluster(cl); err != nil {
 		return err
 	}
-	api, err := c.ensureAPIServer(cl, e)
+	api, err := c.ensureAPIServer(ctx, cl, e)
 	if err != nil {
 		return err
 	}
@@ -244,27 +275,38 @@ func (c *command) startCluster(ctx context.Context, cl statedir.Cluster, e state
 	if err != nil {
 		return err
 	}
-	if err := c.await(ctx, cl.Name+"'s API server", api, apiServerReady(client)); err != nil {
+	if err := c.await(ctx, cl.Name+"'s API server", apiServerReady(client), api); err != nil {
 		return err
 	}
-	c.say("%s: API server %s, pid %d, %s, %.1fs", cl.Name, api.how(), api.id.PID, url(cl), time.Since(begun).Seconds())
-	node, err := c.ensureKubelet(cl)
+	if !api.found() {
+		c.say("%s: API server started, pid %d, %s", cl.Name, api.id.PID, url(cl))
+	}
+	node, err := c.ensureKubelet(ctx, cl)
 	if err != nil {
 		return err
 	}
+	if err := c.await(ctx, cl.Name+"'s default namespace", namespaceReady(client), api); err != nil {
+		return err
+	}
+	up := api.found() && node.found()
 	if cl.ControllerManager {
-		manager, err := c.ensureControllerManager(cl)
+		manager, err := c.ensureControllerManager(ctx, cl)
 		if err != nil {
 			return err
 		}
-		if err := c.await(ctx, cl.Name+"'s controller manager", manager, namespaceReady(client)); err != nil {
+		if err := c.await(ctx, cl.Name+"'s default service account", serviceAccountReady(client), api, manager); err != nil {
 			return err
 		}
+		up = up && manager.found()
 	}
-	if err := c.await(ctx, cl.Name+"'s node", node, nodeReady(client, nodeName(cl.Name))); err != nil {
+	if err := c.await(ctx, cl.Name+"'s node", nodeReady(client, nodeName(cl.Name)), api, node); err != nil {
 		return err
 	}
-	c.say("%s: ready, %.1fs, kubeconfig %s", cl.Name, time.Since(begun).Seconds(), c.dir.Kubeconfig(cl.Name))
+	if up {
+		c.say("%s: is up already, kubeconfig %s", cl.Name, c.dir.Kubeconfig(cl.Name))
+		return nil
+	}
+	c.say("%s: ready after %.1fs, kubeconfig %s", cl.Name, time.Since(begun).Seconds(), c.dir.Kubeconfig(cl.Name))
 	return nil
 }
 
@@ -279,7 +321,11 @@ func (c *command) undo(ctx context.Context) error {
 		}
 	}
 	ctx = context.WithoutCancel(ctx)
-	return errors.Join(c.end(ctx, apiServerGrace, servers), c.end(ctx, etcdGrace, etcd))
+	err := errors.Join(c.end(ctx, apiServerGrace, servers), c.end(ctx, etcdGrace, etcd))
+	if c.foreground {
+		err = errors.Join(err, c.dir.SetOwner(process.ID{}))
+	}
+	return err
 }
 
 // end stops components and forgets them.

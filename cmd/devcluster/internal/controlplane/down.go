@@ -66,11 +66,7 @@ func endOwner(ctx context.Context, cfg Config) error {
 // stopAll ends every process, API servers before etcd: an API server whose
 // etcd is gone retries for minutes before it obeys.
 func (c *command) stopAll(ctx context.Context, state *statedir.State) error {
-	var names []string
-	for _, cluster := range state.Names() {
-		names = append(names, componentsOf(cluster)...)
-	}
-	servers, err := c.find(names...)
+	servers, err := c.find(serversOf(state)...)
 	if err != nil {
 		return err
 	}
@@ -94,7 +90,8 @@ func (c *command) stopAll(ctx context.Context, state *statedir.State) error {
 	return portsFree(ctx, ports)
 }
 
-// portsFree makes sure that nobody listens on the ports any more.
+// portsFree makes sure that nobody listens on the ports any more. A process
+// that was killed keeps its ports for some milliseconds.
 func portsFree(ctx context.Context, ports []int) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -105,7 +102,7 @@ func portsFree(ctx context.Context, ports []int) error {
 				break
 			}
 			if !errors.Is(err, syscall.EADDRINUSE) || ctx.Err() != nil {
-				return fmt.Errorf("all processes have ended, yet %w; find who listens there with `ss -tlnp`", err)
+				return fmt.Errorf("%w: somebody else listens there, find who with `ss -tlnp`", err)
 			}
 			time.Sleep(20 * time.Millisecond)
 		}

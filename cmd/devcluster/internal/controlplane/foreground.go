@@ -4,8 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/signal"
+	"sync"
+	"syscall"
 
+	"gitopsd.dev/cmd/devcluster/internal/component"
 	"gitopsd.dev/cmd/devcluster/internal/process"
 	"gitopsd.dev/cmd/devcluster/internal/statedir"
 )
@@ -15,9 +20,10 @@ import (
 // themselves, including those that other commands have started meanwhile. The
 // data stays for the next Up; [Down] removes it.
 func Foreground(ctx context.Context, cfg Config, o Options) error {
-	if err := cfg.Dir.Create(o.Clusters); err != nil {
-		return err
-	}
+	// Messages come from several goroutines, and go nowhere once the parent
+	// has died and taken the other end of the pipe along.
+	cfg.Out = &syncWriter{w: cfg.Out}
+	signal.Ignore(syscall.SIGPIPE)
 	started, err := startForeground(ctx, cfg, o)
 	if err != nil {
 		return err
@@ -31,32 +37,30 @@ func Foreground(ctx context.Context, cfg Config, o Options) error {
 
 // startForeground is Up with this process as owner.
 func startForeground(ctx context.Context, cfg Config, o Options) ([]running, error) {
-	c, end, err := begin(ctx, cfg)
+	c, end, err := beginUp(ctx, cfg, o)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	if err := c.clearOrphans(ctx); err != nil {
-		return nil, err
-	}
-	if c.owner != (process.ID{}) {
-		return nil, fmt.Errorf("%s runs in the foreground of pid %d already: use `devcluster add` for more clusters", c.dir, c.owner.PID)
-	}
-	if err := c.refuseRunning(); err != nil {
-		return nil, err
-	}
-	self, err := process.Identify(os.Getpid())
-	if err != nil {
-		return nil, err
-	}
-	if err := c.dir.SetOwner(self); err != nil {
-		return nil, err
-	}
+	c.foreground = true
 	if err := c.up(ctx, o); err != nil {
-		return nil, errors.Join(err, c.dir.SetOwner(process.ID{}))
+		return nil, err
 	}
 	c.say("running until interrupted")
 	return c.started, nil
+}
+
+// own makes this process the owner of what it will start. up writes that down.
+func (c *command) own() error {
+	if c.owner != (process.ID{}) {
+		return fmt.Errorf("%s runs in the foreground of pid %d already: use `devcluster add` for more clusters", c.dir, c.owner.PID)
+	}
+	if err := c.refuseRunning(); err != nil {
+		return err
+	}
+	self, err := process.Identify(os.Getpid())
+	c.owner = self
+	return err
 }
 
 // refuseRunning is for processes that nobody owns: they would not end with
@@ -69,11 +73,7 @@ func (c *command) refuseRunning() error {
 	if err != nil {
 		return err
 	}
-	names := []string{"etcd"}
-	for _, cluster := range state.Names() {
-		names = append(names, componentsOf(cluster)...)
-	}
-	found, err := c.find(names...)
+	found, err := c.find(append(serversOf(state), component.NameEtcd)...)
 	if err == nil && len(found) > 0 {
 		return fmt.Errorf("%s is up in the background: use that, or bring it down before --foreground", c.dir)
 	}
@@ -99,6 +99,7 @@ func report(ctx context.Context, cfg Config, r running) {
 	}
 }
 
+// endForeground takes everything along. Down may have done so before.
 func endForeground(ctx context.Context, cfg Config) error {
 	c, end, err := begin(ctx, cfg)
 	if errors.Is(err, statedir.ErrNotUp) {
@@ -116,4 +117,16 @@ func endForeground(ctx context.Context, cfg Config) error {
 		return err
 	}
 	return errors.Join(c.stopAll(ctx, state), c.dir.SetOwner(process.ID{}))
+}
+
+// syncWriter lets several goroutines write.
+type syncWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (s *syncWriter) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(p)
 }

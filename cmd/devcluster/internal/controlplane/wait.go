@@ -27,10 +27,24 @@ const (
 	tailLines = 15
 )
 
+// errGone is about a component that was found running and has ended since:
+// somebody killed it a moment ago, and dying takes a moment.
+var errGone = errors.New("a component that was running has just ended")
+
+// untilStable repeats do, which starts what does not run, when it says errGone.
+// No component is found twice, so this ends.
+func untilStable(do func() error) error {
+	for {
+		if err := do(); !errors.Is(err, errGone) {
+			return err
+		}
+	}
+}
+
 // await calls check until it returns nil, says what it waits for when that
-// takes more than a second, and gives up when the component ends or the time
-// is up.
-func (c *command) await(ctx context.Context, what string, r running, check func(context.Context) error) error {
+// takes more than a second, and gives up when one of the components that it
+// waits on ends or the time is up.
+func (c *command) await(ctx context.Context, what string, check func(context.Context) error, on ...running) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	const every = 40 * time.Millisecond
@@ -40,27 +54,27 @@ func (c *command) await(ctx context.Context, what string, r running, check func(
 		if err == nil {
 			return nil
 		}
-		if r.ended() {
-			return c.failed(r.name, fmt.Errorf("it ended while devcluster waited for %s", what))
+		for _, r := range on {
+			switch {
+			case r.ended() && r.found():
+				return errGone
+			case r.ended():
+				return c.failed(r.name, fmt.Errorf("it ended while devcluster waited for %s", what))
+			}
 		}
 		if time.Now().After(tell) {
-			c.say("waiting for %s: %s", what, firstLine(err))
+			c.say("waiting for %s: %v", what, err)
 			tell = time.Now().Add(5 * time.Second)
 		}
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return c.failed(r.name, fmt.Errorf("%s: not in %s: %w", what, patience, err))
+				return c.failed(on[len(on)-1].name, fmt.Errorf("%s: not in %s: %w", what, patience, err))
 			}
-			return ctx.Err()
+			return context.Cause(ctx)
 		case <-time.After(every):
 		}
 	}
-}
-
-func firstLine(err error) string {
-	line, _, _ := strings.Cut(err.Error(), "\n")
-	return line
 }
 
 // failed is the error of a component, with the end of its log.
@@ -68,7 +82,18 @@ func (c *command) failed(name string, err error) error {
 	return fmt.Errorf("%s: %w\nthe end of %s:\n%s", name, err, c.dir.Log(name), indent(c.dir.LogTail(name, tailLines)))
 }
 
-func indent(text string) string { return "    " + strings.ReplaceAll(text, "\n", "\n    ") }
+// indent makes lines fit under an error; etcd's client writes very long ones.
+func indent(text string) string {
+	const width = 240
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		if len(line) > width {
+			line = strings.ToValidUTF8(line[:width], "") + "…"
+		}
+		lines[i] = "    " + line
+	}
+	return strings.Join(lines, "\n")
+}
 
 // etcdReady asks etcd for its health.
 func (c *command) etcdReady(e statedir.Etcd) (check func(context.Context) error, err error) {
@@ -115,17 +140,36 @@ func (c *command) adminClient(cl statedir.Cluster) (kubernetes.Interface, error)
 
 func apiServerReady(client kubernetes.Interface) func(context.Context) error {
 	return func(ctx context.Context) error {
-		_, err := client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+		report, err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Raw()
+		if pending := pendingChecks(report); err != nil && len(pending) > 0 {
+			return fmt.Errorf("%d checks to go, among them %s", len(pending), pending[0])
+		}
 		return err
 	}
 }
 
-// namespaceReady waits for what pods in the default namespace need.
+// pendingChecks reads the answer of /readyz, lines such as
+// "[+]ping ok" and "[-]etcd-readiness failed: reason withheld".
+func pendingChecks(report []byte) (names []string) {
+	for line := range strings.Lines(string(report)) {
+		if rest, ok := strings.CutPrefix(line, "[-]"); ok {
+			name, _, _ := strings.Cut(rest, " ")
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 func namespaceReady(client kubernetes.Interface) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if _, err := client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{}); err != nil {
-			return err
-		}
+		_, err := client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{})
+		return err
+	}
+}
+
+// serviceAccountReady is about what pods in the default namespace need.
+func serviceAccountReady(client kubernetes.Interface) func(context.Context) error {
+	return func(ctx context.Context) error {
 		_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
 		return err
 	}

@@ -47,40 +47,56 @@ func Identify(pid int) (ID, error) {
 	if err != nil {
 		return ID{}, err
 	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
 		return ID{}, fmt.Errorf("pid %d: %w", pid, ErrGone)
 	}
 	if err != nil {
 		return ID{}, err
 	}
-	state, start, err := parseStat(stat)
+	s, err := parseStat(text)
 	if err != nil {
 		return ID{}, fmt.Errorf("/proc/%d/stat: %w", pid, err)
 	}
-	// A zombie has released its files, memory and ports; that nobody has
-	// collected its exit status is not our concern.
-	if state == 'Z' || state == 'X' {
+	if s.gone() {
 		return ID{}, fmt.Errorf("pid %d: %w", pid, ErrGone)
 	}
-	return ID{PID: pid, Start: start, Boot: boot}, nil
+	return ID{PID: pid, Start: s.start, Boot: boot}, nil
 }
 
-// parseStat takes the state and the start time from the text of
-// /proc/PID/stat. The second field, the command's name, may contain spaces and
-// parentheses, so counting starts behind the last closing one.
-func parseStat(stat []byte) (state byte, start uint64, err error) {
-	_, rest, ok := bytes.Cut(stat[max(0, bytes.LastIndexByte(stat, ')')):], []byte(") "))
+// stat is what we need of /proc/PID/stat; see proc_pid_stat(5).
+type stat struct {
+	state   byte   // field 3
+	threads uint64 // field 20
+	start   uint64 // field 22
+}
+
+// gone reports whether the process has released its files, memory and ports.
+// That nobody has collected its exit status is then no concern of ours. A
+// zombie with several threads has lost its first one only, and dies still.
+func (s stat) gone() bool {
+	return s.state == 'X' || s.state == 'Z' && s.threads <= 1
+}
+
+// parseStat reads the text of /proc/PID/stat. The second field, the command's
+// name, may contain spaces and parentheses, so counting starts behind the last
+// closing one.
+func parseStat(text []byte) (stat, error) {
+	const stateField, threadsField, startField = 3 - 3, 20 - 3, 22 - 3
+	_, rest, ok := bytes.Cut(text[max(0, bytes.LastIndexByte(text, ')')):], []byte(") "))
 	fields := bytes.Fields(rest)
-	const stateField, startField = 3 - 3, 22 - 3
 	if !ok || len(fields) <= startField || len(fields[stateField]) != 1 {
-		return 0, 0, fmt.Errorf("unexpected format %q", stat)
+		return stat{}, fmt.Errorf("unexpected format %q", text)
 	}
-	start, err = strconv.ParseUint(string(fields[startField]), 10, 64)
+	threads, err := strconv.ParseUint(string(fields[threadsField]), 10, 64)
 	if err != nil {
-		return 0, 0, fmt.Errorf("start time: %w", err)
+		return stat{}, fmt.Errorf("number of threads: %w", err)
 	}
-	return fields[stateField][0], start, nil
+	start, err := strconv.ParseUint(string(fields[startField]), 10, 64)
+	if err != nil {
+		return stat{}, fmt.Errorf("start time: %w", err)
+	}
+	return stat{state: fields[stateField][0], threads: threads, start: start}, nil
 }
 
 // Alive reports whether exactly this process still runs. The zero ID is never

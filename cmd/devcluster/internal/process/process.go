@@ -175,9 +175,10 @@ func waitGone(ctx context.Context, ids []ID) []ID {
 	}
 }
 
-// WithParent returns a context that ends when the parent process ends.
+// WithParent returns a context that ends when the parent process ends, with
+// that as its cause.
 func WithParent(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	// The kernel gives an orphan another parent. A parent-death signal would
 	// come too early: it is bound to the thread that started this process.
 	parent := os.Getppid()
@@ -191,7 +192,7 @@ func WithParent(ctx context.Context) (context.Context, context.CancelFunc) {
 			case <-tick.C:
 			}
 		}
-		cancel()
+		cancel(errors.New("the parent process has ended"))
 	}()
-	return ctx, cancel
+	return ctx, func() { cancel(nil) }
 }

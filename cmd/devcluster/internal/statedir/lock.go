@@ -39,7 +39,7 @@ func (d Dir) Lock(ctx context.Context, waiting func()) (unlock func(), err error
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("waiting for another devcluster command on %s: %w", d, ctx.Err())
+			return nil, fmt.Errorf("waiting for another devcluster command on %s: %w", d, context.Cause(ctx))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -119,11 +119,9 @@ func (d Dir) Kubeconfig(cluster string) string { return d.Path(cluster + ".kubec
 // Log is the path of a component's log.
 func (d Dir) Log(component string) string { return d.Path("logs", component+".log") }
 
-func (d Dir) stateFile() string             { return d.Path("devcluster.json") }
-func (d Dir) runFile(name string) string    { return d.Path("run", name+".json") }
-func (d Dir) lockFile() string              { return d.Path("lock") }
-func (d Dir) folders() []string             { return []string{d.Path("logs"), d.Path("run")} }
-func (d Dir) clusterFolder(n string) string { return d.Path(n) }
+func (d Dir) stateFile() string          { return d.Path("devcluster.json") }
+func (d Dir) lockFile() string           { return d.Path("lock") }
+func (d Dir) runFile(name string) string { return d.Path("run", name+".json") }
 
 // ErrNotUp is returned for a directory that `devcluster up` has not made.
 var ErrNotUp = errors.New("no devcluster here")
@@ -146,28 +144,36 @@ func (d Dir) Load() (*State, error) {
 	return &s, nil
 }
 
-// Save writes the state.
-func (d Dir) Save(s *State) error { return writeJSON(d.stateFile(), s) }
-
-// Create makes the directory and its folders. For a directory without a state
-// it refuses to take over files that somebody else put where ours will be.
-func (d Dir) Create(clusters []string) error {
-	if _, err := d.Load(); errors.Is(err, ErrNotUp) {
-		ours := []string{d.Path("etcd"), d.Path("logs"), d.Path("run")}
-		for _, name := range clusters {
-			ours = append(ours, d.clusterFolder(name), d.Kubeconfig(name))
-		}
-		for _, path := range ours {
-			if _, err := os.Lstat(path); err == nil {
-				return fmt.Errorf("%s exists and is not devcluster's: choose another --dir, or remove it", path)
-			}
-		}
-	} else if err != nil {
+// Save writes the state and makes the folders beside it.
+func (d Dir) Save(s *State) error {
+	// The state goes first: it says that the folders are ours.
+	if err := writeJSON(d.stateFile(), s); err != nil {
 		return err
 	}
-	for _, path := range d.folders() {
-		if err := os.MkdirAll(path, 0o700); err != nil {
+	for _, folder := range []string{"logs", "run"} {
+		if err := os.MkdirAll(d.Path(folder), 0o700); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// Create makes the directory; nothing happens when it exists.
+func (d Dir) Create() error { return os.MkdirAll(string(d), 0o700) }
+
+// CheckUnused returns an error when files that are not ours lie where those of
+// new clusters will be, and those of all clusters if the directory is fresh.
+func (d Dir) CheckUnused(fresh bool, clusters []string) error {
+	var ours []string
+	if fresh {
+		ours = []string{d.Path("etcd"), d.Path("logs"), d.Path("run")}
+	}
+	for _, name := range clusters {
+		ours = append(ours, d.Path(name), d.Kubeconfig(name))
+	}
+	for _, path := range ours {
+		if _, err := os.Lstat(path); err == nil {
+			return fmt.Errorf("%s exists and is not devcluster's: choose another --dir, or remove it", path)
 		}
 	}
 	return nil
