@@ -1,0 +1,58 @@
+# Everything that one does with this repository. `make demo` and `make test` need
+# Go and make alone; what else is needed they build from the Go module proxy or
+# install from Debian's packages, and they say so.
+
+GO         ?= go
+BIN        := $(CURDIR)/bin
+DEVCLUSTER := $(BIN)/devcluster
+BENCH      ?= .
+FUZZTIME   ?= 5s
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
+
+export GITOPSD_DEVCLUSTER := $(DEVCLUSTER)
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' Makefile
+
+.PHONY: build
+build: ## Build bin/gitopsd
+	$(GO) build -trimpath -o $(BIN)/gitopsd ./cmd/gitopsd
+
+.PHONY: demo
+demo: tools $(DEVCLUSTER) build ## Watch a real fleet follow a real Git repository (KEEP=1 leaves it running)
+	@$(GO) run ./cmd/demo $(if $(KEEP),--keep)
+
+.PHONY: test
+test: tools lint $(DEVCLUSTER) ## Everything that CI checks
+	@GOTESTSUM=$(GOTESTSUM) FUZZTIME=$(FUZZTIME) .ci/test
+
+.PHONY: bench
+bench: tools $(DEVCLUSTER) ## Benchmarks against their rivals (BENCH=<regexp> for some)
+	@$(GO) run ./cmd/bench -run '$(BENCH)'
+
+.PHONY: lint
+lint: ## gofmt, go vet, staticcheck, govulncheck
+	@STATICCHECK=$(STATICCHECK) GOVULNCHECK=$(GOVULNCHECK) .ci/lint
+
+.PHONY: fmt
+fmt: ## Format the code
+	gofmt -w cmd reconcile render sources testscripts
+
+.PHONY: tools
+tools:
+	@.ci/tools
+
+# The development control plane, a module of its own. Its build takes minutes on
+# a cold cache, so it happens once, and again when its sources change.
+$(DEVCLUSTER): $(shell find cmd/devcluster -name '*.go') cmd/devcluster/go.mod cmd/devcluster/go.sum
+	@echo "building devcluster: kube-apiserver, kube-controller-manager and etcd; some minutes when the cache is cold"
+	@mkdir -p $(BIN)
+	@cd cmd/devcluster && $(GO) build -trimpath -ldflags '-s -w' -o $(DEVCLUSTER).new . && mv $(DEVCLUSTER).new $(DEVCLUSTER)
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf $(BIN)

@@ -1,0 +1,154 @@
+// Package cli is gitopsd's command line: flags, wiring, output and exit status.
+// It is the only package that knows every concrete type of the others.
+//
+// Output rules: results go to stdout, everything else to stderr. An error is
+// one message that starts with "gitopsd: " and says what, where and what to do.
+// Progress is shown on a terminal only. The exit status is 0, or 1 for an
+// error, or, where a command says so, 2 for a difference.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+)
+
+// Env is what a command line runs in.
+type Env struct {
+	// Args without the program's name.
+	Args           []string
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Getenv reads the environment.
+	Getenv func(string) string
+}
+
+// exitError ends the program with a status of its own and nothing to say.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// Run runs a command line and returns the exit status.
+func Run(ctx context.Context, env Env) int {
+	root := newRoot(&env)
+	root.SetArgs(env.Args)
+	root.SetIn(env.Stdin)
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+	err := root.ExecuteContext(ctx)
+	var exit exitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return int(exit)
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		fmt.Fprintln(env.Stderr, "gitopsd: interrupted")
+		return 1
+	}
+	fmt.Fprintf(env.Stderr, "gitopsd: %s\n", err)
+	return 1
+}
+
+// global are the flags of every command.
+type global struct {
+	env       *Env
+	logFormat string
+	verbose   bool
+}
+
+func newRoot(env *Env) *cobra.Command {
+	g := &global{env: env}
+	root := &cobra.Command{
+		Use:   "gitopsd",
+		Short: "go.sum for the APIs of a Kubernetes fleet",
+		Long: `gitopsd keeps the APIs of a fleet of Kubernetes clusters as a Git repository
+declares them: packages of types and controllers by digest, recorded in
+clusters.lock, the same in every cluster that has the same lines there.
+
+A fleet repository has clusters.yaml, the registry of clusters, a kustomization
+for each cluster, and clusters.lock, which gitopsd writes.
+
+Every flag can be set by an environment variable too: --kubeconfig-dir by
+GITOPSD_KUBECONFIG_DIR, and so on.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := flagsFromEnvironment(cmd.Flags(), env.Getenv); err != nil {
+				return err
+			}
+			if g.logFormat != "text" && g.logFormat != "json" {
+				return fmt.Errorf("--log-format %q: use text or json", g.logFormat)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.PersistentFlags().StringVar(&g.logFormat, "log-format", "text", "format of the log on stderr: text or json")
+	root.PersistentFlags().BoolVarP(&g.verbose, "verbose", "v", false, "log what is done and why")
+	root.AddCommand(newRun(g), newPlan(g), newLock(g), newRender(g), newPackage(g), newVersion(g))
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w\nSee `%s --help`", err, cmd.CommandPath())
+	})
+	return root
+}
+
+// flagsFromEnvironment sets the flags that the command line does not from
+// GITOPSD_<FLAG>.
+func flagsFromEnvironment(flags *pflag.FlagSet, getenv func(string) string) error {
+	var errs []error
+	flags.VisitAll(func(f *pflag.Flag) {
+		name := "GITOPSD_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		value := getenv(name)
+		if f.Changed || value == "" || f.Name == "help" {
+			return
+		}
+		if err := flags.Set(f.Name, value); err != nil {
+			errs = append(errs, fmt.Errorf("environment variable %s: %w", name, err))
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// log returns the logger. Without --verbose a command that prints a result logs
+// only what went wrong; the daemon, whose log is its result, logs what it does.
+func (g *global) log(daemon bool) *slog.Logger {
+	level := slog.LevelWarn
+	if daemon {
+		level = slog.LevelInfo
+	}
+	if g.verbose {
+		level = slog.LevelDebug
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	if g.logFormat == "json" {
+		return slog.New(slog.NewJSONHandler(g.env.Stderr, opts))
+	}
+	return slog.New(slog.NewTextHandler(g.env.Stderr, opts))
+}
+
+// isTerminal tells whether somebody watches w.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// colour tells whether w takes colours: a terminal, and no wish against it
+// (https://no-color.org).
+func (g *global) colour(w io.Writer) bool {
+	return isTerminal(w) && g.env.Getenv("NO_COLOR") == "" && g.env.Getenv("TERM") != "dumb"
+}
+
+// completeNothing is for arguments that are neither files nor known words.
+func completeNothing(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources/clusters"
+)
+
+// clusterLabel is on the Secrets that hold kubeconfigs; its value is the name of
+// the cluster that may use them, so that whoever writes the registry cannot
+// point a cluster at another's credentials.
+const clusterLabel = "gitopsd.dev/cluster"
+
+// maxKubeconfig bounds a kubeconfig, in bytes.
+const maxKubeconfig = 1 << 20
+
+// connector finds the credentials of registered clusters.
+type connector struct {
+	// dir holds kubeconfig files; empty when files are not allowed.
+	dir string
+	// hub is where kubeconfig Secrets are, in namespace; hubConfig is a
+	// kubeconfig file for it, empty for the cluster that the process runs in.
+	hubConfig, namespace string
+	// allowInCluster lets clusters be registered as the one the process runs
+	// in.
+	allowInCluster bool
+	// contexts of the user's own kubeconfig by cluster; they go first.
+	contexts map[string]string
+
+	once   sync.Once
+	hub    *kube.Cluster
+	hubErr error
+}
+
+// connect makes the client of a registered cluster.
+func (c *connector) connect(ctx context.Context, cl clusters.Cluster) (*kube.Cluster, error) {
+	cfg := kube.Config{Name: cl.Name, Context: cl.Spec.Context, UserAgent: "gitopsd/" + version()}
+	if context, own := c.contexts[cl.Name]; own {
+		cfg.Trusted, cfg.Context = true, context
+		return kube.New(cfg)
+	}
+	if sa := cl.Spec.ServiceAccount; sa != "" {
+		ns, name, _ := strings.Cut(sa, "/")
+		cfg.ServiceAccount = &kube.ServiceAccount{Namespace: ns, Name: name}
+	}
+	k := cl.Spec.Kubeconfig
+	var err error
+	switch {
+	case k.InCluster:
+		if !c.allowInCluster {
+			return nil, fmt.Errorf("spec.kubeconfig.inCluster: the daemon was not started with --allow-in-cluster")
+		}
+		cfg.InCluster = true
+	case k.File != "":
+		cfg.Kubeconfig, err = c.file(k.File)
+	default:
+		cfg.Kubeconfig, err = c.secret(ctx, cl.Name, *k.SecretRef)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return kube.New(cfg)
+}
+
+// file reads a kubeconfig inside the directory that was allowed; os.Root keeps
+// links from leading out of it.
+func (c *connector) file(name string) ([]byte, error) {
+	if c.dir == "" {
+		return nil, fmt.Errorf("spec.kubeconfig.file %s: no directory for such files was named; use --kubeconfig-dir, or --context for your own", name)
+	}
+	root, err := os.OpenRoot(c.dir)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig-dir: %w", err)
+	}
+	defer root.Close()
+	f, err := root.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("spec.kubeconfig.file %s: not found in %s", name, c.dir)
+	} else if err != nil {
+		return nil, fmt.Errorf("spec.kubeconfig.file: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxKubeconfig+1))
+	if err == nil && len(text) > maxKubeconfig {
+		err = fmt.Errorf("more than %d bytes", maxKubeconfig)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("spec.kubeconfig.file %s: %w", name, err)
+	}
+	return text, nil
+}
+
+// secret reads a kubeconfig from a Secret in the daemon's own namespace of the
+// hub. Errors never hold any of its content.
+func (c *connector) secret(ctx context.Context, cluster string, ref clusters.SecretRef) ([]byte, error) {
+	c.once.Do(func() { c.hub, c.hubErr = c.openHub() })
+	if c.hubErr != nil {
+		return nil, fmt.Errorf("spec.kubeconfig.secretRef: no hub to read Secrets from: %w", c.hubErr)
+	}
+	where := c.namespace + "/" + ref.Name
+	typ, err := c.hub.Type(ctx, "v1", "Secret")
+	if err != nil {
+		return nil, err
+	}
+	tree, meta, err := c.hub.Get(ctx, typ, manifest.ID{Kind: "Secret", Namespace: c.namespace, Name: ref.Name})
+	if err != nil {
+		return nil, err
+	}
+	if meta.Labels[clusterLabel] != cluster {
+		return nil, fmt.Errorf("spec.kubeconfig.secretRef: Secret %s does not carry the label %s: %s, which allows this cluster to use it", where, clusterLabel, cluster)
+	}
+	key := cmp.Or(ref.Key, "kubeconfig")
+	data, _ := tree["data"].(map[string]any)
+	encoded, ok := data[key].(string)
+	if !ok {
+		return nil, fmt.Errorf("spec.kubeconfig.secretRef: Secret %s has no key %q", where, key)
+	}
+	text, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil {
+		return nil, fmt.Errorf("spec.kubeconfig.secretRef: key %q of Secret %s is not base64", key, where)
+	}
+	return text, nil
+}
+
+func (c *connector) openHub() (*kube.Cluster, error) {
+	cfg := kube.Config{Name: "the hub", UserAgent: "gitopsd/" + version()}
+	if c.hubConfig == "" {
+		cfg.InCluster = true
+		return kube.New(cfg)
+	}
+	text, err := os.ReadFile(c.hubConfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	cfg.Kubeconfig, cfg.Trusted = text, true // the operator's own
+	return kube.New(cfg)
+}
+
+// ownNamespace is the namespace that the process runs in.
+func ownNamespace() string {
+	const file = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+	if text, err := os.ReadFile(file); err == nil {
+		return strings.TrimSpace(string(text))
+	}
+	return "gitopsd-system"
+}
+
+// parseContexts reads cluster=context pairs.
+func parseContexts(pairs []string) (map[string]string, error) {
+	contexts := make(map[string]string)
+	for _, pair := range pairs {
+		cluster, context, ok := strings.Cut(pair, "=")
+		if !ok || cluster == "" || context == "" {
+			return nil, fmt.Errorf("--context %q: want cluster=context, the context of your own kubeconfig for a registered cluster", pair)
+		}
+		contexts[cluster] = context
+	}
+	return contexts, nil
+}

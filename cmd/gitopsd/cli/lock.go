@@ -1,0 +1,215 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/sources/local"
+	"gitopsd.dev/sources/lockfile"
+	"gitopsd.dev/sources/resolve"
+)
+
+func newLock(g *global) *cobra.Command {
+	var (
+		tree     treeOptions
+		registry registryOptions
+		check    bool
+		update   string
+		tidy     bool
+	)
+	cmd := &cobra.Command{
+		Use:   "lock",
+		Short: "Record what every package reference resolves to",
+		Long: `Lock resolves the packages that the registered clusters declare, and writes
+clusters.lock: what each cluster selects, and the digests of each version.
+
+What is recorded is checked and stays as it is; only what is missing is added.
+A lock that Git left with conflict markers is mended: the records of both sides
+are kept, and checked.
+
+With --check nothing is written: every tag is looked up again, and the exit
+status is 1 if one was moved, or if the lock is not what the declarations ask
+for. With --update all packages are resolved anew, with --update=REPOSITORY that
+one; what they resolve to now replaces their records.`,
+		Example: `  gitopsd lock
+  gitopsd lock --check
+  gitopsd lock --update=xpkg.crossplane.io/crossplane-contrib/provider-helm`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: completeNothing,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if check && (update != "" || tidy) {
+				return errors.New("--check writes nothing and cannot be combined with --update or --tidy")
+			}
+			return runLock(cmd, g, &tree, &registry, check, update, tidy)
+		},
+	}
+	tree.register(cmd)
+	registry.register(cmd)
+	cmd.Flags().BoolVar(&check, "check", false, "write nothing; fail if a tag was moved or the lock is not up to date")
+	cmd.Flags().StringVar(&update, "update", "", "resolve all packages anew, or with =REPOSITORY that one")
+	cmd.Flags().Lookup("update").NoOptDefVal = "all"
+	cmd.Flags().BoolVar(&tidy, "tidy", false, "drop records that no cluster selects")
+	return cmd
+}
+
+func runLock(cmd *cobra.Command, g *global, t *treeOptions, registry *registryOptions, check bool, update string, tidy bool) error {
+	ctx := cmd.Context()
+	root, err := t.root()
+	if err != nil {
+		return err
+	}
+	commit, err := tree(root)
+	if err != nil {
+		return err
+	}
+	before, mended, err := mendLock(commit.Files)
+	if err != nil {
+		return err
+	}
+	mode := resolve.Add
+	if check {
+		if mended {
+			return fmt.Errorf("%s has merge conflicts; run `gitopsd lock`", sources.LockFile)
+		}
+		mode = resolve.Check
+	}
+	var updated func(string) bool
+	if update != "" {
+		updated = func(repository string) bool { return update == "all" || update == repository }
+	}
+	computer, err := registry.computer(g.log(false), mode, updated, nil)
+	if err != nil {
+		return err
+	}
+	p := startProgress(cmd.ErrOrStderr())
+	defer p.stop()
+	p.step("resolving packages")
+	state, err := computer.Compute(ctx, sources.Commit{Files: withLock{commit.Files, before}}, nil)
+	p.stop()
+	if err != nil {
+		return err
+	}
+	if update != "" && update != "all" && !selects(state.Lock, update) {
+		return fmt.Errorf("--update=%s: no registered cluster selects that repository", update)
+	}
+	if tidy {
+		state.Lock.Tidy()
+	}
+	text := state.Lock.Format()
+	old := ""
+	if !mended {
+		old = string(before.Format())
+	}
+	for _, line := range lockDiff(before, state.Lock) {
+		fmt.Fprintln(cmd.OutOrStdout(), line)
+	}
+	if check {
+		if string(text) != old && state.Err() == nil {
+			return fmt.Errorf("%s is not what the declarations ask for; run `gitopsd lock` and commit the change", sources.LockFile)
+		}
+		return state.Err()
+	}
+	if string(text) != old {
+		// What went well is kept, whatever else did not.
+		if err := local.WriteLock(root, text); err != nil {
+			return err
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "wrote %s\n", filepath.Join(root, sources.LockFile))
+	}
+	return state.Err()
+}
+
+func selects(f *lockfile.File, repository string) bool {
+	for _, name := range f.Clusters() {
+		for _, s := range f.Selections(name) {
+			if s.Repository == repository {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// lockDiff lists the lines that differ, as a diff without context.
+func lockDiff(before, after *lockfile.File) []string {
+	lines := func(f *lockfile.File) map[string]bool {
+		set := make(map[string]bool)
+		for l := range strings.Lines(string(f.Format())) {
+			set[strings.TrimSuffix(l, "\n")] = true
+		}
+		return set
+	}
+	old, now := lines(before), lines(after)
+	var diff []string
+	for l := range strings.Lines(string(before.Format())) {
+		if l = strings.TrimSuffix(l, "\n"); !now[l] {
+			diff = append(diff, "- "+l)
+		}
+	}
+	for l := range strings.Lines(string(after.Format())) {
+		if l = strings.TrimSuffix(l, "\n"); !old[l] {
+			diff = append(diff, "+ "+l)
+		}
+	}
+	return diff
+}
+
+// mendLock reads the lock of a working tree, conflict markers and all.
+func mendLock(files fs.FS) (*lockfile.File, bool, error) {
+	text, err := fs.ReadFile(files, sources.LockFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return new(lockfile.File), false, nil
+	} else if err != nil {
+		return nil, false, err
+	}
+	return lockfile.Mend(sources.LockFile, text)
+}
+
+// withLock is a tree with another lock.
+type withLock struct {
+	fs.FS
+	lock *lockfile.File
+}
+
+// ReadFile implements fs.ReadFileFS.
+func (w withLock) ReadFile(name string) ([]byte, error) {
+	if name == sources.LockFile {
+		return w.lock.Format(), nil
+	}
+	return fs.ReadFile(w.FS, name)
+}
+
+// registered lists the clusters of a working tree, as far as they can be read.
+func registered(root string) []string {
+	files, err := local.Open(root)
+	if err != nil {
+		return nil
+	}
+	text, err := fs.ReadFile(files, sources.RegistryFile)
+	if err != nil {
+		return nil
+	}
+	registry, _ := clusters.Parse(sources.RegistryFile, text) // what is valid is enough here
+	var names []string
+	for _, c := range registry.Clusters {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// compute computes the state of a commit with a line of progress.
+func compute(ctx context.Context, cmd *cobra.Command, c *desired.Computer, commit sources.Commit) (*desired.State, error) {
+	p := startProgress(cmd.ErrOrStderr())
+	defer p.stop()
+	p.step("resolving and rendering %s", commit.Subject)
+	return c.Compute(ctx, commit, nil)
+}

@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/render/types"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/git"
+	"gitopsd.dev/sources/local"
+	"gitopsd.dev/sources/oci"
+	"gitopsd.dev/sources/resolve"
+	"gitopsd.dev/sources/xpkg"
+)
+
+// registryOptions are the flags of every command that reads packages.
+type registryOptions struct {
+	cacheDir string
+	caFile   string
+	mirrors  []string
+}
+
+func (o *registryOptions) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.cacheDir, "cache-dir", "", "directory for what was fetched; it may be lost at any time (default $XDG_CACHE_HOME/gitopsd)")
+	f.StringVar(&o.caFile, "registry-ca-file", "", "PEM file of authorities to trust beside the system's, for registries")
+	f.StringSliceVar(&o.mirrors, "registry-mirror", nil, "registry=host[:port]: where to fetch what is declared of a registry; digests decide what is accepted")
+}
+
+// cache is the directory for a part of the cache.
+func (o *registryOptions) cache(part string) (string, error) {
+	dir := o.cacheDir
+	if dir == "" {
+		base, err := os.UserCacheDir()
+		if err != nil {
+			return "", fmt.Errorf("no place for the cache: %w; name one with --cache-dir", err)
+		}
+		dir = filepath.Join(base, "gitopsd")
+	}
+	return filepath.Join(dir, part), nil
+}
+
+func (o *registryOptions) client(log *slog.Logger) (*oci.Client, error) {
+	dir, err := o.cache("oci")
+	if err != nil {
+		return nil, err
+	}
+	mirrors := make(map[string]string)
+	for _, m := range o.mirrors {
+		registry, host, ok := strings.Cut(m, "=")
+		if !ok || registry == "" || host == "" || strings.Contains(m, "/") {
+			return nil, fmt.Errorf("--registry-mirror %q: want registry=host[:port]", m)
+		}
+		mirrors[registry] = host
+	}
+	return oci.New(oci.Config{CacheDir: dir, CAFile: o.caFile, Mirrors: mirrors, UserAgent: "gitopsd/" + version(), Log: log})
+}
+
+// computer makes what computes desired states, for the named clusters.
+func (o *registryOptions) computer(log *slog.Logger, mode resolve.Mode, update func(string) bool, only []string) (*desired.Computer, error) {
+	client, err := o.client(log)
+	if err != nil {
+		return nil, err
+	}
+	return desired.New(desired.Config{
+		Only: only,
+		Resolve: resolve.Config{
+			Digest: client.Resolve,
+			Fetch: func(ctx context.Context, repository string, d sources.Digest) (*sources.Package, error) {
+				return xpkg.Read(ctx, client, repository, d)
+			},
+			Tags:   client.Tags,
+			Types:  func(pkg *sources.Package) (string, error) { return types.Package(pkg.Documents) },
+			Mode:   mode,
+			Update: update,
+		},
+	}), nil
+}
+
+// treeOptions are the flags of commands that work on a fleet repository on this
+// machine.
+type treeOptions struct {
+	repo string
+}
+
+func (o *treeOptions) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.repo, "repo", ".", "directory of the fleet repository, or one below it")
+	_ = cmd.MarkFlagDirname("repo") // an error means that the flag does not exist
+}
+
+// root is the directory that holds clusters.yaml.
+func (o *treeOptions) root() (string, error) {
+	if strings.Contains(o.repo, "://") {
+		return "", fmt.Errorf("--repo %s: this command works on a directory; clone the repository first", o.repo)
+	}
+	return local.Root(o.repo)
+}
+
+// tree is the working tree as a commit without a name.
+func tree(root string) (sources.Commit, error) {
+	files, err := local.Open(root)
+	if err != nil {
+		return sources.Commit{}, err
+	}
+	return sources.Commit{Subject: "working tree", Files: files}, nil
+}
+
+// commitOf reads a revision of the repository that holds root, seen from root:
+// the fleet may live in a directory of it.
+func commitOf(ctx context.Context, root, revision string) (sources.Commit, error) {
+	repo, err := git.OpenDir(root)
+	if err != nil {
+		return sources.Commit{}, err
+	}
+	commit, err := repo.Commit(ctx, revision)
+	if err != nil {
+		return sources.Commit{}, err
+	}
+	if repo.Prefix != "." {
+		if commit.Files, err = fs.Sub(commit.Files, repo.Prefix); err != nil {
+			return sources.Commit{}, err
+		}
+	}
+	return commit, nil
+}
+
+// gitOptions are the flags for a repository that is polled.
+type gitOptions struct {
+	url, branch             string
+	username, passwordFile  string
+	caFile, key, knownHosts string
+	name, mail              string
+	pendingBranch           bool
+}
+
+func (o *gitOptions) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.url, "repo", "", "the fleet repository: https://…, ssh://…, user@host:path, file://… or a directory (required)")
+	f.StringVar(&o.branch, "branch", "main", "branch to follow, and to commit clusters.lock to")
+	f.StringVar(&o.username, "git-username", "", "user for HTTPS; with a token most forges need none")
+	f.StringVar(&o.passwordFile, "git-password-file", "", "file with the password or token for HTTPS, read for each request (or GITOPSD_GIT_PASSWORD)")
+	f.StringVar(&o.caFile, "git-ca-file", "", "PEM file of authorities to trust beside the system's, for Git over HTTPS")
+	f.StringVar(&o.key, "ssh-key", "", "private key file for Git over SSH")
+	f.StringVar(&o.knownHosts, "ssh-known-hosts", "", "known_hosts file for Git over SSH")
+	f.StringVar(&o.name, "commit-name", "gitopsd", "name in the commits of clusters.lock")
+	f.StringVar(&o.mail, "commit-mail", "gitopsd@localhost", "mail address in the commits of clusters.lock")
+	f.BoolVar(&o.pendingBranch, "pending-branch", false, "keep records that are not committed yet on the branch gitopsd/pending instead of refs/gitopsd/pending")
+}
+
+func (o *gitOptions) open(env *Env, cacheDir string) (*git.Repository, error) {
+	if o.url == "" {
+		return nil, errors.New("--repo is required: the fleet repository, for instance https://git.example.org/platform/fleet.git")
+	}
+	return git.Open(git.Config{
+		URL: o.url, Branch: o.branch, Dir: cacheDir,
+		Username: o.username, Password: env.Getenv("GITOPSD_GIT_PASSWORD"), PasswordFile: o.passwordFile,
+		CAFile: o.caFile, SSHKeyFile: o.key, KnownHostsFile: o.knownHosts,
+		Name: o.name, Mail: o.mail, PendingBranch: o.pendingBranch,
+	})
+}
+
+// completeRegistered completes the names of registered clusters.
+func completeRegistered(o *treeOptions) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		root, err := local.Root(cmp.Or(o.repo, "."))
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return registered(root), cobra.ShellCompDirectiveNoFileComp
+	}
+}

@@ -1,0 +1,156 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gitopsd.dev/reconcile"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/sources/resolve"
+)
+
+type runOptions struct {
+	git            gitOptions
+	registry       registryOptions
+	kubeconfigDir  string
+	hub, namespace string
+	inCluster      bool
+	interval       time.Duration
+	clusterTimeout time.Duration
+	once           bool
+	lock           string
+	listen         string
+}
+
+func newRun(g *global) *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run --repo URL",
+		Short: "Follow a fleet repository and keep its clusters as it declares",
+		Long: `Run polls a branch of the fleet repository. For each new commit it resolves and
+verifies the packages, renders every registered cluster, applies what differs,
+and commits clusters.lock back if it changed: that one file, on the newest head,
+never by force. In between it puts right what somebody changed in a cluster.
+
+A cluster that is down, and a package or manifest with errors, are reported and
+delay nothing else. All state is in the repository and in the clusters: the
+daemon may be killed at any time.
+
+On --listen it serves /healthz, /readyz, /metrics (Prometheus) and /status.`,
+		Example: `  gitopsd run --repo https://git.example.org/platform/fleet.git --git-password-file /etc/gitopsd/token
+  gitopsd run --repo git@git.example.org:platform/fleet.git --ssh-key id_ed25519 --ssh-known-hosts known_hosts
+  gitopsd run --repo . --kubeconfig-dir ~/.kube/fleet --once`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: completeNothing,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd, g) },
+	}
+	f := cmd.Flags()
+	o.git.register(cmd)
+	o.registry.register(cmd)
+	f.StringVar(&o.kubeconfigDir, "kubeconfig-dir", "", "directory that spec.kubeconfig.file of clusters is relative to")
+	f.StringVar(&o.hub, "kubeconfig", "", "kubeconfig file of the hub, where kubeconfig Secrets are (default: the cluster that the daemon runs in)")
+	f.StringVar(&o.namespace, "namespace", "", "namespace of the kubeconfig Secrets in the hub (default: the daemon's own, else gitopsd-system)")
+	f.BoolVar(&o.inCluster, "allow-in-cluster", false, "allow clusters registered with spec.kubeconfig.inCluster")
+	f.DurationVar(&o.interval, "interval", 30*time.Second, "time between two polls")
+	f.DurationVar(&o.clusterTimeout, "cluster-timeout", reconcile.DefaultClusterTimeout, "longest time for one attempt at a cluster, waits included")
+	f.BoolVar(&o.once, "once", false, "make one pass, and exit with status 1 if anything failed")
+	f.StringVar(&o.lock, "lock", "update", "what to do about missing records: update (add and commit them) or readonly (refuse such packages)")
+	f.StringVar(&o.listen, "listen", ":8080", "address to serve on; empty for none")
+	return cmd
+}
+
+func (o *runOptions) run(cmd *cobra.Command, g *global) error {
+	ctx := cmd.Context()
+	log := g.log(true)
+	mode := resolve.Add
+	switch o.lock {
+	case "update":
+	case "readonly":
+		mode = resolve.Readonly
+	default:
+		return fmt.Errorf("--lock %q: use update or readonly", o.lock)
+	}
+	if o.interval < 100*time.Millisecond {
+		return fmt.Errorf("--interval %s: at least 100ms", o.interval)
+	}
+	dir, err := o.registry.cache("git")
+	if err != nil {
+		return err
+	}
+	repository, err := o.git.open(g.env, dir)
+	if err != nil {
+		return err
+	}
+	defer repository.Close()
+	computer, err := o.registry.computer(log, mode, nil, nil)
+	if err != nil {
+		return err
+	}
+	if o.namespace == "" {
+		o.namespace = ownNamespace()
+	}
+	conn := &connector{dir: o.kubeconfigDir, hubConfig: o.hub, namespace: o.namespace, allowInCluster: o.inCluster}
+	board := status.NewBoard(version(), repository.Describe(), o.git.branch)
+	daemon, err := reconcile.New(reconcile.Config{
+		Repository: repository, Computer: computer, Board: board, Log: log,
+		Interval: o.interval, ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly",
+		Connect: func(ctx context.Context, c clusters.Cluster) (reconcile.Target, error) {
+			k, err := conn.connect(ctx, c)
+			if err != nil {
+				return nil, err
+			}
+			return reconcile.NewTarget(k, log)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if o.once {
+		return daemon.Once(ctx)
+	}
+	stop, err := o.serve(board, log)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	log.Info("gitopsd starts", "version", version(), "repository", repository.Describe(), "branch", o.git.branch, "interval", o.interval)
+	if err := daemon.Run(ctx); err != nil {
+		return err
+	}
+	log.Info("gitopsd ends")
+	return nil
+}
+
+// serve serves the board until stop is called.
+func (o *runOptions) serve(board *status.Board, log *slog.Logger) (stop func(), err error) {
+	if o.listen == "" {
+		return func() {}, nil
+	}
+	listener, err := net.Listen("tcp", o.listen)
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	// A turn of the loop waits for the slowest cluster no longer than the lock
+	// may be held up; a loop that stands still for much longer hangs.
+	stall := 3*o.interval + 5*time.Minute
+	server := &http.Server{Handler: board.Handler(stall), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	log.Info("serving", "address", listener.Addr().String())
+	go func() {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("serving failed", "error", err)
+		}
+	}()
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		defer cancel()
+		_ = server.Shutdown(ctx) // the process ends anyway
+	}, nil
+}

@@ -1,0 +1,315 @@
+// Package desired computes what a fleet repository asks for: the registry, and
+// for each cluster its packages and objects, with the lock that they ask for.
+//
+// It joins sources (clusters.yaml, the lock, packages) with render, for the
+// daemon and for the commands that touch no cluster alike, so that `gitopsd
+// plan` prints what `gitopsd run` executes. What is wrong with one cluster or
+// package is kept with it and stops nothing else.
+//
+// Live clusters are reconcile/apply's business, the repository's polling and
+// the commit of the lock reconcile's.
+package desired
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"gitopsd.dev/render"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/sources/lockfile"
+	"gitopsd.dev/sources/resolve"
+)
+
+// Config is what a Computer works with.
+type Config struct {
+	// Resolve is how packages are resolved. Its Fetch is called once for each
+	// package, as long as a cluster uses it.
+	Resolve resolve.Config
+	// Only names the clusters to compute; empty for all. The others keep
+	// their lines in the lock.
+	Only []string
+	// Parallel bounds the clusters that are rendered at a time; 0 means 4.
+	Parallel int
+}
+
+// Computer computes states, and keeps the parsed packages and rendered objects
+// of the last one so that the next shares them. It is safe for use by one
+// goroutine at a time.
+type Computer struct {
+	cfg      Config
+	renderer *render.Renderer
+
+	mu       sync.Mutex
+	packages map[sources.Digest]*sources.Package
+	used     map[sources.Digest]bool
+}
+
+// New makes a Computer.
+func New(cfg Config) *Computer {
+	c := &Computer{cfg: cfg, renderer: render.New(), packages: make(map[sources.Digest]*sources.Package)}
+	fetch := cfg.Resolve.Fetch
+	c.cfg.Resolve.Fetch = func(ctx context.Context, repository string, d sources.Digest) (*sources.Package, error) {
+		return c.fetch(ctx, repository, d, fetch)
+	}
+	return c
+}
+
+// fetch keeps packages in memory between computations: what was verified and
+// parsed under a digest does not change.
+func (c *Computer) fetch(ctx context.Context, repository string, d sources.Digest, fetch func(context.Context, string, sources.Digest) (*sources.Package, error)) (*sources.Package, error) {
+	c.mu.Lock()
+	c.used[d] = true
+	pkg := c.packages[d]
+	c.mu.Unlock()
+	if pkg != nil && pkg.Repository == repository {
+		return pkg, nil
+	}
+	pkg, err := fetch(ctx, repository, d)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.packages[d] = pkg
+	c.mu.Unlock()
+	return pkg, nil
+}
+
+// State is what a commit asks for.
+type State struct {
+	// Commit that was computed; its Hash is empty for a working tree.
+	Commit sources.Commit
+	// Registry is clusters.yaml, as far as it is valid.
+	Registry *clusters.Registry
+	// RegistryErr joins what is wrong with clusters.yaml.
+	RegistryErr error
+	// Clusters are the registered ones that were computed, in the registry's
+	// order.
+	Clusters []*Cluster
+	// Committed is the lock as the commit has it, Lock as the declarations
+	// ask for it.
+	Committed, Lock *lockfile.File
+	// Waiting are revisions that wait for a person's approval.
+	Waiting []resolve.Waiting
+	// Always says that some package wants its tag looked at in every pass.
+	Always bool
+}
+
+// Cluster is what is wanted of one cluster.
+type Cluster struct {
+	clusters.Cluster
+	// Packages are what it gets, sorted by repository.
+	Packages []sources.Selected
+	// Objects is everything rendered; nil when rendering failed as a whole.
+	Objects *manifest.Set
+	// Err is why rendering failed as a whole.
+	Err error
+	// PackageErrs are the packages that could not be resolved or rendered:
+	// their objects are unknown, so that what is live of them must stay.
+	PackageErrs []error
+	// Incomplete names those packages.
+	Incomplete []string
+}
+
+// Complete says that Objects is all that the cluster is wanted to have.
+func (c *Cluster) Complete() bool { return c.Err == nil && len(c.Incomplete) == 0 }
+
+// Get returns the state of a cluster, nil if there is none of that name.
+func (s *State) Get(name string) *Cluster {
+	for _, c := range s.Clusters {
+		if c.Name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// Err joins everything that is wrong: the registry, clusters and packages, the
+// same trouble of a package in several clusters once.
+func (s *State) Err() error {
+	errs := []error{s.RegistryErr}
+	seen := make(map[string]bool)
+	for _, c := range s.Clusters {
+		if c.Err != nil {
+			errs = append(errs, fmt.Errorf("cluster %s: %w", c.Name, c.Err))
+		}
+		for _, err := range c.PackageErrs {
+			if !seen[err.Error()] {
+				seen[err.Error()] = true
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// LockChanged says that the lock which the declarations ask for differs from
+// the committed one.
+func (s *State) LockChanged() bool {
+	return string(s.Lock.Format()) != string(s.Committed.Format())
+}
+
+// ErrNoRegistry is in the error for a repository without clusters.yaml.
+var ErrNoRegistry = errors.New("no " + sources.RegistryFile)
+
+// Compute computes the state of a commit. Extra holds records that were made
+// but not committed yet, nil for none. The error is what stops everything: no
+// registry, a lock that cannot be read, the context; all else is in the state.
+func (c *Computer) Compute(ctx context.Context, commit sources.Commit, extra *lockfile.File) (*State, error) {
+	s := &State{Commit: commit}
+	text, err := fs.ReadFile(commit.Files, sources.RegistryFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w at the root of the repository: it registers the clusters", ErrNoRegistry)
+	} else if err != nil {
+		return nil, err
+	}
+	s.Registry, s.RegistryErr = clusters.Parse(sources.RegistryFile, text)
+	if s.Committed, err = ReadLock(commit.Files); err != nil {
+		return nil, err
+	}
+	for _, name := range c.cfg.Only {
+		if s.Registry.Removed(name) {
+			return nil, fmt.Errorf("cluster %q is not registered in %s", name, sources.RegistryFile)
+		}
+	}
+	before := s.Committed
+	if extra != nil {
+		before = s.Committed.Clone()
+		if err := before.Merge(extra); err != nil {
+			return nil, err
+		}
+	}
+	for _, cl := range s.Registry.Clusters {
+		if len(c.cfg.Only) == 0 || slices.Contains(c.cfg.Only, cl.Name) {
+			s.Clusters = append(s.Clusters, &Cluster{Cluster: cl})
+		}
+	}
+	wanted := make([]*render.Wanted, len(s.Clusters))
+	c.each(s.Clusters, func(i int, cl *Cluster) { wanted[i], cl.Err = render.Want(ctx, input(commit.Files, cl)) })
+	if err := c.resolve(ctx, s, before, wanted); err != nil {
+		return nil, err
+	}
+	c.each(s.Clusters, func(i int, cl *Cluster) {
+		if cl.Err == nil {
+			c.expand(ctx, commit.Files, cl, wanted[i])
+		}
+	})
+	return s, ctx.Err()
+}
+
+// ReadLock reads the lock of a repository; none is an empty one.
+func ReadLock(files fs.FS) (*lockfile.File, error) {
+	text, err := fs.ReadFile(files, sources.LockFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return new(lockfile.File), nil
+	} else if err != nil {
+		return nil, err
+	}
+	return lockfile.Parse(sources.LockFile, text)
+}
+
+func (c *Computer) each(all []*Cluster, do func(int, *Cluster)) {
+	var g errgroup.Group
+	g.SetLimit(cmp.Or(c.cfg.Parallel, 4))
+	for i, cl := range all {
+		g.Go(func() error {
+			do(i, cl)
+			return nil
+		})
+	}
+	_ = g.Wait() // each cluster keeps its own error
+}
+
+func input(files fs.FS, cl *Cluster) render.Input {
+	in := render.Input{Cluster: cl.Name, Files: files, Path: cl.Spec.Path}
+	for _, p := range cl.Spec.Patches {
+		patch := render.Patch{Patch: p.Patch}
+		if t := p.Target; t != nil {
+			patch.Target = &render.Target{Group: t.Group, Version: t.Version, Kind: t.Kind, Name: t.Name, Namespace: t.Namespace,
+				LabelSelector: t.LabelSelector, AnnotationSelector: t.AnnotationSelector}
+		}
+		in.Patches = append(in.Patches, patch)
+	}
+	return in
+}
+
+// resolve resolves the packages of all clusters at once, and takes the lines of
+// clusters that left the registry out of the lock.
+func (c *Computer) resolve(ctx context.Context, s *State, before *lockfile.File, wanted []*render.Wanted) error {
+	var requests []resolve.Request
+	for i, cl := range s.Clusters {
+		req := resolve.Request{Cluster: cl.Name, Failed: cl.Err != nil}
+		if cl.Err == nil {
+			req.Declarations = wanted[i].Packages
+			for _, d := range req.Declarations {
+				s.Always = s.Always || d.PullPolicy == sources.PullAlways
+			}
+		}
+		requests = append(requests, req)
+	}
+	c.used = make(map[sources.Digest]bool)
+	res, err := resolve.Resolve(ctx, c.cfg.Resolve, before, requests)
+	if err != nil {
+		return err
+	}
+	for d := range c.packages {
+		if !c.used[d] {
+			delete(c.packages, d)
+		}
+	}
+	for _, cl := range s.Clusters {
+		if r := res.Clusters[cl.Name]; r != nil {
+			cl.Packages = r.Selected
+			for _, e := range r.Errors {
+				cl.PackageErrs = append(cl.PackageErrs, e)
+				cl.Incomplete = append(cl.Incomplete, e.Name)
+			}
+		}
+	}
+	for _, name := range res.Lock.Clusters() {
+		if s.Registry.Removed(name) {
+			res.Lock.Select(name, nil)
+		}
+	}
+	s.Lock, s.Waiting = res.Lock, res.Waiting
+	return nil
+}
+
+func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Cluster, wanted *render.Wanted) {
+	set, err := c.renderer.Expand(ctx, input(files, cl), wanted, cl.Packages)
+	cl.Objects = set
+	for _, err := range flatten(err) {
+		var broken *render.PackageError
+		if !errors.As(err, &broken) {
+			cl.Err, cl.Objects = errors.Join(cl.Err, err), nil
+			continue
+		}
+		cl.PackageErrs = append(cl.PackageErrs, err)
+		cl.Incomplete = append(cl.Incomplete, broken.Package)
+	}
+	slices.Sort(cl.Incomplete)
+	cl.Incomplete = slices.Compact(cl.Incomplete)
+}
+
+// flatten lists the errors that errors.Join put together.
+func flatten(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []error
+		for _, e := range joined.Unwrap() {
+			all = append(all, flatten(e)...)
+		}
+		return all
+	}
+	return []error{err}
+}
