@@ -1,0 +1,117 @@
+// Command demo shows the main job on this machine: a fleet of three real control
+// planes that follows a Git repository. `make demo` runs it.
+//
+// stage.go sets the stage: control planes, a registry with packages made of real
+// projects, a Git server with this project's own clusters.yaml and examples/.
+// story.go is what happens on it, one step after the other, with the gitopsd
+// binary that was just built. Everything is on loopback and in one directory,
+// and gone at the end unless --keep is given.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	keep := flags.Bool("keep", false, "leave everything running at the end, until it is interrupted")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	t := &teller{w: stdout, start: time.Now()}
+	if err := demo(ctx, t, *keep); err != nil {
+		if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+			fmt.Fprintln(stderr, "demo: interrupted; everything was stopped")
+		} else {
+			fmt.Fprintf(stderr, "demo: %v\n", err)
+		}
+		return 1
+	}
+	return 0
+}
+
+func demo(ctx context.Context, t *teller, keep bool) (err error) {
+	repo, err := repositoryRoot()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "gitopsd-demo-")
+	if err != nil {
+		return err
+	}
+	s := &stage{dir: dir, source: repo, say: t}
+	defer func() {
+		s.close()
+		if err != nil {
+			err = fmt.Errorf("%w\nThe logs are in %s", err, dir)
+			return
+		}
+		err = os.RemoveAll(dir)
+	}()
+	if err := s.set(ctx); err != nil {
+		return err
+	}
+	if err := story(ctx, s, t); err != nil {
+		return err
+	}
+	if !keep {
+		t.say("\n%s, all told. `make demo KEEP=1` leaves it running to look around.", time.Since(t.start).Round(time.Second))
+		return nil
+	}
+	s.lookAround()
+	<-ctx.Done()
+	return nil
+}
+
+// repositoryRoot is the checkout that the demo is run from.
+func repositoryRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for _, need := range []string{"clusters.yaml", "examples", "bin/gitopsd", "bin/devcluster"} {
+		if _, err := os.Stat(filepath.Join(dir, need)); err != nil {
+			return "", fmt.Errorf("%s is missing in %s: run `make demo` at the root of the checkout", need, dir)
+		}
+	}
+	return dir, nil
+}
+
+// teller writes the story.
+type teller struct {
+	w     io.Writer
+	start time.Time
+	n     int
+}
+
+// step starts a step: what it shows, in one line.
+func (t *teller) step(format string, args ...any) {
+	t.n++
+	fmt.Fprintf(t.w, "\n== %d. %s\n", t.n, fmt.Sprintf(format, args...))
+}
+
+func (t *teller) say(format string, args ...any) { fmt.Fprintf(t.w, format+"\n", args...) }
+
+// indent writes output of a program, set off from the story.
+func (t *teller) indent(text string) {
+	for line := range lines(text) {
+		fmt.Fprintf(t.w, "   | %s\n", line)
+	}
+}

@@ -1,0 +1,269 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"iter"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/testscripts/gitserver"
+	"gitopsd.dev/testscripts/registry"
+	"gitopsd.dev/testscripts/upstream"
+)
+
+// canonical is the registry that the example fleet names; the demo's own stands
+// in for it as a mirror.
+const canonical = "registry.example.com"
+
+// fleet is the repository's name on the Git server, user and password the
+// credentials for it.
+const fleet, user, password = "fleet", "gitopsd", "demo-password"
+
+// clusterNames are the clusters of the example fleet.
+var clusterNames = []string{"hub", "dev", "prod"}
+
+// stage is everything that runs.
+type stage struct {
+	dir, source string
+	say         *teller
+
+	registry *registry.Registry
+	git      *gitserver.Server
+	repo     *gitserver.Repo
+	clone    string
+	procs    []*process
+	log      *os.File
+	api      string // the daemon's address
+}
+
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	done chan error
+}
+
+func (s *stage) kubeconfigs() string        { return filepath.Join(s.dir, "clusters") }
+func (s *stage) kubeconfig(n string) string { return filepath.Join(s.kubeconfigs(), n+".kubeconfig") }
+
+// set sets the stage.
+func (s *stage) set(ctx context.Context) error {
+	s.say.step("Three real control planes: kube-apiserver, controller-manager and a node each, on one etcd")
+	began := time.Now()
+	devcluster := exec.Command(filepath.Join(s.source, "bin/devcluster"), "up", "--foreground", "--dir", s.kubeconfigs(), "--clusters", strings.Join(clusterNames, ","))
+	if err := s.background("devcluster", devcluster); err != nil {
+		return err
+	}
+	for _, name := range clusterNames {
+		if err := s.wait(ctx, 2*time.Minute, "cluster "+name, func() bool { return ready(s, name) }); err != nil {
+			return err
+		}
+	}
+	s.say.say("   %s are ready after %s", strings.Join(clusterNames, ", "), time.Since(began).Round(100*time.Millisecond))
+
+	s.say.step("A registry, with packages made of the types of real projects at two of their releases")
+	var err error
+	if s.registry, err = registry.New(registry.Config{}); err != nil {
+		return err
+	}
+	for _, p := range packages {
+		if err := s.publish(ctx, p.project, p.version); err != nil {
+			return err
+		}
+	}
+
+	s.say.step("A Git server, and in it a fleet: this project's own clusters.yaml and examples/")
+	if s.git, err = gitserver.New(gitserver.Config{Root: filepath.Join(s.dir, "git"), Username: user, Password: password}); err != nil {
+		return err
+	}
+	if s.repo, err = s.git.Create(ctx, fleet); err != nil {
+		return err
+	}
+	files, err := example(s.source)
+	if err != nil {
+		return err
+	}
+	if _, err := s.repo.Commit(ctx, "main", "Register hub, dev and prod", files); err != nil {
+		return err
+	}
+	s.clone = filepath.Join(s.dir, "clone")
+	if _, err := s.command(ctx, s.dir, "git", "clone", "-q", s.repo.Dir, s.clone); err != nil {
+		return err
+	}
+	s.say.say("   %s", s.git.URL(fleet))
+	return nil
+}
+
+// packages are what the demo's registry holds: what examples/ names, and the
+// release that is upgraded to.
+var packages = []struct{ project, version string }{
+	{upstream.CertManager, upstream.CertManagerNew},
+	{upstream.ClusterAPI, upstream.ClusterAPIOld},
+	{upstream.ClusterAPI, upstream.ClusterAPINew},
+}
+
+// publish builds a package of a project's types and pushes it, with the commands
+// that a team would use.
+func (s *stage) publish(ctx context.Context, project, version string) error {
+	dir := filepath.Join(s.dir, "packages", project+"-"+version)
+	if err := upstream.Write(ctx, project, version, dir, s.say.w); err != nil {
+		return err
+	}
+	file := dir + ".xpkg"
+	if _, err := s.gitopsd(ctx, "package", "build", dir, "-o", file); err != nil {
+		return err
+	}
+	pushed, err := s.gitopsd(ctx, "package", "push", file, fmt.Sprintf("%s/platform/%s:%s", s.registry.Host(), project, version))
+	if err != nil {
+		return err
+	}
+	_, digest, _ := strings.Cut(strings.TrimSpace(pushed), "@")
+	s.say.say("   %s/platform/%s:%s is %s", canonical, project, version, digest)
+	return nil
+}
+
+// example is the fleet repository: the registry and the examples as they are.
+func example(source string) (map[string]string, error) {
+	files := make(map[string]string)
+	root := os.DirFS(source)
+	err := fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && name != "." && name != "examples" && !strings.HasPrefix(name, "examples/") {
+			return fs.SkipDir
+		}
+		if !d.Type().IsRegular() || name != "clusters.yaml" && !strings.HasPrefix(name, "examples/") {
+			return nil
+		}
+		text, err := fs.ReadFile(root, name)
+		files[name] = string(text)
+		return err
+	})
+	return files, err
+}
+
+// background starts a program that ends with the demo.
+func (s *stage) background(name string, cmd *exec.Cmd) error {
+	log, err := os.Create(filepath.Join(s.dir, name+".log"))
+	if err != nil {
+		return err
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	p := &process{name: name, cmd: cmd, done: make(chan error, 1)}
+	go func() {
+		p.done <- cmd.Wait()
+		log.Close()
+	}()
+	s.procs = append(s.procs, p)
+	return nil
+}
+
+// close ends everything, last first.
+func (s *stage) close() {
+	for len(s.procs) > 0 {
+		p := s.procs[len(s.procs)-1]
+		s.procs = s.procs[:len(s.procs)-1]
+		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may be gone
+		select {
+		case <-p.done:
+		case <-time.After(30 * time.Second):
+			_ = p.cmd.Process.Kill()
+			<-p.done
+		}
+	}
+	if s.git != nil {
+		_ = s.git.Close() // nothing depends on it any more
+	}
+	if s.registry != nil {
+		s.registry.Close()
+	}
+}
+
+// wait waits for a condition, and for none of the programs to end meanwhile.
+func (s *stage) wait(ctx context.Context, most time.Duration, what string, ok func() bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("%s: not within %s", what, most))
+	defer cancel()
+	for !ok() {
+		for _, p := range s.procs {
+			select {
+			case err := <-p.done:
+				p.done <- err
+				text, _ := os.ReadFile(filepath.Join(s.dir, p.name+".log")) // the error without it says enough
+				return fmt.Errorf("%s ended while it was waited for %s: %v\n%s", p.name, what, err, tail(string(text)))
+			default:
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// command runs a program and returns what it prints on stdout.
+func (s *stage) command(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	cmd.Env = append(os.Environ(), gitserver.Env(s.dir)...)
+	out, err := cmd.Output()
+	if err != nil {
+		return string(out), fmt.Errorf("%s %s: %w\n%s%s", filepath.Base(name), strings.Join(args, " "), err, out, tail(stderr.String()))
+	}
+	return string(out), nil
+}
+
+// gitopsd runs a command of gitopsd's in the clone.
+func (s *stage) gitopsd(ctx context.Context, args ...string) (string, error) {
+	dir := s.clone
+	if dir == "" {
+		dir = s.dir
+	}
+	return s.command(ctx, dir, filepath.Join(s.source, "bin/gitopsd"), args...)
+}
+
+// fleetFlags are the flags that this machine's stand-ins ask for.
+func (s *stage) fleetFlags() []string {
+	return []string{
+		"--kubeconfig-dir", s.kubeconfigs(), "--cache-dir", filepath.Join(s.dir, "cache"),
+		"--registry-mirror", canonical + "=" + s.registry.Host(),
+	}
+}
+
+// status asks the daemon.
+func (s *stage) status() (status.Snapshot, error) {
+	var snap status.Snapshot
+	resp, err := http.Get(s.api + "/status")
+	if err != nil {
+		return snap, err
+	}
+	defer resp.Body.Close()
+	return snap, json.NewDecoder(resp.Body).Decode(&snap)
+}
+
+func lines(text string) iter.Seq[string] {
+	return strings.SplitSeq(strings.TrimRight(text, "\n"), "\n")
+}
+
+// tail is the end of a log.
+func tail(text string) string {
+	all := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-15):], "\n")
+}

@@ -1,0 +1,328 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/testscripts/upstream"
+)
+
+// bumped is the file that the upgrade changes, machines a type that it is about.
+const (
+	bumped   = "examples/fleet/workload/cluster-api.yaml"
+	machines = "machines.cluster.x-k8s.io"
+)
+
+var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// story is what happens.
+func story(ctx context.Context, s *stage, t *teller) error {
+	t.step("`gitopsd plan` in a clone: what would happen, before anything does")
+	out, err := s.gitopsd(ctx, append([]string{"plan"}, s.fleetFlags()...)...)
+	if err != nil {
+		return err
+	}
+	t.indent(shorten(out, 28))
+
+	t.step("`gitopsd run` follows the branch: it resolves, renders, applies, and commits the lock back")
+	first, err := s.head(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.run(ctx); err != nil {
+		return err
+	}
+	if err := s.settled(ctx, first); err != nil {
+		return err
+	}
+	if err := s.showLock(ctx, "a commit of clusters.lock alone, by the daemon:"); err != nil {
+		return err
+	}
+	table(t, s)
+
+	t.step("A pull request bumps cluster-api in dev and prod: it is reviewed as a plan, then merged")
+	before, err := served(ctx, s, "dev", machines)
+	if err != nil {
+		return err
+	}
+	if err := s.edit(ctx, bumped, upstream.ClusterAPIOld, upstream.ClusterAPINew); err != nil {
+		return err
+	}
+	if out, err = s.gitopsd(ctx, append([]string{"plan", "--cluster", "dev"}, s.fleetFlags()...)...); err != nil {
+		return err
+	}
+	t.indent(shorten(out, 24))
+	head, err := s.merge(ctx, "Bump cluster-api to "+upstream.ClusterAPINew)
+	if err != nil {
+		return err
+	}
+	if err := s.settled(ctx, head); err != nil {
+		return err
+	}
+	if err := s.showLock(ctx, "rolled out; the lock says what to:"); err != nil {
+		return err
+	}
+	after, err := served(ctx, s, "dev", machines)
+	if err != nil {
+		return err
+	}
+	t.say("   %s in dev: %s before, %s now", machines, before, after)
+
+	t.step("Somebody edits a type in prod by hand: it is put right")
+	if err := s.meddle(ctx, t); err != nil {
+		return err
+	}
+
+	t.step("The fleet, as Git declares it and as it is")
+	table(t, s)
+	return nil
+}
+
+// run starts the daemon.
+func (s *stage) run(ctx context.Context) error {
+	secret := filepath.Join(s.dir, "git-password")
+	if err := os.WriteFile(secret, []byte(password), 0o600); err != nil {
+		return err
+	}
+	args := append([]string{"run", "--repo", s.git.URL(fleet), "--git-username", user, "--git-password-file", secret,
+		"--interval", "2s", "--listen", "127.0.0.1:0"}, s.fleetFlags()...)
+	if err := s.background("gitopsd", exec.Command(filepath.Join(s.source, "bin/gitopsd"), args...)); err != nil {
+		return err
+	}
+	address := regexp.MustCompile(`msg=serving address=(\S+)`)
+	return s.wait(ctx, 30*time.Second, "the daemon to serve", func() bool {
+		log, err := os.ReadFile(filepath.Join(s.dir, "gitopsd.log"))
+		m := address.FindSubmatch(log)
+		if err != nil || m == nil {
+			return false
+		}
+		s.api = "http://" + string(m[1])
+		return true
+	})
+}
+
+func (s *stage) head(ctx context.Context) (string, error) {
+	return s.repo.Git(ctx, "rev-parse", "main")
+}
+
+// settled waits until the lock was committed on top of a commit and every
+// cluster has what it asks for.
+func (s *stage) settled(ctx context.Context, commit string) error {
+	err := s.wait(ctx, 5*time.Minute, "the lock commit on "+commit[:10], func() bool {
+		parent, err := s.repo.Git(ctx, "rev-parse", "main^")
+		return err == nil && parent == commit
+	})
+	if err != nil {
+		return err
+	}
+	head, err := s.head(ctx)
+	if err != nil {
+		return err
+	}
+	return s.wait(ctx, 5*time.Minute, "the fleet to be ready", func() bool {
+		snap, err := s.status()
+		if err != nil || len(snap.Clusters) != len(clusterNames) {
+			return false
+		}
+		for _, c := range snap.Clusters {
+			if c.Phase != status.Ready || c.Applied != commit && c.Applied != head {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// showLock shows the newest commit.
+func (s *stage) showLock(ctx context.Context, what string) error {
+	s.say.say("   %s", what)
+	log, err := s.repo.Git(ctx, "log", "-1", "--stat", "--format=%h %an: %s%n%n%b", "main")
+	if err != nil {
+		return err
+	}
+	s.say.indent(shorten(log, 24))
+	return nil
+}
+
+// edit replaces a version in a file of the clone.
+func (s *stage) edit(ctx context.Context, file, before, after string) error {
+	if _, err := s.command(ctx, s.clone, "git", "pull", "-q", "--ff-only"); err != nil {
+		return err
+	}
+	path := filepath.Join(s.clone, file)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(string(text), before) {
+		return fmt.Errorf("%s does not name %s", file, before)
+	}
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(text), before, after)), 0o644); err != nil {
+		return err
+	}
+	diff, err := s.command(ctx, s.clone, "git", "diff", "-U0", "--", file)
+	if err != nil {
+		return err
+	}
+	s.say.indent(diff)
+	return nil
+}
+
+// merge commits and pushes what was edited, and returns the commit.
+func (s *stage) merge(ctx context.Context, message string) (string, error) {
+	for _, args := range [][]string{{"commit", "-q", "-a", "-m", message}, {"push", "-q", "origin", "HEAD:main"}} {
+		if _, err := s.command(ctx, s.clone, "git", args...); err != nil {
+			return "", err
+		}
+	}
+	return s.head(ctx)
+}
+
+// client talks to a cluster as a person with kubectl would.
+func (s *stage) client(cluster string) (*dynamic.DynamicClient, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig(cluster))
+	if err != nil {
+		return nil, err
+	}
+	return dynamic.NewForConfig(cfg)
+}
+
+// ready says that a cluster's API server answers with a ready node.
+func ready(s *stage, cluster string) bool {
+	cfg, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig(cluster))
+	if err != nil {
+		return false
+	}
+	client, err := dynamic.NewForConfig(rest.AddUserAgent(cfg, "demo"))
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	nodes, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"}).List(ctx, metav1.ListOptions{})
+	return err == nil && len(nodes.Items) > 0
+}
+
+// served lists the versions of a type that a cluster serves.
+func served(ctx context.Context, s *stage, cluster, crd string) (string, error) {
+	client, err := s.client(cluster)
+	if err != nil {
+		return "", err
+	}
+	live, err := client.Resource(crds).Get(ctx, crd, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	spec, _ := live.Object["spec"].(map[string]any)
+	versions, _ := spec["versions"].([]any)
+	var names []string
+	for _, v := range versions {
+		if v, ok := v.(map[string]any); ok && v["served"] == true {
+			names = append(names, fmt.Sprint(v["name"]))
+		}
+	}
+	return "serves " + strings.Join(names, ", "), nil
+}
+
+// meddle drops a short name of a type in prod, and waits until it is back.
+func (s *stage) meddle(ctx context.Context, t *teller) error {
+	client, err := s.client("prod")
+	if err != nil {
+		return err
+	}
+	shortNames := func() (string, error) {
+		live, err := client.Resource(crds).Get(ctx, machines, metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		spec, _ := live.Object["spec"].(map[string]any)
+		names, _ := spec["names"].(map[string]any)
+		return fmt.Sprint(names["shortNames"]), nil
+	}
+	was, err := shortNames()
+	if err != nil {
+		return err
+	}
+	patch := []byte(`{"spec":{"names":{"shortNames":["oops"]}}}`)
+	if _, err := client.Resource(crds).Patch(ctx, machines, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "kubectl-edit"}); err != nil {
+		return err
+	}
+	began := time.Now()
+	t.say("   kubectl edit crd %s: shortNames %s -> [oops]", machines, was)
+	var now string
+	err = s.wait(ctx, 2*time.Minute, "the edit to be undone", func() bool {
+		now, err = shortNames()
+		return err == nil && now == was
+	})
+	if err != nil {
+		return err
+	}
+	t.say("   after %s: shortNames %s", time.Since(began).Round(100*time.Millisecond), now)
+	log, err := os.ReadFile(filepath.Join(s.dir, "gitopsd.log"))
+	if err != nil {
+		return err
+	}
+	for line := range lines(string(log)) {
+		if strings.Contains(line, "drift") && strings.Contains(line, machines) {
+			t.indent(line)
+			return nil
+		}
+	}
+	return errors.New("the daemon's log does not mention the drift")
+}
+
+// table prints the fleet.
+func table(t *teller, s *stage) {
+	snap, err := s.status()
+	if err != nil {
+		t.say("   %v", err)
+		return
+	}
+	w := tabwriter.NewWriter(t.w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "   CLUSTER\tPACKAGE\tVERSION\tDIGEST\tSTATE")
+	for _, c := range snap.Clusters {
+		for _, p := range c.Packages {
+			fmt.Fprintf(w, "   %s\t%s\t%s\t%s\t%s\n", c.Name, p.Name, p.Version, p.Digest[:min(len(p.Digest), 19)], p.State)
+		}
+		fmt.Fprintf(w, "   %s\t(%d objects)\t\tcommit %s\t%s %s\n", c.Name, c.Objects, c.Applied[:min(len(c.Applied), 10)], c.Phase, c.Message)
+	}
+	_ = w.Flush() // to the terminal
+}
+
+// lookAround says how, while everything is left running.
+func (s *stage) lookAround() {
+	t := s.say
+	t.step("Look around; Ctrl-C ends it all")
+	for _, name := range clusterNames {
+		t.say("   export KUBECONFIG=%s", s.kubeconfig(name))
+	}
+	t.say("   git clone %s   (user %s, password %s)", s.git.URL(fleet), user, password)
+	t.say("   curl %s/status", s.api)
+	t.say("   tail -f %s", filepath.Join(s.dir, "gitopsd.log"))
+}
+
+// shorten keeps the first lines of a long output and says how many more there
+// are.
+func shorten(text string, most int) string {
+	all := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	if len(all) <= most {
+		return strings.Join(all, "\n")
+	}
+	return strings.Join(append(all[:most:most], fmt.Sprintf("… %d more lines", len(all)-most)), "\n")
+}
