@@ -1,0 +1,162 @@
+package oci
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+
+	"gitopsd.dev/sources"
+)
+
+// Blob returns the content with digest d, of size bytes. It is verified: Read
+// returns io.EOF only once size bytes with that digest have come, and a
+// *MismatchError when others did. What was read before either is not to be
+// trusted. A connection that breaks is resumed where it broke off.
+//
+// A blob that was read to its end is kept in the cache. One that comes from the
+// cache was verified before the first byte is read.
+func (c *Client) Blob(ctx context.Context, repository string, d sources.Digest, size int64) (io.ReadCloser, error) {
+	if _, err := sources.ParseDigest(string(d)); err != nil {
+		return nil, &Error{Subject: repository, Reason: Malformed, Text: err.Error()}
+	}
+	subject := repository + "@" + string(d)
+	if size < 0 {
+		return nil, &Error{Subject: subject, Reason: Malformed, Text: fmt.Sprintf("a size of %d bytes makes no sense", size)}
+	}
+	if f := c.cache.open(d, size); f != nil {
+		return f, nil
+	}
+	b := &blob{
+		client:     c,
+		repository: repository,
+		want:       d,
+		size:       size,
+		hash:       sha256.New(),
+		open: func(offset int64) (*http.Response, error) {
+			return c.do(ctx, request{repository: repository, path: "blobs/" + string(d), offset: offset})
+		},
+	}
+	if err := b.connect(); err != nil {
+		return nil, c.explain(subject, repository, err)
+	}
+	b.entry = c.cache.create(d, size)
+	return b, nil
+}
+
+// blob is a download under way.
+type blob struct {
+	client     *Client
+	repository string
+	want       sources.Digest
+	size       int64
+
+	open     func(offset int64) (*http.Response, error)
+	attempts int
+	body     io.ReadCloser
+	hash     hash.Hash
+	n        int64 // bytes read so far
+	entry    *entry
+	err      error // what every further Read returns
+}
+
+// connect asks for what has not been read yet.
+func (b *blob) connect() error {
+	b.attempts++
+	resp, err := b.open(b.n)
+	if err != nil {
+		return err
+	}
+	switch {
+	case resp.StatusCode == http.StatusPartialContent && b.n > 0:
+		var start int64
+		if _, err := fmt.Sscanf(resp.Header.Get("Content-Range"), "bytes %d-", &start); err != nil || start != b.n {
+			resp.Body.Close()
+			return &problem{Malformed, fmt.Sprintf("%s was asked to go on from byte %d and sends %q", registryOf(b.repository), b.n, printable(resp.Header.Get("Content-Range")))}
+		}
+	case resp.StatusCode == http.StatusOK:
+		if resp.ContentLength >= 0 && resp.ContentLength != b.size {
+			resp.Body.Close()
+			return b.mismatch("", resp.ContentLength)
+		}
+		// A registry that knows no ranges starts again.
+		if _, err := io.CopyN(io.Discard, resp.Body, b.n); err != nil {
+			resp.Body.Close()
+			return err
+		}
+	default:
+		defer resp.Body.Close()
+		return statusError(resp)
+	}
+	b.body = resp.Body
+	return nil
+}
+
+func (b *blob) mismatch(seen sources.Digest, size int64) error {
+	return &MismatchError{Subject: b.repository + "@" + string(b.want), Registry: registryOf(b.repository), Want: b.want, Seen: seen, WantSize: b.size, SeenSize: size}
+}
+
+// Read implements io.Reader as Blob says.
+func (b *blob) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	if left := b.size - b.n; int64(len(p)) > left {
+		p = p[:left]
+	}
+	n, err := 0, error(nil)
+	if b.n < b.size {
+		n, err = b.body.Read(p)
+	}
+	b.hash.Write(p[:n])
+	b.entry.write(p[:n])
+	b.n += int64(n)
+	switch {
+	case b.n == b.size:
+		b.err = b.verify()
+	case err == io.EOF:
+		b.err = b.resume(io.ErrUnexpectedEOF)
+	case err != nil:
+		b.err = b.resume(err)
+	}
+	return n, b.err
+}
+
+// verify ends a download: with io.EOF if it is what was wanted.
+func (b *blob) verify() error {
+	seen := sources.Digest("sha256:" + hex.EncodeToString(b.hash.Sum(nil)))
+	if seen != b.want {
+		b.entry.abort()
+		return b.mismatch(seen, b.n)
+	}
+	b.entry.commit()
+	return io.EOF
+}
+
+// resume goes on after a broken connection, a few times.
+func (b *blob) resume(cause error) error {
+	b.body.Close()
+	for isBroken(cause) && b.attempts < maxAttempts {
+		if cause = b.connect(); cause == nil {
+			return nil
+		}
+	}
+	b.entry.abort()
+	return b.client.explain(b.repository+"@"+string(b.want), b.repository, cause)
+}
+
+// Close ends a download wherever it is. Nothing of one that was not read to its
+// end is kept.
+func (b *blob) Close() error {
+	if b.err == nil {
+		b.err = fmt.Errorf("%s@%s: read after close", b.repository, b.want)
+	}
+	b.entry.abort()
+	if b.body == nil {
+		return nil
+	}
+	return b.body.Close()
+}

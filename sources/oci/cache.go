@@ -1,0 +1,248 @@
+package oci
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gitopsd.dev/sources"
+)
+
+// cache keeps contents in files named by their whole digest. Nothing depends on
+// it: what is missing, garbled or cannot be written is fetched anew, and a disk
+// that is full or read-only costs a warning.
+//
+// An entry appears under its name by a rename, complete and verified, and is
+// never changed afterwards, so that any number of processes can share the
+// directory. There is no fsync: what a power cut leaves behind fails its hash.
+//
+// A nil *cache and a nil *entry are valid, and keep nothing.
+type cache struct {
+	dir string
+	max int64
+	log *slog.Logger
+
+	warned atomic.Bool
+	mu     sync.Mutex
+	size   int64 // of all entries; counted at the first write
+	known  bool
+}
+
+const (
+	// temporary is the prefix of files being written; those older than
+	// staleAfter belong to a process that died.
+	temporary  = "writing-"
+	staleAfter = time.Hour
+)
+
+func (c *cache) path(d sources.Digest) string {
+	return filepath.Join(c.dir, "sha256", d.Hex())
+}
+
+// warn says once that the cache does not work, until it does again.
+func (c *cache) warn(what string, err error) {
+	if !c.warned.Swap(true) {
+		c.log.Warn("the package cache cannot be used, packages are fetched each time", "dir", c.dir, "doing", what, "error", err)
+	}
+}
+
+// open returns an entry of the given size, hashed and ready to be read from its
+// start, or nil.
+func (c *cache) open(d sources.Digest, size int64) *os.File {
+	if c == nil {
+		return nil
+	}
+	f, err := os.Open(c.path(d))
+	if err != nil {
+		if !os.IsNotExist(err) {
+			c.warn("open", err)
+		}
+		return nil
+	}
+	h := sha256.New()
+	n, err := io.Copy(h, io.LimitReader(f, size+1))
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		c.warn("read", err)
+		return nil
+	}
+	if n != size || hex.EncodeToString(h.Sum(nil)) != d.Hex() {
+		f.Close()
+		c.log.Warn("dropping a damaged entry of the package cache, fetching it anew", "dir", c.dir, "digest", d)
+		if err := os.Remove(c.path(d)); err != nil && !os.IsNotExist(err) {
+			c.warn("remove", err)
+		}
+		return nil
+	}
+	// The time of last use decides what goes first. Failing is harmless.
+	now := time.Now()
+	_ = os.Chtimes(f.Name(), now, now)
+	return f
+}
+
+// get returns the whole of a small entry.
+func (c *cache) get(d sources.Digest, limit int64) ([]byte, bool) {
+	if c == nil {
+		return nil, false
+	}
+	fi, err := os.Stat(c.path(d))
+	if err != nil || fi.Size() > limit {
+		return nil, false
+	}
+	f := c.open(d, fi.Size())
+	if f == nil {
+		return nil, false
+	}
+	defer f.Close()
+	var buf bytes.Buffer
+	if _, err := buf.ReadFrom(f); err != nil || sources.DigestOf(buf.Bytes()) != d {
+		return nil, false
+	}
+	return buf.Bytes(), true
+}
+
+// put stores a small content, which the caller has verified.
+func (c *cache) put(d sources.Digest, content []byte) {
+	e := c.create(d, int64(len(content)))
+	e.write(content)
+	e.commit()
+}
+
+// entry is a content on its way into the cache.
+type entry struct {
+	cache *cache
+	name  string // final path
+	f     *os.File
+	size  int64
+}
+
+// create starts an entry, or returns nil if it cannot be kept.
+func (c *cache) create(d sources.Digest, size int64) *entry {
+	if c == nil || size > c.max {
+		return nil
+	}
+	name := c.path(d)
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		c.warn("create the directory", err)
+		return nil
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), temporary)
+	if err != nil {
+		c.warn("create a file", err)
+		return nil
+	}
+	return &entry{cache: c, name: name, f: f}
+}
+
+func (e *entry) write(p []byte) {
+	if e == nil || e.f == nil {
+		return
+	}
+	n, err := e.f.Write(p)
+	e.size += int64(n)
+	if err != nil {
+		e.cache.warn("write", err)
+		e.abort()
+	}
+}
+
+// commit makes the entry visible. The content has been verified.
+func (e *entry) commit() {
+	if e == nil || e.f == nil {
+		return
+	}
+	tmp := e.f.Name()
+	err := e.f.Close()
+	e.f = nil
+	if err == nil {
+		err = os.Rename(tmp, e.name)
+	}
+	if err != nil {
+		os.Remove(tmp)
+		e.cache.warn("write", err)
+		return
+	}
+	e.cache.warned.Store(false)
+	e.cache.grow(e.size)
+}
+
+// abort drops an entry that is not complete. After commit it does nothing.
+func (e *entry) abort() {
+	if e == nil || e.f == nil {
+		return
+	}
+	e.f.Close()
+	os.Remove(e.f.Name())
+	e.f = nil
+}
+
+// grow counts a new entry and, past the bound, makes room.
+func (c *cache) grow(size int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.size += size
+	if c.known && c.size <= c.max {
+		return
+	}
+	// Other processes write here too: count what is really there.
+	type file struct {
+		path string
+		size int64
+		used time.Time
+	}
+	var files []file
+	c.size, c.known = 0, true
+	err := filepath.WalkDir(filepath.Join(c.dir, "sha256"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		fi, err := d.Info()
+		switch {
+		case err != nil: // removed meanwhile
+			return nil
+		case strings.HasPrefix(d.Name(), temporary):
+			if time.Since(fi.ModTime()) > staleAfter {
+				os.Remove(path)
+			}
+			return nil
+		}
+		files = append(files, file{path, fi.Size(), fi.ModTime()})
+		c.size += fi.Size()
+		return nil
+	})
+	if err != nil {
+		c.warn("count", err)
+		return
+	}
+	if c.size <= c.max {
+		return
+	}
+	// A tenth more than needed, so that it is not done again for each entry.
+	slices.SortFunc(files, func(a, b file) int {
+		return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.path, b.path))
+	})
+	for _, f := range files {
+		if c.size <= c.max-c.max/10 {
+			return
+		}
+		if err := os.Remove(f.path); err != nil && !os.IsNotExist(err) {
+			c.warn("remove", err)
+			continue
+		}
+		c.size -= f.size
+	}
+}

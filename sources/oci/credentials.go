@@ -1,0 +1,151 @@
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"gitopsd.dev/sources"
+)
+
+// Credentials are what one Docker configuration, usually a Kubernetes pull
+// secret, holds for registries. They print as their source.
+type Credentials struct {
+	source string
+	auths  map[string]authn.AuthConfig // by host[/path]
+	key    string
+}
+
+// String returns where the credentials come from, and nothing else of them.
+func (c *Credentials) String() string { return c.source }
+
+// GoString returns what String does, so that %#v shows no more.
+func (c *Credentials) GoString() string { return c.source }
+
+// ParseCredentials reads a Docker configuration as pull secrets hold it: the
+// value of .dockerconfigjson ({"auths": {…}}), or of the older .dockercfg.
+// Credential helpers that it names are not run: whoever can write a pull secret
+// is not to choose a program that runs here. source is for error messages, for
+// instance "Secret crossplane-system/package-pull-secret".
+func ParseCredentials(source string, dockerConfig []byte) (*Credentials, error) {
+	var file struct {
+		Auths map[string]authn.AuthConfig `json:"auths"`
+	}
+	err := json.Unmarshal(dockerConfig, &file)
+	if err == nil && file.Auths == nil {
+		err = json.Unmarshal(dockerConfig, &file.Auths)
+	}
+	if err != nil {
+		// The cause may quote a part of what it could not read.
+		return nil, fmt.Errorf(`%s: not a Docker configuration; want {"auths": {"<registry>": {"auth": "<base64 of user:password>"}}}`, source)
+	}
+	c := &Credentials{source: source, auths: make(map[string]authn.AuthConfig, len(file.Auths)), key: string(sources.DigestOf(dockerConfig))}
+	for where, auth := range file.Auths {
+		c.auths[normalize(where)] = auth
+	}
+	return c, nil
+}
+
+// normalize turns the keys that tools write ("https://host/v1/", "host/path/")
+// into host[/path].
+func normalize(where string) string {
+	where = strings.TrimPrefix(strings.TrimPrefix(where, "https://"), "http://")
+	where = strings.TrimRight(where, "/")
+	for _, api := range []string{"/v1", "/v2"} {
+		where = strings.TrimSuffix(where, api)
+	}
+	if where == "docker.io" || strings.HasPrefix(where, "docker.io/") {
+		where = "index." + where
+	}
+	return where
+}
+
+// lookup returns the entry that names the longest part of a repository, as the
+// kubelet does: the host's labels may be globs, the path is a prefix.
+func (c *Credentials) lookup(repo name.Repository) (authn.AuthConfig, bool) {
+	var best string
+	var found bool
+	for where := range c.auths {
+		host, prefix, _ := strings.Cut(where, "/")
+		if !matchHost(host, repo.RegistryStr()) {
+			continue
+		}
+		if prefix != "" && repo.RepositoryStr() != prefix && !strings.HasPrefix(repo.RepositoryStr(), prefix+"/") {
+			continue
+		}
+		if !found || len(where) > len(best) || len(where) == len(best) && where < best {
+			best, found = where, true
+		}
+	}
+	return c.auths[best], found
+}
+
+func matchHost(pattern, host string) bool {
+	if pattern == host {
+		return true
+	}
+	p, h := strings.Split(pattern, "."), strings.Split(host, ".")
+	if len(p) != len(h) || !strings.Contains(pattern, "*") {
+		return false
+	}
+	for i := range p {
+		if ok, err := path.Match(p[i], h[i]); err != nil || !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// authenticator finds the credentials for a repository: the Client's own, then
+// Docker's, else none.
+func (c *Client) authenticator(ctx context.Context, repo name.Repository) (authn.Authenticator, error) {
+	for _, creds := range c.credentials {
+		if auth, ok := creds.lookup(repo); ok {
+			return authn.FromConfig(auth), nil
+		}
+	}
+	select {
+	case c.dockerSlot <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	type result struct {
+		auth authn.Authenticator
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		defer func() { <-c.dockerSlot }()
+		auth, err := authn.DefaultKeychain.Resolve(repo)
+		done <- result{auth, err}
+	}()
+	select {
+	case r := <-done:
+		if r.err != nil {
+			// The cause may quote the file, or what a credential helper printed.
+			return nil, &problem{Unauthorized, fmt.Sprintf("Docker's configuration, or the credential helper it names, fails for %s; docker login %[1]s shows why", repo.RegistryStr())}
+		}
+		return r.auth, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// lookedIn lists where credentials for a repository were looked for.
+func (c *Client) lookedIn(repository string) string {
+	var places []string
+	repo, err := name.NewRepository(repository)
+	for _, creds := range c.credentials {
+		if _, ok := creds.lookup(repo); ok && err == nil {
+			return creds.source + ", which has some for it: are they right, and not expired?"
+		}
+		places = append(places, creds.source)
+	}
+	places = append(places, "Docker's configuration ($DOCKER_CONFIG or ~/.docker/config.json, Podman's auth.json)")
+	return strings.Join(places, ", then in ")
+}

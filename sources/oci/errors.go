@@ -1,0 +1,295 @@
+package oci
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"gitopsd.dev/sources"
+)
+
+// Reason classifies an Error, for whoever decides what to do next.
+type Reason int
+
+// The reasons. Those from RateLimited on may be gone at the next attempt.
+const (
+	// Malformed: the registry's answer, or the question, makes no sense.
+	Malformed Reason = iota
+	// NotFound: there is no such repository, tag or digest, or it is hidden.
+	NotFound
+	// Unauthorized: credentials are missing, wrong, or do not suffice.
+	Unauthorized
+	// Untrusted: the TLS certificate does not check out, or there is no TLS.
+	Untrusted
+	// RateLimited: the registry asks to come back later.
+	RateLimited
+	// Unreachable: no connection, or it broke more often than is retried.
+	Unreachable
+	// Failing: the registry answers that it is at fault itself.
+	Failing
+	// TimedOut: the registry was silent too long, or the context's deadline
+	// passed.
+	TimedOut
+	// Canceled: the caller canceled the context.
+	Canceled
+)
+
+// Error says why something could not be got from a registry, or pushed to it.
+// It never holds credentials, nor addresses that may carry them (registries
+// redirect to signed URLs).
+type Error struct {
+	// Subject is the reference, repository or repository@digest.
+	Subject string
+	Reason  Reason
+	// RetryAfter is how long the registry asked to wait, zero if it did not.
+	RetryAfter time.Duration
+	// Text is what happened and what to do.
+	Text string
+	// Err is the context's error when that ended the call, else nil.
+	Err error
+}
+
+func (e *Error) Error() string { return e.Subject + ": " + e.Text }
+func (e *Error) Unwrap() error { return e.Err }
+
+// Temporary reports whether another attempt later may succeed with nothing
+// changed here.
+func (e *Error) Temporary() bool { return e.Reason >= RateLimited && e.Reason < Canceled }
+
+// MismatchError says that a registry sent something else than what was asked
+// for. Nothing of it is used or kept.
+type MismatchError struct {
+	// Subject is repository@digest.
+	Subject string
+	// Registry is the host that answered.
+	Registry string
+	// Want and Seen are the digests; Seen is empty when the answer's length
+	// already gave it away.
+	Want, Seen sources.Digest
+	// WantSize and SeenSize are in bytes, -1 where it is not known.
+	WantSize, SeenSize int64
+}
+
+// mismatchText follows the first line, which names the subject, and the digests.
+const mismatchText = `
+A digest names exactly one content, and %s answered with another. Somebody may
+have replaced the content or may be changing it on its way here: the registry, a
+mirror or proxy, or whoever controls one of them. Damaged storage looks the same.
+
+Nothing of it was used or kept. Fetch the same digest from another network and
+compare. If it differs there too, tell whoever runs the registry and whoever
+publishes the package. Do not put the digest that was seen in the place of the
+one that was wanted, unless its publisher confirms it.
+`
+
+func (e *MismatchError) Error() string {
+	return fmt.Sprintf("%s: SECURITY ERROR: this is not the content that was asked for\n\twanted: %s\n\tseen:   %s\n%s",
+		e.Subject, identity(e.Want, e.WantSize), identity(e.Seen, e.SeenSize), fmt.Sprintf(mismatchText, e.Registry))
+}
+
+func identity(d sources.Digest, size int64) string {
+	switch {
+	case d == "":
+		return fmt.Sprintf("%d bytes", size)
+	case size < 0:
+		return string(d)
+	}
+	return fmt.Sprintf("%s, %d bytes", d, size)
+}
+
+// status is an answer that is not the wanted one.
+type status struct {
+	code       int
+	retryAfter time.Duration
+	// message is the registry's own words, made printable.
+	message string
+	// unknownName tells a missing repository from a missing tag or digest.
+	unknownName bool
+}
+
+func (s *status) Error() string { return fmt.Sprintf("status %d %s", s.code, s.message) }
+
+// statusError reads the body of an answer, as far as it is of use.
+func statusError(resp *http.Response) error {
+	return fromTransport(transport.CheckError(resp), resp.Header)
+}
+
+func fromTransport(err error, h http.Header) error {
+	var te *transport.Error
+	if !errors.As(err, &te) {
+		return err
+	}
+	s := &status{code: te.StatusCode}
+	s.retryAfter, _ = retryAfter(h)
+	var words []string
+	for _, d := range te.Errors {
+		words = append(words, strings.TrimSpace(string(d.Code)+" "+d.Message))
+		s.unknownName = s.unknownName || d.Code == transport.NameUnknownErrorCode
+	}
+	s.message = printable(strings.Join(words, "; "))
+	return s
+}
+
+// printable makes a registry's words fit for a log line or a terminal.
+func printable(s string) string {
+	s, _, _ = strings.Cut(s, "\n")
+	s = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '.'
+		}
+		return r
+	}, s)
+	const most = 200
+	if r := []rune(s); len(r) > most {
+		s = string(r[:most]) + "…"
+	}
+	return s
+}
+
+// problem is an Error whose subject is not known yet.
+type problem struct {
+	reason Reason
+	text   string
+}
+
+func (p *problem) Error() string { return p.text }
+
+// Errors of this package's own transports that explain puts into words.
+var (
+	errSilent = errors.New("silent for too long")
+	errScheme = errors.New("not with this scheme")
+)
+
+// explain turns whatever went wrong with a request about subject into an Error,
+// once. It writes its own words rather than the cause's, since net/http's and
+// the libraries' may hold signed addresses or tokens.
+func (c *Client) explain(subject, repository string, err error) error {
+	var known *Error
+	var mismatch *MismatchError
+	if errors.As(err, &known) || errors.As(err, &mismatch) {
+		return err
+	}
+	host := registryOf(repository)
+	e := &Error{Subject: subject}
+	say := func(r Reason, format string, args ...any) error {
+		e.Reason, e.Text = r, fmt.Sprintf(format, args...)
+		return e
+	}
+
+	var (
+		unknownCA *x509.UnknownAuthorityError
+		certErr   *tls.CertificateVerificationError
+		notTLS    tls.RecordHeaderError
+		dns       *net.DNSError
+		netErr    net.Error
+		st        *status
+		own       *problem
+	)
+	switch {
+	case errors.As(err, &own):
+		return say(own.reason, "%s", own.text)
+	case errors.Is(err, context.Canceled):
+		e.Err = context.Canceled
+		return say(Canceled, "canceled while waiting for %s", host)
+	case errors.As(err, &unknownCA):
+		return say(Untrusted, "%s has a TLS certificate signed by an authority that is not trusted here; "+
+			"add that authority's certificate to the trusted ones if the registry is the right one", host)
+	case errors.As(err, &certErr):
+		return say(Untrusted, "%s has a TLS certificate that is not valid: %s", host, printable(certErr.Err.Error()))
+	case errors.As(err, &notTLS), isPlainHTTPAnswer(err):
+		return say(Untrusted, "%s does not speak TLS; only registries on this machine, and those listed as plain HTTP, are spoken to without it", host)
+	case errors.As(fromTransport(err, nil), &st):
+		e.RetryAfter = st.retryAfter
+		return c.explainStatus(e, host, repository, st)
+	case errors.Is(err, errSilent):
+		return say(TimedOut, "%s was silent for %v; it, or the network to it, is overloaded or hanging", host, c.timeout)
+	case errors.Is(err, context.DeadlineExceeded):
+		e.Err = context.DeadlineExceeded
+		return say(TimedOut, "%s did not answer before the deadline", host)
+	case errors.As(err, &dns):
+		return say(Unreachable, "%s cannot be found in DNS; is the registry's name right?", host)
+	case errors.As(err, &netErr) && netErr.Timeout():
+		return say(TimedOut, "%s did not answer within %v", host, c.timeout)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return say(Unreachable, "%s refuses connections; is the registry running, and the port right?", host)
+	case isBroken(err):
+		return say(Unreachable, "%s broke the connection off, again and again", host)
+	}
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return say(Unreachable, "no connection to %s: %s", host, printable(op.Err.Error()))
+	}
+	return say(Malformed, "%s answers in a way that is not understood: %s", host, printable(innermost(err).Error()))
+}
+
+func (c *Client) explainStatus(e *Error, host, repository string, st *status) error {
+	words := ""
+	if st.message != "" {
+		words = fmt.Sprintf(" (%s)", st.message)
+	}
+	switch {
+	case st.code == http.StatusNotFound && st.unknownName:
+		e.Reason, e.Text = NotFound, fmt.Sprintf("%s has no such repository%s; is its name right, and may these credentials see it?", host, words)
+	case st.code == http.StatusNotFound:
+		e.Reason, e.Text = NotFound, fmt.Sprintf("%s has no such tag or digest in this repository%s; list its tags to see what it has", host, words)
+	case st.code == http.StatusUnauthorized, st.code == http.StatusForbidden:
+		e.Reason, e.Text = Unauthorized, fmt.Sprintf("%s refuses access%s; looked for credentials in %s", host, words, c.lookedIn(repository))
+	case st.code == http.StatusTooManyRequests:
+		e.Reason, e.Text = RateLimited, fmt.Sprintf("%s limits the rate of requests%s", host, words)
+		if e.RetryAfter > 0 {
+			e.Text += fmt.Sprintf(" and asks to come back in %v", e.RetryAfter)
+		}
+		e.Text += "; credentials usually raise the limit"
+	case st.code >= 500:
+		e.Reason, e.Text = Failing, fmt.Sprintf("%s fails with %d %s%s; try again later", host, st.code, http.StatusText(st.code), words)
+	default:
+		e.Reason, e.Text = Malformed, fmt.Sprintf("%s answers %d %s%s", host, st.code, http.StatusText(st.code), words)
+	}
+	return e
+}
+
+// isPlainHTTPAnswer recognizes net/http's own error, which has no type.
+func isPlainHTTPAnswer(err error) bool {
+	return strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
+}
+
+// http2Reset is what net/http lets its error for a stream that the other side
+// reset be read as; the type itself is not exported (net/http/h2_error.go).
+type http2Reset struct {
+	StreamID uint32
+	Code     uint32
+	Cause    error
+}
+
+func (r http2Reset) Error() string { return fmt.Sprintf("HTTP/2 stream reset with code %d", r.Code) }
+
+// isBroken reports whether a connection ended in the middle of something.
+func isBroken(err error) bool {
+	if reset := (http2Reset{}); errors.As(err, &reset) {
+		return true
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed) || errors.Is(err, http.ErrServerClosed)
+}
+
+// innermost unwraps net/url's errors, which quote the address.
+func innermost(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err
+		}
+		err = next
+	}
+}

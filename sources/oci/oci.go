@@ -1,0 +1,232 @@
+// Package oci talks to OCI registries: it resolves tags to digests, fetches
+// manifests and blobs by digest, lists tags, and pushes.
+//
+// It owns the wire: connections, authentication, retries, verification of what
+// came against the digest that was asked for, and the content-addressed cache on
+// disk. It does not know what a package is (sources/xpkg reads those through
+// it), which digest a reference ought to have (sources/lockfile), or which
+// references a fleet needs (sources/resolve).
+//
+// A tag is looked at by Resolve and Tags alone. Everything else is asked for by
+// digest, and what does not have that digest is never handed out.
+//
+// It is the only package that imports go-containerregistry, of which it uses
+// the authentication (pings, challenges, bearer tokens, Docker's credentials)
+// and the upload protocol. Downloads are plain requests on top of that: the
+// library's own Puller pings once a repository, remembers a failed ping for
+// ever, and does not read tags from registries that leave out
+// Docker-Content-Digest.
+package oci
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"gitopsd.dev/sources"
+)
+
+// Limits of what is read from a registry.
+const (
+	// MaxManifestBytes bounds a manifest or index; the distribution
+	// specification asks registries to take 4 MiB at least, and few take more.
+	MaxManifestBytes = 4 << 20
+	// MaxTags bounds what Tags lists for a repository.
+	MaxTags = 100_000
+	// maxTagsPageBytes bounds one page of a tag list.
+	maxTagsPageBytes = 16 << 20
+)
+
+// The defaults of Config.
+const (
+	DefaultTimeout       = 30 * time.Second
+	DefaultMaxCacheBytes = 2 << 30
+	defaultUserAgent     = "gitopsd"
+)
+
+// Config is what a Client needs. The zero value works: the system's certificate
+// authorities, Docker's credentials, no cache.
+type Config struct {
+	// UserAgent is sent with every request. Default "gitopsd".
+	UserAgent string
+	// RootCAs are the certificate authorities that registries are checked
+	// against. Nil means the system's.
+	RootCAs *x509.CertPool
+	// PlainHTTP lists registries, as "host[:port]", that may be spoken to
+	// without TLS. Those on a loopback address always may; all others are
+	// refused when they do not speak TLS.
+	PlainHTTP []string
+	// Timeout is how long a registry may stay silent: before it answers, and
+	// between two pieces of an answer. How long a call may last altogether is
+	// its context's affair. Default DefaultTimeout.
+	Timeout time.Duration
+	// CacheDir is where manifests and blobs are kept, by their digests. Any
+	// number of processes may share it. Empty means no cache.
+	CacheDir string
+	// MaxCacheBytes bounds CacheDir; what was used least recently goes first.
+	// Default DefaultMaxCacheBytes.
+	MaxCacheBytes int64
+	// Logger gets a warning when the cache cannot be used, and retries at debug
+	// level. Default: none.
+	Logger *slog.Logger
+}
+
+// Client talks to any number of registries. It is safe for concurrent use, and
+// made to be kept: connections, challenges and tokens are reused, so that an
+// unchanged reference costs one HEAD.
+type Client struct {
+	*shared
+	// credentials come before Docker's own; credentialsKey tells sessions of
+	// one Client from those of another.
+	credentials    []*Credentials
+	credentialsKey string
+}
+
+// shared is what a Client and those made by With have in common.
+type shared struct {
+	log       *slog.Logger
+	timeout   time.Duration
+	plainHTTP map[string]bool
+	base      http.RoundTripper
+	cache     *cache
+	// dockerSlot lets one lookup in Docker's configuration run at a time: it
+	// may start a credential helper, and one that hangs must not gather others.
+	dockerSlot chan struct{}
+
+	flights  singleflight.Group // pings and logins under way
+	mu       sync.Mutex
+	pings    map[string]ping         // by registry
+	sessions map[sessionKey]*session // by repository, action and credentials
+}
+
+// New makes a Client. It sends no request and touches no file.
+func New(cfg Config) (*Client, error) {
+	if cfg.UserAgent == "" {
+		cfg.UserAgent = defaultUserAgent
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = DefaultTimeout
+	}
+	if cfg.MaxCacheBytes <= 0 {
+		cfg.MaxCacheBytes = DefaultMaxCacheBytes
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &shared{
+		log:        cfg.Logger,
+		timeout:    cfg.Timeout,
+		plainHTTP:  make(map[string]bool),
+		pings:      make(map[string]ping),
+		sessions:   make(map[sessionKey]*session),
+		dockerSlot: make(chan struct{}, 1),
+		base: &polite{
+			next: &http.Transport{
+				Proxy:                 http.ProxyFromEnvironment,
+				DialContext:           (&net.Dialer{Timeout: cfg.Timeout, KeepAlive: 30 * time.Second}).DialContext,
+				TLSClientConfig:       &tls.Config{RootCAs: cfg.RootCAs},
+				TLSHandshakeTimeout:   cfg.Timeout,
+				ResponseHeaderTimeout: cfg.Timeout,
+				ForceAttemptHTTP2:     true,
+				// All references of a fleet are checked at once, and again a
+				// polling interval later: keep their connections.
+				MaxIdleConnsPerHost: 128,
+				IdleConnTimeout:     90 * time.Second,
+			},
+			userAgent: cfg.UserAgent,
+			timeout:   cfg.Timeout,
+			log:       cfg.Logger,
+		},
+	}
+	for _, host := range cfg.PlainHTTP {
+		s.plainHTTP[host] = true
+	}
+	if cfg.CacheDir != "" {
+		s.cache = &cache{dir: cfg.CacheDir, max: cfg.MaxCacheBytes, log: cfg.Logger}
+	}
+	return &Client{shared: s}, nil
+}
+
+// With returns a Client that looks for credentials in creds before it looks in
+// Docker's configuration. It shares everything else with c.
+func (c *Client) With(creds ...*Credentials) *Client {
+	if len(creds) == 0 {
+		return c
+	}
+	n := &Client{shared: c.shared, credentials: append(creds[:len(creds):len(creds)], c.credentials...)}
+	for _, cr := range n.credentials {
+		n.credentialsKey += cr.key
+	}
+	return n
+}
+
+// Resolve returns the digest that a reference stands for now: that of the index
+// or manifest its tag points to. A reference that has a digest is not looked up.
+//
+// It costs one HEAD; where the registry answers that without a digest
+// (Docker-Content-Digest is optional), one GET, whose bytes are hashed.
+func (c *Client) Resolve(ctx context.Context, ref sources.Ref) (sources.Digest, error) {
+	if ref.Digest != "" {
+		return ref.Digest, nil
+	}
+	subject := ref.String()
+	resp, err := c.do(ctx, request{method: http.MethodHead, repository: ref.Repository, path: "manifests/" + ref.Tag, accept: acceptManifests})
+	if err != nil {
+		return "", c.explain(subject, ref.Repository, err)
+	}
+	defer resp.Body.Close()
+	switch {
+	case resp.StatusCode == http.StatusOK:
+		if d, err := sources.ParseDigest(resp.Header.Get("Docker-Content-Digest")); err == nil {
+			return d, nil
+		}
+	case headIsFinal(resp.StatusCode):
+		return "", c.explain(subject, ref.Repository, statusError(resp))
+	}
+	raw, err := c.get(ctx, request{repository: ref.Repository, path: "manifests/" + ref.Tag, accept: acceptManifests}, MaxManifestBytes)
+	if err != nil {
+		return "", c.explain(subject, ref.Repository, err)
+	}
+	d := sources.DigestOf(raw)
+	c.cache.put(d, raw)
+	return d, nil
+}
+
+// headIsFinal reports whether a GET would say the same as a HEAD answered with
+// this status. Other refusals, 405 for instance, may concern the method alone.
+func headIsFinal(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusTooManyRequests:
+		return true
+	}
+	return status >= 500
+}
+
+// Manifest returns the bytes of an index or manifest, at most MaxManifestBytes
+// of them, which have digest d. What kind it is stands in the bytes; the
+// registry's Content-Type is not covered by the digest and not handed out.
+func (c *Client) Manifest(ctx context.Context, repository string, d sources.Digest) ([]byte, error) {
+	subject := repository + "@" + string(d)
+	if _, err := sources.ParseDigest(string(d)); err != nil {
+		return nil, &Error{Subject: repository, Reason: Malformed, Text: err.Error()}
+	}
+	if raw, ok := c.cache.get(d, MaxManifestBytes); ok {
+		return raw, nil
+	}
+	raw, err := c.get(ctx, request{repository: repository, path: "manifests/" + string(d), accept: acceptManifests}, MaxManifestBytes)
+	if err != nil {
+		return nil, c.explain(subject, repository, err)
+	}
+	if seen := sources.DigestOf(raw); seen != d {
+		return nil, &MismatchError{Subject: subject, Registry: registryOf(repository), Want: d, Seen: seen, WantSize: -1, SeenSize: int64(len(raw))}
+	}
+	c.cache.put(d, raw)
+	return raw, nil
+}

@@ -1,0 +1,97 @@
+package oci
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"gitopsd.dev/sources"
+)
+
+// PushBlob uploads a content, unless the registry has it. open is called once
+// an attempt and must give size bytes with digest d.
+func (c *Client) PushBlob(ctx context.Context, repository string, d sources.Digest, size int64, open func() (io.ReadCloser, error)) error {
+	subject := repository + "@" + string(d)
+	hash, err := v1.NewHash(string(d))
+	if err != nil {
+		return &Error{Subject: repository, Reason: Malformed, Text: err.Error()}
+	}
+	err = c.push(ctx, repository, func(p *remote.Pusher, repo name.Repository) error {
+		return p.Upload(ctx, repo, upload{hash: hash, size: size, open: open})
+	})
+	if err != nil {
+		return c.explain(subject, repository, err)
+	}
+	return nil
+}
+
+// PushManifest stores an index or manifest, whose blobs and children are there
+// already, under ref's tag or, if it has none, its digest alone.
+func (c *Client) PushManifest(ctx context.Context, ref sources.Ref, mediaType string, raw []byte) error {
+	d := sources.DigestOf(raw)
+	if ref.Digest != "" && ref.Digest != d {
+		return &Error{Subject: ref.String(), Reason: Malformed, Text: fmt.Sprintf("the manifest to push has digest %s", d)}
+	}
+	err := c.push(ctx, ref.Repository, func(p *remote.Pusher, repo name.Repository) error {
+		var target name.Reference = repo.Digest(string(d))
+		if ref.Tag != "" {
+			target = repo.Tag(ref.Tag)
+		}
+		return p.Put(ctx, target, document{raw, types.MediaType(mediaType)})
+	})
+	if err != nil {
+		return c.explain(ref.String(), ref.Repository, err)
+	}
+	return nil
+}
+
+func (c *Client) push(ctx context.Context, repository string, do func(*remote.Pusher, name.Repository) error) error {
+	repo, err := parseRepository(repository)
+	if err != nil {
+		return err
+	}
+	s, err := c.session(ctx, repo, transport.PushScope)
+	if err != nil {
+		return err
+	}
+	// The library takes the session's transport (*transport.Wrapper) as one
+	// that is logged in already.
+	pusher, err := remote.NewPusher(remote.WithTransport(s.client.Transport))
+	if err != nil {
+		return err
+	}
+	err = do(pusher, repo)
+	if err != nil && ctx.Err() == nil {
+		c.forget(repo, transport.PushScope, s)
+	}
+	return err
+}
+
+// upload is a blob as the library wants it.
+type upload struct {
+	hash v1.Hash
+	size int64
+	open func() (io.ReadCloser, error)
+}
+
+func (u upload) Digest() (v1.Hash, error)             { return u.hash, nil }
+func (u upload) DiffID() (v1.Hash, error)             { return u.hash, nil }
+func (u upload) Compressed() (io.ReadCloser, error)   { return u.open() }
+func (u upload) Uncompressed() (io.ReadCloser, error) { return u.open() }
+func (u upload) Size() (int64, error)                 { return u.size, nil }
+func (u upload) MediaType() (types.MediaType, error)  { return types.OCILayer, nil }
+
+// document is a manifest as the library wants it.
+type document struct {
+	raw       []byte
+	mediaType types.MediaType
+}
+
+func (d document) RawManifest() ([]byte, error)        { return d.raw, nil }
+func (d document) MediaType() (types.MediaType, error) { return d.mediaType, nil }

@@ -1,0 +1,334 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// acceptManifests are the media types asked for: OCI's and Docker's, indexes and
+// single manifests.
+var acceptManifests = strings.Join([]string{
+	string(types.OCIImageIndex), string(types.OCIManifestSchema1),
+	string(types.DockerManifestList), string(types.DockerManifestSchema2),
+}, ",")
+
+// maxSessions bounds how many sessions are kept; beyond it, which no fleet
+// reaches but by rotating credentials, all are dropped and made anew.
+const maxSessions = 10_000
+
+// ping is what a registry's /v2/ answered.
+type ping struct {
+	challenge *transport.Challenge
+	scheme    string // http or https
+}
+
+// session is a login to one repository.
+type session struct {
+	client *http.Client
+	scheme string
+	made   time.Time
+}
+
+type sessionKey struct {
+	repository  string
+	action      string // transport.PullScope or PushScope
+	credentials string
+}
+
+// request is one request about a repository.
+type request struct {
+	method     string // default GET
+	repository string
+	path       string // below /v2/<name>/
+	query      string
+	accept     string
+	offset     int64 // of the first byte wanted
+}
+
+// registryOf returns the host[:port] of a repository.
+func registryOf(repository string) string {
+	host, _, _ := strings.Cut(repository, "/")
+	return host
+}
+
+// parseRepository checks a repository's name.
+func parseRepository(repository string) (name.Repository, error) {
+	repo, err := name.NewRepository(repository)
+	if err != nil {
+		return repo, &problem{Malformed, "not a repository: " + printable(err.Error())}
+	}
+	return repo, nil
+}
+
+// do sends a request with a login to its repository, and once more with a new
+// login where an old one is refused: tokens expire and credentials are rotated.
+// The caller closes the body.
+func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
+	repo, err := parseRepository(r.repository)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	for {
+		s, err := c.session(ctx, repo, transport.PullScope)
+		if err != nil {
+			return nil, err
+		}
+		url := fmt.Sprintf("%s://%s/v2/%s/%s", s.scheme, repo.RegistryStr(), repo.RepositoryStr(), r.path)
+		if r.query != "" {
+			url += "?" + r.query
+		}
+		req, err := http.NewRequestWithContext(ctx, r.method, url, nil)
+		if err != nil {
+			return nil, err
+		}
+		if r.accept != "" {
+			req.Header.Set("Accept", r.accept)
+		}
+		if r.offset > 0 {
+			req.Header.Set("Range", "bytes="+strconv.FormatInt(r.offset, 10)+"-")
+		}
+		resp, err := s.client.Do(req)
+		if err == nil && resp.StatusCode == http.StatusUnauthorized && s.made.Before(start) {
+			resp.Body.Close()
+			c.forget(repo, transport.PullScope, s)
+			continue
+		}
+		if err != nil && ctx.Err() == nil {
+			// It may come back with another scheme or another challenge.
+			c.forget(repo, transport.PullScope, s)
+		}
+		return resp, err
+	}
+}
+
+// get reads the whole answer to a request, at most limit bytes. A connection
+// that breaks in the middle is tried again, since the answer is small.
+func (c *Client) get(ctx context.Context, r request, limit int64) ([]byte, error) {
+	for attempt := 1; ; attempt++ {
+		resp, err := c.do(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		body, err := readAll(resp, limit)
+		if err != nil && isBroken(err) && attempt < maxAttempts && ctx.Err() == nil {
+			continue
+		}
+		return body, err
+	}
+}
+
+// readAll reads and closes the body of a successful answer.
+func readAll(resp *http.Response, limit int64) ([]byte, error) {
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, statusError(resp)
+	}
+	var buf bytes.Buffer
+	n, err := buf.ReadFrom(io.LimitReader(resp.Body, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if n > limit {
+		return nil, &problem{Malformed, fmt.Sprintf("%s sends more than %d bytes, which no manifest or list of tags needs", resp.Request.URL.Host, limit)}
+	}
+	return buf.Bytes(), nil
+}
+
+func (c *Client) sessionKey(repo name.Repository, action string) sessionKey {
+	return sessionKey{repo.Name(), action, c.credentialsKey}
+}
+
+// forget makes the next request log in again.
+func (c *Client) forget(repo name.Repository, action string, s *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if key := c.sessionKey(repo, action); c.sessions[key] == s {
+		delete(c.sessions, key)
+		delete(c.pings, repo.RegistryStr())
+	}
+}
+
+// session returns the login to a repository, making it if need be. Callers that
+// want the same one wait for one login, and share its failure; nothing is
+// remembered of a failure after that.
+func (c *Client) session(ctx context.Context, repo name.Repository, action string) (*session, error) {
+	key := c.sessionKey(repo, action)
+	c.mu.Lock()
+	s := c.sessions[key]
+	c.mu.Unlock()
+	if s != nil {
+		return s, nil
+	}
+	v, err := c.flight(ctx, fmt.Sprintf("login %q", key), func(ctx context.Context) (any, error) {
+		s, err := c.login(ctx, repo, action)
+		if err != nil {
+			return nil, err
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.sessions) >= maxSessions {
+			clear(c.sessions)
+		}
+		c.sessions[key] = s
+		return s, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return v.(*session), nil
+}
+
+// flight runs fn once for all who ask for key meanwhile. It outlives the caller
+// who started it, by the registry's timeout at most, so that one caller's short
+// deadline is not another's failure.
+func (c *Client) flight(ctx context.Context, key string, fn func(context.Context) (any, error)) (any, error) {
+	done := c.flights.DoChan(key, func() (any, error) {
+		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), c.timeout, errSilent)
+		defer cancel()
+		v, err := fn(ctx)
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return v, err
+	})
+	select {
+	case r := <-done:
+		return r.Val, r.Err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// login answers the registry's challenge.
+func (c *Client) login(ctx context.Context, repo name.Repository, action string) (*session, error) {
+	p, err := c.ping(ctx, repo.Registry)
+	if err != nil {
+		return nil, err
+	}
+	auth, err := c.authenticator(ctx, repo)
+	if err != nil {
+		return nil, err
+	}
+	token := &transport.Token{}
+	if strings.EqualFold(p.challenge.Scheme, "bearer") {
+		if token, err = c.token(ctx, repo, action, auth, p.challenge); err != nil {
+			return nil, err
+		}
+	}
+	base := fixedScheme{c.base, repo.RegistryStr(), p.scheme}
+	rt, err := transport.FromToken(repo.Registry, auth, base, p.challenge, token)
+	if err != nil {
+		return nil, &problem{Malformed, fmt.Sprintf("%s asks for authentication in a way that is not understood: %s", repo.RegistryStr(), printable(err.Error()))}
+	}
+	return &session{
+		client: &http.Client{Transport: rt, CheckRedirect: checkRedirect},
+		scheme: p.scheme,
+		made:   time.Now(),
+	}, nil
+}
+
+// token trades credentials for a bearer token.
+func (c *Client) token(ctx context.Context, repo name.Repository, action string, auth authn.Authenticator, challenge *transport.Challenge) (*transport.Token, error) {
+	config, err := authn.Authorization(ctx, auth)
+	if err != nil {
+		return nil, &problem{Unauthorized, fmt.Sprintf("the credentials for %s cannot be read", repo.RegistryStr())}
+	}
+	if config.RegistryToken != "" {
+		return &transport.Token{Token: config.RegistryToken}, nil
+	}
+	token, err := transport.Exchange(ctx, repo.Registry, auth, c.base, []string{repo.Scope(action)}, challenge)
+	if err != nil {
+		return nil, err
+	}
+	if token.Token == "" {
+		token.Token = token.AccessToken
+	}
+	return token, nil
+}
+
+// ping asks a registry once how it wants to be spoken to.
+func (c *Client) ping(ctx context.Context, reg name.Registry) (ping, error) {
+	host := reg.RegistryStr()
+	c.mu.Lock()
+	p, ok := c.pings[host]
+	c.mu.Unlock()
+	if ok {
+		return p, nil
+	}
+	v, err := c.flight(ctx, "ping "+host, func(ctx context.Context) (any, error) {
+		p := ping{scheme: "https"}
+		var err error
+		p.challenge, err = transport.Ping(ctx, reg, oneScheme{c.base, p.scheme})
+		if err != nil && isPlainHTTPAnswer(err) && (c.plainHTTP[host] || isLoopback(host)) {
+			p.scheme = "http"
+			if reg, err = name.NewRegistry(host, name.Insecure); err == nil {
+				p.challenge, err = transport.Ping(ctx, reg, oneScheme{c.base, p.scheme})
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.pings[host] = p
+		return p, nil
+	})
+	if err != nil {
+		return ping{}, err
+	}
+	return v.(ping), nil
+}
+
+func isLoopback(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return ip != nil && ip.IsLoopback()
+}
+
+// oneScheme refuses requests with another scheme. The library's ping tries TLS
+// and then, on names and addresses that look private, plain HTTP; here that is
+// decided before, and by fewer addresses.
+type oneScheme struct {
+	next   http.RoundTripper
+	scheme string
+}
+
+func (o oneScheme) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Scheme != o.scheme {
+		return nil, errScheme
+	}
+	return o.next.RoundTrip(req)
+}
+
+// fixedScheme sends what goes to a registry with the scheme that its ping found
+// out, whatever the library guesses from its name.
+type fixedScheme struct {
+	next         http.RoundTripper
+	host, scheme string
+}
+
+func (f fixedScheme) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Host == f.host && req.URL.Scheme != f.scheme {
+		req = req.Clone(req.Context())
+		req.URL.Scheme = f.scheme
+	}
+	return f.next.RoundTrip(req)
+}

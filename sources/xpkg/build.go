@@ -1,0 +1,195 @@
+package xpkg
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/sources"
+)
+
+// Build makes a package of a directory of YAML files: crossplane.yaml, or any
+// other file, holds the meta object; all other documents are what the package
+// installs. The directories named examples at the root, and all whose name
+// starts with a dot, are left out, as are files that are not YAML.
+//
+// The package is one image with one layer, annotated as the base layer, that
+// holds package.yaml: the files as they are, the one with the meta object first,
+// the others sorted by path. The same files give the same digest.
+//
+// What is wrong with the files is an *InvalidError with file and line.
+func Build(dir fs.FS) (*Image, error) {
+	img, err := build(dir)
+	return img, named("package directory", err)
+}
+
+func build(dir fs.FS) (*Image, error) {
+	files, err := readFiles(dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(files) == 0 {
+		return nil, bad("there is no YAML file in it")
+	}
+	// Lint as it will be read: one list of documents, each with its file.
+	var docs []sources.Document
+	var places []string
+	for i, f := range files {
+		for _, d := range f.docs {
+			if group, _ := groupVersion(d); group == groupMeta {
+				files[i].meta = true
+			}
+			docs = append(docs, d)
+			places = append(places, fmt.Sprintf("%s:%d", f.path, d.Line))
+		}
+	}
+	if _, _, err := lint(docs, func(i int) string { return places[i] }); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(files, func(a, b file) int {
+		switch {
+		case a.meta == b.meta:
+			return strings.Compare(a.path, b.path)
+		case a.meta:
+			return -1
+		}
+		return 1
+	})
+	var stream bytes.Buffer
+	for _, f := range files {
+		stream.WriteString("---\n")
+		stream.Write(f.content)
+	}
+	if stream.Len() > MaxPackageBytes {
+		return nil, tooMuch("its YAML has %d bytes, more than %d", stream.Len(), MaxPackageBytes)
+	}
+	return newImage(stream.Bytes())
+}
+
+// file is one YAML file of a directory.
+type file struct {
+	path    string
+	content []byte // ends with a newline, does not start with "---"
+	docs    []sources.Document
+	meta    bool
+}
+
+// readFiles reads and decodes the files that go into a package.
+func readFiles(dir fs.FS) ([]file, error) {
+	var files []file
+	err := fs.WalkDir(dir, ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir():
+			if name == "examples" || name != "." && strings.HasPrefix(entry.Name(), ".") {
+				return fs.SkipDir
+			}
+			return nil
+		case path.Ext(name) != ".yaml" && path.Ext(name) != ".yml":
+			return nil
+		case !entry.Type().IsRegular():
+			return bad("%s is not a regular file; a package is made of files in its own directory", name)
+		}
+		f, err := readFile(dir, name)
+		if err != nil {
+			return err
+		}
+		if len(f.docs) > 0 {
+			files = append(files, f)
+		}
+		return nil
+	})
+	return files, err
+}
+
+// separate finds what would change its meaning, or that of the next file, in a
+// stream of several files.
+var separate = regexp.MustCompile(`(?m)^(?:%|\.\.\.\s*$)`)
+
+func readFile(dir fs.FS, name string) (file, error) {
+	content, err := fs.ReadFile(dir, name)
+	if err != nil {
+		return file{}, err
+	}
+	if at := separate.FindIndex(content); at != nil {
+		line := 1 + bytes.Count(content[:at[0]], []byte("\n"))
+		return file{}, bad(`%s:%d: leave out YAML directives and "...", which mean nothing in a Kubernetes manifest`, name, line)
+	}
+	docs, err := sources.DecodeYAML(bytes.NewReader(content), sources.Limits{Nodes: MaxDocumentValues})
+	if err != nil {
+		problem := &invalid{text: name + ": " + shorten(err.Error())}
+		if errors.Is(err, sources.ErrLimit) {
+			problem.cause = sources.ErrLimit
+		}
+		return file{}, problem
+	}
+	content = bytes.TrimPrefix(content, []byte("\ufeff"))
+	content = bytes.TrimPrefix(content, []byte("---\n"))
+	if !bytes.HasSuffix(content, []byte("\n")) {
+		content = append(content, '\n')
+	}
+	return file{path: name, content: content, docs: docs}, nil
+}
+
+// newImage makes the image of a package.yaml.
+func newImage(packageYAML []byte) (*Image, error) {
+	var layer, archive bytes.Buffer
+	compressed, err := gzip.NewWriterLevel(&layer, gzip.BestCompression)
+	if err != nil {
+		return nil, err
+	}
+	// No times, users or other things of the machine that builds it.
+	tarred := tar.NewWriter(&archive)
+	header := &tar.Header{Typeflag: tar.TypeReg, Name: packageFile, Mode: 0o644, Size: int64(len(packageYAML)), Format: tar.FormatUSTAR}
+	err = errors.Join(tarred.WriteHeader(header), write(tarred, packageYAML), tarred.Close(),
+		write(compressed, archive.Bytes()), compressed.Close())
+	if err != nil {
+		return nil, err
+	}
+	base := sources.DigestOf(layer.Bytes())
+	// The content is the same on all platforms; this is the one that Crossplane
+	// looks for first.
+	c := config{platform: platform{Architecture: "amd64", OS: "linux"}}
+	// Formats without annotations keep what a layer is in this label.
+	c.Config.Labels = map[string]string{annotation + ":" + string(base): baseLayer}
+	c.RootFS.Type = "layers"
+	c.RootFS.DiffIDs = []sources.Digest{sources.DigestOf(archive.Bytes())}
+	configuration, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := json.Marshal(manifest{
+		SchemaVersion: 2,
+		MediaType:     mediaOCIManifest,
+		Config:        &descriptor{MediaType: mediaOCIConfig, Digest: sources.DigestOf(configuration), Size: int64(len(configuration))},
+		Layers: []descriptor{{
+			MediaType:   mediaOCILayerGzip,
+			Digest:      base,
+			Size:        int64(layer.Len()),
+			Annotations: map[string]string{annotation: baseLayer},
+		}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	img := &Image{root: sources.DigestOf(raw), contents: make(map[sources.Digest]*io.SectionReader)}
+	for _, content := range [][]byte{raw, configuration, layer.Bytes()} {
+		img.contents[sources.DigestOf(content)] = io.NewSectionReader(bytes.NewReader(content), 0, int64(len(content)))
+	}
+	return img, nil
+}
+
+func write(w io.Writer, p []byte) error {
+	_, err := w.Write(p)
+	return err
+}

@@ -1,0 +1,226 @@
+package xpkg
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"path"
+	"strings"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+
+	"gitopsd.dev/sources"
+)
+
+// Whiteouts of the OCI image specification (layer.md): files that stand for the
+// removal of others, from the layers below.
+const (
+	whiteoutPrefix = ".wh."
+	whiteoutAll    = ".wh..wh..opq"
+)
+
+// content hands the image's package.yaml to consume and returns its digest. It
+// is that of the base layer, or that of the file system which all layers make:
+// of the topmost layer that has one, unless a layer above removes it.
+func (r *reader) content(ctx context.Context, img image, consume func(packageYAML io.Reader) error) (sources.Digest, error) {
+	layers := img.layers
+	if img.base >= 0 {
+		layers = layers[img.base : img.base+1]
+	}
+	if err := checkLayers(layers); err != nil {
+		return "", err
+	}
+	w := &walk{consume: consume, hash: sha256.New(), entries: MaxTarEntries, expanded: MaxExpandedBytes}
+	for n := len(layers) - 1; n >= 0; n-- {
+		if err := r.layer(ctx, layers[n], w); err != nil {
+			return "", err
+		}
+		if w.found {
+			return sources.Digest("sha256:" + hex.EncodeToString(w.hash.Sum(nil))), nil
+		}
+		if w.removed && img.base < 0 {
+			return "", bad("its layer %s removes %s, and no layer above it has one", layers[n].Digest, packageFile)
+		}
+	}
+	where := "in the root of its file system"
+	if img.base >= 0 {
+		where = fmt.Sprintf("in the root of its base layer %s", layers[0].Digest)
+	}
+	if w.elsewhere != "" {
+		return "", bad("there is no %s %s; the one at %.200q does not count", packageFile, where, w.elsewhere)
+	}
+	return "", bad("there is no %s %s; is it a Crossplane package?", packageFile, where)
+}
+
+func checkLayers(layers []descriptor) error {
+	var total int64
+	for _, l := range layers {
+		if !layerTypes[l.MediaType] {
+			return bad("its layer %s is %.100q, not a layer of an image", l.Digest, l.MediaType)
+		}
+		if total += l.Size; l.Size > MaxCompressedBytes || total > MaxCompressedBytes {
+			return tooMuch("its layers have more than %d bytes", MaxCompressedBytes)
+		}
+	}
+	return nil
+}
+
+// layer walks one layer, and reads it to its end: only then is it known to be
+// what its digest says. If it is not, that is the error, whatever else was found.
+func (r *reader) layer(ctx context.Context, l descriptor, w *walk) error {
+	blob, err := r.src.Blob(ctx, r.repository, l.Digest, l.Size)
+	if err != nil {
+		return err
+	}
+	defer blob.Close()
+	err = w.layer(blob)
+	if _, err := io.Copy(io.Discard, blob); err != nil {
+		return err
+	}
+	var known *invalid
+	var listed *InvalidError
+	if err != nil && !errors.As(err, &known) && !errors.As(err, &listed) {
+		return bad("its layer %s cannot be read: %s", l.Digest, shorten(err.Error()))
+	}
+	return err
+}
+
+// walk looks for package.yaml in layers, from the top down.
+type walk struct {
+	consume  func(io.Reader) error
+	hash     hash.Hash
+	entries  int   // that may still come
+	expanded int64 // bytes that may still come
+
+	found     bool
+	removed   bool   // from the layers below
+	elsewhere string // where a package.yaml was that does not count
+}
+
+// layer reads a layer as far as its archive goes.
+func (w *walk) layer(blob io.Reader) error {
+	expanded, closeExpanded, err := expand(blob)
+	if err != nil {
+		return err
+	}
+	defer closeExpanded()
+	archive := tar.NewReader(&bounded{r: expanded, w: w})
+	foundHere := false
+	for {
+		header, err := archive.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if w.entries--; w.entries < 0 {
+			return tooMuch("its layers have more than %d files", MaxTarEntries)
+		}
+		name, err := entryName(header.Name)
+		if err != nil {
+			return err
+		}
+		switch name {
+		case packageFile:
+			if foundHere {
+				return bad("%s is in one layer twice, which readers take for different packages", packageFile)
+			}
+			foundHere, w.found = true, true
+			if err := w.file(header, archive); err != nil {
+				return err
+			}
+		case whiteoutPrefix + packageFile, whiteoutAll:
+			w.removed = true
+		default:
+			if w.elsewhere == "" && path.Base(name) == packageFile {
+				w.elsewhere = name
+			}
+		}
+	}
+}
+
+// entryName returns where in the file system an entry goes, without a leading
+// slash, "." for the root. Nothing is ever written there, so that names outside
+// can do no harm; but they have no business in a package.
+func entryName(name string) (string, error) {
+	for part := range strings.SplitSeq(name, "/") {
+		if part == ".." {
+			return "", bad("its layer has a file %.200q, which leaves the file system", name)
+		}
+	}
+	clean := path.Clean("/" + name)[1:]
+	switch clean {
+	case packageFile, whiteoutPrefix + packageFile:
+		if strings.HasPrefix(name, "/") {
+			return "", bad("its layer has %.200q with an absolute path; want %s", name, clean)
+		}
+	case "":
+		clean = "."
+	}
+	return clean, nil
+}
+
+// file hands package.yaml on.
+func (w *walk) file(header *tar.Header, content io.Reader) error {
+	switch {
+	case header.Typeflag == tar.TypeSymlink, header.Typeflag == tar.TypeLink:
+		return bad("its %s is a link, to %.200q; want a regular file", packageFile, header.Linkname)
+	case header.Typeflag != tar.TypeReg:
+		return bad("its %s is not a regular file", packageFile)
+	case header.Size > MaxPackageBytes:
+		return tooMuch("its %s has %d bytes, more than %d", packageFile, header.Size, MaxPackageBytes)
+	}
+	content = io.TeeReader(content, w.hash)
+	if err := w.consume(content); err != nil {
+		return err
+	}
+	_, err := io.Copy(io.Discard, content)
+	return err
+}
+
+// bounded ends a stream, with an error, where the walk's bytes are used up.
+type bounded struct {
+	r io.Reader
+	w *walk
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if b.w.expanded -= int64(n); b.w.expanded < 0 {
+		return 0, tooMuch("its layers expand to more than %d bytes", int64(MaxExpandedBytes))
+	}
+	return n, err
+}
+
+// expand decompresses a layer by what its first bytes are.
+func expand(blob io.Reader) (io.Reader, func(), error) {
+	in := bufio.NewReaderSize(blob, 128<<10)
+	magic, err := in.Peek(4)
+	if err != nil && err != io.EOF {
+		return nil, nil, err
+	}
+	switch {
+	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
+		r, err := gzip.NewReader(in)
+		if err != nil {
+			return nil, nil, err
+		}
+		return r, func() { r.Close() }, nil
+	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		r, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
+		if err != nil {
+			return nil, nil, err
+		}
+		return r, r.Close, nil
+	}
+	return in, func() {}, nil
+}

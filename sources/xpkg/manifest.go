@@ -1,0 +1,378 @@
+package xpkg
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"gitopsd.dev/sources"
+)
+
+// Media types of the OCI image specification and of Docker's before it.
+const (
+	mediaOCIIndex       = "application/vnd.oci.image.index.v1+json"
+	mediaOCIManifest    = "application/vnd.oci.image.manifest.v1+json"
+	mediaOCIConfig      = "application/vnd.oci.image.config.v1+json"
+	mediaOCILayer       = "application/vnd.oci.image.layer.v1.tar"
+	mediaOCILayerGzip   = "application/vnd.oci.image.layer.v1.tar+gzip"
+	mediaDockerIndex    = "application/vnd.docker.distribution.manifest.list.v2+json"
+	mediaDockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
+	mediaDockerConfig   = "application/vnd.docker.container.image.v1+json"
+)
+
+// layerTypes are the media types of layers. Which compression a layer has is
+// read from its first bytes, as container runtimes do.
+var layerTypes = map[string]bool{
+	mediaOCILayer:     true,
+	mediaOCILayerGzip: true,
+	"application/vnd.oci.image.layer.v1.tar+zstd":                  true,
+	"application/vnd.oci.image.layer.nondistributable.v1.tar":      true,
+	"application/vnd.oci.image.layer.nondistributable.v1.tar+gzip": true,
+	"application/vnd.oci.image.layer.nondistributable.v1.tar+zstd": true,
+	"application/vnd.docker.image.rootfs.diff.tar":                 true,
+	"application/vnd.docker.image.rootfs.diff.tar.gzip":            true,
+	"application/vnd.docker.image.rootfs.diff.tar.zstd":            true,
+	"application/vnd.docker.image.rootfs.foreign.diff.tar.gzip":    true,
+}
+
+// descriptor is an OCI content descriptor, as far as it matters here.
+type descriptor struct {
+	MediaType   string            `json:"mediaType"`
+	Digest      sources.Digest    `json:"digest"`
+	Size        int64             `json:"size"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Platform    *platform         `json:"platform,omitempty"`
+}
+
+type platform struct {
+	Architecture string `json:"architecture"`
+	OS           string `json:"os"`
+	Variant      string `json:"variant,omitempty"`
+}
+
+// manifest is an index or an image manifest.
+type manifest struct {
+	SchemaVersion int           `json:"schemaVersion"`
+	MediaType     string        `json:"mediaType,omitempty"`
+	Config        *descriptor   `json:"config,omitempty"`
+	Layers        []descriptor  `json:"layers,omitempty"`
+	Manifests     *[]descriptor `json:"manifests,omitempty"`
+}
+
+// image is one image of a package.
+type image struct {
+	platform string // os/architecture[/variant]; empty if nothing says
+	digest   sources.Digest
+	layers   []descriptor
+	base     int // which layer has package.yaml; -1 if all of them together
+}
+
+func (i image) baseDigest() sources.Digest {
+	if i.base < 0 {
+		return ""
+	}
+	return i.layers[i.base].Digest
+}
+
+func (i image) sameLayers(j image) bool {
+	return i.base == j.base && slices.EqualFunc(i.layers, j.layers, func(a, b descriptor) bool { return a.Digest == b.Digest })
+}
+
+// parseManifest reads an index or image manifest strictly: one that could be
+// read as both, or that says a thing twice, means different packages to
+// different readers.
+func parseManifest(raw []byte) (*manifest, error) {
+	var m manifest
+	if err := parseJSON(raw, &m); err != nil {
+		return nil, bad("its manifest is not valid: %v", err)
+	}
+	switch {
+	case m.SchemaVersion == 1:
+		return nil, bad("its manifest is of Docker's schema 1, which registries dropped; push it again with a current tool")
+	case m.SchemaVersion != 2:
+		return nil, bad("its manifest has schemaVersion %d; want 2", m.SchemaVersion)
+	case m.Manifests != nil && (m.Config != nil || len(m.Layers) > 0):
+		return nil, bad("its manifest has both layers and manifests, which readers take for different packages")
+	}
+	switch m.MediaType {
+	case "":
+	case mediaOCIIndex, mediaDockerIndex:
+		if m.Manifests == nil {
+			return nil, bad("its media type is that of an index, and it has no manifests")
+		}
+	case mediaOCIManifest, mediaDockerManifest:
+		if m.Manifests != nil {
+			return nil, bad("its media type is that of an image, and it has manifests as an index has")
+		}
+	default:
+		return nil, bad("it is %.100q, not an image", m.MediaType)
+	}
+	if m.Manifests != nil {
+		return &m, checkDescriptors("manifest", *m.Manifests, MaxIndexManifests)
+	}
+	if m.Config == nil {
+		return nil, bad("its manifest has neither a config nor manifests")
+	}
+	if err := checkDescriptors("config", []descriptor{*m.Config}, 1); err != nil {
+		return nil, err
+	}
+	return &m, checkDescriptors("layer", m.Layers, MaxLayers)
+}
+
+func checkDescriptors(what string, list []descriptor, most int) error {
+	if len(list) > most {
+		return tooMuch("it has %d %ss, more than %d", len(list), what, most)
+	}
+	for i, d := range list {
+		if _, err := sources.ParseDigest(string(d.Digest)); err != nil {
+			return bad("its %s %d: %.200v", what, i+1, err)
+		}
+		if d.Size < 0 {
+			return bad("its %s %d has a size of %d", what, i+1, d.Size)
+		}
+	}
+	return nil
+}
+
+// images returns the images that a digest stands for, sorted by platform.
+func (r *reader) images(ctx context.Context, d sources.Digest) (images []image, isIndex bool, err error) {
+	m, err := r.manifest(ctx, d)
+	if err != nil {
+		return nil, false, err
+	}
+	if m.Manifests == nil {
+		img, err := r.image(ctx, m, d, &platform{})
+		return []image{img}, false, err
+	}
+	children, err := platforms(*m.Manifests)
+	if err != nil {
+		return nil, true, err
+	}
+	images = make([]image, len(children))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(4)
+	for i, child := range children {
+		group.Go(func() error {
+			m, err := r.manifest(ctx, child.Digest)
+			if err != nil {
+				return err
+			}
+			if m.Manifests != nil {
+				return bad("its index has another index in it (%s); only images are expected there", child.Digest)
+			}
+			images[i], err = r.image(ctx, m, child.Digest, child.Platform)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, true, err
+	}
+	slices.SortFunc(images, func(a, b image) int { return cmp.Compare(a.platform, b.platform) })
+	for i := 1; i < len(images); i++ {
+		if a, b := images[i-1], images[i]; a.platform == b.platform {
+			return nil, true, bad("its index has two images for %s (%s and %s), and which one is meant is anybody's guess", a.platform, a.digest, b.digest)
+		}
+	}
+	return images, true, nil
+}
+
+func (r *reader) manifest(ctx context.Context, d sources.Digest) (*manifest, error) {
+	raw, err := r.src.Manifest(ctx, r.repository, d)
+	if err != nil {
+		return nil, err
+	}
+	return parseManifest(raw)
+}
+
+// platforms returns the children of an index that are the package. Left out are
+// the extensions for other consumers, attestations (platform unknown/unknown),
+// and, beside children that have a platform, those that have none.
+func platforms(children []descriptor) ([]descriptor, error) {
+	var with, without []descriptor
+	for _, c := range children {
+		switch {
+		case c.Annotations[annotation] == extensionsNode, c.Annotations["vnd.docker.reference.type"] != "":
+		case c.Platform == nil || c.Platform.OS == "" && c.Platform.Architecture == "":
+			without = append(without, c)
+		case c.Platform.OS == "unknown" && c.Platform.Architecture == "unknown":
+		default:
+			with = append(with, c)
+		}
+	}
+	switch {
+	case len(with) > 0:
+		return with, nil
+	case len(without) == 1:
+		return without, nil
+	case len(without) > 1:
+		return nil, bad("its index has %d images and none says for which platform", len(without))
+	}
+	return nil, bad("its index has no image")
+}
+
+// platformName is what may stand in a platform: it goes into the lock.
+var platformName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// image finds out what matters of an image. Its configuration is fetched only if
+// it is needed: for labels, where no layer is annotated, or for the platform
+// where p is nil, of an index's only child.
+func (r *reader) image(ctx context.Context, m *manifest, d sources.Digest, p *platform) (image, error) {
+	img := image{digest: d, layers: m.Layers, base: -1}
+	if len(m.Layers) == 0 {
+		return img, bad("its image %s has no layers", d)
+	}
+	if err := img.mark(func(l descriptor) string { return l.Annotations[annotation] }); err != nil {
+		return img, err
+	}
+	isImage := m.Config.MediaType == mediaOCIConfig || m.Config.MediaType == mediaDockerConfig
+	if (img.base < 0 || p == nil) && isImage {
+		config, err := r.config(ctx, *m.Config)
+		if err != nil {
+			return img, err
+		}
+		if img.base < 0 {
+			err := img.mark(func(l descriptor) string { return config.Config.Labels[annotation+":"+string(l.Digest)] })
+			if err != nil {
+				return img, err
+			}
+		}
+		if p == nil {
+			p = &config.platform
+		}
+	}
+	if p == nil || *p == (platform{}) {
+		return img, nil
+	}
+	parts := []string{p.OS, p.Architecture}
+	if p.Variant != "" {
+		parts = append(parts, p.Variant)
+	}
+	for _, part := range parts {
+		if !platformName.MatchString(part) {
+			return img, bad("its image %s has the platform %.100q, which is not a name", d, part)
+		}
+	}
+	img.platform = strings.Join(parts, "/")
+	return img, nil
+}
+
+// mark finds the base layer, by whatever value says what a layer is.
+func (i *image) mark(value func(descriptor) string) error {
+	for n, l := range i.layers {
+		if value(l) != baseLayer {
+			continue
+		}
+		if i.base >= 0 {
+			return bad("its image %s has two layers marked %s: %s (%s and %s); the specification allows one",
+				i.digest, annotation, baseLayer, i.layers[i.base].Digest, l.Digest)
+		}
+		i.base = n
+	}
+	return nil
+}
+
+// config is an image's configuration, as far as it matters here.
+type config struct {
+	platform
+	Config struct {
+		Labels map[string]string `json:"Labels,omitempty"`
+	} `json:"config"`
+	RootFS struct {
+		Type    string           `json:"type"`
+		DiffIDs []sources.Digest `json:"diff_ids"`
+	} `json:"rootfs"`
+}
+
+func (r *reader) config(ctx context.Context, d descriptor) (*config, error) {
+	if d.Size > maxConfigBytes {
+		return nil, tooMuch("its configuration has %d bytes, more than %d", d.Size, maxConfigBytes)
+	}
+	blob, err := r.src.Blob(ctx, r.repository, d.Digest, d.Size)
+	if err != nil {
+		return nil, err
+	}
+	defer blob.Close()
+	var raw bytes.Buffer
+	if _, err := raw.ReadFrom(blob); err != nil {
+		return nil, err
+	}
+	var c config
+	if err := parseJSON(raw.Bytes(), &c); err != nil {
+		return nil, bad("its configuration is not valid: %v", err)
+	}
+	return &c, nil
+}
+
+// parseJSON decodes one JSON value and refuses keys that are there twice. Since
+// encoding/json does not mind the case of keys, neither does this.
+func parseJSON(raw []byte, into any) error {
+	if err := checkKeys(json.NewDecoder(bytes.NewReader(raw))); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, into); err != nil {
+		return errors.New(shorten(err.Error()))
+	}
+	return nil
+}
+
+func checkKeys(dec *json.Decoder) error {
+	type level struct {
+		keys map[string]bool // nil in a list
+		key  bool            // a key is next
+	}
+	var levels []level
+	for {
+		token, err := dec.Token()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return errors.New(shorten(err.Error()))
+		}
+		var top *level
+		if len(levels) > 0 {
+			top = &levels[len(levels)-1]
+		}
+		if delim, ok := token.(json.Delim); ok && (delim == '}' || delim == ']') {
+			levels = levels[:len(levels)-1]
+			continue
+		}
+		if top != nil && top.keys != nil && top.key {
+			name, _ := token.(string)
+			if folded := strings.ToLower(name); top.keys[folded] {
+				return errors.New("key " + shorten(name) + " is there twice")
+			} else {
+				top.keys[folded] = true
+			}
+			top.key = false
+			continue
+		}
+		if top != nil {
+			top.key = true
+		}
+		if delim, ok := token.(json.Delim); ok {
+			l := level{key: true}
+			if delim == '{' {
+				l.keys = make(map[string]bool)
+			}
+			levels = append(levels, l)
+		}
+	}
+}
+
+// shorten keeps a stranger's text from filling a log.
+func shorten(s string) string {
+	const most = 200
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return s
+}

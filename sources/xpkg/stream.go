@@ -1,0 +1,246 @@
+package xpkg
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+
+	"gitopsd.dev/sources"
+)
+
+// batchBytes is how much of package.yaml is decoded at a time: enough that the
+// decoder's own costs do not show, little enough to share among processors.
+const batchBytes = 512 << 10
+
+// maxDecoders bounds how many batches are decoded at the same time.
+const maxDecoders = 8
+
+// batch is a run of whole documents.
+type batch struct {
+	n     int // its place among the batches
+	line  int // of its first byte in the stream, from 1
+	bytes []byte
+}
+
+// decode decodes a stream of documents on several processors. The result, and
+// the error, are those of sources.DecodeYAML on the whole stream: documents
+// share nothing, so where one ends the next can be read by another decoder.
+func decode(packageYAML io.Reader) ([]sources.Document, error) {
+	decoders := min(runtime.GOMAXPROCS(0), maxDecoders)
+	var (
+		batches = make(chan batch, decoders)
+		wg      sync.WaitGroup
+		mu      sync.Mutex
+		results [][]sources.Document
+		failed  = -1 // the first batch that has an error
+		failure error
+	)
+	for range decoders {
+		wg.Go(func() {
+			for b := range batches {
+				docs, err := b.decode()
+				mu.Lock()
+				for len(results) <= b.n {
+					results = append(results, nil)
+				}
+				results[b.n] = docs
+				if err != nil && (failed < 0 || b.n < failed) {
+					failed, failure = b.n, err
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	readErr := split(packageYAML, func(b batch) bool {
+		batches <- b
+		mu.Lock()
+		defer mu.Unlock()
+		return failed < 0
+	})
+	close(batches)
+	wg.Wait()
+	// Batches are handed out in order: all before the first failure are done.
+	if failure != nil {
+		return nil, failure
+	}
+	if readErr != nil {
+		return nil, readErr
+	}
+	var docs []sources.Document
+	for _, r := range results {
+		docs = append(docs, r...)
+	}
+	if len(docs) > MaxDocuments {
+		return nil, tooMuch("%s has more than %d documents", packageFile, MaxDocuments)
+	}
+	return docs, nil
+}
+
+func (b batch) decode() ([]sources.Document, error) {
+	limits := sources.Limits{Bytes: int64(len(b.bytes)), Documents: MaxDocuments, Nodes: MaxDocumentValues}
+	docs, err := sources.DecodeYAML(bytes.NewReader(b.bytes), limits)
+	if err != nil {
+		// Once more, with as many empty lines before it as the stream has, so
+		// that the error names the right one.
+		limits.Bytes += int64(b.line)
+		padding := io.LimitReader(newlines{}, int64(b.line-1))
+		_, err = sources.DecodeYAML(io.MultiReader(padding, bytes.NewReader(b.bytes)), limits)
+		problem := &invalid{text: packageFile + " " + shorten(err.Error())}
+		if !strings.HasPrefix(err.Error(), "line ") {
+			problem.text = packageFile + ": " + shorten(err.Error())
+		}
+		if errors.Is(err, sources.ErrLimit) {
+			problem.cause = sources.ErrLimit
+		}
+		return nil, problem
+	}
+	for i := range docs {
+		docs[i].Line += b.line - 1
+	}
+	return docs, nil
+}
+
+// newlines is an endless stream of empty lines.
+type newlines struct{}
+
+func (newlines) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = '\n'
+	}
+	return len(p), nil
+}
+
+// split cuts a stream into batches of whole documents and hands them out until
+// use returns false. A document ends where a line starts with "---" and a blank:
+// nowhere in YAML can such a line be anything else (YAML 1.2.2, section 9.1.2).
+func split(r io.Reader, use func(batch) bool) error {
+	s := splitter{next: batch{line: 1}}
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := r.Read(buf)
+		if s.total += n; s.total > MaxPackageBytes {
+			return tooMuch("%s has more than %d bytes", packageFile, MaxPackageBytes)
+		}
+		s.pending = append(s.pending[:copy(s.pending, s.pending[s.start:])], buf[:n]...)
+		s.start = 0
+		for cut := s.cut(err == io.EOF); cut > 0; cut = s.cut(err == io.EOF) {
+			if err := s.take(cut); err != nil {
+				return err
+			}
+			if len(s.next.bytes) >= batchBytes && !s.flush(use) {
+				return nil
+			}
+		}
+		switch {
+		case err == io.EOF:
+			if err := s.take(len(s.pending) - s.start); err != nil {
+				return err
+			}
+			s.flush(use)
+			return nil
+		case err != nil:
+			return err
+		case len(s.pending)-s.start > MaxDocumentBytes:
+			return s.take(len(s.pending) - s.start) // an error that says so
+		}
+	}
+}
+
+type splitter struct {
+	next    batch  // whole documents, to be handed out
+	pending []byte // what was read; the next document is at start
+	start   int
+	seen    int // from start on, where no document ends
+	line    int // lines in next
+	total   int // bytes read
+	values  int // values taken
+}
+
+// cut returns the length of the first document in pending, or 0 if its end is
+// not there yet.
+func (s *splitter) cut(last bool) int {
+	doc := s.pending[s.start:]
+	for {
+		i := bytes.Index(doc[s.seen:], []byte("\n---"))
+		if i < 0 {
+			s.seen = max(s.seen, len(doc)-len("\n---")+1)
+			return 0
+		}
+		end := s.seen + i + 1 // of the document, after its newline
+		after := end + len("---")
+		if after == len(doc) && !last {
+			return 0
+		}
+		s.seen = after
+		if (after == len(doc) || bytes.IndexByte([]byte(" \t\r\n"), doc[after]) >= 0) && !hasDirective(doc[:end]) {
+			return end
+		}
+	}
+}
+
+// hasDirective reports whether the lines before a "---" are directives (%YAML),
+// which belong to the document that it starts.
+func hasDirective(before []byte) bool {
+	for len(before) > 0 {
+		before = bytes.TrimRight(before, " \t\r\n")
+		line := before[bytes.LastIndexByte(before, '\n')+1:]
+		switch {
+		case len(line) > 0 && line[0] == '%':
+			return true
+		case len(line) == 0 || bytes.TrimLeft(line, " \t")[0] != '#':
+			return false
+		}
+		before = before[:len(before)-len(line)]
+	}
+	return false
+}
+
+// take moves the first n bytes of pending, one document, to the next batch.
+func (s *splitter) take(n int) error {
+	doc := s.pending[s.start : s.start+n]
+	line := s.next.line + s.line
+	if n > MaxDocumentBytes {
+		return tooMuch("%s line %d: a document of more than %d bytes, which no API server takes", packageFile, line, MaxDocumentBytes)
+	}
+	lines, values := count(doc)
+	s.values += values
+	switch {
+	case values > MaxDocumentValues:
+		return tooMuch("%s line %d: a document of more than %d values", packageFile, line, MaxDocumentValues)
+	case s.values > MaxPackageValues:
+		return tooMuch("%s line %d: more than %d values so far", packageFile, line, MaxPackageValues)
+	}
+	s.next.bytes = append(s.next.bytes, doc...)
+	s.line += lines
+	s.start += n
+	s.seen = 0
+	return nil
+}
+
+// flush hands out the batch that has been gathered.
+func (s *splitter) flush(use func(batch) bool) bool {
+	if len(s.next.bytes) == 0 {
+		return true
+	}
+	ok := use(s.next)
+	s.next = batch{n: s.next.n + 1, line: s.next.line + s.line, bytes: make([]byte, 0, batchBytes+batchBytes/4)}
+	s.line = 0
+	return ok
+}
+
+// separators are the characters one of which stands between any two values.
+var separators = [256]bool{'\n': true, ':': true, ',': true, '-': true, '?': true, '[': true, '{': true}
+
+// count returns the lines of a document and an upper bound of its values, which
+// is known before a decoder spends hundreds of bytes on each.
+func count(doc []byte) (lines, values int) {
+	for _, b := range doc {
+		if separators[b] {
+			values++
+		}
+	}
+	return bytes.Count(doc, []byte("\n")), values
+}

@@ -1,0 +1,216 @@
+// Package xpkg reads and makes Crossplane packages: OCI images with a
+// package.yaml, as Crossplane's xpkg specification has them
+// (contributing/specifications/xpkg.md in github.com/crossplane/crossplane).
+//
+//   - Read turns an image that is named by digest into a sources.Package:
+//     manifest.go finds the layers that matter, layer.go takes package.yaml out
+//     of them, stream.go decodes it, lint.go and meta.go say whether it is a
+//     package.
+//   - Build, Open and Push make one from a directory, keep it in a file and
+//     bring it to a registry.
+//
+// Bytes come from a Source and go to a Destination, both of which sources/oci
+// implements and verifies; nothing here opens a connection. What the objects of
+// a package mean is the business of render.
+//
+// Packages are not trusted. Everything is bounded by the constants below, and
+// passing one is an error that wraps sources.ErrLimit. Memory is that of the
+// decoded documents and a few megabytes of buffers: neither layers nor
+// package.yaml are ever held as a whole.
+package xpkg
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"gitopsd.dev/sources"
+)
+
+// Limits of a package.
+const (
+	// MaxIndexManifests bounds the manifests of an index.
+	MaxIndexManifests = 256
+	// MaxLayers bounds the layers of an image; container runtimes stop at 127.
+	MaxLayers = 512
+	// MaxCompressedBytes bounds what is fetched of one image's layers.
+	MaxCompressedBytes = 1 << 30
+	// MaxExpandedBytes bounds the same once it is decompressed.
+	MaxExpandedBytes = 4 << 30
+	// MaxTarEntries bounds the files in an image's layers.
+	MaxTarEntries = 500_000
+	// MaxPackageBytes bounds package.yaml; the largest known have some 90 MB.
+	MaxPackageBytes = 256 << 20
+	// MaxDocuments bounds the objects in it.
+	MaxDocuments = sources.DefaultMaxDocuments
+	// MaxDocumentBytes bounds one object: the API server takes 3 MiB.
+	MaxDocumentBytes = 4 << 20
+	// MaxDocumentValues and MaxPackageValues bound the keys, values and list
+	// items in one object and in all. 2,000 CRDs have some six million.
+	MaxDocumentValues = 1_000_000
+	MaxPackageValues  = 24_000_000
+	// maxConfigBytes bounds an image's configuration.
+	maxConfigBytes = 4 << 20
+	// maxWindow bounds the memory a zstd stream may ask for.
+	maxWindow = 64 << 20
+)
+
+const (
+	// annotation marks the layers of a package for their consumers, on the
+	// layer's descriptor; in the image's labels it is followed by ":" and the
+	// layer's digest. The value base says it is Crossplane's.
+	annotation     = "io.crossplane.xpkg"
+	baseLayer      = "base"
+	extensionsNode = "xpkg-extensions"
+	// packageFile is the file that makes an image a package.
+	packageFile = "package.yaml"
+)
+
+// Source is where a package's bytes come from, by digest. *oci.Client and
+// *Image are Sources.
+type Source interface {
+	// Manifest returns an index or manifest that has digest d.
+	Manifest(ctx context.Context, repository string, d sources.Digest) ([]byte, error)
+	// Blob returns size bytes that have digest d: reading to the end fails if
+	// they do not.
+	Blob(ctx context.Context, repository string, d sources.Digest, size int64) (io.ReadCloser, error)
+}
+
+// InvalidError says what is wrong with a package. The same digest will always
+// give the same error: only its publisher can mend it.
+type InvalidError struct {
+	// Package is repository@digest, or the directory or file it is made from.
+	Package string
+	// Problems are complete sentences, each with its place.
+	Problems []string
+	// cause is a sentinel such as sources.ErrLimit.
+	cause error
+}
+
+// maxProblems is how many are listed.
+const maxProblems = 20
+
+func (e *InvalidError) Error() string {
+	if len(e.Problems) == 1 {
+		return e.Package + ": " + e.Problems[0]
+	}
+	listed := e.Problems[:min(len(e.Problems), maxProblems)]
+	text := fmt.Sprintf("%s: %d problems:\n\t%s", e.Package, len(e.Problems), strings.Join(listed, "\n\t"))
+	if more := len(e.Problems) - len(listed); more > 0 {
+		text += fmt.Sprintf("\n\tand %d more", more)
+	}
+	return text
+}
+
+func (e *InvalidError) Unwrap() error { return e.cause }
+
+// invalid is an InvalidError that does not know its package yet.
+type invalid struct {
+	text  string
+	cause error
+}
+
+func (i *invalid) Error() string { return i.text }
+
+func bad(format string, args ...any) error {
+	return &invalid{text: fmt.Sprintf(format, args...)}
+}
+
+func tooMuch(format string, args ...any) error {
+	return &invalid{text: fmt.Sprintf(format, args...), cause: sources.ErrLimit}
+}
+
+// Read fetches and parses the package that digest d of a repository names: an
+// image, or an index of one image a platform.
+//
+// A package that breaks the specification is an *InvalidError. Errors of src are
+// passed on as they are, and win over what may be wrong with bytes that did not
+// verify.
+func Read(ctx context.Context, src Source, repository string, d sources.Digest) (*sources.Package, error) {
+	r := reader{src: src, repository: repository}
+	p, err := r.read(ctx, d)
+	return p, named(repository+"@"+string(d), err)
+}
+
+// named gives an error of this package its subject.
+func named(subject string, err error) error {
+	switch err := err.(type) {
+	case *invalid:
+		return &InvalidError{Package: subject, Problems: []string{err.text}, cause: err.cause}
+	case *InvalidError:
+		err.Package = subject
+	}
+	return err
+}
+
+// reader reads one package.
+type reader struct {
+	src        Source
+	repository string
+}
+
+func (r *reader) read(ctx context.Context, d sources.Digest) (*sources.Package, error) {
+	images, isIndex, err := r.images(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	if err := sameBase(images); err != nil {
+		return nil, err
+	}
+	var docs []sources.Document
+	content, err := r.content(ctx, images[0], func(packageYAML io.Reader) (err error) {
+		docs, err = decode(packageYAML)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := r.sameContent(ctx, images, content); err != nil {
+		return nil, err
+	}
+	p := &sources.Package{Repository: r.repository, Digest: d, Content: content}
+	if isIndex {
+		for _, img := range images {
+			p.Children = append(p.Children, sources.Child{Platform: img.platform, Digest: img.digest})
+		}
+	}
+	p.Meta, p.Documents, err = lint(docs, func(i int) string {
+		return fmt.Sprintf("%s line %d", packageFile, docs[i].Line)
+	})
+	return p, err
+}
+
+// sameBase refuses a package that would install other types on one platform
+// than on another, as far as base layers tell.
+func sameBase(images []image) error {
+	for _, img := range images[1:] {
+		if a, b := images[0].baseDigest(), img.baseDigest(); a != "" && b != "" && a != b {
+			return bad("its content differs between platforms: the base layer is %s for %s and %s for %s; "+
+				"build all platforms from one base layer", a, images[0].platform, b, img.platform)
+		}
+	}
+	return nil
+}
+
+// sameContent does the same for images whose package.yaml is in the file system
+// of all layers, so that only reading it tells.
+func (r *reader) sameContent(ctx context.Context, images []image, content sources.Digest) error {
+	for _, img := range images[1:] {
+		if img.sameLayers(images[0]) || img.baseDigest() != "" && img.baseDigest() == images[0].baseDigest() {
+			continue
+		}
+		other, err := r.content(ctx, img, func(packageYAML io.Reader) error {
+			_, err := io.Copy(io.Discard, packageYAML)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if other != content {
+			return bad("its content differs between platforms: %s is %s for %s and %s for %s; "+
+				"build all platforms from one %[1]s", packageFile, content, images[0].platform, other, img.platform)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package registry
+
+import (
+	"errors"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+)
+
+// Fault is a way to misbehave. Those that set Status or Hang answer by
+// themselves; the others change what the registry answers.
+type Fault struct {
+	// Method of the requests it is about; empty means any.
+	Method string
+	// Path is a pattern of path.Match for the request's path; one that ends in
+	// "/**" stands for everything below.
+	Path string
+	// Times is how often it happens before it is over; 0 means until healed.
+	Times int
+
+	// Status is answered instead, with RetryAfter as that header if not empty.
+	Status     int
+	RetryAfter string
+	// Hang answers nothing until the client goes away.
+	Hang bool
+	// Delay waits before it goes on.
+	Delay time.Duration
+	// Redirect sends the client to this address.
+	Redirect string
+	// DropAfter cuts the connection after this many bytes of the body.
+	DropAfter int
+	// HangAfter sends this many bytes of the body, then nothing more.
+	HangAfter int
+	// Corrupt flips a bit of the body's first byte.
+	Corrupt bool
+	// Digest is sent as Docker-Content-Digest; "none" leaves the header out.
+	Digest string
+	// NoRange ignores the Range header, as some registries do.
+	NoRange bool
+}
+
+func (f *activeFault) matches(req *http.Request) bool {
+	if f.healed.Load() || f.Method != "" && f.Method != req.Method {
+		return false
+	}
+	if below, ok := strings.CutSuffix(f.Path, "/**"); ok {
+		if !strings.HasPrefix(req.URL.Path, below+"/") {
+			return false
+		}
+	} else if ok, err := path.Match(f.Path, req.URL.Path); err != nil || !ok {
+		return false
+	}
+	return f.Times == 0 || f.left.Add(-1) >= 0
+}
+
+// apply does the fault's part. It returns the writer to go on with, or done.
+func (f *activeFault) apply(w http.ResponseWriter, req *http.Request) (next http.ResponseWriter, done bool) {
+	if f.Delay > 0 {
+		select {
+		case <-time.After(f.Delay):
+		case <-req.Context().Done():
+			return nil, true
+		}
+	}
+	switch {
+	case f.Hang:
+		<-req.Context().Done()
+		return nil, true
+	case f.Redirect != "":
+		http.Redirect(w, req, f.Redirect, http.StatusTemporaryRedirect)
+		return nil, true
+	case f.Status != 0:
+		if f.RetryAfter != "" {
+			w.Header().Set("Retry-After", f.RetryAfter)
+		}
+		w.WriteHeader(f.Status)
+		return nil, true
+	}
+	if f.NoRange {
+		req.Header.Del("Range")
+	}
+	return &faultyWriter{ResponseWriter: w, fault: f, req: req}, false
+}
+
+// faultyWriter changes an answer on its way.
+type faultyWriter struct {
+	http.ResponseWriter
+	fault *activeFault
+	req   *http.Request
+	sent  int
+}
+
+func (w *faultyWriter) WriteHeader(status int) {
+	switch w.fault.Digest {
+	case "":
+	case "none":
+		w.Header().Del("Docker-Content-Digest")
+	default:
+		w.Header().Set("Docker-Content-Digest", w.fault.Digest)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *faultyWriter) Write(p []byte) (int, error) {
+	if w.fault.Corrupt && w.sent == 0 && len(p) > 0 {
+		p = append([]byte{p[0] ^ 1}, p[1:]...)
+	}
+	limit := w.fault.DropAfter + w.fault.HangAfter
+	if limit == 0 || w.sent+len(p) <= limit {
+		n, err := w.ResponseWriter.Write(p)
+		w.sent += n
+		return n, err
+	}
+	n, err := w.ResponseWriter.Write(p[:limit-w.sent])
+	w.sent += n
+	if err != nil {
+		return n, err
+	}
+	if f, ok := w.ResponseWriter.(http.Flusher); ok {
+		f.Flush()
+	}
+	if w.fault.HangAfter > 0 {
+		<-w.req.Context().Done()
+		return n, errors.New("hanging on purpose")
+	}
+	panic(http.ErrAbortHandler) // net/http's way to cut a connection
+}
