@@ -3,9 +3,7 @@ package types
 // schema writes a JSON schema. What the API server drops when it stores one, it
 // leaves out: null, keywords it does not know, false and empty where that is
 // what an absent keyword means. The keywords are those of JSONSchemaProps in
-// apiextensions.k8s.io/v1; some of them (definitions, $ref, …) are refused by
-// the API server today, and are written so that an accepted schema and a
-// refused one never have one digest.
+// apiextensions.k8s.io/v1.
 func schema(c *canon, v any) error {
 	if v == nil { // an element that is null decodes to an empty schema
 		c.buf = append(c.buf, "{}"...)
@@ -33,7 +31,7 @@ func schema(c *canon, v any) error {
 // keyword writes one keyword of the schema whose brace is at start.
 func (c *canon) keyword(start int, k string, v any) error {
 	switch k {
-	case "type", "format", "pattern", "x-kubernetes-list-type", "x-kubernetes-map-type", "id", "$schema", "$ref":
+	case "type", "format", "pattern", "x-kubernetes-list-type", "x-kubernetes-map-type":
 		return c.stringField(start, k, v)
 	case "nullable", "exclusiveMaximum", "exclusiveMinimum", "uniqueItems", "x-kubernetes-preserve-unknown-fields",
 		"x-kubernetes-embedded-resource", "x-kubernetes-int-or-string":
@@ -62,50 +60,53 @@ func (c *canon) keyword(start int, k string, v any) error {
 		return c.setField(start, k, v, false, schema)
 	case "x-kubernetes-validations":
 		return c.setField(start, k, v, false, rule)
-	case "properties", "patternProperties", "definitions":
-		return c.schemasField(start, k, v, schema)
-	case "dependencies":
-		return c.schemasField(start, k, v, schemaOrStrings)
+	case "properties":
+		return c.propertiesField(start, k, v)
 	case "not":
 		c.key(start, k)
 		return schema(c, v)
 	case "items":
-		return c.itemsField(start, k, v)
-	case "additionalProperties", "additionalItems":
+		switch v := v.(type) {
+		case map[string]any:
+			c.key(start, k)
+			return schema(c, v)
+		case []any:
+			return c.refusedField(start, k, v)
+		}
+		return nil // the API server takes a scalar for absent
+	case "additionalProperties":
 		c.key(start, k)
 		if _, ok := v.(bool); ok {
 			return c.data(v)
 		}
 		return schema(c, v)
+	case "id", "$schema", "$ref", "patternProperties", "dependencies", "additionalItems", "definitions":
+		return c.refusedField(start, k, v)
 	}
 	// description, title, example and externalDocs say something to people;
 	// anything else the API server does not know.
 	return nil
 }
 
-// itemsField writes items: a schema, or a list of them (which the API server
-// refuses), whose order counts.
-func (c *canon) itemsField(start int, k string, v any) error {
-	list, ok := v.([]any)
-	if !ok {
-		c.key(start, k)
-		return schema(c, v)
-	}
-	if len(list) == 0 {
-		return nil
+// refusedField writes what the API server knows and refuses, so that a schema
+// that it accepts and one that it does not never have the same form.
+func (c *canon) refusedField(start int, k string, v any) error {
+	switch v := v.(type) {
+	case string:
+		if v == "" {
+			return nil
+		}
+	case map[string]any:
+		if len(v) == 0 {
+			return nil
+		}
+	case []any:
+		if len(v) == 0 {
+			return nil
+		}
 	}
 	c.key(start, k)
-	c.buf = append(c.buf, '[')
-	for i, item := range list {
-		if i > 0 {
-			c.buf = append(c.buf, ',')
-		}
-		if err := schema(c, item); err != nil {
-			return atIndex(i, err)
-		}
-	}
-	c.buf = append(c.buf, ']')
-	return nil
+	return c.data(v)
 }
 
 // rule writes one rule of x-kubernetes-validations. Its texts count: the API
@@ -140,13 +141,6 @@ func stringElement(c *canon, v any) error {
 	}
 	c.str(s)
 	return nil
-}
-
-func schemaOrStrings(c *canon, v any) error {
-	if list, ok := v.([]any); ok {
-		return c.set(list, true, stringElement)
-	}
-	return schema(c, v)
 }
 
 // The fields below are written unless they are what an absent one means.
@@ -205,9 +199,9 @@ func (c *canon) setField(start int, k string, v any, unique bool, element func(*
 	return c.set(list, unique, element)
 }
 
-// schemasField writes a mapping from names to schemas. The names are the
+// propertiesField writes a mapping from names to schemas. The names are the
 // author's: none of them is a keyword.
-func (c *canon) schemasField(start int, k string, v any, element func(*canon, any) error) error {
+func (c *canon) propertiesField(start int, k string, v any) error {
 	m, ok := v.(map[string]any)
 	if !ok {
 		return want("a mapping", v)
@@ -221,7 +215,7 @@ func (c *canon) schemasField(start int, k string, v any, element func(*canon, an
 	for i := from; i < to; i++ {
 		name := c.keys[i]
 		c.key(inner, name)
-		if err := element(c, m[name]); err != nil {
+		if err := schema(c, m[name]); err != nil {
 			return at(name, err)
 		}
 	}

@@ -35,28 +35,25 @@ def rule: . as $r
       ({}; field($k; $r[$k]));
 
 def schema:
-  def map_schemas: if . == null or . == {} then null else map_values(schema) end;
   if . == null then {} else . as $s
   | reduce keys[] as $k ({}; $s[$k] as $v
     | if $v == null then .
       elif $k | IN("type", "format", "pattern", "nullable", "exclusiveMaximum", "exclusiveMinimum",
           "uniqueItems", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource",
-          "x-kubernetes-int-or-string", "x-kubernetes-list-type", "x-kubernetes-map-type",
-          "id", "$schema", "$ref") then field($k; $v)
+          "x-kubernetes-int-or-string", "x-kubernetes-list-type", "x-kubernetes-map-type") then field($k; $v)
       elif $k | IN("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties",
           "default") then .[$k] = $v
       elif $k | IN("maximum", "minimum", "multipleOf") then .[$k] = $v + 0
       elif $k | IN("enum", "required", "x-kubernetes-list-map-keys") then field($k; $v | set)
       elif $k | IN("allOf", "anyOf", "oneOf") then field($k; $v | map(schema) | bag)
       elif $k == "x-kubernetes-validations" then field($k; $v | map(rule) | bag)
-      elif $k | IN("properties", "patternProperties", "definitions") then field($k; $v | map_schemas)
-      elif $k == "dependencies" then
-        if $v == {} then . else
-          .[$k] = ($v | map_values(if type == "array" then set else schema end)) end
-      elif $k == "not" then .[$k] = ($v | schema)
-      elif $k == "items" then field($k; $v | if type == "array" then map(schema) else schema end)
-      elif $k | IN("additionalProperties", "additionalItems") then
-        .[$k] = ($v | if type == "boolean" then . else schema end)
+      elif $k == "properties" then if $v == {} then . else .[$k] = ($v | map_values(schema)) end
+      elif $k == "not" or $k == "items" and ($v | type) == "object" then .[$k] = ($v | schema)
+      elif $k == "items" and ($v | type) != "array" then .
+      elif $k == "additionalProperties" then .[$k] = ($v | if type == "boolean" then . else schema end)
+      elif $k | IN("items", "id", "$schema", "$ref", "patternProperties", "dependencies", "additionalItems",
+          "definitions") then # refused by the API server
+        if $v == "" or $v == {} or $v == [] then . else .[$k] = $v end
       else . end) # documentation, and what the API server does not know
   end;
 
@@ -96,8 +93,8 @@ def version($crd): . as $v
   | if $crd then field("subresources"; $v.subresources | if . == null then null else subresources end) else . end;
 
 # The fields that an object's types share.
-def shared($names; $scope; $storage): .spec as $s
-  | {conversion: ($s.conversion | conversion), group: $s.group, names: ($names | names), scope: $scope,
+def shared($kind; $scope; $storage): .spec as $s
+  | {conversion: ($s.conversion | conversion), group: $s.group, names: ($kind | names), scope: $scope,
      storage: ([$s.versions[] | select(.[$storage] == true) | .name] | last // "")};
 
 # What a CompositeResourceDefinition adds.

@@ -21,8 +21,7 @@ func decode(t testing.TB, text string) []sources.Document {
 	return docs
 }
 
-// crd is a CustomResourceDefinition whose spec ends in more, indented by two,
-// and whose one version's schema is the given flow or block.
+// crd is a CustomResourceDefinition with one version, whose schema is given.
 func crd(schema string) string {
 	return `
 apiVersion: apiextensions.k8s.io/v1
@@ -37,7 +36,8 @@ spec:
     served: true
     storage: true
     schema:
-      openAPIV3Schema: ` + strings.ReplaceAll(strings.TrimSpace(schema), "\n", "\n        ") + "\n"
+      openAPIV3Schema:
+        ` + strings.ReplaceAll(strings.TrimSpace(schema), "\n", "\n        ") + "\n"
 }
 
 // only returns the digest of the one type that text defines.
@@ -64,24 +64,29 @@ func forms(t testing.TB, object map[string]any) []string {
 	return lines
 }
 
+// Pairs of schemas.
+type pair struct{ name, a, b string }
+
 // What a digest must not depend on.
+var same = []pair{
+	{"order of keys", `{type: object, properties: {a: {type: string, maxLength: 3}, b: {type: string}}}`, `{properties: {b: {type: string}, a: {maxLength: 3, type: string}}, type: object}`},
+	{"style", `{type: object, properties: {a: {type: "string"}}}`, "# a comment\ntype: 'object'\nproperties:\n  a:\n    type: |-\n      string"},
+	{"documentation", `{type: object}`, `{type: object, description: d, title: t, example: {a: 1}, externalDocs: {url: u, description: e}}`},
+	{"unknown keywords", `{type: object}`, `{type: object, examples: [1], x-kubernetes-future: true, $comment: c}`},
+	{"null keywords", `{type: object}`, `{type: object, default: null, properties: null, not: null, items: null, required: null, maxLength: null, x-kubernetes-validations: null}`},
+	{"empty keywords", `{type: object}`, `{type: object, format: "", pattern: "", nullable: false, required: [], enum: [], allOf: [], anyOf: [], oneOf: [], properties: {}, x-kubernetes-validations: [], x-kubernetes-list-map-keys: [], uniqueItems: false, exclusiveMinimum: false, x-kubernetes-preserve-unknown-fields: false, x-kubernetes-int-or-string: false, dependencies: {}, definitions: {}}`},
+	{"order of required", `{type: object, required: [a, b, c]}`, `{type: object, required: [c, a, b, a]}`},
+	{"order of enum", `{type: object, properties: {a: {enum: [x, 1, null, {b: [1, 2]}]}}}`, `{type: object, properties: {a: {enum: [{b: [1, 2]}, null, 1, x, 1.0]}}}`},
+	{"order of map keys", `{type: object, properties: {a: {type: array, x-kubernetes-list-map-keys: [b, c]}}}`, `{type: object, properties: {a: {type: array, x-kubernetes-list-map-keys: [c, b]}}}`},
+	{"order of branches", `{type: object, anyOf: [{required: [a]}, {required: [b]}], allOf: [{not: {required: [c]}}, {required: [d]}], oneOf: [{required: [e]}, {}]}`, `{type: object, anyOf: [{required: [b]}, {required: [a]}], allOf: [{required: [d]}, {not: {required: [c]}}], oneOf: [{}, {required: [e]}]}`},
+	{"order of rules", `{type: object, x-kubernetes-validations: [{rule: a, message: b}, {rule: c}]}`, `{type: object, x-kubernetes-validations: [{rule: c}, {message: b, rule: a}]}`},
+	{"numbers", `{type: object, properties: {a: {maximum: 10, minimum: 9223372036854775807, multipleOf: 0.5, maxLength: 100, default: 1.0}}}`, `{type: object, properties: {a: {maximum: 1e1, minimum: 9223372036854776000, multipleOf: 5e-1, maxLength: 1e2, default: 1}}}`},
+	{"minus zero", `{type: object, properties: {a: {minimum: -0.0}}}`, `{type: object, properties: {a: {minimum: 0}}}`},
+	{"null schema", `{type: object, allOf: [{properties: {a: null}}, null]}`, `{type: object, allOf: [{properties: {a: {}}}, {}]}`},
+}
+
 func TestSame(t *testing.T) {
-	for _, tt := range []struct{ name, a, b string }{
-		{"order of keys", `{type: object, properties: {a: {type: string, maxLength: 3}, b: {type: string}}}`, `{properties: {b: {type: string}, a: {maxLength: 3, type: string}}, type: object}`},
-		{"style", `{type: object, properties: {a: {type: "string"}}}`, "# a comment\ntype: 'object'\nproperties:\n  a:\n    type: |-\n      string"},
-		{"documentation", `{type: object}`, `{type: object, description: d, title: t, example: {a: 1}, externalDocs: {url: u, description: e}}`},
-		{"unknown keywords", `{type: object}`, `{type: object, examples: [1], x-kubernetes-future: true, $comment: c}`},
-		{"null keywords", `{type: object}`, `{type: object, default: null, properties: null, not: null, items: null, required: null, maxLength: null, x-kubernetes-validations: null}`},
-		{"empty keywords", `{type: object}`, `{type: object, format: "", pattern: "", nullable: false, required: [], enum: [], allOf: [], anyOf: [], oneOf: [], properties: {}, x-kubernetes-validations: [], x-kubernetes-list-map-keys: [], uniqueItems: false, exclusiveMinimum: false, x-kubernetes-preserve-unknown-fields: false, x-kubernetes-int-or-string: false, dependencies: {}, definitions: {}}`},
-		{"order of required", `{type: object, required: [a, b, c]}`, `{type: object, required: [c, a, b, a]}`},
-		{"order of enum", `{type: object, properties: {a: {enum: [x, 1, null, {b: [1, 2]}]}}}`, `{type: object, properties: {a: {enum: [{b: [1, 2]}, null, 1, x, 1.0]}}}`},
-		{"order of map keys", `{type: object, properties: {a: {type: array, x-kubernetes-list-map-keys: [b, c]}}}`, `{type: object, properties: {a: {type: array, x-kubernetes-list-map-keys: [c, b]}}}`},
-		{"order of branches", `{type: object, anyOf: [{required: [a]}, {required: [b]}], allOf: [{not: {required: [c]}}, {required: [d]}], oneOf: [{required: [e]}, {}]}`, `{type: object, anyOf: [{required: [b]}, {required: [a]}], allOf: [{required: [d]}, {not: {required: [c]}}], oneOf: [{}, {required: [e]}]}`},
-		{"order of rules", `{type: object, x-kubernetes-validations: [{rule: a, message: b}, {rule: c}]}`, `{type: object, x-kubernetes-validations: [{rule: c}, {message: b, rule: a}]}`},
-		{"numbers", `{type: object, properties: {a: {maximum: 10, minimum: 9223372036854775807, multipleOf: 0.5, maxLength: 100, default: 1.0}}}`, `{type: object, properties: {a: {maximum: 1e1, minimum: 9223372036854776000, multipleOf: 5e-1, maxLength: 1e2, default: 1}}}`},
-		{"minus zero", `{type: object, properties: {a: {minimum: -0.0}}}`, `{type: object, properties: {a: {minimum: 0}}}`},
-		{"null schema", `{type: object, allOf: [{properties: {a: null}}, null]}`, `{type: object, allOf: [{properties: {a: {}}}, {}]}`},
-	} {
+	for _, tt := range same {
 		t.Run(tt.name, func(t *testing.T) {
 			if a, b := only(t, crd(tt.a)), only(t, crd(tt.b)); a != b {
 				t.Errorf("%s\n%s\n%s\n%s", a, forms(t, decode(t, crd(tt.a))[0].Tree), b, forms(t, decode(t, crd(tt.b))[0].Tree))
@@ -92,25 +97,27 @@ func TestSame(t *testing.T) {
 
 // What a digest must depend on though it looks like what it must not. The
 // fields one by one are TestFields'.
+var different = []pair{
+	{"a property called description", `{type: object, properties: {description: {type: string}}}`, `{type: object}`},
+	{"documentation in a default", `{type: object, properties: {a: {default: {description: x}}}}`, `{type: object, properties: {a: {default: {}}}}`},
+	{"empty in a default", `{type: object, properties: {a: {default: {x: "", y: [], z: null, w: false}}}}`, `{type: object, properties: {a: {default: {}}}}`},
+	{"order in a default", `{type: object, properties: {a: {default: {required: [a, b]}}}}`, `{type: object, properties: {a: {default: {required: [b, a]}}}}`},
+	{"documentation in an enum", `{type: object, properties: {a: {enum: [{title: x}]}}}`, `{type: object, properties: {a: {enum: [{}]}}}`},
+	{"false is no absent default", `{type: object, properties: {a: {default: false}}}`, `{type: object, properties: {a: {}}}`},
+	{"zero is no absent limit", `{type: object, properties: {a: {maxLength: 0}}}`, `{type: object, properties: {a: {}}}`},
+	{"null in an enum", `{type: object, properties: {a: {enum: [x, null]}}}`, `{type: object, properties: {a: {enum: [x]}}}`},
+	{"a string is no number", `{type: object, properties: {a: {default: "1"}}}`, `{type: object, properties: {a: {default: 1}}}`},
+	{"an empty schema", `{type: object, not: {}}`, `{type: object}`},
+	{"additionalProperties: false", `{type: object, additionalProperties: false}`, `{type: object}`},
+	{"additionalProperties: true", `{type: object, additionalProperties: true}`, `{type: object, additionalProperties: false}`},
+	{"two equal branches of oneOf", `{type: object, oneOf: [{required: [a]}, {required: [a]}]}`, `{type: object, oneOf: [{required: [a]}]}`},
+	{"large integers of a default", `{type: object, properties: {a: {default: 9007199254740993}}}`, `{type: object, properties: {a: {default: 9007199254740992}}}`},
+	{"where a keyword is", `{type: object, properties: {a: {type: object, required: [x]}}}`, `{type: object, required: [x], properties: {a: {type: object}}}`},
+	{"a property called properties", `{type: object, properties: {properties: {type: object}}}`, `{type: object, properties: {type: {type: object}}}`},
+}
+
 func TestDifferent(t *testing.T) {
-	for _, tt := range []struct{ name, a, b string }{
-		{"a property called description", `{type: object, properties: {description: {type: string}}}`, `{type: object}`},
-		{"documentation in a default", `{type: object, properties: {a: {default: {description: x}}}}`, `{type: object, properties: {a: {default: {}}}}`},
-		{"empty in a default", `{type: object, properties: {a: {default: {x: "", y: [], z: null, w: false}}}}`, `{type: object, properties: {a: {default: {}}}}`},
-		{"order in a default", `{type: object, properties: {a: {default: {required: [a, b]}}}}`, `{type: object, properties: {a: {default: {required: [b, a]}}}}`},
-		{"documentation in an enum", `{type: object, properties: {a: {enum: [{title: x}]}}}`, `{type: object, properties: {a: {enum: [{}]}}}`},
-		{"false is no absent default", `{type: object, properties: {a: {default: false}}}`, `{type: object, properties: {a: {}}}`},
-		{"zero is no absent limit", `{type: object, properties: {a: {maxLength: 0}}}`, `{type: object, properties: {a: {}}}`},
-		{"null in an enum", `{type: object, properties: {a: {enum: [x, null]}}}`, `{type: object, properties: {a: {enum: [x]}}}`},
-		{"a string is no number", `{type: object, properties: {a: {default: "1"}}}`, `{type: object, properties: {a: {default: 1}}}`},
-		{"an empty schema", `{type: object, not: {}}`, `{type: object}`},
-		{"additionalProperties: false", `{type: object, additionalProperties: false}`, `{type: object}`},
-		{"additionalProperties: true", `{type: object, additionalProperties: true}`, `{type: object, additionalProperties: false}`},
-		{"two equal branches of oneOf", `{type: object, oneOf: [{required: [a]}, {required: [a]}]}`, `{type: object, oneOf: [{required: [a]}]}`},
-		{"large integers of a default", `{type: object, properties: {a: {default: 9007199254740993}}}`, `{type: object, properties: {a: {default: 9007199254740992}}}`},
-		{"where a keyword is", `{type: object, properties: {a: {type: object, required: [x]}}}`, `{type: object, required: [x], properties: {a: {type: object}}}`},
-		{"a property called properties", `{type: object, properties: {properties: {type: object}}}`, `{type: object, properties: {type: {type: object}}}`},
-	} {
+	for _, tt := range different {
 		t.Run(tt.name, func(t *testing.T) {
 			if a, b := only(t, crd(tt.a)), only(t, crd(tt.b)); a == b {
 				t.Errorf("both have %s", a)
@@ -256,7 +263,7 @@ func TestErrors(t *testing.T) {
 		{"a mapping for a list", crd(`{required: {a: true}}`), prefix + ".required: want a list, have a mapping"},
 		{"a rule", crd(`{x-kubernetes-validations: [{rule: {}}]}`), prefix + ".x-kubernetes-validations[0].rule: want a string, have a mapping"},
 		{"a list for properties", crd(`{properties: [a]}`), prefix + ".properties: want a mapping, have a list"},
-		{"required elements", crd(`{items: [{required: [1]}]}`), prefix + ".items[0].required[0]: want a string, have a number"},
+		{"required elements", crd(`{items: {required: [1]}}`), prefix + ".items.required[0]: want a string, have a number"},
 		{"no spec", "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: x}\n", "CustomResourceDefinition x: spec: want a mapping, have null"},
 		{"no versions", replace("versions:", "version:"), "CustomResourceDefinition buckets.example.org: spec.versions: want a list, have null"},
 		{"no kind", replace("kind: Bucket, ", ""), "CustomResourceDefinition buckets.example.org: spec.names.kind: want a string, have null"},

@@ -1,0 +1,112 @@
+package types
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/sources"
+)
+
+// needs skips a test where a program of the recipe is not installed.
+func needs(t *testing.T, programs ...string) {
+	t.Helper()
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err != nil {
+			t.Skipf("the recipe needs %s", p)
+		}
+	}
+}
+
+// asJSON is the documents as a stream of JSON, which jq reads.
+func asJSON(t *testing.T, docs []sources.Document) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	for _, d := range docs {
+		if err := json.NewEncoder(&b).Encode(d.Tree); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b.Bytes()
+}
+
+// The commands of TYPES.md, run as they stand there, give what the package
+// gives.
+func TestRecipe(t *testing.T) {
+	needs(t, "jq", "sha256sum", "basenc", "base64")
+	text, err := os.ReadFile("TYPES.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+	if len(blocks) != 2 {
+		t.Fatalf("TYPES.md has %d blocks of shell, want one for a type and one for a package", len(blocks))
+	}
+	docs := decode(t, xrd+"---"+crd(`
+type: object
+properties:
+  a: {type: string, default: "\u007f\u2028\\ \t\"ü", enum: [b, null, a, 1.5], maximum: 9223372036854775807, minimum: -0.001}
+  b: {anyOf: [{required: [x, b]}, {not: {}}], additionalProperties: false, maxLength: 1000, default: {z: [1e300, 12345e-9, 0, -120]}}
+  description: {type: array, items: {x-kubernetes-validations: [{rule: a > 1, reason: FieldValueInvalid}, {message: m}]}, description: d}
+`))
+	input := filepath.Join(t.TempDir(), "input.json")
+	if err := os.WriteFile(input, asJSON(t, docs), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all, err := All(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines strings.Builder
+	for _, d := range docs {
+		of, err := Of(d.Tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, typ := range of {
+			lines.WriteString(typ.String() + "\n")
+		}
+	}
+	for i, want := range []string{lines.String(), Sum(all) + "\n"} {
+		// What reads the cluster or YAML is replaced by what reads a file.
+		_, rest, _ := strings.Cut(blocks[i][1], "|")
+		have, err := exec.Command("sh", "-c", "cat "+input+" | "+rest).CombinedOutput()
+		if err != nil || string(have) != want {
+			t.Errorf("%s\ngives\n%s%v\nwant\n%s", blocks[i][1], have, err, want)
+		}
+	}
+}
+
+// recipeForms runs types.jq.
+func recipeForms(t *testing.T, docs []sources.Document) string {
+	t.Helper()
+	cmd := exec.Command("jq", "-r", "-f", "types.jq")
+	cmd.Stdin = bytes.NewReader(asJSON(t, docs))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("jq: %v: %.500s", err, out)
+	}
+	return string(out)
+}
+
+// Every case of TestSame and TestDifferent has the same form in jq.
+func TestRecipeForms(t *testing.T) {
+	needs(t, "jq")
+	for _, tt := range append(same, different...) {
+		if strings.Contains(tt.name, "large integers") {
+			continue // jq before 1.7 rounds them
+		}
+		for _, schema := range []string{tt.a, tt.b} {
+			docs := decode(t, crd(schema))
+			want := "example.org/v1 Bucket " + forms(t, docs[0].Tree)[0] + "\n"
+			if have := recipeForms(t, docs); have != want {
+				t.Errorf("%s: jq says\n%swant\n%s", tt.name, have, want)
+			}
+		}
+	}
+}
