@@ -3,9 +3,10 @@ package component
 import (
 	"fmt"
 	"runtime/debug"
-	"strings"
+	"strconv"
 	_ "unsafe" // for go:linkname
 
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/component-base/version"
 )
 
@@ -27,24 +28,29 @@ var (
 // this binary was built with.
 func KubernetesVersion() (string, error) {
 	info, ok := debug.ReadBuildInfo()
-	if ok {
-		for _, m := range info.Deps {
-			if m.Path == kubernetesModule {
-				return m.Version, nil
-			}
-		}
+	if !ok {
+		return "", fmt.Errorf("this binary carries no build information, which has the version of %s", kubernetesModule)
 	}
-	return "", fmt.Errorf("this binary carries no module information about %s", kubernetesModule)
+	return moduleVersion(info, kubernetesModule)
 }
 
-// setVersion makes the components of this process report KubernetesVersion.
-func setVersion() error {
-	v, err := KubernetesVersion()
+func moduleVersion(info *debug.BuildInfo, path string) (string, error) {
+	for _, m := range info.Deps {
+		if m.Path == path {
+			return m.Version, nil
+		}
+	}
+	return "", fmt.Errorf("this binary's build information has no module %s", path)
+}
+
+// setVersion makes the components of this process report version v, such as
+// v1.36.3.
+func setVersion(v string) error {
+	parsed, err := utilversion.ParseSemantic(v)
 	if err != nil {
-		return err
+		return fmt.Errorf("version of %s: %w", kubernetesModule, err)
 	}
 	gitVersion = v
-	gitMajor, gitMinor, _ = strings.Cut(strings.TrimPrefix(v, "v"), ".")
-	gitMinor, _, _ = strings.Cut(gitMinor, ".")
+	gitMajor, gitMinor = strconv.FormatUint(uint64(parsed.Major()), 10), strconv.FormatUint(uint64(parsed.Minor()), 10)
 	return version.SetDynamicVersion(v)
 }

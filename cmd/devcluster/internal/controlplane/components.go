@@ -84,6 +84,7 @@ func (c *command) ensure(ctx context.Context, name string, args []string, ports 
 		Args:  append([]string{Subcommand}, args...),
 		Dir:   string(c.dir),
 		Log:   c.dir.Log(name),
+		Env:   component.Environment(args[0]),
 		Owner: c.owner,
 	}, func(id process.ID) error { return c.dir.Record(name, id) })
 	if err != nil {

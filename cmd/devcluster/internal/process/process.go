@@ -33,6 +33,8 @@ type Config struct {
 	Dir string
 	// Log is the file that standard output and error are appended to.
 	Log string
+	// Env, as NAME=value, is added to this process's environment.
+	Env []string
 	// Owner is the process that the child dies with; the zero ID is nobody.
 	Owner ID
 }
@@ -59,6 +61,7 @@ func Start(cfg Config, record func(ID) error) (*Process, error) {
 	cmd := exec.Command("/proc/self/exe", cfg.Args...)
 	cmd.Args[0] = "devcluster"
 	cmd.Dir = cfg.Dir
+	cmd.Env = append(os.Environ(), cfg.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stdin, err := cmd.StdinPipe()
