@@ -1,0 +1,112 @@
+package git
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"gitopsd.dev/sources"
+
+	gogit "github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/config"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/storage/filesystem"
+)
+
+// Directory is a repository on this machine whose commits are read. It is safe
+// for concurrent use.
+type Directory struct {
+	// Root is the root of the work tree, or the bare repository.
+	Root string
+	// Path is where the directory that was opened is in Root, with slashes;
+	// "." for Root itself.
+	Path string
+
+	local *local
+}
+
+// OpenDir opens the repository that dir is in.
+func OpenDir(dir string) (*Directory, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := os.Stat(abs); err != nil {
+		return nil, err
+	} else if !info.IsDir() {
+		abs = filepath.Dir(abs)
+	}
+	for root := abs; ; root = filepath.Dir(root) {
+		l, err := openLocal(root)
+		if errors.Is(err, ErrRepositoryNotFound) {
+			if root == filepath.Dir(root) {
+				return nil, fmt.Errorf("%w: neither %s nor a directory above it is one", ErrRepositoryNotFound, abs)
+			}
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("git repository %s: %w", root, err)
+		}
+		rel, err := filepath.Rel(root, abs)
+		if err != nil {
+			return nil, err
+		}
+		return &Directory{Root: root, Path: filepath.ToSlash(rel), local: l}, nil
+	}
+}
+
+// Close closes the files that are kept open. Commits must not be used any more
+// then.
+func (d *Directory) Close() error { return d.local.close() }
+
+// Commit returns the commit that rev names: a branch, tag or hash (also its
+// beginning), HEAD, or one of these with ~2, ^ and the like, as gitrevisions(7)
+// has it.
+func (d *Directory) Commit(rev string) (sources.Commit, error) {
+	h, err := d.resolve(rev)
+	if err == nil {
+		var c sources.Commit
+		if c, err = d.commit(h); err == nil {
+			return c, nil
+		}
+	}
+	if errors.Is(err, plumbing.ErrReferenceNotFound) {
+		err = errors.New("there is no such branch, tag or commit here; it may have to be fetched first")
+	}
+	return sources.Commit{}, fmt.Errorf("git repository %s: revision %q: %w", d.Root, rev, err)
+}
+
+func (d *Directory) commit(h plumbing.Hash) (sources.Commit, error) {
+	c, err := readCommit(d.local, h)
+	if err != nil {
+		return sources.Commit{}, err
+	}
+	return newCommit(d.local, c), nil
+}
+
+// withoutConfig is a storage that says nothing of extensions, which openLocal
+// has looked at already, more leniently than go-git.
+type withoutConfig struct{ *filesystem.Storage }
+
+func (withoutConfig) Config() (*config.Config, error) { return config.NewConfig(), nil }
+
+func (d *Directory) resolve(rev string) (h plumbing.Hash, err error) {
+	d.local.mu.Lock()
+	defer d.local.mu.Unlock()
+	defer func() {
+		if p := recover(); p != nil { // go-git's, on revisions like ^ alone
+			err = errors.New("it is not a revision that is understood here")
+		}
+	}()
+	d.local.storage.Reindex()
+	repo, err := gogit.Open(withoutConfig{d.local.storage}, nil)
+	if err != nil {
+		return h, err
+	}
+	found, err := repo.ResolveRevision(plumbing.Revision(rev))
+	if err != nil {
+		return h, err
+	}
+	return *found, nil
+}

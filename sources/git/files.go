@@ -1,0 +1,300 @@
+package git
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing"
+)
+
+// files is a tree as a file system of regular files and directories. Objects
+// are read when they are needed. It is safe for concurrent use.
+//
+// A symbolic link is listed, but cannot be opened or gone through; a submodule
+// is not there, and neither is an entry that git would not check out, such as
+// ".git". All times are the commit's.
+type files struct {
+	objects objects
+	root    plumbing.Hash
+	time    time.Time
+
+	mu   sync.Mutex
+	dirs map[plumbing.Hash][]treeEntry // parsed trees, sorted by name
+}
+
+// maxDirs bounds how many parsed trees a files keeps.
+const maxDirs = 10_000
+
+func newFiles(o objects, root plumbing.Hash, t time.Time) *files {
+	return &files{objects: o, root: root, time: t, dirs: make(map[plumbing.Hash][]treeEntry)}
+}
+
+// The optional interfaces that spare an Open.
+var (
+	_ fs.ReadFileFS = (*files)(nil)
+	_ fs.ReadDirFS  = (*files)(nil)
+	_ fs.StatFS     = (*files)(nil)
+)
+
+func (f *files) Open(name string) (fs.File, error) {
+	e, err := f.lookup("open", name)
+	if err != nil {
+		return nil, err
+	}
+	if e.isDir() {
+		list, err := f.list("open", name, e)
+		if err != nil {
+			return nil, err
+		}
+		return &openDir{info: info{f: f, e: e}, list: list}, nil
+	}
+	return &openFile{info: info{f: f, e: e}, path: name}, nil
+}
+
+func (f *files) ReadFile(name string) ([]byte, error) {
+	e, err := f.lookup("read", name)
+	if err != nil {
+		return nil, err
+	}
+	return f.readFile(name, e)
+}
+
+func (f *files) readFile(name string, e treeEntry) ([]byte, error) {
+	if e.isDir() {
+		return nil, &fs.PathError{Op: "read", Path: name, Err: errors.New("is a directory")}
+	}
+	content, err := f.objects.read(plumbing.BlobObject, e.hash)
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: name, Err: err}
+	}
+	return content, nil
+}
+
+func (f *files) ReadDir(name string) ([]fs.DirEntry, error) {
+	e, err := f.lookup("open", name)
+	if err != nil {
+		return nil, err
+	}
+	return f.list("readdir", name, e)
+}
+
+func (f *files) Stat(name string) (fs.FileInfo, error) {
+	e, err := f.lookup("stat", name)
+	if err != nil {
+		return nil, err
+	}
+	return info{f: f, e: e}.sized(name)
+}
+
+// lookup finds what name is. It is a regular file or a directory.
+func (f *files) lookup(op, name string) (treeEntry, error) {
+	if !fs.ValidPath(name) {
+		return treeEntry{}, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
+	}
+	e := treeEntry{name: ".", mode: 0o040000, hash: f.root}
+	if name == "." {
+		return e, nil
+	}
+	done := 0
+	for part := range strings.SplitSeq(name, "/") {
+		if !e.isDir() {
+			return e, &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
+		}
+		list, err := f.dir(e.hash)
+		if err != nil {
+			return e, &fs.PathError{Op: op, Path: name, Err: err}
+		}
+		i, ok := slices.BinarySearchFunc(list, part, func(e treeEntry, name string) int { return strings.Compare(e.name, name) })
+		if !ok {
+			return e, &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
+		}
+		e = list[i]
+		done += len(part) + 1
+		if e.isSymlink() {
+			return e, &fs.PathError{Op: op, Path: name[:done-1], Err: errSymlink}
+		}
+	}
+	return e, nil
+}
+
+var errSymlink = errors.New("is a symbolic link, which is not followed in a fleet repository; put the file itself there")
+
+// dir returns the reachable entries of a tree, sorted by name.
+func (f *files) dir(h plumbing.Hash) ([]treeEntry, error) {
+	f.mu.Lock()
+	list, ok := f.dirs[h]
+	f.mu.Unlock()
+	if ok {
+		return list, nil
+	}
+	content, err := f.objects.read(plumbing.TreeObject, h)
+	if err != nil {
+		return nil, err
+	}
+	if list, err = parseTree(content); err != nil {
+		return nil, err
+	}
+	list = slices.DeleteFunc(list, func(e treeEntry) bool {
+		return !e.reachable() || !e.isDir() && !e.isFile() && !e.isSymlink()
+	})
+	slices.SortFunc(list, func(a, b treeEntry) int { return strings.Compare(a.name, b.name) })
+	for i := 1; i < len(list); i++ {
+		if list[i].name == list[i-1].name {
+			return nil, fmt.Errorf("malformed tree: %s is there twice", list[i].name)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.dirs) == maxDirs {
+		clear(f.dirs)
+	}
+	f.dirs[h] = list
+	return list, nil
+}
+
+func (f *files) list(op, name string, e treeEntry) ([]fs.DirEntry, error) {
+	if !e.isDir() {
+		return nil, &fs.PathError{Op: op, Path: name, Err: errors.New("is not a directory")}
+	}
+	entries, err := f.dir(e.hash)
+	if err != nil {
+		return nil, &fs.PathError{Op: op, Path: name, Err: err}
+	}
+	list := make([]fs.DirEntry, len(entries))
+	for i, e := range entries {
+		list[i] = dirEntry{info: info{f: f, e: e}, path: path.Join(name, e.name)}
+	}
+	return list, nil
+}
+
+// info describes an entry. Its size is only known once it is sized.
+type info struct {
+	f    *files
+	e    treeEntry
+	size int64
+}
+
+// sized finds out the size of the entry, which is at name.
+func (i info) sized(name string) (fs.FileInfo, error) {
+	if i.e.isDir() {
+		return i, nil
+	}
+	size, err := i.f.objects.size(i.e.hash)
+	if err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: name, Err: err}
+	}
+	i.size = size
+	return i, nil
+}
+
+func (i info) Name() string       { return i.e.name }
+func (i info) Size() int64        { return i.size }
+func (i info) ModTime() time.Time { return i.f.time }
+func (i info) IsDir() bool        { return i.e.isDir() }
+func (i info) Sys() any           { return nil }
+
+func (i info) Mode() fs.FileMode {
+	switch {
+	case i.e.isDir():
+		return fs.ModeDir | 0o555
+	case i.e.isSymlink():
+		return fs.ModeSymlink | 0o777
+	case i.e.mode&0o111 != 0:
+		return 0o555
+	}
+	return 0o444
+}
+
+type dirEntry struct {
+	info
+	path string
+}
+
+func (d dirEntry) Type() fs.FileMode          { return d.Mode().Type() }
+func (d dirEntry) Info() (fs.FileInfo, error) { return d.sized(d.path) }
+func (d dirEntry) String() string             { return fs.FormatDirEntry(d) }
+
+// openDir is an open directory.
+type openDir struct {
+	info
+	list []fs.DirEntry // what is not read yet
+}
+
+func (d *openDir) Stat() (fs.FileInfo, error) { return d.info, nil }
+func (d *openDir) Close() error               { return nil }
+
+func (d *openDir) Read([]byte) (int, error) {
+	return 0, &fs.PathError{Op: "read", Path: d.e.name, Err: errors.New("is a directory")}
+}
+
+func (d *openDir) ReadDir(n int) ([]fs.DirEntry, error) {
+	if n <= 0 {
+		n = len(d.list)
+	} else if len(d.list) == 0 {
+		return nil, io.EOF
+	}
+	n = min(n, len(d.list))
+	list := slices.Clone(d.list[:n])
+	d.list = d.list[n:]
+	return list, nil
+}
+
+// openFile is an open file, whose content is read at the first use. Like an
+// *os.File it is for one goroutine, but for ReadAt.
+type openFile struct {
+	info
+	path string
+
+	once   sync.Once
+	err    error
+	reader *bytes.Reader
+	closed bool
+}
+
+func (o *openFile) load() error {
+	if o.closed {
+		return &fs.PathError{Op: "read", Path: o.path, Err: fs.ErrClosed}
+	}
+	o.once.Do(func() {
+		var content []byte
+		content, o.err = o.f.readFile(o.path, o.e)
+		o.reader = bytes.NewReader(content)
+	})
+	return o.err
+}
+
+func (o *openFile) Stat() (fs.FileInfo, error) { return o.sized(o.path) }
+
+func (o *openFile) Read(p []byte) (int, error) {
+	if err := o.load(); err != nil {
+		return 0, err
+	}
+	return o.reader.Read(p)
+}
+
+func (o *openFile) ReadAt(p []byte, off int64) (int, error) {
+	if err := o.load(); err != nil {
+		return 0, err
+	}
+	return o.reader.ReadAt(p, off)
+}
+
+func (o *openFile) Seek(offset int64, whence int) (int64, error) {
+	if err := o.load(); err != nil {
+		return 0, err
+	}
+	return o.reader.Seek(offset, whence)
+}
+
+func (o *openFile) Close() error {
+	o.closed = true
+	return nil
+}

@@ -1,0 +1,203 @@
+// Package git is where the fleet repository comes from and where its lock goes:
+// the newest commit of one branch as a read-only fs.FS over Git's objects,
+// commits that replace one file on the newest head by compare-and-swap, and the
+// records of a pass that are kept on a ref of their own until the lock commit
+// has them.
+//
+// There is never a work tree, so nothing in a repository can write to this
+// machine's files. A repository is reached over HTTP(S) or SSH (remote.go, with
+// the protocol in sources/git/wire), or is a directory (local.go). Both are an
+// origin; repository.go, update.go and pending.go work on either.
+//
+// store.go is the cache of what was fetched, pack.go reads what servers send
+// into it; files.go is the fs.FS, tree.go reads and changes trees; refs.go and
+// checkout.go keep Git's own rules when a directory is written to.
+//
+// It is the only user of go-git. Working trees as they are on disk are
+// sources/local's.
+package git
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"gitopsd.dev/sources/git/wire"
+)
+
+// What callers decide on. Each is in the chain of errors that say where, what
+// and what to do.
+var (
+	// ErrAuthentication: the server wants credentials, or other ones.
+	ErrAuthentication = wire.ErrAuthentication
+	// ErrRepositoryNotFound: there is none, or none that the credentials may
+	// know of.
+	ErrRepositoryNotFound = wire.ErrNotFound
+	// ErrHostKey: the SSH server is not one that KnownHostsFile knows.
+	ErrHostKey = wire.ErrHostKey
+	// ErrBranchNotFound: the repository has no such branch, or none at all.
+	ErrBranchNotFound = errors.New("branch not found")
+	// ErrMoved: somebody else changed the ref meanwhile.
+	ErrMoved = wire.ErrMoved
+)
+
+// RefusedError is a push that the server refused by a rule or hook of its own.
+type RefusedError = wire.RefusedError
+
+// Config says where the fleet repository is. URL and Branch are required.
+type Config struct {
+	// URL is https://…, http://…, ssh://…, user@host:path, file:///…, or a
+	// directory that is a repository, bare or with a work tree.
+	URL string
+	// Branch is the branch that is followed and written, for instance "main".
+	Branch string
+	// Dir is a directory for this repository's cache, made if it is not
+	// there. One process at a time may use it. Required for repositories that
+	// are not directories.
+	Dir string
+
+	// Username and Password are for HTTP; a token goes into Password. They
+	// take precedence over those in URL. Username may be left out with a
+	// token.
+	Username, Password string
+	// PasswordFile holds the password or token instead; it is read for each
+	// request, so that it may be replaced at any time.
+	PasswordFile string
+	// CAFile holds PEM certificates of authorities to trust beside the
+	// system's, for HTTPS.
+	CAFile string
+	// SSHKeyFile is a private key without passphrase and KnownHostsFile the
+	// host keys to accept; both are required for SSH.
+	SSHKeyFile, KnownHostsFile string
+
+	// Name and Mail are the identity of the commits that gitopsd makes;
+	// gitopsd and gitopsd@localhost by default.
+	Name, Mail string
+	// PendingBranch keeps pending records on the branch gitopsd/pending rather
+	// than on refs/gitopsd/pending. Where a forge refuses that ref, it happens
+	// by itself.
+	PendingBranch bool
+}
+
+// Open prepares the use of a repository. It does not connect: a wrong URL or
+// password shows at the first Poll.
+func Open(cfg Config) (*Repository, error) {
+	loc, err := parseURL(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	r := &Repository{cfg: cfg, describe: loc.describe}
+	fail := func(err error) (*Repository, error) { return nil, r.wrap(err) }
+	if !validBranch(cfg.Branch) {
+		return fail(fmt.Errorf("%q is not the name of a branch", cfg.Branch))
+	}
+	if r.cfg.Name == "" {
+		r.cfg.Name = "gitopsd"
+	}
+	if r.cfg.Mail == "" {
+		r.cfg.Mail = "gitopsd@localhost"
+	}
+	if strings.ContainsAny(r.cfg.Name+r.cfg.Mail, "<>\n\x00") {
+		return fail(fmt.Errorf("%q <%s> cannot be the identity of a commit: it has <, > or a line break", cfg.Name, cfg.Mail))
+	}
+	if loc.dir != "" {
+		r.origin, err = openLocal(loc.dir)
+	} else {
+		r.origin, err = openRemote(cfg, loc)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return r, nil
+}
+
+// location is a parsed URL: dir for directories, url without credentials for
+// others.
+type location struct {
+	describe           string
+	dir                string
+	url                *url.URL
+	username, password string
+}
+
+// scpLike is user@host:path, which ssh(1) users know from scp.
+var scpLike = regexp.MustCompile(`^(?:([^@/:\s]+)@)?([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:]+\]):([^\s].*)$`)
+
+func parseURL(s string) (location, error) {
+	if s == "" {
+		return location{}, errors.New("git repository: the URL is empty; give an https or ssh URL, or a directory")
+	}
+	if !strings.Contains(s, "://") {
+		// A directory wins over user@host:path, as in git.
+		m := scpLike.FindStringSubmatch(s)
+		if _, err := os.Stat(s); err == nil || m == nil {
+			return directory(s)
+		}
+		u := &url.URL{Scheme: "ssh", Host: m[2], Opaque: m[3]}
+		if m[1] != "" {
+			u.User = url.User(m[1])
+		}
+		if strings.HasPrefix(m[3], "/") {
+			u.Opaque, u.Path = "", m[3]
+		}
+		return location{describe: s, url: u}, nil
+	}
+	u, err := url.Parse(s)
+	if err != nil {
+		// The error of url.Parse repeats the URL, credentials and all.
+		return location{}, fmt.Errorf("git repository: the URL %s… does not parse", s[:strings.Index(s, "://")+3])
+	}
+	loc := location{}
+	switch u.Scheme {
+	case "file":
+		if u.Host != "" && u.Host != "localhost" {
+			return location{}, fmt.Errorf("git repository %s: a file URL names no host; write file:///…", u.Redacted())
+		}
+		return directory(filepath.FromSlash(u.Path))
+	case "http", "https":
+		if u.User != nil {
+			loc.username = u.User.Username()
+			loc.password, _ = u.User.Password()
+			u.User = nil
+		}
+		u.RawQuery, u.Fragment = "", ""
+	case "ssh", "git+ssh", "ssh+git":
+		u.Scheme = "ssh"
+		if u.User != nil {
+			u.User = url.User(u.User.Username())
+		}
+	default:
+		return location{}, fmt.Errorf("git repository %s: %s is not supported; use https or ssh, or a directory", u.Redacted(), u.Scheme)
+	}
+	if u.Hostname() == "" {
+		return location{}, fmt.Errorf("git repository %s: the URL names no host", u.Redacted())
+	}
+	loc.describe, loc.url = u.String(), u
+	return loc, nil
+}
+
+func directory(dir string) (location, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return location{}, fmt.Errorf("git repository %s: %w", dir, err)
+	}
+	return location{describe: abs, dir: abs}, nil
+}
+
+// validBranch follows git-check-ref-format(1).
+func validBranch(name string) bool {
+	if name == "" || name == "@" || name == "HEAD" || strings.HasPrefix(name, "-") || strings.HasSuffix(name, ".") ||
+		strings.Contains(name, "..") || strings.Contains(name, "@{") || strings.ContainsAny(name, " ~^:?*[\\\x7f") {
+		return false
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || strings.HasPrefix(part, ".") || strings.HasSuffix(part, ".lock") {
+			return false
+		}
+	}
+	return !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' })
+}

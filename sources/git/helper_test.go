@@ -1,0 +1,217 @@
+package git
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/sources"
+	"gitopsd.dev/testscripts/gitserver"
+)
+
+// way is one way to reach a repository.
+type way struct {
+	name   string
+	server gitserver.Config
+	config func(s *gitserver.Server, repo *gitserver.Repo, name string) Config
+}
+
+func overHTTP(s *gitserver.Server, _ *gitserver.Repo, name string) Config {
+	return Config{URL: s.URL(name), CAFile: s.CAFile}
+}
+
+func overSSH(s *gitserver.Server, _ *gitserver.Repo, name string) Config {
+	return Config{URL: s.SSHURL(name), SSHKeyFile: s.SSHKeyFile, KnownHostsFile: s.KnownHostsFile}
+}
+
+func inDirectory(_ *gitserver.Server, repo *gitserver.Repo, _ string) Config {
+	return Config{URL: repo.Dir}
+}
+
+var ways = []way{
+	{name: "http", config: overHTTP},
+	{name: "http, protocol 0", server: gitserver.Config{OnlyProtocolV0: true}, config: overHTTP},
+	{name: "https", server: gitserver.Config{TLS: true, Username: "fleet", Password: "s3cr3t-token"}, config: func(s *gitserver.Server, r *gitserver.Repo, name string) Config {
+		c := overHTTP(s, r, name)
+		c.Username, c.Password = "fleet", "s3cr3t-token"
+		return c
+	}},
+	{name: "ssh", config: overSSH},
+	{name: "ssh, protocol 0", server: gitserver.Config{OnlyProtocolV0: true}, config: overSSH},
+	{name: "directory", config: inDirectory},
+	{name: "file", config: func(_ *gitserver.Server, r *gitserver.Repo, _ string) Config { return Config{URL: "file://" + r.Dir} }},
+}
+
+// everyWay runs a test for each way to a repository that is there and empty.
+func everyWay(t *testing.T, test func(t *testing.T, f *fixture)) {
+	t.Parallel()
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newFixture(t, w))
+		})
+	}
+}
+
+// fixture is a server with a repository "fleet", and what it takes to open it.
+type fixture struct {
+	*testing.T
+	server *gitserver.Server
+	repo   *gitserver.Repo
+	cfg    Config
+}
+
+func newFixture(t *testing.T, w way) *fixture {
+	t.Helper()
+	cfg := w.server
+	cfg.Root = t.TempDir()
+	s, err := gitserver.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	repo, err := s.Create(t.Context(), "fleet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{T: t, server: s, repo: repo, cfg: w.config(s, repo, "fleet")}
+	f.cfg.Branch = "main"
+	return f
+}
+
+// open opens the repository with a cache of its own.
+func (f *fixture) open() *Repository {
+	f.Helper()
+	cfg := f.cfg
+	cfg.Dir = f.TempDir()
+	return f.openWith(cfg)
+}
+
+func (f *fixture) openWith(cfg Config) *Repository {
+	f.Helper()
+	r, err := Open(cfg)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { r.Close() })
+	return r
+}
+
+func (f *fixture) commit(message string, files map[string]string) string {
+	f.Helper()
+	hash, err := f.repo.Commit(context.Background(), "main", message, files)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return hash
+}
+
+func (f *fixture) git(args ...string) string {
+	f.Helper()
+	out, err := f.repo.Git(context.Background(), args...)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return out
+}
+
+// fsck lets git check everything in the repository.
+func (f *fixture) fsck() {
+	f.Helper()
+	f.git("fsck", "--strict", "--full")
+}
+
+// poll returns the newest commit, which must not be last.
+func (f *fixture) poll(r *Repository, last string) sources.Commit {
+	f.Helper()
+	c, changed, err := r.Poll(f.Context(), last)
+	if err != nil {
+		f.Fatal(err)
+	}
+	if !changed {
+		f.Fatalf("the poll says that nothing has changed since %q", last)
+	}
+	return c
+}
+
+// read returns the files of a commit as a map.
+func read(t *testing.T, c sources.Commit) map[string]string {
+	t.Helper()
+	have := make(map[string]string)
+	err := fs.WalkDir(c.Files, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := fs.ReadFile(c.Files, path)
+		have[path] = string(content)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return have
+}
+
+func wantFiles(t *testing.T, c sources.Commit, want map[string]string) {
+	t.Helper()
+	if have := read(t, c); !maps.Equal(have, want) {
+		t.Errorf("the commit holds %v, want %v", have, want)
+	}
+}
+
+// workTree clones the repository of f, for tests that need a work tree.
+func (f *fixture) workTree() string {
+	f.Helper()
+	dir := filepath.Join(f.TempDir(), "tree")
+	run(f.T, f.TempDir(), "clone", "--quiet", f.repo.Dir, dir)
+	return dir
+}
+
+// run runs git in a directory.
+func run(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	out, err := runErr(t.Context(), dir, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func runErr(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd.Dir = dir
+	cmd.Env = gitserver.Env(dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("git %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSuffix(string(out), "\n"), nil
+}
+
+// wantError checks that an error says all of texts, in a form fit for people.
+func wantError(t *testing.T, err error, texts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want one with %q", texts)
+	}
+	for _, text := range texts {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("the error is\n\t%v\nwant it to say %q", err, text)
+		}
+	}
+	if strings.Contains(err.Error(), "s3cr3t") {
+		t.Errorf("the error holds the password: %v", err)
+	}
+}
+
+func constant(content string) func(sources.Commit) ([]byte, error) {
+	return func(sources.Commit) ([]byte, error) { return []byte(content), nil }
+}
+
+func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

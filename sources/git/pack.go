@@ -1,0 +1,258 @@
+package git
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+
+	"gitopsd.dev/sources"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
+	"github.com/go-git/go-git/v5/plumbing/format/packfile"
+)
+
+// What a server may send. go-git's own parser inflates every object twice and
+// into memory, however large; here a pack is judged by what it says of its sizes
+// before anything is allocated for it, and only deltas are held in memory.
+const (
+	maxPack     = 1 << 30   // bytes on the wire and on disk
+	maxInflated = 8 << 30   // bytes of all its objects together
+	maxObjects  = 2_000_000 // objects
+	maxHeld     = 512 << 20 // bytes in memory while deltas are resolved
+	// maxDeltaChain is the most that git itself makes (pack.depth in
+	// git-config(1)).
+	maxDeltaChain = 4095
+)
+
+// packScan is a pack on disk whose objects have been counted and weighed, but
+// whose deltas are not resolved yet.
+type packScan struct {
+	file     *os.File
+	checksum plumbing.Hash
+	entries  []packEntry
+	byOffset map[int64]int
+	byBase   map[plumbing.Hash][]int // deltas that name their base by its hash
+}
+
+// packEntry is an object of a pack. hash is zero as long as a delta is not
+// resolved.
+type packEntry struct {
+	offset int64
+	crc    uint32
+	typ    plumbing.ObjectType
+	delta  bool
+	hash   plumbing.Hash
+	kids   []int // the deltas that are based on this object
+}
+
+// scanPack copies a pack from r to file, checking its checksum and the limits.
+func scanPack(file *os.File, r io.Reader) (*packScan, error) {
+	in := &io.LimitedReader{R: io.TeeReader(r, file), N: maxPack}
+	s := &packScan{file: file, byOffset: make(map[int64]int), byBase: make(map[plumbing.Hash][]int)}
+	if err := s.scan(packfile.NewScanner(in)); err != nil {
+		if in.N == 0 {
+			err = fmt.Errorf("the files of one commit are more than %d MiB packed: %w", maxPack>>20, sources.ErrLimit)
+		}
+		return nil, err
+	}
+	if n, err := io.Copy(io.Discard, in); err != nil {
+		return nil, err
+	} else if n > 0 {
+		return nil, errors.New("malformed pack: there is more behind its end")
+	}
+	return s, nil
+}
+
+func (s *packScan) scan(scanner *packfile.Scanner) error {
+	_, count, err := scanner.Header()
+	if err != nil {
+		return err
+	}
+	if count > maxObjects {
+		return fmt.Errorf("the pack has %d objects, more than the %d that are read: %w", count, maxObjects, sources.ErrLimit)
+	}
+	var inflated int64
+	for i := range int(count) {
+		h, err := scanner.NextObjectHeader()
+		if err != nil {
+			return err
+		}
+		if inflated += h.Length; h.Length < 0 || inflated > maxInflated {
+			return fmt.Errorf("the objects of the pack are more than %d MiB inflated: %w", maxInflated>>20, sources.ErrLimit)
+		}
+		e := packEntry{offset: h.Offset, typ: h.Type}
+		var n int64
+		switch h.Type {
+		case plumbing.CommitObject, plumbing.TreeObject, plumbing.BlobObject, plumbing.TagObject:
+			hasher := plumbing.NewHasher(h.Type, h.Length)
+			if n, e.crc, err = scanner.NextObject(hasher); err != nil {
+				return err
+			}
+			e.hash = hasher.Sum()
+		case plumbing.OFSDeltaObject, plumbing.REFDeltaObject:
+			e.delta = true
+			var head deltaHead
+			if n, e.crc, err = scanner.NextObject(&head); err != nil {
+				return err
+			}
+			target, err := head.target()
+			if err != nil {
+				return err
+			}
+			if target > MaxFile || h.Length > MaxFile {
+				return errTooLarge(max(target, h.Length))
+			}
+			inflated += target
+			if h.Type == plumbing.REFDeltaObject {
+				s.byBase[h.Reference] = append(s.byBase[h.Reference], i)
+				break
+			}
+			base, ok := s.byOffset[h.OffsetReference]
+			if !ok {
+				return errors.New("malformed pack: a delta is based on nothing")
+			}
+			s.entries[base].kids = append(s.entries[base].kids, i)
+		default:
+			return fmt.Errorf("malformed pack: an object of type %d", h.Type)
+		}
+		if n != h.Length {
+			return errors.New("malformed pack: an object is shorter than it says")
+		}
+		s.byOffset[e.offset] = i
+		s.entries = append(s.entries, e)
+	}
+	s.checksum, err = scanner.Checksum()
+	return err
+}
+
+// deltaHead keeps the beginning of a delta: the sizes of what it is based on and
+// of what it makes, as variable-length integers (gitformat-pack(5)).
+type deltaHead struct{ buf []byte }
+
+func (d *deltaHead) Write(p []byte) (int, error) {
+	d.buf = append(d.buf, p[:min(len(p), 2*binary.MaxVarintLen64-len(d.buf))]...)
+	return len(p), nil
+}
+
+// target is how long the object is that the delta makes.
+func (d *deltaHead) target() (int64, error) {
+	_, n := binary.Uvarint(d.buf)
+	if n > 0 {
+		if size, m := binary.Uvarint(d.buf[n:]); m > 0 && size <= math.MaxInt64 {
+			return int64(size), nil
+		}
+	}
+	return 0, errors.New("malformed pack: a delta without sizes")
+}
+
+// resolve finds out the names of the objects that are stored as deltas, and
+// returns the index of the pack.
+func (s *packScan) resolve() (*idxfile.MemoryIndex, error) {
+	scanner := packfile.NewScanner(s.file)
+	for i := range s.entries {
+		e := &s.entries[i]
+		if e.delta {
+			continue
+		}
+		if e.kids = append(e.kids, s.byBase[e.hash]...); len(e.kids) > 0 {
+			base, err := s.content(scanner, e)
+			if err != nil {
+				return nil, err
+			}
+			if err := s.resolveKids(scanner, i, base, int64(len(base)), 1); err != nil {
+				return nil, err
+			}
+		}
+	}
+	w := new(idxfile.Writer)
+	if err := w.OnHeader(uint32(len(s.entries))); err != nil {
+		return nil, err
+	}
+	for _, e := range s.entries {
+		if e.hash.IsZero() {
+			return nil, errors.New("malformed pack: deltas on objects that are not in it")
+		}
+		w.Add(e.hash, uint64(e.offset), e.crc)
+	}
+	if err := w.OnFooter(s.checksum); err != nil {
+		return nil, err
+	}
+	return w.Index()
+}
+
+// resolveKids resolves the deltas on the object i, whose content is base, and
+// those on them. held is how much is in memory on the way there, depth how many
+// deltas it took.
+func (s *packScan) resolveKids(scanner *packfile.Scanner, i int, base []byte, held int64, depth int) error {
+	if depth > maxDeltaChain {
+		return fmt.Errorf("deltas on deltas, more than %d: %w", maxDeltaChain, sources.ErrLimit)
+	}
+	if held > maxHeld {
+		return fmt.Errorf("deltas on deltas of more than %d MiB together: %w", maxHeld>>20, sources.ErrLimit)
+	}
+	kids := s.entries[i].kids
+	for n, k := range kids {
+		kid := &s.entries[k]
+		delta, err := s.content(scanner, kid)
+		if err != nil {
+			return err
+		}
+		content, err := packfile.PatchDelta(base, delta)
+		if err != nil {
+			return fmt.Errorf("malformed pack: %w", err)
+		}
+		kid.typ = s.entries[i].typ
+		kid.hash = plumbing.ComputeHash(kid.typ, content)
+		if n == len(kids)-1 {
+			held -= int64(len(base))
+			base = nil // a chain holds two objects, however long it is
+		}
+		if kid.kids = append(kid.kids, s.byBase[kid.hash]...); len(kid.kids) == 0 {
+			continue
+		}
+		if err := s.resolveKids(scanner, k, content, held+int64(len(content)), depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// content inflates what is stored for an object.
+func (s *packScan) content(scanner *packfile.Scanner, e *packEntry) ([]byte, error) {
+	h, err := scanner.SeekObjectHeader(e.offset)
+	if err != nil {
+		return nil, err
+	}
+	if h.Length > MaxFile {
+		return nil, errTooLarge(h.Length)
+	}
+	buf := bytes.NewBuffer(make([]byte, 0, h.Length))
+	if _, _, err := scanner.NextObject(buf); err != nil {
+		return nil, err
+	}
+	return buf.Bytes(), nil
+}
+
+// writeIndex writes an index beside its pack.
+func writeIndex(dir string, index *idxfile.MemoryIndex, name string) (err error) {
+	f, err := os.CreateTemp(dir, "tmp_idx_")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	_, err = idxfile.NewEncoder(f).Encode(index)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), filepath.Join(dir, name))
+}

@@ -1,0 +1,164 @@
+package git
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"gitopsd.dev/sources"
+
+	"github.com/go-git/go-git/v5/plumbing"
+)
+
+// The refs that pending records are kept on. The first is out of the way of
+// people; the second is for forges that accept branches only.
+const (
+	pendingRef       = "refs/gitopsd/pending"
+	pendingBranchRef = "refs/heads/gitopsd/pending"
+)
+
+// pendingState is what is known of the pending records.
+type pendingState struct {
+	// ref is the one in use, empty before the first time.
+	ref string
+	// at is the commit it was at when it was last read or written; zero if it
+	// was not there.
+	at plumbing.Hash
+}
+
+// ReadPending returns the pending records, or nil if there are none: the file
+// clusters.lock of a commit that holds nothing else, on a ref of its own. They
+// are written before anything is applied that depends on them, so that a
+// process killed before the lock commit finds what it resolved.
+func (r *Repository) ReadPending(ctx context.Context) ([]byte, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	content, state, err := r.readPending(ctx)
+	if err != nil {
+		return nil, r.wrap(fmt.Errorf("pending records: %w", err))
+	}
+	r.pending = state
+	return content, nil
+}
+
+func (r *Repository) readPending(ctx context.Context) ([]byte, pendingState, error) {
+	names := r.pendingRefs()
+	refs, err := r.origin.refs(ctx, names...)
+	if err != nil {
+		return nil, pendingState{}, err
+	}
+	for _, name := range names {
+		at, ok := refs[name]
+		if !ok {
+			continue
+		}
+		state := pendingState{ref: name, at: at}
+		_, commit, err := r.commit(ctx, at)
+		if err != nil {
+			return nil, state, err
+		}
+		content, err := fs.ReadFile(commit.Files, sources.LockFile)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, state, nil // cleared where refs cannot be deleted
+		}
+		return content, state, err
+	}
+	return nil, pendingState{}, nil
+}
+
+// pendingRefs are the refs to use, by preference.
+func (r *Repository) pendingRefs() []string {
+	if r.cfg.PendingBranch {
+		return []string{pendingBranchRef}
+	}
+	return []string{pendingRef, pendingBranchRef}
+}
+
+// WritePending replaces the pending records that the last ReadPending or
+// WritePending saw. If others have changed them since, the error is ErrMoved;
+// the caller then reads and merges them.
+func (r *Repository) WritePending(ctx context.Context, content []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	blob := newRawObject(plumbing.BlobObject, content)
+	trees, err := graft(nil, plumbing.ZeroHash, sources.LockFile, blob.hash)
+	if err == nil {
+		err = r.putPending(ctx, "Records of a pass under way", append([]rawObject{blob}, trees...))
+	}
+	if err != nil {
+		return r.wrap(fmt.Errorf("pending records: %w", err))
+	}
+	return nil
+}
+
+// putPending pushes a commit with the last of objects as its tree.
+func (r *Repository) putPending(ctx context.Context, message string, objects []rawObject) error {
+	var parents []plumbing.Hash
+	if !r.pending.at.IsZero() {
+		// A child of what was there, so that no forge takes it for a forced
+		// push.
+		parents = []plumbing.Hash{r.pending.at}
+	}
+	c, err := encodeCommit(r.cfg.Name, r.cfg.Mail, message, objects[len(objects)-1].hash, parents...)
+	if err != nil {
+		return err
+	}
+	u := refUpdate{old: r.pending.at, now: c.hash, objects: append(objects, c)}
+	names := r.pendingRefs()
+	if r.pending.ref != "" {
+		names = []string{r.pending.ref}
+	}
+	var refusals error
+	for _, name := range names {
+		u.ref = name
+		err := r.pushPending(ctx, u)
+		if err == nil {
+			r.pending = pendingState{ref: name, at: c.hash}
+			return nil
+		}
+		refusals = errors.Join(refusals, err)
+		var refused *RefusedError
+		if errors.Is(err, ErrMoved) || !errors.As(err, &refused) {
+			return err
+		}
+	}
+	return refusals
+}
+
+// ClearPending removes the pending records that the last ReadPending or
+// WritePending saw. If others have changed them since, the error is ErrMoved.
+func (r *Repository) ClearPending(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pending.at.IsZero() {
+		return nil
+	}
+	err := r.pushPending(ctx, refUpdate{ref: r.pending.ref, old: r.pending.at})
+	var refused *RefusedError
+	if errors.As(err, &refused) && !errors.Is(err, ErrMoved) {
+		// Some repositories let nobody delete refs: an empty tree says the
+		// same.
+		err = r.putPending(ctx, "No records", []rawObject{newRawObject(plumbing.TreeObject, nil)})
+	} else if err == nil {
+		r.pending.at = plumbing.ZeroHash
+	}
+	if err != nil {
+		return r.wrap(fmt.Errorf("pending records: %w", err))
+	}
+	return nil
+}
+
+// pushPending pushes, and looks whether a push that failed on the way has
+// arrived all the same.
+func (r *Repository) pushPending(ctx context.Context, u refUpdate) error {
+	err := r.origin.push(ctx, u)
+	var refused *RefusedError
+	if err == nil || errors.Is(err, ErrMoved) || errors.As(err, &refused) || ctx.Err() != nil {
+		return err
+	}
+	if refs, listErr := r.origin.refs(ctx, u.ref); listErr == nil && refs[u.ref] == u.now {
+		return nil
+	}
+	return err
+}

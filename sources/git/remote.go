@@ -1,0 +1,258 @@
+package git
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gitopsd.dev/sources/git/wire"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/gofrs/flock"
+)
+
+// remote is the origin of a repository on a server, with a cache of what was
+// fetched from it.
+//
+// The cache directory holds a lock file and one directory for each generation
+// of the store, of which the newest is in use; others are remains of a process
+// that was killed.
+type remote struct {
+	client *wire.Client
+	dir    string
+	lock   *flock.Flock
+
+	// busy is held by whoever fetches, which is one at a time. It is a channel
+	// so that waiting for it can be cancelled.
+	busy  chan struct{}
+	store *store // nil before the first use
+}
+
+func openRemote(cfg Config, loc location) (*remote, error) {
+	if cfg.Dir == "" {
+		return nil, errors.New("it needs a directory for its cache")
+	}
+	wireConfig := wire.Config{URL: loc.url, SSHKeyFile: cfg.SSHKeyFile, KnownHostsFile: cfg.KnownHostsFile}
+	if loc.url.Scheme != "ssh" {
+		wireConfig.Credentials = credentials(cfg, loc)
+	}
+	if cfg.CAFile != "" {
+		cas, err := os.ReadFile(cfg.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("CA file: %w", err)
+		}
+		wireConfig.CAs = cas
+	}
+	client, err := wire.New(wireConfig)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cache directory: %w", err)
+	}
+	lock := flock.New(filepath.Join(cfg.Dir, "lock"))
+	if ok, err := lock.TryLock(); err != nil {
+		return nil, fmt.Errorf("cache directory: %w", err)
+	} else if !ok {
+		return nil, fmt.Errorf("the cache directory %s is in use by another process: give each its own", cfg.Dir)
+	}
+	return &remote{client: client, dir: cfg.Dir, lock: lock, busy: make(chan struct{}, 1)}, nil
+}
+
+// credentials says who to be over HTTP: by the file, the fields, or the URL.
+func credentials(cfg Config, loc location) func(context.Context) (string, string, error) {
+	username, password := loc.username, loc.password
+	if cfg.Username != "" {
+		username = cfg.Username
+	}
+	if cfg.Password != "" {
+		password = cfg.Password
+	}
+	return func(context.Context) (string, string, error) {
+		if cfg.PasswordFile != "" {
+			content, err := os.ReadFile(cfg.PasswordFile)
+			if err != nil {
+				return "", "", fmt.Errorf("password file: %w", err)
+			}
+			password := strings.TrimSpace(string(content))
+			if password == "" {
+				return "", "", fmt.Errorf("password file %s is empty", cfg.PasswordFile)
+			}
+			return withDefaultUser(username), password, nil
+		}
+		if password != "" {
+			return withDefaultUser(username), password, nil
+		}
+		return username, "", nil
+	}
+}
+
+// withDefaultUser is for tokens, with which forges do not care for the name but
+// want one.
+func withDefaultUser(username string) string {
+	if username == "" {
+		return "git"
+	}
+	return username
+}
+
+func (r *remote) close() error {
+	r.client.Close()
+	return r.lock.Unlock()
+}
+
+func (r *remote) refs(ctx context.Context, names ...string) (map[string]plumbing.Hash, error) {
+	list, err := r.client.List(ctx, 0, names...)
+	if err != nil {
+		return nil, err
+	}
+	refs := make(map[string]plumbing.Hash, len(names))
+	for _, ref := range list {
+		if slices.Contains(names, ref.Name) { // names are only prefixes to the server
+			refs[ref.Name] = plumbing.NewHash(ref.Hash)
+		}
+	}
+	return refs, nil
+}
+
+func (r *remote) branches(ctx context.Context, most int) ([]string, error) {
+	list, err := r.client.List(ctx, most, headsPrefix)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(list))
+	for i, ref := range list {
+		names[i] = strings.TrimPrefix(ref.Name, headsPrefix)
+	}
+	return names, nil
+}
+
+func (r *remote) push(ctx context.Context, u refUpdate) error {
+	var pack []byte
+	if !u.now.IsZero() {
+		var err error
+		if pack, err = encodePack(u.objects); err != nil {
+			return err
+		}
+	}
+	return r.client.Push(ctx, u.ref, u.old.String(), u.now.String(), pack)
+}
+
+// snapshot fetches what is missing of the commit h.
+func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects, error) {
+	select {
+	case r.busy <- struct{}{}:
+		defer func() { <-r.busy }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if r.store == nil {
+		r.store = r.reopen()
+	}
+	if s := r.store; s != nil && !s.due() {
+		if s.has(h) {
+			return s, nil
+		}
+		err := r.fetch(ctx, s, h)
+		if err == nil {
+			return s, nil
+		}
+		if !errors.Is(err, errDamaged) {
+			return nil, err
+		}
+		// What the server was told to be there is not: start anew.
+	}
+	return r.renew(ctx, h)
+}
+
+// renew fetches the commit h into a store of its own, which takes the place of
+// the one before once it is complete.
+func (r *remote) renew(ctx context.Context, h plumbing.Hash) (objects, error) {
+	generation := 1
+	for _, g := range r.generations() {
+		generation = max(generation, g+1)
+	}
+	s, err := newStore(r.generation(generation))
+	if err != nil {
+		return nil, fmt.Errorf("cache directory: %w", err)
+	}
+	if err := r.fetch(ctx, s, h); err != nil {
+		os.RemoveAll(s.dir)
+		return nil, err
+	}
+	r.store = s
+	r.removeOthers(s.dir)
+	return s, nil
+}
+
+func (r *remote) fetch(ctx context.Context, s *store, h plumbing.Hash) error {
+	return s.add(h, func(have []plumbing.Hash, sink func(io.Reader) error) error {
+		names := make([]string, len(have))
+		for i, h := range have {
+			names[i] = h.String()
+		}
+		return r.client.Fetch(ctx, h.String(), names, sink)
+	})
+}
+
+// reopen returns the newest store that is whole, or nil, and removes the others.
+func (r *remote) reopen() *store {
+	all := r.generations()
+	for _, g := range slices.Backward(all) {
+		if s, err := openStore(r.generation(g)); err == nil {
+			r.removeOthers(s.dir)
+			return s
+		}
+	}
+	r.removeOthers("")
+	return nil
+}
+
+const generationPrefix = "objects-"
+
+func (r *remote) generation(n int) string {
+	return filepath.Join(r.dir, generationPrefix+strconv.Itoa(n))
+}
+
+// generations lists the stores in the cache directory, oldest first.
+func (r *remote) generations() []int {
+	entries, _ := os.ReadDir(r.dir) // one that cannot be read holds none
+	var all []int
+	for _, e := range entries {
+		if suffix, ok := strings.CutPrefix(e.Name(), generationPrefix); ok {
+			if n, err := strconv.Atoi(suffix); err == nil && n > 0 {
+				all = append(all, n)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// removeOthers removes every store but the one in dir. Snapshots of them that
+// are still read have their files open. What cannot be removed now, is at the
+// next chance.
+func (r *remote) removeOthers(dir string) {
+	for _, g := range r.generations() {
+		if other := r.generation(g); other != dir {
+			os.RemoveAll(other)
+		}
+	}
+}
+
+// damaged says that what was handed out last cannot be read any more.
+func (r *remote) damaged() bool {
+	select {
+	case r.busy <- struct{}{}:
+		defer func() { <-r.busy }()
+		return r.store != nil && r.store.isDamaged()
+	default:
+		return false // being fetched
+	}
+}

@@ -1,0 +1,140 @@
+package git
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/git/wire"
+
+	"github.com/go-git/go-git/v5/plumbing"
+)
+
+// Repository is the fleet repository. It is safe for concurrent use.
+type Repository struct {
+	cfg      Config
+	describe string
+	origin   origin
+
+	mu      sync.Mutex // of pending
+	pending pendingState
+}
+
+// origin is where a repository lives.
+type origin interface {
+	// refs returns the objects that those of the refs name that are there.
+	refs(ctx context.Context, names ...string) (map[string]plumbing.Hash, error)
+	// branches returns the names of some branches, at most most.
+	branches(ctx context.Context, most int) ([]string, error)
+	// snapshot returns the commit h and everything below its tree.
+	snapshot(ctx context.Context, h plumbing.Hash) (objects, error)
+	// push writes objects and makes a ref name the last of them. Its errors
+	// are those of wire.Client.Push.
+	push(ctx context.Context, u refUpdate) error
+	// damaged says that a snapshot handed out before can no longer be read,
+	// and would be another one now.
+	damaged() bool
+	close() error
+}
+
+// refUpdate is a compare-and-swap of one ref.
+type refUpdate struct {
+	ref string
+	// old is what ref must name, zero if it must not be there; now is what it
+	// names then, zero if it is to be gone.
+	old, now plumbing.Hash
+	// objects are those that now needs and old does not have.
+	objects []rawObject
+	// file is what is changed by it, for a work tree that has ref checked
+	// out. Empty for refs that are no branches of people's.
+	file fileChange
+}
+
+// fileChange is a file that a commit changes.
+type fileChange struct {
+	path string
+	// was and now are its content; was is nil if it was not there.
+	was, now []byte
+}
+
+const headsPrefix = "refs/heads/"
+
+// Close gives back the cache directory and drops connections.
+func (r *Repository) Close() error { return r.origin.close() }
+
+// Describe is the repository's URL without credentials, or its directory.
+func (r *Repository) Describe() string { return r.describe }
+
+// wrap makes err name the repository.
+func (r *Repository) wrap(err error) error {
+	return fmt.Errorf("git repository %s: %w", r.describe, err)
+}
+
+// fetchTries is how often a commit is looked for that is gone when it is
+// fetched, because the branch was forced to another one meanwhile.
+const fetchTries = 3
+
+// Poll looks at the branch. If its commit is not last, or last cannot be read
+// any more because the cache was damaged, it returns the commit and true. last
+// is empty at the first poll.
+//
+// An unchanged poll asks the server for one ref and nothing else.
+func (r *Repository) Poll(ctx context.Context, last string) (commit sources.Commit, changed bool, err error) {
+	for try := 1; ; try++ {
+		head, err := r.head(ctx)
+		if err != nil {
+			return sources.Commit{}, false, r.wrap(err)
+		}
+		if head.String() == last && !r.origin.damaged() {
+			return sources.Commit{}, false, nil
+		}
+		_, commit, err := r.commit(ctx, head)
+		if errors.Is(err, wire.ErrUnknownObject) && try < fetchTries {
+			continue
+		}
+		if err != nil {
+			return sources.Commit{}, false, r.wrap(err)
+		}
+		return commit, true, nil
+	}
+}
+
+// head returns the newest commit of the branch.
+func (r *Repository) head(ctx context.Context) (plumbing.Hash, error) {
+	ref := headsPrefix + r.cfg.Branch
+	refs, err := r.origin.refs(ctx, ref)
+	if err != nil {
+		return plumbing.ZeroHash, err
+	}
+	if h, ok := refs[ref]; ok {
+		return h, nil
+	}
+	const most = 10
+	names, err := r.origin.branches(ctx, most)
+	if err != nil {
+		return plumbing.ZeroHash, err
+	}
+	switch {
+	case len(names) == 0:
+		return plumbing.ZeroHash, fmt.Errorf("%w: the repository is empty; push a first commit with %s to the branch %s", ErrBranchNotFound, sources.RegistryFile, r.cfg.Branch)
+	case len(names) == most:
+		names = append(names, "…")
+	}
+	return plumbing.ZeroHash, fmt.Errorf("%w: there is no branch %s; there are %s", ErrBranchNotFound, r.cfg.Branch, strings.Join(names, ", "))
+}
+
+// commit reads a commit and the objects below it.
+func (r *Repository) commit(ctx context.Context, h plumbing.Hash) (objects, sources.Commit, error) {
+	o, err := r.origin.snapshot(ctx, h)
+	if err != nil {
+		return nil, sources.Commit{}, err
+	}
+	c, err := readCommit(o, h)
+	if err != nil {
+		return nil, sources.Commit{}, err
+	}
+	return o, newCommit(o, c), nil
+}

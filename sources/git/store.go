@@ -1,0 +1,384 @@
+package git
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"gitopsd.dev/sources"
+
+	"github.com/go-git/go-billy/v5/osfs"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/cache"
+	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
+	"github.com/go-git/go-git/v5/plumbing/format/packfile"
+)
+
+// store is one generation of the cache of a remote repository: a directory of
+// packs, to which fetches add, and a file that says which commits are in them
+// with everything below their trees. Nothing in it is ever changed; when it has
+// grown too much or is damaged, another generation takes its place.
+//
+// It is safe for concurrent use, but for add.
+type store struct {
+	dir string
+
+	mu      sync.Mutex
+	packs   []*pack
+	cache   cache.Object
+	damaged error
+
+	// Of add alone:
+	tips  []plumbing.Hash       // complete commits, oldest first
+	trees map[plumbing.Hash]int // trees known to be complete, with how many paths are below
+	bytes int64                 // of all packs
+	first int64                 // of the first pack, which is a whole snapshot
+}
+
+// pack is a pack with its index. The file stays open, so that what is read from
+// a store can outlive its directory.
+type pack struct {
+	index *idxfile.MemoryIndex
+	file  *packfile.Packfile
+}
+
+const (
+	// cacheSize bounds the objects of a store that are kept in memory.
+	cacheSize = 8 * cache.MiByte
+	// maxPacks and growth say when a store is due for replacement: more packs
+	// make reading slower, and most of a store that grew to four snapshots is
+	// of commits that nobody asks for.
+	maxPacks = 64
+	growth   = 4
+	// slack is what a store may grow at least.
+	slack = 16 << 20
+	// keptTips is how many commits a server is told to be there already.
+	keptTips = 8
+	// maxPaths bounds what a commit may hold: a tree that has another one
+	// twice, which has another one twice, and so on, is small in Git and
+	// endless for whoever walks it.
+	maxPaths = 1_000_000
+	maxDepth = 100 // of directories
+)
+
+const tipsFile = "tips"
+
+func newStore(dir string) (*store, error) {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return &store{dir: dir, cache: cache.NewObjectLRU(cacheSize), trees: make(map[plumbing.Hash]int)}, nil
+}
+
+// openStore opens a store that a former process left behind. It fails if its
+// newest commit is not there completely.
+func openStore(dir string) (*store, error) {
+	s := &store{dir: dir, cache: cache.NewObjectLRU(cacheSize), trees: make(map[plumbing.Hash]int)}
+	names, err := filepath.Glob(filepath.Join(dir, "pack-*.idx"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		index, err := readIndex(name)
+		if err == nil {
+			err = s.addPack(index)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", filepath.Base(name), err)
+		}
+	}
+	list, err := os.ReadFile(filepath.Join(dir, tipsFile))
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.FieldsSeq(string(list)) {
+		if !plumbing.IsHash(line) {
+			return nil, fmt.Errorf("%s: %q is not the name of a commit", tipsFile, line)
+		}
+		h := plumbing.NewHash(line)
+		if err := s.verify(h); err != nil {
+			return nil, err
+		}
+		s.tips = append(s.tips, h)
+	}
+	if len(s.tips) == 0 {
+		return nil, errors.New("no commit in it")
+	}
+	s.first = s.bytes
+	return s, nil
+}
+
+func readIndex(name string) (*idxfile.MemoryIndex, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	index := idxfile.NewMemoryIndex()
+	if err := idxfile.NewDecoder(f).Decode(index); err != nil {
+		return nil, err
+	}
+	return index, nil
+}
+
+func packName(checksum plumbing.Hash, ext string) string {
+	return "pack-" + checksum.String() + ext
+}
+
+// addPack makes the pack of an index part of what is read.
+func (s *store) addPack(index *idxfile.MemoryIndex) error {
+	f, err := osfs.New(s.dir).Open(packName(plumbing.Hash(index.PackfileChecksum), ".pack"))
+	if err != nil {
+		return err
+	}
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.packs = append(s.packs, &pack{
+		index: index,
+		// Without a file system, objects are read from the open file.
+		file: packfile.NewPackfileWithCache(index, nil, f, s.cache, 0),
+	})
+	s.bytes += size
+	return nil
+}
+
+// add fetches the commit h into the store. fetch is told which commits are there
+// already and hands the pack to its sink. What has been written before an error
+// does no harm: it is not in the file of tips.
+func (s *store) add(h plumbing.Hash, fetch func(have []plumbing.Hash, sink func(io.Reader) error) error) error {
+	tmp, err := os.CreateTemp(s.dir, "tmp_pack_")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // when it has its name, there is nothing to remove
+	defer tmp.Close()
+	var scan *packScan
+	err = fetch(slices.Clone(s.tips), func(r io.Reader) (err error) {
+		scan, err = scanPack(tmp, r)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	// The conversation with the server is over: this may take its time.
+	if scan != nil && len(scan.entries) > 0 {
+		if err := s.keep(tmp, scan); err != nil {
+			return err
+		}
+	}
+	if err := s.verify(h); err != nil {
+		return err
+	}
+	tips := append(slices.Clone(s.tips), h)
+	tips = tips[max(0, len(tips)-keptTips):]
+	var text strings.Builder
+	for _, t := range tips {
+		fmt.Fprintln(&text, t)
+	}
+	if err := writeFile(filepath.Join(s.dir, tipsFile), []byte(text.String())); err != nil {
+		return err
+	}
+	s.tips = tips
+	if s.first == 0 {
+		s.first = s.bytes
+	}
+	return nil
+}
+
+// keep gives a pack its index and name.
+func (s *store) keep(tmp *os.File, scan *packScan) error {
+	index, err := scan.resolve()
+	if err != nil {
+		return err
+	}
+	name := filepath.Join(s.dir, packName(scan.checksum, ".pack"))
+	if _, err := os.Stat(name); err == nil {
+		return nil // the same pack again
+	}
+	if err := os.Rename(tmp.Name(), name); err != nil {
+		return err
+	}
+	if err := writeIndex(s.dir, index, packName(scan.checksum, ".idx")); err != nil {
+		return err
+	}
+	return s.addPack(index)
+}
+
+// writeFile replaces a file so that a reader sees either content.
+func writeFile(name string, content []byte) error {
+	tmp := name + ".tmp"
+	if err := os.WriteFile(tmp, content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, name)
+}
+
+// has says that the commit h is in the store with everything below its tree.
+func (s *store) has(h plumbing.Hash) bool { return slices.Contains(s.tips, h) }
+
+// due says that the store should be replaced by a fresh one.
+func (s *store) due() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.damaged != nil || len(s.packs) >= maxPacks || s.bytes > growth*s.first+slack
+}
+
+// verify makes sure that the commit h and everything below its tree is there.
+func (s *store) verify(h plumbing.Hash) error {
+	c, err := readCommit(s, h)
+	if err != nil {
+		return err
+	}
+	paths, err := s.verifyTree(c.TreeHash, 0)
+	if err != nil {
+		return fmt.Errorf("commit %s: %w", h, err)
+	}
+	if paths > maxPaths {
+		return fmt.Errorf("commit %s has more than %d files: %w", h, maxPaths, sources.ErrLimit)
+	}
+	return nil
+}
+
+// verifyTree returns how many paths are below a tree; it stops counting above
+// maxPaths.
+func (s *store) verifyTree(h plumbing.Hash, depth int) (int, error) {
+	if paths, ok := s.trees[h]; ok {
+		return paths, nil
+	}
+	if depth > maxDepth {
+		return 0, fmt.Errorf("directories are nested deeper than %d: %w", maxDepth, sources.ErrLimit)
+	}
+	content, err := s.read(plumbing.TreeObject, h)
+	if err != nil {
+		return 0, err
+	}
+	entries, err := parseTree(content)
+	if err != nil {
+		return 0, fmt.Errorf("tree %s: %w", h, err)
+	}
+	paths := len(entries)
+	for _, e := range entries {
+		if e.isDir() {
+			below, err := s.verifyTree(e.hash, depth+1)
+			if err != nil {
+				return 0, err
+			}
+			paths = min(paths+below, maxPaths+1)
+			continue
+		}
+		if !e.isSubmodule() && !s.contains(e.hash) {
+			return 0, s.damage(fmt.Errorf("the content of %s (%s) is missing", e.name, e.hash))
+		}
+	}
+	s.trees[h] = paths
+	return paths, nil
+}
+
+func (s *store) contains(h plumbing.Hash) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, _ := s.find(h)
+	return p != nil
+}
+
+// find looks for an object. The caller holds mu.
+func (s *store) find(h plumbing.Hash) (*pack, int64) {
+	for _, p := range s.packs {
+		if offset, err := p.index.FindOffset(h); err == nil {
+			return p, offset
+		}
+	}
+	return nil, 0
+}
+
+// errDamaged is in the chain of errors about what was there and no longer is.
+var errDamaged = errors.New("the cache is damaged, and is fetched anew at the next poll")
+
+// damage marks the store as due for replacement.
+func (s *store) damage(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.damaged = err
+	return fmt.Errorf("%w (%s: %w)", errDamaged, s.dir, err)
+}
+
+func (s *store) read(t plumbing.ObjectType, h plumbing.Hash) ([]byte, error) {
+	content, err := s.get(t, h)
+	if err == nil {
+		err = checkHash(t, h, content)
+	}
+	if err != nil && !errors.Is(err, sources.ErrLimit) {
+		return nil, s.damage(err)
+	}
+	return content, err
+}
+
+func (s *store) get(t plumbing.ObjectType, h plumbing.Hash) (content []byte, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer recoverDamage(h, &err)
+	p, offset := s.find(h)
+	if p == nil {
+		return nil, fmt.Errorf("%s %s is missing", t, h)
+	}
+	size, err := p.file.GetSizeByOffset(offset)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", t, h, err)
+	}
+	if size > MaxFile {
+		return nil, errTooLarge(size)
+	}
+	obj, err := p.file.Get(h)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", t, h, err)
+	}
+	if obj.Type() != t {
+		return nil, fmt.Errorf("%s is a %s, not a %s", h, obj.Type(), t)
+	}
+	return readAll(obj)
+}
+
+func (s *store) size(h plumbing.Hash) (int64, error) {
+	size, err := s.getSize(h)
+	if err != nil {
+		return 0, s.damage(err)
+	}
+	return size, nil
+}
+
+func (s *store) getSize(h plumbing.Hash) (size int64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer recoverDamage(h, &err)
+	p, offset := s.find(h)
+	if p == nil {
+		return 0, fmt.Errorf("%s is missing", h)
+	}
+	if size, err = p.file.GetSizeByOffset(offset); err != nil {
+		return 0, fmt.Errorf("%s: %w", h, err)
+	}
+	return size, nil
+}
+
+// recoverDamage makes an error of a panic of go-git's on a file that was
+// changed after it was written.
+func recoverDamage(h plumbing.Hash, err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("%s: %v", h, p)
+	}
+}
+
+func (s *store) isDamaged() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.damaged != nil
+}

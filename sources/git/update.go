@@ -1,0 +1,161 @@
+package git
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"time"
+
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/git/wire"
+
+	"github.com/go-git/go-git/v5/plumbing"
+)
+
+// updateTries bounds how often an Update starts again because others pushed
+// first.
+const updateTries = 10
+
+// Update makes one commit on the branch that changes the file path (slashes,
+// relative to the root) and nothing else. content is called with the newest
+// commit and returns what the file should hold. If the file holds that already,
+// there is no commit, and wrote is false.
+//
+// The commit is never forced: if others push meanwhile, content is called again
+// with their commit, until the push succeeds or has lost ten times; the error
+// is then ErrMoved. An error of content ends it at once. A push that a hook or
+// a protected branch refuses is a *RefusedError with what the server says.
+//
+// The commit returned is the one that holds the file, ours or the head.
+func (r *Repository) Update(ctx context.Context, path, message string, content func(head sources.Commit) ([]byte, error)) (commit sources.Commit, wrote bool, err error) {
+	for try := 1; ; try++ {
+		commit, wrote, err := r.tryUpdate(ctx, path, message, content)
+		if err == nil {
+			return commit, wrote, nil
+		}
+		var again retryError
+		if !errors.As(err, &again) {
+			return sources.Commit{}, false, r.wrap(err)
+		}
+		if try == updateTries {
+			return sources.Commit{}, false, r.wrap(fmt.Errorf("%s was not committed: others were faster, %d times: %w", path, try, again.error))
+		}
+		if err := pause(ctx, try); err != nil {
+			return sources.Commit{}, false, r.wrap(err)
+		}
+	}
+}
+
+// retryError is an error after which an Update starts again.
+type retryError struct{ error }
+
+// pause waits some random time that grows with the tries.
+func pause(ctx context.Context, try int) error {
+	longest := min(20*time.Millisecond<<try, 2*time.Second)
+	timer := time.NewTimer(rand.N(longest))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (r *Repository) tryUpdate(ctx context.Context, path, message string, content func(sources.Commit) ([]byte, error)) (sources.Commit, bool, error) {
+	head, err := r.head(ctx)
+	if err != nil {
+		return sources.Commit{}, false, err
+	}
+	o, commit, err := r.commit(ctx, head)
+	if errors.Is(err, wire.ErrUnknownObject) {
+		return sources.Commit{}, false, retryError{err}
+	} else if err != nil {
+		return sources.Commit{}, false, err
+	}
+	now, err := content(commit)
+	if err != nil {
+		return sources.Commit{}, false, err
+	}
+	was, err := fs.ReadFile(commit.Files, path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		was = nil
+	case err != nil:
+		return sources.Commit{}, false, err
+	case bytes.Equal(was, now):
+		return commit, false, nil
+	case was == nil:
+		was = []byte{} // there, and empty
+	}
+	u, err := r.build(o, head, path, message, now)
+	if err != nil {
+		return sources.Commit{}, false, err
+	}
+	u.file = fileChange{path: path, was: was, now: now}
+
+	if err := r.origin.push(ctx, u); err != nil {
+		return r.judge(ctx, u, o, err)
+	}
+	return r.pushed(u, o)
+}
+
+// build makes the objects of a commit on head that replaces one file.
+func (r *Repository) build(o objects, head plumbing.Hash, path, message string, content []byte) (refUpdate, error) {
+	parent, err := readCommit(o, head)
+	if err != nil {
+		return refUpdate{}, err
+	}
+	blob := newRawObject(plumbing.BlobObject, content)
+	trees, err := graft(o, parent.TreeHash, path, blob.hash)
+	if err != nil {
+		return refUpdate{}, err
+	}
+	c, err := encodeCommit(r.cfg.Name, r.cfg.Mail, message, trees[len(trees)-1].hash, head)
+	if err != nil {
+		return refUpdate{}, err
+	}
+	return refUpdate{
+		ref:     headsPrefix + r.cfg.Branch,
+		old:     head,
+		now:     c.hash,
+		objects: append(append([]rawObject{blob}, trees...), c),
+	}, nil
+}
+
+// pushed returns the commit of an update that is on the branch now. Its objects
+// need not be fetched.
+func (r *Repository) pushed(u refUpdate, o objects) (sources.Commit, bool, error) {
+	o = newOverlay(o, u.objects)
+	c, err := readCommit(o, u.now)
+	if err != nil {
+		return sources.Commit{}, false, err
+	}
+	return newCommit(o, c), true, nil
+}
+
+// judge decides what a failed push means. It looks at the branch, since the
+// connection may have broken after the server took the commit, and since the
+// server's words for a lost race are not always those that are known here.
+func (r *Repository) judge(ctx context.Context, u refUpdate, o objects, failed error) (sources.Commit, bool, error) {
+	if errors.Is(failed, ErrMoved) {
+		return sources.Commit{}, false, retryError{failed}
+	}
+	var refused *RefusedError
+	if errors.As(failed, &refused) && refused.ByHook() || ctx.Err() != nil {
+		return sources.Commit{}, false, failed
+	}
+	head, err := r.head(ctx)
+	switch {
+	case err != nil:
+		return sources.Commit{}, false, failed
+	case head == u.now:
+		return r.pushed(u, o)
+	case refused != nil && head != u.old:
+		return sources.Commit{}, false, retryError{failed}
+	}
+	return sources.Commit{}, false, failed
+}

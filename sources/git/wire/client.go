@@ -1,0 +1,306 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// List returns the refs whose names begin with one of prefixes, at most most of
+// them (0 means all).
+func (c *Client) List(ctx context.Context, most int, prefixes ...string) ([]Ref, error) {
+	var refs []Ref
+	err := c.converse(ctx, uploadPack, filter{prefixes: prefixes, most: most}, func(ctx context.Context, s session, g *greeting) error {
+		if !g.v2 {
+			refs = g.refs
+			return nil
+		}
+		var err error
+		refs, err = lsRefs(ctx, s, filter{prefixes: prefixes, most: most})
+		return err
+	})
+	return refs, err
+}
+
+// Fetch gets the commit want with everything below its tree and without its
+// parents, as one pack that holds no reference to an object outside it but to
+// those of the commits in have, which must be there in the same way. It hands
+// the pack to sink while it arrives.
+func (c *Client) Fetch(ctx context.Context, want string, have []string, sink func(pack io.Reader) error) error {
+	return c.converse(ctx, uploadPack, filter{}, func(ctx context.Context, s session, g *greeting) error {
+		if g.v2 {
+			return fetchV2(ctx, s, g, want, have, sink)
+		}
+		return fetchV0(ctx, s, g, want, have, sink)
+	})
+}
+
+// Push makes ref name the object now, if it names old, sending pack, which holds
+// what the server needs for that. NoHash as old creates the ref, as now it
+// deletes it; then pack is nil.
+//
+// The error is ErrMoved if ref is not at old (any more), a *RefusedError if the
+// server refuses for a reason of its own. After any other error it is not known
+// whether the ref has changed.
+func (c *Client) Push(ctx context.Context, ref, old, now string, pack []byte) error {
+	err := c.converse(ctx, receivePack, filter{prefixes: []string{ref}}, func(ctx context.Context, s session, g *greeting) error {
+		at := NoHash
+		for _, r := range g.refs {
+			if r.Name == ref {
+				at = r.Hash
+			}
+		}
+		if at != old {
+			return fmt.Errorf("%w: %s is at %s, not at %s", ErrMoved, ref, at, old)
+		}
+		return push(ctx, s, g, ref, old, now, pack)
+	})
+	return err
+}
+
+// NoHash stands for "no object" in a Push.
+var NoHash = strings.Repeat("0", 40)
+
+// converse opens a session, reads its greeting unless it is known, and lets do
+// work with it.
+func (c *Client) converse(ctx context.Context, service string, f filter, do func(context.Context, session, *greeting) error) error {
+	watched, alive, stop := watchdog(ctx, c.stall)
+	defer stop()
+	err := func() error {
+		s, err := c.t.open(watched, service, alive)
+		if err != nil {
+			return err
+		}
+		defer s.close()
+		if g := c.known.get(); g != nil && service == uploadPack && c.t.stateless() {
+			err := do(watched, s, g)
+			if err != nil && ctx.Err() == nil {
+				c.known.set(nil) // the server may have changed: look again next time
+			}
+			return s.explain(err)
+		}
+		p, err := s.greeting(watched)
+		if err != nil {
+			return err
+		}
+		g, err := readGreeting(p, f)
+		if err != nil {
+			return s.explain(err)
+		}
+		if err := do(watched, s, g); err != nil {
+			return s.explain(err)
+		}
+		if g.v2 {
+			c.known.set(g)
+		}
+		return nil
+	}()
+	return because(watched, err)
+}
+
+func lsRefs(ctx context.Context, s session, f filter) ([]Ref, error) {
+	var w pktWriter
+	w.line("command=ls-refs")
+	w.line("agent=%s", agent)
+	w.delim()
+	for _, p := range f.prefixes {
+		w.line("ref-prefix %s", p)
+	}
+	w.flush()
+	p, err := s.request(ctx, w.buf)
+	if err != nil {
+		return nil, err
+	}
+	var refs []Ref
+	for {
+		line, kind, err := p.line()
+		if err != nil {
+			return nil, err
+		}
+		if kind != dataPacket {
+			return refs, nil
+		}
+		hash, rest, _ := strings.Cut(line, " ")
+		name, _, _ := strings.Cut(rest, " ")
+		if !isHash(hash) {
+			if hash == "unborn" {
+				continue
+			}
+			return nil, fmt.Errorf("not the Git protocol: object name %q", clean(hash))
+		}
+		if f.keep(name, len(refs)) {
+			refs = append(refs, Ref{Name: name, Hash: hash})
+		}
+	}
+}
+
+func fetchV2(ctx context.Context, s session, g *greeting, want string, have []string, sink func(io.Reader) error) error {
+	if !g.supports("fetch", "shallow") {
+		return errors.New("the server cannot give a commit without its history (no shallow fetch)")
+	}
+	var w pktWriter
+	w.line("command=fetch")
+	w.line("agent=%s", agent)
+	w.delim()
+	w.line("ofs-delta")
+	w.line("no-progress")
+	wants(&w, want, "", have)
+	haves(&w, have)
+	w.flush()
+	p, err := s.request(ctx, w.buf)
+	if err != nil {
+		return err
+	}
+	for {
+		section, kind, err := p.line()
+		if err != nil {
+			return err
+		}
+		if kind != dataPacket {
+			return errors.New("not the Git protocol: the answer to a fetch has no pack")
+		}
+		if section == "packfile" {
+			return deliver(p, sink)
+		}
+		for kind != delimPacket { // what the server knows of acknowledgments and depth
+			if _, kind, err = p.line(); err != nil {
+				return err
+			}
+			if kind == flushPacket {
+				return errors.New("not the Git protocol: the answer to a fetch has no pack")
+			}
+		}
+	}
+}
+
+func fetchV0(ctx context.Context, s session, g *greeting, want string, have []string, sink func(io.Reader) error) error {
+	caps := []string{"side-band-64k", "ofs-delta", "shallow"}
+	for _, c := range caps {
+		if !g.supports(c, "") {
+			return fmt.Errorf("the server cannot do what is needed here: no %s in its protocol", c)
+		}
+	}
+	for _, c := range []string{"no-progress", "multi_ack_detailed", "agent"} {
+		if g.supports(c, "") {
+			caps = append(caps, c)
+		}
+	}
+	var w pktWriter
+	wants(&w, want, " "+strings.Replace(strings.Join(caps, " "), "agent", "agent="+agent, 1), have)
+	w.flush()
+	haves(&w, have)
+	p, err := s.request(ctx, w.buf)
+	if err != nil {
+		return err
+	}
+	// First where the server cuts history, up to a flush; then ACK and NAK
+	// lines, how many depends on the server, and the pack behind them.
+	for kind := dataPacket; kind == dataPacket; {
+		if _, kind, err = p.line(); err != nil {
+			return err
+		}
+	}
+	for {
+		head, err := p.r.Peek(5)
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+		if head[4] < 4 { // a channel of the pack
+			return deliver(p, sink)
+		}
+		line, kind, err := p.line()
+		if err != nil {
+			return err
+		}
+		if kind != dataPacket || !strings.HasPrefix(line, "ACK ") && line != "NAK" {
+			return fmt.Errorf("not the Git protocol: %q in the answer to a fetch", clean(line))
+		}
+	}
+}
+
+func wants(w *pktWriter, want, caps string, have []string) {
+	w.line("want %s%s", want, caps)
+	for _, h := range have {
+		w.line("shallow %s", h)
+	}
+	w.line("deepen 1")
+}
+
+func haves(w *pktWriter, have []string) {
+	for _, h := range have {
+		w.line("have %s", h)
+	}
+	w.line("done")
+}
+
+func deliver(p *pktReader, sink func(io.Reader) error) error {
+	pack := &sideband{p: p}
+	if err := sink(pack); err != nil {
+		return err
+	}
+	return pack.drain()
+}
+
+func push(ctx context.Context, s session, g *greeting, ref, old, now string, pack []byte) error {
+	if !g.supports("report-status", "") {
+		return errors.New("the server does not say what became of a push (no report-status)")
+	}
+	caps := " report-status"
+	for _, c := range []string{"side-band-64k", "quiet"} {
+		if g.supports(c, "") {
+			caps += " " + c
+		}
+	}
+	if now == NoHash && !g.supports("delete-refs", "") {
+		return &RefusedError{Ref: ref, Reason: "it does not allow deletion"}
+	}
+	var w pktWriter
+	w.line("%s %s %s\x00%s agent=%s", old, now, ref, caps, agent)
+	w.flush()
+	p, err := s.request(ctx, append(w.buf, pack...))
+	if err != nil {
+		return err
+	}
+	var text func() string
+	if g.supports("side-band-64k", "") {
+		band := &sideband{p: p}
+		defer band.drain()
+		p = newPktReader(band, p.alive)
+		text = func() string { return clean(band.text.String()) }
+	} else {
+		text = func() string { return "" }
+	}
+	unpack, _, err := p.line()
+	if err != nil {
+		return err
+	}
+	if status, ok := strings.CutPrefix(unpack, "unpack "); !ok {
+		return fmt.Errorf("not the Git protocol: %q in the report on a push", clean(unpack))
+	} else if status != "ok" {
+		return &RefusedError{Ref: ref, Reason: "unpack " + clean(status), Text: text()}
+	}
+	for {
+		line, kind, err := p.line()
+		if err != nil {
+			return err
+		}
+		if kind != dataPacket {
+			return fmt.Errorf("the server did not say what became of %s", ref)
+		}
+		if line == "ok "+ref {
+			return nil
+		}
+		if reason, ok := strings.CutPrefix(line, "ng "+ref+" "); ok {
+			refused := &RefusedError{Ref: ref, Reason: clean(reason), Text: text()}
+			if lostRace(reason) && !refused.ByHook() {
+				return fmt.Errorf("%w: %w", ErrMoved, refused)
+			}
+			return refused
+		}
+	}
+}

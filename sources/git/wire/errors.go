@@ -1,0 +1,90 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// What callers decide on; each is in the chain of errors that say more.
+var (
+	// ErrAuthentication: the server wants credentials, or other ones.
+	ErrAuthentication = errors.New("authentication failed")
+	// ErrNotFound: no such repository, or none that these credentials may
+	// know of.
+	ErrNotFound = errors.New("repository not found")
+	// ErrHostKey: the SSH host key is unknown, or not the one known.
+	ErrHostKey = errors.New("host key not accepted")
+	// ErrUnknownObject: a fetch wanted what the server no longer has.
+	ErrUnknownObject = errors.New("the server does not have that commit")
+	// ErrMoved: a push lost the race for its ref.
+	ErrMoved = errors.New("the ref has moved")
+)
+
+// RefusedError is a push that the server refused for a reason of its own: a
+// hook, a protected branch, a ref it does not let anybody write.
+type RefusedError struct {
+	Ref string
+	// Reason is the status that the server reports for the ref, Text what it
+	// said beside that, for instance the output of a hook; it may be empty.
+	Reason, Text string
+}
+
+func (e *RefusedError) Error() string {
+	s := fmt.Sprintf("the server refused the push to %s: %s", e.Ref, e.Reason)
+	if e.Text != "" {
+		s += "\n" + e.Text
+	}
+	return s
+}
+
+// ByHook says that a hook or a rule decided, which will decide the same again.
+func (e *RefusedError) ByHook() bool {
+	reason := strings.ToLower(e.Reason)
+	for _, text := range []string{"hook declined", "protected branch", "prohibited", "deny updating"} {
+		if strings.Contains(reason, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// lostRace says that a reported status means that somebody else changed the
+// ref, or is about to. The texts are those of git, JGit and the large forges.
+func lostRace(reason string) bool {
+	reason = strings.ToLower(reason)
+	for _, text := range []string{
+		"non-fast-forward", "fetch first", "stale info",
+		"failed to update ref", "failed to start transaction", "transaction failed",
+		"cannot lock ref", "failed to lock", "unable to lock", "lock error", "lock failure", "lock_failure",
+		"incorrect old value", "reference already exists", "but expected",
+	} {
+		if strings.Contains(reason, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// serverError is a text that a server sent instead of an answer.
+type serverError struct{ text string }
+
+func (e *serverError) Error() string { return "the server says: " + e.text }
+
+func newServerError(text string) error {
+	text = clean(text)
+	lower := strings.ToLower(text)
+	err := &serverError{text: text}
+	switch {
+	case strings.Contains(lower, "not our ref"), strings.Contains(lower, "unadvertised object"):
+		return fmt.Errorf("%w: %w", ErrUnknownObject, err)
+	case strings.Contains(lower, "not found"), strings.Contains(lower, "does not exist"),
+		strings.Contains(lower, "no such repository"), strings.Contains(lower, "could not be found"),
+		strings.Contains(lower, "does not appear to be a git repository"):
+		return fmt.Errorf("%w: %w; check the path, and that these credentials may read it", ErrNotFound, err)
+	case strings.Contains(lower, "permission denied"), strings.Contains(lower, "access denied"),
+		strings.Contains(lower, "read only"), strings.Contains(lower, "read-only"):
+		return fmt.Errorf("%w: %w", ErrAuthentication, err)
+	}
+	return err
+}

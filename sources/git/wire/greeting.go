@@ -1,0 +1,164 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+)
+
+// Ref is a ref of the server and the object it names.
+type Ref struct {
+	Name string
+	Hash string
+}
+
+// greeting is what a server says first: its capabilities, and in version 0 of
+// the protocol its refs too.
+type greeting struct {
+	v2   bool
+	caps map[string]string
+	refs []Ref // version 0 only, those that were asked for
+}
+
+// capabilities remembers the greeting of a server of version 2 between the
+// requests of a stateless transport.
+type capabilities struct {
+	mu sync.Mutex
+	g  *greeting
+}
+
+func (c *capabilities) get() *greeting {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.g
+}
+
+func (c *capabilities) set(g *greeting) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.g = g
+}
+
+// filter says which refs of a listing to keep.
+type filter struct {
+	// prefixes of names; a name is kept if it has one of them.
+	prefixes []string
+	// most is how many to keep; 0 means all.
+	most int
+}
+
+func (f filter) keep(name string, have int) bool {
+	if f.most > 0 && have >= f.most || strings.HasSuffix(name, "^{}") {
+		return false
+	}
+	for _, p := range f.prefixes {
+		if strings.HasPrefix(name, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// readGreeting reads either version's greeting.
+func readGreeting(p *pktReader, f filter) (*greeting, error) {
+	line, kind, err := p.line()
+	if err != nil {
+		return nil, err
+	}
+	if kind == dataPacket && strings.HasPrefix(line, "# service=") {
+		// Over HTTP the service is named first (gitprotocol-http(5)).
+		if _, kind, err = p.line(); err != nil {
+			return nil, err
+		} else if kind != flushPacket {
+			return nil, errors.New("not the Git protocol: no flush after the name of the service")
+		}
+		if line, kind, err = p.line(); err != nil {
+			return nil, err
+		}
+	}
+	g := &greeting{caps: make(map[string]string)}
+	switch {
+	case kind == flushPacket: // an empty repository, as old servers say it
+		return g, nil
+	case line == "version 2":
+		g.v2 = true
+		return g, g.readCapabilities(p)
+	case line == "version 1":
+		if line, kind, err = p.line(); err != nil {
+			return nil, err
+		}
+	}
+	return g, g.readRefs(p, f, line, kind)
+}
+
+func (g *greeting) readCapabilities(p *pktReader) error {
+	for {
+		line, kind, err := p.line()
+		if err != nil {
+			return err
+		}
+		if kind != dataPacket {
+			break
+		}
+		name, value, _ := strings.Cut(line, "=")
+		g.caps[name] = value
+	}
+	if format, ok := g.caps["object-format"]; ok && format != "sha1" {
+		return errObjectFormat(format)
+	}
+	return nil
+}
+
+func errObjectFormat(format string) error {
+	return fmt.Errorf("the repository's object format is %s; only sha1 is supported", format)
+}
+
+// readRefs reads the lines of version 0, of which first has been read already.
+// Capabilities stand behind the first ref.
+func (g *greeting) readRefs(p *pktReader, f filter, first string, kind packet) error {
+	line, caps, _ := strings.Cut(first, "\x00")
+	for c := range strings.FieldsSeq(caps) {
+		name, value, _ := strings.Cut(c, "=")
+		g.caps[name] = value
+	}
+	if format, ok := g.caps["object-format"]; ok && format != "sha1" {
+		return errObjectFormat(format)
+	}
+	for kind == dataPacket {
+		hash, name, ok := strings.Cut(line, " ")
+		switch {
+		case !ok:
+			return fmt.Errorf("not the Git protocol: %q in a list of refs", clean(line))
+		case hash == "shallow": // the server's own history is cut; no matter
+		case !isHash(hash):
+			return fmt.Errorf("not the Git protocol: object name %q", clean(hash))
+		case name != "capabilities^{}" && f.keep(name, len(g.refs)):
+			g.refs = append(g.refs, Ref{Name: name, Hash: hash})
+		}
+		var err error
+		if line, kind, err = p.line(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// supports says that the server has a capability; for those of version 2 that
+// list features, feature names one.
+func (g *greeting) supports(name, feature string) bool {
+	value, ok := g.caps[name]
+	if !ok || feature == "" {
+		return ok
+	}
+	for f := range strings.FieldsSeq(value) {
+		if f == feature {
+			return true
+		}
+	}
+	return false
+}
+
+func isHash(s string) bool {
+	return len(s) == 40 && strings.Trim(s, "0123456789abcdef") == ""
+}

@@ -1,0 +1,237 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+)
+
+// httpTransport is the smart HTTP protocol (gitprotocol-http(5)).
+type httpTransport struct {
+	client      *http.Client
+	credentials func(context.Context) (string, string, error)
+	origin      *url.URL // as configured
+
+	mu   sync.Mutex
+	base *url.URL // where discovery was redirected to
+}
+
+func newHTTPTransport(cfg Config) (*httpTransport, error) {
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, fmt.Errorf("the system's certificate authorities: %w", err)
+	}
+	if len(cfg.CAs) > 0 && !pool.AppendCertsFromPEM(cfg.CAs) {
+		return nil, errors.New("the CA file holds no PEM certificate")
+	}
+	origin := *cfg.URL
+	origin.Path = strings.TrimSuffix(origin.Path, "/")
+	return &httpTransport{
+		credentials: cfg.Credentials,
+		origin:      &origin,
+		base:        &origin,
+		client: &http.Client{
+			Transport: &http.Transport{
+				Proxy:                 http.ProxyFromEnvironment,
+				DialContext:           (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+				TLSClientConfig:       &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
+				TLSHandshakeTimeout:   30 * time.Second,
+				ForceAttemptHTTP2:     true,
+				MaxIdleConnsPerHost:   4,
+				IdleConnTimeout:       5 * time.Minute,
+				ExpectContinueTimeout: time.Second,
+			},
+			CheckRedirect: checkRedirect,
+		},
+	}, nil
+}
+
+func (t *httpTransport) stateless() bool { return true }
+func (t *httpTransport) close()          { t.client.CloseIdleConnections() }
+
+// checkRedirect lets the server send discovery to another path, and from http
+// to https, but never to another host: the credentials are for this one.
+func checkRedirect(req *http.Request, via []*http.Request) error {
+	first := via[0].URL
+	switch {
+	case len(via) >= 5:
+		return errors.New("the server redirects in circles")
+	case via[0].Method != http.MethodGet:
+		return fmt.Errorf("the server redirects to %s: use that URL", req.URL.Redacted())
+	case req.URL.Hostname() != first.Hostname(),
+		req.URL.Scheme != first.Scheme && req.URL.Scheme != "https",
+		req.URL.Scheme == first.Scheme && req.URL.Port() != first.Port():
+		return fmt.Errorf("the server redirects to %s://%s: if that is right, use that URL", req.URL.Scheme, req.URL.Host)
+	}
+	return nil
+}
+
+func (t *httpTransport) open(_ context.Context, service string, alive func()) (session, error) {
+	return &httpSession{t: t, service: service, alive: alive}, nil
+}
+
+type httpSession struct {
+	t       *httpTransport
+	service string
+	alive   func()
+	body    io.ReadCloser // of the last answer
+}
+
+func (s *httpSession) close() {
+	if s.body == nil {
+		return
+	}
+	// A connection is used again only if its answer was read to the end.
+	io.CopyN(io.Discard, s.body, 64<<10)
+	s.body.Close()
+	s.body = nil
+}
+
+func (s *httpSession) explain(err error) error { return err }
+
+const infoRefs = "/info/refs"
+
+func (s *httpSession) greeting(ctx context.Context) (*pktReader, error) {
+	// From where it is configured, since a redirect may have been taken back.
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.t.origin.String()+infoRefs+"?service="+s.service, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := s.do(req, "application/x-"+s.service+"-advertisement")
+	if err != nil {
+		return nil, err
+	}
+	base := *res.Request.URL
+	path, ok := strings.CutSuffix(base.Path, infoRefs)
+	if !ok {
+		return nil, fmt.Errorf("the server redirects to %s, which is no Git repository", base.Redacted())
+	}
+	base.Path, base.RawPath, base.RawQuery, base.User = path, "", "", nil
+	s.t.mu.Lock()
+	s.t.base = &base
+	s.t.mu.Unlock()
+	return newPktReader(io.LimitReader(res.Body, maxListing), s.alive), nil
+}
+
+func (s *httpSession) request(ctx context.Context, body []byte) (*pktReader, error) {
+	s.t.mu.Lock()
+	base := s.t.base.String()
+	s.t.mu.Unlock()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/"+s.service, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/x-"+s.service+"-request")
+	req.Header.Set("Accept", "application/x-"+s.service+"-result")
+	if s.service == uploadPack {
+		// Lets net/http try again when an idle connection turns out to be
+		// closed; the header itself is not sent.
+		req.Header["X-Idempotency-Key"] = nil
+	}
+	res, err := s.do(req, "application/x-"+s.service+"-result")
+	if err != nil {
+		return nil, err
+	}
+	return newPktReader(res.Body, s.alive), nil
+}
+
+// do sends a request and checks that the answer is one of Git's.
+func (s *httpSession) do(req *http.Request, contentType string) (*http.Response, error) {
+	s.close()
+	req.Header.Set("User-Agent", "git/"+agent)
+	if s.service == uploadPack {
+		req.Header.Set("Git-Protocol", "version=2")
+	}
+	var username, password string
+	if s.t.credentials != nil {
+		var err error
+		if username, password, err = s.t.credentials(req.Context()); err != nil {
+			return nil, err
+		}
+	}
+	if username != "" || password != "" {
+		req.SetBasicAuth(username, password)
+	}
+	res, err := s.t.client.Do(req)
+	if err != nil {
+		return nil, explainHTTP(err)
+	}
+	s.alive()
+	s.body = res.Body
+	if res.StatusCode != http.StatusOK {
+		return nil, s.status(res, username != "" || password != "", password)
+	}
+	have, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	if have != contentType {
+		return nil, fmt.Errorf("%w: what answers is not a Git server that speaks smart HTTP (content type %q); check the URL", ErrNotFound, clean(have))
+	}
+	return res, nil
+}
+
+// status is the error for an answer that is not 200 OK.
+func (s *httpSession) status(res *http.Response, tried bool, secret string) error {
+	body, _ := io.ReadAll(io.LimitReader(res.Body, 4<<10))
+	said := "HTTP " + res.Status
+	if ct, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); ct == "text/plain" {
+		text := string(body)
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, "***")
+		}
+		if text = clean(text); text != "" {
+			said += ": " + text
+		}
+	}
+	may := "read"
+	if s.service == receivePack {
+		may = "push to"
+	}
+	switch res.StatusCode {
+	case http.StatusUnauthorized:
+		if tried {
+			return fmt.Errorf("%w (%s): the user name and password or token are not accepted; they may be wrong or expired", ErrAuthentication, said)
+		}
+		return fmt.Errorf("%w (%s): give a user name and a password or token that may %s it", ErrAuthentication, said, may)
+	case http.StatusForbidden:
+		return fmt.Errorf("%w (%s): the user or token needs the right to %s it", ErrAuthentication, said, may)
+	case http.StatusNotFound, http.StatusGone:
+		hint := "check the URL; a private repository may also need credentials"
+		if tried {
+			hint = "check the URL, and that the user or token may " + may + " it"
+		}
+		return fmt.Errorf("%w (%s): %s", ErrNotFound, said, hint)
+	}
+	return fmt.Errorf("the server answers %s", said)
+}
+
+// explainHTTP drops the URL from an error of net/http, which the caller names
+// already, and says what to do about certificates.
+func explainHTTP(err error) error {
+	var urlErr *url.Error
+	if errors.As(err, &urlErr) {
+		err = urlErr.Err
+	}
+	var unknown x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var record tls.RecordHeaderError
+	switch {
+	case errors.As(err, &unknown):
+		return fmt.Errorf("%w: give the file with its CA's certificate, if this server is the right one", err)
+	case errors.As(err, &name), errors.As(err, &invalid):
+		return fmt.Errorf("%w: the server needs another certificate, or the URL another host", err)
+	case errors.As(err, &record):
+		return fmt.Errorf("%w: does the server speak http rather than https?", err)
+	}
+	return err
+}

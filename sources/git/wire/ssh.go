@@ -1,0 +1,224 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/skeema/knownhosts"
+	"golang.org/x/crypto/ssh"
+)
+
+// sshTransport runs Git's services on a server by SSH, one connection for each
+// conversation.
+type sshTransport struct {
+	user, addr, path   string
+	keyFile, hostsFile string
+}
+
+func newSSHTransport(cfg Config) (*sshTransport, error) {
+	u := cfg.URL
+	if cfg.SSHKeyFile == "" {
+		return nil, errors.New("ssh needs a private key: give the file of a deploy key")
+	}
+	if cfg.KnownHostsFile == "" {
+		return nil, fmt.Errorf("ssh needs a known_hosts file, so that the server can be told from others: make one from what the forge publishes, or with ssh-keyscan %s and a look at the fingerprints", u.Hostname())
+	}
+	t := &sshTransport{user: u.User.Username(), keyFile: cfg.SSHKeyFile, hostsFile: cfg.KnownHostsFile}
+	if t.user == "" {
+		t.user = "git"
+	}
+	port := u.Port()
+	if port == "" {
+		port = "22"
+	}
+	t.addr = net.JoinHostPort(u.Hostname(), port)
+	t.path = sshPath(u)
+	return t, nil
+}
+
+// sshPath is the path as git sends it: /~user means what it means to a shell.
+func sshPath(u *url.URL) string {
+	if u.Opaque != "" { // host:path, which is relative to the user's home
+		return u.Opaque
+	}
+	if strings.HasPrefix(u.Path, "/~") {
+		return u.Path[1:]
+	}
+	return u.Path
+}
+
+func (t *sshTransport) stateless() bool { return false }
+func (t *sshTransport) close()          {}
+
+func (t *sshTransport) open(ctx context.Context, service string, alive func()) (session, error) {
+	client, err := t.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &sshSession{client: client, alive: alive}
+	// Closing the connection is what ends reads and writes under way.
+	s.stop = context.AfterFunc(ctx, func() { client.Close() })
+	if err := s.start(service, t.path); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (t *sshTransport) dial(ctx context.Context) (*ssh.Client, error) {
+	key, err := os.ReadFile(t.keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("ssh key: %w", err)
+	}
+	signer, err := ssh.ParsePrivateKey(key)
+	var locked *ssh.PassphraseMissingError
+	if errors.As(err, &locked) {
+		return nil, fmt.Errorf("ssh key %s has a passphrase, which nobody can be asked for here: use a key without", t.keyFile)
+	} else if err != nil {
+		return nil, fmt.Errorf("ssh key %s: %w", t.keyFile, err)
+	}
+	hosts, err := knownhosts.NewDB(t.hostsFile)
+	if err != nil {
+		return nil, fmt.Errorf("known hosts: %w", err)
+	}
+	conn, err := (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext(ctx, "tcp", t.addr)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	c, channels, requests, err := ssh.NewClientConn(conn, t.addr, &ssh.ClientConfig{
+		User:              t.user,
+		Auth:              []ssh.AuthMethod{ssh.PublicKeys(signer)},
+		HostKeyCallback:   t.checkHostKey(hosts),
+		HostKeyAlgorithms: hosts.HostKeyAlgorithms(t.addr),
+		ClientVersion:     "SSH-2.0-" + agent,
+	})
+	if err != nil {
+		conn.Close()
+		if errors.Is(err, ErrHostKey) {
+			return nil, err
+		}
+		if strings.Contains(err.Error(), "unable to authenticate") {
+			return nil, fmt.Errorf("%w: the server does not let in %s with the key %s (%s)", ErrAuthentication, t.user, t.keyFile, ssh.FingerprintSHA256(signer.PublicKey()))
+		}
+		return nil, fmt.Errorf("ssh: %w", err)
+	}
+	return ssh.NewClient(c, channels, requests), nil
+}
+
+func (t *sshTransport) checkHostKey(hosts *knownhosts.HostKeyDB) ssh.HostKeyCallback {
+	check := hosts.HostKeyCallback()
+	return func(host string, remote net.Addr, key ssh.PublicKey) error {
+		err := check(host, remote, key)
+		has := fmt.Sprintf("%s %s", key.Type(), ssh.FingerprintSHA256(key))
+		switch {
+		case err == nil:
+			return nil
+		case knownhosts.IsHostKeyChanged(err):
+			return fmt.Errorf("%w: %s has the host key %s, and %s another one; somebody may be in between, or the server got a new key: compare it with what the forge publishes", ErrHostKey, t.addr, has, t.hostsFile)
+		case knownhosts.IsHostUnknown(err):
+			return fmt.Errorf("%w: %s (host key %s) is not in %s; compare it with what the forge publishes and add it there", ErrHostKey, t.addr, has, t.hostsFile)
+		}
+		return fmt.Errorf("%w: %w", ErrHostKey, err)
+	}
+}
+
+type sshSession struct {
+	client *ssh.Client
+	stop   func() bool
+	alive  func()
+	stdin  io.Writer
+	out    *pktReader
+
+	session *ssh.Session
+	stderr  boundedText
+}
+
+func (s *sshSession) start(service, path string) error {
+	session, err := s.client.NewSession()
+	if err != nil {
+		return fmt.Errorf("ssh: %w", err)
+	}
+	s.session = session
+	if service == uploadPack {
+		// A server that does not accept the variable answers in version 0.
+		_ = session.Setenv("GIT_PROTOCOL", "version=2")
+	}
+	session.Stderr = &s.stderr
+	if s.stdin, err = session.StdinPipe(); err != nil {
+		return err
+	}
+	stdout, err := session.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	s.out = newPktReader(stdout, s.alive)
+	if err := session.Start(service + " " + quote(path)); err != nil {
+		return fmt.Errorf("ssh: %w", err)
+	}
+	return nil
+}
+
+// quote makes one word for a POSIX shell, as git does.
+func quote(s string) string {
+	return "'" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(s) + "'"
+}
+
+func (s *sshSession) greeting(context.Context) (*pktReader, error) { return s.out, nil }
+
+func (s *sshSession) request(_ context.Context, body []byte) (*pktReader, error) {
+	for len(body) > 0 {
+		n, err := s.stdin.Write(body[:min(len(body), 64<<10)])
+		if err != nil {
+			return nil, err
+		}
+		s.alive()
+		body = body[n:]
+	}
+	return s.out, nil
+}
+
+func (s *sshSession) close() {
+	s.stop()
+	s.client.Close()
+}
+
+// explain waits for what the server has to say when it just ended.
+func (s *sshSession) explain(err error) error {
+	if !errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	s.session.Wait() // the stream has ended; then stderr ends too
+	if text := s.stderr.String(); strings.TrimSpace(text) != "" {
+		return newServerError(text)
+	}
+	return fmt.Errorf("the server ended the conversation: %w", err)
+}
+
+// boundedText keeps the first bytes written to it.
+type boundedText struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+func (b *boundedText) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.buf = append(b.buf, p[:min(len(p), maxSidebandText-len(b.buf))]...)
+	return len(p), nil
+}
+
+func (b *boundedText) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return string(b.buf)
+}

@@ -1,0 +1,165 @@
+// Package wire speaks Git's smart protocol as a client: what refs are there,
+// the objects of one commit without its history, and a compare-and-swap of one
+// ref. It knows HTTP and SSH, and nothing of objects: packs go in and out as
+// bytes. Object names are 40 hexadecimal digits.
+//
+// It exists beside go-git, whose transports speak version 0 of the protocol
+// only: there each poll lists every ref of the repository, opens a connection
+// of its own, and an SSH handshake cannot be cancelled. Here an unchanged poll
+// is one ls-refs for one ref on a connection that stays open. Servers without
+// version 2 are served by version 0.
+//
+// The files: client.go holds the operations, greeting.go what a server says
+// first, http.go and ssh.go the two ways to a server, pktline.go the framing,
+// errors.go what callers decide on.
+//
+// The protocol is documented in Git's gitprotocol-v2(5), gitprotocol-pack(5)
+// and gitprotocol-http(5).
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// Config says where a repository is and how to get there. URL is required.
+type Config struct {
+	// URL is an http, https or ssh URL without credentials.
+	URL *url.URL
+	// Credentials returns the user name and password for HTTP; empty ones
+	// mean none. It is called for each request, so that a token may change
+	// while the client lives. May be nil.
+	Credentials func(context.Context) (username, password string, err error)
+	// CAs is PEM text with certificate authorities to trust beside the
+	// system's.
+	CAs []byte
+	// SSHKeyFile is a private key without passphrase, KnownHostsFile says
+	// which host keys to accept, as in ssh(1). Both are required for ssh, and
+	// read at each connection.
+	SSHKeyFile, KnownHostsFile string
+}
+
+// Client is a client for one repository, safe for concurrent use. It keeps
+// nothing but idle connections and what the server is capable of.
+type Client struct {
+	t transport
+	// stall is how long a server may be silent; it keeps a conversation from
+	// hanging where the context has no deadline.
+	stall time.Duration
+	known capabilities
+}
+
+// The limits that hold for every server. Git itself sends a sign of life every
+// five seconds while it packs or runs hooks.
+const (
+	stallTimeout = 2 * time.Minute
+	maxListing   = 256 << 20 // bytes of one listing of refs
+)
+
+// New returns a client. It does not connect.
+func New(cfg Config) (*Client, error) {
+	c := &Client{stall: stallTimeout}
+	var err error
+	switch cfg.URL.Scheme {
+	case "http", "https":
+		c.t, err = newHTTPTransport(cfg)
+	case "ssh":
+		c.t, err = newSSHTransport(cfg)
+	default:
+		err = fmt.Errorf("scheme %q is not supported: use https, ssh, http or a directory", cfg.URL.Scheme)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.t.close() }
+
+// The services of a server.
+const (
+	uploadPack  = "git-upload-pack"
+	receivePack = "git-receive-pack"
+)
+
+// agent is how the client names itself to servers.
+const agent = "gitopsd"
+
+// transport opens conversations with the services of one repository.
+type transport interface {
+	// open starts a conversation, without waiting for an answer where that is
+	// possible. It ends when ctx does. alive is to be called for each sign of
+	// life from the server.
+	open(ctx context.Context, service string, alive func()) (session, error)
+	// stateless says that each request of a session stands for itself, so
+	// that the greeting may be left out when it is known.
+	stateless() bool
+	close()
+}
+
+// session is one conversation. It is used by one goroutine.
+type session interface {
+	// greeting returns the stream of what the service says first.
+	greeting(ctx context.Context) (*pktReader, error)
+	// request sends body and returns the stream of the answer.
+	request(ctx context.Context, body []byte) (*pktReader, error)
+	// explain adds to err what the server said outside the protocol.
+	explain(err error) error
+	close()
+}
+
+// watchdog returns a context that ends when nobody calls alive for the time
+// given. The cause is then an error that says so.
+func watchdog(ctx context.Context, silence time.Duration) (watched context.Context, alive, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(silence, func() {
+		cancel(fmt.Errorf("the server was silent for %s", silence))
+	})
+	return ctx, func() { timer.Reset(silence) }, func() {
+		timer.Stop()
+		cancel(nil)
+	}
+}
+
+// because replaces the error of an operation that ended with its context by the
+// context's cause, which says why.
+func because(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	cause := context.Cause(ctx)
+	if errors.Is(err, cause) {
+		return err
+	}
+	return cause
+}
+
+// clean makes a server's text fit to be part of an error: printable, without
+// empty lines or the "remote:" that some servers put in front, and short.
+func clean(text string) string {
+	const longest = 2000
+	text = strings.ToValidUTF8(text, "?")
+	var lines []string
+	for line := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == '\n' || r == '\r' }) {
+		line = strings.TrimSpace(strings.TrimPrefix(line, "remote:"))
+		line = strings.Map(func(r rune) rune {
+			if r < ' ' && r != '\t' || r == 0x7f {
+				return -1
+			}
+			return r
+		}, line)
+		if line != "" {
+			lines = append(lines, line)
+		}
+	}
+	text = strings.Join(lines, "\n")
+	if len(text) > longest {
+		text = strings.ToValidUTF8(text[:longest], "") + "…"
+	}
+	return text
+}

@@ -1,0 +1,166 @@
+package gitserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// Repo is a repository that a server serves. Its methods run the git binary in
+// it, with Env.
+type Repo struct {
+	// Dir is the bare repository.
+	Dir string
+
+	git  string
+	home string
+	mu   sync.Mutex // Commit
+}
+
+// Create makes an empty bare repository with main as its default branch, that
+// may be pushed to.
+func (s *Server) Create(ctx context.Context, name string) (*Repo, error) {
+	r := &Repo{Dir: filepath.Join(s.cfg.Root, filepath.FromSlash(name)+".git"), git: s.git, home: s.cfg.Root}
+	if err := os.MkdirAll(filepath.Dir(r.Dir), 0o755); err != nil {
+		return nil, err
+	}
+	init := exec.CommandContext(ctx, s.git, "init", "--quiet", "--bare", r.Dir)
+	init.Env = Env(s.cfg.Root)
+	if out, err := init.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("git init %s: %w\n%s", r.Dir, err, out)
+	}
+	if _, err := r.Git(ctx, "config", "http.receivepack", "true"); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// Git runs git in the repository and returns what it prints, without the
+// newline at the end.
+func (r *Repo) Git(ctx context.Context, args ...string) (string, error) {
+	return r.run(ctx, nil, nil, args...)
+}
+
+// GitInput does the same with input on standard input.
+func (r *Repo) GitInput(ctx context.Context, input string, args ...string) (string, error) {
+	return r.run(ctx, nil, []byte(input), args...)
+}
+
+func (r *Repo) run(ctx context.Context, env []string, stdin []byte, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, r.git, args...)
+	cmd.Dir = r.Dir
+	cmd.Env = append(Env(r.home), env...)
+	cmd.Stdin = bytes.NewReader(stdin)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("git %s: %w\n%s", strings.Join(args, " "), err, errOut.Bytes())
+	}
+	return strings.TrimSuffix(out.String(), "\n"), nil
+}
+
+// Hook installs a hook (pre-receive, update, …) with the text of an executable
+// script; an empty script removes it.
+func (r *Repo) Hook(name, script string) error {
+	file := filepath.Join(r.Dir, "hooks", name)
+	if script == "" {
+		return os.Remove(file)
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(script), 0o755)
+}
+
+// Commit commits files (path to content; "" as a path is not allowed) on top of
+// branch, which is made if it is not there, and returns the commit. Files not
+// named stay as they are. No work tree is involved.
+func (r *Repo) Commit(ctx context.Context, branch, message string, files map[string]string) (string, error) {
+	return r.commit(ctx, branch, message, func(index []string) error {
+		for path, content := range files {
+			blob, err := r.run(ctx, nil, []byte(content), "hash-object", "-w", "--stdin")
+			if err != nil {
+				return err
+			}
+			if _, err := r.run(ctx, index, nil, "update-index", "--add", "--cacheinfo", "100644,"+blob+","+path); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Remove commits the removal of paths from branch.
+func (r *Repo) Remove(ctx context.Context, branch, message string, paths ...string) (string, error) {
+	return r.commit(ctx, branch, message, func(index []string) error {
+		_, err := r.run(ctx, index, nil, append([]string{"update-index", "--force-remove", "--"}, paths...)...)
+		return err
+	})
+}
+
+// commit lets change work on an index that holds branch's tree, and commits it.
+func (r *Repo) commit(ctx context.Context, branch, message string, change func(indexEnv []string) error) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	dir, err := os.MkdirTemp("", "gitserver")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	index := []string{"GIT_INDEX_FILE=" + filepath.Join(dir, "index")}
+	ref := "refs/heads/" + branch
+
+	for range 100 {
+		parent, err := r.Git(ctx, "for-each-ref", "--format=%(objectname)", ref)
+		if err != nil {
+			return "", err
+		}
+		commitTree := []string{"commit-tree", "-m", message}
+		if parent != "" {
+			commitTree = append(commitTree, "-p", parent)
+			_, err = r.run(ctx, index, nil, "read-tree", parent)
+		} else {
+			_, err = r.run(ctx, index, nil, "read-tree", "--empty")
+		}
+		if err != nil {
+			return "", err
+		}
+		if err := change(index); err != nil {
+			return "", err
+		}
+		tree, err := r.run(ctx, index, nil, "write-tree")
+		if err != nil {
+			return "", err
+		}
+		hash, err := r.Git(ctx, append(commitTree, tree)...)
+		if err != nil {
+			return "", err
+		}
+		old := parent
+		if old == "" {
+			old = strings.Repeat("0", 40)
+		}
+		// Pushes may come in between: start again on their commit.
+		if _, err := r.Git(ctx, "update-ref", ref, hash, old); err == nil {
+			return hash, nil
+		} else if ctx.Err() != nil {
+			return "", err
+		}
+	}
+	return "", errors.New("gitserver: " + ref + " moves faster than a commit is made")
+}
+
+// Log returns the subjects of the commits on rev, newest first.
+func (r *Repo) Log(ctx context.Context, rev string) ([]string, error) {
+	out, err := r.Git(ctx, "log", "--format=%s", rev)
+	if err != nil || out == "" {
+		return nil, err
+	}
+	return strings.Split(out, "\n"), nil
+}
