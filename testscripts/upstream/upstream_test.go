@@ -1,0 +1,66 @@
+package upstream
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"gitopsd.dev/sources/xpkg"
+)
+
+// TestWrite makes a package of every release that is pinned.
+func TestWrite(t *testing.T) {
+	t.Parallel()
+	for name, p := range projects {
+		for version := range p.releases {
+			t.Run(name+"@"+version, func(t *testing.T) {
+				t.Parallel()
+				dir := filepath.Join(t.TempDir(), "package")
+				if err := Write(t.Context(), name, version, dir, io.Discard); err != nil {
+					t.Fatal(err)
+				}
+				img, err := xpkg.Build(os.DirFS(dir))
+				if err != nil {
+					t.Fatal(err)
+				}
+				pkg, err := xpkg.Read(t.Context(), img, name, img.Digest())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if pkg.Meta.Name != name {
+					t.Errorf("package %s, want %s", pkg.Meta.Name, name)
+				}
+				crds := 0
+				for _, d := range pkg.Documents {
+					if d.Tree["kind"] == "CustomResourceDefinition" {
+						crds++
+					}
+				}
+				if want := p.releases[version].files[0].count; crds != want {
+					t.Errorf("%d CRDs, want %d", crds, want)
+				}
+			})
+		}
+	}
+}
+
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	if err := Write(t.Context(), "nobody", "v1", t.TempDir(), io.Discard); err == nil || !strings.Contains(err.Error(), `project "nobody"`) {
+		t.Errorf("unknown project: %v", err)
+	}
+	if err := Write(t.Context(), ClusterAPI, "v0.0.1", t.TempDir(), io.Discard); err == nil || !strings.Contains(err.Error(), "cluster-api v0.0.1") {
+		t.Errorf("unknown release: %v", err)
+	}
+	var said strings.Builder
+	if _, err := download(t.Context(), "sigs.k8s.io/cluster-api@"+ClusterAPIOld, "h1:other", &said); err == nil || !strings.Contains(err.Error(), "h1:other is pinned") {
+		t.Errorf("another checksum: %v", err)
+	}
+	module := fstest.MapFS{"crds/a.yaml": {Data: []byte("a: 1\n")}}
+	if err := (files{"crds/*.yaml", 2, "crds"}).copy(module, t.TempDir()); err == nil || !strings.Contains(err.Error(), "2 were expected") {
+		t.Errorf("a missing file: %v", err)
+	}
+}
