@@ -30,18 +30,20 @@ func (c *Client) Blob(ctx context.Context, repository string, d sources.Digest, 
 	if f := c.cache.open(d, size); f != nil {
 		return f, nil
 	}
+	located := c.locate(repository)
 	b := &blob{
 		client:     c,
-		repository: repository,
+		subject:    subject,
+		repository: located,
 		want:       d,
 		size:       size,
 		hash:       sha256.New(),
 		open: func(offset int64) (*http.Response, error) {
-			return c.do(ctx, request{repository: repository, path: "blobs/" + string(d), offset: offset})
+			return c.do(ctx, request{repository: located, path: "blobs/" + string(d), offset: offset})
 		},
 	}
 	if err := b.connect(); err != nil {
-		return nil, c.explain(subject, repository, err)
+		return nil, c.explain(subject, located, err)
 	}
 	b.entry = c.cache.create(d, size)
 	return b, nil
@@ -50,7 +52,8 @@ func (c *Client) Blob(ctx context.Context, repository string, d sources.Digest, 
 // blob is a download under way.
 type blob struct {
 	client     *Client
-	repository string
+	subject    string
+	repository string // where it is fetched from
 	want       sources.Digest
 	size       int64
 
@@ -96,7 +99,7 @@ func (b *blob) connect() error {
 }
 
 func (b *blob) mismatch(seen sources.Digest, size int64) error {
-	return &MismatchError{Subject: b.repository + "@" + string(b.want), Registry: registryOf(b.repository), Want: b.want, Seen: seen, WantSize: b.size, SeenSize: size}
+	return &MismatchError{Subject: b.subject, Registry: registryOf(b.repository), Want: b.want, Seen: seen, WantSize: b.size, SeenSize: size}
 }
 
 // Read implements io.Reader as Blob says.
@@ -145,14 +148,14 @@ func (b *blob) resume(cause error) error {
 		}
 	}
 	b.entry.abort()
-	return b.client.explain(b.repository+"@"+string(b.want), b.repository, cause)
+	return b.client.explain(b.subject, b.repository, cause)
 }
 
 // Close ends a download wherever it is. Nothing of one that was not read to its
 // end is kept.
 func (b *blob) Close() error {
 	if b.err == nil {
-		b.err = fmt.Errorf("%s@%s: read after close", b.repository, b.want)
+		b.err = fmt.Errorf("%s: read after close", b.subject)
 	}
 	b.entry.abort()
 	if b.body == nil {

@@ -22,9 +22,13 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -56,9 +60,13 @@ const (
 type Config struct {
 	// UserAgent is sent with every request. Default "gitopsd".
 	UserAgent string
-	// RootCAs are the certificate authorities that registries are checked
-	// against. Nil means the system's.
-	RootCAs *x509.CertPool
+	// CAFile holds PEM certificates of authorities that are trusted beside the
+	// system's.
+	CAFile string
+	// Mirrors maps a registry, as references name it, to the one (host[:port])
+	// that is asked in its place. It is not asked itself, should the mirror
+	// fail. Pushes go to no mirror.
+	Mirrors map[string]string
 	// PlainHTTP lists registries, as "host[:port]", that may be spoken to
 	// without TLS. Those on a loopback address always may; all others are
 	// refused when they do not speak TLS.
@@ -73,9 +81,9 @@ type Config struct {
 	// MaxCacheBytes bounds CacheDir; what was used least recently goes first.
 	// Default DefaultMaxCacheBytes.
 	MaxCacheBytes int64
-	// Logger gets a warning when the cache cannot be used, and retries at debug
+	// Log gets a warning when the cache cannot be used, and retries at debug
 	// level. Default: none.
-	Logger *slog.Logger
+	Log *slog.Logger
 }
 
 // Client talks to any number of registries. It is safe for concurrent use, and
@@ -94,6 +102,7 @@ type shared struct {
 	log       *slog.Logger
 	timeout   time.Duration
 	plainHTTP map[string]bool
+	mirrors   map[string]string
 	base      http.RoundTripper
 	cache     *cache
 	// dockerSlot lets one lookup in Docker's configuration run at a time: it
@@ -106,8 +115,12 @@ type shared struct {
 	sessions map[sessionKey]*session // by repository, action and credentials
 }
 
-// New makes a Client. It sends no request and touches no file.
+// New makes a Client. It sends no request, and reads no file but CAFile.
 func New(cfg Config) (*Client, error) {
+	roots, err := authorities(cfg.CAFile)
+	if err != nil {
+		return nil, err
+	}
 	if cfg.UserAgent == "" {
 		cfg.UserAgent = defaultUserAgent
 	}
@@ -117,13 +130,14 @@ func New(cfg Config) (*Client, error) {
 	if cfg.MaxCacheBytes <= 0 {
 		cfg.MaxCacheBytes = DefaultMaxCacheBytes
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &shared{
-		log:        cfg.Logger,
+		log:        cfg.Log,
 		timeout:    cfg.Timeout,
 		plainHTTP:  make(map[string]bool),
+		mirrors:    maps.Clone(cfg.Mirrors),
 		pings:      make(map[string]ping),
 		sessions:   make(map[sessionKey]*session),
 		dockerSlot: make(chan struct{}, 1),
@@ -131,7 +145,7 @@ func New(cfg Config) (*Client, error) {
 			next: &http.Transport{
 				Proxy:                 http.ProxyFromEnvironment,
 				DialContext:           (&net.Dialer{Timeout: cfg.Timeout, KeepAlive: 30 * time.Second}).DialContext,
-				TLSClientConfig:       &tls.Config{RootCAs: cfg.RootCAs},
+				TLSClientConfig:       &tls.Config{RootCAs: roots},
 				TLSHandshakeTimeout:   cfg.Timeout,
 				ResponseHeaderTimeout: cfg.Timeout,
 				ForceAttemptHTTP2:     true,
@@ -142,16 +156,36 @@ func New(cfg Config) (*Client, error) {
 			},
 			userAgent: cfg.UserAgent,
 			timeout:   cfg.Timeout,
-			log:       cfg.Logger,
+			log:       cfg.Log,
 		},
 	}
 	for _, host := range cfg.PlainHTTP {
 		s.plainHTTP[host] = true
 	}
 	if cfg.CacheDir != "" {
-		s.cache = &cache{dir: cfg.CacheDir, max: cfg.MaxCacheBytes, log: cfg.Logger}
+		s.cache = &cache{dir: cfg.CacheDir, max: cfg.MaxCacheBytes, log: cfg.Log}
 	}
 	return &Client{shared: s}, nil
+}
+
+// authorities returns the system's certificate authorities and those in a file;
+// nil, the system's alone, without one.
+func authorities(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("authorities for registries: %w", err)
+	}
+	roots, err := x509.SystemCertPool()
+	if err != nil {
+		roots = x509.NewCertPool()
+	}
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("authorities for registries: %s has no PEM certificate", file)
+	}
+	return roots, nil
 }
 
 // With returns a Client that looks for credentials in creds before it looks in
@@ -176,10 +210,19 @@ func (c *Client) Resolve(ctx context.Context, ref sources.Ref) (sources.Digest, 
 	if ref.Digest != "" {
 		return ref.Digest, nil
 	}
-	subject := ref.String()
-	resp, err := c.do(ctx, request{method: http.MethodHead, repository: ref.Repository, path: "manifests/" + ref.Tag, accept: acceptManifests})
+	repository := c.locate(ref.Repository)
+	d, err := c.resolve(ctx, repository, ref.Tag)
 	if err != nil {
-		return "", c.explain(subject, ref.Repository, err)
+		return "", c.explain(ref.String(), repository, err)
+	}
+	return d, nil
+}
+
+func (c *Client) resolve(ctx context.Context, repository, tag string) (sources.Digest, error) {
+	r := request{method: http.MethodHead, repository: repository, path: "manifests/" + tag, accept: acceptManifests}
+	resp, err := c.do(ctx, r)
+	if err != nil {
+		return "", err
 	}
 	defer resp.Body.Close()
 	switch {
@@ -188,11 +231,12 @@ func (c *Client) Resolve(ctx context.Context, ref sources.Ref) (sources.Digest, 
 			return d, nil
 		}
 	case headIsFinal(resp.StatusCode):
-		return "", c.explain(subject, ref.Repository, statusError(resp))
+		return "", statusError(resp)
 	}
-	raw, err := c.get(ctx, request{repository: ref.Repository, path: "manifests/" + ref.Tag, accept: acceptManifests}, MaxManifestBytes)
+	r.method = http.MethodGet
+	raw, err := c.get(ctx, r, MaxManifestBytes)
 	if err != nil {
-		return "", c.explain(subject, ref.Repository, err)
+		return "", err
 	}
 	d := sources.DigestOf(raw)
 	c.cache.put(d, raw)
@@ -220,13 +264,24 @@ func (c *Client) Manifest(ctx context.Context, repository string, d sources.Dige
 	if raw, ok := c.cache.get(d, MaxManifestBytes); ok {
 		return raw, nil
 	}
-	raw, err := c.get(ctx, request{repository: repository, path: "manifests/" + string(d), accept: acceptManifests}, MaxManifestBytes)
+	located := c.locate(repository)
+	raw, err := c.get(ctx, request{repository: located, path: "manifests/" + string(d), accept: acceptManifests}, MaxManifestBytes)
 	if err != nil {
-		return nil, c.explain(subject, repository, err)
+		return nil, c.explain(subject, located, err)
 	}
 	if seen := sources.DigestOf(raw); seen != d {
-		return nil, &MismatchError{Subject: subject, Registry: registryOf(repository), Want: d, Seen: seen, WantSize: -1, SeenSize: int64(len(raw))}
+		return nil, &MismatchError{Subject: subject, Registry: registryOf(located), Want: d, Seen: seen, WantSize: -1, SeenSize: int64(len(raw))}
 	}
 	c.cache.put(d, raw)
 	return raw, nil
+}
+
+// locate returns where a repository is fetched from: itself, or its registry's
+// mirror.
+func (c *Client) locate(repository string) string {
+	host, path, _ := strings.Cut(repository, "/")
+	if mirror, ok := c.mirrors[host]; ok {
+		return mirror + "/" + path
+	}
+	return repository
 }

@@ -13,9 +13,10 @@ import (
 // Tags lists the tags of a repository, sorted as text. It follows the pages of
 // a long list, and only on the registry that was asked.
 func (c *Client) Tags(ctx context.Context, repository string) ([]string, error) {
-	tags, err := c.tags(ctx, repository)
+	located := c.locate(repository)
+	tags, err := c.tags(ctx, located)
 	if err != nil {
-		return nil, c.explain(repository, repository, err)
+		return nil, c.explain(repository, located, err)
 	}
 	slices.Sort(tags)
 	return slices.Compact(tags), nil

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -45,6 +46,21 @@ func (i *Image) WriteTo(w io.Writer) (int64, error) {
 	archive := tar.NewWriter(counted)
 	err := i.writeFiles(archive)
 	return counted.n, errors.Join(err, archive.Close())
+}
+
+// WriteFile writes the image as a package file of that name, all of it or
+// nothing.
+func (i *Image) WriteFile(name string) error {
+	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // once it is renamed, there is none
+	_, err = i.WriteTo(f)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
 }
 
 type counter struct {

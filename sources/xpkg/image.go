@@ -2,7 +2,6 @@ package xpkg
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"slices"
 
@@ -72,20 +71,27 @@ type Destination interface {
 	PushManifest(ctx context.Context, ref sources.Ref, mediaType string, raw []byte) error
 }
 
+// Push brings the package in a file to a registry, as Image.Push does, and
+// returns its digest.
+func Push(ctx context.Context, to Destination, file string, ref sources.Ref) (sources.Digest, error) {
+	img, err := Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer img.Close()
+	return img.root, img.Push(ctx, to, ref)
+}
+
 // Push brings an image to a registry, under ref's tag or, if it has none, its
 // digest alone. It reads the package first, and pushes none that Read refuses.
-func Push(ctx context.Context, to Destination, ref sources.Ref, img *Image) (*sources.Package, error) {
-	if ref.Digest != "" && ref.Digest != img.root {
-		return nil, bad("the package to be pushed as %s is %s", ref, img.root)
+func (i *Image) Push(ctx context.Context, to Destination, ref sources.Ref) error {
+	if ref.Digest != "" && ref.Digest != i.root {
+		return named(ref.String(), bad("the package to be pushed has digest %s", i.root))
 	}
-	p, err := Read(ctx, img, ref.Repository, img.root)
-	if err != nil {
-		return nil, err
+	if _, err := Read(ctx, i, ref.Repository, i.root); err != nil {
+		return err
 	}
-	if err := img.push(ctx, to, sources.Ref{Repository: ref.Repository, Tag: ref.Tag}, img.root); err != nil {
-		return nil, named(ref.String(), err)
-	}
-	return p, nil
+	return named(ref.String(), i.push(ctx, to, sources.Ref{Repository: ref.Repository, Tag: ref.Tag}, i.root))
 }
 
 // push brings a manifest after what it names, so that what a tag leads to is
@@ -127,6 +133,3 @@ func mediaTypeOr(m *manifest, otherwise string) string {
 	}
 	return otherwise
 }
-
-// String says what the image is.
-func (i *Image) String() string { return fmt.Sprintf("package %s", i.root) }

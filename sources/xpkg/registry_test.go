@@ -1,7 +1,6 @@
 package xpkg_test
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -65,12 +64,8 @@ func TestPublish(t *testing.T) {
 		t.Fatalf("built twice: %v and %v, %v", img.Digest(), again.Digest(), err)
 	}
 
-	var file bytes.Buffer
-	if _, err := img.WriteTo(&file); err != nil {
-		t.Fatal(err)
-	}
 	name := filepath.Join(t.TempDir(), "example.xpkg")
-	if err := os.WriteFile(name, file.Bytes(), 0o600); err != nil {
+	if err := img.WriteFile(name); err != nil {
 		t.Fatal(err)
 	}
 	opened, err := xpkg.Open(name)
@@ -86,8 +81,8 @@ func TestPublish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := xpkg.Push(t.Context(), client, ref, opened); err != nil {
-		t.Fatal(err)
+	if d, err := xpkg.Push(t.Context(), client, name, ref); err != nil || d != img.Digest() {
+		t.Fatalf("pushed %v, %v", d, err)
 	}
 	d, err := client.Resolve(t.Context(), ref)
 	if err != nil || d != img.Digest() {
@@ -118,7 +113,14 @@ func TestPublish(t *testing.T) {
 // newClient returns a client that trusts a registry and has its password.
 func newClient(t *testing.T, reg *registry.Registry) *oci.Client {
 	t.Helper()
-	c, err := oci.New(oci.Config{RootCAs: reg.CertPool(), CacheDir: t.TempDir()})
+	cfg := oci.Config{CacheDir: t.TempDir()}
+	if reg.CA() != nil {
+		cfg.CAFile = filepath.Join(t.TempDir(), "ca.pem")
+		if err := os.WriteFile(cfg.CAFile, reg.CA(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := oci.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

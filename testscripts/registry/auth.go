@@ -174,17 +174,6 @@ func certificate() (cert tls.Certificate, caPEM []byte, err error) {
 		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caDER}), nil
 }
 
-// CertPool holds the authority of CA, for a client that is to trust it; nil
-// without TLS.
-func (r *Registry) CertPool() *x509.CertPool {
-	if r.caPEM == nil {
-		return nil
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(r.caPEM)
-	return pool
-}
-
 // DockerConfig is a Docker configuration (a pull secret's .dockerconfigjson)
 // with what Auth wants.
 func (r *Registry) DockerConfig() []byte {
