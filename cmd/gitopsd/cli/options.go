@@ -3,8 +3,10 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -50,20 +52,43 @@ func (o *registryOptions) cache(part string) (string, error) {
 	return filepath.Join(dir, part), nil
 }
 
+// client makes what talks to registries.
 func (o *registryOptions) client(log *slog.Logger) (*oci.Client, error) {
 	dir, err := o.cache("oci")
 	if err != nil {
 		return nil, err
 	}
+	cfg := oci.Config{CacheDir: dir, UserAgent: "gitopsd/" + version(), Logger: log}
+	if o.caFile != "" {
+		pem, err := os.ReadFile(o.caFile)
+		if err != nil {
+			return nil, fmt.Errorf("--registry-ca-file: %w", err)
+		}
+		if cfg.RootCAs, err = x509.SystemCertPool(); err != nil {
+			return nil, fmt.Errorf("reading the system's certificate authorities: %w", err)
+		}
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("--registry-ca-file %s: holds no PEM certificate", o.caFile)
+		}
+	}
+	return oci.New(cfg)
+}
+
+// mirrored puts the mirrors in front of a client.
+func (o *registryOptions) mirrored(client *oci.Client) (*oci.Mirrored, error) {
 	mirrors := make(map[string]string)
 	for _, m := range o.mirrors {
 		registry, host, ok := strings.Cut(m, "=")
-		if !ok || registry == "" || host == "" || strings.Contains(m, "/") {
+		if !ok {
 			return nil, fmt.Errorf("--registry-mirror %q: want registry=host[:port]", m)
 		}
 		mirrors[registry] = host
 	}
-	return oci.New(oci.Config{CacheDir: dir, CAFile: o.caFile, Mirrors: mirrors, UserAgent: "gitopsd/" + version(), Log: log})
+	packages, err := client.Mirrored(mirrors)
+	if err != nil {
+		return nil, fmt.Errorf("--registry-mirror: %w", err)
+	}
+	return packages, nil
 }
 
 // computer makes what computes desired states, for the named clusters.
@@ -72,14 +97,18 @@ func (o *registryOptions) computer(log *slog.Logger, mode resolve.Mode, update f
 	if err != nil {
 		return nil, err
 	}
+	packages, err := o.mirrored(client)
+	if err != nil {
+		return nil, err
+	}
 	return desired.New(desired.Config{
 		Only: only,
 		Resolve: resolve.Config{
-			Digest: client.Resolve,
+			Digest: packages.Resolve,
 			Fetch: func(ctx context.Context, repository string, d sources.Digest) (*sources.Package, error) {
-				return xpkg.Read(ctx, client, repository, d)
+				return xpkg.Read(ctx, packages, repository, d)
 			},
-			Tags:   client.Tags,
+			Tags:   packages.Tags,
 			Types:  func(pkg *sources.Package) (string, error) { return types.Package(pkg.Documents) },
 			Mode:   mode,
 			Update: update,
@@ -116,22 +145,20 @@ func tree(root string) (sources.Commit, error) {
 }
 
 // commitOf reads a revision of the repository that holds root, seen from root:
-// the fleet may live in a directory of it.
-func commitOf(ctx context.Context, root, revision string) (sources.Commit, error) {
+// the fleet may live in a directory of it. The commit is good until closed.
+func commitOf(root, revision string) (sources.Commit, io.Closer, error) {
 	repo, err := git.OpenDir(root)
 	if err != nil {
-		return sources.Commit{}, err
+		return sources.Commit{}, nil, err
 	}
-	commit, err := repo.Commit(ctx, revision)
+	commit, err := repo.Commit(revision)
+	if err == nil && repo.Path != "." {
+		commit.Files, err = fs.Sub(commit.Files, repo.Path)
+	}
 	if err != nil {
-		return sources.Commit{}, err
+		return sources.Commit{}, nil, errors.Join(err, repo.Close())
 	}
-	if repo.Prefix != "." {
-		if commit.Files, err = fs.Sub(commit.Files, repo.Prefix); err != nil {
-			return sources.Commit{}, err
-		}
-	}
-	return commit, nil
+	return commit, repo, nil
 }
 
 // gitOptions are the flags for a repository that is polled.

@@ -1,0 +1,175 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/sources/clusters"
+)
+
+// maxProblems bounds what an outcome lists; the count is complete.
+const maxProblems = 50
+
+// target is a Target that is a Kubernetes cluster.
+type target struct {
+	cluster *kube.Cluster
+	applier *apply.Applier
+	log     *slog.Logger
+}
+
+// NewTarget makes the target of a connected cluster, and owns the connection.
+func NewTarget(cluster *kube.Cluster, log *slog.Logger) (Target, error) {
+	log = log.With("cluster", cluster.Name())
+	applier, err := apply.New(apply.Config{Cluster: cluster, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	return &target{cluster: cluster, applier: applier, log: log}, nil
+}
+
+func (t *target) Close() { t.cluster.Close() }
+
+// PlanOptions are the options of a plan for a cluster: the same for the daemon
+// and for `gitopsd plan`, so that one does what the other prints.
+func PlanOptions(want *desired.Cluster) (plan.Options, error) {
+	opts := plan.Options{FailedPackages: make(map[string]string), Kept: want.Contested}
+	if want.Err != nil {
+		opts.RenderFailed = want.Err.Error()
+	}
+	for _, name := range want.Incomplete {
+		opts.FailedPackages[name] = "the package has errors"
+	}
+	if v := want.Annotations[plan.AllowPruneAnnotation]; v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 0 {
+			return opts, fmt.Errorf("%s: %s on cluster %s: %q is not a number of objects", "clusters.yaml", plan.AllowPruneAnnotation, want.Name, v)
+		}
+		opts.AllowPrune = n
+	}
+	return opts, nil
+}
+
+func (t *target) Apply(ctx context.Context, want *desired.Cluster) Outcome {
+	opts, err := PlanOptions(want)
+	if err != nil {
+		return Outcome{Phase: status.Failed, Message: err.Error()}
+	}
+	p, err := t.applier.Plan(ctx, want.Objects, apply.PlanOptions{Options: opts})
+	if err != nil {
+		return failed(err)
+	}
+	if want.Spec.Drift == clusters.Report {
+		p = withoutCorrections(p)
+	}
+	o := Outcome{Phase: status.Ready, Actions: make(map[string]int), Packages: make(map[string]string)}
+	for _, s := range p.Steps {
+		o.Actions[string(s.Action)]++
+		if s.Action.Writes() {
+			t.log.Info(string(s.Action), "object", s.ID.String(), "reason", s.Reason)
+		}
+	}
+	report, err := t.applier.Apply(ctx, p)
+	faults, waits := t.results(report, &o)
+	if err != nil {
+		o.Phase, o.Message = failed(err).Phase, err.Error()
+		return o
+	}
+	unhealthy, err := t.applier.Health(ctx, want.Objects)
+	if err != nil {
+		o.Phase, o.Message = failed(err).Phase, err.Error()
+		return o
+	}
+	for _, h := range unhealthy {
+		waits++
+		problem(&o, h.Package, fmt.Sprintf("%s: %s", h.ID, cmp.Or(h.Reason, string(h.State))), string(status.Progressing))
+	}
+	switch {
+	case faults > 0 || !want.Complete():
+		o.Phase = status.Failed
+		o.Message = fmt.Sprintf("%d of %d objects could not be brought to what is wanted", faults, len(p.Steps))
+		if faults == 0 {
+			o.Message = fmt.Sprintf("%d packages have errors", len(want.Incomplete))
+		}
+	case waits > 0:
+		o.Phase, o.Message = status.Progressing, fmt.Sprintf("%d objects are not ready yet", waits)
+	}
+	return o
+}
+
+// results takes what came of the steps into the outcome.
+func (t *target) results(report *apply.Report, o *Outcome) (faults, waits int) {
+	if report == nil {
+		return 0, 0
+	}
+	for _, r := range report.Results {
+		pkg := r.Step.Package
+		for _, w := range r.Warnings {
+			t.log.Warn("the API server warns", "object", r.Step.ID.String(), "warning", w)
+		}
+		switch {
+		case r.Outcome == apply.Done:
+			if r.Step.Action.Writes() {
+				o.Changed++
+			}
+		case r.Outcome == apply.Failed:
+			faults++
+			problem(o, pkg, r.Err.Error(), string(status.Failed))
+		case r.Outcome == apply.Skipped:
+			faults++
+			problem(o, pkg, fmt.Sprintf("%s: %s", r.Step.ID, r.Reason), string(status.Failed))
+		case r.Outcome == apply.Pending:
+			waits++
+			problem(o, pkg, fmt.Sprintf("%s: %s", r.Step.ID, r.Reason), string(status.Progressing))
+		case r.Step.Action == plan.Conflict || r.Step.Action == plan.Refused:
+			faults++
+			problem(o, pkg, fmt.Sprintf("%s: %s: %s", r.Step.ID, r.Step.Action, r.Step.Reason), string(status.Failed))
+		case r.Step.Action == plan.Held || r.Step.Action == plan.Wait:
+			problem(o, pkg, fmt.Sprintf("%s: %s: %s", r.Step.ID, r.Step.Action, r.Step.Reason), "")
+		}
+	}
+	return faults, waits
+}
+
+// problem notes an object at fault, and the state of the package it belongs to;
+// a worse state is not overwritten.
+func problem(o *Outcome, pkg, text, state string) {
+	if len(o.Problems) < maxProblems {
+		o.Problems = append(o.Problems, text)
+	}
+	if pkg != "" && state != "" && o.Packages[pkg] != string(status.Failed) {
+		o.Packages[pkg] = state
+	}
+}
+
+// withoutCorrections turns what would correct drift into a report of it.
+func withoutCorrections(p *plan.Plan) *plan.Plan {
+	q := *p
+	q.Steps = slices.Clone(p.Steps)
+	for i := range q.Steps {
+		if s := &q.Steps[i]; s.Drift {
+			s.Action = plan.Held
+			s.Reason = "drift is reported, not corrected (spec.drift): " + s.Reason
+		}
+	}
+	return &q
+}
+
+// failed is the outcome of an error about a cluster as a whole.
+func failed(err error) Outcome {
+	o := Outcome{Phase: status.Failed, Message: err.Error()}
+	var e *kube.Error
+	if errors.As(err, &e) && e.ClusterWide() {
+		o.Phase = status.Unreachable
+	}
+	return o
+}
