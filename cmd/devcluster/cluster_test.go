@@ -31,15 +31,40 @@ type fleet struct {
 	dir    statedir.Dir
 }
 
-// build builds the binary. It has no race detector, also when the tests have,
-// since an API server would take minutes to start with it.
+// binary is what build has built, and where TestMain wants it.
+var binary struct {
+	once sync.Once
+	path string
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "devcluster-test-*")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		binary.path = filepath.Join(dir, "devcluster")
+		return m.Run()
+	}())
+}
+
+// build builds the binary once. It has no race detector, also when the tests
+// have: with it, an API server would take minutes to start.
 func build(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "devcluster")
-	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	binary.once.Do(func() {
+		out, err := exec.Command("go", "build", "-ldflags=-w", "-o", binary.path, ".").CombinedOutput()
+		if err != nil {
+			binary.err = fmt.Errorf("go build: %w\n%s", err, out)
+		}
+	})
+	if binary.err != nil {
+		t.Fatal(binary.err)
 	}
-	return path
+	return binary.path
 }
 
 // newFleet returns an empty one, which the test leaves without processes.

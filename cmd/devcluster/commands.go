@@ -64,8 +64,9 @@ What runs already is left alone and what is missing is started, so the same
 command repairs after a crash, with the data that was there. Without --clusters
 it takes those that DIR has.
 
-With --foreground it stays until it is interrupted or its parent ends, and takes
-all processes along, even if it is killed. The data stays; see "down".`,
+With --foreground it says "running until interrupted" when all is ready, stays
+until it is interrupted or its parent ends, and takes all processes along, even
+if it is killed. The data stays; see "down".`,
 		Example: `  devcluster up --dir /tmp/fleet --clusters hub,dev,prod
   KUBECONFIG=/tmp/fleet/hub.kubeconfig kubectl get nodes`,
 		Args: cobra.NoArgs,

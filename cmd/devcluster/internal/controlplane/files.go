@@ -29,11 +29,11 @@ func (f files) add(name string, p pki.Pair) {
 
 // ensureFolder makes a folder with these files, as a whole or not at all,
 // unless it is there already.
-func ensureFolder(path string, make func() (files, error)) (made bool, err error) {
+func ensureFolder(path string, generate func() (files, error)) (made bool, err error) {
 	if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
-	content, err := make()
+	content, err := generate()
 	if err != nil {
 		return false, fmt.Errorf("make %s: %w", path, err)
 	}

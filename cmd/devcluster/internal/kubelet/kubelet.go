@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/klog/v2"
 )
 
 // Config configures the stand-in.
@@ -97,8 +96,8 @@ func (k *kubelet) run(ctx context.Context) error {
 	}
 	if _, err := k.nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { again() },
-		UpdateFunc: func(old, new any) {
-			if !maps.Equal(old.(*corev1.Node).Labels, new.(*corev1.Node).Labels) {
+		UpdateFunc: func(before, after any) {
+			if !maps.Equal(before.(*corev1.Node).Labels, after.(*corev1.Node).Labels) {
 				again()
 			}
 		},
@@ -142,7 +141,7 @@ func (k *kubelet) work(ctx context.Context) {
 			return
 		}
 		if err := k.sync(ctx, key); err != nil {
-			klog.FromContext(ctx).V(1).Info("Retrying", "pod", key, "err", err)
+			utilruntime.HandleErrorWithContext(ctx, err, "Retrying", "pod", key)
 			k.queue.AddRateLimited(key)
 		} else {
 			k.queue.Forget(key)
@@ -170,9 +169,6 @@ func (k *kubelet) sync(ctx context.Context, key string) error {
 	err = k.apply(ctx, pod, decide(pod, node.(*corev1.Node), k.ips.of(key), metav1.Now()))
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
-	}
-	if err != nil {
-		utilruntime.HandleErrorWithContext(ctx, err, "pod", "key", key)
 	}
 	return err
 }

@@ -78,7 +78,7 @@ func (k *kubelet) keepNode(ctx context.Context) {
 	for {
 		pause := heartbeat
 		if err := k.beat(ctx); err != nil && ctx.Err() == nil {
-			utilruntime.HandleErrorWithContext(ctx, err, "heartbeat")
+			utilruntime.HandleErrorWithContext(ctx, err, "Heartbeat failed, trying again")
 			pause = 200 * time.Millisecond
 		}
 		select {
