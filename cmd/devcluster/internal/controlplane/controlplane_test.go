@@ -120,9 +120,27 @@ func TestEnsureAndRemoveCluster(t *testing.T) {
 	if after, err := os.ReadFile(c.dir.Path("hub", "ca.key")); err != nil || !bytes.Equal(before, after) {
 		t.Errorf("the second time made new keys: %v", err)
 	}
+	mine := []string{c.dir.Kubeconfig("dev"), c.dir.Path("logs", "mine"), c.dir.Path("mine")}
+	for _, path := range mine[1:] {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{c.dir.Log("hub.kube-apiserver"), c.dir.Path("run", ".devcluster-1")} {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(c.dir.Path(".devcluster-2", "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	kept, err := c.remove(state)
-	if err != nil || !reflect.DeepEqual(kept, []string{c.dir.Kubeconfig("dev")}) {
+	if err != nil || !reflect.DeepEqual(kept, mine) {
 		t.Errorf("kept %v, %v", kept, err)
+	}
+	left, err := filepath.Glob(c.dir.Path("*"))
+	if want := []string{c.dir.Kubeconfig("dev"), c.dir.Path("logs"), c.dir.Path("mine")}; err != nil || !reflect.DeepEqual(left, want) {
+		t.Errorf("left %v, %v; want %v", left, err, want)
 	}
 	if got, err := os.ReadFile(c.dir.Kubeconfig("dev")); err != nil || !bytes.Equal(got, edited) {
 		t.Errorf("%q, %v", got, err)

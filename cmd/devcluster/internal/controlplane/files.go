@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -37,7 +39,7 @@ func ensureFolder(path string, generate func() (files, error)) (made bool, err e
 	if err != nil {
 		return false, fmt.Errorf("make %s: %w", path, err)
 	}
-	tmp, err := os.MkdirTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	tmp, err := os.MkdirTemp(filepath.Dir(path), statedir.Temporary)
 	if err != nil {
 		return false, err
 	}
@@ -149,26 +151,27 @@ func (c *command) ensureCluster(cl statedir.Cluster) error {
 	return statedir.WriteFile(c.dir.Kubeconfig(cl.Name), admin)
 }
 
-// remove deletes what `up` has made and returns the files in the directory
-// that are not its own, or that somebody has changed since; those stay.
+// remove deletes what `up` has made and returns what it left: files that are
+// not its own, and kubeconfigs that somebody has changed.
 func (c *command) remove(state *statedir.State) (kept []string, err error) {
 	for _, name := range state.Names() {
-		made, err := os.ReadFile(c.dir.Path(name, "admin.kubeconfig"))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		now, err := os.ReadFile(c.dir.Kubeconfig(name))
-		if err == nil && bytes.Equal(made, now) {
-			err = os.Remove(c.dir.Kubeconfig(name))
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := c.removeKubeconfig(name); err != nil {
 			return nil, err
 		}
 	}
-	for _, folder := range append([]string{"etcd", "logs", "run"}, state.Names()...) {
-		if err := os.RemoveAll(c.dir.Path(folder)); err != nil {
+	if err := os.RemoveAll(c.dir.Path("etcd", "data")); err != nil {
+		return nil, err
+	}
+	folders, err := madeIn(state)
+	if err != nil {
+		return nil, err
+	}
+	for folder, names := range folders {
+		left, err := removeFrom(c.dir.Path(folder), names)
+		if err != nil {
 			return nil, err
 		}
+		kept = append(kept, left...)
 	}
 	// The state goes last: as long as it is there, a second `down` can finish.
 	if err := c.dir.Remove(); err != nil {
@@ -179,7 +182,72 @@ func (c *command) remove(state *statedir.State) (kept []string, err error) {
 		return nil, nil
 	}
 	for _, e := range left {
-		kept = append(kept, c.dir.Path(e.Name()))
+		if _, ours := folders[e.Name()]; !ours {
+			kept = append(kept, c.dir.Path(e.Name()))
+		}
 	}
+	slices.Sort(kept)
 	return kept, err
+}
+
+// removeKubeconfig removes a cluster's kubeconfig if it is as it was made.
+func (c *command) removeKubeconfig(cluster string) error {
+	made, err := os.ReadFile(c.dir.Path(cluster, "admin.kubeconfig"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	now, err := os.ReadFile(c.dir.Kubeconfig(cluster))
+	if err == nil && bytes.Equal(made, now) {
+		err = os.Remove(c.dir.Kubeconfig(cluster))
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// madeIn lists the files that `up` makes, by folder.
+func madeIn(state *statedir.State) (map[string][]string, error) {
+	etcd, err := etcdFiles()
+	if err != nil {
+		return nil, err
+	}
+	folders := map[string][]string{"etcd": slices.Collect(maps.Keys(etcd))}
+	for _, cl := range state.Clusters {
+		made, err := clusterFiles(cl)
+		if err != nil {
+			return nil, err
+		}
+		folders[cl.Name] = slices.Collect(maps.Keys(made))
+	}
+	for _, component := range append(serversOf(state), component.NameEtcd) {
+		folders["logs"] = append(folders["logs"], component+".log")
+		folders["run"] = append(folders["run"], component+".json")
+	}
+	folders["run"] = append(folders["run"], "owner.json")
+	return folders, nil
+}
+
+// removeFrom removes files and what a crash has left from a folder, and the
+// folder when nothing else is in it. It returns what else is.
+func removeFrom(folder string, names []string) (left []string, err error) {
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		path := filepath.Join(folder, e.Name())
+		if !statedir.IsTemporary(e.Name()) && !slices.Contains(names, e.Name()) {
+			left = append(left, path)
+		} else if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	if len(left) > 0 {
+		return left, nil
+	}
+	return nil, os.Remove(folder)
 }

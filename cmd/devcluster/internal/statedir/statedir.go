@@ -257,6 +257,15 @@ func (d Dir) LogTail(component string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
+// Temporary is the pattern of the names that files and folders have until they
+// are complete.
+const Temporary = ".devcluster-*"
+
+// IsTemporary reports whether a file or folder has a name of that pattern.
+func IsTemporary(name string) bool {
+	return strings.HasPrefix(name, strings.TrimSuffix(Temporary, "*"))
+}
+
 func writeJSON(path string, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -267,7 +276,7 @@ func writeJSON(path string, v any) error {
 
 // WriteFile replaces the file at path, readable by the owner only.
 func WriteFile(path string, content []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	f, err := os.CreateTemp(filepath.Dir(path), Temporary)
 	if err != nil {
 		return err
 	}
@@ -279,15 +288,25 @@ func WriteFile(path string, content []byte) error {
 	return os.Rename(f.Name(), path)
 }
 
-// Remove deletes the state and the lock, and the directory when nothing else
-// is in it. The caller holds the lock.
+// Remove deletes the state, the lock and what a crash has left, and the
+// directory when nothing else is in it. The caller holds the lock.
 func (d Dir) Remove() error {
-	for _, path := range []string{d.stateFile(), d.lockFile()} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	entries, err := os.ReadDir(string(d))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	paths := []string{d.stateFile(), d.lockFile()}
+	for _, e := range entries {
+		if IsTemporary(e.Name()) {
+			paths = append(paths, d.Path(e.Name()))
+		}
+	}
+	for _, path := range paths {
+		if err := os.RemoveAll(path); err != nil {
 			return err
 		}
 	}
-	err := os.Remove(string(d))
+	err = os.Remove(string(d))
 	if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
