@@ -38,8 +38,8 @@ func (c *Client) Blob(ctx context.Context, repository string, d sources.Digest, 
 		want:       d,
 		size:       size,
 		hash:       sha256.New(),
-		open: func(offset int64) (*http.Response, error) {
-			return c.do(ctx, request{repository: located, path: "blobs/" + string(d), offset: offset})
+		open: func(ranges string) (*http.Response, error) {
+			return c.do(ctx, request{repository: located, path: "blobs/" + string(d), ranges: ranges})
 		},
 	}
 	if err := b.connect(); err != nil {
@@ -57,8 +57,9 @@ type blob struct {
 	want       sources.Digest
 	size       int64
 
-	open     func(offset int64) (*http.Response, error)
+	open     func(ranges string) (*http.Response, error)
 	attempts int
+	noRanges bool // the registry cannot go on in the middle
 	body     io.ReadCloser
 	hash     hash.Hash
 	n        int64 // bytes read so far
@@ -69,12 +70,20 @@ type blob struct {
 // connect asks for what has not been read yet.
 func (b *blob) connect() error {
 	b.attempts++
-	resp, err := b.open(b.n)
+	var ranges string
+	if b.n > 0 && !b.noRanges {
+		ranges = fmt.Sprintf("bytes=%d-%d", b.n, b.size-1)
+	}
+	resp, err := b.open(ranges)
 	if err != nil {
 		return err
 	}
 	switch {
-	case resp.StatusCode == http.StatusPartialContent && b.n > 0:
+	case resp.StatusCode == http.StatusRequestedRangeNotSatisfiable && ranges != "":
+		resp.Body.Close()
+		b.noRanges = true
+		return b.connect()
+	case resp.StatusCode == http.StatusPartialContent && ranges != "":
 		var start int64
 		if _, err := fmt.Sscanf(resp.Header.Get("Content-Range"), "bytes %d-", &start); err != nil || start != b.n {
 			resp.Body.Close()

@@ -188,7 +188,7 @@ func (c *Client) explain(subject, repository string, err error) error {
 	}
 
 	var (
-		unknownCA *x509.UnknownAuthorityError
+		unknownCA x509.UnknownAuthorityError
 		certErr   *tls.CertificateVerificationError
 		notTLS    tls.RecordHeaderError
 		dns       *net.DNSError

@@ -99,12 +99,13 @@ type Client struct {
 
 // shared is what a Client and those made by With have in common.
 type shared struct {
-	log       *slog.Logger
-	timeout   time.Duration
-	plainHTTP map[string]bool
-	mirrors   map[string]string
-	base      http.RoundTripper
-	cache     *cache
+	log         *slog.Logger
+	timeout     time.Duration
+	plainHTTP   map[string]bool
+	mirrors     map[string]string
+	connections *http.Transport
+	base        http.RoundTripper // over connections
+	cache       *cache
 	// dockerSlot lets one lookup in Docker's configuration run at a time: it
 	// may start a credential helper, and one that hangs must not gather others.
 	dockerSlot chan struct{}
@@ -141,24 +142,20 @@ func New(cfg Config) (*Client, error) {
 		pings:      make(map[string]ping),
 		sessions:   make(map[sessionKey]*session),
 		dockerSlot: make(chan struct{}, 1),
-		base: &polite{
-			next: &http.Transport{
-				Proxy:                 http.ProxyFromEnvironment,
-				DialContext:           (&net.Dialer{Timeout: cfg.Timeout, KeepAlive: 30 * time.Second}).DialContext,
-				TLSClientConfig:       &tls.Config{RootCAs: roots},
-				TLSHandshakeTimeout:   cfg.Timeout,
-				ResponseHeaderTimeout: cfg.Timeout,
-				ForceAttemptHTTP2:     true,
-				// All references of a fleet are checked at once, and again a
-				// polling interval later: keep their connections.
-				MaxIdleConnsPerHost: 128,
-				IdleConnTimeout:     90 * time.Second,
-			},
-			userAgent: cfg.UserAgent,
-			timeout:   cfg.Timeout,
-			log:       cfg.Log,
+		connections: &http.Transport{
+			Proxy:                 http.ProxyFromEnvironment,
+			DialContext:           (&net.Dialer{Timeout: cfg.Timeout, KeepAlive: 30 * time.Second}).DialContext,
+			TLSClientConfig:       &tls.Config{RootCAs: roots},
+			TLSHandshakeTimeout:   cfg.Timeout,
+			ResponseHeaderTimeout: cfg.Timeout,
+			ForceAttemptHTTP2:     true,
+			// All references of a fleet are checked at once, and again a
+			// polling interval later: keep their connections.
+			MaxIdleConnsPerHost: 128,
+			IdleConnTimeout:     90 * time.Second,
 		},
 	}
+	s.base = &polite{next: s.connections, userAgent: cfg.UserAgent, timeout: cfg.Timeout, log: cfg.Log}
 	for _, host := range cfg.PlainHTTP {
 		s.plainHTTP[host] = true
 	}
@@ -284,4 +281,10 @@ func (c *Client) locate(repository string) string {
 		return mirror + "/" + path
 	}
 	return repository
+}
+
+// Close closes connections that are kept for the next request. The Client can be
+// used afterwards.
+func (c *Client) Close() {
+	c.connections.CloseIdleConnections()
 }

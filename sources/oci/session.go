@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -54,7 +53,7 @@ type request struct {
 	path       string // below /v2/<name>/
 	query      string
 	accept     string
-	offset     int64 // of the first byte wanted
+	ranges     string // the Range header
 }
 
 // registryOf returns the host[:port] of a repository.
@@ -97,8 +96,8 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 		if r.accept != "" {
 			req.Header.Set("Accept", r.accept)
 		}
-		if r.offset > 0 {
-			req.Header.Set("Range", "bytes="+strconv.FormatInt(r.offset, 10)+"-")
+		if r.ranges != "" {
+			req.Header.Set("Range", r.ranges)
 		}
 		resp, err := s.client.Do(req)
 		if err == nil && resp.StatusCode == http.StatusUnauthorized && s.made.Before(start) {

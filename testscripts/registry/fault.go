@@ -36,8 +36,9 @@ type Fault struct {
 	Corrupt bool
 	// Digest is sent as Docker-Content-Digest; "none" leaves the header out.
 	Digest string
-	// NoRange ignores the Range header, as some registries do.
-	NoRange bool
+	// NoRange ignores the Range header, RefuseRange answers it with 416, as
+	// some registries do.
+	NoRange, RefuseRange bool
 }
 
 func (f *activeFault) matches(req *http.Request) bool {
@@ -69,6 +70,9 @@ func (f *activeFault) apply(w http.ResponseWriter, req *http.Request) (next http
 		return nil, true
 	case f.Redirect != "":
 		http.Redirect(w, req, f.Redirect, http.StatusTemporaryRedirect)
+		return nil, true
+	case f.RefuseRange && req.Header.Get("Range") != "":
+		w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
 		return nil, true
 	case f.Status != 0:
 		if f.RetryAfter != "" {

@@ -1,0 +1,191 @@
+package oci
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+)
+
+func dockerConfig(keys ...string) string {
+	var entries []string
+	for _, k := range keys {
+		entries = append(entries, fmt.Sprintf("%q:{%q:%q}", k, "auth", base64.StdEncoding.EncodeToString([]byte(userOf(k)+":secret"))))
+	}
+	return `{"auths":{` + strings.Join(entries, ",") + `}}`
+}
+
+// userOf is the user in the entry of a key; a colon would end it.
+func userOf(key string) string { return "user of " + strings.ReplaceAll(key, ":", "_") }
+
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		keys       []string
+		repository string
+		want       string // the key whose user is found
+	}{
+		"host":             {[]string{"r.example.com"}, "r.example.com/a/b", "r.example.com"},
+		"other host":       {[]string{"r.example.com"}, "s.example.com/a/b", ""},
+		"port":             {[]string{"r.example.com:5000"}, "r.example.com:5000/a/b", "r.example.com:5000"},
+		"other port":       {[]string{"r.example.com:5000"}, "r.example.com/a/b", ""},
+		"URL":              {[]string{"https://r.example.com/v2/"}, "r.example.com/a/b", "https://r.example.com/v2/"},
+		"Docker Hub":       {[]string{"https://index.docker.io/v1/"}, "docker.io/a/b", "https://index.docker.io/v1/"},
+		"Docker Hub short": {[]string{"docker.io"}, "docker.io/a/b", "docker.io"},
+		"path":             {[]string{"r.example.com", "r.example.com/team"}, "r.example.com/team/b", "r.example.com/team"},
+		"path is whole":    {[]string{"r.example.com", "r.example.com/team"}, "r.example.com/teamwork", "r.example.com"},
+		"repository":       {[]string{"r.example.com/team/b"}, "r.example.com/team/b", "r.example.com/team/b"},
+		"glob":             {[]string{"*.example.com"}, "r.example.com/a/b", "*.example.com"},
+		"glob, one label":  {[]string{"*.example.com"}, "r.s.example.com/a/b", ""},
+		"broken glob":      {[]string{"[.example.com"}, "r.example.com/a/b", ""},
+	}
+	for what, test := range tests {
+		creds, err := ParseCredentials("test", []byte(dockerConfig(test.keys...)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		repo, err := name.NewRepository(test.repository)
+		if err != nil {
+			t.Fatal(err)
+		}
+		auth, ok := creds.lookup(repo)
+		if ok != (test.want != "") || ok && auth.Username != userOf(test.want) {
+			t.Errorf("%s: %q, %v; want that of %q", what, auth.Username, ok, test.want)
+		}
+	}
+
+	old, err := ParseCredentials("test", []byte(`{"r.example.com":{"username":"u","password":"secret"}}`))
+	if err != nil || old.auths["r.example.com"].Username != "u" {
+		t.Errorf(".dockercfg: %v, %v", old, err)
+	}
+	for _, garbage := range []string{"", "null secret", `{"auths":[]}`, `{"auths":{"r":{"auth":"c2VjcmV0"}}}`, `["secret"]`} {
+		if _, err := ParseCredentials("Secret a/b", []byte(garbage)); err == nil || !strings.HasPrefix(err.Error(), "Secret a/b: ") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", garbage, err)
+		}
+	}
+	creds, _ := ParseCredentials("the source", []byte(dockerConfig("r.example.com")))
+	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
+		if s := fmt.Sprintf(format, creds); s != "the source" {
+			t.Errorf("%s prints %s", format, s)
+		}
+	}
+}
+
+func FuzzParseCredentials(f *testing.F) {
+	f.Add([]byte(dockerConfig("r.example.com", "https://index.docker.io/v1/")))
+	f.Add([]byte(`{"r.example.com":{"username":"u","password":"p"}}`))
+	repo, err := name.NewRepository("r.example.com/a/b")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if creds, err := ParseCredentials("fuzz", data); err == nil {
+			creds.lookup(repo)
+		}
+	})
+}
+
+// TestTagsPages: a list in pages, and registries that would send us elsewhere or
+// round in circles with them.
+func TestTagsPages(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		links map[string]string // next page by the query of this one
+		want  string
+	}{
+		"one page":      {nil, "n=1000"},
+		"three":         {map[string]string{"n=1000": "</v2/a/b/tags/list?last=x>; rel=\"next\"", "last=x": "<?last=y>; rel=next"}, "last=x last=y n=1000"},
+		"elsewhere":     {map[string]string{"n=1000": "<http://169.254.169.254/v2/a/b/tags/list?last=x>; rel=\"next\""}, "last=x n=1000"},
+		"circle of one": {map[string]string{"n=1000": "<?n=1000>; rel=next"}, "n=1000"},
+		"not a link":    {map[string]string{"n=1000": "next page please"}, "n=1000"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				if link := test.links[req.URL.RawQuery]; link != "" {
+					w.Header().Set("Link", link)
+				}
+				fmt.Fprintf(w, `{"tags":[%q]}`, req.URL.RawQuery)
+			}))
+			defer server.Close()
+			c, err := New(Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			tags, err := c.Tags(t.Context(), strings.TrimPrefix(server.URL, "http://")+"/a/b")
+			if err != nil || strings.Join(tags, " ") != test.want {
+				t.Errorf("tags %v, %v; want %s", tags, err, test.want)
+			}
+		})
+	}
+}
+
+// TestTooMuch: answers that never end.
+func TestTooMuch(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		switch {
+		case strings.Contains(req.URL.Path, "/manifests/"):
+			w.Write(make([]byte, MaxManifestBytes+1))
+		case strings.Contains(req.URL.Path, "/tags/"):
+			w.Header().Set("Link", fmt.Sprintf("<?last=%s>; rel=next", req.URL.RawQuery[2:]+"x"))
+			fmt.Fprint(w, `{"tags":["a"`+strings.Repeat(`,"a"`, 60_000)+`]}`)
+		}
+	}))
+	defer server.Close()
+	c, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	repository := strings.TrimPrefix(server.URL, "http://") + "/a/b"
+	if _, err := c.Manifest(t.Context(), repository, "sha256:"+sourcesZero); err == nil || !strings.Contains(err.Error(), "more than 4194304 bytes") {
+		t.Errorf("manifest: %v", err)
+	}
+	if _, err := c.Tags(t.Context(), repository); err == nil || !strings.Contains(err.Error(), "more than 100000 tags") {
+		t.Errorf("tags: %v", err)
+	}
+}
+
+const sourcesZero = "0000000000000000000000000000000000000000000000000000000000000000"
+
+// TestRedirects: where a registry may send us, and what goes along.
+func TestRedirects(t *testing.T) {
+	t.Parallel()
+	request := func(url string) *http.Request {
+		req, err := http.NewRequest(http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer secret")
+		return req
+	}
+	for _, test := range []struct {
+		from, to string
+		want     string
+		token    bool
+	}{
+		{"https://r.example.com/a", "https://r.example.com/b", "", true},
+		{"https://r.example.com/a", "https://storage.example.net/b", "", false},
+		{"https://r.example.com/a", "https://r.example.com:8443/b", "", false},
+		{"https://r.example.com/a", "http://r.example.com/b", "without TLS", false},
+		{"https://r.example.com/a", "https://169.254.169.254/b", "inside this network", false},
+		{"https://r.example.com/a", "https://127.0.0.1/b", "inside this network", false},
+		{"https://10.0.0.1/a", "https://10.0.0.2/b", "", false},
+	} {
+		req := request(test.to)
+		err := checkRedirect(req, []*http.Request{request(test.from)})
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s to %s: %v, want %q", test.from, test.to, err, test.want)
+		}
+		if err == nil && (req.Header.Get("Authorization") != "") != test.token {
+			t.Errorf("%s to %s: token goes along: %v", test.from, test.to, !test.token)
+		}
+	}
+}
