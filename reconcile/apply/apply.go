@@ -1,0 +1,130 @@
+// Package apply brings a cluster to what is wanted of it.
+//
+// It owns
+//   - the look at the cluster (look.go): one metadata list for each kind in use,
+//     and what is in the way of objects that are new;
+//   - drift (drift.go): told from who owns which field, and verified by one dry
+//     run of the object in question;
+//   - the execution of a plan (execute.go, wait.go, prune.go), in stages;
+//   - the inventory (inventory.go), an ApplySet as KEP-3659 specifies it;
+//   - dry runs for the plan that people read (dryrun.go);
+//   - the health of what was applied (health.go).
+//
+// reconcile/plan decides what is to be done, reconcile/kube does the talking.
+//
+// What is durable when: all state is in the cluster. The parent object of the
+// inventory names every kind before the first object of that kind is applied,
+// and drops it after the last one is gone. Every object is applied in one
+// request together with its membership and the digest of what was applied. So
+// whoever comes next, after a crash anywhere, sees what was done and does the
+// rest; what this process remembers only saves requests.
+package apply
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+)
+
+// concurrency is how many requests are under way in one cluster. More make an
+// API server no faster.
+const concurrency = 8
+
+// Config is what an Applier works with.
+type Config struct {
+	// Cluster to apply to; its name names the inventory.
+	Cluster *kube.Cluster
+	// Log gets what is worth knowing but is no result; required.
+	Log *slog.Logger
+}
+
+// Applier applies to one cluster. It remembers what it has seen there, to ask
+// for less the next time; everything it knows can be lost at any time. It may
+// be used by one goroutine at a time.
+type Applier struct {
+	cluster *kube.Cluster
+	log     *slog.Logger
+	set     applySet
+
+	mu       sync.Mutex
+	verified map[manifest.ID]fingerprint // objects known to be as applied
+	parent   *parent                     // as last read or written; nil before
+}
+
+// New makes an Applier. It sends nothing.
+func New(c Config) (*Applier, error) {
+	if c.Cluster == nil || c.Log == nil {
+		return nil, errors.New("apply: Cluster and Log are required")
+	}
+	return &Applier{
+		cluster: c.Cluster, log: c.Log, set: newApplySet(c.Cluster.Name()),
+		verified: make(map[manifest.ID]fingerprint),
+	}, nil
+}
+
+// PlanOptions say what a plan is for, and what is known of what is wanted.
+type PlanOptions struct {
+	plan.Options
+	// DryRun asks the API server about every object that would be written, for
+	// its fields that change and whether it would be accepted. It is for
+	// people; executing a plan does not need it.
+	DryRun bool
+}
+
+// Plan looks at the cluster and decides what is to be done there. It changes
+// nothing. The error is about the cluster as a whole; what is wrong with an
+// object or a kind is in the plan.
+func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOptions) (*plan.Plan, error) {
+	a.cluster.Refresh()
+	seen, err := a.look(ctx, desired)
+	if err != nil {
+		return nil, err
+	}
+	inv := plan.Inventory{ID: a.set.id, FieldManager: kube.FieldManager}
+	p := plan.Compute(a.cluster.Name(), seen.desired, seen.live, inv, opts.Options)
+	if err := a.lookInside(ctx, p, seen); err != nil {
+		return nil, err
+	}
+	if len(seen.live.Contents)+len(seen.live.ContentsUnknown) > 0 {
+		p = plan.Compute(a.cluster.Name(), seen.desired, seen.live, inv, opts.Options)
+	}
+	if opts.DryRun {
+		if err := a.dryRun(ctx, p); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// member is an object as it is applied: with its membership, and the digest of
+// what was rendered.
+func (a *Applier) member(o *manifest.Object) *manifest.Object {
+	return o.WithMetadata(
+		map[string]string{plan.PartOfLabel: a.set.id},
+		map[string]string{plan.AppliedAnnotation: string(o.Hash())},
+	)
+}
+
+func (a *Applier) remember(id manifest.ID, f fingerprint) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.verified[id] = f
+}
+
+func (a *Applier) forget(id manifest.ID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.verified, id)
+}
+
+func (a *Applier) isVerified(id manifest.ID, f fingerprint) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	known, ok := a.verified[id]
+	return ok && known == f
+}

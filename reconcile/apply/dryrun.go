@@ -1,0 +1,73 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
+)
+
+// dryRun asks the API server about every object that the plan would write: what
+// would change, and whether it would be accepted. Where it cannot say, the step
+// says why; one that it would not accept is marked as rejected. Neither stops
+// the others.
+func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
+	created := make(map[string]bool)
+	for i := range p.Steps {
+		if s := &p.Steps[i]; plan.IsNamespace(s.ID) && s.Action == plan.Create {
+			created[s.ID.Name] = true
+		}
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(concurrency)
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if s.Object == nil || !s.Action.Writes() || s.NotValidated != "" {
+			continue
+		}
+		if created[s.ID.Namespace] {
+			s.NotValidated = fmt.Sprintf("its namespace %s is created by this plan", s.ID.Namespace)
+			continue
+		}
+		g.Go(func() error {
+			err := a.dryRunStep(gctx, s)
+			if err == nil || kube.IsClusterWide(err) {
+				return err
+			}
+			e, ok := err.(*kube.Error)
+			switch {
+			case !ok:
+				s.NotValidated = err.Error()
+			case e.Class == kube.Invalid || e.Class == kube.Refused || e.Class == kube.Conflict:
+				s.Rejected = e.Message
+			case e.Class == kube.NoDryRun:
+				s.NotValidated = fmt.Sprintf("webhook %q does not support dry runs", e.Webhook)
+			default:
+				s.NotValidated = fmt.Sprintf("%s: %s", e.Class, e.Message)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+func (a *Applier) dryRunStep(ctx context.Context, s *plan.Step) error {
+	t, err := a.cluster.Type(ctx, s.Object.APIVersion(), s.ID.Kind)
+	if err != nil {
+		return err
+	}
+	opts := kube.ApplyOptions{Force: s.Force, DryRun: true, Full: s.Action == plan.Configure}
+	answer, err := a.cluster.Apply(ctx, t, s.ID, a.member(s.Object).AppendJSON(nil), opts)
+	if err != nil || s.Action != plan.Configure {
+		return err
+	}
+	live, _, err := a.cluster.Get(ctx, t, s.ID)
+	if err != nil {
+		return err
+	}
+	s.Changes = plan.Diff(s.ID, live, answer.Tree)
+	return nil
+}

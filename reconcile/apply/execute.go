@@ -1,0 +1,333 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"golang.org/x/sync/errgroup"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+)
+
+// Outcome is what came of a step.
+type Outcome string
+
+// The outcomes.
+const (
+	// Done: the step was executed.
+	Done Outcome = "done"
+	// Left: the plan leaves the object as it is (unchanged, conflict, refused,
+	// held, wait).
+	Left Outcome = "left"
+	// Failed: the API server did not accept it; see Err.
+	Failed Outcome = "failed"
+	// Skipped: it was not tried, since something it depends on is not there;
+	// see Reason.
+	Skipped Outcome = "skipped"
+	// Pending: it is under way, or waits for something that may come by itself;
+	// see Reason. A later pass goes on.
+	Pending Outcome = "pending"
+)
+
+// Result is what came of one step.
+type Result struct {
+	Step    *plan.Step
+	Outcome Outcome
+	// Err is why it Failed.
+	Err error
+	// Reason is why it was Skipped or is Pending.
+	Reason string
+	// Warnings are the API server's, for people.
+	Warnings []string
+}
+
+// Report is what came of a plan.
+type Report struct {
+	// Results are those of the plan's steps, in the plan's order.
+	Results []Result
+}
+
+// Count is the number of results with the outcome.
+func (r *Report) Count(o Outcome) int {
+	n := 0
+	for i := range r.Results {
+		if r.Results[i].Outcome == o {
+			n++
+		}
+	}
+	return n
+}
+
+// execution is one run of Apply.
+type execution struct {
+	*Applier
+	plan    *plan.Plan
+	results []Result
+	// defined are the kinds that CRDs of this plan define, and whether this run
+	// wrote them.
+	defined map[schema.GroupKind]*Result
+	spaces  map[string]*Result // the plan's Namespaces
+}
+
+// Apply executes a plan that Plan made, and reports on every step of it. The
+// error is about the cluster as a whole: the steps that were not tried for its
+// sake are Skipped. What failed by itself is only in the report.
+func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
+	x := &execution{
+		Applier: a, plan: p, results: make([]Result, len(p.Steps)),
+		defined: make(map[schema.GroupKind]*Result), spaces: make(map[string]*Result),
+	}
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		r := &x.results[i]
+		r.Step, r.Outcome = s, Left
+		if s.Action.Writes() {
+			r.Outcome, r.Reason = Skipped, "not tried"
+		}
+		if s.Object == nil {
+			continue
+		}
+		if plan.IsNamespace(s.ID) {
+			x.spaces[s.ID.Name] = r
+		}
+		for _, gvk := range plan.Defines(s.Object) {
+			x.defined[gvk.GroupKind()] = r
+		}
+	}
+	report := &Report{Results: x.results}
+	if !p.HasChanges() {
+		return report, x.settle(ctx)
+	}
+	kinds, spaces := x.scope(func(*Result) bool { return true })
+	if err := a.widen(ctx, kinds, spaces); err != nil {
+		return report, err
+	}
+	for stage := plan.Definitions; stage <= plan.Custom; stage++ {
+		if err := x.stage(ctx, stage); err != nil {
+			return report, err
+		}
+	}
+	if err := x.prune(ctx); err != nil {
+		return report, err
+	}
+	return report, x.settle(ctx)
+}
+
+// settle narrows the inventory to what is wanted, or still there.
+func (x *execution) settle(ctx context.Context) error {
+	p, err := x.readParent(ctx)
+	if err != nil {
+		return err
+	}
+	kinds, spaces := x.scope(func(r *Result) bool {
+		return r.Step.Object != nil || r.Outcome != Done
+	})
+	for gk := range x.plan.Unreadable {
+		if p.kinds[gk] {
+			// Members may be there unseen, anywhere.
+			kinds[gk] = true
+			spaces = union(spaces, p.namespaces)
+		}
+	}
+	if !p.exists && len(kinds) == 0 {
+		return nil
+	}
+	return x.narrow(ctx, kinds, spaces)
+}
+
+// scope lists the kinds and namespaces of those steps whose objects may be
+// members.
+func (x *execution) scope(include func(*Result) bool) (map[schema.GroupKind]bool, map[string]bool) {
+	kinds, spaces := make(map[schema.GroupKind]bool), make(map[string]bool)
+	for i := range x.results {
+		r := &x.results[i]
+		if s := r.Step; include(r) && s.Action != plan.Conflict && s.Action != plan.Refused {
+			kinds[kindOf(s.ID)] = true
+			if s.ID.Namespace != "" {
+				spaces[s.ID.Namespace] = true
+			}
+		}
+	}
+	return kinds, spaces
+}
+
+// stage applies the objects of one stage. Namespaces come before CRDs, and XRDs
+// before what they define: the plan is in that order, and rank changes are
+// where one waits for the other.
+func (x *execution) stage(ctx context.Context, stage plan.Stage) error {
+	var todo []*Result
+	for i := range x.results {
+		if r := &x.results[i]; r.Step.Stage == stage && r.Step.Object != nil && r.Step.Action.Writes() {
+			todo = append(todo, r)
+		}
+	}
+	if len(todo) == 0 {
+		return nil
+	}
+	first := slices.IndexFunc(todo, func(r *Result) bool { return !plan.First(r.Step.ID) })
+	if first < 0 {
+		first = len(todo)
+	}
+	for _, batch := range [][]*Result{todo[:first], todo[first:]} {
+		if err := x.each(ctx, batch, x.apply); err != nil {
+			return err
+		}
+	}
+	if stage == plan.Definitions {
+		return x.awaitServed(ctx, todo)
+	}
+	return nil
+}
+
+// each runs do for all results, some at a time. The first error that concerns
+// the whole cluster ends it.
+func (x *execution) each(ctx context.Context, todo []*Result, do func(context.Context, *Result) error) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(concurrency)
+	var once sync.Once
+	var fatal error
+	for _, r := range todo {
+		g.Go(func() error {
+			if gctx.Err() != nil {
+				r.Reason = "not tried"
+				return gctx.Err()
+			}
+			err := do(gctx, r)
+			if err != nil {
+				once.Do(func() { fatal = err })
+			}
+			return err
+		})
+	}
+	g.Wait()
+	if fatal == nil {
+		return ctx.Err()
+	}
+	for _, r := range todo {
+		if r.Outcome == Failed && kube.IsClusterWide(r.Err) {
+			r.Outcome, r.Reason, r.Err = Skipped, "not tried", nil
+		}
+	}
+	return fatal
+}
+
+// apply applies one object.
+func (x *execution) apply(ctx context.Context, r *Result) error {
+	s := r.Step
+	if why := x.unmet(s); why != "" {
+		r.Outcome, r.Reason = Skipped, why
+		return nil
+	}
+	if s.Stage == plan.Admission {
+		why, err := x.awaitBackends(ctx, s.Object)
+		if err != nil {
+			return x.fail(r, err)
+		}
+		if why != "" {
+			r.Outcome, r.Reason = Pending, why
+			return nil
+		}
+	}
+	t, answer, err := x.write(ctx, s)
+	if err != nil {
+		return x.fail(r, err)
+	}
+	r.Outcome, r.Reason, r.Warnings = Done, "", answer.Warnings
+	x.remember(s.ID, fingerprintOf(t, &answer.Meta.ObjectMeta))
+	if plan.IsCRD(s.ID) {
+		for _, gvk := range plan.Defines(s.Object) {
+			x.cluster.Forget(gvk.Group)
+		}
+	}
+	return nil
+}
+
+// An object of a kind that was installed a moment ago can meet an API server
+// that has not heard of it, where there are several.
+const (
+	freshKindPause    = 200 * time.Millisecond
+	freshKindAttempts = 5
+)
+
+func (x *execution) write(ctx context.Context, s *plan.Step) (kube.Type, *kube.Applied, error) {
+	body := x.member(s.Object).AppendJSON(nil)
+	definer := x.defined[kindOf(s.ID)]
+	for attempt := 1; ; attempt++ {
+		t, err := x.cluster.Type(ctx, s.Object.APIVersion(), s.ID.Kind)
+		if err == nil {
+			var answer *kube.Applied
+			answer, err = x.cluster.Apply(ctx, t, s.ID, body, kube.ApplyOptions{Force: s.Force})
+			if err == nil {
+				return t, answer, nil
+			}
+		}
+		if kube.ClassOf(err) != kube.NoSuchType || definer == nil || definer.Outcome != Done || attempt == freshKindAttempts {
+			return t, nil, err
+		}
+		if err := pause(ctx, freshKindPause<<(attempt-1)); err != nil {
+			return t, nil, err
+		}
+		x.cluster.Forget(s.ID.Group)
+	}
+}
+
+// fail records an error, and returns it if it concerns the whole cluster.
+func (x *execution) fail(r *Result, err error) error {
+	r.Outcome, r.Err, r.Reason = Failed, err, ""
+	if kube.IsClusterWide(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+// unmet says what a step depends on that is not there.
+func (x *execution) unmet(s *plan.Step) string {
+	// What exists in an older form, or as somebody else's, is there.
+	missing := func(r *Result) bool {
+		return r != nil && (r.Step.Action == plan.Wait || r.Outcome != Done && r.Step.UID == "")
+	}
+	if r := x.spaces[s.ID.Namespace]; s.ID.Namespace != "" && missing(r) {
+		return fmt.Sprintf("its namespace is not there: %s", x.because(r))
+	}
+	if r := x.defined[kindOf(s.ID)]; missing(r) {
+		return fmt.Sprintf("its type is not there: %s: %s", r.Step.ID, x.because(r))
+	}
+	return ""
+}
+
+// because is why a result is not what it should be.
+func (x *execution) because(r *Result) string {
+	e, _ := errors.AsType[*kube.Error](r.Err)
+	switch {
+	case e != nil:
+		return e.Message
+	case r.Err != nil:
+		return r.Err.Error()
+	case r.Reason != "":
+		return r.Reason
+	}
+	return r.Step.Reason
+}
+
+// pause waits, or returns the context's error.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// kindOf is the kind of an object without its version.
+func kindOf(id manifest.ID) schema.GroupKind { return schema.GroupKind{Group: id.Group, Kind: id.Kind} }

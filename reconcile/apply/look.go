@@ -1,0 +1,232 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"golang.org/x/sync/errgroup"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+)
+
+// fewNew is how many new objects of a kind are asked for one by one; for more, a
+// list of the kind is cheaper.
+const fewNew = 4
+
+// view is what a look at the cluster found.
+type view struct {
+	// desired is what is wanted, with the namespaces that the kinds ask for.
+	desired *manifest.Set
+	live    plan.Live
+}
+
+// look finds out what is there of what is wanted and of what the inventory
+// holds. It costs one metadata list for each kind: of members only, but of the
+// whole kind the first time that an inventory gets to hold it.
+func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error) {
+	p, err := a.readParent(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v := &view{live: plan.Live{
+		Objects: make(map[manifest.ID]*metav1.ObjectMeta), Drifted: make(map[manifest.ID]string),
+		Unserved: make(map[schema.GroupVersionKind]string), Unreadable: make(map[schema.GroupKind]string),
+		Namespaced: make(map[schema.GroupVersionKind]bool),
+		Contents:   make(map[manifest.ID][]manifest.ID), ContentsUnknown: make(map[manifest.ID]string),
+	}}
+	types, err := a.types(ctx, v, desired, p)
+	if err != nil {
+		return nil, err
+	}
+	if v.desired, err = scoped(desired, v.live.Namespaced, types); err != nil {
+		return nil, fmt.Errorf("cluster %s: %w", a.cluster.Name(), err)
+	}
+	wanted := make(map[schema.GroupKind][]manifest.ID)
+	for _, o := range v.desired.All() {
+		gk := kindOf(o.ID())
+		if t, ok := types[gk]; ok && t.Namespaced == (o.ID().Namespace != "") {
+			wanted[gk] = append(wanted[gk], o.ID())
+		}
+	}
+	var mu sync.Mutex
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(concurrency)
+	for gk, t := range types {
+		g.Go(func() error {
+			found, err := a.list(gctx, t, wanted[gk], p.kinds[gk])
+			if kube.IsClusterWide(err) {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				v.live.Unreadable[gk] = err.Error()
+				return nil
+			}
+			maps.Copy(v.live.Objects, found)
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	return v, a.findDrift(ctx, v, types)
+}
+
+// types finds the kinds that are wanted or that the inventory may hold, each in
+// one version.
+func (a *Applier) types(ctx context.Context, v *view, desired *manifest.Set, p *parent) (map[schema.GroupKind]kube.Type, error) {
+	types := make(map[schema.GroupKind]kube.Type)
+	seen := make(map[schema.GroupVersionKind]bool)
+	for _, o := range desired.All() {
+		gvk := schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind)
+		if plan.IsCRD(o.ID()) {
+			scopes(v.live.Namespaced, o)
+		}
+		if seen[gvk] {
+			continue
+		}
+		seen[gvk] = true
+		t, err := a.cluster.Type(ctx, o.APIVersion(), gvk.Kind)
+		e, _ := err.(*kube.Error)
+		switch {
+		case err == nil && !t.Listable:
+			v.live.Unreadable[gvk.GroupKind()] = "objects of this kind cannot be listed, patched and deleted"
+		case err == nil:
+			types[gvk.GroupKind()] = t
+			v.live.Namespaced[gvk] = t.Namespaced
+		case kube.ClassOf(err) == kube.NoSuchType:
+			v.live.Unserved[gvk] = e.Message
+		case kube.IsClusterWide(err):
+			return nil, err
+		default:
+			v.live.Unreadable[gvk.GroupKind()] = err.Error()
+		}
+	}
+	for gk := range p.kinds {
+		if _, ok := types[gk]; ok || v.live.Unreadable[gk] != "" {
+			continue
+		}
+		t, err := a.cluster.Kind(ctx, gk.Group, gk.Kind)
+		switch {
+		case err == nil && t.Listable:
+			types[gk] = t
+		case err == nil || kube.ClassOf(err) == kube.NoSuchType:
+			// The CRD is gone, and its objects with it.
+		case kube.IsClusterWide(err):
+			return nil, err
+		default:
+			v.live.Unreadable[gk] = err.Error()
+		}
+	}
+	return types, nil
+}
+
+// scopes notes whether the kinds that a CRD defines live in namespaces.
+func scopes(namespaced map[schema.GroupVersionKind]bool, crd *manifest.Object) {
+	spec, _ := crd.Tree()["spec"].(map[string]any)
+	for _, gvk := range plan.Defines(crd) {
+		if _, served := namespaced[gvk]; !served {
+			namespaced[gvk] = spec["scope"] == "Namespaced"
+		}
+	}
+}
+
+// scoped removes the namespace of objects whose kind is cluster-wide, as kubectl
+// does: kustomize's namespace field cannot know the scope of a custom resource.
+func scoped(desired *manifest.Set, namespaced map[schema.GroupVersionKind]bool, types map[schema.GroupKind]kube.Type) (*manifest.Set, error) {
+	objects := desired.All()
+	cloned := false
+	for i, o := range desired.All() {
+		gvk := schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind)
+		inside, known := namespaced[gvk]
+		if o.ID().Namespace == "" || !known || inside {
+			continue
+		}
+		tree := maps.Clone(o.Tree())
+		meta := maps.Clone(tree["metadata"].(map[string]any)) // manifest.New has checked it
+		delete(meta, "namespace")
+		tree["metadata"] = meta
+		without, err := manifest.New(tree, o.Origin())
+		if err != nil {
+			return nil, err
+		}
+		if !cloned {
+			objects, cloned = slices.Clone(objects), true
+		}
+		objects[i] = without
+	}
+	if !cloned {
+		return desired, nil
+	}
+	set, duplicates := manifest.NewSet(objects)
+	if len(duplicates) > 0 {
+		return nil, fmt.Errorf("in a cluster-wide kind, the namespace does not tell objects apart: %w", duplicates[0])
+	}
+	return set, nil
+}
+
+// list finds the members of one kind, and whatever is there under the names of
+// wanted objects. known says that the inventory held the kind before, so that
+// members are all there is to expect.
+func (a *Applier) list(ctx context.Context, t kube.Type, wanted []manifest.ID, known bool) (map[manifest.ID]*metav1.ObjectMeta, error) {
+	found := make(map[manifest.ID]*metav1.ObjectMeta)
+	missing := make(map[manifest.ID]bool, len(wanted))
+	for _, id := range wanted {
+		missing[id] = true
+	}
+	keep := func(m *metav1.PartialObjectMetadata) bool {
+		id := t.ID(m.Namespace, m.Name)
+		if missing[id] || m.Labels[plan.PartOfLabel] == a.set.id {
+			found[id] = &m.ObjectMeta
+		}
+		return true
+	}
+	opts := kube.ListOptions{}
+	if known {
+		opts.Selector = plan.PartOfLabel + "=" + a.set.id
+	}
+	if err := a.cluster.List(ctx, t, opts, keep); err != nil || !known {
+		return found, err
+	}
+	for id := range found {
+		delete(missing, id)
+	}
+	if len(missing) > fewNew {
+		return found, a.cluster.List(ctx, t, kube.ListOptions{Namespace: commonNamespace(missing)}, keep)
+	}
+	for id := range missing {
+		m, err := a.cluster.GetMetadata(ctx, t, id)
+		switch kube.ClassOf(err) {
+		case "":
+			if err != nil {
+				return found, err
+			}
+			found[id] = &m.ObjectMeta
+		case kube.NotFound, kube.NoNamespace:
+		default:
+			return found, err
+		}
+	}
+	return found, nil
+}
+
+// commonNamespace is the namespace of all objects, "" when they are in several.
+func commonNamespace(ids map[manifest.ID]bool) string {
+	common, first := "", true
+	for id := range ids {
+		if !first && id.Namespace != common {
+			return ""
+		}
+		common, first = id.Namespace, false
+	}
+	return common
+}

@@ -1,0 +1,202 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+)
+
+// How long a pass waits for what a later stage needs. What takes longer is
+// reported as pending, and the next pass goes on from there.
+const (
+	servedWait  = 30 * time.Second // until new types are served; a second is usual
+	backendWait = 15 * time.Second // until the backend of a webhook is ready
+	pollFirst   = 50 * time.Millisecond
+	pollLongest = time.Second
+)
+
+// awaitServed waits until the types of the CRDs that were just applied are
+// established and served. A CRD whose types do not come fails with the reason
+// that its conditions give.
+func (x *execution) awaitServed(ctx context.Context, applied []*Result) error {
+	waiting := make(map[schema.GroupVersionKind]*Result)
+	for _, r := range applied {
+		if r.Outcome == Done && plan.IsCRD(r.Step.ID) {
+			for _, gvk := range plan.Defines(r.Step.Object) {
+				waiting[gvk] = r
+			}
+		}
+	}
+	etag := ""
+	deadline := time.Now().Add(servedWait)
+	for wait := pollFirst; len(waiting) > 0; wait = min(2*wait, pollLongest) {
+		wanted := make([]schema.GroupVersionKind, 0, len(waiting))
+		for gvk := range waiting {
+			wanted = append(wanted, gvk)
+		}
+		served, tag, err := x.cluster.Served(ctx, wanted, etag)
+		if err != nil {
+			return err
+		}
+		etag = tag
+		for gvk := range served {
+			delete(waiting, gvk)
+		}
+		if len(waiting) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			break
+		}
+		// One that cannot be established says so soon.
+		if wait == pollLongest {
+			if err := x.rejected(ctx, waiting); err != nil {
+				return err
+			}
+		}
+		if err := pause(ctx, wait); err != nil {
+			return err
+		}
+	}
+	for gvk, r := range waiting {
+		r.Outcome, r.Reason = Pending, fmt.Sprintf("%s %s is not served after %s", gvk.Kind, gvk.GroupVersion(), servedWait)
+	}
+	return nil
+}
+
+// rejected fails the CRDs that the API server will not establish, and waits for
+// them no longer.
+func (x *execution) rejected(ctx context.Context, waiting map[schema.GroupVersionKind]*Result) error {
+	asked := make(map[*Result]bool)
+	for gvk, r := range waiting {
+		if r.Outcome == Failed {
+			delete(waiting, gvk)
+			continue
+		}
+		if asked[r] {
+			continue
+		}
+		asked[r] = true
+		t, err := x.cluster.Type(ctx, r.Step.Object.APIVersion(), r.Step.ID.Kind)
+		if err != nil {
+			return err
+		}
+		tree, _, err := x.cluster.Get(ctx, t, r.Step.ID)
+		switch {
+		case kube.IsClusterWide(err):
+			return err
+		case err != nil:
+			r.Outcome, r.Err = Failed, err
+		default:
+			if why := refusal(tree); why != "" {
+				r.Outcome, r.Err = Failed, errors.New(why)
+			}
+		}
+		if r.Outcome == Failed {
+			delete(waiting, gvk)
+		}
+	}
+	return nil
+}
+
+// refusal reads why a CRD is not established from its conditions, "" when it is
+// only a matter of time. The conditions are those of
+// k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.
+func refusal(crd map[string]any) string {
+	status, _ := crd["status"].(map[string]any)
+	conditions, _ := status["conditions"].([]any)
+	var reasons []string
+	for _, c := range conditions {
+		condition, _ := c.(map[string]any)
+		kind, state := condition["type"], condition["status"]
+		if kind == "NamesAccepted" && state == "False" || kind == "NonStructuralSchema" && state == "True" ||
+			kind == "KubernetesAPIApprovalPolicyConformant" && state == "False" {
+			reasons = append(reasons, fmt.Sprintf("%v is %v: %v", kind, state, condition["message"]))
+		}
+	}
+	return strings.Join(reasons, "; ")
+}
+
+// endpointSlices is where Services say what is ready; every API server that
+// serves CRDs in v1 has it since 1.21.
+var endpointSlices = kube.Type{
+	Group: "discovery.k8s.io", Version: "v1", Kind: "EndpointSlice", Resource: "endpointslices", Namespaced: true,
+}
+
+// service is what an object of the admission stage sends requests to.
+type service struct{ namespace, name string }
+
+// awaitBackends waits until every Service that an admission object names has a
+// ready endpoint, and says which has not. What is reached by URL, or runs in the
+// API server, has nothing to wait for.
+func (x *execution) awaitBackends(ctx context.Context, o *manifest.Object) (string, error) {
+	deadline := time.Now().Add(backendWait)
+	for _, s := range backends(o) {
+		for wait := pollFirst; ; wait = min(2*wait, pollLongest) {
+			ready, err := x.ready(ctx, s)
+			if err != nil {
+				return "", err
+			}
+			if ready {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Sprintf("waits for a ready endpoint of Service %s/%s, which is to serve it", s.namespace, s.name), nil
+			}
+			if err := pause(ctx, wait); err != nil {
+				return "", err
+			}
+		}
+	}
+	return "", nil
+}
+
+// backends lists the Services of a webhook configuration or an APIService.
+func backends(o *manifest.Object) []service {
+	spec, _ := o.Tree()["spec"].(map[string]any)
+	clients := []any{spec}
+	hooks, _ := o.Tree()["webhooks"].([]any)
+	for _, h := range hooks {
+		hook, _ := h.(map[string]any)
+		clients = append(clients, hook["clientConfig"])
+	}
+	var list []service
+	seen := make(map[service]bool)
+	for _, c := range clients {
+		client, _ := c.(map[string]any)
+		ref, _ := client["service"].(map[string]any)
+		namespace, _ := ref["namespace"].(string)
+		name, _ := ref["name"].(string)
+		if s := (service{namespace, name}); name != "" && !seen[s] {
+			seen[s] = true
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+func (x *execution) ready(ctx context.Context, s service) (bool, error) {
+	ready := false
+	opts := kube.ListOptions{Namespace: s.namespace, Selector: "kubernetes.io/service-name=" + s.name}
+	err := x.cluster.ListFull(ctx, endpointSlices, opts, func(slice map[string]any) bool {
+		endpoints, _ := slice["endpoints"].([]any)
+		for _, e := range endpoints {
+			endpoint, _ := e.(map[string]any)
+			conditions, _ := endpoint["conditions"].(map[string]any)
+			// Unknown is to be read as ready (discovery/v1, EndpointConditions).
+			if conditions["ready"] != false {
+				ready = true
+			}
+		}
+		return !ready
+	})
+	return ready, err
+}

@@ -1,0 +1,355 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// Class says what kind of failure an error is; what to do about it follows from
+// the class alone.
+type Class string
+
+// The classes. Unreachable, Unauthorized and Throttled concern the whole
+// cluster (Error.ClusterWide), all others one object or one type.
+const (
+	// Unreachable: no answer, or not from an API server that the kubeconfig
+	// trusts.
+	Unreachable Class = "unreachable"
+	// Unauthorized: the credentials are not accepted.
+	Unauthorized Class = "unauthorized"
+	// Throttled: the API server asks to come back later; see RetryAfter.
+	Throttled Class = "throttled"
+	// Forbidden: the credentials may not do this.
+	Forbidden Class = "forbidden"
+	// Conflict: other field managers own fields that were to be applied.
+	Conflict Class = "conflict"
+	// Changed: the object is not the one that was decided about: deleted and
+	// created again, or written to in between.
+	Changed Class = "changed"
+	// Invalid: the object is not acceptable to the API server; see Fields.
+	Invalid Class = "invalid"
+	// Refused: an admission webhook or policy said no.
+	Refused Class = "refused"
+	// WebhookFailed: an admission or conversion webhook did not answer.
+	WebhookFailed Class = "webhook failed"
+	// NoDryRun: an admission webhook does not support dry runs.
+	NoDryRun Class = "no dry run"
+	// NotFound: the object is not there.
+	NotFound Class = "not found"
+	// NoNamespace: the object's namespace is not there, or is going.
+	NoNamespace Class = "no namespace"
+	// NoSuchType: the cluster serves no such kind.
+	NoSuchType Class = "no such type"
+	// Expired: a list took longer than the API server keeps its version.
+	Expired Class = "expired"
+	// Server: the API server failed by itself.
+	Server Class = "server error"
+	// Canceled: the caller gave up.
+	Canceled Class = "canceled"
+)
+
+// Field is one thing that is wrong with an object.
+type Field struct {
+	// Path as the API server writes it: "spec.ports[0].port".
+	Path string
+	// Problem in the API server's words.
+	Problem string
+}
+
+// Contender is a field manager that owns fields which were to be applied.
+type Contender struct {
+	// Manager is its name, as in metadata.managedFields.
+	Manager string
+	// Fields are the paths, as the API server writes them.
+	Fields []string
+}
+
+// Error is what a request came to. Its text never holds a value of a Secret.
+type Error struct {
+	Class Class
+	// Cluster is the registered name.
+	Cluster string
+	// Verb is what was tried: "apply", "get", "list", "delete", "discover".
+	Verb string
+	// ID is the object; of a list, the kind alone.
+	ID manifest.ID
+	// Message is the reason, without verb, object and cluster.
+	Message string
+	// Fields of an Invalid object.
+	Fields []Field
+	// Contenders of a Conflict.
+	Contenders []Contender
+	// Webhook is the one that Refused, failed, or has NoDryRun.
+	Webhook string
+	// RetryAfter is how long the API server asks to wait; 0 if it does not.
+	RetryAfter time.Duration
+
+	cause error
+}
+
+// Error names cluster, verb, object and reason.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString("cluster " + e.Cluster + ": ")
+	if e.Class != Unreachable && e.Class != Unauthorized {
+		b.WriteString(e.Verb + subject(e.ID) + ": ")
+	}
+	b.WriteString(e.Message)
+	return b.String()
+}
+
+// subject is the object with a space before it; a kind or group where that is
+// all that is known.
+func subject(id manifest.ID) string {
+	switch {
+	case id.Name != "":
+		return " " + id.String()
+	case id.Kind == "" && id.Group == "":
+		return ""
+	case id.Kind == "":
+		return " group " + id.Group
+	}
+	s := " " + strings.ToLower(id.Kind)
+	if id.Group != "" {
+		s += "." + id.Group
+	}
+	if id.Namespace != "" {
+		s += " in namespace " + id.Namespace
+	}
+	return s
+}
+
+// Unwrap returns the transport's or context's error, if there is one.
+func (e *Error) Unwrap() error { return e.cause }
+
+// ClusterWide says that every other request to this cluster would fail alike.
+func (e *Error) ClusterWide() bool {
+	switch e.Class {
+	case Unreachable, Unauthorized, Throttled, Canceled:
+		return true
+	}
+	return false
+}
+
+// ClassOf returns the class of an error of this package, "" for any other.
+func ClassOf(err error) Class {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Class
+	}
+	return ""
+}
+
+// IsClusterWide says that err is an Error that concerns the whole cluster.
+func IsClusterWide(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.ClusterWide()
+}
+
+// secret says that what the API server says of the object may quote it.
+func secret(id manifest.ID) bool { return id.Group == "" && id.Kind == "Secret" }
+
+// transportError classifies an error without an answer. ctx is the caller's.
+func (c *Cluster) transportError(ctx context.Context, op operation, err error) *Error {
+	e := &Error{Class: Unreachable, Cluster: c.name, Verb: op.verb, ID: op.id, cause: err}
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err // its text has method and URL, which say no more than verb and object
+		e.cause = err
+	}
+	switch {
+	case ctx.Err() != nil:
+		e.Class, e.cause, e.Message = Canceled, context.Cause(ctx), context.Cause(ctx).Error()
+	case errors.Is(err, context.DeadlineExceeded):
+		e.Message = fmt.Sprintf("%s did not answer within %s", c.base.Redacted(), c.timeout)
+	default:
+		e.Message = fmt.Sprintf("%s cannot be reached: %v", c.base.Redacted(), err)
+	}
+	return e
+}
+
+// The texts that tell what a status alone does not. They come from
+// k8s.io/apiserver/pkg/admission (webhook/errors, webhook/request, plugin/policy)
+// and k8s.io/apiextensions-apiserver/pkg/apiserver/conversion.
+var (
+	webhookDenied  = regexp.MustCompile(`^admission webhook "([^"]+)" denied the request`)
+	policyDenied   = regexp.MustCompile(`(?:Validating|Mutating)AdmissionPolicy '([^']+)'`)
+	webhookDryRun  = regexp.MustCompile(`admission webhook "([^"]+)" does not support dry run`)
+	webhookFailing = regexp.MustCompile(`failed calling webhook "([^"]+)"`)
+	conversionFail = regexp.MustCompile(`conversion webhook for ([^ ]+) failed`)
+	conflictWith   = regexp.MustCompile(`^conflict with "((?:[^"\\]|\\.)*)"`)
+)
+
+// statusError classifies an answer of 400 and above.
+func (c *Cluster) statusError(op operation, code int, header http.Header, body []byte) *Error {
+	e := &Error{Class: Server, Cluster: c.name, Verb: op.verb, ID: op.id}
+	if s, err := strconv.Atoi(header.Get("Retry-After")); err == nil && s > 0 {
+		e.RetryAfter = min(time.Duration(s)*time.Second, time.Hour)
+	}
+	var status metav1.Status
+	structured := json.Unmarshal(body, &status) == nil && status.Kind == "Status"
+	details := status.Details
+	if details == nil {
+		details = &metav1.StatusDetails{}
+	}
+	e.Message = status.Message
+	if !structured || e.Message == "" {
+		e.Message = fmt.Sprintf("the server answered %d %s", code, http.StatusText(code))
+	}
+	switch {
+	case code == http.StatusUnauthorized:
+		e.Class = Unauthorized
+		e.Message = "the API server does not accept the credentials; they are wrong or have expired"
+	case code == http.StatusTooManyRequests:
+		e.Class = Throttled
+	case matched(e, webhookDenied, Refused), matched(e, webhookDryRun, NoDryRun),
+		matched(e, webhookFailing, WebhookFailed), matched(e, conversionFail, WebhookFailed):
+	case matched(e, policyDenied, Refused):
+	case slices.ContainsFunc(details.Causes, func(c metav1.StatusCause) bool { return c.Type == "NamespaceTerminating" }):
+		e.Class = NoNamespace
+	case code == http.StatusForbidden:
+		e.Class = Forbidden
+	case code == http.StatusNotFound:
+		c.notFound(e, structured, details)
+	case code == http.StatusConflict:
+		conflict(e, details)
+	case code == http.StatusGone:
+		e.Class = Expired
+	case code == http.StatusUnprocessableEntity, code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge:
+		e.Class = Invalid
+		invalid(e, details)
+	}
+	if secret(op.id) {
+		withhold(e)
+	}
+	return e
+}
+
+func matched(e *Error, text *regexp.Regexp, class Class) bool {
+	m := text.FindStringSubmatch(e.Message)
+	if m == nil {
+		return false
+	}
+	e.Class, e.Webhook = class, m[1]
+	return true
+}
+
+// notFound tells a missing object from a missing namespace and a missing type.
+// Only the first two are answered by a registry that knows the name.
+func (c *Cluster) notFound(e *Error, structured bool, details *metav1.StatusDetails) {
+	switch {
+	case structured && details.Kind == "namespaces" && e.ID.Kind != "Namespace":
+		e.Class = NoNamespace
+		e.Message = fmt.Sprintf("namespace %q is not there", details.Name)
+	case structured && details.Name != "":
+		e.Class = NotFound
+		e.Message = "it is not there"
+	default:
+		e.Class = NoSuchType
+		e.Message = noSuchType(e.ID)
+		c.Forget(e.ID.Group)
+	}
+}
+
+func noSuchType(id manifest.ID) string {
+	return fmt.Sprintf("the cluster serves no kind %s in %s; is its CRD or package missing?", id.Kind, groupName(id.Group))
+}
+
+func groupName(group string) string {
+	if group == "" {
+		return "the core group"
+	}
+	return "group " + group
+}
+
+func conflict(e *Error, details *metav1.StatusDetails) {
+	e.Class = Changed
+	for _, cause := range details.Causes {
+		if cause.Type != metav1.CauseTypeFieldManagerConflict {
+			continue
+		}
+		e.Class = Conflict
+		name := "an unknown manager"
+		if m := conflictWith.FindStringSubmatch(cause.Message); m != nil {
+			name = m[1]
+		}
+		i := slices.IndexFunc(e.Contenders, func(o Contender) bool { return o.Manager == name })
+		if i < 0 {
+			i = len(e.Contenders)
+			e.Contenders = append(e.Contenders, Contender{Manager: name})
+		}
+		e.Contenders[i].Fields = append(e.Contenders[i].Fields, cause.Field)
+	}
+	if e.Class != Conflict {
+		return
+	}
+	var parts []string
+	for _, o := range e.Contenders {
+		parts = append(parts, fmt.Sprintf("%s owns %s", o.Manager, firstFew(o.Fields)))
+	}
+	e.Message = strings.Join(parts, "; ")
+}
+
+func invalid(e *Error, details *metav1.StatusDetails) {
+	for _, cause := range details.Causes {
+		if cause.Field != "" {
+			e.Fields = append(e.Fields, Field{Path: cause.Field, Problem: cause.Message})
+		}
+	}
+	if len(e.Fields) == 0 {
+		return
+	}
+	var parts []string
+	for _, f := range e.Fields {
+		parts = append(parts, f.Path+": "+f.Problem)
+	}
+	e.Message = firstFew(parts)
+}
+
+// withhold removes whatever the API server may have quoted from a Secret, and
+// keeps what it cannot have: class, paths, managers, the webhook's name.
+func withhold(e *Error) {
+	const why = " (the API server's message is withheld: it may quote the Secret)"
+	switch e.Class {
+	case Invalid:
+		var paths []string
+		for i := range e.Fields {
+			e.Fields[i].Problem = "not valid"
+			paths = append(paths, e.Fields[i].Path)
+		}
+		if len(paths) == 0 {
+			e.Message = "not valid" + why
+		} else {
+			e.Message = firstFew(paths) + ": not valid" + why
+		}
+	case Refused, WebhookFailed, NoDryRun:
+		e.Message = fmt.Sprintf("admission by %q: %s", e.Webhook, e.Class) + why
+	case Forbidden:
+		// RBAC's own message names the user, verb and resource.
+		if !strings.Contains(e.Message, "forbidden: User ") {
+			e.Message = string(e.Class) + why
+		}
+	case Server, Changed:
+		e.Message = string(e.Class) + why
+	}
+}
+
+// firstFew joins at most five entries.
+func firstFew(list []string) string {
+	const few = 5
+	if len(list) <= few {
+		return strings.Join(list, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(list[:few], ", "), len(list)-few)
+}

@@ -1,0 +1,131 @@
+// Package kube is a registered cluster as the rest of gitopsd uses it: a
+// kubeconfig that was checked, the types the API server serves, and the few
+// requests that applying needs.
+//
+// It owns
+//   - which kubeconfigs are accepted (kubeconfig.go): one from the fleet may
+//     neither run a program nor read a file of the daemon's;
+//   - discovery (types.go): kinds to resources, one small document a group and
+//     version, followed as CRDs come and go;
+//   - the requests (requests.go): server-side apply, get, delete, and lists of
+//     metadata only, on raw bytes, so that no object is decoded twice;
+//   - the classes of errors (errors.go): what failed is decided here once, and
+//     no value of a Secret gets into a message.
+//
+// It does not know what is wanted (render), what to do about a difference
+// (reconcile/plan) or in which order (reconcile/apply). It caches nothing of
+// the cluster's but its types.
+package kube
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// FieldManager is the name under which gitopsd applies, as it stands in
+// metadata.managedFields.
+const FieldManager = "gitopsd"
+
+// DefaultTimeout is how long one request may take, its answer included.
+const DefaultTimeout = 30 * time.Second
+
+// dialTimeout is how long connecting to an API server may take: shorter than a
+// request, so that a cluster that is gone is noticed early.
+const dialTimeout = 10 * time.Second
+
+// Config describes a registered cluster and how to reach it.
+type Config struct {
+	// Name is the cluster's name in the registry; errors start with it.
+	Name string
+	// Kubeconfig is the content of a kubeconfig file. One that names a plugin
+	// or a file, skips the verification of the server or speaks plain HTTP is
+	// refused unless it is Trusted.
+	Kubeconfig []byte
+	// Context is the context to use; empty means the kubeconfig's current one.
+	Context string
+	// Trusted says that the kubeconfig is the user's own: plugins and files in
+	// it are as good as the user's own commands. With an empty Kubeconfig the
+	// user's files are read, as kubectl does ($KUBECONFIG, ~/.kube/config).
+	Trusted bool
+	// InCluster uses the ServiceAccount of the pod that this process runs in.
+	// It excludes Kubeconfig and Trusted.
+	InCluster bool
+	// ServiceAccount is impersonated in the cluster; nil impersonates nobody.
+	ServiceAccount *ServiceAccount
+	// UserAgent is sent with each request; default "gitopsd".
+	UserAgent string
+	// Timeout of one request; default DefaultTimeout.
+	Timeout time.Duration
+	// WrapTransport, if set, sees every request and answer: for metrics.
+	WrapTransport func(http.RoundTripper) http.RoundTripper
+}
+
+// ServiceAccount names a service account of the cluster.
+type ServiceAccount struct {
+	Namespace, Name string
+}
+
+// Cluster is a registered cluster. It is safe for concurrent use, and opens no
+// connection until it is first asked something.
+type Cluster struct {
+	name      string
+	base      *url.URL
+	client    *http.Client
+	timeout   time.Duration
+	userAgent string
+
+	mu     sync.Mutex
+	groups map[string]*group      // by group name; see types.go
+	gvs    map[string]*groupTypes // by group/version
+	epoch  uint64
+}
+
+// New checks the configuration and makes the client. It sends nothing.
+func New(c Config) (*Cluster, error) {
+	cfg, err := restConfig(c)
+	if err != nil {
+		return nil, fmt.Errorf("cluster %s: %w", c.Name, err)
+	}
+	cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
+	// Compressing costs the API server more than the bytes cost the network.
+	cfg.DisableCompression = true
+	cfg.WrapTransport = c.WrapTransport
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("cluster %s: kubeconfig: %w", c.Name, err)
+	}
+	// An API server does not redirect. Following one would take the
+	// credentials, or the answer, elsewhere.
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	base, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("cluster %s: kubeconfig: server %q: %w", c.Name, cfg.Host, err)
+	}
+	cl := &Cluster{
+		name: c.Name, base: base, client: client,
+		timeout: c.Timeout, userAgent: c.UserAgent,
+		groups: make(map[string]*group), gvs: make(map[string]*groupTypes), epoch: 1,
+	}
+	if cl.timeout == 0 {
+		cl.timeout = DefaultTimeout
+	}
+	if cl.userAgent == "" {
+		cl.userAgent = "gitopsd"
+	}
+	return cl, nil
+}
+
+// Name is the cluster's name in the registry.
+func (c *Cluster) Name() string { return c.name }
+
+// Server is the API server's URL.
+func (c *Cluster) Server() string { return c.base.String() }
+
+// Close closes the connections that are idle.
+func (c *Cluster) Close() { c.client.CloseIdleConnections() }

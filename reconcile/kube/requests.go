@@ -1,0 +1,436 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/rest"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// What an answer may hold: an object at most some three times what etcd stores
+// of it, a page of metadata the same for each object at worst.
+const (
+	maxObjectBytes = 32 << 20
+	maxListBytes   = 256 << 20
+	pageSize       = 500
+)
+
+// A throttled request is tried this often, as long as the API server asks for no
+// longer wait than this.
+const (
+	throttleAttempts = 4
+	throttleLongest  = 10 * time.Second
+)
+
+// Media types. Metadata travels as protobuf where the API server can (all of
+// Kubernetes' own, CRDs included), which costs both sides a fraction of JSON.
+const (
+	mimeJSON         = "application/json"
+	mimeApply        = "application/apply-patch+yaml" // JSON is YAML
+	mimeProtobuf     = "application/vnd.kubernetes.protobuf"
+	mimeMetadata     = mimeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1," + mimeJSON + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	mimeMetadataList = mimeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1," + mimeJSON + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	mimeDiscovery    = mimeJSON + ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+)
+
+// protobufMagic starts every protobuf answer (k8s.io/apimachinery's
+// runtime/serializer/protobuf); an envelope, runtime.Unknown, follows.
+var protobufMagic = []byte("k8s\x00")
+
+// operation is what an error says was tried.
+type operation struct {
+	verb string
+	id   manifest.ID
+}
+
+type request struct {
+	method      string
+	path        []string // segments, unescaped
+	query       url.Values
+	accept      string
+	contentType string
+	ifNoneMatch string
+	body        []byte
+	limit       int64 // bytes of the answer; default maxObjectBytes
+}
+
+// do sends a request and returns the body of a successful answer, nil for "304
+// Not Modified". It waits and tries again when the API server asks for it; every
+// request of this package means the same when it is repeated.
+func (c *Cluster) do(ctx context.Context, op operation, r request) ([]byte, http.Header, error) {
+	for attempt := 1; ; attempt++ {
+		body, header, err := c.once(ctx, op, r)
+		var e *Error
+		if !errors.As(err, &e) || e.RetryAfter == 0 || e.RetryAfter > throttleLongest || attempt == throttleAttempts {
+			return body, header, err
+		}
+		wait := time.NewTimer(e.RetryAfter)
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return nil, nil, err
+		}
+	}
+}
+
+func (c *Cluster) once(ctx context.Context, op operation, r request) ([]byte, http.Header, error) {
+	u := *c.base
+	for _, segment := range r.path {
+		if bad := rest.IsValidPathSegmentName(segment); segment == "" || len(bad) > 0 {
+			return nil, nil, &Error{
+				Class: Invalid, Cluster: c.name, Verb: op.verb, ID: op.id,
+				Message: fmt.Sprintf("%q cannot be part of a name: %s", segment, strings.Join(bad, ", ")),
+			}
+		}
+		u.Path = strings.TrimSuffix(u.Path, "/") + "/" + segment
+	}
+	u.RawQuery = r.query.Encode()
+	limited, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(limited, r.method, u.String(), bytes.NewReader(r.body))
+	if err != nil {
+		return nil, nil, c.transportError(ctx, op, err)
+	}
+	req.Header.Set("Accept", r.accept)
+	req.Header.Set("User-Agent", c.userAgent)
+	if r.contentType != "" {
+		req.Header.Set("Content-Type", r.contentType)
+	}
+	if r.ifNoneMatch != "" {
+		req.Header.Set("If-None-Match", r.ifNoneMatch)
+	}
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return nil, nil, c.transportError(ctx, op, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusNotModified {
+		return nil, resp.Header, nil
+	}
+	limit := r.limit
+	if limit == 0 {
+		limit = maxObjectBytes
+	}
+	body, err := readAll(resp, limit)
+	switch {
+	case errors.Is(err, errTooLarge):
+		return nil, nil, c.malformed(op, fmt.Errorf("it is larger than %d MiB", limit>>20))
+	case err != nil:
+		return nil, nil, c.transportError(ctx, op, err)
+	case resp.StatusCode >= http.StatusMultipleChoices:
+		return nil, nil, c.statusError(op, resp.StatusCode, resp.Header, body)
+	}
+	return body, resp.Header, nil
+}
+
+var errTooLarge = errors.New("answer too large")
+
+func readAll(resp *http.Response, limit int64) ([]byte, error) {
+	var b bytes.Buffer
+	if n := resp.ContentLength; n > 0 && n <= limit {
+		b.Grow(int(n) + bytes.MinRead) // so that ReadFrom does not grow it again
+	}
+	n, err := b.ReadFrom(io.LimitReader(resp.Body, limit+1))
+	if n > limit {
+		return nil, errTooLarge
+	}
+	return b.Bytes(), err
+}
+
+// path is that of the type's objects in a namespace (all of them where it is
+// empty), with the name if there is one.
+func (t Type) path(namespace, name string) []string {
+	p := []string{"apis", t.Group, t.Version}
+	if t.Group == "" {
+		p = []string{"api", t.Version}
+	}
+	if t.Namespaced && namespace != "" {
+		p = append(p, "namespaces", namespace)
+	}
+	p = append(p, t.Resource)
+	if name != "" {
+		p = append(p, name)
+	}
+	return p
+}
+
+// checkScope refuses an object whose namespace does not fit its type, before
+// its path means another object.
+func (c *Cluster) checkScope(op operation, t Type) error {
+	message := ""
+	switch {
+	case t.Namespaced && op.id.Namespace == "":
+		message = fmt.Sprintf("kind %s lives in namespaces, and the object has none; set metadata.namespace", t.Kind)
+	case !t.Namespaced && op.id.Namespace != "":
+		message = fmt.Sprintf("kind %s is cluster-wide, and the object has namespace %q; remove metadata.namespace", t.Kind, op.id.Namespace)
+	default:
+		return nil
+	}
+	return &Error{Class: Invalid, Cluster: c.name, Verb: op.verb, ID: op.id, Message: message}
+}
+
+// ApplyOptions are how an object is applied.
+type ApplyOptions struct {
+	// Force takes over fields that other managers own.
+	Force bool
+	// DryRun changes nothing.
+	DryRun bool
+	// Full asks for the whole object in the answer, not just its metadata.
+	Full bool
+}
+
+// Applied is the answer to an apply.
+type Applied struct {
+	// Meta is the object's metadata afterwards.
+	Meta *metav1.PartialObjectMetadata
+	// Tree is the whole object when it was asked for.
+	Tree map[string]any
+	// Warnings are the API server's, for people.
+	Warnings []string
+}
+
+// Apply applies the object in body, JSON, as FieldManager. Fields that the type
+// does not have are an error, not dropped in silence.
+func (c *Cluster) Apply(ctx context.Context, t Type, id manifest.ID, body []byte, opts ApplyOptions) (*Applied, error) {
+	op := operation{verb: "apply", id: id}
+	if err := c.checkScope(op, t); err != nil {
+		return nil, err
+	}
+	query := url.Values{"fieldManager": {FieldManager}, "fieldValidation": {"Strict"}}
+	if opts.Force {
+		query.Set("force", "true")
+	}
+	if opts.DryRun {
+		query.Set("dryRun", "All")
+	}
+	r := request{
+		method: http.MethodPatch, path: t.path(id.Namespace, id.Name), query: query,
+		accept: mimeMetadata, contentType: mimeApply, body: body,
+	}
+	if opts.Full {
+		r.accept = mimeJSON
+	}
+	answer, header, err := c.do(ctx, op, r)
+	if err != nil {
+		return nil, err
+	}
+	a := &Applied{Warnings: warnings(header)}
+	if opts.Full {
+		a.Tree, a.Meta, err = c.decodeFull(op, answer)
+	} else {
+		a.Meta, err = c.decodeMetadata(op, answer)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// Get reads a whole object.
+func (c *Cluster) Get(ctx context.Context, t Type, id manifest.ID) (map[string]any, *metav1.PartialObjectMetadata, error) {
+	op := operation{verb: "get", id: id}
+	if err := c.checkScope(op, t); err != nil {
+		return nil, nil, err
+	}
+	answer, _, err := c.do(ctx, op, request{method: http.MethodGet, path: t.path(id.Namespace, id.Name), accept: mimeJSON})
+	if err != nil {
+		return nil, nil, err
+	}
+	return c.decodeFull(op, answer)
+}
+
+// GetMetadata reads an object's metadata.
+func (c *Cluster) GetMetadata(ctx context.Context, t Type, id manifest.ID) (*metav1.PartialObjectMetadata, error) {
+	op := operation{verb: "get", id: id}
+	if err := c.checkScope(op, t); err != nil {
+		return nil, err
+	}
+	answer, _, err := c.do(ctx, op, request{method: http.MethodGet, path: t.path(id.Namespace, id.Name), accept: mimeMetadata})
+	if err != nil {
+		return nil, err
+	}
+	return c.decodeMetadata(op, answer)
+}
+
+// ListOptions select what is listed.
+type ListOptions struct {
+	// Namespace limits the list to one; empty lists all of them.
+	Namespace string
+	// Selector is a label selector, "key=value".
+	Selector string
+	// Most ends the list after that many objects; 0 lists all.
+	Most int
+}
+
+// List hands the metadata of every object of the type to yield, a page at a
+// time, until it returns false. A list that took too long for the API server
+// starts over, so that yield may see an object twice.
+func (c *Cluster) List(ctx context.Context, t Type, opts ListOptions, yield func(*metav1.PartialObjectMetadata) bool) error {
+	return c.list(ctx, t, opts, mimeMetadataList, func(op operation, answer []byte) (string, bool, error) {
+		var page metav1.PartialObjectMetadataList
+		if err := decodeMetadataInto(answer, &page); err != nil {
+			return "", false, c.malformed(op, err)
+		}
+		for i := range page.Items {
+			if !yield(&page.Items[i]) {
+				return "", false, nil
+			}
+		}
+		return page.Continue, true, nil
+	})
+}
+
+// ListFull is List with the whole objects, for the few types whose status is
+// looked at.
+func (c *Cluster) ListFull(ctx context.Context, t Type, opts ListOptions, yield func(tree map[string]any) bool) error {
+	return c.list(ctx, t, opts, mimeJSON, func(op operation, answer []byte) (string, bool, error) {
+		var page struct {
+			Metadata metav1.ListMeta   `json:"metadata"`
+			Items    []json.RawMessage `json:"items"`
+		}
+		if err := json.Unmarshal(answer, &page); err != nil {
+			return "", false, c.malformed(op, err)
+		}
+		for _, item := range page.Items {
+			var tree map[string]any
+			if err := utiljson.Unmarshal(item, &tree); err != nil {
+				return "", false, c.malformed(op, err)
+			}
+			// Items of built-in types come without these.
+			tree["apiVersion"], tree["kind"] = t.APIVersion(), t.Kind
+			if !yield(tree) {
+				return "", false, nil
+			}
+		}
+		return page.Metadata.Continue, true, nil
+	})
+}
+
+func (c *Cluster) list(ctx context.Context, t Type, opts ListOptions, accept string,
+	page func(operation, []byte) (next string, more bool, err error),
+) error {
+	op := operation{verb: "list", id: t.ID(opts.Namespace, "")}
+	size := pageSize
+	if opts.Most > 0 {
+		size = min(size, opts.Most)
+	}
+	query := url.Values{"limit": {strconv.Itoa(size)}}
+	if opts.Selector != "" {
+		query.Set("labelSelector", opts.Selector)
+	}
+	const mostRestarts = 3
+	for restarts := 0; ; {
+		answer, _, err := c.do(ctx, op, request{
+			method: http.MethodGet, path: t.path(opts.Namespace, ""), query: query, accept: accept, limit: maxListBytes,
+		})
+		if ClassOf(err) == Expired && restarts < mostRestarts {
+			restarts++
+			query.Del("continue")
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		next, more, err := page(op, answer)
+		if err != nil || !more || next == "" || opts.Most > 0 {
+			return err
+		}
+		query.Set("continue", next)
+	}
+}
+
+// Delete deletes the object that has the given UID, and reports whether it is
+// gone already; else finalizers keep it, as meta says.
+func (c *Cluster) Delete(ctx context.Context, t Type, id manifest.ID, uid string) (gone bool, meta *metav1.PartialObjectMetadata, err error) {
+	op := operation{verb: "delete", id: id}
+	if err := c.checkScope(op, t); err != nil {
+		return false, nil, err
+	}
+	options, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "DeleteOptions",
+		"preconditions":     map[string]string{"uid": uid},
+		"propagationPolicy": metav1.DeletePropagationBackground,
+	})
+	if err != nil {
+		return false, nil, err
+	}
+	answer, _, err := c.do(ctx, op, request{
+		method: http.MethodDelete, path: t.path(id.Namespace, id.Name),
+		accept: mimeJSON, contentType: mimeJSON, body: options,
+	})
+	if ClassOf(err) == NotFound {
+		return true, nil, nil
+	}
+	if err != nil {
+		return false, nil, err
+	}
+	meta = new(metav1.PartialObjectMetadata)
+	if err := json.Unmarshal(answer, meta); err != nil {
+		return false, nil, c.malformed(op, err)
+	}
+	// What is gone at once is answered with a Status, by some types with the
+	// object as it last was. What is going has a time of deletion.
+	if meta.Kind == "Status" || meta.DeletionTimestamp == nil {
+		return true, nil, nil
+	}
+	return false, meta, nil
+}
+
+func (c *Cluster) decodeMetadata(op operation, answer []byte) (*metav1.PartialObjectMetadata, error) {
+	var m metav1.PartialObjectMetadata
+	if err := decodeMetadataInto(answer, &m); err != nil {
+		return nil, c.malformed(op, err)
+	}
+	return &m, nil
+}
+
+func decodeMetadataInto(answer []byte, into interface{ Unmarshal([]byte) error }) error {
+	wire, ok := bytes.CutPrefix(answer, protobufMagic)
+	if !ok {
+		return json.Unmarshal(answer, into)
+	}
+	var envelope runtime.Unknown
+	if err := envelope.Unmarshal(wire); err != nil {
+		return err
+	}
+	return into.Unmarshal(envelope.Raw)
+}
+
+func (c *Cluster) decodeFull(op operation, answer []byte) (map[string]any, *metav1.PartialObjectMetadata, error) {
+	var tree map[string]any
+	if err := utiljson.Unmarshal(answer, &tree); err != nil {
+		return nil, nil, c.malformed(op, errors.New("it is not a JSON object"))
+	}
+	var meta metav1.PartialObjectMetadata
+	if err := json.Unmarshal(answer, &meta); err != nil {
+		return nil, nil, c.malformed(op, errors.New("it has no metadata"))
+	}
+	return tree, &meta, nil
+}
+
+// warnings reads the texts of Warning headers (RFC 7234, 5.5): 299 - "text".
+func warnings(header http.Header) []string {
+	var list []string
+	for _, h := range header.Values("Warning") {
+		if _, rest, ok := strings.Cut(h, `"`); ok {
+			text, _, _ := strings.Cut(strings.ReplaceAll(rest, `\"`, `'`), `"`)
+			list = append(list, text)
+		}
+	}
+	return list
+}

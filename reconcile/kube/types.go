@@ -1,0 +1,346 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	apidiscovery "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// Type is a kind as the cluster serves it. Types are comparable.
+type Type struct {
+	Group, Version, Kind string
+	// Resource is the plural in paths, "deployments".
+	Resource string
+	// Namespaced kinds live in namespaces.
+	Namespaced bool
+	// HasStatus says that status is written through a subresource, so that
+	// writing it moves no generation.
+	HasStatus bool
+	// Listable says that objects of it can be listed, patched and deleted,
+	// which some (reviews, bindings) cannot.
+	Listable bool
+}
+
+// APIVersion is "group/version", or "v1" for the core group.
+func (t Type) APIVersion() string { return apiVersion(t.Group, t.Version) }
+
+// ID names an object of the type.
+func (t Type) ID(namespace, name string) manifest.ID {
+	return manifest.ID{Group: t.Group, Kind: t.Kind, Namespace: namespace, Name: name}
+}
+
+func apiVersion(group, version string) string {
+	if group == "" {
+		return version
+	}
+	return group + "/" + version
+}
+
+// group is the versions of one API group, most preferred first.
+type group struct {
+	versions []string
+	epoch    uint64
+}
+
+// groupTypes is the discovery document of one group and version. absent says
+// that the cluster does not serve it.
+type groupTypes struct {
+	kinds  map[string]Type
+	absent bool
+	epoch  uint64
+}
+
+// Forget drops what is known of a group, so that the next question is asked
+// anew: after one of its CRDs was applied or deleted.
+func (c *Cluster) Forget(groupName string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.groups, groupName)
+	for gv := range c.gvs {
+		if g, _ := manifest.GroupVersion(gv); g == groupName {
+			delete(c.gvs, gv)
+		}
+	}
+}
+
+// Refresh makes the types that were missing so far be looked for again, once
+// each; a pass begins with it. Types that were found stay.
+func (c *Cluster) Refresh() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.epoch++
+}
+
+// Type finds a kind in a version, "apps/v1" and "Deployment". The error is of
+// class NoSuchType when the cluster serves no such kind.
+func (c *Cluster) Type(ctx context.Context, apiVersion, kind string) (Type, error) {
+	g, v := manifest.GroupVersion(apiVersion)
+	for {
+		c.mu.Lock()
+		known, epoch := c.gvs[apiVersion], c.epoch
+		c.mu.Unlock()
+		if known != nil {
+			if t, ok := known.kinds[kind]; ok {
+				return t, nil
+			}
+			if known.epoch == epoch {
+				id := manifest.ID{Group: g, Kind: kind}
+				message := noSuchType(id)
+				if !known.absent {
+					message = fmt.Sprintf("the cluster serves no kind %s in %s", kind, apiVersion)
+				}
+				return Type{}, &Error{Class: NoSuchType, Cluster: c.name, Verb: "discover", ID: id, Message: message}
+			}
+		}
+		fetched, err := c.fetchTypes(ctx, g, v, epoch)
+		if err != nil {
+			return Type{}, err
+		}
+		c.mu.Lock()
+		c.gvs[apiVersion] = fetched
+		c.mu.Unlock()
+	}
+}
+
+// Kind finds a kind in the version that the cluster prefers, for objects of
+// which only group and kind are known.
+func (c *Cluster) Kind(ctx context.Context, groupName, kind string) (Type, error) {
+	if groupName == "" {
+		return c.Type(ctx, "v1", kind)
+	}
+	versions, err := c.versions(ctx, groupName)
+	if err != nil {
+		return Type{}, err
+	}
+	for _, v := range versions {
+		t, err := c.Type(ctx, apiVersion(groupName, v), kind)
+		if err == nil || ClassOf(err) != NoSuchType {
+			return t, err
+		}
+	}
+	id := manifest.ID{Group: groupName, Kind: kind}
+	return Type{}, &Error{Class: NoSuchType, Cluster: c.name, Verb: "discover", ID: id, Message: noSuchType(id)}
+}
+
+func (c *Cluster) versions(ctx context.Context, name string) ([]string, error) {
+	c.mu.Lock()
+	known, epoch := c.groups[name], c.epoch
+	c.mu.Unlock()
+	if known != nil && (len(known.versions) > 0 || known.epoch == epoch) {
+		return known.versions, nil
+	}
+	op := operation{verb: "discover", id: manifest.ID{Group: name}}
+	body, _, err := c.do(ctx, op, request{method: http.MethodGet, path: []string{"apis", name}, accept: mimeJSON})
+	if ClassOf(err) == NoSuchType {
+		body, err = []byte("{}"), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var doc metav1.APIGroup
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return nil, c.malformed(op, err)
+	}
+	g := &group{epoch: epoch}
+	for _, v := range doc.Versions {
+		if v.Version == doc.PreferredVersion.Version {
+			g.versions = slices.Insert(g.versions, 0, v.Version)
+		} else {
+			g.versions = append(g.versions, v.Version)
+		}
+	}
+	c.mu.Lock()
+	c.groups[name] = g
+	c.mu.Unlock()
+	return g.versions, nil
+}
+
+func (c *Cluster) fetchTypes(ctx context.Context, groupName, version string, epoch uint64) (*groupTypes, error) {
+	path := []string{"apis", groupName, version}
+	if groupName == "" {
+		path = []string{"api", version}
+	}
+	op := operation{verb: "discover", id: manifest.ID{Group: groupName}}
+	body, _, err := c.do(ctx, op, request{method: http.MethodGet, path: path, accept: mimeJSON})
+	if ClassOf(err) == NoSuchType {
+		return &groupTypes{absent: true, epoch: epoch}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var doc metav1.APIResourceList
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return nil, c.malformed(op, err)
+	}
+	found := &groupTypes{kinds: make(map[string]Type, len(doc.APIResources)), epoch: epoch}
+	status := make(map[string]bool)
+	for _, r := range doc.APIResources {
+		if parent, sub, ok := strings.Cut(r.Name, "/"); ok {
+			status[parent] = status[parent] || sub == "status"
+		}
+	}
+	for _, r := range doc.APIResources {
+		if strings.Contains(r.Name, "/") {
+			continue
+		}
+		found.add(groupName, version, r.Kind, r.Name, r.Namespaced, status[r.Name], r.Verbs)
+	}
+	return found, nil
+}
+
+func (g *groupTypes) add(groupName, version, kind, resource string, namespaced, status bool, verbs []string) {
+	g.kinds[kind] = Type{
+		Group: groupName, Version: version, Kind: kind, Resource: resource, Namespaced: namespaced, HasStatus: status,
+		Listable: slices.Contains(verbs, "list") && slices.Contains(verbs, "patch") && slices.Contains(verbs, "delete"),
+	}
+}
+
+// Resource finds a kind by its plural, in the version that the cluster prefers.
+func (c *Cluster) Resource(ctx context.Context, groupName, resource string) (Type, error) {
+	versions, err := c.versions(ctx, groupName)
+	if err != nil {
+		return Type{}, err
+	}
+	for _, v := range versions {
+		c.mu.Lock()
+		known, epoch := c.gvs[apiVersion(groupName, v)], c.epoch
+		c.mu.Unlock()
+		if known == nil {
+			if known, err = c.fetchTypes(ctx, groupName, v, epoch); err != nil {
+				return Type{}, err
+			}
+		}
+		for _, t := range known.kinds {
+			if t.Resource == resource {
+				return t, nil
+			}
+		}
+	}
+	return Type{}, &Error{
+		Class: NoSuchType, Cluster: c.name, Verb: "discover", ID: manifest.ID{Group: groupName},
+		Message: fmt.Sprintf("the cluster serves no %s.%s", resource, groupName),
+	}
+}
+
+// Namespaced lists every kind that lives in namespaces and can be listed, each
+// in one version.
+func (c *Cluster) Namespaced(ctx context.Context) ([]Type, error) {
+	seen := make(map[schema.GroupKind]bool)
+	var list []Type
+	for _, root := range []string{"api", "apis"} {
+		doc, _, _, err := c.everything(ctx, root, "")
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range doc.Items {
+			for _, v := range g.Versions { // the preferred one is first
+				for _, t := range discovered(g.Name, v).kinds {
+					if gk := (schema.GroupKind{Group: t.Group, Kind: t.Kind}); t.Namespaced && t.Listable && !seen[gk] {
+						seen[gk] = true
+						list = append(list, t)
+					}
+				}
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b Type) int { return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Kind, b.Kind)) })
+	return list, nil
+}
+
+// Version is the API server's version, "v1.36.3".
+func (c *Cluster) Version(ctx context.Context) (string, error) {
+	op := operation{verb: "discover", id: manifest.ID{}}
+	body, _, err := c.do(ctx, op, request{method: http.MethodGet, path: []string{"version"}, accept: mimeJSON})
+	if err != nil {
+		return "", err
+	}
+	var doc struct {
+		GitVersion string `json:"gitVersion"`
+	}
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return "", c.malformed(op, err)
+	}
+	return doc.GitVersion, nil
+}
+
+// Served says which of the given kinds the cluster serves by now, by asking
+// once for everything it serves. A kind is served from the moment its CRD is
+// established, so that this one document answers for any number of CRDs; etag
+// is that of the last answer ("" at first); when nothing changed since, served
+// is nil and the answer costs neither side anything.
+func (c *Cluster) Served(ctx context.Context, wanted []schema.GroupVersionKind, etag string) (served map[schema.GroupVersionKind]bool, newETag string, err error) {
+	doc, unchanged, newETag, err := c.everything(ctx, "apis", etag)
+	if err != nil || unchanged {
+		return nil, etag, err
+	}
+	groups := make(map[string]bool, len(wanted))
+	for _, gvk := range wanted {
+		groups[gvk.Group] = true
+	}
+	served = make(map[schema.GroupVersionKind]bool)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, g := range doc.Items {
+		if !groups[g.Name] {
+			continue
+		}
+		for _, v := range g.Versions {
+			found := discovered(g.Name, v)
+			for kind := range found.kinds {
+				served[schema.GroupVersionKind{Group: g.Name, Version: v.Version, Kind: kind}] = true
+			}
+			// Its epoch is 0: more of the group's kinds may come any moment.
+			c.gvs[apiVersion(g.Name, v.Version)] = found
+		}
+	}
+	return served, newETag, nil
+}
+
+// everything reads the aggregated discovery document (KEP-3352) of the core
+// group, "api", or of all others, "apis".
+func (c *Cluster) everything(ctx context.Context, root, etag string) (doc *apidiscovery.APIGroupDiscoveryList, unchanged bool, newETag string, err error) {
+	op := operation{verb: "discover"}
+	body, header, err := c.do(ctx, op, request{
+		method: http.MethodGet, path: []string{root}, accept: mimeDiscovery, ifNoneMatch: etag, limit: maxListBytes,
+	})
+	if err != nil || body == nil {
+		return nil, err == nil, etag, err
+	}
+	doc = new(apidiscovery.APIGroupDiscoveryList)
+	if err := json.Unmarshal(body, doc); err != nil {
+		return nil, false, "", c.malformed(op, err)
+	}
+	if doc.Kind != "APIGroupDiscoveryList" {
+		return nil, false, "", c.malformed(op, fmt.Errorf("it is of kind %q where APIGroupDiscoveryList was asked for; gitopsd needs Kubernetes 1.30 or newer", doc.Kind))
+	}
+	return doc, false, header.Get("ETag"), nil
+}
+
+func discovered(groupName string, v apidiscovery.APIVersionDiscovery) *groupTypes {
+	found := &groupTypes{kinds: make(map[string]Type, len(v.Resources))}
+	for _, r := range v.Resources {
+		if r.ResponseKind == nil {
+			continue
+		}
+		status := slices.ContainsFunc(r.Subresources, func(s apidiscovery.APISubresourceDiscovery) bool { return s.Subresource == "status" })
+		found.add(groupName, v.Version, r.ResponseKind.Kind, r.Resource, r.Scope == apidiscovery.ScopeNamespace, status, r.Verbs)
+	}
+	return found
+}
+
+func (c *Cluster) malformed(op operation, err error) *Error {
+	return &Error{
+		Class: Server, Cluster: c.name, Verb: op.verb, ID: op.id, cause: err,
+		Message: fmt.Sprintf("the answer is not what an API server sends: %v", err),
+	}
+}

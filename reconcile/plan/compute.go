@@ -1,0 +1,216 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// Live is what a look at the cluster found.
+type Live struct {
+	// Objects are the metadata of all members of the inventory, and of every
+	// other object that has the name of a wanted one.
+	Objects map[manifest.ID]*metav1.ObjectMeta
+	// Drifted says of members what is not as it was applied, and by whom.
+	Drifted map[manifest.ID]string
+	// Unserved says of kinds that are wanted why the cluster has none of them.
+	Unserved map[schema.GroupVersionKind]string
+	// Namespaced are the kinds that are wanted and live in namespaces.
+	Namespaced map[schema.GroupVersionKind]bool
+	// Unreadable says of kinds why nothing is known about their objects.
+	Unreadable map[schema.GroupKind]string
+	// Contents are objects that live in a Namespace, or are of the kind that a
+	// CRD defines: for those of our Namespaces and CRDs that are not wanted any
+	// more. A few of many are enough.
+	Contents map[manifest.ID][]manifest.ID
+	// ContentsUnknown says of such Namespaces and CRDs why their contents could
+	// not be found out.
+	ContentsUnknown map[manifest.ID]string
+}
+
+// Inventory is the set of objects that gitopsd applied to a cluster.
+type Inventory struct {
+	// ID is the ApplySet's, the value of the members' PartOfLabel.
+	ID string
+	// FieldManager is the name under which members were applied.
+	FieldManager string
+}
+
+// Options are what a plan depends on besides the objects.
+type Options struct {
+	// RenderFailed says why the wanted objects are not known completely; then
+	// nothing is pruned. Empty when they are.
+	RenderFailed string
+	// Keeps tells whether an object of ours that is not wanted must stay,
+	// because it belongs to a package that has errors, or is defined more than
+	// once: what is wanted of it is not known. pkg is the value of its
+	// PackageLabel. Nil keeps nothing.
+	Keeps func(id manifest.ID, pkg string) bool
+	// AllowPrune is how many objects may be pruned whatever their share, from
+	// the Cluster's AllowPruneAnnotation.
+	AllowPrune int
+}
+
+// Compute decides. It is pure: equal arguments give equal plans.
+func Compute(cluster string, desired *manifest.Set, live Live, inv Inventory, opts Options) *Plan {
+	c := computation{live: live, inv: inv, opts: opts, defined: definitions(desired)}
+	p := &Plan{Cluster: cluster, Steps: make([]Step, 0, desired.Len()), Unreadable: live.Unreadable}
+	for _, o := range desired.All() {
+		p.Steps = append(p.Steps, c.wanted(o))
+	}
+	slices.SortStableFunc(p.Steps, func(a, b Step) int {
+		if a.Stage != b.Stage {
+			return int(a.Stage - b.Stage)
+		}
+		return rank(a.ID) - rank(b.ID)
+	})
+	p.Steps = append(p.Steps, c.unwanted(desired)...)
+	return p
+}
+
+type computation struct {
+	live    Live
+	inv     Inventory
+	opts    Options
+	defined map[schema.GroupVersionKind]manifest.ID
+}
+
+// wanted decides about an object that is in the repository.
+func (c *computation) wanted(o *manifest.Object) Step {
+	id := o.ID()
+	s := Step{ID: id, Stage: StageOf(id), Object: o, Package: o.Label(PackageLabel)}
+	decide := func(a Action, format string, args ...any) Step {
+		s.Action, s.Reason = a, fmt.Sprintf(format, args...)
+		return s
+	}
+	gvk := schema.FromAPIVersionAndKind(o.APIVersion(), id.Kind)
+	if why, unserved := c.live.Unserved[gvk]; unserved {
+		if by, ok := c.defined[gvk]; ok {
+			s.NotValidated = fmt.Sprintf("its type is installed by %s", by)
+			return decide(Create, "")
+		}
+		return decide(Refused, "%s", why)
+	}
+	if why, ok := c.live.Unreadable[gvk.GroupKind()]; ok {
+		return decide(Refused, "cannot tell what is there: %s", why)
+	}
+	if c.live.Namespaced[gvk] && id.Namespace == "" {
+		return decide(Refused, "its kind lives in namespaces, and it names none; set metadata.namespace (%s)", o.Origin())
+	}
+	if why := unready(o); why != "" {
+		return decide(Held, "%s", why)
+	}
+	meta := c.live.Objects[id]
+	if meta == nil {
+		return decide(Create, "")
+	}
+	s.UID = string(meta.UID)
+	if meta.DeletionTimestamp != nil {
+		return decide(Wait, "%s; it is created again when it is gone", deleting(meta))
+	}
+	if !c.member(meta) {
+		claim := Claimant(meta, c.inv)
+		switch {
+		case claim == "":
+			s.Force = c.applied(meta)
+			return decide(Configure, "it is there, and nobody's; it is taken into the inventory")
+		case o.Annotation(AdoptAnnotation) == "true":
+			s.Force = true
+			return decide(Configure, "adopted: until now it was %s", claim)
+		}
+		return decide(Conflict, "it is %s; annotate it with %s: \"true\" to take it over", claim, AdoptAnnotation)
+	}
+	s.Force = true
+	if meta.Annotations[AppliedAnnotation] != string(o.Hash()) {
+		return decide(Configure, "changed in the repository")
+	}
+	if why, ok := c.live.Drifted[id]; ok {
+		s.Drift = true
+		return decide(Configure, "drift: %s", why)
+	}
+	return decide(Unchanged, "")
+}
+
+// member says that an object carries our inventory's label. Controllers copy
+// labels from one object to another (a Service's to its EndpointSlices), so
+// that the label alone proves nothing for objects which are not wanted: see
+// prunable.
+func (c *computation) member(meta *metav1.ObjectMeta) bool {
+	return meta.Labels[PartOfLabel] == c.inv.ID
+}
+
+// applied says that we are among those who applied the object.
+func (c *computation) applied(meta *metav1.ObjectMeta) bool {
+	return slices.ContainsFunc(meta.ManagedFields, func(m metav1.ManagedFieldsEntry) bool {
+		return m.Manager == c.inv.FieldManager && m.Operation == metav1.ManagedFieldsOperationApply
+	})
+}
+
+// unready says why an object must not be applied yet, whatever is there.
+func unready(o *manifest.Object) string {
+	if !IsWebhookConfiguration(o.ID()) || o.Label(PackageLabel) == "" {
+		return ""
+	}
+	hooks, _ := o.Tree()["webhooks"].([]any)
+	for _, h := range hooks {
+		hook, _ := h.(map[string]any)
+		client, _ := hook["clientConfig"].(map[string]any)
+		if bundle, _ := client["caBundle"].(string); bundle == "" {
+			return fmt.Sprintf("webhook %v has no caBundle yet, and would block what it is asked about until somebody issues a certificate", hook["name"])
+		}
+	}
+	return ""
+}
+
+func deleting(meta *metav1.ObjectMeta) string {
+	s := "it is being deleted"
+	if len(meta.Finalizers) > 0 {
+		s += ", held by finalizer " + strings.Join(meta.Finalizers, ", ")
+	}
+	return s
+}
+
+// definitions finds the kinds that the wanted objects define themselves.
+func definitions(desired *manifest.Set) map[schema.GroupVersionKind]manifest.ID {
+	defined := make(map[schema.GroupVersionKind]manifest.ID)
+	for _, o := range desired.All() {
+		for _, gvk := range Defines(o) {
+			defined[gvk] = o.ID()
+		}
+	}
+	return defined
+}
+
+// Defines lists the kinds, with their served versions, that a CRD or XRD
+// defines; none for any other object.
+func Defines(o *manifest.Object) []schema.GroupVersionKind {
+	id := o.ID()
+	xrd := id.Group == xrdGroup && id.Kind == xrdKind
+	if !IsCRD(id) && !xrd {
+		return nil
+	}
+	spec, _ := o.Tree()["spec"].(map[string]any)
+	group, _ := spec["group"].(string)
+	versions, _ := spec["versions"].([]any)
+	var list []schema.GroupVersionKind
+	for _, key := range []string{"names", "claimNames"} {
+		names, _ := spec[key].(map[string]any)
+		kind, _ := names["kind"].(string)
+		if kind == "" || key == "claimNames" && !xrd {
+			continue
+		}
+		for _, v := range versions {
+			version, _ := v.(map[string]any)
+			name, _ := version["name"].(string)
+			if served, _ := version["served"].(bool); served {
+				list = append(list, schema.GroupVersionKind{Group: group, Version: name, Kind: kind})
+			}
+		}
+	}
+	return list
+}

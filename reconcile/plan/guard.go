@@ -1,0 +1,137 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// One pass prunes at most this share of what the inventory holds, unless that
+// is no more than MassPruneFloor objects: half of a cluster's objects do not
+// leave a repository by accident of a single file, and when they do it is worth
+// a question.
+const (
+	MassPruneShare = 0.5
+	MassPruneFloor = 20
+)
+
+// unwanted decides about members that are not in the repository any more. The
+// steps are in the order of pruning.
+func (c *computation) unwanted(desired *manifest.Set) []Step {
+	var steps []Step
+	members := 0
+	for id, meta := range c.live.Objects {
+		if !c.member(meta) {
+			continue
+		}
+		members++
+		if desired.Get(id) != nil || !c.prunable(meta) {
+			continue
+		}
+		s := Step{ID: id, Action: Prune, Stage: StageOf(id), Package: meta.Labels[PackageLabel], UID: string(meta.UID)}
+		if meta.DeletionTimestamp != nil {
+			s.Action, s.Reason = Wait, deleting(meta)
+		}
+		steps = append(steps, s)
+	}
+	slices.SortFunc(steps, func(a, b Step) int {
+		if a.Stage != b.Stage {
+			return int(b.Stage - a.Stage)
+		}
+		if a, b := rank(a.ID), rank(b.ID); a != b {
+			return b - a
+		}
+		return a.ID.Compare(b.ID)
+	})
+	c.keepUnrendered(steps, desired.Len() == 0)
+	c.keepContents(steps)
+	c.keepMost(steps, members)
+	return steps
+}
+
+// prunable says that a member was applied by us, and not made by a controller
+// that copied our label.
+func (c *computation) prunable(meta *metav1.ObjectMeta) bool {
+	if slices.ContainsFunc(meta.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Controller != nil && *o.Controller }) {
+		return false
+	}
+	return c.applied(meta) || meta.Annotations[AppliedAnnotation] != ""
+}
+
+func hold(s *Step, format string, args ...any) {
+	if s.Action == Prune {
+		s.Action, s.Reason = Held, fmt.Sprintf(format, args...)
+	}
+}
+
+// keepUnrendered keeps what may be wanted, for all that is known.
+func (c *computation) keepUnrendered(steps []Step, empty bool) {
+	for i := range steps {
+		s := &steps[i]
+		switch {
+		case c.opts.RenderFailed != "":
+			hold(s, "kept: what is wanted is not known: %s", c.opts.RenderFailed)
+		case c.opts.Keeps != nil && c.opts.Keeps(s.ID, s.Package):
+			hold(s, "kept: what is wanted of it is not known, because of errors in the repository or its package")
+		case empty:
+			hold(s, "kept: the cluster's directory renders to nothing at all; to remove everything, take the cluster out of the registry")
+		}
+	}
+}
+
+// keepContents keeps Namespaces and CRDs that hold objects which stay.
+func (c *computation) keepContents(steps []Step) {
+	going := make(map[manifest.ID]bool, len(steps))
+	for i := range steps {
+		if steps[i].Action == Prune || steps[i].Action == Wait {
+			going[steps[i].ID] = true
+		}
+	}
+	for i := range steps {
+		s := &steps[i]
+		if meta := c.live.Objects[s.ID]; meta.Annotations[AllowPruneAnnotation] == "true" {
+			continue
+		}
+		if why, ok := c.live.ContentsUnknown[s.ID]; ok {
+			hold(s, "kept: what it holds could not be found out: %s", why)
+		}
+		var staying []string
+		for _, id := range c.live.Contents[s.ID] {
+			if !going[id] {
+				staying = append(staying, id.String())
+			}
+		}
+		if len(staying) > 0 {
+			hold(s, "kept: it holds %s, which would be deleted with it; to allow that, annotate it with %s: \"true\"", shorten(staying, 3), AllowPruneAnnotation)
+		}
+	}
+}
+
+// keepMost stops when too much would go at once.
+func (c *computation) keepMost(steps []Step, members int) {
+	prunes := 0
+	for i := range steps {
+		if steps[i].Action == Prune {
+			prunes++
+		}
+	}
+	if prunes <= MassPruneFloor || float64(prunes) <= MassPruneShare*float64(members) || prunes <= c.opts.AllowPrune {
+		return
+	}
+	for i := range steps {
+		hold(&steps[i], "kept: this would prune %d of the %d objects in this cluster; if that is meant, annotate the Cluster in the registry with %s: \"%d\"",
+			prunes, members, AllowPruneAnnotation, prunes)
+	}
+}
+
+// shorten joins at most n entries.
+func shorten(list []string, n int) string {
+	if len(list) <= n {
+		return strings.Join(list, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(list[:n], ", "), len(list)-n)
+}

@@ -1,0 +1,137 @@
+// Package plan decides what has to happen in one cluster: for every object that
+// is wanted, and every object of ours that is not, one step with an action and
+// the reason for it. `gitopsd plan` prints a plan, `gitopsd run` executes it; it
+// is the same value.
+//
+// It owns
+//   - the decision (compute.go), a pure function of what is wanted, what is
+//     there and what the inventory says is ours;
+//   - whose an object is (owner.go), and what must not be pruned (guard.go);
+//   - the order of things (stage.go);
+//   - the difference between two objects, field by field (diff.go), where no
+//     value of a Secret survives;
+//   - the plan as text, JSON and Markdown (text.go, json.go, markdown.go).
+//
+// It talks to no cluster. reconcile/apply looks at the cluster, has Compute
+// decide, and executes the steps.
+package plan
+
+import (
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// Labels and annotations that mean something to gitopsd. Those of the ApplySet
+// are specified by KEP-3659.
+const (
+	// PackageLabel names the package that an object was expanded from.
+	PackageLabel = "gitopsd.dev/package"
+	// AppliedAnnotation is the digest of the object as it was rendered when it
+	// was last applied. An object whose rendering has this digest is not
+	// applied again.
+	AppliedAnnotation = "gitopsd.dev/applied"
+	// AdoptAnnotation, "true" on an object in the repository, takes the object
+	// over from whoever made it.
+	AdoptAnnotation = "gitopsd.dev/adopt"
+	// AllowPruneAnnotation, "true" on a Namespace or CRD, allows it to be
+	// pruned with everything that it holds. On a Cluster in the registry it is
+	// a number: how many objects one pass may prune.
+	AllowPruneAnnotation = "gitopsd.dev/allow-prune"
+	// PartOfLabel is on every object of an ApplySet; its value is the set's ID.
+	PartOfLabel = "applyset.kubernetes.io/part-of"
+)
+
+// Action is what happens to an object.
+type Action string
+
+// The actions. Create, Configure and Prune write; the others leave the object
+// as it is.
+const (
+	// Create: the object is not there.
+	Create Action = "create"
+	// Configure: the object is there and differs.
+	Configure Action = "configure"
+	// Unchanged: the object is there as wanted.
+	Unchanged Action = "unchanged"
+	// Prune: the object is ours and no longer wanted.
+	Prune Action = "prune"
+	// Wait: the object is being deleted, and what holds it up is not ours.
+	Wait Action = "wait"
+	// Conflict: the object is somebody else's.
+	Conflict Action = "conflict"
+	// Refused: the object cannot be applied to this cluster.
+	Refused Action = "refused"
+	// Held: the step would do harm now, so that it is not done.
+	Held Action = "held"
+)
+
+// Actions are all of them in the order in which they are shown.
+var Actions = []Action{Refused, Conflict, Held, Wait, Create, Configure, Prune, Unchanged}
+
+// Writes says that the action changes the cluster.
+func (a Action) Writes() bool { return a == Create || a == Configure || a == Prune }
+
+// Step is what happens to one object, and why.
+type Step struct {
+	Action Action
+	ID     manifest.ID
+	// Reason is one line for people; empty where the action says it all.
+	Reason string
+	Stage  Stage
+	// Object is what is wanted; nil for an object that is not.
+	Object *manifest.Object
+	// Package is the one the object belongs to, "" for a plain manifest.
+	Package string
+	// UID of the live object; empty when there is none. A prune deletes that
+	// object and no later one of the same name.
+	UID string
+	// Force takes over fields that other managers own: only where the object is
+	// ours, or adopted.
+	Force bool
+	// Drift says that the object is as the repository wants it but for what
+	// somebody else did to it.
+	Drift bool
+	// Changes are the fields that differ. They are known only where a dry run
+	// was asked for.
+	Changes []Change
+	// NotValidated says why no dry run could tell whether the API server would
+	// accept the step; empty when one did or none was asked for.
+	NotValidated string
+	// Rejected says what the API server has against the step, from a dry run;
+	// empty when it would accept it or was not asked.
+	Rejected string
+}
+
+// Plan is what has to happen in one cluster.
+type Plan struct {
+	// Cluster is the registered name.
+	Cluster string
+	// Steps in the order they are executed: by stage, prunes last and in
+	// reverse. Unchanged objects are among them.
+	Steps []Step
+	// Unreadable says of kinds why nothing is known about their objects: what
+	// is there of ours stays.
+	Unreadable map[schema.GroupKind]string
+}
+
+// Count is the number of steps with the action.
+func (p *Plan) Count(a Action) int {
+	n := 0
+	for i := range p.Steps {
+		if p.Steps[i].Action == a {
+			n++
+		}
+	}
+	return n
+}
+
+// HasChanges says that executing the plan would change the cluster.
+func (p *Plan) HasChanges() bool {
+	for i := range p.Steps {
+		if p.Steps[i].Action.Writes() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,188 @@
+// Package devcluster runs the project's development control plane
+// (cmd/devcluster: real etcd, kube-apiserver and kube-controller-manager) for
+// tests, benchmarks and the demo.
+//
+//   - Binary finds the binary, or builds it once and keeps it in the user's
+//     cache (build.go);
+//   - Up starts clusters that end with this process, however it ends;
+//   - Start is for tests: the clusters of one test process are shared by all of
+//     its tests, started when the first asks for them, and taken down by Main
+//     (shared.go).
+//
+// What runs in them is the test's business; tests that share a cluster keep out
+// of each other's way by names.
+package devcluster
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Config says how control planes are run.
+type Config struct {
+	// Dir keeps everything, kubeconfigs included. It must be there.
+	Dir string
+	// Binary is devcluster's; empty means that Binary finds or builds it.
+	Binary string
+	// Log gets devcluster's messages; nil discards them.
+	Log io.Writer
+	// NoControllerManager saves 100 MB and some CPU a cluster, and does without
+	// Deployments, garbage collection and service accounts.
+	NoControllerManager bool
+}
+
+// ControlPlanes are clusters that run in one directory. They are safe for
+// concurrent use.
+type ControlPlanes struct {
+	cfg    Config
+	cmd    *exec.Cmd
+	output *tail
+	ended  chan struct{} // closed once cmd has ended, with err
+	err    error
+
+	mu sync.Mutex // serializes Add, Stop and Resume
+}
+
+// readyLine is what devcluster prints when all clusters are ready.
+const readyLine = "running until interrupted"
+
+// Up starts clusters and waits until they are ready. They end with Close, with
+// this process, or with ctx.
+func Up(ctx context.Context, cfg Config, names ...string) (*ControlPlanes, error) {
+	if cfg.Log == nil {
+		cfg.Log = io.Discard
+	}
+	if cfg.Binary == "" {
+		binary, err := Binary(ctx, cfg.Log)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Binary = binary
+	}
+	p := &ControlPlanes{cfg: cfg, ended: make(chan struct{}), output: newTail(cfg.Log)}
+	p.cmd = exec.CommandContext(ctx, cfg.Binary, p.args("up", "--foreground", "--clusters", strings.Join(names, ","))...)
+	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(os.Interrupt) }
+	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting devcluster: %w", err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	select {
+	case <-p.output.ready:
+		return p, nil
+	case <-p.ended:
+		return nil, fmt.Errorf("devcluster up: %v\n%s", p.err, p.output)
+	}
+}
+
+func (p *ControlPlanes) args(command string, more ...string) []string {
+	args := []string{command, "--dir", p.cfg.Dir}
+	if p.cfg.NoControllerManager && (command == "up" || command == "add") {
+		args = append(args, "--controller-manager=false")
+	}
+	return append(args, more...)
+}
+
+// Kubeconfig is the path of a cluster's kubeconfig, with all rights.
+func (p *ControlPlanes) Kubeconfig(name string) string {
+	return filepath.Join(p.cfg.Dir, name+".kubeconfig")
+}
+
+// Add starts more clusters.
+func (p *ControlPlanes) Add(ctx context.Context, names ...string) error {
+	return p.run(ctx, "add", names)
+}
+
+// Stop takes clusters away; their data, ports and kubeconfigs stay.
+func (p *ControlPlanes) Stop(ctx context.Context, names ...string) error {
+	return p.run(ctx, "stop", names)
+}
+
+// Resume brings clusters back that Stop took away.
+func (p *ControlPlanes) Resume(ctx context.Context, names ...string) error {
+	return p.run(ctx, "start", names)
+}
+
+func (p *ControlPlanes) run(ctx context.Context, command string, names []string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out, err := exec.CommandContext(ctx, p.cfg.Binary, p.args(command, names...)...).CombinedOutput()
+	p.cfg.Log.Write(out)
+	if err != nil {
+		return fmt.Errorf("devcluster %s %s: %w\n%s", command, strings.Join(names, " "), err, out)
+	}
+	return nil
+}
+
+// PID is that of the process that all control planes belong to.
+func (p *ControlPlanes) PID() int { return p.cmd.Process.Pid }
+
+// Close ends everything and removes what devcluster has made.
+func (p *ControlPlanes) Close() error {
+	const patience = time.Minute
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := p.run(ctx, "down", nil)
+	select {
+	case <-p.ended:
+	case <-ctx.Done():
+		err = errors.Join(err, p.cmd.Process.Kill())
+		<-p.ended
+	}
+	return err
+}
+
+// tail hands on what is written to it, keeps the last lines for an error, and
+// notices readyLine.
+type tail struct {
+	to    io.Writer
+	ready chan struct{}
+
+	mu   sync.Mutex
+	last []string
+	rest bytes.Buffer
+}
+
+func newTail(to io.Writer) *tail { return &tail{to: to, ready: make(chan struct{})} }
+
+func (t *tail) Write(b []byte) (int, error) {
+	const most = 20
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rest.Write(b)
+	for bytes.IndexByte(t.rest.Bytes(), '\n') >= 0 {
+		line, _ := bufio.NewReader(bytes.NewReader(t.rest.Bytes())).ReadString('\n')
+		t.rest.Next(len(line))
+		t.last = append(t.last, line)
+		if len(t.last) > most {
+			t.last = t.last[1:]
+		}
+		if strings.Contains(line, readyLine) {
+			select {
+			case <-t.ready:
+			default:
+				close(t.ready)
+			}
+		}
+	}
+	return t.to.Write(b)
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.Join(t.last, "")
+}
