@@ -1,0 +1,162 @@
+package render
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/runtime"
+	"gitopsd.dev/sources"
+)
+
+// cluster is a cluster while it is rendered.
+type cluster struct {
+	wanted *Wanted
+	// packages in the order of their names.
+	packages []sources.Selected
+	// held are the objects of each package, as far as it is not broken.
+	held      map[packageName][]*manifest.Object
+	plain     []*manifest.Object
+	broken    []*PackageError
+	conflicts []*manifest.DuplicateError
+	complete  bool
+}
+
+// packageName is a package's identity in a cluster.
+type packageName struct {
+	kind sources.PackageKind
+	name string
+}
+
+func (n packageName) compare(o packageName) int {
+	return cmp.Or(cmp.Compare(n.kind, o.kind), cmp.Compare(n.name, o.name))
+}
+
+func name(s sources.Selected) packageName {
+	return packageName{s.Declaration.Kind, s.Declaration.Name}
+}
+
+func newCluster(w *Wanted, packages []sources.Selected) *cluster {
+	c := &cluster{
+		wanted:   w,
+		held:     make(map[packageName][]*manifest.Object, len(packages)),
+		plain:    w.Objects,
+		broken:   slices.Clone(w.Broken),
+		complete: len(w.Broken) == 0,
+	}
+	sorted := slices.SortedStableFunc(slices.Values(packages), func(a, b sources.Selected) int { return name(a).compare(name(b)) })
+	for i, s := range sorted {
+		switch {
+		case i > 0 && name(sorted[i-1]) == name(s):
+		case i+1 < len(sorted) && name(sorted[i+1]) == name(s):
+			c.fail(s, fmt.Errorf("%s and %s both have that name; declare the one that is a dependency with another", s.Pin, sorted[i+1].Pin))
+			c.complete = false
+		default:
+			c.packages = append(c.packages, s)
+		}
+	}
+	for _, d := range w.Packages {
+		there := slices.ContainsFunc(packages, func(s sources.Selected) bool { return name(s) == packageName{d.Kind, d.Name} })
+		if !there {
+			c.broken = append(c.broken, &PackageError{Kind: d.Kind, Name: d.Name, Err: fmt.Errorf("%s was not resolved", d.Ref)})
+			c.complete = false
+		}
+	}
+	return c
+}
+
+func (c *cluster) fail(s sources.Selected, err error) {
+	delete(c.held, name(s))
+	c.broken = append(c.broken, &PackageError{Kind: s.Declaration.Kind, Name: s.Declaration.Name, Err: err})
+}
+
+// bind adds to a Provider's objects what gives its controller its rights, which
+// depends on the cluster's other Providers.
+func (c *cluster) bind(s sources.Selected, objects []*manifest.Object) ([]*manifest.Object, error) {
+	if s.Declaration.Kind != sources.Provider {
+		return objects, nil
+	}
+	binding, err := runtime.Binding(s, c.packages)
+	if err != nil {
+		return nil, err
+	}
+	return append(slices.Clone(objects), binding), nil
+}
+
+// settle sees to sole control: an object that is defined more than once is not
+// rendered, and neither is a package that defines it. Which of two definitions is
+// meant nobody can say, and a package that lacks an object would be another
+// package; so all of them stay in the cluster as they are.
+func (c *cluster) settle() {
+	all := slices.Clone(c.plain)
+	owner := make(map[*manifest.Object]sources.Selected)
+	for _, s := range c.packages {
+		for _, o := range c.held[name(s)] {
+			all = append(all, o)
+			owner[o] = s
+		}
+	}
+	set, duplicates := manifest.NewSet(all)
+	if len(duplicates) == 0 {
+		return
+	}
+	c.conflicts = duplicates
+	for _, d := range duplicates {
+		for _, o := range d.Objects {
+			if s, packaged := owner[o]; packaged && c.held[name(s)] != nil {
+				c.fail(s, d)
+			}
+		}
+	}
+	c.plain = slices.DeleteFunc(slices.Clone(c.plain), func(o *manifest.Object) bool { return set.Get(o.ID()) == nil })
+}
+
+// objects are the plain ones, those of the packages, and the namespace in which
+// controllers run.
+func (c *cluster) objects() ([]*manifest.Object, error) {
+	objects := slices.Clone(c.plain)
+	for _, s := range c.packages {
+		objects = append(objects, c.held[name(s)]...)
+	}
+	if !c.hasProvider() {
+		return objects, nil
+	}
+	namespace, err := runtime.System()
+	if err != nil {
+		return nil, err
+	}
+	// The repository may define the namespace itself, with labels of its own.
+	if slices.ContainsFunc(c.wanted.Objects, func(o *manifest.Object) bool { return o.ID() == namespace.ID() }) {
+		return objects, nil
+	}
+	return append(objects, namespace), nil
+}
+
+// hasProvider counts broken Providers too: their controllers stay in the cluster.
+func (c *cluster) hasProvider() bool {
+	return slices.ContainsFunc(c.packages, func(s sources.Selected) bool { return s.Declaration.Kind == sources.Provider }) ||
+		slices.ContainsFunc(c.broken, func(e *PackageError) bool { return e.Kind == sources.Provider })
+}
+
+func (c *cluster) rendered(set *manifest.Set) *Rendered {
+	slices.SortStableFunc(c.broken, func(a, b *PackageError) int {
+		return packageName{a.Kind, a.Name}.compare(packageName{b.Kind, b.Name})
+	})
+	r := &Rendered{
+		Objects: set, Broken: c.broken, Conflicts: c.conflicts, complete: c.complete,
+		selected: make(map[string]bool, len(c.packages)),
+		broken:   make(map[string]bool, len(c.broken)),
+		conflict: make(map[manifest.ID]bool, len(c.conflicts)),
+	}
+	for _, s := range c.packages {
+		r.selected[s.Declaration.Name] = true
+	}
+	for _, e := range c.broken {
+		r.broken[e.Name] = true
+	}
+	for _, e := range c.conflicts {
+		r.conflict[e.ID] = true
+	}
+	return r
+}

@@ -1,0 +1,190 @@
+package render
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// maxName is what fits in a label, which every object of a package carries.
+const maxName = 63
+
+// declaration reads a Provider, Configuration or Function, strictly: what gitopsd
+// would not honour is an error that names the field.
+func declaration(o *manifest.Object) (sources.Declaration, error) {
+	id := o.ID()
+	d := sources.Declaration{
+		Kind:       sources.PackageKind(id.Kind),
+		Name:       id.Name,
+		PullPolicy: sources.PullIfNotPresent,
+		Document:   sources.Document{Line: o.Origin().Line, Tree: o.Tree()},
+	}
+	if v := o.Version(); v != "v1" && (v != "v1beta1" || d.Kind != sources.Function) {
+		return d, fmt.Errorf("apiVersion: %s is not known; write %s/v1", o.APIVersion(), packageGroup)
+	}
+	if len(d.Name) > maxName {
+		return d, fmt.Errorf("metadata.name: more than %d characters", maxName)
+	}
+	for key := range o.Tree() {
+		if !slices.Contains([]string{"apiVersion", "kind", "metadata", "spec", "status"}, key) {
+			return d, fmt.Errorf("%s: is not a field of a %s", key, d.Kind)
+		}
+	}
+	spec, ok := o.Tree()["spec"].(map[string]any)
+	if !ok {
+		return d, errors.New("spec: is missing, or not a mapping")
+	}
+	for _, key := range slices.Sorted(maps.Keys(spec)) {
+		read, known := specFields[key]
+		if !known || key == "runtimeConfigRef" && d.Kind == sources.Configuration {
+			return d, fmt.Errorf("spec.%s: %s", key, unknownField(key, d.Kind))
+		}
+		if spec[key] == nil {
+			continue
+		}
+		if err := read(spec[key], &d); err != nil {
+			return d, fmt.Errorf("spec.%s: %w", key, err)
+		}
+	}
+	if d.Ref == (sources.Ref{}) {
+		return d, errors.New("spec.package: is missing; write <repository>:<version>")
+	}
+	return d, nil
+}
+
+func unknownField(key string, kind sources.PackageKind) string {
+	if key == "controllerConfigRef" {
+		return "Crossplane has removed it, and gitopsd does not honour it; use runtimeConfigRef"
+	}
+	fields := slices.Sorted(maps.Keys(specFields))
+	if kind == sources.Configuration {
+		fields = slices.DeleteFunc(fields, func(f string) bool { return f == "runtimeConfigRef" })
+	}
+	return fmt.Sprintf("is not a field of a %s that gitopsd knows (%s)", kind, strings.Join(fields, ", "))
+}
+
+// specFields read the fields of spec into a declaration.
+var specFields = map[string]func(v any, d *sources.Declaration) error{
+	"package": func(v any, d *sources.Declaration) error {
+		s, ok := v.(string)
+		if !ok {
+			return wantString(v)
+		}
+		var err error
+		d.Ref, err = sources.ParseRef(s)
+		return err
+	},
+	"packagePullPolicy": func(v any, d *sources.Declaration) error {
+		var s string
+		err := oneOf(v, &s, string(sources.PullAlways), string(sources.PullIfNotPresent), string(sources.PullNever))
+		d.PullPolicy = sources.PullPolicy(s)
+		return err
+	},
+	"packagePullSecrets": func(v any, d *sources.Declaration) error {
+		list, ok := v.([]any)
+		if !ok {
+			return errors.New("want a list of {name: <Secret>}")
+		}
+		for i, item := range list {
+			m, _ := item.(map[string]any)
+			name, _ := m["name"].(string)
+			if name == "" || len(m) != 1 {
+				return fmt.Errorf("%d: want {name: <Secret>}", i)
+			}
+			d.PullSecrets = append(d.PullSecrets, name)
+		}
+		return nil
+	},
+	"revisionActivationPolicy": func(v any, d *sources.Declaration) error {
+		var s string
+		err := oneOf(v, &s, "Automatic", "Manual")
+		d.ManualActivation = s == "Manual"
+		return err
+	},
+	// There are no revisions to keep in a cluster without Crossplane: the
+	// repository's history has them all.
+	"revisionHistoryLimit": func(v any, _ *sources.Declaration) error {
+		if n, ok := v.(int64); !ok || n < 0 {
+			return fmt.Errorf("want a number that is not negative, have %v", v)
+		}
+		return nil
+	},
+	"ignoreCrossplaneConstraints": func(v any, d *sources.Declaration) error {
+		return boolean(v, &d.IgnoreCrossplaneConstraints)
+	},
+	"skipDependencyResolution": func(v any, d *sources.Declaration) error {
+		return boolean(v, &d.SkipDependencyResolution)
+	},
+	"commonLabels": func(v any, d *sources.Declaration) (err error) {
+		d.CommonLabels, err = metadataMap(v)
+		return err
+	},
+	"commonAnnotations": func(v any, d *sources.Declaration) (err error) {
+		d.CommonAnnotations, err = metadataMap(v)
+		return err
+	},
+	"runtimeConfigRef": func(v any, d *sources.Declaration) error {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return errors.New("want {name: <DeploymentRuntimeConfig>}")
+		}
+		for key, v := range m {
+			switch {
+			case key == "name":
+			case key == "apiVersion" && v == packageGroup+"/v1beta1", key == "kind" && v == "DeploymentRuntimeConfig":
+			default:
+				return fmt.Errorf("%s: %v is not known; want a DeploymentRuntimeConfig of %s/v1beta1", key, v, packageGroup)
+			}
+		}
+		if d.RuntimeConfig, _ = m["name"].(string); d.RuntimeConfig == "" {
+			return errors.New("name: is missing")
+		}
+		return nil
+	},
+}
+
+func wantString(v any) error { return fmt.Errorf("want a string, have %v; quote it", v) }
+
+func oneOf(v any, s *string, values ...string) error {
+	if *s, _ = v.(string); !slices.Contains(values, *s) {
+		return fmt.Errorf("want %s, have %v", strings.Join(values, ", "), v)
+	}
+	return nil
+}
+
+func boolean(v any, b *bool) error {
+	var ok bool
+	if *b, ok = v.(bool); !ok {
+		return fmt.Errorf("want true or false, have %v", v)
+	}
+	return nil
+}
+
+func metadataMap(v any) (map[string]string, error) {
+	m, ok := v.(map[string]any)
+	if !ok {
+		return nil, errors.New("want a mapping of strings")
+	}
+	values := make(map[string]string, len(m))
+	for key, v := range m {
+		if values[key], ok = v.(string); !ok {
+			return nil, fmt.Errorf("%s: %w", key, wantString(v))
+		}
+		if reserved(key) {
+			return nil, fmt.Errorf("%s: is gitopsd's own to set", key)
+		}
+	}
+	return values, nil
+}
+
+// reserved tells whether a label or annotation means something to gitopsd or to
+// its inventory.
+func reserved(key string) bool {
+	prefix, _, _ := strings.Cut(key, "/")
+	return prefix == "gitopsd.dev" || prefix == "applyset.kubernetes.io"
+}

@@ -1,0 +1,151 @@
+package render
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+
+	"gitopsd.dev/render/kustomize"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// Renderer expands packages into objects. It does so once for the fleet: clusters
+// that declare a package alike share its objects, and those with the same patches
+// share what the patches made of them. The zero value is ready to be used, by any
+// number of goroutines.
+type Renderer struct {
+	mu       sync.Mutex
+	packages map[packageKey]*memo[[]*manifest.Object]
+	patches  map[string]*memo[*kustomize.Patches]
+}
+
+// packageKey is all that the objects of a package depend on.
+type packageKey struct {
+	pin         sources.Pin
+	declaration string
+}
+
+// memo is something made once.
+type memo[T any] struct {
+	once sync.Once
+	made atomic.Pointer[outcome[T]]
+	// asked for since the last Sweep; under the Renderer's mutex.
+	asked bool
+}
+
+type outcome[T any] struct {
+	value T
+	err   error
+}
+
+// Expand renders a cluster: the packages that were found for it are expanded, its
+// plain objects added, its patches applied. Packages are those that w asks for, as
+// far as they could be resolved, and their dependencies.
+//
+// If the patches fail there is no Rendered. Otherwise there is one, with all that
+// could be rendered, and an error that joins what is at fault: PackageErrors and
+// manifest.DuplicateErrors.
+func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []sources.Selected) (*Rendered, error) {
+	patches, err := r.compile(in.Patches)
+	if err != nil {
+		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
+	}
+	c := newCluster(w, packages)
+	for _, s := range c.packages {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
+		}
+		objects, err := r.expand(s)
+		if err == nil {
+			objects, err = c.bind(s, objects)
+		}
+		if err != nil {
+			c.fail(s, err)
+			continue
+		}
+		c.held[name(s)] = objects
+	}
+	c.settle()
+	objects, err := c.objects()
+	if err != nil {
+		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
+	}
+	if objects, err = patches.Apply(ctx, objects); err != nil {
+		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
+	}
+	set, duplicates := manifest.NewSet(objects)
+	if len(duplicates) > 0 {
+		// Settled before the patches, so it was they.
+		return nil, fmt.Errorf("cluster %s: patches: %w", in.Cluster, duplicates[0])
+	}
+	rendered := c.rendered(set)
+	return rendered, rendered.Err()
+}
+
+// Sweep forgets packages and patches that no Expand asked for since the last
+// Sweep. Call it after each pass over the fleet.
+func (r *Renderer) Sweep() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sweep(r.packages)
+	sweep(r.patches)
+	for _, m := range r.patches {
+		if o := m.made.Load(); o != nil && o.value != nil {
+			o.value.Sweep()
+		}
+	}
+}
+
+func sweep[K comparable, T any](memos map[K]*memo[T]) {
+	maps.DeleteFunc(memos, func(_ K, m *memo[T]) bool {
+		asked := m.asked
+		m.asked = false
+		return !asked
+	})
+}
+
+// recall returns the memo of a key, and makes its value if this is the first to
+// ask for it.
+func recall[K comparable, T any](r *Renderer, memos *map[K]*memo[T], key K, build func() (T, error)) (T, error) {
+	r.mu.Lock()
+	if *memos == nil {
+		*memos = make(map[K]*memo[T])
+	}
+	m, ok := (*memos)[key]
+	if !ok {
+		m = &memo[T]{}
+		(*memos)[key] = m
+	}
+	m.asked = true
+	r.mu.Unlock()
+	m.once.Do(func() {
+		var o outcome[T]
+		o.value, o.err = build()
+		m.made.Store(&o)
+	})
+	o := m.made.Load()
+	return o.value, o.err
+}
+
+func (r *Renderer) compile(patches []kustomize.Patch) (*kustomize.Patches, error) {
+	key, err := json.Marshal(patches)
+	if err != nil {
+		return nil, err
+	}
+	return recall(r, &r.patches, string(key), func() (*kustomize.Patches, error) { return kustomize.NewPatches(patches) })
+}
+
+func (r *Renderer) expand(s sources.Selected) ([]*manifest.Object, error) {
+	d := s.Declaration
+	d.Document = sources.Document{} // its line, and fields that are in d already
+	declaration, err := json.Marshal(d)
+	if err != nil {
+		return nil, err
+	}
+	key := packageKey{pin: s.Pin, declaration: string(declaration)}
+	return recall(r, &r.packages, key, func() ([]*manifest.Object, error) { return contents(s) })
+}

@@ -1,0 +1,154 @@
+package kustomize
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync"
+
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/resmap"
+	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/openapi"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// Build builds the kustomization in a directory of files, and returns the
+// objects that `kustomize build` would print, in its order. The directory may
+// have no kustomization file; see the package comment for that and for what is
+// refused.
+//
+// Build reads each file once, writes none, and uses no network. It ends in
+// bounded time, without looking at ctx while kustomize itself runs. Errors name
+// the file, and the line where it is known.
+func Build(ctx context.Context, files fs.FS, dir string) ([]*manifest.Object, error) {
+	in := newInspection(files)
+	if err := in.root(ctx, dir); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	rm, err := run(in.given, dir, in.schema)
+	if err != nil {
+		return nil, explain(dir, err, in.written)
+	}
+	return in.results(dir, rm)
+}
+
+// Kustomize keeps the schema that a build sets in variables of the process, and
+// a later build that sets none goes on using it. Builds that set a schema run
+// alone, and put the default back; all others share that, and may run together.
+var schema sync.RWMutex
+
+// run is `kustomize build` of a directory of a snapshot.
+func run(files *snapshot, dir string, setsSchema bool) (rm resmap.ResMap, err error) {
+	if setsSchema {
+		schema.Lock()
+		defer schema.Unlock()
+		openapi.ResetOpenAPI()
+		defer openapi.ResetOpenAPI()
+	} else {
+		schema.RLock()
+		defer schema.RUnlock()
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			rm, err = nil, fmt.Errorf("kustomize cannot cope with this input: %v", p)
+		}
+	}()
+	options := krusty.MakeDefaultOptions()
+	options.Reorder = krusty.ReorderOptionUnspecified
+	// The root of the snapshot is the restriction.
+	options.LoadRestrictions = types.LoadRestrictionsNone
+	options.PluginConfig = types.DisabledPluginConfig()
+	return krusty.MakeKustomizer(options).Run(files, abs(dir))
+}
+
+// results makes objects of kustomize's resources.
+func (in *inspection) results(dir string, rm resmap.ResMap) ([]*manifest.Object, error) {
+	origins := newOrigins(in.written, manifest.Origin{File: dir})
+	objects := make([]*manifest.Object, 0, rm.Size())
+	var errs []error
+	for _, res := range rm.Resources() {
+		content, err := res.MarshalJSON()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", dir, res.CurId(), err)
+		}
+		o, err := object(content, origins)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		objects = append(objects, o)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return objects, nil
+}
+
+func object(content []byte, origins *origins) (*manifest.Object, error) {
+	var tree map[string]any
+	if err := utiljson.Unmarshal(content, &tree); err != nil {
+		return nil, err
+	}
+	id, err := identify(tree)
+	if err != nil {
+		return nil, err
+	}
+	return manifest.New(tree, origins.find(id))
+}
+
+// origins finds where an object of the output was written. Kustomize can say so
+// only by annotations that change what patches see; so the objects as written
+// are compared with those that came out, which have another name only by a
+// prefix, a suffix or a hash.
+type origins struct {
+	byType map[[2]string][]written
+	// unknown is where an object comes from of which nobody can tell.
+	unknown manifest.Origin
+}
+
+func newOrigins(all []written, unknown manifest.Origin) *origins {
+	o := &origins{byType: make(map[[2]string][]written), unknown: unknown}
+	for _, w := range all {
+		key := [2]string{w.id.Group, w.id.Kind}
+		o.byType[key] = append(o.byType[key], w)
+	}
+	return o
+}
+
+// find prefers the same name to a part of the name, a longer part to a shorter
+// one, and the same namespace to another. A tie is no answer.
+func (o *origins) find(id manifest.ID) manifest.Origin {
+	best, origin, ties := 0, o.unknown, 0
+	for _, w := range o.byType[[2]string{id.Group, id.Kind}] {
+		score := 0
+		switch {
+		case w.id.Name == id.Name:
+			score = 4 * 1024
+		case strings.Contains(id.Name, w.id.Name):
+			score = 4 * len(w.id.Name)
+		default:
+			continue
+		}
+		if w.id.Namespace == id.Namespace {
+			score += 2
+		}
+		switch {
+		case score > best:
+			best, origin, ties = score, w.origin, 0
+		case score == best && w.origin != origin:
+			ties++
+		}
+	}
+	if ties > 0 {
+		return o.unknown
+	}
+	return origin
+}

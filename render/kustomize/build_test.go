@@ -1,0 +1,258 @@
+package kustomize
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/kustomize/kyaml/openapi"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// repository unpacks an archive, and returns the directories after "build:" in its
+// comment.
+func repository(t *testing.T, archive *txtar.Archive) (root string, dirs []string) {
+	t.Helper()
+	root = t.TempDir()
+	for _, f := range archive.Files {
+		name := filepath.Join(root, f.Name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, f.Data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for line := range strings.Lines(string(archive.Comment)) {
+		if rest, ok := strings.CutPrefix(line, "build:"); ok {
+			dirs = strings.Fields(rest)
+		}
+	}
+	return root, dirs
+}
+
+// krustyBuild is what `kustomize build --load-restrictor LoadRestrictionsNone`
+// prints.
+func krustyBuild(t *testing.T, dir string) string {
+	t.Helper()
+	schema.Lock()
+	defer schema.Unlock()
+	openapi.ResetOpenAPI()
+	defer openapi.ResetOpenAPI()
+	options := krusty.MakeDefaultOptions()
+	options.Reorder = krusty.ReorderOptionUnspecified
+	options.LoadRestrictions = types.LoadRestrictionsNone
+	rm, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		t.Fatalf("kustomize itself fails: %v", err)
+	}
+	out, err := rm.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func stream(t *testing.T, objects []*manifest.Object) string {
+	t.Helper()
+	var b bytes.Buffer
+	for i, o := range objects {
+		if i > 0 {
+			b.WriteString("---\n")
+		}
+		doc, err := o.YAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Write(doc)
+	}
+	return b.String()
+}
+
+// Each archive shows features of kustomize, built by Build and by kustomize.
+func TestBuildIsKustomizeBuild(t *testing.T) {
+	t.Parallel()
+	archives, err := filepath.Glob("testdata/build/*.txtar")
+	if err != nil || len(archives) == 0 {
+		t.Fatalf("%d archives, %v", len(archives), err)
+	}
+	for _, file := range archives {
+		archive, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			root, dirs := repository(t, archive)
+			for _, dir := range dirs {
+				objects, err := Build(t.Context(), os.DirFS(root), dir)
+				if err != nil {
+					t.Fatalf("%s: %v", dir, err)
+				}
+				want := krustyBuild(t, filepath.Join(root, dir))
+				if have := stream(t, objects); have != want {
+					t.Errorf("%s: have\n%s\nwant\n%s", dir, have, want)
+				}
+			}
+		})
+	}
+}
+
+// The archives show every field of a kustomization, but those that are refused: a
+// new version of kustomize with new fields must be looked at.
+func TestEveryFieldIsShown(t *testing.T) {
+	t.Parallel()
+	refused := []string{"helmGlobals", "helmCharts", "helmChartInflationGenerator"}
+	var shown strings.Builder
+	archives, _ := filepath.Glob("testdata/build/*.txtar")
+	for _, file := range archives {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown.Write(content)
+	}
+	for f := range reflect.TypeFor[types.Kustomization]().Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" {
+			continue // kind and apiVersion
+		}
+		isRefused := false
+		for _, r := range refused {
+			isRefused = isRefused || r == name
+		}
+		if !isRefused && !strings.Contains(shown.String(), "\n"+name+":") {
+			t.Errorf("no archive shows %s", name)
+		}
+	}
+}
+
+// Names of origins: by the same name, by a part of it, or not at all.
+func TestOrigins(t *testing.T) {
+	t.Parallel()
+	files := txtarFS(t, `
+-- a/kustomization.yaml --
+resources: [../base, more.yaml]
+namePrefix: p-
+configMapGenerator: [{name: gen, literals: [a=b]}]
+-- a/more.yaml --
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: second}
+-- base/kustomization.yaml --
+resources: [x.yaml, y.yaml]
+-- base/x.yaml --
+# one
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: first}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: same, namespace: a}
+-- base/y.yaml --
+apiVersion: v1
+kind: Service
+metadata: {name: same, namespace: b}
+`)
+	objects, err := Build(t.Context(), files, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := make(map[string]string)
+	for _, o := range objects {
+		have[o.ID().String()] = o.Origin().String()
+	}
+	want := map[string]string{
+		"configmap/p-first":          "base/x.yaml:2",
+		"configmap/p-second":         "a/more.yaml:1",
+		"configmap/p-gen-4h2mbtbbt6": "a/kustomization.yaml:3",
+		"service/a/p-same":           "base/x.yaml:6",
+		"service/b/p-same":           "base/y.yaml:1",
+	}
+	if !reflect.DeepEqual(have, want) {
+		t.Errorf("have %v\nwant %v", have, want)
+	}
+	o := newOrigins([]written{
+		{id: manifest.ID{Kind: "A", Name: "x"}, origin: manifest.Origin{File: "1"}},
+		{id: manifest.ID{Kind: "A", Name: "x"}, origin: manifest.Origin{File: "2"}},
+	}, manifest.Origin{File: "dir"})
+	for _, name := range []string{"x", "px", "y"} {
+		if have := o.find(manifest.ID{Kind: "A", Name: name}); have.File != "dir" {
+			t.Errorf("%s is said to come from %s", name, have)
+		}
+	}
+}
+
+// A directory without a kustomization is built as Flux builds it.
+func TestAutodetect(t *testing.T) {
+	t.Parallel()
+	files := txtarFS(t, `
+-- a/deep/er/one.yaml --
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: one}
+-- a/two.yml --
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: two}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: three}
+-- a/github.com/x.yaml --
+# a path that looks remote, and nothing in it
+-- a/README.md --
+not YAML
+-- a/sub/kustomization.yaml --
+resources: [in.yaml]
+namePrefix: sub-
+-- a/sub/in.yaml --
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: in}
+-- a/sub/out.yaml --
+not even: [YAML
+-- empty/README.md --
+nothing
+-- bad/values.yaml --
+replicas: 1
+`)
+	objects, err := Build(t.Context(), files, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have []string
+	for _, o := range objects {
+		have = append(have, o.ID().Name+" "+o.Origin().String())
+	}
+	want := []string{"one a/deep/er/one.yaml:1", "sub-in a/sub/in.yaml:1", "three a/two.yml:5", "two a/two.yml:1"}
+	if !reflect.DeepEqual(have, want) {
+		t.Errorf("have %q\nwant %q", have, want)
+	}
+	if objects, err := Build(t.Context(), files, "empty"); err != nil || len(objects) != 0 {
+		t.Errorf("an empty directory: %v, %v", objects, err)
+	}
+	if _, err := Build(t.Context(), files, "bad"); err == nil || err.Error() != "bad/values.yaml:1: is not a Kubernetes object: kind is missing" {
+		t.Errorf("have %v", err)
+	}
+}
+
+func txtarFS(t *testing.T, archive string) fs.FS {
+	t.Helper()
+	files := fstest.MapFS{}
+	for _, f := range txtar.Parse([]byte(archive)).Files {
+		files[f.Name] = &fstest.MapFile{Data: f.Data}
+	}
+	return files
+}

@@ -1,0 +1,193 @@
+package kustomize
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// field is a field of a kustomization, or of a plugin, for errors.
+type field struct {
+	file    string
+	content []byte
+	name    string
+}
+
+func (f field) named(name string) field {
+	f.name = name
+	return f
+}
+
+// fault puts file and line before an error about a value of the field.
+func (f field) fault(value string, err error) error {
+	return at(f.file, lineOf(f.content, value), err)
+}
+
+// placed is an error with the place where it is to be mended.
+type placed struct {
+	file string
+	line int
+	err  error
+}
+
+func (p *placed) Error() string {
+	if p.line == 0 {
+		return p.file + ": " + p.err.Error()
+	}
+	return p.file + ":" + strconv.Itoa(p.line) + ": " + p.err.Error()
+}
+
+func (p *placed) Unwrap() error { return p.err }
+
+func at(file string, line int, err error) error { return &placed{file: file, line: line, err: err} }
+
+var atLine = regexp.MustCompile(`^line (\d+): `)
+
+// yamlError turns "line 3: what" into "file:3: what".
+func yamlError(file string, err error) error {
+	m := atLine.FindStringSubmatch(err.Error())
+	if m == nil {
+		return at(file, 0, err)
+	}
+	line, _ := strconv.Atoi(m[1])
+	return at(file, line, trimmed{err, m[0]})
+}
+
+// trimmed is an error without the beginning of its text.
+type trimmed struct {
+	error
+	prefix string
+}
+
+func (t trimmed) Error() string { return strings.TrimPrefix(t.error.Error(), t.prefix) }
+func (t trimmed) Unwrap() error { return t.error }
+
+var unknownField = regexp.MustCompile(`unknown field "([^"]*)"`)
+
+// decodeError says where a kustomization has a field that it must not have, or
+// of another type.
+func decodeError(file string, content []byte, err error) error {
+	text := strings.TrimPrefix(err.Error(), "invalid Kustomization: ")
+	if m := unknownField.FindStringSubmatch(text); m != nil {
+		return at(file, lineOf(content, m[1]), fmt.Errorf("a kustomization has no field %q", m[1]))
+	}
+	return at(file, 0, errors.New(strings.TrimPrefix(text, "json: ")))
+}
+
+// lineOf finds a scalar in a YAML file, for an error about it; 0 if it is not
+// there.
+func lineOf(content []byte, value string) int {
+	var n yaml.Node
+	if yaml.Unmarshal(content, &n) != nil {
+		return 0
+	}
+	return findScalar(&n, value)
+}
+
+func findScalar(n *yaml.Node, value string) int {
+	if n.Kind == yaml.ScalarNode && n.Value == value {
+		return n.Line
+	}
+	for _, c := range n.Content {
+		if line := findScalar(c, value); line > 0 {
+			return line
+		}
+	}
+	return 0
+}
+
+// explain turns kustomize's error into one that names its subject once. Kustomize
+// wraps an error at each directory on the way, together with what it tried
+// before; what went wrong comes last.
+func explain(dir string, err error, all []written) error {
+	where, text := strip(dir, err.Error())
+	if m := twice.FindStringSubmatch(text); m != nil {
+		if places := definitions(m[1], m[2], all); len(places) > 1 {
+			return fmt.Errorf("%s: %s %s is defined more than once: by %s; keep one definition", where, m[1], m[2], strings.Join(places, " and by "))
+		}
+	}
+	return fmt.Errorf("%s: %s", where, reword(text))
+}
+
+// reword says in other words what kustomize says in its own.
+func reword(text string) string {
+	for _, r := range clearer {
+		text = r.pattern.ReplaceAllString(text, r.text)
+	}
+	return text
+}
+
+// strip removes what kustomize puts before an error, and returns the last path in
+// it.
+func strip(dir, text string) (where, rest string) {
+	for {
+		text = strings.TrimSpace(text)
+		if m := wrapper.FindStringSubmatch(text); m != nil {
+			if m[1] != "" {
+				dir = rel(m[1])
+			}
+			text = text[len(m[0]):]
+			continue
+		}
+		if m := quoting.FindStringSubmatch(text); m != nil {
+			unquoted, err := strconv.Unquote(text[len(m[0])-1:])
+			if err != nil {
+				return dir, text
+			}
+			text = unquoted
+			continue
+		}
+		first, ok := strings.CutPrefix(text, attempt)
+		if !ok {
+			return dir, text
+		}
+		// A file that could not be used was tried as a directory then.
+		if i := strings.LastIndex(text, "': must build at directory"); i >= 0 {
+			text = text[:i]
+			text = text[strings.LastIndex(text, attempt)+len(attempt):]
+			continue
+		}
+		m := second.FindStringIndex(first)
+		if m == nil {
+			return dir, text
+		}
+		text = first[m[0]+len("': "):]
+	}
+}
+
+const attempt = "accumulation err='"
+
+var (
+	wrapper = regexp.MustCompile(`^(?:accumulating (?:resources|components): |(?:recursed accumulation of path|recursed merging from path|couldn't make target for path) '([^']*)': |(?:accumulating|merging) resources from '[^']*': |merging from generator &\{[^}]*\}: )`)
+	quoting = regexp.MustCompile(`^(?:accumulateDirectory:|loader\.New) "`)
+	second  = regexp.MustCompile(`': (?:recursed |couldn't )`)
+	twice   = regexp.MustCompile(`already registered id: ([^./]+)\.[^/]*/([^/]+)\.[^./]+$`)
+)
+
+var clearer = []struct {
+	pattern *regexp.Regexp
+	text    string
+}{
+	{regexp.MustCompile(`resid\.ResId\{Gvk:resid\.Gvk\{Group:"([^"]*)", Version:"[^"]*", Kind:"([^"]*)", isClusterScoped:\w+\}, Name:"([^"]*)", Namespace:"[^"]*"\}`), `$2 $3`},
+	{regexp.MustCompile(`\b([A-Za-z0-9]+)\.(?:v[a-z0-9]+|\[noVer\])\.(?:\[noGrp\]|[a-z0-9.-]+)/(\S+)\.(?:\[noNs\]|[a-z0-9-]+)`), `$1 $2`},
+	{regexp.MustCompile(`^no (?:resource matches strategic merge patch "(.*?)".*|matches for Id (.*?); failed to find unique target.*)`), `a patch is for $1$2, which is not among the resources`},
+	{regexp.MustCompile(`^multiple matches for Id (.*?); failed to find unique target.*`), `a patch is for $1, of which there are several`},
+	{regexp.MustCompile(`^id (.*) does not exist; cannot merge or replace`), `a generator is to merge with or replace $1, which is not among the resources`},
+}
+
+// definitions are the places where an object of a kind and name is written.
+func definitions(kind, name string, all []written) []string {
+	var places []string
+	for _, w := range all {
+		if w.id.Kind == kind && w.id.Name == name {
+			places = append(places, w.origin.String())
+		}
+	}
+	slices.Sort(places)
+	return slices.Compact(places)
+}

@@ -1,0 +1,432 @@
+package kustomize
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/kustomize/api/konfig"
+	"sigs.k8s.io/kustomize/api/provider"
+	"sigs.k8s.io/kustomize/api/resmap"
+	"sigs.k8s.io/kustomize/api/types"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// inspection walks a kustomization as kustomize will, reads what it will read
+// and refuses what it must not do.
+type inspection struct {
+	repo   fs.FS
+	given  *snapshot
+	budget budget
+	growth growth
+	// modes of the paths looked at, and of their parents.
+	modes map[string]fs.FileMode
+	// written are the objects as the files have them, to find where an object
+	// of the output comes from.
+	written []written
+	// parser is kustomize's own: it decides what is a path and what is YAML in
+	// a field that may hold either.
+	parser *resmap.Factory
+	// schema tells that the build sets kustomize's process-wide schema.
+	schema bool
+}
+
+// written is an object that a file of the repository holds or generates.
+type written struct {
+	id     manifest.ID
+	origin manifest.Origin
+}
+
+// role is what a directory is to the kustomization that names it.
+type role int
+
+const (
+	base role = iota
+	component
+	plugins // generators, transformers or validators
+)
+
+// visit is one kustomization on the way down.
+type visit struct {
+	dir string
+	as  role
+	// up is the kustomization that names this one.
+	up *visit
+	// pluginDir is where paths in plugins are relative to: the directory whose
+	// kustomization lists them, not the one where they are written.
+	pluginDir string
+	depth     int
+}
+
+func newInspection(repo fs.FS) *inspection {
+	return &inspection{
+		repo:   repo,
+		given:  newSnapshot(),
+		budget: newBudget(),
+		modes:  make(map[string]fs.FileMode),
+		parser: resmap.NewFactory(provider.NewDefaultDepProvider().GetResourceFactory()),
+	}
+}
+
+// root inspects the directory of a build.
+func (in *inspection) root(ctx context.Context, dir string) error {
+	dir, err := in.local("the build", ".", dir)
+	if err != nil {
+		return err
+	}
+	if mode := in.modes[dir]; !mode.IsDir() {
+		return fmt.Errorf("%s: is a file; a build starts from a directory", dir)
+	}
+	v := &visit{dir: dir}
+	file, err := in.kustomizationFile(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		file, err = in.autodetect(ctx, dir)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = in.kustomization(ctx, v, file, 0)
+	return err
+}
+
+// directory inspects a kustomization that another one names. It returns the
+// number of objects in it; above is how many a component finds there already.
+func (in *inspection) directory(ctx context.Context, v *visit, above int) (int, error) {
+	if v.depth > MaxNesting {
+		return 0, fmt.Errorf("%s: kustomizations are nested deeper than %d: %w", v.dir, MaxNesting, sources.ErrLimit)
+	}
+	for up := v.up; up != nil; up = up.up {
+		if within(up.dir, v.dir) {
+			return 0, fmt.Errorf("%s: is used by %s, which is in it: kustomizations must not form a loop; move what they share to a directory beside them", v.dir, up.chain(v))
+		}
+	}
+	file, err := in.kustomizationFile(v.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("%s: has no kustomization file (%s)", v.dir, strings.Join(konfig.RecognizedKustomizationFileNames(), ", "))
+	}
+	if err != nil {
+		return 0, err
+	}
+	return in.kustomization(ctx, v, file, above)
+}
+
+// within tells whether name is dir or below it.
+func within(name, dir string) bool {
+	return name == dir || dir == "." || strings.HasPrefix(name, dir+"/")
+}
+
+// chain is the way from v down to the directory that closes a loop.
+func (v *visit) chain(last *visit) string {
+	var dirs []string
+	for up := last.up; up != nil; up = up.up {
+		dirs = append(dirs, up.dir)
+		if up == v {
+			break
+		}
+	}
+	slices.Reverse(dirs)
+	return strings.Join(dirs, " -> ")
+}
+
+// kustomizationFile returns the path of the one kustomization file in dir; the
+// error is fs.ErrNotExist if there is none.
+func (in *inspection) kustomizationFile(dir string) (string, error) {
+	var found []string
+	for _, name := range konfig.RecognizedKustomizationFileNames() {
+		file := path.Join(dir, name)
+		switch mode, err := in.mode(file); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return "", err
+		case !mode.IsDir():
+			found = append(found, file)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", fs.ErrNotExist
+	case 1:
+		return found[0], nil
+	}
+	return "", fmt.Errorf("%s: has several kustomization files (%s); keep one", dir, strings.Join(found, ", "))
+}
+
+func (in *inspection) kustomization(ctx context.Context, v *visit, file string, above int) (int, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	if err := in.budget.enter(); err != nil {
+		return 0, fmt.Errorf("%s: %w", file, err)
+	}
+	content, err := in.read(file)
+	if err != nil {
+		return 0, err
+	}
+	docs, err := in.documents(file, content)
+	switch {
+	case err != nil:
+		return 0, err
+	case len(docs) == 0:
+		return 0, fmt.Errorf("%s: is empty; list the resources, or remove the file to take all YAML files of the directory", file)
+	case len(docs) > 1:
+		return 0, at(file, docs[1].Line, errors.New("a kustomization file holds one document"))
+	}
+	var k types.Kustomization
+	if err := k.Unmarshal(content); err != nil {
+		return 0, decodeError(file, content, err)
+	}
+	k.FixKustomization()
+	if k.CheckEmpty() != nil {
+		return 0, fmt.Errorf("%s: has no fields; list the resources, or remove the file to take all YAML files of the directory", file)
+	}
+	if faults := k.EnforceFields(); len(faults) > 0 {
+		return 0, fmt.Errorf("%s: %s", file, strings.Join(faults, "; "))
+	}
+	switch isComponent := k.Kind == types.ComponentKind; {
+	case isComponent && v.as != component && v.up != nil:
+		return 0, fmt.Errorf("%s: is a Component; name %s under components, not resources", file, v.dir)
+	case !isComponent && v.as == component:
+		return 0, fmt.Errorf("%s: is not a Component (kind: Component, apiVersion: %s); name %s under resources", file, types.ComponentVersion, v.dir)
+	}
+	return in.fields(ctx, v, field{file: file, content: content}, &k, above)
+}
+
+// resource inspects a file or a directory that is named as one.
+func (in *inspection) resource(ctx context.Context, v *visit, f field, entry string) (int, error) {
+	name, err := in.path(f, v.dir, entry)
+	if err != nil {
+		return 0, err
+	}
+	if in.modes[name].IsDir() {
+		down := &visit{dir: name, as: v.as, up: v, pluginDir: v.pluginDir, depth: v.depth + 1}
+		if v.as == component {
+			down.as = base
+		}
+		return in.directory(ctx, down, 0)
+	}
+	content, err := in.read(name)
+	if err != nil {
+		return 0, err
+	}
+	if v.as == plugins {
+		return 0, in.plugins(v.pluginDir, name, content)
+	}
+	return in.objects(name, content)
+}
+
+// objects records the objects that a file holds.
+func (in *inspection) objects(file string, content []byte) (int, error) {
+	docs, err := in.documents(file, content)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, doc := range docs {
+		trees := []any{doc.Tree}
+		kind, _ := doc.Tree["kind"].(string)
+		if items, ok := doc.Tree["items"].([]any); ok && strings.HasSuffix(kind, "List") {
+			trees = items
+		}
+		for _, tree := range trees {
+			id, err := identify(tree)
+			if err != nil {
+				return n, at(file, doc.Line, err)
+			}
+			in.written = append(in.written, written{id: id, origin: manifest.Origin{File: file, Line: doc.Line}})
+			n++
+		}
+	}
+	if err := in.budget.hold(n); err != nil {
+		return n, fmt.Errorf("%s: %w", file, err)
+	}
+	return n, nil
+}
+
+// identify reads what kustomize asks of an object; patches may still mend the
+// rest.
+func identify(tree any) (manifest.ID, error) {
+	m, _ := tree.(map[string]any)
+	apiVersion, _ := m["apiVersion"].(string)
+	kind, _ := m["kind"].(string)
+	meta, _ := m["metadata"].(map[string]any)
+	name, _ := meta["name"].(string)
+	namespace, _ := meta["namespace"].(string)
+	if kind == "" {
+		return manifest.ID{}, errors.New("is not a Kubernetes object: kind is missing")
+	}
+	if name == "" {
+		return manifest.ID{}, fmt.Errorf("%s: metadata.name is missing", kind)
+	}
+	group, _ := manifest.GroupVersion(apiVersion)
+	return manifest.ID{Group: group, Kind: kind, Namespace: namespace, Name: name}, nil
+}
+
+// autodetect makes the kustomization of a directory that has none.
+func (in *inspection) autodetect(ctx context.Context, dir string) (string, error) {
+	found := []string{}
+	entries := MaxEntries
+	err := fs.WalkDir(in.repo, dir, func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: %w", dir, err)
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case name == dir:
+			return nil
+		}
+		if err := spend(&entries, 1, "more than %d files and directories; add a kustomization.yaml that lists the resources", MaxEntries); err != nil {
+			return fmt.Errorf("%s: %w", dir, err)
+		}
+		relative := "./" + strings.TrimPrefix(name, dir+"/")
+		if entry.IsDir() {
+			switch _, err := in.kustomizationFile(name); {
+			case errors.Is(err, fs.ErrNotExist):
+				return nil
+			case err != nil:
+				return err
+			}
+			found = append(found, relative)
+			return fs.SkipDir
+		}
+		if ext := path.Ext(name); ext == ".yaml" || ext == ".yml" {
+			found = append(found, relative)
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	content, err := json.Marshal(map[string]any{"kind": types.KustomizationKind, "resources": found})
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", dir, err)
+	}
+	file := path.Join(dir, konfig.DefaultKustomizationFileName())
+	in.given.add(file, content)
+	in.modes[file] = 0
+	return file, nil
+}
+
+// path checks a string that kustomize takes for a path, and returns the path in
+// the repository. What it names exists, and is a regular file or a directory.
+func (in *inspection) path(f field, dir, entry string) (string, error) {
+	name, err := in.local(f.name, dir, entry)
+	if err != nil {
+		return "", f.fault(entry, err)
+	}
+	return name, nil
+}
+
+// Kustomize fetches what url.Parse finds to be HTTP, and clones what begins with
+// a scheme, with "git::", with a user or with github.com. These match all of
+// that and a little more.
+var remote = []*regexp.Regexp{
+	regexp.MustCompile(`^\s*[A-Za-z][A-Za-z0-9+.-]*:`),
+	regexp.MustCompile(`^\s*[A-Za-z][A-Za-z0-9-]*@`),
+	regexp.MustCompile(`^\s*(?i:github\.com)[/:]`),
+}
+
+func isRemote(entry string) bool {
+	return slices.ContainsFunc(remote, func(r *regexp.Regexp) bool { return r.MatchString(entry) })
+}
+
+func (in *inspection) local(field, dir, entry string) (string, error) {
+	switch {
+	case entry == "":
+		return "", fmt.Errorf("%s: names an empty path", field)
+	case isRemote(entry):
+		return "", fmt.Errorf("%s: %q is remote, or looks so: gitopsd builds from the fleet repository alone; copy what it names into the repository (a local path that looks like this is written ./%s)", field, entry, entry)
+	case path.IsAbs(entry):
+		return "", fmt.Errorf("%s: %q is an absolute path; write it relative to the kustomization", field, entry)
+	}
+	name := path.Join(dir, entry)
+	if name == ".." || strings.HasPrefix(name, "../") {
+		return "", fmt.Errorf("%s: %q leads out of the repository", field, entry)
+	}
+	if !fs.ValidPath(name) || strings.ContainsRune(name, 0) {
+		return "", fmt.Errorf("%s: %q is not a path", field, entry)
+	}
+	mode, err := in.mode(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("%s: %q is not in the repository (looked for %s)", field, entry, name)
+	case err != nil:
+		return "", fmt.Errorf("%s: %w", field, err)
+	}
+	if mode.IsDir() {
+		in.given.addDir(name)
+	}
+	return name, nil
+}
+
+// mode looks at a path and, for the sake of symbolic links, at its parents.
+func (in *inspection) mode(name string) (fs.FileMode, error) {
+	if mode, ok := in.modes[name]; ok {
+		return mode, nil
+	}
+	if name != "." {
+		parent, err := in.mode(path.Dir(name))
+		if err != nil {
+			return 0, err
+		}
+		if !parent.IsDir() {
+			return 0, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+		}
+	}
+	info, err := fs.Lstat(in.repo, name)
+	if err != nil {
+		return 0, err
+	}
+	switch mode := info.Mode(); {
+	case mode&fs.ModeSymlink != 0:
+		return 0, fmt.Errorf("%s: is a symbolic link, which gitopsd does not follow; name what it points to", name)
+	case !mode.IsDir() && !mode.IsRegular():
+		return 0, fmt.Errorf("%s: is neither a regular file nor a directory", name)
+	default:
+		in.modes[name] = mode
+		return mode, nil
+	}
+}
+
+// file reads a file that a field names, whatever is in it.
+func (in *inspection) file(f field, dir, entry string) (string, []byte, error) {
+	name, err := in.path(f, dir, entry)
+	if err != nil {
+		return "", nil, err
+	}
+	if in.modes[name].IsDir() {
+		return "", nil, f.fault(entry, fmt.Errorf("%s: %q is a directory, want a file", f.name, entry))
+	}
+	content, err := in.read(name)
+	return name, content, err
+}
+
+// read takes a file into the snapshot: once, so that what was inspected is what
+// is built, even if the repository is a working tree that changes meanwhile.
+func (in *inspection) read(name string) ([]byte, error) {
+	content, ok := in.given.files[name]
+	if !ok {
+		f, err := in.repo.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		content, err = io.ReadAll(io.LimitReader(f, int64(in.budget.bytes)+1))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		in.given.add(name, content)
+	}
+	if err := in.budget.read(len(content)); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return content, nil
+}

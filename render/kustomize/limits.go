@@ -1,0 +1,69 @@
+package kustomize
+
+import (
+	"fmt"
+	"gitopsd.dev/sources"
+)
+
+// The limits of one build. Kustomize needs time that is quadratic in the number
+// of objects (5,000 with a reference each take a minute), and each of them is
+// there to end a build that would not end by itself.
+const (
+	// MaxBytes of all files read; a file that is used twice counts twice.
+	MaxBytes = 64 << 20
+	// MaxDirectories is the number of kustomizations built; one that is used
+	// twice counts twice.
+	MaxDirectories = 1_000
+	// MaxNesting of bases in bases.
+	MaxNesting = 50
+	// MaxObjects is the number of objects in all files read.
+	MaxObjects = 5_000
+	// MaxValues is the number of values in all YAML documents read, aliases
+	// expanded.
+	MaxValues = 4_000_000
+	// MaxSteps is the sum, over all kustomizations, of what they do (patches,
+	// labels, replacements …) times the objects they may do it to.
+	MaxSteps = 2_000_000
+	// MaxEntries is the number of files and directories below a directory
+	// without a kustomization file.
+	MaxEntries = 20_000
+)
+
+// budget is what is left of each limit.
+type budget struct {
+	bytes, directories, objects, values, steps int
+}
+
+func newBudget() budget {
+	return budget{bytes: MaxBytes, directories: MaxDirectories, objects: MaxObjects, values: MaxValues, steps: MaxSteps}
+}
+
+// spend takes n from a budget.
+func spend(left *int, n int, format string, limit int) error {
+	if *left -= n; *left < 0 {
+		*left = 0
+		return fmt.Errorf(format+": %w", limit, sources.ErrLimit)
+	}
+	return nil
+}
+
+func (b *budget) read(n int) error {
+	return spend(&b.bytes, n, "the build reads more than %d bytes; files that are used repeatedly count each time", MaxBytes)
+}
+
+func (b *budget) enter() error {
+	return spend(&b.directories, 1, "the build has more than %d kustomizations; one that is used repeatedly counts each time", MaxDirectories)
+}
+
+func (b *budget) hold(n int) error {
+	return spend(&b.objects, n, "the build has more than %d objects; make packages of the types, or divide the directory between clusters", MaxObjects)
+}
+
+func (b *budget) parse(n int) error {
+	return spend(&b.values, n, "the build has more than %d values in its documents (are aliases nested?)", MaxValues)
+}
+
+func (b *budget) work(operators, objects int) error {
+	// Both are bounded by what was read, so that the product is no overflow.
+	return spend(&b.steps, operators*objects, "the build takes more than %d steps (patches, labels and the like, times objects)", MaxSteps)
+}

@@ -1,0 +1,463 @@
+package kustomize
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/resid"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// Patch changes objects that exist, in kustomize's format.
+type Patch struct {
+	// Target selects objects. A strategic merge patch without a target is for
+	// the object that it names, which must be there.
+	Target *Target
+	// Patch is a strategic merge patch, or a list of JSON 6902 operations, as
+	// YAML.
+	Patch string
+}
+
+// Target selects objects as kustomize's patches do: all fields that are not
+// empty must match. Group, Version, Kind, Name and Namespace are regular
+// expressions for the whole value; the others are label selectors.
+type Target struct {
+	Group, Version, Kind, Name, Namespace string
+	LabelSelector, AnnotationSelector     string
+}
+
+// Patches are the patches of a cluster, made ready to be applied to any number
+// of objects. They remember what they made of an object that depends on no other,
+// so that clusters with the same patches share patched objects too. Safe for
+// concurrent use.
+type Patches struct {
+	compiled []compiled
+
+	mu   sync.Mutex
+	made map[*manifest.Object]*result
+}
+
+// result is what became of an object, nil if a patch deletes it.
+type result struct {
+	object *manifest.Object
+	// asked for since the last Sweep.
+	asked bool
+}
+
+// compiled is one patch as far as it is known without objects.
+type compiled struct {
+	patch types.Patch
+	// Either selector and the two label selectors are set, or names.
+	selector    *types.SelectorRegex
+	labels      labels.Selector
+	annotations labels.Selector
+	// names are the objects that a strategic merge patch without a target is
+	// for.
+	names []resid.ResId
+	// operations tells that the patch is a list of JSON 6902 operations, after
+	// which kustomize mends references to the patched object.
+	operations bool
+}
+
+// batch is how many objects kustomize gets at a time, if they are independent:
+// it takes a megabyte for a large CRD.
+const batch = 50
+
+// NewPatches checks patches. Errors name the patch by its index, "patches.2".
+func NewPatches(patches []Patch) (*Patches, error) {
+	p := &Patches{made: make(map[*manifest.Object]*result)}
+	in := newInspection(nil)
+	for i, patch := range patches {
+		c, err := in.compile(patch)
+		if err != nil {
+			return nil, fmt.Errorf("patches.%d: %w", i, err)
+		}
+		p.compiled = append(p.compiled, c)
+	}
+	return p, nil
+}
+
+func (in *inspection) compile(patch Patch) (compiled, error) {
+	text := strings.TrimSpace(patch.Patch)
+	if text == "" {
+		return compiled{}, errors.New("the patch is empty")
+	}
+	ops, err := in.documentsOrList("patch", []byte(text))
+	if err != nil {
+		return compiled{}, err
+	}
+	if err := in.growth.patch(ops); err != nil {
+		return compiled{}, err
+	}
+	c := compiled{patch: types.Patch{Patch: text}, operations: ops != nil}
+	if t := patch.Target; t != nil {
+		c.patch.Target = &types.Selector{
+			ResId: resid.ResId{
+				Gvk:  resid.Gvk{Group: t.Group, Version: t.Version, Kind: t.Kind},
+				Name: t.Name, Namespace: t.Namespace,
+			},
+			LabelSelector: t.LabelSelector, AnnotationSelector: t.AnnotationSelector,
+		}
+		if c.selector, err = types.NewSelectorRegex(c.patch.Target); err != nil {
+			return compiled{}, fmt.Errorf("target: %w", err)
+		}
+		if c.labels, err = labels.Parse(t.LabelSelector); err != nil {
+			return compiled{}, fmt.Errorf("target.labelSelector: %w", err)
+		}
+		if c.annotations, err = labels.Parse(t.AnnotationSelector); err != nil {
+			return compiled{}, fmt.Errorf("target.annotationSelector: %w", err)
+		}
+	}
+	switch {
+	case c.operations && c.selector == nil:
+		return compiled{}, errors.New("a list of JSON 6902 operations needs a target")
+	case c.operations:
+		return c, nil
+	}
+	rm, err := in.parse(text)
+	if err != nil {
+		return compiled{}, fmt.Errorf("is neither a list of JSON 6902 operations nor a strategic merge patch: %w", err)
+	}
+	if c.selector == nil {
+		for _, res := range rm.Resources() {
+			c.names = append(c.names, res.OrgId())
+		}
+	} else if rm.Size() != 1 {
+		return compiled{}, fmt.Errorf("a strategic merge patch with a target is one document, not %d", rm.Size())
+	}
+	return c, nil
+}
+
+// candidate is an object as kustomize's selectors see it.
+type candidate struct {
+	*manifest.Object
+	id resid.ResId
+}
+
+func newCandidate(o *manifest.Object) candidate {
+	id := o.ID()
+	return candidate{o, resid.NewResIdWithNamespace(resid.NewGvk(id.Group, o.Version(), id.Kind), id.Name, id.Namespace)}
+}
+
+func (c *compiled) matches(o candidate) bool {
+	if c.selector == nil {
+		return slices.ContainsFunc(c.names, func(id resid.ResId) bool { return o.id.Equals(id) })
+	}
+	return c.selector.MatchNamespace(o.id.EffectiveNamespace()) && c.selector.MatchName(o.id.Name) && c.selector.MatchGvk(o.id.Gvk) &&
+		(c.labels.Empty() || c.labels.Matches(labels.Set(o.Labels()))) &&
+		(c.annotations.Empty() || c.annotations.Matches(labels.Set(o.Annotations())))
+}
+
+// Apply applies the patches, in order, and returns the objects in the order given.
+// An object that no patch changes is the same pointer as before; one that a patch
+// deletes is gone. The result is what kustomize would make of all the objects, but
+// kustomize sees only those that a patch can match, and those that refer to them.
+//
+// A patch with a target that matches nothing does nothing, as in kustomize: a
+// fleet shares patches between clusters that do not have the same packages. A
+// strategic merge patch without a target whose object is not there is an error.
+func (p *Patches) Apply(ctx context.Context, objects []*manifest.Object) ([]*manifest.Object, error) {
+	if len(p.compiled) == 0 {
+		return objects, nil
+	}
+	linked, independent, err := p.split(objects)
+	if err != nil {
+		return nil, err
+	}
+	made := make(map[*manifest.Object]*manifest.Object, len(linked)+len(independent))
+	if err := p.run(linked, true, made); err != nil {
+		return nil, err
+	}
+	for some := range slices.Chunk(p.recall(independent, made), batch) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		fresh := make(map[*manifest.Object]*manifest.Object, len(some))
+		if err := p.run(some, false, fresh); err != nil {
+			return nil, err
+		}
+		p.remember(fresh, made)
+	}
+	after := make([]*manifest.Object, 0, len(objects))
+	for _, o := range objects {
+		patched, touched := made[o]
+		switch {
+		case !touched:
+			after = append(after, o)
+		case patched != nil:
+			after = append(after, patched)
+		}
+	}
+	return after, nil
+}
+
+// recall notes what is known of objects, and returns the others.
+func (p *Patches) recall(objects []*manifest.Object, made map[*manifest.Object]*manifest.Object) (unknown []*manifest.Object) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, o := range objects {
+		if r, ok := p.made[o]; ok {
+			r.asked, made[o] = true, r.object
+		} else {
+			unknown = append(unknown, o)
+		}
+	}
+	return unknown
+}
+
+// remember keeps what became of objects. Where another cluster was faster, its
+// result is the one that is shared.
+func (p *Patches) remember(fresh, made map[*manifest.Object]*manifest.Object) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for old, o := range fresh {
+		r, ok := p.made[old]
+		if !ok {
+			r = &result{object: o}
+			p.made[old] = r
+		}
+		r.asked, made[old] = true, r.object
+	}
+}
+
+// Sweep forgets objects that Apply was not given since the last Sweep.
+func (p *Patches) Sweep() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.made, func(_ *manifest.Object, r *result) bool {
+		asked := r.asked
+		r.asked = false
+		return !asked
+	})
+}
+
+// split finds the objects that the patches concern. Linked are those that
+// kustomize must see together: objects that a patch names, and those whose
+// references kustomize mends because the object they refer to was patched by
+// operations, which might have renamed it. The others are independent.
+//
+// What no patch matches at first is never matched later: nothing but a patch
+// changes an object's name, kind or labels.
+func (p *Patches) split(objects []*manifest.Object) (linked, independent []*manifest.Object, err error) {
+	schema.RLock() // kustomize looks up there what has a namespace
+	defer schema.RUnlock()
+	found := make([]bool, len(p.compiled))
+	touched := make([]bool, len(objects))
+	together := make([]bool, len(objects))
+	referred := make(map[string]bool)
+	for i, object := range objects {
+		o := newCandidate(object)
+		for j := range p.compiled {
+			c := &p.compiled[j]
+			if !c.matches(o) {
+				continue
+			}
+			found[j], touched[i] = true, true
+			if c.selector == nil {
+				together[i] = true
+			}
+			if c.operations && canBeReferred(object.ID()) {
+				together[i] = true
+				referred[object.ID().Name] = true
+			}
+		}
+	}
+	for j, c := range p.compiled {
+		if c.selector == nil && !found[j] {
+			return nil, nil, fmt.Errorf("patches.%d: there is no %s; give the patch a target if it is for objects that may be missing", j, named(c.names))
+		}
+	}
+	for i, o := range objects {
+		switch {
+		case together[i] || len(referred) > 0 && mentions(o.Tree(), referred):
+			linked = append(linked, o)
+		case touched[i]:
+			independent = append(independent, o)
+		}
+	}
+	return linked, independent, nil
+}
+
+func named(ids []resid.ResId) string {
+	var names []string
+	for _, id := range ids {
+		names = append(names, id.Kind+" "+id.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// canBeReferred is false for types, which kustomize knows no references to, and
+// of which packages have hundreds.
+func canBeReferred(id manifest.ID) bool {
+	return id.Kind != "CustomResourceDefinition" && !strings.HasSuffix(id.Kind, "WebhookConfiguration")
+}
+
+// mentions tells whether a string in a tree is one of the names. Where an object
+// has a reference is kustomize's knowledge; that it is a whole string is enough.
+func mentions(v any, names map[string]bool) bool {
+	switch v := v.(type) {
+	case string:
+		return names[v]
+	case map[string]any:
+		for _, item := range v {
+			if mentions(item, names) {
+				return true
+			}
+		}
+	case []any:
+		for _, item := range v {
+			if mentions(item, names) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// run has kustomize patch objects, and notes what became of each: the same
+// pointer if nothing, nil if it was deleted. Patches without a target run only
+// where their objects are.
+func (p *Patches) run(objects []*manifest.Object, all bool, made map[*manifest.Object]*manifest.Object) error {
+	if len(objects) == 0 {
+		return nil
+	}
+	if len(objects) > MaxObjects {
+		return fmt.Errorf("patches: more than %d objects that refer to each other: %w", MaxObjects, sources.ErrLimit)
+	}
+	var patches []types.Patch
+	var index []int
+	for i, c := range p.compiled {
+		if all || c.selector != nil {
+			patches = append(patches, c.patch)
+			index = append(index, i)
+		}
+	}
+	var stream []byte
+	for i, o := range objects {
+		if i > 0 {
+			stream = append(stream, "\n---\n"...)
+		}
+		stream = appendYAML(stream, o)
+	}
+	results, err := applyAll(stream, patches)
+	if err != nil {
+		// Kustomize does not say which patch it was.
+		i := 0
+		for ; i < len(patches)-1; i++ {
+			if _, e := applyAll(stream, patches[:i+1]); e != nil {
+				err = e
+				break
+			}
+		}
+		return fmt.Errorf("patches.%d: %w", index[i], err)
+	}
+	return match(objects, results, made)
+}
+
+// applyAll is `kustomize build` of objects and patches.
+func applyAll(stream []byte, patches []types.Patch) ([]*manifest.Object, error) {
+	kustomization, err := json.Marshal(types.Kustomization{Resources: []string{"objects.yaml"}, Patches: patches})
+	if err != nil {
+		return nil, err
+	}
+	files := newSnapshot()
+	files.add("kustomization.yaml", kustomization)
+	files.add("objects.yaml", stream)
+	rm, err := run(files, ".", false)
+	if err != nil {
+		_, text := strip(".", err.Error())
+		return nil, errors.New(reword(text))
+	}
+	results := make([]*manifest.Object, 0, rm.Size())
+	for _, res := range rm.Resources() {
+		content, err := res.MarshalJSON()
+		if err != nil {
+			return nil, err
+		}
+		o, err := object(content, newOrigins(nil, manifest.Origin{}))
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, o)
+	}
+	return results, nil
+}
+
+// match finds what became of each object: kustomize keeps the order, and the ID of
+// all but those that were renamed.
+func match(objects, results []*manifest.Object, made map[*manifest.Object]*manifest.Object) error {
+	byID := make(map[manifest.ID]*manifest.Object, len(results))
+	for _, o := range results {
+		byID[o.ID()] = o
+	}
+	var missing []*manifest.Object
+	for _, old := range objects {
+		o, ok := byID[old.ID()]
+		if !ok {
+			missing = append(missing, old)
+			made[old] = nil
+			continue
+		}
+		delete(byID, old.ID())
+		made[old] = become(old, o)
+	}
+	for _, o := range results {
+		if byID[o.ID()] == nil {
+			continue
+		}
+		// Renamed: the first of its kind that is missing.
+		i := slices.IndexFunc(missing, func(old *manifest.Object) bool { return old.ID().Kind == o.ID().Kind })
+		if i < 0 && len(missing) > 0 {
+			i = 0
+		} else if i < 0 {
+			return fmt.Errorf("patches: they add %s; a patch changes or deletes objects", o.ID())
+		}
+		made[missing[i]] = become(missing[i], o)
+		missing = slices.Delete(missing, i, i+1)
+	}
+	return nil
+}
+
+// become is an object after its patches, with the origin that it had.
+func become(old, o *manifest.Object) *manifest.Object {
+	if old.Hash() == o.Hash() {
+		return old
+	}
+	return o.WithOrigin(old.Origin())
+}
+
+// appendYAML appends an object's JSON in a form that is YAML too: JSON allows
+// characters in strings that YAML wants escaped.
+func appendYAML(dst []byte, o *manifest.Object) []byte {
+	start := len(dst)
+	dst = o.AppendJSON(dst)
+	if !strings.ContainsFunc(string(dst[start:]), unprintable) {
+		return dst
+	}
+	text := string(dst[start:])
+	dst = dst[:start]
+	for _, r := range text {
+		switch {
+		case !unprintable(r):
+			dst = append(dst, string(r)...)
+		default:
+			dst = fmt.Appendf(dst, `\u%04x`, r)
+		}
+	}
+	return dst
+}
+
+// unprintable characters of the Basic Multilingual Plane, by YAML 1.2 section 5.1.
+func unprintable(r rune) bool {
+	return r >= 0x7f && r < 0xa0 && r != 0x85 || r == 0xfeff || r == 0xfffe || r == 0xffff
+}

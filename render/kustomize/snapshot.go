@@ -1,0 +1,90 @@
+package kustomize
+
+import (
+	"errors"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+// snapshot is the file system that kustomize gets: the files that the inspection
+// has read, as it has read them, below a root of its own. It is read-only, and
+// what is not in it does not exist.
+type snapshot struct {
+	// files by slash-separated path relative to the root.
+	files map[string][]byte
+	// dirs are the directories of the files, "." being the root.
+	dirs map[string]bool
+}
+
+var _ filesys.FileSystem = (*snapshot)(nil)
+
+var errReadOnly = errors.New("read-only file system")
+
+func newSnapshot() *snapshot {
+	return &snapshot{files: make(map[string][]byte), dirs: map[string]bool{".": true}}
+}
+
+func (s *snapshot) add(name string, content []byte) {
+	s.files[name] = content
+	s.addDir(path.Dir(name))
+}
+
+func (s *snapshot) addDir(dir string) {
+	for !s.dirs[dir] {
+		s.dirs[dir] = true
+		dir = path.Dir(dir)
+	}
+}
+
+// abs is the path by which kustomize knows a file of the repository.
+func abs(name string) string { return path.Join("/", name) }
+
+// rel is the reverse of abs.
+func rel(name string) string {
+	if name = strings.TrimPrefix(path.Join("/", name), "/"); name == "" {
+		return "."
+	}
+	return name
+}
+
+func (s *snapshot) ReadFile(name string) ([]byte, error) {
+	content, ok := s.files[rel(name)]
+	if !ok {
+		return nil, &fs.PathError{Op: "open", Path: rel(name), Err: fs.ErrNotExist}
+	}
+	return content, nil
+}
+
+func (s *snapshot) CleanedAbs(name string) (filesys.ConfirmedDir, string, error) {
+	r := rel(name)
+	if s.dirs[r] {
+		return filesys.ConfirmedDir(abs(r)), "", nil
+	}
+	if _, ok := s.files[r]; ok {
+		return filesys.ConfirmedDir(abs(path.Dir(r))), path.Base(r), nil
+	}
+	return "", "", &fs.PathError{Op: "open", Path: r, Err: fs.ErrNotExist}
+}
+
+func (s *snapshot) IsDir(name string) bool { return s.dirs[rel(name)] }
+
+func (s *snapshot) Exists(name string) bool {
+	_, ok := s.files[rel(name)]
+	return ok || s.IsDir(name)
+}
+
+// Kustomize's build uses none of the following.
+
+func (s *snapshot) Open(string) (filesys.File, error)    { return nil, errReadOnly }
+func (s *snapshot) Create(string) (filesys.File, error)  { return nil, errReadOnly }
+func (s *snapshot) Mkdir(string) error                   { return errReadOnly }
+func (s *snapshot) MkdirAll(string) error                { return errReadOnly }
+func (s *snapshot) RemoveAll(string) error               { return errReadOnly }
+func (s *snapshot) WriteFile(string, []byte) error       { return errReadOnly }
+func (s *snapshot) ReadDir(string) ([]string, error)     { return nil, errReadOnly }
+func (s *snapshot) Glob(string) ([]string, error)        { return nil, errReadOnly }
+func (s *snapshot) Walk(string, filepath.WalkFunc) error { return errReadOnly }

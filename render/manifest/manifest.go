@@ -1,0 +1,191 @@
+// Package manifest holds Kubernetes objects as rendering sees them: decoded,
+// immutable, identified without a version, and shared between all the clusters
+// that get the same object.
+//
+//   - ID names an object in a cluster; Origin says where in the fleet
+//     repository or in which package it was written.
+//   - Object is one object. Its tree is never changed once built; WithMetadata
+//     makes a second object that shares all but its metadata.
+//   - AppendJSON (json.go) is the canonical form, and Hash its digest.
+//   - Set is what one cluster is to hold, each object defined once.
+//
+// Decoding of YAML is package sources' business, kustomizations are
+// render/kustomize's, and what a cluster makes of an object is reconcile's.
+package manifest
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"gitopsd.dev/sources"
+)
+
+// ID is the identity of an object in a cluster. The version of its API is no
+// part of it: the API server serves one object in all of them. IDs are
+// comparable.
+type ID struct {
+	// Group of the API; empty for the core group.
+	Group string
+	Kind  string
+	// Namespace is as written: empty for cluster-scoped objects, and for those
+	// that leave it to the namespace of the request.
+	Namespace string
+	Name      string
+}
+
+// String is the ID as kubectl names objects, with the namespace in between:
+// "kind.group/namespace/name", with neither group nor namespace where there is
+// none.
+func (id ID) String() string {
+	var b strings.Builder
+	b.WriteString(strings.ToLower(id.Kind))
+	if id.Group != "" {
+		b.WriteByte('.')
+		b.WriteString(id.Group)
+	}
+	b.WriteByte('/')
+	if id.Namespace != "" {
+		b.WriteString(id.Namespace)
+		b.WriteByte('/')
+	}
+	b.WriteString(id.Name)
+	return b.String()
+}
+
+// Compare orders IDs by group, kind, namespace and name, bytewise.
+func (id ID) Compare(other ID) int {
+	return cmp.Or(
+		strings.Compare(id.Group, other.Group),
+		strings.Compare(id.Kind, other.Kind),
+		strings.Compare(id.Namespace, other.Namespace),
+		strings.Compare(id.Name, other.Name),
+	)
+}
+
+// Origin is where an object comes from. Origins are comparable.
+type Origin struct {
+	// File is a path in the fleet repository, or in Package if that is set;
+	// empty for what gitopsd itself makes for a package.
+	File string
+	// Line is where the object starts in File, from 1; 0 if not known.
+	Line int
+	// Package is the pinned package that holds the object; the zero Pin for
+	// an object of the fleet repository.
+	Package sources.Pin
+}
+
+// String is the origin as errors and `gitopsd why` show it: "file:line" for the
+// repository, "package reference@digest" and the line for a package.
+func (o Origin) String() string {
+	file := o.File
+	if o.Line > 0 {
+		file += ":" + strconv.Itoa(o.Line)
+	}
+	switch {
+	case o.Package == (sources.Pin{}) && o.File == "":
+		return "an unknown place"
+	case o.Package == (sources.Pin{}):
+		return file
+	case o.File == "":
+		return "the runtime of package " + o.Package.String()
+	}
+	return "package " + o.Package.String() + ", " + file
+}
+
+// GroupVersion splits an apiVersion: "apps/v1" is group "apps", version "v1",
+// and "v1" has the empty group.
+func GroupVersion(apiVersion string) (group, version string) {
+	if group, version, ok := strings.Cut(apiVersion, "/"); ok {
+		return group, version
+	}
+	return "", apiVersion
+}
+
+// identify reads and checks what makes a tree an object.
+func identify(tree map[string]any) (ID, error) {
+	apiVersion, err := text(tree, "apiVersion")
+	if err != nil {
+		return ID{}, err
+	}
+	kind, err := text(tree, "kind")
+	if err != nil {
+		return ID{}, err
+	}
+	group, version := GroupVersion(apiVersion)
+	if !validName(version) || strings.Contains(apiVersion, "/") && !validName(group) {
+		return ID{}, fmt.Errorf("apiVersion: %q is neither <version> nor <group>/<version>", apiVersion)
+	}
+	if strings.IndexFunc(kind, notAlphanumeric) >= 0 {
+		return ID{}, fmt.Errorf("kind: %q is not a kind: letters and digits only", kind)
+	}
+	id := ID{Group: group, Kind: kind}
+	meta, ok := tree["metadata"].(map[string]any)
+	if !ok {
+		return id, fmt.Errorf("metadata: is missing, or not a mapping")
+	}
+	if _, generated := meta["generateName"]; generated && meta["name"] == nil {
+		return id, fmt.Errorf("metadata.generateName: the object would be a new one each time; write metadata.name")
+	}
+	if id.Name, err = text(meta, "name"); err != nil {
+		return id, fmt.Errorf("metadata.%w", err)
+	}
+	if !validName(id.Name) {
+		return id, fmt.Errorf("metadata.name: %q is not a name: at most 253 characters, no spaces, '/' or '%%'", id.Name)
+	}
+	if meta["namespace"] != nil {
+		if id.Namespace, err = text(meta, "namespace"); err != nil {
+			return id, fmt.Errorf("metadata.%w", err)
+		}
+		if !validName(id.Namespace) {
+			return id, fmt.Errorf("metadata.namespace: %q is not a name", id.Namespace)
+		}
+	}
+	for _, field := range []string{"labels", "annotations"} {
+		if err := checkStrings(meta, field); err != nil {
+			return id, err
+		}
+	}
+	return id, nil
+}
+
+func text(m map[string]any, field string) (string, error) {
+	switch v := m[field].(type) {
+	case string:
+		if v != "" {
+			return v, nil
+		}
+	case nil:
+	default:
+		return "", fmt.Errorf("%s: want a string, have %v; quote it", field, v)
+	}
+	return "", fmt.Errorf("%s: is missing", field)
+}
+
+func checkStrings(meta map[string]any, field string) error {
+	if meta[field] == nil {
+		return nil
+	}
+	m, ok := meta[field].(map[string]any)
+	if !ok {
+		return fmt.Errorf("metadata.%s: want a mapping of strings", field)
+	}
+	for key, v := range m {
+		if _, ok := v.(string); !ok {
+			return fmt.Errorf("metadata.%s: %s: want a string, have %v; quote it", field, key, v)
+		}
+	}
+	return nil
+}
+
+func notAlphanumeric(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9')
+}
+
+// validName refuses what could not be one segment of a URL's path. The API
+// server has stricter rules, by type.
+func validName(s string) bool {
+	return s != "" && len(s) <= 253 && s != "." && s != ".." &&
+		strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' || r == '%' }) < 0
+}

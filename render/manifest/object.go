@@ -1,0 +1,177 @@
+package manifest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+
+	"sigs.k8s.io/yaml"
+
+	"gitopsd.dev/sources"
+)
+
+// Object is one Kubernetes object. It does not change once built, and is safe
+// for concurrent use: clusters that get the same object share the pointer.
+type Object struct {
+	id     ID
+	origin Origin
+	tree   map[string]any
+
+	once sync.Once
+	hash sources.Digest
+}
+
+// New makes an object of a tree of the types that sources.DecodeYAML returns
+// (map[string]any, []any, string, bool, int64, float64, nil), which must not be
+// changed afterwards. It checks apiVersion, kind, metadata.name and namespace,
+// and that labels and annotations are strings; the rest of the object is its
+// type's business. Errors name the origin and the field.
+func New(tree map[string]any, origin Origin) (*Object, error) {
+	id, err := identify(tree)
+	if err != nil {
+		if id.Kind != "" && id.Name != "" {
+			return nil, fmt.Errorf("%s: %s: %w", origin, id, err)
+		}
+		return nil, fmt.Errorf("%s: %w", origin, err)
+	}
+	return &Object{id: id, origin: origin, tree: tree}, nil
+}
+
+// FromDocument makes the objects of a document: one, or the items of a List
+// (any kind that ends in List and has items). Each has the document's line.
+func FromDocument(doc sources.Document, origin Origin) ([]*Object, error) {
+	origin.Line = doc.Line
+	kind, _ := doc.Tree["kind"].(string)
+	items, isList := doc.Tree["items"].([]any)
+	if !isList || !strings.HasSuffix(kind, "List") {
+		o, err := New(doc.Tree, origin)
+		if err != nil {
+			return nil, err
+		}
+		return []*Object{o}, nil
+	}
+	objects := make([]*Object, 0, len(items))
+	for i, item := range items {
+		tree, ok := item.(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("%s: %s: items.%d: want a mapping", origin, kind, i)
+		}
+		o, err := New(tree, origin)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, o)
+	}
+	return objects, nil
+}
+
+// ID is the object's identity in a cluster.
+func (o *Object) ID() ID { return o.id }
+
+// Origin is where the object was written.
+func (o *Object) Origin() Origin { return o.origin }
+
+// APIVersion is "group/version", or "version" in the core group.
+func (o *Object) APIVersion() string {
+	v, _ := o.tree["apiVersion"].(string)
+	return v
+}
+
+// Version is the version part of the apiVersion.
+func (o *Object) Version() string {
+	_, version := GroupVersion(o.APIVersion())
+	return version
+}
+
+// Tree is the whole object, to read only.
+func (o *Object) Tree() map[string]any { return o.tree }
+
+// Label is the value of one label, empty if it is not there.
+func (o *Object) Label(key string) string { return o.metadata("labels", key) }
+
+// Annotation is the value of one annotation, empty if it is not there.
+func (o *Object) Annotation(key string) string { return o.metadata("annotations", key) }
+
+func (o *Object) metadata(field, key string) string {
+	meta, _ := o.tree["metadata"].(map[string]any)
+	values, _ := meta[field].(map[string]any)
+	v, _ := values[key].(string)
+	return v
+}
+
+// Labels are a copy of the object's labels.
+func (o *Object) Labels() map[string]string { return o.stringMap("labels") }
+
+// Annotations are a copy of the object's annotations.
+func (o *Object) Annotations() map[string]string { return o.stringMap("annotations") }
+
+func (o *Object) stringMap(field string) map[string]string {
+	meta, _ := o.tree["metadata"].(map[string]any)
+	values, _ := meta[field].(map[string]any)
+	m := make(map[string]string, len(values))
+	for k, v := range values {
+		m[k], _ = v.(string)
+	}
+	return m
+}
+
+// WithMetadata returns the object with labels and annotations added; where a
+// key is there already, the given value wins. The two objects share all but the
+// root, metadata and those maps.
+func (o *Object) WithMetadata(labels, annotations map[string]string) *Object {
+	if len(labels) == 0 && len(annotations) == 0 {
+		return o
+	}
+	meta, _ := o.tree["metadata"].(map[string]any)
+	meta = maps.Clone(meta)
+	merge := func(field string, values map[string]string) {
+		if len(values) == 0 {
+			return
+		}
+		old, _ := meta[field].(map[string]any)
+		merged := make(map[string]any, len(old)+len(values))
+		maps.Copy(merged, old)
+		for k, v := range values {
+			merged[k] = v
+		}
+		meta[field] = merged
+	}
+	merge("labels", labels)
+	merge("annotations", annotations)
+	tree := maps.Clone(o.tree)
+	tree["metadata"] = meta
+	return &Object{id: o.id, origin: o.origin, tree: tree}
+}
+
+// WithOrigin returns the object with another origin. The two share their tree.
+func (o *Object) WithOrigin(origin Origin) *Object {
+	return &Object{id: o.id, origin: origin, tree: o.tree}
+}
+
+// Hash is the digest of the object's canonical JSON, computed when first asked
+// for. Two objects with equal hashes are equal for every purpose but their
+// origin.
+func (o *Object) Hash() sources.Digest {
+	o.once.Do(func() {
+		buf := buffers.Get().(*[]byte)
+		*buf = o.AppendJSON((*buf)[:0])
+		sum := sha256.Sum256(*buf)
+		buffers.Put(buf)
+		o.hash = sources.Digest("sha256:" + hex.EncodeToString(sum[:]))
+	})
+	return o.hash
+}
+
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// YAML is the object as `kustomize build` prints it: keys sorted, two spaces.
+func (o *Object) YAML() ([]byte, error) {
+	out, err := yaml.JSONToYAML(o.AppendJSON(nil))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.id, err)
+	}
+	return out, nil
+}

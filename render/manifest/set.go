@@ -1,0 +1,92 @@
+package manifest
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// Set is what one cluster is to hold: objects ordered by ID, each ID once. A Set
+// holds pointers only; it does not change and is safe for concurrent use.
+type Set struct {
+	objects []*Object
+}
+
+// DuplicateError says that an object is defined more than once. Nobody can say
+// which definition is meant, so none of them is used.
+type DuplicateError struct {
+	// ID is what is defined more than once.
+	ID ID
+	// Objects are the definitions, at least two.
+	Objects []*Object
+}
+
+func (e *DuplicateError) Error() string {
+	places := make([]string, len(e.Objects))
+	for i, o := range e.Objects {
+		places[i] = o.origin.String()
+	}
+	slices.Sort(places)
+	return fmt.Sprintf("%s is defined %d times: by %s; keep one definition", e.ID, len(places), strings.Join(places, " and by "))
+}
+
+// NewSet orders objects by ID. What is defined more than once is not in the set;
+// there is a DuplicateError for each such ID, in order.
+func NewSet(objects []*Object) (*Set, []*DuplicateError) {
+	sorted := slices.Clone(objects)
+	slices.SortStableFunc(sorted, func(a, b *Object) int { return a.id.Compare(b.id) })
+	var duplicates []*DuplicateError
+	kept := sorted[:0]
+	for i := 0; i < len(sorted); {
+		end := i + 1
+		for end < len(sorted) && sorted[end].id == sorted[i].id {
+			end++
+		}
+		if end == i+1 {
+			kept = append(kept, sorted[i])
+		} else {
+			duplicates = append(duplicates, &DuplicateError{ID: sorted[i].id, Objects: slices.Clone(sorted[i:end])})
+		}
+		i = end
+	}
+	clear(sorted[len(kept):])
+	return &Set{objects: kept}, duplicates
+}
+
+// Len is the number of objects.
+func (s *Set) Len() int { return len(s.objects) }
+
+// All are the objects in the order of their IDs, to read only.
+func (s *Set) All() []*Object { return s.objects }
+
+// Get returns the object of that ID, nil if there is none.
+func (s *Set) Get(id ID) *Object {
+	i, found := slices.BinarySearchFunc(s.objects, id, func(o *Object, id ID) int { return o.id.Compare(id) })
+	if !found {
+		return nil
+	}
+	return s.objects[i]
+}
+
+// WriteYAML writes the objects as one YAML stream, in order, as `kustomize
+// build` prints objects.
+func (s *Set) WriteYAML(w io.Writer) error {
+	var buf bytes.Buffer
+	for i, o := range s.objects {
+		buf.Reset()
+		if i > 0 {
+			buf.WriteString("---\n")
+		}
+		doc, err := o.YAML()
+		if err != nil {
+			return err
+		}
+		buf.Write(doc)
+		if _, err := w.Write(buf.Bytes()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+// Package render computes what each cluster is to hold. It is pure: the same
+// files, patches and packages give the same objects, byte for byte; it uses no
+// network, no clock and no cluster.
+//
+// It has two halves, since what a cluster asks for must be known before packages
+// are resolved. Want (want.go) builds the cluster's kustomization and separates
+// packages from plain objects; declare.go reads their declarations. Renderer
+// (expand.go) makes objects of the packages that were found (package.go), once
+// for the whole fleet, applies the cluster's patches, and sees to it that every
+// object is defined once.
+//
+// One broken package takes nothing else with it: what could be rendered is
+// returned together with typed errors, and Rendered.Keeps tells what must stay
+// in a cluster because nobody knows what has become of it.
+//
+// Neighbours: render/manifest has objects, render/kustomize builds and patches,
+// render/runtime and render/webhook are for a package's controller. Of
+// sources, render knows the vocabulary only; resolving is sources/resolve's, and
+// what comes of the objects is reconcile's.
+package render
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"gitopsd.dev/render/kustomize"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/runtime"
+	"gitopsd.dev/sources"
+)
+
+// PackageLabel is on every object that comes from a package, with the name of the
+// package in the cluster.
+const PackageLabel = runtime.PackageLabel
+
+// Input is what the fleet repository says about one cluster.
+type Input struct {
+	// Cluster is the cluster's name, for errors.
+	Cluster string
+	// Files is the fleet repository.
+	Files fs.FS
+	// Path is the directory in Files that is built for the cluster.
+	Path string
+	// Patches change what was rendered, packages included.
+	Patches []kustomize.Patch
+}
+
+// Wanted is what a cluster's directory asks for.
+type Wanted struct {
+	// Objects are to be applied as they are.
+	Objects []*manifest.Object
+	// Packages are to be resolved first. They are valid and sorted by kind
+	// and name.
+	Packages []sources.Declaration
+	// Broken are packages whose declaration is at fault.
+	Broken []*PackageError
+}
+
+// Rendered is what a cluster is to hold.
+type Rendered struct {
+	// Objects are all that could be rendered.
+	Objects *manifest.Set
+	// Broken are the packages of which nothing is in Objects.
+	Broken []*PackageError
+	// Conflicts are objects that are defined more than once, and for that
+	// reason not in Objects. A package that defines one of them is in Broken:
+	// half a package is none.
+	Conflicts []*manifest.DuplicateError
+
+	// selected are the names of packages that were rendered; complete tells
+	// that there are no others, not even dependencies that went unresolved
+	// together with what depends on them.
+	selected map[string]bool
+	complete bool
+	broken   map[string]bool
+	conflict map[manifest.ID]bool
+}
+
+// Keeps tells whether an object that a cluster has of us, and that is not in
+// Objects, must stay: it is in conflict, or belongs to a package that is broken
+// or may be one of those that could not be resolved. pkg is the object's
+// PackageLabel.
+func (r *Rendered) Keeps(id manifest.ID, pkg string) bool {
+	switch {
+	case r.conflict[id]:
+		return true
+	case pkg == "":
+		return false
+	}
+	return r.broken[pkg] || !r.complete && !r.selected[pkg]
+}
+
+// Err joins what is at fault, nil if nothing is.
+func (r *Rendered) Err() error {
+	var errs []error
+	for _, e := range r.Broken {
+		errs = append(errs, e)
+	}
+	for _, e := range r.Conflicts {
+		told := slices.ContainsFunc(r.Broken, func(b *PackageError) bool { return errors.Is(b, e) })
+		if !told {
+			errs = append(errs, e)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// PackageError is the fault of one package in one cluster. It concerns no other
+// package and no plain object.
+type PackageError struct {
+	Kind sources.PackageKind
+	// Name is the package's name in the cluster.
+	Name string
+	Err  error
+}
+
+func (e *PackageError) Error() string { return fmt.Sprintf("%s %s: %v", e.Kind, e.Name, e.Err) }
+func (e *PackageError) Unwrap() error { return e.Err }

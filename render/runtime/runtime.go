@@ -1,0 +1,317 @@
+// Package runtime makes what a Provider's controller needs in a cluster without
+// Crossplane: a ServiceAccount, its rights, a Deployment, and a Service if the
+// package has webhooks. It follows Crossplane's own runtime (names of labels,
+// ports and environment, security context, rights), so that a provider that runs
+// there runs here.
+//
+// Two things differ. The Deployment has the package's name, not the revision's,
+// and strategy Recreate, so that a new version rolls in place and two versions
+// never reconcile the same objects. And where Crossplane has a controller that
+// grants rights, the rights are objects here, rendered with everything else.
+//
+// What webhook configurations say of the Service is render/webhook's business.
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+const (
+	// Namespace is where controllers run.
+	Namespace = "gitopsd-system"
+	// PackageLabel is on every object of a package, with the package's name.
+	PackageLabel = "gitopsd.dev/package"
+	// WebhookPort is where a controller serves webhooks, and what its Service
+	// listens on.
+	WebhookPort = 9443
+
+	providerLabel = "pkg.crossplane.io/provider"
+	revisionLabel = "pkg.crossplane.io/revision"
+	familyLabel   = "pkg.crossplane.io/provider-family"
+	metricsPort   = 8080
+	userID        = 2000 // Crossplane's, for user and group
+)
+
+// Controller is a Provider that is to run in a cluster.
+type Controller struct {
+	// Selected is the package: its declaration, pin and content.
+	Selected sources.Selected
+	// Types are the CustomResourceDefinitions of the package.
+	Types []*manifest.Object
+	// Webhooks tells that the package has any.
+	Webhooks bool
+}
+
+// Objects are the objects of the controller, the same in every cluster. What binds
+// the ServiceAccount to its rights depends on the cluster's other packages: see
+// Binding.
+func Objects(c Controller) ([]*manifest.Object, error) {
+	name := c.Selected.Declaration.Name
+	rules, err := rules(c)
+	if err != nil {
+		return nil, err
+	}
+	trees := []map[string]any{
+		object("v1", "ServiceAccount", name, Namespace, nil),
+		object("rbac.authorization.k8s.io/v1", "ClusterRole", RoleName(name), "", map[string]any{"rules": rules}),
+		object("apps/v1", "Deployment", name, Namespace, map[string]any{"spec": deployment(c)}),
+	}
+	if c.Webhooks {
+		if !dnsLabel.MatchString(name) {
+			return nil, fmt.Errorf("name %q: the package has webhooks, so that its Service gets that name, which must be at most 63 lower-case letters, digits and '-', and begin with a letter", name)
+		}
+		trees = append(trees, object("v1", "Service", name, Namespace, map[string]any{"spec": map[string]any{
+			"selector": map[string]any{PackageLabel: name},
+			"ports": []any{map[string]any{
+				"name": "webhook", "protocol": "TCP", "port": int64(WebhookPort), "targetPort": "webhook",
+			}},
+		}}))
+	}
+	objects := make([]*manifest.Object, len(trees))
+	for i, tree := range trees {
+		if objects[i], err = manifest.New(tree, manifest.Origin{Package: c.Selected.Pin}); err != nil {
+			return nil, err
+		}
+	}
+	return objects, nil
+}
+
+// RoleName is the ClusterRole with the rights of a Provider's controller.
+func RoleName(provider string) string { return "gitopsd:provider:" + provider }
+
+// System is the namespace in which controllers run.
+func System() (*manifest.Object, error) {
+	return manifest.New(object("v1", "Namespace", Namespace, "", nil), manifest.Origin{File: "gitopsd"})
+}
+
+// Binding binds the ServiceAccount of a Provider to its rights. Providers of one
+// family (their metadata says so) use each other's types: those of the cluster's
+// Providers that are of its family are bound to the same rights.
+func Binding(p sources.Selected, cluster []sources.Selected) (*manifest.Object, error) {
+	name := p.Declaration.Name
+	accounts := []string{name}
+	for _, other := range cluster {
+		if other.Declaration.Kind == sources.Provider && family(other) != "" && family(other) == family(p) {
+			accounts = append(accounts, other.Declaration.Name)
+		}
+	}
+	slices.Sort(accounts)
+	var subjects []any
+	for _, account := range slices.Compact(accounts) {
+		subjects = append(subjects, map[string]any{"kind": "ServiceAccount", "name": account, "namespace": Namespace})
+	}
+	o, err := manifest.New(object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", RoleName(name), "", map[string]any{
+		"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": RoleName(name)},
+		"subjects": subjects,
+	}), manifest.Origin{Package: p.Pin})
+	if err != nil {
+		return nil, err
+	}
+	labels := maps.Clone(p.Declaration.CommonLabels)
+	if labels == nil {
+		labels = make(map[string]string, 1)
+	}
+	labels[PackageLabel] = name
+	return o.WithMetadata(labels, p.Declaration.CommonAnnotations), nil
+}
+
+func family(p sources.Selected) string {
+	if p.Package == nil {
+		return ""
+	}
+	meta, _ := p.Package.Meta.Document.Tree["metadata"].(map[string]any)
+	labels, _ := meta["labels"].(map[string]any)
+	f, _ := labels[familyLabel].(string)
+	return f
+}
+
+func object(apiVersion, kind, name, namespace string, rest map[string]any) map[string]any {
+	meta := map[string]any{"name": name}
+	if namespace != "" {
+		meta["namespace"] = namespace
+	}
+	tree := map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": meta}
+	for k, v := range rest {
+		tree[k] = v
+	}
+	return tree
+}
+
+func deployment(c Controller) map[string]any {
+	d := c.Selected.Declaration
+	provider := c.Selected.Package.Meta.Name
+	if provider == "" {
+		provider = d.Name
+	}
+	ports := []any{map[string]any{"name": "metrics", "containerPort": int64(metricsPort)}}
+	if c.Webhooks {
+		ports = append(ports, map[string]any{"name": "webhook", "containerPort": int64(WebhookPort)})
+	}
+	pull := string(d.PullPolicy)
+	if pull == "" {
+		pull = string(sources.PullIfNotPresent)
+	}
+	pod := map[string]any{
+		"serviceAccountName": d.Name,
+		"securityContext": map[string]any{
+			"runAsNonRoot": true, "runAsUser": int64(userID), "runAsGroup": int64(userID),
+			"seccompProfile": map[string]any{"type": "RuntimeDefault"},
+		},
+		"containers": []any{map[string]any{
+			"name":            "package-runtime",
+			"image":           Image(c.Selected),
+			"imagePullPolicy": pull,
+			"ports":           ports,
+			"env": []any{
+				env("POD_NAMESPACE", "metadata.namespace"),
+				env("PROVIDER_NAME", "metadata.labels['"+providerLabel+"']"),
+				env("REVISION_NAME", "metadata.labels['"+revisionLabel+"']"),
+			},
+			"securityContext": map[string]any{
+				"runAsNonRoot": true, "runAsUser": int64(userID), "runAsGroup": int64(userID),
+				"allowPrivilegeEscalation": false, "privileged": false,
+				"capabilities": map[string]any{"drop": []any{"ALL"}},
+			},
+		}},
+	}
+	if len(d.PullSecrets) > 0 {
+		secrets := make([]any, len(d.PullSecrets))
+		for i, name := range d.PullSecrets {
+			secrets[i] = map[string]any{"name": name}
+		}
+		pod["imagePullSecrets"] = secrets
+	}
+	return map[string]any{
+		"replicas": int64(1),
+		"strategy": map[string]any{"type": "Recreate"},
+		// The selector cannot be changed later: it is what stays when the
+		// version changes.
+		"selector": map[string]any{"matchLabels": map[string]any{PackageLabel: d.Name}},
+		"template": map[string]any{
+			"metadata": map[string]any{"labels": map[string]any{
+				PackageLabel:  d.Name,
+				providerLabel: labelValue(provider),
+				revisionLabel: labelValue(d.Name[:min(len(d.Name), 50)] + "-" + c.Selected.Pin.Digest.Short()),
+			}},
+			"spec": pod,
+		},
+	}
+}
+
+func env(name, fieldPath string) map[string]any {
+	// apiVersion is what the API server would fill in.
+	return map[string]any{"name": name, "valueFrom": map[string]any{"fieldRef": map[string]any{"apiVersion": "v1", "fieldPath": fieldPath}}}
+}
+
+// Image is the controller's: the one that the package's metadata names, else the
+// package itself, by its digest.
+func Image(p sources.Selected) string {
+	if p.Package.Meta.Image != "" {
+		return p.Package.Meta.Image
+	}
+	return p.Pin.Ref.Repository + "@" + string(p.Pin.Digest)
+}
+
+// labelValue cuts a name to what a label may hold.
+func labelValue(s string) string {
+	return strings.TrimRight(s[:min(len(s), 63)], "-._")
+}
+
+var (
+	dnsLabel = regexp.MustCompile(`^[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?$`)
+	plural   = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$`)
+	group    = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)+$`)
+)
+
+// Kubernetes' own groups with a dot. A type in one of them would give its
+// controller rights over what is not its own.
+var builtin = map[string]bool{
+	"admissionregistration.k8s.io": true, "apiextensions.k8s.io": true, "apiregistration.k8s.io": true,
+	"authentication.k8s.io": true, "authorization.k8s.io": true, "certificates.k8s.io": true,
+	"coordination.k8s.io": true, "discovery.k8s.io": true, "events.k8s.io": true,
+	"flowcontrol.apiserver.k8s.io": true, "internal.apiserver.k8s.io": true, "networking.k8s.io": true,
+	"node.k8s.io": true, "rbac.authorization.k8s.io": true, "resource.k8s.io": true,
+	"scheduling.k8s.io": true, "storage.k8s.io": true, "storagemigration.k8s.io": true,
+	"gitopsd.dev": true,
+}
+
+// rules are a controller's rights: all on its own types, and what Crossplane
+// grants every provider for credentials, connection details, leader election and
+// events.
+func rules(c Controller) ([]any, error) {
+	byGroup := make(map[string][]string)
+	for _, crd := range c.Types {
+		g, p, err := resource(crd)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", crd.ID(), err)
+		}
+		byGroup[g] = append(byGroup[g], p, p+"/finalizers", p+"/status")
+	}
+	groups := make([]string, 0, len(byGroup))
+	for g := range byGroup {
+		groups = append(groups, g)
+	}
+	slices.Sort(groups)
+	var rules []any
+	for _, g := range groups {
+		slices.Sort(byGroup[g])
+		rules = append(rules, rule([]string{g}, slices.Compact(byGroup[g]), "*"))
+	}
+	rules = append(rules, rule([]string{"", "coordination.k8s.io"}, []string{"configmaps", "events", "leases", "secrets"}, "*"))
+	if safeStart(c.Selected.Package.Meta) {
+		rules = append(rules, rule([]string{"apiextensions.k8s.io"}, []string{"customresourcedefinitions"}, "get", "list", "watch"))
+	}
+	return rules, nil
+}
+
+// resource reads what a CRD defines. Its group and plural go into rules, where
+// "*" or a built-in type would be far more than the controller's own.
+func resource(crd *manifest.Object) (g, p string, err error) {
+	spec, _ := crd.Tree()["spec"].(map[string]any)
+	names, _ := spec["names"].(map[string]any)
+	g, _ = spec["group"].(string)
+	p, _ = names["plural"].(string)
+	switch {
+	case !group.MatchString(g):
+		return "", "", fmt.Errorf("spec.group: %q is not a group that a package may define: want a DNS name with a dot", g)
+	case builtin[g]:
+		return "", "", fmt.Errorf("spec.group: %q is not a package's to define types in", g)
+	case !plural.MatchString(p):
+		return "", "", fmt.Errorf("spec.names.plural: %q is not the name of a resource", p)
+	case crd.ID().Name != p+"."+g:
+		return "", "", errors.New("metadata.name: want " + p + "." + g + ", the plural and the group")
+	}
+	return g, p, nil
+}
+
+func rule(groups, resources []string, verbs ...string) map[string]any {
+	return map[string]any{"apiGroups": list(groups), "resources": list(resources), "verbs": list(verbs)}
+}
+
+func list(values []string) []any {
+	l := make([]any, len(values))
+	for i, v := range values {
+		l[i] = v
+	}
+	return l
+}
+
+// safeStart tells whether a provider starts a controller only for types that it
+// finds installed, for which it watches them. Capabilities are matched without
+// regard to case and separators, as Crossplane does.
+func safeStart(meta sources.PackageMeta) bool {
+	spec, _ := meta.Document.Tree["spec"].(map[string]any)
+	capabilities, _ := spec["capabilities"].([]any)
+	return slices.ContainsFunc(capabilities, func(v any) bool {
+		s, _ := v.(string)
+		return strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(s)) == "safestart"
+	})
+}
