@@ -147,6 +147,7 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 
 type converter struct {
 	limits  Limits
+	first   int // line of the document
 	nodes   int
 	strings map[string]string
 }
@@ -163,7 +164,18 @@ func (c *converter) document(n *yaml.Node) (map[string]any, error) {
 	if root.Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("line %d: a document must be a mapping (apiVersion, kind, …), not a %s", root.Line, kindName(root.Kind))
 	}
+	c.first = root.Line
 	return c.mapping(root, 1)
+}
+
+// target returns what an alias stands for. The parser keeps anchors from one
+// document to the next; YAML does not (1.2.2, section 3.2.2.2), nor do readers
+// that take a stream apart before they parse it.
+func (c *converter) target(n *yaml.Node) (*yaml.Node, error) {
+	if n.Alias.Line < c.first {
+		return nil, fmt.Errorf("line %d: alias *%s has no anchor in this document", n.Line, n.Value)
+	}
+	return n.Alias, nil
 }
 
 func kindName(k yaml.Kind) string {
@@ -205,7 +217,11 @@ func (c *converter) value(n *yaml.Node, depth int) (any, error) {
 		}
 		return list, nil
 	case yaml.AliasNode:
-		return c.value(n.Alias, depth+1)
+		target, err := c.target(n)
+		if err != nil {
+			return nil, err
+		}
+		return c.value(target, depth+1)
 	default:
 		return c.scalar(n)
 	}
@@ -249,7 +265,11 @@ func (c *converter) merge(into map[string]any, n *yaml.Node, depth int) error {
 	}
 	switch n.Kind {
 	case yaml.AliasNode:
-		return c.merge(into, n.Alias, depth+1)
+		target, err := c.target(n)
+		if err != nil {
+			return err
+		}
+		return c.merge(into, target, depth+1)
 	case yaml.MappingNode:
 		m, err := c.mapping(n, depth+1)
 		if err != nil {
@@ -279,7 +299,11 @@ func (c *converter) merge(into map[string]any, n *yaml.Node, depth int) error {
 // only, so a number or a boolean becomes its text.
 func (c *converter) key(n *yaml.Node) (string, error) {
 	for n.Kind == yaml.AliasNode {
-		n = n.Alias
+		target, err := c.target(n)
+		if err != nil {
+			return "", err
+		}
+		n = target
 	}
 	if n.Kind != yaml.ScalarNode {
 		return "", fmt.Errorf("line %d: a key must be a scalar, not a %s", n.Line, kindName(n.Kind))

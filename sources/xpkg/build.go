@@ -29,7 +29,10 @@ import (
 // What is wrong with the files is an *InvalidError with file and line.
 func Build(dir fs.FS) (*Image, error) {
 	img, err := build(dir)
-	return img, named("package directory", err)
+	if err != nil {
+		return nil, named("package directory", err)
+	}
+	return img, nil
 }
 
 func build(dir fs.FS) (*Image, error) {

@@ -29,6 +29,10 @@ type batch struct {
 // the error, are those of sources.DecodeYAML on the whole stream: documents
 // share nothing, so where one ends the next can be read by another decoder.
 func decode(packageYAML io.Reader) ([]sources.Document, error) {
+	return decodeBatches(packageYAML, batchBytes)
+}
+
+func decodeBatches(packageYAML io.Reader, size int) ([]sources.Document, error) {
 	decoders := min(runtime.GOMAXPROCS(0), maxDecoders)
 	var (
 		batches = make(chan batch, decoders)
@@ -54,7 +58,7 @@ func decode(packageYAML io.Reader) ([]sources.Document, error) {
 			}
 		})
 	}
-	readErr := split(packageYAML, func(b batch) bool {
+	readErr := split(packageYAML, size, func(b batch) bool {
 		batches <- b
 		mu.Lock()
 		defer mu.Unlock()
@@ -113,10 +117,10 @@ func (newlines) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// split cuts a stream into batches of whole documents and hands them out until
-// use returns false. A document ends where a line starts with "---" and a blank:
+// split cuts a stream into batches of whole documents, of about size bytes, and
+// hands them out until use returns false. A document ends where a line starts with "---" and a blank:
 // nowhere in YAML can such a line be anything else (YAML 1.2.2, section 9.1.2).
-func split(r io.Reader, use func(batch) bool) error {
+func split(r io.Reader, size int, use func(batch) bool) error {
 	s := splitter{next: batch{line: 1}}
 	buf := make([]byte, 64<<10)
 	for {
@@ -130,7 +134,7 @@ func split(r io.Reader, use func(batch) bool) error {
 			if err := s.take(cut); err != nil {
 				return err
 			}
-			if len(s.next.bytes) >= batchBytes && !s.flush(use) {
+			if len(s.next.bytes) >= size && !s.flush(use) {
 				return nil
 			}
 		}
@@ -226,7 +230,7 @@ func (s *splitter) flush(use func(batch) bool) bool {
 		return true
 	}
 	ok := use(s.next)
-	s.next = batch{n: s.next.n + 1, line: s.next.line + s.line, bytes: make([]byte, 0, batchBytes+batchBytes/4)}
+	s.next = batch{n: s.next.n + 1, line: s.next.line + s.line, bytes: make([]byte, 0, cap(s.next.bytes))}
 	s.line = 0
 	return ok
 }

@@ -130,7 +130,10 @@ func tooMuch(format string, args ...any) error {
 func Read(ctx context.Context, src Source, repository string, d sources.Digest) (*sources.Package, error) {
 	r := reader{src: src, repository: repository}
 	p, err := r.read(ctx, d)
-	return p, named(repository+"@"+string(d), err)
+	if err != nil {
+		return nil, named(repository+"@"+string(d), err)
+	}
+	return p, nil
 }
 
 // named gives an error of this package its subject.
