@@ -1,0 +1,188 @@
+package testscripts
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// The entries of a kubeconfig.
+type (
+	clusterEntry = clientcmdapi.Cluster
+	userEntry    = clientcmdapi.AuthInfo
+	contextEntry = clientcmdapi.Context
+)
+
+func takeClusters(ctx context.Context, s *scenario, c *call) error {
+	var proxied bool
+	if err := c.flags(func(f *flag.FlagSet) { f.BoolVar(&proxied, "proxy", false, "") }, 1, -1); err != nil {
+		return err
+	}
+	for _, name := range c.args {
+		if s.clusters[name] != nil {
+			return fmt.Errorf("cluster %s is there already", name)
+		}
+	}
+	got, err := planes.lease(ctx, len(c.args))
+	if err != nil {
+		return err
+	}
+	for i, name := range c.args {
+		l := &leased{name: name, plane: got[i]}
+		s.clusters[name] = l
+		if proxied {
+			if l.proxy, err = newProxy(l.plane.config); err != nil {
+				return err
+			}
+		}
+		if err := s.writeKubeconfig(c, l); err != nil {
+			return err
+		}
+	}
+	return s.mergeKubeconfigs(c)
+}
+
+// writeKubeconfig writes what gitopsd reads.
+func (s *scenario) writeKubeconfig(c *call, l *leased) error {
+	var server string
+	var ca []byte
+	if l.proxy != nil {
+		server, ca = l.proxy.url, l.proxy.ca
+	}
+	text, err := l.kubeconfigFor(server, ca)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(c.ts.Getenv("GITOPSD_KUBECONFIG_DIR"), l.name+".yaml"), text, 0o600)
+}
+
+// mergeKubeconfigs writes what kubectl reads: all clusters, one context each,
+// without a proxy and without a current one.
+func (s *scenario) mergeKubeconfigs(c *call) error {
+	merged := clientcmdapi.NewConfig()
+	for _, name := range s.sortedNames() {
+		text, err := s.clusters[name].kubeconfigFor("", nil)
+		if err != nil {
+			return err
+		}
+		one, err := clientcmd.Load(text)
+		if err != nil {
+			return err
+		}
+		merged.Clusters[name], merged.AuthInfos[name], merged.Contexts[name] = one.Clusters[name], one.AuthInfos[name], one.Contexts[name]
+		if len(s.clusters) == 1 {
+			merged.CurrentContext = name
+		}
+	}
+	text, err := clientcmd.Write(*merged)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(c.ts.Getenv("KUBECONFIG"), text, 0o600)
+}
+
+// cluster returns the cluster that the only argument names.
+func (s *scenario) cluster(c *call) (*leased, error) {
+	if len(c.args) != 1 {
+		return nil, errUsage
+	}
+	l := s.clusters[c.args[0]]
+	if l == nil {
+		return nil, fmt.Errorf("the script has no cluster %s", c.args[0])
+	}
+	return l, nil
+}
+
+func stopCluster(ctx context.Context, s *scenario, c *call) error {
+	l, err := s.cluster(c)
+	if err != nil {
+		return err
+	}
+	l.plane.stopped = true
+	return planes.devs.Stop(ctx, l.plane.name)
+}
+
+func startCluster(ctx context.Context, s *scenario, c *call) error {
+	l, err := s.cluster(c)
+	if err != nil {
+		return err
+	}
+	if err := planes.devs.Resume(ctx, l.plane.name); err != nil {
+		return err
+	}
+	l.plane.stopped = false
+	return nil
+}
+
+// proxied returns the cluster that the only argument names, if gitopsd reaches
+// it through a proxy.
+func (s *scenario) proxied(c *call) (*leased, error) {
+	l, err := s.cluster(c)
+	if err == nil && l.proxy == nil {
+		err = fmt.Errorf("cluster %s has no proxy: take it with `clusters -proxy`", l.name)
+	}
+	return l, err
+}
+
+func breakCluster(_ context.Context, s *scenario, c *call) error {
+	if len(c.args) < 3 {
+		return errUsage
+	}
+	args := c.args[1:]
+	c.args = c.args[:1]
+	l, err := s.proxied(c)
+	if err != nil {
+		return err
+	}
+	c.args = args
+	var f apiFault
+	var times int
+	err = c.flags(func(fs *flag.FlagSet) {
+		fs.StringVar(&f.method, "method", "", "")
+		fs.IntVar(&times, "times", 0, "")
+	}, 2, 2)
+	if err != nil {
+		return err
+	}
+	f.left = times
+	f.always = times == 0
+	if err := f.parse(c.args[0], c.args[1]); err != nil {
+		return err
+	}
+	l.proxy.fail(&f)
+	return nil
+}
+
+func healCluster(_ context.Context, s *scenario, c *call) error {
+	l, err := s.proxied(c)
+	if err != nil {
+		return err
+	}
+	l.proxy.heal()
+	return nil
+}
+
+func clusterRequests(_ context.Context, s *scenario, c *call) error {
+	l, err := s.proxied(c)
+	if err != nil {
+		return err
+	}
+	printRequests(c, l.proxy.takeRequests())
+	return nil
+}
+
+// number is a positive one.
+func number(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, errors.New("want a positive number, not " + strconv.Quote(text))
+	}
+	return n, nil
+}

@@ -1,0 +1,237 @@
+package testscripts
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// command is a word of the scripts' language. README.md documents each.
+type command struct {
+	// usage is the command line: lower-case words that name the command, then
+	// flags and arguments.
+	usage string
+	run   func(ctx context.Context, s *scenario, c *call) error
+}
+
+// commands returns all of them.
+func commands() []command {
+	return []command{
+		{"clusters [-proxy] NAME...", takeClusters},
+		{"cluster stop NAME", stopCluster},
+		{"cluster start NAME", startCluster},
+		{"cluster break NAME [FLAGS] PATH FAULT", breakCluster},
+		{"cluster heal NAME", healCluster},
+		{"cluster requests NAME", clusterRequests},
+
+		{"registry serve [-auth USER:PASSWORD] [-tls]", serveRegistry},
+		{"registry login USER:PASSWORD", loginRegistry},
+		{"registry break [FLAGS] PATH FAULT", breakRegistry},
+		{"registry heal", healRegistry},
+		{"registry requests", registryRequests},
+		{"package push DIR REFERENCE", pushPackage},
+		{"upstream PROJECT VERSION DIR", upstreamPackage},
+
+		{"repository serve [-auth USER:PASSWORD] [-tls] DIR", serveRepository},
+		{"repository password PASSWORD", repositoryPassword},
+		{"repository refuse REF", refusePushes},
+		{"repository race N", racePushes},
+		{"repository heal", healRepository},
+		{"repository requests", repositoryRequests},
+		{"git ARGUMENT...", runGit},
+		{"commit MESSAGE", commitAll},
+
+		{"start NAME COMMAND...", startProcess},
+		{"end [-kill] NAME", endProcess},
+
+		{"eventually [-timeout DURATION] [-stdout PATTERN] [!] COMMAND...", eventually},
+		{"changes [-clusters] COMMAND...", changes},
+		{"unchanged COMMAND...", unchanged},
+		{"mask FILE", mask},
+	}
+}
+
+// name is the words that a script starts the command with.
+func (c command) name() string {
+	words := strings.Fields(c.usage)
+	end := slices.IndexFunc(words, func(w string) bool { return strings.ToLower(w) != w || strings.HasPrefix(w, "[") })
+	if end < 0 {
+		end = len(words)
+	}
+	return strings.Join(words[:end], " ")
+}
+
+// lookup finds the command that a line of a script starts with.
+func lookup(line []string) (command, []string, bool) {
+	for words := min(2, len(line)); words > 0; words-- {
+		name := strings.Join(line[:words], " ")
+		for _, c := range commands() {
+			if c.name() == name {
+				return c, line[words:], true
+			}
+		}
+	}
+	return command{}, nil, false
+}
+
+// call is a command in a script that runs.
+type call struct {
+	ts   *testscript.TestScript
+	args []string
+	// out and errOut become what the script's stdout and stderr look at.
+	out, errOut io.Writer
+}
+
+// scriptCommands are the commands by first word, as testscript wants them.
+func scriptCommands(ctx context.Context) map[string]func(*testscript.TestScript, bool, []string) {
+	all := make(map[string]func(*testscript.TestScript, bool, []string))
+	for _, c := range commands() {
+		word, _, _ := strings.Cut(c.name(), " ")
+		all[word] = func(ts *testscript.TestScript, neg bool, args []string) {
+			s := ts.Value(scenarioKey{}).(*scenario)
+			err := s.run(ctx, ts, append([]string{word}, args...), ts.Stdout(), ts.Stderr())
+			if err != nil {
+				fmt.Fprintln(ts.Stderr(), err)
+			}
+			switch {
+			case err != nil && !neg:
+				ts.Fatalf("%s failed", word)
+			case err == nil && neg:
+				ts.Fatalf("unexpected success of %s", word)
+			}
+		}
+	}
+	return all
+}
+
+// errUsage is returned by commands for arguments that they cannot take.
+var errUsage = errors.New("usage")
+
+// run runs a line of a script that is one of the commands, a program, or grep.
+func (s *scenario) run(ctx context.Context, ts *testscript.TestScript, line []string, out, errOut io.Writer) error {
+	if len(line) == 0 {
+		return errors.New("no command")
+	}
+	c := &call{ts: ts, args: line, out: out, errOut: errOut}
+	if line[0] == "grep" {
+		return c.grep()
+	}
+	cmd, args, ok := lookup(line)
+	if !ok {
+		if verbs := verbsOf(line[0]); len(verbs) > 0 {
+			return fmt.Errorf("%s: want one of %s", line[0], strings.Join(verbs, ", "))
+		}
+		return c.program(ctx, line[0], line[1:]...)
+	}
+	c.args = args
+	err := cmd.run(ctx, s, c)
+	if errors.Is(err, errUsage) {
+		return fmt.Errorf("usage: %s", cmd.usage)
+	}
+	return err
+}
+
+// verbsOf lists the second words of the commands that start with word.
+func verbsOf(word string) (verbs []string) {
+	for _, c := range commands() {
+		if first, verb, ok := strings.Cut(c.name(), " "); ok && first == word {
+			verbs = append(verbs, verb)
+		}
+	}
+	return verbs
+}
+
+// flags parses flags with what define defines, and wants between least and most
+// arguments after them; most < 0 is any number.
+func (c *call) flags(define func(*flag.FlagSet), least, most int) error {
+	f := flag.NewFlagSet("", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	if define != nil {
+		define(f)
+	}
+	if err := f.Parse(c.args); err != nil || f.NArg() < least || most >= 0 && f.NArg() > most {
+		return errUsage
+	}
+	c.args = f.Args()
+	return nil
+}
+
+// environ is the script's environment: testscript keeps it to itself and to the
+// programs that it runs.
+func (c *call) environ() ([]string, error) {
+	file := filepath.Join(c.ts.Getenv("TMPDIR"), "environ")
+	if err := c.ts.Exec("sh", "-c", `env -0 >"$TMPDIR/environ"`); err != nil {
+		return nil, fmt.Errorf("reading the script's environment: %w", err)
+	}
+	text, err := os.ReadFile(file)
+	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00"), err
+}
+
+// prepare makes a program ready to run as a script would run it.
+func (c *call) prepare(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
+	env, err := c.environ()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Env = c.ts.MkAbs("."), env
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	return cmd, cmd.Err
+}
+
+// program runs a program to its end.
+func (c *call) program(ctx context.Context, name string, args ...string) error {
+	cmd, err := c.prepare(ctx, name, args...)
+	if err != nil {
+		return err
+	}
+	cmd.Stdout, cmd.Stderr = c.out, c.errOut
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w", name, cmp.Or(ctx.Err(), err))
+	}
+	return nil
+}
+
+// output runs a program and returns what it prints, with what it complains
+// about in the error.
+func (c *call) output(ctx context.Context, name string, args ...string) (string, error) {
+	var out, errOut bytes.Buffer
+	err := (&call{ts: c.ts, out: &out, errOut: &errOut}).program(ctx, name, args...)
+	if err != nil {
+		err = fmt.Errorf("%w\n%s", err, errOut.Bytes())
+	}
+	return out.String(), err
+}
+
+// grep is testscript's, for commands that run others.
+func (c *call) grep() error {
+	if len(c.args) != 3 {
+		return errors.New("usage: grep PATTERN FILE")
+	}
+	re, err := regexp.Compile(`(?m)` + c.args[1])
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(c.ts.MkAbs(c.args[2]))
+	if err != nil {
+		return err
+	}
+	if !re.Match(text) {
+		return fmt.Errorf("no match for %#q in %s, which ends with:\n%s", c.args[1], c.args[2], lastLines(c.ts.MkAbs(c.args[2]), 20))
+	}
+	return nil
+}

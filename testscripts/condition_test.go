@@ -1,0 +1,224 @@
+package testscripts
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// eventually runs a command until it is as wanted.
+func eventually(ctx context.Context, s *scenario, c *call) error {
+	var timeout time.Duration
+	var stdout string
+	err := c.flags(func(f *flag.FlagSet) {
+		f.DurationVar(&timeout, "timeout", 30*time.Second, "")
+		f.StringVar(&stdout, "stdout", "", "")
+	}, 1, -1)
+	if err != nil {
+		return err
+	}
+	line, negated := c.args, false
+	if line[0] == "!" {
+		line, negated = line[1:], true
+	}
+	re, err := regexp.Compile(`(?m)` + stdout)
+	if err != nil {
+		return err
+	}
+	all := ctx
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var out, errOut bytes.Buffer
+	try := func() error {
+		out.Reset()
+		errOut.Reset()
+		err := s.run(ctx, c.ts, line, &out, &errOut)
+		switch {
+		case err == nil && negated:
+			return errors.New("it succeeds")
+		case err != nil && !negated:
+			return err
+		case !re.Match(out.Bytes()):
+			return fmt.Errorf("its output does not match %#q", stdout)
+		}
+		return nil
+	}
+	err = s.repeat(ctx, try)
+	io.Copy(c.out, &out)
+	io.Copy(c.errOut, &errOut)
+	switch {
+	case err == nil:
+		return nil
+	case all.Err() != nil:
+		return fmt.Errorf("not before the tests ran out of time: %s\n%w", strings.Join(c.args, " "), err)
+	}
+	return fmt.Errorf("not within %s: %s\n%w", timeout, strings.Join(c.args, " "), err)
+}
+
+// repeat tries until it goes well, ever more slowly, and returns the last
+// error that was not the context's doing. It gives up early when a process
+// that the script has started ends by itself.
+func (s *scenario) repeat(ctx context.Context, try func() error) error {
+	last := errors.New("no time to try")
+	pause := 20 * time.Millisecond
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil {
+			last = err
+		}
+		for _, p := range s.running {
+			select {
+			case <-p.done:
+				return fmt.Errorf("%w\nand %s has ended: %v", last, p.name, p.err)
+			default:
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return last
+		case <-time.After(pause):
+		}
+		pause = min(pause*3/2, 500*time.Millisecond)
+	}
+}
+
+// changes prints what a command changes in the script's clusters and
+// repository.
+func changes(ctx context.Context, s *scenario, c *call) error {
+	var clusters bool
+	if err := c.flags(func(f *flag.FlagSet) { f.BoolVar(&clusters, "clusters", false, "") }, 1, -1); err != nil {
+		return err
+	}
+	diff, err := s.changesBy(ctx, c)
+	if clusters {
+		diff = slices.DeleteFunc(diff, func(line string) bool { return strings.Contains(line, repositoryMark) })
+	}
+	io.WriteString(c.out, strings.Join(diff, ""))
+	return err
+}
+
+// unchanged runs a command that must change nothing.
+func unchanged(ctx context.Context, s *scenario, c *call) error {
+	if len(c.args) == 0 {
+		return errUsage
+	}
+	diff, err := s.changesBy(ctx, c)
+	if err == nil && len(diff) > 0 {
+		err = fmt.Errorf("%s has changed:\n%s", strings.Join(c.args, " "), strings.Join(diff, ""))
+	}
+	return err
+}
+
+// changesBy runs the command in c's arguments, whose output goes to the
+// script's stderr.
+func (s *scenario) changesBy(ctx context.Context, c *call) ([]string, error) {
+	before, err := s.observe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.run(ctx, c.ts, c.args, c.errOut, c.errOut); err != nil {
+		return nil, err
+	}
+	after, err := s.observe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return compare(before, after), nil
+}
+
+// compare lists what is new (+), gone (-) and other than before (~), by name.
+func compare(before, after map[string]string) (diff []string) {
+	names := maps.Clone(before)
+	maps.Copy(names, after)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		was, had := before[name]
+		is, has := after[name]
+		switch {
+		case !had:
+			diff = append(diff, "+ "+name+"\n")
+		case !has:
+			diff = append(diff, "- "+name+"\n")
+		case was != is:
+			diff = append(diff, "~ "+name+"\n")
+		}
+	}
+	return diff
+}
+
+// repositoryMark starts what observe says about the repository; no cluster can
+// have that name.
+const repositoryMark = "(repository) "
+
+// observe returns the state of the script's clusters and repository: for each
+// object, by cluster, kind and name, and each file of the main branch, what
+// changes when somebody writes to it.
+func (s *scenario) observe(ctx context.Context) (map[string]string, error) {
+	state := make(map[string]string)
+	for name, l := range s.clusters {
+		if l.plane.stopped {
+			continue
+		}
+		objects, err := l.plane.list(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("looking at cluster %s: %w", name, err)
+		}
+		for _, o := range objects {
+			state[name+" "+o.String()] = o.fingerprint()
+		}
+	}
+	if s.repo == nil {
+		return state, nil
+	}
+	files, err := s.repo.Git(ctx, "ls-tree", "-r", "main")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(files) {
+		blob, file, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		state[repositoryMark+"file "+file] = blob
+	}
+	refs, err := s.repo.Git(ctx, "for-each-ref", "--format=%(refname) %(objectname)")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(refs) {
+		ref, hash, _ := strings.Cut(strings.TrimSpace(line), " ")
+		state[repositoryMark+ref] = hash
+	}
+	return state, nil
+}
+
+// mask prints a file, or stdout or stderr, with what differs from run to run
+// replaced by the names of the variables that hold it.
+func mask(_ context.Context, s *scenario, c *call) error {
+	if len(c.args) != 1 {
+		return errUsage
+	}
+	text := c.ts.ReadFile(c.args[0])
+	for _, name := range []string{"REPOSITORY", "REGISTRY", "WORK"} {
+		if value := c.ts.Getenv(name); value != "" {
+			text = strings.ReplaceAll(text, value, "$"+name)
+		}
+	}
+	if s.repo == nil {
+		_, err := io.WriteString(c.out, text)
+		return err
+	}
+	_, err := io.WriteString(c.out, commitHash.ReplaceAllString(text, "COMMIT"))
+	return err
+}
+
+// commitHash is Git's, whole or as short as gitopsd writes it. A digest, which
+// is longer, is none.
+var commitHash = regexp.MustCompile(`\b[0-9a-f]{40}\b|\b[0-9a-f]{10}\b`)

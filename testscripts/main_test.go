@@ -1,0 +1,139 @@
+package testscripts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	componentcli "k8s.io/component-base/cli"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+
+	"gitopsd.dev/cmd/gitopsd/cli"
+)
+
+// programs are what scripts run as processes: this test binary, under their
+// names.
+var programs = map[string]func(){
+	"gitopsd": func() {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		os.Exit(cli.Run(ctx, cli.Env{
+			Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv,
+		}))
+	},
+	"kubectl": func() { os.Exit(componentcli.Run(kubectl.NewDefaultKubectlCommand())) },
+}
+
+// supervisedVariable is set in the process that runs the tests.
+const supervisedVariable = "TESTSCRIPTS_SUPERVISED"
+
+// TestMain runs the tests in a child process, so that this one can clean up
+// after them however they end: a test that panics, or runs out of time, takes
+// its process along.
+func TestMain(m *testing.M) {
+	isProgram := programs[filepath.Base(os.Args[0])] != nil
+	if !isProgram && os.Getenv(supervisedVariable) == "" {
+		os.Exit(supervise())
+	}
+	go endWithParent(os.Getppid())
+	testscript.Main(suite{m}, programs)
+}
+
+// suite runs the tests, and takes the control planes down after them.
+type suite struct{ m *testing.M }
+
+func (s suite) Run() int {
+	code := s.m.Run()
+	if err := planes.close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	return code
+}
+
+// endWithParent ends this process when its parent has ended, which nobody could
+// tell it about otherwise.
+func endWithParent(parent int) {
+	for range time.Tick(200 * time.Millisecond) {
+		if os.Getppid() != parent {
+			os.Exit(1)
+		}
+	}
+}
+
+// supervise runs this test binary again with a temporary directory of its own,
+// waits until every process that came of it has ended, and removes the
+// directory.
+func supervise() int {
+	code, err := superviseErr()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testscripts:", err)
+		code = max(code, 1)
+	}
+	return code
+}
+
+func superviseErr() (code int, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 1, err
+	}
+	tmp, err := os.MkdirTemp("", "testscripts")
+	if err != nil {
+		return 1, err
+	}
+	keep := slices.ContainsFunc(os.Args, func(arg string) bool { return strings.TrimLeft(arg, "-") == "testwork" })
+	if !keep {
+		defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	}
+	// Every process that comes of the child inherits the pipe's other end, and
+	// so it reads as closed once all of them have ended.
+	lifeline, inherited, err := os.Pipe()
+	if err != nil {
+		return 1, err
+	}
+	defer lifeline.Close()
+
+	cmd := exec.Command(self, os.Args[1:]...)
+	cmd.Env = append(os.Environ(), supervisedVariable+"=1", "TMPDIR="+tmp, "GOTMPDIR="+tmp)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{inherited}
+	// An interrupt from the terminal reaches the child as well; what is sent
+	// to this process alone, as `go test` does, is handed on.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT)
+	defer signal.Stop(signals)
+	err = cmd.Start()
+	inherited.Close()
+	if err != nil {
+		return 1, err
+	}
+	go func() {
+		for s := range signals {
+			cmd.Process.Signal(s) // it may have ended
+		}
+	}()
+	code = 0
+	if err := cmd.Wait(); err != nil {
+		code = max(1, cmd.ProcessState.ExitCode())
+	}
+	const patience = time.Minute
+	if err := lifeline.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return code, err
+	}
+	if _, err := io.Copy(io.Discard, lifeline); err != nil {
+		return code, fmt.Errorf("processes that the tests have started still run %s after them: %w", patience, err)
+	}
+	return code, nil
+}

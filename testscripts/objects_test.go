@@ -1,0 +1,188 @@
+package testscripts
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/metadata"
+)
+
+// object is something that a script's programs have made in a cluster.
+type object struct {
+	kind     schema.GroupVersionKind
+	resource schema.GroupVersionResource
+	meta     metav1.ObjectMeta
+}
+
+// String is the kind and name.
+func (o object) String() string {
+	if o.meta.Namespace == "" {
+		return o.kind.Kind + " " + o.meta.Name
+	}
+	return o.kind.Kind + " " + o.meta.Namespace + "/" + o.meta.Name
+}
+
+// fingerprint changes when somebody writes something to the object, other than
+// its status.
+func (o object) fingerprint() string {
+	m := o.meta
+	version := fmt.Sprint(m.Generation)
+	if m.Generation == 0 { // a type that does not count generations
+		version = m.ResourceVersion
+	}
+	text, err := json.Marshal([]any{m.UID, version, m.DeletionTimestamp, m.Labels, m.Annotations, m.OwnerReferences, m.Finalizers, writers(m)})
+	if err != nil {
+		panic(err) // nothing in it that JSON cannot hold
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(text))
+}
+
+// writers are the managers of the object, and when each wrote last.
+func writers(m metav1.ObjectMeta) (all []string) {
+	for _, f := range m.ManagedFields {
+		if f.Subresource == "" {
+			all = append(all, fmt.Sprint(f.Manager, f.Operation, f.Time))
+		}
+	}
+	return all
+}
+
+// systemManager is the field manager of what the harness itself writes.
+const systemManager = "devcluster-testscripts"
+
+// foreign tells whether somebody else than the control plane's own components
+// has written to the object.
+func foreign(m metav1.ObjectMeta) bool {
+	return slices.ContainsFunc(m.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
+		for _, own := range []string{"devcluster", "kube-", "api-priority-and-fairness-", "clusterrole-aggregation-controller"} {
+			if strings.HasPrefix(f.Manager, own) {
+				return false
+			}
+		}
+		return f.Subresource != "status"
+	})
+}
+
+// list returns what has been written to the control plane since it was empty.
+func (p *plane) list(ctx context.Context) ([]object, error) {
+	resources, err := p.resources()
+	if err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	var objects []object
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	for _, r := range resources {
+		g.Go(func() error {
+			found, err := p.metadata.Resource(r.resource).List(ctx, metav1.ListOptions{})
+			if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
+				return nil // gone since
+			}
+			if err != nil {
+				return fmt.Errorf("listing %s: %w", r.resource.GroupResource(), err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, o := range found.Items {
+				if foreign(o.ObjectMeta) {
+					objects = append(objects, object{r.kind, r.resource, o.ObjectMeta})
+				}
+			}
+			return nil
+		})
+	}
+	return objects, g.Wait()
+}
+
+// resources are the types whose objects can be listed and deleted, each in one
+// version.
+func (p *plane) resources() (all []object, err error) {
+	lists, err := discovery.ServerPreferredResources(p.discovery)
+	var partly *discovery.ErrGroupDiscoveryFailed
+	if err != nil && !errors.As(err, &partly) {
+		return nil, fmt.Errorf("discovery: %w", err)
+	}
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range list.APIResources {
+			// Events are listed under two groups, and are nobody's state.
+			if slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "delete") && r.Name != "events" {
+				all = append(all, object{kind: gv.WithKind(r.Kind), resource: gv.WithResource(r.Name)})
+			}
+		}
+	}
+	return all, nil
+}
+
+// empty removes what has been written to the control plane.
+func (p *plane) empty(ctx context.Context) error {
+	for {
+		objects, err := p.list(ctx)
+		if err != nil {
+			return err
+		}
+		if len(objects) == 0 {
+			return nil
+		}
+		// What stands between a request and its object goes first.
+		slices.SortStableFunc(objects, func(a, b object) int { return rank(a) - rank(b) })
+		for _, o := range objects {
+			if err := p.remove(ctx, o); err != nil {
+				return fmt.Errorf("removing %s: %w", o, err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d objects are left, among them %s: %w", len(objects), objects[0], ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func rank(o object) int {
+	switch {
+	case o.kind.Group == "admissionregistration.k8s.io" || o.kind.Kind == "APIService":
+		return 0
+	case o.kind.Kind == "CustomResourceDefinition" || o.kind.Kind == "Namespace":
+		return 2
+	}
+	return 1
+}
+
+// remove deletes an object, or takes away what keeps it from going.
+func (p *plane) remove(ctx context.Context, o object) error {
+	var client metadata.ResourceInterface = p.metadata.Resource(o.resource)
+	if o.meta.Namespace != "" {
+		client = p.metadata.Resource(o.resource).Namespace(o.meta.Namespace)
+	}
+	var err error
+	switch {
+	case o.meta.DeletionTimestamp == nil:
+		now := int64(0)
+		background := metav1.DeletePropagationBackground
+		err = client.Delete(ctx, o.meta.Name, metav1.DeleteOptions{GracePeriodSeconds: &now, PropagationPolicy: &background})
+	case len(o.meta.Finalizers) > 0 && o.kind.Kind != "CustomResourceDefinition":
+		_, err = client.Patch(ctx, o.meta.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	}
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // gone, or looked at again
+	}
+	return err
+}

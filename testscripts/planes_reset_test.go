@@ -1,0 +1,103 @@
+package testscripts
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A control plane comes back empty, whatever was left in it: types with objects
+// whose finalizers nobody removes, namespaces, and webhooks that do not answer.
+func TestControlPlanesComeBackEmpty(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	got, err := planes.lease(ctx, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer planes.giveBack(got...)
+	plane := got[0]
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, plane.kubeconfig, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kubectl := func(stdin string, args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(ctx, "kubectl", append([]string{"--kubeconfig", kubeconfig}, args...)...)
+		cmd.Stdin = strings.NewReader(stdin)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	kubectl(leftovers, "apply", "-f", "-")
+	kubectl("", "wait", "--for", "condition=Established", "crd/widgets.acme.example")
+	kubectl(`{apiVersion: acme.example/v1, kind: Widget, metadata: {name: stuck, namespace: left, finalizers: [acme.example/never]}}`, "apply", "-f", "-")
+	kubectl(closedDoor, "apply", "-f", "-")
+	before, err := plane.list(ctx)
+	if err != nil || len(before) != 7 {
+		t.Errorf("%d objects were made, and these are seen: %v, %v", 7, before, err)
+	}
+	if err := plane.empty(ctx); err != nil {
+		t.Fatal(err)
+	}
+	left, err := plane.list(ctx)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+const leftovers = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: left}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: left, namespace: kube-system}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: left}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: left, namespace: default}
+spec:
+  selector: {matchLabels: {app: left}}
+  template:
+    metadata: {labels: {app: left}}
+    spec: {containers: [{name: a, image: example.org/a}]}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.acme.example}
+spec:
+  group: acme.example
+  scope: Namespaced
+  names: {kind: Widget, plural: widgets}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}
+`
+
+// closedDoor refuses every write, since nobody answers.
+const closedDoor = `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: closed}
+webhooks:
+- name: closed.acme.example
+  clientConfig: {url: "https://127.0.0.1:1/"}
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  rules:
+  - {apiGroups: ["*"], apiVersions: ["*"], operations: ["*"], resources: ["*"]}
+`

@@ -1,0 +1,245 @@
+package testscripts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"gitopsd.dev/testscripts/devcluster"
+)
+
+// planes are the control planes of this process.
+var planes pool
+
+// pool lends control planes to scripts, one script at a time each. One that
+// comes back is emptied and lent again; one that cannot be emptied is taken
+// out of service. New ones are started when none is free.
+type pool struct {
+	starting sync.Mutex // held while control planes are started
+
+	mu      sync.Mutex
+	devs    *devcluster.ControlPlanes
+	dir     string
+	made    int
+	free    []*plane
+	resets  sync.WaitGroup
+	pending int           // resets that are under way
+	back    chan struct{} // closed and replaced when one has ended
+}
+
+// plane is a control plane.
+type plane struct {
+	name       string // devcluster's
+	kubeconfig []byte
+	config     *rest.Config
+	discovery  discovery.DiscoveryInterface
+	metadata   metadata.Interface
+	stopped    bool
+}
+
+// lease takes n empty control planes.
+func (p *pool) lease(ctx context.Context, n int) ([]*plane, error) {
+	var got []*plane
+	for len(got) < n {
+		p.mu.Lock()
+		if len(p.free) > 0 {
+			got = append(got, p.free[0])
+			p.free = p.free[1:]
+			p.mu.Unlock()
+			continue
+		}
+		if p.pending > 0 {
+			// An empty one is closer than a new one.
+			if p.back == nil {
+				p.back = make(chan struct{})
+			}
+			back := p.back
+			p.mu.Unlock()
+			select {
+			case <-back:
+			case <-ctx.Done():
+				p.giveBack(got...)
+				return nil, ctx.Err()
+			}
+			continue
+		}
+		p.mu.Unlock()
+		more, err := p.start(ctx, n-len(got))
+		if err != nil {
+			p.giveBack(got...)
+			return nil, err
+		}
+		got = append(got, more...)
+	}
+	return got, nil
+}
+
+// start starts n more control planes.
+func (p *pool) start(ctx context.Context, n int) ([]*plane, error) {
+	p.starting.Lock()
+	defer p.starting.Unlock()
+	begun := time.Now()
+	var names []string
+	for range n {
+		p.made++
+		names = append(names, fmt.Sprintf("plane-%d", p.made))
+	}
+	if err := p.startNamed(ctx, names); err != nil {
+		return nil, fmt.Errorf("starting control planes: %w", err)
+	}
+	fmt.Fprintf(os.Stderr, "# control planes %v are up after %s\n", names, time.Since(begun).Round(100*time.Millisecond))
+	var started []*plane
+	for _, name := range names {
+		pl, err := newPlane(name, p.devs.Kubeconfig(name))
+		if err != nil {
+			return nil, err
+		}
+		started = append(started, pl)
+	}
+	return started, nil
+}
+
+func (p *pool) startNamed(ctx context.Context, names []string) error {
+	if p.devs != nil {
+		return p.devs.Add(ctx, names...)
+	}
+	binary, err := devcluster.Binary(ctx, os.Stderr)
+	if err != nil {
+		return err
+	}
+	if p.dir, err = os.MkdirTemp("", "devcluster"); err != nil {
+		return err
+	}
+	// They outlive the script that was the first to ask.
+	p.devs, err = devcluster.Up(context.WithoutCancel(ctx), devcluster.Config{Dir: p.dir, Binary: binary}, names...)
+	return err
+}
+
+func newPlane(name, kubeconfig string) (*plane, error) {
+	text, err := os.ReadFile(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(text)
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1
+	config.UserAgent = systemManager
+	config.WarningHandler = rest.NoWarnings{}
+	// A call that hangs must not hang the tests.
+	config.Timeout = 20 * time.Second
+	d, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	m, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return &plane{name: name, kubeconfig: text, config: config, discovery: d, metadata: m}, nil
+}
+
+// giveBack empties control planes, in the background, and takes them back.
+func (p *pool) giveBack(planes ...*plane) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, pl := range planes {
+		p.pending++
+		p.resets.Go(func() {
+			err := p.reset(pl)
+			if err != nil {
+				fmt.Fprintf(os.Stderr, "# control plane %s is taken out of service: %v\n", pl.name, err)
+			}
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.pending--
+			if err == nil {
+				p.free = append(p.free, pl)
+			}
+			if p.back != nil {
+				close(p.back)
+				p.back = nil
+			}
+		})
+	}
+}
+
+func (p *pool) reset(pl *plane) error {
+	const patience = 30 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if pl.stopped {
+		if err := p.devs.Resume(ctx, pl.name); err != nil {
+			return err
+		}
+		pl.stopped = false
+	}
+	if err := pl.empty(ctx); err != nil {
+		return errors.Join(err, p.devs.Stop(context.WithoutCancel(ctx), pl.name))
+	}
+	return nil
+}
+
+// close ends all control planes.
+func (p *pool) close() error {
+	p.resets.Wait()
+	if p.devs == nil {
+		return nil
+	}
+	return errors.Join(p.devs.Close(), os.RemoveAll(p.dir))
+}
+
+// leased is a control plane under the name that a script knows it by.
+type leased struct {
+	name  string
+	plane *plane
+	proxy *proxy // nil without one
+}
+
+func (l *leased) giveBack() {
+	if l.proxy != nil {
+		l.proxy.close()
+	}
+	planes.giveBack(l.plane)
+}
+
+// rename returns the plane's kubeconfig with the script's name for the cluster
+// as context, and server and authority replaced if server is not empty.
+func (l *leased) kubeconfigFor(server string, ca []byte) ([]byte, error) {
+	config, err := clientcmd.Load(l.plane.kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	context := config.Contexts[config.CurrentContext]
+	cluster := config.Clusters[context.Cluster]
+	if server != "" {
+		cluster.Server, cluster.CertificateAuthorityData = server, ca
+	}
+	user := config.AuthInfos[context.AuthInfo]
+	config.Clusters = map[string]*clusterEntry{l.name: cluster}
+	config.AuthInfos = map[string]*userEntry{l.name: user}
+	context.Cluster, context.AuthInfo = l.name, l.name
+	config.Contexts = map[string]*contextEntry{l.name: context}
+	config.CurrentContext = l.name
+	return clientcmd.Write(*config)
+}
+
+// sortedNames of the script's clusters.
+func (s *scenario) sortedNames() []string {
+	var names []string
+	for name := range s.clusters {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,101 @@
+package testscripts
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"time"
+)
+
+// process is a program that a script has started in the background.
+type process struct {
+	name string
+	log  string // file with all its output
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended, with err
+	err  error
+}
+
+var processName = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
+
+func startProcess(_ context.Context, s *scenario, c *call) error {
+	if len(c.args) < 2 || !processName.MatchString(c.args[0]) {
+		return errUsage
+	}
+	name := c.args[0]
+	if s.running[name] != nil {
+		return fmt.Errorf("%s runs already", name)
+	}
+	// It ends with the script, not with the context: so that a script that
+	// runs out of time has its log.
+	cmd, err := c.prepare(context.Background(), c.args[1], c.args[2:]...)
+	if err != nil {
+		return err
+	}
+	p := &process{name: name, log: filepath.Join(s.work, name+".log"), cmd: cmd, done: make(chan struct{})}
+	log, err := os.Create(p.log)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	s.running[name] = p
+	return nil
+}
+
+func endProcess(ctx context.Context, s *scenario, c *call) error {
+	var kill bool
+	if err := c.flags(func(f *flag.FlagSet) { f.BoolVar(&kill, "kill", false, "") }, 1, 1); err != nil {
+		return err
+	}
+	name := c.args[0]
+	p := s.running[name]
+	if p == nil {
+		return fmt.Errorf("%s was not started", name)
+	}
+	select {
+	case <-p.done:
+		return fmt.Errorf("%s has ended by itself: %v\n%s", name, p.err, lastLines(p.log, 20))
+	default:
+	}
+	delete(s.running, name)
+	if kill {
+		p.kill()
+		return nil
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	const patience = 30 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	select {
+	case <-p.done:
+		if p.err != nil {
+			return fmt.Errorf("%s: %w\n%s", name, p.err, lastLines(p.log, 20))
+		}
+		return nil
+	case <-ctx.Done():
+		p.kill()
+		return fmt.Errorf("%s had not ended %s after SIGTERM: %w", name, patience, errors.Join(ctx.Err()))
+	}
+}
+
+// kill ends the process as the kernel does, and waits for its end.
+func (p *process) kill() {
+	p.cmd.Process.Kill() // it may have ended
+	<-p.done
+}

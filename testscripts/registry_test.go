@@ -1,0 +1,181 @@
+package testscripts
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/testscripts/registry"
+	"gitopsd.dev/testscripts/upstream"
+)
+
+// registryName is what scripts call the registry, so that their files need not
+// know its port: gitopsd is told that the script's registry is its mirror.
+const registryName = "registry.example.org"
+
+// scriptRegistry is a script's registry and what undoes its faults.
+type scriptRegistry struct {
+	*registry.Registry
+	heal []func()
+}
+
+func serveRegistry(_ context.Context, s *scenario, c *call) error {
+	var auth string
+	var cfg registry.Config
+	err := c.flags(func(f *flag.FlagSet) {
+		f.StringVar(&auth, "auth", "", "")
+		f.BoolVar(&cfg.TLS, "tls", false, "")
+	}, 0, 0)
+	if err != nil {
+		return err
+	}
+	if s.registry != nil {
+		return errors.New("a registry is there already")
+	}
+	if auth != "" {
+		cfg.Auth = registry.TokenAuth
+		cfg.Username, cfg.Password, _ = strings.Cut(auth, ":")
+	}
+	r, err := registry.New(cfg)
+	if err != nil {
+		return err
+	}
+	s.registry = &scriptRegistry{Registry: r}
+	c.ts.Setenv("REGISTRY", r.Host())
+	c.ts.Setenv("GITOPSD_REGISTRY_MIRROR", registryName+"="+r.Host())
+	return s.trust(r.CA())
+}
+
+// needRegistry checks that there is one.
+func (s *scenario) needRegistry() error {
+	if s.registry == nil {
+		return errors.New("no registry is there yet")
+	}
+	return nil
+}
+
+// loginRegistry writes what `docker login` writes.
+func loginRegistry(_ context.Context, s *scenario, c *call) error {
+	if err := s.needRegistry(); err != nil {
+		return err
+	}
+	if len(c.args) != 1 || !strings.Contains(c.args[0], ":") {
+		return errUsage
+	}
+	type entry struct {
+		Auth string `json:"auth"`
+	}
+	text, err := json.Marshal(map[string]map[string]entry{"auths": {
+		s.registry.Host(): {base64.StdEncoding.EncodeToString([]byte(c.args[0]))},
+	}})
+	if err != nil {
+		return err
+	}
+	dir := c.ts.Getenv("DOCKER_CONFIG")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "config.json"), text, 0o600)
+}
+
+func breakRegistry(_ context.Context, s *scenario, c *call) error {
+	if err := s.needRegistry(); err != nil {
+		return err
+	}
+	var fault registry.Fault
+	err := c.flags(func(f *flag.FlagSet) {
+		f.StringVar(&fault.Method, "method", "", "")
+		f.IntVar(&fault.Times, "times", 0, "")
+	}, 2, 2)
+	if err != nil {
+		return err
+	}
+	fault.Path = c.args[0]
+	kind, value, _ := strings.Cut(c.args[1], "=")
+	switch kind {
+	case "status":
+		fault.Status, err = number(value)
+	case "hang":
+		fault.Hang = true
+	case "cut":
+		fault.DropAfter, err = number(value)
+	case "corrupt":
+		fault.Corrupt = true
+	case "digest":
+		fault.Digest = value
+	default:
+		return fmt.Errorf("fault %q: want status=CODE, hang, cut=BYTES, corrupt or digest=DIGEST", c.args[1])
+	}
+	if err != nil {
+		return err
+	}
+	s.registry.heal = append(s.registry.heal, s.registry.Break(fault))
+	return nil
+}
+
+func healRegistry(_ context.Context, s *scenario, c *call) error {
+	if err := s.needRegistry(); err != nil {
+		return err
+	}
+	for _, heal := range s.registry.heal {
+		heal()
+	}
+	s.registry.heal = nil
+	return nil
+}
+
+func registryRequests(_ context.Context, s *scenario, c *call) error {
+	if err := s.needRegistry(); err != nil {
+		return err
+	}
+	requests := s.registry.Requests()
+	s.registry.ResetCounts()
+	printRequests(c, requests)
+	return nil
+}
+
+// printRequests prints how often each request came.
+func printRequests(c *call, requests map[string]int) {
+	for _, r := range slices.Sorted(maps.Keys(requests)) {
+		fmt.Fprintf(c.out, "%d %s\n", requests[r], r)
+	}
+}
+
+func pushPackage(ctx context.Context, s *scenario, c *call) error {
+	if err := s.needRegistry(); err != nil {
+		return err
+	}
+	if len(c.args) != 2 {
+		return errUsage
+	}
+	file := filepath.Join(c.ts.Getenv("TMPDIR"), "package.xpkg")
+	if _, err := c.output(ctx, "gitopsd", "package", "build", c.args[0], "-o", file); err != nil {
+		return err
+	}
+	// Pushes go to no mirror.
+	reference, named := strings.CutPrefix(c.args[1], registryName+"/")
+	if named {
+		reference = s.registry.Host() + "/" + reference
+	}
+	pushed, err := c.output(ctx, "gitopsd", "package", "push", file, reference)
+	if named {
+		pushed = strings.Replace(pushed, s.registry.Host(), registryName, 1)
+	}
+	fmt.Fprint(c.out, pushed)
+	return err
+}
+
+func upstreamPackage(ctx context.Context, _ *scenario, c *call) error {
+	if len(c.args) != 3 {
+		return errUsage
+	}
+	return upstream.Write(ctx, c.args[0], c.args[1], c.ts.MkAbs(c.args[2]), os.Stderr)
+}

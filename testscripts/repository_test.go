@@ -1,0 +1,164 @@
+package testscripts
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"gitopsd.dev/testscripts/gitserver"
+)
+
+// repoName is the served repository's, the only one of a script.
+const repoName = "fleet"
+
+func serveRepository(ctx context.Context, s *scenario, c *call) error {
+	var auth string
+	cfg := gitserver.Config{Root: filepath.Join(s.work, ".git-server")}
+	err := c.flags(func(f *flag.FlagSet) {
+		f.StringVar(&auth, "auth", "", "")
+		f.BoolVar(&cfg.TLS, "tls", false, "")
+	}, 1, 1)
+	if err != nil {
+		return err
+	}
+	if s.git != nil {
+		return errors.New("a repository is served already")
+	}
+	cfg.Username, cfg.Password, _ = strings.Cut(auth, ":")
+	if s.git, err = gitserver.New(cfg); err != nil {
+		return err
+	}
+	if s.repo, err = s.git.Create(ctx, repoName); err != nil {
+		return err
+	}
+	if cfg.TLS {
+		ca, err := os.ReadFile(s.git.CAFile)
+		if err != nil {
+			return err
+		}
+		if err := s.trust(ca); err != nil {
+			return err
+		}
+		c.ts.Setenv("GIT_SSL_CAINFO", s.caFile())
+	}
+	c.ts.Setenv("REPOSITORY", s.git.URL(repoName))
+	// The person at the keyboard pushes to the same server with credentials
+	// in the URL.
+	remote, err := url.Parse(s.git.URL(repoName))
+	if err != nil {
+		return err
+	}
+	if auth != "" {
+		remote.User = url.UserPassword(cfg.Username, cfg.Password)
+	}
+	dir := c.args[0]
+	for _, args := range [][]string{
+		{"init", "--quiet", dir},
+		{"-C", dir, "remote", "add", "origin", remote.String()},
+		{"-C", dir, "add", "--all"},
+		{"-C", dir, "commit", "--quiet", "--message", "Start the fleet"},
+		{"-C", dir, "push", "--quiet", "--set-upstream", "origin", "main"},
+	} {
+		if err := c.program(ctx, "git", args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// needRepository checks that there is one, and the number of arguments.
+func (s *scenario) needRepository(c *call, args int) error {
+	if s.repo == nil {
+		return errors.New("no repository is served yet")
+	}
+	if len(c.args) != args {
+		return errUsage
+	}
+	return nil
+}
+
+func repositoryPassword(_ context.Context, s *scenario, c *call) error {
+	if err := s.needRepository(c, 1); err != nil {
+		return err
+	}
+	s.git.SetPassword(c.args[0])
+	return nil
+}
+
+// refusePushes installs a hook that refuses pushes to a ref, as a forge does
+// with a branch that is protected.
+func refusePushes(_ context.Context, s *scenario, c *call) error {
+	if err := s.needRepository(c, 1); err != nil {
+		return err
+	}
+	return s.repo.Hook("update", fmt.Sprintf(`#!/bin/sh
+case "$1" in
+%s)
+	echo "$1 is protected" >&2
+	exit 1
+esac
+`, c.args[0]))
+}
+
+func racePushes(_ context.Context, s *scenario, c *call) error {
+	if err := s.needRepository(c, 1); err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(c.args[0])
+	if err != nil || n < 1 {
+		return errUsage
+	}
+	s.git.RejectPushes(s.repo, "main", n)
+	return nil
+}
+
+func healRepository(_ context.Context, s *scenario, c *call) error {
+	if err := s.needRepository(c, 0); err != nil {
+		return err
+	}
+	s.git.Heal()
+	if err := s.repo.Hook("update", ""); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func repositoryRequests(_ context.Context, s *scenario, c *call) error {
+	if err := s.needRepository(c, 0); err != nil {
+		return err
+	}
+	for _, r := range s.git.Requests() {
+		fmt.Fprintln(c.out, r)
+	}
+	return nil
+}
+
+func runGit(ctx context.Context, _ *scenario, c *call) error {
+	if len(c.args) == 0 {
+		return errUsage
+	}
+	return c.program(ctx, "git", c.args...)
+}
+
+func commitAll(ctx context.Context, _ *scenario, c *call) error {
+	if len(c.args) != 1 {
+		return errUsage
+	}
+	for _, args := range [][]string{
+		{"add", "--all"},
+		{"commit", "--quiet", "--message", c.args[0]},
+		{"pull", "--quiet", "--rebase"},
+		{"push", "--quiet"},
+	} {
+		if err := c.program(ctx, "git", args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}

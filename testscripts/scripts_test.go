@@ -1,0 +1,142 @@
+package testscripts
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"gitopsd.dev/testscripts/gitserver"
+)
+
+var update = flag.Bool("update", false, "rewrite the wanted files in scripts that cmp finds to differ")
+
+// TestScripts runs every scenario.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	runScripts(t, ".")
+}
+
+// TestHarness runs the script that tests what the scenarios are written in.
+func TestHarness(t *testing.T) {
+	t.Parallel()
+	runScripts(t, "testdata")
+}
+
+func runScripts(t *testing.T, dir string) {
+	ctx, cancel := testContext(t)
+	t.Cleanup(cancel)
+	testscript.Run(t, testscript.Params{
+		Dir:                dir,
+		Cmds:               scriptCommands(ctx),
+		UpdateScripts:      *update,
+		RequireUniqueNames: true,
+		Setup:              setup,
+	})
+}
+
+// testContext ends a little before the tests run out of time, so that what they
+// have started can be taken down.
+func testContext(t *testing.T) (context.Context, context.CancelFunc) {
+	deadline, ok := t.Deadline()
+	if !ok {
+		return context.WithCancel(context.Background())
+	}
+	return context.WithDeadline(context.Background(), deadline.Add(-30*time.Second))
+}
+
+// scenarioKey is that of the scenario in a script's values.
+type scenarioKey struct{}
+
+// scenario is what a script has got so far. A script runs in one goroutine.
+type scenario struct {
+	work     string // $WORK
+	clusters map[string]*leased
+	git      *gitserver.Server
+	repo     *gitserver.Repo
+	registry *scriptRegistry
+	running  map[string]*process
+	cas      []byte // authorities of the script's servers, PEM
+}
+
+// setup prepares a script's environment: nothing of the machine or the user
+// gets in, and gitopsd's flags that are the same for all scripts are set.
+func setup(env *testscript.Env) error {
+	s := &scenario{work: env.WorkDir, clusters: make(map[string]*leased), running: make(map[string]*process)}
+	env.Values[scenarioKey{}] = s
+	home := filepath.Join(env.WorkDir, ".home")
+	kubeconfigs := filepath.Join(env.WorkDir, "kubeconfigs")
+	for _, dir := range []string{home, kubeconfigs} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	for _, v := range gitserver.Env(home) {
+		if !strings.HasPrefix(v, "PATH=") {
+			env.Vars = append(env.Vars, v)
+		}
+	}
+	env.Vars = append(env.Vars,
+		"KUBECONFIG="+filepath.Join(env.WorkDir, ".kubeconfig"),
+		"DOCKER_CONFIG="+filepath.Join(env.WorkDir, ".docker"),
+		"XDG_CACHE_HOME="+filepath.Join(env.WorkDir, ".cache"),
+		"SSL_CERT_FILE="+s.caFile(),
+		"SSL_CERT_DIR="+home, // none there
+		"GITOPSD_KUBECONFIG_DIR="+kubeconfigs,
+		"GITOPSD_INTERVAL=200ms",
+		"GITOPSD_LISTEN=127.0.0.1:0",
+	)
+	env.Defer(func() { s.close(env.T()) })
+	return nil
+}
+
+// close ends everything that the script has started, and gives its clusters
+// back. Of a script that failed it logs what its processes said last.
+func (s *scenario) close(t testscript.T) {
+	tb, ok := t.(testing.TB)
+	failed := ok && tb.Failed()
+	for _, p := range s.running {
+		p.kill()
+	}
+	if failed {
+		logs, _ := filepath.Glob(filepath.Join(s.work, "*.log"))
+		for _, log := range logs {
+			t.Log(fmt.Sprintf("%s ends with:\n%s", filepath.Base(log), lastLines(log, 40)))
+		}
+	}
+	if s.registry != nil {
+		s.registry.Close()
+	}
+	if s.git != nil {
+		if err := s.git.Close(); err != nil {
+			t.Log("closing the Git server:", err)
+		}
+	}
+	for _, l := range s.clusters {
+		l.giveBack()
+	}
+}
+
+func (s *scenario) caFile() string { return filepath.Join(s.work, ".ca.pem") }
+
+// trust makes the script's programs trust an authority.
+func (s *scenario) trust(ca []byte) error {
+	s.cas = append(s.cas, ca...)
+	return os.WriteFile(s.caFile(), s.cas, 0o644)
+}
+
+// lastLines returns at most n lines from the end of a file.
+func lastLines(file string, n int) string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
