@@ -42,12 +42,9 @@ func (t *target) Close() { t.cluster.Close() }
 // PlanOptions are the options of a plan for a cluster: the same for the daemon
 // and for `gitopsd plan`, so that one does what the other prints.
 func PlanOptions(want *desired.Cluster) (plan.Options, error) {
-	opts := plan.Options{FailedPackages: make(map[string]string), Kept: want.Contested}
+	opts := plan.Options{Keeps: want.Keeps}
 	if want.Err != nil {
 		opts.RenderFailed = want.Err.Error()
-	}
-	for _, name := range want.Incomplete {
-		opts.FailedPackages[name] = "the package has errors"
 	}
 	if v := want.Annotations[plan.AllowPruneAnnotation]; v != "" {
 		n, err := strconv.Atoi(v)
@@ -68,9 +65,7 @@ func (t *target) Apply(ctx context.Context, want *desired.Cluster) Outcome {
 	if err != nil {
 		return failed(err)
 	}
-	if want.Spec.Drift == clusters.Report {
-		p = withoutCorrections(p)
-	}
+	p = Executed(want, p)
 	o := Outcome{Phase: status.Ready, Actions: make(map[string]int), Packages: make(map[string]string)}
 	for _, s := range p.Steps {
 		o.Actions[string(s.Action)]++
@@ -84,7 +79,7 @@ func (t *target) Apply(ctx context.Context, want *desired.Cluster) Outcome {
 		o.Phase, o.Message = failed(err).Phase, err.Error()
 		return o
 	}
-	unhealthy, err := t.applier.Health(ctx, want.Objects)
+	unhealthy, err := t.applier.Health(ctx, p)
 	if err != nil {
 		o.Phase, o.Message = failed(err).Phase, err.Error()
 		return o
@@ -151,14 +146,18 @@ func problem(o *Outcome, pkg, text, state string) {
 	}
 }
 
-// withoutCorrections turns what would correct drift into a report of it.
-func withoutCorrections(p *plan.Plan) *plan.Plan {
+// Executed is the plan as the daemon executes it: where drift is to be reported,
+// corrections are held.
+func Executed(want *desired.Cluster, p *plan.Plan) *plan.Plan {
+	if want.Spec.Drift != clusters.Report {
+		return p
+	}
 	q := *p
 	q.Steps = slices.Clone(p.Steps)
 	for i := range q.Steps {
 		if s := &q.Steps[i]; s.Drift {
 			s.Action = plan.Held
-			s.Reason = "drift is reported, not corrected (spec.drift): " + s.Reason
+			s.Reason = "reported, not corrected (spec.drift: report): " + s.Reason
 		}
 	}
 	return &q

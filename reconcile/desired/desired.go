@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"gitopsd.dev/render"
+	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
@@ -46,7 +47,7 @@ type Config struct {
 // goroutine at a time.
 type Computer struct {
 	cfg      Config
-	renderer *render.Renderer
+	renderer render.Renderer
 
 	mu       sync.Mutex
 	packages map[sources.Digest]*sources.Package
@@ -55,7 +56,7 @@ type Computer struct {
 
 // New makes a Computer.
 func New(cfg Config) *Computer {
-	c := &Computer{cfg: cfg, renderer: render.New(), packages: make(map[sources.Digest]*sources.Package)}
+	c := &Computer{cfg: cfg, packages: make(map[sources.Digest]*sources.Package)}
 	fetch := cfg.Resolve.Fetch
 	c.cfg.Resolve.Fetch = func(ctx context.Context, repository string, d sources.Digest) (*sources.Package, error) {
 		return c.fetch(ctx, repository, d, fetch)
@@ -112,15 +113,18 @@ type Cluster struct {
 	Objects *manifest.Set
 	// Err is why rendering failed as a whole.
 	Err error
-	// PackageErrs are the packages that could not be resolved or rendered:
-	// their objects are unknown, so that what is live of them must stay.
-	PackageErrs []error
-	// Incomplete names those packages.
+	// Faults are what is wrong with single packages and objects.
+	Faults []error
+	// Incomplete names the packages that could not be resolved or rendered.
 	Incomplete []string
+	// Keeps tells whether an object that is there and not in Objects must
+	// stay, because nobody knows what has become of it; pkg is the package
+	// that it belongs to. Nil when rendering failed as a whole: then all must.
+	Keeps func(id manifest.ID, pkg string) bool
 }
 
 // Complete says that Objects is all that the cluster is wanted to have.
-func (c *Cluster) Complete() bool { return c.Err == nil && len(c.Incomplete) == 0 }
+func (c *Cluster) Complete() bool { return c.Err == nil && len(c.Faults) == 0 }
 
 // Get returns the state of a cluster, nil if there is none of that name.
 func (s *State) Get(name string) *Cluster {
@@ -139,9 +143,9 @@ func (s *State) Err() error {
 	seen := make(map[string]bool)
 	for _, c := range s.Clusters {
 		if c.Err != nil {
-			errs = append(errs, fmt.Errorf("cluster %s: %w", c.Name, c.Err))
+			errs = append(errs, c.Err)
 		}
-		for _, err := range c.PackageErrs {
+		for _, err := range c.Faults {
 			if !seen[err.Error()] {
 				seen[err.Error()] = true
 				errs = append(errs, err)
@@ -193,7 +197,14 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, extra *lo
 		}
 	}
 	wanted := make([]*render.Wanted, len(s.Clusters))
-	c.each(s.Clusters, func(i int, cl *Cluster) { wanted[i], cl.Err = render.Want(ctx, input(commit.Files, cl)) })
+	c.each(s.Clusters, func(i int, cl *Cluster) {
+		var err error
+		// What is wrong with declarations is in wanted, and comes up again
+		// when it is expanded.
+		if wanted[i], err = render.Want(ctx, input(commit.Files, cl)); wanted[i] == nil {
+			cl.Err = err
+		}
+	})
 	if err := c.resolve(ctx, s, before, wanted); err != nil {
 		return nil, err
 	}
@@ -202,6 +213,7 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, extra *lo
 			c.expand(ctx, commit.Files, cl, wanted[i])
 		}
 	})
+	c.renderer.Sweep()
 	return s, ctx.Err()
 }
 
@@ -231,9 +243,9 @@ func (c *Computer) each(all []*Cluster, do func(int, *Cluster)) {
 func input(files fs.FS, cl *Cluster) render.Input {
 	in := render.Input{Cluster: cl.Name, Files: files, Path: cl.Spec.Path}
 	for _, p := range cl.Spec.Patches {
-		patch := render.Patch{Patch: p.Patch}
+		patch := kustomize.Patch{Patch: p.Patch}
 		if t := p.Target; t != nil {
-			patch.Target = &render.Target{Group: t.Group, Version: t.Version, Kind: t.Kind, Name: t.Name, Namespace: t.Namespace,
+			patch.Target = &kustomize.Target{Group: t.Group, Version: t.Version, Kind: t.Kind, Name: t.Name, Namespace: t.Namespace,
 				LabelSelector: t.LabelSelector, AnnotationSelector: t.AnnotationSelector}
 		}
 		in.Patches = append(in.Patches, patch)
@@ -269,7 +281,7 @@ func (c *Computer) resolve(ctx context.Context, s *State, before *lockfile.File,
 		if r := res.Clusters[cl.Name]; r != nil {
 			cl.Packages = r.Selected
 			for _, e := range r.Errors {
-				cl.PackageErrs = append(cl.PackageErrs, e)
+				cl.Faults = append(cl.Faults, e)
 				cl.Incomplete = append(cl.Incomplete, e.Name)
 			}
 		}
@@ -284,32 +296,21 @@ func (c *Computer) resolve(ctx context.Context, s *State, before *lockfile.File,
 }
 
 func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Cluster, wanted *render.Wanted) {
-	set, err := c.renderer.Expand(ctx, input(files, cl), wanted, cl.Packages)
-	cl.Objects = set
-	for _, err := range flatten(err) {
-		var broken *render.PackageError
-		if !errors.As(err, &broken) {
-			cl.Err, cl.Objects = errors.Join(cl.Err, err), nil
-			continue
+	rendered, err := c.renderer.Expand(ctx, input(files, cl), wanted, cl.Packages)
+	if rendered == nil {
+		cl.Err = err
+		return
+	}
+	cl.Objects, cl.Keeps = rendered.Objects, rendered.Keeps
+	for _, e := range rendered.Broken {
+		if slices.Contains(cl.Incomplete, e.Name) {
+			continue // it was not resolved, and has its error
 		}
-		cl.PackageErrs = append(cl.PackageErrs, err)
-		cl.Incomplete = append(cl.Incomplete, broken.Package)
+		cl.Faults = append(cl.Faults, fmt.Errorf("cluster %s: %w", cl.Name, e))
+		cl.Incomplete = append(cl.Incomplete, e.Name)
+	}
+	for _, e := range rendered.Conflicts {
+		cl.Faults = append(cl.Faults, fmt.Errorf("cluster %s: %w", cl.Name, e))
 	}
 	slices.Sort(cl.Incomplete)
-	cl.Incomplete = slices.Compact(cl.Incomplete)
-}
-
-// flatten lists the errors that errors.Join put together.
-func flatten(err error) []error {
-	if err == nil {
-		return nil
-	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var all []error
-		for _, e := range joined.Unwrap() {
-			all = append(all, flatten(e)...)
-		}
-		return all
-	}
-	return []error{err}
 }

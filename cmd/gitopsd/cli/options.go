@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -58,37 +57,15 @@ func (o *registryOptions) client(log *slog.Logger) (*oci.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := oci.Config{CacheDir: dir, UserAgent: "gitopsd/" + version(), Logger: log}
-	if o.caFile != "" {
-		pem, err := os.ReadFile(o.caFile)
-		if err != nil {
-			return nil, fmt.Errorf("--registry-ca-file: %w", err)
-		}
-		if cfg.RootCAs, err = x509.SystemCertPool(); err != nil {
-			return nil, fmt.Errorf("reading the system's certificate authorities: %w", err)
-		}
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--registry-ca-file %s: holds no PEM certificate", o.caFile)
-		}
-	}
-	return oci.New(cfg)
-}
-
-// mirrored puts the mirrors in front of a client.
-func (o *registryOptions) mirrored(client *oci.Client) (*oci.Mirrored, error) {
 	mirrors := make(map[string]string)
 	for _, m := range o.mirrors {
 		registry, host, ok := strings.Cut(m, "=")
-		if !ok {
+		if !ok || registry == "" || host == "" || strings.Contains(m, "/") {
 			return nil, fmt.Errorf("--registry-mirror %q: want registry=host[:port]", m)
 		}
 		mirrors[registry] = host
 	}
-	packages, err := client.Mirrored(mirrors)
-	if err != nil {
-		return nil, fmt.Errorf("--registry-mirror: %w", err)
-	}
-	return packages, nil
+	return oci.New(oci.Config{CacheDir: dir, CAFile: o.caFile, Mirrors: mirrors, UserAgent: "gitopsd/" + version(), Log: log})
 }
 
 // computer makes what computes desired states, for the named clusters.
@@ -97,18 +74,14 @@ func (o *registryOptions) computer(log *slog.Logger, mode resolve.Mode, update f
 	if err != nil {
 		return nil, err
 	}
-	packages, err := o.mirrored(client)
-	if err != nil {
-		return nil, err
-	}
 	return desired.New(desired.Config{
 		Only: only,
 		Resolve: resolve.Config{
-			Digest: packages.Resolve,
+			Digest: client.Resolve,
 			Fetch: func(ctx context.Context, repository string, d sources.Digest) (*sources.Package, error) {
-				return xpkg.Read(ctx, packages, repository, d)
+				return xpkg.Read(ctx, client, repository, d)
 			},
-			Tags:   packages.Tags,
+			Tags:   client.Tags,
 			Types:  func(pkg *sources.Package) (string, error) { return types.Package(pkg.Documents) },
 			Mode:   mode,
 			Update: update,

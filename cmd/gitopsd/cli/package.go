@@ -1,10 +1,8 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -45,7 +43,7 @@ holds. The same files give the same bytes, and so the same digest.`,
 			if err != nil {
 				return err
 			}
-			if err := writePackage(output, image); err != nil {
+			if err := image.WriteFile(output); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", image.Digest())
@@ -73,42 +71,18 @@ configuration, and prints the reference with the digest.`,
 			if err != nil {
 				return err
 			}
-			image, err := xpkg.Open(args[0])
-			if err != nil {
-				return err
-			}
-			defer image.Close()
 			p := startProgress(cmd.ErrOrStderr())
 			defer p.stop()
 			p.step("pushing %s", ref)
-			pushed, err := xpkg.Push(cmd.Context(), client, ref, image)
+			digest, err := xpkg.Push(cmd.Context(), client, args[0], ref)
 			p.stop()
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), sources.Pin{Ref: ref, Digest: pushed.Digest})
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), sources.Pin{Ref: ref, Digest: digest})
 			return err
 		},
 	}
 	registry.register(cmd)
 	return cmd
-}
-
-// writePackage writes a package file whole or not at all.
-func writePackage(name string, image *xpkg.Image) error {
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", name, err)
-	}
-	defer os.Remove(f.Name()) // gone once it was renamed
-	if _, err = image.WriteTo(f); err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", name, err)
-	}
-	return nil
 }

@@ -54,7 +54,7 @@ come from the cache or the registry, by the digests in clusters.lock.`,
 					return err
 				}
 			}
-			return errors.Join(append([]error{c.Err}, c.PackageErrs...)...)
+			return errors.Join(append([]error{c.Err}, c.Faults...)...)
 		},
 	}
 	t.register(cmd)

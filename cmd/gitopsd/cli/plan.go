@@ -1,0 +1,331 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gitopsd.dev/reconcile"
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources/local"
+	"gitopsd.dev/sources/resolve"
+)
+
+type planOptions struct {
+	tree          treeOptions
+	registry      registryOptions
+	clusters      []string
+	against       string
+	output        string
+	exitcode      bool
+	watch         bool
+	all           bool
+	kubeconfigDir string
+	hub           string
+	namespace     string
+	contexts      []string
+}
+
+func newPlan(g *global) *cobra.Command {
+	var o planOptions
+	cmd := &cobra.Command{
+		Use:   "plan",
+		Short: "Show what would change, without changing anything",
+		Long: `Plan shows what ` + "`gitopsd run`" + ` would do with the fleet repository as it is in the
+working tree: for each registered cluster the objects that would be created,
+changed or pruned, field by field as the API server says in a dry run, and the
+lines of clusters.lock that would change.
+
+It uses the credentials that the registry names, from --kubeconfig-dir or the
+hub's Secrets (--kubeconfig), or contexts of your own kubeconfig (--context).
+With --against it touches no cluster, and compares with another revision of the
+repository instead.
+
+Values of Secrets are never shown. The exit status is 0, or 1 for an error; with
+--detailed-exitcode it is 2 when there are changes.`,
+		Example: `  gitopsd plan --context prod=my-prod
+  gitopsd plan --against main
+  gitopsd plan --against origin/main -o markdown > comment.md
+  gitopsd plan --cluster dev --kubeconfig-dir ~/.kube/fleet --watch`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: completeNothing,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd, g) },
+	}
+	f := cmd.Flags()
+	o.tree.register(cmd)
+	o.registry.register(cmd)
+	f.StringSliceVar(&o.clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all)")
+	f.StringVar(&o.against, "against", "", "compare with this revision (a branch, tag or commit) instead of with the clusters")
+	f.StringVarP(&o.output, "output", "o", "text", "text, json or markdown")
+	f.BoolVar(&o.exitcode, "detailed-exitcode", false, "exit with status 2 when there are changes")
+	f.BoolVar(&o.watch, "watch", false, "plan again whenever a file changes, until interrupted")
+	f.BoolVar(&o.all, "all", false, "show every object and field instead of folding long lists (text)")
+	f.StringVar(&o.kubeconfigDir, "kubeconfig-dir", "", "directory that spec.kubeconfig.file of clusters is relative to")
+	f.StringVar(&o.hub, "kubeconfig", "", "kubeconfig file of the hub, for clusters whose kubeconfigs are Secrets there")
+	f.StringVar(&o.namespace, "namespace", "gitopsd-system", "namespace of the kubeconfig Secrets in the hub")
+	f.StringSliceVar(&o.contexts, "context", nil, "cluster=context: use this context of your own kubeconfig for a cluster")
+	for name, complete := range map[string]cobra.CompletionFunc{
+		"cluster": completeRegistered(&o.tree),
+		"output":  cobra.FixedCompletions([]string{"text", "json", "markdown"}, cobra.ShellCompDirectiveNoFileComp),
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error means that the flag does not exist
+	}
+	return cmd
+}
+
+func (o *planOptions) run(cmd *cobra.Command, g *global) error {
+	switch o.output {
+	case "text", "json", "markdown":
+	default:
+		return fmt.Errorf("--output %q: use text, json or markdown", o.output)
+	}
+	contexts, err := parseContexts(o.contexts)
+	if err != nil {
+		return err
+	}
+	root, err := o.tree.root()
+	if err != nil {
+		return err
+	}
+	log := g.log(false)
+	computer, err := o.registry.computer(log, resolve.Add, nil, o.clusters)
+	if err != nil {
+		return err
+	}
+	p := &planner{
+		options: o, root: root, computer: computer, log: log, cmd: cmd, colour: g.colour(cmd.OutOrStdout()),
+		connector: &connector{dir: o.kubeconfigDir, hubConfig: o.hub, namespace: o.namespace, contexts: contexts},
+	}
+	if o.watch {
+		return p.watch(cmd.Context())
+	}
+	fleet, err := p.plan(cmd.Context())
+	if err != nil {
+		return err
+	}
+	if err := p.print(fleet); err != nil {
+		return err
+	}
+	switch {
+	case fleet.Failed():
+		return listed(faults(fleet))
+	case o.exitcode && fleet.HasChanges():
+		return exitError(2)
+	}
+	return nil
+}
+
+// faults lists what could not be planned.
+func faults(f *plan.Fleet) []string {
+	all := append([]string(nil), f.Errors...)
+	for _, c := range f.Clusters {
+		if c.Err != "" {
+			all = append(all, c.Err)
+		}
+	}
+	return all
+}
+
+// planner makes plans of one working tree.
+type planner struct {
+	options   *planOptions
+	root      string
+	computer  *desired.Computer
+	connector *connector
+	log       *slog.Logger
+	cmd       *cobra.Command
+	colour    bool
+}
+
+// plan makes the plans of all clusters.
+func (p *planner) plan(ctx context.Context) (*plan.Fleet, error) {
+	commit, err := tree(p.root)
+	if err != nil {
+		return nil, err
+	}
+	state, err := compute(ctx, p.cmd, p.computer, commit)
+	if err != nil {
+		return nil, err
+	}
+	fleet := &plan.Fleet{Source: commit.Subject, Against: p.options.against, Lock: lockDiff(state.Committed, state.Lock)}
+	if err := state.RegistryErr; err != nil {
+		fleet.Errors = append(fleet.Errors, err.Error())
+	}
+	for _, w := range state.Waiting {
+		fleet.Notes = append(fleet.Notes, fmt.Sprintf("%s has a new revision %s that waits for approval: declare %s@%s to activate it", w.Ref, w.New, w.Ref, w.New))
+	}
+	seen := make(map[string]bool)
+	for _, c := range state.Clusters {
+		for _, err := range c.Faults {
+			if text := err.Error(); !seen[text] {
+				seen[text] = true
+				fleet.Errors = append(fleet.Errors, text)
+			}
+		}
+	}
+	if p.options.against != "" {
+		err = p.against(ctx, fleet, state)
+	} else {
+		err = p.live(ctx, fleet, state)
+	}
+	return fleet, err
+}
+
+// live plans against the clusters as they are, all at once.
+func (p *planner) live(ctx context.Context, fleet *plan.Fleet, state *desired.State) error {
+	progress := startProgress(p.cmd.ErrOrStderr())
+	defer progress.stop()
+	progress.step("looking at %d clusters", len(state.Clusters))
+	fleet.Clusters = make([]plan.ClusterPlan, len(state.Clusters))
+	var wg sync.WaitGroup
+	for i, c := range state.Clusters {
+		wg.Go(func() {
+			cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c)}
+			var err error
+			if cp.Plan, err = p.one(ctx, c); err != nil {
+				cp.Err = err.Error()
+			}
+			fleet.Clusters[i] = cp
+		})
+	}
+	wg.Wait()
+	return ctx.Err()
+}
+
+func (p *planner) one(ctx context.Context, c *desired.Cluster) (*plan.Plan, error) {
+	if c.Err != nil {
+		return nil, c.Err
+	}
+	opts, err := reconcile.PlanOptions(c)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	cluster, err := p.connector.connect(ctx, c.Cluster)
+	if err != nil {
+		return nil, fmt.Errorf("cluster %s: %w", c.Name, err)
+	}
+	defer cluster.Close()
+	applier, err := apply.New(apply.Config{Cluster: cluster, Log: p.log})
+	if err != nil {
+		return nil, err
+	}
+	made, err := applier.Plan(ctx, c.Objects, apply.PlanOptions{Options: opts, DryRun: true})
+	if made != nil {
+		made = reconcile.Executed(c, made)
+	}
+	return made, err
+}
+
+func packageNames(c *desired.Cluster) map[string]string {
+	names := make(map[string]string)
+	for _, s := range c.Packages {
+		ref := s.Pin.Ref
+		names[s.Declaration.Name] = ref.Repository + " " + ref.Version()
+	}
+	return names
+}
+
+// against compares with another revision.
+func (p *planner) against(ctx context.Context, fleet *plan.Fleet, state *desired.State) error {
+	commit, repo, err := commitOf(p.root, p.options.against)
+	if err != nil {
+		return fmt.Errorf("--against: %w", err)
+	}
+	defer repo.Close()
+	commit.Subject = p.options.against
+	before, err := compute(ctx, p.cmd, p.computer, commit)
+	if errors.Is(err, desired.ErrNoRegistry) {
+		before = new(desired.State) // the fleet is new since then
+	} else if err != nil {
+		return fmt.Errorf("--against %s: %w", p.options.against, err)
+	}
+	none, _ := manifest.NewSet(nil)
+	for _, c := range state.Clusters {
+		cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c)}
+		old := before.Get(c.Name)
+		switch {
+		case c.Err != nil:
+			cp.Err = c.Err.Error()
+		case old == nil:
+			cp.Plan = plan.Between(c.Name, none, c.Objects)
+		case old.Err != nil:
+			cp.Err = fmt.Sprintf("at %s: %v", p.options.against, old.Err)
+		default:
+			cp.Plan = plan.Between(c.Name, old.Objects, c.Objects)
+		}
+		fleet.Clusters = append(fleet.Clusters, cp)
+	}
+	for _, c := range before.Clusters {
+		if state.Registry.Removed(c.Name) && c.Objects != nil {
+			fleet.Notes = append(fleet.Notes, fmt.Sprintf("cluster %s leaves the registry; its %d objects stay in the cluster", c.Name, c.Objects.Len()))
+		}
+	}
+	return nil
+}
+
+func (p *planner) print(f *plan.Fleet) error {
+	w := p.cmd.OutOrStdout()
+	switch p.options.output {
+	case "json":
+		return f.WriteJSON(w)
+	case "markdown":
+		return f.WriteMarkdown(w)
+	}
+	return f.WriteText(w, plan.TextOptions{Colour: p.colour, All: p.options.all})
+}
+
+// watch plans again at each change. An error is shown and waited out.
+func (p *planner) watch(ctx context.Context) error {
+	changes, err := local.Watch(ctx, p.root)
+	if err != nil {
+		return err
+	}
+	stderr := p.cmd.ErrOrStderr()
+	for {
+		fleet, err := p.plan(ctx)
+		if err == nil {
+			if err = p.print(fleet); err != nil {
+				return err
+			}
+			err = listed(faults(fleet))
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		report(stderr, err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case _, ok := <-changes:
+			if !ok {
+				return ctx.Err()
+			}
+		}
+		fmt.Fprintf(stderr, "\n%s changed\n", time.Now().Format(time.TimeOnly))
+	}
+}
+
+func listed(faults []string) error {
+	if len(faults) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(faults, "\n"))
+}
+
+func report(w io.Writer, err error) {
+	if err != nil {
+		fmt.Fprintf(w, "gitopsd: %s\n", err)
+	}
+}

@@ -1,0 +1,482 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/sources/git"
+	"gitopsd.dev/sources/resolve"
+	"gitopsd.dev/testscripts/gitserver"
+)
+
+// world is a fleet repository on a real Git server, a registry of one package
+// whose tag can be moved, and clusters that note what they are given.
+type world struct {
+	t    *testing.T
+	git  *gitserver.Server
+	repo *gitserver.Repo
+
+	mu       sync.Mutex
+	content  string // of the package, now
+	asked    int    // look-ups of the tag
+	applied  map[string][]string
+	behave   map[string]func(ctx context.Context) Outcome
+	connects map[string]int
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	server, err := gitserver.New(gitserver.Config{Root: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	repo, err := server.Create(t.Context(), "fleet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &world{t: t, git: server, repo: repo, content: "one", applied: make(map[string][]string),
+		behave: make(map[string]func(context.Context) Outcome), connects: make(map[string]int)}
+}
+
+func cluster(name, version string) map[string]string {
+	return map[string]string{
+		"c/" + name + "/kustomization.yaml": "resources: [p.yaml]\n",
+		"c/" + name + "/p.yaml":             "apiVersion: pkg.crossplane.io/v1\nkind: Configuration\nmetadata: {name: p}\nspec: {package: reg.example.com/p:" + version + "}\n",
+	}
+}
+
+func registry(names ...string) string {
+	var docs []string
+	for _, n := range names {
+		docs = append(docs, fmt.Sprintf("apiVersion: gitopsd.dev/v1alpha1\nkind: Cluster\nmetadata: {name: %s}\nspec:\n  path: c/%s\n  kubeconfig: {file: %s}\n", n, n, n))
+	}
+	return strings.Join(docs, "---\n")
+}
+
+func (w *world) commit(message string, files ...map[string]string) string {
+	w.t.Helper()
+	all := make(map[string]string)
+	for _, f := range files {
+		for name, text := range f {
+			all[name] = text
+		}
+	}
+	hash, err := w.repo.Commit(w.t.Context(), "main", message, all)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return hash
+}
+
+// daemon makes a daemon with a cache of its own, as after a restart on another
+// machine.
+func (w *world) daemon(change func(*Config)) *Daemon {
+	w.t.Helper()
+	repo, err := git.Open(git.Config{URL: w.git.URL("fleet"), Branch: "main", Dir: filepath.Join(w.t.TempDir(), "git")})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { repo.Close() })
+	computer := desired.New(desired.Config{Resolve: resolve.Config{
+		Digest: func(_ context.Context, ref sources.Ref) (sources.Digest, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.asked++
+			return sources.DigestOf([]byte(ref.Tag + w.content)), nil
+		},
+		Fetch: func(_ context.Context, repository string, d sources.Digest) (*sources.Package, error) {
+			return &sources.Package{Repository: repository, Digest: d, Content: d, Meta: sources.PackageMeta{Kind: sources.Configuration, Name: "p"}}, nil
+		},
+		Tags: func(context.Context, string) ([]string, error) { return nil, errors.New("not asked for here") },
+	}})
+	cfg := Config{
+		Repository: repo, Computer: computer, Board: status.NewBoard("test", "fleet", "main"),
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Interval: 20 * time.Millisecond,
+		Connect: func(_ context.Context, c clusters.Cluster) (Target, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.connects[c.Name]++
+			return &notingTarget{w: w, name: c.Name}, nil
+		},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	d, err := New(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return d
+}
+
+// start runs the daemon until the test ends, or stop is called.
+func (w *world) start(d *Daemon) (stop func()) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Error(err)
+		}
+	})
+	w.t.Cleanup(stop)
+	return stop
+}
+
+type notingTarget struct {
+	w    *world
+	name string
+}
+
+func (t *notingTarget) Apply(ctx context.Context, want *desired.Cluster) Outcome {
+	t.w.mu.Lock()
+	var what []string
+	for _, p := range want.Packages {
+		what = append(what, p.Pin.Ref.Tag+" "+p.Pin.Digest.Short())
+	}
+	t.w.applied[t.name] = append(t.w.applied[t.name], strings.Join(what, ", "))
+	behave := t.w.behave[t.name]
+	t.w.mu.Unlock()
+	if behave != nil {
+		return behave(ctx)
+	}
+	return Outcome{Phase: status.Ready}
+}
+
+func (t *notingTarget) Close() {}
+
+func (w *world) appliedTo(name string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.applied[name])
+}
+
+func (w *world) set(name string, behave func(context.Context) Outcome) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.behave[name] = behave
+}
+
+// eventually waits for a condition, for as long as the test may take.
+func (w *world) eventually(what string, ok func() bool) {
+	w.t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("never: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (w *world) log() []string {
+	w.t.Helper()
+	log, err := w.repo.Log(w.t.Context(), "main")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return log
+}
+
+func (w *world) show(path string) string {
+	w.t.Helper()
+	text, err := w.repo.Git(w.t.Context(), "show", "main:"+path)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return text
+}
+
+func phase(d *Daemon, name string) status.Phase {
+	for _, c := range d.cfg.Board.Snapshot().Clusters {
+		if c.Name == name {
+			return c.Phase
+		}
+	}
+	return ""
+}
+
+// The lock is one commit of one file; what follows it changes nothing.
+func TestLockIsCommittedOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "prod")}, cluster("dev", "v1"), cluster("prod", "v2"))
+	d := w.daemon(nil)
+	w.start(d)
+	w.eventually("the lock is committed", func() bool { return len(w.log()) == 2 })
+	if subject := w.log()[0]; subject != "Lock p v1, p v2" {
+		t.Errorf("subject %q", subject)
+	}
+	files, err := w.repo.Git(t.Context(), "diff", "--name-only", "main^", "main")
+	if err != nil || files != "clusters.lock" {
+		t.Errorf("the commit changes %q, %v", files, err)
+	}
+	lock := w.show("clusters.lock")
+	if !strings.HasPrefix(lock, "@dev reg.example.com/p v1\n@prod reg.example.com/p v2\nreg.example.com/p v1 sha256:") {
+		t.Errorf("lock\n%s", lock)
+	}
+	tries := len(w.appliedTo("dev"))
+	w.eventually("several more passes", func() bool { return len(w.appliedTo("dev")) > tries+5 })
+	if n := len(w.log()); n != 2 {
+		t.Errorf("%d commits after more passes: %q", n, w.log())
+	}
+	if w.asked != 2 {
+		t.Errorf("the registry was asked %d times for two references", w.asked)
+	}
+	if refs, err := w.repo.Git(t.Context(), "for-each-ref", "refs/gitopsd"); err != nil || refs != "" {
+		t.Errorf("pending records stay behind: %s %v", refs, err)
+	}
+}
+
+// A daemon that ends after it applied and before the lock is committed has kept
+// what it resolved: the next one resolves nothing anew, even if the tag moved.
+func TestEndBetweenApplyAndCommit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev")}, cluster("dev", "v1"))
+	first := w.daemon(nil)
+	var stop func()
+	ended := make(chan struct{})
+	w.set("dev", func(ctx context.Context) Outcome {
+		go func() {
+			stop()
+			close(ended)
+		}()
+		<-ctx.Done()
+		return Outcome{Phase: status.Failed}
+	})
+	w.mu.Lock() // stop is set before dev is tried
+	stop = w.start(first)
+	w.mu.Unlock()
+	<-ended
+	if len(w.log()) != 1 {
+		t.Fatalf("the lock was committed: %q", w.log())
+	}
+	before := w.appliedTo("dev")[0]
+
+	w.set("dev", nil)
+	w.mu.Lock()
+	w.content, w.asked = "moved", 0
+	w.mu.Unlock()
+	w.start(w.daemon(nil))
+	w.eventually("the lock is committed", func() bool { return len(w.log()) == 2 })
+	if all := w.appliedTo("dev"); all[len(all)-1] != before {
+		t.Errorf("first %s was applied, after the restart %s", before, all[len(all)-1])
+	}
+	if w.asked != 0 {
+		t.Errorf("the tag was looked up %d times after the restart", w.asked)
+	}
+	if !strings.Contains(w.show("clusters.lock"), string(sources.DigestOf([]byte("v1one")))) {
+		t.Errorf("lock\n%s", w.show("clusters.lock"))
+	}
+}
+
+// One cluster that hangs holds up neither the others nor the lock.
+func TestOneClusterHangs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "prod")}, cluster("dev", "v1"), cluster("prod", "v1"))
+	w.set("dev", func(ctx context.Context) Outcome {
+		<-ctx.Done()
+		return Outcome{Phase: status.Failed}
+	})
+	d := w.daemon(func(c *Config) { c.LockGrace = 50 * time.Millisecond })
+	w.start(d)
+	w.eventually("the lock is committed", func() bool { return len(w.log()) == 2 })
+	w.eventually("prod is tried again and again", func() bool { return len(w.appliedTo("prod")) > 3 })
+	if phase(d, "prod") != status.Ready {
+		t.Errorf("prod is %s", phase(d, "prod"))
+	}
+	if n := len(w.appliedTo("dev")); n != 1 {
+		t.Errorf("dev was tried %d times while it hangs", n)
+	}
+	// A newer commit gives up on the attempt for the older one.
+	w.set("dev", nil)
+	w.commit("bump", cluster("dev", "v2"))
+	w.eventually("dev has the newer commit", func() bool {
+		all := w.appliedTo("dev")
+		return strings.HasPrefix(all[len(all)-1], "v2 ") && phase(d, "dev") == status.Ready
+	})
+}
+
+// A commit that cannot be read, and one cluster's error in it, leave the rest
+// as it is.
+func TestBrokenCommit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "prod")}, cluster("dev", "v1"), cluster("prod", "v1"))
+	d := w.daemon(nil)
+	w.start(d)
+	w.eventually("the lock is committed", func() bool { return len(w.log()) == 2 })
+
+	good := w.show("clusters.lock") + "\n"
+	w.commit("garble the lock", map[string]string{"clusters.lock": good[:len(good)-20]})
+	w.eventually("the error is reported", func() bool {
+		s := d.cfg.Board.Snapshot()
+		return len(s.Errors) == 1 && strings.Contains(s.Errors[0], "clusters.lock:")
+	})
+	tries := len(w.appliedTo("dev"))
+	w.eventually("dev goes on with what it had", func() bool { return len(w.appliedTo("dev")) > tries+2 })
+
+	w.commit("mend the lock, break prod", map[string]string{"clusters.lock": good, "c/prod/p.yaml": "kind: [\n"}, cluster("dev", "v2"))
+	w.eventually("dev is bumped", func() bool {
+		all := w.appliedTo("dev")
+		return strings.HasPrefix(all[len(all)-1], "v2 ")
+	})
+	w.eventually("prod has failed", func() bool { return phase(d, "prod") == status.Failed })
+	w.eventually("the lock of dev alone changes", func() bool {
+		return strings.Contains(w.show("clusters.lock"), "@dev reg.example.com/p v2\n@prod reg.example.com/p v1\n")
+	})
+	if all := w.appliedTo("prod"); slices.ContainsFunc(all, func(s string) bool { return s == "" }) {
+		t.Errorf("prod was given an empty state: %q", all)
+	}
+}
+
+// A cluster that leaves the registry is left alone; one whose document is broken
+// did not leave.
+func TestClusterLeaves(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "prod")}, cluster("dev", "v1"), cluster("prod", "v1"))
+	d := w.daemon(nil)
+	w.start(d)
+	w.eventually("the lock is committed", func() bool { return len(w.log()) == 2 })
+	w.commit("break prod's document", map[string]string{"clusters.yaml": strings.Replace(registry("dev", "prod"), "path: c/prod", "paht: c/prod", 1)})
+	w.eventually("prod has failed", func() bool { return phase(d, "prod") == status.Failed })
+	if !strings.Contains(w.show("clusters.lock"), "@prod ") {
+		t.Error("a broken document took prod out of the lock")
+	}
+	w.commit("drop prod", map[string]string{"clusters.yaml": registry("dev")})
+	w.eventually("prod has left the lock", func() bool { return !strings.Contains(w.show("clusters.lock"), "@prod ") })
+	if phase(d, "prod") != "" {
+		t.Errorf("prod is still %s", phase(d, "prod"))
+	}
+	tries := len(w.appliedTo("prod"))
+	n := len(w.appliedTo("dev"))
+	w.eventually("dev goes on", func() bool { return len(w.appliedTo("dev")) > n+3 })
+	if len(w.appliedTo("prod")) != tries {
+		t.Error("prod is still worked on")
+	}
+}
+
+// A cluster that is down is tried less often, and is back soon.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "prod")}, cluster("dev", "v1"), cluster("prod", "v1"))
+	w.set("dev", func(context.Context) Outcome {
+		return Outcome{Phase: status.Unreachable, Message: "connection refused"}
+	})
+	d := w.daemon(nil)
+	w.start(d)
+	w.eventually("dev was tried a few times", func() bool { return len(w.appliedTo("dev")) >= 4 })
+	if dev, prod := len(w.appliedTo("dev")), len(w.appliedTo("prod")); prod <= dev {
+		t.Errorf("dev, which is down, was tried %d times, prod %d times", dev, prod)
+	}
+	w.mu.Lock()
+	if w.connects["dev"] < 2 {
+		t.Error("credentials were not read again")
+	}
+	w.mu.Unlock()
+	w.set("dev", nil)
+	w.eventually("dev is ready", func() bool { return phase(d, "dev") == status.Ready })
+}
+
+// A cluster waits for those that it depends on.
+func TestDependsOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": strings.Replace(registry("dev", "prod"), "  path: c/prod\n", "  path: c/prod\n  dependsOn: [dev]\n", 1)},
+		cluster("dev", "v1"), cluster("prod", "v1"))
+	w.set("dev", func(context.Context) Outcome { return Outcome{Phase: status.Failed, Message: "no"} })
+	d := w.daemon(nil)
+	w.start(d)
+	w.eventually("prod waits", func() bool { return phase(d, "prod") == status.Waiting })
+	if n := len(w.appliedTo("prod")); n != 0 {
+		t.Errorf("prod was tried %d times", n)
+	}
+	w.set("dev", nil)
+	w.eventually("prod is ready", func() bool { return phase(d, "prod") == status.Ready })
+}
+
+// Once makes one pass, and says what failed.
+func TestOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "prod")}, cluster("dev", "v1"), cluster("prod", "v1"))
+	w.set("dev", func(context.Context) Outcome {
+		return Outcome{Phase: status.Unreachable, Message: "connection refused"}
+	})
+	err := w.daemon(nil).Once(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "cluster dev: Unreachable: connection refused") {
+		t.Errorf("error %v", err)
+	}
+	if len(w.log()) != 2 {
+		t.Errorf("commits %q", w.log())
+	}
+	w.set("dev", nil)
+	if err := w.daemon(nil).Once(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if len(w.log()) != 2 {
+		t.Errorf("a second pass commits: %q", w.log())
+	}
+}
+
+// A push to the branch in the middle of a pass keeps its own selections; only
+// records are added to it.
+func TestBranchMovesDuringAPass(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev")}, cluster("dev", "v1"))
+	var once sync.Once
+	w.set("dev", func(context.Context) Outcome {
+		once.Do(func() {
+			if _, err := w.repo.Commit(context.WithoutCancel(w.t.Context()), "main", "meanwhile", cluster("dev", "v2")); err != nil {
+				w.t.Error(err)
+			}
+		})
+		return Outcome{Phase: status.Ready}
+	})
+	w.start(w.daemon(nil))
+	w.eventually("both versions are recorded and the newer is selected", func() bool {
+		log := w.log()
+		if len(log) < 3 {
+			return false
+		}
+		lock := w.show("clusters.lock")
+		return strings.HasPrefix(lock, "@dev reg.example.com/p v2\n") && strings.Contains(lock, "\nreg.example.com/p v1 ") && strings.Contains(lock, "\nreg.example.com/p v2 ")
+	})
+	if log := w.log(); log[len(log)-2] != "meanwhile" {
+		t.Errorf("history %q", log)
+	}
+}
+
+func TestReadonlyLock(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev")}, cluster("dev", "v1"))
+	d := w.daemon(func(c *Config) { c.ReadonlyLock = true })
+	if err := d.Once(t.Context()); err != nil {
+		t.Error(err)
+	}
+	refs, err := w.repo.Git(t.Context(), "for-each-ref", "--format=%(refname)")
+	if err != nil || refs != "refs/heads/main" || len(w.log()) != 1 {
+		t.Errorf("refs %q, log %q, %v", refs, w.log(), err)
+	}
+}
