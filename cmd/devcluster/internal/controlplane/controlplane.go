@@ -115,7 +115,7 @@ func beginUp(ctx context.Context, cfg Config, o Options) (c *command, end func()
 }
 
 // up needs the lock.
-func (c *command) up(ctx context.Context, o Options) (err error) {
+func (c *command) up(ctx context.Context, o Options) error {
 	begun := time.Now()
 	if err := c.clearOrphans(ctx); err != nil {
 		return err
