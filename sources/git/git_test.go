@@ -1,7 +1,6 @@
 package git
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -248,16 +247,6 @@ func TestPending(t *testing.T) {
 		write(r, "five\n")
 		f.fsck()
 	})
-}
-
-// mktree makes a tree of lines as git ls-tree prints them.
-func (f *fixture) mktree(lines ...string) string {
-	f.Helper()
-	out, err := f.repo.GitInput(context.Background(), strings.Join(lines, "\n")+"\n", "mktree")
-	if err != nil {
-		f.Fatal(err)
-	}
-	return out
 }
 
 func (f *fixture) origin(r *Repository) *remote { return r.origin.(*remote) }

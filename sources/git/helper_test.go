@@ -13,6 +13,8 @@ import (
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/testscripts/gitserver"
+
+	"github.com/go-git/go-git/v5/plumbing"
 )
 
 // way is one way to reach a repository.
@@ -215,3 +217,58 @@ func constant(content string) func(sources.Commit) ([]byte, error) {
 }
 
 func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// mktree makes a tree of lines as git ls-tree prints them.
+func (f *fixture) mktree(lines ...string) string {
+	f.Helper()
+	return f.input(strings.Join(lines, "\n")+"\n", "mktree")
+}
+
+// mktreeRaw does the same with the modes as they stand there, some of which git
+// mktree would change.
+func (f *fixture) mktreeRaw(lines ...string) string {
+	f.Helper()
+	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(treeSortName(a), treeSortName(b)) })
+	var tree strings.Builder
+	for _, line := range lines {
+		head, name, _ := strings.Cut(line, "\t")
+		fields := strings.Fields(head)
+		tree.WriteString(strings.TrimPrefix(fields[0], "0") + " " + name + "\x00" + f.rawHash(fields[2]))
+	}
+	return f.input(tree.String(), "hash-object", "-t", "tree", "-w", "--stdin")
+}
+
+func treeSortName(line string) string {
+	_, name, _ := strings.Cut(line, "\t")
+	if strings.HasPrefix(line, "040000") {
+		name += "/"
+	}
+	return name
+}
+
+// rawHash is the 20 bytes of what rev names.
+func (f *fixture) rawHash(rev string) string {
+	f.Helper()
+	h := plumbing.NewHash(f.git("rev-parse", rev))
+	return string(h[:])
+}
+
+// commitTree makes main a commit with a tree of that content, however malformed.
+func (f *fixture) commitTree(content string) {
+	f.Helper()
+	root := f.input(content, "hash-object", "-t", "tree", "-w", "--literally", "--stdin")
+	f.git("update-ref", "refs/heads/main", f.git("commit-tree", "-m", "Tree", root))
+}
+
+// input runs git with input.
+func (f *fixture) input(input string, args ...string) string {
+	f.Helper()
+	out, err := f.repo.GitInput(context.Background(), input, args...)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return out
+}
+
+// contextOfMain is for TestMain, which has no test whose context it could use.
+func contextOfMain() context.Context { return context.Background() }

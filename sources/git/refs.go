@@ -41,8 +41,11 @@ const (
 	lockRetry   = 10 * time.Millisecond
 )
 
-// lockPath makes the lock of a file. If another program holds it for longer than
-// lockTimeout, the error is ErrMoved, since that is what is about to happen.
+// errLocked is in the chain of errors about locks that others do not give up.
+var errLocked = errors.New("locked")
+
+// lockPath makes the lock of a file, waiting up to lockTimeout for others to give
+// it up.
 func lockPath(name string) (*lockFile, error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
 		return nil, err
@@ -56,7 +59,7 @@ func lockPath(name string) (*lockFile, error) {
 			return nil, err
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("%w: %s.lock exists; if no git command is running there, one was killed: remove that file", ErrMoved, name)
+			return nil, fmt.Errorf("%w: %s.lock exists; if no git command is running there, one was killed: remove that file", errLocked, name)
 		}
 	}
 }

@@ -54,7 +54,7 @@ type retryError struct{ error }
 
 // pause waits some random time that grows with the tries.
 func pause(ctx context.Context, try int) error {
-	longest := min(20*time.Millisecond<<try, 2*time.Second)
+	longest := min(10*time.Millisecond<<try, 500*time.Millisecond)
 	timer := time.NewTimer(rand.N(longest))
 	defer timer.Stop()
 	select {

@@ -2,6 +2,7 @@ package gitserver
 
 import (
 	"context"
+	"net"
 	"net/http"
 )
 
@@ -85,6 +86,14 @@ func (c *cutter) Write(p []byte) (int, error) {
 	if c.left > 0 {
 		return len(p), nil
 	}
-	http.NewResponseController(c.ResponseWriter).Flush()
-	panic(http.ErrAbortHandler)
+	control := http.NewResponseController(c.ResponseWriter)
+	if err := control.Flush(); err != nil {
+		return 0, err
+	}
+	conn, _, err := control.Hijack()
+	if err != nil {
+		return 0, err
+	}
+	conn.Close()
+	return 0, net.ErrClosed
 }

@@ -56,6 +56,8 @@ type Server struct {
 	http    *http.Server
 	httpURL string
 	ssh     *sshServer
+	null    *os.File
+	serving sync.WaitGroup // HTTP requests
 
 	ctx    context.Context // ends hanging requests; cancelled by Close
 	cancel context.CancelFunc
@@ -105,9 +107,14 @@ func New(cfg Config) (*Server, error) {
 		s.httpURL = "https://" + ln.Addr().String()
 		ln = tls.NewListener(ln, &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"}})
 	}
+	if s.null, err = os.OpenFile(os.DevNull, os.O_WRONLY, 0); err != nil {
+		ln.Close()
+		return nil, err
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if s.ssh, err = newSSHServer(s, own); err != nil {
 		ln.Close()
+		s.null.Close()
 		s.cancel()
 		return nil, err
 	}
@@ -123,7 +130,8 @@ func New(cfg Config) (*Server, error) {
 func (s *Server) Close() error {
 	s.cancel()
 	err := s.http.Close()
-	return errors.Join(err, s.ssh.close())
+	s.serving.Wait()
+	return errors.Join(err, s.ssh.close(), s.null.Close())
 }
 
 // URL is the HTTP or HTTPS address of a repository.
@@ -183,6 +191,8 @@ func (s *Server) protocol(wish string) string {
 }
 
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
+	s.serving.Add(1)
+	defer s.serving.Done()
 	s.record(r.Method+" "+r.URL.RequestURI(), r.Header.Get("Git-Protocol"))
 	s.mu.Lock()
 	password := s.password
@@ -245,7 +255,7 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 			"REMOTE_USER="+s.cfg.Username,
 		),
 		Logger: log.New(io.Discard, "", 0),
-		Stderr: io.Discard,
+		Stderr: s.null, // a file, so that nothing waits for grandchildren that have it open
 	}
 	h.ServeHTTP(w, r)
 }

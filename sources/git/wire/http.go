@@ -32,7 +32,7 @@ func newHTTPTransport(cfg Config) (*httpTransport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the system's certificate authorities: %w", err)
 	}
-	if len(cfg.CAs) > 0 && !pool.AppendCertsFromPEM(cfg.CAs) {
+	if cfg.CAs != nil && !pool.AppendCertsFromPEM(cfg.CAs) {
 		return nil, errors.New("the CA file holds no PEM certificate")
 	}
 	origin := *cfg.URL
@@ -224,14 +224,11 @@ func explainHTTP(err error) error {
 	var unknown x509.UnknownAuthorityError
 	var name x509.HostnameError
 	var invalid x509.CertificateInvalidError
-	var record tls.RecordHeaderError
 	switch {
 	case errors.As(err, &unknown):
 		return fmt.Errorf("%w: give the file with its CA's certificate, if this server is the right one", err)
 	case errors.As(err, &name), errors.As(err, &invalid):
 		return fmt.Errorf("%w: the server needs another certificate, or the URL another host", err)
-	case errors.As(err, &record):
-		return fmt.Errorf("%w: does the server speak http rather than https?", err)
 	}
 	return err
 }

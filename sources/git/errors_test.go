@@ -1,0 +1,400 @@
+package git
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gitopsd.dev/sources"
+	"gitopsd.dev/testscripts/gitserver"
+)
+
+// What goes wrong on the way to a repository, in the words that a person reads.
+func TestPollErrors(t *testing.T) {
+	t.Parallel()
+	https := gitserver.Config{TLS: true, Username: "fleet", Password: "s3cr3t-token"}
+	for _, tt := range []struct {
+		name   string
+		server gitserver.Config
+		config func(f *fixture, c *Config)
+		is     error
+		want   []string
+	}{
+		{
+			name: "no credentials", server: https, is: ErrAuthentication,
+			config: func(f *fixture, c *Config) { c.CAFile = f.server.CAFile },
+			want:   []string{"authentication failed (HTTP 401", "these credentials are not known here", "give a user name and a password or token that may read it"},
+		},
+		{
+			name: "wrong password", server: https, is: ErrAuthentication,
+			config: func(f *fixture, c *Config) {
+				c.CAFile, c.Username, c.Password = f.server.CAFile, "fleet", "s3cr3t"
+			},
+			want: []string{"authentication failed (HTTP 401", "not accepted"},
+		},
+		{
+			name: "wrong password in the URL", server: https, is: ErrAuthentication,
+			config: func(f *fixture, c *Config) {
+				c.CAFile = f.server.CAFile
+				c.URL = strings.Replace(c.URL, "https://", "https://fleet:s3cr3t@", 1)
+			},
+			want: []string{"git repository https://127.0.0.1:", "/fleet.git: authentication failed"},
+		},
+		{
+			name: "empty password file", server: https,
+			config: func(f *fixture, c *Config) {
+				c.CAFile, c.PasswordFile = f.server.CAFile, filepath.Join(f.TempDir(), "token")
+				os.WriteFile(c.PasswordFile, []byte("\n"), 0o600)
+			},
+			want: []string{"password file", "is empty"},
+		},
+		{
+			name: "unknown CA", server: https,
+			want: []string{"certificate signed by unknown authority", "give the file with its CA's certificate"},
+		},
+		{
+			name: "https for http", config: func(_ *fixture, c *Config) { c.URL = strings.Replace(c.URL, "http:", "https:", 1) },
+			want: []string{"server gave HTTP response to HTTPS client"},
+		},
+		{
+			name: "no such repository", config: func(_ *fixture, c *Config) { c.URL = strings.Replace(c.URL, "fleet", "flet", 1) },
+			is: ErrRepositoryNotFound, want: []string{"flet.git: repository not found (HTTP 404", "check the URL"},
+		},
+		{
+			name: "nobody there", config: func(f *fixture, _ *Config) { f.server.Close() },
+			want: []string{"connection refused"},
+		},
+		{
+			name: "server in trouble", config: func(f *fixture, _ *Config) {
+				f.server.Fail(gitserver.Fault{Status: 503, Discovery: true})
+			},
+			want: []string{"the server answers HTTP 503 Service Unavailable: the server was told to fail"},
+		},
+		{
+			name: "connection cut", config: func(f *fixture, _ *Config) {
+				f.server.Fail(gitserver.Fault{CutAfter: 20, Discovery: true})
+			},
+			want: []string{"unexpected EOF"},
+		},
+		{
+			name: "ssh, unknown host", is: ErrHostKey, config: func(f *fixture, c *Config) {
+				c.URL, c.SSHKeyFile = f.server.SSHURL("fleet"), f.server.SSHKeyFile
+				c.KnownHostsFile = filepath.Join(f.TempDir(), "known_hosts")
+				os.WriteFile(c.KnownHostsFile, nil, 0o600)
+			},
+			want: []string{"host key not accepted", "host key ssh-ed25519 SHA256:", "is not in", "compare it with what the forge publishes and add it there"},
+		},
+		{
+			name: "ssh, another host key", is: ErrHostKey, config: func(f *fixture, c *Config) {
+				c.URL, c.SSHKeyFile = f.server.SSHURL("fleet"), f.server.SSHKeyFile
+				other, err := gitserver.New(gitserver.Config{Root: f.TempDir()})
+				if err != nil {
+					f.Fatal(err)
+				}
+				defer other.Close()
+				line, _ := os.ReadFile(other.KnownHostsFile)
+				mine, _ := os.ReadFile(f.server.KnownHostsFile)
+				host, _, _ := strings.Cut(string(mine), " ")
+				_, key, _ := strings.Cut(string(line), " ")
+				c.KnownHostsFile = filepath.Join(f.TempDir(), "known_hosts")
+				os.WriteFile(c.KnownHostsFile, []byte(host+" "+key), 0o600)
+			},
+			want: []string{"host key not accepted", "another one", "somebody may be in between"},
+		},
+		{
+			name: "ssh, unknown key", is: ErrAuthentication, config: func(f *fixture, c *Config) {
+				other, err := gitserver.New(gitserver.Config{Root: f.TempDir()})
+				if err != nil {
+					f.Fatal(err)
+				}
+				defer other.Close()
+				c.URL, c.SSHKeyFile, c.KnownHostsFile = f.server.SSHURL("fleet"), other.SSHKeyFile, f.server.KnownHostsFile
+			},
+			want: []string{"authentication failed", "does not let in git with the key", "SHA256:"},
+		},
+		{
+			name: "ssh, no such repository", is: ErrRepositoryNotFound, config: func(f *fixture, c *Config) {
+				c.URL, c.SSHKeyFile, c.KnownHostsFile = f.server.SSHURL("flet"), f.server.SSHKeyFile, f.server.KnownHostsFile
+			},
+			want: []string{"repository not found", "ERROR: Repository not found."},
+		},
+		{
+			name: "ssh, connection cut", config: func(f *fixture, c *Config) {
+				c.URL, c.SSHKeyFile, c.KnownHostsFile = f.server.SSHURL("fleet"), f.server.SSHKeyFile, f.server.KnownHostsFile
+				f.server.Fail(gitserver.Fault{CutAfter: 20})
+			},
+			want: []string{"the server ended the conversation"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, way{server: tt.server, config: func(s *gitserver.Server, _ *gitserver.Repo, name string) Config {
+				return Config{URL: s.URL(name)}
+			}})
+			f.commit("A fleet", fleet)
+			if tt.config != nil {
+				tt.config(f, &f.cfg)
+			}
+			r := f.open()
+			_, _, err := r.Poll(t.Context(), "")
+			wantError(t, err, append(tt.want, "git repository "+r.Describe()+": ")...)
+			if tt.is != nil && !errors.Is(err, tt.is) {
+				t.Errorf("%v is not %v", err, tt.is)
+			}
+			if strings.Contains(r.Describe(), "s3cr3t") {
+				t.Errorf("Describe: %s", r.Describe())
+			}
+		})
+	}
+}
+
+// What Open refuses before it connects.
+func TestOpenErrors(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		cfg  Config
+		want string
+	}{
+		{cfg: Config{}, want: "the URL is empty"},
+		{cfg: Config{URL: "git://example.com/x"}, want: "git is not supported; use https or ssh"},
+		{cfg: Config{URL: "https:///x"}, want: "names no host"},
+		{cfg: Config{URL: "https://user:s3cr3t@host:port/x"}, want: "the URL https://… does not parse"},
+		{cfg: Config{URL: "file://host/x"}, want: "a file URL names no host"},
+		{cfg: Config{URL: filepath.Join(dir, "nope")}, want: "repository not found: there is no such directory"},
+		{cfg: Config{URL: file}, want: "it is a file, not a directory"},
+		{cfg: Config{URL: dir}, want: "neither a bare repository nor the root of a work tree"},
+		{cfg: Config{URL: "https://example.com/x", Branch: "a b"}, want: `"a b" is not the name of a branch`},
+		{cfg: Config{URL: "https://example.com/x"}, want: "it needs a directory for its cache"},
+		{cfg: Config{URL: "https://example.com/x", Dir: dir, CAFile: file}, want: "holds no PEM certificate"},
+		{cfg: Config{URL: "https://example.com/x", Dir: dir, Name: "a\nb"}, want: "cannot be the identity of a commit"},
+		{cfg: Config{URL: "git@example.com:x", Dir: dir}, want: "ssh needs a private key"},
+		{cfg: Config{URL: "git@example.com:x", Dir: dir, SSHKeyFile: file}, want: "ssh needs a known_hosts file"},
+	} {
+		if tt.cfg.Branch == "" {
+			tt.cfg.Branch = "main"
+		}
+		r, err := Open(tt.cfg)
+		if err == nil {
+			r.Close()
+		}
+		wantError(t, err, tt.want)
+	}
+}
+
+func TestParseURL(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ in, describe, url, username, password string }{
+		{in: "https://example.com/a/b.git", describe: "https://example.com/a/b.git", url: "https://example.com/a/b.git"},
+		{in: "https://u:p@example.com:8443/b?x#y", describe: "https://example.com:8443/b", url: "https://example.com:8443/b", username: "u", password: "p"},
+		{in: "http://token@example.com/b", describe: "http://example.com/b", url: "http://example.com/b", username: "token"},
+		{in: "ssh://git:pw@example.com:22/b", describe: "ssh://git@example.com:22/b", url: "ssh://git@example.com:22/b"},
+		{in: "git@example.com:org/repo.git", describe: "git@example.com:org/repo.git", url: "ssh:org/repo.git"},
+		{in: "example.com:/srv/repo", describe: "example.com:/srv/repo", url: "ssh://example.com/srv/repo"},
+		{in: "git+ssh://example.com/~me/x", describe: "ssh://example.com/~me/x", url: "ssh://example.com/~me/x"},
+	} {
+		loc, err := parseURL(tt.in)
+		if err != nil {
+			t.Errorf("%s: %v", tt.in, err)
+			continue
+		}
+		if loc.describe != tt.describe || loc.url.String() != tt.url || loc.username != tt.username || loc.password != tt.password {
+			t.Errorf("%s: %+v with URL %s", tt.in, loc, loc.url)
+		}
+	}
+	for _, dir := range []string{".", "/srv/x", "x", "file:///srv/x"} {
+		if loc, err := parseURL(dir); err != nil || !filepath.IsAbs(loc.dir) {
+			t.Errorf("%s: %+v, %v", dir, loc, err)
+		}
+	}
+}
+
+// A token that is replaced while the daemon runs.
+func TestPasswordFile(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, way{server: gitserver.Config{Username: "git", Password: "s3cr3t-1"}, config: overHTTP})
+	first := f.commit("A fleet", fleet)
+	f.cfg.PasswordFile = filepath.Join(t.TempDir(), "token")
+	write := func(token string) {
+		if err := os.WriteFile(f.cfg.PasswordFile, []byte(token+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("s3cr3t-1")
+	r := f.open()
+	f.poll(r, "")
+	f.server.SetPassword("s3cr3t-2")
+	if _, _, err := r.Poll(t.Context(), first); !errors.Is(err, ErrAuthentication) {
+		t.Errorf("error %v, want ErrAuthentication", err)
+	}
+	write("s3cr3t-2")
+	if _, changed, err := r.Poll(t.Context(), first); changed || err != nil {
+		t.Error(changed, err)
+	}
+}
+
+// What a hook says reaches the person who reads the log, and is not tried again.
+func TestUpdateRefused(t *testing.T) {
+	for _, w := range ways {
+		if w.name == "directory" || w.name == "file" {
+			continue // hooks are the server's
+		}
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, w)
+			f.commit("A fleet", fleet)
+			err := f.repo.Hook("pre-receive", "#!/bin/sh\necho called >>calls\necho 'Changes go through a pull request.' >&2\necho >&2\nprintf '\\033[1mAsk\\033[0m platform\\n' >&2\nexit 1\n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _, err = f.open().Update(t.Context(), sources.LockFile, "Lock", constant("lock\n"))
+			wantError(t, err, "the server refused the push to refs/heads/main: pre-receive hook declined\nChanges go through a pull request.\n[1mAsk[0m platform")
+			var refused *RefusedError
+			if !errors.As(err, &refused) || !refused.ByHook() {
+				t.Errorf("%v is not a *RefusedError by a hook", err)
+			}
+			if calls, err := os.ReadFile(filepath.Join(f.repo.Dir, "calls")); err != nil || string(calls) != "called\n" {
+				t.Errorf("the hook: %q, %v, want one call", calls, err)
+			}
+		})
+	}
+}
+
+// Forges that take pushes to branches only.
+func TestPendingFallback(t *testing.T) {
+	for _, w := range ways {
+		if w.name == "directory" || w.name == "file" {
+			continue
+		}
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, w)
+			f.commit("A fleet", fleet)
+			hook := "#!/bin/sh\ncase $1 in refs/heads/*) exit 0;; esac\necho \"$1 is no branch\" >&2\nexit 1\n"
+			if err := f.repo.Hook("update", hook); err != nil {
+				t.Fatal(err)
+			}
+			f.git("config", "receive.denyDeletes", "true")
+			f.git("config", "receive.denyNonFastForwards", "true")
+			r := f.open()
+			for _, content := range []string{"one\n", "two\n"} {
+				if err := r.WritePending(t.Context(), []byte(content)); err != nil {
+					t.Fatal(err)
+				}
+				r := f.open() // another process finds it
+				if have, err := r.ReadPending(t.Context()); err != nil || string(have) != content {
+					t.Errorf("%q, %v, want %q", have, err, content)
+				}
+			}
+			if err := r.ClearPending(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r = f.open()
+			if have, err := r.ReadPending(t.Context()); err != nil || have != nil {
+				t.Errorf("after the records are cleared: %q, %v", have, err)
+			}
+			if err := r.WritePending(t.Context(), []byte("three\n")); err != nil {
+				t.Fatal(err)
+			}
+			if have := f.git("for-each-ref", "--format=%(refname)"); have != pendingBranchRef+"\nrefs/heads/main" {
+				t.Errorf("refs:\n%s", have)
+			}
+
+			// By the setting, the other ref is not even tried.
+			if err := os.Remove(filepath.Join(f.repo.Dir, "hooks", "update")); err != nil {
+				t.Fatal(err)
+			}
+			f.cfg.PendingBranch = true
+			r = f.open()
+			if have, err := r.ReadPending(t.Context()); err != nil || string(have) != "three\n" {
+				t.Errorf("%q, %v", have, err)
+			}
+			f.fsck()
+
+			// Where nothing is taken, both refusals are shown.
+			if err := f.repo.Hook("update", "#!/bin/sh\necho \"not $1\" >&2\nexit 1\n"); err != nil {
+				t.Fatal(err)
+			}
+			f.git("config", "receive.denyDeletes", "false")
+			f.git("update-ref", "-d", pendingBranchRef)
+			f.cfg.PendingBranch = false
+			err := f.open().WritePending(t.Context(), []byte("four\n"))
+			wantError(t, err, "pending records: ", "not "+pendingRef, "not "+pendingBranchRef)
+		})
+	}
+}
+
+// A server that hangs holds nothing up for longer than the caller allows.
+func TestHang(t *testing.T) {
+	for _, w := range ways {
+		if w.name == "directory" || w.name == "file" {
+			continue
+		}
+		for _, fault := range []gitserver.Fault{
+			{Hang: true, Service: "git-upload-pack", Discovery: true},
+			{Hang: true, Service: "git-upload-pack"},
+			{Hang: true, Service: "git-receive-pack"},
+		} {
+			t.Run(w.name+" "+fault.Service, func(t *testing.T) {
+				t.Parallel()
+				f := newFixture(t, w)
+				f.commit("A fleet", fleet)
+				r := f.open()
+				f.server.Fail(fault)
+				cause := errors.New("the caller has had enough")
+				ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, cause)
+				defer cancel()
+				_, _, err := r.Update(ctx, sources.LockFile, "Lock", constant("lock\n"))
+				if !errors.Is(err, cause) && !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("error %v, want the caller's", err)
+				}
+				f.server.Heal()
+				f.poll(r, "")
+			})
+		}
+	}
+}
+
+// A connection that breaks after the server took the commit.
+func TestUpdateAnswerLost(t *testing.T) {
+	for _, w := range ways {
+		if w.name == "directory" || w.name == "file" {
+			continue
+		}
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, w)
+			f.commit("A fleet", fleet)
+			r := f.open()
+			// The hook runs after the ref has moved and before the report.
+			if err := f.repo.Hook("post-receive", "#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' x >&2\n"); err != nil {
+				t.Fatal(err)
+			}
+			f.server.Fail(gitserver.Fault{Service: "git-receive-pack", CutAfter: 20_000, Times: 1})
+			c, wrote, err := r.Update(t.Context(), sources.LockFile, "Lock", constant("lock\n"))
+			if err != nil || !wrote || c.Hash != f.git("rev-parse", "main") {
+				t.Errorf("%s, %t, %v", c.Hash, wrote, err)
+			}
+			f.server.Fail(gitserver.Fault{Service: "git-receive-pack", CutAfter: 20_000, Times: 1})
+			if err := r.WritePending(t.Context(), []byte("records\n")); err != nil {
+				t.Error(err)
+			}
+			if have := f.git("show", pendingRef+":clusters.lock"); have != "records" {
+				t.Errorf("pending: %q", have)
+			}
+			f.server.Fail(gitserver.Fault{Service: "git-receive-pack", CutAfter: 1, Times: 1, Discovery: true})
+			_, _, err = r.Update(t.Context(), sources.LockFile, "Lock", constant("lock 2\n"))
+			if err == nil {
+				t.Error("a push that never was succeeds")
+			}
+		})
+	}
+}

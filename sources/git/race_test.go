@@ -1,0 +1,180 @@
+package git
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"gitopsd.dev/sources"
+)
+
+// People push while locks are committed: every commit lands, in one line,
+// and each lock commit was made from what it stands on.
+func TestUpdateRace(t *testing.T) {
+	everyWay(t, func(t *testing.T, f *fixture) {
+		f.commit("A fleet", fleet)
+		const pushers, each, updaters, updates = 5, 4, 3, 3
+		var wg sync.WaitGroup
+		var calls atomic.Int32
+		for p := range pushers {
+			wg.Go(func() {
+				for n := range each {
+					name := fmt.Sprintf("pusher-%d-%d", p, n)
+					if _, err := f.repo.Commit(t.Context(), "main", name, map[string]string{name: name}); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		for u := range updaters {
+			r := f.open()
+			wg.Go(func() {
+				for n := range updates {
+					name := fmt.Sprintf("updater-%d-%d", u, n)
+					// A daemon that lost the race ten times comes back.
+					err := ErrMoved
+					for errors.Is(err, ErrMoved) {
+						_, _, err = r.Update(t.Context(), sources.LockFile, name, func(head sources.Commit) ([]byte, error) {
+							calls.Add(1)
+							return fmt.Appendf(nil, "%s on %s\n", name, head.Hash), nil
+						})
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		t.Logf("%d updates took %d tries", updaters*updates, calls.Load())
+
+		subjects := strings.Split(f.git("log", "--format=%s", "main"), "\n")
+		if want := 1 + pushers*each + updaters*updates; len(subjects) != want || len(slices.Compact(slices.Sorted(slices.Values(subjects)))) != want {
+			t.Errorf("%d commits, want %d: %v", len(subjects), want, subjects)
+		}
+		if have := f.git("rev-list", "--min-parents=2", "main"); have != "" {
+			t.Errorf("there are merges: %s", have)
+		}
+		for line := range strings.SplitSeq(f.git("log", "--format=%H %P %s", "--grep=^updater", "main"), "\n") {
+			hash, parent, subject := strings.Fields(line)[0], strings.Fields(line)[1], strings.Fields(line)[2]
+			if have := f.git("show", hash+":clusters.lock"); have != subject+" on "+parent {
+				t.Errorf("commit %q on %s holds %q", subject, parent, have)
+			}
+			if have := f.git("show", "--format=", "--name-only", hash); have != sources.LockFile {
+				t.Errorf("commit %q touches %s", subject, have)
+			}
+		}
+		f.fsck()
+	})
+}
+
+// The server moves the branch between our look and our push.
+func TestUpdateLosesRaces(t *testing.T) {
+	for _, w := range ways {
+		if strings.Contains(w.name, "directory") || w.name == "file" {
+			continue // nothing comes between there
+		}
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, w)
+			f.commit("A fleet", fleet)
+			r := f.open()
+			f.server.RejectPushes(f.repo, "main", 3)
+			_, wrote, err := r.Update(t.Context(), sources.LockFile, "Lock", constant("lock\n"))
+			if err != nil || !wrote {
+				t.Fatal(wrote, err)
+			}
+			if have := f.git("log", "--format=%s", "main"); have != "Lock\n"+strings.Repeat("Somebody else was faster\n", 3)+"A fleet" {
+				t.Errorf("log:\n%s", have)
+			}
+			f.server.RejectPushes(f.repo, "main", 0)
+			_, _, err = r.Update(t.Context(), sources.LockFile, "Lock", constant("lock 2\n"))
+			wantError(t, err, "clusters.lock was not committed: others were faster, 10 times")
+			if !errors.Is(err, ErrMoved) {
+				t.Errorf("%v is not ErrMoved", err)
+			}
+		})
+	}
+}
+
+// Work trees of people beside the daemon, in one repository.
+func TestLocalRace(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, ways[0])
+	f.commit("A fleet", fleet)
+	dir := f.workTree()
+	linked := filepath.Join(t.TempDir(), "linked")
+	run(t, dir, "worktree", "add", "--quiet", "-b", "topic", linked)
+	f.cfg = Config{URL: dir, Branch: "main"}
+	r := f.open()
+
+	const each = 8
+	var wg sync.WaitGroup
+	commit := func(dir, name string) error {
+		for {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644); err != nil {
+				return err
+			}
+			_, err := runErr(t.Context(), dir, "add", name)
+			if err == nil {
+				_, err = runErr(t.Context(), dir, "commit", "--quiet", "-m", name, name)
+			}
+			if err == nil || !strings.Contains(err.Error(), "index.lock") && !strings.Contains(err.Error(), "cannot lock ref") {
+				return err
+			}
+		}
+	}
+	wg.Go(func() {
+		for n := range each {
+			if err := commit(dir, fmt.Sprintf("main-%d", n)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	wg.Go(func() {
+		for n := range each {
+			if err := commit(linked, fmt.Sprintf("topic-%d", n)); err != nil {
+				t.Error(err)
+			}
+			if _, err := runErr(t.Context(), dir, "gc", "--quiet"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	wg.Go(func() {
+		for n := range each {
+			err := ErrMoved
+			for errors.Is(err, ErrMoved) || errors.Is(err, errLocked) {
+				_, _, err = r.Update(context.Background(), sources.LockFile, "Lock", constant(fmt.Sprintf("lock %d\n", n)))
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	wg.Wait()
+	if have := run(t, dir, "rev-list", "--count", "main"); have != fmt.Sprint(1+2*each) {
+		t.Errorf("%s commits on main, want %d", have, 1+2*each)
+	}
+	wantClean(t, dir)
+	wantClean(t, linked)
+}
+
+// wantClean checks that git finds nothing to complain of in a work tree.
+func wantClean(t *testing.T, dir string) {
+	t.Helper()
+	if have := run(t, dir, "status", "--porcelain"); have != "" {
+		t.Errorf("git status in %s:\n%s", dir, have)
+	}
+	run(t, dir, "fsck", "--strict", "--full")
+	if left, _ := filepath.Glob(filepath.Join(dir, ".git", "*.lock")); len(left) > 0 {
+		t.Errorf("locks are left: %v", left)
+	}
+}

@@ -1,0 +1,286 @@
+package git
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gitopsd.dev/sources"
+	"gitopsd.dev/testscripts/gitserver"
+)
+
+// remoteWays are the ways with a cache.
+func remoteWays() []way { return ways[:5] }
+
+// A cache that is not as it was left is made anew, and never in the way.
+func TestDamagedCache(t *testing.T) {
+	t.Parallel()
+	packs := func(t *testing.T, dir, pattern string) []string {
+		names, err := filepath.Glob(filepath.Join(dir, "objects-*", pattern))
+		if err != nil || len(names) == 0 {
+			t.Fatalf("no %s in the cache: %v", pattern, err)
+		}
+		return names
+	}
+	each := func(pattern string, do func(name string) error) func(*testing.T, string) {
+		return func(t *testing.T, dir string) {
+			for _, name := range packs(t, dir, pattern) {
+				os.Chmod(name, 0o644)
+				if err := do(name); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	overwrite := func(at int64) func(string) error {
+		return func(name string) error {
+			f, err := os.OpenFile(name, os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			info, err := f.Stat()
+			if err == nil {
+				_, err = f.WriteAt(bytes.Repeat([]byte{0xff}, 64), (info.Size()+at)%info.Size())
+			}
+			return err
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		damage func(t *testing.T, dir string)
+	}{
+		{name: "nothing", damage: func(*testing.T, string) {}},
+		{name: "pack removed", damage: each("*.pack", os.Remove)},
+		{name: "pack empty", damage: each("*.pack", func(n string) error { return os.Truncate(n, 0) })},
+		{name: "pack cut", damage: each("*.pack", func(n string) error { return os.Truncate(n, 100) })},
+		{name: "pack overwritten", damage: each("*.pack", overwrite(12))},
+		{name: "pack overwritten further on", damage: each("*.pack", overwrite(-100))},
+		{name: "index removed", damage: each("*.idx", os.Remove)},
+		{name: "index empty", damage: each("*.idx", func(n string) error { return os.Truncate(n, 0) })},
+		{name: "index overwritten", damage: each("*.idx", overwrite(-300))},
+		{name: "tips removed", damage: each("tips", os.Remove)},
+		{name: "tips garbled", damage: each("tips", func(n string) error { return os.WriteFile(n, []byte("main\n"), 0o600) })},
+		{name: "tips of another repository", damage: each("tips", func(n string) error {
+			return os.WriteFile(n, []byte(strings.Repeat("a", 40)+"\n"), 0o600)
+		})},
+		{name: "newer generation, half made", damage: func(t *testing.T, dir string) {
+			half := filepath.Join(dir, "objects-99")
+			if err := errors.Join(os.MkdirAll(half, 0o700), os.WriteFile(filepath.Join(half, "tmp_pack_1"), []byte("PACK"), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, ways[0])
+			first := f.commit("A fleet", fleet)
+			cfg := f.cfg
+			cfg.Dir = t.TempDir()
+			r := f.openWith(cfg)
+			c := f.poll(r, "")
+
+			// While the daemon runs: a read may fail, the next poll repairs.
+			tt.damage(t, cfg.Dir)
+			err := fs.WalkDir(c.Files, ".", func(path string, d fs.DirEntry, err error) error {
+				if err == nil && !d.IsDir() {
+					_, err = fs.ReadFile(c.Files, path)
+				}
+				return err
+			})
+			if err != nil {
+				wantError(t, err, "the cache is damaged, and is fetched anew at the next poll")
+				wantFiles(t, f.poll(r, first), fleet)
+			} else if _, changed, err := r.Poll(t.Context(), first); changed || err != nil {
+				t.Error(changed, err)
+			}
+			second := f.commit("Second", map[string]string{"a": "b"})
+			if c := f.poll(r, first); c.Hash != second || read(t, c)["a"] != "b" {
+				t.Errorf("%s with %v", c.Hash, read(t, c))
+			}
+			r.Close()
+
+			// After a restart.
+			tt.damage(t, cfg.Dir)
+			r = f.openWith(cfg)
+			c = f.poll(r, "")
+			if have := read(t, c); c.Hash != second || have["a"] != "b" || len(have) != len(fleet)+1 {
+				t.Errorf("%s with %v", c.Hash, have)
+			}
+			entries, err := os.ReadDir(cfg.Dir)
+			if err != nil || len(entries) != 2 {
+				t.Errorf("the cache directory holds %v, %v", entries, err)
+			}
+		})
+	}
+}
+
+// TestMain lets the test binary be a daemon that is killed.
+func TestMain(m *testing.M) {
+	if url := os.Getenv("GITOPSD_TEST_POLL"); url != "" {
+		r, err := Open(Config{URL: url, Branch: "main", Dir: os.Getenv("GITOPSD_TEST_DIR")})
+		if err == nil {
+			_, _, err = r.Poll(contextOfMain(), "")
+		}
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// A daemon that is killed while it fetches gives back the cache directory, and
+// leaves nothing in it that the next one trips over.
+func TestKilledWhileFetching(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, ways[0])
+	f.commit("A fleet", fleet)
+	cfg := f.cfg
+	cfg.Dir = t.TempDir()
+	f.server.Fail(gitserver.Fault{Service: "git-upload-pack", Before: func() error {
+		// The second request is the fetch: by now its files are there.
+		if left, _ := filepath.Glob(filepath.Join(cfg.Dir, "objects-*", "tmp_pack_*")); len(left) > 0 {
+			<-t.Context().Done()
+		}
+		return nil
+	}})
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemon := exec.CommandContext(t.Context(), exe)
+	daemon.Env = append(os.Environ(), "GITOPSD_TEST_POLL="+cfg.URL, "GITOPSD_TEST_DIR="+cfg.Dir)
+	var out bytes.Buffer
+	daemon.Stdout = &out
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if left, _ := filepath.Glob(filepath.Join(cfg.Dir, "objects-*", "tmp_pack_*")); len(left) > 0 {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+		if t.Context().Err() != nil || out.Len() > 0 {
+			t.Fatal(out.String())
+		}
+	}
+	_, err = Open(cfg)
+	wantError(t, err, "the cache directory "+cfg.Dir+" is in use by another process")
+	if err := daemon.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	daemon.Wait()
+	f.server.Heal()
+	wantFiles(t, f.poll(f.openWith(cfg), ""), fleet)
+	if left, _ := filepath.Glob(filepath.Join(cfg.Dir, "objects-*", "tmp_*")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// A connection that breaks in the middle of a pack.
+func TestCutWhileFetching(t *testing.T) {
+	t.Parallel()
+	for _, w := range remoteWays() {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, w)
+			files := map[string]string{"noise": noise(200_000, 1)}
+			first := f.commit("A fleet", files)
+			r := f.open()
+			f.server.Fail(gitserver.Fault{Service: "git-upload-pack", CutAfter: 100_000})
+			for range 2 {
+				if _, _, err := r.Poll(t.Context(), ""); err == nil {
+					t.Fatal("half a pack was taken for a whole one")
+				}
+			}
+			f.server.Heal()
+			wantFiles(t, f.poll(r, ""), files)
+			files["more"] = noise(200_000, 2)
+			f.commit("More", map[string]string{"more": files["more"]})
+			f.server.Fail(gitserver.Fault{Service: "git-upload-pack", CutAfter: 100_000, Times: 2})
+			if _, _, err := r.Poll(t.Context(), first); err == nil {
+				t.Fatal("half a pack was taken for a whole one")
+			}
+			f.server.Heal()
+			wantFiles(t, f.poll(r, first), files)
+		})
+	}
+}
+
+// noise is text that does not compress, other text for each seed.
+func noise(n int, seed byte) string {
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{seed}).Read(b)
+	for i := range b {
+		b[i] = 32 + b[i]%64
+	}
+	return string(b)
+}
+
+// The cache of a repository that changes for ever does not grow for ever, and
+// snapshots that are in use are not pulled away.
+func TestCacheStaysSmall(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, ways[0])
+	cfg := f.cfg
+	cfg.Dir = t.TempDir()
+	r := f.openWith(cfg)
+	size := func() (bytes int64, files int) {
+		err := filepath.WalkDir(cfg.Dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			info, err := d.Info()
+			if err == nil {
+				bytes, files = bytes+info.Size(), files+1
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes, files
+	}
+	// All commits at once, so that each poll costs one git command.
+	const each, large = 2 << 20, 14
+	var commits strings.Builder
+	add := func(name, content string) {
+		fmt.Fprintf(&commits, "commit refs/heads/all\ncommitter A <a@example.com> 0 +0000\ndata 1\nx\nM 100644 inline %s\ndata %d\n%s\n", name, len(content), content)
+	}
+	for n := range large {
+		add("noise", noise(each, byte(n)))
+	}
+	for n := range maxPacks + 5 {
+		add("small", fmt.Sprint(n))
+	}
+	f.input(commits.String(), "fast-import", "--quiet")
+	all := strings.Fields(f.git("rev-list", "--reverse", "all"))
+
+	var last string
+	var old sources.Commit
+	for n, hash := range all {
+		f.git("update-ref", "refs/heads/main", hash)
+		c := f.poll(r, last)
+		last = c.Hash
+		if n == 0 {
+			old = c
+		}
+		if have, err := fs.ReadFile(c.Files, "noise"); err != nil || string(have) != noise(each, byte(min(n, large-1))) {
+			t.Fatalf("commit %d: %d bytes, %v", n, len(have), err)
+		}
+		bytes, files := size()
+		if bytes > growth*each+slack+each || files > 2*maxPacks+5 {
+			t.Fatalf("after %d commits of %d bytes the cache has %d in %d files", n+1, each, bytes, files)
+		}
+	}
+	if have, err := fs.ReadFile(old.Files, "noise"); err != nil || string(have) != noise(each, 0) {
+		t.Errorf("an old commit: %d bytes, %v", len(have), err)
+	}
+}
