@@ -128,3 +128,23 @@ func digest(sum []byte) string {
 func compare(a, b Type) int {
 	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Version, b.Version), cmp.Compare(a.Kind, b.Kind))
 }
+
+// SchemaForm is the canonical form of a schema: schemas with equal forms accept,
+// prune and default alike.
+func SchemaForm(s any) (string, error) {
+	var c canon
+	if err := schema(&c, s); err != nil {
+		return "", err
+	}
+	return string(c.buf), nil
+}
+
+// DataForm is the canonical form of a default or of an enum's element: equal
+// values have equal forms.
+func DataForm(v any) (string, error) {
+	var c canon
+	if err := c.data(v); err != nil {
+		return "", err
+	}
+	return string(c.buf), nil
+}

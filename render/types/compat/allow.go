@@ -1,0 +1,67 @@
+package compat
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// AllowAnnotation is the annotation of a package's declaration that allows
+// breaking changes, one on a line:
+//
+//	gitopsd.dev/allow-breaking: |
+//	  v2.0.0:field-removed=nobody sets it, checked on 2024-05-02
+//	  v2.0.0:enum-value-removed=gp2 volumes are gone
+const AllowAnnotation = "gitopsd.dev/allow-breaking"
+
+// Allowance allows one finding in one version of a package, and so not in the
+// next.
+type Allowance struct {
+	// Version is the package's, as in its reference: a tag or a digest.
+	Version string `json:"version"`
+	// Finding is a finding's name.
+	Finding string `json:"finding"`
+	// Reason is for whoever reads the history.
+	Reason string `json:"reason"`
+}
+
+// ParseAllowances reads the annotation's value: lines of
+// "<version>:<finding>=<reason>". Every part is required, and the finding must
+// be one that there is.
+func ParseAllowances(value string) ([]Allowance, error) {
+	var all []Allowance
+	for line := range strings.Lines(value) {
+		line = strings.TrimSpace(line)
+		if line == "" {
+			continue
+		}
+		what, reason, _ := strings.Cut(line, "=")
+		// A version that is a digest has a colon of its own.
+		i := strings.LastIndexByte(what, ':')
+		a := Allowance{Reason: strings.TrimSpace(reason)}
+		if i >= 0 {
+			a.Version, a.Finding = strings.TrimSpace(what[:i]), strings.TrimSpace(what[i+1:])
+		}
+		switch {
+		case a.Version == "" || a.Finding == "":
+			return nil, fmt.Errorf("annotation %s: %q: want <version>:<finding>=<reason>", AllowAnnotation, line)
+		case a.Reason == "":
+			return nil, fmt.Errorf("annotation %s: %q gives no reason: add one after %q", AllowAnnotation, line, "=")
+		case !slices.Contains(Names(), a.Finding):
+			return nil, fmt.Errorf("annotation %s: there is no finding %q: take the name from the plan", AllowAnnotation, a.Finding)
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+// Allowed returns the allowance for a finding in a version of the package, if
+// there is one. What is not breaking needs none.
+func Allowed(all []Allowance, version string, f Finding) (Allowance, bool) {
+	for _, a := range all {
+		if a.Version == version && a.Finding == f.Name {
+			return a, true
+		}
+	}
+	return Allowance{}, false
+}

@@ -1,0 +1,221 @@
+package compat
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/types"
+)
+
+// Severity says how much a change, or all changes together, matter to those who
+// use the type. Severities are ordered.
+type Severity int
+
+const (
+	// Identical: nothing differs.
+	Identical Severity = iota
+	// Documentation: only what people read differs.
+	Documentation
+	// Compatible: what worked goes on working.
+	Compatible
+	// Breaking: something that worked may not.
+	Breaking
+)
+
+var severities = [...]string{"identical", "documentation", "compatible", "breaking"}
+
+func (s Severity) String() string { return severities[s] }
+
+// MarshalText writes the severity's name.
+func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Parties is a set of those whom a change concerns.
+type Parties uint8
+
+const (
+	// StoredObjects are in etcd already: they may become invalid, unreadable
+	// or lose fields.
+	StoredObjects Parties = 1 << iota
+	// Writers create and change objects: people, Git, other controllers.
+	Writers
+	// Readers get, list and watch objects, kubectl among them.
+	Readers
+	// Controllers reconcile objects of the type.
+	Controllers
+
+	everybody = StoredObjects | Writers | Readers | Controllers
+)
+
+var parties = [...]string{"stored objects", "writers", "readers", "controllers"}
+
+// Names are the parties in the set, in words.
+func (p Parties) Names() []string {
+	names := []string{}
+	for i, n := range parties {
+		if p&(1<<i) != 0 {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+func (p Parties) String() string { return strings.Join(p.Names(), ", ") }
+
+// MarshalJSON writes the list of names.
+func (p Parties) MarshalJSON() ([]byte, error) { return json.Marshal(p.Names()) }
+
+// Finding is one change to a type. Findings are comparable.
+type Finding struct {
+	// Name is stable: allowances name it. The catalogue in doc.go has all.
+	Name     string   `json:"name"`
+	Severity Severity `json:"severity"`
+	// Version of the API that it concerns, empty for all of them; "v1 -> v2"
+	// where it is about what an object written in one and read in the other
+	// goes through.
+	Version string `json:"version,omitempty"`
+	// Path is the field that it concerns, from the object's root:
+	// ".spec.subnets[*].cidr". "[*]" is any element of a list, "{*}" any value
+	// of a map, "(anyOf 1)" the second branch of the field's anyOf, and a name
+	// that is not plain letters, digits, '-' and '_' stands as ["a.b/c"].
+	// Empty for what is not about a field.
+	Path string `json:"path,omitempty"`
+	// Breaks are those who may break. A compatible finding may name readers
+	// and controllers: those that do not expect new values.
+	Breaks Parties `json:"breaks"`
+	// Detail is "old -> new", with "none" for what is not there.
+	Detail string `json:"detail,omitempty"`
+	// Advice is one line on what to do.
+	Advice string `json:"advice,omitempty"`
+}
+
+// String is one line for people.
+func (f Finding) String() string {
+	var b strings.Builder
+	b.WriteString(f.Severity.String() + " " + f.Name)
+	for _, s := range []string{f.Version, f.Path} {
+		if s != "" {
+			b.WriteString(" " + s)
+		}
+	}
+	if f.Detail != "" {
+		b.WriteString(": " + f.Detail)
+	}
+	if f.Breaks != 0 {
+		b.WriteString(" (" + f.Breaks.String() + ")")
+	}
+	return b.String()
+}
+
+// Report is the outcome of one comparison.
+type Report struct {
+	// Severity is the highest of the findings', or Documentation or Identical
+	// where there are none.
+	Severity Severity
+	// Findings by severity, highest first, then by version, path and name.
+	Findings []Finding
+}
+
+// Options are what Compare knows besides the two definitions.
+type Options struct {
+	// StoredVersions is the live definition's status.storedVersions. Without
+	// it the old definition's own status counts, and without that its storage
+	// version.
+	StoredVersions []string
+}
+
+// Compare says what becomes of those who use a type when its definition is
+// replaced. Both definitions are of the same object: a
+// CustomResourceDefinition, or a CompositeResourceDefinition. One of them may be
+// nil: the type appears, or goes away. Neither is changed.
+//
+// The error is that of types.Of: a definition that no API server could decode.
+func Compare(old, new map[string]any, opts Options) (Report, error) {
+	oldTypes, err := digests(old)
+	if err != nil {
+		return Report{}, fmt.Errorf("the old definition: %w", err)
+	}
+	newTypes, err := digests(new)
+	if err != nil {
+		return Report{}, fmt.Errorf("the new definition: %w", err)
+	}
+	if old != nil && len(oldTypes) == 0 || new != nil && len(newTypes) == 0 {
+		return Report{}, fmt.Errorf("an object that defines no type cannot be compared: want a %s or %s", crdKind, xrdKind)
+	}
+	c := comparison{}
+	if !reflect.DeepEqual(oldTypes, newTypes) {
+		c.definitions(read(old), read(new), opts)
+	}
+	return c.report(old, new), nil
+}
+
+func digests(definition map[string]any) ([]types.Type, error) {
+	if definition == nil {
+		return nil, nil
+	}
+	return types.Of(definition)
+}
+
+// comparison collects findings.
+type comparison struct {
+	findings []Finding
+}
+
+// add adds a finding with the catalogue's advice.
+func (c *comparison) add(f Finding) {
+	if f.Advice == "" {
+		f.Advice = adviceOn(f)
+	}
+	c.findings = append(c.findings, f)
+}
+
+func (c *comparison) report(old, new map[string]any) Report {
+	slices.SortStableFunc(c.findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Version, b.Version), cmp.Compare(a.Path, b.Path), cmp.Compare(a.Name, b.Name))
+	})
+	r := Report{Findings: slices.Compact(c.findings)}
+	switch {
+	case len(r.Findings) > 0:
+		r.Severity = r.Findings[0].Severity
+	case old != nil && new != nil && !reflect.DeepEqual(old["spec"], new["spec"]):
+		// Whatever the digests leave out; or, with other digests, a change
+		// that means nothing.
+		r.Severity = Documentation
+	}
+	return r
+}
+
+// changed is a detail.
+func changed(old, new any) string { return show(old) + " -> " + show(new) }
+
+// absent stands in a detail for what is not there.
+type absent struct{}
+
+// maxShown bounds a value in a detail, in bytes.
+const maxShown = 160
+
+func show(v any) string {
+	text := "none"
+	switch v := v.(type) {
+	case absent:
+	case string:
+		text = v
+	default:
+		j, err := json.Marshal(v)
+		if err != nil {
+			return err.Error()
+		}
+		text = string(j)
+	}
+	if len(text) > maxShown {
+		cut := maxShown
+		for cut > 0 && text[cut]&0xc0 == 0x80 {
+			cut-- // not inside a rune
+		}
+		text = text[:cut] + "…"
+	}
+	return text
+}

@@ -1,0 +1,345 @@
+package compat
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/sources"
+)
+
+func decode(t testing.TB, text string) map[string]any {
+	t.Helper()
+	docs, err := sources.DecodeYAML(strings.NewReader(text), sources.Limits{})
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	if len(docs) == 0 {
+		return nil
+	}
+	return docs[0].Tree
+}
+
+// crd is a definition with v1, stored and served, of the given schema for .spec.
+func crd(t testing.TB, spec string) map[string]any {
+	return decode(t, `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: buckets.example.org}
+spec:
+  group: example.org
+  names: {kind: Bucket, plural: buckets}
+  scope: Namespaced
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, properties: {spec: `+spec+`}}}
+`)
+}
+
+// brief is a finding as the tables have it: "severity name version path", with
+// "v1" and what is empty left out.
+func brief(f Finding) string {
+	s := f.Severity.String() + " " + f.Name
+	if f.Version != "v1" && f.Version != "" {
+		s += " " + f.Version
+	}
+	if f.Path != "" {
+		s += " " + f.Path
+	}
+	return s
+}
+
+// seen are the names of all findings that the tables below have.
+var seen = map[string]bool{}
+
+func check(t *testing.T, old, new map[string]any, opts Options, want string) Report {
+	t.Helper()
+	r, err := Compare(old, new, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have []string
+	for _, f := range r.Findings {
+		have = append(have, brief(f))
+		seen[f.Name] = true
+		if f.Advice == "" || f.Detail == "" || strings.ContainsAny(f.Advice, "\n") {
+			t.Errorf("%+v", f)
+		}
+		if f.Severity == Breaking && f.Breaks == 0 {
+			t.Errorf("%s breaks nobody", f)
+		}
+	}
+	var wanted []string
+	for _, w := range strings.Split(want, ";") {
+		if w = strings.TrimSpace(w); w != "" {
+			wanted = append(wanted, w)
+		}
+	}
+	slices.Sort(have)
+	slices.Sort(wanted)
+	if !slices.Equal(have, wanted) {
+		t.Errorf("have %q\nwant %q", have, wanted)
+		for _, f := range r.Findings {
+			t.Log(f)
+		}
+	}
+	return r
+}
+
+// Every case goes forth and back.
+var schemaCases = []struct{ name, old, new, forth, back string }{
+	{"no change", `{type: object, description: a}`, `{description: b, type: object}`, ``, ``},
+	{"a field", `{type: object}`, `{type: object, properties: {a: {type: string}}}`,
+		"compatible field-added .spec.a", "breaking field-removed .spec.a"},
+	{"a field with a name of its own", `{type: object}`, `{type: object, properties: {"a.b/c": {type: string}}}`,
+		`compatible field-added .spec["a.b/c"]`, `breaking field-removed .spec["a.b/c"]`},
+	{"a required field", `{type: object}`, `{type: object, required: [a], properties: {a: {type: string}}}`,
+		"compatible field-added .spec.a; breaking required-added .spec.a", "breaking field-removed .spec.a; compatible required-removed .spec.a"},
+	{"a required field with a default", `{type: object}`, `{type: object, required: [a], properties: {a: {type: string, default: b}}}`,
+		"compatible field-added .spec.a; compatible required-added .spec.a", "breaking field-removed .spec.a; compatible required-removed .spec.a"},
+	{"another type", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {type: boolean}}}`,
+		"breaking type-changed .spec.a", "breaking type-changed .spec.a"},
+	{"a wider type", `{type: object, properties: {a: {type: integer}}}`, `{type: object, properties: {a: {type: number}}}`,
+		"breaking type-widened .spec.a", "breaking type-narrowed .spec.a"},
+	{"integer or string", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {x-kubernetes-int-or-string: true, anyOf: [{type: integer}, {type: string}]}}}`,
+		"breaking type-widened .spec.a", "breaking type-narrowed .spec.a"},
+	{"two ways to say integer or string", `{type: object, properties: {a: {x-kubernetes-int-or-string: true}}}`, `{type: object, properties: {a: {x-kubernetes-int-or-string: true, allOf: [{anyOf: [{type: integer}, {type: string}]}]}}}`,
+		"", ""},
+	{"an unchecked field gets a type", `{type: object, properties: {a: {x-kubernetes-preserve-unknown-fields: true}}}`, `{type: object, properties: {a: {type: object, properties: {b: {type: string}}}}}`,
+		"breaking type-narrowed .spec.a", "breaking type-widened .spec.a; breaking type-widened .spec.a.b; compatible pruning-off .spec.a"},
+	{"a format that is checked", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {type: string, format: date-time}}}`,
+		"breaking format-added .spec.a", "compatible format-removed .spec.a"},
+	{"a format that is not", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {type: string, format: color}}}`,
+		"compatible format-added .spec.a", "compatible format-removed .spec.a"},
+	{"a wider format", `{type: object, properties: {a: {type: integer, format: int32}}}`, `{type: object, properties: {a: {type: integer, format: int64}}}`,
+		"compatible format-changed .spec.a", "breaking format-changed .spec.a"},
+	{"another format", `{type: object, properties: {a: {type: string, format: ipv4}}}`, `{type: object, properties: {a: {type: string, format: ipv6}}}`,
+		"breaking format-changed .spec.a", "breaking format-changed .spec.a"},
+	{"an enum", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {type: string, enum: [x]}}}`,
+		"breaking enum-added .spec.a", "compatible enum-removed .spec.a"},
+	{"an enum's value", `{type: object, properties: {a: {type: integer, enum: [1, 2]}}}`, `{type: object, properties: {a: {type: integer, enum: [3, 2.0, 1]}}}`,
+		"compatible enum-value-added .spec.a", "breaking enum-value-removed .spec.a"},
+	{"required", `{type: object, properties: {a: {type: string}}}`, `{type: object, required: [a], properties: {a: {type: string}}}`,
+		"breaking required-added .spec.a", "compatible required-removed .spec.a"},
+	{"nullable", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {type: string, nullable: true}}}`,
+		"compatible nullable-added .spec.a", "breaking nullable-removed .spec.a"},
+	{"a default", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {type: string, default: x}}}`,
+		"breaking default-added .spec.a", "breaking default-removed .spec.a"},
+	{"another default", `{type: object, properties: {a: {type: object, default: {b: 1, c: [2]}}}}`, `{type: object, properties: {a: {type: object, default: {c: [3], b: 1.0}}}}`,
+		"breaking default-changed .spec.a", "breaking default-changed .spec.a"},
+	{"the same default", `{type: object, properties: {a: {type: object, default: {b: 1, c: [2]}}}}`, `{type: object, properties: {a: {type: object, default: {c: [2], b: 1.0}}}}`, "", ""},
+	{"maximum", `{type: object, properties: {a: {type: number}}}`, `{type: object, properties: {a: {type: number, maximum: 5}}}`,
+		"breaking maximum-added .spec.a", "compatible maximum-removed .spec.a"},
+	{"a lower maximum", `{type: object, properties: {a: {type: number, maximum: 5}}}`, `{type: object, properties: {a: {type: number, maximum: 4.5}}}`,
+		"breaking maximum-tightened .spec.a", "compatible maximum-loosened .spec.a"},
+	{"an exclusive maximum", `{type: object, properties: {a: {type: number, maximum: 5}}}`, `{type: object, properties: {a: {type: number, maximum: 5, exclusiveMaximum: true}}}`,
+		"breaking maximum-tightened .spec.a", "compatible maximum-loosened .spec.a"},
+	{"an exclusive maximum of integers", `{type: object, properties: {a: {type: integer, maximum: 4}}}`, `{type: object, properties: {a: {type: integer, maximum: 5, exclusiveMaximum: true}}}`, "", ""},
+	{"minimum", `{type: object, properties: {a: {type: integer}}}`, `{type: object, properties: {a: {type: integer, minimum: 0}}}`,
+		"breaking minimum-added .spec.a", "compatible minimum-removed .spec.a"},
+	{"a higher minimum", `{type: object, properties: {a: {type: integer, minimum: 0}}}`, `{type: object, properties: {a: {type: integer, minimum: 0, exclusiveMinimum: true}}}`,
+		"breaking minimum-tightened .spec.a", "compatible minimum-loosened .spec.a"},
+	{"multipleOf", `{type: object, properties: {a: {type: integer}, b: {type: integer, multipleOf: 2}, c: {type: integer, multipleOf: 4}}}`, `{type: object, properties: {a: {type: integer, multipleOf: 2}, b: {type: integer, multipleOf: 4}, c: {type: integer, multipleOf: 6}}}`,
+		"breaking multiple-of-added .spec.a; breaking multiple-of-tightened .spec.b; breaking multiple-of-changed .spec.c", "compatible multiple-of-removed .spec.a; compatible multiple-of-loosened .spec.b; breaking multiple-of-changed .spec.c"},
+	{"length", `{type: object, properties: {a: {type: string}, b: {type: string, minLength: 0, maxLength: 9}}}`, `{type: object, properties: {a: {type: string, minLength: 1, maxLength: 8}, b: {type: string, minLength: 1, maxLength: 8}}}`,
+		"breaking min-length-added .spec.a; breaking max-length-added .spec.a; breaking min-length-added .spec.b; breaking max-length-tightened .spec.b", "compatible min-length-removed .spec.a; compatible max-length-removed .spec.a; compatible min-length-removed .spec.b; compatible max-length-loosened .spec.b"},
+	{"no length", `{type: object, properties: {a: {type: string, minLength: 0}}}`, `{type: object, properties: {a: {type: string}}}`, "", ""},
+	{"items", `{type: object, properties: {a: {type: array, items: {type: string}, minItems: 1, maxItems: 3}, b: {type: array, items: {type: string}}}}`, `{type: object, properties: {a: {type: array, items: {type: string}, minItems: 2, maxItems: 2}, b: {type: array, items: {type: string}, minItems: 1, maxItems: 3}}}`,
+		"breaking min-items-tightened .spec.a; breaking max-items-tightened .spec.a; breaking min-items-added .spec.b; breaking max-items-added .spec.b", "compatible min-items-loosened .spec.a; compatible max-items-loosened .spec.a; compatible min-items-removed .spec.b; compatible max-items-removed .spec.b"},
+	{"properties", `{type: object, minProperties: 1, maxProperties: 3, properties: {b: {type: object}}}`, `{type: object, minProperties: 2, maxProperties: 2, properties: {b: {type: object, minProperties: 1, maxProperties: 1}}}`,
+		"breaking min-properties-tightened .spec; breaking max-properties-tightened .spec; breaking min-properties-added .spec.b; breaking max-properties-added .spec.b", "compatible min-properties-loosened .spec; compatible max-properties-loosened .spec; compatible min-properties-removed .spec.b; compatible max-properties-removed .spec.b"},
+	{"a longer minimum", `{type: object, properties: {a: {type: string, minLength: 1}}}`, `{type: object, properties: {a: {type: string, minLength: 2}}}`,
+		"breaking min-length-tightened .spec.a", "compatible min-length-loosened .spec.a"},
+	{"pattern", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {type: string, pattern: "^a$"}}}`,
+		"breaking pattern-added .spec.a", "compatible pattern-removed .spec.a"},
+	{"another pattern", `{type: object, properties: {a: {type: string, pattern: "^b$"}}}`, `{type: object, properties: {a: {type: string, pattern: "^a$"}}}`,
+		"breaking pattern-changed .spec.a", "breaking pattern-changed .spec.a"},
+	{"unique items", `{type: object, properties: {a: {type: array, items: {type: string}}}}`, `{type: object, properties: {a: {type: array, uniqueItems: true, items: {type: string}}}}`,
+		"breaking unique-items-added .spec.a", "compatible unique-items-removed .spec.a"},
+	{"what is in a list", `{type: object, properties: {a: {type: array, items: {type: object, properties: {b: {type: string}}}}}}`, `{type: object, properties: {a: {type: array, items: {type: object, required: [b], properties: {b: {type: string}}}}}}`,
+		"breaking required-added .spec.a[*].b", "compatible required-removed .spec.a[*].b"},
+	{"what is in a map", `{type: object, properties: {a: {type: object, additionalProperties: {type: string}}}}`, `{type: object, properties: {a: {type: object, additionalProperties: {type: string, maxLength: 3}}}}`,
+		"breaking max-length-added .spec.a{*}", "compatible max-length-removed .spec.a{*}"},
+	{"a map", `{type: object, properties: {a: {type: object}}}`, `{type: object, properties: {a: {type: object, additionalProperties: {type: string}}}}`,
+		"compatible additional-properties-added .spec.a", "breaking additional-properties-removed .spec.a"},
+	{"a map that becomes a struct", `{type: object, properties: {a: {type: object, additionalProperties: {type: string}}}}`, `{type: object, properties: {a: {type: object, properties: {b: {type: string, maxLength: 3}}}}}`,
+		"breaking additional-properties-removed .spec.a; breaking max-length-added .spec.a.b", "compatible additional-properties-added .spec.a; compatible max-length-removed .spec.a.b"},
+	{"a closed map", `{type: object, properties: {a: {type: object}}}`, `{type: object, properties: {a: {type: object, additionalProperties: false}}}`,
+		"breaking additional-properties-refused .spec.a", "compatible additional-properties-tolerated .spec.a"},
+	{"a map of anything", `{type: object, properties: {a: {type: object, additionalProperties: {type: string}}}}`, `{type: object, properties: {a: {type: object, additionalProperties: true}}}`,
+		"breaking type-widened .spec.a{*}", "breaking type-narrowed .spec.a{*}"},
+	{"unknown fields", `{type: object, properties: {a: {type: object, x-kubernetes-preserve-unknown-fields: true}}}`, `{type: object, properties: {a: {type: object}}}`,
+		"breaking pruning-on .spec.a", "compatible pruning-off .spec.a"},
+	{"unknown fields get a schema", `{type: object, x-kubernetes-preserve-unknown-fields: true}`, `{type: object, x-kubernetes-preserve-unknown-fields: true, properties: {a: {type: string}}}`,
+		"breaking type-narrowed .spec.a", "breaking type-widened .spec.a"},
+	{"unknown fields in a map", `{type: object, x-kubernetes-preserve-unknown-fields: true}`, `{type: object, additionalProperties: {type: string}}`,
+		"breaking type-narrowed .spec{*}", "breaking type-widened .spec{*}"},
+	{"an embedded resource", `{type: object, properties: {a: {type: object, x-kubernetes-preserve-unknown-fields: true}}}`, `{type: object, properties: {a: {type: object, x-kubernetes-preserve-unknown-fields: true, x-kubernetes-embedded-resource: true}}}`,
+		"breaking embedded-resource-added .spec.a", "compatible embedded-resource-removed .spec.a"},
+	{"a list's type", `{type: object, properties: {a: {type: array, items: {type: string}}}}`, `{type: object, properties: {a: {type: array, x-kubernetes-list-type: set, items: {type: string}}}}`,
+		"breaking list-type-changed .spec.a", "breaking list-type-changed .spec.a"},
+	{"the list type that is the default", `{type: object, properties: {a: {type: array, items: {type: string}}}}`, `{type: object, properties: {a: {type: array, x-kubernetes-list-type: atomic, items: {type: string}}}}`, "", ""},
+	{"a list's keys", `{type: object, properties: {a: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [b], items: {type: object}}}}`, `{type: object, properties: {a: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [b, c], items: {type: object}}}}`,
+		"breaking list-map-keys-changed .spec.a", "breaking list-map-keys-changed .spec.a"},
+	{"a map's type", `{type: object, properties: {a: {type: object}}}`, `{type: object, properties: {a: {type: object, x-kubernetes-map-type: atomic}}}`,
+		"breaking map-type-changed .spec.a", "breaking map-type-changed .spec.a"},
+	{"tighter inside allOf", `{type: object, allOf: [{properties: {a: {maxLength: 5}}}, {required: [b]}], properties: {a: {type: string}, b: {type: string}}}`, `{type: object, allOf: [{required: [b]}, {properties: {a: {maxLength: 3}}}], properties: {a: {type: string}, b: {type: string}}}`,
+		"breaking max-length-tightened .spec(allOf 1).a", "compatible max-length-loosened .spec(allOf 0).a"},
+	{"a branch of allOf", `{type: object, properties: {a: {type: string}}}`, `{type: object, allOf: [{properties: {a: {maxLength: 3, pattern: b}}}], properties: {a: {type: string}}}`,
+		"breaking max-length-added .spec(allOf 0).a; breaking pattern-added .spec(allOf 0).a", "compatible max-length-removed .spec(allOf 0).a; compatible pattern-removed .spec(allOf 0).a"},
+	{"anyOf", `{type: object}`, `{type: object, anyOf: [{required: [a]}]}`, "breaking any-of-added .spec", "compatible any-of-removed .spec"},
+	{"a branch of anyOf", `{type: object, anyOf: [{required: [a]}]}`, `{type: object, anyOf: [{required: [b]}, {required: [a]}]}`,
+		"compatible any-of-branch-added .spec(anyOf 0)", "breaking any-of-branch-removed .spec(anyOf 0)"},
+	{"tighter inside anyOf", `{type: object, anyOf: [{required: [a]}, {required: [b]}]}`, `{type: object, anyOf: [{required: [b]}, {required: [a, c]}]}`,
+		"breaking required-added .spec(anyOf 1).c", "compatible required-removed .spec(anyOf 0).c"},
+	{"oneOf", `{type: object}`, `{type: object, oneOf: [{required: [a]}]}`, "breaking one-of-added .spec", "compatible one-of-removed .spec"},
+	{"a branch of oneOf", `{type: object, oneOf: [{required: [a]}]}`, `{type: object, oneOf: [{required: [b]}, {required: [a]}]}`,
+		"breaking one-of-branch-added .spec(oneOf 0)", "breaking one-of-branch-removed .spec(oneOf 0)"},
+	{"inside oneOf nothing is safe", `{type: object, oneOf: [{required: [a]}, {required: [b]}]}`, `{type: object, oneOf: [{required: [b]}, {required: [a, c]}]}`,
+		"breaking required-added .spec(oneOf 1).c", "breaking required-removed .spec(oneOf 0).c"},
+	{"not", `{type: object}`, `{type: object, not: {required: [a]}}`, "breaking not-added .spec", "compatible not-removed .spec"},
+	{"inside not all is reversed", `{type: object, not: {required: [a]}}`, `{type: object, not: {required: [a, b]}}`,
+		"compatible required-added .spec(not).b", "breaking required-removed .spec(not).b"},
+	{"not inside not", `{type: object, not: {not: {required: [a]}}}`, `{type: object, not: {not: {required: [a, b]}}}`,
+		"breaking required-added .spec(not)(not).b", "compatible required-removed .spec(not)(not).b"},
+	{"a closed check", `{type: object, anyOf: [{properties: {a: {minLength: 1}}}]}`, `{type: object, anyOf: [{properties: {a: {minLength: 1}}, additionalProperties: false}]}`,
+		"breaking additional-properties-refused .spec(anyOf 0)", "compatible additional-properties-tolerated .spec(anyOf 0)"},
+	{"a rule", `{type: object, properties: {a: {type: integer}}}`, `{type: object, x-kubernetes-validations: [{rule: self.a > 1}], properties: {a: {type: integer}}}`,
+		"breaking rule-added .spec", "compatible rule-removed .spec"},
+	{"another rule with the same message", `{type: object, x-kubernetes-validations: [{rule: self.a > 1, message: m}], properties: {a: {type: integer}}}`, `{type: object, x-kubernetes-validations: [{rule: self.a > 2, message: m}], properties: {a: {type: integer}}}`,
+		"breaking rule-changed .spec", "breaking rule-changed .spec"},
+	{"another rule", `{type: object, x-kubernetes-validations: [{rule: self.a > 1}], properties: {a: {type: integer}}}`, `{type: object, x-kubernetes-validations: [{rule: self.a > 2}], properties: {a: {type: integer}}}`,
+		"breaking rule-added .spec; compatible rule-removed .spec", "breaking rule-added .spec; compatible rule-removed .spec"},
+	{"what a rule says", `{type: object, x-kubernetes-validations: [{rule: self.a > 1, message: m}], properties: {a: {type: integer}}}`, `{type: object, x-kubernetes-validations: [{rule: self.a > 1, reason: FieldValueForbidden, message: other}], properties: {a: {type: integer}}}`,
+		"documentation rule-message-changed .spec; compatible rule-reason-changed .spec", "documentation rule-message-changed .spec; compatible rule-reason-changed .spec"},
+	{"a rule for new objects too", `{type: object, x-kubernetes-validations: [{rule: "oldSelf == self"}], properties: {a: {type: integer}}}`, `{type: object, x-kubernetes-validations: [{rule: "oldSelf == self", optionalOldSelf: true}], properties: {a: {type: integer}}}`,
+		"breaking rule-changed .spec; breaking rule-refused .spec", "compatible rule-changed .spec"},
+	{"rules in another order", `{type: object, x-kubernetes-validations: [{rule: self.a > 1}, {rule: self.a < 9}], properties: {a: {type: integer}}}`, `{type: object, x-kubernetes-validations: [{rule: self.a < 9}, {rule: self.a > 1}], properties: {a: {type: integer}}}`, "", ""},
+	{"a rule that does not compile", `{type: object, properties: {a: {type: integer}}}`, `{type: object, x-kubernetes-validations: [{rule: self.b > 1}], properties: {a: {type: integer}}}`,
+		"breaking rule-added .spec; breaking rule-refused .spec", "compatible rule-removed .spec"},
+	{"a rule that costs too much", `{type: object, properties: {a: {type: array, items: {type: string}}}}`, `{type: object, properties: {a: {type: array, items: {type: string, x-kubernetes-validations: [{rule: "self.matches('^a+$')"}]}}}}`,
+		"breaking rule-added .spec.a[*]; breaking rule-refused .spec.a[*]; breaking rule-refused", "compatible rule-removed .spec.a[*]"},
+}
+
+func TestSchemas(t *testing.T) {
+	for _, tt := range schemaCases {
+		t.Run(tt.name, func(t *testing.T) {
+			old, new := crd(t, tt.old), crd(t, tt.new)
+			check(t, old, new, Options{}, tt.forth)
+			check(t, new, old, Options{}, tt.back)
+			check(t, old, old, Options{}, "")
+		})
+	}
+}
+
+// versioned is a definition; what follows spec's fixed fields is given.
+func versioned(t testing.TB, spec string) map[string]any {
+	return decode(t, "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: buckets.example.org}\nspec:\n"+spec)
+}
+
+const (
+	head  = "  group: example.org\n  names: {kind: Bucket, plural: buckets}\n  scope: Namespaced\n"
+	v1    = "  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}\n"
+	alpha = "  - {name: v1alpha1, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}\n"
+)
+
+var definitionCases = []struct{ name, old, new, forth, back string }{
+	{"a scope", head + "  versions:\n" + v1, strings.Replace(head, "Namespaced", "Cluster", 1) + "  versions:\n" + v1, "breaking scope-changed", "breaking scope-changed"},
+	{"a group", head + "  versions:\n" + v1, strings.Replace(head, "example.org", "example.com", 1) + "  versions:\n" + v1, "breaking group-changed", "breaking group-changed"},
+	{"names", head + "  versions:\n" + v1, strings.Replace(head, "{kind: Bucket, plural: buckets}", "{kind: Pail, plural: pails, shortNames: [p], categories: [all]}", 1) + "  versions:\n" + v1,
+		"breaking kind-changed; breaking plural-changed; breaking list-kind-changed; breaking singular-changed; compatible short-name-added; compatible category-added",
+		"breaking kind-changed; breaking plural-changed; breaking list-kind-changed; breaking singular-changed; breaking short-name-removed; compatible category-removed"},
+	{"preserveUnknownFields", head + "  preserveUnknownFields: true\n  versions:\n" + v1, head + "  versions:\n" + v1, "breaking pruning-on", "compatible pruning-off"},
+	{"a version", head + "  versions:\n" + v1, head + "  versions:\n" + v1 + alpha, "compatible version-added v1alpha1", "breaking version-removed v1alpha1"},
+	{"a version that is not served", head + "  versions:\n" + v1, head + "  versions:\n" + v1 + strings.Replace(alpha, "served: true", "served: false", 1), "compatible version-added v1alpha1", "compatible version-removed v1alpha1"},
+	{"serving", head + "  versions:\n" + v1 + alpha, head + "  versions:\n" + v1 + strings.Replace(alpha, "served: true", "served: false", 1), "breaking version-unserved v1alpha1", "compatible version-served v1alpha1"},
+	{"deprecation", head + "  versions:\n" + v1 + alpha, head + "  versions:\n" + v1 + strings.Replace(alpha, "served: true", "served: true, deprecated: true", 1), "compatible version-deprecated v1alpha1", "compatible version-undeprecated v1alpha1"},
+	{"a warning", head + "  versions:\n" + strings.Replace(v1, "served: true", "served: true, deprecated: true, deprecationWarning: a", 1), head + "  versions:\n" + strings.Replace(v1, "served: true", "served: true, deprecated: true, deprecationWarning: b", 1), "documentation deprecation-warning-changed", "documentation deprecation-warning-changed"},
+	{"storage", head + "  versions:\n" + v1 + alpha, head + "  versions:\n" + strings.Replace(v1, "storage: true", "storage: false", 1) + strings.Replace(alpha, "storage: false", "storage: true", 1), "compatible storage-version-changed", "compatible storage-version-changed"},
+	{"the stored version", head + "  versions:\n" + v1 + strings.Replace(alpha, "served: true", "served: false", 1), head + "  versions:\n" + strings.Replace(alpha, "served: true, storage: false", "served: true, storage: true", 1),
+		"breaking stored-version-removed; breaking version-removed; compatible storage-version-changed; compatible version-served v1alpha1",
+		"breaking version-unserved v1alpha1; compatible version-added; compatible storage-version-changed"},
+	{"conversion", head + "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1]}}\n  versions:\n" + v1 + alpha, head + "  versions:\n" + v1 + alpha, "breaking conversion-removed", "compatible conversion-added"},
+	{"conversion of one version", head + "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1]}}\n  versions:\n" + v1, head + "  versions:\n" + v1, "compatible conversion-removed", "compatible conversion-added"},
+	{"review versions", head + "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1]}}\n  versions:\n" + v1 + alpha, head + "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1beta1, v1]}}\n  versions:\n" + v1 + alpha, "compatible conversion-review-versions-changed", "compatible conversion-review-versions-changed"},
+	{"subresources", head + "  versions:\n" + v1, head + "  versions:\n" + strings.Replace(v1, "served", "subresources: {status: {}, scale: {specReplicasPath: .spec.a, statusReplicasPath: .status.a}}, served", 1),
+		"breaking status-subresource-added; compatible scale-subresource-added", "breaking status-subresource-removed; breaking scale-subresource-removed"},
+	{"a scale path", head + "  versions:\n" + strings.Replace(v1, "served", "subresources: {scale: {specReplicasPath: .spec.b, statusReplicasPath: .status.a}}, served", 1), head + "  versions:\n" + strings.Replace(v1, "served", "subresources: {scale: {specReplicasPath: .spec.a, statusReplicasPath: .status.a}}, served", 1),
+		"breaking scale-subresource-changed", "breaking scale-subresource-changed"},
+	{"columns", head + "  versions:\n" + strings.Replace(v1, "served", "additionalPrinterColumns: [{name: A, type: string, jsonPath: .a}, {name: B, type: string, jsonPath: .b}, {name: C, type: string, jsonPath: .c}], served", 1), head + "  versions:\n" + strings.Replace(v1, "served", "additionalPrinterColumns: [{name: B, type: string, jsonPath: .b, priority: 0, description: d}, {name: A, type: integer, jsonPath: .a}, {name: D, type: string, jsonPath: .c}], served", 1),
+		"compatible printer-column-added; compatible printer-column-changed; compatible printer-column-removed; compatible printer-columns-reordered", "compatible printer-column-added; compatible printer-column-changed; compatible printer-column-removed; compatible printer-columns-reordered"},
+	{"the column that is always there", head + "  versions:\n" + v1, head + "  versions:\n" + strings.Replace(v1, "served", "additionalPrinterColumns: [{name: Age, type: date, jsonPath: .metadata.creationTimestamp, description: d}], served", 1), "", ""},
+	{"selectable fields", head + "  versions:\n" + v1, head + "  versions:\n" + strings.Replace(v1, "served", "selectableFields: [{jsonPath: .spec.a}], served", 1), "compatible selectable-field-added", "breaking selectable-field-removed"},
+	{"versions without conversion", head + "  versions:\n" + v1 + alpha, head + "  versions:\n" + v1 + strings.Replace(alpha, "{type: object}", "{type: object, properties: {a: {type: string}}}", 1),
+		"compatible field-added v1alpha1 .a; breaking versions-disagree v1alpha1 -> v1 .a", "breaking field-removed v1alpha1 .a"},
+	{"versions without conversion, on the way to etcd", head + "  versions:\n" + v1 + alpha, head + "  versions:\n" + strings.Replace(v1, "{type: object}", "{type: object, properties: {a: {type: string}}}", 1) + alpha,
+		"compatible field-added .a", "breaking field-removed .a"},
+	{"newer versions stored in an older one", head + "  versions:\n" + strings.Replace(v1, "storage: true", "storage: false", 1) + strings.Replace(alpha, "storage: false", "storage: true", 1), head + "  versions:\n" + strings.Replace(strings.Replace(v1, "storage: true", "storage: false", 1), "{type: object}", "{type: object, properties: {a: {type: string}}}", 1) + strings.Replace(alpha, "storage: false", "storage: true", 1),
+		"compatible field-added .a; breaking versions-disagree v1 -> v1alpha1 .a", "breaking field-removed .a"},
+	{"metadata", head + "  versions:\n" + v1, head + "  versions:\n" + strings.Replace(v1, "{type: object}", "{type: object, properties: {apiVersion: {type: string}, kind: {type: string}, metadata: {type: object, properties: {name: {maxLength: 5}}}}}", 1),
+		"breaking max-length-added .metadata.name", "compatible max-length-removed .metadata.name"},
+}
+
+func TestDefinitions(t *testing.T) {
+	for _, tt := range definitionCases {
+		t.Run(tt.name, func(t *testing.T) {
+			old, new := versioned(t, tt.old), versioned(t, tt.new)
+			check(t, old, new, Options{}, tt.forth)
+			check(t, new, old, Options{}, tt.back)
+		})
+	}
+	t.Run("the whole definition", func(t *testing.T) {
+		only := versioned(t, head+"  versions:\n"+v1)
+		check(t, nil, only, Options{}, "compatible definition-added")
+		check(t, only, nil, Options{}, "breaking definition-removed")
+		check(t, nil, nil, Options{}, "")
+	})
+}
+
+const xrd = `
+apiVersion: apiextensions.crossplane.io/v1
+kind: CompositeResourceDefinition
+metadata: {name: xnetworks.example.org}
+spec:
+  group: example.org
+  names: {kind: XNetwork, plural: xnetworks}
+  versions:
+  - {name: v1, served: true, referenceable: true, schema: {openAPIV3Schema: {type: object}}}
+`
+
+func TestComposites(t *testing.T) {
+	with := func(more string) string { return strings.Replace(xrd, "  group", more+"  group", 1) }
+	for _, tt := range []struct{ name, old, new, forth, back string }{
+		{"a claim", xrd, with("  claimNames: {kind: Network, plural: networks}\n"), "compatible claim-added", "breaking claim-removed"},
+		{"a claim's name", with("  claimNames: {kind: Network, plural: networks}\n"), with("  claimNames: {kind: Network, plural: networks, shortNames: [net]}\n"), "compatible short-name-added", "breaking short-name-removed"},
+		{"keys", xrd, with("  connectionSecretKeys: [a]\n"), "breaking connection-keys-narrowed", "compatible connection-keys-widened"},
+		{"a composition", xrd, with("  defaultCompositionRef: {name: a}\n"), "compatible composition-changed", "compatible composition-changed"},
+		{"Crossplane's defaults", xrd, with("  defaultCompositeDeletePolicy: Background\n  scope: LegacyCluster\n"), "", ""},
+		{"a schema", xrd, strings.Replace(xrd, "{type: object}", "{type: object, properties: {spec: {type: object}}}", 1), "compatible field-added .spec", "breaking field-removed .spec"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			check(t, decode(t, tt.old), decode(t, tt.new), Options{}, tt.forth)
+			check(t, decode(t, tt.new), decode(t, tt.old), Options{}, tt.back)
+		})
+	}
+}
+
+// Every finding there is comes up in the tables above.
+func TestEveryFinding(t *testing.T) {
+	t.Run("Schemas", TestSchemas)
+	t.Run("Definitions", TestDefinitions)
+	t.Run("Composites", TestComposites)
+	for _, name := range Names() {
+		if !seen[name] {
+			t.Errorf("no case has %s", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(seen)) {
+		if !slices.Contains(Names(), name) {
+			t.Errorf("%s is not among Names", name)
+		}
+	}
+}

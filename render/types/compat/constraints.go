@@ -1,0 +1,211 @@
+package compat
+
+import (
+	"cmp"
+	"math"
+
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apiserver/pkg/cel/environment"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+// format compares formats. One that the API server does not know checks
+// nothing, but clients may.
+func (w *walk) format(p place, old, new node) {
+	o, n := text(old, "format"), text(new, "format")
+	if o == n {
+		return
+	}
+	name := "format-changed"
+	var from, to any = o, n
+	switch {
+	case o == "":
+		name, from = "format-added", absent{}
+	case n == "":
+		name, to = "format-removed", absent{}
+	}
+	was, is := checkedFormat(text(old, "type"), o), checkedFormat(text(new, "type"), n)
+	switch {
+	case was == is:
+		w.other(p, name, Compatible, Readers, changed(from, to))
+	case was == "":
+		w.limit(p, name, narrower, from, to)
+	case is == "", was == "int32" && is == "int64", was == "float" && is == "double":
+		w.limit(p, name, wider, from, to)
+	case was == "int64" && is == "int32", was == "double" && is == "float":
+		w.limit(p, name, narrower, from, to)
+	default:
+		w.limit(p, name, neither, from, to)
+	}
+}
+
+// checkedFormat is a format that the API server checks, or empty.
+func checkedFormat(typ, format string) string {
+	if format == "" {
+		return ""
+	}
+	s := spec.Schema{SchemaProps: spec.SchemaProps{Format: format}}
+	if typ != "" {
+		s.Type = []string{typ}
+	}
+	if len(validation.GetUnrecognizedFormats(&s, environment.DefaultCompatibilityVersion())) > 0 {
+		return ""
+	}
+	return format
+}
+
+func (w *walk) enum(p place, old, new node) {
+	o, _ := old["enum"].([]any)
+	n, _ := new["enum"].([]any)
+	switch {
+	case len(o) == 0 && len(n) == 0:
+		return
+	case len(o) == 0:
+		w.limit(p, "enum-added", narrower, absent{}, n)
+		return
+	case len(n) == 0:
+		w.limit(p, "enum-removed", wider, o, absent{})
+		return
+	}
+	for _, v := range without(o, n) {
+		w.limit(p, "enum-value-removed", narrower, v, absent{})
+	}
+	for _, v := range without(n, o) {
+		w.limit(p, "enum-value-added", wider, absent{}, v)
+	}
+}
+
+// without is what is in a but not in b, each once.
+func without(a, b []any) []any {
+	seen := make(map[string]bool, len(b))
+	for _, v := range b {
+		seen[form(v)] = true
+	}
+	var left []any
+	for _, v := range a {
+		if f := form(v); !seen[f] {
+			seen[f] = true
+			left = append(left, v)
+		}
+	}
+	return left
+}
+
+func number(s node, keyword string) (float64, bool) {
+	switch v := s[keyword].(type) {
+	case int64:
+		return float64(v), true
+	case float64:
+		return v, true
+	}
+	return 0, false
+}
+
+// bounds compares limits on sizes and numbers.
+func (w *walk) bounds(p place, old, new node) {
+	for _, b := range [...]struct{ keyword, name string }{
+		{"maxLength", "max-length"}, {"maxItems", "max-items"}, {"maxProperties", "max-properties"},
+	} {
+		o, inOld := number(old, b.keyword)
+		n, inNew := number(new, b.keyword)
+		w.bound(p, b.name, bound{o, false, inOld}, bound{n, false, inNew}, +1)
+	}
+	for _, b := range [...]struct{ keyword, name string }{
+		{"minLength", "min-length"}, {"minItems", "min-items"}, {"minProperties", "min-properties"},
+	} {
+		// Nothing is shorter than zero.
+		o, _ := number(old, b.keyword)
+		n, _ := number(new, b.keyword)
+		w.bound(p, b.name, bound{o, false, o > 0}, bound{n, false, n > 0}, -1)
+	}
+	w.bound(p, "maximum", limitOf(old, "maximum", "exclusiveMaximum", +1), limitOf(new, "maximum", "exclusiveMaximum", +1), +1)
+	w.bound(p, "minimum", limitOf(old, "minimum", "exclusiveMinimum", -1), limitOf(new, "minimum", "exclusiveMinimum", -1), -1)
+	w.multipleOf(p, old, new)
+}
+
+// bound is one limit of a range.
+type bound struct {
+	value     float64
+	exclusive bool
+	set       bool
+}
+
+func limitOf(s node, keyword, exclusive string, sign float64) bound {
+	v, set := number(s, keyword)
+	b := bound{value: v, set: set, exclusive: set && truth(s, exclusive)}
+	if b.exclusive && text(s, "type") == "integer" && v == math.Trunc(v) && math.Abs(v) < 1<<53 {
+		return bound{value: v - sign, set: true} // below 5 is up to 4
+	}
+	return b
+}
+
+func (b bound) show() any {
+	switch {
+	case !b.set:
+		return absent{}
+	case b.exclusive:
+		return show(b.value) + " (exclusive)"
+	}
+	return b.value
+}
+
+// bound compares an upper limit (sign +1) or a lower one (sign -1).
+func (w *walk) bound(p place, name string, old, new bound, sign float64) {
+	order := func(b bound) (float64, float64) {
+		if b.exclusive {
+			return sign * b.value, -1
+		}
+		return sign * b.value, 0
+	}
+	switch {
+	case !old.set && !new.set:
+		return
+	case !old.set:
+		w.limit(p, name+"-added", narrower, old.show(), new.show())
+		return
+	case !new.set:
+		w.limit(p, name+"-removed", wider, old.show(), new.show())
+		return
+	}
+	ov, oe := order(old)
+	nv, ne := order(new)
+	switch cmp.Or(cmp.Compare(nv, ov), cmp.Compare(ne, oe)) {
+	case -1:
+		w.limit(p, name+"-tightened", narrower, old.show(), new.show())
+	case +1:
+		w.limit(p, name+"-loosened", wider, old.show(), new.show())
+	}
+}
+
+func (w *walk) multipleOf(p place, old, new node) {
+	o, inOld := number(old, "multipleOf")
+	n, inNew := number(new, "multipleOf")
+	divides := func(a, b float64) bool { return a != 0 && math.Mod(b, a) == 0 }
+	switch {
+	case inOld == inNew && o == n:
+	case !inOld:
+		w.limit(p, "multiple-of-added", narrower, absent{}, n)
+	case !inNew:
+		w.limit(p, "multiple-of-removed", wider, o, absent{})
+	case divides(n, o):
+		w.limit(p, "multiple-of-loosened", wider, o, n)
+	case divides(o, n):
+		w.limit(p, "multiple-of-tightened", narrower, o, n)
+	default:
+		w.limit(p, "multiple-of-changed", neither, o, n)
+	}
+}
+
+// pattern compares regular expressions by their text: which one accepts more is
+// not decided.
+func (w *walk) pattern(p place, old, new node) {
+	switch o, n := text(old, "pattern"), text(new, "pattern"); {
+	case o == n:
+	case o == "":
+		w.limit(p, "pattern-added", narrower, absent{}, n)
+	case n == "":
+		w.limit(p, "pattern-removed", wider, o, absent{})
+	default:
+		w.limit(p, "pattern-changed", neither, o, n)
+	}
+}

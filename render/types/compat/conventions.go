@@ -1,0 +1,91 @@
+package compat
+
+import (
+	"fmt"
+	"strings"
+)
+
+// conventions is the advice on a new field: what in it the API conventions of
+// Kubernetes warn of, since it is easy to change now and hard later. It is the
+// general advice if there is nothing.
+func conventions(s node) string {
+	var c doubts
+	c.look(s, "")
+	if found := c.String(); found != "" {
+		return "before others use it: " + found
+	}
+	return advice["field-added"]
+}
+
+// conventionsOfVersion is the advice on a new version.
+func conventionsOfVersion(v *apiVersion, xrd bool) string {
+	if !xrd && mapping(mapping(v.fields, "subresources"), "status") == nil && mapping(v.schema, "properties")["status"] != nil {
+		return "before others use it: it has a status but no status subresource"
+	}
+	return advice["version-added"]
+}
+
+// doubts counts what the API conventions warn of.
+type doubts struct {
+	booleans, floats, unsigned, maps, lists, conditions int
+}
+
+func (d *doubts) look(s node, name string) {
+	switch text(s, "type") {
+	case "boolean":
+		d.booleans++
+	case "number":
+		d.floats++
+	case "integer":
+		if strings.HasPrefix(text(s, "format"), "uint") {
+			d.unsigned++
+		}
+	case "object":
+		if s["additionalProperties"] != nil {
+			d.maps++
+		}
+	case "array":
+		keys := strs(s["x-kubernetes-list-map-keys"])
+		switch {
+		case name == "conditions" && (text(s, "x-kubernetes-list-type") != "map" || len(keys) != 1 || keys[0] != "type"):
+			d.conditions++
+		case text(s, "x-kubernetes-list-type") == "":
+			d.lists++
+		}
+	}
+	for name, property := range mapping(s, "properties") {
+		if p, ok := property.(map[string]any); ok {
+			d.look(p, name)
+		}
+	}
+	if values := mapping(s, "additionalProperties"); values != nil {
+		d.look(values, "")
+	}
+	if items := mapping(s, "items"); items != nil {
+		d.look(items, "")
+	}
+}
+
+func (d *doubts) String() string {
+	var found []string
+	for _, c := range []struct {
+		n         int
+		one, many string
+	}{
+		{d.booleans, "a boolean (no third value later)", "%d booleans (no third value later)"},
+		{d.floats, "a float (not the same on all platforms)", "%d floats (not the same on all platforms)"},
+		{d.unsigned, "an unsigned integer (some languages have none)", "%d unsigned integers (some languages have none)"},
+		{d.maps, "a map (a list with keys can grow)", "%d maps (a list with keys can grow)"},
+		{d.lists, "a list without x-kubernetes-list-type", "%d lists without x-kubernetes-list-type"},
+		{d.conditions, "conditions that are not a map list by type", "%d conditions that are not a map list by type"},
+	} {
+		switch c.n {
+		case 0:
+		case 1:
+			found = append(found, c.one)
+		default:
+			found = append(found, fmt.Sprintf(c.many, c.n))
+		}
+	}
+	return strings.Join(found, ", ")
+}

@@ -1,0 +1,229 @@
+package compat
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"k8s.io/apiserver/pkg/cel/environment"
+)
+
+// ruleAt is a validation rule of the new schema whose finding waits for the rule
+// to be compiled.
+type ruleAt struct{ path, rule string }
+
+// validations compares x-kubernetes-validations. Rules are paired by their
+// text; what is left over on both sides, by message and field path.
+func (w *walk) validations(p place, old, new node) {
+	o, n := rulesOf(old), rulesOf(new)
+	if len(o) == 0 && len(n) == 0 {
+		return
+	}
+	byText := map[string]map[string]any{}
+	for _, r := range o {
+		byText[text(r, "rule")] = r
+	}
+	inNew := map[string]bool{}
+	for _, r := range n {
+		inNew[text(r, "rule")] = true
+	}
+	var gone []map[string]any
+	for _, r := range o {
+		if !inNew[text(r, "rule")] {
+			gone = append(gone, r)
+		}
+	}
+	for _, r := range n {
+		rule := text(r, "rule")
+		if was := byText[rule]; was != nil {
+			w.sameRule(p, was, r)
+			continue
+		}
+		from, name, d := any(absent{}), "rule-added", narrower
+		for i, g := range gone {
+			if sameAnswer(g, r) {
+				from, name, d = text(g, "rule"), "rule-changed", neither
+				gone = append(gone[:i:i], gone[i+1:]...)
+				break
+			}
+		}
+		w.newRule(p, rule, name, d, from)
+	}
+	for _, r := range gone {
+		w.limit(p, "rule-removed", wider, text(r, "rule"), absent{})
+	}
+}
+
+func rulesOf(s node) []map[string]any {
+	list, _ := s["x-kubernetes-validations"].([]any)
+	var rules []map[string]any
+	for _, item := range list {
+		if r, ok := item.(map[string]any); ok {
+			rules = append(rules, r)
+		}
+	}
+	return rules
+}
+
+// sameAnswer reports whether two rules tell a user the same, so that one is
+// likely the other's next version.
+func sameAnswer(a, b map[string]any) bool {
+	said := false
+	for _, k := range []string{"message", "messageExpression", "fieldPath"} {
+		if text(a, k) != text(b, k) {
+			return false
+		}
+		said = said || text(a, k) != ""
+	}
+	return said
+}
+
+// sameRule compares what is around a rule's text.
+func (w *walk) sameRule(p place, old, new map[string]any) {
+	rule := text(new, "rule")
+	for _, k := range []string{"message", "messageExpression", "fieldPath"} {
+		if a, b := text(old, k), text(new, k); a != b {
+			w.other(p, "rule-message-changed", Documentation, 0, show(rule)+": "+k+": "+changed(a, b))
+		}
+	}
+	reason := func(r map[string]any) any { return orDefault(r["reason"], "FieldValueInvalid") }
+	if a, b := reason(old), reason(new); a != b {
+		w.other(p, "rule-reason-changed", Compatible, Writers, show(rule)+": "+changed(a, b))
+	}
+	switch a, b := truth(old, "optionalOldSelf"), truth(new, "optionalOldSelf"); {
+	case !a && b: // it is asked of new objects now, too
+		w.newRule(p, rule, "rule-changed", narrower, "only for updates")
+	case a && !b:
+		w.limit(p, "rule-changed", wider, rule, "only for updates")
+	}
+}
+
+// newRule reports a rule that is new at its place, and keeps it to be compiled.
+func (w *walk) newRule(p place, rule, name string, d direction, from any) {
+	if w.pending == nil {
+		w.pending = map[ruleAt][]int{}
+	}
+	at := ruleAt{p.path, rule}
+	w.pending[at] = append(w.pending[at], len(w.findings))
+	w.limit(p, name, d, from, rule)
+}
+
+// compile compiles the rules of a new schema, as the API server will, if any of
+// them is new. Those that it would refuse are findings. New ones that compare
+// an object with what it was are no matter to objects that do not change.
+func (w *walk) compile(schema node) {
+	if len(w.pending) == 0 {
+		return
+	}
+	s, err := internalSchema(schema)
+	if err != nil {
+		w.refused(place{}, "", err.Error())
+		return
+	}
+	context := validation.RootCELContext(s)
+	w.compileNode(place{}, s, context)
+	if cost := context.TotalCost.Total; cost > validation.StaticEstimatedCRDCostLimit {
+		w.refused(place{}, "all rules together", tooExpensive(cost, validation.StaticEstimatedCRDCostLimit))
+	}
+}
+
+// internalSchema is a schema as the API server's own code has it.
+func internalSchema(schema node) (*apiextensions.JSONSchemaProps, error) {
+	text, err := json.Marshal(schema)
+	if err != nil {
+		return nil, err
+	}
+	var external apiextensionsv1.JSONSchemaProps
+	if err := json.Unmarshal(text, &external); err != nil {
+		return nil, err
+	}
+	internal := new(apiextensions.JSONSchemaProps)
+	return internal, apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&external, internal, nil)
+}
+
+// compileNode compiles the rules of a schema and of what is inside it. The
+// context knows how often they may run for one object.
+func (w *walk) compileNode(p place, s *apiextensions.JSONSchemaProps, context *validation.CELSchemaContext) {
+	if len(s.XValidations) > 0 {
+		w.compileRules(p, context)
+	}
+	for name, property := range s.Properties {
+		w.compileNode(p.at(field(name)), &property, context.ChildPropertyContext(&property, name))
+	}
+	if s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil {
+		values := s.AdditionalProperties.Schema
+		w.compileNode(p.at("{*}"), values, context.ChildAdditionalPropertiesContext(values))
+	}
+	if s.Items != nil && s.Items.Schema != nil {
+		w.compileNode(p.at("[*]"), s.Items.Schema, context.ChildItemsContext(s.Items.Schema))
+	}
+}
+
+func (w *walk) compileRules(p place, context *validation.CELSchemaContext) {
+	info, err := context.TypeInfo()
+	if err != nil {
+		w.refused(p, "", err.Error())
+		return
+	}
+	base := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
+	results, err := cel.Compile(info.Schema, info.DeclType, celconfig.PerCallLimit, base, cel.NewExpressionsEnvLoader())
+	if err != nil {
+		w.refused(p, "", err.Error())
+		return
+	}
+	for i, r := range results {
+		rule := info.Schema.XValidations[i]
+		cost := ruleCost(r, context.MaxCardinality)
+		context.TotalCost.ObserveExpressionCost(nil, cost)
+		waiting := w.pending[ruleAt{p.path, rule.Rule}]
+		if len(waiting) == 0 {
+			continue
+		}
+		switch {
+		case r.Error != nil:
+			w.refused(p, rule.Rule, r.Error.Detail)
+		case r.Program == nil:
+			w.refused(p, rule.Rule, "a rule must not be empty")
+		case r.MessageExpressionError != nil:
+			w.refused(p, rule.MessageExpression, r.MessageExpressionError.Detail)
+		case cost > validation.StaticEstimatedCostLimit:
+			w.refused(p, rule.Rule, tooExpensive(cost, validation.StaticEstimatedCostLimit))
+		}
+		if r.UsesOldSelf && (rule.OptionalOldSelf == nil || !*rule.OptionalOldSelf) {
+			for _, i := range waiting {
+				w.findings[i].Breaks &^= StoredObjects
+			}
+		}
+	}
+}
+
+// ruleCost is the estimated cost of a rule times how often it may run: as often
+// as the schemas around it allow, or, where they set no limit, as the largest
+// request has room for.
+func ruleCost(r cel.CompilationResult, cardinality *uint64) uint64 {
+	n := r.MaxCardinality
+	if cardinality != nil {
+		n = *cardinality
+	}
+	if n != 0 && r.MaxCost > math.MaxUint64/n {
+		return math.MaxUint64
+	}
+	return r.MaxCost * n
+}
+
+func tooExpensive(cost, limit uint64) string {
+	return fmt.Sprintf("estimated to cost %.3g times the API server's limit", float64(cost)/float64(limit))
+}
+
+func (w *walk) refused(p place, rule, why string) {
+	detail := show(why)
+	if rule != "" {
+		detail = show(rule) + ": " + detail
+	}
+	w.other(p, "rule-refused", Breaking, Writers|Controllers, detail)
+}

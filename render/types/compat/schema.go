@@ -1,0 +1,432 @@
+package compat
+
+import (
+	"slices"
+	"strconv"
+
+	"gitopsd.dev/render/types"
+)
+
+// walk compares two schemas of one version, keyword by keyword and place by
+// place.
+type walk struct {
+	comparison
+	version string
+	// narrows are those who break when values are no longer accepted.
+	narrows Parties
+	// pending are the rules that are to be compiled, each with the indices of
+	// its findings.
+	pending map[ruleAt][]int
+}
+
+// polarity says what a narrower schema means for the object around it.
+type polarity int
+
+const (
+	// straight: a narrower schema accepts fewer objects.
+	straight polarity = iota
+	// reversed, under not: a narrower schema accepts more objects.
+	reversed
+	// either, under oneOf: a change of any kind may do both.
+	either
+)
+
+// place is where in a schema the walk is.
+type place struct {
+	path     string
+	polarity polarity
+	// root is set for the schema of the whole object.
+	root bool
+	// nested is set inside allOf, anyOf, oneOf and not, where a schema checks
+	// values and has no say in which fields there are.
+	nested bool
+}
+
+func (p place) at(element string) place {
+	p.path, p.root = p.path+element, false
+	return p
+}
+
+func (p place) branch(keyword string, i int, pol polarity) place {
+	p = p.at("(" + keyword)
+	if i >= 0 {
+		p.path += " " + strconv.Itoa(i)
+	}
+	p.path, p.nested, p.polarity = p.path+")", true, pol
+	return p
+}
+
+// field is the path element of a field.
+func field(name string) string {
+	plain := name != ""
+	for i := 0; i < len(name) && plain; i++ {
+		c := name[i]
+		plain = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
+	}
+	if plain {
+		return "." + name
+	}
+	return "[" + strconv.Quote(name) + "]"
+}
+
+// direction says what a change does to the set of values that a schema accepts.
+type direction int
+
+const (
+	narrower direction = iota + 1
+	wider
+	// neither: some values are no longer accepted, and others are now.
+	neither
+)
+
+func (d direction) under(p polarity) direction {
+	switch {
+	case d == neither || p == either:
+		return neither
+	case p == reversed:
+		return narrower + wider - d
+	}
+	return d
+}
+
+// limit reports a change of what is accepted.
+func (w *walk) limit(p place, name string, d direction, old, new any) {
+	f := Finding{Name: name, Severity: Breaking, Version: w.version, Path: p.path, Breaks: w.narrows, Detail: changed(old, new)}
+	if d.under(p.polarity) == wider {
+		f.Severity, f.Breaks = Compatible, surprised[name]
+	}
+	w.add(f)
+}
+
+// surprised are those whom a value may surprise that was not accepted before.
+var surprised = map[string]Parties{
+	"enum-value-added": Readers | Controllers, "enum-removed": Readers | Controllers,
+	"required-removed": Readers | Controllers, "nullable-added": Readers | Controllers,
+}
+
+// other reports what is about more than which values are accepted.
+func (w *walk) other(p place, name string, s Severity, breaks Parties, detail string) {
+	w.add(Finding{Name: name, Severity: s, Version: w.version, Path: p.path, Breaks: breaks, Detail: detail})
+}
+
+// node compares two schemas at one place. A nil schema accepts everything and,
+// where schemas define fields, has none.
+func (w *walk) node(p place, old, new node) {
+	if !w.types(p, old, new) {
+		return
+	}
+	w.format(p, old, new)
+	w.enum(p, old, new)
+	w.bounds(p, old, new)
+	w.pattern(p, old, new)
+	w.required(p, old, new)
+	w.flag(p, "nullable", "nullable", wider, old, new)
+	w.flag(p, "uniqueItems", "unique-items", narrower, old, new)
+	w.flag(p, "x-kubernetes-embedded-resource", "embedded-resource", narrower, old, new)
+	if !p.nested {
+		w.defaults(p, old, new)
+		w.topology(p, old, new)
+	}
+	w.validations(p, old, new)
+	w.fields(p, old, new)
+	w.items(p, old, new)
+	w.branches(p, old, new)
+}
+
+// anyType is the type of a schema that names none.
+const anyType = "any"
+
+// typesOf is the set of JSON types that a schema accepts.
+func typesOf(s node) []string {
+	switch t := text(s, "type"); {
+	case t == "number":
+		return []string{"integer", "number"}
+	case t != "":
+		return []string{t}
+	case truth(s, "x-kubernetes-int-or-string"):
+		return []string{"integer", "string"}
+	}
+	return []string{anyType}
+}
+
+func typeName(s node) string {
+	switch {
+	case text(s, "type") != "":
+		return text(s, "type")
+	case truth(s, "x-kubernetes-int-or-string"):
+		return "integer or string"
+	}
+	return anyType
+}
+
+// covers reports whether the types a include all of b.
+func covers(a, b []string) bool {
+	return a[0] == anyType || !slices.ContainsFunc(b, func(t string) bool { return !slices.Contains(a, t) })
+}
+
+// types reports whether the rest of the schemas is to be compared: not where
+// everything about the value is new.
+func (w *walk) types(p place, old, new node) bool {
+	o, n := typesOf(old), typesOf(new)
+	detail := changed(typeName(old), typeName(new))
+	switch {
+	case slices.Equal(o, n):
+		return true
+	case p.nested && covers(n, o):
+		w.limit(p, "type-widened", wider, typeName(old), typeName(new))
+	case p.nested && covers(o, n):
+		w.limit(p, "type-narrowed", narrower, typeName(old), typeName(new))
+	case covers(n, o):
+		// Whoever decodes the old type stumbles over the new one.
+		w.other(p, "type-widened", Breaking, Readers|Controllers, detail)
+	case covers(o, n):
+		w.other(p, "type-narrowed", Breaking, everybody, detail)
+		return o[0] != anyType
+	default:
+		w.other(p, "type-changed", Breaking, everybody, detail)
+		return false
+	}
+	return true
+}
+
+// flag compares a boolean keyword; d is what setting it does.
+func (w *walk) flag(p place, keyword, name string, d direction, old, new node) {
+	switch o, n := truth(old, keyword), truth(new, keyword); {
+	case !o && n:
+		w.limit(p, name+"-added", d, absent{}, true)
+	case o && !n:
+		w.limit(p, name+"-removed", narrower+wider-d, true, absent{})
+	}
+}
+
+func (w *walk) defaults(p place, old, new node) {
+	o, n := old["default"], new["default"]
+	switch {
+	case o == nil && n != nil:
+		w.other(p, "default-added", Breaking, Readers|Controllers, changed(absent{}, n))
+	case o != nil && n == nil:
+		w.other(p, "default-removed", Breaking, Writers|Readers|Controllers, changed(o, absent{}))
+	case o != nil && !equalData(o, n):
+		w.other(p, "default-changed", Breaking, Writers|Controllers, changed(o, n))
+	}
+}
+
+// topology is how server-side apply merges lists and maps.
+func (w *walk) topology(p place, old, new node) {
+	o, n := orDefault(old["x-kubernetes-list-type"], "atomic"), orDefault(new["x-kubernetes-list-type"], "atomic")
+	if o != n {
+		w.other(p, "list-type-changed", Breaking, w.narrows|Writers|Controllers, changed(o, n))
+	} else if removed, added := difference(strs(old["x-kubernetes-list-map-keys"]), strs(new["x-kubernetes-list-map-keys"])); len(removed)+len(added) > 0 {
+		w.other(p, "list-map-keys-changed", Breaking, w.narrows|Writers|Controllers, changed(old["x-kubernetes-list-map-keys"], new["x-kubernetes-list-map-keys"]))
+	}
+	o, n = orDefault(old["x-kubernetes-map-type"], "granular"), orDefault(new["x-kubernetes-map-type"], "granular")
+	if o != n {
+		w.other(p, "map-type-changed", Breaking, Writers|Controllers, changed(o, n))
+	}
+}
+
+func (w *walk) required(p place, old, new node) {
+	removed, added := difference(strs(old["required"]), strs(new["required"]))
+	for _, name := range removed {
+		w.limit(p.at(field(name)), "required-removed", wider, "required", "optional")
+	}
+	for _, name := range added {
+		at := p.at(field(name))
+		if !p.nested && mapping(mapping(new, "properties"), name)["default"] != nil {
+			// Whoever leaves it out gets the default before it is asked for.
+			w.other(at, "required-added", Compatible, 0, changed("optional", "required, with a default"))
+			continue
+		}
+		w.limit(at, "required-added", narrower, "optional", "required")
+	}
+}
+
+// keepsUnknown reports whether a schema keeps fields that it does not define.
+func keepsUnknown(s node) bool { return truth(s, "x-kubernetes-preserve-unknown-fields") }
+
+// preserving is the schema of an unknown field that is kept as it is.
+var preserving = node{"x-kubernetes-preserve-unknown-fields": true}
+
+// rest is the schema of the fields that a schema does not name; kept is false if
+// they are dropped, and refused is true if they are errors.
+func rest(s node) (schema node, kept, refused bool) {
+	switch v := s["additionalProperties"].(type) {
+	case bool:
+		if v {
+			return node{}, true, false
+		}
+		return nil, false, true
+	case map[string]any:
+		return v, true, false
+	}
+	if keepsUnknown(s) {
+		return preserving, true, false
+	}
+	return nil, false, false
+}
+
+// fields compares what is known of the fields of an object.
+func (w *walk) fields(p place, old, new node) {
+	if p.nested {
+		w.nestedFields(p, old, new)
+		return
+	}
+	oldRest, oldKept, oldRefused := rest(old)
+	newRest, newKept, newRefused := rest(new)
+	o, n := mapping(old, "properties"), mapping(new, "properties")
+	for _, name := range names(o, n) {
+		at := p.at(field(name))
+		oldField, inOld := o[name].(map[string]any)
+		newField, inNew := n[name].(map[string]any)
+		if implied := impliedField(p, new, name); implied != nil {
+			// The API server has these fields, whatever a schema says.
+			if !inOld {
+				oldField = implied
+			}
+			if !inNew {
+				newField = implied
+			}
+			at.nested = true
+			w.node(at, oldField, newField)
+			continue
+		}
+		switch {
+		case inOld && inNew:
+			w.node(at, oldField, newField)
+		case inOld && newKept:
+			w.node(at, oldField, newRest)
+		case inOld:
+			w.other(at, "field-removed", Breaking, everybody, changed(typeName(oldField), absent{}))
+		case oldKept:
+			w.node(at, oldRest, newField)
+		default:
+			w.add(Finding{
+				Name: "field-added", Severity: Compatible, Version: w.version, Path: at.path,
+				Detail: changed(absent{}, typeName(newField)), Advice: conventions(newField),
+			})
+		}
+	}
+	if a, b := keepsUnknown(old), keepsUnknown(new); a != b && !(oldKept && newKept) {
+		if !holdsFields(old) || !holdsFields(new) {
+			return
+		}
+		w.pruning(w.version, p.path, b, "x-kubernetes-preserve-unknown-fields: "+changed(a, b))
+		return
+	}
+	switch {
+	case oldKept && newKept:
+		if !onlyPreserves(old) || !onlyPreserves(new) {
+			w.node(p.at("{*}"), oldRest, newRest)
+		}
+	case oldKept:
+		w.other(p, "additional-properties-removed", Breaking, everybody, changed(old["additionalProperties"], absent{}))
+	case newKept:
+		w.other(p, "additional-properties-added", Compatible, Readers|Controllers, changed(absent{}, new["additionalProperties"]))
+	case !oldRefused && newRefused:
+		w.limit(p, "additional-properties-refused", narrower, "dropped", "refused")
+	case oldRefused && !newRefused:
+		w.limit(p, "additional-properties-tolerated", wider, "refused", "dropped")
+	}
+}
+
+// holdsFields reports whether there can be fields in a value.
+func holdsFields(s node) bool {
+	return slices.ContainsFunc(typesOf(s), func(t string) bool { return t == anyType || t == "object" || t == "array" })
+}
+
+// onlyPreserves reports whether unknown fields are kept, and nothing is known of
+// them.
+func onlyPreserves(s node) bool { return keepsUnknown(s) && s["additionalProperties"] == nil }
+
+// impliedField is the schema of a field that the API server gives every object,
+// and nil for any other field.
+func impliedField(p place, s node, name string) node {
+	if !p.root && !truth(s, "x-kubernetes-embedded-resource") {
+		return nil
+	}
+	switch name {
+	case "metadata":
+		return node{"type": "object"}
+	case "apiVersion", "kind":
+		return node{"type": "string"}
+	}
+	return nil
+}
+
+// nestedFields compares checks of fields: a field that is not there is not
+// checked.
+func (w *walk) nestedFields(p place, old, new node) {
+	o, n := mapping(old, "properties"), mapping(new, "properties")
+	for _, name := range names(o, n) {
+		oldField, _ := o[name].(map[string]any)
+		newField, _ := n[name].(map[string]any)
+		w.node(p.at(field(name)), oldField, newField)
+	}
+	oldRest, _ := old["additionalProperties"].(map[string]any)
+	newRest, _ := new["additionalProperties"].(map[string]any)
+	if oldRest != nil || newRest != nil {
+		w.node(p.at("{*}"), oldRest, newRest)
+	}
+	switch o, n := old["additionalProperties"] == false, new["additionalProperties"] == false; {
+	case !o && n:
+		w.limit(p, "additional-properties-refused", narrower, "accepted", "refused")
+	case o && !n:
+		w.limit(p, "additional-properties-tolerated", wider, "refused", "accepted")
+	}
+}
+
+// names are the keys of both, sorted.
+func names(a, b map[string]any) []string {
+	all := make([]string, 0, len(a)+len(b))
+	for k := range a {
+		all = append(all, k)
+	}
+	for k := range b {
+		if _, both := a[k]; !both {
+			all = append(all, k)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (w *walk) items(p place, old, new node) {
+	o, n := mapping(old, "items"), mapping(new, "items")
+	if o == nil && n == nil {
+		return
+	}
+	if !p.nested {
+		if o == nil {
+			o = unchecked(old)
+		}
+		if n == nil {
+			n = unchecked(new)
+		}
+	}
+	w.node(p.at("[*]"), o, n)
+}
+
+// unchecked is the schema of what is inside a value whose schema says nothing
+// of it.
+func unchecked(s node) node {
+	if keepsUnknown(s) {
+		return preserving
+	}
+	return nil
+}
+
+// equalData compares defaults and elements of enums as the API server does.
+func equalData(a, b any) bool { return form(a) == form(b) }
+
+// form is the canonical form of data; that of nothing is empty.
+func form(v any) string {
+	switch v.(type) {
+	case absent:
+		return ""
+	}
+	f, err := types.DataForm(v)
+	if err != nil {
+		return err.Error() // types.Of has read it before: it has a form
+	}
+	return f
+}
