@@ -26,6 +26,7 @@ type Renderer struct {
 // packageKey is all that the objects of a package depend on.
 type packageKey struct {
 	pin         sources.Pin
+	runtime     string
 	declaration string
 }
 
@@ -146,6 +147,6 @@ func (r *Renderer) expand(s sources.Selected) ([]*manifest.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	key := packageKey{pin: s.Pin, declaration: string(declaration)}
+	key := packageKey{pin: s.Pin, runtime: s.Runtime, declaration: string(declaration)}
 	return recall(r, &r.packages, key, func() ([]*manifest.Object, error) { return contents(s) })
 }

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/testscripts/upstream"
 )
@@ -28,6 +30,8 @@ const (
 	bumped   = "examples/fleet/workload/cluster-api.yaml"
 	machines = "machines.cluster.x-k8s.io"
 )
+
+var blankLines = regexp.MustCompile(`\n{3,}`)
 
 var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
@@ -57,7 +61,7 @@ func story(ctx context.Context, s *stage, t *teller) error {
 	table(t, s)
 
 	t.step("A pull request bumps cluster-api in dev and prod: it is reviewed as a plan, then merged")
-	before, err := served(ctx, s, "dev", machines)
+	before, err := typesOf(ctx, s, "dev", upstream.ClusterAPI)
 	if err != nil {
 		return err
 	}
@@ -78,11 +82,12 @@ func story(ctx context.Context, s *stage, t *teller) error {
 	if err := s.showLock(ctx, "rolled out; the lock says what to:"); err != nil {
 		return err
 	}
-	after, err := served(ctx, s, "dev", machines)
+	after, err := typesOf(ctx, s, "dev", upstream.ClusterAPI)
 	if err != nil {
 		return err
 	}
-	t.say("   %s in dev: %s before, %s now", machines, before, after)
+	added := slices.DeleteFunc(slices.Clone(after), func(name string) bool { return slices.Contains(before, name) })
+	t.say("   dev had %d types of %s and has %d now: %s came", len(before), upstream.ClusterAPI, len(after), strings.Join(added, ", "))
 
 	t.step("Somebody edits a type in prod by hand: it is put right")
 	if err := s.meddle(ctx, t); err != nil {
@@ -156,7 +161,7 @@ func (s *stage) showLock(ctx context.Context, what string) error {
 	if err != nil {
 		return err
 	}
-	s.say.indent(shorten(log, 24))
+	s.say.indent(shorten(blankLines.ReplaceAllString(log, "\n\n"), 24))
 	return nil
 }
 
@@ -219,25 +224,21 @@ func ready(s *stage, cluster string) bool {
 	return err == nil && len(nodes.Items) > 0
 }
 
-// served lists the versions of a type that a cluster serves.
-func served(ctx context.Context, s *stage, cluster, crd string) (string, error) {
+// typesOf lists the CRDs that a package has in a cluster.
+func typesOf(ctx context.Context, s *stage, cluster, pkg string) ([]string, error) {
 	client, err := s.client(cluster)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	live, err := client.Resource(crds).Get(ctx, crd, metav1.GetOptions{})
+	live, err := client.Resource(crds).List(ctx, metav1.ListOptions{LabelSelector: plan.PackageLabel + "=" + pkg})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	spec, _ := live.Object["spec"].(map[string]any)
-	versions, _ := spec["versions"].([]any)
 	var names []string
-	for _, v := range versions {
-		if v, ok := v.(map[string]any); ok && v["served"] == true {
-			names = append(names, fmt.Sprint(v["name"]))
-		}
+	for _, crd := range live.Items {
+		names = append(names, crd.GetName())
 	}
-	return "serves " + strings.Join(names, ", "), nil
+	return names, nil
 }
 
 // meddle drops a short name of a type in prod, and waits until it is back.
@@ -298,11 +299,13 @@ func table(t *teller, s *stage) {
 	fmt.Fprintln(w, "   CLUSTER\tPACKAGE\tVERSION\tDIGEST\tSTATE")
 	for _, c := range snap.Clusters {
 		for _, p := range c.Packages {
-			fmt.Fprintf(w, "   %s\t%s\t%s\t%s\t%s\n", c.Name, p.Name, p.Version, p.Digest[:min(len(p.Digest), 19)], p.State)
+			fmt.Fprintf(w, "   %s\t%s\t%s\t%s…\t%s\n", c.Name, p.Name, p.Version, p.Digest[:min(len(p.Digest), 19)], p.State)
 		}
-		fmt.Fprintf(w, "   %s\t(%d objects)\t\tcommit %s\t%s %s\n", c.Name, c.Objects, c.Applied[:min(len(c.Applied), 10)], c.Phase, c.Message)
 	}
 	_ = w.Flush() // to the terminal
+	for _, c := range snap.Clusters {
+		t.say("   %s: %s with all %d objects of commit %s", c.Name, c.Phase, c.Objects, c.Applied[:min(len(c.Applied), 10)])
+	}
 }
 
 // lookAround says how, while everything is left running.

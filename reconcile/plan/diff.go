@@ -281,3 +281,10 @@ func (c Change) String() string {
 	}
 	return fmt.Sprintf("%s: %s -> %s", c.Path, show(c.Old), show(c.New))
 }
+
+// isDocumentation tells a change of a CRD's schema that only people read: of a
+// description, which is not a field that is named so.
+func (c Change) isDocumentation() bool {
+	path, ok := strings.CutSuffix(c.Path, ".description")
+	return ok && strings.Contains(path, ".openAPIV3Schema") && !strings.HasSuffix(path, ".properties")
+}

@@ -196,21 +196,48 @@ func (t *textWriter) step(s *Step) {
 		line += ": " + s.Reason
 	}
 	t.line("    %s", t.paint(s.Action, line))
-	shown := s.Changes
-	if !t.o.All && len(shown) > shownChanges {
-		shown = shown[:shownChanges-1]
-	}
-	for _, c := range shown {
-		t.line("        %s", c)
-	}
-	if more := len(s.Changes) - len(shown); more > 0 {
-		t.line("        … %d more fields", more)
-	}
+	t.changes(s)
 	if s.Rejected != "" {
 		t.indented("        ", t.paint(Refused, "the API server would not accept it: "+s.Rejected))
 	}
 	if s.NotValidated != "" && s.Action == Configure {
 		t.line("        not validated: %s", s.NotValidated)
+	}
+}
+
+// changes writes the fields that differ: what the API server acts upon first,
+// documentation only as a count unless everything is asked for.
+func (t *textWriter) changes(s *Step) {
+	if t.o.All {
+		for _, c := range s.Changes {
+			t.line("        %s", c)
+		}
+		return
+	}
+	var shown []Change
+	documentation := 0
+	for _, c := range s.Changes {
+		if IsCRD(s.ID) && c.isDocumentation() {
+			documentation++
+		} else {
+			shown = append(shown, c)
+		}
+	}
+	more := 0
+	if len(shown) > shownChanges {
+		more = len(shown) - shownChanges + 1
+		shown = shown[:shownChanges-1]
+	}
+	for _, c := range shown {
+		t.line("        %s", c)
+	}
+	switch {
+	case more > 0 && documentation > 0:
+		t.line("        … %d more fields, and %d descriptions", more, documentation)
+	case more > 0:
+		t.line("        … %d more fields", more)
+	case documentation > 0:
+		t.line("        … %d descriptions", documentation)
 	}
 }
 

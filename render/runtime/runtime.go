@@ -13,6 +13,7 @@
 package runtime
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -211,13 +212,10 @@ func env(name, fieldPath string) map[string]any {
 	return map[string]any{"name": name, "valueFrom": map[string]any{"fieldRef": map[string]any{"apiVersion": "v1", "fieldPath": fieldPath}}}
 }
 
-// Image is the controller's: the one that the package's metadata names, else the
-// package itself, by its digest.
+// Image is the controller's, by digest: the one that the package's metadata
+// names, as it was resolved, else the package itself.
 func Image(p sources.Selected) string {
-	if p.Package.Meta.Image != "" {
-		return p.Package.Meta.Image
-	}
-	return p.Pin.Ref.Repository + "@" + string(p.Pin.Digest)
+	return cmp.Or(p.Runtime, p.Pin.Ref.Repository+"@"+string(p.Pin.Digest))
 }
 
 // labelValue cuts a name to what a label may hold.
