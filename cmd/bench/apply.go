@@ -1,0 +1,366 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/testscripts/devcluster"
+	"gitopsd.dev/testscripts/upstream"
+)
+
+// The names under which this program is its own children.
+const (
+	kubectlChild = "kubectl-child"
+	oursChild    = "gitopsd-child"
+)
+
+var crdResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// apply compares with kubectl apply --server-side: everything cold, then again
+// with nothing to do, by new processes, on the same control plane in turn.
+func (b *bench) apply(ctx context.Context) error {
+	if !b.wants("apply-cold-server-cpu", "apply-cold-client-cpu", "apply-cold-requests", "noop-requests",
+		"noop-restart-client-cpu", "noop-restart-server-cpu", "drift-requests") {
+		return nil
+	}
+	dir, err := os.MkdirTemp("", "gitopsd-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	fmt.Fprintf(b.say, "bench: taking %d of the CRDs of provider-aws %s\n", b.crds, upstream.ProviderAWSVersion)
+	input, err := sample(ctx, dir, b.crds, b.say)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(b.say, "bench: starting a control plane")
+	state := filepath.Join(dir, "cluster")
+	if err := os.Mkdir(state, 0o700); err != nil {
+		return err
+	}
+	planes, err := devcluster.Up(ctx, devcluster.Config{Dir: state, Log: b.say, NoControllerManager: true}, "bench")
+	if err != nil {
+		return err
+	}
+	defer planes.Close()
+	l, err := newLab(planes.Kubeconfig("bench"), input)
+	if err != nil {
+		return err
+	}
+	// The first round warms the API server and is not counted.
+	for round := range b.rounds + 1 {
+		fmt.Fprintf(b.say, "bench: apply, round %d of %d\n", round, b.rounds)
+		var ours, theirs [2]cost
+		var more cost
+		sides := []func() error{
+			func() (err error) {
+				if ours, err = l.twice(ctx, oursChild, l.kubeconfig, l.input); err == nil {
+					more, err = l.once(ctx, oursChild, l.kubeconfig, l.input, "warm")
+				}
+				return err
+			},
+			func() (err error) {
+				theirs, err = l.twice(ctx, kubectlChild, "--kubeconfig", l.kubeconfig, "apply", "--server-side", "-f", l.input)
+				return err
+			},
+		}
+		if round%2 == 1 { // neither side is always the first
+			sides[0], sides[1] = sides[1], sides[0]
+		}
+		for _, side := range sides {
+			if err := side(); err != nil {
+				return err
+			}
+			if err := l.clean(ctx); err != nil {
+				return err
+			}
+		}
+		if round == 0 {
+			continue
+		}
+		b.add("apply-cold-server-cpu", ours[0].server, theirs[0].server)
+		b.add("apply-cold-client-cpu", ours[0].client, theirs[0].client)
+		b.add("apply-cold-requests", ours[0].report.First, float64(b.crds))
+		b.add("noop-restart-client-cpu", ours[1].client, theirs[1].client)
+		b.add("noop-restart-server-cpu", ours[1].server, theirs[1].server)
+		b.add("noop-requests", more.report.Warm, 1)
+		b.add("drift-requests", more.report.Drift, 1)
+	}
+	return nil
+}
+
+// sample writes n of the largest package's CRDs, evenly taken, into one file.
+func sample(ctx context.Context, dir string, n int, log io.Writer) (string, error) {
+	source := filepath.Join(dir, "package")
+	if err := upstream.Write(ctx, upstream.ProviderAWS, upstream.ProviderAWSVersion, source, log); err != nil {
+		return "", err
+	}
+	var files []string
+	err := filepath.WalkDir(source, func(name string, d os.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() && d.Name() != "crossplane.yaml" {
+			files = append(files, name)
+		}
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	if n > len(files) {
+		return "", fmt.Errorf("-crds %d: the package has %d", n, len(files))
+	}
+	var all bytes.Buffer
+	for i := range n {
+		text, err := os.ReadFile(files[i*len(files)/n])
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&all, "---\n%s\n", bytes.TrimPrefix(bytes.TrimSpace(text), []byte("---")))
+	}
+	name := filepath.Join(dir, "crds.yaml")
+	return name, os.WriteFile(name, all.Bytes(), 0o600)
+}
+
+// lab is a control plane under measurement.
+type lab struct {
+	kubeconfig, input string
+	server            serverProcess
+	client            *dynamic.DynamicClient
+}
+
+func newLab(kubeconfig, input string) (*lab, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	cfg.QPS = -1 // the laboratory itself must not wait
+	l := &lab{kubeconfig: kubeconfig, input: input}
+	if l.server, err = findServer(cfg.Host); err != nil {
+		return nil, err
+	}
+	l.client, err = dynamic.NewForConfig(cfg)
+	return l, err
+}
+
+// cost is what one run took, in seconds of CPU.
+type cost struct {
+	client, server float64
+	report         childReport
+}
+
+// twice runs a child twice: cold, and with nothing to do.
+func (l *lab) twice(ctx context.Context, args ...string) (costs [2]cost, err error) {
+	for i := range costs {
+		if costs[i], err = l.once(ctx, args...); err != nil {
+			return costs, err
+		}
+	}
+	return costs, nil
+}
+
+// once runs a child and waits until the server has done what follows from it.
+func (l *lab) once(ctx context.Context, args ...string) (cost, error) {
+	before, err := l.server.quiet(ctx)
+	if err != nil {
+		return cost{}, err
+	}
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return cost{}, fmt.Errorf("%s: %w\n%s", args[0], err, stderr.Bytes()[:min(stderr.Len(), 2000)])
+	}
+	after, err := l.server.quiet(ctx)
+	if err != nil {
+		return cost{}, err
+	}
+	c := cost{client: (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), server: after - before}
+	if args[0] == oursChild {
+		if err := json.Unmarshal(stdout.Bytes(), &c.report); err != nil {
+			return cost{}, fmt.Errorf("%s: %w", args[0], err)
+		}
+	}
+	return c, nil
+}
+
+// clean removes everything that was applied.
+func (l *lab) clean(ctx context.Context) error {
+	crds := l.client.Resource(crdResource)
+	if err := crds.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return err
+	}
+	for {
+		left, err := crds.List(ctx, metav1.ListOptions{Limit: 1})
+		if err != nil {
+			return err
+		}
+		if len(left.Items) == 0 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	err := l.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("gitopsd-system").
+		DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "applyset.kubernetes.io/id"})
+	return err
+}
+
+// runKubectl is kubectl as a process of its own.
+func runKubectl(args []string) int {
+	cmd := kubectl.NewDefaultKubectlCommandWithArgs(kubectl.KubectlOptions{Arguments: append([]string{"kubectl"}, args...)})
+	cmd.SetArgs(args)
+	if err := cmd.Execute(); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// childReport is what our child says: the requests of its first pass and, if
+// asked for, of one more in the same process, and of the pass that notices and
+// mends one drifted object.
+type childReport struct{ First, Warm, Drift float64 }
+
+// runOurs applies a file as the daemon does: once, and with a third argument
+// "warm" twice more.
+func runOurs(args []string, stdout, stderr io.Writer) int {
+	report, err := ours(context.Background(), args[0], args[1], len(args) > 2 && args[2] == "warm")
+	if err == nil {
+		err = json.NewEncoder(stdout).Encode(report)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// counting counts requests.
+type counting struct {
+	next http.RoundTripper
+	n    *atomic.Int64
+}
+
+func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.n.Add(1)
+	return c.next.RoundTrip(r)
+}
+
+func ours(ctx context.Context, kubeconfig, input string, warm bool) (*childReport, error) {
+	set, err := load(input)
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	var requests atomic.Int64
+	cluster, err := kube.New(kube.Config{Name: "bench", Kubeconfig: text, WrapTransport: func(next http.RoundTripper) http.RoundTripper {
+		return counting{next, &requests}
+	}})
+	if err != nil {
+		return nil, err
+	}
+	defer cluster.Close()
+	applier, err := apply.New(apply.Config{Cluster: cluster, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	pass := func() (float64, error) {
+		before := requests.Load()
+		p, err := applier.Plan(ctx, set, apply.PlanOptions{})
+		if err != nil {
+			return 0, err
+		}
+		report, err := applier.Apply(ctx, p)
+		if err != nil {
+			return 0, err
+		}
+		for _, r := range report.Results {
+			if r.Outcome != apply.Done && r.Outcome != apply.Left {
+				return 0, fmt.Errorf("%s: %s %s %w", r.Step.ID, r.Outcome, r.Reason, r.Err)
+			}
+		}
+		return float64(requests.Load() - before), nil
+	}
+	var out childReport
+	if out.First, err = pass(); err != nil || !warm {
+		return &out, err
+	}
+	if out.Warm, err = pass(); err != nil {
+		return nil, err
+	}
+	if err := meddle(ctx, kubeconfig, set); err != nil {
+		return nil, err
+	}
+	out.Drift, err = pass()
+	return &out, err
+}
+
+// meddle changes one object behind our back.
+func meddle(ctx context.Context, kubeconfig string, set *manifest.Set) error {
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	if set.Len() == 0 {
+		return errors.New("nothing to meddle with")
+	}
+	_, err = client.Resource(crdResource).Patch(ctx, set.All()[0].ID().Name, types.MergePatchType,
+		[]byte(`{"spec":{"names":{"shortNames":["oops"]}}}`), metav1.PatchOptions{FieldManager: "kubectl-edit"})
+	return err
+}
+
+// load reads the objects of a file.
+func load(name string) (*manifest.Set, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	docs, err := sources.DecodeYAML(f, sources.Limits{})
+	if err != nil {
+		return nil, err
+	}
+	var objects []*manifest.Object
+	for _, doc := range docs {
+		o, err := manifest.New(doc.Tree, manifest.Origin{})
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, o)
+	}
+	set, duplicates := manifest.NewSet(objects)
+	if len(duplicates) > 0 {
+		return nil, duplicates[0]
+	}
+	return set, nil
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+)
+
+// goals are all benchmarks, with the highest ratio that is good enough.
+var goals = map[string]struct {
+	unit string
+	goal float64
+}{
+	"apply-cold-server-cpu":   {"s", 1.05},
+	"apply-cold-client-cpu":   {"s", 0.25},
+	"apply-cold-requests":     {"requests", 1.01},
+	"noop-requests":           {"requests", 0},
+	"noop-restart-client-cpu": {"s", 0.005},
+	"noop-restart-server-cpu": {"s", 0.002},
+	"drift-requests":          {"requests", 3},
+}
+
+// bench collects samples.
+type bench struct {
+	want    *regexp.Regexp
+	rounds  int
+	crds    int
+	out     io.Writer // the result
+	say     io.Writer // what is being done
+	samples map[string]*samples
+}
+
+// samples are the values of one benchmark, one of each side a round.
+type samples struct{ ours, rival []float64 }
+
+func (b *bench) wants(names ...string) bool {
+	return slices.ContainsFunc(names, b.want.MatchString)
+}
+
+func (b *bench) add(name string, ours, rival float64) {
+	if !b.want.MatchString(name) {
+		return
+	}
+	s := b.samples[name]
+	if s == nil {
+		s = new(samples)
+		b.samples[name] = s
+	}
+	s.ours, s.rival = append(s.ours, ours), append(s.rival, rival)
+}
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	if n := len(sorted); n%2 == 0 {
+		return (sorted[n/2-1] + sorted[n/2]) / 2
+	}
+	return sorted[len(sorted)/2]
+}
+
+// report prints the line of each benchmark.
+func (b *bench) report() {
+	fmt.Fprintf(b.out, "%d CRDs, medians of n=%d rounds\n", b.crds, b.rounds)
+	for _, name := range slices.Sorted(maps.Keys(b.samples)) {
+		s, g := b.samples[name], goals[name]
+		ours, rival := median(s.ours), median(s.rival)
+		ratio := ours / rival
+		verdict := "ok"
+		if !(ratio <= g.goal) { // a ratio that is no number falls short too
+			verdict = "short"
+		}
+		fmt.Fprintf(b.out, "bench name=%s ours=%s rival=%s unit=%s ratio=%s goal=%s %s\n", name, number(ours), number(rival), g.unit, number(ratio), number(g.goal), verdict)
+	}
+}
+
+func number(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }

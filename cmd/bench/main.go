@@ -1,0 +1,64 @@
+// Command bench measures gitopsd against a rival on the same servers, in one
+// run. `make bench` runs it.
+//
+// Each benchmark has a name, a rival and a goal (bench.go). Walls are noise on
+// shared machines, so what is compared is CPU time (getrusage of a child
+// process, /proc/<pid>/stat of the API server), requests and allocations.
+// Rounds are interleaved and the median counts. The program ends with one line
+// for each benchmark, sorted by name:
+//
+//	bench name=<name> ours=<value> rival=<value> unit=<unit> ratio=<ours/rival> goal=<ratio> <ok|short>
+//
+// It exits with 0 whatever falls short, and with 2 when it could not measure.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"syscall"
+)
+
+func main() {
+	// The rivals that are compared by client CPU run as processes of their
+	// own: this program again, under another name.
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case kubectlChild:
+			os.Exit(runKubectl(os.Args[2:]))
+		case oursChild:
+			os.Exit(runOurs(os.Args[2:], os.Stdout, os.Stderr))
+		}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	pattern := flags.String("run", ".", "regular expression for the names of the benchmarks to run")
+	rounds := flags.Int("n", 3, "rounds; the median counts")
+	crds := flags.Int("crds", 200, "how many CRDs of provider-aws are applied")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	want, err := regexp.Compile(*pattern)
+	if err != nil {
+		fmt.Fprintf(stderr, "bench: -run: %v\n", err)
+		return 2
+	}
+	b := &bench{want: want, rounds: *rounds, crds: *crds, out: stdout, say: stderr, samples: make(map[string]*samples)}
+	if err := b.apply(ctx); err != nil {
+		fmt.Fprintf(stderr, "bench: %v\n", err)
+		return 2
+	}
+	b.report()
+	return 0
+}
