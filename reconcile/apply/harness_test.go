@@ -299,3 +299,46 @@ func eventually(t *testing.T, what string, done func(ctx context.Context) bool) 
 		}
 	}
 }
+
+// The annotations of an inventory.
+const (
+	kinds      = "applyset.kubernetes.io/contains-group-kinds"
+	namespaces = "applyset.kubernetes.io/additional-namespaces"
+)
+
+// parent reads the inventory's annotations.
+func (b *bed) parent() map[string]string {
+	b.t.Helper()
+	all := make(map[string]string)
+	meta, _ := b.get(parentOf(b))["metadata"].(map[string]any)
+	annotations, _ := meta["annotations"].(map[string]any)
+	for k, v := range annotations {
+		all[k] = v.(string)
+	}
+	return all
+}
+
+func parentOf(b *bed) string {
+	return "{apiVersion: v1, kind: ConfigMap, metadata: {name: inventory-$NAME, namespace: gitopsd-system}}"
+}
+
+// cm is a ConfigMap of the bed's namespace.
+func cm(name string) string {
+	return "{apiVersion: v1, kind: ConfigMap, metadata: {name: " + name + ", namespace: $NAME}}"
+}
+
+// writes lists the requests since the last look that were no reads or dry runs,
+// by resource and name.
+func (b *bed) writes() []string {
+	var lines []string
+	for _, r := range b.requests.take() {
+		method, path, _ := strings.Cut(r, " ")
+		if method == http.MethodGet || strings.HasSuffix(r, "(dry run)") {
+			continue
+		}
+		parts := strings.Split(path, "/")
+		lines = append(lines, b.short(method+" "+strings.Join(parts[len(parts)-2:], "/")))
+	}
+	slices.Sort(lines) // those of one stage are sent together
+	return lines
+}

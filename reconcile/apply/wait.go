@@ -27,28 +27,28 @@ const (
 // established and served. A CRD whose types do not come fails with the reason
 // that its conditions give.
 func (x *execution) awaitServed(ctx context.Context, applied []*Result) error {
-	waiting := make(map[schema.GroupVersionKind]*Result)
+	waiting := make(map[schema.GroupVersionResource]*Result)
+	groups := make(map[string]bool)
 	for _, r := range applied {
 		if r.Outcome == Done && plan.IsCRD(r.Step.ID) {
+			// A CRD's name is <plural>.<group>.
+			resource, group, _ := strings.Cut(r.Step.ID.Name, ".")
+			groups[group] = true
 			for _, gvk := range plan.Defines(r.Step.Object) {
-				waiting[gvk] = r
+				waiting[schema.GroupVersionResource{Group: group, Version: gvk.Version, Resource: resource}] = r
 			}
 		}
 	}
 	etag := ""
 	deadline := time.Now().Add(servedWait)
 	for wait := pollFirst; len(waiting) > 0; wait = min(2*wait, pollLongest) {
-		wanted := make([]schema.GroupVersionKind, 0, len(waiting))
-		for gvk := range waiting {
-			wanted = append(wanted, gvk)
-		}
-		served, tag, err := x.cluster.Served(ctx, wanted, etag)
+		served, tag, err := x.cluster.Served(ctx, groups, etag)
 		if err != nil {
 			return err
 		}
 		etag = tag
-		for gvk := range served {
-			delete(waiting, gvk)
+		for gvr := range served {
+			delete(waiting, gvr)
 		}
 		if len(waiting) == 0 {
 			return nil
@@ -66,19 +66,19 @@ func (x *execution) awaitServed(ctx context.Context, applied []*Result) error {
 			return err
 		}
 	}
-	for gvk, r := range waiting {
-		r.Outcome, r.Reason = Pending, fmt.Sprintf("%s %s is not served after %s", gvk.Kind, gvk.GroupVersion(), servedWait)
+	for gvr, r := range waiting {
+		r.Outcome, r.Reason = Pending, fmt.Sprintf("version %s is not served after %s", gvr.Version, servedWait)
 	}
 	return nil
 }
 
 // rejected fails the CRDs that the API server will not establish, and waits for
 // them no longer.
-func (x *execution) rejected(ctx context.Context, waiting map[schema.GroupVersionKind]*Result) error {
+func (x *execution) rejected(ctx context.Context, waiting map[schema.GroupVersionResource]*Result) error {
 	asked := make(map[*Result]bool)
-	for gvk, r := range waiting {
+	for gvr, r := range waiting {
 		if r.Outcome == Failed {
-			delete(waiting, gvk)
+			delete(waiting, gvr)
 			continue
 		}
 		if asked[r] {
@@ -101,7 +101,7 @@ func (x *execution) rejected(ctx context.Context, waiting map[schema.GroupVersio
 			}
 		}
 		if r.Outcome == Failed {
-			delete(waiting, gvk)
+			delete(waiting, gvr)
 		}
 	}
 	return nil

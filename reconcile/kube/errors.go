@@ -188,6 +188,8 @@ var (
 	webhookDryRun  = regexp.MustCompile(`admission webhook "([^"]+)" does not support dry run`)
 	webhookFailing = regexp.MustCompile(`failed calling webhook "([^"]+)"`)
 	conversionFail = regexp.MustCompile(`conversion webhook for ([^ ]+) failed`)
+	untypable      = regexp.MustCompile(`(?s)^failed to (?:create typed patch object|convert new object) \([^)]*\)(?: to proper version)?: (?:errors:\n)?(.*)`)
+	fieldProblem   = regexp.MustCompile(`(?m)^\s*\.([^:\s]+): (.*)$`)
 	conflictWith   = regexp.MustCompile(`^conflict with "((?:[^"\\]|\\.)*)"`)
 )
 
@@ -216,6 +218,14 @@ func (c *Cluster) statusError(op operation, code int, header http.Header, body [
 	case matched(e, webhookDenied, Refused), matched(e, webhookDryRun, NoDryRun),
 		matched(e, webhookFailing, WebhookFailed), matched(e, conversionFail, WebhookFailed):
 	case matched(e, policyDenied, Refused):
+	case untypable.MatchString(e.Message):
+		// The API server calls this an internal error of its own.
+		e.Class = Invalid
+		e.Message = untypable.FindStringSubmatch(e.Message)[1]
+		for _, m := range fieldProblem.FindAllStringSubmatch(e.Message, -1) {
+			e.Fields = append(e.Fields, Field{Path: m[1], Problem: m[2]})
+		}
+		invalid(e, details)
 	case slices.ContainsFunc(details.Causes, func(c metav1.StatusCause) bool { return c.Type == "NamespaceTerminating" }):
 		e.Class = NoNamespace
 	case code == http.StatusForbidden:

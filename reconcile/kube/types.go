@@ -273,21 +273,17 @@ func (c *Cluster) Version(ctx context.Context) (string, error) {
 	return doc.GitVersion, nil
 }
 
-// Served says which of the given kinds the cluster serves by now, by asking
-// once for everything it serves. A kind is served from the moment its CRD is
-// established, so that this one document answers for any number of CRDs; etag
-// is that of the last answer ("" at first); when nothing changed since, served
-// is nil and the answer costs neither side anything.
-func (c *Cluster) Served(ctx context.Context, wanted []schema.GroupVersionKind, etag string) (served map[schema.GroupVersionKind]bool, newETag string, err error) {
+// Served says which resources of the given groups the cluster serves by now, by
+// asking once for everything it serves. A resource is served from the moment
+// its CRD is established, so that this one document answers for any number of
+// CRDs; etag is that of the last answer ("" at first); when nothing changed
+// since, served is nil and the answer costs neither side anything.
+func (c *Cluster) Served(ctx context.Context, groups map[string]bool, etag string) (served map[schema.GroupVersionResource]bool, newETag string, err error) {
 	doc, unchanged, newETag, err := c.everything(ctx, "apis", etag)
 	if err != nil || unchanged {
 		return nil, etag, err
 	}
-	groups := make(map[string]bool, len(wanted))
-	for _, gvk := range wanted {
-		groups[gvk.Group] = true
-	}
-	served = make(map[schema.GroupVersionKind]bool)
+	served = make(map[schema.GroupVersionResource]bool)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, g := range doc.Items {
@@ -296,8 +292,8 @@ func (c *Cluster) Served(ctx context.Context, wanted []schema.GroupVersionKind, 
 		}
 		for _, v := range g.Versions {
 			found := discovered(g.Name, v)
-			for kind := range found.kinds {
-				served[schema.GroupVersionKind{Group: g.Name, Version: v.Version, Kind: kind}] = true
+			for _, t := range found.kinds {
+				served[schema.GroupVersionResource{Group: g.Name, Version: v.Version, Resource: t.Resource}] = true
 			}
 			// Its epoch is 0: more of the group's kinds may come any moment.
 			c.gvs[apiVersion(g.Name, v.Version)] = found
