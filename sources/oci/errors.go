@@ -212,15 +212,13 @@ func (c *Client) explain(subject, repository string, err error) error {
 	case errors.As(fromTransport(err, nil), &st):
 		e.RetryAfter = st.retryAfter
 		return c.explainStatus(e, host, repository, st)
-	case errors.Is(err, errSilent):
+	case errors.Is(err, errSilent), errors.As(err, &netErr) && netErr.Timeout() && !errors.Is(err, context.DeadlineExceeded):
 		return say(TimedOut, "%s was silent for %v; it, or the network to it, is overloaded or hanging", host, c.timeout)
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Err = context.DeadlineExceeded
 		return say(TimedOut, "%s did not answer before the deadline", host)
 	case errors.As(err, &dns):
 		return say(Unreachable, "%s cannot be found in DNS; is the registry's name right?", host)
-	case errors.As(err, &netErr) && netErr.Timeout():
-		return say(TimedOut, "%s did not answer within %v", host, c.timeout)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return say(Unreachable, "%s refuses connections; is the registry running, and the port right?", host)
 	case isBroken(err):

@@ -227,7 +227,7 @@ func TestFaults(t *testing.T) {
 		"rate limit, long":       {fault: registry.Fault{Path: "/v2/acme/types/manifests/*", Status: 429, RetryAfter: "3600"}, do: resolve, want: "come back in 1h0m0s", reason: RateLimited, requests: 1},
 		"rate limit, unreadable": {fault: registry.Fault{Path: "/v2/acme/types/manifests/*", Status: 429, RetryAfter: "soon"}, do: resolve, want: "limits the rate", reason: RateLimited, requests: 3},
 		"hanging":                {fault: registry.Fault{Path: "/v2/acme/types/manifests/*", Hang: true}, do: manifest, want: "did not answer before the deadline", reason: TimedOut, deadline: 50 * time.Millisecond},
-		"silent":                 {fault: registry.Fault{Path: "/v2/acme/types/manifests/*", Hang: true}, do: manifest, want: "did not answer within 50ms", reason: TimedOut, timeout: 50 * time.Millisecond},
+		"silent":                 {fault: registry.Fault{Path: "/v2/acme/types/manifests/*", Hang: true}, do: manifest, want: "was silent for 50ms", reason: TimedOut, timeout: 50 * time.Millisecond},
 		"silent in a blob":       {fault: registry.Fault{Path: "/v2/acme/types/blobs/*", HangAfter: 10}, do: blob, want: "was silent for 50ms", reason: TimedOut, timeout: 50 * time.Millisecond},
 		"ping hangs":             {fault: registry.Fault{Path: "/v2/", Hang: true}, do: manifest, want: "before the deadline", reason: TimedOut, deadline: 50 * time.Millisecond},
 		"ping fails":             {fault: registry.Fault{Path: "/v2/", Status: 503}, do: manifest, want: "fails with 503", reason: Failing},

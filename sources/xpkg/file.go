@@ -178,7 +178,9 @@ func open(f *os.File) (*Image, error) {
 			return nil, bad("it is damaged: %.200s has digest %s", name, d)
 		}
 		digests[name] = d
-		img.contents[d] = content
+		if strings.HasPrefix(name, layoutBlobs) {
+			img.contents[d] = content
+		}
 	}
 	switch {
 	case files[layoutIndex] != nil:
@@ -277,12 +279,14 @@ func (i *Image) fromDocker(files map[string]*io.SectionReader, digests map[strin
 		MediaType:     mediaOCIManifest,
 		Config:        &descriptor{MediaType: mediaOCIConfig, Digest: digests[path.Clean(list[0].Config)], Size: configFile.Size()},
 	}
+	i.contents[m.Config.Digest] = configFile
 	for _, name := range list[0].Layers {
 		content := files[path.Clean(name)]
 		if content == nil {
 			return bad("its layer %.200q is not in it", name)
 		}
 		l := descriptor{MediaType: mediaOCILayer, Digest: digests[path.Clean(name)], Size: content.Size()}
+		i.contents[l.Digest] = content
 		magic := make([]byte, 2)
 		if _, err := content.ReadAt(magic, 0); err == nil && bytes.Equal(magic, []byte{0x1f, 0x8b}) {
 			l.MediaType = mediaOCILayerGzip

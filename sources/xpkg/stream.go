@@ -58,7 +58,8 @@ func decodeBatches(packageYAML io.Reader, size int) ([]sources.Document, error) 
 			}
 		})
 	}
-	readErr := split(packageYAML, size, func(b batch) bool {
+	var s splitter
+	readErr := s.split(packageYAML, size, func(b batch) bool {
 		batches <- b
 		mu.Lock()
 		defer mu.Unlock()
@@ -120,8 +121,8 @@ func (newlines) Read(p []byte) (int, error) {
 // split cuts a stream into batches of whole documents, of about size bytes, and
 // hands them out until use returns false. A document ends where a line starts with "---" and a blank:
 // nowhere in YAML can such a line be anything else (YAML 1.2.2, section 9.1.2).
-func split(r io.Reader, size int, use func(batch) bool) error {
-	s := splitter{next: batch{line: 1}}
+func (s *splitter) split(r io.Reader, size int, use func(batch) bool) error {
+	s.next.line = 1
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := r.Read(buf)
