@@ -231,8 +231,8 @@ func (l *lab) clean(ctx context.Context) error {
 
 // runKubectl is kubectl as a process of its own.
 func runKubectl(args []string) int {
-	cmd := kubectl.NewDefaultKubectlCommandWithArgs(kubectl.KubectlOptions{Arguments: append([]string{"kubectl"}, args...)})
-	cmd.SetArgs(args)
+	os.Args = append([]string{"kubectl"}, args...) // where it looks for its arguments
+	cmd := kubectl.NewDefaultKubectlCommand()
 	if err := cmd.Execute(); err != nil {
 		return 1
 	}

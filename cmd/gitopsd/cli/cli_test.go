@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// gitopsd runs a command line with an environment of its own.
+func gitopsd(t *testing.T, environment map[string]string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, err bytes.Buffer
+	code = Run(t.Context(), Env{Args: args, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &err,
+		Getenv: func(name string) string { return environment[name] }})
+	return code, out.String(), err.String()
+}
+
+// Each command has a help text that a person can follow, and the README lists
+// it.
+func TestCommandsAreDocumented(t *testing.T) {
+	readme, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := newRoot(&Env{Getenv: func(string) string { return "" }})
+	root.InitDefaultCompletionCmd()
+	var names []string
+	for _, c := range root.Commands() {
+		names = append(names, c.Name())
+	}
+	row := regexp.MustCompile("(?m)^\\| `gitopsd ([a-z]+)` \\| (.*) \\|$")
+	var listed []string
+	for _, m := range row.FindAllStringSubmatch(string(readme), -1) {
+		listed = append(listed, m[1])
+	}
+	slices.Sort(names)
+	slices.Sort(listed)
+	if !slices.Equal(names, listed) {
+		t.Errorf("commands %v, the README has %v", names, listed)
+	}
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		if c.Name() == "completion" {
+			return // cobra's own
+		}
+		if c.Short == "" || c.Name() != "version" && len(c.Long) < 80 {
+			t.Errorf("%s: no help text to speak of", c.CommandPath())
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(root)
+}
+
+func TestFaults(t *testing.T) {
+	empty := t.TempDir()
+	for _, tt := range []struct {
+		name string
+		env  map[string]string
+		args []string
+		want string
+	}{
+		{name: "unknown command", args: []string{"aply"}, want: `unknown command "aply"`},
+		{name: "unknown flag", args: []string{"plan", "--clutser", "a"}, want: "See `gitopsd plan --help`"},
+		{name: "no repository", args: []string{"run"}, want: "--repo is required"},
+		{name: "no registry", args: []string{"plan", "--repo", empty}, want: "no clusters.yaml in " + empty},
+		{name: "no directory", args: []string{"plan", "--repo", empty + "/none"}, want: "fleet repository: "},
+		{name: "a URL for a directory", args: []string{"lock", "--repo", "https://git.example.org/x"}, want: "clone the repository first"},
+		{name: "output", args: []string{"plan", "-o", "yaml"}, want: `--output "yaml": use text, json or markdown`},
+		{name: "context", args: []string{"plan", "--context", "prod"}, want: `--context "prod": want cluster=context`},
+		{name: "mirror", args: []string{"lock", "--repo", "../../..", "--registry-mirror", "x"}, want: `--registry-mirror "x": want registry=host[:port]`},
+		{name: "check and update", args: []string{"lock", "--check", "--update"}, want: "--check writes nothing"},
+		{name: "render without a cluster", args: []string{"render"}, want: "--cluster is required"},
+		{name: "log format", args: []string{"version", "--log-format", "xml"}, want: `--log-format "xml": use text or json`},
+		{name: "environment", env: map[string]string{"GITOPSD_INTERVAL": "soon"}, args: []string{"run"}, want: "environment variable GITOPSD_INTERVAL: "},
+		{name: "interval", args: []string{"run", "--repo", empty, "--interval", "1ms"}, want: "--interval 1ms: at least 100ms"},
+		{name: "lock mode", args: []string{"run", "--repo", empty, "--lock", "maybe"}, want: `--lock "maybe": use update or readonly`},
+		{name: "package without output", args: []string{"package", "build", empty}, want: "-o is required"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			env := map[string]string{"GITOPSD_CACHE_DIR": t.TempDir()}
+			for k, v := range tt.env {
+				env[k] = v
+			}
+			code, stdout, stderr := gitopsd(t, env, tt.args...)
+			if code != 1 || !strings.HasPrefix(stderr, "gitopsd: ") || !strings.Contains(stderr, tt.want) {
+				t.Errorf("exit status %d, stderr %q; want 1 and %q", code, stderr, tt.want)
+			}
+			if stdout != "" {
+				t.Errorf("stdout %q", stdout)
+			}
+		})
+	}
+}
+
+// Flags can come from the environment; the command line wins.
+func TestEnvironment(t *testing.T) {
+	env := map[string]string{"GITOPSD_LOG_FORMAT": "xml"}
+	if code, _, stderr := gitopsd(t, env, "version"); code != 1 || !strings.Contains(stderr, `"xml"`) {
+		t.Errorf("the environment is not read: %d %s", code, stderr)
+	}
+	if code, stdout, stderr := gitopsd(t, env, "version", "--log-format", "json"); code != 0 || !strings.HasPrefix(stdout, "gitopsd ") {
+		t.Errorf("the command line does not win: %d %s", code, stderr)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	_, stdout, _ := gitopsd(t, nil, "__complete", "render", "--repo", "../../..", "--cluster", "")
+	for _, want := range []string{"dev\n", "hub\n", "prod\n"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("clusters of the registry are not completed: %q", stdout)
+		}
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if code, stdout, _ := gitopsd(t, nil, "completion", shell); code != 0 || !strings.Contains(stdout, "gitopsd") {
+			t.Errorf("completion %s: %d", shell, code)
+		}
+	}
+}
