@@ -253,14 +253,17 @@ func (ws *workers) report(w *worker, j *job, o Outcome) {
 	})
 	ws.cfg.Board.Attempted(w.name, o.Phase, o.Actions)
 
-	log := ws.cfg.Log.With("cluster", w.name, "commit", short(j.commit), "phase", o.Phase)
+	log := ws.cfg.Log.With("cluster", w.name, "commit", short(j.commit), "phase", o.Phase, "changed", o.Changed)
+	if len(o.Problems) > 0 {
+		log = log.With("problems", o.Problems)
+	}
 	switch {
 	case o.Phase == before.Phase && o.Message == before.Message && o.Changed == 0 && slices.Equal(o.Problems, before.Problems):
 		log.Debug("nothing to do")
 	case o.Phase == status.Failed || o.Phase == status.Unreachable:
-		log.Error(o.Message, "changed", o.Changed, "problems", o.Problems)
+		log.Error(o.Message)
 	default:
-		log.Info(summary(o), "changed", o.Changed)
+		log.Info(summary(o))
 	}
 }
 

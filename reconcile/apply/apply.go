@@ -85,7 +85,7 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 	if err != nil {
 		return nil, err
 	}
-	inv := plan.Inventory{ID: a.set.id, FieldManager: kube.FieldManager}
+	inv := plan.Inventory{ID: a.set.id, FieldManager: kube.FieldManager, Namespace: Namespace}
 	p := plan.Compute(a.cluster.Name(), seen.desired, seen.live, inv, opts.Options)
 	if err := a.lookInside(ctx, p, seen); err != nil {
 		return nil, err

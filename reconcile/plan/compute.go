@@ -39,6 +39,9 @@ type Inventory struct {
 	ID string
 	// FieldManager is the name under which members were applied.
 	FieldManager string
+	// Namespace is the one that holds the inventory itself. It stays when it
+	// is not wanted any more.
+	Namespace string
 }
 
 // Options are what a plan depends on besides the objects.

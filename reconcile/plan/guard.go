@@ -29,7 +29,7 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 			continue
 		}
 		members++
-		if desired.Get(id) != nil || !c.prunable(meta) {
+		if desired.Get(id) != nil || !c.prunable(meta) || IsNamespace(id) && id.Name == c.inv.Namespace {
 			continue
 		}
 		s := Step{ID: id, Action: Prune, Stage: StageOf(id), Package: meta.Labels[PackageLabel], UID: string(meta.UID)}
