@@ -32,6 +32,8 @@ type Limits struct {
 	// Nodes of one document after aliases are expanded; default
 	// DefaultMaxNodes.
 	Nodes int
+	// TotalNodes of all documents; default DefaultMaxTotalNodes.
+	TotalNodes int
 	// Depth of nesting; default DefaultMaxDepth.
 	Depth int
 }
@@ -42,7 +44,9 @@ const (
 	DefaultMaxBytes     = 512 << 20
 	DefaultMaxDocuments = 20_000
 	DefaultMaxNodes     = 4_000_000
-	DefaultMaxDepth     = 500
+	// Some 4 GB in the worst case, which is a small mapping for each.
+	DefaultMaxTotalNodes = 20_000_000
+	DefaultMaxDepth      = 500
 )
 
 // ErrLimit is in the chain of every error that says a limit was passed.
@@ -57,6 +61,9 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.Nodes == 0 {
 		l.Nodes = DefaultMaxNodes
+	}
+	if l.TotalNodes == 0 {
+		l.TotalNodes = DefaultMaxTotalNodes
 	}
 	if l.Depth == 0 {
 		l.Depth = DefaultMaxDepth
@@ -148,11 +155,13 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 type converter struct {
 	limits  Limits
 	first   int // line of the document
-	nodes   int
+	nodes   int // of the document
+	total   int // of those before it
 	strings map[string]string
 }
 
 func (c *converter) document(n *yaml.Node) (map[string]any, error) {
+	c.total += c.nodes
 	c.nodes = 0
 	if n.Kind != yaml.DocumentNode || len(n.Content) == 0 {
 		return nil, nil
@@ -192,6 +201,9 @@ func kindName(k yaml.Kind) string {
 func (c *converter) count(n *yaml.Node, depth int) error {
 	if c.nodes++; c.nodes > c.limits.Nodes {
 		return fmt.Errorf("line %d: the document has more than %d values (are aliases nested?): %w", n.Line, c.limits.Nodes, ErrLimit)
+	}
+	if c.total+c.nodes > c.limits.TotalNodes {
+		return fmt.Errorf("line %d: more than %d values so far (are aliases nested?): %w", n.Line, c.limits.TotalNodes, ErrLimit)
 	}
 	if depth > c.limits.Depth {
 		return fmt.Errorf("line %d: nested deeper than %d: %w", n.Line, c.limits.Depth, ErrLimit)

@@ -57,6 +57,7 @@ func TestDecodeYAMLFaults(t *testing.T) {
 		{name: "not UTF-8", in: "a: \"\xff\xfe\"\n", want: "not valid UTF-8"},
 		{name: "cut rune", in: "a: \xe2\x82", want: "not valid UTF-8"},
 		{name: "aliases", in: bomb, want: "are aliases nested?", limit: true},
+		{name: "aliases in many documents", in: strings.Repeat("---\na: &a [1,1,1,1,1,1,1,1,1,1]\nb: [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n", 10), limits: Limits{TotalNodes: 1000}, want: "more than 1000 values so far", limit: true},
 		{name: "alias in itself", in: "a: &a {b: *a}\n", want: "nested deeper", limit: true},
 		{name: "alias of another document", in: "a: &x 1\n---\nb: *x\n", want: "line 3: alias *x has no anchor in this document"},
 		{name: "merge from another document", in: "a: &x {b: 1}\n---\n<<: *x\n", want: "line 3: alias *x has no anchor"},

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"gitopsd.dev/sources"
 )
@@ -20,9 +21,10 @@ const maxDecoders = 8
 
 // batch is a run of whole documents.
 type batch struct {
-	n     int // its place among the batches
-	line  int // of its first byte in the stream, from 1
-	bytes []byte
+	n      int // its place among the batches
+	line   int // of its first byte in the stream, from 1
+	values int // bound without aliases
+	bytes  []byte
 }
 
 // decode decodes a stream of documents on several processors. The result, and
@@ -36,6 +38,7 @@ func decodeBatches(packageYAML io.Reader, size int) ([]sources.Document, error) 
 	decoders := min(runtime.GOMAXPROCS(0), maxDecoders)
 	var (
 		batches = make(chan batch, decoders)
+		aliased atomic.Int64 // values that aliases stand for
 		wg      sync.WaitGroup
 		mu      sync.Mutex
 		results [][]sources.Document
@@ -45,7 +48,7 @@ func decodeBatches(packageYAML io.Reader, size int) ([]sources.Document, error) 
 	for range decoders {
 		wg.Go(func() {
 			for b := range batches {
-				docs, err := b.decode()
+				docs, err := b.decode(&aliased)
 				mu.Lock()
 				for len(results) <= b.n {
 					results = append(results, nil)
@@ -84,8 +87,8 @@ func decodeBatches(packageYAML io.Reader, size int) ([]sources.Document, error) 
 	return docs, nil
 }
 
-func (b batch) decode() ([]sources.Document, error) {
-	limits := sources.Limits{Bytes: int64(len(b.bytes)), Documents: MaxDocuments, Nodes: MaxDocumentValues}
+func (b batch) decode(aliased *atomic.Int64) ([]sources.Document, error) {
+	limits := sources.Limits{Bytes: int64(len(b.bytes)), Documents: MaxDocuments, Nodes: MaxDocumentValues, TotalNodes: b.values + MaxDocumentValues}
 	docs, err := sources.DecodeYAML(bytes.NewReader(b.bytes), limits)
 	if err != nil {
 		// Once more, with as many empty lines before it as the stream has, so
@@ -102,10 +105,34 @@ func (b batch) decode() ([]sources.Document, error) {
 		}
 		return nil, problem
 	}
+	values := 0
+	mayAlias := bytes.IndexByte(b.bytes, '&') >= 0 && bytes.IndexByte(b.bytes, '*') >= 0
 	for i := range docs {
 		docs[i].Line += b.line - 1
+		if mayAlias {
+			values += countValues(docs[i].Tree)
+		}
+	}
+	if more := values - b.values; more > 0 && aliased.Add(int64(more)) > MaxPackageValues {
+		return nil, tooMuch("%s: aliases stand for more than %d values", packageFile, MaxPackageValues)
 	}
 	return docs, nil
+}
+
+// countValues returns how many values a tree has.
+func countValues(v any) int {
+	n := 1
+	switch v := v.(type) {
+	case map[string]any:
+		for _, child := range v {
+			n += countValues(child)
+		}
+	case []any:
+		for _, child := range v {
+			n += countValues(child)
+		}
+	}
+	return n
 }
 
 // newlines is an endless stream of empty lines.
@@ -212,6 +239,7 @@ func (s *splitter) take(n int) error {
 	}
 	lines, values := count(doc)
 	s.values += values
+	s.next.values += values
 	switch {
 	case values > MaxDocumentValues:
 		return tooMuch("%s line %d: a document of more than %d values", packageFile, line, MaxDocumentValues)

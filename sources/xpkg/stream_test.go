@@ -93,15 +93,21 @@ func TestStreamLimits(t *testing.T) {
 		want   string
 	}{
 		"bytes":           {splitter{total: MaxPackageBytes - 3}, "a: 1", "more than 268435456 bytes"},
-		"values":          {splitter{values: MaxPackageValues - 3}, "a: [1, 2, 3]", "more than 24000000 values so far"},
-		"empty documents": {splitter{values: MaxPackageValues - 10}, "---\n---\n---\n", "line 3: more than 24000000 values so far"},
+		"values":          {splitter{values: MaxPackageValues - 3}, "a: [1, 2, 3]", "more than 10000000 values so far"},
+		"empty documents": {splitter{values: MaxPackageValues - 10}, "---\n---\n---\n", "line 3: more than 10000000 values so far"},
 	} {
 		err := test.before.split(strings.NewReader(test.text), batchBytes, func(batch) bool { return true })
 		if err == nil || !strings.Contains(err.Error(), test.want) || !errors.Is(named("", err), sources.ErrLimit) {
 			t.Errorf("%s: error %v, want %q", name, err, test.want)
 		}
 	}
-	_, err := decode(strings.NewReader(strings.Repeat("--- {a: 1}\n", MaxDocuments+1)))
+	// Each batch is within its bounds; all together are not.
+	bomb := "--- {a: &a [" + strings.Repeat("1,", 1000) + "], b: [" + strings.Repeat("*a,", 300) + "]}\n"
+	_, err := decodeBatches(strings.NewReader(strings.Repeat(bomb, 50)), 1)
+	if err == nil || !strings.Contains(err.Error(), "aliases stand for more than 10000000 values") {
+		t.Errorf("aliases: %v", err)
+	}
+	_, err = decode(strings.NewReader(strings.Repeat("--- {a: 1}\n", MaxDocuments+1)))
 	if err == nil || !strings.Contains(err.Error(), "more than 20000 documents") {
 		t.Errorf("documents: %v", err)
 	}

@@ -46,10 +46,11 @@ const (
 	MaxDocuments = sources.DefaultMaxDocuments
 	// MaxDocumentBytes bounds one object: the API server takes 3 MiB.
 	MaxDocumentBytes = 4 << 20
-	// MaxDocumentValues and MaxPackageValues bound the keys, values and list
-	// items in one object and in all. 2,000 CRDs have some six million.
-	MaxDocumentValues = 1_000_000
-	MaxPackageValues  = 24_000_000
+	// MaxDocumentValues and MaxPackageValues bound the values in one object and
+	// in all, by the characters that can separate two; values that aliases
+	// stand for are counted by themselves. 900 CRDs have 1.4 million.
+	MaxDocumentValues = 500_000
+	MaxPackageValues  = 10_000_000
 	// maxConfigBytes bounds an image's configuration.
 	maxConfigBytes = 4 << 20
 	// maxWindow bounds the memory a zstd stream may ask for.
