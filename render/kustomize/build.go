@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime"
 	"strings"
 	"sync"
 
@@ -58,7 +59,10 @@ func run(files *snapshot, dir string, setsSchema bool) (rm resmap.ResMap, err er
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			rm, err = nil, fmt.Errorf("kustomize cannot cope with this input: %v", p)
+			rm, err = nil, fmt.Errorf("%v", p)
+			if _, ok := p.(runtime.Error); ok {
+				err = fmt.Errorf("kustomize cannot cope with this input: %v", p)
+			}
 		}
 	}()
 	options := krusty.MakeDefaultOptions()

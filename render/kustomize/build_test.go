@@ -42,13 +42,18 @@ func repository(t *testing.T, archive *txtar.Archive) (root string, dirs []strin
 }
 
 // krustyBuild is what `kustomize build --load-restrictor LoadRestrictionsNone`
-// prints.
+// prints, in a process of its own.
 func krustyBuild(t *testing.T, dir string) string {
 	t.Helper()
 	schema.Lock()
 	defer schema.Unlock()
 	openapi.ResetOpenAPI()
 	defer openapi.ResetOpenAPI()
+	return krustyRun(t, dir)
+}
+
+func krustyRun(t *testing.T, dir string) string {
+	t.Helper()
 	options := krusty.MakeDefaultOptions()
 	options.Reorder = krusty.ReorderOptionUnspecified
 	options.LoadRestrictions = types.LoadRestrictionsNone

@@ -58,6 +58,18 @@ func yamlError(file string, err error) error {
 	return at(file, line, trimmed{err, m[0]})
 }
 
+// inline is an error about YAML that is the value of a field, not a file.
+func inline(err error) error {
+	var p *placed
+	switch {
+	case !errors.As(err, &p):
+		return fmt.Errorf(": %w", err)
+	case p.line == 0:
+		return fmt.Errorf(": %w", p.err)
+	}
+	return fmt.Errorf(", line %d: %w", p.line, p.err)
+}
+
 // trimmed is an error without the beginning of its text.
 type trimmed struct {
 	error
@@ -81,24 +93,26 @@ func decodeError(file string, content []byte, err error) error {
 
 // lineOf finds a scalar in a YAML file, for an error about it; 0 if it is not
 // there.
-func lineOf(content []byte, value string) int {
+func lineOf(content []byte, value string) int { return lines(content)[value] }
+
+// lines are where each scalar of a YAML file is first.
+func lines(content []byte) map[string]int {
+	first := make(map[string]int)
 	var n yaml.Node
 	if yaml.Unmarshal(content, &n) != nil {
-		return 0
+		return first
 	}
-	return findScalar(&n, value)
-}
-
-func findScalar(n *yaml.Node, value string) int {
-	if n.Kind == yaml.ScalarNode && n.Value == value {
-		return n.Line
-	}
-	for _, c := range n.Content {
-		if line := findScalar(c, value); line > 0 {
-			return line
+	var walk func(n *yaml.Node)
+	walk = func(n *yaml.Node) {
+		if _, there := first[n.Value]; n.Kind == yaml.ScalarNode && !there {
+			first[n.Value] = n.Line
+		}
+		for _, c := range n.Content {
+			walk(c)
 		}
 	}
-	return 0
+	walk(&n)
+	return first
 }
 
 // explain turns kustomize's error into one that names its subject once. Kustomize
@@ -107,7 +121,11 @@ func findScalar(n *yaml.Node, value string) int {
 func explain(dir string, err error, all []written) error {
 	where, text := strip(dir, err.Error())
 	if m := twice.FindStringSubmatch(text); m != nil {
-		if places := definitions(m[1], m[2], all); len(places) > 1 {
+		switch places := definitions(m[1], m[2], all); len(places) {
+		case 0:
+		case 1:
+			return fmt.Errorf("%s: %s %s is defined more than once: by %s, which is used more than once", where, m[1], m[2], places[0])
+		default:
 			return fmt.Errorf("%s: %s %s is defined more than once: by %s; keep one definition", where, m[1], m[2], strings.Join(places, " and by "))
 		}
 	}
@@ -176,6 +194,7 @@ var clearer = []struct {
 	{regexp.MustCompile(`resid\.ResId\{Gvk:resid\.Gvk\{Group:"([^"]*)", Version:"[^"]*", Kind:"([^"]*)", isClusterScoped:\w+\}, Name:"([^"]*)", Namespace:"[^"]*"\}`), `$2 $3`},
 	{regexp.MustCompile(`\b([A-Za-z0-9]+)\.(?:v[a-z0-9]+|\[noVer\])\.(?:\[noGrp\]|[a-z0-9.-]+)/(\S+)\.(?:\[noNs\]|[a-z0-9-]+)`), `$1 $2`},
 	{regexp.MustCompile(`^no (?:resource matches strategic merge patch "(.*?)".*|matches for Id (.*?); failed to find unique target.*)`), `a patch is for $1$2, which is not among the resources`},
+	{regexp.MustCompile(`^may not add resource with an already registered id: (.*)`), `more than one object would be $1`},
 	{regexp.MustCompile(`^multiple matches for Id (.*?); failed to find unique target.*`), `a patch is for $1, of which there are several`},
 	{regexp.MustCompile(`^id (.*) does not exist; cannot merge or replace`), `a generator is to merge with or replace $1, which is not among the resources`},
 }

@@ -82,10 +82,14 @@ func onlyResources(f field, k *types.Kustomization) error {
 // generators inspects what adds objects.
 func (in *inspection) generators(ctx context.Context, v *visit, f field, k *types.Kustomization) (int, error) {
 	objects := 0
+	var line map[string]int
+	if len(k.ConfigMapGenerator)+len(k.SecretGenerator) > 0 {
+		line = lines(f.content)
+	}
 	generate := func(name, kind string, args types.GeneratorArgs) error {
 		in.written = append(in.written, written{
 			id:     manifest.ID{Kind: kind, Namespace: args.Namespace, Name: args.Name},
-			origin: manifest.Origin{File: f.file, Line: lineOf(f.content, args.Name)},
+			origin: manifest.Origin{File: f.file, Line: line[args.Name]},
 		})
 		objects++
 		return in.pairs(v.dir, f.named(name), args.KvPairSources)
@@ -174,7 +178,7 @@ func (in *inspection) patch(dir string, f field, file, text string) error {
 	}
 	ops, err := in.documentsOrList(name, content)
 	if err != nil && file == "" {
-		return f.fault(text, fmt.Errorf("%s: the patch: %w", f.name, err))
+		return f.fault(text, fmt.Errorf("%s: the patch%w", f.name, inline(err)))
 	} else if err != nil {
 		return err
 	}

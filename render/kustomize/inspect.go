@@ -263,7 +263,9 @@ func identify(tree any) (manifest.ID, error) {
 	if kind == "" {
 		return manifest.ID{}, errors.New("is not a Kubernetes object: kind is missing")
 	}
-	if name == "" {
+	// Kustomize takes what YAML 1.1 takes for a boolean (y, on, no) for a
+	// string: such a name is one, though not known here.
+	if _, isBool := meta["name"].(bool); name == "" && !isBool {
 		return manifest.ID{}, fmt.Errorf("%s: metadata.name is missing", kind)
 	}
 	group, _ := manifest.GroupVersion(apiVersion)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/kustomize/api/types"
@@ -92,9 +93,9 @@ func (in *inspection) compile(patch Patch) (compiled, error) {
 	if text == "" {
 		return compiled{}, errors.New("the patch is empty")
 	}
-	ops, err := in.documentsOrList("patch", []byte(text))
+	ops, err := in.documentsOrList("", []byte(text))
 	if err != nil {
-		return compiled{}, err
+		return compiled{}, fmt.Errorf("patch%w", inline(err))
 	}
 	if err := in.growth.patch(ops); err != nil {
 		return compiled{}, err
@@ -259,27 +260,31 @@ func (p *Patches) split(objects []*manifest.Object) (linked, independent []*mani
 		o := newCandidate(object)
 		for j := range p.compiled {
 			c := &p.compiled[j]
-			if !c.matches(o) {
-				continue
+			matches := c.matches(o)
+			if matches {
+				found[j], touched[i] = true, true
+				together[i] = together[i] || c.selector == nil
 			}
-			found[j], touched[i] = true, true
-			if c.selector == nil {
-				together[i] = true
-			}
-			if c.operations && canBeReferred(object.ID()) {
+			// An earlier patch may have made a later one match.
+			if touched[i] && c.operations && canBeReferred(object.ID()) {
 				together[i] = true
 				referred[object.ID().Name] = true
 			}
 		}
 	}
 	for j, c := range p.compiled {
-		if c.selector == nil && !found[j] {
+		switch {
+		case c.selector != nil || found[j]:
+		case slices.ContainsFunc(p.compiled[:j], func(c compiled) bool { return c.operations }):
+			// It may be for an object by the name that a patch gives it.
+			copy(together, touched)
+		default:
 			return nil, nil, fmt.Errorf("patches.%d: there is no %s; give the patch a target if it is for objects that may be missing", j, named(c.names))
 		}
 	}
 	for i, o := range objects {
 		switch {
-		case together[i] || len(referred) > 0 && mentions(o.Tree(), referred):
+		case together[i], len(referred) > 0 && mentions(o.Tree(), referred):
 			linked = append(linked, o)
 		case touched[i]:
 			independent = append(independent, o)
@@ -447,17 +452,17 @@ func appendYAML(dst []byte, o *manifest.Object) []byte {
 	text := string(dst[start:])
 	dst = dst[:start]
 	for _, r := range text {
-		switch {
-		case !unprintable(r):
-			dst = append(dst, string(r)...)
-		default:
+		if unprintable(r) {
 			dst = fmt.Appendf(dst, `\u%04x`, r)
+		} else {
+			dst = utf8.AppendRune(dst, r)
 		}
 	}
 	return dst
 }
 
-// unprintable characters of the Basic Multilingual Plane, by YAML 1.2 section 5.1.
+// unprintable characters by YAML 1.2 section 5.1, of those that JSON has as they
+// are, and NEL, which YAML 1.1 takes for the end of a line.
 func unprintable(r rune) bool {
-	return r >= 0x7f && r < 0xa0 && r != 0x85 || r == 0xfeff || r == 0xfffe || r == 0xffff
+	return r >= 0x7f && r < 0xa0 || r == 0xfeff || r == 0xfffe || r == 0xffff
 }
