@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -117,8 +119,8 @@ func (t *textWriter) cluster(c ClusterPlan) {
 		t.line("  %s", t.bold(title(g, c.Packages)))
 		t.steps(g.steps)
 	}
-	for gk, why := range c.Plan.Unreadable {
-		t.line("  nothing is known of %s: %s", gk, why)
+	for _, gk := range slices.SortedFunc(maps.Keys(c.Plan.Unreadable), compareKinds) {
+		t.line("  nothing is known of %s: %s", gk, c.Plan.Unreadable[gk])
 	}
 }
 
@@ -231,14 +233,23 @@ func (t *textWriter) changes(s *Step) {
 	for _, c := range shown {
 		t.line("        %s", c)
 	}
-	switch {
-	case more > 0 && documentation > 0:
-		t.line("        … %d more fields, and %d descriptions", more, documentation)
-	case more > 0:
-		t.line("        … %d more fields", more)
-	case documentation > 0:
-		t.line("        … %d descriptions", documentation)
+	var folded []string
+	if more > 0 {
+		folded = append(folded, plural(more, "more field"))
 	}
+	if documentation > 0 {
+		folded = append(folded, plural(documentation, "description"))
+	}
+	if len(folded) > 0 {
+		t.line("        … %s", strings.Join(folded, " and "))
+	}
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func (t *textWriter) indented(indent, text string) {

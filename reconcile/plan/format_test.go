@@ -1,0 +1,182 @@
+package plan
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/render/manifest"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func object(t *testing.T, tree map[string]any) *manifest.Object {
+	t.Helper()
+	o, err := manifest.New(tree, manifest.Origin{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func crdID(name string) manifest.ID {
+	return manifest.ID{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: name}
+}
+
+// example has something of everything that a plan can show.
+func example() *Fleet {
+	var steps []Step
+	for i := range 12 {
+		steps = append(steps, Step{Action: Create, ID: crdID(fmt.Sprintf("things%d.acme.example", i)), Package: "things"})
+	}
+	many := []Change{
+		{Path: "spec.versions[name=v1].schema.openAPIV3Schema.description", Old: "a", New: "b"},
+		{Path: "spec.versions[name=v1].schema.openAPIV3Schema.properties.description", Added: true, New: map[string]any{"type": "string"}},
+	}
+	for i := range 10 {
+		many = append(many, Change{Path: fmt.Sprintf("spec.versions[name=v1].field%d", i), Old: int64(i), New: int64(i + 1)})
+	}
+	steps = append(steps,
+		Step{Action: Configure, ID: crdID("widgets.acme.example"), Package: "things", Reason: "changed in the repository", Changes: many},
+		Step{Action: Unchanged, ID: crdID("same.acme.example"), Package: "things"},
+		Step{Action: Configure, ID: manifest.ID{Kind: "Secret", Namespace: "default", Name: "token"}, Reason: "changed in the repository",
+			Changes: []Change{{Path: "data.password", Hidden: true}, {Path: "data.user", Hidden: true, Added: true}}},
+		Step{Action: Configure, ID: manifest.ID{Kind: "ConfigMap", Namespace: "default", Name: "cm"}, Reason: "drift: data.a changed by kubectl-edit", Drift: true,
+			Rejected: "admission webhook \"x\" denied the request: ```no```", NotValidated: "webhook y does not support dry runs"},
+		Step{Action: Conflict, ID: manifest.ID{Group: "apps", Kind: "Deployment", Namespace: "default", Name: "web"}, Reason: "it is Helm's"},
+		Step{Action: Prune, ID: manifest.ID{Kind: "ConfigMap", Namespace: "default", Name: "old"}},
+	)
+	for i := range steps {
+		steps[i].Stage = StageOf(steps[i].ID)
+	}
+	return &Fleet{
+		Source: "working tree",
+		Clusters: []ClusterPlan{
+			{Name: "dev", Packages: map[string]string{"things": "reg.io/things v2.0.0"}, Plan: &Plan{Cluster: "dev", Steps: steps,
+				Unreadable: map[schema.GroupKind]string{{Group: "acme.example", Kind: "Gadget"}: "forbidden"}}},
+			{Name: "prod", Err: "cluster prod: unreachable: connection refused"},
+			{Name: "same", Plan: &Plan{Cluster: "same", Steps: steps[13:14]}},
+		},
+		Lock:   []string{"- @dev reg.io/things v1.0.0", "+ @dev reg.io/things v2.0.0"},
+		Errors: []string{"package other: reg.io/other:v1: not found"},
+		Notes:  []string{"reg.io/more:v1 has a new revision"},
+	}
+}
+
+func TestFormats(t *testing.T) {
+	for name, write := range map[string]func(*strings.Builder) error{
+		"plan.txt":     func(b *strings.Builder) error { return example().WriteText(b, TextOptions{}) },
+		"plan-all.txt": func(b *strings.Builder) error { return example().WriteText(b, TextOptions{All: true}) },
+		"plan.json":    func(b *strings.Builder) error { return example().WriteJSON(b) },
+		"plan.md":      func(b *strings.Builder) error { return example().WriteMarkdown(b) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b strings.Builder
+			if err := write(&b); err != nil {
+				t.Fatal(err)
+			}
+			golden := filepath.Join("testdata", name)
+			if *update {
+				if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b.String() != string(want) {
+				t.Errorf("%s differs (go test -update writes it); have\n%s", golden, b.String())
+			}
+		})
+	}
+}
+
+func TestColourIsAskedFor(t *testing.T) {
+	for _, colour := range []bool{false, true} {
+		var b strings.Builder
+		if err := example().WriteText(&b, TextOptions{Colour: colour}); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(b.String(), "\x1b[") != colour {
+			t.Errorf("colour %t: %q", colour, b.String())
+		}
+	}
+}
+
+// A comment has a size, and is whole Markdown at any.
+func TestMarkdownFitsAComment(t *testing.T) {
+	f := &Fleet{Source: "working tree"}
+	for c := range 40 {
+		p := &Plan{Cluster: fmt.Sprintf("cluster-%d", c)}
+		for i := range 500 {
+			p.Steps = append(p.Steps, Step{Action: Configure, ID: crdID(fmt.Sprintf("things%d.acme.example", i)), Reason: "changed in the repository"})
+		}
+		f.Clusters = append(f.Clusters, ClusterPlan{Name: p.Cluster, Plan: p})
+	}
+	var b strings.Builder
+	if err := f.WriteMarkdown(&b); err != nil {
+		t.Fatal(err)
+	}
+	text := b.String()
+	if len(text) > MaxMarkdown || len(text) < MaxMarkdown/2 {
+		t.Errorf("%d bytes, want at most %d, and not much less", len(text), MaxMarkdown)
+	}
+	if open, closed := strings.Count(text, "<details>"), strings.Count(text, "</details>"); open != 40 || closed != 40 {
+		t.Errorf("%d sections are opened, %d closed", open, closed)
+	}
+	if n := strings.Count(text, "\n```"); n%2 != 0 {
+		t.Errorf("%d fences", n)
+	}
+	if !strings.Contains(text, "more lines; run `gitopsd plan` to see them") {
+		t.Error("nothing says that it was cut")
+	}
+}
+
+func TestBetween(t *testing.T) {
+	set := func(objects ...*manifest.Object) *manifest.Set {
+		s, duplicates := manifest.NewSet(objects)
+		if len(duplicates) > 0 {
+			t.Fatal(duplicates)
+		}
+		return s
+	}
+	cm := func(name, value string) *manifest.Object {
+		return object(t, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": "a"}, "data": map[string]any{"k": value}})
+	}
+	secret := func(value string) *manifest.Object {
+		return object(t, map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s", "namespace": "a"}, "stringData": map[string]any{"k": value}})
+	}
+	p := Between("dev", set(cm("same", "1"), cm("changed", "1"), cm("gone", "1"), secret("hunter2")), set(cm("same", "1"), cm("changed", "2"), cm("new", "1"), secret("hunter3")))
+	have := make(map[string]Action)
+	for _, s := range p.Steps {
+		have[s.ID.Name] = s.Action
+	}
+	want := map[string]Action{"same": Unchanged, "changed": Configure, "gone": Prune, "new": Create, "s": Configure}
+	for name, action := range want {
+		if have[name] != action {
+			t.Errorf("%s: %s, want %s", name, have[name], action)
+		}
+	}
+	var text, doc strings.Builder
+	f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: p}}}
+	if err := f.WriteText(&text, TextOptions{All: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.WriteJSON(&doc); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(text.String()+doc.String(), "hunter") {
+		t.Errorf("a Secret's value is shown:\n%s", text.String())
+	}
+	var parsed map[string]any
+	if err := json.Unmarshal([]byte(doc.String()), &parsed); err != nil || parsed["changes"] != true {
+		t.Errorf("JSON %v, %v", parsed["changes"], err)
+	}
+}
