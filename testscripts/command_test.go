@@ -54,12 +54,14 @@ func commands() []command {
 		{"git ARGUMENT...", runGit},
 		{"commit MESSAGE", commitAll},
 
+		{"exits STATUS COMMAND...", exits},
 		{"start NAME COMMAND...", startProcess},
 		{"end [-kill] NAME", endProcess},
 
 		{"eventually [-timeout DURATION] [-stdout PATTERN] [!] COMMAND...", eventually},
-		{"changes [-clusters] COMMAND...", changes},
+		{"changes [-wanted] COMMAND...", changes},
 		{"unchanged COMMAND...", unchanged},
+		{"planned FILE", planned},
 		{"mask FILE", mask},
 	}
 }

@@ -3,11 +3,13 @@ package testscripts
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -96,13 +98,15 @@ func (s *scenario) repeat(ctx context.Context, try func() error) error {
 // changes prints what a command changes in the script's clusters and
 // repository.
 func changes(ctx context.Context, s *scenario, c *call) error {
-	var clusters bool
-	if err := c.flags(func(f *flag.FlagSet) { f.BoolVar(&clusters, "clusters", false, "") }, 1, -1); err != nil {
+	var wanted bool
+	if err := c.flags(func(f *flag.FlagSet) { f.BoolVar(&wanted, "wanted", false, "") }, 1, -1); err != nil {
 		return err
 	}
 	diff, err := s.changesBy(ctx, c)
-	if clusters {
-		diff = slices.DeleteFunc(diff, func(line string) bool { return strings.Contains(line, repositoryMark) })
+	if wanted {
+		diff = slices.DeleteFunc(diff, func(line string) bool {
+			return strings.Contains(line, repositoryMark) || strings.Contains(line, inventoryMark)
+		})
 	}
 	io.WriteString(c.out, strings.Join(diff, ""))
 	return err
@@ -160,6 +164,9 @@ func compare(before, after map[string]string) (diff []string) {
 // have that name.
 const repositoryMark = "(repository) "
 
+// inventoryMark is in the names of gitopsd's own objects in a cluster.
+const inventoryMark = " ConfigMap gitopsd-system/inventory-"
+
 // observe returns the state of the script's clusters and repository: for each
 // object, by cluster, kind and name, and each file of the main branch, what
 // changes when somebody writes to it.
@@ -197,6 +204,36 @@ func (s *scenario) observe(ctx context.Context) (map[string]string, error) {
 		state[repositoryMark+ref] = hash
 	}
 	return state, nil
+}
+
+// planned prints the changes that a plan in JSON announces.
+func planned(_ context.Context, _ *scenario, c *call) error {
+	if len(c.args) != 1 {
+		return errUsage
+	}
+	var plan struct {
+		Clusters []struct {
+			Name  string
+			Steps []struct{ Action, Kind, Namespace, Name string }
+		}
+	}
+	if err := json.Unmarshal([]byte(c.ts.ReadFile(c.args[0])), &plan); err != nil {
+		return fmt.Errorf("%s: %w", c.args[0], err)
+	}
+	signs := map[string]string{"create": "+", "configure": "~", "prune": "-"}
+	lines := make(map[string]string)
+	for _, cluster := range plan.Clusters {
+		for _, step := range cluster.Steps {
+			name := cluster.Name + " " + step.Kind + " " + path.Join(step.Namespace, step.Name)
+			if sign := signs[step.Action]; sign != "" {
+				lines[name] = sign + " " + name + "\n"
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(lines)) {
+		io.WriteString(c.out, lines[name])
+	}
+	return nil
 }
 
 // mask prints a file, or stdout or stderr, with what differs from run to run

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -23,6 +24,28 @@ type process struct {
 }
 
 var processName = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
+
+// exits runs a program that must exit with a status.
+func exits(ctx context.Context, _ *scenario, c *call) error {
+	if len(c.args) < 2 {
+		return errUsage
+	}
+	want, err := strconv.Atoi(c.args[0])
+	if err != nil {
+		return errUsage
+	}
+	err = c.program(ctx, c.args[1], c.args[2:]...)
+	status := 0
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		status = exit.ExitCode()
+	} else if err != nil {
+		return err
+	}
+	if status != want {
+		return fmt.Errorf("exit status %d, want %d", status, want)
+	}
+	return nil
+}
 
 func startProcess(_ context.Context, s *scenario, c *call) error {
 	if len(c.args) < 2 || !processName.MatchString(c.args[0]) {

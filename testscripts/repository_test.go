@@ -31,6 +31,7 @@ func serveRepository(ctx context.Context, s *scenario, c *call) error {
 		return errors.New("a repository is served already")
 	}
 	cfg.Username, cfg.Password, _ = strings.Cut(auth, ":")
+	s.user = cfg.Username
 	if s.git, err = gitserver.New(cfg); err != nil {
 		return err
 	}
@@ -48,19 +49,11 @@ func serveRepository(ctx context.Context, s *scenario, c *call) error {
 		c.ts.Setenv("GIT_SSL_CAINFO", s.caFile())
 	}
 	c.ts.Setenv("REPOSITORY", s.git.URL(repoName))
-	// The person at the keyboard pushes to the same server with credentials
-	// in the URL.
-	remote, err := url.Parse(s.git.URL(repoName))
-	if err != nil {
-		return err
-	}
-	if auth != "" {
-		remote.User = url.UserPassword(cfg.Username, cfg.Password)
-	}
 	dir := c.args[0]
+	s.clone = c.ts.MkAbs(dir)
 	for _, args := range [][]string{
 		{"init", "--quiet", dir},
-		{"-C", dir, "remote", "add", "origin", remote.String()},
+		{"-C", dir, "remote", "add", "origin", s.withPassword(cfg.Username, cfg.Password)},
 		{"-C", dir, "add", "--all"},
 		{"-C", dir, "commit", "--quiet", "--message", "Start the fleet"},
 		{"-C", dir, "push", "--quiet", "--set-upstream", "origin", "main"},
@@ -70,6 +63,15 @@ func serveRepository(ctx context.Context, s *scenario, c *call) error {
 		}
 	}
 	return nil
+}
+
+// withPassword is the repository's URL for the person at the keyboard.
+func (s *scenario) withPassword(user, password string) string {
+	scheme, rest, _ := strings.Cut(s.git.URL(repoName), "://")
+	if user == "" {
+		return scheme + "://" + rest
+	}
+	return scheme + "://" + url.UserPassword(user, password).String() + "@" + rest
 }
 
 // needRepository checks that there is one, and the number of arguments.
@@ -83,12 +85,12 @@ func (s *scenario) needRepository(c *call, args int) error {
 	return nil
 }
 
-func repositoryPassword(_ context.Context, s *scenario, c *call) error {
+func repositoryPassword(ctx context.Context, s *scenario, c *call) error {
 	if err := s.needRepository(c, 1); err != nil {
 		return err
 	}
 	s.git.SetPassword(c.args[0])
-	return nil
+	return c.program(ctx, "git", "-C", s.clone, "remote", "set-url", "origin", s.withPassword(s.user, c.args[0]))
 }
 
 // refusePushes installs a hook that refuses pushes to a ref, as a forge does

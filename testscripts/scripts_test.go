@@ -60,6 +60,8 @@ type scenario struct {
 	clusters map[string]*leased
 	git      *gitserver.Server
 	repo     *gitserver.Repo
+	clone    string // the directory that it was made of
+	user     string // that the Git server asks for
 	registry *scriptRegistry
 	running  map[string]*process
 	cas      []byte // authorities of the script's servers, PEM
