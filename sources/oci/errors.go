@@ -192,7 +192,6 @@ func (c *Client) explain(subject, repository string, err error) error {
 		certErr   *tls.CertificateVerificationError
 		notTLS    tls.RecordHeaderError
 		dns       *net.DNSError
-		netErr    net.Error
 		st        *status
 		own       *problem
 	)
@@ -212,7 +211,7 @@ func (c *Client) explain(subject, repository string, err error) error {
 	case errors.As(fromTransport(err, nil), &st):
 		e.RetryAfter = st.retryAfter
 		return c.explainStatus(e, host, repository, st)
-	case errors.Is(err, errSilent), errors.As(err, &netErr) && netErr.Timeout() && !errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, errSilent):
 		return say(TimedOut, "%s was silent for %v; it, or the network to it, is overloaded or hanging", host, c.timeout)
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Err = context.DeadlineExceeded
@@ -239,6 +238,8 @@ func (c *Client) explainStatus(e *Error, host, repository string, st *status) er
 	switch {
 	case st.code == http.StatusNotFound && st.unknownName:
 		e.Reason, e.Text = NotFound, fmt.Sprintf("%s has no such repository%s; is its name right, and may these credentials see it?", host, words)
+	case st.code == http.StatusNotFound && st.message == "": // as HEAD answers
+		e.Reason, e.Text = NotFound, fmt.Sprintf("%s has no such tag or no such repository; are both names right, and may these credentials see it?", host)
 	case st.code == http.StatusNotFound:
 		e.Reason, e.Text = NotFound, fmt.Sprintf("%s has no such tag or digest in this repository%s; list its tags to see what it has", host, words)
 	case st.code == http.StatusUnauthorized, st.code == http.StatusForbidden:

@@ -74,21 +74,53 @@ func (p *polite) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// once sends a request and makes its answer's body end, with errSilent, when
-// the registry stops sending in the middle of it.
+// once sends a request and makes it end, with errSilent, when the registry stops
+// reading or sending in the middle of it.
 func (p *polite) once(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	named := req.Clone(ctx)
 	named.Header.Set("User-Agent", p.userAgent)
+	timer := time.AfterFunc(p.timeout, func() { cancel(errSilent) })
+	timer.Stop()
+	if req.Body != nil && req.Body != http.NoBody {
+		named.Body = &watchedUpload{req.Body, timer, p.timeout}
+	}
 	resp, err := p.next.RoundTrip(named)
 	if err != nil {
+		// net/http's own timeouts look like a deadline of the context's.
+		var timeout net.Error
+		if req.Context().Err() == nil && (errors.Is(context.Cause(ctx), errSilent) || errors.As(err, &timeout) && timeout.Timeout()) {
+			err = errSilent
+		}
 		cancel(nil)
 		return nil, err
 	}
-	timer := time.AfterFunc(p.timeout, func() { cancel(errSilent) })
-	timer.Stop()
 	resp.Body = &watchedBody{body: resp.Body, ctx: ctx, cancel: cancel, timeout: p.timeout, timer: timer}
 	return resp, nil
+}
+
+// watchedUpload cancels its request when nobody wants more of its body for as
+// long as timeout, which is when the registry reads no more of it. After its end
+// the registry is to answer, which net/http watches.
+type watchedUpload struct {
+	io.ReadCloser
+	timer   *time.Timer
+	timeout time.Duration
+}
+
+func (u *watchedUpload) Read(p []byte) (int, error) {
+	n, err := u.ReadCloser.Read(p)
+	if err == nil {
+		u.timer.Reset(u.timeout)
+	} else {
+		u.timer.Stop()
+	}
+	return n, err
+}
+
+func (u *watchedUpload) Close() error {
+	u.timer.Stop()
+	return u.ReadCloser.Close()
 }
 
 // watchedBody cancels its request when a read takes longer than timeout. The

@@ -1,10 +1,13 @@
 package xpkg_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/oci"
@@ -107,6 +110,60 @@ func TestPublish(t *testing.T) {
 	}
 	if len(p.Children) != 0 || p.Content == "" || p.Digest != d {
 		t.Errorf("package %+v", p)
+	}
+}
+
+// TestRegistryFaults: what a registry does wrong is said so, rather than taken
+// for a broken package, and leaves the cache sound.
+func TestRegistryFaults(t *testing.T) {
+	t.Parallel()
+	reg, err := registry.New(registry.Config{TLS: true, Auth: registry.BasicAuth, Username: "alice", Password: "secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reg.Close()
+	client := newClient(t, reg)
+	img, err := xpkg.Build(fstest.MapFS{"crossplane.yaml": {Data: []byte(meta)}, "crd.yaml": {Data: []byte(crd)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := sources.Ref{Repository: reg.Host() + "/acme/provider-example", Tag: "v1.0.0"}
+	if err := img.Push(t.Context(), client, ref); err != nil {
+		t.Fatal(err)
+	}
+	for name, fault := range map[string]registry.Fault{
+		"manifest changed": {Path: "/v2/acme/provider-example/manifests/*", Corrupt: true},
+		"layer changed":    {Path: "/v2/acme/provider-example/blobs/*", Corrupt: true},
+	} {
+		heal := reg.Break(fault)
+		_, err := xpkg.Read(t.Context(), client, ref.Repository, img.Digest())
+		heal()
+		var mismatch *oci.MismatchError
+		if !errors.As(err, &mismatch) {
+			t.Errorf("%s: %v, want a mismatch", name, err)
+		}
+	}
+	heal := reg.Break(registry.Fault{Path: "/v2/acme/provider-example/blobs/*", DropAfter: 100})
+	_, err = xpkg.Read(t.Context(), client, ref.Repository, img.Digest())
+	heal()
+	var e *oci.Error
+	if !errors.As(err, &e) || e.Reason != oci.Unreachable {
+		t.Errorf("layer cut: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	heal = reg.Break(registry.Fault{Path: "/v2/acme/provider-example/blobs/*", HangAfter: 100})
+	_, err = xpkg.Read(ctx, client, ref.Repository, img.Digest())
+	heal()
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("layer hangs: %v", err)
+	}
+	if _, err := xpkg.Read(t.Context(), client, ref.Repository, img.Digest()); err != nil {
+		t.Errorf("after all that: %v", err)
+	}
+	reg.ResetCounts()
+	if _, err := xpkg.Read(t.Context(), client, ref.Repository, img.Digest()); err != nil || reg.Count("", "") != 0 {
+		t.Errorf("from the cache: %v, requests %v", err, reg.Requests())
 	}
 }
 
