@@ -29,7 +29,7 @@ var advice = map[string]string{
 	"storage-version-changed":            "store every object again in the new version, then clean status.storedVersions",
 	"version-added":                      "nothing to do",
 	"version-removed":                    "move all clients to another version before",
-	"stored-version-removed":             "store every object again in the new storage version and clean status.storedVersions before",
+	"stored-version-removed":             "store every object again in the new storage version and take this one out of status.storedVersions before",
 	"version-unserved":                   "move all clients to another version before",
 	"version-served":                     "nothing to do",
 	"version-deprecated":                 "move clients to another version",

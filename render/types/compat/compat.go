@@ -112,8 +112,10 @@ func (f Finding) String() string {
 
 // Report is the outcome of one comparison.
 type Report struct {
-	// Severity is the highest of the findings', or Documentation or Identical
-	// where there are none.
+	// Severity is the highest of the findings'. Where there are none it is
+	// Compatible if the digests differ (a limit of zero that was not there, a
+	// version that nobody uses), Documentation if anything else does, and
+	// Identical.
 	Severity Severity
 	// Findings by severity, highest first, then by version, path and name.
 	Findings []Finding
@@ -122,8 +124,9 @@ type Report struct {
 // Options are what Compare knows besides the two definitions.
 type Options struct {
 	// StoredVersions is the live definition's status.storedVersions. Without
-	// it the old definition's own status counts, and without that its storage
-	// version.
+	// it the old definition's own status counts. Without that, objects are
+	// taken to be in the storage version, and any version that goes away may
+	// still have some.
 	StoredVersions []string
 }
 
@@ -142,14 +145,27 @@ func Compare(old, new map[string]any, opts Options) (Report, error) {
 	if err != nil {
 		return Report{}, fmt.Errorf("the new definition: %w", err)
 	}
-	if old != nil && len(oldTypes) == 0 || new != nil && len(newTypes) == 0 {
-		return Report{}, fmt.Errorf("an object that defines no type cannot be compared: want a %s or %s", crdKind, xrdKind)
+	for _, d := range []struct {
+		object map[string]any
+		types  []types.Type
+	}{{old, oldTypes}, {new, newTypes}} {
+		if d.object != nil && len(d.types) == 0 {
+			return Report{}, fmt.Errorf("%v defines no type: want a %s or %s with versions", d.object["kind"], crdKind, xrdKind)
+		}
 	}
-	c := comparison{}
-	if !reflect.DeepEqual(oldTypes, newTypes) {
+	if old != nil && new != nil && old["kind"] != new["kind"] {
+		return Report{}, fmt.Errorf("a %v cannot be compared with a %v", old["kind"], new["kind"])
+	}
+	var c comparison
+	least := Identical
+	switch {
+	case !slices.Equal(oldTypes, newTypes):
 		c.definitions(read(old), read(new), opts)
+		least = Compatible
+	case !reflect.DeepEqual(old["spec"], new["spec"]):
+		least = Documentation
 	}
-	return c.report(old, new), nil
+	return c.report(least), nil
 }
 
 func digests(definition map[string]any) ([]types.Type, error) {
@@ -172,18 +188,13 @@ func (c *comparison) add(f Finding) {
 	c.findings = append(c.findings, f)
 }
 
-func (c *comparison) report(old, new map[string]any) Report {
+func (c *comparison) report(least Severity) Report {
 	slices.SortStableFunc(c.findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Version, b.Version), cmp.Compare(a.Path, b.Path), cmp.Compare(a.Name, b.Name))
 	})
-	r := Report{Findings: slices.Compact(c.findings)}
-	switch {
-	case len(r.Findings) > 0:
+	r := Report{Severity: least, Findings: slices.Compact(c.findings)}
+	if len(r.Findings) > 0 {
 		r.Severity = r.Findings[0].Severity
-	case old != nil && new != nil && !reflect.DeepEqual(old["spec"], new["spec"]):
-		// Whatever the digests leave out; or, with other digests, a change
-		// that means nothing.
-		r.Severity = Documentation
 	}
 	return r
 }

@@ -254,7 +254,7 @@ var definitionCases = []struct{ name, old, new, forth, back string }{
 		"breaking kind-changed; breaking plural-changed; breaking list-kind-changed; breaking singular-changed; breaking short-name-removed; compatible category-removed"},
 	{"preserveUnknownFields", head + "  preserveUnknownFields: true\n  versions:\n" + v1, head + "  versions:\n" + v1, "breaking pruning-on", "compatible pruning-off"},
 	{"a version", head + "  versions:\n" + v1, head + "  versions:\n" + v1 + alpha, "compatible version-added v1alpha1", "breaking version-removed v1alpha1"},
-	{"a version that is not served", head + "  versions:\n" + v1, head + "  versions:\n" + v1 + strings.Replace(alpha, "served: true", "served: false", 1), "compatible version-added v1alpha1", "compatible version-removed v1alpha1"},
+	{"a version that is not served", head + "  versions:\n" + v1, head + "  versions:\n" + v1 + strings.Replace(alpha, "served: true", "served: false", 1), "compatible version-added v1alpha1", "breaking version-removed v1alpha1"},
 	{"serving", head + "  versions:\n" + v1 + alpha, head + "  versions:\n" + v1 + strings.Replace(alpha, "served: true", "served: false", 1), "breaking version-unserved v1alpha1", "compatible version-served v1alpha1"},
 	{"deprecation", head + "  versions:\n" + v1 + alpha, head + "  versions:\n" + v1 + strings.Replace(alpha, "served: true", "served: true, deprecated: true", 1), "compatible version-deprecated v1alpha1", "compatible version-undeprecated v1alpha1"},
 	{"a warning", head + "  versions:\n" + strings.Replace(v1, "served: true", "served: true, deprecated: true, deprecationWarning: a", 1), head + "  versions:\n" + strings.Replace(v1, "served: true", "served: true, deprecated: true, deprecationWarning: b", 1), "documentation deprecation-warning-changed", "documentation deprecation-warning-changed"},
@@ -291,6 +291,24 @@ func TestDefinitions(t *testing.T) {
 			check(t, new, old, Options{}, tt.back)
 		})
 	}
+	t.Run("what is stored", func(t *testing.T) {
+		unserved := strings.Replace(alpha, "served: true", "served: false", 1)
+		converted := "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1]}}\n"
+		old := versioned(t, head+converted+"  versions:\n"+v1+unserved)
+		new := versioned(t, head+"  versions:\n"+v1)
+		only, both := Options{StoredVersions: []string{"v1"}}, Options{StoredVersions: []string{"v1alpha1", "v1"}}
+		check(t, old, new, Options{}, "breaking conversion-removed; breaking version-removed v1alpha1")
+		check(t, old, new, only, "compatible conversion-removed; compatible version-removed v1alpha1")
+		check(t, old, new, both, "breaking conversion-removed; breaking stored-version-removed v1alpha1; compatible version-removed v1alpha1")
+		// What the old definition's own status says counts, unless told better.
+		old["status"] = map[string]any{"storedVersions": []any{"v1alpha1", "v1"}}
+		check(t, old, new, Options{}, "breaking conversion-removed; breaking stored-version-removed v1alpha1; compatible version-removed v1alpha1")
+		check(t, old, new, only, "compatible conversion-removed; compatible version-removed v1alpha1")
+		// A version that is not served matters as far as it is stored.
+		tighter := versioned(t, head+converted+"  versions:\n"+v1+strings.Replace(unserved, "{type: object}", "{type: object, maxProperties: 9}", 1))
+		check(t, old, tighter, only, "")
+		check(t, old, tighter, both, "breaking max-properties-added v1alpha1")
+	})
 	t.Run("the whole definition", func(t *testing.T) {
 		only := versioned(t, head+"  versions:\n"+v1)
 		check(t, nil, only, Options{}, "compatible definition-added")

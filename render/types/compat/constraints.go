@@ -187,7 +187,9 @@ func (w *walk) multipleOf(p place, old, new node) {
 		w.limit(p, "multiple-of-added", narrower, absent{}, n)
 	case !inNew:
 		w.limit(p, "multiple-of-removed", wider, o, absent{})
-	case divides(n, o):
+	case divides(n, o) && n == math.Trunc(n):
+		// The API server cuts a factor's fraction off before it divides an
+		// integer by it, so that no fraction is safe.
 		w.limit(p, "multiple-of-loosened", wider, o, n)
 	case divides(o, n):
 		w.limit(p, "multiple-of-tightened", narrower, o, n)

@@ -132,6 +132,16 @@ func nameOf(names map[string]any, field string) string {
 	return ""
 }
 
+// storage is which versions objects are stored in.
+type storage struct {
+	versions []string
+	// known is false if no status says so: then any version that there was may
+	// still be in etcd.
+	known bool
+}
+
+func (s storage) has(version string) bool { return slices.Contains(s.versions, version) }
+
 func (c *comparison) definitions(old, new *definition, opts Options) {
 	switch {
 	case old == nil && new == nil:
@@ -143,12 +153,12 @@ func (c *comparison) definitions(old, new *definition, opts Options) {
 		c.add(Finding{Name: "definition-removed", Severity: Breaking, Breaks: everybody, Detail: changed(describe(old), absent{})})
 		return
 	}
-	stored := opts.StoredVersions
-	if len(stored) == 0 {
-		stored = old.stored
+	stored := storage{versions: opts.StoredVersions, known: true}
+	if len(stored.versions) == 0 {
+		stored.versions = old.stored
 	}
-	if len(stored) == 0 {
-		stored = []string{old.storageVersion()}
+	if len(stored.versions) == 0 {
+		stored = storage{versions: []string{old.storageVersion()}}
 	}
 	c.names("", old.names, new.names)
 	if old.group != new.group {
@@ -280,13 +290,14 @@ func orDefault(v any, def string) any {
 	return def
 }
 
-func (c *comparison) conversion(old, new *definition, stored []string) {
+func (c *comparison) conversion(old, new *definition, stored storage) {
 	strategy := map[bool]string{false: "None", true: "Webhook"}
 	switch {
 	case old.webhook && !new.webhook:
-		f := Finding{Name: "conversion-removed", Severity: Compatible, Detail: changed(strategy[true], strategy[false])}
-		if len(new.versions) > 1 || slices.ContainsFunc(stored, func(s string) bool { return s != new.storageVersion() }) {
-			f.Severity, f.Breaks = Breaking, everybody
+		f := Finding{Name: "conversion-removed", Severity: Breaking, Breaks: everybody, Detail: changed(strategy[true], strategy[false])}
+		inOne := !slices.ContainsFunc(stored.versions, func(s string) bool { return s != new.storageVersion() })
+		if inOne && len(new.versions) == 1 && (stored.known || len(old.versions) == 1) {
+			f.Severity, f.Breaks = Compatible, 0 // there is nothing to convert
 		}
 		c.add(f)
 	case !old.webhook && new.webhook:
@@ -296,16 +307,15 @@ func (c *comparison) conversion(old, new *definition, stored []string) {
 	}
 }
 
-func (c *comparison) versions(old, new *definition, stored []string) {
+func (c *comparison) versions(old, new *definition, stored storage) {
 	if o, n := old.storageVersion(), new.storageVersion(); o != n {
 		c.add(Finding{Name: "storage-version-changed", Severity: Compatible, Detail: changed(o, n)})
 	}
 	for i := range old.versions {
 		o := &old.versions[i]
-		isStored := slices.Contains(stored, o.name)
 		n := new.version(o.name)
 		if n == nil {
-			c.removed(o, isStored, new)
+			c.removed(o, stored, new)
 			continue
 		}
 		switch {
@@ -314,8 +324,8 @@ func (c *comparison) versions(old, new *definition, stored []string) {
 		case !o.served && n.served:
 			c.add(Finding{Name: "version-served", Severity: Compatible, Version: o.name, Detail: changed("not served", "served")})
 		}
-		if o.served && n.served || isStored {
-			c.version(o, n, isStored, new.xrd)
+		if o.served && n.served || stored.has(o.name) {
+			c.version(o, n, stored.has(o.name), new.xrd)
 		}
 	}
 	for i := range new.versions {
@@ -329,17 +339,23 @@ func (c *comparison) versions(old, new *definition, stored []string) {
 }
 
 // removed is about a version that the new definition does not have.
-func (c *comparison) removed(v *apiVersion, isStored bool, new *definition) {
-	if isStored {
-		c.add(Finding{
-			Name: "stored-version-removed", Severity: Breaking, Version: v.name, Breaks: everybody,
-			Detail: "status.storedVersions has " + v.name,
-			Advice: "store every object again in " + new.storageVersion() + ", take " + v.name + " out of status.storedVersions, then remove it",
-		})
+func (c *comparison) removed(v *apiVersion, stored storage, new *definition) {
+	if stored.has(v.name) {
+		detail := "status.storedVersions has " + v.name
+		if !stored.known {
+			detail = v.name + " is the storage version"
+		}
+		c.add(Finding{Name: "stored-version-removed", Severity: Breaking, Version: v.name, Breaks: everybody, Detail: detail})
 	}
-	f := Finding{Name: "version-removed", Severity: Compatible, Version: v.name, Detail: changed("not served", absent{})}
-	if v.served {
+	f := Finding{Name: "version-removed", Version: v.name}
+	switch {
+	case v.served:
 		f.Severity, f.Breaks, f.Detail = Breaking, Writers|Readers|Controllers, changed("served", absent{})
+	case !stored.known:
+		f.Severity, f.Breaks, f.Detail = Breaking, StoredObjects, changed("not served, but perhaps in status.storedVersions", absent{})
+		f.Advice = advice["stored-version-removed"]
+	default:
+		f.Severity, f.Detail = Compatible, changed("not served", absent{})
 	}
 	c.add(f)
 }
@@ -366,6 +382,7 @@ func (c *comparison) version(old, new *apiVersion, isStored, xrd bool) {
 		breaks |= StoredObjects
 	}
 	w := walk{version: name, narrows: breaks}
+	w.statusApart = mapping(mapping(new.fields, "subresources"), "status") != nil
 	w.node(place{root: true}, old.schema, new.schema)
 	w.compile(new.schema)
 	for _, f := range w.findings {
@@ -518,7 +535,8 @@ func written(in, read apiVersion) []Finding {
 	var all []Finding
 	for _, f := range w.findings {
 		if f.Severity == Breaking {
-			f.Name, f.Detail, f.Breaks = "versions-disagree", f.Name+": "+f.Detail, everybody
+			f.Detail = f.Name + ": " + f.Detail
+			f.Name, f.Breaks, f.Advice = "versions-disagree", everybody, advice["versions-disagree"]
 			all = append(all, f)
 		}
 	}

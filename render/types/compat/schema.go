@@ -3,6 +3,7 @@ package compat
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"gitopsd.dev/render/types"
 )
@@ -14,6 +15,9 @@ type walk struct {
 	version string
 	// narrows are those who break when values are no longer accepted.
 	narrows Parties
+	// statusApart is set where status is a subresource, which controllers write
+	// and nobody else.
+	statusApart bool
 	// pending are the rules that are to be compiled, each with the indices of
 	// its findings.
 	pending map[ruleAt][]int
@@ -92,6 +96,9 @@ func (d direction) under(p polarity) direction {
 // limit reports a change of what is accepted.
 func (w *walk) limit(p place, name string, d direction, old, new any) {
 	f := Finding{Name: name, Severity: Breaking, Version: w.version, Path: p.path, Breaks: w.narrows, Detail: changed(old, new)}
+	if w.statusApart && (p.path == ".status" || strings.HasPrefix(p.path, ".status.")) {
+		f.Breaks = f.Breaks&^Writers | Controllers
+	}
 	if d.under(p.polarity) == wider {
 		f.Severity, f.Breaks = Compatible, surprised[name]
 	}

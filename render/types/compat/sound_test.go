@@ -1,0 +1,360 @@
+package compat
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// server is what the API server does with objects of a type.
+type server struct {
+	structural *structural.Structural
+	validator  validation.SchemaValidator
+}
+
+// newServer is nil for a schema that the API server refuses.
+func newServer(t *testing.T, schema node) *server {
+	t.Helper()
+	root := node{"type": "object", "properties": node{"spec": schema}}
+	internal, err := internalSchema(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := structural.NewStructural(internal)
+	if err != nil || len(structural.ValidateStructural(nil, s)) > 0 {
+		return nil
+	}
+	if errs, err := defaulting.ValidateDefaults(t.Context(), nil, s, true, true); err != nil || len(errs) > 0 {
+		return nil
+	}
+	v, _, err := validation.NewSchemaValidator(internal)
+	if err != nil {
+		return nil
+	}
+	return &server{s, v}
+}
+
+// reads is an object as the API server hands it out.
+func (s *server) reads(object map[string]any) map[string]any {
+	object = runtime.DeepCopyJSON(object)
+	pruning.Prune(object, s.structural, true)
+	defaulting.PruneNonNullableNullsWithoutDefaults(object, s.structural)
+	return object
+}
+
+func (s *server) defaulted(object map[string]any) map[string]any {
+	object = runtime.DeepCopyJSON(object)
+	defaulting.Default(object, s.structural)
+	return object
+}
+
+func (s *server) accepts(object map[string]any) error {
+	errs := validation.ValidateCustomResource(nil, object, s.validator)
+	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, object)...)
+	return errs.ToAggregate()
+}
+
+// generator makes schemas and values from one stream of chance, small enough to
+// collide often.
+type generator struct{ *rand.Rand }
+
+func (g generator) often() bool  { return g.IntN(3) > 0 }
+func (g generator) seldom() bool { return g.IntN(6) == 0 }
+
+func pick[T any](g generator, values ...T) T { return values[g.IntN(len(values))] }
+
+var someNames = []string{"x", "y", "z"}
+
+// schema makes a structural schema.
+func (g generator) schema(depth int) node {
+	kinds := []string{"string", "integer", "number", "boolean", "int-or-string", "preserving"}
+	if depth > 0 {
+		kinds = append(kinds, "object", "object", "object", "array", "map")
+	}
+	s := node{}
+	switch kind := pick(g, kinds...); kind {
+	case "int-or-string":
+		s["x-kubernetes-int-or-string"] = true
+	case "preserving":
+		s["x-kubernetes-preserve-unknown-fields"] = true
+		if g.often() {
+			s["type"] = "object"
+		}
+	case "map":
+		s["type"] = "object"
+		s["additionalProperties"] = pick[any](g, g.schema(depth-1), g.schema(depth-1), true, false)
+	case "object":
+		s["type"] = "object"
+		properties := node{}
+		for _, name := range someNames {
+			if g.often() {
+				properties[name] = g.schema(depth - 1)
+			}
+		}
+		s["properties"] = properties
+		if g.seldom() {
+			s["x-kubernetes-preserve-unknown-fields"] = true
+		}
+	case "array":
+		s["type"], s["items"] = "array", g.schema(depth-1)
+		if t := text(mapping(s, "items"), "type"); g.seldom() && t != "" && t != "array" && t != "object" {
+			s["x-kubernetes-list-type"] = "set"
+		}
+	default:
+		s["type"] = kind
+	}
+	for g.often() {
+		g.constrain(s, depth)
+	}
+	return s
+}
+
+// constrain sets, changes or removes one keyword that checks values.
+func (g generator) constrain(s node, depth int) {
+	keywords := map[string]func() any{
+		"nullable":         func() any { return true },
+		"enum":             func() any { return g.values(s) },
+		"maxLength":        func() any { return int64(g.IntN(4)) },
+		"minLength":        func() any { return int64(g.IntN(3)) },
+		"pattern":          func() any { return pick(g, "^a", "b$", "^[a-c]*$") },
+		"format":           func() any { return pick(g, "ipv4", "date", "color", "int32", "int64", "double") },
+		"maximum":          func() any { return float64(g.IntN(8)) / 2 },
+		"minimum":          func() any { return float64(g.IntN(8))/2 - 2 },
+		"multipleOf":       func() any { return pick[any](g, 0.5, int64(1), int64(2), int64(3)) },
+		"maxItems":         func() any { return int64(g.IntN(4)) },
+		"minItems":         func() any { return int64(g.IntN(3)) },
+		"maxProperties":    func() any { return int64(g.IntN(4)) },
+		"minProperties":    func() any { return int64(g.IntN(3)) },
+		"exclusiveMaximum": func() any { return true }, "exclusiveMinimum": func() any { return true },
+		"required": func() any { return []any{pick(g, someNames...), pick(g, someNames...)} },
+		"not":      func() any { return g.check(s, depth) },
+		"anyOf":    func() any { return []any{g.check(s, depth), g.check(s, depth)} },
+		"oneOf":    func() any { return []any{g.check(s, depth), g.check(s, depth)} },
+		"allOf":    func() any { return []any{g.check(s, depth), g.check(s, depth)} },
+		"default":  func() any { return g.value(s, 2) },
+	}
+	k := pick(g, names(mapping(node{"": toNode(keywords)}, ""), nil)...)
+	if (k == "default" || k == "nullable") && s[inBranch] != nil {
+		return
+	}
+	if g.seldom() {
+		delete(s, k)
+		return
+	}
+	s[k] = keywords[k]()
+}
+
+func toNode(m map[string]func() any) node {
+	n := node{}
+	for k := range m {
+		n[k] = k
+	}
+	return n
+}
+
+// inBranch marks a schema under construction that is inside allOf and its like.
+const inBranch = "x-in-branch"
+
+// check is a schema for allOf and its like, that looks at what s has.
+func (g generator) check(s node, depth int) node {
+	b := node{inBranch: true}
+	if depth > 0 && g.often() {
+		checks := node{}
+		for name, property := range mapping(s, "properties") {
+			if p, ok := property.(node); ok && g.often() {
+				checks[name] = g.check(p, depth-1)
+			}
+		}
+		if len(checks) > 0 {
+			b["properties"] = checks
+		}
+		if items := mapping(s, "items"); items != nil {
+			b["items"] = g.check(items, depth-1)
+		}
+	}
+	if len(b) == 1 || g.seldom() {
+		g.constrain(b, min(depth, 1)-1)
+	}
+	delete(b, inBranch)
+	return b
+}
+
+// changed is a schema like s, but for a change or two.
+func (g generator) changed(s node, depth int) node {
+	s = runtime.DeepCopyJSON(s)
+	for again := true; again; again = g.seldom() {
+		g.change(s, depth)
+	}
+	return s
+}
+
+func (g generator) change(s node, depth int) {
+	properties := mapping(s, "properties")
+	switch choice := g.IntN(10); {
+	case choice < 4 && len(properties) > 0:
+		name := pick(g, names(properties, nil)...)
+		if p, ok := properties[name].(node); ok {
+			g.change(p, depth-1)
+		}
+	case choice < 4 && mapping(s, "items") != nil:
+		g.change(mapping(s, "items"), depth-1)
+	case choice < 4 && mapping(s, "additionalProperties") != nil:
+		g.change(mapping(s, "additionalProperties"), depth-1)
+	case choice == 4 && properties != nil:
+		properties[pick(g, someNames...)] = g.schema(max(depth-1, 0))
+	case choice == 5 && len(properties) > 0:
+		delete(properties, pick(g, names(properties, nil)...))
+	case choice == 6 && g.seldom():
+		clear(s)
+		for k, v := range g.schema(max(depth, 0)) {
+			s[k] = v
+		}
+	default:
+		for _, k := range []string{"anyOf", "oneOf", "allOf"} {
+			if list, ok := s[k].([]any); ok && g.often() {
+				b := list[g.IntN(len(list))].(node)
+				switch g.IntN(3) {
+				case 0:
+					s[k] = append(list, g.check(s, depth))
+				case 1:
+					s[k] = list[1:]
+				default:
+					b[inBranch] = true
+					g.constrain(b, 0)
+					delete(b, inBranch)
+				}
+				if len(s[k].([]any)) == 0 {
+					delete(s, k)
+				}
+				return
+			}
+		}
+		g.constrain(s, depth)
+	}
+}
+
+// value makes a value that has a chance to fit.
+func (g generator) value(s node, depth int) any {
+	if list, ok := s["enum"].([]any); ok && g.often() {
+		return pick(g, list...)
+	}
+	kind := text(s, "type")
+	if truth(s, "x-kubernetes-int-or-string") {
+		kind = pick(g, "integer", "string")
+	}
+	if kind == "" || g.IntN(20) == 0 {
+		kind = pick(g, "string", "integer", "number", "boolean", "object", "null", "array")
+	}
+	switch kind {
+	case "string":
+		return pick(g, "", "a", "ab", "abc", "b", "1.2.3.4", "2020-01-02")
+	case "integer":
+		return int64(g.IntN(9) - 3)
+	case "number":
+		return float64(g.IntN(17)-5) / 2
+	case "boolean":
+		return g.IntN(2) == 0
+	case "array":
+		list := []any{}
+		for range g.IntN(4) {
+			list = append(list, g.value(mapping(s, "items"), depth-1))
+		}
+		return list
+	case "object":
+		m := map[string]any{}
+		for _, name := range someNames {
+			if g.often() && depth > 0 {
+				property := mapping(mapping(s, "properties"), name)
+				if property == nil {
+					property = mapping(s, "additionalProperties")
+				}
+				m[name] = g.value(property, depth-1)
+			}
+		}
+		return m
+	}
+	return nil
+}
+
+func (g generator) values(s node) []any {
+	without := runtime.DeepCopyJSON(s)
+	delete(without, "enum")
+	delete(without, inBranch)
+	list := []any{}
+	for range 1 + g.IntN(3) {
+		list = append(list, g.value(without, 1))
+	}
+	return list
+}
+
+// What Compare does not call breaking does not break an object: what the API
+// server accepted by the old definition it goes on accepting by the new one, and
+// keeps all of it.
+func FuzzSound(f *testing.F) {
+	for seed := range uint64(300) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		g := generator{rand.New(rand.NewPCG(seed, 0))}
+		oldSchema := g.schema(3)
+		newSchema := g.changed(oldSchema, 3)
+		before, after := newServer(t, oldSchema), newServer(t, newSchema)
+		if before == nil || after == nil {
+			return
+		}
+		r, err := Compare(definitionOf(oldSchema), definitionOf(newSchema), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Severity == Breaking {
+			return
+		}
+		for range 50 {
+			object := map[string]any{"apiVersion": "example.org/v1", "kind": "Bucket", "spec": g.value(pick(g, oldSchema, newSchema), 4)}
+			object = before.reads(before.defaulted(before.reads(object)))
+			if before.accepts(object) != nil {
+				continue
+			}
+			read := after.reads(object)
+			why := after.accepts(after.defaulted(read))
+			if why == nil && !reflect.DeepEqual(read, object) {
+				why = errLost
+			}
+			if why != nil {
+				t.Fatalf("not called breaking:\nold %s\nnew %s\nobject %s\nis read as %s\n%v\n%v", text_(oldSchema), text_(newSchema), text_(object), text_(read), why, r.Findings)
+			}
+		}
+	})
+}
+
+type lost struct{}
+
+func (lost) Error() string { return "fields are lost" }
+
+var errLost = lost{}
+
+func text_(v any) string {
+	text, _ := json.Marshal(v)
+	return string(text)
+}
+
+func definitionOf(spec node) map[string]any {
+	return map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": node{"name": "buckets.example.org"},
+		"spec": node{
+			"group": "example.org", "names": node{"kind": "Bucket", "plural": "buckets"}, "scope": "Namespaced",
+			"versions": []any{node{
+				"name": "v1", "served": true, "storage": true,
+				"schema": node{"openAPIV3Schema": node{"type": "object", "properties": node{"spec": spec}}},
+			}},
+		},
+	}
+}

@@ -1,0 +1,135 @@
+package types
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/sources"
+	"gitopsd.dev/testscripts/devcluster"
+	"gitopsd.dev/testscripts/upstream"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	apischema "k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
+
+// release is a project's types at one release.
+type release struct{ project, version string }
+
+// corpora are all there are.
+var corpora = []release{
+	{upstream.ClusterAPI, upstream.ClusterAPIOld}, {upstream.ClusterAPI, upstream.ClusterAPINew},
+	{upstream.CertManager, upstream.CertManagerOld}, {upstream.CertManager, upstream.CertManagerNew},
+	{upstream.ProviderAWS, upstream.ProviderAWSVersion},
+}
+
+// crds are the CustomResourceDefinitions of a release, by file.
+func (r release) crds(t testing.TB) []sources.Document {
+	t.Helper()
+	dir := t.TempDir()
+	if err := upstream.Write(t.Context(), r.project, r.version, dir, os.Stderr); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "crds", "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var docs []sources.Document
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		docs = append(docs, decode(t, string(text))...)
+	}
+	return docs
+}
+
+// A definition in a real API server has the digests that it had in its file, for
+// every definition in the corpora. Some are created, some applied, and are read
+// back from etcd; most of the many only pass through a dry run.
+func TestLive(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts a control plane")
+	}
+	planes := devcluster.Start(t, "types")
+	cfg, err := clientcmd.BuildConfigFromFlags("", planes.Kubeconfig("types"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.QPS = -1
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crds := client.Resource(apischema.GroupVersionResource{Group: crdGroup, Version: "v1", Resource: "customresourcedefinitions"})
+	for _, r := range corpora {
+		t.Run(r.project+" "+r.version, func(t *testing.T) {
+			docs := r.crds(t)
+			for i, d := range docs {
+				live, err := throughServer(t.Context(), crds, d.Tree, i)
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				want, err := Of(d.Tree)
+				if err != nil {
+					t.Fatal(err)
+				}
+				have, err := Of(live)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !slices.Equal(have, want) {
+					t.Errorf("live %v\npublished %v", have, want)
+				}
+			}
+		})
+	}
+}
+
+// throughServer returns a definition as the API server has it; i says by which
+// way it gets there.
+func throughServer(ctx context.Context, crds dynamic.ResourceInterface, tree map[string]any, i int) (map[string]any, error) {
+	u := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(tree)}
+	u.SetLabels(nil) // in cert-manager's files they are Helm's to fill in
+	if strings.HasSuffix(u.GetName(), ".k8s.io") {
+		u.SetAnnotations(map[string]string{"api-approved.kubernetes.io": "unapproved, a test"})
+	}
+	var live *unstructured.Unstructured
+	var err error
+	switch i % 20 {
+	case 0:
+		live, err = crds.Create(ctx, u, metav1.CreateOptions{})
+	case 1:
+		live, err = crds.Apply(ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: "types-test"})
+	case 2:
+		live, err = crds.Apply(ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: "types-test", DryRun: []string{metav1.DryRunAll}})
+		if err != nil {
+			return nil, err
+		}
+		return live.Object, nil
+	default:
+		live, err = crds.Create(ctx, u, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err != nil {
+			return nil, err
+		}
+		return live.Object, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer crds.Delete(context.WithoutCancel(ctx), live.GetName(), metav1.DeleteOptions{})
+	if live, err = crds.Get(ctx, live.GetName(), metav1.GetOptions{}); err != nil {
+		return nil, err
+	}
+	return live.Object, nil
+}
