@@ -74,6 +74,8 @@ type PlanOptions struct {
 	// its fields that change and whether it would be accepted. It is for
 	// people; executing a plan does not need it.
 	DryRun bool
+	// Allowed says which breaking changes of types are allowed; nil for none.
+	Allowed plan.Allowed
 }
 
 // Plan looks at the cluster and decides what is to be done there. It changes
@@ -93,6 +95,9 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 	if len(seen.live.Contents)+len(seen.live.ContentsUnknown) > 0 {
 		p = plan.Compute(a.cluster.Name(), seen.desired, seen.live, inv, opts.Options)
 	}
+	if err := a.compareTypes(ctx, p, seen, opts.Allowed); err != nil {
+		return nil, err
+	}
 	if opts.DryRun {
 		if err := a.dryRun(ctx, p); err != nil {
 			return nil, err
@@ -104,10 +109,14 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 // member is an object as it is applied: with its membership, and the digest of
 // what was rendered.
 func (a *Applier) member(o *manifest.Object) *manifest.Object {
-	return o.WithMetadata(
-		map[string]string{plan.PartOfLabel: a.set.id},
-		map[string]string{plan.AppliedAnnotation: string(o.Hash())},
-	)
+	annotations := map[string]string{plan.AppliedAnnotation: string(o.Hash())}
+	if plan.IsCRD(o.ID()) {
+		// One that the API server will refuse goes without.
+		if digest, err := typesDigest(o); err == nil {
+			annotations[plan.TypesAnnotation] = digest
+		}
+	}
+	return o.WithMetadata(map[string]string{plan.PartOfLabel: a.set.id}, annotations)
 }
 
 func (a *Applier) remember(id manifest.ID, f fingerprint) {

@@ -30,12 +30,12 @@ import (
 // our entry there covers every field that was applied, and no value needs to be
 // read. What others add is theirs, and no drift.
 //
-// Our entry can lack a field without drift: the API server prunes what a type
-// does not declare, and rewrites some fields on the way in (a Secret's
-// stringData). Such an object is looked at once, by a dry run of applying it:
-// when that would leave our entry as it is, there is nothing to correct. What
-// was found to be fine is remembered by a fingerprint of the metadata that
-// changes whenever somebody other than a status writer writes.
+// Our entry can lack a field without drift: an empty list that merges with the
+// elements of others is owned by nobody. Such an object is looked at once, by a
+// dry run of applying it: when that would leave our entry as it is, there is
+// nothing to correct. What was found to be fine is remembered by a fingerprint
+// of the metadata that changes whenever somebody other than a status writer
+// writes.
 
 // fingerprint stands for the metadata of an object at one moment. It is
 // comparable within one process.

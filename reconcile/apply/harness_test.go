@@ -72,20 +72,32 @@ type bed struct {
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	t.Parallel()
-	b := &bed{t: t, name: strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))}
+	return newBedSerial(t)
+}
+
+func newBedSerial(t *testing.T) *bed {
+	t.Helper()
+	b := &bed{t: t, name: strings.ToLower(strings.NewReplacer("/", "-", "_", "-", ",", "").Replace(t.Name()))}
 	b.cluster = b.connect(b.name, b.requests.wrap)
 	b.restart()
 	return b
 }
 
+var discard = slog.New(slog.DiscardHandler)
+
 func (b *bed) connect(name string, wrap func(http.RoundTripper) http.RoundTripper) *kube.Cluster {
+	b.t.Helper()
+	return b.connectAs(name, nil, wrap)
+}
+
+func (b *bed) connectAs(name string, sa *kube.ServiceAccount, wrap func(http.RoundTripper) http.RoundTripper) *kube.Cluster {
 	b.t.Helper()
 	planes := devcluster.Start(b.t, "apply")
 	config, err := os.ReadFile(planes.Kubeconfig("apply"))
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	c, err := kube.New(kube.Config{Name: name, Kubeconfig: config, WrapTransport: wrap})
+	c, err := kube.New(kube.Config{Name: name, Kubeconfig: config, ServiceAccount: sa, WrapTransport: wrap})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -95,7 +107,7 @@ func (b *bed) connect(name string, wrap func(http.RoundTripper) http.RoundTrippe
 
 // restart forgets what the process remembers.
 func (b *bed) restart() {
-	a, err := apply.New(apply.Config{Cluster: b.cluster, Log: slog.New(slog.DiscardHandler)})
+	a, err := apply.New(apply.Config{Cluster: b.cluster, Log: discard})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -187,6 +199,11 @@ func (b *bed) edit(manager, object, patch string) {
 	b.raw(http.MethodPatch, b.set(object).All()[0], "fieldManager="+manager, "application/merge-patch+json", []byte(patch))
 }
 
+func (b *bed) patch(manager, object, contentType, patch string) {
+	b.t.Helper()
+	b.raw(http.MethodPatch, b.set(object).All()[0], "fieldManager="+manager, contentType, []byte(patch))
+}
+
 func (b *bed) delete(object string) {
 	b.t.Helper()
 	b.raw(http.MethodDelete, b.set(object).All()[0], "", "", nil)
@@ -196,14 +213,20 @@ func (b *bed) delete(object string) {
 // object that is answered.
 func (b *bed) raw(method string, o *manifest.Object, query, contentType string, body []byte) map[string]any {
 	b.t.Helper()
-	code, answer := b.send(method, o, query, contentType, body)
+	return b.rawAt(method, o, "", query, contentType, body)
+}
+
+// rawAt is raw for a subresource, "/status".
+func (b *bed) rawAt(method string, o *manifest.Object, subresource, query, contentType string, body []byte) map[string]any {
+	b.t.Helper()
+	code, answer := b.send(method, o, subresource, query, contentType, body)
 	if code >= 400 {
 		b.t.Fatalf("%s %s: %d %v", method, o.ID(), code, answer["message"])
 	}
 	return answer
 }
 
-func (b *bed) send(method string, o *manifest.Object, query, contentType string, body []byte) (int, map[string]any) {
+func (b *bed) send(method string, o *manifest.Object, subresource, query, contentType string, body []byte) (int, map[string]any) {
 	b.t.Helper()
 	typ, err := b.cluster.Type(b.t.Context(), o.APIVersion(), o.ID().Kind)
 	if err != nil {
@@ -224,7 +247,7 @@ func (b *bed) send(method string, o *manifest.Object, query, contentType string,
 	if o.ID().Namespace != "" {
 		path += "/namespaces/" + o.ID().Namespace
 	}
-	req, err := http.NewRequestWithContext(b.t.Context(), method, config.Host+path+"/"+typ.Resource+"/"+o.ID().Name+"?"+query, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(b.t.Context(), method, config.Host+path+"/"+typ.Resource+"/"+o.ID().Name+subresource+"?"+query, bytes.NewReader(body))
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -244,7 +267,7 @@ func (b *bed) send(method string, o *manifest.Object, query, contentType string,
 // get reads an object, nil if it is not there.
 func (b *bed) get(object string) map[string]any {
 	b.t.Helper()
-	code, answer := b.send(http.MethodGet, b.set(object).All()[0], "", "", nil)
+	code, answer := b.send(http.MethodGet, b.set(object).All()[0], "", "", "", nil)
 	switch {
 	case code == http.StatusNotFound:
 		return nil

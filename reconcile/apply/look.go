@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +22,7 @@ const fewNew = 4
 
 // view is what a look at the cluster found.
 type view struct {
-	// desired is what is wanted, with the namespaces that the kinds ask for.
+	// desired is what is wanted, in the form that can be applied.
 	desired *manifest.Set
 	live    plan.Live
 }
@@ -46,7 +45,7 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 	if err != nil {
 		return nil, err
 	}
-	if v.desired, err = scoped(desired, v.live.Namespaced, types); err != nil {
+	if v.desired, err = normalize(desired, v.live.Namespaced); err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", a.cluster.Name(), err)
 	}
 	wanted := make(map[schema.GroupKind][]manifest.ID)
@@ -138,40 +137,6 @@ func scopes(namespaced map[schema.GroupVersionKind]bool, crd *manifest.Object) {
 			namespaced[gvk] = spec["scope"] == "Namespaced"
 		}
 	}
-}
-
-// scoped removes the namespace of objects whose kind is cluster-wide, as kubectl
-// does: kustomize's namespace field cannot know the scope of a custom resource.
-func scoped(desired *manifest.Set, namespaced map[schema.GroupVersionKind]bool, types map[schema.GroupKind]kube.Type) (*manifest.Set, error) {
-	objects := desired.All()
-	cloned := false
-	for i, o := range desired.All() {
-		gvk := schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind)
-		inside, known := namespaced[gvk]
-		if o.ID().Namespace == "" || !known || inside {
-			continue
-		}
-		tree := maps.Clone(o.Tree())
-		meta := maps.Clone(tree["metadata"].(map[string]any)) // manifest.New has checked it
-		delete(meta, "namespace")
-		tree["metadata"] = meta
-		without, err := manifest.New(tree, o.Origin())
-		if err != nil {
-			return nil, err
-		}
-		if !cloned {
-			objects, cloned = slices.Clone(objects), true
-		}
-		objects[i] = without
-	}
-	if !cloned {
-		return desired, nil
-	}
-	set, duplicates := manifest.NewSet(objects)
-	if len(duplicates) > 0 {
-		return nil, fmt.Errorf("in a cluster-wide kind, the namespace does not tell objects apart: %w", duplicates[0])
-	}
-	return set, nil
 }
 
 // list finds the members of one kind, and whatever is there under the names of

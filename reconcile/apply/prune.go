@@ -8,6 +8,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
@@ -47,9 +48,6 @@ func (x *execution) prune(ctx context.Context) error {
 		})
 		if err != nil {
 			return err
-		}
-		if len(rest) == 0 {
-			return nil
 		}
 		held, err := x.awaitGone(ctx, batch)
 		if err != nil {
@@ -129,8 +127,8 @@ func going(meta *metav1.ObjectMeta) string {
 	return "is being deleted, held by finalizer " + strings.Join(meta.Finalizers, ", ")
 }
 
-// awaitGone waits for objects that are being deleted, and says which is not
-// gone in time.
+// awaitGone waits for objects that were deleted just now, and says which is not
+// gone in time. One that an earlier pass deleted has had its time.
 func (x *execution) awaitGone(ctx context.Context, batch []*Result) (string, error) {
 	var left []*Result
 	for _, r := range batch {
@@ -140,23 +138,20 @@ func (x *execution) awaitGone(ctx context.Context, batch []*Result) (string, err
 	}
 	deadline := time.Now().Add(goneWait)
 	for wait := pollFirst; len(left) > 0; wait = min(2*wait, pollLongest) {
-		var err error
-		left = slices.DeleteFunc(left, func(r *Result) bool {
-			if err != nil {
-				return false
-			}
-			var gone bool
-			gone, err = x.gone(ctx, r.Step.ID, r.Step.UID)
-			if gone {
-				r.Outcome, r.Reason = Done, ""
-			}
-			return gone
-		})
+		there, err := x.stillThere(ctx, left)
 		if err != nil {
 			return "", err
 		}
-		if len(left) > 0 && time.Now().After(deadline) {
-			r := left[0]
+		left = slices.DeleteFunc(left, func(r *Result) bool {
+			if there[r.Step.ID] == r.Step.UID {
+				return false
+			}
+			r.Outcome, r.Reason = Done, ""
+			return true
+		})
+		old := slices.IndexFunc(left, func(r *Result) bool { return r.Step.Action == plan.Wait })
+		if old >= 0 || len(left) > 0 && time.Now().After(deadline) {
+			r := left[max(old, 0)]
 			if r.Reason == "" {
 				r.Reason = r.Step.Reason
 			}
@@ -171,22 +166,49 @@ func (x *execution) awaitGone(ctx context.Context, batch []*Result) (string, err
 	return "", nil
 }
 
-// gone looks whether the object of that UID is still there.
-func (x *execution) gone(ctx context.Context, id manifest.ID, uid string) (bool, error) {
-	t, err := x.cluster.Kind(ctx, id.Group, id.Kind)
-	if err == nil {
-		var meta *metav1.PartialObjectMetadata
-		meta, err = x.cluster.GetMetadata(ctx, t, id)
-		if err == nil {
-			return string(meta.UID) != uid, nil
+// stillThere looks for objects, and returns the UIDs of what is there under
+// their names. What cannot be read counts as there. Few objects of a kind are
+// asked for one by one, many by a list of members.
+func (x *execution) stillThere(ctx context.Context, asked []*Result) (map[manifest.ID]string, error) {
+	there := make(map[manifest.ID]string, len(asked))
+	byKind := make(map[schema.GroupKind][]*Result)
+	for _, r := range asked {
+		byKind[kindOf(r.Step.ID)] = append(byKind[kindOf(r.Step.ID)], r)
+	}
+	for gk, results := range byKind {
+		t, err := x.cluster.Kind(ctx, gk.Group, gk.Kind)
+		if err == nil && len(results) > fewNew {
+			err = x.cluster.List(ctx, t, kube.ListOptions{Selector: plan.PartOfLabel + "=" + x.set.id}, func(m *metav1.PartialObjectMetadata) bool {
+				there[t.ID(m.Namespace, m.Name)] = string(m.UID)
+				return true
+			})
+		} else if err == nil {
+			err = x.askEach(ctx, t, results, there)
+		}
+		switch {
+		case err == nil || kube.ClassOf(err) == kube.NoSuchType:
+		case kube.IsClusterWide(err):
+			return nil, err
+		default:
+			for _, r := range results {
+				there[r.Step.ID] = r.Step.UID
+			}
 		}
 	}
-	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.NoNamespace, kube.NoSuchType:
-		return true, nil
+	return there, nil
+}
+
+func (x *execution) askEach(ctx context.Context, t kube.Type, results []*Result, there map[manifest.ID]string) error {
+	for _, r := range results {
+		meta, err := x.cluster.GetMetadata(ctx, t, r.Step.ID)
+		switch kube.ClassOf(err) {
+		case kube.NotFound, kube.NoNamespace:
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		there[r.Step.ID] = string(meta.UID)
 	}
-	if kube.IsClusterWide(err) {
-		return false, err
-	}
-	return false, nil
+	return nil
 }

@@ -189,6 +189,7 @@ var (
 	webhookFailing = regexp.MustCompile(`failed calling webhook "([^"]+)"`)
 	conversionFail = regexp.MustCompile(`conversion webhook for ([^ ]+) failed`)
 	untypable      = regexp.MustCompile(`(?s)^failed to (?:create typed patch object|convert new object) \([^)]*\)(?: to proper version)?: (?:errors:\n)?(.*)`)
+	goSyntax       = regexp.MustCompile(`&value\.valueUnstructured\{Value:(.*?)\}`)
 	fieldProblem   = regexp.MustCompile(`(?m)^\s*\.([^:\s]+): (.*)$`)
 	conflictWith   = regexp.MustCompile(`^conflict with "((?:[^"\\]|\\.)*)"`)
 )
@@ -221,7 +222,7 @@ func (c *Cluster) statusError(op operation, code int, header http.Header, body [
 	case untypable.MatchString(e.Message):
 		// The API server calls this an internal error of its own.
 		e.Class = Invalid
-		e.Message = untypable.FindStringSubmatch(e.Message)[1]
+		e.Message = goSyntax.ReplaceAllString(untypable.FindStringSubmatch(e.Message)[1], "$1")
 		for _, m := range fieldProblem.FindAllStringSubmatch(e.Message, -1) {
 			e.Fields = append(e.Fields, Field{Path: m[1], Problem: m[2]})
 		}

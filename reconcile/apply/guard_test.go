@@ -1,0 +1,118 @@
+package apply_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+)
+
+// Namespaces and CRDs that still hold objects of others stay, and go when those
+// are gone.
+func TestContents(t *testing.T) {
+	b := newBed(t)
+	parts := strings.Split(everything, "---")
+	set := b.set(parts[0] + "---" + parts[6])
+	b.apply(set)
+	widget := "{apiVersion: $NAME.example.org/v1, kind: Widget, metadata: {name: theirs}}"
+	b.as("somebody", widget)
+	b.as("somebody", cm("theirs"))
+	nothing := b.set("{apiVersion: v1, kind: Namespace, metadata: {name: $NAME-2}}")
+	steps, results := b.apply(nothing)
+	b.wantNothing("results", results)
+	b.want("steps", steps,
+		"create namespace/$NAME-2",
+		`held customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org kept: it holds widget.$NAME.example.org/theirs, which would be deleted with it; to allow that, annotate it with gitopsd.dev/allow-prune: "true"`,
+		`held namespace/$NAME kept: it holds configmap/$NAME/theirs, which would be deleted with it; to allow that, annotate it with gitopsd.dev/allow-prune: "true"`,
+	)
+	b.delete(widget)
+	b.edit("somebody", parts[0], `{"metadata":{"annotations":{"gitopsd.dev/allow-prune":"true"}}}`)
+	steps, results = b.apply(nothing)
+	b.want("steps", steps, "prune customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org", "prune namespace/$NAME")
+	if len(results) > 0 { // a namespace can take its time
+		b.want("results", results, "pending namespace/$NAME: is being deleted")
+	}
+	eventually(t, "the namespace is gone", func(ctx context.Context) bool {
+		b.apply(nothing)
+		return b.parent()[kinds] == "Namespace" && b.get(parts[0]) == nil
+	})
+	b.settled(nothing)
+}
+
+func TestGuards(t *testing.T) {
+	many := strings.Split(two, "---")[0]
+	for i := range 30 {
+		many += fmt.Sprintf("---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: c%d, namespace: $NAME, labels: {gitopsd.dev/package: p}}}\n", i)
+	}
+	rest := strings.Join(strings.Split(many, "---")[:3], "---")
+	for _, tt := range []struct {
+		name string
+		set  string
+		opts plan.Options
+		want string // of the reason; "" when the objects are pruned
+	}{
+		{"render failed", rest, plan.Options{RenderFailed: "no kustomization"}, "kept: what is wanted is not known: no kustomization"},
+		{"nothing rendered", "", plan.Options{}, "kept: the cluster's directory renders to nothing at all"},
+		{"package failed", rest, plan.Options{Keeps: func(_ manifest.ID, pkg string) bool { return pkg == "p" }}, "kept: "},
+		{"too many", rest, plan.Options{AllowPrune: 27}, `kept: this would prune 28 of the 31 objects in this cluster; if that is meant, annotate the Cluster in the registry with gitopsd.dev/allow-prune: "28"`},
+		{"allowed", rest, plan.Options{AllowPrune: 28}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			b.apply(b.set(many))
+			p := b.plan(b.set(tt.set), apply.PlanOptions{Options: tt.opts})
+			if tt.want == "" {
+				if p.Count(plan.Prune) != 28 {
+					t.Fatal(b.steps(p))
+				}
+				return
+			}
+			if p.Count(plan.Prune) != 0 || p.Count(plan.Held) < 28 {
+				t.Fatal(b.steps(p))
+			}
+			for _, s := range p.Steps {
+				if s.Action == plan.Held && !strings.HasPrefix(s.Reason, tt.want) {
+					t.Errorf("%s: %s", s.ID, s.Reason)
+				}
+			}
+			b.requests.take()
+			if _, err := b.applier.Apply(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+			b.wantNothing("writes", b.writes())
+		})
+	}
+}
+
+// What a finalizer holds stays in the inventory, and what the finalizer's
+// controller needs stays until it is gone.
+func TestFinalizer(t *testing.T) {
+	b := newBed(t)
+	set := b.set(strings.Replace(everything, "name: one,", "name: one, finalizers: [example.org/clean],", 1))
+	b.apply(set)
+	namespace := b.set(strings.Split(everything, "---")[0])
+	steps, results := b.apply(namespace)
+	b.want("first steps", steps[:1], "prune widget.$NAME.example.org/one")
+	b.want("first results", results[:2],
+		"pending widget.$NAME.example.org/one: is being deleted, held by finalizer example.org/clean",
+		"pending deployment.apps/$NAME/web: waits until widget.$NAME.example.org/one is gone, which is being deleted, held by finalizer example.org/clean")
+	steps, _ = b.apply(namespace)
+	b.want("next steps", steps[:1], "wait widget.$NAME.example.org/one it is being deleted, held by finalizer example.org/clean")
+	if !strings.Contains(b.parent()[kinds], "Widget."+b.name+".example.org") {
+		t.Errorf("the inventory has %s", b.parent()[kinds])
+	}
+	// Wanted again while it is going.
+	steps, _ = b.apply(set)
+	b.want("wanted again", steps, "wait widget.$NAME.example.org/one it is being deleted, held by finalizer example.org/clean; it is created again when it is gone")
+	b.edit("controller", "{apiVersion: $NAME.example.org/v1, kind: Widget, metadata: {name: one}}", `{"metadata":{"finalizers":null}}`)
+	steps, results = b.apply(namespace)
+	b.wantNothing("results", results)
+	if len(steps) != 6 {
+		t.Errorf("steps: %s", strings.Join(steps, "\n"))
+	}
+	b.settled(namespace)
+}

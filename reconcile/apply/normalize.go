@@ -1,0 +1,89 @@
+package apply
+
+import (
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// normalize gives objects the form in which the API server keeps them, where
+// applying another form goes wrong:
+//
+//   - Objects of cluster-wide kinds lose their namespace, as with kubectl:
+//     kustomize's namespace field cannot know the scope of a custom resource.
+//   - A Secret's stringData becomes data. The API server does the same, but
+//     whoever applied stringData does not own the data, so that changes to it
+//     would be no drift, and a removed key would stay.
+//
+// namespaced says which kinds live in namespaces; objects of others are left as
+// they are. The set itself is returned when nothing changes.
+func normalize(desired *manifest.Set, namespaced map[schema.GroupVersionKind]bool) (*manifest.Set, error) {
+	objects := desired.All()
+	cloned := false
+	for i, o := range desired.All() {
+		id := o.ID()
+		inside, known := namespaced[schema.FromAPIVersionAndKind(o.APIVersion(), id.Kind)]
+		stray := id.Namespace != "" && known && !inside
+		plain, secret := plainData(o)
+		if !stray && !secret {
+			continue
+		}
+		tree := maps.Clone(o.Tree())
+		if stray {
+			meta := maps.Clone(tree["metadata"].(map[string]any)) // manifest.New has checked it
+			delete(meta, "namespace")
+			tree["metadata"] = meta
+		}
+		if secret {
+			delete(tree, "stringData")
+			tree["data"] = plain
+		}
+		other, err := manifest.New(tree, o.Origin())
+		if err != nil {
+			return nil, err
+		}
+		if !cloned {
+			objects, cloned = slices.Clone(objects), true
+		}
+		objects[i] = other
+	}
+	if !cloned {
+		return desired, nil
+	}
+	set, duplicates := manifest.NewSet(objects)
+	if len(duplicates) > 0 {
+		return nil, fmt.Errorf("in a cluster-wide kind, the namespace does not tell objects apart: %w", duplicates[0])
+	}
+	return set, nil
+}
+
+// plainData is a Secret's data with its stringData merged in, which wins. What
+// is not well formed is left to the API server to complain about.
+func plainData(o *manifest.Object) (data map[string]any, ok bool) {
+	id, tree := o.ID(), o.Tree()
+	text, ok := tree["stringData"].(map[string]any)
+	if id.Group != "" || id.Kind != "Secret" || !ok {
+		return nil, false
+	}
+	data = make(map[string]any, len(text))
+	if tree["data"] != nil {
+		old, ok := tree["data"].(map[string]any)
+		if !ok {
+			return nil, false
+		}
+		maps.Copy(data, old)
+	}
+	for k, v := range text {
+		s, ok := v.(string)
+		if !ok {
+			return nil, false
+		}
+		data[k] = base64.StdEncoding.EncodeToString([]byte(s))
+	}
+	return data, true
+}

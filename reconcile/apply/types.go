@@ -1,0 +1,100 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+	"gitopsd.dev/render/types/compat"
+)
+
+// compareTypes compares the types that the plan would replace or remove with the
+// live ones, and has the steps refused that would break somebody, unless the
+// package's declaration allows it. A CRD whose types have the digest that its
+// annotation names needs no look.
+func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, allowed plan.Allowed) error {
+	wanted := make(map[string]bool)
+	for i := range p.Steps {
+		if p.Steps[i].Object != nil {
+			wanted[p.Steps[i].Package] = true
+		}
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(concurrency)
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		replaced := s.Action == plan.Configure && !s.Drift
+		// Who removes a package, or a CRD that stands for itself, means it, and
+		// what objects there are is looked at elsewhere; who bumps a package may
+		// not know that it drops a type.
+		dropped := s.Action == plan.Prune && s.Package != "" && wanted[s.Package]
+		if !plan.IsCRD(s.ID) || !replaced && !dropped {
+			continue
+		}
+		if meta := seen.live.Objects[s.ID]; replaced && meta != nil {
+			digest, err := typesDigest(s.Object)
+			if err == nil && digest == meta.Annotations[plan.TypesAnnotation] {
+				s.Compatibility = compat.Documentation
+				continue
+			}
+		}
+		g.Go(func() error { return a.compareStep(gctx, s) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	plan.RefuseBreaking(p, allowed)
+	return nil
+}
+
+func (a *Applier) compareStep(ctx context.Context, s *plan.Step) error {
+	t, err := a.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)
+	if err != nil {
+		return err
+	}
+	live, _, err := a.cluster.Get(ctx, t, s.ID)
+	switch {
+	case kube.ClassOf(err) == kube.NotFound:
+		return nil // gone meanwhile: there is nobody to break
+	case err != nil:
+		return err
+	}
+	var wanted map[string]any
+	if s.Object != nil {
+		wanted = s.Object.Tree()
+	}
+	report, err := compat.Compare(live, wanted, compat.Options{StoredVersions: storedVersions(live)})
+	if err != nil {
+		return fmt.Errorf("comparing the types of %s: %w", s.ID, err)
+	}
+	s.Compatibility, s.Findings = report.Severity, report.Findings
+	return nil
+}
+
+func storedVersions(crd map[string]any) []string {
+	status, _ := crd["status"].(map[string]any)
+	list, _ := status["storedVersions"].([]any)
+	var versions []string
+	for _, v := range list {
+		if name, ok := v.(string); ok {
+			versions = append(versions, name)
+		}
+	}
+	slices.Sort(versions)
+	return versions
+}
+
+// typesDigest is the digest of all types that a CRD defines.
+func typesDigest(crd *manifest.Object) (string, error) {
+	all, err := types.Of(crd.Tree())
+	if err != nil {
+		return "", err
+	}
+	return types.Sum(all), nil
+}
