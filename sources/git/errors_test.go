@@ -391,7 +391,7 @@ func TestUpdateAnswerLost(t *testing.T) {
 				t.Errorf("pending: %q", have)
 			}
 			f.server.Fail(gitserver.Fault{Service: "git-receive-pack", CutAfter: 1, Times: 1, Discovery: true})
-			_, _, err = r.Update(t.Context(), sources.LockFile, "Lock", constant("lock 2\n"))
+			_, _, err = f.open().Update(t.Context(), sources.LockFile, "Lock", constant("lock 2\n"))
 			if err == nil {
 				t.Error("a push that never was succeeds")
 			}

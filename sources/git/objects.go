@@ -61,34 +61,6 @@ func (o rawObject) encoded() plumbing.EncodedObject {
 	return obj
 }
 
-// overlay is objects with some more on top.
-type overlay struct {
-	objects
-	more map[plumbing.Hash]rawObject
-}
-
-func newOverlay(base objects, more []rawObject) overlay {
-	o := overlay{objects: base, more: make(map[plumbing.Hash]rawObject, len(more))}
-	for _, obj := range more {
-		o.more[obj.hash] = obj
-	}
-	return o
-}
-
-func (o overlay) read(t plumbing.ObjectType, h plumbing.Hash) ([]byte, error) {
-	if obj, ok := o.more[h]; ok && obj.typ == t {
-		return bytes.Clone(obj.content), nil
-	}
-	return o.objects.read(t, h)
-}
-
-func (o overlay) size(h plumbing.Hash) (int64, error) {
-	if obj, ok := o.more[h]; ok {
-		return int64(len(obj.content)), nil
-	}
-	return o.objects.size(h)
-}
-
 // readCommit reads a commit object; its tree is not looked at.
 func readCommit(o objects, h plumbing.Hash) (*object.Commit, error) {
 	content, err := o.read(plumbing.CommitObject, h)

@@ -2,9 +2,12 @@ package git
 
 import (
 	"bytes"
+	"compress/zlib"
+	"crypto/sha1"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"math"
 	"os"
@@ -61,9 +64,19 @@ func scanPack(file *os.File, r io.Reader) (*packScan, error) {
 		}
 		return nil, err
 	}
-	if n, err := io.Copy(io.Discard, in); err != nil {
+	// The scanner may have read ahead: what ends the pack must end the file.
+	if _, err := io.Copy(io.Discard, in); err != nil {
 		return nil, err
-	} else if n > 0 {
+	}
+	var trailer plumbing.Hash
+	size, err := file.Seek(0, io.SeekEnd)
+	if err == nil {
+		_, err = file.ReadAt(trailer[:], size-int64(len(trailer)))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if trailer != s.checksum {
 		return nil, errors.New("malformed pack: there is more behind its end")
 	}
 	return s, nil
@@ -151,23 +164,33 @@ func (d *deltaHead) target() (int64, error) {
 	return 0, errors.New("malformed pack: a delta without sizes")
 }
 
+// lookup returns an object that a pack may refer to though it does not hold it.
+type lookup func(h plumbing.Hash) (plumbing.ObjectType, []byte, error)
+
 // resolve finds out the names of the objects that are stored as deltas, and
-// returns the index of the pack.
-func (s *packScan) resolve() (*idxfile.MemoryIndex, error) {
+// returns the index of the pack. What deltas of a thin pack are based on is
+// looked up and becomes part of the pack, as git index-pack --fix-thin does it.
+func (s *packScan) resolve(outside lookup) (*idxfile.MemoryIndex, error) {
 	scanner := packfile.NewScanner(s.file)
 	for i := range s.entries {
 		e := &s.entries[i]
 		if e.delta {
 			continue
 		}
-		if e.kids = append(e.kids, s.byBase[e.hash]...); len(e.kids) > 0 {
-			base, err := s.content(scanner, e)
-			if err != nil {
-				return nil, err
-			}
-			if err := s.resolveKids(scanner, i, base, int64(len(base)), 1); err != nil {
-				return nil, err
-			}
+		if e.kids = append(e.kids, s.take(e.hash)...); len(e.kids) == 0 {
+			continue
+		}
+		base, err := s.content(scanner, e)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.resolveKids(scanner, i, base, int64(len(base)), 1); err != nil {
+			return nil, err
+		}
+	}
+	if len(s.byBase) > 0 {
+		if err := s.complete(scanner, outside); err != nil {
+			return nil, err
 		}
 	}
 	w := new(idxfile.Writer)
@@ -176,7 +199,7 @@ func (s *packScan) resolve() (*idxfile.MemoryIndex, error) {
 	}
 	for _, e := range s.entries {
 		if e.hash.IsZero() {
-			return nil, errors.New("malformed pack: deltas on objects that are not in it")
+			return nil, errors.New("malformed pack: deltas that are based on each other")
 		}
 		w.Add(e.hash, uint64(e.offset), e.crc)
 	}
@@ -184,6 +207,77 @@ func (s *packScan) resolve() (*idxfile.MemoryIndex, error) {
 		return nil, err
 	}
 	return w.Index()
+}
+
+// take returns the deltas that name h as their base, once.
+func (s *packScan) take(h plumbing.Hash) []int {
+	kids := s.byBase[h]
+	delete(s.byBase, h)
+	return kids
+}
+
+// complete appends the objects that a thin pack lacks, and resolves the deltas
+// that are based on them.
+func (s *packScan) complete(scanner *packfile.Scanner, outside lookup) error {
+	end, err := s.file.Seek(-int64(len(s.checksum)), io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	// Deltas on deltas: more are found in the pack as the first are resolved.
+	for len(s.byBase) > 0 {
+		for base := range s.byBase {
+			t, content, err := outside(base)
+			if err != nil {
+				return fmt.Errorf("the pack has a delta on %s, which is neither in it nor here: %w", base, err)
+			}
+			e := packEntry{offset: end, typ: t, hash: base, kids: s.take(base)}
+			var raw bytes.Buffer
+			if err := encodeEntry(&raw, t, content); err != nil {
+				return err
+			}
+			e.crc = crc32.ChecksumIEEE(raw.Bytes())
+			if _, err := s.file.WriteAt(raw.Bytes(), end); err != nil {
+				return err
+			}
+			end += int64(raw.Len())
+			s.entries = append(s.entries, e)
+			if err := s.resolveKids(scanner, len(s.entries)-1, content, int64(len(content)), 1); err != nil {
+				return err
+			}
+			break // byBase has changed
+		}
+	}
+	return s.seal(end)
+}
+
+// encodeEntry writes an object as it stands in a pack (gitformat-pack(5)).
+func encodeEntry(w *bytes.Buffer, t plumbing.ObjectType, content []byte) error {
+	size := len(content)
+	head := byte(t)<<4 | byte(size&0x0f)
+	for size >>= 4; size > 0; size >>= 7 {
+		w.WriteByte(head | 0x80)
+		head = byte(size & 0x7f)
+	}
+	w.WriteByte(head)
+	z := zlib.NewWriter(w)
+	_, err := z.Write(content)
+	return errors.Join(err, z.Close())
+}
+
+// seal corrects the number of objects and the checksum of a pack that ends at
+// end.
+func (s *packScan) seal(end int64) error {
+	count := binary.BigEndian.AppendUint32(nil, uint32(len(s.entries)))
+	if _, err := s.file.WriteAt(count, 8); err != nil {
+		return err
+	}
+	hash := sha1.New()
+	if _, err := io.Copy(hash, io.NewSectionReader(s.file, 0, end)); err != nil {
+		return err
+	}
+	hash.Sum(s.checksum[:0])
+	_, err := s.file.WriteAt(s.checksum[:], end)
+	return err
 }
 
 // resolveKids resolves the deltas on the object i, whose content is base, and
@@ -213,7 +307,7 @@ func (s *packScan) resolveKids(scanner *packfile.Scanner, i int, base []byte, he
 			held -= int64(len(base))
 			base = nil // a chain holds two objects, however long it is
 		}
-		if kid.kids = append(kid.kids, s.byBase[kid.hash]...); len(kid.kids) == 0 {
+		if kid.kids = append(kid.kids, s.take(kid.hash)...); len(kid.kids) == 0 {
 			continue
 		}
 		if err := s.resolveKids(scanner, k, content, held+int64(len(content)), depth+1); err != nil {

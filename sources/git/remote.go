@@ -1,6 +1,7 @@
 package git
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -141,17 +142,45 @@ func (r *remote) push(ctx context.Context, u refUpdate) error {
 			return err
 		}
 	}
-	return r.client.Push(ctx, u.ref, u.old.String(), u.now.String(), pack)
+	if err := r.client.Push(ctx, u.ref, u.old.String(), u.now.String(), pack); err != nil {
+		return err
+	}
+	if u.file.path != "" {
+		r.keep(ctx, u.now, pack)
+	}
+	return nil
 }
+
+// keep puts what was pushed into the cache, so that it is not fetched. If that
+// fails, it is.
+func (r *remote) keep(ctx context.Context, h plumbing.Hash, pack []byte) {
+	if r.acquire(ctx) != nil {
+		return
+	}
+	defer r.release()
+	if r.store != nil {
+		_ = r.store.add(h, func(_ []plumbing.Hash, sink func(io.Reader) error) error { return sink(bytes.NewReader(pack)) })
+	}
+}
+
+// acquire waits until nobody else changes the store.
+func (r *remote) acquire(ctx context.Context) error {
+	select {
+	case r.busy <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (r *remote) release() { <-r.busy }
 
 // snapshot fetches what is missing of the commit h.
 func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects, error) {
-	select {
-	case r.busy <- struct{}{}:
-		defer func() { <-r.busy }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if err := r.acquire(ctx); err != nil {
+		return nil, err
 	}
+	defer r.release()
 	if r.store == nil {
 		r.store = r.reopen()
 	}
@@ -250,7 +279,7 @@ func (r *remote) removeOthers(dir string) {
 func (r *remote) damaged() bool {
 	select {
 	case r.busy <- struct{}{}:
-		defer func() { <-r.busy }()
+		defer r.release()
 		return r.store != nil && r.store.isDamaged()
 	default:
 		return false // being fetched

@@ -58,7 +58,7 @@ const (
 	// slack is what a store may grow at least.
 	slack = 16 << 20
 	// keptTips is how many commits a server is told to be there already.
-	keptTips = 8
+	keptTips = 32
 	// maxPaths bounds what a commit may hold: a tree that has another one
 	// twice, which has another one twice, and so on, is small in Git and
 	// endless for whoever walks it.
@@ -196,7 +196,7 @@ func (s *store) add(h plumbing.Hash, fetch func(have []plumbing.Hash, sink func(
 
 // keep gives a pack its index and name.
 func (s *store) keep(tmp *os.File, scan *packScan) error {
-	index, err := scan.resolve()
+	index, err := scan.resolve(s.lookup)
 	if err != nil {
 		return err
 	}
@@ -211,6 +211,18 @@ func (s *store) keep(tmp *os.File, scan *packScan) error {
 		return err
 	}
 	return s.addPack(index)
+}
+
+// lookup reads an object of any type.
+func (s *store) lookup(h plumbing.Hash) (plumbing.ObjectType, []byte, error) {
+	t, content, err := s.get(h)
+	if err == nil {
+		err = checkHash(t, h, content)
+	}
+	if err != nil && !errors.Is(err, sources.ErrLimit) {
+		return t, nil, s.damage(err)
+	}
+	return t, content, err
 }
 
 // writeFile replaces a file so that a reader sees either content.
@@ -312,39 +324,34 @@ func (s *store) damage(err error) error {
 }
 
 func (s *store) read(t plumbing.ObjectType, h plumbing.Hash) ([]byte, error) {
-	content, err := s.get(t, h)
-	if err == nil {
-		err = checkHash(t, h, content)
-	}
-	if err != nil && !errors.Is(err, sources.ErrLimit) {
-		return nil, s.damage(err)
+	have, content, err := s.lookup(h)
+	if err == nil && have != t {
+		return nil, fmt.Errorf("%s is a %s, not a %s", h, have, t)
 	}
 	return content, err
 }
 
-func (s *store) get(t plumbing.ObjectType, h plumbing.Hash) (content []byte, err error) {
+func (s *store) get(h plumbing.Hash) (t plumbing.ObjectType, content []byte, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer recoverDamage(h, &err)
 	p, offset := s.find(h)
 	if p == nil {
-		return nil, fmt.Errorf("%s %s is missing", t, h)
+		return t, nil, fmt.Errorf("%s is missing", h)
 	}
 	size, err := p.file.GetSizeByOffset(offset)
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", t, h, err)
+		return t, nil, fmt.Errorf("%s: %w", h, err)
 	}
 	if size > MaxFile {
-		return nil, errTooLarge(size)
+		return t, nil, errTooLarge(size)
 	}
 	obj, err := p.file.Get(h)
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", t, h, err)
+		return t, nil, fmt.Errorf("%s: %w", h, err)
 	}
-	if obj.Type() != t {
-		return nil, fmt.Errorf("%s is a %s, not a %s", h, obj.Type(), t)
-	}
-	return readAll(obj)
+	content, err = readAll(obj)
+	return obj.Type(), content, err
 }
 
 func (s *store) size(h plumbing.Hash) (int64, error) {

@@ -38,7 +38,7 @@ func (r *Repository) Update(ctx context.Context, path, message string, content f
 		}
 		var again retryError
 		if !errors.As(err, &again) {
-			return sources.Commit{}, false, r.wrap(err)
+			return sources.Commit{}, wrote, r.wrap(err)
 		}
 		if try == updateTries {
 			return sources.Commit{}, false, r.wrap(fmt.Errorf("%s was not committed: others were faster, %d times: %w", path, try, again.error))
@@ -98,9 +98,10 @@ func (r *Repository) tryUpdate(ctx context.Context, path, message string, conten
 	u.file = fileChange{path: path, was: was, now: now}
 
 	if err := r.origin.push(ctx, u); err != nil {
-		return r.judge(ctx, u, o, err)
+		return r.judge(ctx, u, err)
 	}
-	return r.pushed(u, o)
+	_, commit, err = r.commit(ctx, u.now)
+	return commit, true, err
 }
 
 // build makes the objects of a commit on head that replaces one file.
@@ -126,21 +127,10 @@ func (r *Repository) build(o objects, head plumbing.Hash, path, message string, 
 	}, nil
 }
 
-// pushed returns the commit of an update that is on the branch now. Its objects
-// need not be fetched.
-func (r *Repository) pushed(u refUpdate, o objects) (sources.Commit, bool, error) {
-	o = newOverlay(o, u.objects)
-	c, err := readCommit(o, u.now)
-	if err != nil {
-		return sources.Commit{}, false, err
-	}
-	return newCommit(o, c), true, nil
-}
-
 // judge decides what a failed push means. It looks at the branch, since the
 // connection may have broken after the server took the commit, and since the
 // server's words for a lost race are not always those that are known here.
-func (r *Repository) judge(ctx context.Context, u refUpdate, o objects, failed error) (sources.Commit, bool, error) {
+func (r *Repository) judge(ctx context.Context, u refUpdate, failed error) (sources.Commit, bool, error) {
 	if errors.Is(failed, ErrMoved) {
 		return sources.Commit{}, false, retryError{failed}
 	}
@@ -153,7 +143,8 @@ func (r *Repository) judge(ctx context.Context, u refUpdate, o objects, failed e
 	case err != nil:
 		return sources.Commit{}, false, failed
 	case head == u.now:
-		return r.pushed(u, o)
+		_, commit, err := r.commit(ctx, u.now)
+		return commit, true, err
 	case refused != nil && head != u.old:
 		return sources.Commit{}, false, retryError{failed}
 	}

@@ -25,9 +25,10 @@ func (c *Client) List(ctx context.Context, most int, prefixes ...string) ([]Ref,
 }
 
 // Fetch gets the commit want with everything below its tree and without its
-// parents, as one pack that holds no reference to an object outside it but to
-// those of the commits in have, which must be there in the same way. It hands
-// the pack to sink while it arrives.
+// parents, as one pack, less what the commits in have bring, which must be there
+// in the same way. The pack is thin: its deltas may be based on objects of those
+// commits. (Without that, git sends a shallow repository everything again.) It
+// is handed to sink while it arrives.
 func (c *Client) Fetch(ctx context.Context, want string, have []string, sink func(pack io.Reader) error) error {
 	return c.converse(ctx, uploadPack, filter{}, func(ctx context.Context, s session, g *greeting) error {
 		if g.v2 {
@@ -46,13 +47,7 @@ func (c *Client) Fetch(ctx context.Context, want string, have []string, sink fun
 // whether the ref has changed.
 func (c *Client) Push(ctx context.Context, ref, old, now string, pack []byte) error {
 	err := c.converse(ctx, receivePack, filter{prefixes: []string{ref}}, func(ctx context.Context, s session, g *greeting) error {
-		at := NoHash
-		for _, r := range g.refs {
-			if r.Name == ref {
-				at = r.Hash
-			}
-		}
-		if at != old {
+		if at, ok := g.at(ref); ok && at != old {
 			return fmt.Errorf("%w: %s is at %s, not at %s", ErrMoved, ref, at, old)
 		}
 		return push(ctx, s, g, ref, old, now, pack)
@@ -74,26 +69,22 @@ func (c *Client) converse(ctx context.Context, service string, f filter, do func
 			return err
 		}
 		defer s.close()
-		if g := c.known.get(); g != nil && service == uploadPack && c.t.stateless() {
-			err := do(watched, s, g)
-			if err != nil && ctx.Err() == nil {
-				c.known.set(nil) // the server may have changed: look again next time
+		g := c.known.get(service)
+		if g == nil || !c.t.stateless() {
+			p, err := s.greeting(watched)
+			if err != nil {
+				return err
 			}
-			return s.explain(err)
-		}
-		p, err := s.greeting(watched)
-		if err != nil {
-			return err
-		}
-		g, err := readGreeting(p, f)
-		if err != nil {
-			return s.explain(err)
+			if g, err = readGreeting(p, f); err != nil {
+				return s.explain(err)
+			}
 		}
 		if err := do(watched, s, g); err != nil {
+			c.known.set(service, nil) // the server may have changed: look again next time
 			return s.explain(err)
 		}
-		if g.v2 {
-			c.known.set(g)
+		if g.v2 || service == receivePack {
+			c.known.set(service, &greeting{v2: g.v2, caps: g.caps})
 		}
 		return nil
 	}()
@@ -144,6 +135,7 @@ func fetchV2(ctx context.Context, s session, g *greeting, want string, have []st
 	w.line("command=fetch")
 	w.line("agent=%s", agent)
 	w.delim()
+	w.line("thin-pack")
 	w.line("ofs-delta")
 	w.line("no-progress")
 	wants(&w, want, "", have)
@@ -182,7 +174,7 @@ func fetchV0(ctx context.Context, s session, g *greeting, want string, have []st
 			return fmt.Errorf("the server cannot do what is needed here: no %s in its protocol", c)
 		}
 	}
-	for _, c := range []string{"no-progress", "multi_ack_detailed", "agent"} {
+	for _, c := range []string{"thin-pack", "no-progress", "multi_ack_detailed", "agent"} {
 		if g.supports(c, "") {
 			caps = append(caps, c)
 		}

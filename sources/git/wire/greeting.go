@@ -18,26 +18,44 @@ type Ref struct {
 type greeting struct {
 	v2   bool
 	caps map[string]string
-	refs []Ref // version 0 only, those that were asked for
+	// listed says that the refs were listed, of which refs are those that were
+	// asked for.
+	listed bool
+	refs   []Ref
 }
 
-// capabilities remembers the greeting of a server of version 2 between the
-// requests of a stateless transport.
+// at returns what a ref names, NoHash if it is not there; it is not known if
+// refs were not listed.
+func (g *greeting) at(ref string) (hash string, known bool) {
+	for _, r := range g.refs {
+		if r.Name == ref {
+			return r.Hash, true
+		}
+	}
+	return NoHash, g.listed
+}
+
+// capabilities remembers the greetings of a stateless server's services, as far
+// as they stay the same from one request to the next: all of version 2's, and
+// receive-pack's without the refs.
 type capabilities struct {
-	mu sync.Mutex
-	g  *greeting
+	mu        sync.Mutex
+	greetings map[string]*greeting // by service
 }
 
-func (c *capabilities) get() *greeting {
+func (c *capabilities) get(service string) *greeting {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.g
+	return c.greetings[service]
 }
 
-func (c *capabilities) set(g *greeting) {
+func (c *capabilities) set(service string, g *greeting) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.g = g
+	if c.greetings == nil {
+		c.greetings = make(map[string]*greeting)
+	}
+	c.greetings[service] = g
 }
 
 // filter says which refs of a listing to keep.
@@ -80,6 +98,7 @@ func readGreeting(p *pktReader, f filter) (*greeting, error) {
 	g := &greeting{caps: make(map[string]string)}
 	switch {
 	case kind == flushPacket: // an empty repository, as old servers say it
+		g.listed = true
 		return g, nil
 	case line == "version 2":
 		g.v2 = true
@@ -89,6 +108,7 @@ func readGreeting(p *pktReader, f filter) (*greeting, error) {
 			return nil, err
 		}
 	}
+	g.listed = true
 	return g, g.readRefs(p, f, line, kind)
 }
 
