@@ -5,96 +5,196 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-
-	"gitopsd.dev/sources"
 )
 
-// quiet is how long a tree must have been left alone before a change is told:
-// editors and Git write several files at once.
-const quiet = 200 * time.Millisecond
+// Changes come in bursts: a checkout writes many files, an editor several for
+// one. A burst is over when nothing came for quiet; one that does not end is
+// reported every longest.
+const (
+	quiet   = 100 * time.Millisecond
+	longest = time.Second
+)
 
-// Watch tells of changes below root, .git and editors' temporary files apart:
-// once for any number of changes that come together. The channel is closed when
-// the context ends or watching becomes impossible.
-func Watch(ctx context.Context, root string) (<-chan struct{}, error) {
-	w, err := fsnotify.NewWatcher()
+// lookAgain is how often a root that is gone is looked for.
+const lookAgain = 200 * time.Millisecond
+
+// Watch tells of changes of the files in dir and the directories below, until
+// ctx ends, which closes the channel. nil says that something has changed since
+// the last time, possibly much; an error says what can no longer be watched, so
+// that changes there go unnoticed. What is in .git does not count, nor the
+// temporary files of editors.
+//
+// A receiver that is slow misses nothing: changes meanwhile are told in one.
+func Watch(ctx context.Context, dir string) (<-chan error, error) {
+	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return nil, fmt.Errorf("watching %s: %w", root, err)
+		return nil, err
 	}
-	if err := watchBelow(w, root); err != nil {
-		return nil, errors.Join(fmt.Errorf("watching %s: %w", root, err), w.Close())
+	fsw, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, fmt.Errorf("watching %s: %w", dir, hint(err))
 	}
-	changes := make(chan struct{}, 1)
-	go func() {
-		defer close(changes)
-		defer w.Close()
-		follow(ctx, w, changes)
-	}()
-	return changes, nil
+	w := &watcher{fsw: fsw, dir: dir, out: make(chan error)}
+	if err := w.add(dir); err != nil {
+		fsw.Close()
+		return nil, err
+	}
+	go w.run(ctx)
+	return w.out, nil
 }
 
-// watchBelow watches a directory and all below it.
-func watchBelow(w *fsnotify.Watcher, dir string) error {
-	return filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil // gone meanwhile
-		case err != nil:
-			return err
-		case !d.IsDir():
+type watcher struct {
+	fsw *fsnotify.Watcher
+	dir string
+	out chan error
+}
+
+// add watches dir and all directories below. Each is watched before it is read,
+// so that what comes into it later is not missed.
+func (w *watcher) add(dir string) error {
+	if err := w.fsw.Add(dir); err != nil {
+		if errors.Is(err, fs.ErrNotExist) && dir != w.dir {
+			return nil // gone again
+		}
+		return fmt.Errorf("watching %s: %w", dir, hint(err))
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) && dir != w.dir {
 			return nil
-		case d.Name() == ".git":
-			return fs.SkipDir
 		}
-		if err := w.Add(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+		return fmt.Errorf("watching %s: %w", dir, err)
+	}
+	var failed error
+	for _, e := range entries {
+		if e.IsDir() && !ignored(e.Name()) {
+			failed = errors.Join(failed, w.add(filepath.Join(dir, e.Name())))
 		}
-		return nil
-	})
+	}
+	return failed
 }
 
-func follow(ctx context.Context, w *fsnotify.Watcher, changes chan<- struct{}) {
-	settled := time.NewTimer(time.Hour)
+// hint says what to do when the system's limits are reached.
+func hint(err error) error {
+	switch {
+	case errors.Is(err, syscall.ENOSPC):
+		return fmt.Errorf("%w: the limit of watches is reached; raise it with sysctl fs.inotify.max_user_watches", err)
+	case errors.Is(err, syscall.EMFILE):
+		return fmt.Errorf("%w: the limit of watchers or open files is reached; raise it with sysctl fs.inotify.max_user_instances or ulimit -n", err)
+	}
+	return err
+}
+
+// run turns events into reports.
+func (w *watcher) run(ctx context.Context) {
+	defer close(w.out)
+	defer w.fsw.Close()
+	var (
+		settled = time.NewTimer(quiet) // runs while a burst does
+		gone    = time.NewTicker(lookAgain)
+		started time.Time // of the burst under way, zero if there is none
+		report  []error   // what to tell, in order
+	)
 	settled.Stop()
+	gone.Stop()
+	defer settled.Stop()
+	defer gone.Stop()
+	changed := func() {
+		now := time.Now()
+		if started.IsZero() {
+			started = now
+		}
+		settled.Reset(max(0, min(quiet, time.Until(started.Add(longest)))))
+	}
 	for {
+		var out chan error
+		var next error
+		if len(report) > 0 {
+			out, next = w.out, report[0]
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case event, ok := <-w.Events:
-			if !ok {
-				return
+		case out <- next:
+			report = report[1:]
+		case <-settled.C:
+			started = time.Time{}
+			if len(report) == 0 || report[len(report)-1] != nil {
+				report = append(report, nil)
 			}
-			if event.Op == fsnotify.Chmod || ignored(filepath.Base(event.Name)) {
+		case e := <-w.fsw.Events:
+			if e.Name == w.dir && e.Has(fsnotify.Remove|fsnotify.Rename) {
+				gone.Reset(lookAgain)
+			}
+			if !w.matters(e) {
 				continue
 			}
-			if event.Has(fsnotify.Create) {
-				// What cannot be watched any more is gone again.
-				_ = watchBelow(w, event.Name)
+			if e.Has(fsnotify.Create) {
+				if info, err := os.Lstat(e.Name); err == nil && info.IsDir() {
+					if err := w.add(e.Name); err != nil {
+						report = append(report, err)
+					}
+				}
 			}
-			settled.Reset(quiet)
-		case _, ok := <-w.Errors:
-			if !ok {
-				return
+			changed()
+		case err := <-w.fsw.Errors:
+			if !errors.Is(err, fsnotify.ErrEventOverflow) {
+				report = append(report, fmt.Errorf("watching %s: %w", w.dir, err))
+				continue
 			}
-			// Events were lost: something changed.
-			settled.Reset(quiet)
-		case <-settled.C:
-			select {
-			case changes <- struct{}{}:
-			default: // the last one was not read yet
+			// Events are lost, those of new directories too.
+			if err := w.add(w.dir); err != nil {
+				report = append(report, err)
+			}
+			changed()
+		case <-gone.C:
+			if w.add(w.dir) == nil {
+				gone.Stop()
+				changed()
 			}
 		}
 	}
 }
 
-// ignored tells files that editors, Git and this package make for a moment.
+// matters says that an event is about the content of the tree.
+func (w *watcher) matters(e fsnotify.Event) bool {
+	if e.Op == fsnotify.Chmod {
+		return false // indexers and virus scanners
+	}
+	rel, err := filepath.Rel(w.dir, e.Name)
+	if err != nil {
+		return false
+	}
+	for part := range strings.SplitSeq(filepath.ToSlash(rel), "/") {
+		if ignored(part) {
+			return false
+		}
+	}
+	return true
+}
+
+// ignored says that a file or directory of that name is no part of a fleet: Git's
+// own, or an editor's or our own temporary one.
 func ignored(name string) bool {
-	return name == ".git" || name == "4913" || strings.HasSuffix(name, "~") || strings.HasSuffix(name, ".lock") && name != sources.LockFile ||
-		strings.HasPrefix(name, ".#") || strings.HasPrefix(name, "."+sources.LockFile+"-") ||
-		strings.HasPrefix(name, ".") && (strings.HasSuffix(name, ".swp") || strings.HasSuffix(name, ".swx"))
+	if hidden(name) || name == "4913" || name == ".DS_Store" { // 4913 is vim's
+		return true
+	}
+	for _, prefix := range []string{".#", "#", ".goutputstream-", ".nfs"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	for _, suffix := range []string{"~", ".swp", ".swo", ".swx", ".kate-swp", "___jb_tmp___", "___jb_old___", tmpSuffix} {
+		if strings.HasSuffix(name, suffix) {
+			return true
+		}
+	}
+	return false
 }
