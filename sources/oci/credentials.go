@@ -128,7 +128,8 @@ func (c *Client) authenticator(ctx context.Context, repo name.Repository) (authn
 	case r := <-done:
 		if r.err != nil {
 			// The cause may quote the file, or what a credential helper printed.
-			return nil, &problem{Unauthorized, fmt.Sprintf("Docker's configuration, or the credential helper it names, fails for %s; docker login %[1]s shows why", repo.RegistryStr())}
+			return nil, &problem{Unauthorized, fmt.Sprintf("Docker's configuration, or the credential helper it names, fails for %s; "+
+				"docker login %[1]s shows why", repo.RegistryStr())}
 		}
 		return r.auth, nil
 	case <-ctx.Done():
@@ -138,10 +139,13 @@ func (c *Client) authenticator(ctx context.Context, repo name.Repository) (authn
 
 // lookedIn lists where credentials for a repository were looked for.
 func (c *Client) lookedIn(repository string) string {
-	var places []string
 	repo, err := name.NewRepository(repository)
+	if err != nil {
+		return "nothing, since that is not a repository"
+	}
+	var places []string
 	for _, creds := range c.credentials {
-		if _, ok := creds.lookup(repo); ok && err == nil {
+		if _, ok := creds.lookup(repo); ok {
 			return creds.source + ", which has some for it: are they right, and not expired?"
 		}
 		places = append(places, creds.source)

@@ -30,7 +30,7 @@ import (
 func Build(dir fs.FS) (*Image, error) {
 	img, err := build(dir)
 	if err != nil {
-		return nil, named("package directory", err)
+		return nil, named("", err)
 	}
 	return img, nil
 }
@@ -41,7 +41,7 @@ func build(dir fs.FS) (*Image, error) {
 		return nil, err
 	}
 	if len(files) == 0 {
-		return nil, bad("there is no YAML file in it")
+		return nil, bad("there is no YAML file in the directory")
 	}
 	// Lint as it will be read: one list of documents, each with its file.
 	var docs []sources.Document
@@ -73,7 +73,7 @@ func build(dir fs.FS) (*Image, error) {
 		stream.Write(f.content)
 	}
 	if stream.Len() > MaxPackageBytes {
-		return nil, tooMuch("its YAML has %d bytes, more than %d", stream.Len(), MaxPackageBytes)
+		return nil, tooMuch("the YAML files have %d bytes, more than %d", stream.Len(), MaxPackageBytes)
 	}
 	return newImage(stream.Bytes())
 }

@@ -61,7 +61,7 @@ func TestBuildErrors(t *testing.T) {
 		dir  fs.FS
 		want string
 	}{
-		"nothing":      {mapFS("README.md", "x"), "there is no YAML file in it"},
+		"nothing":      {mapFS("README.md", "x"), "there is no YAML file in the directory"},
 		"no meta":      {mapFS("a.yaml", testCRD), "there is no meta object"},
 		"two meta":     {mapFS("a.yaml", testMeta, "b.yaml", "# b\n"+testMeta), "b.yaml:2: Provider provider-example: a package has one meta object, and Provider provider-example is at a.yaml:1"},
 		"syntax":       {mapFS("a.yaml", testMeta, "crds/b.yaml", "a: 1\nb: [\n"), "crds/b.yaml: line 2"},
@@ -79,6 +79,28 @@ func TestBuildErrors(t *testing.T) {
 		if img != nil || err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
+		if err != nil && strings.HasPrefix(err.Error(), ":") {
+			t.Errorf("%s: %v has an empty subject", name, err)
+		}
+	}
+}
+
+// TestPushInvalid: what is wrong with a file is said of the file.
+func TestPushInvalid(t *testing.T) {
+	t.Parallel()
+	m := newMaker()
+	m.img.root = m.image(nil, m.layer(noiseEntry)).Digest
+	name := filepath.Join(t.TempDir(), "a.xpkg")
+	if err := m.img.WriteFile(name); err != nil {
+		t.Fatal(err)
+	}
+	ref := sources.Ref{Repository: "r.example.org/a", Tag: "v1"}
+	if _, err := Push(t.Context(), nil, name, ref); err == nil || !strings.HasPrefix(err.Error(), name+": there is no package.yaml") {
+		t.Errorf("error %v", err)
+	}
+	ref.Digest = sources.DigestOf(nil)
+	if _, err := Push(t.Context(), nil, name, ref); err == nil || !strings.Contains(err.Error(), "the package to be pushed has digest "+string(m.img.root)) {
+		t.Errorf("another digest: %v", err)
 	}
 }
 

@@ -2,6 +2,7 @@ package xpkg
 
 import (
 	"context"
+	"errors"
 	"io"
 	"slices"
 
@@ -79,7 +80,11 @@ func Push(ctx context.Context, to Destination, file string, ref sources.Ref) (so
 		return "", err
 	}
 	defer img.Close()
-	return img.root, img.Push(ctx, to, ref)
+	err = img.Push(ctx, to, ref)
+	if invalid := (*InvalidError)(nil); errors.As(err, &invalid) {
+		invalid.Package = file
+	}
+	return img.root, err
 }
 
 // Push brings an image to a registry, under ref's tag or, if it has none, its

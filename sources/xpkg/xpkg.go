@@ -81,7 +81,8 @@ type Source interface {
 // InvalidError says what is wrong with a package. The same digest will always
 // give the same error: only its publisher can mend it.
 type InvalidError struct {
-	// Package is repository@digest, or the directory or file it is made from.
+	// Package is repository@digest, or the file it is in; empty for one that
+	// is built, whose problems name their files.
 	Package string
 	// Problems are complete sentences, each with its place.
 	Problems []string
@@ -93,11 +94,15 @@ type InvalidError struct {
 const maxProblems = 20
 
 func (e *InvalidError) Error() string {
+	subject := ""
+	if e.Package != "" {
+		subject = e.Package + ": "
+	}
 	if len(e.Problems) == 1 {
-		return e.Package + ": " + e.Problems[0]
+		return subject + e.Problems[0]
 	}
 	listed := e.Problems[:min(len(e.Problems), maxProblems)]
-	text := fmt.Sprintf("%s: %d problems:\n\t%s", e.Package, len(e.Problems), strings.Join(listed, "\n\t"))
+	text := fmt.Sprintf("%s%d problems:\n\t%s", subject, len(e.Problems), strings.Join(listed, "\n\t"))
 	if more := len(e.Problems) - len(listed); more > 0 {
 		text += fmt.Sprintf("\n\tand %d more", more)
 	}
