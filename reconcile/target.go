@@ -41,8 +41,8 @@ func (t *target) Close() { t.cluster.Close() }
 
 // PlanOptions are the options of a plan for a cluster: the same for the daemon
 // and for `gitopsd plan`, so that one does what the other prints.
-func PlanOptions(want *desired.Cluster) (plan.Options, error) {
-	opts := plan.Options{Keeps: want.Keeps}
+func PlanOptions(want *desired.Cluster) (apply.PlanOptions, error) {
+	opts := apply.PlanOptions{Options: plan.Options{Keeps: want.Keeps}, Allowed: want.Allows}
 	if want.Err != nil {
 		opts.RenderFailed = want.Err.Error()
 	}
@@ -61,7 +61,7 @@ func (t *target) Apply(ctx context.Context, want *desired.Cluster) Outcome {
 	if err != nil {
 		return Outcome{Phase: status.Failed, Message: err.Error()}
 	}
-	p, err := t.applier.Plan(ctx, want.Objects, apply.PlanOptions{Options: opts})
+	p, err := t.applier.Plan(ctx, want.Objects, opts)
 	if err != nil {
 		return failed(err)
 	}

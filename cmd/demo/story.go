@@ -31,6 +31,15 @@ const (
 	machines = "machines.cluster.x-k8s.io"
 )
 
+// allowance is what the reviewers add to the declaration.
+const allowance = `  annotations:
+    gitopsd.dev/allow-breaking: |
+      ` + upstream.ClusterAPINew + `:max-length-added=nothing of Cluster API is stored here yet
+      ` + upstream.ClusterAPINew + `:min-length-added=nothing of Cluster API is stored here yet
+      ` + upstream.ClusterAPINew + `:max-items-added=nothing of Cluster API is stored here yet
+      ` + upstream.ClusterAPINew + `:enum-added=nothing of Cluster API is stored here yet
+`
+
 var blankLines = regexp.MustCompile(`\n{3,}`)
 
 var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -60,18 +69,34 @@ func story(ctx context.Context, s *stage, t *teller) error {
 	}
 	table(t, s)
 
-	t.step("A pull request bumps cluster-api in dev and prod: it is reviewed as a plan, then merged")
+	t.step("A pull request bumps cluster-api in dev and prod: the plan says what that breaks, and that it will be refused")
 	before, err := typesOf(ctx, s, "dev", upstream.ClusterAPI)
 	if err != nil {
 		return err
 	}
-	if err := s.edit(ctx, bumped, upstream.ClusterAPIOld, upstream.ClusterAPINew); err != nil {
+	err = s.edit(ctx, bumped, func(text string) string {
+		return strings.ReplaceAll(text, upstream.ClusterAPIOld, upstream.ClusterAPINew)
+	})
+	if err != nil {
 		return err
 	}
-	if out, err = s.gitopsd(ctx, append([]string{"plan", "--cluster", "dev"}, s.fleetFlags()...)...); err != nil {
+	planDev := append([]string{"plan", "--cluster", "dev"}, s.fleetFlags()...)
+	if out, err = s.gitopsd(ctx, planDev...); err != nil {
 		return err
 	}
-	t.indent(shorten(out, 24))
+	t.indent(shorten(out, 20))
+
+	t.step("The reviewers accept that, for this version and by name, and the pull request is merged")
+	err = s.edit(ctx, bumped, func(text string) string {
+		return strings.Replace(text, "  name: cluster-api\n", "  name: cluster-api\n"+allowance, 1)
+	})
+	if err != nil {
+		return err
+	}
+	if out, err = s.gitopsd(ctx, planDev...); err != nil {
+		return err
+	}
+	t.indent(shorten(out, 8))
 	head, err := s.merge(ctx, "Bump cluster-api to "+upstream.ClusterAPINew)
 	if err != nil {
 		return err
@@ -165,27 +190,32 @@ func (s *stage) showLock(ctx context.Context, what string) error {
 	return nil
 }
 
-// edit replaces a version in a file of the clone.
-func (s *stage) edit(ctx context.Context, file, before, after string) error {
+// edit changes a file of the clone, and shows how.
+func (s *stage) edit(ctx context.Context, file string, change func(text string) string) error {
 	if _, err := s.command(ctx, s.clone, "git", "pull", "-q", "--ff-only"); err != nil {
 		return err
 	}
 	path := filepath.Join(s.clone, file)
-	text, err := os.ReadFile(path)
+	before, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(string(text), before) {
-		return fmt.Errorf("%s does not name %s", file, before)
+	after := change(string(before))
+	if after == string(before) {
+		return fmt.Errorf("%s is not as the demo expects it", file)
 	}
-	if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(text), before, after)), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(after), 0o644); err != nil {
 		return err
 	}
 	diff, err := s.command(ctx, s.clone, "git", "diff", "-U0", "--", file)
 	if err != nil {
 		return err
 	}
-	s.say.indent(diff)
+	for line := range lines(diff) {
+		if (line[0] == '+' || line[0] == '-') && !strings.HasPrefix(line, "+++") && !strings.HasPrefix(line, "---") {
+			s.say.say("   %s", line)
+		}
+	}
 	return nil
 }
 

@@ -24,6 +24,7 @@ import (
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/lockfile"
@@ -117,10 +118,27 @@ type Cluster struct {
 	Faults []error
 	// Incomplete names the packages that could not be resolved or rendered.
 	Incomplete []string
+	// Allowances are the breaking changes of types that declarations allow, by
+	// the package's name.
+	Allowances map[string]Allowances
 	// Keeps tells whether an object that is there and not in Objects must
 	// stay, because nobody knows what has become of it; pkg is the package
 	// that it belongs to. Nil when rendering failed as a whole: then all must.
 	Keeps func(id manifest.ID, pkg string) bool
+}
+
+// Allowances are what a package's declaration allows in its version.
+type Allowances struct {
+	Version string
+	All     []compat.Allowance
+}
+
+// Allows says whether a package's declaration allows a breaking finding, and for
+// what reason.
+func (c *Cluster) Allows(pkg string, f compat.Finding) (reason string, ok bool) {
+	a := c.Allowances[pkg]
+	found, ok := compat.Allowed(a.All, a.Version, f)
+	return found.Reason, ok
 }
 
 // Complete says that Objects is all that the cluster is wanted to have.
@@ -284,6 +302,7 @@ func (c *Computer) resolve(ctx context.Context, s *State, before *lockfile.File,
 				cl.Faults = append(cl.Faults, e)
 				cl.Incomplete = append(cl.Incomplete, e.Name)
 			}
+			cl.readAllowances()
 		}
 	}
 	for _, name := range res.Lock.Clusters() {
@@ -293,6 +312,26 @@ func (c *Computer) resolve(ctx context.Context, s *State, before *lockfile.File,
 	}
 	s.Lock, s.Waiting = res.Lock, res.Waiting
 	return nil
+}
+
+// readAllowances reads what the declarations allow. One that cannot be read
+// allows nothing.
+func (c *Cluster) readAllowances() {
+	c.Allowances = make(map[string]Allowances)
+	for _, p := range c.Packages {
+		metadata, _ := p.Declaration.Document.Tree["metadata"].(map[string]any)
+		annotations, _ := metadata["annotations"].(map[string]any)
+		text, _ := annotations[compat.AllowAnnotation].(string)
+		if text == "" {
+			continue
+		}
+		all, err := compat.ParseAllowances(text)
+		if err != nil {
+			c.Faults = append(c.Faults, fmt.Errorf("package %s: annotation %s: %w", p.Declaration.Name, compat.AllowAnnotation, err))
+			continue
+		}
+		c.Allowances[p.Declaration.Name] = Allowances{Version: p.Pin.Ref.Version(), All: all}
+	}
 }
 
 func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Cluster, wanted *render.Wanted) {

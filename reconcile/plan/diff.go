@@ -47,6 +47,7 @@ var maintained = map[string]bool{
 	"metadata.managedFields": true, "metadata.resourceVersion": true, "metadata.generation": true,
 	"metadata.uid": true, "metadata.creationTimestamp": true, "metadata.selfLink": true,
 	`metadata.annotations["` + AppliedAnnotation + `"]`: true,
+	`metadata.annotations["` + TypesAnnotation + `"]`:   true,
 }
 
 type differ struct {

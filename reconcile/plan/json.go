@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/render/types/compat"
 )
 
 // WriteJSON writes the plans for programs, one document:
@@ -27,6 +29,8 @@ import (
 //	      "reason": "changed in the repository",
 //	      "notValidated": "…",          why no dry run could say whether it would be accepted
 //	      "rejected": "…",              what the API server has against it
+//	      "compatibility": "breaking",  of the types of a CRD: documentation, compatible, breaking
+//	      "findings": [{"name": "enum-value-removed", "severity": "breaking", "version": "v1", "path": ".spec.size", …}],
 //	      "changes": [{"path": "spec.replicas", "old": 1, "new": 2}]
 //	    }]
 //	  }],
@@ -92,18 +96,21 @@ type clusterJSON struct {
 }
 
 type stepJSON struct {
-	Action       Action       `json:"action"`
-	Group        string       `json:"group,omitempty"`
-	Kind         string       `json:"kind"`
-	Namespace    string       `json:"namespace,omitempty"`
-	Name         string       `json:"name"`
-	Package      string       `json:"package,omitempty"`
-	Stage        string       `json:"stage"`
-	Reason       string       `json:"reason,omitempty"`
-	Drift        bool         `json:"drift,omitempty"`
-	NotValidated string       `json:"notValidated,omitempty"`
-	Rejected     string       `json:"rejected,omitempty"`
-	Changes      []changeJSON `json:"changes,omitempty"`
+	Action       Action `json:"action"`
+	Group        string `json:"group,omitempty"`
+	Kind         string `json:"kind"`
+	Namespace    string `json:"namespace,omitempty"`
+	Name         string `json:"name"`
+	Package      string `json:"package,omitempty"`
+	Stage        string `json:"stage"`
+	Reason       string `json:"reason,omitempty"`
+	Drift        bool   `json:"drift,omitempty"`
+	NotValidated string `json:"notValidated,omitempty"`
+	Rejected     string `json:"rejected,omitempty"`
+	// Compatibility is a severity's name.
+	Compatibility string           `json:"compatibility,omitempty"`
+	Findings      []compat.Finding `json:"findings,omitempty"`
+	Changes       []changeJSON     `json:"changes,omitempty"`
 }
 
 type changeJSON struct {
@@ -119,6 +126,9 @@ func newStepJSON(s *Step) stepJSON {
 	sj := stepJSON{
 		Action: s.Action, Group: s.ID.Group, Kind: s.ID.Kind, Namespace: s.ID.Namespace, Name: s.ID.Name, Package: s.Package,
 		Stage: s.Stage.String(), Reason: s.Reason, Drift: s.Drift, NotValidated: s.NotValidated, Rejected: s.Rejected,
+	}
+	if s.Compatibility != compat.Identical {
+		sj.Compatibility, sj.Findings = s.Compatibility.String(), s.Findings
 	}
 	for _, c := range s.Changes {
 		sj.Changes = append(sj.Changes, changeJSON(c))

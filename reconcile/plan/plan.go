@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types/compat"
 )
 
 // Labels and annotations that mean something to gitopsd. Those of the ApplySet
@@ -92,6 +93,10 @@ type Step struct {
 	// Drift says that the object is as the repository wants it but for what
 	// somebody else did to it.
 	Drift bool
+	// Compatibility is what replacing or removing the types of a CRD means to
+	// those who use them, and Findings say why; Identical for other objects.
+	Compatibility compat.Severity
+	Findings      []compat.Finding
 	// Changes are the fields that differ. They are known only where a dry run
 	// was asked for.
 	Changes []Change

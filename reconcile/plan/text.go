@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"gitopsd.dev/render/types/compat"
 )
 
 // TextOptions are how a plan is shown to eyes.
@@ -198,12 +200,51 @@ func (t *textWriter) step(s *Step) {
 		line += ": " + s.Reason
 	}
 	t.line("    %s", t.paint(s.Action, line))
+	t.findings(s)
 	t.changes(s)
 	if s.Rejected != "" {
 		t.indented("        ", t.paint(Refused, "the API server would not accept it: "+s.Rejected))
 	}
 	if s.NotValidated != "" && s.Action == Configure {
 		t.line("        not validated: %s", s.NotValidated)
+	}
+}
+
+// findings writes what replacing a type means to those who use it: what breaks,
+// one line a kind of finding with the fields it concerns, and the rest as a count.
+func (t *textWriter) findings(s *Step) {
+	var names []string
+	breaking := make(map[string][]compat.Finding)
+	compatible := 0
+	for _, f := range s.Findings {
+		if f.Severity != compat.Breaking {
+			compatible++
+			continue
+		}
+		if breaking[f.Name] == nil {
+			names = append(names, f.Name)
+		}
+		breaking[f.Name] = append(breaking[f.Name], f)
+	}
+	for _, name := range names {
+		all := breaking[name]
+		first := all[0]
+		line := strings.TrimSpace(fmt.Sprintf("breaking %s: %s %s", name, first.Version, first.Path))
+		if first.Detail != "" {
+			line += ": " + first.Detail
+		}
+		if len(all) > 1 {
+			line += fmt.Sprintf(", and %d more", len(all)-1)
+		}
+		t.line("        %s", t.paint(Refused, line))
+		if t.o.All {
+			for _, f := range all[1:] {
+				t.line("          %s", f)
+			}
+		}
+	}
+	if compatible > 0 {
+		t.line("        %s", plural(compatible, "compatible change")+" of the type")
 	}
 }
 

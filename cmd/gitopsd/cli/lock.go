@@ -67,10 +67,11 @@ func runLock(cmd *cobra.Command, g *global, t *treeOptions, registry *registryOp
 	if err != nil {
 		return err
 	}
-	commit, err := tree(root)
+	commit, files, err := tree(root)
 	if err != nil {
 		return err
 	}
+	defer files.Close()
 	before, mended, err := mendLock(commit.Files)
 	if err != nil {
 		return err
@@ -190,11 +191,12 @@ func (w withLock) ReadFile(name string) ([]byte, error) {
 
 // registered lists the clusters of a working tree, as far as they can be read.
 func registered(root string) []string {
-	files, err := local.Open(root)
+	commit, files, err := tree(root)
 	if err != nil {
 		return nil
 	}
-	text, err := fs.ReadFile(files, sources.RegistryFile)
+	defer files.Close()
+	text, err := fs.ReadFile(commit.Files, sources.RegistryFile)
 	if err != nil {
 		return nil
 	}

@@ -105,16 +105,20 @@ func (o *treeOptions) root() (string, error) {
 	if strings.Contains(o.repo, "://") {
 		return "", fmt.Errorf("--repo %s: this command works on a directory; clone the repository first", o.repo)
 	}
-	return local.Root(o.repo)
+	root, err := local.FindRoot(o.repo)
+	if err != nil {
+		return "", fmt.Errorf("--repo: %w", err)
+	}
+	return root, nil
 }
 
-// tree is the working tree as a commit without a name.
-func tree(root string) (sources.Commit, error) {
-	files, err := local.Open(root)
+// tree is the working tree as a commit without a name, good until closed.
+func tree(root string) (sources.Commit, io.Closer, error) {
+	t, err := local.Open(root)
 	if err != nil {
-		return sources.Commit{}, err
+		return sources.Commit{}, nil, err
 	}
-	return sources.Commit{Subject: "working tree", Files: files}, nil
+	return t.Commit(), t, nil
 }
 
 // commitOf reads a revision of the repository that holds root, seen from root:
@@ -172,7 +176,7 @@ func (o *gitOptions) open(env *Env, cacheDir string) (*git.Repository, error) {
 // completeRegistered completes the names of registered clusters.
 func completeRegistered(o *treeOptions) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		root, err := local.Root(cmp.Or(o.repo, "."))
+		root, err := local.FindRoot(cmp.Or(o.repo, "."))
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -41,7 +41,7 @@ holds. The same files give the same bytes, and so the same digest.`,
 			}
 			image, err := xpkg.Build(os.DirFS(args[0]))
 			if err != nil {
-				return err
+				return fmt.Errorf("%s: %w", args[0], err)
 			}
 			if err := image.WriteFile(output); err != nil {
 				return err

@@ -149,15 +149,16 @@ type planner struct {
 
 // plan makes the plans of all clusters.
 func (p *planner) plan(ctx context.Context) (*plan.Fleet, error) {
-	commit, err := tree(p.root)
+	commit, files, err := tree(p.root)
 	if err != nil {
 		return nil, err
 	}
+	defer files.Close()
 	state, err := compute(ctx, p.cmd, p.computer, commit)
 	if err != nil {
 		return nil, err
 	}
-	fleet := &plan.Fleet{Source: commit.Subject, Against: p.options.against, Lock: lockDiff(state.Committed, state.Lock)}
+	fleet := &plan.Fleet{Source: "working tree", Against: p.options.against, Lock: lockDiff(state.Committed, state.Lock)}
 	if err := state.RegistryErr; err != nil {
 		fleet.Errors = append(fleet.Errors, err.Error())
 	}
@@ -221,7 +222,8 @@ func (p *planner) one(ctx context.Context, c *desired.Cluster) (*plan.Plan, erro
 	if err != nil {
 		return nil, err
 	}
-	made, err := applier.Plan(ctx, c.Objects, apply.PlanOptions{Options: opts, DryRun: true})
+	opts.DryRun = true
+	made, err := applier.Plan(ctx, c.Objects, opts)
 	if made != nil {
 		made = reconcile.Executed(c, made)
 	}
@@ -308,10 +310,11 @@ func (p *planner) watch(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case _, ok := <-changes:
+		case err, ok := <-changes:
 			if !ok {
-				return ctx.Err()
+				return nil
 			}
+			report(stderr, err) // what can no longer be watched
 		}
 		fmt.Fprintf(stderr, "\n%s changed\n", time.Now().Format(time.TimeOnly))
 	}

@@ -33,10 +33,11 @@ come from the cache or the registry, by the digests in clusters.lock.`,
 			if err != nil {
 				return err
 			}
-			commit, err := tree(root)
+			commit, files, err := tree(root)
 			if err != nil {
 				return err
 			}
+			defer files.Close()
 			computer, err := registry.computer(g.log(false), resolve.Add, nil, []string{cluster})
 			if err != nil {
 				return err
