@@ -1,0 +1,285 @@
+package plan_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+var inventory = plan.Inventory{ID: "applyset-ours-v1", FieldManager: "gitopsd"}
+
+func objects(t *testing.T, text string) []*manifest.Object {
+	t.Helper()
+	docs, err := sources.DecodeYAML(strings.NewReader(text), sources.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []*manifest.Object
+	for _, d := range docs {
+		o, err := manifest.New(d.Tree, manifest.Origin{File: "a.yaml", Line: d.Line})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, o)
+	}
+	return list
+}
+
+func set(t *testing.T, text string) *manifest.Set {
+	t.Helper()
+	s, duplicates := manifest.NewSet(objects(t, text))
+	if len(duplicates) > 0 {
+		t.Fatal(duplicates[0])
+	}
+	return s
+}
+
+// live makes the metadata of objects as they would be when they were applied.
+func live(t *testing.T, text string, change func(*metav1.ObjectMeta)) plan.Live {
+	t.Helper()
+	l := plan.Live{Objects: make(map[manifest.ID]*metav1.ObjectMeta), Namespaced: make(map[schema.GroupVersionKind]bool)}
+	for _, o := range objects(t, text) {
+		m := &metav1.ObjectMeta{
+			Name: o.ID().Name, Namespace: o.ID().Namespace, UID: types.UID("uid-" + o.ID().Name),
+			Labels: o.Labels(), Annotations: o.Annotations(),
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "gitopsd", Operation: metav1.ManagedFieldsOperationApply}},
+		}
+		m.Labels[plan.PartOfLabel] = inventory.ID
+		m.Annotations[plan.AppliedAnnotation] = string(o.Hash())
+		if change != nil {
+			change(m)
+		}
+		l.Objects[o.ID()] = m
+	}
+	return l
+}
+
+func steps(p *plan.Plan) string {
+	var b strings.Builder
+	for _, s := range p.Steps {
+		line := fmt.Sprintf("%s %s %s", s.Action, s.ID, s.Reason)
+		if s.NotValidated != "" {
+			line += "(" + s.NotValidated + ")"
+		}
+		b.WriteString(strings.TrimSpace(line) + "\n")
+	}
+	return b.String()
+}
+
+const cm = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: ns}, data: {x: '1'}}\n---\n"
+
+func TestCompute(t *testing.T) {
+	t.Parallel()
+	crd := `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: ws.e.org},
+spec: {group: e.org, scope: Namespaced, names: {kind: W, plural: ws}, versions: [{name: v1, served: true}, {name: v0, served: false}]}}
+---
+`
+	xrd := `{apiVersion: apiextensions.crossplane.io/v1, kind: CompositeResourceDefinition, metadata: {name: xs.e.org},
+spec: {group: e.org, names: {kind: X, plural: xs}, claimNames: {kind: Yy}, versions: [{name: v1, served: true}]}}
+---
+`
+	unserved := func(kinds ...string) func(*plan.Live) {
+		return func(l *plan.Live) {
+			l.Unserved = make(map[schema.GroupVersionKind]string)
+			for _, k := range kinds {
+				l.Unserved[schema.GroupVersionKind{Group: "e.org", Version: k[:2], Kind: k[3:]}] = "the cluster serves no kind " + k[3:]
+			}
+		}
+	}
+	meta := func(change func(*metav1.ObjectMeta)) func(*plan.Live) {
+		return func(l *plan.Live) {
+			for _, m := range l.Objects {
+				change(m)
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name          string
+		desired, live string
+		change        func(*plan.Live)
+		want          string
+	}{
+		{name: "new", desired: cm, want: "create configmap/ns/a\n"},
+		{name: "unchanged", desired: cm, live: cm, want: "unchanged configmap/ns/a\n"},
+		{name: "changed", desired: cm, live: strings.Replace(cm, "'1'", "'2'", 1), want: "configure configmap/ns/a changed in the repository\n"},
+		{name: "gone", live: cm + "{apiVersion: v1, kind: ConfigMap, metadata: {name: b, namespace: ns}}", desired: cm, want: "unchanged configmap/ns/a\nprune configmap/ns/b\n"},
+		{
+			name: "drift", desired: cm, live: cm, want: "configure configmap/ns/a drift: data.x changed by kubectl-edit\n",
+			change: func(l *plan.Live) {
+				l.Drifted = map[manifest.ID]string{{Kind: "ConfigMap", Namespace: "ns", Name: "a"}: "data.x changed by kubectl-edit"}
+			},
+		},
+		{
+			name: "going", desired: cm, live: cm, want: "wait configmap/ns/a it is being deleted, held by finalizer f; it is created again when it is gone\n",
+			change: meta(func(m *metav1.ObjectMeta) {
+				m.DeletionTimestamp, m.Finalizers = &metav1.Time{Time: time.Now()}, []string{"f"}
+			}),
+		},
+		{
+			name: "unwanted and going", desired: crd, live: cm, want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nwait configmap/ns/a it is being deleted\n",
+			change: meta(func(m *metav1.ObjectMeta) { m.DeletionTimestamp = &metav1.Time{Time: time.Now()} }),
+		},
+		{
+			name: "somebody else's", desired: cm, live: cm, want: "conflict configmap/ns/a it is managed by helm; annotate it with gitopsd.dev/adopt: \"true\" to take it over\n",
+			change: meta(func(m *metav1.ObjectMeta) { m.Labels, m.ManagedFields[0].Manager = nil, "helm" }),
+		},
+		{
+			name: "label lost", desired: cm, live: cm, want: "configure configmap/ns/a it is there, and nobody's; it is taken into the inventory\n",
+			change: meta(func(m *metav1.ObjectMeta) { m.Labels = nil }),
+		},
+		{
+			name: "order", want: `create namespace/ns
+create customresourcedefinition.apiextensions.k8s.io/ws.e.org
+create configmap/ns/a
+create clusterrole.rbac.authorization.k8s.io/r
+create deployment.apps/ns/d
+create validatingwebhookconfiguration.admissionregistration.k8s.io/v
+create compositeresourcedefinition.apiextensions.crossplane.io/xs.e.org
+create w.e.org/ns/w
+`,
+			desired: crd + xrd + cm + `{apiVersion: e.org/v1, kind: W, metadata: {name: w, namespace: ns}}
+---
+{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: v}}
+---
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: d, namespace: ns}}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: r}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: ns}}
+`,
+		},
+		{
+			name: "prune order",
+			want: `create configmap/ns/b
+prune w.e.org/ns/w
+prune deployment.apps/ns/d
+prune configmap/ns/a
+prune customresourcedefinition.apiextensions.k8s.io/ws.e.org
+prune namespace/ns
+`,
+			desired: strings.Replace(cm, "name: a", "name: b", 1),
+			live: crd + cm + `{apiVersion: e.org/v1, kind: W, metadata: {name: w, namespace: ns}}
+---
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: d, namespace: ns}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: ns}}
+`,
+		},
+		{
+			name: "type of the same plan", desired: crd + "{apiVersion: e.org/v1, kind: W, metadata: {name: w, namespace: ns}}", change: unserved("v1/W"),
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\ncreate w.e.org/ns/w (its type is installed by customresourcedefinition.apiextensions.k8s.io/ws.e.org)\n",
+		},
+		{
+			name: "version that is not served", desired: crd + "{apiVersion: e.org/v0, kind: W, metadata: {name: w, namespace: ns}}", change: unserved("v0/W"),
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nrefused w.e.org/ns/w the cluster serves no kind W\n",
+		},
+		{
+			name: "types of an XRD", desired: xrd + "{apiVersion: e.org/v1, kind: X, metadata: {name: x}}\n---\n{apiVersion: e.org/v1, kind: Yy, metadata: {name: yy, namespace: ns}}", change: unserved("v1/X", "v1/Yy"),
+			want: "create compositeresourcedefinition.apiextensions.crossplane.io/xs.e.org\n" +
+				"create x.e.org/x (its type is installed by compositeresourcedefinition.apiextensions.crossplane.io/xs.e.org)\n" +
+				"create yy.e.org/ns/yy (its type is installed by compositeresourcedefinition.apiextensions.crossplane.io/xs.e.org)\n",
+		},
+		{
+			name: "no namespace", desired: "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}",
+			change: func(l *plan.Live) { l.Namespaced[schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}] = true },
+			want:   "refused configmap/a its kind lives in namespaces, and it names none; set metadata.namespace (a.yaml:1)\n",
+		},
+		{
+			name: "unreadable", desired: cm, change: func(l *plan.Live) { l.Unreadable = map[schema.GroupKind]string{{Kind: "ConfigMap"}: "forbidden"} },
+			want: "refused configmap/ns/a cannot tell what is there: forbidden\n",
+		},
+		{
+			name: "made by a controller with our label", desired: crd, live: cm,
+			change: meta(func(m *metav1.ObjectMeta) {
+				yes := true
+				m.OwnerReferences = []metav1.OwnerReference{{Kind: "Service", Name: "s", Controller: &yes}}
+			}),
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n",
+		},
+		{
+			name: "copied label", desired: crd, live: cm,
+			change: meta(func(m *metav1.ObjectMeta) { m.ManagedFields, m.Annotations = nil, nil }),
+			want:   "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n",
+		},
+		{
+			name: "namespace with contents that stay", desired: crd, live: "{apiVersion: v1, kind: Namespace, metadata: {name: ns}}\n---\n" + cm,
+			change: func(l *plan.Live) {
+				l.Contents = map[manifest.ID][]manifest.ID{{Kind: "Namespace", Name: "ns"}: {
+					{Kind: "ConfigMap", Namespace: "ns", Name: "a"}, {Kind: "Secret", Namespace: "ns", Name: "theirs"},
+				}}
+			},
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nprune configmap/ns/a\n" +
+				"held namespace/ns kept: it holds secret/ns/theirs, which would be deleted with it; to allow that, annotate it with gitopsd.dev/allow-prune: \"true\"\n",
+		},
+		{
+			name: "namespace with unknown contents", desired: crd, live: "{apiVersion: v1, kind: Namespace, metadata: {name: ns}}",
+			change: func(l *plan.Live) {
+				l.ContentsUnknown = map[manifest.ID]string{{Kind: "Namespace", Name: "ns"}: "forbidden"}
+			},
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nheld namespace/ns kept: what it holds could not be found out: forbidden\n",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			l := live(t, tt.live, nil)
+			if tt.change != nil {
+				tt.change(&l)
+			}
+			p := plan.Compute("prod", set(t, tt.desired), l, inventory, plan.Options{})
+			if have := steps(p); have != tt.want {
+				t.Errorf("have\n%s\nwant\n%s", have, tt.want)
+			}
+			for _, s := range p.Steps {
+				if s.Object == nil && s.UID == "" {
+					t.Errorf("%s would delete whatever has that name", s.ID)
+				}
+				if s.Force && s.Action != plan.Configure && s.Action != plan.Unchanged {
+					t.Errorf("%s %s would take fields by force", s.Action, s.ID)
+				}
+			}
+		})
+	}
+}
+
+// The guard against pruning too much counts, and lets through what was allowed.
+func TestMassPrune(t *testing.T) {
+	t.Parallel()
+	many := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "{apiVersion: v1, kind: ConfigMap, metadata: {name: c%03d, namespace: ns}}\n---\n", i)
+		}
+		return b.String()
+	}
+	for _, tt := range []struct {
+		have, want, allow int
+		held              bool
+	}{
+		{have: 20, want: 1},
+		{have: 21, want: 1}, // twenty are few
+		{have: 22, want: 1, held: true},
+		{have: 100, want: 50},
+		{have: 100, want: 49, held: true},
+		{have: 100, want: 49, allow: 50, held: true},
+		{have: 100, want: 49, allow: 51},
+	} {
+		l := live(t, many(tt.have), nil)
+		p := plan.Compute("prod", set(t, many(tt.want)), l, inventory, plan.Options{AllowPrune: tt.allow})
+		action := plan.Prune
+		if tt.held {
+			action = plan.Held
+		}
+		if n := p.Count(action); n != tt.have-tt.want {
+			t.Errorf("%d of %d wanted, %d allowed: %d to %s, want %d", tt.want, tt.have, tt.allow, n, action, tt.have-tt.want)
+		}
+	}
+}
