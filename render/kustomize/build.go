@@ -57,6 +57,8 @@ func run(files *snapshot, dir string, setsSchema bool) (rm resmap.ResMap, err er
 		schema.RLock()
 		defer schema.RUnlock()
 	}
+	fatal.enter()
+	defer fatal.leave()
 	defer func() {
 		if p := recover(); p != nil {
 			rm, err = nil, fmt.Errorf("%v", p)
@@ -81,7 +83,7 @@ func (in *inspection) results(dir string, rm resmap.ResMap) ([]*manifest.Object,
 	for _, res := range rm.Resources() {
 		content, err := res.MarshalJSON()
 		if err != nil {
-			return nil, fmt.Errorf("%s: %s: %w", dir, res.CurId(), err)
+			return nil, fmt.Errorf("%s: %s: %w", dir, reword(res.CurId().String()), err)
 		}
 		o, err := object(content, origins)
 		if err != nil {

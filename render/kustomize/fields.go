@@ -262,6 +262,8 @@ func (in *inspection) pluginEntries(ctx context.Context, v *visit, f field, entr
 
 // parse is kustomize's reading of YAML. A panic of its is an error.
 func (in *inspection) parse(text string) (rm resmap.ResMap, err error) {
+	fatal.enter()
+	defer fatal.leave()
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("malformed: %v", p)

@@ -14,11 +14,8 @@ package runtime
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"maps"
 	"regexp"
-	"slices"
 	"strings"
 
 	"gitopsd.dev/render/manifest"
@@ -85,53 +82,9 @@ func Objects(c Controller) ([]*manifest.Object, error) {
 	return objects, nil
 }
 
-// RoleName is the ClusterRole with the rights of a Provider's controller.
-func RoleName(provider string) string { return "gitopsd:provider:" + provider }
-
 // System is the namespace in which controllers run.
 func System() (*manifest.Object, error) {
 	return manifest.New(object("v1", "Namespace", Namespace, "", nil), manifest.Origin{File: "gitopsd"})
-}
-
-// Binding binds the ServiceAccount of a Provider to its rights. Providers of one
-// family (their metadata says so) use each other's types: those of the cluster's
-// Providers that are of its family are bound to the same rights.
-func Binding(p sources.Selected, cluster []sources.Selected) (*manifest.Object, error) {
-	name := p.Declaration.Name
-	accounts := []string{name}
-	for _, other := range cluster {
-		if other.Declaration.Kind == sources.Provider && family(other) != "" && family(other) == family(p) {
-			accounts = append(accounts, other.Declaration.Name)
-		}
-	}
-	slices.Sort(accounts)
-	var subjects []any
-	for _, account := range slices.Compact(accounts) {
-		subjects = append(subjects, map[string]any{"kind": "ServiceAccount", "name": account, "namespace": Namespace})
-	}
-	o, err := manifest.New(object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", RoleName(name), "", map[string]any{
-		"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": RoleName(name)},
-		"subjects": subjects,
-	}), manifest.Origin{Package: p.Pin})
-	if err != nil {
-		return nil, err
-	}
-	labels := maps.Clone(p.Declaration.CommonLabels)
-	if labels == nil {
-		labels = make(map[string]string, 1)
-	}
-	labels[PackageLabel] = name
-	return o.WithMetadata(labels, p.Declaration.CommonAnnotations), nil
-}
-
-func family(p sources.Selected) string {
-	if p.Package == nil {
-		return ""
-	}
-	meta, _ := p.Package.Meta.Document.Tree["metadata"].(map[string]any)
-	labels, _ := meta["labels"].(map[string]any)
-	f, _ := labels[familyLabel].(string)
-	return f
 }
 
 func object(apiVersion, kind, name, namespace string, rest map[string]any) map[string]any {
@@ -207,6 +160,9 @@ func deployment(c Controller) map[string]any {
 	}
 }
 
+// dnsLabel is what a Service's name must be (RFC 1035).
+var dnsLabel = regexp.MustCompile(`^[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?$`)
+
 func env(name, fieldPath string) map[string]any {
 	// apiVersion is what the API server would fill in.
 	return map[string]any{"name": name, "valueFrom": map[string]any{"fieldRef": map[string]any{"apiVersion": "v1", "fieldPath": fieldPath}}}
@@ -221,95 +177,4 @@ func Image(p sources.Selected) string {
 // labelValue cuts a name to what a label may hold.
 func labelValue(s string) string {
 	return strings.TrimRight(s[:min(len(s), 63)], "-._")
-}
-
-var (
-	dnsLabel = regexp.MustCompile(`^[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?$`)
-	plural   = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$`)
-	group    = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)+$`)
-)
-
-// Kubernetes' own groups with a dot. A type in one of them would give its
-// controller rights over what is not its own.
-var builtin = map[string]bool{
-	"admissionregistration.k8s.io": true, "apiextensions.k8s.io": true, "apiregistration.k8s.io": true,
-	"authentication.k8s.io": true, "authorization.k8s.io": true, "certificates.k8s.io": true,
-	"coordination.k8s.io": true, "discovery.k8s.io": true, "events.k8s.io": true,
-	"flowcontrol.apiserver.k8s.io": true, "internal.apiserver.k8s.io": true, "networking.k8s.io": true,
-	"node.k8s.io": true, "rbac.authorization.k8s.io": true, "resource.k8s.io": true,
-	"scheduling.k8s.io": true, "storage.k8s.io": true, "storagemigration.k8s.io": true,
-	"gitopsd.dev": true,
-}
-
-// rules are a controller's rights: all on its own types, and what Crossplane
-// grants every provider for credentials, connection details, leader election and
-// events.
-func rules(c Controller) ([]any, error) {
-	byGroup := make(map[string][]string)
-	for _, crd := range c.Types {
-		g, p, err := resource(crd)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", crd.ID(), err)
-		}
-		byGroup[g] = append(byGroup[g], p, p+"/finalizers", p+"/status")
-	}
-	groups := make([]string, 0, len(byGroup))
-	for g := range byGroup {
-		groups = append(groups, g)
-	}
-	slices.Sort(groups)
-	var rules []any
-	for _, g := range groups {
-		slices.Sort(byGroup[g])
-		rules = append(rules, rule([]string{g}, slices.Compact(byGroup[g]), "*"))
-	}
-	rules = append(rules, rule([]string{"", "coordination.k8s.io"}, []string{"configmaps", "events", "leases", "secrets"}, "*"))
-	if safeStart(c.Selected.Package.Meta) {
-		rules = append(rules, rule([]string{"apiextensions.k8s.io"}, []string{"customresourcedefinitions"}, "get", "list", "watch"))
-	}
-	return rules, nil
-}
-
-// resource reads what a CRD defines. Its group and plural go into rules, where
-// "*" or a built-in type would be far more than the controller's own.
-func resource(crd *manifest.Object) (g, p string, err error) {
-	spec, _ := crd.Tree()["spec"].(map[string]any)
-	names, _ := spec["names"].(map[string]any)
-	g, _ = spec["group"].(string)
-	p, _ = names["plural"].(string)
-	switch {
-	case !group.MatchString(g):
-		return "", "", fmt.Errorf("spec.group: %q is not a group that a package may define: want a DNS name with a dot", g)
-	case builtin[g]:
-		return "", "", fmt.Errorf("spec.group: %q is not a package's to define types in", g)
-	case !plural.MatchString(p):
-		return "", "", fmt.Errorf("spec.names.plural: %q is not the name of a resource", p)
-	case crd.ID().Name != p+"."+g:
-		return "", "", errors.New("metadata.name: want " + p + "." + g + ", the plural and the group")
-	}
-	return g, p, nil
-}
-
-func rule(groups, resources []string, verbs ...string) map[string]any {
-	return map[string]any{"apiGroups": list(groups), "resources": list(resources), "verbs": list(verbs)}
-}
-
-func list(values []string) []any {
-	l := make([]any, len(values))
-	for i, v := range values {
-		l[i] = v
-	}
-	return l
-}
-
-// safeStart tells whether a provider starts a controller only for types that it
-// finds installed, for which it watches them. Capabilities are matched without
-// regard to case and separators, as Crossplane does.
-func safeStart(meta sources.PackageMeta) bool {
-	spec, _ := meta.Document.Tree["spec"].(map[string]any)
-	capabilities, _ := spec["capabilities"].([]any)
-	return slices.ContainsFunc(capabilities, func(v any) bool {
-		s, _ := v.(string)
-		return strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(s)) == "safestart"
-	})
 }

@@ -1,0 +1,62 @@
+package kustomize
+
+import (
+	"bytes"
+	"log"
+	"strings"
+	"testing"
+)
+
+// Kustomize would end the process: it wants to print an object, for an error about
+// it, which it cannot print.
+func TestKustomizeDoesNotExit(t *testing.T) {
+	t.Parallel()
+	_, err := Build(t.Context(), txtarFS(t, `
+-- a/kustomization.yaml --
+resources: [all.yaml]
+namePrefix: p-
+replacements:
+- source: {kind: ValidatingWebhookConfiguration, fieldPath: metadata.annotations.v}
+  targets: [{select: {kind: ValidatingWebhookConfiguration}, fieldPaths: [webhooks.0.timeoutSeconds]}]
+-- a/all.yaml --
+apiVersion: v1
+kind: Service
+metadata: {name: svc, namespace: n1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: svc, namespace: n2}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: w, annotations: {v: abc}}
+webhooks: [{name: a, timeoutSeconds: 1, clientConfig: {service: {name: svc}}}]
+`), "a")
+	if err == nil || err.Error() != "a: yaml: cannot decode !!str `abc` as a !!int" {
+		t.Error(err)
+	}
+}
+
+// What others log while kustomize runs goes where it always goes. Not parallel:
+// the log is the process's.
+func TestOthersLog(t *testing.T) {
+	var buf bytes.Buffer
+	before := log.Writer()
+	log.SetOutput(&buf)
+	defer log.SetOutput(before)
+	fatal.enter()
+	fatal.enter()
+	log.Println("one")
+	fatal.leave()
+	log.Println("two")
+	fatal.leave()
+	log.Println("three")
+	if log.Writer() != &buf {
+		t.Error("the log's writer is not put back")
+	}
+	for _, line := range []string{"one", "two", "three"} {
+		if strings.Count(buf.String(), line) != 1 {
+			t.Errorf("%q is not once in %q", line, buf.String())
+		}
+	}
+}

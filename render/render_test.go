@@ -1,0 +1,439 @@
+package render
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"reflect"
+	goruntime "runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+
+	"gitopsd.dev/render/kustomize"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// cluster files: a kustomization of one file.
+func files(t *testing.T, stream string) fs.FS {
+	t.Helper()
+	return fstest.MapFS{
+		"c/kustomization.yaml": {Data: []byte("resources: [all.yaml]\n")},
+		"c/all.yaml":           {Data: []byte(stream)},
+	}
+}
+
+func input(t *testing.T, stream string, patches ...kustomize.Patch) Input {
+	t.Helper()
+	return Input{Cluster: "prod", Files: files(t, stream), Path: "c", Patches: patches}
+}
+
+func declare(kind, name, spec string) string {
+	return fmt.Sprintf("apiVersion: pkg.crossplane.io/v1\nkind: %s\nmetadata: {name: %s}\nspec: {package: 'example.org/%s:v1', %s}\n---\n", kind, name, name, spec)
+}
+
+const plainObject = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: plain, namespace: default}\n---\n"
+
+// content is a package as sources would hand it over.
+func content(t *testing.T, kind sources.PackageKind, stream string) *sources.Package {
+	t.Helper()
+	docs, err := sources.DecodeYAML(strings.NewReader(stream), sources.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &sources.Package{Meta: sources.PackageMeta{Kind: kind, Name: "meta"}, Documents: docs}
+}
+
+func crdYAML(plural, extra string) string {
+	return fmt.Sprintf("apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: %[1]s.example.org}\nspec: {group: example.org, names: {plural: %[1]s}, %s}\n---\n", plural, extra)
+}
+
+// selectAll resolves every declared package to the package of that name.
+func selectAll(t *testing.T, w *Wanted, packages map[string]*sources.Package) []sources.Selected {
+	t.Helper()
+	var selected []sources.Selected
+	for _, d := range w.Packages {
+		if p := packages[d.Name]; p != nil {
+			selected = append(selected, sources.Selected{Declaration: d, Pin: sources.Pin{Ref: d.Ref, Digest: sources.DigestOf([]byte(d.Name))}, Package: p})
+		}
+	}
+	return selected
+}
+
+func expand(t *testing.T, r *Renderer, in Input, packages map[string]*sources.Package) (*Rendered, error) {
+	t.Helper()
+	w, err := Want(t.Context(), in)
+	if w == nil {
+		t.Fatal(err)
+	}
+	return r.Expand(t.Context(), in, w, selectAll(t, w, packages))
+}
+
+func ids(objects []*manifest.Object) []string {
+	var names []string
+	for _, o := range objects {
+		names = append(names, o.ID().String())
+	}
+	return names
+}
+
+func yamlOf(t *testing.T, r *Rendered) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := r.Objects.WriteYAML(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestExpandProvider(t *testing.T) {
+	t.Parallel()
+	pkg := content(t, sources.Provider, crdYAML("as", "")+crdYAML("bs", "conversion: {strategy: Webhook}")+
+		"apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\nmetadata: {name: w, labels: {own: label}}\nwebhooks: [{name: x, clientConfig: {service: {path: /x}}}]\n")
+	before := string(manifest.AppendJSON(nil, pkg.Documents[1].Tree))
+	rendered, err := expand(t, new(Renderer), input(t, plainObject+declare("Provider", "p", "commonLabels: {team: a}, commonAnnotations: {note: b}")), map[string]*sources.Package{"p": pkg})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"configmap/default/plain", "namespace/gitopsd-system", "service/gitopsd-system/p", "serviceaccount/gitopsd-system/p",
+		"validatingwebhookconfiguration.admissionregistration.k8s.io/w",
+		"customresourcedefinition.apiextensions.k8s.io/as.example.org", "customresourcedefinition.apiextensions.k8s.io/bs.example.org",
+		"deployment.apps/gitopsd-system/p",
+		"clusterrole.rbac.authorization.k8s.io/gitopsd:provider:p", "clusterrolebinding.rbac.authorization.k8s.io/gitopsd:provider:p",
+	}
+	if have := ids(rendered.Objects.All()); !reflect.DeepEqual(have, want) {
+		t.Errorf("have %q\nwant %q", have, want)
+	}
+	for _, o := range rendered.Objects.All() {
+		packaged := o.ID().Name != "plain" && o.ID().Kind != "Namespace"
+		if packaged != (o.Label(PackageLabel) == "p" && o.Label("team") == "a" && o.Annotation("note") == "b") {
+			t.Errorf("%s has labels %v, annotations %v", o.ID(), o.Labels(), o.Annotations())
+		}
+		if packaged != (o.Origin().Package.Ref.Repository == "example.org/p") {
+			t.Errorf("%s comes from %s", o.ID(), o.Origin())
+		}
+	}
+	for id, want := range map[manifest.ID]string{
+		{Group: "admissionregistration.k8s.io", Kind: "ValidatingWebhookConfiguration", Name: "w"}: `"clientConfig":{"service":{"name":"p","namespace":"gitopsd-system","path":"/x","port":9443}}`,
+		{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "bs.example.org"}:  `"webhook":{"clientConfig":{"service":{"name":"p","namespace":"gitopsd-system","port":9443}},"conversionReviewVersions":["v1"]}`,
+	} {
+		if have := string(rendered.Objects.Get(id).AppendJSON(nil)); !strings.Contains(have, want) {
+			t.Errorf("%s is %s, want one with %s", id, have, want)
+		}
+	}
+	if have := string(manifest.AppendJSON(nil, pkg.Documents[1].Tree)); have != before {
+		t.Errorf("the package has changed to %s", have)
+	}
+}
+
+func TestExpandConfiguration(t *testing.T) {
+	t.Parallel()
+	pkg := content(t, sources.Configuration, "apiVersion: apiextensions.crossplane.io/v1\nkind: CompositeResourceDefinition\nmetadata: {name: xs.example.org}\n---\napiVersion: apiextensions.crossplane.io/v1\nkind: Composition\nmetadata: {name: x}\n")
+	rendered, err := expand(t, new(Renderer), input(t, declare("Configuration", "c", "")), map[string]*sources.Package{"c": pkg})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if have, want := ids(rendered.Objects.All()), []string{"compositeresourcedefinition.apiextensions.crossplane.io/xs.example.org", "composition.apiextensions.crossplane.io/x"}; !slices.Equal(slices.Sorted(slices.Values(have)), want) {
+		t.Errorf("have %q", have)
+	}
+}
+
+// What is wrong with one package is said, and concerns no other.
+func TestBrokenPackages(t *testing.T) {
+	t.Parallel()
+	good := content(t, sources.Provider, crdYAML("goods", ""))
+	for _, tt := range []struct {
+		name string
+		// declared is a second package, bad its content.
+		declared string
+		bad      *sources.Package
+		// plain are more objects of the cluster.
+		plain string
+		want  string
+		// conflicts are the IDs that are withheld.
+		conflicts string
+	}{
+		{name: "not resolved", declared: declare("Provider", "bad", ""), want: "Provider bad: example.org/bad:v1 was not resolved"},
+		{name: "another kind", declared: declare("Provider", "bad", ""), bad: content(t, sources.Configuration, ""), want: "is a Configuration package; declare it as one"},
+		{name: "function", declared: declare("Function", "bad", ""), bad: content(t, sources.Function, ""), want: "Function bad: a Function needs Crossplane's own package manager"},
+		{name: "another kind of object", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, crdYAML("bads", "")+"apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: x}\n"), want: "package.yaml:6: clusterrolebinding.rbac.authorization.k8s.io/x: a Provider package must not hold a ClusterRoleBinding"},
+		{name: "configuration with types", declared: declare("Configuration", "bad", ""), bad: content(t, sources.Configuration, crdYAML("bads", "")), want: "a Configuration package must not hold a CustomResourceDefinition"},
+		{name: "no object", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, "kind: X\n"), want: "package.yaml:1: apiVersion: is missing"},
+		{name: "our annotation", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: bads.example.org, annotations: {gitopsd.dev/adopt: 'true'}}\n"), want: "a package must not set gitopsd.dev/adopt"},
+		{name: "inventory's label", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: bads.example.org, labels: {applyset.kubernetes.io/part-of: x}}\n"), want: "a package must not set applyset.kubernetes.io/part-of"},
+		{name: "webhook by URL", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, crdYAML("bads", "conversion: {strategy: Webhook, webhook: {clientConfig: {url: 'https://x'}}}")), want: "package.yaml:1: customresourcedefinition.apiextensions.k8s.io/bads.example.org: spec.conversion.webhook.clientConfig: url: https://x"},
+		{name: "type of Kubernetes'", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: roles.rbac.authorization.k8s.io}\nspec: {group: rbac.authorization.k8s.io, names: {plural: roles}}\n"), want: "not a package's to define types in"},
+		{name: "twice in the package", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, crdYAML("bads", "")+crdYAML("bads", "")), want: "bads.example.org is defined 2 times: by package example.org/bad:v1@"},
+		{name: "a plain object too", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, crdYAML("bads", "")+crdYAML("more", "")), plain: crdYAML("bads", ""), want: "c/all.yaml:5 and by package example.org/bad:v1@", conflicts: "customresourcedefinition.apiextensions.k8s.io/bads.example.org"},
+		{name: "a plain Deployment too", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, ""), plain: "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: bad, namespace: gitopsd-system}\n---\n", want: "by c/all.yaml:5 and by the runtime of package example.org/bad:v1@", conflicts: "deployment.apps/gitopsd-system/bad"},
+		{name: "a plain binding too", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, ""), plain: "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: 'gitopsd:provider:bad'}\n---\n", want: "is defined 2 times", conflicts: "clusterrolebinding.rbac.authorization.k8s.io/gitopsd:provider:bad"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			in := input(t, plainObject+tt.plain+declare("Provider", "good", "")+tt.declared)
+			rendered, err := expand(t, new(Renderer), in, map[string]*sources.Package{"good": good, "bad": tt.bad})
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Fatalf("have %v\nwant an error with %q", err, tt.want)
+			}
+			var broken *PackageError
+			if !errors.As(err, &broken) || broken.Name != "bad" || len(rendered.Broken) != 1 {
+				t.Errorf("broken are %v", rendered.Broken)
+			}
+			for _, o := range rendered.Objects.All() {
+				if strings.Contains(o.ID().Name, "bad") {
+					t.Errorf("%s is there", o.ID())
+				}
+			}
+			for _, id := range []manifest.ID{
+				{Kind: "ConfigMap", Namespace: "default", Name: "plain"}, {Group: "apps", Kind: "Deployment", Namespace: "gitopsd-system", Name: "good"},
+				{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "goods.example.org"}, {Kind: "Namespace", Name: "gitopsd-system"},
+			} {
+				if rendered.Objects.Get(id) == nil {
+					t.Errorf("%s is not there", id)
+				}
+			}
+			var conflicts []string
+			for _, c := range rendered.Conflicts {
+				conflicts = append(conflicts, c.ID.String())
+				if !rendered.Keeps(c.ID, "") {
+					t.Errorf("%s would be pruned", c.ID)
+				}
+			}
+			if have := strings.Join(conflicts, " "); have != tt.conflicts {
+				t.Errorf("conflicts %q, want %q", have, tt.conflicts)
+			}
+			old := manifest.ID{Kind: "ConfigMap", Name: "old"}
+			complete := tt.name != "not resolved"
+			if !rendered.Keeps(old, "bad") || rendered.Keeps(old, "good") || rendered.Keeps(old, "") || rendered.Keeps(old, "dependency") == complete {
+				t.Error("what is to be pruned is wrong")
+			}
+		})
+	}
+}
+
+// Two packages that define one object: neither changes anything.
+func TestTwoPackagesOneObject(t *testing.T) {
+	t.Parallel()
+	packages := map[string]*sources.Package{
+		"a": content(t, sources.Provider, crdYAML("shared", "")+crdYAML("as", "")),
+		"b": content(t, sources.Provider, crdYAML("bs", "")+crdYAML("shared", "")),
+		"c": content(t, sources.Provider, crdYAML("cs", "")),
+	}
+	rendered, err := expand(t, new(Renderer), input(t, declare("Provider", "a", "")+declare("Provider", "b", "")+declare("Provider", "c", "")), packages)
+	if len(rendered.Broken) != 2 || rendered.Broken[0].Name != "a" || rendered.Broken[1].Name != "b" || len(rendered.Conflicts) != 1 {
+		t.Errorf("broken %v, conflicts %v", rendered.Broken, rendered.Conflicts)
+	}
+	if err == nil || strings.Count(err.Error(), "shared.example.org is defined 2 times: by package example.org/a:v1@") != 2 || strings.Count(err.Error(), "and by package example.org/b:v1@") != 2 {
+		t.Errorf("have %v", err)
+	}
+	for _, o := range rendered.Objects.All() {
+		if name := o.Label(PackageLabel); name != "c" && o.ID().Kind != "Namespace" {
+			t.Errorf("%s of %s is there", o.ID(), name)
+		}
+	}
+}
+
+// A dependency gets a name of its own; two packages of one name are an error.
+func TestTwoPackagesOneName(t *testing.T) {
+	t.Parallel()
+	in := input(t, declare("Provider", "a", ""))
+	w, err := Want(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	selected := selectAll(t, w, map[string]*sources.Package{"a": content(t, sources.Provider, crdYAML("as", ""))})
+	other := selected[0]
+	other.Pin.Digest, other.Parent = sources.DigestOf([]byte("other")), "example.org/a"
+	rendered, err := new(Renderer).Expand(t.Context(), in, w, append(selected, other))
+	if err == nil || !strings.Contains(err.Error(), "both have that name") || len(rendered.Broken) != 1 || !rendered.Keeps(manifest.ID{}, "anything") {
+		t.Errorf("have %v, %v", err, rendered.Broken)
+	}
+}
+
+// The repository may define the namespace of controllers itself.
+func TestOwnNamespace(t *testing.T) {
+	t.Parallel()
+	in := input(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: gitopsd-system, labels: {own: 'true'}}\n---\n"+declare("Provider", "a", ""))
+	rendered, err := expand(t, new(Renderer), in, map[string]*sources.Package{"a": content(t, sources.Provider, crdYAML("as", ""))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := rendered.Objects.Get(manifest.ID{Kind: "Namespace", Name: "gitopsd-system"}); o == nil || o.Label("own") != "true" {
+		t.Errorf("have %v", o)
+	}
+}
+
+func TestPatchesTouchPackages(t *testing.T) {
+	t.Parallel()
+	packages := map[string]*sources.Package{"p": content(t, sources.Provider, crdYAML("as", "")+crdYAML("bs", ""))}
+	var r Renderer
+	stream := plainObject + declare("Provider", "p", "")
+	without, err := expand(t, &r, input(t, stream), packages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch := kustomize.Patch{Target: &kustomize.Target{Kind: "Deployment|CustomResourceDefinition", Name: "as.*|p", LabelSelector: "gitopsd.dev/package=p"}, Patch: "- {op: add, path: /metadata/annotations, value: {patched: 'yes'}}"}
+	with, err := expand(t, &r, input(t, stream, patch), packages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var changed []string
+	for _, o := range with.Objects.All() {
+		switch old := without.Objects.Get(o.ID()); {
+		case o.Origin().Package == (sources.Pin{}):
+		case o.Annotation("patched") == "yes":
+			changed = append(changed, o.ID().Name)
+			if o.Origin() != old.Origin() {
+				t.Errorf("%s comes from %s", o.ID(), o.Origin())
+			}
+		case o != old && o.ID().Kind != "ClusterRoleBinding":
+			t.Errorf("%s is not shared", o.ID())
+		}
+	}
+	if !slices.Equal(changed, []string{"as.example.org", "p"}) {
+		t.Errorf("changed are %q", changed)
+	}
+
+	for patch, want := range map[string]string{
+		"- {op: remove, path: /x}":                                     "cluster prod: patches.0: error in remove",
+		"- {op: replace, path: /metadata/name, value: bs.example.org}": "cluster prod: patches: customresourcedefinition.apiextensions.k8s.io/bs.example.org is defined 2 times",
+	} {
+		in := input(t, stream, kustomize.Patch{Target: &kustomize.Target{Name: "as.*"}, Patch: patch})
+		if rendered, err := expand(t, &r, in, packages); rendered != nil || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: have %v, %v", patch, rendered, err)
+		}
+	}
+	bad := input(t, stream, kustomize.Patch{Patch: "x"})
+	if rendered, err := expand(t, &r, bad, packages); rendered != nil || err == nil || !strings.Contains(err.Error(), "cluster prod: patches.0") {
+		t.Errorf("have %v, %v", rendered, err)
+	}
+}
+
+// Providers of a family have each other's rights, whatever becomes of one.
+func TestFamilies(t *testing.T) {
+	t.Parallel()
+	member := func(stream string) *sources.Package {
+		p := content(t, sources.Provider, stream)
+		p.Meta.Document.Tree = map[string]any{"metadata": map[string]any{"labels": map[string]any{"pkg.crossplane.io/provider-family": "f"}}}
+		return p
+	}
+	packages := map[string]*sources.Package{"a": member(crdYAML("as", "")), "b": member("kind: X\n"), "c": content(t, sources.Provider, crdYAML("cs", ""))}
+	rendered, _ := expand(t, new(Renderer), input(t, declare("Provider", "a", "")+declare("Provider", "b", "")+declare("Provider", "c", "")), packages)
+	for name, want := range map[string]string{"a": `[{"kind":"ServiceAccount","name":"a","namespace":"gitopsd-system"},{"kind":"ServiceAccount","name":"b","namespace":"gitopsd-system"}]`, "c": `[{"kind":"ServiceAccount","name":"c","namespace":"gitopsd-system"}]`} {
+		o := rendered.Objects.Get(manifest.ID{Group: "rbac.authorization.k8s.io", Kind: "ClusterRoleBinding", Name: "gitopsd:provider:" + name})
+		if have := string(manifest.AppendJSON(nil, o.Tree()["subjects"])); have != want {
+			t.Errorf("%s: have %s", name, have)
+		}
+	}
+}
+
+// The same input gives the same bytes: again, in another order, and in another
+// Renderer.
+func TestRenderingIsPure(t *testing.T) {
+	t.Parallel()
+	packages := make(map[string]*sources.Package)
+	var declared []string
+	for _, name := range []string{"a", "b", "c", "d"} {
+		packages[name] = content(t, sources.Provider, crdYAML(name+"s", "conversion: {strategy: Webhook}")+crdYAML(name+"x", ""))
+		declared = append(declared, declare("Provider", name, "commonLabels: {z: y, a: b}, commonAnnotations: {q: r}"))
+	}
+	patches := []kustomize.Patch{{Target: &kustomize.Target{Kind: "CustomResourceDefinition"}, Patch: "- {op: add, path: /metadata/annotations, value: {patched: 'yes'}}"}}
+	var shared Renderer
+	want := ""
+	for i := range 8 {
+		order := slices.Clone(declared)
+		if i%2 == 1 {
+			slices.Reverse(order)
+		}
+		r := &shared
+		if i%3 == 2 {
+			r = new(Renderer)
+		}
+		in := input(t, plainObject+strings.Join(order, ""), patches...)
+		w, err := Want(t.Context(), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		selected := selectAll(t, w, packages)
+		if i%4 > 1 {
+			slices.Reverse(selected)
+		}
+		rendered, err := r.Expand(t.Context(), in, w, selected)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have := yamlOf(t, rendered); want == "" {
+			want = have
+		} else if have != want {
+			t.Errorf("time %d: have\n%s\nwant\n%s", i, have, want)
+		}
+	}
+}
+
+// A package is expanded once, whatever the number of clusters, and forgotten when
+// no cluster has asked for it between two sweeps.
+func TestObjectsAreShared(t *testing.T) {
+	t.Parallel()
+	var stream strings.Builder
+	for i := range 200 {
+		stream.WriteString(crdYAML(fmt.Sprintf("x%d", i), "versions: [{name: v1, schema: {openAPIV3Schema: {type: object, description: '"+strings.Repeat("long ", 200)+"'}}}]"))
+	}
+	packages := map[string]*sources.Package{"p": content(t, sources.Provider, stream.String())}
+	patches := []kustomize.Patch{{Target: &kustomize.Target{Name: "x1[.].*"}, Patch: "- {op: add, path: /metadata/annotations, value: {patched: 'yes'}}"}}
+	var r Renderer
+	const clusters = 50
+	rendered := make([]*Rendered, clusters)
+	var wg sync.WaitGroup
+	for i := range clusters {
+		wg.Go(func() {
+			var err error
+			if rendered[i], err = expand(t, &r, input(t, plainObject+declare("Provider", "p", ""), patches...), packages); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	for _, other := range rendered[1:] {
+		for i, o := range rendered[0].Objects.All() {
+			if own := o.ID().Kind == "ClusterRoleBinding" || o.ID().Kind == "Namespace" || o.ID().Name == "plain"; !own && other.Objects.All()[i] != o {
+				t.Fatalf("%s is not shared", o.ID())
+			}
+		}
+	}
+	heap := func() uint64 {
+		goruntime.GC()
+		var m goruntime.MemStats
+		goruntime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	with := heap()
+	goruntime.KeepAlive(rendered)
+	one := rendered[0]
+	rendered = nil
+	if without := heap(); with > without+without/2 {
+		t.Errorf("%d clusters need %d bytes, one %d", clusters, with, without)
+	}
+	goruntime.KeepAlive(one)
+	goruntime.KeepAlive(packages)
+
+	again, err := expand(t, &r, input(t, declare("Provider", "p", "")), packages)
+	if err != nil || again.Objects.All()[3] == nil {
+		t.Fatal(err)
+	}
+	r.Sweep()
+	if len(r.packages) != 1 || len(r.patches) != 2 {
+		t.Errorf("%d packages, %d patches", len(r.packages), len(r.patches))
+	}
+	r.Sweep()
+	if len(r.packages) != 0 || len(r.patches) != 0 {
+		t.Errorf("%d packages, %d patches are kept that nobody asked for", len(r.packages), len(r.patches))
+	}
+}

@@ -1,0 +1,142 @@
+package runtime_test
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/runtime"
+	"gitopsd.dev/sources"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func decode(t *testing.T, doc string) map[string]any {
+	t.Helper()
+	docs, err := sources.DecodeYAML(strings.NewReader(doc), sources.Limits{})
+	if err != nil || len(docs) != 1 {
+		t.Fatalf("%d documents, %v", len(docs), err)
+	}
+	return docs[0].Tree
+}
+
+func provider(t *testing.T, name, meta string) sources.Selected {
+	t.Helper()
+	ref, err := sources.ParseRef("example.org/" + name + ":v1.2.3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := decode(t, meta)
+	pkg := &sources.Package{Meta: sources.PackageMeta{Kind: sources.Provider, Name: name, Document: sources.Document{Tree: tree}}}
+	return sources.Selected{
+		Declaration: sources.Declaration{Kind: sources.Provider, Name: name, Ref: ref},
+		Pin:         sources.Pin{Ref: ref, Digest: sources.DigestOf([]byte(name))},
+		Package:     pkg,
+	}
+}
+
+func crd(t *testing.T, name, group, plural string) *manifest.Object {
+	t.Helper()
+	o, err := manifest.New(map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": name},
+		"spec": map[string]any{"group": group, "names": map[string]any{"plural": plural}},
+	}, manifest.Origin{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func TestObjects(t *testing.T) {
+	t.Parallel()
+	plain := provider(t, "provider-plain", "{metadata: {name: provider-plain}}")
+	full := provider(t, "provider-full", "{metadata: {labels: {pkg.crossplane.io/provider-family: family}}, spec: {capabilities: [Safe_Start]}}")
+	full.Package.Meta.Name = strings.Repeat("long.name-", 8)
+	full.Runtime = "example.org/controller@sha256:0123456789ab"
+	full.Declaration.PullPolicy = sources.PullAlways
+	full.Declaration.PullSecrets = []string{"one", "two"}
+	full.Declaration.CommonLabels = map[string]string{"team": "a"}
+	for name, c := range map[string]runtime.Controller{
+		"plain": {Selected: plain},
+		"full": {Selected: full, Webhooks: true, Types: []*manifest.Object{
+			crd(t, "buckets.s3.example.org", "s3.example.org", "buckets"), crd(t, "instances.ec2.example.org", "ec2.example.org", "instances"),
+			crd(t, "acls.s3.example.org", "s3.example.org", "acls"),
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			objects, err := runtime.Objects(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			binding, err := runtime.Binding(c.Selected, []sources.Selected{c.Selected, provider(t, "sister", "{metadata: {labels: {pkg.crossplane.io/provider-family: family}}}"), provider(t, "other", "{metadata: {}}")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			set, duplicates := manifest.NewSet(append(objects, binding))
+			if len(duplicates) > 0 {
+				t.Fatal(duplicates)
+			}
+			var have bytes.Buffer
+			if err := set.WriteYAML(&have); err != nil {
+				t.Fatal(err)
+			}
+			golden := filepath.Join("testdata", name+".yaml")
+			if *update {
+				if err := os.WriteFile(golden, have.Bytes(), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(have.Bytes(), want) {
+				t.Errorf("%s (written by go test -update) differs: have\n%s", golden, have.Bytes())
+			}
+		})
+	}
+}
+
+// A package's types get into its controller's rights, where some names would be
+// more than a type.
+func TestTypesThatAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, group, plural, want string }{
+		{"x.all", "*", "x", `spec.group: "*" is not a group that a package may define`},
+		{"deployments.apps", "apps", "deployments", `spec.group: "apps" is not a group that a package may define`},
+		{"clusterroles.rbac.authorization.k8s.io", "rbac.authorization.k8s.io", "clusterroles", `spec.group: "rbac.authorization.k8s.io" is not a package's to define types in`},
+		{"all.example.org", "example.org", "*", `spec.names.plural: "*" is not the name of a resource`},
+		{"a.example.org", "example.org", "b", "metadata.name: want b.example.org, the plural and the group"},
+	} {
+		types := []*manifest.Object{crd(t, tt.name, tt.group, tt.plural)}
+		_, err := runtime.Objects(runtime.Controller{Selected: provider(t, "p", "{}"), Types: types})
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: have %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+func TestServiceName(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"a.b", "1a", strings.Repeat("a", 64)} {
+		if _, err := runtime.Objects(runtime.Controller{Selected: provider(t, name, "{}"), Webhooks: true}); err == nil {
+			t.Errorf("%s is no name of a Service", name)
+		}
+		if _, err := runtime.Objects(runtime.Controller{Selected: provider(t, name, "{}")}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestSystem(t *testing.T) {
+	t.Parallel()
+	o, err := runtime.System()
+	if err != nil || o.ID() != (manifest.ID{Kind: "Namespace", Name: runtime.Namespace}) {
+		t.Errorf("have %v, %v", o, err)
+	}
+}

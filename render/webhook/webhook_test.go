@@ -1,0 +1,82 @@
+package webhook_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/webhook"
+	"gitopsd.dev/sources"
+)
+
+func decode(t *testing.T, doc string) map[string]any {
+	t.Helper()
+	docs, err := sources.DecodeYAML(strings.NewReader(doc), sources.Limits{})
+	if err != nil || len(docs) != 1 {
+		t.Fatalf("%d documents, %v", len(docs), err)
+	}
+	return docs[0].Tree
+}
+
+func TestComplete(t *testing.T) {
+	t.Parallel()
+	service := webhook.Service{Namespace: "system", Name: "p", Port: 9443}
+	for _, tt := range []struct {
+		name, doc string
+		// want is empty if nothing is needed.
+		want, err string
+	}{
+		{name: "another kind", doc: "{kind: ConfigMap, webhooks: [{}]}"},
+		{name: "no webhooks", doc: "{kind: MutatingWebhookConfiguration, webhooks: []}"},
+		{name: "no conversion", doc: "{kind: CustomResourceDefinition, spec: {names: {}}}"},
+		{name: "conversion by nobody", doc: "{kind: CustomResourceDefinition, spec: {conversion: {strategy: None}}}"},
+		{
+			name: "validating",
+			doc:  "{kind: ValidatingWebhookConfiguration, webhooks: [{name: a, clientConfig: {caBundle: eA==, service: {name: x, namespace: y, path: /z, port: 1}}, rules: []}, {name: b}]}",
+			want: "{kind: ValidatingWebhookConfiguration, webhooks: [{name: a, clientConfig: {caBundle: eA==, service: {name: p, namespace: system, path: /z, port: 9443}}, rules: []}, {name: b, clientConfig: {service: {name: p, namespace: system, port: 9443}}}]}",
+		},
+		{
+			name: "conversion",
+			doc:  "{kind: CustomResourceDefinition, spec: {group: g, conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1beta1], clientConfig: {service: {path: /c}}}}}}",
+			want: "{kind: CustomResourceDefinition, spec: {group: g, conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1beta1], clientConfig: {service: {path: /c, name: p, namespace: system, port: 9443}}}}}}",
+		},
+		{
+			name: "conversion without details",
+			doc:  "{kind: CustomResourceDefinition, spec: {conversion: {strategy: Webhook}}}",
+			want: "{kind: CustomResourceDefinition, spec: {conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {service: {name: p, namespace: system, port: 9443}}}}}}",
+		},
+		{name: "by URL", doc: "{kind: MutatingWebhookConfiguration, webhooks: [{}, {clientConfig: {url: 'https://example.org'}}]}", err: "webhooks.1.clientConfig: url: https://example.org: a package's webhooks are served by its controller"},
+		{name: "conversion by URL", doc: "{kind: CustomResourceDefinition, spec: {conversion: {strategy: Webhook, webhook: {clientConfig: {url: x}}}}}", err: "spec.conversion.webhook.clientConfig: url: x"},
+		{name: "webhook", doc: "{kind: MutatingWebhookConfiguration, webhooks: [a]}", err: "webhooks.0: want a mapping"},
+		{name: "client config", doc: "{kind: MutatingWebhookConfiguration, webhooks: [{clientConfig: a}]}", err: "webhooks.0.clientConfig: want a mapping"},
+		{name: "service", doc: "{kind: MutatingWebhookConfiguration, webhooks: [{clientConfig: {service: a}}]}", err: "webhooks.0.clientConfig: service: want a mapping"},
+		{name: "conversion webhook", doc: "{kind: CustomResourceDefinition, spec: {conversion: {strategy: Webhook, webhook: a}}}", err: "spec.conversion.webhook: want a mapping"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			tree := decode(t, tt.doc)
+			if needed := tt.want != "" || tt.err != ""; webhook.Needed(tree) != needed {
+				t.Fatalf("Needed is %t", !needed)
+			} else if !needed {
+				return
+			}
+			have, err := webhook.Complete(tree, service)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("have %v, want an error with %q", err, tt.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := decode(t, tt.want); !reflect.DeepEqual(have, want) {
+				t.Errorf("have %s\nwant %s", manifest.AppendJSON(nil, have), manifest.AppendJSON(nil, want))
+			}
+			if !reflect.DeepEqual(tree, decode(t, tt.doc)) {
+				t.Error("the tree that was given has changed")
+			}
+		})
+	}
+}
