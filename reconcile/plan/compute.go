@@ -66,12 +66,7 @@ func Compute(cluster string, desired *manifest.Set, live Live, inv Inventory, op
 	for _, o := range desired.All() {
 		p.Steps = append(p.Steps, c.wanted(o))
 	}
-	slices.SortStableFunc(p.Steps, func(a, b Step) int {
-		if a.Stage != b.Stage {
-			return int(a.Stage - b.Stage)
-		}
-		return rank(a.ID) - rank(b.ID)
-	})
+	sortApplied(p.Steps)
 	p.Steps = append(p.Steps, c.unwanted(desired)...)
 	return p
 }

@@ -56,11 +56,15 @@ func Between(cluster string, before, after *manifest.Set) *Plan {
 		}
 		p.Steps = append(p.Steps, s)
 	}
+	sortApplied(p.Steps)
+	var prunes []Step
 	for _, o := range before.All() {
 		if after.Get(o.ID()) == nil {
-			p.Steps = append(p.Steps, Step{Action: Prune, ID: o.ID(), Stage: StageOf(o.ID()), Package: o.Label(PackageLabel)})
+			prunes = append(prunes, Step{Action: Prune, ID: o.ID(), Stage: StageOf(o.ID()), Package: o.Label(PackageLabel)})
 		}
 	}
+	sortPruned(prunes)
+	p.Steps = append(p.Steps, prunes...)
 	return p
 }
 

@@ -38,15 +38,7 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 		}
 		steps = append(steps, s)
 	}
-	slices.SortFunc(steps, func(a, b Step) int {
-		if a.Stage != b.Stage {
-			return int(b.Stage - a.Stage)
-		}
-		if a, b := rank(a.ID), rank(b.ID); a != b {
-			return b - a
-		}
-		return a.ID.Compare(b.ID)
-	})
+	sortPruned(steps)
 	c.keepUnrendered(steps, desired.Len() == 0)
 	c.keepContents(steps)
 	c.keepMost(steps, members)

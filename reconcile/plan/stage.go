@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 
 	"gitopsd.dev/render/manifest"
@@ -97,4 +98,28 @@ func rank(id manifest.ID) int {
 		return 0
 	}
 	return 1
+}
+
+// sortApplied puts steps into the order in which objects are applied; within a
+// kind it stays as it is.
+func sortApplied(steps []Step) {
+	slices.SortStableFunc(steps, func(a, b Step) int {
+		if a.Stage != b.Stage {
+			return int(a.Stage - b.Stage)
+		}
+		return rank(a.ID) - rank(b.ID)
+	})
+}
+
+// sortPruned puts steps into the order in which objects are pruned, the reverse.
+func sortPruned(steps []Step) {
+	slices.SortFunc(steps, func(a, b Step) int {
+		if a.Stage != b.Stage {
+			return int(b.Stage - a.Stage)
+		}
+		if a, b := rank(a.ID), rank(b.ID); a != b {
+			return b - a
+		}
+		return a.ID.Compare(b.ID)
+	})
 }
