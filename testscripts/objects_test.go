@@ -65,7 +65,10 @@ const systemManager = "devcluster-testscripts"
 
 // foreign tells whether somebody else than the control plane's own components
 // has written to the object.
-func foreign(m metav1.ObjectMeta) bool {
+func foreign(kind schema.GroupVersionKind, m metav1.ObjectMeta) bool {
+	if kind.Kind == "Namespace" && m.Name != metav1.NamespaceDefault && !strings.HasPrefix(m.Name, "kube-") {
+		return true // an empty one has no field that anybody could manage
+	}
 	return slices.ContainsFunc(m.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
 		for _, own := range []string{"devcluster", "kube-", "api-priority-and-fairness-", "clusterrole-aggregation-controller"} {
 			if strings.HasPrefix(f.Manager, own) {
@@ -98,7 +101,7 @@ func (p *plane) list(ctx context.Context) ([]object, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, o := range found.Items {
-				if foreign(o.ObjectMeta) {
+				if foreign(r.kind, o.ObjectMeta) {
 					objects = append(objects, object{r.kind, r.resource, o.ObjectMeta})
 				}
 			}
