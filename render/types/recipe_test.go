@@ -110,3 +110,28 @@ func TestRecipeForms(t *testing.T) {
 		}
 	}
 }
+
+// So has every definition of the smaller corpora, and some of the largest.
+func TestRecipeCorpora(t *testing.T) {
+	needs(t, "jq")
+	for _, r := range corpora {
+		t.Run(r.project+" "+r.version, func(t *testing.T) {
+			docs := r.crds(t)
+			if len(docs) > 100 {
+				docs = docs[:50]
+			}
+			var want strings.Builder
+			f := former{each: func(typ Type, form []byte) {
+				want.WriteString(typ.Group + "/" + typ.Version + " " + typ.Kind + " " + string(form) + "\n")
+			}}
+			for _, d := range docs {
+				if err := f.object(d.Tree); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if recipeForms(t, docs) != want.String() {
+				t.Error("types.jq gives other forms")
+			}
+		})
+	}
+}

@@ -204,13 +204,8 @@ func alike(a, b node) int {
 			n++
 		}
 	}
-	required := strs(b["required"])
-	for _, k := range strs(a["required"]) {
-		if slices.Contains(required, k) {
-			n += 2
-		}
-	}
-	return n
+	required := strs(a["required"])
+	return n + 2*(len(required)-len(missing(required, strs(b["required"]))))
 }
 
 func schemaForm(s node) string {

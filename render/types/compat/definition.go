@@ -228,19 +228,24 @@ func (c *comparison) names(what string, old, new map[string]any) {
 
 // difference is what only one of two sets has, sorted.
 func difference(old, new []string) (removed, added []string) {
-	for _, s := range old {
-		if !slices.Contains(new, s) {
-			removed = append(removed, s)
+	return missing(old, new), missing(new, old)
+}
+
+// missing is what is in a and not in b, each once.
+func missing(a, b []string) []string {
+	in := make(map[string]bool, len(b))
+	for _, s := range b {
+		in[s] = true
+	}
+	var left []string
+	for _, s := range a {
+		if !in[s] {
+			in[s] = true
+			left = append(left, s)
 		}
 	}
-	for _, s := range new {
-		if !slices.Contains(old, s) {
-			added = append(added, s)
-		}
-	}
-	slices.Sort(removed)
-	slices.Sort(added)
-	return slices.Compact(removed), slices.Compact(added)
+	slices.Sort(left)
+	return left
 }
 
 // composites compares what only a CompositeResourceDefinition has.
