@@ -173,9 +173,11 @@ func (d *Daemon) Once(ctx context.Context) error {
 		return err
 	}
 	errs := []error{d.state.Err()}
+	told := errorText(d.state)
 	for _, c := range d.cfg.Board.Snapshot().Clusters {
-		switch c.Phase {
-		case status.Ready, status.Suspended, status.Progressing:
+		switch {
+		case c.Phase == status.Ready, c.Phase == status.Suspended, c.Phase == status.Progressing:
+		case c.Message != "" && strings.Contains(told, c.Message):
 		default:
 			errs = append(errs, fmt.Errorf("cluster %s: %s: %s", c.Name, c.Phase, strings.Join(append([]string{c.Message}, c.Problems...), "\n    ")))
 		}

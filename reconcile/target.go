@@ -93,12 +93,20 @@ func (t *target) Apply(ctx context.Context, want *desired.Cluster) Outcome {
 		o.Phase = status.Failed
 		o.Message = fmt.Sprintf("%d of %d objects could not be brought to what is wanted", faults, len(p.Steps))
 		if faults == 0 {
-			o.Message = fmt.Sprintf("%d packages have errors", len(want.Incomplete))
+			o.Message = counted(len(want.Incomplete), "package has errors", "packages have errors")
 		}
 	case waits > 0:
-		o.Phase, o.Message = status.Progressing, fmt.Sprintf("%d objects are not ready yet", waits)
+		o.Phase, o.Message = status.Progressing, counted(waits, "object is not ready yet", "objects are not ready yet")
 	}
 	return o
+}
+
+// counted is a number with what it counts.
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // results takes what came of the steps into the outcome.
