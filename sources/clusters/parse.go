@@ -98,7 +98,10 @@ func (p *parser) document(c chunk) {
 		}
 	}
 	p.name(&cl, at)
-	p.spec(&cl, at)
+	if len(p.errs) == before {
+		// A misspelt key would be reported a second time, as missing.
+		p.spec(&cl, at)
+	}
 	if cl.Name == "" {
 		p.registry.Unreadable = true
 		return
