@@ -13,11 +13,14 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Renderer expands packages into objects. It does so once for the fleet: clusters
-// that declare a package alike share its objects, and those with the same patches
-// share what the patches made of them. The zero value is ready to be used, by any
-// number of goroutines.
+// Renderer renders clusters, and does once for the fleet what is the same in
+// several clusters or commits: clusters that declare a package alike share its
+// objects, those with the same patches what the patches made of them, and what was
+// built from files that have not changed is not built again. The zero value is
+// ready to be used, by any number of goroutines.
 type Renderer struct {
+	builder kustomize.Builder
+
 	mu       sync.Mutex
 	packages map[packageKey]*memo[[]*manifest.Object]
 	patches  map[string]*memo[*kustomize.Patches]
@@ -87,9 +90,10 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	return rendered, rendered.Err()
 }
 
-// Sweep forgets packages and patches that no Expand asked for since the last
-// Sweep. Call it after each pass over the fleet.
+// Sweep forgets what neither Want nor Expand has asked for since the last Sweep.
+// Call it after each pass over the fleet.
 func (r *Renderer) Sweep() {
+	r.builder.Sweep()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	sweep(r.packages)

@@ -4,10 +4,10 @@
 //
 // It has two halves, since what a cluster asks for must be known before packages
 // are resolved. Want (want.go) builds the cluster's kustomization and separates
-// packages from plain objects; declare.go reads their declarations. Renderer
+// packages from plain objects; declare.go reads their declarations. Expand
 // (expand.go) makes objects of the packages that were found (package.go), once
 // for the whole fleet, applies the cluster's patches, and sees to it that every
-// object is defined once.
+// object is defined once (cluster.go). A Renderer does both.
 //
 // One broken package takes nothing else with it: what could be rendered is
 // returned together with typed errors, and Rendered.Keeps tells what must stay

@@ -5,21 +5,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 
-	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 )
 
+// Want is a Renderer's Want that remembers nothing.
+func Want(ctx context.Context, in Input) (*Wanted, error) {
+	return new(Renderer).Want(ctx, in)
+}
+
 // Want builds a cluster's kustomization and separates what it declares: packages
 // (Provider, Configuration and Function of pkg.crossplane.io) from objects that
-// are applied as they are.
+// are applied as they are. What was built before from the same files is not built
+// again.
 //
 // If the build fails there is no Wanted. If declarations of packages are at fault
 // there is one with the rest, and an error that joins a PackageError for each.
-func Want(ctx context.Context, in Input) (*Wanted, error) {
-	objects, err := kustomize.Build(ctx, in.Files, in.Path)
+func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
+	if _, err := fs.Stat(in.Files, in.Path); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("cluster %s: spec.path: there is no %s in the repository", in.Cluster, in.Path)
+	}
+	objects, err := r.builder.Build(ctx, in.Files, in.Path)
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"runtime"
 	"strings"
 	"sync"
@@ -16,7 +17,24 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/openapi"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
 )
+
+// Builder builds kustomizations, and remembers what it built from which files:
+// of the clusters of a fleet, a commit changes few. The zero value is ready to be
+// used, by any number of goroutines.
+type Builder struct {
+	mu    sync.Mutex
+	built map[sources.Digest]*built
+}
+
+// built is the outcome of a build.
+type built struct {
+	objects []*manifest.Object
+	err     error
+	// asked for since the last Sweep.
+	asked bool
+}
 
 // Build builds the kustomization in a directory of files, and returns the
 // objects that `kustomize build` would print, in its order. The directory may
@@ -26,7 +44,7 @@ import (
 // Build reads each file once, writes none, and uses no network. It ends in
 // bounded time, without looking at ctx while kustomize itself runs. Errors name
 // the file, and the line where it is known.
-func Build(ctx context.Context, files fs.FS, dir string) ([]*manifest.Object, error) {
+func (b *Builder) Build(ctx context.Context, files fs.FS, dir string) ([]*manifest.Object, error) {
 	in := newInspection(files)
 	if err := in.root(ctx, dir); err != nil {
 		return nil, err
@@ -34,6 +52,44 @@ func Build(ctx context.Context, files fs.FS, dir string) ([]*manifest.Object, er
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	// Kustomize sees the snapshot and nothing else.
+	key := in.given.digest(dir)
+	b.mu.Lock()
+	known, ok := b.built[key]
+	if ok {
+		known.asked = true
+	}
+	b.mu.Unlock()
+	if ok {
+		return known.objects, known.err
+	}
+	fresh := &built{asked: true}
+	fresh.objects, fresh.err = in.build(dir)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.built == nil {
+		b.built = make(map[sources.Digest]*built)
+	}
+	if known, ok := b.built[key]; ok {
+		fresh = known // another goroutine was faster; its objects are shared
+	}
+	b.built[key] = fresh
+	return fresh.objects, fresh.err
+}
+
+// Sweep forgets what no Build has asked for since the last Sweep.
+func (b *Builder) Sweep() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	maps.DeleteFunc(b.built, func(_ sources.Digest, k *built) bool {
+		asked := k.asked
+		k.asked = false
+		return !asked
+	})
+}
+
+// build has kustomize build what was inspected.
+func (in *inspection) build(dir string) ([]*manifest.Object, error) {
 	rm, err := run(in.given, dir, in.schema)
 	if err != nil {
 		return nil, explain(dir, err, in.written)

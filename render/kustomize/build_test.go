@@ -100,7 +100,7 @@ func TestBuildIsKustomizeBuild(t *testing.T) {
 			t.Parallel()
 			root, dirs := repository(t, archive)
 			for _, dir := range dirs {
-				objects, err := Build(t.Context(), os.DirFS(root), dir)
+				objects, err := new(Builder).Build(t.Context(), os.DirFS(root), dir)
 				if err != nil {
 					t.Fatalf("%s: %v", dir, err)
 				}
@@ -170,7 +170,7 @@ apiVersion: v1
 kind: Service
 metadata: {name: same, namespace: b}
 `)
-	objects, err := Build(t.Context(), files, "a")
+	objects, err := new(Builder).Build(t.Context(), files, "a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ nothing
 -- bad/values.yaml --
 replicas: 1
 `)
-	objects, err := Build(t.Context(), files, "a")
+	objects, err := new(Builder).Build(t.Context(), files, "a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,11 +245,41 @@ replicas: 1
 	if !reflect.DeepEqual(have, want) {
 		t.Errorf("have %q\nwant %q", have, want)
 	}
-	if objects, err := Build(t.Context(), files, "empty"); err != nil || len(objects) != 0 {
+	if objects, err := new(Builder).Build(t.Context(), files, "empty"); err != nil || len(objects) != 0 {
 		t.Errorf("an empty directory: %v, %v", objects, err)
 	}
-	if _, err := Build(t.Context(), files, "bad"); err == nil || err.Error() != "bad/values.yaml:1: is not a Kubernetes object: kind is missing" {
+	if _, err := new(Builder).Build(t.Context(), files, "bad"); err == nil || err.Error() != "bad/values.yaml:1: is not a Kubernetes object: kind is missing" {
 		t.Errorf("have %v", err)
+	}
+}
+
+// What is built again from the same files is the same objects, until it is swept.
+func TestBuilderRemembers(t *testing.T) {
+	t.Parallel()
+	var b Builder
+	build := func(content string) *manifest.Object {
+		files := txtarFS(t, "-- a/kustomization.yaml --\nresources: [cm.yaml]\n-- a/cm.yaml --\n"+content+"-- a/other --\n"+content)
+		objects, err := b.Build(t.Context(), files, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return objects[0]
+	}
+	first := build(configMap)
+	if build(configMap) != first {
+		t.Error("the same files give another object")
+	}
+	if build(configMap+"data: {a: b}\n") == first {
+		t.Error("other files give the same object")
+	}
+	b.Sweep()
+	if build(configMap) != first || len(b.built) != 2 {
+		t.Errorf("%d builds are remembered, want 2", len(b.built))
+	}
+	b.Sweep()
+	b.Sweep()
+	if len(b.built) != 0 {
+		t.Errorf("%d builds are remembered that nobody asked for", len(b.built))
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 // it, which it cannot print.
 func TestKustomizeDoesNotExit(t *testing.T) {
 	t.Parallel()
-	_, err := Build(t.Context(), txtarFS(t, `
+	_, err := new(Builder).Build(t.Context(), txtarFS(t, `
 -- a/kustomization.yaml --
 resources: [all.yaml]
 namePrefix: p-

@@ -36,6 +36,6 @@ func FuzzBuild(f *testing.F) {
 			files["a/"+name] = &fstest.MapFile{Data: file}
 			files[name] = files["a/"+name]
 		}
-		_, _ = Build(t.Context(), files, "a")
+		_, _ = new(Builder).Build(t.Context(), files, "a")
 	})
 }

@@ -1,7 +1,7 @@
 // Package kustomize builds the kustomizations of a fleet repository and applies
 // kustomize patches. It is the only user of sigs.k8s.io/kustomize.
 //
-//   - Build (build.go) gives the objects that `kustomize build` would print.
+//   - Builder (build.go) gives the objects that `kustomize build` would print.
 //   - inspect.go walks a kustomization before kustomize sees it: it reads every
 //     file that the build may read, once, and refuses what gitopsd does not do.
 //     fields.go knows which fields of a kustomization are paths, plugins.go
@@ -11,7 +11,7 @@
 //     others.
 //   - limits.go names the bounds of a build; growth.go those of replacements and
 //     copies, which could double an object again and again.
-//   - ApplyPatches (patch.go) applies patches to objects that exist.
+//   - Patches (patch.go) applies patches to objects that exist.
 //
 // Refused are remote bases and files, plugins and functions that are executed,
 // Helm charts, paths out of the repository and symbolic links. Kustomize fetches

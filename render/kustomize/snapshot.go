@@ -1,13 +1,20 @@
 package kustomize
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"gitopsd.dev/sources"
 )
 
 // snapshot is the file system that kustomize gets: the files that the inspection
@@ -38,6 +45,24 @@ func (s *snapshot) addDir(dir string) {
 		s.dirs[dir] = true
 		dir = path.Dir(dir)
 	}
+}
+
+// digest is that of a directory to build and of all that the snapshot holds.
+func (s *snapshot) digest(dir string) sources.Digest {
+	h := sha256.New()
+	write := func(parts ...string) {
+		for _, p := range parts {
+			fmt.Fprintf(h, "%d:%s", len(p), p)
+		}
+	}
+	write(dir)
+	for _, name := range slices.Sorted(maps.Keys(s.files)) {
+		write(name, string(s.files[name]))
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.dirs)) {
+		write(name)
+	}
+	return sources.Digest("sha256:" + hex.EncodeToString(h.Sum(nil)))
 }
 
 // abs is the path by which kustomize knows a file of the repository.
