@@ -155,12 +155,21 @@ func commitAll(ctx context.Context, _ *scenario, c *call) error {
 	for _, args := range [][]string{
 		{"add", "--all"},
 		{"commit", "--quiet", "--message", c.args[0]},
-		{"pull", "--quiet", "--rebase"},
-		{"push", "--quiet"},
 	} {
 		if err := c.program(ctx, "git", args...); err != nil {
 			return err
 		}
 	}
-	return nil
+	// gitopsd may commit the lock between a pull and the push.
+	const attempts = 5
+	var err error
+	for range attempts {
+		if err := c.program(ctx, "git", "pull", "--quiet", "--rebase"); err != nil {
+			return err
+		}
+		if _, err = c.output(ctx, "git", "push", "--quiet"); err == nil {
+			return nil
+		}
+	}
+	return err
 }
