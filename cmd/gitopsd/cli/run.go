@@ -7,12 +7,14 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/reconcile"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/resolve"
 )
@@ -81,7 +83,9 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if o.interval < 100*time.Millisecond {
 		return fmt.Errorf("--interval %s: at least 100ms", o.interval)
 	}
-	dir, err := o.registry.cache("git")
+	// One process at a time works on a cache of Git's, so each repository has
+	// its own.
+	dir, err := o.registry.cache(filepath.Join("git", sources.DigestOf([]byte(o.git.url)).Short()))
 	if err != nil {
 		return err
 	}
