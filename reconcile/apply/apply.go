@@ -3,6 +3,8 @@
 // It owns
 //   - the look at the cluster (look.go): one metadata list for each kind in use,
 //     and what is in the way of objects that are new;
+//   - what is remembered of it (memory.go), and the watches that keep that
+//     current (follow.go), so that the next look asks for nothing;
 //   - drift (drift.go): told from who owns which field, and verified by one dry
 //     run of the object in question;
 //   - the execution of a plan (execute.go, wait.go, prune.go), in stages;
@@ -25,6 +27,8 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
@@ -51,9 +55,11 @@ type Applier struct {
 	log     *slog.Logger
 	set     applySet
 
+	parent *parent // as last read or written; nil before
+
 	mu       sync.Mutex
-	verified map[manifest.ID]fingerprint // objects known to be as applied
-	parent   *parent                     // as last read or written; nil before
+	kinds    map[schema.GroupKind]*kindState
+	follower *follower // nil while nobody follows
 }
 
 // New makes an Applier. It sends nothing.
@@ -63,7 +69,7 @@ func New(c Config) (*Applier, error) {
 	}
 	return &Applier{
 		cluster: c.Cluster, log: c.Log, set: newApplySet(c.Cluster.Name()),
-		verified: make(map[manifest.ID]fingerprint),
+		kinds: make(map[schema.GroupKind]*kindState),
 	}, nil
 }
 
@@ -117,23 +123,4 @@ func (a *Applier) member(o *manifest.Object) *manifest.Object {
 		}
 	}
 	return o.WithMetadata(map[string]string{plan.PartOfLabel: a.set.id}, annotations)
-}
-
-func (a *Applier) remember(id manifest.ID, f fingerprint) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.verified[id] = f
-}
-
-func (a *Applier) forget(id manifest.ID) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.verified, id)
-}
-
-func (a *Applier) isVerified(id manifest.ID, f fingerprint) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	known, ok := a.verified[id]
-	return ok && known == f
 }

@@ -11,7 +11,6 @@ import (
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 
@@ -86,7 +85,7 @@ func fingerprintOf(t kube.Type, m *metav1.ObjectMeta) fingerprint {
 
 // findDrift looks at the members that are applied as wanted, and notes those
 // that are not so any more.
-func (a *Applier) findDrift(ctx context.Context, v *view, types map[schema.GroupKind]kube.Type) error {
+func (a *Applier) findDrift(ctx context.Context, v *view) error {
 	var mu sync.Mutex
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency)
@@ -97,23 +96,23 @@ func (a *Applier) findDrift(ctx context.Context, v *view, types map[schema.Group
 			meta.Annotations[plan.AppliedAnnotation] != string(o.Hash()) {
 			continue
 		}
-		t := types[kindOf(id)]
-		print := fingerprintOf(t, meta)
-		if a.isVerified(id, print) {
+		print, fine := a.isFine(id)
+		if fine {
 			continue
 		}
 		missing := unowned(o, meta)
 		if len(missing) == 0 {
-			a.remember(id, print)
+			a.approve(id, print)
 			continue
 		}
 		g.Go(func() error {
 			drifted, err := a.verify(gctx, o, meta)
-			if err != nil || !drifted {
-				if err == nil {
-					a.remember(id, print)
-				}
+			if err != nil {
 				return err
+			}
+			if !drifted {
+				a.approve(id, print)
+				return nil
 			}
 			mu.Lock()
 			defer mu.Unlock()

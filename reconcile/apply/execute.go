@@ -241,7 +241,7 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 		return x.fail(r, err)
 	}
 	r.Outcome, r.Reason, r.Warnings = Done, "", answer.Warnings
-	x.remember(s.ID, fingerprintOf(t, &answer.Meta.ObjectMeta))
+	x.wrote(t, s.ID, &answer.Meta.ObjectMeta)
 	if plan.IsCRD(s.ID) {
 		for _, gvk := range plan.Defines(s.Object) {
 			x.cluster.Forget(gvk.Group)

@@ -37,6 +37,9 @@ func (r *requests) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(req *http.Request) (*http.Response, error) {
 		r.mu.Lock()
 		line := req.Method + " " + req.URL.Path
+		if req.URL.Query().Get("watch") != "" {
+			line = "WATCH " + req.URL.Path
+		}
 		if req.URL.Query().Has("dryRun") {
 			line += " (dry run)"
 		}
@@ -321,6 +324,13 @@ func eventually(t *testing.T, what string, done func(ctx context.Context) bool) 
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// sent says that a request was sent, and leaves the record as it is.
+func (b *bed) sent(request string) bool {
+	b.requests.mu.Lock()
+	defer b.requests.mu.Unlock()
+	return slices.Contains(b.requests.list, request)
 }
 
 // The annotations of an inventory.

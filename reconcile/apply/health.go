@@ -90,14 +90,18 @@ func (a *Applier) Health(ctx context.Context, p *plan.Plan) ([]Health, error) {
 }
 
 func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects []*manifest.Object) ([]Health, error) {
+	if known, ok := a.recallHealth(gk); ok {
+		return slices.DeleteFunc(known, func(h Health) bool {
+			return !slices.ContainsFunc(objects, func(o *manifest.Object) bool { return o.ID() == h.ID })
+		}), nil
+	}
 	health := make(map[manifest.ID]Health, len(objects))
 	for _, o := range objects {
 		health[o.ID()] = Health{ID: o.ID(), State: Missing, Package: o.Label(plan.PackageLabel), Reason: "it is not there"}
 	}
 	t, err := a.cluster.Type(ctx, objects[0].APIVersion(), gk.Kind)
 	if err == nil {
-		opts := kube.ListOptions{Selector: plan.PartOfLabel + "=" + a.set.id}
-		err = a.cluster.ListFull(ctx, t, opts, func(tree map[string]any) bool {
+		err = a.cluster.ListFull(ctx, t, kube.ListOptions{Selector: a.set.selector()}, func(tree map[string]any) bool {
 			u := &unstructured.Unstructured{Object: tree}
 			id := t.ID(u.GetNamespace(), u.GetName())
 			if h, ok := health[id]; ok {
@@ -119,7 +123,35 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 			list = append(list, h)
 		}
 	}
+	a.rememberHealth(gk, list, err == nil)
 	return list, nil
+}
+
+// recallHealth returns what was found of a kind that is followed, if nothing was
+// written since.
+func (a *Applier) recallHealth(gk schema.GroupKind) ([]Health, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.kinds[gk]
+	if s == nil || !s.followed {
+		return nil, false
+	}
+	if s.stirred {
+		// From here on: the list that follows sees what has been written, and
+		// what is written later stirs it again.
+		s.stirred = false
+		return nil, false
+	}
+	return slices.Clone(s.unready), true
+}
+
+func (a *Applier) rememberHealth(gk schema.GroupKind, list []Health, complete bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.kinds[gk]; s != nil {
+		s.unready = list
+		s.stirred = s.stirred || !complete
+	}
 }
 
 func assess(u *unstructured.Unstructured) (State, string) {

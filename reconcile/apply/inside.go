@@ -101,7 +101,7 @@ var givens = []manifest.ID{
 
 func (a *Applier) staying(ctx context.Context, t kube.Type, opts kube.ListOptions, going map[manifest.ID]bool) ([]manifest.ID, error) {
 	var found []manifest.ID
-	err := a.cluster.List(ctx, t, opts, func(m *metav1.PartialObjectMetadata) bool {
+	_, err := a.cluster.List(ctx, t, opts, func(m *metav1.PartialObjectMetadata) bool {
 		id := t.ID(m.Namespace, m.Name)
 		given := slices.Contains(givens, manifest.ID{Group: id.Group, Kind: id.Kind, Name: id.Name})
 		owned := slices.ContainsFunc(m.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Controller != nil && *o.Controller })

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -45,6 +46,9 @@ func newApplySet(cluster string) applySet {
 	sum := sha256.Sum256([]byte(p.Name + "." + p.Namespace + "." + p.Kind + "." + p.Group))
 	return applySet{parent: p, id: "applyset-" + base64.RawURLEncoding.EncodeToString(sum[:]) + "-v1"}
 }
+
+// selector selects the members.
+func (s applySet) selector() string { return plan.PartOfLabel + "=" + s.id }
 
 // parent is what the parent object says: the kinds that members may be of, and
 // the namespaces that they may be in.

@@ -55,6 +55,7 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 			wanted[gk] = append(wanted[gk], o.ID())
 		}
 	}
+	a.abandon(types)
 	var mu sync.Mutex
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency)
@@ -66,18 +67,34 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
+			switch {
+			case err == nil:
+				maps.Copy(v.live.Objects, found)
+			case kube.ClassOf(err) == kube.NoSuchType:
+				v.unserve(gk, err)
+			default:
 				v.live.Unreadable[gk] = err.Error()
-				return nil
 			}
-			maps.Copy(v.live.Objects, found)
 			return nil
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	return v, a.findDrift(ctx, v, types)
+	if err := a.findDrift(ctx, v); err != nil {
+		return nil, err
+	}
+	a.followAll()
+	return v, nil
+}
+
+// unserve notes that a kind went after its type was looked up.
+func (v *view) unserve(gk schema.GroupKind, err error) {
+	for _, o := range v.desired.All() {
+		if gvk := schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind); gvk.GroupKind() == gk {
+			v.live.Unserved[gvk] = err.Error()
+		}
+	}
 }
 
 // types finds the kinds that are wanted or that the inventory may hold, each in
@@ -141,47 +158,73 @@ func scopes(namespaced map[schema.GroupVersionKind]bool, crd *manifest.Object) {
 
 // list finds the members of one kind, and whatever is there under the names of
 // wanted objects. known says that the inventory held the kind before, so that
-// members are all there is to expect.
+// members are all there is to expect. A kind that is followed is not asked for.
 func (a *Applier) list(ctx context.Context, t kube.Type, wanted []manifest.ID, known bool) (map[manifest.ID]*metav1.ObjectMeta, error) {
 	found := make(map[manifest.ID]*metav1.ObjectMeta)
-	missing := make(map[manifest.ID]bool, len(wanted))
-	for _, id := range wanted {
-		missing[id] = true
-	}
-	keep := func(m *metav1.PartialObjectMetadata) bool {
-		id := t.ID(m.Namespace, m.Name)
-		if missing[id] || m.Labels[plan.PartOfLabel] == a.set.id {
-			found[id] = &m.ObjectMeta
+	if !a.recall(t, found) {
+		missing := setOf(wanted)
+		members := make(map[manifest.ID]*metav1.ObjectMeta)
+		opts := kube.ListOptions{}
+		if known {
+			opts.Selector = a.set.selector()
 		}
-		return true
+		version, err := a.cluster.List(ctx, t, opts, func(m *metav1.PartialObjectMetadata) bool {
+			id := t.ID(m.Namespace, m.Name)
+			if m.Labels[plan.PartOfLabel] == a.set.id {
+				members[id] = &m.ObjectMeta
+				found[id] = &m.ObjectMeta
+			} else if missing[id] {
+				found[id] = &m.ObjectMeta
+			}
+			return true
+		})
+		if err != nil {
+			return nil, err
+		}
+		a.listed(t, members, version)
+		if !known {
+			return found, nil
+		}
 	}
-	opts := kube.ListOptions{}
-	if known {
-		opts.Selector = plan.PartOfLabel + "=" + a.set.id
-	}
-	if err := a.cluster.List(ctx, t, opts, keep); err != nil || !known {
-		return found, err
-	}
+	missing := setOf(wanted)
 	for id := range found {
 		delete(missing, id)
 	}
+	return found, a.inTheWay(ctx, t, missing, found)
+}
+
+// inTheWay looks for objects that have the names of wanted ones and are no
+// members.
+func (a *Applier) inTheWay(ctx context.Context, t kube.Type, missing map[manifest.ID]bool, found map[manifest.ID]*metav1.ObjectMeta) error {
 	if len(missing) > fewNew {
-		return found, a.cluster.List(ctx, t, kube.ListOptions{Namespace: commonNamespace(missing)}, keep)
+		_, err := a.cluster.List(ctx, t, kube.ListOptions{Namespace: commonNamespace(missing)}, func(m *metav1.PartialObjectMetadata) bool {
+			if id := t.ID(m.Namespace, m.Name); missing[id] {
+				found[id] = &m.ObjectMeta
+			}
+			return true
+		})
+		return err
 	}
 	for id := range missing {
 		m, err := a.cluster.GetMetadata(ctx, t, id)
 		switch kube.ClassOf(err) {
-		case "":
-			if err != nil {
-				return found, err
-			}
-			found[id] = &m.ObjectMeta
 		case kube.NotFound, kube.NoNamespace:
-		default:
-			return found, err
+			continue
 		}
+		if err != nil {
+			return err
+		}
+		found[id] = &m.ObjectMeta
 	}
-	return found, nil
+	return nil
+}
+
+func setOf(ids []manifest.ID) map[manifest.ID]bool {
+	set := make(map[manifest.ID]bool, len(ids))
+	for _, id := range ids {
+		set[id] = true
+	}
+	return set
 }
 
 // commonNamespace is the namespace of all objects, "" when they are in several.

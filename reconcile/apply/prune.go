@@ -93,7 +93,7 @@ func (x *execution) delete(ctx context.Context, r *Result) error {
 	t, err := x.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)
 	if kube.ClassOf(err) == kube.NoSuchType {
 		// The CRD went meanwhile, and the object with it.
-		x.forget(s.ID)
+		x.deleted(s.ID)
 		r.Outcome, r.Reason = Done, ""
 		return nil
 	}
@@ -107,7 +107,7 @@ func (x *execution) delete(ctx context.Context, r *Result) error {
 	if err != nil {
 		return x.fail(r, err)
 	}
-	x.forget(s.ID)
+	x.deleted(s.ID)
 	if plan.IsCRD(s.ID) {
 		_, group, _ := strings.Cut(s.ID.Name, ".")
 		x.cluster.Forget(group)
@@ -178,7 +178,7 @@ func (x *execution) stillThere(ctx context.Context, asked []*Result) (map[manife
 	for gk, results := range byKind {
 		t, err := x.cluster.Kind(ctx, gk.Group, gk.Kind)
 		if err == nil && len(results) > fewNew {
-			err = x.cluster.List(ctx, t, kube.ListOptions{Selector: plan.PartOfLabel + "=" + x.set.id}, func(m *metav1.PartialObjectMetadata) bool {
+			_, err = x.cluster.List(ctx, t, kube.ListOptions{Selector: x.set.selector()}, func(m *metav1.PartialObjectMetadata) bool {
 				there[t.ID(m.Namespace, m.Name)] = string(m.UID)
 				return true
 			})

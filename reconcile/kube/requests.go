@@ -89,20 +89,13 @@ func (c *Cluster) do(ctx context.Context, op operation, r request) ([]byte, http
 }
 
 func (c *Cluster) once(ctx context.Context, op operation, r request) ([]byte, http.Header, error) {
-	u := *c.base
-	for _, segment := range r.path {
-		if bad := rest.IsValidPathSegmentName(segment); segment == "" || len(bad) > 0 {
-			return nil, nil, &Error{
-				Class: Invalid, Cluster: c.name, Verb: op.verb, ID: op.id,
-				Message: fmt.Sprintf("%q cannot be part of a name: %s", segment, strings.Join(bad, ", ")),
-			}
-		}
-		u.Path = strings.TrimSuffix(u.Path, "/") + "/" + segment
+	u, err := c.url(op, r.path, r.query)
+	if err != nil {
+		return nil, nil, err
 	}
-	u.RawQuery = r.query.Encode()
 	limited, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(limited, r.method, u.String(), bytes.NewReader(r.body))
+	req, err := http.NewRequestWithContext(limited, r.method, u, bytes.NewReader(r.body))
 	if err != nil {
 		return nil, nil, c.transportError(ctx, op, err)
 	}
@@ -136,6 +129,22 @@ func (c *Cluster) once(ctx context.Context, op operation, r request) ([]byte, ht
 		return nil, nil, c.statusError(op, resp.StatusCode, resp.Header, body)
 	}
 	return body, resp.Header, nil
+}
+
+// url refuses segments that would make the path that of something else.
+func (c *Cluster) url(op operation, path []string, query url.Values) (string, error) {
+	u := *c.base
+	for _, segment := range path {
+		if bad := rest.IsValidPathSegmentName(segment); segment == "" || len(bad) > 0 {
+			return "", &Error{
+				Class: Invalid, Cluster: c.name, Verb: op.verb, ID: op.id,
+				Message: fmt.Sprintf("%q cannot be part of a name: %s", segment, strings.Join(bad, ", ")),
+			}
+		}
+		u.Path = strings.TrimSuffix(u.Path, "/") + "/" + segment
+	}
+	u.RawQuery = query.Encode()
+	return u.String(), nil
 }
 
 var errTooLarge = errors.New("answer too large")
@@ -278,14 +287,16 @@ type ListOptions struct {
 }
 
 // List hands the metadata of every object of the type to yield, a page at a
-// time, until it returns false. A list that took too long for the API server
-// starts over, so that yield may see an object twice.
-func (c *Cluster) List(ctx context.Context, t Type, opts ListOptions, yield func(*metav1.PartialObjectMetadata) bool) error {
-	return c.list(ctx, t, opts, mimeMetadataList, func(op operation, answer []byte) (string, bool, error) {
+// time, until it returns false, and returns the resourceVersion that the list
+// is of. A list that took too long for the API server starts over, so that
+// yield may see an object twice.
+func (c *Cluster) List(ctx context.Context, t Type, opts ListOptions, yield func(*metav1.PartialObjectMetadata) bool) (version string, err error) {
+	err = c.list(ctx, t, opts, mimeMetadataList, func(op operation, answer []byte) (string, bool, error) {
 		var page metav1.PartialObjectMetadataList
 		if err := decodeMetadataInto(answer, &page); err != nil {
 			return "", false, c.malformed(op, err)
 		}
+		version = page.ResourceVersion
 		for i := range page.Items {
 			if !yield(&page.Items[i]) {
 				return "", false, nil
@@ -293,6 +304,7 @@ func (c *Cluster) List(ctx context.Context, t Type, opts ListOptions, yield func
 		}
 		return page.Continue, true, nil
 	})
+	return version, err
 }
 
 // ListFull is List with the whole objects, for the few types whose status is

@@ -1,0 +1,199 @@
+package apply
+
+import (
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+)
+
+// kindState is what is known of the members of one kind. It is guarded by the
+// Applier's mutex.
+type kindState struct {
+	t       kube.Type
+	members map[manifest.ID]*member
+	// version is the resourceVersion that members is of. When followed, a watch
+	// keeps it current.
+	version  string
+	followed bool
+	cancel   func() // ends the watch; nil before it began
+	// unready are the wanted objects that were not ready when their health was
+	// last looked at, stirred says that something was written since.
+	unready []Health
+	stirred bool
+}
+
+// member is what is remembered of an object of the inventory: some 300 bytes
+// while nothing is wrong with it.
+type member struct {
+	uid, version string
+	applied      string // the value of plan.AppliedAnnotation
+	types        string // the value of plan.TypesAnnotation
+	pkg          string // the value of plan.PackageLabel
+	allowPrune   string // the value of plan.AllowPruneAnnotation
+	copied       bool   // it carries our label and was not applied by us
+
+	// print is of the metadata as it was last seen. fine says that the object
+	// was then as it had been applied; one of which that is not known has its
+	// metadata in full.
+	print fingerprint
+	fine  bool
+	full  *metav1.ObjectMeta
+}
+
+// newMember remembers an object as it was seen. It is fine if it was fine when
+// it looked the same.
+func newMember(t kube.Type, m *metav1.ObjectMeta, before *member) *member {
+	n := &member{
+		uid: string(m.UID), version: m.ResourceVersion,
+		applied: m.Annotations[plan.AppliedAnnotation], types: m.Annotations[plan.TypesAnnotation],
+		pkg: m.Labels[plan.PackageLabel], allowPrune: m.Annotations[plan.AllowPruneAnnotation],
+		copied: controlled(m) || ownEntry(m) == nil && m.Annotations[plan.AppliedAnnotation] == "",
+		print:  fingerprintOf(t, m),
+	}
+	n.fine = before != nil && before.fine && before.print == n.print && m.DeletionTimestamp == nil
+	if !n.fine {
+		n.full = m
+	}
+	return n
+}
+
+// approve notes that the object is as it was applied.
+func (m *member) approve() { m.fine, m.full = true, nil }
+
+// meta is the object's metadata, or as much of it as a plan asks for.
+func (m *member) meta(set string) *metav1.ObjectMeta {
+	if m.full != nil {
+		return m.full
+	}
+	o := &metav1.ObjectMeta{
+		UID: types.UID(m.uid), ResourceVersion: m.version,
+		Labels:      map[string]string{plan.PartOfLabel: set},
+		Annotations: make(map[string]string, 2),
+	}
+	for _, kv := range []struct {
+		to         map[string]string
+		key, value string
+	}{
+		{o.Annotations, plan.AppliedAnnotation, m.applied}, {o.Annotations, plan.TypesAnnotation, m.types},
+		{o.Labels, plan.PackageLabel, m.pkg}, {o.Annotations, plan.AllowPruneAnnotation, m.allowPrune},
+	} {
+		if kv.value != "" {
+			kv.to[kv.key] = kv.value
+		}
+	}
+	if !m.copied {
+		o.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: kube.FieldManager, Operation: metav1.ManagedFieldsOperationApply}}
+	}
+	return o
+}
+
+// newer says that version a is later than b, both an API server's
+// resourceVersions. These are numbers that grow with each write (KEP-5504); what
+// is none counts as later.
+func newer(a, b string) bool {
+	x, errA := strconv.ParseUint(a, 10, 64)
+	y, errB := strconv.ParseUint(b, 10, 64)
+	return errA != nil || errB != nil || x > y
+}
+
+func controlled(m *metav1.ObjectMeta) bool {
+	for i := range m.OwnerReferences {
+		if c := m.OwnerReferences[i].Controller; c != nil && *c {
+			return true
+		}
+	}
+	return false
+}
+
+// state returns what is known of a kind; the mutex is held.
+func (a *Applier) state(t kube.Type) *kindState {
+	gk := groupKind(t)
+	s := a.kinds[gk]
+	if s == nil {
+		s = &kindState{members: make(map[manifest.ID]*member), stirred: true}
+		a.kinds[gk] = s
+	}
+	s.t = t
+	return s
+}
+
+func groupKind(t kube.Type) schema.GroupKind { return schema.GroupKind{Group: t.Group, Kind: t.Kind} }
+
+// recall adds the members of a kind that is followed, and says whether it is.
+func (a *Applier) recall(t kube.Type, to map[manifest.ID]*metav1.ObjectMeta) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.kinds[groupKind(t)]
+	if s == nil || !s.followed {
+		return false
+	}
+	for id, m := range s.members {
+		to[id] = m.meta(a.set.id)
+	}
+	return true
+}
+
+// listed takes in all members of a kind, as they were at version.
+func (a *Applier) listed(t kube.Type, members map[manifest.ID]*metav1.ObjectMeta, version string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.state(t)
+	before := s.members
+	s.members = make(map[manifest.ID]*member, len(members))
+	for id, m := range members {
+		s.members[id] = newMember(t, m, before[id])
+	}
+	s.version, s.stirred = version, true
+}
+
+// isFine says that a member is known to be as it was applied; else print stands
+// for it as it was seen.
+func (a *Applier) isFine(id manifest.ID) (print fingerprint, fine bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.kinds[kindOf(id)]; s != nil {
+		if m := s.members[id]; m != nil {
+			return m.print, m.fine
+		}
+	}
+	return 0, false
+}
+
+// wrote remembers an object that was applied just now.
+func (a *Applier) wrote(t kube.Type, id manifest.ID, m *metav1.ObjectMeta) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.state(t)
+	n := newMember(t, m, nil)
+	n.approve()
+	s.members[id] = n
+	s.stirred = true
+}
+
+// deleted forgets an object.
+func (a *Applier) deleted(id manifest.ID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.kinds[kindOf(id)]; s != nil {
+		delete(s.members, id)
+		s.stirred = true
+	}
+}
+
+// approve notes that an object which was looked at is as it was applied, unless
+// it was written to meanwhile.
+func (a *Applier) approve(id manifest.ID, print fingerprint) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.kinds[kindOf(id)]; s != nil {
+		if m := s.members[id]; m != nil && m.print == print {
+			m.approve()
+		}
+	}
+}
