@@ -42,7 +42,6 @@ type stage struct {
 	repo     *gitserver.Repo
 	clone    string
 	procs    []*process
-	log      *os.File
 	api      string // the daemon's address
 }
 

@@ -123,7 +123,6 @@ func cluster(t *testing.T, server string) *Cluster {
 }
 
 var (
-	secrets  = Type{Version: "v1", Kind: "Secret", Resource: "secrets", Namespaced: true}
 	services = Type{Version: "v1", Kind: "Service", Resource: "services", Namespaced: true}
 	aSecret  = manifest.ID{Kind: "Secret", Namespace: "ns", Name: "a"}
 	aService = manifest.ID{Kind: "Service", Namespace: "ns", Name: "a"}

@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 What is deprecated in a kustomization is still in use, and must be checked like the rest.
+
 package kustomize
 
 import (
@@ -10,7 +12,7 @@ import (
 
 	"sigs.k8s.io/kustomize/api/builtins"
 	"sigs.k8s.io/kustomize/api/konfig"
-	"sigs.k8s.io/kustomize/api/resmap"
+	"sigs.k8s.io/kustomize/api/resource"
 	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/yaml"
 
@@ -191,7 +193,11 @@ func (in *inspection) patch(dir string, f field, file, text string) error {
 // inlineOrFile inspects a strategic merge patch, which kustomize takes for YAML
 // if it can, and else for a path.
 func (in *inspection) inlineOrFile(dir string, f field, entry string) error {
-	if _, err := in.parse(entry); err == nil {
+	isYAML, err := in.inline(f, entry, false)
+	if err != nil {
+		return err
+	}
+	if isYAML {
 		_, err := in.documents(f.file, []byte(entry))
 		return err
 	}
@@ -246,7 +252,11 @@ func (in *inspection) replacements(dir string, f field, list []types.Replacement
 // a path: what kustomize can parse as objects is YAML.
 func (in *inspection) pluginEntries(ctx context.Context, v *visit, f field, entries []string) error {
 	for _, entry := range entries {
-		if _, err := in.parse(entry); err == nil {
+		isYAML, err := in.inline(f, entry, true)
+		if err != nil {
+			return err
+		}
+		if isYAML {
 			if err := in.plugins(v.dir, f.file, []byte(entry)); err != nil {
 				return f.fault(entry, fmt.Errorf("%s: %w", f.name, err))
 			}
@@ -260,8 +270,9 @@ func (in *inspection) pluginEntries(ctx context.Context, v *visit, f field, entr
 	return nil
 }
 
-// parse is kustomize's reading of YAML. A panic of its is an error.
-func (in *inspection) parse(text string) (rm resmap.ResMap, err error) {
+// parse is kustomize's reading of YAML, with what it checks of a set of objects or
+// without. A panic of its is an error.
+func (in *inspection) parse(text string, asSet bool) (objects []*resource.Resource, err error) {
 	fatal.enter()
 	defer fatal.leave()
 	defer func() {
@@ -271,7 +282,27 @@ func (in *inspection) parse(text string) (rm resmap.ResMap, err error) {
 	}()
 	schema.RLock() // kustomize looks up there what has a namespace
 	defer schema.RUnlock()
-	return in.parser.NewResMapFromBytes([]byte(text))
+	if !asSet {
+		return in.parser.RF().SliceFromBytes([]byte(text))
+	}
+	rm, err := in.parser.NewResMapFromBytes([]byte(text))
+	if err != nil {
+		return nil, err
+	}
+	return rm.Resources(), nil
+}
+
+// inline tells whether kustomize takes a string for YAML rather than for a path.
+// YAML that it would take for the address of a repository, if it should come to
+// another opinion during the build, is an error.
+func (in *inspection) inline(f field, entry string, asSet bool) (bool, error) {
+	if _, err := in.parse(entry, asSet); err != nil {
+		return false, nil
+	}
+	if clonable.MatchString(entry) {
+		return false, f.fault(entry, fmt.Errorf("%s: YAML must not begin like the address of a repository", f.name))
+	}
+	return true, nil
 }
 
 // plugins inspects the configurations of plugins in a file or a field. Only those
@@ -281,18 +312,18 @@ func (in *inspection) plugins(dir, file string, content []byte) error {
 	if err != nil {
 		return err
 	}
-	rm, err := in.parse(string(content))
+	configs, err := in.parse(string(content), true)
 	if err != nil {
 		return at(file, 0, err)
 	}
-	if err := in.budget.hold(rm.Size()); err != nil {
+	if err := in.budget.hold(len(configs)); err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
 	line := 0
 	if len(docs) > 0 {
 		line = docs[0].Line
 	}
-	for _, res := range rm.Resources() {
+	for _, res := range configs {
 		what := res.GetKind() + " " + strconv.Quote(res.GetName())
 		if res.GetApiVersion() != konfig.BuiltinPluginApiVersion {
 			return at(file, line, fmt.Errorf("%s: apiVersion %s: gitopsd runs no plugins or functions, only what is built into kustomize (apiVersion: builtin)", what, res.GetApiVersion()))
