@@ -91,7 +91,7 @@ func setup(env *testscript.Env) error {
 		"SSL_CERT_FILE="+s.caFile(),
 		"SSL_CERT_DIR="+home, // none there
 		"GITOPSD_KUBECONFIG_DIR="+kubeconfigs,
-		"GITOPSD_INTERVAL=200ms",
+		"GITOPSD_INTERVAL=500ms",
 		"GITOPSD_LISTEN=127.0.0.1:0",
 	)
 	env.Defer(func() { s.close(env.T()) })
