@@ -94,8 +94,13 @@ func (in *inspection) root(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	_, err = in.kustomization(ctx, v, file, 0)
-	return err
+	if _, err = in.kustomization(ctx, v, file, 0); err != nil {
+		return err
+	}
+	if err := in.budget.settle(); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	return nil
 }
 
 // directory inspects a kustomization that another one names. It returns the
@@ -242,6 +247,7 @@ func (in *inspection) objects(file string, content []byte) (int, error) {
 				return n, at(file, doc.Line, err)
 			}
 			in.written = append(in.written, written{id: id, origin: manifest.Origin{File: file, Line: doc.Line}})
+			in.budget.names += names(tree)
 			n++
 		}
 	}
@@ -249,6 +255,25 @@ func (in *inspection) objects(file string, content []byte) (int, error) {
 		return n, fmt.Errorf("%s: %w", file, err)
 	}
 	return n, nil
+}
+
+// names counts the fields of an object that are, or may be, the name of one.
+func names(v any) int {
+	n := 0
+	switch v := v.(type) {
+	case map[string]any:
+		for key, item := range v {
+			if strings.HasSuffix(key, "name") || strings.HasSuffix(key, "Name") {
+				n++
+			}
+			n += names(item)
+		}
+	case []any:
+		for _, item := range v {
+			n += names(item)
+		}
+	}
+	return n
 }
 
 // identify reads what kustomize asks of an object; patches may still mend the
@@ -335,6 +360,10 @@ var remote = []*regexp.Regexp{
 	regexp.MustCompile(`^\s*[A-Za-z][A-Za-z0-9-]*@`),
 	regexp.MustCompile(`^\s*(?i:github\.com)[/:]`),
 }
+
+// clonable is what kustomize would clone, for YAML, which may well begin with a
+// word and a colon.
+var clonable = regexp.MustCompile(`(?i)^\s*(?:git::)?(?:[a-z][a-z0-9+.-]*://|[a-z][a-z0-9-]*@|github\.com[/:])`)
 
 func isRemote(entry string) bool {
 	return slices.ContainsFunc(remote, func(r *regexp.Regexp) bool { return r.MatchString(entry) })

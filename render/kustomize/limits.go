@@ -24,6 +24,9 @@ const (
 	// MaxSteps is the sum, over all kustomizations, of what they do (patches,
 	// labels, replacements …) times the objects they may do it to.
 	MaxSteps = 2_000_000
+	// MaxNames is the number of names and references in all objects, times the
+	// objects among which kustomize looks for each: some microseconds each.
+	MaxNames = 50_000_000
 	// MaxEntries is the number of files and directories below a directory
 	// without a kustomization file.
 	MaxEntries = 20_000
@@ -32,6 +35,8 @@ const (
 // budget is what is left of each limit.
 type budget struct {
 	bytes, directories, objects, values, steps int
+	// names counts up, since it is held against the number of objects.
+	names int
 }
 
 func newBudget() budget {
@@ -61,6 +66,12 @@ func (b *budget) hold(n int) error {
 
 func (b *budget) parse(n int) error {
 	return spend(&b.values, n, "the build has more than %d values in its documents (are aliases nested?)", MaxValues)
+}
+
+// settle is for when all has been read.
+func (b *budget) settle() error {
+	left := MaxNames
+	return spend(&left, b.names*(MaxObjects-b.objects), "the build has more than %d names, times objects; divide the directory between clusters", MaxNames)
 }
 
 func (b *budget) work(operators, objects int) error {

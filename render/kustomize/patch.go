@@ -125,16 +125,18 @@ func (in *inspection) compile(patch Patch) (compiled, error) {
 	case c.operations:
 		return c, nil
 	}
-	rm, err := in.parse(text)
+	merges, err := in.parse(text, false)
 	if err != nil {
 		return compiled{}, fmt.Errorf("is neither a list of JSON 6902 operations nor a strategic merge patch: %w", err)
 	}
 	if c.selector == nil {
-		for _, res := range rm.Resources() {
-			c.names = append(c.names, res.OrgId())
+		schema.RLock() // kustomize looks up there what has a namespace
+		defer schema.RUnlock()
+		for _, merge := range merges {
+			c.names = append(c.names, merge.OrgId())
 		}
-	} else if rm.Size() != 1 {
-		return compiled{}, fmt.Errorf("a strategic merge patch with a target is one document, not %d", rm.Size())
+	} else if len(merges) != 1 {
+		return compiled{}, fmt.Errorf("a strategic merge patch with a target is one document, not %d", len(merges))
 	}
 	return c, nil
 }
