@@ -58,7 +58,11 @@ type Target interface {
 	// Apply brings the cluster to what is wanted. The outcome says what came
 	// of it even where that is an error.
 	Apply(ctx context.Context, want *desired.Cluster) Outcome
-	// Close lets go of connections.
+	// Follow calls notify whenever there is something to do in the cluster
+	// although nothing changed in the repository, until ctx ends. notify does
+	// not block.
+	Follow(ctx context.Context, notify func())
+	// Close lets go of connections. Follow has returned by then.
 	Close()
 }
 

@@ -35,6 +35,7 @@ type world struct {
 	applied  map[string][]string
 	behave   map[string]func(ctx context.Context) Outcome
 	connects map[string]int
+	notify   map[string]func()
 }
 
 func newWorld(t *testing.T) *world {
@@ -49,7 +50,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	return &world{t: t, git: server, repo: repo, content: "one", applied: make(map[string][]string),
-		behave: make(map[string]func(context.Context) Outcome), connects: make(map[string]int)}
+		behave: make(map[string]func(context.Context) Outcome), connects: make(map[string]int), notify: make(map[string]func())}
 }
 
 func cluster(name, version string) map[string]string {
@@ -156,6 +157,13 @@ func (t *notingTarget) Apply(ctx context.Context, want *desired.Cluster) Outcome
 		return behave(ctx)
 	}
 	return Outcome{Phase: status.Ready}
+}
+
+func (t *notingTarget) Follow(ctx context.Context, notify func()) {
+	t.w.mu.Lock()
+	t.w.notify[t.name] = notify
+	t.w.mu.Unlock()
+	<-ctx.Done()
 }
 
 func (t *notingTarget) Close() {}
@@ -395,6 +403,39 @@ func TestUnreachable(t *testing.T) {
 	w.mu.Unlock()
 	w.set("dev", nil)
 	w.eventually("dev is ready", func() bool { return phase(d, "dev") == status.Ready })
+}
+
+// A cluster that was disturbed is looked at without waiting for the interval.
+func TestDisturbedCluster(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev")}, cluster("dev", "v1"))
+	w.set("dev", func(context.Context) Outcome { return Outcome{Phase: status.Ready, Changed: 1} })
+	d := w.daemon(func(c *Config) { c.Interval = time.Hour })
+	w.start(d)
+	w.eventually("dev is ready", func() bool { return phase(d, "dev") == status.Ready })
+	w.mu.Lock()
+	notify := w.notify["dev"]
+	w.mu.Unlock()
+	for tries := 2; tries <= 4; tries++ {
+		notify()
+		w.eventually("dev is looked at again", func() bool { return len(w.appliedTo("dev")) == tries })
+	}
+}
+
+// Corrections that are undone at once are made ever more slowly.
+func TestNextBrake(t *testing.T) {
+	for _, tt := range []struct {
+		brake   time.Duration
+		changed int
+		want    time.Duration
+	}{
+		{0, 0, 0}, {0, 1, firstBrake}, {firstBrake, 3, 2 * firstBrake}, {firstBrake, 0, firstBrake}, {20 * time.Second, 1, 30 * time.Second},
+	} {
+		if have := nextBrake(tt.brake, tt.changed, 30*time.Second); have != tt.want {
+			t.Errorf("after %s and %d changes: %s, want %s", tt.brake, tt.changed, have, tt.want)
+		}
+	}
 }
 
 // A cluster waits for those that it depends on.

@@ -39,6 +39,8 @@ func NewTarget(cluster *kube.Cluster, log *slog.Logger) (Target, error) {
 
 func (t *target) Close() { t.cluster.Close() }
 
+func (t *target) Follow(ctx context.Context, notify func()) { t.applier.Follow(ctx, notify) }
+
 // PlanOptions are the options of a plan for a cluster: the same for the daemon
 // and for `gitopsd plan`, so that one does what the other prints.
 func PlanOptions(want *desired.Cluster) (apply.PlanOptions, error) {

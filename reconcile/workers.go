@@ -42,19 +42,29 @@ type job struct {
 // replaces the one that waits, and gives up on one under way for an older
 // commit.
 type worker struct {
-	name   string
-	box    chan *job
-	quit   context.CancelFunc
+	name string
+	box  chan *job
+	quit context.CancelFunc
+	// woken has a token when the cluster asks for attention by itself.
+	woken  chan struct{}
 	mu     sync.Mutex
 	now    *job               // under way
 	cancel context.CancelFunc // gives up on it
 
 	// The rest is the worker's own.
 	target   Target
+	unfollow func()           // ends the target's Follow, and waits for its end
 	declared *desired.Cluster // what target was made for
+	last     *job
 	failures int
 	nextTry  time.Time
+	// brake is how long the next waking has to wait: somebody who undoes every
+	// correction at once is answered ever more slowly.
+	brake time.Duration
 }
+
+// firstBrake is how long the second of two corrections in a row waits.
+const firstBrake = 250 * time.Millisecond
 
 // assign gives each cluster of the state its job, and returns channels that
 // close when each was tried. Workers of clusters that left the registry end;
@@ -93,25 +103,87 @@ func (ws *workers) assign(ctx context.Context, s *desired.State) []<-chan struct
 
 func (ws *workers) start(ctx context.Context, name string) *worker {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &worker{name: name, box: make(chan *job, 1), quit: cancel}
+	w := &worker{name: name, box: make(chan *job, 1), woken: make(chan struct{}, 1), quit: cancel}
 	ws.all[name] = w
 	ws.wg.Go(func() {
 		defer cancel()
-		defer func() {
-			if w.target != nil {
-				w.target.Close()
-			}
-		}()
+		defer w.disconnect()
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case j := <-w.box:
-				ws.work(ctx, w, j)
+				if o := ws.work(ctx, w, j); o.Changed == 0 {
+					w.brake = 0
+				}
+			case <-w.woken:
+				ws.wake(ctx, w)
 			}
 		}
 	})
 	return w
+}
+
+// wake makes an attempt that the cluster itself asks for: something was changed
+// there.
+func (ws *workers) wake(ctx context.Context, w *worker) {
+	if w.last == nil {
+		return // it was not tried yet, and will be
+	}
+	select {
+	case <-ctx.Done():
+		return
+	case j := <-w.box: // newer than what the waking is about
+		ws.work(ctx, w, j)
+		return
+	case <-time.After(w.brake):
+	}
+	o := ws.work(ctx, w, &job{want: w.last.want, commit: w.last.commit, tried: make(chan struct{})})
+	w.brake = nextBrake(w.brake, o.Changed, ws.cfg.Interval)
+}
+
+// nextBrake doubles the brake with each correction in a row, up to the interval.
+func nextBrake(brake time.Duration, changed int, interval time.Duration) time.Duration {
+	if changed == 0 {
+		return brake
+	}
+	return min(max(2*brake, firstBrake), interval)
+}
+
+// connect makes the worker's target, and follows the cluster.
+func (ws *workers) connect(ctx context.Context, w *worker, want *desired.Cluster) error {
+	target, err := ws.cfg.Connect(ctx, want.Cluster)
+	if err != nil {
+		return err
+	}
+	// The attempt ends before the connection does.
+	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		target.Follow(following, func() {
+			select {
+			case w.woken <- struct{}{}:
+			default: // it is awake
+			}
+		})
+	}()
+	w.target, w.declared = target, want
+	w.unfollow = func() {
+		cancel()
+		<-ended
+	}
+	return nil
+}
+
+// disconnect lets go of the worker's target, if it has one.
+func (w *worker) disconnect() {
+	if w.target == nil {
+		return
+	}
+	w.unfollow()
+	w.target.Close()
+	w.target = nil
 }
 
 // stop ends all workers and waits for them.
@@ -144,8 +216,8 @@ func (w *worker) give(j *job) *job {
 	return nil
 }
 
-// work makes one attempt.
-func (ws *workers) work(ctx context.Context, w *worker, j *job) {
+// work makes one attempt. The outcome is empty where there was none.
+func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
 	attempt, cancel := context.WithTimeout(ctx, ws.cfg.ClusterTimeout)
 	defer cancel()
 	w.mu.Lock()
@@ -164,7 +236,7 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) {
 	case j.want.Err != nil:
 		o = Outcome{Phase: status.Failed, Message: j.want.Err.Error()}
 	case w.failures > 0 && time.Now().Before(w.nextTry) && w.declared != nil && w.declared.Objects == j.want.Objects:
-		return // the last outcome stands
+		return Outcome{} // the last one stands
 	default:
 		if on := waitFor(attempt, j.after); on != "" {
 			o = Outcome{Phase: status.Waiting, Message: "waits for cluster " + on}
@@ -173,7 +245,7 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) {
 		select {
 		case ws.slots <- struct{}{}:
 		case <-attempt.Done():
-			return
+			return Outcome{}
 		}
 		ws.cfg.Board.Update(w.name, func(c *status.Cluster) {
 			if c.Phase == status.Pending {
@@ -183,12 +255,13 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) {
 		o = ws.apply(attempt, w, j)
 		<-ws.slots
 		if attempt.Err() == context.Canceled {
-			return // by a newer commit, or the end: that is not the cluster's fault
+			return Outcome{} // by a newer commit, or the end: that is not the cluster's fault
 		}
 	}
-	w.declared = j.want
+	w.declared, w.last = j.want, j
 	j.ready = o.Phase == status.Ready
 	ws.report(w, j, o)
+	return o
 }
 
 // waitFor waits for the attempts at other clusters, and names the first that is
@@ -208,19 +281,14 @@ func waitFor(ctx context.Context, jobs []*job) string {
 }
 
 func (ws *workers) apply(ctx context.Context, w *worker, j *job) Outcome {
-	if w.target != nil && !reflect.DeepEqual(w.declared.Cluster, j.want.Cluster) || w.failures > 0 {
-		// Another registration, or credentials that may have been replaced.
-		if w.target != nil {
-			w.target.Close()
-		}
-		w.target = nil
+	if w.failures > 0 || w.target != nil && !reflect.DeepEqual(w.declared.Cluster, j.want.Cluster) {
+		// Credentials that may have been replaced, or another registration.
+		w.disconnect()
 	}
 	if w.target == nil {
-		target, err := ws.cfg.Connect(ctx, j.want.Cluster)
-		if err != nil {
+		if err := ws.connect(ctx, w, j.want); err != nil {
 			return Outcome{Phase: status.Unreachable, Message: err.Error()}
 		}
-		w.target, w.declared = target, j.want
 	}
 	return w.target.Apply(ctx, j.want)
 }

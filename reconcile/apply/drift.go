@@ -77,7 +77,7 @@ func fingerprintOf(t kube.Type, m *metav1.ObjectMeta) fingerprint {
 			put(e.Time.UTC().String())
 		}
 		if e.FieldsV1 != nil {
-			h.Write(e.FieldsV1.Raw)
+			h.Write(e.FieldsV1.GetRawBytes())
 		}
 	}
 	return fingerprint(h.Sum64())
@@ -132,7 +132,7 @@ func (a *Applier) verify(ctx context.Context, o *manifest.Object, meta *metav1.O
 		answer, err = a.cluster.Apply(ctx, t, o.ID(), a.member(o).AppendJSON(nil), kube.ApplyOptions{Force: true, DryRun: true})
 		if err == nil {
 			before, now := ownEntry(meta), ownEntry(&answer.Meta.ObjectMeta)
-			return before == nil || now == nil || !bytes.Equal(before.FieldsV1.Raw, now.FieldsV1.Raw), nil
+			return before == nil || now == nil || !bytes.Equal(before.FieldsV1.GetRawBytes(), now.FieldsV1.GetRawBytes()), nil
 		}
 	}
 	if kube.IsClusterWide(err) {
@@ -158,7 +158,7 @@ func ownEntry(m *metav1.ObjectMeta) *metav1.ManagedFieldsEntry {
 func unowned(o *manifest.Object, meta *metav1.ObjectMeta) []fieldpath.Path {
 	set := &fieldpath.Set{}
 	entry := ownEntry(meta)
-	if entry == nil || set.FromJSON(bytes.NewReader(entry.FieldsV1.Raw)) != nil {
+	if entry == nil || set.FromJSON(bytes.NewReader(entry.FieldsV1.GetRawBytes())) != nil {
 		return []fieldpath.Path{{}}
 	}
 	c := coverage{}
@@ -290,7 +290,7 @@ func blame(missing []fieldpath.Path, meta *metav1.ObjectMeta) string {
 				continue
 			}
 			theirs := &fieldpath.Set{}
-			if theirs.FromJSON(bytes.NewReader(e.FieldsV1.Raw)) == nil && touches(theirs, path) {
+			if theirs.FromJSON(bytes.NewReader(e.FieldsV1.GetRawBytes())) == nil && touches(theirs, path) {
 				name = e.Manager
 			}
 		}
