@@ -376,9 +376,9 @@ func TestRenderingIsPure(t *testing.T) {
 }
 
 // A package is expanded once, whatever the number of clusters, and forgotten when
-// no cluster has asked for it between two sweeps.
+// no cluster has asked for it between two sweeps. Not parallel: it looks at the
+// heap.
 func TestObjectsAreShared(t *testing.T) {
-	t.Parallel()
 	var stream strings.Builder
 	for i := range 200 {
 		stream.WriteString(crdYAML(fmt.Sprintf("x%d", i), "versions: [{name: v1, schema: {openAPIV3Schema: {type: object, description: '"+strings.Repeat("long ", 200)+"'}}}]"))

@@ -11,6 +11,7 @@
 //     others.
 //   - limits.go names the bounds of a build; growth.go those of replacements and
 //     copies, which could double an object again and again.
+//   - fatal.go keeps kustomize from ending the process.
 //   - Patches (patch.go) applies patches to objects that exist.
 //
 // Refused are remote bases and files, plugins and functions that are executed,
