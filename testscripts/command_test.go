@@ -57,6 +57,7 @@ func commands() []command {
 		{"exits STATUS COMMAND...", exits},
 		{"start NAME COMMAND...", startProcess},
 		{"end [-kill] NAME", endProcess},
+		{"fetch NAME PATH", fetch},
 
 		{"eventually [-timeout DURATION] [-stdout PATTERN] [!] COMMAND...", eventually},
 		{"changes [-wanted] COMMAND...", changes},

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -121,4 +123,41 @@ func endProcess(ctx context.Context, s *scenario, c *call) error {
 func (p *process) kill() {
 	p.cmd.Process.Kill() // it may have ended
 	<-p.done
+}
+
+// serving is where a daemon says in its log that it listens.
+var serving = regexp.MustCompile(`msg=serving address=(\S+)`)
+
+func fetch(ctx context.Context, s *scenario, c *call) error {
+	if len(c.args) != 2 {
+		return errUsage
+	}
+	p := s.running[c.args[0]]
+	if p == nil {
+		return fmt.Errorf("%s was not started", c.args[0])
+	}
+	log, err := os.ReadFile(p.log)
+	if err != nil {
+		return err
+	}
+	address := serving.FindSubmatch(log)
+	if address == nil {
+		return fmt.Errorf("%s does not say yet where it serves", p.name)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+string(address[1])+c.args[1], nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(c.out, resp.Body); err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: %s", c.args[1], resp.Status)
+	}
+	return nil
 }
