@@ -6,7 +6,7 @@
 //     file that the build may read, once, and refuses what gitopsd does not do.
 //     fields.go knows which fields of a kustomization are paths, plugins.go
 //     those of generators and transformers, schemas.go what could hang or crash
-//     kustomize in a schema.
+//     kustomize in a schema; documents.go decodes.
 //   - snapshot.go is the file system that kustomize gets: those files and no
 //     others.
 //   - limits.go names the bounds of a build; growth.go those of replacements and

@@ -1,0 +1,63 @@
+package kustomize
+
+import (
+	"bytes"
+	"fmt"
+
+	"sigs.k8s.io/yaml"
+
+	"gitopsd.dev/sources"
+)
+
+// documents decodes the YAML documents of a file, within the build's limits. It
+// is stricter than kustomize: duplicate keys, unknown tags and numbers that JSON
+// cannot hold are errors.
+func (in *inspection) documents(file string, content []byte) ([]sources.Document, error) {
+	docs, err := sources.DecodeYAML(bytes.NewReader(content), sources.Limits{
+		Documents: MaxObjects + 1, Nodes: in.budget.values + 1,
+	})
+	if err != nil {
+		return nil, yamlError(file, err)
+	}
+	n := 0
+	for _, doc := range docs {
+		n += count(doc.Tree)
+	}
+	if err := in.budget.parse(n); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return docs, nil
+}
+
+// documentsOrList is documents for what may also be one list, which it returns.
+func (in *inspection) documentsOrList(file string, content []byte) ([]any, error) {
+	_, err := in.documents(file, content)
+	if err == nil {
+		return nil, nil
+	}
+	list, errList := yaml.YAMLToJSON(content)
+	if errList != nil || len(list) == 0 || list[0] != '[' {
+		return nil, err
+	}
+	docs, err := in.documents(file, append(append([]byte(`{"list":`), list...), '}'))
+	if err != nil {
+		return nil, err
+	}
+	items, _ := docs[0].Tree["list"].([]any)
+	return items, nil
+}
+
+func count(v any) int {
+	n := 1
+	switch v := v.(type) {
+	case map[string]any:
+		for _, item := range v {
+			n += count(item)
+		}
+	case []any:
+		for _, item := range v {
+			n += count(item)
+		}
+	}
+	return n
+}

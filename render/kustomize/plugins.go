@@ -1,0 +1,164 @@
+package kustomize
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"sigs.k8s.io/kustomize/api/builtins"
+	"sigs.k8s.io/kustomize/api/konfig"
+	"sigs.k8s.io/kustomize/api/resource"
+	"sigs.k8s.io/yaml"
+)
+
+// pluginEntries inspects generators, transformers or validators. Each is YAML or
+// a path: what kustomize can parse as objects is YAML.
+func (in *inspection) pluginEntries(ctx context.Context, v *visit, f field, entries []string) error {
+	for _, entry := range entries {
+		isYAML, err := in.inline(f, entry, true)
+		if err != nil {
+			return err
+		}
+		if isYAML {
+			if err := in.plugins(v.dir, f.file, []byte(entry)); err != nil {
+				return f.fault(entry, fmt.Errorf("%s: %w", f.name, err))
+			}
+			continue
+		}
+		down := &visit{dir: v.dir, as: plugins, up: v.up, pluginDir: v.dir, depth: v.depth}
+		if _, err := in.resource(ctx, down, f, entry); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parse is kustomize's reading of YAML, with what it checks of a set of objects or
+// without. A panic of its is an error.
+func (in *inspection) parse(text string, asSet bool) (objects []*resource.Resource, err error) {
+	fatal.enter()
+	defer fatal.leave()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("malformed: %v", p)
+		}
+	}()
+	schema.RLock() // kustomize looks up there what has a namespace
+	defer schema.RUnlock()
+	if !asSet {
+		return in.parser.RF().SliceFromBytes([]byte(text))
+	}
+	rm, err := in.parser.NewResMapFromBytes([]byte(text))
+	if err != nil {
+		return nil, err
+	}
+	return rm.Resources(), nil
+}
+
+// inline tells whether kustomize takes a string for YAML rather than for a path.
+// YAML that it would take for the address of a repository, if it should come to
+// another opinion during the build, is an error.
+func (in *inspection) inline(f field, entry string, asSet bool) (bool, error) {
+	if _, err := in.parse(entry, asSet); err != nil {
+		return false, nil
+	}
+	if clonable.MatchString(entry) {
+		return false, f.fault(entry, fmt.Errorf("%s: YAML must not begin like the address of a repository", f.name))
+	}
+	return true, nil
+}
+
+// plugins inspects the configurations of plugins in a file or a field. Only those
+// that are compiled into kustomize may be used.
+func (in *inspection) plugins(dir, file string, content []byte) error {
+	docs, err := in.documents(file, content)
+	if err != nil {
+		return err
+	}
+	configs, err := in.parse(string(content), true)
+	if err != nil {
+		return at(file, 0, err)
+	}
+	if err := in.budget.hold(len(configs)); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	line := 0
+	if len(docs) > 0 {
+		line = docs[0].Line
+	}
+	for _, res := range configs {
+		what := res.GetKind() + " " + strconv.Quote(res.GetName())
+		if res.GetApiVersion() != konfig.BuiltinPluginApiVersion {
+			return at(file, line, fmt.Errorf("%s: apiVersion %s: gitopsd runs no plugins or functions, only what is built into kustomize (apiVersion: builtin)", what, res.GetApiVersion()))
+		}
+		config, err := res.AsYAML()
+		if err != nil {
+			return at(file, line, fmt.Errorf("%s: %w", what, err))
+		}
+		if err := in.plugin(dir, field{file: file, content: content, name: res.GetKind()}, res.GetKind(), config); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plugin inspects the configuration of one builtin plugin, decoded to the type,
+// and by the function, that kustomize uses. Plugins without paths need no look;
+// those that are not listed are refused.
+func (in *inspection) plugin(dir string, f field, kind string, config []byte) error {
+	switch kind {
+	case "AnnotationsTransformer", "HashTransformer", "IAMPolicyGenerator", "ImageTagTransformer", "LabelTransformer",
+		"NamespaceTransformer", "PrefixSuffixTransformer", "PrefixTransformer", "SuffixTransformer", "ReplicaCountTransformer":
+		return nil
+	case "ConfigMapGenerator":
+		var p builtins.ConfigMapGeneratorPlugin
+		return in.decoded(f, config, &p, func() error { return in.pairs(dir, f, p.KvPairSources) })
+	case "SecretGenerator":
+		var p builtins.SecretGeneratorPlugin
+		return in.decoded(f, config, &p, func() error { return in.pairs(dir, f, p.KvPairSources) })
+	case "PatchTransformer":
+		var p builtins.PatchTransformerPlugin
+		return in.decoded(f, config, &p, func() error { return in.patch(dir, f, p.Path, p.Patch) })
+	case "PatchJson6902Transformer":
+		var p builtins.PatchJson6902TransformerPlugin
+		return in.decoded(f, config, &p, func() error { return in.patch(dir, f, p.Path, p.JsonOp) })
+	case "PatchStrategicMergeTransformer":
+		var p builtins.PatchStrategicMergeTransformerPlugin
+		return in.decoded(f, config, &p, func() error {
+			for _, entry := range p.Paths {
+				if err := in.inlineOrFile(dir, f, string(entry)); err != nil {
+					return err
+				}
+			}
+			_, err := in.documents(f.file, []byte(p.Patches))
+			return err
+		})
+	case "ReplacementTransformer":
+		var p builtins.ReplacementTransformerPlugin
+		return in.decoded(f, config, &p, func() error {
+			_, err := in.replacements(dir, f, p.ReplacementList)
+			return err
+		})
+	case "ValueAddTransformer":
+		var p builtins.ValueAddTransformerPlugin
+		return in.decoded(f, config, &p, func() error {
+			if p.TargetFilePath == "" {
+				return nil
+			}
+			name, content, err := in.file(f, dir, p.TargetFilePath)
+			if err != nil {
+				return err
+			}
+			_, err = in.documents(name, content)
+			return err
+		})
+	}
+	return at(f.file, 0, fmt.Errorf("%s: gitopsd does not know this builtin plugin, or does not run it", kind))
+}
+
+func (in *inspection) decoded(f field, config []byte, into any, check func() error) error {
+	if err := yaml.Unmarshal(config, into); err != nil {
+		return at(f.file, 0, fmt.Errorf("%s: %w", f.name, err))
+	}
+	return check()
+}
