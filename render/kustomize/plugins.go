@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	//lint:ignore SA1019 kustomize decodes plugins to these types; copies of them could differ
 	"sigs.k8s.io/kustomize/api/builtins"
 	"sigs.k8s.io/kustomize/api/konfig"
 	"sigs.k8s.io/kustomize/api/resource"
