@@ -25,7 +25,10 @@ import (
 	"gitopsd.dev/testscripts/devcluster"
 )
 
-func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
+func TestMain(m *testing.M) {
+	os.Setenv("KUBECTL_APPLYSET", "true") // kubectl's switch for what TestKubectl… tries
+	os.Exit(devcluster.Main(m))
+}
 
 // requests counts what goes over the wire.
 type requests struct {

@@ -17,10 +17,17 @@ import (
 // How long a pass waits for what a later stage needs. What takes longer is
 // reported as pending, and the next pass goes on from there.
 const (
-	servedWait  = 30 * time.Second // until new types are served; a second is usual
+	servedWait  = 30 * time.Second // for the next of the new types to be served; a second is usual
 	backendWait = 15 * time.Second // until the backend of a webhook is ready
 	pollFirst   = 50 * time.Millisecond
 	pollLongest = time.Second
+
+	// An API server takes some milliseconds to establish a CRD, and answers a
+	// question about what is served with all that is.
+	pollEachType = 2 * time.Millisecond
+	// When nothing new was served for this long, a few CRDs are asked what
+	// keeps them.
+	servedStall = 2 * time.Second
 )
 
 // awaitServed waits until the types of the CRDs that were just applied are
@@ -40,30 +47,27 @@ func (x *execution) awaitServed(ctx context.Context, applied []*Result) error {
 		}
 	}
 	etag := ""
-	deadline := time.Now().Add(servedWait)
-	for wait := pollFirst; len(waiting) > 0; wait = min(2*wait, pollLongest) {
+	progress := time.Now()
+	wait := min(max(pollFirst, time.Duration(len(waiting))*pollEachType), 2*pollLongest)
+	for ; len(waiting) > 0 && time.Since(progress) < servedWait; wait = min(2*wait, 2*pollLongest) {
+		if err := pause(ctx, wait); err != nil {
+			return err
+		}
 		served, tag, err := x.cluster.Served(ctx, groups, etag)
 		if err != nil {
 			return err
 		}
 		etag = tag
+		before := len(waiting)
 		for gvr := range served {
 			delete(waiting, gvr)
 		}
-		if len(waiting) == 0 {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			break
-		}
-		// One that cannot be established says so soon.
-		if wait == pollLongest {
+		if len(waiting) < before {
+			progress = time.Now()
+		} else if time.Since(progress) > servedStall {
 			if err := x.rejected(ctx, waiting); err != nil {
 				return err
 			}
-		}
-		if err := pause(ctx, wait); err != nil {
-			return err
 		}
 	}
 	for gvr, r := range waiting {
@@ -72,16 +76,17 @@ func (x *execution) awaitServed(ctx context.Context, applied []*Result) error {
 	return nil
 }
 
-// rejected fails the CRDs that the API server will not establish, and waits for
-// them no longer.
+// rejected asks some of the CRDs that are not served, fails those that the API
+// server will not establish, and waits for them no longer.
 func (x *execution) rejected(ctx context.Context, waiting map[schema.GroupVersionResource]*Result) error {
+	const most = 10
 	asked := make(map[*Result]bool)
 	for gvr, r := range waiting {
 		if r.Outcome == Failed {
 			delete(waiting, gvr)
 			continue
 		}
-		if asked[r] {
+		if asked[r] || len(asked) == most {
 			continue
 		}
 		asked[r] = true
