@@ -243,10 +243,7 @@ func TestPasswordFile(t *testing.T) {
 
 // What a hook says reaches the person who reads the log, and is not tried again.
 func TestUpdateRefused(t *testing.T) {
-	for _, w := range ways {
-		if w.name == "directory" || w.name == "file" {
-			continue // hooks are the server's
-		}
+	for _, w := range remoteWays() {
 		t.Run(w.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, w)
@@ -270,10 +267,7 @@ func TestUpdateRefused(t *testing.T) {
 
 // Forges that take pushes to branches only.
 func TestPendingFallback(t *testing.T) {
-	for _, w := range ways {
-		if w.name == "directory" || w.name == "file" {
-			continue
-		}
+	for _, w := range remoteWays() {
 		t.Run(w.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, w)
@@ -334,10 +328,7 @@ func TestPendingFallback(t *testing.T) {
 
 // A server that hangs holds nothing up for longer than the caller allows.
 func TestHang(t *testing.T) {
-	for _, w := range ways {
-		if w.name == "directory" || w.name == "file" {
-			continue
-		}
+	for _, w := range remoteWays() {
 		for _, fault := range []gitserver.Fault{
 			{Hang: true, Service: "git-upload-pack", Discovery: true},
 			{Hang: true, Service: "git-upload-pack"},
@@ -365,25 +356,19 @@ func TestHang(t *testing.T) {
 
 // A connection that breaks after the server took the commit.
 func TestUpdateAnswerLost(t *testing.T) {
-	for _, w := range ways {
-		if w.name == "directory" || w.name == "file" {
-			continue
-		}
+	for _, w := range remoteWays() {
 		t.Run(w.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, w)
 			f.commit("A fleet", fleet)
 			r := f.open()
-			// The hook runs after the ref has moved and before the report.
-			if err := f.repo.Hook("post-receive", "#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' x >&2\n"); err != nil {
-				t.Fatal(err)
-			}
-			f.server.Fail(gitserver.Fault{Service: "git-receive-pack", CutAfter: 20_000, Times: 1})
+			lose := gitserver.Fault{Service: "git-receive-pack", LoseAnswer: true, Times: 1}
+			f.server.Fail(lose)
 			c, wrote, err := r.Update(t.Context(), sources.LockFile, "Lock", constant("lock\n"))
 			if err != nil || !wrote || c.Hash != f.git("rev-parse", "main") {
 				t.Errorf("%s, %t, %v", c.Hash, wrote, err)
 			}
-			f.server.Fail(gitserver.Fault{Service: "git-receive-pack", CutAfter: 20_000, Times: 1})
+			f.server.Fail(lose)
 			if err := r.WritePending(t.Context(), []byte("records\n")); err != nil {
 				t.Error(err)
 			}

@@ -124,7 +124,7 @@ func TestFilesWithEvilNames(t *testing.T) {
 // is small in Git and endless to walk.
 func TestEndlessTree(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, ways[0])
+	f := newFixture(t, wayBy("http"))
 	f.commit("A fleet", map[string]string{"dir/file": "content"})
 	h := f.git("rev-parse", "main:dir")
 	for range 10 {
@@ -151,7 +151,9 @@ func TestEndlessTree(t *testing.T) {
 }
 
 func TestHugeFile(t *testing.T) {
-	everyWay(t, func(t *testing.T, f *fixture) {
+	t.Parallel()
+	for _, w := range []way{wayBy("http"), wayBy("directory")} {
+		f := newFixture(t, w)
 		files := map[string]string{"clusters.yaml": "kind: Cluster\n", "huge": strings.Repeat("\x00", MaxFile+1)}
 		f.commit("A fleet", files)
 		c := f.poll(f.open(), "")
@@ -169,5 +171,5 @@ func TestHugeFile(t *testing.T) {
 		if _, err := fs.ReadFile(c.Files, "clusters.yaml"); err != nil {
 			t.Error(err)
 		}
-	})
+	}
 }

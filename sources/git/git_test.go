@@ -58,7 +58,7 @@ func TestPoll(t *testing.T) {
 // The numbers behind "a pass over an unchanged fleet asks Git for one ref".
 func TestPollRequests(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, ways[0])
+	f := newFixture(t, wayBy("http"))
 	first := f.commit("A fleet", fleet)
 	r := f.open()
 	c := f.poll(r, "")

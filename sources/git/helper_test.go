@@ -33,7 +33,7 @@ func overSSH(s *gitserver.Server, _ *gitserver.Repo, name string) Config {
 }
 
 func inDirectory(_ *gitserver.Server, repo *gitserver.Repo, _ string) Config {
-	return Config{URL: repo.Dir}
+	return Config{URL: "file://" + repo.Dir}
 }
 
 var ways = []way{
@@ -47,7 +47,15 @@ var ways = []way{
 	{name: "ssh", config: overSSH},
 	{name: "ssh, protocol 0", server: gitserver.Config{OnlyProtocolV0: true}, config: overSSH},
 	{name: "directory", config: inDirectory},
-	{name: "file", config: func(_ *gitserver.Server, r *gitserver.Repo, _ string) Config { return Config{URL: "file://" + r.Dir} }},
+}
+
+func wayBy(name string) way {
+	return ways[slices.IndexFunc(ways, func(w way) bool { return w.name == name })]
+}
+
+// remoteWays are the ways with a cache.
+func remoteWays() []way {
+	return slices.DeleteFunc(slices.Clone(ways), func(w way) bool { return w.name == "directory" })
 }
 
 // everyWay runs a test for each way to a repository that is there and empty.

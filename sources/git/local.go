@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -291,19 +292,29 @@ func (l *local) write(list []rawObject) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, obj := range list {
-		if _, err := l.storage.SetEncodedObject(obj.encoded()); err != nil {
-			return err
+		err := l.writeObject(obj)
+		// git gc, at the same time, removes directories that are just empty
+		// and objects that it has packed.
+		for try := 1; errors.Is(err, fs.ErrNotExist) && try < 5; try++ {
+			err = l.writeObject(obj)
 		}
-		name := obj.hash.String()
-		f, err := os.Open(filepath.Join(l.common, "objects", name[:2], name[2:]))
 		if err != nil {
-			return err
-		}
-		if err := errors.Join(f.Sync(), f.Close()); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (l *local) writeObject(obj rawObject) error {
+	if _, err := l.storage.SetEncodedObject(obj.encoded()); err != nil {
+		return err
+	}
+	name := obj.hash.String()
+	f, err := os.Open(filepath.Join(l.common, "objects", name[:2], name[2:]))
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // readSmallFile is for files of one line.

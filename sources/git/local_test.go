@@ -13,7 +13,7 @@ import (
 // A work tree that has the branch checked out moves along with it.
 func TestUpdateWorkTree(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, ways[0])
+	f := newFixture(t, wayBy("http"))
 	f.commit("A fleet", fleet)
 	dir := f.workTree()
 	lock := filepath.Join(dir, sources.LockFile)
@@ -119,7 +119,7 @@ func TestUpdateWorkTree(t *testing.T) {
 // What somebody is working on is not overwritten.
 func TestUpdateWorkTreeWithChanges(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, ways[0])
+	f := newFixture(t, wayBy("http"))
 	f.commit("A fleet", map[string]string{"clusters.yaml": "", sources.LockFile: "lock 1\n"})
 	for _, tt := range []struct {
 		name   string
@@ -197,7 +197,7 @@ func TestUpdateWorkTreeWithChanges(t *testing.T) {
 // index as it was about to make them.
 func TestUpdateWorkTreeAfterCrash(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, ways[0])
+	f := newFixture(t, wayBy("http"))
 	f.commit("A fleet", fleet)
 	for _, stage := range []string{"file", "index"} {
 		dir := f.workTree()
@@ -218,7 +218,7 @@ func TestUpdateWorkTreeAfterCrash(t *testing.T) {
 // Locks of git commands are honoured.
 func TestLocalLocks(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, ways[0])
+	f := newFixture(t, wayBy("http"))
 	f.commit("A fleet", fleet)
 	dir := f.workTree()
 	f.cfg = Config{URL: dir, Branch: "main"}
@@ -239,7 +239,7 @@ func TestLocalLocks(t *testing.T) {
 
 func TestOpenDir(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, ways[0])
+	f := newFixture(t, wayBy("http"))
 	first := f.commit("First", fleet)
 	second := f.commit("Second", map[string]string{"clusters.yaml": "two"})
 	f.git("tag", "-a", "-m", "A tag", "v1", first)

@@ -103,7 +103,7 @@ func nothingOutside(h plumbing.Hash) (plumbing.ObjectType, []byte, error) {
 
 func TestPack(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, ways[0])
+	f := newFixture(t, wayBy("http"))
 	for n := range 30 { // versions of one file, for chains of deltas
 		f.commit("Version", map[string]string{"file": strings.Repeat(fmt.Sprintf("line of %d\n", n%7), 50) + noise(2000+n, 1), "dir/other": fmt.Sprint(n)})
 	}
@@ -125,7 +125,7 @@ func TestPack(t *testing.T) {
 	}
 
 	whole := f.packOf("--delta-base-offset")
-	for n := 1; n < len(whole); n += 1 + len(whole)/200 {
+	for n := 1; n < len(whole); n += 1 + len(whole)/50 {
 		if _, err := indexPack(t, whole[:n], nothingOutside); err == nil {
 			t.Fatalf("the first %d bytes were taken for a pack of %d", n, len(whole))
 		}
@@ -143,7 +143,7 @@ func TestPack(t *testing.T) {
 // Packs that promise more than is read.
 func TestPackLimits(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, ways[0])
+	f := newFixture(t, wayBy("http"))
 	huge := strings.Repeat("\x00", MaxFile+1)
 	f.commit("Huge", map[string]string{"a": huge})
 	f.commit("Huge", map[string]string{"a": huge + "x"})

@@ -56,7 +56,7 @@ const (
 	maxPacks = 64
 	growth   = 4
 	// slack is what a store may grow at least.
-	slack = 16 << 20
+	slack = 4 << 20
 	// keptTips is how many commits a server is told to be there already.
 	keptTips = 32
 	// maxPaths bounds what a commit may hold: a tree that has another one

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -15,10 +16,9 @@ import (
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/testscripts/gitserver"
-)
 
-// remoteWays are the ways with a cache.
-func remoteWays() []way { return ways[:5] }
+	"github.com/go-git/go-git/v5/plumbing"
+)
 
 // A cache that is not as it was left is made anew, and never in the way.
 func TestDamagedCache(t *testing.T) {
@@ -81,7 +81,7 @@ func TestDamagedCache(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t, ways[0])
+			f := newFixture(t, wayBy("http"))
 			first := f.commit("A fleet", fleet)
 			cfg := f.cfg
 			cfg.Dir = t.TempDir()
@@ -140,7 +140,7 @@ func TestMain(m *testing.M) {
 // leaves nothing in it that the next one trips over.
 func TestKilledWhileFetching(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, ways[0])
+	f := newFixture(t, wayBy("http"))
 	f.commit("A fleet", fleet)
 	cfg := f.cfg
 	cfg.Dir = t.TempDir()
@@ -157,18 +157,19 @@ func TestKilledWhileFetching(t *testing.T) {
 	}
 	daemon := exec.CommandContext(t.Context(), exe)
 	daemon.Env = append(os.Environ(), "GITOPSD_TEST_POLL="+cfg.URL, "GITOPSD_TEST_DIR="+cfg.Dir)
-	var out bytes.Buffer
-	daemon.Stdout = &out
 	if err := daemon.Start(); err != nil {
 		t.Fatal(err)
 	}
+	ended := make(chan error, 1)
+	go func() { ended <- daemon.Wait() }()
 	for {
 		if left, _ := filepath.Glob(filepath.Join(cfg.Dir, "objects-*", "tmp_pack_*")); len(left) > 0 {
 			break
 		}
-		time.Sleep(5 * time.Millisecond)
-		if t.Context().Err() != nil || out.Len() > 0 {
-			t.Fatal(out.String())
+		select {
+		case err := <-ended:
+			t.Fatalf("the daemon ended before it was killed: %v", err)
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
 	_, err = Open(cfg)
@@ -176,7 +177,7 @@ func TestKilledWhileFetching(t *testing.T) {
 	if err := daemon.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	daemon.Wait()
+	<-ended
 	f.server.Heal()
 	wantFiles(t, f.poll(f.openWith(cfg), ""), fleet)
 	if left, _ := filepath.Glob(filepath.Join(cfg.Dir, "objects-*", "tmp_*")); len(left) > 0 {
@@ -228,59 +229,111 @@ func noise(n int, seed byte) string {
 // snapshots that are in use are not pulled away.
 func TestCacheStaysSmall(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, ways[0])
+	f := newFixture(t, wayBy("http"))
 	cfg := f.cfg
 	cfg.Dir = t.TempDir()
 	r := f.openWith(cfg)
-	size := func() (bytes int64, files int) {
-		err := filepath.WalkDir(cfg.Dir, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return err
-			}
-			info, err := d.Info()
-			if err == nil {
-				bytes, files = bytes+info.Size(), files+1
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return bytes, files
-	}
+
 	// All commits at once, so that each poll costs one git command.
-	const each, large = 2 << 20, 14
+	const each, count = 512 << 10, 20
 	var commits strings.Builder
-	add := func(name, content string) {
-		fmt.Fprintf(&commits, "commit refs/heads/all\ncommitter A <a@example.com> 0 +0000\ndata 1\nx\nM 100644 inline %s\ndata %d\n%s\n", name, len(content), content)
-	}
-	for n := range large {
-		add("noise", noise(each, byte(n)))
-	}
-	for n := range maxPacks + 5 {
-		add("small", fmt.Sprint(n))
+	for n := range count {
+		fmt.Fprintf(&commits, "commit refs/heads/all\ncommitter A <a@example.com> 0 +0000\ndata 1\nx\nM 100644 inline noise\ndata %d\n%s\n", each, noise(each, byte(n)))
 	}
 	f.input(commits.String(), "fast-import", "--quiet")
-	all := strings.Fields(f.git("rev-list", "--reverse", "all"))
-
 	var last string
 	var old sources.Commit
-	for n, hash := range all {
+	for n, hash := range strings.Fields(f.git("rev-list", "--reverse", "all")) {
 		f.git("update-ref", "refs/heads/main", hash)
 		c := f.poll(r, last)
 		last = c.Hash
 		if n == 0 {
 			old = c
 		}
-		if have, err := fs.ReadFile(c.Files, "noise"); err != nil || string(have) != noise(each, byte(min(n, large-1))) {
+		if have, err := fs.ReadFile(c.Files, "noise"); err != nil || string(have) != noise(each, byte(n)) {
 			t.Fatalf("commit %d: %d bytes, %v", n, len(have), err)
 		}
-		bytes, files := size()
-		if bytes > growth*each+slack+each || files > 2*maxPacks+5 {
-			t.Fatalf("after %d commits of %d bytes the cache has %d in %d files", n+1, each, bytes, files)
+		if size := sizeOf(t, cfg.Dir); size > growth*each+slack+each {
+			t.Fatalf("after %d commits of %d bytes the cache has %d", n+1, each, size)
 		}
 	}
 	if have, err := fs.ReadFile(old.Files, "noise"); err != nil || string(have) != noise(each, 0) {
 		t.Errorf("an old commit: %d bytes, %v", len(have), err)
+	}
+	if now := f.origin(r).generations(); len(now) != 1 || now[0] == 1 {
+		t.Errorf("generations %v, want one that is not the first", now)
+	}
+}
+
+func sizeOf(t *testing.T, dir string) (size int64) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			size += info.Size()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return size
+}
+
+// Many small packs make a store due for replacement too.
+func TestStoreDue(t *testing.T) {
+	t.Parallel()
+	s, err := newStore(filepath.Join(t.TempDir(), "store"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range maxPacks {
+		if s.due() {
+			t.Fatalf("due after %d packs", n)
+		}
+		blob := newRawObject(plumbing.BlobObject, fmt.Append(nil, n))
+		trees, err := graft(s, plumbing.ZeroHash, "dir/file", blob.hash)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := encodeCommit("A", "a@example.com", "x", trees[len(trees)-1].hash)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pack, err := encodePack(append(trees, blob, c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = s.add(c.hash, func(have []plumbing.Hash, sink func(io.Reader) error) error {
+			if want := min(n, keptTips); len(have) != want {
+				t.Errorf("%d commits are said to be there, want %d", len(have), want)
+			}
+			return sink(bytes.NewReader(pack))
+		})
+		if err != nil || !s.has(c.hash) {
+			t.Fatal(err)
+		}
+	}
+	if !s.due() {
+		t.Errorf("not due after %d packs", maxPacks)
+	}
+	// It opens as it was left, and not without one of its objects.
+	if again, err := openStore(s.dir); err != nil || len(again.tips) != keptTips || len(again.packs) != maxPacks {
+		t.Errorf("%v", err)
+	}
+	last := s.tips[len(s.tips)-1]
+	for _, p := range s.packs {
+		if ok, _ := p.index.Contains(last); ok {
+			name := packName(plumbing.Hash(p.index.PackfileChecksum), ".idx")
+			if err := os.Remove(filepath.Join(s.dir, name)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if _, err := openStore(s.dir); !errors.Is(err, errDamaged) {
+		t.Errorf("without a commit: %v", err)
 	}
 }

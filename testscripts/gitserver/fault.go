@@ -2,12 +2,13 @@ package gitserver
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 )
 
-// Fault makes requests fail. Of Status, Hang and CutAfter at most one is set;
-// with none, only Before happens and git answers.
+// Fault makes requests fail. Of Status, Hang, CutAfter and LoseAnswer at most one
+// is set; with none, only Before happens and git answers.
 type Fault struct {
 	// Service is git-upload-pack or git-receive-pack; empty means both.
 	Service string
@@ -26,6 +27,9 @@ type Fault struct {
 	Hang bool
 	// CutAfter drops the connection after that many bytes of the answer.
 	CutAfter int64
+	// LoseAnswer lets git do what is asked, and drops the connection instead
+	// of answering.
+	LoseAnswer bool
 }
 
 // Fail injects a fault, after those already there.
@@ -86,14 +90,24 @@ func (c *cutter) Write(p []byte) (int, error) {
 	if c.left > 0 {
 		return len(p), nil
 	}
-	control := http.NewResponseController(c.ResponseWriter)
-	if err := control.Flush(); err != nil {
+	if err := http.NewResponseController(c.ResponseWriter).Flush(); err != nil {
 		return 0, err
 	}
-	conn, _, err := control.Hijack()
-	if err != nil {
-		return 0, err
-	}
-	conn.Close()
-	return 0, net.ErrClosed
+	return 0, drop(c.ResponseWriter)
 }
+
+// drop closes the connection of a request. Its error is never nil.
+func drop(w http.ResponseWriter) error {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return err
+	}
+	return errors.Join(net.ErrClosed, conn.Close())
+}
+
+// loser takes an answer and keeps it to itself.
+type loser struct{ header http.Header }
+
+func (l loser) Header() http.Header         { return l.header }
+func (l loser) WriteHeader(int)             {}
+func (l loser) Write(p []byte) (int, error) { return len(p), nil }

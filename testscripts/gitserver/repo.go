@@ -44,19 +44,19 @@ func (s *Server) Create(ctx context.Context, name string) (*Repo, error) {
 // Git runs git in the repository and returns what it prints, without the
 // newline at the end.
 func (r *Repo) Git(ctx context.Context, args ...string) (string, error) {
-	return r.run(ctx, nil, nil, args...)
+	return r.run(ctx, nil, "", args...)
 }
 
 // GitInput does the same with input on standard input.
 func (r *Repo) GitInput(ctx context.Context, input string, args ...string) (string, error) {
-	return r.run(ctx, nil, []byte(input), args...)
+	return r.run(ctx, nil, input, args...)
 }
 
-func (r *Repo) run(ctx context.Context, env []string, stdin []byte, args ...string) (string, error) {
+func (r *Repo) run(ctx context.Context, env []string, stdin string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, r.git, args...)
 	cmd.Dir = r.Dir
 	cmd.Env = append(Env(r.home), env...)
-	cmd.Stdin = bytes.NewReader(stdin)
+	cmd.Stdin = strings.NewReader(stdin)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	if err := cmd.Run(); err != nil {
@@ -78,34 +78,34 @@ func (r *Repo) Hook(name, script string) error {
 	return os.WriteFile(file, []byte(script), 0o755)
 }
 
-// Commit commits files (path to content; "" as a path is not allowed) on top of
+// Commit commits files (path to content) on top of
 // branch, which is made if it is not there, and returns the commit. Files not
 // named stay as they are. No work tree is involved.
 func (r *Repo) Commit(ctx context.Context, branch, message string, files map[string]string) (string, error) {
-	return r.commit(ctx, branch, message, func(index []string) error {
-		for path, content := range files {
-			blob, err := r.run(ctx, nil, []byte(content), "hash-object", "-w", "--stdin")
-			if err != nil {
-				return err
-			}
-			if _, err := r.run(ctx, index, nil, "update-index", "--add", "--cacheinfo", "100644,"+blob+","+path); err != nil {
-				return err
-			}
+	var changes strings.Builder // as git update-index --index-info reads them
+	for path, content := range files {
+		blob, err := r.GitInput(ctx, content, "hash-object", "-w", "--stdin")
+		if err != nil {
+			return "", err
 		}
-		return nil
-	})
+		fmt.Fprintf(&changes, "100644 %s\t%s\n", blob, path)
+	}
+	return r.commit(ctx, branch, message, changes.String())
 }
 
 // Remove commits the removal of paths from branch.
 func (r *Repo) Remove(ctx context.Context, branch, message string, paths ...string) (string, error) {
-	return r.commit(ctx, branch, message, func(index []string) error {
-		_, err := r.run(ctx, index, nil, append([]string{"update-index", "--force-remove", "--"}, paths...)...)
-		return err
-	})
+	var changes strings.Builder
+	for _, path := range paths {
+		fmt.Fprintf(&changes, "0 %s\t%s\n", noObject, path)
+	}
+	return r.commit(ctx, branch, message, changes.String())
 }
 
-// commit lets change work on an index that holds branch's tree, and commits it.
-func (r *Repo) commit(ctx context.Context, branch, message string, change func(indexEnv []string) error) (string, error) {
+var noObject = strings.Repeat("0", 40)
+
+// commit applies changes to an index that holds branch's tree, and commits it.
+func (r *Repo) commit(ctx context.Context, branch, message, changes string) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	dir, err := os.MkdirTemp("", "gitserver")
@@ -124,17 +124,17 @@ func (r *Repo) commit(ctx context.Context, branch, message string, change func(i
 		commitTree := []string{"commit-tree", "-m", message}
 		if parent != "" {
 			commitTree = append(commitTree, "-p", parent)
-			_, err = r.run(ctx, index, nil, "read-tree", parent)
+			_, err = r.run(ctx, index, "", "read-tree", parent)
 		} else {
-			_, err = r.run(ctx, index, nil, "read-tree", "--empty")
+			_, err = r.run(ctx, index, "", "read-tree", "--empty")
 		}
 		if err != nil {
 			return "", err
 		}
-		if err := change(index); err != nil {
+		if _, err := r.run(ctx, index, changes, "update-index", "--index-info"); err != nil {
 			return "", err
 		}
-		tree, err := r.run(ctx, index, nil, "write-tree")
+		tree, err := r.run(ctx, index, "", "write-tree")
 		if err != nil {
 			return "", err
 		}
@@ -144,7 +144,7 @@ func (r *Repo) commit(ctx context.Context, branch, message string, change func(i
 		}
 		old := parent
 		if old == "" {
-			old = strings.Repeat("0", 40)
+			old = noObject
 		}
 		// Pushes may come in between: start again on their commit.
 		if _, err := r.Git(ctx, "update-ref", ref, hash, old); err == nil {

@@ -234,6 +234,9 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		case fault.CutAfter > 0:
 			w = &cutter{ResponseWriter: w, left: fault.CutAfter}
+		case fault.LoseAnswer:
+			defer drop(w)
+			w = loser{header: make(http.Header)}
 		}
 	}
 	// CGI knows no chunked requests, which git sends for packs above 1 MiB.

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
@@ -160,6 +161,7 @@ func (t *sshServer) run(ctx context.Context, conn net.Conn, ch ssh.Channel, comm
 		fmt.Fprintf(ch.Stderr(), "ERROR: Repository not found.\n")
 		return 1
 	}
+	var in io.Reader = ch
 	var out io.Writer = ch
 	fault := s.take(service, false)
 	if fault == nil {
@@ -181,6 +183,10 @@ func (t *sshServer) run(ctx context.Context, conn net.Conn, ch ssh.Channel, comm
 			return 1
 		case fault.CutAfter > 0:
 			out = &connCutter{w: ch, left: fault.CutAfter, conn: conn}
+		case fault.LoseAnswer:
+			l := &answerLoser{r: ch, w: ch}
+			in, out = l, l
+			defer conn.Close()
 		}
 	}
 	cmd := exec.CommandContext(ctx, s.git, strings.TrimPrefix(service, "git-"), dir)
@@ -191,7 +197,7 @@ func (t *sshServer) run(ctx context.Context, conn net.Conn, ch ssh.Channel, comm
 		return 1
 	}
 	go func() {
-		io.Copy(stdin, ch)
+		io.Copy(stdin, in)
 		stdin.Close()
 	}()
 	if cmd.Wait() != nil {
@@ -217,4 +223,26 @@ func (c *connCutter) Write(p []byte) (int, error) {
 		return int(n), net.ErrClosed
 	}
 	return len(p), nil
+}
+
+// answerLoser passes on what git says until it has been asked something.
+type answerLoser struct {
+	r     io.Reader
+	w     io.Writer
+	asked atomic.Bool
+}
+
+func (l *answerLoser) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	if n > 0 {
+		l.asked.Store(true)
+	}
+	return n, err
+}
+
+func (l *answerLoser) Write(p []byte) (int, error) {
+	if l.asked.Load() {
+		return len(p), nil
+	}
+	return l.w.Write(p)
 }
