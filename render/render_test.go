@@ -66,7 +66,7 @@ func selectAll(t *testing.T, w *Wanted, packages map[string]*sources.Package) []
 
 func expand(t *testing.T, r *Renderer, in Input, packages map[string]*sources.Package) (*Rendered, error) {
 	t.Helper()
-	w, err := Want(t.Context(), in)
+	w, err := new(Renderer).Want(t.Context(), in)
 	if w == nil {
 		t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func TestTwoPackagesOneObject(t *testing.T) {
 func TestTwoPackagesOneName(t *testing.T) {
 	t.Parallel()
 	in := input(t, declare("Provider", "a", ""))
-	w, err := Want(t.Context(), in)
+	w, err := new(Renderer).Want(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +355,7 @@ func TestRenderingIsPure(t *testing.T) {
 			r = new(Renderer)
 		}
 		in := input(t, plainObject+strings.Join(order, ""), patches...)
-		w, err := Want(t.Context(), in)
+		w, err := new(Renderer).Want(t.Context(), in)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,11 +12,6 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Want is a Renderer's Want that remembers nothing.
-func Want(ctx context.Context, in Input) (*Wanted, error) {
-	return new(Renderer).Want(ctx, in)
-}
-
 // Want builds a cluster's kustomization and separates what it declares: packages
 // (Provider, Configuration and Function of pkg.crossplane.io) from objects that
 // are applied as they are. What was built before from the same files is not built

@@ -11,7 +11,7 @@ import (
 
 func TestWant(t *testing.T) {
 	t.Parallel()
-	w, err := Want(t.Context(), input(t, plainObject+`
+	w, err := new(Renderer).Want(t.Context(), input(t, plainObject+`
 apiVersion: pkg.crossplane.io/v1
 kind: Provider
 metadata: {name: p}
@@ -113,7 +113,7 @@ func TestWantFaults(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w, err := Want(t.Context(), input(t, plainObject+declare("Configuration", "good", "")+tt.doc))
+			w, err := new(Renderer).Want(t.Context(), input(t, plainObject+declare("Configuration", "good", "")+tt.doc))
 			var broken *PackageError
 			if !errors.As(err, &broken) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), " bad") || !strings.Contains(err.Error(), ": c/all.yaml:") {
 				t.Fatalf("have %v\nwant a PackageError with %q", err, tt.want)
@@ -131,7 +131,7 @@ func TestWantFaults(t *testing.T) {
 
 func TestWantBuildFails(t *testing.T) {
 	t.Parallel()
-	if w, err := Want(t.Context(), input(t, "kind: X\n")); w != nil || err == nil || err.Error() != "cluster prod: c/all.yaml:1: X: metadata.name is missing" {
+	if w, err := new(Renderer).Want(t.Context(), input(t, "kind: X\n")); w != nil || err == nil || err.Error() != "cluster prod: c/all.yaml:1: X: metadata.name is missing" {
 		t.Errorf("have %v, %v", w, err)
 	}
 }

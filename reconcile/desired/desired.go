@@ -219,7 +219,7 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, extra *lo
 		var err error
 		// What is wrong with declarations is in wanted, and comes up again
 		// when it is expanded.
-		if wanted[i], err = render.Want(ctx, input(commit.Files, cl)); wanted[i] == nil {
+		if wanted[i], err = c.renderer.Want(ctx, input(commit.Files, cl)); wanted[i] == nil {
 			cl.Err = err
 		}
 	})
@@ -278,7 +278,7 @@ func (c *Computer) resolve(ctx context.Context, s *State, before *lockfile.File,
 	for i, cl := range s.Clusters {
 		req := resolve.Request{Cluster: cl.Name, Failed: cl.Err != nil}
 		if cl.Err == nil {
-			req.Declarations = wanted[i].Packages
+			req.Declarations, req.Partial = wanted[i].Packages, len(wanted[i].Broken) > 0
 			for _, d := range req.Declarations {
 				s.Always = s.Always || d.PullPolicy == sources.PullAlways
 			}

@@ -70,15 +70,19 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Cluster, []lockfile.S
 	return out, p.keep(req, out, selections)
 }
 
-// keep adds the lines that the lock had for packages that failed now, so that a
-// registry's bad day takes nothing out of the lock.
+// keep adds the lines that the lock had for packages that failed now, or that may
+// be meant by a declaration which could not be read, so that a registry's bad day
+// or a slip of the pen takes nothing out of the lock.
 func (p *pass) keep(req Request, out *Cluster, selections []lockfile.Selection) []lockfile.Selection {
-	failed := make(map[string]bool)
+	failed, selected := make(map[string]bool), make(map[string]bool)
 	for _, e := range out.Errors {
 		failed[e.Ref.Repository] = true
 	}
+	for _, s := range selections {
+		selected[s.Repository] = true
+	}
 	for _, s := range p.before.Selections(req.Cluster) {
-		if failed[s.Repository] || s.Parent != "" && failed[s.Parent] {
+		if failed[s.Repository] || s.Parent != "" && failed[s.Parent] || req.Partial && !selected[s.Repository] {
 			selections = append(selections, s)
 		}
 	}

@@ -65,6 +65,9 @@ type Config struct {
 type Request struct {
 	Cluster      string
 	Declarations []sources.Declaration
+	// Partial says that other declarations could not be read, so that lines of
+	// the lock for what is not declared here stay too.
+	Partial bool
 	// Failed says that the cluster's manifests could not be read, so that its
 	// declarations are unknown and its lines in the lock stay.
 	Failed bool

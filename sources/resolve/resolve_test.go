@@ -323,6 +323,22 @@ func TestRegistryDownKeepsTheLock(t *testing.T) {
 	}
 }
 
+// A declaration that cannot be read takes nothing out of the lock either.
+func TestPartialKeepsTheLock(t *testing.T) {
+	var s shelf
+	s.put("reg.io/a:v1", "1")
+	s.put("reg.io/b:v1", "2")
+	lock := resolve(t, s.config(), new(lockfile.File), Request{Cluster: "dev", Declarations: declare("reg.io/a:v1", "reg.io/b:v1")}).Lock
+	res := resolve(t, s.config(), lock, Request{Cluster: "dev", Declarations: declare("reg.io/a:v1"), Partial: true})
+	if string(res.Lock.Format()) != string(lock.Format()) {
+		t.Errorf("the lock became\n%s", res.Lock.Format())
+	}
+	res = resolve(t, s.config(), lock, Request{Cluster: "dev", Declarations: declare("reg.io/a:v1")})
+	if strings.Contains(string(res.Lock.Format()), "@dev reg.io/b") {
+		t.Errorf("what is no longer declared stays selected\n%s", res.Lock.Format())
+	}
+}
+
 func TestRuntimeImage(t *testing.T) {
 	for image, want := range map[string]string{
 		"":                              "reg.io/p@" + string(sources.DigestOf([]byte("reg.io/p:v1x"))),

@@ -82,7 +82,7 @@ func (s stat) gone() bool {
 // name, may contain spaces and parentheses, so counting starts behind the last
 // closing one.
 func parseStat(text []byte) (stat, error) {
-	const stateField, threadsField, startField = 3 - 3, 20 - 3, 22 - 3
+	const stateField, threadsField, startField = 0, 17, 19 // counted from the third
 	_, rest, ok := bytes.Cut(text[max(0, bytes.LastIndexByte(text, ')')):], []byte(") "))
 	fields := bytes.Fields(rest)
 	if !ok || len(fields) <= startField || len(fields[stateField]) != 1 {
