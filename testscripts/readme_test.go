@@ -63,7 +63,7 @@ func TestScriptsAreSpecifications(t *testing.T) {
 		}
 		for i, line := range strings.Split(script[last+1:], "\n")[1:] {
 			words := strings.Fields(strings.TrimPrefix(line, "!"))
-			if len(words) > 0 && words[0][0] != '#' && !slices.Contains(looking, words[0]) {
+			if len(words) > 0 && words[0][0] != '#' && !slices.Contains(looking, words[0]) && !slices.Contains(words, "requests") {
 				t.Errorf("%s: %q comes %d lines after the last `unchanged`; a second run that changes nothing is the end", name, line, i+1)
 			}
 		}
