@@ -7,7 +7,9 @@
 //     current (follow.go), so that the next look asks for nothing;
 //   - drift (drift.go): told from who owns which field, and verified by one dry
 //     run of the object in question;
-//   - the execution of a plan (execute.go, wait.go, prune.go), in stages;
+//   - the execution of a plan (execute.go, wait.go, prune.go), in stages, with
+//     taking objects over (adopt.go) and creating them anew (replace.go) where
+//     the repository asks for it;
 //   - the inventory (inventory.go), an ApplySet as KEP-3659 specifies it;
 //   - dry runs for the plan that people read (dryrun.go);
 //   - the health of what was applied (health.go).

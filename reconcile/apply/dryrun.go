@@ -41,6 +41,10 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 			switch {
 			case !ok:
 				s.NotValidated = err.Error()
+			case replaceable(s, e):
+				s.Reason += "; deleted and created anew, since a field cannot be changed: " + e.Message
+			case e.Immutable() && s.Force:
+				s.Rejected = fmt.Sprintf("%s; to have it deleted and created anew, annotate it with %s: \"true\"", e.Message, plan.ReplaceAnnotation)
 			case e.Class == kube.Invalid || e.Class == kube.Refused || e.Class == kube.Conflict:
 				s.Rejected = e.Message
 			case e.Class == kube.NoDryRun:
@@ -64,10 +68,16 @@ func (a *Applier) dryRunStep(ctx context.Context, s *plan.Step) error {
 	if err != nil || s.Action != plan.Configure {
 		return err
 	}
-	live, _, err := a.cluster.Get(ctx, t, s.ID)
+	live, meta, err := a.cluster.Get(ctx, t, s.ID)
 	if err != nil {
 		return err
 	}
-	s.Changes = plan.Diff(s.ID, live, answer.Tree)
+	after := answer.Tree
+	if s.Adopt {
+		if after, err = withoutLeftovers(&meta.ObjectMeta, answer, s.Object.APIVersion()); err != nil {
+			return err
+		}
+	}
+	s.Changes = plan.Diff(s.ID, live, after)
 	return nil
 }

@@ -137,8 +137,8 @@ func (x *execution) settle(ctx context.Context) error {
 			spaces = union(spaces, p.namespaces)
 		}
 	}
-	if !p.exists && len(kinds) == 0 {
-		return nil
+	if len(kinds) == 0 {
+		return x.removeParent(ctx)
 	}
 	return x.narrow(ctx, kinds, spaces)
 }
@@ -236,7 +236,22 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 			return nil
 		}
 	}
+	if s.Adopt {
+		if err := x.takeOver(ctx, s); err != nil {
+			return x.fail(r, err)
+		}
+	}
 	t, answer, err := x.write(ctx, s)
+	if err != nil && replaceable(s, err) {
+		var going string
+		if going, err = x.remove(ctx, s); err == nil && going != "" {
+			r.Outcome, r.Reason = Pending, going
+			return nil
+		}
+		if err == nil {
+			t, answer, err = x.write(ctx, s)
+		}
+	}
 	if err != nil {
 		return x.fail(r, err)
 	}
@@ -281,6 +296,9 @@ func (x *execution) write(ctx context.Context, s *plan.Step) (kube.Type, *kube.A
 
 // fail records an error, and returns it if it concerns the whole cluster.
 func (x *execution) fail(r *Result, err error) error {
+	if e, ok := errors.AsType[*kube.Error](err); ok && e.Immutable() && r.Step.Force {
+		err = fmt.Errorf("%w; to have it deleted and created anew, annotate it with %s: \"true\"", err, plan.ReplaceAnnotation)
+	}
 	r.Outcome, r.Err, r.Reason = Failed, err, ""
 	if kube.IsClusterWide(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err

@@ -134,6 +134,25 @@ func (a *Applier) narrow(ctx context.Context, kinds map[schema.GroupKind]bool, i
 	return a.writeParent(ctx, &parent{kinds: kinds, namespaces: in})
 }
 
+// removeParent deletes the parent of an inventory that holds nothing, if there is
+// one.
+func (a *Applier) removeParent(ctx context.Context) error {
+	if !a.parent.exists {
+		return nil
+	}
+	a.parent = nil
+	meta, err := a.cluster.GetMetadata(ctx, configMaps, a.set.parent)
+	if err == nil {
+		if err = a.checkParent(meta); err == nil {
+			_, _, err = a.cluster.Delete(ctx, configMaps, a.set.parent, string(meta.UID))
+		}
+	}
+	if kube.ClassOf(err) == kube.NotFound {
+		return nil
+	}
+	return err
+}
+
 // writeParent applies the parent, with its namespace when that is missing.
 func (a *Applier) writeParent(ctx context.Context, p *parent) error {
 	var kinds, in []string

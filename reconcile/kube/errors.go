@@ -97,7 +97,8 @@ type Error struct {
 	// RetryAfter is how long the API server asks to wait; 0 if it does not.
 	RetryAfter time.Duration
 
-	cause error
+	immutable bool
+	cause     error
 }
 
 // Error names cluster, verb, object and reason.
@@ -143,6 +144,14 @@ func (e *Error) ClusterWide() bool {
 	}
 	return false
 }
+
+// immutable are the phrases with which Kubernetes' validation refuses to change a
+// field of an object that exists.
+var immutable = regexp.MustCompile(`field is immutable|may not be changed|cannot be changed|may not change once set|updates to .* for fields other than|is immutable`)
+
+// Immutable says that an Invalid object differs in a field that cannot be
+// changed: another object of the same name would be accepted.
+func (e *Error) Immutable() bool { return e.Class == Invalid && e.immutable }
 
 // ClassOf returns the class of an error of this package, "" for any other.
 func ClassOf(err error) Class {
@@ -239,6 +248,7 @@ func (c *Cluster) statusError(op operation, code int, header http.Header, body [
 		e.Class = Expired
 	case code == http.StatusUnprocessableEntity, code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge:
 		e.Class = Invalid
+		e.immutable = immutable.MatchString(e.Message)
 		invalid(e, details)
 	}
 	if secret(op.id) {

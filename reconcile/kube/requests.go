@@ -41,6 +41,7 @@ const (
 const (
 	mimeJSON         = "application/json"
 	mimeApply        = "application/apply-patch+yaml" // JSON is YAML
+	mimeJSONPatch    = "application/json-patch+json"
 	mimeProtobuf     = "application/vnd.kubernetes.protobuf"
 	mimeMetadata     = mimeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1," + mimeJSON + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	mimeMetadataList = mimeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1," + mimeJSON + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -248,6 +249,27 @@ func (c *Cluster) Apply(ctx context.Context, t Type, id manifest.ID, body []byte
 		return nil, err
 	}
 	return a, nil
+}
+
+// SetManagedFields replaces the record of who owns which field, if the object is
+// still at the given resourceVersion.
+func (c *Cluster) SetManagedFields(ctx context.Context, t Type, id manifest.ID, entries []metav1.ManagedFieldsEntry, version string) error {
+	op := operation{verb: "adopt", id: id}
+	if err := c.checkScope(op, t); err != nil {
+		return err
+	}
+	body, err := json.Marshal([]map[string]any{
+		{"op": "replace", "path": "/metadata/managedFields", "value": entries},
+		{"op": "replace", "path": "/metadata/resourceVersion", "value": version}, // as a precondition
+	})
+	if err != nil {
+		return err
+	}
+	_, _, err = c.do(ctx, op, request{
+		method: http.MethodPatch, path: t.path(id.Namespace, id.Name), query: url.Values{"fieldManager": {FieldManager}},
+		accept: mimeMetadata, contentType: mimeJSONPatch, body: body,
+	})
+	return err
 }
 
 // Get reads a whole object.

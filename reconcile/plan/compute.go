@@ -54,6 +54,9 @@ type Options struct {
 	// once: what is wanted of it is not known. pkg is the value of its
 	// PackageLabel. Nil keeps nothing.
 	Keeps func(id manifest.ID, pkg string) bool
+	// RemoveAll says that nothing is wanted any more, on purpose: the cluster
+	// left the registry. What others put into our Namespaces and types stays.
+	RemoveAll bool
 	// AllowPrune is how many objects may be pruned whatever their share, from
 	// the Cluster's AllowPruneAnnotation.
 	AllowPrune int
@@ -118,7 +121,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 			s.Force = c.applied(meta)
 			return decide(Configure, "it is there, and nobody's; it is taken into the inventory")
 		case o.Annotation(AdoptAnnotation) == "true":
-			s.Force = true
+			s.Force, s.Adopt = true, true
 			return decide(Configure, "adopted: until now it was %s", claim)
 		}
 		return decide(Conflict, "it is %s; annotate it with %s: \"true\" to take it over", claim, AdoptAnnotation)

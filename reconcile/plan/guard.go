@@ -69,7 +69,7 @@ func (c *computation) keepUnrendered(steps []Step, empty bool) {
 			hold(s, "kept: what is wanted is not known: %s", c.opts.RenderFailed)
 		case c.opts.Keeps != nil && c.opts.Keeps(s.ID, s.Package):
 			hold(s, "kept: what is wanted of it is not known, because of errors in the repository or its package")
-		case empty:
+		case empty && !c.opts.RemoveAll:
 			hold(s, "kept: the cluster's directory renders to nothing at all; to remove everything, take the cluster out of the registry")
 		}
 	}
@@ -111,7 +111,7 @@ func (c *computation) keepMost(steps []Step, members int) {
 			prunes++
 		}
 	}
-	if prunes <= MassPruneFloor || float64(prunes) <= MassPruneShare*float64(members) || prunes <= c.opts.AllowPrune {
+	if prunes <= MassPruneFloor || float64(prunes) <= MassPruneShare*float64(members) || prunes <= c.opts.AllowPrune || c.opts.RemoveAll {
 		return
 	}
 	for i := range steps {

@@ -39,6 +39,9 @@ const (
 	// pruned with everything that it holds. On a Cluster in the registry it is
 	// a number: how many objects one pass may prune.
 	AllowPruneAnnotation = "gitopsd.dev/allow-prune"
+	// ReplaceAnnotation, "true" on an object in the repository, has it deleted
+	// and created anew where a field that cannot be changed differs.
+	ReplaceAnnotation = "gitopsd.dev/replace"
 	// PartOfLabel is on every object of an ApplySet; its value is the set's ID.
 	PartOfLabel = "applyset.kubernetes.io/part-of"
 )
@@ -87,6 +90,9 @@ type Step struct {
 	// UID of the live object; empty when there is none. A prune deletes that
 	// object and no later one of the same name.
 	UID string
+	// Adopt says that the object was somebody else's and is taken over, with the
+	// fields, labels and owner references that the former owner put there.
+	Adopt bool
 	// Force takes over fields that other managers own: only where the object is
 	// ours, or adopted.
 	Force bool
