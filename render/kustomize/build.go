@@ -97,21 +97,20 @@ func (in *inspection) build(dir string) ([]*manifest.Object, error) {
 	return in.results(dir, rm)
 }
 
-// Kustomize keeps the schema that a build sets in variables of the process, and
-// a later build that sets none goes on using it. Builds that set a schema run
-// alone, and put the default back; all others share that, and may run together.
-var schema sync.RWMutex
+// Kustomize keeps what it knows of types in variables of the process: the schema
+// that a build sets goes on being used by later builds that set none, and its own
+// is read in when a build first needs it, while others look things up without a
+// lock. So one goroutine at a time uses kustomize, and a build that sets a schema
+// puts the default back.
+var schema sync.Mutex
 
 // run is `kustomize build` of a directory of a snapshot.
 func run(files *snapshot, dir string, setsSchema bool) (rm resmap.ResMap, err error) {
+	schema.Lock()
+	defer schema.Unlock()
 	if setsSchema {
-		schema.Lock()
-		defer schema.Unlock()
 		openapi.ResetOpenAPI()
 		defer openapi.ResetOpenAPI()
-	} else {
-		schema.RLock()
-		defer schema.RUnlock()
 	}
 	fatal.enter()
 	defer fatal.leave()

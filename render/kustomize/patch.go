@@ -130,8 +130,8 @@ func (in *inspection) compile(patch Patch) (compiled, error) {
 		return compiled{}, fmt.Errorf("is neither a list of JSON 6902 operations nor a strategic merge patch: %w", err)
 	}
 	if c.selector == nil {
-		schema.RLock() // kustomize looks up there what has a namespace
-		defer schema.RUnlock()
+		schema.Lock() // kustomize looks up there what has a namespace
+		defer schema.Unlock()
 		for _, merge := range merges {
 			c.names = append(c.names, merge.OrgId())
 		}
@@ -252,8 +252,8 @@ func (p *Patches) Sweep() {
 // What no patch matches at first is never matched later: nothing but a patch
 // changes an object's name, kind or labels.
 func (p *Patches) split(objects []*manifest.Object) (linked, independent []*manifest.Object, err error) {
-	schema.RLock() // kustomize looks up there what has a namespace
-	defer schema.RUnlock()
+	schema.Lock() // kustomize looks up there what has a namespace
+	defer schema.Unlock()
 	found := make([]bool, len(p.compiled))
 	touched := make([]bool, len(objects))
 	together := make([]bool, len(objects))

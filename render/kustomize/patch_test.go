@@ -179,8 +179,8 @@ func everything(t *testing.T, all []*manifest.Object, patches []Patch) string {
 			t.Fatal(err)
 		}
 	}
-	schema.RLock()
-	defer schema.RUnlock()
+	schema.Lock()
+	defer schema.Unlock()
 	return sortedStream(t, objects(t, krustyRun(t, dir)))
 }
 

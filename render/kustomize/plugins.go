@@ -44,8 +44,8 @@ func (in *inspection) parse(text string, asSet bool) (objects []*resource.Resour
 			err = fmt.Errorf("malformed: %v", p)
 		}
 	}()
-	schema.RLock() // kustomize looks up there what has a namespace
-	defer schema.RUnlock()
+	schema.Lock() // kustomize looks up there what has a namespace
+	defer schema.Unlock()
 	if !asSet {
 		return in.parser.RF().SliceFromBytes([]byte(text))
 	}
