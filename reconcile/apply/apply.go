@@ -5,8 +5,8 @@
 //     and what is in the way of objects that are new;
 //   - what is remembered of it (memory.go), and the watches that keep that
 //     current (follow.go), so that the next look asks for nothing;
-//   - drift (drift.go): told from who owns which field, and verified by one dry
-//     run of the object in question;
+//   - drift (drift.go): told from who owns which field (reconcile/apply/managed),
+//     and verified by one dry run of the object in question;
 //   - the execution of a plan (execute.go, wait.go, prune.go), in stages, with
 //     taking objects over (adopt.go) and creating them anew (replace.go) where
 //     the repository asks for it;

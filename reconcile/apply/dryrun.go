@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"gitopsd.dev/reconcile/apply/managed"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 )
@@ -74,7 +75,7 @@ func (a *Applier) dryRunStep(ctx context.Context, s *plan.Step) error {
 	}
 	after := answer.Tree
 	if s.Adopt {
-		if after, err = withoutLeftovers(&meta.ObjectMeta, answer, s.Object.APIVersion()); err != nil {
+		if after, err = managed.WithoutLeftovers(&meta.ObjectMeta, &answer.Meta.ObjectMeta, answer.Tree, s.Object.APIVersion()); err != nil {
 			return err
 		}
 	}

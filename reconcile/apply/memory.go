@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"gitopsd.dev/reconcile/apply/managed"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
@@ -53,7 +54,7 @@ func newMember(t kube.Type, m *metav1.ObjectMeta, before *member) *member {
 		uid: string(m.UID), version: m.ResourceVersion,
 		applied: m.Annotations[plan.AppliedAnnotation], types: m.Annotations[plan.TypesAnnotation],
 		pkg: m.Labels[plan.PackageLabel], allowPrune: m.Annotations[plan.AllowPruneAnnotation],
-		copied: controlled(m) || ownEntry(m) == nil && m.Annotations[plan.AppliedAnnotation] == "",
+		copied: controlled(m) || managed.Own(m) == nil && m.Annotations[plan.AppliedAnnotation] == "",
 		print:  fingerprintOf(t, m),
 	}
 	n.fine = before != nil && before.fine && before.print == n.print && m.DeletionTimestamp == nil

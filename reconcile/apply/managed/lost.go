@@ -1,0 +1,183 @@
+package managed
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// Lost are the fields of an object that was applied and that our entry does not
+// cover any more. Empty, the object is as it was applied. A single empty path
+// means that there is no entry of ours.
+type Lost []fieldpath.Path
+
+// Find lists what is lost of an object.
+//
+// Who writes a field with another value takes it from those who applied it, and
+// who removes it takes it from everybody. So as long as our entry covers every
+// field that was applied, all of them have the values that were applied, and
+// what others added besides is theirs. The reverse does not hold: an empty list
+// that merges with the elements of others is applied and owned by nobody.
+func Find(o *manifest.Object, meta *metav1.ObjectMeta) Lost {
+	entry := Own(meta)
+	set, err := fieldsOf(entry)
+	if entry == nil || err != nil {
+		return Lost{{}}
+	}
+	c := coverage{}
+	for k, v := range o.Tree() {
+		switch k {
+		case "apiVersion", "kind", "status":
+		case "metadata":
+			// Name and namespace are nobody's, and what controllers of the API
+			// server's own keep cannot be applied.
+			m, _ := v.(map[string]any)
+			for _, k := range []string{"labels", "annotations", "finalizers", "ownerReferences"} {
+				if v, ok := m[k]; ok {
+					c.field(set.Children.Descend(fieldpath.FieldNameElement("metadata")), fieldpath.MakePathOrDie("metadata"), k, v)
+				}
+			}
+		default:
+			c.field(set, nil, k, v)
+		}
+	}
+	return c.missing
+}
+
+// coverage compares an object with a set of owned fields.
+type coverage struct {
+	missing []fieldpath.Path
+}
+
+// field checks a map's field k with value v, where set is what is owned of the
+// map.
+func (c *coverage) field(set *fieldpath.Set, path fieldpath.Path, k string, v any) {
+	if v == nil {
+		return // null is not applied
+	}
+	c.under(set, path, fieldpath.FieldNameElement(k), v)
+}
+
+func (c *coverage) under(set *fieldpath.Set, path fieldpath.Path, e fieldpath.PathElement, v any) {
+	children, descends := set.Children.Get(e)
+	path = append(path[:len(path):len(path)], e)
+	switch {
+	case descends:
+		c.value(children, path, v)
+	case !set.Members.Has(e):
+		c.missing = append(c.missing, path)
+	}
+}
+
+// value checks a value of which some parts are owned one by one; an atomic one
+// is owned as a whole, and does not get here.
+func (c *coverage) value(set *fieldpath.Set, path fieldpath.Path, v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, field := range v {
+			c.field(set, path, k, field)
+		}
+	case []any:
+		c.list(set, path, v)
+	}
+}
+
+// list checks an associative list or a set: each of its elements has an entry.
+func (c *coverage) list(set *fieldpath.Set, path fieldpath.Path, list []any) {
+	elements := make(map[string]fieldpath.PathElement)
+	collect := func(e fieldpath.PathElement) { elements[e.String()] = e }
+	set.Members.Iterate(collect)
+	set.Children.Iterate(collect)
+	// Items that spell out their keys come first, so that one which leaves some
+	// to defaults does not take another's entry.
+	var vague []any
+	for _, item := range list {
+		if !c.item(set, path, item, elements, true) {
+			vague = append(vague, item)
+		}
+	}
+	for _, item := range vague {
+		if !c.item(set, path, item, elements, false) {
+			c.missing = append(c.missing, path)
+			return
+		}
+	}
+}
+
+// item finds the entry of a list item, takes it from elements, and checks what
+// is under it.
+func (c *coverage) item(set *fieldpath.Set, path fieldpath.Path, item any, elements map[string]fieldpath.PathElement, exact bool) bool {
+	for name, e := range elements {
+		if !matches(e, item, exact) {
+			continue
+		}
+		delete(elements, name)
+		if e.Key != nil {
+			c.under(set, path, e, item)
+		}
+		return true
+	}
+	return false
+}
+
+// matches says that a path element may stand for a list item. Unless exact, a key
+// field that the item leaves to its default matches any value.
+func matches(e fieldpath.PathElement, item any, exact bool) bool {
+	switch {
+	case e.Value != nil:
+		return value.Equals(*e.Value, value.NewValueInterface(item))
+	case e.Key != nil:
+		m, ok := item.(map[string]any)
+		for _, f := range *e.Key {
+			v, there := m[f.Name]
+			if !there && exact || there && !value.Equals(f.Value, value.NewValueInterface(v)) {
+				return false
+			}
+		}
+		return ok
+	}
+	return false
+}
+
+// Blame says which fields are lost, and whose they are now.
+func (l Lost) Blame(meta *metav1.ObjectMeta) string {
+	if len(l) == 1 && len(l[0]) == 0 {
+		return "the record of our fields is gone from metadata.managedFields"
+	}
+	by := make(map[string][]string)
+	for _, path := range l {
+		name := ""
+		for i := range meta.ManagedFields {
+			e := &meta.ManagedFields[i]
+			if e.Subresource == "status" || e == Own(meta) {
+				continue
+			}
+			if theirs, err := fieldsOf(e); err == nil && touches(theirs, path) {
+				name = e.Manager
+			}
+		}
+		by[name] = append(by[name], strings.TrimPrefix(path.String(), "."))
+	}
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		fields := by[name]
+		slices.Sort(fields)
+		text := strings.Join(fields[:min(len(fields), 3)], ", ")
+		if len(fields) > 3 {
+			text += fmt.Sprintf(" and %d more", len(fields)-3)
+		}
+		if name == "" {
+			parts = append(parts, text+" removed")
+		} else {
+			parts = append(parts, text+" changed by "+name)
+		}
+	}
+	return strings.Join(parts, "; ")
+}

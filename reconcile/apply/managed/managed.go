@@ -1,0 +1,63 @@
+// Package managed reads and writes metadata.managedFields, where the API server
+// keeps who owns which field of an object (server-side apply, KEP-555).
+//
+//   - Lost finds drift without reading a value (lost.go): what was applied and is
+//     not ours any more.
+//   - TakeOver makes a former owner's fields ours, and WithoutLeftovers says what
+//     that leaves of an object (takeover.go).
+//
+// It is pure, and the only user of structured-merge-diff. reconcile/apply sends
+// the requests.
+package managed
+
+import (
+	"bytes"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"gitopsd.dev/reconcile/kube"
+)
+
+// Own is the entry of our applies, nil if there is none.
+func Own(m *metav1.ObjectMeta) *metav1.ManagedFieldsEntry {
+	for i := range m.ManagedFields {
+		e := &m.ManagedFields[i]
+		if e.Manager == kube.FieldManager && e.Operation == metav1.ManagedFieldsOperationApply && e.Subresource == "" && e.FieldsV1 != nil {
+			return e
+		}
+	}
+	return nil
+}
+
+// OwnSame says that we own something in both, and the same.
+func OwnSame(a, b *metav1.ObjectMeta) bool {
+	x, y := Own(a), Own(b)
+	return x != nil && y != nil && bytes.Equal(x.FieldsV1.GetRawBytes(), y.FieldsV1.GetRawBytes())
+}
+
+// fieldsOf decodes the fields of an entry.
+func fieldsOf(e *metav1.ManagedFieldsEntry) (*fieldpath.Set, error) {
+	set := &fieldpath.Set{}
+	if e == nil || e.FieldsV1 == nil {
+		return set, nil
+	}
+	return set, set.FromJSON(bytes.NewReader(e.FieldsV1.GetRawBytes()))
+}
+
+// touches says that the set holds the path or something under it.
+func touches(set *fieldpath.Set, path fieldpath.Path) bool {
+	if len(path) == 0 {
+		return true
+	}
+	for _, e := range path[:len(path)-1] {
+		next, ok := set.Children.Get(e)
+		if !ok {
+			return false
+		}
+		set = next
+	}
+	last := path[len(path)-1]
+	_, under := set.Children.Get(last)
+	return under || set.Members.Has(last)
+}

@@ -1,0 +1,202 @@
+package managed
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+func tree(t testing.TB, text string) map[string]any {
+	t.Helper()
+	docs, err := sources.DecodeYAML(strings.NewReader(text), sources.Limits{})
+	if err != nil || len(docs) != 1 {
+		t.Fatalf("%d documents, %v", len(docs), err)
+	}
+	return docs[0].Tree
+}
+
+func object(t testing.TB, text string) *manifest.Object {
+	t.Helper()
+	o, err := manifest.New(tree(t, "apiVersion: apps/v1\nkind: Deployment\n"+text), manifest.Origin{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// entries are "manager: fields", one a line; a manager with a slash has a
+// subresource, one with a plus applies.
+func entries(lines ...string) *metav1.ObjectMeta {
+	m := &metav1.ObjectMeta{}
+	for _, line := range lines {
+		manager, fields, _ := strings.Cut(line, ": ")
+		manager, subresource, _ := strings.Cut(manager, "/")
+		e := metav1.ManagedFieldsEntry{Operation: metav1.ManagedFieldsOperationUpdate, Subresource: subresource, FieldsV1: metav1.NewFieldsV1(fields)}
+		if name, applies := strings.CutPrefix(manager, "+"); applies {
+			manager, e.Operation = name, metav1.ManagedFieldsOperationApply
+		}
+		e.Manager = manager
+		m.ManagedFields = append(m.ManagedFields, e)
+	}
+	return m
+}
+
+func TestLost(t *testing.T) {
+	t.Parallel()
+	const meta = "metadata: {name: a, namespace: b}\n"
+	for _, tt := range []struct {
+		name, object string
+		entries      []string
+		want         string // what Blame says; "" when nothing is lost
+	}{
+		{name: "all ours", object: meta + "spec: {a: 1, b: {c: x}}", entries: []string{`+gitopsd: {"f:spec":{"f:a":{},"f:b":{"f:c":{}}}}`}},
+		{name: "atomic", object: meta + "spec: {b: {c: x}, l: [1, 2]}", entries: []string{`+gitopsd: {"f:spec":{"f:b":{},"f:l":{}}}`}},
+		{name: "null", object: meta + "spec: {a: null}", entries: []string{`+gitopsd: {"f:spec":{}}`}},
+		{name: "status", object: meta + "status: {a: 1}", entries: []string{`+gitopsd: {}`}},
+		{name: "metadata", object: "metadata: {name: a, labels: {x: 'y'}, creationTimestamp: null}", entries: []string{`+gitopsd: {"f:metadata":{"f:labels":{"f:x":{}}}}`}},
+		{name: "no entry", object: meta, entries: []string{"gitopsd: {}", "+other: {}", "+gitopsd/status: {}"}, want: "the record of our fields is gone from metadata.managedFields"},
+		{name: "malformed", object: meta, entries: []string{`+gitopsd: {"x":1}`}, want: "the record of our fields is gone from metadata.managedFields"},
+		{
+			name: "taken", object: meta + "spec: {a: 1, b: 2}", want: "spec.a changed by kubectl-edit",
+			entries: []string{`+gitopsd: {"f:spec":{"f:b":{}}}`, `kubectl-edit: {"f:spec":{"f:a":{}}}`, `x/status: {"f:spec":{"f:a":{}}}`},
+		},
+		{
+			name: "taken as a whole", object: meta + "spec: {a: {b: 1}}", want: "spec.a changed by other",
+			entries: []string{`+gitopsd: {"f:spec":{"f:z":{}}}`, `+other: {"f:spec":{"f:a":{"f:c":{}}}}`},
+		},
+		{name: "removed", object: meta + "spec: {a: 1, b: 2}", entries: []string{`+gitopsd: {"f:spec":{"f:b":{}}}`}, want: "spec.a removed"},
+		{
+			name: "many", object: meta + "spec: {a: 1, b: 2, c: 3, d: 4, e: 5}", want: "spec.a, spec.b, spec.c and 1 more removed; spec.e changed by x",
+			entries: []string{`+gitopsd: {"f:spec":{"f:z":{}}}`, `x: {"f:spec":{"f:e":{}}}`},
+		},
+		{
+			name: "list elements", object: meta + "spec: {l: [{name: x1, v: 1}, {name: x2}]}",
+			entries: []string{`+gitopsd: {"f:spec":{"f:l":{"k:{\"name\":\"x1\"}":{".":{},"f:name":{},"f:v":{}},"k:{\"name\":\"x2\"}":{".":{},"f:name":{}}}}}`},
+		},
+		{
+			name: "field of a list element", object: meta + "spec: {l: [{name: x1, v: 1}]}", want: `spec.l[name="x1"].v changed by x`,
+			entries: []string{`+gitopsd: {"f:spec":{"f:l":{"k:{\"name\":\"x1\"}":{".":{},"f:name":{}}}}}`, `x: {"f:spec":{"f:l":{"k:{\"name\":\"x1\"}":{"f:v":{}}}}}`},
+		},
+		{
+			name: "element removed", object: meta + "spec: {l: [{name: x1}, {name: x2}]}", want: "spec.l removed",
+			entries: []string{`+gitopsd: {"f:spec":{"f:l":{"k:{\"name\":\"x1\"}":{".":{},"f:name":{}}}}}`},
+		},
+		{
+			name: "defaulted keys", object: meta + "spec: {l: [{port: 53}, {port: 53, protocol: UDP}]}",
+			entries: []string{`+gitopsd: {"f:spec":{"f:l":{"k:{\"port\":53,\"protocol\":\"TCP\"}":{".":{},"f:port":{}},"k:{\"port\":53,\"protocol\":\"UDP\"}":{".":{},"f:port":{},"f:protocol":{}}}}}`},
+		},
+		{
+			name: "set", object: "metadata: {name: a, finalizers: [f1, f2]}", want: "metadata.finalizers removed",
+			entries: []string{`+gitopsd: {"f:metadata":{"f:finalizers":{"v:\"f1\"":{}}}}`},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			m := entries(tt.entries...)
+			lost := Find(object(t, tt.object), m)
+			have := ""
+			if len(lost) > 0 {
+				have = lost.Blame(m)
+			}
+			if have != tt.want {
+				t.Errorf("have %q, want %q", have, tt.want)
+			}
+		})
+	}
+}
+
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		entries []string
+		want    string // managers and our fields; "" for nothing to take
+	}{
+		{name: "controllers keep theirs", entries: []string{`kube-controller-manager: {"f:spec":{"f:a":{}}}`, `cainjector: {"f:spec":{"f:b":{}}}`}},
+		{name: "kubectl", entries: []string{`kubectl-client-side-apply: {"f:spec":{"f:a":{}}}`}, want: `gitopsd {"f:spec":{"f:a":{}}}`},
+		{
+			name: "with ours", entries: []string{`+gitopsd: {"f:spec":{"f:b":{}}}`, `+helm: {"f:spec":{"f:a":{}}}`, `hpa/scale: {"f:spec":{"f:replicas":{}}}`},
+			want: `hpa gitopsd {"f:spec":{"f:a":{},"f:b":{}}}`,
+		},
+		{name: "status", entries: []string{`kubectl/status: {"f:status":{}}`}},
+		{
+			name: "owner", entries: []string{`some-controller: {"f:metadata":{"f:ownerReferences":{"k:{\"uid\":\"1\"}":{}}},"f:spec":{"f:a":{}}}`},
+			want: `gitopsd {"f:metadata":{"f:ownerReferences":{"k:{\"uid\":\"1\"}":{}}},"f:spec":{"f:a":{}}}`,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			list, err := TakeOver(entries(tt.entries...), "apps/v1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var have []string
+			for i, e := range list {
+				have = append(have, e.Manager)
+				if i == len(list)-1 {
+					have = append(have, string(e.FieldsV1.GetRawBytes()))
+				}
+			}
+			if strings.Join(have, " ") != tt.want {
+				t.Errorf("have %q, want %q", strings.Join(have, " "), tt.want)
+			}
+		})
+	}
+	if _, err := TakeOver(entries(`helm: {"x":1}`), "v1"); err == nil || !strings.Contains(err.Error(), "of helm cannot be read") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestWithoutLeftovers(t *testing.T) {
+	t.Parallel()
+	before := entries(
+		`+gitopsd: {"f:spec":{"f:a":{}}}`,
+		`+helm: {"f:metadata":{"f:labels":{".":{},"f:h":{}}},"f:spec":{"f:a":{},"f:old":{},"f:l":{"k:{\"name\":\"x1\"}":{".":{},"f:name":{}},"k:{\"name\":\"x2\"}":{".":{},"f:name":{},"f:v":{}}},"f:shared":{}}}`,
+		`controller: {"f:spec":{"f:shared":{},"f:theirs":{}}}`,
+	)
+	applied := entries(`+gitopsd: {"f:spec":{"f:a":{},"f:l":{"k:{\"name\":\"x2\"}":{".":{},"f:name":{}}}}}`)
+	have, err := WithoutLeftovers(before, applied, tree(t, "{metadata: {labels: {h: i}}, spec: {a: 1, old: 2, shared: 3, theirs: 4, l: [{name: x1}, {name: x2}]}}"), "apps/v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(have)
+	const want = `{"metadata":{},"spec":{"a":1,"l":[{"name":"x2"}],"shared":3,"theirs":4}}`
+	if err != nil || string(text) != want {
+		t.Errorf("have %s, %v\nwant %s", text, err, want)
+	}
+}
+
+// An API server may say what it likes: nothing panics, and an object of which
+// we own each field has lost none.
+func FuzzLost(f *testing.F) {
+	f.Add(`{"f:spec":{"f:a":{}}}`, "spec: {a: 1}")
+	f.Add(`{"f:spec":{"f:l":{"k:{\"name\":\"x\"}":{".":{},"f:name":{}},"v:1":{},"i:0":{}}}}`, "spec: {l: [{name: x}, 1, [2]]}")
+	f.Fuzz(func(t *testing.T, fields, text string) {
+		if len(text) > 1000 || len(fields) > 1000 {
+			return
+		}
+		docs, err := sources.DecodeYAML(strings.NewReader("{apiVersion: v1, kind: A, metadata: {name: a}}\n---\n"+text), sources.Limits{Nodes: 1000})
+		if err != nil || len(docs) != 2 {
+			return
+		}
+		docs[0].Tree["spec"] = docs[1].Tree
+		o, err := manifest.New(docs[0].Tree, manifest.Origin{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := entries("+gitopsd: "+fields, "helm: "+fields)
+		Find(o, m).Blame(m)
+		if list, err := TakeOver(m, "v1"); err == nil && len(list) != 1 {
+			t.Errorf("%d entries", len(list))
+		}
+		WithoutLeftovers(m, m, docs[0].Tree, "v1")
+		if lost := Find(o, entries(`+gitopsd: {"f:spec":{}}`)); len(lost) > 0 {
+			t.Errorf("lost %v of an object that is ours as a whole", lost)
+		}
+	})
+}
