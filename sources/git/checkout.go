@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"gitopsd.dev/sources/git/objects"
+
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/format/index"
@@ -169,7 +171,7 @@ func (c *checkout) checkFile(file fileChange) error {
 		return err
 	}
 	defer f.Close()
-	have, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
+	have, err := io.ReadAll(io.LimitReader(f, objects.MaxFile+1))
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/git/objects"
 
 	gogit "github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/config"
@@ -78,11 +79,11 @@ func (d *Directory) Commit(rev string) (sources.Commit, error) {
 }
 
 func (d *Directory) commit(h plumbing.Hash) (sources.Commit, error) {
-	c, err := readCommit(d.local, h)
+	c, err := objects.ReadCommit(d.local, h)
 	if err != nil {
 		return sources.Commit{}, err
 	}
-	return newCommit(d.local, c), nil
+	return objects.NewCommit(d.local, c), nil
 }
 
 // withoutConfig is a storage that says nothing of extensions, which openLocal

@@ -9,12 +9,12 @@
 // the protocol in sources/git/wire), or is a directory (local.go). Both are an
 // origin; repository.go, update.go and pending.go work on either.
 //
-// store.go is the cache of what was fetched, pack.go reads what servers send
-// into it; files.go is the fs.FS, tree.go reads and changes trees; refs.go and
-// checkout.go keep Git's own rules when a directory is written to.
+// refs.go and checkout.go keep Git's own rules when a directory is written to,
+// directory.go reads any commit of one.
 //
-// It is the only user of go-git. Working trees as they are on disk are
-// sources/local's.
+// Below it, sources/git/objects has the file system and how one file of a tree
+// is replaced, sources/git/store the cache of what was fetched. They are the
+// only users of go-git. Working trees as they are on disk are sources/local's.
 package git
 
 import (
@@ -26,6 +26,7 @@ import (
 	"regexp"
 	"strings"
 
+	"gitopsd.dev/sources/git/objects"
 	"gitopsd.dev/sources/git/wire"
 )
 
@@ -44,6 +45,9 @@ var (
 	// ErrMoved: somebody else changed the ref meanwhile.
 	ErrMoved = wire.ErrMoved
 )
+
+// MaxFile is the largest file that is read from a repository, in bytes.
+const MaxFile = objects.MaxFile
 
 // RefusedError is a push that the server refused by a rule or hook of its own.
 type RefusedError = wire.RefusedError

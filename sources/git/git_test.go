@@ -160,8 +160,11 @@ func TestUpdate(t *testing.T) {
 		wantError(t, err, "clusters", "is a directory")
 		_, _, err = r.Update(t.Context(), "link", "Lock", constant("x"))
 		wantError(t, err, "link", "symbolic link")
-		_, _, err = r.Update(t.Context(), "../x", "Lock", constant("x"))
-		wantError(t, err, "../x")
+		for _, path := range []string{"../x", "/x", "", ".", ".git/config", "dir/.GIT"} {
+			if _, _, err := r.Update(t.Context(), path, "Lock", constant("x")); err == nil {
+				t.Errorf("the path %q can be written", path)
+			}
+		}
 		f.fsck()
 	})
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 
+	"gitopsd.dev/sources/git/objects"
+
 	"github.com/go-git/go-billy/v5"
 	"github.com/go-git/go-billy/v5/osfs"
 	"github.com/go-git/go-git/v5/config"
@@ -39,6 +41,9 @@ type local struct {
 	storage *filesystem.Storage
 }
 
+// localCache bounds the objects that are kept in memory.
+const localCache = 8 * cache.MiByte
+
 // openLocal opens the repository that dir is: a bare one, or the root of a work
 // tree.
 func openLocal(dir string) (*local, error) {
@@ -54,7 +59,7 @@ func openLocal(dir string) (*local, error) {
 	if l.common != l.gitDir {
 		files = dotgit.NewRepositoryFilesystem(osfs.New(l.gitDir), files)
 	}
-	l.storage = filesystem.NewStorageWithOptions(files, cache.NewObjectLRU(cacheSize), filesystem.Options{
+	l.storage = filesystem.NewStorageWithOptions(files, cache.NewObjectLRU(localCache), filesystem.Options{
 		MaxOpenDescriptors: 16,
 		AlternatesFS:       osfs.New("/"),
 	})
@@ -186,35 +191,37 @@ func (l *local) branches(_ context.Context, most int) ([]string, error) {
 	return names, nil
 }
 
-func (l *local) snapshot(context.Context, plumbing.Hash) (objects, error) { return l, nil }
+func (l *local) snapshot(context.Context, plumbing.Hash) (objects.Reader, error) { return l, nil }
 
 // errCorrupt says what to do about objects that are not there or not right.
 func errCorrupt(h plumbing.Hash, err error) error {
 	return fmt.Errorf("object %s: %w; git fsck tells more", h, err)
 }
 
-func (l *local) read(t plumbing.ObjectType, h plumbing.Hash) ([]byte, error) {
+// Read implements objects.Reader.
+func (l *local) Read(t plumbing.ObjectType, h plumbing.Hash) ([]byte, error) {
 	content, err := fresh(l, func() ([]byte, error) {
 		size, err := l.sizeLocked(h)
 		if err != nil {
 			return nil, err
 		}
-		if size > MaxFile {
-			return nil, errTooLarge(size)
+		if size > objects.MaxFile {
+			return nil, objects.TooLarge(size)
 		}
 		obj, err := l.storage.EncodedObject(t, h)
 		if err != nil {
 			return nil, err
 		}
-		return readAll(obj)
+		return objects.ReadAll(obj)
 	})
 	if err != nil {
 		return nil, errCorrupt(h, err)
 	}
-	return content, checkHash(t, h, content)
+	return content, objects.Check(t, h, content)
 }
 
-func (l *local) size(h plumbing.Hash) (int64, error) {
+// Size implements objects.Reader.
+func (l *local) Size(h plumbing.Hash) (int64, error) {
 	size, err := fresh(l, func() (int64, error) { return l.sizeLocked(h) })
 	if err != nil {
 		return 0, errCorrupt(h, err)
@@ -288,7 +295,7 @@ func (l *local) push(_ context.Context, u refUpdate) (err error) {
 }
 
 // write writes objects durably, before any ref names them.
-func (l *local) write(list []rawObject) error {
+func (l *local) write(list []objects.Raw) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, obj := range list {
@@ -305,11 +312,11 @@ func (l *local) write(list []rawObject) error {
 	return nil
 }
 
-func (l *local) writeObject(obj rawObject) error {
-	if _, err := l.storage.SetEncodedObject(obj.encoded()); err != nil {
+func (l *local) writeObject(obj objects.Raw) error {
+	if _, err := l.storage.SetEncodedObject(obj.Encoded()); err != nil {
 		return err
 	}
-	name := obj.hash.String()
+	name := obj.Hash.String()
 	f, err := os.Open(filepath.Join(l.common, "objects", name[:2], name[2:]))
 	if err != nil {
 		return err

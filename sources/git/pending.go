@@ -7,6 +7,7 @@ import (
 	"io/fs"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/git/objects"
 
 	"github.com/go-git/go-git/v5/plumbing"
 )
@@ -81,10 +82,10 @@ func (r *Repository) pendingRefs() []string {
 func (r *Repository) WritePending(ctx context.Context, content []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	blob := newRawObject(plumbing.BlobObject, content)
-	trees, err := graft(nil, plumbing.ZeroHash, sources.LockFile, blob.hash)
+	blob := objects.NewRaw(plumbing.BlobObject, content)
+	trees, err := objects.Graft(nil, plumbing.ZeroHash, sources.LockFile, blob.Hash)
 	if err == nil {
-		err = r.putPending(ctx, "Records of a pass under way", append([]rawObject{blob}, trees...))
+		err = r.putPending(ctx, "Records of a pass under way", append([]objects.Raw{blob}, trees...))
 	}
 	if err != nil {
 		return r.wrap(fmt.Errorf("pending records: %w", err))
@@ -92,19 +93,19 @@ func (r *Repository) WritePending(ctx context.Context, content []byte) error {
 	return nil
 }
 
-// putPending pushes a commit with the last of objects as its tree.
-func (r *Repository) putPending(ctx context.Context, message string, objects []rawObject) error {
+// putPending pushes a commit with the last object of list as its tree.
+func (r *Repository) putPending(ctx context.Context, message string, list []objects.Raw) error {
 	var parents []plumbing.Hash
 	if !r.pending.at.IsZero() {
 		// A child of what was there, so that no forge takes it for a forced
 		// push.
 		parents = []plumbing.Hash{r.pending.at}
 	}
-	c, err := encodeCommit(r.cfg.Name, r.cfg.Mail, message, objects[len(objects)-1].hash, parents...)
+	c, err := objects.EncodeCommit(r.cfg.Name, r.cfg.Mail, message, list[len(list)-1].Hash, parents...)
 	if err != nil {
 		return err
 	}
-	u := refUpdate{old: r.pending.at, now: c.hash, objects: append(objects, c)}
+	u := refUpdate{old: r.pending.at, now: c.Hash, objects: append(list, c)}
 	names := r.pendingRefs()
 	if r.pending.ref != "" {
 		names = []string{r.pending.ref}
@@ -114,7 +115,7 @@ func (r *Repository) putPending(ctx context.Context, message string, objects []r
 		u.ref = name
 		err := r.pushPending(ctx, u)
 		if err == nil {
-			r.pending = pendingState{ref: name, at: c.hash}
+			r.pending = pendingState{ref: name, at: c.Hash}
 			return nil
 		}
 		refusals = errors.Join(refusals, err)
@@ -139,7 +140,7 @@ func (r *Repository) ClearPending(ctx context.Context) error {
 	if errors.As(err, &refused) && !errors.Is(err, ErrMoved) {
 		// Some repositories let nobody delete refs: an empty tree says the
 		// same.
-		err = r.putPending(ctx, "No records", []rawObject{newRawObject(plumbing.TreeObject, nil)})
+		err = r.putPending(ctx, "No records", []objects.Raw{objects.NewRaw(plumbing.TreeObject, nil)})
 	} else if err == nil {
 		r.pending.at = plumbing.ZeroHash
 	}

@@ -250,7 +250,8 @@ func TestLocalRace(t *testing.T) {
 			if err := commit(linked, fmt.Sprintf("topic-%d", n)); err != nil {
 				t.Error(err)
 			}
-			if _, err := runErr(t.Context(), dir, "gc", "--quiet"); err != nil {
+			// It gives up when others hold locks that it wants.
+			if _, err := runErr(t.Context(), dir, "gc", "--quiet"); err != nil && !strings.Contains(err.Error(), "cannot lock ref") {
 				t.Error(err)
 			}
 		}

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"gitopsd.dev/sources/git/objects"
+	"gitopsd.dev/sources/git/store"
 	"gitopsd.dev/sources/git/wire"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -32,7 +34,7 @@ type remote struct {
 	// busy is held by whoever fetches, which is one at a time. It is a channel
 	// so that waiting for it can be cancelled.
 	busy  chan struct{}
-	store *store // nil before the first use
+	store *store.Store // nil before the first use
 }
 
 func openRemote(cfg Config, loc location) (*remote, error) {
@@ -138,7 +140,7 @@ func (r *remote) push(ctx context.Context, u refUpdate) error {
 	var pack []byte
 	if !u.now.IsZero() {
 		var err error
-		if pack, err = encodePack(u.objects); err != nil {
+		if pack, err = objects.EncodePack(u.objects); err != nil {
 			return err
 		}
 	}
@@ -159,7 +161,7 @@ func (r *remote) keep(ctx context.Context, h plumbing.Hash, pack []byte) {
 	}
 	defer r.release()
 	if r.store != nil {
-		_ = r.store.add(h, func(_ []plumbing.Hash, sink func(io.Reader) error) error { return sink(bytes.NewReader(pack)) })
+		_ = r.store.Add(h, func(_ []plumbing.Hash, sink func(io.Reader) error) error { return sink(bytes.NewReader(pack)) })
 	}
 }
 
@@ -176,7 +178,7 @@ func (r *remote) acquire(ctx context.Context) error {
 func (r *remote) release() { <-r.busy }
 
 // snapshot fetches what is missing of the commit h.
-func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects, error) {
+func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects.Reader, error) {
 	if err := r.acquire(ctx); err != nil {
 		return nil, err
 	}
@@ -184,15 +186,15 @@ func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects, error)
 	if r.store == nil {
 		r.store = r.reopen()
 	}
-	if s := r.store; s != nil && !s.due() {
-		if s.has(h) {
+	if s := r.store; s != nil && !s.Due() {
+		if s.Has(h) {
 			return s, nil
 		}
 		err := r.fetch(ctx, s, h)
 		if err == nil {
 			return s, nil
 		}
-		if !errors.Is(err, errDamaged) {
+		if !errors.Is(err, store.ErrDamaged) {
 			return nil, err
 		}
 		// What the server was told to be there is not: start anew.
@@ -202,26 +204,26 @@ func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects, error)
 
 // renew fetches the commit h into a store of its own, which takes the place of
 // the one before once it is complete.
-func (r *remote) renew(ctx context.Context, h plumbing.Hash) (objects, error) {
+func (r *remote) renew(ctx context.Context, h plumbing.Hash) (objects.Reader, error) {
 	generation := 1
 	for _, g := range r.generations() {
 		generation = max(generation, g+1)
 	}
-	s, err := newStore(r.generation(generation))
+	s, err := store.New(r.generation(generation))
 	if err != nil {
 		return nil, fmt.Errorf("cache directory: %w", err)
 	}
 	if err := r.fetch(ctx, s, h); err != nil {
-		os.RemoveAll(s.dir)
+		os.RemoveAll(s.Dir)
 		return nil, err
 	}
 	r.store = s
-	r.removeOthers(s.dir)
+	r.removeOthers(s.Dir)
 	return s, nil
 }
 
-func (r *remote) fetch(ctx context.Context, s *store, h plumbing.Hash) error {
-	return s.add(h, func(have []plumbing.Hash, sink func(io.Reader) error) error {
+func (r *remote) fetch(ctx context.Context, s *store.Store, h plumbing.Hash) error {
+	return s.Add(h, func(have []plumbing.Hash, sink func(io.Reader) error) error {
 		names := make([]string, len(have))
 		for i, h := range have {
 			names[i] = h.String()
@@ -231,11 +233,11 @@ func (r *remote) fetch(ctx context.Context, s *store, h plumbing.Hash) error {
 }
 
 // reopen returns the newest store that is whole, or nil, and removes the others.
-func (r *remote) reopen() *store {
+func (r *remote) reopen() *store.Store {
 	all := r.generations()
 	for _, g := range slices.Backward(all) {
-		if s, err := openStore(r.generation(g)); err == nil {
-			r.removeOthers(s.dir)
+		if s, err := store.Open(r.generation(g)); err == nil {
+			r.removeOthers(s.Dir)
 			return s
 		}
 	}
@@ -280,7 +282,7 @@ func (r *remote) damaged() bool {
 	select {
 	case r.busy <- struct{}{}:
 		defer r.release()
-		return r.store != nil && r.store.isDamaged()
+		return r.store != nil && r.store.Damaged()
 	default:
 		return false // being fetched
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/git/objects"
 	"gitopsd.dev/sources/git/wire"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -30,7 +31,7 @@ type origin interface {
 	// branches returns the names of some branches, at most most.
 	branches(ctx context.Context, most int) ([]string, error)
 	// snapshot returns the commit h and everything below its tree.
-	snapshot(ctx context.Context, h plumbing.Hash) (objects, error)
+	snapshot(ctx context.Context, h plumbing.Hash) (objects.Reader, error)
 	// push writes objects and makes a ref name the last of them. Its errors
 	// are those of wire.Client.Push.
 	push(ctx context.Context, u refUpdate) error
@@ -47,7 +48,7 @@ type refUpdate struct {
 	// names then, zero if it is to be gone.
 	old, now plumbing.Hash
 	// objects are those that now needs and old does not have.
-	objects []rawObject
+	objects []objects.Raw
 	// file is what is changed by it, for a work tree that has ref checked
 	// out. Empty for refs that are no branches of people's.
 	file fileChange
@@ -127,14 +128,14 @@ func (r *Repository) head(ctx context.Context) (plumbing.Hash, error) {
 }
 
 // commit reads a commit and the objects below it.
-func (r *Repository) commit(ctx context.Context, h plumbing.Hash) (objects, sources.Commit, error) {
+func (r *Repository) commit(ctx context.Context, h plumbing.Hash) (objects.Reader, sources.Commit, error) {
 	o, err := r.origin.snapshot(ctx, h)
 	if err != nil {
 		return nil, sources.Commit{}, err
 	}
-	c, err := readCommit(o, h)
+	c, err := objects.ReadCommit(o, h)
 	if err != nil {
 		return nil, sources.Commit{}, err
 	}
-	return o, newCommit(o, c), nil
+	return o, objects.NewCommit(o, c), nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/git/objects"
 	"gitopsd.dev/sources/git/wire"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -105,25 +106,25 @@ func (r *Repository) tryUpdate(ctx context.Context, path, message string, conten
 }
 
 // build makes the objects of a commit on head that replaces one file.
-func (r *Repository) build(o objects, head plumbing.Hash, path, message string, content []byte) (refUpdate, error) {
-	parent, err := readCommit(o, head)
+func (r *Repository) build(o objects.Reader, head plumbing.Hash, path, message string, content []byte) (refUpdate, error) {
+	parent, err := objects.ReadCommit(o, head)
 	if err != nil {
 		return refUpdate{}, err
 	}
-	blob := newRawObject(plumbing.BlobObject, content)
-	trees, err := graft(o, parent.TreeHash, path, blob.hash)
+	blob := objects.NewRaw(plumbing.BlobObject, content)
+	trees, err := objects.Graft(o, parent.TreeHash, path, blob.Hash)
 	if err != nil {
 		return refUpdate{}, err
 	}
-	c, err := encodeCommit(r.cfg.Name, r.cfg.Mail, message, trees[len(trees)-1].hash, head)
+	c, err := objects.EncodeCommit(r.cfg.Name, r.cfg.Mail, message, trees[len(trees)-1].Hash, head)
 	if err != nil {
 		return refUpdate{}, err
 	}
 	return refUpdate{
 		ref:     headsPrefix + r.cfg.Branch,
 		old:     head,
-		now:     c.hash,
-		objects: append(append([]rawObject{blob}, trees...), c),
+		now:     c.Hash,
+		objects: append(append([]objects.Raw{blob}, trees...), c),
 	}, nil
 }
 

@@ -121,7 +121,7 @@ func (s *httpSession) greeting(ctx context.Context) (*pktReader, error) {
 	s.t.mu.Lock()
 	s.t.base = &base
 	s.t.mu.Unlock()
-	return newPktReader(io.LimitReader(res.Body, maxListing), s.alive), nil
+	return newPktReader(res.Body, s.alive), nil
 }
 
 func (s *httpSession) request(ctx context.Context, body []byte) (*pktReader, error) {
@@ -170,7 +170,11 @@ func (s *httpSession) do(req *http.Request, contentType string) (*http.Response,
 	s.alive()
 	s.body = res.Body
 	if res.StatusCode != http.StatusOK {
-		return nil, s.status(res, username != "" || password != "", password)
+		secret := password
+		if secret == "" {
+			secret = username // some forges take a token there
+		}
+		return nil, s.status(res, secret)
 	}
 	have, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if have != contentType {
@@ -180,12 +184,13 @@ func (s *httpSession) do(req *http.Request, contentType string) (*http.Response,
 }
 
 // status is the error for an answer that is not 200 OK.
-func (s *httpSession) status(res *http.Response, tried bool, secret string) error {
+func (s *httpSession) status(res *http.Response, secret string) error {
+	tried := secret != ""
 	body, _ := io.ReadAll(io.LimitReader(res.Body, 4<<10))
 	said := "HTTP " + res.Status
 	if ct, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); ct == "text/plain" {
 		text := string(body)
-		if secret != "" {
+		if tried {
 			text = strings.ReplaceAll(text, secret, "***")
 		}
 		if text = clean(text); text != "" {

@@ -7,6 +7,8 @@ import (
 	"io"
 	"strconv"
 	"strings"
+
+	"gitopsd.dev/sources"
 )
 
 // packet is the kind of one packet in a stream.
@@ -26,11 +28,12 @@ const maxPacket = 65516
 type pktReader struct {
 	r     *bufio.Reader
 	alive func() // called for each packet, see watchdog
+	left  int64  // how much may still come
 	buf   []byte
 }
 
 func newPktReader(r io.Reader, alive func()) *pktReader {
-	return &pktReader{r: bufio.NewReaderSize(r, 32<<10), alive: alive, buf: make([]byte, 0, 1024)}
+	return &pktReader{r: bufio.NewReaderSize(r, 32<<10), alive: alive, left: maxAnswer, buf: make([]byte, 0, 1024)}
 }
 
 // next returns the next packet. Its content is valid until the next call. The
@@ -45,6 +48,9 @@ func (p *pktReader) next() ([]byte, packet, error) {
 		return nil, 0, err
 	}
 	p.alive()
+	if p.left -= int64(len(head)); p.left < 0 {
+		return nil, 0, fmt.Errorf("the server sends more than %d MiB: %w", maxAnswer>>20, sources.ErrLimit)
+	}
 	n, err := strconv.ParseUint(string(head[:]), 16, 16)
 	if err != nil {
 		return nil, 0, fmt.Errorf("not the Git protocol: the length of a packet is %q", head)
@@ -61,6 +67,7 @@ func (p *pktReader) next() ([]byte, packet, error) {
 		return nil, 0, fmt.Errorf("not the Git protocol: a packet of %d bytes", n)
 	}
 	n -= 4
+	p.left -= int64(n)
 	if uint64(cap(p.buf)) < n {
 		p.buf = make([]byte, 0, maxPacket)
 	}

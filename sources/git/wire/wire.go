@@ -57,7 +57,7 @@ type Client struct {
 // five seconds while it packs or runs hooks.
 const (
 	stallTimeout = 2 * time.Minute
-	maxListing   = 256 << 20 // bytes of one listing of refs
+	maxAnswer    = 2 << 30 // bytes of what a server sends in one conversation
 )
 
 // New returns a client. It does not connect.

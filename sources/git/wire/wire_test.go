@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -322,6 +325,53 @@ func TestRedirects(t *testing.T) {
 	} {
 		_, err := list(name)
 		wantError(t, err, want)
+	}
+}
+
+// All polls go over one connection, and a closed one is no error.
+func TestConnections(t *testing.T) {
+	t.Parallel()
+	s, err := gitserver.New(gitserver.Config{Root: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	if _, err := s.Create(t.Context(), "fleet"); err != nil {
+		t.Fatal(err)
+	}
+	backend, err := url.Parse(s.URL(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	backend.Path = ""
+	var opened atomic.Int32
+	front := httptest.NewUnstartedServer(httputil.NewSingleHostReverseProxy(backend))
+	front.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	front.Start()
+	t.Cleanup(front.Close)
+	u, err := url.Parse(front.URL + "/fleet.git")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(Config{URL: u})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, want := range []int32{1, 2} {
+		for range 5 {
+			if _, err := c.List(t.Context(), 0, "refs/heads/main"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if have := opened.Load(); have != want {
+			t.Errorf("%d connections, want %d", have, want)
+		}
+		front.CloseClientConnections()
 	}
 }
 

@@ -1,4 +1,4 @@
-package git
+package objects
 
 import (
 	"bytes"
@@ -12,18 +12,18 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 )
 
-// treeEntry is one entry of a tree object.
-type treeEntry struct {
-	name string
-	mode filemode.FileMode
-	hash plumbing.Hash
+// Entry is one entry of a tree object, as it stands there.
+type Entry struct {
+	Name string
+	Mode filemode.FileMode
+	Hash plumbing.Hash
 	// start and end are where the entry stands in the tree's content.
 	start, end int
 }
 
-// parseTree reads the content of a tree object, in its order.
-func parseTree(content []byte) ([]treeEntry, error) {
-	entries := make([]treeEntry, 0, len(content)/40)
+// ParseTree reads the content of a tree object, in its order.
+func ParseTree(content []byte) ([]Entry, error) {
+	entries := make([]Entry, 0, len(content)/40)
 	for i := 0; i < len(content); {
 		start := i
 		var mode uint32
@@ -41,94 +41,98 @@ func parseTree(content []byte) ([]treeEntry, error) {
 		if nul < 0 || len(content) < i+nul+1+len(plumbing.Hash{}) {
 			return nil, errors.New("malformed tree: an entry is cut off")
 		}
-		e := treeEntry{name: string(content[i : i+nul]), mode: filemode.FileMode(mode), start: start}
+		e := Entry{Name: string(content[i : i+nul]), Mode: filemode.FileMode(mode), start: start}
 		i += nul + 1
-		i += copy(e.hash[:], content[i:])
+		i += copy(e.Hash[:], content[i:])
 		e.end = i
 		entries = append(entries, e)
 	}
 	return entries, nil
 }
 
-func (e treeEntry) isDir() bool       { return e.mode&0o170000 == 0o040000 }
-func (e treeEntry) isFile() bool      { return e.mode&0o170000 == 0o100000 }
-func (e treeEntry) isSymlink() bool   { return e.mode&0o170000 == 0o120000 }
-func (e treeEntry) isSubmodule() bool { return e.mode&0o170000 == 0o160000 }
+// What an entry is, by its mode.
+func (e Entry) IsDir() bool       { return e.Mode&0o170000 == 0o040000 }
+func (e Entry) IsFile() bool      { return e.Mode&0o170000 == 0o100000 }
+func (e Entry) IsSymlink() bool   { return e.Mode&0o170000 == 0o120000 }
+func (e Entry) IsSubmodule() bool { return e.Mode&0o170000 == 0o160000 }
 
 // reachable says that the entry has a name by which it can be asked for.
 // Others, which git itself refuses to check out, do not exist for us.
-func (e treeEntry) reachable() bool {
-	return e.name != "" && e.name != "." && e.name != ".." && !strings.EqualFold(e.name, ".git") &&
-		!strings.ContainsAny(e.name, "/\\") && utf8.ValidString(e.name)
+func (e Entry) reachable() bool {
+	return e.Name != "" && e.Name != "." && e.Name != ".." && !strings.EqualFold(e.Name, ".git") &&
+		!strings.ContainsAny(e.Name, "/\\") && utf8.ValidString(e.Name)
 }
 
 // before says how Git sorts entries: by name, a directory as if its name ended
 // in a slash.
-func (e treeEntry) before(o treeEntry) bool {
+func (e Entry) before(o Entry) bool {
 	return e.sortName() < o.sortName()
 }
 
-func (e treeEntry) sortName() string {
-	if e.isDir() {
-		return e.name + "/"
+func (e Entry) sortName() string {
+	if e.IsDir() {
+		return e.Name + "/"
 	}
-	return e.name
+	return e.Name
 }
 
-// graft returns the tree root with the file at path replaced by blob, or added,
+// Graft returns the tree root with the file at path replaced by blob, or added,
 // and the trees that are new, root's last. Everything else stays byte by byte as
 // it was, an existing file's mode too.
-func graft(o objects, root plumbing.Hash, path string, blob plumbing.Hash) ([]rawObject, error) {
+func Graft(r Reader, root plumbing.Hash, path string, blob plumbing.Hash) ([]Raw, error) {
 	if !fs.ValidPath(path) || path == "." {
 		return nil, fmt.Errorf("%q is not the path of a file", path)
 	}
 	var content []byte
 	if root != plumbing.ZeroHash {
 		var err error
-		if content, err = o.read(plumbing.TreeObject, root); err != nil {
+		if content, err = r.Read(plumbing.TreeObject, root); err != nil {
 			return nil, fmt.Errorf("tree %s: %w", root, err)
 		}
 	}
-	entries, err := parseTree(content)
+	entries, err := ParseTree(content)
 	if err != nil {
 		return nil, fmt.Errorf("tree %s: %w", root, err)
 	}
 	name, rest, isDir := strings.Cut(path, "/")
-	e := treeEntry{name: name, mode: filemode.Regular, hash: blob, start: -1}
+	e := Entry{Name: name, Mode: filemode.Regular, Hash: blob, start: -1}
+	if !e.reachable() {
+		return nil, fmt.Errorf("%q cannot be the name of a file in a repository", name)
+	}
 	if isDir {
-		e.mode = filemode.Dir
+		e.Mode = filemode.Dir
 	}
 	for _, have := range entries {
-		if have.name == name {
-			if have.isDir() != isDir || !isDir && !have.isFile() {
+		if have.Name == name {
+			if have.IsDir() != isDir || !isDir && !have.IsFile() {
 				return nil, fmt.Errorf("%s in the repository is a %s, so that it cannot be written", name, have.kind())
 			}
 			e = have
 			break
 		}
 	}
-	var below []rawObject
+	var below []Raw
 	if isDir {
 		var sub plumbing.Hash
 		if e.start >= 0 {
-			sub = e.hash
+			sub = e.Hash
 		}
-		if below, err = graft(o, sub, rest, blob); err != nil {
+		if below, err = Graft(r, sub, rest, blob); err != nil {
 			return nil, err
 		}
-		e.hash = below[len(below)-1].hash
+		e.Hash = below[len(below)-1].Hash
 	} else {
-		e.hash = blob
+		e.Hash = blob
 	}
-	return append(below, newRawObject(plumbing.TreeObject, e.putInto(content, entries))), nil
+	return append(below, NewRaw(plumbing.TreeObject, e.putInto(content, entries))), nil
 }
 
 // putInto returns a tree's content with e in the place of the entry that it was
 // read as, or, with a negative start, inserted where it belongs.
-func (e treeEntry) putInto(content []byte, entries []treeEntry) []byte {
+func (e Entry) putInto(content []byte, entries []Entry) []byte {
 	if e.start >= 0 {
 		out := bytes.Clone(content)
-		copy(out[e.end-len(e.hash):e.end], e.hash[:])
+		copy(out[e.end-len(e.Hash):e.end], e.Hash[:])
 		return out
 	}
 	at := len(content)
@@ -138,23 +142,23 @@ func (e treeEntry) putInto(content []byte, entries []treeEntry) []byte {
 			break
 		}
 	}
-	out := make([]byte, 0, len(content)+len(e.name)+32)
+	out := make([]byte, 0, len(content)+len(e.Name)+32)
 	out = append(out, content[:at]...)
-	out = fmt.Appendf(out, "%o %s\x00", uint32(e.mode), e.name)
-	out = append(out, e.hash[:]...)
+	out = fmt.Appendf(out, "%o %s\x00", uint32(e.Mode), e.Name)
+	out = append(out, e.Hash[:]...)
 	return append(out, content[at:]...)
 }
 
-func (e treeEntry) kind() string {
+func (e Entry) kind() string {
 	switch {
-	case e.isDir():
+	case e.IsDir():
 		return "directory"
-	case e.isFile():
+	case e.IsFile():
 		return "file"
-	case e.isSymlink():
+	case e.IsSymlink():
 		return "symbolic link"
-	case e.isSubmodule():
+	case e.IsSubmodule():
 		return "submodule"
 	}
-	return fmt.Sprintf("thing of mode %o", uint32(e.mode))
+	return fmt.Sprintf("thing of mode %o", uint32(e.Mode))
 }

@@ -1,4 +1,4 @@
-package git
+package store
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/git/objects"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
@@ -118,8 +119,8 @@ func (s *packScan) scan(scanner *packfile.Scanner) error {
 			if err != nil {
 				return err
 			}
-			if target > MaxFile || h.Length > MaxFile {
-				return errTooLarge(max(target, h.Length))
+			if target > objects.MaxFile || h.Length > objects.MaxFile {
+				return objects.TooLarge(max(target, h.Length))
 			}
 			inflated += target
 			if h.Type == plumbing.REFDeltaObject {
@@ -323,8 +324,8 @@ func (s *packScan) content(scanner *packfile.Scanner, e *packEntry) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
-	if h.Length > MaxFile {
-		return nil, errTooLarge(h.Length)
+	if h.Length > objects.MaxFile {
+		return nil, objects.TooLarge(h.Length)
 	}
 	buf := bytes.NewBuffer(make([]byte, 0, h.Length))
 	if _, _, err := scanner.NextObject(buf); err != nil {

@@ -1,4 +1,10 @@
-package git
+// Package store is the cache of what sources/git fetched from a server: packs
+// with an index, and a note of which commits are complete. It takes packs as
+// servers send them (pack.go), within limits, and reads objects from them.
+//
+// What it returns has been hashed: a cache that somebody garbles gives errors,
+// not other content.
+package store
 
 import (
 	"errors"
@@ -11,6 +17,7 @@ import (
 	"sync"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/git/objects"
 
 	"github.com/go-git/go-billy/v5/osfs"
 	"github.com/go-git/go-git/v5/plumbing"
@@ -19,21 +26,23 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
 )
 
-// store is one generation of the cache of a remote repository: a directory of
+// Store is one generation of the cache of a remote repository: a directory of
 // packs, to which fetches add, and a file that says which commits are in them
 // with everything below their trees. Nothing in it is ever changed; when it has
 // grown too much or is damaged, another generation takes its place.
 //
-// It is safe for concurrent use, but for add.
-type store struct {
-	dir string
+// Read, Size and Damaged are safe for concurrent use; Add, Has and Due are for
+// one goroutine at a time. What is read from a store may outlive its directory.
+type Store struct {
+	// Dir is its directory.
+	Dir string
 
 	mu      sync.Mutex
 	packs   []*pack
 	cache   cache.Object
 	damaged error
 
-	// Of add alone:
+	// Of Add, Has and Due alone:
 	tips  []plumbing.Hash       // complete commits, oldest first
 	trees map[plumbing.Hash]int // trees known to be complete, with how many paths are below
 	bytes int64                 // of all packs
@@ -68,17 +77,18 @@ const (
 
 const tipsFile = "tips"
 
-func newStore(dir string) (*store, error) {
+// New makes the directory dir a store that is empty.
+func New(dir string) (*Store, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	return &store{dir: dir, cache: cache.NewObjectLRU(cacheSize), trees: make(map[plumbing.Hash]int)}, nil
+	return &Store{Dir: dir, cache: cache.NewObjectLRU(cacheSize), trees: make(map[plumbing.Hash]int)}, nil
 }
 
-// openStore opens a store that a former process left behind. It fails if its
+// Open opens a store that a former process left behind. It fails if its
 // newest commit is not there completely.
-func openStore(dir string) (*store, error) {
-	s := &store{dir: dir, cache: cache.NewObjectLRU(cacheSize), trees: make(map[plumbing.Hash]int)}
+func Open(dir string) (*Store, error) {
+	s := &Store{Dir: dir, cache: cache.NewObjectLRU(cacheSize), trees: make(map[plumbing.Hash]int)}
 	names, err := filepath.Glob(filepath.Join(dir, "pack-*.idx"))
 	if err != nil {
 		return nil, err
@@ -131,8 +141,8 @@ func packName(checksum plumbing.Hash, ext string) string {
 }
 
 // addPack makes the pack of an index part of what is read.
-func (s *store) addPack(index *idxfile.MemoryIndex) error {
-	f, err := osfs.New(s.dir).Open(packName(plumbing.Hash(index.PackfileChecksum), ".pack"))
+func (s *Store) addPack(index *idxfile.MemoryIndex) error {
+	f, err := osfs.New(s.Dir).Open(packName(plumbing.Hash(index.PackfileChecksum), ".pack"))
 	if err != nil {
 		return err
 	}
@@ -151,11 +161,11 @@ func (s *store) addPack(index *idxfile.MemoryIndex) error {
 	return nil
 }
 
-// add fetches the commit h into the store. fetch is told which commits are there
+// Add fetches the commit h into the store. fetch is told which commits are there
 // already and hands the pack to its sink. What has been written before an error
 // does no harm: it is not in the file of tips.
-func (s *store) add(h plumbing.Hash, fetch func(have []plumbing.Hash, sink func(io.Reader) error) error) error {
-	tmp, err := os.CreateTemp(s.dir, "tmp_pack_")
+func (s *Store) Add(h plumbing.Hash, fetch func(have []plumbing.Hash, sink func(io.Reader) error) error) error {
+	tmp, err := os.CreateTemp(s.Dir, "tmp_pack_")
 	if err != nil {
 		return err
 	}
@@ -184,7 +194,7 @@ func (s *store) add(h plumbing.Hash, fetch func(have []plumbing.Hash, sink func(
 	for _, t := range tips {
 		fmt.Fprintln(&text, t)
 	}
-	if err := writeFile(filepath.Join(s.dir, tipsFile), []byte(text.String())); err != nil {
+	if err := writeFile(filepath.Join(s.Dir, tipsFile), []byte(text.String())); err != nil {
 		return err
 	}
 	s.tips = tips
@@ -195,29 +205,29 @@ func (s *store) add(h plumbing.Hash, fetch func(have []plumbing.Hash, sink func(
 }
 
 // keep gives a pack its index and name.
-func (s *store) keep(tmp *os.File, scan *packScan) error {
+func (s *Store) keep(tmp *os.File, scan *packScan) error {
 	index, err := scan.resolve(s.lookup)
 	if err != nil {
 		return err
 	}
-	name := filepath.Join(s.dir, packName(scan.checksum, ".pack"))
+	name := filepath.Join(s.Dir, packName(scan.checksum, ".pack"))
 	if _, err := os.Stat(name); err == nil {
 		return nil // the same pack again
 	}
 	if err := os.Rename(tmp.Name(), name); err != nil {
 		return err
 	}
-	if err := writeIndex(s.dir, index, packName(scan.checksum, ".idx")); err != nil {
+	if err := writeIndex(s.Dir, index, packName(scan.checksum, ".idx")); err != nil {
 		return err
 	}
 	return s.addPack(index)
 }
 
 // lookup reads an object of any type.
-func (s *store) lookup(h plumbing.Hash) (plumbing.ObjectType, []byte, error) {
+func (s *Store) lookup(h plumbing.Hash) (plumbing.ObjectType, []byte, error) {
 	t, content, err := s.get(h)
 	if err == nil {
-		err = checkHash(t, h, content)
+		err = objects.Check(t, h, content)
 	}
 	if err != nil && !errors.Is(err, sources.ErrLimit) {
 		return t, nil, s.damage(err)
@@ -234,19 +244,19 @@ func writeFile(name string, content []byte) error {
 	return os.Rename(tmp, name)
 }
 
-// has says that the commit h is in the store with everything below its tree.
-func (s *store) has(h plumbing.Hash) bool { return slices.Contains(s.tips, h) }
+// Has says that the commit h is in the store with everything below its tree.
+func (s *Store) Has(h plumbing.Hash) bool { return slices.Contains(s.tips, h) }
 
-// due says that the store should be replaced by a fresh one.
-func (s *store) due() bool {
+// Due says that the store should be replaced by a fresh one.
+func (s *Store) Due() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.damaged != nil || len(s.packs) >= maxPacks || s.bytes > growth*s.first+slack
 }
 
 // verify makes sure that the commit h and everything below its tree is there.
-func (s *store) verify(h plumbing.Hash) error {
-	c, err := readCommit(s, h)
+func (s *Store) verify(h plumbing.Hash) error {
+	c, err := objects.ReadCommit(s, h)
 	if err != nil {
 		return err
 	}
@@ -262,40 +272,40 @@ func (s *store) verify(h plumbing.Hash) error {
 
 // verifyTree returns how many paths are below a tree; it stops counting above
 // maxPaths.
-func (s *store) verifyTree(h plumbing.Hash, depth int) (int, error) {
+func (s *Store) verifyTree(h plumbing.Hash, depth int) (int, error) {
 	if paths, ok := s.trees[h]; ok {
 		return paths, nil
 	}
 	if depth > maxDepth {
 		return 0, fmt.Errorf("directories are nested deeper than %d: %w", maxDepth, sources.ErrLimit)
 	}
-	content, err := s.read(plumbing.TreeObject, h)
+	content, err := s.Read(plumbing.TreeObject, h)
 	if err != nil {
 		return 0, err
 	}
-	entries, err := parseTree(content)
+	entries, err := objects.ParseTree(content)
 	if err != nil {
 		return 0, fmt.Errorf("tree %s: %w", h, err)
 	}
 	paths := len(entries)
 	for _, e := range entries {
-		if e.isDir() {
-			below, err := s.verifyTree(e.hash, depth+1)
+		if e.IsDir() {
+			below, err := s.verifyTree(e.Hash, depth+1)
 			if err != nil {
 				return 0, err
 			}
 			paths = min(paths+below, maxPaths+1)
 			continue
 		}
-		if !e.isSubmodule() && !s.contains(e.hash) {
-			return 0, s.damage(fmt.Errorf("the content of %s (%s) is missing", e.name, e.hash))
+		if !e.IsSubmodule() && !s.contains(e.Hash) {
+			return 0, s.damage(fmt.Errorf("the content of %s (%s) is missing", e.Name, e.Hash))
 		}
 	}
 	s.trees[h] = paths
 	return paths, nil
 }
 
-func (s *store) contains(h plumbing.Hash) bool {
+func (s *Store) contains(h plumbing.Hash) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p, _ := s.find(h)
@@ -303,7 +313,7 @@ func (s *store) contains(h plumbing.Hash) bool {
 }
 
 // find looks for an object. The caller holds mu.
-func (s *store) find(h plumbing.Hash) (*pack, int64) {
+func (s *Store) find(h plumbing.Hash) (*pack, int64) {
 	for _, p := range s.packs {
 		if offset, err := p.index.FindOffset(h); err == nil {
 			return p, offset
@@ -312,18 +322,19 @@ func (s *store) find(h plumbing.Hash) (*pack, int64) {
 	return nil, 0
 }
 
-// errDamaged is in the chain of errors about what was there and no longer is.
-var errDamaged = errors.New("the cache is damaged, and is fetched anew at the next poll")
+// ErrDamaged is in the chain of errors about what was there and no longer is.
+var ErrDamaged = errors.New("the cache is damaged, and is fetched anew at the next poll")
 
 // damage marks the store as due for replacement.
-func (s *store) damage(err error) error {
+func (s *Store) damage(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.damaged = err
-	return fmt.Errorf("%w (%s: %w)", errDamaged, s.dir, err)
+	return fmt.Errorf("%w (%s: %w)", ErrDamaged, s.Dir, err)
 }
 
-func (s *store) read(t plumbing.ObjectType, h plumbing.Hash) ([]byte, error) {
+// Read implements objects.Reader.
+func (s *Store) Read(t plumbing.ObjectType, h plumbing.Hash) ([]byte, error) {
 	have, content, err := s.lookup(h)
 	if err == nil && have != t {
 		return nil, fmt.Errorf("%s is a %s, not a %s", h, have, t)
@@ -331,7 +342,7 @@ func (s *store) read(t plumbing.ObjectType, h plumbing.Hash) ([]byte, error) {
 	return content, err
 }
 
-func (s *store) get(h plumbing.Hash) (t plumbing.ObjectType, content []byte, err error) {
+func (s *Store) get(h plumbing.Hash) (t plumbing.ObjectType, content []byte, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer recoverDamage(h, &err)
@@ -343,18 +354,19 @@ func (s *store) get(h plumbing.Hash) (t plumbing.ObjectType, content []byte, err
 	if err != nil {
 		return t, nil, fmt.Errorf("%s: %w", h, err)
 	}
-	if size > MaxFile {
-		return t, nil, errTooLarge(size)
+	if size > objects.MaxFile {
+		return t, nil, objects.TooLarge(size)
 	}
 	obj, err := p.file.Get(h)
 	if err != nil {
 		return t, nil, fmt.Errorf("%s: %w", h, err)
 	}
-	content, err = readAll(obj)
+	content, err = objects.ReadAll(obj)
 	return obj.Type(), content, err
 }
 
-func (s *store) size(h plumbing.Hash) (int64, error) {
+// Size implements objects.Reader.
+func (s *Store) Size(h plumbing.Hash) (int64, error) {
 	size, err := s.getSize(h)
 	if err != nil {
 		return 0, s.damage(err)
@@ -362,7 +374,7 @@ func (s *store) size(h plumbing.Hash) (int64, error) {
 	return size, nil
 }
 
-func (s *store) getSize(h plumbing.Hash) (size int64, err error) {
+func (s *Store) getSize(h plumbing.Hash) (size int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer recoverDamage(h, &err)
@@ -384,7 +396,8 @@ func recoverDamage(h plumbing.Hash, err *error) {
 	}
 }
 
-func (s *store) isDamaged() bool {
+// Damaged says that something that was there could not be read.
+func (s *Store) Damaged() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.damaged != nil

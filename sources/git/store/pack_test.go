@@ -1,4 +1,4 @@
-package git
+package store
 
 import (
 	"bytes"
@@ -7,61 +7,54 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/git/objects"
 	"gitopsd.dev/testscripts/gitserver"
 
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
-// A small change of a large file costs a small fetch: the server sends a delta
-// on what is there already, and the pack in the cache is one that git accepts.
-func TestThinPacks(t *testing.T) {
-	t.Parallel()
-	for _, w := range remoteWays() {
-		t.Run(w.name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t, w)
-			cfg := f.cfg
-			cfg.Dir = t.TempDir()
-			r := f.openWith(cfg)
-			files := make(map[string]string)
-			for n := range 5 {
-				files[fmt.Sprint("large-", n)] = noise(100_000, byte(n))
-			}
-			f.commit("Large", files)
-			c := f.poll(r, "")
-			for n := range 3 {
-				for name := range files {
-					files[name] = fmt.Sprint(n) + files[name]
-				}
-				f.commit("Small changes", files)
-				c = f.poll(r, c.Hash)
-				wantFiles(t, c, files)
-			}
-			packs, err := filepath.Glob(filepath.Join(cfg.Dir, "objects-1", "pack-*.pack"))
-			if err != nil || len(packs) != 4 {
-				t.Fatalf("%v, %v, want four packs", packs, err)
-			}
-			for _, name := range packs {
-				run(t, cfg.Dir, "verify-pack", name)
-			}
-		})
+func wantError(t *testing.T, err error, text string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("error %v, want one with %q", err, text)
 	}
 }
 
-// packOf returns a pack made by git of everything in f, with flags of git
+// repository makes one for tests of packs.
+func repository(t *testing.T) *gitserver.Repo {
+	t.Helper()
+	s, err := gitserver.New(gitserver.Config{Root: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	repo, err := s.Create(t.Context(), "fleet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return repo
+}
+
+func commit(t *testing.T, repo *gitserver.Repo, files map[string]string) {
+	t.Helper()
+	if _, err := repo.Commit(t.Context(), "main", "Commit", files); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// packOf returns a pack made by git of everything in repo, with flags of git
 // pack-objects.
-func (f *fixture) packOf(flags ...string) []byte {
-	f.Helper()
-	cmd := exec.CommandContext(f.Context(), "git", append([]string{"pack-objects", "--quiet", "--stdout", "--all"}, flags...)...)
-	cmd.Dir, cmd.Env = f.repo.Dir, gitserver.Env(f.repo.Dir)
+func packOf(t *testing.T, repo *gitserver.Repo, flags ...string) []byte {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "git", append([]string{"pack-objects", "--quiet", "--stdout", "--all"}, flags...)...)
+	cmd.Dir, cmd.Env = repo.Dir, gitserver.Env(repo.Dir)
 	pack, err := cmd.Output()
 	if err != nil {
-		f.Fatal(err)
+		t.Fatal(err)
 	}
 	return pack
 }
@@ -103,14 +96,20 @@ func nothingOutside(h plumbing.Hash) (plumbing.ObjectType, []byte, error) {
 
 func TestPack(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, wayBy("http"))
+	repo := repository(t)
 	for n := range 30 { // versions of one file, for chains of deltas
-		f.commit("Version", map[string]string{"file": strings.Repeat(fmt.Sprintf("line of %d\n", n%7), 50) + noise(2000+n, 1), "dir/other": fmt.Sprint(n)})
+		commit(t, repo, map[string]string{"file": strings.Repeat(fmt.Sprintf("line of %d\n", n%7), 50) + strings.Repeat(fmt.Sprintf("%x", n*n), 100+n), "dir/other": fmt.Sprint(n)})
 	}
-	f.git("tag", "-a", "-m", "A tag", "v1")
-	want := strings.Fields(f.git("rev-list", "--all", "--objects", "--no-object-names"))
+	if _, err := repo.Git(t.Context(), "tag", "-a", "-m", "A tag", "v1"); err != nil {
+		t.Fatal(err)
+	}
+	list, err := repo.Git(t.Context(), "rev-list", "--all", "--objects", "--no-object-names")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Fields(list)
 	for _, flags := range [][]string{{"--delta-base-offset"}, {}, {"--depth=2"}, {"--window=0"}} {
-		have, err := indexPack(t, f.packOf(flags...), nothingOutside)
+		have, err := indexPack(t, packOf(t, repo, flags...), nothingOutside)
 		if err != nil {
 			t.Errorf("%v: %v", flags, err)
 		}
@@ -124,7 +123,7 @@ func TestPack(t *testing.T) {
 		}
 	}
 
-	whole := f.packOf("--delta-base-offset")
+	whole := packOf(t, repo, "--delta-base-offset")
 	for n := 1; n < len(whole); n += 1 + len(whole)/50 {
 		if _, err := indexPack(t, whole[:n], nothingOutside); err == nil {
 			t.Fatalf("the first %d bytes were taken for a pack of %d", n, len(whole))
@@ -143,11 +142,11 @@ func TestPack(t *testing.T) {
 // Packs that promise more than is read.
 func TestPackLimits(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, wayBy("http"))
-	huge := strings.Repeat("\x00", MaxFile+1)
-	f.commit("Huge", map[string]string{"a": huge})
-	f.commit("Huge", map[string]string{"a": huge + "x"})
-	_, err := indexPack(t, f.packOf("--delta-base-offset"), nothingOutside)
+	repo := repository(t)
+	huge := strings.Repeat("\x00", objects.MaxFile+1)
+	commit(t, repo, map[string]string{"a": huge})
+	commit(t, repo, map[string]string{"a": huge + "x"})
+	_, err := indexPack(t, packOf(t, repo, "--delta-base-offset"), nothingOutside)
 	wantError(t, err, "64.0 MiB are more than the 64 MiB that are read of one file")
 	if !errors.Is(err, sources.ErrLimit) {
 		t.Errorf("%v is not ErrLimit", err)
@@ -163,8 +162,8 @@ func TestPackLimits(t *testing.T) {
 }
 
 func FuzzPack(f *testing.F) {
-	blob := newRawObject(plumbing.BlobObject, []byte("content"))
-	pack, err := encodePack([]rawObject{blob, newRawObject(plumbing.TreeObject, nil)})
+	blob := objects.NewRaw(plumbing.BlobObject, []byte("content"))
+	pack, err := objects.EncodePack([]objects.Raw{blob, objects.NewRaw(plumbing.TreeObject, nil)})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -174,34 +173,6 @@ func FuzzPack(f *testing.F) {
 		have, err := indexPack(t, pack, nothingOutside)
 		if err == nil && len(pack) < 32 {
 			t.Errorf("%d objects in %d bytes", len(have), len(pack))
-		}
-	})
-}
-
-func FuzzParseTree(f *testing.F) {
-	hash := strings.Repeat("\x01", 20)
-	f.Add([]byte("100644 a\x00" + hash + "40000 b\x00" + hash))
-	f.Add([]byte("100644 a"))
-	f.Fuzz(func(t *testing.T, content []byte) {
-		entries, err := parseTree(content)
-		if err != nil {
-			return
-		}
-		end := 0
-		for _, e := range entries {
-			if e.start != end {
-				t.Fatalf("entry %q starts at %d, the one before ends at %d", e.name, e.start, end)
-			}
-			end = e.end
-		}
-		if end != len(content) {
-			t.Fatalf("the last entry ends at %d of %d", end, len(content))
-		}
-		// Writing an entry back changes nothing but its hash.
-		for _, e := range entries {
-			if !bytes.Equal(e.putInto(content, entries), content) {
-				t.Fatalf("entry %q written back changes the tree", e.name)
-			}
 		}
 	})
 }

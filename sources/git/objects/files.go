@@ -1,4 +1,4 @@
-package git
+package objects
 
 import (
 	"bytes"
@@ -15,26 +15,28 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
-// files is a tree as a file system of regular files and directories. Objects
-// are read when they are needed. It is safe for concurrent use.
-//
-// A symbolic link is listed, but cannot be opened or gone through; a submodule
-// is not there, and neither is an entry that git would not check out, such as
-// ".git". All times are the commit's.
+// files is the file system of a tree; see NewFiles.
 type files struct {
-	objects objects
+	objects Reader
 	root    plumbing.Hash
 	time    time.Time
 
 	mu   sync.Mutex
-	dirs map[plumbing.Hash][]treeEntry // parsed trees, sorted by name
+	dirs map[plumbing.Hash][]Entry // parsed trees, sorted by name
 }
 
 // maxDirs bounds how many parsed trees a files keeps.
 const maxDirs = 10_000
 
-func newFiles(o objects, root plumbing.Hash, t time.Time) *files {
-	return &files{objects: o, root: root, time: t, dirs: make(map[plumbing.Hash][]treeEntry)}
+// NewFiles returns the tree root as a file system of regular files and
+// directories. Objects are read when they are needed. It is safe for concurrent
+// use.
+//
+// A symbolic link is listed, but cannot be opened or gone through; a submodule
+// is not there, and neither is an entry that git would not check out, such as
+// ".git". All times are t, the commit's.
+func NewFiles(r Reader, root plumbing.Hash, t time.Time) fs.FS {
+	return &files{objects: r, root: root, time: t, dirs: make(map[plumbing.Hash][]Entry)}
 }
 
 // The optional interfaces that spare an Open.
@@ -49,7 +51,7 @@ func (f *files) Open(name string) (fs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if e.isDir() {
+	if e.IsDir() {
 		list, err := f.list("open", name, e)
 		if err != nil {
 			return nil, err
@@ -67,11 +69,11 @@ func (f *files) ReadFile(name string) ([]byte, error) {
 	return f.readFile(name, e)
 }
 
-func (f *files) readFile(name string, e treeEntry) ([]byte, error) {
-	if e.isDir() {
+func (f *files) readFile(name string, e Entry) ([]byte, error) {
+	if e.IsDir() {
 		return nil, &fs.PathError{Op: "read", Path: name, Err: errors.New("is a directory")}
 	}
-	content, err := f.objects.read(plumbing.BlobObject, e.hash)
+	content, err := f.objects.Read(plumbing.BlobObject, e.Hash)
 	if err != nil {
 		return nil, &fs.PathError{Op: "read", Path: name, Err: err}
 	}
@@ -95,30 +97,30 @@ func (f *files) Stat(name string) (fs.FileInfo, error) {
 }
 
 // lookup finds what name is. It is a regular file or a directory.
-func (f *files) lookup(op, name string) (treeEntry, error) {
+func (f *files) lookup(op, name string) (Entry, error) {
 	if !fs.ValidPath(name) {
-		return treeEntry{}, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
+		return Entry{}, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
 	}
-	e := treeEntry{name: ".", mode: 0o040000, hash: f.root}
+	e := Entry{Name: ".", Mode: 0o040000, Hash: f.root}
 	if name == "." {
 		return e, nil
 	}
 	done := 0
 	for part := range strings.SplitSeq(name, "/") {
-		if !e.isDir() {
+		if !e.IsDir() {
 			return e, &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
 		}
-		list, err := f.dir(e.hash)
+		list, err := f.dir(e.Hash)
 		if err != nil {
 			return e, &fs.PathError{Op: op, Path: name, Err: err}
 		}
-		i, ok := slices.BinarySearchFunc(list, part, func(e treeEntry, name string) int { return strings.Compare(e.name, name) })
+		i, ok := slices.BinarySearchFunc(list, part, func(e Entry, name string) int { return strings.Compare(e.Name, name) })
 		if !ok {
 			return e, &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
 		}
 		e = list[i]
 		done += len(part) + 1
-		if e.isSymlink() {
+		if e.IsSymlink() {
 			return e, &fs.PathError{Op: op, Path: name[:done-1], Err: errSymlink}
 		}
 	}
@@ -128,27 +130,27 @@ func (f *files) lookup(op, name string) (treeEntry, error) {
 var errSymlink = errors.New("is a symbolic link, which is not followed in a fleet repository; put the file itself there")
 
 // dir returns the reachable entries of a tree, sorted by name.
-func (f *files) dir(h plumbing.Hash) ([]treeEntry, error) {
+func (f *files) dir(h plumbing.Hash) ([]Entry, error) {
 	f.mu.Lock()
 	list, ok := f.dirs[h]
 	f.mu.Unlock()
 	if ok {
 		return list, nil
 	}
-	content, err := f.objects.read(plumbing.TreeObject, h)
+	content, err := f.objects.Read(plumbing.TreeObject, h)
 	if err != nil {
 		return nil, err
 	}
-	if list, err = parseTree(content); err != nil {
+	if list, err = ParseTree(content); err != nil {
 		return nil, err
 	}
-	list = slices.DeleteFunc(list, func(e treeEntry) bool {
-		return !e.reachable() || !e.isDir() && !e.isFile() && !e.isSymlink()
+	list = slices.DeleteFunc(list, func(e Entry) bool {
+		return !e.reachable() || !e.IsDir() && !e.IsFile() && !e.IsSymlink()
 	})
-	slices.SortFunc(list, func(a, b treeEntry) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(list, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
 	for i := 1; i < len(list); i++ {
-		if list[i].name == list[i-1].name {
-			return nil, fmt.Errorf("malformed tree: %s is there twice", list[i].name)
+		if list[i].Name == list[i-1].Name {
+			return nil, fmt.Errorf("malformed tree: %s is there twice", list[i].Name)
 		}
 	}
 	f.mu.Lock()
@@ -160,17 +162,17 @@ func (f *files) dir(h plumbing.Hash) ([]treeEntry, error) {
 	return list, nil
 }
 
-func (f *files) list(op, name string, e treeEntry) ([]fs.DirEntry, error) {
-	if !e.isDir() {
+func (f *files) list(op, name string, e Entry) ([]fs.DirEntry, error) {
+	if !e.IsDir() {
 		return nil, &fs.PathError{Op: op, Path: name, Err: errors.New("is not a directory")}
 	}
-	entries, err := f.dir(e.hash)
+	entries, err := f.dir(e.Hash)
 	if err != nil {
 		return nil, &fs.PathError{Op: op, Path: name, Err: err}
 	}
 	list := make([]fs.DirEntry, len(entries))
 	for i, e := range entries {
-		list[i] = dirEntry{info: info{f: f, e: e}, path: path.Join(name, e.name)}
+		list[i] = dirEntry{info: info{f: f, e: e}, path: path.Join(name, e.Name)}
 	}
 	return list, nil
 }
@@ -178,16 +180,16 @@ func (f *files) list(op, name string, e treeEntry) ([]fs.DirEntry, error) {
 // info describes an entry. Its size is only known once it is sized.
 type info struct {
 	f    *files
-	e    treeEntry
+	e    Entry
 	size int64
 }
 
 // sized finds out the size of the entry, which is at name.
 func (i info) sized(name string) (fs.FileInfo, error) {
-	if i.e.isDir() {
+	if i.e.IsDir() {
 		return i, nil
 	}
-	size, err := i.f.objects.size(i.e.hash)
+	size, err := i.f.objects.Size(i.e.Hash)
 	if err != nil {
 		return nil, &fs.PathError{Op: "stat", Path: name, Err: err}
 	}
@@ -195,19 +197,19 @@ func (i info) sized(name string) (fs.FileInfo, error) {
 	return i, nil
 }
 
-func (i info) Name() string       { return i.e.name }
+func (i info) Name() string       { return i.e.Name }
 func (i info) Size() int64        { return i.size }
 func (i info) ModTime() time.Time { return i.f.time }
-func (i info) IsDir() bool        { return i.e.isDir() }
+func (i info) IsDir() bool        { return i.e.IsDir() }
 func (i info) Sys() any           { return nil }
 
 func (i info) Mode() fs.FileMode {
 	switch {
-	case i.e.isDir():
+	case i.e.IsDir():
 		return fs.ModeDir | 0o555
-	case i.e.isSymlink():
+	case i.e.IsSymlink():
 		return fs.ModeSymlink | 0o777
-	case i.e.mode&0o111 != 0:
+	case i.e.Mode&0o111 != 0:
 		return 0o555
 	}
 	return 0o444
@@ -232,7 +234,7 @@ func (d *openDir) Stat() (fs.FileInfo, error) { return d.info, nil }
 func (d *openDir) Close() error               { return nil }
 
 func (d *openDir) Read([]byte) (int, error) {
-	return 0, &fs.PathError{Op: "read", Path: d.e.name, Err: errors.New("is a directory")}
+	return 0, &fs.PathError{Op: "read", Path: d.e.Name, Err: errors.New("is a directory")}
 }
 
 func (d *openDir) ReadDir(n int) ([]fs.DirEntry, error) {

@@ -1,0 +1,141 @@
+// Package objects is what sources/git knows of Git's objects, wherever they are
+// stored: commits in this project's vocabulary, trees as a read-only file
+// system (files.go), a tree with one file changed (tree.go), and new objects on
+// their way into a repository.
+//
+// sources/git/store keeps objects that were fetched; sources/git itself reads
+// and writes those of a repository on disk.
+package objects
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"gitopsd.dev/sources"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/format/packfile"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/storage/memory"
+)
+
+// MaxFile is the largest file that is read from a repository, in bytes. It holds
+// for trees and commits too.
+const MaxFile = 64 << 20
+
+// Reader reads objects by name. What it returns has the hash that it was asked
+// for. It is safe for concurrent use.
+type Reader interface {
+	// Read returns the content of an object of type t and at most MaxFile
+	// bytes. It may be changed by the caller.
+	Read(t plumbing.ObjectType, h plumbing.Hash) ([]byte, error)
+	// Size returns how long the content of a blob is.
+	Size(h plumbing.Hash) (int64, error)
+}
+
+// TooLarge is the error for an object of more than MaxFile bytes.
+func TooLarge(size int64) error {
+	return fmt.Errorf("%.1f MiB are more than the %d MiB that are read of one file: %w", float64(size)/(1<<20), MaxFile>>20, sources.ErrLimit)
+}
+
+// Check makes sure that content is what its name says.
+func Check(t plumbing.ObjectType, h plumbing.Hash, content []byte) error {
+	if have := plumbing.ComputeHash(t, content); have != h {
+		return fmt.Errorf("the content of %s %s has the hash %s", t, h, have)
+	}
+	return nil
+}
+
+// Raw is an object that is not written yet.
+type Raw struct {
+	Type    plumbing.ObjectType
+	Hash    plumbing.Hash
+	Content []byte
+}
+
+// NewRaw returns an object with its hash.
+func NewRaw(t plumbing.ObjectType, content []byte) Raw {
+	return Raw{Type: t, Hash: plumbing.ComputeHash(t, content), Content: content}
+}
+
+// Encoded is the object in go-git's form.
+func (o Raw) Encoded() plumbing.EncodedObject {
+	obj := new(plumbing.MemoryObject)
+	obj.SetType(o.Type)
+	obj.Write(o.Content) // cannot fail
+	return obj
+}
+
+// ReadCommit reads a commit object; its tree is not looked at.
+func ReadCommit(r Reader, h plumbing.Hash) (*object.Commit, error) {
+	content, err := r.Read(plumbing.CommitObject, h)
+	if err != nil {
+		return nil, fmt.Errorf("commit %s: %w", h, err)
+	}
+	c := new(object.Commit)
+	if err := c.Decode(Raw{Type: plumbing.CommitObject, Content: content}.Encoded()); err != nil {
+		return nil, fmt.Errorf("commit %s: %w", h, err)
+	}
+	return c, nil
+}
+
+// NewCommit returns a commit in this project's vocabulary.
+func NewCommit(r Reader, c *object.Commit) sources.Commit {
+	subject, _, _ := strings.Cut(strings.TrimSpace(c.Message), "\n")
+	return sources.Commit{
+		Hash:    c.Hash.String(),
+		Subject: subject,
+		Author:  fmt.Sprintf("%s <%s>", c.Author.Name, c.Author.Email),
+		Time:    c.Committer.When,
+		Files:   NewFiles(r, c.TreeHash, c.Committer.When),
+	}
+}
+
+// EncodeCommit makes a commit object, dated now.
+func EncodeCommit(name, mail, message string, tree plumbing.Hash, parents ...plumbing.Hash) (Raw, error) {
+	who := object.Signature{Name: name, Email: mail, When: time.Now().UTC().Truncate(time.Second)}
+	if !strings.HasSuffix(message, "\n") {
+		message += "\n"
+	}
+	c := object.Commit{Author: who, Committer: who, Message: message, TreeHash: tree, ParentHashes: parents}
+	obj := new(plumbing.MemoryObject)
+	if err := c.Encode(obj); err != nil {
+		return Raw{}, err
+	}
+	content, err := ReadAll(obj)
+	return NewRaw(plumbing.CommitObject, content), err
+}
+
+// ReadAll returns a copy of an object's content.
+func ReadAll(obj plumbing.EncodedObject) ([]byte, error) {
+	r, err := obj.Reader()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	buf := make([]byte, obj.Size())
+	_, err = io.ReadFull(r, buf)
+	return buf, err
+}
+
+// EncodePack makes a pack of objects, without deltas: what is sent is one file,
+// the trees above it and a commit.
+func EncodePack(list []Raw) ([]byte, error) {
+	storage := memory.NewStorage()
+	hashes := make([]plumbing.Hash, 0, len(list))
+	for _, obj := range list {
+		h, err := storage.SetEncodedObject(obj.Encoded())
+		if err != nil {
+			return nil, err
+		}
+		hashes = append(hashes, h)
+	}
+	var buf bytes.Buffer
+	if _, err := packfile.NewEncoder(&buf, storage, false).Encode(hashes, 0); err != nil {
+		return nil, err
+	}
+	return buf.Bytes(), nil
+}
