@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,6 +34,7 @@ import (
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/lockfile"
+	"gitopsd.dev/sources/resolve"
 )
 
 // Repository is the fleet repository. Implementations are used by one goroutine
@@ -264,8 +266,9 @@ func (d *Daemon) compute(ctx context.Context) error {
 		return fmt.Errorf("commit %s: %w", short(d.head.Hash), err)
 	}
 	before := ""
+	var waiting []resolve.Waiting
 	if d.state != nil {
-		before = errorText(d.state)
+		before, waiting = errorText(d.state), d.state.Waiting
 	}
 	d.state, d.again = state, false
 	var errs, names []string
@@ -277,7 +280,9 @@ func (d *Daemon) compute(ctx context.Context) error {
 		}
 	}
 	for _, w := range state.Waiting {
-		d.cfg.Log.Info("a new revision waits for approval: declare its digest to activate it", "package", w.Ref.String(), "active", w.Active, "new", w.New)
+		if !slices.Contains(waiting, w) {
+			d.cfg.Log.Info("a new revision waits for approval: declare its digest to activate it", "package", w.Ref.String(), "active", w.Active, "new", w.New)
+		}
 	}
 	for _, c := range state.Clusters {
 		names = append(names, c.Name)

@@ -129,7 +129,7 @@ func (r *Result) Err() error {
 // it is. The error is the context's; what is wrong with packages is in the
 // result.
 func Resolve(ctx context.Context, cfg Config, lock *lockfile.File, requests []Request) (*Result, error) {
-	p := &pass{cfg: cfg, before: lock, lock: lock.Clone(), loads: make(map[sources.Ref]*load), tags: make(map[string]*tagList)}
+	p := &pass{cfg: cfg, before: lock, lock: lock.Clone(), loads: make(map[sources.Ref]*load), tags: make(map[string]*tagList), named: make(map[sources.Ref]sources.Digest)}
 	p.prefetch(ctx, requests)
 	res := &Result{Lock: p.lock, Clusters: make(map[string]*Cluster)}
 	for _, req := range requests {
@@ -164,6 +164,10 @@ type pass struct {
 	lock  *lockfile.File
 	loads map[sources.Ref]*load
 	tags  map[string]*tagList
+
+	// named are tags that moved, with the digest that a declaration has beside
+	// the tag: that activates it, wherever the tag is declared.
+	named map[sources.Ref]sources.Digest
 }
 
 // load is one reference, resolved and fetched once.
@@ -196,6 +200,7 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) {
 			l.manual = l.manual || d.ManualActivation
 		}
 	}
+	p.activate()
 	g := new(errgroup.Group)
 	g.SetLimit(cmp.Or(p.cfg.Parallel, 8))
 	for _, l := range p.loads {
@@ -205,6 +210,32 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) {
 		})
 	}
 	_ = g.Wait() // the loads keep their errors
+}
+
+// activate finds the tags that moved and whose new digests are declared. Only
+// packagePullPolicy: Always allows a tag to move.
+func (p *pass) activate() {
+	if p.cfg.Mode != Add {
+		return
+	}
+	twice := make(map[sources.Ref]bool)
+	for _, l := range p.loads {
+		locked, isLocked := p.before.Digest(l.ref.Repository, l.ref.Version())
+		if !l.always || l.ref.Tag == "" || l.ref.Digest == "" || !isLocked || locked == l.ref.Digest {
+			continue
+		}
+		tag := l.ref
+		tag.Digest = ""
+		_, twice[tag] = p.named[tag]
+		p.named[tag] = l.ref.Digest
+	}
+	for tag := range p.named {
+		if twice[tag] {
+			delete(p.named, tag) // two digests for one tag: neither is believed
+			continue
+		}
+		p.forget(tag)
+	}
 }
 
 func (p *pass) load(ctx context.Context, ref sources.Ref) *load {
@@ -246,7 +277,10 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 		isLocked = false
 	}
 	key := lockfile.Key{Repository: ref.Repository, Version: version}
+	named, isNamed := p.named[sources.Ref{Repository: ref.Repository, Tag: ref.Tag}]
 	switch {
+	case isNamed && (ref.Digest == "" || ref.Digest == named):
+		return named, nil
 	case ref.Digest != "":
 		if isLocked && locked != ref.Digest {
 			return "", &lockfile.Mismatch{Key: key, Locked: string(locked), Seen: string(ref.Digest), SeenIn: "the declaration"}

@@ -172,6 +172,15 @@ func TestMovedTag(t *testing.T) {
 		{name: "waits with Always and Manual", change: func(_ *Config, d *sources.Declaration) {
 			d.PullPolicy, d.ManualActivation = sources.PullAlways, true
 		}, waits: true},
+		{name: "is activated by its digest", change: func(_ *Config, d *sources.Declaration) {
+			d.PullPolicy, d.ManualActivation, d.Ref.Digest = sources.PullAlways, true, sources.DigestOf([]byte("moved"))
+		}, moved: true},
+		{name: "is not activated by its digest without Always", change: func(_ *Config, d *sources.Declaration) {
+			d.Ref.Digest = sources.DigestOf([]byte("moved"))
+		}, errs: true},
+		{name: "is not activated by its digest in a check", change: func(c *Config, d *sources.Declaration) {
+			c.Mode, d.PullPolicy, d.Ref.Digest = Check, sources.PullAlways, sources.DigestOf([]byte("moved"))
+		}, errs: true},
 		{name: "is refused readonly with Always", change: func(c *Config, d *sources.Declaration) { d.PullPolicy, c.Mode = sources.PullAlways, Readonly }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -202,6 +211,37 @@ func TestMovedTag(t *testing.T) {
 				t.Errorf("selected %s, locked %s", res.Clusters["dev"].Selected[0].Pin, now)
 			}
 		})
+	}
+}
+
+// One tag has one digest in the fleet: what one cluster's declaration activates
+// is active wherever the tag is declared, and two digests are an error.
+func TestActivationIsTheFleets(t *testing.T) {
+	var s shelf
+	s.put("reg.io/a:v1", "old")
+	lock := resolve(t, s.config(), new(lockfile.File), Request{Cluster: "dev", Declarations: declare("reg.io/a:v1")}).Lock
+	s.put("reg.io/a:v1", "new")
+	moved := s.packages["reg.io/a:v1"].Digest
+	waiting, activating := declare("reg.io/a:v1"), declare("reg.io/a:v1")
+	waiting[0].PullPolicy, waiting[0].ManualActivation = sources.PullAlways, true
+	activating[0].PullPolicy, activating[0].Ref.Digest = sources.PullAlways, moved
+
+	res := resolve(t, s.config(), lock, Request{Cluster: "dev", Declarations: waiting}, Request{Cluster: "prod", Declarations: activating})
+	if res.Err() != nil || len(res.Waiting) > 0 {
+		t.Fatalf("error %v, waiting %v", res.Err(), res.Waiting)
+	}
+	for _, cluster := range []string{"dev", "prod"} {
+		if d := res.Clusters[cluster].Selected[0].Pin.Digest; d != moved {
+			t.Errorf("%s has %s, want %s", cluster, d, moved)
+		}
+	}
+
+	other := declare("reg.io/a:v1")
+	other[0].PullPolicy, other[0].Ref.Digest = sources.PullAlways, sources.DigestOf([]byte("other"))
+	res = resolve(t, s.config(), lock, Request{Cluster: "dev", Declarations: other}, Request{Cluster: "prod", Declarations: activating})
+	var m *lockfile.Mismatch
+	if !errors.As(res.Err(), &m) || string(res.Lock.Format()) != string(lock.Format()) {
+		t.Errorf("two digests for one tag: error %v, lock\n%s", res.Err(), res.Lock.Format())
 	}
 }
 
