@@ -1,0 +1,173 @@
+package desired
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/resolve"
+)
+
+// files is a fleet repository, path to content.
+type files map[string]string
+
+func (f files) commit() sources.Commit {
+	tree := make(fstest.MapFS)
+	for name, text := range f {
+		tree[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	return sources.Commit{Hash: "c", Files: tree}
+}
+
+func cluster(name string) string {
+	return fmt.Sprintf("---\napiVersion: gitopsd.dev/v1alpha1\nkind: Cluster\nmetadata: {name: %s}\nspec: {path: c/%s, kubeconfig: {file: %s}}\n", name, name, name)
+}
+
+func configuration(name, ref string) string {
+	return fmt.Sprintf("---\napiVersion: pkg.crossplane.io/v1\nkind: Configuration\nmetadata: {name: %s}\nspec: {package: %s}\n", name, ref)
+}
+
+const configMap = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: cm, namespace: default}\n"
+
+// shelf resolves every tag but "missing", and counts what is fetched.
+func shelf(fetched *int) resolve.Config {
+	return resolve.Config{
+		Digest: func(_ context.Context, ref sources.Ref) (sources.Digest, error) {
+			if ref.Tag == "missing" {
+				return "", fmt.Errorf("%s: not found", ref)
+			}
+			return sources.DigestOf([]byte(ref.String())), nil
+		},
+		Fetch: func(_ context.Context, repository string, d sources.Digest) (*sources.Package, error) {
+			*fetched++
+			return &sources.Package{Repository: repository, Digest: d, Content: d, Meta: sources.PackageMeta{Kind: sources.Configuration, Name: "x"}}, nil
+		},
+	}
+}
+
+// What is wrong with one cluster or package stays there, and everything else is
+// computed.
+func TestFaultsStayWhereTheyAre(t *testing.T) {
+	var fetched int
+	f := files{
+		"clusters.yaml":  cluster("good") + cluster("half") + cluster("bad") + cluster("gone") + strings.Replace(cluster("typo"), "path", "paht", 1),
+		"c/good/a.yaml":  configuration("a", "reg.io/a:v1") + configMap,
+		"c/half/a.yaml":  configuration("a", "reg.io/a:v1") + configuration("b", "reg.io/b:missing") + configMap,
+		"c/bad/a.yaml":   "kind: [\n",
+		"clusters.lock":  "@bad reg.io/a v0\n@left reg.io/a v0\n@typo reg.io/a v0\n",
+		"c/unused/x.txt": "",
+	}
+	s, err := New(Config{Resolve: shelf(&fetched)}).Compute(t.Context(), f.commit(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if good := s.Get("good"); !good.Complete() || good.Objects.Len() != 1 || len(good.Packages) != 1 {
+		t.Errorf("good: %v %v", good.Err, good.Faults)
+	}
+	half := s.Get("half")
+	if half.Complete() || half.Err != nil || half.Objects.Len() != 1 || len(half.Packages) != 1 {
+		t.Errorf("half: %v %v", half.Err, half.Faults)
+	}
+	if !half.Keeps(manifest.ID{Kind: "X", Name: "x"}, "b") || half.Keeps(manifest.ID{Kind: "X", Name: "x"}, "") {
+		t.Error("half does not keep what the package that cannot be resolved has, and that alone")
+	}
+	if bad := s.Get("bad"); bad.Err == nil || bad.Objects != nil {
+		t.Errorf("bad: %v", bad.Err)
+	}
+	if gone := s.Get("gone"); gone.Err == nil || !strings.Contains(gone.Err.Error(), "there is no c/gone in the repository") {
+		t.Errorf("gone: %v", gone.Err)
+	}
+	if s.Get("typo") != nil || s.RegistryErr == nil {
+		t.Errorf("typo: %v", s.RegistryErr)
+	}
+	for _, want := range []string{"clusters.yaml:25: paht", "c/bad/a.yaml:1", "reg.io/b:missing: not found", "there is no c/gone"} {
+		if !strings.Contains(s.Err().Error(), want) {
+			t.Errorf("%q is not in\n%v", want, s.Err())
+		}
+	}
+	lock := string(s.Lock.Format())
+	for line, stays := range map[string]bool{"@bad reg.io/a v0\n": true, "@typo reg.io/a v0\n": true, "@left ": false, "@good reg.io/a v1\n": true, "@half reg.io/b": false} {
+		if strings.Contains(lock, line) != stays {
+			t.Errorf("lock: %q there: %t\n%s", line, !stays, lock)
+		}
+	}
+	if fetched != 1 {
+		t.Errorf("the package of two clusters was fetched %d times", fetched)
+	}
+}
+
+// Packages are kept between computations, for as long as a cluster uses them.
+func TestPackagesAreKept(t *testing.T) {
+	var fetched int
+	c := New(Config{Resolve: shelf(&fetched)})
+	f := files{"clusters.yaml": cluster("dev"), "c/dev/a.yaml": configuration("a", "reg.io/a:v1")}
+	for range 3 {
+		if _, err := c.Compute(t.Context(), f.commit(), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if fetched != 1 {
+		t.Errorf("%d fetches for three computations", fetched)
+	}
+	f["c/dev/a.yaml"] = configMap
+	if _, err := c.Compute(t.Context(), f.commit(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if len(c.packages) != 0 {
+		t.Error("a package that nobody uses is kept")
+	}
+}
+
+func TestAllowances(t *testing.T) {
+	var fetched int
+	declared := func(text string) *Cluster {
+		f := files{"clusters.yaml": cluster("dev"), "c/dev/a.yaml": strings.Replace(configuration("a", "reg.io/a:v2"), "{name: a}", "{name: a, annotations: {gitopsd.dev/allow-breaking: '"+text+"'}}", 1)}
+		s, err := New(Config{Resolve: shelf(&fetched)}).Compute(t.Context(), f.commit(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Get("dev")
+	}
+	name := compat.Names()[0]
+	finding := compat.Finding{Name: name, Severity: compat.Breaking}
+	if reason, ok := declared("v2:"+name+"=checked").Allows("a", finding); !ok || reason != "checked" {
+		t.Errorf("allowed %t: %q", ok, reason)
+	}
+	if _, ok := declared("v1:"+name+"=checked").Allows("a", finding); ok {
+		t.Error("an allowance outlives its version")
+	}
+	wrong := declared("v2:nonsense=checked")
+	if _, ok := wrong.Allows("a", finding); ok || len(wrong.Faults) != 1 || wrong.Objects == nil {
+		t.Errorf("an allowance that cannot be read: faults %v", wrong.Faults)
+	}
+}
+
+func TestNothingToCompute(t *testing.T) {
+	var fetched int
+	for _, tt := range []struct {
+		name string
+		only []string
+		f    files
+		want string
+	}{
+		{name: "no registry", f: files{"a": ""}, want: "no clusters.yaml at the root"},
+		{name: "garbled lock", f: files{"clusters.yaml": cluster("dev"), "clusters.lock": "x\n"}, want: "clusters.lock:1:"},
+		{name: "unknown cluster", only: []string{"prod"}, f: files{"clusters.yaml": cluster("dev")}, want: `cluster "prod" is not registered`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := New(Config{Resolve: shelf(&fetched), Only: tt.only}).Compute(t.Context(), tt.f.commit(), nil)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want one with %q", err, tt.want)
+			}
+			if errors.Is(err, ErrNoRegistry) != (tt.name == "no registry") {
+				t.Errorf("ErrNoRegistry: %v", err)
+			}
+		})
+	}
+}
