@@ -49,6 +49,9 @@ func serveRepository(ctx context.Context, s *scenario, c *call) error {
 		c.ts.Setenv("GIT_SSL_CAINFO", s.caFile())
 	}
 	c.ts.Setenv("REPOSITORY", s.git.URL(repoName))
+	c.ts.Setenv("REPOSITORY_SSH", s.git.SSHURL(repoName))
+	c.ts.Setenv("SSH_KEY", s.git.SSHKeyFile)
+	c.ts.Setenv("SSH_KNOWN_HOSTS", s.git.KnownHostsFile)
 	dir := c.args[0]
 	s.clone = c.ts.MkAbs(dir)
 	for _, args := range [][]string{
