@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"compress/zlib"
 	"crypto/sha1"
 	"encoding/binary"
@@ -12,6 +13,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/git/objects"
@@ -39,8 +41,7 @@ const (
 type packScan struct {
 	file     *os.File
 	checksum plumbing.Hash
-	entries  []packEntry
-	byOffset map[int64]int
+	entries  []packEntry             // by offset
 	byBase   map[plumbing.Hash][]int // deltas that name their base by its hash
 }
 
@@ -58,7 +59,7 @@ type packEntry struct {
 // scanPack copies a pack from r to file, checking its checksum and the limits.
 func scanPack(file *os.File, r io.Reader) (*packScan, error) {
 	in := &io.LimitedReader{R: io.TeeReader(r, file), N: maxPack}
-	s := &packScan{file: file, byOffset: make(map[int64]int), byBase: make(map[plumbing.Hash][]int)}
+	s := &packScan{file: file, byBase: make(map[plumbing.Hash][]int)}
 	if err := s.scan(packfile.NewScanner(in)); err != nil {
 		if in.N == 0 {
 			err = fmt.Errorf("the files of one commit are more than %d MiB packed: %w", maxPack>>20, sources.ErrLimit)
@@ -91,15 +92,17 @@ func (s *packScan) scan(scanner *packfile.Scanner) error {
 	if count > maxObjects {
 		return fmt.Errorf("the pack has %d objects, more than the %d that are read: %w", count, maxObjects, sources.ErrLimit)
 	}
+	s.entries = make([]packEntry, 0, min(count, 1<<16)) // what it says may not be true
 	var inflated int64
 	for i := range int(count) {
 		h, err := scanner.NextObjectHeader()
 		if err != nil {
 			return err
 		}
-		if inflated += h.Length; h.Length < 0 || inflated > maxInflated {
+		if h.Length < 0 || h.Length > maxInflated-inflated {
 			return fmt.Errorf("the objects of the pack are more than %d MiB inflated: %w", maxInflated>>20, sources.ErrLimit)
 		}
+		inflated += h.Length
 		e := packEntry{offset: h.Offset, typ: h.Type}
 		var n int64
 		switch h.Type {
@@ -127,7 +130,7 @@ func (s *packScan) scan(scanner *packfile.Scanner) error {
 				s.byBase[h.Reference] = append(s.byBase[h.Reference], i)
 				break
 			}
-			base, ok := s.byOffset[h.OffsetReference]
+			base, ok := slices.BinarySearchFunc(s.entries, h.OffsetReference, func(e packEntry, offset int64) int { return cmp.Compare(e.offset, offset) })
 			if !ok {
 				return errors.New("malformed pack: a delta is based on nothing")
 			}
@@ -138,7 +141,6 @@ func (s *packScan) scan(scanner *packfile.Scanner) error {
 		if n != h.Length {
 			return errors.New("malformed pack: an object is shorter than it says")
 		}
-		s.byOffset[e.offset] = i
 		s.entries = append(s.entries, e)
 	}
 	s.checksum, err = scanner.Checksum()

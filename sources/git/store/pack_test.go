@@ -156,7 +156,9 @@ func TestPackLimits(t *testing.T) {
 	}
 	_, err = indexPack(t, header(maxObjects+1), nothingOutside)
 	wantError(t, err, "2000001 objects")
-	// One blob that says it has 2^40 bytes.
+	// One blob that says it has 2^40 bytes, and one of nearly 2^63.
+	_, err = indexPack(t, append(header(1), 0xbf, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f), nothingOutside)
+	wantError(t, err, "MiB inflated")
 	_, err = indexPack(t, append(header(1), 0xb0, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01), nothingOutside)
 	wantError(t, err, "MiB inflated")
 }

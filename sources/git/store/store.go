@@ -43,10 +43,10 @@ type Store struct {
 	damaged error
 
 	// Of Add, Has and Due alone:
-	tips  []plumbing.Hash       // complete commits, oldest first
-	trees map[plumbing.Hash]int // trees known to be complete, with how many paths are below
-	bytes int64                 // of all packs
-	first int64                 // of the first pack, which is a whole snapshot
+	tips    []plumbing.Hash       // complete commits, oldest first
+	trees   map[plumbing.Hash]int // trees known to be complete, with how many paths are below
+	bytes   int64                 // of all packs
+	largest int64                 // of the largest pack, which is a whole snapshot or more
 }
 
 // pack is a pack with its index. The file stays open, so that what is read from
@@ -119,7 +119,6 @@ func Open(dir string) (*Store, error) {
 	if len(s.tips) == 0 {
 		return nil, errors.New("no commit in it")
 	}
-	s.first = s.bytes
 	return s, nil
 }
 
@@ -158,6 +157,7 @@ func (s *Store) addPack(index *idxfile.MemoryIndex) error {
 		file: packfile.NewPackfileWithCache(index, nil, f, s.cache, 0),
 	})
 	s.bytes += size
+	s.largest = max(s.largest, size)
 	return nil
 }
 
@@ -198,9 +198,6 @@ func (s *Store) Add(h plumbing.Hash, fetch func(have []plumbing.Hash, sink func(
 		return err
 	}
 	s.tips = tips
-	if s.first == 0 {
-		s.first = s.bytes
-	}
 	return nil
 }
 
@@ -251,7 +248,7 @@ func (s *Store) Has(h plumbing.Hash) bool { return slices.Contains(s.tips, h) }
 func (s *Store) Due() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.damaged != nil || len(s.packs) >= maxPacks || s.bytes > growth*s.first+slack
+	return s.damaged != nil || len(s.packs) >= maxPacks || s.bytes > growth*s.largest+slack
 }
 
 // verify makes sure that the commit h and everything below its tree is there.
