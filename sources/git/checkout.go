@@ -59,11 +59,12 @@ func (l *local) checkedOut(ref string) (gitDir, root string, err error) {
 	if !l.bare && headIs(l.common, ref) {
 		return l.common, l.workTree, nil
 	}
-	linked, err := filepath.Glob(filepath.Join(l.common, "worktrees", "*"))
-	if err != nil {
+	linked, err := os.ReadDir(filepath.Join(l.common, "worktrees"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", "", err
 	}
-	for _, gitDir := range linked {
+	for _, e := range linked {
+		gitDir := filepath.Join(l.common, "worktrees", e.Name())
 		if !headIs(gitDir, ref) {
 			continue
 		}

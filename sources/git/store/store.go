@@ -85,21 +85,24 @@ func New(dir string) (*Store, error) {
 	return &Store{Dir: dir, cache: cache.NewObjectLRU(cacheSize), trees: make(map[plumbing.Hash]int)}, nil
 }
 
-// Open opens a store that a former process left behind. It fails if its
-// newest commit is not there completely.
+// Open opens a store that a former process left behind. It fails if a commit
+// that should be in it is not there completely.
 func Open(dir string) (*Store, error) {
 	s := &Store{Dir: dir, cache: cache.NewObjectLRU(cacheSize), trees: make(map[plumbing.Hash]int)}
-	names, err := filepath.Glob(filepath.Join(dir, "pack-*.idx"))
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range names {
-		index, err := readIndex(name)
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "pack-") || !strings.HasSuffix(e.Name(), ".idx") {
+			continue
+		}
+		index, err := readIndex(filepath.Join(dir, e.Name()))
 		if err == nil {
 			err = s.addPack(index)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", filepath.Base(name), err)
+			return nil, fmt.Errorf("%s: %w", e.Name(), err)
 		}
 	}
 	list, err := os.ReadFile(filepath.Join(dir, tipsFile))
