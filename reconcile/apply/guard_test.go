@@ -116,3 +116,29 @@ func TestFinalizer(t *testing.T) {
 	}
 	b.settled(namespace)
 }
+
+// An inventory whose parent object somebody deleted is found again, with kinds
+// that nothing in the repository is of any more.
+func TestLostParent(t *testing.T) {
+	b := newBed(t)
+	set := b.set(two + "---\n{apiVersion: v1, kind: ServiceAccount, metadata: {name: old, namespace: $NAME}}\n")
+	b.apply(set)
+	b.delete(parentOf(b))
+	b.restart()
+	steps, results := b.apply(b.set(two))
+	b.wantNothing("results", results)
+	b.want("steps", steps, "prune serviceaccount/$NAME/old")
+	if have := b.parent()[kinds]; have != "ConfigMap,Namespace" {
+		t.Errorf("the inventory has %s", have)
+	}
+	b.settled(b.set(two))
+
+	// Nothing else is to be done: it comes back all the same.
+	b.delete(parentOf(b))
+	b.restart()
+	b.apply(b.set(two))
+	if have := b.parent()[kinds]; have != "ConfigMap,Namespace" {
+		t.Errorf("the inventory has %s", have)
+	}
+	b.settled(b.set(two))
+}

@@ -25,7 +25,7 @@ func (a *Applier) lookInside(ctx context.Context, p *plan.Plan, v *view) error {
 			going[s.ID] = true
 		}
 	}
-	var namespaced []kube.Type
+	var types []kube.Type
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		if s.Object != nil || s.Action != plan.Prune {
@@ -37,11 +37,11 @@ func (a *Applier) lookInside(ctx context.Context, p *plan.Plan, v *view) error {
 		case plan.IsCRD(s.ID):
 			found, err = a.instances(ctx, s.ID, going)
 		case plan.IsNamespace(s.ID):
-			if namespaced == nil {
-				namespaced, err = a.cluster.Namespaced(ctx)
+			if types == nil {
+				types, err = a.cluster.All(ctx)
 			}
 			if err == nil {
-				found, err = a.inhabitants(ctx, s.ID.Name, namespaced, going)
+				found, err = a.inhabitants(ctx, s.ID.Name, types, going)
 			}
 		}
 		if kube.IsClusterWide(err) {
@@ -74,7 +74,7 @@ func (a *Applier) instances(ctx context.Context, crd manifest.ID, going map[mani
 func (a *Applier) inhabitants(ctx context.Context, namespace string, types []kube.Type, going map[manifest.ID]bool) ([]manifest.ID, error) {
 	var found []manifest.ID
 	for _, t := range types {
-		if slices.Contains(ephemeral, t.Kind) {
+		if !t.Namespaced || slices.Contains(ephemeral, t.Kind) {
 			continue
 		}
 		more, err := a.staying(ctx, t, kube.ListOptions{Namespace: namespace}, going)

@@ -128,7 +128,7 @@ func (a *Applier) widen(ctx context.Context, kinds map[schema.GroupKind]bool, in
 // narrow makes the parent cover just these, after everything else is gone.
 func (a *Applier) narrow(ctx context.Context, kinds map[schema.GroupKind]bool, in map[string]bool) error {
 	delete(in, Namespace)
-	if equalKeys(a.parent.kinds, kinds) && equalKeys(a.parent.namespaces, in) {
+	if a.parent.exists && equalKeys(a.parent.kinds, kinds) && equalKeys(a.parent.namespaces, in) {
 		return nil
 	}
 	return a.writeParent(ctx, &parent{kinds: kinds, namespaces: in})

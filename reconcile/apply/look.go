@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -81,11 +82,51 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
+	if !p.exists && a.remembersMembers() {
+		if err := a.recover(ctx, v, p, types); err != nil {
+			return nil, err
+		}
+	}
 	if err := a.findDrift(ctx, v); err != nil {
 		return nil, err
 	}
 	a.followAll()
 	return v, nil
+}
+
+// recover finds the members of kinds that nobody asks for. The parent object
+// would name these, but there are members and no parent: somebody deleted it.
+func (a *Applier) recover(ctx context.Context, v *view, p *parent, known map[schema.GroupKind]kube.Type) error {
+	a.log.Warn("the inventory's parent object is missing, and is made anew from the objects that are there",
+		"cluster", a.cluster.Name(), "parent", a.set.parent.String())
+	all, err := a.cluster.All(ctx)
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(concurrency)
+	for _, t := range slices.DeleteFunc(all, func(t kube.Type) bool { _, ok := known[groupKind(t)]; return ok }) {
+		g.Go(func() error {
+			found, err := a.list(gctx, t, nil, true)
+			if kube.IsClusterWide(err) {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err != nil && kube.ClassOf(err) != kube.NoSuchType:
+				v.live.Unreadable[groupKind(t)] = err.Error()
+			case len(found) > 0:
+				maps.Copy(v.live.Objects, found)
+				p.kinds[groupKind(t)], known[groupKind(t)] = true, t
+			}
+			return nil
+		})
+	}
+	err = g.Wait()
+	a.abandon(known)
+	return err
 }
 
 // unserve notes that a kind went after its type was looked up.

@@ -153,6 +153,18 @@ func (a *Applier) listed(t kube.Type, members map[manifest.ID]*metav1.ObjectMeta
 	s.version, s.stirred = version, true
 }
 
+// remembersMembers says that there are members at all.
+func (a *Applier) remembersMembers() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range a.kinds {
+		if len(s.members) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // isFine says that a member is known to be as it was applied; else print stands
 // for it as it was seen.
 func (a *Applier) isFine(id manifest.ID) (print fingerprint, fine bool) {

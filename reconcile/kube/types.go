@@ -232,9 +232,9 @@ func (c *Cluster) Resource(ctx context.Context, groupName, resource string) (Typ
 	}
 }
 
-// Namespaced lists every kind that lives in namespaces and can be listed, each
-// in one version.
-func (c *Cluster) Namespaced(ctx context.Context) ([]Type, error) {
+// All lists every kind whose objects can be listed, each in the version that the
+// cluster prefers.
+func (c *Cluster) All(ctx context.Context) ([]Type, error) {
 	seen := make(map[schema.GroupKind]bool)
 	var list []Type
 	for _, root := range []string{"api", "apis"} {
@@ -245,7 +245,7 @@ func (c *Cluster) Namespaced(ctx context.Context) ([]Type, error) {
 		for _, g := range doc.Items {
 			for _, v := range g.Versions { // the preferred one is first
 				for _, t := range discovered(g.Name, v).kinds {
-					if gk := (schema.GroupKind{Group: t.Group, Kind: t.Kind}); t.Namespaced && t.Listable && !seen[gk] {
+					if gk := (schema.GroupKind{Group: t.Group, Kind: t.Kind}); t.Listable && !seen[gk] {
 						seen[gk] = true
 						list = append(list, t)
 					}
