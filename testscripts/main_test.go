@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -84,16 +85,36 @@ func supervise() int {
 	return code
 }
 
+// tmpPrefix starts the names of temporary directories; the supervisor's process
+// ID follows.
+const tmpPrefix = "gitopsd-testscripts-"
+
+// removeAbandoned removes the directories of supervisors that were killed.
+func removeAbandoned() {
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), tmpPrefix+"*"))
+	for _, dir := range dirs {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), tmpPrefix), "-")
+		if n, err := strconv.Atoi(pid); err == nil && syscall.Kill(n, 0) == syscall.ESRCH {
+			os.RemoveAll(dir)
+		}
+	}
+}
+
 func superviseErr() (code int, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return 1, err
 	}
-	tmp, err := os.MkdirTemp("", "testscripts")
+	removeAbandoned()
+	keep := slices.ContainsFunc(os.Args, func(arg string) bool { return strings.TrimLeft(arg, "-") == "testwork" })
+	prefix := fmt.Sprintf("%s%d-", tmpPrefix, os.Getpid())
+	if keep {
+		prefix = "gitopsd-testwork-"
+	}
+	tmp, err := os.MkdirTemp("", prefix)
 	if err != nil {
 		return 1, err
 	}
-	keep := slices.ContainsFunc(os.Args, func(arg string) bool { return strings.TrimLeft(arg, "-") == "testwork" })
 	if !keep {
 		defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 	}
