@@ -45,7 +45,12 @@ const supervisedVariable = "TESTSCRIPTS_SUPERVISED"
 func TestMain(m *testing.M) {
 	isProgram := programs[filepath.Base(os.Args[0])] != nil
 	if !isProgram && os.Getenv(supervisedVariable) == "" {
-		os.Exit(supervise())
+		code, err := supervise()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "testscripts:", err)
+			code = max(code, 1)
+		}
+		os.Exit(code)
 	}
 	go endWithParent(os.Getppid())
 	testscript.Main(suite{m}, programs)
@@ -75,32 +80,8 @@ func endWithParent(parent int) {
 
 // supervise runs this test binary again with a temporary directory of its own,
 // waits until every process that came of it has ended, and removes the
-// directory.
-func supervise() int {
-	code, err := superviseErr()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "testscripts:", err)
-		code = max(code, 1)
-	}
-	return code
-}
-
-// tmpPrefix starts the names of temporary directories; the supervisor's process
-// ID follows.
-const tmpPrefix = "gitopsd-testscripts-"
-
-// removeAbandoned removes the directories of supervisors that were killed.
-func removeAbandoned() {
-	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), tmpPrefix+"*"))
-	for _, dir := range dirs {
-		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), tmpPrefix), "-")
-		if n, err := strconv.Atoi(pid); err == nil && syscall.Kill(n, 0) == syscall.ESRCH {
-			os.RemoveAll(dir)
-		}
-	}
-}
-
-func superviseErr() (code int, err error) {
+// directory. It returns the exit status of the tests.
+func supervise() (code int, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return 1, err
@@ -157,4 +138,19 @@ func superviseErr() (code int, err error) {
 		return code, fmt.Errorf("processes that the tests have started still run %s after them: %w", patience, err)
 	}
 	return code, nil
+}
+
+// tmpPrefix starts the names of temporary directories; the supervisor's process
+// ID follows.
+const tmpPrefix = "gitopsd-testscripts-"
+
+// removeAbandoned removes the directories of supervisors that were killed.
+func removeAbandoned() {
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), tmpPrefix+"*"))
+	for _, dir := range dirs {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), tmpPrefix), "-")
+		if n, err := strconv.Atoi(pid); err == nil && syscall.Kill(n, 0) == syscall.ESRCH {
+			os.RemoveAll(dir)
+		}
+	}
 }
