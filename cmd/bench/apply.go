@@ -307,6 +307,19 @@ func ours(ctx context.Context, kubeconfig, input string, warm bool) (*childRepor
 		}
 		return float64(requests.Load() - before), nil
 	}
+	if warm {
+		// As the daemon does between passes.
+		ctx, stop := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			applier.Follow(ctx, func() {})
+		}()
+		defer func() {
+			stop()
+			<-ended
+		}()
+	}
 	var out childReport
 	if out.First, err = pass(); err != nil || !warm {
 		return &out, err

@@ -44,7 +44,15 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, al
 				continue
 			}
 		}
-		g.Go(func() error { return a.compareStep(gctx, s) })
+		g.Go(func() error {
+			err := a.compareStep(gctx, s)
+			if err == nil || kube.IsClusterWide(err) || gctx.Err() != nil {
+				return err
+			}
+			// What it would break nobody can say; the others go on.
+			s.Action, s.Reason = plan.Refused, err.Error()
+			return nil
+		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
