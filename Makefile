@@ -20,10 +20,12 @@ help: ## List the targets
 
 .PHONY: build
 build: ## Build bin/gitopsd
-	$(GO) build -trimpath -o $(BIN)/gitopsd ./cmd/gitopsd
+	@echo "building gitopsd; a few minutes when the cache is cold"
+	@$(GO) build -trimpath -o $(BIN)/gitopsd ./cmd/gitopsd
 
 .PHONY: demo
 demo: tools $(DEVCLUSTER) build ## Watch a real fleet follow a real Git repository (KEEP=1 leaves it running)
+	@echo "building the demo"
 	@$(GO) run ./cmd/demo $(if $(KEEP),--keep)
 
 .PHONY: test
@@ -32,6 +34,7 @@ test: tools lint $(DEVCLUSTER) ## Everything that CI checks
 
 .PHONY: bench
 bench: tools $(DEVCLUSTER) ## Benchmarks against their rivals (BENCH=<regexp> for some)
+	@echo "building the benchmarks"
 	@$(GO) run ./cmd/bench -run '$(BENCH)'
 
 .PHONY: lint
