@@ -131,16 +131,14 @@ func TestRegistryFaults(t *testing.T) {
 	if err := img.Push(t.Context(), client, ref); err != nil {
 		t.Fatal(err)
 	}
-	for name, fault := range map[string]registry.Fault{
-		"manifest changed": {Path: "/v2/acme/provider-example/manifests/*", Corrupt: true},
-		"layer changed":    {Path: "/v2/acme/provider-example/blobs/*", Corrupt: true},
-	} {
-		heal := reg.Break(fault)
+	// In this order: what was read and verified once comes from the cache.
+	for _, name := range []string{"manifest", "blob"} {
+		heal := reg.Break(registry.Fault{Path: "/v2/acme/provider-example/" + name + "s/*", Corrupt: true})
 		_, err := xpkg.Read(t.Context(), client, ref.Repository, img.Digest())
 		heal()
 		var mismatch *oci.MismatchError
 		if !errors.As(err, &mismatch) {
-			t.Errorf("%s: %v, want a mismatch", name, err)
+			t.Errorf("%s changed: %v, want a mismatch", name, err)
 		}
 	}
 	heal := reg.Break(registry.Fault{Path: "/v2/acme/provider-example/blobs/*", DropAfter: 100})
