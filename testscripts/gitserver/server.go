@@ -57,7 +57,7 @@ type Server struct {
 	httpURL string
 	ssh     *sshServer
 	null    *os.File
-	serving sync.WaitGroup // HTTP requests
+	serving sync.RWMutex // read-locked by HTTP requests, locked by Close: a late one may still come
 
 	ctx    context.Context // ends hanging requests; cancelled by Close
 	cancel context.CancelFunc
@@ -130,7 +130,8 @@ func New(cfg Config) (*Server, error) {
 func (s *Server) Close() error {
 	s.cancel()
 	err := s.http.Close()
-	s.serving.Wait()
+	s.serving.Lock()
+	defer s.serving.Unlock()
 	return errors.Join(err, s.ssh.close(), s.null.Close())
 }
 
@@ -191,8 +192,11 @@ func (s *Server) protocol(wish string) string {
 }
 
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
-	s.serving.Add(1)
-	defer s.serving.Done()
+	s.serving.RLock()
+	defer s.serving.RUnlock()
+	if s.ctx.Err() != nil {
+		return
+	}
 	s.record(r.Method+" "+r.URL.RequestURI(), r.Header.Get("Git-Protocol"))
 	s.mu.Lock()
 	password := s.password

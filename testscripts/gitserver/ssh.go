@@ -24,9 +24,10 @@ type sshServer struct {
 	config *ssh.ServerConfig
 	ln     net.Listener
 
-	wg    sync.WaitGroup
-	mu    sync.Mutex
-	conns map[net.Conn]bool
+	wg     sync.WaitGroup
+	mu     sync.Mutex
+	conns  map[net.Conn]bool
+	closed bool
 }
 
 func newSSHServer(s *Server, dir string) (*sshServer, error) {
@@ -67,6 +68,7 @@ func (t *sshServer) addr() string { return t.ln.Addr().String() }
 func (t *sshServer) close() error {
 	err := t.ln.Close()
 	t.mu.Lock()
+	t.closed = true
 	for c := range t.conns {
 		c.Close()
 	}
@@ -83,6 +85,9 @@ func (t *sshServer) accept() {
 		}
 		t.mu.Lock()
 		t.conns[c] = true
+		if t.closed { // accepted while the listener closed
+			c.Close()
+		}
 		t.mu.Unlock()
 		t.wg.Go(func() {
 			t.serve(c)
