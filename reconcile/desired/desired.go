@@ -219,7 +219,7 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, extra *lo
 		var err error
 		// What is wrong with declarations is in wanted, and comes up again
 		// when it is expanded.
-		if wanted[i], err = c.renderer.Want(ctx, input(commit.Files, cl)); wanted[i] == nil {
+		if wanted[i], err = c.renderer.Want(ctx, cl.Input(commit.Files)); wanted[i] == nil {
 			cl.Err = err
 		}
 	})
@@ -258,7 +258,8 @@ func (c *Computer) each(all []*Cluster, do func(int, *Cluster)) {
 	_ = g.Wait() // each cluster keeps its own error
 }
 
-func input(files fs.FS, cl *Cluster) render.Input {
+// Input is what the cluster is rendered from, given the repository's files.
+func (cl *Cluster) Input(files fs.FS) render.Input {
 	in := render.Input{Cluster: cl.Name, Files: files, Path: cl.Spec.Path}
 	for _, p := range cl.Spec.Patches {
 		patch := kustomize.Patch{Patch: p.Patch}
@@ -335,7 +336,7 @@ func (c *Cluster) readAllowances() {
 }
 
 func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Cluster, wanted *render.Wanted) {
-	rendered, err := c.renderer.Expand(ctx, input(files, cl), wanted, cl.Packages)
+	rendered, err := c.renderer.Expand(ctx, cl.Input(files), wanted, cl.Packages)
 	if rendered == nil {
 		cl.Err = err
 		return

@@ -290,3 +290,49 @@ func TestOpenDir(t *testing.T) {
 	_, err = OpenDir(t.TempDir())
 	wantError(t, err, "repository not found", "nor a directory above")
 }
+
+func TestLastChange(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, wayBy("http"))
+	first := f.commit("First", map[string]string{"a": "1", "dir/b": "1", "dir/c": "1"})
+	second := f.commit("Second", map[string]string{"a": "2", "dir/b": "2"})
+	third := f.commit("Third", map[string]string{"a": "3"})
+	dir := f.workTree()
+	// A branch that changes dir/c is merged: neither the merge nor main did.
+	run(t, dir, "switch", "--quiet", "--create", "side", first)
+	if err := os.WriteFile(filepath.Join(dir, "dir", "c"), []byte("2"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run(t, dir, "commit", "--quiet", "--all", "--message", "Side")
+	side := strings.TrimSpace(run(t, dir, "rev-parse", "HEAD"))
+	run(t, dir, "switch", "--quiet", "main")
+	run(t, dir, "merge", "--quiet", "--no-edit", "side")
+	shallow := filepath.Join(t.TempDir(), "shallow")
+	run(t, t.TempDir(), "clone", "--quiet", "--depth", "2", f.server.URL("fleet"), shallow)
+
+	for _, tt := range []struct{ dir, rev, name, want string }{
+		{dir: dir, rev: "HEAD", name: "a", want: third},
+		{dir: dir, rev: "HEAD", name: "dir/b", want: second},
+		{dir: dir, rev: "HEAD", name: "dir/c", want: side},
+		{dir: dir, rev: second, name: "a", want: second},
+		{dir: dir, rev: "HEAD", name: "none"},
+		{dir: filepath.Join(dir, "dir"), rev: "HEAD", name: "b", want: second},
+		{dir: shallow, rev: "HEAD", name: "a", want: third},
+		{dir: shallow, rev: "HEAD", name: "dir/b"},
+	} {
+		d, err := OpenDir(tt.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		c, found, err := d.LastChange(tt.rev, tt.name)
+		if err != nil || found != (tt.want != "") || c.Hash != tt.want {
+			t.Errorf("%s at %s in %s was changed last by %q, %v, %v, want %q", tt.name, tt.rev, tt.dir, c.Hash, found, err, tt.want)
+		}
+		if tt.want != "" {
+			if log := strings.TrimSpace(run(t, tt.dir, "log", "-1", "--format=%H", tt.rev, "--", tt.name)); log != tt.want {
+				t.Errorf("git log says %s of %s, want %s", log, tt.name, tt.want)
+			}
+		}
+	}
+}

@@ -96,6 +96,11 @@ func (f *files) Stat(name string) (fs.FileInfo, error) {
 	return info{f: f, e: e}.sized(name)
 }
 
+// Lookup finds the entry of a regular file or a directory in a tree.
+func Lookup(r Reader, root plumbing.Hash, name string) (Entry, error) {
+	return (&files{objects: r, root: root, dirs: make(map[plumbing.Hash][]Entry)}).lookup("stat", name)
+}
+
 // lookup finds what name is. It is a regular file or a directory.
 func (f *files) lookup(op, name string) (Entry, error) {
 	if !fs.ValidPath(name) {

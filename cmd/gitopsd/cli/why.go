@@ -1,0 +1,379 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/why"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/git"
+	"gitopsd.dev/sources/resolve"
+)
+
+func newWhy(g *global) *cobra.Command {
+	var (
+		t        treeOptions
+		registry registryOptions
+		clusters []string
+		output   string
+	)
+	cmd := &cobra.Command{
+		Use:   "why OBJECT[:FIELD]",
+		Short: "Say which file, commit, package and patch an object or a field comes from",
+		Long: `Why tells where an object of the clusters comes from: the file and line it is
+written at and the commit that changed that file last, or the package that holds
+it and what declares the package; then every entry of a kustomization and every
+patch of the registry that changes it on its way. With a field, in the form in
+which plans show fields, it tells that of the field alone, and what its value
+would be otherwise.
+
+It talks to no cluster and writes nothing; packages come from the cache or the
+registry, by the digests in clusters.lock. What it finds of kustomizations it
+finds by building them without each of their entries.`,
+		Example: `  gitopsd why deployment.apps/web/frontend
+  gitopsd why deployment/web/frontend:spec.template.spec.containers[name=app].image
+  gitopsd why --cluster prod-eu 'configmap/web/settings:data["log.level"]'`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeNothing,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "text" && output != "json" {
+				return fmt.Errorf("--output %q: use text or json", output)
+			}
+			root, err := t.root()
+			if err != nil {
+				return err
+			}
+			commit, files, err := tree(root)
+			if err != nil {
+				return err
+			}
+			defer files.Close()
+			computer, err := registry.computer(g.log(false), resolve.Add, nil, clusters)
+			if err != nil {
+				return err
+			}
+			state, err := compute(cmd.Context(), cmd, computer, commit)
+			if err != nil {
+				return err
+			}
+			answers, err := explain(cmd.Context(), state, args[0])
+			if err != nil {
+				return err
+			}
+			h := newHistory(root, commit.Files)
+			defer h.close()
+			if output == "json" {
+				return writeWhyJSON(cmd.OutOrStdout(), answers, h)
+			}
+			return writeWhy(cmd.OutOrStdout(), answers, h)
+		},
+	}
+	t.register(cmd)
+	registry.register(cmd)
+	cmd.Flags().StringSliceVar(&clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all that have the object)")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	for name, complete := range map[string]cobra.CompletionFunc{
+		"cluster": completeRegistered(&t),
+		"output":  cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp),
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error means that the flag does not exist
+	}
+	return cmd
+}
+
+// answer is what is true of an object in some clusters.
+type answer struct {
+	clusters []string
+	id       manifest.ID
+	field    why.Path
+	*why.Answer
+}
+
+// explain asks every cluster that was computed. Clusters that give the same
+// answer share one. It is an error if none has the object.
+func explain(ctx context.Context, state *desired.State, question string) ([]*answer, error) {
+	var answers []*answer
+	var missing error
+	told := make(map[string]*answer)
+	for _, c := range state.Clusters {
+		if c.Objects == nil {
+			missing = errors.Join(missing, c.Err)
+			continue
+		}
+		id, field, err := why.Find(c.Objects, question)
+		var found *why.Answer
+		if err == nil {
+			found, err = why.Explain(ctx, why.Input{Input: c.Input(state.Commit.Files), Packages: c.Packages}, id, field)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case errors.Is(err, why.ErrNotFound):
+			missing = errors.Join(missing, fmt.Errorf("cluster %s: %w", c.Name, err))
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("cluster %s: %w", c.Name, err)
+		}
+		a := &answer{id: id, field: field, Answer: found}
+		text := a.head() + a.text(func(string) string { return "" })
+		if same := told[text]; same != nil {
+			same.clusters = append(same.clusters, c.Name)
+			continue
+		}
+		a.clusters, told[text] = []string{c.Name}, a
+		answers = append(answers, a)
+	}
+	if len(answers) == 0 {
+		return nil, errors.Join(missing, state.Err())
+	}
+	return answers, nil
+}
+
+func writeWhy(w io.Writer, answers []*answer, h *history) error {
+	for i, a := range answers {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		if _, err := fmt.Fprintf(w, "%s, in cluster %s\n%s", a.head(), strings.Join(a.clusters, ", "), a.text(h.of)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// head is the object, and the field with its value.
+func (a *answer) head() string {
+	switch {
+	case len(a.field) == 0:
+		return a.id.String()
+	case !a.Field.Set:
+		return fmt.Sprintf("%s: %s is not there", a.id, a.field)
+	}
+	return fmt.Sprintf("%s: %s is %s", a.id, a.field, value(a.Field))
+}
+
+// text is an answer without its first line; changed tells of a file which commit
+// changed it last.
+func (a *answer) text(changed func(file string) string) string {
+	var b strings.Builder
+	line := func(head, format string, args ...any) {
+		fmt.Fprintf(&b, "  %-12s%s\n", head, fmt.Sprintf(format, args...))
+	}
+	made := slices.ContainsFunc(a.Steps, func(s why.Step) bool { return s.Effect == why.Makes })
+	original := ""
+	if len(a.field) > 0 && a.Original.Set {
+		original = ", as " + value(a.Original)
+	}
+	switch {
+	case a.Package != nil:
+		where := fmt.Sprintf("package.yaml:%d", a.Written.Line)
+		if a.Written.File == "" {
+			where = "not in its contents"
+		}
+		line("package", "%s (%s), %s%s", a.Package.Name, a.Package.Pin, where, original)
+		for _, by := range a.Package.Needs {
+			line("", "needed by %s", by)
+		}
+		if a.Package.Declared.File != "" {
+			line("declared", "%s%s", a.Package.Declared, changed(a.Package.Declared.File))
+		}
+		for _, s := range a.Package.Steps {
+			line("", "its version by %s%s", place(s), changed(s.File))
+		}
+	case a.Written == (manifest.Origin{}):
+		line("written", "by gitopsd, for the packages' controllers")
+	case !made:
+		line("written", "%s%s%s", a.Written, original, changed(a.Written.File))
+	}
+	for _, s := range a.Steps {
+		switch s.Effect {
+		case why.Makes:
+			line("made", "by %s%s", place(s), changed(s.File))
+		case why.Names:
+			line("named", "by %s%s", place(s), changed(s.File))
+		case why.Unknown:
+			line("perhaps", "by %s, without which nothing can be built%s", place(s), changed(s.File))
+		case why.Changes:
+			what := ": " + strings.Join(s.Paths, ", ")
+			if len(a.field) > 0 {
+				what = "; otherwise it would be " + value(s.Without)
+				if !s.Without.Set {
+					what = "; otherwise it would not be there"
+				}
+			}
+			line("changed", "by %s%s%s", place(s), what, changed(s.File))
+		}
+	}
+	return b.String()
+}
+
+func place(s why.Step) string {
+	switch {
+	case s.File == "":
+		return s.What
+	case s.Line == 0:
+		return s.File + ", " + s.What
+	}
+	return fmt.Sprintf("%s:%d, %s", s.File, s.Line, s.What)
+}
+
+// value shows a field on one line.
+func value(v why.Value) string {
+	var text strings.Builder
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v.Value); err != nil {
+		return fmt.Sprint(v.Value)
+	}
+	const most = 100
+	shown := strings.TrimSuffix(text.String(), "\n")
+	if len(shown) > most {
+		return strings.ToValidUTF8(shown[:most], "") + fmt.Sprintf("… (%d characters)", len(shown))
+	}
+	return shown
+}
+
+// The shape of the answer in JSON.
+type (
+	whyJSON struct {
+		Clusters []string     `json:"clusters"`
+		Object   string       `json:"object"`
+		Field    string       `json:"field,omitempty"`
+		Value    any          `json:"value,omitempty"`
+		Written  *placeJSON   `json:"written,omitempty"`
+		Package  *packageJSON `json:"package,omitempty"`
+		Steps    []stepJSON   `json:"steps"`
+	}
+	placeJSON struct {
+		File   string `json:"file"`
+		Line   int    `json:"line,omitempty"`
+		Commit string `json:"commit,omitempty"`
+		Value  any    `json:"value,omitempty"`
+	}
+	packageJSON struct {
+		Name     string     `json:"name"`
+		Pin      string     `json:"pin"`
+		NeededBy []string   `json:"neededBy,omitempty"`
+		Declared *placeJSON `json:"declared,omitempty"`
+		Steps    []stepJSON `json:"steps,omitempty"`
+	}
+	stepJSON struct {
+		Effect  why.Effect `json:"effect"`
+		What    string     `json:"what"`
+		File    string     `json:"file,omitempty"`
+		Line    int        `json:"line,omitempty"`
+		Commit  string     `json:"commit,omitempty"`
+		Without any        `json:"without,omitempty"`
+		Fields  []string   `json:"fields,omitempty"`
+	}
+)
+
+func writeWhyJSON(w io.Writer, answers []*answer, h *history) error {
+	steps := func(list []why.Step) []stepJSON {
+		out := make([]stepJSON, 0, len(list))
+		for _, s := range list {
+			out = append(out, stepJSON{Effect: s.Effect, What: s.What, File: s.File, Line: s.Line, Commit: h.hash(s.File), Without: s.Without.Value, Fields: s.Paths})
+		}
+		return out
+	}
+	at := func(o manifest.Origin, v why.Value) *placeJSON {
+		if o.File == "" {
+			return nil
+		}
+		p := &placeJSON{File: o.File, Line: o.Line, Value: v.Value}
+		if o.Package == (sources.Pin{}) {
+			p.Commit = h.hash(o.File)
+		}
+		return p
+	}
+	all := make([]whyJSON, 0, len(answers))
+	for _, a := range answers {
+		j := whyJSON{Clusters: a.clusters, Object: a.id.String(), Field: a.field.String(), Value: a.Field.Value, Written: at(a.Written, a.Original), Steps: steps(a.Steps)}
+		if p := a.Package; p != nil {
+			j.Package = &packageJSON{Name: p.Name, Pin: p.Pin.String(), NeededBy: p.Needs, Declared: at(p.Declared, why.Value{}), Steps: steps(p.Steps)}
+		}
+		all = append(all, j)
+	}
+	return writeJSON(w, all)
+}
+
+// history tells which commit changed a file last, where the fleet is in a Git
+// repository.
+type history struct {
+	dir   *git.Directory
+	head  sources.Commit
+	files fs.FS
+	known map[string]changed
+}
+
+// changed is the last change of a file.
+type changed struct {
+	hash, text string
+}
+
+func newHistory(root string, files fs.FS) *history {
+	h := &history{files: files, known: make(map[string]changed)}
+	dir, err := git.OpenDir(root)
+	if err != nil {
+		return h // not every directory is a repository
+	}
+	head, err := dir.Commit("HEAD")
+	if err == nil && dir.Path != "." {
+		head.Files, err = fs.Sub(head.Files, dir.Path)
+	}
+	if err != nil {
+		dir.Close()
+		return h // it has no commit yet
+	}
+	h.dir, h.head = dir, head
+	return h
+}
+
+func (h *history) close() {
+	if h.dir != nil {
+		h.dir.Close()
+	}
+}
+
+// of is what is said behind the name of a file.
+func (h *history) of(file string) string { return h.look(file).text }
+
+// hash is the commit's, empty where there is none to name.
+func (h *history) hash(file string) string { return h.look(file).hash }
+
+func (h *history) look(file string) changed {
+	if h.dir == nil || file == "" {
+		return changed{}
+	}
+	c, ok := h.known[file]
+	if !ok {
+		c = h.read(file)
+		h.known[file] = c
+	}
+	return c
+}
+
+func (h *history) read(file string) changed {
+	now, err := fs.ReadFile(h.files, file)
+	if err != nil {
+		return changed{} // a directory
+	}
+	if was, err := fs.ReadFile(h.head.Files, file); err != nil || string(was) != string(now) {
+		return changed{text: " (not committed)"}
+	}
+	c, found, err := h.dir.LastChange("HEAD", file)
+	if err != nil || !found {
+		return changed{}
+	}
+	return changed{hash: c.Hash, text: fmt.Sprintf(" (%s %s: %s)", c.Hash[:10], c.Time.Format("2006-01-02"), c.Subject)}
+}

@@ -1,0 +1,314 @@
+package why
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"gitopsd.dev/render/kustomize"
+	"gitopsd.dev/render/manifest"
+)
+
+// maxBuilds bounds how often a cluster's kustomization is built for an answer.
+const maxBuilds = 2000
+
+// kustomized explains an object that kustomize builds: where it was written, and
+// which entries of the kustomizations on its way changed it.
+func (e *explainer) kustomized(ctx context.Context, a *Answer) ([]Step, error) {
+	with, err := e.build(ctx, e.in.Files)
+	if err != nil {
+		return nil, err
+	}
+	generated := isDir(e.in.Files, a.Written.File)
+	if !generated {
+		e.written(a)
+	}
+	way := &way{files: e.in.Files, origin: a.Written.File, all: generated, seen: make(map[string]bool)}
+	way.directory(e.in.Path)
+	var steps []Step
+	builds := 0
+	for _, file := range way.kustomizations {
+		entries, err := entriesOf(e.in.Files, file)
+		if err != nil {
+			return nil, err
+		}
+		for _, entry := range entries {
+			if builds++; builds > maxBuilds {
+				return nil, fmt.Errorf("the kustomizations that %s passes through have more than %d entries, too many to leave out one by one", e.id, maxBuilds)
+			}
+			s, ok, err := e.leaveOut(ctx, file, entry, with)
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				s.File, s.Line, s.What = file, entry.line, entry.what
+				if named := path.Join(path.Dir(file), entry.path); entry.path != "" && isFile(e.in.Files, named) {
+					s.File, s.Line, s.What = named, 0, fmt.Sprintf("%s of %s:%d", entry.what, file, entry.line)
+				}
+				steps = append(steps, s)
+			}
+		}
+	}
+	return steps, nil
+}
+
+// leaveOut builds without an entry, and says what that changes.
+func (e *explainer) leaveOut(ctx context.Context, file string, entry entry, with *manifest.Object) (Step, bool, error) {
+	without, err := e.build(ctx, without{FS: e.in.Files, name: file, content: entry.without})
+	if ctx.Err() != nil {
+		return Step{}, false, ctx.Err()
+	}
+	switch {
+	case err == nil:
+	case entry.names():
+		// A patch finds its object by the name that this gives it.
+		return Step{Effect: Names}, e.field.ofName(), nil
+	default:
+		// Something else needs the entry. Most often that is no news of our
+		// object; say it where it may be.
+		return Step{Effect: Unknown}, entry.mayTouch(e.id), nil
+	}
+	missing := Names
+	if entry.makes() {
+		missing = Makes
+	}
+	s, differs := e.compare(without, with, missing)
+	return s, differs, nil
+}
+
+// build builds the cluster's kustomization from files, and returns the object,
+// nil if it is not there.
+func (e *explainer) build(ctx context.Context, files fs.FS) (*manifest.Object, error) {
+	var builder kustomize.Builder
+	objects, err := builder.Build(ctx, files, e.in.Path)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range objects {
+		if o.ID() == e.id {
+			return o, nil
+		}
+	}
+	return nil, nil
+}
+
+// written finds the field in the file in which the object was written.
+func (e *explainer) written(a *Answer) {
+	content, err := fs.ReadFile(e.in.Files, a.Written.File)
+	if err != nil || len(e.field) == 0 {
+		return
+	}
+	value, line, ok := e.field.find(content, a.Written.Line, func(tree map[string]any) bool {
+		meta, _ := tree["metadata"].(map[string]any)
+		name, _ := meta["name"].(string)
+		return tree["kind"] == e.id.Kind && name != "" && strings.Contains(e.id.Name, name)
+	})
+	if !ok {
+		return
+	}
+	if e.field.secretPart(e.id) {
+		value = hidden{value}
+	}
+	a.Original, a.Written.Line = Value{Set: true, Value: value}, line
+}
+
+func isDir(files fs.FS, name string) bool {
+	info, err := fs.Stat(files, name)
+	return err == nil && info.IsDir()
+}
+
+func isFile(files fs.FS, name string) bool {
+	info, err := fs.Stat(files, name)
+	return err == nil && info.Mode().IsRegular()
+}
+
+// way collects the kustomization files that an object passes through, those
+// nearest to where it was written first.
+type way struct {
+	files fs.FS
+	// origin is the file it was written in; all takes every kustomization
+	// instead, for an object that a generator makes.
+	origin         string
+	all            bool
+	seen           map[string]bool
+	kustomizations []string
+}
+
+// directory walks a directory that is built, and says whether the object comes
+// from it.
+func (w *way) directory(dir string) bool {
+	if w.seen[dir] {
+		return false
+	}
+	w.seen[dir] = true
+	file, content := kustomization(w.files, dir)
+	if file == "" {
+		return w.origin == dir || strings.HasPrefix(w.origin, dir+"/")
+	}
+	var k struct {
+		Kind                         string
+		Resources, Bases, Components []string
+	}
+	if yaml.Unmarshal(content, &k) != nil {
+		return false
+	}
+	passes := w.all || file == w.origin || k.Kind == "Component"
+	for _, entry := range slices.Concat(k.Resources, k.Bases) {
+		name := path.Join(dir, entry)
+		if name == w.origin || isDir(w.files, name) && w.directory(name) {
+			passes = true
+		}
+	}
+	for _, entry := range k.Components {
+		if w.directory(path.Join(dir, entry)) {
+			passes = true
+		}
+	}
+	if passes {
+		w.kustomizations = append(w.kustomizations, file)
+	}
+	return passes
+}
+
+// kustomization is the kustomization file of a directory, "" if it has none.
+func kustomization(files fs.FS, dir string) (file string, content []byte) {
+	for _, name := range []string{"kustomization.yaml", "kustomization.yml", "Kustomization"} {
+		if content, err := fs.ReadFile(files, path.Join(dir, name)); err == nil {
+			return path.Join(dir, name), content
+		}
+	}
+	return "", nil
+}
+
+// entry is a part of a kustomization file that can be left out.
+type entry struct {
+	// what is the entry as people name it, "patches[1]".
+	what string
+	key  string
+	line int
+	// path is the file that the entry names, if it is one that does.
+	path string
+	// text is the entry itself, without the file that is left then.
+	text, without []byte
+}
+
+// makes says that objects come from such an entry.
+func (e entry) makes() bool {
+	return strings.HasSuffix(e.key, "Generator") || e.key == "generators"
+}
+
+// names says that such an entry gives objects their names and namespaces.
+func (e entry) names() bool {
+	return e.key == "namespace" || e.key == "namePrefix" || e.key == "nameSuffix"
+}
+
+// mayTouch says that an entry that cannot be left out may be about an object.
+func (e entry) mayTouch(id manifest.ID) bool {
+	return bytes.Contains(e.text, []byte(id.Name)) || bytes.Contains(e.text, []byte(id.Kind))
+}
+
+// entriesOf lists what can be left out of a kustomization: each element of its
+// lists, and its other fields as a whole.
+func entriesOf(files fs.FS, file string) ([]entry, error) {
+	content, err := fs.ReadFile(files, file)
+	if err != nil {
+		return nil, err
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(content, &doc); err != nil || len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("%s: is not a mapping", file)
+	}
+	top := doc.Content[0]
+	var list []entry
+	for i := 0; i+1 < len(top.Content); i += 2 {
+		key, value := top.Content[i], top.Content[i+1]
+		switch key.Value {
+		case "apiVersion", "kind", "metadata", "resources", "bases", "components":
+			continue // what the walk follows
+		}
+		if value.Kind != yaml.SequenceNode {
+			rest := slices.Concat(top.Content[:i], top.Content[i+2:])
+			e, err := newEntry(key, value, key.Value, rest)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", file, err)
+			}
+			list = append(list, e)
+			continue
+		}
+		for j, element := range value.Content {
+			shorter := *value
+			shorter.Content = slices.Concat(value.Content[:j], value.Content[j+1:])
+			rest := slices.Clone(top.Content)
+			rest[i+1] = &shorter
+			e, err := newEntry(key, element, fmt.Sprintf("%s[%d]", key.Value, j), rest)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", file, err)
+			}
+			list = append(list, e)
+		}
+	}
+	return list, nil
+}
+
+func newEntry(key, value *yaml.Node, what string, rest []*yaml.Node) (entry, error) {
+	e := entry{what: what, key: key.Value, line: value.Line}
+	var named struct{ Path string }
+	if value.Kind == yaml.ScalarNode {
+		e.path = value.Value
+	} else if value.Decode(&named) == nil {
+		e.path = named.Path
+	}
+	var err error
+	if e.text, err = yaml.Marshal(value); err != nil {
+		return e, err
+	}
+	// A kustomization without fields is refused; this one says nothing.
+	options := func(n *yaml.Node) bool { return n.Value == "generatorOptions" }
+	if !slices.ContainsFunc(rest, options) {
+		rest = append(slices.Clone(rest), &yaml.Node{Kind: yaml.ScalarNode, Value: "generatorOptions"}, &yaml.Node{Kind: yaml.MappingNode})
+	}
+	e.without, err = yaml.Marshal(&yaml.Node{Kind: yaml.MappingNode, Content: rest})
+	return e, err
+}
+
+// without is a file system in which one file has another content.
+type without struct {
+	fs.FS
+	name    string
+	content []byte
+}
+
+func (w without) Open(name string) (fs.File, error) {
+	if name != w.name {
+		return w.FS.Open(name)
+	}
+	info, err := fs.Stat(w.FS, name)
+	if err != nil {
+		return nil, err
+	}
+	return &openFile{Reader: bytes.NewReader(w.content), info: info}, nil
+}
+
+type openFile struct {
+	*bytes.Reader
+	info fs.FileInfo
+}
+
+func (f *openFile) Close() error               { return nil }
+func (f *openFile) Stat() (fs.FileInfo, error) { return sized{f.info, f.Size()}, nil }
+
+// sized is what is known of a file, but for its size.
+type sized struct {
+	fs.FileInfo
+	size int64
+}
+
+func (s sized) Size() int64        { return s.size }
+func (s sized) ModTime() time.Time { return time.Time{} }

@@ -1,0 +1,69 @@
+package why
+
+import (
+	"fmt"
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// Find finds what a person asks about among a cluster's objects: an object in the
+// form "kind[.group]/[namespace/]name", and after a colon a field of it. Kinds
+// are found in any case, and a namespace may be left out where one object alone
+// has the name.
+//
+// It returns an error that wraps ErrNotFound if there is no such object.
+func Find(set *manifest.Set, text string) (manifest.ID, Path, error) {
+	if strings.Count(text, "/") == 0 {
+		return manifest.ID{}, nil, fmt.Errorf("%q: want kind[.group]/[namespace/]name, as plans show objects, and :field after it for one field", text)
+	}
+	// Names of RBAC objects have colons of their own: the longest object that
+	// there is goes first.
+	for end := len(text); end > 0; end = strings.LastIndexByte(text[:end], ':') {
+		id, err := find(set, text[:end])
+		if err != nil {
+			return id, nil, err
+		}
+		if id == (manifest.ID{}) {
+			continue
+		}
+		if end == len(text) {
+			return id, nil, nil
+		}
+		field, err := ParsePath(text[end+1:])
+		return id, field, err
+	}
+	object, _, _ := strings.Cut(text, ":")
+	kind, name, _ := strings.Cut(object, "/")
+	kind, _, _ = strings.Cut(kind, ".")
+	asked := manifest.ID{Kind: kind, Name: name[strings.LastIndexByte(name, '/')+1:]}
+	return manifest.ID{}, nil, fmt.Errorf("%s: %w%s", object, ErrNotFound, similar(set, asked))
+}
+
+// find returns the one object that text names; the zero ID if there is none.
+func find(set *manifest.Set, text string) (manifest.ID, error) {
+	typ, rest, _ := strings.Cut(text, "/")
+	kind, group, hasGroup := strings.Cut(typ, ".")
+	namespace, name, hasNamespace := strings.Cut(rest, "/")
+	if !hasNamespace {
+		namespace, name = "", rest
+	}
+	var found []manifest.ID
+	for _, o := range set.All() {
+		id := o.ID()
+		switch {
+		case !strings.EqualFold(id.Kind, kind), id.Name != name, hasGroup && id.Group != group, hasNamespace && id.Namespace != namespace:
+		case id.String() == text:
+			return id, nil
+		default:
+			found = append(found, id)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return manifest.ID{}, nil
+	case 1:
+		return found[0], nil
+	}
+	return manifest.ID{}, fmt.Errorf("%s: there are %s and %s; write it in full", text, found[0], found[1])
+}

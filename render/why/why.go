@@ -1,0 +1,316 @@
+// Package why tells where an object of a cluster, or one field of it, comes from:
+// the file and line it was written at, or the package and what declared it, and
+// what changed it on its way.
+//
+// What changes an object is found by leaving things out: each entry of the
+// kustomizations that the object passes through is removed in turn, and what is
+// built without it compared with what is built with it. So the answer holds for
+// every feature of kustomize, those that nobody thought of too. A cluster's own
+// patches are compared one after the other, as they are applied.
+//
+// The files: why.go asks, build.go leaves out, field.go has paths of fields and
+// finds them in what was written. The package is pure, as package render is, on
+// which it stands; which commit changed a file last is sources/git's to tell, and
+// who else writes to a live object reconcile's.
+package why
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render"
+	"gitopsd.dev/render/kustomize"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// ErrNotFound is in the error for an object that the cluster is not wanted to
+// have.
+var ErrNotFound = errors.New("is not among the cluster's objects")
+
+// Input is what a cluster is rendered from.
+type Input struct {
+	render.Input
+	// Packages are what the cluster gets, dependencies included.
+	Packages []sources.Selected
+}
+
+// Answer says where an object comes from, or a field of it.
+type Answer struct {
+	// Object is the object as it is rendered.
+	Object *manifest.Object
+	// Written is where it was written; its line is that of the field, if it
+	// stands there. For an object that kustomize generates it is the entry of
+	// the kustomization, and where nobody can tell the directory that is
+	// built.
+	Written manifest.Origin
+	// Original is the field as it was written.
+	Original Value
+	// Field is the field as it is rendered.
+	Field Value
+	// Package is where an object of a package comes from, nil for others.
+	Package *Package
+	// Steps are what made or changed it on its way, in the order in which
+	// they take place.
+	Steps []Step
+}
+
+// Value is a field's value. The zero Value is a field that is not there.
+type Value struct {
+	Set bool
+	// Value in JSON's types.
+	Value any
+}
+
+// Package is a package that holds an object.
+type Package struct {
+	Name string
+	Pin  sources.Pin
+	// Needs are the packages that made this one a dependency, the nearest
+	// first; the last one is declared. Empty for a declared package.
+	Needs []string
+	// Declared is where it, or the last of Needs, is declared.
+	Declared manifest.Origin
+	// Steps are what set the declaration's version on its way.
+	Steps []Step
+}
+
+// Effect is what a step does to an object.
+type Effect string
+
+// The effects.
+const (
+	// Makes says that without the step there is no such object.
+	Makes Effect = "makes"
+	// Names says that without the step the object has another name.
+	Names Effect = "names"
+	// Changes says that the step changes the object, or the field.
+	Changes Effect = "changes"
+	// Unknown says that nothing can be built without the step.
+	Unknown Effect = "unknown"
+)
+
+// Step is one thing that was done to an object.
+type Step struct {
+	// File and Line are where the step is written; no File for what gitopsd
+	// does by itself.
+	File string
+	Line int
+	// What is the entry of the file, "patches[1]".
+	What   string
+	Effect Effect
+	// Without is the field as it would be without the step, or was before it.
+	Without Value
+	// Paths are the fields that the step changes, when no field was asked
+	// for.
+	Paths []string
+}
+
+// Explain tells where an object comes from, or with a field where that does. A
+// field that is neither there nor was ever is an error, and so is an object that
+// the cluster is not wanted to have (ErrNotFound).
+func Explain(ctx context.Context, in Input, id manifest.ID, field Path) (*Answer, error) {
+	e := &explainer{in: in, id: id, field: field}
+	final, err := e.expand(ctx, len(in.Patches))
+	if err != nil {
+		return nil, err
+	}
+	a := &Answer{Object: final.Get(id), Written: manifest.Origin{}}
+	if a.Object == nil {
+		return nil, fmt.Errorf("%s: %w%s", id, ErrNotFound, similar(final, id))
+	}
+	a.Written, a.Field = a.Object.Origin(), field.value(a.Object)
+	patched, err := e.patches(ctx)
+	if err != nil {
+		return nil, err
+	}
+	before := patched.before
+	if before == nil { // a patch gave it its name
+		a.Steps = patched.steps
+		return a, nil
+	}
+	var built []Step
+	switch pkg := e.holder(a.Written.Package); {
+	case pkg != nil:
+		built, err = e.packaged(ctx, a, pkg, before)
+	case a.Written.File != "":
+		built, err = e.kustomized(ctx, a)
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.Steps = append(built, patched.steps...)
+	if len(field) > 0 && !a.Field.Set && !a.Original.Set && !slices.ContainsFunc(a.Steps, func(s Step) bool { return s.Without.Set }) {
+		return nil, fmt.Errorf("%s has no field %s, and nothing on its way removed one", id, field)
+	}
+	return a, nil
+}
+
+type explainer struct {
+	in       Input
+	id       manifest.ID
+	field    Path
+	renderer render.Renderer
+}
+
+// expand renders the cluster with the first patches of its own.
+func (e *explainer) expand(ctx context.Context, patches int) (*manifest.Set, error) {
+	in := e.in.Input
+	in.Patches = in.Patches[:patches]
+	// What is broken is not what was asked about; if it is, it is not found.
+	w, err := e.renderer.Want(ctx, in)
+	if w == nil {
+		return nil, err
+	}
+	r, err := e.renderer.Expand(ctx, in, w, e.in.Packages)
+	if r == nil {
+		return nil, err
+	}
+	return r.Objects, nil
+}
+
+// patched is what became of an object by the cluster's own patches.
+type patched struct {
+	// before is the object before them, nil if it had another name.
+	before *manifest.Object
+	steps  []Step
+}
+
+func (e *explainer) patches(ctx context.Context) (patched, error) {
+	var p patched
+	var last *manifest.Object
+	for n := 0; n <= len(e.in.Patches); n++ {
+		set, err := e.expand(ctx, n)
+		if err != nil {
+			return p, err
+		}
+		now := set.Get(e.id)
+		switch {
+		case n == 0:
+			p.before = now
+		default:
+			if s, differs := e.compare(last, now, Names); differs {
+				s.File, s.What = sources.RegistryFile, fmt.Sprintf("cluster %s, spec.patches[%d]", e.in.Cluster, n-1)
+				p.steps = append(p.steps, s)
+			}
+		}
+		last = now
+	}
+	return p, nil
+}
+
+// compare says what a step does that makes an object of another; missing is its
+// effect where there is no object without it.
+func (e *explainer) compare(without, with *manifest.Object, missing Effect) (Step, bool) {
+	switch {
+	case without == nil && with == nil:
+		return Step{}, false
+	case without == nil:
+		return Step{Effect: missing}, missing == Makes || e.field.ofName()
+	case with == nil:
+		return Step{}, false
+	}
+	if len(e.field) > 0 {
+		was := e.field.value(without)
+		return Step{Effect: Changes, Without: was}, !equal(was, e.field.value(with))
+	}
+	paths := differences(nil, without.Tree(), with.Tree())
+	return Step{Effect: Changes, Paths: paths}, len(paths) > 0
+}
+
+// holder is the selected package of a pin, nil if there is none.
+func (e *explainer) holder(pin sources.Pin) *sources.Selected {
+	if pin == (sources.Pin{}) {
+		return nil
+	}
+	i := slices.IndexFunc(e.in.Packages, func(s sources.Selected) bool { return s.Pin == pin })
+	if i < 0 {
+		return nil
+	}
+	return &e.in.Packages[i]
+}
+
+// packaged explains an object of a package: how it stands there, what gitopsd
+// made of it, and where the package is declared.
+func (e *explainer) packaged(ctx context.Context, a *Answer, pkg *sources.Selected, before *manifest.Object) ([]Step, error) {
+	a.Package = &Package{Name: pkg.Declaration.Name, Pin: pkg.Pin}
+	declared := pkg
+	for seen := map[string]bool{}; declared != nil && declared.Parent != "" && !seen[declared.Parent]; {
+		seen[declared.Parent] = true
+		a.Package.Needs = append(a.Package.Needs, declared.Parent)
+		i := slices.IndexFunc(e.in.Packages, func(s sources.Selected) bool { return s.Pin.Ref.Repository == declared.Parent })
+		if i < 0 {
+			declared = nil
+			break
+		}
+		declared = &e.in.Packages[i]
+	}
+	if declared != nil {
+		err := e.declaration(ctx, a.Package, declared.Declaration)
+		if err != nil {
+			return nil, err
+		}
+	}
+	for _, doc := range pkg.Package.Documents {
+		if doc.Line != a.Written.Line {
+			continue
+		}
+		original, err := manifest.New(doc.Tree, a.Written)
+		if err != nil || original.ID() != e.id {
+			continue
+		}
+		a.Original = e.field.value(original)
+		if s, differs := e.compare(original, before, Makes); differs {
+			s.What = "gitopsd, for the package"
+			return []Step{s}, nil
+		}
+		return nil, nil
+	}
+	return []Step{{What: "gitopsd, for the package's controller", Effect: Makes}}, nil
+}
+
+// declaration finds where a package is declared, and what sets its version.
+func (e *explainer) declaration(ctx context.Context, p *Package, d sources.Declaration) error {
+	var builder kustomize.Builder
+	objects, err := builder.Build(ctx, e.in.Files, e.in.Path)
+	if err != nil {
+		return err
+	}
+	for _, o := range objects {
+		id := o.ID()
+		if id.Kind != string(d.Kind) || id.Name != d.Name || !strings.HasPrefix(o.APIVersion(), "pkg.crossplane.io/") {
+			continue
+		}
+		p.Declared = o.Origin()
+		of := &explainer{in: e.in, id: id, field: Path{{key: "spec"}, {key: "package"}}}
+		about := &Answer{Object: o, Written: o.Origin()}
+		p.Steps, err = of.kustomized(ctx, about)
+		p.Declared = about.Written
+		return err
+	}
+	return nil
+}
+
+// similar are objects of the same kind or name, for an error.
+func similar(set *manifest.Set, id manifest.ID) string {
+	var same []string
+	for _, o := range set.All() {
+		switch other := o.ID(); {
+		case strings.EqualFold(other.Kind, id.Kind) && other.Name == id.Name:
+			same = slices.Insert(same, 0, other.String())
+		case strings.EqualFold(other.Kind, id.Kind):
+			same = append(same, other.String())
+		}
+	}
+	const most = 5
+	switch {
+	case len(same) == 0:
+		return ""
+	case len(same) > most:
+		return fmt.Sprintf("; of this kind it has %s and %d more", strings.Join(same[:most], ", "), len(same)-most)
+	}
+	return "; of this kind it has " + strings.Join(same, ", ")
+}

@@ -1,0 +1,269 @@
+package why
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"gitopsd.dev/render"
+	"gitopsd.dev/render/kustomize"
+	"gitopsd.dev/render/manifest"
+)
+
+func files(text map[string]string) fstest.MapFS {
+	fsys := make(fstest.MapFS)
+	for name, content := range text {
+		fsys[name] = &fstest.MapFile{Data: []byte(content)}
+	}
+	return fsys
+}
+
+const (
+	settings = "# The settings.\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: web}\ndata:\n  mood: blue\n  size: \"1\"\n"
+	list     = "apiVersion: v1\nkind: ConfigMapList\nitems:\n- apiVersion: v1\n  kind: ConfigMap\n  metadata: {name: other, namespace: web}\n- apiVersion: v1\n  kind: ConfigMap\n  metadata: {name: settings, namespace: web}\n  data: {mood: blue}\n"
+)
+
+// line is a step as the tests write it.
+func line(s Step) string {
+	text := fmt.Sprintf("%s %s:%d %s", s.Effect, s.File, s.Line, s.What)
+	if s.Without.Set {
+		v, _ := json.Marshal(s.Without.Value)
+		text += " was " + string(v)
+	}
+	if len(s.Paths) > 0 {
+		text += " " + strings.Join(s.Paths, ",")
+	}
+	return text
+}
+
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		files   map[string]string
+		patches []kustomize.Patch
+		ask     string // default configmap/web/settings:data.mood
+		written string
+		value   string // default "blue"
+		steps   []string
+	}{
+		{
+			name:    "nothing touches it",
+			files:   map[string]string{"c/kustomization.yaml": "resources: [a.yaml]\nlabels: [{pairs: {a: b}}]\n", "c/a.yaml": settings},
+			written: "c/a.yaml:6",
+		},
+		{
+			name:    "a directory without a kustomization",
+			files:   map[string]string{"c/sub/a.yaml": settings},
+			written: "c/sub/a.yaml:6",
+		},
+		{
+			name:    "an item of a list",
+			files:   map[string]string{"c/kustomization.yaml": "resources: [a.yaml]\n", "c/a.yaml": list},
+			written: "c/a.yaml:10",
+		},
+		{
+			name: "patches of three layers, of which the last two matter",
+			files: map[string]string{
+				"c/kustomization.yaml":         "resources: [../base]\npatches:\n- path: p.yaml\n  target: {kind: ConfigMap}\n",
+				"c/p.yaml":                     "- {op: replace, path: /data/mood, value: red}\n",
+				"base/kustomization.yaml":      "resources: [a.yaml, ../elsewhere]\npatches:\n- target: {name: settings}\n  patch: '[{\"op\": \"replace\", \"path\": \"/data/size\", \"value\": \"2\"}]'\n",
+				"base/a.yaml":                  settings,
+				"elsewhere/kustomization.yaml": "resources: [b.yaml]\nnamePrefix: x-\n",
+				"elsewhere/b.yaml":             strings.ReplaceAll(settings, "settings", "others"),
+			},
+			patches: []kustomize.Patch{
+				{Target: &kustomize.Target{Kind: "ConfigMap"}, Patch: `[{"op": "add", "path": "/data/other", "value": "x"}]`},
+				{Target: &kustomize.Target{Name: "settings"}, Patch: `[{"op": "replace", "path": "/data/mood", "value": "green"}]`},
+			},
+			value:   `"green"`,
+			written: "base/a.yaml:6",
+			steps: []string{
+				"changes c/p.yaml:0 patches[0] of c/kustomization.yaml:3 was \"blue\"",
+				"changes clusters.yaml:0 cluster prod, spec.patches[1] was \"red\"",
+			},
+		},
+		{
+			name: "a component, for the whole object",
+			files: map[string]string{
+				"c/kustomization.yaml":      "resources: [a.yaml]\ncomponents: [loud]\n",
+				"c/a.yaml":                  settings,
+				"c/loud/kustomization.yaml": "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\ncommonAnnotations: {volume: high}\n",
+			},
+			ask:     "configmap/settings",
+			written: "c/a.yaml:2",
+			steps:   []string{"changes c/loud/kustomization.yaml:3 commonAnnotations metadata.annotations"},
+		},
+		{
+			name: "a name that is put together",
+			files: map[string]string{
+				"c/kustomization.yaml": "namePrefix: my-\nnamespace: shop\nresources: [a.yaml]\n", "c/a.yaml": settings,
+			},
+			ask:     "configmap/shop/my-settings",
+			written: "c/a.yaml:2",
+			steps:   []string{"names c/kustomization.yaml:1 namePrefix", "names c/kustomization.yaml:2 namespace"},
+		},
+		{
+			name: "a generated object",
+			files: map[string]string{
+				"c/kustomization.yaml": "namespace: web\nconfigMapGenerator:\n- name: other\n  literals: [a=b]\n- name: settings\n  options: {disableNameSuffixHash: true}\n  envs: [a.env]\n",
+				"c/a.env":              "mood=blue\n",
+			},
+			written: "c/kustomization.yaml:5",
+			steps:   []string{"makes c/kustomization.yaml:5 configMapGenerator[1]"},
+		},
+		{
+			name: "a field that a patch took away",
+			files: map[string]string{
+				"c/kustomization.yaml": "resources: [a.yaml]\npatches:\n- target: {kind: ConfigMap}\n  patch: |\n    - {op: remove, path: /data/mood}\n", "c/a.yaml": settings,
+			},
+			value:   "null",
+			written: "c/a.yaml:6",
+			steps:   []string{"changes c/kustomization.yaml:3 patches[0] was \"blue\""},
+		},
+		{
+			name: "a patch without which another cannot be applied",
+			files: map[string]string{
+				"c/kustomization.yaml": "resources: [a.yaml]\npatches:\n- patch: |\n    {apiVersion: v1, kind: ConfigMap, metadata: {name: settings, namespace: web}, data: {mood: blue, new: x}}\n- target: {name: settings}\n  patch: |\n    - {op: test, path: /data/new, value: x}\n    - {op: replace, path: /data/mood, value: red}\n",
+				"c/a.yaml":             settings,
+			},
+			value:   `"red"`,
+			written: "c/a.yaml:6",
+			steps:   []string{"unknown c/kustomization.yaml:3 patches[0]", "changes c/kustomization.yaml:5 patches[1] was \"blue\""},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			in := Input{Input: render.Input{Cluster: "prod", Files: files(tt.files), Path: "c", Patches: tt.patches}}
+			ask, want := tt.ask, tt.value
+			if ask == "" {
+				ask = "configmap/web/settings:data.mood"
+			}
+			if want == "" {
+				want = `"blue"`
+			}
+			id, field, err := Find(rendered(t, in), ask)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, err := Explain(t.Context(), in, id, field)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if value, _ := json.Marshal(a.Field.Value); len(field) > 0 && string(value) != want {
+				t.Errorf("the value is %s, want %s", value, want)
+			}
+			if a.Written.String() != tt.written {
+				t.Errorf("written at %s, want %s", a.Written, tt.written)
+			}
+			var steps []string
+			for _, s := range a.Steps {
+				steps = append(steps, line(s))
+			}
+			if have, want := strings.Join(steps, "\n"), strings.Join(tt.steps, "\n"); have != want {
+				t.Errorf("the steps are\n%s\nwant\n%s", have, want)
+			}
+		})
+	}
+}
+
+func rendered(t *testing.T, in Input) *manifest.Set {
+	t.Helper()
+	e := &explainer{in: in}
+	set, err := e.expand(t.Context(), len(in.Patches))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	in := Input{Input: render.Input{Cluster: "prod", Path: "c", Files: files(map[string]string{
+		"c/role.yaml":  "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: 'team:web:view'}\nrules: []\n",
+		"c/one.yaml":   settings,
+		"c/two.yaml":   strings.ReplaceAll(settings, "namespace: web", "namespace: shop"),
+		"c/three.yaml": strings.ReplaceAll(settings, "settings", "alone"),
+	})}}
+	set := rendered(t, in)
+	for _, tt := range []struct {
+		ask, id, field, err string
+	}{
+		{ask: "configmap/web/settings", id: "configmap/web/settings"},
+		{ask: "ConfigMap/alone", id: "configmap/web/alone"},
+		{ask: "ConfigMap/alone:data.mood", id: "configmap/web/alone", field: "data.mood"},
+		{ask: "clusterrole/team:web:view", id: "clusterrole.rbac.authorization.k8s.io/team:web:view"},
+		{ask: "clusterrole/team:web:view:rules[0].verbs", id: "clusterrole.rbac.authorization.k8s.io/team:web:view", field: "rules[0].verbs"},
+		{ask: `configmap/alone:data["a:b"]`, id: "configmap/web/alone", field: `data["a:b"]`},
+		{ask: "configmap/settings", err: "there are configmap/shop/settings and configmap/web/settings; write it in full"},
+		{ask: "configmap/web/nothing", err: "of this kind it has configmap/shop/settings, configmap/web/alone, configmap/web/settings"},
+		{ask: "configmap/alone:", err: "names no field"},
+		{ask: "secret/x", err: "is not among"},
+		{ask: "alone", err: "want kind[.group]/[namespace/]name"},
+		{ask: "", err: "want kind[.group]/[namespace/]name"},
+	} {
+		id, field, err := Find(set, tt.ask)
+		switch {
+		case tt.err != "":
+			if err == nil || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("%q: the error is %v, want one with %q", tt.ask, err, tt.err)
+			}
+		case err != nil:
+			t.Errorf("%q: %v", tt.ask, err)
+		case id.String() != tt.id || field.String() != tt.field:
+			t.Errorf("%q is %s and %q, want %s and %q", tt.ask, id, field, tt.id, tt.field)
+		}
+	}
+	if _, err := Explain(t.Context(), in, manifest.ID{Kind: "ConfigMap", Name: "gone"}, nil); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the error for an object that is not there is %v", err)
+	}
+}
+
+// TestSecretsAreHidden looks for the values in everything that an answer says.
+func TestSecretsAreHidden(t *testing.T) {
+	t.Parallel()
+	in := Input{Input: render.Input{Cluster: "prod", Path: "c", Files: files(map[string]string{
+		"c/kustomization.yaml": "resources: [s.yaml]\npatches:\n- target: {kind: Secret}\n  patch: |\n    - {op: replace, path: /stringData/token, value: hunter2}\n",
+		"c/s.yaml":             "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: web}\nstringData: {token: hunter1}\n",
+	})}}
+	for _, ask := range []string{"secret/s", "secret/s:stringData", "secret/s:stringData.token"} {
+		id, field, err := Find(rendered(t, in), ask)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := Explain(t.Context(), in, id, field)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(a.Steps) != 1 {
+			t.Errorf("%s: the steps are %v, want the patch", ask, a.Steps)
+		}
+		a.Object = nil
+		text, err := json.Marshal(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all := string(text) + fmt.Sprintf("%v %+v %#v", a.Field, a.Original, a.Steps); strings.Contains(all, "hunter") {
+			t.Errorf("%s: a Secret's value is in %s", ask, all)
+		}
+	}
+}
+
+func FuzzParsePath(f *testing.F) {
+	for _, seed := range []string{"spec.replicas", `metadata.labels["a.b/c"].x`, "spec.containers[name=app,image=x].ports[0]", ".a", "a.", "[", "a[b", `["`, "a..b", "a[]"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := ParsePath(text)
+		if err != nil {
+			return
+		}
+		again, err := ParsePath(p.String())
+		if err != nil || again.String() != p.String() {
+			t.Errorf("%q is read as %q, and that as %q, %v", text, p, again, err)
+		}
+	})
+}
