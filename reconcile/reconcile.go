@@ -53,6 +53,9 @@ type Repository interface {
 	WritePending(ctx context.Context, content []byte) error
 	// ClearPending forgets it.
 	ClearPending(ctx context.Context) error
+	// Parent returns the commit before a commit, its first parent; false if
+	// it has none.
+	Parent(ctx context.Context, hash string) (sources.Commit, bool, error)
 }
 
 // Target is a registered cluster that answers, or not.
@@ -83,6 +86,9 @@ type Outcome struct {
 	// Packages by name: why a package is not ready; those that are, are not
 	// there.
 	Packages map[string]string
+	// Gone says that a cluster that left the registry has nothing of ours any
+	// more.
+	Gone bool
 	// Revisit is when to look again although nothing changed; 0 for the next
 	// interval.
 	Revisit time.Duration
@@ -109,6 +115,9 @@ type Config struct {
 	// LockGrace is how long the commit of the lock waits for slow clusters;
 	// 0 means DefaultLockGrace.
 	LockGrace time.Duration
+	// PruneRemoved empties clusters that leave the registry; otherwise their
+	// objects stay.
+	PruneRemoved bool
 	// ReadonlyLock leaves the lock and the repository as they are.
 	ReadonlyLock bool
 }
@@ -131,6 +140,8 @@ type Daemon struct {
 	// pending is what the pending ref holds, nil before it was read.
 	pending     *lockfile.File
 	pendingRead bool
+	// leaving are the clusters that left the registry and are not empty yet.
+	leaving map[string]*desired.Cluster
 	// again says that the commit must be computed once more although it is
 	// the same: something failed that may go well the next time.
 	again bool
@@ -150,7 +161,7 @@ func New(cfg Config) (*Daemon, error) {
 	if cfg.Workers == 0 {
 		cfg.Workers = 16
 	}
-	return &Daemon{cfg: cfg, workers: newWorkers(cfg)}, nil
+	return &Daemon{cfg: cfg, workers: newWorkers(cfg), leaving: make(map[string]*desired.Cluster)}, nil
 }
 
 // Run goes round until the context ends, which is no error; steps under way are
@@ -203,15 +214,17 @@ func (d *Daemon) pass(ctx context.Context, wait bool) error {
 	if d.state == nil {
 		return err
 	}
+	d.left()
 	if perr := d.keepPending(ctx); perr != nil {
 		// Nothing may depend on records that could be lost.
 		return errors.Join(err, perr)
 	}
-	tried := d.workers.assign(ctx, d.state)
+	tried := d.workers.assign(ctx, d.state, d.leaving)
 	if !wait && !d.lockDue() {
 		return err
 	}
 	d.await(ctx, tried, wait)
+	d.left()
 	return errors.Join(err, d.commitLock(ctx))
 }
 
@@ -270,6 +283,7 @@ func (d *Daemon) compute(ctx context.Context) error {
 	if d.state != nil {
 		before, waiting = errorText(d.state), d.state.Waiting
 	}
+	d.leave(ctx, d.state, state)
 	d.state, d.again = state, false
 	var errs, names []string
 	if text := errorText(state); text != "" {
@@ -287,6 +301,7 @@ func (d *Daemon) compute(ctx context.Context) error {
 	for _, c := range state.Clusters {
 		names = append(names, c.Name)
 	}
+	names = append(names, sortedKeys(d.leaving)...)
 	d.cfg.Board.Commit(state.Commit.Hash, state.Commit.Subject, errs, append(names, state.Registry.Broken...))
 	for _, name := range state.Registry.Broken {
 		d.cfg.Board.Update(name, func(c *status.Cluster) {

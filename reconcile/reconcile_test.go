@@ -500,7 +500,7 @@ func TestBranchMovesDuringAPass(t *testing.T) {
 		if len(log) < 3 {
 			return false
 		}
-		lock := w.show("clusters.lock")
+		lock := w.lock()
 		return strings.HasPrefix(lock, "@dev reg.example.com/p v2\n") && strings.Contains(lock, "\nreg.example.com/p v1 ") && strings.Contains(lock, "\nreg.example.com/p v2 ")
 	})
 	if log := w.log(); log[len(log)-2] != "meanwhile" {
@@ -520,4 +520,68 @@ func TestReadonlyLock(t *testing.T) {
 	if err != nil || refs != "refs/heads/main" || len(w.log()) != 1 {
 		t.Errorf("refs %q, log %q, %v", refs, w.log(), err)
 	}
+}
+
+// A cluster that leaves keeps its objects, or is emptied and then forgotten, also
+// by a daemon that never saw it registered.
+func TestPruneRemoved(t *testing.T) {
+	t.Parallel()
+	both := registry("a", "b")
+	for _, tt := range []struct {
+		name    string
+		prune   bool
+		restart bool
+		// emptied says that the cluster is asked to hold nothing.
+		emptied bool
+	}{
+		{name: "its objects stay"},
+		{name: "it is emptied", prune: true, emptied: true},
+		{name: "it is emptied by another daemon", prune: true, restart: true, emptied: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.commit("Start", map[string]string{"clusters.yaml": both}, cluster("a", "v1"), cluster("b", "v1"))
+			change := func(c *Config) { c.PruneRemoved = tt.prune }
+			stop := w.start(w.daemon(change))
+			w.eventually("the lock is committed", func() bool { return strings.Contains(w.lock(), "@b ") })
+			if tt.restart {
+				stop()
+			}
+			left := false
+			w.set("b", func(context.Context) Outcome {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				if !left { // it takes two attempts
+					left = true
+					return Outcome{Phase: status.Leaving, Message: "not gone yet"}
+				}
+				return Outcome{Phase: status.Ready, Gone: true}
+			})
+			before := len(w.appliedTo("b"))
+			w.commit("Remove b", map[string]string{"clusters.yaml": registry("a")})
+			w.commit("Something else", map[string]string{"c/a/other.txt": "x"})
+			if tt.restart {
+				w.start(w.daemon(change))
+			}
+			w.eventually("the lock forgets it", func() bool { return !strings.Contains(w.lock(), "@b ") && strings.Contains(w.show("clusters.lock"), "@a ") })
+			if have := len(w.appliedTo("b")) - before; tt.emptied != (have > 0) {
+				t.Errorf("%d attempts at a cluster that left, want some: %v", have, tt.emptied)
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if tt.emptied && !left {
+				t.Error("the lock forgot it before it was empty")
+			}
+		})
+	}
+}
+
+// lock is the lock on the branch, empty before there is one.
+func (w *world) lock() string {
+	text, err := w.repo.Git(w.t.Context(), "show", "main:clusters.lock")
+	if err != nil {
+		return ""
+	}
+	return text
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"time"
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
@@ -45,6 +46,7 @@ func (t *target) Follow(ctx context.Context, notify func()) { t.applier.Follow(c
 // and for `gitopsd plan`, so that one does what the other prints.
 func PlanOptions(want *desired.Cluster) (apply.PlanOptions, error) {
 	opts := apply.PlanOptions{Options: plan.Options{Keeps: want.Keeps}, Allowed: want.Allows}
+	opts.RemoveAll = want.Leaving
 	if want.Err != nil {
 		opts.RenderFailed = want.Err.Error()
 	}
@@ -58,7 +60,30 @@ func PlanOptions(want *desired.Cluster) (apply.PlanOptions, error) {
 	return opts, nil
 }
 
+// Deletions take their time: a cluster that is to be emptied is looked at so often
+// in one attempt.
+const (
+	emptyRounds = 10
+	emptyPause  = time.Second
+)
+
 func (t *target) Apply(ctx context.Context, want *desired.Cluster) Outcome {
+	o := t.apply(ctx, want)
+	underWay := func() bool {
+		return o.Phase == status.Leaving && o.Actions[string(plan.Prune)]+o.Actions[string(plan.Wait)] > 0
+	}
+	for round := 1; round < emptyRounds && underWay(); round++ {
+		select {
+		case <-ctx.Done():
+			return o
+		case <-time.After(emptyPause):
+		}
+		o = t.apply(ctx, want)
+	}
+	return o
+}
+
+func (t *target) apply(ctx context.Context, want *desired.Cluster) Outcome {
 	opts, err := PlanOptions(want)
 	if err != nil {
 		return Outcome{Phase: status.Failed, Message: err.Error()}
@@ -91,6 +116,10 @@ func (t *target) Apply(ctx context.Context, want *desired.Cluster) Outcome {
 		problem(&o, h.Package, fmt.Sprintf("%s: %s", h.ID, cmp.Or(h.Reason, string(h.State))), string(status.Progressing))
 	}
 	switch {
+	case want.Leaving && len(p.Steps) == 0:
+		o.Gone = true
+	case want.Leaving:
+		o.Phase, o.Message = status.Leaving, "it left the registry; "+counted(len(p.Steps), "object is not gone yet", "objects are not gone yet")
 	case faults > 0 || !want.Complete():
 		o.Phase = status.Failed
 		o.Message = fmt.Sprintf("%d of %d objects could not be brought to what is wanted", faults, len(p.Steps))

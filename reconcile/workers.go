@@ -21,6 +21,9 @@ type workers struct {
 	slots chan struct{}
 	all   map[string]*worker
 	wg    sync.WaitGroup
+
+	mu   sync.Mutex
+	gone []string // clusters that left and are empty
 }
 
 func newWorkers(cfg Config) *workers {
@@ -67,12 +70,16 @@ type worker struct {
 const firstBrake = 250 * time.Millisecond
 
 // assign gives each cluster of the state its job, and returns channels that
-// close when each was tried. Workers of clusters that left the registry end;
-// their objects stay in the cluster.
-func (ws *workers) assign(ctx context.Context, s *desired.State) []<-chan struct{} {
+// close when each was tried; so it does for clusters that are to be emptied.
+// Workers of other clusters that left the registry end, and their objects stay
+// in the cluster.
+func (ws *workers) assign(ctx context.Context, s *desired.State, leaving map[string]*desired.Cluster) []<-chan struct{} {
 	jobs := make(map[string]*job)
 	for _, c := range s.Clusters {
 		jobs[c.Name] = &job{want: c, commit: s.Commit.Hash, tried: make(chan struct{})}
+	}
+	for name, c := range leaving {
+		jobs[name] = &job{want: c, commit: s.Commit.Hash, tried: make(chan struct{})}
 	}
 	for name, w := range ws.all {
 		if jobs[name] == nil && s.Registry != nil && s.Registry.Removed(name) {
@@ -85,6 +92,9 @@ func (ws *workers) assign(ctx context.Context, s *desired.State) []<-chan struct
 	for _, name := range sortedKeys(jobs) {
 		j := jobs[name]
 		for _, on := range j.want.Spec.DependsOn {
+			if j.want.Leaving {
+				break
+			}
 			if dep := jobs[on]; dep != nil {
 				j.after = append(j.after, dep)
 			}
@@ -99,6 +109,22 @@ func (ws *workers) assign(ctx context.Context, s *desired.State) []<-chan struct
 		tried = append(tried, j.tried)
 	}
 	return tried
+}
+
+// takeGone returns the clusters that have become empty after they left, and ends
+// their workers.
+func (ws *workers) takeGone() []string {
+	ws.mu.Lock()
+	gone := ws.gone
+	ws.gone = nil
+	ws.mu.Unlock()
+	for _, name := range gone {
+		if w := ws.all[name]; w != nil {
+			w.quit()
+			delete(ws.all, name)
+		}
+	}
+	return gone
 }
 
 func (ws *workers) start(ctx context.Context, name string) *worker {
@@ -257,6 +283,11 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
 		if attempt.Err() == context.Canceled {
 			return Outcome{} // by a newer commit, or the end: that is not the cluster's fault
 		}
+	}
+	if o.Gone {
+		ws.mu.Lock()
+		ws.gone = append(ws.gone, w.name)
+		ws.mu.Unlock()
 	}
 	w.declared, w.last = j.want, j
 	j.ready = o.Phase == status.Ready

@@ -121,6 +121,9 @@ type Cluster struct {
 	// Allowances are the breaking changes of types that declarations allow, by
 	// the package's name.
 	Allowances map[string]Allowances
+	// Leaving says that the cluster left the registry, and that nothing of
+	// gitopsd's is to stay in it.
+	Leaving bool
 	// Keeps tells whether an object that is there and not in Objects must
 	// stay, because nobody knows what has become of it; pkg is the package
 	// that it belongs to. Nil when rendering failed as a whole: then all must.

@@ -35,10 +35,12 @@ const (
 	Waiting Phase = "Waiting"
 	// Suspended clusters are left alone by their declaration.
 	Suspended Phase = "Suspended"
+	// Leaving clusters left the registry, and are being emptied.
+	Leaving Phase = "Leaving"
 )
 
 // Phases lists all phases, for metrics.
-var Phases = []Phase{Pending, Applying, Ready, Progressing, Failed, Unreachable, Waiting, Suspended}
+var Phases = []Phase{Pending, Applying, Ready, Progressing, Failed, Unreachable, Waiting, Suspended, Leaving}
 
 // Package is a package in a cluster.
 type Package struct {

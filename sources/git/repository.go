@@ -103,6 +103,26 @@ func (r *Repository) Poll(ctx context.Context, last string) (commit sources.Comm
 	}
 }
 
+// Parent returns the commit before a commit, its first parent; false if it has
+// none.
+func (r *Repository) Parent(ctx context.Context, hash string) (commit sources.Commit, ok bool, err error) {
+	o, err := r.origin.snapshot(ctx, plumbing.NewHash(hash))
+	if err != nil {
+		return commit, false, r.wrap(err)
+	}
+	c, err := objects.ReadCommit(o, plumbing.NewHash(hash))
+	if err != nil {
+		return commit, false, r.wrap(err)
+	}
+	if len(c.ParentHashes) == 0 {
+		return commit, false, nil
+	}
+	if _, commit, err = r.commit(ctx, c.ParentHashes[0]); err != nil {
+		return commit, false, r.wrap(err)
+	}
+	return commit, true, nil
+}
+
 // head returns the newest commit of the branch.
 func (r *Repository) head(ctx context.Context) (plumbing.Hash, error) {
 	ref := headsPrefix + r.cfg.Branch

@@ -27,6 +27,7 @@ type runOptions struct {
 	inCluster      bool
 	interval       time.Duration
 	clusterTimeout time.Duration
+	pruneRemoved   bool
 	once           bool
 	lock           string
 	listen         string
@@ -63,6 +64,7 @@ On --listen it serves /healthz, /readyz, /metrics (Prometheus) and /status.`,
 	f.BoolVar(&o.inCluster, "allow-in-cluster", false, "allow clusters registered with spec.kubeconfig.inCluster")
 	f.DurationVar(&o.interval, "interval", 30*time.Second, "time between two polls")
 	f.DurationVar(&o.clusterTimeout, "cluster-timeout", reconcile.DefaultClusterTimeout, "longest time for one attempt at a cluster, waits included")
+	f.BoolVar(&o.pruneRemoved, "prune-removed-clusters", false, "prune everything that gitopsd applied to a cluster when it leaves clusters.yaml; otherwise it stays (a cluster that is renamed leaves, too)")
 	f.BoolVar(&o.once, "once", false, "make one pass, and exit with status 1 if anything failed")
 	f.StringVar(&o.lock, "lock", "update", "what to do about missing records: update (add and commit them) or readonly (refuse such packages)")
 	f.StringVar(&o.listen, "listen", ":8080", "address to serve on; empty for none")
@@ -105,7 +107,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	board := status.NewBoard(version(), repository.Describe(), o.git.branch)
 	daemon, err := reconcile.New(reconcile.Config{
 		Repository: repository, Computer: computer, Board: board, Log: log,
-		Interval: o.interval, ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly",
+		Interval: o.interval, ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly", PruneRemoved: o.pruneRemoved,
 		Connect: func(ctx context.Context, c clusters.Cluster) (reconcile.Target, error) {
 			k, err := conn.connect(ctx, c)
 			if err != nil {
