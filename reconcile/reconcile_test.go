@@ -564,7 +564,9 @@ func TestPruneRemoved(t *testing.T) {
 			if tt.restart {
 				w.start(w.daemon(change))
 			}
-			w.eventually("the lock forgets it", func() bool { return !strings.Contains(w.lock(), "@b ") && strings.Contains(w.show("clusters.lock"), "@a ") })
+			w.eventually("the lock forgets it", func() bool {
+				return !strings.Contains(w.lock(), "@b ") && strings.Contains(w.show("clusters.lock"), "@a ")
+			})
 			if have := len(w.appliedTo("b")) - before; tt.emptied != (have > 0) {
 				t.Errorf("%d attempts at a cluster that left, want some: %v", have, tt.emptied)
 			}

@@ -45,7 +45,7 @@ func (t *target) Follow(ctx context.Context, notify func()) { t.applier.Follow(c
 // PlanOptions are the options of a plan for a cluster: the same for the daemon
 // and for `gitopsd plan`, so that one does what the other prints.
 func PlanOptions(want *desired.Cluster) (apply.PlanOptions, error) {
-	opts := apply.PlanOptions{Options: plan.Options{Keeps: want.Keeps}, Allowed: want.Allows}
+	opts := apply.PlanOptions{Options: plan.Options{Keeps: want.Keeps, Order: want.Order()}, Allowed: want.Allows}
 	opts.RemoveAll = want.Leaving
 	if want.Err != nil {
 		opts.RenderFailed = want.Err.Error()
@@ -96,9 +96,6 @@ func (t *target) apply(ctx context.Context, want *desired.Cluster) Outcome {
 	o := Outcome{Phase: status.Ready, Actions: make(map[string]int), Packages: make(map[string]string)}
 	for _, s := range p.Steps {
 		o.Actions[string(s.Action)]++
-		if s.Action.Writes() {
-			t.log.Info(string(s.Action), "object", s.ID.String(), "reason", s.Reason)
-		}
 	}
 	report, err := t.applier.Apply(ctx, p)
 	faults, waits := t.results(report, &o)
@@ -154,6 +151,7 @@ func (t *target) results(report *apply.Report, o *Outcome) (faults, waits int) {
 		case r.Outcome == apply.Done:
 			if r.Step.Action.Writes() {
 				o.Changed++
+				t.log.Info(string(r.Step.Action), "object", r.Step.ID.String(), "reason", r.Step.Reason)
 			}
 		case r.Outcome == apply.Failed:
 			faults++

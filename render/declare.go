@@ -22,6 +22,7 @@ func declaration(o *manifest.Object) (sources.Declaration, error) {
 		Kind:       sources.PackageKind(id.Kind),
 		Name:       id.Name,
 		PullPolicy: sources.PullIfNotPresent,
+		File:       o.Origin().File,
 		Document:   sources.Document{Line: o.Origin().Line, Tree: o.Tree()},
 	}
 	if v := o.Version(); v != "v1" && (v != "v1beta1" || d.Kind != sources.Function) {

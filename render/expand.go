@@ -146,7 +146,7 @@ func (r *Renderer) compile(patches []kustomize.Patch) (*kustomize.Patches, error
 
 func (r *Renderer) expand(s sources.Selected) ([]*manifest.Object, error) {
 	d := s.Declaration
-	d.Document = sources.Document{} // its line, and fields that are in d already
+	d.File, d.Document = "", sources.Document{} // where it stands, and fields that are in d already
 	declaration, err := json.Marshal(d)
 	if err != nil {
 		return nil, err

@@ -123,6 +123,8 @@ type Declaration struct {
 	// CommonLabels go on every object of the package, CommonAnnotations too.
 	CommonLabels      map[string]string
 	CommonAnnotations map[string]string
+	// File is where it is declared, in the fleet repository.
+	File string
 	// RuntimeConfig is the name in spec.runtimeConfigRef.
 	RuntimeConfig string
 	// Document is the whole object.

@@ -49,6 +49,9 @@ type Result struct {
 	Warnings []string
 }
 
+// notTried is the Reason of a step that the pass did not come to.
+const notTried = "not tried"
+
 // Report is what came of a plan.
 type Report struct {
 	// Results are those of the plan's steps, in the plan's order.
@@ -75,6 +78,8 @@ type execution struct {
 	// wrote them.
 	defined map[schema.GroupKind]*Result
 	spaces  map[string]*Result // the plan's Namespaces
+	// deferred are results that wait for what they depend on.
+	deferred []*Result
 }
 
 // Apply executes a plan that Plan made, and reports on every step of it. The
@@ -90,7 +95,7 @@ func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 		r := &x.results[i]
 		r.Step, r.Outcome = s, Left
 		if s.Action.Writes() {
-			r.Outcome, r.Reason = Skipped, "not tried"
+			r.Outcome, r.Reason = Skipped, notTried
 		}
 		if s.Object == nil {
 			continue
@@ -114,6 +119,9 @@ func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 		if err := x.stage(ctx, stage); err != nil {
 			return report, err
 		}
+	}
+	if err := x.dependents(ctx); err != nil {
+		return report, err
 	}
 	if err := x.prune(ctx); err != nil {
 		return report, err
@@ -169,9 +177,15 @@ func (x *execution) stage(ctx context.Context, stage plan.Stage) error {
 			todo = append(todo, r)
 		}
 	}
-	if len(todo) == 0 {
-		return nil
+	todo, err := x.startable(ctx, todo)
+	if err != nil || len(todo) == 0 {
+		return err
 	}
+	return x.batches(ctx, stage, todo)
+}
+
+// batches applies objects of one stage that depend on nothing that is missing.
+func (x *execution) batches(ctx context.Context, stage plan.Stage, todo []*Result) error {
 	first := slices.IndexFunc(todo, func(r *Result) bool { return !plan.First(r.Step.ID) })
 	if first < 0 {
 		first = len(todo)
@@ -197,7 +211,7 @@ func (x *execution) each(ctx context.Context, todo []*Result, do func(context.Co
 	for _, r := range todo {
 		g.Go(func() error {
 			if gctx.Err() != nil {
-				r.Reason = "not tried"
+				r.Reason = notTried
 				return gctx.Err()
 			}
 			err := do(gctx, r)
@@ -213,7 +227,7 @@ func (x *execution) each(ctx context.Context, todo []*Result, do func(context.Co
 	}
 	for _, r := range todo {
 		if r.Outcome == Failed && kube.IsClusterWide(r.Err) {
-			r.Outcome, r.Reason, r.Err = Skipped, "not tried", nil
+			r.Outcome, r.Reason, r.Err = Skipped, notTried, nil
 		}
 	}
 	return fatal
@@ -329,6 +343,8 @@ func (x *execution) because(r *Result) string {
 		return e.Message
 	case r.Err != nil:
 		return r.Err.Error()
+	case r.Reason == notTried:
+		return "comes first"
 	case r.Reason != "":
 		return r.Reason
 	}

@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
@@ -134,6 +135,22 @@ type Cluster struct {
 type Allowances struct {
 	Version string
 	All     []compat.Allowance
+}
+
+// Order is what the packages' declarations say about their order, by name.
+func (c *Cluster) Order() map[string]plan.Order {
+	order := make(map[string]plan.Order, len(c.Packages))
+	for _, p := range c.Packages {
+		order[p.Declaration.Name] = plan.Order{DependsOn: annotation(p.Declaration, plan.DependsOnAnnotation), File: p.Declaration.File}
+	}
+	return order
+}
+
+func annotation(d sources.Declaration, key string) string {
+	metadata, _ := d.Document.Tree["metadata"].(map[string]any)
+	annotations, _ := metadata["annotations"].(map[string]any)
+	text, _ := annotations[key].(string)
+	return text
 }
 
 // Allows says whether a package's declaration allows a breaking finding, and for
@@ -323,9 +340,7 @@ func (c *Computer) resolve(ctx context.Context, s *State, before *lockfile.File,
 func (c *Cluster) readAllowances() {
 	c.Allowances = make(map[string]Allowances)
 	for _, p := range c.Packages {
-		metadata, _ := p.Declaration.Document.Tree["metadata"].(map[string]any)
-		annotations, _ := metadata["annotations"].(map[string]any)
-		text, _ := annotations[compat.AllowAnnotation].(string)
+		text := annotation(p.Declaration, compat.AllowAnnotation)
 		if text == "" {
 			continue
 		}

@@ -57,6 +57,8 @@ type Options struct {
 	// RemoveAll says that nothing is wanted any more, on purpose: the cluster
 	// left the registry. What others put into our Namespaces and types stays.
 	RemoveAll bool
+	// Order is what packages' declarations say about their order, by name.
+	Order map[string]Order
 	// AllowPrune is how many objects may be pruned whatever their share, from
 	// the Cluster's AllowPruneAnnotation.
 	AllowPrune int
@@ -71,6 +73,7 @@ func Compute(cluster string, desired *manifest.Set, live Live, inv Inventory, op
 	}
 	sortApplied(p.Steps)
 	p.Steps = append(p.Steps, c.unwanted(desired)...)
+	p.behind = c.order(p.Steps)
 	return p
 }
 

@@ -96,17 +96,19 @@ type clusterJSON struct {
 }
 
 type stepJSON struct {
-	Action       Action `json:"action"`
-	Group        string `json:"group,omitempty"`
-	Kind         string `json:"kind"`
-	Namespace    string `json:"namespace,omitempty"`
-	Name         string `json:"name"`
-	Package      string `json:"package,omitempty"`
-	Stage        string `json:"stage"`
-	Reason       string `json:"reason,omitempty"`
-	Drift        bool   `json:"drift,omitempty"`
-	NotValidated string `json:"notValidated,omitempty"`
-	Rejected     string `json:"rejected,omitempty"`
+	Action    Action `json:"action"`
+	Group     string `json:"group,omitempty"`
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	Package   string `json:"package,omitempty"`
+	Stage     string `json:"stage"`
+	Reason    string `json:"reason,omitempty"`
+	// After names what must be ready before.
+	After        []string `json:"after,omitempty"`
+	Drift        bool     `json:"drift,omitempty"`
+	NotValidated string   `json:"notValidated,omitempty"`
+	Rejected     string   `json:"rejected,omitempty"`
 	// Compatibility is a severity's name.
 	Compatibility string           `json:"compatibility,omitempty"`
 	Findings      []compat.Finding `json:"findings,omitempty"`
@@ -125,7 +127,7 @@ type changeJSON struct {
 func newStepJSON(s *Step) stepJSON {
 	sj := stepJSON{
 		Action: s.Action, Group: s.ID.Group, Kind: s.ID.Kind, Namespace: s.ID.Namespace, Name: s.ID.Name, Package: s.Package,
-		Stage: s.Stage.String(), Reason: s.Reason, Drift: s.Drift, NotValidated: s.NotValidated, Rejected: s.Rejected,
+		Stage: s.Stage.String(), Reason: s.Reason, After: s.After, Drift: s.Drift, NotValidated: s.NotValidated, Rejected: s.Rejected,
 	}
 	if s.Compatibility != compat.Identical {
 		sj.Compatibility, sj.Findings = s.Compatibility.String(), s.Findings

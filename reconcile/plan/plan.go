@@ -7,7 +7,8 @@
 //   - the decision (compute.go), a pure function of what is wanted, what is
 //     there and what the inventory says is ours;
 //   - whose an object is (owner.go), and what must not be pruned (guard.go);
-//   - the order of things (stage.go);
+//   - the order of things (stage.go), and what must be ready before what
+//     (depends.go);
 //   - the difference between two objects, field by field (diff.go), where no
 //     value of a Secret survives;
 //   - the plan as text, JSON and Markdown (text.go, json.go, markdown.go).
@@ -87,6 +88,9 @@ type Step struct {
 	Object *manifest.Object
 	// Package is the one the object belongs to, "" for a plain manifest.
 	Package string
+	// After names what must be applied and healthy before, as
+	// DependsOnAnnotation has it.
+	After []string
 	// UID of the live object; empty when there is none. A prune deletes that
 	// object and no later one of the same name.
 	UID string
@@ -124,7 +128,14 @@ type Plan struct {
 	// Unreadable says of kinds why nothing is known about their objects: what
 	// is there of ours stays.
 	Unreadable map[schema.GroupKind]string
+
+	// behind are the steps behind each name in an After.
+	behind map[string][]int
 }
+
+// Behind returns the indexes of the steps that a name in a step's After stands
+// for.
+func (p *Plan) Behind(name string) []int { return p.behind[name] }
 
 // Count is the number of steps with the action.
 func (p *Plan) Count(a Action) int {

@@ -200,6 +200,9 @@ func (t *textWriter) step(s *Step) {
 		line += ": " + s.Reason
 	}
 	t.line("    %s", t.paint(s.Action, line))
+	if len(s.After) > 0 && s.Action.Writes() {
+		t.line("        once %s is ready", strings.Join(s.After, ", "))
+	}
 	t.findings(s)
 	t.changes(s)
 	if s.Rejected != "" {

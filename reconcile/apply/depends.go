@@ -1,0 +1,134 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"gitopsd.dev/reconcile/plan"
+)
+
+// dependencyWait is how long a pass waits for what some objects depend on. What
+// takes longer is reported as pending, and a later pass goes on from there.
+const dependencyWait = 15 * time.Second
+
+// startable returns the results whose dependencies are ready, and defers the
+// others.
+func (x *execution) startable(ctx context.Context, todo []*Result) ([]*Result, error) {
+	var ready []*Result
+	known := make(map[string]string) // why a name is not ready
+	for _, r := range todo {
+		why, err := x.waitsFor(ctx, r.Step, known)
+		if err != nil {
+			return nil, err
+		}
+		if why == "" && x.typeDeferred(r.Step) {
+			why = x.unmet(r.Step)
+		}
+		if why == "" {
+			ready = append(ready, r)
+			continue
+		}
+		r.Outcome, r.Reason = Pending, why
+		x.deferred = append(x.deferred, r)
+	}
+	return ready, nil
+}
+
+// typeDeferred says that a step needs a CRD or Namespace that is deferred itself.
+func (x *execution) typeDeferred(s *plan.Step) bool {
+	return slices.Contains(x.deferred, x.defined[kindOf(s.ID)]) || slices.Contains(x.deferred, x.spaces[s.ID.Namespace])
+}
+
+// waitsFor says what a step depends on that is not ready.
+func (x *execution) waitsFor(ctx context.Context, s *plan.Step, known map[string]string) (string, error) {
+	for _, name := range s.After {
+		why, asked := known[name]
+		if !asked {
+			var err error
+			if why, err = x.notReady(ctx, name); err != nil {
+				return "", err
+			}
+			known[name] = why
+		}
+		if why != "" {
+			return fmt.Sprintf("waits for %s: %s", name, why), nil
+		}
+	}
+	return "", nil
+}
+
+// notReady says why the objects behind a name are not all applied and healthy.
+func (x *execution) notReady(ctx context.Context, name string) (string, error) {
+	members := &plan.Plan{Cluster: x.plan.Cluster}
+	for _, i := range x.plan.Behind(name) {
+		r := &x.results[i]
+		switch {
+		case r.Step.Action.Writes() && r.Outcome != Done, r.Step.Action == plan.Wait, r.Step.Action == plan.Conflict, r.Step.Action == plan.Refused:
+			return fmt.Sprintf("%s: %s", r.Step.ID, x.because(r)), nil
+		}
+		members.Steps = append(members.Steps, *r.Step)
+	}
+	unhealthy, err := x.Health(ctx, members)
+	switch {
+	case err != nil:
+		return "", err
+	case len(unhealthy) == 0:
+		return "", nil
+	}
+	h := unhealthy[0]
+	why := fmt.Sprintf("%s is %s", h.ID, h.State)
+	if h.Reason != "" {
+		why += ": " + h.Reason
+	}
+	return why, nil
+}
+
+// dependents applies what was deferred, as what it depends on becomes ready.
+func (x *execution) dependents(ctx context.Context) error {
+	deadline := time.Now().Add(dependencyWait)
+	wait := pollFirst
+	for len(x.deferred) > 0 {
+		before := x.deferred
+		x.deferred = nil
+		for stage := plan.Definitions; stage <= plan.Custom; stage++ {
+			todo := slices.DeleteFunc(slices.Clone(before), func(r *Result) bool { return r.Step.Stage != stage })
+			todo, err := x.startable(ctx, todo)
+			if err != nil {
+				return err
+			}
+			if len(todo) > 0 {
+				if err := x.batches(ctx, stage, todo); err != nil {
+					return err
+				}
+			}
+		}
+		if len(x.deferred) < len(before) {
+			wait = pollFirst
+			continue
+		}
+		if time.Now().After(deadline) || !x.hopeful() {
+			return nil
+		}
+		if err := pause(ctx, wait); err != nil {
+			return err
+		}
+		wait = min(2*wait, pollLongest)
+	}
+	return nil
+}
+
+// hopeful says that something that is waited for may still come in this pass: all
+// of what some deferred step depends on was applied, or was there.
+func (x *execution) hopeful() bool {
+	applied := func(i int) bool {
+		r := &x.results[i]
+		return r.Outcome == Done || r.Step.Action == plan.Unchanged
+	}
+	return slices.ContainsFunc(x.deferred, func(r *Result) bool {
+		return len(r.Step.After) > 0 && !slices.ContainsFunc(r.Step.After, func(name string) bool {
+			return slices.ContainsFunc(x.plan.Behind(name), func(i int) bool { return !applied(i) })
+		})
+	})
+}

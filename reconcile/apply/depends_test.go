@@ -1,0 +1,73 @@
+package apply_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	ordered = `{apiVersion: v1, kind: Namespace, metadata: {name: $NAME}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: late, namespace: $NAME, annotations: {gitopsd.dev/depends-on: "deployment.apps/$NAME/first, configmap/$NAME/early"}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: latest, namespace: $NAME, annotations: {gitopsd.dev/depends-on: configmap/$NAME/late}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: early, namespace: $NAME}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: first, namespace: $NAME}
+spec:
+  selector: {matchLabels: {app: $NAME}}
+  template:
+    metadata: {labels: {app: $NAME}, annotations: {PODANNOTATION}}
+    spec: {containers: [{name: c, image: example.org/first:1}]}
+`
+	failing = `devcluster.gitopsd.dev/fail: ImagePullBackOff`
+)
+
+// What depends on something is applied once that is healthy, in the same pass if
+// it does not take long, whatever its stage.
+func TestDependsOn(t *testing.T) {
+	b := newBed(t)
+	set := b.set(strings.ReplaceAll(ordered, "PODANNOTATION", ""))
+	_, results := b.apply(set)
+	b.wantNothing("results", results)
+	var order []string
+	for _, line := range b.requests.take() {
+		if strings.HasPrefix(line, "PATCH ") {
+			order = append(order, line[strings.LastIndexByte(line, '/')+1:])
+		}
+	}
+	at := func(name string) int { return slices.Index(order, name) }
+	if at("late") < at("first") || at("late") < at("early") || at("latest") < at("late") || at("latest") < 0 {
+		t.Errorf("written in the order %q", order)
+	}
+	b.settled(set)
+}
+
+// What depends on something that does not get healthy waits, and says for what.
+func TestDependsOnUnhealthy(t *testing.T) {
+	b := newBed(t)
+	bad := b.set(strings.ReplaceAll(ordered, "PODANNOTATION", failing))
+	_, results := b.apply(bad)
+	if len(results) != 2 || !strings.HasPrefix(results[0], "pending configmap/$NAME/late: waits for deployment.apps/$NAME/first: deployment.apps/$NAME/first is InProgress") {
+		t.Errorf("the results are %q", results)
+	}
+	b.want("the second result", results[1:], "pending configmap/$NAME/latest: waits for configmap/$NAME/late: configmap/$NAME/late: waits for deployment.apps/$NAME/first: "+
+		results[0][strings.Index(results[0], "deployment.apps/$NAME/first is"):])
+	if b.get(cm("late")) != nil || b.get(cm("latest")) != nil || b.get(cm("early")) == nil {
+		t.Error("it did not hold what depends on the Deployment, and that alone")
+	}
+	good := b.set(strings.ReplaceAll(ordered, "PODANNOTATION", ""))
+	_, results = b.apply(good)
+	b.wantNothing("results", results)
+	b.settled(good)
+}

@@ -1,0 +1,149 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/sources"
+)
+
+// DependsOnAnnotation, on an object or on a package's declaration, names what
+// must be applied and healthy before, separated by commas: "package/NAME" for
+// all objects of a package, "path/DIRECTORY" for what is written in a directory
+// of the repository (packages that are declared there included), or an object as
+// plans show it, "deployment.apps/web/frontend".
+const DependsOnAnnotation = "gitopsd.dev/depends-on"
+
+// Order is what a package's declaration says about its place among the others.
+type Order struct {
+	// DependsOn is the declaration's DependsOnAnnotation.
+	DependsOn string
+	// File is where the package is declared; empty for a dependency.
+	File string
+}
+
+const (
+	packagePrefix = "package/"
+	pathPrefix    = "path/"
+)
+
+// order reads what the steps depend on, and refuses those that can never be
+// applied for it. It returns the steps behind each name that one depends on.
+func (c *computation) order(steps []Step) map[string][]int {
+	g := graph{steps: steps, packages: c.opts.Order, groups: make(map[string][]int)}
+	for i := range steps {
+		s := &steps[i]
+		s.After = g.after(s)
+		for _, name := range s.After {
+			if _, known := g.groups[name]; !known {
+				g.groups[name] = g.members(name)
+			}
+		}
+	}
+	done := make([]bool, len(steps))
+	for i := range steps {
+		s := &steps[i]
+		for _, name := range s.After {
+			if len(g.groups[name]) == 0 && s.Action.Writes() {
+				s.Action, s.Reason = Refused, fmt.Sprintf("%s names %s, of which the cluster is to have nothing; it can be package/NAME, path/DIRECTORY, or an object in the form kind[.group]/[namespace/]name", DependsOnAnnotation, name)
+			}
+		}
+		if chain := g.cycle(i, done, nil); chain != nil {
+			for _, j := range chain {
+				if s := &steps[j]; s.Action.Writes() {
+					s.Action, s.Reason = Refused, fmt.Sprintf("%s goes in a circle: %s", DependsOnAnnotation, g.show(chain))
+				}
+			}
+		}
+	}
+	return g.groups
+}
+
+// graph is what depends on what.
+type graph struct {
+	steps    []Step
+	packages map[string]Order
+	// groups are the steps behind each name that something depends on.
+	groups map[string][]int
+}
+
+// after lists what a step depends on, by itself or with its package.
+func (g *graph) after(s *Step) []string {
+	if s.Object == nil {
+		return nil
+	}
+	text := s.Object.Annotation(DependsOnAnnotation)
+	if s.Package != "" {
+		text += "," + g.packages[s.Package].DependsOn
+	}
+	var names []string
+	for name := range strings.SplitSeq(text, ",") {
+		if name = strings.TrimSuffix(strings.TrimSpace(name), "/"); name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// members are the wanted objects that a name stands for.
+func (g *graph) members(name string) []int {
+	var found []int
+	for i := range g.steps {
+		if s := &g.steps[i]; s.Object != nil && g.behind(name, s) {
+			found = append(found, i)
+		}
+	}
+	return found
+}
+
+// behind says that a step is among those that a name stands for.
+func (g *graph) behind(name string, s *Step) bool {
+	if pkg, ok := strings.CutPrefix(name, packagePrefix); ok {
+		return s.Package == pkg
+	}
+	if dir, ok := strings.CutPrefix(name, pathPrefix); ok {
+		file := g.packages[s.Package].File
+		if o := s.Object.Origin(); s.Package == "" && o.Package == (sources.Pin{}) {
+			file = o.File
+		}
+		return dir == "." || strings.HasPrefix(file, dir+"/")
+	}
+	return s.ID.String() == name
+}
+
+// cycle returns the steps of a circle that a step is in, nil if there is none.
+// Steps that were looked at are done.
+func (g *graph) cycle(i int, done []bool, way []int) []int {
+	if at := slices.Index(way, i); at >= 0 {
+		return slices.Clone(way[at:])
+	}
+	if done[i] {
+		return nil
+	}
+	way = append(way, i)
+	for _, name := range g.steps[i].After {
+		for _, j := range g.groups[name] {
+			if len(g.steps[j].After) == 0 {
+				continue
+			}
+			if chain := g.cycle(j, done, way); chain != nil {
+				return chain
+			}
+		}
+	}
+	done[i] = true
+	return nil
+}
+
+func (g *graph) show(chain []int) string {
+	var names []string
+	for _, i := range append(chain, chain[0]) {
+		names = append(names, g.steps[i].ID.String())
+	}
+	const most = 6
+	if len(names) > most {
+		names = append(append(names[:most-1:most-1], "…"), names[len(names)-1])
+	}
+	return strings.Join(names, " after ")
+}
