@@ -58,7 +58,10 @@ metadata: {name: other}
 		if w.Packages[i].Document.Tree["kind"] != string(w.Packages[i].Kind) || w.Packages[i].Document.Line == 0 {
 			t.Errorf("document of %s is %+v", w.Packages[i].Name, w.Packages[i].Document)
 		}
-		w.Packages[i].Document = sources.Document{}
+		if w.Packages[i].File != "c/all.yaml" {
+			t.Errorf("%s is declared in %q", w.Packages[i].Name, w.Packages[i].File)
+		}
+		w.Packages[i].File, w.Packages[i].Document = "", sources.Document{}
 	}
 	want := []sources.Declaration{
 		{Kind: sources.Configuration, Name: "c", Ref: sources.Ref{Repository: "example.org/c", Tag: "v2"}, PullPolicy: sources.PullIfNotPresent},
