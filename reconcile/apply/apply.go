@@ -6,7 +6,8 @@
 //   - what is remembered of it (memory.go), and the watches that keep that
 //     current (follow.go), so that the next look asks for nothing;
 //   - drift (drift.go): told from who owns which field (reconcile/apply/managed),
-//     and verified by one dry run of the object in question;
+//     and verified by one dry run of the object in question; fight.go keeps two
+//     managers from correcting each other for ever;
 //   - the execution of a plan (execute.go, wait.go, prune.go), in stages, with
 //     taking objects over (adopt.go) and creating them anew (replace.go) where
 //     the repository asks for it;
@@ -61,6 +62,7 @@ type Applier struct {
 
 	mu       sync.Mutex
 	kinds    map[schema.GroupKind]*kindState
+	fights   map[manifest.ID]*fight
 	follower *follower // nil while nobody follows
 }
 
@@ -71,7 +73,7 @@ func New(c Config) (*Applier, error) {
 	}
 	return &Applier{
 		cluster: c.Cluster, log: c.Log, set: newApplySet(c.Cluster.Name()),
-		kinds: make(map[schema.GroupKind]*kindState),
+		kinds: make(map[schema.GroupKind]*kindState), fights: make(map[manifest.ID]*fight),
 	}, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -108,6 +109,9 @@ func (a *Applier) findDrift(ctx context.Context, v *view) error {
 			mu.Lock()
 			defer mu.Unlock()
 			v.live.Drifted[id] = lost.Blame(meta)
+			if why := a.disputed(id, v.live.Drifted[id], time.Now()); why != "" {
+				v.live.Disputed[id] = why
+			}
 			return nil
 		})
 	}

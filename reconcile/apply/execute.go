@@ -271,6 +271,9 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 	}
 	r.Outcome, r.Reason, r.Warnings = Done, "", answer.Warnings
 	x.wrote(t, s.ID, &answer.Meta.ObjectMeta)
+	if s.Drift {
+		x.corrected(s.ID, time.Now())
+	}
 	if plan.IsCRD(s.ID) {
 		for _, gvk := range plan.Defines(s.Object) {
 			x.cluster.Forget(gvk.Group)

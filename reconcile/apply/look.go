@@ -37,7 +37,7 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 		return nil, err
 	}
 	v := &view{live: plan.Live{
-		Objects: make(map[manifest.ID]*metav1.ObjectMeta), Drifted: make(map[manifest.ID]string),
+		Objects: make(map[manifest.ID]*metav1.ObjectMeta), Drifted: make(map[manifest.ID]string), Disputed: make(map[manifest.ID]string),
 		Unserved: make(map[schema.GroupVersionKind]string), Unreadable: make(map[schema.GroupKind]string),
 		Namespaced: make(map[schema.GroupVersionKind]bool),
 		Contents:   make(map[manifest.ID][]manifest.ID), ContentsUnknown: make(map[manifest.ID]string),

@@ -18,6 +18,9 @@ type Live struct {
 	Objects map[manifest.ID]*metav1.ObjectMeta
 	// Drifted says of members what is not as it was applied, and by whom.
 	Drifted map[manifest.ID]string
+	// Disputed says of those that drifted why they are not to be corrected now:
+	// somebody changes them again and again.
+	Disputed map[manifest.ID]string
 	// Unserved says of kinds that are wanted why the cluster has none of them.
 	Unserved map[schema.GroupVersionKind]string
 	// Namespaced are the kinds that are wanted and live in namespaces.
@@ -135,6 +138,9 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	}
 	if why, ok := c.live.Drifted[id]; ok {
 		s.Drift = true
+		if why, ok := c.live.Disputed[id]; ok {
+			return decide(Held, "%s", why)
+		}
 		return decide(Configure, "drift: %s", why)
 	}
 	return decide(Unchanged, "")

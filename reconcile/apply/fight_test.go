@@ -1,0 +1,37 @@
+package apply_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// What somebody changes again and again is corrected ever more rarely, with both
+// named; everything else goes on being corrected.
+func TestFight(t *testing.T) {
+	b := newBed(t)
+	set := b.set(drifting)
+	b.apply(set)
+	for i := range 3 {
+		b.edit("autoscaler", deploymentWeb, fmt.Sprintf(`{"spec":{"replicas":%d}}`, i+2))
+		steps, results := b.apply(set)
+		b.wantNothing("results", results)
+		b.want("steps", steps, "configure deployment.apps/$NAME/web drift: spec.replicas changed by autoscaler")
+	}
+	b.edit("autoscaler", deploymentWeb, `{"spec":{"replicas":7}}`)
+	b.edit("kubectl-edit", cm("a"), `{"data":{"color":"red"}}`)
+	b.requests.take()
+	steps, _ := b.apply(set)
+	held := "held deployment.apps/$NAME/web drift: spec.replicas changed by autoscaler; gitopsd put it right 3 times in "
+	if len(steps) != 2 || steps[0] != "configure configmap/$NAME/a drift: data.color changed by kubectl-edit" || !strings.HasPrefix(steps[1], held) {
+		t.Errorf("the steps are %q", steps)
+	}
+	for _, line := range b.writes() {
+		if strings.HasSuffix(line, "/web") {
+			t.Errorf("it went on fighting: %s", line)
+		}
+	}
+	// A commit that changes the object is no correction.
+	_, results := b.apply(b.set(strings.ReplaceAll(drifting, "example.org/web:1", "example.org/web:2")))
+	b.wantNothing("results", results)
+}

@@ -1,0 +1,39 @@
+package apply
+
+import (
+	"testing"
+	"time"
+
+	"gitopsd.dev/render/manifest"
+)
+
+func TestTruce(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	id := manifest.ID{Kind: "ConfigMap", Name: "a"}
+	for _, tt := range []struct {
+		name    string
+		correct []time.Duration // when
+		ask     time.Duration
+		held    bool
+	}{
+		{"never corrected", nil, 0, false},
+		{"twice", []time.Duration{0, time.Second}, 2 * time.Second, false},
+		{"three times", []time.Duration{0, time.Second, 2 * time.Second}, 3 * time.Second, true},
+		{"after the truce", []time.Duration{0, time.Second, 2 * time.Second}, 33 * time.Second, false},
+		{"the next truce is longer", []time.Duration{0, time.Second, 2 * time.Second, 33 * time.Second}, 90 * time.Second, true},
+		{"rarely", []time.Duration{0, 11 * time.Minute, 22 * time.Minute, 33 * time.Minute}, 33*time.Minute + time.Second, false},
+	} {
+		a := &Applier{fights: make(map[manifest.ID]*fight)}
+		for _, at := range tt.correct {
+			a.corrected(id, start.Add(at))
+		}
+		if why := a.disputed(id, "x changed by y", start.Add(tt.ask)); (why != "") != tt.held {
+			t.Errorf("%s: %q, want it held: %t", tt.name, why, tt.held)
+		}
+	}
+	f := &fight{corrections: 1000}
+	if f.truce() != longTruce {
+		t.Errorf("a truce of %s", f.truce())
+	}
+}
