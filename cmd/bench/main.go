@@ -35,6 +35,11 @@ func main() {
 		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	if len(os.Args) > 1 && os.Args[1] == daemonChild {
+		code := runDaemon(ctx, os.Args[2:])
+		stop()
+		os.Exit(code)
+	}
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -55,9 +60,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	b := &bench{want: want, rounds: *rounds, crds: *crds, out: stdout, say: stderr, samples: make(map[string]*samples)}
-	if err := b.apply(ctx); err != nil {
-		fmt.Fprintf(stderr, "bench: %v\n", err)
-		return 2
+	for _, measure := range []func(context.Context) error{b.apply, b.isolation} {
+		if err := measure(ctx); err != nil {
+			fmt.Fprintf(stderr, "bench: %v\n", err)
+			return 2
+		}
 	}
 	b.report()
 	return 0
