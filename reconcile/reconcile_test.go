@@ -587,3 +587,27 @@ func (w *world) lock() string {
 	}
 	return text
 }
+
+// Clusters that are known not to answer take no worker from those that do.
+func TestSuspectsHoldNoWorker(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("a", "b", "c")}, cluster("a", "v1"), cluster("b", "v1"), cluster("c", "v1"))
+	for _, bad := range []string{"a", "b"} {
+		tried := false
+		w.set(bad, func(ctx context.Context) Outcome {
+			w.mu.Lock()
+			first := !tried
+			tried = true
+			w.mu.Unlock()
+			if !first {
+				<-ctx.Done()
+			}
+			return Outcome{Phase: status.Unreachable, Message: "no answer"}
+		})
+	}
+	w.start(w.daemon(func(c *Config) { c.Workers = 1 }))
+	w.eventually("both hang", func() bool { return len(w.appliedTo("a"))+len(w.appliedTo("b")) >= 3 })
+	n := len(w.appliedTo("c"))
+	w.eventually("c goes on", func() bool { return len(w.appliedTo("c")) > n+3 })
+}

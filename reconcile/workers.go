@@ -19,15 +19,21 @@ import (
 type workers struct {
 	cfg   Config
 	slots chan struct{}
-	all   map[string]*worker
-	wg    sync.WaitGroup
+	// suspects are the slots of clusters that did not answer the last time, so
+	// that many of them do not take those of clusters that work.
+	suspects chan struct{}
+	all      map[string]*worker
+	wg       sync.WaitGroup
 
 	mu   sync.Mutex
 	gone []string // clusters that left and are empty
 }
 
 func newWorkers(cfg Config) *workers {
-	return &workers{cfg: cfg, slots: make(chan struct{}, cfg.Workers), all: make(map[string]*worker)}
+	return &workers{
+		cfg: cfg, all: make(map[string]*worker),
+		slots: make(chan struct{}, cfg.Workers), suspects: make(chan struct{}, cfg.Workers),
+	}
 }
 
 // job is one attempt to make at a cluster.
@@ -268,8 +274,12 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
 			o = Outcome{Phase: status.Waiting, Message: "waits for cluster " + on}
 			break
 		}
+		slots := ws.slots
+		if w.failures > 0 {
+			slots = ws.suspects
+		}
 		select {
-		case ws.slots <- struct{}{}:
+		case slots <- struct{}{}:
 		case <-attempt.Done():
 			return Outcome{}
 		}
@@ -279,7 +289,7 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
 			}
 		})
 		o = ws.apply(attempt, w, j)
-		<-ws.slots
+		<-slots
 		if attempt.Err() == context.Canceled {
 			return Outcome{} // by a newer commit, or the end: that is not the cluster's fault
 		}
