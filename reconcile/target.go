@@ -45,8 +45,10 @@ func (t *target) Follow(ctx context.Context, notify func()) { t.applier.Follow(c
 // PlanOptions are the options of a plan for a cluster: the same for the daemon
 // and for `gitopsd plan`, so that one does what the other prints.
 func PlanOptions(want *desired.Cluster) (apply.PlanOptions, error) {
-	opts := apply.PlanOptions{Options: plan.Options{Keeps: want.Keeps, Order: want.Order()}, Allowed: want.Allows}
-	opts.RemoveAll = want.Leaving
+	opts := apply.PlanOptions{
+		Options: plan.Options{Keeps: want.Keeps, Order: want.Order(), ReportDrift: want.Spec.Drift == clusters.Report, RemoveAll: want.Leaving},
+		Allowed: want.Allows, FindType: want.FindType,
+	}
 	if want.Err != nil {
 		opts.RenderFailed = want.Err.Error()
 	}

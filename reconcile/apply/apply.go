@@ -59,6 +59,8 @@ type Applier struct {
 	set     applySet
 
 	parent *parent // as last read or written; nil before
+	// pinned are the live definitions that pins were last checked against.
+	pinned map[schema.GroupKind]plan.LiveDefinition
 
 	mu       sync.Mutex
 	kinds    map[schema.GroupKind]*kindState
@@ -86,6 +88,9 @@ type PlanOptions struct {
 	DryRun bool
 	// Allowed says which breaking changes of types are allowed; nil for none.
 	Allowed plan.Allowed
+	// FindType finds the definition of a type that an object is pinned to, to
+	// say how it differs from the cluster's; nil if there is nowhere to look.
+	FindType func(ctx context.Context, gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string)
 }
 
 // Plan looks at the cluster and decides what is to be done there. It changes
@@ -105,7 +110,7 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 	if len(seen.live.Contents)+len(seen.live.ContentsUnknown) > 0 {
 		p = plan.Compute(a.cluster.Name(), seen.desired, seen.live, inv, opts.Options)
 	}
-	if err := a.compareTypes(ctx, p, seen, opts.Allowed); err != nil {
+	if err := a.checkTypes(ctx, p, seen, opts); err != nil {
 		return nil, err
 	}
 	if opts.DryRun {

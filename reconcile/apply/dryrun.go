@@ -5,10 +5,13 @@ import (
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/apply/managed"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types/compat"
 )
 
 // dryRun asks the API server about every object that the plan would write: what
@@ -17,9 +20,17 @@ import (
 // the others.
 func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 	created := make(map[string]bool)
+	retyped := make(map[schema.GroupKind]manifest.ID) // kinds whose types the plan changes
 	for i := range p.Steps {
-		if s := &p.Steps[i]; plan.IsNamespace(s.ID) && s.Action == plan.Create {
+		s := &p.Steps[i]
+		if plan.IsNamespace(s.ID) && s.Action == plan.Create {
 			created[s.ID.Name] = true
+		}
+		if s.Object == nil || s.Action != plan.Configure || s.Compatibility <= compat.Documentation {
+			continue
+		}
+		for _, gvk := range plan.Defines(s.Object) {
+			retyped[gvk.GroupKind()] = s.ID
 		}
 	}
 	g, gctx := errgroup.WithContext(ctx)
@@ -46,6 +57,8 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 				s.Reason += "; deleted and created anew, since a field cannot be changed: " + e.Message
 			case e.Immutable() && s.Force:
 				s.Rejected = fmt.Sprintf("%s; to have it deleted and created anew, annotate it with %s: \"true\"", e.Message, plan.ReplaceAnnotation)
+			case e.Class == kube.Invalid && retyped[kindOf(s.ID)].Name != "":
+				s.NotValidated = fmt.Sprintf("the type as it is would not accept it, but %s changes that: %s", retyped[kindOf(s.ID)], e.Message)
 			case e.Class == kube.Invalid || e.Class == kube.Refused || e.Class == kube.Conflict:
 				s.Rejected = e.Message
 			case e.Class == kube.NoDryRun:

@@ -157,7 +157,8 @@ func (x *execution) scope(include func(*Result) bool) (map[schema.GroupKind]bool
 	kinds, spaces := make(map[schema.GroupKind]bool), make(map[string]bool)
 	for i := range x.results {
 		r := &x.results[i]
-		if s := r.Step; include(r) && s.Action != plan.Conflict && s.Action != plan.Refused {
+		// Of what is refused, only what is ours already may be a member.
+		if s := r.Step; include(r) && s.Action != plan.Conflict && (s.Action != plan.Refused || s.Force) {
 			kinds[kindOf(s.ID)] = true
 			if s.ID.Namespace != "" {
 				spaces[s.ID.Namespace] = true

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
@@ -13,6 +14,45 @@ import (
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
 )
+
+// checkTypes says what becomes of types and of those who use them: which changes
+// are refused, and which objects are pinned to other types.
+func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts PlanOptions) error {
+	if err := a.compareTypes(ctx, p, seen, opts.Allowed); err != nil {
+		return err
+	}
+	live := make(map[schema.GroupKind]plan.LiveDefinition)
+	written := make(map[schema.GroupKind]bool)
+	for i := range p.Steps {
+		if s := &p.Steps[i]; s.Action.Writes() {
+			written[kindOf(s.ID)] = true
+		}
+	}
+	for _, gk := range plan.PinnedKinds(p) {
+		// Objects that stay as they are are no reason to ask in every pass.
+		if d, ok := a.pinned[gk]; ok && d.Err == nil && !written[gk] {
+			live[gk] = d
+			continue
+		}
+		tree, err := a.cluster.Definition(ctx, gk.Group, gk.Kind)
+		if kube.IsClusterWide(err) {
+			return err
+		}
+		if kube.ClassOf(err) == kube.NoSuchType {
+			continue // the plan installs it, or says why it cannot be applied
+		}
+		live[gk] = plan.LiveDefinition{Tree: tree, Err: err}
+	}
+	a.pinned = live
+	var find plan.FindType
+	if opts.FindType != nil {
+		find = func(gvk schema.GroupVersionKind, digest string) (map[string]any, string) {
+			return opts.FindType(ctx, gvk, digest)
+		}
+	}
+	plan.CheckPins(p, live, find, opts.ReportDrift)
+	return nil
+}
 
 // compareTypes compares the types that the plan would replace or remove with the
 // live ones, and has the steps refused that would break somebody, unless the
@@ -34,10 +74,10 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, al
 		// what objects there are is looked at elsewhere; who bumps a package may
 		// not know that it drops a type.
 		dropped := s.Action == plan.Prune && s.Package != "" && wanted[s.Package]
-		if !plan.IsCRD(s.ID) || !replaced && !dropped {
+		if !plan.IsDefinition(s.ID) || !replaced && !dropped {
 			continue
 		}
-		if meta := seen.live.Objects[s.ID]; replaced && meta != nil {
+		if meta := seen.live.Objects[s.ID]; replaced && meta != nil && plan.IsCRD(s.ID) {
 			digest, err := typesDigest(s.Object)
 			if err == nil && digest == meta.Annotations[plan.TypesAnnotation] {
 				s.Compatibility = compat.Documentation
@@ -82,7 +122,8 @@ func (a *Applier) compareStep(ctx context.Context, s *plan.Step) error {
 		return fmt.Errorf("comparing the types of %s: %w", s.ID, err)
 	}
 	s.Compatibility, s.Findings = report.Severity, report.Findings
-	return nil
+	s.Before, err = types.Of(live)
+	return err
 }
 
 func storedVersions(crd map[string]any) []string {

@@ -20,6 +20,7 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render"
@@ -50,6 +51,8 @@ type Config struct {
 type Computer struct {
 	cfg      Config
 	renderer render.Renderer
+	// fetchAny fetches a package that nobody may keep.
+	fetchAny func(context.Context, string, sources.Digest) (*sources.Package, error)
 
 	mu       sync.Mutex
 	packages map[sources.Digest]*sources.Package
@@ -60,6 +63,7 @@ type Computer struct {
 func New(cfg Config) *Computer {
 	c := &Computer{cfg: cfg, packages: make(map[sources.Digest]*sources.Package)}
 	fetch := cfg.Resolve.Fetch
+	c.fetchAny = fetch
 	c.cfg.Resolve.Fetch = func(ctx context.Context, repository string, d sources.Digest) (*sources.Package, error) {
 		return c.fetch(ctx, repository, d, fetch)
 	}
@@ -129,6 +133,11 @@ type Cluster struct {
 	// stay, because nobody knows what has become of it; pkg is the package
 	// that it belongs to. Nil when rendering failed as a whole: then all must.
 	Keeps func(id manifest.ID, pkg string) bool
+	// FindType finds a definition in which a type has the given digest, and
+	// says where: in what is rendered for any cluster of the state, in its
+	// packages as published, or in other versions of these in the lock. It may
+	// fetch packages. Nil if there is none.
+	FindType func(ctx context.Context, gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string)
 }
 
 // Allowances are what a package's declaration allows in its version.
@@ -252,6 +261,10 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, extra *lo
 		}
 	})
 	c.renderer.Sweep()
+	f := &finder{state: s, fetch: c.fetchAny, found: make(map[typeKey]found)}
+	for _, cl := range s.Clusters {
+		cl.FindType = f.find
+	}
 	return s, ctx.Err()
 }
 

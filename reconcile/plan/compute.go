@@ -60,6 +60,8 @@ type Options struct {
 	// RemoveAll says that nothing is wanted any more, on purpose: the cluster
 	// left the registry. What others put into our Namespaces and types stays.
 	RemoveAll bool
+	// ReportDrift says that what drifted is reported and left as it is.
+	ReportDrift bool
 	// Order is what packages' declarations say about their order, by name.
 	Order map[string]Order
 	// AllowPrune is how many objects may be pruned whatever their share, from
@@ -199,9 +201,8 @@ func definitions(desired *manifest.Set) map[schema.GroupVersionKind]manifest.ID 
 // Defines lists the kinds, with their served versions, that a CRD or XRD
 // defines; none for any other object.
 func Defines(o *manifest.Object) []schema.GroupVersionKind {
-	id := o.ID()
-	xrd := id.Group == xrdGroup && id.Kind == xrdKind
-	if !IsCRD(id) && !xrd {
+	xrd := !IsCRD(o.ID())
+	if !IsDefinition(o.ID()) {
 		return nil
 	}
 	spec, _ := o.Tree()["spec"].(map[string]any)

@@ -1,9 +1,18 @@
 package plan
 
 import (
+	"fmt"
+	"runtime"
 	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/sources"
 )
 
 // Fleet is what a person asks for: the plans of several clusters, and what
@@ -25,8 +34,10 @@ type Fleet struct {
 // ClusterPlan is the plan of one cluster, or why there is none.
 type ClusterPlan struct {
 	Name string
-	// Packages of the cluster, by name: "repository:version".
-	Packages map[string]string
+	// Packages of the cluster, by name: "repository version". Before are those
+	// of which it is known what they were, as far as another version is wanted
+	// now.
+	Packages, Before map[string]string
 	// Plan may be nil when Err is not empty.
 	Plan *Plan
 	Err  string
@@ -42,11 +53,55 @@ func (f *Fleet) Failed() bool {
 	return len(f.Errors) > 0 || slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Err != "" })
 }
 
+// Comparer compares definitions, and remembers what came of it: the same bump
+// in many clusters is looked at once. It is safe for concurrent use.
+type Comparer struct {
+	mu   sync.Mutex
+	done map[[2]sources.Digest]*comparison
+}
+
+type comparison struct {
+	once   sync.Once
+	report compat.Report
+	before []types.Type
+	err    error
+}
+
+// compare takes the definitions as they are rendered; now may be nil. Which
+// versions are stored is not known.
+func (c *Comparer) compare(old, now *manifest.Object) *comparison {
+	key := [2]sources.Digest{old.Hash()}
+	var tree map[string]any
+	if now != nil {
+		key[1], tree = now.Hash(), now.Tree()
+	}
+	c.mu.Lock()
+	if c.done == nil {
+		c.done = make(map[[2]sources.Digest]*comparison)
+	}
+	one := c.done[key]
+	if one == nil {
+		one = new(comparison)
+		c.done[key] = one
+	}
+	c.mu.Unlock()
+	one.once.Do(func() {
+		one.report, one.err = compat.Compare(old.Tree(), tree, compat.Options{})
+		if one.err == nil {
+			one.before, one.err = types.Of(old.Tree())
+		}
+	})
+	return one
+}
+
 // Between compares two renderings of a cluster without looking at it: what would
-// be done to a cluster that holds the one, to bring it to the other.
-func Between(cluster string, before, after *manifest.Set) *Plan {
+// be done to a cluster that holds the one, to bring it to the other. What would
+// be refused there is refused, as far as it can be told.
+func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed Allowed, find FindType) *Plan {
 	p := &Plan{Cluster: cluster}
+	packages := make(map[string]bool)
 	for _, o := range after.All() {
+		packages[o.Label(PackageLabel)] = true
 		s := Step{Action: Unchanged, ID: o.ID(), Stage: StageOf(o.ID()), Object: o, Package: o.Label(PackageLabel)}
 		switch old := before.Get(o.ID()); {
 		case old == nil:
@@ -65,6 +120,27 @@ func Between(cluster string, before, after *manifest.Set) *Plan {
 	}
 	sortPruned(prunes)
 	p.Steps = append(p.Steps, prunes...)
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		dropped := s.Action == Prune && s.Package != "" && packages[s.Package]
+		if !IsDefinition(s.ID) || s.Action != Configure && !dropped {
+			continue
+		}
+		g.Go(func() error {
+			done := c.compare(before.Get(s.ID), s.Object)
+			if done.err != nil {
+				s.Action, s.Reason = Refused, fmt.Sprintf("comparing the types of %s: %v", s.ID, done.err)
+				return nil
+			}
+			s.Compatibility, s.Findings, s.Before = done.report.Severity, done.report.Findings, done.before
+			return nil
+		})
+	}
+	_ = g.Wait() // each step has its own error
+	RefuseBreaking(p, allowed)
+	CheckPins(p, nil, find, false)
 	return p
 }
 
@@ -101,6 +177,9 @@ func (p *Plan) groups() []group {
 	})
 	for _, g := range all {
 		slices.SortStableFunc(g.steps, func(a, b *Step) int {
+			if a.Action == Refused && b.Action == Refused {
+				return strings.Compare(brief(a), brief(b))
+			}
 			return slices.Index(Actions, a.Action) - slices.Index(Actions, b.Action)
 		})
 	}

@@ -116,7 +116,7 @@ func TestMarkdownFitsAComment(t *testing.T) {
 	for c := range 40 {
 		p := &Plan{Cluster: fmt.Sprintf("cluster-%d", c)}
 		for i := range 500 {
-			p.Steps = append(p.Steps, Step{Action: Configure, ID: crdID(fmt.Sprintf("things%d.acme.example", i)), Reason: "changed in the repository"})
+			p.Steps = append(p.Steps, Step{Action: Configure, ID: manifest.ID{Group: "acme.example", Kind: "Thing", Name: fmt.Sprintf("thing%d", i)}, Reason: "changed in the repository"})
 		}
 		f.Clusters = append(f.Clusters, ClusterPlan{Name: p.Cluster, Plan: p})
 	}
@@ -153,7 +153,7 @@ func TestBetween(t *testing.T) {
 	secret := func(value string) *manifest.Object {
 		return object(t, map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s", "namespace": "a"}, "stringData": map[string]any{"k": value}})
 	}
-	p := Between("dev", set(cm("same", "1"), cm("changed", "1"), cm("gone", "1"), secret("hunter2")), set(cm("same", "1"), cm("changed", "2"), cm("new", "1"), secret("hunter3")))
+	p := new(Comparer).Between("dev", set(cm("same", "1"), cm("changed", "1"), cm("gone", "1"), secret("hunter2")), set(cm("same", "1"), cm("changed", "2"), cm("new", "1"), secret("hunter3")), nil, nil)
 	have := make(map[string]Action)
 	for _, s := range p.Steps {
 		have[s.ID.Name] = s.Action

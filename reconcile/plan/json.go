@@ -29,9 +29,28 @@ import (
 //	      "reason": "changed in the repository",
 //	      "notValidated": "…",          why no dry run could say whether it would be accepted
 //	      "rejected": "…",              what the API server has against it
-//	      "compatibility": "breaking",  of the types of a CRD: documentation, compatible, breaking
-//	      "findings": [{"name": "enum-value-removed", "severity": "breaking", "version": "v1", "path": ".spec.size", …}],
+//	      "compatibility": "breaking",  of the types of a CRD: documentation, compatible, breaking; see types
+//	      "unpinned": ["widget.acme.example/default/w"], objects whose pins a change of their type breaks
+//	      "pin": {                      why a pinned object is refused
+//	        "version": "v1", "pinned": "h1:…", "have": "h1:…",
+//	        "known": "cluster dev",     where the pinned type is known from
+//	        "findings": […]             what differs, from the pinned type to the cluster's
+//	      },
 //	      "changes": [{"path": "spec.replicas", "old": 1, "new": 2}]
+//	    }]
+//	  }],
+//	  "types": [{                       what becomes of types: one entry for a package and bump, and the
+//	    "package": "widgets",           clusters in which it does the same
+//	    "from": "reg.io/widgets v1.0.0", "to": "reg.io/widgets v1.1.0",
+//	    "clusters": ["dev", "prod"],
+//	    "added": 0, "changed": 1, "removed": 0, "breaking": 1, "refused": 1, "documentation": 3,
+//	    "definitions": [{               without those that only change in descriptions
+//	      "name": "widgets.acme.example",
+//	      "change": "changed",          added, changed, removed
+//	      "compatibility": "breaking", "refused": true,
+//	      "versions": [{"version": "v1", "kind": "Widget", "before": "h1:…", "after": "h1:…"}],
+//	      "findings": [{"name": "enum-value-removed", "severity": "breaking", "version": "v1", "path": ".spec.size", …}],
+//	      "allowed": {"enum-value-removed": "nobody uses it"}
 //	    }]
 //	  }],
 //	  "lock":   ["+ @prod …"],          lines of clusters.lock that change
@@ -61,6 +80,9 @@ func (f *Fleet) WriteJSON(w io.Writer) error {
 		}
 		doc.Clusters = append(doc.Clusters, cj)
 	}
+	for _, t := range f.TypeTables() {
+		doc.Types = append(doc.Types, newTypesJSON(t))
+	}
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
@@ -82,6 +104,7 @@ type fleetJSON struct {
 	Against  string        `json:"against,omitempty"`
 	Changes  bool          `json:"changes"`
 	Clusters []clusterJSON `json:"clusters"`
+	Types    []typesJSON   `json:"types,omitempty"`
 	Lock     []string      `json:"lock,omitempty"`
 	Errors   []string      `json:"errors,omitempty"`
 	Notes    []string      `json:"notes,omitempty"`
@@ -110,9 +133,84 @@ type stepJSON struct {
 	NotValidated string   `json:"notValidated,omitempty"`
 	Rejected     string   `json:"rejected,omitempty"`
 	// Compatibility is a severity's name.
-	Compatibility string           `json:"compatibility,omitempty"`
-	Findings      []compat.Finding `json:"findings,omitempty"`
-	Changes       []changeJSON     `json:"changes,omitempty"`
+	Compatibility string       `json:"compatibility,omitempty"`
+	Unpinned      []string     `json:"unpinned,omitempty"`
+	Pin           *pinJSON     `json:"pin,omitempty"`
+	Changes       []changeJSON `json:"changes,omitempty"`
+}
+
+type pinJSON struct {
+	Version  string           `json:"version"`
+	Pinned   string           `json:"pinned"`
+	Have     string           `json:"have"`
+	Known    string           `json:"known,omitempty"`
+	Findings []compat.Finding `json:"findings,omitempty"`
+}
+
+type typesJSON struct {
+	Package  string   `json:"package,omitempty"`
+	From     string   `json:"from,omitempty"`
+	To       string   `json:"to,omitempty"`
+	Clusters []string `json:"clusters"`
+
+	// Definitions by what becomes of them; of all these, those that break and
+	// those of which nothing is done; and beside these, those of which only
+	// descriptions change.
+	Added         int `json:"added"`
+	Changed       int `json:"changed"`
+	Removed       int `json:"removed"`
+	Breaking      int `json:"breaking"`
+	Refused       int `json:"refused"`
+	Documentation int `json:"documentation"`
+
+	Definitions []definitionJSON `json:"definitions"`
+}
+
+type definitionJSON struct {
+	Name          string            `json:"name"`
+	Change        TypeChange        `json:"change"`
+	Compatibility string            `json:"compatibility,omitempty"`
+	Refused       bool              `json:"refused,omitempty"`
+	Versions      []versionJSON     `json:"versions,omitempty"`
+	Findings      []compat.Finding  `json:"findings,omitempty"`
+	Allowed       map[string]string `json:"allowed,omitempty"`
+}
+
+type versionJSON struct {
+	Version string `json:"version"`
+	Kind    string `json:"kind"`
+	Before  string `json:"before,omitempty"`
+	After   string `json:"after,omitempty"`
+}
+
+func newTypesJSON(t *TypeTable) typesJSON {
+	tj := typesJSON{Package: t.Package, From: t.From, To: t.To, Clusters: t.Clusters, Documentation: t.Documentation, Definitions: []definitionJSON{}}
+	for i := range t.Rows {
+		r := &t.Rows[i]
+		switch r.Change {
+		case TypesAdded:
+			tj.Added++
+		case TypesChanged:
+			tj.Changed++
+		case TypesRemoved:
+			tj.Removed++
+		}
+		if r.Compatibility == compat.Breaking {
+			tj.Breaking++
+		}
+		if r.Refused {
+			tj.Refused++
+		}
+		d := definitionJSON{Name: r.Name, Change: r.Change, Refused: r.Refused, Findings: r.Findings, Allowed: r.Allowed}
+		if r.Compatibility != compat.Identical {
+			d.Compatibility = r.Compatibility.String()
+		}
+		for _, v := range r.Versions {
+			d.Versions = append(d.Versions, versionJSON(v))
+		}
+		tj.Definitions = append(tj.Definitions, d)
+	}
+	return tj
 }
 
 type changeJSON struct {
@@ -130,7 +228,13 @@ func newStepJSON(s *Step) stepJSON {
 		Stage: s.Stage.String(), Reason: s.Reason, After: s.After, Drift: s.Drift, NotValidated: s.NotValidated, Rejected: s.Rejected,
 	}
 	if s.Compatibility != compat.Identical {
-		sj.Compatibility, sj.Findings = s.Compatibility.String(), s.Findings
+		sj.Compatibility = s.Compatibility.String()
+	}
+	for _, id := range s.Unpinned {
+		sj.Unpinned = append(sj.Unpinned, id.String())
+	}
+	if m := s.Pin; m != nil {
+		sj.Pin = &pinJSON{Version: m.Type.Version, Pinned: m.Pinned, Have: m.Have, Known: m.Known, Findings: m.Findings}
 	}
 	for _, c := range s.Changes {
 		sj.Changes = append(sj.Changes, changeJSON(c))

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"strings"
@@ -10,8 +11,12 @@ import (
 // take comments of 65,536 characters at least.
 const MaxMarkdown = 60_000
 
+// maxTypeLines bounds the table of types, which is not folded itself.
+const maxTypeLines = 40
+
 // WriteMarkdown writes the plans as a comment for a pull request: a table of
-// clusters, and below it the steps of each, folded. What does not fit into a
+// clusters, one of what becomes of types, package by package, with the findings
+// folded under it, and below them the steps of each cluster, folded. What does not fit into a
 // comment is cut with a word on how much that is.
 func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
@@ -35,7 +40,18 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	for _, n := range f.Notes {
 		fmt.Fprintf(&b, "\n> %s\n", n)
 	}
+	tables := f.TypeTables()
+	writeTypes(&b, tables)
 	var sections []string
+	for _, table := range tables {
+		var text strings.Builder
+		t := &textWriter{w: bufio.NewWriter(&text)}
+		t.typeRows(table)
+		if err := t.w.Flush(); err != nil {
+			return err
+		}
+		sections = append(sections, details(fmt.Sprintf("types of %s in %s: %s", table.title(), table.where(), table.counts()), "", text.String()))
+	}
 	if len(f.Lock) > 0 {
 		sections = append(sections, details(fmt.Sprintf("clusters.lock: %d lines", len(f.Lock)), "diff", strings.Join(f.Lock, "\n")))
 	}
@@ -47,8 +63,9 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 			continue
 		}
 		var text strings.Builder
-		t := &Fleet{Clusters: []ClusterPlan{{Name: c.Name, Packages: c.Packages, Plan: c.Plan}}}
-		if err := t.WriteText(&text, TextOptions{}); err != nil {
+		t := &textWriter{w: bufio.NewWriter(&text)}
+		t.cluster(c)
+		if err := t.w.Flush(); err != nil {
 			return err
 		}
 		_, body, _ := strings.Cut(text.String(), "\n") // the first line is the summary
@@ -63,6 +80,26 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// writeTypes writes the table of types: a line for each package and bump.
+func writeTypes(b *strings.Builder, tables []*TypeTable) {
+	if len(tables) == 0 {
+		return
+	}
+	b.WriteString("\n| types of | clusters | breaking | removed | compatible | added |\n|---|---|---|---|---|---|\n")
+	for i, t := range tables {
+		if i == maxTypeLines && len(tables) > maxTypeLines+1 {
+			fmt.Fprintf(b, "| … %d more | | | | | |\n", len(tables)-i)
+			return
+		}
+		n := t.count()
+		breaking := fmt.Sprint(n.refused + n.allowed)
+		if n.refused > 0 {
+			breaking = fmt.Sprintf("**%s** (%d refused)", breaking, n.refused)
+		}
+		fmt.Fprintf(b, "| %s | %s | %s | %d | %d | %d |\n", t.title(), t.where(), breaking, n.removed, n.changed, n.added)
+	}
 }
 
 // fenced puts text into a code block that no text can end.

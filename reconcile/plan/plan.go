@@ -7,11 +7,14 @@
 //   - the decision (compute.go), a pure function of what is wanted, what is
 //     there and what the inventory says is ours;
 //   - whose an object is (owner.go), and what must not be pruned (guard.go);
+//   - what a change of types refuses: what breaks (types.go), and objects that
+//     are pinned to another type (pins.go);
 //   - the order of things (stage.go), and what must be ready before what
 //     (depends.go);
 //   - the difference between two objects, field by field (diff.go), where no
 //     value of a Secret survives;
-//   - the plan as text, JSON and Markdown (text.go, json.go, markdown.go).
+//   - the plan as text, JSON and Markdown (text.go, json.go, markdown.go), with
+//     the table of what becomes of the types (table.go).
 //
 // It talks to no cluster. reconcile/apply looks at the cluster, has Compute
 // decide, and executes the steps.
@@ -21,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
 )
 
@@ -107,6 +111,16 @@ type Step struct {
 	// those who use them, and Findings say why; Identical for other objects.
 	Compatibility compat.Severity
 	Findings      []compat.Finding
+	// Allowed are the reasons for which the package's declaration allows
+	// breaking findings, by their names.
+	Allowed map[string]string
+	// Before are the types that the live definition of a CRD or XRD has. They
+	// are known where the step would change or remove them.
+	Before []types.Type
+	// Unpinned are the objects whose pins a definition's change would break.
+	Unpinned []manifest.ID
+	// Pin is why a pinned object is refused; nil where that is not the reason.
+	Pin *Mismatch
 	// Changes are the fields that differ. They are known only where a dry run
 	// was asked for.
 	Changes []Change

@@ -77,6 +77,12 @@ func builtIn(group string) bool {
 // IsCRD says that an object is a CustomResourceDefinition.
 func IsCRD(id manifest.ID) bool { return id.Group == crdGroup && id.Kind == crdKind }
 
+// IsDefinition says that an object defines types: a CustomResourceDefinition or
+// a CompositeResourceDefinition.
+func IsDefinition(id manifest.ID) bool {
+	return IsCRD(id) || id.Group == xrdGroup && id.Kind == xrdKind
+}
+
 // IsNamespace says that an object is a Namespace.
 func IsNamespace(id manifest.ID) bool { return id.Group == "" && id.Kind == "Namespace" }
 

@@ -57,6 +57,10 @@ func (p *Plan) Summary() string {
 // WriteText writes the plans for eyes: grouped by package, long lists folded.
 func (f *Fleet) WriteText(w io.Writer, o TextOptions) error {
 	t := &textWriter{w: bufio.NewWriter(w), o: o}
+	if tables := f.TypeTables(); len(tables) > 0 {
+		t.types(tables)
+		t.line("")
+	}
 	for i, c := range f.Clusters {
 		if i > 0 {
 			t.line("")
@@ -118,7 +122,7 @@ func (t *textWriter) cluster(c ClusterPlan) {
 		return
 	}
 	for _, g := range c.Plan.groups() {
-		t.line("  %s", t.bold(title(g, c.Packages)))
+		t.line("  %s", t.bold(bump(g.name, c.Before[g.name], c.Packages[g.name])))
 		t.steps(g.steps)
 	}
 	for _, gk := range slices.SortedFunc(maps.Keys(c.Plan.Unreadable), compareKinds) {
@@ -126,30 +130,22 @@ func (t *textWriter) cluster(c ClusterPlan) {
 	}
 }
 
-func title(g group, packages map[string]string) string {
-	switch ref := packages[g.name]; {
-	case g.name == "":
-		return "manifests"
-	case ref == "":
-		return "package " + g.name
-	default:
-		return fmt.Sprintf("package %s (%s)", g.name, ref)
-	}
-}
-
-// steps writes the steps of a group. What is merely created or pruned is folded
-// by kind; what changes, or has a reason that matters, is listed.
+// steps writes the steps of a group. What is merely created or pruned, or has
+// nothing else to say for itself than others of its kind, is folded by kind.
 func (t *textWriter) steps(steps []*Step) {
 	for i := 0; i < len(steps); {
 		s := steps[i]
-		run := sameKind(steps[i:])
+		run := t.sameKind(steps[i:])
 		if !t.o.All && len(run) > shownNames+1 {
 			var names []string
 			for _, other := range run[:shownNames] {
 				names = append(names, qualified(other))
 			}
-			t.line("    %s", t.paint(s.Action, fmt.Sprintf("%s %d × %s: %s, … %d more",
-				marks[s.Action].sign, len(run), kindOf(s), strings.Join(names, ", "), len(run)-shownNames)))
+			line := fmt.Sprintf("%s %d × %s: %s, … %d more", marks[s.Action].sign, len(run), kindOf(s), strings.Join(names, ", "), len(run)-shownNames)
+			if s.Action == Refused {
+				line += ", refused: " + t.reason(s)
+			}
+			t.line("    %s", t.paint(s.Action, line))
 			i += len(run)
 			continue
 		}
@@ -159,19 +155,47 @@ func (t *textWriter) steps(steps []*Step) {
 }
 
 // sameKind is the beginning of steps that can be folded into one line.
-func sameKind(steps []*Step) []*Step {
+func (t *textWriter) sameKind(steps []*Step) []*Step {
 	first := steps[0]
-	if first.Action != Create && first.Action != Prune {
+	if !t.foldable(first) {
 		return steps[:1]
 	}
 	n := 0
 	for _, s := range steps {
-		if s.Action != first.Action || s.ID.Kind != first.ID.Kind || s.ID.Group != first.ID.Group || s.Reason != first.Reason || s.Rejected != "" {
+		if s.Action != first.Action || s.ID.Kind != first.ID.Kind || s.ID.Group != first.ID.Group || t.reason(s) != t.reason(first) || !t.foldable(s) {
 			break
 		}
 		n++
 	}
-	return steps[:max(n, 1)]
+	return steps[:n]
+}
+
+// reason is the step's, but for what the table of types says.
+func (t *textWriter) reason(s *Step) string {
+	if t.o.All {
+		return s.Reason
+	}
+	return brief(s)
+}
+
+func brief(s *Step) string {
+	if change, _ := typeChange(s); change != "" && s.Action == Refused && s.Compatibility == compat.Breaking {
+		return fmt.Sprintf("breaking, see its types; the package's annotation %s can allow it", compat.AllowAnnotation)
+	}
+	return s.Reason
+}
+
+// foldable says that there is no more to say of a step than one line.
+func (t *textWriter) foldable(s *Step) bool {
+	switch s.Action {
+	case Create, Prune:
+		return s.Rejected == ""
+	case Refused:
+		return s.Pin == nil && IsDefinition(s.ID)
+	case Configure:
+		return IsDefinition(s.ID) && s.Rejected == "" && s.NotValidated == "" && len(s.Unpinned) == 0 && len(t.told(s)) == 0
+	}
+	return false
 }
 
 func kindOf(s *Step) string {
@@ -196,14 +220,19 @@ func (t *textWriter) step(s *Step) {
 	default:
 		line += " " + string(s.Action)
 	}
-	if s.Reason != "" {
-		line += ": " + s.Reason
+	if reason := t.reason(s); reason != "" {
+		line += ": " + reason
 	}
 	t.line("    %s", t.paint(s.Action, line))
 	if len(s.After) > 0 && s.Action.Writes() {
 		t.line("        once %s is ready", strings.Join(s.After, ", "))
 	}
-	t.findings(s)
+	if s.Pin != nil {
+		t.mismatch(s.Pin)
+	}
+	if len(s.Unpinned) > 0 {
+		t.line("        %s", t.paint(Refused, "pinned to the type as it was: "+pinnedIDs(s.Unpinned)))
+	}
 	t.changes(s)
 	if s.Rejected != "" {
 		t.indented("        ", t.paint(Refused, "the API server would not accept it: "+s.Rejected))
@@ -213,42 +242,24 @@ func (t *textWriter) step(s *Step) {
 	}
 }
 
-// findings writes what replacing a type means to those who use it: what breaks,
-// one line a kind of finding with the fields it concerns, and the rest as a count.
-func (t *textWriter) findings(s *Step) {
-	var names []string
-	breaking := make(map[string][]compat.Finding)
-	compatible := 0
-	for _, f := range s.Findings {
-		if f.Severity != compat.Breaking {
-			compatible++
-			continue
+// mismatch writes what an object's pinned type differs in from the cluster's.
+func (t *textWriter) mismatch(m *Mismatch) {
+	for i, f := range m.Findings {
+		if i == shownChanges && !t.o.All {
+			t.line("        … %s", plural(len(m.Findings)-i, "more difference"))
+			return
 		}
-		if breaking[f.Name] == nil {
-			names = append(names, f.Name)
-		}
-		breaking[f.Name] = append(breaking[f.Name], f)
+		t.line("        %s", f)
 	}
-	for _, name := range names {
-		all := breaking[name]
-		first := all[0]
-		line := strings.TrimSpace(fmt.Sprintf("breaking %s: %s %s", name, first.Version, first.Path))
-		if first.Detail != "" {
-			line += ": " + first.Detail
-		}
-		if len(all) > 1 {
-			line += fmt.Sprintf(", and %d more", len(all)-1)
-		}
-		t.line("        %s", t.paint(Refused, line))
-		if t.o.All {
-			for _, f := range all[1:] {
-				t.line("          %s", f)
-			}
-		}
+}
+
+// told are the changes of a step that are worth telling one by one. What becomes
+// of types is in their table.
+func (t *textWriter) told(s *Step) []Change {
+	if change, _ := typeChange(s); change == "" || t.o.All {
+		return s.Changes
 	}
-	if compatible > 0 {
-		t.line("        %s", plural(compatible, "compatible change")+" of the type")
-	}
+	return slices.DeleteFunc(slices.Clone(s.Changes), func(c Change) bool { return strings.HasPrefix(c.Path, "spec.versions") })
 }
 
 // changes writes the fields that differ: what the API server acts upon first,
@@ -262,7 +273,7 @@ func (t *textWriter) changes(s *Step) {
 	}
 	var shown []Change
 	documentation := 0
-	for _, c := range s.Changes {
+	for _, c := range t.told(s) {
 		if IsCRD(s.ID) && c.isDocumentation() {
 			documentation++
 		} else {

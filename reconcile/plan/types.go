@@ -48,7 +48,8 @@ func RefuseBreaking(p *Plan, allowed Allowed) {
 	}
 }
 
-// notAllowed names the breaking findings of a step that nothing allows.
+// notAllowed names the breaking findings of a step that nothing allows, and notes
+// why the others are.
 func notAllowed(s *Step, allowed Allowed) string {
 	var names []string
 	for _, f := range s.Findings {
@@ -56,7 +57,11 @@ func notAllowed(s *Step, allowed Allowed) string {
 			continue
 		}
 		if allowed != nil {
-			if _, ok := allowed(s.Package, f); ok {
+			if reason, ok := allowed(s.Package, f); ok {
+				if s.Allowed == nil {
+					s.Allowed = make(map[string]string)
+				}
+				s.Allowed[f.Name] = reason
 				continue
 			}
 		}

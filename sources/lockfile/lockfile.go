@@ -295,6 +295,25 @@ func (f *File) Records(repository, version string) map[string]string {
 	return found
 }
 
+// Versions returns the versions of a package that there are records of: those
+// that most clusters select first, then by name, the last first.
+func (f *File) Versions(repository string) []string {
+	uses := make(map[string]int)
+	for k := range f.records {
+		if k.Repository == repository {
+			uses[k.Version] += 0
+		}
+	}
+	for s := range f.selections {
+		if _, ok := uses[s.Version]; ok && s.Repository == repository {
+			uses[s.Version]++
+		}
+	}
+	return slices.SortedFunc(maps.Keys(uses), func(a, b string) int {
+		return cmp.Or(cmp.Compare(uses[b], uses[a]), cmp.Compare(b, a))
+	})
+}
+
 // Selections returns what a cluster selects, sorted.
 func (f *File) Selections(cluster string) []Selection {
 	var found []Selection

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile"
 	"gitopsd.dev/reconcile/apply"
@@ -18,6 +19,7 @@ import (
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources/local"
+	"gitopsd.dev/sources/lockfile"
 	"gitopsd.dev/sources/resolve"
 )
 
@@ -191,7 +193,7 @@ func (p *planner) live(ctx context.Context, fleet *plan.Fleet, state *desired.St
 	var wg sync.WaitGroup
 	for i, c := range state.Clusters {
 		wg.Go(func() {
-			cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c)}
+			cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c), Before: lockedNames(c, state.Committed)}
 			var err error
 			if cp.Plan, err = p.one(ctx, c); err != nil {
 				cp.Err = err.Error()
@@ -239,6 +241,22 @@ func packageNames(c *desired.Cluster) map[string]string {
 	return names
 }
 
+// lockedNames are the packages of a cluster as a lock selects them. A package is
+// told by its repository, since the lock knows no names.
+func lockedNames(c *desired.Cluster, lock *lockfile.File) map[string]string {
+	versions := make(map[string]string)
+	for _, s := range lock.Selections(c.Name) {
+		versions[s.Repository] = s.Version
+	}
+	names := make(map[string]string)
+	for _, s := range c.Packages {
+		if v := versions[s.Pin.Ref.Repository]; v != "" {
+			names[s.Declaration.Name] = s.Pin.Ref.Repository + " " + v
+		}
+	}
+	return names
+}
+
 // against compares with another revision.
 func (p *planner) against(ctx context.Context, fleet *plan.Fleet, state *desired.State) error {
 	commit, repo, err := commitOf(p.root, p.options.against)
@@ -254,6 +272,7 @@ func (p *planner) against(ctx context.Context, fleet *plan.Fleet, state *desired
 		return fmt.Errorf("--against %s: %w", p.options.against, err)
 	}
 	none, _ := manifest.NewSet(nil)
+	var comparer plan.Comparer
 	for _, c := range state.Clusters {
 		cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c)}
 		old := before.Get(c.Name)
@@ -261,11 +280,12 @@ func (p *planner) against(ctx context.Context, fleet *plan.Fleet, state *desired
 		case c.Err != nil:
 			cp.Err = c.Err.Error()
 		case old == nil:
-			cp.Plan = plan.Between(c.Name, none, c.Objects)
+			cp.Plan = comparer.Between(c.Name, none, c.Objects, c.Allows, find(ctx, c))
 		case old.Err != nil:
 			cp.Err = fmt.Sprintf("at %s: %v", p.options.against, old.Err)
 		default:
-			cp.Plan = plan.Between(c.Name, old.Objects, c.Objects)
+			cp.Before = packageNames(old)
+			cp.Plan = comparer.Between(c.Name, old.Objects, c.Objects, c.Allows, find(ctx, c, old))
 		}
 		fleet.Clusters = append(fleet.Clusters, cp)
 	}
@@ -275,6 +295,18 @@ func (p *planner) against(ctx context.Context, fleet *plan.Fleet, state *desired
 		}
 	}
 	return nil
+}
+
+// find looks for a type in what the states of some clusters know.
+func find(ctx context.Context, all ...*desired.Cluster) plan.FindType {
+	return func(gvk schema.GroupVersionKind, digest string) (map[string]any, string) {
+		for _, c := range all {
+			if definition, where := c.FindType(ctx, gvk, digest); definition != nil {
+				return definition, where
+			}
+		}
+		return nil, ""
+	}
 }
 
 func (p *planner) print(f *plan.Fleet) error {

@@ -80,7 +80,7 @@ same, whatever documentation and formatting they have.
 		},
 	}
 	o.register(cmd)
-	cmd.AddCommand(newTypesDiff(g))
+	cmd.AddCommand(newTypesDiff(g), newTypesPin(g))
 	return cmd
 }
 

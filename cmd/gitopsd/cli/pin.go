@@ -1,0 +1,323 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+	"gitopsd.dev/sources/annotate"
+	"gitopsd.dev/sources/resolve"
+)
+
+type pinOptions struct {
+	tree     treeOptions
+	registry registryOptions
+	cluster  string
+	context  string
+	update   bool
+	check    bool
+}
+
+func newTypesPin(g *global) *cobra.Command {
+	var o pinOptions
+	cmd := &cobra.Command{
+		Use:   "pin FILE...",
+		Short: "Write into objects which type they are for",
+		Long: `Pin gives each object in the files the annotation ` + plan.PinAnnotation + `, the digest of its
+type. From then on ` + "`gitopsd plan` and `gitopsd run`" + ` refuse the object where its type
+is another: in a cluster with another version of the package, say.
+
+The types are those of the registered clusters as the working tree has them, the
+clusters' patches included. Where the clusters differ, name one with --cluster; or
+take the types that a cluster serves now, by a context of your own kubeconfig.
+Objects whose types no CRD defines are left as they are.
+
+A pin that is there and names another type is an error unless it is to be renewed
+(--update). Everything else in the files stays as it is, to the byte.`,
+		Example: `  gitopsd types pin clusters/dev/bucket.yaml
+  gitopsd types pin --update --cluster prod clusters/base/*.yaml
+  gitopsd types pin --check clusters/base/*.yaml`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case o.cluster != "" && o.context != "":
+				return errors.New("--cluster takes the types as they are rendered, --context as they are live: use one of them")
+			case o.check && o.update:
+				return errors.New("--check writes nothing and cannot be combined with --update")
+			}
+			return o.run(cmd, g, args)
+		},
+	}
+	o.tree.register(cmd)
+	o.registry.register(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.cluster, "cluster", "", "take the types that are rendered for this registered cluster (default: any, if all agree)")
+	f.StringVar(&o.context, "context", "", "take the types that a cluster serves now, by this context of your own kubeconfig")
+	f.BoolVar(&o.update, "update", false, "renew pins that name another type")
+	f.BoolVar(&o.check, "check", false, "write nothing; fail if an object is not pinned, or to another type")
+	_ = cmd.RegisterFlagCompletionFunc("cluster", completeRegistered(&o.tree)) // an error means that the flag does not exist
+	return cmd
+}
+
+// findDigest finds the digest of a type, "" if nothing defines it, and where it
+// was found, as in "cluster dev".
+type findDigest func(gvk schema.GroupVersionKind) (digest, where string, err error)
+
+func (o *pinOptions) run(cmd *cobra.Command, g *global, files []string) error {
+	var find findDigest
+	var err error
+	if o.context != "" {
+		find, err = o.live(cmd.Context())
+	} else {
+		find, err = o.rendered(cmd, g)
+	}
+	if err != nil {
+		return err
+	}
+	p := pinning{options: o, find: find, note: func(format string, args ...any) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "gitopsd: "+format+"\n", args...)
+	}}
+	edited := make([][]byte, len(files))
+	for i, name := range files {
+		if edited[i], err = p.file(name); err != nil {
+			return err
+		}
+	}
+	if len(p.faults) > 0 {
+		return listed(p.faults) // and nothing is written
+	}
+	for i, name := range files {
+		if edited[i] == nil {
+			continue
+		}
+		// The file keeps its mode, and stays what links to it point to.
+		if err := os.WriteFile(name, edited[i], 0o644); err != nil {
+			return err
+		}
+	}
+	for _, l := range p.done {
+		if _, err := fmt.Fprintln(cmd.OutOrStdout(), l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pinning is one run over some files.
+type pinning struct {
+	options *pinOptions
+	find    findDigest
+	note    func(format string, args ...any)
+	// faults are what keeps files from being written, done what was pinned.
+	faults, done []string
+}
+
+// file edits one file; nil where nothing is to be written.
+func (p *pinning) file(name string) ([]byte, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	right, written := 0, 0
+	edited, err := annotate.Set(text, plan.PinAnnotation, func(obj annotate.Object) (string, error) {
+		digest, err := p.object(name, obj)
+		switch {
+		case digest == "":
+		case digest == obj.Value:
+			right++
+		default:
+			written++
+		}
+		return digest, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	switch {
+	case written > 0 && !p.options.check:
+		return edited, nil
+	case right > 0:
+		p.done = append(p.done, fmt.Sprintf("%s: %s as it is", name, counted(right, "pin stays", "pins stay")))
+	}
+	return nil, nil
+}
+
+// object decides about one object: the digest that it is to be pinned to, "" to
+// leave it alone.
+func (p *pinning) object(file string, obj annotate.Object) (string, error) {
+	if obj.APIVersion == "" || obj.Kind == "" || obj.Name == "" {
+		return "", nil // not an object: a patch, a values file, a kustomization
+	}
+	fault := func(format string, args ...any) {
+		p.faults = append(p.faults, fmt.Sprintf("%s:%d: %s %s", file, obj.Line, obj, fmt.Sprintf(format, args...)))
+	}
+	gvk := schema.FromAPIVersionAndKind(obj.APIVersion, obj.Kind)
+	name := gvk.GroupVersion().String() + " " + gvk.Kind
+	digest, where, err := p.find(gvk)
+	switch {
+	case err != nil:
+		fault("cannot be pinned: %v", err)
+		return "", nil
+	case digest == "" && obj.Value != "":
+		fault("is pinned, but no CRD defines %s in %s; remove the annotation %s", name, where, plan.PinAnnotation)
+		return "", nil
+	case digest == "":
+		id := manifest.ID{Group: gvk.Group, Kind: gvk.Kind, Name: obj.Name}
+		if plan.StageOf(id) == plan.Custom && !ours(gvk.Group) {
+			p.note("%s:%d: %s is left as it is: no CRD defines %s in %s", file, obj.Line, obj, name, where)
+		}
+		return "", nil
+	case obj.Value == digest:
+		return digest, nil
+	case p.options.check && obj.Value == "":
+		fault("is not pinned: %s is %s in %s; run `gitopsd types pin`", name, digest, where)
+		return "", nil
+	case obj.Value != "" && !p.options.update:
+		fault("is pinned to %s, but %s is %s in %s; --update renews the pin", obj.Value, name, digest, where)
+		return "", nil
+	}
+	p.done = append(p.done, fmt.Sprintf("%s:%d: %s is pinned to %s %s of %s", file, obj.Line, obj, name, digest, where))
+	return digest, nil
+}
+
+// ours says that objects of a group are read by gitopsd itself or by kustomize,
+// and never applied as they stand in a file.
+func ours(group string) bool {
+	return group == "pkg.crossplane.io" || group == "gitopsd.dev" || group == "kustomize.config.k8s.io"
+}
+
+// live takes the types from a cluster as it is.
+func (o *pinOptions) live(ctx context.Context) (findDigest, error) {
+	where := "context " + o.context
+	cluster, err := kube.New(kube.Config{Name: o.context, Trusted: true, Context: o.context, UserAgent: "gitopsd/" + version()})
+	if err != nil {
+		return nil, err
+	}
+	return func(gvk schema.GroupVersionKind) (string, string, error) {
+		defer cluster.Close()
+		tree, err := cluster.Definition(ctx, gvk.Group, gvk.Kind)
+		if kube.ClassOf(err) == kube.NoSuchType || err == nil && tree == nil {
+			return "", where, nil
+		}
+		if err != nil {
+			return "", where, err
+		}
+		digest, err := digestIn(tree, gvk)
+		return digest, where, err
+	}, nil
+}
+
+// digestIn is the digest of a type that a definition has.
+func digestIn(definition map[string]any, gvk schema.GroupVersionKind) (string, error) {
+	all, err := types.Of(definition)
+	if err != nil {
+		return "", err
+	}
+	var versions []string
+	for _, t := range all {
+		if t.Kind != gvk.Kind {
+			continue
+		}
+		if t.Version == gvk.Version {
+			return t.Digest, nil
+		}
+		versions = append(versions, t.Version)
+	}
+	return "", fmt.Errorf("its type has no version %s, only %s", gvk.Version, strings.Join(versions, ", "))
+}
+
+// rendered takes the types that are rendered for the registered clusters.
+func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (findDigest, error) {
+	root, err := o.tree.root()
+	if err != nil {
+		return nil, err
+	}
+	commit, files, err := tree(root)
+	if err != nil {
+		return nil, err
+	}
+	defer files.Close()
+	var only []string
+	if o.cluster != "" {
+		only = []string{o.cluster}
+	}
+	computer, err := o.registry.computer(g.log(false), resolve.Add, nil, only)
+	if err != nil {
+		return nil, err
+	}
+	state, err := compute(cmd.Context(), cmd, computer, commit)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range state.Clusters {
+		for _, err := range append([]error{c.Err}, c.Faults...) {
+			if err != nil {
+				fmt.Fprintf(cmd.ErrOrStderr(), "gitopsd: cluster %s is known in part only: %v\n", c.Name, err)
+			}
+		}
+	}
+	return func(gvk schema.GroupVersionKind) (string, string, error) { return agreed(state, gvk) }, nil
+}
+
+// agreed is the digest that a type has in all clusters that define it.
+func agreed(state *desired.State, gvk schema.GroupVersionKind) (digest, where string, err error) {
+	clusters := make(map[string][]string) // by digest
+	var order []string
+	for _, c := range state.Clusters {
+		object := c.Definition(gvk)
+		if object == nil {
+			continue
+		}
+		digest, err := digestIn(object.Tree(), gvk)
+		if err != nil {
+			return "", "", fmt.Errorf("cluster %s: %w", c.Name, err)
+		}
+		if clusters[digest] == nil {
+			order = append(order, digest)
+		}
+		clusters[digest] = append(clusters[digest], c.Name)
+	}
+	switch len(order) {
+	case 0:
+		names := make([]string, 0, len(state.Clusters))
+		for _, c := range state.Clusters {
+			names = append(names, c.Name)
+		}
+		return "", clusterNames(names), nil
+	case 1:
+		return order[0], clusterNames(clusters[order[0]]), nil
+	}
+	var each []string
+	for _, d := range order {
+		each = append(each, fmt.Sprintf("%s in %s", d, clusterNames(clusters[d])))
+	}
+	return "", "", fmt.Errorf("the clusters have different types %s/%s %s: %s; name the one that is meant with --cluster", gvk.Group, gvk.Version, gvk.Kind, strings.Join(each, ", "))
+}
+
+func clusterNames(names []string) string {
+	if len(names) == 1 {
+		return "cluster " + names[0]
+	}
+	const shown = 6
+	if len(names) > shown {
+		return fmt.Sprintf("clusters %s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
+	}
+	return "clusters " + strings.Join(names, ", ")
+}
+
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

@@ -1,0 +1,161 @@
+package desired
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+	"gitopsd.dev/sources"
+)
+
+// maxOlder is how many other versions of a package are looked into for a type, and
+// findTimeout for how long: it is only for an explanation.
+const (
+	maxOlder    = 8
+	findTimeout = 20 * time.Second
+)
+
+// finder finds the definitions of types by their digests, in everything that a
+// state and its lock know. It is safe for concurrent use.
+type finder struct {
+	state *State
+	fetch func(context.Context, string, sources.Digest) (*sources.Package, error)
+
+	mu    sync.Mutex
+	found map[typeKey]found
+}
+
+type typeKey struct {
+	gvk    schema.GroupVersionKind
+	digest string
+}
+
+type found struct {
+	definition map[string]any
+	where      string
+}
+
+// find looks at what is rendered for the clusters, then at what their packages
+// hold before patches, and last at the other versions of the packages that define
+// the kind which the lock has records of. What is found, or is not, is
+// remembered; an error of the registry is as good as not found for this once.
+func (f *finder) find(ctx context.Context, gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string) {
+	key := typeKey{gvk, digest}
+	f.mu.Lock()
+	known, ok := f.found[key]
+	f.mu.Unlock()
+	if ok {
+		return known.definition, known.where
+	}
+	ctx, cancel := context.WithTimeout(ctx, findTimeout)
+	defer cancel()
+	defining := make(map[string]bool) // repositories
+	for _, c := range f.state.Clusters {
+		if c.Objects == nil {
+			continue
+		}
+		for _, o := range c.Objects.All() {
+			if plan.IsDefinition(o.ID()) && defines(o.Tree(), gvk) && has(o.Tree(), key) {
+				return f.keep(key, o.Tree(), "cluster "+c.Name)
+			}
+		}
+		for _, p := range c.Packages {
+			tree := within(p.Package, key, defining)
+			if tree != nil {
+				return f.keep(key, tree, fmt.Sprintf("%s %s as published", p.Pin.Ref.Repository, p.Pin.Ref.Version()))
+			}
+		}
+	}
+	complete := true
+	for _, repository := range slices.Sorted(maps.Keys(defining)) {
+		versions := f.state.Lock.Versions(repository)
+		for _, version := range versions[:min(len(versions), maxOlder)] {
+			d, ok := f.state.Lock.Digest(repository, version)
+			if !ok {
+				continue
+			}
+			pkg, err := f.fetch(ctx, repository, d)
+			if err != nil {
+				complete = false
+				continue
+			}
+			if tree := within(pkg, key, defining); tree != nil {
+				return f.keep(key, tree, repository+" "+version)
+			}
+		}
+	}
+	if complete {
+		f.keep(key, nil, "")
+	}
+	return nil, ""
+}
+
+func (f *finder) keep(key typeKey, definition map[string]any, where string) (map[string]any, string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.found[key] = found{definition, where}
+	return definition, where
+}
+
+// within finds the definition in a package, and notes the package's repository
+// if it defines the kind at all.
+func within(pkg *sources.Package, key typeKey, defining map[string]bool) map[string]any {
+	if pkg == nil {
+		return nil
+	}
+	for _, doc := range pkg.Documents {
+		if !defines(doc.Tree, key.gvk) {
+			continue
+		}
+		defining[pkg.Repository] = true
+		if has(doc.Tree, key) {
+			return doc.Tree
+		}
+	}
+	return nil
+}
+
+// defines says that an object is the definition of a kind.
+func defines(tree map[string]any, gvk schema.GroupVersionKind) bool {
+	spec, _ := tree["spec"].(map[string]any)
+	if group, _ := spec["group"].(string); group != gvk.Group || group == "" {
+		return false
+	}
+	for _, field := range []string{"names", "claimNames"} {
+		names, _ := spec[field].(map[string]any)
+		if kind, _ := names["kind"].(string); kind == gvk.Kind {
+			return true
+		}
+	}
+	return false
+}
+
+// has says that a definition has a type of that digest.
+func has(definition map[string]any, key typeKey) bool {
+	all, err := types.Of(definition)
+	return err == nil && slices.ContainsFunc(all, func(t types.Type) bool {
+		return t.Digest == key.digest && t.Version == key.gvk.Version && t.Kind == key.gvk.Kind
+	})
+}
+
+// Definition is the CRD or XRD of a kind that is rendered for the cluster, nil if
+// there is none.
+func (c *Cluster) Definition(gvk schema.GroupVersionKind) *manifest.Object {
+	if c.Objects == nil {
+		return nil
+	}
+	for _, o := range c.Objects.All() {
+		if plan.IsDefinition(o.ID()) && defines(o.Tree(), gvk) {
+			return o
+		}
+	}
+	return nil
+}

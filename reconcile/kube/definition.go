@@ -1,0 +1,52 @@
+package kube
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/render/manifest"
+)
+
+const (
+	crdGroup = "apiextensions.k8s.io"
+	crdKind  = "CustomResourceDefinition"
+	xrdGroup = "apiextensions.crossplane.io"
+	xrdKind  = "CompositeResourceDefinition"
+)
+
+// Definition reads the live definition of a kind: its CustomResourceDefinition
+// or, where Crossplane made that of a CompositeResourceDefinition, the latter. It
+// is nil without an error for a kind that nothing of the sort defines: one that
+// is built in, or that an aggregated API server serves. The error is of class
+// NoSuchType when the cluster does not serve the kind.
+func (c *Cluster) Definition(ctx context.Context, group, kind string) (map[string]any, error) {
+	t, err := c.Kind(ctx, group, kind)
+	if err != nil {
+		return nil, err
+	}
+	crds, err := c.Kind(ctx, crdGroup, crdKind)
+	if err != nil {
+		return nil, err
+	}
+	tree, meta, err := c.Get(ctx, crds, manifest.ID{Group: crdGroup, Kind: crdKind, Name: t.Resource + "." + t.Group})
+	if ClassOf(err) == NotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	owner := metav1.GetControllerOf(meta)
+	if owner == nil || owner.Kind != xrdKind {
+		return tree, nil
+	}
+	if g, _ := manifest.GroupVersion(owner.APIVersion); g != xrdGroup {
+		return tree, nil
+	}
+	xrds, err := c.Kind(ctx, xrdGroup, xrdKind)
+	if err != nil {
+		return nil, err
+	}
+	tree, _, err = c.Get(ctx, xrds, manifest.ID{Group: xrdGroup, Kind: xrdKind, Name: owner.Name})
+	return tree, err
+}

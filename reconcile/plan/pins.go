@@ -1,0 +1,253 @@
+package plan
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+	"gitopsd.dev/render/types/compat"
+)
+
+// PinAnnotation on any object in the repository names the digest of the type
+// that the object was written for: "h1:" and base64 (render/types). The object
+// is applied only where its type is that one.
+const PinAnnotation = "gitopsd.dev/type"
+
+var pinForm = regexp.MustCompile(`^h1:[A-Za-z0-9+/]{43}=$`)
+
+// IsTypeDigest says that a string has the form of a type's digest.
+func IsTypeDigest(s string) bool { return pinForm.MatchString(s) }
+
+// Mismatch is a pin that is not the type which its object would be applied as.
+type Mismatch struct {
+	// Type is the object's, in the version that it is written in.
+	Type schema.GroupVersionKind
+	// Pinned and Have are the digests of the type that the object was written
+	// for, and of the one that the cluster has once the plan is executed.
+	Pinned, Have string
+	// Known says where the pinned type was found, as in "cluster dev"; empty
+	// where only its digest is known.
+	Known string
+	// Findings are what differs for the object, from the pinned type to the
+	// cluster's; those of the version that it is written in.
+	Findings []compat.Finding
+}
+
+// LiveDefinition is the CRD or XRD of a kind as the cluster has it. The zero
+// value is that of a kind which none defines.
+type LiveDefinition struct {
+	Tree map[string]any
+	// Err says why it could not be read.
+	Err error
+}
+
+// FindType finds a definition in which a type has the given digest, and says
+// where; nil if there is none.
+type FindType func(gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string)
+
+// PinnedKinds lists the kinds of which CheckPins wants to know the live
+// definition: those of pinned objects but where nothing is changed, neither
+// the object nor its definition, which is in the plan.
+func PinnedKinds(p *Plan) []schema.GroupKind {
+	definers := definers(p)
+	var kinds []schema.GroupKind
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if !pinned(s) {
+			continue
+		}
+		gk := schema.GroupKind{Group: s.ID.Group, Kind: s.ID.Kind}
+		d := definers[gk]
+		if d != nil && d.Action == Unchanged && s.Action == Unchanged || d != nil && d.Action == Create || slices.Contains(kinds, gk) {
+			continue
+		}
+		kinds = append(kinds, gk)
+	}
+	return kinds
+}
+
+// CheckPins refuses the objects that are pinned to another type than the one
+// that the cluster has when they are applied: the one that this plan installs, if
+// it does, and else the live one. Nothing else is held back. Kinds that are not
+// in live, and that the plan does not define, are left to the API server.
+func CheckPins(p *Plan, live map[schema.GroupKind]LiveDefinition, find FindType, reportDrift bool) {
+	c := pinCheck{definers: definers(p), live: live, find: find, reportDrift: reportDrift, known: make(map[schema.GroupKind]*settled)}
+	for i := range p.Steps {
+		if s := &p.Steps[i]; pinned(s) {
+			c.check(s)
+		}
+	}
+}
+
+// pinned says that a step is about an object with a pin that is or will be there.
+func pinned(s *Step) bool {
+	return s.Object != nil && s.Object.Annotation(PinAnnotation) != "" &&
+		(s.Action == Create || s.Action == Configure || s.Action == Unchanged)
+}
+
+// definers finds the steps of the definitions that the plan wants.
+func definers(p *Plan) map[schema.GroupKind]*Step {
+	found := make(map[schema.GroupKind]*Step)
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if s.Object == nil {
+			continue
+		}
+		for _, gvk := range Defines(s.Object) {
+			found[gvk.GroupKind()] = s
+		}
+	}
+	return found
+}
+
+type pinCheck struct {
+	definers    map[schema.GroupKind]*Step
+	live        map[schema.GroupKind]LiveDefinition
+	find        FindType
+	reportDrift bool
+	known       map[schema.GroupKind]*settled
+}
+
+// settled is what defines a kind once the plan is executed.
+type settled struct {
+	tree  map[string]any
+	types []types.Type
+	err   error
+	// unknown says that nothing can be told, and nothing is to be said.
+	unknown bool
+}
+
+// settle finds what defines a kind once the plan is executed.
+func (c *pinCheck) settle(gk schema.GroupKind) *settled {
+	if s := c.known[gk]; s != nil {
+		return s
+	}
+	s := new(settled)
+	c.known[gk] = s
+	live, seen := c.live[gk]
+	d := c.definers[gk]
+	switch {
+	case d != nil && d.Action.Writes() && !(d.Drift && c.reportDrift), d != nil && d.Action == Unchanged && !seen:
+		s.tree = d.Object.Tree()
+	case !seen:
+		s.unknown = true
+		return s
+	case live.Err != nil:
+		s.err = live.Err
+		return s
+	default:
+		s.tree = live.Tree
+	}
+	if s.tree != nil {
+		s.types, s.err = types.Of(s.tree)
+	}
+	return s
+}
+
+func (c *pinCheck) check(s *Step) {
+	gvk := schema.FromAPIVersionAndKind(s.Object.APIVersion(), s.ID.Kind)
+	pin := s.Object.Annotation(PinAnnotation)
+	at := c.settle(gvk.GroupKind())
+	refuse := func(format string, args ...any) {
+		s.Action, s.Reason = Refused, fmt.Sprintf(format, args...)
+	}
+	if at.unknown {
+		return
+	}
+	if !IsTypeDigest(pin) {
+		refuse("%s: %q is no type digest: want h1: and 44 characters of base64, as `gitopsd types pin` writes them (%s)", PinAnnotation, pin, s.Object.Origin())
+		return
+	}
+	name := gvk.GroupVersion().String() + " " + gvk.Kind
+	switch {
+	case at.err != nil:
+		refuse("pinned to %s %s, and it cannot be told whether this cluster's is the same: %v", name, pin, at.err)
+		return
+	case at.tree == nil:
+		refuse("pinned to %s %s, which no CRD defines in this cluster: only the types of CRDs and XRDs have digests; remove the annotation %s", name, pin, PinAnnotation)
+		return
+	}
+	have := digestOf(at.types, gvk)
+	if have == "" || have == pin {
+		return // a version that is not there is the API server's to refuse
+	}
+	m := &Mismatch{Type: gvk, Pinned: pin, Have: have}
+	c.explain(m, at.tree)
+	d := c.definers[gvk.GroupKind()]
+	if d != nil && s.Action != Create && digestOf(d.Before, gvk) == pin {
+		d.Unpinned = append(d.Unpinned, s.ID)
+	}
+	s.Pin = m
+	refuse("%s", m.reason())
+}
+
+func digestOf(all []types.Type, gvk schema.GroupVersionKind) string {
+	for _, t := range all {
+		if t.Version == gvk.Version && t.Kind == gvk.Kind {
+			return t.Digest
+		}
+	}
+	return ""
+}
+
+// explain says what differs, if the pinned type is known anywhere.
+func (c *pinCheck) explain(m *Mismatch, have map[string]any) {
+	var was map[string]any
+	if live := c.live[m.Type.GroupKind()]; live.Tree != nil {
+		if all, err := types.Of(live.Tree); err == nil && digestOf(all, m.Type) == m.Pinned {
+			was, m.Known = live.Tree, "this cluster until now"
+		}
+	}
+	if was == nil && c.find != nil {
+		was, m.Known = c.find(m.Type, m.Pinned)
+	}
+	if was == nil {
+		m.Known = ""
+		return
+	}
+	report, err := compat.Compare(was, have, compat.Options{})
+	if err != nil {
+		return // a claim of an XRD against a CRD: two digests are all there is to say
+	}
+	for _, f := range report.Findings {
+		if f.Version == "" || f.Version == m.Type.Version {
+			m.Findings = append(m.Findings, f)
+		}
+	}
+}
+
+// reason is the mismatch in a line.
+func (m *Mismatch) reason() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "pinned to %s %s %s", m.Type.GroupVersion(), m.Type.Kind, m.Pinned)
+	if m.Known != "" {
+		fmt.Fprintf(&b, " (%s)", m.Known)
+	}
+	fmt.Fprintf(&b, ", which is %s here", m.Have)
+	var differences []string
+	for _, f := range m.Findings {
+		differences = append(differences, strings.TrimSpace(f.Name+" "+f.Path))
+	}
+	switch {
+	case len(differences) > 0:
+		b.WriteString(": " + shorten(differences, maxShownFindings))
+	case m.Known == "":
+		b.WriteString("; how they differ is not known, since no cluster and no package of the repository has the pinned type")
+	}
+	b.WriteString("; bring the cluster to that type, or renew the pin with `gitopsd types pin --update`")
+	return b.String()
+}
+
+// pinnedIDs are the names of objects, for a line.
+func pinnedIDs(ids []manifest.ID) string {
+	var names []string
+	for _, id := range ids {
+		names = append(names, id.String())
+	}
+	return shorten(names, shownNames)
+}

@@ -1,0 +1,275 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/types"
+	"gitopsd.dev/render/types/compat"
+)
+
+// TypeTable is what a plan does to the types of one package, in the clusters for
+// which that is the same.
+type TypeTable struct {
+	// Package is its name in the clusters, "" for plain manifests.
+	Package string
+	// From and To are "repository version" before and after. Either is empty
+	// where that is not known, or there is no such version.
+	From, To string
+	// Clusters in the order of the plan.
+	Clusters []string
+	// Rows are the definitions of which a type is added, changed or removed:
+	// what breaks first, then by name.
+	Rows []TypeRow
+	// Documentation is how many definitions change in what people read alone.
+	Documentation int
+}
+
+// TypeChange says what becomes of a definition.
+type TypeChange string
+
+// The changes.
+const (
+	TypesAdded   TypeChange = "added"
+	TypesChanged TypeChange = "changed"
+	TypesRemoved TypeChange = "removed"
+)
+
+// TypeRow is what becomes of one CRD or XRD.
+type TypeRow struct {
+	// Name is the definition's, "widgets.acme.example".
+	Name   string
+	Change TypeChange
+	// Compatibility is Breaking or Compatible, for changed types and for those
+	// that a package drops; Identical where nobody asked.
+	Compatibility compat.Severity
+	// Refused says that the change is not made.
+	Refused bool
+	// Versions are the types, with the digests before and after.
+	Versions []VersionChange
+	Findings []compat.Finding
+	// Allowed are the reasons for which findings are allowed, by their names.
+	Allowed map[string]string
+}
+
+// VersionChange is a type before and after; a digest is empty where there is no
+// such type. Comparable.
+type VersionChange struct {
+	Version, Kind string
+	Before, After string
+}
+
+// TypeTables are what the plans do to types, a table for each package and bump.
+// Clusters with equal tables share one.
+func (f *Fleet) TypeTables() []*TypeTable {
+	var all []*TypeTable
+	seen := make(map[string]*TypeTable)
+	for _, c := range f.Clusters {
+		for _, t := range c.typeTables() {
+			key := t.key()
+			if same := seen[key]; same != nil {
+				same.Clusters = append(same.Clusters, c.Name)
+				continue
+			}
+			seen[key] = t
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// typeTables are those of one cluster: packages by name, plain manifests last.
+func (c *ClusterPlan) typeTables() []*TypeTable {
+	if c.Plan == nil {
+		return nil
+	}
+	byName := make(map[string]*TypeTable)
+	for i := range c.Plan.Steps {
+		s := &c.Plan.Steps[i]
+		row, documentation := typeRow(s)
+		if row == nil && !documentation {
+			continue
+		}
+		t := byName[s.Package]
+		if t == nil {
+			t = &TypeTable{Package: s.Package, From: c.Before[s.Package], To: c.Packages[s.Package], Clusters: []string{c.Name}}
+			byName[s.Package] = t
+		}
+		if documentation {
+			t.Documentation++
+		} else {
+			t.Rows = append(t.Rows, *row)
+		}
+	}
+	var all []*TypeTable
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		t := byName[name]
+		if len(t.Rows) == 0 {
+			continue // documentation alone concerns nobody's objects
+		}
+		slices.SortStableFunc(t.Rows, func(a, b TypeRow) int {
+			return cmp.Or(cmp.Compare(a.class(), b.class()), cmp.Compare(a.Name, b.Name))
+		})
+		all = append(all, t)
+	}
+	if len(all) > 1 && all[0].Package == "" {
+		all = append(all[1:], all[0])
+	}
+	return all
+}
+
+// typeChange says what a step does to types, "" where it does nothing.
+// documentation says that it changes what people read of them.
+func typeChange(s *Step) (change TypeChange, documentation bool) {
+	switch {
+	case !IsDefinition(s.ID) || s.Drift:
+	case s.Object == nil:
+		if s.Action == Prune || s.Action == Refused {
+			return TypesRemoved, false
+		}
+	case s.Action == Create, s.Action == Refused && s.Before == nil && s.UID == "" && s.Compatibility == compat.Identical:
+		return TypesAdded, false
+	case s.Action == Configure || s.Action == Refused:
+		if s.Compatibility > compat.Documentation {
+			return TypesChanged, false
+		}
+		return "", s.Compatibility == compat.Documentation
+	}
+	return "", false
+}
+
+// typeRow is the row of a step, nil where it changes no type.
+func typeRow(s *Step) (row *TypeRow, documentation bool) {
+	change, documentation := typeChange(s)
+	if change == "" {
+		return nil, documentation
+	}
+	r := &TypeRow{Name: s.ID.Name, Change: change, Compatibility: s.Compatibility, Refused: s.Action == Refused, Findings: s.Findings, Allowed: s.Allowed}
+	var after []types.Type
+	if s.Object != nil {
+		var err error
+		if after, err = types.Of(s.Object.Tree()); err != nil {
+			return nil, false // the API server says what is wrong with it
+		}
+	}
+	r.Versions = versionChanges(s.Before, after)
+	return r, false
+}
+
+func versionChanges(before, after []types.Type) []VersionChange {
+	var all []VersionChange
+	for _, t := range before {
+		all = append(all, VersionChange{Version: t.Version, Kind: t.Kind, Before: t.Digest})
+	}
+	for _, t := range after {
+		i := slices.IndexFunc(all, func(v VersionChange) bool { return v.Version == t.Version && v.Kind == t.Kind })
+		if i < 0 {
+			all = append(all, VersionChange{Version: t.Version, Kind: t.Kind})
+			i = len(all) - 1
+		}
+		all[i].After = t.Digest
+	}
+	return all
+}
+
+// class orders rows by what they do to users.
+func (r *TypeRow) class() int {
+	switch {
+	case r.Compatibility == compat.Breaking && r.Refused:
+		return 0
+	case r.Compatibility == compat.Breaking:
+		return 1
+	case r.Change == TypesRemoved:
+		return 2
+	case r.Change == TypesChanged:
+		return 3
+	}
+	return 4
+}
+
+// key is equal for tables that say the same. Equal digests on both sides have
+// equal findings, but for what stored versions make of it.
+func (t *TypeTable) key() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n%s\n%s\n%d\n", t.Package, t.From, t.To, t.Documentation)
+	for i := range t.Rows {
+		r := &t.Rows[i]
+		fmt.Fprintf(&b, "%s %s %d %t %d %q\n", r.Name, r.Change, r.Compatibility, r.Refused, len(r.Findings), r.Allowed)
+		for _, v := range r.Versions {
+			fmt.Fprintln(&b, v)
+		}
+	}
+	return b.String()
+}
+
+// counts is the table in a line: what there is of each, worst first.
+func (t *TypeTable) counts() string {
+	n := t.count()
+	var parts []string
+	for _, p := range []struct {
+		n    int
+		what string
+	}{{n.refused, "breaking, refused"}, {n.allowed, "breaking"}, {n.removed, "removed"}, {n.changed, "compatible"}, {n.added, "added"}, {t.Documentation, "changed in descriptions only"}} {
+		if p.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+type typeCounts struct{ refused, allowed, removed, changed, added int }
+
+func (t *TypeTable) count() (n typeCounts) {
+	for i := range t.Rows {
+		switch t.Rows[i].class() {
+		case 0:
+			n.refused++
+		case 1:
+			n.allowed++
+		case 2:
+			n.removed++
+		case 3:
+			n.changed++
+		default:
+			n.added++
+		}
+	}
+	return n
+}
+
+// title names the package and its versions.
+func (t *TypeTable) title() string { return bump(t.Package, t.From, t.To) }
+
+// bump names a package, and its versions before and after.
+func bump(name, from, to string) string {
+	if name == "" {
+		return "manifests"
+	}
+	repository, old, _ := strings.Cut(from, " ")
+	newRepository, version, _ := strings.Cut(to, " ")
+	switch {
+	case to == "" && from == "":
+		return "package " + name
+	case to == "":
+		return fmt.Sprintf("package %s (%s, removed)", name, from)
+	case from == "" || from == to:
+		return fmt.Sprintf("package %s (%s)", name, to)
+	case repository == newRepository:
+		return fmt.Sprintf("package %s (%s %s -> %s)", name, repository, old, version)
+	}
+	return fmt.Sprintf("package %s (%s -> %s)", name, from, to)
+}
+
+// versions lists the row's versions: "v1", "v1beta1".
+func (r *TypeRow) versions() string {
+	var names []string
+	for _, v := range r.Versions {
+		if !slices.Contains(names, v.Version) {
+			names = append(names, v.Version)
+		}
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,214 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/types/compat"
+)
+
+// What is shown of a table of types before the rest is folded.
+const (
+	shownBreaking   = 12 // definitions that break
+	shownCompatible = 4  // other definitions that change, appear or go
+)
+
+// types writes the tables of types.
+func (t *textWriter) types(tables []*TypeTable) {
+	for i, table := range tables {
+		if i > 0 {
+			t.line("")
+		}
+		t.line("%s: %s", t.bold(fmt.Sprintf("Types of %s in %s", table.title(), table.where())), table.counts())
+		t.typeRows(table)
+	}
+}
+
+// where names the clusters, a few of many.
+func (t *TypeTable) where() string {
+	if len(t.Clusters) > 12 {
+		return fmt.Sprintf("%d clusters: %s", len(t.Clusters), shorten(t.Clusters, 10))
+	}
+	return strings.Join(t.Clusters, ", ")
+}
+
+// typeRows writes the rows of a table, those of a class together: what breaks
+// first, and the rest folded where there is much of it.
+func (t *textWriter) typeRows(table *TypeTable) {
+	rows := table.Rows
+	for len(rows) > 0 {
+		n := slices.IndexFunc(rows, func(r TypeRow) bool { return r.class() != rows[0].class() })
+		if n < 0 {
+			n = len(rows)
+		}
+		t.typeClass(rows[:n])
+		rows = rows[n:]
+	}
+}
+
+func (t *textWriter) typeClass(rows []TypeRow) {
+	shown := len(rows)
+	breaking := rows[0].Compatibility == compat.Breaking
+	switch {
+	case t.o.All:
+	case breaking && shown > shownBreaking:
+		t.line("  %s", t.paint(Refused, fmt.Sprintf("! %d break: %s", shown, summary(rows))))
+		shown = shownBreaking
+	case !breaking && shown > shownCompatible:
+		shown = 0
+	}
+	for i := range rows[:shown] {
+		t.typeRow(&rows[i])
+	}
+	rest := rows[shown:]
+	if len(rest) == 0 {
+		return
+	}
+	var names []string
+	for i := range rest {
+		names = append(names, rest[i].Name)
+	}
+	what := rest[0].word()
+	if shown > 0 {
+		what = "more " + what
+	}
+	t.line("  %s", t.paint(rest[0].mark(), fmt.Sprintf("%s %d %s: %s", marks[rest[0].mark()].sign, len(rest), what, shorten(names, shownNames))))
+}
+
+// summary counts in how many definitions each breaking finding is made.
+func summary(rows []TypeRow) string {
+	in := make(map[string]int)
+	for i := range rows {
+		names := make(map[string]bool)
+		for _, f := range rows[i].Findings {
+			if f.Severity == compat.Breaking {
+				names[f.Name] = true
+			}
+		}
+		for name := range names {
+			in[name]++
+		}
+	}
+	names := slices.Collect(maps.Keys(in))
+	slices.SortFunc(names, func(a, b string) int {
+		if in[a] != in[b] {
+			return in[b] - in[a]
+		}
+		return strings.Compare(a, b)
+	})
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%s in %d", name, in[name])
+	}
+	return strings.Join(names, ", ")
+}
+
+// word says what becomes of a row's types, mark how it is shown.
+func (r *TypeRow) word() string {
+	switch r.class() {
+	case 0:
+		return "breaking, refused"
+	case 1:
+		if r.Change == TypesRemoved {
+			return "removed, which breaks"
+		}
+		return "breaking"
+	case 3:
+		return "compatible"
+	}
+	return string(r.Change)
+}
+
+func (r *TypeRow) mark() Action {
+	switch {
+	case r.class() == 0:
+		return Refused
+	case r.Change == TypesRemoved:
+		return Prune
+	case r.Change == TypesAdded:
+		return Create
+	}
+	return Configure
+}
+
+func (t *textWriter) typeRow(r *TypeRow) {
+	name := r.Name
+	if v := r.versions(); v != "" {
+		name += " (" + v + ")"
+	}
+	t.line("  %s", t.paint(r.mark(), fmt.Sprintf("%s %s: %s", marks[r.mark()].sign, name, r.word())))
+	if t.o.All {
+		for _, v := range r.Versions {
+			if v.Before != v.After {
+				t.line("      %s %s: %s -> %s", v.Version, v.Kind, digestOr(v.Before), digestOr(v.After))
+			}
+		}
+	}
+	t.findings(r.Findings, r.Allowed)
+}
+
+func digestOr(d string) string {
+	if d == "" {
+		return "none"
+	}
+	return d
+}
+
+// findings writes what a change of types means to those who use them, one line
+// for each kind of finding: what breaks with the fields it concerns, and the rest
+// as a count unless it is little.
+func (t *textWriter) findings(all []compat.Finding, allowed map[string]string) {
+	type kind struct {
+		name     string
+		severity compat.Severity
+	}
+	var kinds []kind
+	of := make(map[kind][]compat.Finding)
+	for _, f := range all {
+		k := kind{f.Name, f.Severity}
+		if of[k] == nil {
+			kinds = append(kinds, k)
+		}
+		of[k] = append(of[k], f)
+	}
+	compatible, folded := 0, 0
+	for _, k := range kinds {
+		if k.severity != compat.Breaking {
+			compatible++
+		}
+	}
+	for _, k := range kinds {
+		list := of[k]
+		if k.severity != compat.Breaking && compatible > shownCompatible && !t.o.All {
+			folded += len(list)
+			continue
+		}
+		first := list[0]
+		line := strings.TrimSuffix(strings.TrimSpace(fmt.Sprintf("%s: %s %s", k.name, first.Version, first.Path)), ":")
+		if k.severity == compat.Breaking {
+			line = "breaking " + line
+		}
+		if first.Detail != "" {
+			line += ": " + first.Detail
+		}
+		if len(list) > 1 {
+			line += fmt.Sprintf(", and %d more", len(list)-1)
+		}
+		if reason, ok := allowed[k.name]; ok && k.severity == compat.Breaking {
+			line += " (allowed: " + reason + ")"
+		}
+		if k.severity == compat.Breaking {
+			line = t.paint(Refused, line)
+		}
+		t.line("      %s", line)
+		if t.o.All {
+			for _, f := range list[1:] {
+				t.line("        %s", f)
+			}
+		}
+	}
+	if folded > 0 {
+		t.line("      %s", plural(folded, "compatible change"))
+	}
+}

@@ -1,0 +1,221 @@
+// Package annotate sets an annotation on Kubernetes objects in YAML or JSON text,
+// and leaves every other byte as it is: comments, order, quotes, line endings.
+//
+// The parser is only asked where things are; the text itself is edited (edit.go),
+// and what comes out is read again: if it does not mean the same as before but
+// for the annotation, it is an error and not a file. So a style that the editing
+// does not understand costs a message, never somebody's manifest.
+//
+// Which objects get which value is the caller's business; reading documents for
+// their meaning is package sources'.
+package annotate
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+
+	"gitopsd.dev/sources"
+)
+
+// Object is an object in a text, as far as it is written there.
+type Object struct {
+	// Line where it starts, from 1.
+	Line             int
+	APIVersion, Kind string
+	Namespace, Name  string
+	// Value of the annotation; empty if it is not there.
+	Value string
+}
+
+// String is the object for a message: "Widget default/w".
+func (o Object) String() string {
+	name := o.Name
+	if o.Namespace != "" {
+		name = o.Namespace + "/" + name
+	}
+	return o.Kind + " " + name
+}
+
+// Set sets the annotation key on the objects of a text (a stream of documents;
+// the items of Lists are objects, too) to what value returns for each; where that
+// is "" the object stays as it is. Key and values must need no quotes in YAML. An
+// error of value ends it.
+//
+// Errors name the line.
+func Set(text []byte, key string, value func(Object) (string, error)) ([]byte, error) {
+	if !utf8.Valid(text) {
+		return nil, errors.New("not valid UTF-8: save the file as UTF-8")
+	}
+	before, err := sources.DecodeYAML(bytes.NewReader(text), sources.Limits{})
+	if err != nil {
+		return nil, err
+	}
+	e := newEditor(text, key)
+	dec := yaml.NewDecoder(bytes.NewReader(text))
+	want := make(map[place]string)
+	for doc := 0; ; {
+		var n yaml.Node
+		if err := dec.Decode(&n); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		if len(n.Content) == 0 || n.Content[0].Kind != yaml.MappingNode {
+			continue // an empty document, which DecodeYAML passes over, too
+		}
+		for i, root := range objects(n.Content[0]) {
+			o := read(root, key)
+			v, err := value(o)
+			if err != nil {
+				return nil, err
+			}
+			if v == "" || v == o.Value {
+				continue
+			}
+			if err := e.set(root, v); err != nil {
+				return nil, fmt.Errorf("line %d: %s: %w; write it by hand: metadata.annotations needs %s: %s", o.Line, o, err, key, v)
+			}
+			want[place{doc, i}] = v
+		}
+		doc++
+	}
+	if len(want) == 0 {
+		return text, nil
+	}
+	after := e.text()
+	if err := check(before, after, key, want); err != nil {
+		return nil, err
+	}
+	return after, nil
+}
+
+// place is an object's: the number of its document, and in that the item's.
+type place struct{ doc, item int }
+
+// check reads the edited text and compares.
+func check(before []sources.Document, edited []byte, key string, want map[place]string) error {
+	after, err := sources.DecodeYAML(bytes.NewReader(edited), sources.Limits{})
+	same := err == nil && len(after) == len(before)
+	for i := 0; same && i < len(before); i++ {
+		old, now := trees(before[i].Tree), trees(after[i].Tree)
+		same = len(old) == len(now)
+		for j := 0; same && j < len(old); j++ {
+			if v, ok := want[place{i, j}]; ok {
+				old[j] = annotated(old[j], key, v)
+			}
+			same = reflect.DeepEqual(old[j], now[j])
+		}
+		same = same && reflect.DeepEqual(rest(before[i].Tree), rest(after[i].Tree))
+	}
+	if same {
+		return nil
+	}
+	var lines []string
+	for i := range before {
+		for j := range trees(before[i].Tree) {
+			if v, ok := want[place{i, j}]; ok {
+				lines = append(lines, fmt.Sprintf("%s: %s in the object that starts at line %d", key, v, before[i].Line))
+			}
+		}
+	}
+	return fmt.Errorf("the file shares parts between objects (anchors, merges) or is written in a way that cannot be edited without changing something else; write it by hand: %s", strings.Join(lines, ", "))
+}
+
+// objects are the root itself, or the items of a List.
+func objects(root *yaml.Node) []*yaml.Node {
+	kind, items := field(root, "kind"), field(root, "items")
+	if kind == nil || items == nil || items.Kind != yaml.SequenceNode || !strings.HasSuffix(kind.Value, "List") {
+		return []*yaml.Node{root}
+	}
+	return items.Content
+}
+
+// trees are the same as objects, of a decoded document.
+func trees(root map[string]any) []any {
+	kind, _ := root["kind"].(string)
+	items, ok := root["items"].([]any)
+	if !ok || !strings.HasSuffix(kind, "List") {
+		return []any{root}
+	}
+	return slices.Clone(items)
+}
+
+// rest is a List without its items.
+func rest(root map[string]any) map[string]any {
+	m := make(map[string]any)
+	for k, v := range root {
+		if k != "items" {
+			m[k] = v
+		}
+	}
+	if kind, _ := root["kind"].(string); !strings.HasSuffix(kind, "List") {
+		return nil // compared as an object
+	}
+	return m
+}
+
+// annotated is a copy of an object with the annotation.
+func annotated(object any, key, value string) any {
+	root := clone(object)
+	meta := clone(root["metadata"])
+	annotations := clone(meta["annotations"])
+	annotations[key] = value
+	meta["annotations"], root["metadata"] = annotations, meta
+	return root
+}
+
+func clone(v any) map[string]any {
+	m := make(map[string]any)
+	old, _ := v.(map[string]any)
+	for k, v := range old {
+		m[k] = v
+	}
+	return m
+}
+
+func read(root *yaml.Node, key string) Object {
+	meta := field(root, "metadata")
+	return Object{
+		Line: root.Line, APIVersion: scalar(field(root, "apiVersion")), Kind: scalar(field(root, "kind")),
+		Namespace: scalar(field(meta, "namespace")), Name: scalar(field(meta, "name")),
+		Value: scalar(field(field(meta, "annotations"), key)),
+	}
+}
+
+func scalar(n *yaml.Node) string {
+	if n == nil || n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+		return ""
+	}
+	return n.Value
+}
+
+// field is the value of a mapping's key, nil if it is not there or n is no
+// mapping. Aliases are followed for what they mean.
+func field(n *yaml.Node, key string) *yaml.Node {
+	_, v := entry(n, key)
+	for v != nil && v.Kind == yaml.AliasNode {
+		v = v.Alias
+	}
+	return v
+}
+
+// entry is the key and value as they are written.
+func entry(n *yaml.Node, key string) (k, v *yaml.Node) {
+	if n == nil || n.Kind != yaml.MappingNode {
+		return nil, nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == key && n.Content[i].Kind == yaml.ScalarNode {
+			return n.Content[i], n.Content[i+1]
+		}
+	}
+	return nil, nil
+}
