@@ -1,0 +1,108 @@
+package apply_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/render/types"
+)
+
+const gadgets = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: gadgets.$NAME.example.org}
+spec:
+  group: $NAME.example.org
+  scope: Cluster
+  names: {kind: Gadget, plural: gadgets}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}}
+`
+
+// digest is the digest of the type that a definition has.
+func (b *bed) digest(definition string) string {
+	b.t.Helper()
+	all, err := types.Of(b.set(definition).All()[0].Tree())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return all[0].Digest
+}
+
+// The type may be somebody else's: then the live one counts. It is asked for when
+// the object is to be written, and not again while nothing changes.
+func TestPinsToLiveTypes(t *testing.T) {
+	b := newBed(t)
+	b.as("somebody", gadgets)
+	eventually(t, "the kind is served", func(ctx context.Context) bool {
+		b.cluster.Refresh()
+		_, err := b.cluster.Type(ctx, b.name+".example.org/v1", "Gadget")
+		return err == nil
+	})
+	gadget := func(pin string) string {
+		return `{apiVersion: $NAME.example.org/v1, kind: Gadget, metadata: {name: g, annotations: {gitopsd.dev/type: "` + pin + `"}}, spec: {size: 1}}`
+	}
+	right, wrong := b.digest(gadgets), b.digest(strings.Replace(gadgets, "size", "weight", 1))
+	steps, _ := b.apply(b.set(gadget(wrong) + "\n---\n" + two))
+	refused := "refused gadget.$NAME.example.org/g pinned to $NAME.example.org/v1 Gadget " + wrong + ", which is " + right +
+		" here; how they differ is not known, since no cluster and no package of the repository has the pinned type; bring the cluster to that type, or renew the pin with `gitopsd types pin --update`"
+	if len(steps) < 2 || steps[len(steps)-1] != refused {
+		t.Fatalf("have\n%s\nwant last\n%s", strings.Join(steps, "\n"), refused)
+	}
+	if b.get(gadget(wrong)) != nil {
+		t.Error("it was applied all the same")
+	}
+	set := b.set(gadget(right) + "\n---\n" + two)
+	steps, results := b.apply(set)
+	b.wantNothing("results", results)
+	b.want("steps", steps, "create gadget.$NAME.example.org/g")
+	b.settled(set)
+	b.apply(set)
+	b.requests.take()
+	b.apply(set)
+	for _, r := range b.requests.take() {
+		if strings.Contains(r, "customresourcedefinitions") {
+			t.Errorf("nothing has changed, and yet it was asked: %s", r)
+		}
+	}
+	// Built-in kinds have no type of that sort.
+	steps, _ = b.apply(b.set(gadget(right) + "\n---\n" + strings.Replace(two, "metadata: {name: a, ", `metadata: {annotations: {gitopsd.dev/type: "`+right+`"}, name: a, `, 1)))
+	if len(steps) != 1 || !strings.Contains(steps[0], "which no CRD defines in this cluster") {
+		t.Errorf("a pinned ConfigMap: %q", steps)
+	}
+}
+
+// A member that is refused stays one: it goes when it leaves the repository,
+// whoever has looked at the cluster meanwhile.
+func TestRefusedMembersStayMembers(t *testing.T) {
+	b := newBed(t)
+	gadget := func(crd string) string {
+		return crd + `
+---
+{apiVersion: $NAME.example.org/v1, kind: Gadget, metadata: {name: g, annotations: {gitopsd.dev/type: "` + b.digest(gadgets) + `"}}, spec: {size: 1}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: $NAME}}
+`
+	}
+	_, results := b.apply(b.set(gadget(gadgets)))
+	b.wantNothing("results", results)
+	grown := strings.Replace(gadgets, "size: {type: integer}", "size: {type: integer}, weight: {type: integer}", 1)
+	steps, results := b.apply(b.set(gadget(grown)))
+	b.wantNothing("results", results)
+	if len(steps) != 2 || !strings.HasPrefix(steps[1], "refused gadget") || !strings.Contains(steps[1], "(this cluster until now)") || !strings.Contains(steps[1], ": field-added .spec.weight; ") {
+		t.Fatalf("%q", steps)
+	}
+	if have := b.parent()[kinds]; !strings.Contains(have, "Gadget.") {
+		t.Errorf("the inventory holds %s", have)
+	}
+	b.restart()
+	rest := b.set(grown + "---\n{apiVersion: v1, kind: Namespace, metadata: {name: $NAME}}\n")
+	steps, results = b.apply(rest)
+	b.wantNothing("results", results)
+	b.want("steps", steps, "prune gadget.$NAME.example.org/g")
+	b.settled(rest)
+}
