@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -21,7 +22,7 @@ const maxTypeLines = 40
 func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString("### gitopsd plan\n\n")
-	if !f.HasChanges() && !f.Failed() {
+	if !f.HasChanges() && !f.Failed() && !slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Plan.attention() > 0 }) {
 		b.WriteString("No changes.\n\n")
 	}
 	b.WriteString("| cluster | create | change | prune | unchanged | attention |\n|---|---|---|---|---|---|\n")
@@ -31,8 +32,7 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 			continue
 		}
 		p := c.Plan
-		attention := p.Count(Conflict) + p.Count(Refused) + p.Count(Held) + p.Count(Wait)
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d |\n", c.Name, p.Count(Create), p.Count(Configure), p.Count(Prune), p.Count(Unchanged), attention)
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d |\n", c.Name, p.Count(Create), p.Count(Configure), p.Count(Prune), p.Count(Unchanged), p.attention())
 	}
 	if len(f.Errors) > 0 {
 		b.WriteString("\n**Errors**\n" + fenced("", strings.Join(f.Errors, "\n\n")))
@@ -100,6 +100,11 @@ func writeTypes(b *strings.Builder, tables []*TypeTable) {
 		}
 		fmt.Fprintf(b, "| %s | %s | %s | %d | %d | %d |\n", t.title(), t.where(), breaking, n.removed, n.changed, n.added)
 	}
+}
+
+// attention is the number of steps that somebody may have to do something about.
+func (p *Plan) attention() int {
+	return p.Count(Conflict) + p.Count(Refused) + p.Count(Held) + p.Count(Wait)
 }
 
 // fenced puts text into a code block that no text can end.

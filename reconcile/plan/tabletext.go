@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -77,29 +78,41 @@ func (t *textWriter) typeClass(rows []TypeRow) {
 	t.line("  %s", t.paint(rest[0].mark(), fmt.Sprintf("%s %d %s: %s", marks[rest[0].mark()].sign, len(rest), what, shorten(names, shownNames))))
 }
 
-// summary counts in how many definitions each breaking finding is made.
+// summary counts in how many definitions each breaking finding is made, and names
+// the field that most of them have in common.
 func summary(rows []TypeRow) string {
-	in := make(map[string]int)
+	in := make(map[string]map[string]int) // finding to field, "" for all, to definitions
 	for i := range rows {
-		names := make(map[string]bool)
+		seen := make(map[[2]string]bool)
 		for _, f := range rows[i].Findings {
-			if f.Severity == compat.Breaking {
-				names[f.Name] = true
+			if f.Severity != compat.Breaking {
+				continue
+			}
+			if in[f.Name] == nil {
+				in[f.Name] = make(map[string]int)
+			}
+			for _, path := range []string{"", f.Path} {
+				if key := [2]string{f.Name, path}; !seen[key] {
+					seen[key] = true
+					in[f.Name][path]++
+				}
 			}
 		}
-		for name := range names {
-			in[name]++
-		}
 	}
-	names := slices.Collect(maps.Keys(in))
-	slices.SortFunc(names, func(a, b string) int {
-		if in[a] != in[b] {
-			return in[b] - in[a]
-		}
-		return strings.Compare(a, b)
+	names := slices.SortedFunc(maps.Keys(in), func(a, b string) int {
+		return cmp.Or(cmp.Compare(in[b][""], in[a][""]), cmp.Compare(a, b))
 	})
 	for i, name := range names {
-		names[i] = fmt.Sprintf("%s in %d", name, in[name])
+		most, times := "", 1
+		for _, path := range slices.Sorted(maps.Keys(in[name])) {
+			if n := in[name][path]; path != "" && n > times {
+				most, times = path, n
+			}
+		}
+		names[i] = fmt.Sprintf("%s in %d", name, in[name][""])
+		if most != "" {
+			names[i] += fmt.Sprintf(" (%s in %d)", most, times)
+		}
 	}
 	return strings.Join(names, ", ")
 }
