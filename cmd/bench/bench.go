@@ -22,6 +22,9 @@ var goals = map[string]struct {
 	"noop-restart-server-cpu": {"s", 0.002},
 	"drift-requests":          {"requests", 3},
 	"isolation":               {"s", 1.1},
+	"types-digest":            {"s", 1.5},
+	"types-compat":            {"s", 3},
+	"types-rss":               {"MB", 2},
 }
 
 // bench collects samples.
@@ -63,7 +66,7 @@ func median(values []float64) float64 {
 
 // report prints the line of each benchmark.
 func (b *bench) report() {
-	fmt.Fprintf(b.out, "%d CRDs, medians of n=%d rounds\n", b.crds, b.rounds)
+	fmt.Fprintf(b.out, "medians of n=%d rounds; %d CRDs are applied, all %d are parsed\n", b.rounds, b.crds, allCRDs)
 	for _, name := range slices.Sorted(maps.Keys(b.samples)) {
 		s, g := b.samples[name], goals[name]
 		ours, rival := median(s.ours), median(s.rival)

@@ -24,14 +24,16 @@ import (
 )
 
 func main() {
-	// The rivals that are compared by client CPU run as processes of their
-	// own: this program again, under another name.
+	// What is compared by CPU or memory runs in processes of its own: this
+	// program again, under another name.
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case kubectlChild:
 			os.Exit(runKubectl(os.Args[2:]))
 		case oursChild:
 			os.Exit(runOurs(os.Args[2:], os.Stdout, os.Stderr))
+		case workChild:
+			os.Exit(runWork(os.Args[2:], os.Stdout, os.Stderr))
 		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -60,7 +62,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	b := &bench{want: want, rounds: *rounds, crds: *crds, out: stdout, say: stderr, samples: make(map[string]*samples)}
-	for _, measure := range []func(context.Context) error{b.apply, b.isolation} {
+	for _, measure := range []func(context.Context) error{b.apply, b.isolation, b.types} {
 		if err := measure(ctx); err != nil {
 			fmt.Fprintf(stderr, "bench: %v\n", err)
 			return 2

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// workChild is the name under which this program does one piece of work, and
+// nothing else, so that its CPU time and memory are those of the work.
+const workChild = "work-child"
+
+// works are the pieces of work, by name. What one returns, a number, is the
+// child's output, together with its peak of memory.
+var works = map[string]func(args []string) (float64, error){
+	"idle":         func([]string) (float64, error) { return 0, nil },
+	"parse":        parse,
+	"parse-rival":  parseRival,
+	"digest-types": digestTypes,
+	"compare":      compare,
+}
+
+func runWork(args []string, stdout, stderr io.Writer) int {
+	n, err := works[args[0]](args[1:])
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return 1
+	}
+	peak, err := peakRSS()
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return 1
+	}
+	fmt.Fprintln(stdout, n, peak)
+	return 0
+}
+
+// peakRSS is this process's, in MB. What getrusage says would be no less than
+// the parent's when it started this process (getrusage(2), ru_maxrss).
+func peakRSS() (float64, error) {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(text), "VmHWM:")
+	var kb float64
+	if _, err := fmt.Sscan(rest, &kb); err != nil {
+		return 0, fmt.Errorf("/proc/self/status: VmHWM: %w", err)
+	}
+	return kb / 1024, nil
+}
+
+// usage is what a piece of work took: seconds of CPU, MB of memory at its peak,
+// and the number it returned.
+type usage struct{ cpu, rss, result float64 }
+
+// work does a piece of work in a child.
+func work(ctx context.Context, name string, args ...string) (usage, error) {
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{workChild, name}, args...)...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return usage{}, fmt.Errorf("%s: %w\n%s", name, err, stderr.Bytes()[:min(stderr.Len(), 2000)])
+	}
+	u := usage{cpu: (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()}
+	if _, err := fmt.Fscan(&stdout, &u.result, &u.rss); err != nil {
+		return usage{}, fmt.Errorf("%s: %w", name, err)
+	}
+	return u, nil
+}
+
+// each does several pieces of work in turn, in another order every round, and
+// returns what each took beyond a child that does nothing.
+func each(ctx context.Context, round int, commands [][]string) ([]usage, error) {
+	idle, err := work(ctx, "idle")
+	if err != nil {
+		return nil, err
+	}
+	all := make([]usage, len(commands))
+	for i := range commands {
+		at := (i + round) % len(commands)
+		u, err := work(ctx, commands[at][0], commands[at][1:]...)
+		if err != nil {
+			return nil, err
+		}
+		all[at] = usage{cpu: u.cpu - idle.cpu, rss: u.rss - idle.rss, result: u.result}
+	}
+	return all, nil
+}
