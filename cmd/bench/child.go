@@ -22,6 +22,9 @@ var works = map[string]func(args []string) (float64, error){
 	"parse-rival":  parseRival,
 	"digest-types": digestTypes,
 	"compare":      compare,
+	"render":       renderOne,
+	"krusty":       runKrusty,
+	"desired-heap": desiredHeap,
 }
 
 func runWork(args []string, stdout, stderr io.Writer) int {

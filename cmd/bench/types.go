@@ -120,8 +120,8 @@ func parseRival(files []string) (float64, error) {
 			kept = append(kept, tree)
 		}
 	}
-	if len(kept) != allCRDs*len(files) {
-		return 0, fmt.Errorf("%d documents, want %d", len(kept), allCRDs*len(files))
+	if want := len(files) * renderCRDs; len(kept) < want {
+		return 0, fmt.Errorf("%d documents, want %d at least", len(kept), want)
 	}
 	return float64(len(kept)), nil
 }
