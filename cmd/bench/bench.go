@@ -26,6 +26,8 @@ var goals = map[string]struct {
 	"render-krusty-cpu":       {"s", 0.125},
 	"render-rss":              {"MB", 0.25},
 	"fleet-heap":              {"MB", 1.1},
+	"live-heap":               {"MB", 1.2},
+	"resolve-100":             {"s", 1.5},
 	"types-digest":            {"s", 1.5},
 	"types-compat":            {"s", 3},
 	"types-rss":               {"MB", 2},

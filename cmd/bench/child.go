@@ -25,6 +25,9 @@ var works = map[string]func(args []string) (float64, error){
 	"render":       renderOne,
 	"krusty":       runKrusty,
 	"desired-heap": desiredHeap,
+	"resolve":      resolveRefs,
+	"heads":        headRefs,
+	"live-heap":    liveHeap,
 }
 
 func runWork(args []string, stdout, stderr io.Writer) int {

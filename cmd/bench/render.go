@@ -56,8 +56,8 @@ patches:
 - target: {kind: CustomResourceDefinition, name: %s}
   patch: '%s'
 `, first, benchPatch),
-		filepath.Join(ours, "fleet", "clusters.yaml"): registry(fleetClusters),
-		filepath.Join(ours, "one", "clusters.yaml"):   registry(1),
+		filepath.Join(ours, "fleet", "clusters.yaml"): clustersYAML(fleetClusters),
+		filepath.Join(ours, "one", "clusters.yaml"):   clustersYAML(1),
 		filepath.Join(ours, "fleet", "c", "all.yaml"): benchProvider,
 		filepath.Join(ours, "one", "c", "all.yaml"):   benchProvider,
 	} {
@@ -101,8 +101,8 @@ spec:
   commonAnnotations: {note: bench}
 `
 
-// registry registers n clusters that are to hold the same.
-func registry(n int) string {
+// clustersYAML registers n clusters that are to hold the same.
+func clustersYAML(n int) string {
 	text := ""
 	for i := range n {
 		text += fmt.Sprintf("---\napiVersion: gitopsd.dev/v1alpha1\nkind: Cluster\nmetadata: {name: c%d}\nspec: {path: c, kubeconfig: {file: c.yaml}}\n", i)

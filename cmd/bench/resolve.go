@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/oci"
+	"gitopsd.dev/sources/xpkg"
+	"gitopsd.dev/testscripts/registry"
+)
+
+// What is looked at: so many references, so often, on the same connections.
+const (
+	references  = 100
+	resolutions = 50
+)
+
+// resolve compares looking at unchanged references with as many bare requests on
+// connections that are kept. The registry is this process, each side a child.
+func (b *bench) resolve(ctx context.Context) error {
+	if !b.wants("resolve-100") {
+		return nil
+	}
+	reg, err := registry.New(registry.Config{})
+	if err != nil {
+		return err
+	}
+	defer reg.Close()
+	dir, err := os.MkdirTemp("", "gitopsd-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	meta := "apiVersion: meta.pkg.crossplane.io/v1\nkind: Provider\nmetadata: {name: small}\n"
+	if err := os.WriteFile(filepath.Join(dir, "crossplane.yaml"), []byte(meta), 0o600); err != nil {
+		return err
+	}
+	image, err := xpkg.Build(os.DirFS(dir))
+	if err != nil {
+		return err
+	}
+	client, err := oci.New(oci.Config{})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	for _, ref := range smallRefs(reg.Host()) {
+		if err := image.Push(ctx, client, ref); err != nil {
+			return err
+		}
+	}
+	for round := range b.rounds {
+		fmt.Fprintf(b.say, "bench: resolve, round %d of %d\n", round+1, b.rounds)
+		u, err := each(ctx, round, [][]string{{"resolve", reg.Host()}, {"heads", reg.Host()}})
+		if err != nil {
+			return err
+		}
+		b.add("resolve-100", u[0].cpu/resolutions, u[1].cpu/resolutions)
+	}
+	return nil
+}
+
+func smallRefs(host string) []sources.Ref {
+	var refs []sources.Ref
+	for i := range references {
+		refs = append(refs, sources.Ref{Repository: fmt.Sprintf("%s/acme/p%d", host, i), Tag: "v1"})
+	}
+	return refs
+}
+
+// lookAtAll calls look for every reference at once, again and again.
+func lookAtAll(host string, look func(sources.Ref) error) (float64, error) {
+	refs := smallRefs(host)
+	for range resolutions {
+		var group errgroup.Group
+		for _, ref := range refs {
+			group.Go(func() error { return look(ref) })
+		}
+		if err := group.Wait(); err != nil {
+			return 0, err
+		}
+	}
+	return float64(len(refs)), nil
+}
+
+func resolveRefs(args []string) (float64, error) {
+	client, err := oci.New(oci.Config{})
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	return lookAtAll(args[0], func(ref sources.Ref) error {
+		_, err := client.Resolve(context.Background(), ref)
+		return err
+	})
+}
+
+func headRefs(args []string) (float64, error) {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: references}}
+	return lookAtAll(args[0], func(ref sources.Ref) error {
+		resp, err := client.Head("http://" + strings.Replace(ref.Repository, "/", "/v2/", 1) + "/manifests/" + ref.Tag)
+		if err != nil {
+			return err
+		}
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %s", ref, resp.Status)
+		}
+		return resp.Body.Close()
+	})
+}
