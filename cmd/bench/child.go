@@ -28,6 +28,7 @@ var works = map[string]func(args []string) (float64, error){
 	"resolve":      resolveRefs,
 	"heads":        headRefs,
 	"live-heap":    liveHeap,
+	"follow":       followOnce,
 }
 
 func runWork(args []string, stdout, stderr io.Writer) int {

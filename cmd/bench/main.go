@@ -62,7 +62,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	b := &bench{want: want, rounds: *rounds, crds: *crds, out: stdout, say: stderr, samples: make(map[string]*samples)}
-	for _, measure := range []func(context.Context) error{b.apply, b.isolation, b.live, b.render, b.resolve, b.types} {
+	for _, measure := range []func(context.Context) error{b.apply, b.git, b.isolation, b.live, b.render, b.resolve, b.types} {
 		if err := measure(ctx); err != nil {
 			fmt.Fprintf(stderr, "bench: %v\n", err)
 			return 2

@@ -236,7 +236,9 @@ func (m *Mismatch) reason() string {
 	switch {
 	case len(differences) > 0:
 		b.WriteString(": " + shorten(differences, maxShownFindings))
-	case m.Known == "":
+	case m.Known != "":
+		b.WriteString(": they do not differ in fields of this version")
+	default:
 		b.WriteString("; how they differ is not known, since no cluster and no package of the repository has the pinned type")
 	}
 	b.WriteString("; bring the cluster to that type, or renew the pin with `gitopsd types pin --update`")

@@ -46,7 +46,8 @@ func newPlan(g *global) *cobra.Command {
 		Long: `Plan shows what ` + "`gitopsd run`" + ` would do with the fleet repository as it is in the
 working tree: for each registered cluster the objects that would be created,
 changed or pruned, field by field as the API server says in a dry run, and the
-lines of clusters.lock that would change.
+lines of clusters.lock that would change. Before all that it shows, package by
+package, which types are added, changed and removed, and whom that breaks.
 
 It uses the credentials that the registry names, from --kubeconfig-dir or the
 hub's Secrets (--kubeconfig), or contexts of your own kubeconfig (--context).
