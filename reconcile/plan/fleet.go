@@ -61,10 +61,11 @@ type Comparer struct {
 }
 
 type comparison struct {
-	once   sync.Once
-	report compat.Report
-	before []types.Type
-	err    error
+	once    sync.Once
+	changes []Change
+	report  compat.Report
+	before  []types.Type
+	err     error
 }
 
 // compare takes the definitions as they are rendered; now may be nil. Which
@@ -86,6 +87,9 @@ func (c *Comparer) compare(old, now *manifest.Object) *comparison {
 	}
 	c.mu.Unlock()
 	one.once.Do(func() {
+		if now != nil {
+			one.changes = Diff(now.ID(), old.Tree(), tree)
+		}
 		one.report, one.err = compat.Compare(old.Tree(), tree, compat.Options{})
 		if one.err == nil {
 			one.before, one.err = types.Of(old.Tree())
@@ -107,7 +111,10 @@ func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed 
 		case old == nil:
 			s.Action = Create
 		case old.Hash() != o.Hash():
-			s.Action, s.Changes = Configure, Diff(o.ID(), old.Tree(), o.Tree())
+			s.Action = Configure
+			if !IsDefinition(o.ID()) {
+				s.Changes = Diff(o.ID(), old.Tree(), o.Tree())
+			}
 		}
 		p.Steps = append(p.Steps, s)
 	}
@@ -130,6 +137,7 @@ func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed 
 		}
 		g.Go(func() error {
 			done := c.compare(before.Get(s.ID), s.Object)
+			s.Changes = done.changes
 			if done.err != nil {
 				s.Action, s.Reason = Refused, fmt.Sprintf("comparing the types of %s: %v", s.ID, done.err)
 				return nil
