@@ -15,6 +15,7 @@ import (
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
+	"gitopsd.dev/sources/versions"
 )
 
 // maxRounds bounds how often the choice of dependencies is made anew because a
@@ -304,7 +305,7 @@ func (p *pass) choose(ctx context.Context, repo, locked string, wanted []edge) (
 		}
 	}
 	if best == nil {
-		return sources.Ref{}, fmt.Errorf("no version of %s satisfies %s; the registry has %s", repo, chain(wanted), newest(tags))
+		return sources.Ref{}, fmt.Errorf("no version of %s satisfies %s; the registry has %s", repo, chain(wanted), versions.List(tags))
 	}
 	return sources.Ref{Repository: repo, Tag: best.Original()}, nil
 }
@@ -346,28 +347,6 @@ func chain(wanted []edge) string {
 		parts = append(parts, fmt.Sprintf("%s (needed by %s)", e.dep.Constraint, e.from.load.ref))
 	}
 	return strings.Join(parts, " and ")
-}
-
-// newest lists a few of the highest versions, for an error.
-func newest(tags []string) string {
-	var versions []*semver.Version
-	for _, t := range tags {
-		if v, err := semver.NewVersion(t); err == nil {
-			versions = append(versions, v)
-		}
-	}
-	if len(versions) == 0 {
-		return "no tag that is a semantic version"
-	}
-	slices.SortFunc(versions, func(a, b *semver.Version) int { return b.Compare(a) })
-	var names []string
-	for _, v := range versions[:min(5, len(versions))] {
-		names = append(names, v.Original())
-	}
-	if len(versions) > 5 {
-		names = append(names, fmt.Sprintf("and %d older ones", len(versions)-5))
-	}
-	return strings.Join(names, ", ")
 }
 
 type tagList struct {
