@@ -6,6 +6,7 @@ package versions
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,6 +18,10 @@ import (
 
 // Latest is the query for the newest version there is.
 const Latest = "latest"
+
+// ErrNotVersion is in the error for a tag or digest that no version can be
+// compared with.
+var ErrNotVersion = errors.New("is not a semantic version")
 
 // Need is what a package asks of another.
 type Need struct {
@@ -55,7 +60,7 @@ type Newer struct {
 func Find(tags []string, current string, opts Options) (Newer, error) {
 	at, err := parse(current)
 	if err != nil {
-		return Newer{}, fmt.Errorf("%s is not a semantic version, so that none is known to be newer", current)
+		return Newer{}, fmt.Errorf("%s %w, so that none is known to be newer", current, ErrNotVersion)
 	}
 	pre := opts.Prerelease || at.Prerelease() != ""
 	var n Newer
