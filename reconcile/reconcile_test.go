@@ -479,32 +479,47 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// A push to the branch in the middle of a pass keeps its own selections; only
-// records are added to it.
+// A push to the branch in the middle of a pass: the lock is committed on top of
+// it with what that commit selects, and one Once brings the clusters there too.
 func TestBranchMovesDuringAPass(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.commit("start", map[string]string{"clusters.yaml": registry("dev")}, cluster("dev", "v1"))
-	var once sync.Once
-	w.set("dev", func(context.Context) Outcome {
-		once.Do(func() {
-			if _, err := w.repo.Commit(context.WithoutCancel(w.t.Context()), "main", "meanwhile", cluster("dev", "v2")); err != nil {
+	for _, tt := range []struct {
+		name string
+		run  func(w *world, d *Daemon)
+	}{
+		{"a daemon", func(w *world, d *Daemon) { w.start(d) }},
+		{"one run", func(w *world, d *Daemon) {
+			if err := d.Once(w.t.Context()); err != nil {
 				w.t.Error(err)
 			}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.commit("start", map[string]string{"clusters.yaml": registry("dev")}, cluster("dev", "v1"))
+			var once sync.Once
+			w.set("dev", func(context.Context) Outcome {
+				once.Do(func() {
+					if _, err := w.repo.Commit(context.WithoutCancel(w.t.Context()), "main", "meanwhile", cluster("dev", "v2")); err != nil {
+						w.t.Error(err)
+					}
+				})
+				return Outcome{Phase: status.Ready}
+			})
+			tt.run(w, w.daemon(nil))
+			w.eventually("the cluster gets what was pushed", func() bool {
+				return slices.ContainsFunc(w.appliedTo("dev"), func(what string) bool { return strings.HasPrefix(what, "v2 ") })
+			})
+			w.eventually("the lock is committed", func() bool { return len(w.log()) == 3 })
+			lock := w.lock()
+			if !strings.HasPrefix(lock, "@dev reg.example.com/p v2\n") || !strings.Contains(lock, "\nreg.example.com/p v1 ") || !strings.Contains(lock, "\nreg.example.com/p v2 ") {
+				t.Errorf("the first lock commit has\n%s", lock)
+			}
+			if log := w.log(); log[len(log)-2] != "meanwhile" {
+				t.Errorf("history %q", log)
+			}
 		})
-		return Outcome{Phase: status.Ready}
-	})
-	w.start(w.daemon(nil))
-	w.eventually("both versions are recorded and the newer is selected", func() bool {
-		log := w.log()
-		if len(log) < 3 {
-			return false
-		}
-		lock := w.lock()
-		return strings.HasPrefix(lock, "@dev reg.example.com/p v2\n") && strings.Contains(lock, "\nreg.example.com/p v1 ") && strings.Contains(lock, "\nreg.example.com/p v2 ")
-	})
-	if log := w.log(); log[len(log)-2] != "meanwhile" {
-		t.Errorf("history %q", log)
 	}
 }
 

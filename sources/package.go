@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"errors"
 	"io/fs"
 	"time"
 )
@@ -11,6 +12,10 @@ const (
 	LockFile     = "clusters.lock"
 	RegistryFile = "clusters.yaml"
 )
+
+// ErrNotFound is in the chain of errors that say that a registry does not have
+// what was asked for, or hides it.
+var ErrNotFound = errors.New("not found")
 
 // Commit is one state of a fleet repository.
 type Commit struct {

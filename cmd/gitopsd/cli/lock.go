@@ -94,7 +94,10 @@ func runLock(cmd *cobra.Command, g *global, t *treeOptions, registry *registryOp
 	p := startProgress(cmd.ErrOrStderr())
 	defer p.stop()
 	p.step("resolving packages")
-	state, err := computer.Compute(ctx, sources.Commit{Files: withLock{commit.Files, before}}, nil)
+	if mended {
+		commit.Files = withLock{commit.Files, before}
+	}
+	state, err := computer.Compute(ctx, commit, nil)
 	p.stop()
 	if err != nil {
 		return err
