@@ -153,3 +153,11 @@ type Selected struct {
 	// a declared package.
 	Parent string
 }
+
+// Revision is the name that Crossplane gives to this revision of the package:
+// the package's name and the first twelve digits of the digest.
+func (s Selected) Revision() string {
+	const most = 50 // characters of the name, so that all of it is a DNS label
+	name := s.Declaration.Name
+	return name[:min(most, len(name))] + "-" + s.Pin.Digest.Short()
+}

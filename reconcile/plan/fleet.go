@@ -25,7 +25,7 @@ type Fleet struct {
 // ClusterPlan is the plan of one cluster, or why there is none.
 type ClusterPlan struct {
 	Name string
-	// Packages of the cluster, by name: "repository:version".
+	// Packages of the cluster, by name: "repository version, revision name".
 	Packages map[string]string
 	// Plan may be nil when Err is not empty.
 	Plan *Plan

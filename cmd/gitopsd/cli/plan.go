@@ -234,7 +234,7 @@ func packageNames(c *desired.Cluster) map[string]string {
 	names := make(map[string]string)
 	for _, s := range c.Packages {
 		ref := s.Pin.Ref
-		names[s.Declaration.Name] = ref.Repository + " " + ref.Version()
+		names[s.Declaration.Name] = fmt.Sprintf("%s %s, revision %s", ref.Repository, ref.Version(), s.Revision())
 	}
 	return names
 }
