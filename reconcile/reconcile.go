@@ -407,6 +407,14 @@ func (d *Daemon) commitLock(ctx context.Context) error {
 // commit that says nothing gets the records alone.
 func (d *Daemon) lockOf(ctx context.Context, head sources.Commit) ([]byte, error) {
 	if theirs, err := d.cfg.Computer.Compute(ctx, head, d.state.Lock); err == nil {
+		if d.cfg.PruneRemoved {
+			// Clusters that left with this commit are still to be emptied.
+			for _, name := range theirs.Committed.Clusters() {
+				if theirs.Registry.Removed(name) {
+					theirs.Lock.Select(name, theirs.Committed.Selections(name))
+				}
+			}
+		}
 		return theirs.Lock.Format(), nil
 	} else if ctx.Err() != nil {
 		return nil, ctx.Err()

@@ -537,6 +537,42 @@ func TestReadonlyLock(t *testing.T) {
 	}
 }
 
+// A cluster that leaves with a commit that the lock is committed on top of keeps
+// its lines until it is empty.
+func TestLeavesDuringAPass(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("Start", map[string]string{"clusters.yaml": registry("a", "b")}, cluster("a", "v1"), cluster("b", "v1"))
+	prune := func(c *Config) { c.PruneRemoved = true }
+	if err := w.daemon(prune).Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.commit("Bump a", cluster("a", "v2"))
+	var once sync.Once
+	w.set("a", func(context.Context) Outcome {
+		once.Do(func() {
+			if _, err := w.repo.Commit(context.WithoutCancel(w.t.Context()), "main", "Remove b", map[string]string{"clusters.yaml": registry("a")}); err != nil {
+				w.t.Error(err)
+			}
+		})
+		return Outcome{Phase: status.Ready}
+	})
+	w.set("b", func(context.Context) Outcome { return Outcome{Phase: status.Ready, Gone: true} })
+	if err := w.daemon(prune).Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if log := w.log(); len(log) != 6 || !slices.Contains(log[2:4], "Remove b") {
+		t.Errorf("history %q", log)
+	}
+	first, err := w.repo.Git(t.Context(), "show", "main~1:clusters.lock")
+	if err != nil || !strings.Contains(first, "@a reg.example.com/p v2\n@b ") {
+		t.Errorf("the lock on top of the removal is\n%s%v", first, err)
+	}
+	if lock := w.lock(); !strings.HasPrefix(lock, "@a reg.example.com/p v2\n") || strings.Contains(lock, "@b ") {
+		t.Errorf("at last the lock is\n%s", lock)
+	}
+}
+
 // A cluster that leaves keeps its objects, or is emptied and then forgotten, also
 // by a daemon that never saw it registered.
 func TestPruneRemoved(t *testing.T) {
