@@ -618,8 +618,9 @@ func TestPruneRemoved(t *testing.T) {
 			w.eventually("the lock forgets it", func() bool {
 				return !strings.Contains(w.lock(), "@b ") && strings.Contains(w.show("clusters.lock"), "@a ")
 			})
-			if have := len(w.appliedTo("b")) - before; tt.emptied != (have > 0) {
-				t.Errorf("%d attempts at a cluster that left, want some: %v", have, tt.emptied)
+			// Attempts with packages may have begun before the commit was seen.
+			if have := slices.Contains(w.appliedTo("b")[before:], ""); tt.emptied != have {
+				t.Errorf("asked to hold nothing: %v, want %v", have, tt.emptied)
 			}
 			w.mu.Lock()
 			defer w.mu.Unlock()

@@ -162,3 +162,32 @@ func tree(texts map[string]string) fs.FS {
 	}
 	return files
 }
+
+// Whatever a file holds, nothing but the reference changes, and writing it back
+// gives the file.
+func FuzzApply(f *testing.F) {
+	f.Add("package: reg.io/acme/db:v1.0.0\r\n# reg.io/acme/db:v1.0.0-rc.1 reg.io/acme/db:v1.0.0")
+	f.Add("xreg.io/acme/db:v1.0.0\x00reg.io/acme/db:v1.0.0reg.io/acme/db:v1.0.0")
+	f.Fuzz(func(t *testing.T, content string) {
+		files := tree(map[string]string{"f": content})
+		there, back := make(map[Place]string), make(map[Place]string)
+		shift := 0
+		for _, p := range (&marks{references: []string{old}}).find("f", []byte(content)) {
+			to := old + "-longer"
+			there[p] = to
+			back[Place{File: "f", Line: p.Line, Offset: p.Offset + shift, Text: to}] = old
+			shift += len(to) - len(old)
+		}
+		if len(there) == 0 {
+			return
+		}
+		changed, err := Apply(files, there)
+		if err != nil || len(changed["f"]) != len(content)+shift {
+			t.Fatal(changed, err)
+		}
+		restored, err := Apply(tree(map[string]string{"f": string(changed["f"])}), back)
+		if err != nil || string(restored["f"]) != content {
+			t.Errorf("%q became %q and %q again, %v", content, changed["f"], restored["f"], err)
+		}
+	})
+}

@@ -101,7 +101,13 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 	errs := []error{state.Err()}
 	for _, p := range all {
 		for _, text := range []string{p.Error, failure(p.Update), failure(p.Latest)} {
-			if err := fmt.Errorf("%s: %s", p.Repository, text); text != "" && !told(errs, err) {
+			if text == "" {
+				continue
+			}
+			if !strings.HasPrefix(text, p.Repository) { // most errors name it
+				text = p.Repository + ": " + text
+			}
+			if err := errors.New(text); !told(errs, err) {
 				errs = append(errs, err)
 			}
 		}
@@ -176,14 +182,21 @@ func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Package, asked bool)
 
 // verdict is the last line.
 func verdict(all []*upgrade.Package) string {
-	repositories, newer := make(map[string]bool), make(map[string]bool)
+	repositories, newer, unknown := make(map[string]bool), make(map[string]bool), make(map[string]bool)
 	for _, p := range all {
 		repositories[p.Repository] = true
-		if p.Outdated() {
+		switch {
+		case p.Outdated():
 			newer[p.Repository] = true
+		case p.Error != "":
+			unknown[p.Repository] = true
 		}
 	}
-	return fmt.Sprintf("%d of %d packages have newer versions", len(newer), len(repositories))
+	text := fmt.Sprintf("%d of %d packages have newer versions", len(newer), len(repositories))
+	if len(unknown) > 0 {
+		text += fmt.Sprintf(", and of %d it is not known", len(unknown))
+	}
+	return text
 }
 
 // candidates are the different newer versions of a package.
