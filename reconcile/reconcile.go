@@ -145,6 +145,9 @@ type Daemon struct {
 	// again says that the commit must be computed once more although it is
 	// the same: something failed that may go well the next time.
 	again bool
+	// overtaken says that the last commit of the lock went on top of somebody
+	// else's, which the clusters do not follow yet.
+	overtaken bool
 }
 
 // New checks the configuration and makes a daemon. It starts nothing.
@@ -182,12 +185,23 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 }
 
-// Once makes one pass over all clusters and commits the lock. It returns what
-// went wrong anywhere.
+// maxOvertaken bounds the passes that one Once makes because others push
+// meanwhile.
+const maxOvertaken = 10
+
+// Once makes one pass over all clusters and commits the lock; if somebody else
+// pushed meanwhile, another one over what they pushed. It returns what went wrong
+// anywhere.
 func (d *Daemon) Once(ctx context.Context) error {
 	defer d.workers.stop()
-	if err := d.pass(ctx, true); err != nil {
-		return err
+	for n := 1; ; n++ {
+		d.overtaken = false
+		if err := d.pass(ctx, true); err != nil {
+			return err
+		}
+		if !d.overtaken || n == maxOvertaken {
+			break
+		}
 	}
 	errs := []error{d.state.Err()}
 	told := errorText(d.state)
@@ -356,26 +370,18 @@ func (d *Daemon) await(ctx context.Context, tried []<-chan struct{}, wait bool) 
 	}
 }
 
-// commitLock commits the lock if it changed. On a head that moved on meanwhile
-// only records are added: what that head selects is the next pass's business.
+// commitLock commits the lock if it changed. On a head that moved on meanwhile it
+// is the lock that this head asks for; its objects are the next pass's business.
 func (d *Daemon) commitLock(ctx context.Context) error {
 	if !d.lockDue() || ctx.Err() != nil {
 		return ctx.Err()
 	}
 	onOwn := false
 	commit, wrote, err := d.cfg.Repository.Update(ctx, sources.LockFile, lockMessage(d.state), func(head sources.Commit) ([]byte, error) {
-		onOwn = head.Hash == d.state.Commit.Hash
-		if onOwn {
+		if onOwn = head.Hash == d.state.Commit.Hash; onOwn {
 			return d.state.Lock.Format(), nil
 		}
-		theirs, err := desired.ReadLock(head.Files)
-		if err != nil {
-			return nil, err
-		}
-		if err := theirs.Merge(d.state.Lock); err != nil {
-			return nil, err
-		}
-		return theirs.Format(), nil
+		return d.lockOf(ctx, head)
 	})
 	if err != nil {
 		return fmt.Errorf("committing %s: %w", sources.LockFile, err)
@@ -388,12 +394,39 @@ func (d *Daemon) commitLock(ctx context.Context) error {
 		// The lock's own commit asks for nothing new, and starts no pass.
 		d.head, d.state.Commit, d.state.Committed = commit, commit, d.state.Lock
 	}
+	d.overtaken = !onOwn
 	if err := d.cfg.Repository.ClearPending(ctx); err != nil {
 		// The records are on the branch: a pending copy is read back as equal.
 		return fmt.Errorf("clearing pending lock records: %w", err)
 	}
 	d.pending = nil
 	return nil
+}
+
+// lockOf is the lock of somebody else's commit, with all records of this pass. A
+// commit that says nothing gets the records alone.
+func (d *Daemon) lockOf(ctx context.Context, head sources.Commit) ([]byte, error) {
+	if theirs, err := d.cfg.Computer.Compute(ctx, head, d.state.Lock); err == nil {
+		if d.cfg.PruneRemoved {
+			// Clusters that left with this commit are still to be emptied.
+			for _, name := range theirs.Committed.Clusters() {
+				if theirs.Registry.Removed(name) {
+					theirs.Lock.Select(name, theirs.Committed.Selections(name))
+				}
+			}
+		}
+		return theirs.Lock.Format(), nil
+	} else if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	theirs, err := desired.ReadLock(head.Files)
+	if err != nil {
+		return nil, err
+	}
+	if err := theirs.Merge(d.state.Lock); err != nil {
+		return nil, err
+	}
+	return theirs.Format(), nil
 }
 
 // lockMessage says which selections the commit changes.

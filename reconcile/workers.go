@@ -397,7 +397,7 @@ func packages(want *desired.Cluster, o Outcome) []status.Package {
 			state = string(o.Phase)
 		}
 		list = append(list, status.Package{Name: p.Declaration.Name, Repository: p.Pin.Ref.Repository,
-			Version: p.Pin.Ref.Version(), Digest: string(p.Pin.Digest), State: state})
+			Version: p.Pin.Ref.Version(), Digest: string(p.Pin.Digest), Revision: p.Revision(), State: state})
 	}
 	for _, name := range want.Incomplete {
 		if !slices.ContainsFunc(list, func(p status.Package) bool { return p.Name == name }) {

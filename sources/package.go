@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"errors"
 	"io/fs"
 	"time"
 )
@@ -11,6 +12,10 @@ const (
 	LockFile     = "clusters.lock"
 	RegistryFile = "clusters.yaml"
 )
+
+// ErrNotFound is in the chain of errors that say that a registry does not have
+// what was asked for, or hides it.
+var ErrNotFound = errors.New("not found")
 
 // Commit is one state of a fleet repository.
 type Commit struct {
@@ -147,4 +152,12 @@ type Selected struct {
 	// Parent is the repository of the package that depends on it, empty for
 	// a declared package.
 	Parent string
+}
+
+// Revision is the name that Crossplane gives to this revision of the package:
+// the package's name and the first twelve digits of the digest.
+func (s Selected) Revision() string {
+	const most = 50 // characters of the name, so that all of it is a DNS label
+	name := s.Declaration.Name
+	return name[:min(most, len(name))] + "-" + s.Pin.Digest.Short()
 }

@@ -54,6 +54,7 @@ func commands() []command {
 		{"git ARGUMENT...", runGit},
 		{"commit MESSAGE", commitAll},
 
+		{"workflow [-without STEP]... FILE JOB [NAME=VALUE]...", runWorkflow},
 		{"exits STATUS COMMAND...", exits},
 		{"start NAME COMMAND...", startProcess},
 		{"end [-kill] NAME", endProcess},

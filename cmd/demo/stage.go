@@ -75,9 +75,16 @@ func (s *stage) set(ctx context.Context) error {
 		return err
 	}
 	for _, p := range packages {
-		if err := s.publish(ctx, p.project, p.version); err != nil {
+		dir := filepath.Join(s.dir, "packages", p.project+"-"+p.version)
+		if err := upstream.Write(ctx, p.project, p.version, dir, s.say.w); err != nil {
 			return err
 		}
+		if err := s.publish(ctx, dir, p.project, p.version); err != nil {
+			return err
+		}
+	}
+	if err := s.publish(ctx, filepath.Join(s.source, "examples/packages/platform"), "platform", "v1.0.0"); err != nil {
+		return err
 	}
 
 	s.say.step("A Git server, and in it a fleet: this project's own clusters.yaml and examples/")
@@ -102,31 +109,27 @@ func (s *stage) set(ctx context.Context) error {
 	return nil
 }
 
-// packages are what the demo's registry holds: what examples/ names, and the
-// release that is upgraded to.
+// packages are what the demo's registry holds of real projects: what examples/
+// names or depends on, and the release that is upgraded to.
 var packages = []struct{ project, version string }{
 	{upstream.CertManager, upstream.CertManagerNew},
 	{upstream.ClusterAPI, upstream.ClusterAPIOld},
 	{upstream.ClusterAPI, upstream.ClusterAPINew},
 }
 
-// publish builds a package of a project's types and pushes it, with the commands
-// that a team would use.
-func (s *stage) publish(ctx context.Context, project, version string) error {
-	dir := filepath.Join(s.dir, "packages", project+"-"+version)
-	if err := upstream.Write(ctx, project, version, dir, s.say.w); err != nil {
-		return err
-	}
-	file := dir + ".xpkg"
+// publish builds a package of a directory and pushes it, with the commands that
+// a team would use.
+func (s *stage) publish(ctx context.Context, dir, name, version string) error {
+	file := filepath.Join(s.dir, name+"-"+version+".xpkg")
 	if _, err := s.gitopsd(ctx, "package", "build", dir, "-o", file); err != nil {
 		return err
 	}
-	pushed, err := s.gitopsd(ctx, "package", "push", file, fmt.Sprintf("%s/platform/%s:%s", s.registry.Host(), project, version))
+	pushed, err := s.gitopsd(ctx, "package", "push", file, fmt.Sprintf("%s/platform/%s:%s", s.registry.Host(), name, version))
 	if err != nil {
 		return err
 	}
 	_, digest, _ := strings.Cut(strings.TrimSpace(pushed), "@")
-	s.say.say("   %s/platform/%s:%s is %s", canonical, project, version, digest)
+	s.say.say("   %s/platform/%s:%s is %s", canonical, name, version, digest)
 	return nil
 }
 

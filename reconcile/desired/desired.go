@@ -113,6 +113,9 @@ type State struct {
 // Cluster is what is wanted of one cluster.
 type Cluster struct {
 	clusters.Cluster
+	// Declared are the packages that its manifests declare, as far as they can
+	// be read.
+	Declared []sources.Declaration
 	// Packages are what it gets, sorted by repository.
 	Packages []sources.Selected
 	// Objects is everything rendered; nil when rendering failed as a whole.
@@ -312,7 +315,8 @@ func (c *Computer) resolve(ctx context.Context, s *State, before *lockfile.File,
 	for i, cl := range s.Clusters {
 		req := resolve.Request{Cluster: cl.Name, Failed: cl.Err != nil}
 		if cl.Err == nil {
-			req.Declarations, req.Partial = wanted[i].Packages, len(wanted[i].Broken) > 0
+			cl.Declared = wanted[i].Packages
+			req.Declarations, req.Partial = cl.Declared, len(wanted[i].Broken) > 0
 			for _, d := range req.Declarations {
 				s.Always = s.Always || d.PullPolicy == sources.PullAlways
 			}

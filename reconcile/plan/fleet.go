@@ -38,6 +38,8 @@ type ClusterPlan struct {
 	// of which it is known what they were, as far as another version is wanted
 	// now.
 	Packages, Before map[string]string
+	// Revisions are the packages' revisions, by name.
+	Revisions map[string]string
 	// Plan may be nil when Err is not empty.
 	Plan *Plan
 	Err  string

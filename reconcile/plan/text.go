@@ -122,7 +122,11 @@ func (t *textWriter) cluster(c ClusterPlan) {
 		return
 	}
 	for _, g := range c.Plan.groups() {
-		t.line("  %s", t.bold(bump(g.name, c.Before[g.name], c.Packages[g.name])))
+		title := bump(g.name, c.Before[g.name], c.Packages[g.name])
+		if revision := c.Revisions[g.name]; revision != "" {
+			title = strings.TrimSuffix(title, ")") + ", revision " + revision + ")"
+		}
+		t.line("  %s", t.bold(title))
 		t.steps(g.steps)
 	}
 	for _, gk := range slices.SortedFunc(maps.Keys(c.Plan.Unreadable), compareKinds) {

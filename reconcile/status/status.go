@@ -48,6 +48,8 @@ type Package struct {
 	Repository string `json:"repository"`
 	Version    string `json:"version"`
 	Digest     string `json:"digest"`
+	// Revision is the name with the first digits of the digest.
+	Revision string `json:"revision,omitempty"`
 	// State is Ready, or why it is not.
 	State string `json:"state"`
 }

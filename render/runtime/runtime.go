@@ -153,7 +153,7 @@ func deployment(c Controller) map[string]any {
 			"metadata": map[string]any{"labels": map[string]any{
 				PackageLabel:  d.Name,
 				providerLabel: labelValue(provider),
-				revisionLabel: labelValue(d.Name[:min(len(d.Name), 50)] + "-" + c.Selected.Pin.Digest.Short()),
+				revisionLabel: labelValue(c.Selected.Revision()),
 			}},
 			"spec": pod,
 		},

@@ -195,3 +195,38 @@ func TestWriteLock(t *testing.T) {
 		t.Errorf("in no directory: %v", err)
 	}
 }
+
+// A file deep in the tree is replaced where it is, with its mode; links lead
+// nowhere.
+func TestWriteFile(t *testing.T) {
+	dir, outside := t.TempDir(), t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "clusters/dev"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "clusters/dev/db.yaml")
+	if err := os.WriteFile(name, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteFile(dir, "clusters/dev/db.yaml", []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(name)
+	info, statErr := os.Stat(name)
+	if err != nil || statErr != nil || string(content) != "new" || info.Mode().Perm() != 0o600 {
+		t.Errorf("%q, %v, %v, %v", content, info.Mode(), err, statErr)
+	}
+	if entries, err := os.ReadDir(filepath.Dir(name)); err != nil || len(entries) != 1 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+	if err := os.Symlink(outside, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"link/db.yaml", "../db.yaml", "nowhere/db.yaml"} {
+		if err := WriteFile(dir, bad, []byte("new")); err == nil || !strings.HasPrefix(err.Error(), bad+": ") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	if entries, err := os.ReadDir(outside); err != nil || len(entries) != 0 {
+		t.Errorf("written outside: %v, %v", entries, err)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"gitopsd.dev/sources"
 )
@@ -13,23 +14,28 @@ import (
 // tmpSuffix ends the names of files that are not written yet.
 const tmpSuffix = ".gitopsd-tmp"
 
-// WriteLock replaces clusters.lock in the fleet repository dir. Whoever reads it
-// meanwhile sees the old content or the new, also after a crash. The file keeps
-// its mode; if it holds content already, it is not touched.
-func WriteLock(dir string, content []byte) error {
-	if err := writeLock(dir, content); err != nil {
-		return fmt.Errorf("%s: %w", sources.LockFile, err)
+// WriteLock replaces clusters.lock in the fleet repository dir, as WriteFile
+// does.
+func WriteLock(dir string, content []byte) error { return WriteFile(dir, sources.LockFile, content) }
+
+// WriteFile replaces a file in the fleet repository dir, by its path with
+// slashes. Whoever reads it meanwhile sees the old content or the new, also
+// after a crash. The file keeps its mode; if it holds content already, it is not
+// touched. Symbolic links are not followed.
+func WriteFile(dir, name string, content []byte) error {
+	if err := writeFile(dir, filepath.FromSlash(name), content); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }
 
-func writeLock(dir string, content []byte) error {
+func writeFile(dir, name string, content []byte) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	info, err := root.Lstat(sources.LockFile)
+	info, err := root.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
@@ -37,11 +43,11 @@ func writeLock(dir string, content []byte) error {
 	case !info.Mode().IsRegular():
 		return errors.New("it is not a regular file; remove what is there")
 	default:
-		if have, err := root.ReadFile(sources.LockFile); err == nil && bytes.Equal(have, content) {
+		if have, err := root.ReadFile(name); err == nil && bytes.Equal(have, content) {
 			return nil
 		}
 	}
-	tmp := fmt.Sprintf("%s.%d%s", sources.LockFile, os.Getpid(), tmpSuffix)
+	tmp := fmt.Sprintf("%s.%d%s", name, os.Getpid(), tmpSuffix)
 	f, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
 	if err != nil {
 		return err
@@ -53,19 +59,19 @@ func writeLock(dir string, content []byte) error {
 		_, err = f.Write(content)
 	}
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = root.Rename(tmp, sources.LockFile)
+		err = root.Rename(tmp, name)
 	}
 	if err != nil {
 		root.Remove(tmp)
 		return err
 	}
-	return syncDir(root)
+	return syncDir(root, filepath.Dir(name))
 }
 
-// syncDir makes a rename in the root durable. Some file systems cannot, which is
-// no reason to fail.
-func syncDir(root *os.Root) error {
-	d, err := root.Open(".")
+// syncDir makes a rename in a directory durable. Some file systems cannot, which
+// is no reason to fail.
+func syncDir(root *os.Root, dir string) error {
+	d, err := root.Open(dir)
 	if err != nil {
 		return err
 	}

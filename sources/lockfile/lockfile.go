@@ -64,6 +64,8 @@ const (
 type File struct {
 	selections map[Selection]struct{}
 	records    map[Key]string
+	// lines are where Parse found records.
+	lines map[Key]int
 }
 
 // maxBytes bounds a lock: 2,000 clusters with 100 packages each stay below it.
@@ -92,8 +94,7 @@ func parse(name string, data []byte, mend bool) (f *File, conflicts bool, err er
 	if len(data) > maxBytes {
 		return nil, false, fmt.Errorf("%s: has %d bytes; at most %d are read", name, len(data), maxBytes)
 	}
-	f = new(File)
-	where := make(map[Key]int)
+	f = &File{lines: make(map[Key]int)}
 	base := false // between ||||||| and =======: what neither side has any more
 	line := 0
 	for text := range strings.Lines(string(data)) {
@@ -132,9 +133,9 @@ func parse(name string, data []byte, mend bool) (f *File, conflicts bool, err er
 		}
 		if have, twice := f.records[key]; twice && have != sum {
 			return nil, conflicts, fail("%s is recorded as %s here and as %s in line %d: one of them was changed by hand or by a bad merge; "+
-				"delete both lines and run `gitopsd lock`", key, sum, have, where[key])
+				"delete both lines and run `gitopsd lock`", key, sum, have, f.lines[key])
 		}
-		where[key] = line
+		f.lines[key] = line
 		f.put(key, sum)
 	}
 	return f, conflicts, nil
@@ -255,7 +256,7 @@ func (f *File) Format() []byte {
 
 // Clone returns a copy that shares nothing.
 func (f *File) Clone() *File {
-	return &File{selections: maps.Clone(f.selections), records: maps.Clone(f.records)}
+	return &File{selections: maps.Clone(f.selections), records: maps.Clone(f.records), lines: maps.Clone(f.lines)}
 }
 
 func (f *File) choose(s Selection) {
@@ -277,6 +278,9 @@ func (f *File) Lookup(k Key) (string, bool) {
 	sum, ok := f.records[k]
 	return sum, ok
 }
+
+// Line is where Parse found a record, from 1; 0 if it was added since.
+func (f *File) Line(k Key) int { return f.lines[k] }
 
 // Digest returns what a version of a package resolved to.
 func (f *File) Digest(repository, version string) (sources.Digest, bool) {
@@ -300,7 +304,7 @@ func (f *File) Records(repository, version string) map[string]string {
 func (f *File) Versions(repository string) []string {
 	uses := make(map[string]int)
 	for k := range f.records {
-		if k.Repository == repository {
+		if k.Repository == repository && k.Item == "" {
 			uses[k.Version] += 0
 		}
 	}
@@ -350,7 +354,13 @@ func (f *File) Select(cluster string, selections []Selection) {
 // Forget drops all records of one version of a package, so that it can be
 // recorded anew.
 func (f *File) Forget(repository, version string) {
-	maps.DeleteFunc(f.records, func(k Key, _ string) bool { return k.Repository == repository && k.Version == version })
+	maps.DeleteFunc(f.records, func(k Key, _ string) bool {
+		forget := k.Repository == repository && k.Version == version
+		if forget {
+			delete(f.lines, k)
+		}
+		return forget
+	})
 }
 
 // Tidy drops the records that no cluster selects, and says how many there were.
@@ -374,7 +384,7 @@ func (f *File) Record(k Key, sum, seenIn string) error {
 		return fmt.Errorf("recording %s: %w", k, err)
 	}
 	if want, ok := f.records[k]; ok && want != sum {
-		return &Mismatch{Key: k, Locked: want, Seen: sum, SeenIn: seenIn}
+		return &Mismatch{Key: k, Line: f.lines[k], Locked: want, Seen: sum, SeenIn: seenIn}
 	}
 	f.put(k, sum)
 	return nil
@@ -385,7 +395,7 @@ func (f *File) Record(k Key, sum, seenIn string) error {
 func (f *File) Merge(other *File) error {
 	for k, sum := range other.records {
 		if have, ok := f.records[k]; ok && have != sum {
-			return &Mismatch{Key: k, Locked: have, Seen: sum, SeenIn: "this resolution"}
+			return &Mismatch{Key: k, Line: f.lines[k], Locked: have, Seen: sum, SeenIn: "this resolution"}
 		}
 	}
 	for k, sum := range other.records {

@@ -95,6 +95,26 @@ func TestMendKeepsBothSides(t *testing.T) {
 	}
 }
 
+// Lines are those of the file, whatever its order, and go with the record.
+func TestLine(t *testing.T) {
+	f, err := Parse("clusters.lock", []byte("reg.io/b v1 "+digestA+"\n@dev reg.io/b v1\nreg.io/a v1 "+digestB+"\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := Key{Repository: "reg.io/a", Version: "v1"}, Key{Repository: "reg.io/b", Version: "v1"}
+	err = f.Clone().Record(a, digestA, "the registry")
+	if err == nil || !strings.Contains(err.Error(), "clusters.lock:3 has  "+digestB) {
+		t.Errorf("the error does not name line 3: %v", err)
+	}
+	f.Forget("reg.io/b", "v1")
+	if err := f.Record(b, digestB, "the registry"); err != nil {
+		t.Fatal(err)
+	}
+	if f.Line(a) != 3 || f.Line(b) != 0 {
+		t.Errorf("lines %d and %d, want 3 and 0", f.Line(a), f.Line(b))
+	}
+}
+
 func TestRecord(t *testing.T) {
 	f, err := Parse("clusters.lock", []byte(sample()))
 	if err != nil {

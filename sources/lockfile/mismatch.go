@@ -3,6 +3,8 @@ package lockfile
 import (
 	"fmt"
 	"strings"
+
+	"gitopsd.dev/sources"
 )
 
 // Mismatch is a record in the lock that disagrees with what was seen. It is a
@@ -10,6 +12,8 @@ import (
 // person has settled it.
 type Mismatch struct {
 	Key Key
+	// Line of the record in the lock; 0 if it is not known.
+	Line int
 	// Locked is what the lock has.
 	Locked string
 	// Seen is what was found instead, and SeenIn where.
@@ -20,13 +24,21 @@ type Mismatch struct {
 // Error is the whole story: what was expected, what was seen, what it may mean
 // and what to do.
 func (m *Mismatch) Error() string {
-	return fmt.Sprintf(mismatchText, m.subject(), m.Locked, m.SeenIn, m.Seen,
+	return fmt.Sprintf(mismatchText, m.subject(), Where(m.Line), m.Locked, m.SeenIn, m.Seen,
 		m.means(), m.Key.Repository)
 }
 
 // Summary is one line, for tables and conditions.
 func (m *Mismatch) Summary() string {
-	return fmt.Sprintf("%s: clusters.lock has %s, %s has %s", m.subject(), m.Locked, m.SeenIn, m.Seen)
+	return fmt.Sprintf("%s: %s has %s, %s has %s", m.subject(), Where(m.Line), m.Locked, m.SeenIn, m.Seen)
+}
+
+// Where names the lock, and a line in it unless that is 0.
+func Where(line int) string {
+	if line == 0 {
+		return sources.LockFile
+	}
+	return fmt.Sprintf("%s:%d", sources.LockFile, line)
 }
 
 func (m *Mismatch) subject() string {
@@ -48,7 +60,7 @@ func (m *Mismatch) means() string {
 
 const mismatchText = `SECURITY ERROR: %s is not what clusters.lock recorded.
 
-    clusters.lock has  %s
+    %s has  %s
     %s has  %s
 
 %s

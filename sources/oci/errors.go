@@ -63,6 +63,9 @@ type Error struct {
 func (e *Error) Error() string { return e.Subject + ": " + e.Text }
 func (e *Error) Unwrap() error { return e.Err }
 
+// Is makes NotFound sources.ErrNotFound.
+func (e *Error) Is(target error) bool { return target == sources.ErrNotFound && e.Reason == NotFound }
+
 // Temporary reports whether another attempt later may succeed with nothing
 // changed here.
 func (e *Error) Temporary() bool { return e.Reason >= RateLimited && e.Reason < Canceled }

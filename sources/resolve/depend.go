@@ -15,6 +15,7 @@ import (
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
+	"gitopsd.dev/sources/versions"
 )
 
 // maxRounds bounds how often the choice of dependencies is made anew because a
@@ -256,7 +257,8 @@ func breakCycles(nodes map[string]*node) {
 }
 
 // choose picks the version of a dependency: the locked one if it satisfies
-// everybody, else the highest that does.
+// everybody; else, where one was locked, the highest that is recorded and does;
+// else the highest that the registry has.
 func (p *pass) choose(ctx context.Context, repo, locked string, wanted []edge) (sources.Ref, error) {
 	var digest sources.Digest
 	var ranges []edge
@@ -282,6 +284,14 @@ func (p *pass) choose(ctx context.Context, repo, locked string, wanted []edge) (
 			return sources.Ref{Repository: repo, Tag: locked}, nil
 		}
 	}
+	if locked != "" {
+		// The cluster has it already, in a version that does not suit any more: a
+		// revert, most likely. What it had before is recorded.
+		best, err := highest(p.before.Versions(repo), ranges)
+		if err != nil || best != "" {
+			return sources.Ref{Repository: repo, Tag: best}, err
+		}
+	}
 	if p.cfg.Mode == Readonly {
 		return sources.Ref{}, fmt.Errorf("clusters.lock selects no version that satisfies %s, and is read-only here; run `gitopsd lock` and commit the change", chain(wanted))
 	}
@@ -289,24 +299,37 @@ func (p *pass) choose(ctx context.Context, repo, locked string, wanted []edge) (
 	if err != nil {
 		return sources.Ref{}, fmt.Errorf("looking for a version that satisfies %s: %w", chain(wanted), err)
 	}
+	best, err := highest(tags, ranges)
+	if err != nil {
+		return sources.Ref{}, err
+	}
+	if best == "" {
+		return sources.Ref{}, fmt.Errorf("no version of %s satisfies %s; the registry has %s", repo, chain(wanted), versions.List(tags))
+	}
+	return sources.Ref{Repository: repo, Tag: best}, nil
+}
+
+// highest is the highest version among tags that satisfies everybody, empty if
+// none does.
+func highest(tags []string, wanted []edge) (string, error) {
 	var best *semver.Version
 	for _, tag := range tags {
 		v, err := semver.NewVersion(tag)
 		if err != nil {
 			continue
 		}
-		ok, err := all(v, ranges)
+		ok, err := all(v, wanted)
 		if err != nil {
-			return sources.Ref{}, err
+			return "", err
 		}
 		if ok && (best == nil || v.GreaterThan(best) || v.Equal(best) && tag < best.Original()) {
 			best = v
 		}
 	}
 	if best == nil {
-		return sources.Ref{}, fmt.Errorf("no version of %s satisfies %s; the registry has %s", repo, chain(wanted), newest(tags))
+		return "", nil
 	}
-	return sources.Ref{Repository: repo, Tag: best.Original()}, nil
+	return best.Original(), nil
 }
 
 func all(v *semver.Version, wanted []edge) (bool, error) {
@@ -346,28 +369,6 @@ func chain(wanted []edge) string {
 		parts = append(parts, fmt.Sprintf("%s (needed by %s)", e.dep.Constraint, e.from.load.ref))
 	}
 	return strings.Join(parts, " and ")
-}
-
-// newest lists a few of the highest versions, for an error.
-func newest(tags []string) string {
-	var versions []*semver.Version
-	for _, t := range tags {
-		if v, err := semver.NewVersion(t); err == nil {
-			versions = append(versions, v)
-		}
-	}
-	if len(versions) == 0 {
-		return "no tag that is a semantic version"
-	}
-	slices.SortFunc(versions, func(a, b *semver.Version) int { return b.Compare(a) })
-	var names []string
-	for _, v := range versions[:min(5, len(versions))] {
-		names = append(names, v.Original())
-	}
-	if len(versions) > 5 {
-		names = append(names, fmt.Sprintf("and %d older ones", len(versions)-5))
-	}
-	return strings.Join(names, ", ")
 }
 
 type tagList struct {

@@ -258,13 +258,26 @@ func (p *pass) run(ctx context.Context, l *load) {
 		}
 		l.pin = sources.Pin{Ref: l.ref, Digest: d}
 		if l.pkg, err = p.cfg.Fetch(ctx, l.ref.Repository, d); err != nil {
-			return err
+			return p.fromLock(l, err)
 		}
 		return p.record(ctx, l)
 	}()
 	if l.err != nil {
 		l.pkg = nil
 	}
+}
+
+// fromLock adds to the error for a package that is not there where its digest
+// comes from, if that is the lock: nobody finds it in the declaration.
+func (p *pass) fromLock(l *load, err error) error {
+	key := lockfile.Key{Repository: l.ref.Repository, Version: l.ref.Version()}
+	locked, isLocked := p.before.Digest(key.Repository, key.Version)
+	if !isLocked || locked != l.pin.Digest || l.ref.Digest != "" || !errors.Is(err, sources.ErrNotFound) {
+		return err
+	}
+	return fmt.Errorf("%w\nThat digest is what %s records for %s. If the line was edited, restore it from Git. If the publisher took the package away, "+
+		"go to another version (`gitopsd bump`), or to what the tag is now with `gitopsd lock --update=%s`, and have the change reviewed",
+		err, lockfile.Where(p.before.Line(key)), key, l.ref.Repository)
 }
 
 // digest decides what a reference stands for: the lock's word if it has one.
@@ -283,7 +296,7 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 		return named, nil
 	case ref.Digest != "":
 		if isLocked && locked != ref.Digest {
-			return "", &lockfile.Mismatch{Key: key, Locked: string(locked), Seen: string(ref.Digest), SeenIn: "the declaration"}
+			return "", &lockfile.Mismatch{Key: key, Line: p.before.Line(key), Locked: string(locked), Seen: string(ref.Digest), SeenIn: "the declaration"}
 		}
 		if !isLocked && p.cfg.Mode == Readonly {
 			return "", errNotLocked(ref)
@@ -292,7 +305,7 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 	case isLocked && p.cfg.Mode == Check:
 		now, err := p.cfg.Digest(ctx, ref)
 		if err == nil && now != locked {
-			err = &lockfile.Mismatch{Key: key, Locked: string(locked), Seen: string(now), SeenIn: "the registry"}
+			err = &lockfile.Mismatch{Key: key, Line: p.before.Line(key), Locked: string(locked), Seen: string(now), SeenIn: "the registry"}
 		}
 		return locked, err
 	case isLocked && l.always && p.cfg.Mode == Add:
@@ -357,8 +370,9 @@ func (p *pass) record(ctx context.Context, l *load) error {
 	defer p.mu.Unlock()
 	for item := range p.lock.Records(l.ref.Repository, l.ref.Version()) {
 		if _, there := items[item]; !there {
-			return fmt.Errorf("%s has no %s, which clusters.lock records for it; the lock was changed by hand: restore it, or accept what the registry has with `gitopsd lock --update=%s`",
-				l.pin, item, l.ref.Repository)
+			key := lockfile.Key{Repository: l.ref.Repository, Version: l.ref.Version(), Item: item}
+			return fmt.Errorf("%s has no %s, which %s records for it; the lock was changed by hand: restore it, or accept what the registry has with `gitopsd lock --update=%s`",
+				l.pin, item, lockfile.Where(p.lock.Line(key)), l.ref.Repository)
 		}
 	}
 	staged := p.lock.Clone()

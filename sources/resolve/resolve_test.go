@@ -72,7 +72,7 @@ func (s *shelf) config() Config {
 					return pkg, nil
 				}
 			}
-			return nil, fmt.Errorf("%s@%s: not found", repo, d)
+			return nil, fmt.Errorf("%s@%s: %w", repo, d, sources.ErrNotFound)
 		},
 		Tags: func(_ context.Context, repo string) ([]string, error) {
 			if err := s.ask("TAGS " + repo); err != nil {
@@ -275,6 +275,33 @@ func TestMismatchStopsOnePackage(t *testing.T) {
 	}
 }
 
+// A digest that the registry does not have is the lock's word, or the
+// declaration's: the error says where to look, and other packages go on.
+func TestDigestThatIsNowhere(t *testing.T) {
+	var s shelf
+	s.put("reg.io/a:v1", "a")
+	s.put("reg.io/b:v1", "b")
+	wrong := sources.DigestOf([]byte("edited"))
+	lock, err := lockfile.Parse("clusters.lock", []byte("@dev reg.io/a v1\n@dev reg.io/b v1\nreg.io/a v1 "+string(wrong)+"\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res := resolve(t, s.config(), lock, Request{Cluster: "dev", Declarations: declare("reg.io/a:v1", "reg.io/b:v1")})
+	if have := selected(res, "dev"); have != "b:v1" {
+		t.Errorf("selected %s", have)
+	}
+	text := fmt.Sprint(res.Err())
+	for _, want := range []string{string(wrong), "clusters.lock:3 records for reg.io/a v1", "restore it from Git", "gitopsd lock --update=reg.io/a"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in: %s", want, text)
+		}
+	}
+	res = resolve(t, s.config(), new(lockfile.File), Request{Cluster: "dev", Declarations: declare("reg.io/a@" + string(wrong))})
+	if text := fmt.Sprint(res.Err()); !strings.Contains(text, string(wrong)) || strings.Contains(text, "clusters.lock") {
+		t.Errorf("a digest in the declaration is blamed on the lock: %s", text)
+	}
+}
+
 func TestDependencies(t *testing.T) {
 	publish := func(s *shelf) {
 		s.put("reg.io/lib:v1.0.0", "1")
@@ -293,6 +320,7 @@ func TestDependencies(t *testing.T) {
 		s.put("reg.io/ring2:v1.0.0", "r", "reg.io/ring3 *")
 		s.put("reg.io/ring3:v1.0.0", "r", "reg.io/ring2 *")
 	}
+	lib100 := "reg.io/lib v1.0.0 " + string(sources.DigestOf([]byte("reg.io/lib:v1.0.01"))) + "\n"
 	lib1 := func(s *shelf) string { return "lib@" + string(s.packages["reg.io/lib:v1.0.0"].Digest) }
 	for _, tt := range []struct {
 		name     string
@@ -305,6 +333,8 @@ func TestDependencies(t *testing.T) {
 		{name: "highest for all", declared: []string{"reg.io/app:v1", "reg.io/old:v1"}, want: func(*shelf) string { return "app:v1 lib:v1.2.0 old:v1" }},
 		{name: "locked stays", declared: []string{"reg.io/app:v1"}, lock: "@dev reg.io/lib v1.0.0 <- reg.io/app\n", want: func(*shelf) string { return "app:v1 lib:v1.0.0" }},
 		{name: "locked that no longer does is replaced", declared: []string{"reg.io/old:v1"}, lock: "@dev reg.io/lib v2.0.0 <- reg.io/old\n", want: func(*shelf) string { return "lib:v1.2.0 old:v1" }},
+		{name: "what was recorded before comes back", declared: []string{"reg.io/old:v1"}, lock: "@dev reg.io/lib v2.0.0 <- reg.io/old\n" + lib100, want: func(*shelf) string { return "lib:v1.0.0 old:v1" }},
+		{name: "other clusters' records do not decide", declared: []string{"reg.io/old:v1"}, lock: "@prod reg.io/lib v1.0.0 <- reg.io/old\n" + lib100, want: func(*shelf) string { return "lib:v1.2.0 old:v1" }},
 		{name: "declared wins", declared: []string{"reg.io/app:v1", "reg.io/lib:v1.0.0"}, want: func(*shelf) string { return "app:v1 lib:v1.0.0" }},
 		{name: "by digest", declared: []string{"reg.io/exact:v1"}, want: func(s *shelf) string { return "exact:v1 " + lib1(s) }},
 		{name: "conflict between dependents", declared: []string{"reg.io/app:v1", "reg.io/older:v1"}, want: func(*shelf) string { return "" },

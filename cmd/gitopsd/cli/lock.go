@@ -25,6 +25,7 @@ func newLock(g *global) *cobra.Command {
 		check    bool
 		update   string
 		tidy     bool
+		graph    string
 	)
 	cmd := &cobra.Command{
 		Use:   "lock",
@@ -39,8 +40,14 @@ are kept, and checked.
 With --check nothing is written: every tag is looked up again, and the exit
 status is 1 if one was moved, or if the lock is not what the declarations ask
 for. With --update all packages are resolved anew, with --update=REPOSITORY that
-one; what they resolve to now replaces their records.`,
+one; what they resolve to now replaces their records. With --tidy the records of
+versions that no cluster selects any more go; until then they make going back to
+one of these a matter of a revert.
+
+With --graph nothing is written: what depends on what in each cluster is printed,
+as a tree or in Graphviz's language.`,
 		Example: `  gitopsd lock
+  gitopsd lock --graph=dot | dot -Tsvg > packages.svg
   gitopsd lock --check
   gitopsd lock --update=xpkg.crossplane.io/crossplane-contrib/provider-helm`,
 		Args:              cobra.NoArgs,
@@ -48,6 +55,15 @@ one; what they resolve to now replaces their records.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if check && (update != "" || tidy) {
 				return errors.New("--check writes nothing and cannot be combined with --update or --tidy")
+			}
+			switch {
+			case graph == "":
+			case graph != "text" && graph != "dot":
+				return fmt.Errorf("--graph=%s: use text or dot", graph)
+			case check || update != "" || tidy:
+				return errors.New("--graph prints what is selected and cannot be combined with --check, --update or --tidy")
+			default:
+				return runGraph(cmd, g, &tree, &registry, graph)
 			}
 			return runLock(cmd, g, &tree, &registry, check, update, tidy)
 		},
@@ -58,7 +74,31 @@ one; what they resolve to now replaces their records.`,
 	cmd.Flags().StringVar(&update, "update", "", "resolve all packages anew, or with =REPOSITORY that one")
 	cmd.Flags().Lookup("update").NoOptDefVal = "all"
 	cmd.Flags().BoolVar(&tidy, "tidy", false, "drop records that no cluster selects")
+	cmd.Flags().StringVar(&graph, "graph", "", "print what depends on what, as text or with =dot for Graphviz; write nothing")
+	cmd.Flags().Lookup("graph").NoOptDefVal = "text"
 	return cmd
+}
+
+func runGraph(cmd *cobra.Command, g *global, t *treeOptions, registry *registryOptions, format string) error {
+	root, err := t.root()
+	if err != nil {
+		return err
+	}
+	commit, files, err := tree(root)
+	if err != nil {
+		return err
+	}
+	defer files.Close()
+	computer, err := registry.computer(g.log(false), resolve.Add, nil, nil)
+	if err != nil {
+		return err
+	}
+	state, err := compute(cmd.Context(), cmd, computer, commit)
+	if err != nil {
+		return err
+	}
+	writeGraphs(cmd.OutOrStdout(), format, graphs(state))
+	return state.Err()
 }
 
 func runLock(cmd *cobra.Command, g *global, t *treeOptions, registry *registryOptions, check bool, update string, tidy bool) error {
@@ -94,7 +134,10 @@ func runLock(cmd *cobra.Command, g *global, t *treeOptions, registry *registryOp
 	p := startProgress(cmd.ErrOrStderr())
 	defer p.stop()
 	p.step("resolving packages")
-	state, err := computer.Compute(ctx, sources.Commit{Files: withLock{commit.Files, before}}, nil)
+	if mended {
+		commit.Files = withLock{commit.Files, before}
+	}
+	state, err := computer.Compute(ctx, commit, nil)
 	p.stop()
 	if err != nil {
 		return err

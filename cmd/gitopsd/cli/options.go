@@ -78,15 +78,20 @@ func (o *registryOptions) computer(log *slog.Logger, mode resolve.Mode, update f
 		Only: only,
 		Resolve: resolve.Config{
 			Digest: client.Resolve,
-			Fetch: func(ctx context.Context, repository string, d sources.Digest) (*sources.Package, error) {
-				return xpkg.Read(ctx, client, repository, d)
-			},
+			Fetch:  fetch(client),
 			Tags:   client.Tags,
 			Types:  func(pkg *sources.Package) (string, error) { return types.Package(pkg.Documents) },
 			Mode:   mode,
 			Update: update,
 		},
 	}), nil
+}
+
+// fetch reads packages by way of a client.
+func fetch(client *oci.Client) func(context.Context, string, sources.Digest) (*sources.Package, error) {
+	return func(ctx context.Context, repository string, d sources.Digest) (*sources.Package, error) {
+		return xpkg.Read(ctx, client, repository, d)
+	}
 }
 
 // treeOptions are the flags of commands that work on a fleet repository on this

@@ -194,7 +194,7 @@ func (p *planner) live(ctx context.Context, fleet *plan.Fleet, state *desired.St
 	var wg sync.WaitGroup
 	for i, c := range state.Clusters {
 		wg.Go(func() {
-			cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c), Before: lockedNames(c, state.Committed)}
+			cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c), Revisions: revisions(c), Before: lockedNames(c, state.Committed)}
 			var err error
 			if cp.Plan, err = p.one(ctx, c); err != nil {
 				cp.Err = err.Error()
@@ -242,6 +242,14 @@ func packageNames(c *desired.Cluster) map[string]string {
 	return names
 }
 
+func revisions(c *desired.Cluster) map[string]string {
+	names := make(map[string]string)
+	for _, s := range c.Packages {
+		names[s.Declaration.Name] = s.Revision()
+	}
+	return names
+}
+
 // lockedNames are the packages of a cluster as a lock selects them. A package is
 // told by its repository, since the lock knows no names.
 func lockedNames(c *desired.Cluster, lock *lockfile.File) map[string]string {
@@ -275,7 +283,7 @@ func (p *planner) against(ctx context.Context, fleet *plan.Fleet, state *desired
 	none, _ := manifest.NewSet(nil)
 	var comparer plan.Comparer
 	for _, c := range state.Clusters {
-		cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c)}
+		cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c), Revisions: revisions(c)}
 		old := before.Get(c.Name)
 		switch {
 		case c.Err != nil:

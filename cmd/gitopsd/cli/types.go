@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -150,14 +149,14 @@ difference breaks somebody.`,
 			if err != nil {
 				return err
 			}
-			compared, err := compareAll(before, after)
+			compared, err := compat.CompareAll(byName(before), byName(after))
 			if err != nil {
 				return err
 			}
 			if err := o.writeComparison(cmd.OutOrStdout(), compared); err != nil {
 				return err
 			}
-			if exitcode && slices.ContainsFunc(compared, func(c comparison) bool { return c.Compatibility == compat.Breaking }) {
+			if exitcode && slices.ContainsFunc(compared, func(c compat.Change) bool { return c.Compatibility == compat.Breaking }) {
 				return exitError(2)
 			}
 			return nil
@@ -168,44 +167,6 @@ difference breaks somebody.`,
 	return cmd
 }
 
-// comparison is what became of one definition.
-type comparison struct {
-	Name          string           `json:"name"`
-	Change        string           `json:"change"` // added, removed, changed, same
-	Compatibility compat.Severity  `json:"compatibility"`
-	Findings      []compat.Finding `json:"findings,omitempty"`
-}
-
-func compareAll(before, after []definition) ([]comparison, error) {
-	old, now := byName(before), byName(after)
-	names := make(map[string]bool)
-	for name := range old {
-		names[name] = true
-	}
-	for name := range now {
-		names[name] = true
-	}
-	var all []comparison
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		a, b := old[name], now[name]
-		report, err := compat.Compare(a, b, compat.Options{})
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		c := comparison{Name: name, Change: "changed", Compatibility: report.Severity, Findings: report.Findings}
-		switch {
-		case a == nil:
-			c.Change = "added"
-		case b == nil:
-			c.Change = "removed"
-		case report.Severity <= compat.Documentation:
-			c.Change = "same"
-		}
-		all = append(all, c)
-	}
-	return all, nil
-}
-
 func byName(all []definition) map[string]map[string]any {
 	m := make(map[string]map[string]any)
 	for _, d := range all {
@@ -214,18 +175,12 @@ func byName(all []definition) map[string]map[string]any {
 	return m
 }
 
-func (o *typesOptions) writeComparison(w io.Writer, all []comparison) error {
+func (o *typesOptions) writeComparison(w io.Writer, all []compat.Change) error {
 	if o.output == "json" {
 		return writeJSON(w, all)
 	}
-	count := make(map[string]int)
-	breaking := 0
 	for _, c := range all {
-		count[c.Change]++
-		if c.Compatibility == compat.Breaking {
-			breaking++
-		}
-		if c.Change == "same" {
+		if c.Change == compat.Same {
 			continue
 		}
 		if _, err := fmt.Fprintf(w, "%s: %s, %s\n", c.Name, c.Change, c.Compatibility); err != nil {
@@ -237,7 +192,8 @@ func (o *typesOptions) writeComparison(w io.Writer, all []comparison) error {
 			}
 		}
 	}
-	_, err := fmt.Fprintf(w, "%d the same, %d changed, %d added, %d removed; %d breaking\n", count["same"], count["changed"], count["added"], count["removed"], breaking)
+	n := compat.Summarize(all)
+	_, err := fmt.Fprintf(w, "%d the same, %d changed, %d added, %d removed; %d breaking\n", n.Same, n.Changed, n.Added, n.Removed, n.Breaking)
 	return err
 }
 
@@ -300,10 +256,7 @@ func fromFiles(name string, dir bool) ([]definition, error) {
 
 func appendDefinition(to []definition, o *manifest.Object, controller string) []definition {
 	id := o.ID()
-	if id.Group != "apiextensions.k8s.io" && id.Group != "apiextensions.crossplane.io" {
-		return to
-	}
-	if id.Kind != "CustomResourceDefinition" && id.Kind != "CompositeResourceDefinition" {
+	if !compat.Definition(id.Group, id.Kind) {
 		return to
 	}
 	return append(to, definition{name: id.Name, tree: o.Tree(), pkg: o.Label("gitopsd.dev/package"), controller: controller})

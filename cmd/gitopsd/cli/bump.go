@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gitopsd.dev/reconcile/upgrade"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/local"
+)
+
+func newBump(g *global) *cobra.Command {
+	var (
+		tree       treeOptions
+		registry   registryOptions
+		clusters   []string
+		prerelease bool
+		details    bool
+	)
+	cmd := &cobra.Command{
+		Use:   "bump PACKAGE[@VERSION]",
+		Short: "Move the declarations of a package to another version, and lock it",
+		Long: `Bump changes the version of a package where the files of the working tree say it,
+in the file and line that kustomize takes it from: a declaration, a base, a
+component or a patch. Nothing else in the files changes. Then it updates
+clusters.lock as ` + "`gitopsd lock`" + ` does, and says what the new version does to the
+package's types, with the annotation that a breaking change asks for.
+
+PACKAGE is a repository, its last part, or the name of a declaration. VERSION is
+a tag, a digest, tag@digest, a range ("^1.2"), or latest; without one it is the
+newest of the same major version. Latest, ranges and no version respect what
+other packages in the cluster ask for. A declaration by tag stays one by tag; a
+digest in it is renewed.
+
+With --cluster only the named clusters are moved; a file that decides for others
+too is then left alone, with an error. Nothing is written unless all of it works
+out: the result is rendered and resolved first. Interrupted while writing, a
+second run completes it.`,
+		Example: `  gitopsd bump provider-helm
+  gitopsd bump provider-helm@v0.20.0 --cluster dev
+  gitopsd bump xpkg.crossplane.io/crossplane-contrib/provider-helm@latest`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] == "" || args[0][0] == '@' {
+				return errors.New("name one package: gitopsd bump PACKAGE[@VERSION]; `gitopsd outdated` lists those with newer versions")
+			}
+			return nil
+		},
+		ValidArgsFunction: completeNothing,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req := upgrade.Request{Clusters: clusters}
+			var named bool
+			if req.Package, req.Version, named = strings.Cut(args[0], "@"); named && req.Version == "" {
+				return fmt.Errorf("%s: no version after the @; leave it out for the newest of the same major version", args[0])
+			}
+			return runBump(cmd, g, &tree, &registry, req, prerelease, details)
+		},
+	}
+	tree.register(cmd)
+	registry.register(cmd)
+	f := cmd.Flags()
+	f.StringSliceVar(&clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all that declare the package)")
+	f.BoolVar(&prerelease, "prerelease", false, "take pre-releases for newer versions too")
+	f.BoolVar(&details, "details", false, "show what changes in each type, not only what breaks")
+	_ = cmd.RegisterFlagCompletionFunc("cluster", completeRegistered(&tree)) // an error means that the flag does not exist
+	return cmd
+}
+
+func runBump(cmd *cobra.Command, g *global, t *treeOptions, registry *registryOptions, req upgrade.Request, prerelease, details bool) error {
+	root, err := t.root()
+	if err != nil {
+		return err
+	}
+	commit, files, err := tree(root)
+	if err != nil {
+		return err
+	}
+	defer files.Close()
+	upgrader, err := registry.upgrader(g, nil, prerelease)
+	if err != nil {
+		return err
+	}
+	p := startProgress(cmd.ErrOrStderr())
+	defer p.stop()
+	p.step("resolving %s", req.Package)
+	b, err := upgrader.Bump(cmd.Context(), commit, req)
+	p.stop()
+	if err != nil {
+		return err
+	}
+	if err := writeBump(root, b); err != nil {
+		return err
+	}
+	printBump(cmd.OutOrStdout(), b, details)
+	return nil
+}
+
+// writeBump writes the declarations, then the lock. A bump that ends in between
+// finds fewer declarations to change the next time, and comes to the same.
+func writeBump(root string, b *upgrade.Bump) error {
+	for _, name := range slices.Sorted(maps.Keys(b.Files)) {
+		if err := local.WriteFile(root, name, b.Files[name]); err != nil {
+			return fmt.Errorf("%w; run the command again once that is settled, to complete it", err)
+		}
+	}
+	if text := b.Lock.Format(); string(text) != string(b.Before.Format()) {
+		return local.WriteLock(root, text)
+	}
+	return nil
+}
+
+func printBump(w io.Writer, b *upgrade.Bump, details bool) {
+	for _, e := range b.Edits {
+		fmt.Fprintf(w, "%s: %s -> %s (%s)\n", e.Place, e.Text, e.To, several(e.Clusters))
+	}
+	for _, note := range b.Notes {
+		fmt.Fprintln(w, note)
+	}
+	if diff := lockDiff(b.Before, b.Lock); len(diff) > 0 {
+		fmt.Fprintf(w, "\n%s:\n", sources.LockFile)
+		for _, line := range diff {
+			fmt.Fprintln(w, line)
+		}
+	}
+	for _, m := range b.Moves {
+		fmt.Fprintf(w, "\n%s in %s: %s\n", moved(m), several(m.Clusters), cmp.Or(m.Error, m.Types.String()))
+		writeChanges(w, "  ", m.Changes, details)
+	}
+	for _, m := range b.Moves {
+		if text := m.Allowance(); text != "" {
+			fmt.Fprintf(w, "\nThis breaks somebody, and `gitopsd run` refuses it until the declaration of %s says why it is fine:\n\n%s", m.Declaration, text)
+		}
+	}
+}
+
+func moved(m *upgrade.Move) string {
+	from, to := upgrade.Short(m.From), upgrade.Short(m.To)
+	switch {
+	case m.From == "":
+		return m.Repository + " " + to + ", new"
+	case m.To == "":
+		return m.Repository + " " + from + ", no longer needed"
+	}
+	return m.Repository + " " + from + " -> " + to
+}

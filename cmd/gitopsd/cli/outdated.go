@@ -1,0 +1,292 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"gitopsd.dev/reconcile/upgrade"
+	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/sources/resolve"
+)
+
+type outdatedOptions struct {
+	tree       treeOptions
+	registry   registryOptions
+	clusters   []string
+	output     string
+	details    bool
+	exitcode   bool
+	prerelease bool
+}
+
+func newOutdated(g *global) *cobra.Command {
+	var o outdatedOptions
+	cmd := &cobra.Command{
+		Use:   "outdated [PACKAGE...]",
+		Short: "List newer versions of packages, with what they would change",
+		Long: `Outdated lists the packages that clusters declare or depend on and of which there
+is a newer version: the one that is locked, the newest of the same major version
+that suits all packages which depend on it (UPDATE), the newest of all (LATEST),
+and what either does to the package's types. It writes nothing and talks to no
+cluster.
+
+A PACKAGE is a repository, its last part, or the name of a declaration; without
+one all packages are looked at. Versions are compared as semantic versions, and
+only tags that are one count. Pre-releases are shown for packages that are at one
+already, or with --prerelease. JSON holds all packages, those without a newer
+version too, and always the details.
+
+The exit status is 0 whatever is found, or 1 for an error, which may be about one
+package while the others are listed; with --detailed-exitcode it is 2 when a
+newer version is there.`,
+		Example: `  gitopsd outdated
+  gitopsd outdated provider-helm --details
+  gitopsd outdated --cluster prod -o json`,
+		ValidArgsFunction: completeNothing,
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, g, args) },
+	}
+	o.tree.register(cmd)
+	o.registry.register(cmd)
+	f := cmd.Flags()
+	f.StringSliceVar(&o.clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all)")
+	f.StringVarP(&o.output, "output", "o", "text", "text, json or markdown")
+	f.BoolVar(&o.details, "details", false, "show what changes in each type")
+	f.BoolVar(&o.exitcode, "detailed-exitcode", false, "exit with status 2 when there is a newer version")
+	f.BoolVar(&o.prerelease, "prerelease", false, "take pre-releases for newer versions too")
+	for name, complete := range map[string]cobra.CompletionFunc{
+		"cluster": completeRegistered(&o.tree),
+		"output":  cobra.FixedCompletions([]string{"text", "json", "markdown"}, cobra.ShellCompDirectiveNoFileComp),
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error means that the flag does not exist
+	}
+	return cmd
+}
+
+func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) error {
+	switch o.output {
+	case "text", "json", "markdown":
+	default:
+		return fmt.Errorf("--output %q: use text, json or markdown", o.output)
+	}
+	root, err := o.tree.root()
+	if err != nil {
+		return err
+	}
+	commit, files, err := tree(root)
+	if err != nil {
+		return err
+	}
+	defer files.Close()
+	upgrader, err := o.registry.upgrader(g, o.clusters, o.prerelease)
+	if err != nil {
+		return err
+	}
+	p := startProgress(cmd.ErrOrStderr())
+	defer p.stop()
+	p.step("looking for newer versions")
+	all, state, err := upgrader.Outdated(cmd.Context(), commit, patterns)
+	p.stop()
+	if err != nil {
+		return err
+	}
+	if err := o.print(cmd.OutOrStdout(), all, len(patterns) > 0); err != nil {
+		return err
+	}
+	errs := []error{state.Err()}
+	for _, p := range all {
+		for _, text := range []string{p.Error, failure(p.Update), failure(p.Latest)} {
+			if text == "" {
+				continue
+			}
+			if !strings.HasPrefix(text, p.Repository) { // most errors name it
+				text = p.Repository + ": " + text
+			}
+			if err := errors.New(text); !told(errs, err) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if o.exitcode && slices.ContainsFunc(all, (*upgrade.Package).Outdated) {
+		return exitError(2)
+	}
+	return nil
+}
+
+// upgrader makes what knows about newer versions, for the named clusters.
+func (o *registryOptions) upgrader(g *global, clusters []string, prerelease bool) (*upgrade.Upgrader, error) {
+	client, err := o.client(g.log(false))
+	if err != nil {
+		return nil, err
+	}
+	computer, err := o.computer(g.log(false), resolve.Add, nil, clusters)
+	if err != nil {
+		return nil, err
+	}
+	return upgrade.New(upgrade.Config{Computer: computer, Digest: client.Resolve, Tags: client.Tags, Fetch: fetch(client), Prerelease: prerelease})
+}
+
+func failure(c *upgrade.Candidate) string {
+	if c == nil {
+		return ""
+	}
+	return c.Error
+}
+
+func told(errs []error, err error) bool {
+	return slices.ContainsFunc(errs, func(e error) bool { return e != nil && strings.Contains(e.Error(), err.Error()) })
+}
+
+// print writes the outdated packages, and those that a person asked about.
+func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Package, asked bool) error {
+	if o.output == "json" {
+		if all == nil {
+			all = []*upgrade.Package{}
+		}
+		return writeJSON(w, all)
+	}
+	shown := slices.DeleteFunc(slices.Clone(all), func(p *upgrade.Package) bool { return !p.Outdated() && !asked })
+	if o.output == "markdown" {
+		return o.markdown(w, shown, len(all))
+	}
+	if len(shown) > 0 {
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "PACKAGE\tCLUSTERS\tCURRENT\tUPDATE\tLATEST\tTYPES")
+		for _, p := range shown {
+			update, latest := p.Update, p.Latest
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Repository, several(p.Clusters), upgrade.Short(p.Current), candidate(update), candidate(latest), effect(p))
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	if o.details {
+		for _, p := range shown {
+			for _, c := range candidates(p) {
+				fmt.Fprintf(w, "\n%s %s -> %s\n", p.Repository, upgrade.Short(p.Current), c.Version)
+				writeChanges(w, "  ", c.Changes, true)
+			}
+		}
+	}
+	_, err := fmt.Fprintln(w, verdict(all))
+	return err
+}
+
+// verdict is the last line.
+func verdict(all []*upgrade.Package) string {
+	repositories, newer, unknown := make(map[string]bool), make(map[string]bool), make(map[string]bool)
+	for _, p := range all {
+		repositories[p.Repository] = true
+		switch {
+		case p.Outdated():
+			newer[p.Repository] = true
+		case p.Error != "":
+			unknown[p.Repository] = true
+		}
+	}
+	text := fmt.Sprintf("%d of %d packages have newer versions", len(newer), len(repositories))
+	if len(unknown) > 0 {
+		text += fmt.Sprintf(", and of %d it is not known", len(unknown))
+	}
+	return text
+}
+
+// candidates are the different newer versions of a package.
+func candidates(p *upgrade.Package) []*upgrade.Candidate {
+	var all []*upgrade.Candidate
+	for _, c := range []*upgrade.Candidate{p.Update, p.Latest} {
+		if c != nil && !slices.Contains(all, c) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+func candidate(c *upgrade.Candidate) string {
+	if c == nil {
+		return "-"
+	}
+	return c.Version
+}
+
+// effect says in a line what the newer versions do, and what holds one back.
+func effect(p *upgrade.Package) string {
+	var parts []string
+	for _, c := range candidates(p) {
+		what := c.Types.String()
+		if c.Error != "" {
+			what = "not known"
+		}
+		parts = append(parts, c.Version+": "+what)
+	}
+	if len(p.Held) > 0 {
+		parts = append(parts, p.Latest.Version+" is not "+strings.Join(p.Held, " nor "))
+	}
+	switch {
+	case len(parts) > 0:
+		return strings.Join(parts, "; ")
+	case p.Error != "":
+		return "not known"
+	case p.Note != "":
+		return p.Note
+	}
+	return "up to date"
+}
+
+// several shortens a list of clusters.
+func several(names []string) string {
+	const most = 3
+	if len(names) <= most+1 {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+func (o *outdatedOptions) markdown(w io.Writer, shown []*upgrade.Package, all int) error {
+	if len(shown) == 0 {
+		_, err := fmt.Fprintf(w, "All %d packages are up to date.\n", all)
+		return err
+	}
+	fmt.Fprint(w, "| Package | Clusters | Current | Update | Latest | Types |\n|---|---|---|---|---|---|\n")
+	for _, p := range shown {
+		cells := []string{"`" + p.Repository + "`", strings.Join(p.Clusters, ", "), "`" + upgrade.Short(p.Current) + "`", candidate(p.Update), candidate(p.Latest), effect(p)}
+		for i, c := range cells {
+			cells[i] = strings.ReplaceAll(strings.ReplaceAll(c, "|", `\|`), "<", "&lt;")
+		}
+		fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | "))
+	}
+	if !o.details {
+		return nil
+	}
+	for _, p := range shown {
+		for _, c := range candidates(p) {
+			fmt.Fprintf(w, "\n<details><summary>%s %s → %s</summary>\n\n```\n", p.Repository, upgrade.Short(p.Current), c.Version)
+			writeChanges(w, "", c.Changes, true)
+			fmt.Fprint(w, "```\n\n</details>\n")
+		}
+	}
+	return nil
+}
+
+// writeChanges writes what becomes of types: the breaking findings, or all.
+func writeChanges(w io.Writer, indent string, all []compat.Change, everything bool) {
+	for _, c := range all {
+		if c.Change == compat.Same || !everything && c.Compatibility != compat.Breaking {
+			continue
+		}
+		fmt.Fprintf(w, "%s%s: %s, %s\n", indent, c.Name, c.Change, c.Compatibility)
+		for _, f := range c.Findings {
+			if everything || f.Severity == compat.Breaking {
+				fmt.Fprintf(w, "%s  %s\n", indent, f)
+			}
+		}
+	}
+}

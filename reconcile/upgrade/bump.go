@@ -1,0 +1,523 @@
+package upgrade
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/render"
+	"gitopsd.dev/render/edit"
+	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/lockfile"
+	"gitopsd.dev/sources/versions"
+)
+
+// Request is what a person asks for.
+type Request struct {
+	// Package is a repository, its last part, or the name of a declaration.
+	Package string
+	// Version is a tag, a digest, tag@digest, "latest" or a range; empty for
+	// the newest of the major version that a cluster is at.
+	Version string
+	// Clusters whose declarations are to be moved; empty for all that declare
+	// the package.
+	Clusters []string
+}
+
+// Bump is what a request comes to. It may be nothing: then Edits is empty, and
+// Notes says why.
+type Bump struct {
+	// Repository is the package's.
+	Repository string
+	// Edits by file and line.
+	Edits []Edit
+	// Files are the changed declarations by path; the lock is not among them.
+	Files map[string][]byte
+	// Before and Lock are the lock as it is and as it is to be.
+	Before, Lock *lockfile.File
+	// Moves are the packages, dependencies among them, that clusters get in
+	// another version than before.
+	Moves []*Move
+	// Notes are about declarations that stay.
+	Notes []string
+}
+
+// Edit is one change to a file.
+type Edit struct {
+	edit.Place
+	// To is what is written in place of Text.
+	To string
+	// Clusters that it concerns, sorted.
+	Clusters []string
+}
+
+// Move is a package that goes from one version to another.
+type Move struct {
+	Repository string
+	// From and To are tags or digests; From is empty where the package is new,
+	// and To where it goes.
+	From, To string
+	Clusters []string
+	Types    compat.Count
+	Changes  []compat.Change
+	// Error is why the types are not compared.
+	Error string
+	// Refused are the breaking findings, by name, that no annotation of the
+	// declaration allows yet.
+	Refused []string
+	// Declaration is its name, for the annotation.
+	Declaration string
+}
+
+// Allowance is the annotation that allows what is refused, ready to be pasted
+// once the reasons are filled in; empty if nothing is.
+func (m *Move) Allowance() string {
+	if len(m.Refused) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "metadata:\n  annotations:\n    %s: |\n", compat.AllowAnnotation)
+	for _, name := range m.Refused {
+		fmt.Fprintf(&b, "      %s:%s=<why that is fine>\n", m.To, name)
+	}
+	return b.String()
+}
+
+// target is a declaration that is to be moved.
+type target struct {
+	cluster *desired.Cluster
+	edit.Declared
+	declaration sources.Declaration
+	// written is spec.package as it stands there.
+	written string
+	// to is the reference to write; zero if the declaration stays.
+	to sources.Ref
+}
+
+// Bump works out the edit. The error says why there is none: nothing may be
+// written then. Notice that what is wrong with other packages and clusters is
+// no error.
+func (u *Upgrader) Bump(ctx context.Context, commit sources.Commit, req Request) (*Bump, error) {
+	before, err := u.cfg.Computer.Compute(ctx, commit, nil)
+	if err != nil {
+		return nil, err
+	}
+	targets, err := find(before, req)
+	if err != nil {
+		return nil, err
+	}
+	b := &Bump{Repository: targets[0].declaration.Ref.Repository, Before: before.Committed, Lock: before.Lock}
+	if err := u.choose(ctx, before, req, targets, b); err != nil {
+		return nil, err
+	}
+	moving := slices.DeleteFunc(slices.Clone(targets), func(t *target) bool { return t.to == t.declaration.Ref })
+	if len(moving) == 0 {
+		return b, selected(before, targets)
+	}
+	if err := b.edit(ctx, before, req, moving); err != nil {
+		return nil, err
+	}
+	commit.Files = edit.Overlay(commit.Files, b.Files)
+	after, err := u.cfg.Computer.Compute(ctx, commit, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := verify(before, after, moving); err != nil {
+		return nil, fmt.Errorf("nothing was written, since then: %w", err)
+	}
+	if err := selected(after, targets); err != nil {
+		return nil, fmt.Errorf("nothing was written: %w", err)
+	}
+	b.Lock = after.Lock
+	b.Moves = moves(before, after)
+	return b, nil
+}
+
+// find finds the declarations that a request is about.
+func find(state *desired.State, req Request) ([]*target, error) {
+	for _, name := range req.Clusters {
+		switch c := state.Get(name); {
+		case c == nil && state.Registry.Removed(name):
+			return nil, unknownCluster(name)
+		case c == nil:
+			return nil, fmt.Errorf("cluster %s: its registration has errors: %w", name, state.RegistryErr)
+		case c.Err != nil:
+			return nil, c.Err
+		}
+	}
+	var targets []*target
+	repositories := make(map[string]bool)
+	declaring := make(map[string]bool)
+	for _, c := range state.Clusters {
+		if len(req.Clusters) > 0 && !slices.Contains(req.Clusters, c.Name) {
+			continue
+		}
+		for _, d := range c.Declared {
+			if !Matches(req.Package, d.Ref.Repository, d.Name) {
+				continue
+			}
+			spec, _ := d.Document.Tree["spec"].(map[string]any)
+			written, _ := spec["package"].(string)
+			targets = append(targets, &target{cluster: c, declaration: d, written: written, Declared: edit.Declared{Cluster: c.Name, Kind: d.Kind, Name: d.Name}})
+			repositories[d.Ref.Repository] = true
+			declaring[c.Name] = true
+		}
+	}
+	if repositories[req.Package] { // said in full, so that no name makes it ambiguous
+		targets = slices.DeleteFunc(targets, func(t *target) bool { return t.declaration.Ref.Repository != req.Package })
+		repositories = map[string]bool{req.Package: true}
+	}
+	switch {
+	case len(repositories) > 1:
+		return nil, fmt.Errorf("%q may be %s; write which", req.Package, strings.Join(slices.Sorted(maps.Keys(repositories)), " or "))
+	case len(targets) == 0:
+		return nil, notDeclared(state, req)
+	}
+	for _, name := range req.Clusters {
+		if !declaring[name] {
+			return nil, fmt.Errorf("cluster %s does not declare %s", name, targets[0].declaration.Ref.Repository)
+		}
+	}
+	return targets, nil
+}
+
+// notDeclared says what there is instead.
+func notDeclared(state *desired.State, req Request) error {
+	declared := make(map[string]bool)
+	for _, c := range state.Clusters {
+		for _, s := range c.Packages {
+			if repo := s.Pin.Ref.Repository; s.Parent != "" && Matches(req.Package, repo, s.Declaration.Name) {
+				return fmt.Errorf("%s is declared nowhere: %s depends on it. `gitopsd lock --update=%s` takes the newest version that suits all who do; or declare it, with the version you want", repo, s.Parent, repo)
+			}
+		}
+		for _, d := range c.Declared {
+			declared[d.Ref.Repository] = true
+		}
+	}
+	where := "no cluster declares"
+	if len(req.Clusters) > 0 {
+		where = strings.Join(req.Clusters, " and ") + ": nothing declares"
+	}
+	if len(declared) == 0 {
+		return errors.Join(fmt.Errorf("%s a package %q, or any other", where, req.Package), state.Err())
+	}
+	return fmt.Errorf("%s a package %q; there are %s", where, req.Package, strings.Join(slices.Sorted(maps.Keys(declared)), ", "))
+}
+
+// choose says for each target what its reference is to be.
+func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request, targets []*target, b *Bump) error {
+	tags := func() ([]string, error) { return u.cfg.Tags(ctx, b.Repository) }
+	var list []string
+	var listErr error
+	listed := false
+	for _, t := range targets {
+		version, digest, _ := strings.Cut(req.Version, "@")
+		if _, err := sources.ParseDigest(req.Version); err == nil {
+			version, digest = "", req.Version
+		}
+		t.to = t.declaration.Ref
+		if digest != "" {
+			d, err := sources.ParseDigest(digest)
+			if err != nil {
+				return err
+			}
+			t.to.Tag, t.to.Digest = version, d
+			if _, err := sources.ParseRef(t.to.String()); err != nil {
+				return err
+			}
+			continue
+		}
+		if !listed {
+			list, listErr = tags()
+			listed = true
+		}
+		tag, note, err := u.version(t, version, list, listErr)
+		if err != nil {
+			return fmt.Errorf("%s: %w", b.Repository, err)
+		}
+		if note != "" {
+			b.note(note)
+		}
+		if tag == "" {
+			continue
+		}
+		if err := u.form(ctx, state, t, tag); err != nil {
+			return err
+		}
+		if t.to == t.declaration.Ref {
+			b.note(fmt.Sprintf("%s: %s is declared already", t.Cluster, tag))
+		}
+	}
+	return nil
+}
+
+func (b *Bump) note(text string) {
+	if !slices.Contains(b.Notes, text) {
+		b.Notes = append(b.Notes, text)
+	}
+}
+
+// version is the tag that a target goes to, empty if it stays.
+func (u *Upgrader) version(t *target, query string, tags []string, tagsErr error) (tag, note string, err error) {
+	var opts versions.Options
+	opts.Prerelease = u.cfg.Prerelease
+	opts.Needs, _ = needs(t.cluster, t.declaration.Ref.Repository)
+	current := t.declaration.Ref.Tag
+	switch {
+	case query == "" && current == "":
+		return "", "", fmt.Errorf("cluster %s declares it by its digest alone, which says nothing about versions; name the one to go to: %s@VERSION", t.Cluster, path.Base(t.declaration.Ref.Repository))
+	case tagsErr != nil && query != "" && query != versions.Latest && isTag(t.declaration.Ref.Repository, query):
+		return query, "", nil // a registry may keep its list to itself
+	case tagsErr != nil:
+		return "", "", tagsErr
+	case query != "":
+		tag, err = versions.Select(query, tags, current, opts)
+		return tag, "", err
+	}
+	newer, err := versions.Find(tags, current, opts)
+	switch {
+	case err != nil:
+		return "", "", fmt.Errorf("cluster %s: %w; name the version to go to: %s@VERSION", t.Cluster, err, path.Base(t.declaration.Ref.Repository))
+	case newer.Update != "":
+		return newer.Update, "", nil
+	case newer.Latest != "" && len(newer.Held) > 0:
+		return "", fmt.Sprintf("%s: %s stays, since %s is not %s", t.Cluster, current, newer.Latest, newer.Held[0]), nil
+	case newer.Latest != "":
+		return "", fmt.Sprintf("%s: %s is the newest of its major version; %s@%s goes to the next", t.Cluster, current, path.Base(t.declaration.Ref.Repository), newer.Latest), nil
+	}
+	return "", fmt.Sprintf("%s: %s is the newest", t.Cluster, current), nil
+}
+
+func isTag(repository, s string) bool {
+	_, err := sources.ParseRef(repository + ":" + s)
+	return err == nil
+}
+
+// form keeps the form of a reference: a tag, a digest, or both.
+func (u *Upgrader) form(ctx context.Context, state *desired.State, t *target, tag string) error {
+	t.to = sources.Ref{Repository: t.declaration.Ref.Repository, Tag: tag}
+	if t.declaration.Ref.Digest == "" {
+		return nil
+	}
+	d, err := u.digest(ctx, state, t.to)
+	if err != nil {
+		return err
+	}
+	t.to.Digest = d
+	if t.declaration.Ref.Tag == "" {
+		t.to.Tag = ""
+	}
+	return nil
+}
+
+// edit finds where the targets are written and makes the changed files.
+func (b *Bump) edit(ctx context.Context, state *desired.State, req Request, moving []*target) error {
+	var inputs []render.Input
+	for _, c := range state.Clusters {
+		inputs = append(inputs, render.Input{Cluster: c.Name, Files: state.Commit.Files, Path: c.Spec.Path})
+	}
+	var written []string
+	for _, t := range moving {
+		written = append(written, t.written)
+	}
+	found, err := edit.Find(ctx, inputs, written)
+	if err != nil {
+		return err
+	}
+	changes := make(map[edit.Place]string)
+	users := make(map[edit.Place][]string)
+	wanted := make(map[edit.Declared]*target)
+	for _, t := range moving {
+		wanted[t.Declared] = t
+		p, ok := found.Places[t.Declared]
+		if !ok {
+			return fmt.Errorf("cluster %s: %s %s gets %s, which stands in one piece in none of the files below %s; change it by hand where its parts are written, and run `gitopsd lock`", t.Cluster, t.Kind, t.Name, t.written, t.cluster.Spec.Path)
+		}
+		changes[p] = edit.Version(t.written, t.to)
+		users[p] = append(users[p], t.Cluster)
+	}
+	for d, p := range found.Places {
+		to, changed := changes[p]
+		if t := wanted[d]; changed && (t == nil || edit.Version(t.written, t.to) != to) {
+			return shared(p, d, users[p], wanted, to)
+		}
+	}
+	for _, name := range found.Unknown {
+		for p := range changes {
+			if len(req.Clusters) > 0 && !slices.Contains(req.Clusters, name) && slices.Contains(found.Read[name], p.File) {
+				return fmt.Errorf("%s may decide for cluster %s too, which cannot be rendered: %w", p, name, cmp.Or(state.Get(name).Err, errors.Join(state.Get(name).Faults...)))
+			}
+		}
+	}
+	if b.Files, err = edit.Apply(state.Commit.Files, changes); err != nil {
+		return err
+	}
+	for p, to := range changes {
+		slices.Sort(users[p])
+		b.Edits = append(b.Edits, Edit{Place: p, To: to, Clusters: slices.Compact(users[p])})
+	}
+	slices.SortFunc(b.Edits, func(x, y Edit) int { return cmp.Or(cmp.Compare(x.File, y.File), cmp.Compare(x.Offset, y.Offset)) })
+	return nil
+}
+
+// shared is the error for a place that decides for another cluster too, with a
+// way out.
+func shared(p edit.Place, other edit.Declared, users []string, wanted map[edit.Declared]*target, to string) error {
+	slices.Sort(users)
+	var patch string
+	for d := range wanted {
+		if d.Cluster == users[0] {
+			patch = fmt.Sprintf(`
+    patches:
+    - target: {group: pkg.crossplane.io, kind: %s, name: %s}
+      patch: |
+        - op: replace
+          path: /spec/package
+          value: %s`, d.Kind, d.Name, to)
+		}
+	}
+	return fmt.Errorf("%s decides for cluster %s too, which is not to be moved; leave out --cluster to move both, or give %s a version of its own in its kustomization:\n%s", p, other.Cluster, users[0], patch)
+}
+
+// verify makes sure that the edit does what it is meant to do, and nothing else.
+func verify(before, after *desired.State, moving []*target) error {
+	told := make(map[string]bool)
+	for _, c := range before.Clusters {
+		for _, err := range c.Faults {
+			told[err.Error()] = true
+		}
+	}
+	var errs []error
+	for _, c := range after.Clusters {
+		if c.Err != nil && before.Get(c.Name).Err == nil {
+			errs = append(errs, c.Err)
+		}
+		for _, err := range c.Faults {
+			if !told[err.Error()] {
+				told[err.Error()] = true
+				errs = append(errs, err)
+			}
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	moved := make(map[edit.Declared]sources.Ref)
+	for _, t := range moving {
+		moved[t.Declared] = t.to
+	}
+	for _, c := range after.Clusters {
+		for _, was := range before.Get(c.Name).Declared {
+			want, ok := moved[edit.Declared{Cluster: c.Name, Kind: was.Kind, Name: was.Name}]
+			if !ok {
+				want = was.Ref
+			}
+			if !slices.ContainsFunc(c.Declared, func(d sources.Declaration) bool { return d.Kind == was.Kind && d.Name == was.Name && d.Ref == want }) {
+				return fmt.Errorf("cluster %s does not get %s as %s any more; change the files by hand", c.Name, want, was.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// selected makes sure that each cluster gets what its declaration is to ask for.
+func selected(state *desired.State, targets []*target) error {
+	for _, t := range targets {
+		c := state.Get(t.Cluster)
+		if !slices.ContainsFunc(c.Packages, func(s sources.Selected) bool { return s.Pin.Ref == t.to }) {
+			return fmt.Errorf("cluster %s does not get %s: %w", t.Cluster, t.to, cmp.Or(c.Err, errors.Join(c.Faults...)))
+		}
+	}
+	return nil
+}
+
+// moves lists the packages that clusters get in another version.
+func moves(before, after *desired.State) []*Move {
+	groups := make(map[[4]string]*Move)
+	for _, c := range after.Clusters {
+		old := make(map[string]sources.Selected)
+		for _, s := range before.Get(c.Name).Packages {
+			old[s.Pin.Ref.Repository] = s
+		}
+		now := make(map[string]sources.Selected)
+		for _, s := range c.Packages {
+			now[s.Pin.Ref.Repository] = s
+		}
+		for _, d := range before.Get(c.Name).Declared {
+			if _, ok := old[d.Ref.Repository]; !ok { // it could not be resolved
+				old[d.Ref.Repository] = sources.Selected{Declaration: d, Pin: sources.Pin{Ref: d.Ref}}
+			}
+		}
+		for repo := range maps.Keys(union(old, now)) {
+			was, is := old[repo], now[repo]
+			if was.Pin == is.Pin || is.Package == nil && was.Package == nil {
+				continue
+			}
+			name := cmp.Or(is.Declaration.Name, was.Declaration.Name)
+			key := [4]string{repo, was.Pin.String(), is.Pin.String(), name}
+			m, ok := groups[key]
+			if !ok {
+				m = &Move{Repository: repo, From: was.Pin.Ref.Version(), To: is.Pin.Ref.Version(), Declaration: name}
+				m.compare(was.Package, is.Package)
+				groups[key] = m
+			}
+			m.Clusters = append(m.Clusters, c.Name)
+			m.refuse(c)
+		}
+	}
+	for _, m := range groups {
+		slices.Sort(m.Clusters)
+		slices.Sort(m.Refused)
+	}
+	return slices.SortedFunc(maps.Values(groups), func(a, b *Move) int {
+		return cmp.Or(cmp.Compare(a.Repository, b.Repository), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To), slices.Compare(a.Clusters, b.Clusters))
+	})
+}
+
+func union[V any](a, b map[string]V) map[string]V {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
+}
+
+// compare compares the types. A package that was not known before says so; one
+// that is new or goes has no types to compare with.
+func (m *Move) compare(was, is *sources.Package) {
+	if m.From == "" || is == nil {
+		if m.From == "" && is != nil {
+			m.Types.Added = len(definitions(is))
+		}
+		return
+	}
+	if was == nil {
+		m.Error = "its types before are not known"
+		return
+	}
+	var err error
+	if m.Changes, err = compare(was, is); err != nil {
+		m.Error = err.Error()
+		return
+	}
+	m.Types = compat.Summarize(m.Changes)
+}
+
+// refuse notes what a cluster's declaration does not allow.
+func (m *Move) refuse(c *desired.Cluster) {
+	for _, change := range m.Changes {
+		for _, f := range change.Findings {
+			if f.Severity != compat.Breaking || slices.Contains(m.Refused, f.Name) {
+				continue
+			}
+			if _, ok := c.Allows(m.Declaration, f); !ok {
+				m.Refused = append(m.Refused, f.Name)
+			}
+		}
+	}
+}

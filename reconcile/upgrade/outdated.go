@@ -1,0 +1,230 @@
+package upgrade
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/versions"
+)
+
+// Package is one version of a package that clusters have, and what is newer.
+type Package struct {
+	Repository string `json:"package"`
+	// Current is the version that the clusters select: a tag, or a digest.
+	Current string `json:"current"`
+	// Clusters that have it and to which all of the below applies; sorted.
+	Clusters []string `json:"clusters"`
+	// DependencyOf are the repositories that bring it along, where no cluster
+	// declares it.
+	DependencyOf []string `json:"dependencyOf,omitempty"`
+	// Update is the newest version of the same major that all who depend on it
+	// accept, Latest the newest of all; nil where Current is.
+	Update *Candidate `json:"update,omitempty"`
+	Latest *Candidate `json:"latest,omitempty"`
+	// Held says who does not accept Latest, and what they ask for.
+	Held []string `json:"held,omitempty"`
+	// Note is why no version can be said to be newer, Error why the newer ones
+	// are not known.
+	Note  string `json:"note,omitempty"`
+	Error string `json:"error,omitempty"`
+
+	needs []versions.Need
+	pkg   *sources.Package
+}
+
+// Outdated says that there is a newer version.
+func (p *Package) Outdated() bool { return p.Update != nil || p.Latest != nil }
+
+// Candidate is a newer version.
+type Candidate struct {
+	Version string         `json:"version"`
+	Digest  sources.Digest `json:"digest,omitempty"`
+	// Types counts what it does to the package's types.
+	Types compat.Count `json:"types"`
+	// Changes are the types that are not the same.
+	Changes []compat.Change `json:"changes,omitempty"`
+	// Error is why that is not known.
+	Error string `json:"error,omitempty"`
+}
+
+// How many registries are asked, and packages held in memory, at a time.
+const (
+	parallelTags     = 8
+	parallelPackages = 2
+)
+
+// Outdated lists the packages that the computed clusters declare or depend on,
+// by repository, version and cluster. Patterns limit it to the packages that
+// they match (Matches). What a registry does not answer is an error of that
+// package alone. State is what the tree asks for.
+func (u *Upgrader) Outdated(ctx context.Context, commit sources.Commit, patterns []string) (all []*Package, state *desired.State, err error) {
+	if state, err = u.cfg.Computer.Compute(ctx, commit, nil); err != nil {
+		return nil, nil, err
+	}
+	matched := make(map[string]bool)
+	groups := make(map[string]*Package)
+	for _, c := range state.Clusters {
+		for _, p := range packagesOf(c) {
+			ok := len(patterns) == 0
+			for _, pattern := range patterns {
+				if Matches(pattern, p.Repository, p.name) {
+					matched[pattern], ok = true, true
+				}
+			}
+			if ok {
+				p.join(groups, c.Name)
+			}
+		}
+	}
+	for _, pattern := range patterns {
+		if !matched[pattern] {
+			return nil, state, fmt.Errorf("no cluster has a package %q", pattern)
+		}
+	}
+	all = slices.SortedFunc(maps.Values(groups), func(a, b *Package) int {
+		return cmp.Or(cmp.Compare(a.Repository, b.Repository), cmp.Compare(a.Current, b.Current), slices.Compare(a.Clusters, b.Clusters))
+	})
+	u.find(ctx, state, all)
+	return all, state, ctx.Err()
+}
+
+// installed is a package of one cluster.
+type installed struct {
+	Package
+	name string
+}
+
+// packagesOf are those that a cluster selects, and those that it declares in
+// vain.
+func packagesOf(c *desired.Cluster) []installed {
+	var all []installed
+	for _, s := range c.Packages {
+		p := installed{name: s.Declaration.Name}
+		p.Repository, p.Current, p.pkg = s.Pin.Ref.Repository, s.Pin.Ref.Version(), s.Package
+		var parents []string
+		if p.needs, parents = needs(c, p.Repository); s.Parent != "" {
+			p.DependencyOf = parents
+		}
+		all = append(all, p)
+	}
+	for _, d := range c.Declared {
+		if slices.ContainsFunc(all, func(p installed) bool { return p.Repository == d.Ref.Repository }) {
+			continue
+		}
+		p := installed{name: d.Name}
+		p.Repository, p.Current = d.Ref.Repository, d.Ref.Version()
+		p.needs, _ = needs(c, p.Repository)
+		all = append(all, p)
+	}
+	return all
+}
+
+// join adds a cluster's package to the group that all of it is the same in.
+func (p installed) join(groups map[string]*Package, cluster string) {
+	key := strings.Join(append([]string{p.Repository, p.Current, fmt.Sprint(p.needs), fmt.Sprint(p.pkg == nil)}, p.DependencyOf...), "\n")
+	g, ok := groups[key]
+	if !ok {
+		g = &p.Package
+		groups[key] = g
+	}
+	g.Clusters = append(g.Clusters, cluster)
+	slices.Sort(g.Clusters)
+}
+
+// find looks for newer versions of all packages, and compares them.
+func (u *Upgrader) find(ctx context.Context, state *desired.State, all []*Package) {
+	var mu sync.Mutex
+	tags, errs := make(map[string][]string), make(map[string]error)
+	g := new(errgroup.Group)
+	g.SetLimit(parallelTags)
+	asked := make(map[string]bool)
+	for _, p := range all {
+		if asked[p.Repository] {
+			continue
+		}
+		asked[p.Repository] = true
+		g.Go(func() error {
+			list, err := u.cfg.Tags(ctx, p.Repository)
+			mu.Lock()
+			defer mu.Unlock()
+			tags[p.Repository], errs[p.Repository] = list, err
+			return nil
+		})
+	}
+	_ = g.Wait() // each repository keeps its own error
+	g.SetLimit(parallelPackages)
+	for _, p := range all {
+		if err := errs[p.Repository]; err != nil {
+			p.Error = err.Error()
+			continue
+		}
+		newer, err := versions.Find(tags[p.Repository], p.Current, versions.Options{Needs: p.needs, Prerelease: u.cfg.Prerelease})
+		switch {
+		case errors.Is(err, versions.ErrNotVersion):
+			p.Note = fmt.Sprintf("%s %v", Short(p.Current), versions.ErrNotVersion)
+			continue
+		case err != nil:
+			p.Error = err.Error()
+			continue
+		}
+		for _, n := range newer.Held {
+			p.Held = append(p.Held, n.String())
+		}
+		if newer.Update != "" {
+			p.Update = &Candidate{Version: newer.Update}
+		}
+		switch newer.Latest {
+		case "":
+		case newer.Update:
+			p.Latest = p.Update
+		default:
+			p.Latest = &Candidate{Version: newer.Latest}
+		}
+		g.Go(func() error {
+			u.compare(ctx, state, p, p.Update)
+			if p.Latest != p.Update {
+				u.compare(ctx, state, p, p.Latest)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // each candidate keeps its own error
+}
+
+// compare fetches a candidate and compares its types with the current ones.
+func (u *Upgrader) compare(ctx context.Context, state *desired.State, p *Package, c *Candidate) {
+	if c == nil {
+		return
+	}
+	err := func() error {
+		var err error
+		ref := sources.Ref{Repository: p.Repository, Tag: c.Version}
+		if c.Digest, err = u.digest(ctx, state, ref); err != nil {
+			return err
+		}
+		if p.pkg == nil {
+			return errors.New("what it replaces could not be read")
+		}
+		pkg, err := u.cfg.Fetch(ctx, p.Repository, c.Digest)
+		if err != nil {
+			return err
+		}
+		c.Changes, err = compare(p.pkg, pkg)
+		c.Types = compat.Summarize(c.Changes)
+		return err
+	}()
+	if err != nil {
+		c.Error = err.Error()
+	}
+}

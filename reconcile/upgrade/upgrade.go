@@ -1,0 +1,116 @@
+// Package upgrade is about newer versions of a fleet's packages: which there are
+// and what they would change (Outdated), and the edit of a working tree that
+// moves declarations to one (Bump). It reads a tree and registries, touches no
+// cluster and writes nothing: what it makes is for the caller to print or write.
+//
+// Its neighbours do the parts: sources/versions chooses among tags, render/edit
+// finds where a version is written, render/types/compat compares types, and
+// reconcile/desired says what a tree asks for, before an edit and after.
+package upgrade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/versions"
+)
+
+// Config is what an Upgrader works with; all but Prerelease is required.
+type Config struct {
+	// Computer computes what a tree asks for; for a Bump, of all clusters.
+	Computer *desired.Computer
+	// Digest asks the registry what a tag stands for.
+	Digest func(context.Context, sources.Ref) (sources.Digest, error)
+	// Fetch reads the package with that digest.
+	Fetch func(ctx context.Context, repository string, d sources.Digest) (*sources.Package, error)
+	// Tags lists a repository's tags.
+	Tags func(ctx context.Context, repository string) ([]string, error)
+	// Prerelease takes pre-releases for newer versions too. Those of a package
+	// that is at one are taken in any case.
+	Prerelease bool
+}
+
+// Upgrader answers questions about one tree at a time.
+type Upgrader struct{ cfg Config }
+
+// New makes an Upgrader.
+func New(cfg Config) (*Upgrader, error) {
+	if cfg.Computer == nil || cfg.Digest == nil || cfg.Fetch == nil || cfg.Tags == nil {
+		return nil, errors.New("upgrade: Computer, Digest, Fetch and Tags are required")
+	}
+	return &Upgrader{cfg}, nil
+}
+
+// Matches tells whether a person means a package: by its repository, with or
+// without the default registry, by the repository's last part, or by the name of
+// its declaration.
+func Matches(pattern, repository, name string) bool {
+	return pattern == repository || sources.DefaultRegistry+"/"+pattern == repository || pattern == path.Base(repository) || pattern == name
+}
+
+// needs is what a cluster's packages ask of one of them, and the repositories of
+// those that do.
+func needs(c *desired.Cluster, repository string) (all []versions.Need, parents []string) {
+	for _, s := range c.Packages {
+		if s.Declaration.SkipDependencyResolution {
+			continue
+		}
+		for _, d := range s.Package.Meta.DependsOn {
+			if d.Repository == repository {
+				all = append(all, versions.Need{From: s.Pin.Ref.String(), Constraint: d.Constraint})
+				parents = append(parents, s.Pin.Ref.Repository)
+			}
+		}
+	}
+	return all, parents
+}
+
+// digest is what a version stands for: the lock's word if it has one.
+func (u *Upgrader) digest(ctx context.Context, state *desired.State, ref sources.Ref) (sources.Digest, error) {
+	if d, ok := state.Lock.Digest(ref.Repository, ref.Tag); ok {
+		return d, nil
+	}
+	return u.cfg.Digest(ctx, ref)
+}
+
+// compare says what becomes of a package's types.
+func compare(old, new *sources.Package) ([]compat.Change, error) {
+	all, err := compat.CompareAll(definitions(old), definitions(new))
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(c compat.Change) bool { return c.Change == compat.Same }), nil
+}
+
+func definitions(pkg *sources.Package) map[string]map[string]any {
+	found := make(map[string]map[string]any)
+	for _, doc := range pkg.Documents {
+		apiVersion, _ := doc.Tree["apiVersion"].(string)
+		kind, _ := doc.Tree["kind"].(string)
+		metadata, _ := doc.Tree["metadata"].(map[string]any)
+		name, _ := metadata["name"].(string)
+		if group, _, _ := strings.Cut(apiVersion, "/"); name != "" && compat.Definition(group, kind) {
+			found[name] = doc.Tree
+		}
+	}
+	return found
+}
+
+// Short is a version for people: a tag, or the first digits of a digest.
+func Short(version string) string {
+	if d, err := sources.ParseDigest(version); err == nil {
+		return "sha256:" + d.Short()
+	}
+	return version
+}
+
+func unknownCluster(name string) error {
+	return fmt.Errorf("cluster %q is not registered in %s", name, sources.RegistryFile)
+}

@@ -1,0 +1,309 @@
+package upgrade
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/render/types"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/resolve"
+)
+
+// shelf is a registry: "repository:tag" -> a package.
+type shelf map[string]*sources.Package
+
+// put publishes a Configuration with XRDs named after kinds ("A", or "A:field"),
+// and dependencies as "repository range".
+func (s shelf) put(ref, kinds string, deps ...string) {
+	r, err := sources.ParseRef(ref)
+	if err != nil {
+		panic(err)
+	}
+	pkg := &sources.Package{Repository: r.Repository, Digest: sources.DigestOf([]byte(ref)), Content: sources.DigestOf([]byte(kinds))}
+	pkg.Meta = sources.PackageMeta{Kind: sources.Configuration, Name: "x"}
+	for _, d := range deps {
+		repo, constraint, _ := strings.Cut(d, " ")
+		pkg.Meta.DependsOn = append(pkg.Meta.DependsOn, sources.Dependency{Repository: repo, Constraint: constraint})
+	}
+	var text strings.Builder
+	for kind := range strings.FieldsSeq(kinds) {
+		kind, field, _ := strings.Cut(kind, ":")
+		plural := strings.ToLower(kind) + "s"
+		fmt.Fprintf(&text, "---\napiVersion: apiextensions.crossplane.io/v1\nkind: CompositeResourceDefinition\nmetadata: {name: %s.acme.example}\n"+
+			"spec: {group: acme.example, names: {kind: %s, plural: %s}, versions: [{name: v1, served: true, referenceable: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {%s}}}}}}]}\n",
+			plural, kind, plural, strings.ReplaceAll(field, ",", ": {type: string}, ")+": {type: string}")
+	}
+	if pkg.Documents, err = sources.DecodeYAML(strings.NewReader(text.String()), sources.Limits{}); err != nil {
+		panic(err)
+	}
+	s[ref] = pkg
+}
+
+func (s shelf) upgrader(t *testing.T, prerelease bool) *Upgrader {
+	t.Helper()
+	cfg := Config{
+		Prerelease: prerelease,
+		Digest: func(_ context.Context, ref sources.Ref) (sources.Digest, error) {
+			if pkg := s[ref.String()]; pkg != nil {
+				return pkg.Digest, nil
+			}
+			return "", fmt.Errorf("%s: %w", ref, sources.ErrNotFound)
+		},
+		Fetch: func(_ context.Context, repo string, d sources.Digest) (*sources.Package, error) {
+			for _, pkg := range s {
+				if pkg.Repository == repo && pkg.Digest == d {
+					return pkg, nil
+				}
+			}
+			return nil, fmt.Errorf("%s@%s: %w", repo, d, sources.ErrNotFound)
+		},
+		Tags: func(_ context.Context, repo string) ([]string, error) {
+			if strings.HasSuffix(repo, "/silent") {
+				return nil, fmt.Errorf("%s: its tags are not listed", repo)
+			}
+			var tags []string
+			for ref := range s {
+				if tag, ok := strings.CutPrefix(ref, repo+":"); ok {
+					tags = append(tags, tag)
+				}
+			}
+			return tags, nil
+		},
+	}
+	cfg.Computer = desired.New(desired.Config{Resolve: resolve.Config{Digest: cfg.Digest, Fetch: cfg.Fetch, Tags: cfg.Tags,
+		Types: func(pkg *sources.Package) (string, error) { return types.Package(pkg.Documents) }}})
+	u, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func packages() shelf {
+	s := make(shelf)
+	s.put("reg.io/acme/db:v1.0.0", "Db:size")
+	s.put("reg.io/acme/db:v1.1.0", "Db:size,class")
+	s.put("reg.io/acme/db:v2.0.0", "Db:class Table:rows")
+	s.put("reg.io/acme/app:v1.0.0", "App:name", "reg.io/acme/db <2.0.0")
+	s.put("reg.io/acme/silent:v1.0.0", "Silent:a")
+	s.put("reg.io/acme/silent:v1.1.0", "Silent:a")
+	s.put("reg.io/other/db:v1.0.0", "Other:size")
+	return s
+}
+
+func declare(name, ref string) string {
+	return "apiVersion: pkg.crossplane.io/v1\nkind: Configuration\nmetadata:\n  name: " + name + "\nspec:\n  package: " + ref + "\n"
+}
+
+// fleet is a repository with the clusters a, b and c.
+func fleet(more map[string]string) fstest.MapFS {
+	files := make(fstest.MapFS)
+	var registry strings.Builder
+	for _, name := range []string{"a", "b", "c"} {
+		fmt.Fprintf(&registry, "---\napiVersion: gitopsd.dev/v1alpha1\nkind: Cluster\nmetadata: {name: %s}\nspec: {path: %s, kubeconfig: {file: x}}\n", name, name)
+		files[name+"/settings.yaml"] = &fstest.MapFile{Data: []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: s}\n")}
+	}
+	files["clusters.yaml"] = &fstest.MapFile{Data: []byte(registry.String())}
+	for name, text := range more {
+		files[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	return files
+}
+
+const db1, db11, db2 = "reg.io/acme/db:v1.0.0", "reg.io/acme/db:v1.1.0", "reg.io/acme/db:v2.0.0"
+
+func TestBumpRefuses(t *testing.T) {
+	kustomize := "resources: [../base/db.yaml]\n"
+	for _, tt := range []struct {
+		name  string
+		files map[string]string
+		req   Request
+		want  []string
+	}{
+		{name: "two packages of one name", files: map[string]string{"a/db.yaml": declare("one", db1), "b/db.yaml": declare("two", "reg.io/other/db:v1.0.0")}, req: Request{Package: "db"},
+			want: []string{`"db" may be reg.io/acme/db or reg.io/other/db; write which`}},
+		{name: "nothing of the name", files: map[string]string{"a/db.yaml": declare("db", db1)}, req: Request{Package: "cache"}, want: []string{`no cluster declares a package "cache"; there are reg.io/acme/db`}},
+		{name: "a dependency", files: map[string]string{"a/app.yaml": declare("app", "reg.io/acme/app:v1.0.0")}, req: Request{Package: "db"},
+			want: []string{"reg.io/acme/db is declared nowhere: reg.io/acme/app depends on it", "gitopsd lock --update=reg.io/acme/db"}},
+		{name: "no such cluster", files: map[string]string{"a/db.yaml": declare("db", db1)}, req: Request{Package: "db", Clusters: []string{"d"}}, want: []string{`cluster "d" is not registered`}},
+		{name: "not declared in the cluster", files: map[string]string{"a/db.yaml": declare("db", db1)}, req: Request{Package: "db", Clusters: []string{"a", "b"}}, want: []string{"cluster b does not declare reg.io/acme/db"}},
+		{name: "declared in none of the clusters", files: map[string]string{"a/db.yaml": declare("db", db1)}, req: Request{Package: "db", Clusters: []string{"b"}}, want: []string{`b: nothing declares a package "db"`}},
+		{name: "a digest alone", files: map[string]string{"a/db.yaml": declare("db", "reg.io/acme/db@"+string(sources.DigestOf([]byte(db1))))}, req: Request{Package: "db"},
+			want: []string{"cluster a declares it by its digest alone", "db@VERSION"}},
+		{name: "no such version", files: map[string]string{"a/db.yaml": declare("db", db1)}, req: Request{Package: "db", Version: ">=3"}, want: []string{"reg.io/acme/db: no version is >=3; the registry has v2.0.0, v1.1.0, v1.0.0"}},
+		{name: "tags that are not listed", files: map[string]string{"a/s.yaml": declare("silent", "reg.io/acme/silent:v1.0.0")}, req: Request{Package: "silent"}, want: []string{"its tags are not listed"}},
+		{name: "a shared base", files: map[string]string{"base/db.yaml": declare("db", db1), "a/kustomization.yaml": kustomize, "b/kustomization.yaml": kustomize}, req: Request{Package: "db", Clusters: []string{"a"}},
+			want: []string{"base/db.yaml:6 decides for cluster b too", "give a a version of its own", "target: {group: pkg.crossplane.io, kind: Configuration, name: db}", "value: " + db11}},
+		{name: "a base that may be shared", files: map[string]string{"base/db.yaml": declare("db", db1), "a/kustomization.yaml": kustomize, "b/kustomization.yaml": kustomize + "patches: [{path: none.yaml}]\n"}, req: Request{Package: "db", Clusters: []string{"a"}},
+			want: []string{"base/db.yaml:6 may decide for cluster b too, which cannot be rendered", "none.yaml"}},
+		{name: "put together from parts", files: map[string]string{"a/db.yaml": declare("db", "reg.io/acme/db:x") + "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: versions}\ndata: {db: v1.0.0}\n",
+			"a/kustomization.yaml": "resources: [db.yaml]\nreplacements:\n- source: {kind: ConfigMap, name: versions, fieldPath: data.db}\n  targets: [{select: {kind: Configuration}, fieldPaths: [spec.package], options: {delimiter: ':', index: 1}}]\n"},
+			req: Request{Package: "db"}, want: []string{"cluster a: Configuration db gets " + db1 + ", which stands in one piece in none of the files below a; change it by hand"}},
+		{name: "what depends on it does not allow it", files: map[string]string{"a/db.yaml": declare("db", db1), "a/app.yaml": declare("app", "reg.io/acme/app:v1.0.0")}, req: Request{Package: "db", Version: "v2.0.0"},
+			want: []string{"nothing was written, since then: ", "reg.io/acme/app:v1.0.0 needs reg.io/acme/db <2.0.0, but db declares v2.0.0"}},
+		{name: "a digest of nothing", files: map[string]string{"a/db.yaml": declare("db", db1)}, req: Request{Package: "db", Version: "v1.1.0@" + string(sources.DigestOf(nil))}, want: []string{"nothing was written, since then: ", "not found"}},
+		{name: "half a digest", files: map[string]string{"a/db.yaml": declare("db", db1)}, req: Request{Package: "db", Version: "v1.1.0@sha256:00"}, want: []string{"want 64"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := packages().upgrader(t, false).Bump(t.Context(), sources.Commit{Files: fleet(tt.files)}, tt.req)
+			for _, want := range tt.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("error\n%v\nwant one with\n%s", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestBump(t *testing.T) {
+	digest := func(ref string) string { return string(sources.DigestOf([]byte(ref))) }
+	for _, tt := range []struct {
+		name  string
+		files map[string]string
+		req   Request
+		// edits as "place: new text", moves as "repository from to: types; refused".
+		edits, moves, notes []string
+	}{
+		{name: "each within its own major", files: map[string]string{"a/db.yaml": declare("db", db1), "b/db.yaml": declare("db", db2)}, req: Request{Package: "db"},
+			edits: []string{"a/db.yaml:6: " + db11}, moves: []string{"reg.io/acme/db v1.0.0 v1.1.0: 1 type changed; "}, notes: []string{"b: v2.0.0 is the newest"}},
+		{name: "the next major is for a person to ask for", files: map[string]string{"a/db.yaml": declare("db", db11)}, req: Request{Package: "db"},
+			notes: []string{"a: v1.1.0 is the newest of its major version; db@v2.0.0 goes to the next"}},
+		{name: "latest that suits", files: map[string]string{"a/db.yaml": declare("db", db1), "a/app.yaml": declare("app", "reg.io/acme/app:v1.0.0")}, req: Request{Package: "db", Version: "latest"},
+			edits: []string{"a/db.yaml:6: " + db11}, moves: []string{"reg.io/acme/db v1.0.0 v1.1.0: 1 type changed; "}},
+		{name: "breaking", files: map[string]string{"a/db.yaml": declare("db", db1)}, req: Request{Package: "reg.io/acme/db", Version: "latest"},
+			edits: []string{"a/db.yaml:6: " + db2}, moves: []string{"reg.io/acme/db v1.0.0 v2.0.0: 1 type added, 1 changed, 1 breaking; field-removed"}},
+		{name: "breaking, and allowed already", files: map[string]string{"a/db.yaml": strings.Replace(declare("db", db1), "  name: db\n", "  name: db\n  annotations: {gitopsd.dev/allow-breaking: 'v2.0.0:field-removed=fine'}\n", 1)}, req: Request{Package: "db", Version: "v2.0.0"},
+			edits: []string{"a/db.yaml:7: " + db2}, moves: []string{"reg.io/acme/db v1.0.0 v2.0.0: 1 type added, 1 changed, 1 breaking; "}},
+		{name: "digests are renewed", files: map[string]string{"a/db.yaml": declare("db", db1+"@"+digest(db1)), "b/db.yaml": declare("db", "reg.io/acme/db@"+digest(db1))}, req: Request{Package: "db", Version: "v1.1.0"},
+			edits: []string{"a/db.yaml:6: " + db11 + "@" + digest(db11), "b/db.yaml:6: reg.io/acme/db@" + digest(db11)},
+			moves: []string{"reg.io/acme/db v1.0.0 v1.1.0: 1 type changed; ", "reg.io/acme/db " + digest(db1) + " " + digest(db11) + ": 1 type changed; "}},
+		{name: "to a digest", files: map[string]string{"a/db.yaml": declare("db", db1)}, req: Request{Package: "db", Version: digest(db11)},
+			edits: []string{"a/db.yaml:6: reg.io/acme/db@" + digest(db11)}, moves: []string{"reg.io/acme/db v1.0.0 " + digest(db11) + ": 1 type changed; "}},
+		{name: "back", files: map[string]string{"a/db.yaml": declare("db", db11)}, req: Request{Package: "db", Version: "v1.0.0"},
+			edits: []string{"a/db.yaml:6: " + db1}, moves: []string{"reg.io/acme/db v1.1.0 v1.0.0: 1 type changed, 1 breaking; field-removed"}},
+		{name: "away from a version that is gone", files: map[string]string{"a/db.yaml": declare("db", "reg.io/acme/db:v0.9.0")}, req: Request{Package: "db", Version: "v1.0.0"},
+			edits: []string{"a/db.yaml:6: " + db1}, moves: []string{"reg.io/acme/db v0.9.0 v1.0.0: its types before are not known; "}},
+		{name: "another cluster is broken", files: map[string]string{"a/db.yaml": declare("db", db1), "b/kustomization.yaml": "resources: [none.yaml]\n", "c/s.yaml": declare("silent", "reg.io/acme/silent:v0")}, req: Request{Package: "db", Clusters: []string{"a"}},
+			edits: []string{"a/db.yaml:6: " + db11}, moves: []string{"reg.io/acme/db v1.0.0 v1.1.0: 1 type changed; "}},
+		{name: "a tag of a registry that lists none", files: map[string]string{"a/s.yaml": declare("silent", "reg.io/acme/silent:v1.0.0")}, req: Request{Package: "silent", Version: "v1.1.0"},
+			edits: []string{"a/s.yaml:6: reg.io/acme/silent:v1.1.0"}, moves: []string{"reg.io/acme/silent v1.0.0 v1.1.0: same types; "}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			files := fleet(tt.files)
+			b, err := packages().upgrader(t, false).Bump(t.Context(), sources.Commit{Files: files}, tt.req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var edits, moves []string
+			for _, e := range b.Edits {
+				edits = append(edits, e.Place.String()+": "+e.To)
+			}
+			for _, m := range b.Moves {
+				what := m.Types.String()
+				if m.Error != "" {
+					what = m.Error
+				}
+				moves = append(moves, fmt.Sprintf("%s %s %s: %s; %s", m.Repository, m.From, m.To, what, strings.Join(m.Refused, ", ")))
+				if text := m.Allowance(); (text == "") != (len(m.Refused) == 0) || text != "" && !strings.Contains(text, m.To+":"+m.Refused[0]+"=<") {
+					t.Errorf("allowance %q", text)
+				}
+			}
+			slices.Sort(moves)
+			slices.Sort(tt.moves)
+			if !slices.Equal(edits, tt.edits) || !slices.Equal(moves, tt.moves) || !slices.Equal(b.Notes, tt.notes) {
+				t.Errorf("edits %q\nwant  %q\nmoves %q\nwant  %q\nnotes %q\nwant  %q", edits, tt.edits, moves, tt.moves, b.Notes, tt.notes)
+			}
+		})
+	}
+}
+
+// However many of the files a run has written when it is killed, the next comes
+// to the same.
+func TestBumpIsCompleted(t *testing.T) {
+	start := fleet(map[string]string{"a/db.yaml": declare("db", db1), "b/db.yaml": declare("db", db1), "c/db.yaml": declare("db", db1)})
+	req := Request{Package: "db", Version: "v1.1.0"}
+	bump := func(files fs.FS) *Bump {
+		t.Helper()
+		b, err := packages().upgrader(t, false).Bump(t.Context(), sources.Commit{Files: files}, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	whole := bump(start)
+	names := slices.Sorted(maps.Keys(whole.Files))
+	if len(names) != 3 {
+		t.Fatalf("changed %v", names)
+	}
+	for written := range len(names) + 1 {
+		tree := maps.Clone(start)
+		for _, name := range names[:written] {
+			tree[name] = &fstest.MapFile{Data: whole.Files[name]}
+		}
+		b := bump(tree)
+		for name, content := range b.Files {
+			tree[name] = &fstest.MapFile{Data: content}
+		}
+		for _, name := range names {
+			if have := string(tree[name].Data); have != string(whole.Files[name]) {
+				t.Errorf("after %d files: %s is\n%s", written, name, have)
+			}
+		}
+		selected := "@a reg.io/acme/db v1.1.0\n@b reg.io/acme/db v1.1.0\n@c reg.io/acme/db v1.1.0\n"
+		if have := string(b.Lock.Format()); !strings.HasPrefix(have, selected) || !strings.Contains(have, "\nreg.io/acme/db v1.1.0 sha256:") {
+			t.Errorf("after %d files the lock is\n%s", written, have)
+		}
+	}
+}
+
+func TestOutdated(t *testing.T) {
+	files := fleet(map[string]string{
+		"a/db.yaml": declare("db", db1), "b/db.yaml": declare("db", db1), "b/app.yaml": declare("app", "reg.io/acme/app:v1.0.0"),
+		"c/silent.yaml": declare("silent", "reg.io/acme/silent:v1.0.0"), "c/gone.yaml": declare("db", "reg.io/acme/db:v0.9.0"),
+	})
+	all, state, err := packages().upgrader(t, false).Outdated(t.Context(), sources.Commit{Files: files}, nil)
+	if err != nil || state.Err() == nil {
+		t.Fatal(err, state.Err())
+	}
+	var have []string
+	for _, p := range all {
+		line := fmt.Sprintf("%s %s %v:", p.Repository, p.Current, p.Clusters)
+		for _, c := range candidates(p) {
+			line += " " + c.Version + " " + c.Types.String() + c.Error + ";"
+		}
+		have = append(have, line+strings.Join(p.Held, "")+p.Error)
+	}
+	want := []string{
+		"reg.io/acme/app v1.0.0 [b]:",
+		"reg.io/acme/db v0.9.0 [c]: v2.0.0 same typeswhat it replaces could not be read;",
+		"reg.io/acme/db v1.0.0 [a]: v1.1.0 1 type changed; v2.0.0 1 type added, 1 changed, 1 breaking;",
+		"reg.io/acme/db v1.0.0 [b]: v1.1.0 1 type changed; v2.0.0 1 type added, 1 changed, 1 breaking;<2.0.0 (needed by reg.io/acme/app:v1.0.0)",
+		"reg.io/acme/silent v1.0.0 [c]:reg.io/acme/silent: its tags are not listed",
+	}
+	if !slices.Equal(have, want) {
+		t.Errorf("have\n%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+	}
+	all, _, err = packages().upgrader(t, false).Outdated(t.Context(), sources.Commit{Files: files}, []string{"app"})
+	if err != nil || len(all) != 1 || all[0].Outdated() {
+		t.Errorf("app alone: %v, %v", all, err)
+	}
+	if _, _, err = packages().upgrader(t, false).Outdated(t.Context(), sources.Commit{Files: files}, []string{"app", "cache"}); err == nil || !strings.Contains(err.Error(), `no cluster has a package "cache"`) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func candidates(p *Package) (all []*Candidate) {
+	for _, c := range []*Candidate{p.Update, p.Latest} {
+		if c != nil && !slices.Contains(all, c) {
+			all = append(all, c)
+		}
+	}
+	return all
+}

@@ -1,0 +1,65 @@
+package edit
+
+import (
+	"bytes"
+	"io/fs"
+)
+
+// Overlay is a tree in which the files in changed, which files has too, have
+// another content.
+func Overlay(files fs.FS, changed map[string][]byte) fs.FS {
+	return overlay{files, func(name string) ([]byte, error) { return changed[name], nil }}
+}
+
+// overlay is a tree that asks for the content of each regular file that is
+// opened; nil means the tree's own. All else is left to the tree, whose answers
+// about symbolic links count.
+type overlay struct {
+	fs.FS
+	content func(name string) ([]byte, error)
+}
+
+var _ fs.ReadLinkFS = overlay{}
+
+// Open implements fs.FS.
+func (o overlay) Open(name string) (fs.File, error) {
+	info, err := fs.Stat(o.FS, name)
+	if err != nil || !info.Mode().IsRegular() {
+		return o.FS.Open(name)
+	}
+	content, err := o.content(name)
+	if err != nil {
+		return nil, err
+	}
+	if content == nil {
+		return o.FS.Open(name)
+	}
+	return &file{Reader: bytes.NewReader(content), info: fileInfo{info, int64(len(content))}}, nil
+}
+
+// Stat implements fs.StatFS. Its size of a changed file is the old one.
+func (o overlay) Stat(name string) (fs.FileInfo, error) { return fs.Stat(o.FS, name) }
+
+// Lstat implements fs.ReadLinkFS.
+func (o overlay) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(o.FS, name) }
+
+// ReadLink implements fs.ReadLinkFS.
+func (o overlay) ReadLink(name string) (string, error) { return fs.ReadLink(o.FS, name) }
+
+// ReadDir implements fs.ReadDirFS.
+func (o overlay) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(o.FS, name) }
+
+type file struct {
+	*bytes.Reader
+	info fileInfo
+}
+
+func (f *file) Stat() (fs.FileInfo, error) { return f.info, nil }
+func (f *file) Close() error               { return nil }
+
+type fileInfo struct {
+	fs.FileInfo
+	size int64
+}
+
+func (i fileInfo) Size() int64 { return i.size }

@@ -1,0 +1,120 @@
+package compat
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Change is what became of one definition when a set of them, a package's for
+// instance, replaces another.
+type Change struct {
+	// Name is the definition's.
+	Name string `json:"name"`
+	// Change is one of the constants below.
+	Change        string    `json:"change"`
+	Compatibility Severity  `json:"compatibility"`
+	Findings      []Finding `json:"findings,omitempty"`
+}
+
+// The values of Change.Change. What differs in documentation alone is the same.
+const (
+	Added   = "added"
+	Removed = "removed"
+	Changed = "changed"
+	Same    = "same"
+)
+
+// Definition tells whether an object defines types.
+func Definition(group, kind string) bool {
+	return group == "apiextensions.k8s.io" && kind == crdKind || group == "apiextensions.crossplane.io" && kind == xrdKind
+}
+
+// CompareAll compares sets of definitions by their names; changes come in their
+// order. The error is Compare's, and names the definition.
+func CompareAll(old, new map[string]map[string]any) ([]Change, error) {
+	names := make(map[string]bool)
+	for _, set := range []map[string]map[string]any{old, new} {
+		for name := range set {
+			names[name] = true
+		}
+	}
+	var all []Change
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		a, b := old[name], new[name]
+		report, err := Compare(a, b, Options{})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		c := Change{Name: name, Change: Changed, Compatibility: report.Severity, Findings: report.Findings}
+		switch {
+		case a == nil:
+			c.Change = Added
+		case b == nil:
+			c.Change = Removed
+		case report.Severity <= Documentation:
+			c.Change = Same
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+// Count counts what became of definitions. Comparable.
+type Count struct {
+	Added   int `json:"added"`
+	Changed int `json:"changed"`
+	Removed int `json:"removed"`
+	Same    int `json:"same"`
+	// Breaking are those of the others that break somebody.
+	Breaking int `json:"breaking"`
+}
+
+// Summarize counts changes.
+func Summarize(all []Change) Count {
+	var n Count
+	for _, c := range all {
+		switch c.Change {
+		case Added:
+			n.Added++
+		case Removed:
+			n.Removed++
+		case Changed:
+			n.Changed++
+		default:
+			n.Same++
+		}
+		if c.Compatibility == Breaking {
+			n.Breaking++
+		}
+	}
+	return n
+}
+
+// String says in a few words what is not the same: "2 types added, 1 changed, 1
+// breaking".
+func (n Count) String() string {
+	var parts []string
+	for _, p := range []struct {
+		n    int
+		what string
+	}{{n.Added, Added}, {n.Changed, Changed}, {n.Removed, Removed}} {
+		switch {
+		case p.n == 0:
+		case len(parts) == 0 && p.n == 1:
+			parts = append(parts, "1 type "+p.what)
+		case len(parts) == 0:
+			parts = append(parts, fmt.Sprintf("%d types %s", p.n, p.what))
+		default:
+			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
+		}
+	}
+	if len(parts) == 0 {
+		return "same types"
+	}
+	if n.Breaking > 0 {
+		parts = append(parts, fmt.Sprintf("%d breaking", n.Breaking))
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,204 @@
+// Package versions chooses among the tags of a repository by semantic version:
+// the newest that may replace what is installed, and the one that a person asks
+// for by a range. It is pure; listing tags is sources/oci's, and which version a
+// dependency gets when it is first locked is sources/resolve's.
+package versions
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+
+	"gitopsd.dev/sources"
+)
+
+// Latest is the query for the newest version there is.
+const Latest = "latest"
+
+// ErrNotVersion is in the error for a tag or digest that no version can be
+// compared with.
+var ErrNotVersion = errors.New("is not a semantic version")
+
+// Need is what a package asks of another.
+type Need struct {
+	// From is the package that needs it, as "repository:tag".
+	From string
+	// Constraint is a semver range or a digest.
+	Constraint string
+}
+
+func (n Need) String() string { return fmt.Sprintf("%s (needed by %s)", n.Constraint, n.From) }
+
+// Options limit a choice.
+type Options struct {
+	// Needs are the ranges of the packages that depend on this one.
+	Needs []Need
+	// Prerelease lets pre-releases be chosen even where the current version is
+	// none.
+	Prerelease bool
+}
+
+// Newer are the versions that may replace one.
+type Newer struct {
+	// Update is the newest of the same major version that satisfies all who
+	// depend on the package; empty if the current one is.
+	Update string
+	// Latest is the newest of all; empty if the current one is.
+	Latest string
+	// Held are the needs that Latest does not satisfy.
+	Held []Need
+}
+
+// Find looks for newer versions among tags. Tags that are not full semantic
+// versions (three numbers, with or without v) are passed over: "v1" and
+// "stable" move, and a date is no version. The error says that the current tag
+// is one of these.
+func Find(tags []string, current string, opts Options) (Newer, error) {
+	at, err := parse(current)
+	if err != nil {
+		return Newer{}, fmt.Errorf("%s %w, so that none is known to be newer", current, ErrNotVersion)
+	}
+	pre := opts.Prerelease || at.Prerelease() != ""
+	var n Newer
+	for _, v := range sorted(tags, current) {
+		if v.Prerelease() != "" && !pre || !v.GreaterThan(at) {
+			continue
+		}
+		unmet, err := unmet(v, opts.Needs)
+		if err != nil {
+			return Newer{}, err
+		}
+		if n.Latest == "" {
+			n.Latest, n.Held = v.Original(), unmet
+		}
+		if v.Major() == at.Major() && len(unmet) == 0 {
+			n.Update = v.Original()
+			return n, nil
+		}
+	}
+	return n, nil
+}
+
+// Select finds the version that a query names: a tag as it is, Latest, or the
+// highest in a range. A tag that looks like a range is a tag. Current decides
+// on pre-releases, and between "v1.2.3" and "1.2.3".
+func Select(query string, tags []string, current string, opts Options) (string, error) {
+	if query != Latest && slices.Contains(tags, query) {
+		return query, nil
+	}
+	at, err := parse(current)
+	pre := opts.Prerelease || err == nil && at.Prerelease() != ""
+	accepts := func(v *semver.Version) bool { return pre || v.Prerelease() == "" }
+	if query != Latest {
+		c, err := semver.NewConstraint(query)
+		if err != nil {
+			return "", fmt.Errorf("%q is none of its tags, and not a range of versions (\"^1.2\", \">=1.2 <3\"); the registry has %s", query, List(tags))
+		}
+		c.IncludePrerelease = pre
+		accepts = c.Check
+	}
+	var refused []Need
+	for _, v := range sorted(tags, current) {
+		if !accepts(v) {
+			continue
+		}
+		unmet, err := unmet(v, opts.Needs)
+		if err != nil {
+			return "", err
+		}
+		if len(unmet) == 0 {
+			return v.Original(), nil
+		}
+		if refused == nil {
+			refused = unmet
+		}
+	}
+	if refused != nil {
+		return "", fmt.Errorf("no version that is %s satisfies %s too; the registry has %s", query, join(refused), List(tags))
+	}
+	return "", fmt.Errorf("no version is %s; the registry has %s", query, List(tags))
+}
+
+// List names a few of the highest versions among tags, for an error.
+func List(tags []string) string {
+	var all []*semver.Version
+	for _, t := range tags {
+		if v, err := semver.NewVersion(t); err == nil {
+			all = append(all, v)
+		}
+	}
+	if len(all) == 0 {
+		return "no tag that is a semantic version"
+	}
+	slices.SortFunc(all, func(a, b *semver.Version) int {
+		return cmp.Or(b.Compare(a), cmp.Compare(a.Original(), b.Original()))
+	})
+	const most = 5
+	var names []string
+	for _, v := range all[:min(most, len(all))] {
+		names = append(names, v.Original())
+	}
+	if len(all) > most {
+		names = append(names, fmt.Sprintf("and %d older ones", len(all)-most))
+	}
+	return strings.Join(names, ", ")
+}
+
+// parse reads a full semantic version.
+func parse(tag string) (*semver.Version, error) {
+	if _, err := semver.StrictNewVersion(strings.TrimPrefix(tag, "v")); err != nil {
+		return nil, err
+	}
+	return semver.NewVersion(tag)
+}
+
+// sorted are the full versions among tags, highest first; of two that are equal,
+// the one written like current comes first.
+func sorted(tags []string, current string) []*semver.Version {
+	var all []*semver.Version
+	for _, t := range tags {
+		if v, err := parse(t); err == nil {
+			all = append(all, v)
+		}
+	}
+	written := func(s string) int {
+		if strings.HasPrefix(s, "v") == strings.HasPrefix(current, "v") {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(all, func(a, b *semver.Version) int {
+		return cmp.Or(b.Compare(a), cmp.Compare(written(a.Original()), written(b.Original())), cmp.Compare(a.Original(), b.Original()))
+	})
+	return all
+}
+
+func unmet(v *semver.Version, needs []Need) ([]Need, error) {
+	var all []Need
+	for _, n := range needs {
+		if _, err := sources.ParseDigest(n.Constraint); err == nil {
+			all = append(all, n)
+			continue
+		}
+		c, err := semver.NewConstraint(n.Constraint)
+		if err != nil {
+			return nil, fmt.Errorf("%s needs %q, which is neither a version range nor a digest: %w", n.From, n.Constraint, err)
+		}
+		if !c.Check(v) {
+			all = append(all, n)
+		}
+	}
+	return all, nil
+}
+
+func join(needs []Need) string {
+	var all []string
+	for _, n := range needs {
+		all = append(all, n.String())
+	}
+	return strings.Join(all, " and ")
+}

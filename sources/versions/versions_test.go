@@ -1,0 +1,90 @@
+package versions
+
+import (
+	"strings"
+	"testing"
+)
+
+var tags = []string{"latest", "stable", "v1", "20250101", "v1.0.0", "v1.1.0", "v1.10.0", "v1.9.0", "1.10.0", "v1.11.0-rc.1", "v2.0.0", "v2.1.0", "v3.0.0-beta.1", "sha256-abc.sig"}
+
+func TestFind(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		current string
+		opts    Options
+		want    Newer
+		err     string
+	}{
+		{name: "both", current: "v1.0.0", want: Newer{Update: "v1.10.0", Latest: "v2.1.0"}},
+		{name: "written without v", current: "1.9.0", want: Newer{Update: "1.10.0", Latest: "v2.1.0"}},
+		{name: "newest of its major", current: "v1.10.0", want: Newer{Latest: "v2.1.0"}},
+		{name: "newest", current: "v2.1.0"},
+		{name: "newer than all", current: "v4.0.0"},
+		{name: "a pre-release", current: "v1.11.0-rc.0", want: Newer{Update: "v1.11.0-rc.1", Latest: "v3.0.0-beta.1"}},
+		{name: "pre-releases by flag", current: "v2.1.0", opts: Options{Prerelease: true}, want: Newer{Latest: "v3.0.0-beta.1"}},
+		{name: "held by a dependant", current: "v1.0.0", opts: Options{Needs: []Need{{"reg.io/app:v1", ">=1.0.0 <1.10.0"}}},
+			want: Newer{Update: "v1.9.0", Latest: "v2.1.0", Held: []Need{{"reg.io/app:v1", ">=1.0.0 <1.10.0"}}}},
+		{name: "held by a digest", current: "v1.0.0", opts: Options{Needs: []Need{{"reg.io/app:v1", "sha256:" + strings.Repeat("a", 64)}}},
+			want: Newer{Latest: "v2.1.0", Held: []Need{{"reg.io/app:v1", "sha256:" + strings.Repeat("a", 64)}}}},
+		{name: "a moving tag", current: "stable", err: "stable is not a semantic version"},
+		{name: "two numbers", current: "v1", err: "v1 is not a semantic version"},
+		{name: "a range that is none", current: "v1.0.0", opts: Options{Needs: []Need{{"reg.io/app:v1", "newest"}}}, err: `reg.io/app:v1 needs "newest"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			have, err := Find(tags, tt.current, tt.opts)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("error %v, want %q", err, tt.err)
+				}
+				return
+			}
+			if err != nil || have.Update != tt.want.Update || have.Latest != tt.want.Latest || join(have.Held) != join(tt.want.Held) {
+				t.Errorf("have %+v, %v; want %+v", have, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestSelect(t *testing.T) {
+	held := Options{Needs: []Need{{"reg.io/app:v1", "<2.0.0"}}}
+	for _, tt := range []struct {
+		name, query, current string
+		opts                 Options
+		want, err            string
+	}{
+		{name: "a tag", query: "v1.1.0", current: "v1.0.0", want: "v1.1.0"},
+		{name: "a tag that is also a range", query: "v1", current: "v1.0.0", want: "v1"},
+		{name: "a moving tag", query: "stable", current: "v1.0.0", want: "stable"},
+		{name: "latest is not the tag of that name", query: "latest", current: "v1.0.0", want: "v2.1.0"},
+		{name: "latest from a moving tag", query: "latest", current: "stable", want: "v2.1.0"},
+		{name: "latest pre-release", query: "latest", current: "v1.0.0", opts: Options{Prerelease: true}, want: "v3.0.0-beta.1"},
+		{name: "latest that suits dependants", query: "latest", current: "v1.0.0", opts: held, want: "v1.10.0"},
+		{name: "a range", query: "^1.1", current: "v1.0.0", want: "v1.10.0"},
+		{name: "a range down", query: "<1.1", current: "v1.9.0", want: "v1.0.0"},
+		{name: "a range of pre-releases", query: "~3.0.0-0", current: "v1.0.0", want: "v3.0.0-beta.1"},
+		{name: "a range without pre-releases", query: ">=3", current: "v1.0.0", err: "no version is >=3; the registry has 20250101, v3.0.0-beta.1, "},
+		{name: "a range that dependants refuse", query: ">=2", current: "v1.0.0", opts: held, err: "no version that is >=2 satisfies <2.0.0 (needed by reg.io/app:v1) too"},
+		{name: "no such tag", query: "v1.2.3", current: "v1.0.0", err: "no version is v1.2.3"},
+		{name: "neither", query: "newest", current: "v1.0.0", err: `"newest" is none of its tags`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			have, err := Select(tt.query, tags, tt.current, tt.opts)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("%q, error %v, want %q", have, err, tt.err)
+				}
+			} else if err != nil || have != tt.want {
+				t.Errorf("have %q, %v; want %q", have, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestList(t *testing.T) {
+	if have, want := List(tags), "20250101, v3.0.0-beta.1, v2.1.0, v2.0.0, v1.11.0-rc.1, and 6 older ones"; have != want {
+		t.Errorf("have %s, want %s", have, want)
+	}
+	if have := List([]string{"stable"}); have != "no tag that is a semantic version" {
+		t.Error(have)
+	}
+}
