@@ -132,7 +132,11 @@ func (c *computation) wanted(o *manifest.Object) Step {
 			s.Force, s.Adopt = true, true
 			return decide(Configure, "adopted: until now it was %s", claim)
 		}
-		return decide(Conflict, "it is %s; annotate it with %s: \"true\" to take it over", claim, AdoptAnnotation)
+		how := "annotate it"
+		if s.Package != "" {
+			how = "have one of the Cluster's spec.patches annotate it"
+		}
+		return decide(Conflict, "it is %s; %s with %s: \"true\" to take it over", claim, how, AdoptAnnotation)
 	}
 	s.Force = true
 	if meta.Annotations[AppliedAnnotation] != string(o.Hash()) {

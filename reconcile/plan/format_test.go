@@ -139,6 +139,46 @@ func TestMarkdownFitsAComment(t *testing.T) {
 	}
 }
 
+// Neither a large fleet nor one in which everything fails fills the comment.
+func TestMarkdownOfALargeFleet(t *testing.T) {
+	changed := &Plan{Steps: []Step{{Action: Create, ID: manifest.ID{Kind: "ConfigMap", Name: "a"}}}}
+	quiet := &Plan{Steps: []Step{{Action: Unchanged, ID: manifest.ID{Kind: "ConfigMap", Name: "a"}}}}
+	f := &Fleet{Source: "working tree"}
+	for c := range 2000 {
+		cp := ClusterPlan{Name: fmt.Sprintf("cluster-%d", c), Plan: quiet}
+		if c%500 == 0 {
+			cp.Plan = changed
+		}
+		f.Clusters = append(f.Clusters, cp)
+	}
+	failing := &Fleet{Source: "working tree"}
+	for c := range 2000 {
+		failing.Clusters = append(failing.Clusters, ClusterPlan{Name: fmt.Sprintf("cluster-%d", c), Err: strings.Repeat("it does not answer ", 10)})
+		failing.Errors = append(failing.Errors, strings.Repeat("nothing works ", 10))
+		failing.Notes = append(failing.Notes, strings.Repeat("a note ", 10))
+	}
+	for _, tt := range []struct {
+		fleet *Fleet
+		want  []string
+	}{
+		{f, []string{"| cluster-500 | 1 | 0 | 0 | 0 | 0 |\n", "| 1996 without changes | 0 | 0 | 0 | 1996 | 0 |\n"}},
+		{failing, []string{"| … 1940 more |", "more bytes\n", "> … and 1980 more\n"}},
+	} {
+		var b strings.Builder
+		if err := tt.fleet.WriteMarkdown(&b); err != nil {
+			t.Fatal(err)
+		}
+		if b.Len() > MaxMarkdown {
+			t.Errorf("%d bytes, want at most %d", b.Len(), MaxMarkdown)
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("it lacks %q:\n%.3000s", want, b.String())
+			}
+		}
+	}
+}
+
 func TestBetween(t *testing.T) {
 	set := func(objects ...*manifest.Object) *manifest.Set {
 		s, duplicates := manifest.NewSet(objects)

@@ -12,8 +12,14 @@ import (
 // take comments of 65,536 characters at least.
 const MaxMarkdown = 60_000
 
-// maxTypeLines bounds the table of types, which is not folded itself.
-const maxTypeLines = 40
+// What is not folded is bounded by itself: the lines of the tables of types and
+// of clusters, the bytes of errors, and the notes.
+const (
+	maxTypeLines    = 40
+	maxClusterLines = 60
+	maxErrors       = 10_000
+	maxNotes        = 20
+)
 
 // WriteMarkdown writes the plans as a comment for a pull request: a table of
 // clusters, one of what becomes of types, package by package, with the findings
@@ -25,19 +31,15 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	if !f.HasChanges() && !f.Failed() && !slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Plan.attention() > 0 }) {
 		b.WriteString("No changes.\n\n")
 	}
-	b.WriteString("| cluster | create | change | prune | unchanged | attention |\n|---|---|---|---|---|---|\n")
-	for _, c := range f.Clusters {
-		if c.Plan == nil {
-			fmt.Fprintf(&b, "| %s | | | | | no plan |\n", c.Name)
-			continue
-		}
-		p := c.Plan
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d |\n", c.Name, p.Count(Create), p.Count(Configure), p.Count(Prune), p.Count(Unchanged), p.attention())
-	}
+	f.writeClusters(&b)
 	if len(f.Errors) > 0 {
-		b.WriteString("\n**Errors**\n" + fenced("", strings.Join(f.Errors, "\n\n")))
+		b.WriteString("\n**Errors**\n" + fenced("", shortText(strings.Join(f.Errors, "\n\n"), maxErrors)))
 	}
-	for _, n := range f.Notes {
+	for i, n := range f.Notes {
+		if i == maxNotes {
+			fmt.Fprintf(&b, "\n> … and %d more\n", len(f.Notes)-i)
+			break
+		}
 		fmt.Fprintf(&b, "\n> %s\n", n)
 	}
 	tables := f.TypeTables()
@@ -80,6 +82,45 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// writeClusters writes the table of clusters. In a larger fleet those without
+// changes share a line.
+func (f *Fleet) writeClusters(b *strings.Builder) {
+	b.WriteString("| cluster | create | change | prune | unchanged | attention |\n|---|---|---|---|---|---|\n")
+	quiet, unchanged := 0, 0
+	var shown []ClusterPlan
+	for _, c := range f.Clusters {
+		if p := c.Plan; len(f.Clusters) > 10 && p != nil && !p.HasChanges() && p.attention() == 0 {
+			quiet++
+			unchanged += p.Count(Unchanged)
+			continue
+		}
+		shown = append(shown, c)
+	}
+	for i, c := range shown {
+		if i == maxClusterLines && len(shown) > maxClusterLines+1 {
+			fmt.Fprintf(b, "| … %d more | | | | | |\n", len(shown)-i)
+			break
+		}
+		p := c.Plan
+		if p == nil {
+			fmt.Fprintf(b, "| %s | | | | | no plan |\n", c.Name)
+			continue
+		}
+		fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d |\n", c.Name, p.Count(Create), p.Count(Configure), p.Count(Prune), p.Count(Unchanged), p.attention())
+	}
+	if quiet > 0 {
+		fmt.Fprintf(b, "| %d without changes | 0 | 0 | 0 | %d | 0 |\n", quiet, unchanged)
+	}
+}
+
+// shortText cuts text to about so many bytes.
+func shortText(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + fmt.Sprintf("\n… %d more bytes", len(text)-most)
 }
 
 // writeTypes writes the table of types: a line for each package and bump.
