@@ -162,6 +162,22 @@ func (p *Plan) Count(a Action) int {
 	return n
 }
 
+// Failing is the number of steps that executing the plan would fail at, as far as
+// is known: those refused or in conflict, and those that a dry run was rejected
+// for. A plan that there is none of has none.
+func (p *Plan) Failing() int {
+	if p == nil {
+		return 0
+	}
+	n := 0
+	for i := range p.Steps {
+		if s := &p.Steps[i]; s.Action == Refused || s.Action == Conflict || s.Rejected != "" {
+			n++
+		}
+	}
+	return n
+}
+
 // HasChanges says that executing the plan would change the cluster.
 func (p *Plan) HasChanges() bool {
 	for i := range p.Steps {

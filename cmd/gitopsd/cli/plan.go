@@ -54,7 +54,8 @@ hub's Secrets (--kubeconfig), or contexts of your own kubeconfig (--context).
 With --against it touches no cluster, and compares with another revision of the
 repository instead.
 
-Values of Secrets are never shown. The exit status is 0, or 1 for an error; with
+Values of Secrets are never shown. The exit status is 0, or 1 for an error and for
+steps that ` + "`gitopsd run`" + ` would fail at (refused, in conflict, rejected); with
 --detailed-exitcode it is 2 when there are changes.`,
 		Example: `  gitopsd plan --context prod=my-prod
   gitopsd plan --against main
@@ -119,21 +120,30 @@ func (o *planOptions) run(cmd *cobra.Command, g *global) error {
 	if err := p.print(fleet); err != nil {
 		return err
 	}
+	all := faults(fleet)
 	switch {
-	case fleet.Failed():
-		return listed(faults(fleet))
+	case len(all) > 0:
+		return listed(all)
 	case o.exitcode && fleet.HasChanges():
 		return exitError(2)
 	}
 	return nil
 }
 
-// faults lists what could not be planned.
+// faults lists what could not be planned, and counts what `gitopsd run` would
+// fail at.
 func faults(f *plan.Fleet) []string {
 	all := append([]string(nil), f.Errors...)
 	for _, c := range f.Clusters {
 		if c.Err != "" {
 			all = append(all, c.Err)
+		}
+		switch n := c.Plan.Failing(); n {
+		case 0:
+		case 1:
+			all = append(all, fmt.Sprintf("cluster %s: gitopsd run would fail at 1 step, which the plan shows with its reason", c.Name))
+		default:
+			all = append(all, fmt.Sprintf("cluster %s: gitopsd run would fail at %d steps, which the plan shows with their reasons", c.Name, n))
 		}
 	}
 	return all
