@@ -81,8 +81,9 @@ func story(ctx context.Context, s *stage, t *teller) error {
 		return err
 	}
 	planDev := append([]string{"plan", "--cluster", "dev"}, s.fleetFlags()...)
-	if out, err = s.gitopsd(ctx, planDev...); err != nil {
-		return err
+	out, err = s.gitopsd(ctx, planDev...)
+	if err == nil || !strings.Contains(out, "refused") {
+		return fmt.Errorf("the plan of the bump should have failed with what is refused (%v):\n%s", err, out)
 	}
 	t.indent(shorten(out, 20))
 
