@@ -412,7 +412,7 @@ func (p *pass) runtime(ctx context.Context, l *load, items map[string]string) er
 // between these the lock's word is taken, so that a registry which only nodes
 // can reach is asked once.
 func (p *pass) image(ctx context.Context, l *load, items map[string]string) (sources.Ref, error) {
-	ref, err := sources.ParseRef(imageName(l.pkg.Meta.Image))
+	ref, err := ParseImage(l.pkg.Meta.Image)
 	if err != nil {
 		return ref, err
 	}
@@ -443,6 +443,9 @@ func (p *pass) image(ctx context.Context, l *load, items map[string]string) (sou
 	}
 	return ref, err
 }
+
+// ParseImage reads a container image's name.
+func ParseImage(s string) (sources.Ref, error) { return sources.ParseRef(imageName(s)) }
 
 // imageName completes a container image's name as the kubelet does, which looks
 // for short names on Docker Hub.
