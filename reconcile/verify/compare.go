@@ -83,6 +83,8 @@ type single struct {
 	sides   []Side
 	details []string
 	changes []Change
+	// hashes are of the sides, shown where they are of one type only.
+	hashes []string
 }
 
 // collect finds every definition, in order.
@@ -151,7 +153,7 @@ func (c *comparison) schema(id manifest.ID, all []here) {
 			key := fmt.Sprint(Drifted, " ", types.Sum(h.Live), types.Sum(h.Rendered))
 			problems.add(key, h.cluster, "not what was rendered", nil)
 			if len(problems.sides[key].Clusters) == 1 {
-				c.change(&problems.sides[key].changes, id, "rendered for "+h.cluster, h.cluster, func() ([]compat.Finding, error) { return h.Drift, nil })
+				c.change(&problems.sides[key].changes, id, "rendered", h.cluster, func() ([]compat.Finding, error) { return h.Drift, nil })
 			}
 			continue // that it differs from the others is the same finding
 		}
@@ -175,7 +177,7 @@ func (c *comparison) schema(id manifest.ID, all []here) {
 		return
 	}
 	for _, s := range sides {
-		s.What += " (" + brief(s.key) + ")"
+		s.hash = brief(s.key)
 	}
 	changes := &sides[0].changes
 	for _, s := range sides[1:] {
@@ -349,6 +351,7 @@ func (c *comparison) report(kind Kind, id manifest.ID, sides []*side) {
 		s.sides = append(s.sides, p.Side)
 		s.details = append(s.details, p.details...)
 		s.changes = append(s.changes, p.changes...)
+		s.hashes = append(s.hashes, p.hash)
 		if !p.Odd {
 			continue
 		}
@@ -369,6 +372,7 @@ type partition struct {
 type side struct {
 	Side
 	key     string
+	hash    string
 	details []string
 	changes []Change
 }

@@ -89,7 +89,7 @@ func (x *images) judge(c *Controller) verdict {
 	case own < 0:
 		v.problem, v.what, v.details = NoController, "no pod of "+c.Wanted.String()+" runs", slices.Clone(c.Waiting)
 		for _, i := range c.Instances {
-			v.details = append(v.details, fmt.Sprintf("in its place, %s runs %s", pods(i), x.instance(c, i).what))
+			v.details = append(v.details, fmt.Sprintf("in its place, pod %s runs %s", pods(i), x.instance(c, i).what))
 		}
 		return v
 	case len(c.Instances) == 1:
@@ -99,14 +99,11 @@ func (x *images) judge(c *Controller) verdict {
 	for _, i := range c.Instances {
 		w := x.instance(c, i)
 		whats = append(whats, w.what)
-		v.details = append(v.details, fmt.Sprintf("%s runs %s", pods(i), w.what))
-		for _, d := range w.details {
-			v.details = append(v.details, "  "+d)
-		}
+		v.details = append(v.details, fmt.Sprintf("pod %s runs %s", pods(i), w.what))
 	}
 	slices.Sort(whats)
 	if whats = slices.Compact(whats); len(whats) == 1 {
-		whats = append(whats, "the same with other settings, or once more")
+		whats = append(whats, "the same a second time")
 	}
 	v.problem, v.what = TwoControllers, strings.Join(whats, ", and ")
 	return v
@@ -165,7 +162,8 @@ func (x *images) instance(c *Controller, i Instance) verdict {
 	v.what, v.images = strings.Join(runs, " and "), strings.Join(same, "\n")
 	switch differing := behaviour.Differing(c.Wanted.Settings, i.Settings); {
 	case v.problem != "":
-		v.details = []string{"pod " + pods(i), "rendered is " + x.wanted(c)}
+		v.what += " in place of " + x.wanted(c)
+		v.details = []string{"pod " + pods(i)}
 	case len(differing) > 0:
 		v.problem = SettingsDrifted
 		v.what += " with other settings"

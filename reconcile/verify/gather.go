@@ -18,6 +18,7 @@ const mostDetails = 20
 func (c *comparison) gathered() []Finding {
 	// First the types: a package's controller acts on all of them.
 	byType := make(map[string]*Finding)
+	hashes := make(map[*Finding][]string)
 	var order []string
 	for _, s := range c.found {
 		t := c.types[s.id]
@@ -33,6 +34,7 @@ func (c *comparison) gathered() []Finding {
 				f.Object = s.id.String()
 			}
 			byType[key] = f
+			hashes[f] = s.hashes
 			order = append(order, key)
 		}
 		if t != nil {
@@ -47,6 +49,11 @@ func (c *comparison) gathered() []Finding {
 		f := byType[key]
 		slices.Sort(f.Types)
 		if len(f.Sides) > 1 {
+			for i, h := range hashes[f] {
+				if len(f.Types) == 1 && h != "" {
+					f.Sides[i].What += " (" + h + ")"
+				}
+			}
 			all = append(all, f)
 			continue
 		}

@@ -19,7 +19,7 @@ type TextOptions struct {
 
 // What is shown before the rest is folded.
 const (
-	shownFindings = 25
+	shownFindings = 20
 	shownGaps     = 10
 	shownDetails  = 6
 	shownSides    = 6
@@ -100,11 +100,11 @@ func (f *Finding) Title() string {
 	case WrongController:
 		return fmt.Sprintf("%s: another controller than declared acts on %s in %s", subject, it, odd)
 	case ControllerDiffers:
-		return fmt.Sprintf("%s: another controller acts on %s %s", subject, it, f.between())
+		return fmt.Sprintf("%s: the controller differs %s", subject, f.between())
 	case SettingsDrifted:
 		return fmt.Sprintf("%s: the controller runs with other settings than declared in %s", subject, odd)
 	case SettingsDiffer:
-		return fmt.Sprintf("%s: the controller has other settings %s", subject, f.between())
+		return fmt.Sprintf("%s: the controller's settings differ %s", subject, f.between())
 	case CompositionDrifted:
 		return fmt.Sprintf("%s: what is composed of %s is not what was declared in %s", subject, it, odd)
 	case NoController:
@@ -112,9 +112,9 @@ func (f *Finding) Title() string {
 	case Drifted:
 		return fmt.Sprintf("%s: changed by somebody in %s", subject, odd)
 	case SchemaDiffers:
-		return fmt.Sprintf("%s: the schema is another one %s", subject, f.between())
+		return fmt.Sprintf("%s: the schema differs %s", subject, f.between())
 	case Missing, WebhookDrifted, WebhookDiffers:
-		what := map[Kind]string{Missing: "missing in " + odd, WebhookDrifted: "not as declared in " + odd, WebhookDiffers: "another configuration " + f.between()}
+		what := map[Kind]string{Missing: "missing in " + odd, WebhookDrifted: "not as declared in " + odd, WebhookDiffers: "differs " + f.between()}
 		return subject + ": " + what[f.Kind]
 	case Unmanaged:
 		return fmt.Sprintf("%s: live in %s, where nothing declares %s", subject, odd, it)
@@ -150,12 +150,12 @@ func (f *Finding) odd() string {
 // between says who differs from whom.
 func (f *Finding) between() string {
 	if !f.Sides[0].Odd {
-		return fmt.Sprintf("in %s than in %s", f.odd(), clusterNames(f.Sides[0].Clusters))
+		return fmt.Sprintf("in %s from %s", f.odd(), clusterNames(f.Sides[0].Clusters))
 	}
 	if len(f.Sides) == 2 {
-		return fmt.Sprintf("in %s than in %s", clusterNames(f.Sides[1].Clusters), clusterNames(f.Sides[0].Clusters))
+		return fmt.Sprintf("between %s and %s", clusterNames(f.Sides[0].Clusters), clusterNames(f.Sides[1].Clusters))
 	}
-	return fmt.Sprintf("in each of %d groups of clusters", len(f.Sides))
+	return fmt.Sprintf("between %d groups of clusters", len(f.Sides))
 }
 
 func clusterNames(names []string) string {
@@ -269,7 +269,7 @@ func (t *textWriter) changes(f *Finding) {
 			t.line("      … and %s", plural(len(f.Changes)-i, "more type"))
 			return
 		}
-		t.line("      %s, from %s to %s:", c.Type, c.From, c.To)
+		t.line("      %s, %s -> %s:", c.Type, c.From, c.To)
 		shown, folded := t.room(len(c.Fields), left)
 		left -= shown + 1
 		for _, field := range c.Fields[:shown] {
@@ -293,13 +293,13 @@ func (t *textWriter) groups(all []Group) {
 	quiet, quietTypes := 0, 0
 	count := 0
 	for _, g := range all {
-		agrees := len(g.States) == 1 && g.States[0].State == same
+		agrees := g.Package != "" && len(g.States) == 1 && g.States[0].State == same
 		if !t.o.All && len(all) > shownGroups && agrees {
 			quiet++
 			quietTypes += len(g.Types)
 			continue
 		}
-		if !t.o.All && count == shownGroups {
+		if !t.o.All && count >= shownGroups && g.Managed {
 			continue
 		}
 		count++
@@ -320,19 +320,19 @@ func (t *textWriter) groups(all []Group) {
 		t.line("%-*s  %*s  %s", width, r.name, numbers, r.types, r.text)
 	}
 	if quiet > 0 {
-		t.line("%s with %s: no difference", plural(quiet, "package"), plural(quietTypes, "type"))
+		t.line("%s with %s: no difference", plural(quiet, "other package"), plural(quietTypes, "type"))
 	}
 	if hidden := len(all) - quiet - count; hidden > 0 {
-		t.line("… %s with differences; --all shows them", plural(hidden, "more package"))
+		t.line("… %s; --all shows them", plural(hidden, "more package")+" with differences")
 	}
 }
 
 // stateWords are findings in a word, for tables.
 var stateWords = map[Kind]string{
 	TwoControllers: "two controllers", UnknownImage: "unknown image", WrongController: "not the declared controller",
-	ControllerDiffers: "another controller", SettingsDrifted: "settings changed", SettingsDiffer: "other settings",
+	ControllerDiffers: "controller differs", SettingsDrifted: "settings changed", SettingsDiffer: "settings differ",
 	CompositionDrifted: "composition changed", NoController: "no controller runs", Drifted: "schema changed",
-	SchemaDiffers: "another schema", Missing: "missing", Unmanaged: "not declared",
+	SchemaDiffers: "schema differs", Missing: "missing", Unmanaged: "not declared",
 }
 
 // text is a group's states in one line: "same in 48 clusters; prod-eu: missing".
@@ -348,6 +348,8 @@ func (g *Group) text() string {
 			parts = append(parts, "in "+clusterNames(s.Clusters))
 		case s.State == same && len(s.Clusters) == 1:
 			parts = append(parts, "as declared in "+clusterNames(s.Clusters))
+		case s.State == same && len(s.Clusters) > shownClusters+1:
+			parts = append(parts, fmt.Sprintf("same in %d clusters", len(s.Clusters)))
 		case s.State == same:
 			parts = append(parts, "same in "+clusterNames(s.Clusters))
 		case s.Types < len(g.Types):

@@ -152,7 +152,7 @@ type Side struct {
 type Change struct {
 	Type string `json:"type"`
 	// From and To say where the two definitions are: a cluster's name, or
-	// "rendered for <cluster>".
+	// "rendered" for what was rendered for the cluster To.
 	From string `json:"from"`
 	To   string `json:"to"`
 	// Fields as seen by somebody who goes from the one to the other.
@@ -200,7 +200,7 @@ var advice = map[Kind]string{
 	UnknownImage:       "treat it as an intrusion until you know better: find out where the image came from; deleting the pod makes its node pull the locked image",
 	WrongController:    "see whether `gitopsd run` reports an error for the cluster; until it has rolled out, objects are handled as another version does",
 	ControllerDiffers:  "declare the same version in these clusters, or keep its users from taking the clusters for equal",
-	SettingsDrifted:    "see who changed the workload; gitopsd puts it right unless the cluster is suspended or only reports drift",
+	SettingsDrifted:    "see who changed the workload, and take it back or declare it: what others add gitopsd leaves alone",
 	SettingsDiffer:     "make the declarations the same, or keep its users from taking the clusters for equal",
 	CompositionDrifted: "see who changed the Composition or Function; gitopsd puts back what it declares",
 	NoController:       "find out why its pods do not run: objects are accepted, and nothing happens to them",
