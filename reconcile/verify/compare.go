@@ -309,20 +309,26 @@ func (c *comparison) composed(h here, problems, acts *partition) {
 	for i := range differing {
 		differing[i] = "composition " + differing[i]
 	}
+	runs := h.Behaviour.Digest()
+	var functions []string
 	for _, f := range h.Behaviour.Functions {
 		i := slices.IndexFunc(h.Composed.Functions, func(p behaviour.Part) bool { return p.Name == f.Name })
 		if i < 0 {
 			continue // its Composition differs
 		}
-		wanted, errWanted := sources.ParseDigest(f.Value)
-		runs, ok := behaviour.ImageDigest(h.Composed.Functions[i].Value)
+		id := h.Composed.Functions[i].Value
+		wanted, err := sources.ParseDigest(f.Value)
+		digest, ok := behaviour.ImageDigest(id)
 		switch {
-		case errWanted != nil:
-			differing = append(differing, "function "+f.Name+", which the cluster does not declare, runs "+c.images.name(h.Composed.Functions[i].Value))
-		case h.Composed.Functions[i].Value == "":
+		case id == "":
 			differing = append(differing, "function "+f.Name+" does not run")
-		case !ok || !c.images.stands(runs, wanted):
-			differing = append(differing, "function "+f.Name+" runs "+c.images.name(h.Composed.Functions[i].Value))
+		case err != nil:
+			// The cluster does not declare it; what runs must be the same
+			// elsewhere.
+			runs += "\n" + id
+			functions = append(functions, "function "+f.Name+" runs "+c.images.name(id))
+		case !ok || !c.images.stands(digest, wanted):
+			differing = append(differing, "function "+f.Name+" runs "+c.images.name(id))
 		}
 	}
 	if len(differing) > 0 {
@@ -330,7 +336,8 @@ func (c *comparison) composed(h here, problems, acts *partition) {
 		problems.add(string(CompositionDrifted)+" "+text, h.cluster, text, nil)
 		return
 	}
-	acts.add(h.Behaviour.Digest(), h.cluster, h.Behaviour.String()+" ("+brief(h.Behaviour.Digest())+")", nil)
+	what := h.Behaviour.String() + " (" + brief(h.Behaviour.Digest()) + ")"
+	acts.add(runs, h.cluster, strings.Join(append([]string{what}, functions...), ", "), nil)
 }
 
 // report keeps a finding of one type.

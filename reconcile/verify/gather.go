@@ -136,6 +136,8 @@ func states(members []*typeSeen) []State {
 			kind[cluster] = k
 		}
 	}
+	// Clusters at fault are told apart by how many types it concerns, the others
+	// are not: which types a cluster is to have differs.
 	type key struct {
 		kind  Kind
 		types int
@@ -148,11 +150,16 @@ func states(members []*typeSeen) []State {
 				n++
 			}
 		}
-		s := byState[key{k, n}]
-		if s == nil {
-			s = &State{State: cmp.Or(string(k), same), Types: n}
-			byState[key{k, n}] = s
+		in := key{k, n}
+		if k == "" {
+			in.types = 0
 		}
+		s := byState[in]
+		if s == nil {
+			s = &State{State: cmp.Or(string(k), same)}
+			byState[in] = s
+		}
+		s.Types = max(s.Types, n)
 		s.Clusters = append(s.Clusters, cluster)
 	}
 	all := []State{}

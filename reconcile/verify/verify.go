@@ -180,7 +180,8 @@ type Group struct {
 type State struct {
 	State    string   `json:"state"`
 	Clusters []string `json:"clusters"`
-	// Types is how many types of the group it is said of.
+	// Types is how many types of the group it is said of, in each cluster at
+	// fault; of "same" the most that one of the clusters has.
 	Types int `json:"types"`
 }
 
