@@ -12,6 +12,8 @@ import (
 type TextOptions struct {
 	// Colour uses ANSI colours.
 	Colour bool
+	// Width wraps sentences, in columns; 0 does not.
+	Width int
 	// All shows every finding, detail, type and field instead of folding long
 	// lists.
 	All bool
@@ -48,7 +50,7 @@ func (r *Report) WriteText(w io.Writer, o TextOptions) error {
 	case NotVerified:
 		colour = cyan
 	}
-	t.line("%s", t.paint(bold, t.paint(colour, r.Summary())))
+	t.say(bold+colour, r.Summary())
 	t.gaps(r.NotVerified)
 	for i := range r.Findings {
 		if !o.All && i == shownFindings {
@@ -60,7 +62,8 @@ func (r *Report) WriteText(w io.Writer, o TextOptions) error {
 	}
 	t.groups(r.Groups)
 	for _, n := range r.Notes {
-		t.line("\nNote: %s", n)
+		t.line("")
+		t.say("", "Note: "+n)
 	}
 	return t.w.Flush()
 }
@@ -186,6 +189,42 @@ func (t *textWriter) paint(colour, text string) string {
 	return colour + text + "\x1b[0m"
 }
 
+// say writes a sentence, wrapped, in a colour. What is wrapped is indented a little
+// more than its beginning.
+func (t *textWriter) say(colour, text string) {
+	words := strings.TrimLeft(text, " ")
+	indent := len(text) - len(words)
+	width := t.o.Width - indent
+	for first := true; ; first = false {
+		part := words
+		if !first {
+			width = t.o.Width - indent - 2
+		}
+		if runes := []rune(words); t.o.Width > 0 && len(runes) > max(width, 20) {
+			part = string(runes[:max(width, 20)+1])
+			if i := strings.LastIndexByte(part, ' '); i > 0 {
+				part = part[:i]
+			} else if i := strings.IndexByte(words, ' '); i > 0 {
+				part = words[:i] // a word that is longer than the line
+			} else {
+				part = words
+			}
+		}
+		words = strings.TrimLeft(words[len(part):], " ")
+		line := strings.Repeat(" ", indent) + part
+		if !first {
+			line = "  " + line
+		}
+		if colour != "" {
+			line = t.paint(colour, line)
+		}
+		t.line("%s", line)
+		if words == "" {
+			return
+		}
+	}
+}
+
 // room is how many of n lines to show, and how many are folded.
 func (t *textWriter) room(n, most int) (shown, folded int) {
 	if t.o.All || n <= most+1 {
@@ -212,9 +251,9 @@ func (t *textWriter) gaps(all []Gap) {
 	shown, folded := t.room(len(reasons), shownGaps)
 	for _, why := range reasons[:shown] {
 		lines := strings.Split(strings.TrimRight(why, "\n"), "\n")
-		t.line("%s", t.paint(cyan, fmt.Sprintf("? %s not verified: %s", clusterNames(clusters[why]), lines[0])))
+		t.say(cyan, fmt.Sprintf("? %s not verified: %s", clusterNames(clusters[why]), lines[0]))
 		for _, l := range lines[1:] {
-			t.line("    %s", l)
+			t.say("", "    "+l)
 		}
 	}
 	if folded > 0 {
@@ -223,14 +262,14 @@ func (t *textWriter) gaps(all []Gap) {
 }
 
 func (t *textWriter) finding(f *Finding) {
-	t.line("%s", t.paint(red, "! "+f.Title()))
+	t.say(red, "! "+f.Title())
 	if n := len(f.Types); n > 1 {
 		shown, folded := t.room(n, shownTypes)
 		names := strings.Join(f.Types[:shown], ", ")
 		if folded > 0 {
 			names += fmt.Sprintf(", … %d more", folded)
 		}
-		t.line("    %s", names)
+		t.say("", "    "+names)
 	}
 	width := 0
 	shown, folded := t.room(len(f.Sides), shownSides)
@@ -245,13 +284,13 @@ func (t *textWriter) finding(f *Finding) {
 	}
 	shown, folded = t.room(len(f.Details), shownDetails)
 	for _, d := range f.Details[:shown] {
-		t.line("      %s", d)
+		t.say("", "      "+d)
 	}
 	if folded > 0 {
 		t.line("      … %s", plural(folded, "more line"))
 	}
 	t.changes(f)
-	t.line("    Do: %s", f.Advice)
+	t.say("", "    Do: "+f.Advice)
 }
 
 func (t *textWriter) clusters(s Side) string {
@@ -273,7 +312,7 @@ func (t *textWriter) changes(f *Finding) {
 		shown, folded := t.room(len(c.Fields), left)
 		left -= shown + 1
 		for _, field := range c.Fields[:shown] {
-			t.line("        %s", field)
+			t.say("", "        "+field.String())
 		}
 		if folded > 0 {
 			t.line("        … %s", plural(folded, "more finding"))

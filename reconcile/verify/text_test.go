@@ -153,3 +153,26 @@ func TestBounded(t *testing.T) {
 		t.Errorf("%d types are compared field by field, more than %d", changes, MaxChanges)
 	}
 }
+
+// On a narrow terminal sentences are wrapped between words, and nothing is lost.
+func TestWidth(t *testing.T) {
+	all := fleet("dev", "prod")
+	all[1].controller().Instances = []Instance{running("9")}
+	all[0].Gaps = []string{strings.Repeat("long", 40) + " reason"}
+	r := Compare(all, options)
+	var wide, narrow strings.Builder
+	if err := r.WriteText(&wide, TextOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.WriteText(&narrow, TextOptions{Width: 40}); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := strings.Fields(wide.String()), strings.Fields(narrow.String()); strings.Join(a, " ") != strings.Join(b, " ") {
+		t.Errorf("wrapped\n%s\nnot wrapped\n%s", narrow.String(), wide.String())
+	}
+	for l := range strings.Lines(narrow.String()) {
+		if strings.Contains(l, "Do:") && len(strings.TrimRight(l, "\n")) > 40 {
+			t.Errorf("%d columns: %s", len(l), l)
+		}
+	}
+}

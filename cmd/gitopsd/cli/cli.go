@@ -142,6 +142,18 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
+// columns is the width of the terminal that w is, 0 for anything else.
+func columns(w io.Writer) int {
+	if !isTerminal(w) {
+		return 0
+	}
+	width, _, err := term.GetSize(int(w.(*os.File).Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
 // colour tells whether w takes colours: a terminal, and no wish against it
 // (https://no-color.org).
 func (g *global) colour(w io.Writer) bool {

@@ -121,7 +121,7 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 	case "markdown":
 		err = report.WriteMarkdown(w)
 	default:
-		err = report.WriteText(w, verify.TextOptions{Colour: g.colour(w), All: o.all})
+		err = report.WriteText(w, verify.TextOptions{Colour: g.colour(w), All: o.all, Width: columns(w)})
 	}
 	switch {
 	case err != nil:
