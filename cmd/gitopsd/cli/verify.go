@@ -160,5 +160,8 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 			return reader.Tree(ctx, cluster, id)
 		},
 	})
+	if state.LockChanged() {
+		report.Notes = append(report.Notes, "clusters.lock does not have all that is declared yet, which was resolved for this report only; `gitopsd lock` records it")
+	}
 	return report, ctx.Err()
 }

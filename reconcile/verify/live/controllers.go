@@ -97,8 +97,13 @@ func (in *reading) controllers(ctx context.Context) error {
 	}
 	// A package may have been installed by somebody else too.
 	err := in.pods(ctx, kube.ListOptions{Selector: providerLabel}, func(p *pod) {
+		if slices.ContainsFunc(all, func(c *controller) bool {
+			return c.Wanted.Workload.Namespace == p.namespace && c.selector.Matches(p.labels)
+		}) {
+			return // one of ours, and known
+		}
 		for _, c := range all {
-			if c.provider == p.labels[providerLabel] && !(c.Wanted.Workload.Namespace == p.namespace && c.selector.Matches(p.labels)) {
+			if c.provider == p.labels[providerLabel] {
 				c.add(p, true)
 			}
 		}
