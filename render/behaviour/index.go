@@ -6,6 +6,7 @@ import (
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
+	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources"
 )
 
@@ -55,7 +56,7 @@ func IsWorkload(id manifest.ID) bool {
 
 // IsDefinition tells whether an object defines types: a CRD or an XRD.
 func IsDefinition(id manifest.ID) bool {
-	return id.Group == "apiextensions.k8s.io" && id.Kind == "CustomResourceDefinition" || IsComposite(id)
+	return compat.Definition(id.Group, id.Kind)
 }
 
 // IsComposite tells whether an object is an XRD.
