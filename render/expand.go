@@ -78,6 +78,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 	}
+	before := objects
 	if objects, err = patches.Apply(ctx, objects); err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 	}
@@ -87,6 +88,12 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		return nil, fmt.Errorf("cluster %s: patches: %w", in.Cluster, duplicates[0])
 	}
 	rendered := c.rendered(set)
+	rendered.Patched = make(map[manifest.ID]*manifest.Object)
+	for _, o := range before {
+		if after := set.Get(o.ID()); after != nil && after != o {
+			rendered.Patched[o.ID()] = o
+		}
+	}
 	return rendered, rendered.Err()
 }
 

@@ -68,6 +68,9 @@ type Rendered struct {
 	// reason not in Objects. A package that defines one of them is in Broken:
 	// half a package is none.
 	Conflicts []*manifest.DuplicateError
+	// Patched are the objects of Objects that the cluster's patches changed, by
+	// ID, as they were before.
+	Patched map[manifest.ID]*manifest.Object
 
 	// selected are the names of packages that were rendered; complete tells
 	// that there are no others, not even dependencies that went unresolved

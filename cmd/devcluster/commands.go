@@ -24,7 +24,8 @@ as usual. It needs neither containers nor root.
 
 No container runs. The node is a stand-in that binds pods and reports them ready
 at once. A pod with the annotation ` + kubelet.FailAnnotation + `: REASON does
-not become ready, and one of a Job completes. Cluster IPs and pod IPs lead
+not become ready, one with ` + kubelet.ImageIDAnnotation + `: ID
+reports that image ID, and one of a Job completes. Cluster IPs and pod IPs lead
 nowhere; webhooks work by URL.
 
 Everything is kept in the directory that --dir names, logs in its logs/.`,

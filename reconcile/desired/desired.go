@@ -24,7 +24,6 @@ import (
 
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render"
-	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources"
@@ -132,6 +131,9 @@ type Cluster struct {
 	// Leaving says that the cluster left the registry, and that nothing of
 	// gitopsd's is to stay in it.
 	Leaving bool
+	// Patched are the objects of Objects that Spec.Patches changed, by ID, as
+	// they were before.
+	Patched map[manifest.ID]*manifest.Object
 	// Keeps tells whether an object that is there and not in Objects must
 	// stay, because nobody knows what has become of it; pkg is the package
 	// that it belongs to. Nil when rendering failed as a whole: then all must.
@@ -297,14 +299,7 @@ func (c *Computer) each(all []*Cluster, do func(int, *Cluster)) {
 // Input is what the cluster is rendered from, given the repository's files.
 func (cl *Cluster) Input(files fs.FS) render.Input {
 	in := render.Input{Cluster: cl.Name, Files: files, Path: cl.Spec.Path}
-	for _, p := range cl.Spec.Patches {
-		patch := kustomize.Patch{Patch: p.Patch}
-		if t := p.Target; t != nil {
-			patch.Target = &kustomize.Target{Group: t.Group, Version: t.Version, Kind: t.Kind, Name: t.Name, Namespace: t.Namespace,
-				LabelSelector: t.LabelSelector, AnnotationSelector: t.AnnotationSelector}
-		}
-		in.Patches = append(in.Patches, patch)
-	}
+	in.Patches = patches(cl)
 	return in
 }
 
@@ -376,7 +371,7 @@ func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Cluster, wanted 
 		cl.Err = err
 		return
 	}
-	cl.Objects, cl.Keeps = rendered.Objects, rendered.Keeps
+	cl.Objects, cl.Keeps, cl.Patched = rendered.Objects, rendered.Keeps, rendered.Patched
 	for _, e := range rendered.Broken {
 		if slices.Contains(cl.Incomplete, e.Name) {
 			continue // it was not resolved, and has its error

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -306,6 +307,9 @@ type ListOptions struct {
 	Selector string
 	// Most ends the list after that many objects; 0 lists all.
 	Most int
+	// Page is how many objects are asked for at a time; 0 means 500. Objects
+	// that are large are better listed in small pages.
+	Page int
 }
 
 // List hands the metadata of every object of the type to yield, a page at a
@@ -329,9 +333,29 @@ func (c *Cluster) List(ctx context.Context, t Type, opts ListOptions, yield func
 	return version, err
 }
 
-// ListFull is List with the whole objects, for the few types whose status is
+// ListFull is List with the whole objects, for the few types whose content is
 // looked at.
 func (c *Cluster) ListFull(ctx context.Context, t Type, opts ListOptions, yield func(tree map[string]any) bool) error {
+	var malformed error
+	err := c.ListRaw(ctx, t, opts, func(item []byte) bool {
+		var tree map[string]any
+		if err := utiljson.Unmarshal(item, &tree); err != nil {
+			malformed = c.malformed(operation{verb: "list", id: t.ID(opts.Namespace, "")}, err)
+			return false
+		}
+		// Items of built-in types come without these.
+		tree["apiVersion"], tree["kind"] = t.APIVersion(), t.Kind
+		return yield(tree)
+	})
+	if malformed != nil {
+		return malformed
+	}
+	return err
+}
+
+// ListRaw is List with the whole objects, as JSON that is good until yield
+// returns. Items of built-in types come without apiVersion and kind.
+func (c *Cluster) ListRaw(ctx context.Context, t Type, opts ListOptions, yield func(item []byte) bool) error {
 	return c.list(ctx, t, opts, mimeJSON, func(op operation, answer []byte) (string, bool, error) {
 		var page struct {
 			Metadata metav1.ListMeta   `json:"metadata"`
@@ -341,13 +365,7 @@ func (c *Cluster) ListFull(ctx context.Context, t Type, opts ListOptions, yield 
 			return "", false, c.malformed(op, err)
 		}
 		for _, item := range page.Items {
-			var tree map[string]any
-			if err := utiljson.Unmarshal(item, &tree); err != nil {
-				return "", false, c.malformed(op, err)
-			}
-			// Items of built-in types come without these.
-			tree["apiVersion"], tree["kind"] = t.APIVersion(), t.Kind
-			if !yield(tree) {
+			if !yield(item) {
 				return "", false, nil
 			}
 		}
@@ -359,7 +377,7 @@ func (c *Cluster) list(ctx context.Context, t Type, opts ListOptions, accept str
 	page func(operation, []byte) (next string, more bool, err error),
 ) error {
 	op := operation{verb: "list", id: t.ID(opts.Namespace, "")}
-	size := pageSize
+	size := cmp.Or(opts.Page, pageSize)
 	if opts.Most > 0 {
 		size = min(size, opts.Most)
 	}

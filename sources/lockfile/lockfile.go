@@ -14,8 +14,9 @@
 // as go.sum does: the first is what the version resolved to, an index or a
 // manifest; the items are each platform's manifest ("linux/amd64"), the content
 // that defines the types ("package.yaml"), the types themselves ("types") and
-// the controller's image ("runtime"). A reference by digest has the digest in
-// the version column.
+// the controller's image ("runtime"), with each platform of it where that is not
+// the package itself ("runtime/linux/amd64"). A reference by digest has the
+// digest in the version column.
 //
 // The package is pure: it parses, formats, compares and merges. Who may add a
 // record, and when, is decided by sources/resolve.
@@ -48,7 +49,7 @@ type Key struct {
 	Repository string
 	Version    string
 	// Item is empty for the version itself, or "package.yaml", "types",
-	// "runtime", or a platform.
+	// "runtime", a platform, or "runtime/" and a platform.
 	Item string
 }
 
@@ -144,7 +145,7 @@ func parse(name string, data []byte, mend bool) (f *File, conflicts bool, err er
 var (
 	clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 	tagName     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
-	item        = regexp.MustCompile(`^(package\.yaml|types|runtime|[a-z0-9]+/[a-z0-9_]+(/[a-z0-9._]+)?)$`)
+	item        = regexp.MustCompile(`^(package\.yaml|types|runtime|(runtime/)?[a-z0-9]+/[a-z0-9_]+(/[a-z0-9._]+)?)$`)
 	typesSum    = regexp.MustCompile(`^h1:[A-Za-z0-9+/]{43}=$`)
 )
 

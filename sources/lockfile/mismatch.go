@@ -54,6 +54,9 @@ func (m *Mismatch) means() string {
 	case ItemRuntime:
 		return "The package would run another controller than when it was locked, or the lock was edited."
 	default:
+		if strings.HasPrefix(m.Key.Item, ItemRuntime+"/") {
+			return "On one platform the package would run another controller than when it was locked, or the lock was edited."
+		}
 		return "One platform would get another package than when it was locked, or the lock was edited."
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -49,6 +50,9 @@ type Config struct {
 	Fetch func(ctx context.Context, repository string, d sources.Digest) (*sources.Package, error)
 	// Tags lists a repository's tags, for dependencies by range.
 	Tags func(ctx context.Context, repository string) ([]string, error)
+	// Platforms lists the platforms of a controller's image that is not the
+	// package itself; none for an image of one platform. Nil records none.
+	Platforms func(ctx context.Context, repository string, d sources.Digest) ([]sources.Child, error)
 	// Types hashes the types that a package defines, for the lock.
 	Types func(*sources.Package) (string, error)
 	// Mode is what may happen to the lock.
@@ -392,26 +396,56 @@ func (p *pass) record(ctx context.Context, l *load) error {
 // runtime pins a Provider's controller image: the lock's digest if it has one.
 func (p *pass) runtime(ctx context.Context, l *load, items map[string]string) error {
 	ref := sources.Ref{Repository: l.ref.Repository, Digest: l.pin.Digest}
-	if image := l.pkg.Meta.Image; image != "" {
+	if l.pkg.Meta.Image != "" {
 		var err error
-		if ref, err = sources.ParseRef(imageName(image)); err != nil {
+		if ref, err = p.image(ctx, l, items); err != nil {
 			return fmt.Errorf("%s: spec.controller.image: %w", l.pin, err)
-		}
-		if ref.Digest == "" {
-			p.mu.Lock()
-			sum, isLocked := p.lock.Lookup(lockfile.Key{Repository: l.ref.Repository, Version: l.ref.Version(), Item: lockfile.ItemRuntime})
-			p.mu.Unlock()
-			if ref.Digest = sources.Digest(sum); !isLocked {
-				if ref.Digest, err = p.cfg.Digest(ctx, ref); err != nil {
-					return fmt.Errorf("%s: spec.controller.image: %w", l.pin, err)
-				}
-			}
 		}
 	}
 	items[lockfile.ItemRuntime] = string(ref.Digest)
 	l.runtime = ref.Repository + "@" + string(ref.Digest)
 	return nil
 }
+
+// image resolves a controller image that is not the package itself. Its
+// platforms are looked at when it is locked, and when the lock is checked;
+// between these the lock's word is taken, so that a registry which only nodes
+// can reach is asked once.
+func (p *pass) image(ctx context.Context, l *load, items map[string]string) (sources.Ref, error) {
+	ref, err := ParseImage(l.pkg.Meta.Image)
+	if err != nil {
+		return ref, err
+	}
+	p.mu.Lock()
+	locked := p.lock.Records(l.ref.Repository, l.ref.Version())
+	p.mu.Unlock()
+	sum, isLocked := locked[lockfile.ItemRuntime]
+	if ref.Digest == "" {
+		if ref.Digest = sources.Digest(sum); !isLocked {
+			if ref.Digest, err = p.cfg.Digest(ctx, ref); err != nil {
+				return ref, err
+			}
+		}
+	}
+	hasPlatforms := false
+	for item, sum := range locked {
+		if strings.HasPrefix(item, lockfile.ItemRuntime+"/") {
+			items[item], hasPlatforms = sum, true
+		}
+	}
+	if p.cfg.Platforms == nil || isLocked && (p.cfg.Mode != Check || !hasPlatforms) {
+		return ref, nil
+	}
+	maps.DeleteFunc(items, func(item, _ string) bool { return strings.HasPrefix(item, lockfile.ItemRuntime+"/") })
+	children, err := p.cfg.Platforms(ctx, ref.Repository, ref.Digest)
+	for _, c := range children {
+		items[lockfile.ItemRuntime+"/"+c.Platform] = string(c.Digest)
+	}
+	return ref, err
+}
+
+// ParseImage reads a container image's name.
+func ParseImage(s string) (sources.Ref, error) { return sources.ParseRef(imageName(s)) }
 
 // imageName completes a container image's name as the kubelet does, which looks
 // for short names on Docker Hub.

@@ -447,6 +447,50 @@ func TestRuntimeImage(t *testing.T) {
 	}
 }
 
+// The platforms of a controller's image go into the lock with it, and are looked
+// at again only when the lock is checked.
+func TestRuntimePlatforms(t *testing.T) {
+	var s shelf
+	s.put("reg.io/p:v1", "x")
+	s.packages["reg.io/p:v1"].Meta.Kind = sources.Provider
+	s.packages["reg.io/p:v1"].Meta.Image = "ghcr.io/acme/ctl:v1"
+	s.packages["ghcr.io/acme/ctl:v1"] = &sources.Package{Digest: sources.DigestOf([]byte("ctl"))}
+	ds := declare("reg.io/p:v1")
+	ds[0].Kind = sources.Provider
+	cfg := s.config()
+	platforms := []sources.Child{{Platform: "linux/amd64", Digest: sources.DigestOf([]byte("amd64"))}}
+	asked := 0
+	cfg.Platforms = func(_ context.Context, repository string, d sources.Digest) ([]sources.Child, error) {
+		asked++
+		if repository != "ghcr.io/acme/ctl" || d != sources.DigestOf([]byte("ctl")) {
+			return nil, fmt.Errorf("asked for %s@%s", repository, d)
+		}
+		return platforms, nil
+	}
+	request := Request{Cluster: "dev", Declarations: ds}
+	first := resolve(t, cfg, new(lockfile.File), request)
+	if first.Err() != nil {
+		t.Fatal(first.Err())
+	}
+	line := "reg.io/p v1/runtime/linux/amd64 " + string(platforms[0].Digest) + "\n"
+	if !strings.Contains(string(first.Lock.Format()), line) {
+		t.Fatalf("no line %q in\n%s", line, first.Lock.Format())
+	}
+	again := resolve(t, cfg, first.Lock, request)
+	if again.Err() != nil || string(again.Lock.Format()) != string(first.Lock.Format()) || asked != 1 {
+		t.Errorf("a second resolution asks %d times, with %v, and makes the lock\n%s", asked, again.Err(), again.Lock.Format())
+	}
+	cfg.Mode = Check
+	if res := resolve(t, cfg, first.Lock, request); res.Err() != nil || asked != 2 {
+		t.Errorf("the check asks %d times, with %v", asked, res.Err())
+	}
+	platforms[0].Digest = sources.DigestOf([]byte("evil"))
+	var mismatch *lockfile.Mismatch
+	if res := resolve(t, cfg, first.Lock, request); !errors.As(res.Err(), &mismatch) || mismatch.Key.Item != "runtime/linux/amd64" {
+		t.Errorf("another platform is no mismatch: %v", res.Err())
+	}
+}
+
 func digest0() string { return "sha256:" + strings.Repeat("0", 64) }
 
 func TestDeclarationFaults(t *testing.T) {

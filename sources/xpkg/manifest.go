@@ -248,8 +248,19 @@ func (r *reader) image(ctx context.Context, m *manifest, d sources.Digest, p *pl
 			p = &config.platform
 		}
 	}
-	if p == nil || *p == (platform{}) {
+	if p == nil {
 		return img, nil
+	}
+	var err error
+	img.platform, err = p.name(d)
+	return img, err
+}
+
+// name is "os/architecture[/variant]", empty where the platform of image d says
+// nothing.
+func (p platform) name(d sources.Digest) (string, error) {
+	if p == (platform{}) {
+		return "", nil
 	}
 	parts := []string{p.OS, p.Architecture}
 	if p.Variant != "" {
@@ -257,11 +268,10 @@ func (r *reader) image(ctx context.Context, m *manifest, d sources.Digest, p *pl
 	}
 	for _, part := range parts {
 		if !platformName.MatchString(part) {
-			return img, bad("its image %s has the platform %.100q, which is not a name", d, part)
+			return "", bad("its image %s has the platform %.100q, which is not a name", d, part)
 		}
 	}
-	img.platform = strings.Join(parts, "/")
-	return img, nil
+	return strings.Join(parts, "/"), nil
 }
 
 // mark finds the base layer, by whatever value says what a layer is.

@@ -95,7 +95,7 @@ GITOPSD_KUBECONFIG_DIR, and so on.`,
 	}
 	root.PersistentFlags().StringVar(&g.logFormat, "log-format", "text", "format of the log on stderr: text or json")
 	root.PersistentFlags().BoolVarP(&g.verbose, "verbose", "v", false, "log what is done and why")
-	root.AddCommand(newRun(g), newPlan(g), newLock(g), newOutdated(g), newBump(g), newRender(g), newWhy(g), newTypes(g), newPackage(g), newVersion(g))
+	root.AddCommand(newRun(g), newPlan(g), newLock(g), newOutdated(g), newBump(g), newRender(g), newWhy(g), newTypes(g), newVerify(g), newPackage(g), newVersion(g))
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w\nSee `%s --help`", err, cmd.CommandPath())
 	})
@@ -140,6 +140,18 @@ func (g *global) log(daemon bool) *slog.Logger {
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// columns is the width of the terminal that w is, 0 for anything else.
+func columns(w io.Writer) int {
+	if !isTerminal(w) {
+		return 0
+	}
+	width, _, err := term.GetSize(int(w.(*os.File).Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
 }
 
 // colour tells whether w takes colours: a terminal, and no wish against it

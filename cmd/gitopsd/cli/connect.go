@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/spf13/cobra"
+
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources/clusters"
@@ -145,6 +147,29 @@ func (c *connector) openHub() (*kube.Cluster, error) {
 	}
 	cfg.Kubeconfig, cfg.Trusted = text, true // the operator's own
 	return kube.New(cfg)
+}
+
+// liveOptions are the flags of commands on this machine that look at clusters.
+type liveOptions struct {
+	kubeconfigDir  string
+	hub, namespace string
+	contexts       []string
+}
+
+func (o *liveOptions) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.kubeconfigDir, "kubeconfig-dir", "", "directory that spec.kubeconfig.file of clusters is relative to")
+	f.StringVar(&o.hub, "kubeconfig", "", "kubeconfig file of the hub, for clusters whose kubeconfigs are Secrets there")
+	f.StringVar(&o.namespace, "namespace", "gitopsd-system", "namespace of the kubeconfig Secrets in the hub")
+	f.StringSliceVar(&o.contexts, "context", nil, "cluster=context: use this context of your own kubeconfig for a cluster")
+}
+
+func (o *liveOptions) connector() (*connector, error) {
+	contexts, err := parseContexts(o.contexts)
+	if err != nil {
+		return nil, err
+	}
+	return &connector{dir: o.kubeconfigDir, hubConfig: o.hub, namespace: o.namespace, contexts: contexts}, nil
 }
 
 // ownNamespace is the namespace that the process runs in.

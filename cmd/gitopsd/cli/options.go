@@ -80,6 +80,9 @@ func (o *registryOptions) computer(log *slog.Logger, mode resolve.Mode, update f
 			Digest: client.Resolve,
 			Fetch:  fetch(client),
 			Tags:   client.Tags,
+			Platforms: func(ctx context.Context, repository string, d sources.Digest) ([]sources.Child, error) {
+				return xpkg.Platforms(ctx, client, repository, d)
+			},
 			Types:  func(pkg *sources.Package) (string, error) { return types.Package(pkg.Documents) },
 			Mode:   mode,
 			Update: update,

@@ -24,18 +24,15 @@ import (
 )
 
 type planOptions struct {
-	tree          treeOptions
-	registry      registryOptions
-	clusters      []string
-	against       string
-	output        string
-	exitcode      bool
-	watch         bool
-	all           bool
-	kubeconfigDir string
-	hub           string
-	namespace     string
-	contexts      []string
+	tree     treeOptions
+	registry registryOptions
+	live     liveOptions
+	clusters []string
+	against  string
+	output   string
+	exitcode bool
+	watch    bool
+	all      bool
 }
 
 func newPlan(g *global) *cobra.Command {
@@ -68,16 +65,13 @@ steps that ` + "`gitopsd run`" + ` would fail at (refused, in conflict, rejected
 	f := cmd.Flags()
 	o.tree.register(cmd)
 	o.registry.register(cmd)
+	o.live.register(cmd)
 	f.StringSliceVar(&o.clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all)")
 	f.StringVar(&o.against, "against", "", "compare with this revision (a branch, tag or commit) instead of with the clusters")
 	f.StringVarP(&o.output, "output", "o", "text", "text, json or markdown")
 	f.BoolVar(&o.exitcode, "detailed-exitcode", false, "exit with status 2 when there are changes")
 	f.BoolVar(&o.watch, "watch", false, "plan again whenever a file changes, until interrupted")
 	f.BoolVar(&o.all, "all", false, "show every object and field instead of folding long lists (text)")
-	f.StringVar(&o.kubeconfigDir, "kubeconfig-dir", "", "directory that spec.kubeconfig.file of clusters is relative to")
-	f.StringVar(&o.hub, "kubeconfig", "", "kubeconfig file of the hub, for clusters whose kubeconfigs are Secrets there")
-	f.StringVar(&o.namespace, "namespace", "gitopsd-system", "namespace of the kubeconfig Secrets in the hub")
-	f.StringSliceVar(&o.contexts, "context", nil, "cluster=context: use this context of your own kubeconfig for a cluster")
 	for name, complete := range map[string]cobra.CompletionFunc{
 		"cluster": completeRegistered(&o.tree),
 		"output":  cobra.FixedCompletions([]string{"text", "json", "markdown"}, cobra.ShellCompDirectiveNoFileComp),
@@ -93,7 +87,7 @@ func (o *planOptions) run(cmd *cobra.Command, g *global) error {
 	default:
 		return fmt.Errorf("--output %q: use text, json or markdown", o.output)
 	}
-	contexts, err := parseContexts(o.contexts)
+	connector, err := o.live.connector()
 	if err != nil {
 		return err
 	}
@@ -108,7 +102,7 @@ func (o *planOptions) run(cmd *cobra.Command, g *global) error {
 	}
 	p := &planner{
 		options: o, root: root, computer: computer, log: log, cmd: cmd, colour: g.colour(cmd.OutOrStdout()),
-		connector: &connector{dir: o.kubeconfigDir, hubConfig: o.hub, namespace: o.namespace, contexts: contexts},
+		connector: connector,
 	}
 	if o.watch {
 		return p.watch(cmd.Context())

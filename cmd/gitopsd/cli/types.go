@@ -2,26 +2,19 @@ package cli
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
-	"gitopsd.dev/sources"
-	"gitopsd.dev/sources/local"
-	"gitopsd.dev/sources/oci"
-	"gitopsd.dev/sources/resolve"
-	"gitopsd.dev/sources/xpkg"
 )
 
 // typesOptions are the flags of `gitopsd types` and the commands below it.
@@ -48,7 +41,11 @@ func newTypes(g *global) *cobra.Command {
 		Short: "List types with their digests, or compare them",
 		Long: `Types lists the types that CRDs and XRDs define, with a digest of everything that
 an API server's behaviour depends on. Two types with the same digest are the
-same, whatever documentation and formatting they have.
+same, whatever documentation and formatting they have. The digest of a controller
+is over the images, arguments and environment of what acts on a type's objects; a
+CRD of a plain manifest names it by the annotation gitopsd.dev/controller:
+<namespace>/<name>, a Deployment, StatefulSet or DaemonSet. Of XRDs it is over the
+Compositions and the Functions that they name.
 
 ` + typesSources,
 		Example: `  gitopsd types prod
@@ -71,7 +68,7 @@ same, whatever documentation and formatting they have.
 						return fmt.Errorf("%s: %s: %w", name, d.name, err)
 					}
 					for _, t := range list {
-						all = append(all, listedType{Source: name, Group: t.Group, Version: t.Version, Kind: t.Kind, Digest: t.Digest, Package: d.pkg, Controller: d.controller})
+						all = append(all, listedType{Source: name, Group: t.Group, Version: t.Version, Kind: t.Kind, Digest: t.Digest, Package: d.pkg, Controller: listController(d.controller)})
 					}
 				}
 			}
@@ -98,8 +95,62 @@ type listedType struct {
 	Kind    string `json:"kind"`
 	Digest  string `json:"digest"`
 	Package string `json:"package,omitempty"`
-	// Controller is the image behind the type, by digest, where it is known.
-	Controller string `json:"controller,omitempty"`
+	// Controller is what acts on objects of the type, where it is known.
+	Controller *listedController `json:"controller,omitempty"`
+}
+
+// listedController is what acts on objects of a type. Two with the same digest do
+// the same.
+type listedController struct {
+	Digest string `json:"digest"`
+	// Workload is "Deployment namespace/name".
+	Workload string `json:"workload,omitempty"`
+	// Images are the workload's by container, by digest where they are named by
+	// one, and Settings a hash of all commands, arguments and variables.
+	Images   map[string]string `json:"images,omitempty"`
+	Settings string            `json:"settings,omitempty"`
+	// Compositions are those behind a composite type, with a hash of each, and
+	// Functions those that they name, with the digests that the lock has.
+	Compositions map[string]string `json:"compositions,omitempty"`
+	Functions    map[string]string `json:"functions,omitempty"`
+}
+
+func listController(i *behaviour.Identity) *listedController {
+	if i == nil {
+		return nil
+	}
+	parts := func(list []behaviour.Part) map[string]string {
+		m := make(map[string]string, len(list))
+		for _, p := range list {
+			m[p.Name] = p.Value
+		}
+		return m
+	}
+	c := &listedController{Digest: i.Digest(), Images: parts(i.Images), Compositions: parts(i.Compositions), Functions: parts(i.Functions)}
+	if len(i.Images) > 0 {
+		c.Workload, c.Settings = i.String(), behaviour.SettingsDigest(i.Settings)
+	}
+	return c
+}
+
+// String is one line for people, without the digest.
+func (c *listedController) String() string {
+	var parts []string
+	if c.Workload != "" {
+		parts = append(parts, c.Workload)
+	}
+	for _, list := range []struct {
+		what   string
+		values map[string]string
+	}{{"", c.Images}, {"composition ", c.Compositions}, {"function ", c.Functions}} {
+		for _, name := range slices.Sorted(maps.Keys(list.values)) {
+			parts = append(parts, list.what+name+" "+cmp.Or(list.values[name], "(not declared)"))
+		}
+	}
+	if c.Settings != "" {
+		parts = append(parts, "settings "+c.Settings)
+	}
+	return strings.Join(parts, ", ")
 }
 
 func (o *typesOptions) list(w io.Writer, all []listedType, several bool) error {
@@ -112,13 +163,30 @@ func (o *typesOptions) list(w io.Writer, all []listedType, several bool) error {
 		head = "SOURCE\t" + head
 	}
 	fmt.Fprintln(t, head)
+	controllers := make(map[string]string)
 	for _, l := range all {
 		if several {
 			fmt.Fprintf(t, "%s\t", l.Source)
 		}
-		fmt.Fprintf(t, "%s\t%s/%s\t%s\t%s\t%s\n", l.Kind, l.Group, l.Version, l.Digest, cmp.Or(l.Package, "-"), cmp.Or(l.Controller, "-"))
+		controller := "-"
+		if l.Controller != nil {
+			controller = l.Controller.Digest
+			controllers[controller] = l.Controller.String()
+		}
+		fmt.Fprintf(t, "%s\t%s/%s\t%s\t%s\t%s\n", l.Kind, l.Group, l.Version, l.Digest, cmp.Or(l.Package, "-"), controller)
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil || len(controllers) == 0 {
+		return err
+	}
+	if _, err := fmt.Fprintln(w, "\nCONTROLLER"); err != nil {
+		return err
+	}
+	for _, digest := range slices.Sorted(maps.Keys(controllers)) {
+		if _, err := fmt.Fprintf(w, "%s  %s\n", digest, controllers[digest]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func newTypesDiff(g *global) *cobra.Command {
@@ -197,155 +265,9 @@ func (o *typesOptions) writeComparison(w io.Writer, all []compat.Change) error {
 	return err
 }
 
-// definition is a CRD or XRD, and where it comes from.
-type definition struct {
-	name       string
-	tree       map[string]any
-	pkg        string
-	controller string
-}
-
-// definitions reads the definitions of a source.
-func (o *typesOptions) definitions(cmd *cobra.Command, g *global, source string) ([]definition, error) {
-	if info, err := os.Stat(source); err == nil {
-		return fromFiles(source, info.IsDir())
-	}
-	if root, err := local.FindRoot(o.tree.repo); err == nil && slices.Contains(registered(root), source) {
-		return o.fromCluster(cmd, g, root, source)
-	}
-	ref, err := sources.ParseRef(source)
-	if err != nil {
-		return nil, fmt.Errorf("%q is neither a file, nor a registered cluster, nor a package: %w", source, err)
-	}
-	client, err := o.registry.client(g.log(false))
-	if err != nil {
-		return nil, err
-	}
-	return fromPackage(cmd.Context(), client, ref)
-}
-
-func fromFiles(name string, dir bool) ([]definition, error) {
-	var found []definition
-	read := func(name string) error {
-		f, err := os.Open(name)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		docs, err := sources.DecodeYAML(f, sources.Limits{})
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		for _, doc := range docs {
-			objects, err := manifest.FromDocument(doc, manifest.Origin{File: name})
-			if err != nil {
-				return err
-			}
-			for _, object := range objects {
-				found = appendDefinition(found, object, "")
-			}
-		}
-		return nil
-	}
-	if !dir {
-		return found, read(name)
-	}
-	err := walkYAML(name, read)
-	return found, err
-}
-
-func appendDefinition(to []definition, o *manifest.Object, controller string) []definition {
-	id := o.ID()
-	if !compat.Definition(id.Group, id.Kind) {
-		return to
-	}
-	return append(to, definition{name: id.Name, tree: o.Tree(), pkg: o.Label("gitopsd.dev/package"), controller: controller})
-}
-
-// fromCluster takes what is rendered for a registered cluster.
-func (o *typesOptions) fromCluster(cmd *cobra.Command, g *global, root, name string) ([]definition, error) {
-	commit, files, err := tree(root)
-	if err != nil {
-		return nil, err
-	}
-	defer files.Close()
-	computer, err := o.registry.computer(g.log(false), resolve.Add, nil, []string{name})
-	if err != nil {
-		return nil, err
-	}
-	state, err := compute(cmd.Context(), cmd, computer, commit)
-	if err != nil {
-		return nil, err
-	}
-	c := state.Get(name)
-	if c == nil || c.Objects == nil {
-		return nil, state.Err()
-	}
-	controllers := make(map[string]string)
-	for _, p := range c.Packages {
-		controllers[p.Declaration.Name] = p.Runtime
-	}
-	var found []definition
-	for _, object := range c.Objects.All() {
-		found = appendDefinition(found, object, controllers[object.Label("gitopsd.dev/package")])
-	}
-	return found, errors.Join(c.Faults...)
-}
-
-func fromPackage(ctx context.Context, client *oci.Client, ref sources.Ref) ([]definition, error) {
-	digest, err := client.Resolve(ctx, ref)
-	if err != nil {
-		return nil, err
-	}
-	pkg, err := xpkg.Read(ctx, client, ref.Repository, digest)
-	if err != nil {
-		return nil, err
-	}
-	var found []definition
-	for _, doc := range pkg.Documents {
-		o, err := manifest.New(doc.Tree, manifest.Origin{Package: sources.Pin{Ref: ref, Digest: digest}})
-		if err != nil {
-			return nil, err
-		}
-		found = appendDefinition(found, o, "")
-	}
-	for i := range found {
-		found[i].pkg = pkg.Meta.Name
-		switch {
-		case pkg.Meta.Kind != sources.Provider:
-		case pkg.Meta.Image != "":
-			found[i].controller = pkg.Meta.Image
-		default:
-			found[i].controller = ref.Repository + "@" + string(digest)
-		}
-	}
-	return found, nil
-}
-
 func writeJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
 	return enc.Encode(v)
-}
-
-// walkYAML calls do for each YAML or JSON file below a directory.
-func walkYAML(dir string, do func(name string) error) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		name := dir + string(os.PathSeparator) + e.Name()
-		switch {
-		case e.IsDir():
-			err = walkYAML(name, do)
-		case strings.HasSuffix(name, ".yaml"), strings.HasSuffix(name, ".yml"), strings.HasSuffix(name, ".json"):
-			err = do(name)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

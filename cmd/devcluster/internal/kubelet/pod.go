@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"slices"
@@ -16,6 +17,11 @@ import (
 // again. Its value is the reason that the waiting containers show, such as
 // CrashLoopBackOff or ImagePullBackOff.
 const FailAnnotation = "devcluster.gitopsd.dev/fail"
+
+// ImageIDAnnotation on a pod is the image ID that its containers report, as if
+// its node had another image under the same name, or reported the manifest of
+// its platform where others report the index.
+const ImageIDAnnotation = "devcluster.gitopsd.dev/image-id"
 
 // action is what a pod needs next.
 type action int
@@ -168,7 +174,7 @@ func (s containerState) status(pod *corev1.Pod, c corev1.Container, old *corev1.
 	status := corev1.ContainerStatus{
 		Name:    c.Name,
 		Image:   c.Image,
-		ImageID: imageID(c.Image),
+		ImageID: cmp.Or(pod.Annotations[ImageIDAnnotation], imageID(c.Image)),
 		Ready:   s.waiting == "",
 		Started: &started,
 	}

@@ -266,6 +266,12 @@ func TestImageID(t *testing.T) {
 	if imageID("nginx:1") == imageID("nginx:2") {
 		t.Error("two tags have the same digest")
 	}
+	other := "ghcr.io/o/app@" + digest
+	pod := newPod(func(pod *corev1.Pod) { pod.Annotations = map[string]string{ImageIDAnnotation: other} })
+	status := decide(pod, newNode("hub-node"), ip, now).status.ContainerStatuses
+	if len(status) != 1 || status[0].ImageID != other || status[0].Image != "nginx:1.27" {
+		t.Errorf("with an image ID of its own: %+v", status)
+	}
 }
 
 func TestIPPool(t *testing.T) {

@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/runtime"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/local"
+	"gitopsd.dev/sources/oci"
+	"gitopsd.dev/sources/resolve"
+	"gitopsd.dev/sources/xpkg"
+)
+
+// definition is a CRD or XRD, and where it comes from.
+type definition struct {
+	name string
+	tree map[string]any
+	pkg  string
+	// controller is what acts on its types, nil where nothing is known to.
+	controller *behaviour.Identity
+}
+
+// definitions reads the definitions of a source.
+func (o *typesOptions) definitions(cmd *cobra.Command, g *global, source string) ([]definition, error) {
+	if info, err := os.Stat(source); err == nil {
+		return fromFiles(source, info.IsDir())
+	}
+	if root, err := local.FindRoot(o.tree.repo); err == nil && slices.Contains(registered(root), source) {
+		return o.fromCluster(cmd, g, root, source)
+	}
+	ref, err := sources.ParseRef(source)
+	if err != nil {
+		return nil, fmt.Errorf("%q is neither a file, nor a registered cluster, nor a package: %w", source, err)
+	}
+	client, err := o.registry.client(g.log(false))
+	if err != nil {
+		return nil, err
+	}
+	return fromPackage(cmd.Context(), client, ref)
+}
+
+func fromFiles(name string, dir bool) ([]definition, error) {
+	var all []*manifest.Object
+	read := func(name string) error {
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		docs, err := sources.DecodeYAML(f, sources.Limits{})
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		for _, doc := range docs {
+			objects, err := manifest.FromDocument(doc, manifest.Origin{File: name})
+			if err != nil {
+				return err
+			}
+			all = append(all, objects...)
+		}
+		return nil
+	}
+	err := error(nil)
+	if dir {
+		err = walkYAML(name, read)
+	} else {
+		err = read(name)
+	}
+	set, _ := manifest.NewSet(all)
+	index := behaviour.NewIndex(set, nil)
+	var found []definition
+	for _, o := range all {
+		if behaviour.IsDefinition(o.ID()) {
+			controller, _ := index.Of(o) // one that is not in the files is not known
+			found = append(found, defined(o, controller))
+		}
+	}
+	return found, err
+}
+
+func defined(o *manifest.Object, controller *behaviour.Identity) definition {
+	return definition{name: o.ID().Name, tree: o.Tree(), pkg: o.Label(runtime.PackageLabel), controller: controller}
+}
+
+// fromCluster takes what is rendered for a registered cluster.
+func (o *typesOptions) fromCluster(cmd *cobra.Command, g *global, root, name string) ([]definition, error) {
+	commit, files, err := tree(root)
+	if err != nil {
+		return nil, err
+	}
+	defer files.Close()
+	computer, err := o.registry.computer(g.log(false), resolve.Add, nil, []string{name})
+	if err != nil {
+		return nil, err
+	}
+	state, err := compute(cmd.Context(), cmd, computer, commit)
+	if err != nil {
+		return nil, err
+	}
+	c := state.Get(name)
+	if c == nil || c.Objects == nil {
+		return nil, state.Err()
+	}
+	index := behaviour.NewIndex(c.Objects, c.Packages)
+	var found []definition
+	errs := c.Faults
+	for _, object := range c.Objects.All() {
+		if !behaviour.IsDefinition(object.ID()) {
+			continue
+		}
+		controller, err := index.Of(object)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		found = append(found, defined(object, controller))
+	}
+	return found, errors.Join(errs...)
+}
+
+// fromPackage takes what a package holds; the controller of a Provider is what
+// would be rendered for it without any settings of a cluster's own.
+func fromPackage(ctx context.Context, client *oci.Client, ref sources.Ref) ([]definition, error) {
+	digest, err := client.Resolve(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	pkg, err := xpkg.Read(ctx, client, ref.Repository, digest)
+	if err != nil {
+		return nil, err
+	}
+	var controller *behaviour.Identity
+	if pkg.Meta.Kind == sources.Provider {
+		if controller, err = controllerOf(ctx, client, ref, pkg); err != nil {
+			return nil, err
+		}
+	}
+	var found []definition
+	for _, doc := range pkg.Documents {
+		o, err := manifest.New(doc.Tree, manifest.Origin{Package: sources.Pin{Ref: ref, Digest: digest}})
+		if err != nil {
+			return nil, err
+		}
+		if behaviour.IsDefinition(o.ID()) {
+			d := defined(o, controller)
+			d.pkg = pkg.Meta.Name
+			found = append(found, d)
+		}
+	}
+	return found, nil
+}
+
+func controllerOf(ctx context.Context, client *oci.Client, ref sources.Ref, pkg *sources.Package) (*behaviour.Identity, error) {
+	s := sources.Selected{
+		Declaration: sources.Declaration{Kind: sources.Provider, Name: pkg.Meta.Name, Ref: ref},
+		Pin:         sources.Pin{Ref: ref, Digest: pkg.Digest}, Package: pkg,
+	}
+	if pkg.Meta.Image != "" {
+		image, err := resolve.ParseImage(pkg.Meta.Image)
+		if err == nil {
+			image.Digest, err = client.Resolve(ctx, image)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: spec.controller.image: %w", ref, err)
+		}
+		s.Runtime = image.Repository + "@" + string(image.Digest)
+	}
+	objects, err := runtime.Objects(runtime.Controller{Selected: s})
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(objects, func(o *manifest.Object) bool { return behaviour.IsWorkload(o.ID()) })
+	return behaviour.Workload(objects[i]), nil
+}
+
+// walkYAML calls do for each YAML or JSON file below a directory.
+func walkYAML(dir string, do func(name string) error) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := dir + string(os.PathSeparator) + e.Name()
+		switch {
+		case e.IsDir():
+			err = walkYAML(name, do)
+		case strings.HasSuffix(name, ".yaml"), strings.HasSuffix(name, ".yml"), strings.HasSuffix(name, ".json"):
+			err = do(name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

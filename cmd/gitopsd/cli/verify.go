@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/verify"
+	"gitopsd.dev/reconcile/verify/live"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/resolve"
+	"gitopsd.dev/sources/xpkg"
+)
+
+type verifyOptions struct {
+	tree     treeOptions
+	registry registryOptions
+	live     liveOptions
+	clusters []string
+	output   string
+	all      bool
+}
+
+func newVerify(g *global) *cobra.Command {
+	var o verifyOptions
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Prove that clusters have the same types, in definition and in behaviour",
+		Long: `Verify reads the live clusters and compares them with the working tree of the
+fleet repository, with clusters.lock and with each other, type by type:
+
+  definition  the schemas that the API servers have, from CRDs and XRDs
+  behaviour   the controllers behind them: the images that run, by the IDs that
+              nodes report, with their arguments and environment; for XRDs the
+              Compositions and Functions; and webhook configurations
+
+A type of a plain manifest names its controller by the annotation
+gitopsd.dev/controller: <namespace>/<name>, a Deployment, StatefulSet or
+DaemonSet of the same cluster. Types that nothing in the repository defines for
+any cluster are compared among clusters only. Values of environment variables
+and arguments are never shown.
+
+It changes nothing, and uses the same credentials as ` + "`gitopsd plan`" + `.
+
+The exit status is 0 when everything was verified and is the same, 2 when there
+are differences, and 1 for an error and when something could not be verified,
+whatever else was found.`,
+		Example: `  gitopsd verify --context dev=my-dev --context prod=my-prod
+  gitopsd verify --kubeconfig-dir ~/.kube/fleet --cluster dev --cluster prod
+  gitopsd verify -o json | jq '.findings[] | {kind, package, types}'`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: completeNothing,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd, g) },
+	}
+	f := cmd.Flags()
+	o.tree.register(cmd)
+	o.registry.register(cmd)
+	o.live.register(cmd)
+	f.StringSliceVar(&o.clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all)")
+	f.StringVarP(&o.output, "output", "o", "text", "text, json or markdown")
+	f.BoolVar(&o.all, "all", false, "show every finding, type and field instead of folding long lists (text)")
+	for name, complete := range map[string]cobra.CompletionFunc{
+		"cluster": completeRegistered(&o.tree),
+		"output":  cobra.FixedCompletions([]string{"text", "json", "markdown"}, cobra.ShellCompDirectiveNoFileComp),
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error means that the flag does not exist
+	}
+	return cmd
+}
+
+func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
+	if !slices.Contains([]string{"text", "json", "markdown"}, o.output) {
+		return fmt.Errorf("--output %q: use text, json or markdown", o.output)
+	}
+	connector, err := o.live.connector()
+	if err != nil {
+		return err
+	}
+	root, err := o.tree.root()
+	if err != nil {
+		return err
+	}
+	computer, err := o.registry.computer(g.log(false), resolve.Add, nil, o.clusters)
+	if err != nil {
+		return err
+	}
+	client, err := o.registry.client(g.log(false))
+	if err != nil {
+		return err
+	}
+	commit, files, err := tree(root)
+	if err != nil {
+		return err
+	}
+	defer files.Close()
+	state, err := compute(cmd.Context(), cmd, computer, commit)
+	if err != nil {
+		return err
+	}
+	reader := live.New(live.Config{
+		Connect: connector.connect,
+		Platforms: func(ctx context.Context, repository string, d sources.Digest) ([]sources.Child, error) {
+			return xpkg.Platforms(ctx, client, repository, d)
+		},
+		Images: state.Lock.Images(),
+	})
+	defer reader.Close()
+	report, err := o.verify(cmd, state, reader)
+	if err != nil {
+		return err
+	}
+	w := cmd.OutOrStdout()
+	switch o.output {
+	case "json":
+		err = report.WriteJSON(w)
+	case "markdown":
+		err = report.WriteMarkdown(w)
+	default:
+		err = report.WriteText(w, verify.TextOptions{Colour: g.colour(w), All: o.all, Width: columns(w)})
+	}
+	switch {
+	case err != nil:
+		return err
+	case report.Verdict == verify.NotVerified:
+		return errors.Join(state.RegistryErr, errors.New("not everything could be verified; the report says what and why"))
+	case state.RegistryErr != nil:
+		return state.RegistryErr
+	case report.Verdict == verify.Different:
+		return exitError(2)
+	}
+	return nil
+}
+
+func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader *live.Reader) (*verify.Report, error) {
+	ctx := cmd.Context()
+	progress := startProgress(cmd.ErrOrStderr())
+	defer progress.stop()
+	progress.step("reading %d clusters", len(state.Clusters))
+	var repository verify.Repository
+	facts := make([]verify.Cluster, len(state.Clusters))
+	for i, c := range state.Clusters {
+		facts[i] = repository.Wanted(ctx, c)
+	}
+	if err := reader.Read(ctx, state.Clusters, facts); err != nil {
+		return nil, err
+	}
+	progress.step("comparing %d clusters", len(state.Clusters))
+	report := verify.Compare(facts, verify.Options{
+		Images: reader.Images(),
+		Tree: func(cluster string, id manifest.ID) (map[string]any, error) {
+			i := slices.IndexFunc(facts, func(c verify.Cluster) bool { return c.Name == cluster })
+			if d := facts[i].Definitions[id]; d.Rendered != nil && slices.Equal(d.Rendered, d.Live) {
+				return state.Clusters[i].Objects.Get(id).Tree(), nil // the same, and here
+			}
+			return reader.Tree(ctx, cluster, id)
+		},
+	})
+	if state.LockChanged() {
+		report.Notes = append(report.Notes, "clusters.lock does not have all that is declared yet, which was resolved for this report only; `gitopsd lock` records it")
+	}
+	return report, ctx.Err()
+}

@@ -1,0 +1,52 @@
+package desired
+
+import (
+	"context"
+	"fmt"
+
+	"gitopsd.dev/render/kustomize"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// patches are a cluster's own, as kustomize takes them.
+func patches(cl *Cluster) []kustomize.Patch {
+	var all []kustomize.Patch
+	for _, p := range cl.Spec.Patches {
+		patch := kustomize.Patch{Patch: p.Patch}
+		if t := p.Target; t != nil {
+			patch.Target = &kustomize.Target{Group: t.Group, Version: t.Version, Kind: t.Kind, Name: t.Name, Namespace: t.Namespace,
+				LabelSelector: t.LabelSelector, AnnotationSelector: t.AnnotationSelector}
+		}
+		all = append(all, patch)
+	}
+	return all
+}
+
+// PatchesOf names the cluster's own patches that changed an object, as far as view
+// sees it: "spec.patches[0] (clusters.yaml:12)", where the cluster's document
+// starts. None where view sees no difference between the object as it was before
+// all of them and after. Patches that depend on other objects count as well as
+// they can be told alone.
+func (c *Cluster) PatchesOf(ctx context.Context, id manifest.ID, view func(*manifest.Object) string) []string {
+	before := c.Patched[id]
+	if before == nil || view(before) == view(c.Objects.Get(id)) {
+		return nil
+	}
+	var names []string
+	for i, p := range patches(c) {
+		one, err := kustomize.NewPatches([]kustomize.Patch{p})
+		if err != nil {
+			continue // rendering says so
+		}
+		after, err := one.Apply(ctx, []*manifest.Object{before})
+		if err != nil || len(after) != 1 {
+			continue // it is for another object
+		}
+		if view(after[0]) != view(before) {
+			names = append(names, fmt.Sprintf("spec.patches[%d] (%s:%d)", i, sources.RegistryFile, c.Line))
+		}
+		before = after[0]
+	}
+	return names
+}

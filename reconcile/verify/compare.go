@@ -1,0 +1,408 @@
+package verify
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/lockfile"
+)
+
+// Options are what a comparison works with.
+type Options struct {
+	// Images are those that the lock knows, and others of which the platforms
+	// were looked up.
+	Images []lockfile.Image
+	// Tree returns a live definition of a cluster, to be compared field by
+	// field with another; it may ask the cluster. An error makes the finding
+	// do without fields.
+	Tree func(cluster string, id manifest.ID) (map[string]any, error)
+}
+
+// Compare makes the report.
+func Compare(clusters []Cluster, o Options) *Report {
+	c := &comparison{
+		clusters: slices.SortedFunc(slices.Values(clusters), func(a, b Cluster) int { return cmp.Compare(a.Name, b.Name) }),
+		options:  o, images: newImages(o.Images),
+		judged: make(map[*Controller]verdict), types: make(map[manifest.ID]*typeSeen),
+	}
+	r := &Report{Verdict: Same, Clusters: []string{}, NotVerified: []Gap{}, Findings: []Finding{}, Groups: []Group{}}
+	for i := range c.clusters {
+		cl := &c.clusters[i]
+		r.Clusters = append(r.Clusters, cl.Name)
+		for _, why := range cl.Gaps {
+			r.NotVerified = append(r.NotVerified, Gap{Cluster: cl.Name, Reason: why})
+		}
+	}
+	for _, id := range c.collect() {
+		c.one(id)
+	}
+	c.webhooks(r)
+	r.Types = len(c.types)
+	r.Findings = c.gathered()
+	r.Groups = c.groups()
+	switch {
+	case len(r.NotVerified) > 0:
+		r.Verdict = NotVerified
+	case len(r.Findings) > 0:
+		r.Verdict = Different
+	}
+	return r
+}
+
+// comparison is one run of Compare.
+type comparison struct {
+	clusters []Cluster
+	options  Options
+	images   *images
+	judged   map[*Controller]verdict
+	types    map[manifest.ID]*typeSeen
+	found    []single
+	compared int
+}
+
+// typeSeen is what the report says of one definition.
+type typeSeen struct {
+	name, pkg string
+	managed   bool
+	// worst is the worst finding by cluster, for all that have the type.
+	worst map[string]Kind
+}
+
+// single is a finding of one type.
+type single struct {
+	kind    Kind
+	id      manifest.ID
+	sides   []Side
+	details []string
+	changes []Change
+	// hashes are of the sides, shown where they are of one type only.
+	hashes []string
+}
+
+// collect finds every definition, in order.
+func (c *comparison) collect() []manifest.ID {
+	for i := range c.clusters {
+		cl := &c.clusters[i]
+		for id, d := range cl.Definitions {
+			t := c.types[id]
+			if t == nil {
+				t = &typeSeen{worst: make(map[string]Kind)}
+				c.types[id] = t
+			}
+			// The names that a cluster which renders the type has for it count,
+			// of the first one.
+			if t.name == "" || d.Rendered != nil && !t.managed {
+				t.name, t.pkg = d.name(), d.Package
+			}
+			t.managed = t.managed || d.Rendered != nil
+			if !cl.Unread {
+				t.worst[cl.Name] = ""
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(c.types), manifest.ID.Compare)
+}
+
+// here is a definition in one cluster.
+type here struct {
+	cluster string
+	*Definition
+	control *Controller // nil if no workload is behind it
+}
+
+// one compares one definition in all clusters.
+func (c *comparison) one(id manifest.ID) {
+	var all []here
+	for i := range c.clusters {
+		cl := &c.clusters[i]
+		if d := cl.Definitions[id]; d != nil && !cl.Unread {
+			h := here{cluster: cl.Name, Definition: d}
+			if d.Behaviour != nil {
+				h.control = cl.Controllers[d.Behaviour.Workload]
+			}
+			all = append(all, h)
+		}
+	}
+	c.schema(id, all)
+	c.behaviour(id, all)
+}
+
+// schema compares what the API servers have: with what was rendered, and with each
+// other.
+func (c *comparison) schema(id manifest.ID, all []here) {
+	var compare []here
+	problems := newPartition()
+	for _, h := range all {
+		switch {
+		case h.Live == nil:
+			problems.add(string(Missing), h.cluster, "rendered, and not there", nil)
+			continue
+		case h.Rendered == nil:
+			if c.types[id].managed {
+				problems.add(string(Unmanaged), h.cluster, "live, and not declared there", nil)
+			}
+		case !slices.Equal(h.Rendered, h.Live):
+			key := fmt.Sprint(Drifted, " ", types.Sum(h.Live), types.Sum(h.Rendered))
+			problems.add(key, h.cluster, "not what was rendered", nil)
+			if len(problems.sides[key].Clusters) == 1 {
+				c.change(&problems.sides[key].changes, id, "rendered", h.cluster, func() ([]compat.Finding, error) { return h.Drift, nil })
+			}
+			continue // that it differs from the others is the same finding
+		}
+		compare = append(compare, h)
+	}
+	for _, s := range problems.ordered() {
+		kind, _, _ := strings.Cut(s.key, " ")
+		c.report(Kind(kind), id, []*side{s})
+	}
+	p := newPartition()
+	first := make(map[string]string)
+	for _, h := range compare {
+		sum := types.Sum(h.Live)
+		if first[sum] == "" {
+			first[sum] = h.cluster
+		}
+		p.add(sum, h.cluster, cmp.Or(h.Source, origin(h.Definition)), patched(h.Patches, h.cluster))
+	}
+	sides := p.ordered()
+	if len(sides) < 2 {
+		return
+	}
+	for _, s := range sides {
+		s.hash = brief(s.key)
+	}
+	changes := &sides[0].changes
+	for _, s := range sides[1:] {
+		from, to := first[sides[0].key], first[s.key]
+		c.change(changes, id, from, to, func() ([]compat.Finding, error) { return c.fields(id, from, to) })
+	}
+	c.report(SchemaDiffers, id, sides)
+}
+
+func origin(d *Definition) string {
+	if d.Rendered == nil {
+		return "defined by nothing in the repository"
+	}
+	return "plain manifest"
+}
+
+// brief is a hash for people.
+func brief(sum string) string {
+	algorithm, rest, _ := strings.Cut(sum, ":")
+	return algorithm + ":" + rest[:min(len(rest), 12)]
+}
+
+func patched(patches []string, cluster string) []string {
+	if len(patches) == 0 {
+		return nil
+	}
+	return in(cluster, []string{"changed by its own " + strings.Join(patches, ", ")})
+}
+
+// in says of lines which cluster they are about.
+func in(cluster string, lines []string) []string {
+	all := make([]string, len(lines))
+	for i, l := range lines {
+		all[i] = cluster + ": " + l
+	}
+	return all
+}
+
+// change adds what differs field by field, as long as there is room for it.
+func (c *comparison) change(to *[]Change, id manifest.ID, from, there string, fields func() ([]compat.Finding, error)) {
+	if c.compared >= MaxChanges {
+		return
+	}
+	c.compared++
+	found, err := fields()
+	if err != nil || len(found) == 0 {
+		return
+	}
+	*to = append(*to, Change{Type: c.types[id].name, From: from, To: there, Fields: found})
+}
+
+func (c *comparison) fields(id manifest.ID, from, to string) ([]compat.Finding, error) {
+	before, err := c.options.Tree(from, id)
+	if err != nil {
+		return nil, err
+	}
+	after, err := c.options.Tree(to, id)
+	if err != nil {
+		return nil, err
+	}
+	report, err := compat.Compare(before, after, compat.Options{})
+	return report.Findings, err
+}
+
+// behaviour compares what acts on a type: with what was rendered, and with each
+// other.
+func (c *comparison) behaviour(id manifest.ID, all []here) {
+	problems, acts, settings := newPartition(), newPartition(), newPartition()
+	named := slices.ContainsFunc(all, func(h here) bool { return h.Behaviour != nil })
+	for _, h := range all {
+		switch {
+		case h.Live == nil, h.Rendered == nil, !named:
+			// There is nothing to act upon, or it has a finding of its own.
+		case h.Behaviour == nil:
+			acts.add("", h.cluster, "nobody knows what: no package, and no annotation "+behaviour.ControllerAnnotation, nil)
+		case h.control == nil:
+			c.composed(h, problems, acts)
+		case h.control.Unread:
+		default:
+			v, ok := c.judged[h.control]
+			if !ok {
+				v = c.images.judge(h.control)
+				c.judged[h.control] = v
+			}
+			if v.problem != "" {
+				problems.add(string(v.problem)+" "+v.what, h.cluster, v.what, in(h.cluster, v.details))
+				continue
+			}
+			acts.add(v.images, h.cluster, v.what, nil)
+			settings.add(v.images+"\n"+v.settings, h.cluster, v.what+", settings "+brief(v.settings), patched(h.control.Patches, h.cluster))
+		}
+	}
+	for _, s := range problems.ordered() {
+		kind, _, _ := strings.Cut(s.key, " ")
+		c.report(Kind(kind), id, []*side{s})
+	}
+	if sides := acts.ordered(); len(sides) > 1 {
+		c.report(ControllerDiffers, id, sides)
+	} else if sides := settings.ordered(); len(sides) > 1 {
+		sides[0].details = append(c.settingsBetween(all, sides), sides[0].details...)
+		c.report(SettingsDiffer, id, sides)
+	}
+}
+
+// settingsBetween names the settings that differ between sides.
+func (c *comparison) settingsBetween(all []here, sides []*side) []string {
+	of := func(s *side) []behaviour.Part {
+		for _, h := range all {
+			if h.cluster == s.Clusters[0] && h.control != nil && len(h.control.Instances) > 0 {
+				return h.control.Instances[0].Settings
+			}
+		}
+		return nil
+	}
+	var names []string
+	for _, s := range sides[1:] {
+		names = append(names, behaviour.Differing(of(sides[0]), of(s))...)
+	}
+	slices.Sort(names)
+	return []string{"differing: " + listed(slices.Compact(names), 8)}
+}
+
+// composed compares the Compositions and Functions behind a composite type.
+func (c *comparison) composed(h here, problems, acts *partition) {
+	if h.Composed == nil {
+		return // it was not read, which is a gap
+	}
+	differing := behaviour.Differing(h.Behaviour.Compositions, h.Composed.Compositions)
+	for i := range differing {
+		differing[i] = "composition " + differing[i]
+	}
+	runs := h.Behaviour.Digest()
+	var functions []string
+	for _, f := range h.Behaviour.Functions {
+		i := slices.IndexFunc(h.Composed.Functions, func(p behaviour.Part) bool { return p.Name == f.Name })
+		if i < 0 {
+			continue // its Composition differs
+		}
+		id := h.Composed.Functions[i].Value
+		wanted, err := sources.ParseDigest(f.Value)
+		digest, ok := behaviour.ImageDigest(id)
+		switch {
+		case id == "":
+			differing = append(differing, "function "+f.Name+" does not run")
+		case err != nil:
+			// The cluster does not declare it; what runs must be the same
+			// elsewhere.
+			runs += "\n" + id
+			functions = append(functions, "function "+f.Name+" runs "+c.images.name(id))
+		case !ok || !c.images.stands(digest, wanted):
+			differing = append(differing, "function "+f.Name+" runs "+c.images.name(id))
+		}
+	}
+	if len(differing) > 0 {
+		text := "not as rendered: " + listed(differing, 4)
+		problems.add(string(CompositionDrifted)+" "+text, h.cluster, text, nil)
+		return
+	}
+	what := h.Behaviour.String() + " (" + brief(h.Behaviour.Digest()) + ")"
+	acts.add(runs, h.cluster, strings.Join(append([]string{what}, functions...), ", "), nil)
+}
+
+// report keeps a finding of one type.
+func (c *comparison) report(kind Kind, id manifest.ID, sides []*side) {
+	s := single{kind: kind, id: id}
+	most := 0
+	if strings.HasSuffix(string(kind), "differs") || strings.HasSuffix(string(kind), "differ") {
+		total := 0
+		for _, p := range sides {
+			total += len(p.Clusters)
+		}
+		if n := len(sides[0].Clusters); 2*n > total {
+			most = n // the first side is most of them
+		}
+	}
+	for i, p := range sides {
+		p.Odd = i > 0 || most == 0
+		s.sides = append(s.sides, p.Side)
+		s.details = append(s.details, p.details...)
+		s.changes = append(s.changes, p.changes...)
+		s.hashes = append(s.hashes, p.hash)
+		if !p.Odd {
+			continue
+		}
+		for _, name := range p.Clusters {
+			if t := c.types[id]; t != nil {
+				t.worst[name] = worst(t.worst[name], kind)
+			}
+		}
+	}
+	c.found = append(c.found, s)
+}
+
+// partition sorts clusters by what they have.
+type partition struct {
+	sides map[string]*side
+}
+
+type side struct {
+	Side
+	key     string
+	hash    string
+	details []string
+	changes []Change
+}
+
+func newPartition() *partition { return &partition{sides: make(map[string]*side)} }
+
+func (p *partition) add(key, cluster, what string, details []string) {
+	s := p.sides[key]
+	if s == nil {
+		s = &side{key: key, Side: Side{What: what}}
+		p.sides[key] = s
+	}
+	s.Clusters = append(s.Clusters, cluster)
+	for _, d := range details {
+		if !slices.Contains(s.details, d) {
+			s.details = append(s.details, d)
+		}
+	}
+}
+
+// ordered are the sides, the one with most clusters first.
+func (p *partition) ordered() []*side {
+	return slices.SortedFunc(maps.Values(p.sides), func(a, b *side) int {
+		return cmp.Or(cmp.Compare(len(b.Clusters), len(a.Clusters)), slices.Compare(a.Clusters, b.Clusters), cmp.Compare(a.key, b.key))
+	})
+}

@@ -1,0 +1,362 @@
+package verify
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/lockfile"
+)
+
+// digest is a digest that is told by one character.
+func digest(c string) sources.Digest { return sources.Digest("sha256:" + strings.Repeat(c, 64)) }
+
+// The lock of the tests: widgets v1 is an index of 1 with the platforms 2 and 3,
+// v2 is the single manifest 4.
+var known = []lockfile.Image{
+	{Repository: "reg.io/widgets", Version: "v1", Digest: digest("1"), Platforms: []sources.Digest{digest("2"), digest("3")}},
+	{Repository: "reg.io/widgets", Version: "v2", Digest: digest("4")},
+}
+
+// typed are types with a digest that is told by a word.
+func typed(kind, schema string) []types.Type {
+	return []types.Type{{Group: "acme.example", Version: "v1", Kind: kind, Digest: "h1:" + schema}}
+}
+
+func definitionID(kind string) manifest.ID {
+	return manifest.ID{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: strings.ToLower(kind) + "s.acme.example"}
+}
+
+// fleet makes clusters that are all alike: package widgets v1 with the kinds
+// Gadget and Widget, and a controller that runs.
+func fleet(names ...string) []Cluster {
+	var all []Cluster
+	for _, name := range names {
+		c := Cluster{Name: name, Definitions: make(map[manifest.ID]*Definition), Controllers: make(map[manifest.ID]*Controller)}
+		settings := []behaviour.Part{{Name: "package-runtime argument --debug", Value: "off"}}
+		wanted := &behaviour.Identity{
+			Workload: manifest.ID{Group: "apps", Kind: "Deployment", Namespace: "gitopsd-system", Name: "widgets"},
+			Images:   []behaviour.Part{{Name: "package-runtime", Value: string(digest("1"))}}, Settings: settings,
+		}
+		for _, kind := range []string{"Gadget", "Widget"} {
+			c.Definitions[definitionID(kind)] = &Definition{
+				ID: definitionID(kind), Kind: kind, Group: "acme.example", Package: "widgets", Source: "reg.io/widgets v1",
+				Rendered: typed(kind, "one"), Live: typed(kind, "one"), Behaviour: wanted,
+			}
+		}
+		c.Controllers[wanted.Workload] = &Controller{Wanted: wanted, Source: "reg.io/widgets v1", Instances: []Instance{running("1")}}
+		c.Webhooks = []Webhook{{ID: manifest.ID{Group: "admissionregistration.k8s.io", Kind: "ValidatingWebhookConfiguration", Name: "widgets"}, Package: "widgets", Rendered: "sha256:one"}}
+		all = append(all, c)
+	}
+	return all
+}
+
+// running is a pod with an image ID.
+func running(id string) Instance {
+	return Instance{
+		Pod: "gitopsd-system/widgets-x", Pods: 1,
+		Images:   []behaviour.Part{{Name: "package-runtime", Value: "mirror.example.org/w@" + string(digest(id))}},
+		Settings: []behaviour.Part{{Name: "package-runtime argument --debug", Value: "off"}},
+	}
+}
+
+func (c *Cluster) widget() *Definition { return c.Definitions[definitionID("Widget")] }
+
+func (c *Cluster) controller() *Controller {
+	for _, only := range c.Controllers {
+		return only
+	}
+	return nil
+}
+
+// options are those of the tests: schemas cannot be read.
+var options = Options{
+	Images: known,
+	Tree:   func(string, manifest.ID) (map[string]any, error) { return nil, errors.New("not here") },
+}
+
+func TestCompare(t *testing.T) {
+	both := "2 types of package widgets: "
+	for _, tt := range []struct {
+		name   string
+		change func(dev, prod, staging *Cluster)
+		want   []string // titles
+		what   string   // in a side or detail of the first finding
+	}{
+		{name: "all the same", change: func(_, _, _ *Cluster) {}},
+		{name: "a node reports its platform", change: func(_, prod, staging *Cluster) {
+			prod.controller().Instances = []Instance{running("2")}
+			staging.controller().Instances = []Instance{running("3")}
+		}},
+		{
+			name:   "a type that one cluster is not to have",
+			change: func(_, prod, _ *Cluster) { delete(prod.Definitions, definitionID("Widget")) },
+		},
+		{
+			name:   "another image than any in the lock",
+			change: func(_, prod, _ *Cluster) { prod.controller().Instances = []Instance{running("9")} },
+			want:   []string{both + "nobody knows what acts on them in prod: the image that runs is not in clusters.lock"},
+			what:   "unknown image sha256:999999999999 in place of reg.io/widgets v1 (sha256:111111111111)",
+		},
+		{
+			name:   "no image ID",
+			change: func(_, prod, _ *Cluster) { prod.controller().Instances[0].Images[0].Value = "" },
+			want:   []string{both + "nobody knows what acts on them in prod: the image that runs is not in clusters.lock"},
+			what:   "no image ID reported",
+		},
+		{
+			name:   "another version than rendered",
+			change: func(_, prod, _ *Cluster) { prod.controller().Instances = []Instance{running("4")} },
+			want:   []string{both + "another controller than declared acts on them in prod"},
+			what:   "reg.io/widgets v2 (sha256:444444444444)",
+		},
+		{
+			name:   "an old revision that is not gone",
+			change: func(_, prod, _ *Cluster) { prod.controller().Instances = []Instance{running("1"), running("4")} },
+			want:   []string{both + "two controllers act on them at once in prod"},
+			what:   "reg.io/widgets v1 (sha256:111111111111), and reg.io/widgets v2 (sha256:444444444444)",
+		},
+		{
+			name: "the same controller a second time",
+			change: func(_, prod, _ *Cluster) {
+				second := running("1")
+				second.Elsewhere = true
+				prod.controller().Instances = append(prod.controller().Instances, second)
+			},
+			want: []string{both + "two controllers act on them at once in prod"},
+			what: "the same a second time",
+		},
+		{
+			name: "nothing runs",
+			change: func(_, prod, _ *Cluster) {
+				prod.controller().Instances = nil
+				prod.controller().Waiting = []string{"pod a/b: ImagePullBackOff"}
+			},
+			want: []string{both + "nothing acts on them in prod: the controller does not run"},
+			what: "prod: pod a/b: ImagePullBackOff",
+		},
+		{
+			name: "nothing is to run",
+			change: func(dev, prod, staging *Cluster) {
+				for _, c := range []*Cluster{dev, prod, staging} {
+					c.controller().Instances, c.controller().Idle = nil, true
+				}
+			},
+		},
+		{
+			name:   "settings changed",
+			change: func(_, prod, _ *Cluster) { prod.controller().Instances[0].Settings[0].Value = "secret" },
+			want:   []string{both + "the controller runs with other settings than declared in prod"},
+			what:   "prod: other than rendered: package-runtime argument --debug",
+		},
+		{
+			name: "settings declared differently",
+			change: func(_, prod, _ *Cluster) {
+				wanted := *prod.controller().Wanted
+				wanted.Settings = []behaviour.Part{{Name: "package-runtime argument --debug", Value: "secret"}}
+				prod.controller().Wanted = &wanted
+				prod.controller().Instances[0].Settings = wanted.Settings
+				prod.controller().Patches = []string{"spec.patches[1] (clusters.yaml:7)"}
+			},
+			want: []string{both + "the controller's settings differ in prod from dev and staging"},
+			what: "prod: changed by its own spec.patches[1] (clusters.yaml:7)",
+		},
+		{
+			name: "versions declared differently",
+			change: func(_, prod, _ *Cluster) {
+				wanted := *prod.controller().Wanted
+				wanted.Images = []behaviour.Part{{Name: "package-runtime", Value: string(digest("4"))}}
+				prod.controller().Wanted, prod.controller().Source = &wanted, "reg.io/widgets v2"
+				prod.controller().Instances = []Instance{running("4")}
+				prod.widget().Rendered, prod.widget().Live = typed("Widget", "two"), typed("Widget", "two")
+			},
+			want: []string{
+				both + "the controller differs in prod from dev and staging",
+				"Widget.acme.example: the schema differs in prod from dev and staging",
+			},
+			what: "reg.io/widgets v2 (sha256:444444444444)",
+		},
+		{
+			name: "changed by hand",
+			change: func(_, prod, _ *Cluster) {
+				prod.widget().Live = typed("Widget", "two")
+				prod.widget().Drift = []compat.Finding{{Name: "field-removed", Severity: compat.Breaking, Path: ".spec.size"}}
+			},
+			want: []string{"Widget.acme.example: changed by somebody in prod"},
+			what: "not what was rendered",
+		},
+		{
+			name:   "gone",
+			change: func(_, prod, _ *Cluster) { prod.widget().Live = nil },
+			want:   []string{"Widget.acme.example: missing in prod"},
+			what:   "rendered, and not there",
+		},
+		{
+			name: "there by hand",
+			change: func(_, prod, _ *Cluster) {
+				*prod.widget() = Definition{ID: definitionID("Widget"), Kind: "Widget", Group: "acme.example", Live: typed("Widget", "two")}
+			},
+			want: []string{
+				"Widget.acme.example: the schema differs in prod from dev and staging",
+				"Widget.acme.example: live in prod, where nothing declares it",
+			},
+			what: "defined by nothing in the repository (h1:",
+		},
+		{
+			name: "unmanaged everywhere, and the same",
+			change: func(dev, prod, _ *Cluster) {
+				for _, c := range []*Cluster{dev, prod} {
+					c.Definitions[definitionID("Node")] = &Definition{ID: definitionID("Node"), Kind: "Node", Group: "acme.example", Live: typed("Node", "one")}
+				}
+			},
+		},
+		{
+			name: "unmanaged everywhere, and not the same",
+			change: func(dev, prod, _ *Cluster) {
+				for i, c := range []*Cluster{dev, prod} {
+					c.Definitions[definitionID("Node")] = &Definition{ID: definitionID("Node"), Kind: "Node", Group: "acme.example", Live: typed("Node", fmt.Sprint(i))}
+				}
+			},
+			want: []string{"Node.acme.example: the schema differs between dev and prod"},
+		},
+		{
+			name: "no majority",
+			change: func(_, prod, staging *Cluster) {
+				prod.widget().Rendered, prod.widget().Live = typed("Widget", "two"), typed("Widget", "two")
+				staging.widget().Rendered, staging.widget().Live = typed("Widget", "three"), typed("Widget", "three")
+			},
+			want: []string{"Widget.acme.example: the schema differs between 3 groups of clusters"},
+		},
+		{
+			name: "images by tag",
+			change: func(dev, prod, staging *Cluster) {
+				for i, c := range []*Cluster{dev, prod, staging} {
+					c.controller().Wanted.Images[0].Value = "reg.io/w:v1"
+					c.controller().Instances = []Instance{running(fmt.Sprint(7 + i/2))}
+				}
+			},
+			want: []string{both + "the controller differs in staging from dev and prod"},
+			what: "reg.io/w:v1 (sha256:888888888888)",
+		},
+		{
+			name:   "a controller that only one cluster names",
+			change: func(_, prod, _ *Cluster) { prod.widget().Behaviour = nil },
+			want:   []string{"Widget.acme.example: the controller differs in prod from dev and staging"},
+			what:   "nobody knows what: no package, and no annotation gitopsd.dev/controller",
+		},
+		{
+			name:   "a webhook configuration that is gone",
+			change: func(_, prod, _ *Cluster) { prod.Webhooks[0].Missing = true },
+			want:   []string{"validatingwebhookconfiguration.admissionregistration.k8s.io/widgets: not as declared in prod"},
+			what:   "rendered, and not there",
+		},
+		{
+			name:   "a webhook configuration that was changed",
+			change: func(_, prod, _ *Cluster) { prod.Webhooks[0].Drift = []string{"webhooks[name=w].failurePolicy"} },
+			want:   []string{"validatingwebhookconfiguration.admissionregistration.k8s.io/widgets: not as declared in prod"},
+			what:   "not as rendered: webhooks[name=w].failurePolicy",
+		},
+		{
+			name:   "a webhook configuration that is another",
+			change: func(_, prod, _ *Cluster) { prod.Webhooks[0].Rendered = "sha256:two" },
+			want:   []string{"validatingwebhookconfiguration.admissionregistration.k8s.io/widgets: differs in prod from dev and staging"},
+		},
+		{
+			name:   "a webhook configuration that waits",
+			change: func(_, prod, _ *Cluster) { prod.Webhooks[0].Missing, prod.Webhooks[0].Held = true, true },
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			all := fleet("dev", "prod", "staging")
+			tt.change(&all[0], &all[1], &all[2])
+			r := Compare(all, options)
+			var titles, texts []string
+			for i := range r.Findings {
+				titles = append(titles, r.Findings[i].Title())
+			}
+			if len(r.Findings) > 0 {
+				for _, s := range r.Findings[0].Sides {
+					texts = append(texts, s.What)
+				}
+				texts = append(texts, r.Findings[0].Details...)
+			}
+			if !slices.Equal(titles, tt.want) {
+				t.Errorf("findings\n%s\nwant\n%s", strings.Join(titles, "\n"), strings.Join(tt.want, "\n"))
+			}
+			if tt.what != "" && !slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, tt.what) }) {
+				t.Errorf("no %q in %q", tt.what, texts)
+			}
+			if want := map[bool]Verdict{true: Same, false: Different}[len(tt.want) == 0]; r.Verdict != want {
+				t.Errorf("verdict %s, want %s", r.Verdict, want)
+			}
+			var text strings.Builder
+			if err := r.WriteJSON(&text); err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(text.String(), "secret") {
+				t.Errorf("the value of a setting is in the report\n%s", text.String())
+			}
+		})
+	}
+}
+
+// What cannot be read is not the same as anything, and hides nothing else.
+func TestNotVerified(t *testing.T) {
+	all := fleet("dev", "prod", "staging")
+	all[0].controller().Instances = []Instance{running("9")}
+	all[1].Unread, all[1].Gaps = true, []string{"no answer"}
+	all[2].controller().Unread, all[2].Gaps = true, []string{"pods: forbidden"}
+	all[2].controller().Instances = nil
+	r := Compare(all, options)
+	if r.Verdict != NotVerified || len(r.NotVerified) != 2 || len(r.Findings) != 1 || r.Findings[0].Kind != UnknownImage {
+		t.Errorf("have %+v", r)
+	}
+	for _, s := range r.Groups[0].States {
+		if slices.Contains(s.Clusters, "prod") {
+			t.Errorf("something is said of a cluster of which nothing is known: %+v", s)
+		}
+	}
+}
+
+// The Compositions and Functions behind a composite type.
+func TestComposed(t *testing.T) {
+	composed := func(composition, function string) *behaviour.Identity {
+		return &behaviour.Identity{
+			Compositions: []behaviour.Part{{Name: "db", Value: composition}},
+			Functions:    []behaviour.Part{{Name: "patch", Value: function}},
+		}
+	}
+	wanted := composed("h1:a", string(digest("1")))
+	for _, tt := range []struct {
+		name     string
+		composed *behaviour.Identity
+		want     string
+	}{
+		{"the same", wanted, ""},
+		{"a platform of the function", composed("h1:a", "reg.io/f@"+string(digest("2"))), ""},
+		{"another composition", composed("h1:b", string(digest("1"))), "not as rendered: composition db"},
+		{"another function", composed("h1:a", string(digest("4"))), "not as rendered: function patch runs reg.io/widgets v2 (sha256:444444444444)"},
+		{"two functions", composed("h1:a", string(digest("4"))+", "+string(digest("1"))+" at once"), "function patch runs image ID"},
+		{"no function", composed("h1:a", ""), "not as rendered: function patch does not run"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			all := fleet("dev")
+			all[0].widget().Behaviour, all[0].widget().Composed = wanted, tt.composed
+			r := Compare(all, options)
+			switch {
+			case tt.want == "" && len(r.Findings) > 0:
+				t.Errorf("found %+v", r.Findings)
+			case tt.want != "" && (len(r.Findings) != 1 || r.Findings[0].Kind != CompositionDrifted || !strings.Contains(r.Findings[0].Sides[0].What, tt.want)):
+				t.Errorf("found %+v, want %q", r.Findings, tt.want)
+			}
+		})
+	}
+}

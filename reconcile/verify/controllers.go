@@ -1,0 +1,188 @@
+package verify
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/lockfile"
+)
+
+// images knows which image IDs stand for which rendered image.
+type images struct {
+	// accepted are the IDs that a node may report for a rendered digest,
+	// beside the digest itself.
+	accepted map[sources.Digest][]sources.Digest
+	// names are what the lock calls an ID, "repository version"; several
+	// versions may be of one image.
+	names map[sources.Digest][]string
+}
+
+func newImages(known []lockfile.Image) *images {
+	x := &images{accepted: make(map[sources.Digest][]sources.Digest), names: make(map[sources.Digest][]string)}
+	for _, i := range known {
+		x.accepted[i.Digest] = append(x.accepted[i.Digest], i.Platforms...)
+		for _, d := range append([]sources.Digest{i.Digest}, i.Platforms...) {
+			if i.Version != "" {
+				x.names[d] = append(x.names[d], i.Repository+" "+i.Version)
+			}
+		}
+	}
+	return x
+}
+
+// stands tells whether a node that runs the rendered image may report id.
+func (x *images) stands(id, rendered sources.Digest) bool {
+	return id == rendered || slices.Contains(x.accepted[rendered], id)
+}
+
+// name is an image ID in words.
+func (x *images) name(id string) string {
+	d, ok := behaviour.ImageDigest(id)
+	switch {
+	case id == "":
+		return "no image ID reported"
+	case !ok:
+		return "image ID " + id
+	case len(x.names[d]) > 0:
+		return x.names[d][0] + " (" + short(d) + ")"
+	}
+	return "unknown image " + short(d)
+}
+
+// rendered is the image that was rendered for a controller in words: by the name
+// of the controller's own package if that has it.
+func (x *images) rendered(c *Controller, d sources.Digest) string {
+	switch {
+	case slices.Contains(x.names[d], c.Source):
+		return c.Source + " (" + short(d) + ")"
+	case len(x.names[d]) > 0:
+		return x.name(string(d))
+	}
+	return short(d)
+}
+
+func short(d sources.Digest) string { return "sha256:" + d.Short() }
+
+// verdict is what is to be said of a controller in one cluster.
+type verdict struct {
+	// problem is empty if what runs is what was rendered.
+	problem Kind
+	// what runs, in words.
+	what string
+	// images and settings are equal for clusters that run the same.
+	images, settings string
+	details          []string
+}
+
+// judge compares what runs of a controller with what was rendered.
+func (x *images) judge(c *Controller) verdict {
+	v := verdict{what: x.wanted(c)}
+	own := slices.IndexFunc(c.Instances, func(i Instance) bool { return !i.Elsewhere })
+	switch {
+	case len(c.Instances) == 0 && c.Idle:
+		v.images = "idle"
+		v.what += ", no replica wanted"
+		return v
+	case own < 0:
+		v.problem, v.what, v.details = NoController, "no pod of "+c.Wanted.String()+" runs", slices.Clone(c.Waiting)
+		for _, i := range c.Instances {
+			v.details = append(v.details, fmt.Sprintf("in its place, pod %s runs %s", pods(i), x.instance(c, i).what))
+		}
+		return v
+	case len(c.Instances) == 1:
+		return x.instance(c, c.Instances[0])
+	}
+	var whats []string
+	for _, i := range c.Instances {
+		w := x.instance(c, i)
+		whats = append(whats, w.what)
+		v.details = append(v.details, fmt.Sprintf("pod %s runs %s", pods(i), w.what))
+	}
+	slices.Sort(whats)
+	if whats = slices.Compact(whats); len(whats) == 1 {
+		whats = append(whats, "the same a second time")
+	}
+	v.problem, v.what = TwoControllers, strings.Join(whats, ", and ")
+	return v
+}
+
+func pods(i Instance) string {
+	if i.Pods > 1 {
+		return fmt.Sprintf("%s and %d more", i.Pod, i.Pods-1)
+	}
+	return i.Pod
+}
+
+// wanted is the rendered image in words.
+func (x *images) wanted(c *Controller) string {
+	var all []string
+	for _, p := range c.Wanted.Images {
+		if d, err := sources.ParseDigest(p.Value); err != nil {
+			all = append(all, p.Value)
+		} else {
+			all = append(all, x.rendered(c, d))
+		}
+	}
+	return strings.Join(all, " and ")
+}
+
+// instance compares one instance with what was rendered. An image that is rendered
+// by tag can be any; what its nodes report tells clusters apart.
+func (x *images) instance(c *Controller, i Instance) verdict {
+	v := verdict{settings: behaviour.SettingsDigest(i.Settings)}
+	var runs, same []string
+	for _, p := range c.Wanted.Images {
+		n := slices.IndexFunc(i.Images, func(q behaviour.Part) bool { return q.Name == p.Name })
+		if n < 0 {
+			v.problem = worst(v.problem, WrongController)
+			runs = append(runs, "no container "+p.Name)
+			continue
+		}
+		id := i.Images[n].Value
+		digest, hasDigest := behaviour.ImageDigest(id)
+		rendered, err := sources.ParseDigest(p.Value)
+		switch {
+		case err != nil && hasDigest:
+			same = append(same, p.Name+" "+string(digest))
+			runs = append(runs, p.Value+" ("+short(digest)+")")
+		case err == nil && hasDigest && x.stands(digest, rendered):
+			same = append(same, p.Name+" "+p.Value)
+			runs = append(runs, x.rendered(c, rendered))
+		case hasDigest && len(x.names[digest]) > 0:
+			v.problem = worst(v.problem, WrongController)
+			runs = append(runs, x.name(id))
+		default:
+			v.problem = worst(v.problem, UnknownImage)
+			runs = append(runs, x.name(id))
+		}
+	}
+	v.what, v.images = strings.Join(runs, " and "), strings.Join(same, "\n")
+	switch differing := behaviour.Differing(c.Wanted.Settings, i.Settings); {
+	case v.problem != "":
+		v.what += " in place of " + x.wanted(c)
+		v.details = []string{"pod " + pods(i)}
+	case len(differing) > 0:
+		v.problem = SettingsDrifted
+		v.what += " with other settings"
+		v.details = []string{"pod " + pods(i), "other than rendered: " + listed(differing, 8)}
+	}
+	return v
+}
+
+func worst(a, b Kind) Kind {
+	if a == "" || b.rank() < a.rank() {
+		return b
+	}
+	return a
+}
+
+// listed is the first names of a list, and how many more there are.
+func listed(names []string, most int) string {
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}

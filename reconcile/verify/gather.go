@@ -1,0 +1,221 @@
+package verify
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// most of a finding's details are kept: pods, settings and patches of many
+// clusters would bury what matters.
+const mostDetails = 20
+
+// gathered are the findings, each once for all types and clusters of which it is
+// the same, worst first.
+func (c *comparison) gathered() []Finding {
+	// First the types: a package's controller acts on all of them.
+	byType := make(map[string]*Finding)
+	hashes := make(map[*Finding][]string)
+	var order []string
+	for _, s := range c.found {
+		t := c.types[s.id]
+		pkg, key := "", fmt.Sprintln(s.kind, s.sides, s.details, s.id)
+		if t != nil {
+			pkg = t.pkg
+			key = fmt.Sprintln(s.kind, pkg, s.sides, s.details)
+		}
+		f := byType[key]
+		if f == nil {
+			f = &Finding{Kind: s.kind, Package: pkg, Sides: s.sides, Details: s.details, Advice: advice[s.kind]}
+			if t == nil {
+				f.Object = s.id.String()
+			}
+			byType[key] = f
+			hashes[f] = s.hashes
+			order = append(order, key)
+		}
+		if t != nil {
+			f.Types = append(f.Types, t.name)
+		}
+		f.Changes = append(f.Changes, s.changes...)
+	}
+	// Then the clusters: what is wrong with each by itself may be the same.
+	byCluster := make(map[string]*Finding)
+	var all []*Finding
+	for _, key := range order {
+		f := byType[key]
+		slices.Sort(f.Types)
+		if len(f.Sides) > 1 {
+			for i, h := range hashes[f] {
+				if len(f.Types) == 1 && h != "" {
+					f.Sides[i].What += " (" + h + ")"
+				}
+			}
+			all = append(all, f)
+			continue
+		}
+		key := fmt.Sprintln(f.Kind, f.Package, f.Types, f.Object, f.Sides[0].What)
+		if same := byCluster[key]; same != nil {
+			same.Sides[0].Clusters = append(slices.Clone(same.Sides[0].Clusters), f.Sides[0].Clusters...)
+			slices.Sort(same.Sides[0].Clusters)
+			same.Details = append(slices.Clone(same.Details), f.Details...)
+			same.Changes = append(same.Changes, f.Changes...)
+			continue
+		}
+		byCluster[key] = f
+		all = append(all, f)
+	}
+	slices.SortStableFunc(all, func(a, b *Finding) int {
+		return cmp.Or(
+			cmp.Compare(a.Kind.rank(), b.Kind.rank()),
+			cmp.Compare(a.Package, b.Package),
+			slices.Compare(a.Types, b.Types),
+			cmp.Compare(a.Object, b.Object),
+			slices.Compare(a.Sides[0].Clusters, b.Sides[0].Clusters),
+		)
+	})
+	findings := make([]Finding, len(all))
+	for i, f := range all {
+		if more := len(f.Details) - mostDetails; more > 0 {
+			f.Details = append(slices.Clone(f.Details[:mostDetails]), fmt.Sprintf("and %d more lines like these", more))
+		}
+		findings[i] = *f
+	}
+	return findings
+}
+
+// groups sorts all types by package.
+func (c *comparison) groups() []Group {
+	type key struct {
+		pkg     string
+		managed bool
+	}
+	members := make(map[key][]*typeSeen)
+	for _, id := range slices.SortedFunc(maps.Keys(c.types), manifest.ID.Compare) {
+		t := c.types[id]
+		k := key{t.pkg, t.managed}
+		members[k] = append(members[k], t)
+	}
+	order := slices.SortedFunc(maps.Keys(members), func(a, b key) int {
+		rank := func(k key) int {
+			switch {
+			case k.pkg != "":
+				return 0
+			case k.managed:
+				return 1
+			}
+			return 2
+		}
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.pkg, b.pkg))
+	})
+	groups := []Group{}
+	for _, k := range order {
+		g := Group{Package: k.pkg, Managed: k.managed, States: states(members[k])}
+		for _, t := range members[k] {
+			g.Types = append(g.Types, t.name)
+		}
+		slices.Sort(g.Types)
+		groups = append(groups, g)
+	}
+	return groups
+}
+
+// states sorts clusters by the worst that is said of any of the types in them.
+func states(members []*typeSeen) []State {
+	kind := make(map[string]Kind)
+	for _, t := range members {
+		for cluster, k := range t.worst {
+			if k == "" {
+				k = kind[cluster]
+			} else {
+				k = worst(kind[cluster], k)
+			}
+			kind[cluster] = k
+		}
+	}
+	// Clusters at fault are told apart by how many types it concerns, the others
+	// are not: which types a cluster is to have differs.
+	type key struct {
+		kind  Kind
+		types int
+	}
+	byState := make(map[key]*State)
+	for cluster, k := range kind {
+		n := 0
+		for _, t := range members {
+			if have, seen := t.worst[cluster]; seen && (k == "" || have != "") {
+				n++
+			}
+		}
+		in := key{k, n}
+		if k == "" {
+			in.types = 0
+		}
+		s := byState[in]
+		if s == nil {
+			s = &State{State: cmp.Or(string(k), same)}
+			byState[in] = s
+		}
+		s.Types = max(s.Types, n)
+		s.Clusters = append(s.Clusters, cluster)
+	}
+	all := []State{}
+	for _, s := range byState {
+		slices.Sort(s.Clusters)
+		all = append(all, *s)
+	}
+	slices.SortFunc(all, func(a, b State) int {
+		return cmp.Or(
+			cmp.Compare(Kind(a.State).rank(), Kind(b.State).rank()), // "same" has none and is first
+			cmp.Compare(b.Types, a.Types),
+			slices.Compare(a.Clusters, b.Clusters),
+		)
+	})
+	return all
+}
+
+// webhooks compares webhook configurations: with what was rendered, and with each
+// other.
+func (c *comparison) webhooks(r *Report) {
+	type seen struct{ problems, rendered *partition }
+	all := make(map[manifest.ID]*seen)
+	var held []string
+	for i := range c.clusters {
+		cl := &c.clusters[i]
+		for _, w := range cl.Webhooks {
+			s := all[w.ID]
+			if s == nil {
+				s = &seen{newPartition(), newPartition()}
+				all[w.ID] = s
+			}
+			switch {
+			case w.Missing && w.Held:
+				held = append(held, w.ID.String())
+				continue
+			case w.Missing:
+				s.problems.add("missing", cl.Name, "rendered, and not there", nil)
+				continue
+			case len(w.Drift) > 0:
+				text := "not as rendered: " + listed(w.Drift, 4)
+				s.problems.add(text, cl.Name, text, nil)
+				continue
+			}
+			s.rendered.add(w.Rendered, cl.Name, "rendered by "+cmp.Or(w.Package, "a plain manifest")+" ("+brief(w.Rendered)+")", nil)
+		}
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(all), manifest.ID.Compare) {
+		for _, s := range all[id].problems.ordered() {
+			c.report(WebhookDrifted, id, []*side{s})
+		}
+		if sides := all[id].rendered.ordered(); len(sides) > 1 {
+			c.report(WebhookDiffers, id, sides)
+		}
+	}
+	slices.Sort(held)
+	for _, id := range slices.Compact(held) {
+		r.Notes = append(r.Notes, id+" is held back until it has a CA bundle: what it would check or fill in is not")
+	}
+}

@@ -1,0 +1,266 @@
+package live
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/verify"
+	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/manifest"
+)
+
+// Labels of pods that Crossplane's package manager runs, and that render/runtime
+// gives to controllers too: the package's own name.
+const (
+	providerLabel = "pkg.crossplane.io/provider"
+	functionLabel = "pkg.crossplane.io/function"
+)
+
+// mostWaiting is how many pods that do not run are told of one controller.
+const mostWaiting = 3
+
+// pod is a pod as far as it matters here.
+type pod struct {
+	name, namespace string
+	labels          labels.Set
+	template        behaviour.Template
+	// images are the image IDs of containers, by name.
+	images []behaviour.Part
+	// running says that a container runs; waiting why none does.
+	running bool
+	waiting string
+}
+
+// controller is a rendered workload while its pods are looked for.
+type controller struct {
+	*verify.Controller
+	selector labels.Selector
+	provider string
+	// template is that of the live workload; nil if it is not there.
+	template *behaviour.Template
+}
+
+// controllers reads what runs of the rendered workloads behind types.
+func (in *reading) controllers(ctx context.Context) error {
+	if len(in.facts.Controllers) == 0 {
+		return nil
+	}
+	// Until it is known what runs, nothing is said of it.
+	for _, c := range in.facts.Controllers {
+		c.Unread = true
+	}
+	byNamespace := make(map[string]map[string]*controller) // by kind/name within
+	var all []*controller
+	kinds := make(map[string]map[string]bool)
+	for id, facts := range in.facts.Controllers {
+		c, err := newController(in.wanted.Objects.Get(id), facts)
+		if err != nil {
+			in.facts.Gap(err)
+			continue
+		}
+		all = append(all, c)
+		if byNamespace[id.Namespace] == nil {
+			byNamespace[id.Namespace] = make(map[string]*controller)
+			kinds[id.Namespace] = make(map[string]bool)
+		}
+		byNamespace[id.Namespace][id.Kind+"/"+id.Name] = c
+		kinds[id.Namespace][id.Kind] = true
+	}
+	for _, namespace := range slices.Sorted(maps.Keys(byNamespace)) {
+		for _, kind := range slices.Sorted(maps.Keys(kinds[namespace])) {
+			if err := in.templates(ctx, namespace, kind, byNamespace[namespace]); err != nil {
+				return err
+			}
+		}
+		err := in.pods(ctx, kube.ListOptions{Namespace: namespace}, func(p *pod) {
+			for _, c := range byNamespace[namespace] {
+				if c.selector.Matches(p.labels) {
+					c.add(p, false)
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+		for _, c := range byNamespace[namespace] {
+			c.Unread = false
+		}
+	}
+	// A package may have been installed by somebody else too.
+	err := in.pods(ctx, kube.ListOptions{Selector: providerLabel}, func(p *pod) {
+		if slices.ContainsFunc(all, func(c *controller) bool {
+			return c.Wanted.Workload.Namespace == p.namespace && c.selector.Matches(p.labels)
+		}) {
+			return // one of ours, and known
+		}
+		for _, c := range all {
+			if c.provider == p.labels[providerLabel] {
+				c.add(p, true)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, c := range all {
+		slices.SortFunc(c.Instances, func(a, b verify.Instance) int { return cmp.Compare(a.Pod, b.Pod) })
+		slices.Sort(c.Waiting)
+		c.Waiting = c.Waiting[:min(len(c.Waiting), mostWaiting)]
+	}
+	in.platforms(ctx)
+	return nil
+}
+
+func newController(o *manifest.Object, facts *verify.Controller) (*controller, error) {
+	spec, _ := o.Tree()["spec"].(map[string]any)
+	raw, _ := spec["selector"].(map[string]any)
+	var s metav1.LabelSelector
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(raw, &s)
+	if err == nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
+		err = fmt.Errorf("it selects no pods")
+	}
+	c := &controller{Controller: facts}
+	if err == nil {
+		c.selector, err = metav1.LabelSelectorAsSelector(&s)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: spec.selector: %w", o.ID(), err)
+	}
+	template, _ := spec["template"].(map[string]any)
+	meta, _ := template["metadata"].(map[string]any)
+	values, _ := meta["labels"].(map[string]any)
+	c.provider, _ = values[providerLabel].(string)
+	if c.provider == "" {
+		c.provider = " " // no label has this value
+	}
+	return c, nil
+}
+
+// templates reads what live workloads of a kind start their pods with.
+func (in *reading) templates(ctx context.Context, namespace, kind string, controllers map[string]*controller) error {
+	t, err := in.kube.Type(ctx, "apps/v1", kind)
+	if err != nil {
+		return err
+	}
+	return in.kube.ListFull(ctx, t, kube.ListOptions{Namespace: namespace}, func(tree map[string]any) bool {
+		meta, _ := tree["metadata"].(map[string]any)
+		name, _ := meta["name"].(string)
+		if c := controllers[kind+"/"+name]; c != nil {
+			template := behaviour.FromWorkload(tree)
+			c.template = &template
+		}
+		return true
+	})
+}
+
+// add takes a pod to those that run the same.
+func (c *controller) add(p *pod, elsewhere bool) {
+	name := p.namespace + "/" + p.name
+	switch {
+	case p.running:
+	case p.waiting == "" || elsewhere:
+		return
+	default:
+		c.Waiting = append(c.Waiting, "pod "+name+": "+p.waiting)
+		return
+	}
+	settings := p.template.Settings
+	if c.template != nil && !elsewhere {
+		// What admission adds to a pod is neither in the workload nor rendered.
+		settings = behaviour.Only(settings, c.template.Settings, c.Wanted.Settings)
+	}
+	for i := range c.Instances {
+		j := &c.Instances[i]
+		if j.Elsewhere == elsewhere && slices.Equal(j.Images, p.images) && slices.Equal(j.Settings, settings) {
+			j.Pods++
+			j.Pod = min(j.Pod, name)
+			return
+		}
+	}
+	c.Instances = append(c.Instances, verify.Instance{Pod: name, Pods: 1, Images: p.images, Settings: settings, Elsewhere: elsewhere})
+}
+
+// pods reads pods that have not ended.
+func (in *reading) pods(ctx context.Context, opts kube.ListOptions, yield func(*pod)) error {
+	t, err := in.kube.Type(ctx, "v1", "Pod")
+	if err != nil {
+		return err
+	}
+	return in.kube.ListFull(ctx, t, opts, func(tree map[string]any) bool {
+		if p := newPod(tree); p != nil {
+			yield(p)
+		}
+		return true
+	})
+}
+
+func newPod(tree map[string]any) *pod {
+	meta, _ := tree["metadata"].(map[string]any)
+	spec, _ := tree["spec"].(map[string]any)
+	status, _ := tree["status"].(map[string]any)
+	if phase := status["phase"]; phase == "Succeeded" || phase == "Failed" {
+		return nil
+	}
+	p := &pod{labels: make(labels.Set), template: behaviour.FromPodSpec(spec)}
+	p.name, _ = meta["name"].(string)
+	p.namespace, _ = meta["namespace"].(string)
+	values, _ := meta["labels"].(map[string]any)
+	for k, v := range values {
+		p.labels[k], _ = v.(string)
+	}
+	for _, field := range []string{"containerStatuses", "initContainerStatuses"} {
+		list, _ := status[field].([]any)
+		for _, s := range list {
+			container, _ := s.(map[string]any)
+			name, _ := container["name"].(string)
+			id, _ := container["imageID"].(string)
+			p.images = append(p.images, behaviour.Part{Name: name, Value: id})
+			if field != "containerStatuses" {
+				continue
+			}
+			state, _ := container["state"].(map[string]any)
+			if state["running"] != nil {
+				p.running = true
+			} else if waiting, _ := state["waiting"].(map[string]any); waiting != nil && p.waiting == "" {
+				p.waiting, _ = waiting["reason"].(string)
+			}
+		}
+	}
+	slices.SortFunc(p.images, func(a, b behaviour.Part) int { return cmp.Compare(a.Name, b.Name) })
+	if !p.running {
+		p.waiting = cmp.Or(p.waiting, "its containers do not run")
+	}
+	return p
+}
+
+// functions reads which images Functions run, by the Function's name. One that runs
+// several has them all, so that it is none that is expected.
+func (in *reading) functions(ctx context.Context) (map[string]string, error) {
+	all := make(map[string][]string)
+	err := in.pods(ctx, kube.ListOptions{Selector: functionLabel}, func(p *pod) {
+		name := p.labels[functionLabel]
+		for _, i := range p.images {
+			if p.running && i.Name == "package-runtime" && !slices.Contains(all[name], i.Value) {
+				all[name] = append(all[name], i.Value)
+			}
+		}
+	})
+	images := make(map[string]string, len(all))
+	for name, ids := range all {
+		slices.Sort(ids)
+		images[name] = strings.Join(ids, ", ")
+		if len(ids) > 1 {
+			images[name] += " at once"
+		}
+	}
+	return images, err
+}

@@ -1,0 +1,154 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/verify"
+	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/lockfile"
+)
+
+func tree(t *testing.T, text string) map[string]any {
+	t.Helper()
+	docs, err := sources.DecodeYAML(strings.NewReader(text), sources.Limits{})
+	if err != nil || len(docs) != 1 {
+		t.Fatal(err, text)
+	}
+	return docs[0].Tree
+}
+
+func podTree(t *testing.T, name, env, status string) map[string]any {
+	return tree(t, fmt.Sprintf(`{metadata: {name: %s, namespace: ns, labels: {app: x}}, spec: {containers: [{name: c, image: 'i:v1', env: [%s]}]}, status: {%s}}`, name, env, status))
+}
+
+const (
+	runs  = "phase: Running, containerStatuses: [{name: c, imageID: 'i@sha256:aa', state: {running: {}}}]"
+	waits = "phase: Pending, containerStatuses: [{name: c, state: {waiting: {reason: ImagePullBackOff}}}]"
+)
+
+// Which pods count as running a controller, and what is said of the others.
+func TestPods(t *testing.T) {
+	for _, tt := range []struct{ name, status, want string }{
+		{"running", runs, "running c=i@sha256:aa"},
+		{"not ready", runs + ", conditions: [{type: Ready, status: 'False'}]", "running c=i@sha256:aa"},
+		{"waiting", waits, "waiting ImagePullBackOff"},
+		{"not started", "phase: Pending", "waiting its containers do not run"},
+		{"done", "phase: Succeeded", ""},
+		{"one of two", "containerStatuses: [{name: c, imageID: a, state: {running: {}}}, {name: d, imageID: b, state: {waiting: {reason: CrashLoopBackOff}}}]", "running c=a d=b"},
+		{"initializing", "initContainerStatuses: [{name: i, imageID: a, state: {running: {}}}], containerStatuses: [{name: c, state: {waiting: {reason: PodInitializing}}}]", "waiting PodInitializing"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			have := ""
+			if p := newPod(podTree(t, "p", "", tt.status)); p != nil && p.running {
+				have = "running"
+				for _, i := range p.images {
+					have += " " + i.Name + "=" + i.Value
+				}
+			} else if p != nil {
+				have = "waiting " + p.waiting
+			}
+			if have != tt.want {
+				t.Errorf("have %q, want %q", have, tt.want)
+			}
+		})
+	}
+}
+
+const deployment = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns}, spec: {
+  selector: {matchLabels: {app: x}, matchExpressions: [{key: tier, operator: DoesNotExist}]},
+  template: {metadata: {labels: {app: x, pkg.crossplane.io/provider: w}}, spec: {containers: [{name: c, image: 'i:v1', env: [{name: A, value: a}]}]}}}}`
+
+// Pods that run the same are one instance; what admission adds to pods is not the
+// controller's, and what somebody adds to the workload is.
+func TestInstances(t *testing.T) {
+	o, err := manifest.New(tree(t, deployment), manifest.Origin{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := newController(o, &verify.Controller{Wanted: behaviour.Workload(o)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.provider != "w" || !c.selector.Matches(newPod(podTree(t, "p", "", runs)).labels) {
+		t.Errorf("provider %q, selector %s", c.provider, c.selector)
+	}
+	live := behaviour.FromPodSpec(tree(t, `{containers: [{name: c, image: i, env: [{name: A, value: a}, {name: B, value: b}]}]}`))
+	c.template = &live
+	const injected = ", {name: AWS_ROLE_ARN, value: x}"
+	for _, p := range []struct{ name, env string }{
+		{"p3", "{name: A, value: a}, {name: B, value: b}"},
+		{"p1", "{name: A, value: a}, {name: B, value: b}" + injected},
+		{"p2", "{name: A, value: a}" + injected},
+		{"p4", "{name: A, value: other}"},
+	} {
+		c.add(newPod(podTree(t, p.name, p.env, runs)), false)
+	}
+	c.add(newPod(podTree(t, "p5", "", waits)), false)
+	c.add(newPod(podTree(t, "p6", "", waits)), true) // somebody else's
+	var have []string
+	for _, i := range c.Instances {
+		have = append(have, fmt.Sprintf("%s %d %v", i.Pod, i.Pods, behaviour.Differing(i.Settings, c.Wanted.Settings)))
+	}
+	if text, want := strings.Join(have, "; "), "ns/p1 2 [c variable B]; ns/p2 1 []; ns/p4 1 [c variable A]"; text != want {
+		t.Errorf("instances %q, want %q", text, want)
+	}
+	if text := strings.Join(c.Waiting, "; "); text != "pod ns/p5: ImagePullBackOff" {
+		t.Errorf("waiting %q", text)
+	}
+	for _, selector := range []string{"{}", "{matchLabels: {a b: c}}", "{matchExpressions: [{key: a, operator: Like}]}"} {
+		bad, err := manifest.New(tree(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns}, spec: {selector: "+selector+"}}"), manifest.Origin{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := newController(bad, &verify.Controller{}); err == nil || !strings.Contains(err.Error(), "deployment.apps/ns/x: spec.selector: ") {
+			t.Errorf("selector %s: %v", selector, err)
+		}
+	}
+}
+
+// The platforms of an image are looked up once, where the lock does not have them
+// and something else than the image runs.
+func TestPlatforms(t *testing.T) {
+	digest := func(c string) sources.Digest { return sources.Digest("sha256:" + strings.Repeat(c, 64)) }
+	o, err := manifest.New(tree(t, strings.Replace(deployment, "i:v1", "acme/ctl:v1@"+string(digest("1")), 1)), manifest.Origin{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, _ := manifest.NewSet([]*manifest.Object{o})
+	var asked []string
+	fail := errors.New("no answer")
+	read := func(images []lockfile.Image, runs sources.Digest, err error) (facts verify.Cluster, all []lockfile.Image) {
+		r := New(Config{Images: images, Platforms: func(_ context.Context, repository string, d sources.Digest) ([]sources.Child, error) {
+			asked = append(asked, repository+" "+string(d)[:8])
+			return []sources.Child{{Platform: "linux/amd64", Digest: digest("2")}}, err
+		}})
+		instance := verify.Instance{Images: []behaviour.Part{{Name: "c", Value: "acme/ctl@" + string(runs)}}}
+		facts.Controllers = map[manifest.ID]*verify.Controller{o.ID(): {Wanted: behaviour.Workload(o), Instances: []verify.Instance{instance}}}
+		for range 2 { // two clusters
+			in := &reading{Reader: r, wanted: &desired.Cluster{Objects: set}, facts: &facts}
+			in.platforms(t.Context())
+		}
+		return facts, r.Images()
+	}
+	if _, all := read(nil, digest("1"), nil); len(asked) != 0 || len(all) != 0 {
+		t.Errorf("asked %v for what runs as rendered", asked)
+	}
+	if _, all := read([]lockfile.Image{{Digest: digest("1"), Platforms: []sources.Digest{digest("3")}}}, digest("2"), nil); len(asked) != 0 || len(all) != 1 {
+		t.Errorf("asked %v for what the lock has", asked)
+	}
+	facts, all := read(nil, digest("2"), nil)
+	if len(asked) != 1 || asked[0] != "docker.io/acme/ctl sha256:1" || len(all) != 1 || all[0].Digest != digest("1") || all[0].Platforms[0] != digest("2") || len(facts.Gaps) != 0 {
+		t.Errorf("asked %v, images %v, gaps %v", asked, all, facts.Gaps)
+	}
+	facts, _ = read(nil, digest("2"), fail)
+	if len(facts.Gaps) != 2 || !strings.Contains(facts.Gaps[0], "deployment.apps/ns/x: an image that runs may be a platform of the rendered one, which cannot be looked up: no answer") {
+		t.Errorf("gaps %v", facts.Gaps)
+	}
+}

@@ -1,0 +1,213 @@
+package live
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/verify"
+	"gitopsd.dev/render"
+	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+	"gitopsd.dev/render/types/compat"
+)
+
+const (
+	crossplane = "apiextensions.crossplane.io"
+	composite  = "CompositeResourceDefinition"
+)
+
+// definitionPage is how many definitions are asked for at a time: a CRD may have a
+// megabyte.
+const definitionPage = 50
+
+// content is the bytes of a definition's spec. API servers of one version write
+// the same spec in the same bytes.
+type content struct {
+	apiVersion, name string
+	spec             [sha256.Size]byte
+}
+
+// known is what is known of a content, from whichever cluster was first.
+type known struct {
+	kind, group string
+	types       []types.Type
+}
+
+// envelope is a definition as far as every one is decoded.
+type envelope struct {
+	Metadata struct {
+		Name            string            `json:"name"`
+		Labels          map[string]string `json:"labels"`
+		OwnerReferences []struct {
+			APIVersion string `json:"apiVersion"`
+			Kind       string `json:"kind"`
+		} `json:"ownerReferences"`
+	} `json:"metadata"`
+	Spec json.RawMessage `json:"spec"`
+}
+
+// definitions reads all CRDs, and XRDs where the cluster has that type.
+func (in *reading) definitions(ctx context.Context) error {
+	t, err := in.kube.Type(ctx, "apiextensions.k8s.io/v1", "CustomResourceDefinition")
+	if err != nil {
+		return err
+	}
+	if err := in.list(ctx, t); err != nil {
+		return err
+	}
+	t, err = in.composites(ctx)
+	if kube.ClassOf(err) == kube.NoSuchType {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return in.list(ctx, t)
+}
+
+// composites is the type of XRDs, in the version in which they are rendered: the
+// canonical form of a type depends on it.
+func (in *reading) composites(ctx context.Context) (kube.Type, error) {
+	for id := range in.facts.Definitions {
+		if behaviour.IsComposite(id) {
+			return in.kube.Type(ctx, in.wanted.Objects.Get(id).APIVersion(), composite)
+		}
+	}
+	return in.kube.Kind(ctx, crossplane, composite)
+}
+
+func (in *reading) list(ctx context.Context, t kube.Type) error {
+	var bad error
+	err := in.kube.ListRaw(ctx, t, kube.ListOptions{Page: definitionPage}, func(item []byte) bool {
+		var e envelope
+		if bad = json.Unmarshal(item, &e); bad != nil {
+			return false
+		}
+		for _, o := range e.Metadata.OwnerReferences {
+			if group, _ := manifest.GroupVersion(o.APIVersion); group == crossplane && o.Kind == composite {
+				return true // Crossplane's, of an XRD
+			}
+		}
+		if err := in.definition(t, &e); err != nil {
+			in.facts.Gap(fmt.Errorf("%s: %w", t.ID("", e.Metadata.Name), err))
+		}
+		return true
+	})
+	if err == nil {
+		err = bad
+	}
+	return err
+}
+
+// definition takes a live definition into the facts.
+func (in *reading) definition(t kube.Type, e *envelope) error {
+	id := t.ID("", e.Metadata.Name)
+	d := in.facts.Definitions[id]
+	if d == nil && in.wanted.Keeps != nil && in.wanted.Keeps(id, e.Metadata.Labels[render.PackageLabel]) {
+		return nil // of a package that could not be rendered, which is a gap
+	}
+	k, err := in.read(t, e)
+	if err != nil {
+		delete(in.facts.Definitions, id)
+		return err
+	}
+	if d == nil {
+		in.facts.Definitions[id] = &verify.Definition{ID: id, Kind: k.kind, Group: k.group, Live: k.types}
+		return nil
+	}
+	if slices.Equal(d.Rendered, k.types) {
+		d.Live = d.Rendered // so that only one of them is kept
+		return nil
+	}
+	d.Live = k.types
+	tree, err := e.tree(t)
+	if err != nil {
+		return err
+	}
+	report, err := compat.Compare(in.wanted.Objects.Get(id).Tree(), tree, compat.Options{})
+	d.Drift = report.Findings
+	return err
+}
+
+func (r *Reader) read(t kube.Type, e *envelope) (*known, error) {
+	key := content{t.APIVersion(), e.Metadata.Name, sha256.Sum256(e.Spec)}
+	r.mu.Lock()
+	k := r.known[key]
+	r.mu.Unlock()
+	if k != nil {
+		return k, nil
+	}
+	tree, err := e.tree(t)
+	if err != nil {
+		return nil, err
+	}
+	k = new(known)
+	k.kind, k.group = verify.Names(tree)
+	if k.types, err = verify.Types(tree); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	r.known[key] = k
+	r.mu.Unlock()
+	return k, nil
+}
+
+// tree is the definition without what is not part of it.
+func (e *envelope) tree(t kube.Type) (map[string]any, error) {
+	var spec map[string]any
+	if err := utiljson.Unmarshal(e.Spec, &spec); err != nil {
+		return nil, err
+	}
+	return map[string]any{
+		"apiVersion": t.APIVersion(), "kind": t.Kind,
+		"metadata": map[string]any{"name": e.Metadata.Name}, "spec": spec,
+	}, nil
+}
+
+// compositions reads what is behind the composite types that are rendered.
+func (in *reading) compositions(ctx context.Context) error {
+	of := make(map[[2]string][]*verify.Definition)
+	functions := false
+	for id, d := range in.facts.Definitions {
+		if d.Rendered != nil && d.Live != nil && behaviour.IsComposite(id) && d.Behaviour != nil && d.Behaviour.Workload == (manifest.ID{}) {
+			key := [2]string{d.Group, d.Kind}
+			of[key] = append(of[key], d)
+			functions = functions || len(d.Behaviour.Functions) > 0
+		}
+	}
+	if len(of) == 0 {
+		return nil
+	}
+	t, err := in.kube.Kind(ctx, crossplane, "Composition")
+	if err != nil {
+		return err
+	}
+	trees := make(map[[2]string][]map[string]any)
+	err = in.kube.ListFull(ctx, t, kube.ListOptions{Page: definitionPage}, func(tree map[string]any) bool {
+		if key := behaviour.CompositeOf(tree); of[key] != nil {
+			trees[key] = append(trees[key], map[string]any{"metadata": tree["metadata"], "spec": tree["spec"]})
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	running := make(map[string]string)
+	if functions {
+		if running, err = in.functions(ctx); err != nil {
+			return err
+		}
+	}
+	for key, all := range of {
+		for _, d := range all {
+			d.Composed = behaviour.Composed(trees[key], func(f string) string { return running[f] })
+		}
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+// Package live reads what clusters have for reconcile/verify to compare: CRDs and
+// XRDs with the Compositions behind them (definitions.go), the pods that run
+// controllers (controllers.go), and webhook configurations.
+//
+// Of an object it keeps what is compared, digests mostly: 1,000 CRDs of 50
+// clusters are gigabytes, and nearly all of them are alike. Lists come in small
+// pages, an object is decoded only if no cluster had the same bytes before, and
+// what must be looked at field by field is asked for again.
+//
+// A cluster that cannot be reached or refuses a read has a gap, and what else can be
+// read of it is. Requests are reconcile/kube's; nothing here writes.
+package live
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/verify"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/sources/lockfile"
+)
+
+// Config is what a Reader works with. All fields are required.
+type Config struct {
+	// Connect makes the client of a registered cluster.
+	Connect func(context.Context, clusters.Cluster) (*kube.Cluster, error)
+	// Platforms lists the platforms of an image, for image IDs that the lock
+	// does not know.
+	Platforms func(ctx context.Context, repository string, d sources.Digest) ([]sources.Child, error)
+	// Images are those that the lock knows.
+	Images []lockfile.Image
+}
+
+// How much is done at a time, and how long one cluster may take.
+const (
+	parallel = 8
+	timeout  = 5 * time.Minute
+)
+
+// Reader reads clusters. It keeps their connections until it is closed.
+type Reader struct {
+	cfg Config
+
+	mu       sync.Mutex
+	clusters map[string]*kube.Cluster
+	known    map[content]*known
+	looked   map[sources.Digest]*lookup
+}
+
+// New makes a Reader.
+func New(cfg Config) *Reader {
+	return &Reader{cfg: cfg, clusters: make(map[string]*kube.Cluster), known: make(map[content]*known), looked: make(map[sources.Digest]*lookup)}
+}
+
+// Close closes the connections.
+func (r *Reader) Close() {
+	for _, c := range r.clusters {
+		c.Close()
+	}
+}
+
+// Read reads clusters, several at a time, into the facts that verify.Wanted made of
+// them; facts[i] is of wanted[i]. The error is the context's: what goes wrong with a
+// cluster is a gap in its facts.
+func (r *Reader) Read(ctx context.Context, wanted []*desired.Cluster, facts []verify.Cluster) error {
+	var g errgroup.Group
+	g.SetLimit(parallel)
+	for i := range facts {
+		if facts[i].Unread {
+			continue
+		}
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			r.cluster(ctx, wanted[i], &facts[i])
+			return nil
+		})
+	}
+	_ = g.Wait() // each cluster keeps its own trouble
+	return ctx.Err()
+}
+
+// reading is one cluster while it is read.
+type reading struct {
+	*Reader
+	kube   *kube.Cluster
+	wanted *desired.Cluster
+	facts  *verify.Cluster
+}
+
+func (r *Reader) cluster(ctx context.Context, wanted *desired.Cluster, facts *verify.Cluster) {
+	c, err := r.cfg.Connect(ctx, wanted.Cluster)
+	if err != nil {
+		facts.Unread = true
+		facts.Gap(err)
+		return
+	}
+	r.mu.Lock()
+	r.clusters[wanted.Name] = c
+	r.mu.Unlock()
+	in := &reading{Reader: r, kube: c, wanted: wanted, facts: facts}
+	if err := in.definitions(ctx); err != nil {
+		facts.Unread = true
+		facts.Gap(err)
+		return
+	}
+	for _, read := range []func(context.Context) error{in.compositions, in.controllers, in.webhooks} {
+		if err := read(ctx); err != nil {
+			facts.Gap(err)
+			if kube.IsClusterWide(err) {
+				return
+			}
+		}
+	}
+}
+
+// Tree reads a definition of a cluster that was read before.
+func (r *Reader) Tree(ctx context.Context, cluster string, id manifest.ID) (map[string]any, error) {
+	r.mu.Lock()
+	c := r.clusters[cluster]
+	r.mu.Unlock()
+	if c == nil {
+		return nil, fmt.Errorf("cluster %s was not read", cluster)
+	}
+	t, err := c.Kind(ctx, id.Group, id.Kind)
+	if err != nil {
+		return nil, err
+	}
+	tree, _, err := c.Get(ctx, t, id)
+	return tree, err
+}
+
+// webhooks reads the configurations that are rendered.
+func (in *reading) webhooks(ctx context.Context) error {
+	for i := range in.facts.Webhooks {
+		w := &in.facts.Webhooks[i]
+		rendered := in.wanted.Objects.Get(w.ID)
+		t, err := in.kube.Type(ctx, rendered.APIVersion(), w.ID.Kind)
+		if err != nil {
+			return err
+		}
+		tree, _, err := in.kube.Get(ctx, t, w.ID)
+		if err != nil && kube.ClassOf(err) != kube.NotFound {
+			in.facts.Webhooks = in.facts.Webhooks[:i]
+			return err
+		}
+		w.Compare(rendered, tree)
+	}
+	return nil
+}

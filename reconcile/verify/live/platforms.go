@@ -1,0 +1,86 @@
+package live
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"gitopsd.dev/reconcile/verify"
+	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/lockfile"
+	"gitopsd.dev/sources/resolve"
+)
+
+// lookup is an image whose platforms are asked for once.
+type lookup struct {
+	once     sync.Once
+	children []sources.Child
+	err      error
+}
+
+// platforms looks up the platforms of images that are rendered by digest, run under
+// another, and have no platforms in the lock: those of plain manifests. What the
+// registry says of an index is verified by its digest.
+func (in *reading) platforms(ctx context.Context) {
+	for id, c := range in.facts.Controllers {
+		var images []behaviour.Part // as they are written
+		for _, p := range c.Wanted.Images {
+			rendered, err := sources.ParseDigest(p.Value)
+			if err != nil || in.has(rendered) || !runsOther(c.Instances, p.Name, rendered) {
+				continue
+			}
+			if images == nil {
+				images = behaviour.FromWorkload(in.wanted.Objects.Get(id).Tree()).Images
+			}
+			i := slices.IndexFunc(images, func(q behaviour.Part) bool { return q.Name == p.Name })
+			ref, err := resolve.ParseImage(images[i].Value)
+			if err == nil {
+				err = in.lookup(ctx, ref.Repository, rendered)
+			}
+			if err != nil {
+				in.facts.Gap(fmt.Errorf("%s: an image that runs may be a platform of the rendered one, which cannot be looked up: %w", id, err))
+			}
+		}
+	}
+}
+
+// has tells whether the lock knows the platforms of an image.
+func (r *Reader) has(d sources.Digest) bool {
+	return slices.ContainsFunc(r.cfg.Images, func(i lockfile.Image) bool { return i.Digest == d && len(i.Platforms) > 0 })
+}
+
+func runsOther(instances []verify.Instance, container string, rendered sources.Digest) bool {
+	return slices.ContainsFunc(instances, func(i verify.Instance) bool {
+		return slices.ContainsFunc(i.Images, func(p behaviour.Part) bool {
+			d, ok := behaviour.ImageDigest(p.Value)
+			return p.Name == container && ok && d != rendered
+		})
+	})
+}
+
+func (r *Reader) lookup(ctx context.Context, repository string, d sources.Digest) error {
+	r.mu.Lock()
+	l := r.looked[d]
+	if l == nil {
+		l = new(lookup)
+		r.looked[d] = l
+	}
+	r.mu.Unlock()
+	l.once.Do(func() { l.children, l.err = r.cfg.Platforms(ctx, repository, d) })
+	return l.err
+}
+
+// Images are those that the lock knows, and those that were looked up.
+func (r *Reader) Images() []lockfile.Image {
+	all := slices.Clone(r.cfg.Images)
+	for d, l := range r.looked {
+		i := lockfile.Image{Digest: d}
+		for _, c := range l.children {
+			i.Platforms = append(i.Platforms, c.Digest)
+		}
+		all = append(all, i)
+	}
+	return all
+}

@@ -1,0 +1,178 @@
+package verify
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types/compat"
+)
+
+var update = flag.Bool("update", false, "write golden files")
+
+// large is a fleet of 50 clusters with 1,000 types of 40 packages each.
+func large() []Cluster {
+	const clusters, packages, kinds = 50, 40, 25
+	var all []Cluster
+	for i := range clusters {
+		name := fmt.Sprintf("prod-%02d", i)
+		c := Cluster{Name: name, Definitions: make(map[manifest.ID]*Definition), Controllers: make(map[manifest.ID]*Controller)}
+		for p := range packages {
+			pkg := fmt.Sprintf("provider-%02d", p)
+			wanted := &behaviour.Identity{
+				Workload: manifest.ID{Group: "apps", Kind: "Deployment", Namespace: "gitopsd-system", Name: pkg},
+				Images:   []behaviour.Part{{Name: "package-runtime", Value: string(digest("1"))}},
+			}
+			c.Controllers[wanted.Workload] = &Controller{Wanted: wanted, Source: "reg.io/widgets v1", Instances: []Instance{{Pod: "gitopsd-system/" + pkg, Pods: 1, Images: wanted.Images}}}
+			for k := range kinds {
+				kind := fmt.Sprintf("Kind%02d%02d", p, k)
+				c.Definitions[definitionID(kind)] = &Definition{
+					ID: definitionID(kind), Kind: kind, Group: "acme.example", Package: pkg, Source: "reg.io/widgets v1",
+					Rendered: typed(kind, "one"), Live: typed(kind, "one"), Behaviour: wanted,
+				}
+			}
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// A fleet that went astray in some places is told in a page.
+func TestLargeFleet(t *testing.T) {
+	all := large()
+	controller := func(cluster, pkg int) *Controller {
+		return all[cluster].Controllers[manifest.ID{Group: "apps", Kind: "Deployment", Namespace: "gitopsd-system", Name: fmt.Sprintf("provider-%02d", pkg)}]
+	}
+	definition := func(cluster int, kind string) *Definition { return all[cluster].Definitions[definitionID(kind)] }
+	// One runs what nobody knows, three run a version behind, one has lost a
+	// package, seven types differ by declaration, two were edited, all have
+	// some that nobody declared, and one does not answer.
+	controller(7, 3).Instances[0].Images = []behaviour.Part{{Name: "package-runtime", Value: string(digest("9"))}}
+	for _, i := range []int{11, 12, 13} {
+		controller(i, 5).Instances[0].Images = []behaviour.Part{{Name: "package-runtime", Value: string(digest("4"))}}
+	}
+	for k := range 25 {
+		definition(20, fmt.Sprintf("Kind09%02d", k)).Live = nil
+	}
+	for k := range 7 {
+		for i := range 10 {
+			kind := fmt.Sprintf("Kind14%02d", k)
+			definition(30+i, kind).Rendered, definition(30+i, kind).Live = typed(kind, "two"), typed(kind, "two")
+		}
+	}
+	for _, i := range []int{40, 41} {
+		definition(i, "Kind2000").Live = typed("Kind2000", "edited")
+		definition(i, "Kind2000").Drift = []compat.Finding{{Name: "field-removed", Severity: compat.Breaking, Version: "v1", Path: ".spec.size", Detail: "integer -> none", Breaks: compat.Writers}}
+	}
+	for i := range all {
+		for k := range 30 {
+			kind := fmt.Sprintf("Found%02d", k)
+			all[i].Definitions[definitionID(kind)] = &Definition{ID: definitionID(kind), Kind: kind, Group: "acme.example", Live: typed(kind, "one")}
+		}
+	}
+	all[49] = Cluster{Name: all[49].Name, Unread: true, Gaps: []string{"https://prod-49.example.org cannot be reached: connection refused"}}
+	r := Compare(all, options)
+	var text, markdown strings.Builder
+	if err := r.WriteText(&text, TextOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.WriteMarkdown(&markdown); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "testdata/fleet.txt", text.String())
+	golden(t, "testdata/fleet.md", markdown.String())
+}
+
+func golden(t *testing.T, file, have string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(have), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) != have {
+		t.Errorf("%s has changed (-update writes it):\n%s", file, have)
+	}
+}
+
+// However much differs, the text stays a few screens and the Markdown a comment.
+func TestBounded(t *testing.T) {
+	all := large()
+	for i := range all {
+		for id, d := range all[i].Definitions {
+			d.Rendered = typed(d.Kind, fmt.Sprint(id.Name, i))
+			d.Live = d.Rendered
+			if i%3 == 0 {
+				d.Live = typed(d.Kind, fmt.Sprint(id.Name, i, "live"))
+				d.Drift = make([]compat.Finding, 40)
+				for j := range d.Drift {
+					d.Drift[j] = compat.Finding{Name: "field-removed", Path: strings.Repeat(".longname", 12) + fmt.Sprint(j)}
+				}
+			}
+		}
+		for _, c := range all[i].Controllers {
+			c.Instances[0].Images = []behaviour.Part{{Name: "package-runtime", Value: fmt.Sprintf("sha256:%064x", i)}}
+			for j := range 30 {
+				c.Waiting = append(c.Waiting, fmt.Sprint("pod ", j))
+			}
+		}
+		for j := range 30 {
+			all[i].Gaps = append(all[i].Gaps, fmt.Sprintf("reason %d of %d", j, i))
+		}
+	}
+	r := Compare(all, options)
+	var text, markdown strings.Builder
+	if err := r.WriteText(&text, TextOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Count(text.String(), "\n"); lines > 500 || text.Len() > 60_000 {
+		t.Errorf("%d lines of text, %d bytes\n%.5000s", lines, text.Len(), text.String())
+	}
+	if err := r.WriteMarkdown(&markdown); err != nil {
+		t.Fatal(err)
+	}
+	if markdown.Len() > MaxMarkdown {
+		t.Errorf("%d bytes of Markdown", markdown.Len())
+	}
+	if !strings.Contains(markdown.String(), "more findings; run `gitopsd verify` to see them") {
+		t.Errorf("nothing says that findings were left out\n%.3000s", markdown.String())
+	}
+	changes := 0
+	for _, f := range r.Findings {
+		changes += len(f.Changes)
+	}
+	if changes > MaxChanges {
+		t.Errorf("%d types are compared field by field, more than %d", changes, MaxChanges)
+	}
+}
+
+// On a narrow terminal sentences are wrapped between words, and nothing is lost.
+func TestWidth(t *testing.T) {
+	all := fleet("dev", "prod")
+	all[1].controller().Instances = []Instance{running("9")}
+	all[0].Gaps = []string{strings.Repeat("long", 40) + " reason"}
+	r := Compare(all, options)
+	var wide, narrow strings.Builder
+	if err := r.WriteText(&wide, TextOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.WriteText(&narrow, TextOptions{Width: 40}); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := strings.Fields(wide.String()), strings.Fields(narrow.String()); strings.Join(a, " ") != strings.Join(b, " ") {
+		t.Errorf("wrapped\n%s\nnot wrapped\n%s", narrow.String(), wide.String())
+	}
+	for l := range strings.Lines(narrow.String()) {
+		if strings.Contains(l, "Do:") && len(strings.TrimRight(l, "\n")) > 40 {
+			t.Errorf("%d columns: %s", len(l), l)
+		}
+	}
+}

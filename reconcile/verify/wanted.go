@@ -1,0 +1,128 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/render"
+	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+)
+
+// Repository makes the facts that follow from the repository, one cluster after
+// the other, and keeps what is the same for several. The zero value is ready to be
+// used, by one goroutine at a time.
+type Repository struct {
+	types map[*manifest.Object][]types.Type
+}
+
+// Wanted is what is wanted of a cluster. What could not be rendered is a gap.
+func (r *Repository) Wanted(ctx context.Context, c *desired.Cluster) Cluster {
+	w := Cluster{Name: c.Name, Definitions: make(map[manifest.ID]*Definition), Controllers: make(map[manifest.ID]*Controller)}
+	for _, err := range c.Faults {
+		w.Gap(err)
+	}
+	if c.Err != nil {
+		w.Gap(c.Err)
+		w.Unread = true // what is live there could be compared with nothing
+		return w
+	}
+	source := make(map[string]string)
+	for _, p := range c.Packages {
+		source[p.Declaration.Name] = p.Pin.Ref.Repository + " " + p.Pin.Ref.Version()
+	}
+	index := behaviour.NewIndex(c.Objects, c.Packages)
+	for _, o := range c.Objects.All() {
+		id := o.ID()
+		switch {
+		case behaviour.IsDefinition(id):
+			r.definition(ctx, c, &w, index, o, source)
+		case IsWebhook(id):
+			form := webhookForm(o.Tree())
+			w.Webhooks = append(w.Webhooks, Webhook{
+				ID: id, Package: o.Label(render.PackageLabel), Rendered: hash(form), Held: !hasBundle(o.Tree()), Missing: true,
+			})
+		}
+	}
+	return w
+}
+
+// Gap notes what could not be verified, and does not say the cluster's name twice.
+func (c *Cluster) Gap(err error) {
+	c.Gaps = append(c.Gaps, strings.TrimPrefix(err.Error(), "cluster "+c.Name+": "))
+}
+
+func (r *Repository) definition(ctx context.Context, c *desired.Cluster, w *Cluster, index *behaviour.Index, o *manifest.Object, source map[string]string) {
+	all, err := r.typesOf(o)
+	if err != nil {
+		w.Gap(fmt.Errorf("%s: %w", o.Origin(), err))
+		return
+	}
+	kind, group := Names(o.Tree())
+	d := &Definition{ID: o.ID(), Kind: kind, Group: group, Rendered: all, Package: o.Label(render.PackageLabel)}
+	d.Source = source[d.Package]
+	d.Patches = c.PatchesOf(ctx, o.ID(), func(o *manifest.Object) string {
+		all, err := r.typesOf(o)
+		if err != nil {
+			return err.Error()
+		}
+		return types.Sum(all)
+	})
+	w.Definitions[o.ID()] = d
+	if d.Behaviour, err = index.Of(o); err != nil {
+		w.Gap(err)
+		return
+	}
+	if d.Behaviour == nil || d.Behaviour.Workload == (manifest.ID{}) {
+		return
+	}
+	if w.Controllers[d.Behaviour.Workload] != nil {
+		return
+	}
+	workload := c.Objects.Get(d.Behaviour.Workload)
+	spec, _ := workload.Tree()["spec"].(map[string]any)
+	w.Controllers[d.Behaviour.Workload] = &Controller{
+		Wanted: d.Behaviour,
+		Source: source[workload.Label(render.PackageLabel)],
+		Idle:   spec["replicas"] == int64(0),
+		Patches: c.PatchesOf(ctx, workload.ID(), func(o *manifest.Object) string {
+			return behaviour.Workload(o).Digest()
+		}),
+	}
+}
+
+func (r *Repository) typesOf(o *manifest.Object) ([]types.Type, error) {
+	if all, known := r.types[o]; known {
+		return all, nil
+	}
+	all, err := Types(o.Tree())
+	if err != nil {
+		return nil, err
+	}
+	if r.types == nil {
+		r.types = make(map[*manifest.Object][]types.Type)
+	}
+	r.types[o] = all
+	return all, nil
+}
+
+// Types are the types of a definition, sorted, so that two lists can be compared.
+func Types(tree map[string]any) ([]types.Type, error) {
+	all, err := types.Of(tree)
+	slices.SortFunc(all, func(a, b types.Type) int { return cmp.Compare(a.String(), b.String()) })
+	return all, err
+}
+
+// Names are the kind and group of the objects that a definition is for.
+func Names(definition map[string]any) (kind, group string) {
+	spec, _ := definition["spec"].(map[string]any)
+	names, _ := spec["names"].(map[string]any)
+	kind, _ = names["kind"].(string)
+	group, _ = spec["group"].(string)
+	return kind, group
+}

@@ -1,0 +1,98 @@
+package verify
+
+import (
+	"maps"
+	"slices"
+
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// IsWebhook tells whether an object configures webhooks.
+func IsWebhook(id manifest.ID) bool {
+	return id.Group == "admissionregistration.k8s.io" && (id.Kind == "ValidatingWebhookConfiguration" || id.Kind == "MutatingWebhookConfiguration")
+}
+
+// Compare fills in what is live of a rendered configuration; nil if it is not
+// there.
+func (w *Webhook) Compare(rendered *manifest.Object, live map[string]any) {
+	w.Missing = live == nil
+	if live == nil {
+		return
+	}
+	want, have := webhookForm(rendered.Tree()), webhookForm(live)
+	if hash(want) == hash(have) {
+		return
+	}
+	for _, c := range plan.Diff(w.ID, want, have) {
+		w.Drift = append(w.Drift, c.Path)
+	}
+}
+
+// webhookForm is what the API server does because of a configuration: its webhooks,
+// with what the API server fills in (admissionregistration.k8s.io/v1), and without
+// CA bundles, which somebody else provides.
+func webhookForm(tree map[string]any) map[string]any {
+	mutating := tree["kind"] == "MutatingWebhookConfiguration"
+	list, _ := tree["webhooks"].([]any)
+	hooks := make([]any, len(list))
+	for i, h := range list {
+		hook, ok := h.(map[string]any)
+		if !ok {
+			hooks[i] = h
+			continue
+		}
+		form := filled(hook, map[string]any{
+			"failurePolicy": "Fail", "matchPolicy": "Equivalent", "timeoutSeconds": int64(10),
+			"namespaceSelector": map[string]any{}, "objectSelector": map[string]any{},
+		})
+		if mutating {
+			form = filled(form, map[string]any{"reinvocationPolicy": "Never"})
+		}
+		if client, ok := form["clientConfig"].(map[string]any); ok {
+			client = maps.Clone(client)
+			delete(client, "caBundle")
+			if service, ok := client["service"].(map[string]any); ok {
+				client["service"] = filled(service, map[string]any{"port": int64(443)})
+			}
+			form["clientConfig"] = client
+		}
+		if rules, ok := form["rules"].([]any); ok {
+			rules = slices.Clone(rules)
+			for j, r := range rules {
+				if rule, ok := r.(map[string]any); ok {
+					rules[j] = filled(rule, map[string]any{"scope": "*"})
+				}
+			}
+			form["rules"] = rules
+		}
+		hooks[i] = form
+	}
+	return map[string]any{"webhooks": hooks}
+}
+
+// filled is a copy with defaults for what is not there.
+func filled(m, defaults map[string]any) map[string]any {
+	copied := maps.Clone(m)
+	for k, v := range defaults {
+		if copied[k] == nil {
+			copied[k] = v
+		}
+	}
+	return copied
+}
+
+func hasBundle(tree map[string]any) bool {
+	list, _ := tree["webhooks"].([]any)
+	return !slices.ContainsFunc(list, func(h any) bool {
+		hook, _ := h.(map[string]any)
+		client, _ := hook["clientConfig"].(map[string]any)
+		bundle, _ := client["caBundle"].(string)
+		return bundle == ""
+	})
+}
+
+func hash(form map[string]any) string {
+	return string(sources.DigestOf(manifest.AppendJSON(nil, form)))
+}

@@ -1,0 +1,158 @@
+// Package behaviour says what acts on the objects of a type: the half of a type's
+// identity that no schema shows. Two clusters with the same type and the same
+// behaviour do the same with the same object.
+//
+// What is behind a type:
+//
+//   - a package's CRDs: the Deployment of the package, as it was rendered;
+//   - CRDs of plain manifests: the workload of the same cluster that the
+//     annotation gitopsd.dev/controller names, "<namespace>/<name>" of a
+//     Deployment, StatefulSet or DaemonSet;
+//   - XRDs: the Compositions for their composite type, and the Functions which
+//     these name.
+//
+// A workload is known by the digests of its images, and by its settings: the
+// command, arguments and environment of each container. The values of settings
+// are hashed one by one, so that the names of those that differ can be told;
+// the values never are, nor their single hashes, since a short secret could be
+// guessed from them. What a ConfigMap or Secret holds that a variable is taken
+// from is not looked at, nor the order of different arguments.
+//
+// The package is pure and works on decoded trees, so that what is rendered and
+// what is live are read alike. Types' digests are render/types' business, what
+// runs in a cluster is reconcile/verify/live's.
+package behaviour
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// ControllerAnnotation on a CRD names the workload that acts on its types, as
+// "<namespace>/<name>".
+const ControllerAnnotation = "gitopsd.dev/controller"
+
+// Identity is what acts on the objects of a type. It must not be changed once it
+// is made.
+type Identity struct {
+	// Workload runs the controller; the zero ID where Compositions are the
+	// behaviour.
+	Workload manifest.ID
+	// Images are the images of the workload's containers: the digest where
+	// the image is named by one, else the image's name.
+	Images []Part
+	// Settings are what the containers are started with. Their values are
+	// hashes that must not be shown.
+	Settings []Part
+	// Compositions are for a composite type, with a hash of their spec.
+	Compositions []Part
+	// Functions are those that the Compositions name, with the digests that
+	// the lock has; "" for a Function that the cluster does not declare.
+	Functions []Part
+}
+
+// Part is one thing that a behaviour is made of. Parts are comparable, and lists
+// of them are sorted by Name, each Name once.
+type Part struct {
+	Name, Value string
+}
+
+// Digest is "h1:" and the base64 of a SHA-256 over all parts. It does not depend on
+// what the workload is called. In the hash there is a line for each part, "image",
+// "setting", "composition" or "function" and JSON strings of name and value, in
+// this order and each ended by a newline.
+func (i *Identity) Digest() string {
+	var b strings.Builder
+	for _, list := range []struct {
+		what  string
+		parts []Part
+	}{{"image", i.Images}, {"setting", i.Settings}, {"composition", i.Compositions}, {"function", i.Functions}} {
+		for _, p := range list.parts {
+			fmt.Fprintf(&b, "%s %s %s\n", list.what, quoted(p.Name), quoted(p.Value))
+		}
+	}
+	return hash([]byte(b.String()))
+}
+
+// SettingsDigest is a hash of all Settings together, "h1:…".
+func SettingsDigest(settings []Part) string {
+	var b strings.Builder
+	for _, p := range settings {
+		fmt.Fprintf(&b, "%s %s\n", quoted(p.Name), quoted(p.Value))
+	}
+	return hash([]byte(b.String()))
+}
+
+// Differing names the parts that are in one list only, or have another value.
+func Differing(a, b []Part) []string {
+	var names []string
+	for len(a) > 0 || len(b) > 0 {
+		switch {
+		case len(b) == 0 || len(a) > 0 && a[0].Name < b[0].Name:
+			names, a = append(names, a[0].Name), a[1:]
+		case len(a) == 0 || b[0].Name < a[0].Name:
+			names, b = append(names, b[0].Name), b[1:]
+		default:
+			if a[0].Value != b[0].Value {
+				names = append(names, a[0].Name)
+			}
+			a, b = a[1:], b[1:]
+		}
+	}
+	return names
+}
+
+// Only returns the parts whose names are in one of the lists.
+func Only(parts []Part, lists ...[]Part) []Part {
+	return slices.DeleteFunc(slices.Clone(parts), func(p Part) bool {
+		return !slices.ContainsFunc(lists, func(l []Part) bool {
+			_, found := slices.BinarySearchFunc(l, p.Name, func(p Part, name string) int { return cmp.Compare(p.Name, name) })
+			return found
+		})
+	})
+}
+
+// String is one line for people: what it is, without its settings.
+func (i *Identity) String() string {
+	if i.Workload == (manifest.ID{}) {
+		return strings.TrimSuffix(fmt.Sprintf("%s; %s", named("composition", i.Compositions), named("function", i.Functions)), "; ")
+	}
+	return i.Workload.Kind + " " + i.Workload.Namespace + "/" + i.Workload.Name
+}
+
+// named is "composition a, b", or nothing for nothing.
+func named(what string, parts []Part) string {
+	if len(parts) == 0 {
+		return ""
+	}
+	names := make([]string, len(parts))
+	for i, p := range parts {
+		names[i] = p.Name
+	}
+	return what + " " + strings.Join(names, ", ")
+}
+
+func sorted(parts []Part) []Part {
+	slices.SortStableFunc(parts, func(a, b Part) int { return cmp.Compare(a.Name, b.Name) })
+	return parts
+}
+
+func hash(text []byte) string {
+	sum := sha256.Sum256(text)
+	return "h1:" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+func quoted(s string) string {
+	text, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // a string can always be written
+	}
+	return string(text)
+}
