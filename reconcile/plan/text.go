@@ -127,10 +127,22 @@ func (t *textWriter) cluster(c ClusterPlan) {
 			title = strings.TrimSuffix(title, ")") + ", revision " + revision + ")"
 		}
 		t.line("  %s", t.bold(title))
+		t.notes(c.Details[g.name])
 		t.steps(g.steps)
+	}
+	for _, name := range c.quiet() {
+		t.line("  %s: unchanged", t.bold(bump(name, "", c.Packages[name])))
+		t.notes(c.Details[name])
 	}
 	for _, gk := range slices.SortedFunc(maps.Keys(c.Plan.Unreadable), compareKinds) {
 		t.line("  nothing is known of %s: %s", gk, c.Plan.Unreadable[gk])
+	}
+}
+
+// notes writes where a package comes from and who signed it.
+func (t *textWriter) notes(p Package) {
+	for _, n := range p.notes() {
+		t.line("      %s", n)
 	}
 }
 

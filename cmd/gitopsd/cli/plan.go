@@ -75,8 +75,8 @@ steps that ` + "`gitopsd run`" + ` would fail at (refused, in conflict, rejected
 	f.BoolVar(&o.watch, "watch", false, "plan again whenever a file changes, until interrupted")
 	f.BoolVar(&o.all, "all", false, "show every object and field instead of folding long lists (text)")
 	f.StringVar(&o.kubeconfigDir, "kubeconfig-dir", "", "directory that spec.kubeconfig.file of clusters is relative to")
-	f.StringVar(&o.hub, "kubeconfig", "", "kubeconfig file of the hub, for clusters whose kubeconfigs are Secrets there")
-	f.StringVar(&o.namespace, "namespace", "gitopsd-system", "namespace of the kubeconfig Secrets in the hub")
+	f.StringVar(&o.hub, "kubeconfig", "", "kubeconfig file of the hub, for kubeconfigs, pull secrets and public keys that are Secrets there")
+	f.StringVar(&o.namespace, "namespace", "gitopsd-system", "namespace of the Secrets in the hub")
 	f.StringSliceVar(&o.contexts, "context", nil, "cluster=context: use this context of your own kubeconfig for a cluster")
 	for name, complete := range map[string]cobra.CompletionFunc{
 		"cluster": completeRegistered(&o.tree),
@@ -102,13 +102,17 @@ func (o *planOptions) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	log := g.log(false)
+	conn := &connector{dir: o.kubeconfigDir, hubConfig: o.hub, namespace: o.namespace, contexts: contexts}
+	if o.hub != "" {
+		o.registry.hub = conn
+	}
 	computer, err := o.registry.computer(log, resolve.Add, nil, o.clusters)
 	if err != nil {
 		return err
 	}
 	p := &planner{
 		options: o, root: root, computer: computer, log: log, cmd: cmd, colour: g.colour(cmd.OutOrStdout()),
-		connector: &connector{dir: o.kubeconfigDir, hubConfig: o.hub, namespace: o.namespace, contexts: contexts},
+		connector: conn,
 	}
 	if o.watch {
 		return p.watch(cmd.Context())
@@ -204,7 +208,7 @@ func (p *planner) live(ctx context.Context, fleet *plan.Fleet, state *desired.St
 	var wg sync.WaitGroup
 	for i, c := range state.Clusters {
 		wg.Go(func() {
-			cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c), Revisions: revisions(c), Before: lockedNames(c, state.Committed)}
+			cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c), Details: details(c), Revisions: revisions(c), Before: lockedNames(c, state.Committed)}
 			var err error
 			if cp.Plan, err = p.one(ctx, c); err != nil {
 				cp.Err = err.Error()
@@ -252,6 +256,19 @@ func packageNames(c *desired.Cluster) map[string]string {
 	return names
 }
 
+// details are where a cluster's packages come from, and who signed them.
+func details(c *desired.Cluster) map[string]plan.Package {
+	all := make(map[string]plan.Package)
+	for _, s := range c.Packages {
+		p := plan.Package{Repository: s.Pin.Ref.Repository, Version: s.Pin.Ref.Version(), Verified: s.Verified}
+		if s.Origin.RewrittenBy != "" {
+			p.From = s.Origin.String()
+		}
+		all[s.Declaration.Name] = p
+	}
+	return all
+}
+
 func revisions(c *desired.Cluster) map[string]string {
 	names := make(map[string]string)
 	for _, s := range c.Packages {
@@ -293,7 +310,7 @@ func (p *planner) against(ctx context.Context, fleet *plan.Fleet, state *desired
 	none, _ := manifest.NewSet(nil)
 	var comparer plan.Comparer
 	for _, c := range state.Clusters {
-		cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c), Revisions: revisions(c)}
+		cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c), Details: details(c), Revisions: revisions(c)}
 		old := before.Get(c.Name)
 		switch {
 		case c.Err != nil:
