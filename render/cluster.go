@@ -16,7 +16,9 @@ type cluster struct {
 	// packages in the order of their names.
 	packages []sources.Selected
 	// held are the objects of each package, as far as it is not broken.
-	held      map[packageName][]*manifest.Object
+	held map[packageName][]*manifest.Object
+	// configs are those of the packages' controllers.
+	configs   map[packageName]*runtime.Config
 	plain     []*manifest.Object
 	broken    []*PackageError
 	conflicts []*manifest.DuplicateError
@@ -41,6 +43,7 @@ func newCluster(w *Wanted, packages []sources.Selected) *cluster {
 	c := &cluster{
 		wanted:   w,
 		held:     make(map[packageName][]*manifest.Object, len(packages)),
+		configs:  make(map[packageName]*runtime.Config),
 		plain:    w.Objects,
 		broken:   slices.Clone(w.Broken),
 		complete: len(w.Broken) == 0,
@@ -55,6 +58,10 @@ func newCluster(w *Wanted, packages []sources.Selected) *cluster {
 		default:
 			c.packages = append(c.packages, s)
 		}
+	}
+	for _, s := range c.packages {
+		// What is wrong with one comes up when its package is expanded.
+		c.configs[name(s)], _ = w.runtimeOf(s)
 	}
 	for _, d := range w.Packages {
 		there := slices.ContainsFunc(packages, func(s sources.Selected) bool { return name(s) == packageName{d.Kind, d.Name} })
@@ -77,7 +84,15 @@ func (c *cluster) bind(s sources.Selected, objects []*manifest.Object) ([]*manif
 	if s.Declaration.Kind != sources.Provider {
 		return objects, nil
 	}
-	binding, err := runtime.Binding(s, c.packages)
+	controllers := make([]runtime.Controller, len(c.packages))
+	var own runtime.Controller
+	for i, p := range c.packages {
+		controllers[i] = runtime.Controller{Selected: p, Config: c.configs[name(p)]}
+		if name(p) == name(s) {
+			own = controllers[i]
+		}
+	}
+	binding, err := runtime.Binding(own, controllers)
 	if err != nil {
 		return nil, err
 	}

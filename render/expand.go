@@ -10,6 +10,7 @@ import (
 
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/sources"
 )
 
@@ -30,7 +31,7 @@ type Renderer struct {
 type packageKey struct {
 	pin         sources.Pin
 	runtime     string
-	declaration string
+	declaration string // and configuration
 }
 
 // memo is something made once.
@@ -63,7 +64,11 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 		}
-		objects, err := r.expand(s)
+		var objects []*manifest.Object
+		config, err := w.runtimeOf(s)
+		if err == nil {
+			objects, err = r.expand(s, config)
+		}
 		if err == nil {
 			objects, err = c.bind(s, objects)
 		}
@@ -151,13 +156,11 @@ func (r *Renderer) compile(patches []kustomize.Patch) (*kustomize.Patches, error
 	return recall(r, &r.patches, string(key), func() (*kustomize.Patches, error) { return kustomize.NewPatches(patches) })
 }
 
-func (r *Renderer) expand(s sources.Selected) ([]*manifest.Object, error) {
-	d := s.Declaration
-	d.File, d.Document = "", sources.Document{} // where it stands, and fields that are in d already
-	declaration, err := json.Marshal(d)
+func (r *Renderer) expand(s sources.Selected, config *runtime.Config) ([]*manifest.Object, error) {
+	declaration, err := describe(s, config)
 	if err != nil {
 		return nil, err
 	}
-	key := packageKey{pin: s.Pin, runtime: s.Runtime, declaration: string(declaration)}
-	return recall(r, &r.packages, key, func() ([]*manifest.Object, error) { return contents(s) })
+	key := packageKey{pin: s.Pin, runtime: s.Runtime, declaration: declaration}
+	return recall(r, &r.packages, key, func() ([]*manifest.Object, error) { return contents(s, config) })
 }

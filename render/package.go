@@ -12,8 +12,6 @@ import (
 	"gitopsd.dev/sources"
 )
 
-const runtimeNamespace = runtime.Namespace
-
 // allowed are the kinds that a package may hold, by the xpkg specification. A
 // package is somebody else's: with any other kind it could take rights that the
 // repository does not give it.
@@ -34,7 +32,7 @@ var errFunction = errors.New("a Function needs Crossplane's own package manager 
 // contents makes the objects of one package: what it holds and, for a Provider,
 // its controller. They are the same in every cluster that declares the package
 // alike.
-func contents(s sources.Selected) ([]*manifest.Object, error) {
+func contents(s sources.Selected, config *runtime.Config) ([]*manifest.Object, error) {
 	d, p := s.Declaration, s.Package
 	switch {
 	case d.Kind == sources.Function:
@@ -51,7 +49,7 @@ func contents(s sources.Selected) ([]*manifest.Object, error) {
 		return nil, err
 	}
 	if d.Kind == sources.Provider {
-		if objects, err = withController(s, objects); err != nil {
+		if objects, err = withController(s, config, objects); err != nil {
 			return nil, err
 		}
 	}
@@ -96,9 +94,9 @@ func held(s sources.Selected) ([]*manifest.Object, error) {
 }
 
 // withController completes webhooks and adds what the controller needs.
-func withController(s sources.Selected, objects []*manifest.Object) ([]*manifest.Object, error) {
-	service := webhook.Service{Namespace: runtime.Namespace, Name: s.Declaration.Name, Port: runtime.WebhookPort}
-	c := runtime.Controller{Selected: s}
+func withController(s sources.Selected, config *runtime.Config, objects []*manifest.Object) ([]*manifest.Object, error) {
+	c := runtime.Controller{Selected: s, Config: config}
+	service := webhook.Service{Namespace: runtime.Namespace, Name: c.ServiceName(), Port: runtime.WebhookPort}
 	for i, o := range objects {
 		if o.ID().Kind == "CustomResourceDefinition" {
 			c.Types = append(c.Types, o)

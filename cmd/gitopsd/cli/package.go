@@ -83,6 +83,6 @@ configuration, and prints the reference with the digest.`,
 			return err
 		},
 	}
-	registry.register(cmd)
+	registry.registerClient(cmd)
 	return cmd
 }
