@@ -28,8 +28,9 @@ type Builder struct {
 	built map[sources.Digest]*built
 }
 
-// built is the outcome of a build.
+// built is a build, and its outcome once done is closed.
 type built struct {
+	done    chan struct{}
 	objects []*manifest.Object
 	err     error
 	// asked for since the last Sweep.
@@ -41,8 +42,9 @@ type built struct {
 // have no kustomization file; see the package comment for that and for what is
 // refused.
 //
-// Build reads each file once, writes none, and uses no network. It ends in
-// bounded time, without looking at ctx while kustomize itself runs. Errors name
+// Build reads each file once, writes none, and uses no network. Several that ask
+// for the same at the same time share one build. It ends in bounded time, or when
+// ctx does: what kustomize is at is then completed in the background. Errors name
 // the file, and the line where it is known.
 func (b *Builder) Build(ctx context.Context, files fs.FS, dir string) ([]*manifest.Object, error) {
 	in := newInspection(files)
@@ -55,26 +57,26 @@ func (b *Builder) Build(ctx context.Context, files fs.FS, dir string) ([]*manife
 	// Kustomize sees the snapshot and nothing else.
 	key := in.given.digest(dir)
 	b.mu.Lock()
-	known, ok := b.built[key]
-	if ok {
-		known.asked = true
+	it, known := b.built[key]
+	if !known {
+		it = &built{done: make(chan struct{})}
+		if b.built == nil {
+			b.built = make(map[sources.Digest]*built)
+		}
+		b.built[key] = it
+		go func() {
+			defer close(it.done)
+			it.objects, it.err = in.build(dir)
+		}()
 	}
+	it.asked = true
 	b.mu.Unlock()
-	if ok {
-		return known.objects, known.err
+	select {
+	case <-it.done:
+		return it.objects, it.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	fresh := &built{asked: true}
-	fresh.objects, fresh.err = in.build(dir)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.built == nil {
-		b.built = make(map[sources.Digest]*built)
-	}
-	if known, ok := b.built[key]; ok {
-		fresh = known // another goroutine was faster; its objects are shared
-	}
-	b.built[key] = fresh
-	return fresh.objects, fresh.err
 }
 
 // Sweep forgets what no Build has asked for since the last Sweep.
