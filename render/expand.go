@@ -21,9 +21,16 @@ import (
 type Renderer struct {
 	builder kustomize.Builder
 
-	mu       sync.Mutex
-	packages map[packageKey]*memo[[]*manifest.Object]
-	patches  map[string]*memo[*kustomize.Patches]
+	mu         sync.Mutex
+	packages   map[packageKey]*memo[*expansion]
+	selections map[selectionKey]*memo[*selection]
+	patches    map[string]*memo[*kustomize.Patches]
+}
+
+// selectionKey is all that the types which a cluster gets of a package depend on.
+type selectionKey struct {
+	of       *expansion
+	policies string
 }
 
 // packageKey is all that the objects of a package depend on.
@@ -58,21 +65,31 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 	}
-	c := newCluster(w, packages)
+	c := newCluster(in, w, packages)
+	pins := make(map[manifest.ID]string)
+	expanded := make(map[packageName]*expansion)
 	for _, s := range c.packages {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 		}
-		objects, err := r.expand(s)
-		if err == nil {
-			objects, err = c.bind(s, objects)
+		if delegates(in, s.Declaration.Kind) {
+			o, err := delegated(s, w.declared[name(s)])
+			if err != nil {
+				c.fail(s, err)
+				continue
+			}
+			c.held[name(s)], pins[o.ID()] = []*manifest.Object{o}, Pinned(s.Pin)
+			continue
 		}
+		e, err := r.expand(s)
 		if err != nil {
 			c.fail(s, err)
 			continue
 		}
-		c.held[name(s)] = objects
+		c.held[name(s)], expanded[name(s)] = e.objects, e
 	}
+	r.activate(c, expanded)
+	c.bind(expanded)
 	c.settle()
 	objects, err := c.objects()
 	if err != nil {
@@ -80,6 +97,9 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	}
 	before := objects
 	if objects, err = patches.Apply(ctx, objects); err != nil {
+		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
+	}
+	if err := checkPins(objects, pins); err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 	}
 	set, duplicates := manifest.NewSet(objects)
@@ -104,6 +124,7 @@ func (r *Renderer) Sweep() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	sweep(r.packages)
+	sweep(r.selections)
 	sweep(r.patches)
 	for _, m := range r.patches {
 		if o := m.made.Load(); o != nil && o.value != nil {
@@ -151,7 +172,7 @@ func (r *Renderer) compile(patches []kustomize.Patch) (*kustomize.Patches, error
 	return recall(r, &r.patches, string(key), func() (*kustomize.Patches, error) { return kustomize.NewPatches(patches) })
 }
 
-func (r *Renderer) expand(s sources.Selected) ([]*manifest.Object, error) {
+func (r *Renderer) expand(s sources.Selected) (*expansion, error) {
 	d := s.Declaration
 	d.File, d.Document = "", sources.Document{} // where it stands, and fields that are in d already
 	declaration, err := json.Marshal(d)
@@ -159,5 +180,5 @@ func (r *Renderer) expand(s sources.Selected) ([]*manifest.Object, error) {
 		return nil, err
 	}
 	key := packageKey{pin: s.Pin, runtime: s.Runtime, declaration: string(declaration)}
-	return recall(r, &r.packages, key, func() ([]*manifest.Object, error) { return contents(s) })
+	return recall(r, &r.packages, key, func() (*expansion, error) { return contents(s) })
 }

@@ -13,9 +13,9 @@ import (
 )
 
 // Want builds a cluster's kustomization and separates what it declares: packages
-// (Provider, Configuration and Function of pkg.crossplane.io) from objects that
-// are applied as they are. What was built before from the same files is not built
-// again.
+// (Provider, Configuration and Function of pkg.crossplane.io) and the policies
+// that activate their types from objects that are applied as they are. What was
+// built before from the same files is not built again.
 //
 // If the build fails there is no Wanted. If declarations of packages are at fault
 // there is one with the rest, and an error that joins a PackageError for each.
@@ -31,15 +31,18 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 	var errs []error
 	var declared []*manifest.Object
 	for _, o := range objects {
-		if isPackage(o.ID()) {
+		switch {
+		case isPackage(o.ID()):
 			declared = append(declared, o)
-		} else {
+		case isPolicy(o.ID()) && !in.Delegate:
+			w.policies = append(w.policies, o)
+		default:
 			w.Objects = append(w.Objects, o)
 		}
 	}
 	for _, o := range declared {
 		d, err := declaration(o)
-		if err == nil {
+		if err == nil && !delegates(in, d.Kind) {
 			err = checkRuntimeConfig(d, w.Objects)
 		}
 		if err != nil {
@@ -49,6 +52,10 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 			continue
 		}
 		w.Packages = append(w.Packages, d)
+		if w.declared == nil {
+			w.declared = make(map[packageName]*manifest.Object)
+		}
+		w.declared[packageName{d.Kind, d.Name}] = o
 	}
 	slices.SortFunc(w.Packages, func(a, b sources.Declaration) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))

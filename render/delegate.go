@@ -1,0 +1,75 @@
+package render
+
+import (
+	"fmt"
+	"maps"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// delegates tells whether packages of a kind are left to the Crossplane in the
+// cluster. Functions always are: Crossplane calls them, and knows them by
+// objects that only its package manager makes.
+func delegates(in Input, kind sources.PackageKind) bool {
+	return in.Delegate || kind == sources.Function
+}
+
+// delegated is the object that makes the Crossplane in a cluster install a
+// package: its declaration, or one like it for a dependency, pinned to the locked
+// digest. What gitopsd has decided Crossplane is not to decide again: dependencies
+// are objects of their own, so their resolution is switched off, and a digest is
+// not looked at twice.
+func delegated(s sources.Selected, declared *manifest.Object) (*manifest.Object, error) {
+	d := s.Declaration
+	if len(d.Name) > maxName {
+		return nil, fmt.Errorf("its name has more than %d characters; declare it with a shorter one", maxName)
+	}
+	tree := map[string]any{"apiVersion": packageGroup + "/v1", "kind": string(d.Kind), "metadata": map[string]any{"name": d.Name}}
+	origin := manifest.Origin{File: "gitopsd"}
+	spec := make(map[string]any)
+	if declared != nil {
+		tree, origin = maps.Clone(declared.Tree()), declared.Origin()
+		written, _ := tree["spec"].(map[string]any)
+		maps.Copy(spec, written)
+		delete(tree, "status")
+	}
+	spec["package"] = Pinned(s.Pin)
+	spec["skipDependencyResolution"] = true
+	// Never stays: that package is in Crossplane's cache, or nowhere.
+	if d.PullPolicy != sources.PullNever {
+		spec["packagePullPolicy"] = string(sources.PullIfNotPresent)
+	}
+	tree["spec"] = spec
+	o, err := manifest.New(tree, origin)
+	if err != nil {
+		return nil, err
+	}
+	return o.WithMetadata(map[string]string{PackageLabel: d.Name}, nil), nil
+}
+
+// Pinned is what spec.package of a delegated package is: "repository:tag@digest",
+// or without the tag where none was declared.
+func Pinned(p sources.Pin) string {
+	ref := p.Ref.Repository
+	if p.Ref.Tag != "" {
+		ref += ":" + p.Ref.Tag
+	}
+	return ref + "@" + string(p.Digest)
+}
+
+// checkPins sees to it that patches leave the packages that Crossplane is to
+// install as they are locked: a patch is no way around the lock.
+func checkPins(objects []*manifest.Object, pins map[manifest.ID]string) error {
+	for _, o := range objects {
+		if !isPackage(o.ID()) {
+			continue
+		}
+		spec, _ := o.Tree()["spec"].(map[string]any)
+		if want := pins[o.ID()]; spec["package"] != want || spec["skipDependencyResolution"] != true {
+			return fmt.Errorf("patches: %s: spec.package is %v and spec.skipDependencyResolution %v, where clusters.lock wants %q and true; change the declaration instead",
+				o.ID(), spec["package"], spec["skipDependencyResolution"], want)
+		}
+	}
+	return nil
+}
