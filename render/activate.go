@@ -31,10 +31,10 @@ const (
 // with them (github.com/crossplane/crossplane, internal/converter).
 var alwaysInstalled = []string{"ProviderConfig", "ClusterProviderConfig", "ProviderConfigUsage"}
 
-// InactiveType is a type that a package has and that a cluster does not get.
-type InactiveType struct {
-	// CRD is the definition that is not installed.
-	CRD manifest.ID
+// PackageType is a type that a package has and that is not rendered.
+type PackageType struct {
+	// Definition is what would define it.
+	Definition manifest.ID
 	// Group and Kind are of the type itself.
 	Group, Kind string
 	// Package is the package's name in the cluster.
@@ -145,7 +145,7 @@ func readPolicies(own []*manifest.Object, expanded map[packageName]*expansion) (
 // selection is what a set of policies leaves of a package.
 type selection struct {
 	objects  []*manifest.Object
-	inactive []InactiveType
+	inactive []PackageType
 	types    int
 }
 
@@ -166,11 +166,8 @@ func choose(s sources.Selected, e *expansion, p policies) *selection {
 			chosen.objects = append(chosen.objects, o)
 			continue
 		}
-		spec, _ := o.Tree()["spec"].(map[string]any)
-		names, _ := spec["names"].(map[string]any)
-		group, _ := spec["group"].(string)
-		kind, _ := names["kind"].(string)
-		chosen.inactive = append(chosen.inactive, InactiveType{CRD: o.ID(), Group: group, Kind: kind, Package: s.Declaration.Name})
+		group, kind := kindOf(o.Tree(), "names")
+		chosen.inactive = append(chosen.inactive, PackageType{Definition: o.ID(), Group: group, Kind: kind, Package: s.Declaration.Name})
 	}
 	return chosen
 }
@@ -180,10 +177,17 @@ func (e *expansion) subject(o *manifest.Object) bool {
 	if !isCRD(o.ID()) || e.active[o.ID()] {
 		return false
 	}
-	spec, _ := o.Tree()["spec"].(map[string]any)
-	names, _ := spec["names"].(map[string]any)
-	kind, _ := names["kind"].(string)
+	_, kind := kindOf(o.Tree(), "names")
 	return !slices.Contains(alwaysInstalled, kind)
+}
+
+// kindOf is the kind that a definition has under these names, with its group.
+func kindOf(definition map[string]any, field string) (group, kind string) {
+	spec, _ := definition["spec"].(map[string]any)
+	names, _ := spec[field].(map[string]any)
+	group, _ = spec["group"].(string)
+	kind, _ = names["kind"].(string)
+	return group, kind
 }
 
 // activate leaves the types out that are not activated, of the packages that are

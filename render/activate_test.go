@@ -42,11 +42,11 @@ func definitions(r *Rendered) string {
 func inactive(r *Rendered) string {
 	var names []string
 	for _, t := range r.Inactive {
-		if t.CRD.Kind != crdKind || t.Kind == "" || t.Group == "" || t.Package == "" {
+		if t.Definition.Kind != crdKind || t.Kind == "" || t.Group == "" || t.Package == "" {
 			names = append(names, fmt.Sprintf("%+v", t))
 			continue
 		}
-		names = append(names, strings.TrimSuffix(t.CRD.Name, ".example.org"))
+		names = append(names, strings.TrimSuffix(t.Definition.Name, ".example.org"))
 	}
 	return strings.Join(names, " ")
 }

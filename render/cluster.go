@@ -21,7 +21,8 @@ type cluster struct {
 	plain     []*manifest.Object
 	broken    []*PackageError
 	conflicts []*manifest.DuplicateError
-	inactive  []InactiveType
+	inactive  []PackageType
+	delegated []PackageType
 	notes     []string
 	complete  bool
 }
@@ -151,7 +152,7 @@ func (c *cluster) rendered(set *manifest.Set) *Rendered {
 		return packageName{a.Kind, a.Name}.compare(packageName{b.Kind, b.Name})
 	})
 	r := &Rendered{
-		Objects: set, Broken: c.broken, Conflicts: c.conflicts, Inactive: c.inactive, Notes: c.notes, complete: c.complete,
+		Objects: set, Broken: c.broken, Conflicts: c.conflicts, Inactive: c.inactive, Delegated: c.delegated, Notes: c.notes, complete: c.complete,
 		selected: make(map[string]bool, len(c.packages)),
 		broken:   make(map[string]bool, len(c.broken)),
 		conflict: make(map[manifest.ID]bool, len(c.conflicts)),

@@ -34,7 +34,7 @@ func delegated(s sources.Selected, declared *manifest.Object) (*manifest.Object,
 		maps.Copy(spec, written)
 		delete(tree, "status")
 	}
-	spec["package"] = Pinned(s.Pin)
+	spec["package"] = pinned(s.Pin)
 	spec["skipDependencyResolution"] = true
 	// Never stays: that package is in Crossplane's cache, or nowhere.
 	if d.PullPolicy != sources.PullNever {
@@ -48,9 +48,9 @@ func delegated(s sources.Selected, declared *manifest.Object) (*manifest.Object,
 	return o.WithMetadata(map[string]string{PackageLabel: d.Name}, nil), nil
 }
 
-// Pinned is what spec.package of a delegated package is: "repository:tag@digest",
+// pinned is what spec.package of a delegated package is: "repository:tag@digest",
 // or without the tag where none was declared.
-func Pinned(p sources.Pin) string {
+func pinned(p sources.Pin) string {
 	ref := p.Ref.Repository
 	if p.Ref.Tag != "" {
 		ref += ":" + p.Ref.Tag
@@ -72,4 +72,26 @@ func checkPins(objects []*manifest.Object, pins map[manifest.ID]string) error {
 		}
 	}
 	return nil
+}
+
+// delegatedTypes are those that will be there once Crossplane has installed a
+// package.
+func delegatedTypes(s sources.Selected) []PackageType {
+	if s.Package == nil {
+		return nil
+	}
+	var all []PackageType
+	for _, d := range s.Package.Documents {
+		o, err := manifest.New(d.Tree, manifest.Origin{})
+		if err != nil {
+			continue // Crossplane will say so
+		}
+		for _, field := range []string{"names", "claimNames"} {
+			group, kind := kindOf(d.Tree, field)
+			if defines := o.ID().Group == crdGroup || o.ID().Group == crossplane; defines && kind != "" {
+				all = append(all, PackageType{Definition: o.ID(), Group: group, Kind: kind, Package: s.Declaration.Name})
+			}
+		}
+	}
+	return all
 }

@@ -78,7 +78,8 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 				c.fail(s, err)
 				continue
 			}
-			c.held[name(s)], pins[o.ID()] = []*manifest.Object{o}, Pinned(s.Pin)
+			c.held[name(s)], pins[o.ID()] = []*manifest.Object{o}, pinned(s.Pin)
+			c.delegated = append(c.delegated, delegatedTypes(s)...)
 			continue
 		}
 		e, err := r.expand(s)

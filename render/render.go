@@ -82,7 +82,9 @@ type Rendered struct {
 	// ID, as they were before.
 	Patched map[manifest.ID]*manifest.Object
 	// Inactive are the types that packages have and that no policy activates.
-	Inactive []InactiveType
+	Inactive []PackageType
+	// Delegated are the types of the packages that Crossplane installs.
+	Delegated []PackageType
 	// Notes are worth a person's attention, and no errors.
 	Notes []string
 

@@ -31,12 +31,15 @@ var stageNames = [...]string{"definitions", "settings", "workloads", "admission"
 func (s Stage) String() string { return stageNames[s] }
 
 const (
-	crdGroup   = "apiextensions.k8s.io"
-	crdKind    = "CustomResourceDefinition"
-	xrdGroup   = "apiextensions.crossplane.io"
-	xrdKind    = "CompositeResourceDefinition"
-	admission  = "admissionregistration.k8s.io"
-	aggregator = "apiregistration.k8s.io"
+	crdGroup = "apiextensions.k8s.io"
+	crdKind  = "CustomResourceDefinition"
+	xrdGroup = "apiextensions.crossplane.io"
+	xrdKind  = "CompositeResourceDefinition"
+	// packageGroup is that of Crossplane's packages.
+	packageGroup    = "pkg.crossplane.io"
+	operationsGroup = "ops.crossplane.io"
+	admission       = "admissionregistration.k8s.io"
+	aggregator      = "apiregistration.k8s.io"
 )
 
 // Workload kinds by group. All other kinds of Kubernetes' own groups are
