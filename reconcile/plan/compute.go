@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -197,23 +198,25 @@ func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) 
 		s.NotValidated = "its type is not there yet: " + s.Awaits
 		return s
 	}
-	s.Action, s.Reason = Refused, why+serving(s.ID)
+	s.Action, s.Reason = Refused, cmp.Or(notServed(s.Object.APIVersion(), s.ID), why)
 	if t, ok := c.inactive[gvk.GroupKind()]; ok {
 		s.Reason = fmt.Sprintf("its type is not activated: package %s has it, and is installed by type; name %s in spec.activate of a ManagedResourceActivationPolicy", t.Package, t.Definition.Name)
 	}
 	return s
 }
 
-// serving says how a kind of Crossplane's comes to be served.
-func serving(id manifest.ID) string {
+// notServed says why an object cannot be applied whose kind is Crossplane's, ""
+// for all others.
+func notServed(apiVersion string, id manifest.ID) string {
 	const install = "install Crossplane in the cluster (https://docs.crossplane.io/latest/get-started/install)"
+	lacks := fmt.Sprintf("the cluster serves no %s in %s", id.Kind, apiVersion)
 	switch {
 	case id.Group == packageGroup && id.Kind == "Function":
-		return "; a Function needs the package manager of Crossplane, which runs it: " + install + ", or remove the Function and what depends on it"
+		return lacks + ", and only Crossplane can run one; " + install + ", or remove the Function and what depends on it"
 	case id.Group == packageGroup:
-		return "; packages are delegated to Crossplane: " + install + ", or set spec.packages: expand on the Cluster"
+		return lacks + ", though its packages are delegated to Crossplane; " + install + ", or set spec.packages: expand on the Cluster"
 	case id.Group == xrdGroup || id.Group == operationsGroup:
-		return "; it means nothing without Crossplane: " + install
+		return lacks + ", which means nothing without Crossplane; " + install
 	}
 	return ""
 }
