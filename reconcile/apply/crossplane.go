@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 
@@ -21,7 +20,6 @@ import (
 const (
 	packageGroup   = "pkg.crossplane.io"
 	packageVersion = packageGroup + "/v1"
-	typesGroup     = "apiextensions.crossplane.io"
 )
 
 var packageKinds = []string{"Provider", "Configuration", "Function"}
@@ -207,8 +205,11 @@ func revisionHealth(revision map[string]any, wanted sources.Digest) (State, stri
 	return State(status.CurrentStatus), ""
 }
 
-// verifyPackages looks at the revisions of packages that say that they are well.
-func (a *Applier) verifyPackages(ctx context.Context, health map[manifest.ID]Health, wanted map[manifest.ID]sources.Digest) error {
+// verifyPackages looks at the revisions of packages that say that they are well,
+// and tells whether all of them are. One that is not may become so without a
+// write to the package itself.
+func (a *Applier) verifyPackages(ctx context.Context, health map[manifest.ID]Health, wanted map[manifest.ID]sources.Digest) (all bool, err error) {
+	all = true
 	for id, digest := range wanted {
 		h := health[id]
 		if h.State != State(status.CurrentStatus) {
@@ -216,7 +217,7 @@ func (a *Applier) verifyPackages(ctx context.Context, health map[manifest.ID]Hea
 		}
 		revision, err := a.revision(ctx, id)
 		if kube.IsClusterWide(err) {
-			return err
+			return false, err
 		}
 		if err != nil {
 			h.State, h.Reason = UnknownState, err.Error()
@@ -224,8 +225,9 @@ func (a *Applier) verifyPackages(ctx context.Context, health map[manifest.ID]Hea
 			h.State, h.Reason = revisionHealth(revision, digest)
 		}
 		health[id] = h
+		all = all && h.State == State(status.CurrentStatus)
 	}
-	return nil
+	return all, nil
 }
 
 // definitionHealth reads whether Crossplane serves the types that an XRD defines.
@@ -273,8 +275,4 @@ func conditionOf(u *unstructured.Unstructured, kind string) condition {
 		return c
 	}
 	return condition{}
-}
-
-func isComposite(gk schema.GroupKind) bool {
-	return gk.Group == typesGroup && gk.Kind == "CompositeResourceDefinition"
 }

@@ -116,8 +116,9 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 			return true
 		})
 	}
-	if err == nil {
-		err = a.verifyPackages(ctx, health, packages)
+	complete := err == nil
+	if complete {
+		complete, err = a.verifyPackages(ctx, health, packages)
 	}
 	if kube.IsClusterWide(err) {
 		return nil, err
@@ -131,7 +132,7 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 			list = append(list, h)
 		}
 	}
-	a.rememberHealth(gk, list, err == nil)
+	a.rememberHealth(gk, list, complete)
 	return list, nil
 }
 
@@ -168,7 +169,7 @@ func assess(u *unstructured.Unstructured) (State, string) {
 	case u.GetDeletionTimestamp() != nil:
 	case isDelegated(manifest.ID{Group: gk.Group, Kind: gk.Kind}):
 		return packageHealth(u)
-	case isComposite(gk):
+	case plan.IsXRD(manifest.ID{Group: gk.Group, Kind: gk.Kind}):
 		return definitionHealth(u)
 	}
 	r, err := status.Compute(u)

@@ -19,8 +19,8 @@ import (
 // CRD: enough for a person to see what it is about.
 const fewContents = 4
 
-// lookInside finds what the Namespaces, CRDs and packages of Crossplane's hold
-// that a plan would prune, apart from what the plan prunes itself.
+// lookInside finds what the Namespaces, CRDs, XRDs and packages of Crossplane's
+// hold that a plan would prune, apart from what the plan prunes itself.
 func (a *Applier) lookInside(ctx context.Context, p *plan.Plan, v *view) error {
 	going := make(map[manifest.ID]bool)
 	for i := range p.Steps {
@@ -39,7 +39,7 @@ func (a *Applier) lookInside(ctx context.Context, p *plan.Plan, v *view) error {
 		}
 		var look func() ([]manifest.ID, error)
 		switch {
-		case plan.IsCRD(s.ID):
+		case plan.IsCRD(s.ID), plan.IsXRD(s.ID):
 			look = func() ([]manifest.ID, error) { return a.instances(gctx, s.ID, going) }
 		case isDelegated(s.ID):
 			look = func() ([]manifest.ID, error) { return a.packageContents(gctx, s.ID, going) }
@@ -72,7 +72,7 @@ func (a *Applier) lookInside(ctx context.Context, p *plan.Plan, v *view) error {
 	return g.Wait()
 }
 
-// instances lists objects of the type that a CRD defines.
+// instances lists objects of the type that a CRD or XRD defines.
 func (a *Applier) instances(ctx context.Context, crd manifest.ID, going map[manifest.ID]bool) ([]manifest.ID, error) {
 	resource, group, _ := strings.Cut(crd.Name, ".")
 	t, err := a.cluster.Resource(ctx, group, resource)

@@ -274,7 +274,7 @@ func definitions(desired *manifest.Set) map[schema.GroupVersionKind]manifest.ID 
 // Defines lists the kinds, with their served versions, that a CRD or XRD
 // defines; none for any other object.
 func Defines(o *manifest.Object) []schema.GroupVersionKind {
-	xrd := !IsCRD(o.ID())
+	xrd := IsXRD(o.ID())
 	if !IsDefinition(o.ID()) {
 		return nil
 	}

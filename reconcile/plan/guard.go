@@ -44,7 +44,7 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 	}
 	sortPruned(steps)
 	c.keepUnrendered(steps, desired.Len() == 0)
-	c.keepDelegated(steps)
+	c.keepDelegated(steps, desired)
 	c.keepContents(steps)
 	c.keepUsed(steps, desired)
 	c.keepMost(steps, members)
@@ -81,24 +81,24 @@ func (c *computation) keepUnrendered(steps []Step, empty bool) {
 	}
 }
 
-// keepDelegated keeps the types of packages that were expanded until now and are
-// Crossplane's from now on: it takes the definitions over, and their objects stay.
-func (c *computation) keepDelegated(steps []Step) {
-	if len(c.opts.Delegated) == 0 {
-		return
-	}
-	theirs := make(map[string]string, len(c.opts.Delegated))
-	for _, t := range c.opts.Delegated {
-		theirs[t.Definition.Name] = t.Package
+// keepDelegated keeps what packages held that were expanded until now and are
+// Crossplane's from now on: it takes them over, and nobody's objects go meanwhile.
+func (c *computation) keepDelegated(steps []Step, desired *manifest.Set) {
+	delegated := make(map[string]bool)
+	for _, o := range desired.All() {
+		if o.ID().Group == packageGroup {
+			delegated[o.Label(PackageLabel)] = true
+		}
 	}
 	for i := range steps {
-		if pkg := theirs[steps[i].ID.Name]; pkg != "" && IsCRD(steps[i].ID) {
-			hold(&steps[i], "kept: Crossplane installs package %s from now on, and takes over its types", pkg)
+		s := &steps[i]
+		if s.Package != "" && delegated[s.Package] && (IsCRD(s.ID) || s.ID.Group == xrdGroup || s.ID.Group == operationsGroup) {
+			hold(s, "kept: Crossplane installs package %s from now on, and takes this over", s.Package)
 		}
 	}
 }
 
-// keepContents keeps Namespaces, CRDs and Crossplane's packages that hold objects
+// keepContents keeps Namespaces, CRDs, XRDs and Crossplane's packages that hold objects
 // which stay.
 func (c *computation) keepContents(steps []Step) {
 	going := make(map[manifest.ID]bool, len(steps))

@@ -40,7 +40,7 @@ const (
 	// AdoptAnnotation, "true" on an object in the repository, takes the object
 	// over from whoever made it.
 	AdoptAnnotation = "gitopsd.dev/adopt"
-	// AllowPruneAnnotation, "true" on a Namespace, CRD or package of
+	// AllowPruneAnnotation, "true" on a Namespace, CRD, XRD or package of
 	// Crossplane's, allows it to be pruned with everything that it holds. On a
 	// Cluster in the registry it is a number: how many objects one pass may
 	// prune.
