@@ -20,16 +20,16 @@ func delegates(in Input, kind sources.PackageKind) bool {
 // digest. What gitopsd has decided Crossplane is not to decide again: dependencies
 // are objects of their own, so their resolution is switched off, and a digest is
 // not looked at twice.
-func delegated(s sources.Selected, declared *manifest.Object) (*manifest.Object, error) {
+func delegated(s sources.Selected) (*manifest.Object, error) {
 	d := s.Declaration
 	if len(d.Name) > maxName {
 		return nil, fmt.Errorf("its name has more than %d characters; declare it with a shorter one", maxName)
 	}
 	tree := map[string]any{"apiVersion": packageGroup + "/v1", "kind": string(d.Kind), "metadata": map[string]any{"name": d.Name}}
-	origin := manifest.Origin{File: "gitopsd"}
+	origin := manifest.Origin{Package: s.Pin}
 	spec := make(map[string]any)
-	if declared != nil {
-		tree, origin = maps.Clone(declared.Tree()), declared.Origin()
+	if d.Document.Tree != nil {
+		tree, origin = maps.Clone(d.Document.Tree), manifest.Origin{File: d.File, Line: d.Document.Line}
 		written, _ := tree["spec"].(map[string]any)
 		maps.Copy(spec, written)
 		delete(tree, "status")

@@ -73,7 +73,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 			return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 		}
 		if delegates(in, s.Declaration.Kind) {
-			o, err := delegated(s, w.declared[name(s)])
+			o, err := delegated(s)
 			if err != nil {
 				c.fail(s, err)
 				continue

@@ -62,8 +62,6 @@ type Wanted struct {
 	// Broken are packages whose declaration is at fault.
 	Broken []*PackageError
 
-	// declared are the declarations as they were written.
-	declared map[packageName]*manifest.Object
 	// policies are the ManagedResourceActivationPolicies.
 	policies []*manifest.Object
 }

@@ -52,10 +52,6 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 			continue
 		}
 		w.Packages = append(w.Packages, d)
-		if w.declared == nil {
-			w.declared = make(map[packageName]*manifest.Object)
-		}
-		w.declared[packageName{d.Kind, d.Name}] = o
 	}
 	slices.SortFunc(w.Packages, func(a, b sources.Declaration) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
