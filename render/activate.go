@@ -201,6 +201,9 @@ func (r *Renderer) activate(c *cluster, expanded map[packageName]*expansion) {
 	for _, s := range c.packages {
 		e := expanded[name(s)]
 		switch {
+		case s.Declaration.ByType && c.input.Delegate:
+			c.notes = append(c.notes, fmt.Sprintf("Provider %s is installed by Crossplane, whose policies decide about its types, its default one (%q) among them; %s means nothing here",
+				s.Declaration.Name, "*", InstallAnnotation))
 		case e == nil || s.Declaration.Kind != sources.Provider:
 		case !s.Declaration.ByType:
 			c.noteWhole(s, e, all, found)

@@ -100,6 +100,17 @@ metadata: {name: large}
 	}
 }
 
+// What gitopsd does not decide it does not pretend to.
+func TestDelegateByType(t *testing.T) {
+	t.Parallel()
+	in := input(t, byType("p")+activates("policy", "x"))
+	in.Delegate = true
+	rendered, err := delegate(t, in, false)
+	if err != nil || len(rendered.Notes) != 1 || !strings.Contains(rendered.Notes[0], "gitopsd.dev/install means nothing here") {
+		t.Error(err, rendered.Notes)
+	}
+}
+
 // A Function is Crossplane's in every cluster.
 func TestFunctionIsDelegated(t *testing.T) {
 	t.Parallel()

@@ -38,8 +38,12 @@ func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 		return nil
 	}
 	live, err := a.livePackages(ctx)
-	if err != nil || len(live) == 0 {
+	if kube.IsClusterWide(err) || ctx.Err() != nil {
 		return err
+	}
+	if err != nil {
+		// Whoever may not look at Crossplane's packages can have others.
+		a.log.Warn("cannot tell whether Crossplane installs the same packages", "cluster", a.cluster.Name(), "error", err)
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -84,7 +88,8 @@ func packageOf(tree map[string]any) sources.Ref {
 	return ref
 }
 
-// livePackages are those that Crossplane installs, by repository.
+// livePackages are those that Crossplane installs, by repository, as far as they
+// could be read.
 func (a *Applier) livePackages(ctx context.Context) (map[string]manifest.ID, error) {
 	live := make(map[string]manifest.ID)
 	for _, kind := range packageKinds {
@@ -102,7 +107,7 @@ func (a *Applier) livePackages(ctx context.Context) (map[string]manifest.ID, err
 			})
 		}
 		if err != nil {
-			return nil, err
+			return live, err
 		}
 	}
 	return live, nil
