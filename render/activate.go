@@ -172,6 +172,15 @@ func choose(s sources.Selected, e *expansion, p policies) *selection {
 	return chosen
 }
 
+// share is append, but without a copy for the first: that is all there is in most
+// clusters, and a large package has a thousand types.
+func share(list, more []PackageType) []PackageType {
+	if len(list) == 0 {
+		return slices.Clip(more)
+	}
+	return append(list, more...)
+}
+
 // subject tells whether policies decide about an object of the package.
 func (e *expansion) subject(o *manifest.Object) bool {
 	if !isCRD(o.ID()) || e.active[o.ID()] {
@@ -212,7 +221,7 @@ func (r *Renderer) activate(c *cluster, expanded map[packageName]*expansion) {
 		default:
 			chosen, _ := recall(r, &r.selections, selectionKey{e, all.key()}, func() (*selection, error) { return choose(s, e, all), nil })
 			c.held[name(s)] = chosen.objects
-			c.inactive = append(c.inactive, chosen.inactive...)
+			c.inactive = share(c.inactive, chosen.inactive)
 			c.noteByType(s, e, chosen, all, found)
 		}
 	}

@@ -182,6 +182,9 @@ func TestSelectionsAreShared(t *testing.T) {
 	if a.Objects.Get(id) != b.Objects.Get(id) || a.Objects.Get(id) != other.Objects.Get(id) {
 		t.Error("the type is not shared")
 	}
+	if &a.Inactive[0] != &b.Inactive[0] {
+		t.Error("what is inactive is not shared")
+	}
 	// The rights are the same everywhere: a type that stays installed because it
 	// holds objects is still reconciled.
 	role := manifest.ID{Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "gitopsd:provider:aws"}

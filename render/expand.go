@@ -24,6 +24,7 @@ type Renderer struct {
 	mu         sync.Mutex
 	packages   map[packageKey]*memo[*expansion]
 	selections map[selectionKey]*memo[*selection]
+	delegated  map[delegatedKey]*memo[[]PackageType]
 	patches    map[string]*memo[*kustomize.Patches]
 }
 
@@ -38,6 +39,13 @@ type packageKey struct {
 	pin         sources.Pin
 	runtime     string
 	declaration string
+}
+
+// delegatedKey is all that the types of a package which Crossplane installs depend
+// on.
+type delegatedKey struct {
+	content *sources.Package
+	name    string
 }
 
 // memo is something made once.
@@ -79,7 +87,8 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 				continue
 			}
 			c.held[name(s)], pins[o.ID()] = []*manifest.Object{o}, pinned(s.Pin)
-			c.delegated = append(c.delegated, delegatedTypes(s)...)
+			types, _ := recall(r, &r.delegated, delegatedKey{s.Package, s.Declaration.Name}, func() ([]PackageType, error) { return delegatedTypes(s), nil })
+			c.delegated = share(c.delegated, types)
 			continue
 		}
 		e, err := r.expand(s)
@@ -126,6 +135,7 @@ func (r *Renderer) Sweep() {
 	defer r.mu.Unlock()
 	sweep(r.packages)
 	sweep(r.selections)
+	sweep(r.delegated)
 	sweep(r.patches)
 	for _, m := range r.patches {
 		if o := m.made.Load(); o != nil && o.value != nil {
