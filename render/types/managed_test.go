@@ -1,10 +1,16 @@
 package types
 
 import (
+	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+
+	"gitopsd.dev/testscripts/upstream"
 )
 
 const managed = `
@@ -78,6 +84,39 @@ spec:
 	active := decode(t, strings.Replace(managed, "Inactive", "Active", 1))[0].Tree
 	if now, err := Of(active); err != nil || !reflect.DeepEqual(now, all) {
 		t.Errorf("types %v when active, %v", now, err)
+	}
+}
+
+// TestManagedFields: a definition's CustomResourceDefinition gets every field of it
+// but those that are Crossplane's own, as Crossplane's own type of it has them.
+func TestManagedFields(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := upstream.Write(t.Context(), upstream.Crossplane, upstream.CrossplaneVersion, dir, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "crds", "apiextensions.crossplane.io_managedresourcedefinitions.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	properties := func(v any, path ...string) map[string]any {
+		for _, key := range append(path, "properties") {
+			if list, ok := v.([]any); ok {
+				v = list[0]
+			}
+			v = v.(map[string]any)[key]
+		}
+		return v.(map[string]any)
+	}
+	spec := properties(decode(t, string(text))[0].Tree, "spec", "versions", "schema", "openAPIV3Schema", "properties", "spec")
+	want := append(slices.Clone(crdFields), "connectionDetails", "state", "versions")
+	slices.Sort(want)
+	if have := slices.Sorted(maps.Keys(spec)); !slices.Equal(have, want) {
+		t.Errorf("spec has %q, of which are known %q", have, want)
+	}
+	want = slices.Sorted(slices.Values(versionFields))
+	if have := slices.Sorted(maps.Keys(properties(spec, "versions", "items"))); !slices.Equal(have, want) {
+		t.Errorf("a version has %q, of which are known %q", have, want)
 	}
 }
 
