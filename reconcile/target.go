@@ -181,6 +181,9 @@ func (t *target) results(report *apply.Report, o *Outcome) (faults, waits int) {
 		case r.Step.Action == plan.Conflict || r.Step.Action == plan.Refused:
 			faults++
 			problem(o, pkg, fmt.Sprintf("%s: %s: %s", r.Step.ID, r.Step.Action, r.Step.Reason), string(status.Failed))
+		case r.Step.Action == plan.Wait && r.Step.Object != nil:
+			waits++
+			problem(o, pkg, fmt.Sprintf("%s: %s: %s", r.Step.ID, r.Step.Action, r.Step.Reason), string(status.Progressing))
 		case r.Step.Action == plan.Held || r.Step.Action == plan.Wait:
 			problem(o, pkg, fmt.Sprintf("%s: %s: %s", r.Step.ID, r.Step.Action, r.Step.Reason), "")
 		}

@@ -31,7 +31,8 @@ func isDelegated(id manifest.ID) bool {
 
 // soleInstaller has the steps of a package in conflict that a Crossplane in the
 // cluster installs too, at somebody else's bidding: two controllers would fight
-// over its objects. It asks nothing while there is nothing to write.
+// over its objects. Where it was ours until now, they wait until it is gone. It
+// asks nothing while there is nothing to write.
 func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 	writes := slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return s.Action.Writes() && repositoryOf(s.Object) != "" })
 	if !writes {
@@ -48,25 +49,25 @@ func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		if other, ok := live[repositoryOf(s.Object)]; ok && other != s.ID && s.Action.Writes() {
-			s.Action, s.Reason = plan.Conflict, installedBy(p, other, isDelegated(s.ID))
+			s.Action, s.Reason = installedBy(p, other, isDelegated(s.ID))
 		}
 	}
 	return nil
 }
 
 // installedBy says who installs a package already, and what to do.
-func installedBy(p *plan.Plan, other manifest.ID, delegated bool) string {
+func installedBy(p *plan.Plan, other manifest.ID, delegated bool) (plan.Action, string) {
 	text := fmt.Sprintf("Crossplane's %s installs the same package in this cluster", other)
 	for i := range p.Steps {
 		if s := &p.Steps[i]; s.ID == other && s.Object == nil {
-			return text + "; it has to be gone first"
+			return plan.Wait, text + "; it has to be gone first"
 		}
 	}
 	own := fmt.Sprintf("declare the package under the name %s, annotated with %s: \"true\", to take it over", other.Name, plan.AdoptAnnotation)
 	if !delegated {
 		own = "set spec.packages: delegate on the Cluster and " + own
 	}
-	return text + ", and the two would fight over its objects; " + own + ", or delete it"
+	return plan.Conflict, text + ", and the two would fight over its objects; " + own + ", or delete it"
 }
 
 // repositoryOf is that of the package that an object is of, "" for others.

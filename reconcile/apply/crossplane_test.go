@@ -106,14 +106,15 @@ func TestInstalledBy(t *testing.T) {
 	for _, tt := range []struct {
 		steps     []plan.Step
 		delegated bool
+		action    plan.Action
 		want      string
 	}{
-		{nil, false, "and the two would fight over its objects; set spec.packages: delegate on the Cluster and declare the package under the name theirs, annotated with gitopsd.dev/adopt: \"true\", to take it over, or delete it"},
-		{nil, true, "and the two would fight over its objects; declare the package under the name theirs, annotated"},
-		{[]plan.Step{{ID: live, Action: plan.Prune}}, false, "Crossplane's provider.pkg.crossplane.io/theirs installs the same package in this cluster; it has to be gone first"},
+		{nil, false, plan.Conflict, "and the two would fight over its objects; set spec.packages: delegate on the Cluster and declare the package under the name theirs, annotated with gitopsd.dev/adopt: \"true\", to take it over, or delete it"},
+		{nil, true, plan.Conflict, "and the two would fight over its objects; declare the package under the name theirs, annotated"},
+		{[]plan.Step{{ID: live, Action: plan.Prune}}, false, plan.Wait, "Crossplane's provider.pkg.crossplane.io/theirs installs the same package in this cluster; it has to be gone first"},
 	} {
-		if have := installedBy(&plan.Plan{Steps: tt.steps}, live, tt.delegated); !strings.Contains(have, tt.want) {
-			t.Errorf("have %s\nwant %s", have, tt.want)
+		if action, have := installedBy(&plan.Plan{Steps: tt.steps}, live, tt.delegated); action != tt.action || !strings.Contains(have, tt.want) {
+			t.Errorf("have %s %s\nwant %s %s", action, have, tt.action, tt.want)
 		}
 	}
 }

@@ -66,7 +66,8 @@ const (
 	Unchanged Action = "unchanged"
 	// Prune: the object is ours and no longer wanted.
 	Prune Action = "prune"
-	// Wait: the object is being deleted, and what holds it up is not ours.
+	// Wait: the object is being deleted, and what holds it up is not ours; or
+	// something that is pruned has to be gone before it.
 	Wait Action = "wait"
 	// Conflict: the object is somebody else's.
 	Conflict Action = "conflict"
