@@ -93,16 +93,16 @@ func (w *world) daemon(change func(*Config)) *Daemon {
 	}
 	w.t.Cleanup(func() { repo.Close() })
 	computer := desired.New(desired.Config{Resolve: resolve.Config{
-		Digest: func(_ context.Context, ref sources.Ref) (sources.Digest, error) {
+		Digest: func(_ context.Context, _ sources.Origin, tag string) (sources.Digest, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.asked++
-			return sources.DigestOf([]byte(ref.Tag + w.content)), nil
+			return sources.DigestOf([]byte(tag + w.content)), nil
 		},
-		Fetch: func(_ context.Context, repository string, d sources.Digest) (*sources.Package, error) {
-			return &sources.Package{Repository: repository, Digest: d, Content: d, Meta: sources.PackageMeta{Kind: sources.Configuration, Name: "p"}}, nil
+		Fetch: func(_ context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+			return &sources.Package{Repository: from.Repository, Digest: d, Content: d, Meta: sources.PackageMeta{Kind: sources.Configuration, Name: "p"}}, nil
 		},
-		Tags: func(context.Context, string) ([]string, error) { return nil, errors.New("not asked for here") },
+		Tags: func(context.Context, sources.Origin) ([]string, error) { return nil, errors.New("not asked for here") },
 	}})
 	cfg := Config{
 		Repository: repo, Computer: computer, Board: status.NewBoard("test", "fleet", "main"),

@@ -136,8 +136,12 @@ func (t *target) apply(ctx context.Context, want *desired.Cluster) Outcome {
 	case faults > 0 || !want.Complete():
 		o.Phase = status.Failed
 		o.Message = fmt.Sprintf("%d of %d objects could not be brought to what is wanted", faults, len(p.Steps))
-		if faults == 0 {
+		switch {
+		case faults > 0:
+		case len(want.Incomplete) > 0:
 			o.Message = counted(len(want.Incomplete), "package has errors", "packages have errors")
+		default:
+			o.Message = counted(len(want.Faults), "manifest has errors", "manifests have errors")
 		}
 	case waits > 0:
 		o.Phase, o.Message = status.Progressing, counted(waits, "object is not ready yet", "objects are not ready yet")

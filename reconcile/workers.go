@@ -396,8 +396,12 @@ func packages(want *desired.Cluster, o Outcome) []status.Package {
 		case o.Phase == status.Unreachable || o.Phase == status.Waiting || o.Phase == status.Suspended:
 			state = string(o.Phase)
 		}
-		list = append(list, status.Package{Name: p.Declaration.Name, Repository: p.Pin.Ref.Repository,
-			Version: p.Pin.Ref.Version(), Digest: string(p.Pin.Digest), Revision: p.Revision(), State: state})
+		listed := status.Package{Name: p.Declaration.Name, Repository: p.Pin.Ref.Repository,
+			Version: p.Pin.Ref.Version(), Digest: string(p.Pin.Digest), Revision: p.Revision(), Verified: p.Verified, State: state}
+		if p.Origin.RewrittenBy != "" {
+			listed.From = p.Origin.String()
+		}
+		list = append(list, listed)
 	}
 	for _, name := range want.Incomplete {
 		if !slices.ContainsFunc(list, func(p status.Package) bool { return p.Name == name }) {

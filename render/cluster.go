@@ -17,7 +17,9 @@ type cluster struct {
 	// packages in the order of their names.
 	packages []sources.Selected
 	// held are the objects of each package, as far as it is not broken.
-	held      map[packageName][]*manifest.Object
+	held map[packageName][]*manifest.Object
+	// configs are those of the packages' controllers.
+	configs   map[packageName]*runtime.Config
 	plain     []*manifest.Object
 	broken    []*PackageError
 	conflicts []*manifest.DuplicateError
@@ -46,6 +48,7 @@ func newCluster(in Input, w *Wanted, packages []sources.Selected) *cluster {
 		input:    in,
 		wanted:   w,
 		held:     make(map[packageName][]*manifest.Object, len(packages)),
+		configs:  make(map[packageName]*runtime.Config),
 		plain:    w.Objects,
 		broken:   slices.Clone(w.Broken),
 		complete: len(w.Broken) == 0,
@@ -60,6 +63,10 @@ func newCluster(in Input, w *Wanted, packages []sources.Selected) *cluster {
 		default:
 			c.packages = append(c.packages, s)
 		}
+	}
+	for _, s := range c.packages {
+		// What is wrong with one comes up when its package is expanded.
+		c.configs[name(s)], _ = w.runtimeOf(s)
 	}
 	for _, d := range w.Packages {
 		there := slices.ContainsFunc(packages, func(s sources.Selected) bool { return name(s) == packageName{d.Kind, d.Name} })
@@ -79,11 +86,15 @@ func (c *cluster) fail(s sources.Selected, err error) {
 // bind adds to each Provider's objects what gives its controller its rights,
 // which depends on the cluster's other Providers.
 func (c *cluster) bind(expanded map[packageName]*expansion) {
-	for _, s := range c.packages {
+	controllers := make([]runtime.Controller, len(c.packages))
+	for i, p := range c.packages {
+		controllers[i] = runtime.Controller{Selected: p, Config: c.configs[name(p)]}
+	}
+	for i, s := range c.packages {
 		if s.Declaration.Kind != sources.Provider || expanded[name(s)] == nil || c.held[name(s)] == nil {
 			continue
 		}
-		binding, err := runtime.Binding(s, c.packages)
+		binding, err := runtime.Binding(controllers[i], controllers)
 		if err != nil {
 			c.fail(s, err)
 			continue

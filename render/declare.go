@@ -103,7 +103,7 @@ var specFields = map[string]func(v any, d *sources.Declaration) error{
 		for i, item := range list {
 			m, _ := item.(map[string]any)
 			name, _ := m["name"].(string)
-			if name == "" || len(m) != 1 {
+			if !secretName.MatchString(name) || len(m) != 1 {
 				return fmt.Errorf("%d: want {name: <Secret>}", i)
 			}
 			d.PullSecrets = append(d.PullSecrets, name)
@@ -146,9 +146,9 @@ var specFields = map[string]func(v any, d *sources.Declaration) error{
 		for key, v := range m {
 			switch {
 			case key == "name":
-			case key == "apiVersion" && v == packageGroup+"/v1beta1", key == "kind" && v == "DeploymentRuntimeConfig":
+			case key == "apiVersion" && v == runtimeConfigVersion, key == "kind" && v == runtimeConfigKind:
 			default:
-				return fmt.Errorf("%s: %v is not known; want a DeploymentRuntimeConfig of %s/v1beta1", key, v, packageGroup)
+				return fmt.Errorf("%s: %v is not known; want a %s of %s", key, v, runtimeConfigKind, runtimeConfigVersion)
 			}
 		}
 		if d.RuntimeConfig, _ = m["name"].(string); d.RuntimeConfig == "" {

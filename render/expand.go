@@ -10,6 +10,7 @@ import (
 
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/sources"
 )
 
@@ -38,7 +39,7 @@ type selectionKey struct {
 type packageKey struct {
 	pin         sources.Pin
 	runtime     string
-	declaration string
+	declaration string // and configuration
 }
 
 // delegatedKey is all that the types of a package which Crossplane installs depend
@@ -91,7 +92,11 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 			c.delegated = share(c.delegated, types)
 			continue
 		}
-		e, err := r.expand(s)
+		var e *expansion
+		config, err := w.runtimeOf(s)
+		if err == nil {
+			e, err = r.expand(s, config)
+		}
 		if err != nil {
 			c.fail(s, err)
 			continue
@@ -183,13 +188,11 @@ func (r *Renderer) compile(patches []kustomize.Patch) (*kustomize.Patches, error
 	return recall(r, &r.patches, string(key), func() (*kustomize.Patches, error) { return kustomize.NewPatches(patches) })
 }
 
-func (r *Renderer) expand(s sources.Selected) (*expansion, error) {
-	d := s.Declaration
-	d.File, d.Document = "", sources.Document{} // where it stands, and fields that are in d already
-	declaration, err := json.Marshal(d)
+func (r *Renderer) expand(s sources.Selected, config *runtime.Config) (*expansion, error) {
+	declaration, err := describe(s, config)
 	if err != nil {
 		return nil, err
 	}
-	key := packageKey{pin: s.Pin, runtime: s.Runtime, declaration: string(declaration)}
-	return recall(r, &r.packages, key, func() (*expansion, error) { return contents(s) })
+	key := packageKey{pin: s.Pin, runtime: s.Runtime, declaration: declaration}
+	return recall(r, &r.packages, key, func() (*expansion, error) { return contents(s, config) })
 }

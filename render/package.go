@@ -13,8 +13,6 @@ import (
 	"gitopsd.dev/sources"
 )
 
-const runtimeNamespace = runtime.Namespace
-
 // allowed are the kinds that a package may hold, by the xpkg specification. A
 // package is somebody else's: with any other kind it could take rights that the
 // repository does not give it.
@@ -51,7 +49,7 @@ type expansion struct {
 }
 
 // contents expands one package.
-func contents(s sources.Selected) (*expansion, error) {
+func contents(s sources.Selected, config *runtime.Config) (*expansion, error) {
 	d, p := s.Declaration, s.Package
 	switch {
 	case p == nil:
@@ -67,7 +65,7 @@ func contents(s sources.Selected) (*expansion, error) {
 	}
 	objects := e.objects
 	if d.Kind == sources.Provider {
-		if objects, err = withController(s, objects); err != nil {
+		if objects, err = withController(s, config, objects); err != nil {
 			return nil, err
 		}
 	}
@@ -139,9 +137,9 @@ func installed(mrd *manifest.Object) (*manifest.Object, error) {
 }
 
 // withController completes webhooks and adds what the controller needs.
-func withController(s sources.Selected, objects []*manifest.Object) ([]*manifest.Object, error) {
-	service := webhook.Service{Namespace: runtime.Namespace, Name: s.Declaration.Name, Port: runtime.WebhookPort}
-	c := runtime.Controller{Selected: s}
+func withController(s sources.Selected, config *runtime.Config, objects []*manifest.Object) ([]*manifest.Object, error) {
+	c := runtime.Controller{Selected: s, Config: config}
+	service := webhook.Service{Namespace: runtime.Namespace, Name: c.ServiceName(), Port: runtime.WebhookPort}
 	for i, o := range objects {
 		if isCRD(o.ID()) {
 			c.Types = append(c.Types, o)

@@ -4,7 +4,8 @@
 //
 // It has two halves, since what a cluster asks for must be known before packages
 // are resolved. Want (want.go) builds the cluster's kustomization and separates
-// packages from plain objects; declare.go reads their declarations. Expand
+// packages and their settings from plain objects; declare.go reads declarations,
+// imageconfig.go and runtimeconfig.go settings. Expand
 // (expand.go) makes objects of the packages that were found (package.go), once
 // for the whole fleet, applies the cluster's patches, and sees to it that every
 // object is defined once (cluster.go). Which of a package's types a cluster gets
@@ -25,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 
 	"gitopsd.dev/render/kustomize"
@@ -59,11 +61,32 @@ type Wanted struct {
 	// Packages are to be resolved first. They are valid and sorted by kind
 	// and name.
 	Packages []sources.Declaration
+	// Images are the cluster's ImageConfigs, those with errors among them.
+	Images sources.ImageConfigs
 	// Broken are packages whose declaration is at fault.
 	Broken []*PackageError
 
 	// policies are the ManagedResourceActivationPolicies.
 	policies []*manifest.Object
+	// runtimes are the cluster's DeploymentRuntimeConfigs by name.
+	runtimes map[string]runtimeConfig
+}
+
+// Faults are what is wrong with settings of packages. What that means for the
+// packages that they concern is an error of those.
+func (w *Wanted) Faults() []error {
+	var faults []error
+	for _, c := range w.Images {
+		if c.Err != nil {
+			faults = append(faults, c.Err)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.runtimes)) {
+		if err := w.runtimes[name].err; err != nil {
+			faults = append(faults, err)
+		}
+	}
+	return faults
 }
 
 // Rendered is what a cluster is to hold.

@@ -58,7 +58,7 @@ func selectAll(t *testing.T, w *Wanted, packages map[string]*sources.Package) []
 	var selected []sources.Selected
 	for _, d := range w.Packages {
 		if p := packages[d.Name]; p != nil {
-			selected = append(selected, sources.Selected{Declaration: d, Pin: sources.Pin{Ref: d.Ref, Digest: sources.DigestOf([]byte(d.Name))}, Package: p})
+			selected = append(selected, sources.Selected{Declaration: d, Origin: sources.Origin{Repository: d.Ref.Repository}, Pin: sources.Pin{Ref: d.Ref, Digest: sources.DigestOf([]byte(d.Name))}, Package: p})
 		}
 	}
 	return selected

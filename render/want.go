@@ -13,9 +13,13 @@ import (
 )
 
 // Want builds a cluster's kustomization and separates what it declares: packages
-// (Provider, Configuration and Function of pkg.crossplane.io) and the policies
-// that activate their types from objects that are applied as they are. What was
-// built before from the same files is not built again.
+// (Provider, Configuration and Function of pkg.crossplane.io) and their settings
+// (ImageConfig, DeploymentRuntimeConfig, ManagedResourceActivationPolicy) from
+// objects that are applied as they are. What was built before from the same files
+// is not built again.
+//
+// Settings are no objects of the cluster's, which need not know their kinds; but
+// where Crossplane is to install packages, it gets its settings too.
 //
 // If the build fails there is no Wanted. If declarations of packages are at fault
 // there is one with the rest, and an error that joins a PackageError for each.
@@ -27,24 +31,36 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 	}
-	w := &Wanted{}
+	w := &Wanted{runtimes: make(map[string]runtimeConfig)}
 	var errs []error
-	var declared []*manifest.Object
+	var declared, images, configs []*manifest.Object
 	for _, o := range objects {
-		switch {
-		case isPackage(o.ID()):
+		switch id := o.ID(); {
+		case isPackage(id):
 			declared = append(declared, o)
-		case isPolicy(o.ID()) && !in.Delegate:
+		case id.Group == packageGroup && id.Kind == "ImageConfig":
+			images = append(images, o)
+		case id.Group == packageGroup && id.Kind == runtimeConfigKind:
+			configs = append(configs, o)
+		case isPolicy(id) && !in.Delegate:
 			w.policies = append(w.policies, o)
 		default:
 			w.Objects = append(w.Objects, o)
 		}
 	}
+	for _, o := range images {
+		w.Images = append(w.Images, imageConfig(o, w.Objects))
+	}
+	if !in.Delegate { // else how controllers run is Crossplane's business
+		for _, o := range configs {
+			w.runtimes[o.ID().Name] = readRuntimeConfig(o)
+		}
+	}
+	if in.Delegate || slices.ContainsFunc(declared, func(o *manifest.Object) bool { return delegates(in, sources.PackageKind(o.ID().Kind)) }) {
+		w.Objects = append(append(w.Objects, images...), configs...)
+	}
 	for _, o := range declared {
 		d, err := declaration(o)
-		if err == nil && !delegates(in, d.Kind) {
-			err = checkRuntimeConfig(d, w.Objects)
-		}
 		if err != nil {
 			broken := &PackageError{Kind: sources.PackageKind(o.ID().Kind), Name: o.ID().Name, Err: fmt.Errorf("%s: %w", o.Origin(), err)}
 			w.Broken = append(w.Broken, broken)
@@ -60,7 +76,9 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 }
 
 const (
-	packageGroup = "pkg.crossplane.io"
+	packageGroup         = "pkg.crossplane.io"
+	runtimeConfigKind    = "DeploymentRuntimeConfig"
+	runtimeConfigVersion = packageGroup + "/v1beta1"
 	// defaultRuntimeConfig is what Crossplane takes when a package names none.
 	defaultRuntimeConfig = "default"
 )
@@ -74,24 +92,4 @@ func isPackage(id manifest.ID) bool {
 		return true
 	}
 	return false
-}
-
-// checkRuntimeConfig refuses a package whose controller is configured by an
-// object, rather than run it without.
-func checkRuntimeConfig(d sources.Declaration, plain []*manifest.Object) error {
-	name := cmp.Or(d.RuntimeConfig, defaultRuntimeConfig)
-	if d.Kind == sources.Configuration {
-		return nil
-	}
-	i := slices.IndexFunc(plain, func(o *manifest.Object) bool {
-		id := o.ID()
-		return id.Group == packageGroup && id.Kind == "DeploymentRuntimeConfig" && id.Name == name
-	})
-	switch {
-	case i >= 0:
-		return fmt.Errorf("spec.runtimeConfigRef: the DeploymentRuntimeConfig %s (%s) would configure its controller, which gitopsd does not honour yet; remove it, or write a patch for the Deployment %s/%s", name, plain[i].Origin(), runtimeNamespace, d.Name)
-	case name != defaultRuntimeConfig:
-		return fmt.Errorf("spec.runtimeConfigRef: there is no DeploymentRuntimeConfig %s among the cluster's objects", name)
-	}
-	return nil
 }

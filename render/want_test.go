@@ -40,6 +40,7 @@ spec: {package: 'example.org/c:v2'}
 apiVersion: pkg.crossplane.io/v1beta1
 kind: ImageConfig
 metadata: {name: i}
+spec: {matchImages: [{prefix: xpkg.example.org/}], registry: {authentication: {pullSecretRef: {name: pull}}}}
 ---
 apiVersion: example.org/v1
 kind: Provider
@@ -48,8 +49,12 @@ metadata: {name: other}
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Crossplane installs the Function, and by its own settings.
 	if have := ids(w.Objects); !reflect.DeepEqual(have, []string{"configmap/default/plain", "provider.example.org/other", "imageconfig.pkg.crossplane.io/i"}) {
 		t.Errorf("plain are %q", have)
+	}
+	if want := (sources.ImageConfigs{{Name: "i", Prefixes: []string{"xpkg.example.org/"}, PullSecret: "pull"}}); !reflect.DeepEqual(w.Images, want) || w.Faults() != nil {
+		t.Errorf("images are %+v, faults %v", w.Images, w.Faults())
 	}
 	if len(w.Packages) != 3 {
 		t.Fatalf("have %+v", w.Packages)
@@ -109,9 +114,6 @@ func TestWantFaults(t *testing.T) {
 		{"runtime config", spec("package: 'example.org/p:v1', runtimeConfigRef: x"), "spec.runtimeConfigRef: want {name: <DeploymentRuntimeConfig>}"},
 		{"runtime config's kind", spec("package: 'example.org/p:v1', runtimeConfigRef: {kind: X, name: y}"), "spec.runtimeConfigRef: kind: X is not known"},
 		{"runtime config's name", spec("package: 'example.org/p:v1', runtimeConfigRef: {}"), "spec.runtimeConfigRef: name: is missing"},
-		{"runtime config that is missing", spec("package: 'example.org/p:v1', runtimeConfigRef: {name: x}"), "there is no DeploymentRuntimeConfig x among the cluster's objects"},
-		{"runtime config that is there", "apiVersion: pkg.crossplane.io/v1beta1\nkind: DeploymentRuntimeConfig\nmetadata: {name: x}\n---\n" + spec("package: 'example.org/p:v1', runtimeConfigRef: {name: x}"), "would configure its controller, which gitopsd does not honour yet"},
-		{"default runtime config that is there", "apiVersion: pkg.crossplane.io/v1beta1\nkind: DeploymentRuntimeConfig\nmetadata: {name: default}\n---\n" + spec("package: 'example.org/p:v1'"), "would configure its controller, which gitopsd does not honour yet"},
 		{"runtime config of a Configuration", "apiVersion: pkg.crossplane.io/v1\nkind: Configuration\nmetadata: {name: bad}\nspec: {package: 'example.org/p:v1', runtimeConfigRef: {name: x}}\n", "spec.runtimeConfigRef: is not a field of a Configuration"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -46,7 +46,7 @@ const (
 // Package is the content of one package, parsed once per digest and shared by
 // all clusters. It must not be changed.
 type Package struct {
-	// Repository is where it was read from.
+	// Repository is where it was read from: its Origin's.
 	Repository string
 	// Digest is that of the index or manifest it was read by.
 	Digest Digest
@@ -149,9 +149,17 @@ type Selected struct {
 	Pin Pin
 	// Package is its content.
 	Package *Package
+	// Origin is where it was fetched from.
+	Origin Origin
+	// Verified says by whose signature it was accepted, for people; empty if
+	// nobody asks for one.
+	Verified string
 	// Runtime is a Provider's controller image by digest,
-	// "repository@sha256:…"; empty for packages without a controller.
+	// "repository@sha256:…", under the name that clusters pull it by; empty for
+	// packages without a controller.
 	Runtime string
+	// PullSecrets are the names of Secrets that a cluster needs to pull it.
+	PullSecrets []string
 	// Parent is the repository of the package that depends on it, empty for
 	// a declared package.
 	Parent string

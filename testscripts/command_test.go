@@ -43,6 +43,7 @@ func commands() []command {
 		{"registry heal", healRegistry},
 		{"registry requests", registryRequests},
 		{"package push DIR REFERENCE", pushPackage},
+		{"sign [-bundle] [-issuer URL] SIGNER REFERENCE", signPackage},
 		{"upstream PROJECT VERSION DIR", upstreamPackage},
 
 		{"repository serve [-auth USER:PASSWORD] [-tls] DIR", serveRepository},

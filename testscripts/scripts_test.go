@@ -13,6 +13,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"gitopsd.dev/testscripts/gitserver"
+	"gitopsd.dev/testscripts/sigstore"
 )
 
 var update = flag.Bool("update", false, "rewrite the wanted files in scripts that cmp finds to differ")
@@ -63,6 +64,8 @@ type scenario struct {
 	clone    string // the directory that it was made of
 	user     string // that the Git server asks for
 	registry *scriptRegistry
+	keys     map[string]*sigstore.Signer // by the names that the script has for them
+	sigstore *sigstore.Instance
 	running  map[string]*process
 	cas      []byte // authorities of the script's servers, PEM
 }

@@ -178,9 +178,9 @@ func runKrusty(args []string) (float64, error) {
 func desiredHeap(args []string) (float64, error) {
 	digest := sources.DigestOf([]byte("bench"))
 	c := desired.New(desired.Config{Resolve: resolve.Config{
-		Digest: func(context.Context, sources.Ref) (sources.Digest, error) { return digest, nil },
-		Fetch: func(_ context.Context, repository string, d sources.Digest) (*sources.Package, error) {
-			return benchPackage(args[1], repository, d)
+		Digest: func(context.Context, sources.Origin, string) (sources.Digest, error) { return digest, nil },
+		Fetch: func(_ context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+			return benchPackage(args[1], from.Repository, d)
 		},
 		Types: func(*sources.Package) (string, error) {
 			return "h1:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=", nil

@@ -51,7 +51,7 @@ type Computer struct {
 	cfg      Config
 	renderer render.Renderer
 	// fetchAny fetches a package that nobody may keep.
-	fetchAny func(context.Context, string, sources.Digest) (*sources.Package, error)
+	fetchAny func(context.Context, sources.Origin, sources.Digest) (*sources.Package, error)
 
 	mu       sync.Mutex
 	packages map[sources.Digest]*sources.Package
@@ -63,23 +63,23 @@ func New(cfg Config) *Computer {
 	c := &Computer{cfg: cfg, packages: make(map[sources.Digest]*sources.Package)}
 	fetch := cfg.Resolve.Fetch
 	c.fetchAny = fetch
-	c.cfg.Resolve.Fetch = func(ctx context.Context, repository string, d sources.Digest) (*sources.Package, error) {
-		return c.fetch(ctx, repository, d, fetch)
+	c.cfg.Resolve.Fetch = func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+		return c.fetch(ctx, from, d, fetch)
 	}
 	return c
 }
 
 // fetch keeps packages in memory between computations: what was verified and
 // parsed under a digest does not change.
-func (c *Computer) fetch(ctx context.Context, repository string, d sources.Digest, fetch func(context.Context, string, sources.Digest) (*sources.Package, error)) (*sources.Package, error) {
+func (c *Computer) fetch(ctx context.Context, from sources.Origin, d sources.Digest, fetch func(context.Context, sources.Origin, sources.Digest) (*sources.Package, error)) (*sources.Package, error) {
 	c.mu.Lock()
 	c.used[d] = true
 	pkg := c.packages[d]
 	c.mu.Unlock()
-	if pkg != nil && pkg.Repository == repository {
+	if pkg != nil && pkg.Repository == from.Repository {
 		return pkg, nil
 	}
-	pkg, err := fetch(ctx, repository, d)
+	pkg, err := fetch(ctx, from, d)
 	if err != nil {
 		return nil, err
 	}
@@ -191,6 +191,19 @@ func (s *State) Get(name string) *Cluster {
 		}
 	}
 	return nil
+}
+
+// Origin is where a package's repository is asked for its versions: by the way of
+// the first cluster that has the package, else under its own name.
+func (s *State) Origin(repository string) sources.Origin {
+	for _, c := range s.Clusters {
+		for _, p := range c.Packages {
+			if p.Pin.Ref.Repository == repository {
+				return p.Origin
+			}
+		}
+	}
+	return sources.Origin{Repository: repository}
 }
 
 // Err joins everything that is wrong: the registry, clusters and packages, the
@@ -316,7 +329,8 @@ func (c *Computer) resolve(ctx context.Context, s *State, before *lockfile.File,
 		req := resolve.Request{Cluster: cl.Name, Failed: cl.Err != nil}
 		if cl.Err == nil {
 			cl.Declared = wanted[i].Packages
-			req.Declarations, req.Partial = cl.Declared, len(wanted[i].Broken) > 0
+			req.Declarations, req.Images, req.Partial = cl.Declared, wanted[i].Images, len(wanted[i].Broken) > 0
+			cl.Faults = append(cl.Faults, wanted[i].Faults()...)
 			for _, d := range req.Declarations {
 				s.Always = s.Always || d.PullPolicy == sources.PullAlways
 			}

@@ -38,15 +38,16 @@ const configMap = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: cm, na
 // shelf resolves every tag but "missing", and counts what is fetched.
 func shelf(fetched *int) resolve.Config {
 	return resolve.Config{
-		Digest: func(_ context.Context, ref sources.Ref) (sources.Digest, error) {
+		Digest: func(_ context.Context, from sources.Origin, tag string) (sources.Digest, error) {
+			ref := sources.Ref{Repository: from.Repository, Tag: tag}
 			if ref.Tag == "missing" {
 				return "", fmt.Errorf("%s: not found", ref)
 			}
 			return sources.DigestOf([]byte(ref.String())), nil
 		},
-		Fetch: func(_ context.Context, repository string, d sources.Digest) (*sources.Package, error) {
+		Fetch: func(_ context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
 			*fetched++
-			return &sources.Package{Repository: repository, Digest: d, Content: d, Meta: sources.PackageMeta{Kind: sources.Configuration, Name: "x"}}, nil
+			return &sources.Package{Repository: from.Repository, Digest: d, Content: d, Meta: sources.PackageMeta{Kind: sources.Configuration, Name: "x"}}, nil
 		},
 	}
 }

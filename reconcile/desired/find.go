@@ -27,7 +27,7 @@ const (
 // state and its lock know. It is safe for concurrent use.
 type finder struct {
 	state *State
-	fetch func(context.Context, string, sources.Digest) (*sources.Package, error)
+	fetch func(context.Context, sources.Origin, sources.Digest) (*sources.Package, error)
 
 	mu    sync.Mutex
 	found map[typeKey]found
@@ -82,7 +82,7 @@ func (f *finder) find(ctx context.Context, gvk schema.GroupVersionKind, digest s
 			if !ok {
 				continue
 			}
-			pkg, err := f.fetch(ctx, repository, d)
+			pkg, err := f.fetch(ctx, f.state.Origin(repository), d)
 			if err != nil {
 				complete = false
 				continue

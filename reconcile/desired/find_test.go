@@ -49,10 +49,12 @@ func TestFindType(t *testing.T) {
 	}
 	fetched := make(map[sources.Digest]int)
 	cfg := resolve.Config{
-		Digest: func(_ context.Context, ref sources.Ref) (sources.Digest, error) {
+		Digest: func(_ context.Context, from sources.Origin, tag string) (sources.Digest, error) {
+			ref := sources.Ref{Repository: from.Repository, Tag: tag}
 			return sources.DigestOf([]byte(ref.String())), nil
 		},
-		Fetch: func(_ context.Context, repository string, d sources.Digest) (*sources.Package, error) {
+		Fetch: func(_ context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+			repository := from.Repository
 			fetched[d]++
 			return &sources.Package{Repository: repository, Digest: d, Content: d,
 				Meta: sources.PackageMeta{Kind: sources.Provider, Name: "things"}, Documents: []sources.Document{packages[d]}}, nil

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -41,9 +42,50 @@ type ClusterPlan struct {
 	Packages, Before map[string]string
 	// Revisions are the packages' revisions, by name.
 	Revisions map[string]string
+	// Details are what else is known of the packages, by name.
+	Details map[string]Package
 	// Plan may be nil when Err is not empty.
 	Plan *Plan
 	Err  string
+}
+
+// Package is a package of a cluster.
+type Package struct {
+	Repository string `json:"repository"`
+	Version    string `json:"version"`
+	// From is where it is fetched from, empty if that is its repository.
+	From string `json:"from,omitempty"`
+	// Verified says by whose signature it is accepted, empty if nobody asks
+	// for one.
+	Verified string `json:"verified,omitempty"`
+}
+
+// notes are what is worth knowing of a package beside its name.
+func (p Package) notes() []string {
+	var notes []string
+	if p.From != "" {
+		notes = append(notes, "fetched from "+p.From)
+	}
+	if p.Verified != "" {
+		notes = append(notes, p.Verified)
+	}
+	return notes
+}
+
+// quiet lists the packages of which there is something to say although none of
+// their objects change.
+func (c ClusterPlan) quiet() []string {
+	changing := make(map[string]bool)
+	for _, g := range c.Plan.groups() {
+		changing[g.name] = true
+	}
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(c.Details)) {
+		if !changing[name] && len(c.Details[name].notes()) > 0 {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // HasChanges says that the fleet or the lock would change.

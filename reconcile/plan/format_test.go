@@ -58,7 +58,11 @@ func example() *Fleet {
 	return &Fleet{
 		Source: "working tree",
 		Clusters: []ClusterPlan{
-			{Name: "dev", Packages: map[string]string{"things": "reg.io/things v2.0.0"}, Plan: &Plan{Cluster: "dev", Steps: steps,
+			{Name: "dev", Packages: map[string]string{"things": "reg.io/things v2.0.0", "quiet": "reg.io/quiet v1.0.0", "silent": "reg.io/silent v1.0.0"}, Details: map[string]Package{
+				"things": {Repository: "reg.io/things", Version: "v2.0.0", From: "mirror.io/things (by ImageConfig mirror)", Verified: "signed by key acme (ImageConfig cosign)"},
+				"quiet":  {Repository: "reg.io/quiet", Version: "v1.0.0", Verified: "signed by key acme (ImageConfig cosign)"},
+				"silent": {Repository: "reg.io/silent", Version: "v1.0.0"},
+			}, Plan: &Plan{Cluster: "dev", Steps: steps,
 				Unreadable: map[schema.GroupKind]string{{Group: "acme.example", Kind: "Gadget"}: "forbidden"}}},
 			{Name: "prod", Err: "cluster prod: unreachable: connection refused"},
 			{Name: "same", Plan: &Plan{Cluster: "same", Steps: steps[13:14]}},

@@ -21,6 +21,11 @@ import (
 //	    "name": "prod",
 //	    "error": "…",                   why there is no plan, or not a whole one
 //	    "summary": {"create": 3, "unchanged": 120},
+//	    "packages": {"web": {           by name
+//	      "repository": "xpkg.example.org/acme/web", "version": "v1.0.0",
+//	      "from": "mirror…",            where it is fetched from, if that is elsewhere
+//	      "verified": "signed by key…"  by whose signature it is accepted, if one is asked for
+//	    }},
 //	    "steps": [{                     in the order of execution, without what is unchanged
 //	      "action": "configure",        create, configure, prune, wait, conflict, refused, held
 //	      "group": "apps", "kind": "Deployment", "namespace": "default", "name": "web",
@@ -64,7 +69,7 @@ import (
 func (f *Fleet) WriteJSON(w io.Writer) error {
 	doc := fleetJSON{Source: f.Source, Against: f.Against, Changes: f.HasChanges(), Lock: f.Lock, Errors: f.Errors, Notes: f.Notes, Clusters: []clusterJSON{}}
 	for _, c := range f.Clusters {
-		cj := clusterJSON{Name: c.Name, Error: c.Err, Steps: []stepJSON{}}
+		cj := clusterJSON{Name: c.Name, Error: c.Err, Packages: c.Details, Steps: []stepJSON{}}
 		if c.Plan != nil {
 			cj.Summary = make(map[Action]int)
 			for i := range c.Plan.Steps {
@@ -111,11 +116,12 @@ type fleetJSON struct {
 }
 
 type clusterJSON struct {
-	Name       string         `json:"name"`
-	Error      string         `json:"error,omitempty"`
-	Summary    map[Action]int `json:"summary,omitempty"`
-	Steps      []stepJSON     `json:"steps"`
-	Unreadable []string       `json:"unreadable,omitempty"`
+	Name       string             `json:"name"`
+	Error      string             `json:"error,omitempty"`
+	Summary    map[Action]int     `json:"summary,omitempty"`
+	Packages   map[string]Package `json:"packages,omitempty"`
+	Steps      []stepJSON         `json:"steps"`
+	Unreadable []string           `json:"unreadable,omitempty"`
 }
 
 type stepJSON struct {

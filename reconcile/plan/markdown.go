@@ -61,7 +61,7 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 		if c.Err != "" {
 			sections = append(sections, details(c.Name+": error", "", c.Err))
 		}
-		if c.Plan == nil || len(c.Plan.groups()) == 0 {
+		if c.Plan == nil || len(c.Plan.groups())+len(c.quiet()) == 0 {
 			continue
 		}
 		var text strings.Builder

@@ -122,15 +122,32 @@ func (t *textWriter) cluster(c ClusterPlan) {
 		return
 	}
 	for _, g := range c.Plan.groups() {
-		title := bump(g.name, c.Before[g.name], c.Packages[g.name])
-		if revision := c.Revisions[g.name]; revision != "" {
-			title = strings.TrimSuffix(title, ")") + ", revision " + revision + ")"
-		}
-		t.line("  %s", t.bold(title))
+		t.line("  %s", t.bold(title(c, g.name)))
+		t.notes(c.Details[g.name])
 		t.steps(g.steps)
+	}
+	for _, name := range c.quiet() {
+		t.line("  %s: unchanged", t.bold(title(c, name)))
+		t.notes(c.Details[name])
 	}
 	for _, gk := range slices.SortedFunc(maps.Keys(c.Plan.Unreadable), compareKinds) {
 		t.line("  nothing is known of %s: %s", gk, c.Plan.Unreadable[gk])
+	}
+}
+
+// title is a package with its version, and the revision that it is.
+func title(c ClusterPlan, name string) string {
+	title := bump(name, c.Before[name], c.Packages[name])
+	if revision := c.Revisions[name]; revision != "" {
+		title = strings.TrimSuffix(title, ")") + ", revision " + revision + ")"
+	}
+	return title
+}
+
+// notes writes where a package comes from and who signed it.
+func (t *textWriter) notes(p Package) {
+	for _, n := range p.notes() {
+		t.line("      %s", n)
 	}
 }
 

@@ -50,6 +50,10 @@ type Package struct {
 	Digest     string `json:"digest"`
 	// Revision is the name with the first digits of the digest.
 	Revision string `json:"revision,omitempty"`
+	// From is where it is fetched from, if that is not its repository.
+	From string `json:"from,omitempty"`
+	// Verified says by whose signature it was accepted, if one is asked for.
+	Verified string `json:"verified,omitempty"`
 	// State is Ready, or why it is not.
 	State string `json:"state"`
 }

@@ -213,7 +213,7 @@ func notDeclared(state *desired.State, req Request) error {
 
 // choose says for each target what its reference is to be.
 func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request, targets []*target, b *Bump) error {
-	tags := func() ([]string, error) { return u.cfg.Tags(ctx, b.Repository) }
+	tags := func() ([]string, error) { return u.cfg.Tags(ctx, state.Origin(b.Repository)) }
 	var list []string
 	var listErr error
 	listed := false

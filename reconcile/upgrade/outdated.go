@@ -155,7 +155,7 @@ func (u *Upgrader) find(ctx context.Context, state *desired.State, all []*Packag
 		}
 		asked[p.Repository] = true
 		g.Go(func() error {
-			list, err := u.cfg.Tags(ctx, p.Repository)
+			list, err := u.cfg.Tags(ctx, state.Origin(p.Repository))
 			mu.Lock()
 			defer mu.Unlock()
 			tags[p.Repository], errs[p.Repository] = list, err
@@ -216,7 +216,7 @@ func (u *Upgrader) compare(ctx context.Context, state *desired.State, p *Package
 		if p.pkg == nil {
 			return errors.New("what it replaces could not be read")
 		}
-		pkg, err := u.cfg.Fetch(ctx, p.Repository, c.Digest)
+		pkg, err := u.cfg.Fetch(ctx, state.Origin(p.Repository), c.Digest)
 		if err != nil {
 			return err
 		}

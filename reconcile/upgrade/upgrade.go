@@ -27,11 +27,11 @@ type Config struct {
 	// Computer computes what a tree asks for; for a Bump, of all clusters.
 	Computer *desired.Computer
 	// Digest asks the registry what a tag stands for.
-	Digest func(context.Context, sources.Ref) (sources.Digest, error)
+	Digest func(ctx context.Context, from sources.Origin, tag string) (sources.Digest, error)
 	// Fetch reads the package with that digest.
-	Fetch func(ctx context.Context, repository string, d sources.Digest) (*sources.Package, error)
+	Fetch func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error)
 	// Tags lists a repository's tags.
-	Tags func(ctx context.Context, repository string) ([]string, error)
+	Tags func(ctx context.Context, from sources.Origin) ([]string, error)
 	// Prerelease takes pre-releases for newer versions too. Those of a package
 	// that is at one are taken in any case.
 	Prerelease bool
@@ -77,7 +77,7 @@ func (u *Upgrader) digest(ctx context.Context, state *desired.State, ref sources
 	if d, ok := state.Lock.Digest(ref.Repository, ref.Tag); ok {
 		return d, nil
 	}
-	return u.cfg.Digest(ctx, ref)
+	return u.cfg.Digest(ctx, state.Origin(ref.Repository), ref.Tag)
 }
 
 // compare says what becomes of a package's types.

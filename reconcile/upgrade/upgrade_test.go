@@ -50,13 +50,15 @@ func (s shelf) upgrader(t *testing.T, prerelease bool) *Upgrader {
 	t.Helper()
 	cfg := Config{
 		Prerelease: prerelease,
-		Digest: func(_ context.Context, ref sources.Ref) (sources.Digest, error) {
+		Digest: func(_ context.Context, from sources.Origin, tag string) (sources.Digest, error) {
+			ref := sources.Ref{Repository: from.Repository, Tag: tag}
 			if pkg := s[ref.String()]; pkg != nil {
 				return pkg.Digest, nil
 			}
 			return "", fmt.Errorf("%s: %w", ref, sources.ErrNotFound)
 		},
-		Fetch: func(_ context.Context, repo string, d sources.Digest) (*sources.Package, error) {
+		Fetch: func(_ context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+			repo := from.Repository
 			for _, pkg := range s {
 				if pkg.Repository == repo && pkg.Digest == d {
 					return pkg, nil
@@ -64,7 +66,8 @@ func (s shelf) upgrader(t *testing.T, prerelease bool) *Upgrader {
 			}
 			return nil, fmt.Errorf("%s@%s: %w", repo, d, sources.ErrNotFound)
 		},
-		Tags: func(_ context.Context, repo string) ([]string, error) {
+		Tags: func(_ context.Context, from sources.Origin) ([]string, error) {
+			repo := from.Repository
 			if strings.HasSuffix(repo, "/silent") {
 				return nil, fmt.Errorf("%s: its tags are not listed", repo)
 			}

@@ -18,12 +18,13 @@ func RoleName(provider string) string { return "gitopsd:provider:" + provider }
 // Binding binds the ServiceAccount of a Provider to its rights. Providers of one
 // family (their metadata says so) use each other's types: those of the cluster's
 // Providers that are of its family are bound to the same rights.
-func Binding(p sources.Selected, cluster []sources.Selected) (*manifest.Object, error) {
+func Binding(c Controller, cluster []Controller) (*manifest.Object, error) {
+	p := c.Selected
 	name := p.Declaration.Name
-	accounts := []string{name}
+	accounts := []string{c.account()}
 	for _, other := range cluster {
-		if other.Declaration.Kind == sources.Provider && family(other) != "" && family(other) == family(p) {
-			accounts = append(accounts, other.Declaration.Name)
+		if s := other.Selected; s.Declaration.Kind == sources.Provider && family(s) != "" && family(s) == family(p) {
+			accounts = append(accounts, other.account())
 		}
 	}
 	slices.Sort(accounts)

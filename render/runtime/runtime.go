@@ -4,12 +4,14 @@
 // ports and environment, security context, rights), so that a provider that runs
 // there runs here.
 //
-// Two things differ. The Deployment has the package's name, not the revision's,
+// Some things differ. The Deployment has the package's name, not the revision's,
 // and strategy Recreate, so that a new version rolls in place and two versions
 // never reconcile the same objects. And where Crossplane has a controller that
-// grants rights, the rights are objects here, rendered with everything else.
+// grants rights, the rights are objects here, rendered with everything else. Pull
+// secrets stand in the Deployment alone: the ServiceAccount's are a list with one
+// owner, and on some platforms that is another controller.
 //
-// What webhook configurations say of the Service is render/webhook's business.
+// A DeploymentRuntimeConfig changes all that (config.go). What webhook configurations say of the Service is render/webhook's business.
 package runtime
 
 import (
@@ -46,6 +48,8 @@ type Controller struct {
 	Types []*manifest.Object
 	// Webhooks tells that the package has any.
 	Webhooks bool
+	// Config is what a DeploymentRuntimeConfig sets; nil for none.
+	Config *Config
 }
 
 // Objects are the objects of the controller, the same in every cluster. What binds
@@ -57,21 +61,25 @@ func Objects(c Controller) ([]*manifest.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	trees := []map[string]any{
-		object("v1", "ServiceAccount", name, Namespace, nil),
-		object("rbac.authorization.k8s.io/v1", "ClusterRole", RoleName(name), "", map[string]any{"rules": rules}),
-		object("apps/v1", "Deployment", name, Namespace, map[string]any{"spec": deployment(c)}),
+	var trees []map[string]any
+	if account := c.serviceAccount(); c.makesAccount() {
+		trees = append(trees, account.apply(object("v1", "ServiceAccount", account.Name, Namespace, nil)))
 	}
+	d := c.deployment()
+	trees = append(trees,
+		object("rbac.authorization.k8s.io/v1", "ClusterRole", RoleName(name), "", map[string]any{"rules": rules}),
+		d.apply(object("apps/v1", "Deployment", d.Name, Namespace, map[string]any{"spec": deployment(c)})))
 	if c.Webhooks {
-		if !dnsLabel.MatchString(name) {
-			return nil, fmt.Errorf("name %q: the package has webhooks, so that its Service gets that name, which must be at most 63 lower-case letters, digits and '-', and begin with a letter", name)
+		service := c.service()
+		if !dnsLabel.MatchString(service.Name) {
+			return nil, fmt.Errorf("name %q: the package has webhooks, so that its Service gets that name, which must be at most 63 lower-case letters, digits and '-', and begin with a letter", service.Name)
 		}
-		trees = append(trees, object("v1", "Service", name, Namespace, map[string]any{"spec": map[string]any{
+		trees = append(trees, service.apply(object("v1", "Service", service.Name, Namespace, map[string]any{"spec": map[string]any{
 			"selector": map[string]any{PackageLabel: name},
 			"ports": []any{map[string]any{
 				"name": "webhook", "protocol": "TCP", "port": int64(WebhookPort), "targetPort": "webhook",
 			}},
-		}}))
+		}})))
 	}
 	objects := make([]*manifest.Object, len(trees))
 	for i, tree := range trees {
@@ -97,67 +105,6 @@ func object(apiVersion, kind, name, namespace string, rest map[string]any) map[s
 		tree[k] = v
 	}
 	return tree
-}
-
-func deployment(c Controller) map[string]any {
-	d := c.Selected.Declaration
-	provider := c.Selected.Package.Meta.Name
-	if provider == "" {
-		provider = d.Name
-	}
-	ports := []any{map[string]any{"name": "metrics", "containerPort": int64(metricsPort)}}
-	if c.Webhooks {
-		ports = append(ports, map[string]any{"name": "webhook", "containerPort": int64(WebhookPort)})
-	}
-	pull := string(d.PullPolicy)
-	if pull == "" {
-		pull = string(sources.PullIfNotPresent)
-	}
-	pod := map[string]any{
-		"serviceAccountName": d.Name,
-		"securityContext": map[string]any{
-			"runAsNonRoot": true, "runAsUser": int64(userID), "runAsGroup": int64(userID),
-			"seccompProfile": map[string]any{"type": "RuntimeDefault"},
-		},
-		"containers": []any{map[string]any{
-			"name":            "package-runtime",
-			"image":           Image(c.Selected),
-			"imagePullPolicy": pull,
-			"ports":           ports,
-			"env": []any{
-				env("POD_NAMESPACE", "metadata.namespace"),
-				env("PROVIDER_NAME", "metadata.labels['"+providerLabel+"']"),
-				env("REVISION_NAME", "metadata.labels['"+revisionLabel+"']"),
-			},
-			"securityContext": map[string]any{
-				"runAsNonRoot": true, "runAsUser": int64(userID), "runAsGroup": int64(userID),
-				"allowPrivilegeEscalation": false, "privileged": false,
-				"capabilities": map[string]any{"drop": []any{"ALL"}},
-			},
-		}},
-	}
-	if len(d.PullSecrets) > 0 {
-		secrets := make([]any, len(d.PullSecrets))
-		for i, name := range d.PullSecrets {
-			secrets[i] = map[string]any{"name": name}
-		}
-		pod["imagePullSecrets"] = secrets
-	}
-	return map[string]any{
-		"replicas": int64(1),
-		"strategy": map[string]any{"type": "Recreate"},
-		// The selector cannot be changed later: it is what stays when the
-		// version changes.
-		"selector": map[string]any{"matchLabels": map[string]any{PackageLabel: d.Name}},
-		"template": map[string]any{
-			"metadata": map[string]any{"labels": map[string]any{
-				PackageLabel:  d.Name,
-				providerLabel: labelValue(provider),
-				revisionLabel: labelValue(c.Selected.Revision()),
-			}},
-			"spec": pod,
-		},
-	}
 }
 
 // dnsLabel is what a Service's name must be (RFC 1035).

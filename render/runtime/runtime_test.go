@@ -58,10 +58,37 @@ func TestObjects(t *testing.T) {
 	full.Package.Meta.Name = strings.Repeat("long.name-", 8)
 	full.Runtime = "example.org/controller@sha256:0123456789ab"
 	full.Declaration.PullPolicy = sources.PullAlways
-	full.Declaration.PullSecrets = []string{"one", "two"}
+	full.PullSecrets = []string{"one", "two"}
 	full.Declaration.CommonLabels = map[string]string{"team": "a"}
+	configured := provider(t, "provider-configured", "{metadata: {name: provider-configured}}")
+	configured.PullSecrets = []string{"one", "two"}
 	for name, c := range map[string]runtime.Controller{
 		"plain": {Selected: plain},
+		"configured": {Selected: configured, Webhooks: true, Config: &runtime.Config{
+			Deployment:     runtime.Template{Name: "its-name", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}},
+			Service:        runtime.Template{Name: "its-service"},
+			ServiceAccount: runtime.Template{Name: "its-account", Annotations: map[string]string{"role": "arn"}},
+			Spec: decode(t, `
+replicas: 2
+strategy: {type: RollingUpdate}
+selector: {matchLabels: {mine: x}}
+template:
+  metadata: {labels: {mine: x, pkg.crossplane.io/provider: other}, annotations: {scrape: "true"}}
+  spec:
+    nodeSelector: {arch: arm64}
+    imagePullSecrets: [{name: two}, {name: zero}]
+    securityContext: {fsGroup: 1}
+    containers:
+    - {name: sidecar, image: example.org/sidecar}
+    - name: package-runtime
+      args: [--debug]
+      imagePullPolicy: Never
+      env: [{name: MINE, value: x}, {name: POD_NAMESPACE, value: elsewhere}]
+      ports: [{name: metrics, containerPort: 9000}]
+      resources: {limits: {memory: 1Gi}}
+`),
+		}},
+		"their-account": {Selected: plain, Config: &runtime.Config{Spec: decode(t, "{selector: {}, template: {spec: {serviceAccountName: theirs}}}")}},
 		"full": {Selected: full, Webhooks: true, Types: []*manifest.Object{
 			crd(t, "buckets.s3.example.org", "s3.example.org", "buckets"), crd(t, "instances.ec2.example.org", "ec2.example.org", "instances"),
 			crd(t, "acls.s3.example.org", "s3.example.org", "acls"),
@@ -73,7 +100,7 @@ func TestObjects(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			binding, err := runtime.Binding(c.Selected, []sources.Selected{c.Selected, provider(t, "sister", "{metadata: {labels: {pkg.crossplane.io/provider-family: family}}}"), provider(t, "other", "{metadata: {}}")})
+			binding, err := runtime.Binding(c, []runtime.Controller{c, {Selected: provider(t, "sister", "{metadata: {labels: {pkg.crossplane.io/provider-family: family}}}")}, {Selected: provider(t, "other", "{metadata: {}}")}})
 			if err != nil {
 				t.Fatal(err)
 			}

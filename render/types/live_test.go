@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/testscripts/devcluster"
 	"gitopsd.dev/testscripts/upstream"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -127,9 +129,28 @@ func throughServer(ctx context.Context, crds dynamic.ResourceInterface, tree map
 	if err != nil {
 		return nil, err
 	}
-	defer crds.Delete(context.WithoutCancel(ctx), live.GetName(), metav1.DeleteOptions{})
 	if live, err = crds.Get(ctx, live.GetName(), metav1.GetOptions{}); err != nil {
 		return nil, err
 	}
-	return live.Object, nil
+	return live.Object, remove(ctx, crds, live.GetName())
+}
+
+// remove deletes a definition, and waits until it is gone: another release
+// brings one of the same name.
+func remove(ctx context.Context, crds dynamic.ResourceInterface, name string) error {
+	if err := crds.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	for {
+		if _, err := crds.Get(ctx, name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }

@@ -101,10 +101,36 @@ func matchHost(pattern, host string) bool {
 	return true
 }
 
+// keyring is what a Client's find returned.
+type keyring struct {
+	credentials []*Credentials
+	// key tells sessions with some credentials from those with others.
+	key string
+}
+
+// keyring finds the Client's own credentials.
+func (c *Client) keyring(ctx context.Context) (*keyring, error) {
+	k := new(keyring)
+	if c.find != nil {
+		var err error
+		if k.credentials, err = c.find(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			return nil, &problem{Unauthorized, err.Error()}
+		}
+		for _, creds := range k.credentials {
+			k.key += creds.key
+		}
+	}
+	c.found.Store(k)
+	return k, nil
+}
+
 // authenticator finds the credentials for a repository: the Client's own, then
 // Docker's, else none.
-func (c *Client) authenticator(ctx context.Context, repo name.Repository) (authn.Authenticator, error) {
-	for _, creds := range c.credentials {
+func (c *Client) authenticator(ctx context.Context, repo name.Repository, own *keyring) (authn.Authenticator, error) {
+	for _, creds := range own.credentials {
 		if auth, ok := creds.lookup(repo); ok {
 			return authn.FromConfig(auth), nil
 		}
@@ -144,7 +170,11 @@ func (c *Client) lookedIn(repository string) string {
 		return "nothing, since that is not a repository"
 	}
 	var places []string
-	for _, creds := range c.credentials {
+	found := c.found.Load()
+	if found == nil {
+		found = new(keyring)
+	}
+	for _, creds := range found.credentials {
 		if _, ok := creds.lookup(repo); ok {
 			return creds.source + ", which has some for it: are they right, and not expired?"
 		}

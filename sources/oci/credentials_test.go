@@ -1,14 +1,20 @@
 package oci
 
 import (
+	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
+
+	"gitopsd.dev/sources"
+	"gitopsd.dev/testscripts/registry"
 )
 
 func dockerConfig(keys ...string) string {
@@ -187,5 +193,142 @@ func TestRedirects(t *testing.T) {
 		if err == nil && (req.Header.Get("Authorization") != "") != test.token {
 			t.Errorf("%s to %s: token goes along: %v", test.from, test.to, !test.token)
 		}
+	}
+}
+
+// What a Client's find returns is used for the request at hand: rotated
+// credentials are taken up, what the cache has needs none, and other hosts get
+// none.
+func TestFoundCredentials(t *testing.T) {
+	t.Parallel()
+	reg := newRegistry(t, registry.Config{Auth: registry.TokenAuth, Username: "robot", Password: "s3cret"})
+	other := newRegistry(t, registry.Config{Auth: registry.BasicAuth, Username: "robot", Password: "s3cret"})
+	right, err := ParseCredentials("Secret test/pull", reg.DockerConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong, err := ParseCredentials("Secret test/pull", []byte(strings.ReplaceAll(dockerConfig(reg.Host()), "user of", "nobody")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []*Credentials
+	var fails error
+	asked := 0
+	client, err := New(Config{CacheDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	c := client.With(func(context.Context) ([]*Credentials, error) {
+		asked++
+		return found, fails
+	})
+	raw := []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[]}`)
+	ref := sources.Ref{Repository: reg.Host() + "/acme/types", Tag: "v1"}
+	found = []*Credentials{right}
+	if err := c.PushManifest(t.Context(), ref, "application/vnd.oci.image.index.v1+json", raw); err != nil {
+		t.Fatal(err)
+	}
+	resolve := func(repository string) error {
+		_, err := c.Resolve(t.Context(), sources.Ref{Repository: repository, Tag: "v1"})
+		return err
+	}
+	found = []*Credentials{wrong}
+	if err := resolve(ref.Repository); err == nil || !strings.Contains(err.Error(), "Secret test/pull, which has some for it") || strings.Contains(err.Error(), "nobody") {
+		t.Errorf("with the wrong ones: %v", err)
+	}
+	found = []*Credentials{right}
+	if err := resolve(ref.Repository); err != nil {
+		t.Errorf("with the right ones after the wrong: %v", err)
+	}
+	found, fails = nil, errors.New("Secret test/pull has no key x")
+	if err := resolve(ref.Repository); err == nil || err.Error() != ref.String()+": Secret test/pull has no key x" {
+		t.Errorf("without: %v", err)
+	}
+	fails, found = nil, []*Credentials{right}
+	if _, err := c.Manifest(t.Context(), ref.Repository, sources.DigestOf(raw)); err != nil {
+		t.Fatal(err)
+	}
+	before := asked
+	if _, err := c.Manifest(t.Context(), ref.Repository, sources.DigestOf(raw)); err != nil || asked != before {
+		t.Errorf("from the cache: %v, credentials were looked for %d times", err, asked-before)
+	}
+	// Another host with the same user and password is not told them.
+	if err := resolve(other.Host() + "/acme/types"); err == nil || !strings.Contains(err.Error(), "looked for credentials in Secret test/pull, then in Docker's configuration") {
+		t.Errorf("at another host: %v", err)
+	}
+}
+
+// TestReferrers: from the API, its pages, and the tag that stands in for it.
+func TestReferrers(t *testing.T) {
+	t.Parallel()
+	const wanted = "application/vnd.example.wanted"
+	d := sources.DigestOf([]byte("subject"))
+	a, b, c := sources.DigestOf([]byte("a")), sources.DigestOf([]byte("b")), sources.DigestOf([]byte("c"))
+	index := func(entries ...string) string {
+		return `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[` + strings.Join(entries, ",") + `]}`
+	}
+	entry := func(d sources.Digest, typ string) string {
+		return fmt.Sprintf(`{"digest":%q,"artifactType":%q}`, d, typ)
+	}
+	for name, tt := range map[string]struct {
+		answers map[string]string // path and query -> body
+		next    string            // the first page's link
+		want    []sources.Digest
+		err     string
+	}{
+		"API":            {answers: map[string]string{"referrers": index(entry(a, wanted), entry(b, "application/other"), entry(c, emptyConfig))}, want: []sources.Digest{a, c}},
+		"none":           {answers: map[string]string{"referrers": index()}},
+		"pages":          {answers: map[string]string{"referrers": index(entry(b, "application/other")), "referrers?page=2": index(entry(a, wanted))}, next: "?page=2", want: []sources.Digest{a}},
+		"tag":            {answers: map[string]string{"manifests": index(entry(a, wanted))}, want: []sources.Digest{a}},
+		"neither":        {},
+		"garbage":        {answers: map[string]string{"referrers": "<html>"}, err: "a list of referrers that is not one"},
+		"garbled digest": {answers: map[string]string{"referrers": index(`{"digest":"sha256:../x","artifactType":"` + wanted + `"}`)}, err: "by a digest that is not one"},
+		"no end":         {answers: map[string]string{"referrers": index(), "referrers?page=2": index()}, next: "?page=%d", err: "without an end"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pages := 1
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				key := ""
+				switch r.URL.Path {
+				case "/v2/":
+					return
+				case "/v2/acme/types/referrers/" + string(d):
+					key = "referrers"
+				case "/v2/acme/types/manifests/sha256-" + d.Hex():
+					key = "manifests"
+				}
+				if r.URL.Query().Has("page") {
+					key += "?page=2"
+				}
+				body, ok := tt.answers[key]
+				if !ok {
+					http.NotFound(w, r)
+					return
+				}
+				if strings.Contains(tt.next, "%d") || tt.next != "" && !r.URL.Query().Has("page") {
+					pages++
+					w.Header().Set("Link", "<"+strings.Replace(tt.next, "%d", fmt.Sprint(pages), 1)+`>; rel="next"`)
+				}
+				fmt.Fprint(w, body)
+			}))
+			defer server.Close()
+			client, err := New(Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			have, err := client.Referrers(t.Context(), strings.TrimPrefix(server.URL, "http://")+"/acme/types", d, wanted)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("have %v, want %q", err, tt.err)
+				}
+				return
+			}
+			if err != nil || !slices.Equal(have, tt.want) {
+				t.Errorf("have %v, %v; want %v", have, err, tt.want)
+			}
+		})
 	}
 }

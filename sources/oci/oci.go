@@ -30,6 +30,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -91,10 +92,10 @@ type Config struct {
 // unchanged reference costs one HEAD.
 type Client struct {
 	*shared
-	// credentials come before Docker's own; credentialsKey tells sessions of
-	// one Client from those of another.
-	credentials    []*Credentials
-	credentialsKey string
+	// find finds credentials that come before Docker's own; nil finds none.
+	find func(context.Context) ([]*Credentials, error)
+	// found are those that were found last, for errors.
+	found *atomic.Pointer[keyring]
 }
 
 // shared is what a Client and those made by With have in common.
@@ -162,7 +163,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.CacheDir != "" {
 		s.cache = &cache{dir: cfg.CacheDir, max: cfg.MaxCacheBytes, log: cfg.Log}
 	}
-	return &Client{shared: s}, nil
+	return &Client{shared: s, found: new(atomic.Pointer[keyring])}, nil
 }
 
 // authorities returns the system's certificate authorities and those in a file;
@@ -185,17 +186,15 @@ func authorities(file string) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// With returns a Client that looks for credentials in creds before it looks in
-// Docker's configuration. It shares everything else with c.
-func (c *Client) With(creds ...*Credentials) *Client {
-	if len(creds) == 0 {
-		return c
-	}
-	n := &Client{shared: c.shared, credentials: append(creds[:len(creds):len(creds)], c.credentials...)}
-	for _, cr := range n.credentials {
-		n.credentialsKey += cr.key
-	}
-	return n
+// With returns a Client that looks for credentials in what find returns before
+// it looks in Docker's configuration. It shares everything else with c.
+//
+// Find is called whenever something is to be sent, and what it returns is used
+// for that alone: credentials that were rotated are taken up by the next
+// request, and what the cache has needs none. An error of find's is the
+// request's; it must say what is wrong and hold no credentials.
+func (c *Client) With(find func(context.Context) ([]*Credentials, error)) *Client {
+	return &Client{shared: c.shared, find: find, found: new(atomic.Pointer[keyring])}
 }
 
 // Resolve returns the digest that a reference stands for now: that of the index

@@ -56,7 +56,7 @@ func newClient(t *testing.T, reg *registry.Registry, cfg Config) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c.With(creds)
+	return c.With(with(creds))
 }
 
 // pushed is something in a registry.
@@ -438,7 +438,7 @@ func TestAuthentication(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := resolve(c.With(creds)); err != nil {
+			if err := resolve(c.With(with(creds))); err != nil {
 				t.Errorf("with the new password: %v", err)
 			}
 			if err := resolve(anonymous); err == nil {
@@ -562,3 +562,8 @@ func (c *capture) String() string {
 }
 
 func (c *capture) logger() *slog.Logger { return slog.New(slog.NewTextHandler(c, nil)) }
+
+// with finds these credentials.
+func with(creds ...*Credentials) func(context.Context) ([]*Credentials, error) {
+	return func(context.Context) ([]*Credentials, error) { return creds, nil }
+}

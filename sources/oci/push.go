@@ -56,7 +56,11 @@ func (c *Client) push(ctx context.Context, repository string, do func(*remote.Pu
 	if err != nil {
 		return err
 	}
-	s, err := c.session(ctx, repo, transport.PushScope)
+	own, err := c.keyring(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := c.session(ctx, repo, transport.PushScope, own)
 	if err != nil {
 		return err
 	}
@@ -68,7 +72,7 @@ func (c *Client) push(ctx context.Context, repository string, do func(*remote.Pu
 	}
 	err = do(pusher, repo)
 	if err != nil && ctx.Err() == nil {
-		c.forget(repo, transport.PushScope, s)
+		c.forget(repo, transport.PushScope, own, s)
 	}
 	return err
 }

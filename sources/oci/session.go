@@ -80,8 +80,12 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 		return nil, err
 	}
 	start := time.Now()
+	own, err := c.keyring(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for {
-		s, err := c.session(ctx, repo, transport.PullScope)
+		s, err := c.session(ctx, repo, transport.PullScope, own)
 		if err != nil {
 			return nil, err
 		}
@@ -102,12 +106,12 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 		resp, err := s.client.Do(req)
 		if err == nil && resp.StatusCode == http.StatusUnauthorized && s.made.Before(start) {
 			resp.Body.Close()
-			c.forget(repo, transport.PullScope, s)
+			c.forget(repo, transport.PullScope, own, s)
 			continue
 		}
 		if err != nil && ctx.Err() == nil {
 			// It may come back with another scheme or another challenge.
-			c.forget(repo, transport.PullScope, s)
+			c.forget(repo, transport.PullScope, own, s)
 		}
 		return resp, err
 	}
@@ -146,15 +150,11 @@ func readAll(resp *http.Response, limit int64) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-func (c *Client) sessionKey(repo name.Repository, action string) sessionKey {
-	return sessionKey{repo.Name(), action, c.credentialsKey}
-}
-
 // forget makes the next request log in again.
-func (c *Client) forget(repo name.Repository, action string, s *session) {
+func (c *Client) forget(repo name.Repository, action string, own *keyring, s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if key := c.sessionKey(repo, action); c.sessions[key] == s {
+	if key := (sessionKey{repo.Name(), action, own.key}); c.sessions[key] == s {
 		delete(c.sessions, key)
 		delete(c.pings, repo.RegistryStr())
 	}
@@ -163,8 +163,8 @@ func (c *Client) forget(repo name.Repository, action string, s *session) {
 // session returns the login to a repository, making it if need be. Callers that
 // want the same one wait for one login, and share its failure; nothing is
 // remembered of a failure after that.
-func (c *Client) session(ctx context.Context, repo name.Repository, action string) (*session, error) {
-	key := c.sessionKey(repo, action)
+func (c *Client) session(ctx context.Context, repo name.Repository, action string, own *keyring) (*session, error) {
+	key := sessionKey{repo.Name(), action, own.key}
 	c.mu.Lock()
 	s := c.sessions[key]
 	c.mu.Unlock()
@@ -172,7 +172,7 @@ func (c *Client) session(ctx context.Context, repo name.Repository, action strin
 		return s, nil
 	}
 	v, err := c.flight(ctx, fmt.Sprintf("login %q", key), func(ctx context.Context) (any, error) {
-		s, err := c.login(ctx, repo, action)
+		s, err := c.login(ctx, repo, action, own)
 		if err != nil {
 			return nil, err
 		}
@@ -212,12 +212,12 @@ func (c *Client) flight(ctx context.Context, key string, fn func(context.Context
 }
 
 // login answers the registry's challenge.
-func (c *Client) login(ctx context.Context, repo name.Repository, action string) (*session, error) {
+func (c *Client) login(ctx context.Context, repo name.Repository, action string, own *keyring) (*session, error) {
 	p, err := c.ping(ctx, repo.Registry)
 	if err != nil {
 		return nil, err
 	}
-	auth, err := c.authenticator(ctx, repo)
+	auth, err := c.authenticator(ctx, repo, own)
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ type edge struct {
 // selections are the cluster's lines in the lock.
 func (p *pass) cluster(ctx context.Context, req Request) (*Cluster, []lockfile.Selection) {
 	nodes, failed := p.declared(ctx, req)
-	p.dependencies(ctx, req.Cluster, nodes)
+	p.dependencies(ctx, req, nodes)
 	breakCycles(nodes)
 	spread(nodes)
 
@@ -54,7 +54,10 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Cluster, []lockfile.S
 			out.Errors = append(out.Errors, &PackageError{Name: n.name(), Ref: n.ref(repo), Err: n.err})
 			continue
 		}
-		s := sources.Selected{Pin: n.load.pin, Package: n.load.pkg, Runtime: n.load.runtime}
+		s := sources.Selected{
+			Pin: n.load.pin, Package: n.load.pkg, Origin: n.load.origin, Verified: n.load.verified,
+			Runtime: n.load.runtime, PullSecrets: n.load.pullSecrets,
+		}
 		if n.declared != nil {
 			s.Declaration = *n.declared
 			selections = append(selections, lockfile.Selection{Cluster: req.Cluster, Repository: repo, Version: n.load.ref.Version()})
@@ -103,7 +106,7 @@ func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*
 			failed = append(failed, &PackageError{Name: d.Name, Ref: d.Ref, Err: err})
 			continue
 		}
-		n := &node{declared: &d, load: p.load(ctx, d.Ref)}
+		n := &node{declared: &d, load: p.load(ctx, d.Ref, d.PullSecrets, req.Images)}
 		if n.err = n.load.err; n.err == nil {
 			if have := n.load.pkg.Meta.Kind; have != d.Kind {
 				n.err = fmt.Errorf("%s is a %s, declared as %s %s; change the declaration's kind", n.load.pin, have, d.Kind, d.Name)
@@ -117,9 +120,9 @@ func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*
 // dependencies adds what the nodes depend on: for each repository one version
 // that satisfies all who need it. The version that the lock has for the cluster
 // stays as long as it satisfies them.
-func (p *pass) dependencies(ctx context.Context, cluster string, nodes map[string]*node) {
+func (p *pass) dependencies(ctx context.Context, req Request, nodes map[string]*node) {
 	locked := make(map[string]string)
-	for _, s := range p.before.Selections(cluster) {
+	for _, s := range p.before.Selections(req.Cluster) {
 		if s.Parent != "" && (p.cfg.Update == nil || !p.cfg.Update(s.Repository)) {
 			locked[s.Repository] = s.Version
 		}
@@ -132,13 +135,13 @@ func (p *pass) dependencies(ctx context.Context, cluster string, nodes map[strin
 			if there && n.declared != nil {
 				continue
 			}
-			ref, err := p.choose(ctx, repo, locked[repo], wanted[repo])
+			ref, err := p.choose(ctx, req.Images, repo, locked[repo], wanted[repo])
 			if there && err == nil && n.load != nil && n.load.ref == ref {
 				continue
 			}
 			next := &node{err: err}
 			if err == nil {
-				next.load = p.load(ctx, ref)
+				next.load = p.load(ctx, ref, nil, req.Images)
 				next.err = next.load.err
 			}
 			changed = changed || !there || n.err == nil || next.err == nil
@@ -259,7 +262,7 @@ func breakCycles(nodes map[string]*node) {
 // choose picks the version of a dependency: the locked one if it satisfies
 // everybody; else, where one was locked, the highest that is recorded and does;
 // else the highest that the registry has.
-func (p *pass) choose(ctx context.Context, repo, locked string, wanted []edge) (sources.Ref, error) {
+func (p *pass) choose(ctx context.Context, images sources.ImageConfigs, repo, locked string, wanted []edge) (sources.Ref, error) {
 	var digest sources.Digest
 	var ranges []edge
 	for _, e := range wanted {
@@ -295,7 +298,7 @@ func (p *pass) choose(ctx context.Context, repo, locked string, wanted []edge) (
 	if p.cfg.Mode == Readonly {
 		return sources.Ref{}, fmt.Errorf("clusters.lock selects no version that satisfies %s, and is read-only here; run `gitopsd lock` and commit the change", chain(wanted))
 	}
-	tags, err := p.list(ctx, repo)
+	tags, err := p.list(ctx, images, repo)
 	if err != nil {
 		return sources.Ref{}, fmt.Errorf("looking for a version that satisfies %s: %w", chain(wanted), err)
 	}
@@ -378,15 +381,19 @@ type tagList struct {
 }
 
 // list asks for a repository's tags, once a pass.
-func (p *pass) list(ctx context.Context, repo string) ([]string, error) {
+func (p *pass) list(ctx context.Context, images sources.ImageConfigs, repo string) ([]string, error) {
+	from, err := images.Origin(sources.Ref{Repository: repo}, nil)
+	if err != nil {
+		return nil, err
+	}
 	p.mu.Lock()
-	l, known := p.tags[repo]
+	l, known := p.tags[from]
 	if !known {
 		l = new(tagList)
-		p.tags[repo] = l
+		p.tags[from] = l
 	}
 	p.mu.Unlock()
-	l.once.Do(func() { l.tags, l.err = p.cfg.Tags(ctx, repo) })
+	l.once.Do(func() { l.tags, l.err = p.cfg.Tags(ctx, from) })
 	return l.tags, l.err
 }
 

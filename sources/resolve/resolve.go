@@ -21,9 +21,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
-
-	"golang.org/x/sync/errgroup"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
@@ -44,15 +41,19 @@ const (
 
 // Config is what a Resolver works with. Digest, Fetch and Tags are required.
 type Config struct {
-	// Digest asks the registry what a reference with a tag stands for now.
-	Digest func(context.Context, sources.Ref) (sources.Digest, error)
+	// Digest asks the registry what a tag stands for now.
+	Digest func(ctx context.Context, from sources.Origin, tag string) (sources.Digest, error)
+	// Verify checks that somebody whom the policy names has signed a digest,
+	// and says who. It is called for every use of a package that has a policy,
+	// before Fetch. Nil refuses such packages.
+	Verify func(ctx context.Context, from sources.Origin, d sources.Digest, policy *sources.Verification) (string, error)
 	// Fetch reads the package with that digest.
-	Fetch func(ctx context.Context, repository string, d sources.Digest) (*sources.Package, error)
+	Fetch func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error)
 	// Tags lists a repository's tags, for dependencies by range.
-	Tags func(ctx context.Context, repository string) ([]string, error)
+	Tags func(ctx context.Context, from sources.Origin) ([]string, error)
 	// Platforms lists the platforms of a controller's image that is not the
 	// package itself; none for an image of one platform. Nil records none.
-	Platforms func(ctx context.Context, repository string, d sources.Digest) ([]sources.Child, error)
+	Platforms func(ctx context.Context, from sources.Origin, d sources.Digest) ([]sources.Child, error)
 	// Types hashes the types that a package defines, for the lock.
 	Types func(*sources.Package) (string, error)
 	// Mode is what may happen to the lock.
@@ -69,6 +70,9 @@ type Config struct {
 type Request struct {
 	Cluster      string
 	Declarations []sources.Declaration
+	// Images say where packages are fetched from, and who must have signed
+	// them.
+	Images sources.ImageConfigs
 	// Partial says that other declarations could not be read, so that lines of
 	// the lock for what is not declared here stay too.
 	Partial bool
@@ -133,8 +137,10 @@ func (r *Result) Err() error {
 // it is. The error is the context's; what is wrong with packages is in the
 // result.
 func Resolve(ctx context.Context, cfg Config, lock *lockfile.File, requests []Request) (*Result, error) {
-	p := &pass{cfg: cfg, before: lock, lock: lock.Clone(), loads: make(map[sources.Ref]*load), tags: make(map[string]*tagList), named: make(map[sources.Ref]sources.Digest)}
-	p.prefetch(ctx, requests)
+	p := newPass(cfg, lock)
+	if err := p.prefetch(ctx, requests); err != nil {
+		return nil, err
+	}
 	res := &Result{Lock: p.lock, Clusters: make(map[string]*Cluster)}
 	for _, req := range requests {
 		if ctx.Err() != nil {
@@ -150,125 +156,15 @@ func Resolve(ctx context.Context, cfg Config, lock *lockfile.File, requests []Re
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	for _, l := range p.loads {
-		if l.waiting != "" {
-			res.Waiting = append(res.Waiting, Waiting{Ref: l.ref, Active: l.pin.Digest, New: l.waiting})
+	p.restore()
+	for ref, use := range p.uses {
+		if use.waiting != "" {
+			locked, _ := lock.Digest(ref.Repository, ref.Version())
+			res.Waiting = append(res.Waiting, Waiting{Ref: ref, Active: locked, New: use.waiting})
 		}
 	}
 	slices.SortFunc(res.Waiting, func(a, b Waiting) int { return cmp.Compare(a.Ref.String(), b.Ref.String()) })
 	return res, nil
-}
-
-// pass is one resolution.
-type pass struct {
-	cfg    Config
-	before *lockfile.File
-
-	mu    sync.Mutex
-	lock  *lockfile.File
-	loads map[sources.Ref]*load
-	tags  map[string]*tagList
-
-	// named are tags that moved, with the digest that a declaration has beside
-	// the tag: that activates it, wherever the tag is declared.
-	named map[sources.Ref]sources.Digest
-}
-
-// load is one reference, resolved and fetched once.
-type load struct {
-	once    sync.Once
-	ref     sources.Ref
-	always  bool // some cluster asks for packagePullPolicy: Always
-	never   bool // all of them ask for Never
-	manual  bool // some cluster activates by hand
-	pin     sources.Pin
-	pkg     *sources.Package
-	runtime string
-	waiting sources.Digest
-	err     error
-}
-
-// prefetch loads what is declared, in parallel. The policies of all clusters
-// are known before the first load starts, so that the result does not depend on
-// which cluster comes first.
-func (p *pass) prefetch(ctx context.Context, requests []Request) {
-	for _, req := range requests {
-		for _, d := range req.Declarations {
-			l, known := p.loads[d.Ref]
-			if !known {
-				l = &load{ref: d.Ref, never: true}
-				p.loads[d.Ref] = l
-			}
-			l.always = l.always || d.PullPolicy == sources.PullAlways
-			l.never = l.never && d.PullPolicy == sources.PullNever
-			l.manual = l.manual || d.ManualActivation
-		}
-	}
-	p.activate()
-	g := new(errgroup.Group)
-	g.SetLimit(cmp.Or(p.cfg.Parallel, 8))
-	for _, l := range p.loads {
-		g.Go(func() error {
-			l.once.Do(func() { p.run(ctx, l) })
-			return nil
-		})
-	}
-	_ = g.Wait() // the loads keep their errors
-}
-
-// activate finds the tags that moved and whose new digests are declared. Only
-// packagePullPolicy: Always allows a tag to move.
-func (p *pass) activate() {
-	if p.cfg.Mode != Add {
-		return
-	}
-	twice := make(map[sources.Ref]bool)
-	for _, l := range p.loads {
-		locked, isLocked := p.before.Digest(l.ref.Repository, l.ref.Version())
-		if !l.always || l.ref.Tag == "" || l.ref.Digest == "" || !isLocked || locked == l.ref.Digest {
-			continue
-		}
-		tag := l.ref
-		tag.Digest = ""
-		_, twice[tag] = p.named[tag]
-		p.named[tag] = l.ref.Digest
-	}
-	for tag := range p.named {
-		if twice[tag] {
-			delete(p.named, tag) // two digests for one tag: neither is believed
-			continue
-		}
-		p.forget(tag)
-	}
-}
-
-func (p *pass) load(ctx context.Context, ref sources.Ref) *load {
-	p.mu.Lock()
-	l, known := p.loads[ref]
-	if !known {
-		l = &load{ref: ref}
-		p.loads[ref] = l
-	}
-	p.mu.Unlock()
-	l.once.Do(func() { p.run(ctx, l) })
-	return l
-}
-
-func (p *pass) run(ctx context.Context, l *load) {
-	l.err = func() error {
-		d, err := p.digest(ctx, l)
-		if err != nil {
-			return err
-		}
-		l.pin = sources.Pin{Ref: l.ref, Digest: d}
-		if l.pkg, err = p.cfg.Fetch(ctx, l.ref.Repository, d); err != nil {
-			return p.fromLock(l, err)
-		}
-		return p.record(ctx, l)
-	}()
-	if l.err != nil {
-		l.pkg = nil
-	}
 }
 
 // fromLock adds to the error for a package that is not there where its digest
@@ -287,6 +183,7 @@ func (p *pass) fromLock(l *load, err error) error {
 // digest decides what a reference stands for: the lock's word if it has one.
 func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 	ref, version := l.ref, l.ref.Version()
+	use := p.use(ref)
 	update := p.cfg.Update != nil && p.cfg.Update(ref.Repository)
 	locked, isLocked := p.before.Digest(ref.Repository, version)
 	if update && isLocked {
@@ -307,21 +204,35 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 		}
 		return ref.Digest, nil
 	case isLocked && p.cfg.Mode == Check:
-		now, err := p.cfg.Digest(ctx, ref)
+		now, err := p.now(ctx, l)
 		if err == nil && now != locked {
 			err = &lockfile.Mismatch{Key: key, Line: p.before.Line(key), Locked: string(locked), Seen: string(now), SeenIn: "the registry"}
 		}
 		return locked, err
-	case isLocked && l.always && p.cfg.Mode == Add:
+	case isLocked && use.always && p.cfg.Mode == Add:
 		return p.moved(ctx, l, locked)
 	case isLocked:
 		return locked, nil
 	case p.cfg.Mode == Readonly:
 		return "", errNotLocked(ref)
-	case l.never:
+	case use.never:
 		return "", fmt.Errorf("%s is not in clusters.lock, and packagePullPolicy: Never forbids to look it up; run `gitopsd lock`, or name a digest", ref)
 	}
-	return p.cfg.Digest(ctx, ref)
+	return p.now(ctx, l)
+}
+
+// now asks what a tag stands for, once a pass and by whichever way answers
+// first, so that clusters with different mirrors get the same.
+func (p *pass) now(ctx context.Context, l *load) (sources.Digest, error) {
+	use := p.use(l.ref)
+	if use.now != "" {
+		return use.now, nil
+	}
+	d, err := p.cfg.Digest(ctx, l.origin, l.ref.Tag)
+	if err == nil {
+		use.now = d
+	}
+	return d, err
 }
 
 func errNotLocked(ref sources.Ref) error {
@@ -332,22 +243,43 @@ func errNotLocked(ref sources.Ref) error {
 // moved is a new revision, activated by the policy. A registry that does not
 // answer leaves the locked revision in place.
 func (p *pass) moved(ctx context.Context, l *load, locked sources.Digest) (sources.Digest, error) {
-	now, err := p.cfg.Digest(ctx, l.ref)
+	now, err := p.now(ctx, l)
 	if err != nil || now == locked {
 		return locked, ctx.Err()
 	}
-	if l.manual {
-		l.waiting = now
+	if use := p.use(l.ref); use.manual {
+		use.waiting = now
 		return locked, nil
 	}
 	p.forget(l.ref)
 	return now, nil
 }
 
+// forget drops a version's records, once: those that are there afterwards were
+// made in this pass.
 func (p *pass) forget(ref sources.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lock.Forget(ref.Repository, ref.Version())
+	version := sources.Ref{Repository: ref.Repository, Tag: ref.Version()}
+	if !p.forgotten[version] {
+		p.forgotten[version] = true
+		p.lock.Forget(ref.Repository, ref.Version())
+	}
+}
+
+// restore takes back the records of versions that were to be replaced and were
+// not: what a tag was moved to could not be had, or was refused, and what it
+// stood for before is what runs.
+func (p *pass) restore() {
+	for version := range p.forgotten {
+		if len(p.lock.Records(version.Repository, version.Tag)) > 0 {
+			continue
+		}
+		for item, sum := range p.before.Records(version.Repository, version.Tag) {
+			// There is no record that it could disagree with.
+			_ = p.lock.Record(lockfile.Key{Repository: version.Repository, Version: version.Tag, Item: item}, sum, "")
+		}
+	}
 }
 
 // record verifies a package against what the lock has of it, and adds what it
@@ -394,16 +326,24 @@ func (p *pass) record(ctx context.Context, l *load) error {
 }
 
 // runtime pins a Provider's controller image: the lock's digest if it has one.
+// ImageConfigs are for this image too, which clusters pull by the name that they
+// make of its own.
 func (p *pass) runtime(ctx context.Context, l *load, items map[string]string) error {
-	ref := sources.Ref{Repository: l.ref.Repository, Digest: l.pin.Digest}
+	digest, origin := l.pin.Digest, l.origin
 	if l.pkg.Meta.Image != "" {
-		var err error
-		if ref, err = p.image(ctx, l, items); err != nil {
+		ref, err := ParseImage(l.pkg.Meta.Image)
+		if err == nil {
+			origin, err = l.images.Origin(ref, l.secrets)
+		}
+		if err == nil {
+			digest, err = p.image(ctx, l, ref, origin, items)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: spec.controller.image: %w", l.pin, err)
 		}
 	}
-	items[lockfile.ItemRuntime] = string(ref.Digest)
-	l.runtime = ref.Repository + "@" + string(ref.Digest)
+	items[lockfile.ItemRuntime] = string(digest)
+	l.runtime, l.pullSecrets = origin.Repository+"@"+string(digest), origin.Secrets()
 	return nil
 }
 
@@ -411,19 +351,17 @@ func (p *pass) runtime(ctx context.Context, l *load, items map[string]string) er
 // platforms are looked at when it is locked, and when the lock is checked;
 // between these the lock's word is taken, so that a registry which only nodes
 // can reach is asked once.
-func (p *pass) image(ctx context.Context, l *load, items map[string]string) (sources.Ref, error) {
-	ref, err := ParseImage(l.pkg.Meta.Image)
-	if err != nil {
-		return ref, err
-	}
+func (p *pass) image(ctx context.Context, l *load, ref sources.Ref, origin sources.Origin, items map[string]string) (sources.Digest, error) {
 	p.mu.Lock()
 	locked := p.lock.Records(l.ref.Repository, l.ref.Version())
 	p.mu.Unlock()
 	sum, isLocked := locked[lockfile.ItemRuntime]
-	if ref.Digest == "" {
-		if ref.Digest = sources.Digest(sum); !isLocked {
-			if ref.Digest, err = p.cfg.Digest(ctx, ref); err != nil {
-				return ref, err
+	digest := ref.Digest
+	if digest == "" {
+		if digest = sources.Digest(sum); !isLocked {
+			var err error
+			if digest, err = p.cfg.Digest(ctx, origin, ref.Tag); err != nil {
+				return "", err
 			}
 		}
 	}
@@ -434,14 +372,19 @@ func (p *pass) image(ctx context.Context, l *load, items map[string]string) (sou
 		}
 	}
 	if p.cfg.Platforms == nil || isLocked && (p.cfg.Mode != Check || !hasPlatforms) {
-		return ref, nil
+		return digest, nil
 	}
 	maps.DeleteFunc(items, func(item, _ string) bool { return strings.HasPrefix(item, lockfile.ItemRuntime+"/") })
-	children, err := p.cfg.Platforms(ctx, ref.Repository, ref.Digest)
+	children, err := p.cfg.Platforms(ctx, origin, digest)
+	if err != nil && ref.Digest != "" && p.cfg.Mode != Check && ctx.Err() == nil {
+		// An image that is named by its digest may be for nodes alone to read.
+		// What its platforms are follows from the digest at any later time.
+		err = nil
+	}
 	for _, c := range children {
 		items[lockfile.ItemRuntime+"/"+c.Platform] = string(c.Digest)
 	}
-	return ref, err
+	return digest, err
 }
 
 // ParseImage reads a container image's name.

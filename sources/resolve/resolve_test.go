@@ -54,7 +54,8 @@ func (s *shelf) put(ref, content string, deps ...string) sources.Digest {
 
 func (s *shelf) config() Config {
 	return Config{
-		Digest: func(_ context.Context, ref sources.Ref) (sources.Digest, error) {
+		Digest: func(_ context.Context, from sources.Origin, tag string) (sources.Digest, error) {
+			ref := sources.Ref{Repository: from.Repository, Tag: tag}
 			if err := s.ask("HEAD " + ref.String()); err != nil {
 				return "", err
 			}
@@ -63,7 +64,8 @@ func (s *shelf) config() Config {
 			}
 			return "", fmt.Errorf("%s: not found", ref)
 		},
-		Fetch: func(_ context.Context, repo string, d sources.Digest) (*sources.Package, error) {
+		Fetch: func(_ context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+			repo := from.Repository
 			if err := s.ask("GET " + repo); err != nil {
 				return nil, err
 			}
@@ -74,7 +76,8 @@ func (s *shelf) config() Config {
 			}
 			return nil, fmt.Errorf("%s@%s: %w", repo, d, sources.ErrNotFound)
 		},
-		Tags: func(_ context.Context, repo string) ([]string, error) {
+		Tags: func(_ context.Context, from sources.Origin) ([]string, error) {
+			repo := from.Repository
 			if err := s.ask("TAGS " + repo); err != nil {
 				return nil, err
 			}
@@ -460,10 +463,10 @@ func TestRuntimePlatforms(t *testing.T) {
 	cfg := s.config()
 	platforms := []sources.Child{{Platform: "linux/amd64", Digest: sources.DigestOf([]byte("amd64"))}}
 	asked := 0
-	cfg.Platforms = func(_ context.Context, repository string, d sources.Digest) ([]sources.Child, error) {
+	cfg.Platforms = func(_ context.Context, from sources.Origin, d sources.Digest) ([]sources.Child, error) {
 		asked++
-		if repository != "ghcr.io/acme/ctl" || d != sources.DigestOf([]byte("ctl")) {
-			return nil, fmt.Errorf("asked for %s@%s", repository, d)
+		if from.Repository != "ghcr.io/acme/ctl" || d != sources.DigestOf([]byte("ctl")) {
+			return nil, fmt.Errorf("asked for %s@%s", from.Repository, d)
 		}
 		return platforms, nil
 	}
@@ -488,6 +491,25 @@ func TestRuntimePlatforms(t *testing.T) {
 	var mismatch *lockfile.Mismatch
 	if res := resolve(t, cfg, first.Lock, request); !errors.As(res.Err(), &mismatch) || mismatch.Key.Item != "runtime/linux/amd64" {
 		t.Errorf("another platform is no mismatch: %v", res.Err())
+	}
+}
+
+// An image that is named by its digest need not be readable from here.
+func TestRuntimeOutOfReach(t *testing.T) {
+	var s shelf
+	image := "ghcr.io/acme/ctl@" + digest0()
+	s.put("reg.io/p:v1", "x")
+	s.packages["reg.io/p:v1"].Meta.Kind = sources.Provider
+	s.packages["reg.io/p:v1"].Meta.Image = image
+	ds := declare("reg.io/p:v1")
+	ds[0].Kind = sources.Provider
+	cfg := s.config()
+	cfg.Platforms = func(context.Context, sources.Origin, sources.Digest) ([]sources.Child, error) {
+		return nil, errors.New("denied")
+	}
+	res := resolve(t, cfg, new(lockfile.File), Request{Cluster: "dev", Declarations: ds})
+	if res.Err() != nil || len(res.Clusters["dev"].Selected) != 1 || res.Clusters["dev"].Selected[0].Runtime != image {
+		t.Errorf("%v, %+v", res.Err(), res.Clusters["dev"])
 	}
 }
 
@@ -531,5 +553,85 @@ func TestDeclarationFaults(t *testing.T) {
 	}
 	if len(slices.Collect(maps.Keys(s.packages))) != 2 {
 		t.Fatal("the shelf changed")
+	}
+}
+
+// Clusters may reach a package in different ways; it is the same package, and one
+// that cannot be reached, or was not signed as one of them wants, is that one's
+// trouble.
+func TestWaysToAPackage(t *testing.T) {
+	t.Parallel()
+	s := &shelf{}
+	d := s.put("reg.io/a:v1", "a")
+	s.packages["mirror.io/a:v1"] = &sources.Package{Repository: "mirror.io/a", Digest: d, Content: s.packages["reg.io/a:v1"].Content, Meta: s.packages["reg.io/a:v1"].Meta}
+	cfg := s.config()
+	cfg.Verify = func(_ context.Context, from sources.Origin, seen sources.Digest, p *sources.Verification) (string, error) {
+		if err := s.ask("VERIFY " + from.Repository); err != nil {
+			return "", err
+		}
+		if p.Authorities[0].Name != "good" || seen != d {
+			return "", errors.New("not signed")
+		}
+		return "signed", nil
+	}
+	rewrite := func(to string) sources.ImageConfig {
+		return sources.ImageConfig{Name: "mirror", Prefixes: []string{"reg.io/"}, Rewrite: to, PullSecret: "pull"}
+	}
+	signed := func(by string) sources.ImageConfig {
+		return sources.ImageConfig{Name: by, Prefixes: []string{"reg.io/"}, Verification: &sources.Verification{ImageConfig: by, Authorities: []sources.Authority{{Name: by}}}}
+	}
+	res := resolve(t, cfg, new(lockfile.File),
+		Request{Cluster: "direct", Declarations: declare("reg.io/a:v1")},
+		Request{Cluster: "mirrored", Declarations: declare("reg.io/a:v1"), Images: sources.ImageConfigs{rewrite("mirror.io/"), {Name: "pull", Prefixes: []string{"mirror.io/"}, PullSecret: "key"}, signed("good")}},
+		Request{Cluster: "nowhere", Declarations: declare("reg.io/a:v1"), Images: sources.ImageConfigs{rewrite("nowhere.io/")}},
+		Request{Cluster: "unsigned", Declarations: declare("reg.io/a:v1"), Images: sources.ImageConfigs{signed("bad")}},
+	)
+	for cluster, want := range map[string]string{"direct": "a:v1", "mirrored": "a:v1", "nowhere": "", "unsigned": ""} {
+		if have := selected(res, cluster); have != want {
+			t.Errorf("%s has %q", cluster, have)
+		}
+	}
+	m := res.Clusters["mirrored"].Selected[0]
+	if m.Pin.Ref.Repository != "reg.io/a" || m.Origin != (sources.Origin{Repository: "mirror.io/a", RewrittenBy: "mirror", PullSecrets: "key"}) || m.Verified != "signed" {
+		t.Errorf("have %+v", m)
+	}
+	if text := fmt.Sprint(res.Clusters["nowhere"].Errors); !strings.Contains(text, "not found\n(reg.io/a is fetched from nowhere.io/a (by ImageConfig mirror))") {
+		t.Errorf("have %s", text)
+	}
+	if lock := string(res.Lock.Format()); strings.Contains(lock, "mirror.io") || strings.Contains(lock, "@unsigned") || !strings.Contains(lock, "@mirrored reg.io/a v1\n") {
+		t.Errorf("have %s", lock)
+	}
+	// One way was asked what the tag stands for.
+	heads := 0
+	for _, q := range s.asked {
+		if strings.HasPrefix(q, "HEAD ") {
+			heads++
+		}
+	}
+	if heads != 1 {
+		t.Errorf("asked %q", s.asked)
+	}
+}
+
+// A tag that moved to what is refused keeps the records of what it stood for.
+func TestMovedTagThatIsRefused(t *testing.T) {
+	t.Parallel()
+	s := &shelf{}
+	s.put("reg.io/a:v1", "a")
+	good := s.packages["reg.io/a:v1"].Digest
+	cfg := s.config()
+	cfg.Verify = func(_ context.Context, _ sources.Origin, d sources.Digest, _ *sources.Verification) (string, error) {
+		if d != good {
+			return "", errors.New("not signed")
+		}
+		return "signed", nil
+	}
+	req := Request{Cluster: "dev", Declarations: declare("reg.io/a:v1"), Images: sources.ImageConfigs{{Name: "i", Prefixes: []string{"reg.io/"}, Verification: &sources.Verification{ImageConfig: "i"}}}}
+	req.Declarations[0].PullPolicy = sources.PullAlways
+	before := resolve(t, cfg, new(lockfile.File), req).Lock
+	s.put("reg.io/a:v1", "moved")
+	res := resolve(t, cfg, before, req)
+	if len(res.Clusters["dev"].Errors) != 1 || string(res.Lock.Format()) != string(before.Format()) {
+		t.Errorf("have %v and\n%s", res.Clusters["dev"].Errors, res.Lock.Format())
 	}
 }

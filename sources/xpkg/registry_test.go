@@ -229,5 +229,10 @@ func newClient(t *testing.T, reg *registry.Registry) *oci.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c.With(creds)
+	return c.With(with(creds))
+}
+
+// with finds these credentials.
+func with(creds ...*oci.Credentials) func(context.Context) ([]*oci.Credentials, error) {
+	return func(context.Context) ([]*oci.Credentials, error) { return creds, nil }
 }

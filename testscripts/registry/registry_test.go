@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -154,7 +155,7 @@ func TestTokens(t *testing.T) {
 	}
 	img := build(t, "one")
 	ref := sources.Ref{Repository: reg.Host() + "/acme/types", Tag: "v1"}
-	if err := img.Push(t.Context(), client.With(creds), ref); err != nil {
+	if err := img.Push(t.Context(), client.With(with(creds)), ref); err != nil {
 		t.Fatal(err)
 	}
 	if reg.Count("GET", "/token") != 1 {
@@ -164,10 +165,15 @@ func TestTokens(t *testing.T) {
 	if err := img.Push(t.Context(), client, ref); !errors.As(err, &e) || e.Reason != oci.Unauthorized {
 		t.Errorf("pushed without credentials: %v", err)
 	}
-	if err := img.Push(t.Context(), client.With(creds), sources.Ref{Repository: reg.Host() + "/other/types", Tag: "v1"}); err != nil {
+	if err := img.Push(t.Context(), client.With(with(creds)), sources.Ref{Repository: reg.Host() + "/other/types", Tag: "v1"}); err != nil {
 		t.Error(err)
 	}
 	if reg.Count("GET", "/token") != 3 {
 		t.Errorf("%d tokens, want one more for the other repository and one refused", reg.Count("GET", "/token"))
 	}
+}
+
+// with finds these credentials.
+func with(creds ...*oci.Credentials) func(context.Context) ([]*oci.Credentials, error) {
+	return func(context.Context) ([]*oci.Credentials, error) { return creds, nil }
 }

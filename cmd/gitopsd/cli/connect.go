@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/reconcile/kube"
-	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources/clusters"
 )
 
@@ -106,31 +104,17 @@ func (c *connector) file(name string) ([]byte, error) {
 // secret reads a kubeconfig from a Secret in the daemon's own namespace of the
 // hub. Errors never hold any of its content.
 func (c *connector) secret(ctx context.Context, cluster string, ref clusters.SecretRef) ([]byte, error) {
-	c.once.Do(func() { c.hub, c.hubErr = c.openHub() })
-	if c.hubErr != nil {
-		return nil, fmt.Errorf("spec.kubeconfig.secretRef: no hub to read Secrets from: %w", c.hubErr)
-	}
-	where := c.namespace + "/" + ref.Name
-	typ, err := c.hub.Type(ctx, "v1", "Secret")
+	s, err := c.hubSecret(ctx, ref.Name)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w", err)
 	}
-	tree, meta, err := c.hub.Get(ctx, typ, manifest.ID{Kind: "Secret", Namespace: c.namespace, Name: ref.Name})
+	where := fmt.Sprintf("Secret %s/%s", c.namespace, ref.Name)
+	if s.labels[clusterLabel] != cluster {
+		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %s does not carry the label %s: %s, which allows this cluster to use it", where, clusterLabel, cluster)
+	}
+	text, err := s.entry(where, cmp.Or(ref.Key, "kubeconfig"))
 	if err != nil {
-		return nil, err
-	}
-	if meta.Labels[clusterLabel] != cluster {
-		return nil, fmt.Errorf("spec.kubeconfig.secretRef: Secret %s does not carry the label %s: %s, which allows this cluster to use it", where, clusterLabel, cluster)
-	}
-	key := cmp.Or(ref.Key, "kubeconfig")
-	data, _ := tree["data"].(map[string]any)
-	encoded, ok := data[key].(string)
-	if !ok {
-		return nil, fmt.Errorf("spec.kubeconfig.secretRef: Secret %s has no key %q", where, key)
-	}
-	text, err := base64.StdEncoding.DecodeString(encoded)
-	if err != nil {
-		return nil, fmt.Errorf("spec.kubeconfig.secretRef: key %q of Secret %s is not base64", key, where)
+		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w", err)
 	}
 	return text, nil
 }
@@ -159,17 +143,23 @@ type liveOptions struct {
 func (o *liveOptions) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfigDir, "kubeconfig-dir", "", "directory that spec.kubeconfig.file of clusters is relative to")
-	f.StringVar(&o.hub, "kubeconfig", "", "kubeconfig file of the hub, for clusters whose kubeconfigs are Secrets there")
-	f.StringVar(&o.namespace, "namespace", "gitopsd-system", "namespace of the kubeconfig Secrets in the hub")
+	f.StringVar(&o.hub, "kubeconfig", "", "kubeconfig file of the hub, for kubeconfigs, pull secrets and public keys that are Secrets there")
+	f.StringVar(&o.namespace, "namespace", "gitopsd-system", "namespace of the Secrets in the hub")
 	f.StringSliceVar(&o.contexts, "context", nil, "cluster=context: use this context of your own kubeconfig for a cluster")
 }
 
-func (o *liveOptions) connector() (*connector, error) {
+// connector finds credentials; where a hub is named, packages' Secrets are read
+// from it too.
+func (o *liveOptions) connector(packages *registryOptions) (*connector, error) {
 	contexts, err := parseContexts(o.contexts)
 	if err != nil {
 		return nil, err
 	}
-	return &connector{dir: o.kubeconfigDir, hubConfig: o.hub, namespace: o.namespace, contexts: contexts}, nil
+	c := &connector{dir: o.kubeconfigDir, hubConfig: o.hub, namespace: o.namespace, contexts: contexts}
+	if o.hub != "" {
+		packages.hub = c
+	}
+	return c, nil
 }
 
 // ownNamespace is the namespace that the process runs in.

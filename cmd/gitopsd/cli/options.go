@@ -21,17 +21,33 @@ import (
 	"gitopsd.dev/sources/local"
 	"gitopsd.dev/sources/oci"
 	"gitopsd.dev/sources/resolve"
+	"gitopsd.dev/sources/signature"
 	"gitopsd.dev/sources/xpkg"
 )
 
 // registryOptions are the flags of every command that reads packages.
 type registryOptions struct {
-	cacheDir string
-	caFile   string
-	mirrors  []string
+	// hub is where Secrets are that packages name, nil for none.
+	hub *connector
+
+	cacheDir   string
+	caFile     string
+	mirrors    []string
+	secretsDir string
+	trustRoot  string
 }
 
+// register adds the flags of commands that resolve what clusters declare.
 func (o *registryOptions) register(cmd *cobra.Command) {
+	o.registerClient(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.secretsDir, "secrets-dir", "", "directory with a directory for each pull secret and public key that packages name, and in it a file for each key, as Kubernetes mounts Secrets")
+	f.StringVar(&o.trustRoot, "trust-root", "", "trusted_root.json of the Sigstore instance whose certificates keyless signatures have")
+	_ = cmd.MarkFlagDirname("secrets-dir") // an error means that the flag does not exist
+}
+
+// registerClient adds the flags of commands that talk to registries at all.
+func (o *registryOptions) registerClient(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.cacheDir, "cache-dir", "", "directory for what was fetched; it may be lost at any time (default $XDG_CACHE_HOME/gitopsd)")
 	f.StringVar(&o.caFile, "registry-ca-file", "", "PEM file of authorities to trust beside the system's, for registries")
@@ -68,33 +84,56 @@ func (o *registryOptions) client(log *slog.Logger) (*oci.Client, error) {
 	return oci.New(oci.Config{CacheDir: dir, CAFile: o.caFile, Mirrors: mirrors, UserAgent: "gitopsd/" + version(), Log: log})
 }
 
+// packages is how packages are resolved, verified and fetched.
+func (o *registryOptions) packages(log *slog.Logger) (resolve.Config, error) {
+	client, err := o.client(log)
+	if err != nil {
+		return resolve.Config{}, err
+	}
+	kept, err := o.cache("signatures")
+	if err != nil {
+		return resolve.Config{}, err
+	}
+	secrets := &secretReader{dir: o.secretsDir, hub: o.hub}
+	verifier := signature.New(signature.Config{Key: secrets.key, TrustRootFile: o.trustRoot, Dir: kept, Log: log})
+	at := func(from sources.Origin) *oci.Client {
+		names := from.Secrets()
+		if len(names) == 0 {
+			return client
+		}
+		return client.With(func(ctx context.Context) ([]*oci.Credentials, error) { return secrets.pull(ctx, names) })
+	}
+	return resolve.Config{
+		Digest: func(ctx context.Context, from sources.Origin, tag string) (sources.Digest, error) {
+			return at(from).Resolve(ctx, sources.Ref{Repository: from.Repository, Tag: tag})
+		},
+		Verify: func(ctx context.Context, from sources.Origin, d sources.Digest, policy *sources.Verification) (string, error) {
+			return verifier.Verify(ctx, at(from), from.Repository, d, policy)
+		},
+		Fetch: func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+			if from.RewrittenBy != "" {
+				log.Info("fetching a package by the name that an ImageConfig gives it", "from", from.Repository, "imageConfig", from.RewrittenBy, "digest", d)
+			}
+			return xpkg.Read(ctx, at(from), from.Repository, d)
+		},
+		Tags: func(ctx context.Context, from sources.Origin) ([]string, error) {
+			return at(from).Tags(ctx, from.Repository)
+		},
+		Platforms: func(ctx context.Context, from sources.Origin, d sources.Digest) ([]sources.Child, error) {
+			return xpkg.Platforms(ctx, at(from), from.Repository, d)
+		},
+		Types: func(pkg *sources.Package) (string, error) { return types.Package(pkg.Documents) },
+	}, nil
+}
+
 // computer makes what computes desired states, for the named clusters.
 func (o *registryOptions) computer(log *slog.Logger, mode resolve.Mode, update func(string) bool, only []string) (*desired.Computer, error) {
-	client, err := o.client(log)
+	cfg, err := o.packages(log)
 	if err != nil {
 		return nil, err
 	}
-	return desired.New(desired.Config{
-		Only: only,
-		Resolve: resolve.Config{
-			Digest: client.Resolve,
-			Fetch:  fetch(client),
-			Tags:   client.Tags,
-			Platforms: func(ctx context.Context, repository string, d sources.Digest) ([]sources.Child, error) {
-				return xpkg.Platforms(ctx, client, repository, d)
-			},
-			Types:  func(pkg *sources.Package) (string, error) { return types.Package(pkg.Documents) },
-			Mode:   mode,
-			Update: update,
-		},
-	}), nil
-}
-
-// fetch reads packages by way of a client.
-func fetch(client *oci.Client) func(context.Context, string, sources.Digest) (*sources.Package, error) {
-	return func(ctx context.Context, repository string, d sources.Digest) (*sources.Package, error) {
-		return xpkg.Read(ctx, client, repository, d)
-	}
+	cfg.Mode, cfg.Update = mode, update
+	return desired.New(desired.Config{Only: only, Resolve: cfg}), nil
 }
 
 // treeOptions are the flags of commands that work on a fleet repository on this

@@ -123,7 +123,7 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 
 // upgrader makes what knows about newer versions, for the named clusters.
 func (o *registryOptions) upgrader(g *global, clusters []string, prerelease bool) (*upgrade.Upgrader, error) {
-	client, err := o.client(g.log(false))
+	packages, err := o.packages(g.log(false))
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func (o *registryOptions) upgrader(g *global, clusters []string, prerelease bool
 	if err != nil {
 		return nil, err
 	}
-	return upgrade.New(upgrade.Config{Computer: computer, Digest: client.Resolve, Tags: client.Tags, Fetch: fetch(client), Prerelease: prerelease})
+	return upgrade.New(upgrade.Config{Computer: computer, Digest: packages.Digest, Tags: packages.Tags, Fetch: packages.Fetch, Prerelease: prerelease})
 }
 
 func failure(c *upgrade.Candidate) string {

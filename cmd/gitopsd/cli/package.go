@@ -145,6 +145,6 @@ is not published.`,
 			return err
 		},
 	}
-	registry.register(cmd)
+	registry.registerClient(cmd)
 	return cmd
 }

@@ -87,7 +87,7 @@ func (o *planOptions) run(cmd *cobra.Command, g *global) error {
 	default:
 		return fmt.Errorf("--output %q: use text, json or markdown", o.output)
 	}
-	connector, err := o.live.connector()
+	connector, err := o.live.connector(&o.registry)
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (p *planner) live(ctx context.Context, fleet *plan.Fleet, state *desired.St
 	var wg sync.WaitGroup
 	for i, c := range state.Clusters {
 		wg.Go(func() {
-			cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c), Revisions: revisions(c), Before: lockedNames(c, state.Committed)}
+			cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c), Details: details(c), Revisions: revisions(c), Before: lockedNames(c, state.Committed)}
 			var err error
 			if cp.Plan, err = p.one(ctx, c); err != nil {
 				cp.Err = err.Error()
@@ -249,6 +249,19 @@ func packageNames(c *desired.Cluster) map[string]string {
 	return names
 }
 
+// details are where a cluster's packages come from, and who signed them.
+func details(c *desired.Cluster) map[string]plan.Package {
+	all := make(map[string]plan.Package)
+	for _, s := range c.Packages {
+		p := plan.Package{Repository: s.Pin.Ref.Repository, Version: s.Pin.Ref.Version(), Verified: s.Verified}
+		if s.Origin.RewrittenBy != "" {
+			p.From = s.Origin.String()
+		}
+		all[s.Declaration.Name] = p
+	}
+	return all
+}
+
 func revisions(c *desired.Cluster) map[string]string {
 	names := make(map[string]string)
 	for _, s := range c.Packages {
@@ -290,7 +303,7 @@ func (p *planner) against(ctx context.Context, fleet *plan.Fleet, state *desired
 	none, _ := manifest.NewSet(nil)
 	var comparer plan.Comparer
 	for _, c := range state.Clusters {
-		cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c), Revisions: revisions(c)}
+		cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c), Details: details(c), Revisions: revisions(c)}
 		old := before.Get(c.Name)
 		switch {
 		case c.Err != nil:

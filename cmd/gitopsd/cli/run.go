@@ -59,8 +59,8 @@ On --listen it serves /healthz, /readyz, /metrics (Prometheus) and /status.`,
 	o.git.register(cmd)
 	o.registry.register(cmd)
 	f.StringVar(&o.kubeconfigDir, "kubeconfig-dir", "", "directory that spec.kubeconfig.file of clusters is relative to")
-	f.StringVar(&o.hub, "kubeconfig", "", "kubeconfig file of the hub, where kubeconfig Secrets are (default: the cluster that the daemon runs in)")
-	f.StringVar(&o.namespace, "namespace", "", "namespace of the kubeconfig Secrets in the hub (default: the daemon's own, else gitopsd-system)")
+	f.StringVar(&o.hub, "kubeconfig", "", "kubeconfig file of the hub, where kubeconfigs, pull secrets and public keys are Secrets (default: the cluster that the daemon runs in)")
+	f.StringVar(&o.namespace, "namespace", "", "namespace of the Secrets in the hub (default: the daemon's own, else gitopsd-system)")
 	f.BoolVar(&o.inCluster, "allow-in-cluster", false, "allow clusters registered with spec.kubeconfig.inCluster")
 	f.DurationVar(&o.interval, "interval", 30*time.Second, "time between two polls")
 	f.DurationVar(&o.clusterTimeout, "cluster-timeout", reconcile.DefaultClusterTimeout, "longest time for one attempt at a cluster, waits included")
@@ -96,14 +96,17 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	defer repository.Close()
-	computer, err := o.registry.computer(log, mode, nil, nil)
-	if err != nil {
-		return err
-	}
 	if o.namespace == "" {
 		o.namespace = ownNamespace()
 	}
 	conn := &connector{dir: o.kubeconfigDir, hubConfig: o.hub, namespace: o.namespace, allowInCluster: o.inCluster}
+	if o.hub != "" || g.env.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+		o.registry.hub = conn // it runs in a cluster, or was told of one
+	}
+	computer, err := o.registry.computer(log, mode, nil, nil)
+	if err != nil {
+		return err
+	}
 	board := status.NewBoard(version(), repository.Describe(), o.git.branch)
 	daemon, err := reconcile.New(reconcile.Config{
 		Repository: repository, Computer: computer, Board: board, Log: log,

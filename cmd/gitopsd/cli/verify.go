@@ -14,7 +14,6 @@ import (
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/resolve"
-	"gitopsd.dev/sources/xpkg"
 )
 
 type verifyOptions struct {
@@ -77,7 +76,7 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 	if !slices.Contains([]string{"text", "json", "markdown"}, o.output) {
 		return fmt.Errorf("--output %q: use text, json or markdown", o.output)
 	}
-	connector, err := o.live.connector()
+	connector, err := o.live.connector(&o.registry)
 	if err != nil {
 		return err
 	}
@@ -89,7 +88,7 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 	if err != nil {
 		return err
 	}
-	client, err := o.registry.client(g.log(false))
+	packages, err := o.registry.packages(g.log(false))
 	if err != nil {
 		return err
 	}
@@ -105,7 +104,7 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 	reader := live.New(live.Config{
 		Connect: connector.connect,
 		Platforms: func(ctx context.Context, repository string, d sources.Digest) ([]sources.Child, error) {
-			return xpkg.Platforms(ctx, client, repository, d)
+			return packages.Platforms(ctx, state.Origin(repository), d)
 		},
 		Images: state.Lock.Images(),
 	})

@@ -1,0 +1,231 @@
+package runtime
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/sources"
+)
+
+// Config is what a DeploymentRuntimeConfig sets. A nil *Config sets nothing.
+type Config struct {
+	// Name is the object's.
+	Name string
+	// Deployment, Service and ServiceAccount are for the objects of that kind.
+	Deployment, Service, ServiceAccount Template
+	// Spec is the Deployment's, a valid one; nil if there is none.
+	Spec map[string]any
+}
+
+// Template is the metadata of an object.
+type Template struct {
+	Name        string            `json:"name"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+// containerName is that of the controller's container; a configuration that has
+// a container of this name configures the controller.
+const containerName = "package-runtime"
+
+// Check refuses an image without a digest for the controller: two clusters with
+// the same lines in the lock would run different things. Errors begin with the
+// field below spec.
+func (c *Config) Check() error {
+	for i, container := range containers(c.Spec) {
+		m, _ := container.(map[string]any)
+		image, _ := m["image"].(string)
+		if m["name"] != containerName || image == "" {
+			continue
+		}
+		if _, digest, _ := strings.Cut(image, "@"); digest == "" {
+			return fmt.Errorf("template.spec.containers[%d].image: %s names no digest; write <image>@sha256:<digest>, so that all clusters run the same, or leave it to the package", i, image)
+		}
+	}
+	return nil
+}
+
+func containers(spec map[string]any) []any {
+	template, _ := spec["template"].(map[string]any)
+	pod, _ := template["spec"].(map[string]any)
+	list, _ := pod["containers"].([]any)
+	return list
+}
+
+// template returns the metadata of an object, with the name that it has unless
+// the configuration gives it another.
+func (c *Config) template(part func(*Config) Template, name string) Template {
+	var t Template
+	if c != nil {
+		t = part(c)
+	}
+	if t.Name == "" {
+		t.Name = name
+	}
+	return t
+}
+
+// apply puts labels and annotations on an object.
+func (t Template) apply(tree map[string]any) map[string]any {
+	meta, _ := tree["metadata"].(map[string]any)
+	for field, values := range map[string]map[string]string{"labels": t.Labels, "annotations": t.Annotations} {
+		if len(values) == 0 {
+			continue
+		}
+		m := make(map[string]any, len(values))
+		for k, v := range values {
+			m[k] = v
+		}
+		meta[field] = m
+	}
+	return tree
+}
+
+func (c Controller) deployment() Template {
+	return c.Config.template(func(c *Config) Template { return c.Deployment }, c.Selected.Declaration.Name)
+}
+
+func (c Controller) service() Template {
+	return c.Config.template(func(c *Config) Template { return c.Service }, c.Selected.Declaration.Name)
+}
+
+func (c Controller) serviceAccount() Template {
+	return c.Config.template(func(c *Config) Template { return c.ServiceAccount }, c.Selected.Declaration.Name)
+}
+
+// ServiceName is the name of the Service that the controller's webhooks have.
+func (c Controller) ServiceName() string { return c.service().Name }
+
+// account is the name of the ServiceAccount that the controller runs as.
+func (c Controller) account() string {
+	if c.Config != nil {
+		template, _ := c.Config.Spec["template"].(map[string]any)
+		pod, _ := template["spec"].(map[string]any)
+		if given, _ := pod["serviceAccountName"].(string); given != "" {
+			return given
+		}
+	}
+	return c.serviceAccount().Name
+}
+
+// makesAccount tells whether the ServiceAccount comes with the package: one that
+// the configuration names for the pod alone is somebody else's to make.
+func (c Controller) makesAccount() bool { return c.account() == c.serviceAccount().Name }
+
+// deployment is the spec of the controller's Deployment. What the configuration
+// has is kept, as in Crossplane, but for what makes the Deployment the package's:
+// its selector, the labels and environment that tell the controller what it is,
+// and the pull policy. Pull secrets are added to the configuration's own.
+func deployment(c Controller) map[string]any {
+	d := c.Selected.Declaration
+	var config map[string]any
+	if c.Config != nil {
+		config = c.Config.Spec
+	}
+	spec := clone(config)
+	template := clone(spec["template"])
+	meta, pod := clone(template["metadata"]), clone(template["spec"])
+	template["metadata"], template["spec"], spec["template"] = meta, pod, template
+
+	optional(spec, "replicas", int64(1))
+	// Unless it is said otherwise two versions never run at once.
+	optional(spec, "strategy", map[string]any{"type": "Recreate"})
+	// The selector cannot be changed later: it is what stays when the version
+	// changes.
+	selector := clone(spec["selector"])
+	selector["matchLabels"] = map[string]any{PackageLabel: d.Name}
+	spec["selector"] = selector
+	provider := c.Selected.Package.Meta.Name
+	if provider == "" {
+		provider = d.Name
+	}
+	labels := clone(meta["labels"])
+	labels[PackageLabel] = d.Name
+	labels[providerLabel] = labelValue(provider)
+	labels[revisionLabel] = labelValue(c.Selected.Revision())
+	meta["labels"] = labels
+
+	optional(pod, "serviceAccountName", c.account())
+	optional(pod, "securityContext", map[string]any{
+		"runAsNonRoot": true, "runAsUser": int64(userID), "runAsGroup": int64(userID),
+		"seccompProfile": map[string]any{"type": "RuntimeDefault"},
+	})
+	if own := c.Selected.PullSecrets; len(own) > 0 {
+		var secrets []any
+		for _, name := range own {
+			secrets = append(secrets, map[string]any{"name": name})
+		}
+		pod["imagePullSecrets"] = byName(pod["imagePullSecrets"], secrets)
+	}
+	container, others := map[string]any{"name": containerName}, []any{}
+	for _, other := range containers(config) {
+		if m, _ := other.(map[string]any); m["name"] == containerName {
+			container = clone(m)
+		} else {
+			others = append(others, other)
+		}
+	}
+	complete(c, container)
+	pod["containers"] = append([]any{container}, others...)
+	return spec
+}
+
+// complete fills in the controller's container.
+func complete(c Controller, container map[string]any) {
+	ports := []any{map[string]any{"name": "metrics", "containerPort": int64(metricsPort)}}
+	if c.Webhooks {
+		ports = append(ports, map[string]any{"name": "webhook", "containerPort": int64(WebhookPort)})
+	}
+	pull := string(c.Selected.Declaration.PullPolicy)
+	if pull == "" {
+		pull = string(sources.PullIfNotPresent)
+	}
+	optional(container, "image", Image(c.Selected))
+	container["imagePullPolicy"] = pull
+	container["ports"] = byName(container["ports"], ports)
+	container["env"] = byName([]any{
+		env("POD_NAMESPACE", "metadata.namespace"),
+		env("PROVIDER_NAME", "metadata.labels['"+providerLabel+"']"),
+		env("REVISION_NAME", "metadata.labels['"+revisionLabel+"']"),
+	}, container["env"])
+	optional(container, "securityContext", map[string]any{
+		"runAsNonRoot": true, "runAsUser": int64(userID), "runAsGroup": int64(userID),
+		"allowPrivilegeEscalation": false, "privileged": false,
+		"capabilities": map[string]any{"drop": []any{"ALL"}},
+	})
+}
+
+// clone copies a mapping's first level; what is no mapping is an empty one.
+func clone(v any) map[string]any {
+	m, _ := v.(map[string]any)
+	if m == nil {
+		return make(map[string]any)
+	}
+	return maps.Clone(m)
+}
+
+func optional(m map[string]any, key string, value any) {
+	if m[key] == nil {
+		m[key] = value
+	}
+}
+
+// byName joins two lists of things with names; of those with one name the first
+// list's stays.
+func byName(first, second any) []any {
+	list, _ := first.([]any)
+	list = slices.Clone(list)
+	named := func(v any) any {
+		m, _ := v.(map[string]any)
+		return m["name"]
+	}
+	more, _ := second.([]any)
+	for _, v := range more {
+		if name := named(v); name == nil || !slices.ContainsFunc(list, func(o any) bool { return named(o) == name }) {
+			list = append(list, v)
+		}
+	}
+	return list
+}

@@ -1,0 +1,104 @@
+package render
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/runtime"
+	"gitopsd.dev/sources"
+)
+
+// runtimeConfig is a DeploymentRuntimeConfig as it was read, or what is wrong
+// with it.
+type runtimeConfig struct {
+	config *runtime.Config
+	err    error
+}
+
+// runtimeConfigSpec is the spec of a DeploymentRuntimeConfig
+// (pkg.crossplane.io/v1beta1).
+type runtimeConfigSpec struct {
+	DeploymentTemplate struct {
+		Metadata runtime.Template       `json:"metadata"`
+		Spec     *appsv1.DeploymentSpec `json:"spec"`
+	} `json:"deploymentTemplate"`
+	ServiceTemplate struct {
+		Metadata runtime.Template `json:"metadata"`
+	} `json:"serviceTemplate"`
+	ServiceAccountTemplate struct {
+		Metadata runtime.Template `json:"metadata"`
+	} `json:"serviceAccountTemplate"`
+}
+
+// readRuntimeConfig reads a DeploymentRuntimeConfig.
+func readRuntimeConfig(o *manifest.Object) runtimeConfig {
+	var spec runtimeConfigSpec
+	fail := func(err error) runtimeConfig {
+		return runtimeConfig{err: fmt.Errorf("%s: %s %s: %w", o.Origin(), runtimeConfigKind, o.ID().Name, err)}
+	}
+	if err := decodeSpec(o, "v1beta1", &spec); err != nil {
+		return fail(err)
+	}
+	for part, t := range map[string]runtime.Template{
+		"deploymentTemplate": spec.DeploymentTemplate.Metadata, "serviceTemplate": spec.ServiceTemplate.Metadata, "serviceAccountTemplate": spec.ServiceAccountTemplate.Metadata,
+	} {
+		for _, values := range []map[string]string{t.Labels, t.Annotations} {
+			for key := range values {
+				if reserved(key) {
+					return fail(fmt.Errorf("spec.%s.metadata: %s: is gitopsd's own to set", part, key))
+				}
+			}
+		}
+	}
+	c := &runtime.Config{
+		Name:           o.ID().Name,
+		Deployment:     spec.DeploymentTemplate.Metadata,
+		Service:        spec.ServiceTemplate.Metadata,
+		ServiceAccount: spec.ServiceAccountTemplate.Metadata,
+	}
+	// The Go type has checked it; what is written is the tree, which has no
+	// fields that nobody set.
+	tree, _ := o.Tree()["spec"].(map[string]any)
+	template, _ := tree["deploymentTemplate"].(map[string]any)
+	c.Spec, _ = template["spec"].(map[string]any)
+	if err := c.Check(); err != nil {
+		return fail(fmt.Errorf("spec.deploymentTemplate.spec.%w", err))
+	}
+	return runtimeConfig{config: c}
+}
+
+// runtimeOf finds the configuration of a package's controller, as Crossplane
+// does: that of an ImageConfig, else the declaration's, else the one that is
+// called default, which need not be there.
+func (w *Wanted) runtimeOf(s sources.Selected) (*runtime.Config, error) {
+	if s.Declaration.Kind != sources.Provider {
+		return nil, nil
+	}
+	name, err := w.Images.Runtime(s.Pin.Ref, s.Origin)
+	if err != nil {
+		return nil, err
+	}
+	name = cmp.Or(name, s.Declaration.RuntimeConfig, defaultRuntimeConfig)
+	c, there := w.runtimes[name]
+	switch {
+	case !there && name == defaultRuntimeConfig:
+		return nil, nil
+	case !there:
+		return nil, fmt.Errorf("there is no %s %s among the cluster's manifests, which its controller is to run by", runtimeConfigKind, name)
+	case c.err != nil:
+		return nil, fmt.Errorf("its controller is to run by the %s %s, which has errors", runtimeConfigKind, name)
+	}
+	return c.config, nil
+}
+
+// describe is all of a package that its objects depend on beside its content.
+func describe(s sources.Selected, c *runtime.Config) (string, error) {
+	d := s.Declaration
+	d.File, d.Document = "", sources.Document{} // where it stands, and fields that are in d already
+	text, err := json.Marshal([]any{d, s.PullSecrets, c})
+	return string(text), err
+}

@@ -1,0 +1,235 @@
+package sources
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// ImageConfig is what a cluster's manifests say of all packages whose names
+// begin alike: an ImageConfig of pkg.crossplane.io. Fields that it does not set
+// are empty.
+type ImageConfig struct {
+	Name string
+	// Prefixes are those of the references that it concerns (matchImages).
+	Prefixes []string
+	// PullSecret is the Secret with credentials for the registry.
+	PullSecret string
+	// Rewrite is what takes the place of the prefix when something is fetched.
+	Rewrite string
+	// RuntimeConfig is the DeploymentRuntimeConfig of controllers.
+	RuntimeConfig string
+	// Verification is who must have signed.
+	Verification *Verification
+	// Err is what is wrong with the document. It is then an error of every
+	// package that it concerns, since nobody knows what it was to ask of it;
+	// if Prefixes could not be read either, that is every package.
+	Err error
+}
+
+// Verification is who must have signed packages. One authority that did is
+// enough, as in Crossplane.
+type Verification struct {
+	// ImageConfig that asks for it.
+	ImageConfig string
+	Authorities []Authority
+}
+
+// Authority is somebody who signs. Exactly one of Key and Keyless is set.
+type Authority struct {
+	Name    string
+	Key     *VerificationKey `json:",omitempty"`
+	Keyless *Keyless         `json:",omitempty"`
+	// Attestations are the statements that the authority must have made of
+	// the package, all of them; with any, a bare signature is not asked for.
+	Attestations []Attestation `json:",omitempty"`
+}
+
+// VerificationKey is a public key.
+type VerificationKey struct {
+	// Secret and Entry say where it is.
+	Secret, Entry string
+	// Hash is the algorithm that signatures are made with: sha224, sha256,
+	// sha384 or sha512.
+	Hash string
+	// PEM is the key itself, where the cluster's manifests have the Secret.
+	PEM string `json:",omitempty"`
+}
+
+// Keyless is a certificate's owner, as Fulcio certifies them.
+type Keyless struct {
+	// Identities of which a certificate must have one.
+	Identities []Identity
+	// IgnoreSCT does without the proof that the certificate was logged.
+	IgnoreSCT bool `json:",omitempty"`
+}
+
+// Identity is who a certificate is for. The regular expressions go before the
+// plain texts and, as in Crossplane, match anywhere unless they have ^ and $.
+type Identity struct {
+	Issuer, IssuerRegExp   string `json:",omitempty"`
+	Subject, SubjectRegExp string `json:",omitempty"`
+}
+
+// Allows tells whether a certificate for subject, made out by issuer, is one of
+// those that are meant.
+func (k *Keyless) Allows(issuer, subject string) bool {
+	is := func(expr, text, value string) bool {
+		if expr == "" {
+			return text != "" && value == text
+		}
+		r, err := regexp.Compile(expr)
+		return err == nil && r.MatchString(value)
+	}
+	return slices.ContainsFunc(k.Identities, func(id Identity) bool {
+		return is(id.IssuerRegExp, id.Issuer, issuer) && is(id.SubjectRegExp, id.Subject, subject)
+	})
+}
+
+// Attestation is a kind of statement about a package.
+type Attestation struct {
+	Name string
+	// PredicateType is its type's URI.
+	PredicateType string
+}
+
+// Origin is where a package is fetched from, and how. It is no part of the
+// package's identity, which is its declared name. Origins are comparable.
+type Origin struct {
+	// Repository is asked for the package: the declared one, or what an
+	// ImageConfig makes of it.
+	Repository string
+	// RewrittenBy is the name of that ImageConfig, else empty.
+	RewrittenBy string
+	// PullSecrets are names of Secrets with credentials, in the order in which
+	// they are looked through, joined by commas.
+	PullSecrets string
+}
+
+// Secrets lists the names in PullSecrets.
+func (o Origin) Secrets() []string {
+	if o.PullSecrets == "" {
+		return nil
+	}
+	return strings.Split(o.PullSecrets, ",")
+}
+
+// String names the repository, and who chose it if not the declaration.
+func (o Origin) String() string {
+	if o.RewrittenBy == "" {
+		return o.Repository
+	}
+	return fmt.Sprintf("%s (by ImageConfig %s)", o.Repository, o.RewrittenBy)
+}
+
+// ImageConfigs are those of one cluster. For each setting of a reference that
+// one decides which has the setting and the longest prefix of the reference.
+// Two that have it with the same prefix and differ are an error.
+type ImageConfigs []ImageConfig
+
+// Origin says where a reference is fetched from: what the ImageConfigs make of
+// its repository, with the declaration's pull secrets and then the one that they
+// have for the repository that is asked.
+func (c ImageConfigs) Origin(ref Ref, pullSecrets []string) (Origin, error) {
+	o := Origin{Repository: ref.Repository}
+	by, prefix, err := c.find(ref, "rewriteImage", func(i *ImageConfig) string { return i.Rewrite })
+	if err != nil {
+		return o, err
+	}
+	if by != nil {
+		rest, ok := strings.CutPrefix(ref.Repository, prefix)
+		if !ok {
+			return o, fmt.Errorf("ImageConfig %s: prefix %q reaches into the version of %s, and rewriteImage is for repositories", by.Name, prefix, ref)
+		}
+		o.Repository, o.RewrittenBy = by.Rewrite+rest, by.Name
+		if err := checkRepository(o.Repository); err != nil {
+			return o, fmt.Errorf("ImageConfig %s: rewriteImage makes %q of %s: %w", by.Name, o.Repository, ref.Repository, err)
+		}
+	}
+	by, _, err = c.find(at(ref, o), "registry.authentication", func(i *ImageConfig) string { return i.PullSecret })
+	if err != nil {
+		return o, err
+	}
+	secrets := slices.Clone(pullSecrets)
+	if by != nil && !slices.Contains(secrets, by.PullSecret) {
+		secrets = append(secrets, by.PullSecret)
+	}
+	o.PullSecrets = strings.Join(secrets, ",")
+	return o, nil
+}
+
+// Runtime says which DeploymentRuntimeConfig a package's controller has, empty
+// if the ImageConfigs have none for it.
+func (c ImageConfigs) Runtime(ref Ref, o Origin) (string, error) {
+	by, _, err := c.find(at(ref, o), "runtime", func(i *ImageConfig) string { return i.RuntimeConfig })
+	if by == nil {
+		return "", err
+	}
+	return by.RuntimeConfig, nil
+}
+
+// Verification says who must have signed a package, nil if nobody must. As in
+// Crossplane the name that is fetched decides. Where no ImageConfig has anything
+// for that, the declared name does: a mirror is no way around a signature.
+func (c ImageConfigs) Verification(ref Ref, o Origin) (*Verification, error) {
+	has := func(i *ImageConfig) string {
+		if i.Verification == nil {
+			return ""
+		}
+		return i.Name // two are never the same
+	}
+	by, _, err := c.find(at(ref, o), "verification", has)
+	if by == nil && err == nil {
+		by, _, err = c.find(ref, "verification", has)
+	}
+	if by == nil {
+		return nil, err
+	}
+	return by.Verification, nil
+}
+
+func at(ref Ref, o Origin) Ref {
+	ref.Repository = o.Repository
+	return ref
+}
+
+// find returns the ImageConfig that decides a setting, and the prefix by which.
+func (c ImageConfigs) find(ref Ref, setting string, value func(*ImageConfig) string) (*ImageConfig, string, error) {
+	image := ref.String()
+	var found *ImageConfig
+	longest := ""
+	for i := range c {
+		cfg := &c[i]
+		if cfg.Err == nil && value(cfg) == "" {
+			continue
+		}
+		prefixes := cfg.Prefixes
+		if cfg.Err != nil && len(prefixes) == 0 {
+			prefixes = []string{""}
+		}
+		for _, p := range prefixes {
+			switch {
+			case !strings.HasPrefix(image, p), found != nil && len(p) < len(longest):
+			case found == nil || len(p) > len(longest) || cfg.Err != nil:
+				found, longest = cfg, p
+			case found.Err == nil && value(found) != value(cfg):
+				return nil, "", fmt.Errorf("ImageConfigs %s and %s both have %s for %s by the prefix %q; make one of the prefixes longer", found.Name, cfg.Name, setting, ref, p)
+			}
+		}
+	}
+	if found != nil && found.Err != nil {
+		return nil, "", fmt.Errorf("ImageConfig %s concerns it and has errors", found.Name)
+	}
+	return found, longest, nil
+}
+
+// checkRepository checks that s is a registry's host and a path.
+func checkRepository(s string) error {
+	host, path, ok := strings.Cut(s, "/")
+	if !ok || !registryHost.MatchString(host) || !repositoryPath.MatchString(path) {
+		return errors.New("want host[:port]/path, in lower case and without tag or digest")
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package sources
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func mustRef(t *testing.T, s string) Ref {
+	t.Helper()
+	r, err := ParseRef(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestOrigin(t *testing.T) {
+	t.Parallel()
+	mirror := ImageConfig{Name: "mirror", Prefixes: []string{"xpkg.example.org/", "other.example.org/team"}, Rewrite: "mirror.example.org/x/"}
+	closer := ImageConfig{Name: "closer", Prefixes: []string{"xpkg.example.org/acme/"}, Rewrite: "near.example.org:5000/acme/", PullSecret: "wrong"}
+	secret := ImageConfig{Name: "secret", Prefixes: []string{"mirror.example.org/"}, PullSecret: "pull"}
+	for _, tt := range []struct {
+		name, ref string
+		declared  []string
+		configs   ImageConfigs
+		want      Origin
+		err       string
+	}{
+		{name: "none", ref: "xpkg.example.org/acme/a:v1", declared: []string{"a", "b"}, want: Origin{Repository: "xpkg.example.org/acme/a", PullSecrets: "a,b"}},
+		{name: "no match", ref: "else.example.org/a:v1", configs: ImageConfigs{mirror, closer, secret}, want: Origin{Repository: "else.example.org/a"}},
+		{name: "rewritten, the secret of the mirror", ref: "xpkg.example.org/a@" + string(DigestOf(nil)), declared: []string{"a"}, configs: ImageConfigs{secret, mirror},
+			want: Origin{Repository: "mirror.example.org/x/a", RewrittenBy: "mirror", PullSecrets: "a,pull"}},
+		{name: "longest prefix", ref: "xpkg.example.org/acme/a:v1", configs: ImageConfigs{closer, mirror}, want: Origin{Repository: "near.example.org:5000/acme/a", RewrittenBy: "closer"}},
+		{name: "longest prefix, other order", ref: "xpkg.example.org/acme/a:v1", configs: ImageConfigs{mirror, closer}, want: Origin{Repository: "near.example.org:5000/acme/a", RewrittenBy: "closer"}},
+		{name: "a prefix in the middle of a name", ref: "other.example.org/team-b/a:v1", configs: ImageConfigs{mirror}, err: "ImageConfig mirror: rewriteImage makes"},
+		{name: "same prefix", ref: "xpkg.example.org/a:v1", configs: ImageConfigs{mirror, {Name: "twin", Prefixes: []string{"xpkg.example.org/"}, Rewrite: "b.example.org/"}},
+			err: `ImageConfigs mirror and twin both have rewriteImage for xpkg.example.org/a:v1 by the prefix "xpkg.example.org/"`},
+		{name: "same prefix and value", ref: "xpkg.example.org/a:v1", configs: ImageConfigs{mirror, {Name: "twin", Prefixes: []string{"xpkg.example.org/"}, Rewrite: mirror.Rewrite}},
+			want: Origin{Repository: "mirror.example.org/x/a", RewrittenBy: "mirror"}},
+		{name: "version in the prefix", ref: "xpkg.example.org/a:v1", configs: ImageConfigs{{Name: "c", Prefixes: []string{"xpkg.example.org/a:v1"}, Rewrite: "b"}}, err: "reaches into the version"},
+		{name: "a broken one that concerns it", ref: "xpkg.example.org/a:v1", configs: ImageConfigs{mirror, {Name: "broken", Prefixes: []string{"xpkg.example.org/"}, Err: errors.New("x")}},
+			err: "ImageConfig broken concerns it and has errors"},
+		{name: "a broken one that concerns everything", ref: "xpkg.example.org/a:v1", configs: ImageConfigs{{Name: "broken", Err: errors.New("x")}}, err: "ImageConfig broken concerns it and has errors"},
+		{name: "a broken one elsewhere", ref: "xpkg.example.org/a:v1", configs: ImageConfigs{{Name: "broken", Prefixes: []string{"b.example.org/"}, Err: errors.New("x")}}, want: Origin{Repository: "xpkg.example.org/a"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			o, err := tt.configs.Origin(mustRef(t, tt.ref), tt.declared)
+			switch {
+			case tt.err != "":
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("have %v, want %q", err, tt.err)
+				}
+			case err != nil:
+				t.Error(err)
+			case o != tt.want:
+				t.Errorf("have %+v, want %+v", o, tt.want)
+			}
+		})
+	}
+}
+
+// A policy for the declared name holds behind a mirror that has none.
+func TestVerificationBehindMirror(t *testing.T) {
+	t.Parallel()
+	declared := &Verification{ImageConfig: "declared"}
+	mirrored := &Verification{ImageConfig: "mirrored"}
+	ref := mustRef(t, "xpkg.example.org/a:v1")
+	o := Origin{Repository: "mirror.example.org/a", RewrittenBy: "m"}
+	byDeclared := ImageConfig{Name: "declared", Prefixes: []string{"xpkg.example.org/"}, Verification: declared}
+	byMirror := ImageConfig{Name: "mirrored", Prefixes: []string{"mirror.example.org/"}, Verification: mirrored}
+	for _, tt := range []struct {
+		configs ImageConfigs
+		want    *Verification
+	}{
+		{nil, nil},
+		{ImageConfigs{byDeclared}, declared},
+		{ImageConfigs{byMirror}, mirrored},
+		{ImageConfigs{byDeclared, byMirror}, mirrored},
+	} {
+		if v, err := tt.configs.Verification(ref, o); err != nil || v != tt.want {
+			t.Errorf("%v: have %+v, %v", tt.configs, v, err)
+		}
+	}
+	twin := byDeclared
+	twin.Name = "twin"
+	if v, err := (ImageConfigs{byDeclared, twin}).Verification(ref, o); err == nil {
+		t.Errorf("two policies by one prefix: have %+v", v)
+	}
+}

@@ -1,0 +1,110 @@
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"gitopsd.dev/sources"
+)
+
+// MaxReferrers bounds what Referrers lists for a digest.
+const MaxReferrers = 1000
+
+// emptyConfig is the type that registries list for manifests of any artifact type
+// whose configuration is empty, if they know the configuration's type alone.
+const emptyConfig = "application/vnd.oci.empty.v1+json"
+
+// Referrers returns the manifests that refer to a digest and are of one artifact
+// type, or may be for all that the registry says, in the registry's order: what the referrers API of the distribution
+// specification lists or, where the registry does not know it, the index that
+// clients keep under the tag "sha256-<hex>" instead. What the manifests are, and that they do
+// refer to the digest, is for the caller to see.
+func (c *Client) Referrers(ctx context.Context, repository string, d sources.Digest, artifactType string) ([]sources.Digest, error) {
+	located := c.locate(repository)
+	found, err := c.referrers(ctx, located, d, artifactType)
+	if err != nil {
+		return nil, c.explain(repository+"@"+string(d), located, err)
+	}
+	return found, nil
+}
+
+func (c *Client) referrers(ctx context.Context, repository string, d sources.Digest, artifactType string) ([]sources.Digest, error) {
+	query := "artifactType=" + url.QueryEscape(artifactType)
+	var found []sources.Digest
+	for range MaxReferrers { // pages; one may have nothing of the type
+		resp, err := c.do(ctx, request{repository: repository, path: "referrers/" + string(d), query: query, accept: acceptManifests})
+		if err != nil {
+			return nil, err
+		}
+		if resp.StatusCode != http.StatusOK && !headIsFinal(resp.StatusCode) || resp.StatusCode == http.StatusNotFound {
+			resp.Body.Close()
+			return c.taggedReferrers(ctx, repository, d, artifactType)
+		}
+		link := resp.Header.Get("Link")
+		raw, err := readAll(resp, MaxManifestBytes)
+		if err != nil {
+			return nil, err
+		}
+		page, err := ofType(raw, registryOf(repository), artifactType)
+		if err != nil {
+			return nil, err
+		}
+		if found = append(found, page...); len(found) > MaxReferrers {
+			return nil, &problem{Malformed, fmt.Sprintf("%s lists more than %d referrers", registryOf(repository), MaxReferrers)}
+		}
+		next, ok := nextPage(resp.Request, link)
+		if !ok || next == query {
+			return found, nil
+		}
+		query = next
+	}
+	return nil, &problem{Malformed, fmt.Sprintf("%s lists referrers without an end", registryOf(repository))}
+}
+
+// taggedReferrers reads the index under the tag; none is no referrers.
+func (c *Client) taggedReferrers(ctx context.Context, repository string, d sources.Digest, artifactType string) ([]sources.Digest, error) {
+	raw, err := c.get(ctx, request{repository: repository, path: "manifests/" + strings.Replace(string(d), ":", "-", 1), accept: acceptManifests}, MaxManifestBytes)
+	var st *status
+	if errors.As(err, &st) && st.code == http.StatusNotFound {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	found, err := ofType(raw, registryOf(repository), artifactType)
+	if len(found) > MaxReferrers {
+		return nil, &problem{Malformed, fmt.Sprintf("%s lists more than %d referrers", registryOf(repository), MaxReferrers)}
+	}
+	return found, err
+}
+
+// ofType lists the manifests in an index that are of a type.
+func ofType(index []byte, host, artifactType string) ([]sources.Digest, error) {
+	var doc struct {
+		Manifests []struct {
+			Digest       string `json:"digest"`
+			ArtifactType string `json:"artifactType"`
+		} `json:"manifests"`
+	}
+	if err := json.Unmarshal(index, &doc); err != nil {
+		return nil, &problem{Malformed, fmt.Sprintf("%s sends a list of referrers that is not one", host)}
+	}
+	var found []sources.Digest
+	for _, m := range doc.Manifests {
+		switch m.ArtifactType {
+		case artifactType, "", emptyConfig:
+		default:
+			continue
+		}
+		d, err := sources.ParseDigest(m.Digest)
+		if err != nil {
+			return nil, &problem{Malformed, fmt.Sprintf("%s lists a referrer by a digest that is not one: %s", host, printable(m.Digest))}
+		}
+		found = append(found, d)
+	}
+	return found, nil
+}

@@ -1,0 +1,228 @@
+package signature
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/oci"
+)
+
+// Limits of what is read about one package. Whoever may write to a repository
+// may put any number of signatures there.
+const (
+	// MaxSignatures bounds the signatures that are looked at.
+	MaxSignatures = 100
+	// MaxSignatureBytes bounds one signature, with the statement that it signs;
+	// lists of a package's parts have some megabytes.
+	MaxSignatureBytes = 16 << 20
+	// MaxSignaturesBytes bounds all of them.
+	MaxSignaturesBytes = 64 << 20
+)
+
+// Media types of what is found.
+const (
+	// bundleType is a Sigstore bundle (cosign 3), attached as a referrer.
+	bundleType = "application/vnd.dev.sigstore.bundle.v0.3+json"
+	// simpleType is a payload of the simple signing format (cosign 1 and 2),
+	// under the tag sha256-<hex>.sig; its signature is in annotations.
+	simpleType = "application/vnd.dev.cosign.simplesigning.v1+json"
+	// envelopeType is an attestation in a DSSE envelope (cosign 1 and 2), under
+	// the tag sha256-<hex>.att.
+	envelopeType = "application/vnd.dsse.envelope.v1+json"
+)
+
+// Annotations of a layer that holds a payload or an envelope.
+const (
+	signatureAnnotation   = "dev.cosignproject.cosign/signature"
+	certificateAnnotation = "dev.sigstore.cosign/certificate"
+	logAnnotation         = "dev.sigstore.cosign/bundle"
+	timestampAnnotation   = "dev.sigstore.cosign/rfc3161timestamp"
+)
+
+// evidence is one signature as it was found: untrusted, and complete.
+type evidence struct {
+	// Type is one of the media types above.
+	Type    string `json:"type"`
+	Content []byte `json:"content"`
+	// Annotations are the layer's, as far as they are about signatures.
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// finder looks for signatures of a digest.
+type finder struct {
+	reg          Registry
+	repository   string
+	digest       sources.Digest
+	attestations bool // also look for those that are kept apart
+
+	seen, bytes int64
+	// dropped counts what was not looked at.
+	dropped int
+}
+
+// errEnough ends a search.
+var errEnough = errors.New("enough")
+
+// find hands out what it finds until take says that it is enough. What a
+// repository does not have is no error, and neither is what is too large or
+// garbled: it cannot keep a good signature from being found.
+func (f *finder) find(ctx context.Context, take func(evidence) bool) error {
+	err := f.bundles(ctx, take)
+	if err == nil {
+		err = f.tagged(ctx, ".sig", simpleType, take)
+	}
+	if err == nil && f.attestations {
+		err = f.tagged(ctx, ".att", envelopeType, take)
+	}
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+// descriptor is a layer of a manifest.
+type descriptor struct {
+	MediaType   string            `json:"mediaType"`
+	Digest      string            `json:"digest"`
+	Size        int64             `json:"size"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+// bundles finds those that refer to the digest.
+func (f *finder) bundles(ctx context.Context, take func(evidence) bool) error {
+	referrers, err := f.reg.Referrers(ctx, f.repository, f.digest, bundleType)
+	if err != nil {
+		return err
+	}
+	for _, d := range referrers {
+		if f.full() {
+			continue
+		}
+		f.seen++
+		layers, err := f.layers(ctx, d)
+		if isMissing(err) {
+			f.dropped++
+			continue
+		} else if err != nil {
+			return err
+		}
+		for _, l := range layers {
+			if l.MediaType == bundleType {
+				if err := f.layer(ctx, l, take); err != nil {
+					return err
+				}
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// tagged finds those that are kept under a tag made of the digest.
+func (f *finder) tagged(ctx context.Context, suffix, mediaType string, take func(evidence) bool) error {
+	tag := strings.Replace(string(f.digest), ":", "-", 1) + suffix
+	d, err := f.reg.Resolve(ctx, sources.Ref{Repository: f.repository, Tag: tag})
+	if isMissing(err) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	layers, err := f.layers(ctx, d)
+	if isMissing(err) {
+		f.dropped++
+		return nil
+	} else if err != nil {
+		return err
+	}
+	for _, l := range layers {
+		if l.MediaType != mediaType || f.full() {
+			continue
+		}
+		f.seen++
+		if err := f.layer(ctx, l, take); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// full tells whether no more is to be looked at, and counts what is not.
+func (f *finder) full() bool {
+	if f.seen < MaxSignatures {
+		return false
+	}
+	f.dropped++
+	return true
+}
+
+// layers reads a manifest. One that makes no sense has none.
+func (f *finder) layers(ctx context.Context, d sources.Digest) ([]descriptor, error) {
+	raw, err := f.reg.Manifest(ctx, f.repository, d)
+	if err != nil {
+		return nil, err
+	}
+	var manifest struct {
+		Layers []descriptor `json:"layers"`
+	}
+	if err := json.Unmarshal(raw, &manifest); err != nil {
+		f.dropped++
+		return nil, nil
+	}
+	return manifest.Layers, nil
+}
+
+// layer reads a layer and hands it out.
+func (f *finder) layer(ctx context.Context, l descriptor, take func(evidence) bool) error {
+	d, err := sources.ParseDigest(l.Digest)
+	if err != nil || l.Size <= 0 || l.Size > MaxSignatureBytes || f.bytes+l.Size > MaxSignaturesBytes {
+		f.dropped++
+		return nil
+	}
+	f.bytes += l.Size
+	content, err := f.blob(ctx, d, l.Size)
+	var mismatch *oci.MismatchError
+	switch {
+	case isMissing(err), errors.As(err, &mismatch):
+		f.dropped++
+		return nil
+	case err != nil:
+		return err
+	}
+	e := evidence{Type: l.MediaType, Content: content}
+	for _, key := range []string{signatureAnnotation, certificateAnnotation, logAnnotation, timestampAnnotation} {
+		if v, ok := l.Annotations[key]; ok {
+			if e.Annotations == nil {
+				e.Annotations = make(map[string]string)
+			}
+			e.Annotations[key] = v
+		}
+	}
+	if !take(e) {
+		return errEnough
+	}
+	return nil
+}
+
+func (f *finder) blob(ctx context.Context, d sources.Digest, size int64) ([]byte, error) {
+	r, err := f.reg.Blob(ctx, f.repository, d, size)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	content, err := io.ReadAll(io.LimitReader(r, size+1))
+	if err == nil && int64(len(content)) != size {
+		err = fmt.Errorf("%s@%s: have %d bytes, want %d", f.repository, d, len(content), size)
+	}
+	return content, err
+}
+
+// isMissing tells whether a registry does not have what it was asked for.
+func isMissing(err error) bool {
+	var e *oci.Error
+	return errors.As(err, &e) && e.Reason == oci.NotFound
+}
