@@ -294,8 +294,9 @@ func (d *Daemon) compute(ctx context.Context) error {
 	}
 	before := ""
 	var waiting []resolve.Waiting
+	var noted []string
 	if d.state != nil {
-		before, waiting = errorText(d.state), d.state.Waiting
+		before, waiting, noted = errorText(d.state), d.state.Waiting, notes(d.state)
 	}
 	d.leave(ctx, d.state, state)
 	d.state, d.again = state, false
@@ -312,6 +313,11 @@ func (d *Daemon) compute(ctx context.Context) error {
 			d.cfg.Log.Info("a new revision waits for approval: declare its digest to activate it", "package", w.Ref.String(), "active", w.Active, "new", w.New)
 		}
 	}
+	for _, note := range notes(state) {
+		if !slices.Contains(noted, note) {
+			d.cfg.Log.Warn(note)
+		}
+	}
 	for _, c := range state.Clusters {
 		names = append(names, c.Name)
 	}
@@ -323,6 +329,17 @@ func (d *Daemon) compute(ctx context.Context) error {
 		})
 	}
 	return nil
+}
+
+// notes are those of all clusters.
+func notes(s *desired.State) []string {
+	var all []string
+	for _, c := range s.Clusters {
+		for _, note := range c.Notes {
+			all = append(all, fmt.Sprintf("cluster %s: %s", c.Name, note))
+		}
+	}
+	return all
 }
 
 func errorText(s *desired.State) string {

@@ -10,11 +10,14 @@ import (
 	"strconv"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/render"
 	"gitopsd.dev/sources/clusters"
 )
 
@@ -46,7 +49,10 @@ func (t *target) Follow(ctx context.Context, notify func()) { t.applier.Follow(c
 // and for `gitopsd plan`, so that one does what the other prints.
 func PlanOptions(want *desired.Cluster) (apply.PlanOptions, error) {
 	opts := apply.PlanOptions{
-		Options: plan.Options{Keeps: want.Keeps, Order: want.Order(), ReportDrift: want.Spec.Drift == clusters.Report, RemoveAll: want.Leaving},
+		Options: plan.Options{
+			Keeps: want.Keeps, Order: want.Order(), ReportDrift: want.Spec.Drift == clusters.Report, RemoveAll: want.Leaving,
+			Inactive: packageTypes(want.Inactive), Delegated: packageTypes(want.Delegated),
+		},
 		Allowed: want.Allows, FindType: want.FindType,
 	}
 	if want.Err != nil {
@@ -60,6 +66,14 @@ func PlanOptions(want *desired.Cluster) (apply.PlanOptions, error) {
 		opts.AllowPrune = n
 	}
 	return opts, nil
+}
+
+func packageTypes(rendered []render.PackageType) []plan.PackageType {
+	list := make([]plan.PackageType, len(rendered))
+	for i, t := range rendered {
+		list[i] = plan.PackageType{Definition: t.Definition, Kind: schema.GroupKind{Group: t.Group, Kind: t.Kind}, Package: t.Package}
+	}
+	return list
 }
 
 // Deletions take their time: a cluster that is to be emptied is looked at so often
@@ -171,6 +185,9 @@ func (t *target) results(report *apply.Report, o *Outcome) (faults, waits int) {
 		case r.Step.Action == plan.Conflict || r.Step.Action == plan.Refused:
 			faults++
 			problem(o, pkg, fmt.Sprintf("%s: %s: %s", r.Step.ID, r.Step.Action, r.Step.Reason), string(status.Failed))
+		case r.Step.Action == plan.Wait && r.Step.Object != nil:
+			waits++
+			problem(o, pkg, fmt.Sprintf("%s: %s: %s", r.Step.ID, r.Step.Action, r.Step.Reason), string(status.Progressing))
 		case r.Step.Action == plan.Held || r.Step.Action == plan.Wait:
 			problem(o, pkg, fmt.Sprintf("%s: %s: %s", r.Step.ID, r.Step.Action, r.Step.Reason), "")
 		}

@@ -358,7 +358,7 @@ func (ws *workers) report(w *worker, j *job, o Outcome) {
 		if j.want.Objects != nil {
 			c.Objects = j.want.Objects.Len()
 		}
-		c.Packages = packages(j.want, o)
+		c.Packages, c.Notes = packages(j.want, o), j.want.Notes
 	})
 	ws.cfg.Board.Attempted(w.name, o.Phase, o.Actions)
 

@@ -12,6 +12,7 @@ import (
 
 // cluster is a cluster while it is rendered.
 type cluster struct {
+	input  Input
 	wanted *Wanted
 	// packages in the order of their names.
 	packages []sources.Selected
@@ -22,6 +23,9 @@ type cluster struct {
 	plain     []*manifest.Object
 	broken    []*PackageError
 	conflicts []*manifest.DuplicateError
+	inactive  []PackageType
+	delegated []PackageType
+	notes     []string
 	complete  bool
 }
 
@@ -39,8 +43,9 @@ func name(s sources.Selected) packageName {
 	return packageName{s.Declaration.Kind, s.Declaration.Name}
 }
 
-func newCluster(w *Wanted, packages []sources.Selected) *cluster {
+func newCluster(in Input, w *Wanted, packages []sources.Selected) *cluster {
 	c := &cluster{
+		input:    in,
 		wanted:   w,
 		held:     make(map[packageName][]*manifest.Object, len(packages)),
 		configs:  make(map[packageName]*runtime.Config),
@@ -78,25 +83,24 @@ func (c *cluster) fail(s sources.Selected, err error) {
 	c.broken = append(c.broken, &PackageError{Kind: s.Declaration.Kind, Name: s.Declaration.Name, Err: err})
 }
 
-// bind adds to a Provider's objects what gives its controller its rights, which
-// depends on the cluster's other Providers.
-func (c *cluster) bind(s sources.Selected, objects []*manifest.Object) ([]*manifest.Object, error) {
-	if s.Declaration.Kind != sources.Provider {
-		return objects, nil
-	}
+// bind adds to each Provider's objects what gives its controller its rights,
+// which depends on the cluster's other Providers.
+func (c *cluster) bind(expanded map[packageName]*expansion) {
 	controllers := make([]runtime.Controller, len(c.packages))
-	var own runtime.Controller
 	for i, p := range c.packages {
 		controllers[i] = runtime.Controller{Selected: p, Config: c.configs[name(p)]}
-		if name(p) == name(s) {
-			own = controllers[i]
+	}
+	for i, s := range c.packages {
+		if s.Declaration.Kind != sources.Provider || expanded[name(s)] == nil || c.held[name(s)] == nil {
+			continue
 		}
+		binding, err := runtime.Binding(controllers[i], controllers)
+		if err != nil {
+			c.fail(s, err)
+			continue
+		}
+		c.held[name(s)] = append(slices.Clone(c.held[name(s)]), binding)
 	}
-	binding, err := runtime.Binding(own, controllers)
-	if err != nil {
-		return nil, err
-	}
-	return append(slices.Clone(objects), binding), nil
 }
 
 // settle sees to sole control: an object that is defined more than once is not
@@ -134,7 +138,7 @@ func (c *cluster) objects() ([]*manifest.Object, error) {
 	for _, s := range c.packages {
 		objects = append(objects, c.held[name(s)]...)
 	}
-	if !c.hasProvider() {
+	if c.input.Delegate || !c.hasProvider() {
 		return objects, nil
 	}
 	namespace, err := runtime.System()
@@ -159,7 +163,7 @@ func (c *cluster) rendered(set *manifest.Set) *Rendered {
 		return packageName{a.Kind, a.Name}.compare(packageName{b.Kind, b.Name})
 	})
 	r := &Rendered{
-		Objects: set, Broken: c.broken, Conflicts: c.conflicts, complete: c.complete,
+		Objects: set, Broken: c.broken, Conflicts: c.conflicts, Inactive: c.inactive, Delegated: c.delegated, Notes: c.notes, complete: c.complete,
 		selected: make(map[string]bool, len(c.packages)),
 		broken:   make(map[string]bool, len(c.broken)),
 		conflict: make(map[manifest.ID]bool, len(c.conflicts)),

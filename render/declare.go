@@ -55,6 +55,15 @@ func declaration(o *manifest.Object) (sources.Declaration, error) {
 	if d.Ref == (sources.Ref{}) {
 		return d, errors.New("spec.package: is missing; write <repository>:<version>")
 	}
+	switch how := o.Annotation(InstallAnnotation); {
+	case how == "":
+	case how != installByType:
+		return d, fmt.Errorf("metadata.annotations: %s: want %s, have %q", InstallAnnotation, installByType, how)
+	case d.Kind != sources.Provider:
+		return d, fmt.Errorf("metadata.annotations: %s: only a Provider is installed by type", InstallAnnotation)
+	default:
+		d.ByType = true
+	}
 	return d, nil
 }
 

@@ -22,9 +22,17 @@ import (
 type Renderer struct {
 	builder kustomize.Builder
 
-	mu       sync.Mutex
-	packages map[packageKey]*memo[[]*manifest.Object]
-	patches  map[string]*memo[*kustomize.Patches]
+	mu         sync.Mutex
+	packages   map[packageKey]*memo[*expansion]
+	selections map[selectionKey]*memo[*selection]
+	delegated  map[delegatedKey]*memo[[]PackageType]
+	patches    map[string]*memo[*kustomize.Patches]
+}
+
+// selectionKey is all that the types which a cluster gets of a package depend on.
+type selectionKey struct {
+	of       *expansion
+	policies string
 }
 
 // packageKey is all that the objects of a package depend on.
@@ -32,6 +40,13 @@ type packageKey struct {
 	pin         sources.Pin
 	runtime     string
 	declaration string // and configuration
+}
+
+// delegatedKey is all that the types of a package which Crossplane installs depend
+// on.
+type delegatedKey struct {
+	content *sources.Package
+	name    string
 }
 
 // memo is something made once.
@@ -59,25 +74,37 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 	}
-	c := newCluster(w, packages)
+	c := newCluster(in, w, packages)
+	pins := make(map[manifest.ID]string)
+	expanded := make(map[packageName]*expansion)
 	for _, s := range c.packages {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 		}
-		var objects []*manifest.Object
+		if delegates(in, s.Declaration.Kind) {
+			o, err := delegated(s)
+			if err != nil {
+				c.fail(s, err)
+				continue
+			}
+			c.held[name(s)], pins[o.ID()] = []*manifest.Object{o}, pinned(s.Pin)
+			types, _ := recall(r, &r.delegated, delegatedKey{s.Package, s.Declaration.Name}, func() ([]PackageType, error) { return delegatedTypes(s), nil })
+			c.delegated = share(c.delegated, types)
+			continue
+		}
+		var e *expansion
 		config, err := w.runtimeOf(s)
 		if err == nil {
-			objects, err = r.expand(s, config)
-		}
-		if err == nil {
-			objects, err = c.bind(s, objects)
+			e, err = r.expand(s, config)
 		}
 		if err != nil {
 			c.fail(s, err)
 			continue
 		}
-		c.held[name(s)] = objects
+		c.held[name(s)], expanded[name(s)] = e.objects, e
 	}
+	r.activate(c, expanded)
+	c.bind(expanded)
 	c.settle()
 	objects, err := c.objects()
 	if err != nil {
@@ -85,6 +112,9 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	}
 	before := objects
 	if objects, err = patches.Apply(ctx, objects); err != nil {
+		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
+	}
+	if err := checkPins(objects, pins); err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 	}
 	set, duplicates := manifest.NewSet(objects)
@@ -109,6 +139,8 @@ func (r *Renderer) Sweep() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	sweep(r.packages)
+	sweep(r.selections)
+	sweep(r.delegated)
 	sweep(r.patches)
 	for _, m := range r.patches {
 		if o := m.made.Load(); o != nil && o.value != nil {
@@ -156,11 +188,11 @@ func (r *Renderer) compile(patches []kustomize.Patch) (*kustomize.Patches, error
 	return recall(r, &r.patches, string(key), func() (*kustomize.Patches, error) { return kustomize.NewPatches(patches) })
 }
 
-func (r *Renderer) expand(s sources.Selected, config *runtime.Config) ([]*manifest.Object, error) {
+func (r *Renderer) expand(s sources.Selected, config *runtime.Config) (*expansion, error) {
 	declaration, err := describe(s, config)
 	if err != nil {
 		return nil, err
 	}
 	key := packageKey{pin: s.Pin, runtime: s.Runtime, declaration: declaration}
-	return recall(r, &r.packages, key, func() ([]*manifest.Object, error) { return contents(s, config) })
+	return recall(r, &r.packages, key, func() (*expansion, error) { return contents(s, config) })
 }

@@ -8,6 +8,7 @@ import (
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/webhook"
 	"gitopsd.dev/sources"
 )
@@ -17,26 +18,40 @@ import (
 // repository does not give it.
 var allowed = map[sources.PackageKind]map[[2]string]bool{
 	sources.Provider: {
-		{"apiextensions.k8s.io", "CustomResourceDefinition"}:               true,
+		{crdGroup, crdKind}: true,
 		{"admissionregistration.k8s.io", "ValidatingWebhookConfiguration"}: true,
 		{"admissionregistration.k8s.io", "MutatingWebhookConfiguration"}:   true,
 	},
 	sources.Configuration: {
-		{"apiextensions.crossplane.io", "CompositeResourceDefinition"}: true,
-		{"apiextensions.crossplane.io", "Composition"}:                 true,
+		{crossplane, "CompositeResourceDefinition"}: true,
+		{crossplane, "Composition"}:                 true,
+		{crossplane, policyKind}:                    true,
+		{operations, "Operation"}:                   true,
+		{operations, "CronOperation"}:               true,
+		{operations, "WatchOperation"}:              true,
 	},
 }
 
-var errFunction = errors.New("a Function needs Crossplane's own package manager in the cluster, which runs it; gitopsd cannot install it itself, and spec.packages: delegate, which would hand it over, is not there yet")
+// operations is the group of what Crossplane does once, or now and then.
+const operations = "ops.crossplane.io"
 
-// contents makes the objects of one package: what it holds and, for a Provider,
-// its controller. They are the same in every cluster that declares the package
-// alike.
-func contents(s sources.Selected, config *runtime.Config) ([]*manifest.Object, error) {
+// expansion is what a package comes to, the same in every cluster that declares
+// it alike.
+type expansion struct {
+	// objects are what it holds, all of its types included, and for a Provider
+	// its controller.
+	objects []*manifest.Object
+	// active are the types that the package itself wants installed whatever
+	// policies say.
+	active map[manifest.ID]bool
+	// policies are a Configuration's ManagedResourceActivationPolicies.
+	policies []*manifest.Object
+}
+
+// contents expands one package.
+func contents(s sources.Selected, config *runtime.Config) (*expansion, error) {
 	d, p := s.Declaration, s.Package
 	switch {
-	case d.Kind == sources.Function:
-		return nil, errFunction
 	case p == nil:
 		return nil, errors.New("its content was not fetched")
 	case d.Kind != p.Meta.Kind:
@@ -44,10 +59,11 @@ func contents(s sources.Selected, config *runtime.Config) ([]*manifest.Object, e
 	case len(d.Name) > maxName:
 		return nil, fmt.Errorf("its name has more than %d characters; declare it with a shorter one", maxName)
 	}
-	objects, err := held(s)
+	e, err := held(s)
 	if err != nil {
 		return nil, err
 	}
+	objects := e.objects
 	if d.Kind == sources.Provider {
 		if objects, err = withController(s, config, objects); err != nil {
 			return nil, err
@@ -64,11 +80,14 @@ func contents(s sources.Selected, config *runtime.Config) ([]*manifest.Object, e
 	if _, duplicates := manifest.NewSet(objects); len(duplicates) > 0 {
 		return nil, duplicates[0]
 	}
-	return objects, nil
+	e.objects = objects
+	return e, nil
 }
 
-// held are the objects in the package, checked.
-func held(s sources.Selected) ([]*manifest.Object, error) {
+// held are the objects in the package, checked: ManagedResourceDefinitions as the
+// CustomResourceDefinitions that they stand for.
+func held(s sources.Selected) (*expansion, error) {
+	e := &expansion{active: make(map[manifest.ID]bool)}
 	objects := make([]*manifest.Object, 0, len(s.Package.Documents)+4)
 	for _, doc := range s.Package.Documents {
 		some, err := manifest.FromDocument(doc, manifest.Origin{File: "package.yaml", Package: s.Pin})
@@ -78,6 +97,16 @@ func held(s sources.Selected) ([]*manifest.Object, error) {
 		objects = append(objects, some...)
 	}
 	for _, o := range objects {
+		if types.IsManaged(o.Tree()) && s.Declaration.Kind == sources.Provider {
+			crd, err := installed(o)
+			if err != nil {
+				return nil, err
+			}
+			if spec, _ := o.Tree()["spec"].(map[string]any); spec["state"] == "Active" {
+				e.active[crd.ID()] = true
+			}
+			o = crd
+		}
 		id := o.ID()
 		if !allowed[s.Declaration.Kind][[2]string{id.Group, id.Kind}] {
 			return nil, fmt.Errorf("%s: %s: a %s package must not hold a %s", o.Origin(), id, s.Declaration.Kind, id.Kind)
@@ -89,8 +118,22 @@ func held(s sources.Selected) ([]*manifest.Object, error) {
 				}
 			}
 		}
+		if isPolicy(id) {
+			e.policies = append(e.policies, o)
+			continue
+		}
+		e.objects = append(e.objects, o)
 	}
-	return objects, nil
+	return e, nil
+}
+
+// installed is the CustomResourceDefinition of a ManagedResourceDefinition.
+func installed(mrd *manifest.Object) (*manifest.Object, error) {
+	tree, err := types.FromManaged(mrd.Tree())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", mrd.Origin(), err)
+	}
+	return manifest.New(tree, mrd.Origin())
 }
 
 // withController completes webhooks and adds what the controller needs.
@@ -98,7 +141,7 @@ func withController(s sources.Selected, config *runtime.Config, objects []*manif
 	c := runtime.Controller{Selected: s, Config: config}
 	service := webhook.Service{Namespace: runtime.Namespace, Name: c.ServiceName(), Port: runtime.WebhookPort}
 	for i, o := range objects {
-		if o.ID().Kind == "CustomResourceDefinition" {
+		if isCRD(o.ID()) {
 			c.Types = append(c.Types, o)
 		}
 		if !webhook.Needed(o.Tree()) {

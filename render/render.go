@@ -8,7 +8,9 @@
 // imageconfig.go and runtimeconfig.go settings. Expand
 // (expand.go) makes objects of the packages that were found (package.go), once
 // for the whole fleet, applies the cluster's patches, and sees to it that every
-// object is defined once (cluster.go). A Renderer does both.
+// object is defined once (cluster.go). Which of a package's types a cluster gets
+// is in activate.go, packages that are left to Crossplane are in delegate.go. A
+// Renderer does both.
 //
 // One broken package takes nothing else with it: what could be rendered is
 // returned together with typed errors, and Rendered.Keeps tells what must stay
@@ -47,6 +49,9 @@ type Input struct {
 	Path string
 	// Patches change what was rendered, packages included.
 	Patches []kustomize.Patch
+	// Delegate leaves packages to the Crossplane in the cluster, which gets
+	// them pinned.
+	Delegate bool
 }
 
 // Wanted is what a cluster's directory asks for.
@@ -61,6 +66,8 @@ type Wanted struct {
 	// Broken are packages whose declaration is at fault.
 	Broken []*PackageError
 
+	// policies are the ManagedResourceActivationPolicies.
+	policies []*manifest.Object
 	// runtimes are the cluster's DeploymentRuntimeConfigs by name.
 	runtimes map[string]runtimeConfig
 }
@@ -95,6 +102,12 @@ type Rendered struct {
 	// Patched are the objects of Objects that the cluster's patches changed, by
 	// ID, as they were before.
 	Patched map[manifest.ID]*manifest.Object
+	// Inactive are the types that packages have and that no policy activates.
+	Inactive []PackageType
+	// Delegated are the types of the packages that Crossplane installs.
+	Delegated []PackageType
+	// Notes are worth a person's attention, and no errors.
+	Notes []string
 
 	// selected are the names of packages that were rendered; complete tells
 	// that there are no others, not even dependencies that went unresolved

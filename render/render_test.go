@@ -160,7 +160,6 @@ func TestBrokenPackages(t *testing.T) {
 	}{
 		{name: "not resolved", declared: declare("Provider", "bad", ""), want: "Provider bad: example.org/bad:v1 was not resolved"},
 		{name: "another kind", declared: declare("Provider", "bad", ""), bad: content(t, sources.Configuration, ""), want: "is a Configuration package; declare it as one"},
-		{name: "function", declared: declare("Function", "bad", ""), bad: content(t, sources.Function, ""), want: "Function bad: a Function needs Crossplane's own package manager"},
 		{name: "another kind of object", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, crdYAML("bads", "")+"apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: x}\n"), want: "package.yaml:6: clusterrolebinding.rbac.authorization.k8s.io/x: a Provider package must not hold a ClusterRoleBinding"},
 		{name: "configuration with types", declared: declare("Configuration", "bad", ""), bad: content(t, sources.Configuration, crdYAML("bads", "")), want: "a Configuration package must not hold a CustomResourceDefinition"},
 		{name: "no object", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, "kind: X\n"), want: "package.yaml:1: apiVersion: is missing"},

@@ -14,10 +14,12 @@ import (
 
 // Want builds a cluster's kustomization and separates what it declares: packages
 // (Provider, Configuration and Function of pkg.crossplane.io) and their settings
-// (ImageConfig, DeploymentRuntimeConfig) from objects that are applied as they
-// are. What was built before from the same files is not built again.
+// (ImageConfig, DeploymentRuntimeConfig, ManagedResourceActivationPolicy) from
+// objects that are applied as they are. What was built before from the same files
+// is not built again.
 //
-// Settings are no objects of the cluster's: it need not know their kinds.
+// Settings are no objects of the cluster's, which need not know their kinds; but
+// where Crossplane is to install packages, it gets its settings too.
 //
 // If the build fails there is no Wanted. If declarations of packages are at fault
 // there is one with the rest, and an error that joins a PackageError for each.
@@ -31,7 +33,7 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 	}
 	w := &Wanted{runtimes: make(map[string]runtimeConfig)}
 	var errs []error
-	var declared, images []*manifest.Object
+	var declared, images, configs []*manifest.Object
 	for _, o := range objects {
 		switch id := o.ID(); {
 		case isPackage(id):
@@ -39,13 +41,23 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 		case id.Group == packageGroup && id.Kind == "ImageConfig":
 			images = append(images, o)
 		case id.Group == packageGroup && id.Kind == runtimeConfigKind:
-			w.runtimes[id.Name] = readRuntimeConfig(o)
+			configs = append(configs, o)
+		case isPolicy(id) && !in.Delegate:
+			w.policies = append(w.policies, o)
 		default:
 			w.Objects = append(w.Objects, o)
 		}
 	}
 	for _, o := range images {
 		w.Images = append(w.Images, imageConfig(o, w.Objects))
+	}
+	if !in.Delegate { // else how controllers run is Crossplane's business
+		for _, o := range configs {
+			w.runtimes[o.ID().Name] = readRuntimeConfig(o)
+		}
+	}
+	if in.Delegate || slices.ContainsFunc(declared, func(o *manifest.Object) bool { return delegates(in, sources.PackageKind(o.ID().Kind)) }) {
+		w.Objects = append(append(w.Objects, images...), configs...)
 	}
 	for _, o := range declared {
 		d, err := declaration(o)

@@ -49,7 +49,8 @@ metadata: {name: other}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if have := ids(w.Objects); !reflect.DeepEqual(have, []string{"configmap/default/plain", "provider.example.org/other"}) {
+	// Crossplane installs the Function, and by its own settings.
+	if have := ids(w.Objects); !reflect.DeepEqual(have, []string{"configmap/default/plain", "provider.example.org/other", "imageconfig.pkg.crossplane.io/i"}) {
 		t.Errorf("plain are %q", have)
 	}
 	if want := (sources.ImageConfigs{{Name: "i", Prefixes: []string{"xpkg.example.org/"}, PullSecret: "pull"}}); !reflect.DeepEqual(w.Images, want) || w.Faults() != nil {

@@ -132,6 +132,9 @@ type Declaration struct {
 	File string
 	// RuntimeConfig is the name in spec.runtimeConfigRef.
 	RuntimeConfig string
+	// ByType is the annotation gitopsd.dev/install: by-type: of a Provider's
+	// types a cluster gets those that its activation policies name.
+	ByType bool
 	// Document is the whole object.
 	Document Document
 }

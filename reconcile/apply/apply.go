@@ -13,7 +13,9 @@
 //     the repository asks for it;
 //   - the inventory (inventory.go), an ApplySet as KEP-3659 specifies it;
 //   - dry runs for the plan that people read (dryrun.go);
-//   - the health of what was applied (health.go).
+//   - the health of what was applied (health.go);
+//   - what is left to a Crossplane in the cluster (crossplane.go): that nobody
+//     else has it install the same, and that it installed what it was told to.
 //
 // reconcile/plan decides what is to be done, reconcile/kube does the talking.
 //
@@ -111,6 +113,9 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 		p = plan.Compute(a.cluster.Name(), seen.desired, seen.live, inv, opts.Options)
 	}
 	if err := a.checkTypes(ctx, p, seen, opts); err != nil {
+		return nil, err
+	}
+	if err := a.soleInstaller(ctx, p); err != nil {
 		return nil, err
 	}
 	if opts.DryRun {

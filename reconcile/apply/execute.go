@@ -267,6 +267,10 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 			t, answer, err = x.write(ctx, s)
 		}
 	}
+	if err != nil && s.Awaits != "" && kube.ClassOf(err) == kube.NoSuchType {
+		r.Outcome, r.Reason = Pending, "its type is not there yet: "+s.Awaits
+		return nil
+	}
 	if err != nil {
 		return x.fail(r, err)
 	}

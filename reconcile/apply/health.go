@@ -15,6 +15,7 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
 )
 
 // State is how an object is doing, in kstatus' words.
@@ -96,8 +97,12 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 		}), nil
 	}
 	health := make(map[manifest.ID]Health, len(objects))
+	packages := make(map[manifest.ID]sources.Digest)
 	for _, o := range objects {
 		health[o.ID()] = Health{ID: o.ID(), State: Missing, Package: o.Label(plan.PackageLabel), Reason: "it is not there"}
+		if isDelegated(o.ID()) {
+			packages[o.ID()] = packageOf(o.Tree()).Digest
+		}
 	}
 	t, err := a.cluster.Type(ctx, objects[0].APIVersion(), gk.Kind)
 	if err == nil {
@@ -111,6 +116,10 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 			return true
 		})
 	}
+	complete := err == nil
+	if complete {
+		complete, err = a.verifyPackages(ctx, health, packages)
+	}
 	if kube.IsClusterWide(err) {
 		return nil, err
 	}
@@ -123,7 +132,7 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 			list = append(list, h)
 		}
 	}
-	a.rememberHealth(gk, list, err == nil)
+	a.rememberHealth(gk, list, complete)
 	return list, nil
 }
 
@@ -155,6 +164,14 @@ func (a *Applier) rememberHealth(gk schema.GroupKind, list []Health, complete bo
 }
 
 func assess(u *unstructured.Unstructured) (State, string) {
+	gk := u.GroupVersionKind().GroupKind()
+	switch {
+	case u.GetDeletionTimestamp() != nil:
+	case isDelegated(manifest.ID{Group: gk.Group, Kind: gk.Kind}):
+		return packageHealth(u)
+	case plan.IsXRD(manifest.ID{Group: gk.Group, Kind: gk.Kind}):
+		return definitionHealth(u)
+	}
 	r, err := status.Compute(u)
 	if err != nil {
 		return UnknownState, fmt.Sprintf("its status cannot be read: %v", err)

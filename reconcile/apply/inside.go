@@ -4,8 +4,11 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"golang.org/x/sync/errgroup"
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
@@ -16,8 +19,8 @@ import (
 // CRD: enough for a person to see what it is about.
 const fewContents = 4
 
-// lookInside finds what the Namespaces and CRDs hold that a plan would prune,
-// apart from what the plan prunes itself.
+// lookInside finds what the Namespaces, CRDs, XRDs and packages of Crossplane's
+// hold that a plan would prune, apart from what the plan prunes itself.
 func (a *Applier) lookInside(ctx context.Context, p *plan.Plan, v *view) error {
 	going := make(map[manifest.ID]bool)
 	for i := range p.Steps {
@@ -25,38 +28,51 @@ func (a *Applier) lookInside(ctx context.Context, p *plan.Plan, v *view) error {
 			going[s.ID] = true
 		}
 	}
-	var types []kube.Type
+	types := sync.OnceValues(func() ([]kube.Type, error) { return a.cluster.All(ctx) })
+	var mu sync.Mutex
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(concurrency)
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		if s.Object != nil || s.Action != plan.Prune {
 			continue
 		}
-		var found []manifest.ID
-		var err error
+		var look func() ([]manifest.ID, error)
 		switch {
-		case plan.IsCRD(s.ID):
-			found, err = a.instances(ctx, s.ID, going)
+		case plan.IsCRD(s.ID), plan.IsXRD(s.ID):
+			look = func() ([]manifest.ID, error) { return a.instances(gctx, s.ID, going) }
+		case isDelegated(s.ID):
+			look = func() ([]manifest.ID, error) { return a.packageContents(gctx, s.ID, going) }
 		case plan.IsNamespace(s.ID):
-			if types == nil {
-				types, err = a.cluster.All(ctx)
+			look = func() ([]manifest.ID, error) {
+				all, err := types()
+				if err != nil {
+					return nil, err
+				}
+				return a.inhabitants(gctx, s.ID.Name, all, going)
 			}
-			if err == nil {
-				found, err = a.inhabitants(ctx, s.ID.Name, types, going)
+		default:
+			continue
+		}
+		g.Go(func() error {
+			found, err := look()
+			if kube.IsClusterWide(err) {
+				return err
 			}
-		}
-		if kube.IsClusterWide(err) {
-			return err
-		}
-		if err != nil {
-			v.live.ContentsUnknown[s.ID] = err.Error()
-		} else if len(found) > 0 {
-			v.live.Contents[s.ID] = found
-		}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				v.live.ContentsUnknown[s.ID] = err.Error()
+			} else if len(found) > 0 {
+				v.live.Contents[s.ID] = found
+			}
+			return nil
+		})
 	}
-	return nil
+	return g.Wait()
 }
 
-// instances lists objects of the type that a CRD defines.
+// instances lists objects of the type that a CRD or XRD defines.
 func (a *Applier) instances(ctx context.Context, crd manifest.ID, going map[manifest.ID]bool) ([]manifest.ID, error) {
 	resource, group, _ := strings.Cut(crd.Name, ".")
 	t, err := a.cluster.Resource(ctx, group, resource)

@@ -18,7 +18,7 @@ import (
 // checkTypes says what becomes of types and of those who use them: which changes
 // are refused, and which objects are pinned to other types.
 func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts PlanOptions) error {
-	if err := a.compareTypes(ctx, p, seen, opts.Allowed); err != nil {
+	if err := a.compareTypes(ctx, p, seen, opts); err != nil {
 		return err
 	}
 	live := make(map[schema.GroupKind]plan.LiveDefinition)
@@ -58,12 +58,17 @@ func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts
 // live ones, and has the steps refused that would break somebody, unless the
 // package's declaration allows it. A CRD whose types have the digest that its
 // annotation names needs no look.
-func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, allowed plan.Allowed) error {
+func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, opts PlanOptions) error {
 	wanted := make(map[string]bool)
 	for i := range p.Steps {
 		if p.Steps[i].Object != nil {
 			wanted[p.Steps[i].Package] = true
 		}
+	}
+	// A type that is no longer activated goes only where nobody uses it.
+	dormant := make(map[manifest.ID]bool, len(opts.Inactive))
+	for _, t := range opts.Inactive {
+		dormant[t.Definition] = true
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency)
@@ -73,7 +78,7 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, al
 		// Who removes a package, or a CRD that stands for itself, means it, and
 		// what objects there are is looked at elsewhere; who bumps a package may
 		// not know that it drops a type.
-		dropped := s.Action == plan.Prune && s.Package != "" && wanted[s.Package]
+		dropped := s.Action == plan.Prune && s.Package != "" && wanted[s.Package] && !dormant[s.ID]
 		if !plan.IsDefinition(s.ID) || !replaced && !dropped {
 			continue
 		}
@@ -97,7 +102,7 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, al
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	plan.RefuseBreaking(p, allowed)
+	plan.RefuseBreaking(p, opts.Allowed)
 	return nil
 }
 

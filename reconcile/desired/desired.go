@@ -123,6 +123,11 @@ type Cluster struct {
 	Err error
 	// Faults are what is wrong with single packages and objects.
 	Faults []error
+	// Notes are worth a person's attention, and no faults.
+	Notes []string
+	// Inactive are types that no activation policy activates, Delegated those
+	// of the packages that Crossplane installs.
+	Inactive, Delegated []render.PackageType
 	// Incomplete names the packages that could not be resolved or rendered.
 	Incomplete []string
 	// Allowances are the breaking changes of types that declarations allow, by
@@ -311,7 +316,7 @@ func (c *Computer) each(all []*Cluster, do func(int, *Cluster)) {
 
 // Input is what the cluster is rendered from, given the repository's files.
 func (cl *Cluster) Input(files fs.FS) render.Input {
-	in := render.Input{Cluster: cl.Name, Files: files, Path: cl.Spec.Path}
+	in := render.Input{Cluster: cl.Name, Files: files, Path: cl.Spec.Path, Delegate: cl.Spec.Packages == clusters.Delegate}
 	in.Patches = patches(cl)
 	return in
 }
@@ -386,6 +391,7 @@ func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Cluster, wanted 
 		return
 	}
 	cl.Objects, cl.Keeps, cl.Patched = rendered.Objects, rendered.Keeps, rendered.Patched
+	cl.Notes, cl.Inactive, cl.Delegated = rendered.Notes, rendered.Inactive, rendered.Delegated
 	for _, e := range rendered.Broken {
 		if slices.Contains(cl.Incomplete, e.Name) {
 			continue // it was not resolved, and has its error

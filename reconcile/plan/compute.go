@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -57,6 +58,11 @@ type Options struct {
 	// once: what is wanted of it is not known. pkg is the value of its
 	// PackageLabel. Nil keeps nothing.
 	Keeps func(id manifest.ID, pkg string) bool
+	// Inactive are types that packages have and that no activation policy
+	// activates.
+	Inactive []PackageType
+	// Delegated are types of the packages that Crossplane installs.
+	Delegated []PackageType
 	// RemoveAll says that nothing is wanted any more, on purpose: the cluster
 	// left the registry. What others put into our Namespaces and types stays.
 	RemoveAll bool
@@ -69,9 +75,25 @@ type Options struct {
 	AllowPrune int
 }
 
+// PackageType is a type that a package has and gitopsd does not install.
+type PackageType struct {
+	// Definition is the CRD, MRD or XRD.
+	Definition manifest.ID
+	Kind       schema.GroupKind
+	// Package is its name in the cluster.
+	Package string
+}
+
 // Compute decides. It is pure: equal arguments give equal plans.
 func Compute(cluster string, desired *manifest.Set, live Live, inv Inventory, opts Options) *Plan {
-	c := computation{live: live, inv: inv, opts: opts, defined: definitions(desired)}
+	c := computation{
+		live: live, inv: inv, opts: opts, defined: definitions(desired),
+		inactive: byKind(opts.Inactive), delegated: byKind(opts.Delegated),
+		dormant: make(map[manifest.ID]bool, len(opts.Inactive)),
+	}
+	for _, t := range opts.Inactive {
+		c.dormant[t.Definition] = true
+	}
 	p := &Plan{Cluster: cluster, Steps: make([]Step, 0, desired.Len()), Unreadable: live.Unreadable}
 	for _, o := range desired.All() {
 		p.Steps = append(p.Steps, c.wanted(o))
@@ -87,6 +109,18 @@ type computation struct {
 	inv     Inventory
 	opts    Options
 	defined map[schema.GroupVersionKind]manifest.ID
+	// inactive and delegated are the options' by kind.
+	inactive, delegated map[schema.GroupKind]PackageType
+	// dormant are the definitions of inactive types.
+	dormant map[manifest.ID]bool
+}
+
+func byKind(types []PackageType) map[schema.GroupKind]PackageType {
+	m := make(map[schema.GroupKind]PackageType, len(types))
+	for _, t := range types {
+		m[t.Kind] = t
+	}
+	return m
 }
 
 // wanted decides about an object that is in the repository.
@@ -99,11 +133,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	}
 	gvk := schema.FromAPIVersionAndKind(o.APIVersion(), id.Kind)
 	if why, unserved := c.live.Unserved[gvk]; unserved {
-		if by, ok := c.defined[gvk]; ok {
-			s.NotValidated = fmt.Sprintf("its type is installed by %s", by)
-			return decide(Create, "")
-		}
-		return decide(Refused, "%s", why)
+		return c.unserved(s, gvk, why)
 	}
 	if why, ok := c.live.Unreadable[gvk.GroupKind()]; ok {
 		return decide(Refused, "cannot tell what is there: %s", why)
@@ -150,6 +180,45 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		return decide(Configure, "drift: %s", why)
 	}
 	return decide(Unchanged, "")
+}
+
+// unserved decides about an object whose kind the cluster does not serve.
+func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) Step {
+	s.Action = Create
+	by, isDefined := c.defined[gvk]
+	switch {
+	case isDefined:
+		s.NotValidated = fmt.Sprintf("its type is installed by %s", by)
+		if !IsCRD(by) {
+			s.Awaits = fmt.Sprintf("Crossplane makes it of %s", by)
+		}
+		return s
+	case c.delegated[gvk.GroupKind()].Package != "":
+		s.Awaits = fmt.Sprintf("Crossplane installs it with package %s", c.delegated[gvk.GroupKind()].Package)
+		s.NotValidated = "its type is not there yet: " + s.Awaits
+		return s
+	}
+	s.Action, s.Reason = Refused, cmp.Or(notServed(s.Object.APIVersion(), s.ID), why)
+	if t, ok := c.inactive[gvk.GroupKind()]; ok {
+		s.Reason = fmt.Sprintf("its type is not activated: package %s has it, and is installed by type; name %s in spec.activate of a ManagedResourceActivationPolicy", t.Package, t.Definition.Name)
+	}
+	return s
+}
+
+// notServed says why an object cannot be applied whose kind is Crossplane's, ""
+// for all others.
+func notServed(apiVersion string, id manifest.ID) string {
+	const install = "install Crossplane in the cluster (https://docs.crossplane.io/latest/get-started/install)"
+	lacks := fmt.Sprintf("the cluster serves no %s in %s", id.Kind, apiVersion)
+	switch {
+	case id.Group == packageGroup && id.Kind == "Function":
+		return lacks + ", and only Crossplane can run one; " + install + ", or remove the Function and what depends on it"
+	case id.Group == packageGroup:
+		return lacks + ", though its packages are delegated to Crossplane; " + install + ", or set spec.packages: expand on the Cluster"
+	case id.Group == xrdGroup || id.Group == operationsGroup:
+		return lacks + ", which means nothing without Crossplane; " + install
+	}
+	return ""
 }
 
 // member says that an object carries our inventory's label. Controllers copy
@@ -205,7 +274,7 @@ func definitions(desired *manifest.Set) map[schema.GroupVersionKind]manifest.ID 
 // Defines lists the kinds, with their served versions, that a CRD or XRD
 // defines; none for any other object.
 func Defines(o *manifest.Object) []schema.GroupVersionKind {
-	xrd := !IsCRD(o.ID())
+	xrd := IsXRD(o.ID())
 	if !IsDefinition(o.ID()) {
 		return nil
 	}

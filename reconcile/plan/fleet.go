@@ -28,7 +28,8 @@ type Fleet struct {
 	Lock []string
 	// Errors are what is wrong with the registry or with packages.
 	Errors []string
-	// Notes are worth knowing: revisions that wait for approval.
+	// Notes are worth knowing: revisions that wait for approval, activation
+	// policies that do not do what they may be meant to.
 	Notes []string
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/render/manifest"
 )
@@ -33,6 +34,9 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 			continue
 		}
 		s := Step{ID: id, Action: Prune, Stage: StageOf(id), Package: meta.Labels[PackageLabel], UID: string(meta.UID)}
+		if c.dormant[id] {
+			s.Reason = "no activation policy names it any more"
+		}
 		if meta.DeletionTimestamp != nil {
 			s.Action, s.Reason = Wait, deleting(meta)
 		}
@@ -40,7 +44,9 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 	}
 	sortPruned(steps)
 	c.keepUnrendered(steps, desired.Len() == 0)
+	c.keepDelegated(steps, desired)
 	c.keepContents(steps)
+	c.keepUsed(steps, desired)
 	c.keepMost(steps, members)
 	return steps
 }
@@ -75,7 +81,25 @@ func (c *computation) keepUnrendered(steps []Step, empty bool) {
 	}
 }
 
-// keepContents keeps Namespaces and CRDs that hold objects which stay.
+// keepDelegated keeps what packages held that were expanded until now and are
+// Crossplane's from now on: it takes them over, and nobody's objects go meanwhile.
+func (c *computation) keepDelegated(steps []Step, desired *manifest.Set) {
+	delegated := make(map[string]bool)
+	for _, o := range desired.All() {
+		if o.ID().Group == packageGroup {
+			delegated[o.Label(PackageLabel)] = true
+		}
+	}
+	for i := range steps {
+		s := &steps[i]
+		if s.Package != "" && delegated[s.Package] && (IsCRD(s.ID) || s.ID.Group == xrdGroup || s.ID.Group == operationsGroup) {
+			hold(s, "kept: Crossplane installs package %s from now on, and takes this over", s.Package)
+		}
+	}
+}
+
+// keepContents keeps Namespaces, CRDs, XRDs and Crossplane's packages that hold objects
+// which stay.
 func (c *computation) keepContents(steps []Step) {
 	going := make(map[manifest.ID]bool, len(steps))
 	for i := range steps {
@@ -97,8 +121,30 @@ func (c *computation) keepContents(steps []Step) {
 				staying = append(staying, id.String())
 			}
 		}
+		if len(staying) > 0 && c.dormant[s.ID] {
+			hold(s, "kept: no activation policy names it any more, but it holds %s, which would be deleted with it; name it in a policy again, delete these, or annotate it with %s: \"true\"", shorten(staying, 3), AllowPruneAnnotation)
+		}
 		if len(staying) > 0 {
 			hold(s, "kept: it holds %s, which would be deleted with it; to allow that, annotate it with %s: \"true\"", shorten(staying, 3), AllowPruneAnnotation)
+		}
+	}
+}
+
+// keepUsed keeps types that are no longer activated as long as the repository has
+// objects of them.
+func (c *computation) keepUsed(steps []Step, desired *manifest.Set) {
+	if len(c.opts.Inactive) == 0 {
+		return
+	}
+	used := make(map[manifest.ID][]string)
+	for _, o := range desired.All() {
+		if t, ok := c.inactive[schema.GroupKind{Group: o.ID().Group, Kind: o.ID().Kind}]; ok {
+			used[t.Definition] = append(used[t.Definition], o.ID().String())
+		}
+	}
+	for i := range steps {
+		if by := used[steps[i].ID]; len(by) > 0 {
+			hold(&steps[i], "kept: no activation policy names it any more, but the repository has %s; name it in one, or remove these", shorten(by, 3))
 		}
 	}
 }

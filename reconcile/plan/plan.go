@@ -40,9 +40,10 @@ const (
 	// AdoptAnnotation, "true" on an object in the repository, takes the object
 	// over from whoever made it.
 	AdoptAnnotation = "gitopsd.dev/adopt"
-	// AllowPruneAnnotation, "true" on a Namespace or CRD, allows it to be
-	// pruned with everything that it holds. On a Cluster in the registry it is
-	// a number: how many objects one pass may prune.
+	// AllowPruneAnnotation, "true" on a Namespace, CRD, XRD or package of
+	// Crossplane's, allows it to be pruned with everything that it holds. On a
+	// Cluster in the registry it is a number: how many objects one pass may
+	// prune.
 	AllowPruneAnnotation = "gitopsd.dev/allow-prune"
 	// ReplaceAnnotation, "true" on an object in the repository, has it deleted
 	// and created anew where a field that cannot be changed differs.
@@ -65,7 +66,8 @@ const (
 	Unchanged Action = "unchanged"
 	// Prune: the object is ours and no longer wanted.
 	Prune Action = "prune"
-	// Wait: the object is being deleted, and what holds it up is not ours.
+	// Wait: the object is being deleted, and what holds it up is not ours; or
+	// something that is pruned has to be gone before it.
 	Wait Action = "wait"
 	// Conflict: the object is somebody else's.
 	Conflict Action = "conflict"
@@ -95,6 +97,9 @@ type Step struct {
 	// After names what must be applied and healthy before, as
 	// DependsOnAnnotation has it.
 	After []string
+	// Awaits says what makes the object's type, which is not there yet and comes
+	// by itself; empty for all other objects.
+	Awaits string
 	// UID of the live object; empty when there is none. A prune deletes that
 	// object and no later one of the same name.
 	UID string

@@ -31,12 +31,15 @@ var stageNames = [...]string{"definitions", "settings", "workloads", "admission"
 func (s Stage) String() string { return stageNames[s] }
 
 const (
-	crdGroup   = "apiextensions.k8s.io"
-	crdKind    = "CustomResourceDefinition"
-	xrdGroup   = "apiextensions.crossplane.io"
-	xrdKind    = "CompositeResourceDefinition"
-	admission  = "admissionregistration.k8s.io"
-	aggregator = "apiregistration.k8s.io"
+	crdGroup = "apiextensions.k8s.io"
+	crdKind  = "CustomResourceDefinition"
+	xrdGroup = "apiextensions.crossplane.io"
+	xrdKind  = "CompositeResourceDefinition"
+	// packageGroup is that of Crossplane's packages.
+	packageGroup    = "pkg.crossplane.io"
+	operationsGroup = "ops.crossplane.io"
+	admission       = "admissionregistration.k8s.io"
+	aggregator      = "apiregistration.k8s.io"
 )
 
 // Workload kinds by group. All other kinds of Kubernetes' own groups are
@@ -77,10 +80,13 @@ func builtIn(group string) bool {
 // IsCRD says that an object is a CustomResourceDefinition.
 func IsCRD(id manifest.ID) bool { return id.Group == crdGroup && id.Kind == crdKind }
 
+// IsXRD says that an object is a CompositeResourceDefinition of Crossplane's.
+func IsXRD(id manifest.ID) bool { return id.Group == xrdGroup && id.Kind == xrdKind }
+
 // IsDefinition says that an object defines types: a CustomResourceDefinition or
 // a CompositeResourceDefinition.
 func IsDefinition(id manifest.ID) bool {
-	return IsCRD(id) || id.Group == xrdGroup && id.Kind == xrdKind
+	return IsCRD(id) || IsXRD(id)
 }
 
 // IsNamespace says that an object is a Namespace.
@@ -95,7 +101,7 @@ func IsWebhookConfiguration(id manifest.ID) bool {
 // First says that an object comes before the rest of its stage: Namespaces
 // before CRDs, XRDs before what they define.
 func First(id manifest.ID) bool {
-	return IsNamespace(id) || id.Group == xrdGroup && id.Kind == xrdKind
+	return IsNamespace(id) || IsXRD(id)
 }
 
 // rank orders steps within a stage.

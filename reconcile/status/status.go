@@ -72,7 +72,9 @@ type Cluster struct {
 	// Actions of the last attempt by name ("create", "configure", …).
 	Actions map[string]int `json:"actions,omitempty"`
 	// Problems are the objects at fault with their reasons, at most 50.
-	Problems []string  `json:"problems,omitempty"`
+	Problems []string `json:"problems,omitempty"`
+	// Notes are worth a person's attention though nothing is wrong.
+	Notes    []string  `json:"notes,omitempty"`
 	Packages []Package `json:"packages,omitempty"`
 	// Tried is when the last attempt ended, Succeeded when one last went well.
 	Tried     time.Time `json:"tried,omitzero"`

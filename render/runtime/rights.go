@@ -97,7 +97,7 @@ func rules(c Controller) ([]any, error) {
 		rules = append(rules, rule([]string{g}, slices.Compact(byGroup[g]), "*"))
 	}
 	rules = append(rules, rule([]string{"", "coordination.k8s.io"}, []string{"configmaps", "events", "leases", "secrets"}, "*"))
-	if safeStart(c.Selected.Package.Meta) {
+	if SafeStart(c.Selected.Package.Meta) {
 		rules = append(rules, rule([]string{"apiextensions.k8s.io"}, []string{"customresourcedefinitions"}, "get", "list", "watch"))
 	}
 	return rules, nil
@@ -135,10 +135,10 @@ func list(values []string) []any {
 	return l
 }
 
-// safeStart tells whether a provider starts a controller only for types that it
+// SafeStart tells whether a provider starts a controller only for types that it
 // finds installed, for which it watches them. Capabilities are matched without
 // regard to case and separators, as Crossplane does.
-func safeStart(meta sources.PackageMeta) bool {
+func SafeStart(meta sources.PackageMeta) bool {
 	spec, _ := meta.Document.Tree["spec"].(map[string]any)
 	capabilities, _ := spec["capabilities"].([]any)
 	return slices.ContainsFunc(capabilities, func(v any) bool {

@@ -45,6 +45,12 @@ type composite struct {
 
 // object calls each for the types that an object defines.
 func (f *former) object(object map[string]any) error {
+	if IsManaged(object) {
+		var err error
+		if object, err = FromManaged(object); err != nil {
+			return err
+		}
+	}
 	kind, _ := object["kind"].(string)
 	if kind != crdKind && kind != xrdKind {
 		return nil

@@ -48,7 +48,7 @@ func TestRecipe(t *testing.T) {
 	if len(blocks) != 2 {
 		t.Fatalf("TYPES.md has %d blocks of shell, want one for a type and one for a package", len(blocks))
 	}
-	docs := decode(t, xrd+"---"+crd(`
+	docs := decode(t, xrd+"---"+strings.ReplaceAll(managed, "example.org", "managed.example.org")+"---"+crd(`
 type: object
 properties:
   a: {type: string, default: "\u007f\u2028\\ \t\"ü", enum: [b, null, a, 1.5], maximum: 9223372036854775807, minimum: -0.001}

@@ -1,7 +1,8 @@
 // Package types gives every type that a CustomResourceDefinition or a
 // CompositeResourceDefinition defines a digest: equal digests mean that API
 // servers accept, prune, default, store, print and serve objects of that type
-// alike.
+// alike. A ManagedResourceDefinition defines what the CustomResourceDefinition
+// does that Crossplane makes of it.
 //
 // A digest is "h1:" and the standard base64 of the SHA-256 of the type's
 // canonical form, a line of JSON. TYPES.md, beside this file, specifies the
@@ -17,7 +18,8 @@
 // adds a field, until it is decided whether the field belongs to the type.
 //
 // The files: form.go has what is written for a definition, schema.go for a
-// schema, canon.go the canonical JSON itself. The package reads decoded trees
+// schema, canon.go the canonical JSON itself, managed.go makes
+// CustomResourceDefinitions of ManagedResourceDefinitions. The package reads decoded trees
 // (package sources) and imports nothing of Kubernetes. Whether one type can
 // replace another is for package compat, below this one; who controls a type is
 // for the packages that know the controllers.
@@ -48,8 +50,9 @@ func (t Type) String() string {
 }
 
 // Of returns the types that an object defines, in the order of its versions: a
-// CustomResourceDefinition's kind, a CompositeResourceDefinition's composite
-// kind and, where it offers one, its claim. Any other object defines none.
+// CustomResourceDefinition's kind, that of a ManagedResourceDefinition (active or
+// not), a CompositeResourceDefinition's composite kind and, where it offers one,
+// its claim. Any other object defines none.
 //
 // It is an error, which names the object and the field, when the API server
 // could not decode the object, or its API version is no longer served.

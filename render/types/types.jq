@@ -107,6 +107,9 @@ def composite: .spec as $s
 
 def forms:
   if .kind == "List" then .items[] | forms
+  elif .kind == "ManagedResourceDefinition" and (.apiVersion | startswith("apiextensions.crossplane.io/")) then
+    .kind = "CustomResourceDefinition" | .apiVersion = "apiextensions.k8s.io/v1"
+    | .spec.scope = (.spec.scope // "Namespaced") | .spec.versions |= sort_by(.name) | forms
   elif .kind == "CustomResourceDefinition" and .apiVersion == "apiextensions.k8s.io/v1" then
     .spec as $s
     | shared($s.names; $s.scope; "storage")

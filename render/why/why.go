@@ -24,6 +24,7 @@ import (
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 )
 
@@ -134,6 +135,8 @@ func Explain(ctx context.Context, in Input, id manifest.ID, field Path) (*Answer
 	}
 	var built []Step
 	switch pkg := e.holder(a.Written.Package); {
+	case id.Group == packageGroup && e.delegated(id) != nil:
+		built, err = e.pinned(ctx, a, e.delegated(id), before)
 	case pkg != nil:
 		built, err = e.packaged(ctx, a, pkg, before)
 	case a.Written.File != "":
@@ -233,9 +236,44 @@ func (e *explainer) holder(pin sources.Pin) *sources.Selected {
 	return &e.in.Packages[i]
 }
 
-// packaged explains an object of a package: how it stands there, what gitopsd
-// made of it, and where the package is declared.
-func (e *explainer) packaged(ctx context.Context, a *Answer, pkg *sources.Selected, before *manifest.Object) ([]Step, error) {
+const packageGroup = "pkg.crossplane.io"
+
+// delegated is the selected package that an object has Crossplane install, nil if
+// it is no such object.
+func (e *explainer) delegated(id manifest.ID) *sources.Selected {
+	i := slices.IndexFunc(e.in.Packages, func(s sources.Selected) bool {
+		return string(s.Declaration.Kind) == id.Kind && s.Declaration.Name == id.Name
+	})
+	if i < 0 {
+		return nil
+	}
+	return &e.in.Packages[i]
+}
+
+// pinned explains an object that has Crossplane install a package: how it was
+// declared, or what needs it, and that gitopsd pins it.
+func (e *explainer) pinned(ctx context.Context, a *Answer, pkg *sources.Selected, before *manifest.Object) ([]Step, error) {
+	if pkg.Parent != "" {
+		return []Step{{What: "gitopsd, for Crossplane to install the dependency", Effect: Makes}}, e.holds(ctx, a, pkg)
+	}
+	steps, err := e.kustomized(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	built, err := e.build(ctx, e.in.Files)
+	if err != nil {
+		return nil, err
+	}
+	if s, differs := e.compare(built, before, Makes); differs {
+		s.What = "gitopsd, which pins the package as " + sources.LockFile + " has it"
+		steps = append(steps, s)
+	}
+	return steps, nil
+}
+
+// holds notes the package of an object, what needs it, and where that is
+// declared.
+func (e *explainer) holds(ctx context.Context, a *Answer, pkg *sources.Selected) error {
 	a.Package = &Package{Name: pkg.Declaration.Name, Pin: pkg.Pin}
 	declared := pkg
 	for seen := map[string]bool{}; declared != nil && declared.Parent != "" && !seen[declared.Parent]; {
@@ -248,17 +286,30 @@ func (e *explainer) packaged(ctx context.Context, a *Answer, pkg *sources.Select
 		}
 		declared = &e.in.Packages[i]
 	}
-	if declared != nil {
-		err := e.declaration(ctx, a.Package, declared.Declaration)
-		if err != nil {
-			return nil, err
-		}
+	if declared == nil {
+		return nil
+	}
+	return e.declaration(ctx, a.Package, declared.Declaration)
+}
+
+// packaged explains an object of a package: how it stands there, what gitopsd
+// made of it, and where the package is declared.
+func (e *explainer) packaged(ctx context.Context, a *Answer, pkg *sources.Selected, before *manifest.Object) ([]Step, error) {
+	if err := e.holds(ctx, a, pkg); err != nil {
+		return nil, err
 	}
 	for _, doc := range pkg.Package.Documents {
 		if doc.Line != a.Written.Line {
 			continue
 		}
-		original, err := manifest.New(doc.Tree, a.Written)
+		tree := doc.Tree
+		if types.IsManaged(tree) {
+			var err error
+			if tree, err = types.FromManaged(tree); err != nil {
+				return nil, err
+			}
+		}
+		original, err := manifest.New(tree, a.Written)
 		if err != nil || original.ID() != e.id {
 			continue
 		}

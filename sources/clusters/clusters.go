@@ -55,7 +55,8 @@ type Spec struct {
 	// ServiceAccount is impersonated in the cluster, "name" (in the namespace
 	// gitopsd-system) or "namespace/name"; empty for the kubeconfig's own rights.
 	ServiceAccount string `yaml:"serviceAccount"`
-	// Packages is how packages are installed: Expand (default).
+	// Packages is how packages are installed: Expand (default), or Delegate to
+	// the Crossplane in the cluster.
 	Packages string `yaml:"packages"`
 	// Patches are kustomize patches for everything rendered.
 	Patches []Patch `yaml:"patches"`
@@ -69,9 +70,10 @@ type Spec struct {
 
 // The values of Spec.Packages and Spec.Drift.
 const (
-	Expand  = "expand"
-	Correct = "correct"
-	Report  = "report"
+	Expand   = "expand"
+	Delegate = "delegate"
+	Correct  = "correct"
+	Report   = "report"
 )
 
 // Kubeconfig is where a cluster's credentials are; exactly one field is set.

@@ -86,7 +86,7 @@ func TestParseFaults(t *testing.T) {
 		{name: "two credentials", doc: cluster(meta, "spec:", where, "  kubeconfig: {file: a, inCluster: true}"), want: "clusters.yaml:6: spec.kubeconfig: has 2 of"},
 		{name: "file leaves", doc: cluster(meta, "spec:", where, "  kubeconfig: {file: ../a}"), want: `clusters.yaml:6: spec.kubeconfig.file: "../a" leaves`},
 		{name: "drift", doc: cluster(meta, "spec:", where, creds, "  drift: fix"), want: `clusters.yaml:7: spec.drift: "fix"; use correct or report`},
-		{name: "delegate", doc: cluster(meta, "spec:", where, creds, "  packages: delegate"), want: "clusters.yaml:7: spec.packages: delegate is not supported by this version"},
+		{name: "packages", doc: cluster(meta, "spec:", where, creds, "  packages: ignore"), want: `clusters.yaml:7: spec.packages: "ignore"; use expand or delegate`},
 		{name: "publish", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: hub}"), want: "clusters.yaml:7: spec.publish: not supported by this version"},
 		{name: "empty patch", doc: cluster(meta, "spec:", where, creds, "  patches:", "  - target: {kind: A}"), want: "clusters.yaml:8: spec.patches.0.patch: is missing"},
 		{name: "dependsOn", doc: cluster(meta, "spec:", where, creds, "  dependsOn: [nobody]"), want: `cluster bad waits for "nobody", which is not registered`},

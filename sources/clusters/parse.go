@@ -150,11 +150,9 @@ func (p *parser) spec(c *Cluster, at finder) {
 	switch s.Packages {
 	case "":
 		s.Packages = Expand
-	case Expand:
-	case "delegate":
-		fail([]string{"spec", "packages"}, "delegate is not supported by this version; use expand")
+	case Expand, Delegate:
 	default:
-		fail([]string{"spec", "packages"}, "%q; use expand", s.Packages)
+		fail([]string{"spec", "packages"}, "%q; use expand or delegate", s.Packages)
 	}
 	switch s.Drift {
 	case "":

@@ -101,7 +101,7 @@ func TestCrossplaneFile(t *testing.T) {
 
 	reg, c := start(t)
 	ref := sources.Ref{Repository: reg.Host() + "/acme/platform", Tag: "v1"}
-	d, err := xpkg.Push(t.Context(), c, file, ref)
+	d, err := xpkg.Push(t.Context(), c, []string{file}, ref)
 	if err != nil {
 		t.Fatal(err)
 	}

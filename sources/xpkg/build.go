@@ -28,20 +28,22 @@ import (
 //
 // What is wrong with the files is an *InvalidError with file and line.
 func Build(dir fs.FS) (*Image, error) {
-	img, err := build(dir)
+	stream, _, err := packageStream(dir)
 	if err != nil {
 		return nil, named("", err)
 	}
-	return img, nil
+	return newImage(stream)
 }
 
-func build(dir fs.FS) (*Image, error) {
+// packageStream makes package.yaml, and returns what it says of the package.
+func packageStream(dir fs.FS) ([]byte, sources.PackageMeta, error) {
+	var meta sources.PackageMeta
 	files, err := readFiles(dir)
 	if err != nil {
-		return nil, err
+		return nil, meta, err
 	}
 	if len(files) == 0 {
-		return nil, bad("there is no YAML file in the directory")
+		return nil, meta, bad("there is no YAML file in the directory")
 	}
 	// Lint as it will be read: one list of documents, each with its file.
 	var docs []sources.Document
@@ -55,8 +57,8 @@ func build(dir fs.FS) (*Image, error) {
 			places = append(places, fmt.Sprintf("%s:%d", f.path, d.Line))
 		}
 	}
-	if _, _, err := lint(docs, func(i int) string { return places[i] }); err != nil {
-		return nil, err
+	if meta, _, err = lint(docs, func(i int) string { return places[i] }); err != nil {
+		return nil, meta, err
 	}
 	slices.SortStableFunc(files, func(a, b file) int {
 		switch {
@@ -73,9 +75,9 @@ func build(dir fs.FS) (*Image, error) {
 		stream.Write(f.content)
 	}
 	if stream.Len() > MaxPackageBytes {
-		return nil, tooMuch("the YAML files have %d bytes, more than %d", stream.Len(), MaxPackageBytes)
+		return nil, meta, tooMuch("the YAML files have %d bytes, more than %d", stream.Len(), MaxPackageBytes)
 	}
-	return newImage(stream.Bytes())
+	return stream.Bytes(), meta, nil
 }
 
 // file is one YAML file of a directory.
@@ -144,29 +146,48 @@ func readFile(dir fs.FS, name string) (file, error) {
 	return file{path: name, content: content, docs: docs}, nil
 }
 
-// newImage makes the image of a package.yaml.
-func newImage(packageYAML []byte) (*Image, error) {
-	var layer, archive bytes.Buffer
-	compressed, err := gzip.NewWriterLevel(&layer, gzip.BestCompression)
-	if err != nil {
-		return nil, err
+// layer is a base layer.
+type layer struct {
+	compressed []byte
+	// digest is that of compressed, diffID that of what it decompresses to.
+	digest, diffID sources.Digest
+}
+
+func (l layer) descriptor() descriptor {
+	return descriptor{
+		MediaType: mediaOCILayerGzip, Digest: l.digest, Size: int64(len(l.compressed)),
+		Annotations: map[string]string{annotation: baseLayer},
 	}
-	// No times, users or other things of the machine that builds it.
+}
+
+// newLayer makes the layer that holds a package.yaml, with no times, users or
+// other things of the machine that builds it.
+func newLayer(packageYAML []byte) (layer, error) {
+	var out, archive bytes.Buffer
+	compressed, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	if err != nil {
+		return layer{}, err
+	}
 	tarred := tar.NewWriter(&archive)
 	header := &tar.Header{Typeflag: tar.TypeReg, Name: packageFile, Mode: 0o644, Size: int64(len(packageYAML)), Format: tar.FormatUSTAR}
 	err = errors.Join(tarred.WriteHeader(header), write(tarred, packageYAML), tarred.Close(),
 		write(compressed, archive.Bytes()), compressed.Close())
+	return layer{compressed: out.Bytes(), digest: sources.DigestOf(out.Bytes()), diffID: sources.DigestOf(archive.Bytes())}, err
+}
+
+// newImage makes the image of a package.yaml.
+func newImage(packageYAML []byte) (*Image, error) {
+	base, err := newLayer(packageYAML)
 	if err != nil {
 		return nil, err
 	}
-	base := sources.DigestOf(layer.Bytes())
 	// The content is the same on all platforms; this is the one that Crossplane
 	// looks for first.
 	c := config{platform: platform{Architecture: "amd64", OS: "linux"}}
 	// Formats without annotations keep what a layer is in this label.
-	c.Config.Labels = map[string]string{annotation + ":" + string(base): baseLayer}
+	c.Config.Labels = map[string]string{annotation + ":" + string(base.digest): baseLayer}
 	c.RootFS.Type = "layers"
-	c.RootFS.DiffIDs = []sources.Digest{sources.DigestOf(archive.Bytes())}
+	c.RootFS.DiffIDs = []sources.Digest{base.diffID}
 	configuration, err := json.Marshal(c)
 	if err != nil {
 		return nil, err
@@ -175,20 +196,15 @@ func newImage(packageYAML []byte) (*Image, error) {
 		SchemaVersion: 2,
 		MediaType:     mediaOCIManifest,
 		Config:        &descriptor{MediaType: mediaOCIConfig, Digest: sources.DigestOf(configuration), Size: int64(len(configuration))},
-		Layers: []descriptor{{
-			MediaType:   mediaOCILayerGzip,
-			Digest:      base,
-			Size:        int64(layer.Len()),
-			Annotations: map[string]string{annotation: baseLayer},
-		}},
+		Layers:        []descriptor{base.descriptor()},
 	})
 	if err != nil {
 		return nil, err
 	}
-	img := &Image{root: sources.DigestOf(raw), contents: make(map[sources.Digest]*io.SectionReader)}
-	for _, content := range [][]byte{raw, configuration, layer.Bytes()} {
-		img.contents[sources.DigestOf(content)] = io.NewSectionReader(bytes.NewReader(content), 0, int64(len(content)))
-	}
+	img := &Image{contents: make(map[sources.Digest]*io.SectionReader)}
+	img.add(configuration)
+	img.add(base.compressed)
+	img.root = img.add(raw)
 	return img, nil
 }
 

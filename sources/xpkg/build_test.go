@@ -95,11 +95,11 @@ func TestPushInvalid(t *testing.T) {
 		t.Fatal(err)
 	}
 	ref := sources.Ref{Repository: "r.example.org/a", Tag: "v1"}
-	if _, err := Push(t.Context(), nil, name, ref); err == nil || !strings.HasPrefix(err.Error(), name+": there is no package.yaml") {
+	if _, err := Push(t.Context(), nil, []string{name}, ref); err == nil || !strings.HasPrefix(err.Error(), name+": there is no package.yaml") {
 		t.Errorf("error %v", err)
 	}
 	ref.Digest = sources.DigestOf(nil)
-	if _, err := Push(t.Context(), nil, name, ref); err == nil || !strings.Contains(err.Error(), "the package to be pushed has digest "+string(m.img.root)) {
+	if _, err := Push(t.Context(), nil, []string{name}, ref); err == nil || !strings.Contains(err.Error(), "the package to be pushed has digest "+string(m.img.root)) {
 		t.Errorf("another digest: %v", err)
 	}
 }

@@ -1,16 +1,21 @@
 package xpkg
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"slices"
+	"strings"
 
 	"gitopsd.dev/sources"
 )
 
 // Image is a package that is here rather than in a registry: one that Build
-// made, in memory, or Open found, in a file. It is a Source, and safe for
+// made, in memory or temporary files, or Open found, in a file. It is a Source, and safe for
 // concurrent use.
 type Image struct {
 	root     sources.Digest
@@ -22,12 +27,30 @@ type Image struct {
 // known by.
 func (i *Image) Digest() sources.Digest { return i.root }
 
-// Close closes the file that the image is in, if any.
+// Close closes the files that the image is in, if any.
 func (i *Image) Close() error {
 	if i.file == nil {
 		return nil
 	}
 	return i.file.Close()
+}
+
+// add keeps a content in memory.
+func (i *Image) add(content []byte) sources.Digest {
+	d := sources.DigestOf(content)
+	i.contents[d] = io.NewSectionReader(bytes.NewReader(content), 0, int64(len(content)))
+	return d
+}
+
+// setIndex makes an index of images, one a platform, the image's root.
+func (i *Image) setIndex(children []descriptor) error {
+	slices.SortFunc(children, func(a, b descriptor) int { return cmp.Compare(a.Platform.String(), b.Platform.String()) })
+	raw, err := json.Marshal(manifest{SchemaVersion: 2, MediaType: mediaOCIIndex, Manifests: &children})
+	if err != nil {
+		return err
+	}
+	i.root = i.add(raw)
+	return nil
 }
 
 func (i *Image) open(d sources.Digest) (*io.SectionReader, error) {
@@ -73,18 +96,90 @@ type Destination interface {
 }
 
 // Push brings the package in a file to a registry, as Image.Push does, and
-// returns its digest.
-func Push(ctx context.Context, to Destination, file string, ref sources.Ref) (sources.Digest, error) {
-	img, err := Open(file)
-	if err != nil {
-		return "", err
+// returns its digest. Several files are one package, each for platforms of its
+// own: the digest is that of their index.
+func Push(ctx context.Context, to Destination, files []string, ref sources.Ref) (sources.Digest, error) {
+	images := make([]*Image, len(files))
+	for i, file := range files {
+		img, err := Open(file)
+		if err != nil {
+			return "", err
+		}
+		defer img.Close()
+		images[i] = img
 	}
-	defer img.Close()
+	img := images[0]
+	var err error
+	if len(files) > 1 {
+		if img, err = bundle(ctx, files, images); err != nil {
+			return "", err
+		}
+	}
 	err = img.Push(ctx, to, ref)
 	if invalid := (*InvalidError)(nil); errors.As(err, &invalid) {
-		invalid.Package = file
+		invalid.Package = strings.Join(files, ", ")
 	}
 	return img.root, err
+}
+
+// bundle makes one image of several, with an index of what they have for each
+// platform. Contents stay where they are.
+func bundle(ctx context.Context, files []string, images []*Image) (*Image, error) {
+	all := &Image{contents: make(map[sources.Digest]*io.SectionReader)}
+	var index []descriptor
+	by := make(map[platform]string)
+	for n, img := range images {
+		children, err := img.children(ctx)
+		if err != nil {
+			return nil, named(files[n], err)
+		}
+		for _, c := range children {
+			if other, twice := by[*c.Platform]; twice {
+				return nil, named(files[n], bad("it is for %s, as %s is; each file must be for another platform", c.Platform, other))
+			}
+			by[*c.Platform] = files[n]
+			index = append(index, c)
+		}
+		maps.Copy(all.contents, img.contents)
+	}
+	return all, all.setIndex(index)
+}
+
+// children describes the images that an image has, itself or in its index, with
+// their platforms.
+func (i *Image) children(ctx context.Context) ([]descriptor, error) {
+	r := reader{src: i}
+	m, err := r.manifest(ctx, i.root)
+	if err != nil {
+		return nil, err
+	}
+	list := []descriptor{{MediaType: mediaTypeOr(m, mediaOCIManifest), Digest: i.root, Size: i.contents[i.root].Size()}}
+	if m.Manifests != nil {
+		if list, err = platforms(*m.Manifests); err != nil {
+			return nil, err
+		}
+	}
+	for n := range list {
+		c := &list[n]
+		if c.Platform != nil {
+			continue
+		}
+		if m, err = r.manifest(ctx, c.Digest); err != nil {
+			return nil, err
+		}
+		if m.Config == nil {
+			return nil, bad("its index has another index in it (%s); only images are expected there", c.Digest)
+		}
+		known, err := r.config(ctx, *m.Config)
+		if err != nil {
+			return nil, err
+		}
+		if known.OS == "" || known.Architecture == "" {
+			return nil, bad("its image %s does not say for which platform it is", c.Digest)
+		}
+		c.Platform = &known.platform
+	}
+	return list, nil
 }
 
 // Push brings an image to a registry, under ref's tag or, if it has none, its

@@ -23,6 +23,7 @@ const (
 	mediaOCIConfig      = "application/vnd.oci.image.config.v1+json"
 	mediaOCILayer       = "application/vnd.oci.image.layer.v1.tar"
 	mediaOCILayerGzip   = "application/vnd.oci.image.layer.v1.tar+gzip"
+	mediaOCILayerZstd   = "application/vnd.oci.image.layer.v1.tar+zstd"
 	mediaDockerIndex    = "application/vnd.docker.distribution.manifest.list.v2+json"
 	mediaDockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
 	mediaDockerConfig   = "application/vnd.docker.container.image.v1+json"
@@ -33,7 +34,7 @@ const (
 var layerTypes = map[string]bool{
 	mediaOCILayer:     true,
 	mediaOCILayerGzip: true,
-	"application/vnd.oci.image.layer.v1.tar+zstd":                  true,
+	mediaOCILayerZstd: true,
 	"application/vnd.oci.image.layer.nondistributable.v1.tar":      true,
 	"application/vnd.oci.image.layer.nondistributable.v1.tar+gzip": true,
 	"application/vnd.oci.image.layer.nondistributable.v1.tar+zstd": true,
@@ -56,6 +57,14 @@ type platform struct {
 	Architecture string `json:"architecture"`
 	OS           string `json:"os"`
 	Variant      string `json:"variant,omitempty"`
+}
+
+// String is "os/architecture[/variant]".
+func (p platform) String() string {
+	if p.Variant == "" {
+		return p.OS + "/" + p.Architecture
+	}
+	return p.OS + "/" + p.Architecture + "/" + p.Variant
 }
 
 // manifest is an index or an image manifest.
@@ -262,16 +271,12 @@ func (p platform) name(d sources.Digest) (string, error) {
 	if p == (platform{}) {
 		return "", nil
 	}
-	parts := []string{p.OS, p.Architecture}
-	if p.Variant != "" {
-		parts = append(parts, p.Variant)
-	}
-	for _, part := range parts {
+	for part := range strings.SplitSeq(p.String(), "/") {
 		if !platformName.MatchString(part) {
 			return "", bad("its image %s has the platform %.100q, which is not a name", d, part)
 		}
 	}
-	return strings.Join(parts, "/"), nil
+	return p.String(), nil
 }
 
 // mark finds the base layer, by whatever value says what a layer is.

@@ -3,8 +3,11 @@ package xpkg_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -84,7 +87,7 @@ func TestPublish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d, err := xpkg.Push(t.Context(), client, name, ref); err != nil || d != img.Digest() {
+	if d, err := xpkg.Push(t.Context(), client, []string{name}, ref); err != nil || d != img.Digest() {
 		t.Fatalf("pushed %v, %v", d, err)
 	}
 	d, err := client.Resolve(t.Context(), ref)
@@ -110,6 +113,49 @@ func TestPublish(t *testing.T) {
 	}
 	if len(p.Children) != 0 || p.Content == "" || p.Digest != d {
 		t.Errorf("package %+v", p)
+	}
+}
+
+// TestRuntimeFromRegistry: a package is put on top of an image that a registry
+// has.
+func TestRuntimeFromRegistry(t *testing.T) {
+	t.Parallel()
+	reg, err := registry.New(registry.Config{TLS: true, Auth: registry.TokenAuth, Username: "alice", Password: "secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reg.Close()
+	client := newClient(t, reg)
+	ref, err := sources.ParseRef(reg.Host() + "/acme/controller:v1.0.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	push := func(content string) string {
+		d := sources.DigestOf([]byte(content))
+		open := func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(content)), nil }
+		if err := client.PushBlob(t.Context(), ref.Repository, d, int64(len(content)), open); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf(`"digest": "%s", "size": %d`, d, len(content))
+	}
+	raw := fmt.Sprintf(`{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+		"config": {"mediaType": "application/vnd.oci.image.config.v1+json", %s}, "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar", %s}]}`,
+		push(`{"os": "linux", "architecture": "arm64", "rootfs": {"type": "layers", "diff_ids": []}}`), push(strings.Repeat("\x00", 1024)))
+	if err := client.PushManifest(t.Context(), ref, "application/vnd.oci.image.manifest.v1+json", []byte(raw)); err != nil {
+		t.Fatal(err)
+	}
+	dir := fstest.MapFS{"crossplane.yaml": {Data: []byte(strings.Replace(meta, "  controller:\n    image: registry.example.org/controller:v1\n", "", 1))}, "crd.yaml": {Data: []byte(crd)}}
+	img, err := xpkg.BuildWithRuntime(t.Context(), dir, xpkg.Runtime{Source: client, Repository: ref.Repository, Digest: sources.DigestOf([]byte(raw))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer img.Close()
+	ref.Tag = "packaged"
+	if err := img.Push(t.Context(), client, ref); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := xpkg.Read(t.Context(), client, ref.Repository, img.Digest()); err != nil || len(p.Documents) != 1 {
+		t.Errorf("%+v, %v", p, err)
 	}
 }
 

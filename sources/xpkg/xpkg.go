@@ -6,8 +6,9 @@
 //     manifest.go finds the layers that matter, layer.go takes package.yaml out
 //     of them, stream.go decodes it, lint.go and meta.go say whether it is a
 //     package.
-//   - Build, Open and Push make one from a directory, keep it in a file and
-//     bring it to a registry.
+//   - Build, BuildWithRuntime (embed.go), Open and Push make one from a directory,
+//     on top of a controller's image or not, keep it in a file and bring it to a
+//     registry.
 //
 // Bytes come from a Source and go to a Destination, both of which sources/oci
 // implements and verifies; nothing here opens a connection. What the objects of

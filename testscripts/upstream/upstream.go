@@ -33,6 +33,10 @@ const (
 	CertManagerOld = "v1.20.0"
 	CertManagerNew = "v1.21.2"
 
+	// Crossplane's own types, which it serves packages and compositions by.
+	Crossplane        = "crossplane"
+	CrossplaneVersion = "v2.1.0"
+
 	// ProviderAWS is the largest: 927 CRDs, 37 MB.
 	ProviderAWS        = "provider-aws"
 	ProviderAWSVersion = "v1.0.0"
@@ -84,6 +88,14 @@ var projects = map[string]project{
 		releases: map[string]release{
 			CertManagerOld: {"h1:czZamsFJ1YdKPhpv+SopJZN9t3W68vQBnFYUevSHGqY=", []files{{"deploy/crds/*.yaml", 6, "crds"}}},
 			CertManagerNew: {"h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68=", []files{{"deploy/crds/*.yaml", 6, "crds"}}},
+		},
+	},
+	Crossplane: {
+		module:  "github.com/crossplane/crossplane/v2",
+		license: "Apache-2.0",
+		about:   "Crossplane's own types",
+		releases: map[string]release{
+			CrossplaneVersion: {"h1:7RFel1CeIWQytwtHz1st7lZiycYXUIcS0LkaetCJa4Q=", []files{{"cluster/crds/*.yaml", 21, "crds"}}},
 		},
 	},
 	ProviderAWS: {

@@ -13,6 +13,7 @@ import (
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/local"
 	"gitopsd.dev/sources/oci"
@@ -65,7 +66,12 @@ func fromFiles(name string, dir bool) ([]definition, error) {
 			if err != nil {
 				return err
 			}
-			all = append(all, objects...)
+			for _, o := range objects {
+				if o, err = installed(o); err != nil {
+					return err
+				}
+				all = append(all, o)
+			}
 		}
 		return nil
 	}
@@ -85,6 +91,19 @@ func fromFiles(name string, dir bool) ([]definition, error) {
 		}
 	}
 	return found, err
+}
+
+// installed is the object, or for a ManagedResourceDefinition the
+// CustomResourceDefinition that it stands for.
+func installed(o *manifest.Object) (*manifest.Object, error) {
+	if !types.IsManaged(o.Tree()) {
+		return o, nil
+	}
+	crd, err := types.FromManaged(o.Tree())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.Origin(), err)
+	}
+	return manifest.New(crd, o.Origin())
 }
 
 func defined(o *manifest.Object, controller *behaviour.Identity) definition {
@@ -146,6 +165,9 @@ func fromPackage(ctx context.Context, client *oci.Client, ref sources.Ref) ([]de
 	var found []definition
 	for _, doc := range pkg.Documents {
 		o, err := manifest.New(doc.Tree, manifest.Origin{Package: sources.Pin{Ref: ref, Digest: digest}})
+		if err == nil {
+			o, err = installed(o)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,30 +20,38 @@ publishes them, for teams that have types to share and no Crossplane CLI.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newPackageBuild(), newPackagePush(g))
+	cmd.AddCommand(newPackageBuild(g), newPackagePush(g))
 	return cmd
 }
 
-func newPackageBuild() *cobra.Command {
-	var output string
+func newPackageBuild(g *global) *cobra.Command {
+	var registry registryOptions
+	var output, runtime string
 	cmd := &cobra.Command{
 		Use:   "build DIR -o FILE",
 		Short: "Build a package from a directory of YAML",
 		Long: `Build makes a package of the YAML files in a directory: one of them is the
 package's metadata (kind Provider, Configuration or Function of
 meta.pkg.crossplane.io, by custom in crossplane.yaml), the others are what it
-holds. The same files give the same bytes, and so the same digest.`,
+holds. The same files give the same bytes, and so the same digest.
+
+With --runtime-image the package is put on top of its controller's image, which
+runs from it then. The image is a file that "docker save" or another tool wrote,
+or a reference in a registry; of an image for several platforms the package is
+for all of them.`,
 		Example: `  gitopsd package build ./my-types -o my-types.xpkg
+  gitopsd package build ./provider -o provider.xpkg --runtime-image ghcr.io/me/provider-controller:v1.0.0
   gitopsd package push my-types.xpkg registry.example.org/platform/my-types:v1.0.0`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output == "" {
 				return fmt.Errorf("-o is required: the package file to write, for instance my-types.xpkg")
 			}
-			image, err := xpkg.Build(os.DirFS(args[0]))
+			image, err := buildPackage(cmd, g, &registry, args[0], runtime)
 			if err != nil {
-				return fmt.Errorf("%s: %w", args[0], err)
+				return err
 			}
+			defer image.Close()
 			if err := image.WriteFile(output); err != nil {
 				return err
 			}
@@ -51,19 +60,72 @@ holds. The same files give the same bytes, and so the same digest.`,
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "package file to write (required)")
+	cmd.Flags().StringVar(&runtime, "runtime-image", "", "image of the package's controller, a file or a reference")
+	registry.register(cmd)
 	return cmd
+}
+
+// buildPackage builds a directory, on top of a runtime image if one is named.
+func buildPackage(cmd *cobra.Command, g *global, registry *registryOptions, dir, runtime string) (*xpkg.Image, error) {
+	if runtime == "" {
+		image, err := xpkg.Build(os.DirFS(dir))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", dir, err)
+		}
+		return image, nil
+	}
+	var from xpkg.Runtime
+	if _, err := os.Stat(runtime); err == nil {
+		image, err := xpkg.Open(runtime)
+		if err != nil {
+			return nil, err
+		}
+		defer image.Close()
+		from = xpkg.Runtime{Source: image, Digest: image.Digest()}
+	} else {
+		ref, err := sources.ParseRef(runtime)
+		if err != nil {
+			return nil, fmt.Errorf("--runtime-image %s is neither a file nor a reference: %w", runtime, err)
+		}
+		if !strings.HasPrefix(runtime, ref.Repository) {
+			// Packages and container images have different registries by default.
+			return nil, fmt.Errorf("--runtime-image %s is no file, and names no registry, as docker.io/library/alpine:3 does", runtime)
+		}
+		client, err := registry.client(g.log(false))
+		if err != nil {
+			return nil, err
+		}
+		p := startProgress(cmd.ErrOrStderr())
+		defer p.stop()
+		p.step("fetching %s", ref)
+		digest, err := client.Resolve(cmd.Context(), ref)
+		if err != nil {
+			return nil, err
+		}
+		from = xpkg.Runtime{Source: client, Repository: ref.Repository, Digest: digest}
+	}
+	image, err := xpkg.BuildWithRuntime(cmd.Context(), os.DirFS(dir), from)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return image, nil
 }
 
 func newPackagePush(g *global) *cobra.Command {
 	var registry registryOptions
 	cmd := &cobra.Command{
-		Use:   "push FILE REFERENCE",
+		Use:   "push FILE... REFERENCE",
 		Short: "Publish a package file in a registry",
 		Long: `Push uploads a package file to a registry, with the credentials of Docker's
-configuration, and prints the reference with the digest.`,
-		Args: cobra.ExactArgs(2),
+configuration, and prints the reference with the digest. Several files, each for
+another platform, become one package with an index. What is not a valid package
+is not published.`,
+		Example: `  gitopsd package push my-types.xpkg registry.example.org/platform/my-types:v1.0.0
+  gitopsd package push provider-amd64.xpkg provider-arm64.xpkg registry.example.org/platform/provider:v1.0.0`,
+		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ref, err := sources.ParseRef(args[1])
+			files, reference := args[:len(args)-1], args[len(args)-1]
+			ref, err := sources.ParseRef(reference)
 			if err != nil {
 				return err
 			}
@@ -74,7 +136,7 @@ configuration, and prints the reference with the digest.`,
 			p := startProgress(cmd.ErrOrStderr())
 			defer p.stop()
 			p.step("pushing %s", ref)
-			digest, err := xpkg.Push(cmd.Context(), client, args[0], ref)
+			digest, err := xpkg.Push(cmd.Context(), client, files, ref)
 			p.stop()
 			if err != nil {
 				return err

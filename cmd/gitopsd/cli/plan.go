@@ -174,6 +174,9 @@ func (p *planner) plan(ctx context.Context) (*plan.Fleet, error) {
 	}
 	seen := make(map[string]bool)
 	for _, c := range state.Clusters {
+		for _, note := range c.Notes {
+			fleet.Notes = append(fleet.Notes, fmt.Sprintf("cluster %s: %s", c.Name, note))
+		}
 		for _, err := range c.Faults {
 			if text := err.Error(); !seen[text] {
 				seen[text] = true

@@ -1,0 +1,284 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// Crossplane's packages: github.com/crossplane/crossplane, apis/pkg/v1.
+const (
+	packageGroup   = "pkg.crossplane.io"
+	packageVersion = packageGroup + "/v1"
+)
+
+var packageKinds = []string{"Provider", "Configuration", "Function"}
+
+// isDelegated says that an object makes Crossplane install a package.
+func isDelegated(id manifest.ID) bool {
+	return id.Group == packageGroup && (id.Kind == "Provider" || id.Kind == "Configuration" || id.Kind == "Function")
+}
+
+// soleInstaller has the steps of a package in conflict that a Crossplane in the
+// cluster installs too, at somebody else's bidding: two controllers would fight
+// over its objects. Where it was ours until now, they wait until it is gone. It
+// asks nothing while there is nothing to write.
+func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
+	writes := slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return s.Action.Writes() && repositoryOf(s.Object) != "" })
+	if !writes {
+		return nil
+	}
+	live, err := a.livePackages(ctx)
+	if kube.IsClusterWide(err) || ctx.Err() != nil {
+		return err
+	}
+	if err != nil {
+		// Whoever may not look at Crossplane's packages can have others.
+		a.log.Warn("cannot tell whether Crossplane installs the same packages", "cluster", a.cluster.Name(), "error", err)
+	}
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if other, ok := live[repositoryOf(s.Object)]; ok && other != s.ID && s.Action.Writes() {
+			s.Action, s.Reason = installedBy(p, other, isDelegated(s.ID))
+		}
+	}
+	return nil
+}
+
+// installedBy says who installs a package already, and what to do.
+func installedBy(p *plan.Plan, other manifest.ID, delegated bool) (plan.Action, string) {
+	text := fmt.Sprintf("Crossplane's %s installs the same package in this cluster", other)
+	for i := range p.Steps {
+		if s := &p.Steps[i]; s.ID == other && s.Object == nil {
+			return plan.Wait, text + "; it has to be gone first"
+		}
+	}
+	own := fmt.Sprintf("declare the package under the name %s, annotated with %s: \"true\", to take it over", other.Name, plan.AdoptAnnotation)
+	if !delegated {
+		own = "set spec.packages: delegate on the Cluster and " + own
+	}
+	return plan.Conflict, text + ", and the two would fight over its objects; " + own + ", or delete it"
+}
+
+// repositoryOf is that of the package that an object is of, "" for others.
+func repositoryOf(o *manifest.Object) string {
+	switch {
+	case o == nil:
+		return ""
+	case isDelegated(o.ID()):
+		return packageOf(o.Tree()).Repository
+	}
+	return o.Origin().Package.Ref.Repository
+}
+
+// packageOf reads spec.package; the zero Ref is one that cannot be read.
+func packageOf(tree map[string]any) sources.Ref {
+	spec, _ := tree["spec"].(map[string]any)
+	text, _ := spec["package"].(string)
+	ref, _ := sources.ParseRef(text)
+	return ref
+}
+
+// livePackages are those that Crossplane installs, by repository, as far as they
+// could be read.
+func (a *Applier) livePackages(ctx context.Context) (map[string]manifest.ID, error) {
+	live := make(map[string]manifest.ID)
+	for _, kind := range packageKinds {
+		t, err := a.cluster.Type(ctx, packageVersion, kind)
+		if kube.ClassOf(err) == kube.NoSuchType {
+			continue
+		}
+		if err == nil {
+			err = a.cluster.ListFull(ctx, t, kube.ListOptions{}, func(tree map[string]any) bool {
+				if ref := packageOf(tree); ref.Repository != "" {
+					u := unstructured.Unstructured{Object: tree}
+					live[ref.Repository] = t.ID("", u.GetName())
+				}
+				return true
+			})
+		}
+		if err != nil {
+			return live, err
+		}
+	}
+	return live, nil
+}
+
+// packageContents lists objects of the types that Crossplane would delete
+// together with a package.
+func (a *Applier) packageContents(ctx context.Context, id manifest.ID, going map[manifest.ID]bool) ([]manifest.ID, error) {
+	revision, err := a.revision(ctx, id)
+	if revision == nil || err != nil {
+		return nil, err
+	}
+	refs, _, _ := unstructured.NestedSlice(revision, "status", "objectRefs")
+	var found []manifest.ID
+	for _, r := range refs {
+		ref, _ := r.(map[string]any)
+		kind, _ := ref["kind"].(string)
+		name, _ := ref["name"].(string)
+		if !strings.HasSuffix(kind, "Definition") || !strings.Contains(name, ".") {
+			continue
+		}
+		more, err := a.instances(ctx, manifest.ID{Name: name}, going)
+		if err != nil {
+			return nil, err
+		}
+		if found = append(found, more...); len(found) >= fewContents {
+			break
+		}
+	}
+	return found, nil
+}
+
+// revision reads the current revision of a package; nil when there is none.
+func (a *Applier) revision(ctx context.Context, id manifest.ID) (map[string]any, error) {
+	get := func(id manifest.ID) (map[string]any, error) {
+		t, err := a.cluster.Type(ctx, packageVersion, id.Kind)
+		if err != nil {
+			return nil, err
+		}
+		tree, _, err := a.cluster.Get(ctx, t, id)
+		return tree, err
+	}
+	tree, err := get(id)
+	if err == nil {
+		name, _, _ := unstructured.NestedString(tree, "status", "currentRevision")
+		if name == "" {
+			return nil, nil
+		}
+		tree, err = get(manifest.ID{Group: packageGroup, Kind: id.Kind + "Revision", Name: name})
+	}
+	switch kube.ClassOf(err) {
+	case kube.NotFound, kube.NoSuchType:
+		return nil, nil
+	}
+	return tree, err
+}
+
+// packageHealth reads how Crossplane gets on with a package, beside what kstatus
+// knows.
+func packageHealth(u *unstructured.Unstructured) (State, string) {
+	wanted := packageOf(u.Object)
+	pkg, _, _ := unstructured.NestedString(u.Object, "spec", "package")
+	current, _, _ := unstructured.NestedString(u.Object, "status", "currentIdentifier")
+	resolved, _, _ := unstructured.NestedString(u.Object, "status", "resolvedPackage")
+	installed, healthy := conditionOf(u, "Installed"), conditionOf(u, "Healthy")
+	switch {
+	case current == "" && installed.status == "":
+		return InProgress, "Crossplane has not looked at it yet"
+	case installed.status == "False" && installed.reason != "InactivePackageRevision":
+		return InProgress, "it is not installed: " + installed.text()
+	case current != pkg:
+		return InProgress, fmt.Sprintf("Crossplane has %s, and is to install %s", current, pkg)
+	case resolved != "" && !strings.HasSuffix(resolved, "@"+string(wanted.Digest)):
+		return FailedState, fmt.Sprintf("Crossplane resolved %s, and clusters.lock has %s", resolved, wanted.Digest)
+	case installed.status == "False":
+		revision, _, _ := unstructured.NestedString(u.Object, "status", "currentRevision")
+		return InProgress, fmt.Sprintf("its revision %s waits to be activated (revisionActivationPolicy: Manual)", revision)
+	case healthy.status != "True":
+		return InProgress, "it is not healthy: " + healthy.text()
+	}
+	return State(status.CurrentStatus), ""
+}
+
+// revisionHealth verifies that what runs is what was asked for.
+func revisionHealth(revision map[string]any, wanted sources.Digest) (State, string) {
+	if revision == nil {
+		return InProgress, "its revision is not there"
+	}
+	name, _, _ := unstructured.NestedString(revision, "metadata", "name")
+	image, _, _ := unstructured.NestedString(revision, "spec", "image")
+	resolved, _, _ := unstructured.NestedString(revision, "status", "resolvedImage")
+	for _, have := range []string{image, resolved} {
+		if have != "" && !strings.HasSuffix(have, "@"+string(wanted)) {
+			return FailedState, fmt.Sprintf("its revision %s is of %s, and clusters.lock has %s", name, have, wanted)
+		}
+	}
+	if state, _, _ := unstructured.NestedString(revision, "spec", "desiredState"); state != "Active" {
+		return InProgress, fmt.Sprintf("its revision %s is %s", name, state)
+	}
+	return State(status.CurrentStatus), ""
+}
+
+// verifyPackages looks at the revisions of packages that say that they are well,
+// and tells whether all of them are. One that is not may become so without a
+// write to the package itself.
+func (a *Applier) verifyPackages(ctx context.Context, health map[manifest.ID]Health, wanted map[manifest.ID]sources.Digest) (all bool, err error) {
+	all = true
+	for id, digest := range wanted {
+		h := health[id]
+		if h.State != State(status.CurrentStatus) {
+			continue
+		}
+		revision, err := a.revision(ctx, id)
+		if kube.IsClusterWide(err) {
+			return false, err
+		}
+		if err != nil {
+			h.State, h.Reason = UnknownState, err.Error()
+		} else {
+			h.State, h.Reason = revisionHealth(revision, digest)
+		}
+		health[id] = h
+		all = all && h.State == State(status.CurrentStatus)
+	}
+	return all, nil
+}
+
+// definitionHealth reads whether Crossplane serves the types that an XRD defines.
+func definitionHealth(u *unstructured.Unstructured) (State, string) {
+	conditions := []string{"Established"}
+	if claims, _, _ := unstructured.NestedMap(u.Object, "spec", "claimNames"); claims != nil {
+		conditions = append(conditions, "Offered")
+	}
+	for _, kind := range conditions {
+		if c := conditionOf(u, kind); c.status != "True" {
+			return InProgress, fmt.Sprintf("its types are not served: %s: %s", kind, c.text())
+		}
+	}
+	return State(status.CurrentStatus), ""
+}
+
+// condition is one of an object's.
+type condition struct{ status, reason, message string }
+
+func (c condition) text() string {
+	switch {
+	case c.status == "":
+		return "Crossplane has not said anything yet"
+	case c.message == "":
+		return c.reason
+	}
+	return c.message
+}
+
+// conditionOf returns a condition of the object's current generation.
+func conditionOf(u *unstructured.Unstructured, kind string) condition {
+	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+	for _, item := range list {
+		m, _ := item.(map[string]any)
+		if m["type"] != kind {
+			continue
+		}
+		if seen, _ := m["observedGeneration"].(int64); seen != 0 && seen < u.GetGeneration() {
+			return condition{}
+		}
+		var c condition
+		c.status, _ = m["status"].(string)
+		c.reason, _ = m["reason"].(string)
+		c.message, _ = m["message"].(string)
+		return c
+	}
+	return condition{}
+}

@@ -1,0 +1,292 @@
+package render
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/runtime"
+	"gitopsd.dev/sources"
+)
+
+// InstallAnnotation on a Provider's declaration says how it is installed: with
+// the value "by-type" a cluster gets those of its types that the cluster's
+// ManagedResourceActivationPolicies name. Without it a cluster gets all of them,
+// as from a Crossplane with its default policy, whatever policies there are: a
+// policy that is written for one package takes no type of another's away.
+const InstallAnnotation = "gitopsd.dev/install"
+
+const (
+	installByType = "by-type"
+	crossplane    = "apiextensions.crossplane.io"
+	policyKind    = "ManagedResourceActivationPolicy"
+	crdGroup      = "apiextensions.k8s.io"
+	crdKind       = "CustomResourceDefinition"
+)
+
+// alwaysInstalled are kinds that no policy is about: providers are configured
+// with them (github.com/crossplane/crossplane, internal/converter).
+var alwaysInstalled = []string{"ProviderConfig", "ClusterProviderConfig", "ProviderConfigUsage"}
+
+// PackageType is a type that a package has and that is not rendered.
+type PackageType struct {
+	// Definition is what would define it.
+	Definition manifest.ID
+	// Group and Kind are of the type itself.
+	Group, Kind string
+	// Package is the package's name in the cluster.
+	Package string
+}
+
+func isPolicy(id manifest.ID) bool { return id.Group == crossplane && id.Kind == policyKind }
+
+func isCRD(id manifest.ID) bool { return id.Group == crdGroup && id.Kind == crdKind }
+
+// policy is a ManagedResourceActivationPolicy.
+type policy struct {
+	object   *manifest.Object
+	patterns []string
+}
+
+func (p policy) String() string {
+	return fmt.Sprintf("%s %s (%s)", policyKind, p.object.ID().Name, p.object.Origin())
+}
+
+// policies are all that a cluster has.
+type policies []policy
+
+// activate says whether a type is active, by the name of its definition. The
+// patterns are those of path.Match, as Crossplane reads them.
+func (p policies) activate(crd string) bool {
+	return slices.ContainsFunc(p, func(one policy) bool {
+		return slices.ContainsFunc(one.patterns, func(pattern string) bool { return matches(pattern, crd) })
+	})
+}
+
+func matches(pattern, name string) bool {
+	ok, _ := path.Match(pattern, name) // parsePolicy has seen that it is one
+	return ok
+}
+
+// key tells sets of policies apart by what they activate.
+func (p policies) key() string {
+	var all []string
+	for _, one := range p {
+		all = append(all, one.patterns...)
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), "\n")
+}
+
+// parsePolicy reads a policy strictly: half of one would activate other types
+// than it says.
+func parsePolicy(o *manifest.Object) (policy, error) {
+	p := policy{object: o}
+	err := func() error {
+		if v := o.Version(); v != "v1alpha1" && v != "v1beta1" && v != "v1" {
+			return fmt.Errorf("apiVersion: %s is not known; write %s/v1alpha1", o.APIVersion(), crossplane)
+		}
+		spec, ok := o.Tree()["spec"].(map[string]any)
+		if !ok {
+			return errors.New("spec: is missing, or not a mapping")
+		}
+		for key := range spec {
+			if key != "activate" {
+				return fmt.Errorf("spec.%s: is not a field of a %s", key, policyKind)
+			}
+		}
+		list, _ := spec["activate"].([]any)
+		if len(list) == 0 {
+			return errors.New("spec.activate: want a list of the names of types, such as buckets.s3.aws.upbound.io or *.s3.aws.upbound.io")
+		}
+		for i, item := range list {
+			pattern, ok := item.(string)
+			if !ok {
+				return fmt.Errorf("spec.activate.%d: %w", i, wantString(item))
+			}
+			if _, err := path.Match(pattern, ""); err != nil {
+				return fmt.Errorf("spec.activate.%d: %q is not a pattern: '*' stands for any text, '?' for a character, '[a-z]' for one of several", i, pattern)
+			}
+			p.patterns = append(p.patterns, pattern)
+		}
+		return nil
+	}()
+	if err != nil {
+		return p, fmt.Errorf("%s: %s %s: %w", o.Origin(), policyKind, o.ID().Name, err)
+	}
+	return p, nil
+}
+
+// readPolicies reads the cluster's own policies and those that come in its
+// Configurations. What a policy that is at fault would activate nobody knows:
+// packages that are installed by type are not rendered then.
+func readPolicies(own []*manifest.Object, expanded map[packageName]*expansion) (policies, []error) {
+	all := slices.Clone(own)
+	for _, e := range expanded {
+		all = append(all, e.policies...)
+	}
+	slices.SortStableFunc(all, func(a, b *manifest.Object) int { return a.ID().Compare(b.ID()) })
+	var read policies
+	var errs []error
+	for _, o := range all {
+		p, err := parsePolicy(o)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		read = append(read, p)
+	}
+	return read, errs
+}
+
+// selection is what a set of policies leaves of a package.
+type selection struct {
+	objects  []*manifest.Object
+	inactive []PackageType
+	types    int
+}
+
+// choose takes the types out of a package's objects that policies do not
+// activate. What is left is shared with the package's other clusters. The
+// controller keeps its rights for all of the package's types, as Crossplane
+// grants them: one that held objects when it was activated no longer stays
+// installed, and its objects must not be orphaned.
+func choose(s sources.Selected, e *expansion, p policies) *selection {
+	chosen := &selection{objects: make([]*manifest.Object, 0, len(e.objects))}
+	for _, o := range e.objects {
+		if !e.subject(o) {
+			chosen.objects = append(chosen.objects, o)
+			continue
+		}
+		chosen.types++
+		if p.activate(o.ID().Name) {
+			chosen.objects = append(chosen.objects, o)
+			continue
+		}
+		group, kind := kindOf(o.Tree(), "names")
+		chosen.inactive = append(chosen.inactive, PackageType{Definition: o.ID(), Group: group, Kind: kind, Package: s.Declaration.Name})
+	}
+	return chosen
+}
+
+// share is append, but without a copy for the first: that is all there is in most
+// clusters, and a large package has a thousand types.
+func share(list, more []PackageType) []PackageType {
+	if len(list) == 0 {
+		return slices.Clip(more)
+	}
+	return append(list, more...)
+}
+
+// subject tells whether policies decide about an object of the package.
+func (e *expansion) subject(o *manifest.Object) bool {
+	if !isCRD(o.ID()) || e.active[o.ID()] {
+		return false
+	}
+	_, kind := kindOf(o.Tree(), "names")
+	return !slices.Contains(alwaysInstalled, kind)
+}
+
+// kindOf is the kind that a definition has under these names, with its group.
+func kindOf(definition map[string]any, field string) (group, kind string) {
+	spec, _ := definition["spec"].(map[string]any)
+	names, _ := spec[field].(map[string]any)
+	group, _ = spec["group"].(string)
+	kind, _ = names["kind"].(string)
+	return group, kind
+}
+
+// activate leaves the types out that are not activated, of the packages that are
+// installed by type, and notes what a person may not have meant.
+func (r *Renderer) activate(c *cluster, expanded map[packageName]*expansion) {
+	all, errs := readPolicies(c.wanted.policies, expanded)
+	for _, err := range errs {
+		c.notes = append(c.notes, err.Error())
+	}
+	found := make(map[string]bool) // patterns that match a type that is installed by type
+	for _, s := range c.packages {
+		e := expanded[name(s)]
+		switch {
+		case s.Declaration.ByType && c.input.Delegate:
+			c.notes = append(c.notes, fmt.Sprintf("Provider %s is installed by Crossplane, whose policies decide about its types, its default one (%q) among them; %s means nothing here",
+				s.Declaration.Name, "*", InstallAnnotation))
+		case e == nil || s.Declaration.Kind != sources.Provider:
+		case !s.Declaration.ByType:
+			c.noteWhole(s, e, all, found)
+		case len(errs) > 0:
+			c.fail(s, errors.Join(errs...))
+		default:
+			chosen, _ := recall(r, &r.selections, selectionKey{e, all.key()}, func() (*selection, error) { return choose(s, e, all), nil })
+			c.held[name(s)] = chosen.objects
+			c.inactive = share(c.inactive, chosen.inactive)
+			c.noteByType(s, e, chosen, all, found)
+		}
+	}
+	if len(errs) > 0 || len(c.broken) > 0 {
+		return // what could not be rendered may be what a pattern is for
+	}
+	for _, p := range all {
+		for _, pattern := range p.patterns {
+			if !found[pattern] {
+				c.notes = append(c.notes, fmt.Sprintf("%s: pattern %q matches no type of this cluster's packages", p, pattern))
+			}
+		}
+	}
+}
+
+// noteWhole notes that policies would leave types of a package out if it were
+// installed by type.
+func (c *cluster) noteWhole(s sources.Selected, e *expansion, all policies, found map[string]bool) {
+	types, active := 0, 0
+	for _, o := range e.objects {
+		if !e.subject(o) {
+			continue
+		}
+		types++
+		if note(all, o.ID().Name, found) {
+			active++
+		}
+	}
+	if active > 0 && active < types {
+		c.notes = append(c.notes, fmt.Sprintf("Provider %s installs all of its %d types, though policies name %s; to get these alone, annotate its declaration with %s: %s",
+			s.Declaration.Name, types, counted(active), InstallAnnotation, installByType))
+	}
+}
+
+func counted(n int) string {
+	if n == 1 {
+		return "one of them"
+	}
+	return fmt.Sprintf("%d of them", n)
+}
+
+// noteByType notes what is to be known of a package that is installed by type.
+func (c *cluster) noteByType(s sources.Selected, e *expansion, chosen *selection, all policies, found map[string]bool) {
+	for _, o := range e.objects {
+		if e.subject(o) {
+			note(all, o.ID().Name, found)
+		}
+	}
+	switch {
+	case chosen.types > 0 && len(chosen.inactive) == chosen.types:
+		c.notes = append(c.notes, fmt.Sprintf("Provider %s is installed by type, and no %s activates any of its %d types", s.Declaration.Name, policyKind, chosen.types))
+	case len(chosen.inactive) > 0 && !runtime.SafeStart(s.Package.Meta):
+		c.notes = append(c.notes, fmt.Sprintf("Provider %s is installed by type (%d of %d), and does not say that its controller starts where types are missing (capability safe-start); if it does not, activate the types that it asks for",
+			s.Declaration.Name, chosen.types-len(chosen.inactive), chosen.types))
+	}
+}
+
+// note marks the patterns that match a type, and tells whether any does.
+func note(all policies, crd string, found map[string]bool) (active bool) {
+	for _, p := range all {
+		for _, pattern := range p.patterns {
+			if matches(pattern, crd) {
+				found[pattern], active = true, true
+			}
+		}
+	}
+	return active
+}

@@ -1,0 +1,97 @@
+package render
+
+import (
+	"fmt"
+	"maps"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// delegates tells whether packages of a kind are left to the Crossplane in the
+// cluster. Functions always are: Crossplane calls them, and knows them by
+// objects that only its package manager makes.
+func delegates(in Input, kind sources.PackageKind) bool {
+	return in.Delegate || kind == sources.Function
+}
+
+// delegated is the object that makes the Crossplane in a cluster install a
+// package: its declaration, or one like it for a dependency, pinned to the locked
+// digest. What gitopsd has decided Crossplane is not to decide again: dependencies
+// are objects of their own, so their resolution is switched off, and a digest is
+// not looked at twice.
+func delegated(s sources.Selected) (*manifest.Object, error) {
+	d := s.Declaration
+	if len(d.Name) > maxName {
+		return nil, fmt.Errorf("its name has more than %d characters; declare it with a shorter one", maxName)
+	}
+	tree := map[string]any{"apiVersion": packageGroup + "/v1", "kind": string(d.Kind), "metadata": map[string]any{"name": d.Name}}
+	origin := manifest.Origin{Package: s.Pin}
+	spec := make(map[string]any)
+	if d.Document.Tree != nil {
+		tree, origin = maps.Clone(d.Document.Tree), manifest.Origin{File: d.File, Line: d.Document.Line}
+		written, _ := tree["spec"].(map[string]any)
+		maps.Copy(spec, written)
+		delete(tree, "status")
+	}
+	spec["package"] = pinned(s.Pin)
+	spec["skipDependencyResolution"] = true
+	// Never stays: that package is in Crossplane's cache, or nowhere.
+	if d.PullPolicy != sources.PullNever {
+		spec["packagePullPolicy"] = string(sources.PullIfNotPresent)
+	}
+	tree["spec"] = spec
+	o, err := manifest.New(tree, origin)
+	if err != nil {
+		return nil, err
+	}
+	return o.WithMetadata(map[string]string{PackageLabel: d.Name}, nil), nil
+}
+
+// pinned is what spec.package of a delegated package is: "repository:tag@digest",
+// or without the tag where none was declared.
+func pinned(p sources.Pin) string {
+	ref := p.Ref.Repository
+	if p.Ref.Tag != "" {
+		ref += ":" + p.Ref.Tag
+	}
+	return ref + "@" + string(p.Digest)
+}
+
+// checkPins sees to it that patches leave the packages that Crossplane is to
+// install as they are locked: a patch is no way around the lock.
+func checkPins(objects []*manifest.Object, pins map[manifest.ID]string) error {
+	for _, o := range objects {
+		if !isPackage(o.ID()) {
+			continue
+		}
+		spec, _ := o.Tree()["spec"].(map[string]any)
+		if want := pins[o.ID()]; spec["package"] != want || spec["skipDependencyResolution"] != true {
+			return fmt.Errorf("patches: %s: spec.package is %v and spec.skipDependencyResolution %v, where clusters.lock wants %q and true; change the declaration instead",
+				o.ID(), spec["package"], spec["skipDependencyResolution"], want)
+		}
+	}
+	return nil
+}
+
+// delegatedTypes are those that will be there once Crossplane has installed a
+// package.
+func delegatedTypes(s sources.Selected) []PackageType {
+	if s.Package == nil {
+		return nil
+	}
+	var all []PackageType
+	for _, d := range s.Package.Documents {
+		o, err := manifest.New(d.Tree, manifest.Origin{})
+		if err != nil {
+			continue // Crossplane will say so
+		}
+		for _, field := range []string{"names", "claimNames"} {
+			group, kind := kindOf(d.Tree, field)
+			if defines := o.ID().Group == crdGroup || o.ID().Group == crossplane; defines && kind != "" {
+				all = append(all, PackageType{Definition: o.ID(), Group: group, Kind: kind, Package: s.Declaration.Name})
+			}
+		}
+	}
+	return all
+}

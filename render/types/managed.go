@@ -1,0 +1,101 @@
+package types
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// mrdKind is Crossplane's ManagedResourceDefinition: a CustomResourceDefinition
+// that is not installed until somebody activates it.
+const mrdKind = "ManagedResourceDefinition"
+
+// mrdVersions are the versions in which packages hold them.
+var mrdVersions = []string{"v1alpha1", "v1beta1", "v1"}
+
+// The fields of a ManagedResourceDefinition's spec that its
+// CustomResourceDefinition gets, and those of each version. The rest is
+// Crossplane's own: whether the type is active, and what connection details it
+// has (github.com/crossplane/crossplane, apis/apiextensions/v1alpha1).
+var (
+	crdFields     = []string{"group", "names", "scope", "conversion", "preserveUnknownFields"}
+	versionFields = []string{"name", "served", "storage", "deprecated", "deprecationWarning", "schema", "subresources", "additionalPrinterColumns", "selectableFields"}
+)
+
+// IsManaged says that an object is a ManagedResourceDefinition of Crossplane's.
+func IsManaged(object map[string]any) bool {
+	apiVersion, _ := object["apiVersion"].(string)
+	group, _, _ := strings.Cut(apiVersion, "/")
+	return group == xrdGroup && object["kind"] == mrdKind
+}
+
+// FromManaged returns the CustomResourceDefinition that Crossplane makes of an
+// active ManagedResourceDefinition: of the same name, with the same spec as far
+// as the two have fields in common, its versions ordered by name. Labels and
+// annotations are the definition's own, as there. The trees share what is the
+// same.
+//
+// It is an error, which names the object and the field, when Crossplane could
+// not make one.
+func FromManaged(object map[string]any) (map[string]any, error) {
+	crd, err := fromManaged(object)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", subject(object), err)
+	}
+	return crd, nil
+}
+
+func fromManaged(object map[string]any) (map[string]any, error) {
+	apiVersion, _ := object["apiVersion"].(string)
+	if _, version, _ := strings.Cut(apiVersion, "/"); !slices.Contains(mrdVersions, version) {
+		return nil, fmt.Errorf("apiVersion is %s, want %s/%s", apiVersion, xrdGroup, mrdVersions[0])
+	}
+	spec, ok := object["spec"].(map[string]any)
+	if !ok {
+		return nil, at("spec", want("a mapping", object["spec"]))
+	}
+	list, ok := spec["versions"].([]any)
+	if !ok {
+		return nil, at("spec", at("versions", want("a list", spec["versions"])))
+	}
+	versions := make([]any, len(list))
+	for i, item := range list {
+		version, ok := item.(map[string]any)
+		if !ok {
+			return nil, at("spec", at("versions", atIndex(i, want("a mapping", item))))
+		}
+		if version["schema"] == nil {
+			return nil, at("spec", at("versions", atIndex(i, at("schema", want("a mapping", nil)))))
+		}
+		versions[i] = pick(version, versionFields)
+	}
+	slices.SortStableFunc(versions, func(a, b any) int { return strings.Compare(versionName(a), versionName(b)) })
+	defined := pick(spec, crdFields)
+	if defined["scope"] == nil {
+		defined["scope"] = "Namespaced" // what its API server would fill in
+	}
+	defined["versions"] = versions
+	meta, _ := object["metadata"].(map[string]any)
+	return map[string]any{
+		"apiVersion": crdGroup + "/v1", "kind": crdKind,
+		"metadata": map[string]any{"name": meta["name"]},
+		"spec":     defined,
+	}, nil
+}
+
+func versionName(v any) string {
+	m, _ := v.(map[string]any)
+	name, _ := m["name"].(string)
+	return name
+}
+
+// pick returns those fields of m that are named.
+func pick(m map[string]any, fields []string) map[string]any {
+	kept := make(map[string]any, len(fields))
+	for _, f := range fields {
+		if v, ok := m[f]; ok && v != nil {
+			kept[f] = v
+		}
+	}
+	return kept
+}
