@@ -120,6 +120,14 @@ func story(ctx context.Context, s *stage, t *teller) error {
 		return err
 	}
 
+	t.step("`gitopsd verify` asks the clusters themselves who has the same APIs: hub does not, and in what")
+	out, err = s.gitopsd(ctx, append([]string{"verify"}, s.fleetFlags()...)...)
+	// Status 2 says that everything was verified, and that something differs.
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 2 {
+		return fmt.Errorf("verify should have found that hub differs (%v):\n%s", err, out)
+	}
+	t.indent(shorten(out, 28))
+
 	t.step("The fleet, as Git declares it and as it is")
 	table(t, s)
 	return nil
