@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -47,6 +48,7 @@ func TestFindType(t *testing.T) {
 		digests[field] = all[0].Digest
 		packages[sources.DigestOf([]byte("reg.io/things:"+tag))] = doc
 	}
+	var mu sync.Mutex
 	fetched := make(map[sources.Digest]int)
 	cfg := resolve.Config{
 		Digest: func(_ context.Context, from sources.Origin, tag string) (sources.Digest, error) {
@@ -55,7 +57,9 @@ func TestFindType(t *testing.T) {
 		},
 		Fetch: func(_ context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
 			repository := from.Repository
+			mu.Lock()
 			fetched[d]++
+			mu.Unlock()
 			return &sources.Package{Repository: repository, Digest: d, Content: d,
 				Meta: sources.PackageMeta{Kind: sources.Provider, Name: "things"}, Documents: []sources.Document{packages[d]}}, nil
 		},
