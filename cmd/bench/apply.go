@@ -4,28 +4,19 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 	kubectl "k8s.io/kubectl/pkg/cmd"
 
-	"gitopsd.dev/reconcile/apply"
-	"gitopsd.dev/reconcile/kube"
-	"gitopsd.dev/render/manifest"
-	"gitopsd.dev/sources"
 	"gitopsd.dev/testscripts/devcluster"
 	"gitopsd.dev/testscripts/upstream"
 )
@@ -65,7 +56,7 @@ func (b *bench) apply(ctx context.Context) error {
 		return err
 	}
 	defer planes.Close()
-	l, err := newLab(planes.Kubeconfig("bench"), input)
+	l, err := newLab(ctx, planes.Kubeconfig("bench"), input)
 	if err != nil {
 		return err
 	}
@@ -107,6 +98,9 @@ func (b *bench) apply(ctx context.Context) error {
 		b.add("noop-restart-server-cpu", ours[1].server, theirs[1].server)
 		b.add("noop-requests", more.report.Warm, 1)
 		b.add("drift-requests", more.report.Drift, 1)
+		// How much of ours is not the pass.
+		b.note("apply-cold-client-cpu", "start-and-decode", ours[0].report.Before)
+		b.note("noop-restart-client-cpu", "start-and-decode", ours[1].report.Before)
 	}
 	return nil
 }
@@ -146,10 +140,11 @@ func sample(ctx context.Context, dir string, n int, log io.Writer) (string, erro
 type lab struct {
 	kubeconfig, input string
 	server            serverProcess
+	idle              float64 // CPU that the server takes by itself, a second
 	client            *dynamic.DynamicClient
 }
 
-func newLab(kubeconfig, input string) (*lab, error) {
+func newLab(ctx context.Context, kubeconfig, input string) (*lab, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, err
@@ -159,11 +154,15 @@ func newLab(kubeconfig, input string) (*lab, error) {
 	if l.server, err = findServer(cfg.Host); err != nil {
 		return nil, err
 	}
-	l.client, err = dynamic.NewForConfig(cfg)
+	if l.client, err = dynamic.NewForConfig(cfg); err != nil {
+		return nil, err
+	}
+	l.idle, err = l.server.idle(ctx)
 	return l, err
 }
 
-// cost is what one run took, in seconds of CPU.
+// cost is what one run took, in seconds of CPU; the server's without what it takes
+// when nobody asks for anything.
 type cost struct {
 	client, server float64
 	report         childReport
@@ -185,6 +184,7 @@ func (l *lab) once(ctx context.Context, args ...string) (cost, error) {
 	if err != nil {
 		return cost{}, err
 	}
+	started := time.Now()
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -195,7 +195,10 @@ func (l *lab) once(ctx context.Context, args ...string) (cost, error) {
 	if err != nil {
 		return cost{}, err
 	}
-	c := cost{client: (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), server: after - before}
+	c := cost{
+		client: (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(),
+		server: max(0, after-before-l.idle*time.Since(started).Seconds()),
+	}
 	if args[0] == oursChild {
 		if err := json.Unmarshal(stdout.Bytes(), &c.report); err != nil {
 			return cost{}, fmt.Errorf("%s: %w", args[0], err)
@@ -237,143 +240,4 @@ func runKubectl(args []string) int {
 		return 1
 	}
 	return 0
-}
-
-// childReport is what our child says: the requests of its first pass and, if
-// asked for, of one more in the same process, and of the pass that notices and
-// mends one drifted object.
-type childReport struct{ First, Warm, Drift float64 }
-
-// runOurs applies a file as the daemon does: once, and with a third argument
-// "warm" twice more.
-func runOurs(args []string, stdout, stderr io.Writer) int {
-	report, err := ours(context.Background(), args[0], args[1], len(args) > 2 && args[2] == "warm")
-	if err == nil {
-		err = json.NewEncoder(stdout).Encode(report)
-	}
-	if err != nil {
-		fmt.Fprintln(stderr, err)
-		return 1
-	}
-	return 0
-}
-
-// counting counts requests.
-type counting struct {
-	next http.RoundTripper
-	n    *atomic.Int64
-}
-
-func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
-	c.n.Add(1)
-	return c.next.RoundTrip(r)
-}
-
-func ours(ctx context.Context, kubeconfig, input string, warm bool) (*childReport, error) {
-	set, err := load(input)
-	if err != nil {
-		return nil, err
-	}
-	text, err := os.ReadFile(kubeconfig)
-	if err != nil {
-		return nil, err
-	}
-	var requests atomic.Int64
-	cluster, err := kube.New(kube.Config{Name: "bench", Kubeconfig: text, WrapTransport: func(next http.RoundTripper) http.RoundTripper {
-		return counting{next, &requests}
-	}})
-	if err != nil {
-		return nil, err
-	}
-	defer cluster.Close()
-	applier, err := apply.New(apply.Config{Cluster: cluster, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return nil, err
-	}
-	pass := func() (float64, error) {
-		before := requests.Load()
-		p, err := applier.Plan(ctx, set, apply.PlanOptions{})
-		if err != nil {
-			return 0, err
-		}
-		report, err := applier.Apply(ctx, p)
-		if err != nil {
-			return 0, err
-		}
-		for _, r := range report.Results {
-			if r.Outcome != apply.Done && r.Outcome != apply.Left {
-				return 0, fmt.Errorf("%s: %s %s %w", r.Step.ID, r.Outcome, r.Reason, r.Err)
-			}
-		}
-		return float64(requests.Load() - before), nil
-	}
-	if warm {
-		// As the daemon does between passes.
-		ctx, stop := context.WithCancel(ctx)
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			applier.Follow(ctx, func() {})
-		}()
-		defer func() {
-			stop()
-			<-ended
-		}()
-	}
-	var out childReport
-	if out.First, err = pass(); err != nil || !warm {
-		return &out, err
-	}
-	if out.Warm, err = pass(); err != nil {
-		return nil, err
-	}
-	if err := meddle(ctx, kubeconfig, set); err != nil {
-		return nil, err
-	}
-	out.Drift, err = pass()
-	return &out, err
-}
-
-// meddle changes one object behind our back.
-func meddle(ctx context.Context, kubeconfig string, set *manifest.Set) error {
-	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return err
-	}
-	client, err := dynamic.NewForConfig(cfg)
-	if err != nil {
-		return err
-	}
-	if set.Len() == 0 {
-		return errors.New("nothing to meddle with")
-	}
-	_, err = client.Resource(crdResource).Patch(ctx, set.All()[0].ID().Name, types.MergePatchType,
-		[]byte(`{"spec":{"names":{"shortNames":["oops"]}}}`), metav1.PatchOptions{FieldManager: "kubectl-edit"})
-	return err
-}
-
-// load reads the objects of a file.
-func load(name string) (*manifest.Set, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	docs, err := sources.DecodeYAML(f, sources.Limits{})
-	if err != nil {
-		return nil, err
-	}
-	var objects []*manifest.Object
-	for _, doc := range docs {
-		o, err := manifest.New(doc.Tree, manifest.Origin{})
-		if err != nil {
-			return nil, err
-		}
-		objects = append(objects, o)
-	}
-	set, duplicates := manifest.NewSet(objects)
-	if len(duplicates) > 0 {
-		return nil, duplicates[0]
-	}
-	return set, nil
 }

@@ -31,7 +31,9 @@ var goals = map[string]struct {
 	"git-rss":                 {"MB", 1},
 	"git-commit-back":         {"s", 0.75},
 	"live-heap":               {"MB", 1.2},
+	"pull-cpu":                {"s", 0.7},
 	"resolve-100":             {"s", 1.5},
+	"soak-heap":               {"MB", 1.05},
 	"types-digest":            {"s", 1.5},
 	"types-compat":            {"s", 3},
 	"types-rss":               {"MB", 2},
@@ -45,6 +47,7 @@ type bench struct {
 	out     io.Writer // the result
 	say     io.Writer // what is being done
 	samples map[string]*samples
+	notes   map[string]map[string][]float64 // by benchmark and by what is noted
 }
 
 // samples are the values of one benchmark, one of each side a round.
@@ -66,6 +69,17 @@ func (b *bench) add(name string, ours, rival float64) {
 	s.ours, s.rival = append(s.ours, ours), append(s.rival, rival)
 }
 
+// note records a part of our side's value, which report prints beside it.
+func (b *bench) note(name, what string, value float64) {
+	if !b.want.MatchString(name) {
+		return
+	}
+	if b.notes[name] == nil {
+		b.notes[name] = make(map[string][]float64)
+	}
+	b.notes[name][what] = append(b.notes[name][what], value)
+}
+
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	if n := len(sorted); n%2 == 0 {
@@ -74,9 +88,14 @@ func median(values []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// report prints the line of each benchmark.
+// report prints the notes, and then the line of each benchmark.
 func (b *bench) report() {
 	fmt.Fprintf(b.out, "medians of n=%d rounds; %d CRDs are applied, all %d are parsed\n", b.rounds, b.crds, allCRDs)
+	for _, name := range slices.Sorted(maps.Keys(b.notes)) {
+		for _, what := range slices.Sorted(maps.Keys(b.notes[name])) {
+			fmt.Fprintf(b.out, "note name=%s part=%s ours=%s unit=%s\n", name, what, number(median(b.notes[name][what])), goals[name].unit)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(b.samples)) {
 		s, g := b.samples[name], goals[name]
 		ours, rival := median(s.ours), median(s.rival)

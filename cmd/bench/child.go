@@ -29,6 +29,9 @@ var works = map[string]func(args []string) (float64, error){
 	"heads":        headRefs,
 	"live-heap":    liveHeap,
 	"follow":       followOnce,
+	"pull":         pullOurs,
+	"pull-rival":   pullRival,
+	"soak":         soakHeap,
 }
 
 func runWork(args []string, stdout, stderr io.Writer) int {

@@ -9,6 +9,10 @@
 //
 //	bench name=<name> ours=<value> rival=<value> unit=<unit> ratio=<ours/rival> goal=<ratio> <ok|short>
 //
+// Lines before it say how much of our side is what a reader should know of:
+//
+//	note name=<name> part=<what> ours=<value> unit=<unit>
+//
 // It exits with 0 whatever falls short, and with 2 when it could not measure.
 package main
 
@@ -61,8 +65,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "bench: -run: %v\n", err)
 		return 2
 	}
-	b := &bench{want: want, rounds: *rounds, crds: *crds, out: stdout, say: stderr, samples: make(map[string]*samples)}
-	for _, measure := range []func(context.Context) error{b.apply, b.git, b.isolation, b.live, b.render, b.resolve, b.types} {
+	b := &bench{want: want, rounds: *rounds, crds: *crds, out: stdout, say: stderr, samples: make(map[string]*samples), notes: make(map[string]map[string][]float64)}
+	for _, measure := range []func(context.Context) error{b.apply, b.git, b.isolation, b.live, b.pull, b.render, b.resolve, b.soak, b.types} {
 		if err := measure(ctx); err != nil {
 			fmt.Fprintf(stderr, "bench: %v\n", err)
 			return 2

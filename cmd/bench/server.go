@@ -95,3 +95,20 @@ func (p serverProcess) quiet(ctx context.Context) (float64, error) {
 	}
 	return last, nil
 }
+
+// idle is the CPU that the server takes a second once it has nothing to do, over
+// some seconds: the clock is too coarse for less.
+func (p serverProcess) idle(ctx context.Context) (float64, error) {
+	before, err := p.quiet(ctx)
+	if err != nil {
+		return 0, err
+	}
+	const while = 10 * time.Second
+	select {
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-time.After(while):
+	}
+	after, err := p.cpu()
+	return (after - before) / while.Seconds(), err
+}

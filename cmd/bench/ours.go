@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// childReport is what our child says: the requests of its first pass and, if
+// asked for, of one more in the same process, and of all passes until one drifted
+// object is mended; and the CPU, in seconds, that it had used before the first
+// pass, on starting and on decoding its input.
+type childReport struct{ First, Warm, Drift, Before float64 }
+
+// runOurs applies a file as the daemon does: once, and with a third argument
+// "warm" twice more.
+func runOurs(args []string, stdout, stderr io.Writer) int {
+	report, err := ours(context.Background(), args[0], args[1], len(args) > 2 && args[2] == "warm")
+	if err == nil {
+		err = json.NewEncoder(stdout).Encode(report)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// counting counts requests.
+type counting struct {
+	next http.RoundTripper
+	n    *atomic.Int64
+}
+
+func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.n.Add(1)
+	return c.next.RoundTrip(r)
+}
+
+func ours(ctx context.Context, kubeconfig, input string, warm bool) (*childReport, error) {
+	set, err := load(input)
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	var requests atomic.Int64
+	cluster, err := kube.New(kube.Config{Name: "bench", Kubeconfig: text, WrapTransport: func(next http.RoundTripper) http.RoundTripper {
+		return counting{next, &requests}
+	}})
+	if err != nil {
+		return nil, err
+	}
+	defer cluster.Close()
+	applier, err := apply.New(apply.Config{Cluster: cluster, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	out := childReport{}
+	if out.Before, err = usedCPU(); err != nil {
+		return nil, err
+	}
+	// pass returns what it took in requests, and how much drift it corrected.
+	pass := func() (asked float64, corrected int, err error) {
+		before := requests.Load()
+		p, err := applier.Plan(ctx, set, apply.PlanOptions{})
+		if err != nil {
+			return 0, 0, err
+		}
+		report, err := applier.Apply(ctx, p)
+		if err != nil {
+			return 0, 0, err
+		}
+		for _, r := range report.Results {
+			if r.Outcome != apply.Done && r.Outcome != apply.Left {
+				return 0, 0, fmt.Errorf("%s: %s %s %w", r.Step.ID, r.Outcome, r.Reason, r.Err)
+			}
+			if r.Outcome == apply.Done && r.Step.Drift {
+				corrected++
+			}
+		}
+		return float64(requests.Load() - before), corrected, nil
+	}
+	if !warm {
+		out.First, _, err = pass()
+		return &out, err
+	}
+	// As the daemon does between passes.
+	following, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	stirred := make(chan struct{}, 1)
+	go func() {
+		defer close(ended)
+		applier.Follow(following, func() {
+			select {
+			case stirred <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	defer func() {
+		stop()
+		<-ended
+	}()
+	if out.First, _, err = pass(); err != nil {
+		return nil, err
+	}
+	if out.Warm, _, err = pass(); err != nil {
+		return nil, err
+	}
+	if err := meddle(ctx, kubeconfig, set); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for corrected := 0; corrected == 0; {
+		select {
+		case <-stirred:
+		case <-ctx.Done():
+			return nil, errors.New("nobody noticed that an object was changed")
+		}
+		var asked float64
+		if asked, corrected, err = pass(); err != nil {
+			return nil, err
+		}
+		out.Drift += asked
+	}
+	return &out, nil
+}
+
+// usedCPU is what this process has used so far, in seconds.
+func usedCPU() (float64, error) {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		return 0, fmt.Errorf("getrusage: %w", err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano()).Seconds(), nil
+}
+
+// meddle changes a field of one object, which all of these have, behind our back.
+func meddle(ctx context.Context, kubeconfig string, set *manifest.Set) error {
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	if set.Len() == 0 {
+		return errors.New("nothing to meddle with")
+	}
+	_, err = client.Resource(crdResource).Patch(ctx, set.All()[0].ID().Name, types.MergePatchType,
+		[]byte(`{"spec":{"names":{"categories":["oops"]}}}`), metav1.PatchOptions{FieldManager: "kubectl-edit"})
+	return err
+}
+
+// load reads the objects of a file.
+func load(name string) (*manifest.Set, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	docs, err := sources.DecodeYAML(f, sources.Limits{})
+	if err != nil {
+		return nil, err
+	}
+	var objects []*manifest.Object
+	for _, doc := range docs {
+		o, err := manifest.New(doc.Tree, manifest.Origin{})
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, o)
+	}
+	set, duplicates := manifest.NewSet(objects)
+	if len(duplicates) > 0 {
+		return nil, duplicates[0]
+	}
+	return set, nil
+}

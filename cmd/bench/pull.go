@@ -1,0 +1,158 @@
+package main
+
+import (
+	"archive/tar"
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/oci"
+	"gitopsd.dev/sources/xpkg"
+	"gitopsd.dev/testscripts/registry"
+	"gitopsd.dev/testscripts/upstream"
+)
+
+// pullRepository is where the package is, in the registry that this process is.
+const pullRepository = "/upbound/provider-aws"
+
+// pull compares reading the largest package from a registry with
+// go-containerregistry: fetch, verify, decompress, take package.yaml out and hash
+// it. xpkg decodes the documents as they come, and there is no way to the bytes
+// alone, so that the rival decodes them too, with sigs.k8s.io/yaml.
+func (b *bench) pull(ctx context.Context) error {
+	if !b.wants("pull-cpu") {
+		return nil
+	}
+	dir, err := os.MkdirTemp("", "gitopsd-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := upstream.Write(ctx, upstream.ProviderAWS, upstream.ProviderAWSVersion, dir, b.say); err != nil {
+		return err
+	}
+	image, err := xpkg.Build(os.DirFS(dir))
+	if err != nil {
+		return err
+	}
+	reg, err := registry.New(registry.Config{})
+	if err != nil {
+		return err
+	}
+	defer reg.Close()
+	client, err := oci.New(oci.Config{})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ref := sources.Ref{Repository: reg.Host() + pullRepository, Tag: "v1"}
+	if err := image.Push(ctx, client, ref); err != nil {
+		return err
+	}
+	digest, err := client.Resolve(ctx, ref)
+	if err != nil {
+		return err
+	}
+	for round := range b.rounds {
+		fmt.Fprintf(b.say, "bench: pull, round %d of %d\n", round+1, b.rounds)
+		u, err := each(ctx, round, [][]string{{"pull", ref.Repository, string(digest)}, {"pull-rival", ref.Repository, string(digest)}})
+		if err != nil {
+			return err
+		}
+		if u[0].result != u[1].result {
+			return fmt.Errorf("we read %v documents, the rival %v", u[0].result, u[1].result)
+		}
+		b.add("pull-cpu", u[0].cpu, u[1].cpu)
+	}
+	return nil
+}
+
+// pullOurs reads a package: args are its repository and digest.
+func pullOurs(args []string) (float64, error) {
+	client, err := oci.New(oci.Config{})
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	p, err := xpkg.Read(context.Background(), client, args[0], sources.Digest(args[1]))
+	if err != nil {
+		return 0, err
+	}
+	return float64(len(p.Documents)), nil
+}
+
+// pullRival does the same with go-containerregistry.
+func pullRival(args []string) (float64, error) {
+	repository, err := name.NewRepository(args[0])
+	if err != nil {
+		return 0, err
+	}
+	image, err := remote.Image(repository.Digest(args[1]))
+	if err != nil {
+		return 0, err
+	}
+	layers, err := image.Layers()
+	if err != nil {
+		return 0, err
+	}
+	for _, layer := range layers {
+		n, err := readLayer(layer)
+		if n > 0 || err != nil {
+			return float64(n), err
+		}
+	}
+	return 0, errors.New("no layer has a package.yaml")
+}
+
+// readLayer decodes the objects in a layer's package.yaml, the package's own
+// description not counted.
+func readLayer(layer v1.Layer) (n int, err error) {
+	expanded, err := layer.Uncompressed()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, expanded.Close()) }()
+	archive := tar.NewReader(expanded)
+	for {
+		header, err := archive.Next()
+		if err == io.EOF {
+			return n, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		if header.Name != "package.yaml" {
+			continue
+		}
+		documents := utilyaml.NewYAMLReader(bufio.NewReader(io.TeeReader(archive, sha256.New())))
+		var kept []map[string]any
+		for {
+			text, err := documents.Read()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				return 0, err
+			}
+			var tree map[string]any
+			if err := yaml.Unmarshal(text, &tree); err != nil {
+				return 0, err
+			}
+			if tree != nil {
+				kept = append(kept, tree)
+			}
+		}
+		n = len(kept) - 1
+	}
+}
