@@ -51,6 +51,20 @@ func TestDependsOn(t *testing.T) {
 		t.Errorf("written in the order %q", order)
 	}
 	b.settled(set)
+	// It goes the other way round, as the live objects tell.
+	namespace := b.set("{apiVersion: v1, kind: Namespace, metadata: {name: $NAME}}")
+	steps, results := b.apply(namespace)
+	b.wantNothing("results", results)
+	b.want("steps", steps, "prune configmap/$NAME/latest", "prune configmap/$NAME/late", "prune deployment.apps/$NAME/first", "prune configmap/$NAME/early")
+	order = nil
+	for _, line := range b.requests.take() {
+		if strings.HasPrefix(line, "DELETE ") {
+			order = append(order, line[strings.LastIndexByte(line, '/')+1:])
+		}
+	}
+	if want := []string{"latest", "late", "first", "early"}; !slices.Equal(order, want) {
+		t.Errorf("deleted in the order %q, want %q", order, want)
+	}
 }
 
 // What depends on something that does not get healthy waits, and says for what.

@@ -37,6 +37,7 @@ type member struct {
 	types        string // the value of plan.TypesAnnotation
 	pkg          string // the value of plan.PackageLabel
 	allowPrune   string // the value of plan.AllowPruneAnnotation
+	dependsOn    string // the value of plan.DependsOnAnnotation
 	copied       bool   // it carries our label and was not applied by us
 
 	// print is of the metadata as it was last seen. fine says that the object
@@ -54,8 +55,9 @@ func newMember(t kube.Type, m *metav1.ObjectMeta, before *member) *member {
 		uid: string(m.UID), version: m.ResourceVersion,
 		applied: m.Annotations[plan.AppliedAnnotation], types: m.Annotations[plan.TypesAnnotation],
 		pkg: m.Labels[plan.PackageLabel], allowPrune: m.Annotations[plan.AllowPruneAnnotation],
-		copied: controlled(m) || managed.Own(m) == nil && m.Annotations[plan.AppliedAnnotation] == "",
-		print:  fingerprintOf(t, m),
+		dependsOn: m.Annotations[plan.DependsOnAnnotation],
+		copied:    controlled(m) || managed.Own(m) == nil && m.Annotations[plan.AppliedAnnotation] == "",
+		print:     fingerprintOf(t, m),
 	}
 	n.fine = before != nil && before.fine && before.print == n.print && m.DeletionTimestamp == nil
 	if !n.fine {
@@ -83,6 +85,7 @@ func (m *member) meta(set string) *metav1.ObjectMeta {
 	}{
 		{o.Annotations, plan.AppliedAnnotation, m.applied}, {o.Annotations, plan.TypesAnnotation, m.types},
 		{o.Labels, plan.PackageLabel, m.pkg}, {o.Annotations, plan.AllowPruneAnnotation, m.allowPrune},
+		{o.Annotations, plan.DependsOnAnnotation, m.dependsOn},
 	} {
 		if kv.value != "" {
 			kv.to[kv.key] = kv.value

@@ -19,7 +19,7 @@ import (
 // leaves what they may need to a later pass.
 const goneWait = 5 * time.Second
 
-// prune deletes what is not wanted any more, the last stage first. Objects are
+// prune deletes what is not wanted any more, round by round. Objects are
 // still members while they are being deleted: the inventory lets go of a kind
 // only when a look at the cluster finds none. So a delete that is refused, or
 // that this process does not live to see, is tried again.
@@ -32,10 +32,9 @@ func (x *execution) prune(ctx context.Context) error {
 		}
 	}
 	for len(todo) > 0 {
-		// The plan has them in the order of pruning; what is of one stage and
-		// rank goes together.
+		// The plan has them in the order of pruning.
 		n := 1
-		for n < len(todo) && todo[n].Step.Stage == todo[0].Step.Stage && plan.First(todo[n].Step.ID) == plan.First(todo[0].Step.ID) {
+		for n < len(todo) && todo[n].Step.Round == todo[0].Step.Round {
 			n++
 		}
 		batch, rest := todo[:n], todo[n:]

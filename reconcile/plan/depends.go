@@ -12,7 +12,9 @@ import (
 // must be applied and healthy before, separated by commas: "package/NAME" for
 // all objects of a package, "path/DIRECTORY" for what is written in a directory
 // of the repository (packages that are declared there included), or an object as
-// plans show it, "deployment.apps/web/frontend".
+// plans show it, "deployment.apps/web/frontend". When both go, what depends on
+// the other goes first, as far as the live annotation tells: where an object was
+// written nobody knows any more, and what a package needed only while it stays.
 const DependsOnAnnotation = "gitopsd.dev/depends-on"
 
 // Order is what a package's declaration says about its place among the others.
@@ -73,12 +75,13 @@ func (g *graph) after(s *Step) []string {
 	if s.Object == nil {
 		return nil
 	}
-	text := s.Object.Annotation(DependsOnAnnotation)
-	if s.Package != "" {
-		text += "," + g.packages[s.Package].DependsOn
-	}
+	return dependencies(s.Object.Annotation(DependsOnAnnotation), g.packages[s.Package])
+}
+
+// dependencies are the names in an object's annotation and in its package's.
+func dependencies(annotation string, pkg Order) []string {
 	var names []string
-	for name := range strings.SplitSeq(text, ",") {
+	for name := range strings.SplitSeq(annotation+","+pkg.DependsOn, ",") {
 		if name = strings.TrimSuffix(strings.TrimSpace(name), "/"); name != "" && !slices.Contains(names, name) {
 			names = append(names, name)
 		}

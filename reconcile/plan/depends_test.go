@@ -111,3 +111,59 @@ func TestOrder(t *testing.T) {
 		})
 	}
 }
+
+// What depends on something goes before it, whatever the stages; what holds other
+// objects stays behind them.
+func TestPruneOrder(t *testing.T) {
+	t.Parallel()
+	parse := func(text string) manifest.ID {
+		kind, name, _ := strings.Cut(text, "/")
+		kind, group, _ := strings.Cut(kind, ".")
+		return manifest.ID{Group: group, Kind: kind, Name: name}
+	}
+	for _, tt := range []struct {
+		name string
+		// needs are the names that an object depends on; "" for none.
+		needs map[string]string
+		want  string // rounds are separated by a bar
+	}{
+		{"by stages", map[string]string{"Thing.example.org/a": "", "ConfigMap/b": "", "Deployment.apps/c": "", "Namespace/d": ""}, "a | c | b | d"},
+		{"within a stage", map[string]string{"ConfigMap/a": "", "ConfigMap/b": "configmap/a", "ConfigMap/c": "configmap/b", "ConfigMap/d": ""}, "c | b | a d"},
+		{"across stages", map[string]string{"Thing.example.org/a": "", "ConfigMap/b": "thing.example.org/a", "Deployment.apps/c": "configmap/b"}, "c | b | a"},
+		{"with the stages", map[string]string{"Thing.example.org/a": "deployment.apps/b", "Deployment.apps/b": ""}, "a | b"},
+		{"a CRD", map[string]string{"CustomResourceDefinition.apiextensions.k8s.io/crd": "deployment.apps/b", "Deployment.apps/b": "", "Thing.example.org/a": ""}, "a | b | crd"},
+		{"a package", map[string]string{"ConfigMap/a": "package/p", "Deployment.apps/b": ""}, "a | b"},
+		{"a circle", map[string]string{"ConfigMap/a": "configmap/b", "ConfigMap/b": "configmap/a"}, "a | b"},
+		{"itself", map[string]string{"ConfigMap/a": "configmap/a", "ConfigMap/b": ""}, "a b"},
+		{"what is not there", map[string]string{"ConfigMap/a": "configmap/x, path/y", "ConfigMap/b": ""}, "a b"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var steps []Step
+			after := make(map[manifest.ID]string)
+			for text, needs := range tt.needs {
+				id := parse(text)
+				s := Step{Action: Prune, ID: id, Stage: StageOf(id)}
+				if id.Kind == "Deployment" {
+					s.Package = "p"
+				}
+				steps = append(steps, s)
+				after[id] = needs
+			}
+			sortPruned(steps, func(s *Step) []string { return dependencies(after[s.ID], Order{}) })
+			var have strings.Builder
+			for i, s := range steps {
+				switch {
+				case i > 0 && s.Round != steps[i-1].Round:
+					have.WriteString(" | ")
+				case i > 0:
+					have.WriteString(" ")
+				}
+				have.WriteString(s.ID.Name)
+			}
+			if have.String() != tt.want {
+				t.Errorf("the order is %s, want %s", &have, tt.want)
+			}
+		})
+	}
+}

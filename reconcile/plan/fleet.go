@@ -170,7 +170,9 @@ func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed 
 			prunes = append(prunes, Step{Action: Prune, ID: o.ID(), Stage: StageOf(o.ID()), Package: o.Label(PackageLabel)})
 		}
 	}
-	sortPruned(prunes)
+	sortPruned(prunes, func(s *Step) []string {
+		return dependencies(before.Get(s.ID).Annotation(DependsOnAnnotation), Order{})
+	})
 	p.Steps = append(p.Steps, prunes...)
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))

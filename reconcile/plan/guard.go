@@ -42,7 +42,9 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 		}
 		steps = append(steps, s)
 	}
-	sortPruned(steps)
+	sortPruned(steps, func(s *Step) []string {
+		return dependencies(c.live.Objects[s.ID].Annotations[DependsOnAnnotation], c.opts.Order[s.Package])
+	})
 	c.keepUnrendered(steps, desired.Len() == 0)
 	c.keepDelegated(steps, desired)
 	c.keepContents(steps)

@@ -97,6 +97,9 @@ type Step struct {
 	// After names what must be applied and healthy before, as
 	// DependsOnAnnotation has it.
 	After []string
+	// Round orders what is pruned: an object goes when all of earlier rounds are
+	// gone.
+	Round int
 	// Awaits says what makes the object's type, which is not there yet and comes
 	// by itself; empty for all other objects.
 	Awaits string

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -123,15 +124,63 @@ func sortApplied(steps []Step) {
 	})
 }
 
-// sortPruned puts steps into the order in which objects are pruned, the reverse.
-func sortPruned(steps []Step) {
-	slices.SortFunc(steps, func(a, b Step) int {
-		if a.Stage != b.Stage {
-			return int(b.Stage - a.Stage)
+// sortPruned puts steps into the order in which objects are pruned, the reverse,
+// and numbers the rounds. What depends on another object that goes, by the names
+// that after returns, goes before that; but what holds other objects stays where
+// its stage puts it.
+func sortPruned(steps []Step, after func(*Step) []string) {
+	slices.SortFunc(steps, func(a, b Step) int { return a.ID.Compare(b.ID) })
+	turns := turnsOf(steps, after)
+	slices.SortStableFunc(steps, func(a, b Step) int { return turns[b.ID].compare(turns[a.ID]) })
+	for i := 1; i < len(steps); i++ {
+		steps[i].Round = steps[i-1].Round
+		if turns[steps[i].ID] != turns[steps[i-1].ID] {
+			steps[i].Round++
 		}
-		if a, b := rank(a.ID), rank(b.ID); a != b {
-			return b - a
+	}
+}
+
+// turn is when an object is pruned: the latest stage first, and in a stage the
+// longest chain of what depends on the next.
+type turn struct{ stage, chain int }
+
+func (t turn) compare(o turn) int { return cmp.Or(t.stage-o.stage, t.chain-o.chain) }
+
+func turnsOf(steps []Step, after func(*Step) []string) map[manifest.ID]turn {
+	named := make(map[string][]*Step)
+	for i := range steps {
+		s := &steps[i]
+		named[s.ID.String()] = append(named[s.ID.String()], s)
+		if s.Package != "" {
+			named[packagePrefix+s.Package] = append(named[packagePrefix+s.Package], s)
 		}
-		return a.ID.Compare(b.ID)
-	})
+	}
+	turns := make(map[manifest.ID]turn, len(steps))
+	var turnOf func(s *Step) turn
+	turnOf = func(s *Step) turn {
+		if t, known := turns[s.ID]; known {
+			return t // or as far as it is known, in a circle
+		}
+		t := turn{stage: 2*int(s.Stage) + rank(s.ID)}
+		turns[s.ID] = t
+		if First(s.ID) || IsCRD(s.ID) || s.ID.Group == packageGroup {
+			return t
+		}
+		for _, name := range after(s) {
+			for _, needed := range named[name] {
+				if needed == s {
+					continue
+				}
+				if n := turnOf(needed); t.compare(n) <= 0 {
+					t = turn{n.stage, n.chain + 1}
+				}
+			}
+		}
+		turns[s.ID] = t
+		return t
+	}
+	for i := range steps {
+		turnOf(&steps[i])
+	}
+	return turns
 }
