@@ -106,3 +106,80 @@ func TestRefusedMembersStayMembers(t *testing.T) {
 	b.want("steps", steps, "prune gadget.$NAME.example.org/g")
 	b.settled(rest)
 }
+
+const (
+	// xrds is Crossplane's type of composite types, as far as it matters here.
+	xrds = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: compositeresourcedefinitions.apiextensions.crossplane.io}
+spec:
+  group: apiextensions.crossplane.io
+  scope: Cluster
+  names: {kind: CompositeResourceDefinition, plural: compositeresourcedefinitions}
+  versions:
+  - {name: v2, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+  - {name: v1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+`
+	databases = `
+apiVersion: apiextensions.crossplane.io/v1
+kind: CompositeResourceDefinition
+metadata: {name: xdatabases.$NAME.example.org}
+spec:
+  group: $NAME.example.org
+  scope: LegacyCluster
+  names: {kind: XDatabase, plural: xdatabases}
+  claimNames: {kind: Database, plural: databases}
+  versions:
+  - {name: v1, served: true, referenceable: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}}}
+`
+)
+
+// The type of a claim is what the XRD says, and not what Crossplane's CRD for it
+// has besides.
+func TestPinsToLiveClaims(t *testing.T) {
+	b := newBed(t)
+	served := func(group, kind string) {
+		t.Helper()
+		eventually(t, kind+" is served", func(ctx context.Context) bool {
+			b.cluster.Refresh()
+			_, err := b.cluster.Kind(ctx, group, kind)
+			return err == nil
+		})
+	}
+	b.as("crossplane", xrds)
+	served("apiextensions.crossplane.io", "CompositeResourceDefinition")
+	b.as("crossplane", databases)
+	uid := b.get(databases)["metadata"].(map[string]any)["uid"].(string)
+	b.as("crossplane", `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: databases.$NAME.example.org
+  ownerReferences:
+  - {apiVersion: apiextensions.crossplane.io/v1, kind: CompositeResourceDefinition, name: xdatabases.$NAME.example.org, uid: `+uid+`, controller: true, blockOwnerDeletion: true}
+spec:
+  group: $NAME.example.org
+  scope: Namespaced
+  names: {kind: Database, plural: databases, categories: [claim]}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}, compositionRef: {type: object, properties: {name: {type: string}}}}}}}}}
+`)
+	served(b.name+".example.org", "Database")
+	all, err := types.Of(b.set(databases).All()[0].Tree())
+	if err != nil || len(all) != 2 || all[1].Kind != "Database" {
+		t.Fatal(all, err)
+	}
+	claim := func(pin string) string {
+		return `{apiVersion: $NAME.example.org/v1, kind: Database, metadata: {name: d, namespace: $NAME, annotations: {gitopsd.dev/type: "` + pin + `"}}, spec: {size: 1}}`
+	}
+	steps, _ := b.apply(b.set(claim(all[0].Digest) + "\n---\n" + two))
+	if last := steps[len(steps)-1]; !strings.HasPrefix(last, "refused database.$NAME.example.org/$NAME/d pinned to $NAME.example.org/v1 Database "+all[0].Digest+", which is "+all[1].Digest+" here") {
+		t.Errorf("pinned to the composite's type: %s", last)
+	}
+	set := b.set(claim(all[1].Digest) + "\n---\n" + two)
+	steps, results := b.apply(set)
+	b.wantNothing("results", results)
+	b.want("steps", steps, "create database.$NAME.example.org/$NAME/d")
+	b.settled(set)
+}
