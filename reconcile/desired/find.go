@@ -16,11 +16,13 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// maxOlder is how many other versions of a package are looked into for a type, and
-// findTimeout for how long: it is only for an explanation.
+// maxOlder is how many other versions of a package are looked into for a type,
+// findTimeout for how long, and findAgain when next if a registry did not answer:
+// it is only for an explanation, and no pass is to wait for it over and over.
 const (
 	maxOlder    = 8
 	findTimeout = 20 * time.Second
+	findAgain   = 10 * time.Minute
 )
 
 // finder finds the definitions of types by their digests, in everything that a
@@ -41,20 +43,23 @@ type typeKey struct {
 type found struct {
 	definition map[string]any
 	where      string
+	// until is when this is looked for again; zero for never.
+	until time.Time
 }
 
 // find looks at what is rendered for the clusters, then at what their packages
 // hold before patches, and last at the other versions of the packages that define
 // the kind which the lock has records of. What is found, or is not, is
-// remembered; an error of the registry is as good as not found for this once.
+// remembered; an error of the registry is as good as not found, for some time.
 func (f *finder) find(ctx context.Context, gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string) {
 	key := typeKey{gvk, digest}
 	f.mu.Lock()
 	known, ok := f.found[key]
 	f.mu.Unlock()
-	if ok {
+	if ok && (known.until.IsZero() || time.Now().Before(known.until)) {
 		return known.definition, known.where
 	}
+	asked := ctx
 	ctx, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
 	defining := make(map[string]bool) // repositories
@@ -64,17 +69,17 @@ func (f *finder) find(ctx context.Context, gvk schema.GroupVersionKind, digest s
 		}
 		for _, o := range c.Objects.All() {
 			if plan.IsDefinition(o.ID()) && defines(o.Tree(), gvk) && has(o.Tree(), key) {
-				return f.keep(key, o.Tree(), "cluster "+c.Name)
+				return f.keep(key, found{definition: o.Tree(), where: "cluster " + c.Name})
 			}
 		}
 		for _, p := range c.Packages {
 			tree := within(p.Package, key, defining)
 			if tree != nil {
-				return f.keep(key, tree, fmt.Sprintf("%s %s as published", p.Pin.Ref.Repository, p.Pin.Ref.Version()))
+				return f.keep(key, found{definition: tree, where: fmt.Sprintf("%s %s as published", p.Pin.Ref.Repository, p.Pin.Ref.Version())})
 			}
 		}
 	}
-	complete := true
+	var none found
 	for _, repository := range slices.Sorted(maps.Keys(defining)) {
 		versions := f.state.Lock.Versions(repository)
 		for _, version := range versions[:min(len(versions), maxOlder)] {
@@ -84,25 +89,25 @@ func (f *finder) find(ctx context.Context, gvk schema.GroupVersionKind, digest s
 			}
 			pkg, err := f.fetch(ctx, f.state.Origin(repository), d)
 			if err != nil {
-				complete = false
+				none.until = time.Now().Add(findAgain)
 				continue
 			}
 			if tree := within(pkg, key, defining); tree != nil {
-				return f.keep(key, tree, repository+" "+version)
+				return f.keep(key, found{definition: tree, where: repository + " " + version})
 			}
 		}
 	}
-	if complete {
-		f.keep(key, nil, "")
+	if asked.Err() != nil {
+		return nil, "" // nobody waits for it any more, which says nothing of the registry
 	}
-	return nil, ""
+	return f.keep(key, none)
 }
 
-func (f *finder) keep(key typeKey, definition map[string]any, where string) (map[string]any, string) {
+func (f *finder) keep(key typeKey, what found) (map[string]any, string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.found[key] = found{definition, where}
-	return definition, where
+	f.found[key] = what
+	return what.definition, what.where
 }
 
 // within finds the definition in a package, and notes the package's repository

@@ -2,6 +2,7 @@ package desired
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -50,6 +51,7 @@ func TestFindType(t *testing.T) {
 	}
 	var mu sync.Mutex
 	fetched := make(map[sources.Digest]int)
+	down := false
 	cfg := resolve.Config{
 		Digest: func(_ context.Context, from sources.Origin, tag string) (sources.Digest, error) {
 			ref := sources.Ref{Repository: from.Repository, Tag: tag}
@@ -58,8 +60,11 @@ func TestFindType(t *testing.T) {
 		Fetch: func(_ context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
 			repository := from.Repository
 			mu.Lock()
+			defer mu.Unlock()
 			fetched[d]++
-			mu.Unlock()
+			if down {
+				return nil, errors.New("registry reg.io is down")
+			}
 			return &sources.Package{Repository: repository, Digest: d, Content: d,
 				Meta: sources.PackageMeta{Kind: sources.Provider, Name: "things"}, Documents: []sources.Document{packages[d]}}, nil
 		},
@@ -82,6 +87,20 @@ func TestFindType(t *testing.T) {
 	}
 	gvk := schema.GroupVersionKind{Group: "acme.example", Version: "v1", Kind: "Thing"}
 	find := s.Get("dev").FindType
+	// While the registry is down nobody waits for it twice.
+	down = true
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	find(stopped, gvk, "h1:elsewhere") // counts for nothing
+	for range 2 {
+		if found, _ := find(t.Context(), gvk, "h1:elsewhere"); found != nil {
+			t.Error("a type was found that is nowhere")
+		}
+	}
+	if fetched[old] != 2 {
+		t.Errorf("a registry that is down was asked %d times, want once by the one who gave up and once more", fetched[old])
+	}
+	down, fetched[old] = false, 0
 	for _, tt := range []struct{ digest, where string }{
 		{digests["b"], "cluster dev"},
 		{digests["c"], "reg.io/things v3 as published"},
