@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -15,6 +16,7 @@ import (
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/sources"
 )
 
 // typesOptions are the flags of `gitopsd types` and the commands below it.
@@ -37,7 +39,7 @@ REPOSITORY@DIGEST), or the name of a registered cluster: what is rendered for it
 func newTypes(g *global) *cobra.Command {
 	var o typesOptions
 	cmd := &cobra.Command{
-		Use:   "types SOURCE...",
+		Use:   "types [SOURCE]...",
 		Short: "List types with their digests, or compare them",
 		Long: `Types lists the types that CRDs and XRDs define, with a digest of everything that
 an API server's behaviour depends on. Two types with the same digest are the
@@ -47,14 +49,24 @@ CRD of a plain manifest names it by the annotation gitopsd.dev/controller:
 <namespace>/<name>, a Deployment, StatefulSet or DaemonSet. Of XRDs it is over the
 Compositions and the Functions that they name.
 
-` + typesSources,
-		Example: `  gitopsd types prod
+` + typesSources + ` Without any
+it is every registered cluster.`,
+		Example: `  gitopsd types
+  gitopsd types prod
   gitopsd types xpkg.crossplane.io/crossplane-contrib/provider-helm:v0.19.0
   gitopsd types diff crd-old.yaml crd-new.yaml`,
-		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.check(); err != nil {
 				return err
+			}
+			if len(args) == 0 {
+				root, err := o.tree.root()
+				if err != nil {
+					return err
+				}
+				if args = registered(root); len(args) == 0 {
+					return fmt.Errorf("%s registers no clusters; name a SOURCE", filepath.Join(root, sources.RegistryFile))
+				}
 			}
 			var all []listedType
 			for _, name := range args {
