@@ -216,6 +216,6 @@ func (c *comparison) webhooks(r *Report) {
 	}
 	slices.Sort(held)
 	for _, id := range slices.Compact(held) {
-		r.Notes = append(r.Notes, id+" is held back until it has a CA bundle: what it would check or fill in is not")
+		r.Notes = append(r.Notes, id+" is held back until it has a CA bundle, and checks and fills in nothing")
 	}
 }

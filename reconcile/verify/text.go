@@ -61,8 +61,10 @@ func (r *Report) WriteText(w io.Writer, o TextOptions) error {
 		t.finding(&r.Findings[i])
 	}
 	t.groups(r.Groups)
-	for _, n := range r.Notes {
-		t.line("")
+	for i, n := range r.Notes {
+		if i == 0 {
+			t.line("")
+		}
 		t.say("", "Note: "+n)
 	}
 	return t.w.Flush()

@@ -7,13 +7,17 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
 
+	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 )
 
@@ -160,6 +164,28 @@ func (o *liveOptions) connector(packages *registryOptions) (*connector, error) {
 		packages.hub = c
 	}
 	return c, nil
+}
+
+// check says which of the contexts are for clusters that are not registered: a
+// slip of the pen would else mean another cluster, or none.
+func (c *connector) check(r *clusters.Registry) error {
+	for _, name := range slices.Sorted(maps.Keys(c.contexts)) {
+		if r.Removed(name) {
+			return fmt.Errorf("--context %s=%s: cluster %q is not registered in %s", name, c.contexts[name], name, sources.RegistryFile)
+		}
+	}
+	return nil
+}
+
+// suspended says of clusters that are that nothing is done to them.
+func suspended(state *desired.State) []string {
+	var notes []string
+	for _, c := range state.Clusters {
+		if c.Spec.Suspend {
+			notes = append(notes, fmt.Sprintf("cluster %s is suspended (spec.suspend): `gitopsd run` leaves it as it is", c.Name))
+		}
+	}
+	return notes
 }
 
 // ownNamespace is the namespace that the process runs in.

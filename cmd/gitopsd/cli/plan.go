@@ -165,6 +165,9 @@ func (p *planner) plan(ctx context.Context) (*plan.Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := p.connector.check(state.Registry); err != nil {
+		return nil, err
+	}
 	fleet := &plan.Fleet{Source: "working tree", Against: p.options.against, Lock: lockDiff(state.Committed, state.Lock)}
 	if err := state.RegistryErr; err != nil {
 		fleet.Errors = append(fleet.Errors, err.Error())
@@ -172,6 +175,7 @@ func (p *planner) plan(ctx context.Context) (*plan.Fleet, error) {
 	for _, w := range state.Waiting {
 		fleet.Notes = append(fleet.Notes, fmt.Sprintf("%s has a new revision %s that waits for approval: declare %s@%s to activate it", w.Ref, w.New, w.Ref, w.New))
 	}
+	fleet.Notes = append(fleet.Notes, suspended(state)...)
 	seen := make(map[string]bool)
 	for _, c := range state.Clusters {
 		for _, note := range c.Notes {
@@ -198,10 +202,11 @@ func (p *planner) live(ctx context.Context, fleet *plan.Fleet, state *desired.St
 	defer progress.stop()
 	progress.step("looking at %d clusters", len(state.Clusters))
 	fleet.Clusters = make([]plan.ClusterPlan, len(state.Clusters))
+	before := p.committed(state)
 	var wg sync.WaitGroup
 	for i, c := range state.Clusters {
 		wg.Go(func() {
-			cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c), Details: details(c), Revisions: revisions(c), Before: lockedNames(c, state.Committed)}
+			cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c), Details: details(c), Revisions: revisions(c), Before: lockedNames(c, before)}
 			var err error
 			if cp.Plan, err = p.one(ctx, c); err != nil {
 				cp.Err = err.Error()
@@ -211,6 +216,22 @@ func (p *planner) live(ctx context.Context, fleet *plan.Fleet, state *desired.St
 	}
 	wg.Wait()
 	return ctx.Err()
+}
+
+// committed is the lock at HEAD, which tells the versions that clusters have when
+// that of the working tree was brought up to date with its declarations. Where
+// there is no HEAD it is the working tree's.
+func (p *planner) committed(state *desired.State) *lockfile.File {
+	commit, repo, err := commitOf(p.root, "HEAD")
+	if err != nil {
+		return state.Committed
+	}
+	defer repo.Close()
+	lock, err := desired.ReadLock(commit.Files)
+	if err != nil {
+		return state.Committed
+	}
+	return lock
 }
 
 func (p *planner) one(ctx context.Context, c *desired.Cluster) (*plan.Plan, error) {

@@ -101,6 +101,9 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 	if err != nil {
 		return err
 	}
+	if err := connector.check(state.Registry); err != nil {
+		return err
+	}
 	reader := live.New(live.Config{
 		Connect: connector.connect,
 		Platforms: func(ctx context.Context, repository string, d sources.Digest) ([]sources.Child, error) {
@@ -159,6 +162,7 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 			return reader.Tree(ctx, cluster, id)
 		},
 	})
+	report.Notes = append(report.Notes, suspended(state)...)
 	if state.LockChanged() {
 		report.Notes = append(report.Notes, "clusters.lock does not have all that is declared yet, which was resolved for this report only; `gitopsd lock` records it")
 	}
