@@ -377,7 +377,7 @@ func (c *Cluster) readAllowances() {
 		}
 		all, err := compat.ParseAllowances(text)
 		if err != nil {
-			c.Faults = append(c.Faults, fmt.Errorf("package %s: annotation %s: %w", p.Declaration.Name, compat.AllowAnnotation, err))
+			c.Faults = append(c.Faults, fmt.Errorf("%s: package %s: %w", p.Declaration.File, p.Declaration.Name, err))
 			continue
 		}
 		c.Allowances[p.Declaration.Name] = Allowances{Version: p.Pin.Ref.Version(), All: all}

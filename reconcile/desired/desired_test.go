@@ -144,7 +144,8 @@ func TestAllowances(t *testing.T) {
 		t.Error("an allowance outlives its version")
 	}
 	wrong := declared("v2:nonsense=checked")
-	if _, ok := wrong.Allows("a", finding); ok || len(wrong.Faults) != 1 || wrong.Objects == nil {
+	const fault = `c/dev/a.yaml: package a: annotation gitopsd.dev/allow-breaking: there is no finding "nonsense": take the name from the plan`
+	if _, ok := wrong.Allows("a", finding); ok || len(wrong.Faults) != 1 || wrong.Faults[0].Error() != fault || wrong.Objects == nil {
 		t.Errorf("an allowance that cannot be read: faults %v", wrong.Faults)
 	}
 }

@@ -203,6 +203,11 @@ func (p *planner) live(ctx context.Context, fleet *plan.Fleet, state *desired.St
 	progress.step("looking at %d clusters", len(state.Clusters))
 	fleet.Clusters = make([]plan.ClusterPlan, len(state.Clusters))
 	before := p.committed(state)
+	for _, name := range before.Clusters() {
+		if state.Registry.Removed(name) {
+			fleet.Notes = append(fleet.Notes, leaves(name, "the objects that it has of gitopsd's"))
+		}
+	}
 	var wg sync.WaitGroup
 	for i, c := range state.Clusters {
 		wg.Go(func() {
@@ -341,10 +346,15 @@ func (p *planner) against(ctx context.Context, fleet *plan.Fleet, state *desired
 	}
 	for _, c := range before.Clusters {
 		if state.Registry.Removed(c.Name) && c.Objects != nil {
-			fleet.Notes = append(fleet.Notes, fmt.Sprintf("cluster %s leaves the registry; its %d objects stay in the cluster", c.Name, c.Objects.Len()))
+			fleet.Notes = append(fleet.Notes, leaves(c.Name, fmt.Sprintf("the %d objects that it had", c.Objects.Len())))
 		}
 	}
 	return nil
+}
+
+// leaves says what becomes of a cluster that is not registered any more.
+func leaves(cluster, objects string) string {
+	return fmt.Sprintf("cluster %s leaves the registry: `gitopsd run` leaves %s as they are, or with --prune-removed-clusters removes them", cluster, objects)
 }
 
 // find looks for a type in what the states of some clusters know.
