@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
 )
@@ -89,6 +91,9 @@ func (c *ClusterPlan) typeTables() []*TypeTable {
 	byName := make(map[string]*TypeTable)
 	for i := range c.Plan.Steps {
 		s := &c.Plan.Steps[i]
+		if c.Plan.Unreadable[schema.GroupKind{Group: s.ID.Group, Kind: s.ID.Kind}] != "" {
+			continue // who knows whether it is there
+		}
 		row, documentation := typeRow(s)
 		if row == nil && !documentation {
 			continue

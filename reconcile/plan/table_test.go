@@ -225,3 +225,15 @@ func TestCheckPins(t *testing.T) {
 		})
 	}
 }
+
+// Of types that may not be looked at nobody can say that they are new.
+func TestTypeTablesOfUnreadable(t *testing.T) {
+	live := Live{Unreadable: map[schema.GroupKind]string{{Group: crdGroup, Kind: crdKind}: "forbidden"}}
+	f := Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: Compute("dev", setOf(t, crd(t, 0, "a")), live, Inventory{}, Options{})}}}
+	if len(f.Clusters[0].Plan.Steps) != 1 || f.Clusters[0].Plan.Steps[0].Action != Refused {
+		t.Fatalf("steps %v", f.Clusters[0].Plan.Steps)
+	}
+	if tables := f.TypeTables(); len(tables) != 0 {
+		t.Errorf("tables %+v", tables[0])
+	}
+}

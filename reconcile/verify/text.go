@@ -378,6 +378,9 @@ var stateWords = map[Kind]string{
 
 // text is a group's states in one line: "same in 48 clusters; prod-eu: missing".
 func (g *Group) text() string {
+	if len(g.States) == 0 {
+		return "not verified"
+	}
 	var parts []string
 	for i, s := range g.States {
 		if i == shownSides {

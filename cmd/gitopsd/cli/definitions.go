@@ -214,6 +214,8 @@ func walkYAML(dir string, do func(name string) error) error {
 		switch {
 		case e.IsDir():
 			err = walkYAML(name, do)
+		case e.Name() == "kustomization.yaml", e.Name() == "kustomization.yml":
+			// It builds the others, and is no object.
 		case strings.HasSuffix(name, ".yaml"), strings.HasSuffix(name, ".yml"), strings.HasSuffix(name, ".json"):
 			err = do(name)
 		}

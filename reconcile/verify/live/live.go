@@ -94,9 +94,13 @@ type reading struct {
 	kube   *kube.Cluster
 	wanted *desired.Cluster
 	facts  *verify.Cluster
+	// rendered are the webhook configurations; facts have them once they are read.
+	rendered []verify.Webhook
 }
 
 func (r *Reader) cluster(ctx context.Context, wanted *desired.Cluster, facts *verify.Cluster) {
+	rendered := facts.Webhooks
+	facts.Webhooks = nil
 	c, err := r.cfg.Connect(ctx, wanted.Cluster)
 	if err != nil {
 		facts.Unread = true
@@ -106,7 +110,7 @@ func (r *Reader) cluster(ctx context.Context, wanted *desired.Cluster, facts *ve
 	r.mu.Lock()
 	r.clusters[wanted.Name] = c
 	r.mu.Unlock()
-	in := &reading{Reader: r, kube: c, wanted: wanted, facts: facts}
+	in := &reading{Reader: r, kube: c, wanted: wanted, facts: facts, rendered: rendered}
 	if err := in.definitions(ctx); err != nil {
 		facts.Unread = true
 		facts.Gap(err)
@@ -140,8 +144,7 @@ func (r *Reader) Tree(ctx context.Context, cluster string, id manifest.ID) (map[
 
 // webhooks reads the configurations that are rendered.
 func (in *reading) webhooks(ctx context.Context) error {
-	for i := range in.facts.Webhooks {
-		w := &in.facts.Webhooks[i]
+	for _, w := range in.rendered {
 		rendered := in.wanted.Objects.Get(w.ID)
 		t, err := in.kube.Type(ctx, rendered.APIVersion(), w.ID.Kind)
 		if err != nil {
@@ -149,10 +152,10 @@ func (in *reading) webhooks(ctx context.Context) error {
 		}
 		tree, _, err := in.kube.Get(ctx, t, w.ID)
 		if err != nil && kube.ClassOf(err) != kube.NotFound {
-			in.facts.Webhooks = in.facts.Webhooks[:i]
 			return err
 		}
 		w.Compare(rendered, tree)
+		in.facts.Webhooks = append(in.facts.Webhooks, w)
 	}
 	return nil
 }
