@@ -16,8 +16,11 @@ import (
 	"time"
 
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/oci"
 	"gitopsd.dev/testscripts/gitserver"
 	"gitopsd.dev/testscripts/registry"
+	"gitopsd.dev/testscripts/sigstore"
 	"gitopsd.dev/testscripts/upstream"
 )
 
@@ -29,6 +32,10 @@ const canonical = "registry.example.com"
 // credentials for it.
 const fleet, user, password = "fleet", "gitopsd", "demo-password"
 
+// publicKey is where the example fleet has the key that its packages are signed
+// with.
+const publicKey = "examples/fleet/base/cosign.pub"
+
 // clusterNames are the clusters of the example fleet.
 var clusterNames = []string{"hub", "dev", "prod"}
 
@@ -38,6 +45,7 @@ type stage struct {
 	say         *teller
 
 	registry *registry.Registry
+	signer   *sigstore.Signer
 	git      *gitserver.Server
 	repo     *gitserver.Repo
 	clone    string
@@ -69,9 +77,12 @@ func (s *stage) set(ctx context.Context) error {
 	}
 	s.say.say("   %s are ready after %s", strings.Join(clusterNames, ", "), time.Since(began).Round(100*time.Millisecond))
 
-	s.say.step("A registry, with packages made of the types of real projects at two of their releases")
+	s.say.step("A registry, with signed packages made of the types of real projects at two of their releases")
 	var err error
 	if s.registry, err = registry.New(registry.Config{}); err != nil {
+		return err
+	}
+	if s.signer, err = sigstore.NewKey(); err != nil {
 		return err
 	}
 	for _, p := range packages {
@@ -98,6 +109,7 @@ func (s *stage) set(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	files[publicKey] = string(s.signer.PublicKey()) // nobody has the other half of the example's
 	if _, err := s.repo.Commit(ctx, "main", "Register hub, dev and prod", files); err != nil {
 		return err
 	}
@@ -117,8 +129,8 @@ var packages = []struct{ project, version string }{
 	{upstream.ClusterAPI, upstream.ClusterAPINew},
 }
 
-// publish builds a package of a directory and pushes it, with the commands that
-// a team would use.
+// publish builds a package of a directory, pushes it, with the commands that a
+// team would use, and signs it as cosign does.
 func (s *stage) publish(ctx context.Context, dir, name, version string) error {
 	file := filepath.Join(s.dir, name+"-"+version+".xpkg")
 	if _, err := s.gitopsd(ctx, "package", "build", dir, "-o", file); err != nil {
@@ -129,8 +141,24 @@ func (s *stage) publish(ctx context.Context, dir, name, version string) error {
 		return err
 	}
 	_, digest, _ := strings.Cut(strings.TrimSpace(pushed), "@")
+	if err := s.sign(ctx, s.registry.Host()+"/platform/"+name, sources.Digest(digest)); err != nil {
+		return err
+	}
 	s.say.say("   %s/platform/%s:%s is %s", canonical, name, version, digest)
 	return nil
+}
+
+func (s *stage) sign(ctx context.Context, repository string, d sources.Digest) error {
+	client, err := oci.New(oci.Config{})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	signature, err := s.signer.Bundle(d, sigstore.SignPredicate)
+	if err != nil {
+		return err
+	}
+	return sigstore.Push(ctx, client, repository, d, signature)
 }
 
 // example is the fleet repository: the registry and the examples as they are.

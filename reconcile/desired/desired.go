@@ -115,6 +115,8 @@ type Cluster struct {
 	// Declared are the packages that its manifests declare, as far as they can
 	// be read.
 	Declared []sources.Declaration
+	// Images are the ImageConfigs among its manifests.
+	Images sources.ImageConfigs
 	// Packages are what it gets, sorted by repository.
 	Packages []sources.Selected
 	// Objects is everything rendered; nil when rendering failed as a whole.
@@ -194,16 +196,32 @@ func (s *State) Get(name string) *Cluster {
 }
 
 // Origin is where a package's repository is asked for its versions: by the way of
-// the first cluster that has the package, else under its own name.
+// the first cluster that has the package or declares it, else under its own
+// name.
 func (s *State) Origin(repository string) sources.Origin {
 	for _, c := range s.Clusters {
-		for _, p := range c.Packages {
-			if p.Pin.Ref.Repository == repository {
-				return p.Origin
-			}
+		if o, ok := c.Origin(repository); ok {
+			return o
 		}
 	}
 	return sources.Origin{Repository: repository}
+}
+
+// Origin is where the cluster gets a package from, also one that it declares in
+// vain.
+func (cl *Cluster) Origin(repository string) (sources.Origin, bool) {
+	for _, p := range cl.Packages {
+		if p.Pin.Ref.Repository == repository {
+			return p.Origin, true
+		}
+	}
+	for _, d := range cl.Declared {
+		if d.Ref.Repository == repository {
+			o, err := cl.Images.Origin(d.Ref, d.PullSecrets)
+			return o, err == nil
+		}
+	}
+	return sources.Origin{}, false
 }
 
 // Err joins everything that is wrong: the registry, clusters and packages, the
@@ -328,8 +346,8 @@ func (c *Computer) resolve(ctx context.Context, s *State, before *lockfile.File,
 	for i, cl := range s.Clusters {
 		req := resolve.Request{Cluster: cl.Name, Failed: cl.Err != nil}
 		if cl.Err == nil {
-			cl.Declared = wanted[i].Packages
-			req.Declarations, req.Images, req.Partial = cl.Declared, wanted[i].Images, len(wanted[i].Broken) > 0
+			cl.Declared, cl.Images = wanted[i].Packages, wanted[i].Images
+			req.Declarations, req.Images, req.Partial = cl.Declared, cl.Images, len(wanted[i].Broken) > 0
 			cl.Faults = append(cl.Faults, wanted[i].Faults()...)
 			for _, d := range req.Declarations {
 				s.Always = s.Always || d.PullPolicy == sources.PullAlways

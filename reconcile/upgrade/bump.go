@@ -239,7 +239,10 @@ func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request
 			listed = true
 		}
 		tag, note, err := u.version(t, version, list, listErr)
-		if err != nil {
+		switch {
+		case err != nil && strings.HasPrefix(err.Error(), b.Repository): // a registry's errors name it
+			return err
+		case err != nil:
 			return fmt.Errorf("%s: %w", b.Repository, err)
 		}
 		if note != "" {

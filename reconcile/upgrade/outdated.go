@@ -213,6 +213,9 @@ func (u *Upgrader) compare(ctx context.Context, state *desired.State, p *Package
 		if c.Digest, err = u.digest(ctx, state, ref); err != nil {
 			return err
 		}
+		if err := u.signed(ctx, state, p.Clusters, ref, c.Digest); err != nil {
+			return err
+		}
 		if p.pkg == nil {
 			return errors.New("what it replaces could not be read")
 		}

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -28,6 +29,8 @@ type Config struct {
 	Computer *desired.Computer
 	// Digest asks the registry what a tag stands for.
 	Digest func(ctx context.Context, from sources.Origin, tag string) (sources.Digest, error)
+	// Verify sees to it that a package is signed as a policy asks for it.
+	Verify func(ctx context.Context, from sources.Origin, d sources.Digest, policy *sources.Verification) (string, error)
 	// Fetch reads the package with that digest.
 	Fetch func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error)
 	// Tags lists a repository's tags.
@@ -42,8 +45,8 @@ type Upgrader struct{ cfg Config }
 
 // New makes an Upgrader.
 func New(cfg Config) (*Upgrader, error) {
-	if cfg.Computer == nil || cfg.Digest == nil || cfg.Fetch == nil || cfg.Tags == nil {
-		return nil, errors.New("upgrade: Computer, Digest, Fetch and Tags are required")
+	if cfg.Computer == nil || cfg.Digest == nil || cfg.Verify == nil || cfg.Fetch == nil || cfg.Tags == nil {
+		return nil, errors.New("upgrade: Computer, Digest, Verify, Fetch and Tags are required")
 	}
 	return &Upgrader{cfg}, nil
 }
@@ -78,6 +81,36 @@ func (u *Upgrader) digest(ctx context.Context, state *desired.State, ref sources
 		return d, nil
 	}
 	return u.cfg.Digest(ctx, state.Origin(ref.Repository), ref.Tag)
+}
+
+// signed sees to it that a version is signed as each of the clusters asks for
+// it, which would refuse it otherwise.
+func (u *Upgrader) signed(ctx context.Context, state *desired.State, clusters []string, ref sources.Ref, d sources.Digest) error {
+	type check struct {
+		from   sources.Origin
+		policy *sources.Verification
+	}
+	var done []check
+	for _, name := range clusters {
+		c := state.Get(name)
+		from, ok := c.Origin(ref.Repository)
+		if !ok {
+			continue
+		}
+		policy, err := c.Images.Verification(ref, from)
+		if err != nil {
+			return fmt.Errorf("%s: %w", ref, err)
+		}
+		now := check{from, policy}
+		if policy == nil || slices.ContainsFunc(done, func(c check) bool { return reflect.DeepEqual(c, now) }) {
+			continue
+		}
+		if _, err := u.cfg.Verify(ctx, from, d, policy); err != nil {
+			return err
+		}
+		done = append(done, now)
+	}
+	return nil
 }
 
 // compare says what becomes of a package's types.

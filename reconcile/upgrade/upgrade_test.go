@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -57,6 +58,14 @@ func (s shelf) upgrader(t *testing.T, prerelease bool) *Upgrader {
 			}
 			return "", fmt.Errorf("%s: %w", ref, sources.ErrNotFound)
 		},
+		Verify: func(_ context.Context, from sources.Origin, d sources.Digest, policy *sources.Verification) (string, error) {
+			for ref, pkg := range s {
+				if pkg.Repository == from.Repository && pkg.Digest == d && !strings.HasSuffix(ref, ":v1.0.0") {
+					return "", fmt.Errorf("%s: not signed by %s", ref, policy.Authorities[0].Name)
+				}
+			}
+			return "signed", nil
+		},
 		Fetch: func(_ context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
 			repo := from.Repository
 			for _, pkg := range s {
@@ -80,7 +89,7 @@ func (s shelf) upgrader(t *testing.T, prerelease bool) *Upgrader {
 			return tags, nil
 		},
 	}
-	cfg.Computer = desired.New(desired.Config{Resolve: resolve.Config{Digest: cfg.Digest, Fetch: cfg.Fetch, Tags: cfg.Tags,
+	cfg.Computer = desired.New(desired.Config{Resolve: resolve.Config{Digest: cfg.Digest, Verify: cfg.Verify, Fetch: cfg.Fetch, Tags: cfg.Tags,
 		Types: func(pkg *sources.Package) (string, error) { return types.Package(pkg.Documents) }}})
 	u, err := New(cfg)
 	if err != nil {
@@ -309,4 +318,41 @@ func candidates(p *Package) (all []*Candidate) {
 		}
 	}
 	return all
+}
+
+// What a cluster would refuse for want of a signature is neither compared nor
+// moved to; a cluster that asks for none is not held up.
+func TestSigned(t *testing.T) {
+	const policy = "apiVersion: pkg.crossplane.io/v1beta1\nkind: ImageConfig\nmetadata: {name: signed}\nspec:\n  matchImages: [{prefix: reg.io/acme/}]\n" +
+		"  verification: {provider: Cosign, cosign: {authorities: [{name: ci, keyless: {identities: [{issuer: https://x, subject: y}]}}]}}\n"
+	files := fleet(map[string]string{"a/db.yaml": declare("db", db1), "a/signed.yaml": policy, "b/db.yaml": declare("db", db1)})
+	all, state, err := packages().upgrader(t, false).Outdated(t.Context(), sources.Commit{Files: files}, nil)
+	if err := errors.Join(err, state.Err()); err != nil || len(all) != 1 || all[0].Update == nil {
+		t.Fatalf("%v, %v", all, err)
+	}
+	if have, want := all[0].Update.Error, "reg.io/acme/db:v1.1.0: not signed by ci"; have != want || len(all[0].Update.Changes) > 0 {
+		t.Errorf("error %q with %v, want %q", have, all[0].Update.Changes, want)
+	}
+	_, err = packages().upgrader(t, false).Bump(t.Context(), sources.Commit{Files: files}, Request{Package: "db"})
+	if err == nil || !strings.Contains(err.Error(), "nothing was written") || !strings.Contains(err.Error(), "not signed by ci") {
+		t.Errorf("bump: error %v", err)
+	}
+	b, err := packages().upgrader(t, false).Bump(t.Context(), sources.Commit{Files: files}, Request{Package: "db", Clusters: []string{"b"}})
+	if err != nil || len(b.Edits) != 1 {
+		t.Errorf("bump of b: %v, %v", b, err)
+	}
+}
+
+// A package whose version is gone is looked for where the cluster would get it.
+func TestMirrorOfWhatIsGone(t *testing.T) {
+	s := packages()
+	s.put("mirror.io/acme/cache:v1.1.0", "Cache:size")
+	files := fleet(map[string]string{
+		"a/cache.yaml":  declare("cache", "reg.io/acme/cache:v1.0.0"),
+		"a/mirror.yaml": "apiVersion: pkg.crossplane.io/v1beta1\nkind: ImageConfig\nmetadata: {name: m}\nspec: {matchImages: [{prefix: reg.io/}], rewriteImage: {prefix: mirror.io/}}\n",
+	})
+	b, err := s.upgrader(t, false).Bump(t.Context(), sources.Commit{Files: files}, Request{Package: "cache"})
+	if err != nil || len(b.Edits) != 1 || !strings.HasSuffix(b.Edits[0].To, "reg.io/acme/cache:v1.1.0") {
+		t.Errorf("%v, %v", b, err)
+	}
 }

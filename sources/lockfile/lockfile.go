@@ -142,10 +142,14 @@ func parse(name string, data []byte, mend bool) (f *File, conflicts bool, err er
 	return f, conflicts, nil
 }
 
+// platform is an operating system, an architecture or a variant. All that
+// sources/xpkg takes for one is one.
+const platform = `[a-z0-9][a-z0-9._-]{0,63}`
+
 var (
 	clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 	tagName     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
-	item        = regexp.MustCompile(`^(package\.yaml|types|runtime|(runtime/)?[a-z0-9]+/[a-z0-9_]+(/[a-z0-9._]+)?)$`)
+	item        = regexp.MustCompile(`^(package\.yaml|types|runtime|(runtime/)?` + platform + `/` + platform + `(/` + platform + `)?)$`)
 	typesSum    = regexp.MustCompile(`^h1:[A-Za-z0-9+/]{43}=$`)
 )
 

@@ -28,6 +28,7 @@ func sample() string {
 		"reg.io/acme/app v2.0.0/runtime " + digestA,
 		"reg.io/acme/app v2.0.0/runtime/linux/amd64 " + digestB,
 		"reg.io/acme/app v2.0.0/runtime/linux/arm/v7 " + digestB,
+		"reg.io/acme/app v2.0.0/wasi-p1/wasm32.x " + digestB,
 		"reg.io/acme/app v2.0.0/types " + types,
 		"localhost:5000/db v1.2.0 " + digestB,
 	}, "\n") + "\n"
@@ -166,8 +167,8 @@ func TestMerge(t *testing.T) {
 func TestSelectAndTidy(t *testing.T) {
 	f, _ := Parse("clusters.lock", []byte(sample()))
 	f.Select("dev", []Selection{{Cluster: "dev", Repository: "localhost:5000/db", Version: "v1.2.0"}})
-	if n := f.Tidy(); n != 8 {
-		t.Errorf("%d records dropped, want the 8 of reg.io/acme/app v2.0.0", n)
+	if n := f.Tidy(); n != 9 {
+		t.Errorf("%d records dropped, want the 9 of reg.io/acme/app v2.0.0", n)
 	}
 	want := "@dev localhost:5000/db v1.2.0\n@prod reg.io/acme/app " + digestA + "\nlocalhost:5000/db v1.2.0 " + digestB + "\nreg.io/acme/app " + digestA + " " + digestA + "\n"
 	if have := string(f.Format()); have != want {

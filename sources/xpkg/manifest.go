@@ -271,10 +271,17 @@ func (p platform) name(d sources.Digest) (string, error) {
 	if p == (platform{}) {
 		return "", nil
 	}
-	for part := range strings.SplitSeq(p.String(), "/") {
+	parts := []string{p.OS, p.Architecture}
+	if p.Variant != "" {
+		parts = append(parts, p.Variant)
+	}
+	for _, part := range parts {
 		if !platformName.MatchString(part) {
 			return "", bad("its image %s has the platform %.100q, which is not a name", d, part)
 		}
+	}
+	if p.OS == "runtime" {
+		return "", bad("its image %s is for the operating system %q, which stands for something else in the lock", d, p.OS)
 	}
 	return p.String(), nil
 }

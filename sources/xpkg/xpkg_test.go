@@ -274,6 +274,12 @@ func TestRefused(t *testing.T) {
 		"platform with a line break": {func(m *maker) descriptor {
 			return m.index(on(m.image(nil, m.layer(packageEntry)), "linux", "amd64\nx", ""))
 		}, "not a name", false},
+		"platform with a slash": {func(m *maker) descriptor {
+			return m.index(on(m.image(nil, m.layer(packageEntry)), "linux/amd64", "v1", ""))
+		}, "not a name", false},
+		"platform that is an item of the lock": {func(m *maker) descriptor {
+			return m.index(on(m.image(nil, m.layer(packageEntry)), "runtime", "amd64", ""))
+		}, "stands for something else", false},
 		"index in an index": {func(m *maker) descriptor {
 			return m.index(on(m.index(on(m.image(nil, m.layer(packageEntry)), "linux", "amd64", "")), "linux", "amd64", ""))
 		}, "another index in it", false},

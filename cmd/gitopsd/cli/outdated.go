@@ -33,7 +33,8 @@ func newOutdated(g *global) *cobra.Command {
 		Long: `Outdated lists the packages that clusters declare or depend on and of which there
 is a newer version: the one that is locked, the newest of the same major version
 that suits all packages which depend on it (UPDATE), the newest of all (LATEST),
-and what either does to the package's types. It writes nothing and talks to no
+and what either does to the package's types. One that is not signed as the
+clusters ask for it is listed with an error. It writes nothing and talks to no
 cluster.
 
 A PACKAGE is a repository, its last part, or the name of a declaration; without
@@ -131,7 +132,7 @@ func (o *registryOptions) upgrader(g *global, clusters []string, prerelease bool
 	if err != nil {
 		return nil, err
 	}
-	return upgrade.New(upgrade.Config{Computer: computer, Digest: packages.Digest, Tags: packages.Tags, Fetch: packages.Fetch, Prerelease: prerelease})
+	return upgrade.New(upgrade.Config{Computer: computer, Digest: packages.Digest, Verify: packages.Verify, Tags: packages.Tags, Fetch: packages.Fetch, Prerelease: prerelease})
 }
 
 func failure(c *upgrade.Candidate) string {
