@@ -36,6 +36,8 @@ type Fleet struct {
 // ClusterPlan is the plan of one cluster, or why there is none.
 type ClusterPlan struct {
 	Name string
+	// Suspended says that nothing is done to the cluster.
+	Suspended bool
 	// Packages of the cluster, by name: "repository version". Before are those
 	// of which it is known what they were, as far as another version is wanted
 	// now.

@@ -132,9 +132,9 @@ func faults(f *plan.Fleet) []string {
 		if c.Err != "" {
 			all = append(all, c.Err)
 		}
-		switch n := c.Plan.Failing(); n {
-		case 0:
-		case 1:
+		switch n := c.Plan.Failing(); {
+		case n == 0 || c.Suspended:
+		case n == 1:
 			all = append(all, fmt.Sprintf("cluster %s: gitopsd run would fail at 1 step, which the plan shows with its reason", c.Name))
 		default:
 			all = append(all, fmt.Sprintf("cluster %s: gitopsd run would fail at %d steps, which the plan shows with their reasons", c.Name, n))
@@ -211,7 +211,7 @@ func (p *planner) live(ctx context.Context, fleet *plan.Fleet, state *desired.St
 	var wg sync.WaitGroup
 	for i, c := range state.Clusters {
 		wg.Go(func() {
-			cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c), Details: details(c), Revisions: revisions(c), Before: lockedNames(c, before)}
+			cp := plan.ClusterPlan{Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c), Details: details(c), Revisions: revisions(c), Before: lockedNames(c, before)}
 			var err error
 			if cp.Plan, err = p.one(ctx, c); err != nil {
 				cp.Err = err.Error()
@@ -329,7 +329,7 @@ func (p *planner) against(ctx context.Context, fleet *plan.Fleet, state *desired
 	none, _ := manifest.NewSet(nil)
 	var comparer plan.Comparer
 	for _, c := range state.Clusters {
-		cp := plan.ClusterPlan{Name: c.Name, Packages: packageNames(c), Details: details(c), Revisions: revisions(c)}
+		cp := plan.ClusterPlan{Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c), Details: details(c), Revisions: revisions(c)}
 		old := before.Get(c.Name)
 		switch {
 		case c.Err != nil:
