@@ -37,7 +37,7 @@ func commands() []command {
 		{"cluster heal NAME", healCluster},
 		{"cluster requests NAME", clusterRequests},
 
-		{"registry serve [-auth USER:PASSWORD] [-tls]", serveRegistry},
+		{"registry serve [-auth USER:PASSWORD] [-plain]", serveRegistry},
 		{"registry login USER:PASSWORD", loginRegistry},
 		{"registry break [FLAGS] PATH FAULT", breakRegistry},
 		{"registry heal", healRegistry},

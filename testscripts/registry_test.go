@@ -1,6 +1,7 @@
 package testscripts
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -21,6 +22,10 @@ import (
 // know its port: gitopsd is told that the script's registry is its mirror.
 const registryName = "registry.example.org"
 
+// defaultAccount is the one that a registry asks for, and that the script is
+// logged in with, unless it says otherwise.
+const defaultAccount = "robot:an-account-of-the-script"
+
 // scriptRegistry is a script's registry and what undoes its faults.
 type scriptRegistry struct {
 	*registry.Registry
@@ -29,10 +34,10 @@ type scriptRegistry struct {
 
 func serveRegistry(_ context.Context, s *scenario, c *call) error {
 	var auth string
-	var cfg registry.Config
+	var plain bool
 	err := c.flags(func(f *flag.FlagSet) {
 		f.StringVar(&auth, "auth", "", "")
-		f.BoolVar(&cfg.TLS, "tls", false, "")
+		f.BoolVar(&plain, "plain", false, "")
 	}, 0, 0)
 	if err != nil {
 		return err
@@ -40,9 +45,11 @@ func serveRegistry(_ context.Context, s *scenario, c *call) error {
 	if s.registry != nil {
 		return errors.New("a registry is there already")
 	}
-	if auth != "" {
-		cfg.Auth = registry.TokenAuth
-		cfg.Username, cfg.Password, _ = strings.Cut(auth, ":")
+	var cfg registry.Config
+	account := cmp.Or(auth, defaultAccount)
+	if !plain {
+		cfg.TLS, cfg.Auth = true, registry.TokenAuth
+		cfg.Username, cfg.Password, _ = strings.Cut(account, ":")
 	}
 	r, err := registry.New(cfg)
 	if err != nil {
@@ -51,6 +58,11 @@ func serveRegistry(_ context.Context, s *scenario, c *call) error {
 	s.registry = &scriptRegistry{Registry: r}
 	c.ts.Setenv("REGISTRY", r.Host())
 	c.ts.Setenv("GITOPSD_REGISTRY_MIRROR", registryName+"="+r.Host())
+	if !plain && auth == "" {
+		if err := s.login(c, account); err != nil {
+			return err
+		}
+	}
 	return s.trust(r.CA())
 }
 
@@ -70,11 +82,15 @@ func loginRegistry(_ context.Context, s *scenario, c *call) error {
 	if len(c.args) != 1 || !strings.Contains(c.args[0], ":") {
 		return errUsage
 	}
+	return s.login(c, c.args[0])
+}
+
+func (s *scenario) login(c *call, account string) error {
 	type entry struct {
 		Auth string `json:"auth"`
 	}
 	text, err := json.Marshal(map[string]map[string]entry{"auths": {
-		s.registry.Host(): {base64.StdEncoding.EncodeToString([]byte(c.args[0]))},
+		s.registry.Host(): {base64.StdEncoding.EncodeToString([]byte(account))},
 	}})
 	if err != nil {
 		return err
