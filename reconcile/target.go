@@ -65,6 +65,12 @@ func PlanOptions(want *desired.Cluster) (apply.PlanOptions, error) {
 		}
 		opts.AllowPrune = n
 	}
+	if v := want.Annotations[plan.AdoptAnnotation]; v != "" {
+		var err error
+		if opts.Adopt, err = plan.ParseAdopt(v); err != nil {
+			return opts, fmt.Errorf("%s: %s on cluster %s: %w", "clusters.yaml", plan.AdoptAnnotation, want.Name, err)
+		}
+	}
 	return opts, nil
 }
 

@@ -305,7 +305,7 @@ func TestRelabelled(t *testing.T) {
 	b.apply(b.set(two))
 	b.edit("kubectl-applyset", cm("a"), `{"metadata":{"labels":{"applyset.kubernetes.io/part-of":"applyset-theirs-v1"}}}`)
 	steps, _ := b.apply(b.set(two))
-	b.want("steps", steps, `conflict configmap/$NAME/a it is a member of another ApplySet, applyset-theirs-v1; annotate it with gitopsd.dev/adopt: "true" to take it over`)
+	b.want("steps", steps, `conflict configmap/$NAME/a it is a member of another ApplySet, applyset-theirs-v1; annotate it with gitopsd.dev/adopt: "true" to take it over, or the Cluster with gitopsd.dev/adopt: applyset/applyset-theirs-v1 for all that is`)
 	steps, _ = b.apply(b.set(strings.Split(two, "---")[0]))
 	b.want("steps", steps, "prune configmap/$NAME/b")
 	if b.get(cm("a")) == nil {

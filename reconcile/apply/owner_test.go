@@ -8,6 +8,7 @@ import (
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
 )
 
 // What is somebody else's stays as it is, until the repository says otherwise.
@@ -17,16 +18,17 @@ func TestOwnership(t *testing.T) {
 		manager string
 		object  string // metadata besides name and namespace, and data
 		want    string // "" when it is taken without asking
+		source  string // as a Cluster's annotation names it
 	}{
-		{"manager", "kubectl-create", ``, "managed by kubectl-create"},
-		{"managers", "helm", ``, "managed by helm"},
-		{"controller", "some-controller", `"ownerReferences":[{"apiVersion":"v1","kind":"Namespace","name":"$NAME","uid":"$UID","controller":true}]`, "controlled by Namespace $NAME"},
-		{"applyset", "kubectl", `"labels":{"applyset.kubernetes.io/part-of":"applyset-theirs-v1"}`, "a member of another ApplySet, applyset-theirs-v1"},
-		{"flux", "kustomize-controller", `"labels":{"kustomize.toolkit.fluxcd.io/name":"apps"}`, `managed by Flux Kustomization "apps"`},
-		{"argo", "argocd-controller", `"annotations":{"argocd.argoproj.io/tracking-id":"app:x"}`, `managed by Argo CD application "app:x"`},
-		{"helm", "helm", `"labels":{"app.kubernetes.io/managed-by":"Helm"}`, "managed by Helm"},
-		{"release", "helm", `"labels":{"app.kubernetes.io/managed-by":"Helm"},"annotations":{"meta.helm.sh/release-name":"r"}`, `managed by Helm release "r"`},
-		{"system", "kube-controller-manager", ``, ""},
+		{"manager", "kubectl-create", ``, "managed by kubectl-create", "kubectl"},
+		{"managers", "helm", ``, "managed by helm", "manager/helm"},
+		{"controller", "some-controller", `"ownerReferences":[{"apiVersion":"v1","kind":"Namespace","name":"$NAME","uid":"$UID","controller":true}]`, "controlled by Namespace $NAME", "controller/Namespace/$NAME"},
+		{"applyset", "kubectl", `"labels":{"applyset.kubernetes.io/part-of":"applyset-theirs-v1"}`, "a member of another ApplySet, applyset-theirs-v1", "applyset/applyset-theirs-v1"},
+		{"flux", "kustomize-controller", `"labels":{"kustomize.toolkit.fluxcd.io/name":"apps"}`, `managed by Flux Kustomization "apps"`, "flux/apps"},
+		{"argo", "argocd-controller", `"annotations":{"argocd.argoproj.io/tracking-id":"app:x"}`, `managed by Argo CD application "app:x"`, "argocd/app"},
+		{"helm", "helm", `"labels":{"app.kubernetes.io/managed-by":"Helm"}`, "managed by Helm", "helm"},
+		{"release", "helm", `"labels":{"app.kubernetes.io/managed-by":"Helm"},"annotations":{"meta.helm.sh/release-name":"r"}`, `managed by Helm release "r"`, "helm/r"},
+		{"system", "kube-controller-manager", ``, "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBed(t)
@@ -44,13 +46,25 @@ func TestOwnership(t *testing.T) {
 				return
 			}
 			b.wantNothing("results", results)
-			b.want("steps", steps, fmt.Sprintf(`conflict configmap/$NAME/a it is %s; annotate it with gitopsd.dev/adopt: "true" to take it over`, tt.want), "create configmap/$NAME/b")
+			b.want("steps", steps, fmt.Sprintf(`conflict configmap/$NAME/a it is %s; annotate it with gitopsd.dev/adopt: "true" to take it over, or the Cluster with gitopsd.dev/adopt: %s for all that is`, tt.want, tt.source), "create configmap/$NAME/b")
 			if b.get(cm("a"))["data"].(map[string]any)["color"] != "theirs" {
 				t.Fatal("it was changed")
 			}
 			b.requests.take()
 			b.apply(set)
 			b.wantNothing("writes", b.writes())
+
+			// Everything of the source, by the Cluster's annotation.
+			for _, adopt := range []string{tt.source, "fleet, " + strings.Split(tt.source, "/")[0]} {
+				from, err := plan.ParseAdopt(strings.ReplaceAll(adopt, "$NAME", b.name))
+				if _, _, named := strings.Cut(tt.source, "/"); err != nil && named {
+					continue // this source has to be named
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				p := b.plan(set, apply.PlanOptions{Options: plan.Options{Adopt: from}})
+				b.want("steps with adopt "+adopt, b.steps(p), "configure configmap/$NAME/a adopted: until now it was "+tt.want)
+			}
 
 			adopted := b.set(strings.Replace(two, "name: a,", "name: a, annotations: {gitopsd.dev/adopt: 'true'},", 1))
 			steps, results = b.apply(adopted)

@@ -68,6 +68,9 @@ type Options struct {
 	RemoveAll bool
 	// ReportDrift says that what drifted is reported and left as it is.
 	ReportDrift bool
+	// Adopt are the sources whose objects are taken over, from the Cluster's
+	// AdoptAnnotation; see ParseAdopt.
+	Adopt []string
 	// Order is what packages' declarations say about their order, by name.
 	Order map[string]Order
 	// AllowPrune is how many objects may be pruned whatever their share, from
@@ -153,20 +156,21 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		return decide(Wait, "%s; it is created again when it is gone", deleting(meta))
 	}
 	if !c.member(meta) {
-		claim := Claimant(meta, c.inv)
+		claim := claimant(meta, c.inv)
 		switch {
-		case claim == "":
+		case claim.Text == "":
 			s.Force = c.applied(meta)
 			return decide(Configure, "it is there, and nobody's; it is taken into the inventory")
-		case o.Annotation(AdoptAnnotation) == "true":
+		case o.Annotation(AdoptAnnotation) == "true", claim.adoptable(c.opts.Adopt):
 			s.Force, s.Adopt = true, true
-			return decide(Configure, "adopted: until now it was %s", claim)
+			return decide(Configure, "adopted: until now it was %s", claim.Text)
 		}
 		how := "annotate it"
 		if s.Package != "" {
 			how = "have one of the Cluster's spec.patches annotate it"
 		}
-		return decide(Conflict, "it is %s; %s with %s: \"true\" to take it over", claim, how, AdoptAnnotation)
+		return decide(Conflict, "it is %s; %s with %s: \"true\" to take it over, or the Cluster with %s: %s for all that is", claim.Text, how, AdoptAnnotation,
+			AdoptAnnotation, strings.Join(claim.Sources, ","))
 	}
 	s.Force = true
 	if meta.Annotations[AppliedAnnotation] != string(o.Hash()) {

@@ -9,21 +9,32 @@ import (
 )
 
 // tracking is how other tools mark what is theirs. The mark is a label or an
-// annotation; with a value it must have that one, and shown names the label or
-// annotation that says which release or application it belongs to.
+// annotation, whose value says which release or application it belongs to; with a
+// value here it must have that one, which says no more.
 var tracking = []struct {
-	key, value, shown, tool string
+	key, value, tool string
+	// source is the tool in an AdoptAnnotation.
+	source string
 }{
-	{key: "kustomize.toolkit.fluxcd.io/name", shown: "kustomize.toolkit.fluxcd.io/name", tool: "Flux Kustomization"},
-	{key: "helm.toolkit.fluxcd.io/name", shown: "helm.toolkit.fluxcd.io/name", tool: "Flux HelmRelease"},
-	{key: "argocd.argoproj.io/tracking-id", shown: "argocd.argoproj.io/tracking-id", tool: "Argo CD application"},
-	{key: "argocd.argoproj.io/instance", shown: "argocd.argoproj.io/instance", tool: "Argo CD application"},
-	{key: "meta.helm.sh/release-name", shown: "meta.helm.sh/release-name", tool: "Helm release"},
-	{key: "app.kubernetes.io/managed-by", value: "Helm", tool: "Helm"},
-	{key: "kapp.k14s.io/app", shown: "kapp.k14s.io/app", tool: "kapp application"},
-	{key: "pkg.crossplane.io/provider", shown: "pkg.crossplane.io/provider", tool: "Crossplane provider"},
-	{key: "fleet.cattle.io/bundle-id", shown: "fleet.cattle.io/bundle-id", tool: "Rancher Fleet bundle"},
+	{key: "kustomize.toolkit.fluxcd.io/name", tool: "Flux Kustomization", source: "flux"},
+	{key: "helm.toolkit.fluxcd.io/name", tool: "Flux HelmRelease", source: "flux"},
+	{key: "argocd.argoproj.io/tracking-id", tool: "Argo CD application", source: "argocd"},
+	{key: "argocd.argoproj.io/instance", tool: "Argo CD application", source: "argocd"},
+	{key: "meta.helm.sh/release-name", tool: "Helm release", source: "helm"},
+	{key: "app.kubernetes.io/managed-by", value: "Helm", tool: "Helm", source: "helm"},
+	{key: "kapp.k14s.io/app", tool: "kapp application", source: "kapp"},
+	{key: "pkg.crossplane.io/provider", tool: "Crossplane provider", source: "crossplane"},
+	{key: "fleet.cattle.io/bundle-id", tool: "Rancher Fleet bundle", source: "fleet"},
 }
+
+// Sources that are no tool with marks.
+const (
+	controllerSource = "controller" // Kind/name of the controller that owns it
+	applySetSource   = "applyset"   // ID of another ApplySet
+	managerSource    = "manager"    // name of a field manager
+	kubectlSource    = "kubectl"    // whatever kubectl calls itself
+	crossplaneSource = "crossplane" // a package's revision too
+)
 
 // Kubernetes' own components create objects for everybody (the namespace
 // default, its service account) and claim none of them.
@@ -32,18 +43,32 @@ var systemManagers = []string{
 	"cloud-controller-manager", "clusterrole-aggregation-controller",
 }
 
-// Claimant says whose a live object is, to complete "it is …", or "" when it is
-// nobody's, or ours but for a lost label. Looked at, in this order: a controller
-// that owns it, another ApplySet, another tool's marks, and the field managers
-// that wrote to it (status apart).
-func Claimant(meta *metav1.ObjectMeta, inv Inventory) string {
+// Claim says whose a live object is. The zero Claim is nobody's.
+type Claim struct {
+	// Text completes "it is …".
+	Text string
+	// Sources name the claimant as an AdoptAnnotation of a Cluster does,
+	// "flux/apps"; several field managers are several, all of which must be
+	// named.
+	Sources []string
+}
+
+// claimant says whose a live object is; nobody's is also what is ours but for a
+// lost label. Looked at, in this order: a controller that owns it, another
+// ApplySet, another tool's marks, and the field managers that wrote to it (status
+// apart).
+func claimant(meta *metav1.ObjectMeta, inv Inventory) Claim {
 	for _, o := range meta.OwnerReferences {
 		if o.Controller != nil && *o.Controller {
-			return fmt.Sprintf("controlled by %s %s", o.Kind, o.Name)
+			source := controllerSource + "/" + o.Kind + "/" + o.Name
+			if strings.HasPrefix(o.APIVersion, "pkg.crossplane.io/") {
+				source = crossplaneSource + "/" + o.Name
+			}
+			return Claim{fmt.Sprintf("controlled by %s %s", o.Kind, o.Name), []string{source}}
 		}
 	}
 	if set := meta.Labels[PartOfLabel]; set != "" && set != inv.ID {
-		return "a member of another ApplySet, " + set
+		return Claim{"a member of another ApplySet, " + set, []string{applySetSource + "/" + set}}
 	}
 	for _, t := range tracking {
 		for _, marks := range []map[string]string{meta.Labels, meta.Annotations} {
@@ -51,10 +76,11 @@ func Claimant(meta *metav1.ObjectMeta, inv Inventory) string {
 			if !ok || t.value != "" && v != t.value {
 				continue
 			}
-			if t.shown == "" {
-				return "managed by " + t.tool
+			if t.value != "" {
+				return Claim{"managed by " + t.tool, []string{t.source}}
 			}
-			return fmt.Sprintf("managed by %s %q", t.tool, v)
+			name, _, _ := strings.Cut(v, ":") // Argo CD's go on with the object
+			return Claim{fmt.Sprintf("managed by %s %q", t.tool, v), []string{t.source + "/" + name}}
 		}
 	}
 	var others []string
@@ -69,7 +95,52 @@ func Claimant(meta *metav1.ObjectMeta, inv Inventory) string {
 		}
 	}
 	if ours || len(others) == 0 {
-		return ""
+		return Claim{}
 	}
-	return "managed by " + strings.Join(others, ", ")
+	c := Claim{Text: "managed by " + strings.Join(others, ", ")}
+	for _, name := range others {
+		source := managerSource + "/" + name
+		if strings.HasPrefix(name, "kubectl") {
+			source = kubectlSource
+		}
+		if !slices.Contains(c.Sources, source) {
+			c.Sources = append(c.Sources, source)
+		}
+	}
+	return c
+}
+
+// ParseAdopt reads a Cluster's AdoptAnnotation: sources separated by commas, each
+// a tool ("flux", "argocd", "helm", "kapp", "crossplane", "fleet", "kubectl"), one
+// thing of a tool ("helm/ingress"), or "manager/NAME", "applyset/ID" and
+// "controller/KIND/NAME".
+func ParseAdopt(text string) ([]string, error) {
+	known := []string{controllerSource, applySetSource, managerSource, kubectlSource}
+	for _, t := range tracking {
+		if !slices.Contains(known, t.source) {
+			known = append(known, t.source)
+		}
+	}
+	var sources []string
+	for source := range strings.SplitSeq(text, ",") {
+		source = strings.TrimSpace(source)
+		tool, name, named := strings.Cut(source, "/")
+		general := tool != controllerSource && tool != applySetSource && tool != managerSource
+		switch {
+		case !slices.Contains(known, tool):
+			return nil, fmt.Errorf("%q is no source that can be adopted from; there are %s", source, strings.Join(known, ", "))
+		case named && (name == "" || tool == kubectlSource), !named && !general:
+			return nil, fmt.Errorf("%q: want the tool, or the tool, a slash and a name; %s, %s and %s need the name", source, controllerSource, applySetSource, managerSource)
+		}
+		sources = append(sources, source)
+	}
+	return sources, nil
+}
+
+// adoptable says that all claimants are among the sources to adopt from.
+func (c Claim) adoptable(from []string) bool {
+	return len(c.Sources) > 0 && !slices.ContainsFunc(c.Sources, func(source string) bool {
+		tool, _, _ := strings.Cut(source, "/")
+		return !slices.Contains(from, source) && !slices.Contains(from, tool)
+	})
 }

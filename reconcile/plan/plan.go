@@ -38,7 +38,8 @@ const (
 	// applied again.
 	AppliedAnnotation = "gitopsd.dev/applied"
 	// AdoptAnnotation, "true" on an object in the repository, takes the object
-	// over from whoever made it.
+	// over from whoever made it. On a Cluster in the registry it names sources
+	// of which all that is wanted here is taken over; see ParseAdopt.
 	AdoptAnnotation = "gitopsd.dev/adopt"
 	// AllowPruneAnnotation, "true" on a Namespace, CRD, XRD or package of
 	// Crossplane's, allows it to be pruned with everything that it holds. On a

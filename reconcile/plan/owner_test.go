@@ -1,0 +1,61 @@
+package plan
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestParseAdopt(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		text string
+		want []string
+		err  string
+	}{
+		{text: "flux", want: []string{"flux"}},
+		{text: "helm/ingress, argocd ,kubectl", want: []string{"helm/ingress", "argocd", "kubectl"}},
+		{text: "manager/some-tool", want: []string{"manager/some-tool"}},
+		{text: "controller/ProviderRevision/p", want: []string{"controller/ProviderRevision/p"}},
+		{text: "true", err: `"true" is no source that can be adopted from; there are controller, applyset, manager, kubectl, flux, argocd, helm, kapp, crossplane, fleet`},
+		{text: "flux,", err: `"" is no source`},
+		{text: "helm/", err: "want the tool, or the tool, a slash and a name"},
+		{text: "manager", err: "need the name"},
+		{text: "kubectl/edit", err: "want the tool"},
+	} {
+		have, err := ParseAdopt(tt.text)
+		switch {
+		case tt.err != "":
+			if err == nil || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("%q: the error is %v, want one with %q", tt.text, err, tt.err)
+			}
+		case err != nil || !slices.Equal(have, tt.want):
+			t.Errorf("%q is %q, %v, want %q", tt.text, have, err, tt.want)
+		}
+	}
+}
+
+// Where several wrote, all of them must be adopted from.
+func TestAdoptable(t *testing.T) {
+	t.Parallel()
+	two := Claim{Sources: []string{"kubectl", "manager/tool"}}
+	for _, tt := range []struct {
+		claim Claim
+		from  string
+		want  bool
+	}{
+		{two, "kubectl", false},
+		{two, "kubectl,manager/tool", true},
+		{Claim{Sources: []string{"helm/a"}}, "helm/b", false},
+		{Claim{Sources: []string{"helm/a"}}, "helm", true},
+		{Claim{}, "helm", false},
+	} {
+		from, err := ParseAdopt(tt.from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have := tt.claim.adoptable(from); have != tt.want {
+			t.Errorf("what is %q's can be adopted from %q: %t", tt.claim.Sources, tt.from, have)
+		}
+	}
+}
