@@ -65,7 +65,7 @@ func TestPollErrors(t *testing.T) {
 			is: ErrRepositoryNotFound, want: []string{"flet.git: repository not found (HTTP 404", "check the URL"},
 		},
 		{
-			name: "nobody there", config: func(f *fixture, _ *Config) { f.server.Close() },
+			name: "nobody there", config: func(f *fixture, c *Config) { c.URL = "http://" + deadAddress(f.T) + "/fleet.git" },
 			want: []string{"connection refused"},
 		},
 		{

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"gitopsd.dev/sources"
@@ -280,3 +283,22 @@ func (f *fixture) input(input string, args ...string) string {
 
 // contextOfMain is for TestMain, which has no test whose context it could use.
 func contextOfMain() context.Context { return context.Background() }
+
+// deadAddress is one on which nobody listens, and which nobody else gets while
+// the test runs.
+func deadAddress(t *testing.T) string {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	name, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*syscall.SockaddrInet4).Port))
+}
