@@ -127,7 +127,7 @@ func unchanged(ctx context.Context, s *scenario, c *call) error {
 // changesBy runs the command in c's arguments, whose output goes to the
 // script's stderr.
 func (s *scenario) changesBy(ctx context.Context, c *call) ([]string, error) {
-	before, err := s.observe(ctx)
+	before, err := s.settled(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -139,6 +139,29 @@ func (s *scenario) changesBy(ctx context.Context, c *call) ([]string, error) {
 		return nil, err
 	}
 	return compare(before, after), nil
+}
+
+// settled observes until nothing changes any more: controllers may still be at
+// what the commands before have asked of them. What never comes to rest is
+// returned as it is.
+func (s *scenario) settled(ctx context.Context) (map[string]string, error) {
+	const looks, pause = 50, 200 * time.Millisecond
+	last, err := s.observe(ctx)
+	for range looks {
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(pause):
+		}
+		before := last
+		if last, err = s.observe(ctx); err == nil && maps.Equal(before, last) {
+			break
+		}
+	}
+	return last, err
 }
 
 // compare lists what is new (+), gone (-) and other than before (~), by name.
