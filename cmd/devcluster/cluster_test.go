@@ -332,7 +332,7 @@ func testFailures(t *testing.T, f *fleet) {
 		t.Fatal(err)
 	}
 	out, err = f.try("start", "b")
-	if err == nil || !strings.Contains(out, f.dir.Log("b.kube-apiserver")) || !strings.Contains(out, "apiserver.crt") {
+	if err == nil || !strings.Contains(out, f.dir.Log("b.kube-apiserver")) || !strings.Contains(out, "failed to find any PEM data") {
 		t.Errorf("the API server does not start, but the error has no log: %v\n%s", err, out)
 	}
 	if id, err := f.dir.Running("b.kube-apiserver"); err != nil || id != (process.ID{}) {
