@@ -67,14 +67,21 @@ func (b *bench) apply(ctx context.Context) error {
 		var more cost
 		sides := []func() error{
 			func() (err error) {
-				if ours, err = l.twice(ctx, oursChild, l.kubeconfig, l.input); err == nil {
-					more, err = l.once(ctx, oursChild, l.kubeconfig, l.input, "warm")
+				kept := filepath.Join(dir, "checkpoints")
+				for i, into := range []*cost{&ours[0], &ours[1], &more} {
+					if *into, err = l.once(ctx, oursChild, l.kubeconfig, l.input, kept, []string{"cold", "restart", "warm"}[i]); err != nil {
+						return err
+					}
 				}
-				return err
+				return nil
 			},
 			func() (err error) {
-				theirs, err = l.twice(ctx, kubectlChild, "--kubeconfig", l.kubeconfig, "apply", "--server-side", "-f", l.input)
-				return err
+				for i := range theirs {
+					if theirs[i], err = l.once(ctx, kubectlChild, "--kubeconfig", l.kubeconfig, "apply", "--server-side", "-f", l.input); err != nil {
+						return err
+					}
+				}
+				return nil
 			},
 		}
 		if round%2 == 1 { // neither side is always the first
@@ -166,16 +173,6 @@ func newLab(ctx context.Context, kubeconfig, input string) (*lab, error) {
 type cost struct {
 	client, server float64
 	report         childReport
-}
-
-// twice runs a child twice: cold, and with nothing to do.
-func (l *lab) twice(ctx context.Context, args ...string) (costs [2]cost, err error) {
-	for i := range costs {
-		if costs[i], err = l.once(ctx, args...); err != nil {
-			return costs, err
-		}
-	}
-	return costs, nil
 }
 
 // once runs a child and waits until the server has done what follows from it.
