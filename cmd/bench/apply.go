@@ -99,15 +99,20 @@ func (b *bench) apply(ctx context.Context) error {
 			continue
 		}
 		b.add("apply-cold-server-cpu", ours[0].server, theirs[0].server)
-		b.add("apply-cold-client-cpu", ours[0].client, theirs[0].client)
+		// Beyond a process that does nothing, as everywhere.
+		idle, err := work(ctx, "idle")
+		if err != nil {
+			return err
+		}
+		b.add("apply-cold-client-cpu", ours[0].client-idle.cpu, theirs[0].client-idle.cpu)
 		b.add("apply-cold-requests", ours[0].report.First, float64(b.crds))
-		b.add("noop-restart-client-cpu", ours[1].client, theirs[1].client)
+		b.add("noop-restart-client-cpu", ours[1].client-idle.cpu, theirs[1].client-idle.cpu)
 		b.add("noop-restart-server-cpu", ours[1].server, theirs[1].server)
 		b.add("noop-requests", more.report.Warm, 1)
 		b.add("drift-requests", more.report.Drift, 1)
 		// How much of ours is not the pass.
-		b.note("apply-cold-client-cpu", "start-and-decode", ours[0].report.Before)
-		b.note("noop-restart-client-cpu", "start-and-decode", ours[1].report.Before)
+		b.note("apply-cold-client-cpu", "decode", ours[0].report.Before-idle.cpu)
+		b.note("noop-restart-client-cpu", "process", idle.cpu)
 	}
 	return nil
 }
