@@ -321,6 +321,7 @@ func (d *Daemon) compute(ctx context.Context) error {
 			names = append(names, c.Name)
 		}
 		d.cfg.Board.Commit(d.head.Hash, d.head.Subject, []string{err.Error()}, names)
+		d.computeOlder(ctx)
 		return fmt.Errorf("commit %s: %w", short(d.head.Hash), err)
 	}
 	d.leave(ctx, d.state, state)

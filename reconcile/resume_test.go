@@ -4,12 +4,14 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/sources"
 )
 
 // resting makes a fleet of two clusters that a daemon has brought to rest.
@@ -62,7 +64,7 @@ func TestResume(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w.commit("edit", map[string]string{"clusters.lock": strings.ReplaceAll(text, "@b", "@c")+"\n"})
+			w.commit("edit", map[string]string{"clusters.lock": strings.ReplaceAll(text, "@b", "@c") + "\n"})
 		}},
 		{name: "records of an interrupted run", applied: true, change: func(t *testing.T, w *world, _ string) {
 			d := w.daemon(nil)
@@ -146,6 +148,28 @@ func TestResumedStirs(t *testing.T) {
 	w.mu.Unlock()
 	stir()
 	w.eventually("both are applied to", func() bool { return len(w.appliedTo("a")) > 0 && len(w.appliedTo("b")) > 0 })
+}
+
+// Clusters are kept as they were left by a commit that can be read, also where the
+// newest cannot.
+func TestResumedBeforeBrokenCommit(t *testing.T) {
+	t.Parallel()
+	w, dir := resting(t)
+	d := w.daemon(keeping(dir))
+	w.start(d)
+	w.eventually("both are resumed", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.resumed["a"] > 0 && w.resumed["b"] > 0
+	})
+	w.commit("break it", map[string]string{"clusters.lock": "no lock\n"})
+	w.eventually("both are applied to, as they were", func() bool {
+		return slices.Contains(w.appliedTo("a"), "v1 "+sources.DigestOf([]byte("v1one")).Short()) && len(w.appliedTo("b")) > 0
+	})
+	w.eventually("it is told", func() bool {
+		errs := d.cfg.Board.Snapshot().Errors
+		return len(errs) == 1 && strings.Contains(errs[0], "clusters.lock")
+	})
 }
 
 // What changes always, or waits for somebody, is looked at by every start.

@@ -50,7 +50,7 @@ type KindCheckpoint struct {
 // rather have otherwise, an object is pinned to a type that others define, or a
 // package is left to Crossplane.
 func (a *Applier) Checkpoint(p *plan.Plan) *Checkpoint {
-	if a.parent == nil || !a.parent.exists || len(a.pinned) > 0 {
+	if a.parent == nil || !a.parent.exists || len(a.pinned) > 0 || len(p.Unreadable) > 0 {
 		return nil
 	}
 	wanted := 0
