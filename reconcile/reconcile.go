@@ -29,6 +29,8 @@ import (
 	"strings"
 	"time"
 
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/sources"
@@ -63,6 +65,9 @@ type Target interface {
 	// Apply brings the cluster to what is wanted. The outcome says what came
 	// of it even where that is an error.
 	Apply(ctx context.Context, want *desired.Cluster) Outcome
+	// Resume looks whether the cluster is as an earlier process left it; if not,
+	// the outcome has Moved set and says nothing else. It changes nothing.
+	Resume(ctx context.Context, at *checkpoint.Record) Outcome
 	// Follow calls notify whenever there is something to do in the cluster
 	// although nothing changed in the repository, until ctx ends. notify does
 	// not block.
@@ -89,9 +94,11 @@ type Outcome struct {
 	// Gone says that a cluster that left the registry has nothing of ours any
 	// more.
 	Gone bool
-	// Revisit is when to look again although nothing changed; 0 for the next
-	// interval.
-	Revisit time.Duration
+	// Checkpoint is how the cluster looks, if nothing is left to do in it and
+	// that can be told by its looks.
+	Checkpoint *apply.Checkpoint
+	// Moved says that the cluster is not as a checkpoint has it.
+	Moved bool
 }
 
 // Config is what a daemon works with. All fields are required but those with a
@@ -120,6 +127,13 @@ type Config struct {
 	PruneRemoved bool
 	// ReadonlyLock leaves the lock and the repository as they are.
 	ReadonlyLock bool
+	// Checkpoints keeps how clusters look that are at rest, so that a restart
+	// over the same commit need compute nothing; nil for a start from scratch.
+	Checkpoints *checkpoint.Store
+	// Settings names everything but the commit that what is wanted is computed
+	// from: the program, and what the operator set. Checkpoints of other
+	// settings are not used.
+	Settings string
 }
 
 // The defaults of Config.
@@ -137,6 +151,11 @@ type Daemon struct {
 	// clusters follow state while head is so broken that it says nothing.
 	head  sources.Commit
 	state *desired.State
+	// input names what state was computed from; empty if it may be computed
+	// differently the next time. at is how the clusters look if state was taken
+	// up from an earlier process, so that it says what is wanted of nobody.
+	input string
+	at    map[string]*checkpoint.Record
 	// pending is what the pending ref holds, nil before it was read.
 	pending     *lockfile.File
 	pendingRead bool
@@ -180,6 +199,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-d.workers.moved:
+			d.again = true
 		case <-time.After(pause):
 		}
 	}
@@ -199,7 +220,13 @@ func (d *Daemon) Once(ctx context.Context) error {
 		if err := d.pass(ctx, true); err != nil {
 			return err
 		}
-		if !d.overtaken || n == maxOvertaken {
+		select {
+		case <-d.workers.moved:
+			d.again = true
+			continue
+		default:
+		}
+		if !d.overtaken || n >= maxOvertaken {
 			break
 		}
 	}
@@ -233,7 +260,7 @@ func (d *Daemon) pass(ctx context.Context, wait bool) error {
 		// Nothing may depend on records that could be lost.
 		return errors.Join(err, perr)
 	}
-	tried := d.workers.assign(ctx, d.state, d.leaving)
+	tried := d.workers.assign(ctx, round{state: d.state, leaving: d.leaving, input: d.input, at: d.at})
 	if !wait && !d.lockDue() {
 		return err
 	}
@@ -283,6 +310,10 @@ func (d *Daemon) compute(ctx context.Context) error {
 	if err := d.readPending(ctx); err != nil {
 		return err
 	}
+	if state := d.resume(); state != nil {
+		d.follow(state)
+		return nil
+	}
 	state, err := d.cfg.Computer.Compute(ctx, d.head, d.pending)
 	if err != nil {
 		var names []string
@@ -290,15 +321,23 @@ func (d *Daemon) compute(ctx context.Context) error {
 			names = append(names, c.Name)
 		}
 		d.cfg.Board.Commit(d.head.Hash, d.head.Subject, []string{err.Error()}, names)
+		d.computeOlder(ctx)
 		return fmt.Errorf("commit %s: %w", short(d.head.Hash), err)
 	}
+	d.leave(ctx, d.state, state)
+	d.input, d.at = d.inputOf(state), nil
+	d.follow(state)
+	return nil
+}
+
+// follow puts a state in charge, and tells people what is new about it.
+func (d *Daemon) follow(state *desired.State) {
 	before := ""
 	var waiting []resolve.Waiting
 	var noted []string
 	if d.state != nil {
 		before, waiting, noted = errorText(d.state), d.state.Waiting, notes(d.state)
 	}
-	d.leave(ctx, d.state, state)
 	d.state, d.again = state, false
 	var errs, names []string
 	if text := errorText(state); text != "" {
@@ -328,7 +367,6 @@ func (d *Daemon) compute(ctx context.Context) error {
 			c.Phase, c.Message = status.Failed, "its registration has errors; the cluster is left as it is"
 		})
 	}
-	return nil
 }
 
 // notes are those of all clusters.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/sources"
@@ -36,6 +37,9 @@ type world struct {
 	behave   map[string]func(ctx context.Context) Outcome
 	connects map[string]int
 	notify   map[string]func()
+	fetched  int
+	resumed  map[string]int
+	onResume map[string]func(ctx context.Context) Outcome
 }
 
 func newWorld(t *testing.T) *world {
@@ -50,7 +54,8 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	return &world{t: t, git: server, repo: repo, content: "one", applied: make(map[string][]string),
-		behave: make(map[string]func(context.Context) Outcome), connects: make(map[string]int), notify: make(map[string]func())}
+		behave: make(map[string]func(context.Context) Outcome), connects: make(map[string]int), notify: make(map[string]func()),
+		resumed: make(map[string]int), onResume: make(map[string]func(context.Context) Outcome)}
 }
 
 func cluster(name, version string) map[string]string {
@@ -100,6 +105,9 @@ func (w *world) daemon(change func(*Config)) *Daemon {
 			return sources.DigestOf([]byte(tag + w.content)), nil
 		},
 		Fetch: func(_ context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+			w.mu.Lock()
+			w.fetched++
+			w.mu.Unlock()
 			return &sources.Package{Repository: from.Repository, Digest: d, Content: d, Meta: sources.PackageMeta{Kind: sources.Configuration, Name: "p"}}, nil
 		},
 		Tags: func(context.Context, sources.Origin) ([]string, error) { return nil, errors.New("not asked for here") },
@@ -152,6 +160,17 @@ func (t *notingTarget) Apply(ctx context.Context, want *desired.Cluster) Outcome
 	}
 	t.w.applied[t.name] = append(t.w.applied[t.name], strings.Join(what, ", "))
 	behave := t.w.behave[t.name]
+	t.w.mu.Unlock()
+	if behave != nil {
+		return behave(ctx)
+	}
+	return Outcome{Phase: status.Ready}
+}
+
+func (t *notingTarget) Resume(ctx context.Context, at *checkpoint.Record) Outcome {
+	t.w.mu.Lock()
+	t.w.resumed[t.name]++
+	behave := t.w.onResume[t.name]
 	t.w.mu.Unlock()
 	if behave != nil {
 		return behave(ctx)

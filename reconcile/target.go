@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
@@ -151,8 +152,21 @@ func (t *target) apply(ctx context.Context, want *desired.Cluster) Outcome {
 		}
 	case waits > 0:
 		o.Phase, o.Message = status.Progressing, counted(waits, "object is not ready yet", "objects are not ready yet")
+	case len(o.Problems) == 0:
+		o.Checkpoint = t.applier.Checkpoint(p)
 	}
 	return o
+}
+
+func (t *target) Resume(ctx context.Context, at *checkpoint.Record) Outcome {
+	rests, err := t.applier.AtRest(ctx, at.Cluster)
+	switch {
+	case err != nil:
+		return failed(err)
+	case !rests:
+		return Outcome{Moved: true}
+	}
+	return Outcome{Phase: status.Ready, Actions: map[string]int{string(plan.Unchanged): at.Objects}}
 }
 
 // counted is a number with what it counts.

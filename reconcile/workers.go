@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/status"
 )
@@ -22,8 +23,11 @@ type workers struct {
 	// suspects are the slots of clusters that did not answer the last time, so
 	// that many of them do not take those of clusters that work.
 	suspects chan struct{}
-	all      map[string]*worker
-	wg       sync.WaitGroup
+	// moved has a token when a cluster is not as its checkpoint has it, so that
+	// what is wanted of it must be computed.
+	moved chan struct{}
+	all   map[string]*worker
+	wg    sync.WaitGroup
 
 	mu   sync.Mutex
 	gone []string // clusters that left and are empty
@@ -33,6 +37,7 @@ func newWorkers(cfg Config) *workers {
 	return &workers{
 		cfg: cfg, all: make(map[string]*worker),
 		slots: make(chan struct{}, cfg.Workers), suspects: make(chan struct{}, cfg.Workers),
+		moved: make(chan struct{}, 1),
 	}
 }
 
@@ -40,6 +45,11 @@ func newWorkers(cfg Config) *workers {
 type job struct {
 	want   *desired.Cluster
 	commit string
+	// input names what want was computed from, empty if nobody may rely on it.
+	// With at, nothing but the registration was computed, and the cluster is
+	// looked at whether it is so.
+	input string
+	at    *checkpoint.Record
 	// after are the jobs of the clusters that this one depends on.
 	after []*job
 	// tried is closed when the attempt has ended, ready says how.
@@ -70,21 +80,33 @@ type worker struct {
 	// brake is how long the next waking has to wait: somebody who undoes every
 	// correction at once is answered ever more slowly.
 	brake time.Duration
+	// kept is the checkpoint that was kept last.
+	kept *checkpoint.Record
 }
 
 // firstBrake is how long the second of two corrections in a row waits.
 const firstBrake = 250 * time.Millisecond
 
+// round is what the clusters are to be brought to in one turn of the loop.
+type round struct {
+	state *desired.State
+	// leaving are to be emptied.
+	leaving map[string]*desired.Cluster
+	// input and at are a job's, at by the cluster's name.
+	input string
+	at    map[string]*checkpoint.Record
+}
+
 // assign gives each cluster of the state its job, and returns channels that
 // close when each was tried; so it does for clusters that are to be emptied.
 // Workers of other clusters that left the registry end, and their objects stay
 // in the cluster.
-func (ws *workers) assign(ctx context.Context, s *desired.State, leaving map[string]*desired.Cluster) []<-chan struct{} {
-	jobs := make(map[string]*job)
+func (ws *workers) assign(ctx context.Context, r round) []<-chan struct{} {
+	s, jobs := r.state, make(map[string]*job)
 	for _, c := range s.Clusters {
-		jobs[c.Name] = &job{want: c, commit: s.Commit.Hash, tried: make(chan struct{})}
+		jobs[c.Name] = &job{want: c, commit: s.Commit.Hash, input: r.input, at: r.at[c.Name], tried: make(chan struct{})}
 	}
-	for name, c := range leaving {
+	for name, c := range r.leaving {
 		jobs[name] = &job{want: c, commit: s.Commit.Hash, tried: make(chan struct{})}
 	}
 	for name, w := range ws.all {
@@ -92,6 +114,7 @@ func (ws *workers) assign(ctx context.Context, s *desired.State, leaving map[str
 			ws.cfg.Log.Info("the cluster left the registry; its objects stay as they are", "cluster", name)
 			w.quit()
 			delete(ws.all, name)
+			ws.forget(name)
 		}
 	}
 	var tried []<-chan struct{}
@@ -128,6 +151,7 @@ func (ws *workers) takeGone() []string {
 		if w := ws.all[name]; w != nil {
 			w.quit()
 			delete(ws.all, name)
+			ws.forget(name)
 		}
 	}
 	return gone
@@ -170,7 +194,11 @@ func (ws *workers) wake(ctx context.Context, w *worker) {
 		return
 	case <-time.After(w.brake):
 	}
-	o := ws.work(ctx, w, &job{want: w.last.want, commit: w.last.commit, tried: make(chan struct{})})
+	if w.last.at != nil {
+		ws.askForState()
+		return
+	}
+	o := ws.work(ctx, w, &job{want: w.last.want, commit: w.last.commit, input: w.last.input, tried: make(chan struct{})})
 	w.brake = nextBrake(w.brake, o.Changed, ws.cfg.Interval)
 }
 
@@ -293,6 +321,10 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
 		if attempt.Err() == context.Canceled {
 			return Outcome{} // by a newer commit, or the end: that is not the cluster's fault
 		}
+		if o.Moved {
+			ws.askForState()
+			return Outcome{} // it is not known what to do
+		}
 	}
 	if o.Gone {
 		ws.mu.Lock()
@@ -331,6 +363,9 @@ func (ws *workers) apply(ctx context.Context, w *worker, j *job) Outcome {
 			return Outcome{Phase: status.Unreachable, Message: err.Error()}
 		}
 	}
+	if j.at != nil {
+		return w.target.Resume(ctx, j.at)
+	}
 	return w.target.Apply(ctx, j.want)
 }
 
@@ -359,8 +394,12 @@ func (ws *workers) report(w *worker, j *job, o Outcome) {
 			c.Objects = j.want.Objects.Len()
 		}
 		c.Packages, c.Notes = packages(j.want, o), j.want.Notes
+		if j.at != nil {
+			c.Objects, c.Packages = j.at.Objects, resumed(j.at.Packages, o.Phase)
+		}
 	})
 	ws.cfg.Board.Attempted(w.name, o.Phase, o.Actions)
+	ws.keep(w, j, o)
 
 	log := ws.cfg.Log.With("cluster", w.name, "commit", short(j.commit), "phase", o.Phase, "changed", o.Changed)
 	if len(o.Problems) > 0 {
@@ -372,13 +411,16 @@ func (ws *workers) report(w *worker, j *job, o Outcome) {
 	case o.Phase == status.Failed || o.Phase == status.Unreachable:
 		log.Error(o.Message)
 	default:
-		log.Info(summary(o))
+		log.Info(summary(j, o))
 	}
 }
 
-func summary(o Outcome) string {
-	if o.Message != "" {
+func summary(j *job, o Outcome) string {
+	switch {
+	case o.Message != "":
 		return o.Message
+	case j.at != nil:
+		return "at rest, as it was left"
 	}
 	return "applied"
 }
@@ -406,6 +448,17 @@ func packages(want *desired.Cluster, o Outcome) []status.Package {
 	for _, name := range want.Incomplete {
 		if !slices.ContainsFunc(list, func(p status.Package) bool { return p.Name == name }) {
 			list = append(list, status.Package{Name: name, State: "Failed"})
+		}
+	}
+	return list
+}
+
+// resumed are a cluster's packages as they were left, unless nobody knows.
+func resumed(left []status.Package, now status.Phase) []status.Package {
+	list := slices.Clone(left)
+	for i := range list {
+		if now != status.Ready {
+			list[i].State = string(now)
 		}
 	}
 	return list

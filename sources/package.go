@@ -33,6 +33,15 @@ type Commit struct {
 	Files fs.FS
 }
 
+// ContentFS is a file system that can name its content, as a tree of Git's can.
+type ContentFS interface {
+	fs.FS
+	// Content names all files and directories but except, a file at the root:
+	// two file systems with the same name have the same ones. It reads none of
+	// them.
+	Content(except string) (string, error)
+}
+
 // PackageKind is a package's type, as its metadata names it.
 type PackageKind string
 

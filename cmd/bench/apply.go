@@ -67,14 +67,21 @@ func (b *bench) apply(ctx context.Context) error {
 		var more cost
 		sides := []func() error{
 			func() (err error) {
-				if ours, err = l.twice(ctx, oursChild, l.kubeconfig, l.input); err == nil {
-					more, err = l.once(ctx, oursChild, l.kubeconfig, l.input, "warm")
+				kept := filepath.Join(dir, "checkpoints")
+				for i, into := range []*cost{&ours[0], &ours[1], &more} {
+					if *into, err = l.once(ctx, oursChild, l.kubeconfig, l.input, kept, []string{"cold", "restart", "warm"}[i]); err != nil {
+						return err
+					}
 				}
-				return err
+				return nil
 			},
 			func() (err error) {
-				theirs, err = l.twice(ctx, kubectlChild, "--kubeconfig", l.kubeconfig, "apply", "--server-side", "-f", l.input)
-				return err
+				for i := range theirs {
+					if theirs[i], err = l.once(ctx, kubectlChild, "--kubeconfig", l.kubeconfig, "apply", "--server-side", "-f", l.input); err != nil {
+						return err
+					}
+				}
+				return nil
 			},
 		}
 		if round%2 == 1 { // neither side is always the first
@@ -92,15 +99,20 @@ func (b *bench) apply(ctx context.Context) error {
 			continue
 		}
 		b.add("apply-cold-server-cpu", ours[0].server, theirs[0].server)
-		b.add("apply-cold-client-cpu", ours[0].client, theirs[0].client)
+		// Beyond a process that does nothing, as everywhere.
+		idle, err := work(ctx, "idle")
+		if err != nil {
+			return err
+		}
+		b.add("apply-cold-client-cpu", ours[0].client-idle.cpu, theirs[0].client-idle.cpu)
 		b.add("apply-cold-requests", ours[0].report.First, float64(b.crds))
-		b.add("noop-restart-client-cpu", ours[1].client, theirs[1].client)
+		b.add("noop-restart-client-cpu", ours[1].client-idle.cpu, theirs[1].client-idle.cpu)
 		b.add("noop-restart-server-cpu", ours[1].server, theirs[1].server)
 		b.add("noop-requests", more.report.Warm, 1)
 		b.add("drift-requests", more.report.Drift, 1)
 		// How much of ours is not the pass.
-		b.note("apply-cold-client-cpu", "start-and-decode", ours[0].report.Before)
-		b.note("noop-restart-client-cpu", "start-and-decode", ours[1].report.Before)
+		b.note("apply-cold-client-cpu", "decode", ours[0].report.Before-idle.cpu)
+		b.note("noop-restart-client-cpu", "process", idle.cpu)
 	}
 	return nil
 }
@@ -166,16 +178,6 @@ func newLab(ctx context.Context, kubeconfig, input string) (*lab, error) {
 type cost struct {
 	client, server float64
 	report         childReport
-}
-
-// twice runs a child twice: cold, and with nothing to do.
-func (l *lab) twice(ctx context.Context, args ...string) (costs [2]cost, err error) {
-	for i := range costs {
-		if costs[i], err = l.once(ctx, args...); err != nil {
-			return costs, err
-		}
-	}
-	return costs, nil
 }
 
 // once runs a child and waits until the server has done what follows from it.

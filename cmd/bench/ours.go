@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
@@ -30,10 +31,11 @@ import (
 // pass, on starting and on decoding its input.
 type childReport struct{ First, Warm, Drift, Before float64 }
 
-// runOurs applies a file as the daemon does: once, and with a third argument
-// "warm" twice more.
+// runOurs does what the daemon does with a cluster and a file: it applies it and
+// keeps a checkpoint ("cold"); it starts from the checkpoint ("restart"); or it
+// starts without, follows the cluster and makes further passes ("warm").
 func runOurs(args []string, stdout, stderr io.Writer) int {
-	report, err := ours(context.Background(), args[0], args[1], len(args) > 2 && args[2] == "warm")
+	report, err := ours(context.Background(), args[0], args[1], &checkpoint.Store{Dir: args[2]}, args[3])
 	if err == nil {
 		err = json.NewEncoder(stdout).Encode(report)
 	}
@@ -55,11 +57,7 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(r)
 }
 
-func ours(ctx context.Context, kubeconfig, input string, warm bool) (*childReport, error) {
-	set, err := load(input)
-	if err != nil {
-		return nil, err
-	}
+func ours(ctx context.Context, kubeconfig, input string, kept *checkpoint.Store, mode string) (*childReport, error) {
 	text, err := os.ReadFile(kubeconfig)
 	if err != nil {
 		return nil, err
@@ -77,9 +75,29 @@ func ours(ctx context.Context, kubeconfig, input string, warm bool) (*childRepor
 		return nil, err
 	}
 	out := childReport{}
+	if mode == "restart" {
+		r := kept.Load("bench", input)
+		if r == nil {
+			return nil, errors.New("no checkpoint was kept")
+		}
+		if out.Before, err = usedCPU(); err != nil {
+			return nil, err
+		}
+		rests, err := applier.AtRest(ctx, r.Cluster)
+		if err == nil && !rests {
+			err = errors.New("the cluster is not as it was left")
+		}
+		out.First = float64(requests.Load())
+		return &out, err
+	}
+	set, err := load(input)
+	if err != nil {
+		return nil, err
+	}
 	if out.Before, err = usedCPU(); err != nil {
 		return nil, err
 	}
+	var at *apply.Checkpoint
 	// pass returns what it took in requests, and how much drift it corrected.
 	pass := func() (asked float64, corrected int, err error) {
 		before := requests.Load()
@@ -99,10 +117,13 @@ func ours(ctx context.Context, kubeconfig, input string, warm bool) (*childRepor
 				corrected++
 			}
 		}
+		at = applier.Checkpoint(p)
 		return float64(requests.Load() - before), corrected, nil
 	}
-	if !warm {
-		out.First, _, err = pass()
+	if mode == "cold" {
+		if out.First, _, err = pass(); err == nil {
+			err = kept.Save("bench", &checkpoint.Record{Input: input, Cluster: at, Objects: set.Len()})
+		}
 		return &out, err
 	}
 	// As the daemon does between passes.

@@ -2,10 +2,11 @@ package apply
 
 import (
 	"context"
-	"fmt"
-	"hash/maphash"
+	"crypto/sha256"
+	"encoding/binary"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -28,34 +29,33 @@ import (
 // by a fingerprint of the metadata that changes whenever somebody other than a
 // status writer writes.
 
-// fingerprint stands for the metadata of an object at one moment. It is
-// comparable within one process.
-type fingerprint uint64
-
-var seed = maphash.MakeSeed()
+// fingerprint stands for the metadata of an object at one moment, in every
+// process alike. Nobody can make an object that has another's.
+type fingerprint [16]byte
 
 // fingerprintOf leaves out what status writers change. Where the kind has no
 // generation, the times of the managers' writes tell that something was
 // written, and where it has no status either, so does resourceVersion.
 func fingerprintOf(t kube.Type, m *metav1.ObjectMeta) fingerprint {
-	var h maphash.Hash
-	h.SetSeed(seed)
+	buf := make([]byte, 0, 2<<10)
 	put := func(parts ...string) {
 		for _, s := range parts {
-			h.WriteString(s)
-			h.WriteByte(0)
+			// With its length, so that no two lists of parts read the same.
+			buf = binary.AppendUvarint(buf, uint64(len(s)))
+			buf = append(buf, s...)
 		}
 	}
-	put(string(m.UID), fmt.Sprint(m.Generation))
+	put(string(m.UID), strconv.FormatInt(m.Generation, 10))
 	if m.Generation == 0 && !t.HasStatus {
 		put(m.ResourceVersion)
 	}
 	for _, values := range []map[string]string{m.Labels, m.Annotations} {
+		put(strconv.Itoa(len(values)))
 		for _, k := range slices.Sorted(maps.Keys(values)) {
 			put(k, values[k])
 		}
-		put("")
 	}
+	put(strconv.Itoa(len(m.OwnerReferences)))
 	for _, o := range m.OwnerReferences {
 		put(string(o.UID))
 	}
@@ -66,13 +66,14 @@ func fingerprintOf(t kube.Type, m *metav1.ObjectMeta) fingerprint {
 		}
 		put(e.Manager, string(e.Operation), e.Subresource, e.APIVersion)
 		if e.Time != nil {
-			put(e.Time.UTC().String())
+			put(e.Time.UTC().Format(time.RFC3339))
 		}
 		if e.FieldsV1 != nil {
-			h.Write(e.FieldsV1.GetRawBytes())
+			put(e.FieldsV1.GetRawString())
 		}
 	}
-	return fingerprint(h.Sum64())
+	sum := sha256.Sum256(buf)
+	return fingerprint(sum[:16])
 }
 
 // findDrift looks at the members that are applied as wanted, and notes those

@@ -178,7 +178,7 @@ func (a *Applier) isFine(id manifest.ID) (print fingerprint, fine bool) {
 			return m.print, m.fine
 		}
 	}
-	return 0, false
+	return fingerprint{}, false
 }
 
 // wrote remembers an object that was applied just now.

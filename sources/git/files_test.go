@@ -46,6 +46,36 @@ func TestFiles(t *testing.T) {
 	})
 }
 
+// The content has a name that stays the same while all files but one do.
+func TestContent(t *testing.T) {
+	everyWay(t, func(t *testing.T, f *fixture) {
+		content := func(hash string) string {
+			t.Helper()
+			c := f.poll(f.open(), "")
+			if c.Hash != hash {
+				t.Fatalf("polled %s, want %s", c.Hash, hash)
+			}
+			name, err := c.Files.(sources.ContentFS).Content("clusters.lock")
+			if err != nil || name == "" {
+				t.Fatalf("%q, %v", name, err)
+			}
+			return name
+		}
+		first := content(f.commit("first", map[string]string{"a": "1", "b/clusters.lock": "1", "clusters.lock": "1"}))
+		if again := content(f.commit("the lock", map[string]string{"clusters.lock": "2"})); again != first {
+			t.Error("the lock changes it")
+		}
+		seen := map[string]string{first: "first"}
+		for _, file := range []string{"a", "b/clusters.lock", "c"} {
+			now := content(f.commit(file, map[string]string{file: "2"}))
+			if before, ok := seen[now]; ok {
+				t.Errorf("%s: the same as %s", file, before)
+			}
+			seen[now] = file
+		}
+	})
+}
+
 // What Git can hold beside files and directories.
 func TestFilesThatAreNone(t *testing.T) {
 	everyWay(t, func(t *testing.T, f *fixture) {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/reconcile"
+	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
@@ -45,7 +46,9 @@ never by force. In between it puts right what somebody changed in a cluster.
 
 A cluster that is down, and a package or manifest with errors, are reported and
 delay nothing else. All state is in the repository and in the clusters: the
-daemon may be killed at any time.
+daemon may be killed at any time. What it keeps in --cache-dir spares a start the
+work of the one before: over the same commit, clusters that are as they were left
+are seen to be so without a package being read.
 
 On --listen it serves /healthz, /readyz, /metrics (Prometheus) and /status.`,
 		Example: `  gitopsd run --repo https://git.example.org/platform/fleet.git --git-password-file /etc/gitopsd/token
@@ -107,10 +110,16 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if err != nil {
 		return err
 	}
+	// By repository and branch: another fleet has clusters of the same names.
+	rest, err := o.registry.cache(filepath.Join("checkpoints", sources.DigestOf([]byte(o.git.url+"\x00"+o.git.branch)).Short()))
+	if err != nil {
+		return err
+	}
 	board := status.NewBoard(version(), repository.Describe(), o.git.branch)
 	daemon, err := reconcile.New(reconcile.Config{
 		Repository: repository, Computer: computer, Board: board, Log: log,
 		Interval: o.interval, ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly", PruneRemoved: o.pruneRemoved,
+		Checkpoints: &checkpoint.Store{Dir: rest}, Settings: o.settings(cmd.Flags()),
 		Connect: func(ctx context.Context, c clusters.Cluster) (reconcile.Target, error) {
 			k, err := conn.connect(ctx, c)
 			if err != nil {

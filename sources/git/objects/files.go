@@ -2,6 +2,8 @@ package objects
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +15,8 @@ import (
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
+
+	"gitopsd.dev/sources"
 )
 
 // files is the file system of a tree; see NewFiles.
@@ -45,6 +49,8 @@ var (
 	_ fs.ReadDirFS  = (*files)(nil)
 	_ fs.StatFS     = (*files)(nil)
 )
+
+var _ sources.ContentFS = (*files)(nil)
 
 func (f *files) Open(name string) (fs.File, error) {
 	e, err := f.lookup("open", name)
@@ -94,6 +100,21 @@ func (f *files) Stat(name string) (fs.FileInfo, error) {
 		return nil, err
 	}
 	return info{f: f, e: e}.sized(name)
+}
+
+// Content names what is reachable but for the file except at the root.
+func (f *files) Content(except string) (string, error) {
+	list, err := f.dir(f.root)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	for _, e := range list {
+		if e.Name != except {
+			fmt.Fprintf(h, "%o %s %s\x00", uint32(e.Mode), e.Hash, e.Name)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // Lookup finds the entry of a regular file or a directory in a tree.

@@ -1,0 +1,54 @@
+package cli
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// indifferent are the flags of run that what is wanted of clusters does not
+// depend on.
+var indifferent = []string{"once", "interval", "listen", "cluster-timeout", "cache-dir", "log-format", "verbose"}
+
+// settings names everything beside the repository that what is wanted of clusters
+// is computed from: this program, its flags, and the files that these name. Of the
+// files it has size and time, so that nothing can be learned of what is in them.
+func (o *runOptions) settings(flags *pflag.FlagSet) string {
+	var all []string
+	put := func(path string, info fs.FileInfo, err error) {
+		if err != nil {
+			all = append(all, err.Error())
+			return
+		}
+		all = append(all, fmt.Sprintf("%s %d %s", path, info.Size(), info.ModTime()))
+	}
+	all = append(all, version())
+	program, _ := os.Executable() // where that fails, so does this
+	info, err := os.Stat(program)
+	put(program, info, err)
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Changed && !slices.Contains(indifferent, f.Name) {
+			all = append(all, f.Name+"="+f.Value.String())
+		}
+	})
+	if o.registry.trustRoot != "" {
+		info, err := os.Stat(o.registry.trustRoot)
+		put(o.registry.trustRoot, info, err)
+	}
+	if o.registry.secretsDir != "" {
+		_ = filepath.WalkDir(o.registry.secretsDir, func(path string, d fs.DirEntry, err error) error {
+			var info fs.FileInfo
+			if err == nil {
+				info, err = d.Info()
+			}
+			put(path, info, err) // an error is a setting of its own
+			return nil
+		})
+	}
+	return strings.Join(all, "\n")
+}

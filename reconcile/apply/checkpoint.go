@@ -1,0 +1,215 @@
+package apply
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+)
+
+// Checkpoint is how an inventory looked when a pass had left nothing to do: all
+// that is wanted was applied, nobody else wanted any of it otherwise, and it was
+// healthy. A cluster that looks the same later, and of which the same is wanted,
+// needs nothing done, and nobody has to compute what is wanted to know that
+// (AtRest). It is plain data, that another process can read back.
+type Checkpoint struct {
+	// Kinds are those of the members, ordered by group and kind.
+	Kinds []KindCheckpoint `json:"kinds"`
+	// Namespaces are those of the inventory's parent, ordered.
+	Namespaces []string `json:"namespaces,omitempty"`
+}
+
+// KindCheckpoint is how the members of one kind looked.
+type KindCheckpoint struct {
+	Type    kube.Type `json:"type"`
+	Members int       `json:"members"`
+	// Print is a hash over the members' names and fingerprints.
+	Print string `json:"print"`
+}
+
+// Checkpoint describes the cluster after a plan was executed and everything that
+// it wants was found healthy, which the caller has seen to. It is nil where the
+// look of the members does not tell that nothing is to be done: an object is not
+// known to be as it was applied, the plan leaves something as it is that it would
+// rather have otherwise, an object is pinned to a type that others define, or a
+// package is left to Crossplane.
+func (a *Applier) Checkpoint(p *plan.Plan) *Checkpoint {
+	if a.parent == nil || !a.parent.exists || len(a.pinned) > 0 || len(p.Unreadable) > 0 {
+		return nil
+	}
+	wanted := 0
+	for i := range p.Steps {
+		switch s := &p.Steps[i]; {
+		case !s.Action.Writes() && s.Action != plan.Unchanged || isDelegated(s.ID):
+			return nil
+		case s.Object != nil:
+			wanted++
+		}
+	}
+	c := &Checkpoint{Namespaces: slices.Sorted(maps.Keys(a.parent.namespaces))}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for gk := range a.parent.kinds {
+		s := a.kinds[gk]
+		if s == nil {
+			return nil
+		}
+		for _, m := range s.members {
+			if !m.fine {
+				return nil
+			}
+		}
+		wanted -= len(s.members)
+		c.Kinds = append(c.Kinds, KindCheckpoint{Type: s.t, Members: len(s.members), Print: s.print()})
+	}
+	if wanted != 0 {
+		return nil // somebody else's, or gone again
+	}
+	slices.SortFunc(c.Kinds, func(x, y KindCheckpoint) int {
+		return cmp.Or(cmp.Compare(x.Type.Group, y.Type.Group), cmp.Compare(x.Type.Kind, y.Type.Kind))
+	})
+	return c
+}
+
+// print is a hash over the members, in the order of their IDs.
+func (s *kindState) print() string {
+	h := sha256.New()
+	for _, id := range slices.SortedFunc(maps.Keys(s.members), manifest.ID.Compare) {
+		h.Write(append([]byte(id.Namespace+"\x00"+id.Name+"\x00"), s.members[id].print[:]...))
+	}
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+}
+
+// AtRest says whether the cluster looks as it did when the checkpoint was made,
+// and is healthy. It changes nothing. As Plan does, it costs one metadata list
+// for each kind that is not followed yet, and one list more for each kind that
+// has a status; what it has listed the next Plan need not ask for again. The
+// error is about the cluster as a whole; whatever else is odd is for Plan to
+// say, and the cluster not at rest.
+func (a *Applier) AtRest(ctx context.Context, c *Checkpoint) (bool, error) {
+	p, err := a.readParent(ctx)
+	if kube.IsClusterWide(err) {
+		return false, err
+	}
+	if err != nil || !c.describes(p) {
+		return false, nil
+	}
+	same, err := a.eachKind(ctx, c, a.looksSame)
+	a.followAll()
+	if !same || err != nil {
+		return false, err
+	}
+	// After the watches began: what becomes unready from here on stirs them.
+	return a.eachKind(ctx, c, a.isHealthy)
+}
+
+// eachKind says whether something holds for all kinds.
+func (a *Applier) eachKind(ctx context.Context, c *Checkpoint, holds func(context.Context, KindCheckpoint) (bool, error)) (bool, error) {
+	var not atomic.Bool
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(concurrency)
+	for _, k := range c.Kinds {
+		g.Go(func() error {
+			ok, err := holds(gctx, k)
+			if err != nil || !ok {
+				not.Store(true)
+			}
+			if kube.IsClusterWide(err) || ctx.Err() != nil {
+				return err
+			}
+			return nil
+		})
+	}
+	err := g.Wait()
+	return err == nil && !not.Load(), err
+}
+
+// describes says that the parent is the one that the checkpoint is of.
+func (c *Checkpoint) describes(p *parent) bool {
+	kinds, namespaces := make(map[schema.GroupKind]bool), make(map[string]bool)
+	for _, k := range c.Kinds {
+		kinds[groupKind(k.Type)] = true
+	}
+	for _, ns := range c.Namespaces {
+		namespaces[ns] = true
+	}
+	return p.exists && equalKeys(kinds, p.kinds) && equalKeys(namespaces, p.namespaces)
+}
+
+// looksSame lists the members of a kind, unless it is followed.
+func (a *Applier) looksSame(ctx context.Context, k KindCheckpoint) (bool, error) {
+	if !a.follows(k.Type) {
+		members := make(map[manifest.ID]*metav1.ObjectMeta, k.Members)
+		version, err := a.cluster.List(ctx, k.Type, kube.ListOptions{Selector: a.set.selector()}, func(m *metav1.PartialObjectMetadata) bool {
+			members[k.Type.ID(m.Namespace, m.Name)] = &m.ObjectMeta
+			return true
+		})
+		if err != nil {
+			return false, err
+		}
+		a.listed(k.Type, members, version)
+	}
+	return a.approveAll(k), nil
+}
+
+// isHealthy looks at the members of a kind, unless nothing was written since they
+// were looked at last.
+func (a *Applier) isHealthy(ctx context.Context, k KindCheckpoint) (bool, error) {
+	gk := groupKind(k.Type)
+	if !hasStatus(gk) {
+		return true, nil
+	}
+	if unready, ok := a.recallHealth(gk); ok {
+		return len(unready) == 0, nil
+	}
+	ready := true
+	err := a.cluster.ListFull(ctx, k.Type, kube.ListOptions{Selector: a.set.selector()}, func(tree map[string]any) bool {
+		state, _ := assess(&unstructured.Unstructured{Object: tree})
+		ready = state == State(status.CurrentStatus)
+		return ready
+	})
+	// If they are not, Plan's own look at them says what is the matter.
+	a.rememberHealth(gk, nil, err == nil && ready)
+	return ready, err
+}
+
+func (a *Applier) follows(t kube.Type) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.kinds[groupKind(t)]
+	return s != nil && s.followed
+}
+
+// approveAll notes that the members of a kind are as they were applied, if they
+// look as they did when the checkpoint was made.
+func (a *Applier) approveAll(k KindCheckpoint) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.kinds[groupKind(k.Type)]
+	if s == nil || len(s.members) != k.Members || s.print() != k.Print {
+		return false
+	}
+	for _, m := range s.members {
+		if m.full != nil && m.full.DeletionTimestamp != nil {
+			return false
+		}
+		m.approve()
+	}
+	return true
+}

@@ -1,0 +1,131 @@
+package reconcile
+
+import (
+	"context"
+	"io/fs"
+
+	"gitopsd.dev/reconcile/checkpoint"
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/clusters"
+)
+
+// How a daemon that starts takes up where an earlier one left off.
+//
+// After a pass that left nothing to do in a cluster, its looks are kept, with a
+// name for everything that what is wanted of it was computed from
+// (reconcile/checkpoint). If that is the same when a daemon starts, for every
+// cluster, then nothing is computed: no package is read and nothing rendered.
+// Each worker only looks whether its cluster is as it was, and watches it. As
+// soon as one is not, or a newer commit is there, everything is computed as ever.
+
+// resume returns the state of the newest commit as far as the registry and the
+// lock tell it, for a daemon that has none yet; nil if it has to be computed.
+func (d *Daemon) resume() *desired.State {
+	if d.state != nil || d.cfg.Checkpoints == nil || d.pending != nil && len(d.pending.Format()) > 0 {
+		return nil
+	}
+	text, err := fs.ReadFile(d.head.Files, sources.RegistryFile)
+	if err != nil {
+		return nil
+	}
+	s := &desired.State{Commit: d.head}
+	if s.Registry, err = clusters.Parse(sources.RegistryFile, text); err != nil {
+		return nil
+	}
+	if s.Committed, err = desired.ReadLock(d.head.Files); err != nil {
+		return nil
+	}
+	s.Lock = s.Committed.Clone()
+	for _, name := range s.Lock.Clusters() {
+		if s.Registry.Removed(name) {
+			return nil // it is to be emptied, or to leave the lock
+		}
+	}
+	input := d.inputOf(s)
+	at := make(map[string]*checkpoint.Record)
+	for _, c := range s.Registry.Clusters {
+		wanted := &desired.Cluster{Cluster: c}
+		if !c.Spec.Suspend {
+			r := d.cfg.Checkpoints.Load(c.Name, input)
+			if r == nil {
+				return nil
+			}
+			at[c.Name], wanted.Notes = r, r.Notes
+		}
+		s.Clusters = append(s.Clusters, wanted)
+	}
+	if len(at) == 0 {
+		return nil
+	}
+	d.input, d.at = input, at
+	d.cfg.Log.Info("the commit is the one that the clusters were left with; nothing is computed unless one is not as it was",
+		"commit", short(d.head.Hash), "clusters", len(at))
+	return s
+}
+
+// computeOlder computes the commit that the clusters were left with, for a newest
+// one that says nothing, so that they can be kept as that one wants them.
+func (d *Daemon) computeOlder(ctx context.Context) {
+	if d.at == nil {
+		return
+	}
+	state, err := d.cfg.Computer.Compute(ctx, d.state.Commit, d.pending)
+	if err != nil {
+		d.cfg.Log.Error("the commit that the clusters were left with cannot be computed", "commit", short(d.state.Commit.Hash), "error", err)
+		return
+	}
+	d.state, d.input, d.at = state, d.inputOf(state), nil
+}
+
+// inputOf names everything that a state was computed from; "" if the next
+// computation may come to something else all the same.
+func (d *Daemon) inputOf(s *desired.State) string {
+	files, ok := s.Commit.Files.(sources.ContentFS)
+	if !ok || d.cfg.Checkpoints == nil || s.Always || s.RegistryErr != nil || len(s.Waiting) > 0 {
+		return ""
+	}
+	content, err := files.Content(sources.LockFile)
+	if err != nil {
+		d.cfg.Log.Error("reading the commit", "commit", short(s.Commit.Hash), "error", err)
+		return ""
+	}
+	return string(sources.DigestOf([]byte(d.cfg.Settings + "\x00" + content + "\x00" + string(s.Lock.Format()))))
+}
+
+// keep keeps how a cluster at rest looks.
+func (ws *workers) keep(w *worker, j *job, o Outcome) {
+	if o.Checkpoint == nil || j.input == "" || j.at != nil {
+		return
+	}
+	r := &checkpoint.Record{
+		Input: j.input, Cluster: o.Checkpoint,
+		Objects: j.want.Objects.Len(), Packages: packages(j.want, o), Notes: j.want.Notes,
+	}
+	if w.kept.Equal(r) {
+		return
+	}
+	if err := ws.cfg.Checkpoints.Save(w.name, r); err != nil {
+		ws.cfg.Log.Warn("the next start will compute everything", "error", err)
+		return
+	}
+	w.kept = r
+}
+
+// forget forgets how a cluster looked that left.
+func (ws *workers) forget(name string) {
+	if ws.cfg.Checkpoints == nil {
+		return
+	}
+	if err := ws.cfg.Checkpoints.Delete(name); err != nil {
+		ws.cfg.Log.Warn("a checkpoint stays behind", "error", err)
+	}
+}
+
+// askForState has the daemon compute what is wanted: a cluster is not as it was.
+func (ws *workers) askForState() {
+	select {
+	case ws.moved <- struct{}{}:
+	default: // it is asked already
+	}
+}
