@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
@@ -478,7 +479,7 @@ func lockMessage(s *desired.State) string {
 	case len(subject) == 0:
 		title = "Lock what was resolved"
 	case len(title) > 72:
-		title = fmt.Sprintf("Lock %d packages", len(subject))
+		title = "Lock " + prose.Count(len(subject), "package")
 	}
 	const most = 50
 	if len(changes) > most {

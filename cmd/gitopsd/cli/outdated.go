@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/upgrade"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources/resolve"
@@ -193,7 +194,11 @@ func verdict(all []*upgrade.Package) string {
 			unknown[p.Repository] = true
 		}
 	}
-	text := fmt.Sprintf("%d of %d packages have newer versions", len(newer), len(repositories))
+	has := "have newer versions"
+	if len(newer) == 1 {
+		has = "has a newer version"
+	}
+	text := fmt.Sprintf("%d of %s %s", len(newer), prose.Count(len(repositories), "package"), has)
 	if len(unknown) > 0 {
 		text += fmt.Sprintf(", and of %d it is not known", len(unknown))
 	}

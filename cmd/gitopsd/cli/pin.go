@@ -13,6 +13,7 @@ import (
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources/annotate"
@@ -147,7 +148,7 @@ func (p *pinning) file(name string) ([]byte, error) {
 	case written > 0 && !p.options.check:
 		return edited, nil
 	case right > 0:
-		p.done = append(p.done, fmt.Sprintf("%s: %s as it is", name, counted(right, "pin stays", "pins stay")))
+		p.done = append(p.done, fmt.Sprintf("%s: %s as it is", name, prose.Agree(right, "pin stays", "pins stay")))
 	}
 	return nil, nil
 }
@@ -313,11 +314,4 @@ func clusterNames(names []string) string {
 		return fmt.Sprintf("clusters %s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
 	}
 	return "clusters " + strings.Join(names, ", ")
-}
-
-func counted(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }

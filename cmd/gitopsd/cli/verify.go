@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/verify"
 	"gitopsd.dev/reconcile/verify/live"
 	"gitopsd.dev/render/manifest"
@@ -142,7 +143,7 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 	ctx := cmd.Context()
 	progress := startProgress(cmd.ErrOrStderr())
 	defer progress.stop()
-	progress.step("reading %d clusters", len(state.Clusters))
+	progress.step("reading %s", prose.Count(len(state.Clusters), "cluster"))
 	var repository verify.Repository
 	facts := make([]verify.Cluster, len(state.Clusters))
 	for i, c := range state.Clusters {
@@ -151,7 +152,7 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 	if err := reader.Read(ctx, state.Clusters, facts); err != nil {
 		return nil, err
 	}
-	progress.step("comparing %d clusters", len(state.Clusters))
+	progress.step("comparing %s", prose.Count(len(state.Clusters), "cluster"))
 	report := verify.Compare(facts, verify.Options{
 		Images: reader.Images(),
 		Tree: func(cluster string, id manifest.ID) (map[string]any, error) {
