@@ -17,8 +17,7 @@ import (
 )
 
 type outdatedOptions struct {
-	tree       treeOptions
-	registry   registryOptions
+	fleetOptions
 	clusters   []string
 	output     string
 	details    bool
@@ -53,8 +52,7 @@ newer version is there.`,
 		ValidArgsFunction: completeNothing,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, g, args) },
 	}
-	o.tree.register(cmd)
-	o.registry.register(cmd)
+	o.register(cmd)
 	f := cmd.Flags()
 	f.StringSliceVar(&o.clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all)")
 	f.StringVarP(&o.output, "output", "o", "text", "text, json or markdown")
@@ -76,15 +74,11 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 	default:
 		return fmt.Errorf("--output %q: use text, json or markdown", o.output)
 	}
-	root, err := o.tree.root()
+	tree, err := o.tree.open()
 	if err != nil {
 		return err
 	}
-	commit, files, err := tree(root)
-	if err != nil {
-		return err
-	}
-	defer files.Close()
+	defer tree.Close()
 	upgrader, err := o.registry.upgrader(g, o.clusters, o.prerelease)
 	if err != nil {
 		return err
@@ -92,7 +86,7 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 	p := startProgress(cmd.ErrOrStderr())
 	defer p.stop()
 	p.step("looking for newer versions")
-	all, state, err := upgrader.Outdated(cmd.Context(), commit, patterns)
+	all, state, err := upgrader.Outdated(cmd.Context(), tree.commit, patterns)
 	p.stop()
 	if err != nil {
 		return err
@@ -258,7 +252,7 @@ func several(names []string) string {
 
 func (o *outdatedOptions) markdown(w io.Writer, shown []*upgrade.Package, all int) error {
 	if len(shown) == 0 {
-		_, err := fmt.Fprintf(w, "All %d packages are up to date.\n", all)
+		_, err := fmt.Fprintf(w, "%s up to date.\n", prose.Agree(all, "package is", "packages are"))
 		return err
 	}
 	fmt.Fprint(w, "| Package | Clusters | Current | Update | Latest | Types |\n|---|---|---|---|---|---|\n")

@@ -26,8 +26,7 @@ import (
 )
 
 type planOptions struct {
-	tree     treeOptions
-	registry registryOptions
+	fleetOptions
 	live     liveOptions
 	clusters []string
 	against  string
@@ -65,8 +64,7 @@ steps that ` + "`gitopsd run`" + ` would fail at (refused, in conflict, rejected
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd, g) },
 	}
 	f := cmd.Flags()
-	o.tree.register(cmd)
-	o.registry.register(cmd)
+	o.register(cmd)
 	o.live.register(cmd)
 	f.StringSliceVar(&o.clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all)")
 	f.StringVar(&o.against, "against", "", "compare with this revision (a branch, tag or commit) instead of with the clusters")
@@ -155,12 +153,12 @@ type planner struct {
 
 // plan makes the plans of all clusters.
 func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
-	commit, files, err := tree(p.root)
+	tree, err := openTree(p.root)
 	if err != nil {
 		return nil, err
 	}
-	defer files.Close()
-	state, err := compute(ctx, p.cmd, p.computer, commit)
+	defer tree.Close()
+	state, err := compute(ctx, p.cmd, p.computer, tree.commit)
 	if err != nil {
 		return nil, err
 	}

@@ -21,14 +21,12 @@ import (
 
 // typesOptions are the flags of `gitopsd types` and the commands below it.
 type typesOptions struct {
-	tree     treeOptions
-	registry registryOptions
-	output   string
+	fleetOptions
+	output string
 }
 
 func (o *typesOptions) register(cmd *cobra.Command) {
-	o.tree.register(cmd)
-	o.registry.register(cmd)
+	o.fleetOptions.register(cmd)
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "text or json")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)) // an error means that the flag does not exist
 }

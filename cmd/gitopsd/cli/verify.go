@@ -14,12 +14,10 @@ import (
 	"gitopsd.dev/reconcile/verify/live"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
-	"gitopsd.dev/sources/resolve"
 )
 
 type verifyOptions struct {
-	tree     treeOptions
-	registry registryOptions
+	fleetOptions
 	live     liveOptions
 	clusters []string
 	output   string
@@ -58,8 +56,7 @@ whatever else was found.`,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd, g) },
 	}
 	f := cmd.Flags()
-	o.tree.register(cmd)
-	o.registry.register(cmd)
+	o.register(cmd)
 	o.live.register(cmd)
 	f.StringSliceVar(&o.clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all)")
 	f.StringVarP(&o.output, "output", "o", "text", "text, json or markdown")
@@ -81,39 +78,27 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 	if err != nil {
 		return err
 	}
-	root, err := o.tree.root()
-	if err != nil {
-		return err
-	}
-	computer, err := o.registry.computer(g.log(false), resolve.Add, nil, o.clusters)
-	if err != nil {
-		return err
-	}
 	packages, err := o.registry.packages(g.log(false))
 	if err != nil {
 		return err
 	}
-	commit, files, err := tree(root)
+	fleet, err := o.open(cmd, g, o.clusters...)
 	if err != nil {
 		return err
 	}
-	defer files.Close()
-	state, err := compute(cmd.Context(), cmd, computer, commit)
-	if err != nil {
-		return err
-	}
-	if err := connector.check(state.Registry); err != nil {
+	defer fleet.Close()
+	if err := connector.check(fleet.Registry); err != nil {
 		return err
 	}
 	reader := live.New(live.Config{
 		Connect: connector.connect,
 		Platforms: func(ctx context.Context, repository string, d sources.Digest) ([]sources.Child, error) {
-			return packages.Platforms(ctx, state.Origin(repository), d)
+			return packages.Platforms(ctx, fleet.Origin(repository), d)
 		},
-		Images: state.Lock.Images(),
+		Images: fleet.Lock.Images(),
 	})
 	defer reader.Close()
-	report, err := o.verify(cmd, state, reader)
+	report, err := o.verify(cmd, fleet.State, reader)
 	if err != nil {
 		return err
 	}
@@ -130,9 +115,9 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 	case err != nil:
 		return err
 	case report.Verdict == verify.NotVerified:
-		return errors.Join(state.RegistryErr, errors.New("not everything could be verified; the report says what and why"))
-	case state.RegistryErr != nil:
-		return state.RegistryErr
+		return errors.Join(fleet.RegistryErr, errors.New("not everything could be verified; the report says what and why"))
+	case fleet.RegistryErr != nil:
+		return fleet.RegistryErr
 	case report.Verdict == verify.Different:
 		return exitError(2)
 	}

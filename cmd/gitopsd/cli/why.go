@@ -17,13 +17,11 @@ import (
 	"gitopsd.dev/render/why"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/git"
-	"gitopsd.dev/sources/resolve"
 )
 
 func newWhy(g *global) *cobra.Command {
 	var (
-		t        treeOptions
-		registry registryOptions
+		o        fleetOptions
 		clusters []string
 		output   string
 	)
@@ -49,28 +47,16 @@ finds by building them without each of their entries.`,
 			if output != "text" && output != "json" {
 				return fmt.Errorf("--output %q: use text or json", output)
 			}
-			root, err := t.root()
+			fleet, err := o.open(cmd, g, clusters...)
 			if err != nil {
 				return err
 			}
-			commit, files, err := tree(root)
+			defer fleet.Close()
+			answers, err := explain(cmd.Context(), fleet.State, args[0])
 			if err != nil {
 				return err
 			}
-			defer files.Close()
-			computer, err := registry.computer(g.log(false), resolve.Add, nil, clusters)
-			if err != nil {
-				return err
-			}
-			state, err := compute(cmd.Context(), cmd, computer, commit)
-			if err != nil {
-				return err
-			}
-			answers, err := explain(cmd.Context(), state, args[0])
-			if err != nil {
-				return err
-			}
-			h := newHistory(root, commit.Files)
+			h := newHistory(fleet.root, fleet.commit.Files)
 			defer h.close()
 			if output == "json" {
 				return writeWhyJSON(cmd.OutOrStdout(), answers, h)
@@ -78,12 +64,11 @@ finds by building them without each of their entries.`,
 			return writeWhy(cmd.OutOrStdout(), answers, h)
 		},
 	}
-	t.register(cmd)
-	registry.register(cmd)
+	o.register(cmd)
 	cmd.Flags().StringSliceVar(&clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all that have the object)")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
 	for name, complete := range map[string]cobra.CompletionFunc{
-		"cluster": completeRegistered(&t),
+		"cluster": completeRegistered(&o.tree),
 		"output":  cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp),
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error means that the flag does not exist
