@@ -63,10 +63,9 @@ second run completes it.`,
 	}
 	o.register(cmd)
 	f := cmd.Flags()
-	f.StringSliceVar(&clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all that declare the package)")
+	o.tree.registerClusters(cmd, &clusters, "all that declare the package")
 	f.BoolVar(&prerelease, "prerelease", false, "take pre-releases for newer versions too")
 	f.BoolVar(&details, "details", false, "show what changes in each type, not only what breaks")
-	_ = cmd.RegisterFlagCompletionFunc("cluster", completeRegistered(&o.tree)) // an error means that the flag does not exist
 	return cmd
 }
 

@@ -74,6 +74,13 @@ func (o *treeOptions) register(cmd *cobra.Command) {
 	_ = cmd.MarkFlagDirname("repo") // an error means that the flag does not exist
 }
 
+// registerClusters adds the flag that names some of the registered clusters; all
+// says which they are without it.
+func (o *treeOptions) registerClusters(cmd *cobra.Command, names *[]string, all string) {
+	cmd.Flags().StringSliceVar(names, "cluster", nil, "name of a registered cluster; may be given more than once (default: "+all+")")
+	_ = cmd.RegisterFlagCompletionFunc("cluster", completeRegistered(o)) // an error means that the flag does not exist
+}
+
 // root is the directory that holds clusters.yaml.
 func (o *treeOptions) root() (string, error) {
 	if strings.Contains(o.repo, "://") {

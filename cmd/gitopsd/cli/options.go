@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -165,4 +166,30 @@ func (o *gitOptions) open(env *Env, cacheDir string) (*git.Repository, error) {
 		CAFile: o.caFile, SSHKeyFile: o.key, KnownHostsFile: o.knownHosts,
 		Name: o.name, Mail: o.mail, PendingBranch: o.pendingBranch,
 	})
+}
+
+// outputFlag is the flag of commands whose result comes in several formats.
+type outputFlag struct {
+	format  string
+	formats []string
+}
+
+// register adds the flag; the first of the formats is the default.
+func (o *outputFlag) register(cmd *cobra.Command, formats ...string) {
+	o.formats = formats
+	cmd.Flags().StringVarP(&o.format, "output", "o", formats[0], o.choice())
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // an error means that the flag does not exist
+}
+
+func (o *outputFlag) check() error {
+	if slices.Contains(o.formats, o.format) {
+		return nil
+	}
+	return fmt.Errorf("--output %q: use %s", o.format, o.choice())
+}
+
+// choice lists the formats: "text, json or markdown".
+func (o *outputFlag) choice() string {
+	last := len(o.formats) - 1
+	return strings.Join(o.formats[:last], ", ") + " or " + o.formats[last]
 }

@@ -19,7 +19,7 @@ import (
 type outdatedOptions struct {
 	fleetOptions
 	clusters   []string
-	output     string
+	output     outputFlag
 	details    bool
 	exitcode   bool
 	prerelease bool
@@ -54,25 +54,17 @@ newer version is there.`,
 	}
 	o.register(cmd)
 	f := cmd.Flags()
-	f.StringSliceVar(&o.clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all)")
-	f.StringVarP(&o.output, "output", "o", "text", "text, json or markdown")
+	o.tree.registerClusters(cmd, &o.clusters, "all")
+	o.output.register(cmd, "text", "json", "markdown")
 	f.BoolVar(&o.details, "details", false, "show what changes in each type")
 	f.BoolVar(&o.exitcode, "detailed-exitcode", false, "exit with status 2 when there is a newer version")
 	f.BoolVar(&o.prerelease, "prerelease", false, "take pre-releases for newer versions too")
-	for name, complete := range map[string]cobra.CompletionFunc{
-		"cluster": completeRegistered(&o.tree),
-		"output":  cobra.FixedCompletions([]string{"text", "json", "markdown"}, cobra.ShellCompDirectiveNoFileComp),
-	} {
-		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error means that the flag does not exist
-	}
 	return cmd
 }
 
 func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) error {
-	switch o.output {
-	case "text", "json", "markdown":
-	default:
-		return fmt.Errorf("--output %q: use text, json or markdown", o.output)
+	if err := o.output.check(); err != nil {
+		return err
 	}
 	tree, err := o.tree.open()
 	if err != nil {
@@ -143,14 +135,14 @@ func told(errs []error, err error) bool {
 
 // print writes the outdated packages, and those that a person asked about.
 func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Package, asked bool) error {
-	if o.output == "json" {
+	if o.output.format == "json" {
 		if all == nil {
 			all = []*upgrade.Package{}
 		}
 		return writeJSON(w, all)
 	}
 	shown := slices.DeleteFunc(slices.Clone(all), func(p *upgrade.Package) bool { return !p.Outdated() && !asked })
-	if o.output == "markdown" {
+	if o.output.format == "markdown" {
 		return o.markdown(w, shown, len(all))
 	}
 	if len(shown) > 0 {

@@ -30,7 +30,7 @@ type planOptions struct {
 	live     liveOptions
 	clusters []string
 	against  string
-	output   string
+	output   outputFlag
 	exitcode bool
 	watch    bool
 	all      bool
@@ -66,26 +66,18 @@ steps that ` + "`gitopsd run`" + ` would fail at (refused, in conflict, rejected
 	f := cmd.Flags()
 	o.register(cmd)
 	o.live.register(cmd)
-	f.StringSliceVar(&o.clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all)")
 	f.StringVar(&o.against, "against", "", "compare with this revision (a branch, tag or commit) instead of with the clusters")
-	f.StringVarP(&o.output, "output", "o", "text", "text, json or markdown")
+	o.tree.registerClusters(cmd, &o.clusters, "all")
+	o.output.register(cmd, "text", "json", "markdown")
 	f.BoolVar(&o.exitcode, "detailed-exitcode", false, "exit with status 2 when there are changes")
 	f.BoolVar(&o.watch, "watch", false, "plan again whenever a file changes, until interrupted")
 	f.BoolVar(&o.all, "all", false, "show every object and field instead of folding long lists (text)")
-	for name, complete := range map[string]cobra.CompletionFunc{
-		"cluster": completeRegistered(&o.tree),
-		"output":  cobra.FixedCompletions([]string{"text", "json", "markdown"}, cobra.ShellCompDirectiveNoFileComp),
-	} {
-		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error means that the flag does not exist
-	}
 	return cmd
 }
 
 func (o *planOptions) run(cmd *cobra.Command, g *global) error {
-	switch o.output {
-	case "text", "json", "markdown":
-	default:
-		return fmt.Errorf("--output %q: use text, json or markdown", o.output)
+	if err := o.output.check(); err != nil {
+		return err
 	}
 	connector, err := o.live.connector(&o.registry)
 	if err != nil {
@@ -368,7 +360,7 @@ func find(ctx context.Context, all ...*desired.Cluster) plan.FindType {
 
 func (p *planner) print(f *preview.Fleet) error {
 	w := p.cmd.OutOrStdout()
-	switch p.options.output {
+	switch p.options.output.format {
 	case "json":
 		return f.WriteJSON(w)
 	case "markdown":

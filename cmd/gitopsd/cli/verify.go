@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -20,7 +19,7 @@ type verifyOptions struct {
 	fleetOptions
 	live     liveOptions
 	clusters []string
-	output   string
+	output   outputFlag
 	all      bool
 }
 
@@ -58,21 +57,15 @@ whatever else was found.`,
 	f := cmd.Flags()
 	o.register(cmd)
 	o.live.register(cmd)
-	f.StringSliceVar(&o.clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all)")
-	f.StringVarP(&o.output, "output", "o", "text", "text, json or markdown")
+	o.tree.registerClusters(cmd, &o.clusters, "all")
+	o.output.register(cmd, "text", "json", "markdown")
 	f.BoolVar(&o.all, "all", false, "show every finding, type and field instead of folding long lists (text)")
-	for name, complete := range map[string]cobra.CompletionFunc{
-		"cluster": completeRegistered(&o.tree),
-		"output":  cobra.FixedCompletions([]string{"text", "json", "markdown"}, cobra.ShellCompDirectiveNoFileComp),
-	} {
-		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error means that the flag does not exist
-	}
 	return cmd
 }
 
 func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
-	if !slices.Contains([]string{"text", "json", "markdown"}, o.output) {
-		return fmt.Errorf("--output %q: use text, json or markdown", o.output)
+	if err := o.output.check(); err != nil {
+		return err
 	}
 	connector, err := o.live.connector(&o.registry)
 	if err != nil {
@@ -103,7 +96,7 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	w := cmd.OutOrStdout()
-	switch o.output {
+	switch o.output.format {
 	case "json":
 		err = report.WriteJSON(w)
 	case "markdown":

@@ -23,7 +23,7 @@ func newWhy(g *global) *cobra.Command {
 	var (
 		o        fleetOptions
 		clusters []string
-		output   string
+		output   outputFlag
 	)
 	cmd := &cobra.Command{
 		Use:   "why OBJECT[:FIELD]",
@@ -44,8 +44,8 @@ finds by building them without each of their entries.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeNothing,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if output != "text" && output != "json" {
-				return fmt.Errorf("--output %q: use text or json", output)
+			if err := output.check(); err != nil {
+				return err
 			}
 			fleet, err := o.open(cmd, g, clusters...)
 			if err != nil {
@@ -58,21 +58,15 @@ finds by building them without each of their entries.`,
 			}
 			h := newHistory(fleet.root, fleet.commit.Files)
 			defer h.close()
-			if output == "json" {
+			if output.format == "json" {
 				return writeWhyJSON(cmd.OutOrStdout(), answers, h)
 			}
 			return writeWhy(cmd.OutOrStdout(), answers, h)
 		},
 	}
 	o.register(cmd)
-	cmd.Flags().StringSliceVar(&clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all that have the object)")
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
-	for name, complete := range map[string]cobra.CompletionFunc{
-		"cluster": completeRegistered(&o.tree),
-		"output":  cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp),
-	} {
-		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error means that the flag does not exist
-	}
+	o.tree.registerClusters(cmd, &clusters, "all that have the object")
+	output.register(cmd, "text", "json")
 	return cmd
 }
 
