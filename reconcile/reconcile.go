@@ -32,6 +32,7 @@ import (
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
@@ -516,7 +517,7 @@ func lockMessage(s *desired.State) string {
 	case len(subject) == 0:
 		title = "Lock what was resolved"
 	case len(title) > 72:
-		title = fmt.Sprintf("Lock %d packages", len(subject))
+		title = "Lock " + prose.Count(len(subject), "package")
 	}
 	const most = 50
 	if len(changes) > most {

@@ -17,6 +17,7 @@ import (
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render"
 	"gitopsd.dev/sources/clusters"
@@ -139,19 +140,19 @@ func (t *target) apply(ctx context.Context, want *desired.Cluster) Outcome {
 	case want.Leaving && len(p.Steps) == 0:
 		o.Gone = true
 	case want.Leaving:
-		o.Phase, o.Message = status.Leaving, "it left the registry; "+counted(len(p.Steps), "object is not gone yet", "objects are not gone yet")
+		o.Phase, o.Message = status.Leaving, "it left the registry; "+prose.Agree(len(p.Steps), "object is not gone yet", "objects are not gone yet")
 	case faults > 0 || !want.Complete():
 		o.Phase = status.Failed
-		o.Message = fmt.Sprintf("%d of %d objects could not be brought to what is wanted", faults, len(p.Steps))
+		o.Message = fmt.Sprintf("%d of %s could not be brought to what is wanted", faults, prose.Count(len(p.Steps), "object"))
 		switch {
 		case faults > 0:
 		case len(want.Incomplete) > 0:
-			o.Message = counted(len(want.Incomplete), "package has errors", "packages have errors")
+			o.Message = prose.Agree(len(want.Incomplete), "package has errors", "packages have errors")
 		default:
-			o.Message = counted(len(want.Faults), "manifest has errors", "manifests have errors")
+			o.Message = prose.Agree(len(want.Faults), "manifest has errors", "manifests have errors")
 		}
 	case waits > 0:
-		o.Phase, o.Message = status.Progressing, counted(waits, "object is not ready yet", "objects are not ready yet")
+		o.Phase, o.Message = status.Progressing, prose.Agree(waits, "object is not ready yet", "objects are not ready yet")
 	case len(o.Problems) == 0:
 		o.Checkpoint = t.applier.Checkpoint(p)
 	}
@@ -167,14 +168,6 @@ func (t *target) Resume(ctx context.Context, at *checkpoint.Record) Outcome {
 		return Outcome{Moved: true}
 	}
 	return Outcome{Phase: status.Ready, Actions: map[string]int{string(plan.Unchanged): at.Objects}}
-}
-
-// counted is a number with what it counts.
-func counted(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }
 
 // results takes what came of the steps into the outcome.

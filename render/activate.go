@@ -272,7 +272,11 @@ func (c *cluster) noteByType(s sources.Selected, e *expansion, chosen *selection
 	}
 	switch {
 	case chosen.types > 0 && len(chosen.inactive) == chosen.types:
-		c.notes = append(c.notes, fmt.Sprintf("Provider %s is installed by type, and no %s activates any of its %d types", s.Declaration.Name, policyKind, chosen.types))
+		which := "its only type"
+		if chosen.types > 1 {
+			which = fmt.Sprintf("any of its %d types", chosen.types)
+		}
+		c.notes = append(c.notes, fmt.Sprintf("Provider %s is installed by type, and no %s activates %s", s.Declaration.Name, policyKind, which))
 	case len(chosen.inactive) > 0 && !runtime.SafeStart(s.Package.Meta):
 		c.notes = append(c.notes, fmt.Sprintf("Provider %s is installed by type (%d of %d), and does not say that its controller starts where types are missing (capability safe-start); if it does not, activate the types that it asks for",
 			s.Declaration.Name, chosen.types-len(chosen.inactive), chosen.types))

@@ -33,6 +33,18 @@ func (b *bed) follow() <-chan struct{} {
 	return notified
 }
 
+// followed applies a set, and follows the cluster from when it is at rest.
+func (b *bed) followed(set *manifest.Set) <-chan struct{} {
+	b.t.Helper()
+	notified := b.follow()
+	b.pass(b.t.Context(), set)
+	b.quiet(set)
+	for len(notified) > 0 {
+		<-notified
+	}
+	return notified
+}
+
 // quiet passes until a pass sends nothing.
 func (b *bed) quiet(set *manifest.Set) {
 	b.t.Helper()
@@ -95,13 +107,8 @@ func wait(t *testing.T, notified <-chan struct{}) {
 // nothing, and one that was disturbed costs a dry run and a write.
 func TestFollow(t *testing.T) {
 	b := newBed(t)
-	notified := b.follow()
 	set := b.set(drifting)
-	b.pass(t.Context(), set)
-	b.quiet(set)
-	for len(notified) > 0 {
-		<-notified
-	}
+	notified := b.followed(set)
 
 	b.edit("kubectl-edit", cm("a"), `{"data":{"color":"red"}}`)
 	b.want("steps", b.stepsAfter(notified, set), "configure configmap/$NAME/a drift: data.color changed by kubectl-edit")
@@ -124,13 +131,8 @@ func TestFollow(t *testing.T) {
 // A write to status wakes nobody, unless somebody waits for it.
 func TestFollowStatus(t *testing.T) {
 	b := newBed(t)
-	notified := b.follow()
 	set := b.set(drifting)
-	b.pass(t.Context(), set)
-	b.quiet(set)
-	for len(notified) > 0 {
-		<-notified
-	}
+	notified := b.followed(set)
 	status := func(patch string) {
 		b.rawAt(http.MethodPatch, b.set(deploymentWeb).All()[0], "/status", "fieldManager=somebody", "application/merge-patch+json", []byte(patch))
 	}
@@ -195,10 +197,8 @@ func TestFollowBreaks(t *testing.T) {
 		return f
 	})
 	b.restart()
-	notified := b.follow()
 	set := b.set(two)
-	b.pass(t.Context(), set)
-	b.quiet(set)
+	notified := b.followed(set)
 
 	f.cut()
 	b.edit("kubectl-edit", cm("a"), `{"data":{"color":"red"}}`)
@@ -223,10 +223,8 @@ func TestFollowBreaks(t *testing.T) {
 // A type that goes away and comes back is followed all the same.
 func TestFollowVanishedType(t *testing.T) {
 	b := newBed(t)
-	notified := b.follow()
 	set := b.set(everything)
-	b.pass(t.Context(), set)
-	b.quiet(set)
+	notified := b.followed(set)
 	b.delete(strings.Split(everything, "---")[6])
 	wait(t, notified)
 	b.quiet(set)

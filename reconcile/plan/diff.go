@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -258,9 +259,9 @@ func show(v any) string {
 	}
 	switch v := v.(type) {
 	case map[string]any:
-		return fmt.Sprintf("{%s}", shorten(slices.Sorted(maps.Keys(v)), 5))
+		return fmt.Sprintf("{%s}", prose.Some(slices.Sorted(maps.Keys(v)), 5))
 	case []any:
-		return fmt.Sprintf("[%d elements]", len(v))
+		return "[" + prose.Count(len(v), "element") + "]"
 	}
 	cut := []rune(text)
 	return fmt.Sprintf("%s…\" (%d characters)", string(cut[:min(len(cut), mostShown)]), len(cut)-2)
@@ -281,11 +282,4 @@ func (c Change) String() string {
 		return fmt.Sprintf("%s: - %s", c.Path, show(c.Old))
 	}
 	return fmt.Sprintf("%s: %s -> %s", c.Path, show(c.Old), show(c.New))
-}
-
-// isDocumentation tells a change of a CRD's schema that only people read: of a
-// description, which is not a field that is named so.
-func (c Change) isDocumentation() bool {
-	path, ok := strings.CutSuffix(c.Path, ".description")
-	return ok && strings.Contains(path, ".openAPIV3Schema") && !strings.HasSuffix(path, ".properties")
 }

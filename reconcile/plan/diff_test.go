@@ -36,7 +36,7 @@ func TestDiff(t *testing.T) {
 		{name: "list to map", before: "l: [1]", after: "l: {a: 1}", want: `l: [1] -> {"a":1}`},
 		{name: "long", before: "a: " + long, after: "a: " + long + "y", want: `a: "` + long[:79] + `…" (200 characters) -> "` + long[:79] + `…" (201 characters)`},
 		{name: "long map", before: "{}", after: "a: {b: " + long + ", c: 1}", want: "a: + {b, c}"},
-		{name: "long list", before: "{}", after: "a: [" + long + "]", want: "a: + [1 elements]"},
+		{name: "long list", before: "{}", after: "a: [" + long + "]", want: "a: + [1 element]"},
 		{name: "markup", before: "a: <b>", after: "a: '&'", want: `a: "<b>" -> "&"`},
 		{name: "secret", id: secret, before: "data: {a: hunter1, b: hunter2}\ntype: Opaque", after: "data: {a: hunter3, c: hunter4}\ntype: other", want: `data.a: (changed)|data.b: (removed)|data.c: (added)|type: "Opaque" -> "other"`},
 		{name: "whole secret", id: secret, before: "{}", after: "data: {a: hunter1}", want: "data.a: (added)"},

@@ -3,11 +3,11 @@ package plan
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -124,10 +124,10 @@ func (c *computation) keepContents(steps []Step) {
 			}
 		}
 		if len(staying) > 0 && c.dormant[s.ID] {
-			hold(s, "kept: no activation policy names it any more, but it holds %s, which would be deleted with it; name it in a policy again, delete these, or annotate it with %s: \"true\"", shorten(staying, 3), AllowPruneAnnotation)
+			hold(s, "kept: no activation policy names it any more, but it holds %s, which would be deleted with it; name it in a policy again, delete these, or annotate it with %s: \"true\"", prose.Some(staying, 3), AllowPruneAnnotation)
 		}
 		if len(staying) > 0 {
-			hold(s, "kept: it holds %s, which would be deleted with it; to allow that, annotate it with %s: \"true\"", shorten(staying, 3), AllowPruneAnnotation)
+			hold(s, "kept: it holds %s, which would be deleted with it; to allow that, annotate it with %s: \"true\"", prose.Some(staying, 3), AllowPruneAnnotation)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func (c *computation) keepUsed(steps []Step, desired *manifest.Set) {
 	}
 	for i := range steps {
 		if by := used[steps[i].ID]; len(by) > 0 {
-			hold(&steps[i], "kept: no activation policy names it any more, but the repository has %s; name it in one, or remove these", shorten(by, 3))
+			hold(&steps[i], "kept: no activation policy names it any more, but the repository has %s; name it in one, or remove these", prose.Some(by, 3))
 		}
 	}
 }
@@ -166,12 +166,4 @@ func (c *computation) keepMost(steps []Step, members int) {
 		hold(&steps[i], "kept: this would prune %d of the %d objects in this cluster; if that is meant, annotate the Cluster in the registry with %s: \"%d\"",
 			prunes, members, AllowPruneAnnotation, prunes)
 	}
-}
-
-// shorten joins at most n entries.
-func shorten(list []string, n int) string {
-	if len(list) <= n {
-		return strings.Join(list, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(list[:n], ", "), len(list)-n)
 }

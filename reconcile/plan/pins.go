@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
 )
@@ -235,7 +235,7 @@ func (m *Mismatch) reason() string {
 	}
 	switch {
 	case len(differences) > 0:
-		b.WriteString(": " + shorten(differences, maxShownFindings))
+		b.WriteString(": " + prose.Some(differences, maxShownFindings))
 	case m.Known != "":
 		b.WriteString(": they do not differ in fields of this version")
 	default:
@@ -243,13 +243,4 @@ func (m *Mismatch) reason() string {
 	}
 	b.WriteString("; bring the cluster to that type, or renew the pin with `gitopsd types pin --update`")
 	return b.String()
-}
-
-// pinnedIDs are the names of objects, for a line.
-func pinnedIDs(ids []manifest.ID) string {
-	var names []string
-	for _, id := range ids {
-		names = append(names, id.String())
-	}
-	return shorten(names, shownNames)
 }

@@ -13,11 +13,12 @@
 //     (depends.go);
 //   - the difference between two objects, field by field (diff.go), where no
 //     value of a Secret survives;
-//   - the plan as text, JSON and Markdown (text.go, json.go, markdown.go), with
-//     the table of what becomes of the types (table.go).
+//   - the plan between two renderings of a cluster that is not looked at
+//     (between.go).
 //
-// It talks to no cluster. reconcile/apply looks at the cluster, has Compute
-// decide, and executes the steps.
+// It talks to no cluster: reconcile/apply looks at the cluster, has Compute
+// decide, and executes the steps. It prints nothing either: reconcile/plan/preview
+// shows plans to people and programs.
 package plan
 
 import (

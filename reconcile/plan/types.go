@@ -3,8 +3,8 @@ package plan
 import (
 	"fmt"
 	"slices"
-	"strings"
 
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/types/compat"
 )
 
@@ -67,8 +67,5 @@ func notAllowed(s *Step, allowed Allowed) string {
 		}
 		names = append(names, f.Name)
 	}
-	if more := len(names) - maxShownFindings; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxShownFindings], ", "), more)
-	}
-	return strings.Join(names, ", ")
+	return prose.Some(names, maxShownFindings)
 }

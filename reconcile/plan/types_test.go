@@ -9,6 +9,7 @@ import (
 
 // What breaks is refused with its whole package, and nothing else is.
 func TestRefuseBreaking(t *testing.T) {
+	crd := func(name string) manifest.ID { return manifest.ID{Group: crdGroup, Kind: crdKind, Name: name} }
 	configmap := func(name string) manifest.ID {
 		return manifest.ID{Kind: "ConfigMap", Namespace: "default", Name: name}
 	}
@@ -21,12 +22,12 @@ func TestRefuseBreaking(t *testing.T) {
 	}
 	plan := func() *Plan {
 		return &Plan{Steps: []Step{
-			{ID: crdID("a"), Action: Configure, Package: "db", Compatibility: compat.Breaking, Findings: breaking("f1", "f2", "f3", "f4")},
-			{ID: crdID("b"), Action: Create, Package: "db"},
-			{ID: crdID("c"), Action: Configure, Package: "db", Drift: true},
-			{ID: crdID("d"), Action: Unchanged, Package: "db"},
-			{ID: crdID("e"), Action: Configure, Package: "other", Compatibility: compat.Compatible, Findings: breaking()},
-			{ID: crdID("plain"), Action: Configure, Compatibility: compat.Breaking, Findings: breaking("f1")},
+			{ID: crd("a"), Action: Configure, Package: "db", Compatibility: compat.Breaking, Findings: breaking("f1", "f2", "f3", "f4")},
+			{ID: crd("b"), Action: Create, Package: "db"},
+			{ID: crd("c"), Action: Configure, Package: "db", Drift: true},
+			{ID: crd("d"), Action: Unchanged, Package: "db"},
+			{ID: crd("e"), Action: Configure, Package: "other", Compatibility: compat.Compatible, Findings: breaking()},
+			{ID: crd("plain"), Action: Configure, Compatibility: compat.Breaking, Findings: breaking("f1")},
 			{ID: configmap("plain"), Action: Configure},
 		}}
 	}

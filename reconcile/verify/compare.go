@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
@@ -297,7 +298,7 @@ func (c *comparison) settingsBetween(all []here, sides []*side) []string {
 		names = append(names, behaviour.Differing(of(sides[0]), of(s))...)
 	}
 	slices.Sort(names)
-	return []string{"differing: " + listed(slices.Compact(names), 8)}
+	return []string{"differing: " + prose.Some(slices.Compact(names), 8)}
 }
 
 // composed compares the Compositions and Functions behind a composite type.
@@ -332,7 +333,7 @@ func (c *comparison) composed(h here, problems, acts *partition) {
 		}
 	}
 	if len(differing) > 0 {
-		text := "not as rendered: " + listed(differing, 4)
+		text := "not as rendered: " + prose.Some(differing, 4)
 		problems.add(string(CompositionDrifted)+" "+text, h.cluster, text, nil)
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
@@ -167,7 +168,7 @@ func (x *images) instance(c *Controller, i Instance) verdict {
 	case len(differing) > 0:
 		v.problem = SettingsDrifted
 		v.what += " with other settings"
-		v.details = []string{"pod " + pods(i), "other than rendered: " + listed(differing, 8)}
+		v.details = []string{"pod " + pods(i), "other than rendered: " + prose.Some(differing, 8)}
 	}
 	return v
 }
@@ -177,12 +178,4 @@ func worst(a, b Kind) Kind {
 		return b
 	}
 	return a
-}
-
-// listed is the first names of a list, and how many more there are.
-func listed(names []string, most int) string {
-	if more := len(names) - most; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
-	}
-	return strings.Join(names, ", ")
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -80,7 +81,7 @@ func (c *comparison) gathered() []Finding {
 	findings := make([]Finding, len(all))
 	for i, f := range all {
 		if more := len(f.Details) - mostDetails; more > 0 {
-			f.Details = append(slices.Clone(f.Details[:mostDetails]), fmt.Sprintf("and %d more lines like these", more))
+			f.Details = append(slices.Clone(f.Details[:mostDetails]), "and "+prose.Agree(more, "more line like these", "more lines like these"))
 		}
 		findings[i] = *f
 	}
@@ -199,7 +200,7 @@ func (c *comparison) webhooks(r *Report) {
 				s.problems.add("missing", cl.Name, "rendered, and not there", nil)
 				continue
 			case len(w.Drift) > 0:
-				text := "not as rendered: " + listed(w.Drift, 4)
+				text := "not as rendered: " + prose.Some(w.Drift, 4)
 				s.problems.add(text, cl.Name, text, nil)
 				continue
 			}

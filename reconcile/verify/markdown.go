@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"gitopsd.dev/reconcile/prose"
 )
 
 // MaxMarkdown bounds the Markdown of a report, in bytes, so that it fits into a
@@ -34,13 +36,15 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 	for _, n := range r.Notes {
 		table += "\n> " + escaped(n) + "\n"
 	}
-	const left = "\n%d more findings; run `gitopsd verify` to see them\n"
+	left := func(n int) string {
+		return "\n" + prose.Agree(n, "more finding; run `gitopsd verify` to see it", "more findings; run `gitopsd verify` to see them") + "\n"
+	}
 	for i := range r.Findings {
 		f := &r.Findings[i]
 		_, body, _ := strings.Cut(section(func(t *textWriter) { t.finding(f) }), "\n") // the first line is the title
 		part := "\n<details><summary>" + escaped(f.Title()) + "</summary>\n" + fenced(body) + "\n</details>\n"
-		if b.Len()+len(part)+len(table)+len(left)+20 > MaxMarkdown {
-			fmt.Fprintf(&b, left, len(r.Findings)-i)
+		if b.Len()+len(part)+len(table)+len(left(len(r.Findings))) > MaxMarkdown {
+			b.WriteString(left(len(r.Findings) - i))
 			break
 		}
 		b.WriteString(part)

@@ -6,6 +6,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"gitopsd.dev/reconcile/prose"
 )
 
 // TextOptions are how a report is shown to eyes.
@@ -54,7 +56,7 @@ func (r *Report) WriteText(w io.Writer, o TextOptions) error {
 	t.gaps(r.NotVerified)
 	for i := range r.Findings {
 		if !o.All && i == shownFindings {
-			t.line("\n… %s; --all shows them", plural(len(r.Findings)-i, "more finding"))
+			t.line("\n… %s; --all shows them", prose.Count(len(r.Findings)-i, "more finding"))
 			break
 		}
 		t.line("")
@@ -72,7 +74,7 @@ func (r *Report) WriteText(w io.Writer, o TextOptions) error {
 
 // Summary is the report in one line.
 func (r *Report) Summary() string {
-	what := fmt.Sprintf("%s in %s", plural(r.Types, "type"), plural(len(r.Clusters), "cluster"))
+	what := fmt.Sprintf("%s in %s", prose.Count(r.Types, "type"), prose.Count(len(r.Clusters), "cluster"))
 	switch {
 	case r.Verdict == Same && len(r.Clusters) > 1:
 		return what + ": verified, no difference"
@@ -81,14 +83,14 @@ func (r *Report) Summary() string {
 	}
 	var parts []string
 	if n := len(r.Findings); n > 0 {
-		parts = append(parts, plural(n, "difference"))
+		parts = append(parts, prose.Count(n, "difference"))
 	}
 	if len(r.NotVerified) > 0 {
 		names := make(map[string]bool)
 		for _, g := range r.NotVerified {
 			names[g.Cluster] = true
 		}
-		parts = append(parts, fmt.Sprintf("not everything could be verified (%s)", plural(len(names), "cluster")))
+		parts = append(parts, fmt.Sprintf("not everything could be verified (%s)", prose.Count(len(names), "cluster")))
 	}
 	return what + ": " + strings.Join(parts, ", and ")
 }
@@ -191,39 +193,13 @@ func (t *textWriter) paint(colour, text string) string {
 	return colour + text + "\x1b[0m"
 }
 
-// say writes a sentence, wrapped, in a colour. What is wrapped is indented a little
-// more than its beginning.
+// say writes a sentence, wrapped, in a colour; "" is none.
 func (t *textWriter) say(colour, text string) {
-	words := strings.TrimLeft(text, " ")
-	indent := len(text) - len(words)
-	width := t.o.Width - indent
-	for first := true; ; first = false {
-		part := words
-		if !first {
-			width = t.o.Width - indent - 2
-		}
-		if runes := []rune(words); t.o.Width > 0 && len(runes) > max(width, 20) {
-			part = string(runes[:max(width, 20)+1])
-			if i := strings.LastIndexByte(part, ' '); i > 0 {
-				part = part[:i]
-			} else if i := strings.IndexByte(words, ' '); i > 0 {
-				part = words[:i] // a word that is longer than the line
-			} else {
-				part = words
-			}
-		}
-		words = strings.TrimLeft(words[len(part):], " ")
-		line := strings.Repeat(" ", indent) + part
-		if !first {
-			line = "  " + line
-		}
+	for _, l := range prose.Wrap(text, t.o.Width) {
 		if colour != "" {
-			line = t.paint(colour, line)
+			l = t.paint(colour, l)
 		}
-		t.line("%s", line)
-		if words == "" {
-			return
-		}
+		t.line("%s", l)
 	}
 }
 
@@ -259,7 +235,7 @@ func (t *textWriter) gaps(all []Gap) {
 		}
 	}
 	if folded > 0 {
-		t.line("? … %s", plural(folded, "more reason"))
+		t.line("? … %s", prose.Count(folded, "more reason"))
 	}
 }
 
@@ -282,14 +258,14 @@ func (t *textWriter) finding(f *Finding) {
 		t.line("    %-*s  %s", width, t.clusters(s), s.What)
 	}
 	if folded > 0 {
-		t.line("    … %s", plural(folded, "more group"))
+		t.line("    … %s", prose.Count(folded, "more group"))
 	}
 	shown, folded = t.room(len(f.Details), shownDetails)
 	for _, d := range f.Details[:shown] {
 		t.say("", "      "+d)
 	}
 	if folded > 0 {
-		t.line("      … %s", plural(folded, "more line"))
+		t.line("      … %s", prose.Count(folded, "more line"))
 	}
 	t.changes(f)
 	t.say("", "    Do: "+f.Advice)
@@ -307,7 +283,7 @@ func (t *textWriter) changes(f *Finding) {
 	left := shownFields
 	for i, c := range f.Changes {
 		if !t.o.All && left <= 0 {
-			t.line("      … and %s", plural(len(f.Changes)-i, "more type"))
+			t.line("      … and %s", prose.Count(len(f.Changes)-i, "more type"))
 			return
 		}
 		t.line("      %s, %s -> %s:", c.Type, c.From, c.To)
@@ -317,7 +293,7 @@ func (t *textWriter) changes(f *Finding) {
 			t.say("", "        "+field.String())
 		}
 		if folded > 0 {
-			t.line("        … %s", plural(folded, "more finding"))
+			t.line("        … %s", prose.Count(folded, "more finding"))
 		}
 	}
 }
@@ -351,7 +327,7 @@ func (t *textWriter) groups(all []Group) {
 		if !g.Managed {
 			name = "(defined by nobody)"
 		}
-		rows = append(rows, row{name, plural(len(g.Types), "type"), g.text()})
+		rows = append(rows, row{name, prose.Count(len(g.Types), "type"), g.text()})
 	}
 	width, numbers := 0, 0
 	for _, r := range rows {
@@ -361,10 +337,10 @@ func (t *textWriter) groups(all []Group) {
 		t.line("%-*s  %*s  %s", width, r.name, numbers, r.types, r.text)
 	}
 	if quiet > 0 {
-		t.line("%s with %s: no difference", plural(quiet, "other package"), plural(quietTypes, "type"))
+		t.line("%s with %s: no difference", prose.Count(quiet, "other package"), prose.Count(quietTypes, "type"))
 	}
 	if hidden := len(all) - quiet - count; hidden > 0 {
-		t.line("… %s; --all shows them", plural(hidden, "more package")+" with differences")
+		t.line("… %s; --all shows them", prose.Count(hidden, "more package")+" with differences")
 	}
 }
 
@@ -403,11 +379,4 @@ func (g *Group) text() string {
 		}
 	}
 	return strings.Join(parts, "; ")
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

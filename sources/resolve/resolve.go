@@ -118,21 +118,6 @@ type Waiting struct {
 	New    sources.Digest
 }
 
-// Err joins the errors of all clusters, each package's once.
-func (r *Result) Err() error {
-	var errs []error
-	seen := make(map[string]bool)
-	for _, name := range sortedKeys(r.Clusters) {
-		for _, e := range r.Clusters[name].Errors {
-			if text := e.Error(); !seen[text] {
-				seen[text] = true
-				errs = append(errs, e)
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // Resolve resolves what the clusters declare against a lock, which it leaves as
 // it is. The error is the context's; what is wrong with packages is in the
 // result.

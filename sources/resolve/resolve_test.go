@@ -7,119 +7,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
 )
-
-// shelf is what a registry holds: "repository:tag" -> a package. Its functions
-// are those of Config, and it notes every question.
-type shelf struct {
-	mu       sync.Mutex
-	packages map[string]*sources.Package
-	asked    []string
-	down     bool
-}
-
-func (s *shelf) ask(what string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.asked = append(s.asked, what)
-	if s.down {
-		return errors.New("connection refused")
-	}
-	return nil
-}
-
-// put publishes a package; equal contents have equal digests.
-func (s *shelf) put(ref, content string, deps ...string) sources.Digest {
-	r, err := sources.ParseRef(ref)
-	if err != nil {
-		panic(err)
-	}
-	pkg := &sources.Package{Repository: r.Repository, Digest: sources.DigestOf([]byte(ref + content)), Content: sources.DigestOf([]byte(content))}
-	pkg.Meta = sources.PackageMeta{Kind: sources.Configuration, Name: "x"}
-	for _, d := range deps {
-		repo, constraint, _ := strings.Cut(d, " ")
-		pkg.Meta.DependsOn = append(pkg.Meta.DependsOn, sources.Dependency{Repository: repo, Constraint: constraint})
-	}
-	if s.packages == nil {
-		s.packages = make(map[string]*sources.Package)
-	}
-	s.packages[ref] = pkg
-	return pkg.Digest
-}
-
-func (s *shelf) config() Config {
-	return Config{
-		Digest: func(_ context.Context, from sources.Origin, tag string) (sources.Digest, error) {
-			ref := sources.Ref{Repository: from.Repository, Tag: tag}
-			if err := s.ask("HEAD " + ref.String()); err != nil {
-				return "", err
-			}
-			if pkg := s.packages[ref.String()]; pkg != nil {
-				return pkg.Digest, nil
-			}
-			return "", fmt.Errorf("%s: not found", ref)
-		},
-		Fetch: func(_ context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
-			repo := from.Repository
-			if err := s.ask("GET " + repo); err != nil {
-				return nil, err
-			}
-			for _, pkg := range s.packages {
-				if pkg.Repository == repo && pkg.Digest == d {
-					return pkg, nil
-				}
-			}
-			return nil, fmt.Errorf("%s@%s: %w", repo, d, sources.ErrNotFound)
-		},
-		Tags: func(_ context.Context, from sources.Origin) ([]string, error) {
-			repo := from.Repository
-			if err := s.ask("TAGS " + repo); err != nil {
-				return nil, err
-			}
-			var tags []string
-			for ref := range s.packages {
-				if tag, ok := strings.CutPrefix(ref, repo+":"); ok {
-					tags = append(tags, tag)
-				}
-			}
-			return tags, nil
-		},
-	}
-}
-
-func declare(refs ...string) []sources.Declaration {
-	var ds []sources.Declaration
-	for _, ref := range refs {
-		r, err := sources.ParseRef(ref)
-		if err != nil {
-			panic(err)
-		}
-		ds = append(ds, sources.Declaration{Kind: sources.Configuration, Name: r.Repository[strings.LastIndexByte(r.Repository, '/')+1:], Ref: r})
-	}
-	return ds
-}
-
-func resolve(t *testing.T, cfg Config, lock *lockfile.File, requests ...Request) *Result {
-	t.Helper()
-	res, err := Resolve(t.Context(), cfg, lock, requests)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res
-}
-
-func selected(res *Result, cluster string) string {
-	var names []string
-	for _, s := range res.Clusters[cluster].Selected {
-		names = append(names, strings.TrimPrefix(s.Pin.Ref.String(), "reg.io/"))
-	}
-	return strings.Join(names, " ")
-}
 
 // A fleet asks the registry once for each reference, and once it is locked
 // nothing any more.
@@ -129,7 +21,7 @@ func TestLockedIsNotAskedAgain(t *testing.T) {
 	s.put("reg.io/b:v2", "2", "reg.io/a >=v1")
 	both := []Request{{Cluster: "dev", Declarations: declare("reg.io/a:v1", "reg.io/b:v2")}, {Cluster: "prod", Declarations: declare("reg.io/b:v2")}}
 	res := resolve(t, s.config(), new(lockfile.File), both...)
-	if err := res.Err(); err != nil {
+	if err := faults(res); err != nil {
 		t.Fatal(err)
 	}
 	slices.Sort(s.asked)
@@ -200,8 +92,8 @@ func TestMovedTag(t *testing.T) {
 			}
 			res := resolve(t, cfg, lock, Request{Cluster: "dev", Declarations: ds})
 			var m *lockfile.Mismatch
-			if isMismatch := errors.As(res.Err(), &m); isMismatch != tt.errs {
-				t.Fatalf("error %v", res.Err())
+			if isMismatch := errors.As(faults(res), &m); isMismatch != tt.errs {
+				t.Fatalf("error %v", faults(res))
 			}
 			if (len(res.Waiting) == 1) != tt.waits {
 				t.Errorf("waiting: %v", res.Waiting)
@@ -230,8 +122,8 @@ func TestActivationIsTheFleets(t *testing.T) {
 	activating[0].PullPolicy, activating[0].Ref.Digest = sources.PullAlways, moved
 
 	res := resolve(t, s.config(), lock, Request{Cluster: "dev", Declarations: waiting}, Request{Cluster: "prod", Declarations: activating})
-	if res.Err() != nil || len(res.Waiting) > 0 {
-		t.Fatalf("error %v, waiting %v", res.Err(), res.Waiting)
+	if faults(res) != nil || len(res.Waiting) > 0 {
+		t.Fatalf("error %v, waiting %v", faults(res), res.Waiting)
 	}
 	for _, cluster := range []string{"dev", "prod"} {
 		if d := res.Clusters[cluster].Selected[0].Pin.Digest; d != moved {
@@ -243,8 +135,8 @@ func TestActivationIsTheFleets(t *testing.T) {
 	other[0].PullPolicy, other[0].Ref.Digest = sources.PullAlways, sources.DigestOf([]byte("other"))
 	res = resolve(t, s.config(), lock, Request{Cluster: "dev", Declarations: other}, Request{Cluster: "prod", Declarations: activating})
 	var m *lockfile.Mismatch
-	if !errors.As(res.Err(), &m) || string(res.Lock.Format()) != string(lock.Format()) {
-		t.Errorf("two digests for one tag: error %v, lock\n%s", res.Err(), res.Lock.Format())
+	if !errors.As(faults(res), &m) || string(res.Lock.Format()) != string(lock.Format()) {
+		t.Errorf("two digests for one tag: error %v, lock\n%s", faults(res), res.Lock.Format())
 	}
 }
 
@@ -293,14 +185,14 @@ func TestDigestThatIsNowhere(t *testing.T) {
 	if have := selected(res, "dev"); have != "b:v1" {
 		t.Errorf("selected %s", have)
 	}
-	text := fmt.Sprint(res.Err())
+	text := fmt.Sprint(faults(res))
 	for _, want := range []string{string(wrong), "clusters.lock:3 records for reg.io/a v1", "restore it from Git", "gitopsd lock --update=reg.io/a"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in: %s", want, text)
 		}
 	}
 	res = resolve(t, s.config(), new(lockfile.File), Request{Cluster: "dev", Declarations: declare("reg.io/a@" + string(wrong))})
-	if text := fmt.Sprint(res.Err()); !strings.Contains(text, string(wrong)) || strings.Contains(text, "clusters.lock") {
+	if text := fmt.Sprint(faults(res)); !strings.Contains(text, string(wrong)) || strings.Contains(text, "clusters.lock") {
 		t.Errorf("a digest in the declaration is blamed on the lock: %s", text)
 	}
 }
@@ -361,14 +253,14 @@ func TestDependencies(t *testing.T) {
 			req := Request{Cluster: "dev", Declarations: declare(tt.declared...)}
 			res := resolve(t, s.config(), lock, req)
 			if have := selected(res, "dev"); have != tt.want(&s) {
-				t.Errorf("selected %q, want %q (%v)", have, tt.want(&s), res.Err())
+				t.Errorf("selected %q, want %q (%v)", have, tt.want(&s), faults(res))
 			}
-			if (res.Err() != nil) != (tt.errs != nil) {
-				t.Errorf("error %v", res.Err())
+			if (faults(res) != nil) != (tt.errs != nil) {
+				t.Errorf("error %v", faults(res))
 			}
 			for _, want := range tt.errs {
-				if !strings.Contains(fmt.Sprint(res.Err()), want) {
-					t.Errorf("error\n%v\nwant one with\n%s", res.Err(), want)
+				if !strings.Contains(fmt.Sprint(faults(res)), want) {
+					t.Errorf("error\n%v\nwant one with\n%s", faults(res), want)
 				}
 			}
 			again := resolve(t, s.config(), res.Lock, req)
@@ -388,8 +280,8 @@ func TestRegistryDownKeepsTheLock(t *testing.T) {
 	lock := resolve(t, s.config(), new(lockfile.File), req).Lock
 	s.down = true
 	res := resolve(t, s.config(), lock, req, Request{Cluster: "prod", Failed: true})
-	if res.Err() == nil || !strings.Contains(res.Err().Error(), "connection refused") {
-		t.Errorf("error %v", res.Err())
+	if faults(res) == nil || !strings.Contains(faults(res).Error(), "connection refused") {
+		t.Errorf("error %v", faults(res))
 	}
 	if string(res.Lock.Format()) != string(lock.Format()) {
 		t.Errorf("the lock became\n%s\nit was\n%s", res.Lock.Format(), lock.Format())
@@ -431,8 +323,8 @@ func TestRuntimeImage(t *testing.T) {
 			ds := declare("reg.io/p:v1")
 			ds[0].Kind = sources.Provider
 			res := resolve(t, s.config(), new(lockfile.File), Request{Cluster: "dev", Declarations: ds})
-			if res.Err() != nil {
-				t.Fatal(res.Err())
+			if faults(res) != nil {
+				t.Fatal(faults(res))
 			}
 			if have := res.Clusters["dev"].Selected[0].Runtime; have != want {
 				t.Errorf("runtime %s, want %s", have, want)
@@ -472,25 +364,25 @@ func TestRuntimePlatforms(t *testing.T) {
 	}
 	request := Request{Cluster: "dev", Declarations: ds}
 	first := resolve(t, cfg, new(lockfile.File), request)
-	if first.Err() != nil {
-		t.Fatal(first.Err())
+	if faults(first) != nil {
+		t.Fatal(faults(first))
 	}
 	line := "reg.io/p v1/runtime/linux/amd64 " + string(platforms[0].Digest) + "\n"
 	if !strings.Contains(string(first.Lock.Format()), line) {
 		t.Fatalf("no line %q in\n%s", line, first.Lock.Format())
 	}
 	again := resolve(t, cfg, first.Lock, request)
-	if again.Err() != nil || string(again.Lock.Format()) != string(first.Lock.Format()) || asked != 1 {
-		t.Errorf("a second resolution asks %d times, with %v, and makes the lock\n%s", asked, again.Err(), again.Lock.Format())
+	if faults(again) != nil || string(again.Lock.Format()) != string(first.Lock.Format()) || asked != 1 {
+		t.Errorf("a second resolution asks %d times, with %v, and makes the lock\n%s", asked, faults(again), again.Lock.Format())
 	}
 	cfg.Mode = Check
-	if res := resolve(t, cfg, first.Lock, request); res.Err() != nil || asked != 2 {
-		t.Errorf("the check asks %d times, with %v", asked, res.Err())
+	if res := resolve(t, cfg, first.Lock, request); faults(res) != nil || asked != 2 {
+		t.Errorf("the check asks %d times, with %v", asked, faults(res))
 	}
 	platforms[0].Digest = sources.DigestOf([]byte("evil"))
 	var mismatch *lockfile.Mismatch
-	if res := resolve(t, cfg, first.Lock, request); !errors.As(res.Err(), &mismatch) || mismatch.Key.Item != "runtime/linux/amd64" {
-		t.Errorf("another platform is no mismatch: %v", res.Err())
+	if res := resolve(t, cfg, first.Lock, request); !errors.As(faults(res), &mismatch) || mismatch.Key.Item != "runtime/linux/amd64" {
+		t.Errorf("another platform is no mismatch: %v", faults(res))
 	}
 }
 
@@ -508,8 +400,8 @@ func TestRuntimeOutOfReach(t *testing.T) {
 		return nil, errors.New("denied")
 	}
 	res := resolve(t, cfg, new(lockfile.File), Request{Cluster: "dev", Declarations: ds})
-	if res.Err() != nil || len(res.Clusters["dev"].Selected) != 1 || res.Clusters["dev"].Selected[0].Runtime != image {
-		t.Errorf("%v, %+v", res.Err(), res.Clusters["dev"])
+	if faults(res) != nil || len(res.Clusters["dev"].Selected) != 1 || res.Clusters["dev"].Selected[0].Runtime != image {
+		t.Errorf("%v, %+v", faults(res), res.Clusters["dev"])
 	}
 }
 

@@ -142,7 +142,7 @@ func (b *bench) found(dropped int) []string {
 	for _, h := range b.hearings {
 		for i, why := range h.refused {
 			if i == maxFound {
-				all = append(all, fmt.Sprintf("for authority %s %d more reasons", h.authority.Name, len(h.refused)-maxFound))
+				all = append(all, fmt.Sprintf("%d more that are not authority %s's", len(h.refused)-maxFound, h.authority.Name))
 				break
 			}
 			all = append(all, fmt.Sprintf("one that is not authority %s's: %s", h.authority.Name, why))

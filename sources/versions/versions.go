@@ -143,7 +143,7 @@ func List(tags []string) string {
 		names = append(names, v.Original())
 	}
 	if len(all) > most {
-		names = append(names, fmt.Sprintf("and %d older ones", len(all)-most))
+		names = append(names, fmt.Sprintf("and %d older", len(all)-most))
 	}
 	return strings.Join(names, ", ")
 }

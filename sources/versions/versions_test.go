@@ -81,7 +81,7 @@ func TestSelect(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
-	if have, want := List(tags), "20250101, v3.0.0-beta.1, v2.1.0, v2.0.0, v1.11.0-rc.1, and 6 older ones"; have != want {
+	if have, want := List(tags), "20250101, v3.0.0-beta.1, v2.1.0, v2.0.0, v1.11.0-rc.1, and 6 older"; have != want {
 		t.Errorf("have %s, want %s", have, want)
 	}
 	if have := List([]string{"stable"}); have != "no tag that is a semantic version" {

@@ -100,8 +100,7 @@ func (l *linter) findMeta() int {
 		found = i
 	}
 	if found < 0 {
-		l.problems = append(l.problems, fmt.Sprintf(
-			"there is no meta object among its %d documents; add a Provider, Configuration or Function of %s/v1, which says what the package is", len(l.docs), groupMeta))
+		l.problems = append(l.problems, fmt.Sprintf("there is no meta object among its documents; add a Provider, Configuration or Function of %s/v1, which says what the package is", groupMeta))
 	}
 	return found
 }

@@ -68,7 +68,7 @@ func TestLintErrors(t *testing.T) {
 		text string
 		want []string // each in one problem, in this order
 	}{
-		"no meta":  {object(crd, "CustomResourceDefinition", "a"), []string{"there is no meta object among its 1 documents"}},
+		"no meta":  {object(crd, "CustomResourceDefinition", "a"), []string{"there is no meta object among its documents"}},
 		"two meta": {metaOf("Provider", "v1", "") + metaOf("Function", "v1", ""), []string{"line 07: Function it: a package has one meta object, and Provider it is at line 02 already"}},
 		"unknown meta kind and version": {metaOf("Project", "v2", ""), []string{
 			"Project it: it is no kind of package; want Provider, Configuration or Function", "meta.pkg.crossplane.io/v2 is not known"}},

@@ -366,7 +366,7 @@ func TestRefused(t *testing.T) {
 		"values":             {yaml("a: [" + strings.Repeat("1,", 500_001) + "]\n"), "a document of more than 500000 values", true},
 		"large document":     {yaml("a: \"" + strings.Repeat("x", MaxDocumentBytes) + "\"\n"), "a document of more than 4194304 bytes", true},
 		"a list":             {yaml("- a\n"), "a document must be a mapping", false},
-		"empty":              {yaml("# nothing\n"), "there is no meta object among its 0 documents", false},
+		"empty":              {yaml("# nothing\n"), "there is no meta object among its documents", false},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

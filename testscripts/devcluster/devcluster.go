@@ -127,9 +127,6 @@ func (p *ControlPlanes) run(ctx context.Context, command string, names []string)
 	return nil
 }
 
-// PID is that of the process that all control planes belong to.
-func (p *ControlPlanes) PID() int { return p.cmd.Process.Pid }
-
 // Close ends everything and removes what devcluster has made.
 func (p *ControlPlanes) Close() error {
 	const patience = time.Minute

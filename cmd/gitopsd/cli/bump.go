@@ -18,8 +18,7 @@ import (
 
 func newBump(g *global) *cobra.Command {
 	var (
-		tree       treeOptions
-		registry   registryOptions
+		o          fleetOptions
 		clusters   []string
 		prerelease bool
 		details    bool
@@ -59,42 +58,36 @@ second run completes it.`,
 			if req.Package, req.Version, named = strings.Cut(args[0], "@"); named && req.Version == "" {
 				return fmt.Errorf("%s: no version after the @; leave it out for the newest of the same major version", args[0])
 			}
-			return runBump(cmd, g, &tree, &registry, req, prerelease, details)
+			return runBump(cmd, g, &o, req, prerelease, details)
 		},
 	}
-	tree.register(cmd)
-	registry.register(cmd)
+	o.register(cmd)
 	f := cmd.Flags()
-	f.StringSliceVar(&clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all that declare the package)")
+	o.tree.registerClusters(cmd, &clusters, "all that declare the package")
 	f.BoolVar(&prerelease, "prerelease", false, "take pre-releases for newer versions too")
 	f.BoolVar(&details, "details", false, "show what changes in each type, not only what breaks")
-	_ = cmd.RegisterFlagCompletionFunc("cluster", completeRegistered(&tree)) // an error means that the flag does not exist
 	return cmd
 }
 
-func runBump(cmd *cobra.Command, g *global, t *treeOptions, registry *registryOptions, req upgrade.Request, prerelease, details bool) error {
-	root, err := t.root()
+func runBump(cmd *cobra.Command, g *global, o *fleetOptions, req upgrade.Request, prerelease, details bool) error {
+	tree, err := o.tree.open()
 	if err != nil {
 		return err
 	}
-	commit, files, err := tree(root)
-	if err != nil {
-		return err
-	}
-	defer files.Close()
-	upgrader, err := registry.upgrader(g, nil, prerelease)
+	defer tree.Close()
+	upgrader, err := o.registry.upgrader(g, nil, prerelease)
 	if err != nil {
 		return err
 	}
 	p := startProgress(cmd.ErrOrStderr())
 	defer p.stop()
 	p.step("resolving %s", req.Package)
-	b, err := upgrader.Bump(cmd.Context(), commit, req)
+	b, err := upgrader.Bump(cmd.Context(), tree.commit, req)
 	p.stop()
 	if err != nil {
 		return err
 	}
-	if err := writeBump(root, b); err != nil {
+	if err := writeBump(tree.root, b); err != nil {
 		return err
 	}
 	printBump(cmd.OutOrStdout(), b, details)

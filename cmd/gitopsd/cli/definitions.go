@@ -36,7 +36,7 @@ func (o *typesOptions) definitions(cmd *cobra.Command, g *global, source string)
 		return fromFiles(source, info.IsDir())
 	}
 	if root, err := local.FindRoot(o.tree.repo); err == nil && slices.Contains(registered(root), source) {
-		return o.fromCluster(cmd, g, root, source)
+		return o.fromCluster(cmd, g, source)
 	}
 	ref, err := sources.ParseRef(source)
 	if err != nil {
@@ -111,23 +111,15 @@ func defined(o *manifest.Object, controller *behaviour.Identity) definition {
 }
 
 // fromCluster takes what is rendered for a registered cluster.
-func (o *typesOptions) fromCluster(cmd *cobra.Command, g *global, root, name string) ([]definition, error) {
-	commit, files, err := tree(root)
+func (o *typesOptions) fromCluster(cmd *cobra.Command, g *global, name string) ([]definition, error) {
+	fleet, err := o.open(cmd, g, name)
 	if err != nil {
 		return nil, err
 	}
-	defer files.Close()
-	computer, err := o.registry.computer(g.log(false), resolve.Add, nil, []string{name})
-	if err != nil {
-		return nil, err
-	}
-	state, err := compute(cmd.Context(), cmd, computer, commit)
-	if err != nil {
-		return nil, err
-	}
-	c := state.Get(name)
+	defer fleet.Close()
+	c := fleet.Get(name)
 	if c == nil || c.Objects == nil {
-		return nil, state.Err()
+		return nil, fleet.Err()
 	}
 	index := behaviour.NewIndex(c.Objects, c.Packages)
 	var found []definition

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,9 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/sources"
-	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/local"
 	"gitopsd.dev/sources/lockfile"
 	"gitopsd.dev/sources/resolve"
@@ -20,12 +17,11 @@ import (
 
 func newLock(g *global) *cobra.Command {
 	var (
-		tree     treeOptions
-		registry registryOptions
-		check    bool
-		update   string
-		tidy     bool
-		graph    string
+		o      fleetOptions
+		check  bool
+		update string
+		tidy   bool
+		graph  string
 	)
 	cmd := &cobra.Command{
 		Use:   "lock",
@@ -63,13 +59,12 @@ as a tree or in Graphviz's language.`,
 			case check || update != "" || tidy:
 				return errors.New("--graph prints what is selected and cannot be combined with --check, --update or --tidy")
 			default:
-				return runGraph(cmd, g, &tree, &registry, graph)
+				return runGraph(cmd, g, &o, graph)
 			}
-			return runLock(cmd, g, &tree, &registry, check, update, tidy)
+			return runLock(cmd, g, &o, check, update, tidy)
 		},
 	}
-	tree.register(cmd)
-	registry.register(cmd)
+	o.register(cmd)
 	cmd.Flags().BoolVar(&check, "check", false, "write nothing; fail if a tag was moved or the lock is not up to date")
 	cmd.Flags().StringVar(&update, "update", "", "resolve all packages anew, or with =REPOSITORY that one")
 	cmd.Flags().Lookup("update").NoOptDefVal = "all"
@@ -79,40 +74,23 @@ as a tree or in Graphviz's language.`,
 	return cmd
 }
 
-func runGraph(cmd *cobra.Command, g *global, t *treeOptions, registry *registryOptions, format string) error {
-	root, err := t.root()
+func runGraph(cmd *cobra.Command, g *global, o *fleetOptions, format string) error {
+	fleet, err := o.open(cmd, g)
 	if err != nil {
 		return err
 	}
-	commit, files, err := tree(root)
-	if err != nil {
-		return err
-	}
-	defer files.Close()
-	computer, err := registry.computer(g.log(false), resolve.Add, nil, nil)
-	if err != nil {
-		return err
-	}
-	state, err := compute(cmd.Context(), cmd, computer, commit)
-	if err != nil {
-		return err
-	}
-	writeGraphs(cmd.OutOrStdout(), format, graphs(state))
-	return state.Err()
+	defer fleet.Close()
+	writeGraphs(cmd.OutOrStdout(), format, graphs(fleet.State))
+	return fleet.Err()
 }
 
-func runLock(cmd *cobra.Command, g *global, t *treeOptions, registry *registryOptions, check bool, update string, tidy bool) error {
-	ctx := cmd.Context()
-	root, err := t.root()
+func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update string, tidy bool) error {
+	tree, err := o.tree.open()
 	if err != nil {
 		return err
 	}
-	commit, files, err := tree(root)
-	if err != nil {
-		return err
-	}
-	defer files.Close()
-	before, mended, err := mendLock(commit.Files)
+	defer tree.Close()
+	before, mended, err := mendLock(tree.commit.Files)
 	if err != nil {
 		return err
 	}
@@ -127,17 +105,18 @@ func runLock(cmd *cobra.Command, g *global, t *treeOptions, registry *registryOp
 	if update != "" {
 		updated = func(repository string) bool { return update == "all" || update == repository }
 	}
-	computer, err := registry.computer(g.log(false), mode, updated, nil)
+	computer, err := o.registry.computer(g.log(false), mode, updated, nil)
 	if err != nil {
 		return err
 	}
 	p := startProgress(cmd.ErrOrStderr())
 	defer p.stop()
 	p.step("resolving packages")
+	commit := tree.commit
 	if mended {
 		commit.Files = withLock{commit.Files, before}
 	}
-	state, err := computer.Compute(ctx, commit, nil)
+	state, err := computer.Compute(cmd.Context(), commit, nil)
 	p.stop()
 	if err != nil {
 		return err
@@ -164,10 +143,10 @@ func runLock(cmd *cobra.Command, g *global, t *treeOptions, registry *registryOp
 	}
 	if string(text) != old {
 		// What went well is kept, whatever else did not.
-		if err := local.WriteLock(root, text); err != nil {
+		if err := local.WriteLock(tree.root, text); err != nil {
 			return err
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "wrote %s\n", filepath.Join(root, sources.LockFile))
+		fmt.Fprintf(cmd.ErrOrStderr(), "wrote %s\n", filepath.Join(tree.root, sources.LockFile))
 	}
 	return state.Err()
 }
@@ -230,31 +209,4 @@ func (w withLock) ReadFile(name string) ([]byte, error) {
 		return w.lock.Format(), nil
 	}
 	return fs.ReadFile(w.FS, name)
-}
-
-// registered lists the clusters of a working tree, as far as they can be read.
-func registered(root string) []string {
-	commit, files, err := tree(root)
-	if err != nil {
-		return nil
-	}
-	defer files.Close()
-	text, err := fs.ReadFile(commit.Files, sources.RegistryFile)
-	if err != nil {
-		return nil
-	}
-	registry, _ := clusters.Parse(sources.RegistryFile, text) // what is valid is enough here
-	var names []string
-	for _, c := range registry.Clusters {
-		names = append(names, c.Name)
-	}
-	return names
-}
-
-// compute computes the state of a commit with a line of progress.
-func compute(ctx context.Context, cmd *cobra.Command, c *desired.Computer, commit sources.Commit) (*desired.State, error) {
-	p := startProgress(cmd.ErrOrStderr())
-	defer p.stop()
-	p.step("resolving and rendering %s", commit.Subject)
-	return c.Compute(ctx, commit, nil)
 }

@@ -1,15 +1,13 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,7 +16,6 @@ import (
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/git"
-	"gitopsd.dev/sources/local"
 	"gitopsd.dev/sources/oci"
 	"gitopsd.dev/sources/resolve"
 	"gitopsd.dev/sources/signature"
@@ -136,55 +133,6 @@ func (o *registryOptions) computer(log *slog.Logger, mode resolve.Mode, update f
 	return desired.New(desired.Config{Only: only, Resolve: cfg}), nil
 }
 
-// treeOptions are the flags of commands that work on a fleet repository on this
-// machine.
-type treeOptions struct {
-	repo string
-}
-
-func (o *treeOptions) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.repo, "repo", ".", "directory of the fleet repository, or one below it")
-	_ = cmd.MarkFlagDirname("repo") // an error means that the flag does not exist
-}
-
-// root is the directory that holds clusters.yaml.
-func (o *treeOptions) root() (string, error) {
-	if strings.Contains(o.repo, "://") {
-		return "", fmt.Errorf("--repo %s: this command works on a directory; clone the repository first", o.repo)
-	}
-	root, err := local.FindRoot(o.repo)
-	if err != nil {
-		return "", fmt.Errorf("--repo: %w", err)
-	}
-	return root, nil
-}
-
-// tree is the working tree as a commit without a name, good until closed.
-func tree(root string) (sources.Commit, io.Closer, error) {
-	t, err := local.Open(root)
-	if err != nil {
-		return sources.Commit{}, nil, err
-	}
-	return t.Commit(), t, nil
-}
-
-// commitOf reads a revision of the repository that holds root, seen from root:
-// the fleet may live in a directory of it. The commit is good until closed.
-func commitOf(root, revision string) (sources.Commit, io.Closer, error) {
-	repo, err := git.OpenDir(root)
-	if err != nil {
-		return sources.Commit{}, nil, err
-	}
-	commit, err := repo.Commit(revision)
-	if err == nil && repo.Path != "." {
-		commit.Files, err = fs.Sub(commit.Files, repo.Path)
-	}
-	if err != nil {
-		return sources.Commit{}, nil, errors.Join(err, repo.Close())
-	}
-	return commit, repo, nil
-}
-
 // gitOptions are the flags for a repository that is polled.
 type gitOptions struct {
 	url, branch             string
@@ -220,13 +168,28 @@ func (o *gitOptions) open(env *Env, cacheDir string) (*git.Repository, error) {
 	})
 }
 
-// completeRegistered completes the names of registered clusters.
-func completeRegistered(o *treeOptions) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		root, err := local.FindRoot(cmp.Or(o.repo, "."))
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return registered(root), cobra.ShellCompDirectiveNoFileComp
+// outputFlag is the flag of commands whose result comes in several formats.
+type outputFlag struct {
+	format  string
+	formats []string
+}
+
+// register adds the flag; the first of the formats is the default.
+func (o *outputFlag) register(cmd *cobra.Command, formats ...string) {
+	o.formats = formats
+	cmd.Flags().StringVarP(&o.format, "output", "o", formats[0], o.choice())
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // an error means that the flag does not exist
+}
+
+func (o *outputFlag) check() error {
+	if slices.Contains(o.formats, o.format) {
+		return nil
 	}
+	return fmt.Errorf("--output %q: use %s", o.format, o.choice())
+}
+
+// choice lists the formats: "text, json or markdown".
+func (o *outputFlag) choice() string {
+	last := len(o.formats) - 1
+	return strings.Join(o.formats[:last], ", ") + " or " + o.formats[last]
 }

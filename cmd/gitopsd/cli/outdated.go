@@ -10,16 +10,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/upgrade"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources/resolve"
 )
 
 type outdatedOptions struct {
-	tree       treeOptions
-	registry   registryOptions
+	fleetOptions
 	clusters   []string
-	output     string
+	output     outputFlag
 	details    bool
 	exitcode   bool
 	prerelease bool
@@ -52,38 +52,25 @@ newer version is there.`,
 		ValidArgsFunction: completeNothing,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, g, args) },
 	}
-	o.tree.register(cmd)
-	o.registry.register(cmd)
+	o.register(cmd)
 	f := cmd.Flags()
-	f.StringSliceVar(&o.clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all)")
-	f.StringVarP(&o.output, "output", "o", "text", "text, json or markdown")
+	o.tree.registerClusters(cmd, &o.clusters, "all")
+	o.output.register(cmd, "text", "json", "markdown")
 	f.BoolVar(&o.details, "details", false, "show what changes in each type")
 	f.BoolVar(&o.exitcode, "detailed-exitcode", false, "exit with status 2 when there is a newer version")
 	f.BoolVar(&o.prerelease, "prerelease", false, "take pre-releases for newer versions too")
-	for name, complete := range map[string]cobra.CompletionFunc{
-		"cluster": completeRegistered(&o.tree),
-		"output":  cobra.FixedCompletions([]string{"text", "json", "markdown"}, cobra.ShellCompDirectiveNoFileComp),
-	} {
-		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error means that the flag does not exist
-	}
 	return cmd
 }
 
 func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) error {
-	switch o.output {
-	case "text", "json", "markdown":
-	default:
-		return fmt.Errorf("--output %q: use text, json or markdown", o.output)
+	if err := o.output.check(); err != nil {
+		return err
 	}
-	root, err := o.tree.root()
+	tree, err := o.tree.open()
 	if err != nil {
 		return err
 	}
-	commit, files, err := tree(root)
-	if err != nil {
-		return err
-	}
-	defer files.Close()
+	defer tree.Close()
 	upgrader, err := o.registry.upgrader(g, o.clusters, o.prerelease)
 	if err != nil {
 		return err
@@ -91,7 +78,7 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 	p := startProgress(cmd.ErrOrStderr())
 	defer p.stop()
 	p.step("looking for newer versions")
-	all, state, err := upgrader.Outdated(cmd.Context(), commit, patterns)
+	all, state, err := upgrader.Outdated(cmd.Context(), tree.commit, patterns)
 	p.stop()
 	if err != nil {
 		return err
@@ -148,14 +135,14 @@ func told(errs []error, err error) bool {
 
 // print writes the outdated packages, and those that a person asked about.
 func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Package, asked bool) error {
-	if o.output == "json" {
+	if o.output.format == "json" {
 		if all == nil {
 			all = []*upgrade.Package{}
 		}
 		return writeJSON(w, all)
 	}
 	shown := slices.DeleteFunc(slices.Clone(all), func(p *upgrade.Package) bool { return !p.Outdated() && !asked })
-	if o.output == "markdown" {
+	if o.output.format == "markdown" {
 		return o.markdown(w, shown, len(all))
 	}
 	if len(shown) > 0 {
@@ -193,7 +180,11 @@ func verdict(all []*upgrade.Package) string {
 			unknown[p.Repository] = true
 		}
 	}
-	text := fmt.Sprintf("%d of %d packages have newer versions", len(newer), len(repositories))
+	has := "have newer versions"
+	if len(newer) == 1 {
+		has = "has a newer version"
+	}
+	text := fmt.Sprintf("%d of %s %s", len(newer), prose.Count(len(repositories), "package"), has)
 	if len(unknown) > 0 {
 		text += fmt.Sprintf(", and of %d it is not known", len(unknown))
 	}
@@ -253,7 +244,7 @@ func several(names []string) string {
 
 func (o *outdatedOptions) markdown(w io.Writer, shown []*upgrade.Package, all int) error {
 	if len(shown) == 0 {
-		_, err := fmt.Fprintf(w, "All %d packages are up to date.\n", all)
+		_, err := fmt.Fprintf(w, "%s up to date.\n", prose.Agree(all, "package is", "packages are"))
 		return err
 	}
 	fmt.Fprint(w, "| Package | Clusters | Current | Update | Latest | Types |\n|---|---|---|---|---|---|\n")

@@ -13,19 +13,18 @@ import (
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources/annotate"
-	"gitopsd.dev/sources/resolve"
 )
 
 type pinOptions struct {
-	tree     treeOptions
-	registry registryOptions
-	cluster  string
-	context  string
-	update   bool
-	check    bool
+	fleetOptions
+	cluster string
+	context string
+	update  bool
+	check   bool
 }
 
 func newTypesPin(g *global) *cobra.Command {
@@ -58,8 +57,7 @@ A pin that is there and names another type is an error unless it is to be renewe
 			return o.run(cmd, g, args)
 		},
 	}
-	o.tree.register(cmd)
-	o.registry.register(cmd)
+	o.register(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.cluster, "cluster", "", "take the types that are rendered for this registered cluster (default: any, if all agree)")
 	f.StringVar(&o.context, "context", "", "take the types that a cluster serves now, by this context of your own kubeconfig")
@@ -147,7 +145,7 @@ func (p *pinning) file(name string) ([]byte, error) {
 	case written > 0 && !p.options.check:
 		return edited, nil
 	case right > 0:
-		p.done = append(p.done, fmt.Sprintf("%s: %s as it is", name, counted(right, "pin stays", "pins stay")))
+		p.done = append(p.done, fmt.Sprintf("%s: %s as it is", name, prose.Agree(right, "pin stays", "pins stay")))
 	}
 	return nil, nil
 }
@@ -238,35 +236,23 @@ func digestIn(definition map[string]any, gvk schema.GroupVersionKind) (string, e
 
 // rendered takes the types that are rendered for the registered clusters.
 func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (findDigest, error) {
-	root, err := o.tree.root()
-	if err != nil {
-		return nil, err
-	}
-	commit, files, err := tree(root)
-	if err != nil {
-		return nil, err
-	}
-	defer files.Close()
 	var only []string
 	if o.cluster != "" {
 		only = []string{o.cluster}
 	}
-	computer, err := o.registry.computer(g.log(false), resolve.Add, nil, only)
+	fleet, err := o.open(cmd, g, only...)
 	if err != nil {
 		return nil, err
 	}
-	state, err := compute(cmd.Context(), cmd, computer, commit)
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range state.Clusters {
+	defer fleet.Close()
+	for _, c := range fleet.Clusters {
 		for _, err := range append([]error{c.Err}, c.Faults...) {
 			if err != nil {
 				fmt.Fprintf(cmd.ErrOrStderr(), "gitopsd: cluster %s is known in part only: %v\n", c.Name, err)
 			}
 		}
 	}
-	return func(gvk schema.GroupVersionKind) (string, string, error) { return agreed(state, gvk) }, nil
+	return func(gvk schema.GroupVersionKind) (string, string, error) { return agreed(fleet.State, gvk) }, nil
 }
 
 // agreed is the digest that a type has in all clusters that define it.
@@ -313,11 +299,4 @@ func clusterNames(names []string) string {
 		return fmt.Sprintf("clusters %s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
 	}
 	return "clusters " + strings.Join(names, ", ")
-}
-
-func counted(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }

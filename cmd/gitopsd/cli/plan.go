@@ -17,6 +17,8 @@ import (
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/plan/preview"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources/local"
 	"gitopsd.dev/sources/lockfile"
@@ -24,12 +26,11 @@ import (
 )
 
 type planOptions struct {
-	tree     treeOptions
-	registry registryOptions
+	fleetOptions
 	live     liveOptions
 	clusters []string
 	against  string
-	output   string
+	output   outputFlag
 	exitcode bool
 	watch    bool
 	all      bool
@@ -63,29 +64,20 @@ steps that ` + "`gitopsd run`" + ` would fail at (refused, in conflict, rejected
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd, g) },
 	}
 	f := cmd.Flags()
-	o.tree.register(cmd)
-	o.registry.register(cmd)
+	o.register(cmd)
 	o.live.register(cmd)
-	f.StringSliceVar(&o.clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all)")
 	f.StringVar(&o.against, "against", "", "compare with this revision (a branch, tag or commit) instead of with the clusters")
-	f.StringVarP(&o.output, "output", "o", "text", "text, json or markdown")
+	o.tree.registerClusters(cmd, &o.clusters, "all")
+	o.output.register(cmd, "text", "json", "markdown")
 	f.BoolVar(&o.exitcode, "detailed-exitcode", false, "exit with status 2 when there are changes")
 	f.BoolVar(&o.watch, "watch", false, "plan again whenever a file changes, until interrupted")
 	f.BoolVar(&o.all, "all", false, "show every object and field instead of folding long lists (text)")
-	for name, complete := range map[string]cobra.CompletionFunc{
-		"cluster": completeRegistered(&o.tree),
-		"output":  cobra.FixedCompletions([]string{"text", "json", "markdown"}, cobra.ShellCompDirectiveNoFileComp),
-	} {
-		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error means that the flag does not exist
-	}
 	return cmd
 }
 
 func (o *planOptions) run(cmd *cobra.Command, g *global) error {
-	switch o.output {
-	case "text", "json", "markdown":
-	default:
-		return fmt.Errorf("--output %q: use text, json or markdown", o.output)
+	if err := o.output.check(); err != nil {
+		return err
 	}
 	connector, err := o.live.connector(&o.registry)
 	if err != nil {
@@ -126,18 +118,15 @@ func (o *planOptions) run(cmd *cobra.Command, g *global) error {
 
 // faults lists what could not be planned, and counts what `gitopsd run` would
 // fail at.
-func faults(f *plan.Fleet) []string {
+func faults(f *preview.Fleet) []string {
 	all := append([]string(nil), f.Errors...)
 	for _, c := range f.Clusters {
 		if c.Err != "" {
 			all = append(all, c.Err)
 		}
-		switch n := c.Plan.Failing(); {
-		case n == 0 || c.Suspended:
-		case n == 1:
-			all = append(all, fmt.Sprintf("cluster %s: gitopsd run would fail at 1 step, which the plan shows with its reason", c.Name))
-		default:
-			all = append(all, fmt.Sprintf("cluster %s: gitopsd run would fail at %d steps, which the plan shows with their reasons", c.Name, n))
+		if n := c.Plan.Failing(); n > 0 && !c.Suspended {
+			steps := prose.Agree(n, "step, which the plan shows with its reason", "steps, which the plan shows with their reasons")
+			all = append(all, fmt.Sprintf("cluster %s: gitopsd run would fail at %s", c.Name, steps))
 		}
 	}
 	return all
@@ -155,20 +144,20 @@ type planner struct {
 }
 
 // plan makes the plans of all clusters.
-func (p *planner) plan(ctx context.Context) (*plan.Fleet, error) {
-	commit, files, err := tree(p.root)
+func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
+	tree, err := openTree(p.root)
 	if err != nil {
 		return nil, err
 	}
-	defer files.Close()
-	state, err := compute(ctx, p.cmd, p.computer, commit)
+	defer tree.Close()
+	state, err := compute(ctx, p.cmd, p.computer, tree.commit)
 	if err != nil {
 		return nil, err
 	}
 	if err := p.connector.check(state.Registry); err != nil {
 		return nil, err
 	}
-	fleet := &plan.Fleet{Source: "working tree", Against: p.options.against, Lock: lockDiff(state.Committed, state.Lock)}
+	fleet := &preview.Fleet{Source: "working tree", Against: p.options.against, Lock: lockDiff(state.Committed, state.Lock)}
 	if err := state.RegistryErr; err != nil {
 		fleet.Errors = append(fleet.Errors, err.Error())
 	}
@@ -197,11 +186,11 @@ func (p *planner) plan(ctx context.Context) (*plan.Fleet, error) {
 }
 
 // live plans against the clusters as they are, all at once.
-func (p *planner) live(ctx context.Context, fleet *plan.Fleet, state *desired.State) error {
+func (p *planner) live(ctx context.Context, fleet *preview.Fleet, state *desired.State) error {
 	progress := startProgress(p.cmd.ErrOrStderr())
 	defer progress.stop()
-	progress.step("looking at %d clusters", len(state.Clusters))
-	fleet.Clusters = make([]plan.ClusterPlan, len(state.Clusters))
+	progress.step("looking at %s", prose.Count(len(state.Clusters), "cluster"))
+	fleet.Clusters = make([]preview.Cluster, len(state.Clusters))
 	before := p.committed(state)
 	for _, name := range before.Clusters() {
 		if state.Registry.Removed(name) {
@@ -211,7 +200,7 @@ func (p *planner) live(ctx context.Context, fleet *plan.Fleet, state *desired.St
 	var wg sync.WaitGroup
 	for i, c := range state.Clusters {
 		wg.Go(func() {
-			cp := plan.ClusterPlan{Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c), Details: details(c), Revisions: revisions(c), Before: lockedNames(c, before)}
+			cp := preview.Cluster{Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c), Details: details(c), Revisions: revisions(c), Before: lockedNames(c, before)}
 			var err error
 			if cp.Plan, err = p.one(ctx, c); err != nil {
 				cp.Err = err.Error()
@@ -276,10 +265,10 @@ func packageNames(c *desired.Cluster) map[string]string {
 }
 
 // details are where a cluster's packages come from, and who signed them.
-func details(c *desired.Cluster) map[string]plan.Package {
-	all := make(map[string]plan.Package)
+func details(c *desired.Cluster) map[string]preview.Package {
+	all := make(map[string]preview.Package)
 	for _, s := range c.Packages {
-		p := plan.Package{Repository: s.Pin.Ref.Repository, Version: s.Pin.Ref.Version(), Verified: s.Verified}
+		p := preview.Package{Repository: s.Pin.Ref.Repository, Version: s.Pin.Ref.Version(), Verified: s.Verified}
 		if s.Origin.RewrittenBy != "" {
 			p.From = s.Origin.String()
 		}
@@ -313,7 +302,7 @@ func lockedNames(c *desired.Cluster, lock *lockfile.File) map[string]string {
 }
 
 // against compares with another revision.
-func (p *planner) against(ctx context.Context, fleet *plan.Fleet, state *desired.State) error {
+func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desired.State) error {
 	commit, repo, err := commitOf(p.root, p.options.against)
 	if err != nil {
 		return fmt.Errorf("--against: %w", err)
@@ -329,7 +318,7 @@ func (p *planner) against(ctx context.Context, fleet *plan.Fleet, state *desired
 	none, _ := manifest.NewSet(nil)
 	var comparer plan.Comparer
 	for _, c := range state.Clusters {
-		cp := plan.ClusterPlan{Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c), Details: details(c), Revisions: revisions(c)}
+		cp := preview.Cluster{Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c), Details: details(c), Revisions: revisions(c)}
 		old := before.Get(c.Name)
 		switch {
 		case c.Err != nil:
@@ -346,7 +335,7 @@ func (p *planner) against(ctx context.Context, fleet *plan.Fleet, state *desired
 	}
 	for _, c := range before.Clusters {
 		if state.Registry.Removed(c.Name) && c.Objects != nil {
-			fleet.Notes = append(fleet.Notes, leaves(c.Name, fmt.Sprintf("the %d objects that it had", c.Objects.Len())))
+			fleet.Notes = append(fleet.Notes, leaves(c.Name, "the "+prose.Agree(c.Objects.Len(), "object that it had", "objects that it had")))
 		}
 	}
 	return nil
@@ -369,15 +358,15 @@ func find(ctx context.Context, all ...*desired.Cluster) plan.FindType {
 	}
 }
 
-func (p *planner) print(f *plan.Fleet) error {
+func (p *planner) print(f *preview.Fleet) error {
 	w := p.cmd.OutOrStdout()
-	switch p.options.output {
+	switch p.options.output.format {
 	case "json":
 		return f.WriteJSON(w)
 	case "markdown":
 		return f.WriteMarkdown(w)
 	}
-	return f.WriteText(w, plan.TextOptions{Colour: p.colour, All: p.options.all})
+	return f.WriteText(w, preview.TextOptions{Colour: p.colour, All: p.options.all, Width: columns(w)})
 }
 
 // watch plans again at each change. An error is shown and waited out.

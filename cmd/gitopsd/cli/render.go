@@ -4,15 +4,12 @@ import (
 	"errors"
 
 	"github.com/spf13/cobra"
-
-	"gitopsd.dev/sources/resolve"
 )
 
 func newRender(g *global) *cobra.Command {
 	var (
-		t        treeOptions
-		registry registryOptions
-		cluster  string
+		o       fleetOptions
+		cluster string
 	)
 	cmd := &cobra.Command{
 		Use:   "render --cluster NAME",
@@ -29,26 +26,14 @@ come from the cache or the registry, by the digests in clusters.lock.`,
 			if cluster == "" {
 				return errors.New("--cluster is required: the name of a registered cluster")
 			}
-			root, err := t.root()
+			fleet, err := o.open(cmd, g, cluster)
 			if err != nil {
 				return err
 			}
-			commit, files, err := tree(root)
-			if err != nil {
-				return err
-			}
-			defer files.Close()
-			computer, err := registry.computer(g.log(false), resolve.Add, nil, []string{cluster})
-			if err != nil {
-				return err
-			}
-			state, err := compute(cmd.Context(), cmd, computer, commit)
-			if err != nil {
-				return err
-			}
-			c := state.Get(cluster)
+			defer fleet.Close()
+			c := fleet.Get(cluster)
 			if c == nil {
-				return state.Err() // its registration is broken
+				return fleet.Err() // its registration is broken
 			}
 			if c.Objects != nil {
 				if err := c.Objects.WriteYAML(cmd.OutOrStdout()); err != nil {
@@ -58,9 +43,8 @@ come from the cache or the registry, by the digests in clusters.lock.`,
 			return errors.Join(append([]error{c.Err}, c.Faults...)...)
 		},
 	}
-	t.register(cmd)
-	registry.register(cmd)
+	o.register(cmd)
 	cmd.Flags().StringVar(&cluster, "cluster", "", "name of the registered cluster (required)")
-	_ = cmd.RegisterFlagCompletionFunc("cluster", completeRegistered(&t)) // an error means that the flag does not exist
+	_ = cmd.RegisterFlagCompletionFunc("cluster", completeRegistered(&o.tree)) // an error means that the flag does not exist
 	return cmd
 }

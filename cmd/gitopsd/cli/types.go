@@ -21,16 +21,13 @@ import (
 
 // typesOptions are the flags of `gitopsd types` and the commands below it.
 type typesOptions struct {
-	tree     treeOptions
-	registry registryOptions
-	output   string
+	fleetOptions
+	output outputFlag
 }
 
 func (o *typesOptions) register(cmd *cobra.Command) {
-	o.tree.register(cmd)
-	o.registry.register(cmd)
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "text or json")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)) // an error means that the flag does not exist
+	o.fleetOptions.register(cmd)
+	o.output.register(cmd, "text", "json")
 }
 
 const typesSources = `A SOURCE is a file or directory of YAML, a package (REPOSITORY:TAG or
@@ -56,7 +53,7 @@ it is every registered cluster.`,
   gitopsd types xpkg.crossplane.io/crossplane-contrib/provider-helm:v0.19.0
   gitopsd types diff crd-old.yaml crd-new.yaml`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.check(); err != nil {
+			if err := o.output.check(); err != nil {
 				return err
 			}
 			if len(args) == 0 {
@@ -90,13 +87,6 @@ it is every registered cluster.`,
 	o.register(cmd)
 	cmd.AddCommand(newTypesDiff(g), newTypesPin(g))
 	return cmd
-}
-
-func (o *typesOptions) check() error {
-	if o.output != "text" && o.output != "json" {
-		return fmt.Errorf("--output %q: use text or json", o.output)
-	}
-	return nil
 }
 
 // listedType is one line of the list.
@@ -166,7 +156,7 @@ func (c *listedController) String() string {
 }
 
 func (o *typesOptions) list(w io.Writer, all []listedType, several bool) error {
-	if o.output == "json" {
+	if o.output.format == "json" {
 		return writeJSON(w, all)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -218,7 +208,7 @@ difference breaks somebody.`,
   gitopsd types diff staging prod`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.check(); err != nil {
+			if err := o.output.check(); err != nil {
 				return err
 			}
 			before, err := o.definitions(cmd, g, args[0])
@@ -256,7 +246,7 @@ func byName(all []definition) map[string]map[string]any {
 }
 
 func (o *typesOptions) writeComparison(w io.Writer, all []compat.Change) error {
-	if o.output == "json" {
+	if o.output.format == "json" {
 		return writeJSON(w, all)
 	}
 	for _, c := range all {

@@ -3,25 +3,23 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/verify"
 	"gitopsd.dev/reconcile/verify/live"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
-	"gitopsd.dev/sources/resolve"
 )
 
 type verifyOptions struct {
-	tree     treeOptions
-	registry registryOptions
+	fleetOptions
 	live     liveOptions
 	clusters []string
-	output   string
+	output   outputFlag
 	all      bool
 }
 
@@ -57,34 +55,19 @@ whatever else was found.`,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd, g) },
 	}
 	f := cmd.Flags()
-	o.tree.register(cmd)
-	o.registry.register(cmd)
+	o.register(cmd)
 	o.live.register(cmd)
-	f.StringSliceVar(&o.clusters, "cluster", nil, "name of a registered cluster; may be given more than once (default: all)")
-	f.StringVarP(&o.output, "output", "o", "text", "text, json or markdown")
+	o.tree.registerClusters(cmd, &o.clusters, "all")
+	o.output.register(cmd, "text", "json", "markdown")
 	f.BoolVar(&o.all, "all", false, "show every finding, type and field instead of folding long lists (text)")
-	for name, complete := range map[string]cobra.CompletionFunc{
-		"cluster": completeRegistered(&o.tree),
-		"output":  cobra.FixedCompletions([]string{"text", "json", "markdown"}, cobra.ShellCompDirectiveNoFileComp),
-	} {
-		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error means that the flag does not exist
-	}
 	return cmd
 }
 
 func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
-	if !slices.Contains([]string{"text", "json", "markdown"}, o.output) {
-		return fmt.Errorf("--output %q: use text, json or markdown", o.output)
+	if err := o.output.check(); err != nil {
+		return err
 	}
 	connector, err := o.live.connector(&o.registry)
-	if err != nil {
-		return err
-	}
-	root, err := o.tree.root()
-	if err != nil {
-		return err
-	}
-	computer, err := o.registry.computer(g.log(false), resolve.Add, nil, o.clusters)
 	if err != nil {
 		return err
 	}
@@ -92,32 +75,28 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 	if err != nil {
 		return err
 	}
-	commit, files, err := tree(root)
+	fleet, err := o.open(cmd, g, o.clusters...)
 	if err != nil {
 		return err
 	}
-	defer files.Close()
-	state, err := compute(cmd.Context(), cmd, computer, commit)
-	if err != nil {
-		return err
-	}
-	if err := connector.check(state.Registry); err != nil {
+	defer fleet.Close()
+	if err := connector.check(fleet.Registry); err != nil {
 		return err
 	}
 	reader := live.New(live.Config{
 		Connect: connector.connect,
 		Platforms: func(ctx context.Context, repository string, d sources.Digest) ([]sources.Child, error) {
-			return packages.Platforms(ctx, state.Origin(repository), d)
+			return packages.Platforms(ctx, fleet.Origin(repository), d)
 		},
-		Images: state.Lock.Images(),
+		Images: fleet.Lock.Images(),
 	})
 	defer reader.Close()
-	report, err := o.verify(cmd, state, reader)
+	report, err := o.verify(cmd, fleet.State, reader)
 	if err != nil {
 		return err
 	}
 	w := cmd.OutOrStdout()
-	switch o.output {
+	switch o.output.format {
 	case "json":
 		err = report.WriteJSON(w)
 	case "markdown":
@@ -129,9 +108,9 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 	case err != nil:
 		return err
 	case report.Verdict == verify.NotVerified:
-		return errors.Join(state.RegistryErr, errors.New("not everything could be verified; the report says what and why"))
-	case state.RegistryErr != nil:
-		return state.RegistryErr
+		return errors.Join(fleet.RegistryErr, errors.New("not everything could be verified; the report says what and why"))
+	case fleet.RegistryErr != nil:
+		return fleet.RegistryErr
 	case report.Verdict == verify.Different:
 		return exitError(2)
 	}
@@ -142,7 +121,7 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 	ctx := cmd.Context()
 	progress := startProgress(cmd.ErrOrStderr())
 	defer progress.stop()
-	progress.step("reading %d clusters", len(state.Clusters))
+	progress.step("reading %s", prose.Count(len(state.Clusters), "cluster"))
 	var repository verify.Repository
 	facts := make([]verify.Cluster, len(state.Clusters))
 	for i, c := range state.Clusters {
@@ -151,7 +130,7 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 	if err := reader.Read(ctx, state.Clusters, facts); err != nil {
 		return nil, err
 	}
-	progress.step("comparing %d clusters", len(state.Clusters))
+	progress.step("comparing %s", prose.Count(len(state.Clusters), "cluster"))
 	report := verify.Compare(facts, verify.Options{
 		Images: reader.Images(),
 		Tree: func(cluster string, id manifest.ID) (map[string]any, error) {

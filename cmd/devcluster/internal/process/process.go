@@ -44,7 +44,6 @@ type Process struct {
 	// ID is valid for good, also after the end.
 	ID   ID
 	done chan struct{}
-	err  error
 }
 
 // Start runs this executable again with cfg.Args, in a session of its own so
@@ -74,7 +73,7 @@ func Start(cfg Config, record func(ID) error) (*Process, error) {
 	p := &Process{done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		p.err = cmd.Wait()
+		_ = cmd.Wait() // how it ended is in its log
 	}()
 	// Closing the pipe without a hello makes the child leave; Wait closes it too.
 	defer stdin.Close()
@@ -92,10 +91,6 @@ func Start(cfg Config, record func(ID) error) (*Process, error) {
 
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
-
-// Err returns why the process ended, nil for exit status 0. It may be called
-// once Done is closed.
-func (p *Process) Err() error { return p.err }
 
 // Enter is the child's side of [Start]: it waits for the starter's hello on
 // stdin and from then on ends this process when its owner ends. Without a

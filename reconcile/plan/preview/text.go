@@ -1,4 +1,4 @@
-package plan
+package preview
 
 import (
 	"bufio"
@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
 )
 
@@ -15,6 +18,9 @@ import (
 type TextOptions struct {
 	// Colour uses ANSI colours.
 	Colour bool
+	// Width wraps sentences, in columns; 0 does not. Fields that differ and the
+	// lines of the lock stay whole, so that they can be copied.
+	Width int
 	// All shows every object and every field instead of folding long lists.
 	All bool
 }
@@ -27,27 +33,27 @@ const (
 
 // marks are the signs that actions are shown with, as Terraform's users know
 // them, and their colours.
-var marks = map[Action]struct{ sign, colour string }{
-	Create:    {"+", "\x1b[32m"},
-	Configure: {"~", "\x1b[33m"},
-	Prune:     {"-", "\x1b[31m"},
-	Wait:      {"…", "\x1b[36m"},
-	Held:      {"=", "\x1b[36m"},
-	Conflict:  {"!", "\x1b[31m"},
-	Refused:   {"!", "\x1b[31m"},
+var marks = map[plan.Action]struct{ sign, colour string }{
+	plan.Create:    {"+", "\x1b[32m"},
+	plan.Configure: {"~", "\x1b[33m"},
+	plan.Prune:     {"-", "\x1b[31m"},
+	plan.Wait:      {"…", "\x1b[36m"},
+	plan.Held:      {"=", "\x1b[36m"},
+	plan.Conflict:  {"!", "\x1b[31m"},
+	plan.Refused:   {"!", "\x1b[31m"},
 }
 
-// Summary is the plan in one line.
-func (p *Plan) Summary() string {
+// headline is a plan in one line: what there is of each action.
+func headline(p *plan.Plan) string {
 	parts := []string{
-		fmt.Sprintf("%d to create", p.Count(Create)),
-		fmt.Sprintf("%d to change", p.Count(Configure)),
-		fmt.Sprintf("%d to prune", p.Count(Prune)),
-		fmt.Sprintf("%d unchanged", p.Count(Unchanged)),
+		fmt.Sprintf("%d to create", p.Count(plan.Create)),
+		fmt.Sprintf("%d to change", p.Count(plan.Configure)),
+		fmt.Sprintf("%d to prune", p.Count(plan.Prune)),
+		fmt.Sprintf("%d unchanged", p.Count(plan.Unchanged)),
 	}
-	for _, a := range []Action{Held, Wait, Conflict, Refused} {
+	for _, a := range []plan.Action{plan.Held, plan.Wait, plan.Conflict, plan.Refused} {
 		if n := p.Count(a); n > 0 {
-			name := map[Action]string{Held: "held", Wait: "waiting", Conflict: "in conflict", Refused: "refused"}[a]
+			name := map[plan.Action]string{plan.Held: "held", plan.Wait: "waiting", plan.Conflict: "in conflict", plan.Refused: "refused"}[a]
 			parts = append(parts, fmt.Sprintf("%d %s", n, name))
 		}
 	}
@@ -71,16 +77,16 @@ func (f *Fleet) WriteText(w io.Writer, o TextOptions) error {
 		t.line("")
 		t.line("%s", t.bold("clusters.lock"))
 		for _, l := range f.Lock {
-			action := Create
+			action := plan.Create
 			if l[0] == '-' {
-				action = Prune
+				action = plan.Prune
 			}
 			t.line("  %s", t.paint(action, l))
 		}
 	}
 	for _, n := range f.Notes {
 		t.line("")
-		t.line("Note: %s", n)
+		t.say(plain, "Note: "+n)
 	}
 	return t.w.Flush()
 }
@@ -94,8 +100,35 @@ func (t *textWriter) line(format string, args ...any) {
 	fmt.Fprintf(t.w, format+"\n", args...)
 }
 
-func (t *textWriter) paint(a Action, text string) string {
-	if !t.o.Colour {
+// plain is no action: what is said of none has no colour.
+const plain plan.Action = ""
+
+// say writes a sentence, wrapped, in the colour of an action.
+func (t *textWriter) say(a plan.Action, text string) {
+	for _, l := range prose.Wrap(text, t.o.Width) {
+		t.line("%s", t.paint(a, l))
+	}
+}
+
+// heading writes what something is called, and after a colon what is said of it.
+func (t *textWriter) heading(indent, name, text string) {
+	for i, l := range prose.Wrap(indent+name+": "+text, t.o.Width) {
+		if i == 0 {
+			l = strings.Replace(l, name, t.bold(name), 1)
+		}
+		t.line("%s", l)
+	}
+}
+
+// indented writes the lines of a text, each a sentence.
+func (t *textWriter) indented(indent string, a plan.Action, text string) {
+	for l := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+		t.say(a, indent+l)
+	}
+}
+
+func (t *textWriter) paint(a plan.Action, text string) string {
+	if !t.o.Colour || a == plain {
 		return text
 	}
 	return marks[a].colour + text + "\x1b[0m"
@@ -108,20 +141,20 @@ func (t *textWriter) bold(text string) string {
 	return "\x1b[1m" + text + "\x1b[0m"
 }
 
-func (t *textWriter) cluster(c ClusterPlan) {
+func (t *textWriter) cluster(c Cluster) {
 	switch {
 	case c.Plan == nil:
-		t.line("%s: %s", t.bold("Cluster "+c.Name), t.paint(Refused, "no plan"))
+		t.line("%s: %s", t.bold("Cluster "+c.Name), t.paint(plan.Refused, "no plan"))
 	default:
-		t.line("%s: %s", t.bold("Cluster "+c.Name), c.Plan.Summary())
+		t.heading("", "Cluster "+c.Name, headline(c.Plan))
 	}
 	if c.Err != "" {
-		t.indented("  ", t.paint(Refused, c.Err))
+		t.indented("  ", plan.Refused, c.Err)
 	}
 	if c.Plan == nil {
 		return
 	}
-	for _, g := range c.Plan.groups() {
+	for _, g := range groups(c.Plan) {
 		t.line("  %s", t.bold(title(c, g.name)))
 		t.notes(c.Details[g.name])
 		t.steps(g.steps)
@@ -131,12 +164,12 @@ func (t *textWriter) cluster(c ClusterPlan) {
 		t.notes(c.Details[name])
 	}
 	for _, gk := range slices.SortedFunc(maps.Keys(c.Plan.Unreadable), compareKinds) {
-		t.line("  nothing is known of %s: %s", gk, c.Plan.Unreadable[gk])
+		t.say(plain, fmt.Sprintf("  nothing is known of %s: %s", gk, c.Plan.Unreadable[gk]))
 	}
 }
 
 // title is a package with its version, and the revision that it is.
-func title(c ClusterPlan, name string) string {
+func title(c Cluster, name string) string {
 	title := bump(name, c.Before[name], c.Packages[name])
 	if revision := c.Revisions[name]; revision != "" {
 		title = strings.TrimSuffix(title, ")") + ", revision " + revision + ")"
@@ -147,13 +180,13 @@ func title(c ClusterPlan, name string) string {
 // notes writes where a package comes from and who signed it.
 func (t *textWriter) notes(p Package) {
 	for _, n := range p.notes() {
-		t.line("      %s", n)
+		t.say(plain, "      "+n)
 	}
 }
 
 // steps writes the steps of a group. What is merely created or pruned, or has
 // nothing else to say for itself than others of its kind, is folded by kind.
-func (t *textWriter) steps(steps []*Step) {
+func (t *textWriter) steps(steps []*plan.Step) {
 	for i := 0; i < len(steps); {
 		s := steps[i]
 		run := t.sameKind(steps[i:])
@@ -162,11 +195,11 @@ func (t *textWriter) steps(steps []*Step) {
 			for _, other := range run[:shownNames] {
 				names = append(names, qualified(other))
 			}
-			line := fmt.Sprintf("%s %d × %s: %s, … %d more", marks[s.Action].sign, len(run), kindOf(s), strings.Join(names, ", "), len(run)-shownNames)
-			if s.Action == Refused {
+			line := fmt.Sprintf("    %s %d × %s: %s, … %d more", marks[s.Action].sign, len(run), kindOf(s), strings.Join(names, ", "), len(run)-shownNames)
+			if s.Action == plan.Refused {
 				line += ", refused: " + t.reason(s)
 			}
-			t.line("    %s", t.paint(s.Action, line))
+			t.say(s.Action, line)
 			i += len(run)
 			continue
 		}
@@ -176,7 +209,7 @@ func (t *textWriter) steps(steps []*Step) {
 }
 
 // sameKind is the beginning of steps that can be folded into one line.
-func (t *textWriter) sameKind(steps []*Step) []*Step {
+func (t *textWriter) sameKind(steps []*plan.Step) []*plan.Step {
 	first := steps[0]
 	if !t.foldable(first) {
 		return steps[:1]
@@ -192,34 +225,34 @@ func (t *textWriter) sameKind(steps []*Step) []*Step {
 }
 
 // reason is the step's, but for what the table of types says.
-func (t *textWriter) reason(s *Step) string {
+func (t *textWriter) reason(s *plan.Step) string {
 	if t.o.All {
 		return s.Reason
 	}
 	return brief(s)
 }
 
-func brief(s *Step) string {
-	if change, _ := typeChange(s); change != "" && s.Action == Refused && s.Compatibility == compat.Breaking {
+func brief(s *plan.Step) string {
+	if change, _ := typeChange(s); change != "" && s.Action == plan.Refused && s.Compatibility == compat.Breaking {
 		return fmt.Sprintf("breaking, see its types; the package's annotation %s can allow it", compat.AllowAnnotation)
 	}
 	return s.Reason
 }
 
 // foldable says that there is no more to say of a step than one line.
-func (t *textWriter) foldable(s *Step) bool {
+func (t *textWriter) foldable(s *plan.Step) bool {
 	switch s.Action {
-	case Create, Prune:
+	case plan.Create, plan.Prune:
 		return s.Rejected == ""
-	case Refused:
-		return s.Pin == nil && IsDefinition(s.ID)
-	case Configure:
-		return IsDefinition(s.ID) && s.Rejected == "" && s.NotValidated == "" && len(s.Unpinned) == 0 && len(t.told(s)) == 0
+	case plan.Refused:
+		return s.Pin == nil && plan.IsDefinition(s.ID)
+	case plan.Configure:
+		return plan.IsDefinition(s.ID) && s.Rejected == "" && s.NotValidated == "" && len(s.Unpinned) == 0 && len(t.told(s)) == 0
 	}
 	return false
 }
 
-func kindOf(s *Step) string {
+func kindOf(s *plan.Step) string {
 	kind := strings.ToLower(s.ID.Kind)
 	if s.ID.Group != "" {
 		kind += "." + s.ID.Group
@@ -227,75 +260,81 @@ func kindOf(s *Step) string {
 	return kind
 }
 
-func qualified(s *Step) string {
+func qualified(s *plan.Step) string {
 	if s.ID.Namespace != "" {
 		return s.ID.Namespace + "/" + s.ID.Name
 	}
 	return s.ID.Name
 }
 
-func (t *textWriter) step(s *Step) {
-	line := fmt.Sprintf("%s %s", marks[s.Action].sign, s.ID)
-	switch s.Action {
-	case Create, Configure, Prune:
-	default:
+func (t *textWriter) step(s *plan.Step) {
+	line := fmt.Sprintf("    %s %s", marks[s.Action].sign, s.ID)
+	if !s.Action.Writes() {
 		line += " " + string(s.Action)
 	}
 	if reason := t.reason(s); reason != "" {
 		line += ": " + reason
 	}
-	t.line("    %s", t.paint(s.Action, line))
+	t.say(s.Action, line)
 	if len(s.After) > 0 && s.Action.Writes() {
-		t.line("        once %s is ready", strings.Join(s.After, ", "))
+		t.say(plain, fmt.Sprintf("        once %s is ready", strings.Join(s.After, ", ")))
 	}
 	if s.Pin != nil {
 		t.mismatch(s.Pin)
 	}
 	if len(s.Unpinned) > 0 {
-		t.line("        %s", t.paint(Refused, "pinned to the type as it was: "+pinnedIDs(s.Unpinned)))
+		t.say(plan.Refused, "        pinned to the type as it was: "+prose.Some(ids(s.Unpinned), shownNames))
 	}
 	t.changes(s)
 	if s.Rejected != "" {
-		t.indented("        ", t.paint(Refused, "the API server would not accept it: "+s.Rejected))
+		t.indented("        ", plan.Refused, "the API server would not accept it: "+s.Rejected)
 	}
-	if s.NotValidated != "" && s.Action == Configure {
-		t.line("        not validated: %s", s.NotValidated)
+	if s.NotValidated != "" && s.Action == plan.Configure {
+		t.indented("        ", plain, "not validated: "+s.NotValidated)
 	}
 }
 
+func ids(list []manifest.ID) []string {
+	var names []string
+	for _, id := range list {
+		names = append(names, id.String())
+	}
+	return names
+}
+
 // mismatch writes what an object's pinned type differs in from the cluster's.
-func (t *textWriter) mismatch(m *Mismatch) {
+func (t *textWriter) mismatch(m *plan.Mismatch) {
 	for i, f := range m.Findings {
 		if i == shownChanges && !t.o.All {
-			t.line("        … %s", plural(len(m.Findings)-i, "more difference"))
+			t.line("        … %s", prose.Count(len(m.Findings)-i, "more difference"))
 			return
 		}
-		t.line("        %s", f)
+		t.say(plain, "        "+f.String())
 	}
 }
 
 // told are the changes of a step that are worth telling one by one. What becomes
 // of types is in their table.
-func (t *textWriter) told(s *Step) []Change {
+func (t *textWriter) told(s *plan.Step) []plan.Change {
 	if change, _ := typeChange(s); change == "" || t.o.All {
 		return s.Changes
 	}
-	return slices.DeleteFunc(slices.Clone(s.Changes), func(c Change) bool { return strings.HasPrefix(c.Path, "spec.versions") })
+	return slices.DeleteFunc(slices.Clone(s.Changes), func(c plan.Change) bool { return strings.HasPrefix(c.Path, "spec.versions") })
 }
 
 // changes writes the fields that differ: what the API server acts upon first,
 // documentation only as a count unless everything is asked for.
-func (t *textWriter) changes(s *Step) {
+func (t *textWriter) changes(s *plan.Step) {
 	if t.o.All {
 		for _, c := range s.Changes {
 			t.line("        %s", c)
 		}
 		return
 	}
-	var shown []Change
+	var shown []plan.Change
 	documentation := 0
 	for _, c := range t.told(s) {
-		if IsCRD(s.ID) && c.isDocumentation() {
+		if plan.IsCRD(s.ID) && isDocumentation(c) {
 			documentation++
 		} else {
 			shown = append(shown, c)
@@ -311,25 +350,19 @@ func (t *textWriter) changes(s *Step) {
 	}
 	var folded []string
 	if more > 0 {
-		folded = append(folded, plural(more, "more field"))
+		folded = append(folded, prose.Count(more, "more field"))
 	}
 	if documentation > 0 {
-		folded = append(folded, plural(documentation, "description"))
+		folded = append(folded, prose.Count(documentation, "description"))
 	}
 	if len(folded) > 0 {
 		t.line("        … %s", strings.Join(folded, " and "))
 	}
 }
 
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
-func (t *textWriter) indented(indent, text string) {
-	for l := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
-		t.line("%s%s", indent, l)
-	}
+// isDocumentation tells a change of a CRD's schema that only people read: of a
+// description, which is not a field that is named so.
+func isDocumentation(c plan.Change) bool {
+	path, ok := strings.CutSuffix(c.Path, ".description")
+	return ok && strings.Contains(path, ".openAPIV3Schema") && !strings.HasSuffix(path, ".properties")
 }

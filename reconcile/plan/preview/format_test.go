@@ -1,9 +1,9 @@
-package plan
+package preview
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -31,41 +32,41 @@ func crdID(name string) manifest.ID {
 
 // example has something of everything that a plan can show.
 func example() *Fleet {
-	var steps []Step
+	var steps []plan.Step
 	for i := range 12 {
-		steps = append(steps, Step{Action: Create, ID: crdID(fmt.Sprintf("things%d.acme.example", i)), Package: "things"})
+		steps = append(steps, plan.Step{Action: plan.Create, ID: crdID(fmt.Sprintf("things%d.acme.example", i)), Package: "things"})
 	}
-	many := []Change{
+	many := []plan.Change{
 		{Path: "spec.versions[name=v1].schema.openAPIV3Schema.description", Old: "a", New: "b"},
 		{Path: "spec.versions[name=v1].schema.openAPIV3Schema.properties.description", Added: true, New: map[string]any{"type": "string"}},
 	}
 	for i := range 10 {
-		many = append(many, Change{Path: fmt.Sprintf("spec.versions[name=v1].field%d", i), Old: int64(i), New: int64(i + 1)})
+		many = append(many, plan.Change{Path: fmt.Sprintf("spec.versions[name=v1].field%d", i), Old: int64(i), New: int64(i + 1)})
 	}
 	steps = append(steps,
-		Step{Action: Configure, ID: crdID("widgets.acme.example"), Package: "things", Reason: "changed in the repository", Changes: many},
-		Step{Action: Unchanged, ID: crdID("same.acme.example"), Package: "things"},
-		Step{Action: Configure, ID: manifest.ID{Kind: "Secret", Namespace: "default", Name: "token"}, Reason: "changed in the repository",
-			Changes: []Change{{Path: "data.password", Hidden: true}, {Path: "data.user", Hidden: true, Added: true}}},
-		Step{Action: Configure, ID: manifest.ID{Kind: "ConfigMap", Namespace: "default", Name: "cm"}, Reason: "drift: data.a changed by kubectl-edit", Drift: true,
+		plan.Step{Action: plan.Configure, ID: crdID("widgets.acme.example"), Package: "things", Reason: "changed in the repository", Changes: many},
+		plan.Step{Action: plan.Unchanged, ID: crdID("same.acme.example"), Package: "things"},
+		plan.Step{Action: plan.Configure, ID: manifest.ID{Kind: "Secret", Namespace: "default", Name: "token"}, Reason: "changed in the repository",
+			Changes: []plan.Change{{Path: "data.password", Hidden: true}, {Path: "data.user", Hidden: true, Added: true}}},
+		plan.Step{Action: plan.Configure, ID: manifest.ID{Kind: "ConfigMap", Namespace: "default", Name: "cm"}, Reason: "drift: data.a changed by kubectl-edit", Drift: true,
 			Rejected: "admission webhook \"x\" denied the request: ```no```", NotValidated: "webhook y does not support dry runs"},
-		Step{Action: Conflict, ID: manifest.ID{Group: "apps", Kind: "Deployment", Namespace: "default", Name: "web"}, Reason: "it is Helm's"},
-		Step{Action: Prune, ID: manifest.ID{Kind: "ConfigMap", Namespace: "default", Name: "old"}},
+		plan.Step{Action: plan.Conflict, ID: manifest.ID{Group: "apps", Kind: "Deployment", Namespace: "default", Name: "web"}, Reason: "it is Helm's"},
+		plan.Step{Action: plan.Prune, ID: manifest.ID{Kind: "ConfigMap", Namespace: "default", Name: "old"}},
 	)
 	for i := range steps {
-		steps[i].Stage = StageOf(steps[i].ID)
+		steps[i].Stage = plan.StageOf(steps[i].ID)
 	}
 	return &Fleet{
 		Source: "working tree",
-		Clusters: []ClusterPlan{
+		Clusters: []Cluster{
 			{Name: "dev", Packages: map[string]string{"things": "reg.io/things v2.0.0", "quiet": "reg.io/quiet v1.0.0", "silent": "reg.io/silent v1.0.0"}, Details: map[string]Package{
 				"things": {Repository: "reg.io/things", Version: "v2.0.0", From: "mirror.io/things (by ImageConfig mirror)", Verified: "signed by key acme (ImageConfig cosign)"},
 				"quiet":  {Repository: "reg.io/quiet", Version: "v1.0.0", Verified: "signed by key acme (ImageConfig cosign)"},
 				"silent": {Repository: "reg.io/silent", Version: "v1.0.0"},
-			}, Plan: &Plan{Cluster: "dev", Steps: steps,
+			}, Plan: &plan.Plan{Cluster: "dev", Steps: steps,
 				Unreadable: map[schema.GroupKind]string{{Group: "acme.example", Kind: "Gadget"}: "forbidden"}}},
 			{Name: "prod", Err: "cluster prod: unreachable: connection refused"},
-			{Name: "same", Plan: &Plan{Cluster: "same", Steps: steps[13:14]}},
+			{Name: "same", Plan: &plan.Plan{Cluster: "same", Steps: steps[13:14]}},
 		},
 		Lock:   []string{"- @dev reg.io/things v1.0.0", "+ @dev reg.io/things v2.0.0"},
 		Errors: []string{"package other: reg.io/other:v1: not found"},
@@ -73,19 +74,23 @@ func example() *Fleet {
 	}
 }
 
-func TestFormats(t *testing.T) {
-	for name, write := range map[string]func(*strings.Builder) error{
-		"plan.txt":     func(b *strings.Builder) error { return example().WriteText(b, TextOptions{}) },
-		"plan-all.txt": func(b *strings.Builder) error { return example().WriteText(b, TextOptions{All: true}) },
-		"plan.json":    func(b *strings.Builder) error { return example().WriteJSON(b) },
-		"plan.md":      func(b *strings.Builder) error { return example().WriteMarkdown(b) },
+func TestFormats(t *testing.T) { testFormats(t, "plan", example()) }
+
+// testFormats compares all forms of a preview with golden files.
+func testFormats(t *testing.T, name string, f *Fleet) {
+	for file, write := range map[string]func(io.Writer) error{
+		name + ".txt":     func(w io.Writer) error { return f.WriteText(w, TextOptions{}) },
+		name + "-all.txt": func(w io.Writer) error { return f.WriteText(w, TextOptions{All: true}) },
+		name + "-60.txt":  func(w io.Writer) error { return f.WriteText(w, TextOptions{Width: 60}) }, // columns
+		name + ".json":    f.WriteJSON,
+		name + ".md":      f.WriteMarkdown,
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(file, func(t *testing.T) {
 			var b strings.Builder
 			if err := write(&b); err != nil {
 				t.Fatal(err)
 			}
-			golden := filepath.Join("testdata", name)
+			golden := filepath.Join("testdata", file)
 			if *update {
 				if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
 					t.Fatal(err)
@@ -118,11 +123,11 @@ func TestColourIsAskedFor(t *testing.T) {
 func TestMarkdownFitsAComment(t *testing.T) {
 	f := &Fleet{Source: "working tree"}
 	for c := range 40 {
-		p := &Plan{Cluster: fmt.Sprintf("cluster-%d", c)}
+		p := &plan.Plan{Cluster: fmt.Sprintf("cluster-%d", c)}
 		for i := range 500 {
-			p.Steps = append(p.Steps, Step{Action: Configure, ID: manifest.ID{Group: "acme.example", Kind: "Thing", Name: fmt.Sprintf("thing%d", i)}, Reason: "changed in the repository"})
+			p.Steps = append(p.Steps, plan.Step{Action: plan.Configure, ID: manifest.ID{Group: "acme.example", Kind: "Thing", Name: fmt.Sprintf("thing%d", i)}, Reason: "changed in the repository"})
 		}
-		f.Clusters = append(f.Clusters, ClusterPlan{Name: p.Cluster, Plan: p})
+		f.Clusters = append(f.Clusters, Cluster{Name: p.Cluster, Plan: p})
 	}
 	var b strings.Builder
 	if err := f.WriteMarkdown(&b); err != nil {
@@ -145,11 +150,11 @@ func TestMarkdownFitsAComment(t *testing.T) {
 
 // Neither a large fleet nor one in which everything fails fills the comment.
 func TestMarkdownOfALargeFleet(t *testing.T) {
-	changed := &Plan{Steps: []Step{{Action: Create, ID: manifest.ID{Kind: "ConfigMap", Name: "a"}}}}
-	quiet := &Plan{Steps: []Step{{Action: Unchanged, ID: manifest.ID{Kind: "ConfigMap", Name: "a"}}}}
+	changed := &plan.Plan{Steps: []plan.Step{{Action: plan.Create, ID: manifest.ID{Kind: "ConfigMap", Name: "a"}}}}
+	quiet := &plan.Plan{Steps: []plan.Step{{Action: plan.Unchanged, ID: manifest.ID{Kind: "ConfigMap", Name: "a"}}}}
 	f := &Fleet{Source: "working tree"}
 	for c := range 2000 {
-		cp := ClusterPlan{Name: fmt.Sprintf("cluster-%d", c), Plan: quiet}
+		cp := Cluster{Name: fmt.Sprintf("cluster-%d", c), Plan: quiet}
 		if c%500 == 0 {
 			cp.Plan = changed
 		}
@@ -157,7 +162,7 @@ func TestMarkdownOfALargeFleet(t *testing.T) {
 	}
 	failing := &Fleet{Source: "working tree"}
 	for c := range 2000 {
-		failing.Clusters = append(failing.Clusters, ClusterPlan{Name: fmt.Sprintf("cluster-%d", c), Err: strings.Repeat("it does not answer ", 10)})
+		failing.Clusters = append(failing.Clusters, Cluster{Name: fmt.Sprintf("cluster-%d", c), Err: strings.Repeat("it does not answer ", 10)})
 		failing.Errors = append(failing.Errors, strings.Repeat("nothing works ", 10))
 		failing.Notes = append(failing.Notes, strings.Repeat("a note ", 10))
 	}
@@ -183,44 +188,26 @@ func TestMarkdownOfALargeFleet(t *testing.T) {
 	}
 }
 
-func TestBetween(t *testing.T) {
-	set := func(objects ...*manifest.Object) *manifest.Set {
-		s, duplicates := manifest.NewSet(objects)
-		if len(duplicates) > 0 {
-			t.Fatal(duplicates)
-		}
-		return s
-	}
-	cm := func(name, value string) *manifest.Object {
-		return object(t, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": "a"}, "data": map[string]any{"k": value}})
-	}
+// A plan shows that a Secret changes, and never what is in it.
+func TestSecretsAreNotShown(t *testing.T) {
 	secret := func(value string) *manifest.Object {
 		return object(t, map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s", "namespace": "a"}, "stringData": map[string]any{"k": value}})
 	}
-	p := new(Comparer).Between("dev", set(cm("same", "1"), cm("changed", "1"), cm("gone", "1"), secret("hunter2")), set(cm("same", "1"), cm("changed", "2"), cm("new", "1"), secret("hunter3")), nil, nil)
-	have := make(map[string]Action)
-	for _, s := range p.Steps {
-		have[s.ID.Name] = s.Action
-	}
-	want := map[string]Action{"same": Unchanged, "changed": Configure, "gone": Prune, "new": Create, "s": Configure}
-	for name, action := range want {
-		if have[name] != action {
-			t.Errorf("%s: %s, want %s", name, have[name], action)
-		}
-	}
-	var text, doc strings.Builder
-	f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: p}}}
-	if err := f.WriteText(&text, TextOptions{All: true}); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.WriteJSON(&doc); err != nil {
-		t.Fatal(err)
-	}
-	if strings.Contains(text.String()+doc.String(), "hunter") {
-		t.Errorf("a Secret's value is shown:\n%s", text.String())
-	}
-	var parsed map[string]any
-	if err := json.Unmarshal([]byte(doc.String()), &parsed); err != nil || parsed["changes"] != true {
-		t.Errorf("JSON %v, %v", parsed["changes"], err)
+	p := new(plan.Comparer).Between("dev", setOf(t, secret("hunter2")), setOf(t, secret("hunter3")), nil, nil)
+	f := &Fleet{Clusters: []Cluster{{Name: "dev", Plan: p}}}
+	for name, write := range map[string]func(io.Writer) error{
+		"text":     func(w io.Writer) error { return f.WriteText(w, TextOptions{All: true}) },
+		"json":     f.WriteJSON,
+		"markdown": f.WriteMarkdown,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b strings.Builder
+			if err := write(&b); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(b.String(), "stringData.k") || strings.Contains(b.String(), "hunter") {
+				t.Errorf("want the key and no value:\n%s", b.String())
+			}
+		})
 	}
 }

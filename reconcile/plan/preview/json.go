@@ -1,4 +1,4 @@
-package plan
+package preview
 
 import (
 	"encoding/json"
@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/types/compat"
 )
 
@@ -71,11 +72,11 @@ func (f *Fleet) WriteJSON(w io.Writer) error {
 	for _, c := range f.Clusters {
 		cj := clusterJSON{Name: c.Name, Error: c.Err, Packages: c.Details, Steps: []stepJSON{}}
 		if c.Plan != nil {
-			cj.Summary = make(map[Action]int)
+			cj.Summary = make(map[plan.Action]int)
 			for i := range c.Plan.Steps {
 				s := &c.Plan.Steps[i]
 				cj.Summary[s.Action]++
-				if s.Action != Unchanged {
+				if s.Action != plan.Unchanged {
 					cj.Steps = append(cj.Steps, newStepJSON(s))
 				}
 			}
@@ -116,23 +117,23 @@ type fleetJSON struct {
 }
 
 type clusterJSON struct {
-	Name       string             `json:"name"`
-	Error      string             `json:"error,omitempty"`
-	Summary    map[Action]int     `json:"summary,omitempty"`
-	Packages   map[string]Package `json:"packages,omitempty"`
-	Steps      []stepJSON         `json:"steps"`
-	Unreadable []string           `json:"unreadable,omitempty"`
+	Name       string              `json:"name"`
+	Error      string              `json:"error,omitempty"`
+	Summary    map[plan.Action]int `json:"summary,omitempty"`
+	Packages   map[string]Package  `json:"packages,omitempty"`
+	Steps      []stepJSON          `json:"steps"`
+	Unreadable []string            `json:"unreadable,omitempty"`
 }
 
 type stepJSON struct {
-	Action    Action `json:"action"`
-	Group     string `json:"group,omitempty"`
-	Kind      string `json:"kind"`
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name"`
-	Package   string `json:"package,omitempty"`
-	Stage     string `json:"stage"`
-	Reason    string `json:"reason,omitempty"`
+	Action    plan.Action `json:"action"`
+	Group     string      `json:"group,omitempty"`
+	Kind      string      `json:"kind"`
+	Namespace string      `json:"namespace,omitempty"`
+	Name      string      `json:"name"`
+	Package   string      `json:"package,omitempty"`
+	Stage     string      `json:"stage"`
+	Reason    string      `json:"reason,omitempty"`
 	// After names what must be ready before.
 	After        []string `json:"after,omitempty"`
 	Drift        bool     `json:"drift,omitempty"`
@@ -228,7 +229,7 @@ type changeJSON struct {
 	Hidden  bool   `json:"hidden,omitempty"`
 }
 
-func newStepJSON(s *Step) stepJSON {
+func newStepJSON(s *plan.Step) stepJSON {
 	sj := stepJSON{
 		Action: s.Action, Group: s.ID.Group, Kind: s.ID.Kind, Namespace: s.ID.Namespace, Name: s.ID.Name, Package: s.Package,
 		Stage: s.Stage.String(), Reason: s.Reason, After: s.After, Drift: s.Drift, NotValidated: s.NotValidated, Rejected: s.Rejected,

@@ -1,4 +1,4 @@
-package plan
+package preview
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
 )
@@ -84,7 +85,7 @@ func (f *Fleet) TypeTables() []*TypeTable {
 }
 
 // typeTables are those of one cluster: packages by name, plain manifests last.
-func (c *ClusterPlan) typeTables() []*TypeTable {
+func (c *Cluster) typeTables() []*TypeTable {
 	if c.Plan == nil {
 		return nil
 	}
@@ -128,16 +129,16 @@ func (c *ClusterPlan) typeTables() []*TypeTable {
 
 // typeChange says what a step does to types, "" where it does nothing.
 // documentation says that it changes what people read of them.
-func typeChange(s *Step) (change TypeChange, documentation bool) {
+func typeChange(s *plan.Step) (change TypeChange, documentation bool) {
 	switch {
-	case !IsDefinition(s.ID) || s.Drift:
+	case !plan.IsDefinition(s.ID) || s.Drift:
 	case s.Object == nil:
-		if s.Action == Prune || s.Action == Refused {
+		if s.Action == plan.Prune || s.Action == plan.Refused {
 			return TypesRemoved, false
 		}
-	case s.Action == Create, s.Action == Refused && s.Before == nil && s.UID == "" && s.Compatibility == compat.Identical:
+	case s.Action == plan.Create, s.Action == plan.Refused && s.Before == nil && s.UID == "" && s.Compatibility == compat.Identical:
 		return TypesAdded, false
-	case s.Action == Configure || s.Action == Refused:
+	case s.Action == plan.Configure || s.Action == plan.Refused:
 		if s.Compatibility > compat.Documentation {
 			return TypesChanged, false
 		}
@@ -147,12 +148,12 @@ func typeChange(s *Step) (change TypeChange, documentation bool) {
 }
 
 // typeRow is the row of a step, nil where it changes no type.
-func typeRow(s *Step) (row *TypeRow, documentation bool) {
+func typeRow(s *plan.Step) (row *TypeRow, documentation bool) {
 	change, documentation := typeChange(s)
 	if change == "" {
 		return nil, documentation
 	}
-	r := &TypeRow{Name: s.ID.Name, Change: change, Compatibility: s.Compatibility, Refused: s.Action == Refused, Findings: s.Findings, Allowed: s.Allowed}
+	r := &TypeRow{Name: s.ID.Name, Change: change, Compatibility: s.Compatibility, Refused: s.Action == plan.Refused, Findings: s.Findings, Allowed: s.Allowed}
 	var after []types.Type
 	if s.Object != nil {
 		var err error

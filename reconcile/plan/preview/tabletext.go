@@ -1,4 +1,4 @@
-package plan
+package preview
 
 import (
 	"cmp"
@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/types/compat"
 )
 
@@ -22,7 +24,7 @@ func (t *textWriter) types(tables []*TypeTable) {
 		if i > 0 {
 			t.line("")
 		}
-		t.line("%s: %s", t.bold(fmt.Sprintf("Types of %s in %s", table.title(), table.where())), table.counts())
+		t.heading("", fmt.Sprintf("Types of %s in %s", table.title(), table.where()), table.counts())
 		t.typeRows(table)
 	}
 }
@@ -30,7 +32,7 @@ func (t *textWriter) types(tables []*TypeTable) {
 // where names the clusters, a few of many.
 func (t *TypeTable) where() string {
 	if len(t.Clusters) > 12 {
-		return fmt.Sprintf("%d clusters: %s", len(t.Clusters), shorten(t.Clusters, 10))
+		return fmt.Sprintf("%d clusters: %s", len(t.Clusters), prose.Some(t.Clusters, 10))
 	}
 	return strings.Join(t.Clusters, ", ")
 }
@@ -55,7 +57,7 @@ func (t *textWriter) typeClass(rows []TypeRow) {
 	switch {
 	case t.o.All:
 	case breaking && shown > shownBreaking:
-		t.line("  %s", t.paint(Refused, fmt.Sprintf("! %d break: %s", shown, summary(rows))))
+		t.say(plan.Refused, fmt.Sprintf("  ! %d break: %s", shown, summary(rows)))
 		shown = shownBreaking
 	case !breaking && shown > shownCompatible:
 		shown = 0
@@ -75,7 +77,7 @@ func (t *textWriter) typeClass(rows []TypeRow) {
 	if shown > 0 {
 		what = "more " + what
 	}
-	t.line("  %s", t.paint(rest[0].mark(), fmt.Sprintf("%s %d %s: %s", marks[rest[0].mark()].sign, len(rest), what, shorten(names, shownNames))))
+	t.say(rest[0].mark(), fmt.Sprintf("  %s %d %s: %s", marks[rest[0].mark()].sign, len(rest), what, prose.Some(names, shownNames)))
 }
 
 // summary counts in how many definitions each breaking finding is made, and names
@@ -133,16 +135,16 @@ func (r *TypeRow) word() string {
 	return string(r.Change)
 }
 
-func (r *TypeRow) mark() Action {
+func (r *TypeRow) mark() plan.Action {
 	switch {
 	case r.class() == 0:
-		return Refused
+		return plan.Refused
 	case r.Change == TypesRemoved:
-		return Prune
+		return plan.Prune
 	case r.Change == TypesAdded:
-		return Create
+		return plan.Create
 	}
-	return Configure
+	return plan.Configure
 }
 
 func (t *textWriter) typeRow(r *TypeRow) {
@@ -150,7 +152,7 @@ func (t *textWriter) typeRow(r *TypeRow) {
 	if v := r.versions(); v != "" {
 		name += " (" + v + ")"
 	}
-	t.line("  %s", t.paint(r.mark(), fmt.Sprintf("%s %s: %s", marks[r.mark()].sign, name, r.word())))
+	t.say(r.mark(), fmt.Sprintf("  %s %s: %s", marks[r.mark()].sign, name, r.word()))
 	if t.o.All {
 		for _, v := range r.Versions {
 			if v.Before != v.After {
@@ -211,17 +213,18 @@ func (t *textWriter) findings(all []compat.Finding, allowed map[string]string) {
 		if reason, ok := allowed[k.name]; ok && k.severity == compat.Breaking {
 			line += " (allowed: " + reason + ")"
 		}
+		colour := plain
 		if k.severity == compat.Breaking {
-			line = t.paint(Refused, line)
+			colour = plan.Refused
 		}
-		t.line("      %s", line)
+		t.say(colour, "      "+line)
 		if t.o.All {
 			for _, f := range list[1:] {
-				t.line("        %s", f)
+				t.say(plain, "        "+f.String())
 			}
 		}
 	}
 	if folded > 0 {
-		t.line("      %s", plural(folded, "compatible change"))
+		t.line("      %s", prose.Count(folded, "compatible change"))
 	}
 }

@@ -1,4 +1,4 @@
-package plan
+package preview
 
 import (
 	"bufio"
@@ -6,6 +6,9 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prose"
 )
 
 // MaxMarkdown bounds the Markdown of a plan, in bytes: GitHub, GitLab and Gitea
@@ -28,7 +31,7 @@ const (
 func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString("### gitopsd plan\n\n")
-	if !f.HasChanges() && !f.Failed() && !slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Plan.attention() > 0 }) {
+	if !f.HasChanges() && !f.Failed() && !slices.ContainsFunc(f.Clusters, func(c Cluster) bool { return attention(c.Plan) > 0 }) {
 		b.WriteString("No changes.\n\n")
 	}
 	f.writeClusters(&b)
@@ -55,13 +58,13 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 		sections = append(sections, details(fmt.Sprintf("types of %s in %s: %s", table.title(), table.where(), table.counts()), "", text.String()))
 	}
 	if len(f.Lock) > 0 {
-		sections = append(sections, details(fmt.Sprintf("clusters.lock: %d lines", len(f.Lock)), "diff", strings.Join(f.Lock, "\n")))
+		sections = append(sections, details("clusters.lock: "+prose.Count(len(f.Lock), "line"), "diff", strings.Join(f.Lock, "\n")))
 	}
 	for _, c := range f.Clusters {
 		if c.Err != "" {
 			sections = append(sections, details(c.Name+": error", "", c.Err))
 		}
-		if c.Plan == nil || len(c.Plan.groups())+len(c.quiet()) == 0 {
+		if c.Plan == nil || len(groups(c.Plan))+len(c.quiet()) == 0 {
 			continue
 		}
 		var text strings.Builder
@@ -71,7 +74,7 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 			return err
 		}
 		_, body, _ := strings.Cut(text.String(), "\n") // the first line is the summary
-		sections = append(sections, details(c.Name+": "+c.Plan.Summary(), "", body))
+		sections = append(sections, details(c.Name+": "+headline(c.Plan), "", body))
 	}
 	// Every section gets its share of the room; short ones leave theirs to the
 	// others.
@@ -89,11 +92,11 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 func (f *Fleet) writeClusters(b *strings.Builder) {
 	b.WriteString("| cluster | create | change | prune | unchanged | attention |\n|---|---|---|---|---|---|\n")
 	quiet, unchanged := 0, 0
-	var shown []ClusterPlan
+	var shown []Cluster
 	for _, c := range f.Clusters {
-		if p := c.Plan; len(f.Clusters) > 10 && p != nil && !p.HasChanges() && p.attention() == 0 {
+		if p := c.Plan; len(f.Clusters) > 10 && p != nil && !p.HasChanges() && attention(p) == 0 {
 			quiet++
-			unchanged += p.Count(Unchanged)
+			unchanged += p.Count(plan.Unchanged)
 			continue
 		}
 		shown = append(shown, c)
@@ -108,7 +111,7 @@ func (f *Fleet) writeClusters(b *strings.Builder) {
 			fmt.Fprintf(b, "| %s | | | | | no plan |\n", c.Name)
 			continue
 		}
-		fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d |\n", c.Name, p.Count(Create), p.Count(Configure), p.Count(Prune), p.Count(Unchanged), p.attention())
+		fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d |\n", c.Name, p.Count(plan.Create), p.Count(plan.Configure), p.Count(plan.Prune), p.Count(plan.Unchanged), attention(p))
 	}
 	if quiet > 0 {
 		fmt.Fprintf(b, "| %d without changes | 0 | 0 | 0 | %d | 0 |\n", quiet, unchanged)
@@ -120,7 +123,7 @@ func shortText(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}
-	return strings.ToValidUTF8(text[:most], "") + fmt.Sprintf("\n… %d more bytes", len(text)-most)
+	return strings.ToValidUTF8(text[:most], "") + "\n… " + prose.Count(len(text)-most, "more byte")
 }
 
 // writeTypes writes the table of types: a line for each package and bump.
@@ -144,8 +147,8 @@ func writeTypes(b *strings.Builder, tables []*TypeTable) {
 }
 
 // attention is the number of steps that somebody may have to do something about.
-func (p *Plan) attention() int {
-	return p.Count(Conflict) + p.Count(Refused) + p.Count(Held) + p.Count(Wait)
+func attention(p *plan.Plan) int {
+	return p.Count(plan.Conflict) + p.Count(plan.Refused) + p.Count(plan.Held) + p.Count(plan.Wait)
 }
 
 // fenced puts text into a code block that no text can end.
@@ -169,8 +172,10 @@ func cut(section string, room int) string {
 	}
 	lines := strings.SplitAfter(section, "\n")
 	tail := lines[max(0, len(lines)-4):] // fence, empty line, </details>, nothing
-	const note = "… %d more lines; run `gitopsd plan` to see them\n"
-	room -= len(strings.Join(tail, "")) + len(note) + 10
+	note := func(n int) string {
+		return "… " + prose.Agree(n, "more line; run `gitopsd plan` to see it", "more lines; run `gitopsd plan` to see them") + "\n"
+	}
+	room -= len(strings.Join(tail, "")) + len(note(len(lines)))
 	n, size := 0, 0
 	for n < len(lines)-len(tail) && size+len(lines[n]) <= room {
 		size += len(lines[n])
@@ -179,5 +184,5 @@ func cut(section string, room int) string {
 	if n < 4 {
 		return "" // not even the summary fits
 	}
-	return strings.Join(lines[:n], "") + fmt.Sprintf(note, len(lines)-len(tail)-n) + strings.Join(tail, "")
+	return strings.Join(lines[:n], "") + note(len(lines)-len(tail)-n) + strings.Join(tail, "")
 }

@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/sources/git"
+	"gitopsd.dev/sources/local"
+	"gitopsd.dev/sources/resolve"
+)
+
+// fleetOptions are the flags of commands that work out what a fleet repository on
+// this machine asks for.
+type fleetOptions struct {
+	tree     treeOptions
+	registry registryOptions
+}
+
+func (o *fleetOptions) register(cmd *cobra.Command) {
+	o.tree.register(cmd)
+	o.registry.register(cmd)
+}
+
+// fleet is a working tree with what it asks for, good until closed.
+type fleet struct {
+	*workingTree
+	*desired.State
+}
+
+// open works out what the working tree asks for, of the named clusters or else of
+// all. What the lock lacks is resolved, and written nowhere.
+func (o *fleetOptions) open(cmd *cobra.Command, g *global, only ...string) (*fleet, error) {
+	tree, err := o.tree.open()
+	if err != nil {
+		return nil, err
+	}
+	computer, err := o.registry.computer(g.log(false), resolve.Add, nil, only)
+	if err != nil {
+		return nil, errors.Join(err, tree.Close())
+	}
+	state, err := compute(cmd.Context(), cmd, computer, tree.commit)
+	if err != nil {
+		return nil, errors.Join(err, tree.Close())
+	}
+	return &fleet{tree, state}, nil
+}
+
+// compute works out what a commit asks for, with a line of progress.
+func compute(ctx context.Context, cmd *cobra.Command, c *desired.Computer, commit sources.Commit) (*desired.State, error) {
+	p := startProgress(cmd.ErrOrStderr())
+	defer p.stop()
+	p.step("resolving and rendering %s", commit.Subject)
+	return c.Compute(ctx, commit, nil)
+}
+
+// treeOptions are the flags of commands that work on a fleet repository on this
+// machine.
+type treeOptions struct {
+	repo string
+}
+
+func (o *treeOptions) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.repo, "repo", ".", "directory of the fleet repository, or one below it")
+	_ = cmd.MarkFlagDirname("repo") // an error means that the flag does not exist
+}
+
+// registerClusters adds the flag that names some of the registered clusters; all
+// says which they are without it.
+func (o *treeOptions) registerClusters(cmd *cobra.Command, names *[]string, all string) {
+	cmd.Flags().StringSliceVar(names, "cluster", nil, "name of a registered cluster; may be given more than once (default: "+all+")")
+	_ = cmd.RegisterFlagCompletionFunc("cluster", completeRegistered(o)) // an error means that the flag does not exist
+}
+
+// root is the directory that holds clusters.yaml.
+func (o *treeOptions) root() (string, error) {
+	if strings.Contains(o.repo, "://") {
+		return "", fmt.Errorf("--repo %s: this command works on a directory; clone the repository first", o.repo)
+	}
+	root, err := local.FindRoot(o.repo)
+	if err != nil {
+		return "", fmt.Errorf("--repo: %w", err)
+	}
+	return root, nil
+}
+
+// workingTree is the directory of a fleet repository, good until closed.
+type workingTree struct {
+	// root is the directory that holds clusters.yaml.
+	root string
+	// commit is the tree as a commit without a name.
+	commit sources.Commit
+	io.Closer
+}
+
+// open opens the working tree.
+func (o *treeOptions) open() (*workingTree, error) {
+	root, err := o.root()
+	if err != nil {
+		return nil, err
+	}
+	return openTree(root)
+}
+
+func openTree(root string) (*workingTree, error) {
+	t, err := local.Open(root)
+	if err != nil {
+		return nil, err
+	}
+	return &workingTree{root: root, commit: t.Commit(), Closer: t}, nil
+}
+
+// commitOf reads a revision of the repository that holds root, seen from root:
+// the fleet may live in a directory of it. The commit is good until closed.
+func commitOf(root, revision string) (sources.Commit, io.Closer, error) {
+	repo, err := git.OpenDir(root)
+	if err != nil {
+		return sources.Commit{}, nil, err
+	}
+	commit, err := repo.Commit(revision)
+	if err == nil && repo.Path != "." {
+		commit.Files, err = fs.Sub(commit.Files, repo.Path)
+	}
+	if err != nil {
+		return sources.Commit{}, nil, errors.Join(err, repo.Close())
+	}
+	return commit, repo, nil
+}
+
+// registered lists the clusters of a working tree, as far as they can be read.
+func registered(root string) []string {
+	tree, err := openTree(root)
+	if err != nil {
+		return nil
+	}
+	defer tree.Close()
+	text, err := fs.ReadFile(tree.commit.Files, sources.RegistryFile)
+	if err != nil {
+		return nil
+	}
+	registry, _ := clusters.Parse(sources.RegistryFile, text) // what is valid is enough here
+	var names []string
+	for _, c := range registry.Clusters {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// completeRegistered completes the names of registered clusters.
+func completeRegistered(o *treeOptions) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		root, err := local.FindRoot(cmp.Or(o.repo, "."))
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return registered(root), cobra.ShellCompDirectiveNoFileComp
+	}
+}

@@ -1,0 +1,115 @@
+package plan
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/sources"
+)
+
+// Comparer compares definitions, and remembers what came of it: the same bump
+// in many clusters is looked at once. It is safe for concurrent use.
+type Comparer struct {
+	mu   sync.Mutex
+	done map[[2]sources.Digest]*comparison
+}
+
+type comparison struct {
+	once    sync.Once
+	changes []Change
+	report  compat.Report
+	before  []types.Type
+	err     error
+}
+
+// compare takes the definitions as they are rendered; now may be nil. Which
+// versions are stored is not known.
+func (c *Comparer) compare(old, now *manifest.Object) *comparison {
+	key := [2]sources.Digest{old.Hash()}
+	var tree map[string]any
+	if now != nil {
+		key[1], tree = now.Hash(), now.Tree()
+	}
+	c.mu.Lock()
+	if c.done == nil {
+		c.done = make(map[[2]sources.Digest]*comparison)
+	}
+	one := c.done[key]
+	if one == nil {
+		one = new(comparison)
+		c.done[key] = one
+	}
+	c.mu.Unlock()
+	one.once.Do(func() {
+		if now != nil {
+			one.changes = Diff(now.ID(), old.Tree(), tree)
+		}
+		one.report, one.err = compat.Compare(old.Tree(), tree, compat.Options{})
+		if one.err == nil {
+			one.before, one.err = types.Of(old.Tree())
+		}
+	})
+	return one
+}
+
+// Between compares two renderings of a cluster without looking at it: what would
+// be done to a cluster that holds the one, to bring it to the other. What would
+// be refused there is refused, as far as it can be told.
+func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed Allowed, find FindType) *Plan {
+	p := &Plan{Cluster: cluster}
+	packages := make(map[string]bool)
+	for _, o := range after.All() {
+		packages[o.Label(PackageLabel)] = true
+		s := Step{Action: Unchanged, ID: o.ID(), Stage: StageOf(o.ID()), Object: o, Package: o.Label(PackageLabel)}
+		switch old := before.Get(o.ID()); {
+		case old == nil:
+			s.Action = Create
+		case old.Hash() != o.Hash():
+			s.Action = Configure
+			if !IsDefinition(o.ID()) {
+				s.Changes = Diff(o.ID(), old.Tree(), o.Tree())
+			}
+		}
+		p.Steps = append(p.Steps, s)
+	}
+	sortApplied(p.Steps)
+	var prunes []Step
+	for _, o := range before.All() {
+		if after.Get(o.ID()) == nil {
+			prunes = append(prunes, Step{Action: Prune, ID: o.ID(), Stage: StageOf(o.ID()), Package: o.Label(PackageLabel)})
+		}
+	}
+	sortPruned(prunes, func(s *Step) []string {
+		return dependencies(before.Get(s.ID).Annotation(DependsOnAnnotation), Order{})
+	})
+	p.Steps = append(p.Steps, prunes...)
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		dropped := s.Action == Prune && s.Package != "" && packages[s.Package]
+		if !IsDefinition(s.ID) || s.Action != Configure && !dropped {
+			continue
+		}
+		g.Go(func() error {
+			done := c.compare(before.Get(s.ID), s.Object)
+			s.Changes = done.changes
+			if done.err != nil {
+				s.Action, s.Reason = Refused, fmt.Sprintf("comparing the types of %s: %v", s.ID, done.err)
+				return nil
+			}
+			s.Compatibility, s.Findings, s.Before = done.report.Severity, done.report.Findings, done.before
+			return nil
+		})
+	}
+	_ = g.Wait() // each step has its own error
+	RefuseBreaking(p, allowed)
+	CheckPins(p, nil, find, false)
+	return p
+}

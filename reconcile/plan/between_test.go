@@ -1,0 +1,61 @@
+package plan_test
+
+import (
+	"testing"
+
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+)
+
+// Between two renderings there is a step for each object, without a look at any
+// cluster.
+func TestBetween(t *testing.T) {
+	before := set(t, `
+{apiVersion: v1, kind: ConfigMap, metadata: {name: same, namespace: a}, data: {k: "1"}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: changed, namespace: a}, data: {k: "1"}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: gone, namespace: a}}
+`)
+	after := set(t, `
+{apiVersion: v1, kind: ConfigMap, metadata: {name: same, namespace: a}, data: {k: "1"}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: changed, namespace: a}, data: {k: "2"}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: new, namespace: a}}
+`)
+	p := new(plan.Comparer).Between("dev", before, after, nil, nil)
+	have := make(map[string]plan.Action)
+	for _, s := range p.Steps {
+		have[s.ID.Name] = s.Action
+	}
+	for name, want := range map[string]plan.Action{"same": plan.Unchanged, "changed": plan.Configure, "gone": plan.Prune, "new": plan.Create} {
+		if have[name] != want {
+			t.Errorf("%s: %s, want %s", name, have[name], want)
+		}
+	}
+	if len(have) != 4 {
+		t.Errorf("steps %v", have)
+	}
+	if p := new(plan.Comparer).Between("dev", after, after, nil, nil); p.HasChanges() {
+		t.Errorf("a cluster that stays as it is has changes: %s", steps(p))
+	}
+}
+
+// A definition that becomes another in many clusters is compared once, and what
+// it breaks is refused in each.
+func TestBetweenClusters(t *testing.T) {
+	sets := func(o *manifest.Object) *manifest.Set {
+		s, _ := manifest.NewSet([]*manifest.Object{o})
+		return s
+	}
+	before, after := sets(crd(t, "a", "b")), sets(crd(t, "a"))
+	var c plan.Comparer
+	dev, prod := c.Between("dev", before, after, nil, nil).Steps[0], c.Between("prod", before, after, nil, nil).Steps[0]
+	if dev.Action != plan.Refused || prod.Action != plan.Refused || len(dev.Findings) == 0 || len(prod.Findings) == 0 {
+		t.Fatalf("dev: %s: %s; prod: %s: %s", dev.Action, dev.Reason, prod.Action, prod.Reason)
+	}
+	if &dev.Findings[0] != &prod.Findings[0] {
+		t.Error("each cluster has findings of its own")
+	}
+}

@@ -1,0 +1,110 @@
+package plan_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+)
+
+// crd is the definition of Thing.acme.example, in version v1 with some fields.
+func crd(t *testing.T, fields ...string) *manifest.Object {
+	t.Helper()
+	return objects(t, fmt.Sprintf(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: things.acme.example}
+spec:
+  group: acme.example
+  scope: Namespaced
+  names: {kind: Thing, plural: things}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {%s: {type: string}}}}}
+`, strings.Join(fields, ": {type: string}, ")))[0]
+}
+
+// An object is held back where its type is not, or will not be, the one that it is
+// pinned to, and nothing else is.
+func TestCheckPins(t *testing.T) {
+	digest := func(o *manifest.Object) string {
+		all, err := types.Of(o.Tree())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all[0].Digest
+	}
+	thing := func(pin string) *manifest.Object {
+		return objects(t, fmt.Sprintf("{apiVersion: acme.example/v1, kind: Thing, metadata: {name: x, namespace: default, annotations: {%s: %q}}}", plan.PinAnnotation, pin))[0]
+	}
+	v1, v2, v3 := crd(t, "a"), crd(t, "a", "b"), crd(t, "a", "c")
+	gk := plan.Defines(v1)[0].GroupKind()
+	known := func(o *manifest.Object) plan.FindType {
+		return func(_ schema.GroupVersionKind, d string) (map[string]any, string) {
+			if d == digest(o) {
+				return o.Tree(), "cluster dev"
+			}
+			return nil, ""
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		pin  string
+		// definition is the step of the CRD, if the plan has one.
+		definition *plan.Step
+		object     plan.Action
+		live       map[string]any
+		liveErr    error
+		nothing    bool // is known of the live type
+		find       plan.FindType
+		drift      bool
+		want       string // in the reason; empty where the object goes ahead
+	}{
+		{name: "no pin", object: plan.Create, live: v1.Tree()},
+		{name: "the live type", pin: digest(v1), object: plan.Create, live: v1.Tree()},
+		{name: "another live type", pin: digest(v2), object: plan.Create, live: v1.Tree(), want: "how they differ is not known"},
+		{name: "another live type, and the pinned one is known", pin: digest(v2), object: plan.Create, live: v1.Tree(), find: known(v2), want: digest(v2) + " (cluster dev), which is " + digest(v1) + " here: field-removed .b; "},
+		{name: "the type that the plan creates", pin: digest(v2), object: plan.Create, definition: &plan.Step{Action: plan.Create, Object: v2}, nothing: true},
+		{name: "the type that the plan installs", pin: digest(v2), object: plan.Create, definition: &plan.Step{Action: plan.Configure, Object: v2}, live: v1.Tree()},
+		{name: "the type that the plan replaces", pin: digest(v1), object: plan.Unchanged, definition: &plan.Step{Action: plan.Configure, Object: v2}, live: v1.Tree(), want: "(this cluster until now), which is " + digest(v2) + " here: field-added .b; "},
+		{name: "the type whose replacement is refused", pin: digest(v1), object: plan.Configure, definition: &plan.Step{Action: plan.Refused, Object: v2}, live: v1.Tree()},
+		{name: "drift that is corrected", pin: digest(v2), object: plan.Create, definition: &plan.Step{Action: plan.Configure, Drift: true, Object: v2}, live: v3.Tree()},
+		{name: "drift that is reported", pin: digest(v2), object: plan.Create, definition: &plan.Step{Action: plan.Configure, Drift: true, Object: v2}, live: v3.Tree(), drift: true, want: "which is " + digest(v3)},
+		{name: "fields of others in the definition", pin: digest(v2), object: plan.Create, definition: &plan.Step{Action: plan.Unchanged, Object: v2}, live: v3.Tree(), want: "which is " + digest(v3)},
+		{name: "nothing changes", pin: digest(v2), object: plan.Unchanged, definition: &plan.Step{Action: plan.Unchanged, Object: v2}, nothing: true},
+		{name: "somebody else's object", pin: digest(v2), object: plan.Conflict, live: v1.Tree()},
+		{name: "no CRD", pin: digest(v2), object: plan.Create, want: "which no CRD defines"},
+		{name: "unreadable", pin: digest(v2), object: plan.Create, liveErr: fmt.Errorf("forbidden"), want: "cannot be told whether this cluster's is the same: forbidden"},
+		{name: "no digest", pin: "h1:short", object: plan.Create, live: v1.Tree(), want: "is no type digest"},
+		{name: "without a cluster", pin: digest(v2), object: plan.Create, nothing: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := &plan.Plan{Steps: []plan.Step{{Action: plan.Create, ID: manifest.ID{Kind: "ConfigMap", Namespace: "default", Name: "beside"}}}}
+			if tt.definition != nil {
+				tt.definition.ID = tt.definition.Object.ID()
+				p.Steps = append(p.Steps, *tt.definition)
+			}
+			o := thing(tt.pin)
+			p.Steps = append(p.Steps, plan.Step{Action: tt.object, ID: o.ID(), Object: o})
+			found := make(map[schema.GroupKind]plan.LiveDefinition)
+			if !tt.nothing {
+				found[gk] = plan.LiveDefinition{Tree: tt.live, Err: tt.liveErr}
+			}
+			plan.CheckPins(p, found, tt.find, tt.drift)
+			last := p.Steps[len(p.Steps)-1]
+			switch {
+			case tt.want == "" && last.Action != tt.object:
+				t.Errorf("%s: %s", last.Action, last.Reason)
+			case tt.want != "" && (last.Action != plan.Refused || !strings.Contains(last.Reason, tt.want)):
+				t.Errorf("%s: %s\nwant refused: …%s…", last.Action, last.Reason, tt.want)
+			}
+			if p.Steps[0].Action != plan.Create || tt.definition != nil && p.Steps[1].Action != tt.definition.Action {
+				t.Error("something else was held back")
+			}
+		})
+	}
+}

@@ -1,0 +1,120 @@
+package preview
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types/compat"
+)
+
+// crd is a definition of the kind Thing<i>, whose objects have the given fields.
+func crd(t *testing.T, i int, fields ...string) *manifest.Object {
+	t.Helper()
+	properties := make(map[string]any)
+	for _, f := range fields {
+		properties[f] = map[string]any{"type": "string"}
+	}
+	plural := fmt.Sprintf("things%d", i)
+	return object(t, map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": plural + ".acme.example", "labels": map[string]any{plan.PackageLabel: "things"}},
+		"spec": map[string]any{
+			"group": "acme.example", "scope": "Namespaced", "names": map[string]any{"kind": fmt.Sprintf("Thing%d", i), "plural": plural},
+			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true,
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": properties}}}},
+		},
+	})
+}
+
+func setOf(t *testing.T, objects ...*manifest.Object) *manifest.Set {
+	t.Helper()
+	s, duplicates := manifest.NewSet(objects)
+	if len(duplicates) > 0 {
+		t.Fatal(duplicates[0])
+	}
+	return s
+}
+
+// A bump, in three clusters of which two had the same before. The third allows
+// what breaks.
+func bumped(t *testing.T) *Fleet {
+	before := setOf(t, crd(t, 0, "a", "b"), crd(t, 1, "a"), crd(t, 2, "a"), crd(t, 3, "a", "b"))
+	after := setOf(t, crd(t, 0, "a"), crd(t, 1, "a", "b"), crd(t, 3, "a", "b"), crd(t, 4, "a"))
+	var c plan.Comparer
+	allowed := func(_ string, f compat.Finding) (string, bool) { return "nobody uses it", true }
+	from, to := map[string]string{"things": "reg.io/things v1.0.0"}, map[string]string{"things": "reg.io/things v2.0.0"}
+	return &Fleet{Source: "working tree", Clusters: []Cluster{
+		{Name: "dev", Packages: to, Before: from, Plan: c.Between("dev", before, after, nil, nil)},
+		{Name: "test", Packages: to, Before: from, Plan: c.Between("test", before, after, nil, nil)},
+		{Name: "prod", Packages: to, Before: from, Plan: c.Between("prod", before, after, allowed, nil)},
+	}}
+}
+
+func TestTypeTables(t *testing.T) { testFormats(t, "types", bumped(t)) }
+
+// A bump of a package with very many types, in many clusters, is a few lines to
+// read.
+func TestTypeTablesOfLargePackages(t *testing.T) {
+	const definitions, clusters = 300, 20
+	var old, now []*manifest.Object
+	for i := range definitions {
+		old = append(old, crd(t, i, "a", "b"))
+		if i%3 == 0 {
+			now = append(now, crd(t, i, "a"))
+		} else {
+			now = append(now, crd(t, i, "a", "b", "c"))
+		}
+	}
+	before, after := setOf(t, old...), setOf(t, now...)
+	var c plan.Comparer
+	f := &Fleet{Source: "working tree"}
+	for i := range clusters {
+		name := fmt.Sprintf("cluster-%d", i)
+		f.Clusters = append(f.Clusters, Cluster{Name: name, Packages: map[string]string{"things": "reg.io/things v2.0.0"}, Plan: c.Between(name, before, after, nil, nil)})
+	}
+	tables := f.TypeTables()
+	if len(tables) != 1 || len(tables[0].Clusters) != clusters || len(tables[0].Rows) != definitions {
+		t.Fatalf("%d tables", len(tables))
+	}
+	var text, markdown strings.Builder
+	if err := f.WriteText(&text, TextOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"Types of package things (reg.io/things v2.0.0) in 20 clusters: cluster-0, ",
+		": 100 breaking, refused; 200 compatible\n", "\n  ! 100 break: field-removed in 100 (.b in 100)\n", "\n  ! 88 more breaking, refused: ",
+	} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("the text does not have %q", want)
+		}
+	}
+	if lines := strings.Count(text.String(), "\n"); lines > 40+clusters*6 {
+		t.Errorf("%d lines of text:\n%s", lines, text.String()[:4000])
+	}
+	if err := f.WriteMarkdown(&markdown); err != nil {
+		t.Fatal(err)
+	}
+	if n := markdown.Len(); n > MaxMarkdown {
+		t.Errorf("%d bytes of Markdown", n)
+	}
+	if !strings.Contains(markdown.String(), "**100** (100 refused) | 0 | 200 | 0 |") {
+		t.Errorf("no table of types in\n%s", markdown.String()[:3000])
+	}
+}
+
+// Of types that may not be looked at nobody can say that they are new.
+func TestTypeTablesOfUnreadable(t *testing.T) {
+	live := plan.Live{Unreadable: map[schema.GroupKind]string{{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}: "forbidden"}}
+	f := Fleet{Clusters: []Cluster{{Name: "dev", Plan: plan.Compute("dev", setOf(t, crd(t, 0, "a")), live, plan.Inventory{}, plan.Options{})}}}
+	if len(f.Clusters[0].Plan.Steps) != 1 || f.Clusters[0].Plan.Steps[0].Action != plan.Refused {
+		t.Fatalf("steps %v", f.Clusters[0].Plan.Steps)
+	}
+	if tables := f.TypeTables(); len(tables) != 0 {
+		t.Errorf("tables %+v", tables[0])
+	}
+}
