@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
 )
 
@@ -14,7 +16,8 @@ import (
 const TypesAnnotation = "gitopsd.dev/types"
 
 // Allowed says whether a package's declaration allows a breaking finding, and
-// for what reason. pkg is the value of PackageLabel, "" for plain manifests.
+// for what reason. pkg is the value of PackageLabel. Plain manifests allow for
+// themselves.
 type Allowed func(pkg string, f compat.Finding) (reason string, ok bool)
 
 // maxShownFindings is how many findings a reason names before it only counts.
@@ -23,7 +26,8 @@ const maxShownFindings = 3
 // RefuseBreaking refuses the steps of every package that would replace or remove
 // types in a way that breaks somebody, unless that is allowed. All steps of such
 // a package are refused, since half a package is none: a new controller would
-// meet old types. A plain manifest is refused alone.
+// meet old types. A plain manifest is refused alone, and allows by the same
+// annotation on itself, with the start of the digest of its types for a version.
 func RefuseBreaking(p *Plan, allowed Allowed) {
 	why := make(map[string]string)
 	for i := range p.Steps {
@@ -31,11 +35,16 @@ func RefuseBreaking(p *Plan, allowed Allowed) {
 		if s.Compatibility != compat.Breaking || !s.Action.Writes() {
 			continue
 		}
-		names := notAllowed(s, allowed)
+		by := allowed
+		how := fmt.Sprintf("the package's annotation %s can allow it", compat.AllowAnnotation)
+		if s.Package == "" && s.Object != nil {
+			by, how = ownAllowances(s.Object)
+		}
+		names := notAllowed(s, by)
 		if names == "" {
 			continue
 		}
-		s.Action, s.Reason = Refused, fmt.Sprintf("breaking: %s; the package's annotation %s can allow it", names, compat.AllowAnnotation)
+		s.Action, s.Reason = Refused, fmt.Sprintf("breaking: %s; %s", names, how)
 		if s.Package != "" && why[s.Package] == "" {
 			why[s.Package] = fmt.Sprintf("its package is breaking: %s: %s", s.ID.Name, names)
 		}
@@ -46,6 +55,26 @@ func RefuseBreaking(p *Plan, allowed Allowed) {
 			s.Action, s.Reason = Refused, reason
 		}
 	}
+}
+
+// ownAllowances is what a plain manifest allows for itself, and how it does.
+func ownAllowances(o *manifest.Object) (by Allowed, how string) {
+	defined, err := types.Of(o.Tree())
+	if err != nil {
+		return nil, err.Error()
+	}
+	// Enough of the digest that an allowance does not outlive the change.
+	const digits = 12
+	version := types.Sum(defined)[:len("h1:")+digits]
+	how = fmt.Sprintf("its annotation %s can allow it, with a line \"%s:<finding>=<reason>\" for each", compat.AllowAnnotation, version)
+	all, err := compat.ParseAllowances(o.Annotation(compat.AllowAnnotation))
+	if err != nil {
+		return nil, err.Error() + "; " + how
+	}
+	return func(_ string, f compat.Finding) (string, bool) {
+		a, ok := compat.Allowed(all, version, f)
+		return a.Reason, ok
+	}, how
 }
 
 // notAllowed names the breaking findings of a step that nothing allows, and notes

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"strings"
 	"testing"
 
 	"gitopsd.dev/render/manifest"
@@ -57,5 +58,53 @@ func TestRefuseBreaking(t *testing.T) {
 				t.Errorf("reason %q, want %q", p.Steps[0].Reason, tt.reason)
 			}
 		})
+	}
+}
+
+// A definition that belongs to no package allows for itself, and for its types as
+// they are alone.
+func TestAllowForItself(t *testing.T) {
+	definition := func(field, allow string) *manifest.Object {
+		o, err := manifest.New(map[string]any{
+			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+			"metadata": map[string]any{"name": "widgets.acme.example", "annotations": map[string]any{compat.AllowAnnotation: allow}},
+			"spec": map[string]any{
+				"group": "acme.example", "scope": "Namespaced", "names": map[string]any{"kind": "Widget", "plural": "widgets"},
+				"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{
+					"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{field: map[string]any{"type": "string"}}}}}},
+			},
+		}, manifest.Origin{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	refused := func(o *manifest.Object) string {
+		p := &Plan{Steps: []Step{{ID: o.ID(), Object: o, Action: Configure, Compatibility: compat.Breaking,
+			Findings: []compat.Finding{{Name: "field-removed", Severity: compat.Breaking}}}}}
+		RefuseBreaking(p, func(string, compat.Finding) (string, bool) { return "of a package", true })
+		if s := p.Steps[0]; s.Action == Refused {
+			return s.Reason
+		} else if s.Allowed["field-removed"] != "nobody has one" {
+			t.Errorf("allowed because %q", s.Allowed["field-removed"])
+		}
+		return ""
+	}
+	const marker = `with a line "`
+	reason := refused(definition("size", ""))
+	_, line, ok := strings.Cut(reason, marker)
+	version, _, _ := strings.Cut(line, ":<finding>")
+	if !ok || !strings.HasPrefix(version, "h1:") || len(version) != len("h1:")+12 {
+		t.Fatalf("refused: %q", reason)
+	}
+	for _, tt := range []struct{ name, field, allow, refused string }{
+		{"this", "size", version + ":field-removed=nobody has one", ""},
+		{"another finding", "size", version + ":enum-value-removed=nobody has one", "breaking: field-removed; its annotation"},
+		{"another change", "weight", version + ":field-removed=nobody has one", "breaking: field-removed; its annotation"},
+		{"no reason", "size", version + ":field-removed=", "gives no reason"},
+	} {
+		if have := refused(definition(tt.field, tt.allow)); (tt.refused == "") != (have == "") || !strings.Contains(have, tt.refused) {
+			t.Errorf("%s: %q", tt.name, have)
+		}
 	}
 }

@@ -233,7 +233,7 @@ func (t *textWriter) reason(s *plan.Step) string {
 }
 
 func brief(s *plan.Step) string {
-	if change, _ := typeChange(s); change != "" && s.Action == plan.Refused && s.Compatibility == compat.Breaking {
+	if change, _ := typeChange(s); change != "" && s.Package != "" && s.Action == plan.Refused && s.Compatibility == compat.Breaking {
 		return fmt.Sprintf("breaking, see its types; the package's annotation %s can allow it", compat.AllowAnnotation)
 	}
 	return s.Reason

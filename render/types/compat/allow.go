@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// AllowAnnotation is the annotation of a package's declaration that allows
-// breaking changes, one on a line:
+// AllowAnnotation is the annotation of a package's declaration, or of a definition
+// that belongs to no package, that allows breaking changes, one on a line:
 //
 //	gitopsd.dev/allow-breaking: |
 //	  v2.0.0:field-removed=nobody sets it, checked on 2024-05-02
@@ -17,7 +17,8 @@ const AllowAnnotation = "gitopsd.dev/allow-breaking"
 // Allowance allows one finding in one version of a package, and so not in the
 // next.
 type Allowance struct {
-	// Version is the package's, as in its reference: a tag or a digest.
+	// Version is the package's, as in its reference: a tag or a digest; that of
+	// a single definition is how the digest of its types begins.
 	Version string `json:"version"`
 	// Finding is a finding's name.
 	Finding string `json:"finding"`
