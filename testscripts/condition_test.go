@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -112,10 +114,14 @@ func changes(ctx context.Context, s *scenario, c *call) error {
 	return err
 }
 
-// unchanged runs a command that must change nothing.
+// unchanged runs a command that must change nothing, although it works out anew
+// what is wanted: no checkpoint is left from which it could tell.
 func unchanged(ctx context.Context, s *scenario, c *call) error {
 	if len(c.args) == 0 {
 		return errUsage
+	}
+	if err := os.RemoveAll(filepath.Join(c.ts.Getenv("XDG_CACHE_HOME"), "gitopsd", "checkpoints")); err != nil {
+		return err
 	}
 	diff, err := s.changesBy(ctx, c)
 	if err == nil && len(diff) > 0 {
