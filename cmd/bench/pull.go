@@ -64,18 +64,13 @@ func (b *bench) pull(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for round := range b.rounds {
-		fmt.Fprintf(b.say, "bench: pull, round %d of %d\n", round+1, b.rounds)
-		u, err := each(ctx, round, [][]string{{"pull", ref.Repository, string(digest)}, {"pull-rival", ref.Repository, string(digest)}})
-		if err != nil {
-			return err
-		}
+	return b.eachRound(ctx, "pull", [][]string{{"pull", ref.Repository, string(digest)}, {"pull-rival", ref.Repository, string(digest)}}, func(u []usage) error {
 		if u[0].result != u[1].result {
 			return fmt.Errorf("we read %v documents, the rival %v", u[0].result, u[1].result)
 		}
 		b.add("pull-cpu", u[0].cpu, u[1].cpu)
-	}
-	return nil
+		return nil
+	})
 }
 
 // pullOurs reads a package: args are its repository and digest.
