@@ -101,3 +101,18 @@ func each(ctx context.Context, round int, commands [][]string) ([]usage, error) 
 	}
 	return all, nil
 }
+
+// eachRound does the same for as many rounds as are wanted, and hands each to add.
+func (b *bench) eachRound(ctx context.Context, what string, commands [][]string, add func([]usage) error) error {
+	for round := range b.rounds {
+		fmt.Fprintf(b.say, "bench: %s, round %d of %d\n", what, round+1, b.rounds)
+		u, err := each(ctx, round, commands)
+		if err == nil {
+			err = add(u)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

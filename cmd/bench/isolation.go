@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"gitopsd.dev/cmd/gitopsd/cli"
-	"gitopsd.dev/testscripts/devcluster"
 	"gitopsd.dev/testscripts/gitserver"
 )
 
@@ -44,12 +43,7 @@ func (b *bench) isolation(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	fmt.Fprintln(b.say, "bench: starting a control plane")
-	state := filepath.Join(dir, "cluster")
-	if err := os.Mkdir(state, 0o700); err != nil {
-		return err
-	}
-	planes, err := devcluster.Up(ctx, devcluster.Config{Dir: state, Log: b.say, NoControllerManager: true}, "bench")
+	planes, err := b.controlPlane(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -71,7 +65,7 @@ func (b *bench) isolation(ctx context.Context) error {
 		return err
 	}
 	closed.Close()
-	f := &fleet{dir: dir, git: server, kubeconfig: planes.Kubeconfig("bench"), bad: []string{silent.Addr().String(), closed.Addr().String()}}
+	f := &fleet{dir: dir, git: server, kubeconfig: planes.Kubeconfig(benchCluster), bad: []string{silent.Addr().String(), closed.Addr().String()}}
 	for round := range b.rounds + 1 {
 		fmt.Fprintf(b.say, "bench: isolation, round %d of %d\n", round, b.rounds)
 		var took [2]float64

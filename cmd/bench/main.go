@@ -3,7 +3,7 @@
 //
 // Each benchmark has a name, a rival and a goal (bench.go). Walls are noise on
 // shared machines, so what is compared is CPU time (getrusage of a child
-// process, /proc/<pid>/stat of the API server), requests and allocations.
+// process, the CPU clock of the API server), requests and allocations.
 // Rounds are interleaved and the median counts. The program ends with one line
 // for each benchmark, sorted by name:
 //

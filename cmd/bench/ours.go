@@ -22,7 +22,6 @@ import (
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/render/manifest"
-	"gitopsd.dev/sources"
 )
 
 // childReport is what our child says: the requests of its first pass and, if
@@ -109,10 +108,10 @@ func ours(ctx context.Context, kubeconfig, input string, kept *checkpoint.Store,
 		if err != nil {
 			return 0, 0, err
 		}
+		if err := done(report); err != nil {
+			return 0, 0, err
+		}
 		for _, r := range report.Results {
-			if r.Outcome != apply.Done && r.Outcome != apply.Left {
-				return 0, 0, fmt.Errorf("%s: %s %s %w", r.Step.ID, r.Outcome, r.Reason, r.Err)
-			}
 			if r.Outcome == apply.Done && r.Step.Drift {
 				corrected++
 			}
@@ -169,6 +168,16 @@ func ours(ctx context.Context, kubeconfig, input string, kept *checkpoint.Store,
 	return &out, nil
 }
 
+// done returns an error for a step that was not done.
+func done(report *apply.Report) error {
+	for _, r := range report.Results {
+		if r.Outcome != apply.Done && r.Outcome != apply.Left {
+			return fmt.Errorf("%s: %s %s %w", r.Step.ID, r.Outcome, r.Reason, r.Err)
+		}
+	}
+	return nil
+}
+
 // usedCPU is what this process has used so far, in seconds.
 func usedCPU() (float64, error) {
 	var used syscall.Rusage
@@ -198,12 +207,7 @@ func meddle(ctx context.Context, kubeconfig string, set *manifest.Set) error {
 
 // load reads the objects of a file.
 func load(name string) (*manifest.Set, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	docs, err := sources.DecodeYAML(f, sources.Limits{})
+	docs, err := decode(name)
 	if err != nil {
 		return nil, err
 	}

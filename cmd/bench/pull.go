@@ -29,7 +29,8 @@ const pullRepository = "/upbound/provider-aws"
 // pull compares reading the largest package from a registry with
 // go-containerregistry: fetch, verify, decompress, take package.yaml out and hash
 // it. xpkg decodes the documents as they come, and there is no way to the bytes
-// alone, so that the rival decodes them too, with sigs.k8s.io/yaml.
+// alone, so that the rival decodes them too, with sigs.k8s.io/yaml. That is most of
+// what both take; BenchmarkPull in sources/xpkg compares the bytes.
 func (b *bench) pull(ctx context.Context) error {
 	if !b.wants("pull-cpu") {
 		return nil
@@ -64,18 +65,13 @@ func (b *bench) pull(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for round := range b.rounds {
-		fmt.Fprintf(b.say, "bench: pull, round %d of %d\n", round+1, b.rounds)
-		u, err := each(ctx, round, [][]string{{"pull", ref.Repository, string(digest)}, {"pull-rival", ref.Repository, string(digest)}})
-		if err != nil {
-			return err
-		}
+	return b.eachRound(ctx, "pull", [][]string{{"pull", ref.Repository, string(digest)}, {"pull-rival", ref.Repository, string(digest)}}, func(u []usage) error {
 		if u[0].result != u[1].result {
 			return fmt.Errorf("we read %v documents, the rival %v", u[0].result, u[1].result)
 		}
 		b.add("pull-cpu", u[0].cpu, u[1].cpu)
-	}
-	return nil
+		return nil
+	})
 }
 
 // pullOurs reads a package: args are its repository and digest.

@@ -72,21 +72,16 @@ patches:
 		return err
 	}
 	crds = filepath.Join(rival, "crds.yaml")
-	for round := range b.rounds {
-		fmt.Fprintf(b.say, "bench: render, round %d of %d\n", round+1, b.rounds)
-		u, err := each(ctx, round, [][]string{
-			{"render", filepath.Join(ours, "one"), crds, first}, {"parse-rival", crds}, {"krusty", rival},
-			{"desired-heap", filepath.Join(ours, "fleet"), crds}, {"desired-heap", filepath.Join(ours, "one"), crds},
-		})
-		if err != nil {
-			return err
-		}
+	return b.eachRound(ctx, "render", [][]string{
+		{"render", filepath.Join(ours, "one"), crds, first}, {"parse-rival", crds}, {"krusty", rival},
+		{"desired-heap", filepath.Join(ours, "fleet"), crds}, {"desired-heap", filepath.Join(ours, "one"), crds},
+	}, func(u []usage) error {
 		b.add("render-cpu", u[0].cpu, u[1].cpu)
 		b.add("render-krusty-cpu", u[0].cpu, u[2].cpu)
 		b.add("render-rss", u[0].rss, u[2].rss)
 		b.add("fleet-heap", u[3].result, u[4].result)
-	}
-	return nil
+		return nil
+	})
 }
 
 const benchPatch = `[{"op": "add", "path": "/spec/names/shortNames", "value": ["bench"]}]`

@@ -56,15 +56,10 @@ func (b *bench) resolve(ctx context.Context) error {
 			return err
 		}
 	}
-	for round := range b.rounds {
-		fmt.Fprintf(b.say, "bench: resolve, round %d of %d\n", round+1, b.rounds)
-		u, err := each(ctx, round, [][]string{{"resolve", reg.Host()}, {"heads", reg.Host()}})
-		if err != nil {
-			return err
-		}
+	return b.eachRound(ctx, "resolve", [][]string{{"resolve", reg.Host()}, {"heads", reg.Host()}}, func(u []usage) error {
 		b.add("resolve-100", u[0].cpu/resolutions, u[1].cpu/resolutions)
-	}
-	return nil
+		return nil
+	})
 }
 
 func smallRefs(host string) []sources.Ref {

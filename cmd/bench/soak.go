@@ -4,20 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
 	"testing/fstest"
 
-	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
-	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/resolve"
-	"gitopsd.dev/testscripts/devcluster"
 )
 
 // How long a short and a long life are, in passes, and how many objects there are.
@@ -38,61 +33,33 @@ func (b *bench) soak(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	state := filepath.Join(dir, "cluster")
-	if err := os.Mkdir(state, 0o700); err != nil {
-		return err
-	}
-	fmt.Fprintln(b.say, "bench: starting a control plane")
-	planes, err := devcluster.Up(ctx, devcluster.Config{Dir: state, Log: b.say, NoControllerManager: true}, "bench")
+	planes, err := b.controlPlane(ctx, dir)
 	if err != nil {
 		return err
 	}
 	defer planes.Close()
-	for round := range b.rounds {
-		fmt.Fprintf(b.say, "bench: soak, round %d of %d\n", round+1, b.rounds)
-		kubeconfig := planes.Kubeconfig("bench")
-		u, err := each(ctx, round, [][]string{
-			{"soak", kubeconfig, strconv.Itoa(soakMany)}, {"soak", kubeconfig, strconv.Itoa(soakFew)},
-		})
-		if err != nil {
-			return err
-		}
+	kubeconfig := planes.Kubeconfig(benchCluster)
+	return b.eachRound(ctx, "soak", [][]string{
+		{"soak", kubeconfig, strconv.Itoa(soakMany)}, {"soak", kubeconfig, strconv.Itoa(soakFew)},
+	}, func(u []usage) error {
 		b.add("soak-heap", u[0].result, u[1].result)
-	}
-	return nil
+		return nil
+	})
 }
 
 // soakHeap computes, plans and applies so many commits to a cluster that is
 // followed, and returns the heap afterwards, in MB: args are a kubeconfig and the
 // number of passes.
 func soakHeap(args []string) (float64, error) {
-	text, err := os.ReadFile(args[0])
-	if err != nil {
-		return 0, err
-	}
 	passes, err := strconv.Atoi(args[1])
 	if err != nil {
 		return 0, err
 	}
-	cluster, err := kube.New(kube.Config{Name: "bench", Kubeconfig: text})
+	f, err := follow(args[0])
 	if err != nil {
 		return 0, err
 	}
-	defer cluster.Close()
-	applier, err := apply.New(apply.Config{Cluster: cluster, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return 0, err
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		applier.Follow(ctx, func() {})
-	}()
-	defer func() {
-		stop()
-		<-ended
-	}()
+	defer f.close()
 	computer := desired.New(desired.Config{Resolve: resolve.Config{
 		Digest: func(context.Context, sources.Origin, string) (sources.Digest, error) {
 			return "", errors.New("nothing declares a package")
@@ -100,29 +67,21 @@ func soakHeap(args []string) (float64, error) {
 	}})
 	var last *desired.State
 	for n := range passes {
-		last, err = computer.Compute(ctx, sources.Commit{Files: soakFiles(n)}, nil)
+		last, err = computer.Compute(context.Background(), sources.Commit{Files: soakFiles(n)}, nil)
 		if err == nil {
 			err = last.Err()
 		}
-		if err != nil {
-			return 0, err
+		if err == nil {
+			err = f.pass(last.Clusters[0].Objects)
 		}
-		p, err := applier.Plan(ctx, last.Clusters[0].Objects, apply.PlanOptions{})
 		if err != nil {
-			return 0, err
-		}
-		report, err := applier.Apply(ctx, p)
-		if err != nil {
-			return 0, err
-		}
-		if done := report.Count(apply.Done) + report.Count(apply.Left); done != len(report.Results) {
-			return 0, fmt.Errorf("pass %d: %d of %d steps were done", n, done, len(report.Results))
+			return 0, fmt.Errorf("pass %d: %w", n, err)
 		}
 	}
 	heap := heapMB()
 	runtime.KeepAlive(last)
 	runtime.KeepAlive(computer)
-	runtime.KeepAlive(applier)
+	runtime.KeepAlive(f)
 	return heap, nil
 }
 

@@ -42,20 +42,15 @@ func (b *bench) types(ctx context.Context) error {
 	if err := bump(before, after); err != nil {
 		return err
 	}
-	for round := range b.rounds {
-		fmt.Fprintf(b.say, "bench: types, round %d of %d\n", round+1, b.rounds)
-		u, err := each(ctx, round, [][]string{
-			{"digest-types", before}, {"parse-rival", before},
-			{"compare", before, after}, {"parse-rival", before, after}, {"parse", before, after},
-		})
-		if err != nil {
-			return err
-		}
+	return b.eachRound(ctx, "types", [][]string{
+		{"digest-types", before}, {"parse-rival", before},
+		{"compare", before, after}, {"parse-rival", before, after}, {"parse", before, after},
+	}, func(u []usage) error {
 		b.add("types-digest", u[0].cpu, u[1].cpu)
 		b.add("types-compat", u[2].cpu, u[3].cpu)
 		b.add("types-rss", u[2].rss, u[4].rss)
-	}
-	return nil
+		return nil
+	})
 }
 
 // bump writes the next release of the definitions in a file.

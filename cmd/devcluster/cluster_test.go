@@ -90,7 +90,7 @@ func (f *fleet) logTails(t *testing.T) {
 	logs, _ := filepath.Glob(f.dir.Path("logs", "*.log"))
 	for _, path := range logs {
 		component := strings.TrimSuffix(filepath.Base(path), ".log")
-		t.Logf("the end of %s:\n%s", path, f.dir.LogTail(component, 5))
+		t.Logf("the end of %s:\n%s", path, f.dir.LogTail(component, 0, 5))
 	}
 }
 
@@ -331,8 +331,17 @@ func testFailures(t *testing.T, f *fleet) {
 	if err := os.WriteFile(f.dir.Path("b", "apiserver.crt"), []byte("broken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	const older = "a word of the process before"
+	log, err := os.OpenFile(f.dir.Log("b.kube-apiserver"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = fmt.Fprintln(log, older)
+	if err := errors.Join(err, log.Close()); err != nil {
+		t.Fatal(err)
+	}
 	out, err = f.try("start", "b")
-	if err == nil || !strings.Contains(out, f.dir.Log("b.kube-apiserver")) || !strings.Contains(out, "failed to find any PEM data") {
+	if err == nil || strings.Contains(out, older) || !strings.Contains(out, f.dir.Log("b.kube-apiserver")) || !strings.Contains(out, "failed to find any PEM data") {
 		t.Errorf("the API server does not start, but the error has no log: %v\n%s", err, out)
 	}
 	if id, err := f.dir.Running("b.kube-apiserver"); err != nil || id != (process.ID{}) {

@@ -191,13 +191,14 @@ func (x *execution) batches(ctx context.Context, stage plan.Stage, todo []*Resul
 	if first < 0 {
 		first = len(todo)
 	}
+	begun := time.Now()
 	for _, batch := range [][]*Result{todo[:first], todo[first:]} {
 		if err := x.each(ctx, batch, x.apply); err != nil {
 			return err
 		}
 	}
 	if stage == plan.Definitions {
-		return x.awaitServed(ctx, todo)
+		return x.awaitServed(ctx, todo, begun)
 	}
 	return nil
 }

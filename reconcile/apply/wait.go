@@ -25,15 +25,20 @@ const (
 	// An API server takes some milliseconds to establish a CRD, and answers a
 	// question about what is served with all that is.
 	pollEachType = 2 * time.Millisecond
+	// Every answer is made anew while CRDs come, so that hundreds of them are
+	// asked for when their pace says that they are there: at most so long for
+	// each of them, and for all.
+	pollEachPaced = 100 * time.Millisecond
+	pollPaced     = 20 * time.Second
 	// When nothing new was served for this long, a few CRDs are asked what
 	// keeps them.
 	servedStall = 2 * time.Second
 )
 
-// awaitServed waits until the types of the CRDs that were just applied are
+// awaitServed waits until the types of the CRDs that were applied since begun are
 // established and served. A CRD whose types do not come fails with the reason
 // that its conditions give.
-func (x *execution) awaitServed(ctx context.Context, applied []*Result) error {
+func (x *execution) awaitServed(ctx context.Context, applied []*Result, begun time.Time) error {
 	waiting := make(map[schema.GroupVersionResource]*Result)
 	groups := make(map[string]bool)
 	for _, r := range applied {
@@ -48,8 +53,9 @@ func (x *execution) awaitServed(ctx context.Context, applied []*Result) error {
 	}
 	etag := ""
 	progress := time.Now()
-	wait := min(max(pollFirst, time.Duration(len(waiting))*pollEachType), 2*pollLongest)
-	for ; len(waiting) > 0 && time.Since(progress) < servedWait; wait = min(2*wait, 2*pollLongest) {
+	all := len(waiting)
+	first := min(max(pollFirst, time.Duration(all)*pollEachType), 2*pollLongest)
+	for wait := first; len(waiting) > 0 && time.Since(progress) < servedWait; {
 		if err := pause(ctx, wait); err != nil {
 			return err
 		}
@@ -64,7 +70,12 @@ func (x *execution) awaitServed(ctx context.Context, applied []*Result) error {
 		}
 		if len(waiting) < before {
 			progress = time.Now()
-		} else if time.Since(progress) > servedStall {
+			each := min(progress.Sub(begun)/time.Duration(all-len(waiting)), pollEachPaced)
+			wait = min(max(first, time.Duration(len(waiting))*each), pollPaced)
+			continue
+		}
+		wait = min(2*wait, 2*pollLongest)
+		if time.Since(progress) > servedStall {
 			if err := x.rejected(ctx, waiting); err != nil {
 				return err
 			}

@@ -52,15 +52,12 @@ func (c *Client) PushManifest(ctx context.Context, ref sources.Ref, mediaType st
 }
 
 func (c *Client) push(ctx context.Context, repository string, do func(*remote.Pusher, name.Repository) error) error {
-	repo, err := parseRepository(repository)
-	if err != nil {
-		return err
-	}
 	own, err := c.keyring(ctx)
 	if err != nil {
 		return err
 	}
-	s, err := c.session(ctx, repo, transport.PushScope, own)
+	key := sessionKey{repository, transport.PushScope, own.key}
+	s, err := c.session(ctx, key, own)
 	if err != nil {
 		return err
 	}
@@ -70,9 +67,9 @@ func (c *Client) push(ctx context.Context, repository string, do func(*remote.Pu
 	if err != nil {
 		return err
 	}
-	err = do(pusher, repo)
+	err = do(pusher, s.repo)
 	if err != nil && ctx.Err() == nil {
-		c.forget(repo, transport.PushScope, own, s)
+		c.forget(key, s)
 	}
 	return err
 }

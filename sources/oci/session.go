@@ -36,12 +36,13 @@ type ping struct {
 // session is a login to one repository.
 type session struct {
 	client *http.Client
-	scheme string
+	repo   name.Repository
+	base   string // what its URLs start with, to /v2/<name>/
 	made   time.Time
 }
 
 type sessionKey struct {
-	repository  string
+	repository  string // as it was asked for
 	action      string // transport.PullScope or PushScope
 	credentials string
 }
@@ -75,21 +76,18 @@ func parseRepository(repository string) (name.Repository, error) {
 // login where an old one is refused: tokens expire and credentials are rotated.
 // The caller closes the body.
 func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
-	repo, err := parseRepository(r.repository)
-	if err != nil {
-		return nil, err
-	}
 	start := time.Now()
 	own, err := c.keyring(ctx)
 	if err != nil {
 		return nil, err
 	}
+	key := sessionKey{r.repository, transport.PullScope, own.key}
 	for {
-		s, err := c.session(ctx, repo, transport.PullScope, own)
+		s, err := c.session(ctx, key, own)
 		if err != nil {
 			return nil, err
 		}
-		url := fmt.Sprintf("%s://%s/v2/%s/%s", s.scheme, repo.RegistryStr(), repo.RepositoryStr(), r.path)
+		url := s.base + r.path
 		if r.query != "" {
 			url += "?" + r.query
 		}
@@ -106,12 +104,12 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 		resp, err := s.client.Do(req)
 		if err == nil && resp.StatusCode == http.StatusUnauthorized && s.made.Before(start) {
 			resp.Body.Close()
-			c.forget(repo, transport.PullScope, own, s)
+			c.forget(key, s)
 			continue
 		}
 		if err != nil && ctx.Err() == nil {
 			// It may come back with another scheme or another challenge.
-			c.forget(repo, transport.PullScope, own, s)
+			c.forget(key, s)
 		}
 		return resp, err
 	}
@@ -151,28 +149,31 @@ func readAll(resp *http.Response, limit int64) ([]byte, error) {
 }
 
 // forget makes the next request log in again.
-func (c *Client) forget(repo name.Repository, action string, own *keyring, s *session) {
+func (c *Client) forget(key sessionKey, s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if key := (sessionKey{repo.Name(), action, own.key}); c.sessions[key] == s {
+	if c.sessions[key] == s {
 		delete(c.sessions, key)
-		delete(c.pings, repo.RegistryStr())
+		delete(c.pings, s.repo.RegistryStr())
 	}
 }
 
-// session returns the login to a repository, making it if need be. Callers that
-// want the same one wait for one login, and share its failure; nothing is
-// remembered of a failure after that.
-func (c *Client) session(ctx context.Context, repo name.Repository, action string, own *keyring) (*session, error) {
-	key := sessionKey{repo.Name(), action, own.key}
+// session returns the login to a repository with own, whose key is in key, making
+// it if need be. Callers that want the same one wait for one login, and share its
+// failure; nothing is remembered of a failure after that.
+func (c *Client) session(ctx context.Context, key sessionKey, own *keyring) (*session, error) {
 	c.mu.Lock()
 	s := c.sessions[key]
 	c.mu.Unlock()
 	if s != nil {
 		return s, nil
 	}
+	repo, err := parseRepository(key.repository)
+	if err != nil {
+		return nil, err
+	}
 	v, err := c.flight(ctx, fmt.Sprintf("login %q", key), func(ctx context.Context) (any, error) {
-		s, err := c.login(ctx, repo, action, own)
+		s, err := c.login(ctx, repo, key.action, own)
 		if err != nil {
 			return nil, err
 		}
@@ -227,14 +228,15 @@ func (c *Client) login(ctx context.Context, repo name.Repository, action string,
 			return nil, err
 		}
 	}
-	base := fixedScheme{c.base, repo.RegistryStr(), p.scheme}
+	base := &fixedScheme{c.base, repo.RegistryStr(), p.scheme}
 	rt, err := transport.FromToken(repo.Registry, auth, base, p.challenge, token)
 	if err != nil {
 		return nil, &problem{Malformed, fmt.Sprintf("%s asks for authentication in a way that is not understood: %s", repo.RegistryStr(), printable(err.Error()))}
 	}
 	return &session{
 		client: &http.Client{Transport: rt, CheckRedirect: checkRedirect},
-		scheme: p.scheme,
+		repo:   repo,
+		base:   fmt.Sprintf("%s://%s/v2/%s/", p.scheme, repo.RegistryStr(), repo.RepositoryStr()),
 		made:   time.Now(),
 	}, nil
 }
@@ -324,7 +326,7 @@ type fixedScheme struct {
 	host, scheme string
 }
 
-func (f fixedScheme) RoundTrip(req *http.Request) (*http.Response, error) {
+func (f *fixedScheme) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Host == f.host && req.URL.Scheme != f.scheme {
 		req = req.Clone(req.Context())
 		req.URL.Scheme = f.scheme

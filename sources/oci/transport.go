@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -77,9 +78,13 @@ func (p *polite) RoundTrip(req *http.Request) (*http.Response, error) {
 // once sends a request and makes it end, with errSilent, when the registry stops
 // reading or sending in the middle of it.
 func (p *polite) once(req *http.Request) (*http.Response, error) {
+	if req.Method == http.MethodHead {
+		// It has no body, here or there, and the rest net/http watches.
+		resp, err := p.next.RoundTrip(p.named(req, req.Context()))
+		return resp, silent(req.Context(), err)
+	}
 	ctx, cancel := context.WithCancelCause(req.Context())
-	named := req.Clone(ctx)
-	named.Header.Set("User-Agent", p.userAgent)
+	named := p.named(req, ctx)
 	timer := time.AfterFunc(p.timeout, func() { cancel(errSilent) })
 	timer.Stop()
 	if req.Body != nil && req.Body != http.NoBody {
@@ -87,16 +92,32 @@ func (p *polite) once(req *http.Request) (*http.Response, error) {
 	}
 	resp, err := p.next.RoundTrip(named)
 	if err != nil {
-		// net/http's own timeouts look like a deadline of the context's.
-		var timeout net.Error
-		if req.Context().Err() == nil && (errors.Is(context.Cause(ctx), errSilent) || errors.As(err, &timeout) && timeout.Timeout()) {
+		if req.Context().Err() == nil && errors.Is(context.Cause(ctx), errSilent) {
 			err = errSilent
 		}
 		cancel(nil)
-		return nil, err
+		return nil, silent(req.Context(), err)
 	}
 	resp.Body = &watchedBody{body: resp.Body, ctx: ctx, cancel: cancel, timeout: p.timeout, timer: timer}
 	return resp, nil
+}
+
+// named is a request with our name, for ctx. The caller's is left as it is.
+func (p *polite) named(req *http.Request, ctx context.Context) *http.Request {
+	named := req.WithContext(ctx)
+	named.Header = maps.Clone(req.Header) // the values are not written to
+	named.Header.Set("User-Agent", p.userAgent)
+	return named
+}
+
+// silent is an error of net/http's, in our words if it is one of its own timeouts,
+// which look like a deadline of the context's.
+func silent(ctx context.Context, err error) error {
+	var timeout net.Error
+	if err != nil && ctx.Err() == nil && errors.As(err, &timeout) && timeout.Timeout() {
+		return errSilent
+	}
+	return err
 }
 
 // watchedUpload cancels its request when nobody wants more of its body for as

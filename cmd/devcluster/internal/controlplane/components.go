@@ -40,6 +40,8 @@ type running struct {
 	// done is closed at its end; nil when it was found, since only a parent
 	// is told.
 	done <-chan struct{}
+	// logged is how long its log was before it started; 0 when it was found.
+	logged int64
 }
 
 // ended reports whether the component has ended.
@@ -80,6 +82,10 @@ func (c *command) ensure(ctx context.Context, name string, args []string, ports 
 	if err := portsFree(ctx, ports); err != nil {
 		return running{}, fmt.Errorf("%s: %w, or take `devcluster down` and `up` for other ports", name, err)
 	}
+	logged, err := c.dir.LogSize(name)
+	if err != nil {
+		return running{}, err
+	}
 	p, err := process.Start(process.Config{
 		Args:  append([]string{Subcommand}, args...),
 		Dir:   string(c.dir),
@@ -90,7 +96,7 @@ func (c *command) ensure(ctx context.Context, name string, args []string, ports 
 	if err != nil {
 		return running{}, fmt.Errorf("start %s: %w", name, err)
 	}
-	r := running{name: name, id: p.ID, done: p.Done()}
+	r := running{name: name, id: p.ID, done: p.Done(), logged: logged}
 	c.mu.Lock()
 	c.started = append(c.started, r)
 	c.mu.Unlock()

@@ -189,9 +189,18 @@ func TestAwait(t *testing.T) {
 	ended := make(chan struct{})
 	close(ended)
 
-	err := c.await(t.Context(), "a start", never, running{name: "hub.x", done: ended})
-	if err == nil || !strings.Contains(err.Error(), "last words") || !strings.Contains(err.Error(), c.dir.Log("hub.x")) || len(err.Error()) > 800 {
+	err := c.await(t.Context(), "a start", never, running{name: "hub.x", done: ended, logged: int64(len("early\n"))})
+	if err == nil || !strings.Contains(err.Error(), "last words") || !strings.Contains(err.Error(), c.dir.Log("hub.x")) || len(err.Error()) > 800 ||
+		strings.Contains(err.Error(), "early") {
 		t.Errorf("ended: %v", err)
+	}
+	size, err := c.dir.LogSize("hub.x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = c.await(t.Context(), "a start", never, running{name: "hub.x", done: ended, logged: size})
+	if err == nil || !strings.Contains(err.Error(), "nothing to "+c.dir.Log("hub.x")) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("ended without a word: %v", err)
 	}
 	if err := c.await(t.Context(), "a start", never, running{name: "hub.x"}); !errors.Is(err, errGone) {
 		t.Errorf("found, and ended since: %v", err)

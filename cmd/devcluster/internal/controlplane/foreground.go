@@ -95,7 +95,7 @@ func report(ctx context.Context, cfg Config, r running) {
 	}
 	defer end()
 	if recorded, err := c.dir.Recorded(r.name); err == nil && recorded == r.id {
-		c.say("%v", c.failed(r.name, errors.New("it ended by itself")))
+		c.say("%v", c.failed(r, errors.New("it ended by itself")))
 	}
 }
 

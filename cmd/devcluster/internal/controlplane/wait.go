@@ -59,7 +59,7 @@ func (c *command) await(ctx context.Context, what string, check func(context.Con
 			case r.ended() && r.found():
 				return errGone
 			case r.ended():
-				return c.failed(r.name, fmt.Errorf("it ended while devcluster waited for %s", what))
+				return c.failed(r, fmt.Errorf("it ended while devcluster waited for %s", what))
 			}
 		}
 		if time.Now().After(tell) {
@@ -69,7 +69,7 @@ func (c *command) await(ctx context.Context, what string, check func(context.Con
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return c.failed(on[len(on)-1].name, fmt.Errorf("%s: not in %s: %w", what, patience, err))
+				return c.failed(on[len(on)-1], fmt.Errorf("%s: not in %s: %w", what, patience, err))
 			}
 			return context.Cause(ctx)
 		case <-time.After(every):
@@ -77,9 +77,14 @@ func (c *command) await(ctx context.Context, what string, check func(context.Con
 	}
 }
 
-// failed is the error of a component, with the end of its log.
-func (c *command) failed(name string, err error) error {
-	return fmt.Errorf("%s: %w\nthe end of %s:\n%s", name, err, c.dir.Log(name), indent(c.dir.LogTail(name, tailLines)))
+// failed is the error of a component, with the end of what it has logged since it
+// was started. A found one may have been preceded by others in the same log.
+func (c *command) failed(r running, err error) error {
+	tail := c.dir.LogTail(r.name, r.logged, tailLines)
+	if tail == "" {
+		return fmt.Errorf("%s: %w; it has written nothing to %s", r.name, err, c.dir.Log(r.name))
+	}
+	return fmt.Errorf("%s: %w\nthe end of %s:\n%s", r.name, err, c.dir.Log(r.name), indent(tail))
 }
 
 // indent makes lines fit under an error; etcd's client writes very long ones.

@@ -237,8 +237,21 @@ func (d Dir) Running(component string) (process.ID, error) {
 	return id, nil
 }
 
-// LogTail returns the last n lines of a component's log.
-func (d Dir) LogTail(component string, n int) string {
+// LogSize returns how long a component's log is by now, 0 where there is none.
+func (d Dir) LogSize(component string) (int64, error) {
+	info, err := os.Stat(d.Log(component))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// LogTail returns the last n lines of a component's log, of what follows its first
+// bytes, as many as from. Processes append to it, one after another.
+func (d Dir) LogTail(component string, from int64, n int) string {
 	f, err := os.Open(d.Log(component))
 	if err != nil {
 		return err.Error()
@@ -249,7 +262,7 @@ func (d Dir) LogTail(component string, n int) string {
 	if err != nil {
 		return err.Error()
 	}
-	text := make([]byte, min(info.Size(), window))
+	text := make([]byte, min(max(info.Size()-from, 0), window))
 	if _, err := f.ReadAt(text, info.Size()-int64(len(text))); err != nil {
 		return err.Error()
 	}

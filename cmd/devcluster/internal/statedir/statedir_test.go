@@ -148,20 +148,39 @@ func TestLogTail(t *testing.T) {
 	for i := range 20000 {
 		fmt.Fprintln(&long, "line", i)
 	}
-	for _, tt := range []struct{ name, text, want string }{
-		{"empty", "", ""},
-		{"short", "a\nb\n", "a\nb"},
-		{"long", long.String(), "line 19998\nline 19999"},
-		{"no newline at the end", "a\nb\nc", "b\nc"},
+	if got, err := d.LogSize("missing"); got != 0 || err != nil {
+		t.Errorf("missing: size %d, %v", got, err)
+	}
+	for _, tt := range []struct {
+		name, before, text, want string
+	}{
+		{"empty", "", "", ""},
+		{"short", "", "a\nb\n", "a\nb"},
+		{"long", "", long.String(), "line 19998\nline 19999"},
+		{"no newline at the end", "", "a\nb\nc", "b\nc"},
+		{"nothing since", "a\nb\n", "", ""},
+		{"a line since", "a\nb\n", "c\n", "c"},
+		{"lines since", "a\nb\n", "c\nd\ne\n", "d\ne"},
+		{"long before", long.String(), "a\n", "a"},
 	} {
-		if err := os.WriteFile(d.Log(tt.name), []byte(tt.text), 0o600); err != nil {
+		if err := os.WriteFile(d.Log(tt.name), []byte(tt.before), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := d.LogTail(tt.name, 2); got != tt.want {
+		from, err := d.LogSize(tt.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(d.Log(tt.name), []byte(tt.before+tt.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := d.LogTail(tt.name, from, 2); got != tt.want {
 			t.Errorf("%s: got %q", tt.name, got)
 		}
+		if got := d.LogTail(tt.name, int64(len(tt.before+tt.text))+1, 2); got != "" {
+			t.Errorf("%s, cut short: got %q", tt.name, got)
+		}
 	}
-	if got := d.LogTail("missing", 2); !strings.Contains(got, d.Log("missing")) {
+	if got := d.LogTail("missing", 0, 2); !strings.Contains(got, d.Log("missing")) {
 		t.Errorf("missing: %q", got)
 	}
 }
@@ -185,24 +204,25 @@ func TestLock(t *testing.T) {
 	if err := <-refused; !errors.Is(err, context.Canceled) {
 		t.Errorf("while locked: %v", err)
 	}
-	// Who waits while the directory is removed and made again must get the
-	// lock of the new one.
-	next := make(chan func())
+	// Who waits while everything is removed must get a lock that others see. What
+	// is not ours keeps the directory: without one, waiting is an error.
+	if err := os.WriteFile(d.Path("theirs"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next := make(chan error)
+	unlockNext := func() {}
 	go func() {
-		unlock, err := d.Lock(t.Context(), nil)
-		if err != nil {
-			t.Error(err)
-		}
-		next <- unlock
+		var err error
+		unlockNext, err = d.Lock(t.Context(), nil)
+		next <- err
 	}()
 	if err := d.Remove(); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Create(); err != nil {
+	unlock()
+	if err := <-next; err != nil {
 		t.Fatal(err)
 	}
-	unlock()
-	unlockNext := <-next
 	defer unlockNext()
 	if _, err := os.Stat(d.lockFile()); err != nil {
 		t.Errorf("locked a file that is gone: %v", err)
