@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -16,7 +14,8 @@ import (
 
 // Document is one document of a YAML stream, decoded to the types of JSON:
 // map[string]any, []any, string, bool, int64, float64 and nil. Trees are shared
-// between clusters and must not be changed once decoded.
+// between clusters, and equal parts of them between documents and within one:
+// they must not be changed once decoded.
 type Document struct {
 	// Line is where the document starts in its stream, from 1.
 	Line int
@@ -79,7 +78,20 @@ func (l Limits) withDefaults() Limits {
 // means here what it means to every other Kubernetes tool.
 //
 // The documents decoded before an error are returned with it.
-func DecodeYAML(r io.Reader, limits Limits) (docs []Document, err error) {
+func DecodeYAML(r io.Reader, limits Limits) ([]Document, error) {
+	var d Decoder
+	return d.Decode(r, limits)
+}
+
+// Decoder decodes one stream after another. Parts that are equal, in documents
+// of any of them, are in memory once, for as long as the Decoder is. The zero
+// value is ready; a Decoder is not safe for concurrent use.
+type Decoder struct {
+	shared sharing
+}
+
+// Decode is DecodeYAML for one of the streams.
+func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error) {
 	limits = limits.withDefaults()
 	in := &boundedReader{r: r, left: limits.Bytes, limit: limits.Bytes}
 	defer func() {
@@ -90,8 +102,8 @@ func DecodeYAML(r io.Reader, limits Limits) (docs []Document, err error) {
 		}
 	}()
 	// The parser reads 512 bytes at a time, from a file with a system call each.
-	dec := yaml.NewDecoder(bufio.NewReader(in))
-	c := converter{limits: limits, strings: make(map[string]string)}
+	dec := yaml.NewDecoder(bufio.NewReaderSize(in, 16<<10))
+	c := converter{limits: limits, shared: &d.shared}
 	for {
 		var n yaml.Node
 		switch err := dec.Decode(&n); {
@@ -152,255 +164,4 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 		b.err = err
 	}
 	return n, err
-}
-
-type converter struct {
-	limits  Limits
-	first   int // line of the document
-	nodes   int // of the document
-	total   int // of those before it
-	strings map[string]string
-}
-
-func (c *converter) document(n *yaml.Node) (map[string]any, error) {
-	c.total += c.nodes
-	c.nodes = 0
-	if n.Kind != yaml.DocumentNode || len(n.Content) == 0 {
-		return nil, nil
-	}
-	root := n.Content[0]
-	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
-		return nil, nil
-	}
-	if root.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("line %d: a document must be a mapping (apiVersion, kind, …), not a %s", root.Line, kindName(root.Kind))
-	}
-	c.first = root.Line
-	return c.mapping(root, 1)
-}
-
-// target returns what an alias stands for. The parser keeps anchors from one
-// document to the next; YAML does not (1.2.2, section 3.2.2.2), nor do readers
-// that take a stream apart before they parse it.
-func (c *converter) target(n *yaml.Node) (*yaml.Node, error) {
-	if n.Alias.Line < c.first {
-		return nil, fmt.Errorf("line %d: alias *%s has no anchor in this document", n.Line, n.Value)
-	}
-	return n.Alias, nil
-}
-
-func kindName(k yaml.Kind) string {
-	switch k {
-	case yaml.SequenceNode:
-		return "list"
-	case yaml.AliasNode:
-		return "alias"
-	default:
-		return "scalar"
-	}
-}
-
-func (c *converter) count(n *yaml.Node, depth int) error {
-	if c.nodes++; c.nodes > c.limits.Nodes {
-		return fmt.Errorf("line %d: the document has more than %d values (are aliases nested?): %w", n.Line, c.limits.Nodes, ErrLimit)
-	}
-	if c.total+c.nodes > c.limits.TotalNodes {
-		return fmt.Errorf("line %d: more than %d values so far (are aliases nested?): %w", n.Line, c.limits.TotalNodes, ErrLimit)
-	}
-	if depth > c.limits.Depth {
-		return fmt.Errorf("line %d: nested deeper than %d: %w", n.Line, c.limits.Depth, ErrLimit)
-	}
-	return nil
-}
-
-func (c *converter) value(n *yaml.Node, depth int) (any, error) {
-	if err := c.count(n, depth); err != nil {
-		return nil, err
-	}
-	switch n.Kind {
-	case yaml.MappingNode:
-		return c.mapping(n, depth)
-	case yaml.SequenceNode:
-		list := make([]any, len(n.Content))
-		for i, item := range n.Content {
-			v, err := c.value(item, depth+1)
-			if err != nil {
-				return nil, err
-			}
-			list[i] = v
-		}
-		return list, nil
-	case yaml.AliasNode:
-		target, err := c.target(n)
-		if err != nil {
-			return nil, err
-		}
-		return c.value(target, depth+1)
-	default:
-		return c.scalar(n)
-	}
-}
-
-func (c *converter) mapping(n *yaml.Node, depth int) (map[string]any, error) {
-	m := make(map[string]any, len(n.Content)/2)
-	var merges []*yaml.Node
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, val := n.Content[i], n.Content[i+1]
-		if key.Tag == "!!merge" {
-			merges = append(merges, val)
-			continue
-		}
-		name, err := c.key(key)
-		if err != nil {
-			return nil, err
-		}
-		if _, twice := m[name]; twice {
-			return nil, fmt.Errorf("line %d: key %q is there twice", key.Line, name)
-		}
-		v, err := c.value(val, depth+1)
-		if err != nil {
-			return nil, err
-		}
-		m[name] = v
-	}
-	// Keys of the mapping itself win over merged ones, earlier merges over
-	// later ones (https://yaml.org/type/merge.html).
-	for _, merge := range merges {
-		if err := c.merge(m, merge, depth+1); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
-}
-
-func (c *converter) merge(into map[string]any, n *yaml.Node, depth int) error {
-	if err := c.count(n, depth); err != nil {
-		return err
-	}
-	switch n.Kind {
-	case yaml.AliasNode:
-		target, err := c.target(n)
-		if err != nil {
-			return err
-		}
-		return c.merge(into, target, depth+1)
-	case yaml.MappingNode:
-		m, err := c.mapping(n, depth+1)
-		if err != nil {
-			return err
-		}
-		for k, v := range m {
-			if _, there := into[k]; !there {
-				into[k] = v
-			}
-		}
-		return nil
-	case yaml.SequenceNode:
-		for _, item := range n.Content {
-			if item.Kind == yaml.SequenceNode {
-				break
-			}
-			if err := c.merge(into, item, depth+1); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	return fmt.Errorf("line %d: << merges mappings only", n.Line)
-}
-
-// key converts a mapping's key as sigs.k8s.io/yaml does: JSON has string keys
-// only, so a number or a boolean becomes its text.
-func (c *converter) key(n *yaml.Node) (string, error) {
-	for n.Kind == yaml.AliasNode {
-		target, err := c.target(n)
-		if err != nil {
-			return "", err
-		}
-		n = target
-	}
-	if n.Kind != yaml.ScalarNode {
-		return "", fmt.Errorf("line %d: a key must be a scalar, not a %s", n.Line, kindName(n.Kind))
-	}
-	v, err := c.scalar(n)
-	if err != nil {
-		return "", err
-	}
-	switch v := v.(type) {
-	case string:
-		return v, nil
-	case bool:
-		return strconv.FormatBool(v), nil
-	case int64:
-		return strconv.FormatInt(v, 10), nil
-	case float64:
-		return strconv.FormatFloat(v, 'g', -1, 32), nil
-	}
-	return "", fmt.Errorf("line %d: a key must not be null", n.Line)
-}
-
-// intern returns one copy of short strings that come again and again: the keys
-// and types of a CRD's schema are a large part of its size in memory.
-func (c *converter) intern(s string) string {
-	if len(s) > 40 {
-		return s
-	}
-	if known, ok := c.strings[s]; ok {
-		return known
-	}
-	if len(c.strings) < 100_000 {
-		c.strings[s] = s
-	}
-	return s
-}
-
-func (c *converter) scalar(n *yaml.Node) (any, error) {
-	bad := func(what string) error {
-		return fmt.Errorf("line %d: %q is not %s", n.Line, n.Value, what)
-	}
-	switch n.Tag {
-	case "!!str", "!!timestamp":
-		// YAML 1.1 booleans are plain; a quoted or tagged one is a string.
-		if n.Style == 0 && len(n.Value) <= 3 {
-			switch n.Value {
-			case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
-				return true, nil
-			case "n", "N", "no", "No", "NO", "off", "Off", "OFF":
-				return false, nil
-			}
-		}
-		return c.intern(n.Value), nil
-	case "!!null":
-		return nil, nil
-	case "!!bool":
-		switch n.Value {
-		case "true", "True", "TRUE":
-			return true, nil
-		case "false", "False", "FALSE":
-			return false, nil
-		}
-		return nil, bad("a boolean")
-	case "!!int":
-		return integer(n, bad)
-	case "!!float":
-		f, err := strconv.ParseFloat(strings.ReplaceAll(n.Value, "_", ""), 64)
-		if err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
-			return nil, bad("a number that JSON can hold")
-		}
-		return f, nil
-	default:
-		return nil, fmt.Errorf("line %d: tag %s means nothing in a Kubernetes document", n.Line, n.Tag)
-	}
-}
-
-func integer(n *yaml.Node, bad func(string) error) (any, error) {
-	plain := strings.ReplaceAll(n.Value, "_", "")
-	if i, err := strconv.ParseInt(plain, 0, 64); err == nil {
-		return i, nil
-	}
-	// Beyond int64 JSON keeps a number, at float64's precision.
-	if u, err := strconv.ParseUint(plain, 0, 64); err == nil {
-		return float64(u), nil
-	}
-	return nil, bad("an integer")
 }

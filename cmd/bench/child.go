@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+
+	"gitopsd.dev/cmd/gitopsd/cli"
 )
 
 // workChild is the name under which this program does one piece of work, and
@@ -34,7 +36,13 @@ var works = map[string]func(args []string) (float64, error){
 	"soak":         soakHeap,
 }
 
+// rivals are those of them that run as they come, without what gitopsd's main does.
+var rivals = map[string]bool{"parse-rival": true, "krusty": true, "heads": true, "pull-rival": true}
+
 func runWork(args []string, stdout, stderr io.Writer) int {
+	if !rivals[args[0]] {
+		cli.TuneGC()
+	}
 	n, err := works[args[0]](args[1:])
 	if err != nil {
 		fmt.Fprintln(stderr, err)

@@ -25,6 +25,8 @@ import (
 	"os/signal"
 	"regexp"
 	"syscall"
+
+	"gitopsd.dev/cmd/gitopsd/cli"
 )
 
 func main() {
@@ -35,6 +37,7 @@ func main() {
 		case kubectlChild:
 			os.Exit(runKubectl(os.Args[2:]))
 		case oursChild:
+			cli.TuneGC()
 			os.Exit(runOurs(os.Args[2:], os.Stdout, os.Stderr))
 		case workChild:
 			os.Exit(runWork(os.Args[2:], os.Stdout, os.Stderr))
@@ -42,6 +45,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	if len(os.Args) > 1 && os.Args[1] == daemonChild {
+		cli.TuneGC()
 		code := runDaemon(ctx, os.Args[2:])
 		stop()
 		os.Exit(code)

@@ -47,8 +47,9 @@ func decodeBatches(packageYAML io.Reader, size int) ([]sources.Document, error) 
 	)
 	for range decoders {
 		wg.Go(func() {
+			var dec sources.Decoder
 			for b := range batches {
-				docs, err := b.decode(&aliased)
+				docs, err := b.decode(&dec, &aliased)
 				mu.Lock()
 				for len(results) <= b.n {
 					results = append(results, nil)
@@ -87,15 +88,15 @@ func decodeBatches(packageYAML io.Reader, size int) ([]sources.Document, error) 
 	return docs, nil
 }
 
-func (b batch) decode(aliased *atomic.Int64) ([]sources.Document, error) {
+func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64) ([]sources.Document, error) {
 	limits := sources.Limits{Bytes: int64(len(b.bytes)), Documents: MaxDocuments, Nodes: MaxDocumentValues, TotalNodes: b.values + MaxDocumentValues}
-	docs, err := sources.DecodeYAML(bytes.NewReader(b.bytes), limits)
+	docs, err := dec.Decode(bytes.NewReader(b.bytes), limits)
 	if err != nil {
 		// Once more, with as many empty lines before it as the stream has, so
 		// that the error names the right one.
 		limits.Bytes += int64(b.line)
 		padding := io.LimitReader(newlines{}, int64(b.line-1))
-		_, err = sources.DecodeYAML(io.MultiReader(padding, bytes.NewReader(b.bytes)), limits)
+		_, err = dec.Decode(io.MultiReader(padding, bytes.NewReader(b.bytes)), limits)
 		problem := &invalid{text: packageFile + " " + shorten(err.Error())}
 		if !strings.HasPrefix(err.Error(), "line ") {
 			problem.text = packageFile + ": " + shorten(err.Error())

@@ -106,7 +106,7 @@ func TestStreamLimits(t *testing.T) {
 	var aliased atomic.Int64
 	aliased.Store(MaxPackageValues - 10)
 	b := batch{line: 1, bytes: []byte("a: &a [1, 2, 3]\nb: [*a, *a, *a, *a]\n")}
-	_, err := b.decode(&aliased)
+	_, err := b.decode(new(sources.Decoder), &aliased)
 	if err == nil || !strings.Contains(err.Error(), "aliases stand for more than 10000000 values") {
 		t.Errorf("aliases: %v", err)
 	}

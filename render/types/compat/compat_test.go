@@ -301,6 +301,7 @@ func TestDefinitions(t *testing.T) {
 		check(t, old, new, only, "compatible conversion-removed; compatible version-removed v1alpha1")
 		check(t, old, new, both, "breaking conversion-removed; breaking stored-version-removed v1alpha1; compatible version-removed v1alpha1")
 		// What the old definition's own status says counts, unless told better.
+		old = maps.Clone(old)
 		old["status"] = map[string]any{"storedVersions": []any{"v1alpha1", "v1"}}
 		check(t, old, new, Options{}, "breaking conversion-removed; breaking stored-version-removed v1alpha1; compatible version-removed v1alpha1")
 		check(t, old, new, only, "compatible conversion-removed; compatible version-removed v1alpha1")
