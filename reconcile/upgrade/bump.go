@@ -324,7 +324,8 @@ func (u *Upgrader) form(ctx context.Context, state *desired.State, t *target, ta
 func (b *Bump) edit(ctx context.Context, state *desired.State, req Request, moving []*target) error {
 	var inputs []render.Input
 	for _, c := range state.Clusters {
-		inputs = append(inputs, render.Input{Cluster: c.Name, Files: state.Commit.Files, Path: c.Spec.Path})
+		in := c.Input(state.Commit.Files)
+		inputs = append(inputs, render.Input{Cluster: in.Cluster, Files: in.Files, Path: in.Path, Remote: in.Remote})
 	}
 	var written []string
 	for _, t := range moving {

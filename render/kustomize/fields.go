@@ -44,9 +44,12 @@ func (in *inspection) fields(ctx context.Context, v *visit, f field, k *types.Ku
 	}
 	objects += n
 	for _, entry := range k.Components {
-		name, err := in.path(f.named("components"), v.dir, entry)
+		name, err := in.base(v, f.named("components"), entry)
 		if err != nil {
 			return 0, err
+		}
+		if name == "" {
+			continue
 		}
 		if !in.modes[name].IsDir() {
 			return 0, f.fault(entry, fmt.Errorf("components: %q is a file; a component is a directory", entry))

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 
+	"gitopsd.dev/render/remote"
 	"gitopsd.dev/sources"
 )
 
@@ -104,7 +105,7 @@ func TestNothingIsFetched(t *testing.T) {
 			"git::git@" + host + "/org/repo.git", "github.com/org/repo", "GitHub.com:org/repo", "oci://" + host + "/x", " http://" + host + "/x",
 		} {
 			archive := pathFixture(kustomization, path)
-			_, err := new(Builder).Build(t.Context(), txtarFS(t, archive), "a")
+			_, err := new(Builder).Build(t.Context(), txtarFS(t, archive), "a", remote.Bases{})
 			if err == nil || !strings.Contains(err.Error(), "is remote, or looks so") {
 				t.Errorf("%s: %s: have %v", name, path, err)
 			}
@@ -147,7 +148,7 @@ func TestNothingOutsideIsRead(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				_, err := new(Builder).Build(t.Context(), os.DirFS(root), "a")
+				_, err := new(Builder).Build(t.Context(), os.DirFS(root), "a", remote.Bases{})
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("have %v, want one with %q", err, want)
 				}
@@ -209,7 +210,7 @@ func TestBuildFaults(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			objects, err := new(Builder).Build(t.Context(), txtarFS(t, tt.archive), "a")
+			objects, err := new(Builder).Build(t.Context(), txtarFS(t, tt.archive), "a", remote.Bases{})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("have %v, %v\nwant an error with %q", objects, err, tt.want)
 			}
@@ -277,7 +278,7 @@ func TestBuildEnds(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := new(Builder).Build(t.Context(), txtarFS(t, tt.archive), "a")
+			_, err := new(Builder).Build(t.Context(), txtarFS(t, tt.archive), "a", remote.Bases{})
 			if tt.want == "" {
 				if err != nil {
 					t.Errorf("have %v", err)
@@ -301,7 +302,7 @@ func TestAutodetectEnds(t *testing.T) {
 	for i := range MaxEntries + 1 {
 		files[fmt.Sprintf("a/%d.txt", i)] = &fstest.MapFile{}
 	}
-	if _, err := new(Builder).Build(t.Context(), files, "a"); !errors.Is(err, sources.ErrLimit) {
+	if _, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{}); !errors.Is(err, sources.ErrLimit) {
 		t.Errorf("have %v", err)
 	}
 }
@@ -312,7 +313,7 @@ func TestBuildIsCancelled(t *testing.T) {
 	cancel()
 	files := txtarFS(t, "-- a/kustomization.yaml --\nresources: []\n-- b/x.yaml --\n")
 	for _, dir := range []string{"a", "b"} {
-		if _, err := new(Builder).Build(ctx, files, dir); !errors.Is(err, context.Canceled) {
+		if _, err := new(Builder).Build(ctx, files, dir, remote.Bases{}); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}
