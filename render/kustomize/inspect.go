@@ -387,7 +387,7 @@ func (in *inspection) local(field, dir, entry string) (string, error) {
 	}
 	name := path.Join(dir, entry)
 	if name == ".." || strings.HasPrefix(name, "../") || in.mount(name) != in.mount(dir) {
-		return "", fmt.Errorf("%s: %q leads out of the repository", field, entry)
+		return "", fmt.Errorf("%s: %q leads out of the repository; move what it names into it", field, entry)
 	}
 	if !fs.ValidPath(name) || strings.ContainsRune(name, 0) {
 		return "", fmt.Errorf("%s: %q is not a path", field, entry)

@@ -98,7 +98,17 @@ func TestNothingIsFetched(t *testing.T) {
 		t.Fatalf("kustomize does not fetch: this test shows nothing (%v)", err)
 	}
 	seen.Store(0)
+	// Nor is there one for what is allowed: fetching is not the build's.
+	allowed, err := remote.ParsePrefixes([]string{"http://" + host, "https://" + host})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned := "http://" + host + "/org/repo//dir?ref=" + hashA
 	for name, kustomization := range pathFields {
+		_, err := new(Builder).Build(t.Context(), txtarFS(t, pathFixture(kustomization, pinned)), "a", remote.Bases{Allowed: allowed})
+		if err == nil {
+			t.Errorf("%s: %s is built", name, pinned)
+		}
 		for _, path := range []string{
 			"http://" + host + "/x.yaml", "HTTPS://" + host + "/x.yaml", "http:/" + host, "https://" + host + "/org/repo//dir?ref",
 			"git::http://" + host + "/org/repo", "ssh://git@" + host + "/org/repo", "git@" + host + ":org/repo", "file:///" + host + "/repo",
@@ -195,8 +205,8 @@ func TestBuildFaults(t *testing.T) {
 		{"in a component", "-- a/kustomization.yaml --\nresources: [b.yaml]\ncomponents: [c]\n-- a/b.yaml --\n" + configMap + "-- a/c/kustomization.yaml --\nkind: Component\nreplacements: [{source: {kind: X, name: z}, targets: [{select: {kind: ConfigMap}}]}]\n", "a/c: nothing selected by X z"},
 		{"Helm", "-- a/kustomization.yaml --\nresources: []\nhelmCharts: [{name: x, repo: 'https://example.org'}]\n", "a/kustomization.yaml:2: helmCharts: gitopsd does not inflate Helm charts"},
 		{"old Helm", "-- a/kustomization.yaml --\nhelmChartInflationGenerator: [{chartName: x}]\n", "a/kustomization.yaml:1: helmCharts:"},
-		{"Helm as generator", "-- a/kustomization.yaml --\ngenerators: [g.yaml]\n-- a/g.yaml --\nkind: HelmChartInflationGenerator\n" + builtin + "name: x\nrepo: https://example.org\n", "a/g.yaml: HelmChartInflationGenerator: gitopsd does not know this builtin plugin, or does not run it"},
-		{"plugin", "-- a/kustomization.yaml --\ngenerators: [g.yaml]\n-- a/g.yaml --\n\napiVersion: example.org/v1\nkind: X\nmetadata: {name: x}\n", `a/g.yaml:2: X "x": apiVersion example.org/v1: gitopsd runs no plugins`},
+		{"Helm as generator", "-- a/kustomization.yaml --\ngenerators: [g.yaml]\n-- a/g.yaml --\nkind: HelmChartInflationGenerator\n" + builtin + "name: x\nrepo: https://example.org\n", "a/g.yaml: HelmChartInflationGenerator: gitopsd does not inflate Helm charts; commit the output of `helm template`"},
+		{"plugin", "-- a/kustomization.yaml --\ngenerators: [g.yaml]\n-- a/g.yaml --\n\napiVersion: example.org/v1\nkind: X\nmetadata: {name: x}\n", `a/g.yaml:2: X "x": apiVersion example.org/v1: gitopsd runs no plugins or functions, only what is built into kustomize (apiVersion: builtin); commit what it makes`},
 		{"exec function", "-- a/kustomization.yaml --\nresources: []\ntransformers:\n- |\n  apiVersion: v1\n  kind: X\n  metadata:\n    name: x\n    annotations: {config.kubernetes.io/function: 'exec: {path: /bin/true}'}\n", "gitopsd runs no plugins or functions"},
 		{"local plugin config", "-- a/kustomization.yaml --\nresources: []\ntransformers:\n- |\n  apiVersion: v1\n  kind: X\n  metadata:\n    name: x\n    annotations: {config.kubernetes.io/local-config: 'true'}\n", "gitopsd runs no plugins or functions"},
 		{"plugin like an address", "-- a/kustomization.yaml --\nresources: []\ntransformers:\n- |\n  ssh://example.org/org/repo: 1\n  kind: LabelTransformer\n  " + indent(builtin), "a/kustomization.yaml:3: transformers: YAML must not begin like the address of a repository"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/kustomize/api/types"
@@ -55,12 +56,15 @@ func (in *inspection) base(v *visit, f field, entry string) (string, error) {
 	root := remote.Root(base.Tree)
 	if in.mounts[root] == nil {
 		files := in.bases.Trees[base.Tree]
-		if files == nil {
-			in.missing = append(in.missing, here)
-			return "", nil
-		}
-		if len(in.mounts) == MaxRemotes {
+		known := slices.ContainsFunc(in.missing, func(m Missing) bool { return m.Tree == base.Tree })
+		if !known && len(in.mounts)+len(in.missing) == MaxRemotes {
 			return "", here.Fault(fmt.Errorf("the build has more than %d commits of other repositories: %w", MaxRemotes, sources.ErrLimit))
+		}
+		if files == nil {
+			if !known {
+				in.missing = append(in.missing, here)
+			}
+			return "", nil
 		}
 		if in.mounts == nil {
 			in.mounts, in.localised = make(map[string]fs.FS), make(map[string][]byte)
@@ -128,21 +132,29 @@ func (in *inspection) localise(dir, file string, k *types.Kustomization) error {
 	if !replaced {
 		return nil
 	}
-	content, err := yaml.Marshal(local)
+	content, err := encode(&local)
 	if err != nil {
 		return at(file, 0, err)
 	}
-	// What kustomize reads must be what was inspected.
+	in.localised[file] = content
+	return nil
+}
+
+// encode writes a kustomization so that kustomize reads what was inspected.
+func encode(k *types.Kustomization) ([]byte, error) {
+	content, err := yaml.Marshal(k)
+	if err != nil {
+		return nil, err
+	}
 	var read types.Kustomization
 	if err := read.Unmarshal(content); err != nil {
-		return at(file, 0, err)
+		return nil, err
 	}
 	read.FixKustomization()
 	if again, err := yaml.Marshal(read); err != nil || string(again) != string(content) {
-		return at(file, 0, errors.New("has a field that cannot be used in a kustomization with remote bases"))
+		return nil, errors.New("has a field that cannot be used in a kustomization with remote bases")
 	}
-	in.localised[file] = content
-	return nil
+	return content, nil
 }
 
 // relative is the way from a directory to another one, so that kustomize takes it

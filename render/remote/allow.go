@@ -68,11 +68,11 @@ func (p Prefix) matches(a address) bool {
 	if p.of.scheme != a.scheme || p.of.host != a.host || n > len(a.path) {
 		return false
 	}
-	if n == 0 {
-		return true
+	want, have := p.of.path, slices.Clone(a.path[:n])
+	if n > 0 && n == len(a.path) {
+		// A repository has two names, with and without .git.
+		want = slices.Clone(want)
+		want[n-1], have[n-1] = strings.TrimSuffix(want[n-1], ".git"), strings.TrimSuffix(have[n-1], ".git")
 	}
-	// A repository has two names, with and without .git; one that only begins
-	// alike is another.
-	return slices.Equal(p.of.path[:n-1], a.path[:n-1]) &&
-		strings.TrimSuffix(p.of.path[n-1], ".git") == strings.TrimSuffix(a.path[n-1], ".git")
+	return slices.Equal(want, have)
 }
