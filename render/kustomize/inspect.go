@@ -421,6 +421,10 @@ func (in *inspection) mode(name string) (fs.FileMode, error) {
 	}
 	info, err := fs.Lstat(in.place(name))
 	if err != nil {
+		var pathErr *fs.PathError
+		if errors.As(err, &pathErr) { // its path is that in its own repository
+			err = fmt.Errorf("%s: %w", name, pathErr.Err)
+		}
 		return 0, err
 	}
 	switch mode := info.Mode(); {

@@ -49,10 +49,10 @@ func (in *inspection) base(v *visit, f field, entry string) (string, error) {
 		return in.path(f, v.dir, entry)
 	}
 	base, err := in.bases.Allowed.Base(entry)
-	if err != nil {
-		return "", f.fault(entry, fmt.Errorf("%s: %q is remote, or looks so: %w", f.name, remote.Shown(entry), err))
-	}
 	here := Missing{Base: base, field: f, entry: entry}
+	if err != nil {
+		return "", here.Fault(err)
+	}
 	root := remote.Root(base.Tree)
 	if in.mounts[root] == nil {
 		files := in.bases.Trees[base.Tree]

@@ -47,7 +47,7 @@ func (a address) over(scheme string) string {
 // The limits of the time that fetching may take; the default is kustomize's.
 const (
 	defaultTimeout = 27 * time.Second
-	maxTimeout     = 10 * time.Minute
+	maxTimeout     = 2 * time.Minute
 )
 
 // parameters of an address.
@@ -173,7 +173,7 @@ func split(rest string) (repository, dir string, err error) {
 	}
 	parts := strings.SplitN(rest, "/", 3)
 	if len(parts) < 2 {
-		return "", "", errors.New("names no repository; write https://host/org/repo//directory?ref=…")
+		return "", "", errors.New("does not say where the repository ends; write // behind it, https://host/org/repo//directory?ref=…")
 	}
 	return strings.Join(parts[:2], "/"), strings.Join(parts[2:], ""), nil
 }

@@ -114,7 +114,7 @@ func Shown(entry string) string {
 // cannot be used, and what to write instead; it does not name the entry.
 func (p Prefixes) Base(entry string) (Base, error) {
 	if len(p) == 0 {
-		return Base{}, errors.New("gitopsd builds from the fleet repository alone, unless its operator allows others with --allow-remote-bases; copy what it names into the repository" + locally(entry))
+		return Base{}, errors.New("is remote, or looks so: gitopsd builds from the fleet repository alone, unless its operator allows others with --allow-remote-bases; copy what it names into the repository" + locally(entry))
 	}
 	a, err := parse(entry)
 	if err != nil {

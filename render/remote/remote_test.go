@@ -74,11 +74,11 @@ func TestRefused(t *testing.T) {
 		"c:windows":                                                          "(a local path that looks like this is written ./c:windows)",
 		"https://github.com/acme/bases?submodules=true&ref=" + commit:        "submodules are not fetched",
 		"https://github.com/acme/bases?submodules=perhaps&ref=" + commit:     "submodules= is true or false",
-		"https://github.com/acme/bases?timeout=1h&ref=" + commit:             "of at most 10m0s",
+		"https://github.com/acme/bases?timeout=1h&ref=" + commit:             "of at most 2m0s",
 		"https://github.com/acme/bases?timeout=-1&ref=" + commit:             "timeout= is a number of seconds",
 		"https://github.com/acme/bases?ref=v1&ref=" + commit:                 "ref= is there twice",
 		"https://github.com/acme/bases?;ref=" + commit:                       "is not key=value",
-		"https://github.com/acme":                                            "names no repository",
+		"https://github.com/acme":                                            "does not say where the repository ends; write // behind it",
 		"https://github.com/acme/foo.github.io/x?ref=" + commit:              "write // between the repository and the directory in it",
 		"https://github.com/acme/bases//../../x?ref=" + commit:               `"../../x" leads out of its repository`,
 	} {
@@ -88,7 +88,7 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	var none Prefixes
-	if _, err := none.Base("https://github.com/acme/bases?ref=" + commit); err == nil || !strings.Contains(err.Error(), "unless its operator allows others with --allow-remote-bases") {
+	if _, err := none.Base("https://github.com/acme/bases?ref=" + commit); err == nil || !strings.Contains(err.Error(), "is remote, or looks so: gitopsd builds from the fleet repository alone, unless its operator allows others with --allow-remote-bases") {
 		t.Errorf("have %v", err)
 	}
 }

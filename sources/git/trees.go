@@ -64,7 +64,7 @@ type tree struct {
 
 const (
 	// maxOpen is how many commits are kept open.
-	maxOpen = 32
+	maxOpen = 16
 	// pauseFactor times as long as it took to fail, at least minPause, is the
 	// pause before the next try.
 	pauseFactor = 4
@@ -94,7 +94,7 @@ func (t *Trees) Fetch(ctx context.Context, of sources.Tree) (fs.FS, error) {
 	case it.busy <- struct{}{}:
 		defer func() { <-it.busy }()
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return nil, fmt.Errorf("git repository %s: waiting for commit %s: %w", of.Repository, of.Commit, context.Cause(ctx))
 	}
 	if it.store != nil && !it.store.Damaged() {
 		return it.files, nil
@@ -216,14 +216,14 @@ func (t *Trees) fetch(ctx context.Context, s *store.Store, of sources.Tree) erro
 	case errors.Is(err, wire.ErrUnknownObject):
 		return fmt.Errorf("commit %s: %w; it may not be pushed yet, or be another repository's", of.Commit, err)
 	case errors.Is(err, ErrAuthentication), errors.Is(err, ErrRepositoryNotFound):
-		return fmt.Errorf("%w: it is private, or not there; remote bases are fetched without credentials", root(err))
+		return fmt.Errorf("%w: it is private, or not there; remote bases are fetched without credentials", reason(err))
 	}
 	return err
 }
 
-// root is what callers decide on, without the advice for those who have
+// reason is what callers decide on, without the advice for those who have
 // credentials.
-func root(err error) error {
+func reason(err error) error {
 	if errors.Is(err, ErrAuthentication) {
 		return ErrAuthentication
 	}

@@ -191,7 +191,8 @@ func TestTreesFaults(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tt.want) || tt.is != nil && !errors.Is(err, tt.is) {
 			t.Errorf("%v: have %v\nwant an error with %q", tt.of, err, tt.want)
 		}
-		// It stands for a moment, so that a fleet of clusters asks once.
+		// It stands for a while, so that a fleet of clusters asks once.
+		longer(t, trees, tt.of)
 		before := len(s.Requests()) + len(private.Requests())
 		if _, again := trees.Fetch(t.Context(), tt.of); again == nil || again.Error() != err.Error() {
 			t.Errorf("%v: have %v the second time", tt.of, again)
@@ -220,14 +221,25 @@ func TestTreesWait(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "took too long") {
 		t.Errorf("have %v", err)
 	}
+	longer(t, trees, of)
 	if _, again := trees.Fetch(t.Context(), of); again == nil || again.Error() != err.Error() {
 		t.Errorf("have %v", again)
 	}
 	s.Heal()
-	trees = openTrees(t, t.TempDir())
+	trees.get(of).again = time.Time{}
 	if _, err := trees.Fetch(t.Context(), of); err != nil {
 		t.Error(err)
 	}
+}
+
+// longer makes the pause after a failure longer than any test.
+func longer(t *testing.T, trees *Trees, of sources.Tree) {
+	t.Helper()
+	it := trees.get(of)
+	if it.again.IsZero() {
+		t.Errorf("%v: is asked for again at once", of)
+	}
+	it.again = time.Now().Add(time.Hour)
 }
 
 // Of many commits the ones used last stay open, and what was handed out stays
