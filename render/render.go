@@ -1,6 +1,6 @@
 // Package render computes what each cluster is to hold. It is pure: the same
-// files, patches and packages give the same objects, byte for byte; it uses no
-// network, no clock and no cluster.
+// files, remote bases, patches and packages give the same objects, byte for byte;
+// it uses no network, no clock and no cluster.
 //
 // It has two halves, since what a cluster asks for must be known before packages
 // are resolved. Want (want.go) builds the cluster's kustomization and separates
@@ -31,6 +31,7 @@ import (
 
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/remote"
 	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/sources"
 )
@@ -47,6 +48,9 @@ type Input struct {
 	Files fs.FS
 	// Path is the directory in Files that is built for the cluster.
 	Path string
+	// Remote are the directories of other repositories that it may be built
+	// from.
+	Remote remote.Bases
 	// Patches change what was rendered, packages included.
 	Patches []kustomize.Patch
 	// Delegate leaves packages to the Crossplane in the cluster, which gets

@@ -21,13 +21,14 @@ import (
 // Settings are no objects of the cluster's, which need not know their kinds; but
 // where Crossplane is to install packages, it gets its settings too.
 //
-// If the build fails there is no Wanted. If declarations of packages are at fault
+// If the build fails there is no Wanted; if it is because remote bases are not
+// here, the error has a *kustomize.MissingError. If declarations of packages are at fault
 // there is one with the rest, and an error that joins a PackageError for each.
 func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 	if _, err := fs.Stat(in.Files, in.Path); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cluster %s: spec.path: there is no %s in the repository", in.Cluster, in.Path)
 	}
-	objects, err := r.builder.Build(ctx, in.Files, in.Path)
+	objects, err := r.builder.Build(ctx, in.Files, in.Path, in.Remote)
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
 	}

@@ -137,7 +137,7 @@ type Declaration struct {
 	// CommonLabels go on every object of the package, CommonAnnotations too.
 	CommonLabels      map[string]string
 	CommonAnnotations map[string]string
-	// File is where it is declared, in the fleet repository.
+	// File is where it is declared, in the fleet repository or a remote base.
 	File string
 	// RuntimeConfig is the name in spec.runtimeConfigRef.
 	RuntimeConfig string

@@ -52,6 +52,9 @@ func commands() []command {
 		{"repository race N", racePushes},
 		{"repository heal", healRepository},
 		{"repository requests", repositoryRequests},
+		{"bases serve DIR", serveBases},
+		{"bases stop", stopBases},
+		{"bases requests", basesRequests},
 		{"git ARGUMENT...", runGit},
 		{"commit MESSAGE", commitAll},
 

@@ -61,8 +61,9 @@ type scenario struct {
 	clusters map[string]*leased
 	git      *gitserver.Server
 	repo     *gitserver.Repo
-	clone    string // the directory that it was made of
-	user     string // that the Git server asks for
+	bases    *gitserver.Server // of another repository than the fleet's
+	clone    string            // the directory that it was made of
+	user     string            // that the Git server asks for
 	registry *scriptRegistry
 	keys     map[string]*sigstore.Signer // by the names that the script has for them
 	sigstore *sigstore.Instance
@@ -118,9 +119,12 @@ func (s *scenario) close(t testscript.T) {
 	if s.registry != nil {
 		s.registry.Close()
 	}
-	if s.git != nil {
-		if err := s.git.Close(); err != nil {
-			t.Log("closing the Git server:", err)
+	for _, server := range []*gitserver.Server{s.git, s.bases} {
+		if server == nil {
+			continue
+		}
+		if err := server.Close(); err != nil {
+			t.Log("closing a Git server:", err)
 		}
 	}
 	for _, l := range s.clusters {

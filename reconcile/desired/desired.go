@@ -25,6 +25,7 @@ import (
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/remote"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
@@ -37,6 +38,11 @@ type Config struct {
 	// Resolve is how packages are resolved. Its Fetch is called once for each
 	// package, as long as a cluster uses it.
 	Resolve resolve.Config
+	// Remote are the repositories that remote bases may come from. FetchTree
+	// fetches a commit of one, and is required if there are any; it may be
+	// called as often as a commit is used, and by any number of goroutines.
+	Remote    remote.Prefixes
+	FetchTree func(context.Context, sources.Tree) (fs.FS, error)
 	// Only names the clusters to compute; empty for all. The others keep
 	// their lines in the lock.
 	Only []string
@@ -150,6 +156,9 @@ type Cluster struct {
 	// packages as published, or in other versions of these in the lock. It may
 	// fetch packages. Nil if there is none.
 	FindType func(ctx context.Context, gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string)
+
+	// bases are the remote bases that it is rendered from.
+	bases remote.Bases
 }
 
 // Allowances are what a package's declaration allows in its version.
@@ -289,7 +298,7 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, extra *lo
 		var err error
 		// What is wrong with declarations is in wanted, and comes up again
 		// when it is expanded.
-		if wanted[i], err = c.renderer.Want(ctx, cl.Input(commit.Files)); wanted[i] == nil {
+		if wanted[i], err = c.want(ctx, commit.Files, cl); wanted[i] == nil {
 			cl.Err = err
 		}
 	})
@@ -334,7 +343,7 @@ func (c *Computer) each(all []*Cluster, do func(int, *Cluster)) {
 
 // Input is what the cluster is rendered from, given the repository's files.
 func (cl *Cluster) Input(files fs.FS) render.Input {
-	in := render.Input{Cluster: cl.Name, Files: files, Path: cl.Spec.Path, Delegate: cl.Spec.Packages == clusters.Delegate}
+	in := render.Input{Cluster: cl.Name, Files: files, Path: cl.Spec.Path, Remote: cl.bases, Delegate: cl.Spec.Packages == clusters.Delegate}
 	in.Patches = patches(cl)
 	return in
 }

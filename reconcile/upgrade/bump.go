@@ -324,7 +324,8 @@ func (u *Upgrader) form(ctx context.Context, state *desired.State, t *target, ta
 func (b *Bump) edit(ctx context.Context, state *desired.State, req Request, moving []*target) error {
 	var inputs []render.Input
 	for _, c := range state.Clusters {
-		inputs = append(inputs, render.Input{Cluster: c.Name, Files: state.Commit.Files, Path: c.Spec.Path})
+		in := c.Input(state.Commit.Files)
+		inputs = append(inputs, render.Input{Cluster: in.Cluster, Files: in.Files, Path: in.Path, Remote: in.Remote})
 	}
 	var written []string
 	for _, t := range moving {
@@ -340,6 +341,9 @@ func (b *Bump) edit(ctx context.Context, state *desired.State, req Request, movi
 	for _, t := range moving {
 		wanted[t.Declared] = t
 		p, ok := found.Places[t.Declared]
+		if _, _, remote := t.cluster.Input(nil).Remote.Split(t.declaration.File); !ok && remote {
+			return fmt.Errorf("cluster %s: %s is in another repository, which is not changed; move on to a commit of it with that version, or give %[1]s one of its own in its kustomization:\n%[3]s", t.Cluster, t.declaration.File, ownVersion(t.Declared, edit.Version(t.written, t.to)))
+		}
 		if !ok {
 			return fmt.Errorf("cluster %s: %s %s gets %s, which stands in one piece in none of the files below %s; change it by hand where its parts are written, and run `gitopsd lock`", t.Cluster, t.Kind, t.Name, t.written, t.cluster.Spec.Path)
 		}
@@ -377,16 +381,21 @@ func shared(p edit.Place, other edit.Declared, users []string, wanted map[edit.D
 	var patch string
 	for d := range wanted {
 		if d.Cluster == users[0] {
-			patch = fmt.Sprintf(`
+			patch = ownVersion(d, to)
+		}
+	}
+	return fmt.Errorf("%s decides for cluster %s too, which is not to be moved; leave out --cluster to move both, or give %s a version of its own in its kustomization:\n%s", p, other.Cluster, users[0], patch)
+}
+
+// ownVersion is a patch for a cluster's kustomization.
+func ownVersion(d edit.Declared, to string) string {
+	return fmt.Sprintf(`
     patches:
     - target: {group: pkg.crossplane.io, kind: %s, name: %s}
       patch: |
         - op: replace
           path: /spec/package
           value: %s`, d.Kind, d.Name, to)
-		}
-	}
-	return fmt.Errorf("%s decides for cluster %s too, which is not to be moved; leave out --cluster to move both, or give %s a version of its own in its kustomization:\n%s", p, other.Cluster, users[0], patch)
 }
 
 // verify makes sure that the edit does what it is meant to do, and nothing else.

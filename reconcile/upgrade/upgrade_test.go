@@ -12,6 +12,7 @@ import (
 	"testing/fstest"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/render/remote"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/resolve"
@@ -48,6 +49,12 @@ func (s shelf) put(ref, kinds string, deps ...string) {
 }
 
 func (s shelf) upgrader(t *testing.T, prerelease bool) *Upgrader {
+	t.Helper()
+	return s.upgraderWith(t, prerelease, desired.Config{})
+}
+
+// upgraderWith takes from computer all but how packages are resolved.
+func (s shelf) upgraderWith(t *testing.T, prerelease bool, computer desired.Config) *Upgrader {
 	t.Helper()
 	cfg := Config{
 		Prerelease: prerelease,
@@ -89,8 +96,9 @@ func (s shelf) upgrader(t *testing.T, prerelease bool) *Upgrader {
 			return tags, nil
 		},
 	}
-	cfg.Computer = desired.New(desired.Config{Resolve: resolve.Config{Digest: cfg.Digest, Verify: cfg.Verify, Fetch: cfg.Fetch, Tags: cfg.Tags,
-		Types: func(pkg *sources.Package) (string, error) { return types.Package(pkg.Documents) }}})
+	computer.Resolve = resolve.Config{Digest: cfg.Digest, Verify: cfg.Verify, Fetch: cfg.Fetch, Tags: cfg.Tags,
+		Types: func(pkg *sources.Package) (string, error) { return types.Package(pkg.Documents) }}
+	cfg.Computer = desired.New(computer)
 	u, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -238,6 +246,34 @@ func TestBump(t *testing.T) {
 
 // However many of the files a run has written when it is killed, the next comes
 // to the same.
+// What another repository declares is not changed; where this one patches its
+// version, that is.
+func TestBumpInRemoteBase(t *testing.T) {
+	t.Parallel()
+	commit := strings.Repeat("1", 40)
+	prefixes, err := remote.ParsePrefixes([]string{"https://git.example.org"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := packages().upgraderWith(t, false, desired.Config{Remote: prefixes, FetchTree: func(context.Context, sources.Tree) (fs.FS, error) {
+		return fstest.MapFS{
+			"kustomization.yaml": &fstest.MapFile{Data: []byte("resources: [db.yaml]\n")},
+			"db.yaml":            &fstest.MapFile{Data: []byte(declare("db", "reg.io/acme/db:v1.0.0"))},
+		}, nil
+	}})
+	based := "resources: ['https://git.example.org/bases.git?ref=" + commit + "']\n"
+	_, err = u.Bump(t.Context(), sources.Commit{Files: fleet(map[string]string{"a/kustomization.yaml": based})}, Request{Package: "db"})
+	want := "cluster a: git.example.org/bases.git@" + commit + "/db.yaml is in another repository, which is not changed"
+	if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "value: reg.io/acme/db:v1.1.0") {
+		t.Errorf("have %v\nwant %s", err, want)
+	}
+	patched := based + "patches:\n- target: {kind: Configuration}\n  patch: '- {op: replace, path: /spec/package, value: reg.io/acme/db:v1.0.0}'\n"
+	b, err := u.Bump(t.Context(), sources.Commit{Files: fleet(map[string]string{"a/kustomization.yaml": patched})}, Request{Package: "db"})
+	if err != nil || len(b.Edits) != 1 || b.Edits[0].String() != "a/kustomization.yaml:4" {
+		t.Errorf("have %+v, %v", b, err)
+	}
+}
+
 func TestBumpIsCompleted(t *testing.T) {
 	start := fleet(map[string]string{"a/db.yaml": declare("db", db1), "b/db.yaml": declare("db", db1), "c/db.yaml": declare("db", db1)})
 	req := Request{Package: "db", Version: "v1.1.0"}

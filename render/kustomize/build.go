@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/openapi"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/remote"
 	"gitopsd.dev/sources"
 )
 
@@ -46,8 +47,8 @@ type built struct {
 // for the same at the same time share one build. It ends in bounded time, or when
 // ctx does: what kustomize is at is then completed in the background. Errors name
 // the file, and the line where it is known.
-func (b *Builder) Build(ctx context.Context, files fs.FS, dir string) ([]*manifest.Object, error) {
-	in := newInspection(files)
+func (b *Builder) Build(ctx context.Context, files fs.FS, dir string, bases remote.Bases) ([]*manifest.Object, error) {
+	in := newInspection(files, bases)
 	if err := in.root(ctx, dir); err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/openapi"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/remote"
 )
 
 // repository unpacks an archive, and returns the directories after "build:" in its
@@ -100,7 +101,7 @@ func TestBuildIsKustomizeBuild(t *testing.T) {
 			t.Parallel()
 			root, dirs := repository(t, archive)
 			for _, dir := range dirs {
-				objects, err := new(Builder).Build(t.Context(), os.DirFS(root), dir)
+				objects, err := new(Builder).Build(t.Context(), os.DirFS(root), dir, remote.Bases{})
 				if err != nil {
 					t.Fatalf("%s: %v", dir, err)
 				}
@@ -170,7 +171,7 @@ apiVersion: v1
 kind: Service
 metadata: {name: same, namespace: b}
 `)
-	objects, err := new(Builder).Build(t.Context(), files, "a")
+	objects, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +234,7 @@ nothing
 -- bad/values.yaml --
 replicas: 1
 `)
-	objects, err := new(Builder).Build(t.Context(), files, "a")
+	objects, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,10 +246,10 @@ replicas: 1
 	if !reflect.DeepEqual(have, want) {
 		t.Errorf("have %q\nwant %q", have, want)
 	}
-	if objects, err := new(Builder).Build(t.Context(), files, "empty"); err != nil || len(objects) != 0 {
+	if objects, err := new(Builder).Build(t.Context(), files, "empty", remote.Bases{}); err != nil || len(objects) != 0 {
 		t.Errorf("an empty directory: %v, %v", objects, err)
 	}
-	if _, err := new(Builder).Build(t.Context(), files, "bad"); err == nil || err.Error() != "bad/values.yaml:1: is not a Kubernetes object: kind is missing" {
+	if _, err := new(Builder).Build(t.Context(), files, "bad", remote.Bases{}); err == nil || err.Error() != "bad/values.yaml:1: is not a Kubernetes object: kind is missing" {
 		t.Errorf("have %v", err)
 	}
 }
@@ -259,7 +260,7 @@ func TestBuilderRemembers(t *testing.T) {
 	var b Builder
 	build := func(content string) *manifest.Object {
 		files := txtarFS(t, "-- a/kustomization.yaml --\nresources: [cm.yaml]\n-- a/cm.yaml --\n"+content+"-- a/other --\n"+content)
-		objects, err := b.Build(t.Context(), files, "a")
+		objects, err := b.Build(t.Context(), files, "a", remote.Bases{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package kustomize
 
 import (
 	"bytes"
+	"gitopsd.dev/render/remote"
 	"log"
 	"strings"
 	"testing"
@@ -31,7 +32,7 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingWebhookConfiguration
 metadata: {name: w, annotations: {v: abc}}
 webhooks: [{name: a, timeoutSeconds: 1, clientConfig: {service: {name: svc}}}]
-`), "a")
+`), "a", remote.Bases{})
 	if err == nil || err.Error() != "a: yaml: cannot decode !!str `abc` as a !!int" {
 		t.Error(err)
 	}

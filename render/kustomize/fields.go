@@ -14,13 +14,15 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
+var errHelm = errors.New("gitopsd does not inflate Helm charts; commit the output of `helm template`")
+
 // fields inspects the fields of a kustomization in the order in which kustomize
 // uses them. A test holds the list of all fields that kustomize knows against
 // the ones that are looked at here.
 func (in *inspection) fields(ctx context.Context, v *visit, f field, k *types.Kustomization, above int) (int, error) {
 	if len(k.HelmCharts) > 0 || k.HelmGlobals != nil {
 		return 0, at(f.file, max(lineOf(f.content, "helmCharts"), lineOf(f.content, "helmChartInflationGenerator")),
-			errors.New("helmCharts: gitopsd does not inflate Helm charts; commit the output of `helm template`"))
+			fmt.Errorf("helmCharts: %w", errHelm))
 	}
 	if v.as == plugins {
 		if err := onlyResources(f, k); err != nil {
@@ -44,9 +46,12 @@ func (in *inspection) fields(ctx context.Context, v *visit, f field, k *types.Ku
 	}
 	objects += n
 	for _, entry := range k.Components {
-		name, err := in.path(f.named("components"), v.dir, entry)
+		name, err := in.base(v, f.named("components"), entry)
 		if err != nil {
 			return 0, err
+		}
+		if name == "" {
+			continue
 		}
 		if !in.modes[name].IsDir() {
 			return 0, f.fault(entry, fmt.Errorf("components: %q is a file; a component is a directory", entry))

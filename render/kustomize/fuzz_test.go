@@ -1,6 +1,7 @@
 package kustomize
 
 import (
+	"gitopsd.dev/render/remote"
 	"path/filepath"
 	"testing"
 	"testing/fstest"
@@ -36,6 +37,6 @@ func FuzzBuild(f *testing.F) {
 			files["a/"+name] = &fstest.MapFile{Data: file}
 			files[name] = files["a/"+name]
 		}
-		_, _ = new(Builder).Build(t.Context(), files, "a")
+		_, _ = new(Builder).Build(t.Context(), files, "a", remote.Bases{})
 	})
 }

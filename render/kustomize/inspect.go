@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/kustomize/api/types"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/remote"
 	"gitopsd.dev/sources"
 )
 
@@ -25,6 +26,7 @@ import (
 // and refuses what it must not do.
 type inspection struct {
 	repo   fs.FS
+	bases  remote.Bases
 	given  *snapshot
 	budget budget
 	growth growth
@@ -38,6 +40,13 @@ type inspection struct {
 	parser *resmap.Factory
 	// schema tells that the build sets kustomize's process-wide schema.
 	schema bool
+	// mounts are the remote trees in use, by their roots.
+	mounts map[string]fs.FS
+	// missing are those that are not here.
+	missing []Missing
+	// localised are the kustomizations that name remote bases, as kustomize is
+	// to see them.
+	localised map[string][]byte
 }
 
 // written is an object that a file of the repository holds or generates.
@@ -67,9 +76,10 @@ type visit struct {
 	depth     int
 }
 
-func newInspection(repo fs.FS) *inspection {
+func newInspection(repo fs.FS, bases remote.Bases) *inspection {
 	return &inspection{
 		repo:   repo,
+		bases:  bases,
 		given:  newSnapshot(),
 		budget: newBudget(),
 		modes:  make(map[string]fs.FileMode),
@@ -97,8 +107,14 @@ func (in *inspection) root(ctx context.Context, dir string) error {
 	if _, err = in.kustomization(ctx, v, file, 0); err != nil {
 		return err
 	}
+	if len(in.missing) > 0 {
+		return &MissingError{Bases: in.missing}
+	}
 	if err := in.budget.settle(); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
+	}
+	for file, content := range in.localised {
+		in.given.add(file, content)
 	}
 	return nil
 }
@@ -202,13 +218,17 @@ func (in *inspection) kustomization(ctx context.Context, v *visit, file string, 
 	case !isComponent && v.as == component:
 		return 0, fmt.Errorf("%s: is not a Component (kind: Component, apiVersion: %s); name %s under resources", file, types.ComponentVersion, v.dir)
 	}
-	return in.fields(ctx, v, field{file: file, content: content}, &k, above)
+	n, err := in.fields(ctx, v, field{file: file, content: content}, &k, above)
+	if err != nil {
+		return 0, err
+	}
+	return n, in.localise(v.dir, file, &k)
 }
 
 // resource inspects a file or a directory that is named as one.
 func (in *inspection) resource(ctx context.Context, v *visit, f field, entry string) (int, error) {
-	name, err := in.path(f, v.dir, entry)
-	if err != nil {
+	name, err := in.base(v, f, entry)
+	if err != nil || name == "" {
 		return 0, err
 	}
 	if in.modes[name].IsDir() {
@@ -352,35 +372,22 @@ func (in *inspection) path(f field, dir, entry string) (string, error) {
 	return name, nil
 }
 
-// Kustomize fetches what url.Parse finds to be HTTP, and clones what begins with
-// a scheme, with "git::", with a user or with github.com. These match all of
-// that and a little more.
-var remote = []*regexp.Regexp{
-	regexp.MustCompile(`^\s*[A-Za-z][A-Za-z0-9+.-]*:`),
-	regexp.MustCompile(`^\s*[A-Za-z][A-Za-z0-9-]*@`),
-	regexp.MustCompile(`^\s*(?i:github\.com)[/:]`),
-}
-
 // clonable is what kustomize would clone, for YAML, which may well begin with a
 // word and a colon.
 var clonable = regexp.MustCompile(`(?i)^\s*(?:git::)?(?:[a-z][a-z0-9+.-]*://|[a-z][a-z0-9-]*@|github\.com[/:])`)
-
-func isRemote(entry string) bool {
-	return slices.ContainsFunc(remote, func(r *regexp.Regexp) bool { return r.MatchString(entry) })
-}
 
 func (in *inspection) local(field, dir, entry string) (string, error) {
 	switch {
 	case entry == "":
 		return "", fmt.Errorf("%s: names an empty path", field)
-	case isRemote(entry):
-		return "", fmt.Errorf("%s: %q is remote, or looks so: gitopsd builds from the fleet repository alone; copy what it names into the repository (a local path that looks like this is written ./%s)", field, entry, entry)
+	case remote.Looks(entry):
+		return "", fmt.Errorf("%s: %q is remote, or looks so, and only resources and components may be; copy what it names into the repository (a local path that looks like this is written ./%s)", field, remote.Shown(entry), remote.Shown(entry))
 	case path.IsAbs(entry):
 		return "", fmt.Errorf("%s: %q is an absolute path; write it relative to the kustomization", field, entry)
 	}
 	name := path.Join(dir, entry)
-	if name == ".." || strings.HasPrefix(name, "../") {
-		return "", fmt.Errorf("%s: %q leads out of the repository", field, entry)
+	if name == ".." || strings.HasPrefix(name, "../") || in.mount(name) != in.mount(dir) {
+		return "", fmt.Errorf("%s: %q leads out of the repository; move what it names into it", field, entry)
 	}
 	if !fs.ValidPath(name) || strings.ContainsRune(name, 0) {
 		return "", fmt.Errorf("%s: %q is not a path", field, entry)
@@ -412,8 +419,12 @@ func (in *inspection) mode(name string) (fs.FileMode, error) {
 			return 0, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 		}
 	}
-	info, err := fs.Lstat(in.repo, name)
+	info, err := fs.Lstat(in.place(name))
 	if err != nil {
+		var pathErr *fs.PathError
+		if errors.As(err, &pathErr) { // its path is that in its own repository
+			err = fmt.Errorf("%s: %w", name, pathErr.Err)
+		}
 		return 0, err
 	}
 	switch mode := info.Mode(); {
@@ -445,7 +456,8 @@ func (in *inspection) file(f field, dir, entry string) (string, []byte, error) {
 func (in *inspection) read(name string) ([]byte, error) {
 	content, ok := in.given.files[name]
 	if !ok {
-		f, err := in.repo.Open(name)
+		files, at := in.place(name)
+		f, err := files.Open(at)
 		if err != nil {
 			return nil, err
 		}

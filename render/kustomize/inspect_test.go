@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 
+	"gitopsd.dev/render/remote"
 	"gitopsd.dev/sources"
 )
 
@@ -97,14 +98,24 @@ func TestNothingIsFetched(t *testing.T) {
 		t.Fatalf("kustomize does not fetch: this test shows nothing (%v)", err)
 	}
 	seen.Store(0)
+	// Nor is there one for what is allowed: fetching is not the build's.
+	allowed, err := remote.ParsePrefixes([]string{"http://" + host, "https://" + host})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned := "http://" + host + "/org/repo//dir?ref=" + hashA
 	for name, kustomization := range pathFields {
+		_, err := new(Builder).Build(t.Context(), txtarFS(t, pathFixture(kustomization, pinned)), "a", remote.Bases{Allowed: allowed})
+		if err == nil {
+			t.Errorf("%s: %s is built", name, pinned)
+		}
 		for _, path := range []string{
 			"http://" + host + "/x.yaml", "HTTPS://" + host + "/x.yaml", "http:/" + host, "https://" + host + "/org/repo//dir?ref",
 			"git::http://" + host + "/org/repo", "ssh://git@" + host + "/org/repo", "git@" + host + ":org/repo", "file:///" + host + "/repo",
 			"git::git@" + host + "/org/repo.git", "github.com/org/repo", "GitHub.com:org/repo", "oci://" + host + "/x", " http://" + host + "/x",
 		} {
 			archive := pathFixture(kustomization, path)
-			_, err := new(Builder).Build(t.Context(), txtarFS(t, archive), "a")
+			_, err := new(Builder).Build(t.Context(), txtarFS(t, archive), "a", remote.Bases{})
 			if err == nil || !strings.Contains(err.Error(), "is remote, or looks so") {
 				t.Errorf("%s: %s: have %v", name, path, err)
 			}
@@ -147,7 +158,7 @@ func TestNothingOutsideIsRead(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				_, err := new(Builder).Build(t.Context(), os.DirFS(root), "a")
+				_, err := new(Builder).Build(t.Context(), os.DirFS(root), "a", remote.Bases{})
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("have %v, want one with %q", err, want)
 				}
@@ -194,8 +205,8 @@ func TestBuildFaults(t *testing.T) {
 		{"in a component", "-- a/kustomization.yaml --\nresources: [b.yaml]\ncomponents: [c]\n-- a/b.yaml --\n" + configMap + "-- a/c/kustomization.yaml --\nkind: Component\nreplacements: [{source: {kind: X, name: z}, targets: [{select: {kind: ConfigMap}}]}]\n", "a/c: nothing selected by X z"},
 		{"Helm", "-- a/kustomization.yaml --\nresources: []\nhelmCharts: [{name: x, repo: 'https://example.org'}]\n", "a/kustomization.yaml:2: helmCharts: gitopsd does not inflate Helm charts"},
 		{"old Helm", "-- a/kustomization.yaml --\nhelmChartInflationGenerator: [{chartName: x}]\n", "a/kustomization.yaml:1: helmCharts:"},
-		{"Helm as generator", "-- a/kustomization.yaml --\ngenerators: [g.yaml]\n-- a/g.yaml --\nkind: HelmChartInflationGenerator\n" + builtin + "name: x\nrepo: https://example.org\n", "a/g.yaml: HelmChartInflationGenerator: gitopsd does not know this builtin plugin, or does not run it"},
-		{"plugin", "-- a/kustomization.yaml --\ngenerators: [g.yaml]\n-- a/g.yaml --\n\napiVersion: example.org/v1\nkind: X\nmetadata: {name: x}\n", `a/g.yaml:2: X "x": apiVersion example.org/v1: gitopsd runs no plugins`},
+		{"Helm as generator", "-- a/kustomization.yaml --\ngenerators: [g.yaml]\n-- a/g.yaml --\nkind: HelmChartInflationGenerator\n" + builtin + "name: x\nrepo: https://example.org\n", "a/g.yaml: HelmChartInflationGenerator: gitopsd does not inflate Helm charts; commit the output of `helm template`"},
+		{"plugin", "-- a/kustomization.yaml --\ngenerators: [g.yaml]\n-- a/g.yaml --\n\napiVersion: example.org/v1\nkind: X\nmetadata: {name: x}\n", `a/g.yaml:2: X "x": apiVersion example.org/v1: gitopsd runs no plugins or functions, only what is built into kustomize (apiVersion: builtin); commit what it makes`},
 		{"exec function", "-- a/kustomization.yaml --\nresources: []\ntransformers:\n- |\n  apiVersion: v1\n  kind: X\n  metadata:\n    name: x\n    annotations: {config.kubernetes.io/function: 'exec: {path: /bin/true}'}\n", "gitopsd runs no plugins or functions"},
 		{"local plugin config", "-- a/kustomization.yaml --\nresources: []\ntransformers:\n- |\n  apiVersion: v1\n  kind: X\n  metadata:\n    name: x\n    annotations: {config.kubernetes.io/local-config: 'true'}\n", "gitopsd runs no plugins or functions"},
 		{"plugin like an address", "-- a/kustomization.yaml --\nresources: []\ntransformers:\n- |\n  ssh://example.org/org/repo: 1\n  kind: LabelTransformer\n  " + indent(builtin), "a/kustomization.yaml:3: transformers: YAML must not begin like the address of a repository"},
@@ -209,7 +220,7 @@ func TestBuildFaults(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			objects, err := new(Builder).Build(t.Context(), txtarFS(t, tt.archive), "a")
+			objects, err := new(Builder).Build(t.Context(), txtarFS(t, tt.archive), "a", remote.Bases{})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("have %v, %v\nwant an error with %q", objects, err, tt.want)
 			}
@@ -277,7 +288,7 @@ func TestBuildEnds(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := new(Builder).Build(t.Context(), txtarFS(t, tt.archive), "a")
+			_, err := new(Builder).Build(t.Context(), txtarFS(t, tt.archive), "a", remote.Bases{})
 			if tt.want == "" {
 				if err != nil {
 					t.Errorf("have %v", err)
@@ -301,7 +312,7 @@ func TestAutodetectEnds(t *testing.T) {
 	for i := range MaxEntries + 1 {
 		files[fmt.Sprintf("a/%d.txt", i)] = &fstest.MapFile{}
 	}
-	if _, err := new(Builder).Build(t.Context(), files, "a"); !errors.Is(err, sources.ErrLimit) {
+	if _, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{}); !errors.Is(err, sources.ErrLimit) {
 		t.Errorf("have %v", err)
 	}
 }
@@ -312,7 +323,7 @@ func TestBuildIsCancelled(t *testing.T) {
 	cancel()
 	files := txtarFS(t, "-- a/kustomization.yaml --\nresources: []\n-- b/x.yaml --\n")
 	for _, dir := range []string{"a", "b"} {
-		if _, err := new(Builder).Build(ctx, files, dir); !errors.Is(err, context.Canceled) {
+		if _, err := new(Builder).Build(ctx, files, dir, remote.Bases{}); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}

@@ -6,7 +6,8 @@
 //     file that the build may read, once, and refuses what gitopsd does not do.
 //     fields.go knows which fields of a kustomization are paths, plugins.go
 //     those of generators and transformers, schemas.go what could hang or crash
-//     kustomize in a schema; documents.go decodes.
+//     kustomize in a schema; documents.go decodes. mount.go puts remote bases
+//     beside the repository.
 //   - snapshot.go is the file system that kustomize gets: those files and no
 //     others.
 //   - limits.go names the bounds of a build; growth.go those of replacements and
@@ -14,10 +15,12 @@
 //   - fatal.go keeps kustomize from ending the process.
 //   - Patches (patch.go) applies patches to objects that exist.
 //
-// Refused are remote bases and files, plugins and functions that are executed,
-// Helm charts, paths out of the repository and symbolic links. Kustomize fetches
-// what looks like a URL, and runs git, with no switch to turn that off; so it
-// never gets to see a string that it would take for one.
+// Refused are remote files, plugins and functions that are executed, Helm charts,
+// paths out of a repository and symbolic links; remote bases too, unless they are
+// allowed and named by commit (render/remote). Kustomize fetches what looks like a
+// URL, and runs git, with no switch to turn that off; so it never gets to see a
+// string that it would take for one. A remote base it sees as a directory, so
+// that buildMetadata's originAnnotations name that, and not the repository's URL.
 //
 // Where a directory has no kustomization file, Build takes all YAML files in it
 // and below, and stops descending where a subdirectory has one, which is then

@@ -16,6 +16,8 @@ const (
 	MaxDirectories = 1_000
 	// MaxNesting of bases in bases.
 	MaxNesting = 50
+	// MaxRemotes is the number of commits of other repositories that are used.
+	MaxRemotes = 50
 	// MaxObjects is the number of objects in all files read.
 	MaxObjects = 5_000
 	// MaxValues is the number of values in all YAML documents read, aliases

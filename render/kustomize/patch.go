@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/resid"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/remote"
 	"gitopsd.dev/sources"
 )
 
@@ -77,7 +78,7 @@ const batch = 50
 // NewPatches checks patches. Errors name the patch by its index, "patches.2".
 func NewPatches(patches []Patch) (*Patches, error) {
 	p := &Patches{made: make(map[*manifest.Object]*result)}
-	in := newInspection(nil)
+	in := newInspection(nil, remote.Bases{})
 	for i, patch := range patches {
 		c, err := in.compile(patch)
 		if err != nil {

@@ -90,7 +90,7 @@ func (in *inspection) plugins(dir, file string, content []byte) error {
 	for _, res := range configs {
 		what := res.GetKind() + " " + strconv.Quote(res.GetName())
 		if res.GetApiVersion() != konfig.BuiltinPluginApiVersion {
-			return at(file, line, fmt.Errorf("%s: apiVersion %s: gitopsd runs no plugins or functions, only what is built into kustomize (apiVersion: builtin)", what, res.GetApiVersion()))
+			return at(file, line, fmt.Errorf("%s: apiVersion %s: gitopsd runs no plugins or functions, only what is built into kustomize (apiVersion: builtin); commit what it makes", what, res.GetApiVersion()))
 		}
 		config, err := res.AsYAML()
 		if err != nil {
@@ -154,7 +154,10 @@ func (in *inspection) plugin(dir string, f field, kind string, config []byte) er
 			return err
 		})
 	}
-	return at(f.file, 0, fmt.Errorf("%s: gitopsd does not know this builtin plugin, or does not run it", kind))
+	if kind == "HelmChartInflationGenerator" {
+		return at(f.file, 0, fmt.Errorf("%s: %w", kind, errHelm))
+	}
+	return at(f.file, 0, fmt.Errorf("%s: gitopsd does not know this builtin plugin", kind))
 }
 
 func (in *inspection) decoded(f field, config []byte, into any, check func() error) error {

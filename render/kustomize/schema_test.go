@@ -1,6 +1,7 @@
 package kustomize
 
 import (
+	"gitopsd.dev/render/remote"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,7 +32,7 @@ func TestSchemasDoNotLeak(t *testing.T) {
 		wg.Go(func() {
 			for j := range 2 * len(dirs) {
 				dir := dirs[(i+j)%len(dirs)]
-				objects, err := new(Builder).Build(t.Context(), files, dir)
+				objects, err := new(Builder).Build(t.Context(), files, dir, remote.Bases{})
 				if err != nil {
 					t.Errorf("%s: %v", dir, err)
 				} else if have := stream(t, objects); have != want[dir] {

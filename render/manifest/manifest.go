@@ -67,7 +67,8 @@ func (id ID) Compare(other ID) int {
 // Origin is where an object comes from. Origins are comparable.
 type Origin struct {
 	// File is a path in the fleet repository, or in Package if that is set;
-	// empty for what gitopsd itself makes for a package.
+	// empty for what gitopsd itself makes for a package. For a remote base it
+	// begins with the repository and commit (remote.Root).
 	File string
 	// Line is where the object starts in File, from 1; 0 if not known.
 	Line int

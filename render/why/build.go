@@ -8,7 +8,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -22,20 +21,21 @@ const maxBuilds = 2000
 // kustomized explains an object that kustomize builds: where it was written, and
 // which entries of the kustomizations on its way changed it.
 func (e *explainer) kustomized(ctx context.Context, a *Answer) ([]Step, error) {
-	with, err := e.build(ctx, e.in.Files)
+	files := e.everything()
+	with, err := e.build(ctx, files)
 	if err != nil {
 		return nil, err
 	}
-	generated := isDir(e.in.Files, a.Written.File)
+	generated := isDir(files, a.Written.File)
 	if !generated {
 		e.written(a)
 	}
-	way := &way{files: e.in.Files, origin: a.Written.File, all: generated, seen: make(map[string]bool)}
+	way := &way{files: files, origin: a.Written.File, all: generated, seen: make(map[string]bool)}
 	way.directory(e.in.Path)
 	var steps []Step
 	builds := 0
 	for _, file := range way.kustomizations {
-		entries, err := entriesOf(e.in.Files, file)
+		entries, err := entriesOf(files, file)
 		if err != nil {
 			return nil, err
 		}
@@ -49,7 +49,7 @@ func (e *explainer) kustomized(ctx context.Context, a *Answer) ([]Step, error) {
 			}
 			if ok {
 				s.File, s.Line, s.What = file, entry.line, entry.what
-				if named := path.Join(path.Dir(file), entry.path); entry.path != "" && isFile(e.in.Files, named) {
+				if named := path.Join(path.Dir(file), entry.path); entry.path != "" && isFile(files, named) {
 					s.File, s.Line, s.What = named, 0, fmt.Sprintf("%s of %s:%d", entry.what, file, entry.line)
 				}
 				steps = append(steps, s)
@@ -61,7 +61,7 @@ func (e *explainer) kustomized(ctx context.Context, a *Answer) ([]Step, error) {
 
 // leaveOut builds without an entry, and says what that changes.
 func (e *explainer) leaveOut(ctx context.Context, file string, entry entry, with *manifest.Object) (Step, bool, error) {
-	without, err := e.build(ctx, without{FS: e.in.Files, name: file, content: entry.without})
+	without, err := e.build(ctx, e.everything().with(file, entry.without))
 	if ctx.Err() != nil {
 		return Step{}, false, ctx.Err()
 	}
@@ -85,9 +85,9 @@ func (e *explainer) leaveOut(ctx context.Context, file string, entry entry, with
 
 // build builds the cluster's kustomization from files, and returns the object,
 // nil if it is not there.
-func (e *explainer) build(ctx context.Context, files fs.FS) (*manifest.Object, error) {
+func (e *explainer) build(ctx context.Context, files everything) (*manifest.Object, error) {
 	var builder kustomize.Builder
-	objects, err := builder.Build(ctx, files, e.in.Path)
+	objects, err := builder.Build(ctx, files.repository, e.in.Path, files.remote)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func (e *explainer) build(ctx context.Context, files fs.FS) (*manifest.Object, e
 
 // written finds the field in the file in which the object was written.
 func (e *explainer) written(a *Answer) {
-	content, err := fs.ReadFile(e.in.Files, a.Written.File)
+	content, err := fs.ReadFile(e.everything(), a.Written.File)
 	if err != nil || len(e.field) == 0 {
 		return
 	}
@@ -132,7 +132,7 @@ func isFile(files fs.FS, name string) bool {
 // way collects the kustomization files that an object passes through, those
 // nearest to where it was written first.
 type way struct {
-	files fs.FS
+	files everything
 	// origin is the file it was written in; all takes every kustomization
 	// instead, for an object that a generator makes.
 	origin         string
@@ -161,13 +161,13 @@ func (w *way) directory(dir string) bool {
 	}
 	passes := w.all || file == w.origin || k.Kind == "Component"
 	for _, entry := range slices.Concat(k.Resources, k.Bases) {
-		name := path.Join(dir, entry)
+		name := w.files.named(dir, entry)
 		if name == w.origin || isDir(w.files, name) && w.directory(name) {
 			passes = true
 		}
 	}
 	for _, entry := range k.Components {
-		if w.directory(path.Join(dir, entry)) {
+		if w.directory(w.files.named(dir, entry)) {
 			passes = true
 		}
 	}
@@ -277,38 +277,3 @@ func newEntry(key, value *yaml.Node, what string, rest []*yaml.Node) (entry, err
 	e.without, err = yaml.Marshal(&yaml.Node{Kind: yaml.MappingNode, Content: rest})
 	return e, err
 }
-
-// without is a file system in which one file has another content.
-type without struct {
-	fs.FS
-	name    string
-	content []byte
-}
-
-func (w without) Open(name string) (fs.File, error) {
-	if name != w.name {
-		return w.FS.Open(name)
-	}
-	info, err := fs.Stat(w.FS, name)
-	if err != nil {
-		return nil, err
-	}
-	return &openFile{Reader: bytes.NewReader(w.content), info: info}, nil
-}
-
-type openFile struct {
-	*bytes.Reader
-	info fs.FileInfo
-}
-
-func (f *openFile) Close() error               { return nil }
-func (f *openFile) Stat() (fs.FileInfo, error) { return sized{f.info, f.Size()}, nil }
-
-// sized is what is known of a file, but for its size.
-type sized struct {
-	fs.FileInfo
-	size int64
-}
-
-func (s sized) Size() int64        { return s.size }
-func (s sized) ModTime() time.Time { return time.Time{} }

@@ -8,10 +8,10 @@
 // every feature of kustomize, those that nobody thought of too. A cluster's own
 // patches are compared one after the other, as they are applied.
 //
-// The files: why.go asks, build.go leaves out, field.go has paths of fields and
-// finds them in what was written. The package is pure, as package render is, on
-// which it stands; which commit changed a file last is sources/git's to tell, and
-// who else writes to a live object reconcile's.
+// The files: why.go asks, build.go leaves out, everything.go has what is left, field.go
+// has paths of fields and finds them in what was written. The package is pure, as
+// package render is, on which it stands; which commit changed a file last is
+// sources/git's to tell, and who else writes to a live object reconcile's.
 package why
 
 import (
@@ -260,7 +260,7 @@ func (e *explainer) pinned(ctx context.Context, a *Answer, pkg *sources.Selected
 	if err != nil {
 		return nil, err
 	}
-	built, err := e.build(ctx, e.in.Files)
+	built, err := e.build(ctx, e.everything())
 	if err != nil {
 		return nil, err
 	}
@@ -326,7 +326,7 @@ func (e *explainer) packaged(ctx context.Context, a *Answer, pkg *sources.Select
 // declaration finds where a package is declared, and what sets its version.
 func (e *explainer) declaration(ctx context.Context, p *Package, d sources.Declaration) error {
 	var builder kustomize.Builder
-	objects, err := builder.Build(ctx, e.in.Files, e.in.Path)
+	objects, err := builder.Build(ctx, e.in.Files, e.in.Path, e.in.Remote)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,9 @@
 // the protocol in sources/git/wire), or is a directory (local.go). Both are an
 // origin; repository.go, update.go and pending.go work on either.
 //
+// trees.go fetches commits of other repositories, for remote bases: without
+// credentials, and never a ref of them.
+//
 // refs.go and checkout.go keep Git's own rules when a directory is written to,
 // directory.go reads any commit of one.
 //

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/render/remote"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/git"
@@ -32,6 +33,10 @@ type registryOptions struct {
 	mirrors    []string
 	secretsDir string
 	trustRoot  string
+	// remoteBases are the prefixes of repositories that are allowed, gitCAFile
+	// is for fetching from them.
+	remoteBases []string
+	gitCAFile   string
 }
 
 // register adds the flags of commands that resolve what clusters declare.
@@ -40,6 +45,7 @@ func (o *registryOptions) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.secretsDir, "secrets-dir", "", "directory with a directory for each pull secret and public key that packages name, and in it a file for each key, as Kubernetes mounts Secrets")
 	f.StringVar(&o.trustRoot, "trust-root", "", "trusted_root.json of the Sigstore instance whose certificates keyless signatures have")
+	f.StringSliceVar(&o.remoteBases, "allow-remote-bases", nil, "beginning of the URLs of repositories that kustomizations may take remote bases from, by the full hash of a commit, as in https://github.com/kubernetes-sigs/; they are fetched without credentials. May be given more than once")
 	_ = cmd.MarkFlagDirname("secrets-dir") // an error means that the flag does not exist
 }
 
@@ -130,7 +136,32 @@ func (o *registryOptions) computer(log *slog.Logger, mode resolve.Mode, update f
 		return nil, err
 	}
 	cfg.Mode, cfg.Update = mode, update
-	return desired.New(desired.Config{Only: only, Resolve: cfg}), nil
+	all := desired.Config{Only: only, Resolve: cfg}
+	if err := o.allowRemote(&all); err != nil {
+		return nil, err
+	}
+	return desired.New(all), nil
+}
+
+// allowRemote sets up remote bases, if there may be any.
+func (o *registryOptions) allowRemote(cfg *desired.Config) error {
+	if len(o.remoteBases) == 0 {
+		return nil
+	}
+	var err error
+	if cfg.Remote, err = remote.ParsePrefixes(o.remoteBases); err != nil {
+		return fmt.Errorf("--allow-remote-bases %w", err)
+	}
+	dir, err := o.cache("trees")
+	if err != nil {
+		return err
+	}
+	trees, err := git.NewTrees(git.TreesConfig{Dir: dir, CAFile: o.gitCAFile})
+	if err != nil {
+		return err
+	}
+	cfg.FetchTree = trees.Fetch
+	return nil
 }
 
 // gitOptions are the flags for a repository that is polled.

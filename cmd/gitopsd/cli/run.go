@@ -106,6 +106,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if o.hub != "" || g.env.Getenv("KUBERNETES_SERVICE_HOST") != "" {
 		o.registry.hub = conn // it runs in a cluster, or was told of one
 	}
+	o.registry.gitCAFile = o.git.caFile
 	computer, err := o.registry.computer(log, mode, nil, nil)
 	if err != nil {
 		return err

@@ -1,0 +1,70 @@
+package desired
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"gitopsd.dev/render"
+	"gitopsd.dev/render/kustomize"
+	"gitopsd.dev/render/remote"
+	"gitopsd.dev/sources"
+)
+
+// parallelFetches bounds the remote bases that are fetched at a time for a
+// cluster.
+const parallelFetches = 4
+
+// want is the first half of rendering. Rendering uses no network: it says which
+// remote bases it lacks, these are fetched, and it starts again, until there are
+// no more in those. A cluster without any is rendered once.
+func (c *Computer) want(ctx context.Context, files fs.FS, cl *Cluster) (*render.Wanted, error) {
+	cl.bases = remote.Bases{Allowed: c.cfg.Remote}
+	for {
+		w, err := c.renderer.Want(ctx, cl.Input(files))
+		var missing *kustomize.MissingError
+		if !errors.As(err, &missing) {
+			return w, err
+		}
+		// Each turn adds one at least, and a build has kustomize.MaxRemotes
+		// at most.
+		if err := c.fetchBases(ctx, cl, missing.Bases); err != nil {
+			return nil, fmt.Errorf("cluster %s: %w", cl.Name, err)
+		}
+	}
+}
+
+// fetchBases fetches what a cluster lacks.
+func (c *Computer) fetchBases(ctx context.Context, cl *Cluster, missing []kustomize.Missing) error {
+	trees := make(map[sources.Tree]fs.FS)
+	var mu sync.Mutex // of trees
+	var g errgroup.Group
+	g.SetLimit(parallelFetches)
+	errs := make([]error, len(missing))
+	for i, m := range missing {
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, m.Timeout)
+			defer cancel()
+			files, err := c.cfg.FetchTree(ctx, m.Tree)
+			if err != nil {
+				errs[i] = m.Fault(err)
+				return nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			trees[m.Tree] = files
+			return nil
+		})
+	}
+	_ = g.Wait() // each has its own error
+	if cl.bases.Trees == nil {
+		cl.bases.Trees = make(map[sources.Tree]fs.FS)
+	}
+	maps.Copy(cl.bases.Trees, trees)
+	return errors.Join(errs...)
+}
