@@ -164,7 +164,7 @@ func TestPatches(t *testing.T) {
 func TestPatchesEnd(t *testing.T) {
 	t.Parallel()
 	data := make(map[string]any)
-	for i := range 60_000 { // 1 MB
+	for i := range 32_000 {
 		data[fmt.Sprint("k", i)] = "v"
 	}
 	o, err := manifest.New(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a"}, "data": data}, manifest.Origin{})

@@ -10,7 +10,7 @@ import (
 // some nanoseconds each: it holds each key of a mapping against all the others,
 // when it reads an object and again for each patch to it. A mapping of 60,000
 // keys, which a file of a megabyte has room for, takes a minute without any patch.
-const MaxComparisons = 5_000_000_000
+const MaxComparisons = 1_000_000_000
 
 // Mappings and lists with fewer entries are not worth counting, however many
 // there are.
