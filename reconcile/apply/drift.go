@@ -84,13 +84,15 @@ func (a *Applier) findDrift(ctx context.Context, v *view) error {
 	g.SetLimit(concurrency)
 	for _, o := range v.desired.All() {
 		id := o.ID()
-		meta := v.live.Objects[id]
-		if meta == nil || meta.DeletionTimestamp != nil || meta.Labels[plan.PartOfLabel] != a.set.id ||
-			meta.Annotations[plan.AppliedAnnotation] != string(o.Hash()) {
+		meta, print := a.suspect(id)
+		if meta == nil || v.live.Objects[id] == nil {
 			continue
 		}
-		print, fine := a.isFine(id)
-		if fine {
+		// It may have been written to since it was looked up, when no more was
+		// remembered of it than a plan asks for.
+		v.live.Objects[id] = meta
+		if meta.DeletionTimestamp != nil || meta.Labels[plan.PartOfLabel] != a.set.id ||
+			meta.Annotations[plan.AppliedAnnotation] != string(o.Hash()) {
 			continue
 		}
 		lost := managed.Find(o, meta)

@@ -168,17 +168,17 @@ func (a *Applier) remembersMembers() bool {
 	return false
 }
 
-// isFine says that a member is known to be as it was applied; else print stands
-// for it as it was seen.
-func (a *Applier) isFine(id manifest.ID) (print fingerprint, fine bool) {
+// suspect returns a member that is not known to be as it was applied, as it was
+// last seen, and what stands for that; nil if the object is none.
+func (a *Applier) suspect(id manifest.ID) (meta *metav1.ObjectMeta, print fingerprint) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if s := a.kinds[kindOf(id)]; s != nil {
-		if m := s.members[id]; m != nil {
-			return m.print, m.fine
+		if m := s.members[id]; m != nil && !m.fine {
+			meta, print = m.full, m.print
 		}
 	}
-	return fingerprint{}, false
+	return meta, print
 }
 
 // wrote remembers an object that was applied just now.
