@@ -41,7 +41,7 @@ func TestWrittenToMeanwhile(t *testing.T) {
 	}
 	a.listed(configMaps, map[manifest.ID]*metav1.ObjectMeta{o.ID(): seen("1")}, "1")
 	a.state(configMaps).followed = true
-	_, print := a.suspect(o.ID())
+	_, print, _ := a.suspect(o.ID())
 	a.approve(o.ID(), print)
 
 	v := &view{desired: set}
@@ -59,7 +59,7 @@ func TestWrittenToMeanwhile(t *testing.T) {
 	if len(v.live.Drifted) > 0 || v.live.Objects[o.ID()].ResourceVersion != "2" {
 		t.Errorf("drifted %v; known as of version %s", v.live.Drifted, v.live.Objects[o.ID()].ResourceVersion)
 	}
-	if meta, _ := a.suspect(o.ID()); meta != nil {
+	if meta, _, _ := a.suspect(o.ID()); meta != nil {
 		t.Error("it is looked at again")
 	}
 }
