@@ -25,9 +25,9 @@ import (
 // An object is as it was applied for as long as we own every field that was
 // applied (managed.Find), and no value needs to be read. Where we do not, it is
 // looked at once, by a dry run of applying it: when that would leave what we own
-// as it is, there is nothing to correct. What was found to be fine is remembered
-// by a fingerprint of the metadata that changes whenever somebody other than a
-// status writer writes.
+// as it is, there is nothing to correct. Either answer is remembered, with a
+// fingerprint of the metadata that changes whenever somebody other than a status
+// writer writes.
 
 // fingerprint stands for the metadata of an object at one moment, in every
 // process alike. Nobody can make an object that has another's.
@@ -80,17 +80,31 @@ func fingerprintOf(t kube.Type, m *metav1.ObjectMeta) fingerprint {
 // that are not so any more.
 func (a *Applier) findDrift(ctx context.Context, v *view) error {
 	var mu sync.Mutex
+	note := func(id manifest.ID, drift string) {
+		mu.Lock()
+		defer mu.Unlock()
+		v.live.Drifted[id] = drift
+		if why := a.disputed(id, drift, time.Now()); why != "" {
+			v.live.Disputed[id] = why
+		}
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency)
 	for _, o := range v.desired.All() {
 		id := o.ID()
-		meta := v.live.Objects[id]
-		if meta == nil || meta.DeletionTimestamp != nil || meta.Labels[plan.PartOfLabel] != a.set.id ||
+		meta, print, drift := a.suspect(id)
+		if meta == nil || v.live.Objects[id] == nil {
+			continue
+		}
+		// It may have been written to since it was looked up, when no more was
+		// remembered of it than a plan asks for.
+		v.live.Objects[id] = meta
+		if meta.DeletionTimestamp != nil || meta.Labels[plan.PartOfLabel] != a.set.id ||
 			meta.Annotations[plan.AppliedAnnotation] != string(o.Hash()) {
 			continue
 		}
-		print, fine := a.isFine(id)
-		if fine {
+		if drift != "" {
+			note(id, drift) // it is reported only, or waits
 			continue
 		}
 		lost := managed.Find(o, meta)
@@ -99,20 +113,19 @@ func (a *Applier) findDrift(ctx context.Context, v *view) error {
 			continue
 		}
 		g.Go(func() error {
-			drifted, err := a.verify(gctx, o, meta)
-			if err != nil {
+			drifted, sure, err := a.verify(gctx, o, meta)
+			switch {
+			case err != nil:
 				return err
-			}
-			if !drifted {
+			case !drifted:
 				a.approve(id, print)
 				return nil
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			v.live.Drifted[id] = lost.Blame(meta)
-			if why := a.disputed(id, v.live.Drifted[id], time.Now()); why != "" {
-				v.live.Disputed[id] = why
+			drift := lost.Blame(meta)
+			if sure {
+				a.convict(id, print, drift)
 			}
+			note(id, drift)
 			return nil
 		})
 	}
@@ -120,19 +133,19 @@ func (a *Applier) findDrift(ctx context.Context, v *view) error {
 }
 
 // verify asks the API server what applying the object once more would change.
-// When it cannot say, the evidence stands.
-func (a *Applier) verify(ctx context.Context, o *manifest.Object, meta *metav1.ObjectMeta) (drifted bool, err error) {
+// When it cannot say, the evidence stands, for now.
+func (a *Applier) verify(ctx context.Context, o *manifest.Object, meta *metav1.ObjectMeta) (drifted, sure bool, err error) {
 	t, err := a.cluster.Type(ctx, o.APIVersion(), o.ID().Kind)
 	if err == nil {
 		var answer *kube.Applied
 		answer, err = a.cluster.Apply(ctx, t, o.ID(), a.member(o).AppendJSON(nil), kube.ApplyOptions{Force: true, DryRun: true})
 		if err == nil {
-			return !managed.OwnSame(meta, &answer.Meta.ObjectMeta), nil
+			return !managed.OwnSame(meta, &answer.Meta.ObjectMeta), true, nil
 		}
 	}
 	if kube.IsClusterWide(err) {
-		return false, err
+		return false, false, err
 	}
 	a.log.Debug("a dry run that would have verified drift failed", "cluster", a.cluster.Name(), "object", o.ID().String(), "error", err)
-	return true, nil
+	return true, false, nil
 }

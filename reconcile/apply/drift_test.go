@@ -2,6 +2,7 @@ package apply_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -131,6 +132,42 @@ func TestDrift(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Drift that is left as it is, since it is to be reported only or has to wait, is
+// looked at once.
+func TestDriftIsVerifiedOnce(t *testing.T) {
+	b := newBed(t)
+	set := b.set(drifting)
+	b.apply(set)
+	b.apply(set) // what controllers add is looked at
+	for i, tt := range []struct {
+		edit, want string
+		dryRuns    int
+	}{
+		{`{"data":{"color":"red"}}`, "configure configmap/$NAME/a drift: data.color changed by kubectl-edit", 1},
+		{"", "configure configmap/$NAME/a drift: data.color changed by kubectl-edit", 0},
+		{`{"data":{"size":"2"}}`, "configure configmap/$NAME/a drift: data changed by kubectl-edit", 1},
+		{`{"data":{"color":"green","size":"1"}}`, "configure configmap/$NAME/a drift: data changed by kubectl-edit", 1},
+		{"", "configure configmap/$NAME/a drift: data changed by kubectl-edit", 0},
+	} {
+		if tt.edit != "" {
+			b.edit("kubectl-edit", cm("a"), tt.edit)
+		}
+		b.requests.take()
+		b.want(fmt.Sprintf("steps of look %d", i), b.steps(b.plan(set, apply.PlanOptions{})), tt.want)
+		dryRuns := 0
+		for _, r := range b.requests.take() {
+			if strings.HasPrefix(r, "PATCH ") {
+				dryRuns++
+			}
+		}
+		if dryRuns != tt.dryRuns {
+			t.Errorf("look %d: %d dry runs, want %d", i, dryRuns, tt.dryRuns)
+		}
+	}
+	b.apply(set)
+	b.settled(set)
 }
 
 // An object that somebody deletes comes back.

@@ -42,14 +42,15 @@ type member struct {
 
 	// print is of the metadata as it was last seen. fine says that the object
 	// was then as it had been applied; one of which that is not known has its
-	// metadata in full.
+	// metadata in full, and in drift what a dry run confirmed to have changed.
 	print fingerprint
 	fine  bool
 	full  *metav1.ObjectMeta
+	drift string
 }
 
-// newMember remembers an object as it was seen. It is fine if it was fine when
-// it looked the same.
+// newMember remembers an object as it was seen. What was found of it before holds
+// if it looked the same.
 func newMember(t kube.Type, m *metav1.ObjectMeta, before *member) *member {
 	n := &member{
 		uid: string(m.UID), version: m.ResourceVersion,
@@ -63,11 +64,14 @@ func newMember(t kube.Type, m *metav1.ObjectMeta, before *member) *member {
 	if !n.fine {
 		n.full = m
 	}
+	if before != nil && before.print == n.print && before.applied == n.applied {
+		n.drift = before.drift
+	}
 	return n
 }
 
 // approve notes that the object is as it was applied.
-func (m *member) approve() { m.fine, m.full = true, nil }
+func (m *member) approve() { m.fine, m.full, m.drift = true, nil, "" }
 
 // meta is the object's metadata, or as much of it as a plan asks for.
 func (m *member) meta(set string) *metav1.ObjectMeta {
@@ -168,17 +172,30 @@ func (a *Applier) remembersMembers() bool {
 	return false
 }
 
-// isFine says that a member is known to be as it was applied; else print stands
-// for it as it was seen.
-func (a *Applier) isFine(id manifest.ID) (print fingerprint, fine bool) {
+// suspect returns a member that is not known to be as it was applied, as it was
+// last seen, what stands for that, and what of it is known to have drifted; nil
+// if the object is none.
+func (a *Applier) suspect(id manifest.ID) (meta *metav1.ObjectMeta, print fingerprint, drift string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if s := a.kinds[kindOf(id)]; s != nil {
-		if m := s.members[id]; m != nil {
-			return m.print, m.fine
+		if m := s.members[id]; m != nil && !m.fine {
+			meta, print, drift = m.full, m.print, m.drift
 		}
 	}
-	return fingerprint{}, false
+	return meta, print, drift
+}
+
+// convict notes what of an object has drifted, unless it was written to
+// meanwhile.
+func (a *Applier) convict(id manifest.ID, print fingerprint, drift string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.kinds[kindOf(id)]; s != nil {
+		if m := s.members[id]; m != nil && m.print == print {
+			m.drift = drift
+		}
+	}
 }
 
 // wrote remembers an object that was applied just now.

@@ -22,6 +22,7 @@ func (in *inspection) documents(file string, content []byte) ([]sources.Document
 	n := 0
 	for _, doc := range docs {
 		n += count(doc.Tree)
+		in.budget.widths.add(doc.Tree)
 	}
 	if err := in.budget.parse(n); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
@@ -29,22 +30,23 @@ func (in *inspection) documents(file string, content []byte) ([]sources.Document
 	return docs, nil
 }
 
-// documentsOrList is documents for what may also be one list, which it returns.
-func (in *inspection) documentsOrList(file string, content []byte) ([]any, error) {
-	_, err := in.documents(file, content)
+// documentsOrList is documents for what may also be one list, of which it returns
+// the items.
+func (in *inspection) documentsOrList(file string, content []byte) (docs []sources.Document, items []any, err error) {
+	docs, err = in.documents(file, content)
 	if err == nil {
-		return nil, nil
+		return docs, nil, nil
 	}
 	list, errList := yaml.YAMLToJSON(content)
 	if errList != nil || len(list) == 0 || list[0] != '[' {
-		return nil, err
+		return nil, nil, err
 	}
-	docs, err := in.documents(file, append(append([]byte(`{"list":`), list...), '}'))
+	docs, err = in.documents(file, append(append([]byte(`{"list":`), list...), '}'))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	items, _ := docs[0].Tree["list"].([]any)
-	return items, nil
+	items, _ = docs[0].Tree["list"].([]any)
+	return docs, items, nil
 }
 
 func count(v any) int {

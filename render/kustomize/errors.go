@@ -192,7 +192,7 @@ var clearer = []struct {
 	text    string
 }{
 	{regexp.MustCompile(`resid\.ResId\{Gvk:resid\.Gvk\{Group:"([^"]*)", Version:"[^"]*", Kind:"([^"]*)", isClusterScoped:\w+\}, Name:"([^"]*)", Namespace:"[^"]*"\}`), `$2 $3`},
-	{regexp.MustCompile(`\b([A-Za-z0-9]+)\.(?:v[a-z0-9]+|\[noVer\])\.(?:\[noGrp\]|[a-z0-9.-]+)/(\S+)\.(?:\[noNs\]|[a-z0-9-]+)`), `$1 $2`},
+	{regexp.MustCompile(`\b([A-Za-z0-9]+)\.(?:v[a-z0-9]+|\[noVer\])\.(?:\[noGrp\]|[a-z0-9.-]+)/(\S+?)\.(?:\[noNs\]|[a-z0-9-]+)([:;,)"]|\s|$)`), `$1 $2$3`},
 	{regexp.MustCompile(`^no (?:resource matches strategic merge patch "(.*?)".*|matches for Id (.*?); failed to find unique target.*)`), `a patch is for $1$2, which is not among the resources`},
 	{regexp.MustCompile(`^may not add resource with an already registered id: (.*)`), `more than one object would be $1`},
 	{regexp.MustCompile(`^multiple matches for Id (.*?); failed to find unique target.*`), `a patch is for $1, of which there are several`},

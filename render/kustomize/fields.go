@@ -3,6 +3,7 @@
 package kustomize
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -122,14 +123,18 @@ func (in *inspection) pairs(dir string, f field, from types.KvPairSources) error
 			return err
 		}
 	}
+	keys := len(from.LiteralSources) + len(from.FileSources)
 	for _, entry := range append(from.EnvSources, from.EnvSource) {
 		if entry == "" {
 			continue
 		}
-		if _, _, err := in.file(f.named(f.name+".envs"), dir, entry); err != nil {
+		_, content, err := in.file(f.named(f.name+".envs"), dir, entry)
+		if err != nil {
 			return err
 		}
+		keys += bytes.Count(content, []byte("\n"))
 	}
+	in.budget.widths.keys(keys)
 	return nil
 }
 
@@ -177,12 +182,13 @@ func (in *inspection) patch(dir string, f field, file, text string) error {
 			return err
 		}
 	}
-	ops, err := in.documentsOrList(name, content)
+	docs, ops, err := in.documentsOrList(name, content)
 	if err != nil && file == "" {
 		return f.fault(text, fmt.Errorf("%s: the patch%w", f.name, inline(err)))
 	} else if err != nil {
 		return err
 	}
+	in.budget.patches += len(docs)
 	if err := in.growth.patch(ops); err != nil {
 		return fmt.Errorf("%s: %s: %w", name, f.name, err)
 	}
@@ -196,15 +202,14 @@ func (in *inspection) inlineOrFile(dir string, f field, entry string) error {
 	if err != nil {
 		return err
 	}
-	if isYAML {
-		_, err := in.documents(f.file, []byte(entry))
-		return err
+	name, content := f.file, []byte(entry)
+	if !isYAML {
+		if name, content, err = in.file(f, dir, entry); err != nil {
+			return err
+		}
 	}
-	name, content, err := in.file(f, dir, entry)
-	if err != nil {
-		return err
-	}
-	_, err = in.documents(name, content)
+	docs, err := in.documents(name, content)
+	in.budget.patches += len(docs)
 	return err
 }
 
@@ -220,7 +225,7 @@ func (in *inspection) replacements(dir string, f field, list []types.Replacement
 		if err != nil {
 			return 0, err
 		}
-		if _, err := in.documentsOrList(name, content); err != nil {
+		if _, _, err := in.documentsOrList(name, content); err != nil {
 			return 0, err
 		}
 		// One replacement or a list of them, as kustomize reads them.

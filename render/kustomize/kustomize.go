@@ -11,7 +11,8 @@
 //   - snapshot.go is the file system that kustomize gets: those files and no
 //     others.
 //   - limits.go names the bounds of a build; growth.go those of replacements and
-//     copies, which could double an object again and again.
+//     copies, which could double an object again and again, widths.go those of
+//     mappings and lists with many entries.
 //   - fatal.go keeps kustomize from ending the process.
 //   - Patches (patch.go) applies patches to objects that exist.
 //

@@ -21,8 +21,9 @@ const (
 	// MaxObjects is the number of objects in all files read.
 	MaxObjects = 5_000
 	// MaxValues is the number of values in all YAML documents read, aliases
-	// expanded.
-	MaxValues = 4_000_000
+	// expanded. Kustomize takes more than a kilobyte for each; the 927 types of
+	// the largest provider are 550,000.
+	MaxValues = 1_000_000
 	// MaxSteps is the sum, over all kustomizations, of what they do (patches,
 	// labels, replacements …) times the objects they may do it to.
 	MaxSteps = 2_000_000
@@ -37,8 +38,11 @@ const (
 // budget is what is left of each limit.
 type budget struct {
 	bytes, directories, objects, values, steps int
-	// names counts up, since it is held against the number of objects.
-	names int
+	// names counts up, since it is held against the number of objects; widths
+	// and patches are held against each other.
+	names   int
+	widths  widths
+	patches int
 }
 
 func newBudget() budget {
@@ -72,6 +76,9 @@ func (b *budget) parse(n int) error {
 
 // settle is for when all has been read.
 func (b *budget) settle() error {
+	if err := b.widths.check(b.patches); err != nil {
+		return err
+	}
 	left := MaxNames
 	return spend(&left, b.names*(MaxObjects-b.objects), "the build has more than %d names, times objects; divide the directory between clusters", MaxNames)
 }

@@ -86,6 +86,9 @@ func NewPatches(patches []Patch) (*Patches, error) {
 		}
 		p.compiled = append(p.compiled, c)
 	}
+	if err := in.budget.widths.check(len(patches)); err != nil {
+		return nil, fmt.Errorf("patches: %w", err)
+	}
 	return p, nil
 }
 
@@ -94,7 +97,7 @@ func (in *inspection) compile(patch Patch) (compiled, error) {
 	if text == "" {
 		return compiled{}, errors.New("the patch is empty")
 	}
-	ops, err := in.documentsOrList("", []byte(text))
+	_, ops, err := in.documentsOrList("", []byte(text))
 	if err != nil {
 		return compiled{}, fmt.Errorf("patch%w", inline(err))
 	}
@@ -341,6 +344,16 @@ func (p *Patches) run(objects []*manifest.Object, all bool, made map[*manifest.O
 	}
 	if len(objects) > MaxObjects {
 		return fmt.Errorf("patches: more than %d objects that refer to each other: %w", MaxObjects, sources.ErrLimit)
+	}
+	var wide widths
+	for _, o := range objects {
+		if !all {
+			wide = widths{} // they are independent
+		}
+		wide.add(o.Tree())
+		if err := wide.check(len(p.compiled)); err != nil {
+			return fmt.Errorf("patches: %s: %w", o.ID(), err)
+		}
 	}
 	var patches []types.Patch
 	var index []int

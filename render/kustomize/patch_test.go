@@ -1,6 +1,7 @@
 package kustomize
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -155,6 +156,27 @@ func TestPatches(t *testing.T) {
 				t.Errorf("have\n%s\nwant\n%s", have, want)
 			}
 		})
+	}
+}
+
+// An object that kustomize could not patch in bounded time is an error, of a
+// package's as well.
+func TestPatchesEnd(t *testing.T) {
+	t.Parallel()
+	data := make(map[string]any)
+	for i := range 32_000 {
+		data[fmt.Sprint("k", i)] = "v"
+	}
+	o, err := manifest.New(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a"}, "data": data}, manifest.Origin{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	label := "- {op: add, path: /metadata/labels, value: {a: b}}"
+	for _, patch := range []Patch{{Target: &Target{}, Patch: label}, {Patch: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}"}} {
+		_, err := apply(t, []*manifest.Object{o}, patch, patch)
+		if want := "patches: configmap/a: mappings or lists have too many entries for kustomize"; !errors.Is(err, sources.ErrLimit) || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("have %v, want %q", err, want)
+		}
 	}
 }
 

@@ -131,7 +131,8 @@ func (in *inspection) plugin(dir string, f field, kind string, config []byte) er
 					return err
 				}
 			}
-			_, err := in.documents(f.file, []byte(p.Patches))
+			docs, err := in.documents(f.file, []byte(p.Patches))
+			in.budget.patches += len(docs)
 			return err
 		})
 	case "ReplacementTransformer":
