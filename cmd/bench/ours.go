@@ -172,7 +172,11 @@ func ours(ctx context.Context, kubeconfig, input string, kept *checkpoint.Store,
 func done(report *apply.Report) error {
 	for _, r := range report.Results {
 		if r.Outcome != apply.Done && r.Outcome != apply.Left {
-			return fmt.Errorf("%s: %s %s %w", r.Step.ID, r.Outcome, r.Reason, r.Err)
+			why := r.Reason
+			if r.Err != nil {
+				why = r.Err.Error()
+			}
+			return fmt.Errorf("%s: %s: %s", r.Step.ID, r.Outcome, why)
 		}
 	}
 	return nil

@@ -148,7 +148,18 @@ func writeTypes(b *strings.Builder, tables []*TypeTable) {
 
 // attention is the number of steps that somebody may have to do something about.
 func attention(p *plan.Plan) int {
-	return p.Count(plan.Conflict) + p.Count(plan.Refused) + p.Count(plan.Held) + p.Count(plan.Wait)
+	n := 0
+	for i := range p.Steps {
+		switch s := &p.Steps[i]; s.Action {
+		case plan.Conflict, plan.Refused, plan.Held, plan.Wait:
+			n++
+		default:
+			if s.Rejected != "" {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // fenced puts text into a code block that no text can end.
