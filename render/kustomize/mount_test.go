@@ -64,7 +64,13 @@ func TestRemoteBaseIsKustomizeBuild(t *testing.T) {
 				if err := os.WriteFile(filepath.Join(clone, "wrapper/kustomization.yaml"), []byte(local("../"+dir)), 0o644); err != nil {
 					t.Fatal(err)
 				}
-				fleet := fstest.MapFS{"a/kustomization.yaml": {Data: []byte(local("https://git.example.org/org/bases//" + dir + "?ref=" + hashA))}}
+				address := func(dir string) string { return "https://git.example.org/org/bases//" + dir + "?ref=" + hashA }
+				text := local(address(dir))
+				if strings.ContainsFunc(dir, func(r rune) bool { return r > '~' }) {
+					// No address has such characters; what it names may.
+					text = fmt.Sprintf("resources: [%q]\n", address("wrapper"))
+				}
+				fleet := fstest.MapFS{"a/kustomization.yaml": {Data: []byte(text)}}
 				objects, err := new(Builder).Build(t.Context(), fleet, "a", bases)
 				if err != nil {
 					t.Fatalf("%s: %v", dir, err)
