@@ -110,7 +110,7 @@ func (in *inspection) root(ctx context.Context, dir string) error {
 	if len(in.missing) > 0 {
 		return &MissingError{Bases: in.missing}
 	}
-	if err := in.budget.settle(); err != nil {
+	if err := in.budget.settle(in.schema); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	for file, content := range in.localised {

@@ -74,9 +74,10 @@ func (b *budget) parse(n int) error {
 	return spend(&b.values, n, "the build has more than %d values in its documents (are aliases nested?)", MaxValues)
 }
 
-// settle is for when all has been read.
-func (b *budget) settle() error {
-	if err := b.widths.check(b.patches); err != nil {
+// settle is for when all has been read; schema says that there is one of the
+// user's.
+func (b *budget) settle(schema bool) error {
+	if err := b.widths.check(b.patches, schema); err != nil {
 		return err
 	}
 	left := MaxNames

@@ -86,7 +86,7 @@ func NewPatches(patches []Patch) (*Patches, error) {
 		}
 		p.compiled = append(p.compiled, c)
 	}
-	if err := in.budget.widths.check(len(patches)); err != nil {
+	if err := in.budget.widths.check(len(patches), false); err != nil {
 		return nil, fmt.Errorf("patches: %w", err)
 	}
 	return p, nil
@@ -351,7 +351,7 @@ func (p *Patches) run(objects []*manifest.Object, all bool, made map[*manifest.O
 			wide = widths{} // they are independent
 		}
 		wide.add(o.Tree())
-		if err := wide.check(len(p.compiled)); err != nil {
+		if err := wide.check(len(p.compiled), false); err != nil {
 			return fmt.Errorf("patches: %s: %w", o.ID(), err)
 		}
 	}

@@ -1,14 +1,18 @@
 package kustomize
 
 import (
-	"gitopsd.dev/render/remote"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
+	"sigs.k8s.io/kustomize/kyaml/openapi"
+
+	"gitopsd.dev/render/remote"
 )
 
 // A schema that one build sets changes no other, before, after or beside it.
@@ -42,4 +46,27 @@ func TestSchemasDoNotLeak(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// The fields whose lists kustomize merges are those that its schema of Kubernetes'
+// types says are merged.
+func TestMergedLists(t *testing.T) {
+	t.Parallel()
+	schema.Lock()
+	defer schema.Unlock()
+	openapi.ResetOpenAPI()
+	defer openapi.ResetOpenAPI()
+	found := make(map[string]bool)
+	for _, definition := range openapi.Schema().Definitions {
+		for name, property := range definition.Properties {
+			strategy, _ := property.Extensions.GetString("x-kubernetes-patch-strategy")
+			_, keyed := property.Extensions.GetString("x-kubernetes-patch-merge-key")
+			if keyed && slices.Contains(strings.Split(strategy, ","), "merge") {
+				found[name] = true
+			}
+		}
+	}
+	if !maps.Equal(found, merged) {
+		t.Errorf("kustomize merges %v, here are %v", slices.Sorted(maps.Keys(found)), slices.Sorted(maps.Keys(merged)))
+	}
 }

@@ -23,9 +23,23 @@ const (
 // patch merges by a key in them, takes longer than comparing two keys.
 const listWeight = 200
 
+// merged are the fields of Kubernetes' own types whose lists kustomize merges by a
+// key: those with x-kubernetes-patch-strategy merge in its schema of them. It looks
+// through them for every patch to an object, whether the patch has them or not.
+// Lists in custom resources are replaced as a whole, however long, unless a schema
+// of the user's says otherwise.
+var merged = map[string]bool{
+	"addresses": true, "conditions": true, "configMapGenerator": true, "containers": true, "drivers": true, "env": true,
+	"ephemeralContainers": true, "hostAliases": true, "imagePullSecrets": true, "initContainers": true, "key": true,
+	"ownerReferences": true, "podIPs": true, "ports": true, "secretGenerator": true, "secrets": true,
+	"topologySpreadConstraints": true, "volumeDevices": true, "volumeMounts": true, "volumes": true, "webhooks": true,
+}
+
 // widths are the comparisons that values take, once and for each patch.
 type widths struct {
-	mappings, lists int
+	mappings int
+	lists    int // that are merged
+	others   int // lists that a schema of the user's may have merged
 }
 
 // add counts what is in a value.
@@ -33,24 +47,32 @@ func (w *widths) add(v any) {
 	switch v := v.(type) {
 	case map[string]any:
 		w.keys(len(v))
-		for _, item := range v {
+		for key, item := range v {
+			if list, ok := item.([]any); ok {
+				w.list(key, list)
+			}
 			w.add(item)
 		}
 	case []any:
-		if _, ofMappings := first(v).(map[string]any); ofMappings && len(v) >= wideList {
-			w.lists += len(v) * len(v)
-		}
 		for _, item := range v {
 			w.add(item)
 		}
 	}
 }
 
-func first(list []any) any {
-	if len(list) == 0 {
-		return nil
+// list counts a list of mappings under a key.
+func (w *widths) list(key string, items []any) {
+	if len(items) < wideList {
+		return
 	}
-	return list[0]
+	if _, ofMappings := items[0].(map[string]any); !ofMappings {
+		return
+	}
+	if merged[key] {
+		w.lists += len(items) * len(items)
+	} else {
+		w.others += len(items) * len(items)
+	}
 }
 
 // keys counts a mapping with so many keys.
@@ -60,10 +82,14 @@ func (w *widths) keys(n int) {
 	}
 }
 
-// check holds the comparisons against the limit, for so many patches. The limits on
-// bytes and values keep the sums far from overflowing.
-func (w *widths) check(patches int) error {
+// check holds the comparisons against the limit, for so many patches, and for
+// schemas of the user's if there are any. The limits on bytes and values keep the
+// sums far from overflowing.
+func (w *widths) check(patches int, schema bool) error {
 	each := w.mappings + listWeight*w.lists
+	if schema {
+		each += listWeight * w.others
+	}
 	if w.mappings > MaxComparisons || patches > 0 && each > MaxComparisons/patches {
 		return fmt.Errorf("mappings or lists have too many entries for kustomize, which compares each with all others for each patch (more than %d comparisons); divide them: %w", MaxComparisons, sources.ErrLimit)
 	}
