@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/testscripts/upstream"
 )
@@ -366,5 +367,5 @@ func shorten(text string, most int) string {
 	if len(all) <= most {
 		return strings.Join(all, "\n")
 	}
-	return strings.Join(append(all[:most:most], fmt.Sprintf("… %d more lines", len(all)-most)), "\n")
+	return strings.Join(append(all[:most:most], "… "+prose.Count(len(all)-most, "more line")), "\n")
 }
