@@ -175,6 +175,7 @@ func (t *target) results(report *apply.Report, o *Outcome) (faults, waits int) {
 	if report == nil {
 		return 0, 0
 	}
+	held := heldAlike(report.Results)
 	for _, r := range report.Results {
 		pkg := r.Step.Package
 		for _, w := range r.Warnings {
@@ -201,11 +202,31 @@ func (t *target) results(report *apply.Report, o *Outcome) (faults, waits int) {
 		case r.Step.Action == plan.Wait && r.Step.Object != nil:
 			waits++
 			problem(o, pkg, fmt.Sprintf("%s: %s: %s", r.Step.ID, r.Step.Action, r.Step.Reason), string(status.Progressing))
-		case r.Step.Action == plan.Held || r.Step.Action == plan.Wait:
+		case r.Step.Action == plan.Held:
+			if alike := held[r.Step.Reason]; alike != nil {
+				problem(o, pkg, fmt.Sprintf("%s: %s: %s", prose.Some(alike, mostAlike), r.Step.Action, r.Step.Reason), "")
+				held[r.Step.Reason] = nil
+			}
+		case r.Step.Action == plan.Wait:
 			problem(o, pkg, fmt.Sprintf("%s: %s: %s", r.Step.ID, r.Step.Action, r.Step.Reason), "")
 		}
 	}
 	return faults, waits
+}
+
+// mostAlike is how many objects are named that are held for the same reason.
+const mostAlike = 3
+
+// heldAlike lists the objects that are held, by the reason: a guard that stops a
+// prune of hundreds says so once.
+func heldAlike(results []apply.Result) map[string][]string {
+	held := make(map[string][]string)
+	for _, r := range results {
+		if r.Step.Action == plan.Held {
+			held[r.Step.Reason] = append(held[r.Step.Reason], r.Step.ID.String())
+		}
+	}
+	return held
 }
 
 // problem notes an object at fault, and the state of the package it belongs to;

@@ -196,8 +196,8 @@ func (t *textWriter) steps(steps []*plan.Step) {
 				names = append(names, qualified(other))
 			}
 			line := fmt.Sprintf("    %s %d × %s: %s, … %d more", marks[s.Action].sign, len(run), kindOf(s), strings.Join(names, ", "), len(run)-shownNames)
-			if s.Action == plan.Refused {
-				line += ", refused: " + t.reason(s)
+			if !s.Action.Writes() {
+				line += fmt.Sprintf(", %s: %s", s.Action, t.reason(s))
 			}
 			t.say(s.Action, line)
 			i += len(run)
@@ -244,6 +244,8 @@ func (t *textWriter) foldable(s *plan.Step) bool {
 	switch s.Action {
 	case plan.Create, plan.Prune:
 		return s.Rejected == ""
+	case plan.Held:
+		return len(s.Changes) == 0
 	case plan.Refused:
 		return s.Pin == nil && plan.IsDefinition(s.ID)
 	case plan.Configure:
