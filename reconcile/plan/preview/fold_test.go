@@ -28,3 +28,30 @@ func TestHeldAlikeIsFolded(t *testing.T) {
 		}
 	}
 }
+
+// What could not be validated is told of new objects too, unless it cannot be
+// otherwise.
+func TestNewObjectsNotValidated(t *testing.T) {
+	t.Parallel()
+	var steps []plan.Step
+	for i := range 10 {
+		id := manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: fmt.Sprintf("c%02d", i)}
+		steps = append(steps, plan.Step{Action: plan.Create, ID: id, NotValidated: "its namespace ns is created by this plan", Premature: true})
+	}
+	steps = append(steps, plan.Step{Action: plan.Create, ID: manifest.ID{Kind: "Secret", Namespace: "ns", Name: "s"}, NotValidated: "webhook failed: no answer"})
+	f := &Fleet{Clusters: []Cluster{{Name: "dev", Plan: &plan.Plan{Steps: steps}}}}
+	for _, tt := range []struct {
+		o     TextOptions
+		early int
+	}{{TextOptions{}, 0}, {TextOptions{All: true}, 10}} {
+		var b strings.Builder
+		if err := f.WriteText(&b, tt.o); err != nil {
+			t.Fatal(err)
+		}
+		for text, want := range map[string]int{"webhook failed: no answer": 1, "created by this plan": tt.early} {
+			if have := strings.Count(b.String(), text); have != want {
+				t.Errorf("%q is there %d times, want %d:\n%s", text, have, want, b.String())
+			}
+		}
+	}
+}

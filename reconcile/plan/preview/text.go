@@ -243,7 +243,7 @@ func brief(s *plan.Step) string {
 func (t *textWriter) foldable(s *plan.Step) bool {
 	switch s.Action {
 	case plan.Create, plan.Prune:
-		return s.Rejected == ""
+		return s.Rejected == "" && !t.doubtful(s)
 	case plan.Held:
 		return len(s.Changes) == 0
 	case plan.Refused:
@@ -252,6 +252,12 @@ func (t *textWriter) foldable(s *plan.Step) bool {
 		return plan.IsDefinition(s.ID) && s.Rejected == "" && s.NotValidated == "" && len(s.Unpinned) == 0 && len(t.told(s)) == 0
 	}
 	return false
+}
+
+// doubtful says that nobody could say whether a step will be accepted, other than
+// that it is too early to say.
+func (t *textWriter) doubtful(s *plan.Step) bool {
+	return s.NotValidated != "" && s.Action.Writes() && (!s.Premature || s.Action == plan.Configure || t.o.All)
 }
 
 func kindOf(s *plan.Step) string {
@@ -291,7 +297,7 @@ func (t *textWriter) step(s *plan.Step) {
 	if s.Rejected != "" {
 		t.indented("        ", plan.Refused, "the API server would not accept it: "+s.Rejected)
 	}
-	if s.NotValidated != "" && s.Action == plan.Configure {
+	if t.doubtful(s) {
 		t.indented("        ", plain, "not validated: "+s.NotValidated)
 	}
 }
