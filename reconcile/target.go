@@ -132,9 +132,16 @@ func (t *target) apply(ctx context.Context, want *desired.Cluster) Outcome {
 		o.Phase, o.Message = failed(err).Phase, err.Error()
 		return o
 	}
+	broken := 0
 	for _, h := range unhealthy {
-		waits++
-		problem(&o, h.Package, fmt.Sprintf("%s: %s", h.ID, cmp.Or(h.Reason, string(h.State))), string(status.Progressing))
+		state := status.Progressing
+		if h.State == apply.FailedState {
+			state = status.Failed
+			broken++
+		} else {
+			waits++
+		}
+		problem(&o, h.Package, fmt.Sprintf("%s: %s", h.ID, cmp.Or(h.Reason, string(h.State))), string(state))
 	}
 	switch {
 	case want.Leaving && len(p.Steps) == 0:
@@ -151,6 +158,8 @@ func (t *target) apply(ctx context.Context, want *desired.Cluster) Outcome {
 		default:
 			o.Message = prose.Agree(len(want.Faults), "manifest has errors", "manifests have errors")
 		}
+	case broken > 0:
+		o.Phase, o.Message = status.Failed, prose.Agree(broken, "object was applied and has failed", "objects were applied and have failed")
 	case waits > 0:
 		o.Phase, o.Message = status.Progressing, prose.Agree(waits, "object is not ready yet", "objects are not ready yet")
 	case len(o.Problems) == 0:
