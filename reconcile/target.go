@@ -35,12 +35,11 @@ type target struct {
 
 // NewTarget makes the target of a connected cluster, and owns the connection.
 func NewTarget(cluster *kube.Cluster, log *slog.Logger) (Target, error) {
-	log = log.With("cluster", cluster.Name())
 	applier, err := apply.New(apply.Config{Cluster: cluster, Log: log})
 	if err != nil {
 		return nil, err
 	}
-	return &target{cluster: cluster, applier: applier, log: log}, nil
+	return &target{cluster: cluster, applier: applier, log: log.With("cluster", cluster.Name())}, nil
 }
 
 func (t *target) Close() { t.cluster.Close() }

@@ -61,7 +61,7 @@ func (a *Applier) blamePods(ctx context.Context, list []Health, selectors map[ma
 			return false, err
 		case err != nil:
 			// Who may not read pods is told what the workload says.
-			a.log.Debug("the pods of a workload that is not ready cannot be read", "cluster", a.cluster.Name(), "object", h.ID.String(), "error", err)
+			a.log.Debug("the pods of a workload that is not ready cannot be read", "object", h.ID.String(), "error", err)
 		case fault == "":
 			complete = false
 		default:
