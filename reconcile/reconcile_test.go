@@ -433,9 +433,13 @@ func TestDisturbedCluster(t *testing.T) {
 	d := w.daemon(func(c *Config) { c.Interval = time.Hour })
 	w.start(d)
 	w.eventually("dev is ready", func() bool { return phase(d, "dev") == status.Ready })
-	w.mu.Lock()
-	notify := w.notify["dev"]
-	w.mu.Unlock()
+	var notify func()
+	w.eventually("dev is followed", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		notify = w.notify["dev"]
+		return notify != nil
+	})
 	for tries := 2; tries <= 4; tries++ {
 		notify()
 		w.eventually("dev is looked at again", func() bool { return len(w.appliedTo("dev")) == tries })

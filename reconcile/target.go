@@ -35,12 +35,11 @@ type target struct {
 
 // NewTarget makes the target of a connected cluster, and owns the connection.
 func NewTarget(cluster *kube.Cluster, log *slog.Logger) (Target, error) {
-	log = log.With("cluster", cluster.Name())
 	applier, err := apply.New(apply.Config{Cluster: cluster, Log: log})
 	if err != nil {
 		return nil, err
 	}
-	return &target{cluster: cluster, applier: applier, log: log}, nil
+	return &target{cluster: cluster, applier: applier, log: log.With("cluster", cluster.Name())}, nil
 }
 
 func (t *target) Close() { t.cluster.Close() }
@@ -132,9 +131,16 @@ func (t *target) apply(ctx context.Context, want *desired.Cluster) Outcome {
 		o.Phase, o.Message = failed(err).Phase, err.Error()
 		return o
 	}
+	broken := 0
 	for _, h := range unhealthy {
-		waits++
-		problem(&o, h.Package, fmt.Sprintf("%s: %s", h.ID, cmp.Or(h.Reason, string(h.State))), string(status.Progressing))
+		state := status.Progressing
+		if h.State == apply.FailedState {
+			state = status.Failed
+			broken++
+		} else {
+			waits++
+		}
+		problem(&o, h.Package, fmt.Sprintf("%s: %s", h.ID, cmp.Or(h.Reason, string(h.State))), string(state))
 	}
 	switch {
 	case want.Leaving && len(p.Steps) == 0:
@@ -151,6 +157,8 @@ func (t *target) apply(ctx context.Context, want *desired.Cluster) Outcome {
 		default:
 			o.Message = prose.Agree(len(want.Faults), "manifest has errors", "manifests have errors")
 		}
+	case broken > 0:
+		o.Phase, o.Message = status.Failed, prose.Agree(broken, "object was applied and has failed", "objects were applied and have failed")
 	case waits > 0:
 		o.Phase, o.Message = status.Progressing, prose.Agree(waits, "object is not ready yet", "objects are not ready yet")
 	case len(o.Problems) == 0:
@@ -175,6 +183,7 @@ func (t *target) results(report *apply.Report, o *Outcome) (faults, waits int) {
 	if report == nil {
 		return 0, 0
 	}
+	held := heldAlike(report.Results)
 	for _, r := range report.Results {
 		pkg := r.Step.Package
 		for _, w := range r.Warnings {
@@ -201,11 +210,31 @@ func (t *target) results(report *apply.Report, o *Outcome) (faults, waits int) {
 		case r.Step.Action == plan.Wait && r.Step.Object != nil:
 			waits++
 			problem(o, pkg, fmt.Sprintf("%s: %s: %s", r.Step.ID, r.Step.Action, r.Step.Reason), string(status.Progressing))
-		case r.Step.Action == plan.Held || r.Step.Action == plan.Wait:
+		case r.Step.Action == plan.Held:
+			if alike := held[r.Step.Reason]; alike != nil {
+				problem(o, pkg, fmt.Sprintf("%s: %s: %s", prose.Some(alike, mostAlike), r.Step.Action, r.Step.Reason), "")
+				held[r.Step.Reason] = nil
+			}
+		case r.Step.Action == plan.Wait:
 			problem(o, pkg, fmt.Sprintf("%s: %s: %s", r.Step.ID, r.Step.Action, r.Step.Reason), "")
 		}
 	}
 	return faults, waits
+}
+
+// mostAlike is how many objects are named that are held for the same reason.
+const mostAlike = 3
+
+// heldAlike lists the objects that are held, by the reason: a guard that stops a
+// prune of hundreds says so once.
+func heldAlike(results []apply.Result) map[string][]string {
+	held := make(map[string][]string)
+	for _, r := range results {
+		if r.Step.Action == plan.Held {
+			held[r.Step.Reason] = append(held[r.Step.Reason], r.Step.ID.String())
+		}
+	}
+	return held
 }
 
 // problem notes an object at fault, and the state of the package it belongs to;

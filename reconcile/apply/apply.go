@@ -48,7 +48,8 @@ const concurrency = 8
 type Config struct {
 	// Cluster to apply to; its name names the inventory.
 	Cluster *kube.Cluster
-	// Log gets what is worth knowing but is no result; required.
+	// Log gets what is worth knowing but is no result, with the cluster's name;
+	// required.
 	Log *slog.Logger
 }
 
@@ -76,7 +77,7 @@ func New(c Config) (*Applier, error) {
 		return nil, errors.New("apply: Cluster and Log are required")
 	}
 	return &Applier{
-		cluster: c.Cluster, log: c.Log, set: newApplySet(c.Cluster.Name()),
+		cluster: c.Cluster, log: c.Log.With("cluster", c.Cluster.Name()), set: newApplySet(c.Cluster.Name()),
 		kinds: make(map[schema.GroupKind]*kindState), fights: make(map[manifest.ID]*fight),
 	}, nil
 }

@@ -44,7 +44,7 @@ func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 	}
 	if err != nil {
 		// Whoever may not look at Crossplane's packages can have others.
-		a.log.Warn("cannot tell whether Crossplane installs the same packages", "cluster", a.cluster.Name(), "error", err)
+		a.log.Warn("cannot tell whether Crossplane installs the same packages", "error", err)
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]

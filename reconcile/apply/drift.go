@@ -146,6 +146,6 @@ func (a *Applier) verify(ctx context.Context, o *manifest.Object, meta *metav1.O
 	if kube.IsClusterWide(err) {
 		return false, false, err
 	}
-	a.log.Debug("a dry run that would have verified drift failed", "cluster", a.cluster.Name(), "object", o.ID().String(), "error", err)
+	a.log.Debug("a dry run that would have verified drift failed", "object", o.ID().String(), "error", err)
 	return true, false, nil
 }

@@ -41,7 +41,7 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 			continue
 		}
 		if created[s.ID.Namespace] {
-			s.NotValidated = fmt.Sprintf("its namespace %s is created by this plan", s.ID.Namespace)
+			s.NotValidated, s.Premature = fmt.Sprintf("its namespace %s is created by this plan", s.ID.Namespace), true
 			continue
 		}
 		g.Go(func() error {

@@ -322,6 +322,10 @@ func (x *execution) fail(r *Result, err error) error {
 	if e, ok := errors.AsType[*kube.Error](err); ok && e.Immutable() && r.Step.Force {
 		err = fmt.Errorf("%w; to have it deleted and created anew, annotate it with %s: \"true\"", err, plan.ReplaceAnnotation)
 	}
+	if r.Step.Drift && kube.ClassOf(err) == kube.Invalid {
+		// A Service whose port somebody moved would have both ports.
+		err = fmt.Errorf("%w (%s, which stays beside what is wanted, and does not go with it: undo it in the cluster)", err, r.Step.Reason)
+	}
 	r.Outcome, r.Err, r.Reason = Failed, err, ""
 	if kube.IsClusterWide(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err

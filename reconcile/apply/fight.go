@@ -60,10 +60,11 @@ func (a *Applier) disputed(id manifest.ID, by string, now time.Time) string {
 	if f == nil {
 		return ""
 	}
-	left := f.truce() - now.Sub(f.last)
-	if left <= 0 {
+	next := f.last.Add(f.truce())
+	if !now.Before(next) {
 		return ""
 	}
-	return fmt.Sprintf("drift: %s; %s put it right %d times in %s, and it was changed again each time, so that the next correction waits for %s: take the field out of the repository, or stop the other writer",
-		by, kube.FieldManager, f.corrections, f.last.Sub(f.first).Round(time.Second), left.Round(time.Second))
+	// The time, and not what is left of it: the same is told once.
+	return fmt.Sprintf("drift: %s; %s put it right %d times in %s, and it was changed again each time, so that the next correction waits until %s: take the field out of the repository, or stop the other writer",
+		by, kube.FieldManager, f.corrections, f.last.Sub(f.first).Round(time.Second), next.UTC().Format("15:04:05 MST"))
 }

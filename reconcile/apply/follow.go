@@ -102,7 +102,7 @@ func (a *Applier) watch(ctx context.Context, s *kindState, notify func()) {
 			broken = true
 		default:
 			if ctx.Err() == nil {
-				a.log.Debug("a watch ended", "cluster", a.cluster.Name(), "kind", t.Kind, "error", err)
+				a.log.Debug("a watch ended", "kind", t.Kind, "error", err)
 			}
 			a.lost(s)
 			notify()

@@ -62,7 +62,8 @@ func hasStatus(gk schema.GroupKind) bool {
 
 // Health lists the objects that a plan wants and that are not ready, ordered by
 // ID, without those that the plan leaves to somebody else. It costs one list of
-// members for each kind that has a status.
+// members for each kind that has a status, and one of pods for a workload that is
+// not ready.
 func (a *Applier) Health(ctx context.Context, p *plan.Plan) ([]Health, error) {
 	wanted := make(map[schema.GroupKind][]*manifest.Object)
 	for i := range p.Steps {
@@ -98,6 +99,7 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 	}
 	health := make(map[manifest.ID]Health, len(objects))
 	packages := make(map[manifest.ID]sources.Digest)
+	selectors := make(map[manifest.ID]string)
 	for _, o := range objects {
 		health[o.ID()] = Health{ID: o.ID(), State: Missing, Package: o.Label(plan.PackageLabel), Reason: "it is not there"}
 		if isDelegated(o.ID()) {
@@ -112,6 +114,9 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 			if h, ok := health[id]; ok {
 				h.State, h.Reason = assess(u)
 				health[id] = h
+				if hasPods(gk) && h.State != State(status.CurrentStatus) {
+					selectors[id] = selectorOf(u)
+				}
 			}
 			return true
 		})
@@ -132,7 +137,12 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 			list = append(list, h)
 		}
 	}
-	a.rememberHealth(gk, list, complete)
+	slices.SortFunc(list, func(x, y Health) int { return x.ID.Compare(y.ID) })
+	told, err := a.blamePods(ctx, list, selectors)
+	if err != nil {
+		return nil, err
+	}
+	a.rememberHealth(gk, list, complete && told)
 	return list, nil
 }
 

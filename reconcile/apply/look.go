@@ -98,7 +98,7 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 // would name these, but there are members and no parent: somebody deleted it.
 func (a *Applier) recover(ctx context.Context, v *view, p *parent, known map[schema.GroupKind]kube.Type) error {
 	a.log.Warn("the inventory's parent object is missing, and is made anew from the objects that are there",
-		"cluster", a.cluster.Name(), "parent", a.set.parent.String())
+		"parent", a.set.parent.String())
 	all, err := a.cluster.All(ctx)
 	if err != nil {
 		return err

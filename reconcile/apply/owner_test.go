@@ -21,7 +21,7 @@ func TestOwnership(t *testing.T) {
 		source  string // as a Cluster's annotation names it
 	}{
 		{"manager", "kubectl-create", ``, "managed by kubectl-create", "kubectl"},
-		{"managers", "helm", ``, "managed by helm", "manager/helm"},
+		{"managers", "helm", ``, "managed by helm", "helm"},
 		{"controller", "some-controller", `"ownerReferences":[{"apiVersion":"v1","kind":"Namespace","name":"$NAME","uid":"$UID","controller":true}]`, "controlled by Namespace $NAME", "controller/Namespace/$NAME"},
 		{"applyset", "kubectl", `"labels":{"applyset.kubernetes.io/part-of":"applyset-theirs-v1"}`, "a member of another ApplySet, applyset-theirs-v1", "applyset/applyset-theirs-v1"},
 		{"flux", "kustomize-controller", `"labels":{"kustomize.toolkit.fluxcd.io/name":"apps"}`, `managed by Flux Kustomization "apps"`, "flux/apps"},

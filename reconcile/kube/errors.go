@@ -325,7 +325,7 @@ func conflict(e *Error, details *metav1.StatusDetails) {
 func invalid(e *Error, details *metav1.StatusDetails) {
 	for _, cause := range details.Causes {
 		if cause.Field != "" {
-			e.Fields = append(e.Fields, Field{Path: cause.Field, Problem: cause.Message})
+			e.Fields = append(e.Fields, Field{Path: cause.Field, Problem: withoutLongValue(cause.Message)})
 		}
 	}
 	if len(e.Fields) == 0 {
@@ -336,6 +336,20 @@ func invalid(e *Error, details *metav1.StatusDetails) {
 		parts = append(parts, f.Path+": "+f.Problem)
 	}
 	e.Message = firstFew(parts)
+}
+
+// longValue is how much of an object that is not valid is worth showing, in bytes.
+const longValue = 200
+
+// withoutLongValue leaves out the value of "Invalid value: {…}: what is wrong with
+// it" where that is all of a large part of an object, such as a pod template.
+func withoutLongValue(problem string) string {
+	value, ok := strings.CutPrefix(problem, "Invalid value: ")
+	end := max(strings.LastIndex(value, "}: "), strings.LastIndex(value, "]: "))
+	if !ok || end < longValue {
+		return problem
+	}
+	return value[end+len("}: "):]
 }
 
 // withhold removes whatever the API server may have quoted from a Secret, and

@@ -182,6 +182,10 @@ func TestErrors(t *testing.T) {
 			want: Error{Class: Invalid, Message: "spec.ports[0].port: Invalid value: 99999", Fields: []Field{{"spec.ports[0].port", "Invalid value: 99999"}}},
 		},
 		{
+			name: "invalid and long", code: 422, body: status(`"message":"Job \"a\" is invalid: [...]","reason":"Invalid","details":{"causes":[{"reason":"FieldValueInvalid","message":"Invalid value: {\"labels\":{\"a\":\"` + strings.Repeat("b", 300) + `\"}}: field is immutable","field":"spec.template"}]}`),
+			want: Error{Class: Invalid, Message: "spec.template: field is immutable", Fields: []Field{{"spec.template", "field is immutable"}}},
+		},
+		{
 			name: "untyped", code: 500, body: status(`"message":"failed to create typed patch object (ns/a; /v1, Kind=Service): errors:\n  .spec.a: field not declared in schema\n  .spec.b: expected string, got 1"`),
 			want: Error{
 				Class: Invalid, Message: "spec.a: field not declared in schema, spec.b: expected string, got 1",

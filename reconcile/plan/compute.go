@@ -192,14 +192,14 @@ func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) 
 	by, isDefined := c.defined[gvk]
 	switch {
 	case isDefined:
-		s.NotValidated = fmt.Sprintf("its type is installed by %s", by)
+		s.NotValidated, s.Premature = fmt.Sprintf("its type is installed by %s", by), true
 		if !IsCRD(by) {
 			s.Awaits = fmt.Sprintf("Crossplane makes it of %s", by)
 		}
 		return s
 	case c.delegated[gvk.GroupKind()].Package != "":
 		s.Awaits = fmt.Sprintf("Crossplane installs it with package %s", c.delegated[gvk.GroupKind()].Package)
-		s.NotValidated = "its type is not there yet: " + s.Awaits
+		s.NotValidated, s.Premature = "its type is not there yet: "+s.Awaits, true
 		return s
 	}
 	s.Action, s.Reason = Refused, cmp.Or(notServed(s.Object.APIVersion(), s.ID), why)

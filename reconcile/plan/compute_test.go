@@ -129,7 +129,7 @@ spec: {group: e.org, names: {kind: X, plural: xs}, claimNames: {kind: Yy}, versi
 			change: meta(func(m *metav1.ObjectMeta) { m.DeletionTimestamp = &metav1.Time{Time: time.Now()} }),
 		},
 		{
-			name: "somebody else's", desired: cm, live: cm, want: "conflict configmap/ns/a it is managed by helm; annotate it with gitopsd.dev/adopt: \"true\" to take it over, or the Cluster with gitopsd.dev/adopt: manager/helm for all that is\n",
+			name: "somebody else's", desired: cm, live: cm, want: "conflict configmap/ns/a it is managed by helm; annotate it with gitopsd.dev/adopt: \"true\" to take it over, or the Cluster with gitopsd.dev/adopt: helm for all that is\n",
 			change: meta(func(m *metav1.ObjectMeta) { m.Labels, m.ManagedFields[0].Manager = nil, "helm" }),
 		},
 		{

@@ -36,6 +36,15 @@ const (
 	crossplaneSource = "crossplane" // a package's revision too
 )
 
+// applierSources are tools by the field managers that they apply with, for what
+// they do not mark, or mark in a way that others do too: Argo CD with the label
+// app.kubernetes.io/instance, where it tracks by labels, and Helm nothing of the
+// CRDs that it installs.
+var applierSources = map[string]string{
+	"argocd-controller": "argocd",
+	"helm":              "helm",
+}
+
 // Kubernetes' own components create objects for everybody (the namespace
 // default, its service account) and claim none of them.
 var systemManagers = []string{
@@ -100,7 +109,10 @@ func claimant(meta *metav1.ObjectMeta, inv Inventory) Claim {
 	c := Claim{Text: "managed by " + strings.Join(others, ", ")}
 	for _, name := range others {
 		source := managerSource + "/" + name
-		if strings.HasPrefix(name, "kubectl") {
+		switch tool := applierSources[name]; {
+		case tool != "":
+			source = tool
+		case strings.HasPrefix(name, "kubectl"):
 			source = kubectlSource
 		}
 		if !slices.Contains(c.Sources, source) {

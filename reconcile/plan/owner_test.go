@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestParseAdopt(t *testing.T) {
@@ -31,6 +33,27 @@ func TestParseAdopt(t *testing.T) {
 			}
 		case err != nil || !slices.Equal(have, tt.want):
 			t.Errorf("%q is %q, %v, want %q", tt.text, have, err, tt.want)
+		}
+	}
+}
+
+// What a tool does not mark tells by whom it was applied.
+func TestClaimOfApplier(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		manager, want string
+	}{
+		{"argocd-controller", "argocd"},
+		{"helm", "helm"},
+		{"kubectl-client-side-apply", "kubectl"},
+		{"some-tool", "manager/some-tool"},
+	} {
+		have := claimant(&metav1.ObjectMeta{
+			Labels:        map[string]string{"app.kubernetes.io/instance": "guestbook"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: tt.manager, Operation: metav1.ManagedFieldsOperationUpdate}},
+		}, Inventory{FieldManager: "gitopsd"})
+		if !slices.Equal(have.Sources, []string{tt.want}) {
+			t.Errorf("what %s applied is %q's, want %q", tt.manager, have.Sources, tt.want)
 		}
 	}
 }

@@ -137,6 +137,9 @@ type Step struct {
 	// NotValidated says why no dry run could tell whether the API server would
 	// accept the step; empty when one did or none was asked for.
 	NotValidated string
+	// Premature says that NotValidated is because this plan makes first what the
+	// object needs, and nothing to worry about.
+	Premature bool
 	// Rejected says what the API server has against the step, from a dry run;
 	// empty when it would accept it or was not asked.
 	Rejected string

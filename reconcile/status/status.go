@@ -27,7 +27,8 @@ const (
 	Ready Phase = "Ready"
 	// Progressing clusters have it, and something is not healthy yet.
 	Progressing Phase = "Progressing"
-	// Failed clusters have a part of it: objects or packages have errors.
+	// Failed clusters have a part of it, as objects or packages have errors, or
+	// have it, and a controller gave up on something.
 	Failed Phase = "Failed"
 	// Unreachable clusters did not answer.
 	Unreachable Phase = "Unreachable"

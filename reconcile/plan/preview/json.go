@@ -33,6 +33,8 @@ import (
 //	      "package": "web",             if the object comes from one
 //	      "stage": "workloads",
 //	      "reason": "changed in the repository",
+//	      "after": ["package/infra"],   what must be ready before
+//	      "drift": true,                whether it puts right what others changed
 //	      "notValidated": "…",          why no dry run could say whether it would be accepted
 //	      "rejected": "…",              what the API server has against it
 //	      "compatibility": "breaking",  of the types of a CRD: documentation, compatible, breaking; see types
@@ -43,7 +45,8 @@ import (
 //	        "findings": […]             what differs, from the pinned type to the cluster's
 //	      },
 //	      "changes": [{"path": "spec.replicas", "old": 1, "new": 2}]
-//	    }]
+//	    }],
+//	    "unreadable": ["Widget.acme.example: …"] kinds of which nothing is known, with the reason
 //	  }],
 //	  "types": [{                       what becomes of types: one entry for a package and bump, and the
 //	    "package": "widgets",           clusters in which it does the same

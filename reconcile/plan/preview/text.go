@@ -196,8 +196,8 @@ func (t *textWriter) steps(steps []*plan.Step) {
 				names = append(names, qualified(other))
 			}
 			line := fmt.Sprintf("    %s %d × %s: %s, … %d more", marks[s.Action].sign, len(run), kindOf(s), strings.Join(names, ", "), len(run)-shownNames)
-			if s.Action == plan.Refused {
-				line += ", refused: " + t.reason(s)
+			if !s.Action.Writes() {
+				line += fmt.Sprintf(", %s: %s", s.Action, t.reason(s))
 			}
 			t.say(s.Action, line)
 			i += len(run)
@@ -243,13 +243,21 @@ func brief(s *plan.Step) string {
 func (t *textWriter) foldable(s *plan.Step) bool {
 	switch s.Action {
 	case plan.Create, plan.Prune:
-		return s.Rejected == ""
+		return s.Rejected == "" && !t.doubtful(s)
+	case plan.Held:
+		return len(s.Changes) == 0
 	case plan.Refused:
 		return s.Pin == nil && plan.IsDefinition(s.ID)
 	case plan.Configure:
 		return plan.IsDefinition(s.ID) && s.Rejected == "" && s.NotValidated == "" && len(s.Unpinned) == 0 && len(t.told(s)) == 0
 	}
 	return false
+}
+
+// doubtful says that nobody could say whether a step will be accepted, other than
+// that it is too early to say.
+func (t *textWriter) doubtful(s *plan.Step) bool {
+	return s.NotValidated != "" && s.Action.Writes() && (!s.Premature || s.Action == plan.Configure || t.o.All)
 }
 
 func kindOf(s *plan.Step) string {
@@ -289,7 +297,7 @@ func (t *textWriter) step(s *plan.Step) {
 	if s.Rejected != "" {
 		t.indented("        ", plan.Refused, "the API server would not accept it: "+s.Rejected)
 	}
-	if s.NotValidated != "" && s.Action == plan.Configure {
+	if t.doubtful(s) {
 		t.indented("        ", plain, "not validated: "+s.NotValidated)
 	}
 }

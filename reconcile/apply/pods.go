@@ -1,0 +1,116 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
+)
+
+// A workload that is not ready says how many pods it misses, and its pods say why.
+
+const (
+	// mostAskedWorkloads is how many workloads of a kind are asked for their pods.
+	mostAskedWorkloads = 5
+	// mostAskedPods is how many pods of one are looked at.
+	mostAskedPods = 50
+)
+
+func hasPods(gk schema.GroupKind) bool {
+	return gk.Group == "apps" && slices.Contains([]string{"Deployment", "StatefulSet", "DaemonSet"}, gk.Kind)
+}
+
+// selectorOf is a workload's label selector; "" if it has none.
+func selectorOf(u *unstructured.Unstructured) string {
+	tree, _, _ := unstructured.NestedMap(u.Object, "spec", "selector")
+	var s metav1.LabelSelector
+	if tree == nil || runtime.DefaultUnstructuredConverter.FromUnstructured(tree, &s) != nil {
+		return ""
+	}
+	selector, err := metav1.LabelSelectorAsSelector(&s)
+	if err != nil {
+		return ""
+	}
+	return selector.String()
+}
+
+// blamePods adds to the reasons of workloads what keeps their pods, and says
+// whether there is nothing more to learn: a pod may come to its error only after
+// the workload has said its last word. selectors are those of the workloads. It
+// costs one list for each.
+func (a *Applier) blamePods(ctx context.Context, list []Health, selectors map[manifest.ID]string) (complete bool, err error) {
+	complete = true
+	asked := 0
+	for i := range list {
+		h := &list[i]
+		if h.State != InProgress && h.State != FailedState || selectors[h.ID] == "" || asked == mostAskedWorkloads {
+			continue
+		}
+		asked++
+		fault, err := a.podFault(ctx, h.ID.Namespace, selectors[h.ID])
+		switch {
+		case kube.IsClusterWide(err):
+			return false, err
+		case err != nil:
+			// Who may not read pods is told what the workload says.
+			a.log.Debug("the pods of a workload that is not ready cannot be read", "object", h.ID.String(), "error", err)
+		case fault == "":
+			complete = false
+		default:
+			h.Reason = strings.TrimPrefix(h.Reason+"; "+fault, "; ")
+		}
+	}
+	return complete, nil
+}
+
+// podFault says what keeps the first pod, by name, that something keeps.
+func (a *Applier) podFault(ctx context.Context, namespace, selector string) (string, error) {
+	t, err := a.cluster.Kind(ctx, "", "Pod")
+	if err != nil {
+		return "", err
+	}
+	first, fault := "", ""
+	err = a.cluster.ListFull(ctx, t, kube.ListOptions{Namespace: namespace, Selector: selector, Most: mostAskedPods}, func(tree map[string]any) bool {
+		name := (&unstructured.Unstructured{Object: tree}).GetName()
+		if why := faultOf(tree); why != "" && (first == "" || name < first) {
+			first, fault = name, fmt.Sprintf("pod %s: %s", name, why)
+		}
+		return true
+	})
+	return fault, err
+}
+
+// faultOf says what keeps a pod: the reason for which a container waits, or why no
+// node takes it. Their messages have times in them, and are another each time.
+func faultOf(pod map[string]any) string {
+	if at, _, _ := unstructured.NestedString(pod, "metadata", "deletionTimestamp"); at != "" {
+		return ""
+	}
+	for _, field := range []string{"initContainerStatuses", "containerStatuses"} {
+		list, _, _ := unstructured.NestedSlice(pod, "status", field)
+		for _, s := range list {
+			container, _ := s.(map[string]any)
+			name, _, _ := unstructured.NestedString(container, "name")
+			reason, _, _ := unstructured.NestedString(container, "state", "waiting", "reason")
+			if reason != "" && reason != "ContainerCreating" && reason != "PodInitializing" {
+				return fmt.Sprintf("container %s: %s", name, reason)
+			}
+		}
+	}
+	conditions, _, _ := unstructured.NestedSlice(pod, "status", "conditions")
+	for _, s := range conditions {
+		if c, _ := s.(map[string]any); c["type"] == "PodScheduled" && c["status"] == "False" {
+			message, _ := c["message"].(string)
+			return "no node takes it: " + message
+		}
+	}
+	return ""
+}

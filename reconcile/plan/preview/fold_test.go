@@ -1,0 +1,57 @@
+package preview
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+)
+
+// A guard that holds many objects back says so once.
+func TestHeldAlikeIsFolded(t *testing.T) {
+	t.Parallel()
+	var steps []plan.Step
+	for i := range 40 {
+		steps = append(steps, plan.Step{Action: plan.Held, ID: manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: fmt.Sprintf("c%02d", i)}, Reason: "kept: too many"})
+	}
+	steps = append(steps, plan.Step{Action: plan.Held, ID: manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: "other"}, Reason: "kept: it is Crossplane's"})
+	var b strings.Builder
+	f := &Fleet{Clusters: []Cluster{{Name: "dev", Plan: &plan.Plan{Steps: steps}}}}
+	if err := f.WriteText(&b, TextOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]int{"kept: too many": 1, "40 × configmap: ns/c00, ": 1, "configmap/ns/other held: kept: it is Crossplane's": 1} {
+		if have := strings.Count(b.String(), text); have != want {
+			t.Errorf("%q is there %d times, want %d:\n%s", text, have, want, b.String())
+		}
+	}
+}
+
+// What could not be validated is told of new objects too, unless it cannot be
+// otherwise.
+func TestNewObjectsNotValidated(t *testing.T) {
+	t.Parallel()
+	var steps []plan.Step
+	for i := range 10 {
+		id := manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: fmt.Sprintf("c%02d", i)}
+		steps = append(steps, plan.Step{Action: plan.Create, ID: id, NotValidated: "its namespace ns is created by this plan", Premature: true})
+	}
+	steps = append(steps, plan.Step{Action: plan.Create, ID: manifest.ID{Kind: "Secret", Namespace: "ns", Name: "s"}, NotValidated: "webhook failed: no answer"})
+	f := &Fleet{Clusters: []Cluster{{Name: "dev", Plan: &plan.Plan{Steps: steps}}}}
+	for _, tt := range []struct {
+		o     TextOptions
+		early int
+	}{{TextOptions{}, 0}, {TextOptions{All: true}, 10}} {
+		var b strings.Builder
+		if err := f.WriteText(&b, tt.o); err != nil {
+			t.Fatal(err)
+		}
+		for text, want := range map[string]int{"webhook failed: no answer": 1, "created by this plan": tt.early} {
+			if have := strings.Count(b.String(), text); have != want {
+				t.Errorf("%q is there %d times, want %d:\n%s", text, have, want, b.String())
+			}
+		}
+	}
+}
