@@ -59,6 +59,7 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 				s.Rejected = fmt.Sprintf("%s; to have it deleted and created anew, annotate it with %s: \"true\"", e.Message, plan.ReplaceAnnotation)
 			case e.Class == kube.Invalid && retyped[kindOf(s.ID)].Name != "":
 				s.NotValidated = fmt.Sprintf("the type as it is would not accept it, but %s changes that: %s", retyped[kindOf(s.ID)], e.Message)
+				s.Premature = true
 			case e.Class == kube.Invalid || e.Class == kube.Refused || e.Class == kube.Conflict:
 				s.Rejected = e.Message
 			case e.Class == kube.NoDryRun:
