@@ -43,8 +43,8 @@ func TestRemoteBases(t *testing.T) {
 	f := files{
 		"clusters.yaml":               cluster("a") + cluster("b") + cluster("plain") + cluster("bad"),
 		"c/a/kustomization.yaml":      based,
-		"c/b/kustomization.yaml":      "resources: [../shared]\n",
-		"c/shared/kustomization.yaml": based,
+		"c/b/kustomization.yaml":      "resources: [../common]\n",
+		"c/common/kustomization.yaml": based,
 		"c/plain/cm.yaml":             configMap,
 		"c/bad/kustomization.yaml":    based + "- https://git.example.org/gone.git?ref=" + one + "\n- https://git.example.org/gone.git?ref=" + two + "\n",
 	}

@@ -131,7 +131,7 @@ func TestRemoteBases(t *testing.T) {
 	remoteA := "https://git.example.org/org/bases//app/overlay?ref=" + hashA
 	bases := basesOf(t, map[string]fs.FS{
 		"bases@" + hashA: txtarFS(t, "-- app/overlay/kustomization.yaml --\nresources: [../base, 'https://git.example.org/org/more?ref="+hashB+"']\nlabels: [{pairs: {a: overlay}}]\n"+
-			"-- app/base/kustomization.yaml --\nresources: [../../shared/x.yaml]\nconfigMapGenerator: [{name: g, files: [../../shared/data.txt]}]\n-- shared/x.yaml --\n\n"+configMap+"-- shared/data.txt --\nhello"),
+			"-- app/base/kustomization.yaml --\nresources: [../../common/x.yaml]\nconfigMapGenerator: [{name: g, files: [../../common/data.txt]}]\n-- common/x.yaml --\n\n"+configMap+"-- common/data.txt --\nhello"),
 		"bases@" + hashB: txtarFS(t, "-- app/overlay/kustomization.yaml --\nresources: [x.yaml]\n-- app/overlay/x.yaml --\n"+configMap),
 		"more@" + hashB: txtarFS(t, "-- Kustomization --\nresources: [d.yaml]\ncomponents: [c]\n-- d.yaml --\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n"+
 			"-- c/kustomization.yaml --\nkind: Component\napiVersion: kustomize.config.k8s.io/v1alpha1\nnamespace: deep\n"),
@@ -149,7 +149,7 @@ func TestRemoteBases(t *testing.T) {
 		have = append(have, fmt.Sprintf("%s %s %s", o.ID(), o.Label("a"), o.Origin()))
 	}
 	want := []string{
-		"configmap/deep/a overlay git.example.org/org/bases@" + hashA + "/shared/x.yaml:2",
+		"configmap/deep/a overlay git.example.org/org/bases@" + hashA + "/common/x.yaml:2",
 		"configmap/deep/g-f9b88t2fkf overlay git.example.org/org/bases@" + hashA + "/app/base/kustomization.yaml:2",
 		"deployment.apps/deep/d overlay git.example.org/org/more@" + hashB + "/d.yaml:1",
 	}
