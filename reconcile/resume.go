@@ -105,11 +105,12 @@ func (ws *workers) keep(w *worker, j *job, o Outcome) {
 	if w.kept.Equal(r) {
 		return
 	}
+	// Once, also where it fails: a cache that cannot be written is told once, and
+	// not in every pass over a cluster in which nothing happens.
+	w.kept = r
 	if err := ws.cfg.Checkpoints.Save(w.name, r); err != nil {
 		ws.cfg.Log.Warn("the next start will compute everything", "error", err)
-		return
 	}
-	w.kept = r
 }
 
 // forget forgets how a cluster looked that left.

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -217,5 +218,27 @@ func TestForget(t *testing.T) {
 	})
 	if _, err := os.Stat(filepath.Join(dir, "a.json")); err != nil {
 		t.Error(err)
+	}
+}
+
+// A cache that cannot be written to is told once, and keeps nobody from anything.
+func TestUnwritableCheckpoints(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("fleet", map[string]string{"clusters.yaml": registry("a")}, cluster("a", "v1"))
+	w.set("a", func(context.Context) Outcome { return Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{}} })
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	stop := w.start(w.daemon(func(c *Config) {
+		keeping(filepath.Join(file, "below"))(c)
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+	}))
+	w.eventually("several passes", func() bool { return len(w.appliedTo("a")) > 3 })
+	stop()
+	if n := strings.Count(log.String(), "the next start will compute everything"); n != 1 {
+		t.Errorf("told %d times:\n%s", n, &log)
 	}
 }
