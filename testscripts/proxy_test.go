@@ -42,6 +42,8 @@ type apiFault struct {
 
 	status int // answered instead
 	hang   bool
+	lose   bool   // carried out, and not answered
+	then   func() // after that; may be nil
 }
 
 // parse reads a path pattern and a fault in the scripts' notation.
@@ -55,11 +57,26 @@ func (f *apiFault) parse(path, fault string) (err error) {
 		f.status, err = number(value)
 	case "hang":
 		f.hang = true
+	case "lose":
+		f.lose = true
 	default:
-		err = fmt.Errorf("fault %q: want status=CODE or hang", fault)
+		err = fmt.Errorf("fault %q: want status=CODE, hang or lose", fault)
 	}
 	return err
 }
+
+func (f *apiFault) done() {
+	if f.then != nil {
+		f.then()
+	}
+}
+
+// discard is an answer that nobody gets.
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header         { return d.header }
+func (d discard) WriteHeader(int)             {}
+func (d discard) Write(p []byte) (int, error) { return len(p), nil }
 
 func newProxy(config *rest.Config) (*proxy, error) {
 	// As the API server's own client: the user agent, and with it the field
@@ -85,11 +102,18 @@ func newProxy(config *rest.Config) (*proxy, error) {
 		},
 	}
 	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if f := p.take(r); f != nil {
+		f := p.take(r)
+		switch {
+		case f == nil:
+			reverse.ServeHTTP(w, r)
+		case f.lose:
+			reverse.ServeHTTP(discard{make(http.Header)}, r)
+			f.done()
+			panic(http.ErrAbortHandler)
+		default:
+			f.done()
 			p.answer(w, r, f)
-			return
 		}
-		reverse.ServeHTTP(w, r)
 	}))
 	p.server.EnableHTTP2 = true
 	p.server.Config.ErrorLog = log.New(io.Discard, "", 0)

@@ -21,6 +21,9 @@ type Fault struct {
 
 	// Before runs before the request is answered; its error fails it.
 	Before func() error
+	// After runs, over HTTP, when git has done what is asked, before the client
+	// hears of it if LoseAnswer is set.
+	After func()
 	// Status answers with an HTTP status; over SSH, with exit status 1.
 	Status int
 	// Hang never answers, until the client goes away.

@@ -242,6 +242,9 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 			defer drop(w)
 			w = loser{header: make(http.Header)}
 		}
+		if fault.After != nil {
+			defer fault.After()
+		}
 	}
 	// CGI knows no chunked requests, which git sends for packs above 1 MiB.
 	if r.ContentLength < 0 {
