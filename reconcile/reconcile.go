@@ -152,6 +152,10 @@ type Daemon struct {
 	// clusters follow state while head is so broken that it says nothing.
 	head  sources.Commit
 	state *desired.State
+	// commit is the one that state is in charge for: its own, or the commit of
+	// the lock on top of that. committed is the lock as commit has it.
+	commit    sources.Commit
+	committed *lockfile.File
 	// input names what state was computed from; empty if it may be computed
 	// differently the next time. at is how the clusters look if state was taken
 	// up from an earlier process, so that it says what is wanted of nobody.
@@ -261,7 +265,7 @@ func (d *Daemon) pass(ctx context.Context, wait bool) error {
 		// Nothing may depend on records that could be lost.
 		return errors.Join(err, perr)
 	}
-	tried := d.workers.assign(ctx, round{state: d.state, leaving: d.leaving, input: d.input, at: d.at})
+	tried := d.workers.assign(ctx, round{state: d.state, commit: d.commit.Hash, leaving: d.leaving, input: d.input, at: d.at})
 	if !wait && !d.lockDue() {
 		return err
 	}
@@ -339,7 +343,7 @@ func (d *Daemon) follow(state *desired.State) {
 	if d.state != nil {
 		before, waiting, noted = errorText(d.state), d.state.Waiting, notes(d.state)
 	}
-	d.state, d.again = state, false
+	d.state, d.commit, d.committed, d.again = state, state.Commit, state.Committed, false
 	var errs, names []string
 	if text := errorText(state); text != "" {
 		errs = strings.Split(text, "\n")
@@ -390,22 +394,38 @@ func errorText(s *desired.State) string {
 
 // keepPending makes new records durable before anything depends on them.
 func (d *Daemon) keepPending(ctx context.Context) error {
-	if d.cfg.ReadonlyLock || !d.state.LockChanged() {
+	if !d.lockDue() {
 		return nil
 	}
-	text := d.state.Lock.Format()
+	lock := d.lock()
+	text := lock.Format()
 	if d.pending != nil && string(d.pending.Format()) == string(text) {
 		return nil
 	}
 	if err := d.cfg.Repository.WritePending(ctx, text); err != nil {
 		return fmt.Errorf("keeping new lock records before they are used: %w", err)
 	}
-	d.pending = d.state.Lock.Clone()
+	d.pending = lock.Clone()
 	return nil
 }
 
+// lock is the lock to commit: what the declarations ask for, with the lines of
+// the clusters that are being emptied. It may be the state's own, and is not to
+// be changed.
+func (d *Daemon) lock() *lockfile.File {
+	if len(d.leaving) == 0 {
+		return d.state.Lock
+	}
+	lock := d.state.Lock.Clone()
+	for name := range d.leaving {
+		lock.Select(name, d.committed.Selections(name))
+	}
+	return lock
+}
+
+// lockDue reports whether the lock to commit differs from the committed one.
 func (d *Daemon) lockDue() bool {
-	return !d.cfg.ReadonlyLock && d.state.LockChanged()
+	return !d.cfg.ReadonlyLock && string(d.lock().Format()) != string(d.committed.Format())
 }
 
 // await waits until all clusters were tried; all of them if wait, else for as
@@ -432,12 +452,12 @@ func (d *Daemon) commitLock(ctx context.Context) error {
 	if !d.lockDue() || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	onOwn := false
-	commit, wrote, err := d.cfg.Repository.Update(ctx, sources.LockFile, lockMessage(d.state), func(head sources.Commit) ([]byte, error) {
-		if onOwn = head.Hash == d.state.Commit.Hash; onOwn {
-			return d.state.Lock.Format(), nil
+	onOwn, lock := false, d.lock()
+	commit, wrote, err := d.cfg.Repository.Update(ctx, sources.LockFile, lockMessage(d.committed, lock), func(head sources.Commit) ([]byte, error) {
+		if onOwn = head.Hash == d.commit.Hash; onOwn {
+			return lock.Format(), nil
 		}
-		return d.lockOf(ctx, head)
+		return d.lockOf(ctx, head, lock)
 	})
 	if err != nil {
 		return fmt.Errorf("committing %s: %w", sources.LockFile, err)
@@ -448,7 +468,7 @@ func (d *Daemon) commitLock(ctx context.Context) error {
 	}
 	if onOwn {
 		// The lock's own commit asks for nothing new, and starts no pass.
-		d.head, d.state.Commit, d.state.Committed = commit, commit, d.state.Lock
+		d.head, d.commit, d.committed = commit, commit, lock
 	}
 	d.overtaken = !onOwn
 	if err := d.cfg.Repository.ClearPending(ctx); err != nil {
@@ -461,17 +481,18 @@ func (d *Daemon) commitLock(ctx context.Context) error {
 
 // lockOf is the lock of somebody else's commit, with all records of this pass. A
 // commit that says nothing gets the records alone.
-func (d *Daemon) lockOf(ctx context.Context, head sources.Commit) ([]byte, error) {
-	if theirs, err := d.cfg.Computer.Compute(ctx, head, d.state.Lock); err == nil {
+func (d *Daemon) lockOf(ctx context.Context, head sources.Commit, own *lockfile.File) ([]byte, error) {
+	if theirs, err := d.cfg.Computer.Compute(ctx, head, own); err == nil {
+		lock := theirs.Lock.Clone()
 		if d.cfg.PruneRemoved {
 			// Clusters that left with this commit are still to be emptied.
 			for _, name := range theirs.Committed.Clusters() {
 				if theirs.Registry.Removed(name) {
-					theirs.Lock.Select(name, theirs.Committed.Selections(name))
+					lock.Select(name, theirs.Committed.Selections(name))
 				}
 			}
 		}
-		return theirs.Lock.Format(), nil
+		return lock.Format(), nil
 	} else if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -479,24 +500,24 @@ func (d *Daemon) lockOf(ctx context.Context, head sources.Commit) ([]byte, error
 	if err != nil {
 		return nil, err
 	}
-	if err := theirs.Merge(d.state.Lock); err != nil {
+	if err := theirs.Merge(own); err != nil {
 		return nil, err
 	}
 	return theirs.Format(), nil
 }
 
 // lockMessage says which selections the commit changes.
-func lockMessage(s *desired.State) string {
+func lockMessage(before, after *lockfile.File) string {
 	var changes []string
 	subject := make(map[string]bool)
 	names := make(map[string]bool)
-	for _, lock := range []*lockfile.File{s.Committed, s.Lock} {
+	for _, lock := range []*lockfile.File{before, after} {
 		for _, name := range lock.Clusters() {
 			names[name] = true
 		}
 	}
 	for _, name := range sortedKeys(names) {
-		old, now := lines(s.Committed, name), lines(s.Lock, name)
+		old, now := lines(before, name), lines(after, name)
 		for _, line := range sortedKeys(old) {
 			if !now[line] {
 				changes = append(changes, "- "+line)

@@ -70,12 +70,12 @@ func (d *Daemon) computeOlder(ctx context.Context) {
 	if d.at == nil {
 		return
 	}
-	state, err := d.cfg.Computer.Compute(ctx, d.state.Commit, d.pending)
+	state, err := d.cfg.Computer.Compute(ctx, d.commit, d.pending)
 	if err != nil {
-		d.cfg.Log.Error("the commit that the clusters were left with cannot be computed", "commit", short(d.state.Commit.Hash), "error", err)
+		d.cfg.Log.Error("the commit that the clusters were left with cannot be computed", "commit", short(d.commit.Hash), "error", err)
 		return
 	}
-	d.state, d.input, d.at = state, d.inputOf(state), nil
+	d.state, d.committed, d.input, d.at = state, state.Committed, d.inputOf(state), nil
 }
 
 // inputOf names everything that a state was computed from; "" if the next

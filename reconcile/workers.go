@@ -90,6 +90,8 @@ const firstBrake = 250 * time.Millisecond
 // round is what the clusters are to be brought to in one turn of the loop.
 type round struct {
 	state *desired.State
+	// commit names the one that state is in charge for.
+	commit string
 	// leaving are to be emptied.
 	leaving map[string]*desired.Cluster
 	// input and at are a job's, at by the cluster's name.
@@ -104,10 +106,10 @@ type round struct {
 func (ws *workers) assign(ctx context.Context, r round) []<-chan struct{} {
 	s, jobs := r.state, make(map[string]*job)
 	for _, c := range s.Clusters {
-		jobs[c.Name] = &job{want: c, commit: s.Commit.Hash, input: r.input, at: r.at[c.Name], tried: make(chan struct{})}
+		jobs[c.Name] = &job{want: c, commit: r.commit, input: r.input, at: r.at[c.Name], tried: make(chan struct{})}
 	}
 	for name, c := range r.leaving {
-		jobs[name] = &job{want: c, commit: s.Commit.Hash, tried: make(chan struct{})}
+		jobs[name] = &job{want: c, commit: r.commit, tried: make(chan struct{})}
 	}
 	for name, w := range ws.all {
 		if jobs[name] == nil && s.Registry != nil && s.Registry.Removed(name) {
@@ -326,7 +328,7 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
 			return Outcome{} // it is not known what to do
 		}
 	}
-	if o.Gone {
+	if o.Gone && j.want.Leaving {
 		ws.mu.Lock()
 		ws.gone = append(ws.gone, w.name)
 		ws.mu.Unlock()

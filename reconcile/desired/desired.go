@@ -95,7 +95,8 @@ func (c *Computer) fetch(ctx context.Context, from sources.Origin, d sources.Dig
 	return pkg, nil
 }
 
-// State is what a commit asks for.
+// State is what a commit asks for. It is immutable once made: it is shared by
+// everything that works towards it.
 type State struct {
 	// Commit that was computed; its Hash is empty for a working tree.
 	Commit sources.Commit
