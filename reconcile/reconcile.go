@@ -111,14 +111,19 @@ type Config struct {
 	// Connect makes the target of a registered cluster. It is called again
 	// when the cluster's registration or credentials changed.
 	Connect func(ctx context.Context, c clusters.Cluster) (Target, error)
-	Board   *status.Board
-	Log     *slog.Logger
+	// Credentials names those that Connect would use now, as far as that can be
+	// told without a request; another name than before has it called again. It
+	// is called in every pass. nil if that can never be told.
+	Credentials func(c clusters.Cluster) string
+	Board       *status.Board
+	Log         *slog.Logger
 	// Interval between polls.
 	Interval time.Duration
-	// ClusterTimeout bounds one attempt at a cluster, waits included; 0 means
+	// ClusterTimeout bounds one attempt at a cluster, from its turn on; 0 means
 	// DefaultClusterTimeout.
 	ClusterTimeout time.Duration
-	// Workers bounds the clusters that are worked on at a time; 0 means 16.
+	// Workers bounds the clusters that are worked on at a time, not counting
+	// those that take long to answer; 0 means 16.
 	Workers int
 	// LockGrace is how long the commit of the lock waits for slow clusters;
 	// 0 means DefaultLockGrace.
