@@ -112,10 +112,10 @@ type Config struct {
 	// Connect makes the target of a registered cluster. It is called again
 	// when the cluster's registration or credentials changed.
 	Connect func(ctx context.Context, c clusters.Cluster) (Target, error)
-	// Credentials names those that Connect would use now, as far as that can be
-	// told without a request; another name than before has it called again. It
-	// is called in every pass. nil if that can never be told.
-	Credentials func(c clusters.Cluster) string
+	// Credentials names those that Connect would use now, if that is known
+	// without a request; another name than before has Connect called again. It is
+	// called in every pass. nil if it is never known.
+	Credentials func(c clusters.Cluster) (name string, known bool)
 	Board       *status.Board
 	Log         *slog.Logger
 	// Interval between polls.

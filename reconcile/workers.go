@@ -96,10 +96,16 @@ type worker struct {
 	kept *checkpoint.Record
 }
 
-// connection is what a target is made from.
+// connection is what a target is made from, credentials empty where they are not
+// known.
 type connection struct {
 	access      clusters.Access
 	credentials string
+}
+
+// stale reports whether now is something else.
+func (c connection) stale(now connection) bool {
+	return c.access != now.access || c.credentials != now.credentials && now.credentials != ""
 }
 
 // firstBrake is how long the second of two corrections in a row waits.
@@ -243,6 +249,9 @@ func (ws *workers) connect(ctx context.Context, w *worker, want *desired.Cluster
 	if err != nil {
 		return err
 	}
+	if made.credentials == "" {
+		made = ws.connectionOf(want) // known since they were read
+	}
 	// The attempt ends before the connection does.
 	following, cancel := context.WithCancel(kube.Waiting(context.WithoutCancel(ctx)))
 	ended := make(chan struct{})
@@ -268,7 +277,9 @@ func (ws *workers) connect(ctx context.Context, w *worker, want *desired.Cluster
 func (ws *workers) connectionOf(want *desired.Cluster) connection {
 	c := connection{access: want.Spec.Access()}
 	if ws.cfg.Credentials != nil {
-		c.credentials = ws.cfg.Credentials(want.Cluster)
+		if name, known := ws.cfg.Credentials(want.Cluster); known {
+			c.credentials = "known as " + name // also where there are none any more
+		}
 	}
 	return c
 }
@@ -415,7 +426,7 @@ func (ws *workers) apply(ctx context.Context, w *worker, j *job) (o Outcome) {
 			o = ws.panicked(w, errgroup.Recovered(v))
 		}
 	}()
-	if w.failures > 0 || w.target != nil && w.made != ws.connectionOf(j.want) {
+	if w.failures > 0 || w.target != nil && w.made.stale(ws.connectionOf(j.want)) {
 		// Credentials that were replaced, or may have been; or another registration.
 		w.disconnect()
 	}

@@ -50,10 +50,10 @@ func newFleet(t *testing.T, workers int) *fleet {
 			f.made[c.Name] = append(f.made[c.Name], c.Spec.ServiceAccount)
 			return &fleetTarget{f, c.Name}, nil
 		},
-		Credentials: func(clusters.Cluster) string {
+		Credentials: func(clusters.Cluster) (string, bool) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			return f.password
+			return f.password, f.password != "not known"
 		},
 	})
 	t.Cleanup(f.ws.stop)
@@ -305,6 +305,10 @@ func TestConnectionIsOfTheRegistration(t *testing.T) {
 		f.pass(moved)
 		f.mu.Lock()
 		f.password = "another"
+		f.mu.Unlock()
+		f.pass(as("4", "weak"))
+		f.mu.Lock()
+		f.password = "not known"
 		f.mu.Unlock()
 		f.pass(as("4", "weak"))
 		f.mu.Lock()

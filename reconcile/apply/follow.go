@@ -93,7 +93,7 @@ func (a *Applier) watch(ctx context.Context, s *kindState, notify func()) {
 	}
 	for broken := false; ; {
 		before := version
-		err := a.cluster.Watch(ctx, t, a.set.selector(), version, func(e kube.Event) {
+		err := a.cluster.Watch(ctx, t, "", a.set.selector(), version, func(e kube.Event) {
 			version = e.Meta.ResourceVersion
 			if !e.Progress && a.saw(s, e) {
 				notify()

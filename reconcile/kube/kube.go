@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/connrotation"
 )
 
 // FieldManager is the name under which gitopsd applies, as it stands in
@@ -77,6 +78,7 @@ type Cluster struct {
 	name      string
 	base      *url.URL
 	client    *http.Client
+	dialer    *connrotation.Dialer
 	timeout   time.Duration
 	userAgent string
 
@@ -92,7 +94,8 @@ func New(c Config) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", c.Name, err)
 	}
-	cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
+	dialer := connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext)
+	cfg.Dial = dialer.DialContext
 	// Compressing costs the API server more than the bytes cost the network.
 	cfg.DisableCompression = true
 	cfg.WrapTransport = c.WrapTransport
@@ -108,7 +111,7 @@ func New(c Config) (*Cluster, error) {
 		return nil, fmt.Errorf("cluster %s: kubeconfig: server %q: %w", c.Name, cfg.Host, err)
 	}
 	cl := &Cluster{
-		name: c.Name, base: base, client: client,
+		name: c.Name, base: base, client: client, dialer: dialer,
 		timeout: c.Timeout, userAgent: c.UserAgent,
 		groups: make(map[string]*group), gvs: make(map[string]*groupTypes), epoch: 1,
 	}
@@ -127,5 +130,5 @@ func (c *Cluster) Name() string { return c.name }
 // Server is the API server's URL.
 func (c *Cluster) Server() string { return c.base.String() }
 
-// Close closes the connections that are idle.
-func (c *Cluster) Close() { c.client.CloseIdleConnections() }
+// Close closes all connections. Requests under way fail.
+func (c *Cluster) Close() { c.dialer.CloseAll() }
