@@ -15,6 +15,7 @@ import (
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/sources/errgroup"
 )
 
 // inClusterCA is the authority of the cluster that the process runs in. Its token
@@ -164,7 +165,8 @@ func (h *hub) follow(ctx context.Context, log *slog.Logger) {
 }
 
 // watch lists the Secrets and follows them until the API server ends that.
-func (h *hub) watch(ctx context.Context) error {
+func (h *hub) watch(ctx context.Context) (err error) {
+	defer recovered(&err)
 	cluster, err := h.open()
 	if err != nil {
 		return err
@@ -195,6 +197,13 @@ func (h *hub) watch(ctx context.Context) error {
 			versions[e.Meta.Name] = e.Meta.ResourceVersion
 		}
 	})
+}
+
+// recovered makes an error of a panic in a goroutine that nobody else can recover.
+func recovered(err *error) {
+	if v := recover(); v != nil {
+		*err = errgroup.Recovered(v)
+	}
 }
 
 // credentials names those that connect would use for a cluster, if that is known

@@ -168,7 +168,8 @@ func (r *secretReader) secret(ctx context.Context, name, label, what string) (hu
 	s, ok := r.read[name]
 	r.mu.Unlock()
 	if !ok || time.Since(s.at) > secretsAge {
-		result := r.flights.DoChan(name, func() (any, error) {
+		result := r.flights.DoChan(name, func() (_ any, err error) {
+			defer recovered(&err)
 			// Whoever waits for it may go away; what is read is there for all.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 			defer cancel()
