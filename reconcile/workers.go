@@ -224,6 +224,12 @@ func (ws *workers) wake(ctx context.Context, w *worker) {
 		return
 	case <-time.After(w.brake):
 	}
+	select {
+	case j := <-w.box: // came together with the end of the pause
+		ws.work(ctx, w, j)
+		return
+	default:
+	}
 	if w.last.at != nil {
 		ws.askForState()
 		return

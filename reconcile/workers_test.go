@@ -283,6 +283,32 @@ func TestGateDroppedJob(t *testing.T) {
 	})
 }
 
+// A cluster that is woken while a newer commit waits for it gets that one: a part of
+// one in between may be there, and nothing older is to follow it.
+func TestWokenForNothingOlder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for range 20 {
+			f := newFleet(t, 4)
+			f.pass(state("1", "dev"))
+			f.set("dev", func(ctx context.Context, want *desired.Cluster) Outcome {
+				if want.Notes[0] == "2" {
+					<-ctx.Done()
+				}
+				return Outcome{Phase: status.Ready}
+			})
+			f.pass(state("2", "dev"))
+			f.wake("dev")
+			f.pass(state("3", "dev"))
+			f.mu.Lock()
+			if slices.Contains(f.done["dev"][1:], "1") {
+				t.Errorf("dev got %q", f.done["dev"])
+			}
+			f.mu.Unlock()
+		}
+	})
+}
+
 // A connection is made anew when what it was made from is not what it would be made
 // from now, whatever commits said in between; and for nothing else.
 func TestConnectionIsOfTheRegistration(t *testing.T) {
