@@ -42,9 +42,6 @@ func (d *Daemon) leave(ctx context.Context, before, now *desired.State) {
 			d.leaving[name] = emptied(c)
 		}
 	}
-	for name := range d.leaving {
-		now.Lock.Select(name, now.Committed.Selections(name))
-	}
 }
 
 // emptied is a cluster that is wanted to have nothing.
@@ -97,7 +94,6 @@ func (d *Daemon) left() {
 			continue
 		}
 		delete(d.leaving, name)
-		d.state.Lock.Select(name, nil)
 		d.cfg.Log.Info("nothing of gitopsd's is left in the cluster", "cluster", name)
 	}
 }

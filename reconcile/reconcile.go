@@ -1,6 +1,7 @@
-// Package reconcile is the daemon's loop: poll the fleet repository, compute
+// Package reconcile is the daemon's loop: poll the fleet repository, have computed
 // what its newest commit asks for, hand it to one worker for each cluster, and
-// commit the lock back.
+// commit the lock back. Computing and the workers run beside the loop, which
+// waits for none of them for long.
 //
 // What is durable when:
 //
@@ -111,14 +112,19 @@ type Config struct {
 	// Connect makes the target of a registered cluster. It is called again
 	// when the cluster's registration or credentials changed.
 	Connect func(ctx context.Context, c clusters.Cluster) (Target, error)
-	Board   *status.Board
-	Log     *slog.Logger
+	// Credentials names those that Connect would use now, if that is known
+	// without a request; another name than before has Connect called again. It is
+	// called in every pass. nil if it is never known.
+	Credentials func(c clusters.Cluster) (name string, known bool)
+	Board       *status.Board
+	Log         *slog.Logger
 	// Interval between polls.
 	Interval time.Duration
-	// ClusterTimeout bounds one attempt at a cluster, waits included; 0 means
+	// ClusterTimeout bounds one attempt at a cluster, from its turn on; 0 means
 	// DefaultClusterTimeout.
 	ClusterTimeout time.Duration
-	// Workers bounds the clusters that are worked on at a time; 0 means 16.
+	// Workers bounds the clusters that are worked on at a time, not counting
+	// those that take long to answer; 0 means 16.
 	Workers int
 	// LockGrace is how long the commit of the lock waits for slow clusters;
 	// 0 means DefaultLockGrace.
@@ -152,6 +158,10 @@ type Daemon struct {
 	// clusters follow state while head is so broken that it says nothing.
 	head  sources.Commit
 	state *desired.State
+	// commit is the one that state is in charge for: its own, or the commit of
+	// the lock on top of that. committed is the lock as commit has it.
+	commit    sources.Commit
+	committed *lockfile.File
 	// input names what state was computed from; empty if it may be computed
 	// differently the next time. at is how the clusters look if state was taken
 	// up from an earlier process, so that it says what is wanted of nobody.
@@ -165,9 +175,18 @@ type Daemon struct {
 	// again says that the commit must be computed once more although it is
 	// the same: something failed that may go well the next time.
 	again bool
-	// overtaken says that the last commit of the lock went on top of somebody
-	// else's, which the clusters do not follow yet.
+	// overtaken says that the lock was not committed, as somebody else pushed
+	// what it has to be computed of anew; dueSince since when it is to be
+	// committed, zero if it is not.
 	overtaken bool
+	dueSince  time.Time
+
+	// due says that head is to be computed, computing is the computation under
+	// way, nil for none, and givenUp the number of those in a row that were given
+	// up for a newer commit.
+	due       bool
+	computing *computation
+	givenUp   int
 }
 
 // New checks the configuration and makes a daemon. It starts nothing.
@@ -190,35 +209,67 @@ func New(cfg Config) (*Daemon, error) {
 // Run goes round until the context ends, which is no error; steps under way are
 // finished or given up at a point from which the next run completes them.
 func (d *Daemon) Run(ctx context.Context) error {
-	defer d.workers.stop()
-	for {
-		if err := d.pass(ctx, false); err != nil && ctx.Err() == nil {
+	defer d.stop()
+	var pause <-chan time.Time
+	for look := true; ; {
+		d.cfg.Board.Turn()
+		d.overtaken = false
+		var err error
+		if look {
+			err = d.look(ctx)
+			// A tenth of jitter keeps a fleet of daemons from polling in step.
+			pause = time.After(d.cfg.Interval + rand.N(d.cfg.Interval/10+1))
+		}
+		if err = errors.Join(err, d.handOut(ctx, false)); err != nil && ctx.Err() == nil {
 			d.cfg.Log.Error("pass failed", "error", err)
 		}
-		// A tenth of jitter keeps a fleet of daemons from polling in step.
-		pause := d.cfg.Interval + rand.N(d.cfg.Interval/10+1)
+		if d.overtaken {
+			pause = time.After(min(d.cfg.Interval, overtakenPause))
+		}
+		look = true
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-d.workers.moved:
 			d.again = true
-		case <-time.After(pause):
+		case <-d.computed():
+			look = false
+			if err := d.takeUp(ctx); err != nil && ctx.Err() == nil {
+				d.cfg.Log.Error("pass failed", "error", err)
+			}
+		case <-d.impatient():
+			look = false
+			d.giveUp()
+		case <-pause:
 		}
 	}
 }
 
+// stop ends all that runs beside the loop, and waits for it.
+func (d *Daemon) stop() {
+	if c := d.computing; c != nil {
+		c.cancel()
+		<-c.done
+	}
+	d.workers.stop()
+}
+
 // maxOvertaken bounds the passes that one Once makes because others push
-// meanwhile.
-const maxOvertaken = 10
+// meanwhile. overtakenPause is how long a daemon waits for its next.
+const (
+	maxOvertaken   = 10
+	overtakenPause = time.Second
+)
 
 // Once makes one pass over all clusters and commits the lock; if somebody else
 // pushed meanwhile, another one over what they pushed. It returns what went wrong
 // anywhere.
 func (d *Daemon) Once(ctx context.Context) error {
-	defer d.workers.stop()
+	defer d.stop()
 	for n := 1; ; n++ {
+		d.cfg.Board.Turn()
 		d.overtaken = false
-		if err := d.pass(ctx, true); err != nil {
+		if err := d.once(ctx); err != nil {
 			return err
 		}
 		select {
@@ -227,9 +278,15 @@ func (d *Daemon) Once(ctx context.Context) error {
 			continue
 		default:
 		}
-		if !d.overtaken || n >= maxOvertaken {
-			break
+		if d.overtaken && n < maxOvertaken {
+			continue
 		}
+		if d.overtaken {
+			if err := d.commitLock(ctx, true); err != nil {
+				return err
+			}
+		}
+		break
 	}
 	errs := []error{d.state.Err()}
 	told := errorText(d.state)
@@ -244,30 +301,65 @@ func (d *Daemon) Once(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// pass is one turn: poll, compute if there is a reason to, hand out, commit the
-// lock. The error is about the repository or the commit as a whole; clusters go
-// on with the newest state there is.
-func (d *Daemon) pass(ctx context.Context, wait bool) error {
-	d.cfg.Board.Turn()
+// once polls, waits for what is to be computed, and brings all clusters there.
+func (d *Daemon) once(ctx context.Context) error {
+	err := d.look(ctx)
+	for d.computing != nil {
+		select {
+		case <-d.computing.done:
+			err = errors.Join(err, d.takeUp(ctx))
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return errors.Join(err, d.handOut(ctx, true))
+}
+
+// look polls, and starts to compute if there is a reason to.
+func (d *Daemon) look(ctx context.Context) error {
 	fresh, err := d.poll(ctx)
-	if err == nil && (fresh || d.again || d.state != nil && d.state.Always) {
-		err = d.compute(ctx)
+	if err != nil {
+		return err
 	}
+	// A newer commit waits for the computation under way; nothing else is a
+	// reason for two in a row.
+	d.due = d.due || fresh || d.computing == nil && (d.again || d.state != nil && d.state.Always)
+	return d.compute(ctx)
+}
+
+// handOut gives the clusters their jobs, and commits the lock. The error is about
+// the repository as a whole.
+func (d *Daemon) handOut(ctx context.Context, wait bool) error {
 	if d.state == nil {
-		return err
+		return nil
 	}
 	d.left()
-	if perr := d.keepPending(ctx); perr != nil {
-		// Nothing may depend on records that could be lost.
-		return errors.Join(err, perr)
+	if err := d.keepPending(ctx); err != nil {
+		return err // nothing may depend on records that could be lost
 	}
-	tried := d.workers.assign(ctx, round{state: d.state, leaving: d.leaving, input: d.input, at: d.at})
-	if !wait && !d.lockDue() {
-		return err
+	tried := d.workers.assign(ctx, round{state: d.state, commit: d.commit.Hash, leaving: d.leaving, input: d.input, at: d.at})
+	due := d.lockDue()
+	switch {
+	case !due:
+		d.dueSince = time.Time{}
+	case d.dueSince.IsZero():
+		d.dueSince = time.Now()
 	}
-	d.await(ctx, tried, wait)
+	if !due && !wait {
+		return nil
+	}
+	behind := d.head.Hash != d.commit.Hash
+	waited := time.Since(d.dueSince)
+	switch {
+	case wait:
+		d.await(ctx, tried, nil)
+	case behind && waited < lockPatience*d.cfg.LockGrace:
+		return nil // the lock that the newer commit asks for comes with what is being computed
+	case waited < d.cfg.LockGrace:
+		d.await(ctx, tried, time.After(d.cfg.LockGrace-waited))
+	}
 	d.left()
-	return errors.Join(err, d.commitLock(ctx))
+	return d.commitLock(ctx, behind)
 }
 
 // poll asks the repository for a newer commit.
@@ -304,33 +396,6 @@ func (d *Daemon) readPending(ctx context.Context) error {
 	return nil
 }
 
-// compute computes the newest commit. One that cannot be read at all leaves the
-// clusters with what they have.
-func (d *Daemon) compute(ctx context.Context) error {
-	d.again = true
-	if err := d.readPending(ctx); err != nil {
-		return err
-	}
-	if state := d.resume(); state != nil {
-		d.follow(state)
-		return nil
-	}
-	state, err := d.cfg.Computer.Compute(ctx, d.head, d.pending)
-	if err != nil {
-		var names []string
-		for _, c := range d.cfg.Board.Snapshot().Clusters {
-			names = append(names, c.Name)
-		}
-		d.cfg.Board.Commit(d.head.Hash, d.head.Subject, []string{err.Error()}, names)
-		d.computeOlder(ctx)
-		return fmt.Errorf("commit %s: %w", short(d.head.Hash), err)
-	}
-	d.leave(ctx, d.state, state)
-	d.input, d.at = d.inputOf(state), nil
-	d.follow(state)
-	return nil
-}
-
 // follow puts a state in charge, and tells people what is new about it.
 func (d *Daemon) follow(state *desired.State) {
 	before := ""
@@ -339,7 +404,7 @@ func (d *Daemon) follow(state *desired.State) {
 	if d.state != nil {
 		before, waiting, noted = errorText(d.state), d.state.Waiting, notes(d.state)
 	}
-	d.state, d.again = state, false
+	d.state, d.commit, d.committed, d.again = state, state.Commit, state.Committed, false
 	var errs, names []string
 	if text := errorText(state); text != "" {
 		errs = strings.Split(text, "\n")
@@ -390,31 +455,42 @@ func errorText(s *desired.State) string {
 
 // keepPending makes new records durable before anything depends on them.
 func (d *Daemon) keepPending(ctx context.Context) error {
-	if d.cfg.ReadonlyLock || !d.state.LockChanged() {
+	if !d.lockDue() {
 		return nil
 	}
-	text := d.state.Lock.Format()
+	lock := d.lock()
+	text := lock.Format()
 	if d.pending != nil && string(d.pending.Format()) == string(text) {
 		return nil
 	}
 	if err := d.cfg.Repository.WritePending(ctx, text); err != nil {
 		return fmt.Errorf("keeping new lock records before they are used: %w", err)
 	}
-	d.pending = d.state.Lock.Clone()
+	d.pending = lock.Clone()
 	return nil
 }
 
-func (d *Daemon) lockDue() bool {
-	return !d.cfg.ReadonlyLock && d.state.LockChanged()
+// lock is the lock to commit: what the declarations ask for, with the lines of
+// the clusters that are being emptied. It may be the state's own, and is not to
+// be changed.
+func (d *Daemon) lock() *lockfile.File {
+	if len(d.leaving) == 0 {
+		return d.state.Lock
+	}
+	lock := d.state.Lock.Clone()
+	for name := range d.leaving {
+		lock.Select(name, d.committed.Selections(name))
+	}
+	return lock
 }
 
-// await waits until all clusters were tried; all of them if wait, else for as
-// long as the commit of the lock may be held up.
-func (d *Daemon) await(ctx context.Context, tried []<-chan struct{}, wait bool) {
-	var grace <-chan time.Time
-	if !wait {
-		grace = time.After(d.cfg.LockGrace)
-	}
+// lockDue reports whether the lock to commit differs from the committed one.
+func (d *Daemon) lockDue() bool {
+	return !d.cfg.ReadonlyLock && string(d.lock().Format()) != string(d.committed.Format())
+}
+
+// await waits until all clusters were tried, for no longer than grace.
+func (d *Daemon) await(ctx context.Context, tried []<-chan struct{}, grace <-chan time.Time) {
 	for _, done := range tried {
 		select {
 		case <-done:
@@ -426,19 +502,41 @@ func (d *Daemon) await(ctx context.Context, tried []<-chan struct{}, wait bool) 
 	}
 }
 
-// commitLock commits the lock if it changed. On a head that moved on meanwhile it
-// is the lock that this head asks for; its objects are the next pass's business.
-func (d *Daemon) commitLock(ctx context.Context) error {
+// lockPatience is how many times LockGrace the records of a pass are kept from the
+// branch while others push faster than their commits are computed.
+const lockPatience = 4
+
+// errOvertaken ends an Update on a head that moved on.
+var errOvertaken = errors.New("somebody else pushed")
+
+// commitLock commits the lock if it changed. On a head that moved on, the lock is
+// the one that this head asks for, which the next pass computes; only the records
+// are committed there, if they alone are asked for.
+func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 	if !d.lockDue() || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	onOwn := false
-	commit, wrote, err := d.cfg.Repository.Update(ctx, sources.LockFile, lockMessage(d.state), func(head sources.Commit) ([]byte, error) {
-		if onOwn = head.Hash == d.state.Commit.Hash; onOwn {
-			return d.state.Lock.Format(), nil
+	onOwn, lock := false, d.lock()
+	commit, wrote, err := d.cfg.Repository.Update(ctx, sources.LockFile, lockMessage(d.committed, lock), func(head sources.Commit) ([]byte, error) {
+		if onOwn = head.Hash == d.commit.Hash; onOwn {
+			return lock.Format(), nil
 		}
-		return d.lockOf(ctx, head)
+		if !alone {
+			return nil, errOvertaken
+		}
+		theirs, err := desired.ReadLock(head.Files)
+		if err != nil {
+			return nil, err
+		}
+		if err := theirs.Merge(lock); err != nil {
+			return nil, err
+		}
+		return theirs.Format(), nil
 	})
+	if errors.Is(err, errOvertaken) {
+		d.overtaken = true
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("committing %s: %w", sources.LockFile, err)
 	}
@@ -446,11 +544,11 @@ func (d *Daemon) commitLock(ctx context.Context) error {
 		d.cfg.Log.Info("lock committed", "commit", short(commit.Hash), "subject", commit.Subject)
 		d.cfg.Board.LockCommitted(commit.Hash)
 	}
+	d.dueSince = time.Time{}
 	if onOwn {
 		// The lock's own commit asks for nothing new, and starts no pass.
-		d.head, d.state.Commit, d.state.Committed = commit, commit, d.state.Lock
+		d.head, d.commit, d.committed = commit, commit, lock
 	}
-	d.overtaken = !onOwn
 	if err := d.cfg.Repository.ClearPending(ctx); err != nil {
 		// The records are on the branch: a pending copy is read back as equal.
 		return fmt.Errorf("clearing pending lock records: %w", err)
@@ -459,44 +557,18 @@ func (d *Daemon) commitLock(ctx context.Context) error {
 	return nil
 }
 
-// lockOf is the lock of somebody else's commit, with all records of this pass. A
-// commit that says nothing gets the records alone.
-func (d *Daemon) lockOf(ctx context.Context, head sources.Commit) ([]byte, error) {
-	if theirs, err := d.cfg.Computer.Compute(ctx, head, d.state.Lock); err == nil {
-		if d.cfg.PruneRemoved {
-			// Clusters that left with this commit are still to be emptied.
-			for _, name := range theirs.Committed.Clusters() {
-				if theirs.Registry.Removed(name) {
-					theirs.Lock.Select(name, theirs.Committed.Selections(name))
-				}
-			}
-		}
-		return theirs.Lock.Format(), nil
-	} else if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	theirs, err := desired.ReadLock(head.Files)
-	if err != nil {
-		return nil, err
-	}
-	if err := theirs.Merge(d.state.Lock); err != nil {
-		return nil, err
-	}
-	return theirs.Format(), nil
-}
-
 // lockMessage says which selections the commit changes.
-func lockMessage(s *desired.State) string {
+func lockMessage(before, after *lockfile.File) string {
 	var changes []string
 	subject := make(map[string]bool)
 	names := make(map[string]bool)
-	for _, lock := range []*lockfile.File{s.Committed, s.Lock} {
+	for _, lock := range []*lockfile.File{before, after} {
 		for _, name := range lock.Clusters() {
 			names[name] = true
 		}
 	}
 	for _, name := range sortedKeys(names) {
-		old, now := lines(s.Committed, name), lines(s.Lock, name)
+		old, now := lines(before, name), lines(after, name)
 		for _, line := range sortedKeys(old) {
 			if !now[line] {
 				changes = append(changes, "- "+line)

@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"context"
 	"io/fs"
 
 	"gitopsd.dev/reconcile/checkpoint"
@@ -62,20 +61,6 @@ func (d *Daemon) resume() *desired.State {
 	d.cfg.Log.Info("the commit is the one that the clusters were left with; nothing is computed unless one is not as it was",
 		"commit", short(d.head.Hash), "clusters", len(at))
 	return s
-}
-
-// computeOlder computes the commit that the clusters were left with, for a newest
-// one that says nothing, so that they can be kept as that one wants them.
-func (d *Daemon) computeOlder(ctx context.Context) {
-	if d.at == nil {
-		return
-	}
-	state, err := d.cfg.Computer.Compute(ctx, d.state.Commit, d.pending)
-	if err != nil {
-		d.cfg.Log.Error("the commit that the clusters were left with cannot be computed", "commit", short(d.state.Commit.Hash), "error", err)
-		return
-	}
-	d.state, d.input, d.at = state, d.inputOf(state), nil
 }
 
 // inputOf names everything that a state was computed from; "" if the next

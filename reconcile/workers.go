@@ -4,14 +4,16 @@ import (
 	"context"
 	"maps"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
 
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/sources/errgroup"
 )
 
 // workers are the goroutines that work on clusters, one each, so that a cluster
@@ -50,11 +52,15 @@ type job struct {
 	// looked at whether it is so.
 	input string
 	at    *checkpoint.Record
-	// after are the jobs of the clusters that this one depends on.
+	// after are the jobs of the clusters that this one depends on, and held is
+	// the name of one that has none, as its registration has errors.
 	after []*job
-	// tried is closed when the attempt has ended, ready says how.
-	tried chan struct{}
-	ready bool
+	held  string
+	// tried is closed when the attempt has ended, and ready says how; or when
+	// the job was dropped, for instead if that is for the same.
+	tried   chan struct{}
+	ready   bool
+	instead *job
 }
 
 // worker works on one cluster. Its jobs wait in a box of one: a newer job
@@ -67,21 +73,39 @@ type worker struct {
 	// woken has a token when the cluster asks for attention by itself.
 	woken  chan struct{}
 	mu     sync.Mutex
+	ended  bool
 	now    *job               // under way
 	cancel context.CancelFunc // gives up on it
 
 	// The rest is the worker's own.
 	target   Target
-	unfollow func()           // ends the target's Follow, and waits for its end
-	declared *desired.Cluster // what target was made for
-	last     *job
-	failures int
-	nextTry  time.Time
+	unfollow func()     // ends the target's Follow, and waits for its end
+	made     connection // what target was made from
+	// last is the job that was tried or held back last, allowed the last that
+	// the gate let through.
+	last, allowed *job
+	failures      int
+	// slow says that the last attempt had to wait for answers for so long that
+	// its slot was lent.
+	slow    bool
+	nextTry time.Time
 	// brake is how long the next waking has to wait: somebody who undoes every
 	// correction at once is answered ever more slowly.
 	brake time.Duration
 	// kept is the checkpoint that was kept last.
 	kept *checkpoint.Record
+}
+
+// connection is what a target is made from, credentials empty where they are not
+// known.
+type connection struct {
+	access      clusters.Access
+	credentials string
+}
+
+// stale reports whether now is something else.
+func (c connection) stale(now connection) bool {
+	return c.access != now.access || c.credentials != now.credentials && now.credentials != ""
 }
 
 // firstBrake is how long the second of two corrections in a row waits.
@@ -90,6 +114,8 @@ const firstBrake = 250 * time.Millisecond
 // round is what the clusters are to be brought to in one turn of the loop.
 type round struct {
 	state *desired.State
+	// commit names the one that state is in charge for.
+	commit string
 	// leaving are to be emptied.
 	leaving map[string]*desired.Cluster
 	// input and at are a job's, at by the cluster's name.
@@ -104,10 +130,10 @@ type round struct {
 func (ws *workers) assign(ctx context.Context, r round) []<-chan struct{} {
 	s, jobs := r.state, make(map[string]*job)
 	for _, c := range s.Clusters {
-		jobs[c.Name] = &job{want: c, commit: s.Commit.Hash, input: r.input, at: r.at[c.Name], tried: make(chan struct{})}
+		jobs[c.Name] = &job{want: c, commit: r.commit, input: r.input, at: r.at[c.Name], tried: make(chan struct{})}
 	}
 	for name, c := range r.leaving {
-		jobs[name] = &job{want: c, commit: s.Commit.Hash, tried: make(chan struct{})}
+		jobs[name] = &job{want: c, commit: r.commit, tried: make(chan struct{})}
 	}
 	for name, w := range ws.all {
 		if jobs[name] == nil && s.Registry != nil && s.Registry.Removed(name) {
@@ -126,16 +152,15 @@ func (ws *workers) assign(ctx context.Context, r round) []<-chan struct{} {
 			}
 			if dep := jobs[on]; dep != nil {
 				j.after = append(j.after, dep)
+			} else {
+				j.held = on // the registry has it, or it would have an error for this one
 			}
 		}
 		w := ws.all[name]
 		if w == nil {
 			w = ws.start(ctx, name)
 		}
-		if under := w.give(j); under != nil {
-			j = under
-		}
-		tried = append(tried, j.tried)
+		tried = append(tried, w.give(j).tried)
 	}
 	return tried
 }
@@ -163,21 +188,26 @@ func (ws *workers) start(ctx context.Context, name string) *worker {
 	ws.all[name] = w
 	ws.wg.Go(func() {
 		defer cancel()
-		defer w.disconnect()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case j := <-w.box:
-				if o := ws.work(ctx, w, j); o.Changed == 0 {
-					w.brake = 0
-				}
-			case <-w.woken:
-				ws.wake(ctx, w)
-			}
+		defer w.end()
+		for ctx.Err() == nil {
+			ws.step(ctx, w)
 		}
 	})
 	return w
+}
+
+// step waits for the next thing that the worker has to do, and does it.
+func (ws *workers) step(ctx context.Context, w *worker) {
+	defer ws.logPanic(w)
+	select {
+	case <-ctx.Done():
+	case j := <-w.box:
+		if o := ws.work(ctx, w, j); o.Changed == 0 {
+			w.brake = 0
+		}
+	case <-w.woken:
+		ws.wake(ctx, w)
+	}
 }
 
 // wake makes an attempt that the cluster itself asks for: something was changed
@@ -194,11 +224,19 @@ func (ws *workers) wake(ctx context.Context, w *worker) {
 		return
 	case <-time.After(w.brake):
 	}
+	select {
+	case j := <-w.box: // came together with the end of the pause
+		ws.work(ctx, w, j)
+		return
+	default:
+	}
 	if w.last.at != nil {
 		ws.askForState()
 		return
 	}
-	o := ws.work(ctx, w, &job{want: w.last.want, commit: w.last.commit, input: w.last.input, tried: make(chan struct{})})
+	again := *w.last // the gate is asked once more
+	again.tried, again.ready = make(chan struct{}), false
+	o := ws.work(ctx, w, &again)
 	w.brake = nextBrake(w.brake, o.Changed, ws.cfg.Interval)
 }
 
@@ -212,15 +250,20 @@ func nextBrake(brake time.Duration, changed int, interval time.Duration) time.Du
 
 // connect makes the worker's target, and follows the cluster.
 func (ws *workers) connect(ctx context.Context, w *worker, want *desired.Cluster) error {
+	made := ws.connectionOf(want) // before: what is replaced meanwhile is told the next time
 	target, err := ws.cfg.Connect(ctx, want.Cluster)
 	if err != nil {
 		return err
 	}
+	if made.credentials == "" {
+		made = ws.connectionOf(want) // known since they were read
+	}
 	// The attempt ends before the connection does.
-	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	following, cancel := context.WithCancel(kube.Waiting(context.WithoutCancel(ctx)))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+		defer ws.logPanic(w)
 		target.Follow(following, func() {
 			select {
 			case w.woken <- struct{}{}:
@@ -228,12 +271,23 @@ func (ws *workers) connect(ctx context.Context, w *worker, want *desired.Cluster
 			}
 		})
 	}()
-	w.target, w.declared = target, want
+	w.target, w.made = target, made
 	w.unfollow = func() {
 		cancel()
 		<-ended
 	}
 	return nil
+}
+
+// connectionOf is what a target would be made from now.
+func (ws *workers) connectionOf(want *desired.Cluster) connection {
+	c := connection{access: want.Spec.Access()}
+	if ws.cfg.Credentials != nil {
+		if name, known := ws.cfg.Credentials(want.Cluster); known {
+			c.credentials = "known as " + name // also where there are none any more
+		}
+	}
+	return c
 }
 
 // disconnect lets go of the worker's target, if it has one.
@@ -246,6 +300,19 @@ func (w *worker) disconnect() {
 	w.target = nil
 }
 
+// end lets go of all that the worker has. Nobody waits for a job in its box.
+func (w *worker) end() {
+	w.disconnect()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+	select {
+	case j := <-w.box:
+		j.drop(nil)
+	default:
+	}
+}
+
 // stop ends all workers and waits for them.
 func (ws *workers) stop() {
 	for _, w := range ws.all {
@@ -254,13 +321,14 @@ func (ws *workers) stop() {
 	ws.wg.Wait()
 }
 
-// give puts a job into the worker's box. A job for the same commit that is
-// under way is left alone, and returned instead.
+// give puts a job into the worker's box, and returns it. A job for the same that
+// is under way is left alone, and returned instead.
 func (w *worker) give(j *job) *job {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.now != nil {
 		if w.now.want == j.want {
+			j.drop(w.now)
 			return w.now
 		}
 		if w.now.commit != j.commit {
@@ -269,16 +337,20 @@ func (w *worker) give(j *job) *job {
 	}
 	select {
 	case old := <-w.box:
-		close(old.tried)
+		old.drop(j)
 	default:
 	}
+	if w.ended {
+		j.drop(nil)
+		return j
+	}
 	w.box <- j
-	return nil
+	return j
 }
 
 // work makes one attempt. The outcome is empty where there was none.
 func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
-	attempt, cancel := context.WithTimeout(ctx, ws.cfg.ClusterTimeout)
+	attempt, cancel := context.WithCancel(ctx)
 	defer cancel()
 	w.mu.Lock()
 	w.now, w.cancel = j, cancel
@@ -295,67 +367,73 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
 		o = Outcome{Phase: status.Suspended, Message: "spec.suspend leaves the cluster as it is"}
 	case j.want.Err != nil:
 		o = Outcome{Phase: status.Failed, Message: j.want.Err.Error()}
-	case w.failures > 0 && time.Now().Before(w.nextTry) && w.declared != nil && w.declared.Objects == j.want.Objects:
+	case w.failures > 0 && time.Now().Before(w.nextTry) && w.last.want.Objects == j.want.Objects && w.last.want.Spec.Access() == j.want.Spec.Access():
 		return Outcome{} // the last one stands
 	default:
-		if on := waitFor(attempt, j.after); on != "" {
-			o = Outcome{Phase: status.Waiting, Message: "waits for cluster " + on}
-			break
+		ok := true
+		if why := ws.gate(attempt, w, j); why != "" {
+			o = ws.heldBack(attempt, w, why)
+		} else {
+			w.allowed = j // from here on: a part of it may be done
+			o, ok = ws.try(attempt, w, j)
 		}
-		slots := ws.slots
-		if w.failures > 0 {
-			slots = ws.suspects
-		}
-		select {
-		case slots <- struct{}{}:
-		case <-attempt.Done():
-			return Outcome{}
-		}
-		ws.cfg.Board.Update(w.name, func(c *status.Cluster) {
-			if c.Phase == status.Pending {
-				c.Phase = status.Applying
-			}
-		})
-		o = ws.apply(attempt, w, j)
-		<-slots
-		if attempt.Err() == context.Canceled {
-			return Outcome{} // by a newer commit, or the end: that is not the cluster's fault
+		if !ok || attempt.Err() != nil {
+			return Outcome{} // given up for a newer commit, or the end: that is not the cluster's fault
 		}
 		if o.Moved {
 			ws.askForState()
 			return Outcome{} // it is not known what to do
 		}
 	}
-	if o.Gone {
+	if o.Gone && j.want.Leaving {
 		ws.mu.Lock()
 		ws.gone = append(ws.gone, w.name)
 		ws.mu.Unlock()
 	}
-	w.declared, w.last = j.want, j
+	w.last = j
 	j.ready = o.Phase == status.Ready
 	ws.report(w, j, o)
 	return o
 }
 
-// waitFor waits for the attempts at other clusters, and names the first that is
-// not ready after it.
-func waitFor(ctx context.Context, jobs []*job) string {
-	for _, dep := range jobs {
-		select {
-		case <-dep.tried:
-			if !dep.ready {
-				return dep.want.Name
-			}
-		case <-ctx.Done():
-			return dep.want.Name
-		}
+// try makes the attempt itself, when it is the cluster's turn. ok is false where
+// it was given up, which says nothing of the cluster.
+func (ws *workers) try(ctx context.Context, w *worker, j *job) (o Outcome, ok bool) {
+	slots := ws.slots
+	if w.failures > 0 || w.slow {
+		slots = ws.suspects
 	}
-	return ""
+	t, err := takeTurn(ctx, slots, func(waits bool) {
+		if waits {
+			ws.show(w, status.Waiting, "waits for its turn: as many clusters are worked on as may be at a time")
+		} else {
+			ws.show(w, status.Applying, "")
+		}
+	})
+	if err != nil {
+		return Outcome{}, false
+	}
+	ws.cfg.Board.Update(w.name, func(c *status.Cluster) {
+		if c.Phase == status.Pending {
+			c.Phase = status.Applying
+		}
+	})
+	// What was waited for before is not the cluster's time.
+	attempt, cancel := context.WithTimeout(kube.WithPace(ctx, t.pace()), ws.cfg.ClusterTimeout)
+	defer cancel()
+	o = ws.apply(attempt, w, j)
+	w.slow = t.end()
+	return o, ctx.Err() == nil
 }
 
-func (ws *workers) apply(ctx context.Context, w *worker, j *job) Outcome {
-	if w.failures > 0 || w.target != nil && !reflect.DeepEqual(w.declared.Cluster, j.want.Cluster) {
-		// Credentials that may have been replaced, or another registration.
+func (ws *workers) apply(ctx context.Context, w *worker, j *job) (o Outcome) {
+	defer func() {
+		if v := recover(); v != nil {
+			o = ws.panicked(w, errgroup.Recovered(v))
+		}
+	}()
+	if w.failures > 0 || w.target != nil && w.made.stale(ws.connectionOf(j.want)) {
+		// Credentials that were replaced, or may have been; or another registration.
 		w.disconnect()
 	}
 	if w.target == nil {

@@ -14,13 +14,12 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources/errgroup"
 )
 
 // Checkpoint is how an inventory looked when a pass had left nothing to do: all

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/apply/managed"
@@ -12,6 +11,7 @@ import (
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/sources/errgroup"
 )
 
 // dryRun asks the API server about every object that the plan would write: what

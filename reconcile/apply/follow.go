@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/sources/errgroup"
 )
 
 // follower is a running Follow.
@@ -43,7 +44,10 @@ func (a *Applier) Follow(ctx context.Context, notify func()) {
 		case <-ctx.Done():
 			return
 		case s := <-f.starts:
-			watches.Go(func() { a.watch(ctx, s, notify) })
+			watches.Go(func() {
+				defer a.survive(s)
+				a.watch(ctx, s, notify)
+			})
 		}
 	}
 }
@@ -89,7 +93,7 @@ func (a *Applier) watch(ctx context.Context, s *kindState, notify func()) {
 	}
 	for broken := false; ; {
 		before := version
-		err := a.cluster.Watch(ctx, t, a.set.selector(), version, func(e kube.Event) {
+		err := a.cluster.Watch(ctx, t, "", a.set.selector(), version, func(e kube.Event) {
 			version = e.Meta.ResourceVersion
 			if !e.Progress && a.saw(s, e) {
 				notify()
@@ -112,6 +116,16 @@ func (a *Applier) watch(ctx context.Context, s *kindState, notify func()) {
 			a.lost(s)
 			return
 		}
+	}
+}
+
+// survive has a panic in the watch of a kind cost that watch: the next look lists
+// the kind.
+func (a *Applier) survive(s *kindState) {
+	if v := recover(); v != nil {
+		p := errgroup.Recovered(v)
+		a.log.Error(p.Error()+" in a watch; the daemon goes on", "kind", s.t.Kind, "stack", string(p.Stack))
+		a.lost(s)
 	}
 }
 

@@ -51,6 +51,7 @@ func (x *execution) awaitServed(ctx context.Context, applied []*Result, begun ti
 			}
 		}
 	}
+	ctx = kube.Waiting(ctx)
 	etag := ""
 	progress := time.Now()
 	all := len(waiting)
@@ -154,6 +155,7 @@ type service struct{ namespace, name string }
 // ready endpoint, and says which has not. What is reached by URL, or runs in the
 // API server, has nothing to wait for.
 func (x *execution) awaitBackends(ctx context.Context, o *manifest.Object) (string, error) {
+	ctx = kube.Waiting(ctx)
 	deadline := time.Now().Add(backendWait)
 	for _, s := range backends(o) {
 		for wait := pollFirst; ; wait = min(2*wait, pollLongest) {

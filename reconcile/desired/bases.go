@@ -8,12 +8,11 @@ import (
 	"maps"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/remote"
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/errgroup"
 )
 
 // parallelFetches bounds the remote bases that are fetched at a time for a

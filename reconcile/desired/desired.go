@@ -19,7 +19,6 @@ import (
 	"slices"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/plan"
@@ -29,6 +28,7 @@ import (
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/sources/errgroup"
 	"gitopsd.dev/sources/lockfile"
 	"gitopsd.dev/sources/resolve"
 )
@@ -95,7 +95,8 @@ func (c *Computer) fetch(ctx context.Context, from sources.Origin, d sources.Dig
 	return pkg, nil
 }
 
-// State is what a commit asks for.
+// State is what a commit asks for. It is immutable once made: it is shared by
+// everything that works towards it.
 type State struct {
 	// Commit that was computed; its Hash is empty for a working tree.
 	Commit sources.Commit
@@ -334,6 +335,11 @@ func (c *Computer) each(all []*Cluster, do func(int, *Cluster)) {
 	g.SetLimit(cmp.Or(c.cfg.Parallel, 4))
 	for i, cl := range all {
 		g.Go(func() error {
+			defer func() {
+				if v := recover(); v != nil {
+					cl.Err = fmt.Errorf("cluster %s: %w", cl.Name, errgroup.Recovered(v))
+				}
+			}()
 			do(i, cl)
 			return nil
 		})

@@ -18,14 +18,17 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/connrotation"
 )
 
 // FieldManager is the name under which gitopsd applies, as it stands in
@@ -77,6 +80,7 @@ type Cluster struct {
 	name      string
 	base      *url.URL
 	client    *http.Client
+	conns     *connections
 	timeout   time.Duration
 	userAgent string
 
@@ -92,7 +96,8 @@ func New(c Config) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", c.Name, err)
 	}
-	cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
+	conns := &connections{dialer: connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext)}
+	cfg.Dial = conns.dial
 	// Compressing costs the API server more than the bytes cost the network.
 	cfg.DisableCompression = true
 	cfg.WrapTransport = c.WrapTransport
@@ -108,7 +113,7 @@ func New(c Config) (*Cluster, error) {
 		return nil, fmt.Errorf("cluster %s: kubeconfig: server %q: %w", c.Name, cfg.Host, err)
 	}
 	cl := &Cluster{
-		name: c.Name, base: base, client: client,
+		name: c.Name, base: base, client: client, conns: conns,
 		timeout: c.Timeout, userAgent: c.UserAgent,
 		groups: make(map[string]*group), gvs: make(map[string]*groupTypes), epoch: 1,
 	}
@@ -127,5 +132,26 @@ func (c *Cluster) Name() string { return c.name }
 // Server is the API server's URL.
 func (c *Cluster) Server() string { return c.base.String() }
 
-// Close closes the connections that are idle.
-func (c *Cluster) Close() { c.client.CloseIdleConnections() }
+// Close closes all connections. Requests under way fail, and so do later ones.
+func (c *Cluster) Close() { c.conns.close() }
+
+// connections are all that were opened to a cluster. http.Transport closes idle
+// ones only, and opens another for a request whose connection was closed.
+type connections struct {
+	dialer *connrotation.Dialer
+	closed atomic.Bool
+}
+
+func (c *connections) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := c.dialer.DialContext(ctx, network, address)
+	if err == nil && c.closed.Load() {
+		conn.Close()
+		return nil, net.ErrClosed
+	}
+	return conn, err
+}
+
+func (c *connections) close() {
+	c.closed.Store(true)
+	c.dialer.CloseAll()
+}

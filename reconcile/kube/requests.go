@@ -74,6 +74,12 @@ type request struct {
 // Not Modified". It waits and tries again when the API server asks for it; every
 // request of this package means the same when it is repeated.
 func (c *Cluster) do(ctx context.Context, op operation, r request) ([]byte, http.Header, error) {
+	if pace := paceOf(ctx); pace != nil {
+		if err := pace.Before(ctx); err != nil {
+			return nil, nil, err
+		}
+		defer pace.After()
+	}
 	for attempt := 1; ; attempt++ {
 		body, header, err := c.once(ctx, op, r)
 		var e *Error

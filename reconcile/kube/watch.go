@@ -36,19 +36,19 @@ type Event struct {
 	Progress bool
 }
 
-// Watch hands the changes to the metadata of the type's objects after version,
-// which a List returned, to yield, in order, until the API server ends the
+// Watch hands the changes to the metadata of the type's objects in a namespace (all
+// of them where it is empty) after version, which a List returned, to yield, in order, until the API server ends the
 // watch (then the error is nil, and a new one may begin where this one ended),
 // or something fails. The error's class is Expired when the API server does not
 // remember version any more.
-func (c *Cluster) Watch(ctx context.Context, t Type, selector, version string, yield func(Event)) error {
-	op := operation{verb: "watch", id: t.ID("", "")}
+func (c *Cluster) Watch(ctx context.Context, t Type, namespace, selector, version string, yield func(Event)) error {
+	op := operation{verb: "watch", id: t.ID(namespace, "")}
 	seconds := int((watchShortest + rand.N(watchLongest-watchShortest)).Seconds())
 	// An API server that keeps quiet past the end is gone; connections that
 	// are dead are noticed by HTTP/2's pings before.
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(seconds)*time.Second+c.timeout, errors.New("the watch did not end in time"))
 	defer cancel()
-	u, err := c.url(op, t.path("", ""), url.Values{
+	u, err := c.url(op, t.path(namespace, ""), url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "labelSelector": {selector},
 		"resourceVersion": {version}, "timeoutSeconds": {strconv.Itoa(seconds)},
 	})

@@ -5,12 +5,11 @@ import (
 	"runtime"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/errgroup"
 )
 
 // Comparer compares definitions, and remembers what came of it: the same bump

@@ -32,7 +32,7 @@ const (
 	Failed Phase = "Failed"
 	// Unreachable clusters did not answer.
 	Unreachable Phase = "Unreachable"
-	// Waiting clusters wait for a cluster that they depend on.
+	// Waiting clusters wait for a cluster that they depend on, or for their turn.
 	Waiting Phase = "Waiting"
 	// Suspended clusters are left alone by their declaration.
 	Suspended Phase = "Suspended"

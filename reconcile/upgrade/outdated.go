@@ -10,11 +10,10 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/errgroup"
 	"gitopsd.dev/sources/versions"
 )
 

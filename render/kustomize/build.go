@@ -67,6 +67,11 @@ func (b *Builder) Build(ctx context.Context, files fs.FS, dir string, bases remo
 		b.built[key] = it
 		go func() {
 			defer close(it.done)
+			defer func() {
+				if v := recover(); v != nil {
+					it.err = fmt.Errorf("%s: a bug in gitopsd: panic with a value of type %T", dir, v)
+				}
+			}()
 			it.objects, it.err = in.build(dir)
 		}()
 	}

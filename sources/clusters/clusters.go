@@ -103,6 +103,24 @@ type Patch struct {
 	Patch string `yaml:"patch"`
 }
 
+// Access is how a cluster is reached, and with whose rights: all of a registration
+// that a connection is made from. It is comparable.
+type Access struct {
+	Secret                  SecretRef
+	File                    string
+	InCluster               bool
+	Context, ServiceAccount string
+}
+
+// Access returns how the cluster is reached.
+func (s *Spec) Access() Access {
+	a := Access{File: s.Kubeconfig.File, InCluster: s.Kubeconfig.InCluster, Context: s.Context, ServiceAccount: s.ServiceAccount}
+	if s.Kubeconfig.SecretRef != nil {
+		a.Secret = *s.Kubeconfig.SecretRef
+	}
+	return a
+}
+
 // Target selects objects as kustomize does: names and kinds are anchored
 // regular expressions.
 type Target struct {

@@ -10,9 +10,8 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/errgroup"
 	"gitopsd.dev/sources/lockfile"
 )
 

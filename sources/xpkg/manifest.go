@@ -11,9 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
-
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/errgroup"
 )
 
 // Media types of the OCI image specification and of Docker's before it.

@@ -11,7 +11,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -33,18 +32,13 @@ const maxKubeconfig = 1 << 20
 type connector struct {
 	// dir holds kubeconfig files; empty when files are not allowed.
 	dir string
-	// hub is where kubeconfig Secrets are, in namespace; hubConfig is a
-	// kubeconfig file for it, empty for the cluster that the process runs in.
-	hubConfig, namespace string
+	// hub is where kubeconfig Secrets are.
+	hub *hub
 	// allowInCluster lets clusters be registered as the one the process runs
 	// in.
 	allowInCluster bool
 	// contexts of the user's own kubeconfig by cluster; they go first.
 	contexts map[string]string
-
-	once   sync.Once
-	hub    *kube.Cluster
-	hubErr error
 }
 
 // connect makes the client of a registered cluster.
@@ -108,11 +102,12 @@ func (c *connector) file(name string) ([]byte, error) {
 // secret reads a kubeconfig from a Secret in the daemon's own namespace of the
 // hub. Errors never hold any of its content.
 func (c *connector) secret(ctx context.Context, cluster string, ref clusters.SecretRef) ([]byte, error) {
-	s, err := c.hubSecret(ctx, ref.Name)
+	c.hub.needing.Do(func() { close(c.hub.needed) })
+	s, err := c.hub.secret(ctx, ref.Name)
 	if err != nil {
 		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w", err)
 	}
-	where := fmt.Sprintf("Secret %s/%s", c.namespace, ref.Name)
+	where := fmt.Sprintf("Secret %s/%s", c.hub.namespace, ref.Name)
 	if s.labels[clusterLabel] != cluster {
 		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %s does not carry the label %s: %s, which allows this cluster to use it", where, clusterLabel, cluster)
 	}
@@ -121,20 +116,6 @@ func (c *connector) secret(ctx context.Context, cluster string, ref clusters.Sec
 		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w", err)
 	}
 	return text, nil
-}
-
-func (c *connector) openHub() (*kube.Cluster, error) {
-	cfg := kube.Config{Name: "the hub", UserAgent: "gitopsd/" + version()}
-	if c.hubConfig == "" {
-		cfg.InCluster = true
-		return kube.New(cfg)
-	}
-	text, err := os.ReadFile(c.hubConfig)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig: %w", err)
-	}
-	cfg.Kubeconfig, cfg.Trusted = text, true // the operator's own
-	return kube.New(cfg)
 }
 
 // liveOptions are the flags of commands on this machine that look at clusters.
@@ -159,9 +140,9 @@ func (o *liveOptions) connector(packages *registryOptions) (*connector, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &connector{dir: o.kubeconfigDir, hubConfig: o.hub, namespace: o.namespace, contexts: contexts}
+	c := &connector{dir: o.kubeconfigDir, hub: newHub(o.hub, o.namespace), contexts: contexts}
 	if o.hub != "" {
-		packages.hub = c
+		packages.hub = c.hub
 	}
 	return c, nil
 }

@@ -26,7 +26,7 @@ import (
 // registryOptions are the flags of every command that reads packages.
 type registryOptions struct {
 	// hub is where Secrets are that packages name, nil for none.
-	hub *connector
+	hub *hub
 
 	cacheDir   string
 	caFile     string

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -102,9 +103,11 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if o.namespace == "" {
 		o.namespace = ownNamespace()
 	}
-	conn := &connector{dir: o.kubeconfigDir, hubConfig: o.hub, namespace: o.namespace, allowInCluster: o.inCluster}
+	hub := newHub(o.hub, o.namespace)
+	defer hub.close()
+	conn := &connector{dir: o.kubeconfigDir, hub: hub, allowInCluster: o.inCluster}
 	if o.hub != "" || g.env.Getenv("KUBERNETES_SERVICE_HOST") != "" {
-		o.registry.hub = conn // it runs in a cluster, or was told of one
+		o.registry.hub = hub // it runs in a cluster, or was told of one
 	}
 	o.registry.gitCAFile = o.git.caFile
 	computer, err := o.registry.computer(log, mode, nil, nil)
@@ -126,8 +129,14 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 			if err != nil {
 				return nil, err
 			}
-			return reconcile.NewTarget(k, log)
+			target, err := reconcile.NewTarget(k, log)
+			if err != nil {
+				k.Close()
+				return nil, err
+			}
+			return target, nil
 		},
+		Credentials: conn.credentials,
 	})
 	if err != nil {
 		return err
@@ -140,6 +149,11 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	defer stop()
+	following, cancel := context.WithCancel(ctx)
+	var follower sync.WaitGroup
+	follower.Go(func() { hub.follow(following, log) })
+	defer follower.Wait()
+	defer cancel()
 	log.Info("gitopsd starts", "version", version(), "repository", repository.Describe(), "branch", o.git.branch, "interval", o.interval)
 	if err := daemon.Run(ctx); err != nil {
 		return err

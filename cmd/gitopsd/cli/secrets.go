@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"gitopsd.dev/reconcile/kube"
-	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/oci"
 )
@@ -46,7 +45,7 @@ type secretReader struct {
 	// empty for none.
 	dir string
 	// hub is where Secrets are otherwise; nil without one.
-	hub *connector
+	hub *hub
 
 	flights singleflight.Group
 	mu      sync.Mutex
@@ -169,11 +168,12 @@ func (r *secretReader) secret(ctx context.Context, name, label, what string) (hu
 	s, ok := r.read[name]
 	r.mu.Unlock()
 	if !ok || time.Since(s.at) > secretsAge {
-		result := r.flights.DoChan(name, func() (any, error) {
+		result := r.flights.DoChan(name, func() (_ any, err error) {
+			defer recovered(&err)
 			// Whoever waits for it may go away; what is read is there for all.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 			defer cancel()
-			return r.hub.hubSecret(ctx, name)
+			return r.hub.secret(ctx, name)
 		})
 		select {
 		case <-ctx.Done():
@@ -211,24 +211,4 @@ func (s hubSecret) entry(where, key string) ([]byte, error) {
 		return nil, fmt.Errorf("key %q of %s is not base64", key, where)
 	}
 	return text, nil
-}
-
-// hubSecret reads a Secret in the daemon's own namespace of the hub.
-func (c *connector) hubSecret(ctx context.Context, name string) (hubSecret, error) {
-	c.once.Do(func() { c.hub, c.hubErr = c.openHub() })
-	if c.hubErr != nil {
-		return hubSecret{}, fmt.Errorf("no hub to read Secrets from: %w", c.hubErr)
-	}
-	typ, err := c.hub.Type(ctx, "v1", "Secret")
-	if err != nil {
-		return hubSecret{}, err
-	}
-	tree, meta, err := c.hub.Get(ctx, typ, manifest.ID{Kind: "Secret", Namespace: c.namespace, Name: name})
-	if err != nil {
-		return hubSecret{}, err
-	}
-	s := hubSecret{at: time.Now(), labels: meta.Labels}
-	s.typ, _ = tree["type"].(string)
-	s.data, _ = tree["data"].(map[string]any)
-	return s, nil
 }

@@ -1,0 +1,154 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/errgroup"
+)
+
+// computation computes what a commit asks for, beside the loop: a registry that
+// is slow to answer delays what is new, and keeps nobody from what there is. There
+// is one at a time.
+type computation struct {
+	commit  sources.Commit
+	started time.Time
+	// older says that it is not of the newest commit, which says nothing, but of
+	// the one that the clusters were left with.
+	older   bool
+	cancel  context.CancelFunc
+	givenUp bool // by the loop, for a newer commit
+
+	// done is closed when the rest says what came of it.
+	done  chan struct{}
+	state *desired.State
+	err   error
+}
+
+// firstPatience is how long the computation of a commit may go on when there is a
+// newer one. It doubles with each that is given up, so that somebody who pushes
+// often does not keep every commit from being computed.
+const firstPatience = 15 * time.Second
+
+// compute starts to compute the newest commit if it is due, and nothing else is
+// being computed.
+func (d *Daemon) compute(ctx context.Context) error {
+	if !d.due || d.computing != nil {
+		return nil
+	}
+	d.again = true // until it went well
+	if err := d.readPending(ctx); err != nil {
+		return err
+	}
+	d.due = false
+	if state := d.resume(); state != nil {
+		d.follow(state)
+		return nil
+	}
+	d.start(ctx, d.head, false)
+	return nil
+}
+
+func (d *Daemon) start(ctx context.Context, commit sources.Commit, older bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	c := &computation{commit: commit, started: time.Now(), older: older, cancel: cancel, done: make(chan struct{})}
+	d.computing = c
+	pending := d.pending
+	go func() {
+		defer close(c.done)
+		defer cancel()
+		defer func() {
+			if v := recover(); v != nil {
+				c.state, c.err = nil, errgroup.Recovered(v)
+			}
+		}()
+		c.state, c.err = d.cfg.Computer.Compute(ctx, commit, pending)
+	}()
+}
+
+// computed is closed when the computation under way has ended; nil if there is
+// none.
+func (d *Daemon) computed() <-chan struct{} {
+	if d.computing == nil {
+		return nil
+	}
+	return d.computing.done
+}
+
+// impatient gets a time when the computation under way is to be given up for the
+// newer commit that waits for its end.
+func (d *Daemon) impatient() <-chan time.Time {
+	if d.computing == nil || !d.due || d.computing.givenUp {
+		return nil
+	}
+	return time.After(time.Until(d.computing.started.Add(firstPatience << min(d.givenUp, 10))))
+}
+
+func (d *Daemon) giveUp() {
+	d.cfg.Log.Info("computing is given up: there is a newer commit", "commit", short(d.computing.commit.Hash))
+	d.computing.givenUp = true
+	d.computing.cancel()
+	d.givenUp++
+}
+
+// takeUp takes what was computed, and starts to compute what is due. A commit that
+// cannot be read at all leaves the clusters with what they have.
+func (d *Daemon) takeUp(ctx context.Context) error {
+	c := d.computing
+	d.computing = nil
+	var err error
+	switch {
+	case c.err == nil:
+		d.givenUp = 0
+		d.use(ctx, c)
+	case c.givenUp || ctx.Err() != nil:
+	default:
+		d.givenUp = 0
+		err = fmt.Errorf("commit %s: %w", short(c.commit.Hash), c.err)
+		d.tellPanic(c.commit, c.err)
+		if !c.older {
+			d.refuse(ctx, c)
+		}
+	}
+	return errors.Join(err, d.compute(ctx))
+}
+
+// use puts what was computed in charge.
+func (d *Daemon) use(ctx context.Context, c *computation) {
+	for _, cl := range c.state.Clusters {
+		d.tellPanic(c.commit, cl.Err)
+	}
+	if c.older {
+		if d.at != nil {
+			d.state, d.committed, d.input, d.at = c.state, c.state.Committed, d.inputOf(c.state), nil
+		}
+		return
+	}
+	d.leave(ctx, d.state, c.state)
+	d.input, d.at = d.inputOf(c.state), nil
+	d.follow(c.state)
+}
+
+// refuse tells that a commit says nothing, and has the one computed that the
+// clusters were left with, if that was not needed before.
+func (d *Daemon) refuse(ctx context.Context, c *computation) {
+	var names []string
+	for _, c := range d.cfg.Board.Snapshot().Clusters {
+		names = append(names, c.Name)
+	}
+	d.cfg.Board.Commit(c.commit.Hash, c.commit.Subject, []string{c.err.Error()}, names)
+	if d.at != nil && !d.due {
+		d.start(ctx, d.commit, true)
+	}
+}
+
+// tellPanic logs the stack of an error that was a panic.
+func (d *Daemon) tellPanic(commit sources.Commit, err error) {
+	if p, ok := errors.AsType[*errgroup.PanicError](err); ok {
+		d.cfg.Log.Error(p.Error()+"; the daemon goes on", "commit", short(commit.Hash), "stack", string(p.Stack))
+	}
+}

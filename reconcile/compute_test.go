@@ -1,0 +1,207 @@
+package reconcile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/sources/resolve"
+)
+
+// branch is a repository in memory, for a clock that a test owns.
+type branch struct {
+	mu      sync.Mutex
+	commits []sources.Commit
+	polls   int
+}
+
+func (b *branch) push(hash string, files map[string]string) {
+	tree := make(fstest.MapFS)
+	for name, text := range files {
+		tree[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.commits = append(b.commits, sources.Commit{Hash: hash, Files: tree})
+}
+
+func (b *branch) Poll(_ context.Context, last string) (sources.Commit, bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.polls++
+	head := b.commits[len(b.commits)-1]
+	return head, head.Hash != last, nil
+}
+
+func (b *branch) Update(context.Context, string, string, func(sources.Commit) ([]byte, error)) (sources.Commit, bool, error) {
+	return sources.Commit{}, false, errors.New("not asked for here")
+}
+func (b *branch) ReadPending(context.Context) ([]byte, error) { return nil, nil }
+func (b *branch) WritePending(context.Context, []byte) error  { return nil }
+func (b *branch) ClearPending(context.Context) error          { return nil }
+func (b *branch) Parent(context.Context, string) (sources.Commit, bool, error) {
+	return sources.Commit{}, false, nil
+}
+
+// looping is a daemon over a branch, in a synctest bubble. Its registry answers for
+// a tag after as long as the test says; one day is for ever.
+func looping(t *testing.T, f *fleet, b *branch, answers map[string]time.Duration) *Daemon {
+	t.Helper()
+	cfg := f.ws.cfg
+	cfg.Repository, cfg.ReadonlyLock = b, true
+	cfg.Computer = desired.New(desired.Config{Resolve: resolve.Config{
+		Digest: func(ctx context.Context, _ sources.Origin, tag string) (sources.Digest, error) {
+			if tag == "panic" {
+				panic("as asked for")
+			}
+			select {
+			case <-time.After(answers[tag]):
+				return sources.DigestOf([]byte(tag)), nil
+			case <-ctx.Done():
+				return "", ctx.Err()
+			}
+		},
+		Fetch: func(_ context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+			return &sources.Package{Repository: from.Repository, Digest: d, Content: d, Meta: sources.PackageMeta{Kind: sources.Configuration, Name: "p"}}, nil
+		},
+		Tags: func(context.Context, sources.Origin) ([]string, error) { return nil, errors.New("not asked for here") },
+	}})
+	cfg.Connect = func(_ context.Context, c clusters.Cluster) (Target, error) {
+		return &versionTarget{fleetTarget{f, c.Name}}, nil
+	}
+	d, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// versionTarget notes the version of the package that it is given.
+type versionTarget struct{ fleetTarget }
+
+func (t *versionTarget) Apply(ctx context.Context, want *desired.Cluster) Outcome {
+	noted := *want
+	noted.Notes = []string{"nothing"}
+	for _, p := range want.Packages {
+		noted.Notes = []string{p.Pin.Ref.Tag}
+	}
+	return t.fleetTarget.Apply(ctx, &noted)
+}
+
+func files(version string) map[string]string {
+	all := cluster("dev", version)
+	all["clusters.yaml"] = registry("dev")
+	return all
+}
+
+func (f *fleet) last(name string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.done[name]) == 0 {
+		return ""
+	}
+	return f.done[name][len(f.done[name])-1]
+}
+
+// A registry that does not answer keeps the loop from nothing: it turns, polls and
+// goes on with what there is; a newer commit does not wait for it for ever.
+func TestComputingBlocksNothing(t *testing.T) {
+	t.Parallel()
+	const ever = 24 * time.Hour
+	synctest.Test(t, func(t *testing.T) {
+		f, b := newFleet(t, 4), new(branch)
+		b.push("1", files("v1"))
+		d := looping(t, f, b, map[string]time.Duration{"hangs": ever, "slow": 2 * time.Minute})
+		synctest.Wait()
+		if have := f.last("dev"); have != "v1" {
+			t.Fatalf("dev has %q", have)
+		}
+		b.push("2", files("hangs"))
+		f.mu.Lock()
+		f.done["dev"] = nil
+		f.mu.Unlock()
+		polls := b.polls
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		s := d.cfg.Board.Snapshot()
+		if b.polls < polls+15 || time.Since(s.Turned) > time.Minute {
+			t.Errorf("%d polls, and the loop turned %s ago", b.polls-polls, time.Since(s.Turned))
+		}
+		f.mu.Lock()
+		if n := len(f.done["dev"]); n < 15 || slices.Contains(f.done["dev"], "hangs") {
+			t.Errorf("dev was kept up %d times: %q", n, f.done["dev"])
+		}
+		f.mu.Unlock()
+		b.push("3", files("v3"))
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if have := f.last("dev"); have != "v3" {
+			t.Errorf("dev has %q", have)
+		}
+		// Somebody who pushes more often than a commit is computed in.
+		for n := range 40 {
+			b.push("push "+string(rune('A'+n)), files("slow"))
+			time.Sleep(20 * time.Second)
+		}
+		synctest.Wait()
+		if have := f.last("dev"); have != "slow" {
+			t.Errorf("dev has %q: commits that take long are never computed", have)
+		}
+	})
+}
+
+// A panic in what is computed is that commit's error, and the daemon goes on.
+func TestPanicWhileComputing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, b := newFleet(t, 4), new(branch)
+		f.log = new(bytes.Buffer)
+		b.push("1", files("v1"))
+		f.ws.cfg.Log = slog.New(slog.NewTextHandler(f.log, nil))
+		d := looping(t, f, b, nil)
+		synctest.Wait()
+		b.push("2", files("panic"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if have := f.last("dev"); have != "v1" {
+			t.Errorf("dev has %q", have)
+		}
+		s := d.cfg.Board.Snapshot()
+		if len(s.Errors) != 1 || !strings.Contains(s.Errors[0], "a bug in gitopsd: panic with a value of type string") {
+			t.Errorf("errors %q", s.Errors)
+		}
+		b.push("3", files("v3"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if have := f.last("dev"); have != "v3" {
+			t.Errorf("dev has %q", have)
+		}
+		if phase(d, "dev") != status.Ready {
+			t.Errorf("dev is %s", phase(d, "dev"))
+		}
+		if !strings.Contains(f.log.String(), "compute_test.go") {
+			t.Error("the log has no stack")
+		}
+	})
+}

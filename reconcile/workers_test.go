@@ -1,0 +1,465 @@
+package reconcile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gitopsd.dev/reconcile/checkpoint"
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/sources/errgroup"
+)
+
+// fleet is workers with clusters that do what a test says, in a synctest bubble.
+type fleet struct {
+	t   *testing.T
+	ws  *workers
+	log *bytes.Buffer
+
+	mu       sync.Mutex
+	behave   map[string]func(ctx context.Context, want *desired.Cluster) Outcome
+	done     map[string][]string // what was applied, by the first of Notes
+	made     map[string][]string // connections, by the service account
+	closed   int
+	notify   map[string]func()
+	follow   func(ctx context.Context, notify func())
+	password string
+}
+
+func newFleet(t *testing.T, workers int) *fleet {
+	f := &fleet{
+		t: t, log: new(bytes.Buffer), behave: make(map[string]func(context.Context, *desired.Cluster) Outcome),
+		done: make(map[string][]string), made: make(map[string][]string), notify: make(map[string]func()),
+	}
+	f.ws = newWorkers(Config{
+		Board: status.NewBoard("test", "fleet", "main"), Log: slog.New(slog.NewTextHandler(f.log, nil)),
+		Interval: 30 * time.Second, ClusterTimeout: 10 * time.Minute, Workers: workers,
+		Connect: func(_ context.Context, c clusters.Cluster) (Target, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.made[c.Name] = append(f.made[c.Name], c.Spec.ServiceAccount)
+			return &fleetTarget{f, c.Name}, nil
+		},
+		Credentials: func(clusters.Cluster) (string, bool) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.password, f.password != "not known"
+		},
+	})
+	t.Cleanup(f.ws.stop)
+	return f
+}
+
+type fleetTarget struct {
+	f    *fleet
+	name string
+}
+
+func (t *fleetTarget) Apply(ctx context.Context, want *desired.Cluster) Outcome {
+	t.f.mu.Lock()
+	t.f.done[t.name] = append(t.f.done[t.name], want.Notes[0])
+	behave := t.f.behave[t.name]
+	t.f.mu.Unlock()
+	if behave != nil {
+		return behave(ctx, want)
+	}
+	return Outcome{Phase: status.Ready}
+}
+
+func (t *fleetTarget) Resume(context.Context, *checkpoint.Record) Outcome {
+	return Outcome{Phase: status.Ready}
+}
+
+func (t *fleetTarget) Follow(ctx context.Context, notify func()) {
+	t.f.mu.Lock()
+	t.f.notify[t.name] = notify
+	follow := t.f.follow
+	t.f.mu.Unlock()
+	if follow != nil {
+		follow(ctx, notify)
+	}
+	<-ctx.Done()
+}
+
+func (t *fleetTarget) Close() {
+	t.f.mu.Lock()
+	defer t.f.mu.Unlock()
+	t.f.closed++
+}
+
+// state is what a commit wants: of each cluster "NAME" or "NAME<-OTHER", and the
+// names of those whose registration has errors as "!NAME".
+func state(commit string, of ...string) *desired.State {
+	s := &desired.State{Registry: &clusters.Registry{}}
+	s.Commit.Hash = commit
+	for _, text := range of {
+		if broken, ok := strings.CutPrefix(text, "!"); ok {
+			s.Registry.Broken = append(s.Registry.Broken, broken)
+			continue
+		}
+		name, on, depends := strings.Cut(text, "<-")
+		c := clusters.Cluster{Name: name}
+		if depends {
+			c.Spec.DependsOn = []string{on}
+		}
+		s.Registry.Clusters = append(s.Registry.Clusters, c)
+		s.Clusters = append(s.Clusters, &desired.Cluster{Cluster: c, Notes: []string{commit}})
+	}
+	return s
+}
+
+// pass hands out a state, and lets what comes of it come to rest.
+func (f *fleet) pass(s *desired.State) {
+	var names []string
+	for _, c := range s.Clusters {
+		names = append(names, c.Name)
+	}
+	f.ws.cfg.Board.Commit(s.Commit.Hash, "", nil, names)
+	f.ws.assign(f.t.Context(), round{state: s, commit: s.Commit.Hash})
+	synctest.Wait()
+}
+
+func (f *fleet) wake(name string) {
+	f.mu.Lock()
+	notify := f.notify[name]
+	f.mu.Unlock()
+	notify()
+	synctest.Wait()
+}
+
+func (f *fleet) set(name string, behave func(context.Context, *desired.Cluster) Outcome) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.behave[name] = behave
+}
+
+func (f *fleet) is(name string, phase status.Phase, message string) {
+	f.t.Helper()
+	for _, c := range f.ws.cfg.Board.Snapshot().Clusters {
+		if c.Name == name && (c.Phase != phase || c.Message != message) {
+			f.t.Errorf("%s is %s: %q, want %s: %q", name, c.Phase, c.Message, phase, message)
+		}
+	}
+}
+
+// has tells what was applied to a cluster since it was asked last.
+func (f *fleet) has(name string, want ...string) {
+	f.t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !slices.Equal(f.done[name], want) {
+		f.t.Errorf("%s got %q, want %q", name, f.done[name], want)
+	}
+	f.done[name] = nil
+}
+
+// A cluster gets nothing of a commit that it has to wait for: not when it is woken,
+// not in later passes, not after a restart. Meanwhile it is kept at what it was
+// allowed last.
+func TestGate(t *testing.T) {
+	t.Parallel()
+	failing := func(context.Context, *desired.Cluster) Outcome { return Outcome{Phase: status.Failed, Message: "no"} }
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		one, two := state("1", "dev", "prod<-dev"), state("2", "dev", "prod<-dev")
+		f.pass(one)
+		f.has("prod", "1")
+		f.set("dev", failing)
+		f.pass(two)
+		f.is("prod", status.Waiting, "waits for cluster dev; is kept at commit 1")
+		f.has("prod", "1")
+		f.wake("prod")
+		f.has("prod", "1")
+		f.pass(two)
+		f.has("prod", "1")
+		f.set("prod", func(context.Context, *desired.Cluster) Outcome {
+			return Outcome{Phase: status.Unreachable, Message: "away"}
+		})
+		f.pass(two)
+		time.Sleep(time.Minute)
+		f.set("prod", nil)
+		f.pass(two)
+		f.has("prod", "1", "1")
+		f.set("dev", nil)
+		f.pass(two)
+		f.has("prod", "2")
+		// Once let through it is not held back for what becomes of the other.
+		f.set("dev", failing)
+		f.pass(two)
+		f.has("prod", "2")
+
+		restarted := newFleet(t, 4)
+		restarted.set("dev", failing)
+		restarted.pass(two)
+		restarted.is("prod", status.Waiting, "waits for cluster dev")
+		restarted.has("prod")
+	})
+}
+
+// While the cluster that is waited for is worked on, what the own cluster asks for
+// is answered.
+func TestGateWokenMeanwhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		f.pass(state("1", "dev", "prod<-dev"))
+		f.has("prod", "1")
+		f.set("dev", func(context.Context, *desired.Cluster) Outcome {
+			time.Sleep(5 * time.Minute)
+			return Outcome{Phase: status.Ready}
+		})
+		two := state("2", "dev", "prod<-dev")
+		f.pass(two)
+		f.wake("prod")
+		f.has("prod", "1")
+		time.Sleep(time.Minute)
+		f.is("prod", status.Waiting, "waits for cluster dev")
+		f.pass(two) // the job of dev is left alone, and waited for
+		time.Sleep(4 * time.Minute)
+		synctest.Wait()
+		f.has("prod", "2")
+		f.is("prod", status.Ready, "")
+	})
+}
+
+// What is not known to be ready holds back what depends on it.
+func TestGateHeld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		f.pass(state("1", "!dev", "prod<-dev"))
+		f.is("prod", status.Waiting, "waits for cluster dev, whose registration has errors")
+		suspended := state("2", "dev", "prod<-dev")
+		suspended.Clusters[0].Spec.Suspend = true
+		f.pass(suspended)
+		f.is("prod", status.Waiting, "waits for cluster dev, which is suspended")
+		f.has("prod")
+	})
+}
+
+// A job that never comes to be tried keeps nobody waiting.
+func TestGateDroppedJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		one := state("1", "dev", "prod<-dev")
+		release := make(chan struct{})
+		f.set("dev", func(context.Context, *desired.Cluster) Outcome {
+			<-release
+			return Outcome{Phase: status.Ready}
+		})
+		f.pass(one)
+		// Of the same commit, computed anew: it waits in the box for dev's end, and
+		// is replaced there.
+		again := state("1", "dev", "prod<-dev")
+		f.pass(again)
+		f.pass(again)
+		close(release)
+		synctest.Wait()
+		f.is("prod", status.Ready, "")
+		if now := f.ws.all["prod"].last; now.want != again.Clusters[1] {
+			t.Error("prod did not come to the newest job")
+		}
+
+		// The worker ends with a job in its box.
+		hang := make(chan struct{})
+		f.set("dev", func(context.Context, *desired.Cluster) Outcome { <-hang; return Outcome{} })
+		f.pass(state("1", "dev", "prod<-dev"))
+		f.pass(state("1", "dev", "prod<-dev"))
+		f.ws.all["dev"].quit()
+		close(hang)
+		synctest.Wait()
+		f.is("prod", status.Waiting, "waits for cluster dev; is kept at commit 1")
+	})
+}
+
+// A cluster that is woken while a newer commit waits for it gets that one: a part of
+// one in between may be there, and nothing older is to follow it.
+func TestWokenForNothingOlder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for range 20 {
+			f := newFleet(t, 4)
+			f.pass(state("1", "dev"))
+			f.set("dev", func(ctx context.Context, want *desired.Cluster) Outcome {
+				if want.Notes[0] == "2" {
+					<-ctx.Done()
+				}
+				return Outcome{Phase: status.Ready}
+			})
+			f.pass(state("2", "dev"))
+			f.wake("dev")
+			f.pass(state("3", "dev"))
+			f.mu.Lock()
+			if slices.Contains(f.done["dev"][1:], "1") {
+				t.Errorf("dev got %q", f.done["dev"])
+			}
+			f.mu.Unlock()
+		}
+	})
+}
+
+// A connection is made anew when what it was made from is not what it would be made
+// from now, whatever commits said in between; and for nothing else.
+func TestConnectionIsOfTheRegistration(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		as := func(commit, account string) *desired.State {
+			s := state(commit, "dev")
+			s.Clusters[0].Spec.ServiceAccount = account
+			return s
+		}
+		f.pass(as("1", "strong"))
+		broken := as("2", "weak")
+		broken.Clusters[0].Err = errors.New("it does not render")
+		f.pass(broken)
+		f.is("dev", status.Failed, "it does not render")
+		f.pass(as("3", "weak"))
+		moved := as("4", "weak")
+		moved.Clusters[0].Line, moved.Clusters[0].Labels = 7, map[string]string{"a": "b"}
+		f.pass(moved)
+		f.mu.Lock()
+		f.password = "another"
+		f.mu.Unlock()
+		f.pass(as("4", "weak"))
+		f.mu.Lock()
+		f.password = "not known"
+		f.mu.Unlock()
+		f.pass(as("4", "weak"))
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if want := []string{"strong", "weak", "weak"}; !slices.Equal(f.made["dev"], want) || f.closed != 2 {
+			t.Errorf("connections as %q, want %q; %d were closed", f.made["dev"], want, f.closed)
+		}
+	})
+}
+
+// Clusters that are waited for take no slots from those that are worked on.
+func TestSlowClustersLendTheirSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 16)
+		var names []string
+		for n := range 20 {
+			name := fmt.Sprintf("c%02d", n)
+			names = append(names, name)
+			if n < 17 {
+				f.set(name, func(ctx context.Context, _ *desired.Cluster) Outcome {
+					<-ctx.Done()
+					return Outcome{Phase: status.Unreachable, Message: "no answer"}
+				})
+			}
+		}
+		s := state("1", names...)
+		f.pass(s)
+		time.Sleep(tellAfter + time.Millisecond)
+		waiting := 0
+		for _, c := range f.ws.cfg.Board.Snapshot().Clusters {
+			if c.Phase == status.Waiting && strings.HasPrefix(c.Message, "waits for its turn") {
+				waiting++
+			}
+		}
+		ready := len(f.ws.cfg.Board.Snapshot().Clusters) - 16 - waiting
+		if waiting == 0 && ready < 3 {
+			t.Error("nothing shows that clusters wait for their turn")
+		}
+		time.Sleep(lendAfter)
+		synctest.Wait()
+		for _, name := range names[17:] {
+			f.is(name, status.Ready, "")
+		}
+	})
+}
+
+// A slot that was lent is taken back before the next request.
+func TestTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slots := make(chan struct{}, 1)
+		waits := func(bool) {}
+		slow, err := takeTurn(t.Context(), slots, waits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pace := slow.pace()
+		for range 10 { // it answers
+			time.Sleep(lendAfter / 2)
+			pace.After()
+		}
+		if len(slots) != 1 {
+			t.Error("a slot of somebody who makes progress was lent")
+		}
+		time.Sleep(lendAfter)
+		synctest.Wait()
+		other, err := takeTurn(t.Context(), slots, waits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := pace.Before(short); err == nil {
+			t.Error("a request went out without a slot")
+		}
+		other.end()
+		var two sync.WaitGroup
+		for range 2 {
+			two.Go(func() {
+				if err := pace.Before(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		two.Wait()
+		if !slow.end() || len(slots) != 0 {
+			t.Errorf("%d slots are taken at the end", len(slots))
+		}
+	})
+}
+
+// A panic is the error of the cluster that it was met at.
+func TestPanicIsOneClustersError(t *testing.T) {
+	t.Parallel()
+	for name, panics := range map[string]func(context.Context, *desired.Cluster) Outcome{
+		"in the worker": func(context.Context, *desired.Cluster) Outcome { panic(errors.New("secret")) },
+		"in a goroutine of its own": func(context.Context, *desired.Cluster) Outcome {
+			var g errgroup.Group
+			g.Go(func() error { panic(errors.New("secret")) })
+			_ = g.Wait()
+			return Outcome{}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 1)
+				f.set("dev", panics)
+				f.follow = func(context.Context, func()) { panic("as well") }
+				s := state("1", "dev", "prod")
+				f.pass(s)
+				f.is("dev", status.Failed, "a bug in gitopsd: panic with a value of type *errors.errorString; the log has its stack")
+				f.is("prod", status.Ready, "")
+				f.set("dev", nil)
+				f.pass(s)
+				f.is("dev", status.Ready, "")
+				f.ws.stop()
+				if log := f.log.String(); !strings.Contains(log, "workers_test.go") || strings.Contains(log, "secret") {
+					t.Errorf("the log has\n%s", log)
+				}
+				if f.closed != len(f.made["dev"])+len(f.made["prod"]) {
+					t.Errorf("%d of %v connections were closed", f.closed, f.made)
+				}
+			})
+		})
+	}
+}
