@@ -219,7 +219,7 @@ difference breaks somebody.`,
 			if err != nil {
 				return err
 			}
-			compared, err := compat.CompareAll(byName(before), byName(after))
+			compared, err := compat.CompareAll(setOf(before), setOf(after))
 			if err != nil {
 				return err
 			}
@@ -237,12 +237,12 @@ difference breaks somebody.`,
 	return cmd
 }
 
-func byName(all []definition) map[string]map[string]any {
-	m := make(map[string]map[string]any)
+func setOf(all []definition) compat.Set {
+	s := make(compat.Set)
 	for _, d := range all {
-		m[d.name] = d.tree
+		s.Add(d.tree)
 	}
-	return m
+	return s
 }
 
 func (o *typesOptions) writeComparison(w io.Writer, all []compat.Change) error {

@@ -3,6 +3,7 @@ package compat
 import (
 	"cmp"
 	"math"
+	"strings"
 
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apiserver/pkg/cel/environment"
@@ -30,16 +31,15 @@ func (w *walk) format(p place, old, new node) {
 		w.other(p, name, Compatible, Readers, changed(from, to))
 	case was == "":
 		w.limit(p, name, narrower, from, to)
-	case is == "", was == "int32" && is == "int64", was == "float" && is == "double":
+	case is == "":
 		w.limit(p, name, wider, from, to)
-	case was == "int64" && is == "int32", was == "double" && is == "float":
-		w.limit(p, name, narrower, from, to)
 	default:
 		w.limit(p, name, neither, from, to)
 	}
 }
 
-// checkedFormat is a format that the API server checks, or empty.
+// checkedFormat is a format that the API server checks, by the name that it looks
+// it up by, or empty.
 func checkedFormat(typ, format string) string {
 	if format == "" {
 		return ""
@@ -51,7 +51,11 @@ func checkedFormat(typ, format string) string {
 	if len(validation.GetUnrecognizedFormats(&s, environment.DefaultCompatibilityVersion())) > 0 {
 		return ""
 	}
-	return format
+	switch format {
+	case "password", "int64", "double":
+		return "" // any string, and any number that is read at all
+	}
+	return strings.ReplaceAll(format, "-", "")
 }
 
 func (w *walk) enum(p place, old, new node) {

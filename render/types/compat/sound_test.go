@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -10,23 +11,34 @@ import (
 	"testing"
 
 	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	apiservercel "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/runtime"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
 )
 
 // server is what the API server does with objects of a type.
 type server struct {
 	structural *structural.Structural
 	validator  validation.SchemaValidator
+	rules      *apiservercel.Validator
+	// keeps says that the definition preserves unknown fields everywhere.
+	keeps bool
 }
 
 // newServer is nil for a schema that the API server refuses.
 func newServer(t *testing.T, schema node) *server {
 	t.Helper()
-	root := node{"type": "object", "properties": node{"spec": schema}}
+	return serverOf(t, node{"type": "object", "properties": node{"spec": schema}})
+}
+
+// serverOf is a server of whole objects.
+func serverOf(t *testing.T, root node) *server {
+	t.Helper()
 	internal, err := internalSchema(root)
 	if err != nil {
 		t.Fatal(err)
@@ -42,13 +54,15 @@ func newServer(t *testing.T, schema node) *server {
 	if err != nil {
 		return nil
 	}
-	return &server{s, v}
+	return &server{structural: s, validator: v, rules: apiservercel.NewValidator(s, true, celconfig.PerCallLimit)}
 }
 
 // reads is an object as the API server hands it out.
 func (s *server) reads(object map[string]any) map[string]any {
 	object = runtime.DeepCopyJSON(object)
-	pruning.Prune(object, s.structural, true)
+	if !s.keeps {
+		pruning.Prune(object, s.structural, true)
+	}
 	defaulting.PruneNonNullableNullsWithoutDefaults(object, s.structural)
 	return object
 }
@@ -62,6 +76,11 @@ func (s *server) defaulted(object map[string]any) map[string]any {
 func (s *server) accepts(object map[string]any) error {
 	errs := validation.ValidateCustomResource(nil, object, s.validator)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, object)...)
+	errs = append(errs, objectmeta.Validate(context.Background(), nil, object, s.structural, true)...)
+	if s.rules != nil && len(errs) == 0 {
+		broken, _ := s.rules.Validate(context.Background(), nil, s.structural, object, nil, celconfig.RuntimeCELCostBudget)
+		errs = append(errs, broken...)
+	}
 	return errs.ToAggregate()
 }
 
