@@ -249,11 +249,19 @@ func (o *typesOptions) writeComparison(w io.Writer, all []compat.Change) error {
 	if o.output.format == "json" {
 		return writeJSON(w, all)
 	}
+	named := make(map[string]int)
+	for _, c := range all {
+		named[c.Name]++
+	}
 	for _, c := range all {
 		if c.Change == compat.Same {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "%s: %s, %s\n", c.Name, c.Change, c.Compatibility); err != nil {
+		name := c.Name
+		if named[name] > 1 {
+			name = c.Kind + " " + name
+		}
+		if _, err := fmt.Fprintf(w, "%s: %s, %s\n", name, c.Change, c.Compatibility); err != nil {
 			return err
 		}
 		for _, f := range c.Findings {

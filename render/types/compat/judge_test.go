@@ -300,3 +300,45 @@ func TestMessages(t *testing.T) {
 		}
 	}
 }
+
+// Sets of definitions are compared by kind and name, and are the same where the
+// digests are.
+func TestSets(t *testing.T) {
+	set := func(all ...map[string]any) Set {
+		s := make(Set)
+		for _, d := range all {
+			s.Add(d)
+		}
+		return s
+	}
+	twin := decode(t, strings.Replace(xrd, "xnetworks.example.org", "buckets.example.org", 1))
+	const rule = `{type: object, x-kubernetes-validations: [{rule: "true", message: M}]}`
+	for _, tt := range []struct {
+		name     string
+		old, new Set
+		want     string
+	}{
+		{"a message", set(crd(t, rule)), set(crd(t, strings.Replace(rule, "M", "other", 1))), "0 same, CustomResourceDefinition buckets.example.org changed documentation"},
+		{"a description", set(crd(t, `{type: object}`)), set(crd(t, `{type: object, description: d}`)), "1 same"},
+		{"a limit of zero", set(crd(t, `{type: object}`)), set(crd(t, `{type: object, minProperties: 0}`)), "0 same, CustomResourceDefinition buckets.example.org changed compatible"},
+		{"an XRD instead of a CRD", set(crd(t, `{type: object}`)), set(twin), "0 same, CompositeResourceDefinition buckets.example.org added compatible, CustomResourceDefinition buckets.example.org removed breaking"},
+		{"an XRD and a CRD", set(crd(t, `{type: object}`), twin), set(twin, crd(t, with)), "1 same, CustomResourceDefinition buckets.example.org changed compatible"},
+	} {
+		all, err := CompareAll(tt.old, tt.new)
+		if err != nil {
+			t.Fatal(err)
+		}
+		have := fmt.Sprint(Summarize(all).Same, " same")
+		for _, c := range all {
+			if c.Change != Same {
+				have += fmt.Sprintf(", %s %s %s %s", c.Kind, c.Name, c.Change, c.Compatibility)
+				if len(c.Findings) == 0 {
+					t.Errorf("%s: nothing is said of %s", tt.name, c.Name)
+				}
+			}
+		}
+		if have != tt.want {
+			t.Errorf("%s: %s\nwant %s", tt.name, have, tt.want)
+		}
+	}
+}
