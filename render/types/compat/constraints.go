@@ -51,9 +51,11 @@ func checkedFormat(typ, format string) string {
 	if len(validation.GetUnrecognizedFormats(&s, environment.DefaultCompatibilityVersion())) > 0 {
 		return ""
 	}
-	switch format {
-	case "password", "int64", "double":
-		return "" // any string, and any number that is read at all
+	switch {
+	case format == "int64", format == "double", format == "password" && typ == "string":
+		// Any number that is read at all has it, and any string; without a type
+		// it asks for a string.
+		return ""
 	}
 	return strings.ReplaceAll(format, "-", "")
 }

@@ -216,6 +216,8 @@ func TestJudged(t *testing.T) {
 			"compatible format-changed .spec.a", []string{`{a: "2020-01-02T03:04:05Z"}`, `{a: x}`}},
 		{"a format of any string", one(`{type: object, properties: {a: {type: string}}}`), one(`{type: object, properties: {a: {type: string, format: password}}}`),
 			"compatible format-added .spec.a", []string{`{a: ""}`, `{a: x}`}},
+		{"a format of any string, of anything", one(`{type: object, properties: {a: {x-kubernetes-preserve-unknown-fields: true}}}`), one(`{type: object, properties: {a: {x-kubernetes-preserve-unknown-fields: true, format: password}}}`),
+			"breaking format-added .spec.a", []string{`{a: 1}`}},
 		{"formats of any number", one(`{type: object, properties: {a: {type: integer}, b: {type: number}}}`), one(`{type: object, properties: {a: {type: integer, format: int64}, b: {type: number, format: double}}}`),
 			"compatible format-added .spec.a; compatible format-added .spec.b", []string{`{a: 9223372036854775807, b: 1.0e+308}`, `{a: -9223372036854775808, b: -1.5}`}},
 		{"a format of fewer numbers", one(`{type: object, properties: {a: {type: integer, format: int64}}}`), one(`{type: object, properties: {a: {type: integer, format: int32}}}`),

@@ -125,6 +125,12 @@ func (g generator) schema(depth int) node {
 		if g.seldom() {
 			s["x-kubernetes-preserve-unknown-fields"] = true
 		}
+		if g.seldom() && len(properties) > 0 {
+			s["x-kubernetes-embedded-resource"] = true
+			if g.often() {
+				properties["kind"] = node{"type": "string"}
+			}
+		}
 	case "array":
 		s["type"], s["items"] = "array", g.schema(depth-1)
 		if t := text(mapping(s, "items"), "type"); g.seldom() && t != "" && t != "array" && t != "object" {
@@ -142,20 +148,23 @@ func (g generator) schema(depth int) node {
 // constrain sets, changes or removes one keyword that checks values.
 func (g generator) constrain(s node, depth int) {
 	keywords := map[string]func() any{
-		"nullable":         func() any { return true },
-		"enum":             func() any { return g.values(s) },
-		"maxLength":        func() any { return int64(g.IntN(4)) },
-		"minLength":        func() any { return int64(g.IntN(3)) },
-		"pattern":          func() any { return pick(g, "^a", "b$", "^[a-c]*$") },
-		"format":           func() any { return pick(g, "ipv4", "date", "color", "int32", "int64", "double") },
-		"maximum":          func() any { return float64(g.IntN(8)) / 2 },
-		"minimum":          func() any { return float64(g.IntN(8))/2 - 2 },
-		"multipleOf":       func() any { return pick[any](g, 0.5, int64(1), int64(2), int64(3)) },
-		"maxItems":         func() any { return int64(g.IntN(4)) },
-		"minItems":         func() any { return int64(g.IntN(3)) },
-		"maxProperties":    func() any { return int64(g.IntN(4)) },
-		"minProperties":    func() any { return int64(g.IntN(3)) },
-		"exclusiveMaximum": func() any { return true }, "exclusiveMinimum": func() any { return true },
+		"nullable":  func() any { return true },
+		"enum":      func() any { return g.values(s) },
+		"maxLength": func() any { return int64(g.IntN(4)) },
+		"minLength": func() any { return int64(g.IntN(3)) },
+		"pattern":   func() any { return pick(g, "^a", "b$", "^[a-c]*$") },
+		"format": func() any {
+			return pick(g, "ipv4", "date", "color", "int32", "int64", "double", "float", "date-time", "datetime", "password")
+		},
+		"x-kubernetes-validations": func() any { return g.rules() },
+		"maximum":                  func() any { return float64(g.IntN(8)) / 2 },
+		"minimum":                  func() any { return float64(g.IntN(8))/2 - 2 },
+		"multipleOf":               func() any { return pick[any](g, 0.5, int64(1), int64(2), int64(3)) },
+		"maxItems":                 func() any { return int64(g.IntN(4)) },
+		"minItems":                 func() any { return int64(g.IntN(3)) },
+		"maxProperties":            func() any { return int64(g.IntN(4)) },
+		"minProperties":            func() any { return int64(g.IntN(3)) },
+		"exclusiveMaximum":         func() any { return true }, "exclusiveMinimum": func() any { return true },
 		"required": func() any { return []any{pick(g, someNames...), pick(g, someNames...)} },
 		"not":      func() any { return g.check(s, depth) },
 		"anyOf":    func() any { return []any{g.check(s, depth), g.check(s, depth)} },
@@ -164,7 +173,10 @@ func (g generator) constrain(s node, depth int) {
 		"default":  func() any { return g.value(s, 2) },
 	}
 	k := pick(g, slices.Sorted(maps.Keys(keywords))...)
-	if (k == "default" || k == "nullable") && s[inBranch] != nil {
+	if (k == "default" || k == "nullable" || k == "x-kubernetes-validations") && s[inBranch] != nil {
+		return
+	}
+	if k == "x-kubernetes-validations" && mapping(s, "properties") == nil {
 		return
 	}
 	if g.seldom() {
@@ -172,6 +184,18 @@ func (g generator) constrain(s node, depth int) {
 		return
 	}
 	s[k] = keywords[k]()
+}
+
+// rules are about the fields of an object, or about all of it.
+func (g generator) rules() []any {
+	var rules []any
+	for range 1 + g.IntN(2) {
+		name, other := pick(g, someNames...), pick(g, someNames...)
+		rules = append(rules, node{"rule": pick(g,
+			"has(self."+name+")", "has( self."+name+" )", "!has(self."+name+")", "!has(self."+name+") || has(self."+other+")",
+			"has(self."+name+") != has(self."+other+")")})
+	}
+	return rules
 }
 
 // inBranch marks a schema under construction that is inside allOf and its like.
@@ -284,6 +308,9 @@ func (g generator) value(s node, depth int) any {
 		return list
 	case "object":
 		m := map[string]any{}
+		if truth(s, "x-kubernetes-embedded-resource") || g.seldom() {
+			m["apiVersion"], m["kind"], m["metadata"] = "v1", "A", map[string]any{"name": "a"}
+		}
 		for _, name := range someNames {
 			if g.often() && depth > 0 {
 				property := mapping(mapping(s, "properties"), name)
