@@ -42,6 +42,7 @@ var owners = map[string]string{
 	"github.com/fsnotify/fsnotify":           "sources/local",
 	"github.com/prometheus":                  "reconcile/status",
 	"github.com/fluxcd/cli-utils":            "reconcile/apply",
+	"github.com/google/cel-go":               "render/cel",
 	"github.com/spf13":                       "cmd/gitopsd/cli",
 }
 

@@ -64,6 +64,8 @@ type Applier struct {
 	parent *parent // as last read or written; nil before
 	// pinned are the live definitions that pins were last checked against.
 	pinned map[schema.GroupKind]plan.LiveDefinition
+	// compared are the definitions that the last plan compared with live ones.
+	compared map[manifest.ID]compared
 
 	mu       sync.Mutex
 	kinds    map[schema.GroupKind]*kindState

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/kube"
@@ -56,8 +57,10 @@ func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts
 
 // compareTypes compares the types that the plan would replace or remove with the
 // live ones, and has the steps refused that would break somebody, unless the
-// package's declaration allows it. A CRD whose types have the digest that its
-// annotation names needs no look.
+// package's declaration allows it. To put back what somebody changed in the cluster
+// is a change like any other: objects may have come to need it. A CRD that is as it
+// was applied, and whose types have the digest that its annotation names, needs no
+// look.
 func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, opts PlanOptions) error {
 	wanted := make(map[string]bool)
 	for i := range p.Steps {
@@ -70,11 +73,14 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, op
 	for _, t := range opts.Inactive {
 		dormant[t.Definition] = true
 	}
+	before := a.compared
+	a.compared = make(map[manifest.ID]compared)
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency)
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		replaced := s.Action == plan.Configure && !s.Drift
+		// Drift that is only reported is not put back.
+		replaced := s.Action == plan.Configure && !(s.Drift && opts.ReportDrift)
 		// Who removes a package, or a CRD that stands for itself, means it, and
 		// what objects there are is looked at elsewhere; who bumps a package may
 		// not know that it drops a type.
@@ -82,12 +88,17 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, op
 		if !plan.IsDefinition(s.ID) || !replaced && !dropped {
 			continue
 		}
-		if meta := seen.live.Objects[s.ID]; replaced && meta != nil && plan.IsCRD(s.ID) {
+		meta := seen.live.Objects[s.ID]
+		if replaced && meta != nil && plan.IsCRD(s.ID) && a.undisturbed(s.ID) {
 			digest, err := typesDigest(s.Object)
 			if err == nil && digest == meta.Annotations[plan.TypesAnnotation] {
 				s.Compatibility = compat.Documentation
 				continue
 			}
+		}
+		if c, ok := before[s.ID]; ok && meta != nil && c.of == newComparand(meta, s) {
+			a.remember(s, c)
+			continue
 		}
 		g.Go(func() error {
 			err := a.compareStep(gctx, s)
@@ -111,7 +122,7 @@ func (a *Applier) compareStep(ctx context.Context, s *plan.Step) error {
 	if err != nil {
 		return err
 	}
-	live, _, err := a.cluster.Get(ctx, t, s.ID)
+	live, meta, err := a.cluster.Get(ctx, t, s.ID)
 	switch {
 	case kube.ClassOf(err) == kube.NotFound:
 		return nil // gone meanwhile: there is nobody to break
@@ -126,9 +137,48 @@ func (a *Applier) compareStep(ctx context.Context, s *plan.Step) error {
 	if err != nil {
 		return fmt.Errorf("comparing the types of %s: %w", s.ID, err)
 	}
-	s.Compatibility, s.Findings = report.Severity, report.Findings
-	s.Before, err = types.Of(live)
-	return err
+	before, err := types.Of(live)
+	if err != nil {
+		return err
+	}
+	a.remember(s, compared{of: newComparand(&meta.ObjectMeta, s), report: report, before: before})
+	return nil
+}
+
+// compared is what came of a comparison. A step that is refused comes again in
+// every plan, and nothing is asked again while neither side has changed.
+type compared struct {
+	of     comparand
+	report compat.Report
+	before []types.Type
+}
+
+// comparand is what was compared. Comparable.
+type comparand struct{ uid, version, wanted string }
+
+func newComparand(live *metav1.ObjectMeta, s *plan.Step) comparand {
+	c := comparand{uid: string(live.UID), version: live.ResourceVersion}
+	if s.Object != nil {
+		c.wanted = string(s.Object.Hash())
+	}
+	return c
+}
+
+// remember puts a comparison into a step, and keeps it for the next plan.
+func (a *Applier) remember(s *plan.Step, c compared) {
+	s.Compatibility, s.Findings, s.Before = c.report.Severity, c.report.Findings, c.before
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.compared[s.ID] = c
+}
+
+// undisturbed reports whether an object is known to be as it was applied, so that
+// its annotations are ours to believe.
+func (a *Applier) undisturbed(id manifest.ID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.kinds[kindOf(id)]
+	return s != nil && s.members[id] != nil && s.members[id].fine
 }
 
 func storedVersions(crd map[string]any) []string {

@@ -47,6 +47,22 @@ func (c *Cluster) Definition(ctx context.Context, group, kind string) (map[strin
 	if err != nil {
 		return nil, err
 	}
-	tree, _, err = c.Get(ctx, xrds, manifest.ID{Group: xrdGroup, Kind: xrdKind, Name: owner.Name})
-	return tree, err
+	xrd, xrdMeta, err := c.Get(ctx, xrds, manifest.ID{Group: xrdGroup, Kind: xrdKind, Name: owner.Name})
+	switch {
+	case ClassOf(err) == NotFound:
+		return tree, nil
+	case err != nil:
+		return nil, err
+	case xrdMeta.UID != owner.UID || !offers(xrd, group, kind):
+		return tree, nil // anybody can name an owner
+	}
+	return xrd, nil
+}
+
+// offers reports whether an XRD defines a kind, as that of composites or of claims.
+func offers(xrd map[string]any, group, kind string) bool {
+	spec, _ := xrd["spec"].(map[string]any)
+	names, _ := spec["names"].(map[string]any)
+	claims, _ := spec["claimNames"].(map[string]any)
+	return spec["group"] == group && (names["kind"] == kind || claims["kind"] == kind)
 }

@@ -28,6 +28,49 @@ spec:
 `, strings.Join(fields, ": {type: string}, ")))[0]
 }
 
+// A refusal says what the digests differ in, documentation of a rule too.
+func TestPinsSayWhatDiffers(t *testing.T) {
+	v1 := objects(t, ruled)[0]
+	gk := plan.Defines(v1)[0].GroupKind()
+	pinned, err := types.Of(v1.Tree())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ from, to, want string }{
+		{"message: m", "message: other", "rule-message-changed .spec"},
+		{"self.a > 1", "self.a>1", "spelling-changed .spec"},
+		{"{type: integer}", "{type: integer, minimum: 3}", "minimum-added .spec.a"},
+	} {
+		live := objects(t, strings.Replace(ruled, tt.from, tt.to, 1))[0].Tree()
+		o := objects(t, fmt.Sprintf("{apiVersion: acme.example/v1, kind: Thing, metadata: {name: x, namespace: default, annotations: {%s: %q}}}", plan.PinAnnotation, pinned[0].Digest))[0]
+		p := &plan.Plan{Steps: []plan.Step{{Action: plan.Create, ID: o.ID(), Object: o}}}
+		find := func(schema.GroupVersionKind, string) (map[string]any, string) { return v1.Tree(), "cluster dev" }
+		plan.CheckPins(p, map[schema.GroupKind]plan.LiveDefinition{gk: {Tree: live}}, find, false)
+		if s := p.Steps[0]; s.Action != plan.Refused || !strings.Contains(s.Reason, " here: "+tt.want+"; ") {
+			t.Errorf("%s: %s %s", tt.to, s.Action, s.Reason)
+		}
+	}
+}
+
+const ruled = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: things.acme.example}
+spec:
+  group: acme.example
+  scope: Namespaced
+  names: {kind: Thing, plural: things}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec: {type: object, properties: {a: {type: integer}}, x-kubernetes-validations: [{rule: self.a > 1, message: m}]}
+`
+
 // An object is held back where its type is not, or will not be, the one that it is
 // pinned to, and nothing else is.
 func TestCheckPins(t *testing.T) {

@@ -27,7 +27,8 @@ const maxShownFindings = 3
 // types in a way that breaks somebody, unless that is allowed. All steps of such
 // a package are refused, since half a package is none: a new controller would
 // meet old types. A plain manifest is refused alone, and allows by the same
-// annotation on itself, with the start of the digest of its types for a version.
+// annotation on itself, with the start of the digest of its types for a version. A
+// change in the cluster that is not put back stays alone: the package is as it was.
 func RefuseBreaking(p *Plan, allowed Allowed) {
 	why := make(map[string]string)
 	for i := range p.Steps {
@@ -42,6 +43,10 @@ func RefuseBreaking(p *Plan, allowed Allowed) {
 		}
 		names := notAllowed(s, by)
 		if names == "" {
+			continue
+		}
+		if s.Drift {
+			s.Action, s.Reason = Refused, fmt.Sprintf("%s; to put it back is breaking: %s; %s, or take the change into the repository", s.Reason, names, how)
 			continue
 		}
 		s.Action, s.Reason = Refused, fmt.Sprintf("breaking: %s; %s", names, how)

@@ -30,6 +30,8 @@ func TestRefuseBreaking(t *testing.T) {
 			{ID: crd("e"), Action: Configure, Package: "other", Compatibility: compat.Compatible, Findings: breaking()},
 			{ID: crd("plain"), Action: Configure, Compatibility: compat.Breaking, Findings: breaking("f1")},
 			{ID: configmap("plain"), Action: Configure},
+			{ID: crd("edited"), Action: Configure, Package: "third", Drift: true, Reason: "drift: spec changed by kubectl-edit", Compatibility: compat.Breaking, Findings: breaking("f1")},
+			{ID: configmap("third"), Action: Configure, Package: "third"},
 		}}
 	}
 	for _, tt := range []struct {
@@ -38,13 +40,13 @@ func TestRefuseBreaking(t *testing.T) {
 		want    []Action
 		reason  string // of the first step
 	}{
-		{name: "nothing is allowed", want: []Action{Refused, Refused, Configure, Unchanged, Configure, Refused, Configure},
+		{name: "nothing is allowed", want: []Action{Refused, Refused, Configure, Unchanged, Configure, Refused, Configure, Refused, Configure},
 			reason: "breaking: f1, f2, f3 and 1 more; the package's annotation gitopsd.dev/allow-breaking can allow it"},
 		{name: "a part is allowed", allowed: func(pkg string, f compat.Finding) (string, bool) { return "", pkg == "db" && f.Name != "f4" },
-			want:   []Action{Refused, Refused, Configure, Unchanged, Configure, Refused, Configure},
+			want:   []Action{Refused, Refused, Configure, Unchanged, Configure, Refused, Configure, Refused, Configure},
 			reason: "breaking: f4; the package's annotation gitopsd.dev/allow-breaking can allow it"},
 		{name: "all is allowed", allowed: func(string, compat.Finding) (string, bool) { return "because", true },
-			want: []Action{Configure, Create, Configure, Unchanged, Configure, Configure, Configure}},
+			want: []Action{Configure, Create, Configure, Unchanged, Configure, Configure, Configure, Configure, Configure}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := plan()
@@ -56,6 +58,10 @@ func TestRefuseBreaking(t *testing.T) {
 			}
 			if p.Steps[0].Reason != tt.reason {
 				t.Errorf("reason %q, want %q", p.Steps[0].Reason, tt.reason)
+			}
+			const put = "drift: spec changed by kubectl-edit; to put it back is breaking: f1; the package's annotation gitopsd.dev/allow-breaking can allow it, or take the change into the repository"
+			if edited := p.Steps[7]; edited.Action == Refused && edited.Reason != put {
+				t.Errorf("reason %q, want %q", edited.Reason, put)
 			}
 		})
 	}

@@ -122,15 +122,15 @@ func compare(old, new *sources.Package) ([]compat.Change, error) {
 	return slices.DeleteFunc(all, func(c compat.Change) bool { return c.Change == compat.Same }), nil
 }
 
-func definitions(pkg *sources.Package) map[string]map[string]any {
-	found := make(map[string]map[string]any)
+func definitions(pkg *sources.Package) compat.Set {
+	found := make(compat.Set)
 	for _, doc := range pkg.Documents {
 		apiVersion, _ := doc.Tree["apiVersion"].(string)
 		kind, _ := doc.Tree["kind"].(string)
 		metadata, _ := doc.Tree["metadata"].(map[string]any)
 		name, _ := metadata["name"].(string)
 		if group, _, _ := strings.Cut(apiVersion, "/"); name != "" && compat.Definition(group, kind) {
-			found[name] = doc.Tree
+			found.Add(doc.Tree)
 		}
 	}
 	return found

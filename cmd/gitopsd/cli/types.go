@@ -219,7 +219,7 @@ difference breaks somebody.`,
 			if err != nil {
 				return err
 			}
-			compared, err := compat.CompareAll(byName(before), byName(after))
+			compared, err := compat.CompareAll(setOf(before), setOf(after))
 			if err != nil {
 				return err
 			}
@@ -237,23 +237,31 @@ difference breaks somebody.`,
 	return cmd
 }
 
-func byName(all []definition) map[string]map[string]any {
-	m := make(map[string]map[string]any)
+func setOf(all []definition) compat.Set {
+	s := make(compat.Set)
 	for _, d := range all {
-		m[d.name] = d.tree
+		s.Add(d.tree)
 	}
-	return m
+	return s
 }
 
 func (o *typesOptions) writeComparison(w io.Writer, all []compat.Change) error {
 	if o.output.format == "json" {
 		return writeJSON(w, all)
 	}
+	named := make(map[string]int)
+	for _, c := range all {
+		named[c.Name]++
+	}
 	for _, c := range all {
 		if c.Change == compat.Same {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "%s: %s, %s\n", c.Name, c.Change, c.Compatibility); err != nil {
+		name := c.Name
+		if named[name] > 1 {
+			name = c.Kind + " " + name
+		}
+		if _, err := fmt.Fprintf(w, "%s: %s, %s\n", name, c.Change, c.Compatibility); err != nil {
 			return err
 		}
 		for _, f := range c.Findings {

@@ -44,31 +44,33 @@ type known struct {
 type envelope struct {
 	Metadata struct {
 		Name            string            `json:"name"`
+		UID             string            `json:"uid"`
 		Labels          map[string]string `json:"labels"`
 		OwnerReferences []struct {
 			APIVersion string `json:"apiVersion"`
 			Kind       string `json:"kind"`
+			UID        string `json:"uid"`
 		} `json:"ownerReferences"`
 	} `json:"metadata"`
 	Spec json.RawMessage `json:"spec"`
 }
 
-// definitions reads all CRDs, and XRDs where the cluster has that type.
+// definitions reads XRDs, where the cluster has that type, and then all CRDs, to
+// know which of them are Crossplane's.
 func (in *reading) definitions(ctx context.Context) error {
-	t, err := in.kube.Type(ctx, "apiextensions.k8s.io/v1", "CustomResourceDefinition")
+	offered := make(map[string][]string)
+	t, err := in.composites(ctx)
+	if err == nil {
+		err = in.list(ctx, t, offered)
+	}
+	if err != nil && kube.ClassOf(err) != kube.NoSuchType {
+		return err
+	}
+	t, err = in.kube.Type(ctx, "apiextensions.k8s.io/v1", "CustomResourceDefinition")
 	if err != nil {
 		return err
 	}
-	if err := in.list(ctx, t); err != nil {
-		return err
-	}
-	t, err = in.composites(ctx)
-	if kube.ClassOf(err) == kube.NoSuchType {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	return in.list(ctx, t)
+	return in.list(ctx, t, offered)
 }
 
 // composites is the type of XRDs, in the version in which they are rendered: the
@@ -82,17 +84,21 @@ func (in *reading) composites(ctx context.Context) (kube.Type, error) {
 	return in.kube.Kind(ctx, crossplane, composite)
 }
 
-func (in *reading) list(ctx context.Context, t kube.Type) error {
+// list reads definitions. offered are the names of the CRDs that Crossplane makes of
+// the XRDs seen so far, by the XRD's UID: anybody can name an owner, but only what
+// that owner is there for is left to it.
+func (in *reading) list(ctx context.Context, t kube.Type, offered map[string][]string) error {
 	var bad error
 	err := in.kube.ListRaw(ctx, t, kube.ListOptions{Page: definitionPage}, func(item []byte) bool {
 		var e envelope
 		if bad = json.Unmarshal(item, &e); bad != nil {
 			return false
 		}
-		for _, o := range e.Metadata.OwnerReferences {
-			if group, _ := manifest.GroupVersion(o.APIVersion); group == crossplane && o.Kind == composite {
-				return true // Crossplane's, of an XRD
-			}
+		if t.Kind == composite {
+			offered[e.Metadata.UID] = e.offers()
+		}
+		if in.facts.Definitions[t.ID("", e.Metadata.Name)] == nil && e.composed(offered) {
+			return true
 		}
 		if err := in.definition(t, &e); err != nil {
 			in.facts.Gap(fmt.Errorf("%s: %w", t.ID("", e.Metadata.Name), err))
@@ -103,6 +109,37 @@ func (in *reading) list(ctx context.Context, t kube.Type) error {
 		err = bad
 	}
 	return err
+}
+
+// composed reports whether a CRD is Crossplane's, of an XRD that is there.
+func (e *envelope) composed(offered map[string][]string) bool {
+	for _, o := range e.Metadata.OwnerReferences {
+		if group, _ := manifest.GroupVersion(o.APIVersion); group == crossplane && o.Kind == composite && slices.Contains(offered[o.UID], e.Metadata.Name) {
+			return true
+		}
+	}
+	return false
+}
+
+// offers are the names of the CRDs that Crossplane makes of an XRD: one for the
+// composites, and one for the claims.
+func (e *envelope) offers() []string {
+	type names struct {
+		Plural string `json:"plural"`
+	}
+	var spec struct {
+		Group      string `json:"group"`
+		Names      names  `json:"names"`
+		ClaimNames *names `json:"claimNames"`
+	}
+	if err := json.Unmarshal(e.Spec, &spec); err != nil {
+		return nil // reading the definition says what is wrong with it
+	}
+	all := []string{spec.Names.Plural + "." + spec.Group}
+	if spec.ClaimNames != nil {
+		all = append(all, spec.ClaimNames.Plural+"."+spec.Group)
+	}
+	return all
 }
 
 // definition takes a live definition into the facts.

@@ -27,6 +27,7 @@ var advice = map[string]string{
 	"conversion-added":                   "have the webhook running before: without it no object can be read",
 	"conversion-review-versions-changed": "make sure that the webhook speaks the first of them that the API server knows",
 	"storage-version-changed":            "store every object again in the new version, then clean status.storedVersions",
+	"storage-version-drops":              "convert with a webhook, or give the new storage version all that the served ones have: the rest is not stored",
 	"version-added":                      "nothing to do",
 	"version-removed":                    "move all clients to another version before",
 	"stored-version-removed":             "store every object again in the new storage version and take this one out of status.storedVersions before",
@@ -55,13 +56,15 @@ var advice = map[string]string{
 	"connection-keys-widened":  "nothing to do",
 	"composition-changed":      "check which composition existing composites get",
 
+	"spelling-changed": "nothing to do but to renew pins: the digest is another, and the API server does the same",
+
 	"field-added":   "nothing to do",
 	"field-removed": "stop using the field first: its value is dropped",
 	"type-changed":  "give the new type a new name, or publish a new version with conversion",
 	"type-narrowed": "bring every object to the new type before",
 	"type-widened":  "rebuild clients that decode the old type",
 
-	"default-added":   "expect the value in every object that does not set the field, existing ones too",
+	"default-added":   "expect the value in every object that does not set the field, existing ones too, and check that they are valid with it",
 	"default-changed": "set the field where the old value is wanted: objects not yet written since it was defaulted change too",
 	"default-removed": "set the field where the value is wanted",
 

@@ -9,15 +9,14 @@ import (
 // branches compares allOf, anyOf, oneOf and not.
 func (w *walk) branches(p place, old, new node) {
 	w.allOf(p, old, new)
-	w.anyOf(p, old, new)
-	w.oneOf(p, old, new)
+	w.alternatives(p, old, new)
 	w.not(p, old, new)
 }
 
 // allOf: every branch narrows by itself, so that a branch more is as if its
 // checks stood beside it.
 func (w *walk) allOf(p place, old, new node) {
-	o, n := branchesOf(old, "allOf"), branchesOf(new, "allOf")
+	o, n := once(branchesOf(old, "allOf")), once(branchesOf(new, "allOf"))
 	m := match(o, n)
 	for _, pair := range m.pairs {
 		w.node(p.branch("allOf", pair.new, p.polarity), o[pair.old], n[pair.new])
@@ -30,9 +29,37 @@ func (w *walk) allOf(p place, old, new node) {
 	}
 }
 
+// alternatives compares anyOf and oneOf. One that becomes the other is compared
+// as anyOf, since oneOf accepts less than anyOf and, where branches exclude each
+// other, the same.
+func (w *walk) alternatives(p place, old, new node) {
+	oldAny, newAny := once(branchesOf(old, "anyOf")), once(branchesOf(new, "anyOf"))
+	oldOne, newOne := branchesOf(old, "oneOf"), branchesOf(new, "oneOf")
+	none := func(lists ...[]node) bool {
+		return !slices.ContainsFunc(lists, func(l []node) bool { return len(l) > 0 })
+	}
+	switch {
+	case none(oldAny, newOne) && !none(oldOne) && !none(newAny):
+		if exclusive(oldOne, old) {
+			w.other(p, "one-of-removed", Compatible, 0, changed("oneOf", "anyOf"))
+		} else {
+			w.limit(p, "one-of-removed", wider, "oneOf", "anyOf")
+		}
+		w.anyOf(p, once(oldOne), newAny)
+	case none(oldOne, newAny) && !none(oldAny) && !none(newOne) && exclusive(newOne, new):
+		w.other(p, "one-of-added", Compatible, 0, changed("anyOf", "oneOf"))
+		w.anyOf(p, oldAny, newOne)
+	case !none(oldOne) && !none(newOne) && exclusive(oldOne, old) && exclusive(newOne, new):
+		w.anyOf(p, oldAny, newAny)
+		w.exclusiveOneOf(p, oldOne, newOne)
+	default:
+		w.anyOf(p, oldAny, newAny)
+		w.oneOf(p, oldOne, newOne)
+	}
+}
+
 // anyOf: a branch more is another way to be valid.
-func (w *walk) anyOf(p place, old, new node) {
-	o, n := branchesOf(old, "anyOf"), branchesOf(new, "anyOf")
+func (w *walk) anyOf(p place, o, n []node) {
 	if w.whole(p, "any-of", o, n) {
 		return
 	}
@@ -50,8 +77,7 @@ func (w *walk) anyOf(p place, old, new node) {
 
 // oneOf: a value that matches one branch more may match too many, and one that
 // matched too many may now match one. So any change can narrow.
-func (w *walk) oneOf(p place, old, new node) {
-	o, n := branchesOf(old, "oneOf"), branchesOf(new, "oneOf")
+func (w *walk) oneOf(p place, o, n []node) {
 	if w.whole(p, "one-of", o, n) {
 		return
 	}
@@ -65,6 +91,32 @@ func (w *walk) oneOf(p place, old, new node) {
 	for _, i := range m.added {
 		w.limit(p.branch("oneOf", i, either), "one-of-branch-added", neither, absent{}, n[i])
 	}
+}
+
+// exclusiveOneOf: of branches that exclude each other a value never matches too
+// many, before or after, so that they are as in anyOf.
+func (w *walk) exclusiveOneOf(p place, o, n []node) {
+	m := match(o, n)
+	for _, pair := range m.pairs {
+		w.node(p.branch("oneOf", pair.new, p.polarity), o[pair.old], n[pair.new])
+	}
+	for _, i := range m.removed {
+		w.limit(p.branch("oneOf", i, p.polarity), "one-of-branch-removed", narrower, o[i], absent{})
+	}
+	for _, i := range m.added {
+		w.limit(p.branch("oneOf", i, p.polarity), "one-of-branch-added", wider, absent{}, n[i])
+	}
+}
+
+// once leaves out repeated branches: to allOf and anyOf they mean nothing.
+func once(branches []node) []node {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(slices.Clone(branches), func(b node) bool {
+		f := schemaForm(b)
+		again := seen[f]
+		seen[f] = true
+		return again
+	})
 }
 
 // whole handles alternatives that appear or go away altogether.
@@ -91,8 +143,7 @@ func (w *walk) not(p place, old, new node) {
 	case n == nil:
 		w.limit(p, "not-removed", wider, o, absent{})
 	default:
-		flipped := map[polarity]polarity{straight: reversed, reversed: straight, either: either}[p.polarity]
-		w.node(p.branch("not", -1, flipped), o, n)
+		w.node(p.branch("not", -1, p.polarity.flipped()), o, n)
 	}
 }
 

@@ -113,10 +113,11 @@ func (f Finding) String() string {
 // Report is the outcome of one comparison.
 type Report struct {
 	// Severity is the highest of the findings'. Where there are none it is
-	// Compatible if the digests differ (a limit of zero that was not there, a
-	// version that nobody uses), Documentation if anything else does, and
-	// Identical.
+	// Documentation if anything but the digests differs, and Identical.
 	Severity Severity
+	// Retyped says that the digest of a type differs, or a type is only in one
+	// of the definitions. Every digest that differs has a finding.
+	Retyped bool
 	// Findings by severity, highest first, then by version, path and name.
 	Findings []Finding
 }
@@ -158,21 +159,75 @@ func Compare(old, new map[string]any, opts Options) (Report, error) {
 	}
 	var c comparison
 	least := Identical
+	retyped := !slices.Equal(oldTypes, newTypes)
 	switch {
-	case !slices.Equal(oldTypes, newTypes):
-		c.definitions(read(old), read(new), opts)
-		least = Compatible
+	case retyped:
+		before, after := read(old), read(new)
+		c.definitions(before, after, opts)
+		c.spellings(before, after, oldTypes, newTypes)
 	case !reflect.DeepEqual(old["spec"], new["spec"]):
 		least = Documentation
 	}
-	return c.report(least), nil
+	r := c.report(least)
+	r.Retyped = retyped
+	return r, nil
 }
 
+// digests are sorted: the order of versions means nothing to the API server.
 func digests(definition map[string]any) ([]types.Type, error) {
 	if definition == nil {
 		return nil, nil
 	}
-	return types.Of(definition)
+	all, err := types.Of(definition)
+	slices.SortFunc(all, func(a, b types.Type) int { return cmp.Compare(a.String(), b.String()) })
+	return all, err
+}
+
+// spellings finds the types whose digests differ and of which nothing else is
+// said: both definitions say the same of them in two ways.
+func (c *comparison) spellings(old, new *definition, oldTypes, newTypes []types.Type) {
+	for _, a := range oldTypes {
+		for _, b := range newTypes {
+			if a.Version != b.Version || a.Kind != b.Kind || a.Digest == b.Digest {
+				continue
+			}
+			told := slices.ContainsFunc(c.findings, func(f Finding) bool { return f.Version == "" || f.Version == a.Version })
+			if told {
+				continue
+			}
+			path, detail := "", "written in another way"
+			if o, n := old.version(a.Version), new.version(a.Version); o != nil && n != nil {
+				path, detail = spelling("", o.schema, n.schema)
+			}
+			c.add(Finding{Name: "spelling-changed", Severity: Compatible, Version: a.Version, Path: path, Detail: detail})
+		}
+	}
+}
+
+// spelling finds a place where two schemas are written differently.
+func spelling(path string, old, new node) (where, detail string) {
+	for _, inner := range []struct {
+		old, new map[string]any
+		element  func(name string) string
+	}{
+		{mapping(old, "properties"), mapping(new, "properties"), field},
+		{node{"items": old["items"]}, node{"items": new["items"]}, func(string) string { return "[*]" }},
+		{node{"values": old["additionalProperties"]}, node{"values": new["additionalProperties"]}, func(string) string { return "{*}" }},
+	} {
+		for _, name := range names(inner.old, inner.new) {
+			o, inOld := inner.old[name].(map[string]any)
+			n, inNew := inner.new[name].(map[string]any)
+			if inOld && inNew && schemaForm(o) != schemaForm(n) {
+				return spelling(path+inner.element(name), o, n)
+			}
+		}
+	}
+	for _, keyword := range names(old, new) {
+		if o, n := (node{keyword: old[keyword]}), (node{keyword: new[keyword]}); schemaForm(o) != schemaForm(n) {
+			return path, keyword + ": " + changed(orDefault(old[keyword], ""), orDefault(new[keyword], ""))
+		}
+	}
+	return path, "written in another way"
 }
 
 // comparison collects findings.

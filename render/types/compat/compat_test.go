@@ -107,7 +107,7 @@ var schemaCases = []struct{ name, old, new, forth, back string }{
 	{"integer or string", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {x-kubernetes-int-or-string: true, anyOf: [{type: integer}, {type: string}]}}}`,
 		"breaking type-widened .spec.a", "breaking type-narrowed .spec.a"},
 	{"two ways to say integer or string", `{type: object, properties: {a: {x-kubernetes-int-or-string: true}}}`, `{type: object, properties: {a: {x-kubernetes-int-or-string: true, allOf: [{anyOf: [{type: integer}, {type: string}]}]}}}`,
-		"", ""},
+		"compatible spelling-changed .spec.a", "compatible spelling-changed .spec.a"},
 	{"an unchecked field gets a type", `{type: object, properties: {a: {x-kubernetes-preserve-unknown-fields: true}}}`, `{type: object, properties: {a: {type: object, properties: {b: {type: string}}}}}`,
 		"breaking type-narrowed .spec.a", "breaking type-widened .spec.a; breaking type-widened .spec.a.b; compatible pruning-off .spec.a"},
 	{"a format that is checked", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {type: string, format: date-time}}}`,
@@ -137,7 +137,7 @@ var schemaCases = []struct{ name, old, new, forth, back string }{
 		"breaking maximum-tightened .spec.a", "compatible maximum-loosened .spec.a"},
 	{"an exclusive maximum", `{type: object, properties: {a: {type: number, maximum: 5}}}`, `{type: object, properties: {a: {type: number, maximum: 5, exclusiveMaximum: true}}}`,
 		"breaking maximum-tightened .spec.a", "compatible maximum-loosened .spec.a"},
-	{"an exclusive maximum of integers", `{type: object, properties: {a: {type: integer, maximum: 4}}}`, `{type: object, properties: {a: {type: integer, maximum: 5, exclusiveMaximum: true}}}`, "", ""},
+	{"an exclusive maximum of integers", `{type: object, properties: {a: {type: integer, maximum: 4}}}`, `{type: object, properties: {a: {type: integer, maximum: 5, exclusiveMaximum: true}}}`, "compatible spelling-changed .spec.a", "compatible spelling-changed .spec.a"},
 	{"minimum", `{type: object, properties: {a: {type: integer}}}`, `{type: object, properties: {a: {type: integer, minimum: 0}}}`,
 		"breaking minimum-added .spec.a", "compatible minimum-removed .spec.a"},
 	{"a higher minimum", `{type: object, properties: {a: {type: integer, minimum: 0}}}`, `{type: object, properties: {a: {type: integer, minimum: 0, exclusiveMinimum: true}}}`,
@@ -146,7 +146,7 @@ var schemaCases = []struct{ name, old, new, forth, back string }{
 		"breaking multiple-of-added .spec.a; breaking multiple-of-tightened .spec.b; breaking multiple-of-changed .spec.c", "compatible multiple-of-removed .spec.a; compatible multiple-of-loosened .spec.b; breaking multiple-of-changed .spec.c"},
 	{"length", `{type: object, properties: {a: {type: string}, b: {type: string, minLength: 0, maxLength: 9}}}`, `{type: object, properties: {a: {type: string, minLength: 1, maxLength: 8}, b: {type: string, minLength: 1, maxLength: 8}}}`,
 		"breaking min-length-added .spec.a; breaking max-length-added .spec.a; breaking min-length-added .spec.b; breaking max-length-tightened .spec.b", "compatible min-length-removed .spec.a; compatible max-length-removed .spec.a; compatible min-length-removed .spec.b; compatible max-length-loosened .spec.b"},
-	{"no length", `{type: object, properties: {a: {type: string, minLength: 0}}}`, `{type: object, properties: {a: {type: string}}}`, "", ""},
+	{"no length", `{type: object, properties: {a: {type: string, minLength: 0}}}`, `{type: object, properties: {a: {type: string}}}`, "compatible spelling-changed .spec.a", "compatible spelling-changed .spec.a"},
 	{"items", `{type: object, properties: {a: {type: array, items: {type: string}, minItems: 1, maxItems: 3}, b: {type: array, items: {type: string}}}}`, `{type: object, properties: {a: {type: array, items: {type: string}, minItems: 2, maxItems: 2}, b: {type: array, items: {type: string}, minItems: 1, maxItems: 3}}}`,
 		"breaking min-items-tightened .spec.a; breaking max-items-tightened .spec.a; breaking min-items-added .spec.b; breaking max-items-added .spec.b", "compatible min-items-loosened .spec.a; compatible max-items-loosened .spec.a; compatible min-items-removed .spec.b; compatible max-items-removed .spec.b"},
 	{"properties", `{type: object, minProperties: 1, maxProperties: 3, properties: {b: {type: object}}}`, `{type: object, minProperties: 2, maxProperties: 2, properties: {b: {type: object, minProperties: 1, maxProperties: 1}}}`,
@@ -181,7 +181,7 @@ var schemaCases = []struct{ name, old, new, forth, back string }{
 		"breaking embedded-resource-added .spec.a", "compatible embedded-resource-removed .spec.a"},
 	{"a list's type", `{type: object, properties: {a: {type: array, items: {type: string}}}}`, `{type: object, properties: {a: {type: array, x-kubernetes-list-type: set, items: {type: string}}}}`,
 		"breaking list-type-changed .spec.a", "breaking list-type-changed .spec.a"},
-	{"the list type that is the default", `{type: object, properties: {a: {type: array, items: {type: string}}}}`, `{type: object, properties: {a: {type: array, x-kubernetes-list-type: atomic, items: {type: string}}}}`, "", ""},
+	{"the list type that is the default", `{type: object, properties: {a: {type: array, items: {type: string}}}}`, `{type: object, properties: {a: {type: array, x-kubernetes-list-type: atomic, items: {type: string}}}}`, "compatible spelling-changed .spec.a", "compatible spelling-changed .spec.a"},
 	{"a list's keys", `{type: object, properties: {a: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [b], items: {type: object}}}}`, `{type: object, properties: {a: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [b, c], items: {type: object}}}}`,
 		"breaking list-map-keys-changed .spec.a", "breaking list-map-keys-changed .spec.a"},
 	{"a map's type", `{type: object, properties: {a: {type: object}}}`, `{type: object, properties: {a: {type: object, x-kubernetes-map-type: atomic}}}`,
@@ -277,6 +277,10 @@ var definitionCases = []struct{ name, old, new, forth, back string }{
 		"compatible field-added v1alpha1 .a; breaking versions-disagree v1alpha1 -> v1 .a", "breaking field-removed v1alpha1 .a"},
 	{"versions without conversion, on the way to etcd", head + "  versions:\n" + v1 + alpha, head + "  versions:\n" + strings.Replace(v1, "{type: object}", "{type: object, properties: {a: {type: string}}}", 1) + alpha,
 		"compatible field-added .a", "breaking field-removed .a"},
+	{"an older version stored that lacks a field", head + "  versions:\n" + strings.Replace(v1, "storage: true", "storage: false", 1) + strings.Replace(strings.Replace(alpha, "storage: false", "storage: true", 1), "{type: object}", "{type: object, properties: {a: {type: string}}}", 1), head + "  versions:\n" + v1 + strings.Replace(alpha, "{type: object}", "{type: object, properties: {a: {type: string}}}", 1),
+		"compatible storage-version-changed; breaking storage-version-drops v1alpha1 -> v1 .a", "compatible storage-version-changed"},
+	{"a stored version is no longer served, and the new one lacks a field", head + "  versions:\n" + strings.Replace(v1, "{type: object}", "{type: object, properties: {a: {type: string}}}", 1), head + "  versions:\n" + strings.Replace(strings.Replace(v1, "served: true, storage: true", "served: false, storage: false", 1), "{type: object}", "{type: object, properties: {a: {type: string}}}", 1) + strings.Replace(strings.Replace(v1, "name: v1", "name: v2", 1), "{type: object}", "{type: object, properties: {b: {type: string}}}", 1),
+		"compatible storage-version-changed; breaking version-unserved; compatible version-added v2; breaking versions-disagree v1 -> v2 .a", "compatible storage-version-changed; breaking version-removed v2; breaking stored-version-removed v2; compatible version-served"},
 	{"newer versions stored in an older one", head + "  versions:\n" + strings.Replace(v1, "storage: true", "storage: false", 1) + strings.Replace(alpha, "storage: false", "storage: true", 1), head + "  versions:\n" + strings.Replace(strings.Replace(v1, "storage: true", "storage: false", 1), "{type: object}", "{type: object, properties: {a: {type: string}}}", 1) + strings.Replace(alpha, "storage: false", "storage: true", 1),
 		"compatible field-added .a; breaking versions-disagree v1 -> v1alpha1 .a", "breaking field-removed .a"},
 	{"metadata", head + "  versions:\n" + v1, head + "  versions:\n" + strings.Replace(v1, "{type: object}", "{type: object, properties: {apiVersion: {type: string}, kind: {type: string}, metadata: {type: object, properties: {name: {maxLength: 5}}}}}", 1),
@@ -307,8 +311,10 @@ func TestDefinitions(t *testing.T) {
 		check(t, old, new, only, "compatible conversion-removed; compatible version-removed v1alpha1")
 		// A version that is not served matters as far as it is stored.
 		tighter := versioned(t, head+converted+"  versions:\n"+v1+strings.Replace(unserved, "{type: object}", "{type: object, maxProperties: 9}", 1))
-		check(t, old, tighter, only, "")
+		check(t, old, tighter, only, "compatible max-properties-added v1alpha1")
 		check(t, old, tighter, both, "breaking max-properties-added v1alpha1")
+		delete(old, "status")
+		check(t, old, tighter, Options{}, "breaking max-properties-added v1alpha1")
 	})
 	t.Run("the whole definition", func(t *testing.T) {
 		only := versioned(t, head+"  versions:\n"+v1)

@@ -3,6 +3,7 @@ package compat
 import (
 	"cmp"
 	"math"
+	"strings"
 
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apiserver/pkg/cel/environment"
@@ -30,16 +31,15 @@ func (w *walk) format(p place, old, new node) {
 		w.other(p, name, Compatible, Readers, changed(from, to))
 	case was == "":
 		w.limit(p, name, narrower, from, to)
-	case is == "", was == "int32" && is == "int64", was == "float" && is == "double":
+	case is == "":
 		w.limit(p, name, wider, from, to)
-	case was == "int64" && is == "int32", was == "double" && is == "float":
-		w.limit(p, name, narrower, from, to)
 	default:
 		w.limit(p, name, neither, from, to)
 	}
 }
 
-// checkedFormat is a format that the API server checks, or empty.
+// checkedFormat is a format that the API server checks, by the name that it looks
+// it up by, or empty.
 func checkedFormat(typ, format string) string {
 	if format == "" {
 		return ""
@@ -51,7 +51,13 @@ func checkedFormat(typ, format string) string {
 	if len(validation.GetUnrecognizedFormats(&s, environment.DefaultCompatibilityVersion())) > 0 {
 		return ""
 	}
-	return format
+	switch {
+	case format == "int64", format == "double", format == "password" && typ == "string":
+		// Any number that is read at all has it, and any string; without a type
+		// it asks for a string.
+		return ""
+	}
+	return strings.ReplaceAll(format, "-", "")
 }
 
 func (w *walk) enum(p place, old, new node) {

@@ -3,8 +3,6 @@ package compat
 import (
 	"slices"
 	"strings"
-
-	"k8s.io/apimachinery/pkg/version"
 )
 
 const (
@@ -141,6 +139,9 @@ type storage struct {
 }
 
 func (s storage) has(version string) bool { return slices.Contains(s.versions, version) }
+
+// may reports whether objects may be stored in a version of the old definition.
+func (s storage) may(version string) bool { return s.has(version) || !s.known }
 
 func (c *comparison) definitions(old, new *definition, opts Options) {
 	switch {
@@ -329,9 +330,7 @@ func (c *comparison) versions(old, new *definition, stored storage) {
 		case !o.served && n.served:
 			c.add(Finding{Name: "version-served", Severity: Compatible, Version: o.name, Detail: changed("not served", "served")})
 		}
-		if o.served && n.served || stored.has(o.name) {
-			c.version(o, n, stored.has(o.name), new.xrd)
-		}
+		c.version(old, new, o, n, stored)
 	}
 	for i := range new.versions {
 		if v := &new.versions[i]; old.version(v.name) == nil {
@@ -339,7 +338,7 @@ func (c *comparison) versions(old, new *definition, stored storage) {
 		}
 	}
 	if !new.webhook {
-		c.disagreements(old, new)
+		c.disagreements(old, new, stored)
 	}
 }
 
@@ -365,9 +364,19 @@ func (c *comparison) removed(v *apiVersion, stored storage, new *definition) {
 	c.add(f)
 }
 
-// version compares a version that both definitions have and somebody uses.
-func (c *comparison) version(old, new *apiVersion, isStored, xrd bool) {
-	name := old.name
+// version compares a version that both definitions have. Of one that is not served
+// only stored objects notice anything, and the others that read them.
+func (c *comparison) version(oldDefinition, newDefinition *definition, old, new *apiVersion, stored storage) {
+	name, isStored := old.name, stored.may(old.name)
+	served := old.served && new.served
+	from := len(c.findings)
+	defer func() {
+		for i := range c.findings[from:] {
+			if f := &c.findings[from+i]; !served {
+				f.unserved(isStored)
+			}
+		}
+	}()
 	switch {
 	case !old.deprecated && new.deprecated:
 		c.add(Finding{Name: "version-deprecated", Severity: Compatible, Version: name, Detail: changed("not deprecated", "deprecated "+new.warning)})
@@ -376,22 +385,43 @@ func (c *comparison) version(old, new *apiVersion, isStored, xrd bool) {
 	case old.warning != new.warning:
 		c.add(Finding{Name: "deprecation-warning-changed", Severity: Documentation, Version: name, Detail: changed(old.warning, new.warning)})
 	}
-	if !xrd {
+	if !newDefinition.xrd {
 		c.subresources(name, mapping(old.fields, "subresources"), mapping(new.fields, "subresources"))
 	}
 	c.columns(name, old.fields["additionalPrinterColumns"], new.fields["additionalPrinterColumns"])
 	c.selectableFields(name, old.fields["selectableFields"], new.fields["selectableFields"])
 
 	breaks := Writers
-	if isStored {
+	if stored.has(name) || isStored && !served {
 		breaks |= StoredObjects
 	}
-	w := walk{version: name, narrows: breaks}
+	w := walk{version: name, narrows: breaks, oldKeeps: oldDefinition.preserves, newKeeps: newDefinition.preserves}
 	w.statusApart = mapping(mapping(new.fields, "subresources"), "status") != nil
 	w.node(place{root: true}, old.schema, new.schema)
 	w.compile(new.schema)
 	for _, f := range w.findings {
 		c.add(f)
+	}
+}
+
+// unserved leaves of a finding what it is in a version that nobody can ask for:
+// objects stored in it are read by its schema, with its defaults, whatever version
+// they are asked for in.
+func (f *Finding) unserved(isStored bool) {
+	if f.Name == "rule-refused" || f.Severity != Breaking {
+		return
+	}
+	f.Breaks &^= Writers
+	switch {
+	case !isStored:
+		f.Severity, f.Breaks = Compatible, 0
+		f.Advice = "nothing to do: the version is not served, and no object is stored in it"
+	case strings.HasPrefix(f.Name, "default-"):
+	case f.Breaks&StoredObjects == 0:
+		f.Severity, f.Breaks = Compatible, 0
+		f.Advice = "nothing to do: the version is not served"
+	default:
+		f.Breaks = StoredObjects
 	}
 }
 
@@ -490,59 +520,6 @@ func paths(v any) []string {
 	for _, item := range list {
 		if m, ok := item.(map[string]any); ok {
 			all = append(all, text(m, "jsonPath"))
-		}
-	}
-	return all
-}
-
-// disagreements are about versions that are served side by side without a
-// conversion: what is valid in one must be valid in the other, and keep its
-// fields. Those that there were already are no news.
-func (c *comparison) disagreements(old, new *definition) {
-	known := map[Finding]bool{}
-	if !old.webhook {
-		for _, f := range disagree(old) {
-			known[f] = true
-		}
-	}
-	for _, f := range disagree(new) {
-		if !known[f] {
-			c.add(f)
-		}
-	}
-}
-
-func disagree(d *definition) []Finding {
-	var served []apiVersion
-	for _, v := range d.versions {
-		if v.served || v.storage {
-			served = append(served, v)
-		}
-	}
-	slices.SortFunc(served, func(a, b apiVersion) int { return version.CompareKubeAwareVersionStrings(a.name, b.name) })
-	var all []Finding
-	for i, a := range served {
-		for _, b := range served[i+1:] {
-			all = append(all, written(a, b)...)
-			if a.storage {
-				all = append(all, written(b, a)...) // and lost on the way to etcd
-			}
-		}
-	}
-	return all
-}
-
-// written is what breaks when an object written in one version is read in
-// another.
-func written(in, read apiVersion) []Finding {
-	w := walk{version: in.name + " -> " + read.name, narrows: everybody}
-	w.node(place{root: true}, in.schema, read.schema)
-	var all []Finding
-	for _, f := range w.findings {
-		if f.Severity == Breaking {
-			f.Detail = f.Name + ": " + f.Detail
-			f.Name, f.Breaks, f.Advice = "versions-disagree", everybody, advice["versions-disagree"]
-			all = append(all, f)
 		}
 	}
 	return all

@@ -21,7 +21,7 @@ func TestFindings(t *testing.T) {
 		{"a value", `{type: object, properties: {a: {enum: [b]}}}`, `{type: object, properties: {a: {enum: [b, {c: 1}]}}}`,
 			`compatible enum-value-added v1 .spec.a: none -> {"c":1} (readers, controllers)`, "expect values that were refused before"},
 		{"a long value", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {type: string, default: ` + long + `}}}`,
-			"breaking default-added v1 .spec.a: none -> " + strings.Repeat("ü", maxShown/2) + "… (readers, controllers)", "expect the value in every object that does not set the field, existing ones too"},
+			"breaking default-added v1 .spec.a: none -> " + strings.Repeat("ü", maxShown/2) + "… (writers, readers, controllers)", "expect the value in every object that does not set the field, existing ones too, and check that they are valid with it"},
 		{"a rule for changes", `{type: object}`, `{type: object, x-kubernetes-validations: [{rule: self == oldSelf}]}`,
 			"breaking rule-added v1 .spec: none -> self == oldSelf (writers)", "check existing objects against the rule: those that break it cannot be changed"},
 		{"a plain field", `{type: object}`, `{type: object, properties: {a: {type: string}}}`,

@@ -8,39 +8,41 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	apiservercel "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
+
+	"gitopsd.dev/render/cel"
 )
 
 // ruleAt is a validation rule of the new schema whose finding waits for the rule
 // to be compiled.
 type ruleAt struct{ path, rule string }
 
-// validations compares x-kubernetes-validations. Rules are paired by their
-// text; what is left over on both sides, by message and field path.
+// validations compares x-kubernetes-validations. Rules are paired by what they
+// parse to; what is left over on both sides, by message and field path.
 func (w *walk) validations(p place, old, new node) {
 	o, n := rulesOf(old), rulesOf(new)
 	if len(o) == 0 && len(n) == 0 {
 		return
 	}
-	byText := map[string]map[string]any{}
+	byForm := map[string]map[string]any{}
 	for _, r := range o {
-		byText[text(r, "rule")] = r
+		byForm[ruleForm(r, "rule")] = r
 	}
 	inNew := map[string]bool{}
 	for _, r := range n {
-		inNew[text(r, "rule")] = true
+		inNew[ruleForm(r, "rule")] = true
 	}
 	var gone []map[string]any
 	for _, r := range o {
-		if !inNew[text(r, "rule")] {
+		if !inNew[ruleForm(r, "rule")] {
 			gone = append(gone, r)
 		}
 	}
 	for _, r := range n {
 		rule := text(r, "rule")
-		if was := byText[rule]; was != nil {
+		if was := byForm[ruleForm(r, "rule")]; was != nil {
 			w.sameRule(p, was, r)
 			continue
 		}
@@ -59,6 +61,9 @@ func (w *walk) validations(p place, old, new node) {
 	}
 }
 
+// ruleForm is equal for a rule's expressions that mean the same.
+func ruleForm(r map[string]any, field string) string { return cel.Read(text(r, field)).Form() }
+
 func rulesOf(s node) []map[string]any {
 	list, _ := s["x-kubernetes-validations"].([]any)
 	var rules []map[string]any
@@ -75,7 +80,7 @@ func rulesOf(s node) []map[string]any {
 func sameAnswer(a, b map[string]any) bool {
 	said := false
 	for _, k := range []string{"message", "messageExpression", "fieldPath"} {
-		if text(a, k) != text(b, k) {
+		if !sameText(k, a, b) {
 			return false
 		}
 		said = said || text(a, k) != ""
@@ -83,11 +88,20 @@ func sameAnswer(a, b map[string]any) bool {
 	return said
 }
 
+// sameText reports whether two rules have the same in a field; a message that is
+// computed may be written in two ways.
+func sameText(field string, a, b map[string]any) bool {
+	return text(a, field) == text(b, field) || field == "messageExpression" && ruleForm(a, field) == ruleForm(b, field)
+}
+
 // sameRule compares what is around a rule's text.
 func (w *walk) sameRule(p place, old, new map[string]any) {
 	rule := text(new, "rule")
 	for _, k := range []string{"message", "messageExpression", "fieldPath"} {
-		if a, b := text(old, k), text(new, k); a != b {
+		if a, b := text(old, k), text(new, k); !sameText(k, old, new) {
+			if k != "message" && b != "" {
+				w.wait(p, rule)
+			}
 			w.other(p, "rule-message-changed", Documentation, 0, show(rule)+": "+k+": "+changed(a, b))
 		}
 	}
@@ -105,12 +119,17 @@ func (w *walk) sameRule(p place, old, new map[string]any) {
 
 // newRule reports a rule that is new at its place, and keeps it to be compiled.
 func (w *walk) newRule(p place, rule, name string, d direction, from any) {
+	w.wait(p, rule)
+	w.limit(p, name, d, from, rule)
+}
+
+// wait keeps a rule, whose finding is the next one, to be compiled.
+func (w *walk) wait(p place, rule string) {
 	if w.pending == nil {
 		w.pending = map[ruleAt][]int{}
 	}
 	at := ruleAt{p.path, rule}
 	w.pending[at] = append(w.pending[at], len(w.findings))
-	w.limit(p, name, d, from, rule)
 }
 
 // compile compiles the rules of a new schema, as the API server will, if any of
@@ -171,7 +190,7 @@ func (w *walk) compileRules(p place, context *validation.CELSchemaContext) {
 		return
 	}
 	base := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
-	results, err := cel.Compile(info.Schema, info.DeclType, celconfig.PerCallLimit, base, cel.NewExpressionsEnvLoader())
+	results, err := apiservercel.Compile(info.Schema, info.DeclType, celconfig.PerCallLimit, base, apiservercel.NewExpressionsEnvLoader())
 	if err != nil {
 		w.refused(p, "", err.Error())
 		return
@@ -180,6 +199,9 @@ func (w *walk) compileRules(p place, context *validation.CELSchemaContext) {
 		rule := info.Schema.XValidations[i]
 		cost := ruleCost(r, context.MaxCardinality)
 		context.TotalCost.ObserveExpressionCost(nil, cost)
+		if r.MessageExpression != nil {
+			context.TotalCost.ObserveExpressionCost(nil, r.MessageExpressionMaxCost)
+		}
 		waiting := w.pending[ruleAt{p.path, rule.Rule}]
 		if len(waiting) == 0 {
 			continue
@@ -193,6 +215,13 @@ func (w *walk) compileRules(p place, context *validation.CELSchemaContext) {
 			w.refused(p, rule.MessageExpression, r.MessageExpressionError.Detail)
 		case cost > validation.StaticEstimatedCostLimit:
 			w.refused(p, rule.Rule, tooExpensive(cost, validation.StaticEstimatedCostLimit))
+		case r.MessageExpression != nil && r.MessageExpressionMaxCost > validation.StaticEstimatedCostLimit:
+			w.refused(p, rule.MessageExpression, tooExpensive(r.MessageExpressionMaxCost, validation.StaticEstimatedCostLimit))
+		}
+		if rule.FieldPath != "" {
+			if _, _, err := apiservercel.ValidFieldPath(rule.FieldPath, info.Schema); err != nil {
+				w.refused(p, rule.FieldPath, err.Error())
+			}
 		}
 		if r.UsesOldSelf && (rule.OptionalOldSelf == nil || !*rule.OptionalOldSelf) {
 			for _, i := range waiting {
@@ -205,7 +234,7 @@ func (w *walk) compileRules(p place, context *validation.CELSchemaContext) {
 // ruleCost is the estimated cost of a rule times how often it may run: as often
 // as the schemas around it allow, or, where they set no limit, as the largest
 // request has room for.
-func ruleCost(r cel.CompilationResult, cardinality *uint64) uint64 {
+func ruleCost(r apiservercel.CompilationResult, cardinality *uint64) uint64 {
 	n := r.MaxCardinality
 	if cardinality != nil {
 		n = *cardinality

@@ -18,6 +18,9 @@ type walk struct {
 	// statusApart is set where status is a subresource, which controllers write
 	// and nobody else.
 	statusApart bool
+	// oldKeeps and newKeeps say that the definition preserves unknown fields
+	// everywhere (spec.preserveUnknownFields).
+	oldKeeps, newKeeps bool
 	// pending are the rules that are to be compiled, each with the indices of
 	// its findings.
 	pending map[ruleAt][]int
@@ -35,6 +38,17 @@ const (
 	either
 )
 
+// flipped is the polarity under not.
+func (p polarity) flipped() polarity {
+	switch p {
+	case straight:
+		return reversed
+	case reversed:
+		return straight
+	}
+	return either
+}
+
 // place is where in a schema the walk is.
 type place struct {
 	path     string
@@ -44,10 +58,13 @@ type place struct {
 	// nested is set inside allOf, anyOf, oneOf and not, where a schema checks
 	// values and has no say in which fields there are.
 	nested bool
+	// around is the schema that the place is in; nil for the root, and inside
+	// allOf and its like.
+	around *around
 }
 
 func (p place) at(element string) place {
-	p.path, p.root = p.path+element, false
+	p.path, p.root, p.around = p.path+element, false, nil
 	return p
 }
 
@@ -129,7 +146,7 @@ func (w *walk) node(p place, old, new node) {
 	w.required(p, old, new)
 	w.flag(p, "nullable", "nullable", wider, old, new)
 	w.flag(p, "uniqueItems", "unique-items", narrower, old, new)
-	w.flag(p, "x-kubernetes-embedded-resource", "embedded-resource", narrower, old, new)
+	w.embedded(p, old, new)
 	if !p.nested {
 		w.defaults(p, old, new)
 		w.topology(p, old, new)
@@ -206,18 +223,6 @@ func (w *walk) flag(p place, keyword, name string, d direction, old, new node) {
 	}
 }
 
-func (w *walk) defaults(p place, old, new node) {
-	o, n := old["default"], new["default"]
-	switch {
-	case o == nil && n != nil:
-		w.other(p, "default-added", Breaking, Readers|Controllers, changed(absent{}, n))
-	case o != nil && n == nil:
-		w.other(p, "default-removed", Breaking, Writers|Readers|Controllers, changed(o, absent{}))
-	case o != nil && !equalData(o, n):
-		w.other(p, "default-changed", Breaking, Writers|Controllers, changed(o, n))
-	}
-}
-
 // topology is how server-side apply merges lists and maps.
 func (w *walk) topology(p place, old, new node) {
 	o, n := orDefault(old["x-kubernetes-list-type"], "atomic"), orDefault(new["x-kubernetes-list-type"], "atomic")
@@ -255,8 +260,9 @@ func keepsUnknown(s node) bool { return truth(s, "x-kubernetes-preserve-unknown-
 var preserving = node{"x-kubernetes-preserve-unknown-fields": true}
 
 // rest is the schema of the fields that a schema does not name; kept is false if
-// they are dropped, and refused is true if they are errors.
-func rest(s node) (schema node, kept, refused bool) {
+// they are dropped, and refused is true if they are errors. keeps says that the
+// definition preserves them everywhere.
+func rest(s node, keeps bool) (schema node, kept, refused bool) {
 	switch v := s["additionalProperties"].(type) {
 	case bool:
 		if v {
@@ -266,7 +272,7 @@ func rest(s node) (schema node, kept, refused bool) {
 	case map[string]any:
 		return v, true, false
 	}
-	if keepsUnknown(s) {
+	if keeps || keepsUnknown(s) {
 		return preserving, true, false
 	}
 	return nil, false, false
@@ -278,22 +284,41 @@ func (w *walk) fields(p place, old, new node) {
 		w.nestedFields(p, old, new)
 		return
 	}
-	oldRest, oldKept, oldRefused := rest(old)
-	newRest, newKept, newRefused := rest(new)
+	oldRest, oldKept, oldRefused := rest(old, w.oldKeeps)
+	newRest, newKept, newRefused := rest(new, w.newKeeps)
 	o, n := mapping(old, "properties"), mapping(new, "properties")
-	for _, name := range names(o, n) {
+	all := names(o, n)
+	for _, name := range resourceFields {
+		// What the API server gave the object is there, even if nothing names it.
+		if implied(p, old, name) != nil && implied(p, new, name) == nil && !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	for _, name := range all {
 		at := p.at(field(name))
+		at.around = &around{place: p, old: old, new: new, element: name}
 		oldField, inOld := o[name].(map[string]any)
 		newField, inNew := n[name].(map[string]any)
-		if implied := impliedField(p, new, name); implied != nil {
-			// The API server has these fields, whatever a schema says.
+		was, is := implied(p, old, name), implied(p, new, name)
+		if was != nil || is != nil {
+			// The API server has these fields, whatever a schema says; embedded
+			// tells what is lost where it has them no more.
 			if !inOld {
-				oldField = implied
+				oldField = was
 			}
-			if !inNew {
-				newField = implied
+			if oldField == nil {
+				oldField = is
 			}
 			at.nested = true
+			switch {
+			case inNew:
+			case is != nil:
+				newField = is
+			case newKept && !onlyPreserves(new):
+				newField = newRest
+			default:
+				continue // it is kept as it is, or lost
+			}
 			w.node(at, oldField, newField)
 			continue
 		}
@@ -307,15 +332,16 @@ func (w *walk) fields(p place, old, new node) {
 		case oldKept:
 			w.node(at, oldRest, newField)
 		default:
+			w.newDefault(at, newField)
 			w.add(Finding{
 				Name: "field-added", Severity: Compatible, Version: w.version, Path: at.path,
 				Detail: changed(absent{}, typeName(newField)), Advice: conventions(newField),
 			})
 		}
 	}
-	if a, b := keepsUnknown(old), keepsUnknown(new); a != b && !(oldKept && newKept) {
-		if !holdsFields(old) || !holdsFields(new) {
-			return
+	if a, b := keepsUnknown(old) || w.oldKeeps, keepsUnknown(new) || w.newKeeps; a != b && !(oldKept && newKept) {
+		if !holdsFields(old) || !holdsFields(new) || w.oldKeeps != w.newKeeps {
+			return // nothing is lost, or everywhere, which is told of the definition
 		}
 		w.pruning(w.version, p.path, b, "x-kubernetes-preserve-unknown-fields: "+changed(a, b))
 		return
@@ -323,7 +349,9 @@ func (w *walk) fields(p place, old, new node) {
 	switch {
 	case oldKept && newKept:
 		if !onlyPreserves(old) || !onlyPreserves(new) {
-			w.node(p.at("{*}"), oldRest, newRest)
+			at := p.at("{*}")
+			at.around = &around{place: p, old: old, new: new, element: "{*}"}
+			w.node(at, oldRest, newRest)
 		}
 	case oldKept:
 		w.other(p, "additional-properties-removed", Breaking, everybody, changed(old["additionalProperties"], absent{}))
@@ -345,10 +373,12 @@ func holdsFields(s node) bool {
 // them.
 func onlyPreserves(s node) bool { return keepsUnknown(s) && s["additionalProperties"] == nil }
 
-// impliedField is the schema of a field that the API server gives every object,
-// and nil for any other field.
-func impliedField(p place, s node, name string) node {
-	if !p.root && !truth(s, "x-kubernetes-embedded-resource") {
+// resourceFields are the fields that the API server gives every object.
+var resourceFields = []string{"apiVersion", "kind", "metadata"}
+
+// implied is the schema of such a field, and nil for any other.
+func implied(p place, s node, name string) node {
+	if !p.root && !truth(s, embeddedResource) {
 		return nil
 	}
 	switch name {
@@ -404,19 +434,23 @@ func (w *walk) items(p place, old, new node) {
 	}
 	if !p.nested {
 		if o == nil {
-			o = unchecked(old)
+			o = unchecked(old, w.oldKeeps)
 		}
 		if n == nil {
-			n = unchecked(new)
+			n = unchecked(new, w.newKeeps)
 		}
 	}
-	w.node(p.at("[*]"), o, n)
+	at := p.at("[*]")
+	if !p.nested {
+		at.around = &around{place: p, old: old, new: new, element: "[*]"}
+	}
+	w.node(at, o, n)
 }
 
 // unchecked is the schema of what is inside a value whose schema says nothing
 // of it.
-func unchecked(s node) node {
-	if keepsUnknown(s) {
+func unchecked(s node, keeps bool) node {
+	if keeps || keepsUnknown(s) {
 		return preserving
 	}
 	return nil

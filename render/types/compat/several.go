@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,7 +11,8 @@ import (
 // Change is what became of one definition when a set of them, a package's for
 // instance, replaces another.
 type Change struct {
-	// Name is the definition's.
+	// Kind and Name are the definition's.
+	Kind string `json:"kind"`
 	Name string `json:"name"`
 	// Change is one of the constants below.
 	Change        string    `json:"change"`
@@ -18,7 +20,7 @@ type Change struct {
 	Findings      []Finding `json:"findings,omitempty"`
 }
 
-// The values of Change.Change. What differs in documentation alone is the same.
+// The values of Change.Change. Types whose digests do not differ are the same.
 const (
 	Added   = "added"
 	Removed = "removed"
@@ -31,29 +33,43 @@ func Definition(group, kind string) bool {
 	return group == "apiextensions.k8s.io" && kind == crdKind || group == "apiextensions.crossplane.io" && kind == xrdKind
 }
 
+// Set is definitions by their kinds and names: a CustomResourceDefinition and a
+// CompositeResourceDefinition of one name are two.
+type Set map[SetKey]map[string]any
+
+// SetKey names a definition. Comparable.
+type SetKey struct{ Kind, Name string }
+
+// Add puts a definition into the set.
+func (s Set) Add(definition map[string]any) {
+	s[SetKey{text(definition, "kind"), text(mapping(definition, "metadata"), "name")}] = definition
+}
+
 // CompareAll compares sets of definitions by their names; changes come in their
 // order. The error is Compare's, and names the definition.
-func CompareAll(old, new map[string]map[string]any) ([]Change, error) {
-	names := make(map[string]bool)
-	for _, set := range []map[string]map[string]any{old, new} {
-		for name := range set {
-			names[name] = true
+func CompareAll(old, new Set) ([]Change, error) {
+	keys := make(map[SetKey]bool)
+	for _, set := range []Set{old, new} {
+		for key := range set {
+			keys[key] = true
 		}
 	}
 	var all []Change
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		a, b := old[name], new[name]
+	for _, key := range slices.SortedFunc(maps.Keys(keys), func(a, b SetKey) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
+	}) {
+		name, a, b := key.Name, old[key], new[key]
 		report, err := Compare(a, b, Options{})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		c := Change{Name: name, Change: Changed, Compatibility: report.Severity, Findings: report.Findings}
+		c := Change{Kind: key.Kind, Name: name, Change: Changed, Compatibility: report.Severity, Findings: report.Findings}
 		switch {
 		case a == nil:
 			c.Change = Added
 		case b == nil:
 			c.Change = Removed
-		case report.Severity <= Documentation:
+		case !report.Retyped:
 			c.Change = Same
 		}
 		all = append(all, c)

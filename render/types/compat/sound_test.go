@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -10,23 +11,34 @@ import (
 	"testing"
 
 	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	apiservercel "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/runtime"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
 )
 
 // server is what the API server does with objects of a type.
 type server struct {
 	structural *structural.Structural
 	validator  validation.SchemaValidator
+	rules      *apiservercel.Validator
+	// keeps says that the definition preserves unknown fields everywhere.
+	keeps bool
 }
 
 // newServer is nil for a schema that the API server refuses.
 func newServer(t *testing.T, schema node) *server {
 	t.Helper()
-	root := node{"type": "object", "properties": node{"spec": schema}}
+	return serverOf(t, node{"type": "object", "properties": node{"spec": schema}})
+}
+
+// serverOf is a server of whole objects.
+func serverOf(t *testing.T, root node) *server {
+	t.Helper()
 	internal, err := internalSchema(root)
 	if err != nil {
 		t.Fatal(err)
@@ -42,13 +54,15 @@ func newServer(t *testing.T, schema node) *server {
 	if err != nil {
 		return nil
 	}
-	return &server{s, v}
+	return &server{structural: s, validator: v, rules: apiservercel.NewValidator(s, true, celconfig.PerCallLimit)}
 }
 
 // reads is an object as the API server hands it out.
 func (s *server) reads(object map[string]any) map[string]any {
 	object = runtime.DeepCopyJSON(object)
-	pruning.Prune(object, s.structural, true)
+	if !s.keeps {
+		pruning.Prune(object, s.structural, true)
+	}
 	defaulting.PruneNonNullableNullsWithoutDefaults(object, s.structural)
 	return object
 }
@@ -62,6 +76,11 @@ func (s *server) defaulted(object map[string]any) map[string]any {
 func (s *server) accepts(object map[string]any) error {
 	errs := validation.ValidateCustomResource(nil, object, s.validator)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, object)...)
+	errs = append(errs, objectmeta.Validate(context.Background(), nil, object, s.structural, true)...)
+	if s.rules != nil && len(errs) == 0 {
+		broken, _ := s.rules.Validate(context.Background(), nil, s.structural, object, nil, celconfig.RuntimeCELCostBudget)
+		errs = append(errs, broken...)
+	}
 	return errs.ToAggregate()
 }
 
@@ -106,6 +125,12 @@ func (g generator) schema(depth int) node {
 		if g.seldom() {
 			s["x-kubernetes-preserve-unknown-fields"] = true
 		}
+		if g.seldom() && len(properties) > 0 {
+			s["x-kubernetes-embedded-resource"] = true
+			if g.often() {
+				properties["kind"] = node{"type": "string"}
+			}
+		}
 	case "array":
 		s["type"], s["items"] = "array", g.schema(depth-1)
 		if t := text(mapping(s, "items"), "type"); g.seldom() && t != "" && t != "array" && t != "object" {
@@ -123,20 +148,23 @@ func (g generator) schema(depth int) node {
 // constrain sets, changes or removes one keyword that checks values.
 func (g generator) constrain(s node, depth int) {
 	keywords := map[string]func() any{
-		"nullable":         func() any { return true },
-		"enum":             func() any { return g.values(s) },
-		"maxLength":        func() any { return int64(g.IntN(4)) },
-		"minLength":        func() any { return int64(g.IntN(3)) },
-		"pattern":          func() any { return pick(g, "^a", "b$", "^[a-c]*$") },
-		"format":           func() any { return pick(g, "ipv4", "date", "color", "int32", "int64", "double") },
-		"maximum":          func() any { return float64(g.IntN(8)) / 2 },
-		"minimum":          func() any { return float64(g.IntN(8))/2 - 2 },
-		"multipleOf":       func() any { return pick[any](g, 0.5, int64(1), int64(2), int64(3)) },
-		"maxItems":         func() any { return int64(g.IntN(4)) },
-		"minItems":         func() any { return int64(g.IntN(3)) },
-		"maxProperties":    func() any { return int64(g.IntN(4)) },
-		"minProperties":    func() any { return int64(g.IntN(3)) },
-		"exclusiveMaximum": func() any { return true }, "exclusiveMinimum": func() any { return true },
+		"nullable":  func() any { return true },
+		"enum":      func() any { return g.values(s) },
+		"maxLength": func() any { return int64(g.IntN(4)) },
+		"minLength": func() any { return int64(g.IntN(3)) },
+		"pattern":   func() any { return pick(g, "^a", "b$", "^[a-c]*$") },
+		"format": func() any {
+			return pick(g, "ipv4", "date", "color", "int32", "int64", "double", "float", "date-time", "datetime", "password")
+		},
+		"x-kubernetes-validations": func() any { return g.rules() },
+		"maximum":                  func() any { return float64(g.IntN(8)) / 2 },
+		"minimum":                  func() any { return float64(g.IntN(8))/2 - 2 },
+		"multipleOf":               func() any { return pick[any](g, 0.5, int64(1), int64(2), int64(3)) },
+		"maxItems":                 func() any { return int64(g.IntN(4)) },
+		"minItems":                 func() any { return int64(g.IntN(3)) },
+		"maxProperties":            func() any { return int64(g.IntN(4)) },
+		"minProperties":            func() any { return int64(g.IntN(3)) },
+		"exclusiveMaximum":         func() any { return true }, "exclusiveMinimum": func() any { return true },
 		"required": func() any { return []any{pick(g, someNames...), pick(g, someNames...)} },
 		"not":      func() any { return g.check(s, depth) },
 		"anyOf":    func() any { return []any{g.check(s, depth), g.check(s, depth)} },
@@ -145,7 +173,10 @@ func (g generator) constrain(s node, depth int) {
 		"default":  func() any { return g.value(s, 2) },
 	}
 	k := pick(g, slices.Sorted(maps.Keys(keywords))...)
-	if (k == "default" || k == "nullable") && s[inBranch] != nil {
+	if (k == "default" || k == "nullable" || k == "x-kubernetes-validations") && s[inBranch] != nil {
+		return
+	}
+	if k == "x-kubernetes-validations" && mapping(s, "properties") == nil {
 		return
 	}
 	if g.seldom() {
@@ -153,6 +184,18 @@ func (g generator) constrain(s node, depth int) {
 		return
 	}
 	s[k] = keywords[k]()
+}
+
+// rules are about the fields of an object, or about all of it.
+func (g generator) rules() []any {
+	var rules []any
+	for range 1 + g.IntN(2) {
+		name, other := pick(g, someNames...), pick(g, someNames...)
+		rules = append(rules, node{"rule": pick(g,
+			"has(self."+name+")", "has( self."+name+" )", "!has(self."+name+")", "!has(self."+name+") || has(self."+other+")",
+			"has(self."+name+") != has(self."+other+")")})
+	}
+	return rules
 }
 
 // inBranch marks a schema under construction that is inside allOf and its like.
@@ -265,6 +308,9 @@ func (g generator) value(s node, depth int) any {
 		return list
 	case "object":
 		m := map[string]any{}
+		if truth(s, "x-kubernetes-embedded-resource") || g.seldom() {
+			m["apiVersion"], m["kind"], m["metadata"] = "v1", "A", map[string]any{"name": "a"}
+		}
 		for _, name := range someNames {
 			if g.often() && depth > 0 {
 				property := mapping(mapping(s, "properties"), name)

@@ -1,0 +1,62 @@
+package apply_test
+
+import (
+	"strings"
+	"testing"
+
+	"gitopsd.dev/reconcile/apply"
+)
+
+// What somebody changed in a live definition is not put back where that breaks
+// objects that may use it by now, whether the repository changes or not, and it is
+// not looked at again in every plan.
+func TestEditedDefinition(t *testing.T) {
+	const object = "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: gadgets.$NAME.example.org}}"
+	const spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"
+	b := newBed(t)
+	set := b.set(gadgets)
+	b.apply(set)
+	b.apply(set)
+	edit := func(patch string) { b.patch("kubectl-edit", object, "application/json-patch+json", patch) }
+	asked := func() int {
+		n := 0
+		for _, r := range b.requests.take() {
+			if strings.HasPrefix(r, "GET ") && strings.Contains(r, "customresourcedefinitions/gadgets") {
+				n++
+			}
+		}
+		return n
+	}
+
+	edit(`[{"op":"add","path":"` + spec + `/properties/weight","value":{"type":"integer"}}]`)
+	b.requests.take()
+	for look, want := range []int{1, 0} {
+		steps := b.steps(b.plan(set, apply.PlanOptions{}))
+		if len(steps) != 1 || !strings.HasPrefix(steps[0], "refused ") || !strings.Contains(steps[0], "changed by kubectl-edit; to put it back is breaking: field-removed; ") {
+			t.Fatalf("look %d: %q", look, steps)
+		}
+		if n := asked(); n != want {
+			t.Errorf("look %d: the definition was asked for %d times, want %d", look, n, want)
+		}
+	}
+
+	// Its annotation still says that its types are the wanted ones.
+	described := b.set(strings.Replace(gadgets, "{type: integer}", "{type: integer, description: in metres}", 1))
+	steps := b.steps(b.plan(described, apply.PlanOptions{}))
+	if len(steps) != 1 || !strings.Contains(steps[0], "breaking: field-removed") {
+		t.Fatalf("documentation over a changed type: %q", steps)
+	}
+
+	// Putting back what was taken away breaks nobody.
+	edit(`[{"op":"remove","path":"` + spec + `/properties/weight"},{"op":"remove","path":"` + spec + `/properties/size"}]`)
+	steps, results := b.apply(set)
+	b.wantNothing("results", results)
+	if len(steps) != 1 || !strings.HasPrefix(steps[0], "configure ") {
+		t.Fatalf("%q", steps)
+	}
+	b.settled(set)
+	b.requests.take()
+	if steps := b.steps(b.plan(described, apply.PlanOptions{})); len(steps) != 1 || !strings.HasPrefix(steps[0], "configure ") {
+		t.Fatalf("documentation: %q", steps)
+	}
+}

@@ -1,0 +1,128 @@
+// Package cel reads expressions of the Common Expression Language: what two of
+// them have in common however they are written, and which fields they speak of.
+// It evaluates nothing and knows no types: whether an expression compiles is for
+// the API server's own compiler, which render/types/compat asks.
+//
+// It is the only package that imports cel-go.
+package cel
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/google/cel-go/common"
+	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/parser"
+	apiserver "k8s.io/apiserver/pkg/cel"
+)
+
+// Expression is an expression that was read. The zero value is no expression.
+type Expression struct {
+	form   string
+	fields map[string]bool
+	parsed bool
+}
+
+// Read reads an expression. One that cannot be parsed is the same as itself alone,
+// and may speak of any field.
+func Read(text string) Expression {
+	// Macros are left as they are written: what they expand to follows from
+	// that. Optional syntax is the API server's since Kubernetes 1.28.
+	p, err := parser.NewParser(parser.EnableOptionalSyntax(true))
+	if err != nil {
+		return Expression{form: unreadable(text)}
+	}
+	tree, problems := p.Parse(common.NewTextSource(text))
+	if problems != nil && len(problems.GetErrors()) > 0 {
+		return Expression{form: unreadable(text)}
+	}
+	w := writer{fields: make(map[string]bool)}
+	w.expr(tree.Expr())
+	return Expression{form: w.String(), fields: w.fields, parsed: true}
+}
+
+func unreadable(text string) string { return "unreadable " + strconv.Quote(text) }
+
+// Form is equal for expressions that parse to the same tree: white space, quotes,
+// comments, redundant parentheses and the base of a number make no difference. It
+// is for comparing, not for people.
+func (e Expression) Form() string { return e.form }
+
+// Names reports whether the expression may look at a field of that name, of
+// whatever object.
+func (e Expression) Names(field string) bool {
+	if !e.parsed || e.fields[field] {
+		return true
+	}
+	escaped, ok := apiserver.Escape(field) // as the API server's expressions write it
+	return ok && e.fields[escaped]
+}
+
+// writer writes a tree in a form without ambiguity, and collects names.
+type writer struct {
+	strings.Builder
+	fields map[string]bool
+}
+
+func (w *writer) expr(e ast.Expr) {
+	switch e.Kind() {
+	case ast.IdentKind:
+		w.WriteString(e.AsIdent())
+	case ast.LiteralKind:
+		v := e.AsLiteral()
+		if s, ok := v.Value().(string); ok {
+			w.fields[s] = true // the name in an index: self["a"]
+		}
+		fmt.Fprintf(w, "%s(%q)", v.Type().TypeName(), fmt.Sprint(v.Value()))
+	case ast.SelectKind:
+		s := e.AsSelect()
+		w.fields[s.FieldName()] = true
+		w.call("select", s.Operand())
+		w.WriteString(strconv.Quote(s.FieldName()))
+	case ast.CallKind:
+		c := e.AsCall()
+		name := c.FunctionName()
+		args := c.Args()
+		if c.IsMemberFunction() {
+			name, args = "."+name, append([]ast.Expr{c.Target()}, args...)
+		}
+		w.call(name, args...)
+	case ast.ListKind:
+		l := e.AsList()
+		fmt.Fprintf(w, "list%v", l.OptionalIndices())
+		w.call("", l.Elements()...)
+	case ast.MapKind:
+		w.entries("map", e.AsMap().Entries())
+	case ast.StructKind:
+		s := e.AsStruct()
+		w.entries(s.TypeName(), s.Fields())
+	}
+	// There are no comprehensions where macros are not expanded.
+}
+
+func (w *writer) call(name string, args ...ast.Expr) {
+	w.WriteString(name + "(")
+	for _, a := range args {
+		w.expr(a)
+		w.WriteByte(',')
+	}
+	w.WriteByte(')')
+}
+
+func (w *writer) entries(name string, entries []ast.EntryExpr) {
+	w.WriteString(name + "{")
+	for _, e := range entries {
+		switch e.Kind() {
+		case ast.MapEntryKind:
+			m := e.AsMapEntry()
+			fmt.Fprint(w, m.IsOptional(), " ")
+			w.call("", m.Key(), m.Value())
+		case ast.StructFieldKind:
+			f := e.AsStructField()
+			fmt.Fprint(w, f.IsOptional(), " ", strconv.Quote(f.Name()))
+			w.call("", f.Value())
+		}
+	}
+	w.WriteByte('}')
+}

@@ -1,0 +1,182 @@
+package compat
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+
+	"gitopsd.dev/render/cel"
+)
+
+// The API server fills in defaults whenever it reads an object, be it from a
+// request or from etcd. So a default changes objects that nobody writes, and may
+// make them invalid: by what is asked of the object around the field, since the
+// API server has checked the value by the field's own schema.
+
+// around is a place from inside: an element of it, and both schemas of the place.
+type around struct {
+	place    place
+	old, new node
+	// element is the name of a field, "[*]" or "{*}".
+	element string
+}
+
+func (w *walk) defaults(p place, old, new node) {
+	o, n := old["default"], new["default"]
+	always := p.around != nil && slices.Contains(strs(p.around.old["required"]), p.around.element)
+	switch {
+	case o == nil && n != nil && always:
+		// It is in every object: only who writes new ones may leave it out.
+		w.other(p, "default-added", Compatible, 0, changed(absent{}, n))
+	case o == nil && n != nil:
+		w.defaulted(p, "default-added", absent{}, n, straight)
+	case o != nil && n == nil:
+		w.defaulted(p, "default-removed", o, absent{}, reversed)
+	case o != nil && !equalData(o, n):
+		w.defaulted(p, "default-changed", o, n, either)
+	}
+}
+
+// newDefault is about the default of a field that is new: what matters is whether
+// existing objects may have it.
+func (w *walk) newDefault(p place, field node) {
+	d := field["default"]
+	if d == nil {
+		return
+	}
+	if why := notedBy(p.around, d, straight, w.newKeeps); why != "" {
+		w.other(p, "default-added", Breaking, StoredObjects|Writers, changed(absent{}, d)+", which may not suit "+why)
+	}
+}
+
+// defaulted reports a default; presence says what becomes of objects without the
+// field: straight if they have it now, reversed if they have it no more, either if
+// they have another value.
+func (w *walk) defaulted(p place, name string, old, new any, presence polarity) {
+	breaks, detail := Writers|Readers|Controllers, changed(old, new)
+	if why := notedBy(p.around, new, presence, w.newKeeps); why != "" {
+		breaks |= StoredObjects
+		detail += ", which may not suit " + why
+	}
+	w.other(p, name, Breaking, breaks, detail)
+}
+
+// notedBy says what around a field in the new schema may refuse objects in which
+// its presence changes; empty if nothing does.
+func notedBy(in *around, value any, presence polarity, keeps bool) string {
+	var path []string
+	for inner := true; in != nil; in, inner = in.place.around, false {
+		path = append([]string{in.element}, path...)
+		where := in.place.path
+		if where == "" {
+			where = "the object"
+		}
+		s := in.new
+		_, kept, _ := rest(s, keeps)
+		limit, limited := number(s, "maxProperties")
+		least, _ := number(s, "minProperties")
+		switch {
+		case s["enum"] != nil:
+			return "the enum of " + where
+		case inner && limited && presence == straight && (kept || float64(len(mapping(s, "properties"))) > limit):
+			return fmt.Sprintf("the maxProperties of %s", where)
+		case inner && least > 0 && presence == reversed:
+			return fmt.Sprintf("the minProperties of %s", where)
+		case inner && presence == reversed && slices.Contains(strs(s["required"]), path[0]):
+			return "that it is required"
+		case text(s, "x-kubernetes-list-type") == "set", slices.Contains(strs(s["x-kubernetes-list-map-keys"]), last(path)) && len(path) == 2:
+			return "that elements of " + where + " are not repeated"
+		}
+		for _, b := range branchKeywords {
+			for _, branch := range b.of(s) {
+				if notes(branch, path, value, b.under(presence)) {
+					return "the " + b.keyword + " of " + where
+				}
+			}
+		}
+		for _, r := range rulesOf(s) {
+			if cel.Read(text(r, "rule")).Names(last(path)) {
+				return "the rule " + show(text(r, "rule")) + " of " + where
+			}
+		}
+	}
+	return ""
+}
+
+func last(path []string) string { return path[len(path)-1] }
+
+// branchKeyword is a keyword with schemas that check the same value.
+type branchKeyword struct {
+	keyword string
+	of      func(node) []node
+	under   func(polarity) polarity
+}
+
+var branchKeywords = []branchKeyword{
+	{"allOf", func(s node) []node { return branchesOf(s, "allOf") }, func(p polarity) polarity { return p }},
+	{"anyOf", func(s node) []node { return branchesOf(s, "anyOf") }, func(p polarity) polarity { return p }},
+	{"oneOf", func(s node) []node { return branchesOf(s, "oneOf") }, func(polarity) polarity { return either }},
+	{"not", func(s node) []node {
+		if not := mapping(s, "not"); not != nil {
+			return []node{not}
+		}
+		return nil
+	}, polarity.flipped},
+}
+
+// notes reports whether a check may refuse more objects once there is a value
+// where the path leads.
+func notes(s node, path []string, value any, presence polarity) bool {
+	if s["enum"] != nil {
+		return true
+	}
+	name := path[0]
+	inside, named := mapping(s, "properties")[name].(map[string]any)
+	if !named {
+		inside, _ = s["additionalProperties"].(map[string]any)
+	}
+	if name == "[*]" {
+		inside = mapping(s, "items")
+	}
+	if len(path) == 1 {
+		least, _ := number(s, "minProperties")
+		switch {
+		case presence != straight && (least > 0 || slices.Contains(strs(s["required"]), name)),
+			presence != reversed && (s["maxProperties"] != nil || s["additionalProperties"] == false && !named),
+			inside != nil && mayRefuse(inside, value, presence):
+			return true
+		}
+	} else if inside != nil && notes(inside, path[1:], value, presence) {
+		return true
+	}
+	for _, b := range branchKeywords {
+		for _, branch := range b.of(s) {
+			if notes(branch, path, value, b.under(presence)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// mayRefuse reports whether a check of a field may go wrong now that it has the
+// value, where it had none. Only of plain values is that known: there may be
+// defaults inside others.
+func mayRefuse(s node, value any, presence polarity) bool {
+	switch value.(type) {
+	case string, bool, int64, float64:
+	default:
+		return true
+	}
+	internal, err := internalSchema(s)
+	if err != nil {
+		return true
+	}
+	v, _, err := validation.NewSchemaValidator(internal)
+	if err != nil {
+		return true
+	}
+	accepted := len(validation.ValidateCustomResource(nil, value, v)) == 0
+	return presence == either || accepted != (presence == straight)
+}

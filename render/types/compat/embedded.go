@@ -1,0 +1,43 @@
+package compat
+
+import "strings"
+
+const embeddedResource = "x-kubernetes-embedded-resource"
+
+// embedded compares whether a value is a whole object of Kubernetes. One that no
+// longer is loses what the API server knew of it: its apiVersion, its kind and its
+// metadata, as far as the schema does not keep them by itself.
+func (w *walk) embedded(p place, old, new node) {
+	switch o, n := truth(old, embeddedResource), truth(new, embeddedResource); {
+	case !o && n:
+		w.limit(p, "embedded-resource-added", narrower, absent{}, true)
+	case o && !n:
+		lost := w.unembedded(new)
+		if len(lost) == 0 || p.nested {
+			w.limit(p, "embedded-resource-removed", wider, true, absent{})
+			return
+		}
+		w.other(p, "embedded-resource-removed", Breaking, everybody, changed(true, absent{})+", which drops "+strings.Join(lost, ", "))
+	}
+}
+
+// unembedded are those fields of an object of Kubernetes that a schema drops, or
+// drops something of.
+func (w *walk) unembedded(s node) []string {
+	var lost []string
+	others, kept, _ := rest(s, w.newKeeps)
+	for _, name := range resourceFields {
+		field, named := mapping(s, "properties")[name].(map[string]any)
+		switch {
+		case !named && !kept:
+			lost = append(lost, name)
+			continue
+		case !named:
+			field = others
+		}
+		if name == "metadata" && !keepsUnknown(field) && !w.newKeeps {
+			lost = append(lost, name) // all that it does not name in turn
+		}
+	}
+	return lost
+}

@@ -1,0 +1,78 @@
+package compat
+
+import "slices"
+
+// exclusive reports whether no value matches two of the branches that stand in a
+// schema. It is false where that is not plain.
+func exclusive(branches []node, in node) bool {
+	if len(branches)*len(branches) > maxPairs {
+		return false
+	}
+	for i, a := range branches {
+		for _, b := range branches[i+1:] {
+			if !exclude(a, b, in) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// exclude reports whether no value matches both branches.
+func exclude(a, b, in node) bool {
+	if disjointTypes(a, b) || text(in, "type") == "string" && disjointEnums(a, b) {
+		return true
+	}
+	// What a branch says of fields, it says of objects alone.
+	if text(in, "type") != "object" || truth(in, "nullable") {
+		return false
+	}
+	return excludeFields(a, b, in) || forbids(a, b) || forbids(b, a)
+}
+
+func disjointTypes(a, b node) bool {
+	if truth(a, "nullable") && truth(b, "nullable") {
+		return false
+	}
+	o, n := typesOf(a), typesOf(b)
+	return o[0] != anyType && n[0] != anyType && !slices.ContainsFunc(o, func(t string) bool { return slices.Contains(n, t) })
+}
+
+// disjointEnums is about strings alone: the API server converts a value to the
+// type of an enum's element before it compares the two.
+func disjointEnums(a, b node) bool {
+	o, n := strs(a["enum"]), strs(b["enum"])
+	return len(o) > 0 && len(n) > 0 && !slices.ContainsFunc(o, func(v string) bool { return slices.Contains(n, v) }) && allStrings(a["enum"]) && allStrings(b["enum"])
+}
+
+func allStrings(v any) bool {
+	list, _ := v.([]any)
+	return len(strs(list)) == len(list)
+}
+
+// excludeFields reports whether both branches need a field and no value of it
+// suits both.
+func excludeFields(a, b, in node) bool {
+	needed := strs(b["required"])
+	always := strs(in["required"])
+	for name, property := range mapping(a, "properties") {
+		required := slices.Contains(always, name) || slices.Contains(strs(a["required"]), name) || slices.Contains(needed, name)
+		other := mapping(mapping(b, "properties"), name)
+		p, ok := property.(map[string]any)
+		if !required || other == nil || !ok {
+			continue
+		}
+		field := mapping(mapping(in, "properties"), name)
+		if exclude(p, other, field) {
+			return true
+		}
+	}
+	return false
+}
+
+// forbids reports whether one branch refuses what the other requires.
+func forbids(a, b node) bool {
+	not := mapping(a, "not")
+	refused := strs(not["required"])
+	return len(not) == 1 && len(refused) > 0 && len(missing(refused, strs(b["required"]))) == 0
+}
