@@ -45,7 +45,7 @@ func FuzzLayer(f *testing.F) {
 	f.Add(zstandard(raw))
 	f.Fuzz(func(t *testing.T, blob []byte) {
 		var got bytes.Buffer
-		w := &walk{entries: 1000, expanded: 1 << 20, hash: sha256.New(), consume: func(r io.Reader) error {
+		w := &walk{reader: &reader{entries: 1000, expand: 1 << 20}, hash: sha256.New(), consume: func(r io.Reader) error {
 			_, err := got.ReadFrom(r)
 			return err
 		}}
