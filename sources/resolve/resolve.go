@@ -21,6 +21,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
@@ -64,7 +65,14 @@ type Config struct {
 	// Parallel bounds the packages that are resolved and fetched at a time;
 	// 0 means 8.
 	Parallel int
+	// Timeout is the longest time for one reference: until it is resolved,
+	// verified and fetched. One that is late has an error, and holds up nothing
+	// else; see late.go. 0 means DefaultTimeout.
+	Timeout time.Duration
 }
+
+// DefaultTimeout is the default of Config.Timeout.
+const DefaultTimeout = 2 * time.Minute
 
 // Request is what one cluster declares.
 type Request struct {
@@ -228,7 +236,10 @@ func errNotLocked(ref sources.Ref) error {
 // moved is a new revision, activated by the policy. A registry that does not
 // answer leaves the locked revision in place.
 func (p *pass) moved(ctx context.Context, l *load, locked sources.Digest) (sources.Digest, error) {
-	now, err := p.now(ctx, l)
+	// Where the answer does not come there is time left for what is locked.
+	look, cancel := context.WithTimeout(ctx, p.cfg.Timeout/2)
+	defer cancel()
+	now, err := p.now(look, l)
 	if err != nil || now == locked {
 		return locked, ctx.Err()
 	}
