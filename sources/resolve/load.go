@@ -204,22 +204,16 @@ func (p *pass) run(ctx context.Context, l *load) {
 		if l.origin, err = l.images.Origin(l.ref, l.secrets); err != nil {
 			return fmt.Errorf("%s: %w", l.ref, err)
 		}
-		policy, err := l.images.Verification(l.ref, l.origin)
-		if err != nil {
-			return fmt.Errorf("%s: %w", l.ref, err)
+		if _, err := l.images.Verification(l.ref, l.origin); err != nil {
+			return fmt.Errorf("%s: %w", l.ref, err) // before anybody is asked for it
 		}
 		d, err := p.digest(ctx, l)
 		if err != nil {
 			return l.fetched(err)
 		}
 		l.pin = sources.Pin{Ref: l.ref, Digest: d}
-		if policy != nil {
-			if p.cfg.Verify == nil {
-				return fmt.Errorf("%s: ImageConfig %s asks for a signature, which cannot be verified here", l.pin, policy.ImageConfig)
-			}
-			if l.verified, err = p.cfg.Verify(ctx, l.origin, d, policy); err != nil {
-				return l.fetched(err)
-			}
+		if l.verified, err = Verify(ctx, p.cfg.Verify, l.images, l.pin, l.origin); err != nil {
+			return l.fetched(err)
 		}
 		if l.pkg, err = p.cfg.Fetch(ctx, l.origin, d); err != nil {
 			return l.fetched(p.fromLock(l, err))

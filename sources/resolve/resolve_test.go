@@ -290,6 +290,38 @@ func TestRegistryDownKeepsTheLock(t *testing.T) {
 }
 
 // A declaration that cannot be read takes nothing out of the lock either.
+// A controller's image is under the policies too, by its tag as by its digest.
+func TestRuntimeImageSigned(t *testing.T) {
+	var s shelf
+	s.put("reg.io/p:v1", "p")
+	s.put("ctl.io/c:v1", "c")
+	pkg := s.packages["reg.io/p:v1"]
+	pkg.Meta.Kind, pkg.Meta.Image = sources.Provider, "ctl.io/c:v1"
+	d := declare("reg.io/p:v1")
+	d[0].Kind = sources.Provider
+	images := sources.ImageConfigs{{Name: "signed", Prefixes: []string{"ctl.io/"}, Verification: &sources.Verification{ImageConfig: "signed"}}}
+	var verified []string
+	var refuse error
+	cfg := s.config()
+	cfg.Verify = func(_ context.Context, from sources.Origin, d sources.Digest, _ *sources.Verification) (string, error) {
+		verified = append(verified, from.Repository+"@"+string(d))
+		return "signed", refuse
+	}
+	res := resolve(t, cfg, new(lockfile.File), Request{Cluster: "dev", Declarations: d, Images: images})
+	if err := faults(res); err != nil {
+		t.Fatal(err)
+	}
+	if want := "ctl.io/c@" + string(s.packages["ctl.io/c:v1"].Digest); !slices.Equal(verified, []string{want}) {
+		t.Errorf("verified %q, want %s", verified, want)
+	}
+	// Again once it is locked: a key may have been withdrawn.
+	refuse = errors.New("not signed")
+	res = resolve(t, cfg, res.Lock, Request{Cluster: "dev", Declarations: d, Images: images})
+	if err := faults(res); err == nil || !strings.Contains(err.Error(), "spec.controller.image: not signed") || selected(res, "dev") != "" {
+		t.Errorf("selected %q, %v", selected(res, "dev"), err)
+	}
+}
+
 // A registry that is late costs its own packages, and each of them less time
 // than the one before: the rest of the fleet does not wait for all of it.
 func TestLateRegistry(t *testing.T) {

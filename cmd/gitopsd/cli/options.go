@@ -86,7 +86,7 @@ func (o *registryOptions) client(log *slog.Logger) (*oci.Client, error) {
 		if !ok || registry == "" || host == "" || strings.Contains(m, "/") {
 			return nil, fmt.Errorf("--registry-mirror %q: want registry=host[:port]", m)
 		}
-		mirrors[registry] = host
+		mirrors[strings.ToLower(registry)] = host
 	}
 	return oci.New(oci.Config{CacheDir: dir, CAFile: o.caFile, Mirrors: mirrors, UserAgent: "gitopsd/" + version(), Log: log})
 }
