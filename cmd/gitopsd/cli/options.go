@@ -161,7 +161,7 @@ func (o *registryOptions) allowRemote(cfg *desired.Config) error {
 	if err != nil {
 		return err
 	}
-	trees, err := git.NewTrees(git.TreesConfig{Dir: dir, CAFile: o.gitCAFile})
+	trees, err := git.NewTrees(git.TreesConfig{Dir: dir, CAFile: o.gitCAFile, Allowed: cfg.Remote.Check})
 	if err != nil {
 		return err
 	}
