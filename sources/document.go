@@ -100,6 +100,10 @@ type Decoder struct {
 	shared sharing
 }
 
+// Cost is how many bytes all that was decoded takes in memory, about. Values that
+// were shared count once.
+func (d *Decoder) Cost() int64 { return d.shared.cost }
+
 // Decode is DecodeYAML for one of the streams.
 func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error) {
 	limits = limits.withDefaults()

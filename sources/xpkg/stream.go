@@ -30,11 +30,11 @@ type batch struct {
 // decode decodes a stream of documents on several processors. The result, and
 // the error, are those of sources.DecodeYAML on the whole stream: documents
 // share nothing, so where one ends the next can be read by another decoder.
-func decode(packageYAML io.Reader) ([]sources.Document, error) {
-	return decodeBatches(packageYAML, batchBytes)
+func decode(packageYAML io.Reader, space *claim) ([]sources.Document, error) {
+	return decodeBatches(packageYAML, batchBytes, space)
 }
 
-func decodeBatches(packageYAML io.Reader, size int) ([]sources.Document, error) {
+func decodeBatches(packageYAML io.Reader, size int, space *claim) ([]sources.Document, error) {
 	decoders := min(runtime.GOMAXPROCS(0), maxDecoders)
 	var (
 		batches = make(chan batch, decoders)
@@ -49,7 +49,7 @@ func decodeBatches(packageYAML io.Reader, size int) ([]sources.Document, error) 
 		wg.Go(func() {
 			var dec sources.Decoder
 			for b := range batches {
-				docs, err := b.decode(&dec, &aliased)
+				docs, err := b.decode(&dec, &aliased, space)
 				mu.Lock()
 				for len(results) <= b.n {
 					results = append(results, nil)
@@ -88,7 +88,10 @@ func decodeBatches(packageYAML io.Reader, size int) ([]sources.Document, error) 
 	return docs, nil
 }
 
-func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64) ([]sources.Document, error) {
+func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64, space *claim) ([]sources.Document, error) {
+	// All packages that are being read share the room for the parser's nodes.
+	defer parsing.enter(b.values)()
+	before := dec.Cost()
 	limits := sources.Limits{Bytes: int64(len(b.bytes)), Documents: MaxDocuments, Nodes: MaxDocumentValues, Separators: MaxDocumentValues, TotalNodes: b.values + MaxDocumentValues}
 	docs, err := dec.Decode(bytes.NewReader(b.bytes), limits)
 	if err != nil {
@@ -106,6 +109,9 @@ func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64) ([]sources.Do
 			problem.cause = sources.ErrLimit
 		}
 		return nil, problem
+	}
+	if err := space.add(dec.Cost() - before); err != nil {
+		return nil, err
 	}
 	values := 0
 	mayAlias := bytes.IndexByte(b.bytes, '&') >= 0 && bytes.IndexByte(b.bytes, '*') >= 0

@@ -55,6 +55,9 @@ const (
 	// stand for are counted by themselves. 900 CRDs have 1.4 million.
 	MaxDocumentValues = 500_000
 	MaxPackageValues  = 10_000_000
+	// MaxPackageMemory bounds what the objects of one package take in memory
+	// once they are decoded, in bytes. The largest known takes a quarter of it.
+	MaxPackageMemory = 512 << 20
 	// maxConfigBytes bounds an image's configuration.
 	maxConfigBytes = 4 << 20
 	// maxWindow bounds the memory a zstd stream may ask for.
@@ -190,8 +193,10 @@ func (r *reader) read(ctx context.Context, d sources.Digest) (*sources.Package, 
 		return nil, err
 	}
 	var docs []sources.Document
+	space := newClaim(held)
+	defer space.free()
 	content, err := r.content(ctx, images[0], func(packageYAML io.Reader) (err error) {
-		docs, err = decode(packageYAML)
+		docs, err = decode(packageYAML, space)
 		return err
 	})
 	if err != nil {
@@ -209,6 +214,9 @@ func (r *reader) read(ctx context.Context, d sources.Digest) (*sources.Package, 
 	p.Meta, p.Documents, err = lint(docs, func(i int) string {
 		return fmt.Sprintf("%s line %d", packageFile, docs[i].Line)
 	})
+	if err == nil {
+		space.passTo(p)
+	}
 	return p, err
 }
 
