@@ -376,10 +376,13 @@ func (c *Computer) resolve(ctx context.Context, s *State, before *lockfile.File,
 			delete(c.packages, d)
 		}
 	}
+	// One limit for all of them: a registry that hangs holds up a pass once.
+	verifying, cancel := context.WithTimeout(ctx, cmp.Or(c.cfg.Resolve.Timeout, resolve.DefaultTimeout))
+	defer cancel()
 	for i, cl := range s.Clusters {
 		if r := res.Clusters[cl.Name]; r != nil {
 			cl.Packages = r.Selected
-			for _, e := range append(r.Errors, c.verifyControllers(ctx, cl, wanted[i])...) {
+			for _, e := range append(r.Errors, c.verifyControllers(verifying, cl, wanted[i])...) {
 				cl.Faults = append(cl.Faults, e)
 				cl.Incomplete = append(cl.Incomplete, e.Name)
 			}
@@ -425,8 +428,6 @@ func (c *Computer) verifyController(ctx context.Context, images sources.ImageCon
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.cfg.Resolve.Timeout, resolve.DefaultTimeout))
-	defer cancel()
 	_, err = resolve.Verify(ctx, c.cfg.Resolve.Verify, images, sources.Pin{Ref: ref, Digest: ref.Digest}, from)
 	return err
 }
