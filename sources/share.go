@@ -22,15 +22,15 @@ type sharing struct {
 	cost     int64               // bytes of all values that were made, about
 }
 
-// What values cost in memory, about: a boxed scalar, the head of a string, a list
-// and an entry of it, and a mapping, which has room for eight, and what each
-// further entry adds.
+// What values cost in memory, about, with what they are found by: a boxed scalar,
+// the head of a string, a list and an entry of it, and a mapping, which has room
+// for eight, and what each further entry adds.
 const (
-	scalarCost  = 16
-	stringCost  = 32
-	listCost    = 40
+	scalarCost  = 96
+	stringCost  = 112
+	listCost    = 140
 	itemCost    = 16
-	mappingCost = 352
+	mappingCost = 452
 	entryCost   = 48
 )
 

@@ -22,7 +22,7 @@ import (
 // bytes each until the decoder is done with them.
 var parsing = &room{values: semaphore.NewWeighted(maxParsing)}
 
-const maxParsing = 1_500_000
+const maxParsing = 750_000
 
 type room struct{ values *semaphore.Weighted }
 
@@ -37,11 +37,12 @@ func (r *room) enter(values int) (leave func()) {
 // held is what the packages in memory take, until nothing refers to them.
 var held = &ledger{limit: memoryForPackages()}
 
-// memoryForPackages is half of the memory that the process may use (GOMEMLIMIT),
-// or 4 GiB if nobody says.
+// memoryForPackages is a third of the memory that the process may use
+// (GOMEMLIMIT), or 4 GiB if nobody says. The rest is for what is rendered from
+// them, and for the collector to work in.
 func memoryForPackages() int64 {
 	if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
-		return limit / 2
+		return limit / 3
 	}
 	return 4 << 30
 }
@@ -83,7 +84,7 @@ func (c *claim) add(n int64) error {
 		return tooMuch("its objects need more than %d MiB of memory", MaxPackageMemory>>20)
 	}
 	if !c.from.add(n) {
-		return fmt.Errorf("%w: all of them together may take %d MiB, half of what GOMEMLIMIT gives the process; give it more, or use fewer types", errNoRoom, c.from.limit>>20)
+		return fmt.Errorf("%w: all of them together may take %d MiB, a third of what GOMEMLIMIT gives the process; give it more, or use fewer types", errNoRoom, c.from.limit>>20)
 	}
 	c.sum += n
 	return nil

@@ -28,7 +28,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("%d bytes are held by a package that was refused", of.sum)
 	}
 
-	of.limit = 2 << 20
+	of.limit = 5 << 20 / 2
 	p := new(sources.Package)
 	var err error
 	if p.Documents, err = decode(strings.NewReader(text.String()), first); err != nil {
