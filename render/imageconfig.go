@@ -113,11 +113,12 @@ func imageConfig(o *manifest.Object, objects []*manifest.Object) sources.ImageCo
 		c.Err = fmt.Errorf("%s: ImageConfig %s: %w", o.Origin(), c.Name, err)
 		c.Prefixes = nil
 		for _, m := range spec.MatchImages {
-			if m.Prefix == "" {
+			p, err := sources.ParseImagePrefix(m.Prefix)
+			if err != nil {
 				c.Prefixes = nil // nobody knows which was meant
 				break
 			}
-			c.Prefixes = append(c.Prefixes, m.Prefix)
+			c.Prefixes = append(c.Prefixes, p)
 		}
 	}
 	return c
@@ -126,13 +127,14 @@ func imageConfig(o *manifest.Object, objects []*manifest.Object) sources.ImageCo
 func (s *imageConfigSpec) read(c *sources.ImageConfig, objects []*manifest.Object) error {
 	var prefixes []string
 	for i, m := range s.MatchImages {
-		switch {
-		case m.Type != "" && m.Type != "Prefix":
+		if m.Type != "" && m.Type != "Prefix" {
 			return fmt.Errorf("spec.matchImages[%d].type: want Prefix, have %q", i, m.Type)
-		case m.Prefix == "":
-			return fmt.Errorf("spec.matchImages[%d].prefix: is missing", i)
 		}
-		prefixes = append(prefixes, m.Prefix)
+		p, err := sources.ParseImagePrefix(m.Prefix)
+		if err != nil {
+			return fmt.Errorf("spec.matchImages[%d].prefix: %w", i, err)
+		}
+		prefixes = append(prefixes, p)
 	}
 	if len(prefixes) == 0 {
 		return errors.New("spec.matchImages: want one at least")

@@ -22,14 +22,14 @@ func TestImageConfig(t *testing.T) {
 	}{
 		{"everything else", imageConfigYAML("{matchImages: [{type: Prefix, prefix: a.example.org/}, {prefix: b.example.org/x}], rewriteImage: {prefix: m.example.org/}, runtime: {configRef: {name: rc}}}"),
 			sources.ImageConfig{Name: "ic", Prefixes: []string{"a.example.org/", "b.example.org/x"}, Rewrite: "m.example.org/", RuntimeConfig: "rc"}},
-		{"key in the hub", imageConfigYAML("{matchImages: [{prefix: a/}], verification: {provider: Cosign, cosign: {authorities: [{name: us, key: {secretRef: {name: cosign, key: cosign.pub}}}]}}}"),
-			sources.ImageConfig{Name: "ic", Prefixes: []string{"a/"}, Verification: &sources.Verification{ImageConfig: "ic", Authorities: []sources.Authority{
+		{"key in the hub", imageConfigYAML("{matchImages: [{prefix: a.io/}], verification: {provider: Cosign, cosign: {authorities: [{name: us, key: {secretRef: {name: cosign, key: cosign.pub}}}]}}}"),
+			sources.ImageConfig{Name: "ic", Prefixes: []string{"a.io/"}, Verification: &sources.Verification{ImageConfig: "ic", Authorities: []sources.Authority{
 				{Name: "us", Key: &sources.VerificationKey{Secret: "cosign", Entry: "cosign.pub", Hash: "sha256"}}}}}},
-		{"key in the manifests", imageConfigYAML("{matchImages: [{prefix: a/}], verification: {provider: Cosign, cosign: {authorities: [{name: us, key: {hashAlgorithm: SHA512, secretRef: {name: cosign, key: cosign.pub}}}]}}}") + key + "data: {cosign.pub: UEVN}\n",
-			sources.ImageConfig{Name: "ic", Prefixes: []string{"a/"}, Verification: &sources.Verification{ImageConfig: "ic", Authorities: []sources.Authority{
+		{"key in the manifests", imageConfigYAML("{matchImages: [{prefix: a.io/}], verification: {provider: Cosign, cosign: {authorities: [{name: us, key: {hashAlgorithm: SHA512, secretRef: {name: cosign, key: cosign.pub}}}]}}}") + key + "data: {cosign.pub: UEVN}\n",
+			sources.ImageConfig{Name: "ic", Prefixes: []string{"a.io/"}, Verification: &sources.Verification{ImageConfig: "ic", Authorities: []sources.Authority{
 				{Name: "us", Key: &sources.VerificationKey{Secret: "cosign", Entry: "cosign.pub", Hash: "sha512", PEM: "PEM"}}}}}},
-		{"keyless", imageConfigYAML("{matchImages: [{prefix: a/}], verification: {provider: Cosign, cosign: {authorities: [{name: ci, keyless: {insecureIgnoreSCT: true, identities: [{issuer: i, subjectRegExp: 's.*'}]}, attestations: [{name: n, predicateType: p}]}]}}}"),
-			sources.ImageConfig{Name: "ic", Prefixes: []string{"a/"}, Verification: &sources.Verification{ImageConfig: "ic", Authorities: []sources.Authority{
+		{"keyless", imageConfigYAML("{matchImages: [{prefix: a.io/}], verification: {provider: Cosign, cosign: {authorities: [{name: ci, keyless: {insecureIgnoreSCT: true, identities: [{issuer: i, subjectRegExp: 's.*'}]}, attestations: [{name: n, predicateType: p}]}]}}}"),
+			sources.ImageConfig{Name: "ic", Prefixes: []string{"a.io/"}, Verification: &sources.Verification{ImageConfig: "ic", Authorities: []sources.Authority{
 				{Name: "ci", Keyless: &sources.Keyless{IgnoreSCT: true, Identities: []sources.Identity{{Issuer: "i", SubjectRegExp: "s.*"}}}, Attestations: []sources.Attestation{{Name: "n", PredicateType: "p"}}}}}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -50,33 +50,33 @@ func TestImageConfig(t *testing.T) {
 func TestImageConfigFaults(t *testing.T) {
 	t.Parallel()
 	authority := func(a string) string {
-		return imageConfigYAML("{matchImages: [{prefix: a/}], verification: {provider: Cosign, cosign: {authorities: [" + a + "]}}}")
+		return imageConfigYAML("{matchImages: [{prefix: a.io/}], verification: {provider: Cosign, cosign: {authorities: [" + a + "]}}}")
 	}
 	for _, tt := range []struct{ name, doc, want, prefixes string }{
-		{"version", strings.Replace(imageConfigYAML("{matchImages: [{prefix: a/}]}"), "v1beta1", "v1alpha1", 1), "apiVersion: pkg.crossplane.io/v1alpha1 is not known; write pkg.crossplane.io/v1beta1", ""},
-		{"root", imageConfigYAML("{matchImages: [{prefix: a/}]}") + "status: {}\n", "status: is not a field of a ImageConfig", ""},
+		{"version", strings.Replace(imageConfigYAML("{matchImages: [{prefix: a.io/}]}"), "v1beta1", "v1alpha1", 1), "apiVersion: pkg.crossplane.io/v1alpha1 is not known; write pkg.crossplane.io/v1beta1", ""},
+		{"root", imageConfigYAML("{matchImages: [{prefix: a.io/}]}") + "status: {}\n", "status: is not a field of a ImageConfig", ""},
 		{"no spec", "apiVersion: pkg.crossplane.io/v1beta1\nkind: ImageConfig\nmetadata: {name: ic}\n", "spec: is missing", ""},
-		{"unknown field", imageConfigYAML("{matchImages: [{prefix: a/}], registry: {authenticaton: {}}}"), `spec: unknown field "registry.authenticaton"`, "a/"},
-		{"unknown field in a match", imageConfigYAML("{matchImages: [{prefix: a/}, {prefx: b/}]}"), `spec: unknown field "matchImages[1].prefx"`, ""},
+		{"unknown field", imageConfigYAML("{matchImages: [{prefix: a.io/}], registry: {authenticaton: {}}}"), `spec: unknown field "registry.authenticaton"`, "a.io/"},
+		{"unknown field in a match", imageConfigYAML("{matchImages: [{prefix: a.io/}, {prefx: b.io/}]}"), `spec: unknown field "matchImages[1].prefx"`, ""},
 		{"wrong type", imageConfigYAML("{matchImages: a}"), "spec: cannot unmarshal string", ""},
 		{"no match", imageConfigYAML("{matchImages: []}"), "spec.matchImages: want one at least", ""},
 		{"empty prefix", imageConfigYAML("{matchImages: [{prefix: ''}]}"), "spec.matchImages[0].prefix: is missing", ""},
-		{"match type", imageConfigYAML("{matchImages: [{type: Glob, prefix: a/}]}"), `spec.matchImages[0].type: want Prefix, have "Glob"`, "a/"},
-		{"pull secret", imageConfigYAML("{matchImages: [{prefix: a/}], registry: {authentication: {pullSecretRef: {name: 'a,b'}}}}"), `spec.registry.authentication.pullSecretRef.name: "a,b" is not the name of a Secret`, "a/"},
-		{"rewrite", imageConfigYAML("{matchImages: [{prefix: a/}], rewriteImage: {}}"), "spec.rewriteImage.prefix: is missing", "a/"},
-		{"runtime", imageConfigYAML("{matchImages: [{prefix: a/}], runtime: {configRef: {kind: X, name: y}}}"), "spec.runtime.configRef: want a DeploymentRuntimeConfig", "a/"},
-		{"provider", imageConfigYAML("{matchImages: [{prefix: a/}], verification: {provider: Notary}}"), `spec.verification.provider: want Cosign, have "Notary"`, "a/"},
-		{"no authority", authority(""), "spec.verification.cosign.authorities: want one at least", "a/"},
-		{"no name", authority("{}"), "spec.verification.cosign.authorities[0].name: is missing", "a/"},
-		{"neither key nor keyless", authority("{name: a}"), "authorities[0].key: want either key or keyless", "a/"},
-		{"hash", authority("{name: a, key: {hashAlgorithm: md5, secretRef: {name: a, key: b}}}"), "key.hashAlgorithm: want sha224, sha256, sha384 or sha512", "a/"},
-		{"key's path", authority("{name: a, key: {secretRef: {name: a, key: ../b}}}"), "key.secretRef: want {name: <Secret>, key: <entry>}", "a/"},
-		{"key that the Secret does not have", authority("{name: a, key: {secretRef: {name: a, key: b}}}") + "---\napiVersion: v1\nkind: Secret\nmetadata: {name: a, namespace: gitopsd-system}\n", `authorities[0].key.secretRef: key "b" is missing in Secret gitopsd-system/a (c/all.yaml:`, "a/"},
-		{"no identity", authority("{name: a, keyless: {identities: []}}"), "authorities[0].keyless.identities: want one at least", "a/"},
-		{"half an identity", authority("{name: a, keyless: {identities: [{issuer: a}]}}"), "keyless.identities[0]: want issuer or issuerRegExp, and subject or subjectRegExp", "a/"},
-		{"expression", authority("{name: a, keyless: {identities: [{issuer: a, subjectRegExp: '('}]}}"), "keyless.identities[0]: error parsing regexp", "a/"},
-		{"attestation", authority("{name: a, keyless: {identities: [{issuer: a, subject: b}]}, attestations: [{name: x}]}"), "attestations[0]: want name and predicateType", "a/"},
-		{"trust root", authority("{name: a, ctlog: {url: x}, keyless: {identities: [{issuer: a, subject: b}]}}"), `unknown field "verification.cosign.authorities[0].ctlog"`, "a/"},
+		{"match type", imageConfigYAML("{matchImages: [{type: Glob, prefix: a.io/}]}"), `spec.matchImages[0].type: want Prefix, have "Glob"`, "a.io/"},
+		{"pull secret", imageConfigYAML("{matchImages: [{prefix: a.io/}], registry: {authentication: {pullSecretRef: {name: 'a,b'}}}}"), `spec.registry.authentication.pullSecretRef.name: "a,b" is not the name of a Secret`, "a.io/"},
+		{"rewrite", imageConfigYAML("{matchImages: [{prefix: a.io/}], rewriteImage: {}}"), "spec.rewriteImage.prefix: is missing", "a.io/"},
+		{"runtime", imageConfigYAML("{matchImages: [{prefix: a.io/}], runtime: {configRef: {kind: X, name: y}}}"), "spec.runtime.configRef: want a DeploymentRuntimeConfig", "a.io/"},
+		{"provider", imageConfigYAML("{matchImages: [{prefix: a.io/}], verification: {provider: Notary}}"), `spec.verification.provider: want Cosign, have "Notary"`, "a.io/"},
+		{"no authority", authority(""), "spec.verification.cosign.authorities: want one at least", "a.io/"},
+		{"no name", authority("{}"), "spec.verification.cosign.authorities[0].name: is missing", "a.io/"},
+		{"neither key nor keyless", authority("{name: a}"), "authorities[0].key: want either key or keyless", "a.io/"},
+		{"hash", authority("{name: a, key: {hashAlgorithm: md5, secretRef: {name: a, key: b}}}"), "key.hashAlgorithm: want sha224, sha256, sha384 or sha512", "a.io/"},
+		{"key's path", authority("{name: a, key: {secretRef: {name: a, key: ../b}}}"), "key.secretRef: want {name: <Secret>, key: <entry>}", "a.io/"},
+		{"key that the Secret does not have", authority("{name: a, key: {secretRef: {name: a, key: b}}}") + "---\napiVersion: v1\nkind: Secret\nmetadata: {name: a, namespace: gitopsd-system}\n", `authorities[0].key.secretRef: key "b" is missing in Secret gitopsd-system/a (c/all.yaml:`, "a.io/"},
+		{"no identity", authority("{name: a, keyless: {identities: []}}"), "authorities[0].keyless.identities: want one at least", "a.io/"},
+		{"half an identity", authority("{name: a, keyless: {identities: [{issuer: a}]}}"), "keyless.identities[0]: want issuer or issuerRegExp, and subject or subjectRegExp", "a.io/"},
+		{"expression", authority("{name: a, keyless: {identities: [{issuer: a, subjectRegExp: '('}]}}"), "keyless.identities[0]: error parsing regexp", "a.io/"},
+		{"attestation", authority("{name: a, keyless: {identities: [{issuer: a, subject: b}]}, attestations: [{name: x}]}"), "attestations[0]: want name and predicateType", "a.io/"},
+		{"trust root", authority("{name: a, ctlog: {url: x}, keyless: {identities: [{issuer: a, subject: b}]}}"), `unknown field "verification.cosign.authorities[0].ctlog"`, "a.io/"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

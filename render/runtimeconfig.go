@@ -95,6 +95,17 @@ func (w *Wanted) runtimeOf(s sources.Selected) (*runtime.Config, error) {
 	return c.config, nil
 }
 
+// ControllerImage is the image that a DeploymentRuntimeConfig gives a package's
+// controller in the place of the package's own, empty if none does. What is wrong
+// with the configuration is an error when the package is expanded.
+func (w *Wanted) ControllerImage(s sources.Selected) string {
+	c, err := w.runtimeOf(s)
+	if err != nil || c == nil {
+		return ""
+	}
+	return c.Image()
+}
+
 // describe is all of a package that its objects depend on beside its content.
 func describe(s sources.Selected, c *runtime.Config) (string, error) {
 	d := s.Declaration

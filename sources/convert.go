@@ -137,6 +137,7 @@ func (c *converter) mapping(n *yaml.Node, depth int) (numbered, error) {
 	}
 	// Keys of the mapping itself win over merged ones, earlier merges over
 	// later ones (https://yaml.org/type/merge.html).
+	c.shared.cost += mappingCost + entryCost*int64(len(own.value.(map[string]any)))
 	m := maps.Clone(own.value.(map[string]any))
 	for _, merge := range merges {
 		if err := c.merge(m, merge, depth+1); err != nil {

@@ -34,6 +34,10 @@ type Limits struct {
 	Nodes int
 	// TotalNodes of all documents; default DefaultMaxTotalNodes.
 	TotalNodes int
+	// Separators of one document, which are an upper bound of its nodes without
+	// aliases (see CountYAML). They are counted as the text comes, before the
+	// parser spends 200 bytes on each node; default DefaultMaxSeparators.
+	Separators int
 	// Depth of nesting; default DefaultMaxDepth.
 	Depth int
 }
@@ -47,6 +51,9 @@ const (
 	// Some 4 GB in the worst case, which is a small mapping for each.
 	DefaultMaxTotalNodes = 20_000_000
 	DefaultMaxDepth      = 500
+	// Several times what a document of 3 MiB, the most that an API server
+	// takes, has of them.
+	DefaultMaxSeparators = 1_000_000
 )
 
 // ErrLimit is in the chain of every error that says a limit was passed.
@@ -64,6 +71,9 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.TotalNodes == 0 {
 		l.TotalNodes = DefaultMaxTotalNodes
+	}
+	if l.Separators == 0 {
+		l.Separators = DefaultMaxSeparators
 	}
 	if l.Depth == 0 {
 		l.Depth = DefaultMaxDepth
@@ -90,10 +100,14 @@ type Decoder struct {
 	shared sharing
 }
 
+// Cost is how many bytes all that was decoded takes in memory, about. Values that
+// were shared count once.
+func (d *Decoder) Cost() int64 { return d.shared.cost }
+
 // Decode is DecodeYAML for one of the streams.
 func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error) {
 	limits = limits.withDefaults()
-	in := &boundedReader{r: r, left: limits.Bytes, limit: limits.Bytes}
+	in := &boundedReader{r: r, left: limits.Bytes, limit: limits.Bytes, line: 1, separators: limits.Separators}
 	defer func() {
 		// The parser reports syntax errors by panicking across Decode in a few
 		// corners (fuzzing found them); they are errors of the input here too.
@@ -128,19 +142,69 @@ func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error
 	}
 }
 
-// boundedReader fails, rather than ends, when more than limit bytes come, and
-// when what comes is not UTF-8 (the parser itself lets some of that through).
+// separators are the characters one of which stands between any two values.
+var separators = [256]bool{'\n': true, ':': true, ',': true, '-': true, '?': true, '[': true, '{': true}
+
+// CountYAML returns the lines of a document and an upper bound of its values,
+// which is known before a decoder spends hundreds of bytes on each. Those that
+// aliases stand for are not among them.
+func CountYAML(doc []byte) (lines, values int) {
+	for _, b := range doc {
+		if separators[b] {
+			values++
+		}
+	}
+	return bytes.Count(doc, []byte("\n")), values
+}
+
+// boundedReader fails, rather than ends, when more than limit bytes come, when a
+// document has more separators than are allowed, and when what comes is not UTF-8
+// (the parser itself lets some of that through).
 type boundedReader struct {
 	r           io.Reader
 	left, limit int64
 	tail        []byte // an incomplete rune at the end of the last read
 	err         error
+
+	separators int // most in a document
+	seen       int // in this one
+	line       int
+	dashes     int // at the start of the line; -1 past anything else
+}
+
+// count counts the separators of documents. Where a line starts with "---" and a
+// blank one ends and the next starts, whatever is before it (YAML 1.2.2, section
+// 9.1.2).
+func (b *boundedReader) count(p []byte) error {
+	for _, c := range p {
+		if separators[c] {
+			if b.seen++; b.seen > b.separators {
+				return fmt.Errorf("line %d: a document of more than %d values: %w", b.line, b.separators, ErrLimit)
+			}
+		}
+		switch {
+		case c == '-' && b.dashes >= 0:
+			b.dashes++
+			continue
+		case b.dashes == 3 && (c == ' ' || c == '\t' || c == '\r' || c == '\n'):
+			b.seen = 0
+		}
+		b.dashes = -1
+		if c == '\n' {
+			b.line++
+			b.dashes = 0
+		}
+	}
+	return nil
 }
 
 func (b *boundedReader) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	if b.left -= int64(n); b.left < 0 {
 		b.err = fmt.Errorf("more than %d bytes of YAML: %w", b.limit, ErrLimit)
+		return 0, b.err
+	}
+	if b.err = b.count(p[:n]); b.err != nil {
 		return 0, b.err
 	}
 	chunk := p[:n]

@@ -3,7 +3,9 @@ package sources
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -126,4 +128,64 @@ func FuzzDecodeYAML(f *testing.F) {
 			t.Errorf("%q\nhave %#v\nwant %#v", in, have, want)
 		}
 	})
+}
+
+// repeated is a text without end.
+type repeated string
+
+func (r repeated) Read(p []byte) (int, error) {
+	for n := 0; n < len(p); {
+		n += copy(p[n:], r)
+	}
+	return len(p), nil
+}
+
+// Nodes are counted before they are built: what a file of 64 MiB costs does not
+// depend on how many it has. It measures what the process allocates, and so runs
+// by itself.
+func TestDecodeYAMLCountsFirst(t *testing.T) {
+	for name, r := range map[string]io.Reader{
+		"flow list":            io.MultiReader(strings.NewReader("a: ["), io.LimitReader(repeated("1,"), 64<<20)),
+		"flow mapping":         io.MultiReader(strings.NewReader("{"), io.LimitReader(repeated("? x,"), 64<<20)),
+		"nested":               io.MultiReader(strings.NewReader("a: "), io.LimitReader(repeated("[{"), 64<<20)),
+		"block":                io.LimitReader(repeated("a:\n- b\n"), 64<<20),
+		"many lines":           io.MultiReader(strings.NewReader("a:\n"), io.LimitReader(repeated("- 1\n"), 64<<20)),
+		"no end of a document": io.MultiReader(strings.NewReader("a: [\n"), io.LimitReader(repeated("1,\n --- \n1,\n---1,"), 64<<20)),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := DecodeYAML(r, Limits{Separators: 100_000})
+		runtime.ReadMemStats(&after)
+		if err == nil {
+			t.Errorf("%s: is read", name)
+		}
+		if spent := (after.TotalAlloc - before.TotalAlloc) >> 20; spent > 100 {
+			t.Errorf("%s: %d MiB allocated: %v", name, spent, err)
+		}
+	}
+}
+
+// The bound is a document's, not the stream's.
+func TestDecodeYAMLCountsDocuments(t *testing.T) {
+	t.Parallel()
+	doc := "a: [" + strings.Repeat("1,", 90) + "]\n"
+	limits := Limits{Separators: 100}
+	for name, in := range map[string]string{
+		"several":      doc + "---\n" + doc + "--- \n" + doc + "---\t\n" + doc,
+		"windows":      strings.ReplaceAll(doc+"---\n"+doc+"---\n"+doc, "\n", "\r\n"),
+		"on the line":  "--- {" + strings.TrimSpace(doc) + "}\n--- {" + strings.TrimSpace(doc) + "}\n",
+		"byte by byte": doc + "---\n" + doc,
+	} {
+		var r io.Reader = strings.NewReader(in)
+		if name == "byte by byte" {
+			r = iotest.OneByteReader(r)
+		}
+		if _, err := DecodeYAML(r, limits); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_, err := DecodeYAML(strings.NewReader(doc+"---\nb: 1\n"+doc+"c: |\n "+doc), limits)
+	if !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), "line 6: a document of more than 100 values") {
+		t.Errorf("one too large: %v", err)
+	}
 }

@@ -13,7 +13,8 @@ import (
 // are empty.
 type ImageConfig struct {
 	Name string
-	// Prefixes are those of the references that it concerns (matchImages).
+	// Prefixes are those of the references that it concerns (matchImages), as
+	// ParseImagePrefix completes them.
 	Prefixes []string
 	// PullSecret is the Secret with credentials for the registry.
 	PullSecret string
@@ -232,4 +233,55 @@ func checkRepository(s string) error {
 		return errors.New("want host[:port]/path, in lower case and without tag or digest")
 	}
 	return nil
+}
+
+// The beginnings of what registryHost, repositoryPath and a version match.
+var (
+	hostPrefix = regexp.MustCompile(`^(?:\[[0-9a-f:.]*\]?|[a-z0-9][a-z0-9.-]*)(?::[0-9]{0,5})?$`)
+	pathPrefix = regexp.MustCompile(`^(?:[a-z0-9](?:[a-z0-9._-]*(?:/[a-z0-9])?)*/?)?(?::[A-Za-z0-9._-]{0,128})?(?:@[a-z0-9:]*)?$`)
+)
+
+// ParseImagePrefix reads the prefix of an ImageConfig. It must be the beginning
+// of references as they are matched, which name their registry, with the host in
+// lower case: a prefix without a registry gets DefaultRegistry, as references do.
+// One that no reference can begin with is an error, because what it was to set,
+// a signature above all, would never be asked for.
+func ParseImagePrefix(s string) (string, error) {
+	if _, rest, ok := strings.Cut(s, "://"); ok {
+		return "", fmt.Errorf("%q: references have no scheme; write %s", s, rest)
+	}
+	host, path, hasPath := strings.Cut(s, "/")
+	switch isHost := strings.ContainsAny(host, ".:") || host == "localhost"; {
+	case s == "":
+		return "", errors.New("is missing")
+	case !isHost && !hasPath:
+		return "", fmt.Errorf("%[1]q could be the beginning of a host or of a path; write a whole host, as in registry.example.org/, or %[2]s/%[1]s for a path of the default registry", s, DefaultRegistry)
+	case !isHost:
+		host, path = DefaultRegistry, s
+	}
+	host = strings.ToLower(host)
+	if hasPath {
+		host += "/"
+	}
+	if !hostPrefix.MatchString(strings.TrimSuffix(host, "/")) || !pathPrefix.MatchString(path) {
+		return "", fmt.Errorf("%q matches no reference: want the beginning of host[:port]/path:tag, with the path in lower case, and without wildcards or spaces", s)
+	}
+	return host + path, nil
+}
+
+// Idle describes the verification policies that concern none of the references,
+// one line for each prefix.
+func (c ImageConfigs) Idle(refs []Ref) []string {
+	var idle []string
+	for _, cfg := range c {
+		if cfg.Verification == nil {
+			continue
+		}
+		for _, p := range cfg.Prefixes {
+			if !slices.ContainsFunc(refs, func(r Ref) bool { return strings.HasPrefix(r.String(), p) }) {
+				idle = append(idle, fmt.Sprintf("ImageConfig %s: no package of this cluster begins with %q, so that its verification asks nothing of any", cfg.Name, p))
+			}
+		}
+	}
+	return idle
 }

@@ -89,3 +89,54 @@ func TestVerificationBehindMirror(t *testing.T) {
 		t.Errorf("two policies by one prefix: have %+v", v)
 	}
 }
+
+func TestParseImagePrefix(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ in, want, err string }{
+		{"registry.example.org/acme/", "registry.example.org/acme/", ""},
+		{"Registry.Example.ORG/acme/", "registry.example.org/acme/", ""},
+		{"registry.example.org", "registry.example.org", ""},
+		{"registry.example.org:5000/", "registry.example.org:5000/", ""},
+		{"localhost:5000/a", "localhost:5000/a", ""},
+		{"[::1]:5000/a", "[::1]:5000/a", ""},
+		{"xpkg.", "xpkg.", ""},
+		{"crossplane-contrib/", DefaultRegistry + "/crossplane-contrib/", ""},
+		{"crossplane-contrib/provider-helm:v1.", DefaultRegistry + "/crossplane-contrib/provider-helm:v1.", ""},
+		{"a.io/b:V1", "a.io/b:V1", ""},
+		{"a.io/b@sha256:00", "a.io/b@sha256:00", ""},
+		{"", "", "is missing"},
+		{"acme", "", "could be the beginning of a host or of a path"},
+		{"https://a.io/b", "", "write a.io/b"},
+		{"oci://a.io/b", "", "write a.io/b"},
+		{"a.io/Acme/", "", "matches no reference"},
+		{"a.io/*", "", "matches no reference"},
+		{"*.example.org/", "", "matches no reference"},
+		{" a.io/", "", "matches no reference"},
+		{"a.io//b", "", "matches no reference"},
+		{"/a.io", "", "matches no reference"},
+		{"a.io/../b", "", "matches no reference"},
+		{"a.io/b:v1/c", "", "matches no reference"},
+	} {
+		have, err := ParseImagePrefix(tt.in)
+		if have != tt.want || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+			t.Errorf("%q: have %q, %v; want %q, %q", tt.in, have, err, tt.want, tt.err)
+		}
+	}
+}
+
+// A host in capitals is no way around a policy.
+func TestVerificationWhateverTheCase(t *testing.T) {
+	t.Parallel()
+	prefix, err := ParseImagePrefix("Registry.example.org/acme/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	configs := ImageConfigs{{Name: "signed", Prefixes: []string{prefix, "else.example.org/"}, Verification: &Verification{ImageConfig: "signed"}}}
+	ref := mustRef(t, "REGISTRY.example.org/acme/a:v1")
+	if v, err := configs.Verification(ref, Origin{Repository: ref.Repository}); err != nil || v == nil {
+		t.Errorf("have %v, %v", v, err)
+	}
+	if idle := configs.Idle([]Ref{ref}); len(idle) != 1 || !strings.Contains(idle[0], `"else.example.org/"`) {
+		t.Errorf("idle: %q", idle)
+	}
+}

@@ -17,6 +17,10 @@ const (
 // what was asked for, or hides it.
 var ErrNotFound = errors.New("not found")
 
+// ErrLate is in the chain of errors that say that a registry did not answer in
+// time.
+var ErrLate = errors.New("late")
+
 // Commit is one state of a fleet repository.
 type Commit struct {
 	// Hash is the commit's object name, 40 hexadecimal digits; empty for a

@@ -9,7 +9,7 @@ import (
 // Ref is a package reference as a person writes it: a repository with a tag, a
 // digest, or both ("tag@digest": the digest decides, the tag is for people).
 type Ref struct {
-	// Repository is the registry's host and the path, as written, for
+	// Repository is the registry's host, in lower case, and the path, for
 	// instance "xpkg.upbound.io/upbound/provider-aws".
 	Repository string
 	// Tag may be empty when Digest is not.
@@ -64,6 +64,9 @@ func ParseRef(s string) (Ref, error) {
 	if !registryHost.MatchString(host) {
 		return fail("%q is not a registry's host[:port]", host)
 	}
+	// A host in capitals is the same host; it must be the same package too, to
+	// the lock and to policies.
+	r.Repository = strings.ToLower(host) + "/" + path
 	if !repositoryPath.MatchString(path) {
 		return fail("%q is not a repository path: lower-case letters, digits and single separators", path)
 	}

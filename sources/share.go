@@ -19,7 +19,20 @@ type sharing struct {
 	scalars  map[any]numbered    // null, booleans, integers, and floats by their bits
 	branches map[string]numbered // lists and mappings, by their kind and the numbers in them
 	key      []byte              // of a branch, reused
+	cost     int64               // bytes of all values that were made, about
 }
+
+// What values cost in memory, about, with what they are found by: a boxed scalar,
+// the head of a string, a list and an entry of it, and a mapping, which has room
+// for eight, and what each further entry adds.
+const (
+	scalarCost  = 96
+	stringCost  = 112
+	listCost    = 140
+	itemCost    = 16
+	mappingCost = 452
+	entryCost   = 48
+)
 
 // numbered is a value with the number that stands for it.
 type numbered struct {
@@ -54,6 +67,7 @@ func (s *sharing) string(text string) numbered {
 		return known
 	}
 	s.remember()
+	s.cost += stringCost + int64(len(text))
 	n := s.fresh(text)
 	s.strings[text] = n
 	return n
@@ -72,6 +86,7 @@ func (s *sharing) scalar(v any) numbered {
 		return known
 	}
 	s.remember()
+	s.cost += scalarCost
 	n := s.fresh(v)
 	s.scalars[key] = n
 	return n
@@ -88,6 +103,7 @@ func (s *sharing) list(items []numbered) numbered {
 	if known, ok := s.find(aList, items); ok {
 		return known
 	}
+	s.cost += listCost + itemCost*int64(len(items))
 	l := make([]any, len(items))
 	for i, item := range items {
 		l[i] = item.value
@@ -102,6 +118,7 @@ func (s *sharing) mapping(parts []numbered) (numbered, int) {
 	if known, ok := s.find(aMapping, parts); ok {
 		return known, -1
 	}
+	s.cost += mappingCost + entryCost*int64(max(0, len(parts)/2-8))
 	m := make(map[string]any, len(parts)/2)
 	for i := 0; i < len(parts); i += 2 {
 		m[parts[i].value.(string)] = parts[i+1].value

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"gitopsd.dev/testscripts/registry"
 	"gitopsd.dev/testscripts/upstream"
@@ -123,12 +124,14 @@ func breakRegistry(_ context.Context, s *scenario, c *call) error {
 		fault.Hang = true
 	case "cut":
 		fault.DropAfter, err = number(value)
+	case "drip":
+		fault.Drip, err = time.ParseDuration(value)
 	case "corrupt":
 		fault.Corrupt = true
 	case "digest":
 		fault.Digest = value
 	default:
-		return fmt.Errorf("fault %q: want status=CODE, hang, cut=BYTES, corrupt or digest=DIGEST", c.args[1])
+		return fmt.Errorf("fault %q: want status=CODE, hang, cut=BYTES, drip=DURATION, corrupt or digest=DIGEST", c.args[1])
 	}
 	if err != nil {
 		return err

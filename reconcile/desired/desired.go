@@ -158,6 +158,8 @@ type Cluster struct {
 	// fetch packages. Nil if there is none.
 	FindType func(ctx context.Context, gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string)
 
+	// idle are notes on verification policies that concern nothing.
+	idle []string
 	// bases are the remote bases that it is rendered from.
 	bases remote.Bases
 }
@@ -380,10 +382,13 @@ func (c *Computer) resolve(ctx context.Context, s *State, before *lockfile.File,
 			delete(c.packages, d)
 		}
 	}
-	for _, cl := range s.Clusters {
+	// One limit for all of them: a registry that hangs holds up a pass once.
+	verifying, cancel := context.WithTimeout(ctx, cmp.Or(c.cfg.Resolve.Timeout, resolve.DefaultTimeout))
+	defer cancel()
+	for i, cl := range s.Clusters {
 		if r := res.Clusters[cl.Name]; r != nil {
 			cl.Packages = r.Selected
-			for _, e := range r.Errors {
+			for _, e := range append(r.Errors, c.verifyControllers(verifying, cl, wanted[i])...) {
 				cl.Faults = append(cl.Faults, e)
 				cl.Incomplete = append(cl.Incomplete, e.Name)
 			}
@@ -397,6 +402,61 @@ func (c *Computer) resolve(ctx context.Context, s *State, before *lockfile.File,
 	}
 	s.Lock, s.Waiting = res.Lock, res.Waiting
 	return nil
+}
+
+// verifyControllers takes the packages from a cluster whose controllers are to run
+// an image of a DeploymentRuntimeConfig that is not signed as a policy asks, and
+// returns an error for each. Packages' own images are sources/resolve's affair.
+func (c *Computer) verifyControllers(ctx context.Context, cl *Cluster, wanted *render.Wanted) []*resolve.PackageError {
+	var failed []*resolve.PackageError
+	images := referenced(cl)
+	cl.Packages = slices.DeleteFunc(cl.Packages, func(s sources.Selected) bool {
+		image := wanted.ControllerImage(s)
+		if image == "" {
+			return false
+		}
+		ref, err := resolve.ParseImage(image)
+		if err == nil {
+			images = append(images, ref)
+			err = c.verifyController(ctx, cl.Images, ref)
+		}
+		if err != nil {
+			failed = append(failed, &resolve.PackageError{Name: s.Declaration.Name, Ref: s.Pin.Ref, Err: fmt.Errorf("the image of its DeploymentRuntimeConfig: %w", err)})
+		}
+		return err != nil
+	})
+	cl.idle = cl.Images.Idle(images)
+	return failed
+}
+
+func (c *Computer) verifyController(ctx context.Context, images sources.ImageConfigs, ref sources.Ref) error {
+	from, err := images.Origin(ref, nil)
+	if err != nil {
+		return err
+	}
+	_, err = resolve.Verify(ctx, c.cfg.Resolve.Verify, images, sources.Pin{Ref: ref, Digest: ref.Digest}, from)
+	return err
+}
+
+// referenced are the names by which a cluster's policies may know its packages:
+// those that are declared, those that are asked, and those of controllers.
+func referenced(cl *Cluster) []sources.Ref {
+	var refs []sources.Ref
+	for _, d := range cl.Declared {
+		refs = append(refs, d.Ref)
+		if o, err := cl.Images.Origin(d.Ref, d.PullSecrets); err == nil {
+			refs = append(refs, sources.Ref{Repository: o.Repository, Tag: d.Ref.Tag, Digest: d.Ref.Digest})
+		}
+	}
+	for _, s := range cl.Packages {
+		refs = append(refs, s.Pin.Ref, sources.Ref{Repository: s.Origin.Repository, Tag: s.Pin.Ref.Tag, Digest: s.Pin.Ref.Digest})
+		for _, image := range []string{s.Runtime, s.Package.Meta.Image} {
+			if ref, err := resolve.ParseImage(image); err == nil {
+				refs = append(refs, ref)
+			}
+		}
+	}
+	return refs
 }
 
 // readAllowances reads what the declarations allow. One that cannot be read
@@ -424,7 +484,7 @@ func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Cluster, wanted 
 		return
 	}
 	cl.Objects, cl.Keeps, cl.Patched = rendered.Objects, rendered.Keeps, rendered.Patched
-	cl.Notes, cl.Inactive, cl.Delegated = rendered.Notes, rendered.Inactive, rendered.Delegated
+	cl.Notes, cl.Inactive, cl.Delegated = append(cl.idle, rendered.Notes...), rendered.Inactive, rendered.Delegated
 	for _, e := range rendered.Broken {
 		if slices.Contains(cl.Incomplete, e.Name) {
 			continue // it was not resolved, and has its error

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -171,5 +172,60 @@ func TestNothingToCompute(t *testing.T) {
 				t.Errorf("ErrNoRegistry: %v", err)
 			}
 		})
+	}
+}
+
+// The image that a DeploymentRuntimeConfig gives a controller is under the
+// policies as the package is; a policy that concerns nothing is a note.
+func TestControllersAreVerified(t *testing.T) {
+	var fetched int
+	cfg := shelf(&fetched)
+	fetch := cfg.Fetch
+	cfg.Fetch = func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+		pkg, err := fetch(ctx, from, d)
+		pkg.Meta.Kind = sources.Provider
+		return pkg, err
+	}
+	var verified []string
+	refusal := errors.New("nobody has signed it")
+	cfg.Verify = func(_ context.Context, from sources.Origin, d sources.Digest, p *sources.Verification) (string, error) {
+		verified = append(verified, from.Repository+"@"+string(d)+" by "+p.ImageConfig)
+		return "", refusal
+	}
+	image := "ctl.io/c@" + string(sources.DigestOf([]byte("c")))
+	policy := func(name, prefix string) string {
+		return fmt.Sprintf("---\napiVersion: pkg.crossplane.io/v1beta1\nkind: ImageConfig\nmetadata: {name: %s}\nspec: {matchImages: [{prefix: %s}], verification: {provider: Cosign, cosign: {authorities: "+
+			"[{name: a, keyless: {identities: [{issuer: i, subject: s}]}}]}}}\n", name, prefix)
+	}
+	runtime := fmt.Sprintf("---\napiVersion: pkg.crossplane.io/v1beta1\nkind: DeploymentRuntimeConfig\nmetadata: {name: default}\nspec: {deploymentTemplate: {spec: {selector: {}, template: {spec: "+
+		"{containers: [{name: package-runtime, image: '%s'}]}}}}}\n", image)
+	provider := strings.Replace(configuration("a", "reg.io/a:v1"), "kind: Configuration", "kind: Provider", 1)
+	f := files{
+		"clusters.yaml":   cluster("plain") + cluster("signed"),
+		"c/plain/a.yaml":  provider + configMap + policy("other", "reg.example.org/"),
+		"c/signed/a.yaml": provider + configMap + policy("controllers", "CTL.io/") + runtime,
+	}
+	s, err := New(Config{Resolve: cfg}).Compute(t.Context(), f.commit(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, signed := s.Get("plain"), s.Get("signed")
+	if !plain.Complete() || len(plain.Packages) != 1 {
+		t.Errorf("plain: %v, %v", plain.Err, plain.Faults)
+	}
+	if want := `ImageConfig other: no package of this cluster begins with "reg.example.org/"`; len(plain.Notes) == 0 || !strings.Contains(plain.Notes[0], want) {
+		t.Errorf("notes %q, want %q", plain.Notes, want)
+	}
+	if len(signed.Packages) != 0 || !errors.Is(errors.Join(signed.Faults...), refusal) || len(signed.Notes) != 0 {
+		t.Errorf("signed: %v, %v, notes %q", signed.Packages, signed.Faults, signed.Notes)
+	}
+	if !signed.Keeps(manifest.ID{Kind: "X", Name: "x"}, "a") {
+		t.Error("what the package has is not kept")
+	}
+	if want := []string{image + " by controllers"}; !slices.Equal(verified, want) {
+		t.Errorf("verified %q, want %q", verified, want)
+	}
+	if lock := string(s.Lock.Format()); !strings.Contains(lock, "@signed reg.io/a v1\n") {
+		t.Errorf("the lock forgets the package:\n%s", lock)
 	}
 }

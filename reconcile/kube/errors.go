@@ -375,7 +375,7 @@ func withhold(e *Error) {
 		if !strings.Contains(e.Message, "forbidden: User ") {
 			e.Message = string(e.Class) + why
 		}
-	case Server, Changed:
+	case Server, Changed, Throttled, Expired:
 		e.Message = string(e.Class) + why
 	}
 }

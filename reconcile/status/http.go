@@ -17,7 +17,9 @@ import (
 //	/readyz   200 once a commit was read and is in charge
 //	/metrics  Prometheus
 //	/status   the snapshot as JSON
-func (b *Board) Handler(stall time.Duration) http.Handler {
+//
+// The last two, and why it is not ready, are for those to whom access is given.
+func (b *Board) Handler(stall time.Duration, access Access) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(b.collector(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
@@ -29,10 +31,10 @@ func (b *Board) Handler(stall time.Duration) http.Handler {
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		if s := b.Snapshot(); s.Commit == "" {
 			reason := "no commit was read yet"
-			if s.PollError != "" {
+			if s.PollError != "" && access.allowed(r) {
 				reason += ": " + s.PollError
 			}
 			http.Error(w, reason, http.StatusServiceUnavailable)
@@ -40,12 +42,12 @@ func (b *Board) Handler(stall time.Duration) http.Handler {
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+	mux.Handle("GET /metrics", access.guard(promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
+	mux.Handle("GET /status", access.guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
 		_ = enc.Encode(b.Snapshot()) // the reader went away: nobody to tell
-	})
+	})))
 	return mux
 }

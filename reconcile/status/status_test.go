@@ -3,8 +3,11 @@ package status
 import (
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +29,7 @@ func get(t *testing.T, url string) (int, string) {
 
 func TestHandler(t *testing.T) {
 	b := NewBoard("v1", "https://git.example/fleet", "main")
-	server := httptest.NewServer(b.Handler(time.Hour))
+	server := httptest.NewServer(b.Handler(time.Hour, Access{}))
 	defer server.Close()
 
 	b.Polled(io.ErrUnexpectedEOF)
@@ -75,9 +78,94 @@ func TestHandler(t *testing.T) {
 
 func TestStandstillIsUnhealthy(t *testing.T) {
 	b := NewBoard("v1", "r", "main")
-	server := httptest.NewServer(b.Handler(-1))
+	server := httptest.NewServer(b.Handler(-1, Access{}))
 	defer server.Close()
 	if code, body := get(t, server.URL+"/healthz"); code != 503 || !strings.Contains(body, "stood still") {
 		t.Errorf("healthz: %d %s", code, body)
+	}
+}
+
+// Who comes from elsewhere learns whether the daemon lives, and no more without
+// the token.
+func TestAccess(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(token string) {
+		if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("s3cret\n")
+	const near, far, far6 = "127.0.0.1:4711", "192.0.2.7:4711", "[2001:db8::1]:4711"
+	for _, tt := range []struct {
+		access            Access
+		from, token, path string
+		want              int
+	}{
+		{Access{}, near, "", "/status", 200},
+		{Access{}, "[::1]:4711", "", "/metrics", 200},
+		{Access{}, far, "", "/status", 401},
+		{Access{}, far6, "", "/metrics", 401},
+		{Access{}, far, "Bearer ", "/status", 401},
+		{Access{}, "garbage", "", "/status", 401},
+		{Access{}, far, "", "/healthz", 200},
+		{Access{}, far, "", "/readyz", 503},
+		{Access{Open: true}, far, "", "/status", 200},
+		{Access{TokenFile: file}, far, "Bearer s3cret", "/status", 200},
+		{Access{TokenFile: file}, far, "Bearer s3cret", "/metrics", 200},
+		{Access{TokenFile: file}, far, "Bearer s3cre", "/status", 401},
+		{Access{TokenFile: file}, far, "Basic s3cret", "/status", 401},
+		{Access{TokenFile: file}, far, "", "/status", 401},
+		{Access{TokenFile: file}, near, "", "/status", 200},
+		{Access{TokenFile: file + ".none"}, far, "Bearer ", "/status", 401},
+	} {
+		b := NewBoard("v1", "https://git.example/fleet", "main")
+		b.Polled(io.ErrUnexpectedEOF)
+		r := httptest.NewRequest(http.MethodGet, tt.path, nil)
+		r.RemoteAddr = tt.from
+		if tt.token != "" {
+			r.Header.Set("Authorization", tt.token)
+		}
+		w := httptest.NewRecorder()
+		b.Handler(time.Hour, tt.access).ServeHTTP(w, r)
+		if w.Code != tt.want {
+			t.Errorf("%+v, from %s with %q, %s: %d, want %d", tt.access, tt.from, tt.token, tt.path, w.Code, tt.want)
+		}
+		if w.Code != 200 && strings.Contains(w.Body.String(), "EOF") {
+			t.Errorf("%s from %s tells why: %s", tt.path, tt.from, w.Body)
+		}
+	}
+	write("")
+	if (Access{TokenFile: file}).allowed(&http.Request{RemoteAddr: far, Header: http.Header{"Authorization": {"Bearer "}}}) {
+		t.Error("an empty token lets everybody in")
+	}
+}
+
+// A client that sends too much, or nothing, is let go.
+func TestServe(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := Serve(listener, http.NotFoundHandler(), func(err error) { t.Error(err) })
+	defer server.Close()
+	for name, d := range map[string]time.Duration{"header": server.ReadHeaderTimeout, "read": server.ReadTimeout, "write": server.WriteTimeout, "idle": server.IdleTimeout} {
+		if d <= 0 {
+			t.Errorf("%s: no time limit", name)
+		}
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listener.Addr().String(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Long", strings.Repeat("x", 64<<10))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("64 KiB of headers: %s", resp.Status)
 	}
 }

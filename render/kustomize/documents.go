@@ -2,6 +2,7 @@ package kustomize
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 
 	"sigs.k8s.io/yaml"
@@ -34,8 +35,8 @@ func (in *inspection) documents(file string, content []byte) ([]sources.Document
 // the items.
 func (in *inspection) documentsOrList(file string, content []byte) (docs []sources.Document, items []any, err error) {
 	docs, err = in.documents(file, content)
-	if err == nil {
-		return docs, nil, nil
+	if err == nil || errors.Is(err, sources.ErrLimit) {
+		return docs, nil, err
 	}
 	list, errList := yaml.YAMLToJSON(content)
 	if errList != nil || len(list) == 0 || list[0] != '[' {

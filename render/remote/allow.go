@@ -63,6 +63,24 @@ func (p Prefixes) allow(a address) bool {
 	return slices.ContainsFunc(p, func(prefix Prefix) bool { return prefix.matches(a) })
 }
 
+// Check says why the repository with a URL may not be used, nil if it may. It is
+// for where a server redirects to: from http to https is the same place.
+func (p Prefixes) Check(repository string) error {
+	a, rest, err := parseHost(repository)
+	if err == nil {
+		a.path, err = segments(strings.Trim(rest, "/"))
+	}
+	if err != nil {
+		return err
+	}
+	plain := a
+	plain.scheme = "http"
+	if !p.allow(a) && (a.scheme != "https" || !p.allow(plain)) {
+		return fmt.Errorf("that is not below what --allow-remote-bases allows (%s)", p)
+	}
+	return nil
+}
+
 func (p Prefix) matches(a address) bool {
 	n := len(p.of.path)
 	if p.of.scheme != a.scheme || p.of.host != a.host || n > len(a.path) {

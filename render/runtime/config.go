@@ -30,6 +30,18 @@ type Template struct {
 // a container of this name configures the controller.
 const containerName = "package-runtime"
 
+// Image is the image that the configuration gives the controller, empty if it
+// leaves that to the package.
+func (c *Config) Image() string {
+	for _, container := range containers(c.Spec) {
+		m, _ := container.(map[string]any)
+		if image, _ := m["image"].(string); m["name"] == containerName && image != "" {
+			return image
+		}
+	}
+	return ""
+}
+
 // Check refuses an image without a digest for the controller: two clusters with
 // the same lines in the lock would run different things. Errors begin with the
 // field below spec.

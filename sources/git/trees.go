@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,12 +30,19 @@ type TreesConfig struct {
 	// CAFile holds PEM certificates of authorities to trust beside the
 	// system's, for HTTPS.
 	CAFile string
+	// Allowed says whether a repository may be used to which a server redirects
+	// from another; its error says why not. Nil follows no redirect.
+	Allowed func(repository string) error
 }
 
 // Trees fetches single commits of repositories that are not the fleet's, over
 // HTTP(S) and without credentials, and keeps them: the hash of the commit is the
 // name of all its files, so that one that was fetched is never asked for again.
 // It is safe for concurrent use.
+//
+// A commit counts as a repository's if a branch or tag of it leads there
+// (belongs.go). That a server hands it out says less: forges keep the objects of
+// a repository and of its forks, which anybody may make, in one place.
 //
 // The cache has a store for each commit, which appears under its name complete
 // and verified. What was not used for a month goes.
@@ -157,7 +165,8 @@ func (t *Trees) open(ctx context.Context, of sources.Tree) (*store.Store, fs.FS,
 func (t *Trees) store(ctx context.Context, of sources.Tree) (*store.Store, error) {
 	// Two repositories may have a commit in common, but who may use one is not
 	// thereby allowed to say that the other has it.
-	dir := filepath.Join(t.cfg.Dir, sources.DigestOf([]byte(of.Repository)).Short()+"-"+of.Commit)
+	// What is under this name was seen to belong to the repository.
+	dir := filepath.Join(t.cfg.Dir, sources.DigestOf([]byte("belongs to "+of.Repository)).Short()+"-"+of.Commit)
 	s, err := store.Open(dir)
 	if err == nil && s.Has(plumbing.NewHash(of.Commit)) {
 		now := time.Now()
@@ -193,7 +202,7 @@ func (t *Trees) fetch(ctx context.Context, s *store.Store, of sources.Tree) erro
 	if err != nil {
 		return err
 	}
-	cfg := wire.Config{URL: loc.url}
+	cfg := wire.Config{URL: loc.url, Redirect: t.redirect}
 	if loc.url == nil || loc.url.Scheme == "ssh" {
 		return errors.New("only HTTP and HTTPS need no credentials")
 	}
@@ -210,6 +219,9 @@ func (t *Trees) fetch(ctx context.Context, s *store.Store, of sources.Tree) erro
 	err = s.Add(plumbing.NewHash(of.Commit), func(_ []plumbing.Hash, sink func(io.Reader) error) error {
 		return client.Fetch(ctx, of.Commit, nil, sink)
 	})
+	if err == nil {
+		err = belongs(ctx, client, filepath.Dir(s.Dir), of.Commit)
+	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("fetching commit %s took too long: %w; if the repository is that large, add timeout= to its address, in seconds", of.Commit, err)
@@ -219,6 +231,16 @@ func (t *Trees) fetch(ctx context.Context, s *store.Store, of sources.Tree) erro
 		return fmt.Errorf("%w: it is private, or not there; remote bases are fetched without credentials", reason(err))
 	}
 	return err
+}
+
+func (t *Trees) redirect(to *url.URL) error {
+	if t.cfg.Allowed == nil {
+		return fmt.Errorf("the server redirects to %s: use that URL", to.Redacted())
+	}
+	if err := t.cfg.Allowed(to.String()); err != nil {
+		return fmt.Errorf("the server redirects to %s: %w", to.Redacted(), err)
+	}
+	return nil
 }
 
 // reason is what callers decide on, without the advice for those who have

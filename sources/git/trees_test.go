@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -79,8 +83,8 @@ func TestTreesAreFetchedOnce(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if have := s.Requests(); len(have) != 2 {
-				t.Errorf("have %q, want a greeting and a fetch", have)
+			if have := s.Requests(); len(have) != 4 {
+				t.Errorf("have %q, want a greeting, the commit, the refs and their history", have)
 			}
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
@@ -283,5 +287,108 @@ func TestTreesClean(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != want {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A commit belongs to a repository if a branch or tag leads to it. The server has
+// others, and hands them out: a forge keeps forks' in the same place.
+func TestTreesBelong(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, filter string
+		v0           bool
+	}{{"with a filter", "true", false}, {"without", "false", false}, {"protocol 0", "true", true}, {"protocol 0, without", "false", true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s, repo, old := other(t, gitserver.Config{OnlyProtocolV0: tt.v0})
+			git := func(args ...string) string {
+				t.Helper()
+				out, err := repo.Git(t.Context(), append([]string{"-c", "user.name=x", "-c", "user.email=x@localhost"}, args...)...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return out
+			}
+			git("config", "uploadpack.allowFilter", tt.filter)
+			git("config", "uploadpack.allowAnySHA1InWant", "true") // as forges have it
+			tip := git("rev-parse", "main")
+			foreign := git("commit-tree", "-m", "of a fork", "-p", "main", "main^{tree}")
+			git("update-ref", "refs/pull/1/head", foreign)
+			tagged := git("commit-tree", "-m", "released", "main^{tree}")
+			git("tag", "-a", "-m", "x", "v1", tagged)
+			light := git("commit-tree", "-m", "released, too", "main^{tree}")
+			git("tag", "v2", light)
+			git("tag", "tree", "main^{tree}") // which has no history
+
+			dir := t.TempDir()
+			trees := openTrees(t, dir)
+			for what, commit := range map[string]string{"a tip": tip, "an annotated tag's": tagged, "a tag's": light} {
+				s.Requests()
+				if _, err := trees.Fetch(t.Context(), sources.Tree{Repository: old.Repository, Commit: commit}); err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+				if have := s.Requests(); len(have) != 3 && !tt.v0 {
+					t.Errorf("%s: have %q, want a greeting, the commit and the refs", what, have)
+				}
+			}
+			if _, err := trees.Fetch(t.Context(), old); err != nil {
+				t.Errorf("what comes before a tip: %v", err)
+			}
+			of := sources.Tree{Repository: old.Repository, Commit: foreign}
+			for range 2 { // nor is it in the cache for the next process
+				if _, err := openTrees(t, dir).Fetch(t.Context(), of); !errors.Is(err, errForeign) || !strings.Contains(err.Error(), foreign) {
+					t.Errorf("a fork's: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// A redirect leads no further than the operator allows.
+func TestTreesRedirect(t *testing.T) {
+	t.Parallel()
+	s, _, of := other(t, gitserver.Config{})
+	backend, err := url.Parse(strings.TrimSuffix(s.URL("bases"), "/bases.git"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(backend)
+	forge := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if rest, ok := strings.CutPrefix(r.URL.Path, "/renamed"); ok {
+			http.Redirect(w, r, "/bases.git"+rest+"?"+r.URL.RawQuery, http.StatusMovedPermanently)
+			return
+		}
+		r.Host = backend.Host
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(forge.Close)
+	moved := sources.Tree{Repository: forge.URL + "/renamed", Commit: of.Commit}
+	var asked []string
+	no := errors.New("not allowed")
+	trees, err := NewTrees(TreesConfig{Dir: t.TempDir(), Allowed: func(repository string) error {
+		asked = append(asked, repository)
+		return no
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := trees.Fetch(t.Context(), moved); !errors.Is(err, no) {
+		t.Errorf("a redirect that is not allowed: %v", err)
+	}
+	if len(asked) != 1 || !strings.HasPrefix(asked[0], forge.URL+"/bases") || strings.Contains(asked[0], "info/refs") {
+		t.Errorf("asked about %q", asked)
+	}
+	if have := s.Requests(); len(have) > 0 {
+		t.Errorf("it was followed: %q", have)
+	}
+	if _, err := openTrees(t, t.TempDir()).Fetch(t.Context(), moved); err == nil || !strings.Contains(err.Error(), "the server redirects to") {
+		t.Errorf("nothing is allowed: %v", err)
+	}
+	trees, err = NewTrees(TreesConfig{Dir: t.TempDir(), Allowed: func(string) error { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := trees.Fetch(t.Context(), moved); err != nil {
+		t.Errorf("a redirect that is allowed: %v", err)
 	}
 }

@@ -38,8 +38,8 @@ const (
 	Unreachable
 	// Failing: the registry answers that it is at fault itself.
 	Failing
-	// TimedOut: the registry was silent too long, or the context's deadline
-	// passed.
+	// TimedOut: the registry was silent too long or sent too little, or the
+	// context's deadline passed.
 	TimedOut
 	// Canceled: the caller canceled the context.
 	Canceled
@@ -63,8 +63,10 @@ type Error struct {
 func (e *Error) Error() string { return e.Subject + ": " + e.Text }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is makes NotFound sources.ErrNotFound.
-func (e *Error) Is(target error) bool { return target == sources.ErrNotFound && e.Reason == NotFound }
+// Is makes NotFound sources.ErrNotFound, and TimedOut sources.ErrLate.
+func (e *Error) Is(target error) bool {
+	return target == sources.ErrNotFound && e.Reason == NotFound || target == sources.ErrLate && e.Reason == TimedOut
+}
 
 // Temporary reports whether another attempt later may succeed with nothing
 // changed here.
@@ -171,6 +173,7 @@ func (p *problem) Error() string { return p.text }
 // Errors of this package's own transports that explain puts into words.
 var (
 	errSilent = errors.New("silent for too long")
+	errSlow   = errors.New("sends too little")
 	errScheme = errors.New("not with this scheme")
 )
 
@@ -216,6 +219,8 @@ func (c *Client) explain(subject, repository string, err error) error {
 		return c.explainStatus(e, host, repository, st)
 	case errors.Is(err, errSilent):
 		return say(TimedOut, "%s was silent for %v; it, or the network to it, is overloaded or hanging", host, c.timeout)
+	case errors.Is(err, errSlow):
+		return say(TimedOut, "%s sends less than %d bytes a second; it, or the network to it, is overloaded or hanging", host, c.minRate)
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Err = context.DeadlineExceeded
 		return say(TimedOut, "%s did not answer before the deadline", host)

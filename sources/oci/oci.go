@@ -52,6 +52,7 @@ const (
 // The defaults of Config.
 const (
 	DefaultTimeout       = 30 * time.Second
+	DefaultMinRate       = 16 << 10
 	DefaultMaxCacheBytes = 2 << 30
 	defaultUserAgent     = "gitopsd"
 )
@@ -76,6 +77,11 @@ type Config struct {
 	// between two pieces of an answer. How long a call may last altogether is
 	// its context's affair. Default DefaultTimeout.
 	Timeout time.Duration
+	// MinRate is how much a registry must send of an answer, in bytes a second.
+	// One that sends less may fall behind by Timeout altogether: a byte now and
+	// then is no better than silence. Time in which nothing is asked for does
+	// not count. Default DefaultMinRate.
+	MinRate int64
 	// CacheDir is where manifests and blobs are kept, by their digests. Any
 	// number of processes may share it. Empty means no cache.
 	CacheDir string
@@ -102,6 +108,7 @@ type Client struct {
 type shared struct {
 	log         *slog.Logger
 	timeout     time.Duration
+	minRate     int64
 	plainHTTP   map[string]bool
 	mirrors     map[string]string
 	connections *http.Transport
@@ -129,6 +136,9 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = DefaultTimeout
 	}
+	if cfg.MinRate <= 0 {
+		cfg.MinRate = DefaultMinRate
+	}
 	if cfg.MaxCacheBytes <= 0 {
 		cfg.MaxCacheBytes = DefaultMaxCacheBytes
 	}
@@ -138,6 +148,7 @@ func New(cfg Config) (*Client, error) {
 	s := &shared{
 		log:        cfg.Log,
 		timeout:    cfg.Timeout,
+		minRate:    cfg.MinRate,
 		plainHTTP:  make(map[string]bool),
 		mirrors:    maps.Clone(cfg.Mirrors),
 		pings:      make(map[string]ping),
@@ -156,7 +167,7 @@ func New(cfg Config) (*Client, error) {
 			IdleConnTimeout:     90 * time.Second,
 		},
 	}
-	s.base = &polite{next: s.connections, userAgent: cfg.UserAgent, timeout: cfg.Timeout, log: cfg.Log}
+	s.base = &polite{next: s.connections, userAgent: cfg.UserAgent, timeout: cfg.Timeout, minRate: cfg.MinRate, log: cfg.Log}
 	for _, host := range cfg.PlainHTTP {
 		s.plainHTTP[host] = true
 	}

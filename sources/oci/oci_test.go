@@ -229,6 +229,8 @@ func TestFaults(t *testing.T) {
 		"hanging":                {fault: registry.Fault{Path: "/v2/acme/types/manifests/*", Hang: true}, do: manifest, want: "did not answer before the deadline", reason: TimedOut, deadline: 50 * time.Millisecond},
 		"silent":                 {fault: registry.Fault{Path: "/v2/acme/types/manifests/*", Hang: true}, do: manifest, want: "was silent for 50ms", reason: TimedOut, timeout: 50 * time.Millisecond},
 		"silent in a blob":       {fault: registry.Fault{Path: "/v2/acme/types/blobs/*", HangAfter: 10}, do: blob, want: "was silent for 50ms", reason: TimedOut, timeout: 50 * time.Millisecond},
+		"dripping blob":          {fault: registry.Fault{Path: "/v2/acme/types/blobs/*", Drip: 10 * time.Millisecond}, do: blob, want: "sends less than 16384 bytes a second", reason: TimedOut, timeout: 200 * time.Millisecond, requests: 1},
+		"dripping manifest":      {fault: registry.Fault{Method: "GET", Path: "/v2/acme/types/manifests/*", Drip: 10 * time.Millisecond}, do: manifest, want: "sends less than 16384 bytes a second", reason: TimedOut, timeout: 200 * time.Millisecond, requests: 1},
 		"ping hangs":             {fault: registry.Fault{Path: "/v2/", Hang: true}, do: manifest, want: "before the deadline", reason: TimedOut, deadline: 50 * time.Millisecond},
 		"ping fails":             {fault: registry.Fault{Path: "/v2/", Status: 503}, do: manifest, want: "fails with 503", reason: Failing},
 		"dropped manifest":       {fault: registry.Fault{Method: "GET", Path: "/v2/acme/types/manifests/*", DropAfter: 10, Times: 2}, do: manifest, requests: 3},

@@ -31,6 +31,7 @@ type polite struct {
 	next      http.RoundTripper
 	userAgent string
 	timeout   time.Duration
+	minRate   int64 // bytes a second
 	log       *slog.Logger
 }
 
@@ -98,7 +99,7 @@ func (p *polite) once(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, silent(req.Context(), err)
 	}
-	resp.Body = &watchedBody{body: resp.Body, ctx: ctx, cancel: cancel, timeout: p.timeout, timer: timer}
+	resp.Body = &watchedBody{body: resp.Body, ctx: ctx, cancel: cancel, timeout: p.timeout, minRate: p.minRate, left: p.timeout, timer: timer}
 	return resp, nil
 }
 
@@ -144,23 +145,32 @@ func (u *watchedUpload) Close() error {
 	return u.ReadCloser.Close()
 }
 
-// watchedBody cancels its request when a read takes longer than timeout. The
-// time between reads, which is the reader's own, does not count.
+// watchedBody cancels its request when a read takes longer than timeout, or when
+// all reads together fall behind minRate by as much. The time between reads,
+// which is the reader's own, does not count.
 type watchedBody struct {
 	body    io.ReadCloser
 	ctx     context.Context // of the one request that the body belongs to
 	cancel  context.CancelCauseFunc
 	timeout time.Duration
+	minRate int64
+	left    time.Duration // that may still be waited; what comes adds to it
 	timer   *time.Timer
 }
 
 func (b *watchedBody) Read(p []byte) (int, error) {
-	b.timer.Reset(b.timeout)
+	b.timer.Reset(max(0, b.left))
+	start := time.Now()
 	n, err := b.body.Read(p)
 	b.timer.Stop()
 	if err != nil && err != io.EOF && errors.Is(context.Cause(b.ctx), errSilent) {
 		err = errSilent
+		if b.left < b.timeout/2 {
+			err = errSlow
+		}
 	}
+	came := time.Duration(float64(n) / float64(b.minRate) * float64(time.Second))
+	b.left = min(b.left-time.Since(start)+came, b.timeout)
 	return n, err
 }
 

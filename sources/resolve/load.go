@@ -26,6 +26,7 @@ type pass struct {
 	loads     map[loadKey]*load
 	uses      map[sources.Ref]*use
 	tags      map[sources.Origin]*tagList
+	late      map[string]bool // registries that were, in this pass
 
 	// named are tags that moved, with the digest that a declaration has beside
 	// the tag: that activates it, wherever the tag is declared.
@@ -33,11 +34,14 @@ type pass struct {
 }
 
 func newPass(cfg Config, lock *lockfile.File) *pass {
-	return &pass{
-		cfg: cfg, before: lock, lock: lock.Clone(), forgotten: make(map[sources.Ref]bool),
+	p := &pass{
+		before: lock, lock: lock.Clone(), forgotten: make(map[sources.Ref]bool),
 		loads: make(map[loadKey]*load), uses: make(map[sources.Ref]*use),
 		tags: make(map[sources.Origin]*tagList), named: make(map[sources.Ref]sources.Digest),
+		late: make(map[string]bool),
 	}
+	p.cfg = p.timed(cfg)
+	return p
 }
 
 // use is what all clusters together ask of a reference. Past prefetch's first
@@ -192,27 +196,23 @@ func (p *pass) load(ctx context.Context, ref sources.Ref, secrets []string, imag
 // run resolves a reference, sees to its signature, fetches what was verified,
 // and checks it against the lock: all by one digest.
 func (p *pass) run(ctx context.Context, l *load) {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
+	defer cancel()
 	l.err = func() error {
 		var err error
 		if l.origin, err = l.images.Origin(l.ref, l.secrets); err != nil {
 			return fmt.Errorf("%s: %w", l.ref, err)
 		}
-		policy, err := l.images.Verification(l.ref, l.origin)
-		if err != nil {
-			return fmt.Errorf("%s: %w", l.ref, err)
+		if _, err := l.images.Verification(l.ref, l.origin); err != nil {
+			return fmt.Errorf("%s: %w", l.ref, err) // before anybody is asked for it
 		}
 		d, err := p.digest(ctx, l)
 		if err != nil {
 			return l.fetched(err)
 		}
 		l.pin = sources.Pin{Ref: l.ref, Digest: d}
-		if policy != nil {
-			if p.cfg.Verify == nil {
-				return fmt.Errorf("%s: ImageConfig %s asks for a signature, which cannot be verified here", l.pin, policy.ImageConfig)
-			}
-			if l.verified, err = p.cfg.Verify(ctx, l.origin, d, policy); err != nil {
-				return l.fetched(err)
-			}
+		if l.verified, err = Verify(ctx, p.cfg.Verify, l.images, l.pin, l.origin); err != nil {
+			return l.fetched(err)
 		}
 		if l.pkg, err = p.cfg.Fetch(ctx, l.origin, d); err != nil {
 			return l.fetched(p.fromLock(l, err))

@@ -21,6 +21,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
@@ -45,8 +46,8 @@ type Config struct {
 	Digest func(ctx context.Context, from sources.Origin, tag string) (sources.Digest, error)
 	// Verify checks that somebody whom the policy names has signed a digest,
 	// and says who. It is called for every use of a package that has a policy,
-	// before Fetch. Nil refuses such packages.
-	Verify func(ctx context.Context, from sources.Origin, d sources.Digest, policy *sources.Verification) (string, error)
+	// before Fetch, and of a controller's image that has one. Nil refuses these.
+	Verify VerifyFunc
 	// Fetch reads the package with that digest.
 	Fetch func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error)
 	// Tags lists a repository's tags, for dependencies by range.
@@ -64,6 +65,31 @@ type Config struct {
 	// Parallel bounds the packages that are resolved and fetched at a time;
 	// 0 means 8.
 	Parallel int
+	// Timeout is the longest time for one reference: until it is resolved,
+	// verified and fetched. One that is late has an error, and holds up nothing
+	// else; see late.go. 0 means DefaultTimeout.
+	Timeout time.Duration
+}
+
+// DefaultTimeout is the default of Config.Timeout.
+const DefaultTimeout = 2 * time.Minute
+
+// VerifyFunc is the type of Config.Verify.
+type VerifyFunc func(ctx context.Context, from sources.Origin, d sources.Digest, policy *sources.Verification) (string, error)
+
+// Verify checks the signature of what a pin names, by the policy that the
+// ImageConfigs have for it, and says who signed it; nobody must if there is none.
+func Verify(ctx context.Context, verify VerifyFunc, images sources.ImageConfigs, pin sources.Pin, from sources.Origin) (string, error) {
+	policy, err := images.Verification(pin.Ref, from)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%s: %w", pin.Ref, err)
+	case policy == nil:
+		return "", nil
+	case verify == nil:
+		return "", fmt.Errorf("%s: ImageConfig %s asks for a signature, which cannot be verified here", pin, policy.ImageConfig)
+	}
+	return verify(ctx, from, pin.Digest, policy)
 }
 
 // Request is what one cluster declares.
@@ -228,7 +254,10 @@ func errNotLocked(ref sources.Ref) error {
 // moved is a new revision, activated by the policy. A registry that does not
 // answer leaves the locked revision in place.
 func (p *pass) moved(ctx context.Context, l *load, locked sources.Digest) (sources.Digest, error) {
-	now, err := p.now(ctx, l)
+	// Where the answer does not come there is time left for what is locked.
+	look, cancel := context.WithTimeout(ctx, p.cfg.Timeout/2)
+	defer cancel()
+	now, err := p.now(look, l)
 	if err != nil || now == locked {
 		return locked, ctx.Err()
 	}
@@ -322,6 +351,9 @@ func (p *pass) runtime(ctx context.Context, l *load, items map[string]string) er
 		}
 		if err == nil {
 			digest, err = p.image(ctx, l, ref, origin, items)
+		}
+		if err == nil {
+			_, err = Verify(ctx, p.cfg.Verify, l.images, sources.Pin{Ref: ref, Digest: digest}, origin)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: spec.controller.image: %w", l.pin, err)

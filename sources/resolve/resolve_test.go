@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
@@ -289,6 +290,114 @@ func TestRegistryDownKeepsTheLock(t *testing.T) {
 }
 
 // A declaration that cannot be read takes nothing out of the lock either.
+// A controller's image is under the policies too, by its tag as by its digest.
+func TestRuntimeImageSigned(t *testing.T) {
+	var s shelf
+	s.put("reg.io/p:v1", "p")
+	s.put("ctl.io/c:v1", "c")
+	pkg := s.packages["reg.io/p:v1"]
+	pkg.Meta.Kind, pkg.Meta.Image = sources.Provider, "ctl.io/c:v1"
+	d := declare("reg.io/p:v1")
+	d[0].Kind = sources.Provider
+	images := sources.ImageConfigs{{Name: "signed", Prefixes: []string{"ctl.io/"}, Verification: &sources.Verification{ImageConfig: "signed"}}}
+	var verified []string
+	var refuse error
+	cfg := s.config()
+	cfg.Verify = func(_ context.Context, from sources.Origin, d sources.Digest, _ *sources.Verification) (string, error) {
+		verified = append(verified, from.Repository+"@"+string(d))
+		return "signed", refuse
+	}
+	res := resolve(t, cfg, new(lockfile.File), Request{Cluster: "dev", Declarations: d, Images: images})
+	if err := faults(res); err != nil {
+		t.Fatal(err)
+	}
+	if want := "ctl.io/c@" + string(s.packages["ctl.io/c:v1"].Digest); !slices.Equal(verified, []string{want}) {
+		t.Errorf("verified %q, want %s", verified, want)
+	}
+	// Again once it is locked: a key may have been withdrawn.
+	refuse = errors.New("not signed")
+	res = resolve(t, cfg, res.Lock, Request{Cluster: "dev", Declarations: d, Images: images})
+	if err := faults(res); err == nil || !strings.Contains(err.Error(), "spec.controller.image: not signed") || selected(res, "dev") != "" {
+		t.Errorf("selected %q, %v", selected(res, "dev"), err)
+	}
+}
+
+// A registry that is late costs its own packages, and each of them less time
+// than the one before: the rest of the fleet does not wait for all of it.
+func TestLateRegistry(t *testing.T) {
+	var s shelf
+	refs := []string{"reg.io/good:v1"}
+	s.put(refs[0], "good")
+	for i := range 20 {
+		refs = append(refs, fmt.Sprintf("slow.io/p%02d:v1", i))
+		s.put(refs[len(refs)-1], "slow")
+	}
+	s.put("reg.io/needy:v1", "needy", "slow.io/dep >=v1")
+	refs = append(refs, "reg.io/needy:v1")
+	cfg := s.config()
+	cfg.Parallel, cfg.Timeout = 1, time.Hour
+	var given []time.Duration
+	slow := func(ctx context.Context, from sources.Origin) error {
+		if !strings.HasPrefix(from.Repository, "slow.io/") {
+			return nil
+		}
+		deadline, _ := ctx.Deadline()
+		given = append(given, time.Until(deadline))
+		return fmt.Errorf("%s: %w", from, sources.ErrLate)
+	}
+	digest, tags := cfg.Digest, cfg.Tags
+	cfg.Digest = func(ctx context.Context, from sources.Origin, tag string) (sources.Digest, error) {
+		if err := slow(ctx, from); err != nil {
+			return "", err
+		}
+		return digest(ctx, from, tag)
+	}
+	cfg.Tags = func(ctx context.Context, from sources.Origin) ([]string, error) {
+		if err := slow(ctx, from); err != nil {
+			return nil, err
+		}
+		return tags(ctx, from)
+	}
+	res := resolve(t, cfg, new(lockfile.File), Request{Cluster: "dev", Declarations: declare(refs...)})
+	if have := selected(res, "dev"); have != "good:v1" {
+		t.Errorf("selected %s, want good:v1", have)
+	}
+	if n := len(res.Clusters["dev"].Errors); n != 22 { // with the dependency and who needs it
+		t.Errorf("%d errors, want 22: %v", n, faults(res))
+	}
+	var total time.Duration
+	for _, d := range given {
+		total += d
+	}
+	if len(given) != 21 || total <= 0 || total > 3*time.Hour {
+		t.Errorf("%d questions may take %s altogether", len(given), total)
+	}
+}
+
+// What is not done in time is late, whatever it waits for.
+func TestTimeout(t *testing.T) {
+	var s shelf
+	s.put("reg.io/good:v1", "good")
+	s.put("slow.io/bad:v1", "bad")
+	cfg := s.config()
+	cfg.Timeout = 20 * time.Millisecond
+	fetch := cfg.Fetch
+	cfg.Fetch = func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+		if strings.HasPrefix(from.Repository, "slow.io/") {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return fetch(ctx, from, d)
+	}
+	res := resolve(t, cfg, new(lockfile.File), Request{Cluster: "dev", Declarations: declare("slow.io/bad:v1", "reg.io/good:v1")})
+	if have := selected(res, "dev"); have != "good:v1" {
+		t.Errorf("selected %s, want good:v1", have)
+	}
+	if err := faults(res); err == nil || !strings.Contains(err.Error(), "--package-timeout") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestPartialKeepsTheLock(t *testing.T) {
 	var s shelf
 	s.put("reg.io/a:v1", "1")

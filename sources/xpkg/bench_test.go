@@ -142,7 +142,7 @@ func BenchmarkPull(b *testing.B) {
 			if _, err := client.Manifest(b.Context(), repository, img.Digest()); err != nil {
 				return err
 			}
-			r := reader{src: client, repository: repository}
+			r := newReader(client, repository)
 			d := descriptor{MediaType: mediaOCILayerGzip, Digest: sources.Digest(base.Digest.String()), Size: base.Size}
 			_, err := r.content(b.Context(), image{layers: []descriptor{d}}, func(packageYAML io.Reader) error {
 				_, err := io.Copy(io.Discard, packageYAML)

@@ -45,7 +45,7 @@ func BuildWithRuntime(ctx context.Context, dir fs.FS, runtime Runtime) (*Image, 
 	case meta.Image != "":
 		return nil, named("", bad("its metadata names the image %s, which would run instead of the one in the package; remove it", meta.Image))
 	}
-	e := embedder{ctx: ctx, runtime: reader{src: runtime.Source, repository: runtime.Repository}}
+	e := embedder{ctx: ctx, runtime: newReader(runtime.Source, runtime.Repository)}
 	if e.spool, err = os.MkdirTemp("", "gitopsd-package-"); err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func BuildWithRuntime(ctx context.Context, dir fs.FS, runtime Runtime) (*Image, 
 // embedder puts a package on top of runtime images.
 type embedder struct {
 	ctx     context.Context
-	runtime reader
+	runtime *reader
 	// spool is a directory with the contents, files those that are open.
 	spool string
 	files []*os.File
@@ -204,8 +204,8 @@ func (e *embedder) layer(l descriptor) (descriptor, error) {
 	if !layerTypes[l.MediaType] {
 		return l, bad("its layer %s is %.100q, not a file system", l.Digest, l.MediaType)
 	}
-	if l.Size > MaxCompressedBytes {
-		return l, tooMuch("its layer %s has %d bytes, more than %d", l.Digest, l.Size, MaxCompressedBytes)
+	if l.Size > MaxFetchedBytes {
+		return l, tooMuch("its layer %s has %d bytes, more than %d", l.Digest, l.Size, MaxFetchedBytes)
 	}
 	blob, err := e.runtime.src.Blob(e.ctx, e.runtime.repository, l.Digest, l.Size)
 	if err != nil {

@@ -45,7 +45,7 @@ func FuzzLayer(f *testing.F) {
 	f.Add(zstandard(raw))
 	f.Fuzz(func(t *testing.T, blob []byte) {
 		var got bytes.Buffer
-		w := &walk{entries: 1000, expanded: 1 << 20, hash: sha256.New(), consume: func(r io.Reader) error {
+		w := &walk{reader: &reader{entries: 1000, expand: 1 << 20}, hash: sha256.New(), consume: func(r io.Reader) error {
 			_, err := got.ReadFrom(r)
 			return err
 		}}
@@ -64,7 +64,7 @@ func FuzzLint(f *testing.F) {
 	f.Add(metaOf("Provider", "v1", `crossplane: {version: ">=v1"}, dependsOn: [{provider: a/b, version: v1}, {apiVersion: pkg.crossplane.io/v1, kind: Function, package: a/c, version: v2}]`))
 	f.Add(metaOf("Configuration", "v1alpha1", `dependsOn: [1, {}, []]`) + object("v1", "List", "a"))
 	f.Fuzz(func(t *testing.T, text string) {
-		docs, err := decode(strings.NewReader(text))
+		docs, err := decode(strings.NewReader(text), newClaim(held))
 		if err != nil {
 			return
 		}

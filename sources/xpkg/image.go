@@ -148,7 +148,7 @@ func bundle(ctx context.Context, files []string, images []*Image) (*Image, error
 // children describes the images that an image has, itself or in its index, with
 // their platforms.
 func (i *Image) children(ctx context.Context) ([]descriptor, error) {
-	r := reader{src: i}
+	r := newReader(i, "")
 	m, err := r.manifest(ctx, i.root)
 	if err != nil {
 		return nil, err

@@ -38,7 +38,7 @@ func (r *reader) content(ctx context.Context, img image, consume func(packageYAM
 	if err := checkLayers(layers); err != nil {
 		return "", err
 	}
-	w := &walk{consume: consume, hash: sha256.New(), entries: MaxTarEntries, expanded: MaxExpandedBytes}
+	w := &walk{reader: r, consume: consume, hash: sha256.New()}
 	for n := len(layers) - 1; n >= 0; n-- {
 		if err := r.layer(ctx, layers[n], w); err != nil {
 			return "", err
@@ -61,13 +61,9 @@ func (r *reader) content(ctx context.Context, img image, consume func(packageYAM
 }
 
 func checkLayers(layers []descriptor) error {
-	var total int64
 	for _, l := range layers {
 		if !layerTypes[l.MediaType] {
 			return bad("its layer %s is %.100q, not a layer of an image", l.Digest, l.MediaType)
-		}
-		if total += l.Size; l.Size > MaxCompressedBytes || total > MaxCompressedBytes {
-			return tooMuch("its layers have more than %d bytes", MaxCompressedBytes)
 		}
 	}
 	return nil
@@ -76,6 +72,9 @@ func checkLayers(layers []descriptor) error {
 // layer walks one layer, and reads it to its end: only then is it known to be
 // what its digest says. If it is not, that is the error, whatever else was found.
 func (r *reader) layer(ctx context.Context, l descriptor, w *walk) error {
+	if err := r.spend(l.Size); err != nil {
+		return err
+	}
 	blob, err := r.src.Blob(ctx, r.repository, l.Digest, l.Size)
 	if err != nil {
 		return err
@@ -87,7 +86,7 @@ func (r *reader) layer(ctx context.Context, l descriptor, w *walk) error {
 	}
 	var known *invalid
 	var listed *InvalidError
-	if err != nil && !errors.As(err, &known) && !errors.As(err, &listed) {
+	if err != nil && !errors.As(err, &known) && !errors.As(err, &listed) && !errors.Is(err, errNoRoom) {
 		return bad("its layer %s cannot be read: %s", l.Digest, shorten(err.Error()))
 	}
 	return err
@@ -95,10 +94,9 @@ func (r *reader) layer(ctx context.Context, l descriptor, w *walk) error {
 
 // walk looks for package.yaml in layers, from the top down.
 type walk struct {
-	consume  func(io.Reader) error
-	hash     hash.Hash
-	entries  int   // that may still come
-	expanded int64 // bytes that may still come
+	reader  *reader // whose limits hold
+	consume func(io.Reader) error
+	hash    hash.Hash
 
 	found     bool
 	removed   bool   // from the layers below
@@ -112,7 +110,7 @@ func (w *walk) layer(blob io.Reader) error {
 		return err
 	}
 	defer closeExpanded()
-	archive := tar.NewReader(&bounded{r: expanded, w: w})
+	archive := tar.NewReader(&bounded{r: expanded, left: &w.reader.expand})
 	foundHere := false
 	for {
 		header, err := archive.Next()
@@ -122,7 +120,7 @@ func (w *walk) layer(blob io.Reader) error {
 		if err != nil {
 			return err
 		}
-		if w.entries--; w.entries < 0 {
+		if w.reader.entries--; w.reader.entries < 0 {
 			return tooMuch("its layers have more than %d files", MaxTarEntries)
 		}
 		name, err := entryName(header.Name)
@@ -187,15 +185,15 @@ func (w *walk) file(header *tar.Header, content io.Reader) error {
 	return err
 }
 
-// bounded ends a stream, with an error, where the walk's bytes are used up.
+// bounded ends a stream, with an error, where the package's bytes are used up.
 type bounded struct {
-	r io.Reader
-	w *walk
+	r    io.Reader
+	left *int64
 }
 
 func (b *bounded) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
-	if b.w.expanded -= int64(n); b.w.expanded < 0 {
+	if *b.left -= int64(n); *b.left < 0 {
 		return 0, tooMuch("its layers expand to more than %d bytes", int64(MaxExpandedBytes))
 	}
 	return n, err

@@ -197,6 +197,9 @@ func (r *reader) manifest(ctx context.Context, d sources.Digest) (*manifest, err
 	if err != nil {
 		return nil, err
 	}
+	if err := r.spend(int64(len(raw))); err != nil {
+		return nil, err
+	}
 	return parseManifest(raw)
 }
 
@@ -315,6 +318,9 @@ type config struct {
 func (r *reader) config(ctx context.Context, d descriptor) (*config, error) {
 	if d.Size > maxConfigBytes {
 		return nil, tooMuch("its configuration has %d bytes, more than %d", d.Size, maxConfigBytes)
+	}
+	if err := r.spend(d.Size); err != nil {
+		return nil, err
 	}
 	blob, err := r.src.Blob(ctx, r.repository, d.Digest, d.Size)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 // more than once (Windows, by its builds): which of them a node runs does not
 // follow from the platform.
 func Platforms(ctx context.Context, src Source, repository string, d sources.Digest) ([]sources.Child, error) {
-	r := reader{src: src, repository: repository}
+	r := newReader(src, repository)
 	m, err := r.manifest(ctx, d)
 	if err != nil {
 		return nil, named(repository+"@"+string(d), err)

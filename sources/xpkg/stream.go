@@ -30,11 +30,11 @@ type batch struct {
 // decode decodes a stream of documents on several processors. The result, and
 // the error, are those of sources.DecodeYAML on the whole stream: documents
 // share nothing, so where one ends the next can be read by another decoder.
-func decode(packageYAML io.Reader) ([]sources.Document, error) {
-	return decodeBatches(packageYAML, batchBytes)
+func decode(packageYAML io.Reader, space *claim) ([]sources.Document, error) {
+	return decodeBatches(packageYAML, batchBytes, space)
 }
 
-func decodeBatches(packageYAML io.Reader, size int) ([]sources.Document, error) {
+func decodeBatches(packageYAML io.Reader, size int, space *claim) ([]sources.Document, error) {
 	decoders := min(runtime.GOMAXPROCS(0), maxDecoders)
 	var (
 		batches = make(chan batch, decoders)
@@ -49,7 +49,7 @@ func decodeBatches(packageYAML io.Reader, size int) ([]sources.Document, error) 
 		wg.Go(func() {
 			var dec sources.Decoder
 			for b := range batches {
-				docs, err := b.decode(&dec, &aliased)
+				docs, err := b.decode(&dec, &aliased, space)
 				mu.Lock()
 				for len(results) <= b.n {
 					results = append(results, nil)
@@ -88,13 +88,17 @@ func decodeBatches(packageYAML io.Reader, size int) ([]sources.Document, error) 
 	return docs, nil
 }
 
-func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64) ([]sources.Document, error) {
-	limits := sources.Limits{Bytes: int64(len(b.bytes)), Documents: MaxDocuments, Nodes: MaxDocumentValues, TotalNodes: b.values + MaxDocumentValues}
+func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64, space *claim) ([]sources.Document, error) {
+	// All packages that are being read share the room for the parser's nodes.
+	defer parsing.enter(b.values)()
+	before := dec.Cost()
+	limits := sources.Limits{Bytes: int64(len(b.bytes)), Documents: MaxDocuments, Nodes: MaxDocumentValues, Separators: MaxDocumentValues, TotalNodes: b.values + MaxDocumentValues}
 	docs, err := dec.Decode(bytes.NewReader(b.bytes), limits)
 	if err != nil {
 		// Once more, with as many empty lines before it as the stream has, so
 		// that the error names the right one.
 		limits.Bytes += int64(b.line)
+		limits.Separators += b.line
 		padding := io.LimitReader(newlines{}, int64(b.line-1))
 		_, err = dec.Decode(io.MultiReader(padding, bytes.NewReader(b.bytes)), limits)
 		problem := &invalid{text: packageFile + " " + shorten(err.Error())}
@@ -105,6 +109,9 @@ func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64) ([]sources.Do
 			problem.cause = sources.ErrLimit
 		}
 		return nil, problem
+	}
+	if err := space.add(dec.Cost() - before); err != nil {
+		return nil, err
 	}
 	values := 0
 	mayAlias := bytes.IndexByte(b.bytes, '&') >= 0 && bytes.IndexByte(b.bytes, '*') >= 0
@@ -238,7 +245,7 @@ func (s *splitter) take(n int) error {
 	if n > MaxDocumentBytes {
 		return tooMuch("%s line %d: a document of more than %d bytes, which no API server takes", packageFile, line, MaxDocumentBytes)
 	}
-	lines, values := count(doc)
+	lines, values := sources.CountYAML(doc)
 	s.values += values
 	s.next.values += values
 	switch {
@@ -263,18 +270,4 @@ func (s *splitter) flush(use func(batch) bool) bool {
 	s.next = batch{n: s.next.n + 1, line: s.next.line + s.line, bytes: make([]byte, 0, cap(s.next.bytes))}
 	s.line = 0
 	return ok
-}
-
-// separators are the characters one of which stands between any two values.
-var separators = [256]bool{'\n': true, ':': true, ',': true, '-': true, '?': true, '[': true, '{': true}
-
-// count returns the lines of a document and an upper bound of its values, which
-// is known before a decoder spends hundreds of bytes on each.
-func count(doc []byte) (lines, values int) {
-	for _, b := range doc {
-		if separators[b] {
-			values++
-		}
-	}
-	return bytes.Count(doc, []byte("\n")), values
 }

@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 
 	"gitopsd.dev/sources"
 )
@@ -35,11 +36,13 @@ const (
 	MaxIndexManifests = 256
 	// MaxLayers bounds the layers of an image; container runtimes stop at 127.
 	MaxLayers = 512
-	// MaxCompressedBytes bounds what is fetched of one image's layers.
-	MaxCompressedBytes = 1 << 30
-	// MaxExpandedBytes bounds the same once it is decompressed.
+	// MaxFetchedBytes bounds what is fetched of a package: manifests,
+	// configurations and layers, of its images for all platforms together.
+	MaxFetchedBytes = 1 << 30
+	// MaxExpandedBytes bounds the layers that are fetched once they are
+	// decompressed.
 	MaxExpandedBytes = 4 << 30
-	// MaxTarEntries bounds the files in an image's layers.
+	// MaxTarEntries bounds the files in them.
 	MaxTarEntries = 500_000
 	// MaxPackageBytes bounds package.yaml; the largest known have some 90 MB.
 	MaxPackageBytes = 256 << 20
@@ -52,6 +55,9 @@ const (
 	// stand for are counted by themselves. 900 CRDs have 1.4 million.
 	MaxDocumentValues = 500_000
 	MaxPackageValues  = 10_000_000
+	// MaxPackageMemory bounds what the objects of one package take in memory
+	// once they are decoded, in bytes. The largest known takes a quarter of it.
+	MaxPackageMemory = 512 << 20
 	// maxConfigBytes bounds an image's configuration.
 	maxConfigBytes = 4 << 20
 	// maxWindow bounds the memory a zstd stream may ask for.
@@ -135,7 +141,7 @@ func tooMuch(format string, args ...any) error {
 // passed on as they are, and win over what may be wrong with bytes that did not
 // verify.
 func Read(ctx context.Context, src Source, repository string, d sources.Digest) (*sources.Package, error) {
-	r := reader{src: src, repository: repository}
+	r := newReader(src, repository)
 	p, err := r.read(ctx, d)
 	if err != nil {
 		return nil, named(repository+"@"+string(d), err)
@@ -154,10 +160,28 @@ func named(subject string, err error) error {
 	return err
 }
 
-// reader reads one package.
+// reader reads one package. What it may cost is for the whole of it: an index
+// of many images is no way to more.
 type reader struct {
 	src        Source
 	repository string
+	fetch      atomic.Int64 // bytes that may still be fetched
+	expand     int64        // bytes that layers may still expand to
+	entries    int          // files that may still come in layers
+}
+
+func newReader(src Source, repository string) *reader {
+	r := &reader{src: src, repository: repository, expand: MaxExpandedBytes, entries: MaxTarEntries}
+	r.fetch.Store(MaxFetchedBytes)
+	return r
+}
+
+// spend takes n bytes from what may be fetched.
+func (r *reader) spend(n int64) error {
+	if n > MaxFetchedBytes || r.fetch.Add(-n) < 0 {
+		return tooMuch("there are more than %d bytes to fetch of it, on all platforms together", MaxFetchedBytes)
+	}
+	return nil
 }
 
 func (r *reader) read(ctx context.Context, d sources.Digest) (*sources.Package, error) {
@@ -169,8 +193,10 @@ func (r *reader) read(ctx context.Context, d sources.Digest) (*sources.Package, 
 		return nil, err
 	}
 	var docs []sources.Document
+	space := newClaim(held)
+	defer space.free()
 	content, err := r.content(ctx, images[0], func(packageYAML io.Reader) (err error) {
-		docs, err = decode(packageYAML)
+		docs, err = decode(packageYAML, space)
 		return err
 	})
 	if err != nil {
@@ -188,6 +214,9 @@ func (r *reader) read(ctx context.Context, d sources.Digest) (*sources.Package, 
 	p.Meta, p.Documents, err = lint(docs, func(i int) string {
 		return fmt.Sprintf("%s line %d", packageFile, docs[i].Line)
 	})
+	if err == nil {
+		space.passTo(p)
+	}
 	return p, err
 }
 

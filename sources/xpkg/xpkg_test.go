@@ -311,7 +311,7 @@ func TestRefused(t *testing.T) {
 		}, "not a layer of an image", false},
 		"huge layer": {func(m *maker) descriptor {
 			l := m.layer(packageEntry)
-			l.Size = MaxCompressedBytes + 1
+			l.Size = MaxFetchedBytes + 1
 			return m.image(nil, l)
 		}, "more than 1073741824 bytes", true},
 		"layers huge together": {func(m *maker) descriptor {
@@ -408,13 +408,13 @@ func TestBombs(t *testing.T) {
 	copy(header[148:156], fmt.Sprintf("%06o\x00 ", sum))
 	endless := append(header, zeros...)
 	for name, blob := range map[string][]byte{"gzip": gzipped(endless), "zstd": zstandard(endless), "plain": endless} {
-		w := &walk{entries: 10, expanded: bound, consume: func(io.Reader) error { return nil }}
+		w := &walk{reader: &reader{entries: 10, expand: bound}, consume: func(io.Reader) error { return nil }}
 		err := w.layer(bytes.NewReader(blob))
 		if err == nil || !strings.Contains(err.Error(), "expand to more than") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	w := &walk{entries: 10, expanded: bound, consume: func(io.Reader) error { return nil }}
+	w := &walk{reader: &reader{entries: 10, expand: bound}, consume: func(io.Reader) error { return nil }}
 	if err := w.layer(bytes.NewReader(tarOf(make([]entry, 11)...))); err == nil || !strings.Contains(err.Error(), "more than 500000 files") {
 		t.Errorf("files: %v", err)
 	}
@@ -427,12 +427,12 @@ func TestBombs(t *testing.T) {
 	if _, err := z.Write(endless); err != nil || z.Close() != nil {
 		t.Fatal(err)
 	}
-	w = &walk{entries: 10, expanded: 1 << 40, consume: func(io.Reader) error { return nil }}
+	w = &walk{reader: &reader{entries: 10, expand: 1 << 40}, consume: func(io.Reader) error { return nil }}
 	if err := w.layer(&wide); !errors.Is(err, zstd.ErrWindowSizeExceeded) {
 		t.Errorf("window: %v", err)
 	}
 	// A package.yaml that says how large it is.
-	w = &walk{entries: 10, expanded: bound, consume: func(io.Reader) error { return errors.New("was read") }}
+	w = &walk{reader: &reader{entries: 10, expand: bound}, consume: func(io.Reader) error { return errors.New("was read") }}
 	copy(header, "package.yaml\x00")
 	copy(header[148:156], "        ")
 	sum = 0
@@ -442,6 +442,36 @@ func TestBombs(t *testing.T) {
 	copy(header[148:156], fmt.Sprintf("%06o\x00 ", sum))
 	if err := w.layer(bytes.NewReader(header)); err == nil || !strings.Contains(err.Error(), "its package.yaml has 8589934591 bytes, more than 268435456") {
 		t.Errorf("huge package.yaml: %v", err)
+	}
+}
+
+// TestBudget: what a package may cost is for all its platforms together. Each of
+// these images is within the limits; all of them are not.
+func TestBudget(t *testing.T) {
+	t.Parallel()
+	m := newMaker()
+	var children []descriptor
+	for i := range 4 {
+		arch := fmt.Sprintf("arch%d", i)
+		noise := entry{name: arch, content: strings.Repeat(arch, 1000)}
+		children = append(children, on(m.image(nil, m.layer(packageEntry, noise)), "linux", arch, ""))
+	}
+	root := m.index(children...)
+	for name, test := range map[string]struct {
+		limit func(*reader)
+		want  string
+	}{
+		"enough":   {func(*reader) {}, ""},
+		"fetched":  {func(r *reader) { r.fetch.Store(3500) }, "bytes to fetch of it, on all platforms together"},
+		"expanded": {func(r *reader) { r.expand = 20_000 }, "layers expand to more than"},
+		"files":    {func(r *reader) { r.entries = 5 }, "more than 500000 files"},
+	} {
+		r := newReader(m.img, "example.org/acme/types")
+		test.limit(r)
+		_, err := r.read(t.Context(), root.Digest)
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s: %v; %d bytes, %d expanded and %d files were left", name, err, r.fetch.Load(), r.expand, r.entries)
+		}
 	}
 }
 

@@ -32,6 +32,8 @@ type Fault struct {
 	DropAfter int
 	// HangAfter sends this many bytes of the body, then nothing more.
 	HangAfter int
+	// Drip sends the body one byte at a time, with this pause after each.
+	Drip time.Duration
 	// Corrupt flips a bit of the body's first byte.
 	Corrupt bool
 	// Digest is sent as Docker-Content-Digest; "none" leaves the header out.
@@ -110,6 +112,9 @@ func (w *faultyWriter) Write(p []byte) (int, error) {
 	if w.fault.Corrupt && w.sent == 0 && len(p) > 0 {
 		p = append([]byte{p[0] ^ 1}, p[1:]...)
 	}
+	if w.fault.Drip > 0 {
+		return w.drip(p)
+	}
 	limit := w.fault.DropAfter + w.fault.HangAfter
 	if limit == 0 || w.sent+len(p) <= limit {
 		n, err := w.ResponseWriter.Write(p)
@@ -129,4 +134,21 @@ func (w *faultyWriter) Write(p []byte) (int, error) {
 		return n, errors.New("hanging on purpose")
 	}
 	panic(http.ErrAbortHandler) // net/http's way to cut a connection
+}
+
+func (w *faultyWriter) drip(p []byte) (int, error) {
+	for i := range p {
+		if _, err := w.ResponseWriter.Write(p[i : i+1]); err != nil {
+			return i, err
+		}
+		if f, ok := w.ResponseWriter.(http.Flusher); ok {
+			f.Flush()
+		}
+		select {
+		case <-time.After(w.fault.Drip):
+		case <-w.req.Context().Done():
+			return i, w.req.Context().Err()
+		}
+	}
+	return len(p), nil
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -37,6 +38,8 @@ type registryOptions struct {
 	// is for fetching from them.
 	remoteBases []string
 	gitCAFile   string
+	// packageTimeout is how long one package may take.
+	packageTimeout time.Duration
 }
 
 // register adds the flags of commands that resolve what clusters declare.
@@ -45,6 +48,7 @@ func (o *registryOptions) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.secretsDir, "secrets-dir", "", "directory with a directory for each pull secret and public key that packages name, and in it a file for each key, as Kubernetes mounts Secrets")
 	f.StringVar(&o.trustRoot, "trust-root", "", "trusted_root.json of the Sigstore instance whose certificates keyless signatures have")
+	f.DurationVar(&o.packageTimeout, "package-timeout", resolve.DefaultTimeout, "longest time for one package until it is resolved, verified and fetched; one that is late is an error of its own, and is tried again")
 	f.StringSliceVar(&o.remoteBases, "allow-remote-bases", nil, "beginning of the URLs of repositories that kustomizations may take remote bases from, by the full hash of a commit, as in https://github.com/kubernetes-sigs/; they are fetched without credentials. May be given more than once")
 	_ = cmd.MarkFlagDirname("secrets-dir") // an error means that the flag does not exist
 }
@@ -82,7 +86,7 @@ func (o *registryOptions) client(log *slog.Logger) (*oci.Client, error) {
 		if !ok || registry == "" || host == "" || strings.Contains(m, "/") {
 			return nil, fmt.Errorf("--registry-mirror %q: want registry=host[:port]", m)
 		}
-		mirrors[registry] = host
+		mirrors[strings.ToLower(registry)] = host
 	}
 	return oci.New(oci.Config{CacheDir: dir, CAFile: o.caFile, Mirrors: mirrors, UserAgent: "gitopsd/" + version(), Log: log})
 }
@@ -125,7 +129,8 @@ func (o *registryOptions) packages(log *slog.Logger) (resolve.Config, error) {
 		Platforms: func(ctx context.Context, from sources.Origin, d sources.Digest) ([]sources.Child, error) {
 			return xpkg.Platforms(ctx, at(from), from.Repository, d)
 		},
-		Types: func(pkg *sources.Package) (string, error) { return types.Package(pkg.Documents) },
+		Timeout: o.packageTimeout,
+		Types:   func(pkg *sources.Package) (string, error) { return types.Package(pkg.Documents) },
 	}, nil
 }
 
@@ -156,7 +161,7 @@ func (o *registryOptions) allowRemote(cfg *desired.Config) error {
 	if err != nil {
 		return err
 	}
-	trees, err := git.NewTrees(git.TreesConfig{Dir: dir, CAFile: o.gitCAFile})
+	trees, err := git.NewTrees(git.TreesConfig{Dir: dir, CAFile: o.gitCAFile, Allowed: cfg.Remote.Check})
 	if err != nil {
 		return err
 	}

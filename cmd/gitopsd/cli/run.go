@@ -2,11 +2,9 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"path/filepath"
 	"sync"
 	"time"
@@ -33,6 +31,7 @@ type runOptions struct {
 	once           bool
 	lock           string
 	listen         string
+	access         status.Access
 }
 
 func newRun(g *global) *cobra.Command {
@@ -51,7 +50,9 @@ daemon may be killed at any time. What it keeps in --cache-dir spares a start th
 work of the one before: over the same commit, clusters that are as they were left
 are seen to be so without a package being read.
 
-On --listen it serves /healthz, /readyz, /metrics (Prometheus) and /status.`,
+On --listen it serves /healthz, /readyz, /metrics (Prometheus) and /status. The
+last two are for the daemon's own machine or pod (kubectl port-forward reaches
+them); others need the token in --status-token-file.`,
 		Example: `  gitopsd run --repo https://git.example.org/platform/fleet.git --git-password-file /etc/gitopsd/token
   gitopsd run --repo git@git.example.org:platform/fleet.git --ssh-key id_ed25519 --ssh-known-hosts known_hosts
   gitopsd run --repo . --kubeconfig-dir ~/.kube/fleet --once`,
@@ -71,7 +72,9 @@ On --listen it serves /healthz, /readyz, /metrics (Prometheus) and /status.`,
 	f.BoolVar(&o.pruneRemoved, "prune-removed-clusters", false, "prune everything that gitopsd applied to a cluster when it leaves clusters.yaml; otherwise it stays (a cluster that is renamed leaves, too)")
 	f.BoolVar(&o.once, "once", false, "make one pass, and exit with status 1 if anything failed")
 	f.StringVar(&o.lock, "lock", "update", "what to do about missing records: update (add and commit them) or readonly (refuse such packages)")
-	f.StringVar(&o.listen, "listen", ":8080", "address to serve on; empty for none")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "address to serve on, for instance :8080 for probes from elsewhere; empty for none")
+	f.StringVar(&o.access.TokenFile, "status-token-file", "", "file with the bearer token that /status and /metrics ask for from elsewhere than this machine or pod, read for each request")
+	f.BoolVar(&o.access.Open, "status-open", false, "give /status and /metrics to everybody who reaches --listen; they name clusters, packages and what is wrong with them")
 	return cmd
 }
 
@@ -174,13 +177,8 @@ func (o *runOptions) serve(board *status.Board, log *slog.Logger) (stop func(), 
 	// A turn of the loop waits for the slowest cluster no longer than the lock
 	// may be held up; a loop that stands still for much longer hangs.
 	stall := 3*o.interval + 5*time.Minute
-	server := &http.Server{Handler: board.Handler(stall), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
 	log.Info("serving", "address", listener.Addr().String())
-	go func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("serving failed", "error", err)
-		}
-	}()
+	server := status.Serve(listener, board.Handler(stall, o.access), func(err error) { log.Error("serving failed", "error", err) })
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()

@@ -13,7 +13,7 @@ import (
 
 // indifferent are the flags of run that what is wanted of clusters does not
 // depend on.
-var indifferent = []string{"once", "interval", "listen", "cluster-timeout", "cache-dir", "log-format", "verbose"}
+var indifferent = []string{"once", "interval", "listen", "status-token-file", "status-open", "package-timeout", "cluster-timeout", "cache-dir", "log-format", "verbose"}
 
 // settings names everything beside the repository that what is wanted of clusters
 // is computed from: this program, its flags, and the files that these name. Of the

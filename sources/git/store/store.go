@@ -168,25 +168,9 @@ func (s *Store) addPack(index *idxfile.MemoryIndex) error {
 // already and hands the pack to its sink. What has been written before an error
 // does no harm: it is not in the file of tips.
 func (s *Store) Add(h plumbing.Hash, fetch func(have []plumbing.Hash, sink func(io.Reader) error) error) error {
-	tmp, err := os.CreateTemp(s.Dir, "tmp_pack_")
+	err := s.AddPart(func(sink func(io.Reader) error) error { return fetch(slices.Clone(s.tips), sink) })
 	if err != nil {
 		return err
-	}
-	defer os.Remove(tmp.Name()) // when it has its name, there is nothing to remove
-	defer tmp.Close()
-	var scan *packScan
-	err = fetch(slices.Clone(s.tips), func(r io.Reader) (err error) {
-		scan, err = scanPack(tmp, r)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	// The conversation with the server is over: this may take its time.
-	if scan != nil && len(scan.entries) > 0 {
-		if err := s.keep(tmp, scan); err != nil {
-			return err
-		}
 	}
 	if err := s.verify(h); err != nil {
 		return err
@@ -202,6 +186,26 @@ func (s *Store) Add(h plumbing.Hash, fetch func(have []plumbing.Hash, sink func(
 	}
 	s.tips = tips
 	return nil
+}
+
+// AddPart fetches a pack into the store that makes no commit complete.
+func (s *Store) AddPart(fetch func(sink func(io.Reader) error) error) error {
+	tmp, err := os.CreateTemp(s.Dir, "tmp_pack_")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // when it has its name, there is nothing to remove
+	defer tmp.Close()
+	var scan *packScan
+	err = fetch(func(r io.Reader) (err error) {
+		scan, err = scanPack(tmp, r)
+		return err
+	})
+	if err != nil || scan == nil || len(scan.entries) == 0 {
+		return err
+	}
+	// The conversation with the server is over: this may take its time.
+	return s.keep(tmp, scan)
 }
 
 // keep gives a pack its index and name.

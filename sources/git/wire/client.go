@@ -11,14 +11,24 @@ import (
 // List returns the refs whose names begin with one of prefixes, at most most of
 // them (0 means all).
 func (c *Client) List(ctx context.Context, most int, prefixes ...string) ([]Ref, error) {
+	return c.list(ctx, filter{prefixes: prefixes, most: most})
+}
+
+// Tips returns the branches and tags, at most most of them, and what annotated
+// tags are tags of.
+func (c *Client) Tips(ctx context.Context, most int) ([]Ref, error) {
+	return c.list(ctx, filter{prefixes: []string{"refs/heads/", "refs/tags/"}, most: most, peel: true})
+}
+
+func (c *Client) list(ctx context.Context, f filter) ([]Ref, error) {
 	var refs []Ref
-	err := c.converse(ctx, uploadPack, filter{prefixes: prefixes, most: most}, func(ctx context.Context, s session, g *greeting) error {
+	err := c.converse(ctx, uploadPack, f, func(ctx context.Context, s session, g *greeting) error {
 		if !g.v2 {
 			refs = g.refs
 			return nil
 		}
 		var err error
-		refs, err = lsRefs(ctx, s, filter{prefixes: prefixes, most: most})
+		refs, err = lsRefs(ctx, s, f)
 		return err
 	})
 	return refs, err
@@ -36,6 +46,85 @@ func (c *Client) Fetch(ctx context.Context, want string, have []string, sink fun
 		}
 		return fetchV0(ctx, s, g, want, have, sink)
 	})
+}
+
+// History gets the commits of wants and all before them as one pack, with as
+// little else as the server can leave out.
+func (c *Client) History(ctx context.Context, wants []string, sink func(pack io.Reader) error) error {
+	return c.converse(ctx, uploadPack, filter{}, func(ctx context.Context, s session, g *greeting) error {
+		if g.v2 {
+			return historyV2(ctx, s, g, wants, sink)
+		}
+		return historyV0(ctx, s, g, wants, sink)
+	})
+}
+
+// commitsOnly is the filter that leaves trees and files out.
+const commitsOnly = "filter tree:0"
+
+func historyV2(ctx context.Context, s session, g *greeting, all []string, sink func(io.Reader) error) error {
+	var w pktWriter
+	w.line("command=fetch")
+	w.line("agent=%s", agent)
+	w.delim()
+	w.line("ofs-delta")
+	w.line("no-progress")
+	if g.supports("fetch", "filter") {
+		w.line(commitsOnly)
+	}
+	for _, h := range all {
+		w.line("want %s", h)
+	}
+	w.line("done")
+	w.flush()
+	p, err := s.request(ctx, w.buf)
+	if err != nil {
+		return err
+	}
+	section, kind, err := p.line()
+	if err != nil {
+		return err
+	}
+	if kind != dataPacket || section != "packfile" {
+		return errors.New("not the Git protocol: the answer to a fetch has no pack")
+	}
+	return deliver(p, sink)
+}
+
+func historyV0(ctx context.Context, s session, g *greeting, all []string, sink func(io.Reader) error) error {
+	caps := ""
+	for _, c := range []string{"side-band-64k", "ofs-delta", "filter", "no-progress"} {
+		switch {
+		case g.supports(c, ""):
+			caps += " " + c
+		case c == "side-band-64k":
+			return fmt.Errorf("the server cannot do what is needed here: no %s in its protocol", c)
+		}
+	}
+	var w pktWriter
+	for i, h := range all {
+		if i > 0 {
+			caps = ""
+		}
+		w.line("want %s%s", h, caps)
+	}
+	if g.supports("filter", "") {
+		w.line(commitsOnly)
+	}
+	w.flush()
+	w.line("done")
+	p, err := s.request(ctx, w.buf)
+	if err != nil {
+		return err
+	}
+	line, kind, err := p.line()
+	if err != nil {
+		return err
+	}
+	if kind != dataPacket || line != "NAK" {
+		return fmt.Errorf("not the Git protocol: %q in the answer to a fetch", clean(line))
+	}
+	return deliver(p, sink)
 }
 
 // Push makes ref name the object now, if it names old, sending pack, which holds
@@ -96,6 +185,9 @@ func lsRefs(ctx context.Context, s session, f filter) ([]Ref, error) {
 	w.line("command=ls-refs")
 	w.line("agent=%s", agent)
 	w.delim()
+	if f.peel {
+		w.line("peel")
+	}
 	for _, p := range f.prefixes {
 		w.line("ref-prefix %s", p)
 	}
@@ -114,7 +206,7 @@ func lsRefs(ctx context.Context, s session, f filter) ([]Ref, error) {
 			return refs, nil
 		}
 		hash, rest, _ := strings.Cut(line, " ")
-		name, _, _ := strings.Cut(rest, " ")
+		name, attributes, _ := strings.Cut(rest, " ")
 		if !isHash(hash) {
 			if hash == "unborn" {
 				continue
@@ -122,7 +214,13 @@ func lsRefs(ctx context.Context, s session, f filter) ([]Ref, error) {
 			return nil, fmt.Errorf("not the Git protocol: object name %q", clean(hash))
 		}
 		if f.keep(name, len(refs)) {
-			refs = append(refs, Ref{Name: name, Hash: hash})
+			ref := Ref{Name: name, Hash: hash}
+			for attribute := range strings.FieldsSeq(attributes) {
+				if peeled, ok := strings.CutPrefix(attribute, "peeled:"); ok && isHash(peeled) {
+					ref.Peeled = peeled
+				}
+			}
+			refs = append(refs, ref)
 		}
 	}
 }

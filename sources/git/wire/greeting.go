@@ -11,6 +11,8 @@ import (
 type Ref struct {
 	Name string
 	Hash string
+	// Peeled is what an annotated tag is a tag of, if that was asked for.
+	Peeled string
 }
 
 // greeting is what a server says first: its capabilities, and in version 0 of
@@ -64,6 +66,8 @@ type filter struct {
 	prefixes []string
 	// most is how many to keep; 0 means all.
 	most int
+	// peel asks what annotated tags are tags of.
+	peel bool
 }
 
 func (f filter) keep(name string, have int) bool {
@@ -153,6 +157,8 @@ func (g *greeting) readRefs(p *pktReader, f filter, first string, kind packet) e
 		case hash == "shallow": // the server's own history is cut; no matter
 		case !isHash(hash):
 			return fmt.Errorf("not the Git protocol: object name %q", clean(hash))
+		case f.peel && len(g.refs) > 0 && name == g.refs[len(g.refs)-1].Name+"^{}":
+			g.refs[len(g.refs)-1].Peeled = hash
 		case name != "capabilities^{}" && f.keep(name, len(g.refs)):
 			g.refs = append(g.refs, Ref{Name: name, Hash: hash})
 		}

@@ -52,9 +52,21 @@ func newHTTPTransport(cfg Config) (*httpTransport, error) {
 				IdleConnTimeout:       5 * time.Minute,
 				ExpectContinueTimeout: time.Second,
 			},
-			CheckRedirect: checkRedirect,
+			CheckRedirect: func(req *http.Request, via []*http.Request) error {
+				if err := checkRedirect(req, via); err != nil || cfg.Redirect == nil {
+					return err
+				}
+				return cfg.Redirect(repositoryOf(req.URL))
+			},
 		},
 	}, nil
+}
+
+// repositoryOf is the repository that a URL of discovery is for, if it is one.
+func repositoryOf(discovery *url.URL) *url.URL {
+	u := *discovery
+	u.Path, u.RawPath, u.RawQuery, u.User = strings.TrimSuffix(u.Path, infoRefs), "", "", nil
+	return &u
 }
 
 func (t *httpTransport) stateless() bool { return true }

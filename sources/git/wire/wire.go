@@ -34,6 +34,10 @@ type Config struct {
 	// mean none. It is called for each request, so that a token may change
 	// while the client lives. May be nil.
 	Credentials func(context.Context) (username, password string, err error)
+	// Redirect is asked before the server is followed to another path, with the
+	// URL of the repository there; its error is the answer. Nil follows. To
+	// other hosts no server is followed.
+	Redirect func(repository *url.URL) error
 	// CAs is PEM text with certificate authorities to trust beside the
 	// system's.
 	CAs []byte

@@ -1,0 +1,72 @@
+package resolve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"gitopsd.dev/sources"
+)
+
+// latePart is the part of the time for a reference that each further one of a
+// registry has which was late once in a pass. What is cached needs no more, and
+// a hundred packages of a registry that hangs do not wait for it in turn.
+const latePart = 10
+
+// timed is cfg with a time limit for every question to a registry.
+func (p *pass) timed(cfg Config) Config {
+	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
+	digest, verify, fetch, tags, platforms := cfg.Digest, cfg.Verify, cfg.Fetch, cfg.Tags, cfg.Platforms
+	cfg.Digest = func(ctx context.Context, from sources.Origin, tag string) (sources.Digest, error) {
+		return within(ctx, p, from, func(ctx context.Context) (sources.Digest, error) { return digest(ctx, from, tag) })
+	}
+	if verify != nil {
+		cfg.Verify = func(ctx context.Context, from sources.Origin, d sources.Digest, policy *sources.Verification) (string, error) {
+			return within(ctx, p, from, func(ctx context.Context) (string, error) { return verify(ctx, from, d, policy) })
+		}
+	}
+	cfg.Fetch = func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+		return within(ctx, p, from, func(ctx context.Context) (*sources.Package, error) { return fetch(ctx, from, d) })
+	}
+	cfg.Tags = func(ctx context.Context, from sources.Origin) ([]string, error) {
+		return within(ctx, p, from, func(ctx context.Context) ([]string, error) { return tags(ctx, from) })
+	}
+	if platforms != nil {
+		cfg.Platforms = func(ctx context.Context, from sources.Origin, d sources.Digest) ([]sources.Child, error) {
+			return within(ctx, p, from, func(ctx context.Context) ([]sources.Child, error) { return platforms(ctx, from, d) })
+		}
+	}
+	return cfg
+}
+
+// within asks a registry, and remembers for the rest of the pass if it is late.
+func within[T any](ctx context.Context, p *pass, from sources.Origin, ask func(context.Context) (T, error)) (T, error) {
+	host, _, _ := strings.Cut(from.Repository, "/")
+	limit := p.cfg.Timeout
+	p.mu.Lock()
+	before := p.late[host]
+	p.mu.Unlock()
+	if before {
+		limit /= latePart
+	}
+	asking, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	got, err := ask(asking)
+	overdue := asking.Err() != nil && !errors.Is(ctx.Err(), context.Canceled)
+	if err == nil || !overdue && !errors.Is(err, sources.ErrLate) {
+		return got, err
+	}
+	p.mu.Lock()
+	p.late[host] = true
+	p.mu.Unlock()
+	switch {
+	case !overdue:
+		return got, err
+	case before:
+		return got, fmt.Errorf("%w\n%s was late before in this pass, and was given %s; it is tried again in the next one", err, host, limit.Round(time.Millisecond))
+	}
+	return got, fmt.Errorf("%w\nA package may take %s (--package-timeout). What came completely is kept, and the next pass goes on from there", err, p.cfg.Timeout)
+}
