@@ -27,6 +27,7 @@ import (
 const (
 	maxObjectBytes = 32 << 20
 	maxListBytes   = 256 << 20
+	maxErrorBytes  = 1 << 20
 	pageSize       = 500
 )
 
@@ -67,17 +68,19 @@ type request struct {
 	contentType string
 	ifNoneMatch string
 	body        []byte
-	limit       int64 // bytes of the answer; default maxObjectBytes
+	limit       int64 // bytes of a successful answer; default maxObjectBytes
 }
 
 // do sends a request and returns the body of a successful answer, nil for "304
 // Not Modified". It waits and tries again when the API server asks for it; every
 // request of this package means the same when it is repeated.
 func (c *Cluster) do(ctx context.Context, op operation, r request) ([]byte, http.Header, error) {
+	strikes := c.strikes(op)
 	for attempt := 1; ; attempt++ {
-		body, header, err := c.once(ctx, op, r)
+		body, header, err := c.once(ctx, op, r, c.patience(strikes))
 		var e *Error
-		if !errors.As(err, &e) || e.RetryAfter == 0 || e.RetryAfter > throttleLongest || attempt == throttleAttempts {
+		if !errors.As(err, &e) || e.RetryAfter == 0 || e.RetryAfter > throttleLongest || attempt == throttleAttempts || strikes > 0 {
+			c.note(op, err)
 			return body, header, err
 		}
 		wait := time.NewTimer(e.RetryAfter)
@@ -90,16 +93,16 @@ func (c *Cluster) do(ctx context.Context, op operation, r request) ([]byte, http
 	}
 }
 
-func (c *Cluster) once(ctx context.Context, op operation, r request) ([]byte, http.Header, error) {
+func (c *Cluster) once(ctx context.Context, op operation, r request, limit time.Duration) ([]byte, http.Header, error) {
 	u, err := c.url(op, r.path, r.query)
 	if err != nil {
 		return nil, nil, err
 	}
-	limited, cancel := context.WithTimeout(ctx, c.timeout)
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	req, err := http.NewRequestWithContext(limited, r.method, u, bytes.NewReader(r.body))
 	if err != nil {
-		return nil, nil, c.transportError(ctx, op, err)
+		return nil, nil, c.transportError(ctx, op, limit, err)
 	}
 	req.Header.Set("Accept", r.accept)
 	req.Header.Set("User-Agent", c.userAgent)
@@ -111,24 +114,22 @@ func (c *Cluster) once(ctx context.Context, op operation, r request) ([]byte, ht
 	}
 	resp, err := c.client.Do(req)
 	if err != nil {
-		return nil, nil, c.transportError(ctx, op, err)
+		return nil, nil, c.noAnswer(ctx, op, limit, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusNotModified {
 		return nil, resp.Header, nil
 	}
-	limit := r.limit
-	if limit == 0 {
-		limit = maxObjectBytes
+	if resp.StatusCode >= http.StatusMultipleChoices {
+		return nil, nil, c.statusError(op, resp.StatusCode, resp.Header, errorBody(resp))
 	}
-	body, err := readAll(resp, limit)
+	most := cmp.Or(r.limit, maxObjectBytes)
+	body, err := readAll(resp, most)
 	switch {
 	case errors.Is(err, errTooLarge):
-		return nil, nil, c.malformed(op, fmt.Errorf("it is larger than %d MiB", limit>>20))
+		return nil, nil, c.malformed(op, fmt.Errorf("it is larger than %d MiB", most>>20))
 	case err != nil:
-		return nil, nil, c.transportError(ctx, op, err)
-	case resp.StatusCode >= http.StatusMultipleChoices:
-		return nil, nil, c.statusError(op, resp.StatusCode, resp.Header, body)
+		return nil, nil, c.noAnswer(ctx, op, limit, err)
 	}
 	return body, resp.Header, nil
 }
@@ -161,6 +162,13 @@ func readAll(resp *http.Response, limit int64) ([]byte, error) {
 		return nil, errTooLarge
 	}
 	return b.Bytes(), err
+}
+
+// errorBody is as much of an error's text as was sent and is worth reading: the
+// status says the most.
+func errorBody(resp *http.Response) []byte {
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBytes))
+	return body
 }
 
 // path is that of the type's objects in a namespace (all of them where it is

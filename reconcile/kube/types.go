@@ -74,11 +74,13 @@ func (c *Cluster) Forget(groupName string) {
 }
 
 // Refresh makes the types that were missing so far be looked for again, once
-// each; a pass begins with it. Types that were found stay.
+// each; a pass begins with it. Types that were found stay. Kinds that were slow
+// get their whole time limit again.
 func (c *Cluster) Refresh() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.epoch++
+	clear(c.lanes)
 }
 
 // Type finds a kind in a version, "apps/v1" and "Deployment". The error is of
