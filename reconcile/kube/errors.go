@@ -261,6 +261,9 @@ func (c *Cluster) statusError(op operation, code int, header http.Header, body [
 		e.immutable = immutable.MatchString(e.Message)
 		invalid(e, details)
 	}
+	if len(e.Message) > maxMessage {
+		e.Message = strings.ToValidUTF8(e.Message[:maxMessage], "") + " …"
+	}
 	if secret(op.id) {
 		withhold(e)
 	}

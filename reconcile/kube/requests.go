@@ -15,21 +15,14 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/rest"
 
 	"gitopsd.dev/render/manifest"
 )
 
-// What an answer may hold: an object at most some three times what etcd stores
-// of it, a page of metadata the same for each object at worst.
-const (
-	maxObjectBytes = 32 << 20
-	maxListBytes   = 256 << 20
-	maxErrorBytes  = 1 << 20
-	pageSize       = 500
-)
+// pageSize is how many objects are asked for at a time.
+const pageSize = 500
 
 // A throttled request is tried this often, as long as the API server asks for no
 // longer wait than this.
@@ -127,7 +120,7 @@ func (c *Cluster) once(ctx context.Context, op operation, r request, limit time.
 	body, err := readAll(resp, most)
 	switch {
 	case errors.Is(err, errTooLarge):
-		return nil, nil, c.malformed(op, fmt.Errorf("it is larger than %d MiB", most>>20))
+		return nil, nil, c.malformed(op, &tooLarge{most})
 	case err != nil:
 		return nil, nil, c.noAnswer(ctx, op, limit, err)
 	}
@@ -151,6 +144,14 @@ func (c *Cluster) url(op operation, path []string, query url.Values) (string, er
 }
 
 var errTooLarge = errors.New("answer too large")
+
+// tooLarge is an answer beyond its limit, in bytes.
+type tooLarge struct{ limit int64 }
+
+func (e *tooLarge) Error() string { return fmt.Sprintf("it is larger than %d MiB", e.limit>>20) }
+
+// Is says that a smaller page may be not.
+func (e *tooLarge) Is(target error) bool { return target == errTooLarge }
 
 func readAll(resp *http.Response, limit int64) ([]byte, error) {
 	var b bytes.Buffer
@@ -325,18 +326,20 @@ type ListOptions struct {
 // is of. A list that took too long for the API server starts over, so that
 // yield may see an object twice.
 func (c *Cluster) List(ctx context.Context, t Type, opts ListOptions, yield func(*metav1.PartialObjectMetadata) bool) (version string, err error) {
+	listed := 0
 	err = c.list(ctx, t, opts, mimeMetadataList, func(op operation, answer []byte) (string, bool, error) {
-		var page metav1.PartialObjectMetadataList
-		if err := decodeMetadataInto(answer, &page); err != nil {
+		page, more, err := decodeMetadataList(answer, func(m *metav1.PartialObjectMetadata) bool {
+			listed++
+			return yield(m)
+		})
+		if err != nil {
 			return "", false, c.malformed(op, err)
 		}
-		version = page.ResourceVersion
-		for i := range page.Items {
-			if !yield(&page.Items[i]) {
-				return "", false, nil
-			}
+		if listed > maxListed {
+			return "", false, c.malformed(op, fmt.Errorf("the list has more than %d objects", maxListed))
 		}
-		return page.Continue, true, nil
+		version = page.ResourceVersion
+		return page.Continue, more, nil
 	})
 	return version, err
 }
@@ -369,7 +372,7 @@ func (c *Cluster) ListRaw(ctx context.Context, t Type, opts ListOptions, yield f
 			Metadata metav1.ListMeta   `json:"metadata"`
 			Items    []json.RawMessage `json:"items"`
 		}
-		if err := json.Unmarshal(answer, &page); err != nil {
+		if err := decodeJSON(answer, maxValues, &page); err != nil {
 			return "", false, c.malformed(op, err)
 		}
 		for _, item := range page.Items {
@@ -394,13 +397,19 @@ func (c *Cluster) list(ctx context.Context, t Type, opts ListOptions, accept str
 		query.Set("labelSelector", opts.Selector)
 	}
 	const mostRestarts = 3
-	for restarts := 0; ; {
+	restarts, total := 0, 0
+	for pages := 1; ; pages++ {
 		answer, _, err := c.do(ctx, op, request{
-			method: http.MethodGet, path: t.path(opts.Namespace, ""), query: query, accept: accept, limit: maxListBytes,
+			method: http.MethodGet, path: t.path(opts.Namespace, ""), query: query, accept: accept, limit: maxPageBytes,
 		})
 		if ClassOf(err) == Expired && restarts < mostRestarts {
 			restarts++
 			query.Del("continue")
+			continue
+		}
+		if errors.Is(err, errTooLarge) && size > 1 {
+			size = (size + 9) / 10
+			query.Set("limit", strconv.Itoa(size))
 			continue
 		}
 		if err != nil {
@@ -409,6 +418,12 @@ func (c *Cluster) list(ctx context.Context, t Type, opts ListOptions, accept str
 		next, more, err := page(op, answer)
 		if err != nil || !more || next == "" || opts.Most > 0 {
 			return err
+		}
+		switch total += len(answer); {
+		case total > maxListBytes:
+			return c.malformed(op, fmt.Errorf("the list is larger than %d MiB", maxListBytes>>20))
+		case pages == maxPages || next == query.Get("continue"):
+			return c.malformed(op, errors.New("the list does not end"))
 		}
 		query.Set("continue", next)
 	}
@@ -452,27 +467,18 @@ func (c *Cluster) Delete(ctx context.Context, t Type, id manifest.ID, uid string
 }
 
 func (c *Cluster) decodeMetadata(op operation, answer []byte) (*metav1.PartialObjectMetadata, error) {
-	var m metav1.PartialObjectMetadata
-	if err := decodeMetadataInto(answer, &m); err != nil {
+	m, err := decodeMetadataAnswer(answer)
+	if err != nil {
 		return nil, c.malformed(op, err)
 	}
-	return &m, nil
-}
-
-func decodeMetadataInto(answer []byte, into interface{ Unmarshal([]byte) error }) error {
-	wire, ok := bytes.CutPrefix(answer, protobufMagic)
-	if !ok {
-		return json.Unmarshal(answer, into)
-	}
-	var envelope runtime.Unknown
-	if err := envelope.Unmarshal(wire); err != nil {
-		return err
-	}
-	return into.Unmarshal(envelope.Raw)
+	return m, nil
 }
 
 func (c *Cluster) decodeFull(op operation, answer []byte) (map[string]any, *metav1.PartialObjectMetadata, error) {
 	var tree map[string]any
+	if countValues(answer) > maxValues {
+		return nil, nil, c.malformed(op, fmt.Errorf("it has more than %d values", maxValues))
+	}
 	if err := utiljson.Unmarshal(answer, &tree); err != nil {
 		return nil, nil, c.malformed(op, errors.New("it is not a JSON object"))
 	}

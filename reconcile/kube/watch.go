@@ -32,9 +32,6 @@ const quietLongest = 4 * time.Minute
 
 var errQuiet = errors.New("the watch is quiet")
 
-// maxEventBytes is how large an event of metadata may be.
-const maxEventBytes = 4 << 20
-
 const mimeMetadataWatch = mimeJSON + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1;stream=watch"
 
 // Event is a change to an object.
@@ -127,8 +124,8 @@ func (c *Cluster) events(op operation, stream io.Reader, yield func(Event)) erro
 			}
 			return c.statusError(op, int(status.Code), nil, event.Object)
 		}
-		meta := new(metav1.PartialObjectMetadata)
-		if err := json.Unmarshal(event.Object, meta); err != nil {
+		meta, err := decodeItem(event.Object, false)
+		if err != nil {
 			return c.malformed(op, err)
 		}
 		switch event.Type {
