@@ -90,6 +90,8 @@ type Outcome struct {
 	Changed int
 	// Problems are objects at fault, with reasons.
 	Problems []string
+	// Notes are worth a person's attention though nothing is wrong.
+	Notes []string
 	// Packages by name: why a package is not ready; those that are, are not
 	// there.
 	Packages map[string]string

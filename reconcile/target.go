@@ -90,8 +90,9 @@ const (
 	emptyPause  = time.Second
 )
 
-func (t *target) Apply(ctx context.Context, want *desired.Cluster) Outcome {
-	o := t.apply(ctx, want)
+func (t *target) Apply(ctx context.Context, want *desired.Cluster) (o Outcome) {
+	o = t.apply(ctx, want)
+	defer func() { o.Notes = t.applier.Polled() }()
 	underWay := func() bool {
 		return o.Phase == status.Leaving && o.Actions[string(plan.Prune)]+o.Actions[string(plan.Wait)] > 0
 	}
@@ -175,7 +176,7 @@ func (t *target) Resume(ctx context.Context, at *checkpoint.Record) Outcome {
 	case !rests:
 		return Outcome{Moved: true}
 	}
-	return Outcome{Phase: status.Ready, Actions: map[string]int{string(plan.Unchanged): at.Objects}}
+	return Outcome{Phase: status.Ready, Actions: map[string]int{string(plan.Unchanged): at.Objects}, Notes: t.applier.Polled()}
 }
 
 // results takes what came of the steps into the outcome.

@@ -471,7 +471,7 @@ func (ws *workers) report(w *worker, j *job, o Outcome) {
 		if j.want.Objects != nil {
 			c.Objects = j.want.Objects.Len()
 		}
-		c.Packages, c.Notes = packages(j.want, o), j.want.Notes
+		c.Packages, c.Notes = packages(j.want, o), slices.Concat(j.want.Notes, o.Notes)
 		if j.at != nil {
 			c.Objects, c.Packages = j.at.Objects, resumed(j.at.Packages, o.Phase)
 		}

@@ -4,7 +4,8 @@
 //   - the look at the cluster (look.go): one metadata list for each kind in use,
 //     and what is in the way of objects that are new;
 //   - what is remembered of it (memory.go), and the watches that keep that
-//     current (follow.go), so that the next look asks for nothing;
+//     current (follow.go), so that the next look asks for nothing; of those who
+//     write without end nobody hears each time (damper.go);
 //   - drift (drift.go): told from who owns which field (reconcile/apply/managed),
 //     and verified by one dry run of the object in question; fight.go keeps two
 //     managers from correcting each other for ever;
@@ -28,10 +29,12 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -51,6 +54,9 @@ type Config struct {
 	// Log gets what is worth knowing but is no result, with the cluster's name;
 	// required.
 	Log *slog.Logger
+	// Poll is how often Follow lists a kind that cannot be watched; default one
+	// minute.
+	Poll time.Duration
 }
 
 // Applier applies to one cluster. It remembers what it has seen there, to ask
@@ -60,6 +66,7 @@ type Applier struct {
 	cluster *kube.Cluster
 	log     *slog.Logger
 	set     applySet
+	poll    time.Duration
 
 	parent *parent // as last read or written; nil before
 	// pinned are the live definitions that pins were last checked against.
@@ -80,6 +87,7 @@ func New(c Config) (*Applier, error) {
 	}
 	return &Applier{
 		cluster: c.Cluster, log: c.Log.With("cluster", c.Cluster.Name()), set: newApplySet(c.Cluster.Name()),
+		poll:  cmp.Or(c.Poll, time.Minute),
 		kinds: make(map[schema.GroupKind]*kindState), fights: make(map[manifest.ID]*fight),
 	}, nil
 }

@@ -174,7 +174,7 @@ func (a *Applier) isHealthy(ctx context.Context, k KindCheckpoint) (bool, error)
 	if !hasStatus(gk) {
 		return true, nil
 	}
-	if unready, ok := a.recallHealth(gk); ok {
+	if unready, touched, all := a.recallHealth(gk); !all && len(touched) == 0 {
 		return len(unready) == 0, nil
 	}
 	ready := true
@@ -183,8 +183,10 @@ func (a *Applier) isHealthy(ctx context.Context, k KindCheckpoint) (bool, error)
 		ready = state == State(status.CurrentStatus)
 		return ready
 	})
-	// If they are not, Plan's own look at them says what is the matter.
-	a.rememberHealth(gk, nil, err == nil && ready)
+	a.rememberHealth(gk, nil, nil)
+	if err != nil || !ready {
+		a.stir(gk) // Plan's own look at them says what is the matter
+	}
 	return ready, err
 }
 

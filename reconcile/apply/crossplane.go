@@ -211,29 +211,29 @@ func revisionHealth(revision map[string]any, wanted sources.Digest) (State, stri
 	return State(status.CurrentStatus), ""
 }
 
-// verifyPackages looks at the revisions of packages that say that they are well,
-// and tells whether all of them are. One that is not may become so without a
-// write to the package itself.
-func (a *Applier) verifyPackages(ctx context.Context, health map[manifest.ID]Health, wanted map[manifest.ID]sources.Digest) (all bool, err error) {
-	all = true
-	for id, digest := range wanted {
-		h := health[id]
+// verifyPackages looks at the revisions of packages that say that they are well.
+// One that is not may become so without a write to the package itself.
+func (a *Applier) verifyPackages(ctx context.Context, l *healthLook) error {
+	for id, digest := range l.packages {
+		h := l.health[id]
 		if h.State != State(status.CurrentStatus) {
 			continue
 		}
 		revision, err := a.revision(ctx, id)
 		if kube.IsClusterWide(err) {
-			return false, err
+			return err
 		}
 		if err != nil {
 			h.State, h.Reason = UnknownState, err.Error()
 		} else {
 			h.State, h.Reason = revisionHealth(revision, digest)
 		}
-		health[id] = h
-		all = all && h.State == State(status.CurrentStatus)
+		l.health[id] = h
+		if h.State != State(status.CurrentStatus) {
+			l.again[id] = true
+		}
 	}
-	return all, nil
+	return nil
 }
 
 // definitionHealth reads whether Crossplane serves the types that an XRD defines.

@@ -2,12 +2,19 @@ package apply
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources/errgroup"
 )
 
@@ -23,9 +30,10 @@ type follower struct {
 // was changed by somebody else, or is gone, or one that was not ready may be. It
 // is called from several goroutines and must not block.
 //
-// Only metadata is watched, and a write to status is looked at no further. A
-// watch that the API server cannot continue costs one list in the next pass. At
-// most one Follow may run at a time.
+// Only metadata is watched, and a write to status is looked at no further unless
+// the object was not ready. A watch that the API server cannot continue costs one
+// list; a kind that cannot be watched is listed once in each Config.Poll. At most
+// one Follow may run at a time.
 func (a *Applier) Follow(ctx context.Context, notify func()) {
 	f := &follower{starts: make(chan *kindState), done: make(chan struct{})}
 	a.mu.Lock()
@@ -76,11 +84,21 @@ func (a *Applier) followAll() {
 	}
 }
 
-// reconnectPause is how long a watch that broke waits before it goes on where it
-// was; when that fails too, the kind is listed anew.
-const reconnectPause = time.Second
+// How a kind is followed whose watch does not last: it is tried again after ever
+// longer pauses, and as long as that is to no avail the kind is listed, once in
+// each Config.Poll.
+const (
+	// watchBrief is how long a watch lasts that works.
+	watchBrief = 10 * time.Second
+	// firstPause is how long the first pause is. When an API server restarts or
+	// a connection breaks, the watch goes on after it where it was.
+	firstPause = time.Second
+	// longestPause bounds what an API server may ask for that throttles.
+	longestPause = 10 * time.Minute
+)
 
-// watch follows one kind until it cannot, or until nobody asks for it any more.
+// watch follows one kind until it cannot be read, or until nobody asks for it any
+// more.
 func (a *Applier) watch(ctx context.Context, s *kindState, notify func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -91,32 +109,142 @@ func (a *Applier) watch(ctx context.Context, s *kindState, notify func()) {
 	if abandoned {
 		return
 	}
-	for broken := false; ; {
-		before := version
+	d := &damper{notify: notify}
+	defer d.stop()
+	current := time.Now() // when nothing was missing last
+	for failures := 0; ; {
+		begun := time.Now()
 		err := a.cluster.Watch(ctx, t, "", a.set.selector(), version, func(e kube.Event) {
-			version = e.Meta.ResourceVersion
-			if !e.Progress && a.saw(s, e) {
+			version, current = e.Meta.ResourceVersion, time.Now()
+			if a.polls(s, "") {
 				notify()
 			}
+			if !e.Progress {
+				d.tell(a.saw(s, e))
+			}
 		})
+		lasted := time.Since(begun) >= watchBrief
+		if lasted {
+			failures = 0
+		}
+		if err != nil || !lasted {
+			failures++
+		}
+		if pause(ctx, a.pauseAfter(failures, err)) != nil {
+			a.lost(s)
+			return
+		}
+		if failures > 1 && a.polls(s, whyPolled(err)) {
+			a.log.Warn("a kind cannot be watched, and is listed instead", "kind", t.Kind, "every", a.poll, "error", err)
+			notify()
+		}
+		if !a.outdated(failures, err, current) {
+			continue
+		}
+		v, err := a.relist(ctx, s, d)
 		switch {
 		case err == nil:
-			broken = false
-		case kube.ClassOf(err) == kube.Unreachable && !(broken && version == before):
-			broken = true
-		default:
-			if ctx.Err() == nil {
-				a.log.Debug("a watch ended", "kind", t.Kind, "error", err)
-			}
+			version, current = v, time.Now()
+		case kube.ClassOf(err) != kube.Throttled:
+			// The next look at the cluster says what is the matter.
+			a.log.Debug("a kind is not followed any more", "kind", t.Kind, "error", err)
 			a.lost(s)
 			notify()
 			return
 		}
-		if pause(ctx, reconnectPause) != nil {
-			a.lost(s)
-			return
+	}
+}
+
+// pauseAfter is how long a watch that ended waits before it is tried again: as
+// long as the API server asks for, and longer with each failure in a row. Those
+// of a cluster do not all try together.
+func (a *Applier) pauseAfter(failures int, err error) time.Duration {
+	d := min(firstPause<<min(max(failures-1, 0), 10), a.poll)
+	if e, ok := errors.AsType[*kube.Error](err); ok {
+		d = max(d, min(e.RetryAfter, longestPause))
+	}
+	return d + rand.N(d/10+1)
+}
+
+// outdated says that the kind is to be listed before it is watched again: the
+// watch may have missed something, or does not work. What the API server says
+// about the kind, or about whether it is there, the list confirms.
+func (a *Applier) outdated(failures int, err error, current time.Time) bool {
+	switch kube.ClassOf(err) {
+	case kube.Expired, kube.NoSuchType, kube.Unauthorized:
+		return true
+	case kube.Unreachable:
+		return failures > 1
+	}
+	return failures > 1 && time.Since(current) >= a.poll
+}
+
+func whyPolled(err error) string {
+	if e, ok := errors.AsType[*kube.Error](err); ok {
+		return e.Message
+	}
+	return "a watch ends as soon as it begins"
+}
+
+// polls notes why a kind is listed where it should be watched, "" for one that is
+// watched, and says whether that is news.
+func (a *Applier) polls(s *kindState, why string) (news bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	news = (s.polled == "") != (why == "")
+	s.polled = why
+	return news
+}
+
+// Polled lists the kinds whose watch does not work, with reasons. What others do
+// to objects of theirs is noticed later.
+func (a *Applier) Polled() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var list []string
+	for _, s := range a.kinds {
+		if s.followed && s.polled != "" {
+			list = append(list, fmt.Sprintf("%s cannot be watched, and is listed every %s instead: %s", kindName(s.t), a.poll, s.polled))
 		}
 	}
+	slices.Sort(list)
+	return list
+}
+
+func kindName(t kube.Type) string {
+	return strings.TrimSuffix(t.Resource+"."+t.Group, ".")
+}
+
+// relist takes in what changed since the kind was listed or watched last.
+func (a *Applier) relist(ctx context.Context, s *kindState, d *damper) (version string, err error) {
+	there := make(map[manifest.ID]bool)
+	var most notice
+	version, err = a.cluster.List(ctx, s.t, kube.ListOptions{Selector: a.set.selector()}, func(m *metav1.PartialObjectMetadata) bool {
+		there[s.t.ID(m.Namespace, m.Name)] = true
+		most = max(most, a.saw(s, kube.Event{Meta: m}))
+		return true
+	})
+	if err == nil {
+		for _, id := range a.membersBut(s, there) {
+			// What was created since the list is newer, and stays.
+			gone := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: id.Namespace, Name: id.Name, ResourceVersion: version}}
+			most = max(most, a.saw(s, kube.Event{Meta: gone, Deleted: true}))
+		}
+	}
+	d.tell(most)
+	return version, err
+}
+
+func (a *Applier) membersBut(s *kindState, there map[manifest.ID]bool) []manifest.ID {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var missing []manifest.ID
+	for id := range s.members {
+		if !there[id] {
+			missing = append(missing, id)
+		}
+	}
+	return missing
 }
 
 // survive has a panic in the watch of a kind cost that watch: the next look lists
@@ -133,26 +261,38 @@ func (a *Applier) survive(s *kindState) {
 func (a *Applier) lost(s *kindState) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s.followed, s.version = false, ""
+	s.followed, s.version, s.polled = false, "", ""
 }
 
-// saw takes an event in, and says whether somebody should look at it.
-func (a *Applier) saw(s *kindState, e kube.Event) bool {
+// saw takes an event in, and says whether somebody should look at it. A write to
+// status is worth a look where one waits for it, and then not at once: who reports
+// progress reports it often.
+func (a *Applier) saw(s *kindState, e kube.Event) notice {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	id := s.t.ID(e.Meta.Namespace, e.Meta.Name)
 	before := s.members[id]
 	if before != nil && !newer(e.Meta.ResourceVersion, before.version) {
-		return false // what we wrote ourselves, and know already
+		return ignore // what we wrote ourselves, and know already
 	}
-	s.stirred = true
+	s.touch(id)
 	if e.Deleted {
 		delete(s.members, id)
-		return before != nil
+		if before == nil {
+			return ignore
+		}
+		return atOnce
 	}
-	now := newMember(s.t, &e.Meta.ObjectMeta, before)
-	s.members[id] = now
-	return !now.fine || len(s.unready) > 0
+	after := newMember(s.t, &e.Meta.ObjectMeta, before)
+	s.members[id] = after
+	status := before != nil && before.print == after.print && e.Meta.DeletionTimestamp == nil
+	switch {
+	case !status:
+		return atOnce
+	case s.waitsFor(id) || !after.fine:
+		return later
+	}
+	return ignore
 }
 
 // abandon forgets the kinds that nobody asks for any more, and ends their

@@ -72,6 +72,7 @@ type bed struct {
 	name     string
 	cluster  *kube.Cluster
 	applier  *apply.Applier
+	poll     time.Duration // of the applier
 	requests requests
 }
 
@@ -98,12 +99,17 @@ func (b *bed) connect(name string, wrap func(http.RoundTripper) http.RoundTrippe
 
 func (b *bed) connectAs(name string, sa *kube.ServiceAccount, wrap func(http.RoundTripper) http.RoundTripper) *kube.Cluster {
 	b.t.Helper()
+	return b.connectWith(kube.Config{Name: name, ServiceAccount: sa, WrapTransport: wrap})
+}
+
+func (b *bed) connectWith(config kube.Config) *kube.Cluster {
+	b.t.Helper()
 	planes := devcluster.Start(b.t, "apply")
-	config, err := os.ReadFile(planes.Kubeconfig("apply"))
-	if err != nil {
+	var err error
+	if config.Kubeconfig, err = os.ReadFile(planes.Kubeconfig("apply")); err != nil {
 		b.t.Fatal(err)
 	}
-	c, err := kube.New(kube.Config{Name: name, Kubeconfig: config, ServiceAccount: sa, WrapTransport: wrap})
+	c, err := kube.New(config)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -113,7 +119,7 @@ func (b *bed) connectAs(name string, sa *kube.ServiceAccount, wrap func(http.Rou
 
 // restart forgets what the process remembers.
 func (b *bed) restart() {
-	a, err := apply.New(apply.Config{Cluster: b.cluster, Log: discard})
+	a, err := apply.New(apply.Config{Cluster: b.cluster, Log: discard, Poll: b.poll})
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -61,8 +62,9 @@ func hasStatus(gk schema.GroupKind) bool {
 
 // Health lists the objects that a plan wants and that are not ready, ordered by
 // ID, without those that the plan leaves to somebody else. It costs one list of
-// members for each kind that has a status, and one of pods for a workload that is
-// not ready.
+// members for each kind that has a status, or, while the kind is followed, one
+// request for each object that was written to; and one list of pods for a workload
+// that is not ready.
 func (a *Applier) Health(ctx context.Context, p *plan.Plan) ([]Health, error) {
 	wanted := make(map[schema.GroupKind][]*manifest.Object)
 	for i := range p.Steps {
@@ -90,85 +92,151 @@ func (a *Applier) Health(ctx context.Context, p *plan.Plan) ([]Health, error) {
 	return all, err
 }
 
-func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects []*manifest.Object) ([]Health, error) {
-	if known, ok := a.recallHealth(gk); ok {
-		return slices.DeleteFunc(known, func(h Health) bool {
-			return !slices.ContainsFunc(objects, func(o *manifest.Object) bool { return o.ID() == h.ID })
-		}), nil
-	}
-	health := make(map[manifest.ID]Health, len(objects))
-	packages := make(map[manifest.ID]sources.Digest)
-	selectors := make(map[manifest.ID]string)
-	for _, o := range objects {
-		health[o.ID()] = Health{ID: o.ID(), State: Missing, Package: o.Label(plan.PackageLabel), Reason: "it is not there"}
-		if isDelegated(o.ID()) {
-			packages[o.ID()] = packageOf(o.Tree()).Digest
-		}
-	}
-	t, err := a.cluster.Type(ctx, objects[0].APIVersion(), gk.Kind)
-	if err == nil {
-		err = a.cluster.ListFull(ctx, t, kube.ListOptions{Selector: a.set.selector()}, func(tree map[string]any) bool {
-			u := &unstructured.Unstructured{Object: tree}
-			id := t.ID(u.GetNamespace(), u.GetName())
-			if h, ok := health[id]; ok {
-				h.State, h.Reason = assess(u)
-				health[id] = h
-				if hasPods(gk) && h.State != State(status.CurrentStatus) {
-					selectors[id] = selectorOf(u)
-				}
-			}
-			return true
-		})
-	}
-	complete := err == nil
-	if complete {
-		complete, err = a.verifyPackages(ctx, health, packages)
-	}
-	if kube.IsClusterWide(err) {
-		return nil, err
-	}
-	var list []Health
-	for _, h := range health {
+func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects []*manifest.Object) (list []Health, err error) {
+	known, touched, all := a.recallHealth(gk)
+	defer func() {
 		if err != nil {
-			h.State, h.Reason = UnknownState, err.Error()
+			a.stir(gk) // nobody knows what was missed
 		}
+	}()
+	l := &healthLook{
+		gk: gk, health: make(map[manifest.ID]Health), packages: make(map[manifest.ID]sources.Digest),
+		selectors: make(map[manifest.ID]string), again: make(map[manifest.ID]bool),
+	}
+	for _, o := range objects {
+		if !all && !touched[o.ID()] {
+			if i := slices.IndexFunc(known, func(h Health) bool { return h.ID == o.ID() }); i >= 0 {
+				list = append(list, known[i])
+			}
+			continue
+		}
+		l.health[o.ID()] = Health{ID: o.ID(), State: Missing, Package: o.Label(plan.PackageLabel), Reason: "it is not there"}
+		if isDelegated(o.ID()) {
+			l.packages[o.ID()] = packageOf(o.Tree()).Digest
+		}
+	}
+	if len(l.health) > 0 {
+		if err := a.lookAtHealth(ctx, l, objects[0].APIVersion(), all); err != nil {
+			return nil, err
+		}
+	}
+	for _, h := range l.health {
 		if h.State != State(status.CurrentStatus) {
 			list = append(list, h)
 		}
 	}
 	slices.SortFunc(list, func(x, y Health) int { return x.ID.Compare(y.ID) })
-	told, err := a.blamePods(ctx, list, selectors)
-	if err != nil {
+	if err := a.blamePods(ctx, list, l); err != nil {
 		return nil, err
 	}
-	a.rememberHealth(gk, list, complete && told)
+	a.rememberHealth(gk, list, l.again)
 	return list, nil
 }
 
-// recallHealth returns what was found of a kind that is followed, if nothing was
-// written since.
-func (a *Applier) recallHealth(gk schema.GroupKind) ([]Health, bool) {
+// healthLook is a look at objects of one kind.
+type healthLook struct {
+	gk     schema.GroupKind
+	health map[manifest.ID]Health // of the objects looked at
+	// packages are those that Crossplane is told to install, selectors those of
+	// workloads that are not ready.
+	packages  map[manifest.ID]sources.Digest
+	selectors map[manifest.ID]string
+	// again are those whose health may change without a write to them.
+	again map[manifest.ID]bool
+}
+
+// lookAtHealth asks for the members of a kind, or one by one for the objects to
+// look at.
+func (a *Applier) lookAtHealth(ctx context.Context, l *healthLook, apiVersion string, all bool) error {
+	t, err := a.cluster.Type(ctx, apiVersion, l.gk.Kind)
+	switch {
+	case err != nil:
+	case all:
+		err = a.cluster.ListFull(ctx, t, kube.ListOptions{Selector: a.set.selector()}, func(tree map[string]any) bool {
+			l.take(t, tree)
+			return true
+		})
+	default:
+		err = a.askHealth(ctx, l, t)
+	}
+	if err == nil {
+		err = a.verifyPackages(ctx, l)
+	}
+	if kube.IsClusterWide(err) {
+		return err
+	}
+	if err != nil {
+		for id, h := range l.health {
+			h.State, h.Reason = UnknownState, err.Error()
+			l.health[id], l.again[id] = h, true
+		}
+	}
+	return nil
+}
+
+func (a *Applier) askHealth(ctx context.Context, l *healthLook, t kube.Type) error {
+	for id := range l.health {
+		tree, meta, err := a.cluster.Get(ctx, t, id)
+		switch kube.ClassOf(err) {
+		case kube.NotFound, kube.NoNamespace:
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if meta.Labels[plan.PartOfLabel] == a.set.id {
+			l.take(t, tree)
+		}
+	}
+	return nil
+}
+
+// take assesses an object, if it is one that is looked at.
+func (l *healthLook) take(t kube.Type, tree map[string]any) {
+	u := &unstructured.Unstructured{Object: tree}
+	id := t.ID(u.GetNamespace(), u.GetName())
+	h, ok := l.health[id]
+	if !ok {
+		return
+	}
+	h.State, h.Reason = assess(u)
+	l.health[id] = h
+	if hasPods(l.gk) && h.State != State(status.CurrentStatus) {
+		l.selectors[id] = selectorOf(u)
+	}
+}
+
+// recallHealth returns what was found of a kind that is followed, and what was
+// written to since; for any other, all has to be looked at.
+func (a *Applier) recallHealth(gk schema.GroupKind) (known []Health, touched map[manifest.ID]bool, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.kinds[gk]
-	if s == nil || !s.followed {
-		return nil, false
+	if s == nil {
+		return nil, nil, true
 	}
-	if s.stirred {
-		// From here on: the list that follows sees what has been written, and
-		// what is written later stirs it again.
-		s.stirred = false
-		return nil, false
-	}
-	return slices.Clone(s.unready), true
+	// From here on: the look that follows sees what has been written, and what is
+	// written later is noted again.
+	touched, all = s.touched, s.stirred || !s.followed
+	s.touched, s.stirred = nil, false
+	return slices.Clone(s.unready), touched, all
 }
 
-func (a *Applier) rememberHealth(gk schema.GroupKind, list []Health, complete bool) {
+// stir has the health of all objects of a kind looked at again.
+func (a *Applier) stir(gk schema.GroupKind) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.kinds[gk]; s != nil {
+		s.stirred, s.touched = true, nil
+	}
+}
+
+func (a *Applier) rememberHealth(gk schema.GroupKind, list []Health, again map[manifest.ID]bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if s := a.kinds[gk]; s != nil {
 		s.unready = list
-		s.stirred = s.stirred || !complete
+		s.touch(slices.Collect(maps.Keys(again))...)
 	}
 }
 

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"slices"
 	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,10 +24,35 @@ type kindState struct {
 	version  string
 	followed bool
 	cancel   func() // ends the watch; nil before it began
+	polled   string // why it is listed now and then where it should be watched
 	// unready are the wanted objects that were not ready when their health was
-	// last looked at, stirred says that something was written since.
+	// last looked at. touched are those that were written to since, stirred says
+	// that it may be any.
 	unready []Health
+	touched map[manifest.ID]bool
 	stirred bool
+}
+
+// fewTouched is how many objects of a kind are asked for one by one when they were
+// written to; for more, a list of the members is cheaper.
+const fewTouched = 8
+
+// touch notes that an object was written to; the mutex is held.
+func (s *kindState) touch(ids ...manifest.ID) {
+	for _, id := range ids {
+		if s.touched == nil {
+			s.touched = make(map[manifest.ID]bool)
+		}
+		s.touched[id] = true
+	}
+	if s.stirred = s.stirred || len(s.touched) > fewTouched; s.stirred {
+		s.touched = nil
+	}
+}
+
+// waitsFor says that the object was not ready; the mutex is held.
+func (s *kindState) waitsFor(id manifest.ID) bool {
+	return slices.ContainsFunc(s.unready, func(h Health) bool { return h.ID == id })
 }
 
 // member is what is remembered of an object of the inventory: some 300 bytes
@@ -206,7 +232,7 @@ func (a *Applier) wrote(t kube.Type, id manifest.ID, m *metav1.ObjectMeta) {
 	n := newMember(t, m, nil)
 	n.approve()
 	s.members[id] = n
-	s.stirred = true
+	s.touch(id)
 }
 
 // deleted forgets an object.
@@ -215,7 +241,7 @@ func (a *Applier) deleted(id manifest.ID) {
 	defer a.mu.Unlock()
 	if s := a.kinds[kindOf(id)]; s != nil {
 		delete(s.members, id)
-		s.stirred = true
+		s.touch(id)
 	}
 }
 

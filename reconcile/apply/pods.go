@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/kube"
-	"gitopsd.dev/render/manifest"
 )
 
 // A workload that is not ready says how many pods it misses, and its pods say why.
@@ -42,33 +41,31 @@ func selectorOf(u *unstructured.Unstructured) string {
 	return selector.String()
 }
 
-// blamePods adds to the reasons of workloads what keeps their pods, and says
-// whether there is nothing more to learn: a pod may come to its error only after
-// the workload has said its last word. selectors are those of the workloads. It
-// costs one list for each.
-func (a *Applier) blamePods(ctx context.Context, list []Health, selectors map[manifest.ID]string) (complete bool, err error) {
-	complete = true
+// blamePods adds to the reasons of workloads what keeps their pods. Of one whose
+// pods are all right there may be more to learn: a pod may come to its error only
+// after the workload has said its last word. It costs one list for each workload.
+func (a *Applier) blamePods(ctx context.Context, list []Health, l *healthLook) error {
 	asked := 0
 	for i := range list {
 		h := &list[i]
-		if h.State != InProgress && h.State != FailedState || selectors[h.ID] == "" || asked == mostAskedWorkloads {
+		if h.State != InProgress && h.State != FailedState || l.selectors[h.ID] == "" || asked == mostAskedWorkloads {
 			continue
 		}
 		asked++
-		fault, err := a.podFault(ctx, h.ID.Namespace, selectors[h.ID])
+		fault, err := a.podFault(ctx, h.ID.Namespace, l.selectors[h.ID])
 		switch {
 		case kube.IsClusterWide(err):
-			return false, err
+			return err
 		case err != nil:
 			// Who may not read pods is told what the workload says.
 			a.log.Debug("the pods of a workload that is not ready cannot be read", "object", h.ID.String(), "error", err)
 		case fault == "":
-			complete = false
+			l.again[h.ID] = true
 		default:
 			h.Reason = strings.TrimPrefix(h.Reason+"; "+fault, "; ")
 		}
 	}
-	return complete, nil
+	return nil
 }
 
 // podFault says what keeps the first pod, by name, that something keeps.

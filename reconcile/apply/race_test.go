@@ -49,8 +49,8 @@ func TestWrittenToMeanwhile(t *testing.T) {
 	if !a.recall(configMaps, v.live.Objects) {
 		t.Fatal("the kind is not followed")
 	}
-	later := &metav1.PartialObjectMetadata{ObjectMeta: *seen("2")}
-	if !a.saw(a.state(configMaps), kube.Event{Meta: later}) {
+	written := &metav1.PartialObjectMetadata{ObjectMeta: *seen("2")}
+	if a.saw(a.state(configMaps), kube.Event{Meta: written}) != atOnce {
 		t.Fatal("nobody is to look at what was written")
 	}
 	if err := a.findDrift(t.Context(), v); err != nil {

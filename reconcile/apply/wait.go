@@ -61,8 +61,11 @@ func (x *execution) awaitServed(ctx context.Context, applied []*Result, begun ti
 			return err
 		}
 		served, tag, err := x.cluster.Served(ctx, groups, etag)
-		if err != nil {
+		if kube.IsClusterWide(err) {
 			return err
+		}
+		if err != nil {
+			x.log.Debug("what is served cannot be read", "error", err)
 		}
 		etag = tag
 		before := len(waiting)
@@ -103,10 +106,10 @@ func (x *execution) rejected(ctx context.Context, waiting map[schema.GroupVersio
 		}
 		asked[r] = true
 		t, err := x.cluster.Type(ctx, r.Step.Object.APIVersion(), r.Step.ID.Kind)
-		if err != nil {
-			return err
+		var tree map[string]any
+		if err == nil {
+			tree, _, err = x.cluster.Get(ctx, t, r.Step.ID)
 		}
-		tree, _, err := x.cluster.Get(ctx, t, r.Step.ID)
 		switch {
 		case kube.IsClusterWide(err):
 			return err

@@ -22,14 +22,16 @@ import (
 // the class alone.
 type Class string
 
-// The classes. Unreachable, Unauthorized and Throttled concern the whole
-// cluster (Error.ClusterWide), all others one object or one type.
+// The classes. Unreachable and Unauthorized concern the whole cluster
+// (Error.ClusterWide), as Canceled does; all others one object or one type.
 const (
 	// Unreachable: no answer, or not from an API server that the kubeconfig
 	// trusts.
 	Unreachable Class = "unreachable"
 	// Unauthorized: the credentials are not accepted.
 	Unauthorized Class = "unauthorized"
+	// Unanswered: this request got no answer, and the API server answers others.
+	Unanswered Class = "no answer"
 	// Throttled: the API server asks to come back later; see RetryAfter.
 	Throttled Class = "throttled"
 	// Forbidden: the credentials may not do this.
@@ -60,6 +62,10 @@ const (
 	// Canceled: the caller gave up.
 	Canceled Class = "canceled"
 )
+
+// longestRetryAfter is what an API server is believed that asks to come back
+// later, in seconds.
+const longestRetryAfter = 3600
 
 // Field is one thing that is wrong with an object.
 type Field struct {
@@ -139,7 +145,7 @@ func (e *Error) Unwrap() error { return e.cause }
 // ClusterWide says that every other request to this cluster would fail alike.
 func (e *Error) ClusterWide() bool {
 	switch e.Class {
-	case Unreachable, Unauthorized, Throttled, Canceled:
+	case Unreachable, Unauthorized, Canceled:
 		return true
 	}
 	return false
@@ -170,8 +176,9 @@ func IsClusterWide(err error) bool {
 // secret says that what the API server says of the object may quote it.
 func secret(id manifest.ID) bool { return id.Group == "" && id.Kind == "Secret" }
 
-// transportError classifies an error without an answer. ctx is the caller's.
-func (c *Cluster) transportError(ctx context.Context, op operation, err error) *Error {
+// transportError classifies an error without an answer. ctx is the caller's,
+// limit the time that the request had.
+func (c *Cluster) transportError(ctx context.Context, op operation, limit time.Duration, err error) *Error {
 	e := &Error{Class: Unreachable, Cluster: c.name, Verb: op.verb, ID: op.id, cause: err}
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err // its text has method and URL, which say no more than verb and object
@@ -181,7 +188,7 @@ func (c *Cluster) transportError(ctx context.Context, op operation, err error) *
 	case ctx.Err() != nil:
 		e.Class, e.cause, e.Message = Canceled, context.Cause(ctx), context.Cause(ctx).Error()
 	case errors.Is(err, context.DeadlineExceeded):
-		e.Message = fmt.Sprintf("%s did not answer within %s", c.base.Redacted(), c.timeout)
+		e.Message = fmt.Sprintf("%s did not answer within %s", c.base.Redacted(), limit)
 	default:
 		e.Message = fmt.Sprintf("%s cannot be reached: %v", c.base.Redacted(), err)
 	}
@@ -206,15 +213,18 @@ var (
 // statusError classifies an answer of 400 and above.
 func (c *Cluster) statusError(op operation, code int, header http.Header, body []byte) *Error {
 	e := &Error{Class: Server, Cluster: c.name, Verb: op.verb, ID: op.id}
-	if s, err := strconv.Atoi(header.Get("Retry-After")); err == nil && s > 0 {
-		e.RetryAfter = min(time.Duration(s)*time.Second, time.Hour)
-	}
 	var status metav1.Status
 	structured := json.Unmarshal(body, &status) == nil && status.Kind == "Status"
 	details := status.Details
 	if details == nil {
 		details = &metav1.StatusDetails{}
 	}
+	// An event of a watch has no header.
+	seconds, err := strconv.Atoi(header.Get("Retry-After"))
+	if err != nil {
+		seconds = int(details.RetryAfterSeconds)
+	}
+	e.RetryAfter = time.Duration(min(max(seconds, 0), longestRetryAfter)) * time.Second
 	e.Message = status.Message
 	if !structured || e.Message == "" {
 		e.Message = fmt.Sprintf("the server answered %d %s", code, http.StatusText(code))
@@ -223,11 +233,11 @@ func (c *Cluster) statusError(op operation, code int, header http.Header, body [
 	case code == http.StatusUnauthorized:
 		e.Class = Unauthorized
 		e.Message = "the API server does not accept the credentials; they are wrong or have expired"
-	case code == http.StatusTooManyRequests:
-		e.Class = Throttled
 	case matched(e, webhookDenied, Refused), matched(e, webhookDryRun, NoDryRun),
 		matched(e, webhookFailing, WebhookFailed), matched(e, conversionFail, WebhookFailed):
 	case matched(e, policyDenied, Refused):
+	case code == http.StatusTooManyRequests:
+		e.Class = Throttled
 	case untypable.MatchString(e.Message):
 		// The API server calls this an internal error of its own.
 		e.Class = Invalid
@@ -250,6 +260,9 @@ func (c *Cluster) statusError(op operation, code int, header http.Header, body [
 		e.Class = Invalid
 		e.immutable = immutable.MatchString(e.Message)
 		invalid(e, details)
+	}
+	if len(e.Message) > maxMessage {
+		e.Message = strings.ToValidUTF8(e.Message[:maxMessage], "") + " …"
 	}
 	if secret(op.id) {
 		withhold(e)

@@ -10,7 +10,9 @@
 //   - the requests (requests.go): server-side apply, get, delete, and lists of
 //     metadata only, on raw bytes, so that no object is decoded twice;
 //   - the classes of errors (errors.go): what failed is decided here once, and
-//     no value of a Secret gets into a message.
+//     no value of a Secret gets into a message;
+//   - whom a request without an answer is blamed on (patience.go): the cluster, or
+//     the object or kind that was asked for.
 //
 // It does not know what is wanted (render), what to do about a difference
 // (reconcile/plan) or in which order (reconcile/apply). It caches nothing of
@@ -35,7 +37,8 @@ import (
 // metadata.managedFields.
 const FieldManager = "gitopsd"
 
-// DefaultTimeout is how long one request may take, its answer included.
+// DefaultTimeout is how long one request may take, its answer included. Those
+// that follow it for the same kind get less when it ran out.
 const DefaultTimeout = 30 * time.Second
 
 // dialTimeout is how long connecting to an API server may take: shorter than a
@@ -82,12 +85,14 @@ type Cluster struct {
 	client    *http.Client
 	conns     *connections
 	timeout   time.Duration
+	quiet     time.Duration // after which a watch is given up
 	userAgent string
 
 	mu     sync.Mutex
 	groups map[string]*group      // by group name; see types.go
 	gvs    map[string]*groupTypes // by group/version
 	epoch  uint64
+	lanes  map[lane]int // strikes; see patience.go
 }
 
 // New checks the configuration and makes the client. It sends nothing.
@@ -114,8 +119,8 @@ func New(c Config) (*Cluster, error) {
 	}
 	cl := &Cluster{
 		name: c.Name, base: base, client: client, conns: conns,
-		timeout: c.Timeout, userAgent: c.UserAgent,
-		groups: make(map[string]*group), gvs: make(map[string]*groupTypes), epoch: 1,
+		timeout: c.Timeout, quiet: quietLongest, userAgent: c.UserAgent,
+		groups: make(map[string]*group), gvs: make(map[string]*groupTypes), epoch: 1, lanes: make(map[lane]int),
 	}
 	if cl.timeout == 0 {
 		cl.timeout = DefaultTimeout

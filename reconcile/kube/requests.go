@@ -15,20 +15,14 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/rest"
 
 	"gitopsd.dev/render/manifest"
 )
 
-// What an answer may hold: an object at most some three times what etcd stores
-// of it, a page of metadata the same for each object at worst.
-const (
-	maxObjectBytes = 32 << 20
-	maxListBytes   = 256 << 20
-	pageSize       = 500
-)
+// pageSize is how many objects are asked for at a time.
+const pageSize = 500
 
 // A throttled request is tried this often, as long as the API server asks for no
 // longer wait than this.
@@ -67,7 +61,7 @@ type request struct {
 	contentType string
 	ifNoneMatch string
 	body        []byte
-	limit       int64 // bytes of the answer; default maxObjectBytes
+	limit       int64 // bytes of a successful answer; default maxObjectBytes
 }
 
 // do sends a request and returns the body of a successful answer, nil for "304
@@ -80,10 +74,12 @@ func (c *Cluster) do(ctx context.Context, op operation, r request) ([]byte, http
 		}
 		defer pace.After()
 	}
+	strikes := c.strikes(op)
 	for attempt := 1; ; attempt++ {
-		body, header, err := c.once(ctx, op, r)
+		body, header, err := c.once(ctx, op, r, c.patience(strikes))
 		var e *Error
-		if !errors.As(err, &e) || e.RetryAfter == 0 || e.RetryAfter > throttleLongest || attempt == throttleAttempts {
+		if !errors.As(err, &e) || e.RetryAfter == 0 || e.RetryAfter > throttleLongest || attempt == throttleAttempts || strikes > 0 {
+			c.note(op, err)
 			return body, header, err
 		}
 		wait := time.NewTimer(e.RetryAfter)
@@ -96,16 +92,16 @@ func (c *Cluster) do(ctx context.Context, op operation, r request) ([]byte, http
 	}
 }
 
-func (c *Cluster) once(ctx context.Context, op operation, r request) ([]byte, http.Header, error) {
+func (c *Cluster) once(ctx context.Context, op operation, r request, limit time.Duration) ([]byte, http.Header, error) {
 	u, err := c.url(op, r.path, r.query)
 	if err != nil {
 		return nil, nil, err
 	}
-	limited, cancel := context.WithTimeout(ctx, c.timeout)
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	req, err := http.NewRequestWithContext(limited, r.method, u, bytes.NewReader(r.body))
 	if err != nil {
-		return nil, nil, c.transportError(ctx, op, err)
+		return nil, nil, c.transportError(ctx, op, limit, err)
 	}
 	req.Header.Set("Accept", r.accept)
 	req.Header.Set("User-Agent", c.userAgent)
@@ -117,24 +113,22 @@ func (c *Cluster) once(ctx context.Context, op operation, r request) ([]byte, ht
 	}
 	resp, err := c.client.Do(req)
 	if err != nil {
-		return nil, nil, c.transportError(ctx, op, err)
+		return nil, nil, c.noAnswer(ctx, op, limit, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusNotModified {
 		return nil, resp.Header, nil
 	}
-	limit := r.limit
-	if limit == 0 {
-		limit = maxObjectBytes
+	if resp.StatusCode >= http.StatusMultipleChoices {
+		return nil, nil, c.statusError(op, resp.StatusCode, resp.Header, errorBody(resp))
 	}
-	body, err := readAll(resp, limit)
+	most := cmp.Or(r.limit, maxObjectBytes)
+	body, err := readAll(resp, most)
 	switch {
 	case errors.Is(err, errTooLarge):
-		return nil, nil, c.malformed(op, fmt.Errorf("it is larger than %d MiB", limit>>20))
+		return nil, nil, c.malformed(op, &tooLarge{most})
 	case err != nil:
-		return nil, nil, c.transportError(ctx, op, err)
-	case resp.StatusCode >= http.StatusMultipleChoices:
-		return nil, nil, c.statusError(op, resp.StatusCode, resp.Header, body)
+		return nil, nil, c.noAnswer(ctx, op, limit, err)
 	}
 	return body, resp.Header, nil
 }
@@ -157,6 +151,14 @@ func (c *Cluster) url(op operation, path []string, query url.Values) (string, er
 
 var errTooLarge = errors.New("answer too large")
 
+// tooLarge is an answer beyond its limit, in bytes.
+type tooLarge struct{ limit int64 }
+
+func (e *tooLarge) Error() string { return fmt.Sprintf("it is larger than %d MiB", e.limit>>20) }
+
+// Is says that a smaller page may be not.
+func (e *tooLarge) Is(target error) bool { return target == errTooLarge }
+
 func readAll(resp *http.Response, limit int64) ([]byte, error) {
 	var b bytes.Buffer
 	if n := resp.ContentLength; n > 0 && n <= limit {
@@ -167,6 +169,13 @@ func readAll(resp *http.Response, limit int64) ([]byte, error) {
 		return nil, errTooLarge
 	}
 	return b.Bytes(), err
+}
+
+// errorBody is as much of an error's text as was sent and is worth reading: the
+// status says the most.
+func errorBody(resp *http.Response) []byte {
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBytes))
+	return body
 }
 
 // path is that of the type's objects in a namespace (all of them where it is
@@ -323,18 +332,20 @@ type ListOptions struct {
 // is of. A list that took too long for the API server starts over, so that
 // yield may see an object twice.
 func (c *Cluster) List(ctx context.Context, t Type, opts ListOptions, yield func(*metav1.PartialObjectMetadata) bool) (version string, err error) {
+	listed := 0
 	err = c.list(ctx, t, opts, mimeMetadataList, func(op operation, answer []byte) (string, bool, error) {
-		var page metav1.PartialObjectMetadataList
-		if err := decodeMetadataInto(answer, &page); err != nil {
+		page, more, err := decodeMetadataList(answer, func(m *metav1.PartialObjectMetadata) bool {
+			listed++
+			return yield(m)
+		})
+		if err != nil {
 			return "", false, c.malformed(op, err)
 		}
-		version = page.ResourceVersion
-		for i := range page.Items {
-			if !yield(&page.Items[i]) {
-				return "", false, nil
-			}
+		if listed > maxListed {
+			return "", false, c.malformed(op, fmt.Errorf("the list has more than %d objects", maxListed))
 		}
-		return page.Continue, true, nil
+		version = page.ResourceVersion
+		return page.Continue, more, nil
 	})
 	return version, err
 }
@@ -367,7 +378,7 @@ func (c *Cluster) ListRaw(ctx context.Context, t Type, opts ListOptions, yield f
 			Metadata metav1.ListMeta   `json:"metadata"`
 			Items    []json.RawMessage `json:"items"`
 		}
-		if err := json.Unmarshal(answer, &page); err != nil {
+		if err := decodeJSON(answer, maxValues, &page); err != nil {
 			return "", false, c.malformed(op, err)
 		}
 		for _, item := range page.Items {
@@ -392,13 +403,19 @@ func (c *Cluster) list(ctx context.Context, t Type, opts ListOptions, accept str
 		query.Set("labelSelector", opts.Selector)
 	}
 	const mostRestarts = 3
-	for restarts := 0; ; {
+	restarts, total := 0, 0
+	for pages := 1; ; pages++ {
 		answer, _, err := c.do(ctx, op, request{
-			method: http.MethodGet, path: t.path(opts.Namespace, ""), query: query, accept: accept, limit: maxListBytes,
+			method: http.MethodGet, path: t.path(opts.Namespace, ""), query: query, accept: accept, limit: maxPageBytes,
 		})
 		if ClassOf(err) == Expired && restarts < mostRestarts {
 			restarts++
 			query.Del("continue")
+			continue
+		}
+		if errors.Is(err, errTooLarge) && size > 1 {
+			size = (size + 9) / 10
+			query.Set("limit", strconv.Itoa(size))
 			continue
 		}
 		if err != nil {
@@ -407,6 +424,12 @@ func (c *Cluster) list(ctx context.Context, t Type, opts ListOptions, accept str
 		next, more, err := page(op, answer)
 		if err != nil || !more || next == "" || opts.Most > 0 {
 			return err
+		}
+		switch total += len(answer); {
+		case total > maxListBytes:
+			return c.malformed(op, fmt.Errorf("the list is larger than %d MiB", maxListBytes>>20))
+		case pages == maxPages || next == query.Get("continue"):
+			return c.malformed(op, errors.New("the list does not end"))
 		}
 		query.Set("continue", next)
 	}
@@ -450,27 +473,18 @@ func (c *Cluster) Delete(ctx context.Context, t Type, id manifest.ID, uid string
 }
 
 func (c *Cluster) decodeMetadata(op operation, answer []byte) (*metav1.PartialObjectMetadata, error) {
-	var m metav1.PartialObjectMetadata
-	if err := decodeMetadataInto(answer, &m); err != nil {
+	m, err := decodeMetadataAnswer(answer)
+	if err != nil {
 		return nil, c.malformed(op, err)
 	}
-	return &m, nil
-}
-
-func decodeMetadataInto(answer []byte, into interface{ Unmarshal([]byte) error }) error {
-	wire, ok := bytes.CutPrefix(answer, protobufMagic)
-	if !ok {
-		return json.Unmarshal(answer, into)
-	}
-	var envelope runtime.Unknown
-	if err := envelope.Unmarshal(wire); err != nil {
-		return err
-	}
-	return into.Unmarshal(envelope.Raw)
+	return m, nil
 }
 
 func (c *Cluster) decodeFull(op operation, answer []byte) (map[string]any, *metav1.PartialObjectMetadata, error) {
 	var tree map[string]any
+	if countValues(answer) > maxValues {
+		return nil, nil, c.malformed(op, fmt.Errorf("it has more than %d values", maxValues))
+	}
 	if err := utiljson.Unmarshal(answer, &tree); err != nil {
 		return nil, nil, c.malformed(op, errors.New("it is not a JSON object"))
 	}

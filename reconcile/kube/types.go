@@ -3,7 +3,6 @@ package kube
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -74,11 +73,13 @@ func (c *Cluster) Forget(groupName string) {
 }
 
 // Refresh makes the types that were missing so far be looked for again, once
-// each; a pass begins with it. Types that were found stay.
+// each; a pass begins with it. Types that were found stay. Kinds that were slow
+// get their whole time limit again.
 func (c *Cluster) Refresh() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.epoch++
+	clear(c.lanes)
 }
 
 // Type finds a kind in a version, "apps/v1" and "Deployment". The error is of
@@ -148,7 +149,7 @@ func (c *Cluster) versions(ctx context.Context, name string) ([]string, error) {
 		return nil, err
 	}
 	var doc metav1.APIGroup
-	if err := json.Unmarshal(body, &doc); err != nil {
+	if err := decodeJSON(body, maxValues, &doc); err != nil {
 		return nil, c.malformed(op, err)
 	}
 	g := &group{epoch: epoch}
@@ -179,7 +180,7 @@ func (c *Cluster) fetchTypes(ctx context.Context, groupName, version string, epo
 		return nil, err
 	}
 	var doc metav1.APIResourceList
-	if err := json.Unmarshal(body, &doc); err != nil {
+	if err := decodeJSON(body, maxValues, &doc); err != nil {
 		return nil, c.malformed(op, err)
 	}
 	found := &groupTypes{kinds: make(map[string]Type, len(doc.APIResources)), epoch: epoch}
@@ -267,7 +268,7 @@ func (c *Cluster) Version(ctx context.Context) (string, error) {
 	var doc struct {
 		GitVersion string `json:"gitVersion"`
 	}
-	if err := json.Unmarshal(body, &doc); err != nil {
+	if err := decodeJSON(body, maxValues, &doc); err != nil {
 		return "", c.malformed(op, err)
 	}
 	return doc.GitVersion, nil
@@ -307,13 +308,13 @@ func (c *Cluster) Served(ctx context.Context, groups map[string]bool, etag strin
 func (c *Cluster) everything(ctx context.Context, root, etag string) (doc *apidiscovery.APIGroupDiscoveryList, unchanged bool, newETag string, err error) {
 	op := operation{verb: "discover"}
 	body, header, err := c.do(ctx, op, request{
-		method: http.MethodGet, path: []string{root}, accept: mimeDiscovery, ifNoneMatch: etag, limit: maxListBytes,
+		method: http.MethodGet, path: []string{root}, accept: mimeDiscovery, ifNoneMatch: etag, limit: maxPageBytes,
 	})
 	if err != nil || body == nil {
 		return nil, err == nil, etag, err
 	}
 	doc = new(apidiscovery.APIGroupDiscoveryList)
-	if err := json.Unmarshal(body, doc); err != nil {
+	if err := decodeJSON(body, maxValues, doc); err != nil {
 		return nil, false, "", c.malformed(op, err)
 	}
 	if doc.Kind != "APIGroupDiscoveryList" {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,14 @@ const (
 	watchLongest  = 10 * time.Minute
 )
 
+// quietLongest is how long a watch may bring nothing. Where nothing happens, an API
+// server says so about once a minute, by a bookmark; one that does not is a
+// connection that hangs somewhere on the way, or an API server that knows no
+// bookmarks, and is asked anew.
+const quietLongest = 4 * time.Minute
+
+var errQuiet = errors.New("the watch is quiet")
+
 const mimeMetadataWatch = mimeJSON + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1;stream=watch"
 
 // Event is a change to an object.
@@ -39,15 +48,11 @@ type Event struct {
 // Watch hands the changes to the metadata of the type's objects in a namespace (all
 // of them where it is empty) after version, which a List returned, to yield, in order, until the API server ends the
 // watch (then the error is nil, and a new one may begin where this one ended),
-// or something fails. The error's class is Expired when the API server does not
-// remember version any more.
+// or something fails. The error's class is Expired when a new List is needed:
+// the API server does not remember version any more, or went quiet.
 func (c *Cluster) Watch(ctx context.Context, t Type, namespace, selector, version string, yield func(Event)) error {
 	op := operation{verb: "watch", id: t.ID(namespace, "")}
 	seconds := int((watchShortest + rand.N(watchLongest-watchShortest)).Seconds())
-	// An API server that keeps quiet past the end is gone; connections that
-	// are dead are noticed by HTTP/2's pings before.
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(seconds)*time.Second+c.timeout, errors.New("the watch did not end in time"))
-	defer cancel()
 	u, err := c.url(op, t.path(namespace, ""), url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "labelSelector": {selector},
 		"resourceVersion": {version}, "timeoutSeconds": {strconv.Itoa(seconds)},
@@ -55,31 +60,52 @@ func (c *Cluster) Watch(ctx context.Context, t Type, namespace, selector, versio
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u, nil)
+	watching, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	limit := c.timeout
+	late := time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
+	defer late.Stop()
+	req, err := http.NewRequestWithContext(watching, http.MethodGet, u, nil)
 	if err != nil {
-		return c.transportError(ctx, op, err)
+		return c.transportError(ctx, op, limit, err)
 	}
 	req.Header.Set("Accept", mimeMetadataWatch)
 	req.Header.Set("User-Agent", c.userAgent)
 	resp, err := c.client.Do(req)
 	if err != nil {
-		return c.transportError(ctx, op, err)
+		return c.noAnswer(ctx, op, limit, cmp.Or(context.Cause(watching), err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		body, err := readAll(resp, maxObjectBytes)
-		if err != nil {
-			return c.transportError(ctx, op, err)
-		}
-		return c.statusError(op, resp.StatusCode, resp.Header, body)
+		return c.statusError(op, resp.StatusCode, resp.Header, errorBody(resp))
 	}
-	return c.events(ctx, op, resp.Body, yield)
+	late.Stop()
+	quiet := time.AfterFunc(c.quiet, func() { cancel(errQuiet) })
+	defer quiet.Stop()
+	err = c.events(op, resp.Body, func(e Event) {
+		quiet.Reset(c.quiet)
+		yield(e)
+	})
+	e, ok := errors.AsType[*Error](err)
+	switch {
+	case err == nil:
+		return nil
+	case ok:
+		return e
+	case context.Cause(watching) == errQuiet:
+		return &Error{
+			Class: Expired, Cluster: c.name, Verb: op.verb, ID: op.id, cause: errQuiet,
+			Message: fmt.Sprintf("nothing was heard for %s, not even that nothing happened", c.quiet),
+		}
+	}
+	return c.noAnswer(ctx, op, limit, err)
 }
 
-// events reads a stream of JSON objects, one a line.
-func (c *Cluster) events(ctx context.Context, op operation, stream io.Reader, yield func(Event)) error {
+// events reads a stream of JSON objects, one a line. An error that is no Error is
+// the stream's.
+func (c *Cluster) events(op operation, stream io.Reader, yield func(Event)) error {
 	lines := bufio.NewScanner(stream)
-	lines.Buffer(nil, maxObjectBytes)
+	lines.Buffer(nil, maxEventBytes)
 	for lines.Scan() {
 		if len(lines.Bytes()) == 0 {
 			continue
@@ -98,8 +124,8 @@ func (c *Cluster) events(ctx context.Context, op operation, stream io.Reader, yi
 			}
 			return c.statusError(op, int(status.Code), nil, event.Object)
 		}
-		meta := new(metav1.PartialObjectMetadata)
-		if err := json.Unmarshal(event.Object, meta); err != nil {
+		meta, err := decodeItem(event.Object, false)
+		if err != nil {
 			return c.malformed(op, err)
 		}
 		switch event.Type {
@@ -113,8 +139,8 @@ func (c *Cluster) events(ctx context.Context, op operation, stream io.Reader, yi
 			return c.malformed(op, fmt.Errorf("an event of type %q", event.Type))
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return c.transportError(ctx, op, err)
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return c.malformed(op, fmt.Errorf("an event is larger than %d MiB", maxEventBytes>>20))
 	}
-	return nil
+	return lines.Err()
 }

@@ -1,0 +1,263 @@
+package apply_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/kube"
+)
+
+// faulty answers some requests otherwise than the API server would.
+type faulty struct {
+	next  http.RoundTripper
+	fault atomic.Pointer[func(*http.Request) (*http.Response, error)]
+}
+
+func (f *faulty) RoundTrip(req *http.Request) (*http.Response, error) {
+	if fault := f.fault.Load(); fault != nil {
+		if resp, err := (*fault)(req); resp != nil || err != nil {
+			return resp, err
+		}
+	}
+	return f.next.RoundTrip(req)
+}
+
+// breaks has requests meet a fault, those that match.
+func (f *faulty) breaks(matches func(*http.Request) bool, fault func(*http.Request) (*http.Response, error)) {
+	do := func(req *http.Request) (*http.Response, error) {
+		if matches(req) {
+			return fault(req)
+		}
+		return nil, nil
+	}
+	f.fault.Store(&do)
+}
+
+func (f *faulty) heals() { f.fault.Store(nil) }
+
+// newFaulty puts a faulty connection between a bed and its cluster.
+func newFaulty(b *bed, timeout time.Duration) *faulty {
+	f := &faulty{}
+	b.cluster = b.connectWith(kube.Config{Name: b.name, Timeout: timeout, WrapTransport: func(next http.RoundTripper) http.RoundTripper {
+		f.next = next
+		return b.requests.wrap(f)
+	}})
+	b.restart()
+	return f
+}
+
+func hangs(req *http.Request) (*http.Response, error) {
+	<-req.Context().Done()
+	return nil, req.Context().Err()
+}
+
+func breaksOff(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }
+
+func answers(code int, header http.Header, body string) func(*http.Request) (*http.Response, error) {
+	return func(req *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: code, Header: header, Request: req, Body: io.NopCloser(strings.NewReader(body))}, nil
+	}
+}
+
+// endpoint matches the requests for one object or kind, watches apart.
+func endpoint(method, path string) func(*http.Request) bool {
+	return func(req *http.Request) bool {
+		return req.Method == method && req.URL.Path == path && req.URL.Query().Get("watch") == ""
+	}
+}
+
+func watchOf(path string) func(*http.Request) bool {
+	return func(req *http.Request) bool { return req.URL.Path == path && req.URL.Query().Get("watch") != "" }
+}
+
+// An object or a kind that the API server is slow with, or fails for, costs that
+// object or kind. The rest of the cluster gets what is wanted.
+func TestOneBadThing(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		fault func(*http.Request) (*http.Response, error)
+		want  string
+	}{
+		{"slow", hangs, "though the API server answers others"},
+		{"broken off", breaksOff, "the connection broke, though the API server answers others"},
+		{"throttled", answers(429, http.Header{"Retry-After": {"3600"}}, ""), "Too Many Requests"},
+		{"unavailable", answers(503, nil, ""), "Service Unavailable"},
+		{"failing", answers(500, nil, ""), "Internal Server Error"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			f := newFaulty(b, 2*time.Second)
+			set := b.set(two)
+
+			f.breaks(endpoint(http.MethodPatch, "/api/v1/namespaces/"+b.name+"/configmaps/a"), tt.fault)
+			_, results := b.apply(set)
+			if len(results) != 1 || !strings.HasPrefix(results[0], "failed configmap/$NAME/a: ") || !strings.Contains(results[0], tt.want) {
+				t.Errorf("one object: %q", results)
+			}
+			if b.get(cm("b")) == nil {
+				t.Error("the other object is not there")
+			}
+
+			// One kind.
+			f.breaks(endpoint(http.MethodGet, "/api/v1/configmaps"), tt.fault)
+			b.restart()
+			more := b.set(two + "\n---\n{apiVersion: v1, kind: ServiceAccount, metadata: {name: more, namespace: $NAME}}")
+			steps, results := b.apply(more)
+			b.wantNothing("results", results)
+			if len(steps) != 3 || !strings.HasPrefix(steps[0], "create serviceaccount/$NAME/more") ||
+				!strings.HasPrefix(steps[1], "refused configmap/$NAME/a cannot tell what is there: ") || !strings.Contains(steps[1], tt.want) {
+				t.Errorf("one kind: %q", steps)
+			}
+			f.heals()
+			b.restart()
+			b.want("healed", first(b.apply(more)), "create configmap/$NAME/a")
+		})
+	}
+}
+
+func first(steps, _ []string) []string { return steps }
+
+// A cluster that answers nobody is unreachable.
+func TestNoAnswerAtAll(t *testing.T) {
+	b := newBed(t)
+	f := newFaulty(b, 500*time.Millisecond)
+	f.breaks(func(*http.Request) bool { return true }, hangs)
+	if _, err := b.applier.Plan(t.Context(), b.set(two), apply.PlanOptions{}); kube.ClassOf(err) != kube.Unreachable {
+		t.Errorf("a cluster that hangs: %v", err)
+	}
+}
+
+// A kind whose watch is refused is listed now and then, and not at every turn.
+func TestFollowRefused(t *testing.T) {
+	b := newBed(t)
+	f := newFaulty(b, 0)
+	f.breaks(watchOf("/api/v1/configmaps"), answers(403, nil, `{"kind":"Status","status":"Failure","message":"configmaps is forbidden: User \"u\" cannot watch resource \"configmaps\"","code":403}`))
+	set := b.set(two)
+	b.followed(set)
+	eventually(t, "it is known why", func(context.Context) bool { return len(b.applier.Polled()) > 0 })
+	b.want("notes", b.applier.Polled(), `configmaps cannot be watched, and is listed every 1m0s instead: configmaps is forbidden: User "u" cannot watch resource "configmaps"`)
+	b.requests.take()
+	for range 100 {
+		b.pass(t.Context(), set)
+	}
+	b.wantNothing("a hundred passes", b.withoutWatches())
+}
+
+// What is done to objects whose watch does not work is noticed all the same, and
+// by the watch again once it works.
+func TestFollowPolled(t *testing.T) {
+	const gone = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too old resource version: 1 (2)","reason":"Expired","code":410}}` + "\n"
+	for _, tt := range []struct {
+		name  string
+		fault func(*http.Request) (*http.Response, error)
+		why   string
+	}{
+		{"refused", answers(403, nil, ""), "the server answered 403 Forbidden"},
+		{"without the verb", answers(405, nil, ""), "the server answered 405 Method Not Allowed"},
+		{"ends at once", answers(200, nil, ""), "a watch ends as soon as it begins"},
+		{"expired for ever", answers(200, nil, gone), "too old resource version: 1 (2)"},
+		{"throttled", answers(429, http.Header{"Retry-After": {"1"}}, ""), "the server answered 429 Too Many Requests"},
+		{"a list", answers(200, nil, `{"kind":"ConfigMapList","apiVersion":"v1","items":[]}`), `the answer is not what an API server sends: an event of type ""`},
+		{"not found", answers(404, nil, ""), "the cluster serves no kind ConfigMap in the core group; is its CRD or package missing?"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			f := newFaulty(b, 0)
+			b.poll = 100 * time.Millisecond
+			b.restart()
+			f.breaks(watchOf("/api/v1/configmaps"), tt.fault)
+			set := b.set(two)
+			notified := b.follow()
+			b.pass(t.Context(), set)
+			b.pass(t.Context(), set) // the namespace was not there at first
+			eventually(t, "it is known why", func(context.Context) bool { return len(b.applier.Polled()) > 0 })
+			b.want("notes", b.applier.Polled(), "configmaps cannot be watched, and is listed every 100ms instead: "+tt.why)
+
+			for len(notified) > 0 {
+				<-notified
+			}
+			b.edit("kubectl-edit", cm("a"), `{"data":{"color":"red"}}`)
+			b.want("steps", b.stepsAfter(notified, set), "configure configmap/$NAME/a drift: data.color changed by kubectl-edit")
+			b.delete(cm("b"))
+			eventually(t, "the object that is gone is created", func(context.Context) bool {
+				b.apply(set)
+				return b.get(cm("b")) != nil
+			})
+
+			f.heals()
+			eventually(t, "the kind is watched", func(context.Context) bool {
+				b.edit("somebody", cm("a"), `{"metadata":{"annotations":{"at":"`+time.Now().String()+`"}}}`)
+				return len(b.applier.Polled()) == 0
+			})
+		})
+	}
+}
+
+const gizmos = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: gizmos.$NAME.example.org}
+spec:
+  group: $NAME.example.org
+  names: {plural: gizmos, singular: gizmo, kind: Gizmo}
+  scope: Cluster
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources: {status: {}}
+    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, x-kubernetes-preserve-unknown-fields: true}, status: {type: object, x-kubernetes-preserve-unknown-fields: true}}}}
+`
+
+func gizmo(name string) string {
+	return "{apiVersion: $NAME.example.org/v1, kind: Gizmo, metadata: {name: " + name + "}, spec: {a: b}}"
+}
+
+// While one object is not ready, the chatter of others of its kind costs no list
+// of them all, and wakes nobody.
+func TestFollowChatter(t *testing.T) {
+	b := newBed(t)
+	set := b.set(gizmos + "\n---\n" + gizmo("quiet") + "\n---\n" + gizmo("chatty") + "\n---\n" + gizmo("stuck"))
+	notified := b.follow()
+	status := func(name, ready, message string) {
+		b.rawAt(http.MethodPatch, b.set(gizmo(name)).All()[0], "/status", "fieldManager=somebody", "application/merge-patch+json",
+			[]byte(`{"status":{"conditions":[{"type":"Ready","status":"`+ready+`","reason":"x","message":"`+message+`"}]}}`))
+	}
+	b.pass(t.Context(), set)
+	status("stuck", "False", "it hangs")
+	eventually(t, "one of them is not ready", func(ctx context.Context) bool {
+		b.requests.take()
+		return b.pass(ctx, set) == 1 && len(b.withoutWatches()) == 0
+	})
+	for len(notified) > 0 {
+		<-notified
+	}
+
+	const list, object = "GET /apis/$NAME.example.org/v1/gizmos", "GET /apis/$NAME.example.org/v1/gizmos/"
+	for range 3 {
+		status("chatty", "True", time.Now().String())
+		eventually(t, "it is looked at", func(ctx context.Context) bool {
+			return b.pass(ctx, set) == 1 && b.sent(strings.ReplaceAll(object, "$NAME", b.name)+"chatty")
+		})
+		for _, r := range b.withoutWatches() {
+			if b.short(r) != object+"chatty" {
+				t.Errorf("%s was sent", r)
+			}
+		}
+	}
+	if len(notified) > 0 {
+		t.Error("somebody was woken by an object that nobody waits for")
+	}
+	if b.sent(strings.ReplaceAll(list, "$NAME", b.name)) {
+		t.Error("all of them were listed")
+	}
+	status("stuck", "True", "done")
+	wait(t, notified)
+	b.quiet(set)
+}

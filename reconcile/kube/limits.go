@@ -1,0 +1,197 @@
+package kube
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// What a cluster may answer. Whoever has a cluster of the fleet has its API
+// server, and must not get at the daemon's memory with it: an answer is read up to
+// a limit, and what its few bytes would become is counted before it is decoded.
+// What is beyond a limit is an error of the object or kind that was asked for.
+const (
+	// maxObjectBytes is an object: some ten times what etcd stores of one.
+	maxObjectBytes = 16 << 20
+	// maxPageBytes is a page of a list, and what is served altogether. A page
+	// that is larger is asked for again in smaller ones.
+	maxPageBytes = 32 << 20
+	// maxListBytes, maxListed and maxPages are a whole list.
+	maxListBytes = 512 << 20
+	maxListed    = 1_000_000
+	maxPages     = 10_000
+	// maxErrorBytes is what is read of an error, maxMessage what is kept of its
+	// text.
+	maxErrorBytes = 1 << 20
+	maxMessage    = 4 << 10
+	// maxEventBytes and maxMetadataBytes are the metadata of an object: 256 KiB of
+	// annotations, and who manages which field. maxMetadataFields are its labels,
+	// annotations, owners and managers.
+	maxEventBytes     = 4 << 20
+	maxMetadataBytes  = 2 << 20
+	maxMetadataFields = 20_000
+	// maxValues are the values of a JSON document.
+	maxValues = 2_000_000
+)
+
+var errMalformed = errors.New("it is no protobuf message")
+
+// decodeJSON decodes a document that has no more than so many values.
+func decodeJSON(answer []byte, most int, into any) error {
+	if n := countValues(answer); n > most {
+		return fmt.Errorf("it has more than %d values", most)
+	}
+	return json.Unmarshal(answer, into)
+}
+
+// countValues says how many values a JSON document has at most: each but the
+// first comes after one of three bytes.
+func countValues(doc []byte) int {
+	n, quoted := 1, false
+	for i := 0; i < len(doc); i++ {
+		switch c := doc[i]; {
+		case c == '"':
+			quoted = !quoted
+		case c == '\\':
+			i++
+		case !quoted && (c == ',' || c == '[' || c == '{'):
+			n++
+		}
+	}
+	return n
+}
+
+// fields hands the fields of a protobuf message to yield, the value of numbers nil.
+func fields(message []byte, yield func(number uint64, value []byte) error) error {
+	for len(message) > 0 {
+		tag, n := binary.Uvarint(message)
+		if n <= 0 {
+			return errMalformed
+		}
+		message = message[n:]
+		value, n := binary.Uvarint(message)
+		if n <= 0 {
+			return errMalformed
+		}
+		message = message[n:]
+		var content []byte
+		switch tag & 7 {
+		case 0: // a number
+		case 2:
+			if value > uint64(len(message)) {
+				return errMalformed
+			}
+			content, message = message[:value], message[value:]
+		default:
+			return errMalformed // Kubernetes has no others in metadata
+		}
+		if err := yield(tag>>3, content); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unwrap returns the message in the envelope that protobuf answers come in, a
+// runtime.Unknown; ok is false for JSON.
+func unwrap(answer []byte) (message []byte, ok bool, err error) {
+	wire, ok := bytes.CutPrefix(answer, protobufMagic)
+	if !ok {
+		return nil, false, nil
+	}
+	err = fields(wire, func(number uint64, value []byte) error {
+		if number == 2 {
+			message = value
+		}
+		return nil
+	})
+	return message, true, err
+}
+
+// decodeItem decodes the metadata of one object, protobuf or JSON.
+func decodeItem(item []byte, protobuf bool) (*metav1.PartialObjectMetadata, error) {
+	if len(item) > maxMetadataBytes {
+		return nil, fmt.Errorf("the metadata of an object is larger than %d MiB", maxMetadataBytes>>20)
+	}
+	m := new(metav1.PartialObjectMetadata)
+	if !protobuf {
+		return m, decodeJSON(item, 10*maxMetadataFields, m)
+	}
+	n := 0
+	count := func(uint64, []byte) error {
+		if n++; n > maxMetadataFields {
+			return fmt.Errorf("the metadata of an object has more than %d fields", maxMetadataFields)
+		}
+		return nil
+	}
+	if err := fields(item, func(number uint64, value []byte) error {
+		if number == 1 {
+			return fields(value, count)
+		}
+		return count(number, value)
+	}); err != nil {
+		return nil, err
+	}
+	return m, m.Unmarshal(item)
+}
+
+func decodeMetadataAnswer(answer []byte) (*metav1.PartialObjectMetadata, error) {
+	message, protobuf, err := unwrap(answer)
+	if err != nil {
+		return nil, err
+	}
+	if !protobuf {
+		message = answer
+	}
+	return decodeItem(message, protobuf)
+}
+
+// decodeMetadataList decodes a page of metadata, one object after the other, until
+// yield returns false.
+func decodeMetadataList(answer []byte, yield func(*metav1.PartialObjectMetadata) bool) (list metav1.ListMeta, more bool, err error) {
+	var items [][]byte
+	message, protobuf, err := unwrap(answer)
+	if err != nil {
+		return list, false, err
+	}
+	if protobuf {
+		err = fields(message, func(number uint64, value []byte) error {
+			switch number {
+			case 1:
+				return list.Unmarshal(value)
+			case 2:
+				if items = append(items, value); len(items) > maxValues {
+					return fmt.Errorf("it has more than %d objects", maxValues)
+				}
+			}
+			return nil
+		})
+	} else {
+		var page struct {
+			Metadata metav1.ListMeta   `json:"metadata"`
+			Items    []json.RawMessage `json:"items"`
+		}
+		err = decodeJSON(answer, maxValues, &page)
+		list = page.Metadata
+		for _, item := range page.Items {
+			items = append(items, item)
+		}
+	}
+	if err != nil {
+		return list, false, err
+	}
+	for _, item := range items {
+		m, err := decodeItem(item, protobuf)
+		if err != nil {
+			return list, false, err
+		}
+		if !yield(m) {
+			return list, false, nil
+		}
+	}
+	return list, true, nil
+}
