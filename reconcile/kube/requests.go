@@ -161,7 +161,9 @@ func (e *tooLarge) Is(target error) bool { return target == errTooLarge }
 
 func readAll(resp *http.Response, limit int64) ([]byte, error) {
 	var b bytes.Buffer
-	if n := resp.ContentLength; n > 0 && n <= limit {
+	if n := resp.ContentLength; n > limit {
+		return nil, errTooLarge
+	} else if n > 0 {
 		b.Grow(int(n) + bytes.MinRead) // so that ReadFrom does not grow it again
 	}
 	n, err := b.ReadFrom(io.LimitReader(resp.Body, limit+1))
