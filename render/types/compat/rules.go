@@ -3,7 +3,9 @@ package compat
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -26,23 +28,21 @@ func (w *walk) validations(p place, old, new node) {
 	if len(o) == 0 && len(n) == 0 {
 		return
 	}
-	byForm := map[string]map[string]any{}
-	for _, r := range o {
-		byForm[ruleForm(r, "rule")] = r
-	}
-	inNew := map[string]bool{}
-	for _, r := range n {
-		inNew[ruleForm(r, "rule")] = true
+	key := func(r map[string]any) string { return text(r, "rule") }
+	before, after := byKey(o, key), byKey(n, key)
+	if len(before) != len(after) || !slices.Equal(slices.Sorted(maps.Keys(before)), slices.Sorted(maps.Keys(after))) {
+		key = func(r map[string]any) string { return ruleForm(r, "rule") }
+		before, after = byKey(o, key), byKey(n, key)
 	}
 	var gone []map[string]any
 	for _, r := range o {
-		if !inNew[ruleForm(r, "rule")] {
+		if after[key(r)] == nil {
 			gone = append(gone, r)
 		}
 	}
 	for _, r := range n {
 		rule := text(r, "rule")
-		if was := byForm[ruleForm(r, "rule")]; was != nil {
+		if was := before[key(r)]; was != nil {
 			w.sameRule(p, was, r)
 			continue
 		}
@@ -59,6 +59,14 @@ func (w *walk) validations(p place, old, new node) {
 	for _, r := range gone {
 		w.limit(p, "rule-removed", wider, text(r, "rule"), absent{})
 	}
+}
+
+func byKey(rules []map[string]any, key func(map[string]any) string) map[string]map[string]any {
+	m := make(map[string]map[string]any, len(rules))
+	for _, r := range rules {
+		m[key(r)] = r
+	}
+	return m
 }
 
 // ruleForm is equal for a rule's expressions that mean the same.
