@@ -144,8 +144,11 @@ func (t *target) apply(ctx context.Context, want *desired.Cluster) Outcome {
 		problem(&o, h.Package, fmt.Sprintf("%s: %s", h.ID, cmp.Or(h.Reason, string(h.State))), string(state))
 	}
 	switch {
-	case want.Leaving && len(p.Steps) == 0:
+	case want.Leaving && len(p.Steps)+len(p.Unreadable) == 0:
 		o.Gone = true
+	case want.Leaving && len(p.Steps) == 0:
+		o.Phase = status.Leaving
+		o.Message = "it left the registry; nothing is known of " + prose.Agree(len(p.Unreadable), "kind that it may hold objects of", "kinds that it may hold objects of")
 	case want.Leaving:
 		o.Phase, o.Message = status.Leaving, "it left the registry; "+prose.Agree(len(p.Steps), "object is not gone yet", "objects are not gone yet")
 	case faults > 0 || !want.Complete():

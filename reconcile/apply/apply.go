@@ -12,6 +12,8 @@
 //   - the execution of a plan (execute.go, wait.go, prune.go), in stages, with
 //     taking objects over (adopt.go) and creating them anew (replace.go) where
 //     the repository asks for it;
+//   - what Namespaces, types and packages hold (inside.go) that would be deleted
+//     with them, when a plan is made and right before the deletion (full.go);
 //   - the inventory (inventory.go), an ApplySet as KEP-3659 specifies it;
 //   - dry runs for the plan that people read (dryrun.go);
 //   - the health of what was applied (health.go);

@@ -24,11 +24,6 @@ const (
 
 var packageKinds = []string{"Provider", "Configuration", "Function"}
 
-// isDelegated says that an object makes Crossplane install a package.
-func isDelegated(id manifest.ID) bool {
-	return id.Group == packageGroup && (id.Kind == "Provider" || id.Kind == "Configuration" || id.Kind == "Function")
-}
-
 // soleInstaller has the steps of a package in conflict that a Crossplane in the
 // cluster installs too, at somebody else's bidding: two controllers would fight
 // over its objects. Where it was ours until now, they wait until it is gone. It
@@ -49,7 +44,7 @@ func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		if other, ok := live[repositoryOf(s.Object)]; ok && other != s.ID && s.Action.Writes() {
-			s.Action, s.Reason = installedBy(p, other, isDelegated(s.ID))
+			s.Action, s.Reason = installedBy(p, other, plan.IsPackage(s.ID))
 		}
 	}
 	return nil
@@ -75,7 +70,7 @@ func repositoryOf(o *manifest.Object) string {
 	switch {
 	case o == nil:
 		return ""
-	case isDelegated(o.ID()):
+	case plan.IsPackage(o.ID()):
 		return packageOf(o.Tree()).Repository
 	}
 	return o.Origin().Package.Ref.Repository
@@ -112,33 +107,6 @@ func (a *Applier) livePackages(ctx context.Context) (map[string]manifest.ID, err
 		}
 	}
 	return live, nil
-}
-
-// packageContents lists objects of the types that Crossplane would delete
-// together with a package.
-func (a *Applier) packageContents(ctx context.Context, id manifest.ID, going map[manifest.ID]bool) ([]manifest.ID, error) {
-	revision, err := a.revision(ctx, id)
-	if revision == nil || err != nil {
-		return nil, err
-	}
-	refs, _, _ := unstructured.NestedSlice(revision, "status", "objectRefs")
-	var found []manifest.ID
-	for _, r := range refs {
-		ref, _ := r.(map[string]any)
-		kind, _ := ref["kind"].(string)
-		name, _ := ref["name"].(string)
-		if !strings.HasSuffix(kind, "Definition") || !strings.Contains(name, ".") {
-			continue
-		}
-		more, err := a.instances(ctx, manifest.ID{Name: name}, going)
-		if err != nil {
-			return nil, err
-		}
-		if found = append(found, more...); len(found) >= fewContents {
-			break
-		}
-	}
-	return found, nil
 }
 
 // revision reads the current revision of a package; nil when there is none.

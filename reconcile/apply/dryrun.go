@@ -54,6 +54,14 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 			case !ok:
 				s.NotValidated = err.Error()
 			case replaceable(s, e):
+				err := a.acceptable(gctx, s)
+				if kube.IsClusterWide(err) {
+					return err
+				}
+				if err != nil {
+					s.Rejected = err.Error()
+					return nil
+				}
 				s.Reason += "; deleted and created anew, since a field cannot be changed: " + e.Message
 			case e.Immutable() && s.Force:
 				s.Rejected = fmt.Sprintf("%s; to have it deleted and created anew, annotate it with %s: \"true\"", e.Message, plan.ReplaceAnnotation)

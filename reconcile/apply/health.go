@@ -111,7 +111,7 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 			continue
 		}
 		l.health[o.ID()] = Health{ID: o.ID(), State: Missing, Package: o.Label(plan.PackageLabel), Reason: "it is not there"}
-		if isDelegated(o.ID()) {
+		if plan.IsPackage(o.ID()) {
 			l.packages[o.ID()] = packageOf(o.Tree()).Digest
 		}
 	}
@@ -244,7 +244,7 @@ func assess(u *unstructured.Unstructured) (State, string) {
 	gk := u.GroupVersionKind().GroupKind()
 	switch {
 	case u.GetDeletionTimestamp() != nil:
-	case isDelegated(manifest.ID{Group: gk.Group, Kind: gk.Kind}):
+	case plan.IsPackage(manifest.ID{Group: gk.Group, Kind: gk.Kind}):
 		return packageHealth(u)
 	case plan.IsXRD(manifest.ID{Group: gk.Group, Kind: gk.Kind}):
 		return definitionHealth(u)

@@ -2,11 +2,14 @@ package apply
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
@@ -19,42 +22,32 @@ import (
 const fewContents = 4
 
 // lookInside finds what the Namespaces, CRDs, XRDs and packages of Crossplane's
-// hold that a plan would prune, apart from what the plan prunes itself.
+// hold that a plan would prune.
 func (a *Applier) lookInside(ctx context.Context, p *plan.Plan, v *view) error {
-	going := make(map[manifest.ID]bool)
+	going := make(map[string]bool)
+	var full []*plan.Step
 	for i := range p.Steps {
-		if s := &p.Steps[i]; s.Object == nil && (s.Action == plan.Prune || s.Action == plan.Wait) {
-			going[s.ID] = true
+		s := &p.Steps[i]
+		if s.Object == nil && (s.Action == plan.Prune || s.Action == plan.Wait) {
+			going[s.UID] = true
+		}
+		if s.Object == nil && s.Action == plan.Prune && plan.Holds(s.ID) {
+			full = append(full, s)
 		}
 	}
-	types := sync.OnceValues(func() ([]kube.Type, error) { return a.cluster.All(ctx) })
+	look := a.newLook()
 	var mu sync.Mutex
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency)
-	for i := range p.Steps {
-		s := &p.Steps[i]
-		if s.Object != nil || s.Action != plan.Prune {
-			continue
-		}
-		var look func() ([]manifest.ID, error)
-		switch {
-		case plan.IsCRD(s.ID), plan.IsXRD(s.ID):
-			look = func() ([]manifest.ID, error) { return a.instances(gctx, s.ID, going) }
-		case isDelegated(s.ID):
-			look = func() ([]manifest.ID, error) { return a.packageContents(gctx, s.ID, going) }
-		case plan.IsNamespace(s.ID):
-			look = func() ([]manifest.ID, error) {
-				all, err := types()
-				if err != nil {
-					return nil, err
-				}
-				return a.inhabitants(gctx, s.ID.Name, all, going)
-			}
-		default:
-			continue
-		}
+	for _, s := range full {
 		g.Go(func() error {
-			found, err := look()
+			staying, allowed := 0, v.live.Objects[s.ID].Annotations[plan.AllowPruneAnnotation] == "true"
+			found, err := look.inside(gctx, s.ID, func(c plan.Content) bool {
+				if len(c.Owners) == 0 && !going[c.UID] && !allowed {
+					staying++
+				}
+				return staying < fewContents
+			})
 			if kube.IsClusterWide(err) {
 				return err
 			}
@@ -62,7 +55,8 @@ func (a *Applier) lookInside(ctx context.Context, p *plan.Plan, v *view) error {
 			defer mu.Unlock()
 			if err != nil {
 				v.live.ContentsUnknown[s.ID] = err.Error()
-			} else if len(found) > 0 {
+			}
+			if len(found) > 0 {
 				v.live.Contents[s.ID] = found
 			}
 			return nil
@@ -71,36 +65,191 @@ func (a *Applier) lookInside(ctx context.Context, p *plan.Plan, v *view) error {
 	return g.Wait()
 }
 
-// instances lists objects of the type that a CRD or XRD defines.
-func (a *Applier) instances(ctx context.Context, crd manifest.ID, going map[manifest.ID]bool) ([]manifest.ID, error) {
-	resource, group, _ := strings.Cut(crd.Name, ".")
-	t, err := a.cluster.Resource(ctx, group, resource)
-	if kube.ClassOf(err) == kube.NoSuchType {
-		return nil, nil // never established, or served in no version
+// contentsLook looks into objects that hold others, all at about the same time.
+type contentsLook struct {
+	*Applier
+	// everything the cluster serves: asked for once, and only for Namespaces.
+	everything func(context.Context) (*kube.Everything, error)
+}
+
+func (a *Applier) newLook() *contentsLook {
+	var mu sync.Mutex
+	var known *kube.Everything
+	return &contentsLook{a, func(ctx context.Context) (*kube.Everything, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		var err error
+		if known == nil {
+			known, err = a.cluster.All(ctx)
+		}
+		return known, err
+	}}
+}
+
+// inside lists what an object holds, until yield returns false. With an error it
+// is what was found nevertheless.
+func (l *contentsLook) inside(ctx context.Context, id manifest.ID, yield func(plan.Content) bool) ([]plan.Content, error) {
+	f := &finding{yield: yield}
+	var err error
+	switch {
+	case plan.IsCRD(id):
+		err = l.instances(ctx, id.Name, f)
+	case plan.IsXRD(id):
+		err = l.composites(ctx, id, f)
+	case plan.IsPackage(id):
+		err = l.packageContents(ctx, id, f)
+	case plan.IsNamespace(id):
+		err = l.inhabitants(ctx, id.Name, f)
+	}
+	return f.found, err
+}
+
+// finding collects contents.
+type finding struct {
+	found []plan.Content
+	yield func(plan.Content) bool
+	full  bool // yield wants no more
+}
+
+// add takes in an object, but for those that go by themselves in a moment.
+func (f *finding) add(id manifest.ID, m *metav1.ObjectMeta) {
+	if m.DeletionTimestamp != nil && len(m.Finalizers) == 0 {
+		return
+	}
+	c := plan.Content{ID: id, UID: string(m.UID)}
+	for i := range m.OwnerReferences {
+		c.Owners = append(c.Owners, string(m.OwnerReferences[i].UID))
+	}
+	if m.DeletionTimestamp != nil {
+		c.Deleting = going(m)
+	}
+	f.found = append(f.found, c)
+	f.full = f.full || !f.yield(c)
+}
+
+// instances lists the objects of the type that a CRD of that name defines.
+func (l *contentsLook) instances(ctx context.Context, crd string, f *finding) error {
+	resource, group, _ := strings.Cut(crd, ".")
+	t, err := l.cluster.Resource(ctx, group, resource)
+	if err == nil {
+		err = l.list(ctx, t, "", f)
+	}
+	if kube.ClassOf(err) != kube.NoSuchType {
+		return err
+	}
+	return l.unlisted(ctx, crd)
+}
+
+// unlisted is why the objects of a CRD that serves none may be there all the
+// same. A CRD that never came to serve its type has none.
+func (l *contentsLook) unlisted(ctx context.Context, crd string) error {
+	id := manifest.ID{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: crd}
+	t, err := l.cluster.Kind(ctx, id.Group, id.Kind)
+	if err != nil {
+		return err
+	}
+	tree, _, err := l.cluster.Get(ctx, t, id)
+	if kube.ClassOf(err) == kube.NotFound {
+		return nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return a.staying(ctx, t, kube.ListOptions{}, going)
+	if conditionOf(&unstructured.Unstructured{Object: tree}, "Established").status != "True" {
+		return nil
+	}
+	return fmt.Errorf("%s was established, and the cluster serves no version of it now: objects of it that are stored cannot be seen", id)
+}
+
+// composites lists the objects of the types that an XRD defines.
+func (l *contentsLook) composites(ctx context.Context, xrd manifest.ID, f *finding) error {
+	t, err := l.cluster.Kind(ctx, xrd.Group, xrd.Kind)
+	if err != nil {
+		return err
+	}
+	tree, _, err := l.cluster.Get(ctx, t, xrd)
+	if kube.ClassOf(err) == kube.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	group, _, _ := unstructured.NestedString(tree, "spec", "group")
+	claims, _, _ := unstructured.NestedString(tree, "spec", "claimNames", "plural")
+	if claims != "" {
+		if err := l.instances(ctx, claims+"."+group, f); err != nil || f.full {
+			return err
+		}
+	}
+	return l.instances(ctx, xrd.Name, f)
+}
+
+// packageContents lists objects of the types that Crossplane would delete
+// together with a package.
+func (l *contentsLook) packageContents(ctx context.Context, id manifest.ID, f *finding) error {
+	revision, err := l.revision(ctx, id)
+	if revision == nil || err != nil {
+		return err
+	}
+	refs, _, _ := unstructured.NestedSlice(revision, "status", "objectRefs")
+	for _, r := range refs {
+		ref, _ := r.(map[string]any)
+		kind, _ := ref["kind"].(string)
+		name, _ := ref["name"].(string)
+		if !strings.HasSuffix(kind, "Definition") || !strings.Contains(name, ".") {
+			continue
+		}
+		if err := l.instances(ctx, name, f); err != nil || f.full {
+			return err
+		}
+	}
+	return nil
 }
 
 // inhabitants lists objects in a namespace, but for those that each namespace
-// has and those that come and go with others.
-func (a *Applier) inhabitants(ctx context.Context, namespace string, types []kube.Type, going map[manifest.ID]bool) ([]manifest.ID, error) {
-	var found []manifest.ID
-	for _, t := range types {
+// has. What one API does not tell is told when there is nothing else to say.
+func (l *contentsLook) inhabitants(ctx context.Context, namespace string, f *finding) error {
+	all, err := l.everything(ctx)
+	if err != nil {
+		return err
+	}
+	var unknown error
+	for _, t := range all.Types {
 		if !t.Namespaced || slices.Contains(ephemeral, t.Kind) {
 			continue
 		}
-		more, err := a.staying(ctx, t, kube.ListOptions{Namespace: namespace}, going)
-		if err != nil && kube.ClassOf(err) != kube.NoSuchType {
-			return nil, err
+		err := l.list(ctx, t, namespace, f)
+		if kube.ClassOf(err) == kube.NoSuchType {
+			// Its CRD went a moment ago, or serves it no more.
+			err = l.vanished(ctx, groupKind(t))
 		}
-		if found = append(found, more...); len(found) >= fewContents {
-			break
+		if kube.IsClusterWide(err) {
+			return err
+		}
+		if unknown == nil {
+			unknown = err
+		}
+		if f.full {
+			return unknown
 		}
 	}
-	return found, nil
+	if unknown == nil && len(all.Stale) > 0 {
+		unknown = fmt.Errorf("the API %s does not answer", strings.Join(all.Stale, ", "))
+	}
+	return unknown
+}
+
+// vanished is why objects of a kind that is not served may be there all the same;
+// nil if nothing defines it any more.
+func (a *Applier) vanished(ctx context.Context, gk schema.GroupKind) error {
+	hidden, err := a.cluster.Hidden(ctx, []schema.GroupKind{gk})
+	if err != nil {
+		return err
+	}
+	if why := hidden[gk]; why != "" {
+		return fmt.Errorf("%s", why)
+	}
+	return nil
 }
 
 // ephemeral kinds are records that something keeps about something else.
@@ -114,16 +263,14 @@ var givens = []manifest.ID{
 	{Kind: "ConfigMap", Name: "openshift-service-ca.crt"},
 }
 
-func (a *Applier) staying(ctx context.Context, t kube.Type, opts kube.ListOptions, going map[manifest.ID]bool) ([]manifest.ID, error) {
-	var found []manifest.ID
-	_, err := a.cluster.List(ctx, t, opts, func(m *metav1.PartialObjectMetadata) bool {
+func (l *contentsLook) list(ctx context.Context, t kube.Type, namespace string, f *finding) error {
+	_, err := l.cluster.List(ctx, t, kube.ListOptions{Namespace: namespace}, func(m *metav1.PartialObjectMetadata) bool {
 		id := t.ID(m.Namespace, m.Name)
 		given := slices.Contains(givens, manifest.ID{Group: id.Group, Kind: id.Kind, Name: id.Name})
-		owned := slices.ContainsFunc(m.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Controller != nil && *o.Controller })
-		if !going[id] && !(given && opts.Namespace != "") && !owned && m.DeletionTimestamp == nil {
-			found = append(found, id)
+		if !given || namespace == "" {
+			f.add(id, &m.ObjectMeta)
 		}
-		return len(found) < fewContents
+		return !f.full
 	})
-	return found, err
+	return err
 }

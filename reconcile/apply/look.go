@@ -39,9 +39,9 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 		Objects: make(map[manifest.ID]*metav1.ObjectMeta), Drifted: make(map[manifest.ID]string), Disputed: make(map[manifest.ID]string),
 		Unserved: make(map[schema.GroupVersionKind]string), Unreadable: make(map[schema.GroupKind]string),
 		Namespaced: make(map[schema.GroupVersionKind]bool),
-		Contents:   make(map[manifest.ID][]manifest.ID), ContentsUnknown: make(map[manifest.ID]string),
+		Contents:   make(map[manifest.ID][]plan.Content), ContentsUnknown: make(map[manifest.ID]string),
 	}}
-	types, err := a.types(ctx, v, desired, p)
+	types, unserved, err := a.types(ctx, v, desired, p)
 	if err != nil {
 		return nil, err
 	}
@@ -72,6 +72,7 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 				maps.Copy(v.live.Objects, found)
 			case kube.ClassOf(err) == kube.NoSuchType:
 				v.unserve(gk, err)
+				unserved = append(unserved, gk)
 			default:
 				v.live.Unreadable[gk] = err.Error()
 			}
@@ -79,6 +80,9 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 		})
 	}
 	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	if err := a.findHidden(ctx, v, p, unserved); err != nil {
 		return nil, err
 	}
 	if !p.exists && a.remembersMembers() {
@@ -102,10 +106,13 @@ func (a *Applier) recover(ctx context.Context, v *view, p *parent, known map[sch
 	if err != nil {
 		return err
 	}
+	if len(all.Stale) > 0 {
+		a.log.Warn("members of kinds that nothing in the repository is of are not found while their API does not answer", "apis", all.Stale)
+	}
 	var mu sync.Mutex
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency)
-	for _, t := range slices.DeleteFunc(all, func(t kube.Type) bool { _, ok := known[groupKind(t)]; return ok }) {
+	for _, t := range slices.DeleteFunc(all.Types, func(t kube.Type) bool { _, ok := known[groupKind(t)]; return ok }) {
 		g.Go(func() error {
 			found, err := a.list(gctx, t, nil, true)
 			if kube.IsClusterWide(err) {
@@ -116,6 +123,9 @@ func (a *Applier) recover(ctx context.Context, v *view, p *parent, known map[sch
 			switch {
 			case err != nil && kube.ClassOf(err) != kube.NoSuchType:
 				v.live.Unreadable[groupKind(t)] = err.Error()
+				if kube.ClassOf(err) != kube.Forbidden { // nobody applied with these rights
+					p.kinds[groupKind(t)] = true
+				}
 			case len(found) > 0:
 				maps.Copy(v.live.Objects, found)
 				p.kinds[groupKind(t)], known[groupKind(t)] = true, t
@@ -128,6 +138,28 @@ func (a *Applier) recover(ctx context.Context, v *view, p *parent, known map[sch
 	return err
 }
 
+// findHidden says of kinds that the inventory may hold, and that are not served,
+// whether nothing is known of their objects. Where nothing defines a kind any
+// more, its objects are gone.
+func (a *Applier) findHidden(ctx context.Context, v *view, p *parent, unserved []schema.GroupKind) error {
+	unserved = slices.DeleteFunc(unserved, func(gk schema.GroupKind) bool { return !p.kinds[gk] })
+	if len(unserved) == 0 {
+		return nil
+	}
+	hidden, err := a.cluster.Hidden(ctx, unserved)
+	if kube.IsClusterWide(err) || ctx.Err() != nil {
+		return err
+	}
+	for _, gk := range unserved {
+		if err != nil {
+			v.live.Unreadable[gk] = fmt.Sprintf("it is not served, and whether its CRD is there could not be found out: %v", err)
+		} else if why := hidden[gk]; why != "" {
+			v.live.Unreadable[gk] = why
+		}
+	}
+	return nil
+}
+
 // unserve notes that a kind went after its type was looked up.
 func (v *view) unserve(gk schema.GroupKind, err error) {
 	for _, o := range v.desired.All() {
@@ -138,9 +170,9 @@ func (v *view) unserve(gk schema.GroupKind, err error) {
 }
 
 // types finds the kinds that are wanted or that the inventory may hold, each in
-// one version.
-func (a *Applier) types(ctx context.Context, v *view, desired *manifest.Set, p *parent) (map[schema.GroupKind]kube.Type, error) {
-	types := make(map[schema.GroupKind]kube.Type)
+// one version; unserved are those of the inventory's that have none.
+func (a *Applier) types(ctx context.Context, v *view, desired *manifest.Set, p *parent) (types map[schema.GroupKind]kube.Type, unserved []schema.GroupKind, err error) {
+	types = make(map[schema.GroupKind]kube.Type)
 	seen := make(map[schema.GroupVersionKind]bool)
 	for _, o := range desired.All() {
 		gvk := schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind)
@@ -162,7 +194,7 @@ func (a *Applier) types(ctx context.Context, v *view, desired *manifest.Set, p *
 		case kube.ClassOf(err) == kube.NoSuchType:
 			v.live.Unserved[gvk] = e.Message
 		case kube.IsClusterWide(err):
-			return nil, err
+			return nil, nil, err
 		default:
 			v.live.Unreadable[gvk.GroupKind()] = err.Error()
 		}
@@ -175,15 +207,17 @@ func (a *Applier) types(ctx context.Context, v *view, desired *manifest.Set, p *
 		switch {
 		case err == nil && t.Listable:
 			types[gk] = t
-		case err == nil || kube.ClassOf(err) == kube.NoSuchType:
-			// The CRD is gone, and its objects with it.
+		case err == nil:
+			// It cannot be pruned, and was never applied.
+		case kube.ClassOf(err) == kube.NoSuchType:
+			unserved = append(unserved, gk)
 		case kube.IsClusterWide(err):
-			return nil, err
+			return nil, nil, err
 		default:
 			v.live.Unreadable[gk] = err.Error()
 		}
 	}
-	return types, nil
+	return types, unserved, nil
 }
 
 // scopes notes whether the kinds that a CRD defines live in namespaces.

@@ -235,12 +235,29 @@ func (a *Applier) wrote(t kube.Type, id manifest.ID, m *metav1.ObjectMeta) {
 	s.touch(id)
 }
 
-// deleted forgets an object.
-func (a *Applier) deleted(id manifest.ID) {
+// gone forgets an object that was seen to be gone. Another one that has its name
+// by now stays.
+func (a *Applier) gone(id manifest.ID, uid string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if s := a.kinds[kindOf(id)]; s != nil {
-		delete(s.members, id)
+		if m := s.members[id]; m != nil && m.uid == uid {
+			delete(s.members, id)
+		}
+		s.touch(id)
+	}
+}
+
+// goes remembers that an object is being deleted, as the answer to that says. A
+// watch may have seen more of it meanwhile, and that it is gone.
+func (a *Applier) goes(t kube.Type, id manifest.ID, m *metav1.ObjectMeta) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.kinds[kindOf(id)]; s != nil {
+		before := s.members[id]
+		if before != nil && before.uid == string(m.UID) && newer(m.ResourceVersion, before.version) {
+			s.members[id] = newMember(t, m, before)
+		}
 		s.touch(id)
 	}
 }

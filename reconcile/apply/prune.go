@@ -22,7 +22,8 @@ const goneWait = 5 * time.Second
 // prune deletes what is not wanted any more, round by round. Objects are
 // still members while they are being deleted: the inventory lets go of a kind
 // only when a look at the cluster finds none. So a delete that is refused, or
-// that this process does not live to see, is tried again.
+// that this process does not live to see, is tried again. What holds others is
+// deleted only when it was seen to hold nothing that stays.
 func (x *execution) prune(ctx context.Context) error {
 	incomplete := x.incompletePackages()
 	var todo []*Result
@@ -38,31 +39,60 @@ func (x *execution) prune(ctx context.Context) error {
 			n++
 		}
 		batch, rest := todo[:n], todo[n:]
-		err := x.each(ctx, batch, func(ctx context.Context, r *Result) error {
+		var ready []*Result
+		for _, r := range batch {
 			if why := incomplete[r.Step.Package]; why != "" && r.Step.Action == plan.Prune {
 				r.Outcome, r.Reason = Skipped, "kept until the rest is applied: "+why
-				return nil
+				continue
 			}
-			return x.delete(ctx, r)
-		})
+			ready = append(ready, r)
+		}
+		ready, err := x.withoutFull(ctx, ready)
 		if err != nil {
 			return err
 		}
-		held, err := x.awaitGone(ctx, batch)
+		if err := x.each(ctx, ready, x.delete); err != nil {
+			return err
+		}
+		held, err := x.awaitGone(ctx, ready)
 		if err != nil {
 			return err
+		}
+		if held == "" {
+			held = x.remaining(batch)
 		}
 		if held != "" {
-			for _, r := range rest {
-				if r.Step.Action == plan.Prune {
-					r.Outcome, r.Reason = Pending, "waits until "+held
-				}
-			}
+			postpone(rest, held)
 			return nil
+		}
+		if batch[0].Step.Stage == plan.Custom && len(rest) > 0 && rest[0].Step.Stage != plan.Custom {
+			if rest, err = x.awaitDependents(ctx, rest); err != nil {
+				return err
+			}
 		}
 		todo = rest
 	}
 	return nil
+}
+
+// postpone has what was to be deleted wait until something is so.
+func postpone(results []*Result, until string) {
+	for _, r := range results {
+		if r.Step.Action == plan.Prune {
+			r.Outcome, r.Reason = Pending, "waits until "+until
+		}
+	}
+}
+
+// remaining says which custom resource was to go and did not: what comes after
+// these may be the controller that it needs when it does.
+func (x *execution) remaining(batch []*Result) string {
+	for _, r := range batch {
+		if r.Step.Stage == plan.Custom && r.Step.Action == plan.Prune && r.Outcome != Done && !plan.Holds(r.Step.ID) {
+			return fmt.Sprintf("%s is gone, which is still there: %s", r.Step.ID, x.because(r))
+		}
+	}
+	return ""
 }
 
 // incompletePackages says of packages ("" for plain manifests) what of them
@@ -89,33 +119,55 @@ func (x *execution) delete(ctx context.Context, r *Result) error {
 	if s.Action == plan.Wait {
 		return nil
 	}
-	t, err := x.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)
-	if kube.ClassOf(err) == kube.NoSuchType {
-		// The CRD went meanwhile, and the object with it.
-		x.deleted(s.ID)
-		r.Outcome, r.Reason = Done, ""
-		return nil
-	}
+	left, err := x.deleteStep(ctx, s)
 	if err != nil {
 		return x.fail(r, err)
 	}
-	gone, meta, err := x.cluster.Delete(ctx, t, s.ID, s.UID)
-	if kube.ClassOf(err) == kube.NoSuchType {
-		gone, err = true, nil
-	}
-	if err != nil {
-		return x.fail(r, err)
-	}
-	x.deleted(s.ID)
 	if plan.IsCRD(s.ID) {
 		_, group, _ := strings.Cut(s.ID.Name, ".")
 		x.cluster.Forget(group)
 	}
 	r.Outcome, r.Reason = Done, ""
-	if !gone {
-		r.Outcome, r.Reason = Pending, going(&meta.ObjectMeta)
+	if left != nil {
+		r.Outcome, r.Reason = Pending, going(left)
 	}
 	return nil
+}
+
+// deleteStep deletes the object of a step, and returns what is left of it: nil
+// when it was seen to be gone.
+func (a *Applier) deleteStep(ctx context.Context, s *plan.Step) (left *metav1.ObjectMeta, err error) {
+	t, err := a.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)
+	if err == nil {
+		var meta *metav1.PartialObjectMetadata
+		if _, meta, err = a.cluster.Delete(ctx, t, s.ID, s.UID); meta != nil {
+			left = &meta.ObjectMeta
+		}
+	}
+	switch kube.ClassOf(err) {
+	case kube.NoSuchType:
+		// The CRD went meanwhile, and the object with it; or it is there, and
+		// serves the type no more.
+		if why := a.vanished(ctx, kindOf(s.ID)); why != nil {
+			return nil, why
+		}
+		err = nil
+	case kube.Changed:
+		// It may be another one that has the name.
+		now, again := a.cluster.GetMetadata(ctx, t, s.ID)
+		if kube.ClassOf(again) == kube.NotFound || again == nil && string(now.UID) != s.UID {
+			err = nil
+		}
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case left == nil:
+		a.gone(s.ID, s.UID)
+	default:
+		a.goes(t, s.ID, left)
+	}
+	return left, nil
 }
 
 // going says what keeps an object that is being deleted.
@@ -145,6 +197,7 @@ func (x *execution) awaitGone(ctx context.Context, batch []*Result) (string, err
 			if there[r.Step.ID] == r.Step.UID {
 				return false
 			}
+			x.gone(r.Step.ID, r.Step.UID)
 			r.Outcome, r.Reason = Done, ""
 			return true
 		})
@@ -184,8 +237,11 @@ func (x *execution) stillThere(ctx context.Context, asked []*Result) (map[manife
 		} else if err == nil {
 			err = x.askEach(ctx, t, results, there)
 		}
+		if kube.ClassOf(err) == kube.NoSuchType {
+			err = x.vanished(ctx, gk)
+		}
 		switch {
-		case err == nil || kube.ClassOf(err) == kube.NoSuchType:
+		case err == nil:
 		case kube.IsClusterWide(err):
 			return nil, err
 		default:

@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"gitopsd.dev/reconcile/kube"
@@ -10,43 +11,60 @@ import (
 )
 
 // replaceable says that a step failed for a field that cannot be changed, and
-// that the object may be replaced for it. Namespaces and CRDs hold other
-// objects, and are never replaced.
+// that the object may be replaced for it. What holds other objects is never
+// replaced.
 func replaceable(s *plan.Step, err error) bool {
 	e, ok := errors.AsType[*kube.Error](err)
-	return ok && e.Immutable() && s.Force && s.UID != "" && !plan.IsNamespace(s.ID) && !plan.IsCRD(s.ID) &&
+	return ok && e.Immutable() && s.Force && s.UID != "" && !plan.Holds(s.ID) &&
 		s.Object.Annotation(plan.ReplaceAnnotation) == "true"
+}
+
+// acceptable asks the API server whether it would accept an object if it were not
+// there yet. Its refusal to change a field says nothing about the rest: other
+// rules, and what admission has to say of new objects, may come after it.
+func (a *Applier) acceptable(ctx context.Context, s *plan.Step) error {
+	t, err := a.cluster.Type(ctx, s.Object.APIVersion(), s.ID.Kind)
+	if err == nil {
+		err = a.cluster.Creatable(ctx, t, s.ID, a.member(s.Object).AppendJSON(nil))
+	}
+	if err == nil || kube.IsClusterWide(err) {
+		return err
+	}
+	return fmt.Errorf("it was to be deleted and created anew, and stays, since the new object would not be accepted: %w", err)
 }
 
 // remove deletes an object that is to be created anew, and waits a moment until
 // it is gone; else it says what keeps it. A process that ends in between leaves
 // an object that is wanted and not there, which the next pass creates.
 func (x *execution) remove(ctx context.Context, s *plan.Step) (kept string, err error) {
-	t, err := x.cluster.Type(ctx, s.Object.APIVersion(), s.ID.Kind)
+	if err := x.acceptable(ctx, s); err != nil {
+		return "", err
+	}
+	left, err := x.deleteStep(ctx, s)
 	if err != nil {
 		return "", err
 	}
-	gone, meta, err := x.cluster.Delete(ctx, t, s.ID, s.UID)
-	if err != nil {
-		return "", err
-	}
-	x.deleted(s.ID)
 	deadline := time.Now().Add(goneWait)
-	for wait := pollFirst; !gone; wait = min(2*wait, pollLongest) {
+	for wait := pollFirst; left != nil; wait = min(2*wait, pollLongest) {
 		if time.Now().After(deadline) {
-			return "is to be created anew, and " + going(&meta.ObjectMeta), nil
+			return "is to be created anew, and " + going(left), nil
 		}
 		if err := pause(ctx, wait); err != nil {
 			return "", err
 		}
-		meta, err = x.cluster.GetMetadata(ctx, t, s.ID)
+		t, err := x.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)
+		if err != nil {
+			return "", err
+		}
+		meta, err := x.cluster.GetMetadata(ctx, t, s.ID)
 		switch {
-		case kube.ClassOf(err) == kube.NotFound:
-			gone = true
+		case kube.ClassOf(err) == kube.NotFound, err == nil && string(meta.UID) != s.UID:
+			x.gone(s.ID, s.UID)
+			left = nil
 		case err != nil:
 			return "", err
 		default:
-			gone = string(meta.UID) != s.UID
+			left = &meta.ObjectMeta
 		}
 	}
 	return "", nil

@@ -41,6 +41,8 @@ const (
 	// Changed: the object is not the one that was decided about: deleted and
 	// created again, or written to in between.
 	Changed Class = "changed"
+	// Exists: there is an object of the name that was to be created.
+	Exists Class = "exists"
 	// Invalid: the object is not acceptable to the API server; see Fields.
 	Invalid Class = "invalid"
 	// Refused: an admission webhook or policy said no.
@@ -153,10 +155,19 @@ func (e *Error) ClusterWide() bool {
 
 // immutable are the phrases with which Kubernetes' validation refuses to change a
 // field of an object that exists.
-var immutable = regexp.MustCompile(`field is immutable|may not be changed|cannot be changed|may not change once set|updates to .* for fields other than|is immutable`)
+var immutable = regexp.MustCompile(`field is immutable|may not be changed|cannot be changed|cannot change|may not change once set|updates to .* for fields other than|is immutable`)
 
-// Immutable says that an Invalid object differs in a field that cannot be
-// changed: another object of the same name would be accepted.
+// onlyImmutable says that all that is wrong with an object are fields that cannot
+// be changed, as far as the API server says.
+func onlyImmutable(message string, details *metav1.StatusDetails) bool {
+	if len(details.Causes) == 0 {
+		return immutable.MatchString(message)
+	}
+	return !slices.ContainsFunc(details.Causes, func(c metav1.StatusCause) bool { return !immutable.MatchString(c.Message) })
+}
+
+// Immutable says that an Invalid object differs in fields that cannot be changed,
+// and that nothing else is known to be wrong with it.
 func (e *Error) Immutable() bool { return e.Class == Invalid && e.immutable }
 
 // ClassOf returns the class of an error of this package, "" for any other.
@@ -252,13 +263,15 @@ func (c *Cluster) statusError(op operation, code int, header http.Header, body [
 		e.Class = Forbidden
 	case code == http.StatusNotFound:
 		c.notFound(e, structured, details)
+	case code == http.StatusConflict && status.Reason == metav1.StatusReasonAlreadyExists:
+		e.Class = Exists
 	case code == http.StatusConflict:
 		conflict(e, details)
 	case code == http.StatusGone:
 		e.Class = Expired
 	case code == http.StatusUnprocessableEntity, code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge:
 		e.Class = Invalid
-		e.immutable = immutable.MatchString(e.Message)
+		e.immutable = onlyImmutable(e.Message, details)
 		invalid(e, details)
 	}
 	if len(e.Message) > maxMessage {
@@ -388,7 +401,7 @@ func withhold(e *Error) {
 		if !strings.Contains(e.Message, "forbidden: User ") {
 			e.Message = string(e.Class) + why
 		}
-	case Server, Changed, Throttled, Expired:
+	case Server, Changed, Exists, Throttled, Expired:
 		e.Message = string(e.Class) + why
 	}
 }

@@ -183,7 +183,16 @@ func TestErrors(t *testing.T) {
 		},
 		{
 			name: "invalid and long", code: 422, body: status(`"message":"Job \"a\" is invalid: [...]","reason":"Invalid","details":{"causes":[{"reason":"FieldValueInvalid","message":"Invalid value: {\"labels\":{\"a\":\"` + strings.Repeat("b", 300) + `\"}}: field is immutable","field":"spec.template"}]}`),
-			want: Error{Class: Invalid, Message: "spec.template: field is immutable", Fields: []Field{{"spec.template", "field is immutable"}}},
+			want: Error{Class: Invalid, Message: "spec.template: field is immutable", Fields: []Field{{"spec.template", "field is immutable"}}, immutable: true},
+		},
+		{
+			name: "immutable and invalid", code: 422, body: status(`"message":"x","reason":"Invalid","details":{"causes":[{"reason":"FieldValueForbidden","message":"Forbidden: field is immutable","field":"data"},{"reason":"FieldValueInvalid","message":"Invalid value: \"a b\": no key","field":"data[a b]"}]}`),
+			want: Error{Class: Invalid, Message: "data: Forbidden: field is immutable, data[a b]: Invalid value: \"a b\": no key",
+				Fields: []Field{{"data", "Forbidden: field is immutable"}, {"data[a b]", `Invalid value: "a b": no key`}}},
+		},
+		{
+			name: "exists", code: 409, body: status(`"message":"services \"a\" already exists","reason":"AlreadyExists"`),
+			want: Error{Class: Exists, Message: `services "a" already exists`},
 		},
 		{
 			name: "untyped", code: 500, body: status(`"message":"failed to create typed patch object (ns/a; /v1, Kind=Service): errors:\n  .spec.a: field not declared in schema\n  .spec.b: expected string, got 1"`),

@@ -213,18 +213,28 @@ func (c *Cluster) Resource(ctx context.Context, groupName, resource string) (Typ
 		return Type{}, err
 	}
 	for _, v := range versions {
-		c.mu.Lock()
-		known, epoch := c.gvs[apiVersion(groupName, v)], c.epoch
-		c.mu.Unlock()
-		if known == nil {
-			if known, err = c.fetchTypes(ctx, groupName, v, epoch); err != nil {
+		gv := apiVersion(groupName, v)
+		for {
+			c.mu.Lock()
+			known, epoch := c.gvs[gv], c.epoch
+			c.mu.Unlock()
+			if known != nil {
+				for _, t := range known.kinds {
+					if t.Resource == resource {
+						return t, nil
+					}
+				}
+				if known.epoch == epoch {
+					break
+				}
+			}
+			fetched, err := c.fetchTypes(ctx, groupName, v, epoch)
+			if err != nil {
 				return Type{}, err
 			}
-		}
-		for _, t := range known.kinds {
-			if t.Resource == resource {
-				return t, nil
-			}
+			c.mu.Lock()
+			c.gvs[gv] = fetched
+			c.mu.Unlock()
 		}
 	}
 	return Type{}, &Error{
@@ -233,11 +243,20 @@ func (c *Cluster) Resource(ctx context.Context, groupName, resource string) (Typ
 	}
 }
 
-// All lists every kind whose objects can be listed, each in the version that the
-// cluster prefers.
-func (c *Cluster) All(ctx context.Context) ([]Type, error) {
+// Everything is all that a cluster serves.
+type Everything struct {
+	// Types are the kinds whose objects can be listed, each in the version that
+	// the cluster prefers.
+	Types []Type
+	// Stale are the APIs, "group/version", whose server the API server could not
+	// ask just now: there may be more kinds.
+	Stale []string
+}
+
+// All asks for everything that the cluster serves.
+func (c *Cluster) All(ctx context.Context) (*Everything, error) {
 	seen := make(map[schema.GroupKind]bool)
-	var list []Type
+	all := new(Everything)
 	for _, root := range []string{"api", "apis"} {
 		doc, _, _, err := c.everything(ctx, root, "")
 		if err != nil {
@@ -245,17 +264,20 @@ func (c *Cluster) All(ctx context.Context) ([]Type, error) {
 		}
 		for _, g := range doc.Items {
 			for _, v := range g.Versions { // the preferred one is first
+				if v.Freshness == apidiscovery.DiscoveryFreshnessStale {
+					all.Stale = append(all.Stale, apiVersion(g.Name, v.Version))
+				}
 				for _, t := range discovered(g.Name, v).kinds {
 					if gk := (schema.GroupKind{Group: t.Group, Kind: t.Kind}); t.Listable && !seen[gk] {
 						seen[gk] = true
-						list = append(list, t)
+						all.Types = append(all.Types, t)
 					}
 				}
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b Type) int { return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Kind, b.Kind)) })
-	return list, nil
+	slices.SortFunc(all.Types, func(a, b Type) int { return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Kind, b.Kind)) })
+	return all, nil
 }
 
 // Version is the API server's version, "v1.36.3".

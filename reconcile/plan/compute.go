@@ -28,12 +28,12 @@ type Live struct {
 	Namespaced map[schema.GroupVersionKind]bool
 	// Unreadable says of kinds why nothing is known about their objects.
 	Unreadable map[schema.GroupKind]string
-	// Contents are objects that live in a Namespace, or are of the kind that a
-	// CRD defines: for those of our Namespaces and CRDs that are not wanted any
-	// more. A few of many are enough.
-	Contents map[manifest.ID][]manifest.ID
-	// ContentsUnknown says of such Namespaces and CRDs why their contents could
-	// not be found out.
+	// Contents are the objects in those of our Namespaces, CRDs, XRDs and
+	// packages of Crossplane's that are not wanted any more. A few are enough of
+	// those that stay whatever goes.
+	Contents map[manifest.ID][]Content
+	// ContentsUnknown says of these why their contents could not be found out,
+	// or not all of them.
 	ContentsUnknown map[manifest.ID]string
 }
 
@@ -103,7 +103,7 @@ func Compute(cluster string, desired *manifest.Set, live Live, inv Inventory, op
 	}
 	sortApplied(p.Steps)
 	p.Steps = append(p.Steps, c.unwanted(desired)...)
-	p.behind = c.order(p.Steps)
+	p.behind, p.contents = c.order(p.Steps), c.contents()
 	return p
 }
 

@@ -213,8 +213,9 @@ prune namespace/ns
 		{
 			name: "namespace with contents that stay", desired: crd, live: "{apiVersion: v1, kind: Namespace, metadata: {name: ns}}\n---\n" + cm,
 			change: func(l *plan.Live) {
-				l.Contents = map[manifest.ID][]manifest.ID{{Kind: "Namespace", Name: "ns"}: {
-					{Kind: "ConfigMap", Namespace: "ns", Name: "a"}, {Kind: "Secret", Namespace: "ns", Name: "theirs"},
+				l.Contents = map[manifest.ID][]plan.Content{{Kind: "Namespace", Name: "ns"}: {
+					{ID: manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: "a"}, UID: "uid-a"},
+					{ID: manifest.ID{Kind: "Secret", Namespace: "ns", Name: "theirs"}, UID: "1"},
 				}}
 			},
 			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nprune configmap/ns/a\n" +
@@ -225,7 +226,7 @@ prune namespace/ns
 			change: func(l *plan.Live) {
 				l.ContentsUnknown = map[manifest.ID]string{{Kind: "Namespace", Name: "ns"}: "forbidden"}
 			},
-			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nheld namespace/ns kept: what it holds could not be found out: forbidden\n",
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nheld namespace/ns kept: what it holds could not be found out: forbidden; to have it pruned all the same, annotate it with gitopsd.dev/allow-prune: \"true\"\n",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

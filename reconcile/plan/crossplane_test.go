@@ -74,7 +74,7 @@ held customresourcedefinition.apiextensions.k8s.io/ws.e.org kept: Crossplane ins
 				l.Unserved[schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind)] = "the cluster does not serve it"
 			}
 			for _, o := range objects(t, tt.contents) {
-				l.Contents = map[manifest.ID][]manifest.ID{types[0].Definition: {o.ID()}}
+				l.Contents = map[manifest.ID][]plan.Content{types[0].Definition: {{ID: o.ID(), UID: "1"}}}
 			}
 			p := plan.Compute("prod", set(t, tt.desired), l, inventory, tt.opts)
 			if have := steps(p); have != tt.want {
@@ -93,7 +93,7 @@ held customresourcedefinition.apiextensions.k8s.io/ws.e.org kept: Crossplane ins
 			m.Annotations[plan.AllowPruneAnnotation] = "true"
 		}
 	})
-	l.Contents = map[manifest.ID][]manifest.ID{types[0].Definition: {{Group: "e.org", Kind: "W", Name: "mine"}}}
+	l.Contents = map[manifest.ID][]plan.Content{types[0].Definition: {{ID: manifest.ID{Group: "e.org", Kind: "W", Name: "mine"}, UID: "1"}}}
 	if p := plan.Compute("prod", set(t, cm), l, inventory, inactive); p.Count(plan.Prune) != 1 {
 		t.Error(steps(p))
 	}

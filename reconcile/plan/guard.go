@@ -47,8 +47,9 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 	})
 	c.keepUnrendered(steps, desired.Len() == 0)
 	c.keepDelegated(steps, desired)
-	c.keepContents(steps)
 	c.keepUsed(steps, desired)
+	c.keepContents(steps, desired)
+	c.keepControllers(steps)
 	c.keepMost(steps, members)
 	return steps
 }
@@ -96,38 +97,6 @@ func (c *computation) keepDelegated(steps []Step, desired *manifest.Set) {
 		s := &steps[i]
 		if s.Package != "" && delegated[s.Package] && (IsCRD(s.ID) || s.ID.Group == xrdGroup || s.ID.Group == operationsGroup) {
 			hold(s, "kept: Crossplane installs package %s from now on, and takes this over", s.Package)
-		}
-	}
-}
-
-// keepContents keeps Namespaces, CRDs, XRDs and Crossplane's packages that hold objects
-// which stay.
-func (c *computation) keepContents(steps []Step) {
-	going := make(map[manifest.ID]bool, len(steps))
-	for i := range steps {
-		if steps[i].Action == Prune || steps[i].Action == Wait {
-			going[steps[i].ID] = true
-		}
-	}
-	for i := range steps {
-		s := &steps[i]
-		if meta := c.live.Objects[s.ID]; meta.Annotations[AllowPruneAnnotation] == "true" {
-			continue
-		}
-		if why, ok := c.live.ContentsUnknown[s.ID]; ok {
-			hold(s, "kept: what it holds could not be found out: %s", why)
-		}
-		var staying []string
-		for _, id := range c.live.Contents[s.ID] {
-			if !going[id] {
-				staying = append(staying, id.String())
-			}
-		}
-		if len(staying) > 0 && c.dormant[s.ID] {
-			hold(s, "kept: no activation policy names it any more, but it holds %s, which would be deleted with it; name it in a policy again, delete these, or annotate it with %s: \"true\"", prose.Some(staying, 3), AllowPruneAnnotation)
-		}
-		if len(staying) > 0 {
-			hold(s, "kept: it holds %s, which would be deleted with it; to allow that, annotate it with %s: \"true\"", prose.Some(staying, 3), AllowPruneAnnotation)
 		}
 	}
 }

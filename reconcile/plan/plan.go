@@ -6,7 +6,8 @@
 // It owns
 //   - the decision (compute.go), a pure function of what is wanted, what is
 //     there and what the inventory says is ours;
-//   - whose an object is (owner.go), and what must not be pruned (guard.go);
+//   - whose an object is (owner.go), what must not be pruned (guard.go), and what
+//     would go with it (contents.go);
 //   - what a change of types refuses: what breaks (types.go), and objects that
 //     are pinned to another type (pins.go);
 //   - the order of things (stage.go), and what must be ready before what
@@ -102,6 +103,9 @@ type Step struct {
 	// Round orders what is pruned: an object goes when all of earlier rounds are
 	// gone.
 	Round int
+	// WithContents says that a Namespace, CRD, XRD or package is annotated to be
+	// pruned with what others put into it.
+	WithContents bool
 	// Awaits says what makes the object's type, which is not there yet and comes
 	// by itself; empty for all other objects.
 	Awaits string
@@ -158,6 +162,8 @@ type Plan struct {
 
 	// behind are the steps behind each name in an After.
 	behind map[string][]int
+	// contents are those of what was looked into.
+	contents []Content
 }
 
 // Behind returns the indexes of the steps that a name in a step's After stands

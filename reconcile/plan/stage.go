@@ -90,6 +90,11 @@ func IsDefinition(id manifest.ID) bool {
 	return IsCRD(id) || IsXRD(id)
 }
 
+// IsPackage says that an object has Crossplane install a package.
+func IsPackage(id manifest.ID) bool {
+	return id.Group == packageGroup && (id.Kind == "Provider" || id.Kind == "Configuration" || id.Kind == "Function")
+}
+
 // IsNamespace says that an object is a Namespace.
 func IsNamespace(id manifest.ID) bool { return id.Group == "" && id.Kind == "Namespace" }
 

@@ -1,0 +1,191 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/render/manifest"
+)
+
+// What holds others (Namespaces, CRDs, XRDs, packages of Crossplane's) is looked
+// into once more right before it is deleted. The plan may be minutes old by then,
+// and what it says would go may have been refused, or kept back: the deletion of
+// the whole asks no admission for its parts.
+
+// withoutFull returns the results that can be deleted, and says of the others what
+// they hold.
+func (x *execution) withoutFull(ctx context.Context, batch []*Result) ([]*Result, error) {
+	var full []*Result
+	for _, r := range batch {
+		if r.Step.Action == plan.Prune && plan.Holds(r.Step.ID) {
+			full = append(full, r)
+		}
+	}
+	look := x.newLook()
+	kept := make([]bool, len(full))
+	err := x.each(ctx, full, func(ctx context.Context, r *Result) error {
+		keeps, err := x.keepFull(ctx, look, r)
+		kept[slices.Index(full, r)] = keeps
+		return err
+	})
+	return slices.DeleteFunc(slices.Clone(batch), func(r *Result) bool {
+		i := slices.Index(full, r)
+		return i >= 0 && kept[i]
+	}), err
+}
+
+// keepFull keeps one object if it holds others.
+func (x *execution) keepFull(ctx context.Context, look *contentsLook, r *Result) (bool, error) {
+	still := x.stillMembers(ctx, r.Step.ID)
+	if r.Step.WithContents && len(still) == 0 {
+		return false, nil
+	}
+	deadline := time.Now().Add(goneWait)
+	for wait := pollFirst; ; wait = min(2*wait, pollLongest) {
+		found, err := x.contents(ctx, look, r, still)
+		if kube.IsClusterWide(err) || ctx.Err() != nil {
+			return true, err
+		}
+		gone := x.leaving(found)
+		staying := plan.Staying(found, gone)
+		if r.Step.WithContents {
+			staying = slices.DeleteFunc(staying, func(c plan.Content) bool { return still[c.ID] == nil })
+		}
+		switch {
+		case len(staying) > 0:
+			r.Outcome, r.Reason = Skipped, "kept: it holds "+x.explain(staying, still)
+			return true, nil
+		case err != nil:
+			r.Outcome, r.Reason = Skipped, fmt.Sprintf("kept: what it holds could not be found out: %v", err)
+			return true, nil
+		case len(found) == 0 || !plan.IsPackage(r.Step.ID):
+			return false, nil
+		}
+		// Crossplane stops the package's controller, which these may need.
+		if time.Now().After(deadline) {
+			r.Outcome, r.Reason = Pending, fmt.Sprintf("waits until %s is gone", found[0])
+			return true, nil
+		}
+		if err := pause(ctx, wait); err != nil {
+			return true, err
+		}
+	}
+}
+
+// contents lists what an object holds: all of it where it matters which.
+func (x *execution) contents(ctx context.Context, look *contentsLook, r *Result, still map[manifest.ID]*Result) ([]plan.Content, error) {
+	gone := x.leaving(nil)
+	staying := 0
+	return look.inside(ctx, r.Step.ID, func(c plan.Content) bool {
+		if len(c.Owners) == 0 && !gone[c.UID] && (!r.Step.WithContents || still[c.ID] != nil) {
+			staying++
+		}
+		return staying < fewContents
+	})
+}
+
+// leaving are the UIDs of what this run saw go, and of what goes after it.
+func (x *execution) leaving(now []plan.Content) map[string]bool {
+	gone := make(map[string]bool)
+	for i := range x.results {
+		if r := &x.results[i]; r.Step.Object == nil && r.Outcome == Done {
+			gone[r.Step.UID] = true
+		}
+	}
+	return x.plan.Leaving(gone, now)
+}
+
+// stillMembers are the objects of the plan that are wanted, or still there, and
+// that an object may hold.
+func (x *execution) stillMembers(ctx context.Context, holder manifest.ID) map[manifest.ID]*Result {
+	still := make(map[manifest.ID]*Result)
+	for i := range x.results {
+		r := &x.results[i]
+		if (r.Step.Object != nil || r.Outcome != Done) && x.mayHold(ctx, holder, r.Step) {
+			still[r.Step.ID] = r
+		}
+	}
+	return still
+}
+
+func (x *execution) mayHold(ctx context.Context, holder manifest.ID, s *plan.Step) bool {
+	_, group, _ := strings.Cut(holder.Name, ".")
+	switch {
+	case plan.IsNamespace(holder):
+		return s.ID.Namespace == holder.Name
+	case plan.IsPackage(holder):
+		return s.Stage == plan.Custom
+	case s.ID.Group != group:
+		return false
+	case plan.IsXRD(holder):
+		return true // of its claims, the name is not known
+	}
+	t, err := x.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)
+	return err != nil || t.Resource+"."+t.Group == holder.Name
+}
+
+// explain names objects that stay, and says of those that were to go why they
+// did not.
+func (x *execution) explain(staying []plan.Content, still map[manifest.ID]*Result) string {
+	var names []string
+	for _, c := range staying {
+		name := c.String()
+		if r := still[c.ID]; r != nil && r.Step.Object == nil {
+			name = fmt.Sprintf("%s, which is still there: %s", c.ID, x.because(r))
+		}
+		names = append(names, name)
+	}
+	return prose.Some(names, 3)
+}
+
+// awaitDependents waits until the garbage collector has deleted what belonged to
+// custom resources that went, where their types are to go too: the controller
+// that the finalizers of these wait for may be among what is deleted next. It
+// returns what need not wait.
+func (x *execution) awaitDependents(ctx context.Context, rest []*Result) ([]*Result, error) {
+	look := x.newLook()
+	deadline := time.Now().Add(goneWait)
+	for _, r := range rest {
+		if r.Step.Action != plan.Prune || !plan.IsCRD(r.Step.ID) || r.Step.WithContents {
+			continue
+		}
+		for wait := pollFirst; ; wait = min(2*wait, pollLongest) {
+			found, err := x.contents(ctx, look, r, nil)
+			if kube.IsClusterWide(err) || ctx.Err() != nil {
+				return nil, err
+			}
+			leaving := x.leaving(found)
+			i := slices.IndexFunc(found, func(c plan.Content) bool { return leaving[c.UID] || c.Deleting != "" })
+			if i < 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				rest = x.holdPackage(rest, r.Step.Package, fmt.Sprintf("%s is gone", found[i]))
+				break
+			}
+			if err := pause(ctx, wait); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return rest, nil
+}
+
+// holdPackage has what is left of a package wait, and returns the others.
+func (x *execution) holdPackage(rest []*Result, pkg, until string) []*Result {
+	var others []*Result
+	for _, r := range rest {
+		if r.Step.Package == pkg {
+			postpone([]*Result{r}, until)
+		} else {
+			others = append(others, r)
+		}
+	}
+	return others
+}

@@ -1,0 +1,91 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// Hidden says of kinds that the cluster does not serve why there may be objects
+// of them all the same: a CRD defines the kind and serves no version of it, or an
+// API that is registered is not there. It is empty for a kind that nothing
+// defines. It costs one list of the metadata of all CRDs.
+func (c *Cluster) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[schema.GroupKind]string, error) {
+	hidden := make(map[schema.GroupKind]string)
+	crds, err := c.Kind(ctx, crdGroup, crdKind)
+	if err != nil {
+		return nil, err
+	}
+	asked := make(map[string]bool)
+	for _, gk := range kinds {
+		asked[gk.Group] = true
+	}
+	served := make(map[string]bool) // by the names of their CRDs
+	for group := range asked {
+		if err := c.served(ctx, group, kinds, served, hidden); err != nil {
+			return nil, err
+		}
+	}
+	var unserved []string
+	_, err = c.List(ctx, crds, ListOptions{}, func(m *metav1.PartialObjectMetadata) bool {
+		if _, group, _ := strings.Cut(m.Name, "."); asked[group] && !served[m.Name] {
+			unserved = append(unserved, m.Name)
+		}
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range unserved {
+		id := manifest.ID{Group: crdGroup, Kind: crdKind, Name: name}
+		tree, _, err := c.Get(ctx, crds, id)
+		if ClassOf(err) == NotFound {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		spec, _ := tree["spec"].(map[string]any)
+		names, _ := spec["names"].(map[string]any)
+		group, _ := spec["group"].(string)
+		kind, _ := names["kind"].(string)
+		for _, gk := range kinds {
+			if gk == (schema.GroupKind{Group: group, Kind: kind}) {
+				hidden[gk] = fmt.Sprintf("%s is there, and the cluster serves no version of its type", id)
+			}
+		}
+	}
+	return hidden, nil
+}
+
+// served notes the resources of a group that are served, and of its kinds that
+// one of its versions does not answer.
+func (c *Cluster) served(ctx context.Context, group string, kinds []schema.GroupKind, served map[string]bool, hidden map[schema.GroupKind]string) error {
+	if group == "" {
+		return nil // no CRD can define its kinds
+	}
+	versions, err := c.versions(ctx, group)
+	if err != nil {
+		return err
+	}
+	for _, v := range versions {
+		known, err := c.fetchTypes(ctx, group, v, 0)
+		if err != nil {
+			return err
+		}
+		for _, t := range known.kinds {
+			served[t.Resource+"."+group] = true
+		}
+		for _, gk := range kinds {
+			if known.absent && gk.Group == group {
+				hidden[gk] = fmt.Sprintf("the API %s is registered, and is not there", apiVersion(group, v))
+			}
+		}
+	}
+	return nil
+}

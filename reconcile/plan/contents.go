@@ -1,0 +1,174 @@
+package plan
+
+import (
+	"maps"
+	"slices"
+
+	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/render/manifest"
+)
+
+// Content is an object in a Namespace, or of a type that a CRD, XRD or package
+// of Crossplane's defines: it is deleted together with that.
+type Content struct {
+	ID  manifest.ID
+	UID string
+	// Owners are the UIDs of its owners. The garbage collector deletes it when
+	// all of these are gone; what has none stands for itself.
+	Owners []string
+	// Deleting says what holds it when it is being deleted; else empty.
+	Deleting string
+}
+
+// String names the object for people.
+func (c Content) String() string {
+	if c.Deleting != "" {
+		return c.ID.String() + " (" + c.Deleting + ")"
+	}
+	return c.ID.String()
+}
+
+// Holds reports whether deleting an object deletes others with it: a Namespace,
+// CRD, XRD or package of Crossplane's.
+func Holds(id manifest.ID) bool {
+	return IsNamespace(id) || IsDefinition(id) || IsPackage(id)
+}
+
+// Leaving adds to the UIDs of objects that are gone those of the contents that the
+// garbage collector deletes after them. Contents are those that the plan knows
+// of, and those that are there now.
+func (p *Plan) Leaving(gone map[string]bool, now []Content) map[string]bool {
+	return leaving(gone, append(slices.Clip(p.contents), now...))
+}
+
+// leaving is Leaving for contents alone. An owner that is not known stays, and so
+// does what it owns.
+func leaving(going map[string]bool, contents []Content) map[string]bool {
+	all := maps.Clone(going)
+	for again := true; again; {
+		again = false
+		for _, c := range contents {
+			stays := func(owner string) bool { return !all[owner] }
+			if len(c.Owners) > 0 && !all[c.UID] && !slices.ContainsFunc(c.Owners, stays) {
+				all[c.UID], again = true, true
+			}
+		}
+	}
+	return all
+}
+
+// Staying returns those of the contents that are not leaving, without what is
+// owned by another of them.
+func Staying(contents []Content, leaving map[string]bool) []Content {
+	staying := slices.DeleteFunc(slices.Clone(contents), func(c Content) bool { return leaving[c.UID] })
+	there := make(map[string]bool, len(staying))
+	for _, c := range staying {
+		there[c.UID] = true
+	}
+	return slices.DeleteFunc(staying, func(c Content) bool {
+		return slices.ContainsFunc(c.Owners, func(owner string) bool { return owner != c.UID && there[owner] })
+	})
+}
+
+// keepContents keeps what holds objects that stay. What is kept for that may
+// itself be held, or own what others hold, so that one look is not enough.
+func (c *computation) keepContents(steps []Step, desired *manifest.Set) {
+	ours := make(map[string]bool, len(steps))
+	for i := range steps {
+		ours[steps[i].UID] = true
+	}
+	for _, list := range c.live.Contents {
+		for _, k := range list {
+			if desired.Get(k.ID) != nil {
+				ours[k.UID] = true
+			}
+		}
+	}
+	for again := true; again; {
+		again = false
+		leaving := leaving(c.going(steps), c.contents())
+		for i := range steps {
+			s := &steps[i]
+			if s.Action == Prune && Holds(s.ID) {
+				c.keepFull(s, leaving, ours)
+				again = again || s.Action != Prune
+			}
+		}
+	}
+}
+
+// contents are those of everything that was looked into.
+func (c *computation) contents() []Content {
+	var all []Content
+	for _, list := range c.live.Contents {
+		all = append(all, list...)
+	}
+	return all
+}
+
+// keepControllers keeps what came with a type that is kept because an object of
+// it is being deleted: the controller that the object's finalizers wait for may
+// be among it.
+func (c *computation) keepControllers(steps []Step) {
+	busy := make(map[string]string)
+	for i := range steps {
+		s := &steps[i]
+		if s.Action != Held || !IsDefinition(s.ID) {
+			continue
+		}
+		for _, k := range c.live.Contents[s.ID] {
+			if k.Deleting != "" {
+				busy[s.Package] = k.String()
+			}
+		}
+	}
+	for i := range steps {
+		s := &steps[i]
+		if what := busy[s.Package]; what != "" && s.Stage != Custom && !IsDefinition(s.ID) {
+			hold(s, "kept: %s may need it to go", what)
+		}
+	}
+}
+
+// going are the UIDs of what is pruned or on its way. What is deleted with
+// "orphan" leaves its dependents behind.
+func (c *computation) going(steps []Step) map[string]bool {
+	going := make(map[string]bool, len(steps))
+	for i := range steps {
+		s := &steps[i]
+		orphans := s.Action == Wait && slices.Contains(c.live.Objects[s.ID].Finalizers, "orphan")
+		if (s.Action == Prune || s.Action == Wait) && !orphans {
+			going[s.UID] = true
+		}
+	}
+	return going
+}
+
+// keepFull keeps one object that holds others. The annotation that allows it to
+// be pruned with others' objects says nothing of our own.
+func (c *computation) keepFull(s *Step, leaving, ours map[string]bool) {
+	s.WithContents = c.live.Objects[s.ID].Annotations[AllowPruneAnnotation] == "true"
+	staying := Staying(c.live.Contents[s.ID], leaving)
+	var own, all []string
+	for _, k := range staying {
+		all = append(all, k.String())
+		if ours[k.UID] {
+			own = append(own, k.String())
+		}
+	}
+	if len(own) > 0 {
+		hold(s, "kept: it holds %s, which is kept or wanted", prose.Some(own, 3))
+	}
+	if s.WithContents {
+		return
+	}
+	if why, ok := c.live.ContentsUnknown[s.ID]; ok {
+		hold(s, "kept: what it holds could not be found out: %s; to have it pruned all the same, annotate it with %s: \"true\"", why, AllowPruneAnnotation)
+	}
+	if len(all) > 0 && c.dormant[s.ID] {
+		hold(s, "kept: no activation policy names it any more, but it holds %s, which would be deleted with it; name it in a policy again, delete these, or annotate it with %s: \"true\"", prose.Some(all, 3), AllowPruneAnnotation)
+	}
+	if len(all) > 0 {
+		hold(s, "kept: it holds %s, which would be deleted with it; to allow that, annotate it with %s: \"true\"", prose.Some(all, 3), AllowPruneAnnotation)
+	}
+}

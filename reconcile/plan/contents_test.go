@@ -1,0 +1,98 @@
+package plan_test
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+)
+
+// What holds objects that stay is kept, whoever their owners are.
+func TestContents(t *testing.T) {
+	t.Parallel()
+	const (
+		ns     = "{apiVersion: v1, kind: Namespace, metadata: {name: ns}}\n---\n"
+		crd    = "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: ws.e.org, labels: {gitopsd.dev/package: p}}, spec: {group: e.org, names: {kind: W}}}\n---\n"
+		xrds   = "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: compositeresourcedefinitions.apiextensions.crossplane.io}}\n---\n"
+		xrd    = "{apiVersion: apiextensions.crossplane.io/v2, kind: CompositeResourceDefinition, metadata: {name: xs.e.org}}\n---\n"
+		run    = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: p, namespace: ns, labels: {gitopsd.dev/package: p}}}\n---\n"
+		other  = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: q, namespace: ns, labels: {gitopsd.dev/package: q}}}\n---\n"
+		parent = "{apiVersion: e.org/v1, kind: W, metadata: {name: mine}}\n---\n"
+		rest   = "{apiVersion: v1, kind: ServiceAccount, metadata: {name: rest, namespace: other}}\n---\n"
+		pruned = "prune customresourcedefinition.apiextensions.k8s.io/ws.e.org"
+		with   = `, which would be deleted with it; to allow that, annotate it with gitopsd.dev/allow-prune: "true"`
+		held   = "held customresourcedefinition.apiextensions.k8s.io/ws.e.org kept: it holds "
+	)
+	id := func(kind, name string) manifest.ID { return manifest.ID{Group: "e.org", Kind: kind, Name: name} }
+	content := func(name string, owners ...string) plan.Content {
+		return plan.Content{ID: id("W", name), UID: "uid-" + name, Owners: owners}
+	}
+	def := manifest.ID{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "ws.e.org"}
+	for _, tt := range []struct {
+		name, desired, live string
+		contents            map[manifest.ID][]plan.Content
+		change              func(*metav1.ObjectMeta)
+		want                string
+	}{
+		{name: "owned by what stays", live: crd, contents: map[manifest.ID][]plan.Content{def: {content("theirs", "elsewhere")}},
+			want: held + "w.e.org/theirs" + with},
+		{name: "owned by what goes", live: crd + parent, contents: map[manifest.ID][]plan.Content{def: {content("mine"), content("its", "uid-mine")}},
+			want: "prune w.e.org/mine\n" + pruned},
+		{name: "a chain to what goes", live: crd + parent,
+			contents: map[manifest.ID][]plan.Content{def: {content("its-own", "uid-its"), content("its", "uid-mine"), content("mine")}},
+			want:     "prune w.e.org/mine\n" + pruned},
+		{name: "a chain to what stays", live: crd, contents: map[manifest.ID][]plan.Content{def: {content("its-own", "uid-theirs"), content("theirs", "elsewhere")}},
+			want: held + "w.e.org/theirs" + with},
+		{name: "two owners", live: crd + parent, contents: map[manifest.ID][]plan.Content{def: {content("mine"), content("both", "uid-mine", "elsewhere")}},
+			want: "prune w.e.org/mine\n" + held + "w.e.org/both" + with},
+		{name: "an owner of a later life", live: crd + parent, contents: map[manifest.ID][]plan.Content{def: {content("mine"), content("old", "uid-mine-before")}},
+			want: "prune w.e.org/mine\n" + held + "w.e.org/old" + with},
+		{name: "owning each other", live: crd, contents: map[manifest.ID][]plan.Content{def: {content("a", "uid-b"), content("b", "uid-a"), content("c")}},
+			want: held + "w.e.org/c" + with},
+		{name: "what is held is held by what holds it", live: xrds + xrd,
+			contents: map[manifest.ID][]plan.Content{
+				{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "compositeresourcedefinitions.apiextensions.crossplane.io"}: {
+					{ID: manifest.ID{Group: "apiextensions.crossplane.io", Kind: "CompositeResourceDefinition", Name: "xs.e.org"}, UID: "uid-xs.e.org"},
+				},
+				{Group: "apiextensions.crossplane.io", Kind: "CompositeResourceDefinition", Name: "xs.e.org"}: {{ID: id("X", "theirs"), UID: "1"}},
+			},
+			want: "held compositeresourcedefinition.apiextensions.crossplane.io/xs.e.org kept: it holds x.e.org/theirs" + with + "\n" +
+				"held customresourcedefinition.apiextensions.k8s.io/compositeresourcedefinitions.apiextensions.crossplane.io kept: it holds compositeresourcedefinition.apiextensions.crossplane.io/xs.e.org, which is kept or wanted"},
+		{name: "wanted, whatever is allowed", desired: "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: ns}}\n---\n", live: ns,
+			contents: map[manifest.ID][]plan.Content{{Kind: "Namespace", Name: "ns"}: {
+				{ID: manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: "a"}, UID: "1"}, {ID: manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: "theirs"}, UID: "2"}}},
+			change: func(m *metav1.ObjectMeta) { m.Annotations[plan.AllowPruneAnnotation] = "true" },
+			want:   "create configmap/ns/a\nheld namespace/ns kept: it holds configmap/ns/a, which is kept or wanted"},
+		{name: "others', which is allowed", live: crd, contents: map[manifest.ID][]plan.Content{def: {content("theirs")}},
+			change: func(m *metav1.ObjectMeta) { m.Annotations[plan.AllowPruneAnnotation] = "true" }, want: pruned},
+		{name: "its owner's deletion leaves it behind", live: crd + parent, contents: map[manifest.ID][]plan.Content{def: {content("its", "uid-mine")}},
+			change: func(m *metav1.ObjectMeta) {
+				if m.Name == "mine" {
+					m.DeletionTimestamp, m.Finalizers = &metav1.Time{}, []string{"orphan"}
+				}
+			},
+			want: "wait w.e.org/mine it is being deleted, held by finalizer orphan\n" + held + "w.e.org/its" + with},
+		{name: "on its way, and its controller with it", live: crd + run + other,
+			contents: map[manifest.ID][]plan.Content{def: {{ID: id("W", "theirs"), UID: "1", Deleting: "is being deleted, held by finalizer e.org/clean"}}},
+			want: "held deployment.apps/ns/p kept: w.e.org/theirs (is being deleted, held by finalizer e.org/clean) may need it to go\n" +
+				"prune deployment.apps/ns/q\n" + held + "w.e.org/theirs (is being deleted, held by finalizer e.org/clean)" + with},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			l := live(t, tt.live+rest, tt.change)
+			l.Contents = tt.contents
+			have := steps(plan.Compute("prod", set(t, tt.desired+rest), l, inventory, plan.Options{}))
+			want := "unchanged serviceaccount/other/rest\n" + tt.want + "\n"
+			if strings.HasPrefix(tt.want, "create configmap") {
+				create, then, _ := strings.Cut(tt.want, "\n")
+				want = create + "\nunchanged serviceaccount/other/rest\n" + then + "\n"
+			}
+			if have != want {
+				t.Errorf("have\n%s\nwant\n%s", have, want)
+			}
+		})
+	}
+}
