@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 )
 
@@ -94,7 +95,7 @@ func (x *execution) dependents(ctx context.Context) error {
 		x.deferred = nil
 		for stage := plan.Definitions; stage <= plan.Custom; stage++ {
 			todo := slices.DeleteFunc(slices.Clone(before), func(r *Result) bool { return r.Step.Stage != stage })
-			todo, err := x.startable(ctx, todo)
+			todo, err := x.startable(kube.Waiting(ctx), todo)
 			if err != nil {
 				return err
 			}
