@@ -40,8 +40,8 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// Repository is the fleet repository. Implementations are used by one goroutine
-// at a time.
+// Repository is the fleet repository. Head and Parent are used by several
+// goroutines, also while another one is in any of the methods.
 type Repository interface {
 	// Poll returns the newest commit of the branch, and whether it is another
 	// one than last. Without a change the commit is empty.
@@ -56,6 +56,8 @@ type Repository interface {
 	WritePending(ctx context.Context, content []byte) error
 	// ClearPending forgets it.
 	ClearPending(ctx context.Context) error
+	// Head returns the name of the branch's newest commit.
+	Head(ctx context.Context) (string, error)
 	// Parent returns the commit before a commit, its first parent; false if
 	// it has none.
 	Parent(ctx context.Context, hash string) (sources.Commit, bool, error)
@@ -92,9 +94,6 @@ type Outcome struct {
 	// Packages by name: why a package is not ready; those that are, are not
 	// there.
 	Packages map[string]string
-	// Gone says that a cluster that left the registry has nothing of ours any
-	// more.
-	Gone bool
 	// Checkpoint is how the cluster looks, if nothing is left to do in it and
 	// that can be told by its looks.
 	Checkpoint *apply.Checkpoint
@@ -123,9 +122,6 @@ type Config struct {
 	// LockGrace is how long the commit of the lock waits for slow clusters;
 	// 0 means DefaultLockGrace.
 	LockGrace time.Duration
-	// PruneRemoved empties clusters that leave the registry; otherwise their
-	// objects stay.
-	PruneRemoved bool
 	// ReadonlyLock leaves the lock and the repository as they are.
 	ReadonlyLock bool
 	// Checkpoints keeps how clusters look that are at rest, so that a restart
@@ -147,6 +143,7 @@ const (
 type Daemon struct {
 	cfg     Config
 	workers *workers
+	history *history
 
 	// head is the newest commit, state the newest that could be computed: the
 	// clusters follow state while head is so broken that it says nothing.
@@ -160,8 +157,6 @@ type Daemon struct {
 	// pending is what the pending ref holds, nil before it was read.
 	pending     *lockfile.File
 	pendingRead bool
-	// leaving are the clusters that left the registry and are not empty yet.
-	leaving map[string]*desired.Cluster
 	// again says that the commit must be computed once more although it is
 	// the same: something failed that may go well the next time.
 	again bool
@@ -184,7 +179,7 @@ func New(cfg Config) (*Daemon, error) {
 	if cfg.Workers == 0 {
 		cfg.Workers = 16
 	}
-	return &Daemon{cfg: cfg, workers: newWorkers(cfg), leaving: make(map[string]*desired.Cluster)}, nil
+	return &Daemon{cfg: cfg, workers: newWorkers(cfg), history: newHistory(cfg.Repository)}, nil
 }
 
 // Run goes round until the context ends, which is no error; steps under way are
@@ -256,17 +251,15 @@ func (d *Daemon) pass(ctx context.Context, wait bool) error {
 	if d.state == nil {
 		return err
 	}
-	d.left()
 	if perr := d.keepPending(ctx); perr != nil {
 		// Nothing may depend on records that could be lost.
 		return errors.Join(err, perr)
 	}
-	tried := d.workers.assign(ctx, round{state: d.state, leaving: d.leaving, input: d.input, at: d.at})
+	tried := d.workers.assign(ctx, round{state: d.state, input: d.input, at: d.at})
 	if !wait && !d.lockDue() {
 		return err
 	}
 	d.await(ctx, tried, wait)
-	d.left()
 	return errors.Join(err, d.commitLock(ctx))
 }
 
@@ -281,6 +274,7 @@ func (d *Daemon) poll(ctx context.Context) (fresh bool, err error) {
 		return false, nil
 	}
 	d.head = commit
+	d.history.saw(commit.Hash)
 	d.cfg.Log.Info("new commit", "commit", short(commit.Hash), "subject", commit.Subject)
 	return true, nil
 }
@@ -325,7 +319,6 @@ func (d *Daemon) compute(ctx context.Context) error {
 		d.computeOlder(ctx)
 		return fmt.Errorf("commit %s: %w", short(d.head.Hash), err)
 	}
-	d.leave(ctx, d.state, state)
 	d.input, d.at = d.inputOf(state), nil
 	d.follow(state)
 	return nil
@@ -361,13 +354,33 @@ func (d *Daemon) follow(state *desired.State) {
 	for _, c := range state.Clusters {
 		names = append(names, c.Name)
 	}
-	names = append(names, sortedKeys(d.leaving)...)
-	d.cfg.Board.Commit(state.Commit.Hash, state.Commit.Subject, errs, append(names, state.Registry.Broken...))
-	for _, name := range state.Registry.Broken {
+	left := d.leftAlone(state)
+	d.cfg.Board.Commit(state.Commit.Hash, state.Commit.Subject, errs, append(names, sortedKeys(left)...))
+	for name, why := range left {
 		d.cfg.Board.Update(name, func(c *status.Cluster) {
-			c.Phase, c.Message = status.Failed, "its registration has errors; the cluster is left as it is"
+			c.Phase, c.Message = status.Failed, why+"; the cluster is left as it is"
 		})
 	}
+}
+
+// leftAlone are the clusters that nothing is done to because of errors in the
+// registry, and why: those whose documents have errors, and those that are known
+// and missing, for who they may be meant by.
+func (d *Daemon) leftAlone(s *desired.State) map[string]string {
+	left := make(map[string]string)
+	known := s.Committed.Clusters()
+	for _, c := range d.cfg.Board.Snapshot().Clusters {
+		known = append(known, c.Name)
+	}
+	for _, name := range known {
+		if _, there := s.Registry.Get(name); !there && !s.Registry.Removed(name) {
+			left[name] = "it is not registered any more by a " + sources.RegistryFile + " that has errors"
+		}
+	}
+	for _, name := range s.Registry.Broken {
+		left[name] = "its registration has errors"
+	}
+	return left
 }
 
 // notes are those of all clusters.
@@ -448,6 +461,7 @@ func (d *Daemon) commitLock(ctx context.Context) error {
 	}
 	if onOwn {
 		// The lock's own commit asks for nothing new, and starts no pass.
+		d.history.sawAs(commit.Hash, d.state.Commit.Hash)
 		d.head, d.state.Commit, d.state.Committed = commit, commit, d.state.Lock
 	}
 	d.overtaken = !onOwn
@@ -463,14 +477,6 @@ func (d *Daemon) commitLock(ctx context.Context) error {
 // commit that says nothing gets the records alone.
 func (d *Daemon) lockOf(ctx context.Context, head sources.Commit) ([]byte, error) {
 	if theirs, err := d.cfg.Computer.Compute(ctx, head, d.state.Lock); err == nil {
-		if d.cfg.PruneRemoved {
-			// Clusters that left with this commit are still to be emptied.
-			for _, name := range theirs.Committed.Clusters() {
-				if theirs.Registry.Removed(name) {
-					theirs.Lock.Select(name, theirs.Committed.Selections(name))
-				}
-			}
-		}
 		return theirs.Lock.Format(), nil
 	} else if ctx.Err() != nil {
 		return nil, ctx.Err()

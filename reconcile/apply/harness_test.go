@@ -111,9 +111,11 @@ func (b *bed) connectAs(name string, sa *kube.ServiceAccount, wrap func(http.Rou
 	return c
 }
 
+var testFleet = apply.Fleet{Name: "git.example.org/fleet#main"}
+
 // restart forgets what the process remembers.
 func (b *bed) restart() {
-	a, err := apply.New(apply.Config{Cluster: b.cluster, Log: discard})
+	a, err := apply.New(apply.Config{Cluster: b.cluster, Fleet: testFleet, Log: discard})
 	if err != nil {
 		b.t.Fatal(err)
 	}
