@@ -2,8 +2,10 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // maxLookBack bounds how many commits are read to find out whether one comes after
@@ -24,6 +26,13 @@ type history struct {
 	count int
 	// as are commits that ask for the same as the one before: a lock's own.
 	as map[string]string
+
+	// head and err are the last answer of the repository's, to what was asked at
+	// begun. Who asks holds ask.
+	ask   sync.Mutex
+	begun time.Time
+	head  string
+	err   error
 
 	// before are ancestors of the commit that was asked about last, and at is the
 	// oldest of them. Who needs more of them holds walk while reading.
@@ -70,7 +79,7 @@ func (h *history) supersedes(ctx context.Context, commit, applied string) error 
 	if theirs > 0 && theirs < mine {
 		return nil
 	}
-	head, err := h.repository.Head(ctx)
+	head, err := h.newest(ctx)
 	if err != nil {
 		return fmt.Errorf("commit %s was applied by another process, and whether %s comes after it cannot be told: %w", short(applied), short(commit), err)
 	}
@@ -90,6 +99,21 @@ func (h *history) supersedes(ctx context.Context, commit, applied string) error 
 		return fmt.Errorf("commit %s was applied by another process of this fleet, and the branch has moved on from %s: nothing is done for it, the newest commit is followed next", short(applied), short(commit))
 	}
 	return nil
+}
+
+// newest asks for the branch's newest commit, once for all clusters that want to
+// know it at the same time.
+func (h *history) newest(ctx context.Context) (string, error) {
+	wanted := time.Now()
+	h.ask.Lock()
+	defer h.ask.Unlock()
+	if !h.begun.After(wanted) && ctx.Err() == nil {
+		h.begun = time.Now()
+		if h.head, h.err = h.repository.Head(ctx); ctx.Err() != nil {
+			h.begun = time.Time{} // only this caller gave up
+		}
+	}
+	return h.head, errors.Join(h.err, ctx.Err())
 }
 
 // ancestor reports whether a commit is among the last ancestors of another.
