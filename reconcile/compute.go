@@ -128,7 +128,6 @@ func (d *Daemon) use(ctx context.Context, c *computation) {
 		}
 		return
 	}
-	d.leave(ctx, d.state, c.state)
 	d.input, d.at = d.inputOf(c.state), nil
 	d.follow(c.state)
 }

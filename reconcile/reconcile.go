@@ -41,8 +41,8 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// Repository is the fleet repository. Implementations are used by one goroutine
-// at a time.
+// Repository is the fleet repository. Head and Parent are used by several
+// goroutines, also while another one is in any of the methods.
 type Repository interface {
 	// Poll returns the newest commit of the branch, and whether it is another
 	// one than last. Without a change the commit is empty.
@@ -57,6 +57,8 @@ type Repository interface {
 	WritePending(ctx context.Context, content []byte) error
 	// ClearPending forgets it.
 	ClearPending(ctx context.Context) error
+	// Head returns the name of the branch's newest commit.
+	Head(ctx context.Context) (string, error)
 	// Parent returns the commit before a commit, its first parent; false if
 	// it has none.
 	Parent(ctx context.Context, hash string) (sources.Commit, bool, error)
@@ -95,9 +97,6 @@ type Outcome struct {
 	// Packages by name: why a package is not ready; those that are, are not
 	// there.
 	Packages map[string]string
-	// Gone says that a cluster that left the registry has nothing of ours any
-	// more.
-	Gone bool
 	// Checkpoint is how the cluster looks, if nothing is left to do in it and
 	// that can be told by its looks.
 	Checkpoint *apply.Checkpoint
@@ -131,9 +130,6 @@ type Config struct {
 	// LockGrace is how long the commit of the lock waits for slow clusters;
 	// 0 means DefaultLockGrace.
 	LockGrace time.Duration
-	// PruneRemoved empties clusters that leave the registry; otherwise their
-	// objects stay.
-	PruneRemoved bool
 	// ReadonlyLock leaves the lock and the repository as they are.
 	ReadonlyLock bool
 	// Checkpoints keeps how clusters look that are at rest, so that a restart
@@ -155,6 +151,7 @@ const (
 type Daemon struct {
 	cfg     Config
 	workers *workers
+	history *history
 
 	// head is the newest commit, state the newest that could be computed: the
 	// clusters follow state while head is so broken that it says nothing.
@@ -172,8 +169,6 @@ type Daemon struct {
 	// pending is what the pending ref holds, nil before it was read.
 	pending     *lockfile.File
 	pendingRead bool
-	// leaving are the clusters that left the registry and are not empty yet.
-	leaving map[string]*desired.Cluster
 	// again says that the commit must be computed once more although it is
 	// the same: something failed that may go well the next time.
 	again bool
@@ -205,7 +200,7 @@ func New(cfg Config) (*Daemon, error) {
 	if cfg.Workers == 0 {
 		cfg.Workers = 16
 	}
-	return &Daemon{cfg: cfg, workers: newWorkers(cfg), leaving: make(map[string]*desired.Cluster)}, nil
+	return &Daemon{cfg: cfg, workers: newWorkers(cfg), history: newHistory(cfg.Repository)}, nil
 }
 
 // Run goes round until the context ends, which is no error; steps under way are
@@ -335,11 +330,10 @@ func (d *Daemon) handOut(ctx context.Context, wait bool) error {
 	if d.state == nil {
 		return nil
 	}
-	d.left()
 	if err := d.keepPending(ctx); err != nil {
 		return err // nothing may depend on records that could be lost
 	}
-	tried := d.workers.assign(ctx, round{state: d.state, commit: d.commit.Hash, leaving: d.leaving, input: d.input, at: d.at})
+	tried := d.workers.assign(ctx, round{state: d.state, commit: d.commit.Hash, input: d.input, at: d.at})
 	due := d.lockDue()
 	switch {
 	case !due:
@@ -360,7 +354,6 @@ func (d *Daemon) handOut(ctx context.Context, wait bool) error {
 	case waited < d.cfg.LockGrace:
 		d.await(ctx, tried, time.After(d.cfg.LockGrace-waited))
 	}
-	d.left()
 	return d.commitLock(ctx, behind)
 }
 
@@ -375,6 +368,7 @@ func (d *Daemon) poll(ctx context.Context) (fresh bool, err error) {
 		return false, nil
 	}
 	d.head = commit
+	d.history.saw(commit.Hash)
 	d.cfg.Log.Info("new commit", "commit", short(commit.Hash), "subject", commit.Subject)
 	return true, nil
 }
@@ -428,13 +422,33 @@ func (d *Daemon) follow(state *desired.State) {
 	for _, c := range state.Clusters {
 		names = append(names, c.Name)
 	}
-	names = append(names, sortedKeys(d.leaving)...)
-	d.cfg.Board.Commit(state.Commit.Hash, state.Commit.Subject, errs, append(names, state.Registry.Broken...))
-	for _, name := range state.Registry.Broken {
+	left := d.leftAlone(state)
+	d.cfg.Board.Commit(state.Commit.Hash, state.Commit.Subject, errs, append(names, sortedKeys(left)...))
+	for name, why := range left {
 		d.cfg.Board.Update(name, func(c *status.Cluster) {
-			c.Phase, c.Message = status.Failed, "its registration has errors; the cluster is left as it is"
+			c.Phase, c.Message = status.Failed, why+"; the cluster is left as it is"
 		})
 	}
+}
+
+// leftAlone are the clusters that nothing is done to because of errors in the
+// registry, and why: those whose documents have errors, and those that are known
+// and missing, for who they may be meant by.
+func (d *Daemon) leftAlone(s *desired.State) map[string]string {
+	left := make(map[string]string)
+	known := s.Committed.Clusters()
+	for _, c := range d.cfg.Board.Snapshot().Clusters {
+		known = append(known, c.Name)
+	}
+	for _, name := range known {
+		if _, there := s.Registry.Get(name); !there && !s.Registry.Removed(name) {
+			left[name] = "it is not registered any more by a " + sources.RegistryFile + " that has errors"
+		}
+	}
+	for _, name := range s.Registry.Broken {
+		left[name] = "its registration has errors"
+	}
+	return left
 }
 
 // notes are those of all clusters.
@@ -460,7 +474,7 @@ func (d *Daemon) keepPending(ctx context.Context) error {
 	if !d.lockDue() {
 		return nil
 	}
-	lock := d.lock()
+	lock := d.state.Lock
 	text := lock.Format()
 	if d.pending != nil && string(d.pending.Format()) == string(text) {
 		return nil
@@ -472,23 +486,9 @@ func (d *Daemon) keepPending(ctx context.Context) error {
 	return nil
 }
 
-// lock is the lock to commit: what the declarations ask for, with the lines of
-// the clusters that are being emptied. It may be the state's own, and is not to
-// be changed.
-func (d *Daemon) lock() *lockfile.File {
-	if len(d.leaving) == 0 {
-		return d.state.Lock
-	}
-	lock := d.state.Lock.Clone()
-	for name := range d.leaving {
-		lock.Select(name, d.committed.Selections(name))
-	}
-	return lock
-}
-
 // lockDue reports whether the lock to commit differs from the committed one.
 func (d *Daemon) lockDue() bool {
-	return !d.cfg.ReadonlyLock && string(d.lock().Format()) != string(d.committed.Format())
+	return !d.cfg.ReadonlyLock && string(d.state.Lock.Format()) != string(d.committed.Format())
 }
 
 // await waits until all clusters were tried, for no longer than grace.
@@ -518,7 +518,7 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 	if !d.lockDue() || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	onOwn, lock := false, d.lock()
+	onOwn, lock := false, d.state.Lock
 	commit, wrote, err := d.cfg.Repository.Update(ctx, sources.LockFile, lockMessage(d.committed, lock), func(head sources.Commit) ([]byte, error) {
 		if onOwn = head.Hash == d.commit.Hash; onOwn {
 			return lock.Format(), nil
@@ -549,6 +549,7 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 	d.dueSince = time.Time{}
 	if onOwn {
 		// The lock's own commit asks for nothing new, and starts no pass.
+		d.history.sawAs(commit.Hash, d.state.Commit.Hash)
 		d.head, d.commit, d.committed = commit, commit, lock
 	}
 	if err := d.cfg.Repository.ClearPending(ctx); err != nil {

@@ -560,96 +560,90 @@ func TestReadonlyLock(t *testing.T) {
 	}
 }
 
-// A cluster that leaves with a commit that the lock is committed on top of keeps
-// its lines until it is empty.
-func TestLeavesDuringAPass(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.commit("Start", map[string]string{"clusters.yaml": registry("a", "b")}, cluster("a", "v1"), cluster("b", "v1"))
-	prune := func(c *Config) { c.PruneRemoved = true }
-	if err := w.daemon(prune).Once(t.Context()); err != nil {
-		t.Fatal(err)
+// removing is a registry in which some clusters are to be emptied.
+func removing(text string, names ...string) map[string]string {
+	for _, n := range names {
+		text = strings.Replace(text, "{name: "+n+"}", "{name: "+n+", annotations: {gitopsd.dev/remove: "+n+"}}", 1)
 	}
-	w.commit("Bump a", cluster("a", "v2"))
-	var once sync.Once
-	w.set("a", func(context.Context) Outcome {
-		once.Do(func() {
-			if _, err := w.repo.Commit(context.WithoutCancel(w.t.Context()), "main", "Remove b", map[string]string{"clusters.yaml": registry("a")}); err != nil {
-				w.t.Error(err)
-			}
-		})
-		return Outcome{Phase: status.Ready}
-	})
-	w.set("b", func(context.Context) Outcome { return Outcome{Phase: status.Ready, Gone: true} })
-	if err := w.daemon(prune).Once(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if log := w.log(); len(log) != 5 || log[1] != "Remove b" {
-		t.Errorf("history %q", log)
-	}
-	if !slices.Contains(w.appliedTo("b"), "") {
-		t.Error("it was never asked to be empty")
-	}
-	if lock := w.lock(); !strings.HasPrefix(lock, "@a reg.example.com/p v2\n") || strings.Contains(lock, "@b ") {
-		t.Errorf("at last the lock is\n%s", lock)
-	}
+	return map[string]string{"clusters.yaml": text}
 }
 
-// A cluster that leaves keeps its objects, or is emptied and then forgotten, also
-// by a daemon that never saw it registered.
-func TestPruneRemoved(t *testing.T) {
+// A cluster is emptied at the word of its document, and of nothing else; a daemon
+// that never saw it otherwise goes on with it, whether or not the lock knows it.
+func TestRemove(t *testing.T) {
 	t.Parallel()
 	both := registry("a", "b")
 	for _, tt := range []struct {
-		name    string
-		prune   bool
-		restart bool
-		// emptied says that the cluster is asked to hold nothing.
-		emptied bool
+		name   string
+		change map[string]string
+		// emptied says that b is asked to hold nothing; left that the lock
+		// forgets it.
+		emptied, left bool
+		phase         status.Phase
 	}{
-		{name: "its objects stay"},
-		{name: "it is emptied", prune: true, emptied: true},
-		{name: "it is emptied by another daemon", prune: true, restart: true, emptied: true},
+		{name: "asked for", change: removing(both, "b"), emptied: true, left: true, phase: status.Ready},
+		{name: "taken out of the file", change: map[string]string{"clusters.yaml": registry("a")}, left: true},
+		{name: "renamed to an invalid name", change: map[string]string{"clusters.yaml": strings.Replace(both, "{name: b}", "{name: US_East}", 1)}, phase: status.Failed},
+		{name: "renamed to another's name", change: map[string]string{"clusters.yaml": strings.Replace(both, "{name: b}", "{name: a}", 1)}, phase: status.Failed},
+		{name: "cut off", change: map[string]string{"clusters.yaml": both[:strings.Index(both, "---\n")+4]}, phase: status.Failed},
+		{name: "empty", change: map[string]string{"clusters.yaml": ""}, phase: status.Failed},
+		{name: "asked for beside a mistake", change: removing(registry("a", "b", "Not_Valid"), "b"), phase: status.Failed},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.commit("Start", map[string]string{"clusters.yaml": both}, cluster("a", "v1"), cluster("b", "v1"))
-			change := func(c *Config) { c.PruneRemoved = tt.prune }
-			stop := w.start(w.daemon(change))
-			w.eventually("the lock is committed", func() bool { return strings.Contains(w.lock(), "@b ") })
-			if tt.restart {
-				stop()
-			}
-			left := false
-			w.set("b", func(context.Context) Outcome {
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				if !left { // it takes two attempts
-					left = true
-					return Outcome{Phase: status.Leaving, Message: "not gone yet"}
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, restart %v", tt.name, restart), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				w.commit("Start", map[string]string{"clusters.yaml": both}, cluster("a", "v1"), cluster("b", "v1"))
+				d := w.daemon(nil)
+				stop := w.start(d)
+				w.eventually("the lock is committed", func() bool { return strings.Contains(w.lock(), "@b ") })
+				if restart {
+					stop()
 				}
-				return Outcome{Phase: status.Ready, Gone: true}
+				before := len(w.appliedTo("b"))
+				w.commit("Change the registry", tt.change)
+				if restart {
+					d = w.daemon(nil)
+					w.start(d)
+				}
+				w.eventually("the commit is in charge", func() bool { return d.cfg.Board.Snapshot().Subject != "Start" && phase(d, "b") == tt.phase })
+				if tt.left {
+					w.eventually("the lock forgets it", func() bool { return !strings.Contains(w.lock(), "@b ") })
+				} else if !strings.Contains(w.lock(), "@b ") {
+					t.Error("the lock forgot it")
+				}
+				if tt.emptied {
+					// Attempts with packages may have begun before the commit was seen.
+					w.eventually("it is asked to hold nothing", func() bool { return slices.Contains(w.appliedTo("b")[before:], "") })
+				} else if slices.Contains(w.appliedTo("b"), "") {
+					t.Error("it was asked to hold nothing")
+				}
 			})
-			before := len(w.appliedTo("b"))
-			w.commit("Remove b", map[string]string{"clusters.yaml": registry("a")})
-			w.commit("Something else", map[string]string{"c/a/other.txt": "x"})
-			if tt.restart {
-				w.start(w.daemon(change))
+		}
+	}
+}
+
+// A cluster that is to be emptied and cannot be reached says so, and what to do if
+// it is gone for good.
+func TestRemoveGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("Start", removing(registry("a", "b"), "b"), cluster("a", "v1"))
+	d := w.daemon(func(c *Config) {
+		connect := c.Connect
+		c.Connect = func(ctx context.Context, cl clusters.Cluster) (Target, error) {
+			if cl.Name == "b" {
+				return nil, errors.New("its Secret is not there")
 			}
-			w.eventually("the lock forgets it", func() bool {
-				return !strings.Contains(w.lock(), "@b ") && strings.Contains(w.show("clusters.lock"), "@a ")
-			})
-			// Attempts with packages may have begun before the commit was seen.
-			if have := slices.Contains(w.appliedTo("b")[before:], ""); tt.emptied != have {
-				t.Errorf("asked to hold nothing: %v, want %v", have, tt.emptied)
-			}
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if tt.emptied && !left {
-				t.Error("the lock forgot it before it was empty")
-			}
-		})
+			return connect(ctx, cl)
+		}
+	})
+	err := d.Once(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "cluster b: Unreachable: its Secret is not there; if there is no such cluster any more, take its document out of clusters.yaml") {
+		t.Errorf("error %v", err)
+	}
+	if len(w.appliedTo("a")) == 0 {
+		t.Error("a was not tried")
 	}
 }
 

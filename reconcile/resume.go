@@ -38,7 +38,7 @@ func (d *Daemon) resume() *desired.State {
 	s.Lock = s.Committed.Clone()
 	for _, name := range s.Lock.Clusters() {
 		if s.Registry.Removed(name) {
-			return nil // it is to be emptied, or to leave the lock
+			return nil // it is to leave the lock
 		}
 	}
 	input := d.inputOf(s)

@@ -20,6 +20,7 @@ import (
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render"
+	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 )
 
@@ -33,9 +34,10 @@ type target struct {
 	log     *slog.Logger
 }
 
-// NewTarget makes the target of a connected cluster, and owns the connection.
-func NewTarget(cluster *kube.Cluster, log *slog.Logger) (Target, error) {
-	applier, err := apply.New(apply.Config{Cluster: cluster, Log: log})
+// NewTarget makes the target of a connected cluster of a fleet, and owns the
+// connection.
+func NewTarget(cluster *kube.Cluster, fleet apply.Fleet, log *slog.Logger) (Target, error) {
+	applier, err := apply.New(apply.Config{Cluster: cluster, Fleet: fleet, Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -51,10 +53,10 @@ func (t *target) Follow(ctx context.Context, notify func()) { t.applier.Follow(c
 func PlanOptions(want *desired.Cluster) (apply.PlanOptions, error) {
 	opts := apply.PlanOptions{
 		Options: plan.Options{
-			Keeps: want.Keeps, Order: want.Order(), ReportDrift: want.Spec.Drift == clusters.Report, RemoveAll: want.Leaving,
+			Keeps: want.Keeps, Order: want.Order(), ReportDrift: want.Spec.Drift == clusters.Report, RemoveAll: want.Remove,
 			Inactive: packageTypes(want.Inactive), Delegated: packageTypes(want.Delegated),
 		},
-		Allowed: want.Allows, FindType: want.FindType,
+		Commit: want.Commit, Allowed: want.Allows, FindType: want.FindType,
 	}
 	if want.Err != nil {
 		opts.RenderFailed = want.Err.Error()
@@ -144,13 +146,13 @@ func (t *target) apply(ctx context.Context, want *desired.Cluster) Outcome {
 		problem(&o, h.Package, fmt.Sprintf("%s: %s", h.ID, cmp.Or(h.Reason, string(h.State))), string(state))
 	}
 	switch {
-	case want.Leaving && len(p.Steps)+len(p.Unreadable) == 0:
-		o.Gone = true
-	case want.Leaving && len(p.Steps) == 0:
+	case want.Remove && len(p.Steps)+len(p.Unreadable) == 0:
+		o.Message = "nothing of gitopsd's is left in it; take its document out of " + sources.RegistryFile
+	case want.Remove && len(p.Steps) == 0:
 		o.Phase = status.Leaving
-		o.Message = "it left the registry; nothing is known of " + prose.Agree(len(p.Unreadable), "kind that it may hold objects of", "kinds that it may hold objects of")
-	case want.Leaving:
-		o.Phase, o.Message = status.Leaving, "it left the registry; "+prose.Agree(len(p.Steps), "object is not gone yet", "objects are not gone yet")
+		o.Message = "it is being emptied (" + clusters.RemoveAnnotation + "); nothing is known of " + prose.Agree(len(p.Unreadable), "kind that it may hold objects of", "kinds that it may hold objects of")
+	case want.Remove:
+		o.Phase, o.Message = status.Leaving, "it is being emptied ("+clusters.RemoveAnnotation+"); "+prose.Agree(len(p.Steps), "object is not gone yet", "objects are not gone yet")
 	case faults > 0 || !want.Complete():
 		o.Phase = status.Failed
 		o.Message = fmt.Sprintf("%d of %s could not be brought to what is wanted", faults, prose.Count(len(p.Steps), "object"))

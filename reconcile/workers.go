@@ -12,6 +12,7 @@ import (
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/errgroup"
 )
@@ -30,9 +31,6 @@ type workers struct {
 	moved chan struct{}
 	all   map[string]*worker
 	wg    sync.WaitGroup
-
-	mu   sync.Mutex
-	gone []string // clusters that left and are empty
 }
 
 func newWorkers(cfg Config) *workers {
@@ -116,28 +114,22 @@ type round struct {
 	state *desired.State
 	// commit names the one that state is in charge for.
 	commit string
-	// leaving are to be emptied.
-	leaving map[string]*desired.Cluster
 	// input and at are a job's, at by the cluster's name.
 	input string
 	at    map[string]*checkpoint.Record
 }
 
 // assign gives each cluster of the state its job, and returns channels that
-// close when each was tried; so it does for clusters that are to be emptied.
-// Workers of other clusters that left the registry end, and their objects stay
-// in the cluster.
+// close when each was tried. Workers of clusters that left the registry end, and
+// their objects stay in the cluster.
 func (ws *workers) assign(ctx context.Context, r round) []<-chan struct{} {
 	s, jobs := r.state, make(map[string]*job)
 	for _, c := range s.Clusters {
 		jobs[c.Name] = &job{want: c, commit: r.commit, input: r.input, at: r.at[c.Name], tried: make(chan struct{})}
 	}
-	for name, c := range r.leaving {
-		jobs[name] = &job{want: c, commit: r.commit, tried: make(chan struct{})}
-	}
 	for name, w := range ws.all {
 		if jobs[name] == nil && s.Registry != nil && s.Registry.Removed(name) {
-			ws.cfg.Log.Info("the cluster left the registry; its objects stay as they are", "cluster", name)
+			ws.cfg.Log.Info("the cluster left the registry; its objects stay as they are", "cluster", name, "to have them removed", "register it again, with the annotation "+clusters.RemoveAnnotation+": "+name)
 			w.quit()
 			delete(ws.all, name)
 			ws.forget(name)
@@ -147,8 +139,8 @@ func (ws *workers) assign(ctx context.Context, r round) []<-chan struct{} {
 	for _, name := range sortedKeys(jobs) {
 		j := jobs[name]
 		for _, on := range j.want.Spec.DependsOn {
-			if j.want.Leaving {
-				break
+			if j.want.Remove {
+				break // there is nothing to wait for
 			}
 			if dep := jobs[on]; dep != nil {
 				j.after = append(j.after, dep)
@@ -163,23 +155,6 @@ func (ws *workers) assign(ctx context.Context, r round) []<-chan struct{} {
 		tried = append(tried, w.give(j).tried)
 	}
 	return tried
-}
-
-// takeGone returns the clusters that have become empty after they left, and ends
-// their workers.
-func (ws *workers) takeGone() []string {
-	ws.mu.Lock()
-	gone := ws.gone
-	ws.gone = nil
-	ws.mu.Unlock()
-	for _, name := range gone {
-		if w := ws.all[name]; w != nil {
-			w.quit()
-			delete(ws.all, name)
-			ws.forget(name)
-		}
-	}
-	return gone
 }
 
 func (ws *workers) start(ctx context.Context, name string) *worker {
@@ -385,11 +360,6 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
 			return Outcome{} // it is not known what to do
 		}
 	}
-	if o.Gone && j.want.Leaving {
-		ws.mu.Lock()
-		ws.gone = append(ws.gone, w.name)
-		ws.mu.Unlock()
-	}
 	w.last = j
 	j.ready = o.Phase == status.Ready
 	ws.report(w, j, o)
@@ -438,7 +408,11 @@ func (ws *workers) apply(ctx context.Context, w *worker, j *job) (o Outcome) {
 	}
 	if w.target == nil {
 		if err := ws.connect(ctx, w, j.want); err != nil {
-			return Outcome{Phase: status.Unreachable, Message: err.Error()}
+			o := Outcome{Phase: status.Unreachable, Message: err.Error()}
+			if j.want.Remove {
+				o.Message += "; if there is no such cluster any more, take its document out of " + sources.RegistryFile
+			}
+			return o
 		}
 	}
 	if j.at != nil {

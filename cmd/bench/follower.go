@@ -26,7 +26,7 @@ func follow(kubeconfig string) (*follower, error) {
 	if err != nil {
 		return nil, err
 	}
-	applier, err := apply.New(apply.Config{Cluster: cluster, Log: slog.New(slog.DiscardHandler)})
+	applier, err := apply.New(apply.Config{Cluster: cluster, Fleet: apply.Fleet{Name: "bench"}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		cluster.Close()
 		return nil, err

@@ -69,7 +69,7 @@ func ours(ctx context.Context, kubeconfig, input string, kept *checkpoint.Store,
 		return nil, err
 	}
 	defer cluster.Close()
-	applier, err := apply.New(apply.Config{Cluster: cluster, Log: slog.New(slog.DiscardHandler)})
+	applier, err := apply.New(apply.Config{Cluster: cluster, Fleet: apply.Fleet{Name: "bench"}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,8 @@
 //
 // What is durable when: all state is in the cluster. The parent object of the
 // inventory names every kind before the first object of that kind is applied,
-// and drops it after the last one is gone. Every object is applied in one
+// and drops it after the last one is gone; it says for which fleet and commit, and
+// is written by compare-and-swap. Every object is applied in one
 // request together with its membership and the digest of what was applied. So
 // whoever comes next, after a crash anywhere, sees what was done and does the
 // rest; what this process remembers only saves requests.
@@ -53,6 +54,8 @@ const concurrency = 8
 type Config struct {
 	// Cluster to apply to; its name names the inventory.
 	Cluster *kube.Cluster
+	// Fleet is whose inventory it is: a name, or what is accepted, is required.
+	Fleet Fleet
 	// Log gets what is worth knowing but is no result, with the cluster's name;
 	// required.
 	Log *slog.Logger
@@ -68,6 +71,7 @@ type Applier struct {
 	cluster *kube.Cluster
 	log     *slog.Logger
 	set     applySet
+	fleet   Fleet
 	poll    time.Duration
 
 	parent *parent // as last read or written; nil before
@@ -84,11 +88,11 @@ type Applier struct {
 
 // New makes an Applier. It sends nothing.
 func New(c Config) (*Applier, error) {
-	if c.Cluster == nil || c.Log == nil {
-		return nil, errors.New("apply: Cluster and Log are required")
+	if c.Cluster == nil || c.Log == nil || c.Fleet.Name == "" && c.Fleet.Accepts == nil {
+		return nil, errors.New("apply: Cluster, Fleet and Log are required")
 	}
 	return &Applier{
-		cluster: c.Cluster, log: c.Log.With("cluster", c.Cluster.Name()), set: newApplySet(c.Cluster.Name()),
+		cluster: c.Cluster, log: c.Log.With("cluster", c.Cluster.Name()), set: newApplySet(c.Cluster.Name()), fleet: c.Fleet,
 		poll:  cmp.Or(c.Poll, time.Minute),
 		kinds: make(map[schema.GroupKind]*kindState), fights: make(map[manifest.ID]*fight),
 	}, nil
@@ -97,6 +101,8 @@ func New(c Config) (*Applier, error) {
 // PlanOptions say what a plan is for, and what is known of what is wanted.
 type PlanOptions struct {
 	plan.Options
+	// Commit is the one that is planned for; empty for a working tree.
+	Commit string
 	// DryRun asks the API server about every object that would be written, for
 	// its fields that change and whether it would be accepted. It is for
 	// people; executing a plan does not need it.
@@ -125,6 +131,7 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 	if len(seen.live.Contents)+len(seen.live.ContentsUnknown) > 0 {
 		p = plan.Compute(a.cluster.Name(), seen.desired, seen.live, inv, opts.Options)
 	}
+	p.Commit = opts.Commit
 	if err := a.checkTypes(ctx, p, seen, opts); err != nil {
 		return nil, err
 	}

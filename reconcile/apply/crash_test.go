@@ -91,7 +91,7 @@ func crash(t *testing.T, before, after string, gone []string, n int, persisted b
 	d := &dying{persisted: persisted}
 	d.left.Store(int64(n))
 	doomed, err := apply.New(apply.Config{
-		Cluster: b.connect(b.name, func(next http.RoundTripper) http.RoundTripper { d.next = next; return d }), Log: discard,
+		Cluster: b.connect(b.name, func(next http.RoundTripper) http.RoundTripper { d.next = next; return d }), Fleet: testFleet, Log: discard,
 	})
 	if err != nil {
 		t.Fatal(err)

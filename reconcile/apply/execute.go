@@ -73,6 +73,8 @@ type execution struct {
 	*Applier
 	plan    *plan.Plan
 	results []Result
+	// looked is the inventory that the plan was made from.
+	looked *parent
 	// defined are the kinds that CRDs of this plan define, and whether this run
 	// wrote them.
 	defined map[schema.GroupKind]*Result
@@ -86,7 +88,7 @@ type execution struct {
 // sake are Skipped. What failed by itself is only in the report.
 func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 	x := &execution{
-		Applier: a, plan: p, results: make([]Result, len(p.Steps)),
+		Applier: a, plan: p, looked: a.parent, results: make([]Result, len(p.Steps)),
 		defined: make(map[schema.GroupKind]*Result), spaces: make(map[string]*Result),
 	}
 	for i := range p.Steps {
@@ -111,7 +113,7 @@ func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 		return report, x.settle(ctx)
 	}
 	kinds, spaces := x.scope(func(*Result) bool { return true })
-	if err := a.widen(ctx, kinds, spaces); err != nil {
+	if err := x.claim(ctx, kinds, spaces); err != nil {
 		return report, err
 	}
 	for stage := plan.Definitions; stage <= plan.Custom; stage++ {
@@ -120,6 +122,9 @@ func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 		}
 	}
 	if err := x.dependents(ctx); err != nil {
+		return report, err
+	}
+	if err := x.reclaim(ctx); err != nil {
 		return report, err
 	}
 	if err := x.prune(ctx); err != nil {
@@ -144,10 +149,30 @@ func (x *execution) settle(ctx context.Context) error {
 			spaces = union(spaces, p.namespaces)
 		}
 	}
+	x.keepNew(p, kinds, spaces)
 	if len(kinds) == 0 {
 		return x.removeParent(ctx)
 	}
 	return x.narrow(ctx, kinds, spaces)
+}
+
+// keepNew keeps what another process put into the inventory after the look that the
+// plan was made from: nobody here knows what is of it.
+func (x *execution) keepNew(p *parent, kinds map[schema.GroupKind]bool, spaces map[string]bool) {
+	if x.looked == nil {
+		return
+	}
+	planned, in := x.scope(func(*Result) bool { return true })
+	for gk := range p.kinds {
+		if !x.looked.kinds[gk] && !planned[gk] {
+			kinds[gk] = true
+		}
+	}
+	for ns := range p.namespaces {
+		if !x.looked.namespaces[ns] && !in[ns] {
+			spaces[ns] = true
+		}
+	}
 }
 
 // scope lists the kinds and namespaces of those steps whose objects may be

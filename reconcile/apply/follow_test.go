@@ -120,11 +120,13 @@ func TestFollow(t *testing.T) {
 	b.want("steps", b.stepsAfter(notified, set), "create configmap/$NAME/a")
 	b.quiet(set)
 
-	// What changes in the repository costs what changed.
+	// What changes in the repository costs what changed, and a look whether the
+	// inventory is still as it was left.
 	b.requests.take()
 	changed := b.set(strings.Replace(drifting, "green", "blue", 1))
 	b.pass(t.Context(), changed)
-	b.want("requests", b.withoutWatches(), "PATCH /api/v1/namespaces/"+b.name+"/configmaps/a")
+	b.want("requests", b.withoutWatches(),
+		"GET /api/v1/namespaces/gitopsd-system/configmaps/inventory-"+b.name, "PATCH /api/v1/namespaces/"+b.name+"/configmaps/a")
 	b.quiet(changed)
 }
 

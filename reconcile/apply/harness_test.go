@@ -117,9 +117,11 @@ func (b *bed) connectWith(config kube.Config) *kube.Cluster {
 	return c
 }
 
+var testFleet = apply.Fleet{Name: "git.example.org/fleet#main"}
+
 // restart forgets what the process remembers.
 func (b *bed) restart() {
-	a, err := apply.New(apply.Config{Cluster: b.cluster, Log: discard, Poll: b.poll})
+	a, err := apply.New(apply.Config{Cluster: b.cluster, Fleet: testFleet, Log: discard, Poll: b.poll})
 	if err != nil {
 		b.t.Fatal(err)
 	}

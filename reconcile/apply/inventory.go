@@ -28,14 +28,35 @@ const (
 	namespacesAnnotation = "applyset.kubernetes.io/additional-namespaces"
 
 	// tooling is this tool, as "name/semver": the version is that of how the
-	// inventory is kept, not the program's.
-	tooling     = "gitopsd/v1"
+	// inventory is kept, not the program's. Since v2 it says whose it is.
+	tooling     = "gitopsd/v2"
+	toolingV1   = "gitopsd/v1"
 	toolingName = "gitopsd"
+
+	// fleetAnnotation is the fleet that the inventory belongs to, and
+	// commitAnnotation the fleet's commit that was last applied.
+	fleetAnnotation  = "gitopsd.dev/fleet"
+	commitAnnotation = "gitopsd.dev/commit"
 )
 
+// Fleet says whose an inventory may be. Objects of an inventory that another fleet
+// keeps would be pruned, as nobody here wants them.
+type Fleet struct {
+	// Name tells the fleet from all others, as git.Repository.Fleet has it. It
+	// is recorded with what is applied; without it only Plan can be used.
+	Name string
+	// Accepts reports whether an inventory with another name is used all the
+	// same; nil accepts none.
+	Accepts func(name string) bool
+	// Supersedes returns nil if a commit is to be applied after another one that
+	// was applied by some process of this fleet, and else an error that says why
+	// not. Nil applies every commit.
+	Supersedes func(ctx context.Context, commit, applied string) error
+}
+
 // applySet identifies an inventory: a ConfigMap in Namespace, one for each
-// registered cluster, so that two fleets which register one cluster under
-// different names do not prune each other's objects.
+// registered name, so that two fleets which register one cluster under different
+// names do not prune each other's objects. Under one name the first has it.
 type applySet struct {
 	parent manifest.ID
 	id     string
@@ -56,6 +77,10 @@ type parent struct {
 	exists     bool
 	kinds      map[schema.GroupKind]bool
 	namespaces map[string]bool
+	// fleet and commit are what it says of them, uid and version the object's:
+	// it is only written as it was read.
+	fleet, commit string
+	uid, version  string
 }
 
 // These two kinds need no discovery: every API server has them.
@@ -83,6 +108,8 @@ func (a *Applier) readParent(ctx context.Context) (*parent, error) {
 		return nil, err
 	}
 	p.exists = true
+	p.fleet, p.commit = meta.Annotations[fleetAnnotation], meta.Annotations[commitAnnotation]
+	p.uid, p.version = string(meta.UID), meta.ResourceVersion
 	for _, gk := range splitList(meta.Annotations[kindsAnnotation]) {
 		p.kinds[schema.ParseGroupKind(gk)] = true
 	}
@@ -99,6 +126,7 @@ func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 			a.cluster.Name(), a.set.parent, fmt.Sprintf(format, args...))
 	}
 	tool, _, _ := strings.Cut(meta.Annotations[toolingAnnotation], "/")
+	fleet := meta.Annotations[fleetAnnotation]
 	switch {
 	case tool == "":
 		return fail("has no annotation %s, so that it is not gitopsd's: delete it, or rename the cluster", toolingAnnotation)
@@ -106,55 +134,133 @@ func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 		return fail("belongs to %s: delete it with that tool, or rename the cluster", tool)
 	case meta.Labels[idLabel] != a.set.id:
 		return fail("has label %s: %q where %q belongs: somebody changed it; restore the label", idLabel, meta.Labels[idLabel], a.set.id)
+	case fleet == "" && meta.Annotations[toolingAnnotation] == toolingV1:
+		return nil // of a gitopsd that did not record it
+	case fleet == "":
+		return fail("has no annotation %s, which says whose it is: somebody removed it; restore it", fleetAnnotation)
+	case fleet != a.fleet.Name && (a.fleet.Accepts == nil || !a.fleet.Accepts(fleet)):
+		return fail("belongs to another fleet, %s, and what this one does not want would be pruned: register the cluster under another name here; or, if it is this fleet's from now on, start gitopsd with --take-over-from=%s", fleet, fleet)
 	}
 	return nil
 }
 
-// widen makes the parent cover kinds and namespaces, before the first object of
-// them is applied.
-func (a *Applier) widen(ctx context.Context, kinds map[schema.GroupKind]bool, in map[string]bool) error {
-	p, err := a.readParent(ctx)
+// claimTries bounds how often the parent is written anew because somebody else
+// wrote it meanwhile.
+const claimTries = 3
+
+// claim makes the parent cover kinds and namespaces, and say for which commit,
+// before the first object of a plan is written. It looks at the parent anew unless
+// all that the plan does is to undo what others did to objects: another process
+// of this fleet, or another fleet, may have written it.
+func (x *execution) claim(ctx context.Context, kinds map[schema.GroupKind]bool, in map[string]bool) error {
+	commit := x.plan.Commit
+	corrects := !slices.ContainsFunc(x.plan.Steps, func(s plan.Step) bool { return s.Action.Writes() && !s.Drift })
+	if !corrects {
+		x.parent = nil
+	}
+	for try := 1; ; try++ {
+		p, err := x.readParent(ctx)
+		if err != nil {
+			return err
+		}
+		if !corrects {
+			if err := x.superseded(ctx, p); err != nil {
+				return err
+			}
+		}
+		wider := &parent{kinds: union(p.kinds, kinds), namespaces: union(p.namespaces, in), commit: commit}
+		delete(wider.namespaces, Namespace)
+		if p.exists && len(wider.kinds) == len(p.kinds) && len(wider.namespaces) == len(p.namespaces) &&
+			p.fleet == x.fleet.Name && (corrects || p.commit == commit) {
+			return nil
+		}
+		err = x.writeParent(ctx, p, wider)
+		if err == nil || try == claimTries || kube.IsClusterWide(err) {
+			return err
+		}
+		switch now, refused := x.readParent(ctx); {
+		case refused != nil:
+			return refused
+		case now.version == p.version:
+			return err // nobody else wrote it: that is not why
+		}
+	}
+}
+
+// reclaim looks whether the inventory is still the one that was claimed, before
+// objects are deleted: what was applied since took its time.
+func (x *execution) reclaim(ctx context.Context) error {
+	wrote, prunes := false, false
+	for i := range x.plan.Steps {
+		s := &x.plan.Steps[i]
+		prunes = prunes || s.Action == plan.Prune
+		wrote = wrote || s.Object != nil && s.Action.Writes()
+	}
+	if !wrote || !prunes {
+		return nil
+	}
+	x.parent = nil
+	p, err := x.readParent(ctx)
 	if err != nil {
 		return err
 	}
-	wider := &parent{kinds: union(p.kinds, kinds), namespaces: union(p.namespaces, in)}
-	delete(wider.namespaces, Namespace)
-	if p.exists && len(wider.kinds) == len(p.kinds) && len(wider.namespaces) == len(p.namespaces) {
-		return nil
-	}
-	return a.writeParent(ctx, wider)
+	return x.superseded(ctx, p)
 }
 
-// narrow makes the parent cover just these, after everything else is gone.
-func (a *Applier) narrow(ctx context.Context, kinds map[schema.GroupKind]bool, in map[string]bool) error {
+// superseded is an error if the inventory was written for a commit that the plan's
+// does not come after: what looks superfluous may be what that one added.
+func (x *execution) superseded(ctx context.Context, p *parent) error {
+	if x.plan.Commit == "" || p.commit == "" || p.commit == x.plan.Commit || x.fleet.Supersedes == nil {
+		return nil
+	}
+	if err := x.fleet.Supersedes(ctx, x.plan.Commit, p.commit); err != nil {
+		return fmt.Errorf("cluster %s: %w", x.cluster.Name(), err)
+	}
+	return nil
+}
+
+// narrow makes the parent cover just these, after everything else is gone. Where
+// somebody else wrote it meanwhile, or for a newer commit, that is left to a later
+// pass: they may be about to apply what is dropped here.
+func (x *execution) narrow(ctx context.Context, kinds map[schema.GroupKind]bool, in map[string]bool) error {
 	delete(in, Namespace)
-	if a.parent.exists && equalKeys(a.parent.kinds, kinds) && equalKeys(a.parent.namespaces, in) {
+	p := x.parent
+	if p.exists && equalKeys(p.kinds, kinds) && equalKeys(p.namespaces, in) && p.fleet == x.fleet.Name {
 		return nil
 	}
-	return a.writeParent(ctx, &parent{kinds: kinds, namespaces: in})
-}
-
-// removeParent deletes the parent of an inventory that holds nothing, if there is
-// one.
-func (a *Applier) removeParent(ctx context.Context) error {
-	if !a.parent.exists {
+	if x.superseded(ctx, p) != nil {
 		return nil
 	}
-	a.parent = nil
-	meta, err := a.cluster.GetMetadata(ctx, configMaps, a.set.parent)
-	if err == nil {
-		if err = a.checkParent(meta); err == nil {
-			_, _, err = a.cluster.Delete(ctx, configMaps, a.set.parent, string(meta.UID))
-		}
+	commit := p.commit
+	if commit == "" {
+		commit = x.plan.Commit
 	}
-	if kube.ClassOf(err) == kube.NotFound {
+	err := x.writeParent(ctx, p, &parent{kinds: kinds, namespaces: in, commit: commit})
+	if kube.ClassOf(err) == kube.Changed {
 		return nil
 	}
 	return err
 }
 
-// writeParent applies the parent, with its namespace when that is missing.
-func (a *Applier) writeParent(ctx context.Context, p *parent) error {
+// removeParent deletes the parent of an inventory that holds nothing, if there is
+// one, and nobody wrote to it.
+func (x *execution) removeParent(ctx context.Context) error {
+	p := x.parent
+	if !p.exists || x.superseded(ctx, p) != nil {
+		return nil
+	}
+	x.parent = nil
+	err := x.cluster.DeleteUnchanged(ctx, configMaps, x.set.parent, p.uid, p.version)
+	switch kube.ClassOf(err) {
+	case kube.NotFound, kube.Changed:
+		return nil
+	}
+	return err
+}
+
+// writeParent writes the parent in place of the one that was read, with its
+// namespace when that is missing. It is an error if that is not what is there.
+func (a *Applier) writeParent(ctx context.Context, read, p *parent) error {
 	var kinds, in []string
 	for gk := range p.kinds {
 		kinds = append(kinds, gk.String())
@@ -164,27 +270,31 @@ func (a *Applier) writeParent(ctx context.Context, p *parent) error {
 	}
 	slices.Sort(kinds)
 	slices.Sort(in)
-	body := manifest.AppendJSON(nil, map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap",
-		"metadata": map[string]any{
-			"name": a.set.parent.Name, "namespace": a.set.parent.Namespace,
-			"labels": map[string]any{idLabel: a.set.id},
-			"annotations": map[string]any{
-				toolingAnnotation:    tooling,
-				kindsAnnotation:      strings.Join(kinds, ","),
-				namespacesAnnotation: strings.Join(in, ","),
-			},
-		},
-	})
-	force := kube.ApplyOptions{Force: true}
-	_, err := a.cluster.Apply(ctx, configMaps, a.set.parent, body, force)
+	annotations := map[string]any{
+		toolingAnnotation:    tooling,
+		kindsAnnotation:      strings.Join(kinds, ","),
+		namespacesAnnotation: strings.Join(in, ","),
+		fleetAnnotation:      a.fleet.Name,
+	}
+	if p.commit != "" {
+		annotations[commitAnnotation] = p.commit
+	}
+	metadata := map[string]any{
+		"name": a.set.parent.Name, "namespace": a.set.parent.Namespace,
+		"labels": map[string]any{idLabel: a.set.id}, "annotations": annotations,
+	}
+	if read.exists {
+		metadata["resourceVersion"] = read.version
+	}
+	body := manifest.AppendJSON(nil, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+	meta, err := a.putParent(ctx, read.exists, body)
 	if kube.ClassOf(err) == kube.NoNamespace {
 		id := manifest.ID{Kind: "Namespace", Name: Namespace}
 		ns := manifest.AppendJSON(nil, map[string]any{
 			"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": Namespace},
 		})
-		if _, err = a.cluster.Apply(ctx, namespaces, id, ns, force); err == nil {
-			_, err = a.cluster.Apply(ctx, configMaps, a.set.parent, body, force)
+		if _, err = a.cluster.Apply(ctx, namespaces, id, ns, kube.ApplyOptions{Force: true}); err == nil {
+			meta, err = a.putParent(ctx, read.exists, body)
 		}
 	}
 	if err != nil {
@@ -192,9 +302,22 @@ func (a *Applier) writeParent(ctx context.Context, p *parent) error {
 		a.parent = nil
 		return fmt.Errorf("the inventory could not be written, so that nothing was done: %w", err)
 	}
-	p.exists = true
+	p.exists, p.fleet, p.uid, p.version = true, a.fleet.Name, string(meta.UID), meta.ResourceVersion
 	a.parent = p
 	return nil
+}
+
+// putParent creates the parent, where an apply would overwrite one that somebody
+// made meanwhile; or applies it.
+func (a *Applier) putParent(ctx context.Context, exists bool, body []byte) (*metav1.PartialObjectMetadata, error) {
+	if !exists {
+		return a.cluster.Create(ctx, configMaps, a.set.parent, body)
+	}
+	answer, err := a.cluster.Apply(ctx, configMaps, a.set.parent, body, kube.ApplyOptions{Force: true})
+	if err != nil {
+		return nil, err
+	}
+	return answer.Meta, nil
 }
 
 func splitList(s string) []string {

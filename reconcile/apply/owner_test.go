@@ -83,7 +83,7 @@ func TestTwoInventories(t *testing.T) {
 	b := newBed(t)
 	set := b.set(two)
 	b.apply(set)
-	other, err := apply.New(apply.Config{Cluster: b.connect(b.name+"-other", nil), Log: discard})
+	other, err := apply.New(apply.Config{Cluster: b.connect(b.name+"-other", nil), Fleet: testFleet, Log: discard})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,6 +119,8 @@ type State struct {
 // Cluster is what is wanted of one cluster.
 type Cluster struct {
 	clusters.Cluster
+	// Commit is the one that asks for it; empty for a working tree.
+	Commit string
 	// Declared are the packages that its manifests declare, as far as they can
 	// be read.
 	Declared []sources.Declaration
@@ -142,9 +144,6 @@ type Cluster struct {
 	// Allowances are the breaking changes of types that declarations allow, by
 	// the package's name.
 	Allowances map[string]Allowances
-	// Leaving says that the cluster left the registry, and that nothing of
-	// gitopsd's is to stay in it.
-	Leaving bool
 	// Patched are the objects of Objects that Spec.Patches changed, by ID, as
 	// they were before.
 	Patched map[manifest.ID]*manifest.Object
@@ -162,6 +161,16 @@ type Cluster struct {
 	idle []string
 	// bases are the remote bases that it is rendered from.
 	bases remote.Bases
+}
+
+// newCluster is a cluster of which nothing is known but its registration. One that
+// is to be emptied is wanted to have nothing, whatever its manifests say.
+func newCluster(registered clusters.Cluster, commit string) *Cluster {
+	c := &Cluster{Cluster: registered, Commit: commit}
+	if c.Remove {
+		c.Objects, _ = manifest.NewSet(nil) // nothing is defined twice
+	}
+	return c
 }
 
 // Allowances are what a package's declaration allows in its version.
@@ -293,11 +302,15 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, extra *lo
 	}
 	for _, cl := range s.Registry.Clusters {
 		if len(c.cfg.Only) == 0 || slices.Contains(c.cfg.Only, cl.Name) {
-			s.Clusters = append(s.Clusters, &Cluster{Cluster: cl})
+			s.Clusters = append(s.Clusters, newCluster(cl, commit.Hash))
 		}
 	}
 	wanted := make([]*render.Wanted, len(s.Clusters))
 	c.each(s.Clusters, func(i int, cl *Cluster) {
+		if cl.Remove {
+			wanted[i] = new(render.Wanted)
+			return
+		}
 		var err error
 		// What is wrong with declarations is in wanted, and comes up again
 		// when it is expanded.
@@ -309,7 +322,7 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, extra *lo
 		return nil, err
 	}
 	c.each(s.Clusters, func(i int, cl *Cluster) {
-		if cl.Err == nil {
+		if cl.Err == nil && !cl.Remove {
 			c.expand(ctx, commit.Files, cl, wanted[i])
 		}
 	})

@@ -269,6 +269,23 @@ func (c *Cluster) Apply(ctx context.Context, t Type, id manifest.ID, body []byte
 	return a, nil
 }
 
+// Create creates the object in body, JSON. One that is there already is an error of
+// class Changed.
+func (c *Cluster) Create(ctx context.Context, t Type, id manifest.ID, body []byte) (*metav1.PartialObjectMetadata, error) {
+	op := operation{verb: "create", id: id}
+	if err := c.checkScope(op, t); err != nil {
+		return nil, err
+	}
+	answer, _, err := c.do(ctx, op, request{
+		method: http.MethodPost, path: t.path(id.Namespace, ""), query: url.Values{"fieldManager": {FieldManager}, "fieldValidation": {"Strict"}},
+		accept: mimeMetadata, contentType: mimeJSON, body: body,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.decodeMetadata(op, answer)
+}
+
 // SetManagedFields replaces the record of who owns which field, if the object is
 // still at the given resourceVersion.
 func (c *Cluster) SetManagedFields(ctx context.Context, t Type, id manifest.ID, entries []metav1.ManagedFieldsEntry, version string) error {
@@ -440,13 +457,24 @@ func (c *Cluster) list(ctx context.Context, t Type, opts ListOptions, accept str
 // Delete deletes the object that has the given UID, and reports whether it is
 // gone already; else finalizers keep it, as meta says.
 func (c *Cluster) Delete(ctx context.Context, t Type, id manifest.ID, uid string) (gone bool, meta *metav1.PartialObjectMetadata, err error) {
+	return c.delete(ctx, t, id, map[string]string{"uid": uid})
+}
+
+// DeleteUnchanged is Delete for an object that is still at the given
+// resourceVersion; one that is not is an error of class Changed.
+func (c *Cluster) DeleteUnchanged(ctx context.Context, t Type, id manifest.ID, uid, version string) error {
+	_, _, err := c.delete(ctx, t, id, map[string]string{"uid": uid, "resourceVersion": version})
+	return err
+}
+
+func (c *Cluster) delete(ctx context.Context, t Type, id manifest.ID, preconditions map[string]string) (gone bool, meta *metav1.PartialObjectMetadata, err error) {
 	op := operation{verb: "delete", id: id}
 	if err := c.checkScope(op, t); err != nil {
 		return false, nil, err
 	}
 	options, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "DeleteOptions",
-		"preconditions":     map[string]string{"uid": uid},
+		"preconditions":     preconditions,
 		"propagationPolicy": metav1.DeletePropagationBackground,
 	})
 	if err != nil {

@@ -63,8 +63,8 @@ type Options struct {
 	Inactive []PackageType
 	// Delegated are types of the packages that Crossplane installs.
 	Delegated []PackageType
-	// RemoveAll says that nothing is wanted any more, on purpose: the cluster
-	// left the registry. What others put into our Namespaces and types stays.
+	// RemoveAll says that nothing is wanted any more, on purpose: the Cluster's
+	// declaration says so. What others put into our Namespaces and types stays.
 	RemoveAll bool
 	// ReportDrift says that what drifted is reported and left as it is.
 	ReportDrift bool

@@ -9,6 +9,7 @@ import (
 
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources/clusters"
 )
 
 // One pass prunes at most this share of what the inventory holds, unless that
@@ -79,7 +80,7 @@ func (c *computation) keepUnrendered(steps []Step, empty bool) {
 		case c.opts.Keeps != nil && c.opts.Keeps(s.ID, s.Package):
 			hold(s, "kept: what is wanted of it is not known, because of errors in the repository or its package")
 		case empty && !c.opts.RemoveAll:
-			hold(s, "kept: the cluster's directory renders to nothing at all; to remove everything, take the cluster out of the registry")
+			hold(s, "kept: the cluster's directory renders to nothing at all; to remove everything, annotate the Cluster in the registry with %s and its name", clusters.RemoveAnnotation)
 		}
 	}
 }

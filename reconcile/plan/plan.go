@@ -153,6 +153,9 @@ type Step struct {
 type Plan struct {
 	// Cluster is the registered name.
 	Cluster string
+	// Commit is the one that the plan brings the cluster to; empty for a working
+	// tree.
+	Commit string
 	// Steps in the order they are executed: by stage, prunes last and in
 	// reverse. Unchanged objects are among them.
 	Steps []Step

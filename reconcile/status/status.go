@@ -36,7 +36,7 @@ const (
 	Waiting Phase = "Waiting"
 	// Suspended clusters are left alone by their declaration.
 	Suspended Phase = "Suspended"
-	// Leaving clusters left the registry, and are being emptied.
+	// Leaving clusters are being emptied, as their declaration asks for.
 	Leaving Phase = "Leaving"
 )
 

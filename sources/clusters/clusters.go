@@ -24,10 +24,16 @@ type Registry struct {
 	// Broken names the clusters whose documents have errors. Their objects
 	// and lock records must stay as they are: they were not removed.
 	Broken []string
-	// Unreadable says that a document is so broken that not even a cluster's
-	// name could be read: any cluster that is missing may be meant by it.
-	Unreadable bool
+	// Faulty says that something is wrong in the file, so that any cluster that
+	// is missing may be meant by what is wrong.
+	Faulty bool
 }
+
+// RemoveAnnotation on a Cluster, with the cluster's own name as its value, asks
+// for everything to be removed that was applied to it. The document stays until
+// that is done: it says how to reach the cluster, and that this is meant. One that
+// is only taken out of the file leaves the cluster as it is.
+const RemoveAnnotation = "gitopsd.dev/remove"
 
 // Cluster is one Cluster document.
 type Cluster struct {
@@ -37,6 +43,8 @@ type Cluster struct {
 	Labels map[string]string
 	// Annotations are the document's; gitopsd.dev/allow-prune is one.
 	Annotations map[string]string
+	// Remove says that the cluster is to be emptied; see RemoveAnnotation.
+	Remove bool
 	// Line is where the document starts in the registry.
 	Line int
 	// Spec is the document's spec, checked.
@@ -142,11 +150,11 @@ func (r *Registry) Get(name string) (Cluster, bool) {
 	return r.Clusters[i], true
 }
 
-// Removed tells whether a cluster that was registered once has left the
-// registry on purpose, rather than being there in a document with errors.
+// Removed reports whether a cluster that was registered once has left the
+// registry on purpose. Nobody knows while anything is wrong in it.
 func (r *Registry) Removed(name string) bool {
 	_, there := r.Get(name)
-	return !there && !r.Unreadable && !slices.Contains(r.Broken, name)
+	return !there && !r.Faulty
 }
 
 // Error is what is wrong with one document.
@@ -170,10 +178,19 @@ func (e *Error) Error() string {
 // joins an *Error for each thing that is wrong.
 func Parse(file string, data []byte) (*Registry, error) {
 	p := &parser{file: file}
-	for _, chunk := range split(data) {
+	chunks, open := split(data)
+	for _, chunk := range chunks {
 		p.document(chunk)
 	}
+	if open > 0 {
+		p.fail(open, "", "the file ends where a document begins: restore what was cut off, or remove the marker")
+	}
 	p.dependencies()
+	p.removals()
+	if len(p.registry.Clusters) == 0 && len(p.errs) == 0 {
+		p.fail(1, "", "registers no cluster, which is taken for an accident: every cluster is left as it is")
+	}
+	p.registry.Faulty = len(p.errs) > 0
 	return &p.registry, errors.Join(p.errs...)
 }
 
@@ -186,9 +203,9 @@ type chunk struct {
 // split cuts a stream at its document markers before anything is parsed, so
 // that a syntax error stays inside its document. A line that starts with "---"
 // ends a document in every context but inside a block scalar at column 0, which
-// cannot be indented that little.
-func split(data []byte) []chunk {
-	var chunks []chunk
+// cannot be indented that little. Open is the line of a marker that nothing comes
+// after, 0 if there is none.
+func split(data []byte) (chunks []chunk, open int) {
 	start, line := 1, 0
 	var text strings.Builder
 	flush := func() {
@@ -201,11 +218,14 @@ func split(data []byte) []chunk {
 		line++
 		if rest, ok := strings.CutPrefix(l, "---"); ok && (strings.TrimSpace(rest) == "" || rest[0] == ' ') {
 			flush()
-			start = line
+			start, open = line, line
 			l = "   " + rest // keeps columns, and anything that follows the marker
 		}
 		text.WriteString(l)
 	}
+	if strings.TrimSpace(text.String()) != "" {
+		open = 0
+	}
 	flush()
-	return chunks
+	return chunks, open
 }

@@ -66,18 +66,17 @@ func TestParseFaults(t *testing.T) {
 	}
 	const meta, where, creds = "metadata: {name: bad}", "  path: clusters/bad", "  kubeconfig: {file: bad.yaml}"
 	for _, tt := range []struct {
-		name, doc  string
-		want       string
-		unreadable bool
+		name, doc string
+		want      string
 	}{
 		{name: "unknown key", doc: cluster(meta, "spec:", where, creds, "  supend: true"), want: "clusters.yaml:7: supend: is not a field here; did you mean suspend?"},
 		{name: "wrong type", doc: cluster(meta, "spec:", where, creds, "  suspend: maybe"), want: "clusters.yaml:7: a str (maybe) stands where true or false is wanted"},
-		{name: "syntax", doc: cluster(meta, "spec: ["), want: "clusters.yaml:", unreadable: true},
-		{name: "list", doc: "- a\n", want: "clusters.yaml:1: a document must be a mapping", unreadable: true},
+		{name: "syntax", doc: cluster(meta, "spec: ["), want: "clusters.yaml:"},
+		{name: "list", doc: "- a\n", want: "clusters.yaml:1: a document must be a mapping"},
 		{name: "apiVersion", doc: "apiVersion: v1\nkind: Cluster\n" + meta + "\nspec:\n" + where + "\n" + creds + "\n", want: `clusters.yaml:1: apiVersion: "v1"; this file holds gitopsd.dev/v1alpha1`},
 		{name: "kind", doc: "apiVersion: gitopsd.dev/v1alpha1\nkind: Clutser\n" + meta + "\nspec:\n" + where + "\n" + creds + "\n", want: `clusters.yaml:2: kind: "Clutser"`},
 		{name: "rollout", doc: "apiVersion: gitopsd.dev/v1alpha1\nkind: Rollout\nmetadata: {name: x}\nspec: {waves: []}\n", want: "clusters.yaml:2: kind: Rollout is not supported by this version"},
-		{name: "no name", doc: cluster("spec:", where, creds), want: `metadata.name: "" is no cluster name`, unreadable: true},
+		{name: "no name", doc: cluster("spec:", where, creds), want: `metadata.name: "" is no cluster name`},
 		{name: "name", doc: cluster("metadata: {name: Bad_Name}", "spec:", where, creds), want: `clusters.yaml:3: metadata.name: "Bad_Name" is no cluster name`},
 		{name: "no path", doc: cluster(meta, "spec:", creds), want: "clusters.yaml:4: spec.path: is missing"},
 		{name: "path leaves", doc: cluster(meta, "spec:", "  path: clusters/../../etc", creds), want: `clusters.yaml:5: spec.path: "clusters/../../etc" leaves the repository`},
@@ -105,11 +104,8 @@ func TestParseFaults(t *testing.T) {
 			if !slices.Equal(names, []string{"hub", "prod-eu"}) {
 				t.Errorf("clusters %v go on, want hub and prod-eu", names)
 			}
-			if r.Unreadable != tt.unreadable {
-				t.Errorf("unreadable %t", r.Unreadable)
-			}
-			if r.Removed("hub") || r.Removed("gone") == tt.unreadable {
-				t.Error("Removed does not tell a cluster that left from one that cannot be read")
+			if r.Removed("hub") || r.Removed("gone") {
+				t.Error("a cluster was removed by a file with errors")
 			}
 		})
 	}
@@ -120,8 +116,70 @@ func TestBrokenClusterIsNotRemoved(t *testing.T) {
 	if err == nil || r.Removed("prod-eu") || !slices.Equal(r.Broken, []string{"prod-eu"}) {
 		t.Errorf("removed %t, broken %v, error %v", r.Removed("prod-eu"), r.Broken, err)
 	}
-	if !r.Removed("staging") {
-		t.Error("a cluster that is in no document was removed")
+	if r, err := Parse("clusters.yaml", []byte(valid)); err != nil || !r.Removed("staging") || r.Removed("hub") {
+		t.Errorf("a cluster that is in no document was not removed, or one that is was: %v", err)
+	}
+}
+
+// What is not whole removes nobody.
+func TestNotWhole(t *testing.T) {
+	for _, tt := range []struct{ name, text, want string }{
+		{"empty", "", "clusters.yaml:1: registers no cluster"},
+		{"comments", "# the fleet\n---\n# to come\n", "clusters.yaml:1: registers no cluster"},
+		{"null", "---\nnull\n", "clusters.yaml:1: registers no cluster"},
+		{"cut off after a marker", valid + "---\n", "clusters.yaml:29: the file ends where a document begins"},
+		{"cut off in a marker's document", valid + "---\napiVersion: gitopsd.dev/v1alpha1\nkind: Clu", `"Clu"; this file holds documents of kind Cluster`},
+		{"cut off in a name", valid + "---\napiVersion: gitopsd.dev/v1alpha1\nkind: Cluster\nmetadata:\n  name: prod-u", "spec.path: is missing"},
+		{"cut off in a spec", valid + "---\napiVersion: gitopsd.dev/v1alpha1\nkind: Cluster\nmetadata: {name: prod-us}\nspec:\n  path: a\n", "spec.kubeconfig: has 0 of"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, err := Parse("clusters.yaml", []byte(tt.text))
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v\nwant one with %q", err, tt.want)
+			}
+			if r.Removed("prod-us") || r.Removed("staging") {
+				t.Error("it removes a cluster")
+			}
+		})
+	}
+}
+
+// A cluster is emptied at the word of its own document, in a file without errors.
+func TestRemove(t *testing.T) {
+	doc := func(name, annotations, kubeconfig, more string) string {
+		return "apiVersion: gitopsd.dev/v1alpha1\nkind: Cluster\nmetadata:\n  name: " + name + "\n  annotations: {" + annotations + "}\n" +
+			"spec:\n  path: c\n  kubeconfig: {file: " + kubeconfig + "}\n" + more
+	}
+	const old = "gitopsd.dev/remove: old"
+	for _, tt := range []struct {
+		name, text string
+		removed    []string
+		want       string // in the error; none without
+	}{
+		{name: "annotated", text: doc("old", old, "a", ""), removed: []string{"old"}},
+		{name: "two of them", text: doc("old", old, "a", "---\n") + doc("older", "gitopsd.dev/remove: older", "b", ""), removed: []string{"old", "older"}},
+		{name: "copied", text: doc("new", old, "a", ""), want: `clusters.yaml:5: metadata.annotations.gitopsd.dev/remove: "old" is not the name of this cluster`},
+		{name: "true", text: doc("old", `gitopsd.dev/remove: "true"`, "a", ""), want: `"true" is not the name of this cluster; to have everything removed that was applied to it, write "old"`},
+		{name: "an error elsewhere", text: doc("old", old, "a", "---\n") + doc("US_East", "", "b", ""), want: "cluster old is not emptied while clusters.yaml has errors"},
+		{name: "renamed", text: doc("old", old, "a", "---\n") + doc("new", "", "a", ""), want: "clusters.yaml:1: metadata.annotations.gitopsd.dev/remove: cluster old is not emptied: by its kubeconfig it is also cluster new"},
+		{name: "another context", text: doc("old", old, "a", "  context: x\n---\n") + doc("new", "", "a", ""), removed: []string{"old"}},
+		{name: "waited for", text: doc("old", old, "a", "---\n") + doc("new", "", "b", "  dependsOn: [old]\n"), want: `cluster new waits for "old", which is to be emptied`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, err := Parse("clusters.yaml", []byte(tt.text))
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("error %v\nwant one with %q", err, tt.want)
+			}
+			var removed []string
+			for _, c := range r.Clusters {
+				if c.Remove {
+					removed = append(removed, c.Name)
+				}
+			}
+			if !slices.Equal(removed, tt.removed) {
+				t.Errorf("to be emptied: %q, want %q", removed, tt.removed)
+			}
+		})
 	}
 }
 

@@ -23,7 +23,9 @@ type parser struct {
 	file     string
 	registry Registry
 	errs     []error
-	seen     map[string]int // a cluster's name -> the line of its document
+	// unnamed says that the name of some document's cluster could not be read.
+	unnamed bool
+	seen    map[string]int // a cluster's name -> the line of its document
 }
 
 // document is the shape of a Cluster document as it is written. The fields
@@ -55,14 +57,14 @@ func (p *parser) document(c chunk) {
 	before := len(p.errs)
 	if len(c.text) > maxBytes {
 		p.fail(c.line, "", "the document has %d bytes; at most %d are read", len(c.text), maxBytes)
-		p.registry.Unreadable = true
+		p.unnamed = true
 		return
 	}
 	var root yaml.Node
 	if err := yaml.Unmarshal([]byte(c.text), &root); err != nil {
 		line, msg := position(err.Error(), c.line)
 		p.fail(line, "", "%s", msg)
-		p.registry.Unreadable = true
+		p.unnamed = true
 		return
 	}
 	if root.Kind == 0 || root.Content[0].Tag == "!!null" {
@@ -72,7 +74,7 @@ func (p *parser) document(c chunk) {
 	line := at.line()
 	if k := root.Content[0].Kind; k != yaml.MappingNode {
 		p.fail(line, "", "a document must be a mapping with apiVersion, kind, metadata and spec")
-		p.registry.Unreadable = true
+		p.unnamed = true
 		return
 	}
 	var d document
@@ -98,12 +100,17 @@ func (p *parser) document(c chunk) {
 		}
 	}
 	p.name(&cl, at)
+	if name, ok := cl.Annotations[RemoveAnnotation]; ok && name != cl.Name {
+		p.fail(at.line("metadata", "annotations", RemoveAnnotation), "metadata.annotations."+RemoveAnnotation, "%q is not the name of this cluster; to have everything removed that was applied to it, write %q", name, cl.Name)
+	} else {
+		cl.Remove = ok
+	}
 	if len(p.errs) == before {
 		// A misspelt key would be reported a second time, as missing.
 		p.spec(&cl, at)
 	}
 	if cl.Name == "" {
-		p.registry.Unreadable = true
+		p.unnamed = true
 		return
 	}
 	if len(p.errs) > before {
@@ -232,7 +239,12 @@ func (p *parser) dependencies() {
 	bad := make(map[string]bool)
 	for _, c := range r.Clusters {
 		for _, name := range c.Spec.DependsOn {
-			if r.Removed(name) {
+			on, there := r.Get(name)
+			switch {
+			case on.Remove && !c.Remove:
+				p.fail(c.Line, "spec.dependsOn", "cluster %s waits for %q, which is to be emptied (%s)", c.Name, name, RemoveAnnotation)
+				bad[c.Name] = true
+			case !there && !p.unnamed && !slices.Contains(r.Broken, name):
 				p.fail(c.Line, "spec.dependsOn", "cluster %s waits for %q, which is not registered", c.Name, name)
 				bad[c.Name] = true
 			}
@@ -244,11 +256,46 @@ func (p *parser) dependencies() {
 			}
 		}
 	}
+	p.spoil(func(c Cluster) bool { return bad[c.Name] })
+}
+
+// removals checks clusters that are to be emptied against the whole file: nothing
+// is emptied by a file with errors, and no cluster that another document wants to
+// have something.
+func (p *parser) removals() {
+	const key = "metadata.annotations." + RemoveAnnotation
+	told := make(map[string]bool)
+	for _, c := range p.registry.Clusters {
+		if !c.Remove {
+			continue
+		}
+		for _, other := range p.registry.Clusters {
+			if !other.Remove && other.Spec.Context == c.Spec.Context && reflect.DeepEqual(other.Spec.Kubeconfig, c.Spec.Kubeconfig) {
+				p.fail(c.Line, key, "cluster %s is not emptied: by its kubeconfig it is also cluster %s; to give it another name, take the old document away", c.Name, other.Name)
+				told[c.Name] = true
+			}
+		}
+	}
+	if len(p.errs) == 0 {
+		return
+	}
+	p.spoil(func(c Cluster) bool {
+		if c.Remove && !told[c.Name] {
+			p.fail(c.Line, key, "cluster %s is not emptied while %s has errors", c.Name, p.file)
+		}
+		return c.Remove
+	})
+}
+
+// spoil makes clusters broken ones.
+func (p *parser) spoil(which func(Cluster) bool) {
+	r := &p.registry
 	r.Clusters = slices.DeleteFunc(r.Clusters, func(c Cluster) bool {
-		if bad[c.Name] {
+		broken := which(c)
+		if broken {
 			r.Broken = append(r.Broken, c.Name)
 		}
-		return bad[c.Name]
+		return broken
 	})
 	slices.Sort(r.Broken)
 	r.Broken = slices.Compact(r.Broken)

@@ -18,7 +18,9 @@ import (
 type Repository struct {
 	cfg      Config
 	describe string
-	origin   origin
+	// name is the repository's in the names of fleets.
+	name   string
+	origin origin
 
 	mu      sync.Mutex // of pending
 	pending pendingState
@@ -101,6 +103,15 @@ func (r *Repository) Poll(ctx context.Context, last string) (commit sources.Comm
 		}
 		return commit, true, nil
 	}
+}
+
+// Head returns the name of the branch's newest commit, and fetches nothing.
+func (r *Repository) Head(ctx context.Context) (string, error) {
+	h, err := r.head(ctx)
+	if err != nil {
+		return "", r.wrap(err)
+	}
+	return h.String(), nil
 }
 
 // Parent returns the commit before a commit, its first parent; false if it has

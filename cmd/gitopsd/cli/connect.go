@@ -158,12 +158,16 @@ func (c *connector) check(r *clusters.Registry) error {
 	return nil
 }
 
-// suspended says of clusters that are that nothing is done to them.
-func suspended(state *desired.State) []string {
+// special says which clusters are not brought to what their manifests say:
+// suspended ones, and those that are to be emptied.
+func special(state *desired.State) []string {
 	var notes []string
 	for _, c := range state.Clusters {
-		if c.Spec.Suspend {
+		switch {
+		case c.Spec.Suspend:
 			notes = append(notes, fmt.Sprintf("cluster %s is suspended (spec.suspend): `gitopsd run` leaves it as it is", c.Name))
+		case c.Remove:
+			notes = append(notes, fmt.Sprintf("cluster %s is to be emptied (%s): `gitopsd run` removes everything that it applied there", c.Name, clusters.RemoveAnnotation))
 		}
 	}
 	return notes

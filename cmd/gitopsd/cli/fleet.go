@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
@@ -164,4 +167,27 @@ func completeRegistered(o *treeOptions) func(*cobra.Command, []string, string) (
 		}
 		return registered(root), cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// registerTakeOver adds the flag that names fleets whose inventories are used.
+func registerTakeOver(cmd *cobra.Command, fleets *[]string) {
+	cmd.Flags().StringSliceVar(fleets, "take-over-from", nil, "fleet whose clusters are this one's from now on, as the error names it that refuses them: after the repository or branch has moved; may be given more than once")
+}
+
+// fleetOf accepts the inventories that a daemon may keep which follows the
+// repository of a working tree: of the tree itself or a remote, on any branch.
+// Where neither is known, as of an unpacked archive, it accepts all.
+func fleetOf(root string, takeOver []string) apply.Fleet {
+	return apply.Fleet{Accepts: func(name string) bool {
+		if slices.Contains(takeOver, name) {
+			return true
+		}
+		repo, err := git.OpenDir(root)
+		if err != nil {
+			return true
+		}
+		defer repo.Close()
+		remotes, err := repo.Remotes()
+		return err != nil || len(remotes) == 0 || slices.Contains(append(remotes, filepath.ToSlash(repo.Root)), git.FleetRepository(name))
+	}}
 }

@@ -20,6 +20,7 @@ import (
 	"gitopsd.dev/reconcile/plan/preview"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/local"
 	"gitopsd.dev/sources/lockfile"
 	"gitopsd.dev/sources/resolve"
@@ -34,6 +35,7 @@ type planOptions struct {
 	exitcode bool
 	watch    bool
 	all      bool
+	takeOver []string
 }
 
 func newPlan(g *global) *cobra.Command {
@@ -68,6 +70,7 @@ steps that ` + "`gitopsd run`" + ` would fail at (refused, in conflict, rejected
 	o.live.register(cmd)
 	f.StringVar(&o.against, "against", "", "compare with this revision (a branch, tag or commit) instead of with the clusters")
 	o.tree.registerClusters(cmd, &o.clusters, "all")
+	registerTakeOver(cmd, &o.takeOver)
 	o.output.register(cmd, "text", "json", "markdown")
 	f.BoolVar(&o.exitcode, "detailed-exitcode", false, "exit with status 2 when there are changes")
 	f.BoolVar(&o.watch, "watch", false, "plan again whenever a file changes, until interrupted")
@@ -164,7 +167,7 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 	for _, w := range state.Waiting {
 		fleet.Notes = append(fleet.Notes, fmt.Sprintf("%s has a new revision %s that waits for approval: declare %s@%s to activate it", w.Ref, w.New, w.Ref, w.New))
 	}
-	fleet.Notes = append(fleet.Notes, suspended(state)...)
+	fleet.Notes = append(fleet.Notes, special(state)...)
 	seen := make(map[string]bool)
 	for _, c := range state.Clusters {
 		for _, note := range c.Notes {
@@ -243,7 +246,7 @@ func (p *planner) one(ctx context.Context, c *desired.Cluster) (*plan.Plan, erro
 		return nil, fmt.Errorf("cluster %s: %w", c.Name, err)
 	}
 	defer cluster.Close()
-	applier, err := apply.New(apply.Config{Cluster: cluster, Log: p.log})
+	applier, err := apply.New(apply.Config{Cluster: cluster, Fleet: fleetOf(p.root, p.options.takeOver), Log: p.log})
 	if err != nil {
 		return nil, err
 	}
@@ -343,7 +346,7 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 
 // leaves says what becomes of a cluster that is not registered any more.
 func leaves(cluster, objects string) string {
-	return fmt.Sprintf("cluster %s leaves the registry: `gitopsd run` leaves %s as they are, or with --prune-removed-clusters removes them", cluster, objects)
+	return fmt.Sprintf("cluster %s leaves the registry: `gitopsd run` leaves %s as they are; to have them removed, keep the document with the annotation %s: %s until that is done", cluster, objects, clusters.RemoveAnnotation, cluster)
 }
 
 // find looks for a type in what the states of some clusters know.

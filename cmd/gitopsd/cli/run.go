@@ -6,12 +6,14 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/reconcile"
+	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/sources"
@@ -27,9 +29,9 @@ type runOptions struct {
 	inCluster      bool
 	interval       time.Duration
 	clusterTimeout time.Duration
-	pruneRemoved   bool
 	once           bool
 	lock           string
+	takeOver       []string
 	listen         string
 	access         status.Access
 }
@@ -69,7 +71,7 @@ them); others need the token in --status-token-file.`,
 	f.BoolVar(&o.inCluster, "allow-in-cluster", false, "allow clusters registered with spec.kubeconfig.inCluster")
 	f.DurationVar(&o.interval, "interval", 30*time.Second, "time between two polls")
 	f.DurationVar(&o.clusterTimeout, "cluster-timeout", reconcile.DefaultClusterTimeout, "longest time for one attempt at a cluster, waits included")
-	f.BoolVar(&o.pruneRemoved, "prune-removed-clusters", false, "prune everything that gitopsd applied to a cluster when it leaves clusters.yaml; otherwise it stays (a cluster that is renamed leaves, too)")
+	registerTakeOver(cmd, &o.takeOver)
 	f.BoolVar(&o.once, "once", false, "make one pass, and exit with status 1 if anything failed")
 	f.StringVar(&o.lock, "lock", "update", "what to do about missing records: update (add and commit them) or readonly (refuse such packages)")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "address to serve on, for instance :8080 for probes from elsewhere; empty for none")
@@ -122,17 +124,22 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if err != nil {
 		return err
 	}
+	fleet := apply.Fleet{Name: repository.Fleet(), Accepts: func(name string) bool { return slices.Contains(o.takeOver, name) }}
+	var daemon *reconcile.Daemon
+	fleet.Supersedes = func(ctx context.Context, commit, applied string) error {
+		return daemon.Supersedes(ctx, commit, applied)
+	}
 	board := status.NewBoard(version(), repository.Describe(), o.git.branch)
-	daemon, err := reconcile.New(reconcile.Config{
+	daemon, err = reconcile.New(reconcile.Config{
 		Repository: repository, Computer: computer, Board: board, Log: log,
-		Interval: o.interval, ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly", PruneRemoved: o.pruneRemoved,
+		Interval: o.interval, ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly",
 		Checkpoints: &checkpoint.Store{Dir: rest}, Settings: o.settings(cmd.Flags()),
 		Connect: func(ctx context.Context, c clusters.Cluster) (reconcile.Target, error) {
 			k, err := conn.connect(ctx, c)
 			if err != nil {
 				return nil, err
 			}
-			target, err := reconcile.NewTarget(k, log)
+			target, err := reconcile.NewTarget(k, fleet, log)
 			if err != nil {
 				k.Close()
 				return nil, err

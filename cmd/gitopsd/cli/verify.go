@@ -141,7 +141,7 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 			return reader.Tree(ctx, cluster, id)
 		},
 	})
-	report.Notes = append(report.Notes, suspended(state)...)
+	report.Notes = append(report.Notes, special(state)...)
 	if state.LockChanged() {
 		report.Notes = append(report.Notes, "clusters.lock does not have all that is declared yet, which was resolved for this report only; `gitopsd lock` records it")
 	}

@@ -1,0 +1,72 @@
+package reconcile
+
+import (
+	"strings"
+	"testing"
+)
+
+// Which of two commits is to be applied, as processes see it that heard of them at
+// different times.
+func TestSupersedes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	file := func(text string) map[string]string { return map[string]string{"file": text} }
+	c0 := w.commit("0", file("0"))
+	c1 := w.commit("1", file("1"))
+	c2 := w.commit("2", file("2"))
+	c3 := w.commit("3", file("3"))
+	reset := func(to string) {
+		if _, err := w.repo.Git(t.Context(), "update-ref", "refs/heads/main", to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reset(c0)
+	forced := w.commit("forced", file("forced"))
+	for _, tt := range []struct {
+		name string
+		// head is the branch's newest commit, saw what the process saw before.
+		head            string
+		saw             []string
+		commit, applied string
+		older           bool
+	}{
+		{name: "after a start, at the newest", head: c3, saw: []string{c3}, commit: c3, applied: c1},
+		{name: "after a start, when there is a newer one", head: c3, saw: []string{c2}, commit: c2, applied: c0},
+		{name: "it saw both", head: c3, saw: []string{c1, c2}, commit: c2, applied: c1},
+		{name: "it did not hear of the newest", head: c2, saw: []string{c1}, commit: c1, applied: c2, older: true},
+		{name: "nor of the one that was applied", head: c3, saw: []string{c1}, commit: c1, applied: c2, older: true},
+		{name: "forced to another history", head: forced, saw: []string{forced}, commit: forced, applied: c3},
+		{name: "it did not hear of that", head: forced, saw: []string{c3}, commit: c3, applied: forced, older: true},
+		{name: "reset to an older one", head: c1, saw: []string{c1}, commit: c1, applied: c3},
+		{name: "reset while it looked", head: c1, saw: []string{c1, c3, c1}, commit: c1, applied: c3},
+		{name: "garbled", head: c3, saw: []string{c3}, commit: c3, applied: "no commit"},
+		{name: "garbled, and behind", head: c3, saw: []string{c2}, commit: c2, applied: "no commit", older: true},
+	} {
+		reset(tt.head)
+		d := w.daemon(nil)
+		for _, c := range tt.saw {
+			d.history.saw(c)
+		}
+		err := d.Supersedes(t.Context(), tt.commit, tt.applied)
+		if older := err != nil && strings.Contains(err.Error(), "the branch has moved on from "+short(tt.commit)); older != tt.older || err != nil && !older {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+
+	// The lock's own commit asks for what the one before it asks for.
+	reset(c3)
+	d := w.daemon(nil)
+	d.history.saw(c2)
+	d.history.sawAs(c3, c2)
+	if err := d.Supersedes(t.Context(), c2, forced); err != nil {
+		t.Error(err)
+	}
+
+	// Where the repository does not answer nobody knows.
+	d = w.daemon(nil)
+	d.history.saw(c2)
+	w.git.Close()
+	if err := d.Supersedes(t.Context(), c2, c1); err == nil || !strings.Contains(err.Error(), "cannot be told") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,70 @@
+package git
+
+import (
+	"net"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Fleet tells what a branch is the truth for from what any other branch,
+// repository or fork is: "git.example.org/platform/fleet#main". It is the same for
+// every URL of the repository on one host, whatever its scheme and credentials; a
+// directory is a fleet of its own, under its absolute path.
+func (r *Repository) Fleet() string { return r.name + "#" + r.cfg.Branch }
+
+// FleetRepository is the repository of a fleet's name.
+func FleetRepository(fleet string) string {
+	repository, _, _ := strings.Cut(fleet, "#")
+	return repository
+}
+
+// defaultPorts say nothing of which repository it is.
+var defaultPorts = []string{"", "80", "443", "22"}
+
+// name is what a repository is called in the names of fleets.
+func (l location) name() string {
+	name := filepath.ToSlash(l.dir)
+	if l.url != nil {
+		host := strings.ToLower(l.url.Hostname())
+		if port := l.url.Port(); !slices.Contains(defaultPorts, port) {
+			host = net.JoinHostPort(host, port)
+		}
+		name = host + "/" + strings.TrimSuffix(strings.Trim(pathOf(l.url), "/"), ".git")
+	}
+	return strings.ReplaceAll(name, "#", "%23")
+}
+
+// pathOf returns the path in a URL; that of user@host:path has no slash before it.
+func pathOf(u *url.URL) string {
+	if u.Opaque != "" {
+		return u.Opaque
+	}
+	return u.Path
+}
+
+// Remotes are the repositories that the directory's remotes are, as the names of
+// fleets have them.
+func (d *Directory) Remotes() ([]string, error) {
+	d.local.mu.Lock()
+	defer d.local.mu.Unlock()
+	cfg, err := d.local.storage.Config()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, remote := range cfg.Remotes {
+		for _, u := range remote.URLs {
+			if !strings.Contains(u, "://") && !scpLike.MatchString(u) && !filepath.IsAbs(u) {
+				u = filepath.Join(d.Root, u)
+			}
+			// One that does not parse is no fleet's.
+			if loc, err := parseURL(u); err == nil {
+				names = append(names, loc.name())
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
