@@ -126,19 +126,12 @@ func (a *Applier) lost(s *kindState) {
 func (a *Applier) saw(s *kindState, e kube.Event) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	id := s.t.ID(e.Meta.Namespace, e.Meta.Name)
-	before := s.members[id]
-	if before != nil && !newer(e.Meta.ResourceVersion, before.version) {
-		return false // what we wrote ourselves, and know already
+	_, after, news := a.take(s, e)
+	if !news {
+		return false
 	}
 	s.stirred = true
-	if e.Deleted {
-		delete(s.members, id)
-		return before != nil
-	}
-	now := newMember(s.t, &e.Meta.ObjectMeta, before)
-	s.members[id] = now
-	return !now.fine || len(s.unready) > 0
+	return after == nil || !after.fine || len(s.unready) > 0
 }
 
 // abandon forgets the kinds that nobody asks for any more, and ends their

@@ -91,7 +91,12 @@ func (a *Applier) Health(ctx context.Context, p *plan.Plan) ([]Health, error) {
 	return all, err
 }
 
-func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects []*manifest.Object) ([]Health, error) {
+func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects []*manifest.Object) (list []Health, err error) {
+	defer func() {
+		if err != nil {
+			a.stir(gk) // nobody knows what was missed
+		}
+	}()
 	if known, ok := a.recallHealth(gk); ok {
 		return slices.DeleteFunc(known, func(h Health) bool {
 			return !slices.ContainsFunc(objects, func(o *manifest.Object) bool { return o.ID() == h.ID })
@@ -128,7 +133,6 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 	if kube.IsClusterWide(err) {
 		return nil, err
 	}
-	var list []Health
 	for _, h := range health {
 		if err != nil {
 			h.State, h.Reason = UnknownState, err.Error()
@@ -162,6 +166,15 @@ func (a *Applier) recallHealth(gk schema.GroupKind) ([]Health, bool) {
 		return nil, false
 	}
 	return slices.Clone(s.unready), true
+}
+
+// stir has the health of a kind's objects looked at again.
+func (a *Applier) stir(gk schema.GroupKind) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.kinds[gk]; s != nil {
+		s.stirred = true
+	}
 }
 
 func (a *Applier) rememberHealth(gk schema.GroupKind, list []Health, complete bool) {
