@@ -54,7 +54,7 @@ func TestFightOverExistence(t *testing.T) {
 	}
 
 	backup := b.copied(cm("b"), "b", "$NAME")
-	rest := b.set(strings.Split(two, "---")[0])
+	rest := b.set(strings.Split(two, "---")[0] + "---\n" + cm("c")) // the inventory still holds the kind
 	b.apply(rest)
 	for range 2 {
 		b.as("backup", backup)
