@@ -7,11 +7,11 @@
 //     current (follow.go), so that the next look asks for nothing; of those who
 //     write without end nobody hears each time (damper.go);
 //   - drift (drift.go): told from who owns which field (reconcile/apply/managed),
-//     and verified by one dry run of the object in question; fight.go keeps two
-//     managers from correcting each other for ever;
+//     and verified by one dry run of the object in question; fight.go keeps us
+//     and somebody else from undoing each other's work for ever;
 //   - the execution of a plan (execute.go, wait.go, prune.go), in stages, with
-//     taking objects over (adopt.go) and creating them anew (replace.go) where
-//     the repository asks for it;
+//     taking over what others own of objects (adopt.go), and creating objects
+//     anew (replace.go) where the repository asks for it;
 //   - what Namespaces, types and packages hold (inside.go) that would be deleted
 //     with them, when a plan is made and right before the deletion (full.go);
 //   - the inventory (inventory.go), an ApplySet as KEP-3659 specifies it;
@@ -71,6 +71,7 @@ type Applier struct {
 	cluster *kube.Cluster
 	log     *slog.Logger
 	set     applySet
+	inv     plan.Inventory
 	fleet   Fleet
 	poll    time.Duration
 
@@ -82,7 +83,7 @@ type Applier struct {
 
 	mu       sync.Mutex
 	kinds    map[schema.GroupKind]*kindState
-	fights   map[manifest.ID]*fight
+	fights   map[contest]*fight
 	follower *follower // nil while nobody follows
 }
 
@@ -91,10 +92,12 @@ func New(c Config) (*Applier, error) {
 	if c.Cluster == nil || c.Log == nil || c.Fleet.Name == "" && c.Fleet.Accepts == nil {
 		return nil, errors.New("apply: Cluster, Fleet and Log are required")
 	}
+	set := newApplySet(c.Cluster.Name())
 	return &Applier{
-		cluster: c.Cluster, log: c.Log.With("cluster", c.Cluster.Name()), set: newApplySet(c.Cluster.Name()), fleet: c.Fleet,
+		cluster: c.Cluster, log: c.Log.With("cluster", c.Cluster.Name()), set: set, fleet: c.Fleet,
+		inv:   plan.Inventory{ID: set.id, FieldManager: kube.FieldManager, Namespace: Namespace},
 		poll:  cmp.Or(c.Poll, time.Minute),
-		kinds: make(map[schema.GroupKind]*kindState), fights: make(map[manifest.ID]*fight),
+		kinds: make(map[schema.GroupKind]*kindState), fights: make(map[contest]*fight),
 	}, nil
 }
 
@@ -123,15 +126,15 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 	if err != nil {
 		return nil, err
 	}
-	inv := plan.Inventory{ID: a.set.id, FieldManager: kube.FieldManager, Namespace: Namespace}
-	p := plan.Compute(a.cluster.Name(), seen.desired, seen.live, inv, opts.Options)
+	p := plan.Compute(a.cluster.Name(), seen.desired, seen.live, a.inv, opts.Options)
 	if err := a.lookInside(ctx, p, seen); err != nil {
 		return nil, err
 	}
 	if len(seen.live.Contents)+len(seen.live.ContentsUnknown) > 0 {
-		p = plan.Compute(a.cluster.Name(), seen.desired, seen.live, inv, opts.Options)
+		p = plan.Compute(a.cluster.Name(), seen.desired, seen.live, a.inv, opts.Options)
 	}
 	p.Commit = opts.Commit
+	reclaim(p, seen, opts.ReportDrift)
 	if err := a.checkTypes(ctx, p, seen, opts); err != nil {
 		return nil, err
 	}
@@ -149,7 +152,7 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 // member is an object as it is applied: with its membership, and the digest of
 // what was rendered.
 func (a *Applier) member(o *manifest.Object) *manifest.Object {
-	annotations := map[string]string{plan.AppliedAnnotation: string(o.Hash())}
+	annotations := map[string]string{plan.AppliedAnnotation: a.inv.Applied(o)}
 	if plan.IsCRD(o.ID()) {
 		// One that the API server will refuse goes without.
 		if digest, err := typesDigest(o); err == nil {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -14,9 +15,15 @@ import (
 	"gitopsd.dev/testscripts/devcluster"
 )
 
-// kubectl runs a command of the real kubectl, and returns what it says.
+// oneKubectl is held by the one kubectl that runs: what it does on a fatal error is
+// set for the whole process.
+var oneKubectl sync.Mutex
+
+// runKubectl runs a command of the real kubectl, and returns what it says.
 func runKubectl(t *testing.T, args ...string) string {
 	t.Helper()
+	oneKubectl.Lock()
+	defer oneKubectl.Unlock()
 	var out bytes.Buffer
 	args = append([]string{"--kubeconfig", devcluster.Start(t, "apply").Kubeconfig("apply")}, args...)
 	cmd := kubectl.NewKubectlCommand(kubectl.KubectlOptions{

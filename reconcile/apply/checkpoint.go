@@ -156,7 +156,9 @@ func (a *Applier) looksSame(ctx context.Context, k KindCheckpoint) (bool, error)
 	if !a.follows(k.Type) {
 		members := make(map[manifest.ID]*metav1.ObjectMeta, k.Members)
 		version, err := a.cluster.List(ctx, k.Type, kube.ListOptions{Selector: a.set.selector()}, func(m *metav1.PartialObjectMetadata) bool {
-			members[k.Type.ID(m.Namespace, m.Name)] = &m.ObjectMeta
+			if id := k.Type.ID(m.Namespace, m.Name); a.inv.Membership(id, &m.ObjectMeta) != plan.Foreign {
+				members[id] = &m.ObjectMeta
+			}
 			return true
 		})
 		if err != nil {

@@ -124,7 +124,7 @@ func TestCheckpoint(t *testing.T) {
 		{name: "membership", disturb: func(b *bed) {
 			b.edit("kubectl-edit", cm("a"), `{"metadata":{"labels":{"applyset.kubernetes.io/part-of":null}}}`)
 		}},
-		{name: "a member more", disturb: func(b *bed) {
+		{name: "an object that shares a label", rests: true, disturb: func(b *bed) {
 			part := b.get(cm("a"))["metadata"].(map[string]any)["labels"].(map[string]any)["applyset.kubernetes.io/part-of"].(string)
 			b.as("kubectl", strings.Replace(cm("c"), "}}", `, labels: {applyset.kubernetes.io/part-of: "`+part+`"}}}`, 1))
 		}},

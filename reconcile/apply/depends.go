@@ -72,6 +72,9 @@ func (x *execution) notReady(ctx context.Context, name string) (string, error) {
 		members.Steps = append(members.Steps, *r.Step)
 	}
 	unhealthy, err := x.Health(ctx, members)
+	for i := range members.Steps {
+		x.stir(kindOf(members.Steps[i].ID)) // of the others nothing is known now
+	}
 	switch {
 	case err != nil:
 		return "", err

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,8 +23,8 @@ import (
 // How drift is told.
 //
 // An object is as it was applied for as long as we own every field that was
-// applied (managed.Find), and no value needs to be read. Where we do not, it is
-// looked at once, by a dry run of applying it: when that would leave what we own
+// applied (managed.Find) and people added none (managed.FindEdits), and no value
+// needs to be read. Where we do not, it is looked at once, by a dry run of applying it: when that would leave what we own
 // as it is, there is nothing to correct. Either answer is remembered, with a
 // fingerprint of the metadata that changes whenever somebody other than a status
 // writer writes.
@@ -83,9 +84,6 @@ func (a *Applier) findDrift(ctx context.Context, v *view) error {
 		mu.Lock()
 		defer mu.Unlock()
 		v.live.Drifted[id] = drift
-		if why := a.disputed(id, drift, time.Now()); why != "" {
-			v.live.Disputed[id] = why
-		}
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency)
@@ -99,16 +97,22 @@ func (a *Applier) findDrift(ctx context.Context, v *view) error {
 		// remembered of it than a plan asks for.
 		v.live.Objects[id] = meta
 		if meta.DeletionTimestamp != nil || meta.Labels[plan.PartOfLabel] != a.set.id ||
-			meta.Annotations[plan.AppliedAnnotation] != string(o.Hash()) {
+			meta.Annotations[plan.AppliedAnnotation] != a.inv.Applied(o) {
 			continue
 		}
 		if drift != "" {
 			note(id, drift) // it is reported only, or waits
 			continue
 		}
-		lost := managed.Find(o, meta)
-		if len(lost) == 0 {
+		lost, edited := managed.Find(o, meta), added(o, meta)
+		switch {
+		case len(lost) > 0:
+		case edited == "":
 			a.approve(id, print)
+			continue
+		default:
+			a.convict(id, print, edited)
+			note(id, edited)
 			continue
 		}
 		g.Go(func() error {
@@ -116,11 +120,14 @@ func (a *Applier) findDrift(ctx context.Context, v *view) error {
 			switch {
 			case err != nil:
 				return err
-			case !drifted:
+			case !drifted && edited == "":
 				a.approve(id, print)
 				return nil
 			}
-			drift := lost.Blame(meta)
+			drift := edited
+			if drifted {
+				drift = strings.TrimSuffix(lost.Blame(meta)+"; "+edited, "; ")
+			}
 			if sure {
 				a.convict(id, print, drift)
 			}

@@ -81,8 +81,16 @@ func TestDrift(t *testing.T) {
 			drift: func(b *bed) { b.edit("x", cm("a"), `{"metadata":{"managedFields":[{}]}}`) },
 		},
 		{
-			name: "something added", object: "configmap/$NAME/a",
+			name: "something added", object: "configmap/$NAME/a", reason: "drift: data.more, metadata.labels.x added by kubectl-edit",
 			drift: func(b *bed) { b.edit("kubectl-edit", cm("a"), `{"data":{"more":"x"},"metadata":{"labels":{"x":"y"}}}`) },
+		},
+		{
+			name: "changed and added", object: "configmap/$NAME/a", reason: "drift: data.color changed by kubectl-edit; data.more added by kubectl-edit",
+			drift: func(b *bed) { b.edit("kubectl-edit", cm("a"), `{"data":{"color":"red","more":"x"}}`) },
+		},
+		{
+			name: "added by a controller", object: "configmap/$NAME/a",
+			drift: func(b *bed) { b.edit("injector", cm("a"), `{"data":{"more":"x"},"metadata":{"labels":{"x":"y"}}}`) },
 		},
 		{
 			name: "same value", object: "configmap/$NAME/a",
@@ -124,7 +132,7 @@ func TestDrift(t *testing.T) {
 						sent++
 					}
 				}
-				if sent > 2 {
+				if sent > 3 {
 					t.Errorf("%d requests to verify and correct", sent)
 				}
 				b.want("steps", steps, "configure "+tt.object+" "+tt.reason)

@@ -96,8 +96,8 @@ func (a *Applier) dryRunStep(ctx context.Context, s *plan.Step) error {
 		return err
 	}
 	after := answer.Tree
-	if s.Adopt {
-		if after, err = managed.WithoutLeftovers(&meta.ObjectMeta, &answer.Meta.ObjectMeta, answer.Tree, s.Object.APIVersion()); err != nil {
+	if s.Adopt || s.Reclaim != plan.ReclaimNothing {
+		if after, err = managed.WithoutLeftovers(s.Object, &meta.ObjectMeta, &answer.Meta.ObjectMeta, answer.Tree, from(s)); err != nil {
 			return err
 		}
 	}

@@ -109,6 +109,7 @@ func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 		}
 	}
 	report := &Report{Results: x.results}
+	defer func() { x.tally(time.Now()) }()
 	if !p.HasChanges() {
 		return report, x.settle(ctx)
 	}
@@ -276,7 +277,7 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 			return nil
 		}
 	}
-	if s.Adopt {
+	if s.Adopt || s.Reclaim != plan.ReclaimNothing {
 		if err := x.takeOver(ctx, s); err != nil {
 			return x.fail(r, err)
 		}
@@ -300,10 +301,7 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 		return x.fail(r, err)
 	}
 	r.Outcome, r.Reason, r.Warnings = Done, "", answer.Warnings
-	x.wrote(t, s.ID, &answer.Meta.ObjectMeta)
-	if s.Drift {
-		x.corrected(s.ID, time.Now())
-	}
+	x.wrote(t, s.Object, &answer.Meta.ObjectMeta)
 	if plan.IsCRD(s.ID) {
 		for _, gvk := range plan.Defines(s.Object) {
 			x.cluster.Forget(gvk.Group)

@@ -35,3 +35,38 @@ func TestFight(t *testing.T) {
 	_, results := b.apply(b.set(strings.ReplaceAll(drifting, "example.org/web:1", "example.org/web:2")))
 	b.wantNothing("results", results)
 }
+
+// Who deletes what is wanted again and again, or makes again what is pruned, is
+// answered ever more rarely, and told of.
+func TestFightOverExistence(t *testing.T) {
+	b := newBed(t)
+	set := b.set(two)
+	b.apply(set)
+	for range 3 {
+		b.delete(cm("a"))
+		steps, _ := b.apply(set)
+		b.want("steps", steps, "create configmap/$NAME/a")
+	}
+	b.delete(cm("a"))
+	steps, _ := b.apply(set)
+	if len(steps) != 1 || !strings.HasPrefix(steps[0], "held configmap/$NAME/a it is gone; gitopsd created it anew 3 times in ") {
+		t.Errorf("the steps are %q", steps)
+	}
+
+	backup := b.copied(cm("b"), "b", "$NAME")
+	rest := b.set(strings.Split(two, "---")[0] + "---\n" + cm("c")) // the inventory still holds the kind
+	b.apply(rest)
+	for range 2 {
+		b.as("backup", backup)
+		steps, _ := b.apply(rest)
+		b.want("steps", steps, "prune configmap/$NAME/b")
+	}
+	b.as("backup", backup)
+	steps, _ = b.apply(rest)
+	if len(steps) != 1 || !strings.HasPrefix(steps[0], "held configmap/$NAME/b kept: gitopsd pruned it 3 times in ") {
+		t.Errorf("the steps are %q", steps)
+	}
+	if b.get(cm("b")) == nil {
+		t.Error("it went on fighting")
+	}
+}

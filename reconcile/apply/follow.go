@@ -270,21 +270,15 @@ func (a *Applier) lost(s *kindState) {
 func (a *Applier) saw(s *kindState, e kube.Event) notice {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	id := s.t.ID(e.Meta.Namespace, e.Meta.Name)
-	before := s.members[id]
-	if before != nil && !newer(e.Meta.ResourceVersion, before.version) {
-		return ignore // what we wrote ourselves, and know already
+	before, after, news := a.take(s, e)
+	if !news {
+		return ignore
 	}
+	id := s.t.ID(e.Meta.Namespace, e.Meta.Name)
 	s.touch(id)
-	if e.Deleted {
-		delete(s.members, id)
-		if before == nil {
-			return ignore
-		}
+	if after == nil {
 		return atOnce
 	}
-	after := newMember(s.t, &e.Meta.ObjectMeta, before)
-	s.members[id] = after
 	status := before != nil && before.print == after.print && e.Meta.DeletionTimestamp == nil
 	switch {
 	case !status:

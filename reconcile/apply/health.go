@@ -184,7 +184,7 @@ func (a *Applier) askHealth(ctx context.Context, l *healthLook, t kube.Type) err
 		if err != nil {
 			return err
 		}
-		if meta.Labels[plan.PartOfLabel] == a.set.id {
+		if a.inv.Membership(id, &meta.ObjectMeta) != plan.Foreign {
 			l.take(t, tree)
 		}
 	}

@@ -221,7 +221,7 @@ func (l *contentsLook) inhabitants(ctx context.Context, namespace string, f *fin
 		err := l.list(ctx, t, namespace, f)
 		if kube.ClassOf(err) == kube.NoSuchType {
 			// Its CRD went a moment ago, or serves it no more.
-			err = l.vanished(ctx, groupKind(t))
+			err = l.withdrawn(ctx, groupKind(t))
 		}
 		if kube.IsClusterWide(err) {
 			return err
@@ -239,9 +239,9 @@ func (l *contentsLook) inhabitants(ctx context.Context, namespace string, f *fin
 	return unknown
 }
 
-// vanished is why objects of a kind that is not served may be there all the same;
+// withdrawn is why objects of a kind that is not served may be there all the same;
 // nil if nothing defines it any more.
-func (a *Applier) vanished(ctx context.Context, gk schema.GroupKind) error {
+func (a *Applier) withdrawn(ctx context.Context, gk schema.GroupKind) error {
 	hidden, err := a.cluster.Hidden(ctx, []schema.GroupKind{gk})
 	if err != nil {
 		return err

@@ -236,7 +236,7 @@ func (x *execution) narrow(ctx context.Context, kinds map[schema.GroupKind]bool,
 		commit = x.plan.Commit
 	}
 	err := x.writeParent(ctx, p, &parent{kinds: kinds, namespaces: in, commit: commit})
-	if kube.ClassOf(err) == kube.Changed {
+	if class := kube.ClassOf(err); class == kube.Changed || class == kube.Exists {
 		return nil
 	}
 	return err

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -93,6 +94,7 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 	if err := a.findDrift(ctx, v); err != nil {
 		return nil, err
 	}
+	a.findFights(v, time.Now())
 	a.followAll()
 	return v, nil
 }
@@ -244,7 +246,7 @@ func (a *Applier) list(ctx context.Context, t kube.Type, wanted []manifest.ID, k
 		}
 		version, err := a.cluster.List(ctx, t, opts, func(m *metav1.PartialObjectMetadata) bool {
 			id := t.ID(m.Namespace, m.Name)
-			if m.Labels[plan.PartOfLabel] == a.set.id {
+			if a.inv.Membership(id, &m.ObjectMeta) != plan.Foreign {
 				members[id] = &m.ObjectMeta
 				found[id] = &m.ObjectMeta
 			} else if missing[id] {

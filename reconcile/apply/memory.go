@@ -19,8 +19,8 @@ import (
 type kindState struct {
 	t       kube.Type
 	members map[manifest.ID]*member
-	// version is the resourceVersion that members is of. When followed, a watch
-	// keeps it current.
+	// version is the resourceVersion that members are of at least. When followed,
+	// a watch keeps them current.
 	version  string
 	followed bool
 	cancel   func() // ends the watch; nil before it began
@@ -64,7 +64,9 @@ type member struct {
 	pkg          string // the value of plan.PackageLabel
 	allowPrune   string // the value of plan.AllowPruneAnnotation
 	dependsOn    string // the value of plan.DependsOnAnnotation
-	copied       bool   // it carries our label and was not applied by us
+	// applies says that we are among those who applied it, controlled that a
+	// controller owns it, and edited that people edited it.
+	applies, controlled, edited bool
 
 	// print is of the metadata as it was last seen. fine says that the object
 	// was then as it had been applied; one of which that is not known has its
@@ -83,11 +85,11 @@ func newMember(t kube.Type, m *metav1.ObjectMeta, before *member) *member {
 		applied: m.Annotations[plan.AppliedAnnotation], types: m.Annotations[plan.TypesAnnotation],
 		pkg: m.Labels[plan.PackageLabel], allowPrune: m.Annotations[plan.AllowPruneAnnotation],
 		dependsOn: m.Annotations[plan.DependsOnAnnotation],
-		copied:    controlled(m) || managed.Own(m) == nil && m.Annotations[plan.AppliedAnnotation] == "",
-		print:     fingerprintOf(t, m),
+		applies:   managed.Own(m) != nil, controlled: metav1.GetControllerOfNoCopy(m) != nil, edited: managed.Edited(m),
+		print: fingerprintOf(t, m),
 	}
 	n.fine = before != nil && before.fine && before.print == n.print && m.DeletionTimestamp == nil
-	if !n.fine {
+	if !n.fine || n.edited {
 		n.full = m
 	}
 	if before != nil && before.print == n.print && before.applied == n.applied {
@@ -97,7 +99,12 @@ func newMember(t kube.Type, m *metav1.ObjectMeta, before *member) *member {
 }
 
 // approve notes that the object is as it was applied.
-func (m *member) approve() { m.fine, m.full, m.drift = true, nil, "" }
+func (m *member) approve() {
+	m.fine, m.drift = true, ""
+	if !m.edited {
+		m.full = nil
+	}
+}
 
 // meta is the object's metadata, or as much of it as a plan asks for.
 func (m *member) meta(set string) *metav1.ObjectMeta {
@@ -121,28 +128,22 @@ func (m *member) meta(set string) *metav1.ObjectMeta {
 			kv.to[kv.key] = kv.value
 		}
 	}
-	if !m.copied {
+	if m.applies {
 		o.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: kube.FieldManager, Operation: metav1.ManagedFieldsOperationApply}}
+	}
+	if m.controlled {
+		o.OwnerReferences = []metav1.OwnerReference{{Controller: &m.controlled}}
 	}
 	return o
 }
 
 // newer says that version a is later than b, both an API server's
-// resourceVersions. These are numbers that grow with each write (KEP-5504); what
-// is none counts as later.
-func newer(a, b string) bool {
+// resourceVersions of one kind. These are numbers that grow with each write
+// (KEP-5504); of those that are none, it is not known.
+func newer(a, b string) (is, known bool) {
 	x, errA := strconv.ParseUint(a, 10, 64)
 	y, errB := strconv.ParseUint(b, 10, 64)
-	return errA != nil || errB != nil || x > y
-}
-
-func controlled(m *metav1.ObjectMeta) bool {
-	for i := range m.OwnerReferences {
-		if c := m.OwnerReferences[i].Controller; c != nil && *c {
-			return true
-		}
-	}
-	return false
+	return x > y, errA == nil && errB == nil
 }
 
 // state returns what is known of a kind; the mutex is held.
@@ -173,7 +174,8 @@ func (a *Applier) recall(t kube.Type, to map[manifest.ID]*metav1.ObjectMeta) boo
 	return true
 }
 
-// listed takes in all members of a kind, as they were at version.
+// listed takes in all members of a kind, as they were at version: what is not
+// among them is not there.
 func (a *Applier) listed(t kube.Type, members map[manifest.ID]*metav1.ObjectMeta, version string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -183,7 +185,38 @@ func (a *Applier) listed(t kube.Type, members map[manifest.ID]*metav1.ObjectMeta
 	for id, m := range members {
 		s.members[id] = newMember(t, m, before[id])
 	}
+	for id := range before {
+		if s.members[id] == nil {
+			a.vanished(id)
+		}
+	}
 	s.version, s.stirred = version, true
+}
+
+// take takes in an event of a watch, and returns what was remembered of the
+// object and what is now, nil for an object that is gone or not ours. An event
+// that is older than what is known is no news. The mutex is held.
+func (a *Applier) take(s *kindState, e kube.Event) (before, after *member, news bool) {
+	id, version := s.t.ID(e.Meta.Namespace, e.Meta.Name), e.Meta.ResourceVersion
+	if is, known := newer(version, s.version); is && known {
+		s.version = version
+	}
+	before = s.members[id]
+	if before != nil {
+		if is, known := newer(version, before.version); known && !is {
+			return before, before, false // what we wrote ourselves, and know already
+		}
+	}
+	if !e.Deleted && a.inv.Membership(id, &e.Meta.ObjectMeta) != plan.Foreign {
+		after = newMember(s.t, &e.Meta.ObjectMeta, before)
+		s.members[id] = after
+		return before, after, true
+	}
+	delete(s.members, id)
+	if before != nil {
+		a.vanished(id)
+	}
+	return before, nil, before != nil
 }
 
 // remembersMembers says that there are members at all.
@@ -224,15 +257,40 @@ func (a *Applier) convict(id manifest.ID, print fingerprint, drift string) {
 	}
 }
 
-// wrote remembers an object that was applied just now.
-func (a *Applier) wrote(t kube.Type, id manifest.ID, m *metav1.ObjectMeta) {
+// wrote remembers an object that was applied just now, as the API server answered.
+// A watch may have told of a later write to it, or of its end, before the answer
+// arrived: that stands.
+func (a *Applier) wrote(t kube.Type, o *manifest.Object, m *metav1.ObjectMeta) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	id := o.ID()
 	s := a.state(t)
-	n := newMember(t, m, nil)
-	n.approve()
-	s.members[id] = n
 	s.touch(id)
+	if before := s.members[id]; before != nil {
+		if is, known := newer(before.version, m.ResourceVersion); is && known {
+			return
+		}
+	} else if is, known := newer(m.ResourceVersion, s.version); s.followed && known && !is {
+		return
+	}
+	n := newMember(t, m, nil)
+	if added(o, m) == "" {
+		n.approve()
+	}
+	s.members[id] = n
+}
+
+// remembered returns the metadata of a member as it was last seen, nil where that
+// is not known in full.
+func (a *Applier) remembered(id manifest.ID) *metav1.ObjectMeta {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.kinds[kindOf(id)]; s != nil {
+		if m := s.members[id]; m != nil {
+			return m.full
+		}
+	}
+	return nil
 }
 
 // gone forgets an object that was seen to be gone. Another one that has its name
@@ -255,8 +313,10 @@ func (a *Applier) goes(t kube.Type, id manifest.ID, m *metav1.ObjectMeta) {
 	defer a.mu.Unlock()
 	if s := a.kinds[kindOf(id)]; s != nil {
 		before := s.members[id]
-		if before != nil && before.uid == string(m.UID) && newer(m.ResourceVersion, before.version) {
-			s.members[id] = newMember(t, m, before)
+		if before != nil && before.uid == string(m.UID) {
+			if is, known := newer(m.ResourceVersion, before.version); is || !known {
+				s.members[id] = newMember(t, m, before)
+			}
 		}
 		s.touch(id)
 	}

@@ -148,7 +148,7 @@ func (a *Applier) deleteStep(ctx context.Context, s *plan.Step) (left *metav1.Ob
 	case kube.NoSuchType:
 		// The CRD went meanwhile, and the object with it; or it is there, and
 		// serves the type no more.
-		if why := a.vanished(ctx, kindOf(s.ID)); why != nil {
+		if why := a.withdrawn(ctx, kindOf(s.ID)); why != nil {
 			return nil, why
 		}
 		err = nil
@@ -238,7 +238,7 @@ func (x *execution) stillThere(ctx context.Context, asked []*Result) (map[manife
 			err = x.askEach(ctx, t, results, there)
 		}
 		if kube.ClassOf(err) == kube.NoSuchType {
-			err = x.vanished(ctx, gk)
+			err = x.withdrawn(ctx, gk)
 		}
 		switch {
 		case err == nil:

@@ -6,11 +6,21 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 )
+
+// unconnected is an Applier without a cluster: any request panics.
+func unconnected() *Applier {
+	set := newApplySet("dev")
+	return &Applier{
+		set: set, inv: plan.Inventory{ID: set.id, FieldManager: kube.FieldManager}, log: slog.New(slog.DiscardHandler),
+		kinds: make(map[schema.GroupKind]*kindState), fights: make(map[contest]*fight),
+	}
+}
 
 // An object that a controller writes to while a pass looks at it has not drifted.
 // There is no cluster here, so that a request would panic.
@@ -26,13 +36,12 @@ func TestWrittenToMeanwhile(t *testing.T) {
 	if len(duplicates) > 0 {
 		t.Fatal(duplicates)
 	}
-	a := &Applier{set: newApplySet("dev"), log: slog.New(slog.DiscardHandler), kinds: make(map[schema.GroupKind]*kindState), fights: make(map[manifest.ID]*fight)}
-	configMaps := kube.Type{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespaced: true}
+	a := unconnected()
 	seen := func(version string) *metav1.ObjectMeta {
 		return &metav1.ObjectMeta{
 			Name: "a", Namespace: "n", UID: "1", ResourceVersion: version,
 			Labels:      map[string]string{plan.PartOfLabel: a.set.id},
-			Annotations: map[string]string{plan.AppliedAnnotation: string(o.Hash())},
+			Annotations: map[string]string{plan.AppliedAnnotation: a.inv.Applied(o)},
 			ManagedFields: []metav1.ManagedFieldsEntry{{
 				Manager: kube.FieldManager, Operation: metav1.ManagedFieldsOperationApply,
 				FieldsV1: metav1.NewFieldsV1(`{"f:data":{"f:k":{}}}`),
@@ -61,5 +70,125 @@ func TestWrittenToMeanwhile(t *testing.T) {
 	}
 	if meta, _, _ := a.suspect(o.ID()); meta != nil {
 		t.Error("it is looked at again")
+	}
+}
+
+// Whatever arrives first, an answer or an event, what is later stands.
+func TestVersionsGoForward(t *testing.T) {
+	t.Parallel()
+	o, err := manifest.New(map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a", "namespace": "n"},
+	}, manifest.Origin{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	type seen struct{ uid, version string }
+	for _, tt := range []struct {
+		name   string
+		events func(event func(uid, version string, deleted bool), answer func(uid, version string))
+		want   *seen
+		fine   bool
+	}{
+		{
+			name: "answer, then its event", want: &seen{"1", "10"}, fine: true,
+			events: func(event func(string, string, bool), answer func(string, string)) {
+				answer("1", "10")
+				event("1", "10", false)
+			},
+		},
+		{
+			name: "event, then its answer", want: &seen{"1", "10"}, fine: true,
+			events: func(event func(string, string, bool), answer func(string, string)) {
+				event("1", "10", false)
+				answer("1", "10")
+			},
+		},
+		{
+			name: "somebody's write before the answer", want: &seen{"1", "12"},
+			events: func(event func(string, string, bool), answer func(string, string)) {
+				event("1", "10", false)
+				event("1", "12", false)
+				answer("1", "10")
+			},
+		},
+		{
+			name: "deleted before the answer",
+			events: func(event func(string, string, bool), answer func(string, string)) {
+				event("1", "10", false)
+				event("1", "12", true)
+				answer("1", "10")
+			},
+		},
+		{
+			name: "made anew before the answer", want: &seen{"2", "13"},
+			events: func(event func(string, string, bool), answer func(string, string)) {
+				event("1", "12", true)
+				event("2", "13", false)
+				answer("1", "10")
+			},
+		},
+		{
+			name: "the end of an earlier object after the answer", want: &seen{"2", "13"}, fine: true,
+			events: func(event func(string, string, bool), answer func(string, string)) {
+				event("1", "10", false)
+				answer("2", "13")
+				event("1", "12", true)
+			},
+		},
+		{
+			name: "versions that are no numbers", want: &seen{"1", "y"}, fine: true,
+			events: func(event func(string, string, bool), answer func(string, string)) {
+				event("1", "x", false)
+				answer("1", "y")
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a := unconnected()
+			a.listed(configMaps, nil, "5")
+			s := a.state(configMaps)
+			s.followed = true
+			meta := func(uid, version string) metav1.ObjectMeta {
+				return metav1.ObjectMeta{
+					Name: "a", Namespace: "n", UID: types.UID(uid), ResourceVersion: version,
+					Labels: map[string]string{plan.PartOfLabel: a.set.id}, Annotations: map[string]string{plan.AppliedAnnotation: a.inv.Applied(o), "at": version},
+				}
+			}
+			tt.events(func(uid, version string, deleted bool) {
+				a.saw(s, kube.Event{Meta: &metav1.PartialObjectMetadata{ObjectMeta: meta(uid, version)}, Deleted: deleted})
+			}, func(uid, version string) {
+				m := meta(uid, version)
+				a.wrote(configMaps, o, &m)
+			})
+			m := s.members[o.ID()]
+			switch {
+			case m == nil && tt.want == nil:
+			case m == nil || tt.want == nil || (seen{m.uid, m.version}) != *tt.want || m.fine != tt.fine:
+				t.Errorf("have %+v, want %+v, fine %t", m, tt.want, tt.fine)
+			}
+		})
+	}
+}
+
+// What people added between the look and the apply is no part of what was applied.
+func TestEditedMeanwhile(t *testing.T) {
+	t.Parallel()
+	o, err := manifest.New(map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a", "namespace": "n"}, "data": map[string]any{"k": "v"},
+	}, manifest.Origin{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := unconnected()
+	a.wrote(configMaps, o, &metav1.ObjectMeta{
+		Name: "a", Namespace: "n", UID: "1", ResourceVersion: "3",
+		ManagedFields: []metav1.ManagedFieldsEntry{
+			{Manager: kube.FieldManager, Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:data":{"f:k":{}}}`)},
+			{Manager: "kubectl-edit", Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: metav1.NewFieldsV1(`{"f:data":{"f:x":{}}}`)},
+		},
+	})
+	if meta, _, _ := a.suspect(o.ID()); meta == nil {
+		t.Error("it is taken for what was applied")
 	}
 }

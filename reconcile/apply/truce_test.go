@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -24,11 +25,15 @@ func TestTruce(t *testing.T) {
 		{"the next truce is longer", []time.Duration{0, time.Second, 2 * time.Second, 33 * time.Second}, 90 * time.Second, true},
 		{"rarely", []time.Duration{0, 11 * time.Minute, 22 * time.Minute, 33 * time.Minute}, 33*time.Minute + time.Second, false},
 	} {
-		a := &Applier{fights: make(map[manifest.ID]*fight)}
+		a := unconnected()
+		c := contest{id, plan.Configure}
 		for _, at := range tt.correct {
-			a.corrected(id, start.Add(at))
+			a.corrected(c, start.Add(at))
 		}
-		if why := a.disputed(id, "x changed by y", start.Add(tt.ask)); (why != "") != tt.held {
+		v := &view{desired: new(manifest.Set)}
+		v.live.Drifted, v.live.Disputed = map[manifest.ID]string{id: "x changed by y"}, make(map[manifest.ID]string)
+		a.findFights(v, start.Add(tt.ask))
+		if why := v.live.Disputed[id]; (why != "") != tt.held {
 			t.Errorf("%s: %q, want it held: %t", tt.name, why, tt.held)
 		}
 	}

@@ -36,7 +36,7 @@ const (
 const (
 	mimeJSON         = "application/json"
 	mimeApply        = "application/apply-patch+yaml" // JSON is YAML
-	mimeJSONPatch    = "application/json-patch+json"
+	mimeMergePatch   = "application/merge-patch+json"
 	mimeProtobuf     = "application/vnd.kubernetes.protobuf"
 	mimeMetadata     = mimeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1," + mimeJSON + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	mimeMetadataList = mimeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1," + mimeJSON + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -270,7 +270,7 @@ func (c *Cluster) Apply(ctx context.Context, t Type, id manifest.ID, body []byte
 }
 
 // Create creates the object in body, JSON. One that is there already is an error of
-// class Changed.
+// class Exists.
 func (c *Cluster) Create(ctx context.Context, t Type, id manifest.ID, body []byte) (*metav1.PartialObjectMetadata, error) {
 	op := operation{verb: "create", id: id}
 	if err := c.checkScope(op, t); err != nil {
@@ -286,23 +286,24 @@ func (c *Cluster) Create(ctx context.Context, t Type, id manifest.ID, body []byt
 	return c.decodeMetadata(op, answer)
 }
 
-// SetManagedFields replaces the record of who owns which field, if the object is
-// still at the given resourceVersion.
-func (c *Cluster) SetManagedFields(ctx context.Context, t Type, id manifest.ID, entries []metav1.ManagedFieldsEntry, version string) error {
+// SetManagedFields replaces the record of who owns which field, and removes an
+// annotation with it, if the object is still at the given resourceVersion.
+func (c *Cluster) SetManagedFields(ctx context.Context, t Type, id manifest.ID, entries []metav1.ManagedFieldsEntry, version, annotation string) error {
 	op := operation{verb: "adopt", id: id}
 	if err := c.checkScope(op, t); err != nil {
 		return err
 	}
-	body, err := json.Marshal([]map[string]any{
-		{"op": "replace", "path": "/metadata/managedFields", "value": entries},
-		{"op": "replace", "path": "/metadata/resourceVersion", "value": version}, // as a precondition
-	})
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"managedFields":   entries,
+		"resourceVersion": version, // as a precondition
+		"annotations":     map[string]any{annotation: nil},
+	}})
 	if err != nil {
 		return err
 	}
 	_, _, err = c.do(ctx, op, request{
 		method: http.MethodPatch, path: t.path(id.Namespace, id.Name), query: url.Values{"fieldManager": {FieldManager}},
-		accept: mimeMetadata, contentType: mimeJSONPatch, body: body,
+		accept: mimeMetadata, contentType: mimeMergePatch, body: body,
 	})
 	return err
 }

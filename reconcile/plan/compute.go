@@ -3,7 +3,6 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,8 +18,8 @@ type Live struct {
 	Objects map[manifest.ID]*metav1.ObjectMeta
 	// Drifted says of members what is not as it was applied, and by whom.
 	Drifted map[manifest.ID]string
-	// Disputed says of those that drifted why they are not to be corrected now:
-	// somebody changes them again and again.
+	// Disputed says of objects why they are not to be corrected, created or
+	// pruned now: somebody undoes that again and again.
 	Disputed map[manifest.ID]string
 	// Unserved says of kinds that are wanted why the cluster has none of them.
 	Unserved map[schema.GroupVersionKind]string
@@ -35,17 +34,6 @@ type Live struct {
 	// ContentsUnknown says of these why their contents could not be found out,
 	// or not all of them.
 	ContentsUnknown map[manifest.ID]string
-}
-
-// Inventory is the set of objects that gitopsd applied to a cluster.
-type Inventory struct {
-	// ID is the ApplySet's, the value of the members' PartOfLabel.
-	ID string
-	// FieldManager is the name under which members were applied.
-	FieldManager string
-	// Namespace is the one that holds the inventory itself. It stays when it
-	// is not wanted any more.
-	Namespace string
 }
 
 // Options are what a plan depends on besides the objects.
@@ -149,17 +137,20 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	}
 	meta := c.live.Objects[id]
 	if meta == nil {
+		if why, ok := c.live.Disputed[id]; ok {
+			return decide(Held, "%s", why)
+		}
 		return decide(Create, "")
 	}
 	s.UID = string(meta.UID)
 	if meta.DeletionTimestamp != nil {
 		return decide(Wait, "%s; it is created again when it is gone", deleting(meta))
 	}
-	if !c.member(meta) {
+	if c.inv.Membership(id, meta) != Member {
 		claim := claimant(meta, c.inv)
 		switch {
 		case claim.Text == "":
-			s.Force = c.applied(meta)
+			s.Force = c.inv.applied(meta)
 			return decide(Configure, "it is there, and nobody's; it is taken into the inventory")
 		case o.Annotation(AdoptAnnotation) == "true", claim.adoptable(c.opts.Adopt):
 			s.Force, s.Adopt = true, true
@@ -173,7 +164,11 @@ func (c *computation) wanted(o *manifest.Object) Step {
 			AdoptAnnotation, strings.Join(claim.Sources, ","))
 	}
 	s.Force = true
-	if meta.Annotations[AppliedAnnotation] != string(o.Hash()) {
+	switch meta.Annotations[AppliedAnnotation] {
+	case c.inv.Applied(o):
+	case string(o.Hash()):
+		return decide(Configure, "as in the repository; an older gitopsd recorded it, in a way that copies share")
+	default:
 		return decide(Configure, "changed in the repository")
 	}
 	if why, ok := c.live.Drifted[id]; ok {
@@ -223,21 +218,6 @@ func notServed(apiVersion string, id manifest.ID) string {
 		return lacks + ", which means nothing without Crossplane; " + install
 	}
 	return ""
-}
-
-// member says that an object carries our inventory's label. Controllers copy
-// labels from one object to another (a Service's to its EndpointSlices), so
-// that the label alone proves nothing for objects which are not wanted: see
-// prunable.
-func (c *computation) member(meta *metav1.ObjectMeta) bool {
-	return meta.Labels[PartOfLabel] == c.inv.ID
-}
-
-// applied says that we are among those who applied the object.
-func (c *computation) applied(meta *metav1.ObjectMeta) bool {
-	return slices.ContainsFunc(meta.ManagedFields, func(m metav1.ManagedFieldsEntry) bool {
-		return m.Manager == c.inv.FieldManager && m.Operation == metav1.ManagedFieldsOperationApply
-	})
 }
 
 // unready says why an object must not be applied yet, whatever is there.

@@ -54,7 +54,7 @@ func live(t *testing.T, text string, change func(*metav1.ObjectMeta)) plan.Live 
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "gitopsd", Operation: metav1.ManagedFieldsOperationApply}},
 		}
 		m.Labels[plan.PartOfLabel] = inventory.ID
-		m.Annotations[plan.AppliedAnnotation] = string(o.Hash())
+		m.Annotations[plan.AppliedAnnotation] = inventory.Applied(o)
 		if change != nil {
 			change(m)
 		}
@@ -211,6 +211,60 @@ prune namespace/ns
 			want:   "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n",
 		},
 		{
+			name: "copy into another namespace", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) {
+				m.Annotations[plan.AppliedAnnotation] = inventory.Applied(objects(t, strings.Replace(cm, "namespace: ns", "namespace: other", 1))[0])
+				m.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl-create", Operation: metav1.ManagedFieldsOperationUpdate}}
+			}),
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n",
+		},
+		{
+			name: "copy with managed fields", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) {
+				m.Annotations[plan.AppliedAnnotation] = inventory.Applied(objects(t, strings.Replace(cm, "name: a", "name: other", 1))[0])
+			}),
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n",
+		},
+		{
+			name: "member of another inventory that was relabelled", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) {
+				m.Annotations[plan.AppliedAnnotation] = plan.Inventory{ID: "applyset-theirs-v1"}.Applied(objects(t, cm)[0])
+			}),
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n",
+		},
+		{
+			name: "copy under the name of something wanted", desired: cm, live: cm, change: meta(func(m *metav1.ObjectMeta) {
+				m.Annotations[plan.AppliedAnnotation] = inventory.Applied(objects(t, strings.Replace(cm, "name: a", "name: other", 1))[0])
+				m.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "hnc", Operation: metav1.ManagedFieldsOperationUpdate}}
+			}),
+			want: "conflict configmap/ns/a it is managed by hnc; annotate it with gitopsd.dev/adopt: \"true\" to take it over, or the Cluster with gitopsd.dev/adopt: manager/hnc for all that is\n",
+		},
+		{
+			name: "restored under its own name", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) {
+				m.UID, m.ManagedFields = "another", []metav1.ManagedFieldsEntry{{Manager: "velero", Operation: metav1.ManagedFieldsOperationUpdate}}
+			}),
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nprune configmap/ns/a\n",
+		},
+		{
+			name: "managed fields cleared", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) { m.ManagedFields = nil }),
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nprune configmap/ns/a\n",
+		},
+		{
+			name: "annotation removed", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) { m.Annotations = nil }),
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nprune configmap/ns/a\n",
+		},
+		{
+			name: "recorded by an older gitopsd", desired: cm, live: cm, change: meta(older(t)),
+			want: "configure configmap/ns/a as in the repository; an older gitopsd recorded it, in a way that copies share\n",
+		},
+		{
+			name: "unwanted, recorded by an older gitopsd", desired: crd, live: cm, change: meta(older(t)),
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nprune configmap/ns/a\n",
+		},
+		{
+			name: "unwanted, an older gitopsd's or a copy", desired: crd, live: cm,
+			change: meta(func(m *metav1.ObjectMeta) { older(t)(m); m.ManagedFields = nil }),
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n" +
+				"held configmap/ns/a kept: it carries gitopsd's label and an older gitopsd's record, and metadata.managedFields do not tell that gitopsd applied it, so that it may be a copy; delete it, or remove its label applyset.kubernetes.io/part-of to keep it\n",
+		},
+		{
 			name: "namespace with contents that stay", desired: crd, live: "{apiVersion: v1, kind: Namespace, metadata: {name: ns}}\n---\n" + cm,
 			change: func(l *plan.Live) {
 				l.Contents = map[manifest.ID][]plan.Content{{Kind: "Namespace", Name: "ns"}: {
@@ -248,6 +302,29 @@ prune namespace/ns
 				}
 			}
 		})
+	}
+}
+
+// older makes the record that of a gitopsd which did not bind it to the object.
+func older(t *testing.T) func(*metav1.ObjectMeta) {
+	return func(m *metav1.ObjectMeta) { m.Annotations[plan.AppliedAnnotation] = string(objects(t, cm)[0].Hash()) }
+}
+
+// Copies of members are no members that could make a prune look small.
+func TestMassPruneBesideCopies(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	for i := range 30 {
+		fmt.Fprintf(&b, "{apiVersion: v1, kind: ConfigMap, metadata: {name: c%03d, namespace: ns}}\n---\n", i)
+	}
+	l := live(t, b.String(), nil)
+	for i := range 100 {
+		id := manifest.ID{Kind: "ConfigMap", Namespace: fmt.Sprintf("ns%d", i), Name: "c000"}
+		l.Objects[id] = l.Objects[manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: "c000"}]
+	}
+	p := plan.Compute("prod", set(t, cm), l, inventory, plan.Options{})
+	if n := p.Count(plan.Held); n != 30 {
+		t.Errorf("%d of 30 members are held", n)
 	}
 }
 

@@ -2,9 +2,7 @@ package plan
 
 import (
 	"fmt"
-	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/prose"
@@ -27,11 +25,15 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 	var steps []Step
 	members := 0
 	for id, meta := range c.live.Objects {
-		if !c.member(meta) {
+		wanted := desired.Get(id) != nil
+		membership := c.inv.Membership(id, meta)
+		if membership == Foreign || !wanted && controlled(meta) {
 			continue
 		}
-		members++
-		if desired.Get(id) != nil || !c.prunable(meta) || IsNamespace(id) && id.Name == c.inv.Namespace {
+		if membership == Member {
+			members++
+		}
+		if wanted || IsNamespace(id) && id.Name == c.inv.Namespace {
 			continue
 		}
 		s := Step{ID: id, Action: Prune, Stage: StageOf(id), Package: meta.Labels[PackageLabel], UID: string(meta.UID)}
@@ -40,6 +42,12 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 		}
 		if meta.DeletionTimestamp != nil {
 			s.Action, s.Reason = Wait, deleting(meta)
+		}
+		if membership == Unsure {
+			hold(&s, "kept: it carries gitopsd's label and an older gitopsd's record, and metadata.managedFields do not tell that gitopsd applied it, so that it may be a copy; delete it, or remove its label %s to keep it", PartOfLabel)
+		}
+		if why, ok := c.live.Disputed[id]; ok {
+			hold(&s, "%s", why)
 		}
 		steps = append(steps, s)
 	}
@@ -53,15 +61,6 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 	c.keepControllers(steps)
 	c.keepMost(steps, members)
 	return steps
-}
-
-// prunable says that a member was applied by us, and not made by a controller
-// that copied our label.
-func (c *computation) prunable(meta *metav1.ObjectMeta) bool {
-	if slices.ContainsFunc(meta.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Controller != nil && *o.Controller }) {
-		return false
-	}
-	return c.applied(meta) || meta.Annotations[AppliedAnnotation] != ""
 }
 
 func hold(s *Step, format string, args ...any) {

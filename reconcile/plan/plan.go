@@ -6,8 +6,8 @@
 // It owns
 //   - the decision (compute.go), a pure function of what is wanted, what is
 //     there and what the inventory says is ours;
-//   - whose an object is (owner.go), what must not be pruned (guard.go), and what
-//     would go with it (contents.go);
+//   - what is ours (member.go), whose anything else is (owner.go), what must not be
+//     pruned (guard.go), and what would go with it (contents.go);
 //   - what a change of types refuses: what breaks (types.go), and objects that
 //     are pinned to another type (pins.go);
 //   - the order of things (stage.go), and what must be ready before what
@@ -35,9 +35,9 @@ import (
 const (
 	// PackageLabel names the package that an object was expanded from.
 	PackageLabel = "gitopsd.dev/package"
-	// AppliedAnnotation is the digest of the object as it was rendered when it
-	// was last applied. An object whose rendering has this digest is not
-	// applied again.
+	// AppliedAnnotation says what was last applied, and as which object of
+	// which inventory; see [Inventory.Applied]. An object whose rendering has
+	// this value is not applied again.
 	AppliedAnnotation = "gitopsd.dev/applied"
 	// AdoptAnnotation, "true" on an object in the repository, takes the object
 	// over from whoever made it. On a Cluster in the registry it names sources
@@ -51,6 +51,9 @@ const (
 	// ReplaceAnnotation, "true" on an object in the repository, has it deleted
 	// and created anew where a field that cannot be changed differs.
 	ReplaceAnnotation = "gitopsd.dev/replace"
+	// KeepEditsAnnotation, "true" on an object in the repository, leaves what
+	// people add to it with kubectl.
+	KeepEditsAnnotation = "gitopsd.dev/keep-edits"
 	// PartOfLabel is on every object of an ApplySet; its value is the set's ID.
 	PartOfLabel = "applyset.kubernetes.io/part-of"
 )
@@ -115,6 +118,9 @@ type Step struct {
 	// Adopt says that the object was somebody else's and is taken over, with the
 	// fields, labels and owner references that the former owner put there.
 	Adopt bool
+	// Reclaim says what is taken over of what people own of an object of ours,
+	// so that it goes where the repository does not have it.
+	Reclaim Reclaim
 	// Force takes over fields that other managers own: only where the object is
 	// ours, or adopted.
 	Force bool
@@ -148,6 +154,19 @@ type Step struct {
 	// empty when it would accept it or was not asked.
 	Rejected string
 }
+
+// Reclaim is what is taken over of what people own of an object.
+type Reclaim int
+
+// What is taken over.
+const (
+	// ReclaimNothing: there is nothing.
+	ReclaimNothing Reclaim = iota
+	// ReclaimShared: the fields that we own as well; what people added stays.
+	ReclaimShared
+	// ReclaimAll: what people added as well.
+	ReclaimAll
+)
 
 // Plan is what has to happen in one cluster.
 type Plan struct {

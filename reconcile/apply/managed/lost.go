@@ -165,6 +165,11 @@ func (l Lost) Blame(meta *metav1.ObjectMeta) string {
 		}
 		by[name] = append(by[name], strings.TrimPrefix(path.String(), "."))
 	}
+	return strings.Join(byManager(by, "changed by"), "; ")
+}
+
+// byManager lists fields by their managers; those of nobody were removed.
+func byManager(by map[string][]string, how string) []string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(by)) {
 		fields := by[name]
@@ -176,8 +181,8 @@ func (l Lost) Blame(meta *metav1.ObjectMeta) string {
 		if name == "" {
 			parts = append(parts, text+" removed")
 		} else {
-			parts = append(parts, text+" changed by "+name)
+			parts = append(parts, text+" "+how+" "+name)
 		}
 	}
-	return strings.Join(parts, "; ")
+	return parts
 }

@@ -1,10 +1,11 @@
 // Package managed reads and writes metadata.managedFields, where the API server
 // keeps who owns which field of an object (server-side apply, KEP-555).
 //
-//   - Lost finds drift without reading a value (lost.go): what was applied and is
+//   - Find finds drift without reading a value (lost.go): what was applied and is
 //     not ours any more.
-//   - TakeOver makes a former owner's fields ours, and WithoutLeftovers says what
-//     that leaves of an object (takeover.go).
+//   - FindEdits finds what people added to an object by hand (edits.go).
+//   - TakeOver makes the fields of former owners ours, and WithoutLeftovers says
+//     what that leaves of an object (takeover.go).
 //
 // It is pure, and the only user of structured-merge-diff. reconcile/apply sends
 // the requests.

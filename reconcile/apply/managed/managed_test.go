@@ -1,6 +1,7 @@
 package managed
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -110,11 +111,72 @@ func TestLost(t *testing.T) {
 	}
 }
 
+func TestEdits(t *testing.T) {
+	t.Parallel()
+	const text = "metadata: {name: a}\nspec: {a: 1, l: [{name: x, v: 1}]}"
+	const ours = `+gitopsd: {"f:metadata":{"f:annotations":{"f:gitopsd.dev/applied":{}}},"f:spec":{"f:a":{},"f:l":{"k:{\"name\":\"x\"}":{".":{},"f:name":{},"f:v":{}}}}}`
+	for _, tt := range []struct {
+		name, kind string
+		entries    []string
+		want       string
+	}{
+		{name: "controllers", entries: []string{`cainjector: {"f:spec":{"f:b":{}}}`, `+argocd-controller: {"f:spec":{"f:c":{}}}`}},
+		{name: "field", entries: []string{`kubectl-patch: {"f:spec":{"f:hostNetwork":{}}}`}, want: "spec.hostNetwork added by kubectl-patch"},
+		{
+			name: "item", want: `spec.l[name="y"] added by kubectl-set`,
+			entries: []string{`kubectl-set: {"f:spec":{"f:l":{"k:{\"name\":\"y\"}":{".":{},"f:name":{},"f:v":{}}}}}`},
+		},
+		{
+			name: "field of an item", want: `spec.l[name="x"].w added by kubectl-edit`,
+			entries: []string{`kubectl-edit: {"f:spec":{"f:l":{"k:{\"name\":\"x\"}":{"f:w":{}}}}}`},
+		},
+		{
+			name: "several", want: "spec.b, spec.c, spec.d and 1 more added by k9s; spec.z added by kubectl",
+			entries: []string{`k9s: {"f:spec":{"f:b":{},"f:c":{},"f:d":{},"f:e":{}}}`, `+kubectl: {"f:spec":{"f:z":{}}}`},
+		},
+		{
+			name: "annotation", want: "metadata.annotations.x added by kubectl-annotate",
+			entries: []string{`kubectl-annotate: {"f:metadata":{"f:annotations":{".":{},"f:x":{}}}}`},
+		},
+		{name: "lost to kubectl", entries: []string{`kubectl-edit: {"f:spec":{"f:a":{}}}`}},
+		{name: "a controller's as well", entries: []string{`kubectl-edit: {"f:spec":{"f:b":{}}}`, `operator: {"f:spec":{"f:b":{}}}`}},
+		{name: "scaled", entries: []string{`kubectl/scale: {"f:spec":{"f:replicas":{}}}`}},
+		{name: "cordoned", kind: "apiVersion: v1\nkind: Node\n", entries: []string{`kubectl: {"f:spec":{"f:unschedulable":{}}}`}},
+		{name: "unknown", entries: []string{`before-first-apply: {"f:spec":{"f:clusterIP":{}}}`}},
+		{name: "malformed", entries: []string{`kubectl-edit: {"x":1}`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			kind := cmp.Or(tt.kind, "apiVersion: apps/v1\nkind: Deployment\n")
+			o, err := manifest.New(tree(t, kind+text), manifest.Origin{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			own := ours
+			if tt.name == "lost to kubectl" {
+				own = strings.Replace(ours, `"f:a":{},`, "", 1)
+			}
+			have := FindEdits(o, entries(append(tt.entries, own)...))
+			if have.Text() != tt.want || have.Shared() {
+				t.Errorf("have %q, shared: %t, want %q", have.Text(), have.Shared(), tt.want)
+			}
+		})
+	}
+	o, err := manifest.New(tree(t, "apiVersion: apps/v1\nkind: Deployment\n"+text), manifest.Origin{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := FindEdits(o, entries(ours, `+kubectl: {"f:spec":{"f:a":{}}}`)); !e.Shared() || e.Text() != "" {
+		t.Errorf("what kubectl applied as well is %+v", e)
+	}
+}
+
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string
 		entries []string
+		from    Owners
 		want    string // managers and our fields; "" for nothing to take
 	}{
 		{name: "controllers keep theirs", entries: []string{`kube-controller-manager: {"f:spec":{"f:a":{}}}`, `cainjector: {"f:spec":{"f:b":{}}}`}},
@@ -128,10 +190,37 @@ func TestTakeOver(t *testing.T) {
 			name: "owner", entries: []string{`some-controller: {"f:metadata":{"f:ownerReferences":{"k:{\"uid\":\"1\"}":{}}},"f:spec":{"f:a":{}}}`},
 			want: `gitopsd {"f:metadata":{"f:ownerReferences":{"k:{\"uid\":\"1\"}":{}}},"f:spec":{"f:a":{}}}`,
 		},
+		{
+			name: "an edit", from: People, want: `helm cainjector gitopsd {"f:spec":{"f:a":{},"f:b":{}}}`,
+			entries: []string{`+gitopsd: {"f:spec":{"f:a":{}}}`, `helm: {"f:spec":{"f:c":{}}}`, `kubectl-edit: {"f:spec":{"f:b":{}}}`, `cainjector: {"f:spec":{"f:d":{}}}`},
+		},
+		{
+			name: "people operate", from: People,
+			entries: []string{
+				`+gitopsd: {"f:spec":{"f:a":{}}}`, `kubectl/scale: {"f:spec":{"f:replicas":{}}}`, `kubectl-argo-rollouts: {"f:spec":{"f:paused":{}}}`,
+				`kubectl-rollout: {"f:spec":{"f:template":{"f:metadata":{"f:annotations":{".":{},"f:kubectl.kubernetes.io/restartedAt":{}}}}}}`,
+				`kubectl-patch: {"f:status":{"f:a":{}}}`, `kubectl-annotate: {"f:metadata":{"f:annotations":{"f:gitopsd.dev/allow-prune":{}}}}`,
+			},
+		},
+		{
+			name: "a rollback", from: People, want: `kubectl-rollout gitopsd {"f:spec":{"f:a":{},"f:b":{}}}`,
+			entries: []string{
+				`+gitopsd: {"f:spec":{"f:a":{}}}`,
+				`kubectl-rollout: {"f:spec":{"f:b":{},"f:template":{"f:metadata":{"f:annotations":{".":{},"f:kubectl.kubernetes.io/restartedAt":{}}}}}}`,
+			},
+		},
+		{
+			name: "what is shared", from: Sharers, want: `kubectl gitopsd {"f:spec":{"f:a":{}}}`,
+			entries: []string{`+gitopsd: {"f:spec":{"f:a":{}}}`, `+kubectl: {"f:spec":{"f:a":{},"f:b":{}}}`},
+		},
+		{
+			name: "nobody knows whose", from: People, want: `before-first-apply gitopsd {"f:spec":{"f:a":{},"f:b":{}}}`,
+			entries: []string{`+gitopsd: {"f:spec":{"f:a":{},"f:b":{}}}`, `before-first-apply: {"f:spec":{"f:b":{},"f:replicas":{}}}`},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			list, err := TakeOver(entries(tt.entries...), "apps/v1")
+			list, err := TakeOver(object(t, "metadata: {name: a}"), entries(tt.entries...), tt.from)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -147,7 +236,7 @@ func TestTakeOver(t *testing.T) {
 			}
 		})
 	}
-	if _, err := TakeOver(entries(`helm: {"x":1}`), "v1"); err == nil || !strings.Contains(err.Error(), "of helm cannot be read") {
+	if _, err := TakeOver(object(t, "metadata: {name: a}"), entries(`helm: {"x":1}`), Deployers); err == nil || !strings.Contains(err.Error(), "of helm cannot be read") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -160,12 +249,13 @@ func TestWithoutLeftovers(t *testing.T) {
 		`controller: {"f:spec":{"f:shared":{},"f:theirs":{}}}`,
 	)
 	applied := entries(`+gitopsd: {"f:spec":{"f:a":{},"f:l":{"k:{\"name\":\"x2\"}":{".":{},"f:name":{}}}}}`)
-	have, err := WithoutLeftovers(before, applied, tree(t, "{metadata: {labels: {h: i}}, spec: {a: 1, old: 2, shared: 3, theirs: 4, l: [{name: x1}, {name: x2}]}}"), "apps/v1")
+	have, err := WithoutLeftovers(object(t, "metadata: {name: a}"), before, applied,
+		tree(t, "{metadata: {labels: {h: i}}, spec: {a: 1, old: 2, shared: 3, theirs: 4, l: [{name: x1}, {name: x2, v: 1, w: 2}]}}"), Deployers)
 	if err != nil {
 		t.Fatal(err)
 	}
 	text, err := json.Marshal(have)
-	const want = `{"metadata":{},"spec":{"a":1,"l":[{"name":"x2"}],"shared":3,"theirs":4}}`
+	const want = `{"metadata":{},"spec":{"a":1,"l":[{"name":"x2","w":2}],"shared":3,"theirs":4}}`
 	if err != nil || string(text) != want {
 		t.Errorf("have %s, %v\nwant %s", text, err, want)
 	}
@@ -191,10 +281,15 @@ func FuzzLost(f *testing.F) {
 		}
 		m := entries("+gitopsd: "+fields, "helm: "+fields)
 		Find(o, m).Blame(m)
-		if list, err := TakeOver(m, "v1"); err == nil && len(list) != 1 {
+		if list, err := TakeOver(o, m, Deployers); err == nil && len(list) > 1 {
 			t.Errorf("%d entries", len(list))
 		}
-		WithoutLeftovers(m, m, docs[0].Tree, "v1")
+		WithoutLeftovers(o, m, m, docs[0].Tree, Deployers)
+		edited := entries("+gitopsd: {}", "kubectl-edit: "+fields, "before-first-apply: "+fields)
+		text = FindEdits(o, edited).Text()
+		if list, err := TakeOver(o, edited, People); err == nil && text != "" && list == nil {
+			t.Errorf("%s is not taken over", text)
+		}
 		if lost := Find(o, entries(`+gitopsd: {"f:spec":{}}`)); len(lost) > 0 {
 			t.Errorf("lost %v of an object that is ours as a whole", lost)
 		}

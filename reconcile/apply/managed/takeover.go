@@ -6,9 +6,11 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
 )
 
 // Taking an object over.
@@ -29,63 +31,101 @@ var deployers = []string{
 	"fleet", "carvel", "before-ssa",
 }
 
-// formerly says that an entry is the former owner's: a deployer's, or that of
-// whoever wrote the owner reference of a controller.
-func formerly(e *metav1.ManagedFieldsEntry, set *fieldpath.Set) bool {
-	if e.Subresource != "" || e.FieldsV1 == nil {
-		return false
+// Owners are those whose fields are taken over.
+type Owners int
+
+const (
+	// Deployers are tools that put objects into clusters, and whoever wrote the
+	// owner reference of a controller: for an object that was theirs.
+	Deployers Owners = iota
+	// People are those who edit an object of ours; see [FindEdits].
+	People
+	// Sharers are People as far as we own the same fields.
+	Sharers
+)
+
+// part is what is taken over of an entry, given what is ours.
+func (w Owners) part(kind schema.GroupKind, e *metav1.ManagedFieldsEntry, set, ours *fieldpath.Set) *fieldpath.Set {
+	switch {
+	case e.Subresource != "" || e.FieldsV1 == nil:
+	case w == People:
+		return edited(kind, e, set, ours)
+	case w == Sharers:
+		return edited(kind, e, set, ours).Intersection(ours)
+	case touches(set, fieldpath.MakePathOrDie("metadata", "ownerReferences")),
+		slices.ContainsFunc(deployers, func(name string) bool { return strings.HasPrefix(e.Manager, name) }):
+		return set
 	}
-	for _, name := range deployers {
-		if strings.HasPrefix(e.Manager, name) {
-			return true
-		}
-	}
-	return touches(set, fieldpath.MakePathOrDie("metadata", "ownerReferences"))
+	return &fieldpath.Set{}
 }
 
 // TakeOver makes one entry of ours, the last, out of the former owners' and ours.
-// It returns nil when there is nothing to take over. The fields are read as
-// those of apiVersion, in which the object is about to be applied.
-func TakeOver(meta *metav1.ObjectMeta, apiVersion string) ([]metav1.ManagedFieldsEntry, error) {
+// It returns nil when there is nothing to take over. The fields are read as those
+// of the version in which o is about to be applied.
+func TakeOver(o *manifest.Object, meta *metav1.ObjectMeta, from Owners) ([]metav1.ManagedFieldsEntry, error) {
 	var kept []metav1.ManagedFieldsEntry
-	ours := &fieldpath.Set{}
-	taken := false
+	own := Own(meta)
+	before, err := fieldsOf(own)
+	if err != nil {
+		before = &fieldpath.Set{} // applying makes it anew
+	}
+	ours, taken := before, false
 	for i := range meta.ManagedFields {
 		e := &meta.ManagedFields[i]
+		if e == own {
+			continue
+		}
 		set, err := fieldsOf(e)
 		if err != nil {
 			return nil, fmt.Errorf("metadata.managedFields of %s cannot be read: %w", e.Manager, err)
 		}
-		switch {
-		case e == Own(meta):
-			ours = ours.Union(set)
-		case formerly(e, set):
-			taken = true
-			ours = ours.Union(set)
-		default:
+		part := from.part(kindOf(o), e, set, before)
+		if part.Empty() {
 			kept = append(kept, *e)
+			continue
+		}
+		taken = true
+		ours = ours.Union(part)
+		if rest := set.Difference(part); !rest.Empty() {
+			left := *e
+			if left.FieldsV1, err = encode(rest); err != nil {
+				return nil, err
+			}
+			kept = append(kept, left)
 		}
 	}
 	if !taken {
 		return nil, nil
 	}
-	fields, err := ours.ToJSON()
+	fields, err := encode(ours)
 	if err != nil {
 		return nil, err
 	}
 	now := metav1.Now()
 	return append(kept, metav1.ManagedFieldsEntry{
-		Manager: kube.FieldManager, Operation: metav1.ManagedFieldsOperationApply, APIVersion: apiVersion,
-		Time: &now, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(string(fields)),
+		Manager: kube.FieldManager, Operation: metav1.ManagedFieldsOperationApply, APIVersion: o.APIVersion(),
+		Time: &now, FieldsType: "FieldsV1", FieldsV1: fields,
 	}), nil
+}
+
+func encode(set *fieldpath.Set) (*metav1.FieldsV1, error) {
+	text, err := set.ToJSON()
+	if err != nil {
+		return nil, err
+	}
+	return metav1.NewFieldsV1(string(text)), nil
+}
+
+func kindOf(o *manifest.Object) schema.GroupKind {
+	return schema.GroupKind{Group: o.ID().Group, Kind: o.ID().Kind}
 }
 
 // WithoutLeftovers is what an object looks like after it was taken over and
 // applied: given its metadata before, and what a dry run of applying it alone
-// answers. What the former owner had, nobody else has and we do not render is
+// answers. What the former owners had, nobody else has and we do not render is
 // gone.
-func WithoutLeftovers(before, applied *metav1.ObjectMeta, tree map[string]any, apiVersion string) (map[string]any, error) {
-	entries, err := TakeOver(before, apiVersion)
+func WithoutLeftovers(o *manifest.Object, before, applied *metav1.ObjectMeta, tree map[string]any, from Owners) (map[string]any, error) {
+	entries, err := TakeOver(o, before, from)
 	if err != nil || entries == nil {
 		return tree, err
 	}
@@ -127,11 +167,22 @@ func without(v any, set *fieldpath.Set) any {
 		}
 		return kept
 	case []any:
-		return slices.DeleteFunc(slices.Clone(v), func(item any) bool {
+		var kept []any
+		for _, item := range v {
 			gone := false
 			set.Members.Iterate(func(e fieldpath.PathElement) { gone = gone || matches(e, item, false) })
-			return gone
-		})
+			if gone {
+				continue
+			}
+			left := item
+			set.Children.Iterate(func(e fieldpath.PathElement) {
+				if children, ok := set.Children.Get(e); ok && matches(e, item, false) {
+					left = without(left, children)
+				}
+			})
+			kept = append(kept, left)
+		}
+		return kept
 	}
 	return v
 }

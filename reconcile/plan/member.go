@@ -1,0 +1,96 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// What is ours.
+//
+// Objects are copied with their labels and annotations: by `kubectl get -o yaml |
+// sed | kubectl apply`, by a restore into another namespace, by controllers that
+// put an object into every namespace, or its labels on another. Some copies keep
+// metadata.managedFields too. A copy is somebody else's, so a label or an entry of
+// managedFields is no proof: AppliedAnnotation is bound to one object of one
+// inventory. The binding is a hash, so that no text replacement fits it to the
+// copy, and leaves the UID out: an object that is restored under its own name is
+// ours again.
+
+// Inventory is the set of objects that gitopsd applied to a cluster.
+type Inventory struct {
+	// ID is the ApplySet's, the value of the members' PartOfLabel.
+	ID string
+	// FieldManager is the name under which members were applied.
+	FieldManager string
+	// Namespace is the one that holds the inventory itself. It stays when it
+	// is not wanted any more.
+	Namespace string
+}
+
+// Membership says whether a live object belongs to an inventory.
+type Membership int
+
+// The memberships.
+const (
+	// Foreign: it is not ours, whatever it carries.
+	Foreign Membership = iota
+	// Unsure: it carries our label and the record of an older gitopsd, which did
+	// not bind it, and metadata.managedFields do not tell that we applied it.
+	Unsure
+	// Member: we applied it.
+	Member
+)
+
+// Applied is the value of the AppliedAnnotation of a member: the digest of the
+// object as it was rendered, a dot, and what binds it to this object.
+func (inv Inventory) Applied(o *manifest.Object) string {
+	return string(o.Hash()) + "." + inv.binding(o.ID())
+}
+
+// binding is a hash over the inventory and the object's group, kind, namespace
+// and name.
+func (inv Inventory) binding(id manifest.ID) string {
+	sum := sha256.Sum256([]byte(strings.Join([]string{inv.ID, id.Group, id.Kind, id.Namespace, id.Name}, "\x00")))
+	return base64.RawURLEncoding.EncodeToString(sum[:16])
+}
+
+// Membership tells members from copies. Where the annotation is gone, or an older
+// gitopsd wrote it, our entry in metadata.managedFields decides.
+func (inv Inventory) Membership(id manifest.ID, meta *metav1.ObjectMeta) Membership {
+	if meta.Labels[PartOfLabel] != inv.ID {
+		return Foreign
+	}
+	record := meta.Annotations[AppliedAnnotation]
+	_, binding, bound := strings.Cut(record, ".")
+	switch {
+	case bound && binding == inv.binding(id):
+		return Member
+	case bound:
+		return Foreign
+	case inv.applied(meta):
+		return Member
+	case record != "":
+		return Unsure
+	}
+	return Foreign
+}
+
+// applied says that we are among those who applied the object, or the one that it
+// is a copy of.
+func (inv Inventory) applied(meta *metav1.ObjectMeta) bool {
+	return slices.ContainsFunc(meta.ManagedFields, func(m metav1.ManagedFieldsEntry) bool {
+		return m.Manager == inv.FieldManager && m.Operation == metav1.ManagedFieldsOperationApply && m.Subresource == ""
+	})
+}
+
+// controlled says that a controller owns the object. Controllers copy labels to
+// what they make (a Service's to its EndpointSlices), and delete that themselves.
+func controlled(meta *metav1.ObjectMeta) bool {
+	return slices.ContainsFunc(meta.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Controller != nil && *o.Controller })
+}
