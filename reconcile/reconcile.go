@@ -12,7 +12,8 @@
 //     tried, or after LockGrace, and the pending ref goes.
 //
 // A daemon that is killed between any two of them reads the pending records
-// back and resolves nothing anew. There is no other state.
+// back: what they say is confirmed by the registry, and nothing is resolved to
+// something else without a word (pending.go). There is no other state.
 //
 // The neighbours: reconcile/desired computes, reconcile/plan decides,
 // reconcile/apply executes, reconcile/kube talks to API servers, and
@@ -50,11 +51,14 @@ type Repository interface {
 	// never by force. Content may be called several times; equal bytes make
 	// no commit.
 	Update(ctx context.Context, path, message string, content func(head sources.Commit) ([]byte, error)) (sources.Commit, bool, error)
-	// ReadPending returns what WritePending kept last, nil if it was cleared.
+	// ReadPending returns what is kept outside the branch, nil if there is
+	// nothing. Others can write it. The error is git.ErrUnreadable if what is
+	// there is no content of WritePending's.
 	ReadPending(ctx context.Context) ([]byte, error)
-	// WritePending keeps content durably, outside the branch.
+	// WritePending keeps content durably, outside the branch. The error is
+	// git.ErrMoved if somebody else has written since the last ReadPending.
 	WritePending(ctx context.Context, content []byte) error
-	// ClearPending forgets it.
+	// ClearPending forgets it, with the same errors.
 	ClearPending(ctx context.Context) error
 	// Parent returns the commit before a commit, its first parent; false if
 	// it has none.
@@ -155,11 +159,9 @@ type Daemon struct {
 	// input names what state was computed from; empty if it may be computed
 	// differently the next time. at is how the clusters look if state was taken
 	// up from an earlier process, so that it says what is wanted of nobody.
-	input string
-	at    map[string]*checkpoint.Record
-	// pending is what the pending ref holds, nil before it was read.
-	pending     *lockfile.File
-	pendingRead bool
+	input   string
+	at      map[string]*checkpoint.Record
+	pending pending
 	// leaving are the clusters that left the registry and are not empty yet.
 	leaving map[string]*desired.Cluster
 	// again says that the commit must be computed once more although it is
@@ -250,6 +252,9 @@ func (d *Daemon) Once(ctx context.Context) error {
 func (d *Daemon) pass(ctx context.Context, wait bool) error {
 	d.cfg.Board.Turn()
 	fresh, err := d.poll(ctx)
+	if err == nil {
+		err = d.readPending(ctx)
+	}
 	if err == nil && (fresh || d.again || d.state != nil && d.state.Always) {
 		err = d.compute(ctx)
 	}
@@ -257,17 +262,24 @@ func (d *Daemon) pass(ctx context.Context, wait bool) error {
 		return err
 	}
 	d.left()
-	if perr := d.keepPending(ctx); perr != nil {
-		// Nothing may depend on records that could be lost.
-		return errors.Join(err, perr)
-	}
-	tried := d.workers.assign(ctx, round{state: d.state, leaving: d.leaving, input: d.input, at: d.at})
+	held, perr := d.keepPending(ctx)
+	now := round{state: d.state, leaving: d.leaving, input: d.input, at: d.at, held: held}
+	tried := d.workers.assign(ctx, now)
 	if !wait && !d.lockDue() {
-		return err
+		return errors.Join(err, perr, d.settlePending(ctx))
 	}
 	d.await(ctx, tried, wait)
 	d.left()
-	return errors.Join(err, d.commitLock(ctx))
+	lerr := d.commitLock(ctx)
+	if len(held) > 0 && lerr == nil && !d.state.LockChanged() {
+		// The records are on the branch, which is as good.
+		perr, now.held = nil, nil
+		if tried = d.workers.assign(ctx, now); wait {
+			d.await(ctx, tried, wait)
+			d.left()
+		}
+	}
+	return errors.Join(err, perr, lerr)
 }
 
 // poll asks the repository for a newer commit.
@@ -285,37 +297,15 @@ func (d *Daemon) poll(ctx context.Context) (fresh bool, err error) {
 	return true, nil
 }
 
-// readPending reads the records of an interrupted run back, once.
-func (d *Daemon) readPending(ctx context.Context) error {
-	if d.pendingRead || d.cfg.ReadonlyLock {
-		return nil
-	}
-	text, err := d.cfg.Repository.ReadPending(ctx)
-	if err != nil {
-		return fmt.Errorf("reading pending lock records: %w", err)
-	}
-	if d.pending, err = lockfile.Parse("pending "+sources.LockFile, text); err != nil {
-		return err
-	}
-	d.pendingRead = true
-	if len(text) > 0 {
-		d.cfg.Log.Info("records of an interrupted run were found and are kept")
-	}
-	return nil
-}
-
 // compute computes the newest commit. One that cannot be read at all leaves the
 // clusters with what they have.
 func (d *Daemon) compute(ctx context.Context) error {
 	d.again = true
-	if err := d.readPending(ctx); err != nil {
-		return err
-	}
 	if state := d.resume(); state != nil {
 		d.follow(state)
 		return nil
 	}
-	state, err := d.cfg.Computer.Compute(ctx, d.head, d.pending)
+	state, err := d.cfg.Computer.Compute(ctx, d.head, d.earlier())
 	if err != nil {
 		var names []string
 		for _, c := range d.cfg.Board.Snapshot().Clusters {
@@ -388,22 +378,6 @@ func errorText(s *desired.State) string {
 	return ""
 }
 
-// keepPending makes new records durable before anything depends on them.
-func (d *Daemon) keepPending(ctx context.Context) error {
-	if d.cfg.ReadonlyLock || !d.state.LockChanged() {
-		return nil
-	}
-	text := d.state.Lock.Format()
-	if d.pending != nil && string(d.pending.Format()) == string(text) {
-		return nil
-	}
-	if err := d.cfg.Repository.WritePending(ctx, text); err != nil {
-		return fmt.Errorf("keeping new lock records before they are used: %w", err)
-	}
-	d.pending = d.state.Lock.Clone()
-	return nil
-}
-
 func (d *Daemon) lockDue() bool {
 	return !d.cfg.ReadonlyLock && d.state.LockChanged()
 }
@@ -429,8 +403,11 @@ func (d *Daemon) await(ctx context.Context, tried []<-chan struct{}, wait bool) 
 // commitLock commits the lock if it changed. On a head that moved on meanwhile it
 // is the lock that this head asks for; its objects are the next pass's business.
 func (d *Daemon) commitLock(ctx context.Context) error {
-	if !d.lockDue() || ctx.Err() != nil {
+	if ctx.Err() != nil || d.cfg.ReadonlyLock {
 		return ctx.Err()
+	}
+	if !d.lockDue() {
+		return d.settlePending(ctx)
 	}
 	onOwn := false
 	commit, wrote, err := d.cfg.Repository.Update(ctx, sources.LockFile, lockMessage(d.state), func(head sources.Commit) ([]byte, error) {
@@ -451,18 +428,14 @@ func (d *Daemon) commitLock(ctx context.Context) error {
 		d.head, d.state.Commit, d.state.Committed = commit, commit, d.state.Lock
 	}
 	d.overtaken = !onOwn
-	if err := d.cfg.Repository.ClearPending(ctx); err != nil {
-		// The records are on the branch: a pending copy is read back as equal.
-		return fmt.Errorf("clearing pending lock records: %w", err)
-	}
-	d.pending = nil
-	return nil
+	return d.settlePending(ctx)
 }
 
-// lockOf is the lock of somebody else's commit, with all records of this pass. A
-// commit that says nothing gets the records alone.
+// lockOf is the lock of somebody else's commit, with all records of this pass;
+// where the two contradict each other, with theirs. A commit that says nothing gets
+// the records alone.
 func (d *Daemon) lockOf(ctx context.Context, head sources.Commit) ([]byte, error) {
-	if theirs, err := d.cfg.Computer.Compute(ctx, head, d.state.Lock); err == nil {
+	if theirs, err := d.cfg.Computer.Compute(ctx, head, d.earlier()); err == nil {
 		if d.cfg.PruneRemoved {
 			// Clusters that left with this commit are still to be emptied.
 			for _, name := range theirs.Committed.Clusters() {
@@ -479,10 +452,11 @@ func (d *Daemon) lockOf(ctx context.Context, head sources.Commit) ([]byte, error
 	if err != nil {
 		return nil, err
 	}
-	if err := theirs.Merge(d.state.Lock); err != nil {
-		return nil, err
+	ours := d.state.Lock.Clone()
+	for _, name := range append(ours.Clusters(), d.state.Committed.Clusters()...) {
+		ours.Select(name, d.state.Committed.Selections(name))
 	}
-	return theirs.Format(), nil
+	return lockfile.Rebase(d.state.Committed, ours, theirs).Format(), nil
 }
 
 // lockMessage says which selections the commit changes.

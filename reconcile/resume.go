@@ -22,7 +22,7 @@ import (
 // resume returns the state of the newest commit as far as the registry and the
 // lock tell it, for a daemon that has none yet; nil if it has to be computed.
 func (d *Daemon) resume() *desired.State {
-	if d.state != nil || d.cfg.Checkpoints == nil || d.pending != nil && len(d.pending.Format()) > 0 {
+	if d.state != nil || d.cfg.Checkpoints == nil || d.pending.there {
 		return nil
 	}
 	text, err := fs.ReadFile(d.head.Files, sources.RegistryFile)
@@ -70,7 +70,7 @@ func (d *Daemon) computeOlder(ctx context.Context) {
 	if d.at == nil {
 		return
 	}
-	state, err := d.cfg.Computer.Compute(ctx, d.state.Commit, d.pending)
+	state, err := d.cfg.Computer.Compute(ctx, d.state.Commit, d.earlier())
 	if err != nil {
 		d.cfg.Log.Error("the commit that the clusters were left with cannot be computed", "commit", short(d.state.Commit.Hash), "error", err)
 		return

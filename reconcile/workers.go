@@ -50,6 +50,8 @@ type job struct {
 	// looked at whether it is so.
 	input string
 	at    *checkpoint.Record
+	// held is why nothing may be done about it yet.
+	held string
 	// after are the jobs of the clusters that this one depends on.
 	after []*job
 	// tried is closed when the attempt has ended, ready says how.
@@ -95,6 +97,8 @@ type round struct {
 	// input and at are a job's, at by the cluster's name.
 	input string
 	at    map[string]*checkpoint.Record
+	// held is why clusters are to wait, by name.
+	held map[string]string
 }
 
 // assign gives each cluster of the state its job, and returns channels that
@@ -104,7 +108,7 @@ type round struct {
 func (ws *workers) assign(ctx context.Context, r round) []<-chan struct{} {
 	s, jobs := r.state, make(map[string]*job)
 	for _, c := range s.Clusters {
-		jobs[c.Name] = &job{want: c, commit: s.Commit.Hash, input: r.input, at: r.at[c.Name], tried: make(chan struct{})}
+		jobs[c.Name] = &job{want: c, commit: s.Commit.Hash, input: r.input, at: r.at[c.Name], held: r.held[c.Name], tried: make(chan struct{})}
 	}
 	for name, c := range r.leaving {
 		jobs[name] = &job{want: c, commit: s.Commit.Hash, tried: make(chan struct{})}
@@ -260,7 +264,7 @@ func (w *worker) give(j *job) *job {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.now != nil {
-		if w.now.want == j.want {
+		if w.now.want == j.want && w.now.held == j.held {
 			return w.now
 		}
 		if w.now.commit != j.commit {
@@ -295,6 +299,11 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
 		o = Outcome{Phase: status.Suspended, Message: "spec.suspend leaves the cluster as it is"}
 	case j.want.Err != nil:
 		o = Outcome{Phase: status.Failed, Message: j.want.Err.Error()}
+	case j.held != "":
+		// What it had before is what it goes on with when it is woken.
+		o = Outcome{Phase: status.Waiting, Message: j.held}
+		ws.report(w, j, o)
+		return o
 	case w.failures > 0 && time.Now().Before(w.nextTry) && w.declared != nil && w.declared.Objects == j.want.Objects:
 		return Outcome{} // the last one stands
 	default:
