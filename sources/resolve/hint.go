@@ -64,14 +64,14 @@ func (p *pass) unsettled(requests []Request, clusters map[string]*Cluster) *lock
 	if string(p.hint.Format()) == "" {
 		return left
 	}
-	for _, l := range p.loads {
-		if l.err != nil {
-			keep(l.ref.Repository, l.ref.Version())
-		}
-	}
 	for _, req := range requests {
 		if !req.Failed && !req.Partial && len(clusters[req.Cluster].Errors) == 0 {
 			continue
+		}
+		if !req.Failed {
+			for _, e := range clusters[req.Cluster].Errors {
+				keep(e.Ref.Repository, e.Ref.Version())
+			}
 		}
 		selections := p.hint.Selections(req.Cluster)
 		left.Select(req.Cluster, selections)

@@ -237,7 +237,7 @@ func TestDependencies(t *testing.T) {
 		{name: "conflict with a declaration", declared: []string{"reg.io/old:v1", "reg.io/lib:v2.0.0"}, want: func(*shelf) string { return "base:v1.0.0 lib:v2.0.0" },
 			errs: []string{"reg.io/old:v1 needs reg.io/lib ^1.0.0, but lib declares v2.0.0"}},
 		{name: "missing, and nobody else suffers", declared: []string{"reg.io/above:v1", "reg.io/app:v1"}, want: func(*shelf) string { return "app:v1 base:v1.0.0 lib:v2.0.0" },
-			errs: []string{"reg.io/above:v1 depends on reg.io/lost: reg.io/lost:v1 depends on reg.io/nowhere: no version of reg.io/nowhere satisfies ^1 (needed by reg.io/lost:v1)"}},
+			errs: []string{"reg.io/above:v1 depends on reg.io/lost: reg.io/lost:v1.0.0 depends on reg.io/nowhere: no version of reg.io/nowhere satisfies ^1 (needed by reg.io/lost:v1.0.0)"}},
 		{name: "cycle", declared: []string{"reg.io/ring1:v1", "reg.io/old:v1"}, want: func(*shelf) string { return "lib:v1.2.0 old:v1" },
 			errs: []string{"packages depend on each other: reg.io/ring2 -> reg.io/ring3 -> reg.io/ring2", "reg.io/ring1:v1 depends on reg.io/ring2"}},
 		{name: "no range", declared: []string{"reg.io/odd:v1"}, want: func(*shelf) string { return "" }, errs: []string{`"^^1", which is neither a version range nor a digest`}},

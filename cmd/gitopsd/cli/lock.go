@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/local"
 	"gitopsd.dev/sources/lockfile"
