@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -267,5 +268,39 @@ func TestPendingRefusedForEver(t *testing.T) {
 	})
 	if err := w.daemon(nil).Once(t.Context()); err != nil || !w.ever("dev", "v1one") {
 		t.Errorf("error %v, dev got %q", err, w.appliedTo("dev"))
+	}
+}
+
+// failing is a repository whose pending ref cannot be read some times.
+type failing struct {
+	Repository
+	times int
+}
+
+func (f *failing) ReadPending(ctx context.Context) ([]byte, error) {
+	if f.times--; f.times >= 0 {
+		return nil, errors.New("connection reset")
+	}
+	return f.Repository.ReadPending(ctx)
+}
+
+// Nothing is computed before the pending ref could be read, and everything is
+// after that.
+func TestPendingIsOutOfReach(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev")}, cluster("dev", "v1"))
+	before := w.crash()
+	d := w.daemon(func(c *Config) { c.Repository = &failing{c.Repository, 2} })
+	if err := d.Once(t.Context()); err == nil || !strings.Contains(err.Error(), "reading pending lock records: connection reset") {
+		t.Errorf("error %v", err)
+	}
+	if w.asked != 0 || len(w.appliedTo("dev")) != 1 {
+		t.Error("something was resolved or applied without it")
+	}
+	w.start(w.daemon(func(c *Config) { c.Repository = &failing{c.Repository, 2} }))
+	w.eventually("the lock is committed", func() bool { return len(w.log()) == 2 })
+	if all := w.appliedTo("dev"); all[len(all)-1] != before {
+		t.Errorf("first %s was applied, after the restart %s", before, all[len(all)-1])
 	}
 }

@@ -253,9 +253,10 @@ func (d *Daemon) pass(ctx context.Context, wait bool) error {
 	d.cfg.Board.Turn()
 	fresh, err := d.poll(ctx)
 	if err == nil {
+		d.again = d.again || fresh // until it is computed
 		err = d.readPending(ctx)
 	}
-	if err == nil && (fresh || d.again || d.state != nil && d.state.Always) {
+	if err == nil && (d.again || d.state != nil && d.state.Always) {
 		err = d.compute(ctx)
 	}
 	if d.state == nil {

@@ -44,7 +44,7 @@ func parse(name string, data []byte, mend bool) (f *File, conflicts bool, err er
 		}
 		if len(text) >= 7 && slices.Contains(conflictMarkers, text[:7]) {
 			if !mend {
-				return nil, true, fail("Git left a merge conflict here; run `gitopsd lock` to keep the records of both sides")
+				return nil, true, fail("Git left a merge conflict here; run `gitopsd lock` to merge the two sides")
 			}
 			conflicts, base = true, text[0] == '|'
 			continue
