@@ -241,7 +241,7 @@ func TestPushOutage(t *testing.T) {
 	d := w.daemon(func(c *Config) { c.LockGrace = 20 * time.Millisecond })
 	w.start(d)
 	tries := len(w.appliedTo("prod"))
-	w.eventually("prod goes on", func() bool { return len(w.appliedTo("prod")) > tries+3 && phase(d, "prod") == status.Ready })
+	w.eventually("prod goes on", func() bool { return len(w.appliedTo("prod")) > tries && phase(d, "prod") == status.Ready })
 	w.eventually("dev waits", func() bool { return phase(d, "dev") == status.Waiting })
 	if w.ever("dev", "v2one") {
 		t.Error("dev got what could be lost")
