@@ -41,9 +41,6 @@ func (d *Daemon) compute(ctx context.Context) error {
 		return nil
 	}
 	d.again = true // until it went well
-	if err := d.readPending(ctx); err != nil {
-		return err
-	}
 	d.due = false
 	if state := d.resume(); state != nil {
 		d.follow(state)
@@ -57,7 +54,7 @@ func (d *Daemon) start(ctx context.Context, commit sources.Commit, older bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &computation{commit: commit, started: time.Now(), older: older, cancel: cancel, done: make(chan struct{})}
 	d.computing = c
-	pending := d.pending
+	earlier := d.earlier()
 	go func() {
 		defer close(c.done)
 		defer cancel()
@@ -66,7 +63,7 @@ func (d *Daemon) start(ctx context.Context, commit sources.Commit, older bool) {
 				c.state, c.err = nil, errgroup.Recovered(v)
 			}
 		}()
-		c.state, c.err = d.cfg.Computer.Compute(ctx, commit, pending)
+		c.state, c.err = d.cfg.Computer.Compute(ctx, commit, earlier)
 	}()
 }
 

@@ -45,6 +45,12 @@ func (b *branch) Poll(_ context.Context, last string) (sources.Commit, bool, err
 	return head, head.Hash != last, nil
 }
 
+func (b *branch) Head(context.Context) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.commits[len(b.commits)-1].Hash, nil
+}
+
 func (b *branch) Update(context.Context, string, string, func(sources.Commit) ([]byte, error)) (sources.Commit, bool, error) {
 	return sources.Commit{}, false, errors.New("not asked for here")
 }

@@ -38,7 +38,9 @@ func (ws *workers) gate(ctx context.Context, w *worker, j *job) string {
 	case w.allowed != nil && w.allowed.want == j.want:
 		return ""
 	case j.held != "":
-		return "waits for cluster " + j.held + ", whose registration has errors"
+		return j.held
+	case j.broken != "":
+		return "waits for cluster " + j.broken + ", whose registration has errors"
 	}
 	for _, dep := range j.after {
 		switch {

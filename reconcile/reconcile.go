@@ -13,7 +13,8 @@
 //     tried, or after LockGrace, and the pending ref goes.
 //
 // A daemon that is killed between any two of them reads the pending records
-// back and resolves nothing anew. There is no other state.
+// back: what they say is confirmed by the registry, and nothing is resolved to
+// something else without a word (pending.go). There is no other state.
 //
 // The neighbours: reconcile/desired computes, reconcile/plan decides,
 // reconcile/apply executes, reconcile/kube talks to API servers, and
@@ -51,11 +52,14 @@ type Repository interface {
 	// never by force. Content may be called several times; equal bytes make
 	// no commit.
 	Update(ctx context.Context, path, message string, content func(head sources.Commit) ([]byte, error)) (sources.Commit, bool, error)
-	// ReadPending returns what WritePending kept last, nil if it was cleared.
+	// ReadPending returns what is kept outside the branch, nil if there is
+	// nothing. Others can write it. The error is git.ErrUnreadable if what is
+	// there is no content of WritePending's.
 	ReadPending(ctx context.Context) ([]byte, error)
-	// WritePending keeps content durably, outside the branch.
+	// WritePending keeps content durably, outside the branch. The error is
+	// git.ErrMoved if somebody else has written since the last ReadPending.
 	WritePending(ctx context.Context, content []byte) error
-	// ClearPending forgets it.
+	// ClearPending forgets it, with the same errors.
 	ClearPending(ctx context.Context) error
 	// Head returns the name of the branch's newest commit.
 	Head(ctx context.Context) (string, error)
@@ -164,11 +168,9 @@ type Daemon struct {
 	// input names what state was computed from; empty if it may be computed
 	// differently the next time. at is how the clusters look if state was taken
 	// up from an earlier process, so that it says what is wanted of nobody.
-	input string
-	at    map[string]*checkpoint.Record
-	// pending is what the pending ref holds, nil before it was read.
-	pending     *lockfile.File
-	pendingRead bool
+	input   string
+	at      map[string]*checkpoint.Record
+	pending pending
 	// again says that the commit must be computed once more although it is
 	// the same: something failed that may go well the next time.
 	again bool
@@ -321,6 +323,9 @@ func (d *Daemon) look(ctx context.Context) error {
 	// A newer commit waits for the computation under way; nothing else is a
 	// reason for two in a row.
 	d.due = d.due || fresh || d.computing == nil && (d.again || d.state != nil && d.state.Always)
+	if err := d.readPending(ctx); err != nil {
+		return err
+	}
 	return d.compute(ctx)
 }
 
@@ -330,10 +335,9 @@ func (d *Daemon) handOut(ctx context.Context, wait bool) error {
 	if d.state == nil {
 		return nil
 	}
-	if err := d.keepPending(ctx); err != nil {
-		return err // nothing may depend on records that could be lost
-	}
-	tried := d.workers.assign(ctx, round{state: d.state, commit: d.commit.Hash, input: d.input, at: d.at})
+	held, perr := d.keepPending(ctx)
+	now := round{state: d.state, commit: d.commit.Hash, input: d.input, at: d.at, held: held}
+	tried := d.workers.assign(ctx, now)
 	due := d.lockDue()
 	switch {
 	case !due:
@@ -342,7 +346,7 @@ func (d *Daemon) handOut(ctx context.Context, wait bool) error {
 		d.dueSince = time.Now()
 	}
 	if !due && !wait {
-		return nil
+		return errors.Join(perr, d.settlePending(ctx))
 	}
 	behind := d.head.Hash != d.commit.Hash
 	waited := time.Since(d.dueSince)
@@ -350,11 +354,19 @@ func (d *Daemon) handOut(ctx context.Context, wait bool) error {
 	case wait:
 		d.await(ctx, tried, nil)
 	case behind && waited < lockPatience*d.cfg.LockGrace:
-		return nil // the lock that the newer commit asks for comes with what is being computed
+		return perr // the lock that the newer commit asks for comes with what is being computed
 	case waited < d.cfg.LockGrace:
 		d.await(ctx, tried, time.After(d.cfg.LockGrace-waited))
 	}
-	return d.commitLock(ctx, behind)
+	lerr := d.commitLock(ctx, behind)
+	if len(held) > 0 && lerr == nil && !d.lockDue() {
+		// The records are on the branch, which is as good.
+		perr, now.held, now.commit = nil, nil, d.commit.Hash
+		if tried = d.workers.assign(ctx, now); wait {
+			d.await(ctx, tried, nil)
+		}
+	}
+	return errors.Join(perr, lerr)
 }
 
 // poll asks the repository for a newer commit.
@@ -371,25 +383,6 @@ func (d *Daemon) poll(ctx context.Context) (fresh bool, err error) {
 	d.history.saw(commit.Hash)
 	d.cfg.Log.Info("new commit", "commit", short(commit.Hash), "subject", commit.Subject)
 	return true, nil
-}
-
-// readPending reads the records of an interrupted run back, once.
-func (d *Daemon) readPending(ctx context.Context) error {
-	if d.pendingRead || d.cfg.ReadonlyLock {
-		return nil
-	}
-	text, err := d.cfg.Repository.ReadPending(ctx)
-	if err != nil {
-		return fmt.Errorf("reading pending lock records: %w", err)
-	}
-	if d.pending, err = lockfile.Parse("pending "+sources.LockFile, text); err != nil {
-		return err
-	}
-	d.pendingRead = true
-	if len(text) > 0 {
-		d.cfg.Log.Info("records of an interrupted run were found and are kept")
-	}
-	return nil
 }
 
 // follow puts a state in charge, and tells people what is new about it.
@@ -469,23 +462,6 @@ func errorText(s *desired.State) string {
 	return ""
 }
 
-// keepPending makes new records durable before anything depends on them.
-func (d *Daemon) keepPending(ctx context.Context) error {
-	if !d.lockDue() {
-		return nil
-	}
-	lock := d.state.Lock
-	text := lock.Format()
-	if d.pending != nil && string(d.pending.Format()) == string(text) {
-		return nil
-	}
-	if err := d.cfg.Repository.WritePending(ctx, text); err != nil {
-		return fmt.Errorf("keeping new lock records before they are used: %w", err)
-	}
-	d.pending = lock.Clone()
-	return nil
-}
-
 // lockDue reports whether the lock to commit differs from the committed one.
 func (d *Daemon) lockDue() bool {
 	return !d.cfg.ReadonlyLock && string(d.state.Lock.Format()) != string(d.committed.Format())
@@ -515,8 +491,11 @@ var errOvertaken = errors.New("somebody else pushed")
 // the one that this head asks for, which the next pass computes; only the records
 // are committed there, if they alone are asked for.
 func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
-	if !d.lockDue() || ctx.Err() != nil {
+	if ctx.Err() != nil || d.cfg.ReadonlyLock {
 		return ctx.Err()
+	}
+	if !d.lockDue() {
+		return d.settlePending(ctx)
 	}
 	onOwn, lock := false, d.state.Lock
 	commit, wrote, err := d.cfg.Repository.Update(ctx, sources.LockFile, lockMessage(d.committed, lock), func(head sources.Commit) ([]byte, error) {
@@ -530,10 +509,11 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 		if err != nil {
 			return nil, err
 		}
-		if err := theirs.Merge(lock); err != nil {
-			return nil, err
+		records := lock.Clone()
+		for _, name := range append(lock.Clusters(), d.committed.Clusters()...) {
+			records.Select(name, d.committed.Selections(name))
 		}
-		return theirs.Format(), nil
+		return lockfile.Rebase(d.committed, records, theirs).Format(), nil
 	})
 	if errors.Is(err, errOvertaken) {
 		d.overtaken = true
@@ -552,12 +532,10 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 		d.history.sawAs(commit.Hash, d.state.Commit.Hash)
 		d.head, d.commit, d.committed = commit, commit, lock
 	}
-	if err := d.cfg.Repository.ClearPending(ctx); err != nil {
-		// The records are on the branch: a pending copy is read back as equal.
-		return fmt.Errorf("clearing pending lock records: %w", err)
+	if !onOwn {
+		return nil // what it selects is still pending
 	}
-	d.pending = nil
-	return nil
+	return d.settlePending(ctx)
 }
 
 // lockMessage says which selections the commit changes.

@@ -270,49 +270,6 @@ func TestLockIsCommittedOnce(t *testing.T) {
 	}
 }
 
-// A daemon that ends after it applied and before the lock is committed has kept
-// what it resolved: the next one resolves nothing anew, even if the tag moved.
-func TestEndBetweenApplyAndCommit(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.commit("start", map[string]string{"clusters.yaml": registry("dev")}, cluster("dev", "v1"))
-	first := w.daemon(nil)
-	var stop func()
-	ended := make(chan struct{})
-	w.set("dev", func(ctx context.Context) Outcome {
-		go func() {
-			stop()
-			close(ended)
-		}()
-		<-ctx.Done()
-		return Outcome{Phase: status.Failed}
-	})
-	w.mu.Lock() // stop is set before dev is tried
-	stop = w.start(first)
-	w.mu.Unlock()
-	<-ended
-	if len(w.log()) != 1 {
-		t.Fatalf("the lock was committed: %q", w.log())
-	}
-	before := w.appliedTo("dev")[0]
-
-	w.set("dev", nil)
-	w.mu.Lock()
-	w.content, w.asked = "moved", 0
-	w.mu.Unlock()
-	w.start(w.daemon(nil))
-	w.eventually("the lock is committed", func() bool { return len(w.log()) == 2 })
-	if all := w.appliedTo("dev"); all[len(all)-1] != before {
-		t.Errorf("first %s was applied, after the restart %s", before, all[len(all)-1])
-	}
-	if w.asked != 0 {
-		t.Errorf("the tag was looked up %d times after the restart", w.asked)
-	}
-	if !strings.Contains(w.show("clusters.lock"), string(sources.DigestOf([]byte("v1one")))) {
-		t.Errorf("lock\n%s", w.show("clusters.lock"))
-	}
-}
-
 // One cluster that hangs holds up neither the others nor the lock.
 func TestOneClusterHangs(t *testing.T) {
 	t.Parallel()

@@ -21,7 +21,7 @@ import (
 // resume returns the state of the newest commit as far as the registry and the
 // lock tell it, for a daemon that has none yet; nil if it has to be computed.
 func (d *Daemon) resume() *desired.State {
-	if d.state != nil || d.cfg.Checkpoints == nil || d.pending != nil && len(d.pending.Format()) > 0 {
+	if d.state != nil || d.cfg.Checkpoints == nil || d.pending.there {
 		return nil
 	}
 	text, err := fs.ReadFile(d.head.Files, sources.RegistryFile)

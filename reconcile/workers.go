@@ -50,10 +50,12 @@ type job struct {
 	// looked at whether it is so.
 	input string
 	at    *checkpoint.Record
-	// after are the jobs of the clusters that this one depends on, and held is
+	// held is why nothing new may be done about it yet.
+	held string
+	// after are the jobs of the clusters that this one depends on, and broken is
 	// the name of one that has none, as its registration has errors.
-	after []*job
-	held  string
+	after  []*job
+	broken string
 	// tried is closed when the attempt has ended, and ready says how; or when
 	// the job was dropped, for instead if that is for the same.
 	tried   chan struct{}
@@ -117,6 +119,8 @@ type round struct {
 	// input and at are a job's, at by the cluster's name.
 	input string
 	at    map[string]*checkpoint.Record
+	// held is why clusters are to wait, by name.
+	held map[string]string
 }
 
 // assign gives each cluster of the state its job, and returns channels that
@@ -125,7 +129,7 @@ type round struct {
 func (ws *workers) assign(ctx context.Context, r round) []<-chan struct{} {
 	s, jobs := r.state, make(map[string]*job)
 	for _, c := range s.Clusters {
-		jobs[c.Name] = &job{want: c, commit: r.commit, input: r.input, at: r.at[c.Name], tried: make(chan struct{})}
+		jobs[c.Name] = &job{want: c, commit: r.commit, input: r.input, at: r.at[c.Name], held: r.held[c.Name], tried: make(chan struct{})}
 	}
 	for name, w := range ws.all {
 		if jobs[name] == nil && s.Registry != nil && s.Registry.Removed(name) {
@@ -145,7 +149,7 @@ func (ws *workers) assign(ctx context.Context, r round) []<-chan struct{} {
 			if dep := jobs[on]; dep != nil {
 				j.after = append(j.after, dep)
 			} else {
-				j.held = on // the registry has it, or it would have an error for this one
+				j.broken = on // the registry has it, or it would have an error for this one
 			}
 		}
 		w := ws.all[name]
@@ -302,7 +306,7 @@ func (w *worker) give(j *job) *job {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.now != nil {
-		if w.now.want == j.want {
+		if w.now.want == j.want && w.now.held == j.held {
 			j.drop(w.now)
 			return w.now
 		}

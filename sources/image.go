@@ -199,7 +199,7 @@ func at(ref Ref, o Origin) Ref {
 // find returns the ImageConfig that decides a setting, and the prefix by which.
 func (c ImageConfigs) find(ref Ref, setting string, value func(*ImageConfig) string) (*ImageConfig, string, error) {
 	image := ref.String()
-	var found *ImageConfig
+	var found, rival *ImageConfig // by the longest prefix so far
 	longest := ""
 	for i := range c {
 		cfg := &c[i]
@@ -214,14 +214,17 @@ func (c ImageConfigs) find(ref Ref, setting string, value func(*ImageConfig) str
 			switch {
 			case !strings.HasPrefix(image, p), found != nil && len(p) < len(longest):
 			case found == nil || len(p) > len(longest) || cfg.Err != nil:
-				found, longest = cfg, p
-			case found.Err == nil && value(found) != value(cfg):
-				return nil, "", fmt.Errorf("ImageConfigs %s and %s both have %s for %s by the prefix %q; make one of the prefixes longer", found.Name, cfg.Name, setting, ref, p)
+				found, rival, longest = cfg, nil, p
+			case rival == nil && value(found) != value(cfg):
+				rival = cfg
 			}
 		}
 	}
-	if found != nil && found.Err != nil {
+	switch {
+	case found != nil && found.Err != nil:
 		return nil, "", fmt.Errorf("ImageConfig %s concerns it and has errors", found.Name)
+	case rival != nil:
+		return nil, "", fmt.Errorf("ImageConfigs %s and %s both have %s for %s by the prefix %q; make one of the prefixes longer", found.Name, rival.Name, setting, ref, longest)
 	}
 	return found, longest, nil
 }

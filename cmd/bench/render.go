@@ -181,7 +181,7 @@ func desiredHeap(args []string) (float64, error) {
 			return "h1:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=", nil
 		},
 	}})
-	state, err := c.Compute(context.Background(), sources.Commit{Files: os.DirFS(args[0])}, nil)
+	state, err := c.Compute(context.Background(), sources.Commit{Files: os.DirFS(args[0])}, desired.Earlier{})
 	if err != nil {
 		return 0, err
 	}

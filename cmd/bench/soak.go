@@ -67,7 +67,7 @@ func soakHeap(args []string) (float64, error) {
 	}})
 	var last *desired.State
 	for n := range passes {
-		last, err = computer.Compute(context.Background(), sources.Commit{Files: soakFiles(n)}, nil)
+		last, err = computer.Compute(context.Background(), sources.Commit{Files: soakFiles(n)}, desired.Earlier{})
 		if err == nil {
 			err = last.Err()
 		}

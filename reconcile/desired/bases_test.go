@@ -49,7 +49,7 @@ func TestRemoteBases(t *testing.T) {
 		"c/bad/kustomization.yaml":    based + "- https://git.example.org/gone.git?ref=" + one + "\n- https://git.example.org/gone.git?ref=" + two + "\n",
 	}
 	for range 2 {
-		s, err := c.Compute(t.Context(), f.commit(), nil)
+		s, err := c.Compute(t.Context(), f.commit(), Earlier{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func TestNoRemoteBases(t *testing.T) {
 		"c/a/kustomization.yaml": "resources: [cm.yaml]\n", "c/a/cm.yaml": configMap,
 		"c/b/kustomization.yaml": "resources: ['https://other.example.org/bases.git?ref=" + strings.Repeat("1", 40) + "']\n",
 	}
-	s, err := c.Compute(t.Context(), f.commit(), nil)
+	s, err := c.Compute(t.Context(), f.commit(), Earlier{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -110,6 +110,9 @@ type State struct {
 	// Committed is the lock as the commit has it, Lock as the declarations
 	// ask for it.
 	Committed, Lock *lockfile.File
+	// Unsettled are the lines of Earlier.Hint that could not be settled; the next
+	// computation is to have them again.
+	Unsettled *lockfile.File
 	// Waiting are revisions that wait for a person's approval.
 	Waiting []resolve.Waiting
 	// Always says that some package wants its tag looked at in every pass.
@@ -273,10 +276,28 @@ func (s *State) LockChanged() bool {
 // ErrNoRegistry is in the error for a repository without clusters.yaml.
 var ErrNoRegistry = errors.New("no " + sources.RegistryFile)
 
-// Compute computes the state of a commit. Extra holds records that were made
-// but not committed yet, nil for none. The error is what stops everything: no
+// Earlier is what was resolved before and may not be in a commit's lock yet. The
+// commit's lock comes first.
+type Earlier struct {
+	// Asked is the lock that an earlier state asked for, Of the one that its
+	// commit had. Nil for none.
+	Asked, Of *lockfile.File
+	// Hint are lines of a run that was interrupted, which others may have
+	// written; nil for none.
+	Hint *lockfile.File
+}
+
+// before is a commit's lock with what was resolved before.
+func (e Earlier) before(committed *lockfile.File) *lockfile.File {
+	if e.Asked == nil || e.Asked == e.Of {
+		return committed
+	}
+	return lockfile.Rebase(e.Of, e.Asked, committed)
+}
+
+// Compute computes the state of a commit. The error is what stops everything: no
 // registry, a lock that cannot be read, the context; all else is in the state.
-func (c *Computer) Compute(ctx context.Context, commit sources.Commit, extra *lockfile.File) (*State, error) {
+func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier Earlier) (*State, error) {
 	s := &State{Commit: commit}
 	text, err := fs.ReadFile(commit.Files, sources.RegistryFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -291,13 +312,6 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, extra *lo
 	for _, name := range c.cfg.Only {
 		if s.Registry.Removed(name) {
 			return nil, fmt.Errorf("cluster %q is not registered in %s", name, sources.RegistryFile)
-		}
-	}
-	before := s.Committed
-	if extra != nil {
-		before = s.Committed.Clone()
-		if err := before.Merge(extra); err != nil {
-			return nil, err
 		}
 	}
 	for _, cl := range s.Registry.Clusters {
@@ -318,7 +332,7 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, extra *lo
 			cl.Err = err
 		}
 	})
-	if err := c.resolve(ctx, s, before, wanted); err != nil {
+	if err := c.resolve(ctx, s, earlier, wanted); err != nil {
 		return nil, err
 	}
 	c.each(s.Clusters, func(i int, cl *Cluster) {
@@ -371,7 +385,7 @@ func (cl *Cluster) Input(files fs.FS) render.Input {
 
 // resolve resolves the packages of all clusters at once, and takes the lines of
 // clusters that left the registry out of the lock.
-func (c *Computer) resolve(ctx context.Context, s *State, before *lockfile.File, wanted []*render.Wanted) error {
+func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, wanted []*render.Wanted) error {
 	var requests []resolve.Request
 	for i, cl := range s.Clusters {
 		req := resolve.Request{Cluster: cl.Name, Failed: cl.Err != nil}
@@ -386,7 +400,7 @@ func (c *Computer) resolve(ctx context.Context, s *State, before *lockfile.File,
 		requests = append(requests, req)
 	}
 	c.used = make(map[sources.Digest]bool)
-	res, err := resolve.Resolve(ctx, c.cfg.Resolve, before, requests)
+	res, err := resolve.Resolve(ctx, c.cfg.Resolve, earlier.before(s.Committed), earlier.Hint, requests)
 	if err != nil {
 		return err
 	}
@@ -413,7 +427,7 @@ func (c *Computer) resolve(ctx context.Context, s *State, before *lockfile.File,
 			res.Lock.Select(name, nil)
 		}
 	}
-	s.Lock, s.Waiting = res.Lock, res.Waiting
+	s.Lock, s.Waiting, s.Unsettled = res.Lock, res.Waiting, res.Unsettled
 	return nil
 }
 

@@ -65,7 +65,7 @@ func TestFaultsStayWhereTheyAre(t *testing.T) {
 		"clusters.lock":  "@bad reg.io/a v0\n@left reg.io/a v0\n@typo reg.io/a v0\n",
 		"c/unused/x.txt": "",
 	}
-	s, err := New(Config{Resolve: shelf(&fetched)}).Compute(t.Context(), f.commit(), nil)
+	s, err := New(Config{Resolve: shelf(&fetched)}).Compute(t.Context(), f.commit(), Earlier{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestPackagesAreKept(t *testing.T) {
 	c := New(Config{Resolve: shelf(&fetched)})
 	f := files{"clusters.yaml": cluster("dev"), "c/dev/a.yaml": configuration("a", "reg.io/a:v1")}
 	for range 3 {
-		if _, err := c.Compute(t.Context(), f.commit(), nil); err != nil {
+		if _, err := c.Compute(t.Context(), f.commit(), Earlier{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -118,7 +118,7 @@ func TestPackagesAreKept(t *testing.T) {
 		t.Errorf("%d fetches for three computations", fetched)
 	}
 	f["c/dev/a.yaml"] = configMap
-	if _, err := c.Compute(t.Context(), f.commit(), nil); err != nil {
+	if _, err := c.Compute(t.Context(), f.commit(), Earlier{}); err != nil {
 		t.Fatal(err)
 	}
 	if len(c.packages) != 0 {
@@ -130,7 +130,7 @@ func TestAllowances(t *testing.T) {
 	var fetched int
 	declared := func(text string) *Cluster {
 		f := files{"clusters.yaml": cluster("dev"), "c/dev/a.yaml": strings.Replace(configuration("a", "reg.io/a:v2"), "{name: a}", "{name: a, annotations: {gitopsd.dev/allow-breaking: '"+text+"'}}", 1)}
-		s, err := New(Config{Resolve: shelf(&fetched)}).Compute(t.Context(), f.commit(), nil)
+		s, err := New(Config{Resolve: shelf(&fetched)}).Compute(t.Context(), f.commit(), Earlier{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,7 +164,7 @@ func TestNothingToCompute(t *testing.T) {
 		{name: "unknown cluster", only: []string{"prod"}, f: files{"clusters.yaml": cluster("dev")}, want: `cluster "prod" is not registered`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := New(Config{Resolve: shelf(&fetched), Only: tt.only}).Compute(t.Context(), tt.f.commit(), nil)
+			_, err := New(Config{Resolve: shelf(&fetched), Only: tt.only}).Compute(t.Context(), tt.f.commit(), Earlier{})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want one with %q", err, tt.want)
 			}

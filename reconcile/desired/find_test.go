@@ -81,7 +81,7 @@ func TestFindType(t *testing.T) {
 		"c/patched/p.yaml": provider("v3"), "c/patched/kustomization.yaml": "resources: [p.yaml]\n",
 		"clusters.lock": "reg.io/things v1 " + string(old) + "\n",
 	}
-	s, err := New(Config{Resolve: cfg}).Compute(t.Context(), f.commit(), nil)
+	s, err := New(Config{Resolve: cfg}).Compute(t.Context(), f.commit(), Earlier{})
 	if err != nil || s.Err() != nil {
 		t.Fatal(err, s.Err())
 	}

@@ -123,7 +123,7 @@ func TestHostileLists(t *testing.T) {
 		t.Errorf("a long error: %v", err)
 	}
 	c = answering(t, func(*http.Request) (int, io.Reader) { return http.StatusOK, endless('x') })
-	if err := c.Watch(t.Context(), services, "", "1", func(Event) {}); err == nil || !strings.Contains(err.Error(), "an event is larger than 4 MiB") {
+	if err := c.Watch(t.Context(), services, "", "", "1", func(Event) {}); err == nil || !strings.Contains(err.Error(), "an event is larger than 4 MiB") {
 		t.Errorf("an event without end: %v", err)
 	}
 }
@@ -173,7 +173,7 @@ func TestQuietWatch(t *testing.T) {
 		return http.StatusOK, blocked
 	})
 	c.quiet = 10 * time.Millisecond
-	if err := c.Watch(t.Context(), services, "", "1", func(Event) {}); ClassOf(err) != Expired || !strings.Contains(err.Error(), "watch service: nothing was heard for 10ms") {
+	if err := c.Watch(t.Context(), services, "", "", "1", func(Event) {}); ClassOf(err) != Expired || !strings.Contains(err.Error(), "watch service: nothing was heard for 10ms") {
 		t.Errorf("a quiet watch: %v", err)
 	}
 }

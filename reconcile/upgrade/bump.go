@@ -105,7 +105,7 @@ type target struct {
 // written then. Notice that what is wrong with other packages and clusters is
 // no error.
 func (u *Upgrader) Bump(ctx context.Context, commit sources.Commit, req Request) (*Bump, error) {
-	before, err := u.cfg.Computer.Compute(ctx, commit, nil)
+	before, err := u.cfg.Computer.Compute(ctx, commit, desired.Earlier{})
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (u *Upgrader) Bump(ctx context.Context, commit sources.Commit, req Request)
 		return nil, err
 	}
 	commit.Files = edit.Overlay(commit.Files, b.Files)
-	after, err := u.cfg.Computer.Compute(ctx, commit, nil)
+	after, err := u.cfg.Computer.Compute(ctx, commit, desired.Earlier{})
 	if err != nil {
 		return nil, err
 	}

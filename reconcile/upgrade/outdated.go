@@ -68,7 +68,7 @@ const (
 // they match (Matches). What a registry does not answer is an error of that
 // package alone. State is what the tree asks for.
 func (u *Upgrader) Outdated(ctx context.Context, commit sources.Commit, patterns []string) (all []*Package, state *desired.State, err error) {
-	if state, err = u.cfg.Computer.Compute(ctx, commit, nil); err != nil {
+	if state, err = u.cfg.Computer.Compute(ctx, commit, desired.Earlier{}); err != nil {
 		return nil, nil, err
 	}
 	matched := make(map[string]bool)

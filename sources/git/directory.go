@@ -12,6 +12,7 @@ import (
 	gogit "github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/config"
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/format/index"
 	"github.com/go-git/go-git/v5/storage/filesystem"
 )
 
@@ -76,6 +77,28 @@ func (d *Directory) Commit(rev string) (sources.Commit, error) {
 		err = errors.New("there is no such branch, tag or commit here; it may have to be fetched first")
 	}
 	return sources.Commit{}, fmt.Errorf("git repository %s: revision %q: %w", d.Root, rev, err)
+}
+
+// Stages are the versions of a file between which Git could not decide, in a
+// merge that is under way: the common ancestor's, ours and theirs. One that is not
+// there is nil; without a conflict all are.
+func (d *Directory) Stages(name string) (base, ours, theirs []byte, err error) {
+	d.local.mu.Lock()
+	files, err := d.local.storage.Index()
+	d.local.mu.Unlock()
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("git repository %s: its index: %w", d.Root, err)
+	}
+	for _, e := range files.Entries {
+		into := map[index.Stage]*[]byte{index.AncestorMode: &base, index.OurMode: &ours, index.TheirMode: &theirs}[e.Stage]
+		if e.Name != name || into == nil {
+			continue
+		}
+		if *into, err = d.local.Read(plumbing.BlobObject, e.Hash); err != nil {
+			return nil, nil, nil, fmt.Errorf("git repository %s: %s: %w", d.Root, name, err)
+		}
+	}
+	return base, ours, theirs, nil
 }
 
 func (d *Directory) commit(h plumbing.Hash) (sources.Commit, error) {

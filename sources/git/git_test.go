@@ -195,6 +195,38 @@ func TestBranchNotFound(t *testing.T) {
 	})
 }
 
+// A pending ref that names no commit of ours is told from one that is not there,
+// and replaced or removed like any other.
+func TestPendingGarbled(t *testing.T) {
+	everyWay(t, func(t *testing.T, f *fixture) {
+		f.commit("A fleet", fleet)
+		for _, replace := range []bool{true, false} {
+			f.git("update-ref", pendingRef, f.git("rev-parse", "main:"+sources.RegistryFile))
+			r := f.open()
+			for range 2 {
+				if have, err := r.ReadPending(t.Context()); !errors.Is(err, ErrUnreadable) || have != nil {
+					t.Fatalf("pending %q, %v, want ErrUnreadable", have, err)
+				}
+			}
+			if !replace {
+				if err := r.ClearPending(t.Context()); err != nil {
+					t.Error(err)
+				}
+				continue
+			}
+			if err := r.WritePending(t.Context(), []byte("one\n")); err != nil {
+				t.Fatal(err)
+			}
+			if have, err := r.ReadPending(t.Context()); err != nil || string(have) != "one\n" {
+				t.Errorf("pending %q, %v", have, err)
+			}
+		}
+		if have := f.git("for-each-ref", "--format=%(refname)"); have != "refs/heads/main" {
+			t.Errorf("refs left: %s", have)
+		}
+	})
+}
+
 func TestPending(t *testing.T) {
 	everyWay(t, func(t *testing.T, f *fixture) {
 		f.commit("A fleet", fleet)

@@ -26,46 +26,85 @@ type pendingState struct {
 	// at is the commit it was at when it was last read or written; zero if it
 	// was not there.
 	at plumbing.Hash
+	// content is what it holds, nil for nothing; unreadable says that nobody
+	// can tell.
+	content    []byte
+	unreadable bool
 }
+
+// ErrUnreadable: what the pending ref names is nothing that WritePending writes.
+var ErrUnreadable = errors.New("what is there cannot be read")
 
 // ReadPending returns the pending records, or nil if there are none: the file
 // clusters.lock of a commit that holds nothing else, on a ref of its own. They
 // are written before anything is applied that depends on them, so that a
 // process killed before the lock commit finds what it resolved.
+//
+// Whoever may push to the ref can change them. A ref that names something else
+// than such a commit is ErrUnreadable; the next WritePending replaces it. A ref
+// that did not move since it was read costs one question.
 func (r *Repository) ReadPending(ctx context.Context) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	content, state, err := r.readPending(ctx)
-	if err != nil {
+	state, err := r.readPending(ctx)
+	if err != nil && !errors.Is(err, ErrUnreadable) {
 		return nil, r.wrap(fmt.Errorf("pending records: %w", err))
 	}
 	r.pending = state
-	return content, nil
+	if err != nil {
+		return nil, r.wrap(fmt.Errorf("pending records on %s: %w", state.ref, err))
+	}
+	return state.content, nil
 }
 
-func (r *Repository) readPending(ctx context.Context) ([]byte, pendingState, error) {
+func (r *Repository) readPending(ctx context.Context) (pendingState, error) {
+	var failed error
+	var last pendingState
+	for range fetchTries {
+		state, err := r.findPending(ctx)
+		if err != nil || state.ref == "" {
+			return state, err
+		}
+		if state.ref == r.pending.ref && state.at == r.pending.at {
+			if r.pending.unreadable {
+				return r.pending, ErrUnreadable
+			}
+			return r.pending, nil
+		}
+		last = state
+		_, commit, err := r.commit(ctx, state.at)
+		if err == nil {
+			state.content, err = fs.ReadFile(commit.Files, sources.LockFile)
+		}
+		if err == nil {
+			return state, nil
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return state, nil // cleared where refs cannot be deleted
+		}
+		if ctx.Err() != nil {
+			return pendingState{}, err
+		}
+		failed = err
+	}
+	// The server answers, and has nothing there that can be read.
+	last.unreadable = true
+	return last, fmt.Errorf("%w: %w", ErrUnreadable, failed)
+}
+
+// findPending looks where the pending records are; ref is empty if there are none.
+func (r *Repository) findPending(ctx context.Context) (pendingState, error) {
 	names := r.pendingRefs()
 	refs, err := r.origin.refs(ctx, names...)
 	if err != nil {
-		return nil, pendingState{}, err
+		return pendingState{}, err
 	}
 	for _, name := range names {
-		at, ok := refs[name]
-		if !ok {
-			continue
+		if at, ok := refs[name]; ok {
+			return pendingState{ref: name, at: at}, nil
 		}
-		state := pendingState{ref: name, at: at}
-		_, commit, err := r.commit(ctx, at)
-		if err != nil {
-			return nil, state, err
-		}
-		content, err := fs.ReadFile(commit.Files, sources.LockFile)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, state, nil // cleared where refs cannot be deleted
-		}
-		return content, state, err
 	}
-	return nil, pendingState{}, nil
+	return pendingState{}, nil
 }
 
 // pendingRefs are the refs to use, by preference.
@@ -85,7 +124,7 @@ func (r *Repository) WritePending(ctx context.Context, content []byte) error {
 	blob := objects.NewRaw(plumbing.BlobObject, content)
 	trees, err := objects.Graft(nil, plumbing.ZeroHash, sources.LockFile, blob.Hash)
 	if err == nil {
-		err = r.putPending(ctx, "Records of a pass under way", append([]objects.Raw{blob}, trees...))
+		err = r.putPending(ctx, "Records of a pass under way", append([]objects.Raw{blob}, trees...), content)
 	}
 	if err != nil {
 		return r.wrap(fmt.Errorf("pending records: %w", err))
@@ -93,10 +132,11 @@ func (r *Repository) WritePending(ctx context.Context, content []byte) error {
 	return nil
 }
 
-// putPending pushes a commit with the last object of list as its tree.
-func (r *Repository) putPending(ctx context.Context, message string, list []objects.Raw) error {
+// putPending pushes a commit with the last object of list as its tree, which holds
+// content.
+func (r *Repository) putPending(ctx context.Context, message string, list []objects.Raw, content []byte) error {
 	var parents []plumbing.Hash
-	if !r.pending.at.IsZero() {
+	if !r.pending.at.IsZero() && !r.pending.unreadable {
 		// A child of what was there, so that no forge takes it for a forced
 		// push.
 		parents = []plumbing.Hash{r.pending.at}
@@ -115,7 +155,7 @@ func (r *Repository) putPending(ctx context.Context, message string, list []obje
 		u.ref = name
 		err := r.pushPending(ctx, u)
 		if err == nil {
-			r.pending = pendingState{ref: name, at: c.Hash}
+			r.pending = pendingState{ref: name, at: c.Hash, content: content}
 			return nil
 		}
 		refusals = errors.Join(refusals, err)
@@ -140,9 +180,9 @@ func (r *Repository) ClearPending(ctx context.Context) error {
 	if errors.As(err, &refused) && !errors.Is(err, ErrMoved) {
 		// Some repositories let nobody delete refs: an empty tree says the
 		// same.
-		err = r.putPending(ctx, "No records", []objects.Raw{objects.NewRaw(plumbing.TreeObject, nil)})
+		err = r.putPending(ctx, "No records", []objects.Raw{objects.NewRaw(plumbing.TreeObject, nil)}, nil)
 	} else if err == nil {
-		r.pending.at = plumbing.ZeroHash
+		r.pending = pendingState{ref: r.pending.ref}
 	}
 	if err != nil {
 		return r.wrap(fmt.Errorf("pending records: %w", err))

@@ -21,23 +21,24 @@ type Image struct {
 }
 
 // Images lists the images that the lock knows, sorted by repository and version.
+// Where records of a version are contested nobody knows.
 func (f *File) Images() []Image {
 	type version struct{ repository, version string }
 	runtime := make(map[version]string)
-	for k, sum := range f.records {
+	for k, r := range f.records {
 		if k.Item == ItemRuntime {
-			runtime[version{k.Repository, k.Version}] = sum
+			runtime[version{k.Repository, k.Version}] = r.sum
 		}
 	}
 	found := make(map[version]*Image)
-	for k, sum := range f.records {
-		if k.Item != "" {
+	for k, r := range f.records {
+		if k.Item != "" || f.Contested(k.Repository, k.Version) != nil {
 			continue
 		}
 		v := version{k.Repository, k.Version}
-		found[v] = &Image{Repository: k.Repository, Version: k.Version, Digest: sources.Digest(cmp.Or(runtime[v], sum))}
+		found[v] = &Image{Repository: k.Repository, Version: k.Version, Digest: sources.Digest(cmp.Or(runtime[v], r.sum))}
 	}
-	for k, sum := range f.records {
+	for k, r := range f.records {
 		i := found[version{k.Repository, k.Version}]
 		if i == nil || !strings.Contains(k.Item, "/") {
 			continue
@@ -46,7 +47,7 @@ func (f *File) Images() []Image {
 		// controller's image is the package's own.
 		own, _ := f.Digest(k.Repository, k.Version)
 		if strings.HasPrefix(k.Item, ItemRuntime+"/") != (i.Digest == own) {
-			i.Platforms = append(i.Platforms, sources.Digest(sum))
+			i.Platforms = append(i.Platforms, sources.Digest(r.sum))
 		}
 	}
 	var all []Image

@@ -18,6 +18,12 @@
 // the package itself ("runtime/linux/amd64"). A reference by digest has the
 // digest in the version column.
 //
+// Lines of one key never differ, unless a merge left two: of one cluster and
+// dependency with different versions, or of one version and item with different
+// sums. Neither is believed then. Package and cluster have an error that names
+// both (contested.go); merge.go merges so that this happens only where two people
+// decided differently.
+//
 // The package is pure: it parses, formats, compares and merges. Who may add a
 // record, and when, is decided by sources/resolve.
 package lockfile
@@ -26,10 +32,9 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
-	"regexp"
 	"slices"
-	"strings"
 
 	"gitopsd.dev/sources"
 )
@@ -63,164 +68,18 @@ const (
 // File is a lock in memory. The zero value is an empty lock. It is not safe for
 // concurrent changes.
 type File struct {
-	selections map[Selection]struct{}
-	records    map[Key]string
-	// lines are where Parse found records.
-	lines map[Key]int
+	// selections and records have the line where Parse found them, from 1; 0 if
+	// they were added since.
+	selections map[Selection]int
+	records    map[Key]record
+	// contested are the records of which there are several that differ: a merge
+	// left them. Their keys are not in records.
+	contested map[Key][]record
 }
 
-// maxBytes bounds a lock: 2,000 clusters with 100 packages each stay below it.
-const maxBytes = 64 << 20
-
-// Parse reads a lock; name is the file's, for errors. Any order of lines is
-// accepted, since Git merges lines without sorting them, and so is a line that
-// is there twice. Anything else that Format would not write is an error with
-// file and line.
-func Parse(name string, data []byte) (*File, error) {
-	f, _, err := parse(name, data, false)
-	return f, err
-}
-
-// Mend reads a lock that Git left with conflict markers, and keeps the records
-// of both sides. Where both select another version for one cluster both lines
-// stay, and the next resolution keeps what is declared.
-func Mend(name string, data []byte) (f *File, conflicts bool, err error) {
-	return parse(name, data, true)
-}
-
-// conflictMarkers are those of Git's merge and diff3 styles.
-var conflictMarkers = []string{"<<<<<<<", "|||||||", "=======", ">>>>>>>"}
-
-func parse(name string, data []byte, mend bool) (f *File, conflicts bool, err error) {
-	if len(data) > maxBytes {
-		return nil, false, fmt.Errorf("%s: has %d bytes; at most %d are read", name, len(data), maxBytes)
-	}
-	f = &File{lines: make(map[Key]int)}
-	base := false // between ||||||| and =======: what neither side has any more
-	line := 0
-	for text := range strings.Lines(string(data)) {
-		line++
-		fail := func(format string, args ...any) error {
-			return fmt.Errorf("%s:%d: %s", name, line, fmt.Sprintf(format, args...))
-		}
-		if len(text) >= 7 && slices.Contains(conflictMarkers, text[:7]) {
-			if !mend {
-				return nil, true, fail("Git left a merge conflict here; run `gitopsd lock` to keep the records of both sides")
-			}
-			conflicts, base = true, text[0] == '|'
-			continue
-		}
-		if base {
-			continue
-		}
-		if !strings.HasSuffix(text, "\n") {
-			return nil, conflicts, fail("the last line is cut off: restore the file from Git, or delete the line and run `gitopsd lock`")
-		}
-		text = strings.TrimSuffix(strings.TrimSuffix(text, "\n"), "\r")
-		if text == "" {
-			return nil, conflicts, fail("an empty line; records only are expected")
-		}
-		if text[0] == '@' {
-			s, err := parseSelection(text)
-			if err != nil {
-				return nil, conflicts, fail("%v", err)
-			}
-			f.choose(s)
-			continue
-		}
-		key, sum, err := parseRecord(text)
-		if err != nil {
-			return nil, conflicts, fail("%v", err)
-		}
-		if have, twice := f.records[key]; twice && have != sum {
-			return nil, conflicts, fail("%s is recorded as %s here and as %s in line %d: one of them was changed by hand or by a bad merge; "+
-				"delete both lines and run `gitopsd lock`", key, sum, have, f.lines[key])
-		}
-		f.lines[key] = line
-		f.put(key, sum)
-	}
-	return f, conflicts, nil
-}
-
-// platform is an operating system, an architecture or a variant. All that
-// sources/xpkg takes for one is one.
-const platform = `[a-z0-9][a-z0-9._-]{0,63}`
-
-var (
-	clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
-	tagName     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
-	item        = regexp.MustCompile(`^(package\.yaml|types|runtime|(runtime/)?` + platform + `/` + platform + `(/` + platform + `)?)$`)
-	typesSum    = regexp.MustCompile(`^h1:[A-Za-z0-9+/]{43}=$`)
-)
-
-func parseSelection(text string) (Selection, error) {
-	cluster, rest, _ := strings.Cut(text[1:], " ")
-	fields := strings.Split(rest, " ")
-	if len(fields) != 2 && (len(fields) != 4 || fields[2] != "<-") {
-		return Selection{}, fmt.Errorf("%q is not a selection: want @CLUSTER REPOSITORY VERSION [<- REPOSITORY]", text)
-	}
-	if !clusterName.MatchString(cluster) {
-		return Selection{}, fmt.Errorf("%q is not a cluster's name", cluster)
-	}
-	s := Selection{Cluster: cluster, Repository: fields[0], Version: fields[1]}
-	if len(fields) == 4 {
-		s.Parent = fields[3]
-		if err := checkRepository(s.Parent); err != nil {
-			return Selection{}, err
-		}
-	}
-	if err := checkRepository(s.Repository); err != nil {
-		return Selection{}, err
-	}
-	return s, checkVersion(s.Version)
-}
-
-func parseRecord(text string) (Key, string, error) {
-	fields := strings.Split(text, " ")
-	if len(fields) != 3 {
-		return Key{}, "", fmt.Errorf("%q is not a record: want REPOSITORY VERSION[/ITEM] SUM", text)
-	}
-	k := Key{Repository: fields[0]}
-	k.Version, k.Item, _ = strings.Cut(fields[1], "/")
-	if err := checkRepository(k.Repository); err != nil {
-		return Key{}, "", err
-	}
-	if err := checkVersion(k.Version); err != nil {
-		return Key{}, "", err
-	}
-	if strings.Contains(fields[1], "/") && !item.MatchString(k.Item) {
-		return Key{}, "", fmt.Errorf("%q is not an item: want package.yaml, types, runtime or a platform", k.Item)
-	}
-	return k, fields[2], checkSum(k, fields[2])
-}
-
-func checkRepository(s string) error {
-	if _, err := sources.ParseRef(s + ":v0"); err != nil || !strings.Contains(s, "/") {
-		return fmt.Errorf("%q is not a repository", s)
-	}
-	return nil
-}
-
-func checkVersion(s string) error {
-	if strings.Contains(s, ":") {
-		_, err := sources.ParseDigest(s)
-		return err
-	}
-	if !tagName.MatchString(s) {
-		return fmt.Errorf("%q is not a version: want a tag or a digest", s)
-	}
-	return nil
-}
-
-func checkSum(k Key, sum string) error {
-	if k.Item == ItemTypes {
-		if !typesSum.MatchString(sum) {
-			return fmt.Errorf("%q is not a hash of types: want h1: and 44 characters of base64", sum)
-		}
-		return nil
-	}
-	_, err := sources.ParseDigest(sum)
-	return err
+type record struct {
+	sum  string
+	line int
 }
 
 // String is the first two columns of the record's line.
@@ -247,8 +106,8 @@ func (f *File) Format() []byte {
 	for s := range f.selections {
 		lines = append(lines, s.String())
 	}
-	for k, sum := range f.records {
-		lines = append(lines, k.String()+" "+sum)
+	for k, r := range f.all() {
+		lines = append(lines, k.String()+" "+r.sum)
 	}
 	slices.Sort(lines)
 	var b bytes.Buffer
@@ -259,46 +118,91 @@ func (f *File) Format() []byte {
 	return b.Bytes()
 }
 
+// all yields every record, contested ones too, in no order.
+func (f *File) all() iter.Seq2[Key, record] {
+	return func(yield func(Key, record) bool) {
+		for k, r := range f.records {
+			if !yield(k, r) {
+				return
+			}
+		}
+		for k, both := range f.contested {
+			for _, r := range both {
+				if !yield(k, r) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // Clone returns a copy that shares nothing.
 func (f *File) Clone() *File {
-	return &File{selections: maps.Clone(f.selections), records: maps.Clone(f.records), lines: maps.Clone(f.lines)}
+	c := &File{selections: maps.Clone(f.selections), records: maps.Clone(f.records), contested: maps.Clone(f.contested)}
+	for k, both := range c.contested {
+		c.contested[k] = slices.Clone(both)
+	}
+	return c
 }
 
-func (f *File) choose(s Selection) {
+func (f *File) choose(s Selection, line int) {
 	if f.selections == nil {
-		f.selections = make(map[Selection]struct{})
+		f.selections = make(map[Selection]int)
 	}
-	f.selections[s] = struct{}{}
+	if _, there := f.selections[s]; !there {
+		f.selections[s] = line
+	}
 }
 
-func (f *File) put(k Key, sum string) {
-	if f.records == nil {
-		f.records = make(map[Key]string)
+// put adds a record. One that differs from what is there contests it.
+func (f *File) put(k Key, r record) {
+	if both, contested := f.contested[k]; contested {
+		if !slices.ContainsFunc(both, func(other record) bool { return other.sum == r.sum }) {
+			f.contested[k] = append(both, r)
+		}
+		return
 	}
-	f.records[k] = sum
+	have, there := f.records[k]
+	switch {
+	case !there:
+		if f.records == nil {
+			f.records = make(map[Key]record)
+		}
+		f.records[k] = r
+	case have.sum != r.sum:
+		if f.contested == nil {
+			f.contested = make(map[Key][]record)
+		}
+		f.contested[k] = []record{have, r}
+		delete(f.records, k)
+	}
 }
 
-// Lookup returns the sum that is recorded for k.
+// Lookup returns the sum that is recorded for k. A record that is contested says
+// nothing.
 func (f *File) Lookup(k Key) (string, bool) {
-	sum, ok := f.records[k]
-	return sum, ok
+	r, ok := f.records[k]
+	return r.sum, ok
 }
 
 // Line is where Parse found a record, from 1; 0 if it was added since.
-func (f *File) Line(k Key) int { return f.lines[k] }
+func (f *File) Line(k Key) int { return f.records[k].line }
+
+// LineOf is where Parse found a selection, from 1; 0 if it was added since.
+func (f *File) LineOf(s Selection) int { return f.selections[s] }
 
 // Digest returns what a version of a package resolved to.
 func (f *File) Digest(repository, version string) (sources.Digest, bool) {
-	sum, ok := f.records[Key{Repository: repository, Version: version}]
+	sum, ok := f.Lookup(Key{Repository: repository, Version: version})
 	return sources.Digest(sum), ok
 }
 
 // Records returns the records of one version of a package, by item.
 func (f *File) Records(repository, version string) map[string]string {
 	found := make(map[string]string)
-	for k, sum := range f.records {
+	for k, r := range f.records {
 		if k.Repository == repository && k.Version == version {
-			found[k.Item] = sum
+			found[k.Item] = r.sum
 		}
 	}
 	return found
@@ -347,25 +251,20 @@ func (f *File) Clusters() []string {
 // Select makes selections everything that the cluster selects. Selections of
 // other clusters among them are an error of the caller and panic.
 func (f *File) Select(cluster string, selections []Selection) {
-	maps.DeleteFunc(f.selections, func(s Selection, _ struct{}) bool { return s.Cluster == cluster })
+	maps.DeleteFunc(f.selections, func(s Selection, _ int) bool { return s.Cluster == cluster })
 	for _, s := range selections {
 		if s.Cluster != cluster {
 			panic("lockfile: a selection of " + s.Cluster + " given for " + cluster)
 		}
-		f.choose(s)
+		f.choose(s, 0)
 	}
 }
 
 // Forget drops all records of one version of a package, so that it can be
 // recorded anew.
 func (f *File) Forget(repository, version string) {
-	maps.DeleteFunc(f.records, func(k Key, _ string) bool {
-		forget := k.Repository == repository && k.Version == version
-		if forget {
-			delete(f.lines, k)
-		}
-		return forget
-	})
+	maps.DeleteFunc(f.records, func(k Key, _ record) bool { return k.Repository == repository && k.Version == version })
+	maps.DeleteFunc(f.contested, func(k Key, _ []record) bool { return k.Repository == repository && k.Version == version })
 }
 
 // Tidy drops the records that no cluster selects, and says how many there were.
@@ -374,37 +273,40 @@ func (f *File) Tidy() int {
 	for s := range f.selections {
 		used[Key{Repository: s.Repository, Version: s.Version}] = true
 	}
-	before := len(f.records)
-	maps.DeleteFunc(f.records, func(k Key, _ string) bool {
-		k.Item = ""
-		return !used[k]
-	})
-	return before - len(f.records)
+	dropped := 0
+	for k := range f.all() {
+		if !used[Key{Repository: k.Repository, Version: k.Version}] {
+			dropped++
+		}
+	}
+	maps.DeleteFunc(f.records, func(k Key, _ record) bool { return !used[Key{Repository: k.Repository, Version: k.Version}] })
+	maps.DeleteFunc(f.contested, func(k Key, _ []record) bool { return !used[Key{Repository: k.Repository, Version: k.Version}] })
+	return dropped
 }
 
 // Record verifies one sum, or adds it where nothing is recorded. A recorded sum
-// that differs is a *Mismatch, and the lock stays as it was.
+// that differs is a *Mismatch, a contested one a *Contradiction, and the lock
+// stays as it was.
 func (f *File) Record(k Key, sum, seenIn string) error {
 	if err := checkSum(k, sum); err != nil {
 		return fmt.Errorf("recording %s: %w", k, err)
 	}
-	if want, ok := f.records[k]; ok && want != sum {
-		return &Mismatch{Key: k, Line: f.lines[k], Locked: want, Seen: sum, SeenIn: seenIn}
+	if _, contested := f.contested[k]; contested {
+		return f.contradiction(k)
 	}
-	f.put(k, sum)
+	if have, ok := f.records[k]; ok && have.sum != sum {
+		return &Mismatch{Key: k, Line: have.line, Locked: have.sum, Seen: sum, SeenIn: seenIn}
+	}
+	f.put(k, record{sum: sum})
 	return nil
 }
 
-// Merge adds the records of other that f does not have, verifying those it has.
-// Selections stay as they are. On an error f is unchanged.
-func (f *File) Merge(other *File) error {
-	for k, sum := range other.records {
-		if have, ok := f.records[k]; ok && have != sum {
-			return &Mismatch{Key: k, Line: f.lines[k], Locked: have, Seen: sum, SeenIn: "this resolution"}
+// Adopt makes what other has of one version of a package all that f has of it.
+func (f *File) Adopt(other *File, repository, version string) {
+	f.Forget(repository, version)
+	for k, r := range other.all() {
+		if k.Repository == repository && k.Version == version {
+			f.put(k, r)
 		}
 	}
-	for k, sum := range other.records {
-		f.put(k, sum)
-	}
-	return nil
 }

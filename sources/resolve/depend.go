@@ -121,12 +121,7 @@ func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*
 // that satisfies all who need it. The version that the lock has for the cluster
 // stays as long as it satisfies them.
 func (p *pass) dependencies(ctx context.Context, req Request, nodes map[string]*node) {
-	locked := make(map[string]string)
-	for _, s := range p.before.Selections(req.Cluster) {
-		if s.Parent != "" && (p.cfg.Update == nil || !p.cfg.Update(s.Repository)) {
-			locked[s.Repository] = s.Version
-		}
-	}
+	locked, hinted := p.selected(req.Cluster)
 	for range maxRounds {
 		wanted := edges(nodes)
 		changed := false
@@ -135,7 +130,7 @@ func (p *pass) dependencies(ctx context.Context, req Request, nodes map[string]*
 			if there && n.declared != nil {
 				continue
 			}
-			ref, err := p.choose(ctx, req.Images, repo, locked[repo], wanted[repo])
+			ref, err := p.choose(ctx, req, repo, locked[repo], hinted[repo], wanted[repo])
 			if there && err == nil && n.load != nil && n.load.ref == ref {
 				continue
 			}
@@ -259,10 +254,31 @@ func breakCycles(nodes map[string]*node) {
 	}
 }
 
+// selected are the dependencies that the lock selects for a cluster, those that
+// are resolved anew aside, by repository: one version each, unless a merge left
+// several. The hint may have one more, with a record of what it was.
+func (p *pass) selected(cluster string) (locked map[string][]string, hinted map[string]string) {
+	locked, hinted = make(map[string][]string), make(map[string]string)
+	for _, s := range p.before.Selections(cluster) {
+		if s.Parent != "" && (p.cfg.Update == nil || !p.cfg.Update(s.Repository)) && !slices.Contains(locked[s.Repository], s.Version) {
+			locked[s.Repository] = append(locked[s.Repository], s.Version)
+		}
+	}
+	for _, s := range p.hint.Selections(cluster) {
+		_, here := p.before.Digest(s.Repository, s.Version)
+		_, there := p.hint.Digest(s.Repository, s.Version)
+		if s.Parent != "" && (here || there) {
+			hinted[s.Repository] = s.Version
+		}
+	}
+	return locked, hinted
+}
+
 // choose picks the version of a dependency: the locked one if it satisfies
-// everybody; else, where one was locked, the highest that is recorded and does;
-// else the highest that the registry has.
-func (p *pass) choose(ctx context.Context, images sources.ImageConfigs, repo, locked string, wanted []edge) (sources.Ref, error) {
+// everybody; else the one of an interrupted run, if it does and is there; else,
+// where one was locked, the highest that is recorded and does; else the highest
+// that the registry has.
+func (p *pass) choose(ctx context.Context, req Request, repo string, locked []string, hinted string, wanted []edge) (sources.Ref, error) {
 	var digest sources.Digest
 	var ranges []edge
 	for _, e := range wanted {
@@ -282,12 +298,28 @@ func (p *pass) choose(ctx context.Context, images sources.ImageConfigs, repo, lo
 		}
 		return sources.Ref{Repository: repo, Digest: digest}, nil
 	}
-	if v, err := semver.NewVersion(locked); err == nil {
-		if ok, err := all(v, ranges); err == nil && ok {
-			return sources.Ref{Repository: repo, Tag: locked}, nil
+	var suits []string
+	for _, tag := range locked {
+		// What was locked by another rule of what a version is stays locked.
+		if v, err := semver.NewVersion(tag); err == nil {
+			if ok, err := all(v, ranges); err == nil && ok {
+				suits = append(suits, tag)
+			}
 		}
 	}
-	if locked != "" {
+	switch {
+	case len(suits) == 1:
+		return sources.Ref{Repository: repo, Tag: suits[0]}, nil
+	case len(suits) > 1:
+		return sources.Ref{}, p.before.ContestedSelection(req.Cluster, repo)
+	}
+	if best, err := highest([]string{hinted}, ranges); err == nil && best != "" {
+		ref := sources.Ref{Repository: repo, Tag: best}
+		if !errors.Is(p.load(ctx, ref, nil, req.Images).err, sources.ErrNotFound) {
+			return ref, nil
+		}
+	}
+	if len(locked) > 0 {
 		// The cluster has it already, in a version that does not suit any more: a
 		// revert, most likely. What it had before is recorded.
 		best, err := highest(p.before.Versions(repo), ranges)
@@ -298,7 +330,7 @@ func (p *pass) choose(ctx context.Context, images sources.ImageConfigs, repo, lo
 	if p.cfg.Mode == Readonly {
 		return sources.Ref{}, fmt.Errorf("clusters.lock selects no version that satisfies %s, and is read-only here; run `gitopsd lock` and commit the change", chain(wanted))
 	}
-	tags, err := p.list(ctx, images, repo)
+	tags, err := p.list(ctx, req.Images, repo)
 	if err != nil {
 		return sources.Ref{}, fmt.Errorf("looking for a version that satisfies %s: %w", chain(wanted), err)
 	}
@@ -315,24 +347,7 @@ func (p *pass) choose(ctx context.Context, images sources.ImageConfigs, repo, lo
 // highest is the highest version among tags that satisfies everybody, empty if
 // none does.
 func highest(tags []string, wanted []edge) (string, error) {
-	var best *semver.Version
-	for _, tag := range tags {
-		v, err := semver.NewVersion(tag)
-		if err != nil {
-			continue
-		}
-		ok, err := all(v, wanted)
-		if err != nil {
-			return "", err
-		}
-		if ok && (best == nil || v.GreaterThan(best) || v.Equal(best) && tag < best.Original()) {
-			best = v
-		}
-	}
-	if best == nil {
-		return "", nil
-	}
-	return best.Original(), nil
+	return versions.Highest(tags, func(v *semver.Version) (bool, error) { return all(v, wanted) })
 }
 
 func all(v *semver.Version, wanted []edge) (bool, error) {
@@ -358,9 +373,9 @@ func satisfies(pin sources.Pin, constraint string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	v, err := semver.NewVersion(pin.Ref.Tag)
+	v, err := versions.Parse(pin.Ref.Tag)
 	if err != nil {
-		return false, fmt.Errorf("%s has no semantic version; write it as tag@digest, so that the range can be checked", pin.Ref)
+		return false, fmt.Errorf("%s names no semantic version; declare one, by tag or tag@digest, so that the range can be checked", pin.Ref)
 	}
 	return c.Check(v), nil
 }

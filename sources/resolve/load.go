@@ -19,6 +19,7 @@ import (
 type pass struct {
 	cfg    Config
 	before *lockfile.File
+	hint   *lockfile.File
 
 	mu        sync.Mutex
 	lock      *lockfile.File
@@ -33,9 +34,12 @@ type pass struct {
 	named map[sources.Ref]sources.Digest
 }
 
-func newPass(cfg Config, lock *lockfile.File) *pass {
+func newPass(cfg Config, lock, hint *lockfile.File) *pass {
+	if hint == nil || cfg.Mode != Add {
+		hint = new(lockfile.File)
+	}
 	p := &pass{
-		before: lock, lock: lock.Clone(), forgotten: make(map[sources.Ref]bool),
+		before: lock, hint: hint, lock: lock.Clone(), forgotten: make(map[sources.Ref]bool),
 		loads: make(map[loadKey]*load), uses: make(map[sources.Ref]*use),
 		tags: make(map[sources.Origin]*tagList), named: make(map[sources.Ref]sources.Digest),
 		late: make(map[string]bool),

@@ -8,6 +8,9 @@
 // disagrees with the lock is a *lockfile.Mismatch and stops that package and
 // what depends on it, in every cluster, and nothing else.
 //
+// What an interrupted run resolved is a hint (hint.go): it is compared, and never
+// believed.
+//
 // The package decides; it does no input or output of its own. Registries are
 // reached through the functions in Config (sources/oci and sources/xpkg), the
 // lock's text is sources/lockfile's.
@@ -116,6 +119,9 @@ type Result struct {
 	Clusters map[string]*Cluster
 	// Waiting are revisions that wait for a person's approval.
 	Waiting []Waiting
+	// Unsettled are the lines of the hint that this resolution could not settle:
+	// the next one is to have them again.
+	Unsettled *lockfile.File
 }
 
 // Cluster is the outcome for one cluster.
@@ -145,10 +151,11 @@ type Waiting struct {
 }
 
 // Resolve resolves what the clusters declare against a lock, which it leaves as
-// it is. The error is the context's; what is wrong with packages is in the
-// result.
-func Resolve(ctx context.Context, cfg Config, lock *lockfile.File, requests []Request) (*Result, error) {
-	p := newPass(cfg, lock)
+// it is. Hint has the records and selections of a run that was interrupted before
+// they were in the lock, as far as they could be kept; nil for none. The error is
+// the context's; what is wrong with packages is in the result.
+func Resolve(ctx context.Context, cfg Config, lock, hint *lockfile.File, requests []Request) (*Result, error) {
+	p := newPass(cfg, lock, hint)
 	if err := p.prefetch(ctx, requests); err != nil {
 		return nil, err
 	}
@@ -174,6 +181,7 @@ func Resolve(ctx context.Context, cfg Config, lock *lockfile.File, requests []Re
 			res.Waiting = append(res.Waiting, Waiting{Ref: ref, Active: locked, New: use.waiting})
 		}
 	}
+	res.Unsettled = p.unsettled(requests, res.Clusters)
 	slices.SortFunc(res.Waiting, func(a, b Waiting) int { return cmp.Compare(a.Ref.String(), b.Ref.String()) })
 	return res, nil
 }
@@ -197,7 +205,7 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 	use := p.use(ref)
 	update := p.cfg.Update != nil && p.cfg.Update(ref.Repository)
 	locked, isLocked := p.before.Digest(ref.Repository, version)
-	if update && isLocked {
+	if update {
 		p.forget(ref)
 		isLocked = false
 	}
@@ -206,6 +214,8 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 	switch {
 	case isNamed && (ref.Digest == "" || ref.Digest == named):
 		return named, nil
+	case !update && p.before.Contested(ref.Repository, version) != nil:
+		return "", p.before.Contested(ref.Repository, version)
 	case ref.Digest != "":
 		if isLocked && locked != ref.Digest {
 			return "", &lockfile.Mismatch{Key: key, Line: p.before.Line(key), Locked: string(locked), Seen: string(ref.Digest), SeenIn: "the declaration"}
@@ -229,7 +239,11 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 	case use.never:
 		return "", fmt.Errorf("%s is not in clusters.lock, and packagePullPolicy: Never forbids to look it up; run `gitopsd lock`, or name a digest", ref)
 	}
-	return p.now(ctx, l)
+	now, err := p.now(ctx, l)
+	if err == nil && !(use.always && !use.manual) {
+		err = p.unmoved(key, now)
+	}
+	return now, err
 }
 
 // now asks what a tag stands for, once a pass and by whichever way answers
@@ -286,12 +300,8 @@ func (p *pass) forget(ref sources.Ref) {
 // stood for before is what runs.
 func (p *pass) restore() {
 	for version := range p.forgotten {
-		if len(p.lock.Records(version.Repository, version.Tag)) > 0 {
-			continue
-		}
-		for item, sum := range p.before.Records(version.Repository, version.Tag) {
-			// There is no record that it could disagree with.
-			_ = p.lock.Record(lockfile.Key{Repository: version.Repository, Version: version.Tag, Item: item}, sum, "")
+		if len(p.lock.Records(version.Repository, version.Tag)) == 0 {
+			p.lock.Adopt(p.before, version.Repository, version.Tag)
 		}
 	}
 }
@@ -364,10 +374,9 @@ func (p *pass) runtime(ctx context.Context, l *load, items map[string]string) er
 	return nil
 }
 
-// image resolves a controller image that is not the package itself. Its
-// platforms are looked at when it is locked, and when the lock is checked;
-// between these the lock's word is taken, so that a registry which only nodes
-// can reach is asked once.
+// image resolves a controller image that is not the package itself. Recorded
+// platforms are compared like any other record, where the image can be read: it
+// may be for nodes alone, and its digest is compared anyway.
 func (p *pass) image(ctx context.Context, l *load, ref sources.Ref, origin sources.Origin, items map[string]string) (sources.Digest, error) {
 	p.mu.Lock()
 	locked := p.lock.Records(l.ref.Repository, l.ref.Version())
@@ -380,28 +389,36 @@ func (p *pass) image(ctx context.Context, l *load, ref sources.Ref, origin sourc
 			if digest, err = p.cfg.Digest(ctx, origin, ref.Tag); err != nil {
 				return "", err
 			}
+			if was, _ := p.hint.Digest(l.ref.Repository, l.ref.Version()); was == l.pin.Digest {
+				err = p.unmoved(lockfile.Key{Repository: l.ref.Repository, Version: l.ref.Version(), Item: lockfile.ItemRuntime}, digest)
+			}
+			if err != nil {
+				return "", err
+			}
 		}
 	}
-	hasPlatforms := false
+	recorded := make(map[string]string)
 	for item, sum := range locked {
 		if strings.HasPrefix(item, lockfile.ItemRuntime+"/") {
-			items[item], hasPlatforms = sum, true
+			recorded[item] = sum
 		}
 	}
-	if p.cfg.Platforms == nil || isLocked && (p.cfg.Mode != Check || !hasPlatforms) {
+	if p.cfg.Platforms == nil || isLocked && len(recorded) == 0 {
 		return digest, nil
 	}
-	maps.DeleteFunc(items, func(item, _ string) bool { return strings.HasPrefix(item, lockfile.ItemRuntime+"/") })
 	children, err := p.cfg.Platforms(ctx, origin, digest)
-	if err != nil && ref.Digest != "" && p.cfg.Mode != Check && ctx.Err() == nil {
-		// An image that is named by its digest may be for nodes alone to read.
-		// What its platforms are follows from the digest at any later time.
-		err = nil
+	if err != nil {
+		if p.cfg.Mode == Check || !isLocked && ref.Digest == "" || ctx.Err() != nil {
+			return "", err
+		}
+		// What the platforms of a digest are follows from it at any later time.
+		maps.Copy(items, recorded)
+		return digest, nil
 	}
 	for _, c := range children {
 		items[lockfile.ItemRuntime+"/"+c.Platform] = string(c.Digest)
 	}
-	return digest, err
+	return digest, nil
 }
 
 // ParseImage reads a container image's name.

@@ -104,7 +104,7 @@ func declare(refs ...string) []sources.Declaration {
 
 func resolve(t *testing.T, cfg Config, lock *lockfile.File, requests ...Request) *Result {
 	t.Helper()
-	res, err := Resolve(t.Context(), cfg, lock, requests)
+	res, err := Resolve(t.Context(), cfg, lock, nil, requests)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,13 +1,14 @@
-// Package versions chooses among the tags of a repository by semantic version:
-// the newest that may replace what is installed, and the one that a person asks
-// for by a range. It is pure; listing tags is sources/oci's, and which version a
-// dependency gets when it is first locked is sources/resolve's.
+// Package versions says which tags of a repository are versions, and chooses
+// among them: the newest that may replace what is installed, the one that a person
+// asks for by a range, and the highest for a dependency. It is pure; listing tags
+// is sources/oci's, and when a dependency gets a version is sources/resolve's.
 package versions
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -127,16 +128,14 @@ func Select(query string, tags []string, current string, opts Options) (string, 
 func List(tags []string) string {
 	var all []*semver.Version
 	for _, t := range tags {
-		if v, err := semver.NewVersion(t); err == nil {
+		if v, err := Parse(t); err == nil {
 			all = append(all, v)
 		}
 	}
 	if len(all) == 0 {
 		return "no tag that is a semantic version"
 	}
-	slices.SortFunc(all, func(a, b *semver.Version) int {
-		return cmp.Or(b.Compare(a), cmp.Compare(a.Original(), b.Original()))
-	})
+	slices.SortFunc(all, higher)
 	const most = 5
 	var names []string
 	for _, v := range all[:min(most, len(all))] {
@@ -148,12 +147,60 @@ func List(tags []string) string {
 	return strings.Join(names, ", ")
 }
 
+// Parse reads a tag that is a version: a semantic version in full, with or without
+// v, or its beginning of one or two numbers ("v1", "1.2"), which moves. Other
+// tags are no versions even where a number could be read out of them: neither a
+// date (20240102, 2024-01-02) nor a commit (1234567).
+func Parse(tag string) (*semver.Version, error) {
+	if v, err := parse(tag); err == nil {
+		return v, nil
+	}
+	if !beginning.MatchString(tag) {
+		return nil, fmt.Errorf("%s %w", tag, ErrNotVersion)
+	}
+	return semver.NewVersion(tag)
+}
+
+// beginning is the beginning of a version. Nobody counts major versions up to
+// the years.
+var beginning = regexp.MustCompile(`^v?(0|[1-9][0-9]{0,2})(\.(0|[1-9][0-9]*))?$`)
+
 // parse reads a full semantic version.
 func parse(tag string) (*semver.Version, error) {
 	if _, err := semver.StrictNewVersion(strings.TrimPrefix(tag, "v")); err != nil {
 		return nil, err
 	}
 	return semver.NewVersion(tag)
+}
+
+// Highest is the tag of the highest version that is accepted, empty if none is.
+// Of equal versions it is the one that is written in full, which does not move,
+// then the first by name.
+func Highest(tags []string, accept func(*semver.Version) (bool, error)) (string, error) {
+	var best *semver.Version
+	for _, tag := range tags {
+		v, err := Parse(tag)
+		if err != nil {
+			continue
+		}
+		ok, err := accept(v)
+		if err != nil {
+			return "", err
+		}
+		if ok && (best == nil || higher(v, best) < 0) {
+			best = v
+		}
+	}
+	if best == nil {
+		return "", nil
+	}
+	return best.Original(), nil
+}
+
+// higher compares versions for a list with the highest first.
+func higher(a, b *semver.Version) int {
+	numbers := func(v *semver.Version) int { return min(strings.Count(v.Original(), "."), 2) }
+	return cmp.Or(b.Compare(a), cmp.Compare(numbers(b), numbers(a)), cmp.Compare(a.Original(), b.Original()))
 }
 
 // sorted are the full versions among tags, highest first; of two that are equal,

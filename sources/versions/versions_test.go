@@ -3,6 +3,8 @@ package versions
 import (
 	"strings"
 	"testing"
+
+	"github.com/Masterminds/semver/v3"
 )
 
 var tags = []string{"latest", "stable", "v1", "20250101", "v1.0.0", "v1.1.0", "v1.10.0", "v1.9.0", "1.10.0", "v1.11.0-rc.1", "v2.0.0", "v2.1.0", "v3.0.0-beta.1", "sha256-abc.sig"}
@@ -62,7 +64,7 @@ func TestSelect(t *testing.T) {
 		{name: "a range", query: "^1.1", current: "v1.0.0", want: "v1.10.0"},
 		{name: "a range down", query: "<1.1", current: "v1.9.0", want: "v1.0.0"},
 		{name: "a range of pre-releases", query: "~3.0.0-0", current: "v1.0.0", want: "v3.0.0-beta.1"},
-		{name: "a range without pre-releases", query: ">=3", current: "v1.0.0", err: "no version is >=3; the registry has 20250101, v3.0.0-beta.1, "},
+		{name: "a range without pre-releases", query: ">=3", current: "v1.0.0", err: "no version is >=3; the registry has v3.0.0-beta.1, v2.1.0, "},
 		{name: "a range that dependants refuse", query: ">=2", current: "v1.0.0", opts: held, err: "no version that is >=2 satisfies <2.0.0 (needed by reg.io/app:v1) too"},
 		{name: "no such tag", query: "v1.2.3", current: "v1.0.0", err: "no version is v1.2.3"},
 		{name: "neither", query: "newest", current: "v1.0.0", err: `"newest" is none of its tags`},
@@ -81,10 +83,36 @@ func TestSelect(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
-	if have, want := List(tags), "20250101, v3.0.0-beta.1, v2.1.0, v2.0.0, v1.11.0-rc.1, and 6 older"; have != want {
+	if have, want := List(tags), "v3.0.0-beta.1, v2.1.0, v2.0.0, v1.11.0-rc.1, 1.10.0, and 5 older"; have != want {
 		t.Errorf("have %s, want %s", have, want)
 	}
 	if have := List([]string{"stable"}); have != "no tag that is a semantic version" {
 		t.Error(have)
+	}
+}
+
+// Dates and commits are no versions, and of equal ones the tag that does not move
+// is taken, in any order.
+func TestHighest(t *testing.T) {
+	any := func(*semver.Version) (bool, error) { return true, nil }
+	for _, tt := range []struct {
+		tags []string
+		want string
+	}{
+		{[]string{"20240102", "2024-01-02", "2024", "v20240102", "1234567", "1e10", "01", "1.02", "latest", ""}, ""},
+		{[]string{"v1", "v1.2", "v1.2.0", "20240102"}, "v1.2.0"},
+		{[]string{"v1.0.0", "v1", "1"}, "v1.0.0"},
+		{[]string{"v1", "v1.0", "1"}, "v1.0"},
+		{[]string{"v1", "1"}, "1"},
+		{[]string{"v1.9.0", "v1.10.0", "v2"}, "v2"},
+		{[]string{"v2.0.0-rc.1", "v1"}, "v2.0.0-rc.1"},
+		{[]string{"1.2.0", "v1.2.0"}, "1.2.0"},
+	} {
+		for range len(tt.tags) {
+			tt.tags = append(tt.tags[1:], tt.tags[0])
+			if have, err := Highest(tt.tags, any); err != nil || have != tt.want {
+				t.Errorf("highest of %q is %q, %v, want %q", tt.tags, have, err, tt.want)
+			}
+		}
 	}
 }

@@ -63,7 +63,7 @@ func compute(ctx context.Context, cmd *cobra.Command, c *desired.Computer, commi
 	p := startProgress(cmd.ErrOrStderr())
 	defer p.stop()
 	p.step("resolving and rendering %s", commit.Subject)
-	return c.Compute(ctx, commit, nil)
+	return c.Compute(ctx, commit, desired.Earlier{})
 }
 
 // treeOptions are the flags of commands that work on a fleet repository on this

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/local"
 	"gitopsd.dev/sources/lockfile"
@@ -30,8 +31,10 @@ func newLock(g *global) *cobra.Command {
 clusters.lock: what each cluster selects, and the digests of each version.
 
 What is recorded is checked and stays as it is; only what is missing is added.
-A lock that Git left with conflict markers is mended: the records of both sides
-are kept, and checked.
+A lock that Git left with conflict markers is merged by the versions that Git
+has of it. Where both sides decided on the same thing, and differently, the
+error names both lines, until one is deleted or --update decides anew. With
+` + "`gitopsd lock merge`" + ` as Git's merge driver there are no other conflicts.
 
 With --check nothing is written: every tag is looked up again, and the exit
 status is 1 if one was moved, or if the lock is not what the declarations ask
@@ -65,6 +68,7 @@ as a tree or in Graphviz's language.`,
 		},
 	}
 	o.register(cmd)
+	cmd.AddCommand(newLockMerge())
 	cmd.Flags().BoolVar(&check, "check", false, "write nothing; fail if a tag was moved or the lock is not up to date")
 	cmd.Flags().StringVar(&update, "update", "", "resolve all packages anew, or with =REPOSITORY that one")
 	cmd.Flags().Lookup("update").NoOptDefVal = "all"
@@ -90,7 +94,7 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 		return err
 	}
 	defer tree.Close()
-	before, mended, err := mendLock(tree.commit.Files)
+	before, mended, err := mendLock(tree)
 	if err != nil {
 		return err
 	}
@@ -116,7 +120,7 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 	if mended {
 		commit.Files = withLock{commit.Files, before}
 	}
-	state, err := computer.Compute(cmd.Context(), commit, nil)
+	state, err := computer.Compute(cmd.Context(), commit, desired.Earlier{})
 	p.stop()
 	if err != nil {
 		return err
@@ -184,17 +188,6 @@ func lockDiff(before, after *lockfile.File) []string {
 		}
 	}
 	return diff
-}
-
-// mendLock reads the lock of a working tree, conflict markers and all.
-func mendLock(files fs.FS) (*lockfile.File, bool, error) {
-	text, err := fs.ReadFile(files, sources.LockFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return new(lockfile.File), false, nil
-	} else if err != nil {
-		return nil, false, err
-	}
-	return lockfile.Mend(sources.LockFile, text)
 }
 
 // withLock is a tree with another lock.

@@ -1,0 +1,172 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/git"
+	"gitopsd.dev/sources/lockfile"
+)
+
+// The lines of the lock that clusters depend on before they are committed are
+// kept on the repository's pending ref, so that a daemon killed in between finds
+// them. More people can write there than may change the branch, and the ref can
+// be moved, deleted or garbled at any time:
+//
+//   - What is read there is a hint. The lock wins over it, and what it says of a
+//     tag is compared with the registry (sources/resolve). A line that is none
+//     costs itself.
+//   - What this process resolved it knows by itself, and does not take from there.
+//   - It is read at the start, and asked for again as long as something is pending
+//     or somebody else has written there; otherwise it costs nothing.
+//   - A cluster whose new lines could not be kept waits. The others go on.
+
+// pending is what the daemon knows of the pending ref.
+type pending struct {
+	// read says that the ref was read, there that it holds something, and lines
+	// are what of that can be lines of a lock.
+	read, there bool
+	lines       *lockfile.File
+	// due says that there were lines to keep in the last pass.
+	due bool
+}
+
+// readPending reads the pending ref where it matters. At the start nothing may be
+// computed without it; later an error leaves what is known.
+func (d *Daemon) readPending(ctx context.Context) error {
+	if d.cfg.ReadonlyLock || d.pending.read && !d.pending.there && !d.pending.due {
+		return nil
+	}
+	err := d.fetchPending(ctx)
+	if err != nil && d.pending.read && ctx.Err() == nil {
+		d.cfg.Log.Warn("pending lock records cannot be looked at", "error", err)
+		return nil
+	}
+	return err
+}
+
+func (d *Daemon) fetchPending(ctx context.Context) error {
+	text, err := d.cfg.Repository.ReadPending(ctx)
+	unreadable := errors.Is(err, git.ErrUnreadable)
+	if err != nil && !unreadable {
+		return fmt.Errorf("reading pending lock records: %w", err)
+	}
+	lines, left := lockfile.Salvage(text)
+	known := d.pending.read && d.pending.there == (unreadable || len(text) > 0) && string(lines.Format()) == string(d.pending.lines.Format())
+	d.pending.read, d.pending.there, d.pending.lines = true, unreadable || len(text) > 0, lines
+	switch {
+	case known:
+	case unreadable:
+		d.cfg.Log.Warn("what the pending ref holds is not gitopsd's, and is not used", "error", err)
+	case left > 0:
+		d.cfg.Log.Warn("some pending lock records are garbled, and are not used", "lines", left)
+	case len(text) > 0:
+		d.cfg.Log.Info("pending lock records were found; they are compared with the registry before they are used")
+	}
+	return nil
+}
+
+// earlier is what the daemon knows beside a commit's own lock.
+func (d *Daemon) earlier() desired.Earlier {
+	if d.cfg.ReadonlyLock {
+		return desired.Earlier{}
+	}
+	e := desired.Earlier{Hint: d.pending.lines}
+	if d.state != nil && d.lockDue() {
+		e.Asked, e.Of = d.state.Lock, d.committed
+	}
+	return e
+}
+
+// keepPending makes new lines of the lock durable before anything depends on
+// them. If that fails it says which clusters have to wait, and why.
+func (d *Daemon) keepPending(ctx context.Context) (held map[string]string, err error) {
+	if d.pending.due = d.lockDue(); !d.pending.due {
+		return nil, nil
+	}
+	added := lockfile.Added(d.committed, d.state.Lock)
+	wanted := added.Clone()
+	if d.state.Unsettled != nil {
+		wanted.Add(d.state.Unsettled)
+	}
+	if d.pending.lines.Has(wanted) || len(d.dependents(added)) == 0 {
+		return nil, nil
+	}
+	if err = d.writePending(ctx, wanted.Format()); err == nil {
+		return nil, nil
+	}
+	err = fmt.Errorf("keeping new lock records before they are used: %w", err)
+	held = make(map[string]string)
+	for _, name := range d.dependents(lockfile.Added(d.pending.lines, added)) {
+		held[name] = "waits until its new lock records are kept: " + err.Error()
+	}
+	return held, err
+}
+
+// dependents are the clusters that depend on lines of the lock: the records of
+// what they get, and selections of dependencies. What a cluster declares it
+// declares after a crash too.
+func (d *Daemon) dependents(lines *lockfile.File) []string {
+	var names []string
+	for _, c := range d.state.Clusters {
+		if slices.ContainsFunc(lines.Selections(c.Name), func(s lockfile.Selection) bool { return s.Parent != "" }) ||
+			slices.ContainsFunc(c.Packages, func(p sources.Selected) bool {
+				return len(lines.Records(p.Pin.Ref.Repository, p.Pin.Ref.Version())) > 0
+			}) {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
+// settlePending leaves nothing on the pending ref but what could not be settled,
+// once everything else is on the branch.
+func (d *Daemon) settlePending(ctx context.Context) error {
+	if d.cfg.ReadonlyLock || !d.pending.there {
+		return nil
+	}
+	var left []byte
+	if d.state.Unsettled != nil {
+		left = d.state.Unsettled.Format()
+	}
+	if string(left) == string(d.pending.lines.Format()) && len(left) > 0 {
+		return nil
+	}
+	if err := d.writePending(ctx, left); err != nil {
+		// The records are on the branch too, and that is what counts.
+		return fmt.Errorf("clearing pending lock records: %w", err)
+	}
+	return nil
+}
+
+// pendingTries bounds how often the pending ref is written because somebody else
+// writes there too.
+const pendingTries = 3
+
+// writePending replaces what the pending ref holds, whoever wrote it; nothing
+// clears it.
+func (d *Daemon) writePending(ctx context.Context, text []byte) error {
+	for try := 1; ; try++ {
+		var err error
+		if len(text) > 0 {
+			err = d.cfg.Repository.WritePending(ctx, text)
+		} else {
+			err = d.cfg.Repository.ClearPending(ctx)
+		}
+		if err == nil {
+			d.pending.there = len(text) > 0
+			d.pending.lines, _ = lockfile.Salvage(text)
+			return nil
+		}
+		if !errors.Is(err, git.ErrMoved) || try == pendingTries {
+			return err
+		}
+		if err := d.fetchPending(ctx); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package lockfile
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/sources"
+)
+
+// Contradiction is that the lock says two things about one key: a merge kept the
+// lines of two people who decided differently. Nobody but a person knows which
+// of them holds, so neither does.
+type Contradiction struct {
+	// Subject is what the lines are about.
+	Subject string
+	// Repository is the package's.
+	Repository string
+	// Says are the versions or sums, sorted by line, and Lines where they are; 0
+	// if that is not known.
+	Says  []string
+	Lines []int
+}
+
+func (c *Contradiction) Error() string {
+	var where []string
+	for i, what := range c.Says {
+		where = append(where, fmt.Sprintf("%s in %s", what, Where(c.Lines[i])))
+	}
+	return fmt.Sprintf("%s has two lines for %s: %s. A merge left both, and nothing is changed by either; everything else goes on. "+
+		"Delete the lines that are out of date, or run `gitopsd lock --update=%s`, and commit the change",
+		sources.LockFile, c.Subject, strings.Join(where, ", "), c.Repository)
+}
+
+// Contested returns a *Contradiction if there are records of a version of a
+// package that differ.
+func (f *File) Contested(repository, version string) error {
+	var keys []Key
+	for k := range f.contested {
+		if k.Repository == repository && k.Version == version {
+			keys = append(keys, k)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	// The digest decides on all the others.
+	return f.contradiction(slices.MinFunc(keys, func(a, b Key) int { return cmp.Compare(a.Item, b.Item) }))
+}
+
+func (f *File) contradiction(k Key) error {
+	both := slices.Clone(f.contested[k])
+	slices.SortFunc(both, func(a, b record) int { return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.sum, b.sum)) })
+	c := &Contradiction{Subject: k.String(), Repository: k.Repository}
+	for _, r := range both {
+		c.Says, c.Lines = append(c.Says, r.sum), append(c.Lines, r.line)
+	}
+	return c
+}
+
+// ContestedSelection returns a *Contradiction for the lines that select different
+// versions of a dependency for one cluster.
+func (f *File) ContestedSelection(cluster, repository string) error {
+	c := &Contradiction{Subject: fmt.Sprintf("the dependency %s of cluster %s", repository, cluster), Repository: repository}
+	all := f.contestedSelections()[owned{cluster, repository}]
+	slices.SortFunc(all, func(a, b Selection) int {
+		return cmp.Or(cmp.Compare(f.selections[a], f.selections[b]), cmp.Compare(a.Version, b.Version))
+	})
+	for _, s := range all {
+		if !slices.Contains(c.Says, s.Version) {
+			c.Says, c.Lines = append(c.Says, s.Version), append(c.Lines, f.selections[s])
+		}
+	}
+	if c.Says == nil {
+		return nil
+	}
+	return c
+}
+
+// Contradictions are all that there are, records first.
+func (f *File) Contradictions() []error {
+	var all []error
+	for _, k := range slices.SortedFunc(maps.Keys(f.contested), compareKeys) {
+		all = append(all, f.contradiction(k))
+	}
+	for _, o := range slices.SortedFunc(maps.Keys(f.contestedSelections()), compareOwned) {
+		all = append(all, f.ContestedSelection(o.cluster, o.repository))
+	}
+	return all
+}
+
+// owned is a package in a cluster.
+type owned struct{ cluster, repository string }
+
+// contestedSelections are the lines of dependencies for which there are several
+// versions. Which version a cluster gets of a package that it declares is not the
+// lock's to say.
+func (f *File) contestedSelections() map[owned][]Selection {
+	found := make(map[owned][]Selection)
+	for s := range f.selections {
+		if s.Parent != "" {
+			found[owned{s.Cluster, s.Repository}] = append(found[owned{s.Cluster, s.Repository}], s)
+		}
+	}
+	maps.DeleteFunc(found, func(_ owned, all []Selection) bool {
+		return !slices.ContainsFunc(all, func(s Selection) bool { return s.Version != all[0].Version })
+	})
+	return found
+}
+
+func compareKeys(a, b Key) int { return cmp.Compare(a.String(), b.String()) }
+
+func compareOwned(a, b owned) int {
+	return cmp.Or(cmp.Compare(a.cluster, b.cluster), cmp.Compare(a.repository, b.repository))
+}

@@ -1,0 +1,248 @@
+package lockfile
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// How two locks with a common ancestor become one.
+//
+// The parts that are merged are what a person decides on: all records of one
+// version of a package, and all lines of one dependency in one cluster. What one
+// side alone changed is as that side has it, so that an update and a way back
+// both survive. What both changed is taken together line by line. If they mean
+// different digests or versions then the lines of both stay, and are contested.
+//
+// The sides are equal before this: which is ours and which theirs changes
+// nothing, and neither does merging a side that was merged before.
+
+// Merge merges two locks that come from base.
+func Merge(base, ours, theirs *File) *File {
+	return merge(base, ours, theirs, byLine)
+}
+
+// Rebase merges two locks that come from base, and takes theirs where the two
+// disagree.
+func Rebase(base, ours, theirs *File) *File {
+	return merge(base, ours, theirs, func(_, _, theirs lineSet) lineSet { return theirs })
+}
+
+// line is a record with its sum, or a selection.
+type line struct {
+	key       Key
+	sum       string
+	selection Selection
+}
+
+// lineSet has where each of its lines is in its file.
+type lineSet map[line]int
+
+// part names what is merged as one: the version of a package, a dependency in a
+// cluster, or what a cluster declares, which is no decision of the lock's.
+type part struct {
+	cluster, repository, version string
+	declared                     bool
+}
+
+// partOf is the part that a line belongs to.
+func partOf(l line) part {
+	if s := l.selection; l.sum == "" {
+		return part{cluster: s.Cluster, repository: s.Repository, declared: s.Parent == ""}
+	}
+	return part{repository: l.key.Repository, version: l.key.Version}
+}
+
+func (f *File) parts() map[part]lineSet {
+	parts := make(map[part]lineSet)
+	add := func(l line, at int) {
+		p := partOf(l)
+		if parts[p] == nil {
+			parts[p] = make(lineSet)
+		}
+		parts[p][l] = at
+	}
+	for k, r := range f.all() {
+		add(line{key: k, sum: r.sum}, r.line)
+	}
+	for s, at := range f.selections {
+		add(line{selection: s}, at)
+	}
+	return parts
+}
+
+func (f *File) add(lines lineSet) {
+	for l, at := range lines {
+		if l.sum == "" {
+			f.choose(l.selection, at)
+		} else {
+			f.put(l.key, record{l.sum, at})
+		}
+	}
+}
+
+func merge(base, ours, theirs *File, disagree func(base, ours, theirs lineSet) lineSet) *File {
+	o, a, b := base.parts(), ours.parts(), theirs.parts()
+	merged := new(File)
+	for _, parts := range []map[part]lineSet{a, b} {
+		for p := range parts {
+			merged.add(mergePart(p, o[p], a[p], b[p], disagree))
+		}
+	}
+	recorded := make(map[part]bool)
+	for k := range merged.all() {
+		recorded[part{repository: k.Repository, version: k.Version}] = true
+	}
+	for s := range merged.selections {
+		p := part{repository: s.Repository, version: s.Version}
+		if recorded[p] || a[p] == nil && b[p] == nil {
+			continue
+		}
+		// One side dropped the records of a version that it does not select, the
+		// other selects it.
+		if !ours.selects(p) {
+			merged.add(b[p])
+		}
+		if !theirs.selects(p) {
+			merged.add(a[p])
+		}
+	}
+	return merged
+}
+
+// selects reports whether a cluster selects a version.
+func (f *File) selects(p part) bool {
+	for s := range f.selections {
+		if s.Repository == p.repository && s.Version == p.version {
+			return true
+		}
+	}
+	return false
+}
+
+func mergePart(p part, base, ours, theirs lineSet, disagree func(base, ours, theirs lineSet) lineSet) lineSet {
+	same := func(a, b lineSet) bool { return maps.EqualFunc(a, b, func(int, int) bool { return true }) }
+	switch {
+	case same(ours, base), same(ours, theirs):
+		return theirs
+	case same(theirs, base):
+		return ours
+	}
+	o, a, b := base.head(), ours.head(), theirs.head()
+	switch {
+	case p.declared, same(a, b), p.cluster != "" && (len(ours) == 0 || len(theirs) == 0):
+		return byLine(base, ours, theirs)
+	case len(ours) == 0:
+		return theirs // records that somebody still works with are not dropped
+	case len(theirs) == 0, same(b, o):
+		return ours
+	case same(a, o):
+		return theirs
+	}
+	return disagree(base, ours, theirs)
+}
+
+// head is what the other lines of a part follow from: the digest that a version
+// stands for, or the version that a cluster gets.
+func (s lineSet) head() lineSet {
+	head := make(lineSet)
+	for l := range s {
+		switch {
+		case l.sum == "":
+			head[line{selection: Selection{Version: l.selection.Version}}] = 0
+		case l.key.Item == "":
+			head[l] = 0
+		}
+	}
+	return head
+}
+
+// byLine keeps the lines that both sides have, and those that one of them added.
+func byLine(base, ours, theirs lineSet) lineSet {
+	merged := make(lineSet)
+	for _, side := range []lineSet{theirs, ours} {
+		for l, at := range side {
+			_, old := base[l]
+			_, mine := ours[l]
+			_, yours := theirs[l]
+			if !old || mine && yours {
+				merged[l] = at
+			}
+		}
+	}
+	return merged
+}
+
+// Added has the lines of after that before does not have.
+func Added(before, after *File) *File {
+	added := new(File)
+	old := before.parts()
+	for p, lines := range after.parts() {
+		for l, at := range lines {
+			if _, there := old[p][l]; !there {
+				added.add(lineSet{l: at})
+			}
+		}
+	}
+	return added
+}
+
+// Add adds all lines of other.
+func (f *File) Add(other *File) {
+	for _, lines := range other.parts() {
+		f.add(lines)
+	}
+}
+
+// Has reports whether f has all lines of other.
+func (f *File) Has(other *File) bool {
+	return len(Added(f, other).parts()) == 0
+}
+
+// FormatConflicts returns the lock's bytes with Git's conflict markers around
+// what is contested in it.
+func (f *File) FormatConflicts(ours, theirs *File) []byte {
+	contested := make(map[part]bool)
+	for k := range f.contested {
+		contested[partOf(line{key: k, sum: "any"})] = true
+	}
+	for _, all := range f.contestedSelections() {
+		contested[partOf(line{selection: all[0]})] = true
+	}
+	a, b := ours.parts(), theirs.parts()
+	var blocks []string
+	for p, lines := range f.parts() {
+		var common, mine, yours []string
+		for l := range lines {
+			text := l.String() + "\n"
+			_, inOurs := a[p][l]
+			_, inTheirs := b[p][l]
+			switch {
+			case !contested[p] || inOurs && inTheirs:
+				common = append(common, text)
+			case inOurs:
+				mine = append(mine, text)
+			default:
+				yours = append(yours, text)
+			}
+		}
+		blocks = append(blocks, common...)
+		if contested[p] {
+			slices.Sort(mine)
+			slices.Sort(yours)
+			blocks = append(blocks, "<<<<<<< ours\n"+strings.Join(mine, "")+"=======\n"+strings.Join(yours, "")+">>>>>>> theirs\n")
+		}
+	}
+	// A block goes where its lines would be.
+	slices.SortFunc(blocks, func(a, b string) int {
+		return strings.Compare(strings.TrimPrefix(strings.TrimPrefix(a, "<<<<<<< ours\n"), "=======\n"), strings.TrimPrefix(strings.TrimPrefix(b, "<<<<<<< ours\n"), "=======\n"))
+	})
+	return []byte(strings.Join(blocks, ""))
+}
+
+func (l line) String() string {
+	if l.sum == "" {
+		return l.selection.String()
+	}
+	return l.key.String() + " " + l.sum
+}

@@ -1,0 +1,190 @@
+package lockfile
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/sources"
+)
+
+// maxBytes bounds a lock: 2,000 clusters with 100 packages each stay below it.
+const maxBytes = 64 << 20
+
+// Parse reads a lock; name is the file's, for errors. Any order of lines is
+// accepted, since Git merges lines without sorting them, and so is a line that
+// is there twice. Two lines of one key that differ are both kept, and contested.
+// Anything else that Format would not write is an error with file and line.
+func Parse(name string, data []byte) (*File, error) {
+	f, _, err := parse(name, data, false)
+	return f, err
+}
+
+// Mend reads a lock that Git left with conflict markers, and keeps the lines of
+// both sides, since it cannot tell which of them is older. [Merge] can.
+func Mend(name string, data []byte) (f *File, conflicts bool, err error) {
+	return parse(name, data, true)
+}
+
+// conflictMarkers are those of Git's merge and diff3 styles.
+var conflictMarkers = []string{"<<<<<<<", "|||||||", "=======", ">>>>>>>"}
+
+func parse(name string, data []byte, mend bool) (f *File, conflicts bool, err error) {
+	if len(data) > maxBytes {
+		return nil, false, fmt.Errorf("%s: has %d bytes; at most %d are read", name, len(data), maxBytes)
+	}
+	f = new(File)
+	base := false // between ||||||| and =======: what neither side has any more
+	line := 0
+	for text := range strings.Lines(string(data)) {
+		line++
+		fail := func(format string, args ...any) error {
+			return fmt.Errorf("%s:%d: %s", name, line, fmt.Sprintf(format, args...))
+		}
+		if len(text) >= 7 && slices.Contains(conflictMarkers, text[:7]) {
+			if !mend {
+				return nil, true, fail("Git left a merge conflict here; run `gitopsd lock` to merge the two sides")
+			}
+			conflicts, base = true, text[0] == '|'
+			continue
+		}
+		if base {
+			continue
+		}
+		if !strings.HasSuffix(text, "\n") {
+			return nil, conflicts, fail("the last line is cut off: restore the file from Git, or delete the line and run `gitopsd lock`")
+		}
+		text = strings.TrimSuffix(strings.TrimSuffix(text, "\n"), "\r")
+		if text == "" {
+			return nil, conflicts, fail("an empty line; records only are expected")
+		}
+		if text[0] == '@' {
+			s, err := parseSelection(text)
+			if err != nil {
+				return nil, conflicts, fail("%v", err)
+			}
+			f.choose(s, line)
+			continue
+		}
+		key, sum, err := parseRecord(text)
+		if err != nil {
+			return nil, conflicts, fail("%v", err)
+		}
+		f.put(key, record{sum, line})
+	}
+	return f, conflicts, nil
+}
+
+// Salvage reads what it can of a text that anybody may have written, and says how
+// many lines it left out: those that are none of a lock's, and all of a key whose
+// lines differ.
+func Salvage(text []byte) (f *File, left int) {
+	f = new(File)
+	if len(text) > maxBytes {
+		return f, strings.Count(string(text), "\n")
+	}
+	for line := range strings.Lines(string(text)) {
+		whole := strings.HasSuffix(line, "\n")
+		line = strings.TrimSuffix(line, "\n")
+		if s, err := parseSelection(line); whole && err == nil && line[0] == '@' {
+			f.choose(s, 0)
+		} else if k, sum, err := parseRecord(line); whole && err == nil {
+			f.put(k, record{sum: sum})
+		} else {
+			left++
+		}
+	}
+	for _, both := range f.contested {
+		left += len(both)
+	}
+	f.contested = nil
+	for _, all := range f.contestedSelections() {
+		for _, s := range all {
+			delete(f.selections, s)
+			left++
+		}
+	}
+	return f, left
+}
+
+// platform is an operating system, an architecture or a variant. All that
+// sources/xpkg takes for one is one.
+const platform = `[a-z0-9][a-z0-9._-]{0,63}`
+
+var (
+	clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	tagName     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+	item        = regexp.MustCompile(`^(package\.yaml|types|runtime|(runtime/)?` + platform + `/` + platform + `(/` + platform + `)?)$`)
+	typesSum    = regexp.MustCompile(`^h1:[A-Za-z0-9+/]{43}=$`)
+)
+
+func parseSelection(text string) (Selection, error) {
+	cluster, rest, _ := strings.Cut(strings.TrimPrefix(text, "@"), " ")
+	fields := strings.Split(rest, " ")
+	if len(fields) != 2 && (len(fields) != 4 || fields[2] != "<-") {
+		return Selection{}, fmt.Errorf("%q is not a selection: want @CLUSTER REPOSITORY VERSION [<- REPOSITORY]", text)
+	}
+	if !clusterName.MatchString(cluster) {
+		return Selection{}, fmt.Errorf("%q is not a cluster's name", cluster)
+	}
+	s := Selection{Cluster: cluster, Repository: fields[0], Version: fields[1]}
+	if len(fields) == 4 {
+		s.Parent = fields[3]
+		if err := checkRepository(s.Parent); err != nil {
+			return Selection{}, err
+		}
+	}
+	if err := checkRepository(s.Repository); err != nil {
+		return Selection{}, err
+	}
+	return s, checkVersion(s.Version)
+}
+
+func parseRecord(text string) (Key, string, error) {
+	fields := strings.Split(text, " ")
+	if len(fields) != 3 {
+		return Key{}, "", fmt.Errorf("%q is not a record: want REPOSITORY VERSION[/ITEM] SUM", text)
+	}
+	k := Key{Repository: fields[0]}
+	k.Version, k.Item, _ = strings.Cut(fields[1], "/")
+	if err := checkRepository(k.Repository); err != nil {
+		return Key{}, "", err
+	}
+	if err := checkVersion(k.Version); err != nil {
+		return Key{}, "", err
+	}
+	if strings.Contains(fields[1], "/") && !item.MatchString(k.Item) {
+		return Key{}, "", fmt.Errorf("%q is not an item: want package.yaml, types, runtime or a platform", k.Item)
+	}
+	return k, fields[2], checkSum(k, fields[2])
+}
+
+func checkRepository(s string) error {
+	if _, err := sources.ParseRef(s + ":v0"); err != nil || !strings.Contains(s, "/") {
+		return fmt.Errorf("%q is not a repository", s)
+	}
+	return nil
+}
+
+func checkVersion(s string) error {
+	if strings.Contains(s, ":") {
+		_, err := sources.ParseDigest(s)
+		return err
+	}
+	if !tagName.MatchString(s) {
+		return fmt.Errorf("%q is not a version: want a tag or a digest", s)
+	}
+	return nil
+}
+
+func checkSum(k Key, sum string) error {
+	if k.Item == ItemTypes {
+		if !typesSum.MatchString(sum) {
+			return fmt.Errorf("%q is not a hash of types: want h1: and 44 characters of base64", sum)
+		}
+		return nil
+	}
+	_, err := sources.ParseDigest(sum)
+	return err
+}
