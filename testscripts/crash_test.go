@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/testscripts/gitserver"
 	"gitopsd.dev/testscripts/registry"
 )
@@ -293,7 +292,7 @@ func (f *crashFleet) run(disturb func(kill func())) []write {
 // check compares what a run has left with what it is to leave.
 func (f *crashFleet) check(log string) {
 	f.t.Helper()
-	now := f.look(func(o object) string { return o.meta.Annotations[plan.AppliedAnnotation] })
+	now := f.look(func(o object) string { return o.meta.Annotations["gitopsd.dev/applied"] })
 	if f.uids != nil {
 		uids := f.look(func(o object) string { return string(o.meta.UID) })
 		for name, uid := range f.uids {

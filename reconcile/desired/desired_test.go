@@ -205,7 +205,7 @@ func TestControllersAreVerified(t *testing.T) {
 		"c/plain/a.yaml":  provider + configMap + policy("other", "reg.example.org/"),
 		"c/signed/a.yaml": provider + configMap + policy("controllers", "CTL.io/") + runtime,
 	}
-	s, err := New(Config{Resolve: cfg}).Compute(t.Context(), f.commit(), nil)
+	s, err := New(Config{Resolve: cfg}).Compute(t.Context(), f.commit(), Earlier{})
 	if err != nil {
 		t.Fatal(err)
 	}

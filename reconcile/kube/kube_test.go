@@ -257,7 +257,8 @@ func TestSecretsInErrors(t *testing.T) {
 		{"quota", 403, `"message":"forbidden: hunter2"`, "forbidden (the"},
 		{"server", 500, `"message":"hunter2"`, "server error (the"},
 		{"changed", 409, `"message":"hunter2"`, "changed (the"},
-		{"throttled", 429, `"message":"admission webhook \"a.b\" denied the request: hunter2"`, "throttled (the"},
+		{"throttled", 429, `"message":"hunter2"`, "throttled (the"},
+		{"webhook throttles", 429, `"message":"admission webhook \"a.b\" denied the request: hunter2"`, `admission by "a.b": refused (the`},
 		{"gone", 410, `"message":"hunter2"`, "expired (the"},
 		{"access", 403, `"message":"secrets \"a\" is forbidden: User \"u\" cannot patch"`, `forbidden: User "u" cannot patch`},
 	} {
