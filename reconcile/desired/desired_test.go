@@ -94,10 +94,18 @@ func TestFaultsStayWhereTheyAre(t *testing.T) {
 		}
 	}
 	lock := string(s.Lock.Format())
-	for line, stays := range map[string]bool{"@bad reg.io/a v0\n": true, "@typo reg.io/a v0\n": true, "@left ": false, "@good reg.io/a v1\n": true, "@half reg.io/b": false} {
+	for line, stays := range map[string]bool{"@bad reg.io/a v0\n": true, "@typo reg.io/a v0\n": true, "@left ": true, "@good reg.io/a v1\n": true, "@half reg.io/b": false} {
 		if strings.Contains(lock, line) != stays {
 			t.Errorf("lock: %q there: %t\n%s", line, !stays, lock)
 		}
+	}
+	// Only a registry without errors says that a cluster left.
+	f["clusters.yaml"] = strings.Replace(f["clusters.yaml"], "paht", "path", 1)
+	if s, err = New(Config{Resolve: shelf(new(int))}).Compute(t.Context(), f.commit(), Earlier{}); err != nil || s.RegistryErr != nil {
+		t.Fatal(err, s.RegistryErr)
+	}
+	if lock := string(s.Lock.Format()); strings.Contains(lock, "@left ") {
+		t.Errorf("the cluster that left is in the lock\n%s", lock)
 	}
 	if fetched != 1 {
 		t.Errorf("the package of two clusters was fetched %d times", fetched)
