@@ -38,7 +38,9 @@ func TestEveryWriteMayBeInterrupted(t *testing.T) {
 			f.push(forth)
 			writes := map[direction][]write{forth: f.run(nil)}
 			f.push(back)
-			writes[back] = f.run(nil)
+			writes[back] = slices.DeleteFunc(f.run(nil), func(w write) bool {
+				return w.push == 0 && w.method != http.MethodDelete // the way forth has such
+			})
 			f.push(forth)
 			f.run(nil)
 			for i := range max(len(writes[forth]), len(writes[back])) {
@@ -140,15 +142,19 @@ func newCrashFleet(ctx context.Context, t *testing.T) *crashFleet {
 		"GITOPSD_KUBECONFIG_DIR="+filepath.Join(f.dir, "kubeconfigs"),
 		"GITOPSD_REGISTRY_MIRROR=registry.example.org="+f.registry.Host(),
 	)
-	f.publish("widgets", "v1.0.0", crashProvider("widgets", "", crashCRD("Widget", "What v1.0.0 says.")))
-	f.publish("widgets", "v1.1.0", crashProvider("widgets", "", crashCRD("Widget", "What v1.1.0 says.")))
+	for _, version := range []string{"v1.0.0", "v1.1.0"} {
+		f.publish("widgets", version, map[string]string{
+			"crossplane.yaml": "apiVersion: meta.pkg.crossplane.io/v1\nkind: Provider\nmetadata: {name: widgets}\n",
+			"crd.yaml":        crashCRD("Widget", "What "+version+" says."),
+		})
+	}
 	f.publish("gadgets", "v1.0.0", map[string]string{"crossplane.yaml": `
 apiVersion: meta.pkg.crossplane.io/v1
 kind: Configuration
 metadata: {name: gadgets}
 spec:
   dependsOn:
-  - provider: ` + crashDependency + `
+  - configuration: ` + crashDependency + `
     version: ">=v1.0.0"
 `})
 	f.publishDependency()
@@ -223,7 +229,8 @@ func (f *crashFleet) publishDependency() {
 	f.t.Helper()
 	f.versions++
 	version := fmt.Sprintf("v1.%d.0", f.versions)
-	f.publish("gizmos", version, crashProvider("gizmos", version, crashCRD("Gizmo", "A gizmo.")))
+	f.publish("gizmos", version, map[string]string{"crossplane.yaml": fmt.Sprintf(
+		"apiVersion: meta.pkg.crossplane.io/v1\nkind: Configuration\nmetadata: {name: gizmos, annotations: {acme.example/version: %s}}\n", version)})
 }
 
 // push commits what one of the two directions leads to.
@@ -242,7 +249,7 @@ spec:
 `,
 		dir + "widgets.yaml": crashDeclaration("Provider", "widgets", "v1.0.0"),
 		dir + "kept.yaml":    crashConfigMap("kept", "default", "back"),
-		dir + "going.yaml":   "apiVersion: v1\nkind: Namespace\nmetadata: {name: going}\n---\n" + crashConfigMap("inside", "going", "back"),
+		dir + "going.yaml":   crashConfigMap("going", "default", "back"),
 	}
 	gone := []string{dir + "gadgets.yaml", dir + "coming.yaml"}
 	if d == forth {
@@ -251,7 +258,7 @@ spec:
 		files[dir+"widgets.yaml"] = crashDeclaration("Provider", "widgets", "v1.1.0")
 		files[dir+"kept.yaml"] = crashConfigMap("kept", "default", "forth")
 		files[dir+"gadgets.yaml"] = crashDeclaration("Configuration", "gadgets", "v1.0.0")
-		files[dir+"coming.yaml"] = crashConfigMap("coming", "default", "forth")
+		files[dir+"coming.yaml"] = crashConfigMap("coming", "default", "forth") + "---\n" + crashCRD("Doodad", "A doodad.")
 	}
 	_, err := f.repo.Commit(f.ctx, "main", "Go "+string(d), files)
 	f.must(err)
@@ -303,8 +310,13 @@ func (f *crashFleet) check(log string) {
 		if f.ends[f.at] == nil {
 			f.ends[f.at] = now
 		}
-		if !maps.Equal(now, f.ends[f.at]) {
-			f.t.Errorf("the cluster is not as an undisturbed run leaves it\n have %v\n want %v\nlog:\n%s", now, f.ends[f.at], log)
+		want := f.ends[f.at]
+		for _, name := range slices.Sorted(maps.Keys(union(now, want))) {
+			has, is := now[name]
+			should, be := want[name]
+			if is != be || has != should {
+				f.t.Errorf("%s: there %t, as %q; an undisturbed run leaves it there %t, as %q; log:\n%s", name, is, has, be, should, log)
+			}
 		}
 	}
 	refs, err := f.repo.Git(f.ctx, "for-each-ref", "--format=%(refname)")
@@ -312,6 +324,12 @@ func (f *crashFleet) check(log string) {
 	if refs != "refs/heads/main" {
 		f.t.Errorf("the repository has the refs %q", refs)
 	}
+}
+
+func union(a, b map[string]string) map[string]string {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
 }
 
 // look returns the objects of the cluster that somebody has made, each with what
@@ -423,15 +441,6 @@ func crashDeclaration(kind, name, version string) string {
 
 func crashConfigMap(name, namespace, value string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: %s}\ndata: {value: %s}\n", name, namespace, value)
-}
-
-// crashProvider are the files of a package with one type. The version makes its
-// digest differ where its content does not.
-func crashProvider(name, version, crd string) map[string]string {
-	return map[string]string{
-		"crossplane.yaml": fmt.Sprintf("apiVersion: meta.pkg.crossplane.io/v1\nkind: Provider\nmetadata: {name: %s, annotations: {acme.example/version: %q}}\n", name, version),
-		"crd.yaml":        crd,
-	}
 }
 
 func crashCRD(kind, description string) string {
