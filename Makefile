@@ -38,6 +38,10 @@ demo: tools $(DEVCLUSTER) build ## Watch a real fleet follow a real Git reposito
 test: tools lint $(DEVCLUSTER) ## Everything that CI checks
 	@GOTESTSUM=$(GOTESTSUM) FUZZTIME=$(FUZZTIME) .ci/test
 
+.PHONY: conformance
+conformance: tools $(DEVCLUSTER) ## What takes too long for every change: all definitions of large packages in an API server
+	@$(GO) test -count 1 -timeout 30m ./render/types -run 'TestLive$$' -all
+
 .PHONY: bench
 bench: tools $(DEVCLUSTER) ## Benchmarks against their rivals (BENCH=<regexp> for some)
 	@echo "building the benchmarks"
