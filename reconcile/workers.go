@@ -222,7 +222,7 @@ func (ws *workers) wake(ctx context.Context, w *worker) {
 	default:
 	}
 	if w.last.at != nil {
-		ws.askForState()
+		ws.askForState(w)
 		return
 	}
 	again := *w.last // the gate is asked once more
@@ -379,7 +379,7 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
 		}
 		if o.Moved {
 			w.moved = j.want
-			ws.askForState()
+			ws.askForState(w)
 			return Outcome{}
 		}
 	}

@@ -572,6 +572,7 @@ func TestMovedIsAskedOnce(t *testing.T) {
 		f := newFleet(t, 4)
 		f.resume = Outcome{Moved: true}
 		resting := round{state: state("1", "dev"), commit: "1", at: map[string]*checkpoint.Record{"dev": {}}}
+		f.ws.cfg.Board.Commit("1", "", nil, []string{"dev"})
 		for range 3 {
 			f.ws.assign(t.Context(), resting)
 			synctest.Wait()
@@ -579,7 +580,9 @@ func TestMovedIsAskedOnce(t *testing.T) {
 		if f.resumed != 1 || len(f.ws.moved) != 1 {
 			t.Errorf("it was looked at %d times, and what is wanted was asked for %d times", f.resumed, len(f.ws.moved))
 		}
+		f.is("dev", status.Waiting, "it was changed since it was left; what is wanted of it is computed first")
 		f.pass(state("1", "dev"))
+		f.is("dev", status.Ready, "")
 		f.has("dev", "1")
 	})
 }
