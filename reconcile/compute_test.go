@@ -45,6 +45,12 @@ func (b *branch) Poll(_ context.Context, last string) (sources.Commit, bool, err
 	return head, head.Hash != last, nil
 }
 
+func (b *branch) polled() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.polls
+}
+
 func (b *branch) Head(context.Context) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -147,12 +153,12 @@ func TestComputingBlocksNothing(t *testing.T) {
 		f.mu.Lock()
 		f.done["dev"] = nil
 		f.mu.Unlock()
-		polls := b.polls
+		polls := b.polled()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		s := d.cfg.Board.Snapshot()
-		if b.polls < polls+15 || time.Since(s.Turned) > time.Minute {
-			t.Errorf("%d polls, and the loop turned %s ago", b.polls-polls, time.Since(s.Turned))
+		if polls := b.polled() - polls; polls < 15 || time.Since(s.Turned) > time.Minute {
+			t.Errorf("%d polls, and the loop turned %s ago", polls, time.Since(s.Turned))
 		}
 		f.mu.Lock()
 		if n := len(f.done["dev"]); n < 15 || slices.Contains(f.done["dev"], "hangs") {

@@ -304,3 +304,84 @@ func TestPendingIsOutOfReach(t *testing.T) {
 		t.Errorf("first %s was applied, after the restart %s", before, all[len(all)-1])
 	}
 }
+
+// A lock that is committed beside what others pushed adds records there, and takes
+// none away: what they select is as safe as before.
+func TestRecordsOnAMovedHead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev")}, cluster("dev", "v1"))
+	if err := w.daemon(nil).Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{}, 1)
+	w.before = func(ctx context.Context, what string) error {
+		if what != "hangs" {
+			return nil
+		}
+		asked <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	w.refuse("refs/heads/")
+	w.commit("bump", cluster("dev", "v2"))
+	stop := w.start(w.daemon(func(c *Config) { c.LockGrace = 20 * time.Millisecond }))
+	w.eventually("dev is bumped", func() bool { return w.ever("dev", "v2one") })
+	w.commit("meanwhile", cluster("dev", "hangs"))
+	<-asked
+	w.refuse("")
+	w.eventually("the new records are kept", func() bool { return strings.Contains(w.lock(), "p v2 "+digest("v2one")) })
+	stop()
+	if lock := w.lock(); !strings.Contains(lock, "@dev reg.example.com/p v1\n") || !strings.Contains(lock, "p v1 "+digest("v1one")) {
+		t.Errorf("the lock is\n%s", lock)
+	}
+	w.move("moved")
+	w.commit("back", cluster("dev", "v1"))
+	if err := w.daemon(nil).Once(t.Context()); err != nil || w.ever("dev", "v1moved") {
+		t.Errorf("error %v, dev got %q", err, w.appliedTo("dev"))
+	}
+}
+
+// A commit that is computed once more while its lock is committed is not what counts
+// any more: the lock's own commit is computed next.
+func TestLockIsCommittedWhileComputing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "prod")}, cluster("dev", "v1"), cluster("prod", "v1"))
+	if err := w.daemon(nil).Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	asked, answer := make(chan struct{}, 1), make(chan struct{})
+	times := 0
+	w.before = func(ctx context.Context, what string) error {
+		if what != digest("v1one") {
+			return nil
+		}
+		if times++; times == 1 {
+			return errors.New("service unavailable")
+		}
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		select {
+		case <-answer:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	w.refuse("refs/heads/")
+	w.commit("bump", cluster("dev", "v2"))
+	d := w.daemon(func(c *Config) { c.LockGrace = 20 * time.Millisecond })
+	w.start(d)
+	<-asked
+	w.refuse("")
+	w.eventually("the lock is committed", func() bool { return strings.Contains(w.lock(), "@dev reg.example.com/p v2\n") })
+	close(answer)
+	w.eventually("prod is ready", func() bool { return phase(d, "prod") == status.Ready })
+	w.eventually("the pending ref is gone", w.gone)
+	w.eventually("what counts is the lock's commit", func() bool {
+		return strings.HasPrefix(d.cfg.Board.Snapshot().Subject, "Lock ")
+	})
+}

@@ -42,8 +42,8 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// Repository is the fleet repository. Head and Parent are used by several
-// goroutines, also while another one is in any of the methods.
+// Repository is the fleet repository. It is safe for concurrent use: the loop is in
+// one of the methods at a time, and workers are in Head and Parent meanwhile.
 type Repository interface {
 	// Poll returns the newest commit of the branch, and whether it is another
 	// one than last. Without a change the commit is empty.
@@ -230,6 +230,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-d.workers.moved:
+			// What could not be computed before waits for the next poll.
+			look = !d.again
 			d.again = true
 		case <-d.computed():
 			look = false
@@ -314,19 +316,20 @@ func (d *Daemon) once(ctx context.Context) error {
 	return errors.Join(err, d.handOut(ctx, true))
 }
 
-// look polls, and starts to compute if there is a reason to.
+// look polls, and starts to compute if there is a reason to. Where the repository
+// does not answer, that is the commit that was read last.
 func (d *Daemon) look(ctx context.Context) error {
-	fresh, err := d.poll(ctx)
-	if err != nil {
-		return err
+	fresh, polled := d.poll(ctx)
+	if polled != nil && d.head.Hash == "" {
+		return polled
 	}
 	// A newer commit waits for the computation under way; nothing else is a
 	// reason for two in a row.
 	d.due = d.due || fresh || d.computing == nil && (d.again || d.state != nil && d.state.Always)
 	if err := d.readPending(ctx); err != nil {
-		return err
+		return errors.Join(polled, err)
 	}
-	return d.compute(ctx)
+	return errors.Join(polled, d.compute(ctx))
 }
 
 // handOut gives the clusters their jobs, and commits the lock. The error is about
@@ -531,6 +534,8 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 		// The lock's own commit asks for nothing new, and starts no pass.
 		d.history.sawAs(commit.Hash, d.state.Commit.Hash)
 		d.head, d.commit, d.committed = commit, commit, lock
+		// Something else asks for that which is computed from what was there before.
+		d.due = d.due || d.computing != nil
 	}
 	if !onOwn {
 		return nil // what it selects is still pending

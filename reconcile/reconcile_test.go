@@ -40,6 +40,9 @@ type world struct {
 	fetched  int
 	resumed  map[string]int
 	onResume map[string]func(ctx context.Context) Outcome
+	// before goes before each look-up of a tag and each fetch of a digest, if there
+	// is one.
+	before func(ctx context.Context, tag string) error
 }
 
 func newWorld(t *testing.T) *world {
@@ -98,13 +101,19 @@ func (w *world) daemon(change func(*Config)) *Daemon {
 	}
 	w.t.Cleanup(func() { repo.Close() })
 	computer := desired.New(desired.Config{Resolve: resolve.Config{
-		Digest: func(_ context.Context, _ sources.Origin, tag string) (sources.Digest, error) {
+		Digest: func(ctx context.Context, _ sources.Origin, tag string) (sources.Digest, error) {
+			if err := w.wait(ctx, tag); err != nil {
+				return "", err
+			}
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.asked++
 			return sources.DigestOf([]byte(tag + w.content)), nil
 		},
-		Fetch: func(_ context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+		Fetch: func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+			if err := w.wait(ctx, string(d)); err != nil {
+				return nil, err
+			}
 			w.mu.Lock()
 			w.fetched++
 			w.mu.Unlock()
@@ -130,6 +139,16 @@ func (w *world) daemon(change func(*Config)) *Daemon {
 		w.t.Fatal(err)
 	}
 	return d
+}
+
+func (w *world) wait(ctx context.Context, what string) error {
+	w.mu.Lock()
+	before := w.before
+	w.mu.Unlock()
+	if before == nil {
+		return nil
+	}
+	return before(ctx, what)
 }
 
 // start runs the daemon until the test ends, or stop is called.
@@ -356,29 +375,6 @@ func TestClusterLeaves(t *testing.T) {
 	if len(w.appliedTo("prod")) != tries {
 		t.Error("prod is still worked on")
 	}
-}
-
-// A cluster that is down is tried less often, and is back soon.
-func TestUnreachable(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "prod")}, cluster("dev", "v1"), cluster("prod", "v1"))
-	w.set("dev", func(context.Context) Outcome {
-		return Outcome{Phase: status.Unreachable, Message: "connection refused"}
-	})
-	d := w.daemon(nil)
-	w.start(d)
-	w.eventually("dev was tried a few times", func() bool { return len(w.appliedTo("dev")) >= 4 })
-	if dev, prod := len(w.appliedTo("dev")), len(w.appliedTo("prod")); prod <= dev {
-		t.Errorf("dev, which is down, was tried %d times, prod %d times", dev, prod)
-	}
-	w.mu.Lock()
-	if w.connects["dev"] < 2 {
-		t.Error("credentials were not read again")
-	}
-	w.mu.Unlock()
-	w.set("dev", nil)
-	w.eventually("dev is ready", func() bool { return phase(d, "dev") == status.Ready })
 }
 
 // A cluster that was disturbed is looked at without waiting for the interval.

@@ -5,6 +5,7 @@ import (
 
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 )
@@ -109,7 +110,8 @@ func (ws *workers) forget(name string) {
 }
 
 // askForState has the daemon compute what is wanted: a cluster is not as it was.
-func (ws *workers) askForState() {
+func (ws *workers) askForState(w *worker) {
+	ws.show(w, status.Waiting, "it was changed since it was left; what is wanted of it is computed first")
 	select {
 	case ws.moved <- struct{}{}:
 	default: // it is asked already

@@ -242,3 +242,21 @@ func TestUnwritableCheckpoints(t *testing.T) {
 		t.Errorf("told %d times:\n%s", n, &log)
 	}
 }
+
+// While the repository is out of reach a cluster that is disturbed after a restart
+// is put right all the same: the commit is there.
+func TestMovedWhileTheRepositoryIsAway(t *testing.T) {
+	t.Parallel()
+	w, dir := resting(t)
+	w.start(w.daemon(keeping(dir)))
+	w.eventually("the clusters were looked at", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.resumed["a"] > 0 && w.resumed["b"] > 0
+	})
+	w.git.Close()
+	w.mu.Lock()
+	w.onResume["b"] = func(context.Context) Outcome { return Outcome{Moved: true} }
+	w.mu.Unlock()
+	w.eventually("b is put right", func() bool { return len(w.appliedTo("b")) > 0 })
+}

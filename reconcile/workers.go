@@ -52,6 +52,9 @@ type job struct {
 	at    *checkpoint.Record
 	// held is why nothing new may be done about it yet.
 	held string
+	// left says that the cluster is to be left as it is: its document has errors.
+	// There is no want then.
+	left bool
 	// after are the jobs of the clusters that this one depends on, and broken is
 	// the name of one that has none, as its registration has errors.
 	after  []*job
@@ -85,6 +88,10 @@ type worker struct {
 	// the gate let through.
 	last, allowed *job
 	failures      int
+	// left says that the cluster is to be left as it is, moved that it is not as it
+	// was left with this, so that what is wanted of it is being computed.
+	left  bool
+	moved *desired.Cluster
 	// slow says that the last attempt had to wait for answers for so long that
 	// its slot was lent.
 	slow    bool
@@ -125,18 +132,23 @@ type round struct {
 
 // assign gives each cluster of the state its job, and returns channels that
 // close when each was tried. Workers of clusters that left the registry end, and
-// their objects stay in the cluster.
+// their objects stay in the cluster; those of clusters that may have left it do
+// nothing.
 func (ws *workers) assign(ctx context.Context, r round) []<-chan struct{} {
 	s, jobs := r.state, make(map[string]*job)
 	for _, c := range s.Clusters {
 		jobs[c.Name] = &job{want: c, commit: r.commit, input: r.input, at: r.at[c.Name], held: r.held[c.Name], tried: make(chan struct{})}
 	}
 	for name, w := range ws.all {
-		if jobs[name] == nil && s.Registry != nil && s.Registry.Removed(name) {
+		switch {
+		case jobs[name] != nil:
+		case s.Registry.Removed(name):
 			ws.cfg.Log.Info("the cluster left the registry; its objects stay as they are", "cluster", name, "to have them removed", "register it again, with the annotation "+clusters.RemoveAnnotation+": "+name)
 			w.quit()
 			delete(ws.all, name)
 			ws.forget(name)
+		default:
+			w.give(&job{commit: r.commit, left: true, tried: make(chan struct{})})
 		}
 	}
 	var tried []<-chan struct{}
@@ -192,8 +204,8 @@ func (ws *workers) step(ctx context.Context, w *worker) {
 // wake makes an attempt that the cluster itself asks for: something was changed
 // there.
 func (ws *workers) wake(ctx context.Context, w *worker) {
-	if w.last == nil {
-		return // it was not tried yet, and will be
+	if w.last == nil || w.left {
+		return // it was not tried yet, and will be; or it is not to be
 	}
 	select {
 	case <-ctx.Done():
@@ -210,7 +222,7 @@ func (ws *workers) wake(ctx context.Context, w *worker) {
 	default:
 	}
 	if w.last.at != nil {
-		ws.askForState()
+		ws.askForState(w)
 		return
 	}
 	again := *w.last // the gate is asked once more
@@ -341,13 +353,19 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
 		close(j.tried)
 	}()
 	var o Outcome
+	if w.left = j.left; w.left {
+		return o
+	}
 	switch {
 	case j.want.Spec.Suspend:
 		o = Outcome{Phase: status.Suspended, Message: "spec.suspend leaves the cluster as it is"}
 	case j.want.Err != nil:
 		o = Outcome{Phase: status.Failed, Message: j.want.Err.Error()}
 	case w.failures > 0 && time.Now().Before(w.nextTry) && w.last.want.Objects == j.want.Objects && w.last.want.Spec.Access() == j.want.Spec.Access():
-		return Outcome{} // the last one stands
+		w.last = j
+		return Outcome{} // what came of the last one stands
+	case j.at != nil && w.moved == j.want:
+		return Outcome{} // it is not known yet what to do
 	default:
 		ok := true
 		if why := ws.gate(attempt, w, j); why != "" {
@@ -360,8 +378,9 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
 			return Outcome{} // given up for a newer commit, or the end: that is not the cluster's fault
 		}
 		if o.Moved {
-			ws.askForState()
-			return Outcome{} // it is not known what to do
+			w.moved = j.want
+			ws.askForState(w)
+			return Outcome{}
 		}
 	}
 	w.last = j

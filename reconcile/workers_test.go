@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -33,6 +34,8 @@ type fleet struct {
 	closed   int
 	notify   map[string]func()
 	follow   func(ctx context.Context, notify func())
+	resume   Outcome
+	resumed  int
 	password string
 }
 
@@ -40,6 +43,7 @@ func newFleet(t *testing.T, workers int) *fleet {
 	f := &fleet{
 		t: t, log: new(bytes.Buffer), behave: make(map[string]func(context.Context, *desired.Cluster) Outcome),
 		done: make(map[string][]string), made: make(map[string][]string), notify: make(map[string]func()),
+		resume: Outcome{Phase: status.Ready},
 	}
 	f.ws = newWorkers(Config{
 		Board: status.NewBoard("test", "fleet", "main"), Log: slog.New(slog.NewTextHandler(f.log, nil)),
@@ -77,7 +81,10 @@ func (t *fleetTarget) Apply(ctx context.Context, want *desired.Cluster) Outcome 
 }
 
 func (t *fleetTarget) Resume(context.Context, *checkpoint.Record) Outcome {
-	return Outcome{Phase: status.Ready}
+	t.f.mu.Lock()
+	defer t.f.mu.Unlock()
+	t.f.resumed++
+	return t.f.resume
 }
 
 func (t *fleetTarget) Follow(ctx context.Context, notify func()) {
@@ -462,4 +469,120 @@ func TestPanicIsOneClustersError(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A cluster that is down is tried less often, and is back soon.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, b := newFleet(t, 4), new(branch)
+		fleet := files("v1")
+		maps.Copy(fleet, cluster("prod", "v1"))
+		fleet["clusters.yaml"] = registry("dev", "prod")
+		b.push("1", fleet)
+		f.set("dev", func(context.Context, *desired.Cluster) Outcome {
+			return Outcome{Phase: status.Unreachable, Message: "connection refused"}
+		})
+		d := looping(t, f, b, nil)
+		time.Sleep(20 * time.Minute)
+		synctest.Wait()
+		f.mu.Lock()
+		dev, prod, closed := len(f.done["dev"]), len(f.done["prod"]), f.closed
+		f.mu.Unlock()
+		if prod < 30 || dev < 4 || dev > prod/3 {
+			t.Errorf("dev, which is down, was tried %d times, prod %d times", dev, prod)
+		}
+		if closed != dev-1 {
+			t.Errorf("dev was tried %d times, and connected to anew %d times", dev, closed)
+		}
+		f.set("dev", nil)
+		time.Sleep(10 * 30 * time.Second * 3 / 2)
+		synctest.Wait()
+		if phase(d, "dev") != status.Ready {
+			t.Errorf("dev is %s", phase(d, "dev"))
+		}
+	})
+}
+
+// A cluster that is down while a commit comes, and calls once it is back, gets that
+// commit and not the one before.
+func TestWokenAfterUnreachable(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		f.set("dev", func(context.Context, *desired.Cluster) Outcome {
+			return Outcome{Phase: status.Unreachable, Message: "away"}
+		})
+		f.pass(state("1", "dev"))
+		f.has("dev", "1")
+		f.pass(state("2", "dev"))
+		f.has("dev")
+		f.set("dev", nil)
+		time.Sleep(5 * time.Minute)
+		f.wake("dev")
+		f.has("dev", "2")
+	})
+}
+
+// A cluster whose document has errors is left as it is, also when it is woken: who
+// knows what the document was to say. Once it is mended the cluster is followed
+// again.
+func TestBrokenRegistrationIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		f.pass(state("1", "dev", "prod"))
+		f.has("dev", "1")
+		broken := state("2", "!dev", "prod")
+		broken.Registry.Faulty = true
+		f.pass(broken)
+		f.wake("dev")
+		f.has("dev")
+		f.has("prod", "1", "2")
+
+		// An attempt under way is given up.
+		gaveUp := false
+		f.set("dev", func(ctx context.Context, _ *desired.Cluster) Outcome {
+			<-ctx.Done()
+			gaveUp = true
+			return Outcome{Phase: status.Failed}
+		})
+		f.pass(state("3", "dev", "prod"))
+		f.has("dev", "3")
+		again := state("4", "!dev", "prod")
+		again.Registry.Faulty = true
+		f.pass(again)
+		f.set("dev", nil)
+		f.wake("dev")
+		f.has("dev")
+		if !gaveUp {
+			t.Error("the attempt for the older document went on")
+		}
+		f.pass(state("5", "dev", "prod"))
+		f.wake("dev")
+		f.has("dev", "5", "5")
+	})
+}
+
+// A cluster that is not as it was left is not looked at again while what is wanted
+// of it is computed, which may take long.
+func TestMovedIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		f.resume = Outcome{Moved: true}
+		resting := round{state: state("1", "dev"), commit: "1", at: map[string]*checkpoint.Record{"dev": {}}}
+		f.ws.cfg.Board.Commit("1", "", nil, []string{"dev"})
+		for range 3 {
+			f.ws.assign(t.Context(), resting)
+			synctest.Wait()
+		}
+		if f.resumed != 1 || len(f.ws.moved) != 1 {
+			t.Errorf("it was looked at %d times, and what is wanted was asked for %d times", f.resumed, len(f.ws.moved))
+		}
+		f.is("dev", status.Waiting, "it was changed since it was left; what is wanted of it is computed first")
+		f.pass(state("1", "dev"))
+		f.is("dev", status.Ready, "")
+		f.has("dev", "1")
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -284,5 +285,71 @@ func wantClean(t *testing.T, dir string) {
 	run(t, dir, "fsck", "--strict", "--full")
 	if left, _ := filepath.Glob(filepath.Join(dir, ".git", "*.lock")); len(left) > 0 {
 		t.Errorf("locks are left: %v", left)
+	}
+}
+
+// A repository is used from all sides at once: the loop polls, commits and keeps
+// records, while workers ask which commit comes after which and files are read.
+func TestUseFromAllSides(t *testing.T) {
+	t.Parallel()
+	for _, w := range []way{wayBy("http"), wayBy("ssh"), wayBy("directory")} {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, w)
+			f.commit("A fleet", fleet)
+			second := f.commit("A second commit", map[string]string{"README.md": "two"})
+			r := f.open()
+			ctx := t.Context()
+			const rounds = 4
+			var wg sync.WaitGroup
+			each := func(do func(n int) error) {
+				wg.Go(func() {
+					for n := range rounds {
+						if err := do(n); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			each(func(int) error {
+				commit, _, err := r.Poll(ctx, "")
+				if err == nil {
+					_, err = fs.ReadFile(commit.Files, sources.RegistryFile)
+				}
+				return err
+			})
+			each(func(n int) error {
+				_, _, err := r.Update(ctx, sources.LockFile, "Lock", func(sources.Commit) ([]byte, error) { return fmt.Appendf(nil, "%d", n), nil })
+				return err
+			})
+			each(func(n int) error {
+				if _, err := r.ReadPending(ctx); err != nil {
+					return err
+				}
+				if n%2 == 1 {
+					return r.ClearPending(ctx)
+				}
+				return r.WritePending(ctx, fmt.Appendf(nil, "%d", n))
+			})
+			for range 2 {
+				each(func(int) error {
+					head, err := r.Head(ctx)
+					if err == nil {
+						_, _, err = r.Parent(ctx, head)
+					}
+					return err
+				})
+				each(func(int) error {
+					parent, ok, err := r.Parent(ctx, second)
+					if err == nil && (!ok || parent.Subject != "A fleet") {
+						err = fmt.Errorf("parent %v %q", ok, parent.Subject)
+					}
+					return err
+				})
+			}
+			wg.Wait()
+			f.fsck()
+		})
 	}
 }

@@ -125,7 +125,8 @@ func (h *hub) version(name string) (version string, known bool) {
 	return version, known
 }
 
-// followAgain is how long follow pauses after a failure, followRefused when the hub
+// followAgain is how long follow pauses after a failure, or after a watch that ended
+// sooner than that, as behind proxies that cut connections; followRefused when the hub
 // does not let it watch.
 const (
 	followAgain   = 10 * time.Second
@@ -142,26 +143,31 @@ func (h *hub) follow(ctx context.Context, log *slog.Logger) {
 	}
 	told := false
 	for ctx.Err() == nil {
+		began := time.Now()
 		err := h.watch(ctx)
 		h.mu.Lock()
 		h.versions = nil
 		h.mu.Unlock()
-		wait := time.Duration(0)
-		if err != nil {
-			wait = followAgain
-		}
-		if kube.ClassOf(err) == kube.Forbidden {
-			wait = followRefused
-			if !told {
-				told = true
-				log.Warn("kubeconfig Secrets in the hub cannot be followed, so that a replaced one is read when the old one fails; allow the verbs list and watch", "namespace", h.namespace, "error", err)
-			}
+		if kube.ClassOf(err) == kube.Forbidden && !told {
+			told = true
+			log.Warn("kubeconfig Secrets in the hub cannot be followed, so that a replaced one is read when the old one fails; allow the verbs list and watch", "namespace", h.namespace, "error", err)
 		}
 		select {
-		case <-time.After(wait):
+		case <-time.After(followPause(err, time.Since(began))):
 		case <-ctx.Done():
 		}
 	}
+}
+
+// followPause is how long follow pauses after a watch.
+func followPause(err error, lasted time.Duration) time.Duration {
+	switch {
+	case kube.ClassOf(err) == kube.Forbidden:
+		return followRefused
+	case err != nil || lasted < followAgain:
+		return followAgain
+	}
+	return 0
 }
 
 // watch lists the Secrets and follows them until the API server ends that.
