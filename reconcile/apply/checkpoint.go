@@ -155,7 +155,8 @@ func (c *Checkpoint) describes(p *parent) bool {
 func (a *Applier) looksSame(ctx context.Context, k KindCheckpoint) (bool, error) {
 	if !a.follows(k.Type) {
 		members := make(map[manifest.ID]*metav1.ObjectMeta, k.Members)
-		version, err := a.cluster.List(ctx, k.Type, kube.ListOptions{Selector: a.set.selector()}, func(m *metav1.PartialObjectMetadata) bool {
+		opts := kube.ListOptions{Selector: a.set.selector(), Again: func() { clear(members) }}
+		version, err := a.cluster.List(ctx, k.Type, opts, func(m *metav1.PartialObjectMetadata) bool {
 			if id := k.Type.ID(m.Namespace, m.Name); a.inv.Membership(id, &m.ObjectMeta) != plan.Foreign {
 				members[id] = &m.ObjectMeta
 			}
@@ -180,8 +181,14 @@ func (a *Applier) isHealthy(ctx context.Context, k KindCheckpoint) (bool, error)
 		return len(unready) == 0, nil
 	}
 	ready := true
-	err := a.cluster.ListFull(ctx, k.Type, kube.ListOptions{Selector: a.set.selector()}, func(tree map[string]any) bool {
-		state, _ := assess(&unstructured.Unstructured{Object: tree})
+	// A list that starts over has handed out nothing that is not ready.
+	opts := kube.ListOptions{Selector: a.set.selector(), Again: func() {}}
+	err := a.cluster.ListFull(ctx, k.Type, opts, func(tree map[string]any) bool {
+		u := &unstructured.Unstructured{Object: tree}
+		if !a.remembers(k.Type.ID(u.GetNamespace(), u.GetName())) {
+			return true // a copy, which is somebody else's
+		}
+		state, _ := assess(u)
 		ready = state == State(status.CurrentStatus)
 		return ready
 	})

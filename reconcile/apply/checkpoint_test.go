@@ -128,6 +128,19 @@ func TestCheckpoint(t *testing.T) {
 			part := b.get(cm("a"))["metadata"].(map[string]any)["labels"].(map[string]any)["applyset.kubernetes.io/part-of"].(string)
 			b.as("kubectl", strings.Replace(cm("c"), "}}", `, labels: {applyset.kubernetes.io/part-of: "`+part+`"}}}`, 1))
 		}},
+		{name: "a copy that is not healthy", rests: true, disturb: func(b *bed) {
+			meta := b.get(restingGadget)["metadata"].(map[string]any)
+			text, err := json.Marshal(map[string]any{
+				"apiVersion": b.name + ".example.org/v1", "kind": "Gadget",
+				"metadata": map[string]any{"name": "copy", "labels": meta["labels"], "annotations": meta["annotations"]},
+			})
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			b.as("kubectl", string(text))
+			b.rawAt(http.MethodPatch, b.set(string(text)).All()[0], "/status", "fieldManager=controller", "application/merge-patch+json",
+				[]byte(`{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`))
+		}},
 		{name: "owner", disturb: func(b *bed) {
 			uid := b.get(cm("b"))["metadata"].(map[string]any)["uid"].(string)
 			b.edit("kubectl-edit", cm("a"), `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"b","uid":"`+uid+`"}]}}`)

@@ -19,27 +19,26 @@ import (
 type dying struct {
 	next      http.RoundTripper
 	left      atomic.Int64
+	dead      atomic.Bool
 	persisted bool
 }
 
 var errDead = errors.New("the process is dead")
 
 func (d *dying) RoundTrip(req *http.Request) (*http.Response, error) {
-	write := req.Method != http.MethodGet && !req.URL.Query().Has("dryRun")
-	left := d.left.Load()
-	if write {
-		left = d.left.Add(-1)
-	}
-	switch {
-	case left < 0, write && left == 0 && !d.persisted:
+	if d.dead.Load() {
 		return nil, errDead
-	case write && left == 0:
+	}
+	write := req.Method != http.MethodGet && !req.URL.Query().Has("dryRun")
+	if !write || d.left.Add(-1) > 0 {
+		return d.next.RoundTrip(req)
+	}
+	if first := d.dead.CompareAndSwap(false, true); first && d.persisted {
 		if resp, err := d.next.RoundTrip(req); err == nil {
 			resp.Body.Close()
 		}
-		return nil, errDead
 	}
-	return d.next.RoundTrip(req)
+	return nil, errDead
 }
 
 // However far a process got, the next one completes what it began, and leaves
@@ -104,6 +103,7 @@ func crash(t *testing.T, before, after string, gone []string, n int, persisted b
 		t.Fatal(err)
 	}
 
+	b.restart()
 	eventually(t, "everything is as wanted", func(context.Context) bool {
 		steps, results := b.apply(b.set(after))
 		return len(steps)+len(results) == 0

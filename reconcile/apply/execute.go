@@ -349,7 +349,9 @@ func (x *execution) fail(r *Result, err error) error {
 		err = fmt.Errorf("%w (%s, which stays beside what is wanted, and does not go with it: undo it in the cluster)", err, r.Step.Reason)
 	}
 	r.Outcome, r.Err, r.Reason = Failed, err, ""
-	if kube.IsClusterWide(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	// A request that ran out of its own time concerns its object alone; when the
+	// pass is to end, that is Canceled.
+	if kube.IsClusterWide(err) || kube.ClassOf(err) == "" && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		return err
 	}
 	return nil

@@ -219,7 +219,8 @@ func kindName(t kube.Type) string {
 func (a *Applier) relist(ctx context.Context, s *kindState, d *damper) (version string, err error) {
 	there := make(map[manifest.ID]bool)
 	var most notice
-	version, err = a.cluster.List(ctx, s.t, kube.ListOptions{Selector: a.set.selector()}, func(m *metav1.PartialObjectMetadata) bool {
+	opts := kube.ListOptions{Selector: a.set.selector(), Again: func() { clear(there) }}
+	version, err = a.cluster.List(ctx, s.t, opts, func(m *metav1.PartialObjectMetadata) bool {
 		there[s.t.ID(m.Namespace, m.Name)] = true
 		most = max(most, a.saw(s, kube.Event{Meta: m}))
 		return true

@@ -152,7 +152,12 @@ func (a *Applier) lookAtHealth(ctx context.Context, l *healthLook, apiVersion st
 	switch {
 	case err != nil:
 	case all:
-		err = a.cluster.ListFull(ctx, t, kube.ListOptions{Selector: a.set.selector()}, func(tree map[string]any) bool {
+		missing := maps.Clone(l.health)
+		opts := kube.ListOptions{Selector: a.set.selector(), Again: func() {
+			maps.Copy(l.health, missing)
+			clear(l.selectors)
+		}}
+		err = a.cluster.ListFull(ctx, t, opts, func(tree map[string]any) bool {
 			l.take(t, tree)
 			return true
 		})

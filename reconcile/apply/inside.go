@@ -264,7 +264,9 @@ var givens = []manifest.ID{
 }
 
 func (l *contentsLook) list(ctx context.Context, t kube.Type, namespace string, f *finding) error {
-	_, err := l.cluster.List(ctx, t, kube.ListOptions{Namespace: namespace}, func(m *metav1.PartialObjectMetadata) bool {
+	before := len(f.found)
+	opts := kube.ListOptions{Namespace: namespace, Again: func() { f.found = f.found[:before] }}
+	_, err := l.cluster.List(ctx, t, opts, func(m *metav1.PartialObjectMetadata) bool {
 		id := t.ID(m.Namespace, m.Name)
 		given := slices.Contains(givens, manifest.ID{Group: id.Group, Kind: id.Kind, Name: id.Name})
 		if !given || namespace == "" {

@@ -163,15 +163,16 @@ func (x *execution) claim(ctx context.Context, kinds map[schema.GroupKind]bool, 
 		if err != nil {
 			return err
 		}
-		if !corrects {
-			if err := x.superseded(ctx, p); err != nil {
-				return err
-			}
-		}
 		wider := &parent{kinds: union(p.kinds, kinds), namespaces: union(p.namespaces, in), commit: commit}
 		delete(wider.namespaces, Namespace)
-		if p.exists && len(wider.kinds) == len(p.kinds) && len(wider.namespaces) == len(p.namespaces) &&
-			p.fleet == x.fleet.Name && (corrects || p.commit == commit) {
+		covers := p.exists && len(wider.kinds) == len(p.kinds) && len(wider.namespaces) == len(p.namespaces) && p.fleet == x.fleet.Name
+		if covers && corrects {
+			return nil
+		}
+		if err := x.superseded(ctx, p); err != nil {
+			return err
+		}
+		if covers && p.commit == commit {
 			return nil
 		}
 		err = x.writeParent(ctx, p, wider)

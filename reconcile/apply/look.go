@@ -240,7 +240,10 @@ func (a *Applier) list(ctx context.Context, t kube.Type, wanted []manifest.ID, k
 	if !a.recall(t, found) {
 		missing := setOf(wanted)
 		members := make(map[manifest.ID]*metav1.ObjectMeta)
-		opts := kube.ListOptions{}
+		opts := kube.ListOptions{Again: func() {
+			clear(members)
+			clear(found)
+		}}
 		if known {
 			opts.Selector = a.set.selector()
 		}
@@ -273,7 +276,10 @@ func (a *Applier) list(ctx context.Context, t kube.Type, wanted []manifest.ID, k
 // members.
 func (a *Applier) inTheWay(ctx context.Context, t kube.Type, missing map[manifest.ID]bool, found map[manifest.ID]*metav1.ObjectMeta) error {
 	if len(missing) > fewNew {
-		_, err := a.cluster.List(ctx, t, kube.ListOptions{Namespace: commonNamespace(missing)}, func(m *metav1.PartialObjectMetadata) bool {
+		opts := kube.ListOptions{Namespace: commonNamespace(missing), Again: func() {
+			maps.DeleteFunc(found, func(id manifest.ID, _ *metav1.ObjectMeta) bool { return missing[id] })
+		}}
+		_, err := a.cluster.List(ctx, t, opts, func(m *metav1.PartialObjectMetadata) bool {
 			if id := t.ID(m.Namespace, m.Name); missing[id] {
 				found[id] = &m.ObjectMeta
 			}

@@ -261,7 +261,9 @@ func TestNotServed(t *testing.T) {
 		})
 	}
 	b.as("somebody", crd)
-	b.apply(b.set(space + "\n---\n" + widget("one", "")))
+	served(true)
+	_, results := b.apply(b.set(space + "\n---\n" + widget("one", "")))
+	b.wantNothing("results", results)
 	served(false)
 	for range 2 {
 		p := b.plan(b.set(space), apply.PlanOptions{})

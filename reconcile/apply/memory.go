@@ -280,6 +280,14 @@ func (a *Applier) wrote(t kube.Type, o *manifest.Object, m *metav1.ObjectMeta) {
 	s.members[id] = n
 }
 
+// remembers says that an object is a member.
+func (a *Applier) remembers(id manifest.ID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.kinds[kindOf(id)]
+	return s != nil && s.members[id] != nil
+}
+
 // remembered returns the metadata of a member as it was last seen, nil where that
 // is not known in full.
 func (a *Applier) remembered(id manifest.ID) *metav1.ObjectMeta {

@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -230,7 +231,10 @@ func (x *execution) stillThere(ctx context.Context, asked []*Result) (map[manife
 	for gk, results := range byKind {
 		t, err := x.cluster.Kind(ctx, gk.Group, gk.Kind)
 		if err == nil && len(results) > fewNew {
-			_, err = x.cluster.List(ctx, t, kube.ListOptions{Selector: x.set.selector()}, func(m *metav1.PartialObjectMetadata) bool {
+			opts := kube.ListOptions{Selector: x.set.selector(), Again: func() {
+				maps.DeleteFunc(there, func(id manifest.ID, _ string) bool { return kindOf(id) == gk })
+			}}
+			_, err = x.cluster.List(ctx, t, opts, func(m *metav1.PartialObjectMetadata) bool {
 				there[t.ID(m.Namespace, m.Name)] = string(m.UID)
 				return true
 			})

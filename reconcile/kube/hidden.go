@@ -32,7 +32,7 @@ func (c *Cluster) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[sch
 		}
 	}
 	var unserved []string
-	_, err = c.List(ctx, crds, ListOptions{}, func(m *metav1.PartialObjectMetadata) bool {
+	_, err = c.List(ctx, crds, ListOptions{Again: func() { unserved = nil }}, func(m *metav1.PartialObjectMetadata) bool {
 		if _, group, _ := strings.Cut(m.Name, "."); asked[group] && !served[m.Name] {
 			unserved = append(unserved, m.Name)
 		}

@@ -345,14 +345,23 @@ type ListOptions struct {
 	// Page is how many objects are asked for at a time; 0 means 500. Objects
 	// that are large are better listed in small pages.
 	Page int
+	// Again is called before a list that took too long for the API server starts
+	// over: all that was handed out is to be dropped, since some of it may be gone
+	// by then. Without it such a list fails, with an error of class Expired.
+	Again func()
 }
 
 // List hands the metadata of every object of the type to yield, a page at a
 // time, until it returns false, and returns the resourceVersion that the list
-// is of. A list that took too long for the API server starts over, so that
-// yield may see an object twice.
+// is of.
 func (c *Cluster) List(ctx context.Context, t Type, opts ListOptions, yield func(*metav1.PartialObjectMetadata) bool) (version string, err error) {
 	listed := 0
+	if again := opts.Again; again != nil {
+		opts.Again = func() {
+			listed = 0
+			again()
+		}
+	}
 	err = c.list(ctx, t, opts, mimeMetadataList, func(op operation, answer []byte) (string, bool, error) {
 		page, more, err := decodeMetadataList(answer, func(m *metav1.PartialObjectMetadata) bool {
 			listed++
@@ -428,9 +437,11 @@ func (c *Cluster) list(ctx context.Context, t Type, opts ListOptions, accept str
 		answer, _, err := c.do(ctx, op, request{
 			method: http.MethodGet, path: t.path(opts.Namespace, ""), query: query, accept: accept, limit: maxPageBytes,
 		})
-		if ClassOf(err) == Expired && restarts < mostRestarts {
+		if ClassOf(err) == Expired && opts.Again != nil && restarts < mostRestarts {
 			restarts++
+			pages, total = 0, 0
 			query.Del("continue")
+			opts.Again()
 			continue
 		}
 		if errors.Is(err, errTooLarge) && size > 1 {

@@ -90,7 +90,8 @@ func pinned(s *Step) bool {
 		(s.Action == Create || s.Action == Configure || s.Action == Unchanged)
 }
 
-// definers finds the steps of the definitions that the plan wants.
+// definers finds the steps of the definitions that the plan wants. Where there is an
+// XRD and a CRD for one kind, it is the XRD: Crossplane makes the CRD what the XRD says.
 func definers(p *Plan) map[schema.GroupKind]*Step {
 	found := make(map[schema.GroupKind]*Step)
 	for i := range p.Steps {
@@ -99,7 +100,9 @@ func definers(p *Plan) map[schema.GroupKind]*Step {
 			continue
 		}
 		for _, gvk := range Defines(s.Object) {
-			found[gvk.GroupKind()] = s
+			if d := found[gvk.GroupKind()]; d == nil || !IsXRD(d.ID) {
+				found[gvk.GroupKind()] = s
+			}
 		}
 	}
 	return found

@@ -151,3 +151,36 @@ func TestCheckPins(t *testing.T) {
 		})
 	}
 }
+
+// An XRD and the CRD that Crossplane makes of it are two definitions of one kind,
+// and the XRD is what objects are pinned to, in whatever order they are rendered.
+func TestPinsOfXRDAndCRD(t *testing.T) {
+	both := objects(t, `
+apiVersion: apiextensions.crossplane.io/v1
+kind: CompositeResourceDefinition
+metadata: {name: things.acme.example}
+spec:
+  group: acme.example
+  names: {kind: Thing, plural: things}
+  versions:
+  - {name: v1, served: true, referenceable: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {a: {type: string}}}}}}}
+`)
+	both = append(both, crd(t, "b"))
+	all, err := types.Of(both[0].Tree())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := objects(t, fmt.Sprintf("{apiVersion: acme.example/v1, kind: Thing, metadata: {name: x, annotations: {%s: %q}}}", plan.PinAnnotation, all[0].Digest))[0]
+	for range both {
+		p := &plan.Plan{}
+		for _, d := range both {
+			p.Steps = append(p.Steps, plan.Step{Action: plan.Create, ID: d.ID(), Object: d})
+		}
+		p.Steps = append(p.Steps, plan.Step{Action: plan.Create, ID: o.ID(), Object: o})
+		plan.CheckPins(p, nil, nil, false)
+		if s := p.Steps[len(both)]; s.Action != plan.Create {
+			t.Errorf("after %s: %s %s", both[1].ID(), s.Action, s.Reason)
+		}
+		both[0], both[1] = both[1], both[0]
+	}
+}

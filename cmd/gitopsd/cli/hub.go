@@ -182,7 +182,8 @@ func (h *hub) watch(ctx context.Context) (err error) {
 		return err
 	}
 	versions := make(map[string]string)
-	at, err := cluster.List(ctx, typ, kube.ListOptions{Namespace: h.namespace, Selector: clusterLabel}, func(meta *metav1.PartialObjectMetadata) bool {
+	opts := kube.ListOptions{Namespace: h.namespace, Selector: clusterLabel, Again: func() { clear(versions) }}
+	at, err := cluster.List(ctx, typ, opts, func(meta *metav1.PartialObjectMetadata) bool {
 		versions[meta.Name] = meta.ResourceVersion
 		return true
 	})
