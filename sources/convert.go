@@ -240,7 +240,7 @@ func (c *converter) scalar(n *yaml.Node) (numbered, error) {
 // scalar returns a scalar's value, of the types of JSON.
 func scalar(n *yaml.Node) (any, error) {
 	bad := func(what string) error {
-		return fmt.Errorf("line %d: %q is not %s", n.Line, n.Value, what)
+		return fmt.Errorf("line %d: the value is not %s", n.Line, what) // it may be a Secret's
 	}
 	switch n.Tag {
 	case "!!str", "!!timestamp":

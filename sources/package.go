@@ -21,6 +21,10 @@ var ErrNotFound = errors.New("not found")
 // time.
 var ErrLate = errors.New("late")
 
+// ErrNoRoom is in the chain of errors that say that other packages leave no
+// memory for one, which is no fault of its own or of its registry.
+var ErrNoRoom = errors.New("there is no memory for the package")
+
 // Commit is one state of a fleet repository.
 type Commit struct {
 	// Hash is the commit's object name, 40 hexadecimal digits; empty for a

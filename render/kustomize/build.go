@@ -49,6 +49,13 @@ type built struct {
 // the file, and the line where it is known.
 func (b *Builder) Build(ctx context.Context, files fs.FS, dir string, bases remote.Bases) ([]*manifest.Object, error) {
 	in := newInspection(files, bases)
+	in.turn = &turn{ctx: ctx}
+	passed := false // to the goroutine that builds
+	defer func() {
+		if !passed {
+			in.turn.end()
+		}
+	}()
 	if err := in.root(ctx, dir); err != nil {
 		return nil, err
 	}
@@ -65,8 +72,10 @@ func (b *Builder) Build(ctx context.Context, files fs.FS, dir string, bases remo
 			b.built = make(map[sources.Digest]*built)
 		}
 		b.built[key] = it
+		passed = true
 		go func() {
 			defer close(it.done)
+			defer in.turn.end()
 			defer func() {
 				if v := recover(); v != nil {
 					it.err = fmt.Errorf("%s: a bug in gitopsd: panic with a value of type %T", dir, v)

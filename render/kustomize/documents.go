@@ -14,8 +14,12 @@ import (
 // is stricter than kustomize: duplicate keys, unknown tags and numbers that JSON
 // cannot hold are errors.
 func (in *inspection) documents(file string, content []byte) ([]sources.Document, error) {
+	_, values := sources.CountYAML(content)
+	if err := in.turn.count(values); err != nil {
+		return nil, err
+	}
 	docs, err := sources.DecodeYAML(bytes.NewReader(content), sources.Limits{
-		Documents: MaxObjects + 1, Nodes: in.budget.values + 1,
+		Documents: MaxObjects + 1, Nodes: in.budget.values + 1, TotalNodes: in.budget.values + 1,
 	})
 	if err != nil {
 		return nil, yamlError(file, err)
@@ -37,6 +41,9 @@ func (in *inspection) documentsOrList(file string, content []byte) (docs []sourc
 	docs, err = in.documents(file, content)
 	if err == nil || errors.Is(err, sources.ErrLimit) {
 		return docs, nil, err
+	}
+	if _, values := sources.CountYAML(content); values > sources.DefaultMaxSeparators {
+		return nil, nil, err
 	}
 	list, errList := yaml.YAMLToJSON(content)
 	if errList != nil || len(list) == 0 || list[0] != '[' {

@@ -30,6 +30,7 @@ type inspection struct {
 	given  *snapshot
 	budget budget
 	growth growth
+	turn   *turn
 	// modes of the paths looked at, and of their parents.
 	modes map[string]fs.FileMode
 	// written are the objects as the files have them, to find where an object

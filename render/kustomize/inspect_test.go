@@ -193,7 +193,7 @@ func TestBuildFaults(t *testing.T) {
 		{"no apiVersion", "-- a/kustomization.yaml --\nresources: [b.yaml]\n-- a/b.yaml --\n\nkind: ConfigMap\nmetadata: {name: a}\n", "a/b.yaml:2: apiVersion: is missing"},
 		{"number as label", "-- a/kustomization.yaml --\nresources: [b.yaml]\n-- a/b.yaml --\nkind: A\napiVersion: v1\nmetadata: {name: a, labels: {x: 1}}\n", "a/b.yaml:1: a/a: metadata.labels: x: want a string, have 1; quote it"},
 		{"duplicate key", "-- a/kustomization.yaml --\nresources: [b.yaml]\n-- a/b.yaml --\n" + configMap + "kind: X\n", `a/b.yaml:4: key "kind" is there twice`},
-		{"infinity", "-- a/kustomization.yaml --\nresources: [b.yaml]\n-- a/b.yaml --\n" + configMap + "x: .inf\n", "a/b.yaml:4: \".inf\" is not a number that JSON can hold"},
+		{"infinity", "-- a/kustomization.yaml --\nresources: [b.yaml]\n-- a/b.yaml --\n" + configMap + "x: .inf\n", "a/b.yaml:4: the value is not a number that JSON can hold"},
 		{"same object in two files", "-- a/kustomization.yaml --\nresources: [b.yaml, ../c]\n-- a/b.yaml --\n" + configMap + "-- c/kustomization.yaml --\nresources: [d.yaml]\n-- c/d.yaml --\n\n" + configMap, "c: ConfigMap a is defined more than once: by a/b.yaml:1 and by c/d.yaml:2; keep one definition"},
 		{"same file twice", "-- a/kustomization.yaml --\nresources: [b.yaml, b.yaml]\n-- a/b.yaml --\n" + configMap, "a: ConfigMap a is defined more than once: by a/b.yaml:1, which is used more than once"},
 		{"patch for nothing", "-- a/kustomization.yaml --\nresources: [../b]\n-- b/kustomization.yaml --\nresources: [c.yaml]\npatches: [{path: p.yaml}]\n-- b/c.yaml --\n" + configMap + "-- b/p.yaml --\n" + deployment, "b: a patch is for Deployment d, which is not among the resources"},

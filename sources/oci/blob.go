@@ -17,8 +17,9 @@ import (
 // *MismatchError when others did. What was read before either is not to be
 // trusted. A connection that breaks is resumed where it broke off.
 //
-// A blob that was read to its end is kept in the cache. One that comes from the
-// cache was verified before the first byte is read.
+// With a cache a blob is fetched into it, whole, before Blob returns, and was
+// verified before the first byte is read: who reads it may keep others waiting,
+// but a slow registry does not.
 func (c *Client) Blob(ctx context.Context, repository string, d sources.Digest, size int64) (io.ReadCloser, error) {
 	if _, err := sources.ParseDigest(string(d)); err != nil {
 		return nil, &Error{Subject: repository, Reason: Malformed, Text: err.Error()}
@@ -30,10 +31,38 @@ func (c *Client) Blob(ctx context.Context, repository string, d sources.Digest, 
 	if f := c.cache.open(d, size); f != nil {
 		return f, nil
 	}
+	entry := c.cache.create(d, size)
+	b, err := c.download(ctx, repository, d, size)
+	if err != nil {
+		entry.abort()
+		return nil, err
+	}
+	if entry == nil {
+		return b, nil
+	}
+	b.entry = entry
+	_, err = io.Copy(io.Discard, b)
+	b.Close()
+	if err != nil {
+		return nil, err
+	}
+	if f := c.cache.open(d, size); f != nil {
+		return f, nil
+	}
+	// The disk is full, or somebody emptied it.
+	b, err = c.download(ctx, repository, d, size)
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// download starts one.
+func (c *Client) download(ctx context.Context, repository string, d sources.Digest, size int64) (*blob, error) {
 	located := c.locate(repository)
 	b := &blob{
 		client:     c,
-		subject:    subject,
+		subject:    repository + "@" + string(d),
 		repository: located,
 		want:       d,
 		size:       size,
@@ -43,9 +72,8 @@ func (c *Client) Blob(ctx context.Context, repository string, d sources.Digest, 
 		},
 	}
 	if err := b.connect(); err != nil {
-		return nil, c.explain(subject, located, err)
+		return nil, c.explain(b.subject, located, err)
 	}
-	b.entry = c.cache.create(d, size)
 	return b, nil
 }
 

@@ -56,7 +56,7 @@ func within[T any](ctx context.Context, p *pass, from sources.Origin, ask func(c
 	defer cancel()
 	got, err := ask(asking)
 	overdue := asking.Err() != nil && !errors.Is(ctx.Err(), context.Canceled)
-	if err == nil || !overdue && !errors.Is(err, sources.ErrLate) {
+	if err == nil || errors.Is(err, sources.ErrNoRoom) || !overdue && !errors.Is(err, sources.ErrLate) {
 		return got, err
 	}
 	p.mu.Lock()

@@ -86,7 +86,7 @@ func (r *reader) layer(ctx context.Context, l descriptor, w *walk) error {
 	}
 	var known *invalid
 	var listed *InvalidError
-	if err != nil && !errors.As(err, &known) && !errors.As(err, &listed) && !errors.Is(err, errNoRoom) {
+	if err != nil && !errors.As(err, &known) && !errors.As(err, &listed) && !errors.Is(err, sources.ErrNoRoom) {
 		return bad("its layer %s cannot be read: %s", l.Digest, shorten(err.Error()))
 	}
 	return err

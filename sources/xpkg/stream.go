@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -30,11 +31,11 @@ type batch struct {
 // decode decodes a stream of documents on several processors. The result, and
 // the error, are those of sources.DecodeYAML on the whole stream: documents
 // share nothing, so where one ends the next can be read by another decoder.
-func decode(packageYAML io.Reader, space *claim) ([]sources.Document, error) {
+func decode(packageYAML io.Reader, space *share) ([]sources.Document, error) {
 	return decodeBatches(packageYAML, batchBytes, space)
 }
 
-func decodeBatches(packageYAML io.Reader, size int, space *claim) ([]sources.Document, error) {
+func decodeBatches(packageYAML io.Reader, size int, space *share) ([]sources.Document, error) {
 	decoders := min(runtime.GOMAXPROCS(0), maxDecoders)
 	var (
 		batches = make(chan batch, decoders)
@@ -88,43 +89,56 @@ func decodeBatches(packageYAML io.Reader, size int, space *claim) ([]sources.Doc
 	return docs, nil
 }
 
-func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64, space *claim) ([]sources.Document, error) {
-	// All packages that are being read share the room for the parser's nodes.
-	defer parsing.enter(b.values)()
-	before := dec.Cost()
-	limits := sources.Limits{Bytes: int64(len(b.bytes)), Documents: MaxDocuments, Nodes: MaxDocumentValues, Separators: MaxDocumentValues, TotalNodes: b.values + MaxDocumentValues}
-	docs, err := dec.Decode(bytes.NewReader(b.bytes), limits)
-	if err != nil {
-		// Once more, with as many empty lines before it as the stream has, so
-		// that the error names the right one.
-		limits.Bytes += int64(b.line)
-		limits.Separators += b.line
-		padding := io.LimitReader(newlines{}, int64(b.line-1))
-		_, err = dec.Decode(io.MultiReader(padding, bytes.NewReader(b.bytes)), limits)
-		problem := &invalid{text: packageFile + " " + shorten(err.Error())}
-		if !strings.HasPrefix(err.Error(), "line ") {
-			problem.text = packageFile + ": " + shorten(err.Error())
-		}
-		if errors.Is(err, sources.ErrLimit) {
-			problem.cause = sources.ErrLimit
-		}
-		return nil, problem
+func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64, space *share) (docs []sources.Document, err error) {
+	values := b.values
+	mayAlias := alias.Match(b.bytes)
+	if mayAlias {
+		values += MaxDocumentValues
 	}
-	if err := space.add(dec.Cost() - before); err != nil {
+	err = space.decode(values, len(b.bytes), func() (int64, error) {
+		before := dec.Cost()
+		docs, err = b.documents(dec)
+		return dec.Cost() - before, err
+	})
+	if err != nil {
 		return nil, err
 	}
-	values := 0
-	mayAlias := bytes.IndexByte(b.bytes, '&') >= 0 && bytes.IndexByte(b.bytes, '*') >= 0
+	expanded := 0
 	for i := range docs {
 		docs[i].Line += b.line - 1
 		if mayAlias {
-			values += countValues(docs[i].Tree)
+			expanded += countValues(docs[i].Tree)
 		}
 	}
-	if more := values - b.values; more > 0 && aliased.Add(int64(more)) > MaxPackageValues {
+	if more := expanded - b.values; more > 0 && aliased.Add(int64(more)) > MaxPackageValues {
 		return nil, tooMuch("%s: aliases stand for more than %d values", packageFile, MaxPackageValues)
 	}
 	return docs, nil
+}
+
+// alias matches what could be one, or a text that looks like one.
+var alias = regexp.MustCompile(`(^|[\s\[{,:-])\*[0-9A-Za-z_-]`)
+
+func (b batch) documents(dec *sources.Decoder) ([]sources.Document, error) {
+	limits := sources.Limits{Bytes: int64(len(b.bytes)), Documents: MaxDocuments, Nodes: MaxDocumentValues, Separators: MaxDocumentValues, TotalNodes: b.values + MaxDocumentValues}
+	docs, err := dec.Decode(bytes.NewReader(b.bytes), limits)
+	if err == nil {
+		return docs, nil
+	}
+	// Once more, with as many empty lines before it as the stream has, so
+	// that the error names the right one.
+	limits.Bytes += int64(b.line)
+	limits.Separators += b.line
+	padding := io.LimitReader(newlines{}, int64(b.line-1))
+	_, err = dec.Decode(io.MultiReader(padding, bytes.NewReader(b.bytes)), limits)
+	problem := &invalid{text: packageFile + " " + shorten(err.Error())}
+	if !strings.HasPrefix(err.Error(), "line ") {
+		problem.text = packageFile + ": " + shorten(err.Error())
+	}
+	if errors.Is(err, sources.ErrLimit) {
+		problem.cause = sources.ErrLimit
+	}
+	return nil, problem
 }
 
 // countValues returns how many values a tree has.

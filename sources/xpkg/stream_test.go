@@ -46,7 +46,7 @@ func checkStream(t *testing.T, text string) {
 	want, wantErr := sources.DecodeYAML(strings.NewReader(text), sources.Limits{Documents: MaxDocuments, Nodes: MaxDocumentValues})
 	for _, size := range []int{1, 20, batchBytes} {
 		for what, r := range map[string]io.Reader{"whole": strings.NewReader(text), "bytewise": iotest.OneByteReader(strings.NewReader(text))} {
-			got, err := decodeBatches(r, size, newClaim(held))
+			got, err := decodeBatches(r, size, anyShare())
 			if (err == nil) != (wantErr == nil) && !errors.Is(err, sources.ErrLimit) {
 				t.Fatalf("%q in batches of %d, %s: error %v, want %v", text, size, what, err, wantErr)
 			}
@@ -74,13 +74,13 @@ func TestStreamError(t *testing.T) {
 	good := strings.Repeat("---\na: 1\n", 1000)
 	text := good + "---\na: 1\na: 2\n" + good + "---\nb: [\n" + good
 	for range 20 {
-		_, err := decodeBatches(strings.NewReader(text), 100, newClaim(held))
+		_, err := decodeBatches(strings.NewReader(text), 100, anyShare())
 		if err == nil || err.Error() != `package.yaml line 2003: key "a" is there twice` {
 			t.Fatalf("error %v", err)
 		}
 	}
 	broken := errors.New("the registry went away")
-	_, err := decode(io.MultiReader(strings.NewReader(good), iotest.ErrReader(broken)), newClaim(held))
+	_, err := decode(io.MultiReader(strings.NewReader(good), iotest.ErrReader(broken)), anyShare())
 	if !errors.Is(err, broken) {
 		t.Errorf("error %v, want that of the reader", err)
 	}
@@ -106,11 +106,11 @@ func TestStreamLimits(t *testing.T) {
 	var aliased atomic.Int64
 	aliased.Store(MaxPackageValues - 10)
 	b := batch{line: 1, bytes: []byte("a: &a [1, 2, 3]\nb: [*a, *a, *a, *a]\n")}
-	_, err := b.decode(new(sources.Decoder), &aliased, newClaim(held))
+	_, err := b.decode(new(sources.Decoder), &aliased, anyShare())
 	if err == nil || !strings.Contains(err.Error(), "aliases stand for more than 10000000 values") {
 		t.Errorf("aliases: %v", err)
 	}
-	_, err = decode(strings.NewReader(strings.Repeat("--- {a: 1}\n", MaxDocuments+1)), newClaim(held))
+	_, err = decode(strings.NewReader(strings.Repeat("--- {a: 1}\n", MaxDocuments+1)), anyShare())
 	if err == nil || !strings.Contains(err.Error(), "more than 20000 documents") {
 		t.Errorf("documents: %v", err)
 	}

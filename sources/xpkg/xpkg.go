@@ -22,6 +22,7 @@ package xpkg
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -56,8 +57,8 @@ const (
 	MaxDocumentValues = 500_000
 	MaxPackageValues  = 10_000_000
 	// MaxPackageMemory bounds what the objects of one package take in memory
-	// once they are decoded, in bytes. The largest known takes a quarter of it.
-	MaxPackageMemory = 512 << 20
+	// once they are decoded, in bytes. The largest known takes half of it.
+	MaxPackageMemory = 256 << 20
 	// maxConfigBytes bounds an image's configuration.
 	maxConfigBytes = 4 << 20
 	// maxWindow bounds the memory a zstd stream may ask for.
@@ -143,8 +144,11 @@ func tooMuch(format string, args ...any) error {
 func Read(ctx context.Context, src Source, repository string, d sources.Digest) (*sources.Package, error) {
 	r := newReader(src, repository)
 	p, err := r.read(ctx, d)
-	if err != nil {
-		return nil, named(repository+"@"+string(d), err)
+	switch subject := repository + "@" + string(d); {
+	case errors.Is(err, sources.ErrNoRoom):
+		return nil, fmt.Errorf("%s: %w", subject, err)
+	case err != nil:
+		return nil, named(subject, err)
 	}
 	return p, nil
 }
@@ -192,18 +196,30 @@ func (r *reader) read(ctx context.Context, d sources.Digest) (*sources.Package, 
 	if err := sameBase(images); err != nil {
 		return nil, err
 	}
-	var docs []sources.Document
-	space := newClaim(held)
-	defer space.free()
-	content, err := r.content(ctx, images[0], func(packageYAML io.Reader) (err error) {
-		docs, err = decode(packageYAML, space)
-		return err
-	})
+	// What is fetched is fetched first: others wait for memory while this one has it.
+	others, err := r.otherContents(ctx, images)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.sameContent(ctx, images, content); err != nil {
+	var docs []sources.Document
+	var space *share
+	content, err := r.content(ctx, images[0], func(packageYAML io.Reader) (err error) {
+		if space, err = memory.enter(ctx); err == nil {
+			docs, err = decode(packageYAML, space)
+		}
+		return err
+	})
+	if space != nil {
+		defer space.leave()
+	}
+	if err != nil {
 		return nil, err
+	}
+	for i, other := range others {
+		if other != "" && other != content {
+			return nil, bad("its content differs between platforms: %s is %s for %s and %s for %s; "+
+				"build all platforms from one %[1]s", packageFile, content, images[0].platform, other, images[i].platform)
+		}
 	}
 	p := &sources.Package{Repository: r.repository, Digest: d, Content: content}
 	if isIndex {
@@ -214,10 +230,10 @@ func (r *reader) read(ctx context.Context, d sources.Digest) (*sources.Package, 
 	p.Meta, p.Documents, err = lint(docs, func(i int) string {
 		return fmt.Sprintf("%s line %d", packageFile, docs[i].Line)
 	})
-	if err == nil {
-		space.passTo(p)
+	if err != nil {
+		return nil, err
 	}
-	return p, err
+	return p, space.keep(p)
 }
 
 // sameBase refuses a package that would install other types on one platform
@@ -232,24 +248,23 @@ func sameBase(images []image) error {
 	return nil
 }
 
-// sameContent does the same for images whose package.yaml is in the file system
-// of all layers, so that only reading it tells.
-func (r *reader) sameContent(ctx context.Context, images []image, content sources.Digest) error {
-	for _, img := range images[1:] {
+// otherContents returns the digests of package.yaml for the images that have it
+// in the file system of all layers, so that only reading it tells whether it is
+// that of the first image; empty for the others.
+func (r *reader) otherContents(ctx context.Context, images []image) ([]sources.Digest, error) {
+	contents := make([]sources.Digest, len(images))
+	for i, img := range images[1:] {
 		if img.sameLayers(images[0]) || img.baseDigest() != "" && img.baseDigest() == images[0].baseDigest() {
 			continue
 		}
-		other, err := r.content(ctx, img, func(packageYAML io.Reader) error {
+		content, err := r.content(ctx, img, func(packageYAML io.Reader) error {
 			_, err := io.Copy(io.Discard, packageYAML)
 			return err
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if other != content {
-			return bad("its content differs between platforms: %s is %s for %s and %s for %s; "+
-				"build all platforms from one %[1]s", packageFile, content, images[0].platform, other, img.platform)
-		}
+		contents[i+1] = content
 	}
-	return nil
+	return contents, nil
 }

@@ -1,0 +1,43 @@
+package kustomize
+
+import (
+	"context"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// Builds that are large, by the characters that can separate two values in their
+// documents, run one at a time, from before their first large file is decoded until
+// kustomize is done with them: each may need half of the memory that there is. Small
+// ones run beside it.
+const largeBuild = 100_000
+
+var large = semaphore.NewWeighted(1)
+
+// turn is a build's claim to be the large one.
+type turn struct {
+	ctx    context.Context
+	values int
+	mine   bool
+}
+
+// count waits for the turn, if so many values more make the build a large one.
+func (t *turn) count(values int) error {
+	if t == nil {
+		return nil // a patch, which is in a registration
+	}
+	if t.values += values; t.mine || t.values <= largeBuild {
+		return nil
+	}
+	if err := large.Acquire(t.ctx, 1); err != nil {
+		return err
+	}
+	t.mine = true
+	return nil
+}
+
+func (t *turn) end() {
+	if t.mine {
+		large.Release(1)
+	}
+}
