@@ -10,7 +10,7 @@
 //  2. Each cluster keeps its own inventory (reconcile/apply); a worker that is
 //     killed anywhere is completed by the next one.
 //  3. The lock is committed on the branch's newest head once every cluster was
-//     tried, or after LockGrace, and the pending ref goes.
+//     tried, or after LockGrace, and the pending ref goes (lock.go).
 //
 // A daemon that is killed between any two of them reads the pending records
 // back: what they say is confirmed by the registry, and nothing is resolved to
@@ -34,7 +34,6 @@ import (
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
-	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
@@ -465,11 +464,6 @@ func errorText(s *desired.State) string {
 	return ""
 }
 
-// lockDue reports whether the lock to commit differs from the committed one.
-func (d *Daemon) lockDue() bool {
-	return !d.cfg.ReadonlyLock && string(d.state.Lock.Format()) != string(d.committed.Format())
-}
-
 // await waits until all clusters were tried, for no longer than grace.
 func (d *Daemon) await(ctx context.Context, tried []<-chan struct{}, grace <-chan time.Time) {
 	for _, done := range tried {
@@ -481,122 +475,6 @@ func (d *Daemon) await(ctx context.Context, tried []<-chan struct{}, grace <-cha
 			return
 		}
 	}
-}
-
-// lockPatience is how many times LockGrace the records of a pass are kept from the
-// branch while others push faster than their commits are computed.
-const lockPatience = 4
-
-// errOvertaken ends an Update on a head that moved on.
-var errOvertaken = errors.New("somebody else pushed")
-
-// commitLock commits the lock if it changed. On a head that moved on, the lock is
-// the one that this head asks for, which the next pass computes; only the records
-// are committed there, if they alone are asked for.
-func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
-	if ctx.Err() != nil || d.cfg.ReadonlyLock {
-		return ctx.Err()
-	}
-	if !d.lockDue() {
-		return d.settlePending(ctx)
-	}
-	onOwn, lock := false, d.state.Lock
-	commit, wrote, err := d.cfg.Repository.Update(ctx, sources.LockFile, lockMessage(d.committed, lock), func(head sources.Commit) ([]byte, error) {
-		if onOwn = head.Hash == d.commit.Hash; onOwn {
-			return lock.Format(), nil
-		}
-		if !alone {
-			return nil, errOvertaken
-		}
-		theirs, err := desired.ReadLock(head.Files)
-		if err != nil {
-			return nil, err
-		}
-		records := lock.Clone()
-		for _, name := range append(lock.Clusters(), d.committed.Clusters()...) {
-			records.Select(name, d.committed.Selections(name))
-		}
-		return lockfile.Rebase(d.committed, records, theirs).Format(), nil
-	})
-	if errors.Is(err, errOvertaken) {
-		d.overtaken = true
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("committing %s: %w", sources.LockFile, err)
-	}
-	if wrote {
-		d.cfg.Log.Info("lock committed", "commit", short(commit.Hash), "subject", commit.Subject)
-		d.cfg.Board.LockCommitted(commit.Hash)
-	}
-	d.dueSince = time.Time{}
-	if onOwn {
-		// The lock's own commit asks for nothing new, and starts no pass.
-		d.history.sawAs(commit.Hash, d.state.Commit.Hash)
-		d.head, d.commit, d.committed = commit, commit, lock
-		// Something else asks for that which is computed from what was there before.
-		d.due = d.due || d.computing != nil
-	}
-	if !onOwn {
-		return nil // what it selects is still pending
-	}
-	return d.settlePending(ctx)
-}
-
-// lockMessage says which selections the commit changes.
-func lockMessage(before, after *lockfile.File) string {
-	var changes []string
-	subject := make(map[string]bool)
-	names := make(map[string]bool)
-	for _, lock := range []*lockfile.File{before, after} {
-		for _, name := range lock.Clusters() {
-			names[name] = true
-		}
-	}
-	for _, name := range sortedKeys(names) {
-		old, now := lines(before, name), lines(after, name)
-		for _, line := range sortedKeys(old) {
-			if !now[line] {
-				changes = append(changes, "- "+line)
-			}
-		}
-		for _, line := range sortedKeys(now) {
-			if !old[line] {
-				changes = append(changes, "+ "+line)
-				fields := strings.Fields(line)
-				subject[fields[1][strings.LastIndexByte(fields[1], '/')+1:]+" "+shortVersion(fields[2])] = true
-			}
-		}
-	}
-	title := "Lock " + strings.Join(sortedKeys(subject), ", ")
-	switch {
-	case len(subject) == 0 && len(changes) > 0:
-		title = "Lock what was removed"
-	case len(subject) == 0:
-		title = "Lock what was resolved"
-	case len(title) > 72:
-		title = "Lock " + prose.Count(len(subject), "package")
-	}
-	const most = 50
-	if len(changes) > most {
-		changes = append(changes[:most], fmt.Sprintf("… and %d more", len(changes)-most))
-	}
-	return strings.TrimSpace(title + "\n\n" + strings.Join(changes, "\n"))
-}
-
-func lines(f *lockfile.File, cluster string) map[string]bool {
-	found := make(map[string]bool)
-	for _, s := range f.Selections(cluster) {
-		found[s.String()] = true
-	}
-	return found
-}
-
-func shortVersion(v string) string {
-	if d, err := sources.ParseDigest(v); err == nil {
-		return "sha256:" + d.Short()
-	}
-	return v
 }
 
 // short is a commit's name as people read it.

@@ -1,0 +1,133 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/lockfile"
+)
+
+// lockDue reports whether the lock to commit differs from the committed one.
+func (d *Daemon) lockDue() bool {
+	return !d.cfg.ReadonlyLock && string(d.state.Lock.Format()) != string(d.committed.Format())
+}
+
+// lockPatience is how many times LockGrace the records of a pass are kept from the
+// branch while others push faster than their commits are computed.
+const lockPatience = 4
+
+// errOvertaken ends an Update on a head that moved on.
+var errOvertaken = errors.New("somebody else pushed")
+
+// commitLock commits the lock if it changed. On a head that moved on, the lock is
+// the one that this head asks for, which the next pass computes; only the records
+// are committed there, if they alone are asked for.
+func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
+	if ctx.Err() != nil || d.cfg.ReadonlyLock {
+		return ctx.Err()
+	}
+	if !d.lockDue() {
+		return d.settlePending(ctx)
+	}
+	onOwn, lock := false, d.state.Lock
+	commit, wrote, err := d.cfg.Repository.Update(ctx, sources.LockFile, lockMessage(d.committed, lock), func(head sources.Commit) ([]byte, error) {
+		if onOwn = head.Hash == d.commit.Hash; onOwn {
+			return lock.Format(), nil
+		}
+		if !alone {
+			return nil, errOvertaken
+		}
+		theirs, err := desired.ReadLock(head.Files)
+		if err != nil {
+			return nil, err
+		}
+		records := lock.Clone()
+		for _, name := range append(lock.Clusters(), d.committed.Clusters()...) {
+			records.Select(name, d.committed.Selections(name))
+		}
+		return lockfile.Rebase(d.committed, records, theirs).Format(), nil
+	})
+	if errors.Is(err, errOvertaken) {
+		d.overtaken = true
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("committing %s: %w", sources.LockFile, err)
+	}
+	if wrote {
+		d.cfg.Log.Info("lock committed", "commit", short(commit.Hash), "subject", commit.Subject)
+		d.cfg.Board.LockCommitted(commit.Hash)
+	}
+	d.dueSince = time.Time{}
+	if !onOwn {
+		return nil // what it selects is still pending
+	}
+	// The lock's own commit asks for nothing new, and starts no pass.
+	d.history.sawAs(commit.Hash, d.state.Commit.Hash)
+	d.head, d.commit, d.committed = commit, commit, lock
+	// What is being computed comes from the lock before: that is done once more.
+	d.due = d.due || d.computing != nil
+	return d.settlePending(ctx)
+}
+
+// lockMessage says which selections the commit changes.
+func lockMessage(before, after *lockfile.File) string {
+	var changes []string
+	subject := make(map[string]bool)
+	names := make(map[string]bool)
+	for _, lock := range []*lockfile.File{before, after} {
+		for _, name := range lock.Clusters() {
+			names[name] = true
+		}
+	}
+	for _, name := range sortedKeys(names) {
+		old, now := lines(before, name), lines(after, name)
+		for _, line := range sortedKeys(old) {
+			if !now[line] {
+				changes = append(changes, "- "+line)
+			}
+		}
+		for _, line := range sortedKeys(now) {
+			if !old[line] {
+				changes = append(changes, "+ "+line)
+				fields := strings.Fields(line)
+				subject[fields[1][strings.LastIndexByte(fields[1], '/')+1:]+" "+shortVersion(fields[2])] = true
+			}
+		}
+	}
+	title := "Lock " + strings.Join(sortedKeys(subject), ", ")
+	switch {
+	case len(subject) == 0 && len(changes) > 0:
+		title = "Lock what was removed"
+	case len(subject) == 0:
+		title = "Lock what was resolved"
+	case len(title) > 72:
+		title = "Lock " + prose.Count(len(subject), "package")
+	}
+	const most = 50
+	if len(changes) > most {
+		changes = append(changes[:most], fmt.Sprintf("… and %d more", len(changes)-most))
+	}
+	return strings.TrimSpace(title + "\n\n" + strings.Join(changes, "\n"))
+}
+
+func lines(f *lockfile.File, cluster string) map[string]bool {
+	found := make(map[string]bool)
+	for _, s := range f.Selections(cluster) {
+		found[s.String()] = true
+	}
+	return found
+}
+
+func shortVersion(v string) string {
+	if d, err := sources.ParseDigest(v); err == nil {
+		return "sha256:" + d.Short()
+	}
+	return v
+}
