@@ -1,6 +1,8 @@
 package apply
 
 import (
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,15 +12,25 @@ import (
 func TestDamper(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var heard []time.Duration
+		var mu sync.Mutex // notices come from timers' goroutines
+		var all []time.Duration
 		begun := time.Now()
-		d := &damper{notify: func() { heard = append(heard, time.Since(begun)) }}
+		d := &damper{notify: func() {
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, time.Since(begun))
+		}}
+		told := func() []time.Duration {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(all)
+		}
 		for range 200 {
 			d.tell(later)
 			time.Sleep(100 * time.Millisecond)
 		}
 		time.Sleep(time.Minute)
-		want := []time.Duration{0, 1, 3, 7, 15, 30}
+		heard, want := told(), []time.Duration{0, 1, 3, 7, 15, 30}
 		if len(heard) != len(want) {
 			t.Fatalf("heard at %v", heard)
 		}
@@ -30,13 +42,13 @@ func TestDamper(t *testing.T) {
 		d.tell(atOnce)
 		d.tell(later) // after a quiet minute
 		synctest.Wait()
-		if len(heard) != len(want)+2 {
-			t.Errorf("heard %d times", len(heard))
+		if n := len(told()); n != len(want)+2 {
+			t.Errorf("heard %d times", n)
 		}
 		d.tell(later)
 		d.stop()
 		time.Sleep(time.Minute)
-		if len(heard) != len(want)+2 {
+		if len(told()) != len(want)+2 {
 			t.Error("heard after the end")
 		}
 	})

@@ -29,14 +29,15 @@ type shop struct {
 	digest     sources.Digest
 }
 
-func newShop(t *testing.T) *shop {
+// newShop is a registry with a package, and a client of it that waits so long.
+func newShop(t *testing.T, patience time.Duration) *shop {
 	t.Helper()
 	reg, err := registry.New(registry.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(reg.Close)
-	client, err := oci.New(oci.Config{Timeout: 2 * time.Second})
+	client, err := oci.New(oci.Config{Timeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +218,7 @@ func TestVerify(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := newShop(t)
+			s := newShop(t, oci.DefaultTimeout)
 			s.push(t, tt.layers(s.digest)...)
 			v := New(Config{TrustRootFile: trustRoot(t, instance)})
 			how, err := v.Verify(t.Context(), s.client, s.repository, s.digest, policy(tt.authorities...))
@@ -267,7 +268,11 @@ func TestVerifyErrors(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := newShop(t)
+			patience := oci.DefaultTimeout
+			if tt.fault.Hang {
+				patience = 2 * time.Second
+			}
+			s := newShop(t, patience)
 			s.push(t, must(must(sigstore.NewKey()).Simple(s.digest)))
 			if tt.fault.Path != "" {
 				s.Break(tt.fault)
@@ -296,7 +301,7 @@ func TestHostileRegistry(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := newShop(t)
+			s := newShop(t, oci.DefaultTimeout)
 			s.push(t, must(key.Simple(s.digest)))
 			s.Break(tt.fault)
 			how, err := New(Config{}).Verify(t.Context(), s.client, s.repository, s.digest, policy(byKey("us", key)))
@@ -312,7 +317,7 @@ func TestHostileRegistry(t *testing.T) {
 func TestRecords(t *testing.T) {
 	t.Parallel()
 	key, next := must(sigstore.NewKey()), must(sigstore.NewKey())
-	s := newShop(t)
+	s := newShop(t, oci.DefaultTimeout)
 	s.push(t, must(key.Simple(s.digest)))
 	dir := filepath.Join(t.TempDir(), "signatures")
 	verify := func(p *sources.Verification) error {
