@@ -141,7 +141,7 @@ func (a *Applier) watch(ctx context.Context, s *kindState, notify func()) {
 		if !a.outdated(failures, err, current) {
 			continue
 		}
-		v, err := a.relist(ctx, s, d)
+		v, err := a.relist(ctx, s, t, d)
 		switch {
 		case err == nil:
 			version, current = v, time.Now()
@@ -216,12 +216,12 @@ func kindName(t kube.Type) string {
 }
 
 // relist takes in what changed since the kind was listed or watched last.
-func (a *Applier) relist(ctx context.Context, s *kindState, d *damper) (version string, err error) {
+func (a *Applier) relist(ctx context.Context, s *kindState, t kube.Type, d *damper) (version string, err error) {
 	there := make(map[manifest.ID]bool)
 	var most notice
 	opts := kube.ListOptions{Selector: a.set.selector(), Again: func() { clear(there) }}
-	version, err = a.cluster.List(ctx, s.t, opts, func(m *metav1.PartialObjectMetadata) bool {
-		there[s.t.ID(m.Namespace, m.Name)] = true
+	version, err = a.cluster.List(ctx, t, opts, func(m *metav1.PartialObjectMetadata) bool {
+		there[t.ID(m.Namespace, m.Name)] = true
 		most = max(most, a.saw(s, kube.Event{Meta: m}))
 		return true
 	})
@@ -253,7 +253,10 @@ func (a *Applier) membersBut(s *kindState, there map[manifest.ID]bool) []manifes
 func (a *Applier) survive(s *kindState) {
 	if v := recover(); v != nil {
 		p := errgroup.Recovered(v)
-		a.log.Error(p.Error()+" in a watch; the daemon goes on", "kind", s.t.Kind, "stack", string(p.Stack))
+		a.mu.Lock()
+		kind := s.t.Kind
+		a.mu.Unlock()
+		a.log.Error(p.Error()+" in a watch; the daemon goes on", "kind", kind, "stack", string(p.Stack))
 		a.lost(s)
 	}
 }
