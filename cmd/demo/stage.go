@@ -114,7 +114,9 @@ func (s *stage) set(ctx context.Context) error {
 		return err
 	}
 	s.clone = filepath.Join(s.dir, "clone")
-	if _, err := s.command(ctx, s.dir, "git", "clone", "-q", s.repo.Dir, s.clone); err != nil {
+	// From the address that the daemon follows: the clone is one of its fleet.
+	from := strings.Replace(s.git.URL(fleet), "://", "://"+user+":"+password+"@", 1)
+	if _, err := s.command(ctx, s.dir, "git", "clone", "-q", from, s.clone); err != nil {
 		return err
 	}
 	s.say.say("   %s", s.git.URL(fleet))
