@@ -300,12 +300,12 @@ func (s *stage) meddle(ctx context.Context, t *teller) error {
 	if err != nil {
 		return err
 	}
-	patch := []byte(`{"spec":{"names":{"shortNames":["oops"]}}}`)
+	patch := []byte(`{"spec":{"names":{"shortNames":[]}}}`)
 	if _, err := client.Resource(crds).Patch(ctx, machines, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "kubectl-edit"}); err != nil {
 		return err
 	}
 	began := time.Now()
-	t.say("   kubectl edit crd %s: shortNames %s -> [oops]", machines, was)
+	t.say("   kubectl edit crd %s: shortNames %s -> []", machines, was)
 	var now string
 	err = s.wait(ctx, 2*time.Minute, "the edit to be undone", func() bool {
 		now, err = shortNames()
