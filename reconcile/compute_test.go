@@ -112,7 +112,7 @@ func looping(t *testing.T, f *fleet, b *branch, answers map[string]time.Duration
 // versionTarget notes the version of the package that it is given.
 type versionTarget struct{ fleetTarget }
 
-func (t *versionTarget) Apply(ctx context.Context, want *desired.Cluster) Outcome {
+func (t *versionTarget) Apply(ctx context.Context, want *desired.Unit) Outcome {
 	noted := *want
 	noted.Notes = []string{"nothing"}
 	for _, p := range want.Packages {

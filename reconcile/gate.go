@@ -121,5 +121,5 @@ func (ws *workers) heldBack(ctx context.Context, w *worker, why string) Outcome 
 
 // show says what a worker waits for, or that it goes on.
 func (ws *workers) show(w *worker, phase status.Phase, message string) {
-	ws.cfg.Board.Update(w.name, func(c *status.Cluster) { c.Phase, c.Message = phase, message })
+	ws.cfg.Board.Update(w.name, func(c *status.Unit) { c.Phase, c.Message = phase, message })
 }

@@ -71,7 +71,7 @@ type Repository interface {
 type Target interface {
 	// Apply brings the cluster to what is wanted. The outcome says what came
 	// of it even where that is an error.
-	Apply(ctx context.Context, want *desired.Cluster) Outcome
+	Apply(ctx context.Context, want *desired.Unit) Outcome
 	// Resume looks whether the cluster is as an earlier process left it; if not,
 	// the outcome has Moved set and says nothing else. It changes nothing.
 	Resume(ctx context.Context, at *checkpoint.Record) Outcome
@@ -420,7 +420,7 @@ func (d *Daemon) follow(state *desired.State) {
 	left := d.leftAlone(state)
 	d.cfg.Board.Commit(state.Commit.Hash, state.Commit.Subject, errs, append(names, sortedKeys(left)...))
 	for name, why := range left {
-		d.cfg.Board.Update(name, func(c *status.Cluster) {
+		d.cfg.Board.Update(name, func(c *status.Unit) {
 			c.Phase, c.Message = status.Failed, why+"; the cluster is left as it is"
 		})
 	}

@@ -171,7 +171,7 @@ type notingTarget struct {
 	name string
 }
 
-func (t *notingTarget) Apply(ctx context.Context, want *desired.Cluster) Outcome {
+func (t *notingTarget) Apply(ctx context.Context, want *desired.Unit) Outcome {
 	t.w.mu.Lock()
 	var what []string
 	for _, p := range want.Packages {

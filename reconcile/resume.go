@@ -45,7 +45,7 @@ func (d *Daemon) resume() *desired.State {
 	input := d.inputOf(s)
 	at := make(map[string]*checkpoint.Record)
 	for _, c := range s.Registry.Clusters {
-		wanted := &desired.Cluster{Cluster: c}
+		wanted := &desired.Unit{Cluster: c}
 		if !c.Spec.Suspend {
 			r := d.cfg.Checkpoints.Load(c.Name, input)
 			if r == nil {

@@ -29,14 +29,14 @@ const maxProblems = 50
 
 // target is a Target that is a Kubernetes cluster.
 type target struct {
-	cluster *kube.Cluster
+	cluster *kube.Client
 	applier *apply.Applier
 	log     *slog.Logger
 }
 
 // NewTarget makes the target of a connected cluster of a fleet, and owns the
 // connection.
-func NewTarget(cluster *kube.Cluster, fleet apply.Fleet, log *slog.Logger) (Target, error) {
+func NewTarget(cluster *kube.Client, fleet apply.Fleet, log *slog.Logger) (Target, error) {
 	applier, err := apply.New(apply.Config{Cluster: cluster, Fleet: fleet, Log: log})
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (t *target) Follow(ctx context.Context, notify func()) { t.applier.Follow(c
 
 // PlanOptions are the options of a plan for a cluster: the same for the daemon
 // and for `gitopsd plan`, so that one does what the other prints.
-func PlanOptions(want *desired.Cluster) (apply.PlanOptions, error) {
+func PlanOptions(want *desired.Unit) (apply.PlanOptions, error) {
 	opts := apply.PlanOptions{
 		Options: plan.Options{
 			Keeps: want.Keeps, Order: want.Order(), ReportDrift: want.Spec.Drift == clusters.Report, RemoveAll: want.Remove,
@@ -92,7 +92,7 @@ const (
 	emptyPause  = time.Second
 )
 
-func (t *target) Apply(ctx context.Context, want *desired.Cluster) (o Outcome) {
+func (t *target) Apply(ctx context.Context, want *desired.Unit) (o Outcome) {
 	o = t.apply(ctx, want)
 	defer func() { o.Notes = t.applier.Polled() }()
 	underWay := func() bool {
@@ -109,7 +109,7 @@ func (t *target) Apply(ctx context.Context, want *desired.Cluster) (o Outcome) {
 	return o
 }
 
-func (t *target) apply(ctx context.Context, want *desired.Cluster) Outcome {
+func (t *target) apply(ctx context.Context, want *desired.Unit) Outcome {
 	opts, err := PlanOptions(want)
 	if err != nil {
 		return Outcome{Phase: status.Failed, Message: err.Error()}
@@ -256,7 +256,7 @@ func problem(o *Outcome, pkg, text, state string) {
 
 // Executed is the plan as the daemon executes it: where drift is to be reported,
 // corrections are held.
-func Executed(want *desired.Cluster, p *plan.Plan) *plan.Plan {
+func Executed(want *desired.Unit, p *plan.Plan) *plan.Plan {
 	if want.Spec.Drift != clusters.Report {
 		return p
 	}

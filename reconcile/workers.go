@@ -43,7 +43,7 @@ func newWorkers(cfg Config) *workers {
 
 // job is one attempt to make at a cluster.
 type job struct {
-	want   *desired.Cluster
+	want   *desired.Unit
 	commit string
 	// input names what want was computed from, empty if nobody may rely on it.
 	// With at, nothing but the registration was computed, and the cluster is
@@ -91,7 +91,7 @@ type worker struct {
 	// left says that the cluster is to be left as it is, moved that it is not as it
 	// was left with this, so that what is wanted of it is being computed.
 	left  bool
-	moved *desired.Cluster
+	moved *desired.Unit
 	// slow says that the last attempt had to wait for answers for so long that
 	// its slot was lent.
 	slow    bool
@@ -240,7 +240,7 @@ func nextBrake(brake time.Duration, changed int, interval time.Duration) time.Du
 }
 
 // connect makes the worker's target, and follows the cluster.
-func (ws *workers) connect(ctx context.Context, w *worker, want *desired.Cluster) error {
+func (ws *workers) connect(ctx context.Context, w *worker, want *desired.Unit) error {
 	made := ws.connectionOf(want) // before: what is replaced meanwhile is told the next time
 	target, err := ws.cfg.Connect(ctx, want.Cluster)
 	if err != nil {
@@ -271,7 +271,7 @@ func (ws *workers) connect(ctx context.Context, w *worker, want *desired.Cluster
 }
 
 // connectionOf is what a target would be made from now.
-func (ws *workers) connectionOf(want *desired.Cluster) connection {
+func (ws *workers) connectionOf(want *desired.Unit) connection {
 	c := connection{access: want.Spec.Access()}
 	if ws.cfg.Credentials != nil {
 		if name, known := ws.cfg.Credentials(want.Cluster); known {
@@ -406,7 +406,7 @@ func (ws *workers) try(ctx context.Context, w *worker, j *job) (o Outcome, ok bo
 	if err != nil {
 		return Outcome{}, false
 	}
-	ws.cfg.Board.Update(w.name, func(c *status.Cluster) {
+	ws.cfg.Board.Update(w.name, func(c *status.Unit) {
 		if c.Phase == status.Pending {
 			c.Phase = status.Applying
 		}
@@ -457,8 +457,8 @@ func (ws *workers) report(w *worker, j *job, o Outcome) {
 	default:
 		w.failures, w.nextTry = 0, time.Time{}
 	}
-	var before status.Cluster
-	ws.cfg.Board.Update(w.name, func(c *status.Cluster) {
+	var before status.Unit
+	ws.cfg.Board.Update(w.name, func(c *status.Unit) {
 		before = *c
 		c.Phase, c.Message, c.Actions, c.Problems = o.Phase, o.Message, o.Actions, o.Problems
 		c.Commit, c.Tried, c.Failures, c.NextTry = j.commit, now, w.failures, w.nextTry
@@ -501,8 +501,8 @@ func summary(j *job, o Outcome) string {
 }
 
 // packages lists a cluster's packages with their states.
-func packages(want *desired.Cluster, o Outcome) []status.Package {
-	var list []status.Package
+func packages(want *desired.Unit, o Outcome) []status.PackageState {
+	var list []status.PackageState
 	for _, p := range want.Packages {
 		state := "Ready"
 		switch {
@@ -513,7 +513,7 @@ func packages(want *desired.Cluster, o Outcome) []status.Package {
 		case o.Phase == status.Unreachable || o.Phase == status.Waiting || o.Phase == status.Suspended:
 			state = string(o.Phase)
 		}
-		listed := status.Package{Name: p.Declaration.Name, Repository: p.Pin.Ref.Repository,
+		listed := status.PackageState{Name: p.Declaration.Name, Repository: p.Pin.Ref.Repository,
 			Version: p.Pin.Ref.Version(), Digest: string(p.Pin.Digest), Revision: p.Revision(), Verified: p.Verified, State: state}
 		if p.Origin.RewrittenBy != "" {
 			listed.From = p.Origin.String()
@@ -521,15 +521,15 @@ func packages(want *desired.Cluster, o Outcome) []status.Package {
 		list = append(list, listed)
 	}
 	for _, name := range want.Incomplete {
-		if !slices.ContainsFunc(list, func(p status.Package) bool { return p.Name == name }) {
-			list = append(list, status.Package{Name: name, State: "Failed"})
+		if !slices.ContainsFunc(list, func(p status.PackageState) bool { return p.Name == name }) {
+			list = append(list, status.PackageState{Name: name, State: "Failed"})
 		}
 	}
 	return list
 }
 
 // resumed are a cluster's packages as they were left, unless nobody knows.
-func resumed(left []status.Package, now status.Phase) []status.Package {
+func resumed(left []status.PackageState, now status.Phase) []status.PackageState {
 	list := slices.Clone(left)
 	for i := range list {
 		if now != status.Ready {

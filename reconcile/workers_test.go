@@ -28,7 +28,7 @@ type fleet struct {
 	log *bytes.Buffer
 
 	mu       sync.Mutex
-	behave   map[string]func(ctx context.Context, want *desired.Cluster) Outcome
+	behave   map[string]func(ctx context.Context, want *desired.Unit) Outcome
 	done     map[string][]string // what was applied, by the first of Notes
 	made     map[string][]string // connections, by the service account
 	closed   int
@@ -41,7 +41,7 @@ type fleet struct {
 
 func newFleet(t *testing.T, workers int) *fleet {
 	f := &fleet{
-		t: t, log: new(bytes.Buffer), behave: make(map[string]func(context.Context, *desired.Cluster) Outcome),
+		t: t, log: new(bytes.Buffer), behave: make(map[string]func(context.Context, *desired.Unit) Outcome),
 		done: make(map[string][]string), made: make(map[string][]string), notify: make(map[string]func()),
 		resume: Outcome{Phase: status.Ready},
 	}
@@ -69,7 +69,7 @@ type fleetTarget struct {
 	name string
 }
 
-func (t *fleetTarget) Apply(ctx context.Context, want *desired.Cluster) Outcome {
+func (t *fleetTarget) Apply(ctx context.Context, want *desired.Unit) Outcome {
 	t.f.mu.Lock()
 	t.f.done[t.name] = append(t.f.done[t.name], want.Notes[0])
 	behave := t.f.behave[t.name]
@@ -120,7 +120,7 @@ func state(commit string, of ...string) *desired.State {
 			c.Spec.DependsOn = []string{on}
 		}
 		s.Registry.Clusters = append(s.Registry.Clusters, c)
-		s.Clusters = append(s.Clusters, &desired.Cluster{Cluster: c, Notes: []string{commit}})
+		s.Clusters = append(s.Clusters, &desired.Unit{Cluster: c, Notes: []string{commit}})
 	}
 	return s
 }
@@ -144,7 +144,7 @@ func (f *fleet) wake(name string) {
 	synctest.Wait()
 }
 
-func (f *fleet) set(name string, behave func(context.Context, *desired.Cluster) Outcome) {
+func (f *fleet) set(name string, behave func(context.Context, *desired.Unit) Outcome) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.behave[name] = behave
@@ -175,7 +175,7 @@ func (f *fleet) has(name string, want ...string) {
 // allowed last.
 func TestGate(t *testing.T) {
 	t.Parallel()
-	failing := func(context.Context, *desired.Cluster) Outcome { return Outcome{Phase: status.Failed, Message: "no"} }
+	failing := func(context.Context, *desired.Unit) Outcome { return Outcome{Phase: status.Failed, Message: "no"} }
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
 		one, two := state("1", "dev", "prod<-dev"), state("2", "dev", "prod<-dev")
@@ -189,7 +189,7 @@ func TestGate(t *testing.T) {
 		f.has("prod", "1")
 		f.pass(two)
 		f.has("prod", "1")
-		f.set("prod", func(context.Context, *desired.Cluster) Outcome {
+		f.set("prod", func(context.Context, *desired.Unit) Outcome {
 			return Outcome{Phase: status.Unreachable, Message: "away"}
 		})
 		f.pass(two)
@@ -221,7 +221,7 @@ func TestGateWokenMeanwhile(t *testing.T) {
 		f := newFleet(t, 4)
 		f.pass(state("1", "dev", "prod<-dev"))
 		f.has("prod", "1")
-		f.set("dev", func(context.Context, *desired.Cluster) Outcome {
+		f.set("dev", func(context.Context, *desired.Unit) Outcome {
 			time.Sleep(5 * time.Minute)
 			return Outcome{Phase: status.Ready}
 		})
@@ -261,7 +261,7 @@ func TestGateDroppedJob(t *testing.T) {
 		f := newFleet(t, 4)
 		one := state("1", "dev", "prod<-dev")
 		release := make(chan struct{})
-		f.set("dev", func(context.Context, *desired.Cluster) Outcome {
+		f.set("dev", func(context.Context, *desired.Unit) Outcome {
 			<-release
 			return Outcome{Phase: status.Ready}
 		})
@@ -280,7 +280,7 @@ func TestGateDroppedJob(t *testing.T) {
 
 		// The worker ends with a job in its box.
 		hang := make(chan struct{})
-		f.set("dev", func(context.Context, *desired.Cluster) Outcome { <-hang; return Outcome{} })
+		f.set("dev", func(context.Context, *desired.Unit) Outcome { <-hang; return Outcome{} })
 		f.pass(state("1", "dev", "prod<-dev"))
 		f.pass(state("1", "dev", "prod<-dev"))
 		f.ws.all["dev"].quit()
@@ -298,7 +298,7 @@ func TestWokenForNothingOlder(t *testing.T) {
 		for range 20 {
 			f := newFleet(t, 4)
 			f.pass(state("1", "dev"))
-			f.set("dev", func(ctx context.Context, want *desired.Cluster) Outcome {
+			f.set("dev", func(ctx context.Context, want *desired.Unit) Outcome {
 				if want.Notes[0] == "2" {
 					<-ctx.Done()
 				}
@@ -362,7 +362,7 @@ func TestSlowClustersLendTheirSlots(t *testing.T) {
 			name := fmt.Sprintf("c%02d", n)
 			names = append(names, name)
 			if n < 17 {
-				f.set(name, func(ctx context.Context, _ *desired.Cluster) Outcome {
+				f.set(name, func(ctx context.Context, _ *desired.Unit) Outcome {
 					<-ctx.Done()
 					return Outcome{Phase: status.Unreachable, Message: "no answer"}
 				})
@@ -437,9 +437,9 @@ func TestTurn(t *testing.T) {
 // A panic is the error of the cluster that it was met at.
 func TestPanicIsOneClustersError(t *testing.T) {
 	t.Parallel()
-	for name, panics := range map[string]func(context.Context, *desired.Cluster) Outcome{
-		"in the worker": func(context.Context, *desired.Cluster) Outcome { panic(errors.New("secret")) },
-		"in a goroutine of its own": func(context.Context, *desired.Cluster) Outcome {
+	for name, panics := range map[string]func(context.Context, *desired.Unit) Outcome{
+		"in the worker": func(context.Context, *desired.Unit) Outcome { panic(errors.New("secret")) },
+		"in a goroutine of its own": func(context.Context, *desired.Unit) Outcome {
 			var g errgroup.Group
 			g.Go(func() error { panic(errors.New("secret")) })
 			_ = g.Wait()
@@ -480,7 +480,7 @@ func TestUnreachable(t *testing.T) {
 		maps.Copy(fleet, cluster("prod", "v1"))
 		fleet["clusters.yaml"] = registry("dev", "prod")
 		b.push("1", fleet)
-		f.set("dev", func(context.Context, *desired.Cluster) Outcome {
+		f.set("dev", func(context.Context, *desired.Unit) Outcome {
 			return Outcome{Phase: status.Unreachable, Message: "connection refused"}
 		})
 		d := looping(t, f, b, nil)
@@ -510,7 +510,7 @@ func TestWokenAfterUnreachable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
-		f.set("dev", func(context.Context, *desired.Cluster) Outcome {
+		f.set("dev", func(context.Context, *desired.Unit) Outcome {
 			return Outcome{Phase: status.Unreachable, Message: "away"}
 		})
 		f.pass(state("1", "dev"))
@@ -542,7 +542,7 @@ func TestBrokenRegistrationIsLeftAlone(t *testing.T) {
 
 		// An attempt under way is given up.
 		gaveUp := false
-		f.set("dev", func(ctx context.Context, _ *desired.Cluster) Outcome {
+		f.set("dev", func(ctx context.Context, _ *desired.Unit) Outcome {
 			<-ctx.Done()
 			gaveUp = true
 			return Outcome{Phase: status.Failed}

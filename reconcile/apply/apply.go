@@ -53,7 +53,7 @@ const concurrency = 8
 // Config is what an Applier works with.
 type Config struct {
 	// Cluster to apply to; its name names the inventory.
-	Cluster *kube.Cluster
+	Cluster *kube.Client
 	// Fleet is whose inventory it is: a name, or what is accepted, is required.
 	Fleet Fleet
 	// Log gets what is worth knowing but is no result, with the cluster's name;
@@ -68,7 +68,7 @@ type Config struct {
 // for less the next time; everything it knows can be lost at any time. It may
 // be used by one goroutine at a time.
 type Applier struct {
-	cluster *kube.Cluster
+	cluster *kube.Client
 	log     *slog.Logger
 	set     applySet
 	inv     plan.Inventory

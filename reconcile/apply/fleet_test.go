@@ -20,7 +20,7 @@ const (
 )
 
 // as another process: an applier of its own on the bed's cluster.
-func (b *bed) process(cluster *kube.Cluster, fleet apply.Fleet) *apply.Applier {
+func (b *bed) process(cluster *kube.Client, fleet apply.Fleet) *apply.Applier {
 	b.t.Helper()
 	a, err := apply.New(apply.Config{Cluster: cluster, Fleet: fleet, Log: discard})
 	if err != nil {

@@ -70,7 +70,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 type bed struct {
 	t        *testing.T
 	name     string
-	cluster  *kube.Cluster
+	cluster  *kube.Client
 	applier  *apply.Applier
 	poll     time.Duration // of the applier
 	requests requests
@@ -92,17 +92,17 @@ func newBedSerial(t *testing.T) *bed {
 
 var discard = slog.New(slog.DiscardHandler)
 
-func (b *bed) connect(name string, wrap func(http.RoundTripper) http.RoundTripper) *kube.Cluster {
+func (b *bed) connect(name string, wrap func(http.RoundTripper) http.RoundTripper) *kube.Client {
 	b.t.Helper()
 	return b.connectAs(name, nil, wrap)
 }
 
-func (b *bed) connectAs(name string, sa *kube.ServiceAccount, wrap func(http.RoundTripper) http.RoundTripper) *kube.Cluster {
+func (b *bed) connectAs(name string, sa *kube.ServiceAccount, wrap func(http.RoundTripper) http.RoundTripper) *kube.Client {
 	b.t.Helper()
 	return b.connectWith(kube.Config{Name: name, ServiceAccount: sa, WrapTransport: wrap})
 }
 
-func (b *bed) connectWith(config kube.Config) *kube.Cluster {
+func (b *bed) connectWith(config kube.Config) *kube.Client {
 	b.t.Helper()
 	planes := devcluster.Start(b.t, "apply")
 	var err error

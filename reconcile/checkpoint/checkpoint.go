@@ -29,9 +29,9 @@ type Record struct {
 	// Cluster is how it looked.
 	Cluster *apply.Checkpoint `json:"cluster"`
 	// The rest is what people are told about the cluster.
-	Objects  int              `json:"objects"`
-	Packages []status.Package `json:"packages,omitempty"`
-	Notes    []string         `json:"notes,omitempty"`
+	Objects  int                   `json:"objects"`
+	Packages []status.PackageState `json:"packages,omitempty"`
+	Notes    []string              `json:"notes,omitempty"`
 }
 
 // Equal says that two records are the same; either may be nil.

@@ -18,7 +18,7 @@ func TestStore(t *testing.T) {
 		t.Errorf("out of nothing: %+v", r)
 	}
 	r := &Record{
-		Input: "input", Objects: 2, Notes: []string{"note"}, Packages: []status.Package{{Name: "p", State: "Ready"}},
+		Input: "input", Objects: 2, Notes: []string{"note"}, Packages: []status.PackageState{{Name: "p", State: "Ready"}},
 		Cluster: &apply.Checkpoint{
 			Kinds:      []apply.KindCheckpoint{{Type: kube.Type{Version: "v1", Kind: "Pod", Resource: "pods", Namespaced: true, Listable: true}, Members: 2, Print: "x"}},
 			Namespaces: []string{"default"},

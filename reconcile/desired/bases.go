@@ -22,7 +22,7 @@ const parallelFetches = 4
 // want is the first half of rendering. Rendering uses no network: it says which
 // remote bases it lacks, these are fetched, and it starts again, until there are
 // no more in those. A cluster without any is rendered once.
-func (c *Computer) want(ctx context.Context, files fs.FS, cl *Cluster) (*render.Wanted, error) {
+func (c *Computer) want(ctx context.Context, files fs.FS, cl *Unit) (*render.Wanted, error) {
 	cl.bases = remote.Bases{Allowed: c.cfg.Remote}
 	for {
 		w, err := c.renderer.Want(ctx, cl.Input(files))
@@ -39,7 +39,7 @@ func (c *Computer) want(ctx context.Context, files fs.FS, cl *Cluster) (*render.
 }
 
 // fetchBases fetches what a cluster lacks.
-func (c *Computer) fetchBases(ctx context.Context, cl *Cluster, missing []kustomize.Missing) error {
+func (c *Computer) fetchBases(ctx context.Context, cl *Unit, missing []kustomize.Missing) error {
 	trees := make(map[sources.Tree]fs.FS)
 	var mu sync.Mutex // of trees
 	var g errgroup.Group

@@ -106,7 +106,7 @@ type State struct {
 	RegistryErr error
 	// Clusters are the registered ones that were computed, in the registry's
 	// order.
-	Clusters []*Cluster
+	Clusters []*Unit
 	// Committed is the lock as the commit has it, Lock as the declarations
 	// ask for it.
 	Committed, Lock *lockfile.File
@@ -119,8 +119,8 @@ type State struct {
 	Always bool
 }
 
-// Cluster is what is wanted of one cluster.
-type Cluster struct {
+// Unit is what is wanted of one cluster.
+type Unit struct {
 	clusters.Cluster
 	// Commit is the one that asks for it; empty for a working tree.
 	Commit string
@@ -168,8 +168,8 @@ type Cluster struct {
 
 // newCluster is a cluster of which nothing is known but its registration. One that
 // is to be emptied is wanted to have nothing, whatever its manifests say.
-func newCluster(registered clusters.Cluster, commit string) *Cluster {
-	c := &Cluster{Cluster: registered, Commit: commit}
+func newCluster(registered clusters.Cluster, commit string) *Unit {
+	c := &Unit{Cluster: registered, Commit: commit}
 	if c.Remove {
 		c.Objects, _ = manifest.NewSet(nil) // nothing is defined twice
 	}
@@ -183,7 +183,7 @@ type Allowances struct {
 }
 
 // Order is what the packages' declarations say about their order, by name.
-func (c *Cluster) Order() map[string]plan.Order {
+func (c *Unit) Order() map[string]plan.Order {
 	order := make(map[string]plan.Order, len(c.Packages))
 	for _, p := range c.Packages {
 		order[p.Declaration.Name] = plan.Order{DependsOn: annotation(p.Declaration, plan.DependsOnAnnotation), File: p.Declaration.File}
@@ -200,17 +200,17 @@ func annotation(d sources.Declaration, key string) string {
 
 // Allows says whether a package's declaration allows a breaking finding, and for
 // what reason.
-func (c *Cluster) Allows(pkg string, f compat.Finding) (reason string, ok bool) {
+func (c *Unit) Allows(pkg string, f compat.Finding) (reason string, ok bool) {
 	a := c.Allowances[pkg]
 	found, ok := compat.Allowed(a.All, a.Version, f)
 	return found.Reason, ok
 }
 
 // Complete says that Objects is all that the cluster is wanted to have.
-func (c *Cluster) Complete() bool { return c.Err == nil && len(c.Faults) == 0 }
+func (c *Unit) Complete() bool { return c.Err == nil && len(c.Faults) == 0 }
 
 // Get returns the state of a cluster, nil if there is none of that name.
-func (s *State) Get(name string) *Cluster {
+func (s *State) Get(name string) *Unit {
 	for _, c := range s.Clusters {
 		if c.Name == name {
 			return c
@@ -233,7 +233,7 @@ func (s *State) Origin(repository string) sources.Origin {
 
 // Origin is where the cluster gets a package from, also one that it declares in
 // vain.
-func (cl *Cluster) Origin(repository string) (sources.Origin, bool) {
+func (cl *Unit) Origin(repository string) (sources.Origin, bool) {
 	for _, p := range cl.Packages {
 		if p.Pin.Ref.Repository == repository {
 			return p.Origin, true
@@ -320,7 +320,7 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 		}
 	}
 	wanted := make([]*render.Wanted, len(s.Clusters))
-	c.each(s.Clusters, func(i int, cl *Cluster) {
+	c.each(s.Clusters, func(i int, cl *Unit) {
 		if cl.Remove {
 			wanted[i] = new(render.Wanted)
 			return
@@ -335,7 +335,7 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 	if err := c.resolve(ctx, s, earlier, wanted); err != nil {
 		return nil, err
 	}
-	c.each(s.Clusters, func(i int, cl *Cluster) {
+	c.each(s.Clusters, func(i int, cl *Unit) {
 		if cl.Err == nil && !cl.Remove {
 			c.expand(ctx, commit.Files, cl, wanted[i])
 		}
@@ -359,7 +359,7 @@ func ReadLock(files fs.FS) (*lockfile.File, error) {
 	return lockfile.Parse(sources.LockFile, text)
 }
 
-func (c *Computer) each(all []*Cluster, do func(int, *Cluster)) {
+func (c *Computer) each(all []*Unit, do func(int, *Unit)) {
 	var g errgroup.Group
 	g.SetLimit(cmp.Or(c.cfg.Parallel, 4))
 	for i, cl := range all {
@@ -377,7 +377,7 @@ func (c *Computer) each(all []*Cluster, do func(int, *Cluster)) {
 }
 
 // Input is what the cluster is rendered from, given the repository's files.
-func (cl *Cluster) Input(files fs.FS) render.Input {
+func (cl *Unit) Input(files fs.FS) render.Input {
 	in := render.Input{Cluster: cl.Name, Files: files, Path: cl.Spec.Path, Remote: cl.bases, Delegate: cl.Spec.Packages == clusters.Delegate}
 	in.Patches = patches(cl)
 	return in
@@ -434,7 +434,7 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, wante
 // verifyControllers takes the packages from a cluster whose controllers are to run
 // an image of a DeploymentRuntimeConfig that is not signed as a policy asks, and
 // returns an error for each. Packages' own images are sources/resolve's affair.
-func (c *Computer) verifyControllers(ctx context.Context, cl *Cluster, wanted *render.Wanted) []*resolve.PackageError {
+func (c *Computer) verifyControllers(ctx context.Context, cl *Unit, wanted *render.Wanted) []*resolve.PackageError {
 	var failed []*resolve.PackageError
 	images := referenced(cl)
 	cl.Packages = slices.DeleteFunc(cl.Packages, func(s sources.Selected) bool {
@@ -467,7 +467,7 @@ func (c *Computer) verifyController(ctx context.Context, images sources.ImageCon
 
 // referenced are the names by which a cluster's policies may know its packages:
 // those that are declared, those that are asked, and those of controllers.
-func referenced(cl *Cluster) []sources.Ref {
+func referenced(cl *Unit) []sources.Ref {
 	var refs []sources.Ref
 	for _, d := range cl.Declared {
 		refs = append(refs, d.Ref)
@@ -488,7 +488,7 @@ func referenced(cl *Cluster) []sources.Ref {
 
 // readAllowances reads what the declarations allow. One that cannot be read
 // allows nothing.
-func (c *Cluster) readAllowances() {
+func (c *Unit) readAllowances() {
 	c.Allowances = make(map[string]Allowances)
 	for _, p := range c.Packages {
 		text := annotation(p.Declaration, compat.AllowAnnotation)
@@ -504,7 +504,7 @@ func (c *Cluster) readAllowances() {
 	}
 }
 
-func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Cluster, wanted *render.Wanted) {
+func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Unit, wanted *render.Wanted) {
 	rendered, err := c.renderer.Expand(ctx, cl.Input(files), wanted, cl.Packages)
 	if rendered == nil {
 		cl.Err = err

@@ -136,7 +136,7 @@ func TestPackagesAreKept(t *testing.T) {
 
 func TestAllowances(t *testing.T) {
 	var fetched int
-	declared := func(text string) *Cluster {
+	declared := func(text string) *Unit {
 		f := files{"clusters.yaml": cluster("dev"), "c/dev/a.yaml": strings.Replace(configuration("a", "reg.io/a:v2"), "{name: a}", "{name: a, annotations: {gitopsd.dev/allow-breaking: '"+text+"'}}", 1)}
 		s, err := New(Config{Resolve: shelf(&fetched)}).Compute(t.Context(), f.commit(), Earlier{})
 		if err != nil {

@@ -153,7 +153,7 @@ func has(definition map[string]any, key typeKey) bool {
 
 // Definition is the CRD or XRD of a kind that is rendered for the cluster, nil if
 // there is none.
-func (c *Cluster) Definition(gvk schema.GroupVersionKind) *manifest.Object {
+func (c *Unit) Definition(gvk schema.GroupVersionKind) *manifest.Object {
 	if c.Objects == nil {
 		return nil
 	}

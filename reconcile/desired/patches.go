@@ -10,7 +10,7 @@ import (
 )
 
 // patches are a cluster's own, as kustomize takes them.
-func patches(cl *Cluster) []kustomize.Patch {
+func patches(cl *Unit) []kustomize.Patch {
 	var all []kustomize.Patch
 	for _, p := range cl.Spec.Patches {
 		patch := kustomize.Patch{Patch: p.Patch}
@@ -28,7 +28,7 @@ func patches(cl *Cluster) []kustomize.Patch {
 // starts. None where view sees no difference between the object as it was before
 // all of them and after. Patches that depend on other objects count as well as
 // they can be told alone.
-func (c *Cluster) PatchesOf(ctx context.Context, id manifest.ID, view func(*manifest.Object) string) []string {
+func (c *Unit) PatchesOf(ctx context.Context, id manifest.ID, view func(*manifest.Object) string) []string {
 	before := c.Patched[id]
 	if before == nil || view(before) == view(c.Objects.Get(id)) {
 		return nil

@@ -13,7 +13,7 @@ import (
 // there is one under the name is found out last, after validation and admission
 // (k8s.io/apiserver, pkg/registry/generic/registry, Store.Create), so that this
 // answer means that nothing else is wrong.
-func (c *Cluster) Creatable(ctx context.Context, t Type, id manifest.ID, body []byte) error {
+func (c *Client) Creatable(ctx context.Context, t Type, id manifest.ID, body []byte) error {
 	op := operation{verb: "create", id: id}
 	if err := c.checkScope(op, t); err != nil {
 		return err

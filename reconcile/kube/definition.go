@@ -20,7 +20,7 @@ const (
 // is nil without an error for a kind that nothing of the sort defines: one that
 // is built in, or that an aggregated API server serves. The error is of class
 // NoSuchType when the cluster does not serve the kind.
-func (c *Cluster) Definition(ctx context.Context, group, kind string) (map[string]any, error) {
+func (c *Client) Definition(ctx context.Context, group, kind string) (map[string]any, error) {
 	t, err := c.Kind(ctx, group, kind)
 	if err != nil {
 		return nil, err

@@ -189,7 +189,7 @@ func secret(id manifest.ID) bool { return id.Group == "" && id.Kind == "Secret" 
 
 // transportError classifies an error without an answer. ctx is the caller's,
 // limit the time that the request had.
-func (c *Cluster) transportError(ctx context.Context, op operation, limit time.Duration, err error) *Error {
+func (c *Client) transportError(ctx context.Context, op operation, limit time.Duration, err error) *Error {
 	e := &Error{Class: Unreachable, Cluster: c.name, Verb: op.verb, ID: op.id, cause: err}
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err // its text has method and URL, which say no more than verb and object
@@ -222,7 +222,7 @@ var (
 )
 
 // statusError classifies an answer of 400 and above.
-func (c *Cluster) statusError(op operation, code int, header http.Header, body []byte) *Error {
+func (c *Client) statusError(op operation, code int, header http.Header, body []byte) *Error {
 	e := &Error{Class: Server, Cluster: c.name, Verb: op.verb, ID: op.id}
 	var status metav1.Status
 	structured := json.Unmarshal(body, &status) == nil && status.Kind == "Status"
@@ -294,7 +294,7 @@ func matched(e *Error, text *regexp.Regexp, class Class) bool {
 
 // notFound tells a missing object from a missing namespace and a missing type.
 // Only the first two are answered by a registry that knows the name.
-func (c *Cluster) notFound(e *Error, structured bool, details *metav1.StatusDetails) {
+func (c *Client) notFound(e *Error, structured bool, details *metav1.StatusDetails) {
 	switch {
 	case structured && details.Kind == "namespaces" && e.ID.Kind != "Namespace":
 		e.Class = NoNamespace

@@ -15,7 +15,7 @@ import (
 // of them all the same: a CRD defines the kind and serves no version of it, or an
 // API that is registered is not there. It is empty for a kind that nothing
 // defines. It costs one list of the metadata of all CRDs.
-func (c *Cluster) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[schema.GroupKind]string, error) {
+func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[schema.GroupKind]string, error) {
 	hidden := make(map[schema.GroupKind]string)
 	crds, err := c.Kind(ctx, crdGroup, crdKind)
 	if err != nil {
@@ -65,7 +65,7 @@ func (c *Cluster) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[sch
 
 // served notes the resources of a group that are served, and of its kinds that
 // one of its versions does not answer.
-func (c *Cluster) served(ctx context.Context, group string, kinds []schema.GroupKind, served map[string]bool, hidden map[schema.GroupKind]string) error {
+func (c *Client) served(ctx context.Context, group string, kinds []schema.GroupKind, served map[string]bool, hidden map[schema.GroupKind]string) error {
 	if group == "" {
 		return nil // no CRD can define its kinds
 	}

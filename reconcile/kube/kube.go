@@ -77,9 +77,9 @@ type ServiceAccount struct {
 	Namespace, Name string
 }
 
-// Cluster is a registered cluster. It is safe for concurrent use, and opens no
+// Client is a registered cluster. It is safe for concurrent use, and opens no
 // connection until it is first asked something.
-type Cluster struct {
+type Client struct {
 	name      string
 	base      *url.URL
 	client    *http.Client
@@ -96,7 +96,7 @@ type Cluster struct {
 }
 
 // New checks the configuration and makes the client. It sends nothing.
-func New(c Config) (*Cluster, error) {
+func New(c Config) (*Client, error) {
 	cfg, err := restConfig(c)
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", c.Name, err)
@@ -117,7 +117,7 @@ func New(c Config) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: kubeconfig: server %q: %w", c.Name, cfg.Host, err)
 	}
-	cl := &Cluster{
+	cl := &Client{
 		name: c.Name, base: base, client: client, conns: conns,
 		timeout: c.Timeout, quiet: quietLongest, userAgent: c.UserAgent,
 		groups: make(map[string]*group), gvs: make(map[string]*groupTypes), epoch: 1, lanes: make(map[lane]int),
@@ -132,13 +132,13 @@ func New(c Config) (*Cluster, error) {
 }
 
 // Name is the cluster's name in the registry.
-func (c *Cluster) Name() string { return c.name }
+func (c *Client) Name() string { return c.name }
 
 // Server is the API server's URL.
-func (c *Cluster) Server() string { return c.base.String() }
+func (c *Client) Server() string { return c.base.String() }
 
 // Close closes all connections. Requests under way fail, and so do later ones.
-func (c *Cluster) Close() { c.conns.close() }
+func (c *Client) Close() { c.conns.close() }
 
 // connections are all that were opened to a cluster. http.Transport closes idle
 // ones only, and opens another for a request whose connection was closed.

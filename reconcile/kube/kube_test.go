@@ -112,7 +112,7 @@ func FuzzKubeconfig(f *testing.F) {
 	})
 }
 
-func cluster(t *testing.T, server string) *Cluster {
+func cluster(t *testing.T, server string) *Client {
 	t.Helper()
 	c, err := New(Config{Name: "prod", Kubeconfig: []byte(strings.Replace(kubeconfig, "https://127.0.0.1:1", server, 1)), Timeout: 500 * time.Millisecond})
 	if err != nil {

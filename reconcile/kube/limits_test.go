@@ -20,7 +20,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // answering is a cluster whose API server's answers are given.
-func answering(t *testing.T, answer func(*http.Request) (code int, body io.Reader)) *Cluster {
+func answering(t *testing.T, answer func(*http.Request) (code int, body io.Reader)) *Client {
 	t.Helper()
 	c, err := New(Config{Name: "prod", Kubeconfig: []byte(kubeconfig), WrapTransport: func(http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {

@@ -31,14 +31,14 @@ func laneOf(op operation) lane { return lane{op.verb, op.id.Group, op.id.Kind} }
 
 // strikes is how many requests in a row came to nothing in the operation's lane
 // since the last Refresh.
-func (c *Cluster) strikes(op operation) int {
+func (c *Client) strikes(op operation) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lanes[laneOf(op)]
 }
 
 // note counts a strike, or ends the row.
-func (c *Cluster) note(op operation, err error) {
+func (c *Client) note(op operation, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch ClassOf(err) {
@@ -51,13 +51,13 @@ func (c *Cluster) note(op operation, err error) {
 }
 
 // patience is the time limit of the next request in a lane with so many strikes.
-func (c *Cluster) patience(strikes int) time.Duration {
+func (c *Client) patience(strikes int) time.Duration {
 	return max(c.timeout>>min(strikes, 10), min(leastPatience, c.timeout))
 }
 
 // noAnswer classifies what happened to a request that got no answer. limit is
 // the time that it had.
-func (c *Cluster) noAnswer(ctx context.Context, op operation, limit time.Duration, err error) *Error {
+func (c *Client) noAnswer(ctx context.Context, op operation, limit time.Duration, err error) *Error {
 	e := c.transportError(ctx, op, limit, err)
 	if dial, ok := errors.AsType[*net.OpError](err); e.Class != Unreachable || ok && dial.Op == "dial" || !c.alive(ctx) {
 		return e
@@ -74,7 +74,7 @@ func (c *Cluster) noAnswer(ctx context.Context, op operation, limit time.Duratio
 // alive asks the API server how it does. Whatever it answers, but an error of its
 // own or of a load balancer's in front of it, shows that it lives: who may not
 // ask has been answered.
-func (c *Cluster) alive(ctx context.Context) bool {
+func (c *Client) alive(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, min(livenessTimeout, c.timeout))
 	defer cancel()
 	u, err := c.url(operation{verb: "get", id: manifest.ID{}}, []string{"livez"}, nil)

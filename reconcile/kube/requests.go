@@ -67,7 +67,7 @@ type request struct {
 // do sends a request and returns the body of a successful answer, nil for "304
 // Not Modified". It waits and tries again when the API server asks for it; every
 // request of this package means the same when it is repeated.
-func (c *Cluster) do(ctx context.Context, op operation, r request) ([]byte, http.Header, error) {
+func (c *Client) do(ctx context.Context, op operation, r request) ([]byte, http.Header, error) {
 	if pace := paceOf(ctx); pace != nil {
 		if err := pace.Before(ctx); err != nil {
 			return nil, nil, err
@@ -92,7 +92,7 @@ func (c *Cluster) do(ctx context.Context, op operation, r request) ([]byte, http
 	}
 }
 
-func (c *Cluster) once(ctx context.Context, op operation, r request, limit time.Duration) ([]byte, http.Header, error) {
+func (c *Client) once(ctx context.Context, op operation, r request, limit time.Duration) ([]byte, http.Header, error) {
 	u, err := c.url(op, r.path, r.query)
 	if err != nil {
 		return nil, nil, err
@@ -134,7 +134,7 @@ func (c *Cluster) once(ctx context.Context, op operation, r request, limit time.
 }
 
 // url refuses segments that would make the path that of something else.
-func (c *Cluster) url(op operation, path []string, query url.Values) (string, error) {
+func (c *Client) url(op operation, path []string, query url.Values) (string, error) {
 	u := *c.base
 	for _, segment := range path {
 		if bad := rest.IsValidPathSegmentName(segment); segment == "" || len(bad) > 0 {
@@ -199,7 +199,7 @@ func (t Type) path(namespace, name string) []string {
 
 // checkScope refuses an object whose namespace does not fit its type, before
 // its path means another object.
-func (c *Cluster) checkScope(op operation, t Type) error {
+func (c *Client) checkScope(op operation, t Type) error {
 	message := ""
 	switch {
 	case t.Namespaced && op.id.Namespace == "":
@@ -234,7 +234,7 @@ type Applied struct {
 
 // Apply applies the object in body, JSON, as FieldManager. Fields that the type
 // does not have are an error, not dropped in silence.
-func (c *Cluster) Apply(ctx context.Context, t Type, id manifest.ID, body []byte, opts ApplyOptions) (*Applied, error) {
+func (c *Client) Apply(ctx context.Context, t Type, id manifest.ID, body []byte, opts ApplyOptions) (*Applied, error) {
 	op := operation{verb: "apply", id: id}
 	if err := c.checkScope(op, t); err != nil {
 		return nil, err
@@ -271,7 +271,7 @@ func (c *Cluster) Apply(ctx context.Context, t Type, id manifest.ID, body []byte
 
 // Create creates the object in body, JSON. One that is there already is an error of
 // class Exists.
-func (c *Cluster) Create(ctx context.Context, t Type, id manifest.ID, body []byte) (*metav1.PartialObjectMetadata, error) {
+func (c *Client) Create(ctx context.Context, t Type, id manifest.ID, body []byte) (*metav1.PartialObjectMetadata, error) {
 	op := operation{verb: "create", id: id}
 	if err := c.checkScope(op, t); err != nil {
 		return nil, err
@@ -288,7 +288,7 @@ func (c *Cluster) Create(ctx context.Context, t Type, id manifest.ID, body []byt
 
 // SetManagedFields replaces the record of who owns which field, and removes an
 // annotation with it, if the object is still at the given resourceVersion.
-func (c *Cluster) SetManagedFields(ctx context.Context, t Type, id manifest.ID, entries []metav1.ManagedFieldsEntry, version, annotation string) error {
+func (c *Client) SetManagedFields(ctx context.Context, t Type, id manifest.ID, entries []metav1.ManagedFieldsEntry, version, annotation string) error {
 	op := operation{verb: "adopt", id: id}
 	if err := c.checkScope(op, t); err != nil {
 		return err
@@ -309,7 +309,7 @@ func (c *Cluster) SetManagedFields(ctx context.Context, t Type, id manifest.ID, 
 }
 
 // Get reads a whole object.
-func (c *Cluster) Get(ctx context.Context, t Type, id manifest.ID) (map[string]any, *metav1.PartialObjectMetadata, error) {
+func (c *Client) Get(ctx context.Context, t Type, id manifest.ID) (map[string]any, *metav1.PartialObjectMetadata, error) {
 	op := operation{verb: "get", id: id}
 	if err := c.checkScope(op, t); err != nil {
 		return nil, nil, err
@@ -322,7 +322,7 @@ func (c *Cluster) Get(ctx context.Context, t Type, id manifest.ID) (map[string]a
 }
 
 // GetMetadata reads an object's metadata.
-func (c *Cluster) GetMetadata(ctx context.Context, t Type, id manifest.ID) (*metav1.PartialObjectMetadata, error) {
+func (c *Client) GetMetadata(ctx context.Context, t Type, id manifest.ID) (*metav1.PartialObjectMetadata, error) {
 	op := operation{verb: "get", id: id}
 	if err := c.checkScope(op, t); err != nil {
 		return nil, err
@@ -354,7 +354,7 @@ type ListOptions struct {
 // List hands the metadata of every object of the type to yield, a page at a
 // time, until it returns false, and returns the resourceVersion that the list
 // is of.
-func (c *Cluster) List(ctx context.Context, t Type, opts ListOptions, yield func(*metav1.PartialObjectMetadata) bool) (version string, err error) {
+func (c *Client) List(ctx context.Context, t Type, opts ListOptions, yield func(*metav1.PartialObjectMetadata) bool) (version string, err error) {
 	listed := 0
 	if again := opts.Again; again != nil {
 		opts.Again = func() {
@@ -381,7 +381,7 @@ func (c *Cluster) List(ctx context.Context, t Type, opts ListOptions, yield func
 
 // ListFull is List with the whole objects, for the few types whose content is
 // looked at.
-func (c *Cluster) ListFull(ctx context.Context, t Type, opts ListOptions, yield func(tree map[string]any) bool) error {
+func (c *Client) ListFull(ctx context.Context, t Type, opts ListOptions, yield func(tree map[string]any) bool) error {
 	var malformed error
 	err := c.ListRaw(ctx, t, opts, func(item []byte) bool {
 		var tree map[string]any
@@ -401,7 +401,7 @@ func (c *Cluster) ListFull(ctx context.Context, t Type, opts ListOptions, yield 
 
 // ListRaw is List with the whole objects, as JSON that is good until yield
 // returns. Items of built-in types come without apiVersion and kind.
-func (c *Cluster) ListRaw(ctx context.Context, t Type, opts ListOptions, yield func(item []byte) bool) error {
+func (c *Client) ListRaw(ctx context.Context, t Type, opts ListOptions, yield func(item []byte) bool) error {
 	return c.list(ctx, t, opts, mimeJSON, func(op operation, answer []byte) (string, bool, error) {
 		var page struct {
 			Metadata metav1.ListMeta   `json:"metadata"`
@@ -419,7 +419,7 @@ func (c *Cluster) ListRaw(ctx context.Context, t Type, opts ListOptions, yield f
 	})
 }
 
-func (c *Cluster) list(ctx context.Context, t Type, opts ListOptions, accept string,
+func (c *Client) list(ctx context.Context, t Type, opts ListOptions, accept string,
 	page func(operation, []byte) (next string, more bool, err error),
 ) error {
 	op := operation{verb: "list", id: t.ID(opts.Namespace, "")}
@@ -468,18 +468,18 @@ func (c *Cluster) list(ctx context.Context, t Type, opts ListOptions, accept str
 
 // Delete deletes the object that has the given UID, and reports whether it is
 // gone already; else finalizers keep it, as meta says.
-func (c *Cluster) Delete(ctx context.Context, t Type, id manifest.ID, uid string) (gone bool, meta *metav1.PartialObjectMetadata, err error) {
+func (c *Client) Delete(ctx context.Context, t Type, id manifest.ID, uid string) (gone bool, meta *metav1.PartialObjectMetadata, err error) {
 	return c.delete(ctx, t, id, map[string]string{"uid": uid})
 }
 
 // DeleteUnchanged is Delete for an object that is still at the given
 // resourceVersion; one that is not is an error of class Changed.
-func (c *Cluster) DeleteUnchanged(ctx context.Context, t Type, id manifest.ID, uid, version string) error {
+func (c *Client) DeleteUnchanged(ctx context.Context, t Type, id manifest.ID, uid, version string) error {
 	_, _, err := c.delete(ctx, t, id, map[string]string{"uid": uid, "resourceVersion": version})
 	return err
 }
 
-func (c *Cluster) delete(ctx context.Context, t Type, id manifest.ID, preconditions map[string]string) (gone bool, meta *metav1.PartialObjectMetadata, err error) {
+func (c *Client) delete(ctx context.Context, t Type, id manifest.ID, preconditions map[string]string) (gone bool, meta *metav1.PartialObjectMetadata, err error) {
 	op := operation{verb: "delete", id: id}
 	if err := c.checkScope(op, t); err != nil {
 		return false, nil, err
@@ -514,7 +514,7 @@ func (c *Cluster) delete(ctx context.Context, t Type, id manifest.ID, preconditi
 	return false, meta, nil
 }
 
-func (c *Cluster) decodeMetadata(op operation, answer []byte) (*metav1.PartialObjectMetadata, error) {
+func (c *Client) decodeMetadata(op operation, answer []byte) (*metav1.PartialObjectMetadata, error) {
 	m, err := decodeMetadataAnswer(answer)
 	if err != nil {
 		return nil, c.malformed(op, err)
@@ -522,7 +522,7 @@ func (c *Cluster) decodeMetadata(op operation, answer []byte) (*metav1.PartialOb
 	return m, nil
 }
 
-func (c *Cluster) decodeFull(op operation, answer []byte) (map[string]any, *metav1.PartialObjectMetadata, error) {
+func (c *Client) decodeFull(op operation, answer []byte) (map[string]any, *metav1.PartialObjectMetadata, error) {
 	var tree map[string]any
 	if countValues(answer) > maxValues {
 		return nil, nil, c.malformed(op, fmt.Errorf("it has more than %d values", maxValues))

@@ -61,7 +61,7 @@ type groupTypes struct {
 
 // Forget drops what is known of a group, so that the next question is asked
 // anew: after one of its CRDs was applied or deleted.
-func (c *Cluster) Forget(groupName string) {
+func (c *Client) Forget(groupName string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.groups, groupName)
@@ -75,7 +75,7 @@ func (c *Cluster) Forget(groupName string) {
 // Refresh makes the types that were missing so far be looked for again, once
 // each; a pass begins with it. Types that were found stay. Kinds that were slow
 // get their whole time limit again.
-func (c *Cluster) Refresh() {
+func (c *Client) Refresh() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.epoch++
@@ -84,7 +84,7 @@ func (c *Cluster) Refresh() {
 
 // Type finds a kind in a version, "apps/v1" and "Deployment". The error is of
 // class NoSuchType when the cluster serves no such kind.
-func (c *Cluster) Type(ctx context.Context, apiVersion, kind string) (Type, error) {
+func (c *Client) Type(ctx context.Context, apiVersion, kind string) (Type, error) {
 	g, v := manifest.GroupVersion(apiVersion)
 	for {
 		c.mu.Lock()
@@ -115,7 +115,7 @@ func (c *Cluster) Type(ctx context.Context, apiVersion, kind string) (Type, erro
 
 // Kind finds a kind in the version that the cluster prefers, for objects of
 // which only group and kind are known.
-func (c *Cluster) Kind(ctx context.Context, groupName, kind string) (Type, error) {
+func (c *Client) Kind(ctx context.Context, groupName, kind string) (Type, error) {
 	if groupName == "" {
 		return c.Type(ctx, "v1", kind)
 	}
@@ -133,7 +133,7 @@ func (c *Cluster) Kind(ctx context.Context, groupName, kind string) (Type, error
 	return Type{}, &Error{Class: NoSuchType, Cluster: c.name, Verb: "discover", ID: id, Message: noSuchType(id)}
 }
 
-func (c *Cluster) versions(ctx context.Context, name string) ([]string, error) {
+func (c *Client) versions(ctx context.Context, name string) ([]string, error) {
 	c.mu.Lock()
 	known, epoch := c.groups[name], c.epoch
 	c.mu.Unlock()
@@ -166,7 +166,7 @@ func (c *Cluster) versions(ctx context.Context, name string) ([]string, error) {
 	return g.versions, nil
 }
 
-func (c *Cluster) fetchTypes(ctx context.Context, groupName, version string, epoch uint64) (*groupTypes, error) {
+func (c *Client) fetchTypes(ctx context.Context, groupName, version string, epoch uint64) (*groupTypes, error) {
 	path := []string{"apis", groupName, version}
 	if groupName == "" {
 		path = []string{"api", version}
@@ -207,7 +207,7 @@ func (g *groupTypes) add(groupName, version, kind, resource string, namespaced, 
 }
 
 // Resource finds a kind by its plural, in the version that the cluster prefers.
-func (c *Cluster) Resource(ctx context.Context, groupName, resource string) (Type, error) {
+func (c *Client) Resource(ctx context.Context, groupName, resource string) (Type, error) {
 	versions, err := c.versions(ctx, groupName)
 	if err != nil {
 		return Type{}, err
@@ -254,7 +254,7 @@ type Everything struct {
 }
 
 // All asks for everything that the cluster serves.
-func (c *Cluster) All(ctx context.Context) (*Everything, error) {
+func (c *Client) All(ctx context.Context) (*Everything, error) {
 	seen := make(map[schema.GroupKind]bool)
 	all := new(Everything)
 	for _, root := range []string{"api", "apis"} {
@@ -281,7 +281,7 @@ func (c *Cluster) All(ctx context.Context) (*Everything, error) {
 }
 
 // Version is the API server's version, "v1.36.3".
-func (c *Cluster) Version(ctx context.Context) (string, error) {
+func (c *Client) Version(ctx context.Context) (string, error) {
 	op := operation{verb: "discover", id: manifest.ID{}}
 	body, _, err := c.do(ctx, op, request{method: http.MethodGet, path: []string{"version"}, accept: mimeJSON})
 	if err != nil {
@@ -301,7 +301,7 @@ func (c *Cluster) Version(ctx context.Context) (string, error) {
 // its CRD is established, so that this one document answers for any number of
 // CRDs; etag is that of the last answer ("" at first); when nothing changed
 // since, served is nil and the answer costs neither side anything.
-func (c *Cluster) Served(ctx context.Context, groups map[string]bool, etag string) (served map[schema.GroupVersionResource]bool, newETag string, err error) {
+func (c *Client) Served(ctx context.Context, groups map[string]bool, etag string) (served map[schema.GroupVersionResource]bool, newETag string, err error) {
 	doc, unchanged, newETag, err := c.everything(ctx, "apis", etag)
 	if err != nil || unchanged {
 		return nil, etag, err
@@ -327,7 +327,7 @@ func (c *Cluster) Served(ctx context.Context, groups map[string]bool, etag strin
 
 // everything reads the aggregated discovery document (KEP-3352) of the core
 // group, "api", or of all others, "apis".
-func (c *Cluster) everything(ctx context.Context, root, etag string) (doc *apidiscovery.APIGroupDiscoveryList, unchanged bool, newETag string, err error) {
+func (c *Client) everything(ctx context.Context, root, etag string) (doc *apidiscovery.APIGroupDiscoveryList, unchanged bool, newETag string, err error) {
 	op := operation{verb: "discover"}
 	body, header, err := c.do(ctx, op, request{
 		method: http.MethodGet, path: []string{root}, accept: mimeDiscovery, ifNoneMatch: etag, limit: maxPageBytes,
@@ -357,7 +357,7 @@ func discovered(groupName string, v apidiscovery.APIVersionDiscovery) *groupType
 	return found
 }
 
-func (c *Cluster) malformed(op operation, err error) *Error {
+func (c *Client) malformed(op operation, err error) *Error {
 	return &Error{
 		Class: Server, Cluster: c.name, Verb: op.verb, ID: op.id, cause: err,
 		Message: fmt.Sprintf("the answer is not what an API server sends: %v", err),

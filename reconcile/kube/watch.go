@@ -50,7 +50,7 @@ type Event struct {
 // watch (then the error is nil, and a new one may begin where this one ended),
 // or something fails. The error's class is Expired when a new List is needed:
 // the API server does not remember version any more, or went quiet.
-func (c *Cluster) Watch(ctx context.Context, t Type, namespace, selector, version string, yield func(Event)) error {
+func (c *Client) Watch(ctx context.Context, t Type, namespace, selector, version string, yield func(Event)) error {
 	op := operation{verb: "watch", id: t.ID(namespace, "")}
 	seconds := int((watchShortest + rand.N(watchLongest-watchShortest)).Seconds())
 	u, err := c.url(op, t.path(namespace, ""), url.Values{
@@ -103,7 +103,7 @@ func (c *Cluster) Watch(ctx context.Context, t Type, namespace, selector, versio
 
 // events reads a stream of JSON objects, one a line. An error that is no Error is
 // the stream's.
-func (c *Cluster) events(op operation, stream io.Reader, yield func(Event)) error {
+func (c *Client) events(op operation, stream io.Reader, yield func(Event)) error {
 	lines := bufio.NewScanner(stream)
 	lines.Buffer(nil, maxEventBytes)
 	for lines.Scan() {

@@ -43,8 +43,8 @@ const (
 // Phases lists all phases, for metrics.
 var Phases = []Phase{Pending, Applying, Ready, Progressing, Failed, Unreachable, Waiting, Suspended, Leaving}
 
-// Package is a package in a cluster.
-type Package struct {
+// PackageState is a package in a cluster.
+type PackageState struct {
 	Name       string `json:"name"`
 	Repository string `json:"repository"`
 	Version    string `json:"version"`
@@ -59,8 +59,8 @@ type Package struct {
 	State string `json:"state"`
 }
 
-// Cluster is the state of one cluster.
-type Cluster struct {
+// Unit is the state of one cluster.
+type Unit struct {
 	Name  string `json:"name"`
 	Phase Phase  `json:"phase"`
 	// Commit that was tried last, and the one that was applied completely.
@@ -75,8 +75,8 @@ type Cluster struct {
 	// Problems are the objects at fault with their reasons, at most 50.
 	Problems []string `json:"problems,omitempty"`
 	// Notes are worth a person's attention though nothing is wrong.
-	Notes    []string  `json:"notes,omitempty"`
-	Packages []Package `json:"packages,omitempty"`
+	Notes    []string       `json:"notes,omitempty"`
+	Packages []PackageState `json:"packages,omitempty"`
 	// Tried is when the last attempt ended, Succeeded when one last went well.
 	Tried     time.Time `json:"tried,omitzero"`
 	Succeeded time.Time `json:"succeeded,omitzero"`
@@ -102,15 +102,15 @@ type Snapshot struct {
 	// Turned is when the loop last went round: it stands still if this does.
 	Turned time.Time `json:"turned,omitzero"`
 	// Errors of the commit itself: the registry, the lock, packages.
-	Errors   []string  `json:"errors,omitempty"`
-	Clusters []Cluster `json:"clusters"`
+	Errors   []string `json:"errors,omitempty"`
+	Clusters []Unit   `json:"clusters"`
 }
 
 // Board holds the snapshot. It is safe for concurrent use.
 type Board struct {
 	mu       sync.Mutex
 	snapshot Snapshot
-	clusters map[string]*Cluster
+	clusters map[string]*Unit
 	counters counters
 }
 
@@ -126,7 +126,7 @@ func NewBoard(version, repository, branch string) *Board {
 	now := time.Now()
 	return &Board{
 		snapshot: Snapshot{Version: version, Repository: repository, Branch: branch, Started: now, Turned: now},
-		clusters: make(map[string]*Cluster),
+		clusters: make(map[string]*Unit),
 		counters: counters{attempts: make(map[[2]string]uint64), actions: make(map[[2]string]uint64)},
 	}
 }
@@ -157,10 +157,10 @@ func (b *Board) Commit(hash, subject string, errs []string, clusters []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.snapshot.Commit, b.snapshot.Subject, b.snapshot.Errors = hash, subject, errs
-	maps.DeleteFunc(b.clusters, func(name string, _ *Cluster) bool { return !slices.Contains(clusters, name) })
+	maps.DeleteFunc(b.clusters, func(name string, _ *Unit) bool { return !slices.Contains(clusters, name) })
 	for _, name := range clusters {
 		if b.clusters[name] == nil {
-			b.clusters[name] = &Cluster{Name: name, Phase: Pending}
+			b.clusters[name] = &Unit{Name: name, Phase: Pending}
 		}
 	}
 }
@@ -174,7 +174,7 @@ func (b *Board) LockCommitted(hash string) {
 }
 
 // Update changes the state of one cluster, if it is registered.
-func (b *Board) Update(name string, change func(*Cluster)) {
+func (b *Board) Update(name string, change func(*Unit)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c := b.clusters[name]; c != nil {
@@ -198,12 +198,12 @@ func (b *Board) Snapshot() Snapshot {
 	defer b.mu.Unlock()
 	s := b.snapshot
 	s.Errors = slices.Clone(s.Errors)
-	s.Clusters = make([]Cluster, 0, len(b.clusters))
+	s.Clusters = make([]Unit, 0, len(b.clusters))
 	for _, c := range b.clusters {
 		cp := *c
 		cp.Actions, cp.Problems, cp.Packages = maps.Clone(c.Actions), slices.Clone(c.Problems), slices.Clone(c.Packages)
 		s.Clusters = append(s.Clusters, cp)
 	}
-	slices.SortFunc(s.Clusters, func(a, b Cluster) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(s.Clusters, func(a, b Unit) int { return strings.Compare(a.Name, b.Name) })
 	return s
 }

@@ -38,8 +38,8 @@ func TestHandler(t *testing.T) {
 	}
 	b.Polled(nil)
 	b.Commit("abc", "first", []string{"clusters.yaml:3: wrong"}, []string{"prod", "dev"})
-	b.Update("dev", func(c *Cluster) { c.Phase, c.Objects, c.Problems = Failed, 7, []string{"deployment x: not ready"} })
-	b.Update("nobody", func(*Cluster) { t.Error("a cluster that is not registered was updated") })
+	b.Update("dev", func(c *Unit) { c.Phase, c.Objects, c.Problems = Failed, 7, []string{"deployment x: not ready"} })
+	b.Update("nobody", func(*Unit) { t.Error("a cluster that is not registered was updated") })
 	b.Attempted("dev", Failed, map[string]int{"create": 3})
 	b.LockCommitted("def")
 

@@ -92,7 +92,7 @@ func (m *Move) Allowance() string {
 
 // target is a declaration that is to be moved.
 type target struct {
-	cluster *desired.Cluster
+	cluster *desired.Unit
 	edit.Declared
 	declaration sources.Declaration
 	// written is spec.package as it stands there.
@@ -521,7 +521,7 @@ func (m *Move) compare(was, is *sources.Package) {
 }
 
 // refuse notes what a cluster's declaration does not allow.
-func (m *Move) refuse(c *desired.Cluster) {
+func (m *Move) refuse(c *desired.Unit) {
 	for _, change := range m.Changes {
 		for _, f := range change.Findings {
 			if f.Severity != compat.Breaking || slices.Contains(m.Refused, f.Name) {

@@ -106,7 +106,7 @@ type installed struct {
 
 // packagesOf are those that a cluster selects, and those that it declares in
 // vain.
-func packagesOf(c *desired.Cluster) []installed {
+func packagesOf(c *desired.Unit) []installed {
 	var all []installed
 	for _, s := range c.Packages {
 		p := installed{name: s.Declaration.Name}

@@ -60,7 +60,7 @@ func Matches(pattern, repository, name string) bool {
 
 // needs is what a cluster's packages ask of one of them, and the repositories of
 // those that do.
-func needs(c *desired.Cluster, repository string) (all []versions.Need, parents []string) {
+func needs(c *desired.Unit, repository string) (all []versions.Need, parents []string) {
 	for _, s := range c.Packages {
 		if s.Declaration.SkipDependencyResolution {
 			continue

@@ -22,7 +22,7 @@ type Repository struct {
 }
 
 // Wanted is what is wanted of a cluster. What could not be rendered is a gap.
-func (r *Repository) Wanted(ctx context.Context, c *desired.Cluster) Cluster {
+func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Cluster {
 	w := Cluster{Name: c.Name, Definitions: make(map[manifest.ID]*Definition), Controllers: make(map[manifest.ID]*Controller)}
 	for _, err := range c.Faults {
 		w.Gap(err)
@@ -57,7 +57,7 @@ func (c *Cluster) Gap(err error) {
 	c.Gaps = append(c.Gaps, strings.TrimPrefix(err.Error(), "cluster "+c.Name+": "))
 }
 
-func (r *Repository) definition(ctx context.Context, c *desired.Cluster, w *Cluster, index *behaviour.Index, o *manifest.Object, source map[string]string) {
+func (r *Repository) definition(ctx context.Context, c *desired.Unit, w *Cluster, index *behaviour.Index, o *manifest.Object, source map[string]string) {
 	all, err := r.typesOf(o)
 	if err != nil {
 		w.Gap(fmt.Errorf("%s: %w", o.Origin(), err))

@@ -42,7 +42,7 @@ type connector struct {
 }
 
 // connect makes the client of a registered cluster.
-func (c *connector) connect(ctx context.Context, cl clusters.Cluster) (*kube.Cluster, error) {
+func (c *connector) connect(ctx context.Context, cl clusters.Cluster) (*kube.Client, error) {
 	cfg := kube.Config{Name: cl.Name, Context: cl.Spec.Context, UserAgent: "gitopsd/" + version()}
 	if context, own := c.contexts[cl.Name]; own {
 		cfg.Trusted, cfg.Context = true, context

@@ -52,7 +52,7 @@ func graphs(state *desired.State) []*graph {
 	return all
 }
 
-func newGraph(c *desired.Cluster) *graph {
+func newGraph(c *desired.Unit) *graph {
 	g := &graph{clusters: []string{c.Name}, nodes: make(map[string]*graphNode)}
 	selected := func(repository string) bool {
 		return slices.ContainsFunc(c.Packages, func(s sources.Selected) bool { return s.Pin.Ref.Repository == repository })

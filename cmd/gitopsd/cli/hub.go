@@ -29,7 +29,7 @@ type hub struct {
 	kubeconfig, namespace string
 
 	mu      sync.Mutex
-	cluster *kube.Cluster
+	cluster *kube.Client
 	made    sources.Digest // of what cluster was made from
 
 	// needed is closed when a kubeconfig was read from a Secret.
@@ -49,7 +49,7 @@ func newHub(kubeconfig, namespace string) *hub {
 const oldHub = time.Minute
 
 // open returns the client of the hub, made anew if its kubeconfig was replaced.
-func (h *hub) open() (*kube.Cluster, error) {
+func (h *hub) open() (*kube.Client, error) {
 	cfg := kube.Config{Name: "the hub", UserAgent: "gitopsd/" + version()}
 	file := h.kubeconfig
 	if file == "" {

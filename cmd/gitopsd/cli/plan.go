@@ -231,7 +231,7 @@ func (p *planner) committed(state *desired.State) *lockfile.File {
 	return lock
 }
 
-func (p *planner) one(ctx context.Context, c *desired.Cluster) (*plan.Plan, error) {
+func (p *planner) one(ctx context.Context, c *desired.Unit) (*plan.Plan, error) {
 	if c.Err != nil {
 		return nil, c.Err
 	}
@@ -258,7 +258,7 @@ func (p *planner) one(ctx context.Context, c *desired.Cluster) (*plan.Plan, erro
 	return made, err
 }
 
-func packageNames(c *desired.Cluster) map[string]string {
+func packageNames(c *desired.Unit) map[string]string {
 	names := make(map[string]string)
 	for _, s := range c.Packages {
 		ref := s.Pin.Ref
@@ -268,7 +268,7 @@ func packageNames(c *desired.Cluster) map[string]string {
 }
 
 // details are where a cluster's packages come from, and who signed them.
-func details(c *desired.Cluster) map[string]preview.Package {
+func details(c *desired.Unit) map[string]preview.Package {
 	all := make(map[string]preview.Package)
 	for _, s := range c.Packages {
 		p := preview.Package{Repository: s.Pin.Ref.Repository, Version: s.Pin.Ref.Version(), Verified: s.Verified}
@@ -280,7 +280,7 @@ func details(c *desired.Cluster) map[string]preview.Package {
 	return all
 }
 
-func revisions(c *desired.Cluster) map[string]string {
+func revisions(c *desired.Unit) map[string]string {
 	names := make(map[string]string)
 	for _, s := range c.Packages {
 		names[s.Declaration.Name] = s.Revision()
@@ -290,7 +290,7 @@ func revisions(c *desired.Cluster) map[string]string {
 
 // lockedNames are the packages of a cluster as a lock selects them. A package is
 // told by its repository, since the lock knows no names.
-func lockedNames(c *desired.Cluster, lock *lockfile.File) map[string]string {
+func lockedNames(c *desired.Unit, lock *lockfile.File) map[string]string {
 	versions := make(map[string]string)
 	for _, s := range lock.Selections(c.Name) {
 		versions[s.Repository] = s.Version
@@ -350,7 +350,7 @@ func leaves(cluster, objects string) string {
 }
 
 // find looks for a type in what the states of some clusters know.
-func find(ctx context.Context, all ...*desired.Cluster) plan.FindType {
+func find(ctx context.Context, all ...*desired.Unit) plan.FindType {
 	return func(gvk schema.GroupVersionKind, digest string) (map[string]any, string) {
 		for _, c := range all {
 			if definition, where := c.FindType(ctx, gvk, digest); definition != nil {

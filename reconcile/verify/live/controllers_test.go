@@ -132,7 +132,7 @@ func TestPlatforms(t *testing.T) {
 		instance := verify.Instance{Images: []behaviour.Part{{Name: "c", Value: "acme/ctl@" + string(runs)}}}
 		facts.Controllers = map[manifest.ID]*verify.Controller{o.ID(): {Wanted: behaviour.Workload(o), Instances: []verify.Instance{instance}}}
 		for range 2 { // two clusters
-			in := &reading{Reader: r, wanted: &desired.Cluster{Objects: set}, facts: &facts}
+			in := &reading{Reader: r, wanted: &desired.Unit{Objects: set}, facts: &facts}
 			in.platforms(t.Context())
 		}
 		return facts, r.Images()

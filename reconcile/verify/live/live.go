@@ -30,7 +30,7 @@ import (
 // Config is what a Reader works with. All fields are required.
 type Config struct {
 	// Connect makes the client of a registered cluster.
-	Connect func(context.Context, clusters.Cluster) (*kube.Cluster, error)
+	Connect func(context.Context, clusters.Cluster) (*kube.Client, error)
 	// Platforms lists the platforms of an image, for image IDs that the lock
 	// does not know.
 	Platforms func(ctx context.Context, repository string, d sources.Digest) ([]sources.Child, error)
@@ -49,14 +49,14 @@ type Reader struct {
 	cfg Config
 
 	mu       sync.Mutex
-	clusters map[string]*kube.Cluster
+	clusters map[string]*kube.Client
 	known    map[content]*known
 	looked   map[sources.Digest]*lookup
 }
 
 // New makes a Reader.
 func New(cfg Config) *Reader {
-	return &Reader{cfg: cfg, clusters: make(map[string]*kube.Cluster), known: make(map[content]*known), looked: make(map[sources.Digest]*lookup)}
+	return &Reader{cfg: cfg, clusters: make(map[string]*kube.Client), known: make(map[content]*known), looked: make(map[sources.Digest]*lookup)}
 }
 
 // Close closes the connections.
@@ -69,7 +69,7 @@ func (r *Reader) Close() {
 // Read reads clusters, several at a time, into the facts that verify.Wanted made of
 // them; facts[i] is of wanted[i]. The error is the context's: what goes wrong with a
 // cluster is a gap in its facts.
-func (r *Reader) Read(ctx context.Context, wanted []*desired.Cluster, facts []verify.Cluster) error {
+func (r *Reader) Read(ctx context.Context, wanted []*desired.Unit, facts []verify.Cluster) error {
 	var g errgroup.Group
 	g.SetLimit(parallel)
 	for i := range facts {
@@ -90,14 +90,14 @@ func (r *Reader) Read(ctx context.Context, wanted []*desired.Cluster, facts []ve
 // reading is one cluster while it is read.
 type reading struct {
 	*Reader
-	kube   *kube.Cluster
-	wanted *desired.Cluster
+	kube   *kube.Client
+	wanted *desired.Unit
 	facts  *verify.Cluster
 	// rendered are the webhook configurations; facts have them once they are read.
 	rendered []verify.Webhook
 }
 
-func (r *Reader) cluster(ctx context.Context, wanted *desired.Cluster, facts *verify.Cluster) {
+func (r *Reader) cluster(ctx context.Context, wanted *desired.Unit, facts *verify.Cluster) {
 	rendered := facts.Webhooks
 	facts.Webhooks = nil
 	c, err := r.cfg.Connect(ctx, wanted.Cluster)
