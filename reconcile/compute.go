@@ -17,9 +17,9 @@ import (
 type computation struct {
 	commit  sources.Commit
 	started time.Time
-	// older says that it is not of the newest commit, which says nothing, but of
-	// the one that the clusters were left with.
-	older   bool
+	// of is the revision that it is to complete, which was taken up from an earlier
+	// process; nil for the newest commit.
+	of      *revision
 	cancel  context.CancelFunc
 	givenUp bool // by the loop, for a newer commit
 
@@ -42,17 +42,17 @@ func (d *Daemon) compute(ctx context.Context) error {
 	}
 	d.again = true // until it went well
 	d.due = false
-	if state := d.resume(); state != nil {
-		d.follow(state)
+	if now := d.resume(); now != nil {
+		d.follow(now)
 		return nil
 	}
-	d.start(ctx, d.head, false)
+	d.start(ctx, d.head, nil)
 	return nil
 }
 
-func (d *Daemon) start(ctx context.Context, commit sources.Commit, older bool) {
+func (d *Daemon) start(ctx context.Context, commit sources.Commit, of *revision) {
 	ctx, cancel := context.WithCancel(ctx)
-	c := &computation{commit: commit, started: time.Now(), older: older, cancel: cancel, done: make(chan struct{})}
+	c := &computation{commit: commit, started: time.Now(), of: of, cancel: cancel, done: make(chan struct{})}
 	d.computing = c
 	earlier := d.earlier()
 	go func() {
@@ -107,7 +107,7 @@ func (d *Daemon) takeUp(ctx context.Context) error {
 		d.givenUp = 0
 		err = fmt.Errorf("commit %s: %w", short(c.commit.Hash), c.err)
 		d.tellPanic(c.commit, c.err)
-		if !c.older {
+		if c.of == nil {
 			d.refuse(ctx, c)
 		}
 	}
@@ -119,14 +119,13 @@ func (d *Daemon) use(ctx context.Context, c *computation) {
 	for _, cl := range c.state.Clusters {
 		d.tellPanic(c.commit, cl.Err)
 	}
-	if c.older {
-		if d.at != nil {
-			d.state, d.committed, d.input, d.at = c.state, c.state.Committed, d.inputOf(c.state), nil
-		}
-		return
+	now := &revision{state: c.state, commit: c.state.Commit, committed: c.state.Committed, input: d.inputOf(c.state)}
+	switch {
+	case c.of == nil:
+		d.follow(now)
+	case c.of == d.now:
+		d.now = now
 	}
-	d.input, d.at = d.inputOf(c.state), nil
-	d.follow(c.state)
 }
 
 // refuse tells that a commit says nothing, and has the one computed that the
@@ -137,8 +136,8 @@ func (d *Daemon) refuse(ctx context.Context, c *computation) {
 		names = append(names, c.Name)
 	}
 	d.cfg.Board.Commit(c.commit.Hash, c.commit.Subject, []string{c.err.Error()}, names)
-	if d.at != nil && !d.due {
-		d.start(ctx, d.commit, true)
+	if d.now != nil && d.now.at != nil && !d.due {
+		d.start(ctx, d.now.commit, d.now)
 	}
 }
 

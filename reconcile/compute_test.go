@@ -15,8 +15,8 @@ import (
 
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources"
-	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/resolve"
 )
 
@@ -90,8 +90,8 @@ func looping(t *testing.T, f *fleet, b *branch, answers map[string]time.Duration
 		},
 		Tags: func(context.Context, sources.Origin) ([]string, error) { return nil, errors.New("not asked for here") },
 	}})
-	cfg.Connect = func(_ context.Context, c clusters.Cluster) (Target, error) {
-		return &versionTarget{fleetTarget{f, c.Name}}, nil
+	cfg.Connect = func(_ context.Context, c *desired.Unit) (Connection, error) {
+		return &versionConnection{fleetConnection{f, c.Name}}, nil
 	}
 	d, err := New(cfg)
 	if err != nil {
@@ -109,16 +109,16 @@ func looping(t *testing.T, f *fleet, b *branch, answers map[string]time.Duration
 	return d
 }
 
-// versionTarget notes the version of the package that it is given.
-type versionTarget struct{ fleetTarget }
+// versionConnection notes the version of the package that it is given.
+type versionConnection struct{ fleetConnection }
 
-func (t *versionTarget) Apply(ctx context.Context, want *desired.Unit) Outcome {
+func (t *versionConnection) Apply(ctx context.Context, want *desired.Unit) unit.Outcome {
 	noted := *want
 	noted.Notes = []string{"nothing"}
 	for _, p := range want.Packages {
 		noted.Notes = []string{p.Pin.Ref.Tag}
 	}
-	return t.fleetTarget.Apply(ctx, &noted)
+	return t.fleetConnection.Apply(ctx, &noted)
 }
 
 func files(version string) map[string]string {

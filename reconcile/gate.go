@@ -6,15 +6,16 @@ import (
 	"time"
 
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
 )
 
-// A cluster that depends on others gets what a commit wants of it when these are
-// ready with what the same commit wants of them. This is decided for each job, by
-// the gate, and whoever makes an attempt comes through it: passes, retries and
-// what the cluster wakes its worker for. Until then the cluster is kept at what
-// it was allowed last; after a restart that is not known, and nothing is done.
+// A unit that depends on others gets what a commit wants of it when these are
+// ready with what the same commit wants of them. The gate decides this for each
+// job, and every attempt passes it: those of passes, retries and wakings. Until
+// then the unit is kept at what it was allowed last; after a restart that is not
+// known, and nothing is done.
 //
-// What holds the gate shut is all that is not Ready: also a cluster that is
+// The gate stays shut for everything that is not Ready: also for a unit that is
 // suspended, and one whose registration has errors, since nothing was verified
 // there.
 
@@ -45,10 +46,10 @@ func (ws *workers) gate(ctx context.Context, w *worker, j *job) string {
 	for _, dep := range j.after {
 		switch {
 		case ws.awaitReady(ctx, w, dep):
-		case dep.want.Spec.Suspend:
-			return "waits for cluster " + dep.want.Name + ", which is suspended"
+		case dep.want.Suspend:
+			return "waits for cluster " + dep.want.ID.String() + ", which is suspended"
 		default:
-			return "waits for cluster " + dep.want.Name
+			return "waits for cluster " + dep.want.ID.String()
 		}
 	}
 	return ""
@@ -75,7 +76,7 @@ func (ws *workers) awaitReady(ctx context.Context, w *worker, dep *job) bool {
 			}
 		case <-late:
 			told = true
-			ws.show(w, status.Waiting, "waits for cluster "+dep.want.Name)
+			ws.show(w, status.Waiting, "waits for cluster "+dep.want.ID.String())
 		case <-ctx.Done():
 			return false
 		}
@@ -94,23 +95,23 @@ func (ws *workers) pauseBrake(ctx context.Context, w *worker) bool {
 
 // keepAllowed makes an attempt at what the cluster was allowed last, if that is
 // known. ok is false where nothing came of it.
-func (ws *workers) keepAllowed(ctx context.Context, w *worker) (o Outcome, ok bool) {
-	if w.allowed == nil || w.allowed.at != nil {
-		return Outcome{}, false
+func (ws *workers) keepAllowed(ctx context.Context, w *worker) (o unit.Outcome, ok bool) {
+	if w.allowed == nil || w.allowed.at() != nil {
+		return unit.Outcome{}, false
 	}
 	return ws.try(ctx, w, w.allowed)
 }
 
 // heldBack is the outcome of a job that the gate holds back for a reason.
-func (ws *workers) heldBack(ctx context.Context, w *worker, why string) Outcome {
+func (ws *workers) heldBack(ctx context.Context, w *worker, why string) unit.Outcome {
 	o, ok := ws.keepAllowed(ctx, w)
 	if !ok {
-		return Outcome{Phase: status.Waiting, Message: why}
+		return unit.Outcome{Phase: status.Waiting, Message: why}
 	}
 	if o.Phase != status.Unreachable {
 		o.Phase = status.Waiting
 	}
-	kept := "is kept at commit " + short(w.allowed.commit)
+	kept := "is kept at commit " + short(w.allowed.of.commit.Hash)
 	if o.Message != "" {
 		kept += ": " + o.Message
 	}
@@ -121,5 +122,5 @@ func (ws *workers) heldBack(ctx context.Context, w *worker, why string) Outcome 
 
 // show says what a worker waits for, or that it goes on.
 func (ws *workers) show(w *worker, phase status.Phase, message string) {
-	ws.cfg.Board.Update(w.name, func(c *status.Unit) { c.Phase, c.Message = phase, message })
+	ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) { c.Phase, c.Message = phase, message })
 }

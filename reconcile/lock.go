@@ -15,7 +15,7 @@ import (
 
 // lockDue reports whether the lock to commit differs from the committed one.
 func (d *Daemon) lockDue() bool {
-	return !d.cfg.ReadonlyLock && string(d.state.Lock.Format()) != string(d.committed.Format())
+	return !d.cfg.ReadonlyLock && string(d.now.state.Lock.Format()) != string(d.now.committed.Format())
 }
 
 // lockPatience is how many times LockGrace the records of a pass are kept from the
@@ -35,9 +35,9 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 	if !d.lockDue() {
 		return d.settlePending(ctx)
 	}
-	onOwn, lock := false, d.state.Lock
-	commit, wrote, err := d.cfg.Repository.Update(ctx, sources.LockFile, lockMessage(d.committed, lock), func(head sources.Commit) ([]byte, error) {
-		if onOwn = head.Hash == d.commit.Hash; onOwn {
+	onOwn, lock, committed := false, d.now.state.Lock, d.now.committed
+	commit, wrote, err := d.cfg.Repository.Update(ctx, sources.LockFile, lockMessage(committed, lock), func(head sources.Commit) ([]byte, error) {
+		if onOwn = head.Hash == d.now.commit.Hash; onOwn {
 			return lock.Format(), nil
 		}
 		if !alone {
@@ -48,10 +48,10 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 			return nil, err
 		}
 		records := lock.Clone()
-		for _, name := range append(lock.Clusters(), d.committed.Clusters()...) {
-			records.Select(name, d.committed.Selections(name))
+		for _, name := range append(lock.Clusters(), committed.Clusters()...) {
+			records.Select(name, committed.Selections(name))
 		}
-		return lockfile.Rebase(d.committed, records, theirs).Format(), nil
+		return lockfile.Rebase(committed, records, theirs).Format(), nil
 	})
 	if errors.Is(err, errOvertaken) {
 		d.overtaken = true
@@ -69,8 +69,8 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 		return nil // what it selects is still pending
 	}
 	// The lock's own commit asks for nothing new, and starts no pass.
-	d.history.sawAs(commit.Hash, d.state.Commit.Hash)
-	d.head, d.commit, d.committed = commit, commit, lock
+	d.history.sawAs(commit.Hash, d.now.state.Commit.Hash)
+	d.head, d.now = commit, d.now.locked(commit)
 	// What is being computed comes from the lock before: that is done once more.
 	d.due = d.due || d.computing != nil
 	return d.settlePending(ctx)

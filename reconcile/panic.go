@@ -2,10 +2,11 @@ package reconcile
 
 import (
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources/errgroup"
 )
 
-// A panic while one cluster is worked on is that cluster's error.
+// A panic while a unit is worked on is the error of that unit.
 
 // logPanic is deferred by goroutines of a worker's. It keeps a panic there.
 func (ws *workers) logPanic(w *worker) {
@@ -15,21 +16,21 @@ func (ws *workers) logPanic(w *worker) {
 }
 
 func (ws *workers) tellPanic(w *worker, p *errgroup.PanicError) {
-	ws.cfg.Log.Error(p.Error()+"; the daemon goes on", "cluster", w.name, "stack", string(p.Stack))
+	ws.cfg.Log.Error(p.Error()+"; the daemon goes on", "cluster", w.id.String(), "stack", string(p.Stack))
 }
 
-// panicked is the outcome of an attempt that panicked. Nobody knows what the target
-// was at, so the next attempt makes another one.
-func (ws *workers) panicked(w *worker, p *errgroup.PanicError) Outcome {
+// panicked is the outcome of an attempt that panicked. Nobody knows what the
+// connection was at, so the next attempt makes another one.
+func (ws *workers) panicked(w *worker, p *errgroup.PanicError) unit.Outcome {
 	ws.tellPanic(w, p)
-	if target, unfollow := w.target, w.unfollow; target != nil {
-		w.target = nil
+	if conn, unfollow := w.conn, w.unfollow; conn != nil {
+		w.conn = nil
 		// It may hold a lock that its end waits for.
 		go func() {
 			defer ws.logPanic(w)
 			unfollow()
-			target.Close()
+			conn.Close()
 		}()
 	}
-	return Outcome{Phase: status.Failed, Message: p.Error() + "; the log has its stack"}
+	return unit.Outcome{Phase: status.Failed, Message: p.Error() + "; the log has its stack"}
 }

@@ -76,22 +76,22 @@ func (d *Daemon) earlier() desired.Earlier {
 		return desired.Earlier{}
 	}
 	e := desired.Earlier{Hint: d.pending.lines}
-	if d.state != nil && d.lockDue() {
-		e.Asked, e.Of = d.state.Lock, d.committed
+	if d.now != nil && d.lockDue() {
+		e.Asked, e.Of = d.now.state.Lock, d.now.committed
 	}
 	return e
 }
 
 // keepPending makes new lines of the lock durable before anything depends on
-// them. If that fails it says which clusters have to wait, and why.
-func (d *Daemon) keepPending(ctx context.Context) (held map[string]string, err error) {
+// them. If that fails it says which units have to wait, and why.
+func (d *Daemon) keepPending(ctx context.Context) (held map[desired.ID]string, err error) {
 	if d.pending.due = d.lockDue(); !d.pending.due {
 		return nil, nil
 	}
-	added := lockfile.Added(d.committed, d.state.Lock)
+	added := lockfile.Added(d.now.committed, d.now.state.Lock)
 	wanted := added.Clone()
-	if d.state.Unsettled != nil {
-		wanted.Add(d.state.Unsettled)
+	if d.now.state.Unsettled != nil {
+		wanted.Add(d.now.state.Unsettled)
 	}
 	if d.pending.lines.Has(wanted) || len(d.dependents(added)) == 0 {
 		return nil, nil
@@ -100,27 +100,27 @@ func (d *Daemon) keepPending(ctx context.Context) (held map[string]string, err e
 		return nil, nil
 	}
 	err = fmt.Errorf("keeping new lock records before they are used: %w", err)
-	held = make(map[string]string)
-	for _, name := range d.dependents(lockfile.Added(d.pending.lines, added)) {
-		held[name] = "waits until its new lock records are kept: " + err.Error()
+	held = make(map[desired.ID]string)
+	for _, id := range d.dependents(lockfile.Added(d.pending.lines, added)) {
+		held[id] = "waits until its new lock records are kept: " + err.Error()
 	}
 	return held, err
 }
 
-// dependents are the clusters that depend on lines of the lock: the records of
-// what they get, and selections of dependencies. What a cluster declares it
-// declares after a crash too.
-func (d *Daemon) dependents(lines *lockfile.File) []string {
-	var names []string
-	for _, c := range d.state.Clusters {
+// dependents are the units that depend on lines of the lock: the records of what
+// they get, and selections of dependencies. What a unit declares it declares after
+// a crash too.
+func (d *Daemon) dependents(lines *lockfile.File) []desired.ID {
+	var ids []desired.ID
+	for _, c := range d.now.state.Clusters {
 		if slices.ContainsFunc(lines.Selections(c.Name), func(s lockfile.Selection) bool { return s.Parent != "" }) ||
 			slices.ContainsFunc(c.Packages, func(p sources.Selected) bool {
 				return len(lines.Records(p.Pin.Ref.Repository, p.Pin.Ref.Version())) > 0
 			}) {
-			names = append(names, c.Name)
+			ids = append(ids, c.ID)
 		}
 	}
-	return names
+	return ids
 }
 
 // settlePending leaves nothing on the pending ref but what could not be settled,
@@ -130,8 +130,8 @@ func (d *Daemon) settlePending(ctx context.Context) error {
 		return nil
 	}
 	var left []byte
-	if d.state.Unsettled != nil {
-		left = d.state.Unsettled.Format()
+	if d.now.state.Unsettled != nil {
+		left = d.now.state.Unsettled.Format()
 	}
 	if string(left) == string(d.pending.lines.Format()) && len(left) > 0 {
 		return nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources"
 )
 
@@ -19,13 +20,13 @@ func (w *world) crash() string {
 	first := w.daemon(nil)
 	var stop func()
 	ended := make(chan struct{})
-	w.set("dev", func(ctx context.Context) Outcome {
+	w.set("dev", func(ctx context.Context) unit.Outcome {
 		go func() {
 			stop()
 			close(ended)
 		}()
 		<-ctx.Done()
-		return Outcome{Phase: status.Failed}
+		return unit.Outcome{Phase: status.Failed}
 	})
 	w.mu.Lock() // stop is set before dev is tried
 	stop = w.start(first)
@@ -260,11 +261,11 @@ func TestPendingRefusedForEver(t *testing.T) {
 	if err := w.repo.Hook("update", "#!/bin/sh\ncase $1 in *pending*) echo refused >&2; exit 1;; esac\n"); err != nil {
 		t.Fatal(err)
 	}
-	w.set("dev", func(context.Context) Outcome {
+	w.set("dev", func(context.Context) unit.Outcome {
 		if !strings.Contains(w.lock(), digest("v1one")) {
 			w.t.Error("dev was given what is kept nowhere")
 		}
-		return Outcome{Phase: status.Ready}
+		return unit.Outcome{Phase: status.Ready}
 	})
 	if err := w.daemon(nil).Once(t.Context()); err != nil || !w.ever("dev", "v1one") {
 		t.Errorf("error %v, dev got %q", err, w.appliedTo("dev"))

@@ -1,23 +1,22 @@
-// Package reconcile is the daemon's loop: poll the fleet repository, have computed
-// what its newest commit asks for, hand it to one worker for each cluster, and
-// commit the lock back. Computing and the workers run beside the loop, which
-// waits for none of them for long.
+// Package reconcile is the daemon's loop: it polls the fleet repository, has the
+// newest commit computed, hands it to one worker for each unit of work, and commits
+// the lock back. Computing and the workers run beside the loop, which waits for none
+// of them for long.
 //
 // What is durable when:
 //
 //  1. New lock records are pushed to the repository's pending ref before the
 //     first object that depends on them is applied.
-//  2. Each cluster keeps its own inventory (reconcile/apply); a worker that is
+//  2. Each unit has an inventory in its cluster (reconcile/apply); a worker that is
 //     killed anywhere is completed by the next one.
-//  3. The lock is committed on the branch's newest head once every cluster was
+//  3. The lock is committed on the branch's newest head once every unit was
 //     tried, or after LockGrace, and the pending ref goes (lock.go).
 //
 // A daemon that is killed between any two of them reads the pending records
 // back: what they say is confirmed by the registry, and nothing is resolved to
 // something else without a word (pending.go). There is no other state.
 //
-// The neighbours: reconcile/desired computes, reconcile/plan decides,
-// reconcile/apply executes, reconcile/kube talks to API servers, and
+// The neighbours: reconcile/desired computes, reconcile/unit works on one unit, and
 // reconcile/status tells people.
 package reconcile
 
@@ -31,10 +30,10 @@ import (
 	"strings"
 	"time"
 
-	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/lockfile"
@@ -67,44 +66,20 @@ type Repository interface {
 	Parent(ctx context.Context, hash string) (sources.Commit, bool, error)
 }
 
-// Target is a registered cluster that answers, or not.
-type Target interface {
-	// Apply brings the cluster to what is wanted. The outcome says what came
-	// of it even where that is an error.
-	Apply(ctx context.Context, want *desired.Unit) Outcome
-	// Resume looks whether the cluster is as an earlier process left it; if not,
-	// the outcome has Moved set and says nothing else. It changes nothing.
-	Resume(ctx context.Context, at *checkpoint.Record) Outcome
-	// Follow calls notify whenever there is something to do in the cluster
-	// although nothing changed in the repository, until ctx ends. notify does
-	// not block.
+// Connection works on one unit of work; [unit.Connection] is one. It is used by one
+// goroutine at a time, but for Follow.
+type Connection interface {
+	// Apply brings the unit to what is wanted. The outcome says what came of it
+	// also where that is an error.
+	Apply(ctx context.Context, want *desired.Unit) unit.Outcome
+	// Resume reports whether the unit is as an earlier process left it: if not, the
+	// outcome has Moved set and says nothing else. It changes nothing.
+	Resume(ctx context.Context, at *checkpoint.Record) unit.Outcome
+	// Follow calls notify whenever there is something to do in the cluster although
+	// nothing changed in the repository, until ctx ends. notify does not block.
 	Follow(ctx context.Context, notify func())
-	// Close lets go of connections. Follow has returned by then.
+	// Close ends the connection. Follow has returned by then.
 	Close()
-}
-
-// Outcome is what an attempt at a cluster came to.
-type Outcome struct {
-	// Phase is the state that the attempt left the cluster in.
-	Phase status.Phase
-	// Message says in a line why it is not Ready.
-	Message string
-	// Actions counts the plan's steps by action.
-	Actions map[string]int
-	// Changed counts the objects that were written or deleted.
-	Changed int
-	// Problems are objects at fault, with reasons.
-	Problems []string
-	// Notes are worth a person's attention though nothing is wrong.
-	Notes []string
-	// Packages by name: why a package is not ready; those that are, are not
-	// there.
-	Packages map[string]string
-	// Checkpoint is how the cluster looks, if nothing is left to do in it and
-	// that can be told by its looks.
-	Checkpoint *apply.Checkpoint
-	// Moved says that the cluster is not as a checkpoint has it.
-	Moved bool
 }
 
 // Config is what a daemon works with. All fields are required but those with a
@@ -113,9 +88,9 @@ type Config struct {
 	Repository Repository
 	// Computer computes what a commit asks for.
 	Computer *desired.Computer
-	// Connect makes the target of a registered cluster. It is called again
-	// when the cluster's registration or credentials changed.
-	Connect func(ctx context.Context, c clusters.Cluster) (Target, error)
+	// Connect connects to a unit. It is called again when the registration or the
+	// credentials of the unit's cluster changed.
+	Connect func(ctx context.Context, want *desired.Unit) (Connection, error)
 	// Credentials names those that Connect would use now, if that is known
 	// without a request; another name than before has Connect called again. It is
 	// called in every pass. nil if it is never known.
@@ -124,11 +99,11 @@ type Config struct {
 	Log         *slog.Logger
 	// Interval between polls.
 	Interval time.Duration
-	// ClusterTimeout bounds one attempt at a cluster, from its turn on; 0 means
+	// ClusterTimeout bounds one attempt at a unit, from its turn on; 0 means
 	// DefaultClusterTimeout.
 	ClusterTimeout time.Duration
-	// Workers bounds the clusters that are worked on at a time, not counting
-	// those that take long to answer; 0 means 16.
+	// Workers bounds the units that are worked on at a time, not counting those
+	// whose clusters take long to answer; 0 means 16.
 	Workers int
 	// LockGrace is how long the commit of the lock waits for slow clusters;
 	// 0 means DefaultLockGrace.
@@ -156,19 +131,10 @@ type Daemon struct {
 	workers *workers
 	history *history
 
-	// head is the newest commit, state the newest that could be computed: the
-	// clusters follow state while head is so broken that it says nothing.
-	head  sources.Commit
-	state *desired.State
-	// commit is the one that state is in charge for: its own, or the commit of
-	// the lock on top of that. committed is the lock as commit has it.
-	commit    sources.Commit
-	committed *lockfile.File
-	// input names what state was computed from; empty if it may be computed
-	// differently the next time. at is how the clusters look if state was taken
-	// up from an earlier process, so that it says what is wanted of nobody.
-	input   string
-	at      map[string]*checkpoint.Record
+	// head is the newest commit, now the newest that could be computed; nil before
+	// the first. The units follow now while head cannot be read.
+	head    sources.Commit
+	now     *revision
 	pending pending
 	// again says that the commit must be computed once more although it is
 	// the same: something failed that may go well the next time.
@@ -185,6 +151,28 @@ type Daemon struct {
 	due       bool
 	computing *computation
 	givenUp   int
+}
+
+// revision is a commit with what it asks for. It does not change: each job holds on
+// to the one that it is of, and several live side by side.
+type revision struct {
+	state *desired.State
+	// commit is the one that state is in charge for: its own, or the commit of
+	// the lock on top of that. committed is the lock as commit has it.
+	commit    sources.Commit
+	committed *lockfile.File
+	// input names what state was computed from; empty if it may be computed
+	// differently the next time.
+	input string
+	// at is how the units look if state was taken up from an earlier process, so
+	// that it says what is wanted of none.
+	at map[desired.ID]*checkpoint.Record
+}
+
+// locked returns the revision with its lock committed on top.
+func (r revision) locked(commit sources.Commit) *revision {
+	r.commit, r.committed = commit, r.state.Lock
+	return &r
 }
 
 // New checks the configuration and makes a daemon. It starts nothing.
@@ -288,8 +276,8 @@ func (d *Daemon) Once(ctx context.Context) error {
 		}
 		break
 	}
-	errs := []error{d.state.Err()}
-	told := errorText(d.state)
+	errs := []error{d.now.state.Err()}
+	told := errorText(d.now.state)
 	for _, c := range d.cfg.Board.Snapshot().Clusters {
 		switch {
 		case c.Phase == status.Ready, c.Phase == status.Suspended, c.Phase == status.Progressing:
@@ -324,7 +312,7 @@ func (d *Daemon) look(ctx context.Context) error {
 	}
 	// A newer commit waits for the computation under way; nothing else is a
 	// reason for two in a row.
-	d.due = d.due || fresh || d.computing == nil && (d.again || d.state != nil && d.state.Always)
+	d.due = d.due || fresh || d.computing == nil && (d.again || d.now != nil && d.now.state.Always)
 	if err := d.readPending(ctx); err != nil {
 		return errors.Join(polled, err)
 	}
@@ -334,12 +322,11 @@ func (d *Daemon) look(ctx context.Context) error {
 // handOut gives the clusters their jobs, and commits the lock. The error is about
 // the repository as a whole.
 func (d *Daemon) handOut(ctx context.Context, wait bool) error {
-	if d.state == nil {
+	if d.now == nil {
 		return nil
 	}
 	held, perr := d.keepPending(ctx)
-	now := round{state: d.state, commit: d.commit.Hash, input: d.input, at: d.at, held: held}
-	tried := d.workers.assign(ctx, now)
+	tried := d.workers.assign(ctx, d.now, held)
 	due := d.lockDue()
 	switch {
 	case !due:
@@ -350,7 +337,7 @@ func (d *Daemon) handOut(ctx context.Context, wait bool) error {
 	if !due && !wait {
 		return errors.Join(perr, d.settlePending(ctx))
 	}
-	behind := d.head.Hash != d.commit.Hash
+	behind := d.head.Hash != d.now.commit.Hash
 	waited := time.Since(d.dueSince)
 	switch {
 	case wait:
@@ -363,8 +350,8 @@ func (d *Daemon) handOut(ctx context.Context, wait bool) error {
 	lerr := d.commitLock(ctx, behind)
 	if len(held) > 0 && lerr == nil && !d.lockDue() {
 		// The records are on the branch, which is as good.
-		perr, now.held, now.commit = nil, nil, d.commit.Hash
-		if tried = d.workers.assign(ctx, now); wait {
+		perr = nil
+		if tried = d.workers.assign(ctx, d.now, nil); wait {
 			d.await(ctx, tried, nil)
 		}
 	}
@@ -387,15 +374,16 @@ func (d *Daemon) poll(ctx context.Context) (fresh bool, err error) {
 	return true, nil
 }
 
-// follow puts a state in charge, and tells people what is new about it.
-func (d *Daemon) follow(state *desired.State) {
+// follow puts a revision in charge, and tells people what is new about it.
+func (d *Daemon) follow(now *revision) {
 	before := ""
 	var waiting []resolve.Waiting
 	var noted []string
-	if d.state != nil {
-		before, waiting, noted = errorText(d.state), d.state.Waiting, notes(d.state)
+	if d.now != nil {
+		before, waiting, noted = errorText(d.now.state), d.now.state.Waiting, notes(d.now.state)
 	}
-	d.state, d.commit, d.committed, d.again = state, state.Commit, state.Committed, false
+	state := now.state
+	d.now, d.again = now, false
 	var errs, names []string
 	if text := errorText(state); text != "" {
 		errs = strings.Split(text, "\n")
@@ -414,8 +402,8 @@ func (d *Daemon) follow(state *desired.State) {
 			d.cfg.Log.Warn(note)
 		}
 	}
-	for _, c := range state.Clusters {
-		names = append(names, c.Name)
+	for _, u := range state.Clusters {
+		names = append(names, u.ID.String())
 	}
 	left := d.leftAlone(state)
 	d.cfg.Board.Commit(state.Commit.Hash, state.Commit.Subject, errs, append(names, sortedKeys(left)...))
@@ -451,7 +439,7 @@ func notes(s *desired.State) []string {
 	var all []string
 	for _, c := range s.Clusters {
 		for _, note := range c.Notes {
-			all = append(all, fmt.Sprintf("cluster %s: %s", c.Name, note))
+			all = append(all, fmt.Sprintf("cluster %s: %s", c.ID, note))
 		}
 	}
 	return all

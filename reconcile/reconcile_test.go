@@ -16,8 +16,8 @@ import (
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources"
-	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/git"
 	"gitopsd.dev/sources/resolve"
 	"gitopsd.dev/testscripts/gitserver"
@@ -34,12 +34,12 @@ type world struct {
 	content  string // of the package, now
 	asked    int    // look-ups of the tag
 	applied  map[string][]string
-	behave   map[string]func(ctx context.Context) Outcome
+	behave   map[string]func(ctx context.Context) unit.Outcome
 	connects map[string]int
 	notify   map[string]func()
 	fetched  int
 	resumed  map[string]int
-	onResume map[string]func(ctx context.Context) Outcome
+	onResume map[string]func(ctx context.Context) unit.Outcome
 	// before goes before each look-up of a tag and each fetch of a digest, if there
 	// is one.
 	before func(ctx context.Context, tag string) error
@@ -57,8 +57,8 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	return &world{t: t, git: server, repo: repo, content: "one", applied: make(map[string][]string),
-		behave: make(map[string]func(context.Context) Outcome), connects: make(map[string]int), notify: make(map[string]func()),
-		resumed: make(map[string]int), onResume: make(map[string]func(context.Context) Outcome)}
+		behave: make(map[string]func(context.Context) unit.Outcome), connects: make(map[string]int), notify: make(map[string]func()),
+		resumed: make(map[string]int), onResume: make(map[string]func(context.Context) unit.Outcome)}
 }
 
 func cluster(name, version string) map[string]string {
@@ -124,11 +124,11 @@ func (w *world) daemon(change func(*Config)) *Daemon {
 	cfg := Config{
 		Repository: repo, Computer: computer, Board: status.NewBoard("test", "fleet", "main"),
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Interval: 20 * time.Millisecond,
-		Connect: func(_ context.Context, c clusters.Cluster) (Target, error) {
+		Connect: func(_ context.Context, c *desired.Unit) (Connection, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.connects[c.Name]++
-			return &notingTarget{w: w, name: c.Name}, nil
+			return &notingConnection{w: w, name: c.Name}, nil
 		},
 	}
 	if change != nil {
@@ -166,12 +166,12 @@ func (w *world) start(d *Daemon) (stop func()) {
 	return stop
 }
 
-type notingTarget struct {
+type notingConnection struct {
 	w    *world
 	name string
 }
 
-func (t *notingTarget) Apply(ctx context.Context, want *desired.Unit) Outcome {
+func (t *notingConnection) Apply(ctx context.Context, want *desired.Unit) unit.Outcome {
 	t.w.mu.Lock()
 	var what []string
 	for _, p := range want.Packages {
@@ -183,10 +183,10 @@ func (t *notingTarget) Apply(ctx context.Context, want *desired.Unit) Outcome {
 	if behave != nil {
 		return behave(ctx)
 	}
-	return Outcome{Phase: status.Ready}
+	return unit.Outcome{Phase: status.Ready}
 }
 
-func (t *notingTarget) Resume(ctx context.Context, at *checkpoint.Record) Outcome {
+func (t *notingConnection) Resume(ctx context.Context, at *checkpoint.Record) unit.Outcome {
 	t.w.mu.Lock()
 	t.w.resumed[t.name]++
 	behave := t.w.onResume[t.name]
@@ -194,17 +194,17 @@ func (t *notingTarget) Resume(ctx context.Context, at *checkpoint.Record) Outcom
 	if behave != nil {
 		return behave(ctx)
 	}
-	return Outcome{Phase: status.Ready}
+	return unit.Outcome{Phase: status.Ready}
 }
 
-func (t *notingTarget) Follow(ctx context.Context, notify func()) {
+func (t *notingConnection) Follow(ctx context.Context, notify func()) {
 	t.w.mu.Lock()
 	t.w.notify[t.name] = notify
 	t.w.mu.Unlock()
 	<-ctx.Done()
 }
 
-func (t *notingTarget) Close() {}
+func (t *notingConnection) Close() {}
 
 func (w *world) appliedTo(name string) []string {
 	w.mu.Lock()
@@ -212,7 +212,7 @@ func (w *world) appliedTo(name string) []string {
 	return slices.Clone(w.applied[name])
 }
 
-func (w *world) set(name string, behave func(context.Context) Outcome) {
+func (w *world) set(name string, behave func(context.Context) unit.Outcome) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.behave[name] = behave
@@ -294,9 +294,9 @@ func TestOneClusterHangs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "prod")}, cluster("dev", "v1"), cluster("prod", "v1"))
-	w.set("dev", func(ctx context.Context) Outcome {
+	w.set("dev", func(ctx context.Context) unit.Outcome {
 		<-ctx.Done()
-		return Outcome{Phase: status.Failed}
+		return unit.Outcome{Phase: status.Failed}
 	})
 	d := w.daemon(func(c *Config) { c.LockGrace = 50 * time.Millisecond })
 	w.start(d)
@@ -382,7 +382,7 @@ func TestDisturbedCluster(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.commit("start", map[string]string{"clusters.yaml": registry("dev")}, cluster("dev", "v1"))
-	w.set("dev", func(context.Context) Outcome { return Outcome{Phase: status.Ready, Changed: 1} })
+	w.set("dev", func(context.Context) unit.Outcome { return unit.Outcome{Phase: status.Ready, Changed: 1} })
 	d := w.daemon(func(c *Config) { c.Interval = time.Hour })
 	w.start(d)
 	w.eventually("dev is ready", func() bool { return phase(d, "dev") == status.Ready })
@@ -420,7 +420,7 @@ func TestDependsOn(t *testing.T) {
 	w := newWorld(t)
 	w.commit("start", map[string]string{"clusters.yaml": strings.Replace(registry("dev", "prod"), "  path: c/prod\n", "  path: c/prod\n  dependsOn: [dev]\n", 1)},
 		cluster("dev", "v1"), cluster("prod", "v1"))
-	w.set("dev", func(context.Context) Outcome { return Outcome{Phase: status.Failed, Message: "no"} })
+	w.set("dev", func(context.Context) unit.Outcome { return unit.Outcome{Phase: status.Failed, Message: "no"} })
 	d := w.daemon(nil)
 	w.start(d)
 	w.eventually("prod waits", func() bool { return phase(d, "prod") == status.Waiting })
@@ -436,8 +436,8 @@ func TestOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "prod")}, cluster("dev", "v1"), cluster("prod", "v1"))
-	w.set("dev", func(context.Context) Outcome {
-		return Outcome{Phase: status.Unreachable, Message: "connection refused"}
+	w.set("dev", func(context.Context) unit.Outcome {
+		return unit.Outcome{Phase: status.Unreachable, Message: "connection refused"}
 	})
 	err := w.daemon(nil).Once(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "cluster dev: Unreachable: connection refused") {
@@ -475,13 +475,13 @@ func TestBranchMovesDuringAPass(t *testing.T) {
 			w := newWorld(t)
 			w.commit("start", map[string]string{"clusters.yaml": registry("dev")}, cluster("dev", "v1"))
 			var once sync.Once
-			w.set("dev", func(context.Context) Outcome {
+			w.set("dev", func(context.Context) unit.Outcome {
 				once.Do(func() {
 					if _, err := w.repo.Commit(context.WithoutCancel(w.t.Context()), "main", "meanwhile", cluster("dev", "v2")); err != nil {
 						w.t.Error(err)
 					}
 				})
-				return Outcome{Phase: status.Ready}
+				return unit.Outcome{Phase: status.Ready}
 			})
 			tt.run(w, w.daemon(nil))
 			w.eventually("the cluster gets what was pushed", func() bool {
@@ -584,7 +584,7 @@ func TestRemoveGone(t *testing.T) {
 	w.commit("Start", removing(registry("a", "b"), "b"), cluster("a", "v1"))
 	d := w.daemon(func(c *Config) {
 		connect := c.Connect
-		c.Connect = func(ctx context.Context, cl clusters.Cluster) (Target, error) {
+		c.Connect = func(ctx context.Context, cl *desired.Unit) (Connection, error) {
 			if cl.Name == "b" {
 				return nil, errors.New("its Secret is not there")
 			}
@@ -616,7 +616,7 @@ func TestSuspectsHoldNoWorker(t *testing.T) {
 	w.commit("start", map[string]string{"clusters.yaml": registry("a", "b", "c")}, cluster("a", "v1"), cluster("b", "v1"), cluster("c", "v1"))
 	for _, bad := range []string{"a", "b"} {
 		tried := false
-		w.set(bad, func(ctx context.Context) Outcome {
+		w.set(bad, func(ctx context.Context) unit.Outcome {
 			w.mu.Lock()
 			first := !tried
 			tried = true
@@ -624,7 +624,7 @@ func TestSuspectsHoldNoWorker(t *testing.T) {
 			if !first {
 				<-ctx.Done()
 			}
-			return Outcome{Phase: status.Unreachable, Message: "no answer"}
+			return unit.Outcome{Phase: status.Unreachable, Message: "no answer"}
 		})
 	}
 	w.start(w.daemon(func(c *Config) { c.Workers = 1 }))

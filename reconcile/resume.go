@@ -6,23 +6,25 @@ import (
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 )
 
 // How a daemon that starts takes up where an earlier one left off.
 //
-// After a pass that left nothing to do in a cluster, its looks are kept, with a
-// name for everything that what is wanted of it was computed from
-// (reconcile/checkpoint). If that is the same when a daemon starts, for every
-// cluster, then nothing is computed: no package is read and nothing rendered.
-// Each worker only looks whether its cluster is as it was, and watches it. As
-// soon as one is not, or a newer commit is there, everything is computed as ever.
+// After an attempt that left nothing to do in a unit, its looks are kept, with a
+// name for everything that it was computed from (reconcile/checkpoint). If that is
+// the same for every unit when a daemon starts, nothing is computed: no package is
+// read and nothing rendered. Each worker only looks whether its unit is as it was,
+// and watches it. As soon as one is not, or something in it falls due, or a newer
+// commit is there, everything is computed as ever. A unit that this process must
+// serve something has no checkpoint.
 
-// resume returns the state of the newest commit as far as the registry and the
-// lock tell it, for a daemon that has none yet; nil if it has to be computed.
-func (d *Daemon) resume() *desired.State {
-	if d.state != nil || d.cfg.Checkpoints == nil || d.pending.there {
+// resume returns the newest commit as far as the registry and the lock tell what it
+// asks for, for a daemon that has none yet; nil if it has to be computed.
+func (d *Daemon) resume() *revision {
+	if d.now != nil || d.cfg.Checkpoints == nil || d.pending.there {
 		return nil
 	}
 	text, err := fs.ReadFile(d.head.Files, sources.RegistryFile)
@@ -42,26 +44,24 @@ func (d *Daemon) resume() *desired.State {
 			return nil // it is to leave the lock
 		}
 	}
-	input := d.inputOf(s)
-	at := make(map[string]*checkpoint.Record)
+	r := &revision{state: s, commit: s.Commit, committed: s.Committed, input: d.inputOf(s), at: make(map[desired.ID]*checkpoint.Record)}
 	for _, c := range s.Registry.Clusters {
-		wanted := &desired.Unit{Cluster: c}
-		if !c.Spec.Suspend {
-			r := d.cfg.Checkpoints.Load(c.Name, input)
-			if r == nil {
+		u := desired.Registered(c, s.Commit.Hash)
+		if !u.Suspend {
+			at := d.cfg.Checkpoints.Load(u.ID.String(), r.input)
+			if at == nil {
 				return nil
 			}
-			at[c.Name], wanted.Notes = r, r.Notes
+			r.at[u.ID], u.Notes = at, at.Notes
 		}
-		s.Clusters = append(s.Clusters, wanted)
+		s.Clusters = append(s.Clusters, u)
 	}
-	if len(at) == 0 {
+	if len(r.at) == 0 {
 		return nil
 	}
-	d.input, d.at = input, at
 	d.cfg.Log.Info("the commit is the one that the clusters were left with; nothing is computed unless one is not as it was",
-		"commit", short(d.head.Hash), "clusters", len(at))
-	return s
+		"commit", short(d.head.Hash), "clusters", len(r.at))
+	return r
 }
 
 // inputOf names everything that a state was computed from; "" if the next
@@ -80,12 +80,12 @@ func (d *Daemon) inputOf(s *desired.State) string {
 }
 
 // keep keeps how a cluster at rest looks.
-func (ws *workers) keep(w *worker, j *job, o Outcome) {
-	if o.Checkpoint == nil || j.input == "" || j.at != nil {
+func (ws *workers) keep(w *worker, j *job, o unit.Outcome) {
+	if o.Checkpoint == nil || j.of.input == "" || j.at() != nil {
 		return
 	}
 	r := &checkpoint.Record{
-		Input: j.input, Cluster: o.Checkpoint,
+		Input: j.of.input, Cluster: o.Checkpoint, Again: o.Again.UTC().Round(0),
 		Objects: j.want.Objects.Len(), Packages: packages(j.want, o), Notes: j.want.Notes,
 	}
 	if w.kept.Equal(r) {
@@ -94,17 +94,17 @@ func (ws *workers) keep(w *worker, j *job, o Outcome) {
 	// Once, also where it fails: a cache that cannot be written is told once, and
 	// not in every pass over a cluster in which nothing happens.
 	w.kept = r
-	if err := ws.cfg.Checkpoints.Save(w.name, r); err != nil {
+	if err := ws.cfg.Checkpoints.Save(w.id.String(), r); err != nil {
 		ws.cfg.Log.Warn("the next start will compute everything", "error", err)
 	}
 }
 
-// forget forgets how a cluster looked that left.
-func (ws *workers) forget(name string) {
+// forget forgets how a unit looked that left.
+func (ws *workers) forget(id desired.ID) {
 	if ws.cfg.Checkpoints == nil {
 		return
 	}
-	if err := ws.cfg.Checkpoints.Delete(name); err != nil {
+	if err := ws.cfg.Checkpoints.Delete(id.String()); err != nil {
 		ws.cfg.Log.Warn("a checkpoint stays behind", "error", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources"
 )
 
@@ -21,8 +22,8 @@ func resting(t *testing.T) (w *world, dir string) {
 	w, dir = newWorld(t), t.TempDir()
 	w.commit("fleet", map[string]string{"clusters.yaml": registry("a", "b")}, cluster("a", "v1"), cluster("b", "v1"))
 	for _, name := range []string{"a", "b"} {
-		w.set(name, func(context.Context) Outcome {
-			return Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{Namespaces: []string{name}}}
+		w.set(name, func(context.Context) unit.Outcome {
+			return unit.Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{Namespaces: []string{name}}}
 		})
 	}
 	if err := w.daemon(keeping(dir)).Once(t.Context()); err != nil {
@@ -53,10 +54,10 @@ func TestResume(t *testing.T) {
 	}{
 		{name: "nothing changed", resumed: true},
 		{name: "a cluster was changed", resumed: true, applied: true, change: func(_ *testing.T, w *world, _ string) {
-			w.onResume["b"] = func(context.Context) Outcome { return Outcome{Moved: true} }
+			w.onResume["b"] = func(context.Context) unit.Outcome { return unit.Outcome{Moved: true} }
 		}},
 		{name: "a cluster is away", resumed: true, fails: "cluster b: Unreachable: away", change: func(_ *testing.T, w *world, _ string) {
-			w.onResume["b"] = func(context.Context) Outcome { return Outcome{Phase: status.Unreachable, Message: "away"} }
+			w.onResume["b"] = func(context.Context) unit.Outcome { return unit.Outcome{Phase: status.Unreachable, Message: "away"} }
 		}},
 		{name: "commit of another version", applied: true, change: func(_ *testing.T, w *world, _ string) { w.commit("bump", cluster("a", "v2")) }},
 		{name: "commit of any file", applied: true, change: func(_ *testing.T, w *world, _ string) { w.commit("docs", map[string]string{"README.md": "hello"}) }},
@@ -183,7 +184,9 @@ func TestNothingToResume(t *testing.T) {
 			files := cluster("a", "v1")
 			files["c/a/p.yaml"] = strings.Replace(files["c/a/p.yaml"], "v1}", "v1, "+policy+"}", 1)
 			w.commit("fleet", map[string]string{"clusters.yaml": registry("a")}, files)
-			w.set("a", func(context.Context) Outcome { return Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{}} })
+			w.set("a", func(context.Context) unit.Outcome {
+				return unit.Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{}}
+			})
 			for range 2 {
 				if err := w.daemon(keeping(dir)).Once(t.Context()); err != nil {
 					t.Fatal(err)
@@ -226,7 +229,9 @@ func TestUnwritableCheckpoints(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.commit("fleet", map[string]string{"clusters.yaml": registry("a")}, cluster("a", "v1"))
-	w.set("a", func(context.Context) Outcome { return Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{}} })
+	w.set("a", func(context.Context) unit.Outcome {
+		return unit.Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{}}
+	})
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -256,7 +261,7 @@ func TestMovedWhileTheRepositoryIsAway(t *testing.T) {
 	})
 	w.git.Close()
 	w.mu.Lock()
-	w.onResume["b"] = func(context.Context) Outcome { return Outcome{Moved: true} }
+	w.onResume["b"] = func(context.Context) unit.Outcome { return unit.Outcome{Moved: true} }
 	w.mu.Unlock()
 	w.eventually("b is put right", func() bool { return len(w.appliedTo("b")) > 0 })
 }

@@ -11,52 +11,49 @@ import (
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/errgroup"
 )
 
-// workers are the goroutines that work on clusters, one each, so that a cluster
-// that hangs or fails delays no other. What they share is a bound on how many
-// are at work.
+// workers are the goroutines that work on units, one each, so that a unit that
+// hangs or fails delays no other. They share a bound on how many are at work.
 type workers struct {
 	cfg   Config
 	slots chan struct{}
-	// suspects are the slots of clusters that did not answer the last time, so
-	// that many of them do not take those of clusters that work.
+	// suspects are the slots of units whose clusters did not answer the last time,
+	// so that many of them do not take the slots of the others.
 	suspects chan struct{}
-	// moved has a token when a cluster is not as its checkpoint has it, so that
-	// what is wanted of it must be computed.
+	// moved has a token when a unit is not as its checkpoint has it, so that what is
+	// wanted of it must be computed.
 	moved chan struct{}
-	all   map[string]*worker
+	all   map[desired.ID]*worker
 	wg    sync.WaitGroup
 }
 
 func newWorkers(cfg Config) *workers {
 	return &workers{
-		cfg: cfg, all: make(map[string]*worker),
+		cfg: cfg, all: make(map[desired.ID]*worker),
 		slots: make(chan struct{}, cfg.Workers), suspects: make(chan struct{}, cfg.Workers),
 		moved: make(chan struct{}, 1),
 	}
 }
 
-// job is one attempt to make at a cluster.
+// job is one attempt to make at a unit.
 type job struct {
-	want   *desired.Unit
-	commit string
-	// input names what want was computed from, empty if nobody may rely on it.
-	// With at, nothing but the registration was computed, and the cluster is
-	// looked at whether it is so.
-	input string
-	at    *checkpoint.Record
+	want *desired.Unit
+	// of is the revision that asks for it.
+	of *revision
 	// held is why nothing new may be done about it yet.
 	held string
-	// left says that the cluster is to be left as it is: its document has errors.
-	// There is no want then.
+	// left says that the unit is to be left as it is: its cluster's document has
+	// errors. There is no want then.
 	left bool
-	// after are the jobs of the clusters that this one depends on, and broken is
-	// the name of one that has none, as its registration has errors.
+	// after are the jobs of the units that this one depends on, and broken names
+	// one that has none, as its registration has errors.
 	after  []*job
 	broken string
 	// tried is closed when the attempt has ended, and ready says how; or when
@@ -66,14 +63,23 @@ type job struct {
 	instead *job
 }
 
-// worker works on one cluster. Its jobs wait in a box of one: a newer job
+// at is how the unit looks if nothing but its registration is known of what is
+// wanted of it; nil if it was computed.
+func (j *job) at() *checkpoint.Record {
+	if j.left {
+		return nil
+	}
+	return j.of.at[j.want.ID]
+}
+
+// worker works on one unit. Its jobs wait in a box of one: a newer job
 // replaces the one that waits, and gives up on one under way for an older
 // commit.
 type worker struct {
-	name string
+	id   desired.ID
 	box  chan *job
 	quit context.CancelFunc
-	// woken has a token when the cluster asks for attention by itself.
+	// woken has a token when the unit asks for attention by itself.
 	woken  chan struct{}
 	mu     sync.Mutex
 	ended  bool
@@ -81,14 +87,14 @@ type worker struct {
 	cancel context.CancelFunc // gives up on it
 
 	// The rest is the worker's own.
-	target   Target
-	unfollow func()     // ends the target's Follow, and waits for its end
-	made     connection // what target was made from
+	conn     Connection // nil before it is made
+	unfollow func()     // ends its Follow, and waits for that
+	made     origin     // what conn was made from
 	// last is the job that was tried or held back last, allowed the last that
 	// the gate let through.
 	last, allowed *job
 	failures      int
-	// left says that the cluster is to be left as it is, moved that it is not as it
+	// left says that the unit is to be left as it is, moved that it is not as it
 	// was left with this, so that what is wanted of it is being computed.
 	left  bool
 	moved *desired.Unit
@@ -99,84 +105,72 @@ type worker struct {
 	// brake is how long the next waking has to wait: somebody who undoes every
 	// correction at once is answered ever more slowly.
 	brake time.Duration
+	// again is when the unit asks to be looked at again; zero for never.
+	again time.Time
 	// kept is the checkpoint that was kept last.
 	kept *checkpoint.Record
 }
 
-// connection is what a target is made from, credentials empty where they are not
+// origin is what a connection is made from, credentials empty where they are not
 // known.
-type connection struct {
+type origin struct {
 	access      clusters.Access
 	credentials string
 }
 
 // stale reports whether now is something else.
-func (c connection) stale(now connection) bool {
-	return c.access != now.access || c.credentials != now.credentials && now.credentials != ""
+func (o origin) stale(now origin) bool {
+	return o.access != now.access || o.credentials != now.credentials && now.credentials != ""
 }
 
 // firstBrake is how long the second of two corrections in a row waits.
 const firstBrake = 250 * time.Millisecond
 
-// round is what the clusters are to be brought to in one turn of the loop.
-type round struct {
-	state *desired.State
-	// commit names the one that state is in charge for.
-	commit string
-	// input and at are a job's, at by the cluster's name.
-	input string
-	at    map[string]*checkpoint.Record
-	// held is why clusters are to wait, by name.
-	held map[string]string
-}
-
-// assign gives each cluster of the state its job, and returns channels that
-// close when each was tried. Workers of clusters that left the registry end, and
-// their objects stay in the cluster; those of clusters that may have left it do
+// assign gives each unit its job of a revision, and returns channels that close when
+// each was tried. held is why units are to wait. Workers of units that left the
+// fleet end, and their objects stay; those of units that may have left it do
 // nothing.
-func (ws *workers) assign(ctx context.Context, r round) []<-chan struct{} {
-	s, jobs := r.state, make(map[string]*job)
-	for _, c := range s.Clusters {
-		jobs[c.Name] = &job{want: c, commit: r.commit, input: r.input, at: r.at[c.Name], held: r.held[c.Name], tried: make(chan struct{})}
+func (ws *workers) assign(ctx context.Context, of *revision, held map[desired.ID]string) []<-chan struct{} {
+	jobs := make(map[desired.ID]*job)
+	for _, u := range of.state.Clusters {
+		jobs[u.ID] = &job{want: u, of: of, held: held[u.ID], tried: make(chan struct{})}
 	}
-	for name, w := range ws.all {
+	for id, w := range ws.all {
 		switch {
-		case jobs[name] != nil:
-		case s.Registry.Removed(name):
-			ws.cfg.Log.Info("the cluster left the registry; its objects stay as they are", "cluster", name, "to have them removed", "register it again, with the annotation "+clusters.RemoveAnnotation+": "+name)
+		case jobs[id] != nil:
+		case of.state.Removed(id):
+			ws.cfg.Log.Info("the cluster left the registry; its objects stay as they are", "cluster", id.String(),
+				"to have them removed", "register it again, with the annotation "+clusters.RemoveAnnotation+": "+id.Cluster)
 			w.quit()
-			delete(ws.all, name)
-			ws.forget(name)
+			delete(ws.all, id)
+			ws.forget(id)
 		default:
-			w.give(&job{commit: r.commit, left: true, tried: make(chan struct{})})
+			w.give(&job{of: of, left: true, tried: make(chan struct{})})
 		}
 	}
 	var tried []<-chan struct{}
-	for _, name := range sortedKeys(jobs) {
-		j := jobs[name]
-		for _, on := range j.want.Spec.DependsOn {
-			if j.want.Remove {
-				break // there is nothing to wait for
-			}
+	for _, u := range of.state.Clusters {
+		j := jobs[u.ID]
+		for _, on := range u.After {
 			if dep := jobs[on]; dep != nil {
 				j.after = append(j.after, dep)
 			} else {
-				j.broken = on // the registry has it, or it would have an error for this one
+				j.broken = on.String() // the registry has it, or it would have an error for this one
 			}
 		}
-		w := ws.all[name]
+		w := ws.all[u.ID]
 		if w == nil {
-			w = ws.start(ctx, name)
+			w = ws.start(ctx, u.ID)
 		}
 		tried = append(tried, w.give(j).tried)
 	}
 	return tried
 }
 
-func (ws *workers) start(ctx context.Context, name string) *worker {
+func (ws *workers) start(ctx context.Context, id desired.ID) *worker {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &worker{name: name, box: make(chan *job, 1), woken: make(chan struct{}, 1), quit: cancel}
-	ws.all[name] = w
+	w := &worker{id: id, box: make(chan *job, 1), woken: make(chan struct{}, 1), quit: cancel}
+	ws.all[id] = w
 	ws.wg.Go(func() {
 		defer cancel()
 		defer w.end()
@@ -190,6 +184,10 @@ func (ws *workers) start(ctx context.Context, name string) *worker {
 // step waits for the next thing that the worker has to do, and does it.
 func (ws *workers) step(ctx context.Context, w *worker) {
 	defer ws.logPanic(w)
+	var due <-chan time.Time
+	if !w.again.IsZero() {
+		due = time.After(time.Until(w.again))
+	}
 	select {
 	case <-ctx.Done():
 	case j := <-w.box:
@@ -198,11 +196,14 @@ func (ws *workers) step(ctx context.Context, w *worker) {
 		}
 	case <-w.woken:
 		ws.wake(ctx, w)
+	case <-due:
+		w.again = time.Time{} // unless it asks for it once more
+		ws.wake(ctx, w)
 	}
 }
 
-// wake makes an attempt that the cluster itself asks for: something was changed
-// there.
+// wake makes an attempt that the unit itself asks for: something was changed in its
+// cluster, or fell due.
 func (ws *workers) wake(ctx context.Context, w *worker) {
 	if w.last == nil || w.left {
 		return // it was not tried yet, and will be; or it is not to be
@@ -221,7 +222,7 @@ func (ws *workers) wake(ctx context.Context, w *worker) {
 		return
 	default:
 	}
-	if w.last.at != nil {
+	if w.last.at() != nil {
 		ws.askForState(w)
 		return
 	}
@@ -239,15 +240,15 @@ func nextBrake(brake time.Duration, changed int, interval time.Duration) time.Du
 	return min(max(2*brake, firstBrake), interval)
 }
 
-// connect makes the worker's target, and follows the cluster.
+// connect makes the worker's connection, and follows the unit.
 func (ws *workers) connect(ctx context.Context, w *worker, want *desired.Unit) error {
-	made := ws.connectionOf(want) // before: what is replaced meanwhile is told the next time
-	target, err := ws.cfg.Connect(ctx, want.Cluster)
+	made := ws.originOf(want) // before: what is replaced meanwhile is told the next time
+	conn, err := ws.cfg.Connect(ctx, want)
 	if err != nil {
 		return err
 	}
 	if made.credentials == "" {
-		made = ws.connectionOf(want) // known since they were read
+		made = ws.originOf(want) // known since they were read
 	}
 	// The attempt ends before the connection does.
 	following, cancel := context.WithCancel(kube.Waiting(context.WithoutCancel(ctx)))
@@ -255,14 +256,14 @@ func (ws *workers) connect(ctx context.Context, w *worker, want *desired.Unit) e
 	go func() {
 		defer close(ended)
 		defer ws.logPanic(w)
-		target.Follow(following, func() {
+		conn.Follow(following, func() {
 			select {
 			case w.woken <- struct{}{}:
 			default: // it is awake
 			}
 		})
 	}()
-	w.target, w.made = target, made
+	w.conn, w.made = conn, made
 	w.unfollow = func() {
 		cancel()
 		<-ended
@@ -270,9 +271,9 @@ func (ws *workers) connect(ctx context.Context, w *worker, want *desired.Unit) e
 	return nil
 }
 
-// connectionOf is what a target would be made from now.
-func (ws *workers) connectionOf(want *desired.Unit) connection {
-	c := connection{access: want.Spec.Access()}
+// originOf is what a connection would be made from now.
+func (ws *workers) originOf(want *desired.Unit) origin {
+	c := origin{access: want.Spec.Access()}
 	if ws.cfg.Credentials != nil {
 		if name, known := ws.cfg.Credentials(want.Cluster); known {
 			c.credentials = "known as " + name // also where there are none any more
@@ -281,14 +282,14 @@ func (ws *workers) connectionOf(want *desired.Unit) connection {
 	return c
 }
 
-// disconnect lets go of the worker's target, if it has one.
+// disconnect ends the worker's connection, if it has one.
 func (w *worker) disconnect() {
-	if w.target == nil {
+	if w.conn == nil {
 		return
 	}
 	w.unfollow()
-	w.target.Close()
-	w.target = nil
+	w.conn.Close()
+	w.conn = nil
 }
 
 // end lets go of all that the worker has. Nobody waits for a job in its box.
@@ -322,7 +323,7 @@ func (w *worker) give(j *job) *job {
 			j.drop(w.now)
 			return w.now
 		}
-		if w.now.commit != j.commit {
+		if w.now.of.commit.Hash != j.of.commit.Hash {
 			w.cancel()
 		}
 	}
@@ -340,7 +341,7 @@ func (w *worker) give(j *job) *job {
 }
 
 // work makes one attempt. The outcome is empty where there was none.
-func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
+func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 	attempt, cancel := context.WithCancel(ctx)
 	defer cancel()
 	w.mu.Lock()
@@ -352,20 +353,20 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
 		w.mu.Unlock()
 		close(j.tried)
 	}()
-	var o Outcome
+	var o unit.Outcome
 	if w.left = j.left; w.left {
 		return o
 	}
 	switch {
-	case j.want.Spec.Suspend:
-		o = Outcome{Phase: status.Suspended, Message: "spec.suspend leaves the cluster as it is"}
+	case j.want.Suspend:
+		o = unit.Outcome{Phase: status.Suspended, Message: "spec.suspend leaves the cluster as it is"}
 	case j.want.Err != nil:
-		o = Outcome{Phase: status.Failed, Message: j.want.Err.Error()}
+		o = unit.Outcome{Phase: status.Failed, Message: j.want.Err.Error()}
 	case w.failures > 0 && time.Now().Before(w.nextTry) && w.last.want.Objects == j.want.Objects && w.last.want.Spec.Access() == j.want.Spec.Access():
 		w.last = j
-		return Outcome{} // what came of the last one stands
-	case j.at != nil && w.moved == j.want:
-		return Outcome{} // it is not known yet what to do
+		return unit.Outcome{} // what came of the last one stands
+	case j.at() != nil && w.moved == j.want:
+		return unit.Outcome{} // it is not known yet what to do
 	default:
 		ok := true
 		if why := ws.gate(attempt, w, j); why != "" {
@@ -375,15 +376,15 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
 			o, ok = ws.try(attempt, w, j)
 		}
 		if !ok || attempt.Err() != nil {
-			return Outcome{} // given up for a newer commit, or the end: that is not the cluster's fault
+			return unit.Outcome{} // given up for a newer commit, or the end: that is not the cluster's fault
 		}
 		if o.Moved {
 			w.moved = j.want
 			ws.askForState(w)
-			return Outcome{}
+			return unit.Outcome{}
 		}
 	}
-	w.last = j
+	w.last, w.again = j, o.Again
 	j.ready = o.Phase == status.Ready
 	ws.report(w, j, o)
 	return o
@@ -391,7 +392,7 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
 
 // try makes the attempt itself, when it is the cluster's turn. ok is false where
 // it was given up, which says nothing of the cluster.
-func (ws *workers) try(ctx context.Context, w *worker, j *job) (o Outcome, ok bool) {
+func (ws *workers) try(ctx context.Context, w *worker, j *job) (o unit.Outcome, ok bool) {
 	slots := ws.slots
 	if w.failures > 0 || w.slow {
 		slots = ws.suspects
@@ -404,9 +405,9 @@ func (ws *workers) try(ctx context.Context, w *worker, j *job) (o Outcome, ok bo
 		}
 	})
 	if err != nil {
-		return Outcome{}, false
+		return unit.Outcome{}, false
 	}
-	ws.cfg.Board.Update(w.name, func(c *status.Unit) {
+	ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) {
 		if c.Phase == status.Pending {
 			c.Phase = status.Applying
 		}
@@ -419,33 +420,33 @@ func (ws *workers) try(ctx context.Context, w *worker, j *job) (o Outcome, ok bo
 	return o, ctx.Err() == nil
 }
 
-func (ws *workers) apply(ctx context.Context, w *worker, j *job) (o Outcome) {
+func (ws *workers) apply(ctx context.Context, w *worker, j *job) (o unit.Outcome) {
 	defer func() {
 		if v := recover(); v != nil {
 			o = ws.panicked(w, errgroup.Recovered(v))
 		}
 	}()
-	if w.failures > 0 || w.target != nil && w.made.stale(ws.connectionOf(j.want)) {
+	if w.failures > 0 || w.conn != nil && w.made.stale(ws.originOf(j.want)) {
 		// Credentials that were replaced, or may have been; or another registration.
 		w.disconnect()
 	}
-	if w.target == nil {
+	if w.conn == nil {
 		if err := ws.connect(ctx, w, j.want); err != nil {
-			o := Outcome{Phase: status.Unreachable, Message: err.Error()}
+			o := unit.Outcome{Phase: status.Unreachable, Message: err.Error()}
 			if j.want.Remove {
 				o.Message += "; if there is no such cluster any more, take its document out of " + sources.RegistryFile
 			}
 			return o
 		}
 	}
-	if j.at != nil {
-		return w.target.Resume(ctx, j.at)
+	if at := j.at(); at != nil {
+		return w.conn.Resume(ctx, at)
 	}
-	return w.target.Apply(ctx, j.want)
+	return w.conn.Apply(ctx, j.want)
 }
 
 // report notes what came of an attempt, and when the next is due.
-func (ws *workers) report(w *worker, j *job, o Outcome) {
+func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 	now := time.Now()
 	switch o.Phase {
 	case status.Unreachable:
@@ -458,30 +459,30 @@ func (ws *workers) report(w *worker, j *job, o Outcome) {
 		w.failures, w.nextTry = 0, time.Time{}
 	}
 	var before status.Unit
-	ws.cfg.Board.Update(w.name, func(c *status.Unit) {
+	ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) {
 		before = *c
-		c.Phase, c.Message, c.Actions, c.Problems = o.Phase, o.Message, o.Actions, o.Problems
-		c.Commit, c.Tried, c.Failures, c.NextTry = j.commit, now, w.failures, w.nextTry
+		c.Phase, c.Message, c.Actions, c.Problems = o.Phase, o.Message, o.Actions, problemTexts(o.Problems)
+		c.Commit, c.Tried, c.Failures, c.NextTry = j.of.commit.Hash, now, w.failures, w.nextTry
 		if o.Phase == status.Ready {
-			c.Applied, c.Succeeded = j.commit, now
+			c.Applied, c.Succeeded = j.of.commit.Hash, now
 		}
 		if j.want.Objects != nil {
 			c.Objects = j.want.Objects.Len()
 		}
 		c.Packages, c.Notes = packages(j.want, o), slices.Concat(j.want.Notes, o.Notes)
-		if j.at != nil {
-			c.Objects, c.Packages = j.at.Objects, resumed(j.at.Packages, o.Phase)
+		if at := j.at(); at != nil {
+			c.Objects, c.Packages = at.Objects, resumed(at.Packages, o.Phase)
 		}
 	})
-	ws.cfg.Board.Attempted(w.name, o.Phase, o.Actions)
+	ws.cfg.Board.Attempted(w.id.String(), o.Phase, o.Actions)
 	ws.keep(w, j, o)
 
-	log := ws.cfg.Log.With("cluster", w.name, "commit", short(j.commit), "phase", o.Phase, "changed", o.Changed)
+	log := ws.cfg.Log.With("cluster", w.id.String(), "commit", short(j.of.commit.Hash), "phase", o.Phase, "changed", o.Changed)
 	if len(o.Problems) > 0 {
-		log = log.With("problems", o.Problems)
+		log = log.With("problems", problemTexts(o.Problems))
 	}
 	switch {
-	case o.Phase == before.Phase && o.Message == before.Message && o.Changed == 0 && slices.Equal(o.Problems, before.Problems):
+	case o.Phase == before.Phase && o.Message == before.Message && o.Changed == 0 && slices.Equal(problemTexts(o.Problems), before.Problems):
 		log.Debug("nothing to do")
 	case o.Phase == status.Failed || o.Phase == status.Unreachable:
 		log.Error(o.Message)
@@ -490,18 +491,18 @@ func (ws *workers) report(w *worker, j *job, o Outcome) {
 	}
 }
 
-func summary(j *job, o Outcome) string {
+func summary(j *job, o unit.Outcome) string {
 	switch {
 	case o.Message != "":
 		return o.Message
-	case j.at != nil:
+	case j.at() != nil:
 		return "at rest, as it was left"
 	}
 	return "applied"
 }
 
 // packages lists a cluster's packages with their states.
-func packages(want *desired.Unit, o Outcome) []status.PackageState {
+func packages(want *desired.Unit, o unit.Outcome) []status.PackageState {
 	var list []status.PackageState
 	for _, p := range want.Packages {
 		state := "Ready"
@@ -540,3 +541,12 @@ func resumed(left []status.PackageState, now status.Phase) []status.PackageState
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+func problemTexts(all []problem.Problem) []string {
+	var texts []string
+	for _, p := range all {
+		p.Cluster = ""
+		texts = append(texts, p.String())
+	}
+	return texts
+}

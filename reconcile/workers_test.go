@@ -17,6 +17,7 @@ import (
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/errgroup"
 )
@@ -28,31 +29,31 @@ type fleet struct {
 	log *bytes.Buffer
 
 	mu       sync.Mutex
-	behave   map[string]func(ctx context.Context, want *desired.Unit) Outcome
+	behave   map[string]func(ctx context.Context, want *desired.Unit) unit.Outcome
 	done     map[string][]string // what was applied, by the first of Notes
 	made     map[string][]string // connections, by the service account
 	closed   int
 	notify   map[string]func()
 	follow   func(ctx context.Context, notify func())
-	resume   Outcome
+	resume   unit.Outcome
 	resumed  int
 	password string
 }
 
 func newFleet(t *testing.T, workers int) *fleet {
 	f := &fleet{
-		t: t, log: new(bytes.Buffer), behave: make(map[string]func(context.Context, *desired.Unit) Outcome),
+		t: t, log: new(bytes.Buffer), behave: make(map[string]func(context.Context, *desired.Unit) unit.Outcome),
 		done: make(map[string][]string), made: make(map[string][]string), notify: make(map[string]func()),
-		resume: Outcome{Phase: status.Ready},
+		resume: unit.Outcome{Phase: status.Ready},
 	}
 	f.ws = newWorkers(Config{
 		Board: status.NewBoard("test", "fleet", "main"), Log: slog.New(slog.NewTextHandler(f.log, nil)),
 		Interval: 30 * time.Second, ClusterTimeout: 10 * time.Minute, Workers: workers,
-		Connect: func(_ context.Context, c clusters.Cluster) (Target, error) {
+		Connect: func(_ context.Context, c *desired.Unit) (Connection, error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.made[c.Name] = append(f.made[c.Name], c.Spec.ServiceAccount)
-			return &fleetTarget{f, c.Name}, nil
+			return &fleetConnection{f, c.Name}, nil
 		},
 		Credentials: func(clusters.Cluster) (string, bool) {
 			f.mu.Lock()
@@ -64,12 +65,12 @@ func newFleet(t *testing.T, workers int) *fleet {
 	return f
 }
 
-type fleetTarget struct {
+type fleetConnection struct {
 	f    *fleet
 	name string
 }
 
-func (t *fleetTarget) Apply(ctx context.Context, want *desired.Unit) Outcome {
+func (t *fleetConnection) Apply(ctx context.Context, want *desired.Unit) unit.Outcome {
 	t.f.mu.Lock()
 	t.f.done[t.name] = append(t.f.done[t.name], want.Notes[0])
 	behave := t.f.behave[t.name]
@@ -77,17 +78,17 @@ func (t *fleetTarget) Apply(ctx context.Context, want *desired.Unit) Outcome {
 	if behave != nil {
 		return behave(ctx, want)
 	}
-	return Outcome{Phase: status.Ready}
+	return unit.Outcome{Phase: status.Ready}
 }
 
-func (t *fleetTarget) Resume(context.Context, *checkpoint.Record) Outcome {
+func (t *fleetConnection) Resume(context.Context, *checkpoint.Record) unit.Outcome {
 	t.f.mu.Lock()
 	defer t.f.mu.Unlock()
 	t.f.resumed++
 	return t.f.resume
 }
 
-func (t *fleetTarget) Follow(ctx context.Context, notify func()) {
+func (t *fleetConnection) Follow(ctx context.Context, notify func()) {
 	t.f.mu.Lock()
 	t.f.notify[t.name] = notify
 	follow := t.f.follow
@@ -98,7 +99,7 @@ func (t *fleetTarget) Follow(ctx context.Context, notify func()) {
 	<-ctx.Done()
 }
 
-func (t *fleetTarget) Close() {
+func (t *fleetConnection) Close() {
 	t.f.mu.Lock()
 	defer t.f.mu.Unlock()
 	t.f.closed++
@@ -120,7 +121,9 @@ func state(commit string, of ...string) *desired.State {
 			c.Spec.DependsOn = []string{on}
 		}
 		s.Registry.Clusters = append(s.Registry.Clusters, c)
-		s.Clusters = append(s.Clusters, &desired.Unit{Cluster: c, Notes: []string{commit}})
+		u := desired.Registered(c, commit)
+		u.Notes = []string{commit}
+		s.Clusters = append(s.Clusters, u)
 	}
 	return s
 }
@@ -132,7 +135,7 @@ func (f *fleet) pass(s *desired.State) {
 		names = append(names, c.Name)
 	}
 	f.ws.cfg.Board.Commit(s.Commit.Hash, "", nil, names)
-	f.ws.assign(f.t.Context(), round{state: s, commit: s.Commit.Hash})
+	f.ws.assign(f.t.Context(), &revision{state: s, commit: s.Commit}, nil)
 	synctest.Wait()
 }
 
@@ -144,7 +147,7 @@ func (f *fleet) wake(name string) {
 	synctest.Wait()
 }
 
-func (f *fleet) set(name string, behave func(context.Context, *desired.Unit) Outcome) {
+func (f *fleet) set(name string, behave func(context.Context, *desired.Unit) unit.Outcome) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.behave[name] = behave
@@ -175,7 +178,9 @@ func (f *fleet) has(name string, want ...string) {
 // allowed last.
 func TestGate(t *testing.T) {
 	t.Parallel()
-	failing := func(context.Context, *desired.Unit) Outcome { return Outcome{Phase: status.Failed, Message: "no"} }
+	failing := func(context.Context, *desired.Unit) unit.Outcome {
+		return unit.Outcome{Phase: status.Failed, Message: "no"}
+	}
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
 		one, two := state("1", "dev", "prod<-dev"), state("2", "dev", "prod<-dev")
@@ -189,8 +194,8 @@ func TestGate(t *testing.T) {
 		f.has("prod", "1")
 		f.pass(two)
 		f.has("prod", "1")
-		f.set("prod", func(context.Context, *desired.Unit) Outcome {
-			return Outcome{Phase: status.Unreachable, Message: "away"}
+		f.set("prod", func(context.Context, *desired.Unit) unit.Outcome {
+			return unit.Outcome{Phase: status.Unreachable, Message: "away"}
 		})
 		f.pass(two)
 		time.Sleep(time.Minute)
@@ -221,9 +226,9 @@ func TestGateWokenMeanwhile(t *testing.T) {
 		f := newFleet(t, 4)
 		f.pass(state("1", "dev", "prod<-dev"))
 		f.has("prod", "1")
-		f.set("dev", func(context.Context, *desired.Unit) Outcome {
+		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome {
 			time.Sleep(5 * time.Minute)
-			return Outcome{Phase: status.Ready}
+			return unit.Outcome{Phase: status.Ready}
 		})
 		two := state("2", "dev", "prod<-dev")
 		f.pass(two)
@@ -247,7 +252,7 @@ func TestGateHeld(t *testing.T) {
 		f.pass(state("1", "!dev", "prod<-dev"))
 		f.is("prod", status.Waiting, "waits for cluster dev, whose registration has errors")
 		suspended := state("2", "dev", "prod<-dev")
-		suspended.Clusters[0].Spec.Suspend = true
+		suspended.Clusters[0].Suspend = true
 		f.pass(suspended)
 		f.is("prod", status.Waiting, "waits for cluster dev, which is suspended")
 		f.has("prod")
@@ -261,9 +266,9 @@ func TestGateDroppedJob(t *testing.T) {
 		f := newFleet(t, 4)
 		one := state("1", "dev", "prod<-dev")
 		release := make(chan struct{})
-		f.set("dev", func(context.Context, *desired.Unit) Outcome {
+		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome {
 			<-release
-			return Outcome{Phase: status.Ready}
+			return unit.Outcome{Phase: status.Ready}
 		})
 		f.pass(one)
 		// Of the same commit, computed anew: it waits in the box for dev's end, and
@@ -274,16 +279,16 @@ func TestGateDroppedJob(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		f.is("prod", status.Ready, "")
-		if now := f.ws.all["prod"].last; now.want != again.Clusters[1] {
+		if now := f.ws.all[desired.ID{Cluster: "prod"}].last; now.want != again.Clusters[1] {
 			t.Error("prod did not come to the newest job")
 		}
 
 		// The worker ends with a job in its box.
 		hang := make(chan struct{})
-		f.set("dev", func(context.Context, *desired.Unit) Outcome { <-hang; return Outcome{} })
+		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome { <-hang; return unit.Outcome{} })
 		f.pass(state("1", "dev", "prod<-dev"))
 		f.pass(state("1", "dev", "prod<-dev"))
-		f.ws.all["dev"].quit()
+		f.ws.all[desired.ID{Cluster: "dev"}].quit()
 		close(hang)
 		synctest.Wait()
 		f.is("prod", status.Waiting, "waits for cluster dev; is kept at commit 1")
@@ -298,11 +303,11 @@ func TestWokenForNothingOlder(t *testing.T) {
 		for range 20 {
 			f := newFleet(t, 4)
 			f.pass(state("1", "dev"))
-			f.set("dev", func(ctx context.Context, want *desired.Unit) Outcome {
+			f.set("dev", func(ctx context.Context, want *desired.Unit) unit.Outcome {
 				if want.Notes[0] == "2" {
 					<-ctx.Done()
 				}
-				return Outcome{Phase: status.Ready}
+				return unit.Outcome{Phase: status.Ready}
 			})
 			f.pass(state("2", "dev"))
 			f.wake("dev")
@@ -362,9 +367,9 @@ func TestSlowClustersLendTheirSlots(t *testing.T) {
 			name := fmt.Sprintf("c%02d", n)
 			names = append(names, name)
 			if n < 17 {
-				f.set(name, func(ctx context.Context, _ *desired.Unit) Outcome {
+				f.set(name, func(ctx context.Context, _ *desired.Unit) unit.Outcome {
 					<-ctx.Done()
-					return Outcome{Phase: status.Unreachable, Message: "no answer"}
+					return unit.Outcome{Phase: status.Unreachable, Message: "no answer"}
 				})
 			}
 		}
@@ -437,13 +442,13 @@ func TestTurn(t *testing.T) {
 // A panic is the error of the cluster that it was met at.
 func TestPanicIsOneClustersError(t *testing.T) {
 	t.Parallel()
-	for name, panics := range map[string]func(context.Context, *desired.Unit) Outcome{
-		"in the worker": func(context.Context, *desired.Unit) Outcome { panic(errors.New("secret")) },
-		"in a goroutine of its own": func(context.Context, *desired.Unit) Outcome {
+	for name, panics := range map[string]func(context.Context, *desired.Unit) unit.Outcome{
+		"in the worker": func(context.Context, *desired.Unit) unit.Outcome { panic(errors.New("secret")) },
+		"in a goroutine of its own": func(context.Context, *desired.Unit) unit.Outcome {
 			var g errgroup.Group
 			g.Go(func() error { panic(errors.New("secret")) })
 			_ = g.Wait()
-			return Outcome{}
+			return unit.Outcome{}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -480,8 +485,8 @@ func TestUnreachable(t *testing.T) {
 		maps.Copy(fleet, cluster("prod", "v1"))
 		fleet["clusters.yaml"] = registry("dev", "prod")
 		b.push("1", fleet)
-		f.set("dev", func(context.Context, *desired.Unit) Outcome {
-			return Outcome{Phase: status.Unreachable, Message: "connection refused"}
+		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome {
+			return unit.Outcome{Phase: status.Unreachable, Message: "connection refused"}
 		})
 		d := looping(t, f, b, nil)
 		time.Sleep(20 * time.Minute)
@@ -510,8 +515,8 @@ func TestWokenAfterUnreachable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
-		f.set("dev", func(context.Context, *desired.Unit) Outcome {
-			return Outcome{Phase: status.Unreachable, Message: "away"}
+		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome {
+			return unit.Outcome{Phase: status.Unreachable, Message: "away"}
 		})
 		f.pass(state("1", "dev"))
 		f.has("dev", "1")
@@ -542,10 +547,10 @@ func TestBrokenRegistrationIsLeftAlone(t *testing.T) {
 
 		// An attempt under way is given up.
 		gaveUp := false
-		f.set("dev", func(ctx context.Context, _ *desired.Unit) Outcome {
+		f.set("dev", func(ctx context.Context, _ *desired.Unit) unit.Outcome {
 			<-ctx.Done()
 			gaveUp = true
-			return Outcome{Phase: status.Failed}
+			return unit.Outcome{Phase: status.Failed}
 		})
 		f.pass(state("3", "dev", "prod"))
 		f.has("dev", "3")
@@ -570,11 +575,11 @@ func TestMovedIsAskedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
-		f.resume = Outcome{Moved: true}
-		resting := round{state: state("1", "dev"), commit: "1", at: map[string]*checkpoint.Record{"dev": {}}}
+		f.resume = unit.Outcome{Moved: true}
+		resting := &revision{state: state("1", "dev"), at: map[desired.ID]*checkpoint.Record{{Cluster: "dev"}: {}}}
 		f.ws.cfg.Board.Commit("1", "", nil, []string{"dev"})
 		for range 3 {
-			f.ws.assign(t.Context(), resting)
+			f.ws.assign(t.Context(), resting, nil)
 			synctest.Wait()
 		}
 		if f.resumed != 1 || len(f.ws.moved) != 1 {
@@ -584,5 +589,45 @@ func TestMovedIsAskedOnce(t *testing.T) {
 		f.pass(state("1", "dev"))
 		f.is("dev", status.Ready, "")
 		f.has("dev", "1")
+	})
+}
+
+// A unit is looked at again when it asks for that, also if nothing was computed
+// since an earlier process left it.
+func TestLookedAtAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		var due []time.Duration
+		begun := time.Now()
+		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome {
+			due = append(due, time.Since(begun))
+			if len(due) == 3 {
+				return unit.Outcome{Phase: status.Ready}
+			}
+			return unit.Outcome{Phase: status.Ready, Again: time.Now().Add(time.Hour)}
+		})
+		f.pass(state("1", "dev"))
+		time.Sleep(5 * time.Hour)
+		synctest.Wait()
+		if want := []time.Duration{0, time.Hour, 2 * time.Hour}; !slices.Equal(due, want) {
+			t.Errorf("attempts after %v, want %v", due, want)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		f.resume = unit.Outcome{Phase: status.Ready, Again: time.Now().Add(time.Hour)}
+		resting := &revision{state: state("1", "dev"), at: map[desired.ID]*checkpoint.Record{{Cluster: "dev"}: {}}}
+		f.ws.cfg.Board.Commit("1", "", nil, []string{"dev"})
+		f.ws.assign(t.Context(), resting, nil)
+		synctest.Wait()
+		if len(f.ws.moved) != 0 {
+			t.Error("what is wanted was asked for at once")
+		}
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if len(f.ws.moved) != 1 {
+			t.Error("what is wanted was not asked for when the unit fell due")
+		}
 	})
 }

@@ -52,8 +52,11 @@ const concurrency = 8
 
 // Config is what an Applier works with.
 type Config struct {
-	// Cluster to apply to; its name names the inventory.
+	// Cluster to apply to.
 	Cluster *kube.Client
+	// Inventory names the inventory in the cluster; the cluster's own name by
+	// default.
+	Inventory string
 	// Fleet is whose inventory it is: a name, or what is accepted, is required.
 	Fleet Fleet
 	// Log gets what is worth knowing but is no result, with the cluster's name;
@@ -92,7 +95,7 @@ func New(c Config) (*Applier, error) {
 	if c.Cluster == nil || c.Log == nil || c.Fleet.Name == "" && c.Fleet.Accepts == nil {
 		return nil, errors.New("apply: Cluster, Fleet and Log are required")
 	}
-	set := newApplySet(c.Cluster.Name())
+	set := newApplySet(cmp.Or(c.Inventory, c.Cluster.Name()))
 	return &Applier{
 		cluster: c.Cluster, log: c.Log.With("cluster", c.Cluster.Name()), set: set, fleet: c.Fleet,
 		inv:   plan.Inventory{ID: set.id, FieldManager: kube.FieldManager, Namespace: Namespace},

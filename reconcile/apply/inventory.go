@@ -54,16 +54,16 @@ type Fleet struct {
 	Supersedes func(ctx context.Context, commit, applied string) error
 }
 
-// applySet identifies an inventory: a ConfigMap in Namespace, one for each
-// registered name, so that two fleets which register one cluster under different
-// names do not prune each other's objects. Under one name the first has it.
+// applySet identifies an inventory: a ConfigMap in Namespace, one for each unit of
+// work. Two fleets that register one cluster under different names do not prune
+// each other's objects. Under one name the first has it.
 type applySet struct {
 	parent manifest.ID
 	id     string
 }
 
-func newApplySet(cluster string) applySet {
-	p := manifest.ID{Kind: "ConfigMap", Namespace: Namespace, Name: "inventory-" + cluster}
+func newApplySet(name string) applySet {
+	p := manifest.ID{Kind: "ConfigMap", Namespace: Namespace, Name: "inventory-" + name}
 	sum := sha256.Sum256([]byte(p.Name + "." + p.Namespace + "." + p.Kind + "." + p.Group))
 	return applySet{parent: p, id: "applyset-" + base64.RawURLEncoding.EncodeToString(sum[:]) + "-v1"}
 }

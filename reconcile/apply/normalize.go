@@ -43,7 +43,7 @@ func normalize(desired *manifest.Set, namespaced map[schema.GroupVersionKind]boo
 			delete(tree, "stringData")
 			tree["data"] = plain
 		}
-		other, err := manifest.New(tree, o.Origin())
+		other, err := o.Rewrite(tree)
 		if err != nil {
 			return nil, err
 		}

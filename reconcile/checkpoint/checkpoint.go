@@ -1,4 +1,4 @@
-// Package checkpoint keeps, for each cluster, how it looked when nothing was left
+// Package checkpoint keeps, for each unit of work, how it looked when nothing was left
 // to do in it, and from what that had been computed. A daemon that starts anew
 // over the same commit, and finds the cluster as it was, need neither read
 // packages nor render them until something changes.
@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"time"
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/status"
@@ -28,6 +29,9 @@ type Record struct {
 	Input string `json:"input"`
 	// Cluster is how it looked.
 	Cluster *apply.Checkpoint `json:"cluster"`
+	// Again is when it must be looked at again although nothing changed; zero for
+	// never.
+	Again time.Time `json:"again,omitzero"`
 	// The rest is what people are told about the cluster.
 	Objects  int                   `json:"objects"`
 	Packages []status.PackageState `json:"packages,omitempty"`

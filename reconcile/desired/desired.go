@@ -119,9 +119,37 @@ type State struct {
 	Always bool
 }
 
-// Unit is what is wanted of one cluster.
+// ID tells a unit of work from all others of the fleet. It is comparable.
+type ID struct {
+	// Cluster is the registered name of the cluster that the unit is in: a DNS
+	// label.
+	Cluster string
+	// Name tells it from other units in the cluster: a DNS subdomain. It is empty
+	// for the cluster's own manifests.
+	Name string
+}
+
+// String returns the cluster's name, and the unit's behind a dot if it has one. It
+// names the unit's inventory and checkpoint as well.
+func (id ID) String() string {
+	if id.Name == "" {
+		return id.Cluster
+	}
+	return id.Cluster + "." + id.Name
+}
+
+// Unit is a unit of work: something with an inventory of its own in a cluster, and
+// what is wanted of it. The manifests of a registered cluster are one.
 type Unit struct {
+	ID ID
+	// Cluster is the registration that the unit's cluster is reached by.
 	clusters.Cluster
+	// After are the units that must be ready before this one is changed.
+	After []ID
+	// Suspend leaves the unit alone.
+	Suspend bool
+	// ReportDrift says that drift is reported and not corrected.
+	ReportDrift bool
 	// Commit is the one that asks for it; empty for a working tree.
 	Commit string
 	// Declared are the packages that its manifests declare, as far as they can
@@ -166,15 +194,27 @@ type Unit struct {
 	bases remote.Bases
 }
 
-// newCluster is a cluster of which nothing is known but its registration. One that
-// is to be emptied is wanted to have nothing, whatever its manifests say.
-func newCluster(registered clusters.Cluster, commit string) *Unit {
-	c := &Unit{Cluster: registered, Commit: commit}
-	if c.Remove {
-		c.Objects, _ = manifest.NewSet(nil) // nothing is defined twice
+// Registered returns the unit of a cluster's own manifests, of which nothing is
+// known but the registration. One that is to be emptied waits for nobody, and is
+// wanted to have nothing whatever its manifests say.
+func Registered(c clusters.Cluster, commit string) *Unit {
+	u := &Unit{
+		ID: ID{Cluster: c.Name}, Cluster: c, Commit: commit,
+		Suspend: c.Spec.Suspend, ReportDrift: c.Spec.Drift == clusters.Report,
 	}
-	return c
+	if c.Remove {
+		u.Objects, _ = manifest.NewSet(nil) // nothing is defined twice
+		return u
+	}
+	for _, on := range c.Spec.DependsOn {
+		u.After = append(u.After, ID{Cluster: on})
+	}
+	return u
 }
+
+// Removed reports whether a unit is no longer part of the fleet. It is not where
+// errors in the registry leave that open.
+func (s *State) Removed(id ID) bool { return s.Registry.Removed(id.Cluster) }
 
 // Allowances are what a package's declaration allows in its version.
 type Allowances struct {
@@ -316,7 +356,7 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 	}
 	for _, cl := range s.Registry.Clusters {
 		if len(c.cfg.Only) == 0 || slices.Contains(c.cfg.Only, cl.Name) {
-			s.Clusters = append(s.Clusters, newCluster(cl, commit.Hash))
+			s.Clusters = append(s.Clusters, Registered(cl, commit.Hash))
 		}
 	}
 	wanted := make([]*render.Wanted, len(s.Clusters))

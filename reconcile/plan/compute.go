@@ -3,11 +3,13 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -164,12 +166,15 @@ func (c *computation) wanted(o *manifest.Object) Step {
 			AdoptAnnotation, strings.Join(claim.Sources, ","))
 	}
 	s.Force = true
-	switch meta.Annotations[AppliedAnnotation] {
-	case c.inv.Applied(o):
-	case string(o.Hash()):
+	was, now := parseRecord(meta.Annotations[AppliedAnnotation]), parseRecord(c.inv.Applied(o))
+	switch {
+	case was == now:
+	case was.binding == "" && was.applied == now.applied:
 		return decide(Configure, "as in the repository; an older gitopsd recorded it, in a way that copies share")
-	default:
+	case was.rendered != now.rendered:
 		return decide(Configure, "changed in the repository")
+	case len(o.Unknown()) == 0:
+		return decide(Configure, "%s", refilled(o))
 	}
 	if why, ok := c.live.Drifted[id]; ok {
 		s.Drift = true
@@ -229,11 +234,25 @@ func unready(o *manifest.Object) string {
 	for _, h := range hooks {
 		hook, _ := h.(map[string]any)
 		client, _ := hook["clientConfig"].(map[string]any)
-		if bundle, _ := client["caBundle"].(string); bundle == "" {
+		bundle, _ := client["caBundle"].(string)
+		known := !slices.Contains(o.Unknown(), fmt.Sprintf("webhooks[name=%v].clientConfig.caBundle", hook["name"]))
+		if bundle == "" && known {
 			return fmt.Sprintf("webhook %v has no caBundle yet, and would block what it is asked about until somebody issues a certificate", hook["name"])
 		}
 	}
 	return ""
+}
+
+// refilled says what is filled into an object that is otherwise as it was applied.
+func refilled(o *manifest.Object) string {
+	var fields []string
+	for _, c := range Diff(o.ID(), o.Rendered().Tree(), o.Tree()) {
+		fields = append(fields, c.Path)
+	}
+	if len(fields) == 0 {
+		return "no longer filled in"
+	}
+	return "filled in anew: " + prose.Some(fields, 3)
 }
 
 func deleting(meta *metav1.ObjectMeta) string {

@@ -224,6 +224,17 @@ prune namespace/ns
 			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n",
 		},
 		{
+			name: "copy of a completed object", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) {
+				other := objects(t, strings.Replace(cm, "name: a", "name: other", 1))[0]
+				completed, err := other.Complete(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "other", "namespace": "ns"}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.Annotations[plan.AppliedAnnotation] = inventory.Applied(completed)
+			}),
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n",
+		},
+		{
 			name: "member of another inventory that was relabelled", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) {
 				m.Annotations[plan.AppliedAnnotation] = plan.Inventory{ID: "applyset-theirs-v1"}.Applied(objects(t, cm)[0])
 			}),

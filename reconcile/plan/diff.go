@@ -26,6 +26,31 @@ type Change struct {
 	Added, Removed bool
 	// Hidden says that the values are a Secret's; Old and New are nil.
 	Hidden bool
+	// Unknown says that the value is not known before the plan is applied; Old and
+	// New are nil.
+	Unknown bool
+}
+
+// Reveal returns the changes of a plan for an object with unknown fields: these
+// replace whatever seems to change there since a dry run went without them.
+func Reveal(changes []Change, unknown []string) []Change {
+	if len(unknown) == 0 {
+		return changes
+	}
+	known := slices.DeleteFunc(slices.Clone(changes), func(c Change) bool {
+		return slices.ContainsFunc(unknown, func(path string) bool { return c.Path == path || within(c.Path, path) })
+	})
+	for _, path := range unknown {
+		known = append(known, Change{Path: path, Unknown: true})
+	}
+	slices.SortStableFunc(known, func(a, b Change) int { return strings.Compare(a.Path, b.Path) })
+	return known
+}
+
+// within reports whether a field is inside another one.
+func within(path, outer string) bool {
+	rest, ok := strings.CutPrefix(path, outer)
+	return ok && (strings.HasPrefix(rest, ".") || strings.HasPrefix(rest, "["))
 }
 
 // Diff lists what differs between an object as it is and as it would be, in the
@@ -270,6 +295,8 @@ func show(v any) string {
 // String is the change in one line.
 func (c Change) String() string {
 	switch {
+	case c.Unknown:
+		return c.Path + ": (known after apply)"
 	case c.Hidden && c.Added:
 		return c.Path + ": (added)"
 	case c.Hidden && c.Removed:

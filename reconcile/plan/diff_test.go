@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -80,5 +81,22 @@ func TestDiff(t *testing.T) {
 				t.Errorf("have %s\nwant %s", have, tt.want)
 			}
 		})
+	}
+}
+
+// A field that is not known before the plan is applied is said to be, and nothing
+// else is said of what is in it. What only begins like it is another field.
+func TestReveal(t *testing.T) {
+	changes := []plan.Change{
+		{Path: "data.a", Removed: true, Old: "x"}, {Path: "data.ab", Added: true, New: "y"}, {Path: "spec.tls.ca", Added: true, New: "z"},
+		{Path: "spec.tls[0]", Removed: true},
+	}
+	var have []string
+	for _, c := range plan.Reveal(changes, []string{"spec.tls", "data.a"}) {
+		have = append(have, c.String())
+	}
+	want := []string{"data.a: (known after apply)", `data.ab: + "y"`, "spec.tls: (known after apply)"}
+	if !slices.Equal(have, want) {
+		t.Errorf("have %q, want %q", have, want)
 	}
 }

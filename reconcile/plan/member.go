@@ -48,9 +48,35 @@ const (
 )
 
 // Applied is the value of the AppliedAnnotation of a member: the digest of the
-// object as it was rendered, a dot, and what binds it to this object.
+// object as it is wanted, a dot, and what binds it to this object. Where the object
+// was completed, a dot and the digest of the object as it was rendered follow.
 func (inv Inventory) Applied(o *manifest.Object) string {
-	return string(o.Hash()) + "." + inv.binding(o.ID())
+	applied := string(o.Hash()) + "." + inv.binding(o.ID())
+	if r := o.Rendered(); r != o {
+		applied += "." + string(r.Hash())
+	}
+	return applied
+}
+
+// record is the value of an AppliedAnnotation, taken apart.
+type record struct {
+	// applied and rendered are digests of the object as it was applied, and as it
+	// was rendered. They differ if it was completed.
+	applied, rendered string
+	// binding is empty in the records of an older gitopsd.
+	binding string
+}
+
+func parseRecord(text string) record {
+	parts := strings.SplitN(text, ".", 3)
+	r := record{applied: parts[0], rendered: parts[0]}
+	if len(parts) > 1 {
+		r.binding = parts[1]
+	}
+	if len(parts) > 2 {
+		r.rendered = parts[2]
+	}
+	return r
 }
 
 // binding is a hash over the inventory and the object's group, kind, namespace
@@ -66,16 +92,15 @@ func (inv Inventory) Membership(id manifest.ID, meta *metav1.ObjectMeta) Members
 	if meta.Labels[PartOfLabel] != inv.ID {
 		return Foreign
 	}
-	record := meta.Annotations[AppliedAnnotation]
-	_, binding, bound := strings.Cut(record, ".")
+	r := parseRecord(meta.Annotations[AppliedAnnotation])
 	switch {
-	case bound && binding == inv.binding(id):
+	case r.binding == inv.binding(id):
 		return Member
-	case bound:
+	case r.binding != "":
 		return Foreign
 	case inv.applied(meta):
 		return Member
-	case record != "":
+	case r.applied != "":
 		return Unsure
 	}
 	return Foreign

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -318,4 +319,33 @@ func exact(v any) (any, bool) {
 		}
 	}
 	return v, true
+}
+
+// A completed object remembers what was rendered, through all that is done to it.
+func TestComplete(t *testing.T) {
+	rendered := object(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: v}}`)
+	tree := object(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: v, ca: x}}`).Tree()
+	o, err := rendered.Complete(tree, "data.b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, err = o.Complete(tree, "data.c"); err != nil {
+		t.Fatal(err)
+	}
+	other, err := o.WithMetadata(map[string]string{"a": "b"}, nil).WithOrigin(manifest.Origin{File: "x"}).Rewrite(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []*manifest.Object{o, other} {
+		if o.Rendered() != rendered || !slices.Equal(o.Unknown(), []string{"data.b", "data.c"}) || o.Hash() == rendered.Hash() {
+			t.Errorf("rendered %v, unknown %v", o.Rendered(), o.Unknown())
+		}
+	}
+	if rendered.Rendered() != rendered || rendered.Unknown() != nil {
+		t.Error("the rendered object was changed")
+	}
+	tree = object(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: b}}`).Tree()
+	if _, err := rendered.Complete(tree); err == nil || !strings.Contains(err.Error(), "configmap/a cannot be completed to configmap/b") {
+		t.Errorf("error: %v", err)
+	}
 }

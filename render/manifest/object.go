@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -19,6 +20,9 @@ type Object struct {
 	id     ID
 	origin Origin
 	tree   map[string]any
+	// rendered is the object before [Object.Complete]; nil if it is as rendered.
+	rendered *Object
+	unknown  []string
 
 	once sync.Once
 	hash sources.Digest
@@ -67,6 +71,45 @@ func FromDocument(doc sources.Document, origin Origin) ([]*Object, error) {
 	}
 	return objects, nil
 }
+
+// Complete returns the object with fields filled in that nobody knew when it was
+// rendered. The tree is the whole object with them. Fields whose values are not
+// known yet are left out of it and named in unknown, as plan.Change has paths. The
+// error is that of [New], or says that the tree is of another object.
+func (o *Object) Complete(tree map[string]any, unknown ...string) (*Object, error) {
+	completed, err := o.Rewrite(tree)
+	if err != nil {
+		return nil, err
+	}
+	if completed.id != o.id {
+		return nil, fmt.Errorf("%s: %s cannot be completed to %s", o.origin, o.id, completed.id)
+	}
+	completed.rendered = o.Rendered()
+	completed.unknown = append(slices.Clip(o.unknown), unknown...)
+	return completed, nil
+}
+
+// Rewrite returns the object in another form, as it was completed and with the same
+// fields unknown. The error is that of [New].
+func (o *Object) Rewrite(tree map[string]any) (*Object, error) {
+	id, err := identify(tree)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", o.origin, o.id, err)
+	}
+	return &Object{id: id, origin: o.origin, tree: tree, rendered: o.rendered, unknown: o.unknown}, nil
+}
+
+// Rendered returns the object without what [Object.Complete] filled in.
+func (o *Object) Rendered() *Object {
+	if o.rendered == nil {
+		return o
+	}
+	return o.rendered
+}
+
+// Unknown lists the fields whose values are not known yet, as plan.Change has
+// paths.
+func (o *Object) Unknown() []string { return o.unknown }
 
 // ID is the object's identity in a cluster.
 func (o *Object) ID() ID { return o.id }
@@ -143,12 +186,12 @@ func (o *Object) WithMetadata(labels, annotations map[string]string) *Object {
 	merge("annotations", annotations)
 	tree := maps.Clone(o.tree)
 	tree["metadata"] = meta
-	return &Object{id: o.id, origin: o.origin, tree: tree}
+	return &Object{id: o.id, origin: o.origin, tree: tree, rendered: o.rendered, unknown: o.unknown}
 }
 
 // WithOrigin returns the object with another origin. The two share their tree.
 func (o *Object) WithOrigin(origin Origin) *Object {
-	return &Object{id: o.id, origin: origin, tree: o.tree}
+	return &Object{id: o.id, origin: origin, tree: o.tree, rendered: o.rendered, unknown: o.unknown}
 }
 
 // Hash is the digest of the object's canonical JSON, computed when first asked

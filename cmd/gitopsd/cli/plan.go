@@ -13,12 +13,11 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"gitopsd.dev/reconcile"
-	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/plan/preview"
 	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/local"
@@ -235,27 +234,18 @@ func (p *planner) one(ctx context.Context, c *desired.Unit) (*plan.Plan, error) 
 	if c.Err != nil {
 		return nil, c.Err
 	}
-	opts, err := reconcile.PlanOptions(c)
-	if err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	cluster, err := p.connector.connect(ctx, c.Cluster)
+	client, err := p.connector.connect(ctx, c.Cluster)
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", c.Name, err)
 	}
-	defer cluster.Close()
-	applier, err := apply.New(apply.Config{Cluster: cluster, Fleet: fleetOf(p.root, p.options.takeOver), Log: p.log})
+	connection, err := unit.New(unit.Config{Unit: c.ID, Client: client, Fleet: fleetOf(p.root, p.options.takeOver), Log: p.log})
 	if err != nil {
 		return nil, err
 	}
-	opts.DryRun = true
-	made, err := applier.Plan(ctx, c.Objects, opts)
-	if made != nil {
-		made = reconcile.Executed(c, made)
-	}
-	return made, err
+	defer connection.Close()
+	return connection.Plan(ctx, c)
 }
 
 func packageNames(c *desired.Unit) map[string]string {

@@ -15,9 +15,10 @@ import (
 	"gitopsd.dev/reconcile"
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/checkpoint"
+	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources"
-	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/resolve"
 )
 
@@ -134,17 +135,12 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		Repository: repository, Computer: computer, Board: board, Log: log,
 		Interval: o.interval, ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly",
 		Checkpoints: &checkpoint.Store{Dir: rest}, Settings: o.settings(cmd.Flags()),
-		Connect: func(ctx context.Context, c clusters.Cluster) (reconcile.Target, error) {
-			k, err := conn.connect(ctx, c)
+		Connect: func(ctx context.Context, want *desired.Unit) (reconcile.Connection, error) {
+			client, err := conn.connect(ctx, want.Cluster)
 			if err != nil {
 				return nil, err
 			}
-			target, err := reconcile.NewTarget(k, fleet, log)
-			if err != nil {
-				k.Close()
-				return nil, err
-			}
-			return target, nil
+			return unit.New(unit.Config{Unit: want.ID, Client: client, Fleet: fleet, Log: log})
 		},
 		Credentials: conn.credentials,
 	})

@@ -230,6 +230,7 @@ type changeJSON struct {
 	Added   bool   `json:"added,omitempty"`
 	Removed bool   `json:"removed,omitempty"`
 	Hidden  bool   `json:"hidden,omitempty"`
+	Unknown bool   `json:"unknown,omitempty"`
 }
 
 func newStepJSON(s *plan.Step) stepJSON {

@@ -1,0 +1,189 @@
+package unit
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/clusters"
+)
+
+// Outcome is what an attempt at a unit came to.
+type Outcome struct {
+	// Phase is the state that the attempt left the unit in.
+	Phase status.Phase
+	// Message says in a line why it is not Ready.
+	Message string
+	// Actions counts the plan's steps by action.
+	Actions map[string]int
+	// Changed counts the objects that were written or deleted.
+	Changed int
+	// Problems are objects at fault, at most fifty.
+	Problems []problem.Problem
+	// Notes are worth a person's attention though nothing is wrong.
+	Notes []string
+	// Packages says of packages that are not ready why not, by name.
+	Packages map[string]string
+	// Checkpoint is how the unit looks, if nothing is left to do and its looks tell
+	// that.
+	Checkpoint *apply.Checkpoint
+	// Moved says that the unit is not as a checkpoint has it.
+	Moved bool
+	// Again is when the unit must be looked at again although nothing changed;
+	// zero for never.
+	Again time.Time
+
+	cluster string
+	// faults failed to apply, broken were applied and have failed, and waits are
+	// not ready yet.
+	faults, broken, waits int
+}
+
+// mostProblems bounds what an outcome lists; the counts in its message are
+// complete.
+const mostProblems = 50
+
+func newOutcome(unit desired.ID, p *plan.Plan) Outcome {
+	o := Outcome{Phase: status.Ready, Actions: make(map[string]int), Packages: make(map[string]string), cluster: unit.Cluster}
+	for _, s := range p.Steps {
+		o.Actions[string(s.Action)]++
+	}
+	return o
+}
+
+// failed is the outcome of an error about a unit as a whole.
+func failed(err error) Outcome { return Outcome{}.fail(err) }
+
+func (o Outcome) fail(err error) Outcome {
+	o.Phase, o.Message = status.Failed, err.Error()
+	if e, ok := errors.AsType[*kube.Error](err); ok && e.ClusterWide() {
+		o.Phase = status.Unreachable
+	}
+	return o
+}
+
+// take takes in what came of a plan's steps.
+func (c *Connection) take(report *apply.Report, o *Outcome) {
+	if report == nil {
+		return
+	}
+	held := heldAlike(report.Results)
+	for _, r := range report.Results {
+		s := r.Step
+		for _, w := range r.Warnings {
+			c.log.Warn("the API server warns", "object", s.ID.String(), "warning", w)
+		}
+		switch {
+		case r.Outcome == apply.Done:
+			if s.Action.Writes() {
+				o.Changed++
+				c.log.Info(string(s.Action), "object", s.ID.String(), "reason", s.Reason)
+			}
+		case r.Outcome == apply.Failed:
+			o.faults++
+			o.problem(s.Package, s.ID.String(), reason(r.Err), status.Failed)
+		case r.Outcome == apply.Skipped:
+			o.faults++
+			o.problem(s.Package, s.ID.String(), r.Reason, status.Failed)
+		case r.Outcome == apply.Pending:
+			o.waits++
+			o.problem(s.Package, s.ID.String(), r.Reason, status.Progressing)
+		case s.Action == plan.Conflict || s.Action == plan.Refused:
+			o.faults++
+			o.problem(s.Package, s.ID.String(), decided(s), status.Failed)
+		case s.Action == plan.Wait && s.Object != nil:
+			o.waits++
+			o.problem(s.Package, s.ID.String(), decided(s), status.Progressing)
+		case s.Action == plan.Held:
+			if alike := held[s.Reason]; alike != nil {
+				o.problem(s.Package, prose.Some(alike, mostAlike), decided(s), "")
+				held[s.Reason] = nil
+			}
+		case s.Action == plan.Wait:
+			o.problem(s.Package, s.ID.String(), decided(s), "")
+		}
+	}
+}
+
+func decided(s *plan.Step) string { return fmt.Sprintf("%s: %s", s.Action, s.Reason) }
+
+// reason is an error about an object, without the names of object and cluster.
+func reason(err error) string {
+	if e, ok := errors.AsType[*kube.Error](err); ok {
+		return e.Verb + ": " + e.Message
+	}
+	return err.Error()
+}
+
+// mostAlike is how many objects are named that are held for the same reason.
+const mostAlike = 3
+
+// heldAlike lists the objects that are held, by the reason: a guard that stops a
+// prune of hundreds says so once.
+func heldAlike(results []apply.Result) map[string][]string {
+	held := make(map[string][]string)
+	for _, r := range results {
+		if r.Step.Action == plan.Held {
+			held[r.Step.Reason] = append(held[r.Step.Reason], r.Step.ID.String())
+		}
+	}
+	return held
+}
+
+// unhealthy takes in an object that was applied and is not healthy.
+func (o *Outcome) unhealthy(h apply.Health) {
+	state := status.Progressing
+	if h.State == apply.FailedState {
+		state = status.Failed
+		o.broken++
+	} else {
+		o.waits++
+	}
+	o.problem(h.Package, h.ID.String(), cmp.Or(h.Reason, string(h.State)), state)
+}
+
+// problem notes an object at fault, and the state of the package that it belongs
+// to; a worse state is not overwritten.
+func (o *Outcome) problem(pkg, object, reason string, state status.Phase) {
+	if len(o.Problems) < mostProblems {
+		o.Problems = append(o.Problems, problem.Problem{Cluster: o.cluster, Package: pkg, Object: object, Reason: reason})
+	}
+	if pkg != "" && state != "" && o.Packages[pkg] != string(status.Failed) {
+		o.Packages[pkg] = string(state)
+	}
+}
+
+// conclude sets phase and message by what was taken in.
+func (o *Outcome) conclude(want *desired.Unit, p *plan.Plan) {
+	left := len(p.Steps)
+	switch {
+	case want.Remove && left+len(p.Unreadable) == 0:
+		o.Message = "nothing of gitopsd's is left in it; take its document out of " + sources.RegistryFile
+	case want.Remove && left == 0:
+		o.Phase = status.Leaving
+		o.Message = "it is being emptied (" + clusters.RemoveAnnotation + "); nothing is known of " +
+			prose.Agree(len(p.Unreadable), "kind that it may hold objects of", "kinds that it may hold objects of")
+	case want.Remove:
+		o.Phase = status.Leaving
+		o.Message = "it is being emptied (" + clusters.RemoveAnnotation + "); " + prose.Agree(left, "object is not gone yet", "objects are not gone yet")
+	case o.faults > 0:
+		o.Phase, o.Message = status.Failed, fmt.Sprintf("%d of %s failed to apply", o.faults, prose.Count(left, "object"))
+	case len(want.Incomplete) > 0:
+		o.Phase, o.Message = status.Failed, prose.Agree(len(want.Incomplete), "package has errors", "packages have errors")
+	case !want.Complete():
+		o.Phase, o.Message = status.Failed, prose.Agree(len(want.Faults), "manifest has errors", "manifests have errors")
+	case o.broken > 0:
+		o.Phase, o.Message = status.Failed, prose.Agree(o.broken, "object was applied and has failed", "objects were applied and have failed")
+	case o.waits > 0:
+		o.Phase, o.Message = status.Progressing, prose.Agree(o.waits, "object is not ready yet", "objects are not ready yet")
+	}
+}
