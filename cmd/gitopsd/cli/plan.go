@@ -16,6 +16,7 @@ import (
 	"gitopsd.dev/reconcile"
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/hub"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/plan/preview"
 	"gitopsd.dev/reconcile/prose"
@@ -140,7 +141,7 @@ type planner struct {
 	options   *planOptions
 	root      string
 	computer  *desired.Computer
-	connector *connector
+	connector *hub.Connector
 	log       *slog.Logger
 	cmd       *cobra.Command
 	colour    bool
@@ -157,7 +158,7 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.connector.check(state.Registry); err != nil {
+	if err := p.connector.Check(state.Registry); err != nil {
 		return nil, err
 	}
 	fleet := &preview.Fleet{Source: "working tree", Against: p.options.against, Lock: lockDiff(state.Committed, state.Lock)}
@@ -241,7 +242,7 @@ func (p *planner) one(ctx context.Context, c *desired.Unit) (*plan.Plan, error) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	cluster, err := p.connector.connect(ctx, c.Cluster)
+	cluster, err := p.connector.Connect(ctx, c.Cluster)
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", c.Name, err)
 	}
