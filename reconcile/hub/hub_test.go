@@ -101,7 +101,33 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: gitopsd-system}]
 			return nil, err
 		}
 	}
+	for _, account := range []string{"gitopsd", "reader"} {
+		if err := granted(ctx, text, account); err != nil {
+			return nil, err
+		}
+	}
 	return c, nil
+}
+
+// granted waits until the API server knows the rights of a ServiceAccount.
+func granted(ctx context.Context, text []byte, account string) error {
+	c, err := kube.New(kube.Config{Name: account, Kubeconfig: text, Trusted: true, ServiceAccount: &kube.ServiceAccount{Namespace: DefaultNamespace, Name: account}})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	typ, err := c.Type(ctx, "v1", "Secret")
+	for err == nil {
+		_, err = c.GetMetadata(ctx, typ, typ.ID(DefaultNamespace, "none"))
+		switch kube.ClassOf(err) {
+		case kube.NotFound:
+			return nil
+		case kube.Forbidden:
+			err = nil
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	return err
 }
 
 func apply(ctx context.Context, c *kube.Client, tree map[string]any) error {
