@@ -22,14 +22,16 @@ import (
 // the class alone.
 type Class string
 
-// The classes. Unreachable and Unauthorized concern the whole cluster
-// (Error.ClusterWide), as Canceled does; all others one object or one type.
+// The classes. Unreachable, Unauthorized, Fenced and Canceled concern the whole
+// cluster ([Error.ClusterWide]); all others one object or one type.
 const (
 	// Unreachable: no answer, or not from an API server that the kubeconfig
 	// trusts.
 	Unreachable Class = "unreachable"
 	// Unauthorized: the credentials are not accepted.
 	Unauthorized Class = "unauthorized"
+	// Fenced: Config.MayWrite refused the write, and nothing was sent.
+	Fenced Class = "fenced"
 	// Unanswered: this request got no answer, and the API server answers others.
 	Unanswered Class = "no answer"
 	// Throttled: the API server asks to come back later; see RetryAfter.
@@ -90,7 +92,7 @@ type Error struct {
 	Class Class
 	// Cluster is the registered name.
 	Cluster string
-	// Verb is what was tried: "apply", "get", "list", "delete", "discover".
+	// Verb is what was tried: "apply", "get", "list", "delete", "discover", and so on.
 	Verb string
 	// ID is the object; of a list, the kind alone.
 	ID manifest.ID
@@ -141,13 +143,15 @@ func subject(id manifest.ID) string {
 	return s
 }
 
-// Unwrap returns the transport's or context's error, if there is one.
+// Unwrap returns the error of the transport, the context or Config.MayWrite, if there
+// is one.
 func (e *Error) Unwrap() error { return e.cause }
 
-// ClusterWide says that every other request to this cluster would fail alike.
+// ClusterWide reports whether every other request to the cluster would fail alike; of
+// class Fenced, every other write.
 func (e *Error) ClusterWide() bool {
 	switch e.Class {
-	case Unreachable, Unauthorized, Canceled:
+	case Unreachable, Unauthorized, Fenced, Canceled:
 		return true
 	}
 	return false
@@ -178,7 +182,7 @@ func ClassOf(err error) Class {
 	return ""
 }
 
-// IsClusterWide says that err is an Error that concerns the whole cluster.
+// IsClusterWide reports whether err is an [Error] that concerns the whole cluster.
 func IsClusterWide(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.ClusterWide()

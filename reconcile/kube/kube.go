@@ -1,22 +1,22 @@
-// Package kube is a registered cluster as the rest of gitopsd uses it: a
-// kubeconfig that was checked, the types the API server serves, and the few
-// requests that applying needs.
+// Package kube is the client of a registered cluster.
 //
 // It owns
 //   - which kubeconfigs are accepted (kubeconfig.go): one from the fleet may
 //     neither run a program nor read a file of the daemon's;
-//   - discovery (types.go): kinds to resources, one small document a group and
-//     version, followed as CRDs come and go;
-//   - the requests (requests.go): server-side apply, get, delete, and lists of
-//     metadata only, on raw bytes, so that no object is decoded twice;
-//   - the classes of errors (errors.go): what failed is decided here once, and
-//     no value of a Secret gets into a message;
-//   - whom a request without an answer is blamed on (patience.go): the cluster, or
-//     the object or kind that was asked for.
+//   - discovery (types.go): kinds to resources, one small document for each group
+//     and version, read again as CRDs come and go;
+//   - the requests, on raw bytes, so that no object is decoded twice: reads, lists
+//     and watches, mostly of metadata alone (requests.go, watch.go), and writes:
+//     server-side apply, create, delete, tokens (write.go). Whether a write may still
+//     be sent is asked in one place ([Config].MayWrite);
+//   - the classes of errors (errors.go): what failed is decided here once, and no
+//     value of a Secret gets into a message;
+//   - whether the cluster, or the object or kind that was asked for, is blamed for a
+//     request without an answer (patience.go).
 //
 // It does not know what is wanted (render), what to do about a difference
-// (reconcile/plan) or in which order (reconcile/apply). It caches nothing of
-// the cluster's but its types.
+// (reconcile/plan) or in which order (reconcile/apply). Of the cluster's state it
+// caches nothing but the types.
 package kube
 
 import (
@@ -68,6 +68,11 @@ type Config struct {
 	UserAgent string
 	// Timeout of one request; default DefaultTimeout.
 	Timeout time.Duration
+	// MayWrite, if set, is asked before each request that changes something: create,
+	// apply, patch, delete, token, each attempt of its own; not before dry runs. An
+	// error is that of the request, of class Fenced, and nothing is sent. A request
+	// that was let go may take effect until Timeout has passed.
+	MayWrite func(ctx context.Context) error
 	// WrapTransport, if set, sees every request and answer: for metrics.
 	WrapTransport func(http.RoundTripper) http.RoundTripper
 }
@@ -87,6 +92,7 @@ type Client struct {
 	timeout   time.Duration
 	quiet     time.Duration // after which a watch is given up
 	userAgent string
+	mayWrite  func(context.Context) error // nil: always
 
 	mu     sync.Mutex
 	groups map[string]*group      // by group name; see types.go
@@ -119,7 +125,7 @@ func New(c Config) (*Client, error) {
 	}
 	cl := &Client{
 		name: c.Name, base: base, client: client, conns: conns,
-		timeout: c.Timeout, quiet: quietLongest, userAgent: c.UserAgent,
+		timeout: c.Timeout, quiet: quietLongest, userAgent: c.UserAgent, mayWrite: c.MayWrite,
 		groups: make(map[string]*group), gvs: make(map[string]*groupTypes), epoch: 1, lanes: make(map[lane]int),
 	}
 	if cl.timeout == 0 {

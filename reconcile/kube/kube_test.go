@@ -123,7 +123,7 @@ func cluster(t *testing.T, server string) *Client {
 }
 
 var (
-	services = Type{Version: "v1", Kind: "Service", Resource: "services", Namespaced: true}
+	services = Type{Version: "v1", Kind: "Service", Resource: "services", Namespaced: true, HasStatus: true}
 	aSecret  = manifest.ID{Kind: "Secret", Namespace: "ns", Name: "a"}
 	aService = manifest.ID{Kind: "Service", Namespace: "ns", Name: "a"}
 )

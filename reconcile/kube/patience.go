@@ -44,7 +44,7 @@ func (c *Client) note(op operation, err error) {
 	switch ClassOf(err) {
 	case Unanswered, Throttled:
 		c.lanes[laneOf(op)]++
-	case Unreachable, Canceled:
+	case Unreachable, Canceled, Fenced:
 	default:
 		delete(c.lanes, laneOf(op))
 	}

@@ -111,6 +111,9 @@ func (c *Client) once(ctx context.Context, op operation, r request, limit time.D
 	if r.ifNoneMatch != "" {
 		req.Header.Set("If-None-Match", r.ifNoneMatch)
 	}
+	if err := c.guard(ctx, op, r); err != nil {
+		return nil, nil, err
+	}
 	resp, err := c.client.Do(req)
 	if err != nil {
 		return nil, nil, c.noAnswer(ctx, op, limit, err)
@@ -210,102 +213,6 @@ func (c *Client) checkScope(op operation, t Type) error {
 		return nil
 	}
 	return &Error{Class: Invalid, Cluster: c.name, Verb: op.verb, ID: op.id, Message: message}
-}
-
-// ApplyOptions are how an object is applied.
-type ApplyOptions struct {
-	// Force takes over fields that other managers own.
-	Force bool
-	// DryRun changes nothing.
-	DryRun bool
-	// Full asks for the whole object in the answer, not just its metadata.
-	Full bool
-}
-
-// Applied is the answer to an apply.
-type Applied struct {
-	// Meta is the object's metadata afterwards.
-	Meta *metav1.PartialObjectMetadata
-	// Tree is the whole object when it was asked for.
-	Tree map[string]any
-	// Warnings are the API server's, for people.
-	Warnings []string
-}
-
-// Apply applies the object in body, JSON, as FieldManager. Fields that the type
-// does not have are an error, not dropped in silence.
-func (c *Client) Apply(ctx context.Context, t Type, id manifest.ID, body []byte, opts ApplyOptions) (*Applied, error) {
-	op := operation{verb: "apply", id: id}
-	if err := c.checkScope(op, t); err != nil {
-		return nil, err
-	}
-	query := url.Values{"fieldManager": {FieldManager}, "fieldValidation": {"Strict"}}
-	if opts.Force {
-		query.Set("force", "true")
-	}
-	if opts.DryRun {
-		query.Set("dryRun", "All")
-	}
-	r := request{
-		method: http.MethodPatch, path: t.path(id.Namespace, id.Name), query: query,
-		accept: mimeMetadata, contentType: mimeApply, body: body,
-	}
-	if opts.Full {
-		r.accept = mimeJSON
-	}
-	answer, header, err := c.do(ctx, op, r)
-	if err != nil {
-		return nil, err
-	}
-	a := &Applied{Warnings: warnings(header)}
-	if opts.Full {
-		a.Tree, a.Meta, err = c.decodeFull(op, answer)
-	} else {
-		a.Meta, err = c.decodeMetadata(op, answer)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return a, nil
-}
-
-// Create creates the object in body, JSON. One that is there already is an error of
-// class Exists.
-func (c *Client) Create(ctx context.Context, t Type, id manifest.ID, body []byte) (*metav1.PartialObjectMetadata, error) {
-	op := operation{verb: "create", id: id}
-	if err := c.checkScope(op, t); err != nil {
-		return nil, err
-	}
-	answer, _, err := c.do(ctx, op, request{
-		method: http.MethodPost, path: t.path(id.Namespace, ""), query: url.Values{"fieldManager": {FieldManager}, "fieldValidation": {"Strict"}},
-		accept: mimeMetadata, contentType: mimeJSON, body: body,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return c.decodeMetadata(op, answer)
-}
-
-// SetManagedFields replaces the record of who owns which field, and removes an
-// annotation with it, if the object is still at the given resourceVersion.
-func (c *Client) SetManagedFields(ctx context.Context, t Type, id manifest.ID, entries []metav1.ManagedFieldsEntry, version, annotation string) error {
-	op := operation{verb: "adopt", id: id}
-	if err := c.checkScope(op, t); err != nil {
-		return err
-	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"managedFields":   entries,
-		"resourceVersion": version, // as a precondition
-		"annotations":     map[string]any{annotation: nil},
-	}})
-	if err != nil {
-		return err
-	}
-	_, _, err = c.do(ctx, op, request{
-		method: http.MethodPatch, path: t.path(id.Namespace, id.Name), query: url.Values{"fieldManager": {FieldManager}},
-		accept: mimeMetadata, contentType: mimeMergePatch, body: body,
-	})
-	return err
 }
 
 // Get reads a whole object.
@@ -466,54 +373,6 @@ func (c *Client) list(ctx context.Context, t Type, opts ListOptions, accept stri
 	}
 }
 
-// Delete deletes the object that has the given UID, and reports whether it is
-// gone already; else finalizers keep it, as meta says.
-func (c *Client) Delete(ctx context.Context, t Type, id manifest.ID, uid string) (gone bool, meta *metav1.PartialObjectMetadata, err error) {
-	return c.delete(ctx, t, id, map[string]string{"uid": uid})
-}
-
-// DeleteUnchanged is Delete for an object that is still at the given
-// resourceVersion; one that is not is an error of class Changed.
-func (c *Client) DeleteUnchanged(ctx context.Context, t Type, id manifest.ID, uid, version string) error {
-	_, _, err := c.delete(ctx, t, id, map[string]string{"uid": uid, "resourceVersion": version})
-	return err
-}
-
-func (c *Client) delete(ctx context.Context, t Type, id manifest.ID, preconditions map[string]string) (gone bool, meta *metav1.PartialObjectMetadata, err error) {
-	op := operation{verb: "delete", id: id}
-	if err := c.checkScope(op, t); err != nil {
-		return false, nil, err
-	}
-	options, err := json.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "DeleteOptions",
-		"preconditions":     preconditions,
-		"propagationPolicy": metav1.DeletePropagationBackground,
-	})
-	if err != nil {
-		return false, nil, err
-	}
-	answer, _, err := c.do(ctx, op, request{
-		method: http.MethodDelete, path: t.path(id.Namespace, id.Name),
-		accept: mimeJSON, contentType: mimeJSON, body: options,
-	})
-	if ClassOf(err) == NotFound {
-		return true, nil, nil
-	}
-	if err != nil {
-		return false, nil, err
-	}
-	meta = new(metav1.PartialObjectMetadata)
-	if err := json.Unmarshal(answer, meta); err != nil {
-		return false, nil, c.malformed(op, err)
-	}
-	// What is gone at once is answered with a Status, by some types with the
-	// object as it last was. What is going has a time of deletion.
-	if meta.Kind == "Status" || meta.DeletionTimestamp == nil {
-		return true, nil, nil
-	}
-	return false, meta, nil
-}
-
 func (c *Client) decodeMetadata(op operation, answer []byte) (*metav1.PartialObjectMetadata, error) {
 	m, err := decodeMetadataAnswer(answer)
 	if err != nil {
@@ -535,16 +394,4 @@ func (c *Client) decodeFull(op operation, answer []byte) (map[string]any, *metav
 		return nil, nil, c.malformed(op, errors.New("it has no metadata"))
 	}
 	return tree, &meta, nil
-}
-
-// warnings reads the texts of Warning headers (RFC 7234, 5.5): 299 - "text".
-func warnings(header http.Header) []string {
-	var list []string
-	for _, h := range header.Values("Warning") {
-		if _, rest, ok := strings.Cut(h, `"`); ok {
-			text, _, _ := strings.Cut(strings.ReplaceAll(rest, `\"`, `'`), `"`)
-			list = append(list, text)
-		}
-	}
-	return list
 }
