@@ -23,6 +23,7 @@ var rooms = []struct {
 	{"sources", []string{"sources"}},
 	{"render", []string{"render", "sources!"}}, // "!": that package alone, not those below it
 	{"reconcile", []string{"reconcile", "render", "sources"}},
+	{"reconcile/problem", []string{"reconcile/problem!"}},
 	{"reconcile/prose", []string{"reconcile/prose!"}},
 	{"testscripts", []string{"testscripts", "sources", "cmd/gitopsd/cli"}},
 	{"cmd/gitopsd", []string{"cmd/gitopsd", "reconcile", "render", "sources"}},
@@ -52,34 +53,42 @@ func TestImports(t *testing.T) {
 	root := os.DirFS("../..")
 	checked := 0
 	for _, room := range rooms {
-		err := fs.WalkDir(root, room.dir, func(name string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") {
-				return err
-			}
-			text, err := fs.ReadFile(root, name)
-			if err != nil {
-				return err
-			}
-			file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ImportsOnly)
-			if err != nil {
-				return err
-			}
-			for _, spec := range file.Imports {
-				imported, err := strconv.Unquote(spec.Path.Value)
-				if err != nil {
-					return err
-				}
-				checked++
-				check(t, name, imported, room.allowed)
-			}
-			return nil
+		walkImports(t, root, room.dir, func(file, imported string) {
+			checked++
+			check(t, file, imported, room.allowed)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	if checked < 500 {
 		t.Errorf("only %d imports were found; is this the repository?", checked)
+	}
+}
+
+// walkImports hands each import of the Go files below a directory to yield.
+func walkImports(t *testing.T, root fs.FS, dir string, yield func(file, imported string)) {
+	t.Helper()
+	err := fs.WalkDir(root, dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") {
+			return err
+		}
+		text, err := fs.ReadFile(root, name)
+		if err != nil {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, spec := range file.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return err
+			}
+			yield(name, imported)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -108,6 +117,103 @@ func check(t *testing.T, file, imported string, allowed []string) {
 	for dependency, owner := range owners {
 		if (imported == dependency || strings.HasPrefix(imported, dependency+"/")) && !strings.HasPrefix(path.Dir(file)+"/", owner+"/") {
 			t.Errorf("%s imports %s, which only %s should know", file, imported, owner)
+		}
+	}
+}
+
+// talks are packages that ask a server something.
+var talks = []string{
+	"net", "net/http", "k8s.io/client-go", "github.com/go-git/go-git", "github.com/google/go-containerregistry",
+	module + "reconcile/kube", module + "reconcile/apply", module + "reconcile/hub", module + "sources/git", module + "sources/oci",
+}
+
+// walls are packages of reconcile and what they must not import, themselves or by
+// another package of ours: what is decided is decided by pure functions, and what
+// talks to clusters knows nothing of where it comes from that something is wanted.
+var walls = []struct {
+	dir   string
+	never []string
+}{
+	{"reconcile/plan", talks},
+	{"reconcile/verify", talks},
+	{"reconcile/desired", talks},
+	{"reconcile/upgrade", talks},
+	{"reconcile/kube", []string{module + "reconcile/desired"}},
+	{"reconcile/hub", []string{module + "reconcile/desired"}},
+	{"reconcile/apply", []string{module + "reconcile/desired"}},
+}
+
+// joins are the packages of reconcile that bring together what is wanted and what
+// talks to clusters; verify/live does no more than read.
+var joins = []string{"reconcile", "reconcile/unit", "reconcile/verify/live"}
+
+// TestReconcileImports keeps the walls inside reconcile: it prints the way by which a
+// package reaches what it must not.
+func TestReconcileImports(t *testing.T) {
+	imports := make(map[string][]string) // of packages of ours, without their tests
+	for _, room := range []string{"sources", "render", "reconcile"} {
+		walkImports(t, os.DirFS("../.."), room, func(file, imported string) {
+			if from := module + path.Dir(file); !strings.HasSuffix(file, "_test.go") && !slices.Contains(imports[from], imported) {
+				imports[from] = append(imports[from], imported)
+			}
+		})
+	}
+	for _, wall := range walls {
+		if imports[module+wall.dir] == nil {
+			t.Errorf("there is no package %s", wall.dir)
+		}
+		if way := reaches(imports, module+wall.dir, wall.never); way != nil {
+			t.Errorf("%s must not import %s:\n\t%s", wall.dir, way[len(way)-1], strings.Join(way, "\n\timports "))
+		}
+	}
+	for from, list := range imports {
+		dir := strings.TrimPrefix(from, module)
+		talking := slices.Contains(list, module+"reconcile/kube") || slices.Contains(list, module+"reconcile/apply")
+		if talking && slices.Contains(list, module+"reconcile/desired") && !slices.Contains(joins, dir) {
+			t.Errorf("%s imports reconcile/desired, and reconcile/kube or reconcile/apply; only cmd and %v join these", dir, joins)
+		}
+	}
+}
+
+// reaches returns the shortest way of imports from a package to one of those, or one
+// below it; nil if there is none. Of a way out of our packages the first step counts:
+// "net" is that package alone.
+func reaches(imports map[string][]string, from string, never []string) []string {
+	ways := [][]string{{from}}
+	seen := map[string]bool{from: true}
+	for len(ways) > 0 {
+		way := ways[0]
+		ways = ways[1:]
+		for _, next := range imports[way[len(way)-1]] {
+			if seen[next] {
+				continue
+			}
+			seen[next] = true
+			longer := append(slices.Clone(way), next)
+			if slices.ContainsFunc(never, func(n string) bool { return next == n || n != "net" && strings.HasPrefix(next, n+"/") }) {
+				return longer
+			}
+			ways = append(ways, longer)
+		}
+	}
+	return nil
+}
+
+// The way is the shortest, and begins and ends where it should.
+func TestReaches(t *testing.T) {
+	imports := map[string][]string{"a": {"b", "net/url"}, "b": {"c", "d"}, "c": {"d"}, "d": {"a", "x/y/z"}}
+	for _, tt := range []struct {
+		from  string
+		never []string
+		want  []string
+	}{
+		{"a", []string{"x/y"}, []string{"a", "b", "d", "x/y/z"}},
+		{"a", []string{"net"}, nil},
+		{"a", []string{"net/url"}, []string{"a", "net/url"}},
+		{"a", []string{"x/yy"}, nil},
+	} {
+		if have := reaches(imports, tt.from, tt.never); !slices.Equal(have, tt.want) {
+			t.Errorf("%s to %v: %v, want %v", tt.from, tt.never, have, tt.want)
 		}
 	}
 }

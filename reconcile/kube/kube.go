@@ -1,22 +1,22 @@
-// Package kube is a registered cluster as the rest of gitopsd uses it: a
-// kubeconfig that was checked, the types the API server serves, and the few
-// requests that applying needs.
+// Package kube is the client of a registered cluster.
 //
 // It owns
 //   - which kubeconfigs are accepted (kubeconfig.go): one from the fleet may
 //     neither run a program nor read a file of the daemon's;
-//   - discovery (types.go): kinds to resources, one small document a group and
-//     version, followed as CRDs come and go;
-//   - the requests (requests.go): server-side apply, get, delete, and lists of
-//     metadata only, on raw bytes, so that no object is decoded twice;
-//   - the classes of errors (errors.go): what failed is decided here once, and
-//     no value of a Secret gets into a message;
-//   - whom a request without an answer is blamed on (patience.go): the cluster, or
-//     the object or kind that was asked for.
+//   - discovery (types.go): kinds to resources, one small document for each group
+//     and version, read again as CRDs come and go;
+//   - the requests, on raw bytes, so that no object is decoded twice: reads, lists
+//     and watches, mostly of metadata alone (requests.go, watch.go), and writes:
+//     server-side apply, create, delete, tokens (write.go). Whether a write may still
+//     be sent is asked in one place ([Config].MayWrite);
+//   - the classes of errors (errors.go): what failed is decided here once, and no
+//     value of a Secret gets into a message;
+//   - whether the cluster, or the object or kind that was asked for, is blamed for a
+//     request without an answer (patience.go).
 //
 // It does not know what is wanted (render), what to do about a difference
-// (reconcile/plan) or in which order (reconcile/apply). It caches nothing of
-// the cluster's but its types.
+// (reconcile/plan) or in which order (reconcile/apply). Of the cluster's state it
+// caches nothing but the types.
 package kube
 
 import (
@@ -33,12 +33,11 @@ import (
 	"k8s.io/client-go/util/connrotation"
 )
 
-// FieldManager is the name under which gitopsd applies, as it stands in
-// metadata.managedFields.
+// FieldManager is gitopsd's name in metadata.managedFields.
 const FieldManager = "gitopsd"
 
-// DefaultTimeout is how long one request may take, its answer included. Those
-// that follow it for the same kind get less when it ran out.
+// DefaultTimeout is how long one request may take, its answer included. After one
+// that timed out, the next for the same kind get less.
 const DefaultTimeout = 30 * time.Second
 
 // dialTimeout is how long connecting to an API server may take: shorter than a
@@ -55,9 +54,9 @@ type Config struct {
 	Kubeconfig []byte
 	// Context is the context to use; empty means the kubeconfig's current one.
 	Context string
-	// Trusted says that the kubeconfig is the user's own: plugins and files in
-	// it are as good as the user's own commands. With an empty Kubeconfig the
-	// user's files are read, as kubectl does ($KUBECONFIG, ~/.kube/config).
+	// Trusted says that the kubeconfig is the user's own: the plugins and files that
+	// it names are used. If Kubeconfig is empty, the user's files are read, as
+	// kubectl does ($KUBECONFIG, ~/.kube/config).
 	Trusted bool
 	// InCluster uses the ServiceAccount of the pod that this process runs in.
 	// It excludes Kubeconfig and Trusted.
@@ -68,6 +67,11 @@ type Config struct {
 	UserAgent string
 	// Timeout of one request; default DefaultTimeout.
 	Timeout time.Duration
+	// MayWrite, if set, is called before each attempt at a write (create, apply, patch,
+	// delete, token), but not before dry runs. If it returns an error, nothing is sent,
+	// and the write fails with an error of class Fenced that wraps it. A write that was
+	// allowed may take effect until Timeout has passed.
+	MayWrite func(ctx context.Context) error
 	// WrapTransport, if set, sees every request and answer: for metrics.
 	WrapTransport func(http.RoundTripper) http.RoundTripper
 }
@@ -87,6 +91,7 @@ type Client struct {
 	timeout   time.Duration
 	quiet     time.Duration // after which a watch is given up
 	userAgent string
+	mayWrite  func(context.Context) error // nil: always
 
 	mu     sync.Mutex
 	groups map[string]*group      // by group name; see types.go
@@ -119,7 +124,7 @@ func New(c Config) (*Client, error) {
 	}
 	cl := &Client{
 		name: c.Name, base: base, client: client, conns: conns,
-		timeout: c.Timeout, quiet: quietLongest, userAgent: c.UserAgent,
+		timeout: c.Timeout, quiet: quietLongest, userAgent: c.UserAgent, mayWrite: c.MayWrite,
 		groups: make(map[string]*group), gvs: make(map[string]*groupTypes), epoch: 1, lanes: make(map[lane]int),
 	}
 	if cl.timeout == 0 {
@@ -137,11 +142,11 @@ func (c *Client) Name() string { return c.name }
 // Server is the API server's URL.
 func (c *Client) Server() string { return c.base.String() }
 
-// Close closes all connections. Requests under way fail, and so do later ones.
+// Close closes all connections. Requests under way and later ones fail.
 func (c *Client) Close() { c.conns.close() }
 
-// connections are all that were opened to a cluster. http.Transport closes idle
-// ones only, and opens another for a request whose connection was closed.
+// connections closes all connections to a cluster. http.Transport closes idle ones
+// only, and opens another for a request whose connection was closed.
 type connections struct {
 	dialer *connrotation.Dialer
 	closed atomic.Bool

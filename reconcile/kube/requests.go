@@ -21,11 +21,11 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// pageSize is how many objects are asked for at a time.
+// pageSize is how many objects a page of a list has.
 const pageSize = 500
 
-// A throttled request is tried this often, as long as the API server asks for no
-// longer wait than this.
+// A throttled request is sent at most throttleAttempts times, and only if the API
+// server asks to wait no longer than throttleLongest.
 const (
 	throttleAttempts = 4
 	throttleLongest  = 10 * time.Second
@@ -47,7 +47,7 @@ const (
 // runtime/serializer/protobuf); an envelope, runtime.Unknown, follows.
 var protobufMagic = []byte("k8s\x00")
 
-// operation is what an error says was tried.
+// operation is what errors say was tried.
 type operation struct {
 	verb string
 	id   manifest.ID
@@ -64,9 +64,9 @@ type request struct {
 	limit       int64 // bytes of a successful answer; default maxObjectBytes
 }
 
-// do sends a request and returns the body of a successful answer, nil for "304
-// Not Modified". It waits and tries again when the API server asks for it; every
-// request of this package means the same when it is repeated.
+// do sends a request and returns the body of a successful answer, nil for "304 Not
+// Modified". It waits and tries again when the API server asks for it: a throttled
+// request has not been executed.
 func (c *Client) do(ctx context.Context, op operation, r request) ([]byte, http.Header, error) {
 	if pace := paceOf(ctx); pace != nil {
 		if err := pace.Before(ctx); err != nil {
@@ -111,6 +111,9 @@ func (c *Client) once(ctx context.Context, op operation, r request, limit time.D
 	if r.ifNoneMatch != "" {
 		req.Header.Set("If-None-Match", r.ifNoneMatch)
 	}
+	if err := c.guard(ctx, op, r); err != nil {
+		return nil, nil, err
+	}
 	resp, err := c.client.Do(req)
 	if err != nil {
 		return nil, nil, c.noAnswer(ctx, op, limit, err)
@@ -133,7 +136,8 @@ func (c *Client) once(ctx context.Context, op operation, r request, limit time.D
 	return body, resp.Header, nil
 }
 
-// url refuses segments that would make the path that of something else.
+// url returns the URL of a path. A segment that would make it the path of something
+// else is an error.
 func (c *Client) url(op operation, path []string, query url.Values) (string, error) {
 	u := *c.base
 	for _, segment := range path {
@@ -151,12 +155,12 @@ func (c *Client) url(op operation, path []string, query url.Values) (string, err
 
 var errTooLarge = errors.New("answer too large")
 
-// tooLarge is an answer beyond its limit, in bytes.
+// tooLarge is the error of an answer beyond its limit, in bytes.
 type tooLarge struct{ limit int64 }
 
 func (e *tooLarge) Error() string { return fmt.Sprintf("it is larger than %d MiB", e.limit>>20) }
 
-// Is says that a smaller page may be not.
+// Is reports whether target is errTooLarge.
 func (e *tooLarge) Is(target error) bool { return target == errTooLarge }
 
 func readAll(resp *http.Response, limit int64) ([]byte, error) {
@@ -173,15 +177,15 @@ func readAll(resp *http.Response, limit int64) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// errorBody is as much of an error's text as was sent and is worth reading: the
-// status says the most.
+// errorBody returns the beginning of an error's text. It may be cut off: the status
+// says the most.
 func errorBody(resp *http.Response) []byte {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBytes))
 	return body
 }
 
-// path is that of the type's objects in a namespace (all of them where it is
-// empty), with the name if there is one.
+// path returns the path of the type's objects in a namespace, or in all if it is
+// empty; with a name, that of one object.
 func (t Type) path(namespace, name string) []string {
 	p := []string{"apis", t.Group, t.Version}
 	if t.Group == "" {
@@ -197,8 +201,8 @@ func (t Type) path(namespace, name string) []string {
 	return p
 }
 
-// checkScope refuses an object whose namespace does not fit its type, before
-// its path means another object.
+// checkScope returns an error for an object whose namespace does not fit its type:
+// its path would be that of another object.
 func (c *Client) checkScope(op operation, t Type) error {
 	message := ""
 	switch {
@@ -210,102 +214,6 @@ func (c *Client) checkScope(op operation, t Type) error {
 		return nil
 	}
 	return &Error{Class: Invalid, Cluster: c.name, Verb: op.verb, ID: op.id, Message: message}
-}
-
-// ApplyOptions are how an object is applied.
-type ApplyOptions struct {
-	// Force takes over fields that other managers own.
-	Force bool
-	// DryRun changes nothing.
-	DryRun bool
-	// Full asks for the whole object in the answer, not just its metadata.
-	Full bool
-}
-
-// Applied is the answer to an apply.
-type Applied struct {
-	// Meta is the object's metadata afterwards.
-	Meta *metav1.PartialObjectMetadata
-	// Tree is the whole object when it was asked for.
-	Tree map[string]any
-	// Warnings are the API server's, for people.
-	Warnings []string
-}
-
-// Apply applies the object in body, JSON, as FieldManager. Fields that the type
-// does not have are an error, not dropped in silence.
-func (c *Client) Apply(ctx context.Context, t Type, id manifest.ID, body []byte, opts ApplyOptions) (*Applied, error) {
-	op := operation{verb: "apply", id: id}
-	if err := c.checkScope(op, t); err != nil {
-		return nil, err
-	}
-	query := url.Values{"fieldManager": {FieldManager}, "fieldValidation": {"Strict"}}
-	if opts.Force {
-		query.Set("force", "true")
-	}
-	if opts.DryRun {
-		query.Set("dryRun", "All")
-	}
-	r := request{
-		method: http.MethodPatch, path: t.path(id.Namespace, id.Name), query: query,
-		accept: mimeMetadata, contentType: mimeApply, body: body,
-	}
-	if opts.Full {
-		r.accept = mimeJSON
-	}
-	answer, header, err := c.do(ctx, op, r)
-	if err != nil {
-		return nil, err
-	}
-	a := &Applied{Warnings: warnings(header)}
-	if opts.Full {
-		a.Tree, a.Meta, err = c.decodeFull(op, answer)
-	} else {
-		a.Meta, err = c.decodeMetadata(op, answer)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return a, nil
-}
-
-// Create creates the object in body, JSON. One that is there already is an error of
-// class Exists.
-func (c *Client) Create(ctx context.Context, t Type, id manifest.ID, body []byte) (*metav1.PartialObjectMetadata, error) {
-	op := operation{verb: "create", id: id}
-	if err := c.checkScope(op, t); err != nil {
-		return nil, err
-	}
-	answer, _, err := c.do(ctx, op, request{
-		method: http.MethodPost, path: t.path(id.Namespace, ""), query: url.Values{"fieldManager": {FieldManager}, "fieldValidation": {"Strict"}},
-		accept: mimeMetadata, contentType: mimeJSON, body: body,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return c.decodeMetadata(op, answer)
-}
-
-// SetManagedFields replaces the record of who owns which field, and removes an
-// annotation with it, if the object is still at the given resourceVersion.
-func (c *Client) SetManagedFields(ctx context.Context, t Type, id manifest.ID, entries []metav1.ManagedFieldsEntry, version, annotation string) error {
-	op := operation{verb: "adopt", id: id}
-	if err := c.checkScope(op, t); err != nil {
-		return err
-	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"managedFields":   entries,
-		"resourceVersion": version, // as a precondition
-		"annotations":     map[string]any{annotation: nil},
-	}})
-	if err != nil {
-		return err
-	}
-	_, _, err = c.do(ctx, op, request{
-		method: http.MethodPatch, path: t.path(id.Namespace, id.Name), query: url.Values{"fieldManager": {FieldManager}},
-		accept: mimeMetadata, contentType: mimeMergePatch, body: body,
-	})
-	return err
 }
 
 // Get reads a whole object.
@@ -340,20 +248,19 @@ type ListOptions struct {
 	Namespace string
 	// Selector is a label selector, "key=value".
 	Selector string
-	// Most ends the list after that many objects; 0 lists all.
+	// Most is how many objects are listed at most; 0 lists all.
 	Most int
-	// Page is how many objects are asked for at a time; 0 means 500. Objects
-	// that are large are better listed in small pages.
+	// Page is how many objects are read at a time; 0 means 500. Large objects are
+	// better listed in small pages.
 	Page int
 	// Again is called before a list that took too long for the API server starts
-	// over: all that was handed out is to be dropped, since some of it may be gone
-	// by then. Without it such a list fails, with an error of class Expired.
+	// over. Everything listed so far is to be dropped: some of it may be gone. If
+	// Again is nil, such a list fails with an error of class Expired.
 	Again func()
 }
 
-// List hands the metadata of every object of the type to yield, a page at a
-// time, until it returns false, and returns the resourceVersion that the list
-// is of.
+// List calls yield with the metadata of each object of the type until yield returns
+// false, and returns the resourceVersion of the list.
 func (c *Client) List(ctx context.Context, t Type, opts ListOptions, yield func(*metav1.PartialObjectMetadata) bool) (version string, err error) {
 	listed := 0
 	if again := opts.Again; again != nil {
@@ -379,8 +286,7 @@ func (c *Client) List(ctx context.Context, t Type, opts ListOptions, yield func(
 	return version, err
 }
 
-// ListFull is List with the whole objects, for the few types whose content is
-// looked at.
+// ListFull is like List, with the whole objects.
 func (c *Client) ListFull(ctx context.Context, t Type, opts ListOptions, yield func(tree map[string]any) bool) error {
 	var malformed error
 	err := c.ListRaw(ctx, t, opts, func(item []byte) bool {
@@ -399,7 +305,7 @@ func (c *Client) ListFull(ctx context.Context, t Type, opts ListOptions, yield f
 	return err
 }
 
-// ListRaw is List with the whole objects, as JSON that is good until yield
+// ListRaw is like List, with the whole objects as JSON. An item is valid until yield
 // returns. Items of built-in types come without apiVersion and kind.
 func (c *Client) ListRaw(ctx context.Context, t Type, opts ListOptions, yield func(item []byte) bool) error {
 	return c.list(ctx, t, opts, mimeJSON, func(op operation, answer []byte) (string, bool, error) {
@@ -466,54 +372,6 @@ func (c *Client) list(ctx context.Context, t Type, opts ListOptions, accept stri
 	}
 }
 
-// Delete deletes the object that has the given UID, and reports whether it is
-// gone already; else finalizers keep it, as meta says.
-func (c *Client) Delete(ctx context.Context, t Type, id manifest.ID, uid string) (gone bool, meta *metav1.PartialObjectMetadata, err error) {
-	return c.delete(ctx, t, id, map[string]string{"uid": uid})
-}
-
-// DeleteUnchanged is Delete for an object that is still at the given
-// resourceVersion; one that is not is an error of class Changed.
-func (c *Client) DeleteUnchanged(ctx context.Context, t Type, id manifest.ID, uid, version string) error {
-	_, _, err := c.delete(ctx, t, id, map[string]string{"uid": uid, "resourceVersion": version})
-	return err
-}
-
-func (c *Client) delete(ctx context.Context, t Type, id manifest.ID, preconditions map[string]string) (gone bool, meta *metav1.PartialObjectMetadata, err error) {
-	op := operation{verb: "delete", id: id}
-	if err := c.checkScope(op, t); err != nil {
-		return false, nil, err
-	}
-	options, err := json.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "DeleteOptions",
-		"preconditions":     preconditions,
-		"propagationPolicy": metav1.DeletePropagationBackground,
-	})
-	if err != nil {
-		return false, nil, err
-	}
-	answer, _, err := c.do(ctx, op, request{
-		method: http.MethodDelete, path: t.path(id.Namespace, id.Name),
-		accept: mimeJSON, contentType: mimeJSON, body: options,
-	})
-	if ClassOf(err) == NotFound {
-		return true, nil, nil
-	}
-	if err != nil {
-		return false, nil, err
-	}
-	meta = new(metav1.PartialObjectMetadata)
-	if err := json.Unmarshal(answer, meta); err != nil {
-		return false, nil, c.malformed(op, err)
-	}
-	// What is gone at once is answered with a Status, by some types with the
-	// object as it last was. What is going has a time of deletion.
-	if meta.Kind == "Status" || meta.DeletionTimestamp == nil {
-		return true, nil, nil
-	}
-	return false, meta, nil
-}
-
 func (c *Client) decodeMetadata(op operation, answer []byte) (*metav1.PartialObjectMetadata, error) {
 	m, err := decodeMetadataAnswer(answer)
 	if err != nil {
@@ -535,16 +393,4 @@ func (c *Client) decodeFull(op operation, answer []byte) (map[string]any, *metav
 		return nil, nil, c.malformed(op, errors.New("it has no metadata"))
 	}
 	return tree, &meta, nil
-}
-
-// warnings reads the texts of Warning headers (RFC 7234, 5.5): 299 - "text".
-func warnings(header http.Header) []string {
-	var list []string
-	for _, h := range header.Values("Warning") {
-		if _, rest, ok := strings.Cut(h, `"`); ok {
-			text, _, _ := strings.Cut(strings.ReplaceAll(rest, `\"`, `'`), `"`)
-			list = append(list, text)
-		}
-	}
-	return list
 }

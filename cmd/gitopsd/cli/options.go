@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/hub"
 	"gitopsd.dev/render/remote"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
@@ -27,7 +28,7 @@ import (
 // registryOptions are the flags of every command that reads packages.
 type registryOptions struct {
 	// hub is where Secrets are that packages name, nil for none.
-	hub *hub
+	hub *hub.Hub
 
 	cacheDir   string
 	caFile     string
@@ -88,7 +89,7 @@ func (o *registryOptions) client(log *slog.Logger) (*oci.Client, error) {
 		}
 		mirrors[strings.ToLower(registry)] = host
 	}
-	return oci.New(oci.Config{CacheDir: dir, CAFile: o.caFile, Mirrors: mirrors, UserAgent: "gitopsd/" + version(), Log: log})
+	return oci.New(oci.Config{CacheDir: dir, CAFile: o.caFile, Mirrors: mirrors, UserAgent: userAgent(), Log: log})
 }
 
 // packages is how packages are resolved, verified and fetched.
@@ -101,14 +102,14 @@ func (o *registryOptions) packages(log *slog.Logger) (resolve.Config, error) {
 	if err != nil {
 		return resolve.Config{}, err
 	}
-	secrets := &secretReader{dir: o.secretsDir, hub: o.hub}
-	verifier := signature.New(signature.Config{Key: secrets.key, TrustRootFile: o.trustRoot, Dir: kept, Log: log})
+	secrets := &hub.Secrets{Dir: o.secretsDir, Hub: o.hub}
+	verifier := signature.New(signature.Config{Key: secrets.Key, TrustRootFile: o.trustRoot, Dir: kept, Log: log})
 	at := func(from sources.Origin) *oci.Client {
 		names := from.Secrets()
 		if len(names) == 0 {
 			return client
 		}
-		return client.With(func(ctx context.Context) ([]*oci.Credentials, error) { return secrets.pull(ctx, names) })
+		return client.With(func(ctx context.Context) ([]*oci.Credentials, error) { return secrets.Pull(ctx, names) })
 	}
 	return resolve.Config{
 		Digest: func(ctx context.Context, from sources.Origin, tag string) (sources.Digest, error) {

@@ -197,7 +197,7 @@ func ours(group string) bool {
 // live takes the types from a cluster as it is.
 func (o *pinOptions) live(ctx context.Context) (findDigest, error) {
 	where := "context " + o.context
-	cluster, err := kube.New(kube.Config{Name: o.context, Trusted: true, Context: o.context, UserAgent: "gitopsd/" + version()})
+	cluster, err := kube.New(kube.Config{Name: o.context, Trusted: true, Context: o.context, UserAgent: userAgent()})
 	if err != nil {
 		return nil, err
 	}

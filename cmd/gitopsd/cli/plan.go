@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/hub"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/plan/preview"
 	"gitopsd.dev/reconcile/prose"
@@ -139,7 +140,7 @@ type planner struct {
 	options   *planOptions
 	root      string
 	computer  *desired.Computer
-	connector *connector
+	connector *hub.Connector
 	log       *slog.Logger
 	cmd       *cobra.Command
 	colour    bool
@@ -156,7 +157,7 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.connector.check(state.Registry); err != nil {
+	if err := p.connector.Check(state.Registry); err != nil {
 		return nil, err
 	}
 	fleet := &preview.Fleet{Source: "working tree", Against: p.options.against, Lock: lockDiff(state.Committed, state.Lock)}
@@ -236,7 +237,7 @@ func (p *planner) one(ctx context.Context, c *desired.Unit) (*plan.Plan, error) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	client, err := p.connector.connect(ctx, c.Cluster)
+	client, err := p.connector.Connect(ctx, c.Cluster)
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", c.Name, err)
 	}

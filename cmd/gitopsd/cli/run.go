@@ -16,6 +16,7 @@ import (
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/hub"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources"
@@ -106,14 +107,11 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	defer repository.Close()
-	if o.namespace == "" {
-		o.namespace = ownNamespace()
-	}
-	hub := newHub(o.hub, o.namespace)
-	defer hub.close()
-	conn := &connector{dir: o.kubeconfigDir, hub: hub, allowInCluster: o.inCluster}
+	own := hub.New(hub.Config{Kubeconfig: o.hub, Namespace: o.namespace, UserAgent: userAgent()})
+	defer own.Close()
+	connector := &hub.Connector{Hub: own, Dir: o.kubeconfigDir, AllowInCluster: o.inCluster}
 	if o.hub != "" || g.env.Getenv("KUBERNETES_SERVICE_HOST") != "" {
-		o.registry.hub = hub // it runs in a cluster, or was told of one
+		o.registry.hub = own // it runs in a cluster, or was told of one
 	}
 	o.registry.gitCAFile = o.git.caFile
 	computer, err := o.registry.computer(log, mode, nil, nil)
@@ -136,13 +134,13 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		Interval: o.interval, ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly",
 		Checkpoints: &checkpoint.Store{Dir: rest}, Settings: o.settings(cmd.Flags()),
 		Connect: func(ctx context.Context, want *desired.Unit) (reconcile.Connection, error) {
-			client, err := conn.connect(ctx, want.Cluster)
+			client, err := connector.Connect(ctx, want.Cluster)
 			if err != nil {
 				return nil, err
 			}
 			return unit.New(unit.Config{Unit: want.ID, Client: client, Fleet: fleet, Log: log})
 		},
-		Credentials: conn.credentials,
+		Credentials: connector.Version,
 	})
 	if err != nil {
 		return err
@@ -157,7 +155,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	defer stop()
 	following, cancel := context.WithCancel(ctx)
 	var follower sync.WaitGroup
-	follower.Go(func() { hub.follow(following, log) })
+	follower.Go(func() { own.Follow(following, log) })
 	defer follower.Wait()
 	defer cancel()
 	log.Info("gitopsd starts", "version", version(), "repository", repository.Describe(), "branch", o.git.branch, "interval", o.interval)

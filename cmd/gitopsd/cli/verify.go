@@ -80,11 +80,11 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	defer fleet.Close()
-	if err := connector.check(fleet.Registry); err != nil {
+	if err := connector.Check(fleet.Registry); err != nil {
 		return err
 	}
 	reader := live.New(live.Config{
-		Connect: connector.connect,
+		Connect: connector.Connect,
 		Platforms: func(ctx context.Context, repository string, d sources.Digest) ([]sources.Child, error) {
 			return packages.Platforms(ctx, fleet.Origin(repository), d)
 		},

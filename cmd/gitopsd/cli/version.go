@@ -30,6 +30,9 @@ func version() string {
 	return revision + dirty
 }
 
+// userAgent is what servers are told.
+func userAgent() string { return "gitopsd/" + version() }
+
 func newVersion(*global) *cobra.Command {
 	return &cobra.Command{
 		Use:               "version",

@@ -1,0 +1,125 @@
+package hub
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/clusters"
+)
+
+// clusterLabel is on the Secrets that hold kubeconfigs. Its value is the name of the
+// cluster that may use them, so that whoever writes the registry cannot point a
+// cluster at another's credentials.
+const clusterLabel = "gitopsd.dev/cluster"
+
+// Connector connects to registered clusters with the credentials that the operator
+// allows them.
+type Connector struct {
+	// Hub is where kubeconfig Secrets are. It is required.
+	Hub *Hub
+	// Dir holds kubeconfig files; empty when files are not allowed.
+	Dir string
+	// AllowInCluster lets clusters be registered as the one that the process runs
+	// in.
+	AllowInCluster bool
+	// Contexts are those of the user's own kubeconfig to use instead of what is
+	// registered, by cluster.
+	Contexts map[string]string
+}
+
+// Connect returns the client of a registered cluster. It reads the credentials, and
+// sends nothing to the cluster. Errors name the key of the registration at fault, or
+// are of type [*kube.Error] where the hub could not be asked.
+func (c *Connector) Connect(ctx context.Context, cl clusters.Cluster) (*kube.Client, error) {
+	cfg := kube.Config{Name: cl.Name, Context: cl.Spec.Context, UserAgent: c.Hub.cfg.UserAgent}
+	if context, own := c.Contexts[cl.Name]; own {
+		cfg.Trusted, cfg.Context = true, context
+		return kube.New(cfg)
+	}
+	if sa := cl.Spec.ServiceAccount; sa != "" {
+		ns, name, _ := strings.Cut(sa, "/")
+		cfg.ServiceAccount = &kube.ServiceAccount{Namespace: ns, Name: name}
+	}
+	k := cl.Spec.Kubeconfig
+	var err error
+	switch {
+	case k.InCluster:
+		if !c.AllowInCluster {
+			return nil, fmt.Errorf("spec.kubeconfig.inCluster: the daemon was not started with --allow-in-cluster")
+		}
+		cfg.InCluster = true
+	case k.File != "":
+		cfg.Kubeconfig, err = c.file(k.File)
+	default:
+		cfg.Kubeconfig, err = c.secret(ctx, cl.Name, *k.SecretRef)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return kube.New(cfg)
+}
+
+// Version names the credentials that Connect would use, if that is known without a
+// request. Where it differs from before, the cluster is to be connected to anew.
+func (c *Connector) Version(cl clusters.Cluster) (version string, known bool) {
+	k := cl.Spec.Kubeconfig
+	switch {
+	case k.InCluster:
+		text, err := os.ReadFile(podCA)
+		return string(sources.DigestOf(text)), err == nil
+	case k.File != "":
+		text, err := c.file(k.File)
+		return string(sources.DigestOf(text)), err == nil
+	}
+	return c.Hub.version(k.SecretRef.Name)
+}
+
+// Check returns an error if one of the contexts is for a cluster that is not
+// registered: a misspelt name would connect to another cluster, or to none.
+func (c *Connector) Check(r *clusters.Registry) error {
+	for _, name := range slices.Sorted(maps.Keys(c.Contexts)) {
+		if r.Removed(name) {
+			return fmt.Errorf("--context %s=%s: cluster %q is not registered in %s", name, c.Contexts[name], name, sources.RegistryFile)
+		}
+	}
+	return nil
+}
+
+// file reads a kubeconfig below the directory that is allowed.
+func (c *Connector) file(name string) ([]byte, error) {
+	if c.Dir == "" {
+		return nil, fmt.Errorf("spec.kubeconfig.file %s: no directory for such files was named; use --kubeconfig-dir, or --context for your own", name)
+	}
+	text, exists, err := readBelow(c.Dir, name)
+	if err != nil {
+		return nil, fmt.Errorf("spec.kubeconfig.file %s: --kubeconfig-dir: %w", name, err)
+	}
+	if !exists {
+		return nil, fmt.Errorf("spec.kubeconfig.file %s: not found in %s", name, c.Dir)
+	}
+	return text, nil
+}
+
+// secret reads a kubeconfig from a Secret of the hub that the cluster may use.
+func (c *Connector) secret(ctx context.Context, cluster string, ref clusters.SecretRef) ([]byte, error) {
+	c.Hub.needing.Do(func() { close(c.Hub.needed) })
+	s, err := c.Hub.secret(ctx, ref.Name)
+	if err != nil {
+		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w", err)
+	}
+	if s.labels[clusterLabel] != cluster {
+		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %s does not carry the label %s: %s, which allows this cluster to use it", s.where, clusterLabel, cluster)
+	}
+	text, err := s.entry(cmp.Or(ref.Key, "kubeconfig"))
+	if err != nil {
+		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w", err)
+	}
+	return text, nil
+}

@@ -1,0 +1,210 @@
+// Package hub is the daemon's own cluster, and the security policy of what is read
+// there: kubeconfigs of registered clusters, pull secrets and public keys.
+//
+// Whoever writes the fleet repository names Secrets and files in it, and must get at
+// nothing else of the daemon's. So each has a gate:
+//   - Secrets are read in the daemon's own namespace only, and one is used only for
+//     what its label allows: gitopsd.dev/cluster with the cluster's name for a
+//     kubeconfig ([Connector]), gitopsd.dev/pull-secret or
+//     gitopsd.dev/verification-key with "true" for what packages name ([Secrets]).
+//     The label is looked at whenever the Secret is read;
+//   - files are read below the directories that the operator named, and no name or
+//     link leads out of these;
+//   - the cluster that the daemon runs in is registered only where the operator
+//     allows it;
+//   - no error and no log holds any of the content.
+//
+// What a kubeconfig may say is the rule of package kube, what credentials a registry
+// gets that of package oci.
+package hub
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// Where Kubernetes mounts the credentials of a pod. client-go reads the token again
+// by itself.
+const (
+	podCA        = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+	podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+)
+
+// DefaultNamespace is where the hub's Secrets are if nobody says otherwise.
+const DefaultNamespace = "gitopsd-system"
+
+// maxFile bounds a file that holds a kubeconfig or a key of a Secret, in bytes; a
+// Secret can hold no more.
+const maxFile = 1 << 20
+
+// retireAfter is how long requests under way may go on after the hub's kubeconfig
+// was replaced.
+const retireAfter = time.Minute
+
+// Config describes the hub.
+type Config struct {
+	// Kubeconfig is a file of the operator's. It is read before each use, so that
+	// it may be replaced. Empty means the cluster that the process runs in.
+	Kubeconfig string
+	// Namespace is the only one whose Secrets are read. Empty means the one that
+	// the process runs in, or DefaultNamespace outside of a cluster.
+	Namespace string
+	// UserAgent is sent with each request, to the hub and to registered clusters.
+	UserAgent string
+}
+
+// Hub is the daemon's own cluster. It is safe for concurrent use, and sends nothing
+// until a Secret is needed.
+type Hub struct {
+	cfg Config
+
+	mu      sync.Mutex
+	cluster *kube.Client
+	made    sources.Digest // of what cluster was made from
+
+	// needed is closed when a kubeconfig is first read from a Secret.
+	needed  chan struct{}
+	needing sync.Once
+	// versions are the resourceVersions of the Secrets with clusterLabel, by name,
+	// while Follow follows them; else nil. read are those that were read last.
+	versions, read map[string]string
+}
+
+// New returns the hub.
+func New(cfg Config) *Hub {
+	if cfg.Namespace == "" {
+		text, _ := os.ReadFile(podNamespace) // an error means that this is no pod
+		cfg.Namespace = cmp.Or(strings.TrimSpace(string(text)), DefaultNamespace)
+	}
+	return &Hub{cfg: cfg, needed: make(chan struct{}), read: make(map[string]string)}
+}
+
+// Close closes the connections to the hub.
+func (h *Hub) Close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cluster != nil {
+		h.cluster.Close()
+		h.cluster = nil
+	}
+}
+
+// open returns the client of the hub, made anew if its kubeconfig was replaced.
+func (h *Hub) open() (*kube.Client, error) {
+	cfg := kube.Config{Name: "the hub", UserAgent: h.cfg.UserAgent}
+	file := h.cfg.Kubeconfig
+	if file == "" {
+		cfg.InCluster = true
+		file = podCA
+	}
+	text, err := os.ReadFile(file)
+	switch {
+	case cfg.InCluster && errors.Is(err, os.ErrNotExist): // kube.New says what is missing
+	case err != nil:
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	case !cfg.InCluster:
+		cfg.Kubeconfig, cfg.Trusted = text, true // the operator's own
+	}
+	made := sources.DigestOf(text)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cluster != nil && h.made == made {
+		return h.cluster, nil
+	}
+	cluster, err := kube.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if old := h.cluster; old != nil {
+		time.AfterFunc(retireAfter, old.Close)
+	}
+	h.cluster, h.made = cluster, made
+	return cluster, nil
+}
+
+// secret is a Secret as it was read, and when. Only the gates look into it.
+type secret struct {
+	where  string // how errors name it
+	at     time.Time
+	typ    string
+	data   map[string]any // base64
+	labels map[string]string
+}
+
+// where is how errors name a Secret.
+func (h *Hub) where(name string) string { return fmt.Sprintf("Secret %s/%s", h.cfg.Namespace, name) }
+
+// secret reads a Secret in the hub's namespace.
+func (h *Hub) secret(ctx context.Context, name string) (secret, error) {
+	cluster, err := h.open()
+	if err != nil {
+		return secret{}, fmt.Errorf("no hub to read Secrets from: %w", err)
+	}
+	typ, err := cluster.Type(ctx, "v1", "Secret")
+	if err != nil {
+		return secret{}, err
+	}
+	tree, meta, err := cluster.Get(ctx, typ, manifest.ID{Kind: "Secret", Namespace: h.cfg.Namespace, Name: name})
+	if err != nil {
+		return secret{}, err
+	}
+	h.mu.Lock()
+	h.read[name] = meta.ResourceVersion
+	h.mu.Unlock()
+	s := secret{where: h.where(name), at: time.Now(), labels: meta.Labels}
+	s.typ, _ = tree["type"].(string)
+	s.data, _ = tree["data"].(map[string]any)
+	return s, nil
+}
+
+// entry decodes the value of one key.
+func (s secret) entry(key string) ([]byte, error) {
+	encoded, ok := s.data[key].(string)
+	if !ok {
+		return nil, fmt.Errorf("%s has no key %q", s.where, key)
+	}
+	text, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil {
+		return nil, fmt.Errorf("key %q of %s is not base64", key, s.where)
+	}
+	return text, nil
+}
+
+// readBelow reads a file below dir, and reports whether it exists. os.Root keeps
+// names and links from leading out of dir.
+func readBelow(dir, name string) (text []byte, exists bool, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, false, err
+	}
+	defer root.Close()
+	f, err := root.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	defer f.Close()
+	text, err = io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(text) > maxFile {
+		err = fmt.Errorf("%s: more than %d bytes", name, maxFile)
+	}
+	if err != nil {
+		return nil, true, err
+	}
+	return text, true, nil
+}

@@ -1,0 +1,173 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/oci"
+)
+
+// Labels of the Secrets that packages may use, with the value "true", so that
+// whoever writes the fleet repository cannot point it at any Secret of the hub.
+const (
+	pullLabel = "gitopsd.dev/pull-secret"
+	keyLabel  = "gitopsd.dev/verification-key"
+)
+
+// Keys of pull secrets.
+const (
+	dockerConfigJSON = ".dockerconfigjson"
+	dockerConfig     = ".dockercfg"
+)
+
+// secretsAge is how long a Secret of the hub is used before it is read again: long
+// enough for the requests of one pass to share it.
+const secretsAge = 5 * time.Second
+
+// readTimeout is how long reading a Secret may take that several wait for.
+const readTimeout = 30 * time.Second
+
+// Secrets finds the Secrets that packages and ImageConfigs name. It is safe for
+// concurrent use.
+type Secrets struct {
+	// Dir has a directory for each Secret, with a file for each of its keys, as
+	// Kubernetes mounts Secrets. It comes before Hub; empty means none.
+	Dir string
+	// Hub is where Secrets are otherwise; nil means nowhere.
+	Hub *Hub
+
+	flights singleflight.Group
+	mu      sync.Mutex
+	read    map[string]secret
+}
+
+// Pull returns the credentials in the named pull secrets. Without Dir and Hub, as on
+// a developer's machine, there are none, and Docker's own are used. Errors name the
+// Secret, and say what it lacks.
+func (r *Secrets) Pull(ctx context.Context, names []string) ([]*oci.Credentials, error) {
+	var found []*oci.Credentials
+	for _, name := range names {
+		creds, err := r.pullFromDir(name)
+		if err == nil && creds == nil && r.Hub != nil {
+			creds, err = r.pullFromHub(ctx, name)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if creds != nil {
+			found = append(found, creds)
+		}
+	}
+	return found, nil
+}
+
+func (r *Secrets) pullFromDir(name string) (*oci.Credentials, error) {
+	for _, key := range []string{dockerConfigJSON, dockerConfig} {
+		text, exists, err := r.file(name, key)
+		if err != nil {
+			return nil, err
+		}
+		if exists {
+			return oci.ParseCredentials(path.Join(r.Dir, name, key), text)
+		}
+	}
+	return nil, nil
+}
+
+func (r *Secrets) pullFromHub(ctx context.Context, name string) (*oci.Credentials, error) {
+	s, err := r.secret(ctx, name, pullLabel, "a pull secret")
+	if err != nil {
+		return nil, err
+	}
+	var key string
+	switch s.typ {
+	case "kubernetes.io/dockerconfigjson":
+		key = dockerConfigJSON
+	case "kubernetes.io/dockercfg":
+		key = dockerConfig
+	default:
+		return nil, fmt.Errorf("%s has type %q; a pull secret has type kubernetes.io/dockerconfigjson, as `kubectl create secret docker-registry` makes it", s.where, s.typ)
+	}
+	text, err := s.entry(key)
+	if err != nil {
+		return nil, err
+	}
+	return oci.ParseCredentials(fmt.Sprintf("%s, key %s", s.where, key), text)
+}
+
+// Key returns a public key that the cluster's manifests do not have. Errors name the
+// Secret or file, and say what it lacks.
+func (r *Secrets) Key(ctx context.Context, k *sources.VerificationKey) ([]byte, error) {
+	text, exists, err := r.file(k.Secret, k.Entry)
+	switch {
+	case err != nil || exists:
+		return text, err
+	case r.Hub == nil && r.Dir != "":
+		return nil, fmt.Errorf("the public key is neither in a Secret %s of the cluster's manifests nor in %s", k.Secret, path.Join(r.Dir, k.Secret, k.Entry))
+	case r.Hub == nil:
+		return nil, fmt.Errorf("the cluster's manifests have no Secret %s with the public key, and there is no hub to look for it: put it there (a public key is no secret), or into the file %s below --secrets-dir",
+			k.Secret, path.Join(k.Secret, k.Entry))
+	}
+	s, err := r.secret(ctx, k.Secret, keyLabel, "a public key to verify signatures with")
+	if err != nil {
+		return nil, err
+	}
+	return s.entry(k.Entry)
+}
+
+// file reads a key of a Secret below the directory, and reports whether it exists.
+func (r *Secrets) file(name, key string) (text []byte, exists bool, err error) {
+	if r.Dir == "" {
+		return nil, false, nil
+	}
+	text, exists, err = readBelow(r.Dir, path.Join(name, key))
+	if err != nil {
+		return nil, false, fmt.Errorf("--secrets-dir: %w", err)
+	}
+	return text, exists, nil
+}
+
+// secret returns a Secret of the hub that carries the label. use is what the label
+// allows.
+func (r *Secrets) secret(ctx context.Context, name, label, use string) (secret, error) {
+	r.mu.Lock()
+	s, ok := r.read[name]
+	r.mu.Unlock()
+	if !ok || time.Since(s.at) > secretsAge {
+		result := r.flights.DoChan(name, func() (_ any, err error) {
+			defer recovered(&err)
+			// Whoever asked first may go away; others wait for the answer, too.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+			defer cancel()
+			return r.Hub.secret(ctx, name)
+		})
+		select {
+		case <-ctx.Done():
+			return secret{}, context.Cause(ctx)
+		case res := <-result:
+			if kube.ClassOf(res.Err) == kube.NotFound {
+				return secret{}, fmt.Errorf("%s is not in the hub; make it there, labelled %s: \"true\"", r.Hub.where(name), label)
+			} else if res.Err != nil {
+				return secret{}, res.Err
+			}
+			s = res.Val.(secret)
+		}
+		r.mu.Lock()
+		if r.read == nil {
+			r.read = make(map[string]secret)
+		}
+		r.read[name] = s
+		r.mu.Unlock()
+	}
+	if s.labels[label] != "true" {
+		return secret{}, fmt.Errorf("%s does not carry the label %s: \"true\", which allows to use it as %s", s.where, label, use)
+	}
+	return s, nil
+}
