@@ -2,7 +2,7 @@
 // lists that are cut short, and sentences that fit a terminal.
 //
 // It knows nothing of what is said. That is up to those who say it: the reasons
-// of reconcile/plan, the texts of reconcile/plan/preview and reconcile/verify, the
+// of reconcile/plan, the texts of cmd/gitopsd/preview and reconcile/verify, the
 // messages of reconcile itself and of the command line.
 package prose
 

@@ -13,11 +13,11 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/cmd/gitopsd/preview"
 	"gitopsd.dev/reconcile"
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/plan"
-	"gitopsd.dev/reconcile/plan/preview"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources/clusters"

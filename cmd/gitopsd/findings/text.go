@@ -1,4 +1,8 @@
-package verify
+// Package findings shows to people what `gitopsd verify` found: as text, where long
+// lists are folded, and as a comment on a pull request.
+//
+// What differs, and what it is called, is reconcile/verify's.
+package findings
 
 import (
 	"bufio"
@@ -8,6 +12,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/reconcile/verify"
 )
 
 // TextOptions are how a report is shown to eyes.
@@ -28,7 +33,7 @@ const (
 	shownDetails  = 6
 	shownSides    = 6
 	shownTypes    = 3  // names of types in a line
-	shownClusters = 3  // names of clusters in a line
+	shownClusters = 4  // names of clusters that have all that they should
 	shownFields   = 6  // of one finding
 	shownGroups   = 20 // of types
 )
@@ -43,13 +48,13 @@ const (
 
 // WriteText writes the report for eyes: the verdict, what could not be verified,
 // the findings, worst first, and a table of all types.
-func (r *Report) WriteText(w io.Writer, o TextOptions) error {
+func WriteText(w io.Writer, r *verify.Report, o TextOptions) error {
 	t := &textWriter{w: bufio.NewWriter(w), o: o}
 	colour := green
 	switch r.Verdict {
-	case Different:
+	case verify.Different:
 		colour = red
-	case NotVerified:
+	case verify.NotVerified:
 		colour = cyan
 	}
 	t.say(bold+colour, r.Summary())
@@ -70,113 +75,6 @@ func (r *Report) WriteText(w io.Writer, o TextOptions) error {
 		t.say("", "Note: "+n)
 	}
 	return t.w.Flush()
-}
-
-// Summary is the report in one line.
-func (r *Report) Summary() string {
-	what := fmt.Sprintf("%s in %s", prose.Count(r.Types, "type"), prose.Count(len(r.Clusters), "cluster"))
-	switch {
-	case r.Verdict == Same && len(r.Clusters) > 1:
-		return what + ": verified, no difference"
-	case r.Verdict == Same:
-		return what + ": verified, as the repository declares"
-	}
-	var parts []string
-	if n := len(r.Findings); n > 0 {
-		parts = append(parts, prose.Count(n, "difference"))
-	}
-	if len(r.NotVerified) > 0 {
-		names := make(map[string]bool)
-		for _, g := range r.NotVerified {
-			names[g.Cluster] = true
-		}
-		parts = append(parts, fmt.Sprintf("not everything could be verified (%s)", prose.Count(len(names), "cluster")))
-	}
-	return what + ": " + strings.Join(parts, ", and ")
-}
-
-// Title is a finding in one line.
-func (f *Finding) Title() string {
-	subject, it := f.subject()
-	odd := f.odd()
-	switch f.Kind {
-	case TwoControllers:
-		return fmt.Sprintf("%s: two controllers act on %s at once in %s", subject, it, odd)
-	case UnknownImage:
-		return fmt.Sprintf("%s: nobody knows what acts on %s in %s: the image that runs is not in clusters.lock", subject, it, odd)
-	case WrongController:
-		return fmt.Sprintf("%s: another controller than declared acts on %s in %s", subject, it, odd)
-	case ControllerDiffers:
-		return fmt.Sprintf("%s: the controller differs %s", subject, f.between())
-	case SettingsDrifted:
-		return fmt.Sprintf("%s: the controller runs with other settings than declared in %s", subject, odd)
-	case SettingsDiffer:
-		return fmt.Sprintf("%s: the controller's settings differ %s", subject, f.between())
-	case CompositionDrifted:
-		return fmt.Sprintf("%s: what is composed of %s is not what was declared in %s", subject, it, odd)
-	case NoController:
-		return fmt.Sprintf("%s: nothing acts on %s in %s: the controller does not run", subject, it, odd)
-	case Drifted:
-		return fmt.Sprintf("%s: changed by somebody in %s", subject, odd)
-	case SchemaDiffers:
-		return fmt.Sprintf("%s: the schema differs %s", subject, f.between())
-	case Missing, WebhookDrifted, WebhookDiffers:
-		what := map[Kind]string{Missing: "missing in " + odd, WebhookDrifted: "not as declared in " + odd, WebhookDiffers: "differs " + f.between()}
-		return subject + ": " + what[f.Kind]
-	case Unmanaged:
-		return fmt.Sprintf("%s: live in %s, where nothing declares %s", subject, odd, it)
-	}
-	return subject + ": " + string(f.Kind)
-}
-
-// subject is what the finding is about, and the pronoun for it.
-func (f *Finding) subject() (subject, it string) {
-	switch {
-	case f.Object != "":
-		return f.Object, "it"
-	case len(f.Types) == 1:
-		return f.Types[0], "it"
-	case f.Package != "":
-		return fmt.Sprintf("%d types of package %s", len(f.Types), f.Package), "them"
-	}
-	return fmt.Sprintf("%d types", len(f.Types)), "them"
-}
-
-// odd names the clusters that are to be looked at.
-func (f *Finding) odd() string {
-	var names []string
-	for _, s := range f.Sides {
-		if s.Odd {
-			names = append(names, s.Clusters...)
-		}
-	}
-	slices.Sort(names)
-	return clusterNames(names)
-}
-
-// between says who differs from whom.
-func (f *Finding) between() string {
-	if !f.Sides[0].Odd {
-		return fmt.Sprintf("in %s from %s", f.odd(), clusterNames(f.Sides[0].Clusters))
-	}
-	if len(f.Sides) == 2 {
-		return fmt.Sprintf("between %s and %s", clusterNames(f.Sides[0].Clusters), clusterNames(f.Sides[1].Clusters))
-	}
-	return fmt.Sprintf("between %d groups of clusters", len(f.Sides))
-}
-
-func clusterNames(names []string) string {
-	if len(names) > shownClusters+1 {
-		return fmt.Sprintf("%d clusters (%s, …)", len(names), strings.Join(names[:2], ", "))
-	}
-	return enumerated(names)
-}
-
-func enumerated(names []string) string {
-	if len(names) < 2 {
-		return strings.Join(names, "")
-	}
-	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
 }
 
 type textWriter struct {
@@ -212,7 +110,7 @@ func (t *textWriter) room(n, most int) (shown, folded int) {
 }
 
 // gaps writes what could not be verified, the same reason once.
-func (t *textWriter) gaps(all []Gap) {
+func (t *textWriter) gaps(all []verify.Gap) {
 	var reasons []string
 	clusters := make(map[string][]string)
 	for _, g := range all {
@@ -229,7 +127,7 @@ func (t *textWriter) gaps(all []Gap) {
 	shown, folded := t.room(len(reasons), shownGaps)
 	for _, why := range reasons[:shown] {
 		lines := strings.Split(strings.TrimRight(why, "\n"), "\n")
-		t.say(cyan, fmt.Sprintf("? %s not verified: %s", clusterNames(clusters[why]), lines[0]))
+		t.say(cyan, fmt.Sprintf("? %s not verified: %s", verify.ClusterNames(clusters[why]), lines[0]))
 		for _, l := range lines[1:] {
 			t.say("", "    "+l)
 		}
@@ -239,7 +137,7 @@ func (t *textWriter) gaps(all []Gap) {
 	}
 }
 
-func (t *textWriter) finding(f *Finding) {
+func (t *textWriter) finding(f *verify.Finding) {
 	t.say(red, "! "+f.Title())
 	if n := len(f.Types); n > 1 {
 		shown, folded := t.room(n, shownTypes)
@@ -271,15 +169,15 @@ func (t *textWriter) finding(f *Finding) {
 	t.say("", "    Do: "+f.Advice)
 }
 
-func (t *textWriter) clusters(s Side) string {
+func (t *textWriter) clusters(s verify.Side) string {
 	if t.o.All {
 		return strings.Join(s.Clusters, ", ")
 	}
-	return clusterNames(s.Clusters)
+	return verify.ClusterNames(s.Clusters)
 }
 
 // changes writes schemas field by field, as `gitopsd types diff` does.
-func (t *textWriter) changes(f *Finding) {
+func (t *textWriter) changes(f *verify.Finding) {
 	left := shownFields
 	for i, c := range f.Changes {
 		if !t.o.All && left <= 0 {
@@ -300,7 +198,7 @@ func (t *textWriter) changes(f *Finding) {
 
 // groups writes the table of all types. Packages of which nothing is to be said are
 // folded when there are many.
-func (t *textWriter) groups(all []Group) {
+func (t *textWriter) groups(all []verify.Group) {
 	if len(all) == 0 {
 		return
 	}
@@ -310,7 +208,7 @@ func (t *textWriter) groups(all []Group) {
 	quiet, quietTypes := 0, 0
 	count := 0
 	for _, g := range all {
-		agrees := g.Package != "" && len(g.States) == 1 && g.States[0].State == same
+		agrees := g.Package != "" && len(g.States) == 1 && g.States[0].State == verify.SameState
 		if !t.o.All && len(all) > shownGroups && agrees {
 			quiet++
 			quietTypes += len(g.Types)
@@ -327,7 +225,7 @@ func (t *textWriter) groups(all []Group) {
 		if !g.Managed {
 			name = "(defined by nobody)"
 		}
-		rows = append(rows, row{name, prose.Count(len(g.Types), "type"), g.text()})
+		rows = append(rows, row{name, prose.Count(len(g.Types), "type"), groupText(&g)})
 	}
 	width, numbers := 0, 0
 	for _, r := range rows {
@@ -345,15 +243,15 @@ func (t *textWriter) groups(all []Group) {
 }
 
 // stateWords are findings in a word, for tables.
-var stateWords = map[Kind]string{
-	TwoControllers: "two controllers", UnknownImage: "unknown image", WrongController: "not the declared controller",
-	ControllerDiffers: "controller differs", SettingsDrifted: "settings changed", SettingsDiffer: "settings differ",
-	CompositionDrifted: "composition changed", NoController: "no controller runs", Drifted: "schema changed",
-	SchemaDiffers: "schema differs", Missing: "missing", Unmanaged: "not declared",
+var stateWords = map[verify.Kind]string{
+	verify.TwoControllers: "two controllers", verify.UnknownImage: "unknown image", verify.WrongController: "not the declared controller",
+	verify.ControllerDiffers: "controller differs", verify.SettingsDrifted: "settings changed", verify.SettingsDiffer: "settings differ",
+	verify.CompositionDrifted: "composition changed", verify.NoController: "no controller runs", verify.Drifted: "schema changed",
+	verify.SchemaDiffers: "schema differs", verify.Missing: "missing", verify.Unmanaged: "not declared",
 }
 
-// text is a group's states in one line: "same in 48 clusters; prod-eu: missing".
-func (g *Group) text() string {
+// groupText is a group's states in one line: "same in 48 clusters; prod-eu: missing".
+func groupText(g *verify.Group) string {
 	if len(g.States) == 0 {
 		return "not verified"
 	}
@@ -364,18 +262,18 @@ func (g *Group) text() string {
 			break
 		}
 		switch {
-		case s.State == same && !g.Managed:
-			parts = append(parts, "in "+clusterNames(s.Clusters))
-		case s.State == same && len(s.Clusters) == 1:
-			parts = append(parts, "as declared in "+clusterNames(s.Clusters))
-		case s.State == same && len(s.Clusters) > shownClusters+1:
+		case s.State == verify.SameState && !g.Managed:
+			parts = append(parts, "in "+verify.ClusterNames(s.Clusters))
+		case s.State == verify.SameState && len(s.Clusters) == 1:
+			parts = append(parts, "as declared in "+verify.ClusterNames(s.Clusters))
+		case s.State == verify.SameState && len(s.Clusters) > shownClusters:
 			parts = append(parts, fmt.Sprintf("same in %d clusters", len(s.Clusters)))
-		case s.State == same:
-			parts = append(parts, "same in "+clusterNames(s.Clusters))
+		case s.State == verify.SameState:
+			parts = append(parts, "same in "+verify.ClusterNames(s.Clusters))
 		case s.Types < len(g.Types):
-			parts = append(parts, fmt.Sprintf("%s: %s (%d)", clusterNames(s.Clusters), stateWords[Kind(s.State)], s.Types))
+			parts = append(parts, fmt.Sprintf("%s: %s (%d)", verify.ClusterNames(s.Clusters), stateWords[verify.Kind(s.State)], s.Types))
 		default:
-			parts = append(parts, fmt.Sprintf("%s: %s", clusterNames(s.Clusters), stateWords[Kind(s.State)]))
+			parts = append(parts, fmt.Sprintf("%s: %s", verify.ClusterNames(s.Clusters), stateWords[verify.Kind(s.State)]))
 		}
 	}
 	return strings.Join(parts, "; ")

@@ -1,4 +1,4 @@
-package verify
+package findings
 
 import (
 	"bufio"
@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/reconcile/verify"
 )
 
 // MaxMarkdown bounds the Markdown of a report, in bytes, so that it fits into a
@@ -16,7 +17,7 @@ const MaxMarkdown = 60_000
 // WriteMarkdown writes the report as a comment: the verdict, one line a finding, its
 // details folded below it, and a table of all types. What does not fit is left out,
 // with a word on how much that is.
-func (r *Report) WriteMarkdown(w io.Writer) error {
+func WriteMarkdown(w io.Writer, r *verify.Report) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "### gitopsd verify\n\n**%s**\n", escaped(r.Summary()))
 	section := func(write func(*textWriter)) string {
