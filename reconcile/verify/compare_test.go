@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -297,12 +298,12 @@ func TestCompare(t *testing.T) {
 			if want := map[bool]Verdict{true: Same, false: Different}[len(tt.want) == 0]; r.Verdict != want {
 				t.Errorf("verdict %s, want %s", r.Verdict, want)
 			}
-			var text strings.Builder
-			if err := r.WriteJSON(&text); err != nil {
+			text, err := json.Marshal(r)
+			if err != nil {
 				t.Fatal(err)
 			}
-			if strings.Contains(text.String(), "secret") {
-				t.Errorf("the value of a setting is in the report\n%s", text.String())
+			if strings.Contains(string(text), "secret") {
+				t.Errorf("the value of a setting is in the report\n%s", text)
 			}
 		})
 	}

@@ -14,8 +14,6 @@
 package verify
 
 import (
-	"encoding/json"
-	"io"
 	"slices"
 
 	"gitopsd.dev/render/types/compat"
@@ -187,14 +185,6 @@ type State struct {
 
 // SameState is the State of clusters of which there is no finding.
 const SameState = "same"
-
-// WriteJSON writes the report for programs.
-func (r *Report) WriteJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(r)
-}
 
 var advice = map[Kind]string{
 	TwoControllers:     "find out which controller is the right one and stop the other: they undo each other's work",

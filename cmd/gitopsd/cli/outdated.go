@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/upgrade"
 	"gitopsd.dev/render/types/compat"
@@ -139,7 +140,7 @@ func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Package, asked bool)
 		if all == nil {
 			all = []*upgrade.Package{}
 		}
-		return writeJSON(w, all)
+		return show.JSON(w, all)
 	}
 	shown := slices.DeleteFunc(slices.Clone(all), func(p *upgrade.Package) bool { return !p.Outdated() && !asked })
 	if o.output.format == "markdown" {

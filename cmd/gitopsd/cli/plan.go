@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/cmd/gitopsd/preview"
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile"
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
@@ -369,7 +370,7 @@ func (p *planner) print(f *preview.Fleet) error {
 	case "markdown":
 		return f.WriteMarkdown(w)
 	}
-	return f.WriteText(w, preview.TextOptions{Colour: p.colour, All: p.options.all, Width: columns(w)})
+	return f.WriteText(w, show.Options{Colour: p.colour, All: p.options.all, Width: columns(w)})
 }
 
 // watch plans again at each change. An error is shown and waited out.

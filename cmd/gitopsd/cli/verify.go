@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/cmd/gitopsd/findings"
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/verify"
@@ -99,11 +100,11 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 	w := cmd.OutOrStdout()
 	switch o.output.format {
 	case "json":
-		err = found.WriteJSON(w)
+		err = show.JSON(w, found)
 	case "markdown":
 		err = findings.WriteMarkdown(w, found)
 	default:
-		err = findings.WriteText(w, found, findings.TextOptions{Colour: g.colour(w), All: o.all, Width: columns(w)})
+		err = findings.WriteText(w, found, show.Options{Colour: g.colour(w), All: o.all, Width: columns(w)})
 	}
 	switch {
 	case err != nil:

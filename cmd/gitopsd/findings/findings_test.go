@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/verify"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
@@ -106,7 +107,7 @@ func TestLargeFleet(t *testing.T) {
 	all[49] = verify.Cluster{Name: all[49].Name, Unread: true, Gaps: []string{"https://prod-49.example.org cannot be reached: connection refused"}}
 	r := verify.Compare(all, options)
 	var text, markdown strings.Builder
-	if err := WriteText(&text, r, TextOptions{}); err != nil {
+	if err := WriteText(&text, r, show.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := WriteMarkdown(&markdown, r); err != nil {
@@ -159,7 +160,7 @@ func TestBounded(t *testing.T) {
 	}
 	r := verify.Compare(all, options)
 	var text, markdown strings.Builder
-	if err := WriteText(&text, r, TextOptions{}); err != nil {
+	if err := WriteText(&text, r, show.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if lines := strings.Count(text.String(), "\n"); lines > 500 || text.Len() > 60_000 {
@@ -168,7 +169,7 @@ func TestBounded(t *testing.T) {
 	if err := WriteMarkdown(&markdown, r); err != nil {
 		t.Fatal(err)
 	}
-	if markdown.Len() > MaxMarkdown {
+	if markdown.Len() > show.MaxComment {
 		t.Errorf("%d bytes of Markdown", markdown.Len())
 	}
 	if !strings.Contains(markdown.String(), "more findings; run `gitopsd verify` to see them") {
@@ -190,10 +191,10 @@ func TestWidth(t *testing.T) {
 	all[0].Gaps = []string{strings.Repeat("long", 40) + " reason"}
 	r := verify.Compare(all, options)
 	var wide, narrow strings.Builder
-	if err := WriteText(&wide, r, TextOptions{}); err != nil {
+	if err := WriteText(&wide, r, show.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteText(&narrow, r, TextOptions{Width: 40}); err != nil {
+	if err := WriteText(&narrow, r, show.Options{Width: 40}); err != nil {
 		t.Fatal(err)
 	}
 	if a, b := strings.Fields(wide.String()), strings.Fields(narrow.String()); strings.Join(a, " ") != strings.Join(b, " ") {

@@ -1,72 +1,34 @@
 package findings
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"strings"
 
-	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/verify"
 )
-
-// MaxMarkdown bounds the Markdown of a report, in bytes, so that it fits into a
-// comment of any forge.
-const MaxMarkdown = 60_000
 
 // WriteMarkdown writes the report as a comment: the verdict, one line a finding, its
 // details folded below it, and a table of all types. What does not fit is left out,
 // with a word on how much that is.
 func WriteMarkdown(w io.Writer, r *verify.Report) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "### gitopsd verify\n\n**%s**\n", escaped(r.Summary()))
-	section := func(write func(*textWriter)) string {
-		var text strings.Builder
-		t := &textWriter{w: bufio.NewWriter(&text)}
-		write(t)
-		_ = t.w.Flush() // a Builder takes everything
-		return text.String()
-	}
+	c := show.Comment{Command: "gitopsd verify", Item: "finding"}
+	fmt.Fprintf(&c.Head, "### gitopsd verify\n\n**%s**\n", show.Escaped(r.Summary()))
 	if len(r.NotVerified) > 0 {
-		b.WriteString("\n**Not verified**\n" + fenced(section(func(t *textWriter) { t.gaps(r.NotVerified) })))
-	}
-	table := ""
-	if len(r.Groups) > 0 {
-		table = "\n<details><summary>All types</summary>\n" + fenced(section(func(t *textWriter) { t.groups(r.Groups) })) + "\n</details>\n"
-	}
-	for _, n := range r.Notes {
-		table += "\n> " + escaped(n) + "\n"
-	}
-	left := func(n int) string {
-		return "\n" + prose.Agree(n, "more finding; run `gitopsd verify` to see it", "more findings; run `gitopsd verify` to see them") + "\n"
+		c.Head.WriteString("\n**Not verified**\n" + show.Fenced("", show.Sprint(func(t *show.Text) { textWriter{t}.gaps(r.NotVerified) })))
 	}
 	for i := range r.Findings {
 		f := &r.Findings[i]
-		_, body, _ := strings.Cut(section(func(t *textWriter) { t.finding(f) }), "\n") // the first line is the title
-		part := "\n<details><summary>" + escaped(f.Title()) + "</summary>\n" + fenced(body) + "\n</details>\n"
-		if b.Len()+len(part)+len(table)+len(left(len(r.Findings))) > MaxMarkdown {
-			b.WriteString(left(len(r.Findings) - i))
-			break
-		}
-		b.WriteString(part)
+		_, body, _ := strings.Cut(show.Sprint(func(t *show.Text) { textWriter{t}.finding(f) }), "\n") // the first line is the title
+		c.Section(f.Title(), "", body)
 	}
-	if b.Len()+len(table) <= MaxMarkdown {
-		b.WriteString(table)
+	if len(r.Groups) > 0 {
+		c.Tail.WriteString(show.Details("All types", "", show.Sprint(func(t *show.Text) { textWriter{t}.groups(r.Groups) })))
 	}
-	_, err := io.WriteString(w, b.String())
+	for _, n := range r.Notes {
+		c.Tail.WriteString("\n> " + show.Escaped(n) + "\n")
+	}
+	_, err := c.WriteTo(w)
 	return err
-}
-
-// escaped keeps names out of Markdown's and HTML's syntax.
-func escaped(s string) string {
-	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "*", "\\*", "`", "\\`", "|", "\\|", "\n", " ").Replace(s)
-}
-
-// fenced puts text into a code block that no text can end.
-func fenced(text string) string {
-	ticks := "```"
-	for strings.Contains(text, ticks) {
-		ticks += "`"
-	}
-	return "\n" + ticks + "\n" + strings.Trim(text, "\n") + "\n" + ticks + "\n"
 }

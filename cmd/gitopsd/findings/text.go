@@ -5,26 +5,15 @@
 package findings
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/verify"
 )
-
-// TextOptions are how a report is shown to eyes.
-type TextOptions struct {
-	// Colour uses ANSI colours.
-	Colour bool
-	// Width wraps sentences, in columns; 0 does not.
-	Width int
-	// All shows every finding, detail, type and field instead of folding long
-	// lists.
-	All bool
-}
 
 // What is shown before the rest is folded.
 const (
@@ -38,79 +27,42 @@ const (
 	shownGroups   = 20 // of types
 )
 
-// Colours of ANSI terminals.
-const (
-	red   = "\x1b[31m"
-	green = "\x1b[32m"
-	cyan  = "\x1b[36m"
-	bold  = "\x1b[1m"
-)
-
 // WriteText writes the report for eyes: the verdict, what could not be verified,
 // the findings, worst first, and a table of all types.
-func WriteText(w io.Writer, r *verify.Report, o TextOptions) error {
-	t := &textWriter{w: bufio.NewWriter(w), o: o}
-	colour := green
+func WriteText(w io.Writer, r *verify.Report, o show.Options) error {
+	t := textWriter{show.NewText(w, o)}
+	colour := show.Green
 	switch r.Verdict {
 	case verify.Different:
-		colour = red
+		colour = show.Red
 	case verify.NotVerified:
-		colour = cyan
+		colour = show.Cyan
 	}
-	t.say(bold+colour, r.Summary())
+	t.Say(show.Bold+colour, r.Summary())
 	t.gaps(r.NotVerified)
-	for i := range r.Findings {
-		if !o.All && i == shownFindings {
-			t.line("\n… %s; --all shows them", prose.Count(len(r.Findings)-i, "more finding"))
-			break
-		}
-		t.line("")
+	shown, folded := t.Fold(len(r.Findings), shownFindings)
+	for i := range r.Findings[:shown] {
+		t.Line("")
 		t.finding(&r.Findings[i])
+	}
+	if folded > 0 {
+		t.Line("\n… %s; --all shows them", prose.Count(folded, "more finding"))
 	}
 	t.groups(r.Groups)
 	for i, n := range r.Notes {
 		if i == 0 {
-			t.line("")
+			t.Line("")
 		}
-		t.say("", "Note: "+n)
+		t.Say(show.Plain, "Note: "+n)
 	}
-	return t.w.Flush()
+	return t.Flush()
 }
 
-type textWriter struct {
-	w *bufio.Writer
-	o TextOptions
-}
-
-func (t *textWriter) line(format string, args ...any) { fmt.Fprintf(t.w, format+"\n", args...) }
-
-func (t *textWriter) paint(colour, text string) string {
-	if !t.o.Colour {
-		return text
-	}
-	return colour + text + "\x1b[0m"
-}
-
-// say writes a sentence, wrapped, in a colour; "" is none.
-func (t *textWriter) say(colour, text string) {
-	for _, l := range prose.Wrap(text, t.o.Width) {
-		if colour != "" {
-			l = t.paint(colour, l)
-		}
-		t.line("%s", l)
-	}
-}
-
-// room is how many of n lines to show, and how many are folded.
-func (t *textWriter) room(n, most int) (shown, folded int) {
-	if t.o.All || n <= most+1 {
-		return n, 0
-	}
-	return most, n - most
-}
+// textWriter writes reports as text.
+type textWriter struct{ *show.Text }
 
 // gaps writes what could not be verified, the same reason once.
-func (t *textWriter) gaps(all []verify.Gap) {
+func (t textWriter) gaps(all []verify.Gap) {
 	var reasons []string
 	clusters := make(map[string][]string)
 	for _, g := range all {
@@ -122,99 +74,99 @@ func (t *textWriter) gaps(all []verify.Gap) {
 		}
 	}
 	if len(reasons) > 0 {
-		t.line("")
+		t.Line("")
 	}
-	shown, folded := t.room(len(reasons), shownGaps)
+	shown, folded := t.Fold(len(reasons), shownGaps)
 	for _, why := range reasons[:shown] {
-		lines := strings.Split(strings.TrimRight(why, "\n"), "\n")
-		t.say(cyan, fmt.Sprintf("? %s not verified: %s", verify.ClusterNames(clusters[why]), lines[0]))
-		for _, l := range lines[1:] {
-			t.say("", "    "+l)
+		first, rest, more := strings.Cut(strings.TrimRight(why, "\n"), "\n")
+		t.Say(show.Cyan, fmt.Sprintf("? %s not verified: %s", verify.ClusterNames(clusters[why]), first))
+		if more {
+			t.Indented("    ", show.Plain, rest)
 		}
 	}
 	if folded > 0 {
-		t.line("? … %s", prose.Count(folded, "more reason"))
+		t.Line("? … %s", prose.Count(folded, "more reason"))
 	}
 }
 
-func (t *textWriter) finding(f *verify.Finding) {
-	t.say(red, "! "+f.Title())
+func (t textWriter) finding(f *verify.Finding) {
+	t.Say(show.Red, "! "+f.Title())
 	if n := len(f.Types); n > 1 {
-		shown, folded := t.room(n, shownTypes)
+		shown, folded := t.Fold(n, shownTypes)
 		names := strings.Join(f.Types[:shown], ", ")
 		if folded > 0 {
 			names += fmt.Sprintf(", … %d more", folded)
 		}
-		t.say("", "    "+names)
+		t.Say(show.Plain, "    "+names)
 	}
 	width := 0
-	shown, folded := t.room(len(f.Sides), shownSides)
+	shown, folded := t.Fold(len(f.Sides), shownSides)
 	for _, s := range f.Sides[:shown] {
 		width = max(width, len([]rune(t.clusters(s))))
 	}
 	for _, s := range f.Sides[:shown] {
-		t.line("    %-*s  %s", width, t.clusters(s), s.What)
+		t.Line("    %-*s  %s", width, t.clusters(s), s.What)
 	}
 	if folded > 0 {
-		t.line("    … %s", prose.Count(folded, "more group"))
+		t.Line("    … %s", prose.Count(folded, "more group"))
 	}
-	shown, folded = t.room(len(f.Details), shownDetails)
+	shown, folded = t.Fold(len(f.Details), shownDetails)
 	for _, d := range f.Details[:shown] {
-		t.say("", "      "+d)
+		t.Say(show.Plain, "      "+d)
 	}
 	if folded > 0 {
-		t.line("      … %s", prose.Count(folded, "more line"))
+		t.Line("      … %s", prose.Count(folded, "more line"))
 	}
 	t.changes(f)
-	t.say("", "    Do: "+f.Advice)
+	t.Say(show.Plain, "    Do: "+f.Advice)
 }
 
-func (t *textWriter) clusters(s verify.Side) string {
-	if t.o.All {
+func (t textWriter) clusters(s verify.Side) string {
+	if t.All {
 		return strings.Join(s.Clusters, ", ")
 	}
 	return verify.ClusterNames(s.Clusters)
 }
 
 // changes writes schemas field by field, as `gitopsd types diff` does.
-func (t *textWriter) changes(f *verify.Finding) {
+func (t textWriter) changes(f *verify.Finding) {
 	left := shownFields
 	for i, c := range f.Changes {
-		if !t.o.All && left <= 0 {
-			t.line("      … and %s", prose.Count(len(f.Changes)-i, "more type"))
+		if !t.All && left <= 0 {
+			t.Line("      … and %s", prose.Count(len(f.Changes)-i, "more type"))
 			return
 		}
-		t.line("      %s, %s -> %s:", c.Type, c.From, c.To)
-		shown, folded := t.room(len(c.Fields), left)
+		t.Line("      %s, %s -> %s:", c.Type, c.From, c.To)
+		shown, folded := t.Fold(len(c.Fields), left)
 		left -= shown + 1
 		for _, field := range c.Fields[:shown] {
-			t.say("", "        "+field.String())
+			t.Say(show.Plain, "        "+field.String())
 		}
 		if folded > 0 {
-			t.line("        … %s", prose.Count(folded, "more finding"))
+			t.Line("        … %s", prose.Count(folded, "more finding"))
 		}
 	}
 }
 
 // groups writes the table of all types. Packages of which nothing is to be said are
 // folded when there are many.
-func (t *textWriter) groups(all []verify.Group) {
+func (t textWriter) groups(all []verify.Group) {
 	if len(all) == 0 {
 		return
 	}
-	t.line("")
+	t.Line("")
 	type row struct{ name, types, text string }
 	var rows []row
 	quiet, quietTypes := 0, 0
 	count := 0
 	for _, g := range all {
 		agrees := g.Package != "" && len(g.States) == 1 && g.States[0].State == verify.SameState
-		if !t.o.All && len(all) > shownGroups && agrees {
+		if !t.All && len(all) > shownGroups && agrees {
 			quiet++
 			quietTypes += len(g.Types)
 			continue
 		}
-		if !t.o.All && count >= shownGroups && g.Managed {
+		if !t.All && count >= shownGroups && g.Managed {
 			continue
 		}
 		count++
@@ -232,13 +184,13 @@ func (t *textWriter) groups(all []verify.Group) {
 		width, numbers = max(width, len([]rune(r.name))), max(numbers, len(r.types))
 	}
 	for _, r := range rows {
-		t.line("%-*s  %*s  %s", width, r.name, numbers, r.types, r.text)
+		t.Line("%-*s  %*s  %s", width, r.name, numbers, r.types, r.text)
 	}
 	if quiet > 0 {
-		t.line("%s with %s: no difference", prose.Count(quiet, "other package"), prose.Count(quietTypes, "type"))
+		t.Line("%s with %s: no difference", prose.Count(quiet, "other package"), prose.Count(quietTypes, "type"))
 	}
 	if hidden := len(all) - quiet - count; hidden > 0 {
-		t.line("… %s; --all shows them", prose.Count(hidden, "more package")+" with differences")
+		t.Line("… %s; --all shows them", prose.Count(hidden, "more package")+" with differences")
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 )
@@ -79,9 +80,9 @@ func TestFormats(t *testing.T) { testFormats(t, "plan", example()) }
 // testFormats compares all forms of a preview with golden files.
 func testFormats(t *testing.T, name string, f *Fleet) {
 	for file, write := range map[string]func(io.Writer) error{
-		name + ".txt":     func(w io.Writer) error { return f.WriteText(w, TextOptions{}) },
-		name + "-all.txt": func(w io.Writer) error { return f.WriteText(w, TextOptions{All: true}) },
-		name + "-60.txt":  func(w io.Writer) error { return f.WriteText(w, TextOptions{Width: 60}) }, // columns
+		name + ".txt":     func(w io.Writer) error { return f.WriteText(w, show.Options{}) },
+		name + "-all.txt": func(w io.Writer) error { return f.WriteText(w, show.Options{All: true}) },
+		name + "-60.txt":  func(w io.Writer) error { return f.WriteText(w, show.Options{Width: 60}) }, // columns
 		name + ".json":    f.WriteJSON,
 		name + ".md":      f.WriteMarkdown,
 	} {
@@ -110,7 +111,7 @@ func testFormats(t *testing.T, name string, f *Fleet) {
 func TestColourIsAskedFor(t *testing.T) {
 	for _, colour := range []bool{false, true} {
 		var b strings.Builder
-		if err := example().WriteText(&b, TextOptions{Colour: colour}); err != nil {
+		if err := example().WriteText(&b, show.Options{Colour: colour}); err != nil {
 			t.Fatal(err)
 		}
 		if strings.Contains(b.String(), "\x1b[") != colour {
@@ -134,8 +135,8 @@ func TestMarkdownFitsAComment(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := b.String()
-	if len(text) > MaxMarkdown || len(text) < MaxMarkdown/2 {
-		t.Errorf("%d bytes, want at most %d, and not much less", len(text), MaxMarkdown)
+	if len(text) > show.MaxComment || len(text) < show.MaxComment/2 {
+		t.Errorf("%d bytes, want at most %d, and not much less", len(text), show.MaxComment)
 	}
 	if open, closed := strings.Count(text, "<details>"), strings.Count(text, "</details>"); open != 40 || closed != 40 {
 		t.Errorf("%d sections are opened, %d closed", open, closed)
@@ -177,8 +178,8 @@ func TestMarkdownOfALargeFleet(t *testing.T) {
 		if err := tt.fleet.WriteMarkdown(&b); err != nil {
 			t.Fatal(err)
 		}
-		if b.Len() > MaxMarkdown {
-			t.Errorf("%d bytes, want at most %d", b.Len(), MaxMarkdown)
+		if b.Len() > show.MaxComment {
+			t.Errorf("%d bytes, want at most %d", b.Len(), show.MaxComment)
 		}
 		for _, want := range tt.want {
 			if !strings.Contains(b.String(), want) {
@@ -196,7 +197,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 	p := new(plan.Comparer).Between("dev", setOf(t, secret("hunter2")), setOf(t, secret("hunter3")), nil, nil)
 	f := &Fleet{Clusters: []Cluster{{Name: "dev", Plan: p}}}
 	for name, write := range map[string]func(io.Writer) error{
-		"text":     func(w io.Writer) error { return f.WriteText(w, TextOptions{All: true}) },
+		"text":     func(w io.Writer) error { return f.WriteText(w, show.Options{All: true}) },
 		"json":     f.WriteJSON,
 		"markdown": f.WriteMarkdown,
 	} {

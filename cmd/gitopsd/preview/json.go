@@ -1,13 +1,13 @@
 package preview
 
 import (
-	"encoding/json"
 	"io"
 	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/types/compat"
 )
@@ -92,10 +92,7 @@ func (f *Fleet) WriteJSON(w io.Writer) error {
 	for _, t := range f.TypeTables() {
 		doc.Types = append(doc.Types, newTypesJSON(t))
 	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(doc)
+	return show.JSON(w, doc)
 }
 
 func compareKinds(a, b schema.GroupKind) int {

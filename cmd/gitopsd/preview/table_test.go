@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
@@ -82,7 +83,7 @@ func TestTypeTablesOfLargePackages(t *testing.T) {
 		t.Fatalf("%d tables", len(tables))
 	}
 	var text, markdown strings.Builder
-	if err := f.WriteText(&text, TextOptions{}); err != nil {
+	if err := f.WriteText(&text, show.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -99,7 +100,7 @@ func TestTypeTablesOfLargePackages(t *testing.T) {
 	if err := f.WriteMarkdown(&markdown); err != nil {
 		t.Fatal(err)
 	}
-	if n := markdown.Len(); n > MaxMarkdown {
+	if n := markdown.Len(); n > show.MaxComment {
 		t.Errorf("%d bytes of Markdown", n)
 	}
 	if !strings.Contains(markdown.String(), "**100** (100 refused) | 0 | 200 | 0 |") {
