@@ -294,9 +294,5 @@ func clusterNames(names []string) string {
 	if len(names) == 1 {
 		return "cluster " + names[0]
 	}
-	const shown = 6
-	if len(names) > shown {
-		return fmt.Sprintf("clusters %s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
-	}
-	return "clusters " + strings.Join(names, ", ")
+	return "clusters " + prose.Some(names, 6)
 }

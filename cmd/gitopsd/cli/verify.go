@@ -125,7 +125,7 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 	defer progress.stop()
 	progress.step("reading %s", prose.Count(len(state.Clusters), "cluster"))
 	var repository verify.Repository
-	facts := make([]verify.Cluster, len(state.Clusters))
+	facts := make([]verify.Facts, len(state.Clusters))
 	for i, c := range state.Clusters {
 		facts[i] = repository.Wanted(ctx, c)
 	}
@@ -136,7 +136,7 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 	found := verify.Compare(facts, verify.Options{
 		Images: reader.Images(),
 		Tree: func(cluster string, id manifest.ID) (map[string]any, error) {
-			i := slices.IndexFunc(facts, func(c verify.Cluster) bool { return c.Name == cluster })
+			i := slices.IndexFunc(facts, func(c verify.Facts) bool { return c.Name == cluster })
 			if d := facts[i].Definitions[id]; d.Rendered != nil && slices.Equal(d.Rendered, d.Live) {
 				return state.Clusters[i].Objects.Get(id).Tree(), nil // the same, and here
 			}

@@ -43,12 +43,12 @@ func definitionID(kind string) manifest.ID {
 }
 
 // large is a fleet of 50 clusters with 1,000 types of 40 packages each.
-func large() []verify.Cluster {
+func large() []verify.Facts {
 	const clusters, packages, kinds = 50, 40, 25
-	var all []verify.Cluster
+	var all []verify.Facts
 	for i := range clusters {
 		name := fmt.Sprintf("prod-%02d", i)
-		c := verify.Cluster{Name: name, Definitions: make(map[manifest.ID]*verify.Definition), Controllers: make(map[manifest.ID]*verify.Controller)}
+		c := verify.Facts{Name: name, Definitions: make(map[manifest.ID]*verify.Definition), Controllers: make(map[manifest.ID]*verify.Controller)}
 		for p := range packages {
 			pkg := fmt.Sprintf("provider-%02d", p)
 			wanted := &behaviour.Identity{
@@ -70,7 +70,7 @@ func large() []verify.Cluster {
 }
 
 // controllerOf is the controller of a package in a cluster, by their numbers.
-func controllerOf(all []verify.Cluster, cluster, pkg int) *verify.Controller {
+func controllerOf(all []verify.Facts, cluster, pkg int) *verify.Controller {
 	return all[cluster].Controllers[manifest.ID{Group: "apps", Kind: "Deployment", Namespace: "gitopsd-system", Name: fmt.Sprintf("provider-%02d", pkg)}]
 }
 
@@ -104,7 +104,7 @@ func TestLargeFleet(t *testing.T) {
 			all[i].Definitions[definitionID(kind)] = &verify.Definition{ID: definitionID(kind), Kind: kind, Group: "acme.example", Live: typed(kind, "one")}
 		}
 	}
-	all[49] = verify.Cluster{Name: all[49].Name, Unread: true, Gaps: []string{"https://prod-49.example.org cannot be reached: connection refused"}}
+	all[49] = verify.Facts{Name: all[49].Name, Unread: true, Gaps: []string{"https://prod-49.example.org cannot be reached: connection refused"}}
 	r := verify.Compare(all, options)
 	var text, markdown strings.Builder
 	if err := WriteText(&text, r, show.Options{}); err != nil {

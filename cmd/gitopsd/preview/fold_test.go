@@ -19,7 +19,7 @@ func TestHeldAlikeIsFolded(t *testing.T) {
 	}
 	steps = append(steps, plan.Step{Action: plan.Held, ID: manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: "other"}, Reason: "kept: it is Crossplane's"})
 	var b strings.Builder
-	f := &Fleet{Clusters: []Cluster{{Name: "dev", Plan: &plan.Plan{Steps: steps}}}}
+	f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: &plan.Plan{Steps: steps}}}}
 	if err := f.WriteText(&b, show.Options{}); err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestNewObjectsNotValidated(t *testing.T) {
 		steps = append(steps, plan.Step{Action: plan.Create, ID: id, NotValidated: "its namespace ns is created by this plan", Premature: true})
 	}
 	steps = append(steps, plan.Step{Action: plan.Create, ID: manifest.ID{Kind: "Secret", Namespace: "ns", Name: "s"}, NotValidated: "webhook failed: no answer"})
-	f := &Fleet{Clusters: []Cluster{{Name: "dev", Plan: &plan.Plan{Steps: steps}}}}
+	f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: &plan.Plan{Steps: steps}}}}
 	for _, tt := range []struct {
 		o     show.Options
 		early int

@@ -59,8 +59,8 @@ func example() *Fleet {
 	}
 	return &Fleet{
 		Source: "working tree",
-		Clusters: []Cluster{
-			{Name: "dev", Packages: map[string]string{"things": "reg.io/things v2.0.0", "quiet": "reg.io/quiet v1.0.0", "silent": "reg.io/silent v1.0.0"}, Details: map[string]Package{
+		Clusters: []ClusterPlan{
+			{Name: "dev", Packages: map[string]string{"things": "reg.io/things v2.0.0", "quiet": "reg.io/quiet v1.0.0", "silent": "reg.io/silent v1.0.0"}, Details: map[string]PackageDetails{
 				"things": {Repository: "reg.io/things", Version: "v2.0.0", From: "mirror.io/things (by ImageConfig mirror)", Verified: "signed by key acme (ImageConfig cosign)"},
 				"quiet":  {Repository: "reg.io/quiet", Version: "v1.0.0", Verified: "signed by key acme (ImageConfig cosign)"},
 				"silent": {Repository: "reg.io/silent", Version: "v1.0.0"},
@@ -128,7 +128,7 @@ func TestMarkdownFitsAComment(t *testing.T) {
 		for i := range 500 {
 			p.Steps = append(p.Steps, plan.Step{Action: plan.Configure, ID: manifest.ID{Group: "acme.example", Kind: "Thing", Name: fmt.Sprintf("thing%d", i)}, Reason: "changed in the repository"})
 		}
-		f.Clusters = append(f.Clusters, Cluster{Name: p.Cluster, Plan: p})
+		f.Clusters = append(f.Clusters, ClusterPlan{Name: p.Cluster, Plan: p})
 	}
 	var b strings.Builder
 	if err := f.WriteMarkdown(&b); err != nil {
@@ -155,7 +155,7 @@ func TestMarkdownOfALargeFleet(t *testing.T) {
 	quiet := &plan.Plan{Steps: []plan.Step{{Action: plan.Unchanged, ID: manifest.ID{Kind: "ConfigMap", Name: "a"}}}}
 	f := &Fleet{Source: "working tree"}
 	for c := range 2000 {
-		cp := Cluster{Name: fmt.Sprintf("cluster-%d", c), Plan: quiet}
+		cp := ClusterPlan{Name: fmt.Sprintf("cluster-%d", c), Plan: quiet}
 		if c%500 == 0 {
 			cp.Plan = changed
 		}
@@ -163,7 +163,7 @@ func TestMarkdownOfALargeFleet(t *testing.T) {
 	}
 	failing := &Fleet{Source: "working tree"}
 	for c := range 2000 {
-		failing.Clusters = append(failing.Clusters, Cluster{Name: fmt.Sprintf("cluster-%d", c), Err: strings.Repeat("it does not answer ", 10)})
+		failing.Clusters = append(failing.Clusters, ClusterPlan{Name: fmt.Sprintf("cluster-%d", c), Err: strings.Repeat("it does not answer ", 10)})
 		failing.Errors = append(failing.Errors, strings.Repeat("nothing works ", 10))
 		failing.Notes = append(failing.Notes, strings.Repeat("a note ", 10))
 	}
@@ -195,7 +195,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 		return object(t, map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s", "namespace": "a"}, "stringData": map[string]any{"k": value}})
 	}
 	p := new(plan.Comparer).Between("dev", setOf(t, secret("hunter2")), setOf(t, secret("hunter3")), nil, nil)
-	f := &Fleet{Clusters: []Cluster{{Name: "dev", Plan: p}}}
+	f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: p}}}
 	for name, write := range map[string]func(io.Writer) error{
 		"text":     func(w io.Writer) error { return f.WriteText(w, show.Options{All: true}) },
 		"json":     f.WriteJSON,

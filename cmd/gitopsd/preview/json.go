@@ -117,12 +117,12 @@ type fleetJSON struct {
 }
 
 type clusterJSON struct {
-	Name       string              `json:"name"`
-	Error      string              `json:"error,omitempty"`
-	Summary    map[plan.Action]int `json:"summary,omitempty"`
-	Packages   map[string]Package  `json:"packages,omitempty"`
-	Steps      []stepJSON          `json:"steps"`
-	Unreadable []string            `json:"unreadable,omitempty"`
+	Name       string                    `json:"name"`
+	Error      string                    `json:"error,omitempty"`
+	Summary    map[plan.Action]int       `json:"summary,omitempty"`
+	Packages   map[string]PackageDetails `json:"packages,omitempty"`
+	Steps      []stepJSON                `json:"steps"`
+	Unreadable []string                  `json:"unreadable,omitempty"`
 }
 
 type stepJSON struct {

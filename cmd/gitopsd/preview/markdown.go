@@ -28,7 +28,7 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	c := show.Comment{Command: "gitopsd plan", Item: "section"}
 	b := &c.Head
 	b.WriteString("### gitopsd plan\n\n")
-	if !f.HasChanges() && !f.Failed() && !slices.ContainsFunc(f.Clusters, func(c Cluster) bool { return attention(c.Plan) > 0 }) {
+	if !f.HasChanges() && !f.Failed() && !slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return attention(c.Plan) > 0 }) {
 		b.WriteString("No changes.\n\n")
 	}
 	f.writeClusters(b)
@@ -69,7 +69,7 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 func (f *Fleet) writeClusters(b *strings.Builder) {
 	b.WriteString("| cluster | create | change | prune | unchanged | attention |\n|---|---|---|---|---|---|\n")
 	quiet, unchanged := 0, 0
-	var shown []Cluster
+	var shown []ClusterPlan
 	for _, c := range f.Clusters {
 		if p := c.Plan; len(f.Clusters) > 10 && p != nil && !p.HasChanges() && attention(p) == 0 {
 			quiet++

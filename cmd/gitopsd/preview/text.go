@@ -86,7 +86,7 @@ func (f *Fleet) WriteText(w io.Writer, o show.Options) error {
 // textWriter writes plans as text.
 type textWriter struct{ *show.Text }
 
-func (t textWriter) cluster(c Cluster) {
+func (t textWriter) cluster(c ClusterPlan) {
 	switch {
 	case c.Plan == nil:
 		t.Line("%s: %s", t.Paint(show.Bold, "Cluster "+c.Name), t.Paint(show.Red, "no plan"))
@@ -114,7 +114,7 @@ func (t textWriter) cluster(c Cluster) {
 }
 
 // title is a package with its version, and the revision that it is.
-func title(c Cluster, name string) string {
+func title(c ClusterPlan, name string) string {
 	title := bump(name, c.Before[name], c.Packages[name])
 	if revision := c.Revisions[name]; revision != "" {
 		title = strings.TrimSuffix(title, ")") + ", revision " + revision + ")"
@@ -123,7 +123,7 @@ func title(c Cluster, name string) string {
 }
 
 // notes writes where a package comes from and who signed it.
-func (t textWriter) notes(p Package) {
+func (t textWriter) notes(p PackageDetails) {
 	for _, n := range p.notes() {
 		t.Say(show.Plain, "      "+n)
 	}
