@@ -18,7 +18,7 @@
 //     (between.go).
 //
 // It talks to no cluster: reconcile/apply looks at the cluster, has Compute
-// decide, and executes the steps. It prints nothing either: reconcile/plan/preview
+// decide, and executes the steps. It prints nothing either: cmd/gitopsd/preview
 // shows plans to people and programs.
 package plan
 

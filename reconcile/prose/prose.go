@@ -1,9 +1,5 @@
-// Package prose puts together what people read: numbers with what they count,
-// lists that are cut short, and sentences that fit a terminal.
-//
-// It knows nothing of what is said. That is up to those who say it: the reasons
-// of reconcile/plan, the texts of reconcile/plan/preview and reconcile/verify, the
-// messages of reconcile itself and of the command line.
+// Package prose puts together parts of sentences that people read: numbers with what
+// they count, and lists that are cut short.
 package prose
 
 import (
@@ -30,48 +26,4 @@ func Some(names []string, most int) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
 	}
 	return strings.Join(names, ", ")
-}
-
-// narrowest is the least room for words, in columns: on a terminal that leaves
-// less of it beside the indentation, lines are longer than the terminal is wide.
-const narrowest = 20
-
-// Wrap breaks a sentence into lines of at most width columns, at spaces: a word
-// that is longer, as the name of an object may be, stays whole, and a mark of one
-// character stays with the word that it is for. What comes behind the first line
-// is indented two columns more than that is. A width of 0 leaves the sentence as
-// it is.
-func Wrap(text string, width int) []string {
-	if width <= 0 {
-		return []string{text}
-	}
-	words := strings.TrimLeft(text, " ")
-	indent := text[:len(text)-len(words)]
-	var lines []string
-	for {
-		part := words[:fitting(words, max(width-len(indent), narrowest))]
-		lines = append(lines, indent+part)
-		if len(lines) == 1 {
-			indent += "  "
-		}
-		if words = strings.TrimLeft(words[len(part):], " "); words == "" {
-			return lines
-		}
-	}
-}
-
-// fitting is how many bytes of some words go into a line of so many columns; one
-// word goes into any.
-func fitting(words string, columns int) int {
-	end, column := 0, 0
-	for i, r := range words {
-		if r == ' ' && column > 1 && (column <= columns || end == 0) {
-			end = i
-		}
-		if column >= columns && end > 0 {
-			return end
-		}
-		column++
-	}
-	return len(words)
 }

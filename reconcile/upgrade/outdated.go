@@ -17,8 +17,8 @@ import (
 	"gitopsd.dev/sources/versions"
 )
 
-// Package is one version of a package that clusters have, and what is newer.
-type Package struct {
+// Versions is one version of a package that clusters have, and what is newer.
+type Versions struct {
 	Repository string `json:"package"`
 	// Current is the version that the clusters select: a tag, or a digest.
 	Current string `json:"current"`
@@ -43,7 +43,7 @@ type Package struct {
 }
 
 // Outdated says that there is a newer version.
-func (p *Package) Outdated() bool { return p.Update != nil || p.Latest != nil }
+func (p *Versions) Outdated() bool { return p.Update != nil || p.Latest != nil }
 
 // Candidate is a newer version.
 type Candidate struct {
@@ -67,12 +67,12 @@ const (
 // by repository, version and cluster. Patterns limit it to the packages that
 // they match (Matches). What a registry does not answer is an error of that
 // package alone. State is what the tree asks for.
-func (u *Upgrader) Outdated(ctx context.Context, commit sources.Commit, patterns []string) (all []*Package, state *desired.State, err error) {
+func (u *Upgrader) Outdated(ctx context.Context, commit sources.Commit, patterns []string) (all []*Versions, state *desired.State, err error) {
 	if state, err = u.cfg.Computer.Compute(ctx, commit, desired.Earlier{}); err != nil {
 		return nil, nil, err
 	}
 	matched := make(map[string]bool)
-	groups := make(map[string]*Package)
+	groups := make(map[string]*Versions)
 	for _, c := range state.Clusters {
 		for _, p := range packagesOf(c) {
 			ok := len(patterns) == 0
@@ -91,7 +91,7 @@ func (u *Upgrader) Outdated(ctx context.Context, commit sources.Commit, patterns
 			return nil, state, fmt.Errorf("no cluster has a package %q", pattern)
 		}
 	}
-	all = slices.SortedFunc(maps.Values(groups), func(a, b *Package) int {
+	all = slices.SortedFunc(maps.Values(groups), func(a, b *Versions) int {
 		return cmp.Or(cmp.Compare(a.Repository, b.Repository), cmp.Compare(a.Current, b.Current), slices.Compare(a.Clusters, b.Clusters))
 	})
 	u.find(ctx, state, all)
@@ -100,7 +100,7 @@ func (u *Upgrader) Outdated(ctx context.Context, commit sources.Commit, patterns
 
 // installed is a package of one cluster.
 type installed struct {
-	Package
+	Versions
 	name string
 }
 
@@ -130,11 +130,11 @@ func packagesOf(c *desired.Unit) []installed {
 }
 
 // join adds a cluster's package to the group that all of it is the same in.
-func (p installed) join(groups map[string]*Package, cluster string) {
+func (p installed) join(groups map[string]*Versions, cluster string) {
 	key := strings.Join(append([]string{p.Repository, p.Current, fmt.Sprint(p.needs), fmt.Sprint(p.pkg == nil)}, p.DependencyOf...), "\n")
 	g, ok := groups[key]
 	if !ok {
-		g = &p.Package
+		g = &p.Versions
 		groups[key] = g
 	}
 	g.Clusters = append(g.Clusters, cluster)
@@ -142,7 +142,7 @@ func (p installed) join(groups map[string]*Package, cluster string) {
 }
 
 // find looks for newer versions of all packages, and compares them.
-func (u *Upgrader) find(ctx context.Context, state *desired.State, all []*Package) {
+func (u *Upgrader) find(ctx context.Context, state *desired.State, all []*Versions) {
 	var mu sync.Mutex
 	tags, errs := make(map[string][]string), make(map[string]error)
 	g := new(errgroup.Group)
@@ -202,7 +202,7 @@ func (u *Upgrader) find(ctx context.Context, state *desired.State, all []*Packag
 }
 
 // compare fetches a candidate and compares its types with the current ones.
-func (u *Upgrader) compare(ctx context.Context, state *desired.State, p *Package, c *Candidate) {
+func (u *Upgrader) compare(ctx context.Context, state *desired.State, p *Versions, c *Candidate) {
 	if c == nil {
 		return
 	}

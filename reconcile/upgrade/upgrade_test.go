@@ -347,7 +347,7 @@ func TestOutdated(t *testing.T) {
 	}
 }
 
-func candidates(p *Package) (all []*Candidate) {
+func candidates(p *Versions) (all []*Candidate) {
 	for _, c := range []*Candidate{p.Update, p.Latest} {
 		if c != nil && !slices.Contains(all, c) {
 			all = append(all, c)

@@ -28,9 +28,9 @@ type Options struct {
 }
 
 // Compare makes the report.
-func Compare(clusters []Cluster, o Options) *Report {
+func Compare(clusters []Facts, o Options) *Report {
 	c := &comparison{
-		clusters: slices.SortedFunc(slices.Values(clusters), func(a, b Cluster) int { return cmp.Compare(a.Name, b.Name) }),
+		clusters: slices.SortedFunc(slices.Values(clusters), func(a, b Facts) int { return cmp.Compare(a.Name, b.Name) }),
 		options:  o, images: newImages(o.Images),
 		judged: make(map[*Controller]verdict), types: make(map[manifest.ID]*typeSeen),
 	}
@@ -60,7 +60,7 @@ func Compare(clusters []Cluster, o Options) *Report {
 
 // comparison is one run of Compare.
 type comparison struct {
-	clusters []Cluster
+	clusters []Facts
 	options  Options
 	images   *images
 	judged   map[*Controller]verdict

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -36,10 +37,10 @@ func definitionID(kind string) manifest.ID {
 
 // fleet makes clusters that are all alike: package widgets v1 with the kinds
 // Gadget and Widget, and a controller that runs.
-func fleet(names ...string) []Cluster {
-	var all []Cluster
+func fleet(names ...string) []Facts {
+	var all []Facts
 	for _, name := range names {
-		c := Cluster{Name: name, Definitions: make(map[manifest.ID]*Definition), Controllers: make(map[manifest.ID]*Controller)}
+		c := Facts{Name: name, Definitions: make(map[manifest.ID]*Definition), Controllers: make(map[manifest.ID]*Controller)}
 		settings := []behaviour.Part{{Name: "package-runtime argument --debug", Value: "off"}}
 		wanted := &behaviour.Identity{
 			Workload: manifest.ID{Group: "apps", Kind: "Deployment", Namespace: "gitopsd-system", Name: "widgets"},
@@ -67,9 +68,9 @@ func running(id string) Instance {
 	}
 }
 
-func (c *Cluster) widget() *Definition { return c.Definitions[definitionID("Widget")] }
+func (c *Facts) widget() *Definition { return c.Definitions[definitionID("Widget")] }
 
-func (c *Cluster) controller() *Controller {
+func (c *Facts) controller() *Controller {
 	for _, only := range c.Controllers {
 		return only
 	}
@@ -86,46 +87,46 @@ func TestCompare(t *testing.T) {
 	both := "2 types of package widgets: "
 	for _, tt := range []struct {
 		name   string
-		change func(dev, prod, staging *Cluster)
+		change func(dev, prod, staging *Facts)
 		want   []string // titles
 		what   string   // in a side or detail of the first finding
 	}{
-		{name: "all the same", change: func(_, _, _ *Cluster) {}},
-		{name: "a node reports its platform", change: func(_, prod, staging *Cluster) {
+		{name: "all the same", change: func(_, _, _ *Facts) {}},
+		{name: "a node reports its platform", change: func(_, prod, staging *Facts) {
 			prod.controller().Instances = []Instance{running("2")}
 			staging.controller().Instances = []Instance{running("3")}
 		}},
 		{
 			name:   "a type that one cluster is not to have",
-			change: func(_, prod, _ *Cluster) { delete(prod.Definitions, definitionID("Widget")) },
+			change: func(_, prod, _ *Facts) { delete(prod.Definitions, definitionID("Widget")) },
 		},
 		{
 			name:   "another image than any in the lock",
-			change: func(_, prod, _ *Cluster) { prod.controller().Instances = []Instance{running("9")} },
+			change: func(_, prod, _ *Facts) { prod.controller().Instances = []Instance{running("9")} },
 			want:   []string{both + "nobody knows what acts on them in prod: the image that runs is not in clusters.lock"},
 			what:   "unknown image sha256:999999999999 in place of reg.io/widgets v1 (sha256:111111111111)",
 		},
 		{
 			name:   "no image ID",
-			change: func(_, prod, _ *Cluster) { prod.controller().Instances[0].Images[0].Value = "" },
+			change: func(_, prod, _ *Facts) { prod.controller().Instances[0].Images[0].Value = "" },
 			want:   []string{both + "nobody knows what acts on them in prod: the image that runs is not in clusters.lock"},
 			what:   "no image ID reported",
 		},
 		{
 			name:   "another version than rendered",
-			change: func(_, prod, _ *Cluster) { prod.controller().Instances = []Instance{running("4")} },
+			change: func(_, prod, _ *Facts) { prod.controller().Instances = []Instance{running("4")} },
 			want:   []string{both + "another controller than declared acts on them in prod"},
 			what:   "reg.io/widgets v2 (sha256:444444444444)",
 		},
 		{
 			name:   "an old revision that is not gone",
-			change: func(_, prod, _ *Cluster) { prod.controller().Instances = []Instance{running("1"), running("4")} },
+			change: func(_, prod, _ *Facts) { prod.controller().Instances = []Instance{running("1"), running("4")} },
 			want:   []string{both + "two controllers act on them at once in prod"},
 			what:   "reg.io/widgets v1 (sha256:111111111111), and reg.io/widgets v2 (sha256:444444444444)",
 		},
 		{
 			name: "the same controller a second time",
-			change: func(_, prod, _ *Cluster) {
+			change: func(_, prod, _ *Facts) {
 				second := running("1")
 				second.Elsewhere = true
 				prod.controller().Instances = append(prod.controller().Instances, second)
@@ -135,7 +136,7 @@ func TestCompare(t *testing.T) {
 		},
 		{
 			name: "nothing runs",
-			change: func(_, prod, _ *Cluster) {
+			change: func(_, prod, _ *Facts) {
 				prod.controller().Instances = nil
 				prod.controller().Waiting = []string{"pod a/b: ImagePullBackOff"}
 			},
@@ -144,21 +145,21 @@ func TestCompare(t *testing.T) {
 		},
 		{
 			name: "nothing is to run",
-			change: func(dev, prod, staging *Cluster) {
-				for _, c := range []*Cluster{dev, prod, staging} {
+			change: func(dev, prod, staging *Facts) {
+				for _, c := range []*Facts{dev, prod, staging} {
 					c.controller().Instances, c.controller().Idle = nil, true
 				}
 			},
 		},
 		{
 			name:   "settings changed",
-			change: func(_, prod, _ *Cluster) { prod.controller().Instances[0].Settings[0].Value = "secret" },
+			change: func(_, prod, _ *Facts) { prod.controller().Instances[0].Settings[0].Value = "secret" },
 			want:   []string{both + "the controller runs with other settings than declared in prod"},
 			what:   "prod: other than rendered: package-runtime argument --debug",
 		},
 		{
 			name: "settings declared differently",
-			change: func(_, prod, _ *Cluster) {
+			change: func(_, prod, _ *Facts) {
 				wanted := *prod.controller().Wanted
 				wanted.Settings = []behaviour.Part{{Name: "package-runtime argument --debug", Value: "secret"}}
 				prod.controller().Wanted = &wanted
@@ -170,7 +171,7 @@ func TestCompare(t *testing.T) {
 		},
 		{
 			name: "versions declared differently",
-			change: func(_, prod, _ *Cluster) {
+			change: func(_, prod, _ *Facts) {
 				wanted := *prod.controller().Wanted
 				wanted.Images = []behaviour.Part{{Name: "package-runtime", Value: string(digest("4"))}}
 				prod.controller().Wanted, prod.controller().Source = &wanted, "reg.io/widgets v2"
@@ -185,7 +186,7 @@ func TestCompare(t *testing.T) {
 		},
 		{
 			name: "changed by hand",
-			change: func(_, prod, _ *Cluster) {
+			change: func(_, prod, _ *Facts) {
 				prod.widget().Live = typed("Widget", "two")
 				prod.widget().Drift = []compat.Finding{{Name: "field-removed", Severity: compat.Breaking, Path: ".spec.size"}}
 			},
@@ -194,13 +195,13 @@ func TestCompare(t *testing.T) {
 		},
 		{
 			name:   "gone",
-			change: func(_, prod, _ *Cluster) { prod.widget().Live = nil },
+			change: func(_, prod, _ *Facts) { prod.widget().Live = nil },
 			want:   []string{"Widget.acme.example: missing in prod"},
 			what:   "rendered, and not there",
 		},
 		{
 			name: "there by hand",
-			change: func(_, prod, _ *Cluster) {
+			change: func(_, prod, _ *Facts) {
 				*prod.widget() = Definition{ID: definitionID("Widget"), Kind: "Widget", Group: "acme.example", Live: typed("Widget", "two")}
 			},
 			want: []string{
@@ -211,16 +212,16 @@ func TestCompare(t *testing.T) {
 		},
 		{
 			name: "unmanaged everywhere, and the same",
-			change: func(dev, prod, _ *Cluster) {
-				for _, c := range []*Cluster{dev, prod} {
+			change: func(dev, prod, _ *Facts) {
+				for _, c := range []*Facts{dev, prod} {
 					c.Definitions[definitionID("Node")] = &Definition{ID: definitionID("Node"), Kind: "Node", Group: "acme.example", Live: typed("Node", "one")}
 				}
 			},
 		},
 		{
 			name: "unmanaged everywhere, and not the same",
-			change: func(dev, prod, _ *Cluster) {
-				for i, c := range []*Cluster{dev, prod} {
+			change: func(dev, prod, _ *Facts) {
+				for i, c := range []*Facts{dev, prod} {
 					c.Definitions[definitionID("Node")] = &Definition{ID: definitionID("Node"), Kind: "Node", Group: "acme.example", Live: typed("Node", fmt.Sprint(i))}
 				}
 			},
@@ -228,7 +229,7 @@ func TestCompare(t *testing.T) {
 		},
 		{
 			name: "no majority",
-			change: func(_, prod, staging *Cluster) {
+			change: func(_, prod, staging *Facts) {
 				prod.widget().Rendered, prod.widget().Live = typed("Widget", "two"), typed("Widget", "two")
 				staging.widget().Rendered, staging.widget().Live = typed("Widget", "three"), typed("Widget", "three")
 			},
@@ -236,8 +237,8 @@ func TestCompare(t *testing.T) {
 		},
 		{
 			name: "images by tag",
-			change: func(dev, prod, staging *Cluster) {
-				for i, c := range []*Cluster{dev, prod, staging} {
+			change: func(dev, prod, staging *Facts) {
+				for i, c := range []*Facts{dev, prod, staging} {
 					c.controller().Wanted.Images[0].Value = "reg.io/w:v1"
 					c.controller().Instances = []Instance{running(fmt.Sprint(7 + i/2))}
 				}
@@ -247,30 +248,30 @@ func TestCompare(t *testing.T) {
 		},
 		{
 			name:   "a controller that only one cluster names",
-			change: func(_, prod, _ *Cluster) { prod.widget().Behaviour = nil },
+			change: func(_, prod, _ *Facts) { prod.widget().Behaviour = nil },
 			want:   []string{"Widget.acme.example: the controller differs in prod from dev and staging"},
 			what:   "nobody knows what: no package, and no annotation gitopsd.dev/controller",
 		},
 		{
 			name:   "a webhook configuration that is gone",
-			change: func(_, prod, _ *Cluster) { prod.Webhooks[0].Missing = true },
+			change: func(_, prod, _ *Facts) { prod.Webhooks[0].Missing = true },
 			want:   []string{"validatingwebhookconfiguration.admissionregistration.k8s.io/widgets: not as declared in prod"},
 			what:   "rendered, and not there",
 		},
 		{
 			name:   "a webhook configuration that was changed",
-			change: func(_, prod, _ *Cluster) { prod.Webhooks[0].Drift = []string{"webhooks[name=w].failurePolicy"} },
+			change: func(_, prod, _ *Facts) { prod.Webhooks[0].Drift = []string{"webhooks[name=w].failurePolicy"} },
 			want:   []string{"validatingwebhookconfiguration.admissionregistration.k8s.io/widgets: not as declared in prod"},
 			what:   "not as rendered: webhooks[name=w].failurePolicy",
 		},
 		{
 			name:   "a webhook configuration that is another",
-			change: func(_, prod, _ *Cluster) { prod.Webhooks[0].Rendered = "sha256:two" },
+			change: func(_, prod, _ *Facts) { prod.Webhooks[0].Rendered = "sha256:two" },
 			want:   []string{"validatingwebhookconfiguration.admissionregistration.k8s.io/widgets: differs in prod from dev and staging"},
 		},
 		{
 			name:   "a webhook configuration that waits",
-			change: func(_, prod, _ *Cluster) { prod.Webhooks[0].Missing, prod.Webhooks[0].Held = true, true },
+			change: func(_, prod, _ *Facts) { prod.Webhooks[0].Missing, prod.Webhooks[0].Held = true, true },
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -297,12 +298,12 @@ func TestCompare(t *testing.T) {
 			if want := map[bool]Verdict{true: Same, false: Different}[len(tt.want) == 0]; r.Verdict != want {
 				t.Errorf("verdict %s, want %s", r.Verdict, want)
 			}
-			var text strings.Builder
-			if err := r.WriteJSON(&text); err != nil {
+			text, err := json.Marshal(r)
+			if err != nil {
 				t.Fatal(err)
 			}
-			if strings.Contains(text.String(), "secret") {
-				t.Errorf("the value of a setting is in the report\n%s", text.String())
+			if strings.Contains(string(text), "secret") {
+				t.Errorf("the value of a setting is in the report\n%s", text)
 			}
 		})
 	}

@@ -7,9 +7,9 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// Cluster is all that is known of one cluster: what is wanted of it, from the
+// Facts are all that is known of one cluster: what is wanted of it, from the
 // repository, and what is live, as far as it could be read.
-type Cluster struct {
+type Facts struct {
 	Name string
 	// Definitions are the CRDs and XRDs that are rendered or live, by ID. CRDs
 	// that Crossplane made of an XRD are not among them.

@@ -157,7 +157,7 @@ func states(members []*typeSeen) []State {
 		}
 		s := byState[in]
 		if s == nil {
-			s = &State{State: cmp.Or(string(k), same)}
+			s = &State{State: cmp.Or(string(k), SameState)}
 			byState[in] = s
 		}
 		s.Types = max(s.Types, n)

@@ -4,8 +4,8 @@
 // It is pure: facts of clusters go in (facts.go), a Report comes out. compare.go
 // goes through the types, controllers.go judges what runs behind them, gather.go
 // puts together what is the same for many types or clusters, since a report on
-// 1,000 types in 50 clusters must fit on a screen; text.go and markdown.go write
-// for people, and a Report in JSON is for programs.
+// 1,000 types in 50 clusters must fit on a screen; title.go says a finding in a
+// line. A Report in JSON is for programs; cmd/gitopsd/findings shows it to people.
 //
 // Wanted makes the facts that follow from the repository alone; reading clusters
 // is reconcile/verify/live's. What a type is, and what acts on it, are decided in
@@ -14,8 +14,6 @@
 package verify
 
 import (
-	"encoding/json"
-	"io"
 	"slices"
 
 	"gitopsd.dev/render/types/compat"
@@ -185,16 +183,8 @@ type State struct {
 	Types int `json:"types"`
 }
 
-// same is the State of clusters of which there is no finding.
-const same = "same"
-
-// WriteJSON writes the report for programs.
-func (r *Report) WriteJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(r)
-}
+// SameState is the State of clusters of which there is no finding.
+const SameState = "same"
 
 var advice = map[Kind]string{
 	TwoControllers:     "find out which controller is the right one and stop the other: they undo each other's work",

@@ -22,8 +22,8 @@ type Repository struct {
 }
 
 // Wanted is what is wanted of a cluster. What could not be rendered is a gap.
-func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Cluster {
-	w := Cluster{Name: c.Name, Definitions: make(map[manifest.ID]*Definition), Controllers: make(map[manifest.ID]*Controller)}
+func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Facts {
+	w := Facts{Name: c.Name, Definitions: make(map[manifest.ID]*Definition), Controllers: make(map[manifest.ID]*Controller)}
 	for _, err := range c.Faults {
 		w.Gap(err)
 	}
@@ -53,11 +53,11 @@ func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Cluster {
 }
 
 // Gap notes what could not be verified, and does not say the cluster's name twice.
-func (c *Cluster) Gap(err error) {
+func (c *Facts) Gap(err error) {
 	c.Gaps = append(c.Gaps, strings.TrimPrefix(err.Error(), "cluster "+c.Name+": "))
 }
 
-func (r *Repository) definition(ctx context.Context, c *desired.Unit, w *Cluster, index *behaviour.Index, o *manifest.Object, source map[string]string) {
+func (r *Repository) definition(ctx context.Context, c *desired.Unit, w *Facts, index *behaviour.Index, o *manifest.Object, source map[string]string) {
 	all, err := r.typesOf(o)
 	if err != nil {
 		w.Gap(fmt.Errorf("%s: %w", o.Origin(), err))

@@ -1,223 +1,40 @@
-// Package edit finds where the files of a fleet repository say which version of
-// a package a cluster gets, and changes it there, byte for byte: comments,
-// order, quotes and line endings stay as they are.
+// Package edit changes the YAML of a repository, and leaves every other byte as it
+// is: comments, order, quotes and line endings.
 //
-// It does not read kustomizations to find out; there are too many ways to set a
-// field (a base, a component, a patch in a file or inline, an anchor). It
-// renders the clusters once with every occurrence of the reference replaced by
-// one that tells where it stood, and looks which of them arrives. So what it
-// says is what kustomize does.
+// It owns
+//   - versions of packages (version.go): where the files say which version a cluster
+//     gets, and another one in that place;
+//   - annotations of objects (annotate.go, yaml.go).
 //
-// Which version to write is for the caller to decide, and writing files for
-// sources/local.
+// Which version or annotation to write is for the caller to decide, and writing
+// files for sources/local.
 package edit
 
 import (
 	"bytes"
-	"cmp"
-	"context"
-	"fmt"
-	"io/fs"
-	"maps"
 	"slices"
-	"strconv"
-	"strings"
-
-	"gitopsd.dev/render"
-	"gitopsd.dev/sources"
 )
 
-// Place is where a reference is written. Places are comparable.
-type Place struct {
-	// File is its path in the repository.
-	File string
-	// Line in File, from 1.
-	Line int
-	// Offset in File, in bytes.
-	Offset int
-	// Text is the reference as it is written there.
-	Text string
+// edit replaces the bytes of a text from start to end.
+type edit struct {
+	start, end int
+	with       string
 }
 
-func (p Place) String() string { return p.File + ":" + strconv.Itoa(p.Line) }
-
-// Declared is a package's declaration in a cluster. Comparable.
-type Declared struct {
-	Cluster string
-	Kind    sources.PackageKind
-	Name    string
-}
-
-// Sources tells where the references of a repository's packages are written.
-type Sources struct {
-	// Places of declarations. One whose reference is put together from parts
-	// (by kustomize's replacements, for instance) is not there.
-	Places map[Declared]Place
-	// Unknown are the clusters that could not be rendered; they may take a
-	// reference from any file in Read.
-	Unknown []string
-	// Read are the files that each cluster in Unknown was seen to read.
-	Read map[string][]string
-}
-
-// Find finds where the given references, as they are written, come from in all
-// the clusters. Only the context's error ends it.
-func Find(ctx context.Context, clusters []render.Input, references []string) (*Sources, error) {
-	m := &marks{references: slices.Compact(slices.Sorted(slices.Values(references))), files: make(map[string][]byte)}
-	s := &Sources{Places: make(map[Declared]Place), Read: make(map[string][]string)}
-	var renderer render.Renderer
-	for _, in := range clusters {
-		read := make(map[string]bool)
-		files := in.Files
-		in.Files = overlay{files, func(name string) ([]byte, error) {
-			read[name] = true
-			return m.content(files, name)
-		}}
-		w, err := renderer.Want(ctx, in)
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if err != nil {
-			s.Unknown = append(s.Unknown, in.Cluster)
-			s.Read[in.Cluster] = slices.Sorted(maps.Keys(read))
-		}
-		if w == nil {
+// splice returns the text with the edits. Of edits that overlap, as in objects that
+// share a part, the first counts.
+func splice(text []byte, edits []edit) []byte {
+	slices.SortStableFunc(edits, func(a, b edit) int { return a.start - b.start })
+	var out bytes.Buffer
+	at := 0
+	for _, e := range edits {
+		if e.start < at {
 			continue
 		}
-		for _, d := range w.Packages {
-			if p, ok := m.place(d.Ref.Tag); ok {
-				s.Places[Declared{in.Cluster, d.Kind, d.Name}] = p
-			}
-		}
+		out.Write(text[at:e.start])
+		out.WriteString(e.with)
+		at = e.end
 	}
-	return s, nil
-}
-
-// marks are the files of a repository with every occurrence of a reference
-// replaced by a mark, and what the marks stand for. Not safe for concurrent use.
-type marks struct {
-	references []string
-	files      map[string][]byte
-	places     []Place
-}
-
-// mark begins a tag that nothing has: a person who uses it gets an error, not
-// another package.
-const mark = "gitopsd-place-"
-
-func (m *marks) place(tag string) (Place, bool) {
-	n, ok := strings.CutPrefix(tag, mark)
-	if !ok {
-		return Place{}, false
-	}
-	i, err := strconv.Atoi(n)
-	if err != nil || i < 0 || i >= len(m.places) {
-		return Place{}, false
-	}
-	return m.places[i], true
-}
-
-// content replaces the references in a file, the first time that it is read.
-func (m *marks) content(files fs.FS, name string) ([]byte, error) {
-	if known, ok := m.files[name]; ok {
-		return known, nil
-	}
-	content, err := fs.ReadFile(files, name)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]byte, 0, len(content))
-	end := 0
-	for _, p := range m.find(name, content) {
-		repository, _ := cutVersion(p.Text)
-		out = append(out, content[end:p.Offset]...)
-		out = fmt.Appendf(out, "%s:%s%d", repository, mark, len(m.places))
-		m.places = append(m.places, p)
-		end = p.Offset + len(p.Text)
-	}
-	out = append(out, content[end:]...)
-	m.files[name] = out
-	return out, nil
-}
-
-// find finds the references in a file that are not part of a longer one.
-func (m *marks) find(name string, content []byte) []Place {
-	var found []Place
-	for _, ref := range m.references {
-		for at := 0; ; {
-			i := bytes.Index(content[at:], []byte(ref))
-			if i < 0 {
-				break
-			}
-			start, end := at+i, at+i+len(ref)
-			at = end
-			if start > 0 && partOfReference(content[start-1]) || end < len(content) && partOfReference(content[end]) {
-				continue
-			}
-			line := 1 + bytes.Count(content[:start], []byte("\n"))
-			found = append(found, Place{File: name, Line: line, Offset: start, Text: ref})
-		}
-	}
-	slices.SortFunc(found, func(a, b Place) int { return cmp.Compare(a.Offset, b.Offset) })
-	return found
-}
-
-func partOfReference(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("._-/:@", c) >= 0
-}
-
-// cutVersion splits a reference, as it is written, before its tag or digest.
-func cutVersion(ref string) (repository, version string) {
-	end := len(ref)
-	if i := strings.IndexByte(ref, '@'); i >= 0 {
-		end = i
-	}
-	if i := strings.LastIndexByte(ref[:end], ':'); i > strings.LastIndexByte(ref[:end], '/') {
-		end = i
-	}
-	return ref[:end], ref[end:]
-}
-
-// Version replaces the tag and digest of a reference as it is written, which
-// may leave out the registry. To is the wanted version; its repository does not
-// matter.
-func Version(written string, to sources.Ref) string {
-	repository, _ := cutVersion(written)
-	if to.Tag != "" {
-		repository += ":" + to.Tag
-	}
-	if to.Digest != "" {
-		repository += "@" + string(to.Digest)
-	}
-	return repository
-}
-
-// Apply returns the changed files: what is written at each place replaced by
-// its new text. The error says that a file has another content than when the
-// place was found.
-func Apply(files fs.FS, changes map[Place]string) (map[string][]byte, error) {
-	byFile := make(map[string][]Place)
-	for p := range changes {
-		byFile[p.File] = append(byFile[p.File], p)
-	}
-	changed := make(map[string][]byte)
-	for _, name := range slices.Sorted(maps.Keys(byFile)) {
-		content, err := fs.ReadFile(files, name)
-		if err != nil {
-			return nil, err
-		}
-		places := byFile[name]
-		slices.SortFunc(places, func(a, b Place) int { return cmp.Compare(a.Offset, b.Offset) })
-		var out []byte
-		end := 0
-		for _, p := range places {
-			if p.Offset < end || p.Offset+len(p.Text) > len(content) || string(content[p.Offset:p.Offset+len(p.Text)]) != p.Text {
-				return nil, fmt.Errorf("%s: was changed meanwhile; try again", p)
-			}
-			out = append(append(out, content[end:p.Offset]...), changes[p]...)
-			end = p.Offset + len(p.Text)
-		}
-		changed[name] = append(out, content[end:]...)
-	}
-	return changed, nil
+	out.Write(text[at:])
+	return out.Bytes()
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"runtime"
 	"strings"
 	"sync"
 
@@ -111,51 +110,36 @@ func (in *inspection) build(dir string) ([]*manifest.Object, error) {
 	if err != nil {
 		return nil, explain(dir, err, in.written)
 	}
-	return in.results(dir, rm)
+	return objectsOf(rm, newOrigins(in.written, manifest.Origin{File: dir}))
 }
 
-// Kustomize keeps what it knows of types in variables of the process: the schema
-// that a build sets goes on being used by later builds that set none, and its own
-// is read in when a build first needs it, while others look things up without a
-// lock. So one goroutine at a time uses kustomize, and a build that sets a schema
+// run is `kustomize build` of a directory of a snapshot. A build that sets a schema
 // puts the default back.
-var schema sync.Mutex
-
-// run is `kustomize build` of a directory of a snapshot.
 func run(files *snapshot, dir string, setsSchema bool) (rm resmap.ResMap, err error) {
-	schema.Lock()
-	defer schema.Unlock()
-	if setsSchema {
-		openapi.ResetOpenAPI()
-		defer openapi.ResetOpenAPI()
-	}
-	fatal.enter()
-	defer fatal.leave()
-	defer func() {
-		if p := recover(); p != nil {
-			rm, err = nil, fmt.Errorf("%v", p)
-			if _, ok := p.(runtime.Error); ok {
-				err = fmt.Errorf("kustomize cannot cope with this input: %v", p)
-			}
-		}
-	}()
 	options := krusty.MakeDefaultOptions()
 	options.Reorder = krusty.ReorderOptionUnspecified
 	// The root of the snapshot is the restriction.
 	options.LoadRestrictions = types.LoadRestrictionsNone
 	options.PluginConfig = types.DisabledPluginConfig()
-	return krusty.MakeKustomizer(options).Run(files, abs(dir))
+	err = guarded(func() (err error) {
+		if setsSchema {
+			openapi.ResetOpenAPI()
+			defer openapi.ResetOpenAPI()
+		}
+		rm, err = krusty.MakeKustomizer(options).Run(files, abs(dir))
+		return err
+	})
+	return rm, err
 }
 
-// results makes objects of kustomize's resources.
-func (in *inspection) results(dir string, rm resmap.ResMap) ([]*manifest.Object, error) {
-	origins := newOrigins(in.written, manifest.Origin{File: dir})
+// objectsOf makes objects of kustomize's resources.
+func objectsOf(rm resmap.ResMap, origins *origins) ([]*manifest.Object, error) {
 	objects := make([]*manifest.Object, 0, rm.Size())
 	var errs []error
 	for _, res := range rm.Resources() {
 		content, err := res.MarshalJSON()
 		if err != nil {
-			return nil, fmt.Errorf("%s: %s: %w", dir, reword(res.CurId().String()), err)
+			return nil, fmt.Errorf("%s: %w", reword(res.CurId().String()), err)
 		}
 		o, err := object(content, origins)
 		if err != nil {

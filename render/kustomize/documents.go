@@ -26,8 +26,7 @@ func (in *inspection) documents(file string, content []byte) ([]sources.Document
 	}
 	n := 0
 	for _, doc := range docs {
-		n += count(doc.Tree)
-		in.budget.widths.add(doc.Tree)
+		n += in.budget.widths.add(doc.Tree)
 	}
 	if err := in.budget.parse(n); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
@@ -55,19 +54,4 @@ func (in *inspection) documentsOrList(file string, content []byte) (docs []sourc
 	}
 	items, _ = docs[0].Tree["list"].([]any)
 	return docs, items, nil
-}
-
-func count(v any) int {
-	n := 1
-	switch v := v.(type) {
-	case map[string]any:
-		for _, item := range v {
-			n += count(item)
-		}
-	case []any:
-		for _, item := range v {
-			n += count(item)
-		}
-	}
-	return n
 }

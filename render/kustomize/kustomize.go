@@ -13,7 +13,8 @@
 //   - limits.go names the bounds of a build; growth.go those of replacements and
 //     copies, which could double an object again and again, widths.go those of
 //     mappings and lists with many entries.
-//   - fatal.go keeps kustomize from ending the process.
+//   - process.go keeps builds from sharing what kustomize knows of types, and kustomize
+//     from ending the process.
 //   - Patches (patch.go) applies patches to objects that exist.
 //
 // Refused are remote files, plugins and functions that are executed, Helm charts,

@@ -399,19 +399,7 @@ func applyAll(stream []byte, patches []types.Patch) ([]*manifest.Object, error) 
 		_, text := strip(".", err.Error())
 		return nil, errors.New(reword(text))
 	}
-	results := make([]*manifest.Object, 0, rm.Size())
-	for _, res := range rm.Resources() {
-		content, err := res.MarshalJSON()
-		if err != nil {
-			return nil, err
-		}
-		o, err := object(content, newOrigins(nil, manifest.Origin{}))
-		if err != nil {
-			return nil, err
-		}
-		results = append(results, o)
-	}
-	return results, nil
+	return objectsOf(rm, newOrigins(nil, manifest.Origin{}))
 }
 
 // match finds what became of each object: kustomize keeps the order, and the ID of

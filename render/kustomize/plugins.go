@@ -35,25 +35,20 @@ func (in *inspection) pluginEntries(ctx context.Context, v *visit, f field, entr
 }
 
 // parse is kustomize's reading of YAML, with what it checks of a set of objects or
-// without. A panic of its is an error.
+// without.
 func (in *inspection) parse(text string, asSet bool) (objects []*resource.Resource, err error) {
-	fatal.enter()
-	defer fatal.leave()
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("malformed: %v", p)
+	err = guarded(func() error {
+		if !asSet {
+			objects, err = in.parser.RF().SliceFromBytes([]byte(text))
+			return err
 		}
-	}()
-	schema.Lock() // kustomize looks up there what has a namespace
-	defer schema.Unlock()
-	if !asSet {
-		return in.parser.RF().SliceFromBytes([]byte(text))
-	}
-	rm, err := in.parser.NewResMapFromBytes([]byte(text))
-	if err != nil {
-		return nil, err
-	}
-	return rm.Resources(), nil
+		rm, err := in.parser.NewResMapFromBytes([]byte(text))
+		if err == nil {
+			objects = rm.Resources()
+		}
+		return err
+	})
+	return objects, err
 }
 
 // inline tells whether kustomize takes a string for YAML rather than for a path.

@@ -42,8 +42,10 @@ type widths struct {
 	others   int // lists that a schema of the user's may have merged
 }
 
-// add counts what is in a value.
-func (w *widths) add(v any) {
+// add counts what is in a value, and returns how many values there are in it, itself
+// included.
+func (w *widths) add(v any) int {
+	n := 1
 	switch v := v.(type) {
 	case map[string]any:
 		w.keys(len(v))
@@ -51,13 +53,14 @@ func (w *widths) add(v any) {
 			if list, ok := item.([]any); ok {
 				w.list(key, list)
 			}
-			w.add(item)
+			n += w.add(item)
 		}
 	case []any:
 		for _, item := range v {
-			w.add(item)
+			n += w.add(item)
 		}
 	}
+	return n
 }
 
 // list counts a list of mappings under a key.

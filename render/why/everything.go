@@ -1,12 +1,11 @@
 package why
 
 import (
-	"bytes"
 	"io/fs"
 	"maps"
 	"path"
-	"time"
 
+	"gitopsd.dev/render/edit"
 	"gitopsd.dev/render/remote"
 )
 
@@ -31,9 +30,9 @@ func (e everything) Open(name string) (fs.File, error) {
 func (e everything) with(name string, content []byte) everything {
 	if tree, at, ok := e.remote.Split(name); ok {
 		e.remote.Trees = maps.Clone(e.remote.Trees)
-		e.remote.Trees[tree] = without{e.remote.Trees[tree], at, content}
+		e.remote.Trees[tree] = edit.Overlay(e.remote.Trees[tree], map[string][]byte{at: content})
 	} else {
-		e.repository = without{e.repository, name, content}
+		e.repository = edit.Overlay(e.repository, map[string][]byte{name: content})
 	}
 	return e
 }
@@ -47,38 +46,3 @@ func (e everything) named(dir, entry string) string {
 	}
 	return path.Join(dir, entry)
 }
-
-// without is a file system in which one file has another content.
-type without struct {
-	fs.FS
-	name    string
-	content []byte
-}
-
-func (w without) Open(name string) (fs.File, error) {
-	if name != w.name {
-		return w.FS.Open(name)
-	}
-	info, err := fs.Stat(w.FS, name)
-	if err != nil {
-		return nil, err
-	}
-	return &openFile{Reader: bytes.NewReader(w.content), info: info}, nil
-}
-
-type openFile struct {
-	*bytes.Reader
-	info fs.FileInfo
-}
-
-func (f *openFile) Close() error               { return nil }
-func (f *openFile) Stat() (fs.FileInfo, error) { return sized{f.info, f.Size()}, nil }
-
-// sized is what is known of a file, but for its size.
-type sized struct {
-	fs.FileInfo
-	size int64
-}
-
-func (s sized) Size() int64        { return s.size }
-func (s sized) ModTime() time.Time { return time.Time{} }

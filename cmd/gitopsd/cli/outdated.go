@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/upgrade"
 	"gitopsd.dev/render/types/compat"
@@ -103,7 +104,7 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if o.exitcode && slices.ContainsFunc(all, (*upgrade.Package).Outdated) {
+	if o.exitcode && slices.ContainsFunc(all, (*upgrade.Versions).Outdated) {
 		return exitError(2)
 	}
 	return nil
@@ -134,14 +135,14 @@ func told(errs []error, err error) bool {
 }
 
 // print writes the outdated packages, and those that a person asked about.
-func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Package, asked bool) error {
+func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Versions, asked bool) error {
 	if o.output.format == "json" {
 		if all == nil {
-			all = []*upgrade.Package{}
+			all = []*upgrade.Versions{}
 		}
-		return writeJSON(w, all)
+		return show.JSON(w, all)
 	}
-	shown := slices.DeleteFunc(slices.Clone(all), func(p *upgrade.Package) bool { return !p.Outdated() && !asked })
+	shown := slices.DeleteFunc(slices.Clone(all), func(p *upgrade.Versions) bool { return !p.Outdated() && !asked })
 	if o.output.format == "markdown" {
 		return o.markdown(w, shown, len(all))
 	}
@@ -169,7 +170,7 @@ func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Package, asked bool)
 }
 
 // verdict is the last line.
-func verdict(all []*upgrade.Package) string {
+func verdict(all []*upgrade.Versions) string {
 	repositories, newer, unknown := make(map[string]bool), make(map[string]bool), make(map[string]bool)
 	for _, p := range all {
 		repositories[p.Repository] = true
@@ -192,7 +193,7 @@ func verdict(all []*upgrade.Package) string {
 }
 
 // candidates are the different newer versions of a package.
-func candidates(p *upgrade.Package) []*upgrade.Candidate {
+func candidates(p *upgrade.Versions) []*upgrade.Candidate {
 	var all []*upgrade.Candidate
 	for _, c := range []*upgrade.Candidate{p.Update, p.Latest} {
 		if c != nil && !slices.Contains(all, c) {
@@ -210,7 +211,7 @@ func candidate(c *upgrade.Candidate) string {
 }
 
 // effect says in a line what the newer versions do, and what holds one back.
-func effect(p *upgrade.Package) string {
+func effect(p *upgrade.Versions) string {
 	var parts []string
 	for _, c := range candidates(p) {
 		what := c.Types.String()
@@ -242,7 +243,7 @@ func several(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-func (o *outdatedOptions) markdown(w io.Writer, shown []*upgrade.Package, all int) error {
+func (o *outdatedOptions) markdown(w io.Writer, shown []*upgrade.Versions, all int) error {
 	if len(shown) == 0 {
 		_, err := fmt.Fprintf(w, "%s up to date.\n", prose.Agree(all, "package is", "packages are"))
 		return err
@@ -260,9 +261,9 @@ func (o *outdatedOptions) markdown(w io.Writer, shown []*upgrade.Package, all in
 	}
 	for _, p := range shown {
 		for _, c := range candidates(p) {
-			fmt.Fprintf(w, "\n<details><summary>%s %s → %s</summary>\n\n```\n", p.Repository, upgrade.Short(p.Current), c.Version)
-			writeChanges(w, "", c.Changes, true)
-			fmt.Fprint(w, "```\n\n</details>\n")
+			var b strings.Builder
+			writeChanges(&b, "", c.Changes, true)
+			fmt.Fprint(w, show.Details(fmt.Sprintf("%s %s → %s", p.Repository, upgrade.Short(p.Current), c.Version), "", b.String()))
 		}
 	}
 	return nil

@@ -14,9 +14,9 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/render/edit"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
-	"gitopsd.dev/sources/annotate"
 )
 
 type pinOptions struct {
@@ -127,7 +127,7 @@ func (p *pinning) file(name string) ([]byte, error) {
 		return nil, err
 	}
 	right, written := 0, 0
-	edited, err := annotate.Set(text, plan.PinAnnotation, func(obj annotate.Object) (string, error) {
+	edited, err := edit.Annotate(text, plan.PinAnnotation, func(obj edit.Object) (string, error) {
 		digest, err := p.object(name, obj)
 		switch {
 		case digest == "":
@@ -152,7 +152,7 @@ func (p *pinning) file(name string) ([]byte, error) {
 
 // object decides about one object: the digest that it is to be pinned to, "" to
 // leave it alone.
-func (p *pinning) object(file string, obj annotate.Object) (string, error) {
+func (p *pinning) object(file string, obj edit.Object) (string, error) {
 	if obj.APIVersion == "" || obj.Kind == "" || obj.Name == "" {
 		return "", nil // not an object: a patch, a values file, a kustomization
 	}
@@ -294,9 +294,5 @@ func clusterNames(names []string) string {
 	if len(names) == 1 {
 		return "cluster " + names[0]
 	}
-	const shown = 6
-	if len(names) > shown {
-		return fmt.Sprintf("clusters %s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
-	}
-	return "clusters " + strings.Join(names, ", ")
+	return "clusters " + prose.Some(names, 6)
 }

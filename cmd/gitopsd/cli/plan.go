@@ -13,10 +13,11 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/cmd/gitopsd/preview"
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/hub"
 	"gitopsd.dev/reconcile/plan"
-	"gitopsd.dev/reconcile/plan/preview"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/render/manifest"
@@ -193,7 +194,7 @@ func (p *planner) live(ctx context.Context, fleet *preview.Fleet, state *desired
 	progress := startProgress(p.cmd.ErrOrStderr())
 	defer progress.stop()
 	progress.step("looking at %s", prose.Count(len(state.Clusters), "cluster"))
-	fleet.Clusters = make([]preview.Cluster, len(state.Clusters))
+	fleet.Clusters = make([]preview.ClusterPlan, len(state.Clusters))
 	before := p.committed(state)
 	for _, name := range before.Clusters() {
 		if state.Registry.Removed(name) {
@@ -203,7 +204,7 @@ func (p *planner) live(ctx context.Context, fleet *preview.Fleet, state *desired
 	var wg sync.WaitGroup
 	for i, c := range state.Clusters {
 		wg.Go(func() {
-			cp := preview.Cluster{Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c), Details: details(c), Revisions: revisions(c), Before: lockedNames(c, before)}
+			cp := preview.ClusterPlan{Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c), Details: details(c), Revisions: revisions(c), Before: lockedNames(c, before)}
 			var err error
 			if cp.Plan, err = p.one(ctx, c); err != nil {
 				cp.Err = err.Error()
@@ -259,10 +260,10 @@ func packageNames(c *desired.Unit) map[string]string {
 }
 
 // details are where a cluster's packages come from, and who signed them.
-func details(c *desired.Unit) map[string]preview.Package {
-	all := make(map[string]preview.Package)
+func details(c *desired.Unit) map[string]preview.PackageDetails {
+	all := make(map[string]preview.PackageDetails)
 	for _, s := range c.Packages {
-		p := preview.Package{Repository: s.Pin.Ref.Repository, Version: s.Pin.Ref.Version(), Verified: s.Verified}
+		p := preview.PackageDetails{Repository: s.Pin.Ref.Repository, Version: s.Pin.Ref.Version(), Verified: s.Verified}
 		if s.Origin.RewrittenBy != "" {
 			p.From = s.Origin.String()
 		}
@@ -312,7 +313,7 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 	none, _ := manifest.NewSet(nil)
 	var comparer plan.Comparer
 	for _, c := range state.Clusters {
-		cp := preview.Cluster{Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c), Details: details(c), Revisions: revisions(c)}
+		cp := preview.ClusterPlan{Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c), Details: details(c), Revisions: revisions(c)}
 		old := before.Get(c.Name)
 		switch {
 		case c.Err != nil:
@@ -360,7 +361,7 @@ func (p *planner) print(f *preview.Fleet) error {
 	case "markdown":
 		return f.WriteMarkdown(w)
 	}
-	return f.WriteText(w, preview.TextOptions{Colour: p.colour, All: p.options.all, Width: columns(w)})
+	return f.WriteText(w, show.Options{Colour: p.colour, All: p.options.all, Width: columns(w)})
 }
 
 // watch plans again at each change. An error is shown and waited out.

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
@@ -157,7 +157,7 @@ func (c *listedController) String() string {
 
 func (o *typesOptions) list(w io.Writer, all []listedType, several bool) error {
 	if o.output.format == "json" {
-		return writeJSON(w, all)
+		return show.JSON(w, all)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	head := "KIND\tGROUP/VERSION\tDIGEST\tPACKAGE\tCONTROLLER"
@@ -247,7 +247,7 @@ func setOf(all []definition) compat.Set {
 
 func (o *typesOptions) writeComparison(w io.Writer, all []compat.Change) error {
 	if o.output.format == "json" {
-		return writeJSON(w, all)
+		return show.JSON(w, all)
 	}
 	named := make(map[string]int)
 	for _, c := range all {
@@ -273,11 +273,4 @@ func (o *typesOptions) writeComparison(w io.Writer, all []compat.Change) error {
 	n := compat.Summarize(all)
 	_, err := fmt.Fprintf(w, "%d the same, %d changed, %d added, %d removed; %d breaking\n", n.Same, n.Changed, n.Added, n.Removed, n.Breaking)
 	return err
-}
-
-func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gitopsd.dev/cmd/gitopsd/findings"
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/verify"
@@ -91,27 +93,27 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 		Images: fleet.Lock.Images(),
 	})
 	defer reader.Close()
-	report, err := o.verify(cmd, fleet.State, reader)
+	found, err := o.verify(cmd, fleet.State, reader)
 	if err != nil {
 		return err
 	}
 	w := cmd.OutOrStdout()
 	switch o.output.format {
 	case "json":
-		err = report.WriteJSON(w)
+		err = show.JSON(w, found)
 	case "markdown":
-		err = report.WriteMarkdown(w)
+		err = findings.WriteMarkdown(w, found)
 	default:
-		err = report.WriteText(w, verify.TextOptions{Colour: g.colour(w), All: o.all, Width: columns(w)})
+		err = findings.WriteText(w, found, show.Options{Colour: g.colour(w), All: o.all, Width: columns(w)})
 	}
 	switch {
 	case err != nil:
 		return err
-	case report.Verdict == verify.NotVerified:
+	case found.Verdict == verify.NotVerified:
 		return errors.Join(fleet.RegistryErr, errors.New("not everything could be verified; the report says what and why"))
 	case fleet.RegistryErr != nil:
 		return fleet.RegistryErr
-	case report.Verdict == verify.Different:
+	case found.Verdict == verify.Different:
 		return exitError(2)
 	}
 	return nil
@@ -123,7 +125,7 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 	defer progress.stop()
 	progress.step("reading %s", prose.Count(len(state.Clusters), "cluster"))
 	var repository verify.Repository
-	facts := make([]verify.Cluster, len(state.Clusters))
+	facts := make([]verify.Facts, len(state.Clusters))
 	for i, c := range state.Clusters {
 		facts[i] = repository.Wanted(ctx, c)
 	}
@@ -131,19 +133,19 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 		return nil, err
 	}
 	progress.step("comparing %s", prose.Count(len(state.Clusters), "cluster"))
-	report := verify.Compare(facts, verify.Options{
+	found := verify.Compare(facts, verify.Options{
 		Images: reader.Images(),
 		Tree: func(cluster string, id manifest.ID) (map[string]any, error) {
-			i := slices.IndexFunc(facts, func(c verify.Cluster) bool { return c.Name == cluster })
+			i := slices.IndexFunc(facts, func(c verify.Facts) bool { return c.Name == cluster })
 			if d := facts[i].Definitions[id]; d.Rendered != nil && slices.Equal(d.Rendered, d.Live) {
 				return state.Clusters[i].Objects.Get(id).Tree(), nil // the same, and here
 			}
 			return reader.Tree(ctx, cluster, id)
 		},
 	})
-	report.Notes = append(report.Notes, special(state)...)
+	found.Notes = append(found.Notes, special(state)...)
 	if state.LockChanged() {
-		report.Notes = append(report.Notes, "clusters.lock does not have all that is declared yet, which was resolved for this report only; `gitopsd lock` records it")
+		found.Notes = append(found.Notes, "clusters.lock does not have all that is declared yet, which was resolved for this report only; `gitopsd lock` records it")
 	}
-	return report, ctx.Err()
+	return found, ctx.Err()
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/why"
@@ -283,7 +284,7 @@ func writeWhyJSON(w io.Writer, answers []*answer, h *history) error {
 		}
 		all = append(all, j)
 	}
-	return writeJSON(w, all)
+	return show.JSON(w, all)
 }
 
 // history tells which commit changed a file last, where the fleet is in a Git

@@ -124,7 +124,7 @@ func TestPlatforms(t *testing.T) {
 	set, _ := manifest.NewSet([]*manifest.Object{o})
 	var asked []string
 	fail := errors.New("no answer")
-	read := func(images []lockfile.Image, runs sources.Digest, err error) (facts verify.Cluster, all []lockfile.Image) {
+	read := func(images []lockfile.Image, runs sources.Digest, err error) (facts verify.Facts, all []lockfile.Image) {
 		r := New(Config{Images: images, Platforms: func(_ context.Context, repository string, d sources.Digest) ([]sources.Child, error) {
 			asked = append(asked, repository+" "+string(d)[:8])
 			return []sources.Child{{Platform: "linux/amd64", Digest: digest("2")}}, err

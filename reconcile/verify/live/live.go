@@ -69,7 +69,7 @@ func (r *Reader) Close() {
 // Read reads clusters, several at a time, into the facts that verify.Wanted made of
 // them; facts[i] is of wanted[i]. The error is the context's: what goes wrong with a
 // cluster is a gap in its facts.
-func (r *Reader) Read(ctx context.Context, wanted []*desired.Unit, facts []verify.Cluster) error {
+func (r *Reader) Read(ctx context.Context, wanted []*desired.Unit, facts []verify.Facts) error {
 	var g errgroup.Group
 	g.SetLimit(parallel)
 	for i := range facts {
@@ -92,12 +92,12 @@ type reading struct {
 	*Reader
 	kube   *kube.Client
 	wanted *desired.Unit
-	facts  *verify.Cluster
+	facts  *verify.Facts
 	// rendered are the webhook configurations; facts have them once they are read.
 	rendered []verify.Webhook
 }
 
-func (r *Reader) cluster(ctx context.Context, wanted *desired.Unit, facts *verify.Cluster) {
+func (r *Reader) cluster(ctx context.Context, wanted *desired.Unit, facts *verify.Facts) {
 	rendered := facts.Webhooks
 	facts.Webhooks = nil
 	c, err := r.cfg.Connect(ctx, wanted.Cluster)

@@ -1,13 +1,13 @@
 package preview
 
 import (
-	"encoding/json"
 	"io"
 	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/types/compat"
 )
@@ -68,8 +68,9 @@ import (
 //	}
 //
 // A change has "added": true for a field that was not there, "removed": true for
-// one that goes, and "hidden": true without values for those of Secrets. Fields
-// that are empty are left out.
+// one that goes, "hidden": true without values for those of Secrets, and "unknown":
+// true for a value that is not known before the plan is applied. Fields that are
+// empty are left out.
 func (f *Fleet) WriteJSON(w io.Writer) error {
 	doc := fleetJSON{Source: f.Source, Against: f.Against, Changes: f.HasChanges(), Lock: f.Lock, Errors: f.Errors, Notes: f.Notes, Clusters: []clusterJSON{}}
 	for _, c := range f.Clusters {
@@ -92,10 +93,7 @@ func (f *Fleet) WriteJSON(w io.Writer) error {
 	for _, t := range f.TypeTables() {
 		doc.Types = append(doc.Types, newTypesJSON(t))
 	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(doc)
+	return show.JSON(w, doc)
 }
 
 func compareKinds(a, b schema.GroupKind) int {
@@ -120,12 +118,12 @@ type fleetJSON struct {
 }
 
 type clusterJSON struct {
-	Name       string              `json:"name"`
-	Error      string              `json:"error,omitempty"`
-	Summary    map[plan.Action]int `json:"summary,omitempty"`
-	Packages   map[string]Package  `json:"packages,omitempty"`
-	Steps      []stepJSON          `json:"steps"`
-	Unreadable []string            `json:"unreadable,omitempty"`
+	Name       string                    `json:"name"`
+	Error      string                    `json:"error,omitempty"`
+	Summary    map[plan.Action]int       `json:"summary,omitempty"`
+	Packages   map[string]PackageDetails `json:"packages,omitempty"`
+	Steps      []stepJSON                `json:"steps"`
+	Unreadable []string                  `json:"unreadable,omitempty"`
 }
 
 type stepJSON struct {

@@ -1,46 +1,38 @@
 package preview
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
 )
 
-// TextOptions are how a plan is shown to eyes.
-type TextOptions struct {
-	// Colour uses ANSI colours.
-	Colour bool
-	// Width wraps sentences, in columns; 0 does not. Fields that differ and the
-	// lines of the lock stay whole, so that they can be copied.
-	Width int
-	// All shows every object and every field instead of folding long lists.
-	All bool
-}
-
 // What is shown before the rest is folded.
 const (
 	shownNames   = 3 // of objects of one kind that are created or pruned
-	shownChanges = 6 // of fields of one object
+	shownChanges = 5 // of fields of one object
 )
 
 // marks are the signs that actions are shown with, as Terraform's users know
 // them, and their colours.
-var marks = map[plan.Action]struct{ sign, colour string }{
-	plan.Create:    {"+", "\x1b[32m"},
-	plan.Configure: {"~", "\x1b[33m"},
-	plan.Prune:     {"-", "\x1b[31m"},
-	plan.Wait:      {"…", "\x1b[36m"},
-	plan.Held:      {"=", "\x1b[36m"},
-	plan.Conflict:  {"!", "\x1b[31m"},
-	plan.Refused:   {"!", "\x1b[31m"},
+var marks = map[plan.Action]struct {
+	sign   string
+	colour show.Colour
+}{
+	plan.Create:    {"+", show.Green},
+	plan.Configure: {"~", show.Yellow},
+	plan.Prune:     {"-", show.Red},
+	plan.Wait:      {"…", show.Cyan},
+	plan.Held:      {"=", show.Cyan},
+	plan.Conflict:  {"!", show.Red},
+	plan.Refused:   {"!", show.Red},
 }
 
 // headline is a plan in one line: what there is of each action.
@@ -61,115 +53,68 @@ func headline(p *plan.Plan) string {
 }
 
 // WriteText writes the plans for eyes: grouped by package, long lists folded.
-func (f *Fleet) WriteText(w io.Writer, o TextOptions) error {
-	t := &textWriter{w: bufio.NewWriter(w), o: o}
+func (f *Fleet) WriteText(w io.Writer, o show.Options) error {
+	t := textWriter{show.NewText(w, o)}
 	if tables := f.TypeTables(); len(tables) > 0 {
 		t.types(tables)
-		t.line("")
+		t.Line("")
 	}
 	for i, c := range f.Clusters {
 		if i > 0 {
-			t.line("")
+			t.Line("")
 		}
 		t.cluster(c)
 	}
 	if len(f.Lock) > 0 {
-		t.line("")
-		t.line("%s", t.bold("clusters.lock"))
+		t.Line("")
+		t.Line("%s", t.Paint(show.Bold, "clusters.lock"))
 		for _, l := range f.Lock {
-			action := plan.Create
+			colour := show.Green
 			if l[0] == '-' {
-				action = plan.Prune
+				colour = show.Red
 			}
-			t.line("  %s", t.paint(action, l))
+			t.Line("  %s", t.Paint(colour, l))
 		}
 	}
 	for _, n := range f.Notes {
-		t.line("")
-		t.say(plain, "Note: "+n)
+		t.Line("")
+		t.Say(show.Plain, "Note: "+n)
 	}
-	return t.w.Flush()
+	return t.Flush()
 }
 
-type textWriter struct {
-	w *bufio.Writer
-	o TextOptions
-}
+// textWriter writes plans as text.
+type textWriter struct{ *show.Text }
 
-func (t *textWriter) line(format string, args ...any) {
-	fmt.Fprintf(t.w, format+"\n", args...)
-}
-
-// plain is no action: what is said of none has no colour.
-const plain plan.Action = ""
-
-// say writes a sentence, wrapped, in the colour of an action.
-func (t *textWriter) say(a plan.Action, text string) {
-	for _, l := range prose.Wrap(text, t.o.Width) {
-		t.line("%s", t.paint(a, l))
-	}
-}
-
-// heading writes what something is called, and after a colon what is said of it.
-func (t *textWriter) heading(indent, name, text string) {
-	for i, l := range prose.Wrap(indent+name+": "+text, t.o.Width) {
-		if i == 0 {
-			l = strings.Replace(l, name, t.bold(name), 1)
-		}
-		t.line("%s", l)
-	}
-}
-
-// indented writes the lines of a text, each a sentence.
-func (t *textWriter) indented(indent string, a plan.Action, text string) {
-	for l := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
-		t.say(a, indent+l)
-	}
-}
-
-func (t *textWriter) paint(a plan.Action, text string) string {
-	if !t.o.Colour || a == plain {
-		return text
-	}
-	return marks[a].colour + text + "\x1b[0m"
-}
-
-func (t *textWriter) bold(text string) string {
-	if !t.o.Colour {
-		return text
-	}
-	return "\x1b[1m" + text + "\x1b[0m"
-}
-
-func (t *textWriter) cluster(c Cluster) {
+func (t textWriter) cluster(c ClusterPlan) {
 	switch {
 	case c.Plan == nil:
-		t.line("%s: %s", t.bold("Cluster "+c.Name), t.paint(plan.Refused, "no plan"))
+		t.Line("%s: %s", t.Paint(show.Bold, "Cluster "+c.Name), t.Paint(show.Red, "no plan"))
 	default:
-		t.heading("", "Cluster "+c.Name, headline(c.Plan))
+		t.Heading("", "Cluster "+c.Name, headline(c.Plan))
 	}
 	if c.Err != "" {
-		t.indented("  ", plan.Refused, c.Err)
+		t.Indented("  ", show.Red, c.Err)
 	}
 	if c.Plan == nil {
 		return
 	}
 	for _, g := range groups(c.Plan) {
-		t.line("  %s", t.bold(title(c, g.name)))
+		t.Line("  %s", t.Paint(show.Bold, title(c, g.name)))
 		t.notes(c.Details[g.name])
 		t.steps(g.steps)
 	}
 	for _, name := range c.quiet() {
-		t.line("  %s: unchanged", t.bold(title(c, name)))
+		t.Line("  %s: unchanged", t.Paint(show.Bold, title(c, name)))
 		t.notes(c.Details[name])
 	}
 	for _, gk := range slices.SortedFunc(maps.Keys(c.Plan.Unreadable), compareKinds) {
-		t.say(plain, fmt.Sprintf("  nothing is known of %s: %s", gk, c.Plan.Unreadable[gk]))
+		t.Say(show.Plain, fmt.Sprintf("  nothing is known of %s: %s", gk, c.Plan.Unreadable[gk]))
 	}
 }
 
 // title is a package with its version, and the revision that it is.
-func title(c Cluster, name string) string {
+func title(c ClusterPlan, name string) string {
 	title := bump(name, c.Before[name], c.Packages[name])
 	if revision := c.Revisions[name]; revision != "" {
 		title = strings.TrimSuffix(title, ")") + ", revision " + revision + ")"
@@ -178,28 +123,28 @@ func title(c Cluster, name string) string {
 }
 
 // notes writes where a package comes from and who signed it.
-func (t *textWriter) notes(p Package) {
+func (t textWriter) notes(p PackageDetails) {
 	for _, n := range p.notes() {
-		t.say(plain, "      "+n)
+		t.Say(show.Plain, "      "+n)
 	}
 }
 
 // steps writes the steps of a group. What is merely created or pruned, or has
 // nothing else to say for itself than others of its kind, is folded by kind.
-func (t *textWriter) steps(steps []*plan.Step) {
+func (t textWriter) steps(steps []*plan.Step) {
 	for i := 0; i < len(steps); {
 		s := steps[i]
 		run := t.sameKind(steps[i:])
-		if !t.o.All && len(run) > shownNames+1 {
+		if shown, folded := t.Fold(len(run), shownNames); folded > 0 {
 			var names []string
-			for _, other := range run[:shownNames] {
+			for _, other := range run[:shown] {
 				names = append(names, qualified(other))
 			}
-			line := fmt.Sprintf("    %s %d × %s: %s, … %d more", marks[s.Action].sign, len(run), kindOf(s), strings.Join(names, ", "), len(run)-shownNames)
+			line := fmt.Sprintf("    %s %d × %s: %s, … %d more", marks[s.Action].sign, len(run), kindOf(s), strings.Join(names, ", "), folded)
 			if !s.Action.Writes() {
 				line += fmt.Sprintf(", %s: %s", s.Action, t.reason(s))
 			}
-			t.say(s.Action, line)
+			t.Say(marks[s.Action].colour, line)
 			i += len(run)
 			continue
 		}
@@ -209,7 +154,7 @@ func (t *textWriter) steps(steps []*plan.Step) {
 }
 
 // sameKind is the beginning of steps that can be folded into one line.
-func (t *textWriter) sameKind(steps []*plan.Step) []*plan.Step {
+func (t textWriter) sameKind(steps []*plan.Step) []*plan.Step {
 	first := steps[0]
 	if !t.foldable(first) {
 		return steps[:1]
@@ -225,8 +170,8 @@ func (t *textWriter) sameKind(steps []*plan.Step) []*plan.Step {
 }
 
 // reason is the step's, but for what the table of types says.
-func (t *textWriter) reason(s *plan.Step) string {
-	if t.o.All {
+func (t textWriter) reason(s *plan.Step) string {
+	if t.All {
 		return s.Reason
 	}
 	return brief(s)
@@ -240,7 +185,7 @@ func brief(s *plan.Step) string {
 }
 
 // foldable says that there is no more to say of a step than one line.
-func (t *textWriter) foldable(s *plan.Step) bool {
+func (t textWriter) foldable(s *plan.Step) bool {
 	switch s.Action {
 	case plan.Create, plan.Prune:
 		return s.Rejected == "" && !t.doubtful(s)
@@ -256,8 +201,8 @@ func (t *textWriter) foldable(s *plan.Step) bool {
 
 // doubtful says that nobody could say whether a step will be accepted, other than
 // that it is too early to say.
-func (t *textWriter) doubtful(s *plan.Step) bool {
-	return s.NotValidated != "" && s.Action.Writes() && (!s.Premature || s.Action == plan.Configure || t.o.All)
+func (t textWriter) doubtful(s *plan.Step) bool {
+	return s.NotValidated != "" && s.Action.Writes() && (!s.Premature || s.Action == plan.Configure || t.All)
 }
 
 func kindOf(s *plan.Step) string {
@@ -275,7 +220,7 @@ func qualified(s *plan.Step) string {
 	return s.ID.Name
 }
 
-func (t *textWriter) step(s *plan.Step) {
+func (t textWriter) step(s *plan.Step) {
 	line := fmt.Sprintf("    %s %s", marks[s.Action].sign, s.ID)
 	if !s.Action.Writes() {
 		line += " " + string(s.Action)
@@ -283,22 +228,22 @@ func (t *textWriter) step(s *plan.Step) {
 	if reason := t.reason(s); reason != "" {
 		line += ": " + reason
 	}
-	t.say(s.Action, line)
+	t.Say(marks[s.Action].colour, line)
 	if len(s.After) > 0 && s.Action.Writes() {
-		t.say(plain, fmt.Sprintf("        once %s is ready", strings.Join(s.After, ", ")))
+		t.Say(show.Plain, fmt.Sprintf("        once %s is ready", strings.Join(s.After, ", ")))
 	}
 	if s.Pin != nil {
 		t.mismatch(s.Pin)
 	}
 	if len(s.Unpinned) > 0 {
-		t.say(plan.Refused, "        pinned to the type as it was: "+prose.Some(ids(s.Unpinned), shownNames))
+		t.Say(show.Red, "        pinned to the type as it was: "+prose.Some(ids(s.Unpinned), shownNames))
 	}
 	t.changes(s)
 	if s.Rejected != "" {
-		t.indented("        ", plan.Refused, "the API server would not accept it: "+s.Rejected)
+		t.Indented("        ", show.Red, "the API server would not accept it: "+s.Rejected)
 	}
 	if t.doubtful(s) {
-		t.indented("        ", plain, "not validated: "+s.NotValidated)
+		t.Indented("        ", show.Plain, "not validated: "+s.NotValidated)
 	}
 }
 
@@ -311,20 +256,20 @@ func ids(list []manifest.ID) []string {
 }
 
 // mismatch writes what an object's pinned type differs in from the cluster's.
-func (t *textWriter) mismatch(m *plan.Mismatch) {
-	for i, f := range m.Findings {
-		if i == shownChanges && !t.o.All {
-			t.line("        … %s", prose.Count(len(m.Findings)-i, "more difference"))
-			return
-		}
-		t.say(plain, "        "+f.String())
+func (t textWriter) mismatch(m *plan.Mismatch) {
+	shown, folded := t.Fold(len(m.Findings), shownChanges)
+	for _, f := range m.Findings[:shown] {
+		t.Say(show.Plain, "        "+f.String())
+	}
+	if folded > 0 {
+		t.Line("        … %s", prose.Count(folded, "more difference"))
 	}
 }
 
 // told are the changes of a step that are worth telling one by one. What becomes
 // of types is in their table.
-func (t *textWriter) told(s *plan.Step) []plan.Change {
-	if change, _ := typeChange(s); change == "" || t.o.All {
+func (t textWriter) told(s *plan.Step) []plan.Change {
+	if change, _ := typeChange(s); change == "" || t.All {
 		return s.Changes
 	}
 	return slices.DeleteFunc(slices.Clone(s.Changes), func(c plan.Change) bool { return strings.HasPrefix(c.Path, "spec.versions") })
@@ -332,10 +277,10 @@ func (t *textWriter) told(s *plan.Step) []plan.Change {
 
 // changes writes the fields that differ: what the API server acts upon first,
 // documentation only as a count unless everything is asked for.
-func (t *textWriter) changes(s *plan.Step) {
-	if t.o.All {
+func (t textWriter) changes(s *plan.Step) {
+	if t.All {
 		for _, c := range s.Changes {
-			t.line("        %s", c)
+			t.Line("        %s", c)
 		}
 		return
 	}
@@ -348,13 +293,9 @@ func (t *textWriter) changes(s *plan.Step) {
 			shown = append(shown, c)
 		}
 	}
-	more := 0
-	if len(shown) > shownChanges {
-		more = len(shown) - shownChanges + 1
-		shown = shown[:shownChanges-1]
-	}
-	for _, c := range shown {
-		t.line("        %s", c)
+	n, more := t.Fold(len(shown), shownChanges)
+	for _, c := range shown[:n] {
+		t.Line("        %s", c)
 	}
 	var folded []string
 	if more > 0 {
@@ -364,7 +305,7 @@ func (t *textWriter) changes(s *plan.Step) {
 		folded = append(folded, prose.Count(documentation, "description"))
 	}
 	if len(folded) > 0 {
-		t.line("        … %s", strings.Join(folded, " and "))
+		t.Line("        … %s", strings.Join(folded, " and "))
 	}
 }
 

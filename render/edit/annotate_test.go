@@ -1,4 +1,4 @@
-package annotate
+package edit
 
 import (
 	"bytes"
@@ -25,7 +25,7 @@ func widgets(o Object) (string, error) {
 // Everything but the annotation stays as it was, to the byte. In the texts V is
 // the value, O another; | is in front of what is added, up to the end of the
 // line or the next |, so that the input is the text without that.
-func TestSet(t *testing.T) {
+func TestAnnotate(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, before, after string }{
 		{"after the name",
@@ -87,14 +87,14 @@ func TestSet(t *testing.T) {
 			t.Parallel()
 			fill := strings.NewReplacer("V", value, "O", other).Replace
 			before, want := fill(strings.ReplaceAll(tt.before, "Other", "Else")), fill(strings.ReplaceAll(tt.after, "Other", "Else"))
-			have, err := Set([]byte(before), key, widgets)
+			have, err := Annotate([]byte(before), key, widgets)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if string(have) != want {
 				t.Errorf("have\n%q\nwant\n%q", have, want)
 			}
-			again, err := Set(have, key, widgets)
+			again, err := Annotate(have, key, widgets)
 			if err != nil || !bytes.Equal(again, have) {
 				t.Errorf("a second time: %v\n%q", err, again)
 			}
@@ -104,7 +104,7 @@ func TestSet(t *testing.T) {
 
 // What cannot be edited without changing something else is left to a person, who
 // is told what to write.
-func TestSetRefuses(t *testing.T) {
+func TestAnnotateRefuses(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, text, want string }{
 		{"shared metadata", "kind: List\nitems:\n- kind: Widget\n  metadata: &m\n    name: w\n- kind: Else\n  metadata: *m\n", "anchors"},
@@ -116,7 +116,7 @@ func TestSetRefuses(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			have, err := Set([]byte(tt.text), key, widgets)
+			have, err := Annotate([]byte(tt.text), key, widgets)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%q, %v; want an error about %q", have, err, tt.want)
 			}
@@ -126,7 +126,7 @@ func TestSetRefuses(t *testing.T) {
 
 // Whatever comes in, what goes out means the same but for the annotation, and is
 // there to stay.
-func FuzzSet(f *testing.F) {
+func FuzzAnnotate(f *testing.F) {
 	for _, s := range []string{
 		"kind: Widget\nmetadata:\n  name: w\n", "kind: Widget\nmetadata: {name: w}\n---\n{kind: Widget, metadata: {name: a, annotations: {}}}",
 		"kind: XList\nitems: [{kind: Widget, metadata: {name: w}}]", "? kind\n: Widget\n? metadata\n: ? name\n  : w\n",
@@ -134,14 +134,14 @@ func FuzzSet(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		have, err := Set([]byte(text), key, widgets)
+		have, err := Annotate([]byte(text), key, widgets)
 		if err != nil {
 			return
 		}
 		if _, err := sources.DecodeYAML(bytes.NewReader(have), sources.Limits{}); err != nil {
 			t.Fatalf("%q became %q: %v", text, have, err)
 		}
-		again, err := Set(have, key, widgets)
+		again, err := Annotate(have, key, widgets)
 		if err != nil || !bytes.Equal(again, have) {
 			t.Fatalf("%q became %q, and then %q: %v", text, have, again, err)
 		}

@@ -1,36 +1,64 @@
-package verify
+package findings
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
 
+	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/verify"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/lockfile"
 )
 
 var update = flag.Bool("update", false, "write golden files")
 
+// digest is a digest that is told by one character.
+func digest(c string) sources.Digest { return sources.Digest("sha256:" + strings.Repeat(c, 64)) }
+
+// options are those of the tests: widgets v1 is an index of 1, v2 the single
+// manifest 4, and schemas cannot be read.
+var options = verify.Options{
+	Images: []lockfile.Image{
+		{Repository: "reg.io/widgets", Version: "v1", Digest: digest("1")},
+		{Repository: "reg.io/widgets", Version: "v2", Digest: digest("4")},
+	},
+	Tree: func(string, manifest.ID) (map[string]any, error) { return nil, errors.New("not here") },
+}
+
+// typed are types with a digest that is told by a word.
+func typed(kind, schema string) []types.Type {
+	return []types.Type{{Group: "acme.example", Version: "v1", Kind: kind, Digest: "h1:" + schema}}
+}
+
+func definitionID(kind string) manifest.ID {
+	return manifest.ID{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: strings.ToLower(kind) + "s.acme.example"}
+}
+
 // large is a fleet of 50 clusters with 1,000 types of 40 packages each.
-func large() []Cluster {
+func large() []verify.Facts {
 	const clusters, packages, kinds = 50, 40, 25
-	var all []Cluster
+	var all []verify.Facts
 	for i := range clusters {
 		name := fmt.Sprintf("prod-%02d", i)
-		c := Cluster{Name: name, Definitions: make(map[manifest.ID]*Definition), Controllers: make(map[manifest.ID]*Controller)}
+		c := verify.Facts{Name: name, Definitions: make(map[manifest.ID]*verify.Definition), Controllers: make(map[manifest.ID]*verify.Controller)}
 		for p := range packages {
 			pkg := fmt.Sprintf("provider-%02d", p)
 			wanted := &behaviour.Identity{
 				Workload: manifest.ID{Group: "apps", Kind: "Deployment", Namespace: "gitopsd-system", Name: pkg},
 				Images:   []behaviour.Part{{Name: "package-runtime", Value: string(digest("1"))}},
 			}
-			c.Controllers[wanted.Workload] = &Controller{Wanted: wanted, Source: "reg.io/widgets v1", Instances: []Instance{{Pod: "gitopsd-system/" + pkg, Pods: 1, Images: wanted.Images}}}
+			c.Controllers[wanted.Workload] = &verify.Controller{Wanted: wanted, Source: "reg.io/widgets v1", Instances: []verify.Instance{{Pod: "gitopsd-system/" + pkg, Pods: 1, Images: wanted.Images}}}
 			for k := range kinds {
 				kind := fmt.Sprintf("Kind%02d%02d", p, k)
-				c.Definitions[definitionID(kind)] = &Definition{
+				c.Definitions[definitionID(kind)] = &verify.Definition{
 					ID: definitionID(kind), Kind: kind, Group: "acme.example", Package: pkg, Source: "reg.io/widgets v1",
 					Rendered: typed(kind, "one"), Live: typed(kind, "one"), Behaviour: wanted,
 				}
@@ -41,19 +69,21 @@ func large() []Cluster {
 	return all
 }
 
+// controllerOf is the controller of a package in a cluster, by their numbers.
+func controllerOf(all []verify.Facts, cluster, pkg int) *verify.Controller {
+	return all[cluster].Controllers[manifest.ID{Group: "apps", Kind: "Deployment", Namespace: "gitopsd-system", Name: fmt.Sprintf("provider-%02d", pkg)}]
+}
+
 // A fleet that went astray in some places is told in a page.
 func TestLargeFleet(t *testing.T) {
 	all := large()
-	controller := func(cluster, pkg int) *Controller {
-		return all[cluster].Controllers[manifest.ID{Group: "apps", Kind: "Deployment", Namespace: "gitopsd-system", Name: fmt.Sprintf("provider-%02d", pkg)}]
-	}
-	definition := func(cluster int, kind string) *Definition { return all[cluster].Definitions[definitionID(kind)] }
+	definition := func(cluster int, kind string) *verify.Definition { return all[cluster].Definitions[definitionID(kind)] }
 	// One runs what nobody knows, three run a version behind, one has lost a
 	// package, seven types differ by declaration, two were edited, all have
 	// some that nobody declared, and one does not answer.
-	controller(7, 3).Instances[0].Images = []behaviour.Part{{Name: "package-runtime", Value: string(digest("9"))}}
+	controllerOf(all, 7, 3).Instances[0].Images = []behaviour.Part{{Name: "package-runtime", Value: string(digest("9"))}}
 	for _, i := range []int{11, 12, 13} {
-		controller(i, 5).Instances[0].Images = []behaviour.Part{{Name: "package-runtime", Value: string(digest("4"))}}
+		controllerOf(all, i, 5).Instances[0].Images = []behaviour.Part{{Name: "package-runtime", Value: string(digest("4"))}}
 	}
 	for k := range 25 {
 		definition(20, fmt.Sprintf("Kind09%02d", k)).Live = nil
@@ -71,16 +101,16 @@ func TestLargeFleet(t *testing.T) {
 	for i := range all {
 		for k := range 30 {
 			kind := fmt.Sprintf("Found%02d", k)
-			all[i].Definitions[definitionID(kind)] = &Definition{ID: definitionID(kind), Kind: kind, Group: "acme.example", Live: typed(kind, "one")}
+			all[i].Definitions[definitionID(kind)] = &verify.Definition{ID: definitionID(kind), Kind: kind, Group: "acme.example", Live: typed(kind, "one")}
 		}
 	}
-	all[49] = Cluster{Name: all[49].Name, Unread: true, Gaps: []string{"https://prod-49.example.org cannot be reached: connection refused"}}
-	r := Compare(all, options)
+	all[49] = verify.Facts{Name: all[49].Name, Unread: true, Gaps: []string{"https://prod-49.example.org cannot be reached: connection refused"}}
+	r := verify.Compare(all, options)
 	var text, markdown strings.Builder
-	if err := r.WriteText(&text, TextOptions{}); err != nil {
+	if err := WriteText(&text, r, show.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.WriteMarkdown(&markdown); err != nil {
+	if err := WriteMarkdown(&markdown, r); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "testdata/fleet.txt", text.String())
@@ -128,18 +158,18 @@ func TestBounded(t *testing.T) {
 			all[i].Gaps = append(all[i].Gaps, fmt.Sprintf("reason %d of %d", j, i))
 		}
 	}
-	r := Compare(all, options)
+	r := verify.Compare(all, options)
 	var text, markdown strings.Builder
-	if err := r.WriteText(&text, TextOptions{}); err != nil {
+	if err := WriteText(&text, r, show.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if lines := strings.Count(text.String(), "\n"); lines > 500 || text.Len() > 60_000 {
 		t.Errorf("%d lines of text, %d bytes\n%.5000s", lines, text.Len(), text.String())
 	}
-	if err := r.WriteMarkdown(&markdown); err != nil {
+	if err := WriteMarkdown(&markdown, r); err != nil {
 		t.Fatal(err)
 	}
-	if markdown.Len() > MaxMarkdown {
+	if markdown.Len() > show.MaxComment {
 		t.Errorf("%d bytes of Markdown", markdown.Len())
 	}
 	if !strings.Contains(markdown.String(), "more findings; run `gitopsd verify` to see them") {
@@ -149,22 +179,22 @@ func TestBounded(t *testing.T) {
 	for _, f := range r.Findings {
 		changes += len(f.Changes)
 	}
-	if changes > MaxChanges {
-		t.Errorf("%d types are compared field by field, more than %d", changes, MaxChanges)
+	if changes > verify.MaxChanges {
+		t.Errorf("%d types are compared field by field, more than %d", changes, verify.MaxChanges)
 	}
 }
 
 // On a narrow terminal sentences are wrapped between words, and nothing is lost.
 func TestWidth(t *testing.T) {
-	all := fleet("dev", "prod")
-	all[1].controller().Instances = []Instance{running("9")}
+	all := large()[:2]
+	controllerOf(all, 1, 0).Instances[0].Images = []behaviour.Part{{Name: "package-runtime", Value: string(digest("9"))}}
 	all[0].Gaps = []string{strings.Repeat("long", 40) + " reason"}
-	r := Compare(all, options)
+	r := verify.Compare(all, options)
 	var wide, narrow strings.Builder
-	if err := r.WriteText(&wide, TextOptions{}); err != nil {
+	if err := WriteText(&wide, r, show.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.WriteText(&narrow, TextOptions{Width: 40}); err != nil {
+	if err := WriteText(&narrow, r, show.Options{Width: 40}); err != nil {
 		t.Fatal(err)
 	}
 	if a, b := strings.Fields(wide.String()), strings.Fields(narrow.String()); strings.Join(a, " ") != strings.Join(b, " ") {

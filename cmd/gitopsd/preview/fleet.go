@@ -28,7 +28,7 @@ type Fleet struct {
 	// was compared with; empty when that were the live clusters.
 	Source, Against string
 	// Clusters in the registry's order.
-	Clusters []Cluster
+	Clusters []ClusterPlan
 	// Lock are the lines of clusters.lock that change, with "+ " or "- ".
 	Lock []string
 	// Errors are what is wrong with the registry or with packages.
@@ -38,8 +38,8 @@ type Fleet struct {
 	Notes []string
 }
 
-// Cluster is the plan of one cluster, or why there is none.
-type Cluster struct {
+// ClusterPlan is the plan of one cluster, or why there is none.
+type ClusterPlan struct {
 	Name string
 	// Suspended says that nothing is done to the cluster.
 	Suspended bool
@@ -50,14 +50,14 @@ type Cluster struct {
 	// Revisions are the packages' revisions, by name.
 	Revisions map[string]string
 	// Details are what else is known of the packages, by name.
-	Details map[string]Package
+	Details map[string]PackageDetails
 	// Plan may be nil when Err is not empty.
 	Plan *plan.Plan
 	Err  string
 }
 
-// Package is a package of a cluster.
-type Package struct {
+// PackageDetails is what is known of a package of a cluster.
+type PackageDetails struct {
 	Repository string `json:"repository"`
 	Version    string `json:"version"`
 	// From is where it is fetched from, empty if that is its repository.
@@ -68,7 +68,7 @@ type Package struct {
 }
 
 // notes are what is worth knowing of a package beside its name.
-func (p Package) notes() []string {
+func (p PackageDetails) notes() []string {
 	var notes []string
 	if p.From != "" {
 		notes = append(notes, "fetched from "+p.From)
@@ -81,7 +81,7 @@ func (p Package) notes() []string {
 
 // quiet lists the packages of which there is something to say although none of
 // their objects change.
-func (c Cluster) quiet() []string {
+func (c ClusterPlan) quiet() []string {
 	changing := make(map[string]bool)
 	for _, g := range groups(c.Plan) {
 		changing[g.name] = true
@@ -97,12 +97,12 @@ func (c Cluster) quiet() []string {
 
 // HasChanges says that the fleet or the lock would change.
 func (f *Fleet) HasChanges() bool {
-	return len(f.Lock) > 0 || slices.ContainsFunc(f.Clusters, func(c Cluster) bool { return c.Plan != nil && c.Plan.HasChanges() })
+	return len(f.Lock) > 0 || slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Plan != nil && c.Plan.HasChanges() })
 }
 
 // Failed says that something could not be planned.
 func (f *Fleet) Failed() bool {
-	return len(f.Errors) > 0 || slices.ContainsFunc(f.Clusters, func(c Cluster) bool { return c.Err != "" })
+	return len(f.Errors) > 0 || slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Err != "" })
 }
 
 // group is the steps of one package, or of no package, that are worth showing.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/types/compat"
@@ -19,12 +20,12 @@ const (
 )
 
 // types writes the tables of types.
-func (t *textWriter) types(tables []*TypeTable) {
+func (t textWriter) types(tables []*TypeTable) {
 	for i, table := range tables {
 		if i > 0 {
-			t.line("")
+			t.Line("")
 		}
-		t.heading("", fmt.Sprintf("Types of %s in %s", table.title(), table.where()), table.counts())
+		t.Heading("", fmt.Sprintf("Types of %s in %s", table.title(), table.where()), table.counts())
 		t.typeRows(table)
 	}
 }
@@ -39,7 +40,7 @@ func (t *TypeTable) where() string {
 
 // typeRows writes the rows of a table, those of a class together: what breaks
 // first, and the rest folded where there is much of it.
-func (t *textWriter) typeRows(table *TypeTable) {
+func (t textWriter) typeRows(table *TypeTable) {
 	rows := table.Rows
 	for len(rows) > 0 {
 		n := slices.IndexFunc(rows, func(r TypeRow) bool { return r.class() != rows[0].class() })
@@ -51,13 +52,13 @@ func (t *textWriter) typeRows(table *TypeTable) {
 	}
 }
 
-func (t *textWriter) typeClass(rows []TypeRow) {
+func (t textWriter) typeClass(rows []TypeRow) {
 	shown := len(rows)
 	breaking := rows[0].Compatibility == compat.Breaking
 	switch {
-	case t.o.All:
+	case t.All:
 	case breaking && shown > shownBreaking:
-		t.say(plan.Refused, fmt.Sprintf("  ! %d break: %s", shown, summary(rows)))
+		t.Say(show.Red, fmt.Sprintf("  ! %d break: %s", shown, summary(rows)))
 		shown = shownBreaking
 	case !breaking && shown > shownCompatible:
 		shown = 0
@@ -77,7 +78,7 @@ func (t *textWriter) typeClass(rows []TypeRow) {
 	if shown > 0 {
 		what = "more " + what
 	}
-	t.say(rest[0].mark(), fmt.Sprintf("  %s %d %s: %s", marks[rest[0].mark()].sign, len(rest), what, prose.Some(names, shownNames)))
+	t.Say(marks[rest[0].mark()].colour, fmt.Sprintf("  %s %d %s: %s", marks[rest[0].mark()].sign, len(rest), what, prose.Some(names, shownNames)))
 }
 
 // summary counts in how many definitions each breaking finding is made, and names
@@ -147,16 +148,16 @@ func (r *TypeRow) mark() plan.Action {
 	return plan.Configure
 }
 
-func (t *textWriter) typeRow(r *TypeRow) {
+func (t textWriter) typeRow(r *TypeRow) {
 	name := r.Name
 	if v := r.versions(); v != "" {
 		name += " (" + v + ")"
 	}
-	t.say(r.mark(), fmt.Sprintf("  %s %s: %s", marks[r.mark()].sign, name, r.word()))
-	if t.o.All {
+	t.Say(marks[r.mark()].colour, fmt.Sprintf("  %s %s: %s", marks[r.mark()].sign, name, r.word()))
+	if t.All {
 		for _, v := range r.Versions {
 			if v.Before != v.After {
-				t.line("      %s %s: %s -> %s", v.Version, v.Kind, digestOr(v.Before), digestOr(v.After))
+				t.Line("      %s %s: %s -> %s", v.Version, v.Kind, digestOr(v.Before), digestOr(v.After))
 			}
 		}
 	}
@@ -173,7 +174,7 @@ func digestOr(d string) string {
 // findings writes what a change of types means to those who use them, one line
 // for each kind of finding: what breaks with the fields it concerns, and the rest
 // as a count unless it is little.
-func (t *textWriter) findings(all []compat.Finding, allowed map[string]string) {
+func (t textWriter) findings(all []compat.Finding, allowed map[string]string) {
 	type kind struct {
 		name     string
 		severity compat.Severity
@@ -195,7 +196,7 @@ func (t *textWriter) findings(all []compat.Finding, allowed map[string]string) {
 	}
 	for _, k := range kinds {
 		list := of[k]
-		if k.severity != compat.Breaking && compatible > shownCompatible && !t.o.All {
+		if k.severity != compat.Breaking && compatible > shownCompatible && !t.All {
 			folded += len(list)
 			continue
 		}
@@ -213,18 +214,18 @@ func (t *textWriter) findings(all []compat.Finding, allowed map[string]string) {
 		if reason, ok := allowed[k.name]; ok && k.severity == compat.Breaking {
 			line += " (allowed: " + reason + ")"
 		}
-		colour := plain
+		colour := show.Plain
 		if k.severity == compat.Breaking {
-			colour = plan.Refused
+			colour = show.Red
 		}
-		t.say(colour, "      "+line)
-		if t.o.All {
+		t.Say(colour, "      "+line)
+		if t.All {
 			for _, f := range list[1:] {
-				t.say(plain, "        "+f.String())
+				t.Say(show.Plain, "        "+f.String())
 			}
 		}
 	}
 	if folded > 0 {
-		t.line("      %s", prose.Count(folded, "compatible change"))
+		t.Line("      %s", prose.Count(folded, "compatible change"))
 	}
 }

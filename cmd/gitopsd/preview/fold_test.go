@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 )
@@ -18,8 +19,8 @@ func TestHeldAlikeIsFolded(t *testing.T) {
 	}
 	steps = append(steps, plan.Step{Action: plan.Held, ID: manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: "other"}, Reason: "kept: it is Crossplane's"})
 	var b strings.Builder
-	f := &Fleet{Clusters: []Cluster{{Name: "dev", Plan: &plan.Plan{Steps: steps}}}}
-	if err := f.WriteText(&b, TextOptions{}); err != nil {
+	f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: &plan.Plan{Steps: steps}}}}
+	if err := f.WriteText(&b, show.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]int{"kept: too many": 1, "40 × configmap: ns/c00, ": 1, "configmap/ns/other held: kept: it is Crossplane's": 1} {
@@ -39,11 +40,11 @@ func TestNewObjectsNotValidated(t *testing.T) {
 		steps = append(steps, plan.Step{Action: plan.Create, ID: id, NotValidated: "its namespace ns is created by this plan", Premature: true})
 	}
 	steps = append(steps, plan.Step{Action: plan.Create, ID: manifest.ID{Kind: "Secret", Namespace: "ns", Name: "s"}, NotValidated: "webhook failed: no answer"})
-	f := &Fleet{Clusters: []Cluster{{Name: "dev", Plan: &plan.Plan{Steps: steps}}}}
+	f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: &plan.Plan{Steps: steps}}}}
 	for _, tt := range []struct {
-		o     TextOptions
+		o     show.Options
 		early int
-	}{{TextOptions{}, 0}, {TextOptions{All: true}, 10}} {
+	}{{show.Options{}, 0}, {show.Options{All: true}, 10}} {
 		var b strings.Builder
 		if err := f.WriteText(&b, tt.o); err != nil {
 			t.Fatal(err)

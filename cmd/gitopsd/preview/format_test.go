@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 )
@@ -58,8 +59,8 @@ func example() *Fleet {
 	}
 	return &Fleet{
 		Source: "working tree",
-		Clusters: []Cluster{
-			{Name: "dev", Packages: map[string]string{"things": "reg.io/things v2.0.0", "quiet": "reg.io/quiet v1.0.0", "silent": "reg.io/silent v1.0.0"}, Details: map[string]Package{
+		Clusters: []ClusterPlan{
+			{Name: "dev", Packages: map[string]string{"things": "reg.io/things v2.0.0", "quiet": "reg.io/quiet v1.0.0", "silent": "reg.io/silent v1.0.0"}, Details: map[string]PackageDetails{
 				"things": {Repository: "reg.io/things", Version: "v2.0.0", From: "mirror.io/things (by ImageConfig mirror)", Verified: "signed by key acme (ImageConfig cosign)"},
 				"quiet":  {Repository: "reg.io/quiet", Version: "v1.0.0", Verified: "signed by key acme (ImageConfig cosign)"},
 				"silent": {Repository: "reg.io/silent", Version: "v1.0.0"},
@@ -79,9 +80,9 @@ func TestFormats(t *testing.T) { testFormats(t, "plan", example()) }
 // testFormats compares all forms of a preview with golden files.
 func testFormats(t *testing.T, name string, f *Fleet) {
 	for file, write := range map[string]func(io.Writer) error{
-		name + ".txt":     func(w io.Writer) error { return f.WriteText(w, TextOptions{}) },
-		name + "-all.txt": func(w io.Writer) error { return f.WriteText(w, TextOptions{All: true}) },
-		name + "-60.txt":  func(w io.Writer) error { return f.WriteText(w, TextOptions{Width: 60}) }, // columns
+		name + ".txt":     func(w io.Writer) error { return f.WriteText(w, show.Options{}) },
+		name + "-all.txt": func(w io.Writer) error { return f.WriteText(w, show.Options{All: true}) },
+		name + "-60.txt":  func(w io.Writer) error { return f.WriteText(w, show.Options{Width: 60}) }, // columns
 		name + ".json":    f.WriteJSON,
 		name + ".md":      f.WriteMarkdown,
 	} {
@@ -110,7 +111,7 @@ func testFormats(t *testing.T, name string, f *Fleet) {
 func TestColourIsAskedFor(t *testing.T) {
 	for _, colour := range []bool{false, true} {
 		var b strings.Builder
-		if err := example().WriteText(&b, TextOptions{Colour: colour}); err != nil {
+		if err := example().WriteText(&b, show.Options{Colour: colour}); err != nil {
 			t.Fatal(err)
 		}
 		if strings.Contains(b.String(), "\x1b[") != colour {
@@ -127,15 +128,15 @@ func TestMarkdownFitsAComment(t *testing.T) {
 		for i := range 500 {
 			p.Steps = append(p.Steps, plan.Step{Action: plan.Configure, ID: manifest.ID{Group: "acme.example", Kind: "Thing", Name: fmt.Sprintf("thing%d", i)}, Reason: "changed in the repository"})
 		}
-		f.Clusters = append(f.Clusters, Cluster{Name: p.Cluster, Plan: p})
+		f.Clusters = append(f.Clusters, ClusterPlan{Name: p.Cluster, Plan: p})
 	}
 	var b strings.Builder
 	if err := f.WriteMarkdown(&b); err != nil {
 		t.Fatal(err)
 	}
 	text := b.String()
-	if len(text) > MaxMarkdown || len(text) < MaxMarkdown/2 {
-		t.Errorf("%d bytes, want at most %d, and not much less", len(text), MaxMarkdown)
+	if len(text) > show.MaxComment || len(text) < show.MaxComment/2 {
+		t.Errorf("%d bytes, want at most %d, and not much less", len(text), show.MaxComment)
 	}
 	if open, closed := strings.Count(text, "<details>"), strings.Count(text, "</details>"); open != 40 || closed != 40 {
 		t.Errorf("%d sections are opened, %d closed", open, closed)
@@ -154,7 +155,7 @@ func TestMarkdownOfALargeFleet(t *testing.T) {
 	quiet := &plan.Plan{Steps: []plan.Step{{Action: plan.Unchanged, ID: manifest.ID{Kind: "ConfigMap", Name: "a"}}}}
 	f := &Fleet{Source: "working tree"}
 	for c := range 2000 {
-		cp := Cluster{Name: fmt.Sprintf("cluster-%d", c), Plan: quiet}
+		cp := ClusterPlan{Name: fmt.Sprintf("cluster-%d", c), Plan: quiet}
 		if c%500 == 0 {
 			cp.Plan = changed
 		}
@@ -162,7 +163,7 @@ func TestMarkdownOfALargeFleet(t *testing.T) {
 	}
 	failing := &Fleet{Source: "working tree"}
 	for c := range 2000 {
-		failing.Clusters = append(failing.Clusters, Cluster{Name: fmt.Sprintf("cluster-%d", c), Err: strings.Repeat("it does not answer ", 10)})
+		failing.Clusters = append(failing.Clusters, ClusterPlan{Name: fmt.Sprintf("cluster-%d", c), Err: strings.Repeat("it does not answer ", 10)})
 		failing.Errors = append(failing.Errors, strings.Repeat("nothing works ", 10))
 		failing.Notes = append(failing.Notes, strings.Repeat("a note ", 10))
 	}
@@ -177,8 +178,8 @@ func TestMarkdownOfALargeFleet(t *testing.T) {
 		if err := tt.fleet.WriteMarkdown(&b); err != nil {
 			t.Fatal(err)
 		}
-		if b.Len() > MaxMarkdown {
-			t.Errorf("%d bytes, want at most %d", b.Len(), MaxMarkdown)
+		if b.Len() > show.MaxComment {
+			t.Errorf("%d bytes, want at most %d", b.Len(), show.MaxComment)
 		}
 		for _, want := range tt.want {
 			if !strings.Contains(b.String(), want) {
@@ -194,9 +195,9 @@ func TestSecretsAreNotShown(t *testing.T) {
 		return object(t, map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s", "namespace": "a"}, "stringData": map[string]any{"k": value}})
 	}
 	p := new(plan.Comparer).Between("dev", setOf(t, secret("hunter2")), setOf(t, secret("hunter3")), nil, nil)
-	f := &Fleet{Clusters: []Cluster{{Name: "dev", Plan: p}}}
+	f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: p}}}
 	for name, write := range map[string]func(io.Writer) error{
-		"text":     func(w io.Writer) error { return f.WriteText(w, TextOptions{All: true}) },
+		"text":     func(w io.Writer) error { return f.WriteText(w, show.Options{All: true}) },
 		"json":     f.WriteJSON,
 		"markdown": f.WriteMarkdown,
 	} {

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
@@ -48,7 +49,7 @@ func bumped(t *testing.T) *Fleet {
 	var c plan.Comparer
 	allowed := func(_ string, f compat.Finding) (string, bool) { return "nobody uses it", true }
 	from, to := map[string]string{"things": "reg.io/things v1.0.0"}, map[string]string{"things": "reg.io/things v2.0.0"}
-	return &Fleet{Source: "working tree", Clusters: []Cluster{
+	return &Fleet{Source: "working tree", Clusters: []ClusterPlan{
 		{Name: "dev", Packages: to, Before: from, Plan: c.Between("dev", before, after, nil, nil)},
 		{Name: "test", Packages: to, Before: from, Plan: c.Between("test", before, after, nil, nil)},
 		{Name: "prod", Packages: to, Before: from, Plan: c.Between("prod", before, after, allowed, nil)},
@@ -75,14 +76,14 @@ func TestTypeTablesOfLargePackages(t *testing.T) {
 	f := &Fleet{Source: "working tree"}
 	for i := range clusters {
 		name := fmt.Sprintf("cluster-%d", i)
-		f.Clusters = append(f.Clusters, Cluster{Name: name, Packages: map[string]string{"things": "reg.io/things v2.0.0"}, Plan: c.Between(name, before, after, nil, nil)})
+		f.Clusters = append(f.Clusters, ClusterPlan{Name: name, Packages: map[string]string{"things": "reg.io/things v2.0.0"}, Plan: c.Between(name, before, after, nil, nil)})
 	}
 	tables := f.TypeTables()
 	if len(tables) != 1 || len(tables[0].Clusters) != clusters || len(tables[0].Rows) != definitions {
 		t.Fatalf("%d tables", len(tables))
 	}
 	var text, markdown strings.Builder
-	if err := f.WriteText(&text, TextOptions{}); err != nil {
+	if err := f.WriteText(&text, show.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -99,7 +100,7 @@ func TestTypeTablesOfLargePackages(t *testing.T) {
 	if err := f.WriteMarkdown(&markdown); err != nil {
 		t.Fatal(err)
 	}
-	if n := markdown.Len(); n > MaxMarkdown {
+	if n := markdown.Len(); n > show.MaxComment {
 		t.Errorf("%d bytes of Markdown", n)
 	}
 	if !strings.Contains(markdown.String(), "**100** (100 refused) | 0 | 200 | 0 |") {
@@ -110,7 +111,7 @@ func TestTypeTablesOfLargePackages(t *testing.T) {
 // Of types that may not be looked at nobody can say that they are new.
 func TestTypeTablesOfUnreadable(t *testing.T) {
 	live := plan.Live{Unreadable: map[schema.GroupKind]string{{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}: "forbidden"}}
-	f := Fleet{Clusters: []Cluster{{Name: "dev", Plan: plan.Compute("dev", setOf(t, crd(t, 0, "a")), live, plan.Inventory{}, plan.Options{})}}}
+	f := Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: plan.Compute("dev", setOf(t, crd(t, 0, "a")), live, plan.Inventory{}, plan.Options{})}}}
 	if len(f.Clusters[0].Plan.Steps) != 1 || f.Clusters[0].Plan.Steps[0].Action != plan.Refused {
 		t.Fatalf("steps %v", f.Clusters[0].Plan.Steps)
 	}

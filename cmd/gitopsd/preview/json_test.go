@@ -37,7 +37,7 @@ func jsonNames(t reflect.Type, names map[string]bool) {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
 		jsonNames(t.Elem(), names)
 	case reflect.Struct:
-		if !strings.HasSuffix(t.PkgPath(), "/plan/preview") {
+		if !strings.HasSuffix(t.PkgPath(), "/cmd/gitopsd/preview") {
 			return // documented where it is defined
 		}
 		for i := range t.NumField() {

@@ -1,9 +1,8 @@
-package annotate
+package edit
 
 import (
 	"bytes"
 	"errors"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -16,12 +15,6 @@ type editor struct {
 	key   string
 	lines []int // where each line starts
 	edits []edit
-}
-
-// edit replaces the bytes from start to end.
-type edit struct {
-	start, end int
-	with       string
 }
 
 func newEditor(text []byte, key string) *editor {
@@ -263,20 +256,3 @@ func (e *editor) step(metaKey, meta *yaml.Node) int {
 }
 
 func indent(n int) string { return strings.Repeat(" ", n) }
-
-// text is the text with all edits.
-func (e *editor) text() []byte {
-	slices.SortStableFunc(e.edits, func(a, b edit) int { return a.start - b.start })
-	var out bytes.Buffer
-	at := 0
-	for _, d := range e.edits {
-		if d.start < at {
-			continue // two edits of one place, of objects that share it: check finds out
-		}
-		out.Write(e.old[at:d.start])
-		out.WriteString(d.with)
-		at = d.end
-	}
-	out.Write(e.old[at:])
-	return out.Bytes()
-}

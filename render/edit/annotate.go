@@ -1,14 +1,4 @@
-// Package annotate sets an annotation on Kubernetes objects in YAML or JSON text,
-// and leaves every other byte as it is: comments, order, quotes, line endings.
-//
-// The parser is only asked where things are; the text itself is edited (edit.go),
-// and what comes out is read again: if it does not mean the same as before but
-// for the annotation, it is an error and not a file. So a style that the editing
-// does not understand costs a message, never somebody's manifest.
-//
-// Which objects get which value is the caller's business; reading documents for
-// their meaning is package sources'.
-package annotate
+package edit
 
 import (
 	"bytes"
@@ -25,7 +15,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Object is an object in a text, as far as it is written there.
+// Object is an object in a text, as it is written there.
 type Object struct {
 	// Line where it starts, from 1.
 	Line             int
@@ -44,13 +34,16 @@ func (o Object) String() string {
 	return o.Kind + " " + name
 }
 
-// Set sets the annotation key on the objects of a text (a stream of documents;
-// the items of Lists are objects, too) to what value returns for each; where that
-// is "" the object stays as it is. Key and values must need no quotes in YAML. An
-// error of value ends it.
+// Annotate sets an annotation on the objects of a text, YAML or JSON: a stream of
+// documents, in which the items of Lists are objects too. value returns the
+// annotation's value for an object, or "" to leave the object alone. Key and values
+// must need no quotes in YAML.
 //
-// Errors name the line.
-func Set(text []byte, key string, value func(Object) (string, error)) ([]byte, error) {
+// The parser is only asked where things are. The edited text is read again, and has
+// to mean the same but for the annotation, so that a style which the editing does
+// not understand is an error and not another manifest. Errors name the line; an
+// error of value is returned as it is.
+func Annotate(text []byte, key string, value func(Object) (string, error)) ([]byte, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("not valid UTF-8: save the file as UTF-8")
 	}
@@ -90,7 +83,7 @@ func Set(text []byte, key string, value func(Object) (string, error)) ([]byte, e
 	if len(want) == 0 {
 		return text, nil
 	}
-	after := e.text()
+	after := splice(text, e.edits)
 	if err := check(before, after, key, want); err != nil {
 		return nil, err
 	}

@@ -85,7 +85,7 @@ func (f *Fleet) TypeTables() []*TypeTable {
 }
 
 // typeTables are those of one cluster: packages by name, plain manifests last.
-func (c *Cluster) typeTables() []*TypeTable {
+func (c *ClusterPlan) typeTables() []*TypeTable {
 	if c.Plan == nil {
 		return nil
 	}

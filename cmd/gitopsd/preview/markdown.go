@@ -1,19 +1,15 @@
 package preview
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/prose"
 )
-
-// MaxMarkdown bounds the Markdown of a plan, in bytes: GitHub, GitLab and Gitea
-// take comments of 65,536 characters at least.
-const MaxMarkdown = 60_000
 
 // What is not folded is bounded by itself: the lines of the tables of types and
 // of clusters, the bytes of errors, and the notes.
@@ -29,61 +25,42 @@ const (
 // folded under it, and below them the steps of each cluster, folded. What does not fit into a
 // comment is cut with a word on how much that is.
 func (f *Fleet) WriteMarkdown(w io.Writer) error {
-	var b strings.Builder
+	c := show.Comment{Command: "gitopsd plan", Item: "section"}
+	b := &c.Head
 	b.WriteString("### gitopsd plan\n\n")
-	if !f.HasChanges() && !f.Failed() && !slices.ContainsFunc(f.Clusters, func(c Cluster) bool { return attention(c.Plan) > 0 }) {
+	if !f.HasChanges() && !f.Failed() && !slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return attention(c.Plan) > 0 }) {
 		b.WriteString("No changes.\n\n")
 	}
-	f.writeClusters(&b)
+	f.writeClusters(b)
 	if len(f.Errors) > 0 {
-		b.WriteString("\n**Errors**\n" + fenced("", shortText(strings.Join(f.Errors, "\n\n"), maxErrors)))
+		b.WriteString("\n**Errors**\n" + show.Fenced("", shortText(strings.Join(f.Errors, "\n\n"), maxErrors)))
 	}
 	for i, n := range f.Notes {
 		if i == maxNotes {
-			fmt.Fprintf(&b, "\n> … and %d more\n", len(f.Notes)-i)
+			fmt.Fprintf(b, "\n> … and %d more\n", len(f.Notes)-i)
 			break
 		}
-		fmt.Fprintf(&b, "\n> %s\n", n)
+		fmt.Fprintf(b, "\n> %s\n", n)
 	}
 	tables := f.TypeTables()
-	writeTypes(&b, tables)
-	var sections []string
+	writeTypes(b, tables)
 	for _, table := range tables {
-		var text strings.Builder
-		t := &textWriter{w: bufio.NewWriter(&text)}
-		t.typeRows(table)
-		if err := t.w.Flush(); err != nil {
-			return err
-		}
-		sections = append(sections, details(fmt.Sprintf("types of %s in %s: %s", table.title(), table.where(), table.counts()), "", text.String()))
+		c.Section(fmt.Sprintf("types of %s in %s: %s", table.title(), table.where(), table.counts()), "", show.Sprint(func(t *show.Text) { textWriter{t}.typeRows(table) }))
 	}
 	if len(f.Lock) > 0 {
-		sections = append(sections, details("clusters.lock: "+prose.Count(len(f.Lock), "line"), "diff", strings.Join(f.Lock, "\n")))
+		c.Section("clusters.lock: "+prose.Count(len(f.Lock), "line"), "diff", strings.Join(f.Lock, "\n"))
 	}
-	for _, c := range f.Clusters {
-		if c.Err != "" {
-			sections = append(sections, details(c.Name+": error", "", c.Err))
+	for _, cl := range f.Clusters {
+		if cl.Err != "" {
+			c.Section(cl.Name+": error", "", cl.Err)
 		}
-		if c.Plan == nil || len(groups(c.Plan))+len(c.quiet()) == 0 {
+		if cl.Plan == nil || len(groups(cl.Plan))+len(cl.quiet()) == 0 {
 			continue
 		}
-		var text strings.Builder
-		t := &textWriter{w: bufio.NewWriter(&text)}
-		t.cluster(c)
-		if err := t.w.Flush(); err != nil {
-			return err
-		}
-		_, body, _ := strings.Cut(text.String(), "\n") // the first line is the summary
-		sections = append(sections, details(c.Name+": "+headline(c.Plan), "", body))
+		_, body, _ := strings.Cut(show.Sprint(func(t *show.Text) { textWriter{t}.cluster(cl) }), "\n") // the first line is the summary
+		c.Section(cl.Name+": "+headline(cl.Plan), "", body)
 	}
-	// Every section gets its share of the room; short ones leave theirs to the
-	// others.
-	for left := len(sections); left > 0; left-- {
-		s := sections[len(sections)-left]
-		room := (MaxMarkdown - b.Len()) / left
-		b.WriteString(cut(s, room))
-	}
-	_, err := io.WriteString(w, b.String())
+	_, err := c.WriteTo(w)
 	return err
 }
 
@@ -92,7 +69,7 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 func (f *Fleet) writeClusters(b *strings.Builder) {
 	b.WriteString("| cluster | create | change | prune | unchanged | attention |\n|---|---|---|---|---|---|\n")
 	quiet, unchanged := 0, 0
-	var shown []Cluster
+	var shown []ClusterPlan
 	for _, c := range f.Clusters {
 		if p := c.Plan; len(f.Clusters) > 10 && p != nil && !p.HasChanges() && attention(p) == 0 {
 			quiet++
@@ -160,40 +137,4 @@ func attention(p *plan.Plan) int {
 		}
 	}
 	return n
-}
-
-// fenced puts text into a code block that no text can end.
-func fenced(language, text string) string {
-	ticks := "```"
-	for strings.Contains(text, ticks) {
-		ticks += "`"
-	}
-	return "\n" + ticks + language + "\n" + strings.TrimRight(text, "\n") + "\n" + ticks + "\n"
-}
-
-func details(summary, language, body string) string {
-	return "\n<details><summary>" + summary + "</summary>\n" + fenced(language, body) + "\n</details>\n"
-}
-
-// cut shortens a section to room bytes at the end of a line, closing what it
-// opened.
-func cut(section string, room int) string {
-	if len(section) <= room {
-		return section
-	}
-	lines := strings.SplitAfter(section, "\n")
-	tail := lines[max(0, len(lines)-4):] // fence, empty line, </details>, nothing
-	note := func(n int) string {
-		return "… " + prose.Agree(n, "more line; run `gitopsd plan` to see it", "more lines; run `gitopsd plan` to see them") + "\n"
-	}
-	room -= len(strings.Join(tail, "")) + len(note(len(lines)))
-	n, size := 0, 0
-	for n < len(lines)-len(tail) && size+len(lines[n]) <= room {
-		size += len(lines[n])
-		n++
-	}
-	if n < 4 {
-		return "" // not even the summary fits
-	}
-	return strings.Join(lines[:n], "") + note(len(lines)-len(tail)-n) + strings.Join(tail, "")
 }

@@ -1,0 +1,34 @@
+package findings
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/verify"
+)
+
+// WriteMarkdown writes the report as a comment: the verdict, one line a finding, its
+// details folded below it, and a table of all types. What does not fit is left out,
+// with a word on how much that is.
+func WriteMarkdown(w io.Writer, r *verify.Report) error {
+	c := show.Comment{Command: "gitopsd verify", Item: "finding"}
+	fmt.Fprintf(&c.Head, "### gitopsd verify\n\n**%s**\n", show.Escaped(r.Summary()))
+	if len(r.NotVerified) > 0 {
+		c.Head.WriteString("\n**Not verified**\n" + show.Fenced("", show.Sprint(func(t *show.Text) { textWriter{t}.gaps(r.NotVerified) })))
+	}
+	for i := range r.Findings {
+		f := &r.Findings[i]
+		_, body, _ := strings.Cut(show.Sprint(func(t *show.Text) { textWriter{t}.finding(f) }), "\n") // the first line is the title
+		c.Section(f.Title(), "", body)
+	}
+	if len(r.Groups) > 0 {
+		c.Tail.WriteString(show.Details("All types", "", show.Sprint(func(t *show.Text) { textWriter{t}.groups(r.Groups) })))
+	}
+	for _, n := range r.Notes {
+		c.Tail.WriteString("\n> " + show.Escaped(n) + "\n")
+	}
+	_, err := c.WriteTo(w)
+	return err
+}

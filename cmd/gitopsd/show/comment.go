@@ -1,0 +1,125 @@
+package show
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/reconcile/prose"
+)
+
+// MaxComment bounds a comment, in bytes: GitHub, GitLab and Gitea take comments of
+// 65,536 characters at least.
+const MaxComment = 60_000
+
+// leastShare is the room that is worth giving to a section.
+const leastShare = 1_000
+
+// Comment is Markdown for a pull request, of at most [MaxComment] bytes.
+type Comment struct {
+	// Command shows what is left out, "gitopsd plan", and Item is what a section
+	// is about, "cluster".
+	Command, Item string
+	// Head stands before the sections. Whoever writes it bounds it.
+	Head strings.Builder
+	// Tail stands behind the sections, if there is room for all of it.
+	Tail strings.Builder
+
+	sections []string
+}
+
+// Section adds a section that is folded under its summary. Its text is a code block
+// of a language, which may be empty.
+func (c *Comment) Section(summary, language, text string) {
+	c.sections = append(c.sections, Details(summary, language, text))
+}
+
+// WriteTo writes the comment. Sections are cut to their share of the room, short ones
+// leave theirs to those behind them, and the last are left out where there are too
+// many; how much is missing is said.
+func (c *Comment) WriteTo(w io.Writer) (int64, error) {
+	var b strings.Builder
+	b.WriteString(c.Head.String())
+	tail := c.Tail.String()
+	more := func(n int, what string) string {
+		return prose.Agree(n, "more "+what+"; run `"+c.Command+"` to see it", "more "+what+"s; run `"+c.Command+"` to see them") + "\n"
+	}
+	room := MaxComment - len(more(len(c.sections), c.Item)) - 1
+	if b.Len()+len(tail) > room {
+		tail = ""
+	}
+	room -= len(tail)
+	most := max(share(c.sections, room-b.Len()), leastShare)
+	missing := 0
+	for _, s := range c.sections {
+		if s = cut(s, min(most, room-b.Len()), func(n int) string { return "… " + more(n, "line") }); s == "" {
+			missing++
+		}
+		b.WriteString(s)
+	}
+	if missing > 0 {
+		b.WriteString("\n" + more(missing, c.Item))
+	}
+	b.WriteString(tail)
+	n, err := io.WriteString(w, b.String())
+	return int64(n), err
+}
+
+// share returns the size to which sections are cut so that they fill the room.
+func share(sections []string, room int) int {
+	sizes := make([]int, len(sections))
+	for i, s := range sections {
+		sizes[i] = len(s)
+	}
+	slices.Sort(sizes)
+	for i, size := range sizes {
+		if size > room/(len(sizes)-i) {
+			return room / (len(sizes) - i)
+		}
+		room -= size
+	}
+	return MaxComment
+}
+
+// Details is text that is folded under its summary, in a code block of a language,
+// which may be empty.
+func Details(summary, language, text string) string {
+	summary = strings.NewReplacer("&", "&amp;", "<", "&lt;", "\n", " ").Replace(summary)
+	return "\n<details><summary>" + summary + "</summary>\n" + Fenced(language, text) + "\n</details>\n"
+}
+
+// Fenced is text in a code block that no text can end. The language may be empty.
+func Fenced(language, text string) string {
+	ticks := "```"
+	for strings.Contains(text, ticks) {
+		ticks += "`"
+	}
+	return fmt.Sprintf("\n%s%s\n%s\n%s\n", ticks, language, strings.Trim(text, "\n"), ticks)
+}
+
+// Escaped is a line of text in which nothing is Markdown or HTML.
+func Escaped(s string) string {
+	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "*", "\\*", "`", "\\`", "|", "\\|", "\n", " ").Replace(s)
+}
+
+// cut shortens a section to room bytes at the end of a line, and closes what it
+// opened; note says that n lines are missing. It is empty where there is no room for
+// the summary.
+func cut(section string, room int, note func(n int) string) string {
+	if len(section) <= room {
+		return section
+	}
+	lines := strings.SplitAfter(section, "\n")
+	tail := lines[max(0, len(lines)-4):] // fence, empty line, </details>, nothing
+	room -= len(strings.Join(tail, "")) + len(note(len(lines)))
+	n, size := 0, 0
+	for n < len(lines)-len(tail) && size+len(lines[n]) <= room {
+		size += len(lines[n])
+		n++
+	}
+	if n < 4 { // empty line, summary, empty line, fence
+		return ""
+	}
+	return strings.Join(lines[:n], "") + note(len(lines)-len(tail)-n) + strings.Join(tail, "")
+}

@@ -1,0 +1,113 @@
+// Package show lays out what the command line shows: text for a terminal, which is
+// coloured, wrapped and folded (show.go, wrap.go), comments on pull requests, which
+// have a size (comment.go), and JSON.
+//
+// It knows nothing of what is shown: plans are cmd/gitopsd/preview's, what verify
+// found is cmd/gitopsd/findings'.
+package show
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Options say how text is shown. The zero value is plain text with long lists
+// folded.
+type Options struct {
+	// Colour uses ANSI colours.
+	Colour bool
+	// Width wraps sentences, in columns; 0 does not. Lines that people copy,
+	// as of the lock, stay whole.
+	Width int
+	// All shows everything instead of folding long lists.
+	All bool
+}
+
+// Colour is an ANSI colour.
+type Colour string
+
+// The colours.
+const (
+	Plain  Colour = ""
+	Bold   Colour = "\x1b[1m"
+	Red    Colour = "\x1b[31m"
+	Green  Colour = "\x1b[32m"
+	Yellow Colour = "\x1b[33m"
+	Cyan   Colour = "\x1b[36m"
+)
+
+// Text writes text for a terminal. Errors of the writer are kept for [Text.Flush].
+type Text struct {
+	Options
+	w *bufio.Writer
+}
+
+// NewText returns a Text that writes to w.
+func NewText(w io.Writer, o Options) *Text { return &Text{Options: o, w: bufio.NewWriter(w)} }
+
+// Sprint returns what write writes, without colours and folded.
+func Sprint(write func(*Text)) string {
+	var b strings.Builder
+	t := NewText(&b, Options{})
+	write(t)
+	_ = t.Flush() // a Builder takes everything
+	return b.String()
+}
+
+// Flush writes what is buffered. It returns the first error of the writer.
+func (t *Text) Flush() error { return t.w.Flush() }
+
+// Line writes a line that is not wrapped.
+func (t *Text) Line(format string, args ...any) { fmt.Fprintf(t.w, format+"\n", args...) }
+
+// Say writes a sentence, wrapped.
+func (t *Text) Say(c Colour, text string) {
+	for _, l := range wrap(text, t.Width) {
+		t.Line("%s", t.Paint(c, l))
+	}
+}
+
+// Heading writes a name in bold and, after a colon, a text about it.
+func (t *Text) Heading(indent, name, text string) {
+	for i, l := range wrap(indent+name+": "+text, t.Width) {
+		if i == 0 {
+			l = strings.Replace(l, name, t.Paint(Bold, name), 1)
+		}
+		t.Line("%s", l)
+	}
+}
+
+// Indented writes each line of a text as a sentence.
+func (t *Text) Indented(indent string, c Colour, text string) {
+	for l := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+		t.Say(c, indent+l)
+	}
+}
+
+// Paint returns the text in a colour, if colours are used.
+func (t *Text) Paint(c Colour, text string) string {
+	if !t.Colour || c == Plain {
+		return text
+	}
+	return string(c) + text + "\x1b[0m"
+}
+
+// Fold returns how many of n lines to show, about most, and how many are folded. A
+// single line is never folded, as the line that says so would take its place.
+func (t *Text) Fold(n, most int) (shown, folded int) {
+	if t.All || n <= most+1 {
+		return n, 0
+	}
+	return most, n - most
+}
+
+// JSON writes a value for programs.
+func JSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}

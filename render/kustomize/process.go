@@ -1,0 +1,74 @@
+package kustomize
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+)
+
+// schema guards what kustomize knows of types, which it keeps in variables of the
+// process: the schema that a build sets goes on being used by later builds that set
+// none, and its own is read when a build first needs it, while others look things up
+// without a lock.
+var schema sync.Mutex
+
+// guarded calls kustomize, one goroutine at a time. A panic is an error, and so is
+// kustomize's attempt to end the process.
+func guarded(call func() error) (err error) {
+	schema.Lock()
+	defer schema.Unlock()
+	w := lastWords{log.Writer()}
+	log.SetOutput(w)
+	defer func() {
+		if log.Writer() == io.Writer(w) {
+			log.SetOutput(w.before)
+		}
+	}()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%v", p)
+			if _, ok := p.(runtime.Error); ok {
+				err = fmt.Errorf("kustomize cannot cope with this input: %v", p)
+			}
+		}
+	}()
+	return call()
+}
+
+// lastWords is the output of package log while kustomize runs. Kustomize calls
+// log.Fatal where it finds an object that it cannot print, and a kustomization of a
+// page brings it there. log.Fatal writes first and exits then; so this write panics.
+// All other lines go where they went before.
+type lastWords struct{ before io.Writer }
+
+// Write is called under log's own mutex, which a panic releases.
+func (w lastWords) Write(line []byte) (int, error) {
+	if fromKustomizesEnd() {
+		panic(strings.TrimSpace(dated.ReplaceAllString(string(line), "")))
+	}
+	return w.before.Write(line)
+}
+
+// dated is what the log package puts before a line.
+var dated = regexp.MustCompile(`^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)? `)
+
+// fromKustomizesEnd reports whether kustomize called log.Fatal to log the line.
+func fromKustomizesEnd() bool {
+	var pcs [32]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	last := ""
+	for {
+		frame, more := frames.Next()
+		if strings.HasPrefix(last, "log.Fatal") {
+			return strings.HasPrefix(frame.Function, "sigs.k8s.io/kustomize/")
+		}
+		last = frame.Function
+		if !more {
+			return false
+		}
+	}
+}
