@@ -20,6 +20,7 @@ import (
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 )
@@ -61,17 +62,17 @@ func PlanOptions(want *desired.Unit) (apply.PlanOptions, error) {
 	if want.Err != nil {
 		opts.RenderFailed = want.Err.Error()
 	}
-	if v := want.Annotations[plan.AllowPruneAnnotation]; v != "" {
+	if v := want.Annotations[manifest.AllowPruneAnnotation]; v != "" {
 		n, err := strconv.Atoi(v)
 		if err != nil || n < 0 {
-			return opts, fmt.Errorf("%s: %s on cluster %s: %q is not a number of objects", "clusters.yaml", plan.AllowPruneAnnotation, want.Name, v)
+			return opts, fmt.Errorf("%s: %s on cluster %s: %q is not a number of objects", "clusters.yaml", manifest.AllowPruneAnnotation, want.Name, v)
 		}
 		opts.AllowPrune = n
 	}
-	if v := want.Annotations[plan.AdoptAnnotation]; v != "" {
+	if v := want.Annotations[manifest.AdoptAnnotation]; v != "" {
 		var err error
 		if opts.Adopt, err = plan.ParseAdopt(v); err != nil {
-			return opts, fmt.Errorf("%s: %s on cluster %s: %w", "clusters.yaml", plan.AdoptAnnotation, want.Name, err)
+			return opts, fmt.Errorf("%s: %s on cluster %s: %w", "clusters.yaml", manifest.AdoptAnnotation, want.Name, err)
 		}
 	}
 	return opts, nil

@@ -178,7 +178,7 @@ func (a *Applier) types(ctx context.Context, v *view, desired *manifest.Set, p *
 	seen := make(map[schema.GroupVersionKind]bool)
 	for _, o := range desired.All() {
 		gvk := schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind)
-		if plan.IsCRD(o.ID()) {
+		if o.ID().Is(manifest.CRD) {
 			scopes(v.live.Namespaced, o)
 		}
 		if seen[gvk] {

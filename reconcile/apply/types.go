@@ -85,13 +85,13 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, op
 		// what objects there are is looked at elsewhere; who bumps a package may
 		// not know that it drops a type.
 		dropped := s.Action == plan.Prune && s.Package != "" && wanted[s.Package] && !dormant[s.ID]
-		if !plan.IsDefinition(s.ID) || !replaced && !dropped {
+		if !s.ID.Is(manifest.Definitions...) || !replaced && !dropped {
 			continue
 		}
 		meta := seen.live.Objects[s.ID]
-		if replaced && meta != nil && plan.IsCRD(s.ID) && a.undisturbed(s.ID) {
+		if replaced && meta != nil && s.ID.Is(manifest.CRD) && a.undisturbed(s.ID) {
 			digest, err := typesDigest(s.Object)
-			if err == nil && digest == meta.Annotations[plan.TypesAnnotation] {
+			if err == nil && digest == meta.Annotations[manifest.TypesAnnotation] {
 				s.Compatibility = compat.Documentation
 				continue
 			}

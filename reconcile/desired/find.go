@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
@@ -68,7 +67,7 @@ func (f *finder) find(ctx context.Context, gvk schema.GroupVersionKind, digest s
 			continue
 		}
 		for _, o := range c.Objects.All() {
-			if plan.IsDefinition(o.ID()) && defines(o.Tree(), gvk) && has(o.Tree(), key) {
+			if o.ID().Is(manifest.Definitions...) && defines(o.Tree(), gvk) && has(o.Tree(), key) {
 				return f.keep(key, found{definition: o.Tree(), where: "cluster " + c.Name})
 			}
 		}
@@ -158,7 +157,7 @@ func (c *Unit) Definition(gvk schema.GroupVersionKind) *manifest.Object {
 		return nil
 	}
 	for _, o := range c.Objects.All() {
-		if plan.IsDefinition(o.ID()) && defines(o.Tree(), gvk) {
+		if o.ID().Is(manifest.Definitions...) && defines(o.Tree(), gvk) {
 			return o
 		}
 	}

@@ -8,13 +8,6 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-const (
-	crdGroup = "apiextensions.k8s.io"
-	crdKind  = "CustomResourceDefinition"
-	xrdGroup = "apiextensions.crossplane.io"
-	xrdKind  = "CompositeResourceDefinition"
-)
-
 // Definition reads the live definition of a kind: its CustomResourceDefinition
 // or, where Crossplane made that of a CompositeResourceDefinition, the latter. It
 // is nil without an error for a kind that nothing of the sort defines: one that
@@ -25,11 +18,11 @@ func (c *Client) Definition(ctx context.Context, group, kind string) (map[string
 	if err != nil {
 		return nil, err
 	}
-	crds, err := c.Kind(ctx, crdGroup, crdKind)
+	crds, err := c.Kind(ctx, manifest.CRD.Group, manifest.CRD.Kind)
 	if err != nil {
 		return nil, err
 	}
-	tree, meta, err := c.Get(ctx, crds, manifest.ID{Group: crdGroup, Kind: crdKind, Name: t.Resource + "." + t.Group})
+	tree, meta, err := c.Get(ctx, crds, manifest.CRD.ID("", t.Resource+"."+t.Group))
 	if ClassOf(err) == NotFound {
 		return nil, nil
 	}
@@ -37,17 +30,17 @@ func (c *Client) Definition(ctx context.Context, group, kind string) (map[string
 		return nil, err
 	}
 	owner := metav1.GetControllerOf(meta)
-	if owner == nil || owner.Kind != xrdKind {
+	if owner == nil {
 		return tree, nil
 	}
-	if g, _ := manifest.GroupVersion(owner.APIVersion); g != xrdGroup {
+	if g, _ := manifest.GroupVersion(owner.APIVersion); (manifest.GroupKind{Group: g, Kind: owner.Kind}) != manifest.XRD {
 		return tree, nil
 	}
-	xrds, err := c.Kind(ctx, xrdGroup, xrdKind)
+	xrds, err := c.Kind(ctx, manifest.XRD.Group, manifest.XRD.Kind)
 	if err != nil {
 		return nil, err
 	}
-	xrd, xrdMeta, err := c.Get(ctx, xrds, manifest.ID{Group: xrdGroup, Kind: xrdKind, Name: owner.Name})
+	xrd, xrdMeta, err := c.Get(ctx, xrds, manifest.XRD.ID("", owner.Name))
 	switch {
 	case ClassOf(err) == NotFound:
 		return tree, nil

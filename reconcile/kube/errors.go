@@ -185,8 +185,6 @@ func IsClusterWide(err error) bool {
 }
 
 // secret says that what the API server says of the object may quote it.
-func secret(id manifest.ID) bool { return id.Group == "" && id.Kind == "Secret" }
-
 // transportError classifies an error without an answer. ctx is the caller's,
 // limit the time that the request had.
 func (c *Client) transportError(ctx context.Context, op operation, limit time.Duration, err error) *Error {
@@ -277,7 +275,7 @@ func (c *Client) statusError(op operation, code int, header http.Header, body []
 	if len(e.Message) > maxMessage {
 		e.Message = strings.ToValidUTF8(e.Message[:maxMessage], "") + " …"
 	}
-	if secret(op.id) {
+	if op.id.Is(manifest.Secret) {
 		withhold(e)
 	}
 	return e
@@ -296,7 +294,7 @@ func matched(e *Error, text *regexp.Regexp, class Class) bool {
 // Only the first two are answered by a registry that knows the name.
 func (c *Client) notFound(e *Error, structured bool, details *metav1.StatusDetails) {
 	switch {
-	case structured && details.Kind == "namespaces" && e.ID.Kind != "Namespace":
+	case structured && details.Kind == "namespaces" && !e.ID.Is(manifest.Namespace):
 		e.Class = NoNamespace
 		e.Message = fmt.Sprintf("namespace %q is not there", details.Name)
 	case structured && details.Name != "":

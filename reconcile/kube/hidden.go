@@ -17,7 +17,7 @@ import (
 // defines. It costs one list of the metadata of all CRDs.
 func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[schema.GroupKind]string, error) {
 	hidden := make(map[schema.GroupKind]string)
-	crds, err := c.Kind(ctx, crdGroup, crdKind)
+	crds, err := c.Kind(ctx, manifest.CRD.Group, manifest.CRD.Kind)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[sche
 		return nil, err
 	}
 	for _, name := range unserved {
-		id := manifest.ID{Group: crdGroup, Kind: crdKind, Name: name}
+		id := manifest.CRD.ID("", name)
 		tree, _, err := c.Get(ctx, crds, id)
 		if ClassOf(err) == NotFound {
 			continue

@@ -44,7 +44,7 @@ type Options struct {
 	// Keeps tells whether an object of ours that is not wanted must stay,
 	// because it belongs to a package that has errors, or is defined more than
 	// once: what is wanted of it is not known. pkg is the value of its
-	// PackageLabel. Nil keeps nothing.
+	// manifest.PackageLabel. Nil keeps nothing.
 	Keeps func(id manifest.ID, pkg string) bool
 	// Inactive are types that packages have and that no activation policy
 	// activates.
@@ -57,12 +57,12 @@ type Options struct {
 	// ReportDrift says that what drifted is reported and left as it is.
 	ReportDrift bool
 	// Adopt are the sources whose objects are taken over, from the Cluster's
-	// AdoptAnnotation; see ParseAdopt.
+	// manifest.AdoptAnnotation; see ParseAdopt.
 	Adopt []string
 	// Order is what packages' declarations say about their order, by name.
 	Order map[string]Order
 	// AllowPrune is how many objects may be pruned whatever their share, from
-	// the Cluster's AllowPruneAnnotation.
+	// the Cluster's manifest.AllowPruneAnnotation.
 	AllowPrune int
 }
 
@@ -117,7 +117,7 @@ func byKind(types []PackageType) map[schema.GroupKind]PackageType {
 // wanted decides about an object that is in the repository.
 func (c *computation) wanted(o *manifest.Object) Step {
 	id := o.ID()
-	s := Step{ID: id, Stage: StageOf(id), Object: o, Package: o.Label(PackageLabel)}
+	s := Step{ID: id, Stage: StageOf(id), Object: o, Package: o.Label(manifest.PackageLabel)}
 	decide := func(a Action, format string, args ...any) Step {
 		s.Action, s.Reason = a, fmt.Sprintf(format, args...)
 		return s
@@ -152,7 +152,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		case claim.Text == "":
 			s.Force = c.inv.applied(meta)
 			return decide(Configure, "it is there, and nobody's; it is taken into the inventory")
-		case o.Annotation(AdoptAnnotation) == "true", claim.adoptable(c.opts.Adopt):
+		case o.Annotation(manifest.AdoptAnnotation) == "true", claim.adoptable(c.opts.Adopt):
 			s.Force, s.Adopt = true, true
 			return decide(Configure, "adopted: until now it was %s", claim.Text)
 		}
@@ -160,11 +160,11 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		if s.Package != "" {
 			how = "have one of the Cluster's spec.patches annotate it"
 		}
-		return decide(Conflict, "it is %s; %s with %s: \"true\" to take it over, or the Cluster with %s: %s for all that is", claim.Text, how, AdoptAnnotation,
-			AdoptAnnotation, strings.Join(claim.Sources, ","))
+		return decide(Conflict, "it is %s; %s with %s: \"true\" to take it over, or the Cluster with %s: %s for all that is", claim.Text, how, manifest.AdoptAnnotation,
+			manifest.AdoptAnnotation, strings.Join(claim.Sources, ","))
 	}
 	s.Force = true
-	switch meta.Annotations[AppliedAnnotation] {
+	switch meta.Annotations[manifest.AppliedAnnotation] {
 	case c.inv.Applied(o):
 	case string(o.Hash()):
 		return decide(Configure, "as in the repository; an older gitopsd recorded it, in a way that copies share")
@@ -188,7 +188,7 @@ func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) 
 	switch {
 	case isDefined:
 		s.NotValidated, s.Premature = fmt.Sprintf("its type is installed by %s", by), true
-		if !IsCRD(by) {
+		if !by.Is(manifest.CRD) {
 			s.Awaits = fmt.Sprintf("Crossplane makes it of %s", by)
 		}
 		return s
@@ -210,11 +210,11 @@ func notServed(apiVersion string, id manifest.ID) string {
 	const install = "install Crossplane in the cluster (https://docs.crossplane.io/latest/get-started/install)"
 	lacks := fmt.Sprintf("the cluster serves no %s in %s", id.Kind, apiVersion)
 	switch {
-	case id.Group == packageGroup && id.Kind == "Function":
+	case id.Is(manifest.Function):
 		return lacks + ", and only Crossplane can run one; " + install + ", or remove the Function and what depends on it"
-	case id.Group == packageGroup:
+	case id.Group == manifest.GroupPackages:
 		return lacks + ", though its packages are delegated to Crossplane; " + install + ", or set spec.packages: expand on the Cluster"
-	case id.Group == xrdGroup || id.Group == operationsGroup:
+	case id.Group == manifest.GroupComposites || id.Group == manifest.GroupOperations:
 		return lacks + ", which means nothing without Crossplane; " + install
 	}
 	return ""
@@ -222,7 +222,7 @@ func notServed(apiVersion string, id manifest.ID) string {
 
 // unready says why an object must not be applied yet, whatever is there.
 func unready(o *manifest.Object) string {
-	if !IsWebhookConfiguration(o.ID()) || o.Label(PackageLabel) == "" {
+	if !o.ID().Is(manifest.Webhooks...) || o.Label(manifest.PackageLabel) == "" {
 		return ""
 	}
 	hooks, _ := o.Tree()["webhooks"].([]any)
@@ -258,8 +258,8 @@ func definitions(desired *manifest.Set) map[schema.GroupVersionKind]manifest.ID 
 // Defines lists the kinds, with their served versions, that a CRD or XRD
 // defines; none for any other object.
 func Defines(o *manifest.Object) []schema.GroupVersionKind {
-	xrd := IsXRD(o.ID())
-	if !IsDefinition(o.ID()) {
+	xrd := o.ID().Is(manifest.XRD)
+	if !o.ID().Is(manifest.Definitions...) {
 		return nil
 	}
 	spec, _ := o.Tree()["spec"].(map[string]any)

@@ -17,7 +17,7 @@ import (
 // sed | kubectl apply`, by a restore into another namespace, by controllers that
 // put an object into every namespace, or its labels on another. Some copies keep
 // metadata.managedFields too. A copy is somebody else's, so a label or an entry of
-// managedFields is no proof: AppliedAnnotation is bound to one object of one
+// managedFields is no proof: manifest.AppliedAnnotation is bound to one object of one
 // inventory. The binding is a hash, so that no text replacement fits it to the
 // copy, and leaves the UID out: an object that is restored under its own name is
 // ours again.
@@ -47,7 +47,7 @@ const (
 	Member
 )
 
-// Applied is the value of the AppliedAnnotation of a member: the digest of the
+// Applied is the value of the manifest.AppliedAnnotation of a member: the digest of the
 // object as it was rendered, a dot, and what binds it to this object.
 func (inv Inventory) Applied(o *manifest.Object) string {
 	return string(o.Hash()) + "." + inv.binding(o.ID())
@@ -66,7 +66,7 @@ func (inv Inventory) Membership(id manifest.ID, meta *metav1.ObjectMeta) Members
 	if meta.Labels[PartOfLabel] != inv.ID {
 		return Foreign
 	}
-	record := meta.Annotations[AppliedAnnotation]
+	record := meta.Annotations[manifest.AppliedAnnotation]
 	_, binding, bound := strings.Cut(record, ".")
 	switch {
 	case bound && binding == inv.binding(id):

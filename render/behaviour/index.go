@@ -6,7 +6,6 @@ import (
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
-	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources"
 )
 
@@ -30,13 +29,13 @@ func NewIndex(objects *manifest.Set, packages []sources.Selected) *Index {
 	for _, o := range objects.All() {
 		id := o.ID()
 		switch {
-		case IsWorkload(id):
+		case id.Is(manifest.Workloads...):
 			key := id.Namespace + "/" + id.Name
 			x.workloads[key] = append(x.workloads[key], o)
-			if pkg := o.Label(runtime.PackageLabel); pkg != "" && id.Namespace == runtime.Namespace {
+			if pkg := o.Label(manifest.PackageLabel); pkg != "" && id.Namespace == runtime.Namespace {
 				x.packages[pkg] = o
 			}
-		case IsComposition(id):
+		case id.Is(manifest.Composition):
 			key := CompositeOf(o.Tree())
 			x.compositions[key] = append(x.compositions[key], o)
 		}
@@ -49,45 +48,25 @@ func NewIndex(objects *manifest.Set, packages []sources.Selected) *Index {
 	return x
 }
 
-// IsWorkload tells whether an object may run a controller.
-func IsWorkload(id manifest.ID) bool {
-	return id.Group == "apps" && (id.Kind == "Deployment" || id.Kind == "StatefulSet" || id.Kind == "DaemonSet")
-}
-
-// IsDefinition tells whether an object defines types: a CRD or an XRD.
-func IsDefinition(id manifest.ID) bool {
-	return compat.Definition(id.Group, id.Kind)
-}
-
-// IsComposite tells whether an object is an XRD.
-func IsComposite(id manifest.ID) bool {
-	return id.Group == crossplane && id.Kind == "CompositeResourceDefinition"
-}
-
-// IsComposition tells whether an object is a Composition.
-func IsComposition(id manifest.ID) bool { return id.Group == crossplane && id.Kind == "Composition" }
-
-const crossplane = "apiextensions.crossplane.io"
-
 // Of finds what acts on the types that an object defines; nil where nothing is
 // known to. It is an error if the object names a controller that is not there.
 func (x *Index) Of(definition *manifest.Object) (*Identity, error) {
-	if where := definition.Annotation(ControllerAnnotation); where != "" {
+	if where := definition.Annotation(manifest.ControllerAnnotation); where != "" {
 		found := x.workloads[where]
 		switch {
 		case strings.Count(where, "/") != 1:
-			return nil, fmt.Errorf("%s: annotation %s: %q: want <namespace>/<name> of a Deployment, StatefulSet or DaemonSet", definition.Origin(), ControllerAnnotation, where)
+			return nil, fmt.Errorf("%s: annotation %s: %q: want <namespace>/<name> of a Deployment, StatefulSet or DaemonSet", definition.Origin(), manifest.ControllerAnnotation, where)
 		case len(found) == 0:
-			return nil, fmt.Errorf("%s: annotation %s: there is no Deployment, StatefulSet or DaemonSet %s among what is rendered for the cluster", definition.Origin(), ControllerAnnotation, where)
+			return nil, fmt.Errorf("%s: annotation %s: there is no Deployment, StatefulSet or DaemonSet %s among what is rendered for the cluster", definition.Origin(), manifest.ControllerAnnotation, where)
 		case len(found) > 1:
-			return nil, fmt.Errorf("%s: annotation %s: %s is both a %s and a %s; give them different names", definition.Origin(), ControllerAnnotation, where, found[0].ID().Kind, found[1].ID().Kind)
+			return nil, fmt.Errorf("%s: annotation %s: %s is both a %s and a %s; give them different names", definition.Origin(), manifest.ControllerAnnotation, where, found[0].ID().Kind, found[1].ID().Kind)
 		}
 		return Workload(found[0]), nil
 	}
-	if IsComposite(definition.ID()) {
+	if definition.ID().Is(manifest.XRD) {
 		return x.composed(definition), nil
 	}
-	if o := x.packages[definition.Label(runtime.PackageLabel)]; o != nil {
+	if o := x.packages[definition.Label(manifest.PackageLabel)]; o != nil {
 		return Workload(o), nil
 	}
 	return nil, nil

@@ -3,14 +3,8 @@ package types
 import (
 	"fmt"
 	"strings"
-)
 
-// API groups and kinds that define types.
-const (
-	crdGroup = "apiextensions.k8s.io"
-	crdKind  = "CustomResourceDefinition"
-	xrdGroup = "apiextensions.crossplane.io"
-	xrdKind  = "CompositeResourceDefinition"
+	"gitopsd.dev/render/manifest"
 )
 
 // former writes the canonical forms of types, one at a time into the same
@@ -51,25 +45,21 @@ func (f *former) object(object map[string]any) error {
 			return err
 		}
 	}
-	kind, _ := object["kind"].(string)
-	if kind != crdKind && kind != xrdKind {
-		return nil
-	}
 	apiVersion, _ := object["apiVersion"].(string)
-	group, version, _ := strings.Cut(apiVersion, "/")
+	_, version := manifest.GroupVersion(apiVersion)
 	var d definition
-	switch {
-	case group == crdGroup && kind == crdKind:
+	switch manifest.KindOf(object) {
+	case manifest.CRD:
 		if version != "v1" {
-			return fmt.Errorf("%s: no API server serves apiVersion %s since Kubernetes 1.22: convert it to %s/v1", subject(object), apiVersion, crdGroup)
+			return fmt.Errorf("%s: no API server serves apiVersion %s since Kubernetes 1.22: convert it to %s/v1", subject(object), apiVersion, manifest.CRD.Group)
 		}
-	case group == xrdGroup && kind == xrdKind:
+	case manifest.XRD:
 		if version != "v1" && version != "v2" {
-			return fmt.Errorf("%s: apiVersion is %s, want %s/v1 or %s/v2", subject(object), apiVersion, xrdGroup, xrdGroup)
+			return fmt.Errorf("%s: apiVersion is %s, want %s/v1 or %s/v2", subject(object), apiVersion, manifest.XRD.Group, manifest.XRD.Group)
 		}
 		d.composite = &composite{v2: version == "v2"}
 	default:
-		return nil // somebody else's kind of the same name
+		return nil
 	}
 	f.keys, f.ends = f.keys[:0], f.ends[:0]
 	if err := f.definition(d, object["spec"]); err != nil {

@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+
+	"gitopsd.dev/render/manifest"
 )
 
 // Service is where the API server finds a package's webhooks.
@@ -23,11 +25,11 @@ type Service struct {
 // Needed tells whether an object has webhooks that a package's controller is to
 // serve.
 func Needed(tree map[string]any) bool {
-	switch tree["kind"] {
-	case "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration":
+	switch manifest.KindOf(tree) {
+	case manifest.ValidatingWebhooks, manifest.MutatingWebhooks:
 		webhooks, _ := tree["webhooks"].([]any)
 		return len(webhooks) > 0
-	case "CustomResourceDefinition":
+	case manifest.CRD:
 		return converts(tree)
 	}
 	return false
@@ -44,7 +46,7 @@ func converts(tree map[string]any) bool {
 // A webhook that is to be served from elsewhere, by URL, is an error that names
 // the field.
 func Complete(tree map[string]any, service Service) (map[string]any, error) {
-	if tree["kind"] == "CustomResourceDefinition" {
+	if manifest.KindOf(tree) == manifest.CRD {
 		return completeConversion(tree, service)
 	}
 	webhooks, _ := tree["webhooks"].([]any)

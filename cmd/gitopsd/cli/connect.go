@@ -16,14 +16,10 @@ import (
 
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 )
-
-// clusterLabel is on the Secrets that hold kubeconfigs; its value is the name of
-// the cluster that may use them, so that whoever writes the registry cannot
-// point a cluster at another's credentials.
-const clusterLabel = "gitopsd.dev/cluster"
 
 // maxKubeconfig bounds a kubeconfig, in bytes.
 const maxKubeconfig = 1 << 20
@@ -108,8 +104,8 @@ func (c *connector) secret(ctx context.Context, cluster string, ref clusters.Sec
 		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w", err)
 	}
 	where := fmt.Sprintf("Secret %s/%s", c.hub.namespace, ref.Name)
-	if s.labels[clusterLabel] != cluster {
-		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %s does not carry the label %s: %s, which allows this cluster to use it", where, clusterLabel, cluster)
+	if s.labels[manifest.ClusterLabel] != cluster {
+		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %s does not carry the label %s: %s, which allows this cluster to use it", where, manifest.ClusterLabel, cluster)
 	}
 	text, err := s.entry(where, cmp.Or(ref.Key, "kubeconfig"))
 	if err != nil {

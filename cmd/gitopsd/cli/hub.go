@@ -35,7 +35,7 @@ type hub struct {
 	// needed is closed when a kubeconfig was read from a Secret.
 	needed  chan struct{}
 	needing sync.Once
-	// versions are those of the Secrets that carry clusterLabel, by name, while
+	// versions are those of the Secrets that carry manifest.ClusterLabel, by name, while
 	// they are followed; else nil. read are those that were read last.
 	versions, read map[string]string
 }
@@ -97,11 +97,11 @@ func (h *hub) secret(ctx context.Context, name string) (hubSecret, error) {
 	if err != nil {
 		return hubSecret{}, fmt.Errorf("no hub to read Secrets from: %w", err)
 	}
-	typ, err := cluster.Type(ctx, "v1", "Secret")
+	typ, err := cluster.Type(ctx, "v1", manifest.Secret.Kind)
 	if err != nil {
 		return hubSecret{}, err
 	}
-	tree, meta, err := cluster.Get(ctx, typ, manifest.ID{Kind: "Secret", Namespace: h.namespace, Name: name})
+	tree, meta, err := cluster.Get(ctx, typ, manifest.Secret.ID(h.namespace, name))
 	if err != nil {
 		return hubSecret{}, err
 	}
@@ -177,12 +177,12 @@ func (h *hub) watch(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	typ, err := cluster.Type(ctx, "v1", "Secret")
+	typ, err := cluster.Type(ctx, "v1", manifest.Secret.Kind)
 	if err != nil {
 		return err
 	}
 	versions := make(map[string]string)
-	opts := kube.ListOptions{Namespace: h.namespace, Selector: clusterLabel, Again: func() { clear(versions) }}
+	opts := kube.ListOptions{Namespace: h.namespace, Selector: manifest.ClusterLabel, Again: func() { clear(versions) }}
 	at, err := cluster.List(ctx, typ, opts, func(meta *metav1.PartialObjectMetadata) bool {
 		versions[meta.Name] = meta.ResourceVersion
 		return true
@@ -193,7 +193,7 @@ func (h *hub) watch(ctx context.Context) (err error) {
 	h.mu.Lock()
 	h.versions = versions
 	h.mu.Unlock()
-	return cluster.Watch(ctx, typ, h.namespace, clusterLabel, at, func(e kube.Event) {
+	return cluster.Watch(ctx, typ, h.namespace, manifest.ClusterLabel, at, func(e kube.Event) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		switch {

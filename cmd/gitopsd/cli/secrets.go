@@ -15,15 +15,9 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/oci"
-)
-
-// Labels of the Secrets that packages may use, so that whoever writes the fleet
-// repository cannot point it at any Secret beside the daemon.
-const (
-	pullLabel = "gitopsd.dev/pull-secret"
-	keyLabel  = "gitopsd.dev/verification-key"
 )
 
 const (
@@ -93,7 +87,7 @@ func (r *secretReader) pullFromDir(name string) (*oci.Credentials, error) {
 }
 
 func (r *secretReader) pullFromHub(ctx context.Context, name string) (*oci.Credentials, error) {
-	secret, where, err := r.secret(ctx, name, pullLabel, "a pull secret")
+	secret, where, err := r.secret(ctx, name, manifest.PullSecretLabel, "a pull secret")
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +119,7 @@ func (r *secretReader) key(ctx context.Context, k *sources.VerificationKey) ([]b
 		return nil, fmt.Errorf("the cluster's manifests have no Secret %s with the public key, and there is no hub to look for it: put it there (a public key is no secret), or into the file %s below --secrets-dir",
 			k.Secret, path.Join(k.Secret, k.Entry))
 	}
-	secret, where, err := r.secret(ctx, k.Secret, keyLabel, "a public key to verify signatures with")
+	secret, where, err := r.secret(ctx, k.Secret, manifest.VerificationKeyLabel, "a public key to verify signatures with")
 	if err != nil {
 		return nil, err
 	}

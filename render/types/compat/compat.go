@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
 
@@ -151,7 +152,7 @@ func Compare(old, new map[string]any, opts Options) (Report, error) {
 		types  []types.Type
 	}{{old, oldTypes}, {new, newTypes}} {
 		if d.object != nil && len(d.types) == 0 {
-			return Report{}, fmt.Errorf("%v defines no type: want a %s or %s with versions", d.object["kind"], crdKind, xrdKind)
+			return Report{}, fmt.Errorf("%v defines no type: want a %s or %s with versions", d.object["kind"], manifest.CRD.Kind, manifest.XRD.Kind)
 		}
 	}
 	if old != nil && new != nil && old["kind"] != new["kind"] {

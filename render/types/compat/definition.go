@@ -3,11 +3,8 @@ package compat
 import (
 	"slices"
 	"strings"
-)
 
-const (
-	crdKind = "CustomResourceDefinition"
-	xrdKind = "CompositeResourceDefinition"
+	"gitopsd.dev/render/manifest"
 )
 
 // definition is what both kinds of definition say, with the API server's and
@@ -76,7 +73,7 @@ func read(object map[string]any) *definition {
 		webhook:        text(conversion, "strategy") == "Webhook",
 		reviewVersions: strs(mapping(conversion, "webhook")["conversionReviewVersions"]),
 		stored:         strs(mapping(object, "status")["storedVersions"]),
-		xrd:            object["kind"] == xrdKind,
+		xrd:            manifest.KindOf(object) == manifest.XRD,
 	}
 	storage := "storage"
 	if d.xrd {

@@ -28,11 +28,6 @@ const (
 	Same    = "same"
 )
 
-// Definition tells whether an object defines types.
-func Definition(group, kind string) bool {
-	return group == "apiextensions.k8s.io" && kind == crdKind || group == "apiextensions.crossplane.io" && kind == xrdKind
-}
-
 // Set is definitions by their kinds and names: a CustomResourceDefinition and a
 // CompositeResourceDefinition of one name are two.
 type Set map[SetKey]map[string]any
