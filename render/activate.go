@@ -9,6 +9,7 @@ import (
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 )
 
@@ -151,8 +152,8 @@ func choose(s sources.Selected, e *expansion, p policies) *selection {
 			chosen.objects = append(chosen.objects, o)
 			continue
 		}
-		group, kind := kindOf(o.Tree(), "names")
-		chosen.inactive = append(chosen.inactive, PackageType{Definition: o.ID(), Group: group, Kind: kind, Package: s.Declaration.Name})
+		d := types.Read(o.Tree())
+		chosen.inactive = append(chosen.inactive, PackageType{Definition: o.ID(), Group: d.Group, Kind: d.Names.Kind, Package: s.Declaration.Name})
 	}
 	return chosen
 }
@@ -171,17 +172,7 @@ func (e *expansion) subject(o *manifest.Object) bool {
 	if !o.ID().Is(manifest.CRD) || e.active[o.ID()] {
 		return false
 	}
-	_, kind := kindOf(o.Tree(), "names")
-	return !slices.Contains(alwaysInstalled, kind)
-}
-
-// kindOf is the kind that a definition has under these names, with its group.
-func kindOf(definition map[string]any, field string) (group, kind string) {
-	spec, _ := definition["spec"].(map[string]any)
-	names, _ := spec[field].(map[string]any)
-	group, _ = spec["group"].(string)
-	kind, _ = names["kind"].(string)
-	return group, kind
+	return !slices.Contains(alwaysInstalled, types.Read(o.Tree()).Names.Kind)
 }
 
 // activate leaves the types out that are not activated, of the packages that are

@@ -5,6 +5,7 @@ import (
 	"maps"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 )
 
@@ -86,11 +87,12 @@ func delegatedTypes(s sources.Selected) []PackageType {
 		if err != nil {
 			continue // Crossplane will say so
 		}
-		for _, field := range []string{"names", "claimNames"} {
-			group, kind := kindOf(d.Tree, field)
-			if defines := o.ID().Is(manifest.CRD, manifest.XRD, manifest.MRD); defines && kind != "" {
-				all = append(all, PackageType{Definition: o.ID(), Group: group, Kind: kind, Package: s.Declaration.Name})
-			}
+		if !o.ID().Is(manifest.CRD, manifest.XRD, manifest.MRD) {
+			continue
+		}
+		defined := types.Read(d.Tree)
+		for _, kind := range defined.Kinds() {
+			all = append(all, PackageType{Definition: o.ID(), Group: defined.Group, Kind: kind, Package: s.Declaration.Name})
 		}
 	}
 	return all

@@ -93,7 +93,7 @@ func held(s sources.Selected) (*expansion, error) {
 			if err != nil {
 				return nil, err
 			}
-			if spec, _ := o.Tree()["spec"].(map[string]any); spec["state"] == "Active" {
+			if manifest.Text(o.Tree(), "spec", "state") == "Active" {
 				e.active[crd.ID()] = true
 			}
 			o = crd

@@ -13,6 +13,7 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 )
 
@@ -204,7 +205,7 @@ func (a *Applier) verifyPackages(ctx context.Context, l *healthLook) error {
 // definitionHealth reads whether Crossplane serves the types that an XRD defines.
 func definitionHealth(u *unstructured.Unstructured) (State, string) {
 	conditions := []string{"Established"}
-	if claims, _, _ := unstructured.NestedMap(u.Object, "spec", "claimNames"); claims != nil {
+	if types.Read(u.Object).Claims.Kind != "" {
 		conditions = append(conditions, "Offered")
 	}
 	for _, kind := range conditions {

@@ -14,6 +14,7 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources/errgroup"
 )
 
@@ -174,10 +175,8 @@ func (l *contentsLook) composites(ctx context.Context, xrd manifest.ID, f *findi
 	if err != nil {
 		return err
 	}
-	group, _, _ := unstructured.NestedString(tree, "spec", "group")
-	claims, _, _ := unstructured.NestedString(tree, "spec", "claimNames", "plural")
-	if claims != "" {
-		if err := l.instances(ctx, claims+"."+group, f); err != nil || f.full {
+	if d := types.Read(tree); d.Claims.Plural != "" {
+		if err := l.instances(ctx, d.Claims.Plural+"."+d.Group, f); err != nil || f.full {
 			return err
 		}
 	}

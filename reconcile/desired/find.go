@@ -127,19 +127,9 @@ func within(pkg *sources.Package, key typeKey, defining map[string]bool) map[str
 	return nil
 }
 
-// defines says that an object is the definition of a kind.
+// defines reports whether an object is the definition of a kind.
 func defines(tree map[string]any, gvk schema.GroupVersionKind) bool {
-	spec, _ := tree["spec"].(map[string]any)
-	if group, _ := spec["group"].(string); group != gvk.Group || group == "" {
-		return false
-	}
-	for _, field := range []string{"names", "claimNames"} {
-		names, _ := spec[field].(map[string]any)
-		if kind, _ := names["kind"].(string); kind == gvk.Kind {
-			return true
-		}
-	}
-	return false
+	return types.Read(tree).Defines(manifest.GroupKind(gvk.GroupKind()))
 }
 
 // has says that a definition has a type of that digest.

@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 )
 
 // Definition reads the live definition of a kind: its CustomResourceDefinition
@@ -46,16 +47,8 @@ func (c *Client) Definition(ctx context.Context, group, kind string) (map[string
 		return tree, nil
 	case err != nil:
 		return nil, err
-	case xrdMeta.UID != owner.UID || !offers(xrd, group, kind):
+	case xrdMeta.UID != owner.UID || !types.Read(xrd).Defines(manifest.GroupKind{Group: group, Kind: kind}):
 		return tree, nil // anybody can name an owner
 	}
 	return xrd, nil
-}
-
-// offers reports whether an XRD defines a kind, as that of composites or of claims.
-func offers(xrd map[string]any, group, kind string) bool {
-	spec, _ := xrd["spec"].(map[string]any)
-	names, _ := spec["names"].(map[string]any)
-	claims, _ := spec["claimNames"].(map[string]any)
-	return spec["group"] == group && (names["kind"] == kind || claims["kind"] == kind)
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 )
 
 // Hidden says of kinds that the cluster does not serve why there may be objects
@@ -50,12 +51,9 @@ func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[sche
 		if err != nil {
 			return nil, err
 		}
-		spec, _ := tree["spec"].(map[string]any)
-		names, _ := spec["names"].(map[string]any)
-		group, _ := spec["group"].(string)
-		kind, _ := names["kind"].(string)
+		defined := types.Read(tree)
 		for _, gk := range kinds {
-			if gk == (schema.GroupKind{Group: group, Kind: kind}) {
+			if defined.Defines(manifest.GroupKind(gk)) {
 				hidden[gk] = fmt.Sprintf("%s is there, and the cluster serves no version of its type", id)
 			}
 		}

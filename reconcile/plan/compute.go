@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 )
 
 // Live is what a look at the cluster found.
@@ -225,11 +226,9 @@ func unready(o *manifest.Object) string {
 	if !o.ID().Is(manifest.Webhooks...) || o.Label(manifest.PackageLabel) == "" {
 		return ""
 	}
-	hooks, _ := o.Tree()["webhooks"].([]any)
-	for _, h := range hooks {
+	for _, h := range manifest.List(o.Tree(), "webhooks") {
 		hook, _ := h.(map[string]any)
-		client, _ := hook["clientConfig"].(map[string]any)
-		if bundle, _ := client["caBundle"].(string); bundle == "" {
+		if manifest.Text(hook, "clientConfig", "caBundle") == "" {
 			return fmt.Sprintf("webhook %v has no caBundle yet, and would block what it is asked about until somebody issues a certificate", hook["name"])
 		}
 	}
@@ -258,25 +257,16 @@ func definitions(desired *manifest.Set) map[schema.GroupVersionKind]manifest.ID 
 // Defines lists the kinds, with their served versions, that a CRD or XRD
 // defines; none for any other object.
 func Defines(o *manifest.Object) []schema.GroupVersionKind {
-	xrd := o.ID().Is(manifest.XRD)
 	if !o.ID().Is(manifest.Definitions...) {
 		return nil
 	}
-	spec, _ := o.Tree()["spec"].(map[string]any)
-	group, _ := spec["group"].(string)
-	versions, _ := spec["versions"].([]any)
+	d := types.Read(o.Tree())
+	versions := d.Versions()
 	var list []schema.GroupVersionKind
-	for _, key := range []string{"names", "claimNames"} {
-		names, _ := spec[key].(map[string]any)
-		kind, _ := names["kind"].(string)
-		if kind == "" || key == "claimNames" && !xrd {
-			continue
-		}
+	for _, kind := range d.Kinds() {
 		for _, v := range versions {
-			version, _ := v.(map[string]any)
-			name, _ := version["name"].(string)
-			if served, _ := version["served"].(bool); served {
-				list = append(list, schema.GroupVersionKind{Group: group, Version: name, Kind: kind})
+			if v.Served {
+				list = append(list, schema.GroupVersionKind{Group: d.Group, Version: v.Name, Kind: kind})
 			}
 		}
 	}

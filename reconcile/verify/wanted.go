@@ -62,8 +62,8 @@ func (r *Repository) definition(ctx context.Context, c *desired.Unit, w *Cluster
 		w.Gap(fmt.Errorf("%s: %w", o.Origin(), err))
 		return
 	}
-	kind, group := Names(o.Tree())
-	d := &Definition{ID: o.ID(), Kind: kind, Group: group, Rendered: all, Package: o.Label(manifest.PackageLabel)}
+	defined := types.Read(o.Tree())
+	d := &Definition{ID: o.ID(), Kind: defined.Names.Kind, Group: defined.Group, Rendered: all, Package: o.Label(manifest.PackageLabel)}
 	d.Source = source[d.Package]
 	d.Patches = c.PatchesOf(ctx, o.ID(), func(o *manifest.Object) string {
 		all, err := r.typesOf(o)
@@ -115,13 +115,4 @@ func Types(tree map[string]any) ([]types.Type, error) {
 	all, err := types.Of(tree)
 	slices.SortFunc(all, func(a, b types.Type) int { return cmp.Compare(a.String(), b.String()) })
 	return all, err
-}
-
-// Names are the kind and group of the objects that a definition is for.
-func Names(definition map[string]any) (kind, group string) {
-	spec, _ := definition["spec"].(map[string]any)
-	names, _ := spec["names"].(map[string]any)
-	kind, _ = names["kind"].(string)
-	group, _ = spec["group"].(string)
-	return kind, group
 }

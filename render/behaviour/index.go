@@ -6,6 +6,7 @@ import (
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 )
 
@@ -14,7 +15,7 @@ import (
 type Index struct {
 	workloads    map[string][]*manifest.Object // by namespace/name
 	packages     map[string]*manifest.Object   // by the package's name
-	compositions map[[2]string][]*manifest.Object
+	compositions map[manifest.GroupKind][]*manifest.Object
 	functions    map[string]sources.Digest
 }
 
@@ -23,7 +24,7 @@ func NewIndex(objects *manifest.Set, packages []sources.Selected) *Index {
 	x := &Index{
 		workloads:    make(map[string][]*manifest.Object),
 		packages:     make(map[string]*manifest.Object),
-		compositions: make(map[[2]string][]*manifest.Object),
+		compositions: make(map[manifest.GroupKind][]*manifest.Object),
 		functions:    make(map[string]sources.Digest),
 	}
 	for _, o := range objects.All() {
@@ -86,30 +87,17 @@ func Workload(o *manifest.Object) *Identity {
 }
 
 func (x *Index) composed(definition *manifest.Object) *Identity {
+	d := types.Read(definition.Tree())
 	var trees []map[string]any
-	for _, o := range x.compositions[CompositeKind(definition.Tree())] {
+	for _, o := range x.compositions[manifest.GroupKind{Group: d.Group, Kind: d.Names.Kind}] {
 		trees = append(trees, o.Tree())
 	}
 	return Composed(trees, func(function string) string { return string(x.functions[function]) })
 }
 
-// CompositeKind is the group and kind of the composites that an XRD defines.
-func CompositeKind(xrd map[string]any) [2]string {
-	spec, _ := xrd["spec"].(map[string]any)
-	names, _ := spec["names"].(map[string]any)
-	group, _ := spec["group"].(string)
-	kind, _ := names["kind"].(string)
-	return [2]string{group, kind}
-}
-
-// CompositeOf is the group and kind of the composites that a Composition is for.
-func CompositeOf(composition map[string]any) [2]string {
-	spec, _ := composition["spec"].(map[string]any)
-	ref, _ := spec["compositeTypeRef"].(map[string]any)
-	apiVersion, _ := ref["apiVersion"].(string)
-	group, _ := manifest.GroupVersion(apiVersion)
-	kind, _ := ref["kind"].(string)
-	return [2]string{group, kind}
+// CompositeOf is the kind of the composites that a Composition is for.
+func CompositeOf(composition map[string]any) manifest.GroupKind {
+	return manifest.KindOf(manifest.Mapping(composition, "spec", "compositeTypeRef"))
 }
 
 // Composed is the identity of Compositions, and of the Functions they name, for
@@ -118,15 +106,11 @@ func Composed(compositions []map[string]any, digest func(function string) string
 	i := new(Identity)
 	functions := make(map[string]bool)
 	for _, tree := range compositions {
-		meta, _ := tree["metadata"].(map[string]any)
-		name, _ := meta["name"].(string)
-		spec, _ := tree["spec"].(map[string]any)
-		i.Compositions = append(i.Compositions, Part{name, hash(manifest.AppendJSON(nil, plainComposition(spec)))})
-		pipeline, _ := spec["pipeline"].([]any)
-		for _, s := range pipeline {
+		spec := manifest.Mapping(tree, "spec")
+		i.Compositions = append(i.Compositions, Part{manifest.Text(tree, "metadata", "name"), hash(manifest.AppendJSON(nil, plainComposition(spec)))})
+		for _, s := range manifest.List(spec, "pipeline") {
 			step, _ := s.(map[string]any)
-			ref, _ := step["functionRef"].(map[string]any)
-			if f, _ := ref["name"].(string); f != "" && !functions[f] {
+			if f := manifest.Text(step, "functionRef", "name"); f != "" && !functions[f] {
 				functions[f] = true
 				i.Functions = append(i.Functions, Part{f, digest(f)})
 			}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 )
 
@@ -51,10 +52,7 @@ func family(p sources.Selected) string {
 	if p.Package == nil {
 		return ""
 	}
-	meta, _ := p.Package.Meta.Document.Tree["metadata"].(map[string]any)
-	labels, _ := meta["labels"].(map[string]any)
-	f, _ := labels[familyLabel].(string)
-	return f
+	return manifest.Text(p.Package.Meta.Document.Tree, "metadata", "labels", familyLabel)
 }
 
 var (
@@ -94,10 +92,8 @@ func rules(c Controller) ([]any, error) {
 // resource reads what a CRD defines. Its group and plural go into rules, where
 // "*" or a built-in type would be far more than the controller's own.
 func resource(crd *manifest.Object) (g, p string, err error) {
-	spec, _ := crd.Tree()["spec"].(map[string]any)
-	names, _ := spec["names"].(map[string]any)
-	g, _ = spec["group"].(string)
-	p, _ = names["plural"].(string)
+	d := types.Read(crd.Tree())
+	g, p = d.Group, d.Names.Plural
 	switch {
 	case !group.MatchString(g):
 		return "", "", fmt.Errorf("spec.group: %q is not a group that a package may define: want a DNS name with a dot", g)
@@ -127,10 +123,7 @@ func list(values []string) []any {
 // finds installed, for which it watches them. Capabilities are matched without
 // regard to case and separators, as Crossplane does.
 func SafeStart(meta sources.PackageMeta) bool {
-	spec, _ := meta.Document.Tree["spec"].(map[string]any)
-	capabilities, _ := spec["capabilities"].([]any)
-	return slices.ContainsFunc(capabilities, func(v any) bool {
-		s, _ := v.(string)
+	return slices.ContainsFunc(manifest.Texts(meta.Document.Tree, "spec", "capabilities"), func(s string) bool {
 		return strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(s)) == "safestart"
 	})
 }

@@ -45,7 +45,7 @@ func (f *former) object(object map[string]any) error {
 			return err
 		}
 	}
-	apiVersion, _ := object["apiVersion"].(string)
+	apiVersion := manifest.Text(object, "apiVersion")
 	_, version := manifest.GroupVersion(apiVersion)
 	var d definition
 	switch manifest.KindOf(object) {
@@ -70,10 +70,7 @@ func (f *former) object(object map[string]any) error {
 
 // subject names an object in an error.
 func subject(object map[string]any) string {
-	meta, _ := object["metadata"].(map[string]any)
-	name, _ := meta["name"].(string)
-	kind, _ := object["kind"].(string)
-	return kind + " " + name
+	return manifest.Text(object, "kind") + " " + manifest.Text(object, "metadata", "name")
 }
 
 func (f *former) definition(d definition, spec any) error {
@@ -94,8 +91,8 @@ func (f *former) definition(d definition, spec any) error {
 	if d.composite == nil || d.spec["claimNames"] == nil {
 		return f.kind(d, "names")
 	}
-	d.composite.kind = kindIn(d.spec["names"])
-	d.composite.claim = kindIn(d.spec["claimNames"])
+	d.composite.kind = manifest.Text(d.spec, "names", "kind")
+	d.composite.claim = manifest.Text(d.spec, "claimNames", "kind")
 	if err := f.kind(d, "names"); err != nil {
 		return err
 	}
@@ -116,18 +113,12 @@ func (d *definition) readVersions(storage string) error {
 		if !ok {
 			return atIndex(i, at("name", want("a string", v["name"])))
 		}
-		if is, _ := v[storage].(bool); is {
+		if manifest.Truth(v, storage) {
 			d.stored = name
 		}
 		d.versions = append(d.versions, v)
 	}
 	return nil
-}
-
-func kindIn(names any) string {
-	m, _ := names.(map[string]any)
-	kind, _ := m["kind"].(string)
-	return kind
 }
 
 // kind calls each for the kind whose names are in a field of the spec, a version
@@ -137,7 +128,7 @@ func (f *former) kind(d definition, field string) error {
 	if !ok {
 		return at(field, want("a mapping", d.spec[field]))
 	}
-	kind := kindIn(names)
+	kind := manifest.Text(names, "kind")
 	if kind == "" {
 		return at(field, at("kind", want("a string", names["kind"])))
 	}
@@ -220,7 +211,7 @@ func (f *former) conversion(v any) error {
 
 func (f *former) names(names map[string]any) error {
 	start := len(f.buf)
-	kind := kindIn(names)
+	kind := manifest.Text(names, "kind")
 	for _, k := range [...]string{"categories", "kind", "listKind", "plural", "shortNames", "singular"} {
 		v := names[k]
 		switch {

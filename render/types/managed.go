@@ -65,24 +65,19 @@ func fromManaged(object map[string]any) (map[string]any, error) {
 		}
 		versions[i] = pick(version, versionFields)
 	}
-	slices.SortStableFunc(versions, func(a, b any) int { return strings.Compare(versionName(a), versionName(b)) })
+	slices.SortStableFunc(versions, func(a, b any) int {
+		return strings.Compare(manifest.Text(a.(map[string]any), "name"), manifest.Text(b.(map[string]any), "name"))
+	})
 	defined := pick(spec, crdFields)
 	if defined["scope"] == nil {
 		defined["scope"] = "Namespaced" // what its API server would fill in
 	}
 	defined["versions"] = versions
-	meta, _ := object["metadata"].(map[string]any)
 	return map[string]any{
 		"apiVersion": manifest.CRD.APIVersion("v1"), "kind": manifest.CRD.Kind,
-		"metadata": map[string]any{"name": meta["name"]},
+		"metadata": map[string]any{"name": manifest.Mapping(object, "metadata")["name"]},
 		"spec":     defined,
 	}, nil
-}
-
-func versionName(v any) string {
-	m, _ := v.(map[string]any)
-	name, _ := m["name"].(string)
-	return name
 }
 
 // pick returns those fields of m that are named.

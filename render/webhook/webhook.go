@@ -13,6 +13,7 @@ import (
 	"maps"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 )
 
 // Service is where the API server finds a package's webhooks.
@@ -27,18 +28,11 @@ type Service struct {
 func Needed(tree map[string]any) bool {
 	switch manifest.KindOf(tree) {
 	case manifest.ValidatingWebhooks, manifest.MutatingWebhooks:
-		webhooks, _ := tree["webhooks"].([]any)
-		return len(webhooks) > 0
+		return len(manifest.List(tree, "webhooks")) > 0
 	case manifest.CRD:
-		return converts(tree)
+		return types.Read(tree).Converts
 	}
 	return false
-}
-
-func converts(tree map[string]any) bool {
-	spec, _ := tree["spec"].(map[string]any)
-	conversion, _ := spec["conversion"].(map[string]any)
-	return conversion["strategy"] == "Webhook"
 }
 
 // Complete returns an object for which Needed is true with the Service in it. The
@@ -49,7 +43,7 @@ func Complete(tree map[string]any, service Service) (map[string]any, error) {
 	if manifest.KindOf(tree) == manifest.CRD {
 		return completeConversion(tree, service)
 	}
-	webhooks, _ := tree["webhooks"].([]any)
+	webhooks := manifest.List(tree, "webhooks")
 	completed := make([]any, len(webhooks))
 	for i, w := range webhooks {
 		webhook, ok := w.(map[string]any)
@@ -66,8 +60,8 @@ func Complete(tree map[string]any, service Service) (map[string]any, error) {
 }
 
 func completeConversion(tree map[string]any, service Service) (map[string]any, error) {
-	spec, _ := tree["spec"].(map[string]any)
-	conversion, _ := spec["conversion"].(map[string]any)
+	spec := manifest.Mapping(tree, "spec")
+	conversion := manifest.Mapping(spec, "conversion")
 	webhook, ok := conversion["webhook"].(map[string]any)
 	if !ok && conversion["webhook"] != nil {
 		return nil, errors.New("spec.conversion.webhook: want a mapping")
@@ -77,7 +71,7 @@ func completeConversion(tree map[string]any, service Service) (map[string]any, e
 		return nil, fmt.Errorf("spec.conversion.webhook.clientConfig: %w", err)
 	}
 	webhook = with(webhook, "clientConfig", config)
-	if versions, _ := webhook["conversionReviewVersions"].([]any); len(versions) == 0 {
+	if len(manifest.List(webhook, "conversionReviewVersions")) == 0 {
 		// Required by the API; packages leave it to the package manager.
 		webhook = with(webhook, "conversionReviewVersions", []any{"v1"})
 	}

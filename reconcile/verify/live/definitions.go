@@ -178,8 +178,8 @@ func (r *Reader) read(t kube.Type, e *envelope) (*known, error) {
 	if err != nil {
 		return nil, err
 	}
-	k = new(known)
-	k.kind, k.group = verify.Names(tree)
+	defined := types.Read(tree)
+	k = &known{kind: defined.Names.Kind, group: defined.Group}
 	if k.types, err = verify.Types(tree); err != nil {
 		return nil, err
 	}
@@ -203,11 +203,11 @@ func (e *envelope) tree(t kube.Type) (map[string]any, error) {
 
 // compositions reads what is behind the composite types that are rendered.
 func (in *reading) compositions(ctx context.Context) error {
-	of := make(map[[2]string][]*verify.Definition)
+	of := make(map[manifest.GroupKind][]*verify.Definition)
 	functions := false
 	for id, d := range in.facts.Definitions {
 		if d.Rendered != nil && d.Live != nil && id.Is(manifest.XRD) && d.Behaviour != nil && d.Behaviour.Workload == (manifest.ID{}) {
-			key := [2]string{d.Group, d.Kind}
+			key := manifest.GroupKind{Group: d.Group, Kind: d.Kind}
 			of[key] = append(of[key], d)
 			functions = functions || len(d.Behaviour.Functions) > 0
 		}
@@ -219,7 +219,7 @@ func (in *reading) compositions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	trees := make(map[[2]string][]map[string]any)
+	trees := make(map[manifest.GroupKind][]map[string]any)
 	err = in.kube.ListFull(ctx, t, kube.ListOptions{Page: definitionPage}, func(tree map[string]any) bool {
 		if key := behaviour.CompositeOf(tree); of[key] != nil {
 			trees[key] = append(trees[key], map[string]any{"metadata": tree["metadata"], "spec": tree["spec"]})

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"gitopsd.dev/render/manifest"
 )
 
 // Change is what became of one definition when a set of them, a package's for
@@ -37,7 +39,7 @@ type SetKey struct{ Kind, Name string }
 
 // Add puts a definition into the set.
 func (s Set) Add(definition map[string]any) {
-	s[SetKey{text(definition, "kind"), text(mapping(definition, "metadata"), "name")}] = definition
+	s[SetKey{manifest.Text(definition, "kind"), manifest.Text(definition, "metadata", "name")}] = definition
 }
 
 // CompareAll compares sets of definitions by their names; changes come in their
