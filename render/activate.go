@@ -9,22 +9,12 @@ import (
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 )
 
-// InstallAnnotation on a Provider's declaration says how it is installed: with
-// the value "by-type" a cluster gets those of its types that the cluster's
-// ManagedResourceActivationPolicies name. Without it a cluster gets all of them,
-// as from a Crossplane with its default policy, whatever policies there are: a
-// policy that is written for one package takes no type of another's away.
-const InstallAnnotation = "gitopsd.dev/install"
-
 const (
 	installByType = "by-type"
-	crossplane    = "apiextensions.crossplane.io"
-	policyKind    = "ManagedResourceActivationPolicy"
-	crdGroup      = "apiextensions.k8s.io"
-	crdKind       = "CustomResourceDefinition"
 )
 
 // alwaysInstalled are kinds that no policy is about: providers are configured
@@ -41,10 +31,6 @@ type PackageType struct {
 	Package string
 }
 
-func isPolicy(id manifest.ID) bool { return id.Group == crossplane && id.Kind == policyKind }
-
-func isCRD(id manifest.ID) bool { return id.Group == crdGroup && id.Kind == crdKind }
-
 // policy is a ManagedResourceActivationPolicy.
 type policy struct {
 	object   *manifest.Object
@@ -52,7 +38,7 @@ type policy struct {
 }
 
 func (p policy) String() string {
-	return fmt.Sprintf("%s %s (%s)", policyKind, p.object.ID().Name, p.object.Origin())
+	return fmt.Sprintf("%s %s (%s)", manifest.ActivationPolicy.Kind, p.object.ID().Name, p.object.Origin())
 }
 
 // policies are all that a cluster has.
@@ -87,7 +73,7 @@ func parsePolicy(o *manifest.Object) (policy, error) {
 	p := policy{object: o}
 	err := func() error {
 		if v := o.Version(); v != "v1alpha1" && v != "v1beta1" && v != "v1" {
-			return fmt.Errorf("apiVersion: %s is not known; write %s/v1alpha1", o.APIVersion(), crossplane)
+			return fmt.Errorf("apiVersion: %s is not known; write %s/v1alpha1", o.APIVersion(), manifest.GroupComposites)
 		}
 		spec, ok := o.Tree()["spec"].(map[string]any)
 		if !ok {
@@ -95,7 +81,7 @@ func parsePolicy(o *manifest.Object) (policy, error) {
 		}
 		for key := range spec {
 			if key != "activate" {
-				return fmt.Errorf("spec.%s: is not a field of a %s", key, policyKind)
+				return fmt.Errorf("spec.%s: is not a field of a %s", key, manifest.ActivationPolicy.Kind)
 			}
 		}
 		list, _ := spec["activate"].([]any)
@@ -115,7 +101,7 @@ func parsePolicy(o *manifest.Object) (policy, error) {
 		return nil
 	}()
 	if err != nil {
-		return p, fmt.Errorf("%s: %s %s: %w", o.Origin(), policyKind, o.ID().Name, err)
+		return p, fmt.Errorf("%s: %s %s: %w", o.Origin(), manifest.ActivationPolicy.Kind, o.ID().Name, err)
 	}
 	return p, nil
 }
@@ -166,8 +152,8 @@ func choose(s sources.Selected, e *expansion, p policies) *selection {
 			chosen.objects = append(chosen.objects, o)
 			continue
 		}
-		group, kind := kindOf(o.Tree(), "names")
-		chosen.inactive = append(chosen.inactive, PackageType{Definition: o.ID(), Group: group, Kind: kind, Package: s.Declaration.Name})
+		d := types.Read(o.Tree())
+		chosen.inactive = append(chosen.inactive, PackageType{Definition: o.ID(), Group: d.Group, Kind: d.Names.Kind, Package: s.Declaration.Name})
 	}
 	return chosen
 }
@@ -183,20 +169,10 @@ func share(list, more []PackageType) []PackageType {
 
 // subject tells whether policies decide about an object of the package.
 func (e *expansion) subject(o *manifest.Object) bool {
-	if !isCRD(o.ID()) || e.active[o.ID()] {
+	if !o.ID().Is(manifest.CRD) || e.active[o.ID()] {
 		return false
 	}
-	_, kind := kindOf(o.Tree(), "names")
-	return !slices.Contains(alwaysInstalled, kind)
-}
-
-// kindOf is the kind that a definition has under these names, with its group.
-func kindOf(definition map[string]any, field string) (group, kind string) {
-	spec, _ := definition["spec"].(map[string]any)
-	names, _ := spec[field].(map[string]any)
-	group, _ = spec["group"].(string)
-	kind, _ = names["kind"].(string)
-	return group, kind
+	return !slices.Contains(alwaysInstalled, types.Read(o.Tree()).Names.Kind)
 }
 
 // activate leaves the types out that are not activated, of the packages that are
@@ -212,7 +188,7 @@ func (r *Renderer) activate(c *cluster, expanded map[packageName]*expansion) {
 		switch {
 		case s.Declaration.ByType && c.input.Delegate:
 			c.notes = append(c.notes, fmt.Sprintf("Provider %s is installed by Crossplane, whose policies decide about its types, its default one (%q) among them; %s means nothing here",
-				s.Declaration.Name, "*", InstallAnnotation))
+				s.Declaration.Name, "*", manifest.InstallAnnotation))
 		case e == nil || s.Declaration.Kind != sources.Provider:
 		case !s.Declaration.ByType:
 			c.noteWhole(s, e, all, found)
@@ -252,7 +228,7 @@ func (c *cluster) noteWhole(s sources.Selected, e *expansion, all policies, foun
 	}
 	if active > 0 && active < types {
 		c.notes = append(c.notes, fmt.Sprintf("Provider %s installs all of its %d types, though policies name %s; to get these alone, annotate its declaration with %s: %s",
-			s.Declaration.Name, types, counted(active), InstallAnnotation, installByType))
+			s.Declaration.Name, types, counted(active), manifest.InstallAnnotation, installByType))
 	}
 }
 
@@ -276,7 +252,7 @@ func (c *cluster) noteByType(s sources.Selected, e *expansion, chosen *selection
 		if chosen.types > 1 {
 			which = fmt.Sprintf("any of its %d types", chosen.types)
 		}
-		c.notes = append(c.notes, fmt.Sprintf("Provider %s is installed by type, and no %s activates %s", s.Declaration.Name, policyKind, which))
+		c.notes = append(c.notes, fmt.Sprintf("Provider %s is installed by type, and no %s activates %s", s.Declaration.Name, manifest.ActivationPolicy.Kind, which))
 	case len(chosen.inactive) > 0 && !runtime.SafeStart(s.Package.Meta):
 		c.notes = append(c.notes, fmt.Sprintf("Provider %s is installed by type (%d of %d), and does not say that its controller starts where types are missing (capability safe-start); if it does not, activate the types that it asks for",
 			s.Declaration.Name, chosen.types-len(chosen.inactive), chosen.types))

@@ -32,7 +32,7 @@ func mrdOf(pkg, plural, kind, more string) string {
 func definitions(r *Rendered) string {
 	var names []string
 	for _, o := range r.Objects.All() {
-		if isCRD(o.ID()) {
+		if o.ID().Is(manifest.CRD) {
 			names = append(names, strings.TrimSuffix(o.ID().Name, ".example.org"))
 		}
 	}
@@ -42,7 +42,7 @@ func definitions(r *Rendered) string {
 func inactive(r *Rendered) string {
 	var names []string
 	for _, t := range r.Inactive {
-		if t.Definition.Kind != crdKind || t.Kind == "" || t.Group == "" || t.Package == "" {
+		if t.Definition.Kind != manifest.CRD.Kind || t.Kind == "" || t.Group == "" || t.Package == "" {
 			names = append(names, fmt.Sprintf("%+v", t))
 			continue
 		}
@@ -106,10 +106,10 @@ func TestActivation(t *testing.T) {
 				}
 			}
 			for _, o := range rendered.Objects.All() {
-				if o.ID().Kind == policyKind {
+				if o.ID().Kind == manifest.ActivationPolicy.Kind {
 					t.Error("the policy is applied, which a cluster without Crossplane does not know")
 				}
-				if isCRD(o.ID()) && o.Label(PackageLabel) == "" {
+				if o.ID().Is(manifest.CRD) && o.Label(manifest.PackageLabel) == "" {
 					t.Errorf("%s does not say whose it is", o.ID())
 				}
 			}
@@ -178,7 +178,7 @@ func TestSelectionsAreShared(t *testing.T) {
 	if len(r.packages) != 1 || len(r.selections) != 2 {
 		t.Errorf("%d packages, %d selections", len(r.packages), len(r.selections))
 	}
-	id := manifest.ID{Group: crdGroup, Kind: crdKind, Name: "x2.aws.example.org"}
+	id := manifest.CRD.ID("", "x2.aws.example.org")
 	if a.Objects.Get(id) != b.Objects.Get(id) || a.Objects.Get(id) != other.Objects.Get(id) {
 		t.Error("the type is not shared")
 	}

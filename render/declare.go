@@ -26,7 +26,7 @@ func declaration(o *manifest.Object) (sources.Declaration, error) {
 		Document:   sources.Document{Line: o.Origin().Line, Tree: o.Tree()},
 	}
 	if v := o.Version(); v != "v1" && (v != "v1beta1" || d.Kind != sources.Function) {
-		return d, fmt.Errorf("apiVersion: %s is not known; write %s/v1", o.APIVersion(), packageGroup)
+		return d, fmt.Errorf("apiVersion: %s is not known; write %s/v1", o.APIVersion(), manifest.GroupPackages)
 	}
 	if len(d.Name) > maxName {
 		return d, fmt.Errorf("metadata.name: more than %d characters", maxName)
@@ -55,12 +55,12 @@ func declaration(o *manifest.Object) (sources.Declaration, error) {
 	if d.Ref == (sources.Ref{}) {
 		return d, errors.New("spec.package: is missing; write <repository>:<version>")
 	}
-	switch how := o.Annotation(InstallAnnotation); {
+	switch how := o.Annotation(manifest.InstallAnnotation); {
 	case how == "":
 	case how != installByType:
-		return d, fmt.Errorf("metadata.annotations: %s: want %s, have %q", InstallAnnotation, installByType, how)
+		return d, fmt.Errorf("metadata.annotations: %s: want %s, have %q", manifest.InstallAnnotation, installByType, how)
 	case d.Kind != sources.Provider:
-		return d, fmt.Errorf("metadata.annotations: %s: only a Provider is installed by type", InstallAnnotation)
+		return d, fmt.Errorf("metadata.annotations: %s: only a Provider is installed by type", manifest.InstallAnnotation)
 	default:
 		d.ByType = true
 	}
@@ -146,9 +146,9 @@ var specFields = map[string]func(v any, d *sources.Declaration) error{
 		for key, v := range m {
 			switch {
 			case key == "name":
-			case key == "apiVersion" && v == runtimeConfigVersion, key == "kind" && v == runtimeConfigKind:
+			case key == "apiVersion" && v == runtimeConfigVersion, key == "kind" && v == manifest.RuntimeConfig.Kind:
 			default:
-				return fmt.Errorf("%s: %v is not known; want a %s of %s", key, v, runtimeConfigKind, runtimeConfigVersion)
+				return fmt.Errorf("%s: %v is not known; want a %s of %s", key, v, manifest.RuntimeConfig.Kind, runtimeConfigVersion)
 			}
 		}
 		if d.RuntimeConfig, _ = m["name"].(string); d.RuntimeConfig == "" {
@@ -196,5 +196,5 @@ func metadataMap(v any) (map[string]string, error) {
 // its inventory.
 func reserved(key string) bool {
 	prefix, _, _ := strings.Cut(key, "/")
-	return prefix == "gitopsd.dev" || prefix == "applyset.kubernetes.io"
+	return prefix == manifest.Group || prefix == "applyset.kubernetes.io"
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 )
 
@@ -25,7 +26,7 @@ func delegated(s sources.Selected) (*manifest.Object, error) {
 	if len(d.Name) > maxName {
 		return nil, fmt.Errorf("its name has more than %d characters; declare it with a shorter one", maxName)
 	}
-	tree := map[string]any{"apiVersion": packageGroup + "/v1", "kind": string(d.Kind), "metadata": map[string]any{"name": d.Name}}
+	tree := map[string]any{"apiVersion": manifest.GroupPackages + "/v1", "kind": string(d.Kind), "metadata": map[string]any{"name": d.Name}}
 	origin := manifest.Origin{Package: s.Pin}
 	spec := make(map[string]any)
 	if d.Document.Tree != nil {
@@ -45,7 +46,7 @@ func delegated(s sources.Selected) (*manifest.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return o.WithMetadata(map[string]string{PackageLabel: d.Name}, nil), nil
+	return o.WithMetadata(map[string]string{manifest.PackageLabel: d.Name}, nil), nil
 }
 
 // pinned is what spec.package of a delegated package is: "repository:tag@digest",
@@ -62,7 +63,7 @@ func pinned(p sources.Pin) string {
 // install as they are locked: a patch is no way around the lock.
 func checkPins(objects []*manifest.Object, pins map[manifest.ID]string) error {
 	for _, o := range objects {
-		if !isPackage(o.ID()) {
+		if !o.ID().Is(manifest.Packages...) {
 			continue
 		}
 		spec, _ := o.Tree()["spec"].(map[string]any)
@@ -86,11 +87,12 @@ func delegatedTypes(s sources.Selected) []PackageType {
 		if err != nil {
 			continue // Crossplane will say so
 		}
-		for _, field := range []string{"names", "claimNames"} {
-			group, kind := kindOf(d.Tree, field)
-			if defines := o.ID().Group == crdGroup || o.ID().Group == crossplane; defines && kind != "" {
-				all = append(all, PackageType{Definition: o.ID(), Group: group, Kind: kind, Package: s.Declaration.Name})
-			}
+		if !o.ID().Is(manifest.CRD, manifest.XRD, manifest.MRD) {
+			continue
+		}
+		defined := types.Read(d.Tree)
+		for _, kind := range defined.Kinds() {
+			all = append(all, PackageType{Definition: o.ID(), Group: defined.Group, Kind: kind, Package: s.Declaration.Name})
 		}
 	}
 	return all

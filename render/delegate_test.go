@@ -70,13 +70,13 @@ metadata: {name: large}
 		t.Errorf("have %q\nwant %q", have, want)
 	}
 	get := func(kind, name string) *manifest.Object {
-		return rendered.Objects.Get(manifest.ID{Group: packageGroup, Kind: kind, Name: name})
+		return rendered.Objects.Get(manifest.ID{Group: manifest.GroupPackages, Kind: kind, Name: name})
 	}
 	p := get("Provider", "p")
 	if have, want := p.Tree(), map[string]any{
 		"apiVersion": "pkg.crossplane.io/v1", "kind": "Provider",
 		"metadata": map[string]any{
-			"name": "p", "labels": map[string]any{"team": "a", PackageLabel: "p"}, "annotations": map[string]any{"gitopsd.dev/adopt": "true"},
+			"name": "p", "labels": map[string]any{"team": "a", manifest.PackageLabel: "p"}, "annotations": map[string]any{"gitopsd.dev/adopt": "true"},
 		},
 		"spec": map[string]any{
 			"package":           "example.org/p:v1@" + string(sources.DigestOf([]byte("p"))),

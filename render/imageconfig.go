@@ -74,8 +74,8 @@ type authoritySpec struct {
 // decodeSpec reads the spec of an object into a Go type, strictly: a field that
 // the type does not have is an error with its path.
 func decodeSpec(o *manifest.Object, version string, spec any) error {
-	if o.APIVersion() != packageGroup+"/"+version {
-		return fmt.Errorf("apiVersion: %s is not known; write %s/%s", o.APIVersion(), packageGroup, version)
+	if o.APIVersion() != manifest.GroupPackages+"/"+version {
+		return fmt.Errorf("apiVersion: %s is not known; write %s/%s", o.APIVersion(), manifest.GroupPackages, version)
 	}
 	for key := range o.Tree() {
 		if !slices.Contains([]string{"apiVersion", "kind", "metadata", "spec"}, key) {
@@ -152,8 +152,8 @@ func (s *imageConfigSpec) read(c *sources.ImageConfig, objects []*manifest.Objec
 	}
 	if r := s.Runtime; r != nil && r.ConfigRef != nil {
 		ref := r.ConfigRef
-		if ref.APIVersion != "" && ref.APIVersion != runtimeConfigVersion || ref.Kind != "" && ref.Kind != runtimeConfigKind {
-			return fmt.Errorf("spec.runtime.configRef: want a %s of %s", runtimeConfigKind, runtimeConfigVersion)
+		if ref.APIVersion != "" && ref.APIVersion != runtimeConfigVersion || ref.Kind != "" && ref.Kind != manifest.RuntimeConfig.Kind {
+			return fmt.Errorf("spec.runtime.configRef: want a %s of %s", manifest.RuntimeConfig.Kind, runtimeConfigVersion)
 		}
 		if c.RuntimeConfig = ref.Name; ref.Name == "" {
 			return errors.New("spec.runtime.configRef.name: is missing")
@@ -242,7 +242,7 @@ var secretEntry = regexp.MustCompile(`^[A-Za-z0-9._-]{1,253}$`)
 // which Crossplane would look, or the one that is Crossplane's here.
 func publicKey(k *sources.VerificationKey, objects []*manifest.Object) (string, error) {
 	for _, namespace := range []string{runtime.Namespace, "crossplane-system"} {
-		id := manifest.ID{Kind: "Secret", Namespace: namespace, Name: k.Secret}
+		id := manifest.Secret.ID(namespace, k.Secret)
 		i := slices.IndexFunc(objects, func(o *manifest.Object) bool { return o.ID() == id })
 		if i < 0 {
 			continue

@@ -16,24 +16,15 @@ import (
 // allowed are the kinds that a package may hold, by the xpkg specification. A
 // package is somebody else's: with any other kind it could take rights that the
 // repository does not give it.
-var allowed = map[sources.PackageKind]map[[2]string]bool{
-	sources.Provider: {
-		{crdGroup, crdKind}: true,
-		{"admissionregistration.k8s.io", "ValidatingWebhookConfiguration"}: true,
-		{"admissionregistration.k8s.io", "MutatingWebhookConfiguration"}:   true,
-	},
+var allowed = map[sources.PackageKind][]manifest.GroupKind{
+	sources.Provider: {manifest.CRD, manifest.ValidatingWebhooks, manifest.MutatingWebhooks},
 	sources.Configuration: {
-		{crossplane, "CompositeResourceDefinition"}: true,
-		{crossplane, "Composition"}:                 true,
-		{crossplane, policyKind}:                    true,
-		{operations, "Operation"}:                   true,
-		{operations, "CronOperation"}:               true,
-		{operations, "WatchOperation"}:              true,
+		manifest.XRD, manifest.Composition, manifest.ActivationPolicy,
+		{Group: manifest.GroupOperations, Kind: "Operation"},
+		{Group: manifest.GroupOperations, Kind: "CronOperation"},
+		{Group: manifest.GroupOperations, Kind: "WatchOperation"},
 	},
 }
-
-// operations is the group of what Crossplane does once, or now and then.
-const operations = "ops.crossplane.io"
 
 // expansion is what a package comes to, the same in every cluster that declares
 // it alike.
@@ -73,7 +64,7 @@ func contents(s sources.Selected, config *runtime.Config) (*expansion, error) {
 	if labels == nil {
 		labels = make(map[string]string, 1)
 	}
-	labels[PackageLabel] = d.Name
+	labels[manifest.PackageLabel] = d.Name
 	for i, o := range objects {
 		objects[i] = o.WithMetadata(labels, d.CommonAnnotations)
 	}
@@ -102,13 +93,13 @@ func held(s sources.Selected) (*expansion, error) {
 			if err != nil {
 				return nil, err
 			}
-			if spec, _ := o.Tree()["spec"].(map[string]any); spec["state"] == "Active" {
+			if manifest.Text(o.Tree(), "spec", "state") == "Active" {
 				e.active[crd.ID()] = true
 			}
 			o = crd
 		}
 		id := o.ID()
-		if !allowed[s.Declaration.Kind][[2]string{id.Group, id.Kind}] {
+		if !id.Is(allowed[s.Declaration.Kind]...) {
 			return nil, fmt.Errorf("%s: %s: a %s package must not hold a %s", o.Origin(), id, s.Declaration.Kind, id.Kind)
 		}
 		for _, values := range []map[string]string{o.Labels(), o.Annotations()} {
@@ -118,7 +109,7 @@ func held(s sources.Selected) (*expansion, error) {
 				}
 			}
 		}
-		if isPolicy(id) {
+		if id.Is(manifest.ActivationPolicy) {
 			e.policies = append(e.policies, o)
 			continue
 		}
@@ -141,7 +132,7 @@ func withController(s sources.Selected, config *runtime.Config, objects []*manif
 	c := runtime.Controller{Selected: s, Config: config}
 	service := webhook.Service{Namespace: runtime.Namespace, Name: c.ServiceName(), Port: runtime.WebhookPort}
 	for i, o := range objects {
-		if isCRD(o.ID()) {
+		if o.ID().Is(manifest.CRD) {
 			c.Types = append(c.Types, o)
 		}
 		if !webhook.Needed(o.Tree()) {

@@ -32,13 +32,8 @@ import (
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/remote"
-	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/sources"
 )
-
-// PackageLabel is on every object that comes from a package, with the name of the
-// package in the cluster.
-const PackageLabel = runtime.PackageLabel
 
 // Input is what the fleet repository says about one cluster.
 type Input struct {
@@ -125,7 +120,7 @@ type Rendered struct {
 // Keeps tells whether an object that a cluster has of us, and that is not in
 // Objects, must stay: it is in conflict, or belongs to a package that is broken
 // or may be one of those that could not be resolved. pkg is the object's
-// PackageLabel.
+// manifest.PackageLabel.
 func (r *Rendered) Keeps(id manifest.ID, pkg string) bool {
 	switch {
 	case r.conflict[id]:

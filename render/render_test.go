@@ -111,7 +111,7 @@ func TestExpandProvider(t *testing.T) {
 	}
 	for _, o := range rendered.Objects.All() {
 		packaged := o.ID().Name != "plain" && o.ID().Kind != "Namespace"
-		if packaged != (o.Label(PackageLabel) == "p" && o.Label("team") == "a" && o.Annotation("note") == "b") {
+		if packaged != (o.Label(manifest.PackageLabel) == "p" && o.Label("team") == "a" && o.Annotation("note") == "b") {
 			t.Errorf("%s has labels %v, annotations %v", o.ID(), o.Labels(), o.Annotations())
 		}
 		if packaged != (o.Origin().Package.Ref.Repository == "example.org/p") {
@@ -231,7 +231,7 @@ func TestTwoPackagesOneObject(t *testing.T) {
 		t.Errorf("have %v", err)
 	}
 	for _, o := range rendered.Objects.All() {
-		if name := o.Label(PackageLabel); name != "c" && o.ID().Kind != "Namespace" {
+		if name := o.Label(manifest.PackageLabel); name != "c" && o.ID().Kind != "Namespace" {
 			t.Errorf("%s of %s is there", o.ID(), name)
 		}
 	}

@@ -38,7 +38,7 @@ type runtimeConfigSpec struct {
 func readRuntimeConfig(o *manifest.Object) runtimeConfig {
 	var spec runtimeConfigSpec
 	fail := func(err error) runtimeConfig {
-		return runtimeConfig{err: fmt.Errorf("%s: %s %s: %w", o.Origin(), runtimeConfigKind, o.ID().Name, err)}
+		return runtimeConfig{err: fmt.Errorf("%s: %s %s: %w", o.Origin(), manifest.RuntimeConfig.Kind, o.ID().Name, err)}
 	}
 	if err := decodeSpec(o, "v1beta1", &spec); err != nil {
 		return fail(err)
@@ -88,9 +88,9 @@ func (w *Wanted) runtimeOf(s sources.Selected) (*runtime.Config, error) {
 	case !there && name == defaultRuntimeConfig:
 		return nil, nil
 	case !there:
-		return nil, fmt.Errorf("there is no %s %s among the cluster's manifests, which its controller is to run by", runtimeConfigKind, name)
+		return nil, fmt.Errorf("there is no %s %s among the cluster's manifests, which its controller is to run by", manifest.RuntimeConfig.Kind, name)
 	case c.err != nil:
-		return nil, fmt.Errorf("its controller is to run by the %s %s, which has errors", runtimeConfigKind, name)
+		return nil, fmt.Errorf("its controller is to run by the %s %s, which has errors", manifest.RuntimeConfig.Kind, name)
 	}
 	return c.config, nil
 }

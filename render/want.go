@@ -37,13 +37,13 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 	var declared, images, configs []*manifest.Object
 	for _, o := range objects {
 		switch id := o.ID(); {
-		case isPackage(id):
+		case id.Is(manifest.Packages...):
 			declared = append(declared, o)
-		case id.Group == packageGroup && id.Kind == "ImageConfig":
+		case id.Is(manifest.ImageConfig):
 			images = append(images, o)
-		case id.Group == packageGroup && id.Kind == runtimeConfigKind:
+		case id.Is(manifest.RuntimeConfig):
 			configs = append(configs, o)
-		case isPolicy(id) && !in.Delegate:
+		case id.Is(manifest.ActivationPolicy) && !in.Delegate:
 			w.policies = append(w.policies, o)
 		default:
 			w.Objects = append(w.Objects, o)
@@ -77,20 +77,7 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 }
 
 const (
-	packageGroup         = "pkg.crossplane.io"
-	runtimeConfigKind    = "DeploymentRuntimeConfig"
-	runtimeConfigVersion = packageGroup + "/v1beta1"
+	runtimeConfigVersion = manifest.GroupPackages + "/v1beta1"
 	// defaultRuntimeConfig is what Crossplane takes when a package names none.
 	defaultRuntimeConfig = "default"
 )
-
-func isPackage(id manifest.ID) bool {
-	if id.Group != packageGroup {
-		return false
-	}
-	switch sources.PackageKind(id.Kind) {
-	case sources.Provider, sources.Configuration, sources.Function:
-		return true
-	}
-	return false
-}

@@ -20,9 +20,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/testscripts/upstream"
 )
 
@@ -270,7 +270,7 @@ func typesOf(ctx context.Context, s *stage, cluster, pkg string) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
-	live, err := client.Resource(crds).List(ctx, metav1.ListOptions{LabelSelector: plan.PackageLabel + "=" + pkg})
+	live, err := client.Resource(crds).List(ctx, metav1.ListOptions{LabelSelector: manifest.PackageLabel + "=" + pkg})
 	if err != nil {
 		return nil, err
 	}

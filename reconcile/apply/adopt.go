@@ -14,7 +14,7 @@ import (
 // added says what people added to an object of ours; nothing where the repository
 // leaves that to them.
 func added(o *manifest.Object, meta *metav1.ObjectMeta) string {
-	if o.Annotation(plan.KeepEditsAnnotation) == "true" {
+	if o.Annotation(manifest.KeepEditsAnnotation) == "true" {
 		return ""
 	}
 	return managed.FindEdits(o, meta).Text()
@@ -75,7 +75,7 @@ func (a *Applier) takeOver(ctx context.Context, s *plan.Step) error {
 		if err != nil || entries == nil {
 			return err
 		}
-		err = a.cluster.SetManagedFields(ctx, t, s.ID, entries, meta.ResourceVersion, plan.AppliedAnnotation)
+		err = a.cluster.SetManagedFields(ctx, t, s.ID, entries, meta.ResourceVersion, manifest.AppliedAnnotation)
 		if !known || kube.ClassOf(err) != kube.Changed {
 			return err
 		}

@@ -155,11 +155,11 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 // member is an object as it is applied: with its membership, and the digest of
 // what was rendered.
 func (a *Applier) member(o *manifest.Object) *manifest.Object {
-	annotations := map[string]string{plan.AppliedAnnotation: a.inv.Applied(o)}
-	if plan.IsCRD(o.ID()) {
+	annotations := map[string]string{manifest.AppliedAnnotation: a.inv.Applied(o)}
+	if o.ID().Is(manifest.CRD) {
 		// One that the API server will refuse goes without.
 		if digest, err := typesDigest(o); err == nil {
-			annotations[plan.TypesAnnotation] = digest
+			annotations[manifest.TypesAnnotation] = digest
 		}
 	}
 	return o.WithMetadata(map[string]string{plan.PartOfLabel: a.set.id}, annotations)

@@ -55,7 +55,7 @@ func (a *Applier) Checkpoint(p *plan.Plan) *Checkpoint {
 	wanted := 0
 	for i := range p.Steps {
 		switch s := &p.Steps[i]; {
-		case !s.Action.Writes() && s.Action != plan.Unchanged || plan.IsPackage(s.ID):
+		case !s.Action.Writes() && s.Action != plan.Unchanged || s.ID.Is(manifest.Packages...):
 			return nil
 		case s.Object != nil:
 			wanted++

@@ -13,16 +13,14 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 )
 
 // Crossplane's packages: github.com/crossplane/crossplane, apis/pkg/v1.
 const (
-	packageGroup   = "pkg.crossplane.io"
-	packageVersion = packageGroup + "/v1"
+	packageVersion = manifest.GroupPackages + "/v1"
 )
-
-var packageKinds = []string{"Provider", "Configuration", "Function"}
 
 // soleInstaller has the steps of a package in conflict that a Crossplane in the
 // cluster installs too, at somebody else's bidding: two controllers would fight
@@ -44,7 +42,7 @@ func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		if other, ok := live[repositoryOf(s.Object)]; ok && other != s.ID && s.Action.Writes() {
-			s.Action, s.Reason = installedBy(p, other, plan.IsPackage(s.ID))
+			s.Action, s.Reason = installedBy(p, other, s.ID.Is(manifest.Packages...))
 		}
 	}
 	return nil
@@ -58,7 +56,7 @@ func installedBy(p *plan.Plan, other manifest.ID, delegated bool) (plan.Action, 
 			return plan.Wait, text + "; it has to be gone first"
 		}
 	}
-	own := fmt.Sprintf("declare the package under the name %s, annotated with %s: \"true\", to take it over", other.Name, plan.AdoptAnnotation)
+	own := fmt.Sprintf("declare the package under the name %s, annotated with %s: \"true\", to take it over", other.Name, manifest.AdoptAnnotation)
 	if !delegated {
 		own = "set spec.packages: delegate on the Cluster and " + own
 	}
@@ -70,7 +68,7 @@ func repositoryOf(o *manifest.Object) string {
 	switch {
 	case o == nil:
 		return ""
-	case plan.IsPackage(o.ID()):
+	case o.ID().Is(manifest.Packages...):
 		return packageOf(o.Tree()).Repository
 	}
 	return o.Origin().Package.Ref.Repository
@@ -88,8 +86,8 @@ func packageOf(tree map[string]any) sources.Ref {
 // could be read.
 func (a *Applier) livePackages(ctx context.Context) (map[string]manifest.ID, error) {
 	live := make(map[string]manifest.ID)
-	for _, kind := range packageKinds {
-		t, err := a.cluster.Type(ctx, packageVersion, kind)
+	for _, kind := range manifest.Packages {
+		t, err := a.cluster.Type(ctx, packageVersion, kind.Kind)
 		if kube.ClassOf(err) == kube.NoSuchType {
 			continue
 		}
@@ -125,7 +123,7 @@ func (a *Applier) revision(ctx context.Context, id manifest.ID) (map[string]any,
 		if name == "" {
 			return nil, nil
 		}
-		tree, err = get(manifest.ID{Group: packageGroup, Kind: id.Kind + "Revision", Name: name})
+		tree, err = get(manifest.ID{Group: manifest.GroupPackages, Kind: id.Kind + "Revision", Name: name})
 	}
 	switch kube.ClassOf(err) {
 	case kube.NotFound, kube.NoSuchType:
@@ -207,7 +205,7 @@ func (a *Applier) verifyPackages(ctx context.Context, l *healthLook) error {
 // definitionHealth reads whether Crossplane serves the types that an XRD defines.
 func definitionHealth(u *unstructured.Unstructured) (State, string) {
 	conditions := []string{"Established"}
-	if claims, _, _ := unstructured.NestedMap(u.Object, "spec", "claimNames"); claims != nil {
+	if types.Read(u.Object).Claims.Kind != "" {
 		conditions = append(conditions, "Offered")
 	}
 	for _, kind := range conditions {

@@ -102,7 +102,7 @@ func TestDefinitionHealth(t *testing.T) {
 // Who installs a package already is told with the way out.
 func TestInstalledBy(t *testing.T) {
 	t.Parallel()
-	live := manifest.ID{Group: packageGroup, Kind: "Provider", Name: "theirs"}
+	live := manifest.Provider.ID("", "theirs")
 	for _, tt := range []struct {
 		steps     []plan.Step
 		delegated bool

@@ -97,7 +97,7 @@ func (a *Applier) findDrift(ctx context.Context, v *view) error {
 		// remembered of it than a plan asks for.
 		v.live.Objects[id] = meta
 		if meta.DeletionTimestamp != nil || meta.Labels[plan.PartOfLabel] != a.set.id ||
-			meta.Annotations[plan.AppliedAnnotation] != a.inv.Applied(o) {
+			meta.Annotations[manifest.AppliedAnnotation] != a.inv.Applied(o) {
 			continue
 		}
 		if drift != "" {

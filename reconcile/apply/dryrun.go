@@ -23,7 +23,7 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 	retyped := make(map[schema.GroupKind]manifest.ID) // kinds whose types the plan changes
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		if plan.IsNamespace(s.ID) && s.Action == plan.Create {
+		if s.ID.Is(manifest.Namespace) && s.Action == plan.Create {
 			created[s.ID.Name] = true
 		}
 		if s.Object == nil || s.Action != plan.Configure || s.Compatibility <= compat.Documentation {
@@ -64,7 +64,7 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 				}
 				s.Reason += "; deleted and created anew, since a field cannot be changed: " + e.Message
 			case e.Immutable() && s.Force:
-				s.Rejected = fmt.Sprintf("%s; to have it deleted and created anew, annotate it with %s: \"true\"", e.Message, plan.ReplaceAnnotation)
+				s.Rejected = fmt.Sprintf("%s; to have it deleted and created anew, annotate it with %s: \"true\"", e.Message, manifest.ReplaceAnnotation)
 			case e.Class == kube.Invalid && retyped[kindOf(s.ID)].Name != "":
 				s.NotValidated = fmt.Sprintf("the type as it is would not accept it, but %s changes that: %s", retyped[kindOf(s.ID)], e.Message)
 				s.Premature = true

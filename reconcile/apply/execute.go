@@ -101,7 +101,7 @@ func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 		if s.Object == nil {
 			continue
 		}
-		if plan.IsNamespace(s.ID) {
+		if s.ID.Is(manifest.Namespace) {
 			x.spaces[s.ID.Name] = r
 		}
 		for _, gvk := range plan.Defines(s.Object) {
@@ -302,7 +302,7 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 	}
 	r.Outcome, r.Reason, r.Warnings = Done, "", answer.Warnings
 	x.wrote(t, s.Object, &answer.Meta.ObjectMeta)
-	if plan.IsCRD(s.ID) {
+	if s.ID.Is(manifest.CRD) {
 		for _, gvk := range plan.Defines(s.Object) {
 			x.cluster.Forget(gvk.Group)
 		}
@@ -342,7 +342,7 @@ func (x *execution) write(ctx context.Context, s *plan.Step) (kube.Type, *kube.A
 // fail records an error, and returns it if it concerns the whole cluster.
 func (x *execution) fail(r *Result, err error) error {
 	if e, ok := errors.AsType[*kube.Error](err); ok && e.Immutable() && r.Step.Force {
-		err = fmt.Errorf("%w; to have it deleted and created anew, annotate it with %s: \"true\"", err, plan.ReplaceAnnotation)
+		err = fmt.Errorf("%w; to have it deleted and created anew, annotate it with %s: \"true\"", err, manifest.ReplaceAnnotation)
 	}
 	if r.Step.Drift && kube.ClassOf(err) == kube.Invalid {
 		// A Service whose port somebody moved would have both ports.

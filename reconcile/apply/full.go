@@ -64,7 +64,7 @@ func (x *execution) keepFull(ctx context.Context, look *contentsLook, r *Result)
 		case err != nil:
 			r.Outcome, r.Reason = Skipped, fmt.Sprintf("kept: what it holds could not be found out: %v", err)
 			return true, nil
-		case len(found) == 0 || !plan.IsPackage(r.Step.ID):
+		case len(found) == 0 || !r.Step.ID.Is(manifest.Packages...):
 			return false, nil
 		}
 		// Crossplane stops the package's controller, which these may need.
@@ -117,13 +117,13 @@ func (x *execution) stillMembers(ctx context.Context, holder manifest.ID) map[ma
 func (x *execution) mayHold(ctx context.Context, holder manifest.ID, s *plan.Step) bool {
 	_, group, _ := strings.Cut(holder.Name, ".")
 	switch {
-	case plan.IsNamespace(holder):
+	case holder.Is(manifest.Namespace):
 		return s.ID.Namespace == holder.Name
-	case plan.IsPackage(holder):
+	case holder.Is(manifest.Packages...):
 		return s.Stage == plan.Custom
 	case s.ID.Group != group:
 		return false
-	case plan.IsXRD(holder):
+	case holder.Is(manifest.XRD):
 		return true // of its claims, the name is not known
 	}
 	t, err := x.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)
@@ -152,7 +152,7 @@ func (x *execution) awaitDependents(ctx context.Context, rest []*Result) ([]*Res
 	look := x.newLook()
 	deadline := time.Now().Add(goneWait)
 	for _, r := range rest {
-		if r.Step.Action != plan.Prune || !plan.IsCRD(r.Step.ID) || r.Step.WithContents {
+		if r.Step.Action != plan.Prune || !r.Step.ID.Is(manifest.CRD) || r.Step.WithContents {
 			continue
 		}
 		for wait := pollFirst; ; wait = min(2*wait, pollLongest) {

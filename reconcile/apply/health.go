@@ -40,24 +40,24 @@ const (
 type Health struct {
 	ID    manifest.ID
 	State State
-	// Package is the value of the object's plan.PackageLabel.
+	// Package is the value of the object's manifest.PackageLabel.
 	Package string
 	// Reason is the controller's message.
 	Reason string
 }
 
 // statusless are kinds that are ready as soon as they are there.
-var statusless = []schema.GroupKind{
-	{Kind: "ConfigMap"}, {Kind: "Secret"}, {Kind: "ServiceAccount"}, {Kind: "Namespace"}, {Kind: "LimitRange"},
-	{Kind: "Service"}, {Kind: "Endpoints"},
-	{Group: "discovery.k8s.io", Kind: "EndpointSlice"},
-	{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}, // applying waits for it
-	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}, {Group: "networking.k8s.io", Kind: "IngressClass"},
-	{Group: "storage.k8s.io", Kind: "StorageClass"}, {Group: "scheduling.k8s.io", Kind: "PriorityClass"},
+var statusless = []manifest.GroupKind{
+	manifest.ConfigMap, manifest.Secret, manifest.ServiceAccount, manifest.Namespace, {Kind: "LimitRange"},
+	manifest.Service, {Kind: "Endpoints"},
+	{Group: manifest.GroupDiscovery, Kind: "EndpointSlice"},
+	manifest.CRD, // applying waits for it
+	{Group: manifest.GroupNetworking, Kind: "NetworkPolicy"}, {Group: manifest.GroupNetworking, Kind: "IngressClass"},
+	{Group: manifest.GroupStorage, Kind: "StorageClass"}, {Group: manifest.GroupScheduling, Kind: "PriorityClass"},
 }
 
 func hasStatus(gk schema.GroupKind) bool {
-	return gk.Group != "rbac.authorization.k8s.io" && gk.Group != "admissionregistration.k8s.io" && !slices.Contains(statusless, gk)
+	return gk.Group != manifest.GroupRBAC && gk.Group != manifest.GroupAdmission && !slices.Contains(statusless, manifest.GroupKind(gk))
 }
 
 // Health lists the objects that a plan wants and that are not ready, ordered by
@@ -110,8 +110,8 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 			}
 			continue
 		}
-		l.health[o.ID()] = Health{ID: o.ID(), State: Missing, Package: o.Label(plan.PackageLabel), Reason: "it is not there"}
-		if plan.IsPackage(o.ID()) {
+		l.health[o.ID()] = Health{ID: o.ID(), State: Missing, Package: o.Label(manifest.PackageLabel), Reason: "it is not there"}
+		if o.ID().Is(manifest.Packages...) {
 			l.packages[o.ID()] = packageOf(o.Tree()).Digest
 		}
 	}
@@ -249,9 +249,9 @@ func assess(u *unstructured.Unstructured) (State, string) {
 	gk := u.GroupVersionKind().GroupKind()
 	switch {
 	case u.GetDeletionTimestamp() != nil:
-	case plan.IsPackage(manifest.ID{Group: gk.Group, Kind: gk.Kind}):
+	case slices.Contains(manifest.Packages, manifest.GroupKind(gk)):
 		return packageHealth(u)
-	case plan.IsXRD(manifest.ID{Group: gk.Group, Kind: gk.Kind}):
+	case manifest.GroupKind(gk) == manifest.XRD:
 		return definitionHealth(u)
 	}
 	r, err := status.Compute(u)

@@ -14,6 +14,7 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources/errgroup"
 )
 
@@ -41,7 +42,7 @@ func (a *Applier) lookInside(ctx context.Context, p *plan.Plan, v *view) error {
 	g.SetLimit(concurrency)
 	for _, s := range full {
 		g.Go(func() error {
-			staying, allowed := 0, v.live.Objects[s.ID].Annotations[plan.AllowPruneAnnotation] == "true"
+			staying, allowed := 0, v.live.Objects[s.ID].Annotations[manifest.AllowPruneAnnotation] == "true"
 			found, err := look.inside(gctx, s.ID, func(c plan.Content) bool {
 				if len(c.Owners) == 0 && !going[c.UID] && !allowed {
 					staying++
@@ -92,13 +93,13 @@ func (l *contentsLook) inside(ctx context.Context, id manifest.ID, yield func(pl
 	f := &finding{yield: yield}
 	var err error
 	switch {
-	case plan.IsCRD(id):
+	case id.Is(manifest.CRD):
 		err = l.instances(ctx, id.Name, f)
-	case plan.IsXRD(id):
+	case id.Is(manifest.XRD):
 		err = l.composites(ctx, id, f)
-	case plan.IsPackage(id):
+	case id.Is(manifest.Packages...):
 		err = l.packageContents(ctx, id, f)
-	case plan.IsNamespace(id):
+	case id.Is(manifest.Namespace):
 		err = l.inhabitants(ctx, id.Name, f)
 	}
 	return f.found, err
@@ -143,7 +144,7 @@ func (l *contentsLook) instances(ctx context.Context, crd string, f *finding) er
 // unlisted is why the objects of a CRD that serves none may be there all the
 // same. A CRD that never came to serve its type has none.
 func (l *contentsLook) unlisted(ctx context.Context, crd string) error {
-	id := manifest.ID{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: crd}
+	id := manifest.CRD.ID("", crd)
 	t, err := l.cluster.Kind(ctx, id.Group, id.Kind)
 	if err != nil {
 		return err
@@ -174,10 +175,8 @@ func (l *contentsLook) composites(ctx context.Context, xrd manifest.ID, f *findi
 	if err != nil {
 		return err
 	}
-	group, _, _ := unstructured.NestedString(tree, "spec", "group")
-	claims, _, _ := unstructured.NestedString(tree, "spec", "claimNames", "plural")
-	if claims != "" {
-		if err := l.instances(ctx, claims+"."+group, f); err != nil || f.full {
+	if d := types.Read(tree); d.Claims.Plural != "" {
+		if err := l.instances(ctx, d.Claims.Plural+"."+d.Group, f); err != nil || f.full {
 			return err
 		}
 	}
@@ -257,10 +256,10 @@ var ephemeral = []string{"Event", "Endpoints", "EndpointSlice", "Lease", "PodMet
 
 // givens are the objects that controllers put into every namespace.
 var givens = []manifest.ID{
-	{Kind: "ServiceAccount", Name: "default"},
-	{Kind: "ConfigMap", Name: "kube-root-ca.crt"},
-	{Kind: "ConfigMap", Name: "istio-ca-root-cert"},
-	{Kind: "ConfigMap", Name: "openshift-service-ca.crt"},
+	manifest.ServiceAccount.ID("", "default"),
+	manifest.ConfigMap.ID("", "kube-root-ca.crt"),
+	manifest.ConfigMap.ID("", "istio-ca-root-cert"),
+	manifest.ConfigMap.ID("", "openshift-service-ca.crt"),
 }
 
 func (l *contentsLook) list(ctx context.Context, t kube.Type, namespace string, f *finding) error {

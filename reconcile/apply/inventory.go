@@ -32,11 +32,6 @@ const (
 	tooling     = "gitopsd/v2"
 	toolingV1   = "gitopsd/v1"
 	toolingName = "gitopsd"
-
-	// fleetAnnotation is the fleet that the inventory belongs to, and
-	// commitAnnotation the fleet's commit that was last applied.
-	fleetAnnotation  = "gitopsd.dev/fleet"
-	commitAnnotation = "gitopsd.dev/commit"
 )
 
 // Fleet says whose an inventory may be. Objects of an inventory that another fleet
@@ -63,7 +58,7 @@ type applySet struct {
 }
 
 func newApplySet(name string) applySet {
-	p := manifest.ID{Kind: "ConfigMap", Namespace: Namespace, Name: "inventory-" + name}
+	p := manifest.ConfigMap.ID(Namespace, "inventory-"+name)
 	sum := sha256.Sum256([]byte(p.Name + "." + p.Namespace + "." + p.Kind + "." + p.Group))
 	return applySet{parent: p, id: "applyset-" + base64.RawURLEncoding.EncodeToString(sum[:]) + "-v1"}
 }
@@ -85,8 +80,8 @@ type parent struct {
 
 // These two kinds need no discovery: every API server has them.
 var (
-	configMaps = kube.Type{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespaced: true}
-	namespaces = kube.Type{Version: "v1", Kind: "Namespace", Resource: "namespaces", HasStatus: true}
+	configMaps = kube.Type{Version: "v1", Kind: manifest.ConfigMap.Kind, Resource: "configmaps", Namespaced: true}
+	namespaces = kube.Type{Version: "v1", Kind: manifest.Namespace.Kind, Resource: "namespaces", HasStatus: true}
 )
 
 // readParent reads the parent, unless this process knows it. One that belongs to
@@ -108,7 +103,7 @@ func (a *Applier) readParent(ctx context.Context) (*parent, error) {
 		return nil, err
 	}
 	p.exists = true
-	p.fleet, p.commit = meta.Annotations[fleetAnnotation], meta.Annotations[commitAnnotation]
+	p.fleet, p.commit = meta.Annotations[manifest.FleetAnnotation], meta.Annotations[manifest.CommitAnnotation]
 	p.uid, p.version = string(meta.UID), meta.ResourceVersion
 	for _, gk := range splitList(meta.Annotations[kindsAnnotation]) {
 		p.kinds[schema.ParseGroupKind(gk)] = true
@@ -126,7 +121,7 @@ func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 			a.cluster.Name(), a.set.parent, fmt.Sprintf(format, args...))
 	}
 	tool, _, _ := strings.Cut(meta.Annotations[toolingAnnotation], "/")
-	fleet := meta.Annotations[fleetAnnotation]
+	fleet := meta.Annotations[manifest.FleetAnnotation]
 	switch {
 	case tool == "":
 		return fail("has no annotation %s, so that it is not gitopsd's: delete it, or rename the cluster", toolingAnnotation)
@@ -137,7 +132,7 @@ func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 	case fleet == "" && meta.Annotations[toolingAnnotation] == toolingV1:
 		return nil // of a gitopsd that did not record it
 	case fleet == "":
-		return fail("has no annotation %s, which says whose it is: somebody removed it; restore it", fleetAnnotation)
+		return fail("has no annotation %s, which says whose it is: somebody removed it; restore it", manifest.FleetAnnotation)
 	case fleet != a.fleet.Name && (a.fleet.Accepts == nil || !a.fleet.Accepts(fleet)):
 		return fail("belongs to another fleet, %s, and what this one does not want would be pruned: register the cluster under another name here; or, if it is this fleet's from now on, start gitopsd with --take-over-from=%s", fleet, fleet)
 	}
@@ -272,13 +267,13 @@ func (a *Applier) writeParent(ctx context.Context, read, p *parent) error {
 	slices.Sort(kinds)
 	slices.Sort(in)
 	annotations := map[string]any{
-		toolingAnnotation:    tooling,
-		kindsAnnotation:      strings.Join(kinds, ","),
-		namespacesAnnotation: strings.Join(in, ","),
-		fleetAnnotation:      a.fleet.Name,
+		toolingAnnotation:        tooling,
+		kindsAnnotation:          strings.Join(kinds, ","),
+		namespacesAnnotation:     strings.Join(in, ","),
+		manifest.FleetAnnotation: a.fleet.Name,
 	}
 	if p.commit != "" {
-		annotations[commitAnnotation] = p.commit
+		annotations[manifest.CommitAnnotation] = p.commit
 	}
 	metadata := map[string]any{
 		"name": a.set.parent.Name, "namespace": a.set.parent.Namespace,
@@ -287,12 +282,12 @@ func (a *Applier) writeParent(ctx context.Context, read, p *parent) error {
 	if read.exists {
 		metadata["resourceVersion"] = read.version
 	}
-	body := manifest.AppendJSON(nil, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+	body := manifest.AppendJSON(nil, map[string]any{"apiVersion": "v1", "kind": manifest.ConfigMap.Kind, "metadata": metadata})
 	meta, err := a.putParent(ctx, read.exists, body)
 	if kube.ClassOf(err) == kube.NoNamespace {
-		id := manifest.ID{Kind: "Namespace", Name: Namespace}
+		id := manifest.Namespace.ID("", Namespace)
 		ns := manifest.AppendJSON(nil, map[string]any{
-			"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": Namespace},
+			"apiVersion": "v1", "kind": manifest.Namespace.Kind, "metadata": map[string]any{"name": Namespace},
 		})
 		if _, err = a.cluster.Apply(ctx, namespaces, id, ns, kube.ApplyOptions{Force: true}); err == nil {
 			meta, err = a.putParent(ctx, read.exists, body)

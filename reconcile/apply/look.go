@@ -14,6 +14,7 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources/errgroup"
 )
 
@@ -178,7 +179,7 @@ func (a *Applier) types(ctx context.Context, v *view, desired *manifest.Set, p *
 	seen := make(map[schema.GroupVersionKind]bool)
 	for _, o := range desired.All() {
 		gvk := schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind)
-		if plan.IsCRD(o.ID()) {
+		if o.ID().Is(manifest.CRD) {
 			scopes(v.live.Namespaced, o)
 		}
 		if seen[gvk] {
@@ -224,10 +225,10 @@ func (a *Applier) types(ctx context.Context, v *view, desired *manifest.Set, p *
 
 // scopes notes whether the kinds that a CRD defines live in namespaces.
 func scopes(namespaced map[schema.GroupVersionKind]bool, crd *manifest.Object) {
-	spec, _ := crd.Tree()["spec"].(map[string]any)
+	scoped := types.Read(crd.Tree()).Scope == "Namespaced"
 	for _, gvk := range plan.Defines(crd) {
 		if _, served := namespaced[gvk]; !served {
-			namespaced[gvk] = spec["scope"] == "Namespaced"
+			namespaced[gvk] = scoped
 		}
 	}
 }

@@ -59,11 +59,11 @@ func (s *kindState) waitsFor(id manifest.ID) bool {
 // while nothing is wrong with it.
 type member struct {
 	uid, version string
-	applied      string // the value of plan.AppliedAnnotation
-	types        string // the value of plan.TypesAnnotation
-	pkg          string // the value of plan.PackageLabel
-	allowPrune   string // the value of plan.AllowPruneAnnotation
-	dependsOn    string // the value of plan.DependsOnAnnotation
+	applied      string // the value of manifest.AppliedAnnotation
+	types        string // the value of manifest.TypesAnnotation
+	pkg          string // the value of manifest.PackageLabel
+	allowPrune   string // the value of manifest.AllowPruneAnnotation
+	dependsOn    string // the value of manifest.DependsOnAnnotation
 	// applies says that we are among those who applied it, controlled that a
 	// controller owns it, and edited that people edited it.
 	applies, controlled, edited bool
@@ -82,9 +82,9 @@ type member struct {
 func newMember(t kube.Type, m *metav1.ObjectMeta, before *member) *member {
 	n := &member{
 		uid: string(m.UID), version: m.ResourceVersion,
-		applied: m.Annotations[plan.AppliedAnnotation], types: m.Annotations[plan.TypesAnnotation],
-		pkg: m.Labels[plan.PackageLabel], allowPrune: m.Annotations[plan.AllowPruneAnnotation],
-		dependsOn: m.Annotations[plan.DependsOnAnnotation],
+		applied: m.Annotations[manifest.AppliedAnnotation], types: m.Annotations[manifest.TypesAnnotation],
+		pkg: m.Labels[manifest.PackageLabel], allowPrune: m.Annotations[manifest.AllowPruneAnnotation],
+		dependsOn: m.Annotations[manifest.DependsOnAnnotation],
 		applies:   managed.Own(m) != nil, controlled: metav1.GetControllerOfNoCopy(m) != nil, edited: managed.Edited(m),
 		print: fingerprintOf(t, m),
 	}
@@ -120,9 +120,9 @@ func (m *member) meta(set string) *metav1.ObjectMeta {
 		to         map[string]string
 		key, value string
 	}{
-		{o.Annotations, plan.AppliedAnnotation, m.applied}, {o.Annotations, plan.TypesAnnotation, m.types},
-		{o.Labels, plan.PackageLabel, m.pkg}, {o.Annotations, plan.AllowPruneAnnotation, m.allowPrune},
-		{o.Annotations, plan.DependsOnAnnotation, m.dependsOn},
+		{o.Annotations, manifest.AppliedAnnotation, m.applied}, {o.Annotations, manifest.TypesAnnotation, m.types},
+		{o.Labels, manifest.PackageLabel, m.pkg}, {o.Annotations, manifest.AllowPruneAnnotation, m.allowPrune},
+		{o.Annotations, manifest.DependsOnAnnotation, m.dependsOn},
 	} {
 		if kv.value != "" {
 			kv.to[kv.key] = kv.value

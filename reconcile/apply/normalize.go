@@ -67,7 +67,7 @@ func normalize(desired *manifest.Set, namespaced map[schema.GroupVersionKind]boo
 func plainData(o *manifest.Object) (data map[string]any, ok bool) {
 	id, tree := o.ID(), o.Tree()
 	text, ok := tree["stringData"].(map[string]any)
-	if id.Group != "" || id.Kind != "Secret" || !ok {
+	if !id.Is(manifest.Secret) || !ok {
 		return nil, false
 	}
 	data = make(map[string]any, len(text))

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
 )
 
 // A workload that is not ready says how many pods it misses, and its pods say why.
@@ -24,7 +25,7 @@ const (
 )
 
 func hasPods(gk schema.GroupKind) bool {
-	return gk.Group == "apps" && slices.Contains([]string{"Deployment", "StatefulSet", "DaemonSet"}, gk.Kind)
+	return slices.Contains(manifest.Workloads, manifest.GroupKind(gk))
 }
 
 // selectorOf is a workload's label selector; "" if it has none.
@@ -70,7 +71,7 @@ func (a *Applier) blamePods(ctx context.Context, list []Health, l *healthLook) e
 
 // podFault says what keeps the first pod, by name, that something keeps.
 func (a *Applier) podFault(ctx context.Context, namespace, selector string) (string, error) {
-	t, err := a.cluster.Kind(ctx, "", "Pod")
+	t, err := a.cluster.Kind(ctx, manifest.Pod.Group, manifest.Pod.Kind)
 	if err != nil {
 		return "", err
 	}

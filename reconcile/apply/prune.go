@@ -124,7 +124,7 @@ func (x *execution) delete(ctx context.Context, r *Result) error {
 	if err != nil {
 		return x.fail(r, err)
 	}
-	if plan.IsCRD(s.ID) {
+	if s.ID.Is(manifest.CRD) {
 		_, group, _ := strings.Cut(s.ID.Name, ".")
 		x.cluster.Forget(group)
 	}

@@ -41,7 +41,7 @@ func TestWrittenToMeanwhile(t *testing.T) {
 		return &metav1.ObjectMeta{
 			Name: "a", Namespace: "n", UID: "1", ResourceVersion: version,
 			Labels:      map[string]string{plan.PartOfLabel: a.set.id},
-			Annotations: map[string]string{plan.AppliedAnnotation: a.inv.Applied(o)},
+			Annotations: map[string]string{manifest.AppliedAnnotation: a.inv.Applied(o)},
 			ManagedFields: []metav1.ManagedFieldsEntry{{
 				Manager: kube.FieldManager, Operation: metav1.ManagedFieldsOperationApply,
 				FieldsV1: metav1.NewFieldsV1(`{"f:data":{"f:k":{}}}`),
@@ -152,7 +152,7 @@ func TestVersionsGoForward(t *testing.T) {
 			meta := func(uid, version string) metav1.ObjectMeta {
 				return metav1.ObjectMeta{
 					Name: "a", Namespace: "n", UID: types.UID(uid), ResourceVersion: version,
-					Labels: map[string]string{plan.PartOfLabel: a.set.id}, Annotations: map[string]string{plan.AppliedAnnotation: a.inv.Applied(o), "at": version},
+					Labels: map[string]string{plan.PartOfLabel: a.set.id}, Annotations: map[string]string{manifest.AppliedAnnotation: a.inv.Applied(o), "at": version},
 				}
 			}
 			tt.events(func(uid, version string, deleted bool) {

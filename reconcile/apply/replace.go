@@ -8,6 +8,7 @@ import (
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
 )
 
 // replaceable says that a step failed for a field that cannot be changed, and
@@ -16,7 +17,7 @@ import (
 func replaceable(s *plan.Step, err error) bool {
 	e, ok := errors.AsType[*kube.Error](err)
 	return ok && e.Immutable() && s.Force && s.UID != "" && !plan.Holds(s.ID) &&
-		s.Object.Annotation(plan.ReplaceAnnotation) == "true"
+		s.Object.Annotation(manifest.ReplaceAnnotation) == "true"
 }
 
 // acceptable asks the API server whether it would accept an object if it were not

@@ -3,7 +3,6 @@ package apply
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -85,13 +84,13 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, op
 		// what objects there are is looked at elsewhere; who bumps a package may
 		// not know that it drops a type.
 		dropped := s.Action == plan.Prune && s.Package != "" && wanted[s.Package] && !dormant[s.ID]
-		if !plan.IsDefinition(s.ID) || !replaced && !dropped {
+		if !s.ID.Is(manifest.Definitions...) || !replaced && !dropped {
 			continue
 		}
 		meta := seen.live.Objects[s.ID]
-		if replaced && meta != nil && plan.IsCRD(s.ID) && a.undisturbed(s.ID) {
+		if replaced && meta != nil && s.ID.Is(manifest.CRD) && a.undisturbed(s.ID) {
 			digest, err := typesDigest(s.Object)
-			if err == nil && digest == meta.Annotations[plan.TypesAnnotation] {
+			if err == nil && digest == meta.Annotations[manifest.TypesAnnotation] {
 				s.Compatibility = compat.Documentation
 				continue
 			}
@@ -133,7 +132,7 @@ func (a *Applier) compareStep(ctx context.Context, s *plan.Step) error {
 	if s.Object != nil {
 		wanted = s.Object.Tree()
 	}
-	report, err := compat.Compare(live, wanted, compat.Options{StoredVersions: storedVersions(live)})
+	report, err := compat.Compare(live, wanted, compat.Options{StoredVersions: types.Read(live).StoredVersions()})
 	if err != nil {
 		return fmt.Errorf("comparing the types of %s: %w", s.ID, err)
 	}
@@ -179,19 +178,6 @@ func (a *Applier) undisturbed(id manifest.ID) bool {
 	defer a.mu.Unlock()
 	s := a.kinds[kindOf(id)]
 	return s != nil && s.members[id] != nil && s.members[id].fine
-}
-
-func storedVersions(crd map[string]any) []string {
-	status, _ := crd["status"].(map[string]any)
-	list, _ := status["storedVersions"].([]any)
-	var versions []string
-	for _, v := range list {
-		if name, ok := v.(string); ok {
-			versions = append(versions, name)
-		}
-	}
-	slices.Sort(versions)
-	return versions
 }
 
 // typesDigest is the digest of all types that a CRD defines.

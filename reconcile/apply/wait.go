@@ -42,7 +42,7 @@ func (x *execution) awaitServed(ctx context.Context, applied []*Result, begun ti
 	waiting := make(map[schema.GroupVersionResource]*Result)
 	groups := make(map[string]bool)
 	for _, r := range applied {
-		if r.Outcome == Done && plan.IsCRD(r.Step.ID) {
+		if r.Outcome == Done && r.Step.ID.Is(manifest.CRD) {
 			// A CRD's name is <plural>.<group>.
 			resource, group, _ := strings.Cut(r.Step.ID.Name, ".")
 			groups[group] = true
@@ -148,7 +148,7 @@ func refusal(crd map[string]any) string {
 // endpointSlices is where Services say what is ready; every API server that
 // serves CRDs in v1 has it since 1.21.
 var endpointSlices = kube.Type{
-	Group: "discovery.k8s.io", Version: "v1", Kind: "EndpointSlice", Resource: "endpointslices", Namespaced: true,
+	Group: manifest.GroupDiscovery, Version: "v1", Kind: "EndpointSlice", Resource: "endpointslices", Namespaced: true,
 }
 
 // service is what an object of the admission stage sends requests to.

@@ -226,7 +226,7 @@ type Allowances struct {
 func (c *Unit) Order() map[string]plan.Order {
 	order := make(map[string]plan.Order, len(c.Packages))
 	for _, p := range c.Packages {
-		order[p.Declaration.Name] = plan.Order{DependsOn: annotation(p.Declaration, plan.DependsOnAnnotation), File: p.Declaration.File}
+		order[p.Declaration.Name] = plan.Order{DependsOn: annotation(p.Declaration, manifest.DependsOnAnnotation), File: p.Declaration.File}
 	}
 	return order
 }
@@ -531,7 +531,7 @@ func referenced(cl *Unit) []sources.Ref {
 func (c *Unit) readAllowances() {
 	c.Allowances = make(map[string]Allowances)
 	for _, p := range c.Packages {
-		text := annotation(p.Declaration, compat.AllowAnnotation)
+		text := annotation(p.Declaration, manifest.AllowBreakingAnnotation)
 		if text == "" {
 			continue
 		}

@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
@@ -68,7 +67,7 @@ func (f *finder) find(ctx context.Context, gvk schema.GroupVersionKind, digest s
 			continue
 		}
 		for _, o := range c.Objects.All() {
-			if plan.IsDefinition(o.ID()) && defines(o.Tree(), gvk) && has(o.Tree(), key) {
+			if o.ID().Is(manifest.Definitions...) && defines(o.Tree(), gvk) && has(o.Tree(), key) {
 				return f.keep(key, found{definition: o.Tree(), where: "cluster " + c.Name})
 			}
 		}
@@ -128,19 +127,9 @@ func within(pkg *sources.Package, key typeKey, defining map[string]bool) map[str
 	return nil
 }
 
-// defines says that an object is the definition of a kind.
+// defines reports whether an object is the definition of a kind.
 func defines(tree map[string]any, gvk schema.GroupVersionKind) bool {
-	spec, _ := tree["spec"].(map[string]any)
-	if group, _ := spec["group"].(string); group != gvk.Group || group == "" {
-		return false
-	}
-	for _, field := range []string{"names", "claimNames"} {
-		names, _ := spec[field].(map[string]any)
-		if kind, _ := names["kind"].(string); kind == gvk.Kind {
-			return true
-		}
-	}
-	return false
+	return types.Read(tree).Defines(manifest.GroupKind(gvk.GroupKind()))
 }
 
 // has says that a definition has a type of that digest.
@@ -158,7 +147,7 @@ func (c *Unit) Definition(gvk schema.GroupVersionKind) *manifest.Object {
 		return nil
 	}
 	for _, o := range c.Objects.All() {
-		if plan.IsDefinition(o.ID()) && defines(o.Tree(), gvk) {
+		if o.ID().Is(manifest.Definitions...) && defines(o.Tree(), gvk) {
 			return o
 		}
 	}

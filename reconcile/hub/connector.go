@@ -10,14 +10,10 @@ import (
 	"strings"
 
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 )
-
-// clusterLabel is on the Secrets that hold kubeconfigs. Its value is the name of the
-// cluster that may use them, so that whoever writes the registry cannot point a
-// cluster at another's credentials.
-const clusterLabel = "gitopsd.dev/cluster"
 
 // Connector connects to registered clusters with the credentials that the operator
 // allows them.
@@ -114,8 +110,8 @@ func (c *Connector) secret(ctx context.Context, cluster string, ref clusters.Sec
 	if err != nil {
 		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w", err)
 	}
-	if s.labels[clusterLabel] != cluster {
-		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %s does not carry the label %s: %s, which allows this cluster to use it", s.where, clusterLabel, cluster)
+	if s.labels[manifest.ClusterLabel] != cluster {
+		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %s does not carry the label %s: %s, which allows this cluster to use it", s.where, manifest.ClusterLabel, cluster)
 	}
 	text, err := s.entry(cmp.Or(ref.Key, "kubeconfig"))
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources/errgroup"
 )
 
@@ -64,12 +65,12 @@ func (h *Hub) watch(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	typ, err := cluster.Type(ctx, "v1", "Secret")
+	typ, err := cluster.Type(ctx, "v1", manifest.Secret.Kind)
 	if err != nil {
 		return err
 	}
 	versions := make(map[string]string)
-	opts := kube.ListOptions{Namespace: h.cfg.Namespace, Selector: clusterLabel, Again: func() { clear(versions) }}
+	opts := kube.ListOptions{Namespace: h.cfg.Namespace, Selector: manifest.ClusterLabel, Again: func() { clear(versions) }}
 	at, err := cluster.List(ctx, typ, opts, func(meta *metav1.PartialObjectMetadata) bool {
 		versions[meta.Name] = meta.ResourceVersion
 		return true
@@ -80,7 +81,7 @@ func (h *Hub) watch(ctx context.Context) (err error) {
 	h.mu.Lock()
 	h.versions = versions
 	h.mu.Unlock()
-	return cluster.Watch(ctx, typ, h.cfg.Namespace, clusterLabel, at, func(e kube.Event) {
+	return cluster.Watch(ctx, typ, h.cfg.Namespace, manifest.ClusterLabel, at, func(e kube.Event) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		switch {

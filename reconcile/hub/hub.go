@@ -78,7 +78,7 @@ type Hub struct {
 	// needed is closed when a kubeconfig is first read from a Secret.
 	needed  chan struct{}
 	needing sync.Once
-	// versions are the resourceVersions of the Secrets with clusterLabel, by name,
+	// versions are the resourceVersions of the Secrets with manifest.ClusterLabel, by name,
 	// while Follow follows them; else nil. read are those that were read last.
 	versions, read map[string]string
 }
@@ -153,11 +153,11 @@ func (h *Hub) secret(ctx context.Context, name string) (secret, error) {
 	if err != nil {
 		return secret{}, fmt.Errorf("no hub to read Secrets from: %w", err)
 	}
-	typ, err := cluster.Type(ctx, "v1", "Secret")
+	typ, err := cluster.Type(ctx, "v1", manifest.Secret.Kind)
 	if err != nil {
 		return secret{}, err
 	}
-	tree, meta, err := cluster.Get(ctx, typ, manifest.ID{Kind: "Secret", Namespace: h.cfg.Namespace, Name: name})
+	tree, meta, err := cluster.Get(ctx, typ, manifest.Secret.ID(h.cfg.Namespace, name))
 	if err != nil {
 		return secret{}, err
 	}

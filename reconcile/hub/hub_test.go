@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/testscripts/devcluster"
@@ -116,7 +117,7 @@ func granted(ctx context.Context, text []byte, account string) error {
 		return err
 	}
 	defer c.Close()
-	typ, err := c.Type(ctx, "v1", "Secret")
+	typ, err := c.Type(ctx, "v1", manifest.Secret.Kind)
 	for err == nil {
 		_, err = c.GetMetadata(ctx, typ, typ.ID(DefaultNamespace, "none"))
 		switch kube.ClassOf(err) {
@@ -162,7 +163,7 @@ func put(t *testing.T, namespace, name, typ string, labels, data map[string]stri
 func remove(t *testing.T, namespace, name string) {
 	t.Helper()
 	c := admin(t)
-	typ, err := c.Type(t.Context(), "v1", "Secret")
+	typ, err := c.Type(t.Context(), "v1", manifest.Secret.Kind)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,12 +239,12 @@ func ref(name, key string) clusters.Kubeconfig {
 func TestKubeconfigSecret(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	ours := map[string]string{clusterLabel: "dev"}
+	ours := map[string]string{manifest.ClusterLabel: "dev"}
 	config := map[string]string{"kubeconfig": kubeconfig, "other": kubeconfig}
 	put(t, DefaultNamespace, "dev", "Opaque", ours, config)
 	put(t, DefaultNamespace, "unlabelled", "Opaque", nil, config)
-	put(t, DefaultNamespace, "prod", "Opaque", map[string]string{clusterLabel: "prod"}, config)
-	put(t, DefaultNamespace, "pull", "Opaque", map[string]string{pullLabel: "true", keyLabel: "true"}, config)
+	put(t, DefaultNamespace, "prod", "Opaque", map[string]string{manifest.ClusterLabel: "prod"}, config)
+	put(t, DefaultNamespace, "pull", "Opaque", map[string]string{manifest.PullSecretLabel: "true", manifest.VerificationKeyLabel: "true"}, config)
 	put(t, DefaultNamespace, "garbled", "Opaque", ours, map[string]string{"kubeconfig": "}" + hidden})
 	put(t, DefaultNamespace, "program", "Opaque", ours, map[string]string{
 		"kubeconfig": strings.Replace(kubeconfig, "{token: "+hidden+"}", "{exec: {apiVersion: client.authentication.k8s.io/v1, command: "+hidden+"}}", 1)})
@@ -385,14 +386,14 @@ func TestSecrets(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	const docker = "kubernetes.io/dockerconfigjson"
-	pull, key := map[string]string{pullLabel: "true"}, map[string]string{keyLabel: "true"}
+	pull, key := map[string]string{manifest.PullSecretLabel: "true"}, map[string]string{manifest.VerificationKeyLabel: "true"}
 	auth := map[string]string{dockerConfigJSON: dockerAuth}
 	both := map[string]string{dockerConfigJSON: dockerAuth, "cosign.pub": hidden}
 	put(t, DefaultNamespace, "registry", docker, pull, auth)
 	put(t, DefaultNamespace, "old", "kubernetes.io/dockercfg", pull, map[string]string{dockerConfig: `{"registry.example.org": {"auth": ""}}`})
-	put(t, DefaultNamespace, "refused", docker, map[string]string{pullLabel: "false", keyLabel: ""}, both)
+	put(t, DefaultNamespace, "refused", docker, map[string]string{manifest.PullSecretLabel: "false", manifest.VerificationKeyLabel: ""}, both)
 	put(t, DefaultNamespace, "cosign", docker, key, both)
-	put(t, DefaultNamespace, "cluster", docker, map[string]string{clusterLabel: "true"}, both)
+	put(t, DefaultNamespace, "cluster", docker, map[string]string{manifest.ClusterLabel: "true"}, both)
 	put(t, DefaultNamespace, "opaque", "Opaque", pull, auth)
 	put(t, DefaultNamespace, "nothing", docker, pull, map[string]string{dockerConfigJSON: `{"` + hidden + `": 1}`})
 	put(t, "elsewhere", "distant", docker, pull, auth)
@@ -489,7 +490,7 @@ func TestSecretsDir(t *testing.T) {
 func TestSecretChanges(t *testing.T) {
 	t.Parallel()
 	s := &Secrets{Hub: open(t)}
-	label := map[string]string{keyLabel: "true"}
+	label := map[string]string{manifest.VerificationKeyLabel: "true"}
 	check := func(want, wantErr string) {
 		t.Helper()
 		text, err := s.Key(t.Context(), &sources.VerificationKey{Secret: "changing", Entry: "key"})
@@ -525,7 +526,7 @@ func TestFollow(t *testing.T) {
 	h := open(t)
 	connector := &Connector{Hub: h}
 	cluster := registered(ref("followed", ""))
-	label := map[string]string{clusterLabel: "dev"}
+	label := map[string]string{manifest.ClusterLabel: "dev"}
 	config := map[string]string{"kubeconfig": kubeconfig}
 	put(t, DefaultNamespace, "followed", "Opaque", label, config)
 	if _, known := connector.Version(cluster); known {
@@ -569,7 +570,7 @@ func TestFollow(t *testing.T) {
 // Without the rights to follow, the daemon says so, and reads Secrets as before.
 func TestFollowForbidden(t *testing.T) {
 	t.Parallel()
-	put(t, DefaultNamespace, "unfollowed", "Opaque", map[string]string{clusterLabel: "dev"}, map[string]string{"kubeconfig": kubeconfig})
+	put(t, DefaultNamespace, "unfollowed", "Opaque", map[string]string{manifest.ClusterLabel: "dev"}, map[string]string{"kubeconfig": kubeconfig})
 	h := New(Config{Kubeconfig: kubeconfigOf(t, "reader"), Namespace: DefaultNamespace})
 	defer h.Close()
 	log := follow(t, h)

@@ -10,15 +10,9 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/oci"
-)
-
-// Labels of the Secrets that packages may use, with the value "true", so that
-// whoever writes the fleet repository cannot point it at any Secret of the hub.
-const (
-	pullLabel = "gitopsd.dev/pull-secret"
-	keyLabel  = "gitopsd.dev/verification-key"
 )
 
 // Keys of pull secrets.
@@ -82,7 +76,7 @@ func (r *Secrets) pullFromDir(name string) (*oci.Credentials, error) {
 }
 
 func (r *Secrets) pullFromHub(ctx context.Context, name string) (*oci.Credentials, error) {
-	s, err := r.secret(ctx, name, pullLabel, "a pull secret")
+	s, err := r.secret(ctx, name, manifest.PullSecretLabel, "a pull secret")
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +109,7 @@ func (r *Secrets) Key(ctx context.Context, k *sources.VerificationKey) ([]byte, 
 		return nil, fmt.Errorf("the cluster's manifests have no Secret %s with the public key, and there is no hub to look for it: put it there (a public key is no secret), or into the file %s below --secrets-dir",
 			k.Secret, path.Join(k.Secret, k.Entry))
 	}
-	s, err := r.secret(ctx, k.Secret, keyLabel, "a public key to verify signatures with")
+	s, err := r.secret(ctx, k.Secret, manifest.VerificationKeyLabel, "a public key to verify signatures with")
 	if err != nil {
 		return nil, err
 	}

@@ -6,13 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gitopsd.dev/render/manifest"
-)
-
-const (
-	crdGroup = "apiextensions.k8s.io"
-	crdKind  = "CustomResourceDefinition"
-	xrdGroup = "apiextensions.crossplane.io"
-	xrdKind  = "CompositeResourceDefinition"
+	"gitopsd.dev/render/types"
 )
 
 // Definition reads the live definition of a kind: its CustomResourceDefinition or, if
@@ -24,11 +18,11 @@ func (c *Client) Definition(ctx context.Context, group, kind string) (map[string
 	if err != nil {
 		return nil, err
 	}
-	crds, err := c.Kind(ctx, crdGroup, crdKind)
+	crds, err := c.Kind(ctx, manifest.CRD.Group, manifest.CRD.Kind)
 	if err != nil {
 		return nil, err
 	}
-	tree, meta, err := c.Get(ctx, crds, manifest.ID{Group: crdGroup, Kind: crdKind, Name: t.Resource + "." + t.Group})
+	tree, meta, err := c.Get(ctx, crds, manifest.CRD.ID("", t.Resource+"."+t.Group))
 	if ClassOf(err) == NotFound {
 		return nil, nil
 	}
@@ -36,32 +30,24 @@ func (c *Client) Definition(ctx context.Context, group, kind string) (map[string
 		return nil, err
 	}
 	owner := metav1.GetControllerOf(meta)
-	if owner == nil || owner.Kind != xrdKind {
+	if owner == nil {
 		return tree, nil
 	}
-	if g, _ := manifest.GroupVersion(owner.APIVersion); g != xrdGroup {
+	if g, _ := manifest.GroupVersion(owner.APIVersion); (manifest.GroupKind{Group: g, Kind: owner.Kind}) != manifest.XRD {
 		return tree, nil
 	}
-	xrds, err := c.Kind(ctx, xrdGroup, xrdKind)
+	xrds, err := c.Kind(ctx, manifest.XRD.Group, manifest.XRD.Kind)
 	if err != nil {
 		return nil, err
 	}
-	xrd, xrdMeta, err := c.Get(ctx, xrds, manifest.ID{Group: xrdGroup, Kind: xrdKind, Name: owner.Name})
+	xrd, xrdMeta, err := c.Get(ctx, xrds, manifest.XRD.ID("", owner.Name))
 	switch {
 	case ClassOf(err) == NotFound:
 		return tree, nil
 	case err != nil:
 		return nil, err
-	case xrdMeta.UID != owner.UID || !offers(xrd, group, kind):
+	case xrdMeta.UID != owner.UID || !types.Read(xrd).Defines(manifest.GroupKind{Group: group, Kind: kind}):
 		return tree, nil // anybody can name an owner
 	}
 	return xrd, nil
-}
-
-// offers reports whether an XRD defines a kind, for composites or for claims.
-func offers(xrd map[string]any, group, kind string) bool {
-	spec, _ := xrd["spec"].(map[string]any)
-	names, _ := spec["names"].(map[string]any)
-	claims, _ := spec["claimNames"].(map[string]any)
-	return spec["group"] == group && (names["kind"] == kind || claims["kind"] == kind)
 }

@@ -188,10 +188,6 @@ func IsClusterWide(err error) bool {
 	return ok && e.ClusterWide()
 }
 
-// secret reports whether the API server's messages about the object may quote a
-// Secret.
-func secret(id manifest.ID) bool { return id.Group == "" && id.Kind == "Secret" }
-
 // transportError classifies the error of a request without an answer. ctx is the
 // caller's, limit the time that the request had.
 func (c *Client) transportError(ctx context.Context, op operation, limit time.Duration, err error) *Error {
@@ -282,7 +278,7 @@ func (c *Client) statusError(op operation, code int, header http.Header, body []
 	if len(e.Message) > maxMessage {
 		e.Message = strings.ToValidUTF8(e.Message[:maxMessage], "") + " …"
 	}
-	if secret(op.id) {
+	if op.id.Is(manifest.Secret) {
 		withhold(e)
 	}
 	return e
@@ -301,7 +297,7 @@ func matched(e *Error, text *regexp.Regexp, class Class) bool {
 // Only for the first two does the answer have a name.
 func (c *Client) notFound(e *Error, structured bool, details *metav1.StatusDetails) {
 	switch {
-	case structured && details.Kind == "namespaces" && e.ID.Kind != "Namespace":
+	case structured && details.Kind == "namespaces" && !e.ID.Is(manifest.Namespace):
 		e.Class = NoNamespace
 		e.Message = fmt.Sprintf("namespace %q not found", details.Name)
 	case structured && details.Name != "":

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 )
 
 // Hidden returns why there may be objects of kinds that the cluster does not serve: a
@@ -17,7 +18,7 @@ import (
 // metadata of all CRDs.
 func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[schema.GroupKind]string, error) {
 	hidden := make(map[schema.GroupKind]string)
-	crds, err := c.Kind(ctx, crdGroup, crdKind)
+	crds, err := c.Kind(ctx, manifest.CRD.Group, manifest.CRD.Kind)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +43,7 @@ func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[sche
 		return nil, err
 	}
 	for _, name := range unserved {
-		id := manifest.ID{Group: crdGroup, Kind: crdKind, Name: name}
+		id := manifest.CRD.ID("", name)
 		tree, _, err := c.Get(ctx, crds, id)
 		if ClassOf(err) == NotFound {
 			continue
@@ -50,12 +51,9 @@ func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[sche
 		if err != nil {
 			return nil, err
 		}
-		spec, _ := tree["spec"].(map[string]any)
-		names, _ := spec["names"].(map[string]any)
-		group, _ := spec["group"].(string)
-		kind, _ := names["kind"].(string)
+		defined := types.Read(tree)
 		for _, gk := range kinds {
-			if gk == (schema.GroupKind{Group: group, Kind: kind}) {
+			if defined.Defines(manifest.GroupKind(gk)) {
 				hidden[gk] = fmt.Sprintf("%s exists, and the cluster serves no version of its type", id)
 			}
 		}

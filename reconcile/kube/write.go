@@ -136,7 +136,7 @@ func (c *Client) create(ctx context.Context, op operation, t Type, body []byte, 
 // server may choose another lifetime than asked for. One below ten minutes is an error of
 // class Invalid, an account that does not exist one of class NotFound.
 func (c *Client) Token(ctx context.Context, account ServiceAccount, lifetime time.Duration) (token string, expires time.Time, err error) {
-	t := Type{Version: "v1", Kind: "ServiceAccount", Resource: "serviceaccounts", Namespaced: true}
+	t := Type{Version: "v1", Kind: manifest.ServiceAccount.Kind, Resource: "serviceaccounts", Namespaced: true}
 	op := operation{verb: "request a token of", id: t.ID(account.Namespace, account.Name)}
 	if err := c.checkScope(op, t); err != nil {
 		return "", time.Time{}, err

@@ -64,14 +64,14 @@ func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed 
 	p := &Plan{Cluster: cluster}
 	packages := make(map[string]bool)
 	for _, o := range after.All() {
-		packages[o.Label(PackageLabel)] = true
-		s := Step{Action: Unchanged, ID: o.ID(), Stage: StageOf(o.ID()), Object: o, Package: o.Label(PackageLabel)}
+		packages[o.Label(manifest.PackageLabel)] = true
+		s := Step{Action: Unchanged, ID: o.ID(), Stage: StageOf(o.ID()), Object: o, Package: o.Label(manifest.PackageLabel)}
 		switch old := before.Get(o.ID()); {
 		case old == nil:
 			s.Action = Create
 		case old.Hash() != o.Hash():
 			s.Action = Configure
-			if !IsDefinition(o.ID()) {
+			if !o.ID().Is(manifest.Definitions...) {
 				s.Changes = Diff(o.ID(), old.Tree(), o.Tree())
 			}
 		}
@@ -81,11 +81,11 @@ func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed 
 	var prunes []Step
 	for _, o := range before.All() {
 		if after.Get(o.ID()) == nil {
-			prunes = append(prunes, Step{Action: Prune, ID: o.ID(), Stage: StageOf(o.ID()), Package: o.Label(PackageLabel)})
+			prunes = append(prunes, Step{Action: Prune, ID: o.ID(), Stage: StageOf(o.ID()), Package: o.Label(manifest.PackageLabel)})
 		}
 	}
 	sortPruned(prunes, func(s *Step) []string {
-		return dependencies(before.Get(s.ID).Annotation(DependsOnAnnotation), Order{})
+		return dependencies(before.Get(s.ID).Annotation(manifest.DependsOnAnnotation), Order{})
 	})
 	p.Steps = append(p.Steps, prunes...)
 	var g errgroup.Group
@@ -93,7 +93,7 @@ func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed 
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		dropped := s.Action == Prune && s.Package != "" && packages[s.Package]
-		if !IsDefinition(s.ID) || s.Action != Configure && !dropped {
+		if !s.ID.Is(manifest.Definitions...) || s.Action != Configure && !dropped {
 			continue
 		}
 		g.Go(func() error {

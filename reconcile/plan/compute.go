@@ -11,6 +11,7 @@ import (
 
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 )
 
 // Live is what a look at the cluster found.
@@ -46,7 +47,7 @@ type Options struct {
 	// Keeps tells whether an object of ours that is not wanted must stay,
 	// because it belongs to a package that has errors, or is defined more than
 	// once: what is wanted of it is not known. pkg is the value of its
-	// PackageLabel. Nil keeps nothing.
+	// manifest.PackageLabel. Nil keeps nothing.
 	Keeps func(id manifest.ID, pkg string) bool
 	// Inactive are types that packages have and that no activation policy
 	// activates.
@@ -59,12 +60,12 @@ type Options struct {
 	// ReportDrift says that what drifted is reported and left as it is.
 	ReportDrift bool
 	// Adopt are the sources whose objects are taken over, from the Cluster's
-	// AdoptAnnotation; see ParseAdopt.
+	// manifest.AdoptAnnotation; see ParseAdopt.
 	Adopt []string
 	// Order is what packages' declarations say about their order, by name.
 	Order map[string]Order
 	// AllowPrune is how many objects may be pruned whatever their share, from
-	// the Cluster's AllowPruneAnnotation.
+	// the Cluster's manifest.AllowPruneAnnotation.
 	AllowPrune int
 }
 
@@ -119,7 +120,7 @@ func byKind(types []PackageType) map[schema.GroupKind]PackageType {
 // wanted decides about an object that is in the repository.
 func (c *computation) wanted(o *manifest.Object) Step {
 	id := o.ID()
-	s := Step{ID: id, Stage: StageOf(id), Object: o, Package: o.Label(PackageLabel)}
+	s := Step{ID: id, Stage: StageOf(id), Object: o, Package: o.Label(manifest.PackageLabel)}
 	decide := func(a Action, format string, args ...any) Step {
 		s.Action, s.Reason = a, fmt.Sprintf(format, args...)
 		return s
@@ -154,7 +155,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		case claim.Text == "":
 			s.Force = c.inv.applied(meta)
 			return decide(Configure, "it is there, and nobody's; it is taken into the inventory")
-		case o.Annotation(AdoptAnnotation) == "true", claim.adoptable(c.opts.Adopt):
+		case o.Annotation(manifest.AdoptAnnotation) == "true", claim.adoptable(c.opts.Adopt):
 			s.Force, s.Adopt = true, true
 			return decide(Configure, "adopted: until now it was %s", claim.Text)
 		}
@@ -162,11 +163,11 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		if s.Package != "" {
 			how = "have one of the Cluster's spec.patches annotate it"
 		}
-		return decide(Conflict, "it is %s; %s with %s: \"true\" to take it over, or the Cluster with %s: %s for all that is", claim.Text, how, AdoptAnnotation,
-			AdoptAnnotation, strings.Join(claim.Sources, ","))
+		return decide(Conflict, "it is %s; %s with %s: \"true\" to take it over, or the Cluster with %s: %s for all that is", claim.Text, how, manifest.AdoptAnnotation,
+			manifest.AdoptAnnotation, strings.Join(claim.Sources, ","))
 	}
 	s.Force = true
-	was, now := parseRecord(meta.Annotations[AppliedAnnotation]), parseRecord(c.inv.Applied(o))
+	was, now := parseRecord(meta.Annotations[manifest.AppliedAnnotation]), parseRecord(c.inv.Applied(o))
 	switch {
 	case was == now:
 	case was.binding == "" && was.applied == now.applied:
@@ -193,7 +194,7 @@ func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) 
 	switch {
 	case isDefined:
 		s.NotValidated, s.Premature = fmt.Sprintf("its type is installed by %s", by), true
-		if !IsCRD(by) {
+		if !by.Is(manifest.CRD) {
 			s.Awaits = fmt.Sprintf("Crossplane makes it of %s", by)
 		}
 		return s
@@ -215,11 +216,11 @@ func notServed(apiVersion string, id manifest.ID) string {
 	const install = "install Crossplane in the cluster (https://docs.crossplane.io/latest/get-started/install)"
 	lacks := fmt.Sprintf("the cluster serves no %s in %s", id.Kind, apiVersion)
 	switch {
-	case id.Group == packageGroup && id.Kind == "Function":
+	case id.Is(manifest.Function):
 		return lacks + ", and only Crossplane can run one; " + install + ", or remove the Function and what depends on it"
-	case id.Group == packageGroup:
+	case id.Group == manifest.GroupPackages:
 		return lacks + ", though its packages are delegated to Crossplane; " + install + ", or set spec.packages: expand on the Cluster"
-	case id.Group == xrdGroup || id.Group == operationsGroup:
+	case id.Group == manifest.GroupComposites || id.Group == manifest.GroupOperations:
 		return lacks + ", which means nothing without Crossplane; " + install
 	}
 	return ""
@@ -227,16 +228,13 @@ func notServed(apiVersion string, id manifest.ID) string {
 
 // unready says why an object must not be applied yet, whatever is there.
 func unready(o *manifest.Object) string {
-	if !IsWebhookConfiguration(o.ID()) || o.Label(PackageLabel) == "" {
+	if !o.ID().Is(manifest.Webhooks...) || o.Label(manifest.PackageLabel) == "" {
 		return ""
 	}
-	hooks, _ := o.Tree()["webhooks"].([]any)
-	for _, h := range hooks {
+	for _, h := range manifest.List(o.Tree(), "webhooks") {
 		hook, _ := h.(map[string]any)
-		client, _ := hook["clientConfig"].(map[string]any)
-		bundle, _ := client["caBundle"].(string)
 		known := !slices.Contains(o.Unknown(), fmt.Sprintf("webhooks[name=%v].clientConfig.caBundle", hook["name"]))
-		if bundle == "" && known {
+		if known && manifest.Text(hook, "clientConfig", "caBundle") == "" {
 			return fmt.Sprintf("webhook %v has no caBundle yet, and would block what it is asked about until somebody issues a certificate", hook["name"])
 		}
 	}
@@ -277,25 +275,16 @@ func definitions(desired *manifest.Set) map[schema.GroupVersionKind]manifest.ID 
 // Defines lists the kinds, with their served versions, that a CRD or XRD
 // defines; none for any other object.
 func Defines(o *manifest.Object) []schema.GroupVersionKind {
-	xrd := IsXRD(o.ID())
-	if !IsDefinition(o.ID()) {
+	if !o.ID().Is(manifest.Definitions...) {
 		return nil
 	}
-	spec, _ := o.Tree()["spec"].(map[string]any)
-	group, _ := spec["group"].(string)
-	versions, _ := spec["versions"].([]any)
+	d := types.Read(o.Tree())
+	versions := d.Versions()
 	var list []schema.GroupVersionKind
-	for _, key := range []string{"names", "claimNames"} {
-		names, _ := spec[key].(map[string]any)
-		kind, _ := names["kind"].(string)
-		if kind == "" || key == "claimNames" && !xrd {
-			continue
-		}
+	for _, kind := range d.Kinds() {
 		for _, v := range versions {
-			version, _ := v.(map[string]any)
-			name, _ := version["name"].(string)
-			if served, _ := version["served"].(bool); served {
-				list = append(list, schema.GroupVersionKind{Group: group, Version: name, Kind: kind})
+			if v.Served {
+				list = append(list, schema.GroupVersionKind{Group: d.Group, Version: v.Name, Kind: kind})
 			}
 		}
 	}

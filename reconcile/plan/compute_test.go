@@ -54,7 +54,7 @@ func live(t *testing.T, text string, change func(*metav1.ObjectMeta)) plan.Live 
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "gitopsd", Operation: metav1.ManagedFieldsOperationApply}},
 		}
 		m.Labels[plan.PartOfLabel] = inventory.ID
-		m.Annotations[plan.AppliedAnnotation] = inventory.Applied(o)
+		m.Annotations[manifest.AppliedAnnotation] = inventory.Applied(o)
 		if change != nil {
 			change(m)
 		}
@@ -212,14 +212,14 @@ prune namespace/ns
 		},
 		{
 			name: "copy into another namespace", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) {
-				m.Annotations[plan.AppliedAnnotation] = inventory.Applied(objects(t, strings.Replace(cm, "namespace: ns", "namespace: other", 1))[0])
+				m.Annotations[manifest.AppliedAnnotation] = inventory.Applied(objects(t, strings.Replace(cm, "namespace: ns", "namespace: other", 1))[0])
 				m.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl-create", Operation: metav1.ManagedFieldsOperationUpdate}}
 			}),
 			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n",
 		},
 		{
 			name: "copy with managed fields", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) {
-				m.Annotations[plan.AppliedAnnotation] = inventory.Applied(objects(t, strings.Replace(cm, "name: a", "name: other", 1))[0])
+				m.Annotations[manifest.AppliedAnnotation] = inventory.Applied(objects(t, strings.Replace(cm, "name: a", "name: other", 1))[0])
 			}),
 			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n",
 		},
@@ -230,19 +230,19 @@ prune namespace/ns
 				if err != nil {
 					t.Fatal(err)
 				}
-				m.Annotations[plan.AppliedAnnotation] = inventory.Applied(completed)
+				m.Annotations[manifest.AppliedAnnotation] = inventory.Applied(completed)
 			}),
 			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n",
 		},
 		{
 			name: "member of another inventory that was relabelled", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) {
-				m.Annotations[plan.AppliedAnnotation] = plan.Inventory{ID: "applyset-theirs-v1"}.Applied(objects(t, cm)[0])
+				m.Annotations[manifest.AppliedAnnotation] = plan.Inventory{ID: "applyset-theirs-v1"}.Applied(objects(t, cm)[0])
 			}),
 			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n",
 		},
 		{
 			name: "copy under the name of something wanted", desired: cm, live: cm, change: meta(func(m *metav1.ObjectMeta) {
-				m.Annotations[plan.AppliedAnnotation] = inventory.Applied(objects(t, strings.Replace(cm, "name: a", "name: other", 1))[0])
+				m.Annotations[manifest.AppliedAnnotation] = inventory.Applied(objects(t, strings.Replace(cm, "name: a", "name: other", 1))[0])
 				m.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "hnc", Operation: metav1.ManagedFieldsOperationUpdate}}
 			}),
 			want: "conflict configmap/ns/a it is managed by hnc; annotate it with gitopsd.dev/adopt: \"true\" to take it over, or the Cluster with gitopsd.dev/adopt: manager/hnc for all that is\n",
@@ -318,7 +318,9 @@ prune namespace/ns
 
 // older makes the record that of a gitopsd which did not bind it to the object.
 func older(t *testing.T) func(*metav1.ObjectMeta) {
-	return func(m *metav1.ObjectMeta) { m.Annotations[plan.AppliedAnnotation] = string(objects(t, cm)[0].Hash()) }
+	return func(m *metav1.ObjectMeta) {
+		m.Annotations[manifest.AppliedAnnotation] = string(objects(t, cm)[0].Hash())
+	}
 }
 
 // Copies of members are no members that could make a prune look small.

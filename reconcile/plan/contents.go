@@ -31,7 +31,7 @@ func (c Content) String() string {
 // Holds reports whether deleting an object deletes others with it: a Namespace,
 // CRD, XRD or package of Crossplane's.
 func Holds(id manifest.ID) bool {
-	return IsNamespace(id) || IsDefinition(id) || IsPackage(id)
+	return id.Is(manifest.Namespace) || id.Is(manifest.Definitions...) || id.Is(manifest.Packages...)
 }
 
 // Leaving adds to the UIDs of objects that are gone those of the contents that the
@@ -113,7 +113,7 @@ func (c *computation) keepControllers(steps []Step) {
 	busy := make(map[string]string)
 	for i := range steps {
 		s := &steps[i]
-		if s.Action != Held || !IsDefinition(s.ID) {
+		if s.Action != Held || !s.ID.Is(manifest.Definitions...) {
 			continue
 		}
 		for _, k := range c.live.Contents[s.ID] {
@@ -124,7 +124,7 @@ func (c *computation) keepControllers(steps []Step) {
 	}
 	for i := range steps {
 		s := &steps[i]
-		if what := busy[s.Package]; what != "" && s.Stage != Custom && !IsDefinition(s.ID) {
+		if what := busy[s.Package]; what != "" && s.Stage != Custom && !s.ID.Is(manifest.Definitions...) {
 			hold(s, "kept: %s may need it to go", what)
 		}
 	}
@@ -147,7 +147,7 @@ func (c *computation) going(steps []Step) map[string]bool {
 // keepFull keeps one object that holds others. The annotation that allows it to
 // be pruned with others' objects says nothing of our own.
 func (c *computation) keepFull(s *Step, leaving, ours map[string]bool) {
-	s.WithContents = c.live.Objects[s.ID].Annotations[AllowPruneAnnotation] == "true"
+	s.WithContents = c.live.Objects[s.ID].Annotations[manifest.AllowPruneAnnotation] == "true"
 	staying := Staying(c.live.Contents[s.ID], leaving)
 	var own, all []string
 	for _, k := range staying {
@@ -163,12 +163,12 @@ func (c *computation) keepFull(s *Step, leaving, ours map[string]bool) {
 		return
 	}
 	if why, ok := c.live.ContentsUnknown[s.ID]; ok {
-		hold(s, "kept: what it holds could not be found out: %s; to have it pruned all the same, annotate it with %s: \"true\"", why, AllowPruneAnnotation)
+		hold(s, "kept: what it holds could not be found out: %s; to have it pruned all the same, annotate it with %s: \"true\"", why, manifest.AllowPruneAnnotation)
 	}
 	if len(all) > 0 && c.dormant[s.ID] {
-		hold(s, "kept: no activation policy names it any more, but it holds %s, which would be deleted with it; name it in a policy again, delete these, or annotate it with %s: \"true\"", prose.Some(all, 3), AllowPruneAnnotation)
+		hold(s, "kept: no activation policy names it any more, but it holds %s, which would be deleted with it; name it in a policy again, delete these, or annotate it with %s: \"true\"", prose.Some(all, 3), manifest.AllowPruneAnnotation)
 	}
 	if len(all) > 0 {
-		hold(s, "kept: it holds %s, which would be deleted with it; to allow that, annotate it with %s: \"true\"", prose.Some(all, 3), AllowPruneAnnotation)
+		hold(s, "kept: it holds %s, which would be deleted with it; to allow that, annotate it with %s: \"true\"", prose.Some(all, 3), manifest.AllowPruneAnnotation)
 	}
 }

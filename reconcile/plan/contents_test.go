@@ -64,10 +64,10 @@ func TestContents(t *testing.T) {
 		{name: "wanted, whatever is allowed", desired: "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: ns}}\n---\n", live: ns,
 			contents: map[manifest.ID][]plan.Content{{Kind: "Namespace", Name: "ns"}: {
 				{ID: manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: "a"}, UID: "1"}, {ID: manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: "theirs"}, UID: "2"}}},
-			change: func(m *metav1.ObjectMeta) { m.Annotations[plan.AllowPruneAnnotation] = "true" },
+			change: func(m *metav1.ObjectMeta) { m.Annotations[manifest.AllowPruneAnnotation] = "true" },
 			want:   "create configmap/ns/a\nheld namespace/ns kept: it holds configmap/ns/a, which is kept or wanted"},
 		{name: "others', which is allowed", live: crd, contents: map[manifest.ID][]plan.Content{def: {content("theirs")}},
-			change: func(m *metav1.ObjectMeta) { m.Annotations[plan.AllowPruneAnnotation] = "true" }, want: pruned},
+			change: func(m *metav1.ObjectMeta) { m.Annotations[manifest.AllowPruneAnnotation] = "true" }, want: pruned},
 		{name: "its owner's deletion leaves it behind", live: crd + parent, contents: map[manifest.ID][]plan.Content{def: {content("its", "uid-mine")}},
 			change: func(m *metav1.ObjectMeta) {
 				if m.Name == "mine" {

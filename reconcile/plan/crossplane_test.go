@@ -90,7 +90,7 @@ held customresourcedefinition.apiextensions.k8s.io/ws.e.org kept: Crossplane ins
 	// One that a person allows to go with all that it holds goes.
 	l := live(t, cm+crd, func(m *metav1.ObjectMeta) {
 		if strings.HasSuffix(m.Name, "e.org") {
-			m.Annotations[plan.AllowPruneAnnotation] = "true"
+			m.Annotations[manifest.AllowPruneAnnotation] = "true"
 		}
 	})
 	l.Contents = map[manifest.ID][]plan.Content{types[0].Definition: {{ID: manifest.ID{Group: "e.org", Kind: "W", Name: "mine"}, UID: "1"}}}

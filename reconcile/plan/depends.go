@@ -5,21 +5,13 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 )
 
-// DependsOnAnnotation, on an object or on a package's declaration, names what
-// must be applied and healthy before, separated by commas: "package/NAME" for
-// all objects of a package, "path/DIRECTORY" for what is written in a directory
-// of the repository (packages that are declared there included), or an object as
-// plans show it, "deployment.apps/web/frontend". When both go, what depends on
-// the other goes first, as far as the live annotation tells: where an object was
-// written nobody knows any more, and what a package needed only while it stays.
-const DependsOnAnnotation = "gitopsd.dev/depends-on"
-
 // Order is what a package's declaration says about its place among the others.
 type Order struct {
-	// DependsOn is the declaration's DependsOnAnnotation.
+	// DependsOn is the declaration's manifest.DependsOnAnnotation.
 	DependsOn string
 	// File is where the package is declared; empty for a dependency.
 	File string
@@ -48,13 +40,13 @@ func (c *computation) order(steps []Step) map[string][]int {
 		s := &steps[i]
 		for _, name := range s.After {
 			if len(g.groups[name]) == 0 && s.Action.Writes() {
-				s.Action, s.Reason = Refused, fmt.Sprintf("%s names %s, of which the cluster is to have nothing; it can be package/NAME, path/DIRECTORY, or an object in the form kind[.group]/[namespace/]name", DependsOnAnnotation, name)
+				s.Action, s.Reason = Refused, fmt.Sprintf("%s names %s, of which the cluster is to have nothing; it can be package/NAME, path/DIRECTORY, or an object in the form kind[.group]/[namespace/]name", manifest.DependsOnAnnotation, name)
 			}
 		}
 		if chain := g.cycle(i, done, nil); chain != nil {
 			for _, j := range chain {
 				if s := &steps[j]; s.Action.Writes() {
-					s.Action, s.Reason = Refused, fmt.Sprintf("%s goes in a circle: %s", DependsOnAnnotation, g.show(chain))
+					s.Action, s.Reason = Refused, fmt.Sprintf("%s goes in a circle: %s", manifest.DependsOnAnnotation, g.show(chain))
 				}
 			}
 		}
@@ -75,7 +67,7 @@ func (g *graph) after(s *Step) []string {
 	if s.Object == nil {
 		return nil
 	}
-	return dependencies(s.Object.Annotation(DependsOnAnnotation), g.packages[s.Package])
+	return dependencies(s.Object.Annotation(manifest.DependsOnAnnotation), g.packages[s.Package])
 }
 
 // dependencies are the names in an object's annotation and in its package's.

@@ -13,11 +13,11 @@ func wantedAt(t *testing.T, name, file, pkg, dependsOn string) *manifest.Object 
 	t.Helper()
 	tree := map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": "n"}}
 	if dependsOn != "" {
-		tree["metadata"].(map[string]any)["annotations"] = map[string]any{DependsOnAnnotation: dependsOn}
+		tree["metadata"].(map[string]any)["annotations"] = map[string]any{manifest.DependsOnAnnotation: dependsOn}
 	}
 	origin := manifest.Origin{File: file, Line: 1}
 	if pkg != "" {
-		tree["metadata"].(map[string]any)["labels"] = map[string]any{PackageLabel: pkg}
+		tree["metadata"].(map[string]any)["labels"] = map[string]any{manifest.PackageLabel: pkg}
 		origin.Package = sources.Pin{Ref: sources.Ref{Repository: "reg.example.com/" + pkg, Tag: "v1"}}
 	}
 	o, err := manifest.New(tree, origin)

@@ -57,7 +57,7 @@ func within(path, outer string) bool {
 // order of paths, without what the API server keeps by itself (status,
 // managedFields, versions and times).
 func Diff(id manifest.ID, before, after map[string]any) []Change {
-	d := differ{hide: id.Group == "" && id.Kind == "Secret"}
+	d := differ{hide: id.Is(manifest.Secret)}
 	d.object("", before, after, func(key string) bool {
 		return key == "status" || key == "apiVersion" || key == "kind"
 	})
@@ -72,8 +72,8 @@ const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 var maintained = map[string]bool{
 	"metadata.managedFields": true, "metadata.resourceVersion": true, "metadata.generation": true,
 	"metadata.uid": true, "metadata.creationTimestamp": true, "metadata.selfLink": true,
-	`metadata.annotations["` + AppliedAnnotation + `"]`: true,
-	`metadata.annotations["` + TypesAnnotation + `"]`:   true,
+	`metadata.annotations["` + manifest.AppliedAnnotation + `"]`: true,
+	`metadata.annotations["` + manifest.TypesAnnotation + `"]`:   true,
 }
 
 type differ struct {

@@ -33,10 +33,10 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 		if membership == Member {
 			members++
 		}
-		if wanted || IsNamespace(id) && id.Name == c.inv.Namespace {
+		if wanted || id.Is(manifest.Namespace) && id.Name == c.inv.Namespace {
 			continue
 		}
-		s := Step{ID: id, Action: Prune, Stage: StageOf(id), Package: meta.Labels[PackageLabel], UID: string(meta.UID)}
+		s := Step{ID: id, Action: Prune, Stage: StageOf(id), Package: meta.Labels[manifest.PackageLabel], UID: string(meta.UID)}
 		if c.dormant[id] {
 			s.Reason = "no activation policy names it any more"
 		}
@@ -52,7 +52,7 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 		steps = append(steps, s)
 	}
 	sortPruned(steps, func(s *Step) []string {
-		return dependencies(c.live.Objects[s.ID].Annotations[DependsOnAnnotation], c.opts.Order[s.Package])
+		return dependencies(c.live.Objects[s.ID].Annotations[manifest.DependsOnAnnotation], c.opts.Order[s.Package])
 	})
 	c.keepUnrendered(steps, desired.Len() == 0)
 	c.keepDelegated(steps, desired)
@@ -89,13 +89,13 @@ func (c *computation) keepUnrendered(steps []Step, empty bool) {
 func (c *computation) keepDelegated(steps []Step, desired *manifest.Set) {
 	delegated := make(map[string]bool)
 	for _, o := range desired.All() {
-		if o.ID().Group == packageGroup {
-			delegated[o.Label(PackageLabel)] = true
+		if o.ID().Group == manifest.GroupPackages {
+			delegated[o.Label(manifest.PackageLabel)] = true
 		}
 	}
 	for i := range steps {
 		s := &steps[i]
-		if s.Package != "" && delegated[s.Package] && (IsCRD(s.ID) || s.ID.Group == xrdGroup || s.ID.Group == operationsGroup) {
+		if s.Package != "" && delegated[s.Package] && (s.ID.Is(manifest.CRD) || s.ID.Group == manifest.GroupComposites || s.ID.Group == manifest.GroupOperations) {
 			hold(s, "kept: Crossplane installs package %s from now on, and takes this over", s.Package)
 		}
 	}
@@ -133,6 +133,6 @@ func (c *computation) keepMost(steps []Step, members int) {
 	}
 	for i := range steps {
 		hold(&steps[i], "kept: this would prune %d of the %d objects in this cluster; if that is meant, annotate the Cluster in the registry with %s: \"%d\"",
-			prunes, members, AllowPruneAnnotation, prunes)
+			prunes, members, manifest.AllowPruneAnnotation, prunes)
 	}
 }

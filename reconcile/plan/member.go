@@ -17,7 +17,7 @@ import (
 // sed | kubectl apply`, by a restore into another namespace, by controllers that
 // put an object into every namespace, or its labels on another. Some copies keep
 // metadata.managedFields too. A copy is somebody else's, so a label or an entry of
-// managedFields is no proof: AppliedAnnotation is bound to one object of one
+// managedFields is no proof: manifest.AppliedAnnotation is bound to one object of one
 // inventory. The binding is a hash, so that no text replacement fits it to the
 // copy, and leaves the UID out: an object that is restored under its own name is
 // ours again.
@@ -47,7 +47,7 @@ const (
 	Member
 )
 
-// Applied is the value of the AppliedAnnotation of a member: the digest of the
+// Applied is the value of the manifest.AppliedAnnotation of a member: the digest of the
 // object as it is wanted, a dot, and what binds it to this object. Where the object
 // was completed, a dot and the digest of the object as it was rendered follow.
 func (inv Inventory) Applied(o *manifest.Object) string {
@@ -58,7 +58,7 @@ func (inv Inventory) Applied(o *manifest.Object) string {
 	return applied
 }
 
-// record is the value of an AppliedAnnotation, taken apart.
+// record is the value of a manifest.AppliedAnnotation, taken apart.
 type record struct {
 	// applied and rendered are digests of the object as it was applied, and as it
 	// was rendered. They differ if it was completed.
@@ -92,7 +92,7 @@ func (inv Inventory) Membership(id manifest.ID, meta *metav1.ObjectMeta) Members
 	if meta.Labels[PartOfLabel] != inv.ID {
 		return Foreign
 	}
-	r := parseRecord(meta.Annotations[AppliedAnnotation])
+	r := parseRecord(meta.Annotations[manifest.AppliedAnnotation])
 	switch {
 	case r.binding == inv.binding(id):
 		return Member

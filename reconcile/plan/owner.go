@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/render/manifest"
 )
 
 // tracking is how other tools mark what is theirs. The mark is a label or an
@@ -13,7 +15,7 @@ import (
 // value here it must have that one, which says no more.
 var tracking = []struct {
 	key, value, tool string
-	// source is the tool in an AdoptAnnotation.
+	// source is the tool in a manifest.AdoptAnnotation.
 	source string
 }{
 	{key: "kustomize.toolkit.fluxcd.io/name", tool: "Flux Kustomization", source: "flux"},
@@ -23,7 +25,7 @@ var tracking = []struct {
 	{key: "meta.helm.sh/release-name", tool: "Helm release", source: "helm"},
 	{key: "app.kubernetes.io/managed-by", value: "Helm", tool: "Helm", source: "helm"},
 	{key: "kapp.k14s.io/app", tool: "kapp application", source: "kapp"},
-	{key: "pkg.crossplane.io/provider", tool: "Crossplane provider", source: "crossplane"},
+	{key: manifest.ProviderLabel, tool: "Crossplane provider", source: "crossplane"},
 	{key: "fleet.cattle.io/bundle-id", tool: "Rancher Fleet bundle", source: "fleet"},
 }
 
@@ -56,7 +58,7 @@ var systemManagers = []string{
 type Claim struct {
 	// Text completes "it is …".
 	Text string
-	// Sources name the claimant as an AdoptAnnotation of a Cluster does,
+	// Sources name the claimant as a manifest.AdoptAnnotation of a Cluster does,
 	// "flux/apps"; several field managers are several, all of which must be
 	// named.
 	Sources []string
@@ -70,7 +72,7 @@ func claimant(meta *metav1.ObjectMeta, inv Inventory) Claim {
 	for _, o := range meta.OwnerReferences {
 		if o.Controller != nil && *o.Controller {
 			source := controllerSource + "/" + o.Kind + "/" + o.Name
-			if strings.HasPrefix(o.APIVersion, "pkg.crossplane.io/") {
+			if strings.HasPrefix(o.APIVersion, manifest.GroupPackages+"/") {
 				source = crossplaneSource + "/" + o.Name
 			}
 			return Claim{fmt.Sprintf("controlled by %s %s", o.Kind, o.Name), []string{source}}
@@ -122,7 +124,7 @@ func claimant(meta *metav1.ObjectMeta, inv Inventory) Claim {
 	return c
 }
 
-// ParseAdopt reads a Cluster's AdoptAnnotation: sources separated by commas, each
+// ParseAdopt reads a Cluster's manifest.AdoptAnnotation: sources separated by commas, each
 // a tool ("flux", "argocd", "helm", "kapp", "crossplane", "fleet", "kubectl"), one
 // thing of a tool ("helm/ingress"), or "manager/NAME", "applyset/ID" and
 // "controller/KIND/NAME".

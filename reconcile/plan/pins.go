@@ -9,14 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
 )
-
-// PinAnnotation on any object in the repository names the digest of the type
-// that the object was written for: "h1:" and base64 (render/types). The object
-// is applied only where its type is that one.
-const PinAnnotation = "gitopsd.dev/type"
 
 var pinForm = regexp.MustCompile(`^h1:[A-Za-z0-9+/]{43}=$`)
 
@@ -86,7 +82,7 @@ func CheckPins(p *Plan, live map[schema.GroupKind]LiveDefinition, find FindType,
 
 // pinned says that a step is about an object with a pin that is or will be there.
 func pinned(s *Step) bool {
-	return s.Object != nil && s.Object.Annotation(PinAnnotation) != "" &&
+	return s.Object != nil && s.Object.Annotation(manifest.PinAnnotation) != "" &&
 		(s.Action == Create || s.Action == Configure || s.Action == Unchanged)
 }
 
@@ -100,7 +96,7 @@ func definers(p *Plan) map[schema.GroupKind]*Step {
 			continue
 		}
 		for _, gvk := range Defines(s.Object) {
-			if d := found[gvk.GroupKind()]; d == nil || !IsXRD(d.ID) {
+			if d := found[gvk.GroupKind()]; d == nil || !d.ID.Is(manifest.XRD) {
 				found[gvk.GroupKind()] = s
 			}
 		}
@@ -154,7 +150,7 @@ func (c *pinCheck) settle(gk schema.GroupKind) *settled {
 
 func (c *pinCheck) check(s *Step) {
 	gvk := schema.FromAPIVersionAndKind(s.Object.APIVersion(), s.ID.Kind)
-	pin := s.Object.Annotation(PinAnnotation)
+	pin := s.Object.Annotation(manifest.PinAnnotation)
 	at := c.settle(gvk.GroupKind())
 	refuse := func(format string, args ...any) {
 		s.Action, s.Reason = Refused, fmt.Sprintf(format, args...)
@@ -163,7 +159,7 @@ func (c *pinCheck) check(s *Step) {
 		return
 	}
 	if !IsTypeDigest(pin) {
-		refuse("%s: %q is no type digest: want h1: and 44 characters of base64, as `gitopsd types pin` writes them (%s)", PinAnnotation, pin, s.Object.Origin())
+		refuse("%s: %q is no type digest: want h1: and 44 characters of base64, as `gitopsd types pin` writes them (%s)", manifest.PinAnnotation, pin, s.Object.Origin())
 		return
 	}
 	name := gvk.GroupVersion().String() + " " + gvk.Kind
@@ -172,7 +168,7 @@ func (c *pinCheck) check(s *Step) {
 		refuse("pinned to %s %s, and it cannot be told whether this cluster's is the same: %v", name, pin, at.err)
 		return
 	case at.tree == nil:
-		refuse("pinned to %s %s, which no CRD defines in this cluster: only the types of CRDs and XRDs have digests; remove the annotation %s", name, pin, PinAnnotation)
+		refuse("pinned to %s %s, which no CRD defines in this cluster: only the types of CRDs and XRDs have digests; remove the annotation %s", name, pin, manifest.PinAnnotation)
 		return
 	}
 	have := digestOf(at.types, gvk)

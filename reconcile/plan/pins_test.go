@@ -42,7 +42,7 @@ func TestPinsSayWhatDiffers(t *testing.T) {
 		{"{type: integer}", "{type: integer, minimum: 3}", "minimum-added .spec.a"},
 	} {
 		live := objects(t, strings.Replace(ruled, tt.from, tt.to, 1))[0].Tree()
-		o := objects(t, fmt.Sprintf("{apiVersion: acme.example/v1, kind: Thing, metadata: {name: x, namespace: default, annotations: {%s: %q}}}", plan.PinAnnotation, pinned[0].Digest))[0]
+		o := objects(t, fmt.Sprintf("{apiVersion: acme.example/v1, kind: Thing, metadata: {name: x, namespace: default, annotations: {%s: %q}}}", manifest.PinAnnotation, pinned[0].Digest))[0]
 		p := &plan.Plan{Steps: []plan.Step{{Action: plan.Create, ID: o.ID(), Object: o}}}
 		find := func(schema.GroupVersionKind, string) (map[string]any, string) { return v1.Tree(), "cluster dev" }
 		plan.CheckPins(p, map[schema.GroupKind]plan.LiveDefinition{gk: {Tree: live}}, find, false)
@@ -82,7 +82,7 @@ func TestCheckPins(t *testing.T) {
 		return all[0].Digest
 	}
 	thing := func(pin string) *manifest.Object {
-		return objects(t, fmt.Sprintf("{apiVersion: acme.example/v1, kind: Thing, metadata: {name: x, namespace: default, annotations: {%s: %q}}}", plan.PinAnnotation, pin))[0]
+		return objects(t, fmt.Sprintf("{apiVersion: acme.example/v1, kind: Thing, metadata: {name: x, namespace: default, annotations: {%s: %q}}}", manifest.PinAnnotation, pin))[0]
 	}
 	v1, v2, v3 := crd(t, "a"), crd(t, "a", "b"), crd(t, "a", "c")
 	gk := plan.Defines(v1)[0].GroupKind()
@@ -170,7 +170,7 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := objects(t, fmt.Sprintf("{apiVersion: acme.example/v1, kind: Thing, metadata: {name: x, annotations: {%s: %q}}}", plan.PinAnnotation, all[0].Digest))[0]
+	o := objects(t, fmt.Sprintf("{apiVersion: acme.example/v1, kind: Thing, metadata: {name: x, annotations: {%s: %q}}}", manifest.PinAnnotation, all[0].Digest))[0]
 	for range both {
 		p := &plan.Plan{}
 		for _, d := range both {

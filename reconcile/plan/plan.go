@@ -30,33 +30,9 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// Labels and annotations that mean something to gitopsd. Those of the ApplySet
-// are specified by KEP-3659.
-const (
-	// PackageLabel names the package that an object was expanded from.
-	PackageLabel = "gitopsd.dev/package"
-	// AppliedAnnotation says what was last applied, and as which object of
-	// which inventory; see [Inventory.Applied]. An object whose rendering has
-	// this value is not applied again.
-	AppliedAnnotation = "gitopsd.dev/applied"
-	// AdoptAnnotation, "true" on an object in the repository, takes the object
-	// over from whoever made it. On a Cluster in the registry it names sources
-	// of which all that is wanted here is taken over; see ParseAdopt.
-	AdoptAnnotation = "gitopsd.dev/adopt"
-	// AllowPruneAnnotation, "true" on a Namespace, CRD, XRD or package of
-	// Crossplane's, allows it to be pruned with everything that it holds. On a
-	// Cluster in the registry it is a number: how many objects one pass may
-	// prune.
-	AllowPruneAnnotation = "gitopsd.dev/allow-prune"
-	// ReplaceAnnotation, "true" on an object in the repository, has it deleted
-	// and created anew where a field that cannot be changed differs.
-	ReplaceAnnotation = "gitopsd.dev/replace"
-	// KeepEditsAnnotation, "true" on an object in the repository, leaves what
-	// people add to it with kubectl.
-	KeepEditsAnnotation = "gitopsd.dev/keep-edits"
-	// PartOfLabel is on every object of an ApplySet; its value is the set's ID.
-	PartOfLabel = "applyset.kubernetes.io/part-of"
-)
+// PartOfLabel is on every object of an ApplySet (KEP-3659); its value is the
+// set's ID.
+const PartOfLabel = "applyset.kubernetes.io/part-of"
 
 // Action is what happens to an object.
 type Action string
@@ -101,7 +77,7 @@ type Step struct {
 	// Package is the one the object belongs to, "" for a plain manifest.
 	Package string
 	// After names what must be applied and healthy before, as
-	// DependsOnAnnotation has it.
+	// manifest.DependsOnAnnotation has it.
 	After []string
 	// Round orders what is pruned: an object goes when all of earlier rounds are
 	// gone.

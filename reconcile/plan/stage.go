@@ -3,7 +3,6 @@ package plan
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"gitopsd.dev/render/manifest"
 )
@@ -31,18 +30,6 @@ var stageNames = [...]string{"definitions", "settings", "workloads", "admission"
 
 func (s Stage) String() string { return stageNames[s] }
 
-const (
-	crdGroup = "apiextensions.k8s.io"
-	crdKind  = "CustomResourceDefinition"
-	xrdGroup = "apiextensions.crossplane.io"
-	xrdKind  = "CompositeResourceDefinition"
-	// packageGroup is that of Crossplane's packages.
-	packageGroup    = "pkg.crossplane.io"
-	operationsGroup = "ops.crossplane.io"
-	admission       = "admissionregistration.k8s.io"
-	aggregator      = "apiregistration.k8s.io"
-)
-
 // Workload kinds by group. All other kinds of Kubernetes' own groups are
 // settings.
 var workloadGroups = map[string]bool{"apps": true, "batch": true, "autoscaling": true}
@@ -50,64 +37,22 @@ var workloadGroups = map[string]bool{"apps": true, "batch": true, "autoscaling":
 // StageOf is the stage of an object.
 func StageOf(id manifest.ID) Stage {
 	switch {
-	case IsNamespace(id), IsCRD(id):
+	case id.Is(manifest.Namespace, manifest.CRD):
 		return Definitions
-	case id.Group == admission, id.Group == aggregator:
+	case id.Group == manifest.GroupAdmission, id.Group == manifest.GroupAggregator:
 		return Admission
-	case workloadGroups[id.Group], id.Group == "" && (id.Kind == "Pod" || id.Kind == "ReplicationController"):
+	case workloadGroups[id.Group], id.Is(manifest.Pod, manifest.GroupKind{Kind: "ReplicationController"}):
 		return Workloads
-	case builtIn(id.Group):
+	case manifest.BuiltIn(id.Group):
 		return Settings
 	}
 	return Custom
 }
 
-// builtIn says that a group is served by kube-apiserver itself. Groups without a
-// dot are all Kubernetes' own; under k8s.io, where CRDs live too (gateways,
-// snapshots), those are named that manifests hold.
-func builtIn(group string) bool {
-	if !strings.Contains(group, ".") {
-		return true
-	}
-	switch group {
-	case "rbac.authorization.k8s.io", "networking.k8s.io", "storage.k8s.io", "scheduling.k8s.io", "node.k8s.io",
-		"coordination.k8s.io", "discovery.k8s.io", "flowcontrol.apiserver.k8s.io", "certificates.k8s.io",
-		"events.k8s.io", "resource.k8s.io", "storagemigration.k8s.io", "internal.apiserver.k8s.io":
-		return true
-	}
-	return false
-}
-
-// IsCRD says that an object is a CustomResourceDefinition.
-func IsCRD(id manifest.ID) bool { return id.Group == crdGroup && id.Kind == crdKind }
-
-// IsXRD says that an object is a CompositeResourceDefinition of Crossplane's.
-func IsXRD(id manifest.ID) bool { return id.Group == xrdGroup && id.Kind == xrdKind }
-
-// IsDefinition says that an object defines types: a CustomResourceDefinition or
-// a CompositeResourceDefinition.
-func IsDefinition(id manifest.ID) bool {
-	return IsCRD(id) || IsXRD(id)
-}
-
-// IsPackage says that an object has Crossplane install a package.
-func IsPackage(id manifest.ID) bool {
-	return id.Group == packageGroup && (id.Kind == "Provider" || id.Kind == "Configuration" || id.Kind == "Function")
-}
-
-// IsNamespace says that an object is a Namespace.
-func IsNamespace(id manifest.ID) bool { return id.Group == "" && id.Kind == "Namespace" }
-
-// IsWebhookConfiguration says that an object is a Validating- or
-// MutatingWebhookConfiguration.
-func IsWebhookConfiguration(id manifest.ID) bool {
-	return id.Group == admission && strings.HasSuffix(id.Kind, "WebhookConfiguration")
-}
-
 // First says that an object comes before the rest of its stage: Namespaces
 // before CRDs, XRDs before what they define.
 func First(id manifest.ID) bool {
-	return IsNamespace(id) || IsXRD(id)
+	return id.Is(manifest.Namespace, manifest.XRD)
 }
 
 // rank orders steps within a stage.
@@ -168,7 +113,7 @@ func turnsOf(steps []Step, after func(*Step) []string) map[manifest.ID]turn {
 		}
 		t := turn{stage: 2*int(s.Stage) + rank(s.ID)}
 		turns[s.ID] = t
-		if First(s.ID) || IsCRD(s.ID) || s.ID.Group == packageGroup {
+		if First(s.ID) || s.ID.Is(manifest.CRD) || s.ID.Group == manifest.GroupPackages {
 			return t
 		}
 		for _, name := range after(s) {

@@ -10,13 +10,8 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// TypesAnnotation is on every CRD that is applied: the digest of the types that
-// it defines as they were rendered. It tells whether a CRD that changed changes
-// any type.
-const TypesAnnotation = "gitopsd.dev/types"
-
 // Allowed says whether a package's declaration allows a breaking finding, and
-// for what reason. pkg is the value of PackageLabel. Plain manifests allow for
+// for what reason. pkg is the value of manifest.PackageLabel. Plain manifests allow for
 // themselves.
 type Allowed func(pkg string, f compat.Finding) (reason string, ok bool)
 
@@ -37,7 +32,7 @@ func RefuseBreaking(p *Plan, allowed Allowed) {
 			continue
 		}
 		by := allowed
-		how := fmt.Sprintf("the package's annotation %s can allow it", compat.AllowAnnotation)
+		how := fmt.Sprintf("the package's annotation %s can allow it", manifest.AllowBreakingAnnotation)
 		if s.Package == "" && s.Object != nil {
 			by, how = ownAllowances(s.Object)
 		}
@@ -71,8 +66,8 @@ func ownAllowances(o *manifest.Object) (by Allowed, how string) {
 	// Enough of the digest that an allowance does not outlive the change.
 	const digits = 12
 	version := types.Sum(defined)[:len("h1:")+digits]
-	how = fmt.Sprintf("its annotation %s can allow it, with a line \"%s:<finding>=<reason>\" for each", compat.AllowAnnotation, version)
-	all, err := compat.ParseAllowances(o.Annotation(compat.AllowAnnotation))
+	how = fmt.Sprintf("its annotation %s can allow it, with a line \"%s:<finding>=<reason>\" for each", manifest.AllowBreakingAnnotation, version)
+	all, err := compat.ParseAllowances(o.Annotation(manifest.AllowBreakingAnnotation))
 	if err != nil {
 		return nil, err.Error() + "; " + how
 	}

@@ -10,7 +10,7 @@ import (
 
 // What breaks is refused with its whole package, and nothing else is.
 func TestRefuseBreaking(t *testing.T) {
-	crd := func(name string) manifest.ID { return manifest.ID{Group: crdGroup, Kind: crdKind, Name: name} }
+	crd := func(name string) manifest.ID { return manifest.CRD.ID("", name) }
 	configmap := func(name string) manifest.ID {
 		return manifest.ID{Kind: "ConfigMap", Namespace: "default", Name: name}
 	}
@@ -73,7 +73,7 @@ func TestAllowForItself(t *testing.T) {
 	definition := func(field, allow string) *manifest.Object {
 		o, err := manifest.New(map[string]any{
 			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-			"metadata": map[string]any{"name": "widgets.acme.example", "annotations": map[string]any{compat.AllowAnnotation: allow}},
+			"metadata": map[string]any{"name": "widgets.acme.example", "annotations": map[string]any{manifest.AllowBreakingAnnotation: allow}},
 			"spec": map[string]any{
 				"group": "acme.example", "scope": "Namespaced", "names": map[string]any{"kind": "Widget", "plural": "widgets"},
 				"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{

@@ -11,6 +11,7 @@ import (
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 )
 
@@ -30,17 +31,17 @@ func options(want *desired.Unit) (apply.PlanOptions, error) {
 	fail := func(annotation string, err error) error {
 		return fmt.Errorf("%s: %s on cluster %s: %w", sources.RegistryFile, annotation, want.Name, err)
 	}
-	if v := want.Annotations[plan.AllowPruneAnnotation]; v != "" {
+	if v := want.Annotations[manifest.AllowPruneAnnotation]; v != "" {
 		n, err := strconv.Atoi(v)
 		if err != nil || n < 0 {
-			return opts, fail(plan.AllowPruneAnnotation, fmt.Errorf("%q is not a number of objects", v))
+			return opts, fail(manifest.AllowPruneAnnotation, fmt.Errorf("%q is not a number of objects", v))
 		}
 		opts.AllowPrune = n
 	}
-	if v := want.Annotations[plan.AdoptAnnotation]; v != "" {
+	if v := want.Annotations[manifest.AdoptAnnotation]; v != "" {
 		var err error
 		if opts.Adopt, err = plan.ParseAdopt(v); err != nil {
-			return opts, fail(plan.AdoptAnnotation, err)
+			return opts, fail(manifest.AdoptAnnotation, err)
 		}
 	}
 	return opts, nil

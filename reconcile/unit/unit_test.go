@@ -333,8 +333,8 @@ metadata: {name: m, namespace: $NAME}
 // The options of a plan that annotations of the registration set are checked.
 func TestOptions(t *testing.T) {
 	for annotation, want := range map[string]string{
-		plan.AllowPruneAnnotation: `clusters.yaml: gitopsd.dev/allow-prune on cluster dev: "x y" is not a number of objects`,
-		plan.AdoptAnnotation:      `clusters.yaml: gitopsd.dev/adopt on cluster dev: `,
+		manifest.AllowPruneAnnotation: `clusters.yaml: gitopsd.dev/allow-prune on cluster dev: "x y" is not a number of objects`,
+		manifest.AdoptAnnotation:      `clusters.yaml: gitopsd.dev/adopt on cluster dev: `,
 	} {
 		u := desired.Registered(clusters.Cluster{Name: "dev", Annotations: map[string]string{annotation: "x y"}}, "")
 		if _, err := options(u); err == nil || !strings.HasPrefix(err.Error(), want) {

@@ -13,6 +13,7 @@ import (
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/edit"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
@@ -83,7 +84,7 @@ func (m *Move) Allowance() string {
 		return ""
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "metadata:\n  annotations:\n    %s: |\n", compat.AllowAnnotation)
+	fmt.Fprintf(&b, "metadata:\n  annotations:\n    %s: |\n", manifest.AllowBreakingAnnotation)
 	for _, name := range m.Refused {
 		fmt.Fprintf(&b, "      %s:%s=<why that is fine>\n", m.To, name)
 	}

@@ -15,9 +15,9 @@ import (
 	"path"
 	"reflect"
 	"slices"
-	"strings"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/versions"
@@ -125,11 +125,9 @@ func compare(old, new *sources.Package) ([]compat.Change, error) {
 func definitions(pkg *sources.Package) compat.Set {
 	found := make(compat.Set)
 	for _, doc := range pkg.Documents {
-		apiVersion, _ := doc.Tree["apiVersion"].(string)
-		kind, _ := doc.Tree["kind"].(string)
 		metadata, _ := doc.Tree["metadata"].(map[string]any)
 		name, _ := metadata["name"].(string)
-		if group, _, _ := strings.Cut(apiVersion, "/"); name != "" && compat.Definition(group, kind) {
+		if name != "" && slices.Contains(manifest.Definitions, manifest.KindOf(doc.Tree)) {
 			found.Add(doc.Tree)
 		}
 	}

@@ -253,7 +253,7 @@ func (c *comparison) behaviour(id manifest.ID, all []here) {
 		case h.Live == nil, h.Rendered == nil, !named:
 			// There is nothing to act upon, or it has a finding of its own.
 		case h.Behaviour == nil:
-			acts.add("", h.cluster, "nobody knows what: no package, and no annotation "+behaviour.ControllerAnnotation, nil)
+			acts.add("", h.cluster, "nobody knows what: no package, and no annotation "+manifest.ControllerAnnotation, nil)
 		case h.control == nil:
 			c.composed(h, problems, acts)
 		case h.control.Unread:

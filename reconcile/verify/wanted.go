@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"gitopsd.dev/reconcile/desired"
-	"gitopsd.dev/render"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
@@ -40,12 +39,12 @@ func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Facts {
 	for _, o := range c.Objects.All() {
 		id := o.ID()
 		switch {
-		case behaviour.IsDefinition(id):
+		case id.Is(manifest.Definitions...):
 			r.definition(ctx, c, &w, index, o, source)
-		case IsWebhook(id):
+		case id.Is(manifest.Webhooks...):
 			form := webhookForm(o.Tree())
 			w.Webhooks = append(w.Webhooks, Webhook{
-				ID: id, Package: o.Label(render.PackageLabel), Rendered: hash(form), Held: !hasBundle(o.Tree()), Missing: true,
+				ID: id, Package: o.Label(manifest.PackageLabel), Rendered: hash(form), Held: !hasBundle(o.Tree()), Missing: true,
 			})
 		}
 	}
@@ -63,8 +62,8 @@ func (r *Repository) definition(ctx context.Context, c *desired.Unit, w *Facts, 
 		w.Gap(fmt.Errorf("%s: %w", o.Origin(), err))
 		return
 	}
-	kind, group := Names(o.Tree())
-	d := &Definition{ID: o.ID(), Kind: kind, Group: group, Rendered: all, Package: o.Label(render.PackageLabel)}
+	defined := types.Read(o.Tree())
+	d := &Definition{ID: o.ID(), Kind: defined.Names.Kind, Group: defined.Group, Rendered: all, Package: o.Label(manifest.PackageLabel)}
 	d.Source = source[d.Package]
 	d.Patches = c.PatchesOf(ctx, o.ID(), func(o *manifest.Object) string {
 		all, err := r.typesOf(o)
@@ -88,7 +87,7 @@ func (r *Repository) definition(ctx context.Context, c *desired.Unit, w *Facts, 
 	spec, _ := workload.Tree()["spec"].(map[string]any)
 	w.Controllers[d.Behaviour.Workload] = &Controller{
 		Wanted: d.Behaviour,
-		Source: source[workload.Label(render.PackageLabel)],
+		Source: source[workload.Label(manifest.PackageLabel)],
 		Idle:   spec["replicas"] == int64(0),
 		Patches: c.PatchesOf(ctx, workload.ID(), func(o *manifest.Object) string {
 			return behaviour.Workload(o).Digest()
@@ -116,13 +115,4 @@ func Types(tree map[string]any) ([]types.Type, error) {
 	all, err := types.Of(tree)
 	slices.SortFunc(all, func(a, b types.Type) int { return cmp.Compare(a.String(), b.String()) })
 	return all, err
-}
-
-// Names are the kind and group of the objects that a definition is for.
-func Names(definition map[string]any) (kind, group string) {
-	spec, _ := definition["spec"].(map[string]any)
-	names, _ := spec["names"].(map[string]any)
-	kind, _ = names["kind"].(string)
-	group, _ = spec["group"].(string)
-	return kind, group
 }

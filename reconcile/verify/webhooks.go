@@ -9,11 +9,6 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// IsWebhook tells whether an object configures webhooks.
-func IsWebhook(id manifest.ID) bool {
-	return id.Group == "admissionregistration.k8s.io" && (id.Kind == "ValidatingWebhookConfiguration" || id.Kind == "MutatingWebhookConfiguration")
-}
-
 // Compare fills in what is live of a rendered configuration; nil if it is not
 // there.
 func (w *Webhook) Compare(rendered *manifest.Object, live map[string]any) {
@@ -34,7 +29,7 @@ func (w *Webhook) Compare(rendered *manifest.Object, live map[string]any) {
 // with what the API server fills in (admissionregistration.k8s.io/v1), and without
 // CA bundles, which somebody else provides.
 func webhookForm(tree map[string]any) map[string]any {
-	mutating := tree["kind"] == "MutatingWebhookConfiguration"
+	mutating := manifest.KindOf(tree) == manifest.MutatingWebhooks
 	list, _ := tree["webhooks"].([]any)
 	hooks := make([]any, len(list))
 	for i, h := range list {

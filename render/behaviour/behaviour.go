@@ -35,10 +35,6 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// ControllerAnnotation on a CRD names the workload that acts on its types, as
-// "<namespace>/<name>".
-const ControllerAnnotation = "gitopsd.dev/controller"
-
 // Identity is what acts on the objects of a type. It must not be changed once it
 // is made.
 type Identity struct {

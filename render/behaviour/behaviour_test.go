@@ -158,7 +158,7 @@ func TestOf(t *testing.T) {
 				{Declaration: sources.Declaration{Kind: sources.Provider, Name: "ready"}, Pin: sources.Pin{Digest: sources.Digest(digest)}},
 			})
 			for _, o := range set.All() {
-				if !IsDefinition(o.ID()) {
+				if !o.ID().Is(manifest.Definitions...) {
 					continue
 				}
 				i, err := index.Of(o)

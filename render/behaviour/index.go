@@ -6,7 +6,7 @@ import (
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
-	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 )
 
@@ -15,7 +15,7 @@ import (
 type Index struct {
 	workloads    map[string][]*manifest.Object // by namespace/name
 	packages     map[string]*manifest.Object   // by the package's name
-	compositions map[[2]string][]*manifest.Object
+	compositions map[manifest.GroupKind][]*manifest.Object
 	functions    map[string]sources.Digest
 }
 
@@ -24,19 +24,19 @@ func NewIndex(objects *manifest.Set, packages []sources.Selected) *Index {
 	x := &Index{
 		workloads:    make(map[string][]*manifest.Object),
 		packages:     make(map[string]*manifest.Object),
-		compositions: make(map[[2]string][]*manifest.Object),
+		compositions: make(map[manifest.GroupKind][]*manifest.Object),
 		functions:    make(map[string]sources.Digest),
 	}
 	for _, o := range objects.All() {
 		id := o.ID()
 		switch {
-		case IsWorkload(id):
+		case id.Is(manifest.Workloads...):
 			key := id.Namespace + "/" + id.Name
 			x.workloads[key] = append(x.workloads[key], o)
-			if pkg := o.Label(runtime.PackageLabel); pkg != "" && id.Namespace == runtime.Namespace {
+			if pkg := o.Label(manifest.PackageLabel); pkg != "" && id.Namespace == runtime.Namespace {
 				x.packages[pkg] = o
 			}
-		case IsComposition(id):
+		case id.Is(manifest.Composition):
 			key := CompositeOf(o.Tree())
 			x.compositions[key] = append(x.compositions[key], o)
 		}
@@ -49,45 +49,25 @@ func NewIndex(objects *manifest.Set, packages []sources.Selected) *Index {
 	return x
 }
 
-// IsWorkload tells whether an object may run a controller.
-func IsWorkload(id manifest.ID) bool {
-	return id.Group == "apps" && (id.Kind == "Deployment" || id.Kind == "StatefulSet" || id.Kind == "DaemonSet")
-}
-
-// IsDefinition tells whether an object defines types: a CRD or an XRD.
-func IsDefinition(id manifest.ID) bool {
-	return compat.Definition(id.Group, id.Kind)
-}
-
-// IsComposite tells whether an object is an XRD.
-func IsComposite(id manifest.ID) bool {
-	return id.Group == crossplane && id.Kind == "CompositeResourceDefinition"
-}
-
-// IsComposition tells whether an object is a Composition.
-func IsComposition(id manifest.ID) bool { return id.Group == crossplane && id.Kind == "Composition" }
-
-const crossplane = "apiextensions.crossplane.io"
-
 // Of finds what acts on the types that an object defines; nil where nothing is
 // known to. It is an error if the object names a controller that is not there.
 func (x *Index) Of(definition *manifest.Object) (*Identity, error) {
-	if where := definition.Annotation(ControllerAnnotation); where != "" {
+	if where := definition.Annotation(manifest.ControllerAnnotation); where != "" {
 		found := x.workloads[where]
 		switch {
 		case strings.Count(where, "/") != 1:
-			return nil, fmt.Errorf("%s: annotation %s: %q: want <namespace>/<name> of a Deployment, StatefulSet or DaemonSet", definition.Origin(), ControllerAnnotation, where)
+			return nil, fmt.Errorf("%s: annotation %s: %q: want <namespace>/<name> of a Deployment, StatefulSet or DaemonSet", definition.Origin(), manifest.ControllerAnnotation, where)
 		case len(found) == 0:
-			return nil, fmt.Errorf("%s: annotation %s: there is no Deployment, StatefulSet or DaemonSet %s among what is rendered for the cluster", definition.Origin(), ControllerAnnotation, where)
+			return nil, fmt.Errorf("%s: annotation %s: there is no Deployment, StatefulSet or DaemonSet %s among what is rendered for the cluster", definition.Origin(), manifest.ControllerAnnotation, where)
 		case len(found) > 1:
-			return nil, fmt.Errorf("%s: annotation %s: %s is both a %s and a %s; give them different names", definition.Origin(), ControllerAnnotation, where, found[0].ID().Kind, found[1].ID().Kind)
+			return nil, fmt.Errorf("%s: annotation %s: %s is both a %s and a %s; give them different names", definition.Origin(), manifest.ControllerAnnotation, where, found[0].ID().Kind, found[1].ID().Kind)
 		}
 		return Workload(found[0]), nil
 	}
-	if IsComposite(definition.ID()) {
+	if definition.ID().Is(manifest.XRD) {
 		return x.composed(definition), nil
 	}
-	if o := x.packages[definition.Label(runtime.PackageLabel)]; o != nil {
+	if o := x.packages[definition.Label(manifest.PackageLabel)]; o != nil {
 		return Workload(o), nil
 	}
 	return nil, nil
@@ -107,30 +87,17 @@ func Workload(o *manifest.Object) *Identity {
 }
 
 func (x *Index) composed(definition *manifest.Object) *Identity {
+	d := types.Read(definition.Tree())
 	var trees []map[string]any
-	for _, o := range x.compositions[CompositeKind(definition.Tree())] {
+	for _, o := range x.compositions[manifest.GroupKind{Group: d.Group, Kind: d.Names.Kind}] {
 		trees = append(trees, o.Tree())
 	}
 	return Composed(trees, func(function string) string { return string(x.functions[function]) })
 }
 
-// CompositeKind is the group and kind of the composites that an XRD defines.
-func CompositeKind(xrd map[string]any) [2]string {
-	spec, _ := xrd["spec"].(map[string]any)
-	names, _ := spec["names"].(map[string]any)
-	group, _ := spec["group"].(string)
-	kind, _ := names["kind"].(string)
-	return [2]string{group, kind}
-}
-
-// CompositeOf is the group and kind of the composites that a Composition is for.
-func CompositeOf(composition map[string]any) [2]string {
-	spec, _ := composition["spec"].(map[string]any)
-	ref, _ := spec["compositeTypeRef"].(map[string]any)
-	apiVersion, _ := ref["apiVersion"].(string)
-	group, _ := manifest.GroupVersion(apiVersion)
-	kind, _ := ref["kind"].(string)
-	return [2]string{group, kind}
+// CompositeOf is the kind of the composites that a Composition is for.
+func CompositeOf(composition map[string]any) manifest.GroupKind {
+	return manifest.KindOf(manifest.Mapping(composition, "spec", "compositeTypeRef"))
 }
 
 // Composed is the identity of Compositions, and of the Functions they name, for
@@ -139,15 +106,11 @@ func Composed(compositions []map[string]any, digest func(function string) string
 	i := new(Identity)
 	functions := make(map[string]bool)
 	for _, tree := range compositions {
-		meta, _ := tree["metadata"].(map[string]any)
-		name, _ := meta["name"].(string)
-		spec, _ := tree["spec"].(map[string]any)
-		i.Compositions = append(i.Compositions, Part{name, hash(manifest.AppendJSON(nil, plainComposition(spec)))})
-		pipeline, _ := spec["pipeline"].([]any)
-		for _, s := range pipeline {
+		spec := manifest.Mapping(tree, "spec")
+		i.Compositions = append(i.Compositions, Part{manifest.Text(tree, "metadata", "name"), hash(manifest.AppendJSON(nil, plainComposition(spec)))})
+		for _, s := range manifest.List(spec, "pipeline") {
 			step, _ := s.(map[string]any)
-			ref, _ := step["functionRef"].(map[string]any)
-			if f, _ := ref["name"].(string); f != "" && !functions[f] {
+			if f := manifest.Text(step, "functionRef", "name"); f != "" && !functions[f] {
 				functions[f] = true
 				i.Functions = append(i.Functions, Part{f, digest(f)})
 			}

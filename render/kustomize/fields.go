@@ -97,12 +97,12 @@ func (in *inspection) generators(ctx context.Context, v *visit, f field, k *type
 		return in.pairs(v.dir, f.named(name), args.KvPairSources)
 	}
 	for _, g := range k.ConfigMapGenerator {
-		if err := generate("configMapGenerator", "ConfigMap", g.GeneratorArgs); err != nil {
+		if err := generate("configMapGenerator", manifest.ConfigMap.Kind, g.GeneratorArgs); err != nil {
 			return 0, err
 		}
 	}
 	for _, g := range k.SecretGenerator {
-		if err := generate("secretGenerator", "Secret", g.GeneratorArgs); err != nil {
+		if err := generate("secretGenerator", manifest.Secret.Kind, g.GeneratorArgs); err != nil {
 			return 0, err
 		}
 	}

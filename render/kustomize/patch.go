@@ -310,7 +310,7 @@ func named(ids []resid.ResId) string {
 // canBeReferred is false for types, which kustomize knows no references to, and
 // of which packages have hundreds.
 func canBeReferred(id manifest.ID) bool {
-	return id.Kind != "CustomResourceDefinition" && !strings.HasSuffix(id.Kind, "WebhookConfiguration")
+	return !id.Is(manifest.CRD) && !id.Is(manifest.Webhooks...)
 }
 
 // mentions tells whether a string in a tree is one of the names. Where an object

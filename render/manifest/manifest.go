@@ -8,6 +8,9 @@
 //     makes a second object that shares all but its metadata.
 //   - AppendJSON (json.go) is the canonical form, and Hash its digest.
 //   - Set is what one cluster is to hold, each object defined once.
+//   - kinds.go names the kinds that gitopsd treats in a way of their own, and
+//     ours.go the labels and annotations that it reads and writes; no other
+//     package of render, reconcile or cmd spells them.
 //
 // Decoding of YAML is package sources' business, kustomizations are
 // render/kustomize's, and what a cluster makes of an object is reconcile's.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 )
 
@@ -147,15 +148,15 @@ func deployment(c Controller) map[string]any {
 	// The selector cannot be changed later: it is what stays when the version
 	// changes.
 	selector := clone(spec["selector"])
-	selector["matchLabels"] = map[string]any{PackageLabel: d.Name}
+	selector["matchLabels"] = map[string]any{manifest.PackageLabel: d.Name}
 	spec["selector"] = selector
 	provider := c.Selected.Package.Meta.Name
 	if provider == "" {
 		provider = d.Name
 	}
 	labels := clone(meta["labels"])
-	labels[PackageLabel] = d.Name
-	labels[providerLabel] = labelValue(provider)
+	labels[manifest.PackageLabel] = d.Name
+	labels[manifest.ProviderLabel] = labelValue(provider)
 	labels[revisionLabel] = labelValue(c.Selected.Revision())
 	meta["labels"] = labels
 
@@ -199,7 +200,7 @@ func complete(c Controller, container map[string]any) {
 	container["ports"] = byName(container["ports"], ports)
 	container["env"] = byName([]any{
 		env("POD_NAMESPACE", "metadata.namespace"),
-		env("PROVIDER_NAME", "metadata.labels['"+providerLabel+"']"),
+		env("PROVIDER_NAME", "metadata.labels['"+manifest.ProviderLabel+"']"),
 		env("REVISION_NAME", "metadata.labels['"+revisionLabel+"']"),
 	}, container["env"])
 	optional(container, "securityContext", map[string]any{

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 )
 
@@ -30,10 +31,10 @@ func Binding(c Controller, cluster []Controller) (*manifest.Object, error) {
 	slices.Sort(accounts)
 	var subjects []any
 	for _, account := range slices.Compact(accounts) {
-		subjects = append(subjects, map[string]any{"kind": "ServiceAccount", "name": account, "namespace": Namespace})
+		subjects = append(subjects, map[string]any{"kind": manifest.ServiceAccount.Kind, "name": account, "namespace": Namespace})
 	}
-	o, err := manifest.New(object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", RoleName(name), "", map[string]any{
-		"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": RoleName(name)},
+	o, err := manifest.New(object(manifest.ClusterRoleBinding, RoleName(name), "", map[string]any{
+		"roleRef":  map[string]any{"apiGroup": manifest.GroupRBAC, "kind": manifest.ClusterRole.Kind, "name": RoleName(name)},
 		"subjects": subjects,
 	}), manifest.Origin{Package: p.Pin})
 	if err != nil {
@@ -43,7 +44,7 @@ func Binding(c Controller, cluster []Controller) (*manifest.Object, error) {
 	if labels == nil {
 		labels = make(map[string]string, 1)
 	}
-	labels[PackageLabel] = name
+	labels[manifest.PackageLabel] = name
 	return o.WithMetadata(labels, p.Declaration.CommonAnnotations), nil
 }
 
@@ -51,28 +52,13 @@ func family(p sources.Selected) string {
 	if p.Package == nil {
 		return ""
 	}
-	meta, _ := p.Package.Meta.Document.Tree["metadata"].(map[string]any)
-	labels, _ := meta["labels"].(map[string]any)
-	f, _ := labels[familyLabel].(string)
-	return f
+	return manifest.Text(p.Package.Meta.Document.Tree, "metadata", "labels", familyLabel)
 }
 
 var (
 	plural = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$`)
 	group  = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)+$`)
 )
-
-// Kubernetes' own groups with a dot. A type in one of them would give its
-// controller rights over what is not its own.
-var builtin = map[string]bool{
-	"admissionregistration.k8s.io": true, "apiextensions.k8s.io": true, "apiregistration.k8s.io": true,
-	"authentication.k8s.io": true, "authorization.k8s.io": true, "certificates.k8s.io": true,
-	"coordination.k8s.io": true, "discovery.k8s.io": true, "events.k8s.io": true,
-	"flowcontrol.apiserver.k8s.io": true, "internal.apiserver.k8s.io": true, "networking.k8s.io": true,
-	"node.k8s.io": true, "rbac.authorization.k8s.io": true, "resource.k8s.io": true,
-	"scheduling.k8s.io": true, "storage.k8s.io": true, "storagemigration.k8s.io": true,
-	"gitopsd.dev": true,
-}
 
 // rules are a controller's rights: all on its own types, and what Crossplane
 // grants every provider for credentials, connection details, leader election and
@@ -96,9 +82,9 @@ func rules(c Controller) ([]any, error) {
 		slices.Sort(byGroup[g])
 		rules = append(rules, rule([]string{g}, slices.Compact(byGroup[g]), "*"))
 	}
-	rules = append(rules, rule([]string{"", "coordination.k8s.io"}, []string{"configmaps", "events", "leases", "secrets"}, "*"))
+	rules = append(rules, rule([]string{"", manifest.GroupCoordination}, []string{"configmaps", "events", "leases", "secrets"}, "*"))
 	if SafeStart(c.Selected.Package.Meta) {
-		rules = append(rules, rule([]string{"apiextensions.k8s.io"}, []string{"customresourcedefinitions"}, "get", "list", "watch"))
+		rules = append(rules, rule([]string{manifest.CRD.Group}, []string{"customresourcedefinitions"}, "get", "list", "watch"))
 	}
 	return rules, nil
 }
@@ -106,14 +92,12 @@ func rules(c Controller) ([]any, error) {
 // resource reads what a CRD defines. Its group and plural go into rules, where
 // "*" or a built-in type would be far more than the controller's own.
 func resource(crd *manifest.Object) (g, p string, err error) {
-	spec, _ := crd.Tree()["spec"].(map[string]any)
-	names, _ := spec["names"].(map[string]any)
-	g, _ = spec["group"].(string)
-	p, _ = names["plural"].(string)
+	d := types.Read(crd.Tree())
+	g, p = d.Group, d.Names.Plural
 	switch {
 	case !group.MatchString(g):
 		return "", "", fmt.Errorf("spec.group: %q is not a group that a package may define: want a DNS name with a dot", g)
-	case builtin[g]:
+	case manifest.BuiltIn(g), g == manifest.Group: // its controller would get rights over what is not its own
 		return "", "", fmt.Errorf("spec.group: %q is not a package's to define types in", g)
 	case !plural.MatchString(p):
 		return "", "", fmt.Errorf("spec.names.plural: %q is not the name of a resource", p)
@@ -139,10 +123,7 @@ func list(values []string) []any {
 // finds installed, for which it watches them. Capabilities are matched without
 // regard to case and separators, as Crossplane does.
 func SafeStart(meta sources.PackageMeta) bool {
-	spec, _ := meta.Document.Tree["spec"].(map[string]any)
-	capabilities, _ := spec["capabilities"].([]any)
-	return slices.ContainsFunc(capabilities, func(v any) bool {
-		s, _ := v.(string)
+	return slices.ContainsFunc(manifest.Texts(meta.Document.Tree, "spec", "capabilities"), func(s string) bool {
 		return strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(s)) == "safestart"
 	})
 }

@@ -27,15 +27,12 @@ import (
 const (
 	// Namespace is where controllers run.
 	Namespace = "gitopsd-system"
-	// PackageLabel is on every object of a package, with the package's name.
-	PackageLabel = "gitopsd.dev/package"
 	// WebhookPort is where a controller serves webhooks, and what its Service
 	// listens on.
 	WebhookPort = 9443
 
-	providerLabel = "pkg.crossplane.io/provider"
-	revisionLabel = "pkg.crossplane.io/revision"
-	familyLabel   = "pkg.crossplane.io/provider-family"
+	revisionLabel = manifest.GroupPackages + "/revision"
+	familyLabel   = manifest.ProviderLabel + "-family"
 	metricsPort   = 8080
 	userID        = 2000 // Crossplane's, for user and group
 )
@@ -63,19 +60,19 @@ func Objects(c Controller) ([]*manifest.Object, error) {
 	}
 	var trees []map[string]any
 	if account := c.serviceAccount(); c.makesAccount() {
-		trees = append(trees, account.apply(object("v1", "ServiceAccount", account.Name, Namespace, nil)))
+		trees = append(trees, account.apply(object(manifest.ServiceAccount, account.Name, Namespace, nil)))
 	}
 	d := c.deployment()
 	trees = append(trees,
-		object("rbac.authorization.k8s.io/v1", "ClusterRole", RoleName(name), "", map[string]any{"rules": rules}),
-		d.apply(object("apps/v1", "Deployment", d.Name, Namespace, map[string]any{"spec": deployment(c)})))
+		object(manifest.ClusterRole, RoleName(name), "", map[string]any{"rules": rules}),
+		d.apply(object(manifest.Deployment, d.Name, Namespace, map[string]any{"spec": deployment(c)})))
 	if c.Webhooks {
 		service := c.service()
 		if !dnsLabel.MatchString(service.Name) {
 			return nil, fmt.Errorf("name %q: the package has webhooks, so that its Service gets that name, which must be at most 63 lower-case letters, digits and '-', and begin with a letter", service.Name)
 		}
-		trees = append(trees, service.apply(object("v1", "Service", service.Name, Namespace, map[string]any{"spec": map[string]any{
-			"selector": map[string]any{PackageLabel: name},
+		trees = append(trees, service.apply(object(manifest.Service, service.Name, Namespace, map[string]any{"spec": map[string]any{
+			"selector": map[string]any{manifest.PackageLabel: name},
 			"ports": []any{map[string]any{
 				"name": "webhook", "protocol": "TCP", "port": int64(WebhookPort), "targetPort": "webhook",
 			}},
@@ -92,15 +89,16 @@ func Objects(c Controller) ([]*manifest.Object, error) {
 
 // System is the namespace in which controllers run.
 func System() (*manifest.Object, error) {
-	return manifest.New(object("v1", "Namespace", Namespace, "", nil), manifest.Origin{File: "gitopsd"})
+	return manifest.New(object(manifest.Namespace, Namespace, "", nil), manifest.Origin{File: "gitopsd"})
 }
 
-func object(apiVersion, kind, name, namespace string, rest map[string]any) map[string]any {
+// object has the version v1 of its kind.
+func object(kind manifest.GroupKind, name, namespace string, rest map[string]any) map[string]any {
 	meta := map[string]any{"name": name}
 	if namespace != "" {
 		meta["namespace"] = namespace
 	}
-	tree := map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": meta}
+	tree := map[string]any{"apiVersion": kind.APIVersion("v1"), "kind": kind.Kind, "metadata": meta}
 	for k, v := range rest {
 		tree[k] = v
 	}

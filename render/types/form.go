@@ -3,14 +3,8 @@ package types
 import (
 	"fmt"
 	"strings"
-)
 
-// API groups and kinds that define types.
-const (
-	crdGroup = "apiextensions.k8s.io"
-	crdKind  = "CustomResourceDefinition"
-	xrdGroup = "apiextensions.crossplane.io"
-	xrdKind  = "CompositeResourceDefinition"
+	"gitopsd.dev/render/manifest"
 )
 
 // former writes the canonical forms of types, one at a time into the same
@@ -51,25 +45,21 @@ func (f *former) object(object map[string]any) error {
 			return err
 		}
 	}
-	kind, _ := object["kind"].(string)
-	if kind != crdKind && kind != xrdKind {
-		return nil
-	}
-	apiVersion, _ := object["apiVersion"].(string)
-	group, version, _ := strings.Cut(apiVersion, "/")
+	apiVersion := manifest.Text(object, "apiVersion")
+	_, version := manifest.GroupVersion(apiVersion)
 	var d definition
-	switch {
-	case group == crdGroup && kind == crdKind:
+	switch manifest.KindOf(object) {
+	case manifest.CRD:
 		if version != "v1" {
-			return fmt.Errorf("%s: no API server serves apiVersion %s since Kubernetes 1.22: convert it to %s/v1", subject(object), apiVersion, crdGroup)
+			return fmt.Errorf("%s: no API server serves apiVersion %s since Kubernetes 1.22: convert it to %s/v1", subject(object), apiVersion, manifest.CRD.Group)
 		}
-	case group == xrdGroup && kind == xrdKind:
+	case manifest.XRD:
 		if version != "v1" && version != "v2" {
-			return fmt.Errorf("%s: apiVersion is %s, want %s/v1 or %s/v2", subject(object), apiVersion, xrdGroup, xrdGroup)
+			return fmt.Errorf("%s: apiVersion is %s, want %s/v1 or %s/v2", subject(object), apiVersion, manifest.XRD.Group, manifest.XRD.Group)
 		}
 		d.composite = &composite{v2: version == "v2"}
 	default:
-		return nil // somebody else's kind of the same name
+		return nil
 	}
 	f.keys, f.ends = f.keys[:0], f.ends[:0]
 	if err := f.definition(d, object["spec"]); err != nil {
@@ -80,10 +70,7 @@ func (f *former) object(object map[string]any) error {
 
 // subject names an object in an error.
 func subject(object map[string]any) string {
-	meta, _ := object["metadata"].(map[string]any)
-	name, _ := meta["name"].(string)
-	kind, _ := object["kind"].(string)
-	return kind + " " + name
+	return manifest.Text(object, "kind") + " " + manifest.Text(object, "metadata", "name")
 }
 
 func (f *former) definition(d definition, spec any) error {
@@ -104,8 +91,8 @@ func (f *former) definition(d definition, spec any) error {
 	if d.composite == nil || d.spec["claimNames"] == nil {
 		return f.kind(d, "names")
 	}
-	d.composite.kind = kindIn(d.spec["names"])
-	d.composite.claim = kindIn(d.spec["claimNames"])
+	d.composite.kind = manifest.Text(d.spec, "names", "kind")
+	d.composite.claim = manifest.Text(d.spec, "claimNames", "kind")
 	if err := f.kind(d, "names"); err != nil {
 		return err
 	}
@@ -126,18 +113,12 @@ func (d *definition) readVersions(storage string) error {
 		if !ok {
 			return atIndex(i, at("name", want("a string", v["name"])))
 		}
-		if is, _ := v[storage].(bool); is {
+		if manifest.Truth(v, storage) {
 			d.stored = name
 		}
 		d.versions = append(d.versions, v)
 	}
 	return nil
-}
-
-func kindIn(names any) string {
-	m, _ := names.(map[string]any)
-	kind, _ := m["kind"].(string)
-	return kind
 }
 
 // kind calls each for the kind whose names are in a field of the spec, a version
@@ -147,7 +128,7 @@ func (f *former) kind(d definition, field string) error {
 	if !ok {
 		return at(field, want("a mapping", d.spec[field]))
 	}
-	kind := kindIn(names)
+	kind := manifest.Text(names, "kind")
 	if kind == "" {
 		return at(field, at("kind", want("a string", names["kind"])))
 	}
@@ -230,7 +211,7 @@ func (f *former) conversion(v any) error {
 
 func (f *former) names(names map[string]any) error {
 	start := len(f.buf)
-	kind := kindIn(names)
+	kind := manifest.Text(names, "kind")
 	for _, k := range [...]string{"categories", "kind", "listKind", "plural", "shortNames", "singular"} {
 		v := names[k]
 		switch {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/testscripts/devcluster"
 	"gitopsd.dev/testscripts/upstream"
@@ -79,7 +80,7 @@ func TestLive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	crds := client.Resource(apischema.GroupVersionResource{Group: crdGroup, Version: "v1", Resource: "customresourcedefinitions"})
+	crds := client.Resource(apischema.GroupVersionResource{Group: manifest.CRD.Group, Version: "v1", Resource: "customresourcedefinitions"})
 	for _, r := range corpora {
 		t.Run(r.project+" "+r.version, func(t *testing.T) {
 			docs := r.crds(t)

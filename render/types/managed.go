@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-)
 
-// mrdKind is Crossplane's ManagedResourceDefinition: a CustomResourceDefinition
-// that is not installed until somebody activates it.
-const mrdKind = "ManagedResourceDefinition"
+	"gitopsd.dev/render/manifest"
+)
 
 // mrdVersions are the versions in which packages hold them.
 var mrdVersions = []string{"v1alpha1", "v1beta1", "v1"}
@@ -24,9 +22,7 @@ var (
 
 // IsManaged says that an object is a ManagedResourceDefinition of Crossplane's.
 func IsManaged(object map[string]any) bool {
-	apiVersion, _ := object["apiVersion"].(string)
-	group, _, _ := strings.Cut(apiVersion, "/")
-	return group == xrdGroup && object["kind"] == mrdKind
+	return manifest.KindOf(object) == manifest.MRD
 }
 
 // FromManaged returns the CustomResourceDefinition that Crossplane makes of an
@@ -48,7 +44,7 @@ func FromManaged(object map[string]any) (map[string]any, error) {
 func fromManaged(object map[string]any) (map[string]any, error) {
 	apiVersion, _ := object["apiVersion"].(string)
 	if _, version, _ := strings.Cut(apiVersion, "/"); !slices.Contains(mrdVersions, version) {
-		return nil, fmt.Errorf("apiVersion is %s, want %s/%s", apiVersion, xrdGroup, mrdVersions[0])
+		return nil, fmt.Errorf("apiVersion is %s, want %s/%s", apiVersion, manifest.MRD.Group, mrdVersions[0])
 	}
 	spec, ok := object["spec"].(map[string]any)
 	if !ok {
@@ -69,24 +65,19 @@ func fromManaged(object map[string]any) (map[string]any, error) {
 		}
 		versions[i] = pick(version, versionFields)
 	}
-	slices.SortStableFunc(versions, func(a, b any) int { return strings.Compare(versionName(a), versionName(b)) })
+	slices.SortStableFunc(versions, func(a, b any) int {
+		return strings.Compare(manifest.Text(a.(map[string]any), "name"), manifest.Text(b.(map[string]any), "name"))
+	})
 	defined := pick(spec, crdFields)
 	if defined["scope"] == nil {
 		defined["scope"] = "Namespaced" // what its API server would fill in
 	}
 	defined["versions"] = versions
-	meta, _ := object["metadata"].(map[string]any)
 	return map[string]any{
-		"apiVersion": crdGroup + "/v1", "kind": crdKind,
-		"metadata": map[string]any{"name": meta["name"]},
+		"apiVersion": manifest.CRD.APIVersion("v1"), "kind": manifest.CRD.Kind,
+		"metadata": map[string]any{"name": manifest.Mapping(object, "metadata")["name"]},
 		"spec":     defined,
 	}, nil
-}
-
-func versionName(v any) string {
-	m, _ := v.(map[string]any)
-	name, _ := m["name"].(string)
-	return name
 }
 
 // pick returns those fields of m that are named.

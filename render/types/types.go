@@ -17,10 +17,13 @@
 // the form, since an API server drops it; a test fails when a newer Kubernetes
 // adds a field, until it is decided whether the field belongs to the type.
 //
+// A [Definition] is a view of either kind of definition, for everybody who asks
+// what it defines.
+//
 // The files: form.go has what is written for a definition, schema.go for a
-// schema, canon.go the canonical JSON itself, managed.go makes
-// CustomResourceDefinitions of ManagedResourceDefinitions. The package reads decoded trees
-// (package sources) and imports nothing of Kubernetes. Whether one type can
+// schema, canon.go the canonical JSON itself; managed.go makes
+// CustomResourceDefinitions of ManagedResourceDefinitions. The package reads
+// decoded trees (package sources) and imports nothing of Kubernetes. Whether one type can
 // replace another is for package compat, below this one; who controls a type is
 // for the packages that know the controllers.
 package types

@@ -11,6 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 )
 
 // Service is where the API server finds a package's webhooks.
@@ -23,20 +26,13 @@ type Service struct {
 // Needed tells whether an object has webhooks that a package's controller is to
 // serve.
 func Needed(tree map[string]any) bool {
-	switch tree["kind"] {
-	case "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration":
-		webhooks, _ := tree["webhooks"].([]any)
-		return len(webhooks) > 0
-	case "CustomResourceDefinition":
-		return converts(tree)
+	switch manifest.KindOf(tree) {
+	case manifest.ValidatingWebhooks, manifest.MutatingWebhooks:
+		return len(manifest.List(tree, "webhooks")) > 0
+	case manifest.CRD:
+		return types.Read(tree).Converts
 	}
 	return false
-}
-
-func converts(tree map[string]any) bool {
-	spec, _ := tree["spec"].(map[string]any)
-	conversion, _ := spec["conversion"].(map[string]any)
-	return conversion["strategy"] == "Webhook"
 }
 
 // Complete returns an object for which Needed is true with the Service in it. The
@@ -44,10 +40,10 @@ func converts(tree map[string]any) bool {
 // A webhook that is to be served from elsewhere, by URL, is an error that names
 // the field.
 func Complete(tree map[string]any, service Service) (map[string]any, error) {
-	if tree["kind"] == "CustomResourceDefinition" {
+	if manifest.KindOf(tree) == manifest.CRD {
 		return completeConversion(tree, service)
 	}
-	webhooks, _ := tree["webhooks"].([]any)
+	webhooks := manifest.List(tree, "webhooks")
 	completed := make([]any, len(webhooks))
 	for i, w := range webhooks {
 		webhook, ok := w.(map[string]any)
@@ -64,8 +60,8 @@ func Complete(tree map[string]any, service Service) (map[string]any, error) {
 }
 
 func completeConversion(tree map[string]any, service Service) (map[string]any, error) {
-	spec, _ := tree["spec"].(map[string]any)
-	conversion, _ := spec["conversion"].(map[string]any)
+	spec := manifest.Mapping(tree, "spec")
+	conversion := manifest.Mapping(spec, "conversion")
 	webhook, ok := conversion["webhook"].(map[string]any)
 	if !ok && conversion["webhook"] != nil {
 		return nil, errors.New("spec.conversion.webhook: want a mapping")
@@ -75,7 +71,7 @@ func completeConversion(tree map[string]any, service Service) (map[string]any, e
 		return nil, fmt.Errorf("spec.conversion.webhook.clientConfig: %w", err)
 	}
 	webhook = with(webhook, "clientConfig", config)
-	if versions, _ := webhook["conversionReviewVersions"].([]any); len(versions) == 0 {
+	if len(manifest.List(webhook, "conversionReviewVersions")) == 0 {
 		// Required by the API; packages leave it to the package manager.
 		webhook = with(webhook, "conversionReviewVersions", []any{"v1"})
 	}

@@ -28,30 +28,30 @@ func TestComplete(t *testing.T) {
 		want, err string
 	}{
 		{name: "another kind", doc: "{kind: ConfigMap, webhooks: [{}]}"},
-		{name: "no webhooks", doc: "{kind: MutatingWebhookConfiguration, webhooks: []}"},
-		{name: "no conversion", doc: "{kind: CustomResourceDefinition, spec: {names: {}}}"},
-		{name: "conversion by nobody", doc: "{kind: CustomResourceDefinition, spec: {conversion: {strategy: None}}}"},
+		{name: "no webhooks", doc: "{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, webhooks: []}"},
+		{name: "no conversion", doc: "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, spec: {names: {}}}"},
+		{name: "conversion by nobody", doc: "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, spec: {conversion: {strategy: None}}}"},
 		{
 			name: "validating",
-			doc:  "{kind: ValidatingWebhookConfiguration, webhooks: [{name: a, clientConfig: {caBundle: eA==, service: {name: x, namespace: y, path: /z, port: 1}}, rules: []}, {name: b}]}",
-			want: "{kind: ValidatingWebhookConfiguration, webhooks: [{name: a, clientConfig: {caBundle: eA==, service: {name: p, namespace: system, path: /z, port: 9443}}, rules: []}, {name: b, clientConfig: {service: {name: p, namespace: system, port: 9443}}}]}",
+			doc:  "{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, webhooks: [{name: a, clientConfig: {caBundle: eA==, service: {name: x, namespace: y, path: /z, port: 1}}, rules: []}, {name: b}]}",
+			want: "{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, webhooks: [{name: a, clientConfig: {caBundle: eA==, service: {name: p, namespace: system, path: /z, port: 9443}}, rules: []}, {name: b, clientConfig: {service: {name: p, namespace: system, port: 9443}}}]}",
 		},
 		{
 			name: "conversion",
-			doc:  "{kind: CustomResourceDefinition, spec: {group: g, conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1beta1], clientConfig: {service: {path: /c}}}}}}",
-			want: "{kind: CustomResourceDefinition, spec: {group: g, conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1beta1], clientConfig: {service: {path: /c, name: p, namespace: system, port: 9443}}}}}}",
+			doc:  "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, spec: {group: g, conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1beta1], clientConfig: {service: {path: /c}}}}}}",
+			want: "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, spec: {group: g, conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1beta1], clientConfig: {service: {path: /c, name: p, namespace: system, port: 9443}}}}}}",
 		},
 		{
 			name: "conversion without details",
-			doc:  "{kind: CustomResourceDefinition, spec: {conversion: {strategy: Webhook}}}",
-			want: "{kind: CustomResourceDefinition, spec: {conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {service: {name: p, namespace: system, port: 9443}}}}}}",
+			doc:  "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, spec: {conversion: {strategy: Webhook}}}",
+			want: "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, spec: {conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {service: {name: p, namespace: system, port: 9443}}}}}}",
 		},
-		{name: "by URL", doc: "{kind: MutatingWebhookConfiguration, webhooks: [{}, {clientConfig: {url: 'https://example.org'}}]}", err: "webhooks.1.clientConfig: url: https://example.org: a package's webhooks are served by its controller"},
-		{name: "conversion by URL", doc: "{kind: CustomResourceDefinition, spec: {conversion: {strategy: Webhook, webhook: {clientConfig: {url: x}}}}}", err: "spec.conversion.webhook.clientConfig: url: x"},
-		{name: "webhook", doc: "{kind: MutatingWebhookConfiguration, webhooks: [a]}", err: "webhooks.0: want a mapping"},
-		{name: "client config", doc: "{kind: MutatingWebhookConfiguration, webhooks: [{clientConfig: a}]}", err: "webhooks.0.clientConfig: want a mapping"},
-		{name: "service", doc: "{kind: MutatingWebhookConfiguration, webhooks: [{clientConfig: {service: a}}]}", err: "webhooks.0.clientConfig: service: want a mapping"},
-		{name: "conversion webhook", doc: "{kind: CustomResourceDefinition, spec: {conversion: {strategy: Webhook, webhook: a}}}", err: "spec.conversion.webhook: want a mapping"},
+		{name: "by URL", doc: "{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, webhooks: [{}, {clientConfig: {url: 'https://example.org'}}]}", err: "webhooks.1.clientConfig: url: https://example.org: a package's webhooks are served by its controller"},
+		{name: "conversion by URL", doc: "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, spec: {conversion: {strategy: Webhook, webhook: {clientConfig: {url: x}}}}}", err: "spec.conversion.webhook.clientConfig: url: x"},
+		{name: "webhook", doc: "{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, webhooks: [a]}", err: "webhooks.0: want a mapping"},
+		{name: "client config", doc: "{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, webhooks: [{clientConfig: a}]}", err: "webhooks.0.clientConfig: want a mapping"},
+		{name: "service", doc: "{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, webhooks: [{clientConfig: {service: a}}]}", err: "webhooks.0.clientConfig: service: want a mapping"},
+		{name: "conversion webhook", doc: "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, spec: {conversion: {strategy: Webhook, webhook: a}}}", err: "spec.conversion.webhook: want a mapping"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -131,7 +131,7 @@ func (p Path) ofName() bool {
 
 // secretPart says that a field of an object holds what nobody must see.
 func (p Path) secretPart(id manifest.ID) bool {
-	return id.Group == "" && id.Kind == "Secret" && len(p) > 0 && (p[0].key == "data" || p[0].key == "stringData")
+	return id.Is(manifest.Secret) && len(p) > 0 && (p[0].key == "data" || p[0].key == "stringData")
 }
 
 // value is the field of an object.

@@ -135,7 +135,7 @@ func Explain(ctx context.Context, in Input, id manifest.ID, field Path) (*Answer
 	}
 	var built []Step
 	switch pkg := e.holder(a.Written.Package); {
-	case id.Group == packageGroup && e.delegated(id) != nil:
+	case id.Group == manifest.GroupPackages && e.delegated(id) != nil:
 		built, err = e.pinned(ctx, a, e.delegated(id), before)
 	case pkg != nil:
 		built, err = e.packaged(ctx, a, pkg, before)
@@ -236,8 +236,6 @@ func (e *explainer) holder(pin sources.Pin) *sources.Selected {
 	return &e.in.Packages[i]
 }
 
-const packageGroup = "pkg.crossplane.io"
-
 // delegated is the selected package that an object has Crossplane install, nil if
 // it is no such object.
 func (e *explainer) delegated(id manifest.ID) *sources.Selected {
@@ -332,7 +330,7 @@ func (e *explainer) declaration(ctx context.Context, p *Package, d sources.Decla
 	}
 	for _, o := range objects {
 		id := o.ID()
-		if id.Kind != string(d.Kind) || id.Name != d.Name || !strings.HasPrefix(o.APIVersion(), "pkg.crossplane.io/") {
+		if id.Kind != string(d.Kind) || id.Name != d.Name || id.Group != manifest.GroupPackages {
 			continue
 		}
 		p.Declared = o.Origin()

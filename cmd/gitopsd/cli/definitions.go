@@ -85,7 +85,7 @@ func fromFiles(name string, dir bool) ([]definition, error) {
 	index := behaviour.NewIndex(set, nil)
 	var found []definition
 	for _, o := range all {
-		if behaviour.IsDefinition(o.ID()) {
+		if o.ID().Is(manifest.Definitions...) {
 			controller, _ := index.Of(o) // one that is not in the files is not known
 			found = append(found, defined(o, controller))
 		}
@@ -107,7 +107,7 @@ func installed(o *manifest.Object) (*manifest.Object, error) {
 }
 
 func defined(o *manifest.Object, controller *behaviour.Identity) definition {
-	return definition{name: o.ID().Name, tree: o.Tree(), pkg: o.Label(runtime.PackageLabel), controller: controller}
+	return definition{name: o.ID().Name, tree: o.Tree(), pkg: o.Label(manifest.PackageLabel), controller: controller}
 }
 
 // fromCluster takes what is rendered for a registered cluster.
@@ -125,7 +125,7 @@ func (o *typesOptions) fromCluster(cmd *cobra.Command, g *global, name string) (
 	var found []definition
 	errs := c.Faults
 	for _, object := range c.Objects.All() {
-		if !behaviour.IsDefinition(object.ID()) {
+		if !object.ID().Is(manifest.Definitions...) {
 			continue
 		}
 		controller, err := index.Of(object)
@@ -163,7 +163,7 @@ func fromPackage(ctx context.Context, client *oci.Client, ref sources.Ref) ([]de
 		if err != nil {
 			return nil, err
 		}
-		if behaviour.IsDefinition(o.ID()) {
+		if o.ID().Is(manifest.Definitions...) {
 			d := defined(o, controller)
 			d.pkg = pkg.Meta.Name
 			found = append(found, d)
@@ -191,7 +191,7 @@ func controllerOf(ctx context.Context, client *oci.Client, ref sources.Ref, pkg 
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(objects, func(o *manifest.Object) bool { return behaviour.IsWorkload(o.ID()) })
+	i := slices.IndexFunc(objects, func(o *manifest.Object) bool { return o.ID().Is(manifest.Workloads...) })
 	return behaviour.Workload(objects[i]), nil
 }
 

@@ -32,7 +32,7 @@ func newTypesPin(g *global) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pin FILE...",
 		Short: "Write into objects which type they are for",
-		Long: `Pin gives each object in the files the annotation ` + plan.PinAnnotation + `, the digest of its
+		Long: `Pin gives each object in the files the annotation ` + manifest.PinAnnotation + `, the digest of its
 type. From then on ` + "`gitopsd plan` and `gitopsd run`" + ` refuse the object where its type
 is another: in a cluster with another version of the package, say.
 
@@ -127,7 +127,7 @@ func (p *pinning) file(name string) ([]byte, error) {
 		return nil, err
 	}
 	right, written := 0, 0
-	edited, err := edit.Annotate(text, plan.PinAnnotation, func(obj edit.Object) (string, error) {
+	edited, err := edit.Annotate(text, manifest.PinAnnotation, func(obj edit.Object) (string, error) {
 		digest, err := p.object(name, obj)
 		switch {
 		case digest == "":
@@ -167,7 +167,7 @@ func (p *pinning) object(file string, obj edit.Object) (string, error) {
 		fault("cannot be pinned: %v", err)
 		return "", nil
 	case digest == "" && obj.Value != "":
-		fault("is pinned, but no CRD defines %s in %s; remove the annotation %s", name, where, plan.PinAnnotation)
+		fault("is pinned, but no CRD defines %s in %s; remove the annotation %s", name, where, manifest.PinAnnotation)
 		return "", nil
 	case digest == "":
 		id := manifest.ID{Group: gvk.Group, Kind: gvk.Kind, Name: obj.Name}
@@ -191,7 +191,7 @@ func (p *pinning) object(file string, obj edit.Object) (string, error) {
 // ours says that objects of a group are read by gitopsd itself or by kustomize,
 // and never applied as they stand in a file.
 func ours(group string) bool {
-	return group == "pkg.crossplane.io" || group == "gitopsd.dev" || group == "kustomize.config.k8s.io"
+	return group == manifest.GroupPackages || group == manifest.Group || group == "kustomize.config.k8s.io"
 }
 
 // live takes the types from a cluster as it is.

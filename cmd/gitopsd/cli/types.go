@@ -14,6 +14,7 @@ import (
 
 	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources"
@@ -42,7 +43,7 @@ func newTypes(g *global) *cobra.Command {
 an API server's behaviour depends on. Two types with the same digest are the
 same, whatever documentation and formatting they have. The digest of a controller
 is over the images, arguments and environment of what acts on a type's objects; a
-CRD of a plain manifest names it by the annotation gitopsd.dev/controller:
+CRD of a plain manifest names it by the annotation ` + manifest.ControllerAnnotation + `:
 <namespace>/<name>, a Deployment, StatefulSet or DaemonSet. Of XRDs it is over the
 Compositions and the Functions that they name.
 

@@ -39,7 +39,7 @@ fleet repository, with clusters.lock and with each other, type by type:
               Compositions and Functions; and webhook configurations
 
 A type of a plain manifest names its controller by the annotation
-gitopsd.dev/controller: <namespace>/<name>, a Deployment, StatefulSet or
+` + manifest.ControllerAnnotation + `: <namespace>/<name>, a Deployment, StatefulSet or
 DaemonSet of the same cluster. Types that nothing in the repository defines for
 any cluster are compared among clusters only. Values of environment variables
 and arguments are never shown.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
 )
@@ -131,7 +132,7 @@ func (c *ClusterPlan) typeTables() []*TypeTable {
 // documentation says that it changes what people read of them.
 func typeChange(s *plan.Step) (change TypeChange, documentation bool) {
 	switch {
-	case !plan.IsDefinition(s.ID) || s.Drift:
+	case !s.ID.Is(manifest.Definitions...) || s.Drift:
 	case s.Object == nil:
 		if s.Action == plan.Prune || s.Action == plan.Refused {
 			return TypesRemoved, false

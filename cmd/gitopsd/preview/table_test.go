@@ -23,7 +23,7 @@ func crd(t *testing.T, i int, fields ...string) *manifest.Object {
 	plural := fmt.Sprintf("things%d", i)
 	return object(t, map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-		"metadata": map[string]any{"name": plural + ".acme.example", "labels": map[string]any{plan.PackageLabel: "things"}},
+		"metadata": map[string]any{"name": plural + ".acme.example", "labels": map[string]any{manifest.PackageLabel: "things"}},
 		"spec": map[string]any{
 			"group": "acme.example", "scope": "Namespaced", "names": map[string]any{"kind": fmt.Sprintf("Thing%d", i), "plural": plural},
 			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true,

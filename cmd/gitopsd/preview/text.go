@@ -179,7 +179,7 @@ func (t textWriter) reason(s *plan.Step) string {
 
 func brief(s *plan.Step) string {
 	if change, _ := typeChange(s); change != "" && s.Package != "" && s.Action == plan.Refused && s.Compatibility == compat.Breaking {
-		return fmt.Sprintf("breaking, see its types; the package's annotation %s can allow it", compat.AllowAnnotation)
+		return fmt.Sprintf("breaking, see its types; the package's annotation %s can allow it", manifest.AllowBreakingAnnotation)
 	}
 	return s.Reason
 }
@@ -192,9 +192,9 @@ func (t textWriter) foldable(s *plan.Step) bool {
 	case plan.Held:
 		return len(s.Changes) == 0
 	case plan.Refused:
-		return s.Pin == nil && plan.IsDefinition(s.ID)
+		return s.Pin == nil && s.ID.Is(manifest.Definitions...)
 	case plan.Configure:
-		return plan.IsDefinition(s.ID) && s.Rejected == "" && s.NotValidated == "" && len(s.Unpinned) == 0 && len(t.told(s)) == 0
+		return s.ID.Is(manifest.Definitions...) && s.Rejected == "" && s.NotValidated == "" && len(s.Unpinned) == 0 && len(t.told(s)) == 0
 	}
 	return false
 }
@@ -287,7 +287,7 @@ func (t textWriter) changes(s *plan.Step) {
 	var shown []plan.Change
 	documentation := 0
 	for _, c := range t.told(s) {
-		if plan.IsCRD(s.ID) && isDocumentation(c) {
+		if s.ID.Is(manifest.CRD) && isDocumentation(c) {
 			documentation++
 		} else {
 			shown = append(shown, c)

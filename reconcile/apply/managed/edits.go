@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -90,7 +89,7 @@ func operation(kind schema.GroupKind, p fieldpath.Path) bool {
 	case last != nil && *last == "kubectl.kubernetes.io/restartedAt": // removing it restarts once more
 		return true
 	}
-	return p.Equals(fieldpath.MakePathOrDie("metadata", "annotations", plan.AllowPruneAnnotation))
+	return p.Equals(fieldpath.MakePathOrDie("metadata", "annotations", manifest.AllowPruneAnnotation))
 }
 
 // Edits are what people own of an object of ours.

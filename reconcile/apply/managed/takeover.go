@@ -27,7 +27,7 @@ import (
 // that put objects into clusters for people.
 var deployers = []string{
 	"kubectl", "before-first-apply", "helm", "Helm", "kustomize-controller", "helm-controller", "flux", "argocd",
-	"crossplane", "apiextensions.crossplane.io", "pkg.crossplane.io", "kapp", "Terraform", "HashiCorp", "pulumi",
+	"crossplane", manifest.GroupComposites, manifest.GroupPackages, "kapp", "Terraform", "HashiCorp", "pulumi",
 	"fleet", "carvel", "before-ssa",
 }
 

@@ -21,8 +21,7 @@ import (
 // Labels of pods that Crossplane's package manager runs, and that render/runtime
 // gives to controllers too: the package's own name.
 const (
-	providerLabel = "pkg.crossplane.io/provider"
-	functionLabel = "pkg.crossplane.io/function"
+	functionLabel = manifest.GroupPackages + "/function"
 )
 
 // mostWaiting is how many pods that do not run are told of one controller.
@@ -96,14 +95,14 @@ func (in *reading) controllers(ctx context.Context) error {
 		}
 	}
 	// A package may have been installed by somebody else too.
-	err := in.pods(ctx, kube.ListOptions{Selector: providerLabel}, func(p *pod) {
+	err := in.pods(ctx, kube.ListOptions{Selector: manifest.ProviderLabel}, func(p *pod) {
 		if slices.ContainsFunc(all, func(c *controller) bool {
 			return c.Wanted.Workload.Namespace == p.namespace && c.selector.Matches(p.labels)
 		}) {
 			return // one of ours, and known
 		}
 		for _, c := range all {
-			if c.provider == p.labels[providerLabel] {
+			if c.provider == p.labels[manifest.ProviderLabel] {
 				c.add(p, true)
 			}
 		}
@@ -138,7 +137,7 @@ func newController(o *manifest.Object, facts *verify.Controller) (*controller, e
 	template, _ := spec["template"].(map[string]any)
 	meta, _ := template["metadata"].(map[string]any)
 	values, _ := meta["labels"].(map[string]any)
-	c.provider, _ = values[providerLabel].(string)
+	c.provider, _ = values[manifest.ProviderLabel].(string)
 	if c.provider == "" {
 		c.provider = " " // no label has this value
 	}
@@ -191,7 +190,7 @@ func (c *controller) add(p *pod, elsewhere bool) {
 
 // pods reads pods that have not ended.
 func (in *reading) pods(ctx context.Context, opts kube.ListOptions, yield func(*pod)) error {
-	t, err := in.kube.Type(ctx, "v1", "Pod")
+	t, err := in.kube.Type(ctx, "v1", manifest.Pod.Kind)
 	if err != nil {
 		return err
 	}

@@ -11,16 +11,10 @@ import (
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/verify"
-	"gitopsd.dev/render"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
-)
-
-const (
-	crossplane = "apiextensions.crossplane.io"
-	composite  = "CompositeResourceDefinition"
 )
 
 // definitionPage is how many definitions are asked for at a time: a CRD may have a
@@ -66,7 +60,7 @@ func (in *reading) definitions(ctx context.Context) error {
 	if err != nil && kube.ClassOf(err) != kube.NoSuchType {
 		return err
 	}
-	t, err = in.kube.Type(ctx, "apiextensions.k8s.io/v1", "CustomResourceDefinition")
+	t, err = in.kube.Type(ctx, manifest.CRD.APIVersion("v1"), manifest.CRD.Kind)
 	if err != nil {
 		return err
 	}
@@ -77,11 +71,11 @@ func (in *reading) definitions(ctx context.Context) error {
 // canonical form of a type depends on it.
 func (in *reading) composites(ctx context.Context) (kube.Type, error) {
 	for id := range in.facts.Definitions {
-		if behaviour.IsComposite(id) {
-			return in.kube.Type(ctx, in.wanted.Objects.Get(id).APIVersion(), composite)
+		if id.Is(manifest.XRD) {
+			return in.kube.Type(ctx, in.wanted.Objects.Get(id).APIVersion(), manifest.XRD.Kind)
 		}
 	}
-	return in.kube.Kind(ctx, crossplane, composite)
+	return in.kube.Kind(ctx, manifest.XRD.Group, manifest.XRD.Kind)
 }
 
 // list reads definitions. offered are the names of the CRDs that Crossplane makes of
@@ -94,7 +88,7 @@ func (in *reading) list(ctx context.Context, t kube.Type, offered map[string][]s
 		if bad = json.Unmarshal(item, &e); bad != nil {
 			return false
 		}
-		if t.Kind == composite {
+		if t.Kind == manifest.XRD.Kind {
 			offered[e.Metadata.UID] = e.offers()
 		}
 		if in.facts.Definitions[t.ID("", e.Metadata.Name)] == nil && e.composed(offered) {
@@ -114,7 +108,7 @@ func (in *reading) list(ctx context.Context, t kube.Type, offered map[string][]s
 // composed reports whether a CRD is Crossplane's, of an XRD that is there.
 func (e *envelope) composed(offered map[string][]string) bool {
 	for _, o := range e.Metadata.OwnerReferences {
-		if group, _ := manifest.GroupVersion(o.APIVersion); group == crossplane && o.Kind == composite && slices.Contains(offered[o.UID], e.Metadata.Name) {
+		if group, _ := manifest.GroupVersion(o.APIVersion); group == manifest.XRD.Group && o.Kind == manifest.XRD.Kind && slices.Contains(offered[o.UID], e.Metadata.Name) {
 			return true
 		}
 	}
@@ -146,7 +140,7 @@ func (e *envelope) offers() []string {
 func (in *reading) definition(t kube.Type, e *envelope) error {
 	id := t.ID("", e.Metadata.Name)
 	d := in.facts.Definitions[id]
-	if d == nil && in.wanted.Keeps != nil && in.wanted.Keeps(id, e.Metadata.Labels[render.PackageLabel]) {
+	if d == nil && in.wanted.Keeps != nil && in.wanted.Keeps(id, e.Metadata.Labels[manifest.PackageLabel]) {
 		return nil // of a package that could not be rendered, which is a gap
 	}
 	k, err := in.read(t, e)
@@ -184,8 +178,8 @@ func (r *Reader) read(t kube.Type, e *envelope) (*known, error) {
 	if err != nil {
 		return nil, err
 	}
-	k = new(known)
-	k.kind, k.group = verify.Names(tree)
+	defined := types.Read(tree)
+	k = &known{kind: defined.Names.Kind, group: defined.Group}
 	if k.types, err = verify.Types(tree); err != nil {
 		return nil, err
 	}
@@ -209,11 +203,11 @@ func (e *envelope) tree(t kube.Type) (map[string]any, error) {
 
 // compositions reads what is behind the composite types that are rendered.
 func (in *reading) compositions(ctx context.Context) error {
-	of := make(map[[2]string][]*verify.Definition)
+	of := make(map[manifest.GroupKind][]*verify.Definition)
 	functions := false
 	for id, d := range in.facts.Definitions {
-		if d.Rendered != nil && d.Live != nil && behaviour.IsComposite(id) && d.Behaviour != nil && d.Behaviour.Workload == (manifest.ID{}) {
-			key := [2]string{d.Group, d.Kind}
+		if d.Rendered != nil && d.Live != nil && id.Is(manifest.XRD) && d.Behaviour != nil && d.Behaviour.Workload == (manifest.ID{}) {
+			key := manifest.GroupKind{Group: d.Group, Kind: d.Kind}
 			of[key] = append(of[key], d)
 			functions = functions || len(d.Behaviour.Functions) > 0
 		}
@@ -221,11 +215,11 @@ func (in *reading) compositions(ctx context.Context) error {
 	if len(of) == 0 {
 		return nil
 	}
-	t, err := in.kube.Kind(ctx, crossplane, "Composition")
+	t, err := in.kube.Kind(ctx, manifest.Composition.Group, manifest.Composition.Kind)
 	if err != nil {
 		return err
 	}
-	trees := make(map[[2]string][]map[string]any)
+	trees := make(map[manifest.GroupKind][]map[string]any)
 	err = in.kube.ListFull(ctx, t, kube.ListOptions{Page: definitionPage}, func(tree map[string]any) bool {
 		if key := behaviour.CompositeOf(tree); of[key] != nil {
 			trees[key] = append(trees[key], map[string]any{"metadata": tree["metadata"], "spec": tree["spec"]})

@@ -3,6 +3,8 @@ package live
 import (
 	"encoding/json"
 	"testing"
+
+	"gitopsd.dev/render/manifest"
 )
 
 // An owner's name alone hides no definition: the owner is there, and is there for
@@ -25,13 +27,13 @@ func TestComposed(t *testing.T) {
 		name, crd string
 		want      bool
 	}{
-		{"the composites", owned("xnetworks.example.org", v1, composite, "1"), true},
-		{"the claims", owned("networks.example.org", v1, composite, "1"), true},
-		{"something else", owned("widgets.acme.example", v1, composite, "1"), false},
-		{"of an XRD that is not there", owned("xnetworks.example.org", v1, composite, "9"), false},
-		{"of one that cannot be read", owned("xnetworks.example.org", v1, composite, "2"), false},
+		{"the composites", owned("xnetworks.example.org", v1, manifest.XRD.Kind, "1"), true},
+		{"the claims", owned("networks.example.org", v1, manifest.XRD.Kind, "1"), true},
+		{"something else", owned("widgets.acme.example", v1, manifest.XRD.Kind, "1"), false},
+		{"of an XRD that is not there", owned("xnetworks.example.org", v1, manifest.XRD.Kind, "9"), false},
+		{"of one that cannot be read", owned("xnetworks.example.org", v1, manifest.XRD.Kind, "2"), false},
 		{"of another kind", owned("xnetworks.example.org", v1, "Composition", "1"), false},
-		{"of another group", owned("xnetworks.example.org", "v1", composite, "1"), false},
+		{"of another group", owned("xnetworks.example.org", "v1", manifest.XRD.Kind, "1"), false},
 		{"of nobody", `{"metadata":{"name":"xnetworks.example.org"}}`, false},
 	} {
 		if have := read(tt.crd).composed(offered); have != tt.want {

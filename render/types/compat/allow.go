@@ -4,15 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-)
 
-// AllowAnnotation is the annotation of a package's declaration, or of a definition
-// that belongs to no package, that allows breaking changes, one on a line:
-//
-//	gitopsd.dev/allow-breaking: |
-//	  v2.0.0:field-removed=nobody sets it, checked on 2024-05-02
-//	  v2.0.0:enum-value-removed=gp2 volumes are gone
-const AllowAnnotation = "gitopsd.dev/allow-breaking"
+	"gitopsd.dev/render/manifest"
+)
 
 // Allowance allows one finding in one version of a package, and so not in the
 // next.
@@ -45,11 +39,11 @@ func ParseAllowances(value string) ([]Allowance, error) {
 		}
 		switch {
 		case a.Version == "" || a.Finding == "":
-			return nil, fmt.Errorf("annotation %s: %q: want <version>:<finding>=<reason>", AllowAnnotation, line)
+			return nil, fmt.Errorf("annotation %s: %q: want <version>:<finding>=<reason>", manifest.AllowBreakingAnnotation, line)
 		case a.Reason == "":
-			return nil, fmt.Errorf("annotation %s: %q gives no reason: add one after %q", AllowAnnotation, line, "=")
+			return nil, fmt.Errorf("annotation %s: %q gives no reason: add one after %q", manifest.AllowBreakingAnnotation, line, "=")
 		case !slices.Contains(Names(), a.Finding):
-			return nil, fmt.Errorf("annotation %s: there is no finding %q: take the name from the plan", AllowAnnotation, a.Finding)
+			return nil, fmt.Errorf("annotation %s: there is no finding %q: take the name from the plan", manifest.AllowBreakingAnnotation, a.Finding)
 		}
 		all = append(all, a)
 	}

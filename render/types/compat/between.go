@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/version"
+
+	"gitopsd.dev/render/types"
 )
 
 // disagreements are about versions side by side without a conversion: what is
@@ -12,7 +14,7 @@ import (
 // now: then what was only not shown is not kept.
 func (c *comparison) disagreements(old, new *definition, stored storage) {
 	known := map[Finding]bool{}
-	if !old.webhook {
+	if !old.Converts {
 		for _, f := range disagree(old, old, stored) {
 			known[f] = true
 		}
@@ -22,9 +24,9 @@ func (c *comparison) disagreements(old, new *definition, stored storage) {
 			c.add(f)
 		}
 	}
-	if s := new.version(new.storageVersion()); s != nil && s.name != old.storageVersion() {
+	if s := new.version(new.storageVersion()); s != nil && s.Name != old.storageVersion() {
 		for i := range new.versions {
-			if v := &new.versions[i]; v.served && v.name != s.name {
+			if v := &new.versions[i]; v.Served && v.Name != s.Name {
 				c.dropped(new, v, s)
 			}
 		}
@@ -37,10 +39,10 @@ func (c *comparison) disagreements(old, new *definition, stored storage) {
 // becomes of them in the others is said of these.
 func disagree(d, old *definition, stored storage) []Finding {
 	versions := slices.Clone(d.versions)
-	slices.SortFunc(versions, func(a, b apiVersion) int { return version.CompareKubeAwareVersionStrings(a.name, b.name) })
-	used := func(v apiVersion) bool { return v.served || v.storage }
-	meets := func(kept, read apiVersion) bool {
-		return !used(kept) && old.version(kept.name) != nil && stored.may(kept.name) && used(read) && old.version(read.name) == nil
+	slices.SortFunc(versions, func(a, b types.Version) int { return version.CompareKubeAwareVersionStrings(a.Name, b.Name) })
+	used := func(v types.Version) bool { return v.Served || v.Storage }
+	meets := func(kept, read types.Version) bool {
+		return !used(kept) && old.version(kept.Name) != nil && stored.may(kept.Name) && used(read) && old.version(read.Name) == nil
 	}
 	var all []Finding
 	for i, a := range versions {
@@ -49,7 +51,7 @@ func disagree(d, old *definition, stored storage) []Finding {
 				all = append(all, written(d, a, b)...)
 			}
 			// Back again only on the way to etcd, or from there.
-			if used(b) && a.storage || meets(b, a) {
+			if used(b) && a.Storage || meets(b, a) {
 				all = append(all, written(d, b, a)...)
 			}
 		}
@@ -59,7 +61,7 @@ func disagree(d, old *definition, stored storage) []Finding {
 
 // written is what breaks when an object written in one version is read in
 // another.
-func written(d *definition, in, read apiVersion) []Finding {
+func written(d *definition, in, read types.Version) []Finding {
 	var all []Finding
 	for _, f := range narrowed(d, in, read) {
 		if f.Severity == Breaking {
@@ -72,9 +74,9 @@ func written(d *definition, in, read apiVersion) []Finding {
 }
 
 // narrowed compares two versions of one definition.
-func narrowed(d *definition, in, read apiVersion) []Finding {
-	w := walk{version: in.name + " -> " + read.name, narrows: everybody, oldKeeps: d.preserves, newKeeps: d.preserves}
-	w.node(place{root: true}, in.schema, read.schema)
+func narrowed(d *definition, in, read types.Version) []Finding {
+	w := walk{version: in.Name + " -> " + read.Name, narrows: everybody, oldKeeps: d.PreservesUnknownFields, newKeeps: d.PreservesUnknownFields}
+	w.node(place{root: true}, in.Schema, read.Schema)
 	return w.findings
 }
 
@@ -88,7 +90,7 @@ var drops = []string{
 // dropped is about the version that objects are stored in from now on: what it
 // does not have is gone from objects written in another, new ones at once and
 // existing ones at their next write.
-func (c *comparison) dropped(d *definition, in, storage *apiVersion) {
+func (c *comparison) dropped(d *definition, in, storage *types.Version) {
 	for _, f := range narrowed(d, *in, *storage) {
 		if slices.Contains(drops, f.Name) && f.Severity == Breaking {
 			f.Detail = f.Name + ": " + f.Detail

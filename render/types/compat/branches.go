@@ -3,6 +3,7 @@ package compat
 import (
 	"slices"
 
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
 
@@ -135,7 +136,7 @@ func (w *walk) whole(p place, name string, old, new []node) bool {
 
 // not: what is narrower inside is wider outside.
 func (w *walk) not(p place, old, new node) {
-	o, n := mapping(old, "not"), mapping(new, "not")
+	o, n := manifest.Mapping(old, "not"), manifest.Mapping(new, "not")
 	switch {
 	case o == nil && n == nil:
 	case o == nil:
@@ -156,7 +157,7 @@ func branchesOf(s node, keyword string) []node {
 		b, _ := item.(map[string]any)
 		branches = append(branches, b)
 	}
-	if !truth(s, "x-kubernetes-int-or-string") {
+	if !manifest.Truth(s, "x-kubernetes-int-or-string") {
 		return branches
 	}
 	switch keyword {
@@ -176,7 +177,7 @@ func isIntOrString(branches []node) bool {
 	if len(branches) != 2 {
 		return false
 	}
-	a, b := text(branches[0], "type"), text(branches[1], "type")
+	a, b := manifest.Text(branches[0], "type"), manifest.Text(branches[1], "type")
 	return len(branches[0]) == 1 && len(branches[1]) == 1 && (a == "integer" && b == "string" || a == "string" && b == "integer")
 }
 
@@ -250,13 +251,13 @@ func alike(a, b node) int {
 			n++
 		}
 	}
-	for k := range mapping(a, "properties") {
-		if mapping(b, "properties")[k] != nil {
+	for k := range manifest.Mapping(a, "properties") {
+		if manifest.Mapping(b, "properties")[k] != nil {
 			n++
 		}
 	}
-	required := strs(a["required"])
-	return n + 2*(len(required)-len(missing(required, strs(b["required"]))))
+	required := manifest.Texts(a, "required")
+	return n + 2*(len(required)-len(missing(required, manifest.Texts(b, "required"))))
 }
 
 func schemaForm(s node) string {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
 
@@ -151,7 +152,7 @@ func Compare(old, new map[string]any, opts Options) (Report, error) {
 		types  []types.Type
 	}{{old, oldTypes}, {new, newTypes}} {
 		if d.object != nil && len(d.types) == 0 {
-			return Report{}, fmt.Errorf("%v defines no type: want a %s or %s with versions", d.object["kind"], crdKind, xrdKind)
+			return Report{}, fmt.Errorf("%v defines no type: want a %s or %s with versions", d.object["kind"], manifest.CRD.Kind, manifest.XRD.Kind)
 		}
 	}
 	if old != nil && new != nil && old["kind"] != new["kind"] {
@@ -197,7 +198,7 @@ func (c *comparison) spellings(old, new *definition, oldTypes, newTypes []types.
 			}
 			path, detail := "", "written in another way"
 			if o, n := old.version(a.Version), new.version(a.Version); o != nil && n != nil {
-				path, detail = spelling("", o.schema, n.schema)
+				path, detail = spelling("", o.Schema, n.Schema)
 			}
 			c.add(Finding{Name: "spelling-changed", Severity: Compatible, Version: a.Version, Path: path, Detail: detail})
 		}
@@ -210,7 +211,7 @@ func spelling(path string, old, new node) (where, detail string) {
 		old, new map[string]any
 		element  func(name string) string
 	}{
-		{mapping(old, "properties"), mapping(new, "properties"), field},
+		{manifest.Mapping(old, "properties"), manifest.Mapping(new, "properties"), field},
 		{node{"items": old["items"]}, node{"items": new["items"]}, func(string) string { return "[*]" }},
 		{node{"values": old["additionalProperties"]}, node{"values": new["additionalProperties"]}, func(string) string { return "{*}" }},
 	} {

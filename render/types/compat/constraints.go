@@ -8,12 +8,14 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"gitopsd.dev/render/manifest"
 )
 
 // format compares formats. One that the API server does not know checks
 // nothing, but clients may.
 func (w *walk) format(p place, old, new node) {
-	o, n := text(old, "format"), text(new, "format")
+	o, n := manifest.Text(old, "format"), manifest.Text(new, "format")
 	if o == n {
 		return
 	}
@@ -25,7 +27,7 @@ func (w *walk) format(p place, old, new node) {
 	case n == "":
 		name, to = "format-removed", absent{}
 	}
-	was, is := checkedFormat(text(old, "type"), o), checkedFormat(text(new, "type"), n)
+	was, is := checkedFormat(manifest.Text(old, "type"), o), checkedFormat(manifest.Text(new, "type"), n)
 	switch {
 	case was == is:
 		w.other(p, name, Compatible, Readers, changed(from, to))
@@ -138,8 +140,8 @@ type bound struct {
 
 func limitOf(s node, keyword, exclusive string, sign float64) bound {
 	v, set := number(s, keyword)
-	b := bound{value: v, set: set, exclusive: set && truth(s, exclusive)}
-	if b.exclusive && text(s, "type") == "integer" && v == math.Trunc(v) && math.Abs(v) < 1<<53 {
+	b := bound{value: v, set: set, exclusive: set && manifest.Truth(s, exclusive)}
+	if b.exclusive && manifest.Text(s, "type") == "integer" && v == math.Trunc(v) && math.Abs(v) < 1<<53 {
 		return bound{value: v - sign, set: true} // below 5 is up to 4
 	}
 	return b
@@ -207,7 +209,7 @@ func (w *walk) multipleOf(p place, old, new node) {
 // pattern compares regular expressions by their text: which one accepts more is
 // not decided.
 func (w *walk) pattern(p place, old, new node) {
-	switch o, n := text(old, "pattern"), text(new, "pattern"); {
+	switch o, n := manifest.Text(old, "pattern"), manifest.Text(new, "pattern"); {
 	case o == n:
 	case o == "":
 		w.limit(p, "pattern-added", narrower, absent{}, n)

@@ -3,6 +3,9 @@ package compat
 import (
 	"fmt"
 	"strings"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 )
 
 // conventions is the advice on a new field: what in it the API conventions of
@@ -18,8 +21,8 @@ func conventions(s node) string {
 }
 
 // conventionsOfVersion is the advice on a new version.
-func conventionsOfVersion(v *apiVersion, xrd bool) string {
-	if !xrd && mapping(mapping(v.fields, "subresources"), "status") == nil && mapping(v.schema, "properties")["status"] != nil {
+func conventionsOfVersion(v *types.Version, xrd bool) string {
+	if !xrd && manifest.Mapping(v.Subresources, "status") == nil && manifest.Mapping(v.Schema, "properties")["status"] != nil {
 		return "before others use it: it has a status but no status subresource"
 	}
 	return advice["version-added"]
@@ -31,13 +34,13 @@ type doubts struct {
 }
 
 func (d *doubts) look(s node, name string) {
-	switch text(s, "type") {
+	switch manifest.Text(s, "type") {
 	case "boolean":
 		d.booleans++
 	case "number":
 		d.floats++
 	case "integer":
-		if strings.HasPrefix(text(s, "format"), "uint") {
+		if strings.HasPrefix(manifest.Text(s, "format"), "uint") {
 			d.unsigned++
 		}
 	case "object":
@@ -45,23 +48,23 @@ func (d *doubts) look(s node, name string) {
 			d.maps++
 		}
 	case "array":
-		keys := strs(s["x-kubernetes-list-map-keys"])
+		keys := manifest.Texts(s, "x-kubernetes-list-map-keys")
 		switch {
-		case name == "conditions" && (text(s, "x-kubernetes-list-type") != "map" || len(keys) != 1 || keys[0] != "type"):
+		case name == "conditions" && (manifest.Text(s, "x-kubernetes-list-type") != "map" || len(keys) != 1 || keys[0] != "type"):
 			d.conditions++
-		case text(s, "x-kubernetes-list-type") == "":
+		case manifest.Text(s, "x-kubernetes-list-type") == "":
 			d.lists++
 		}
 	}
-	for name, property := range mapping(s, "properties") {
+	for name, property := range manifest.Mapping(s, "properties") {
 		if p, ok := property.(map[string]any); ok {
 			d.look(p, name)
 		}
 	}
-	if values := mapping(s, "additionalProperties"); values != nil {
+	if values := manifest.Mapping(s, "additionalProperties"); values != nil {
 		d.look(values, "")
 	}
-	if items := mapping(s, "items"); items != nil {
+	if items := manifest.Mapping(s, "items"); items != nil {
 		d.look(items, "")
 	}
 }

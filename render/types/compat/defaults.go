@@ -7,6 +7,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 
 	"gitopsd.dev/render/cel"
+	"gitopsd.dev/render/manifest"
 )
 
 // The API server fills in defaults whenever it reads an object, be it from a
@@ -24,7 +25,7 @@ type around struct {
 
 func (w *walk) defaults(p place, old, new node) {
 	o, n := old["default"], new["default"]
-	always := p.around != nil && slices.Contains(strs(p.around.old["required"]), p.around.element)
+	always := p.around != nil && slices.Contains(manifest.Texts(p.around.old, "required"), p.around.element)
 	switch {
 	case o == nil && n != nil && always:
 		// It is in every object: only who writes new ones may leave it out.
@@ -79,13 +80,13 @@ func notedBy(in *around, value any, presence polarity, keeps bool) string {
 		switch {
 		case s["enum"] != nil:
 			return "the enum of " + where
-		case inner && limited && presence == straight && (kept || float64(len(mapping(s, "properties"))) > limit):
+		case inner && limited && presence == straight && (kept || float64(len(manifest.Mapping(s, "properties"))) > limit):
 			return fmt.Sprintf("the maxProperties of %s", where)
 		case inner && least > 0 && presence == reversed:
 			return fmt.Sprintf("the minProperties of %s", where)
-		case inner && presence == reversed && slices.Contains(strs(s["required"]), path[0]):
+		case inner && presence == reversed && slices.Contains(manifest.Texts(s, "required"), path[0]):
 			return "that it is required"
-		case text(s, "x-kubernetes-list-type") == "set", slices.Contains(strs(s["x-kubernetes-list-map-keys"]), last(path)) && len(path) == 2:
+		case manifest.Text(s, "x-kubernetes-list-type") == "set", slices.Contains(manifest.Texts(s, "x-kubernetes-list-map-keys"), last(path)) && len(path) == 2:
 			return "that elements of " + where + " are not repeated"
 		}
 		for _, b := range branchKeywords {
@@ -96,8 +97,8 @@ func notedBy(in *around, value any, presence polarity, keeps bool) string {
 			}
 		}
 		for _, r := range rulesOf(s) {
-			if cel.Read(text(r, "rule")).Names(last(path)) {
-				return "the rule " + show(text(r, "rule")) + " of " + where
+			if cel.Read(manifest.Text(r, "rule")).Names(last(path)) {
+				return "the rule " + show(manifest.Text(r, "rule")) + " of " + where
 			}
 		}
 	}
@@ -118,7 +119,7 @@ var branchKeywords = []branchKeyword{
 	{"anyOf", func(s node) []node { return branchesOf(s, "anyOf") }, func(p polarity) polarity { return p }},
 	{"oneOf", func(s node) []node { return branchesOf(s, "oneOf") }, func(polarity) polarity { return either }},
 	{"not", func(s node) []node {
-		if not := mapping(s, "not"); not != nil {
+		if not := manifest.Mapping(s, "not"); not != nil {
 			return []node{not}
 		}
 		return nil
@@ -132,17 +133,17 @@ func notes(s node, path []string, value any, presence polarity) bool {
 		return true
 	}
 	name := path[0]
-	inside, named := mapping(s, "properties")[name].(map[string]any)
+	inside, named := manifest.Mapping(s, "properties")[name].(map[string]any)
 	if !named {
 		inside, _ = s["additionalProperties"].(map[string]any)
 	}
 	if name == "[*]" {
-		inside = mapping(s, "items")
+		inside = manifest.Mapping(s, "items")
 	}
 	if len(path) == 1 {
 		least, _ := number(s, "minProperties")
 		switch {
-		case presence != straight && (least > 0 || slices.Contains(strs(s["required"]), name)),
+		case presence != straight && (least > 0 || slices.Contains(manifest.Texts(s, "required"), name)),
 			presence != reversed && (s["maxProperties"] != nil || s["additionalProperties"] == false && !named),
 			inside != nil && mayRefuse(inside, value, presence):
 			return true

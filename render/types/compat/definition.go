@@ -3,105 +3,33 @@ package compat
 import (
 	"slices"
 	"strings"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 )
 
-const (
-	crdKind = "CustomResourceDefinition"
-	xrdKind = "CompositeResourceDefinition"
-)
-
-// definition is what both kinds of definition say, with the API server's and
-// Crossplane's defaults. types.Of has checked the types of the values, so
-// whatever is not of its type is absent.
+// definition is a definition with its versions.
 type definition struct {
-	spec, names, claimNames map[string]any
-	group, scope            string
-	preserves               bool
-	webhook                 bool
-	reviewVersions          []string
-	versions                []apiVersion
-	stored                  []string // status.storedVersions
-	xrd                     bool
-}
-
-type apiVersion struct {
-	name                        string
-	served, storage, deprecated bool
-	warning                     string
-	schema                      node
-	fields                      map[string]any
+	types.Definition
+	versions []types.Version
 }
 
 // node is a schema. A nil node is an absent one; what that means depends on
 // where it is absent.
 type node = map[string]any
 
-func mapping(m map[string]any, field string) map[string]any {
-	v, _ := m[field].(map[string]any)
-	return v
-}
-
-func text(m map[string]any, field string) string {
-	v, _ := m[field].(string)
-	return v
-}
-
-func truth(m map[string]any, field string) bool {
-	v, _ := m[field].(bool)
-	return v
-}
-
-func strs(v any) []string {
-	list, _ := v.([]any)
-	var all []string
-	for _, item := range list {
-		if s, ok := item.(string); ok {
-			all = append(all, s)
-		}
-	}
-	return all
-}
-
 // read is nil for nil.
 func read(object map[string]any) *definition {
 	if object == nil {
 		return nil
 	}
-	spec := mapping(object, "spec")
-	conversion := mapping(spec, "conversion")
-	d := &definition{
-		spec: spec, names: mapping(spec, "names"), claimNames: mapping(spec, "claimNames"),
-		group: text(spec, "group"), scope: text(spec, "scope"),
-		preserves:      truth(spec, "preserveUnknownFields"),
-		webhook:        text(conversion, "strategy") == "Webhook",
-		reviewVersions: strs(mapping(conversion, "webhook")["conversionReviewVersions"]),
-		stored:         strs(mapping(object, "status")["storedVersions"]),
-		xrd:            object["kind"] == xrdKind,
-	}
-	storage := "storage"
-	if d.xrd {
-		storage = "referenceable"
-		if d.scope == "" && strings.HasSuffix(text(object, "apiVersion"), "/v1") {
-			d.scope = "LegacyCluster"
-		} else if d.scope == "" {
-			d.scope = "Namespaced"
-		}
-	}
-	list, _ := spec["versions"].([]any)
-	for _, item := range list {
-		v, _ := item.(map[string]any)
-		d.versions = append(d.versions, apiVersion{
-			name: text(v, "name"), served: truth(v, "served"), storage: truth(v, storage),
-			deprecated: truth(v, "deprecated"), warning: text(v, "deprecationWarning"),
-			schema: mapping(mapping(v, "schema"), "openAPIV3Schema"), fields: v,
-		})
-	}
-	return d
+	d := types.Read(object)
+	return &definition{d, d.Versions()}
 }
 
-func (d *definition) version(name string) *apiVersion {
+func (d *definition) version(name string) *types.Version {
 	for i := range d.versions {
-		if d.versions[i].name == name {
+		if d.versions[i].Name == name {
 			return &d.versions[i]
 		}
 	}
@@ -110,22 +38,9 @@ func (d *definition) version(name string) *apiVersion {
 
 func (d *definition) storageVersion() string {
 	for _, v := range d.versions {
-		if v.storage {
-			return v.name
+		if v.Storage {
+			return v.Name
 		}
-	}
-	return ""
-}
-
-func nameOf(names map[string]any, field string) string {
-	v, kind := text(names, field), text(names, "kind")
-	switch {
-	case v != "":
-		return v
-	case field == "listKind":
-		return kind + "List"
-	case field == "singular":
-		return strings.ToLower(kind)
 	}
 	return ""
 }
@@ -156,22 +71,22 @@ func (c *comparison) definitions(old, new *definition, opts Options) {
 	}
 	stored := storage{versions: opts.StoredVersions, known: true}
 	if len(stored.versions) == 0 {
-		stored.versions = old.stored
+		stored.versions = old.StoredVersions()
 	}
 	if len(stored.versions) == 0 {
 		stored = storage{versions: []string{old.storageVersion()}}
 	}
-	c.names("", old.names, new.names)
-	if old.group != new.group {
-		c.add(Finding{Name: "group-changed", Severity: Breaking, Breaks: everybody, Detail: changed(old.group, new.group)})
+	c.names("", old.Names, new.Names)
+	if old.Group != new.Group {
+		c.add(Finding{Name: "group-changed", Severity: Breaking, Breaks: everybody, Detail: changed(old.Group, new.Group)})
 	}
-	if old.scope != new.scope {
-		c.add(Finding{Name: "scope-changed", Severity: Breaking, Breaks: everybody, Detail: changed(old.scope, new.scope)})
+	if old.Scope != new.Scope {
+		c.add(Finding{Name: "scope-changed", Severity: Breaking, Breaks: everybody, Detail: changed(old.Scope, new.Scope)})
 	}
-	if old.preserves != new.preserves {
-		c.pruning("", "", new.preserves, "spec.preserveUnknownFields: "+changed(old.preserves, new.preserves))
+	if old.PreservesUnknownFields != new.PreservesUnknownFields {
+		c.pruning("", "", new.PreservesUnknownFields, "spec.preserveUnknownFields: "+changed(old.PreservesUnknownFields, new.PreservesUnknownFields))
 	}
-	if new.xrd {
+	if new.XRD {
 		c.composites(old, new)
 	}
 	c.conversion(old, new, stored)
@@ -181,11 +96,11 @@ func (c *comparison) definitions(old, new *definition, opts Options) {
 func describe(d *definition) string {
 	served := []string{}
 	for _, v := range d.versions {
-		if v.served {
-			served = append(served, v.name)
+		if v.Served {
+			served = append(served, v.Name)
 		}
 	}
-	return text(d.names, "kind") + "." + d.group + " (" + strings.Join(served, ", ") + ")"
+	return d.Names.Kind + "." + d.Group + " (" + strings.Join(served, ", ") + ")"
 }
 
 // pruning is what x-kubernetes-preserve-unknown-fields and
@@ -199,26 +114,27 @@ func (c *comparison) pruning(version, path string, preserves bool, detail string
 }
 
 // names compares the names of a kind; what is "claim " for those of a claim.
-func (c *comparison) names(what string, old, new map[string]any) {
+func (c *comparison) names(what string, old, new types.Names) {
 	for _, n := range []struct {
-		field, finding string
-		breaks         Parties
+		old, new, finding string
+		breaks            Parties
 	}{
-		{"kind", "kind-changed", everybody}, {"plural", "plural-changed", everybody},
-		{"listKind", "list-kind-changed", Readers | Controllers}, {"singular", "singular-changed", Writers | Readers},
+		{old.Kind, new.Kind, "kind-changed", everybody}, {old.Plural, new.Plural, "plural-changed", everybody},
+		{old.ListKind, new.ListKind, "list-kind-changed", Readers | Controllers},
+		{old.Singular, new.Singular, "singular-changed", Writers | Readers},
 	} {
-		if o, n2 := nameOf(old, n.field), nameOf(new, n.field); o != n2 {
-			c.add(Finding{Name: n.finding, Severity: Breaking, Breaks: n.breaks, Detail: what + changed(o, n2)})
+		if n.old != n.new {
+			c.add(Finding{Name: n.finding, Severity: Breaking, Breaks: n.breaks, Detail: what + changed(n.old, n.new)})
 		}
 	}
-	removed, added := difference(strs(old["shortNames"]), strs(new["shortNames"]))
+	removed, added := difference(old.ShortNames(), new.ShortNames())
 	for _, n := range removed {
 		c.add(Finding{Name: "short-name-removed", Severity: Breaking, Breaks: Writers | Readers, Detail: what + changed(n, absent{})})
 	}
 	for _, n := range added {
 		c.add(Finding{Name: "short-name-added", Severity: Compatible, Detail: what + changed(absent{}, n)})
 	}
-	removed, added = difference(strs(old["categories"]), strs(new["categories"]))
+	removed, added = difference(old.Categories(), new.Categories())
 	for _, n := range removed {
 		c.add(Finding{Name: "category-removed", Severity: Compatible, Breaks: Readers, Detail: what + changed(n, absent{})})
 	}
@@ -251,16 +167,16 @@ func missing(a, b []string) []string {
 
 // composites compares what only a CompositeResourceDefinition has.
 func (c *comparison) composites(old, new *definition) {
-	switch o, n := nameOf(old.claimNames, "kind"), nameOf(new.claimNames, "kind"); {
+	switch o, n := old.Claims.Kind, new.Claims.Kind; {
 	case o == "" && n != "":
 		c.add(Finding{Name: "claim-added", Severity: Compatible, Detail: changed(absent{}, n)})
 	case o != "" && n == "":
 		c.add(Finding{Name: "claim-removed", Severity: Breaking, Breaks: everybody, Detail: changed(o, absent{})})
 	case o != "":
-		c.names("claim ", old.claimNames, new.claimNames)
+		c.names("claim ", old.Claims, new.Claims)
 	}
 	// No keys are all keys.
-	o, n := strs(old.spec["connectionSecretKeys"]), strs(new.spec["connectionSecretKeys"])
+	o, n := manifest.Texts(old.Spec, "connectionSecretKeys"), manifest.Texts(new.Spec, "connectionSecretKeys")
 	removed, added := difference(o, n)
 	switch {
 	case len(n) > 0 && (len(o) == 0 || len(removed) > 0):
@@ -272,7 +188,7 @@ func (c *comparison) composites(old, new *definition) {
 		{"defaultCompositeDeletePolicy", "Background"}, {"defaultCompositionUpdatePolicy", "Automatic"},
 		{"defaultCompositionRef", ""}, {"defaultCompositionRevisionSelector", ""}, {"enforcedCompositionRef", ""},
 	} {
-		o, n := orDefault(old.spec[f.field], f.absent), orDefault(new.spec[f.field], f.absent)
+		o, n := orDefault(old.Spec[f.field], f.absent), orDefault(new.Spec[f.field], f.absent)
 		if !equalData(o, n) {
 			c.add(Finding{Name: "composition-changed", Severity: Compatible, Breaks: Controllers, Detail: "spec." + f.field + ": " + changed(o, n)})
 		}
@@ -299,17 +215,17 @@ func orDefault(v any, def string) any {
 func (c *comparison) conversion(old, new *definition, stored storage) {
 	strategy := map[bool]string{false: "None", true: "Webhook"}
 	switch {
-	case old.webhook && !new.webhook:
+	case old.Converts && !new.Converts:
 		f := Finding{Name: "conversion-removed", Severity: Breaking, Breaks: everybody, Detail: changed(strategy[true], strategy[false])}
 		inOne := !slices.ContainsFunc(stored.versions, func(s string) bool { return s != new.storageVersion() })
 		if inOne && len(new.versions) == 1 && (stored.known || len(old.versions) == 1) {
 			f.Severity, f.Breaks = Compatible, 0 // there is nothing to convert
 		}
 		c.add(f)
-	case !old.webhook && new.webhook:
+	case !old.Converts && new.Converts:
 		c.add(Finding{Name: "conversion-added", Severity: Compatible, Detail: changed(strategy[false], strategy[true])})
-	case new.webhook && !slices.Equal(old.reviewVersions, new.reviewVersions):
-		c.add(Finding{Name: "conversion-review-versions-changed", Severity: Compatible, Breaks: Controllers, Detail: changed(old.reviewVersions, new.reviewVersions)})
+	case new.Converts && !slices.Equal(old.ReviewVersions, new.ReviewVersions):
+		c.add(Finding{Name: "conversion-review-versions-changed", Severity: Compatible, Breaks: Controllers, Detail: changed(old.ReviewVersions, new.ReviewVersions)})
 	}
 }
 
@@ -319,41 +235,41 @@ func (c *comparison) versions(old, new *definition, stored storage) {
 	}
 	for i := range old.versions {
 		o := &old.versions[i]
-		n := new.version(o.name)
+		n := new.version(o.Name)
 		if n == nil {
 			c.removed(o, stored, new)
 			continue
 		}
 		switch {
-		case o.served && !n.served:
-			c.add(Finding{Name: "version-unserved", Severity: Breaking, Version: o.name, Breaks: Writers | Readers | Controllers, Detail: changed("served", "not served")})
-		case !o.served && n.served:
-			c.add(Finding{Name: "version-served", Severity: Compatible, Version: o.name, Detail: changed("not served", "served")})
+		case o.Served && !n.Served:
+			c.add(Finding{Name: "version-unserved", Severity: Breaking, Version: o.Name, Breaks: Writers | Readers | Controllers, Detail: changed("served", "not served")})
+		case !o.Served && n.Served:
+			c.add(Finding{Name: "version-served", Severity: Compatible, Version: o.Name, Detail: changed("not served", "served")})
 		}
 		c.version(old, new, o, n, stored)
 	}
 	for i := range new.versions {
-		if v := &new.versions[i]; old.version(v.name) == nil {
-			c.add(Finding{Name: "version-added", Severity: Compatible, Version: v.name, Detail: changed(absent{}, v.name), Advice: conventionsOfVersion(v, new.xrd)})
+		if v := &new.versions[i]; old.version(v.Name) == nil {
+			c.add(Finding{Name: "version-added", Severity: Compatible, Version: v.Name, Detail: changed(absent{}, v.Name), Advice: conventionsOfVersion(v, new.XRD)})
 		}
 	}
-	if !new.webhook {
+	if !new.Converts {
 		c.disagreements(old, new, stored)
 	}
 }
 
 // removed is about a version that the new definition does not have.
-func (c *comparison) removed(v *apiVersion, stored storage, new *definition) {
-	if stored.has(v.name) {
-		detail := "status.storedVersions has " + v.name
+func (c *comparison) removed(v *types.Version, stored storage, new *definition) {
+	if stored.has(v.Name) {
+		detail := "status.storedVersions has " + v.Name
 		if !stored.known {
-			detail = v.name + " is the storage version"
+			detail = v.Name + " is the storage version"
 		}
-		c.add(Finding{Name: "stored-version-removed", Severity: Breaking, Version: v.name, Breaks: everybody, Detail: detail})
+		c.add(Finding{Name: "stored-version-removed", Severity: Breaking, Version: v.Name, Breaks: everybody, Detail: detail})
 	}
-	f := Finding{Name: "version-removed", Version: v.name}
+	f := Finding{Name: "version-removed", Version: v.Name}
 	switch {
-	case v.served:
+	case v.Served:
 		f.Severity, f.Breaks, f.Detail = Breaking, Writers|Readers|Controllers, changed("served", absent{})
 	case !stored.known:
 		f.Severity, f.Breaks, f.Detail = Breaking, StoredObjects, changed("not served, but perhaps in status.storedVersions", absent{})
@@ -366,9 +282,9 @@ func (c *comparison) removed(v *apiVersion, stored storage, new *definition) {
 
 // version compares a version that both definitions have. Of one that is not served
 // only stored objects notice anything, and the others that read them.
-func (c *comparison) version(oldDefinition, newDefinition *definition, old, new *apiVersion, stored storage) {
-	name, isStored := old.name, stored.may(old.name)
-	served := old.served && new.served
+func (c *comparison) version(oldDefinition, newDefinition *definition, old, new *types.Version, stored storage) {
+	name, isStored := old.Name, stored.may(old.Name)
+	served := old.Served && new.Served
 	from := len(c.findings)
 	defer func() {
 		for i := range c.findings[from:] {
@@ -378,27 +294,27 @@ func (c *comparison) version(oldDefinition, newDefinition *definition, old, new 
 		}
 	}()
 	switch {
-	case !old.deprecated && new.deprecated:
-		c.add(Finding{Name: "version-deprecated", Severity: Compatible, Version: name, Detail: changed("not deprecated", "deprecated "+new.warning)})
-	case old.deprecated && !new.deprecated:
+	case !old.Deprecated && new.Deprecated:
+		c.add(Finding{Name: "version-deprecated", Severity: Compatible, Version: name, Detail: changed("not deprecated", "deprecated "+new.Warning)})
+	case old.Deprecated && !new.Deprecated:
 		c.add(Finding{Name: "version-undeprecated", Severity: Compatible, Version: name, Detail: changed("deprecated", "not deprecated")})
-	case old.warning != new.warning:
-		c.add(Finding{Name: "deprecation-warning-changed", Severity: Documentation, Version: name, Detail: changed(old.warning, new.warning)})
+	case old.Warning != new.Warning:
+		c.add(Finding{Name: "deprecation-warning-changed", Severity: Documentation, Version: name, Detail: changed(old.Warning, new.Warning)})
 	}
-	if !newDefinition.xrd {
-		c.subresources(name, mapping(old.fields, "subresources"), mapping(new.fields, "subresources"))
+	if !newDefinition.XRD {
+		c.subresources(name, old.Subresources, new.Subresources)
 	}
-	c.columns(name, old.fields["additionalPrinterColumns"], new.fields["additionalPrinterColumns"])
-	c.selectableFields(name, old.fields["selectableFields"], new.fields["selectableFields"])
+	c.columns(name, old.Columns, new.Columns)
+	c.selectableFields(name, old.SelectableFields, new.SelectableFields)
 
 	breaks := Writers
 	if stored.has(name) || isStored && !served {
 		breaks |= StoredObjects
 	}
-	w := walk{version: name, narrows: breaks, oldKeeps: oldDefinition.preserves, newKeeps: newDefinition.preserves}
-	w.statusApart = mapping(mapping(new.fields, "subresources"), "status") != nil
-	w.node(place{root: true}, old.schema, new.schema)
-	w.compile(new.schema)
+	w := walk{version: name, narrows: breaks, oldKeeps: oldDefinition.PreservesUnknownFields, newKeeps: newDefinition.PreservesUnknownFields}
+	w.statusApart = manifest.Mapping(new.Subresources, "status") != nil
+	w.node(place{root: true}, old.Schema, new.Schema)
+	w.compile(new.Schema)
 	for _, f := range w.findings {
 		c.add(f)
 	}
@@ -432,7 +348,7 @@ func (c *comparison) subresources(version string, old, new map[string]any) {
 	case o && !n:
 		c.add(Finding{Name: "status-subresource-removed", Severity: Breaking, Version: version, Breaks: Writers | Controllers, Detail: changed("status", absent{})})
 	}
-	o, n := mapping(old, "scale"), mapping(new, "scale")
+	o, n := manifest.Mapping(old, "scale"), manifest.Mapping(new, "scale")
 	switch {
 	case o == nil && n != nil:
 		c.add(Finding{Name: "scale-subresource-added", Severity: Compatible, Version: version, Detail: changed(absent{}, n)})
@@ -440,7 +356,7 @@ func (c *comparison) subresources(version string, old, new map[string]any) {
 		c.add(Finding{Name: "scale-subresource-removed", Severity: Breaking, Version: version, Breaks: Writers | Readers | Controllers, Detail: changed(o, absent{})})
 	case o != nil:
 		for _, path := range []string{"specReplicasPath", "statusReplicasPath", "labelSelectorPath"} {
-			if a, b := text(o, path), text(n, path); a != b {
+			if a, b := manifest.Text(o, path), manifest.Text(n, path); a != b {
 				c.add(Finding{Name: "scale-subresource-changed", Severity: Breaking, Version: version, Breaks: Writers | Readers | Controllers, Detail: path + ": " + changed(a, b)})
 			}
 		}
@@ -453,24 +369,24 @@ func (c *comparison) columns(version string, old, new any) {
 	o, n := columns(old), columns(new)
 	var kept, order []string
 	for _, col := range o {
-		i := slices.IndexFunc(n, func(m map[string]any) bool { return text(m, "name") == text(col, "name") })
+		i := slices.IndexFunc(n, func(m map[string]any) bool { return manifest.Text(m, "name") == manifest.Text(col, "name") })
 		if i < 0 {
-			c.add(Finding{Name: "printer-column-removed", Severity: Compatible, Version: version, Breaks: Readers, Detail: changed(text(col, "name"), absent{})})
+			c.add(Finding{Name: "printer-column-removed", Severity: Compatible, Version: version, Breaks: Readers, Detail: changed(manifest.Text(col, "name"), absent{})})
 			continue
 		}
-		kept = append(kept, text(col, "name"))
+		kept = append(kept, manifest.Text(col, "name"))
 		for _, field := range []string{"type", "format", "jsonPath", "priority"} {
 			a, b := orDefault(col[field], ""), orDefault(n[i][field], "")
 			if field == "priority" {
 				a, b = orZero(col[field]), orZero(n[i][field])
 			}
 			if !equalData(a, b) {
-				c.add(Finding{Name: "printer-column-changed", Severity: Compatible, Version: version, Breaks: Readers, Detail: text(col, "name") + " " + field + ": " + changed(a, b)})
+				c.add(Finding{Name: "printer-column-changed", Severity: Compatible, Version: version, Breaks: Readers, Detail: manifest.Text(col, "name") + " " + field + ": " + changed(a, b)})
 			}
 		}
 	}
 	for _, col := range n {
-		name := text(col, "name")
+		name := manifest.Text(col, "name")
 		if slices.Contains(kept, name) {
 			order = append(order, name)
 			continue
@@ -519,7 +435,7 @@ func paths(v any) []string {
 	var all []string
 	for _, item := range list {
 		if m, ok := item.(map[string]any); ok {
-			all = append(all, text(m, "jsonPath"))
+			all = append(all, manifest.Text(m, "jsonPath"))
 		}
 	}
 	return all

@@ -1,6 +1,10 @@
 package compat
 
-import "strings"
+import (
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+)
 
 const embeddedResource = "x-kubernetes-embedded-resource"
 
@@ -8,7 +12,7 @@ const embeddedResource = "x-kubernetes-embedded-resource"
 // longer is loses what the API server knew of it: its apiVersion, its kind and its
 // metadata, as far as the schema does not keep them by itself.
 func (w *walk) embedded(p place, old, new node) {
-	switch o, n := truth(old, embeddedResource), truth(new, embeddedResource); {
+	switch o, n := manifest.Truth(old, embeddedResource), manifest.Truth(new, embeddedResource); {
 	case !o && n:
 		w.limit(p, "embedded-resource-added", narrower, absent{}, true)
 	case o && !n:
@@ -27,7 +31,7 @@ func (w *walk) unembedded(s node) []string {
 	var lost []string
 	others, kept, _ := rest(s, w.newKeeps)
 	for _, name := range resourceFields {
-		field, named := mapping(s, "properties")[name].(map[string]any)
+		field, named := manifest.Mapping(s, "properties")[name].(map[string]any)
 		switch {
 		case !named && !kept:
 			lost = append(lost, name)

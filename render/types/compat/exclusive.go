@@ -1,6 +1,10 @@
 package compat
 
-import "slices"
+import (
+	"slices"
+
+	"gitopsd.dev/render/manifest"
+)
 
 // exclusive reports whether no value matches two of the branches that stand in a
 // schema. It is false where that is not plain.
@@ -20,18 +24,18 @@ func exclusive(branches []node, in node) bool {
 
 // exclude reports whether no value matches both branches.
 func exclude(a, b, in node) bool {
-	if disjointTypes(a, b) || text(in, "type") == "string" && disjointEnums(a, b) {
+	if disjointTypes(a, b) || manifest.Text(in, "type") == "string" && disjointEnums(a, b) {
 		return true
 	}
 	// What a branch says of fields, it says of objects alone.
-	if text(in, "type") != "object" || truth(in, "nullable") {
+	if manifest.Text(in, "type") != "object" || manifest.Truth(in, "nullable") {
 		return false
 	}
 	return excludeFields(a, b, in) || forbids(a, b) || forbids(b, a)
 }
 
 func disjointTypes(a, b node) bool {
-	if truth(a, "nullable") && truth(b, "nullable") {
+	if manifest.Truth(a, "nullable") && manifest.Truth(b, "nullable") {
 		return false
 	}
 	o, n := typesOf(a), typesOf(b)
@@ -41,28 +45,24 @@ func disjointTypes(a, b node) bool {
 // disjointEnums is about strings alone: the API server converts a value to the
 // type of an enum's element before it compares the two.
 func disjointEnums(a, b node) bool {
-	o, n := strs(a["enum"]), strs(b["enum"])
-	return len(o) > 0 && len(n) > 0 && !slices.ContainsFunc(o, func(v string) bool { return slices.Contains(n, v) }) && allStrings(a["enum"]) && allStrings(b["enum"])
-}
-
-func allStrings(v any) bool {
-	list, _ := v.([]any)
-	return len(strs(list)) == len(list)
+	o, n := manifest.Texts(a, "enum"), manifest.Texts(b, "enum")
+	return len(o) > 0 && len(n) > 0 && !slices.ContainsFunc(o, func(v string) bool { return slices.Contains(n, v) }) &&
+		len(o) == len(manifest.List(a, "enum")) && len(n) == len(manifest.List(b, "enum"))
 }
 
 // excludeFields reports whether both branches need a field and no value of it
 // suits both.
 func excludeFields(a, b, in node) bool {
-	needed := strs(b["required"])
-	always := strs(in["required"])
-	for name, property := range mapping(a, "properties") {
-		required := slices.Contains(always, name) || slices.Contains(strs(a["required"]), name) || slices.Contains(needed, name)
-		other := mapping(mapping(b, "properties"), name)
+	needed := manifest.Texts(b, "required")
+	always := manifest.Texts(in, "required")
+	for name, property := range manifest.Mapping(a, "properties") {
+		required := slices.Contains(always, name) || slices.Contains(manifest.Texts(a, "required"), name) || slices.Contains(needed, name)
+		other := manifest.Mapping(manifest.Mapping(b, "properties"), name)
 		p, ok := property.(map[string]any)
 		if !required || other == nil || !ok {
 			continue
 		}
-		field := mapping(mapping(in, "properties"), name)
+		field := manifest.Mapping(manifest.Mapping(in, "properties"), name)
 		if exclude(p, other, field) {
 			return true
 		}
@@ -72,7 +72,7 @@ func excludeFields(a, b, in node) bool {
 
 // forbids reports whether one branch refuses what the other requires.
 func forbids(a, b node) bool {
-	not := mapping(a, "not")
-	refused := strs(not["required"])
-	return len(not) == 1 && len(refused) > 0 && len(missing(refused, strs(b["required"]))) == 0
+	not := manifest.Mapping(a, "not")
+	refused := manifest.Texts(not, "required")
+	return len(not) == 1 && len(refused) > 0 && len(missing(refused, manifest.Texts(b, "required"))) == 0
 }

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+
+	"gitopsd.dev/render/manifest"
 )
 
 // api is what the API server does with the objects of a definition without a
@@ -23,12 +25,12 @@ func newAPI(t *testing.T, object map[string]any) *api {
 	t.Helper()
 	a := &api{definition: read(object), versions: map[string]*server{}}
 	for _, v := range a.definition.versions {
-		s := serverOf(t, v.schema)
+		s := serverOf(t, v.Schema)
 		if s == nil {
-			t.Fatalf("the API server refuses the schema of %s: %s", v.name, shown(v.schema))
+			t.Fatalf("the API server refuses the schema of %s: %s", v.Name, shown(v.Schema))
 		}
-		s.keeps = a.definition.preserves
-		a.versions[v.name] = s
+		s.keeps = a.definition.PreservesUnknownFields
+		a.versions[v.Name] = s
 	}
 	return a
 }
@@ -106,7 +108,7 @@ func hurt(old, new *api, object map[string]any, version string) error {
 		return fmt.Errorf("written again it is %s, was %s", shown(have), shown(after))
 	}
 	for v, s := range new.versions {
-		if v == version || !new.definition.version(v).served {
+		if v == version || !new.definition.version(v).Served {
 			continue
 		}
 		other := new.get(stored, in, v)
@@ -263,21 +265,21 @@ const oneOf = `{type: object, required: [kind], properties: {kind: {type: string
 var variants = []string{`{kind: A}`, `{kind: B, a: x}`, `{kind: B}`, `{kind: A, a: x}`, `{kind: C}`}
 
 func reordered(definition map[string]any) map[string]any {
-	list := mapping(definition, "spec")["versions"].([]any)
+	list := manifest.Mapping(definition, "spec")["versions"].([]any)
 	list[0], list[1] = list[1], list[0]
 	return definition
 }
 
 // kept is a definition that was made when fields could be kept everywhere.
 func kept(definition map[string]any) map[string]any {
-	mapping(definition, "spec")["preserveUnknownFields"] = true
+	manifest.Mapping(definition, "spec")["preserveUnknownFields"] = true
 	return definition
 }
 
 // preserved is a definition that keeps unknown fields of .spec.
 func preserved(definition map[string]any) map[string]any {
-	v := mapping(definition, "spec")["versions"].([]any)[0].(map[string]any)
-	spec := mapping(mapping(mapping(mapping(v, "schema"), "openAPIV3Schema"), "properties"), "spec")
+	v := manifest.Mapping(definition, "spec")["versions"].([]any)[0].(map[string]any)
+	spec := manifest.Mapping(manifest.Mapping(manifest.Mapping(v, "schema", "openAPIV3Schema"), "properties"), "spec")
 	spec["x-kubernetes-preserve-unknown-fields"] = true
 	return definition
 }

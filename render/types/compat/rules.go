@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 
 	"gitopsd.dev/render/cel"
+	"gitopsd.dev/render/manifest"
 )
 
 // ruleAt is a validation rule of the new schema whose finding waits for the rule
@@ -28,7 +29,7 @@ func (w *walk) validations(p place, old, new node) {
 	if len(o) == 0 && len(n) == 0 {
 		return
 	}
-	key := func(r map[string]any) string { return text(r, "rule") }
+	key := func(r map[string]any) string { return manifest.Text(r, "rule") }
 	before, after := byKey(o, key), byKey(n, key)
 	if len(before) != len(after) || !slices.Equal(slices.Sorted(maps.Keys(before)), slices.Sorted(maps.Keys(after))) {
 		key = func(r map[string]any) string { return ruleForm(r, "rule") }
@@ -41,7 +42,7 @@ func (w *walk) validations(p place, old, new node) {
 		}
 	}
 	for _, r := range n {
-		rule := text(r, "rule")
+		rule := manifest.Text(r, "rule")
 		if was := before[key(r)]; was != nil {
 			w.sameRule(p, was, r)
 			continue
@@ -49,7 +50,7 @@ func (w *walk) validations(p place, old, new node) {
 		from, name, d := any(absent{}), "rule-added", narrower
 		for i, g := range gone {
 			if sameAnswer(g, r) {
-				from, name, d = text(g, "rule"), "rule-changed", neither
+				from, name, d = manifest.Text(g, "rule"), "rule-changed", neither
 				gone = append(gone[:i:i], gone[i+1:]...)
 				break
 			}
@@ -57,7 +58,7 @@ func (w *walk) validations(p place, old, new node) {
 		w.newRule(p, rule, name, d, from)
 	}
 	for _, r := range gone {
-		w.limit(p, "rule-removed", wider, text(r, "rule"), absent{})
+		w.limit(p, "rule-removed", wider, manifest.Text(r, "rule"), absent{})
 	}
 }
 
@@ -70,7 +71,7 @@ func byKey(rules []map[string]any, key func(map[string]any) string) map[string]m
 }
 
 // ruleForm is equal for a rule's expressions that mean the same.
-func ruleForm(r map[string]any, field string) string { return cel.Read(text(r, field)).Form() }
+func ruleForm(r map[string]any, field string) string { return cel.Read(manifest.Text(r, field)).Form() }
 
 func rulesOf(s node) []map[string]any {
 	list, _ := s["x-kubernetes-validations"].([]any)
@@ -91,7 +92,7 @@ func sameAnswer(a, b map[string]any) bool {
 		if !sameText(k, a, b) {
 			return false
 		}
-		said = said || text(a, k) != ""
+		said = said || manifest.Text(a, k) != ""
 	}
 	return said
 }
@@ -99,14 +100,14 @@ func sameAnswer(a, b map[string]any) bool {
 // sameText reports whether two rules have the same in a field; a message that is
 // computed may be written in two ways.
 func sameText(field string, a, b map[string]any) bool {
-	return text(a, field) == text(b, field) || field == "messageExpression" && ruleForm(a, field) == ruleForm(b, field)
+	return manifest.Text(a, field) == manifest.Text(b, field) || field == "messageExpression" && ruleForm(a, field) == ruleForm(b, field)
 }
 
 // sameRule compares what is around a rule's text.
 func (w *walk) sameRule(p place, old, new map[string]any) {
-	rule := text(new, "rule")
+	rule := manifest.Text(new, "rule")
 	for _, k := range []string{"message", "messageExpression", "fieldPath"} {
-		if a, b := text(old, k), text(new, k); !sameText(k, old, new) {
+		if a, b := manifest.Text(old, k), manifest.Text(new, k); !sameText(k, old, new) {
 			if k != "message" && b != "" {
 				w.wait(p, rule)
 			}
@@ -117,7 +118,7 @@ func (w *walk) sameRule(p place, old, new map[string]any) {
 	if a, b := reason(old), reason(new); a != b {
 		w.other(p, "rule-reason-changed", Compatible, Writers, show(rule)+": "+changed(a, b))
 	}
-	switch a, b := truth(old, "optionalOldSelf"), truth(new, "optionalOldSelf"); {
+	switch a, b := manifest.Truth(old, "optionalOldSelf"), manifest.Truth(new, "optionalOldSelf"); {
 	case !a && b: // it is asked of new objects now, too
 		w.newRule(p, rule, "rule-changed", narrower, "only for updates")
 	case a && !b:

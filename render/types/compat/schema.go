@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
 
@@ -162,12 +163,12 @@ const anyType = "any"
 
 // typesOf is the set of JSON types that a schema accepts.
 func typesOf(s node) []string {
-	switch t := text(s, "type"); {
+	switch t := manifest.Text(s, "type"); {
 	case t == "number":
 		return []string{"integer", "number"}
 	case t != "":
 		return []string{t}
-	case truth(s, "x-kubernetes-int-or-string"):
+	case manifest.Truth(s, "x-kubernetes-int-or-string"):
 		return []string{"integer", "string"}
 	}
 	return []string{anyType}
@@ -175,9 +176,9 @@ func typesOf(s node) []string {
 
 func typeName(s node) string {
 	switch {
-	case text(s, "type") != "":
-		return text(s, "type")
-	case truth(s, "x-kubernetes-int-or-string"):
+	case manifest.Text(s, "type") != "":
+		return manifest.Text(s, "type")
+	case manifest.Truth(s, "x-kubernetes-int-or-string"):
 		return "integer or string"
 	}
 	return anyType
@@ -215,7 +216,7 @@ func (w *walk) types(p place, old, new node) bool {
 
 // flag compares a boolean keyword; d is what setting it does.
 func (w *walk) flag(p place, keyword, name string, d direction, old, new node) {
-	switch o, n := truth(old, keyword), truth(new, keyword); {
+	switch o, n := manifest.Truth(old, keyword), manifest.Truth(new, keyword); {
 	case !o && n:
 		w.limit(p, name+"-added", d, absent{}, true)
 	case o && !n:
@@ -228,7 +229,7 @@ func (w *walk) topology(p place, old, new node) {
 	o, n := orDefault(old["x-kubernetes-list-type"], "atomic"), orDefault(new["x-kubernetes-list-type"], "atomic")
 	if o != n {
 		w.other(p, "list-type-changed", Breaking, w.narrows|Writers|Controllers, changed(o, n))
-	} else if removed, added := difference(strs(old["x-kubernetes-list-map-keys"]), strs(new["x-kubernetes-list-map-keys"])); len(removed)+len(added) > 0 {
+	} else if removed, added := difference(manifest.Texts(old, "x-kubernetes-list-map-keys"), manifest.Texts(new, "x-kubernetes-list-map-keys")); len(removed)+len(added) > 0 {
 		w.other(p, "list-map-keys-changed", Breaking, w.narrows|Writers|Controllers, changed(old["x-kubernetes-list-map-keys"], new["x-kubernetes-list-map-keys"]))
 	}
 	o, n = orDefault(old["x-kubernetes-map-type"], "granular"), orDefault(new["x-kubernetes-map-type"], "granular")
@@ -238,13 +239,13 @@ func (w *walk) topology(p place, old, new node) {
 }
 
 func (w *walk) required(p place, old, new node) {
-	removed, added := difference(strs(old["required"]), strs(new["required"]))
+	removed, added := difference(manifest.Texts(old, "required"), manifest.Texts(new, "required"))
 	for _, name := range removed {
 		w.limit(p.at(field(name)), "required-removed", wider, "required", "optional")
 	}
 	for _, name := range added {
 		at := p.at(field(name))
-		if !p.nested && mapping(mapping(new, "properties"), name)["default"] != nil {
+		if !p.nested && manifest.Mapping(manifest.Mapping(new, "properties"), name)["default"] != nil {
 			// Whoever leaves it out gets the default before it is asked for.
 			w.other(at, "required-added", Compatible, 0, changed("optional", "required, with a default"))
 			continue
@@ -254,7 +255,7 @@ func (w *walk) required(p place, old, new node) {
 }
 
 // keepsUnknown reports whether a schema keeps fields that it does not define.
-func keepsUnknown(s node) bool { return truth(s, "x-kubernetes-preserve-unknown-fields") }
+func keepsUnknown(s node) bool { return manifest.Truth(s, "x-kubernetes-preserve-unknown-fields") }
 
 // preserving is the schema of an unknown field that is kept as it is.
 var preserving = node{"x-kubernetes-preserve-unknown-fields": true}
@@ -286,7 +287,7 @@ func (w *walk) fields(p place, old, new node) {
 	}
 	oldRest, oldKept, oldRefused := rest(old, w.oldKeeps)
 	newRest, newKept, newRefused := rest(new, w.newKeeps)
-	o, n := mapping(old, "properties"), mapping(new, "properties")
+	o, n := manifest.Mapping(old, "properties"), manifest.Mapping(new, "properties")
 	all := names(o, n)
 	for _, name := range resourceFields {
 		// What the API server gave the object is there, even if nothing names it.
@@ -378,7 +379,7 @@ var resourceFields = []string{"apiVersion", "kind", "metadata"}
 
 // implied is the schema of such a field, and nil for any other.
 func implied(p place, s node, name string) node {
-	if !p.root && !truth(s, embeddedResource) {
+	if !p.root && !manifest.Truth(s, embeddedResource) {
 		return nil
 	}
 	switch name {
@@ -393,7 +394,7 @@ func implied(p place, s node, name string) node {
 // nestedFields compares checks of fields: a field that is not there is not
 // checked.
 func (w *walk) nestedFields(p place, old, new node) {
-	o, n := mapping(old, "properties"), mapping(new, "properties")
+	o, n := manifest.Mapping(old, "properties"), manifest.Mapping(new, "properties")
 	for _, name := range names(o, n) {
 		oldField, _ := o[name].(map[string]any)
 		newField, _ := n[name].(map[string]any)
@@ -428,7 +429,7 @@ func names(a, b map[string]any) []string {
 }
 
 func (w *walk) items(p place, old, new node) {
-	o, n := mapping(old, "items"), mapping(new, "items")
+	o, n := manifest.Mapping(old, "items"), manifest.Mapping(new, "items")
 	if o == nil && n == nil {
 		return
 	}

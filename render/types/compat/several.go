@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"gitopsd.dev/render/manifest"
 )
 
 // Change is what became of one definition when a set of them, a package's for
@@ -28,11 +30,6 @@ const (
 	Same    = "same"
 )
 
-// Definition tells whether an object defines types.
-func Definition(group, kind string) bool {
-	return group == "apiextensions.k8s.io" && kind == crdKind || group == "apiextensions.crossplane.io" && kind == xrdKind
-}
-
 // Set is definitions by their kinds and names: a CustomResourceDefinition and a
 // CompositeResourceDefinition of one name are two.
 type Set map[SetKey]map[string]any
@@ -42,7 +39,7 @@ type SetKey struct{ Kind, Name string }
 
 // Add puts a definition into the set.
 func (s Set) Add(definition map[string]any) {
-	s[SetKey{text(definition, "kind"), text(mapping(definition, "metadata"), "name")}] = definition
+	s[SetKey{manifest.Text(definition, "kind"), manifest.Text(definition, "metadata", "name")}] = definition
 }
 
 // CompareAll compares sets of definitions by their names; changes come in their

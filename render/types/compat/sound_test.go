@@ -19,6 +19,8 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
+
+	"gitopsd.dev/render/manifest"
 )
 
 // server is what the API server does with objects of a type.
@@ -133,7 +135,7 @@ func (g generator) schema(depth int) node {
 		}
 	case "array":
 		s["type"], s["items"] = "array", g.schema(depth-1)
-		if t := text(mapping(s, "items"), "type"); g.seldom() && t != "" && t != "array" && t != "object" {
+		if t := manifest.Text(s, "items", "type"); g.seldom() && t != "" && t != "array" && t != "object" {
 			s["x-kubernetes-list-type"] = "set"
 		}
 	default:
@@ -176,7 +178,7 @@ func (g generator) constrain(s node, depth int) {
 	if (k == "default" || k == "nullable" || k == "x-kubernetes-validations") && s[inBranch] != nil {
 		return
 	}
-	if k == "x-kubernetes-validations" && mapping(s, "properties") == nil {
+	if k == "x-kubernetes-validations" && manifest.Mapping(s, "properties") == nil {
 		return
 	}
 	if g.seldom() {
@@ -206,7 +208,7 @@ func (g generator) check(s node, depth int) node {
 	b := node{inBranch: true}
 	if depth > 0 && g.often() {
 		checks := node{}
-		for name, property := range mapping(s, "properties") {
+		for name, property := range manifest.Mapping(s, "properties") {
 			if p, ok := property.(node); ok && g.often() {
 				checks[name] = g.check(p, depth-1)
 			}
@@ -214,7 +216,7 @@ func (g generator) check(s node, depth int) node {
 		if len(checks) > 0 {
 			b["properties"] = checks
 		}
-		if items := mapping(s, "items"); items != nil {
+		if items := manifest.Mapping(s, "items"); items != nil {
 			b["items"] = g.check(items, depth-1)
 		}
 	}
@@ -235,17 +237,17 @@ func (g generator) changed(s node, depth int) node {
 }
 
 func (g generator) change(s node, depth int) {
-	properties := mapping(s, "properties")
+	properties := manifest.Mapping(s, "properties")
 	switch choice := g.IntN(10); {
 	case choice < 4 && len(properties) > 0:
 		name := pick(g, names(properties, nil)...)
 		if p, ok := properties[name].(node); ok {
 			g.change(p, depth-1)
 		}
-	case choice < 4 && mapping(s, "items") != nil:
-		g.change(mapping(s, "items"), depth-1)
-	case choice < 4 && mapping(s, "additionalProperties") != nil:
-		g.change(mapping(s, "additionalProperties"), depth-1)
+	case choice < 4 && manifest.Mapping(s, "items") != nil:
+		g.change(manifest.Mapping(s, "items"), depth-1)
+	case choice < 4 && manifest.Mapping(s, "additionalProperties") != nil:
+		g.change(manifest.Mapping(s, "additionalProperties"), depth-1)
 	case choice == 4 && properties != nil:
 		properties[pick(g, someNames...)] = g.schema(max(depth-1, 0))
 	case choice == 5 && len(properties) > 0:
@@ -284,8 +286,8 @@ func (g generator) value(s node, depth int) any {
 	if list, ok := s["enum"].([]any); ok && g.often() {
 		return pick(g, list...)
 	}
-	kind := text(s, "type")
-	if truth(s, "x-kubernetes-int-or-string") {
+	kind := manifest.Text(s, "type")
+	if manifest.Truth(s, "x-kubernetes-int-or-string") {
 		kind = pick(g, "integer", "string")
 	}
 	if kind == "" || g.IntN(20) == 0 {
@@ -303,19 +305,19 @@ func (g generator) value(s node, depth int) any {
 	case "array":
 		list := []any{}
 		for range g.IntN(4) {
-			list = append(list, g.value(mapping(s, "items"), depth-1))
+			list = append(list, g.value(manifest.Mapping(s, "items"), depth-1))
 		}
 		return list
 	case "object":
 		m := map[string]any{}
-		if truth(s, "x-kubernetes-embedded-resource") || g.seldom() {
+		if manifest.Truth(s, "x-kubernetes-embedded-resource") || g.seldom() {
 			m["apiVersion"], m["kind"], m["metadata"] = "v1", "A", map[string]any{"name": "a"}
 		}
 		for _, name := range someNames {
 			if g.often() && depth > 0 {
-				property := mapping(mapping(s, "properties"), name)
+				property := manifest.Mapping(manifest.Mapping(s, "properties"), name)
 				if property == nil {
-					property = mapping(s, "additionalProperties")
+					property = manifest.Mapping(s, "additionalProperties")
 				}
 				m[name] = g.value(property, depth-1)
 			}

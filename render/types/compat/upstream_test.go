@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/testscripts/upstream"
 )
@@ -33,7 +34,7 @@ func definitions(t testing.TB, dir string) map[string]map[string]any {
 			t.Fatal(err)
 		}
 		for _, d := range docs {
-			all[text(mapping(d.Tree, "metadata"), "name")] = d.Tree
+			all[manifest.Text(d.Tree, "metadata", "name")] = d.Tree
 		}
 	}
 	return all

@@ -1,0 +1,122 @@
+package manifest
+
+import (
+	"slices"
+	"strings"
+)
+
+// GroupKind is a kind of objects, whatever the version. GroupKinds are
+// comparable, and convert to apimachinery's type of the same name.
+type GroupKind struct{ Group, Kind string }
+
+// API groups whose kinds gitopsd treats in a way of their own.
+const (
+	GroupCoordination = "coordination.k8s.io"
+	GroupRBAC         = "rbac.authorization.k8s.io"
+	GroupAdmission    = "admissionregistration.k8s.io"
+	GroupAggregator   = "apiregistration.k8s.io"
+	GroupDiscovery    = "discovery.k8s.io"
+	GroupNetworking   = "networking.k8s.io"
+	GroupStorage      = "storage.k8s.io"
+	GroupScheduling   = "scheduling.k8s.io"
+	// GroupPackages, GroupComposites and GroupOperations are Crossplane's:
+	// packages and their settings, what defines and composes types, and what is
+	// done once or now and then.
+	GroupPackages   = "pkg.crossplane.io"
+	GroupComposites = "apiextensions.crossplane.io"
+	GroupOperations = "ops.crossplane.io"
+
+	groupApps = "apps"
+	groupCRD  = "apiextensions.k8s.io"
+)
+
+// Kinds that gitopsd treats in a way of their own.
+var (
+	Namespace      = GroupKind{Kind: "Namespace"}
+	Secret         = GroupKind{Kind: "Secret"}
+	ConfigMap      = GroupKind{Kind: "ConfigMap"}
+	Service        = GroupKind{Kind: "Service"}
+	ServiceAccount = GroupKind{Kind: "ServiceAccount"}
+	Pod            = GroupKind{Kind: "Pod"}
+
+	Deployment  = GroupKind{groupApps, "Deployment"}
+	StatefulSet = GroupKind{groupApps, "StatefulSet"}
+	DaemonSet   = GroupKind{groupApps, "DaemonSet"}
+
+	ClusterRole        = GroupKind{GroupRBAC, "ClusterRole"}
+	ClusterRoleBinding = GroupKind{GroupRBAC, "ClusterRoleBinding"}
+
+	ValidatingWebhooks = GroupKind{GroupAdmission, "ValidatingWebhookConfiguration"}
+	MutatingWebhooks   = GroupKind{GroupAdmission, "MutatingWebhookConfiguration"}
+
+	CRD = GroupKind{groupCRD, "CustomResourceDefinition"}
+	XRD = GroupKind{GroupComposites, "CompositeResourceDefinition"}
+	// MRD stands for a CRD that is not installed until it is activated.
+	MRD              = GroupKind{GroupComposites, "ManagedResourceDefinition"}
+	ActivationPolicy = GroupKind{GroupComposites, "ManagedResourceActivationPolicy"}
+	Composition      = GroupKind{GroupComposites, "Composition"}
+
+	Provider      = GroupKind{GroupPackages, "Provider"}
+	Configuration = GroupKind{GroupPackages, "Configuration"}
+	Function      = GroupKind{GroupPackages, "Function"}
+	ImageConfig   = GroupKind{GroupPackages, "ImageConfig"}
+	RuntimeConfig = GroupKind{GroupPackages, "DeploymentRuntimeConfig"}
+)
+
+// Kinds that are treated alike; see [ID.Is].
+var (
+	// Definitions define types.
+	Definitions = []GroupKind{CRD, XRD}
+	// Packages have Crossplane install a package.
+	Packages = []GroupKind{Provider, Configuration, Function}
+	// Workloads may run a controller.
+	Workloads = []GroupKind{Deployment, StatefulSet, DaemonSet}
+	// Webhooks configure webhooks of API servers.
+	Webhooks = []GroupKind{ValidatingWebhooks, MutatingWebhooks}
+)
+
+// ID names an object of the kind; namespace is empty for a cluster-scoped one.
+func (k GroupKind) ID(namespace, name string) ID {
+	return ID{Group: k.Group, Kind: k.Kind, Namespace: namespace, Name: name}
+}
+
+// APIVersion is the kind's apiVersion in a version: "apps/v1", or "v1" in the
+// core group.
+func (k GroupKind) APIVersion(version string) string {
+	if k.Group == "" {
+		return version
+	}
+	return k.Group + "/" + version
+}
+
+// KindOf is the kind of a decoded object, empty where it does not say.
+func KindOf(tree map[string]any) GroupKind {
+	apiVersion, _ := tree["apiVersion"].(string)
+	kind, _ := tree["kind"].(string)
+	group, _ := GroupVersion(apiVersion)
+	return GroupKind{group, kind}
+}
+
+// GroupKind is the kind of the object.
+func (id ID) GroupKind() GroupKind { return GroupKind{id.Group, id.Kind} }
+
+// Is reports whether the object is of one of the kinds.
+func (id ID) Is(kinds ...GroupKind) bool { return slices.Contains(kinds, id.GroupKind()) }
+
+// ProviderLabel is on the pods of a Provider's controller, with the Provider's
+// name, as in clusters where Crossplane runs it.
+const ProviderLabel = GroupPackages + "/provider"
+
+// builtIn are the groups with a dot that kube-apiserver itself serves. Under
+// k8s.io are groups of CRDs too (gateways, snapshots).
+var builtIn = []string{
+	GroupAdmission, groupCRD, GroupAggregator, "authentication.k8s.io", "authorization.k8s.io", "certificates.k8s.io",
+	GroupCoordination, GroupDiscovery, "events.k8s.io", "flowcontrol.apiserver.k8s.io", "internal.apiserver.k8s.io",
+	GroupNetworking, "node.k8s.io", GroupRBAC, "resource.k8s.io", GroupScheduling, GroupStorage, "storagemigration.k8s.io",
+}
+
+// BuiltIn reports whether kube-apiserver itself serves a group: those without a
+// dot, and some of those with one.
+func BuiltIn(group string) bool {
+	return !strings.Contains(group, ".") || slices.Contains(builtIn, group)
+}

@@ -1,0 +1,78 @@
+package manifest_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// TestSpelledOnce prints each string in the code that spells a group, kind,
+// label or annotation which this package names. Package sources and those below
+// it cannot import this one, and tests spell what people write.
+func TestSpelledOnce(t *testing.T) {
+	root := os.DirFS("../..")
+	known := make(map[string]string)
+	for _, name := range []string{"render/manifest/kinds.go", "render/manifest/ours.go"} {
+		for text := range spelled(t, root, name) {
+			if strings.Contains(text, ".") && len(text) > 1 || strings.ToLower(text) != text && text != "apiVersion" {
+				known[text] = name
+			}
+		}
+	}
+	if len(known) < 40 {
+		t.Fatalf("%d names were found; is this the repository?", len(known))
+	}
+	for _, dir := range []string{"render", "reconcile", "cmd/gitopsd"} {
+		err := fs.WalkDir(root, dir, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+				return err
+			}
+			for text, pos := range spelled(t, root, name) {
+				if by := known[text]; by != "" && by != name {
+					t.Errorf("%s spells %q; %s has a name for it", pos, text, by)
+				}
+				if strings.Contains(text, manifest.Group+"/") {
+					t.Errorf("%s spells a label or annotation in %q; render/manifest/ours.go has names for them", pos, text)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// spelled are the strings in a file, without its imports, and where they are.
+func spelled(t *testing.T, root fs.FS, name string) map[string]token.Position {
+	t.Helper()
+	text, err := fs.ReadFile(root, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, name, text, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]token.Position)
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.ImportSpec:
+			return false
+		case *ast.BasicLit:
+			if s, err := strconv.Unquote(n.Value); err == nil && n.Kind == token.STRING {
+				found[s] = files.Position(n.Pos())
+			}
+		}
+		return true
+	})
+	return found
+}

@@ -1,0 +1,150 @@
+package types
+
+import (
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// Definition is a view of a CustomResourceDefinition or a
+// CompositeResourceDefinition, with the defaults that the API server and
+// Crossplane fill in. It shares all maps with the object and must not be changed.
+// What is not of its type is absent; [Of] says what is wrong.
+type Definition struct {
+	// XRD is set for a CompositeResourceDefinition.
+	XRD bool
+	// Group is that of the defined kinds.
+	Group string
+	Names Names
+	// Claims are the names of an XRD's claims, zero where it offers none.
+	Claims Names
+	// Scope is "Namespaced", "Cluster" or "LegacyCluster"; empty where a CRD
+	// does not say.
+	Scope string
+	// PreservesUnknownFields is spec.preserveUnknownFields.
+	PreservesUnknownFields bool
+	// Converts reports whether a webhook converts objects between versions, and
+	// ReviewVersions are the versions of ConversionReview that it knows.
+	Converts       bool
+	ReviewVersions []string
+	// Spec is the whole spec.
+	Spec map[string]any
+
+	object map[string]any
+}
+
+// Names are a kind's.
+type Names struct {
+	Kind, Plural, Singular, ListKind string
+
+	fields map[string]any
+}
+
+// Version is one version of a definition.
+type Version struct {
+	Name string
+	// Storage is set for the version that objects are stored in; of an XRD, for
+	// the one that compositions refer to.
+	Served, Storage, Deprecated bool
+	// Warning is the deprecationWarning.
+	Warning string
+	// Schema is the openAPIV3Schema; nil where there is none.
+	Schema       map[string]any
+	Subresources map[string]any
+	// Columns and SelectableFields are as written: additionalPrinterColumns and
+	// selectableFields.
+	Columns, SelectableFields any
+}
+
+// Read views an object as a definition.
+func Read(object map[string]any) Definition {
+	spec := manifest.Mapping(object, "spec")
+	d := Definition{
+		XRD:   manifest.KindOf(object) == manifest.XRD,
+		Group: manifest.Text(spec, "group"), Scope: manifest.Text(spec, "scope"),
+		Names: namesOf(manifest.Mapping(spec, "names")),
+		Spec:  spec, object: object,
+		PreservesUnknownFields: manifest.Truth(spec, "preserveUnknownFields"),
+		Converts:               manifest.Text(spec, "conversion", "strategy") == "Webhook",
+		ReviewVersions:         manifest.Texts(spec, "conversion", "webhook", "conversionReviewVersions"),
+	}
+	if d.XRD {
+		d.Claims = namesOf(manifest.Mapping(spec, "claimNames"))
+		d.Scope = xrdScope(object, d.Scope)
+	}
+	return d
+}
+
+// xrdScope is an XRD's scope, or what Crossplane takes for an absent one.
+func xrdScope(object map[string]any, scope string) string {
+	switch {
+	case scope != "":
+		return scope
+	case strings.HasSuffix(manifest.Text(object, "apiVersion"), "/v1"):
+		return "LegacyCluster"
+	}
+	return "Namespaced"
+}
+
+func namesOf(fields map[string]any) Names {
+	n := Names{
+		Kind: manifest.Text(fields, "kind"), Plural: manifest.Text(fields, "plural"),
+		Singular: manifest.Text(fields, "singular"), ListKind: manifest.Text(fields, "listKind"), fields: fields,
+	}
+	if n.Singular == "" {
+		n.Singular = strings.ToLower(n.Kind)
+	}
+	if n.ListKind == "" && n.Kind != "" {
+		n.ListKind = n.Kind + "List"
+	}
+	return n
+}
+
+// ShortNames and Categories are those that kubectl takes in place of the kind.
+func (n Names) ShortNames() []string { return manifest.Texts(n.fields, "shortNames") }
+
+// Categories are the groups of resources that the kind belongs to, "all" for
+// example.
+func (n Names) Categories() []string { return manifest.Texts(n.fields, "categories") }
+
+// Kinds are the defined kinds: the one in Names, and that of claims.
+func (d Definition) Kinds() []string {
+	var kinds []string
+	for _, kind := range []string{d.Names.Kind, d.Claims.Kind} {
+		if kind != "" {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds
+}
+
+// Defines reports whether the definition defines a kind.
+func (d Definition) Defines(kind manifest.GroupKind) bool {
+	return kind.Group == d.Group && kind.Group != "" && kind.Kind != "" && (kind.Kind == d.Names.Kind || kind.Kind == d.Claims.Kind)
+}
+
+// Versions are the versions, in the order in which they are written.
+func (d Definition) Versions() []Version {
+	storage := "storage"
+	if d.XRD {
+		storage = "referenceable"
+	}
+	list := manifest.List(d.Spec, "versions")
+	versions := make([]Version, len(list))
+	for i, item := range list {
+		v, _ := item.(map[string]any)
+		versions[i] = Version{
+			Name: manifest.Text(v, "name"), Served: manifest.Truth(v, "served"), Storage: manifest.Truth(v, storage),
+			Deprecated: manifest.Truth(v, "deprecated"), Warning: manifest.Text(v, "deprecationWarning"),
+			Schema: manifest.Mapping(v, "schema", "openAPIV3Schema"), Subresources: manifest.Mapping(v, "subresources"),
+			Columns: v["additionalPrinterColumns"], SelectableFields: v["selectableFields"],
+		}
+	}
+	return versions
+}
+
+// StoredVersions are a live CRD's status.storedVersions: those that objects in
+// etcd may be in.
+func (d Definition) StoredVersions() []string {
+	return manifest.Texts(d.object, "status", "storedVersions")
+}
