@@ -257,7 +257,7 @@ metadata: {name: review}
 	b.want("results", results,
 		`failed namespace/Not-A-Name: cluster $NAME: apply namespace/Not-A-Name: metadata.name: Invalid value: "Not-A-Name": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')`,
 		`skipped configmap/Not-A-Name/lost: its namespace is not there: metadata.name: Invalid value: "Not-A-Name": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')`,
-		`failed configmap/$NAME-nowhere/homeless: cluster $NAME: apply configmap/$NAME-nowhere/homeless: namespace "$NAME-nowhere" is not there`,
+		`failed configmap/$NAME-nowhere/homeless: cluster $NAME: apply configmap/$NAME-nowhere/homeless: namespace "$NAME-nowhere" not found`,
 		`failed secret/$NAME/secret: cluster $NAME: apply secret/$NAME/secret: not valid (the API server's message is withheld: it may quote the Secret)`,
 		`failed service/$NAME/bad: cluster $NAME: apply service/$NAME/bad: spec.unknown: field not declared in schema`,
 	)

@@ -15,11 +15,10 @@ const (
 	xrdKind  = "CompositeResourceDefinition"
 )
 
-// Definition reads the live definition of a kind: its CustomResourceDefinition
-// or, where Crossplane made that of a CompositeResourceDefinition, the latter. It
-// is nil without an error for a kind that nothing of the sort defines: one that
-// is built in, or that an aggregated API server serves. The error is of class
-// NoSuchType when the cluster does not serve the kind.
+// Definition reads the live definition of a kind: its CustomResourceDefinition or, if
+// Crossplane made that from a CompositeResourceDefinition, the latter. For a kind that
+// is built in or that an aggregated API server serves, it is nil. If the cluster does
+// not serve the kind, the error is of class NoSuchType.
 func (c *Client) Definition(ctx context.Context, group, kind string) (map[string]any, error) {
 	t, err := c.Kind(ctx, group, kind)
 	if err != nil {
@@ -59,7 +58,7 @@ func (c *Client) Definition(ctx context.Context, group, kind string) (map[string
 	return xrd, nil
 }
 
-// offers reports whether an XRD defines a kind, as that of composites or of claims.
+// offers reports whether an XRD defines a kind, for composites or for claims.
 func offers(xrd map[string]any, group, kind string) bool {
 	spec, _ := xrd["spec"].(map[string]any)
 	names, _ := spec["names"].(map[string]any)

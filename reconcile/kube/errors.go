@@ -18,8 +18,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Class says what kind of failure an error is; what to do about it follows from
-// the class alone.
+// Class is the kind of failure that an error is. What to do about it follows from the
+// class alone.
 type Class string
 
 // The classes. Unreachable, Unauthorized, Fenced and Canceled concern the whole
@@ -32,7 +32,7 @@ const (
 	Unauthorized Class = "unauthorized"
 	// Fenced: Config.MayWrite refused the write, and nothing was sent.
 	Fenced Class = "fenced"
-	// Unanswered: this request got no answer, and the API server answers others.
+	// Unanswered: this request got no answer, though the API server answers others.
 	Unanswered Class = "no answer"
 	// Throttled: the API server asks to come back later; see RetryAfter.
 	Throttled Class = "throttled"
@@ -40,22 +40,22 @@ const (
 	Forbidden Class = "forbidden"
 	// Conflict: other field managers own fields that were to be applied.
 	Conflict Class = "conflict"
-	// Changed: the object is not the one that was decided about: deleted and
-	// created again, or written to in between.
+	// Changed: since it was read, the object was written to, or deleted and created
+	// again.
 	Changed Class = "changed"
-	// Exists: there is an object of the name that was to be created.
+	// Exists: an object of the name that was to be created exists.
 	Exists Class = "exists"
-	// Invalid: the object is not acceptable to the API server; see Fields.
+	// Invalid: the API server does not accept the object; see Fields.
 	Invalid Class = "invalid"
-	// Refused: an admission webhook or policy said no.
+	// Refused: an admission webhook or policy denied the request.
 	Refused Class = "refused"
 	// WebhookFailed: an admission or conversion webhook did not answer.
 	WebhookFailed Class = "webhook failed"
 	// NoDryRun: an admission webhook does not support dry runs.
 	NoDryRun Class = "no dry run"
-	// NotFound: the object is not there.
+	// NotFound: the object does not exist.
 	NotFound Class = "not found"
-	// NoNamespace: the object's namespace is not there, or is going.
+	// NoNamespace: the object's namespace does not exist, or is being deleted.
 	NoNamespace Class = "no namespace"
 	// NoSuchType: the cluster serves no such kind.
 	NoSuchType Class = "no such type"
@@ -67,44 +67,44 @@ const (
 	Canceled Class = "canceled"
 )
 
-// longestRetryAfter is what an API server is believed that asks to come back
-// later, in seconds.
+// longestRetryAfter bounds the Retry-After of an API server, in seconds.
 const longestRetryAfter = 3600
 
-// Field is one thing that is wrong with an object.
+// Field is a field of an object that is not valid.
 type Field struct {
-	// Path as the API server writes it: "spec.ports[0].port".
+	// Path is written as the API server writes it: "spec.ports[0].port".
 	Path string
-	// Problem in the API server's words.
+	// Problem is the API server's text.
 	Problem string
 }
 
-// Contender is a field manager that owns fields which were to be applied.
+// Contender is another field manager that owns fields which were to be applied.
 type Contender struct {
-	// Manager is its name, as in metadata.managedFields.
+	// Manager is its name in metadata.managedFields.
 	Manager string
 	// Fields are the paths, as the API server writes them.
 	Fields []string
 }
 
-// Error is what a request came to. Its text never holds a value of a Secret.
+// Error is why a request failed. Its text never holds a value of a Secret.
 type Error struct {
 	Class Class
 	// Cluster is the registered name.
 	Cluster string
 	// Verb is what was tried: "apply", "get", "list", "delete", "discover", and so on.
 	Verb string
-	// ID is the object; of a list, the kind alone.
+	// ID is the object; for a list it has the kind alone.
 	ID manifest.ID
 	// Message is the reason, without verb, object and cluster.
 	Message string
-	// Fields of an Invalid object.
+	// Fields are those that are not valid, if the class is Invalid.
 	Fields []Field
-	// Contenders of a Conflict.
+	// Contenders are the managers that own the fields, if the class is Conflict.
 	Contenders []Contender
-	// Webhook is the one that Refused, failed, or has NoDryRun.
+	// Webhook is the webhook or policy of the classes Refused, WebhookFailed and
+	// NoDryRun.
 	Webhook string
-	// RetryAfter is how long the API server asks to wait; 0 if it does not.
+	// RetryAfter is how long the API server asks to wait; 0 if it does not ask.
 	RetryAfter time.Duration
 
 	immutable bool
@@ -122,8 +122,8 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// subject is the object with a space before it; a kind or group where that is
-// all that is known.
+// subject returns the object with a space before it, or the kind or group if no more
+// is known.
 func subject(id manifest.ID) string {
 	switch {
 	case id.Name != "":
@@ -157,12 +157,12 @@ func (e *Error) ClusterWide() bool {
 	return false
 }
 
-// immutable are the phrases with which Kubernetes' validation refuses to change a
-// field of an object that exists.
+// immutable matches what Kubernetes' validation says of a field that cannot be changed
+// once its object exists.
 var immutable = regexp.MustCompile(`field is immutable|may not be changed|cannot be changed|cannot change|may not change once set|updates to .* for fields other than|is immutable`)
 
-// onlyImmutable says that all that is wrong with an object are fields that cannot
-// be changed, as far as the API server says.
+// onlyImmutable reports whether the API server finds nothing wrong with an object but
+// fields that cannot be changed.
 func onlyImmutable(message string, details *metav1.StatusDetails) bool {
 	if len(details.Causes) == 0 {
 		return immutable.MatchString(message)
@@ -170,8 +170,8 @@ func onlyImmutable(message string, details *metav1.StatusDetails) bool {
 	return !slices.ContainsFunc(details.Causes, func(c metav1.StatusCause) bool { return !immutable.MatchString(c.Message) })
 }
 
-// Immutable says that an Invalid object differs in fields that cannot be changed,
-// and that nothing else is known to be wrong with it.
+// Immutable reports whether the class is Invalid, and nothing is known to be wrong but
+// that fields differ which cannot be changed.
 func (e *Error) Immutable() bool { return e.Class == Invalid && e.immutable }
 
 // ClassOf returns the class of an error of this package, "" for any other.
@@ -188,11 +188,12 @@ func IsClusterWide(err error) bool {
 	return ok && e.ClusterWide()
 }
 
-// secret says that what the API server says of the object may quote it.
+// secret reports whether the API server's messages about the object may quote a
+// Secret.
 func secret(id manifest.ID) bool { return id.Group == "" && id.Kind == "Secret" }
 
-// transportError classifies an error without an answer. ctx is the caller's,
-// limit the time that the request had.
+// transportError classifies the error of a request without an answer. ctx is the
+// caller's, limit the time that the request had.
 func (c *Client) transportError(ctx context.Context, op operation, limit time.Duration, err error) *Error {
 	e := &Error{Class: Unreachable, Cluster: c.name, Verb: op.verb, ID: op.id, cause: err}
 	if u, ok := errors.AsType[*url.Error](err); ok {
@@ -210,7 +211,7 @@ func (c *Client) transportError(ctx context.Context, op operation, limit time.Du
 	return e
 }
 
-// The texts that tell what a status alone does not. They come from
+// The texts that say what a status alone does not. They come from
 // k8s.io/apiserver/pkg/admission (webhook/errors, webhook/request, plugin/policy)
 // and k8s.io/apiextensions-apiserver/pkg/apiserver/conversion.
 var (
@@ -296,16 +297,16 @@ func matched(e *Error, text *regexp.Regexp, class Class) bool {
 	return true
 }
 
-// notFound tells a missing object from a missing namespace and a missing type.
-// Only the first two are answered by a registry that knows the name.
+// notFound distinguishes a missing object from a missing namespace and a missing type.
+// Only for the first two does the answer have a name.
 func (c *Client) notFound(e *Error, structured bool, details *metav1.StatusDetails) {
 	switch {
 	case structured && details.Kind == "namespaces" && e.ID.Kind != "Namespace":
 		e.Class = NoNamespace
-		e.Message = fmt.Sprintf("namespace %q is not there", details.Name)
+		e.Message = fmt.Sprintf("namespace %q not found", details.Name)
 	case structured && details.Name != "":
 		e.Class = NotFound
-		e.Message = "it is not there"
+		e.Message = "not found"
 	default:
 		e.Class = NoSuchType
 		e.Message = noSuchType(e.ID)
@@ -368,11 +369,11 @@ func invalid(e *Error, details *metav1.StatusDetails) {
 	e.Message = firstFew(parts)
 }
 
-// longValue is how much of an object that is not valid is worth showing, in bytes.
+// longValue is the longest part of an object that an error shows, in bytes.
 const longValue = 200
 
-// withoutLongValue leaves out the value of "Invalid value: {…}: what is wrong with
-// it" where that is all of a large part of an object, such as a pod template.
+// withoutLongValue removes the value from "Invalid value: {…}: what is wrong with it"
+// if it is a large part of an object, such as a pod template.
 func withoutLongValue(problem string) string {
 	value, ok := strings.CutPrefix(problem, "Invalid value: ")
 	end := max(strings.LastIndex(value, "}: "), strings.LastIndex(value, "]: "))
@@ -382,8 +383,8 @@ func withoutLongValue(problem string) string {
 	return value[end+len("}: "):]
 }
 
-// withhold removes whatever the API server may have quoted from a Secret, and
-// keeps what it cannot have: class, paths, managers, the webhook's name.
+// withhold removes what the API server may have quoted from a Secret. Class, paths,
+// managers and the webhook's name stay.
 func withhold(e *Error) {
 	const why = " (the API server's message is withheld: it may quote the Secret)"
 	switch e.Class {
@@ -410,7 +411,7 @@ func withhold(e *Error) {
 	}
 }
 
-// firstFew joins at most five entries.
+// firstFew joins the first five entries, and counts the rest.
 func firstFew(list []string) string {
 	const few = 5
 	if len(list) <= few {

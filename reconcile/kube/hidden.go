@@ -11,10 +11,10 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Hidden says of kinds that the cluster does not serve why there may be objects
-// of them all the same: a CRD defines the kind and serves no version of it, or an
-// API that is registered is not there. It is empty for a kind that nothing
-// defines. It costs one list of the metadata of all CRDs.
+// Hidden returns why there may be objects of kinds that the cluster does not serve: a
+// CRD defines the kind and serves no version of it, or the server of a registered API
+// is gone. A kind that nothing defines is not in the result. It costs one list of the
+// metadata of all CRDs.
 func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[schema.GroupKind]string, error) {
 	hidden := make(map[schema.GroupKind]string)
 	crds, err := c.Kind(ctx, crdGroup, crdKind)
@@ -56,15 +56,15 @@ func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[sche
 		kind, _ := names["kind"].(string)
 		for _, gk := range kinds {
 			if gk == (schema.GroupKind{Group: group, Kind: kind}) {
-				hidden[gk] = fmt.Sprintf("%s is there, and the cluster serves no version of its type", id)
+				hidden[gk] = fmt.Sprintf("%s exists, and the cluster serves no version of its type", id)
 			}
 		}
 	}
 	return hidden, nil
 }
 
-// served notes the resources of a group that are served, and of its kinds that
-// one of its versions does not answer.
+// served notes the resources of a group that are served, and its kinds if one of its
+// versions is not.
 func (c *Client) served(ctx context.Context, group string, kinds []schema.GroupKind, served map[string]bool, hidden map[schema.GroupKind]string) error {
 	if group == "" {
 		return nil // no CRD can define its kinds
@@ -83,7 +83,7 @@ func (c *Client) served(ctx context.Context, group string, kinds []schema.GroupK
 		}
 		for _, gk := range kinds {
 			if known.absent && gk.Group == group {
-				hidden[gk] = fmt.Sprintf("the API %s is registered, and is not there", apiVersion(group, v))
+				hidden[gk] = fmt.Sprintf("the API %s is registered, and nothing serves it", apiVersion(group, v))
 			}
 		}
 	}

@@ -33,12 +33,11 @@ import (
 	"k8s.io/client-go/util/connrotation"
 )
 
-// FieldManager is the name under which gitopsd applies, as it stands in
-// metadata.managedFields.
+// FieldManager is gitopsd's name in metadata.managedFields.
 const FieldManager = "gitopsd"
 
-// DefaultTimeout is how long one request may take, its answer included. Those
-// that follow it for the same kind get less when it ran out.
+// DefaultTimeout is how long one request may take, its answer included. After one
+// that timed out, the next for the same kind get less.
 const DefaultTimeout = 30 * time.Second
 
 // dialTimeout is how long connecting to an API server may take: shorter than a
@@ -55,9 +54,9 @@ type Config struct {
 	Kubeconfig []byte
 	// Context is the context to use; empty means the kubeconfig's current one.
 	Context string
-	// Trusted says that the kubeconfig is the user's own: plugins and files in
-	// it are as good as the user's own commands. With an empty Kubeconfig the
-	// user's files are read, as kubectl does ($KUBECONFIG, ~/.kube/config).
+	// Trusted says that the kubeconfig is the user's own: the plugins and files that
+	// it names are used. If Kubeconfig is empty, the user's files are read, as
+	// kubectl does ($KUBECONFIG, ~/.kube/config).
 	Trusted bool
 	// InCluster uses the ServiceAccount of the pod that this process runs in.
 	// It excludes Kubeconfig and Trusted.
@@ -68,10 +67,10 @@ type Config struct {
 	UserAgent string
 	// Timeout of one request; default DefaultTimeout.
 	Timeout time.Duration
-	// MayWrite, if set, is asked before each request that changes something: create,
-	// apply, patch, delete, token, each attempt of its own; not before dry runs. An
-	// error is that of the request, of class Fenced, and nothing is sent. A request
-	// that was let go may take effect until Timeout has passed.
+	// MayWrite, if set, is called before each attempt at a write (create, apply, patch,
+	// delete, token), but not before dry runs. If it returns an error, nothing is sent,
+	// and the write fails with an error of class Fenced that wraps it. A write that was
+	// allowed may take effect until Timeout has passed.
 	MayWrite func(ctx context.Context) error
 	// WrapTransport, if set, sees every request and answer: for metrics.
 	WrapTransport func(http.RoundTripper) http.RoundTripper
@@ -143,11 +142,11 @@ func (c *Client) Name() string { return c.name }
 // Server is the API server's URL.
 func (c *Client) Server() string { return c.base.String() }
 
-// Close closes all connections. Requests under way fail, and so do later ones.
+// Close closes all connections. Requests under way and later ones fail.
 func (c *Client) Close() { c.conns.close() }
 
-// connections are all that were opened to a cluster. http.Transport closes idle
-// ones only, and opens another for a request whose connection was closed.
+// connections closes all connections to a cluster. http.Transport closes idle ones
+// only, and opens another for a request whose connection was closed.
 type connections struct {
 	dialer *connrotation.Dialer
 	closed atomic.Bool

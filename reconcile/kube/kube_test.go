@@ -156,11 +156,11 @@ func TestErrors(t *testing.T) {
 		},
 		{
 			name: "no namespace", code: 404, body: status(`"message":"namespaces \"ns\" not found","reason":"NotFound","details":{"name":"ns","kind":"namespaces"}`),
-			want: Error{Class: NoNamespace, Message: `namespace "ns" is not there`},
+			want: Error{Class: NoNamespace, Message: `namespace "ns" not found`},
 		},
 		{
 			name: "not found", code: 404, body: status(`"message":"services \"a\" not found","reason":"NotFound","details":{"name":"a","kind":"services"}`),
-			want: Error{Class: NotFound, Message: "it is not there"},
+			want: Error{Class: NotFound, Message: "not found"},
 		},
 		{
 			name: "no such type", code: 404, body: "404 page not found\n",

@@ -10,10 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What a cluster may answer. Whoever has a cluster of the fleet has its API
-// server, and must not get at the daemon's memory with it: an answer is read up to
-// a limit, and what its few bytes would become is counted before it is decoded.
-// What is beyond a limit is an error of the object or kind that was asked for.
+// Limits of a cluster's answers. Whoever controls a cluster of the fleet controls its
+// API server, and must not exhaust the daemon's memory: an answer is read up to a limit,
+// and its values are counted before it is decoded. An answer beyond a limit is an error
+// of the object or kind that was asked for.
 const (
 	// maxObjectBytes is an object: some ten times what etcd stores of one.
 	maxObjectBytes = 16 << 20
@@ -48,8 +48,8 @@ func decodeJSON(answer []byte, most int, into any) error {
 	return json.Unmarshal(answer, into)
 }
 
-// countValues says how many values a JSON document has at most: each but the
-// first comes after one of three bytes.
+// countValues returns how many values a JSON document has at most: each but the first
+// comes after one of three bytes.
 func countValues(doc []byte) int {
 	n, quoted := 1, false
 	for i := 0; i < len(doc); i++ {
@@ -65,7 +65,8 @@ func countValues(doc []byte) int {
 	return n
 }
 
-// fields hands the fields of a protobuf message to yield, the value of numbers nil.
+// fields calls yield with each field of a protobuf message. The value of a number is
+// nil.
 func fields(message []byte, yield func(number uint64, value []byte) error) error {
 	for len(message) > 0 {
 		tag, n := binary.Uvarint(message)

@@ -13,12 +13,12 @@ import (
 )
 
 // A request without an answer says little about the cluster: a webhook or an
-// aggregated API behind it may be slow. So the API server is asked how it does,
-// and when it answers, the request's object or kind is to blame. What is slow
-// for one object is often slow for the whole kind, and the requests of a kind
-// get less and less patience, until one of them is answered.
+// aggregated API server may be slow. So /livez is asked, and if that answers, the
+// request's object or kind is to blame. What is slow for one object is often slow for
+// the whole kind, so that each request of the kind gets half the time of the one
+// before, until one is answered.
 
-// livenessTimeout is how long an API server that is asked how it does may take.
+// livenessTimeout is how long /livez may take.
 const livenessTimeout = 5 * time.Second
 
 // leastPatience is the shortest time limit of a request.
@@ -29,8 +29,8 @@ type lane struct{ verb, group, kind string }
 
 func laneOf(op operation) lane { return lane{op.verb, op.id.Group, op.id.Kind} }
 
-// strikes is how many requests in a row came to nothing in the operation's lane
-// since the last Refresh.
+// strikes returns how many requests in a row failed in the operation's lane since the
+// last Refresh.
 func (c *Client) strikes(op operation) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,7 +50,7 @@ func (c *Client) note(op operation, err error) {
 	}
 }
 
-// patience is the time limit of the next request in a lane with so many strikes.
+// patience returns the time limit of the next request in a lane with so many strikes.
 func (c *Client) patience(strikes int) time.Duration {
 	return max(c.timeout>>min(strikes, 10), min(leastPatience, c.timeout))
 }
@@ -71,9 +71,8 @@ func (c *Client) noAnswer(ctx context.Context, op operation, limit time.Duration
 	return e
 }
 
-// alive asks the API server how it does. Whatever it answers, but an error of its
-// own or of a load balancer's in front of it, shows that it lives: who may not
-// ask has been answered.
+// alive reports whether the API server answers /livez with anything but a server
+// error, which may come from a load balancer in front of it. A refusal is an answer.
 func (c *Client) alive(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, min(livenessTimeout, c.timeout))
 	defer cancel()

@@ -21,11 +21,11 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// pageSize is how many objects are asked for at a time.
+// pageSize is how many objects a page of a list has.
 const pageSize = 500
 
-// A throttled request is tried this often, as long as the API server asks for no
-// longer wait than this.
+// A throttled request is sent at most throttleAttempts times, and only if the API
+// server asks to wait no longer than throttleLongest.
 const (
 	throttleAttempts = 4
 	throttleLongest  = 10 * time.Second
@@ -47,7 +47,7 @@ const (
 // runtime/serializer/protobuf); an envelope, runtime.Unknown, follows.
 var protobufMagic = []byte("k8s\x00")
 
-// operation is what an error says was tried.
+// operation is what errors say was tried.
 type operation struct {
 	verb string
 	id   manifest.ID
@@ -64,9 +64,9 @@ type request struct {
 	limit       int64 // bytes of a successful answer; default maxObjectBytes
 }
 
-// do sends a request and returns the body of a successful answer, nil for "304
-// Not Modified". It waits and tries again when the API server asks for it; every
-// request of this package means the same when it is repeated.
+// do sends a request and returns the body of a successful answer, nil for "304 Not
+// Modified". It waits and tries again when the API server asks for it: a throttled
+// request has not been executed.
 func (c *Client) do(ctx context.Context, op operation, r request) ([]byte, http.Header, error) {
 	if pace := paceOf(ctx); pace != nil {
 		if err := pace.Before(ctx); err != nil {
@@ -136,7 +136,8 @@ func (c *Client) once(ctx context.Context, op operation, r request, limit time.D
 	return body, resp.Header, nil
 }
 
-// url refuses segments that would make the path that of something else.
+// url returns the URL of a path. A segment that would make it the path of something
+// else is an error.
 func (c *Client) url(op operation, path []string, query url.Values) (string, error) {
 	u := *c.base
 	for _, segment := range path {
@@ -154,12 +155,12 @@ func (c *Client) url(op operation, path []string, query url.Values) (string, err
 
 var errTooLarge = errors.New("answer too large")
 
-// tooLarge is an answer beyond its limit, in bytes.
+// tooLarge is the error of an answer beyond its limit, in bytes.
 type tooLarge struct{ limit int64 }
 
 func (e *tooLarge) Error() string { return fmt.Sprintf("it is larger than %d MiB", e.limit>>20) }
 
-// Is says that a smaller page may be not.
+// Is reports whether target is errTooLarge.
 func (e *tooLarge) Is(target error) bool { return target == errTooLarge }
 
 func readAll(resp *http.Response, limit int64) ([]byte, error) {
@@ -176,15 +177,15 @@ func readAll(resp *http.Response, limit int64) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// errorBody is as much of an error's text as was sent and is worth reading: the
-// status says the most.
+// errorBody returns the beginning of an error's text. It may be cut off: the status
+// says the most.
 func errorBody(resp *http.Response) []byte {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBytes))
 	return body
 }
 
-// path is that of the type's objects in a namespace (all of them where it is
-// empty), with the name if there is one.
+// path returns the path of the type's objects in a namespace, or in all if it is
+// empty; with a name, that of one object.
 func (t Type) path(namespace, name string) []string {
 	p := []string{"apis", t.Group, t.Version}
 	if t.Group == "" {
@@ -200,8 +201,8 @@ func (t Type) path(namespace, name string) []string {
 	return p
 }
 
-// checkScope refuses an object whose namespace does not fit its type, before
-// its path means another object.
+// checkScope returns an error for an object whose namespace does not fit its type:
+// its path would be that of another object.
 func (c *Client) checkScope(op operation, t Type) error {
 	message := ""
 	switch {
@@ -247,20 +248,19 @@ type ListOptions struct {
 	Namespace string
 	// Selector is a label selector, "key=value".
 	Selector string
-	// Most ends the list after that many objects; 0 lists all.
+	// Most is how many objects are listed at most; 0 lists all.
 	Most int
-	// Page is how many objects are asked for at a time; 0 means 500. Objects
-	// that are large are better listed in small pages.
+	// Page is how many objects are read at a time; 0 means 500. Large objects are
+	// better listed in small pages.
 	Page int
 	// Again is called before a list that took too long for the API server starts
-	// over: all that was handed out is to be dropped, since some of it may be gone
-	// by then. Without it such a list fails, with an error of class Expired.
+	// over. Everything listed so far is to be dropped: some of it may be gone. If
+	// Again is nil, such a list fails with an error of class Expired.
 	Again func()
 }
 
-// List hands the metadata of every object of the type to yield, a page at a
-// time, until it returns false, and returns the resourceVersion that the list
-// is of.
+// List calls yield with the metadata of each object of the type until yield returns
+// false, and returns the resourceVersion of the list.
 func (c *Client) List(ctx context.Context, t Type, opts ListOptions, yield func(*metav1.PartialObjectMetadata) bool) (version string, err error) {
 	listed := 0
 	if again := opts.Again; again != nil {
@@ -286,8 +286,7 @@ func (c *Client) List(ctx context.Context, t Type, opts ListOptions, yield func(
 	return version, err
 }
 
-// ListFull is List with the whole objects, for the few types whose content is
-// looked at.
+// ListFull is like List, with the whole objects.
 func (c *Client) ListFull(ctx context.Context, t Type, opts ListOptions, yield func(tree map[string]any) bool) error {
 	var malformed error
 	err := c.ListRaw(ctx, t, opts, func(item []byte) bool {
@@ -306,7 +305,7 @@ func (c *Client) ListFull(ctx context.Context, t Type, opts ListOptions, yield f
 	return err
 }
 
-// ListRaw is List with the whole objects, as JSON that is good until yield
+// ListRaw is like List, with the whole objects as JSON. An item is valid until yield
 // returns. Items of built-in types come without apiVersion and kind.
 func (c *Client) ListRaw(ctx context.Context, t Type, opts ListOptions, yield func(item []byte) bool) error {
 	return c.list(ctx, t, opts, mimeJSON, func(op operation, answer []byte) (string, bool, error) {

@@ -22,18 +22,18 @@ type Type struct {
 	Resource string
 	// Namespaced kinds live in namespaces.
 	Namespaced bool
-	// HasStatus says that status is written through a subresource, so that
-	// writing it moves no generation.
+	// HasStatus says that the status is a subresource, so that writing it leaves the
+	// generation as it is.
 	HasStatus bool
-	// Listable says that objects of it can be listed, patched and deleted,
-	// which some (reviews, bindings) cannot.
+	// Listable says that objects of the type can be listed, patched and deleted;
+	// reviews and bindings cannot.
 	Listable bool
 }
 
-// APIVersion is "group/version", or "v1" for the core group.
+// APIVersion returns "group/version", or "v1" for the core group.
 func (t Type) APIVersion() string { return apiVersion(t.Group, t.Version) }
 
-// ID names an object of the type.
+// ID returns the identity of an object of the type.
 func (t Type) ID(namespace, name string) manifest.ID {
 	return manifest.ID{Group: t.Group, Kind: t.Kind, Namespace: namespace, Name: name}
 }
@@ -59,8 +59,8 @@ type groupTypes struct {
 	epoch  uint64
 }
 
-// Forget drops what is known of a group, so that the next question is asked
-// anew: after one of its CRDs was applied or deleted.
+// Forget drops what is known of a group, so that discovery is read again: after one
+// of the group's CRDs was applied or deleted.
 func (c *Client) Forget(groupName string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,9 +72,9 @@ func (c *Client) Forget(groupName string) {
 	}
 }
 
-// Refresh makes the types that were missing so far be looked for again, once
-// each; a pass begins with it. Types that were found stay. Kinds that were slow
-// get their whole time limit again.
+// Refresh begins a pass: types that were not found are looked for again, once each,
+// and kinds that were slow get their whole time limit again. Types that were found
+// stay.
 func (c *Client) Refresh() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,8 +82,8 @@ func (c *Client) Refresh() {
 	clear(c.lanes)
 }
 
-// Type finds a kind in a version, "apps/v1" and "Deployment". The error is of
-// class NoSuchType when the cluster serves no such kind.
+// Type finds a kind in a version, "apps/v1" and "Deployment". If the cluster serves no
+// such kind, the error is of class NoSuchType.
 func (c *Client) Type(ctx context.Context, apiVersion, kind string) (Type, error) {
 	g, v := manifest.GroupVersion(apiVersion)
 	for {
@@ -113,8 +113,8 @@ func (c *Client) Type(ctx context.Context, apiVersion, kind string) (Type, error
 	}
 }
 
-// Kind finds a kind in the version that the cluster prefers, for objects of
-// which only group and kind are known.
+// Kind finds a kind in the version that the cluster prefers. If the cluster serves no
+// such kind, the error is of class NoSuchType.
 func (c *Client) Kind(ctx context.Context, groupName, kind string) (Type, error) {
 	if groupName == "" {
 		return c.Type(ctx, "v1", kind)
@@ -206,7 +206,8 @@ func (g *groupTypes) add(groupName, version, kind, resource string, namespaced, 
 	}
 }
 
-// Resource finds a kind by its plural, in the version that the cluster prefers.
+// Resource finds a kind by its plural, in the version that the cluster prefers. If the
+// cluster serves no such resource, the error is of class NoSuchType.
 func (c *Client) Resource(ctx context.Context, groupName, resource string) (Type, error) {
 	versions, err := c.versions(ctx, groupName)
 	if err != nil {
@@ -243,17 +244,17 @@ func (c *Client) Resource(ctx context.Context, groupName, resource string) (Type
 	}
 }
 
-// Everything is all that a cluster serves.
+// Everything is what a cluster serves.
 type Everything struct {
 	// Types are the kinds whose objects can be listed, each in the version that
 	// the cluster prefers.
 	Types []Type
-	// Stale are the APIs, "group/version", whose server the API server could not
-	// ask just now: there may be more kinds.
+	// Stale are the APIs, "group/version", of aggregated API servers that do not
+	// answer: they may serve more kinds.
 	Stale []string
 }
 
-// All asks for everything that the cluster serves.
+// All reads everything that the cluster serves.
 func (c *Client) All(ctx context.Context) (*Everything, error) {
 	seen := make(map[schema.GroupKind]bool)
 	all := new(Everything)
@@ -280,7 +281,7 @@ func (c *Client) All(ctx context.Context) (*Everything, error) {
 	return all, nil
 }
 
-// Version is the API server's version, "v1.36.3".
+// Version reads the API server's version, "v1.36.3".
 func (c *Client) Version(ctx context.Context) (string, error) {
 	op := operation{verb: "discover", id: manifest.ID{}}
 	body, _, err := c.do(ctx, op, request{method: http.MethodGet, path: []string{"version"}, accept: mimeJSON})
@@ -296,11 +297,10 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 	return doc.GitVersion, nil
 }
 
-// Served says which resources of the given groups the cluster serves by now, by
-// asking once for everything it serves. A resource is served from the moment
-// its CRD is established, so that this one document answers for any number of
-// CRDs; etag is that of the last answer ("" at first); when nothing changed
-// since, served is nil and the answer costs neither side anything.
+// Served returns the resources of the given groups that the cluster serves, from one
+// document. A resource is served from the moment its CRD is established, so that one
+// request answers for any number of CRDs. etag is that of the last answer, "" at first.
+// If nothing has changed since, served is nil.
 func (c *Client) Served(ctx context.Context, groups map[string]bool, etag string) (served map[schema.GroupVersionResource]bool, newETag string, err error) {
 	doc, unchanged, newETag, err := c.everything(ctx, "apis", etag)
 	if err != nil || unchanged {

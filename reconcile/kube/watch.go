@@ -17,17 +17,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A watch is ended by the API server after a time between these two, so that
-// those of a fleet do not all start anew together.
+// The API server ends a watch after a time between these two, chosen at random so
+// that the watches of a fleet do not all start again together.
 const (
 	watchShortest = 5 * time.Minute
 	watchLongest  = 10 * time.Minute
 )
 
 // quietLongest is how long a watch may bring nothing. Where nothing happens, an API
-// server says so about once a minute, by a bookmark; one that does not is a
-// connection that hangs somewhere on the way, or an API server that knows no
-// bookmarks, and is asked anew.
+// server sends a bookmark about once a minute. If none comes, the connection hangs
+// somewhere on the way, or the API server knows no bookmarks, and the list is read
+// again.
 const quietLongest = 4 * time.Minute
 
 var errQuiet = errors.New("the watch is quiet")
@@ -36,20 +36,20 @@ const mimeMetadataWatch = mimeJSON + ";as=PartialObjectMetadata;g=meta.k8s.io;v=
 
 // Event is a change to an object.
 type Event struct {
-	// Deleted says that the object is gone, or no longer selected.
+	// Deleted says that the object was deleted, or is no longer selected.
 	Deleted bool
-	// Meta is the object's metadata, as it is now or was at last.
+	// Meta is the object's metadata; of a deleted object, the last.
 	Meta *metav1.PartialObjectMetadata
-	// Progress says that Meta holds no more than the resourceVersion that the
-	// watch has got to.
+	// Progress says that this is a bookmark: Meta has no more than the
+	// resourceVersion that the watch has reached.
 	Progress bool
 }
 
-// Watch hands the changes to the metadata of the type's objects in a namespace (all
-// of them where it is empty) after version, which a List returned, to yield, in order, until the API server ends the
-// watch (then the error is nil, and a new one may begin where this one ended),
-// or something fails. The error's class is Expired when a new List is needed:
-// the API server does not remember version any more, or went quiet.
+// Watch calls yield with each change to the metadata of the type's objects in a
+// namespace, or in all if it is empty. It begins after version, which a List returned.
+// When the API server ends the watch, the error is nil, and the next may begin where
+// this one ended. If the error's class is Expired, a new List is needed: the API server
+// no longer has version, or nothing was heard from it.
 func (c *Client) Watch(ctx context.Context, t Type, namespace, selector, version string, yield func(Event)) error {
 	op := operation{verb: "watch", id: t.ID(namespace, "")}
 	seconds := int((watchShortest + rand.N(watchLongest-watchShortest)).Seconds())
@@ -95,13 +95,13 @@ func (c *Client) Watch(ctx context.Context, t Type, namespace, selector, version
 	case context.Cause(watching) == errQuiet:
 		return &Error{
 			Class: Expired, Cluster: c.name, Verb: op.verb, ID: op.id, cause: errQuiet,
-			Message: fmt.Sprintf("nothing was heard for %s, not even that nothing happened", c.quiet),
+			Message: fmt.Sprintf("the API server sent nothing for %s, not even a bookmark", c.quiet),
 		}
 	}
 	return c.noAnswer(ctx, op, limit, err)
 }
 
-// events reads a stream of JSON objects, one a line. An error that is no Error is
+// events reads a stream of JSON objects, one a line. An error that is no [Error] is
 // the stream's.
 func (c *Client) events(op operation, stream io.Reader, yield func(Event)) error {
 	lines := bufio.NewScanner(stream)

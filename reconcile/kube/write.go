@@ -16,8 +16,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// guard asks Config.MayWrite before a request that changes something is sent. That
-// is told from the request, so that no kind of write can forget to ask.
+// guard asks Config.MayWrite whether a request may be sent, if it changes something.
+// The request itself shows that, so that no kind of write can forget to ask.
 func (c *Client) guard(ctx context.Context, op operation, r request) error {
 	if c.mayWrite == nil || r.method == http.MethodGet || r.query.Has("dryRun") {
 		return nil
@@ -28,7 +28,7 @@ func (c *Client) guard(ctx context.Context, op operation, r request) error {
 	return nil
 }
 
-// ApplyOptions are how an object is applied.
+// ApplyOptions say how an object is applied.
 type ApplyOptions struct {
 	// Force takes over fields that other managers own.
 	Force bool
@@ -41,18 +41,19 @@ type ApplyOptions struct {
 	Status bool
 }
 
-// Applied is the answer to an apply.
+// Applied is the result of an apply.
 type Applied struct {
 	// Meta is the object's metadata afterwards.
 	Meta *metav1.PartialObjectMetadata
-	// Tree is the whole object when it was asked for.
+	// Tree is the whole object, if ApplyOptions.Full was set.
 	Tree map[string]any
-	// Warnings are the API server's, for people.
+	// Warnings are the API server's texts for people.
 	Warnings []string
 }
 
-// Apply applies the object in body, JSON, as FieldManager. Fields that the type
-// does not have are an error, not dropped in silence.
+// Apply applies the object in body, JSON, as [FieldManager]. A field that the type does
+// not have is an error of class Invalid. Fields that other managers own are an error of
+// class Conflict unless opts.Force is set.
 func (c *Client) Apply(ctx context.Context, t Type, id manifest.ID, body []byte, opts ApplyOptions) (*Applied, error) {
 	op, path := operation{verb: "apply", id: id}, t.path(id.Namespace, id.Name)
 	if err := c.checkScope(op, t); err != nil {
@@ -105,9 +106,9 @@ func (c *Client) Create(ctx context.Context, t Type, id manifest.ID, body []byte
 	return c.decodeMetadata(op, answer)
 }
 
-// Creatable returns an error if the object in body, JSON, would not be accepted if
-// there were none of its name. It is a dry run of creating it. That there is one of
-// the name is found out last, after validation and admission (k8s.io/apiserver,
+// Creatable returns an error if the API server would not accept the object in body,
+// JSON, even if none of its name existed. It is a dry run of creating it: that one of the
+// name exists is found out last, after validation and admission (k8s.io/apiserver,
 // pkg/registry/generic/registry, Store.Create), so that this answer means that nothing
 // else is wrong.
 func (c *Client) Creatable(ctx context.Context, t Type, id manifest.ID, body []byte) error {
@@ -131,9 +132,9 @@ func (c *Client) create(ctx context.Context, op operation, t Type, body []byte, 
 	return answer, err
 }
 
-// Token requests a token of a service account that is valid for about the given time,
-// and returns when it expires: the API server may choose another time, of ten minutes
-// at least.
+// Token requests a token of a service account, and returns when it expires: the API
+// server may choose another lifetime than asked for. One below ten minutes is an error of
+// class Invalid, an account that does not exist one of class NotFound.
 func (c *Client) Token(ctx context.Context, account ServiceAccount, lifetime time.Duration) (token string, expires time.Time, err error) {
 	t := Type{Version: "v1", Kind: "ServiceAccount", Resource: "serviceaccounts", Namespaced: true}
 	op := operation{verb: "request a token of", id: t.ID(account.Namespace, account.Name)}
@@ -163,8 +164,8 @@ func (c *Client) Token(ctx context.Context, account ServiceAccount, lifetime tim
 	return got.Status.Token, got.Status.ExpirationTimestamp.Time, nil
 }
 
-// SetManagedFields replaces the record of who owns which field, and removes an
-// annotation with it, if the object is still at the given resourceVersion.
+// SetManagedFields replaces metadata.managedFields and removes an annotation. If the
+// object is no longer at the given resourceVersion, the error is of class Changed.
 func (c *Client) SetManagedFields(ctx context.Context, t Type, id manifest.ID, entries []metav1.ManagedFieldsEntry, version, annotation string) error {
 	op := operation{verb: "adopt", id: id}
 	if err := c.checkScope(op, t); err != nil {
@@ -185,14 +186,15 @@ func (c *Client) SetManagedFields(ctx context.Context, t Type, id manifest.ID, e
 	return err
 }
 
-// Delete deletes the object that has the given UID, and reports whether it is
-// gone already; else finalizers keep it, as meta says.
+// Delete deletes the object that has the given UID, and reports whether it is gone. If
+// finalizers keep it, meta is its metadata. If the object of the name has another UID,
+// the error is of class Changed.
 func (c *Client) Delete(ctx context.Context, t Type, id manifest.ID, uid string) (gone bool, meta *metav1.PartialObjectMetadata, err error) {
 	return c.delete(ctx, t, id, map[string]string{"uid": uid})
 }
 
-// DeleteUnchanged is Delete for an object that is still at the given
-// resourceVersion; one that is not is an error of class Changed.
+// DeleteUnchanged is like Delete. If the object is no longer at the given
+// resourceVersion, the error is of class Changed.
 func (c *Client) DeleteUnchanged(ctx context.Context, t Type, id manifest.ID, uid, version string) error {
 	_, _, err := c.delete(ctx, t, id, map[string]string{"uid": uid, "resourceVersion": version})
 	return err
@@ -225,8 +227,8 @@ func (c *Client) delete(ctx context.Context, t Type, id manifest.ID, preconditio
 	if err := json.Unmarshal(answer, meta); err != nil {
 		return false, nil, c.malformed(op, err)
 	}
-	// What is gone at once is answered with a Status, by some types with the
-	// object as it last was. What is going has a time of deletion.
+	// For an object that is gone the answer is a Status or, with some types, its last
+	// state. One that finalizers keep has a deletionTimestamp.
 	if meta.Kind == "Status" || meta.DeletionTimestamp == nil {
 		return true, nil, nil
 	}
