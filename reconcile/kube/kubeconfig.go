@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// restConfig turns the configuration into client-go's, from the fields that are
-// known to be harmless and no others.
+// restConfig returns client-go's configuration. Of a kubeconfig from the fleet it uses
+// the fields that are known to be harmless and no others.
 func restConfig(c Config) (*rest.Config, error) {
 	if c.Name == "" {
 		return nil, errors.New("a cluster needs a name")
@@ -76,9 +76,9 @@ func trustedConfig(content []byte, context string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// fleetConfig reads a kubeconfig that somebody registered. Whoever can write it
-// must get nothing out of the daemon's machine: no program is run
-// (CVE-2022-24817), no file is read, nothing is sent unverified or in clear.
+// fleetConfig reads a kubeconfig of the fleet. Whoever can write it must get nothing out
+// of the daemon's machine: no program is run (CVE-2022-24817), no file is read, nothing
+// is sent to an unverified server or in clear.
 func fleetConfig(content []byte, context string) (*rest.Config, error) {
 	if len(content) == 0 {
 		return nil, errors.New("kubeconfig: it is empty")
@@ -135,8 +135,8 @@ func fleetConfig(content []byte, context string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// checkCluster and checkUser return all that is wrong, so that it is mended at
-// once.
+// checkCluster and checkUser return everything that is wrong, so that it can be corrected
+// at once.
 func checkCluster(name string, c *api.Cluster) error {
 	var errs []error
 	refuse := func(format string, args ...any) {
@@ -184,7 +184,7 @@ func checkUser(name string, u *api.AuthInfo) error {
 	return errors.Join(errs...)
 }
 
-// names lists the keys of a map for an error.
+// names returns the keys of a map for an error.
 func names[V any](m map[string]V) string {
 	if len(m) == 0 {
 		return "none"

@@ -173,7 +173,7 @@ func TestQuietWatch(t *testing.T) {
 		return http.StatusOK, blocked
 	})
 	c.quiet = 10 * time.Millisecond
-	if err := c.Watch(t.Context(), services, "", "", "1", func(Event) {}); ClassOf(err) != Expired || !strings.Contains(err.Error(), "watch service: nothing was heard for 10ms") {
+	if err := c.Watch(t.Context(), services, "", "", "1", func(Event) {}); ClassOf(err) != Expired || !strings.Contains(err.Error(), "watch service: the API server sent nothing for 10ms") {
 		t.Errorf("a quiet watch: %v", err)
 	}
 }

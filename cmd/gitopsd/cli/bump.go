@@ -26,22 +26,21 @@ func newBump(g *global) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bump PACKAGE[@VERSION]",
 		Short: "Move the declarations of a package to another version, and lock it",
-		Long: `Bump changes the version of a package where the files of the working tree say it,
-in the file and line that kustomize takes it from: a declaration, a base, a
-component or a patch. Nothing else in the files changes. Then it updates
-clusters.lock as ` + "`gitopsd lock`" + ` does, and says what the new version does to the
-package's types, with the annotation that a breaking change asks for.
+		Long: `Bump changes the version of a package in the working tree, in the file and line
+that kustomize takes it from: a declaration, a base, a component or a patch.
+Nothing else in the files changes. Then it updates clusters.lock as ` + "`gitopsd lock`" + `
+does, and prints what the new version changes in the package's types, with the
+annotation that allows a breaking change.
 
 PACKAGE is a repository, its last part, or the name of a declaration. VERSION is
-a tag, a digest, tag@digest, a range ("^1.2"), or latest; without one it is the
-newest of the same major version. Latest, ranges and no version respect what
-other packages in the cluster ask for. A declaration by tag stays one by tag; a
-digest in it is renewed.
+a tag, a digest, tag@digest, a range ("^1.2") or latest; the default is the newest
+of the same major version. The default, a range and latest respect the
+constraints of other packages in the cluster. A declaration by tag stays one by
+tag; a digest in it is renewed.
 
-With --cluster only the named clusters are moved; a file that decides for others
-too is then left alone, with an error. Nothing is written unless all of it works
-out: the result is rendered and resolved first. Interrupted while writing, a
-second run completes it.`,
+With --cluster only the named clusters are moved. A file that other clusters use
+too is then an error. The result is rendered and resolved before anything is
+written. If a run is interrupted while writing, the next completes it.`,
 		Example: `  gitopsd bump provider-helm
   gitopsd bump provider-helm@v0.20.0 --cluster dev
   gitopsd bump xpkg.crossplane.io/crossplane-contrib/provider-helm@latest`,
@@ -64,7 +63,7 @@ second run completes it.`,
 	o.register(cmd)
 	f := cmd.Flags()
 	o.tree.registerClusters(cmd, &clusters, "all that declare the package")
-	f.BoolVar(&prerelease, "prerelease", false, "take pre-releases for newer versions too")
+	f.BoolVar(&prerelease, "prerelease", false, "count pre-releases as newer versions")
 	f.BoolVar(&details, "details", false, "show what changes in each type, not only what breaks")
 	return cmd
 }
@@ -94,12 +93,12 @@ func runBump(cmd *cobra.Command, g *global, o *fleetOptions, req upgrade.Request
 	return nil
 }
 
-// writeBump writes the declarations, then the lock. A bump that ends in between
-// finds fewer declarations to change the next time, and comes to the same.
+// writeBump writes the declarations, then the lock. If it ends in between, the next
+// run has fewer declarations to change and the same result.
 func writeBump(root string, b *upgrade.Bump) error {
 	for _, name := range slices.Sorted(maps.Keys(b.Files)) {
 		if err := local.WriteFile(root, name, b.Files[name]); err != nil {
-			return fmt.Errorf("%w; run the command again once that is settled, to complete it", err)
+			return fmt.Errorf("%w; correct that and run the command again to complete it", err)
 		}
 	}
 	if text := b.Lock.Format(); string(text) != string(b.Before.Format()) {

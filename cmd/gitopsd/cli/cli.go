@@ -2,7 +2,8 @@
 // It is the only package that knows every concrete type of the others.
 //
 // Output rules: results go to stdout, everything else to stderr. An error is
-// one message that starts with "gitopsd: " and says what, where and what to do.
+// one message that starts with "gitopsd: " and says what is wrong, where, and what to
+// do.
 // Progress is shown on a terminal only. The exit status is 0, or 1 for an
 // error, or, where a command says so, 2 for a difference.
 package cli
@@ -31,7 +32,7 @@ type Env struct {
 	Getenv func(string) string
 }
 
-// exitError ends the program with a status of its own and nothing to say.
+// exitError ends the program with this exit status, and prints nothing.
 type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
@@ -71,13 +72,14 @@ func newRoot(env *Env) *cobra.Command {
 		Use:   "gitopsd",
 		Short: "go.sum for the APIs of a Kubernetes fleet",
 		Long: `gitopsd keeps the APIs of a fleet of Kubernetes clusters as a Git repository
-declares them: packages of types and controllers by digest, recorded in
-clusters.lock, the same in every cluster that has the same lines there.
+declares them. It resolves packages of types and controllers to digests, and
+records these in clusters.lock: two clusters with the same lines there have the
+same APIs.
 
 A fleet repository has clusters.yaml, the registry of clusters, a kustomization
 for each cluster, and clusters.lock, which gitopsd writes.
 
-Every flag can be set by an environment variable too: --kubeconfig-dir by
+Every flag can also be set by an environment variable: --kubeconfig-dir by
 GITOPSD_KUBECONFIG_DIR, and so on.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -120,7 +122,7 @@ func flagsFromEnvironment(flags *pflag.FlagSet, getenv func(string) string) erro
 }
 
 // log returns the logger. Without --verbose a command that prints a result logs
-// only what went wrong; the daemon, whose log is its result, logs what it does.
+// problems only; the daemon logs what it does.
 func (g *global) log(daemon bool) *slog.Logger {
 	level := slog.LevelWarn
 	if daemon {
@@ -136,13 +138,13 @@ func (g *global) log(daemon bool) *slog.Logger {
 	return slog.New(slog.NewTextHandler(g.env.Stderr, opts))
 }
 
-// isTerminal tells whether somebody watches w.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// columns is the width of the terminal that w is, 0 for anything else.
+// columns returns the width of w if it is a terminal, else 0.
 func columns(w io.Writer) int {
 	if !isTerminal(w) {
 		return 0
@@ -154,13 +156,13 @@ func columns(w io.Writer) int {
 	return width
 }
 
-// colour tells whether w takes colours: a terminal, and no wish against it
-// (https://no-color.org).
+// colour reports whether to write colours to w: it is a terminal, and the user has not
+// declined (https://no-color.org).
 func (g *global) colour(w io.Writer) bool {
 	return isTerminal(w) && g.env.Getenv("NO_COLOR") == "" && g.env.Getenv("TERM") != "dumb"
 }
 
-// completeNothing is for arguments that are neither files nor known words.
+// completeNothing completes arguments that are neither files nor known words.
 func completeNothing(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -20,8 +19,8 @@ func gitopsd(t *testing.T, environment map[string]string, args ...string) (code 
 	return code, out.String(), err.String()
 }
 
-// Each command has a help text that a person can follow, and the README lists
-// it.
+// Each command has a help text that a person can follow, and the README lists it with
+// the same summary.
 func TestCommandsAreDocumented(t *testing.T) {
 	readme, err := os.ReadFile("../../../README.md")
 	if err != nil {
@@ -29,19 +28,19 @@ func TestCommandsAreDocumented(t *testing.T) {
 	}
 	root := newRoot(&Env{Getenv: func(string) string { return "" }})
 	root.InitDefaultCompletionCmd()
-	var names []string
+	listed := make(map[string]string)
+	for _, m := range regexp.MustCompile("(?m)^\\| `gitopsd ([a-z]+)` \\| (.*) \\|$").FindAllStringSubmatch(string(readme), -1) {
+		listed[m[1]] = m[2]
+	}
 	for _, c := range root.Commands() {
-		names = append(names, c.Name())
+		want := strings.ToLower(c.Short[:1]) + c.Short[1:]
+		if have := listed[c.Name()]; have != want && (have == "" || c.Name() != "completion") {
+			t.Errorf("%s: the README says %q, the program %q", c.Name(), have, want)
+		}
+		delete(listed, c.Name())
 	}
-	row := regexp.MustCompile("(?m)^\\| `gitopsd ([a-z]+)` \\| (.*) \\|$")
-	var listed []string
-	for _, m := range row.FindAllStringSubmatch(string(readme), -1) {
-		listed = append(listed, m[1])
-	}
-	slices.Sort(names)
-	slices.Sort(listed)
-	if !slices.Equal(names, listed) {
-		t.Errorf("commands %v, the README has %v", names, listed)
+	if len(listed) > 0 {
+		t.Errorf("the README has commands that the program has not: %v", listed)
 	}
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {

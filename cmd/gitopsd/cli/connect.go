@@ -40,8 +40,8 @@ func (o *liveOptions) connector(packages *registryOptions) (*hub.Connector, erro
 	return &hub.Connector{Hub: own, Dir: o.kubeconfigDir, Contexts: contexts}, nil
 }
 
-// special says which clusters are not brought to what their manifests say:
-// suspended ones, and those that are to be emptied.
+// special returns notes on clusters that do not get what their manifests say: those
+// that are suspended or to be emptied.
 func special(state *desired.State) []string {
 	var notes []string
 	for _, c := range state.Clusters {

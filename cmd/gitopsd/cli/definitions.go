@@ -26,7 +26,7 @@ type definition struct {
 	name string
 	tree map[string]any
 	pkg  string
-	// controller is what acts on its types, nil where nothing is known to.
+	// controller is what acts on its types; nil if unknown.
 	controller *behaviour.Identity
 }
 
@@ -110,7 +110,7 @@ func defined(o *manifest.Object, controller *behaviour.Identity) definition {
 	return definition{name: o.ID().Name, tree: o.Tree(), pkg: o.Label(manifest.PackageLabel), controller: controller}
 }
 
-// fromCluster takes what is rendered for a registered cluster.
+// fromCluster returns the definitions that are rendered for a registered cluster.
 func (o *typesOptions) fromCluster(cmd *cobra.Command, g *global, name string) ([]definition, error) {
 	fleet, err := o.open(cmd, g, name)
 	if err != nil {
@@ -137,8 +137,8 @@ func (o *typesOptions) fromCluster(cmd *cobra.Command, g *global, name string) (
 	return found, errors.Join(errs...)
 }
 
-// fromPackage takes what a package holds; the controller of a Provider is what
-// would be rendered for it without any settings of a cluster's own.
+// fromPackage returns the definitions in a package. The controller of a Provider is as
+// rendered without any settings of a cluster.
 func fromPackage(ctx context.Context, client *oci.Client, ref sources.Ref) ([]definition, error) {
 	digest, err := client.Resolve(ctx, ref)
 	if err != nil {

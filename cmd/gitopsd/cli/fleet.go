@@ -22,8 +22,8 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// fleetOptions are the flags of commands that work out what a fleet repository on
-// this machine asks for.
+// fleetOptions are the flags of commands that compute the desired state of a fleet
+// repository on this machine.
 type fleetOptions struct {
 	tree     treeOptions
 	registry registryOptions
@@ -34,14 +34,14 @@ func (o *fleetOptions) register(cmd *cobra.Command) {
 	o.registry.register(cmd)
 }
 
-// fleet is a working tree with what it asks for, good until closed.
+// fleet is a working tree and its desired state, valid until closed.
 type fleet struct {
 	*workingTree
 	*desired.State
 }
 
-// open works out what the working tree asks for, of the named clusters or else of
-// all. What the lock lacks is resolved, and written nowhere.
+// open computes the desired state of the working tree, for the named clusters or else
+// for all. What the lock lacks is resolved, but not written.
 func (o *fleetOptions) open(cmd *cobra.Command, g *global, only ...string) (*fleet, error) {
 	tree, err := o.tree.open()
 	if err != nil {
@@ -58,7 +58,7 @@ func (o *fleetOptions) open(cmd *cobra.Command, g *global, only ...string) (*fle
 	return &fleet{tree, state}, nil
 }
 
-// compute works out what a commit asks for, with a line of progress.
+// compute computes the desired state of a commit, and shows progress.
 func compute(ctx context.Context, cmd *cobra.Command, c *desired.Computer, commit sources.Commit) (*desired.State, error) {
 	p := startProgress(cmd.ErrOrStderr())
 	defer p.stop()
@@ -77,14 +77,13 @@ func (o *treeOptions) register(cmd *cobra.Command) {
 	_ = cmd.MarkFlagDirname("repo") // an error means that the flag does not exist
 }
 
-// registerClusters adds the flag that names some of the registered clusters; all
-// says which they are without it.
+// registerClusters adds the flag that names registered clusters; all is its default.
 func (o *treeOptions) registerClusters(cmd *cobra.Command, names *[]string, all string) {
 	cmd.Flags().StringSliceVar(names, "cluster", nil, "name of a registered cluster; may be given more than once (default: "+all+")")
 	_ = cmd.RegisterFlagCompletionFunc("cluster", completeRegistered(o)) // an error means that the flag does not exist
 }
 
-// root is the directory that holds clusters.yaml.
+// root returns the directory that holds clusters.yaml.
 func (o *treeOptions) root() (string, error) {
 	if strings.Contains(o.repo, "://") {
 		return "", fmt.Errorf("--repo %s: this command works on a directory; clone the repository first", o.repo)
@@ -96,7 +95,7 @@ func (o *treeOptions) root() (string, error) {
 	return root, nil
 }
 
-// workingTree is the directory of a fleet repository, good until closed.
+// workingTree is the directory of a fleet repository, valid until closed.
 type workingTree struct {
 	// root is the directory that holds clusters.yaml.
 	root string
@@ -122,8 +121,8 @@ func openTree(root string) (*workingTree, error) {
 	return &workingTree{root: root, commit: t.Commit(), Closer: t}, nil
 }
 
-// commitOf reads a revision of the repository that holds root, seen from root:
-// the fleet may live in a directory of it. The commit is good until closed.
+// commitOf reads a revision of the repository that holds root, which may be a directory
+// in it. The commit is valid until closed.
 func commitOf(root, revision string) (sources.Commit, io.Closer, error) {
 	repo, err := git.OpenDir(root)
 	if err != nil {
@@ -139,7 +138,7 @@ func commitOf(root, revision string) (sources.Commit, io.Closer, error) {
 	return commit, repo, nil
 }
 
-// registered lists the clusters of a working tree, as far as they can be read.
+// registered returns the names of the clusters of a working tree that can be read.
 func registered(root string) []string {
 	tree, err := openTree(root)
 	if err != nil {
@@ -169,14 +168,14 @@ func completeRegistered(o *treeOptions) func(*cobra.Command, []string, string) (
 	}
 }
 
-// registerTakeOver adds the flag that names fleets whose inventories are used.
+// registerTakeOver adds the flag that names fleets to take over from.
 func registerTakeOver(cmd *cobra.Command, fleets *[]string) {
-	cmd.Flags().StringSliceVar(fleets, "take-over-from", nil, "fleet whose clusters are this one's from now on, as the error names it that refuses them: after the repository or branch has moved; may be given more than once")
+	cmd.Flags().StringSliceVar(fleets, "take-over-from", nil, "fleet whose clusters become this one's, by the name in the error that refuses them; for a repository or branch that has moved. May be given more than once")
 }
 
-// fleetOf accepts the inventories that a daemon may keep which follows the
-// repository of a working tree: of the tree itself or a remote, on any branch.
-// Where neither is known, as of an unpacked archive, it accepts all.
+// fleetOf accepts the inventories of the fleets that a working tree may belong to: its
+// own repository or a remote's, on any branch. If there are none, as in an unpacked
+// archive, it accepts all.
 func fleetOf(root string, takeOver []string) apply.Fleet {
 	return apply.Fleet{Accepts: func(name string) bool {
 		if slices.Contains(takeOver, name) {

@@ -13,7 +13,7 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// graph is what depends on what in some clusters that have the same packages.
+// graph is the dependencies of packages in clusters that have the same ones.
 type graph struct {
 	clusters []string
 	// roots are the declared packages, and nodes all; by repository, sorted.
@@ -31,8 +31,8 @@ type graphEdge struct {
 	repository, constraint string
 }
 
-// graphs makes the graphs of what the clusters select, in the order of the
-// registry; clusters with equal ones share it.
+// graphs returns the graphs of what the clusters select, in the order of the registry.
+// Clusters with equal graphs share one.
 func graphs(state *desired.State) []*graph {
 	var all []*graph
 	byText := make(map[string]*graph)
@@ -77,8 +77,8 @@ func newGraph(c *desired.Unit) *graph {
 	return g
 }
 
-// text is the graph as a tree. What a package depends on is shown where it
-// comes first; later it is folded.
+// text returns the graph as a tree. The dependencies of a package are shown where it
+// first occurs.
 func (g *graph) text() string {
 	var b strings.Builder
 	shown := make(map[string]bool)

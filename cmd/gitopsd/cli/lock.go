@@ -30,21 +30,19 @@ func newLock(g *global) *cobra.Command {
 		Long: `Lock resolves the packages that the registered clusters declare, and writes
 clusters.lock: what each cluster selects, and the digests of each version.
 
-What is recorded is checked and stays as it is; only what is missing is added.
-A lock that Git left with conflict markers is merged by the versions that Git
-has of it. Where both sides decided on the same thing, and differently, the
-error names both lines, until one is deleted or --update decides anew. With
-` + "`gitopsd lock merge`" + ` as Git's merge driver there are no other conflicts.
+Existing records are checked and stay; missing ones are added. A lock with Git's
+conflict markers is merged from the versions that Git has of it. If both sides
+changed the same line differently, the error names both lines: delete one, or use
+--update. With ` + "`gitopsd lock merge`" + ` as Git's merge driver there are no other conflicts.
 
-With --check nothing is written: every tag is looked up again, and the exit
-status is 1 if one was moved, or if the lock is not what the declarations ask
-for. With --update all packages are resolved anew, with --update=REPOSITORY that
-one; what they resolve to now replaces their records. With --tidy the records of
-versions that no cluster selects any more go; until then they make going back to
-one of these a matter of a revert.
+--check writes nothing: it looks up every tag again, and exits with status 1 if
+one was moved or if the lock does not match the declarations. --update resolves
+all packages again, --update=REPOSITORY that one, and replaces their records.
+--tidy removes the records of versions that no cluster selects. As long as they
+are there, a revert goes back to such a version without resolving anything.
 
-With --graph nothing is written: what depends on what in each cluster is printed,
-as a tree or in Graphviz's language.`,
+--graph writes nothing: it prints the dependencies in each cluster, as a tree or
+for Graphviz.`,
 		Example: `  gitopsd lock
   gitopsd lock --graph=dot | dot -Tsvg > packages.svg
   gitopsd lock --check
@@ -69,11 +67,11 @@ as a tree or in Graphviz's language.`,
 	}
 	o.register(cmd)
 	cmd.AddCommand(newLockMerge())
-	cmd.Flags().BoolVar(&check, "check", false, "write nothing; fail if a tag was moved or the lock is not up to date")
-	cmd.Flags().StringVar(&update, "update", "", "resolve all packages anew, or with =REPOSITORY that one")
+	cmd.Flags().BoolVar(&check, "check", false, "write nothing; exit with status 1 if a tag was moved or the lock is not up to date")
+	cmd.Flags().StringVar(&update, "update", "", "resolve all packages again, or with =REPOSITORY that one")
 	cmd.Flags().Lookup("update").NoOptDefVal = "all"
-	cmd.Flags().BoolVar(&tidy, "tidy", false, "drop records that no cluster selects")
-	cmd.Flags().StringVar(&graph, "graph", "", "print what depends on what, as text or with =dot for Graphviz; write nothing")
+	cmd.Flags().BoolVar(&tidy, "tidy", false, "remove records that no cluster selects")
+	cmd.Flags().StringVar(&graph, "graph", "", "print the dependencies, as text or with =dot for Graphviz; write nothing")
 	cmd.Flags().Lookup("graph").NoOptDefVal = "text"
 	return cmd
 }
@@ -146,7 +144,7 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 		return state.Err()
 	}
 	if string(text) != old {
-		// What went well is kept, whatever else did not.
+		// Partial success is kept.
 		if err := local.WriteLock(tree.root, text); err != nil {
 			return err
 		}

@@ -19,16 +19,15 @@ func newLockMerge() *cobra.Command {
 		Use:   "merge BASE OURS THEIRS",
 		Short: "Merge three versions of clusters.lock, for git merge",
 		Long: `Merge is a merge driver for Git. It merges two versions of clusters.lock that
-come from BASE, and writes the result to OURS: what one side alone changed is as
-that side has it, and what both added is there. Where both decided on the same
-thing, and differently, both lines are kept between conflict markers, and the
-exit status is 1.
+come from BASE, and writes the result to OURS. It has what either side changed and
+what both added. If both changed the same line differently, both lines are kept
+between conflict markers, and the exit status is 1.
 
-Once for the repository:
+Configure it once for the repository:
 
     echo 'clusters.lock merge=gitopsd' >> .gitattributes
 
-and in each clone, without which Git merges the lock like any other text:
+and in each clone; in others Git merges the lock like any other text:
 
     git config merge.gitopsd.driver 'gitopsd lock merge %O %A %B'`,
 		Example:           `  gitopsd lock merge %O %A %B`,

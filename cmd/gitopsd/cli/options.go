@@ -27,7 +27,7 @@ import (
 
 // registryOptions are the flags of every command that reads packages.
 type registryOptions struct {
-	// hub is where Secrets are that packages name, nil for none.
+	// hub has the Secrets that packages name; nil for none.
 	hub *hub.Hub
 
 	cacheDir   string
@@ -35,11 +35,11 @@ type registryOptions struct {
 	mirrors    []string
 	secretsDir string
 	trustRoot  string
-	// remoteBases are the prefixes of repositories that are allowed, gitCAFile
-	// is for fetching from them.
+	// remoteBases are the prefixes of allowed repositories, gitCAFile is for fetching
+	// from them.
 	remoteBases []string
 	gitCAFile   string
-	// packageTimeout is how long one package may take.
+	// packageTimeout bounds the time for one package.
 	packageTimeout time.Duration
 }
 
@@ -47,19 +47,19 @@ type registryOptions struct {
 func (o *registryOptions) register(cmd *cobra.Command) {
 	o.registerClient(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.secretsDir, "secrets-dir", "", "directory with a directory for each pull secret and public key that packages name, and in it a file for each key, as Kubernetes mounts Secrets")
-	f.StringVar(&o.trustRoot, "trust-root", "", "trusted_root.json of the Sigstore instance whose certificates keyless signatures have")
-	f.DurationVar(&o.packageTimeout, "package-timeout", resolve.DefaultTimeout, "longest time for one package until it is resolved, verified and fetched; one that is late is an error of its own, and is tried again")
-	f.StringSliceVar(&o.remoteBases, "allow-remote-bases", nil, "beginning of the URLs of repositories that kustomizations may take remote bases from, by the full hash of a commit, as in https://github.com/kubernetes-sigs/; they are fetched without credentials. May be given more than once")
+	f.StringVar(&o.secretsDir, "secrets-dir", "", "directory with the pull secrets and public keys that packages name: a directory for each Secret with a file for each key, as Kubernetes mounts them")
+	f.StringVar(&o.trustRoot, "trust-root", "", "trusted_root.json of the Sigstore instance that keyless signatures are verified with")
+	f.DurationVar(&o.packageTimeout, "package-timeout", resolve.DefaultTimeout, "longest time to resolve, verify and fetch one package; one that is late is an error of that package, and is tried again")
+	f.StringSliceVar(&o.remoteBases, "allow-remote-bases", nil, "URL prefix of repositories whose remote bases are allowed, by the full hash of a commit, as in https://github.com/kubernetes-sigs/; they are fetched without credentials. May be given more than once")
 	_ = cmd.MarkFlagDirname("secrets-dir") // an error means that the flag does not exist
 }
 
 // registerClient adds the flags of commands that talk to registries at all.
 func (o *registryOptions) registerClient(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.cacheDir, "cache-dir", "", "directory for what was fetched; it may be lost at any time (default $XDG_CACHE_HOME/gitopsd)")
+	f.StringVar(&o.cacheDir, "cache-dir", "", "directory of the cache; it may be deleted at any time (default $XDG_CACHE_HOME/gitopsd)")
 	f.StringVar(&o.caFile, "registry-ca-file", "", "PEM file of authorities to trust beside the system's, for registries")
-	f.StringSliceVar(&o.mirrors, "registry-mirror", nil, "registry=host[:port]: where to fetch what is declared of a registry; digests decide what is accepted")
+	f.StringSliceVar(&o.mirrors, "registry-mirror", nil, "registry=host[:port]: mirror to fetch a registry's packages from; they are checked by digest")
 }
 
 // cache is the directory for a part of the cache.
@@ -68,14 +68,14 @@ func (o *registryOptions) cache(part string) (string, error) {
 	if dir == "" {
 		base, err := os.UserCacheDir()
 		if err != nil {
-			return "", fmt.Errorf("no place for the cache: %w; name one with --cache-dir", err)
+			return "", fmt.Errorf("no directory for the cache: %w; name one with --cache-dir", err)
 		}
 		dir = filepath.Join(base, "gitopsd")
 	}
 	return filepath.Join(dir, part), nil
 }
 
-// client makes what talks to registries.
+// client returns the client of registries.
 func (o *registryOptions) client(log *slog.Logger) (*oci.Client, error) {
 	dir, err := o.cache("oci")
 	if err != nil {
@@ -92,7 +92,7 @@ func (o *registryOptions) client(log *slog.Logger) (*oci.Client, error) {
 	return oci.New(oci.Config{CacheDir: dir, CAFile: o.caFile, Mirrors: mirrors, UserAgent: userAgent(), Log: log})
 }
 
-// packages is how packages are resolved, verified and fetched.
+// packages returns how packages are resolved, verified and fetched.
 func (o *registryOptions) packages(log *slog.Logger) (resolve.Config, error) {
 	client, err := o.client(log)
 	if err != nil {
@@ -135,7 +135,7 @@ func (o *registryOptions) packages(log *slog.Logger) (resolve.Config, error) {
 	}, nil
 }
 
-// computer makes what computes desired states, for the named clusters.
+// computer returns what computes desired states, for the named clusters.
 func (o *registryOptions) computer(log *slog.Logger, mode resolve.Mode, update func(string) bool, only []string) (*desired.Computer, error) {
 	cfg, err := o.packages(log)
 	if err != nil {
@@ -149,7 +149,7 @@ func (o *registryOptions) computer(log *slog.Logger, mode resolve.Mode, update f
 	return desired.New(all), nil
 }
 
-// allowRemote sets up remote bases, if there may be any.
+// allowRemote sets up remote bases, if any are allowed.
 func (o *registryOptions) allowRemote(cfg *desired.Config) error {
 	if len(o.remoteBases) == 0 {
 		return nil
@@ -184,13 +184,13 @@ func (o *gitOptions) register(cmd *cobra.Command) {
 	f.StringVar(&o.url, "repo", "", "the fleet repository: https://…, ssh://…, user@host:path, file://… or a directory (required)")
 	f.StringVar(&o.branch, "branch", "main", "branch to follow, and to commit clusters.lock to")
 	f.StringVar(&o.username, "git-username", "", "user for HTTPS; with a token most forges need none")
-	f.StringVar(&o.passwordFile, "git-password-file", "", "file with the password or token for HTTPS, read for each request (or GITOPSD_GIT_PASSWORD)")
+	f.StringVar(&o.passwordFile, "git-password-file", "", "file with the password or token for HTTPS; read for each request (or GITOPSD_GIT_PASSWORD)")
 	f.StringVar(&o.caFile, "git-ca-file", "", "PEM file of authorities to trust beside the system's, for Git over HTTPS")
 	f.StringVar(&o.key, "ssh-key", "", "private key file for Git over SSH")
 	f.StringVar(&o.knownHosts, "ssh-known-hosts", "", "known_hosts file for Git over SSH")
 	f.StringVar(&o.name, "commit-name", "gitopsd", "name in the commits of clusters.lock")
 	f.StringVar(&o.mail, "commit-mail", "gitopsd@localhost", "mail address in the commits of clusters.lock")
-	f.BoolVar(&o.pendingBranch, "pending-branch", false, "keep records that are not committed yet on the branch gitopsd/pending instead of refs/gitopsd/pending")
+	f.BoolVar(&o.pendingBranch, "pending-branch", false, "keep uncommitted records on the branch gitopsd/pending instead of refs/gitopsd/pending")
 }
 
 func (o *gitOptions) open(env *Env, cacheDir string) (*git.Repository, error) {

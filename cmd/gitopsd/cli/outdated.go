@@ -31,22 +31,20 @@ func newOutdated(g *global) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "outdated [PACKAGE...]",
 		Short: "List newer versions of packages, with what they would change",
-		Long: `Outdated lists the packages that clusters declare or depend on and of which there
-is a newer version: the one that is locked, the newest of the same major version
-that suits all packages which depend on it (UPDATE), the newest of all (LATEST),
-and what either does to the package's types. One that is not signed as the
-clusters ask for it is listed with an error. It writes nothing and talks to no
-cluster.
+		Long: `Outdated lists the packages that clusters declare or depend on and that have a
+newer version: the locked version, the newest of the same major version that
+suits all packages which depend on it (UPDATE), the newest of all (LATEST), and
+what either changes in the package's types. A version without the signatures that
+the clusters require is listed with an error. Outdated writes nothing and talks
+to no cluster.
 
-A PACKAGE is a repository, its last part, or the name of a declaration; without
-one all packages are looked at. Versions are compared as semantic versions, and
-only tags that are one count. Pre-releases are shown for packages that are at one
-already, or with --prerelease. JSON holds all packages, those without a newer
-version too, and always the details.
+PACKAGE is a repository, its last part, or the name of a declaration; the default
+is all packages. Only tags that are semantic versions count. Pre-releases are
+shown for packages that are at one, or with --prerelease. JSON has all packages,
+also those without a newer version, and always the details.
 
-The exit status is 0 whatever is found, or 1 for an error, which may be about one
-package while the others are listed; with --detailed-exitcode it is 2 when a
-newer version is there.`,
+The exit status is 0, or 1 for an error, which may be about one package while the
+others are listed; with --detailed-exitcode it is 2 if there is a newer version.`,
 		Example: `  gitopsd outdated
   gitopsd outdated provider-helm --details
   gitopsd outdated --cluster prod -o json`,
@@ -58,8 +56,8 @@ newer version is there.`,
 	o.tree.registerClusters(cmd, &o.clusters, "all")
 	o.output.register(cmd, "text", "json", "markdown")
 	f.BoolVar(&o.details, "details", false, "show what changes in each type")
-	f.BoolVar(&o.exitcode, "detailed-exitcode", false, "exit with status 2 when there is a newer version")
-	f.BoolVar(&o.prerelease, "prerelease", false, "take pre-releases for newer versions too")
+	f.BoolVar(&o.exitcode, "detailed-exitcode", false, "exit with status 2 if there is a newer version")
+	f.BoolVar(&o.prerelease, "prerelease", false, "count pre-releases as newer versions")
 	return cmd
 }
 
@@ -110,7 +108,7 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 	return nil
 }
 
-// upgrader makes what knows about newer versions, for the named clusters.
+// upgrader returns what finds newer versions, for the named clusters.
 func (o *registryOptions) upgrader(g *global, clusters []string, prerelease bool) (*upgrade.Upgrader, error) {
 	packages, err := o.packages(g.log(false))
 	if err != nil {
@@ -192,7 +190,7 @@ func verdict(all []*upgrade.Versions) string {
 	return text
 }
 
-// candidates are the different newer versions of a package.
+// candidates returns the newer versions of a package, each once.
 func candidates(p *upgrade.Versions) []*upgrade.Candidate {
 	var all []*upgrade.Candidate
 	for _, c := range []*upgrade.Candidate{p.Update, p.Latest} {
@@ -210,7 +208,7 @@ func candidate(c *upgrade.Candidate) string {
 	return c.Version
 }
 
-// effect says in a line what the newer versions do, and what holds one back.
+// effect returns in one line what the newer versions change, and what holds one back.
 func effect(p *upgrade.Versions) string {
 	var parts []string
 	for _, c := range candidates(p) {
@@ -269,7 +267,7 @@ func (o *outdatedOptions) markdown(w io.Writer, shown []*upgrade.Versions, all i
 	return nil
 }
 
-// writeChanges writes what becomes of types: the breaking findings, or all.
+// writeChanges writes what changes in types: the breaking findings, or all.
 func writeChanges(w io.Writer, indent string, all []compat.Change, everything bool) {
 	for _, c := range all {
 		if c.Change == compat.Same || !everything && c.Compatibility != compat.Breaking {

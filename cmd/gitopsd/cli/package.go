@@ -16,7 +16,7 @@ func newPackage(g *global) *cobra.Command {
 		Use:   "package",
 		Short: "Build and publish packages",
 		Long: `Package builds packages in Crossplane's OCI format from a directory of YAML, and
-publishes them, for teams that have types to share and no Crossplane CLI.`,
+publishes them. The Crossplane CLI is not needed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -30,15 +30,14 @@ func newPackageBuild(g *global) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build DIR -o FILE",
 		Short: "Build a package from a directory of YAML",
-		Long: `Build makes a package of the YAML files in a directory: one of them is the
+		Long: `Build makes a package from the YAML files in a directory. One of them is the
 package's metadata (kind Provider, Configuration or Function of
-meta.pkg.crossplane.io, by custom in crossplane.yaml), the others are what it
-holds. The same files give the same bytes, and so the same digest.
+meta.pkg.crossplane.io, by custom in crossplane.yaml), the others are its content.
+The same files give the same bytes, and so the same digest.
 
-With --runtime-image the package is put on top of its controller's image, which
-runs from it then. The image is a file that "docker save" or another tool wrote,
-or a reference in a registry; of an image for several platforms the package is
-for all of them.`,
+With --runtime-image the package is added to the image of its controller, so that
+one image is both. It is a file that "docker save" or another tool wrote, or a
+reference in a registry. If it is for several platforms, so is the package.`,
 		Example: `  gitopsd package build ./my-types -o my-types.xpkg
   gitopsd package build ./provider -o provider.xpkg --runtime-image ghcr.io/me/provider-controller:v1.0.0
   gitopsd package push my-types.xpkg registry.example.org/platform/my-types:v1.0.0`,
@@ -118,7 +117,7 @@ func newPackagePush(g *global) *cobra.Command {
 		Short: "Publish a package file in a registry",
 		Long: `Push uploads a package file to a registry, with the credentials of Docker's
 configuration, and prints the reference with the digest. Several files, each for
-another platform, become one package with an index. What is not a valid package
+another platform, become one package with an index. A package that is not valid
 is not published.`,
 		Example: `  gitopsd package push my-types.xpkg registry.example.org/platform/my-types:v1.0.0
   gitopsd package push provider-amd64.xpkg provider-arm64.xpkg registry.example.org/platform/provider:v1.0.0`,

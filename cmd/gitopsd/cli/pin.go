@@ -31,18 +31,18 @@ func newTypesPin(g *global) *cobra.Command {
 	var o pinOptions
 	cmd := &cobra.Command{
 		Use:   "pin FILE...",
-		Short: "Write into objects which type they are for",
-		Long: `Pin gives each object in the files the annotation ` + manifest.PinAnnotation + `, the digest of its
-type. From then on ` + "`gitopsd plan` and `gitopsd run`" + ` refuse the object where its type
-is another: in a cluster with another version of the package, say.
+		Short: "Pin objects to their types by an annotation",
+		Long: `Pin gives each object in the files the annotation ` + manifest.PinAnnotation + ` with the digest of
+its type. From then on ` + "`gitopsd plan` and `gitopsd run`" + ` refuse the object in a cluster
+where its type differs, for instance by another version of the package.
 
-The types are those of the registered clusters as the working tree has them, the
-clusters' patches included. Where the clusters differ, name one with --cluster; or
-take the types that a cluster serves now, by a context of your own kubeconfig.
-Objects whose types no CRD defines are left as they are.
+The types are those that the working tree renders for the registered clusters,
+patches included. If the clusters differ, name one with --cluster, or use the
+types that a live cluster serves (--context). Objects whose types no CRD defines
+stay as they are.
 
-A pin that is there and names another type is an error unless it is to be renewed
-(--update). Everything else in the files stays as it is, to the byte.`,
+An existing pin to another type is an error; --update renews it. Nothing else in
+the files changes.`,
 		Example: `  gitopsd types pin clusters/dev/bucket.yaml
   gitopsd types pin --update --cluster prod clusters/base/*.yaml
   gitopsd types pin --check clusters/base/*.yaml`,
@@ -59,16 +59,16 @@ A pin that is there and names another type is an error unless it is to be renewe
 	}
 	o.register(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.cluster, "cluster", "", "take the types that are rendered for this registered cluster (default: any, if all agree)")
-	f.StringVar(&o.context, "context", "", "take the types that a cluster serves now, by this context of your own kubeconfig")
+	f.StringVar(&o.cluster, "cluster", "", "use the types that are rendered for this registered cluster (default: any, if all agree)")
+	f.StringVar(&o.context, "context", "", "use the types that a live cluster serves, by this context of your own kubeconfig")
 	f.BoolVar(&o.update, "update", false, "renew pins that name another type")
-	f.BoolVar(&o.check, "check", false, "write nothing; fail if an object is not pinned, or to another type")
+	f.BoolVar(&o.check, "check", false, "write nothing; exit with status 1 if an object is not pinned, or pinned to another type")
 	_ = cmd.RegisterFlagCompletionFunc("cluster", completeRegistered(&o.tree)) // an error means that the flag does not exist
 	return cmd
 }
 
-// findDigest finds the digest of a type, "" if nothing defines it, and where it
-// was found, as in "cluster dev".
+// findDigest returns the digest of a type, "" if nothing defines it, and where it was
+// found, as in "cluster dev".
 type findDigest func(gvk schema.GroupVersionKind) (digest, where string, err error)
 
 func (o *pinOptions) run(cmd *cobra.Command, g *global, files []string) error {
@@ -98,7 +98,7 @@ func (o *pinOptions) run(cmd *cobra.Command, g *global, files []string) error {
 		if edited[i] == nil {
 			continue
 		}
-		// The file keeps its mode, and stays what links to it point to.
+		// The file keeps its mode and its links.
 		if err := os.WriteFile(name, edited[i], 0o644); err != nil {
 			return err
 		}
@@ -150,8 +150,8 @@ func (p *pinning) file(name string) ([]byte, error) {
 	return nil, nil
 }
 
-// object decides about one object: the digest that it is to be pinned to, "" to
-// leave it alone.
+// object returns the digest that an object is to be pinned to, or "" to leave it
+// alone.
 func (p *pinning) object(file string, obj edit.Object) (string, error) {
 	if obj.APIVersion == "" || obj.Kind == "" || obj.Name == "" {
 		return "", nil // not an object: a patch, a values file, a kustomization
@@ -188,13 +188,13 @@ func (p *pinning) object(file string, obj edit.Object) (string, error) {
 	return digest, nil
 }
 
-// ours says that objects of a group are read by gitopsd itself or by kustomize,
+// ours reports whether objects of a group are read by gitopsd itself or by kustomize,
 // and never applied as they stand in a file.
 func ours(group string) bool {
 	return group == manifest.GroupPackages || group == manifest.Group || group == "kustomize.config.k8s.io"
 }
 
-// live takes the types from a cluster as it is.
+// live returns what finds types in a live cluster.
 func (o *pinOptions) live(ctx context.Context) (findDigest, error) {
 	where := "context " + o.context
 	cluster, err := kube.New(kube.Config{Name: o.context, Trusted: true, Context: o.context, UserAgent: userAgent()})
@@ -215,7 +215,7 @@ func (o *pinOptions) live(ctx context.Context) (findDigest, error) {
 	}, nil
 }
 
-// digestIn is the digest of a type that a definition has.
+// digestIn returns the digest of a type in a definition.
 func digestIn(definition map[string]any, gvk schema.GroupVersionKind) (string, error) {
 	all, err := types.Of(definition)
 	if err != nil {
@@ -234,7 +234,7 @@ func digestIn(definition map[string]any, gvk schema.GroupVersionKind) (string, e
 	return "", fmt.Errorf("its type has no version %s, only %s", gvk.Version, strings.Join(versions, ", "))
 }
 
-// rendered takes the types that are rendered for the registered clusters.
+// rendered returns what finds types in what is rendered for the registered clusters.
 func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (findDigest, error) {
 	var only []string
 	if o.cluster != "" {
@@ -255,7 +255,8 @@ func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (findDigest, error)
 	return func(gvk schema.GroupVersionKind) (string, string, error) { return agreed(fleet.State, gvk) }, nil
 }
 
-// agreed is the digest that a type has in all clusters that define it.
+// agreed returns the digest of a type if it is the same in all clusters that define
+// it.
 func agreed(state *desired.State, gvk schema.GroupVersionKind) (digest, where string, err error) {
 	clusters := make(map[string][]string) // by digest
 	var order []string

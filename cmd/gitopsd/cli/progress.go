@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// progress says on a terminal what is being done once it takes more than a
-// second. Elsewhere it says nothing.
+// progress shows on a terminal what is being done, once that takes more than a second.
 type progress struct {
 	w       io.Writer
 	mu      sync.Mutex
@@ -19,7 +18,7 @@ type progress struct {
 	done    chan struct{}
 }
 
-// startProgress starts to watch; stop must be called.
+// startProgress returns a progress. Its stop must be called.
 func startProgress(w io.Writer) *progress {
 	p := &progress{w: w, since: time.Now(), stopped: make(chan struct{}), done: make(chan struct{})}
 	if !isTerminal(w) {
@@ -51,14 +50,14 @@ func (p *progress) show() {
 	}
 }
 
-// step says what is done from now on.
+// step sets what is being done.
 func (p *progress) step(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.what, p.since = fmt.Sprintf(format, args...), time.Now()
 }
 
-// stop ends the watch and clears the line. It may be called twice.
+// stop clears the line. It may be called twice.
 func (p *progress) stop() {
 	p.mu.Lock()
 	select {

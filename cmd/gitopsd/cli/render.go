@@ -14,10 +14,11 @@ func newRender(g *global) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "render --cluster NAME",
 		Short: "Print a cluster's objects as YAML",
-		Long: `Render prints what a registered cluster is wanted to have: its kustomization
-with packages expanded and the cluster's patches applied, as a stream of YAML
-documents in a stable order. It talks to no cluster and writes nothing; packages
-come from the cache or the registry, by the digests in clusters.lock.`,
+		Long: `Render prints the objects that a registered cluster is to have, as a stream of
+YAML documents in a stable order: the cluster's kustomization, with packages
+expanded and the cluster's patches applied. It talks to no cluster and writes
+nothing. Packages come from the cache or the registry, by the digests in
+clusters.lock.`,
 		Example: `  gitopsd render --cluster prod-eu
   gitopsd render --cluster prod-eu | kubectl diff --server-side -f -`,
 		Args:              cobra.NoArgs,

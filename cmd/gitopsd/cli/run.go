@@ -44,19 +44,18 @@ func newRun(g *global) *cobra.Command {
 		Use:   "run --repo URL",
 		Short: "Follow a fleet repository and keep its clusters as it declares",
 		Long: `Run polls a branch of the fleet repository. For each new commit it resolves and
-verifies the packages, renders every registered cluster, applies what differs,
-and commits clusters.lock back if it changed: that one file, on the newest head,
-never by force. In between it puts right what somebody changed in a cluster.
+verifies the packages, renders every registered cluster and applies what differs.
+If clusters.lock changed, it commits that file back, on the newest head and never
+by force. Between commits it corrects drift in the clusters.
 
-A cluster that is down, and a package or manifest with errors, are reported and
-delay nothing else. All state is in the repository and in the clusters: the
-daemon may be killed at any time. What it keeps in --cache-dir spares a start the
-work of the one before: over the same commit, clusters that are as they were left
-are seen to be so without a package being read.
+A cluster that is down, or a package or manifest with errors, is reported and
+delays nothing else. All state is in the repository and in the clusters: the
+daemon may be killed at any time. --cache-dir makes the next start faster: if the
+commit is the same and the clusters are as they were left, no package is read.
 
 On --listen it serves /healthz, /readyz, /metrics (Prometheus) and /status. The
-last two are for the daemon's own machine or pod (kubectl port-forward reaches
-them); others need the token in --status-token-file.`,
+last two answer on the daemon's own machine or in its pod, which kubectl
+port-forward reaches; from elsewhere they need the token in --status-token-file.`,
 		Example: `  gitopsd run --repo https://git.example.org/platform/fleet.git --git-password-file /etc/gitopsd/token
   gitopsd run --repo git@git.example.org:platform/fleet.git --ssh-key id_ed25519 --ssh-known-hosts known_hosts
   gitopsd run --repo . --kubeconfig-dir ~/.kube/fleet --once`,
@@ -71,14 +70,14 @@ them); others need the token in --status-token-file.`,
 	f.StringVar(&o.hub, "kubeconfig", "", "kubeconfig file of the hub, where kubeconfigs, pull secrets and public keys are Secrets (default: the cluster that the daemon runs in)")
 	f.StringVar(&o.namespace, "namespace", "", "namespace of the Secrets in the hub (default: the daemon's own, else gitopsd-system)")
 	f.BoolVar(&o.inCluster, "allow-in-cluster", false, "allow clusters registered with spec.kubeconfig.inCluster")
-	f.DurationVar(&o.interval, "interval", 30*time.Second, "time between two polls")
-	f.DurationVar(&o.clusterTimeout, "cluster-timeout", reconcile.DefaultClusterTimeout, "longest time for one attempt at a cluster, waits included")
+	f.DurationVar(&o.interval, "interval", 30*time.Second, "time between polls")
+	f.DurationVar(&o.clusterTimeout, "cluster-timeout", reconcile.DefaultClusterTimeout, "longest time for one attempt to apply to a cluster, waits included")
 	registerTakeOver(cmd, &o.takeOver)
-	f.BoolVar(&o.once, "once", false, "make one pass, and exit with status 1 if anything failed")
+	f.BoolVar(&o.once, "once", false, "make one pass and exit, with status 1 if anything failed")
 	f.StringVar(&o.lock, "lock", "update", "what to do about missing records: update (add and commit them) or readonly (refuse such packages)")
-	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "address to serve on, for instance :8080 for probes from elsewhere; empty for none")
-	f.StringVar(&o.access.TokenFile, "status-token-file", "", "file with the bearer token that /status and /metrics ask for from elsewhere than this machine or pod, read for each request")
-	f.BoolVar(&o.access.Open, "status-open", false, "give /status and /metrics to everybody who reaches --listen; they name clusters, packages and what is wrong with them")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "address to serve on, for instance :8080 for a kubelet's probes; empty for none")
+	f.StringVar(&o.access.TokenFile, "status-token-file", "", "file with the bearer token that /status and /metrics need from outside this machine or pod; read for each request")
+	f.BoolVar(&o.access.Open, "status-open", false, "serve /status and /metrics to everybody who reaches --listen; they name clusters, packages and their problems")
 	return cmd
 }
 
@@ -96,8 +95,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if o.interval < 100*time.Millisecond {
 		return fmt.Errorf("--interval %s: at least 100ms", o.interval)
 	}
-	// One process at a time works on a cache of Git's, so each repository has
-	// its own.
+	// One process at a time may use a Git cache, so that each repository has its own.
 	dir, err := o.registry.cache(filepath.Join("git", sources.DigestOf([]byte(o.git.url)).Short()))
 	if err != nil {
 		return err
@@ -118,7 +116,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if err != nil {
 		return err
 	}
-	// By repository and branch: another fleet has clusters of the same names.
+	// By repository and branch: two fleets may have clusters of one name.
 	rest, err := o.registry.cache(filepath.Join("checkpoints", sources.DigestOf([]byte(o.git.url+"\x00"+o.git.branch)).Short()))
 	if err != nil {
 		return err
@@ -175,8 +173,8 @@ func (o *runOptions) serve(board *status.Board, log *slog.Logger) (stop func(), 
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
-	// A turn of the loop waits for the slowest cluster no longer than the lock
-	// may be held up; a loop that stands still for much longer hangs.
+	// A pass waits for the slowest cluster no longer than the lock may be held up. A
+	// loop without a pass for much longer hangs.
 	stall := 3*o.interval + 5*time.Minute
 	log.Info("serving", "address", listener.Addr().String())
 	server := status.Serve(listener, board.Handler(stall, o.access), func(err error) { log.Error("serving failed", "error", err) })

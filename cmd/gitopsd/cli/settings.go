@@ -11,13 +11,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// indifferent are the flags of run that what is wanted of clusters does not
-// depend on.
+// indifferent are the flags of run that do not change the desired state.
 var indifferent = []string{"once", "interval", "listen", "status-token-file", "status-open", "package-timeout", "cluster-timeout", "cache-dir", "log-format", "verbose"}
 
-// settings names everything beside the repository that what is wanted of clusters
-// is computed from: this program, its flags, and the files that these name. Of the
-// files it has size and time, so that nothing can be learned of what is in them.
+// settings identifies all inputs of the desired state beside the repository: this
+// program, its flags, and the files that these name. Files are identified by size and
+// time, so that nothing of their content shows.
 func (o *runOptions) settings(flags *pflag.FlagSet) string {
 	var all []string
 	put := func(path string, info fs.FileInfo, err error) {

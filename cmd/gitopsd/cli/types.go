@@ -38,17 +38,17 @@ func newTypes(g *global) *cobra.Command {
 	var o typesOptions
 	cmd := &cobra.Command{
 		Use:   "types [SOURCE]...",
-		Short: "List types with their digests, or compare them",
+		Short: "List types with their digests, compare them, or pin objects to them",
 		Long: `Types lists the types that CRDs and XRDs define, with a digest of everything that
-an API server's behaviour depends on. Two types with the same digest are the
-same, whatever documentation and formatting they have. The digest of a controller
-is over the images, arguments and environment of what acts on a type's objects; a
-CRD of a plain manifest names it by the annotation ` + manifest.ControllerAnnotation + `:
-<namespace>/<name>, a Deployment, StatefulSet or DaemonSet. Of XRDs it is over the
-Compositions and the Functions that they name.
+an API server's behaviour depends on. Types with the same digest are the same,
+whatever their documentation and formatting. The digest of a controller covers the
+images, arguments and environment of the workload that acts on a type's objects.
+A CRD of a plain manifest names that workload, a Deployment, StatefulSet or
+DaemonSet, by the annotation ` + manifest.ControllerAnnotation + `: <namespace>/<name>. The
+digest behind an XRD covers the Compositions and the Functions that they name.
 
-` + typesSources + ` Without any
-it is every registered cluster.`,
+` + typesSources + ` The
+default is every registered cluster.`,
 		Example: `  gitopsd types
   gitopsd types prod
   gitopsd types xpkg.crossplane.io/crossplane-contrib/provider-helm:v0.19.0
@@ -98,11 +98,11 @@ type listedType struct {
 	Kind    string `json:"kind"`
 	Digest  string `json:"digest"`
 	Package string `json:"package,omitempty"`
-	// Controller is what acts on objects of the type, where it is known.
+	// Controller is what acts on objects of the type, if that is known.
 	Controller *listedController `json:"controller,omitempty"`
 }
 
-// listedController is what acts on objects of a type. Two with the same digest do
+// listedController is what acts on objects of a type. Two with the same digest behave
 // the same.
 type listedController struct {
 	Digest string `json:"digest"`
@@ -197,14 +197,14 @@ func newTypesDiff(g *global) *cobra.Command {
 	var exitcode bool
 	cmd := &cobra.Command{
 		Use:   "diff OLD NEW",
-		Short: "Say what becomes of those who use the types when NEW replaces OLD",
-		Long: `Diff compares the types of two sources: which are equivalent, which are not, and
-what each difference means to stored objects, writers, readers and controllers.
+		Short: "Show what changes for users of the types when NEW replaces OLD",
+		Long: `Diff compares the types of two sources. It prints which types are equivalent, and
+what each difference means for stored objects, writers, readers and controllers.
 
 ` + typesSources + `
 
-The exit status is 0, or 1 for an error; with --detailed-exitcode it is 2 when a
-difference breaks somebody.`,
+The exit status is 0, or 1 for an error; with --detailed-exitcode it is 2 if a
+difference is breaking.`,
 		Example: `  gitopsd types diff xpkg.example.org/acme/db:v1.0.0 xpkg.example.org/acme/db:v2.0.0
   gitopsd types diff staging prod`,
 		Args: cobra.ExactArgs(2),
@@ -234,7 +234,7 @@ difference breaks somebody.`,
 		},
 	}
 	o.register(cmd)
-	cmd.Flags().BoolVar(&exitcode, "detailed-exitcode", false, "exit with status 2 when a difference breaks somebody")
+	cmd.Flags().BoolVar(&exitcode, "detailed-exitcode", false, "exit with status 2 if a difference is breaking")
 	return cmd
 }
 

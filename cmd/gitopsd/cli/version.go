@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is the version of this build: that of the module if it was installed
-// as one, else the commit that it was built from.
+// version returns the module's version if the program was installed as one, else the
+// commit that it was built from.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -30,7 +30,7 @@ func version() string {
 	return revision + dirty
 }
 
-// userAgent is what servers are told.
+// userAgent returns the User-Agent of requests.
 func userAgent() string { return "gitopsd/" + version() }
 
 func newVersion(*global) *cobra.Command {

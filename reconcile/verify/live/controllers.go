@@ -24,17 +24,17 @@ const (
 	functionLabel = manifest.GroupPackages + "/function"
 )
 
-// mostWaiting is how many pods that do not run are told of one controller.
+// mostWaiting is how many pods of a controller that do not run are reported.
 const mostWaiting = 3
 
-// pod is a pod as far as it matters here.
+// pod is what is compared of a pod.
 type pod struct {
 	name, namespace string
 	labels          labels.Set
 	template        behaviour.Template
 	// images are the image IDs of containers, by name.
 	images []behaviour.Part
-	// running says that a container runs; waiting why none does.
+	// running says that a container runs; waiting is why none does.
 	running bool
 	waiting string
 }
@@ -44,16 +44,16 @@ type controller struct {
 	*verify.Controller
 	selector labels.Selector
 	provider string
-	// template is that of the live workload; nil if it is not there.
+	// template is that of the live workload; nil if there is none.
 	template *behaviour.Template
 }
 
-// controllers reads what runs of the rendered workloads behind types.
+// controllers reads the pods of the rendered workloads behind types.
 func (in *reading) controllers(ctx context.Context) error {
 	if len(in.facts.Controllers) == 0 {
 		return nil
 	}
-	// Until it is known what runs, nothing is said of it.
+	// Until the pods are read, nothing is known of what runs.
 	for _, c := range in.facts.Controllers {
 		c.Unread = true
 	}
@@ -94,12 +94,12 @@ func (in *reading) controllers(ctx context.Context) error {
 			c.Unread = false
 		}
 	}
-	// A package may have been installed by somebody else too.
+	// Somebody else may have installed the package, too.
 	err := in.pods(ctx, kube.ListOptions{Selector: manifest.ProviderLabel}, func(p *pod) {
 		if slices.ContainsFunc(all, func(c *controller) bool {
 			return c.Wanted.Workload.Namespace == p.namespace && c.selector.Matches(p.labels)
 		}) {
-			return // one of ours, and known
+			return // one of ours, added above
 		}
 		for _, c := range all {
 			if c.provider == p.labels[manifest.ProviderLabel] {
@@ -144,7 +144,7 @@ func newController(o *manifest.Object, facts *verify.Controller) (*controller, e
 	return c, nil
 }
 
-// templates reads what live workloads of a kind start their pods with.
+// templates reads the pod templates of live workloads of a kind.
 func (in *reading) templates(ctx context.Context, namespace, kind string, controllers map[string]*controller) error {
 	t, err := in.kube.Type(ctx, "apps/v1", kind)
 	if err != nil {
@@ -161,7 +161,7 @@ func (in *reading) templates(ctx context.Context, namespace, kind string, contro
 	})
 }
 
-// add takes a pod to those that run the same.
+// add adds a pod to the instance that runs the same.
 func (c *controller) add(p *pod, elsewhere bool) {
 	name := p.namespace + "/" + p.name
 	switch {
@@ -241,8 +241,8 @@ func newPod(tree map[string]any) *pod {
 	return p
 }
 
-// functions reads which images Functions run, by the Function's name. One that runs
-// several has them all, so that it is none that is expected.
+// functions reads the images that Functions run, by the Function's name. The images of
+// one that runs several are joined, so that they equal none that is expected.
 func (in *reading) functions(ctx context.Context) (map[string]string, error) {
 	all := make(map[string][]string)
 	err := in.pods(ctx, kube.ListOptions{Selector: functionLabel}, func(p *pod) {

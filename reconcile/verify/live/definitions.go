@@ -17,24 +17,23 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// definitionPage is how many definitions are asked for at a time: a CRD may have a
-// megabyte.
+// definitionPage is how many definitions are read at a time: a CRD may have a megabyte.
 const definitionPage = 50
 
-// content is the bytes of a definition's spec. API servers of one version write
-// the same spec in the same bytes.
+// content identifies a definition by the bytes of its spec. API servers of one version
+// write equal specs as equal bytes.
 type content struct {
 	apiVersion, name string
 	spec             [sha256.Size]byte
 }
 
-// known is what is known of a content, from whichever cluster was first.
+// known is what a content was decoded to, for the first cluster that had it.
 type known struct {
 	kind, group string
 	types       []types.Type
 }
 
-// envelope is a definition as far as every one is decoded.
+// envelope is the part of a definition that is always decoded.
 type envelope struct {
 	Metadata struct {
 		Name            string            `json:"name"`
@@ -49,8 +48,8 @@ type envelope struct {
 	Spec json.RawMessage `json:"spec"`
 }
 
-// definitions reads XRDs, where the cluster has that type, and then all CRDs, to
-// know which of them are Crossplane's.
+// definitions reads XRDs, if the cluster serves them, and then all CRDs: XRDs say which
+// of the CRDs are Crossplane's.
 func (in *reading) definitions(ctx context.Context) error {
 	offered := make(map[string][]string)
 	t, err := in.composites(ctx)
@@ -67,7 +66,7 @@ func (in *reading) definitions(ctx context.Context) error {
 	return in.list(ctx, t, offered)
 }
 
-// composites is the type of XRDs, in the version in which they are rendered: the
+// composites returns the type of XRDs, in the version in which they are rendered: the
 // canonical form of a type depends on it.
 func (in *reading) composites(ctx context.Context) (kube.Type, error) {
 	for id := range in.facts.Definitions {
@@ -78,9 +77,9 @@ func (in *reading) composites(ctx context.Context) (kube.Type, error) {
 	return in.kube.Kind(ctx, manifest.XRD.Group, manifest.XRD.Kind)
 }
 
-// list reads definitions. offered are the names of the CRDs that Crossplane makes of
-// the XRDs seen so far, by the XRD's UID: anybody can name an owner, but only what
-// that owner is there for is left to it.
+// list reads definitions. offered are the names of the CRDs that Crossplane makes from
+// the XRDs seen so far, by the XRD's UID: an owner reference alone proves nothing, since
+// anybody can write one.
 func (in *reading) list(ctx context.Context, t kube.Type, offered map[string][]string) error {
 	var bad error
 	err := in.kube.ListRaw(ctx, t, kube.ListOptions{Page: definitionPage}, func(item []byte) bool {
@@ -105,7 +104,7 @@ func (in *reading) list(ctx context.Context, t kube.Type, offered map[string][]s
 	return err
 }
 
-// composed reports whether a CRD is Crossplane's, of an XRD that is there.
+// composed reports whether Crossplane made a CRD from an XRD that exists.
 func (e *envelope) composed(offered map[string][]string) bool {
 	for _, o := range e.Metadata.OwnerReferences {
 		if group, _ := manifest.GroupVersion(o.APIVersion); group == manifest.XRD.Group && o.Kind == manifest.XRD.Kind && slices.Contains(offered[o.UID], e.Metadata.Name) {
@@ -115,7 +114,7 @@ func (e *envelope) composed(offered map[string][]string) bool {
 	return false
 }
 
-// offers are the names of the CRDs that Crossplane makes of an XRD: one for the
+// offers returns the names of the CRDs that Crossplane makes from an XRD: one for the
 // composites, and one for the claims.
 func (e *envelope) offers() []string {
 	type names struct {
@@ -127,7 +126,7 @@ func (e *envelope) offers() []string {
 		ClaimNames *names `json:"claimNames"`
 	}
 	if err := json.Unmarshal(e.Spec, &spec); err != nil {
-		return nil // reading the definition says what is wrong with it
+		return nil // definition returns the error
 	}
 	all := []string{spec.Names.Plural + "." + spec.Group}
 	if spec.ClaimNames != nil {
@@ -136,12 +135,12 @@ func (e *envelope) offers() []string {
 	return all
 }
 
-// definition takes a live definition into the facts.
+// definition adds a live definition to the facts.
 func (in *reading) definition(t kube.Type, e *envelope) error {
 	id := t.ID("", e.Metadata.Name)
 	d := in.facts.Definitions[id]
 	if d == nil && in.wanted.Keeps != nil && in.wanted.Keeps(id, e.Metadata.Labels[manifest.PackageLabel]) {
-		return nil // of a package that could not be rendered, which is a gap
+		return nil // its package could not be rendered, which is a gap
 	}
 	k, err := in.read(t, e)
 	if err != nil {
@@ -189,7 +188,7 @@ func (r *Reader) read(t kube.Type, e *envelope) (*known, error) {
 	return k, nil
 }
 
-// tree is the definition without what is not part of it.
+// tree returns the definition with its name and spec alone.
 func (e *envelope) tree(t kube.Type) (map[string]any, error) {
 	var spec map[string]any
 	if err := utiljson.Unmarshal(e.Spec, &spec); err != nil {
@@ -201,7 +200,8 @@ func (e *envelope) tree(t kube.Type) (map[string]any, error) {
 	}, nil
 }
 
-// compositions reads what is behind the composite types that are rendered.
+// compositions reads the Compositions and Functions behind the composite types that are
+// rendered.
 func (in *reading) compositions(ctx context.Context) error {
 	of := make(map[manifest.GroupKind][]*verify.Definition)
 	functions := false

@@ -1,14 +1,14 @@
-// Package live reads what clusters have for reconcile/verify to compare: CRDs and
-// XRDs with the Compositions behind them (definitions.go), the pods that run
-// controllers (controllers.go), and webhook configurations.
+// Package live reads from clusters what reconcile/verify compares: CRDs and XRDs with
+// the Compositions behind them (definitions.go), the pods that run controllers
+// (controllers.go), and webhook configurations.
 //
-// Of an object it keeps what is compared, digests mostly: 1,000 CRDs of 50
-// clusters are gigabytes, and nearly all of them are alike. Lists come in small
-// pages, an object is decoded only if no cluster had the same bytes before, and
-// what must be looked at field by field is asked for again.
+// It keeps what is compared, mostly digests: 1,000 CRDs of 50 clusters are gigabytes,
+// and nearly all of them are equal. Lists come in small pages, an object is decoded only
+// if no cluster had the same bytes before, and an object that is compared field by field
+// is read again.
 //
-// A cluster that cannot be reached or refuses a read has a gap, and what else can be
-// read of it is. Requests are reconcile/kube's; nothing here writes.
+// A cluster that cannot be reached or refuses a read has a gap in its facts; everything
+// else is read. Requests are made by reconcile/kube; nothing here writes.
 package live
 
 import (
@@ -27,18 +27,18 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// Config is what a Reader works with. All fields are required.
+// Config configures a [Reader]. All fields are required.
 type Config struct {
 	// Connect makes the client of a registered cluster.
 	Connect func(context.Context, clusters.Cluster) (*kube.Client, error)
-	// Platforms lists the platforms of an image, for image IDs that the lock
-	// does not know.
+	// Platforms lists the platforms of an image, for image IDs that are not in the
+	// lock.
 	Platforms func(ctx context.Context, repository string, d sources.Digest) ([]sources.Child, error)
-	// Images are those that the lock knows.
+	// Images are those in the lock.
 	Images []lockfile.Image
 }
 
-// How much is done at a time, and how long one cluster may take.
+// How many clusters are read at a time, and how long one may take.
 const (
 	parallel = 8
 	timeout  = 5 * time.Minute
@@ -54,7 +54,7 @@ type Reader struct {
 	looked   map[sources.Digest]*lookup
 }
 
-// New makes a Reader.
+// New returns a Reader.
 func New(cfg Config) *Reader {
 	return &Reader{cfg: cfg, clusters: make(map[string]*kube.Client), known: make(map[content]*known), looked: make(map[sources.Digest]*lookup)}
 }
@@ -66,8 +66,8 @@ func (r *Reader) Close() {
 	}
 }
 
-// Read reads clusters, several at a time, into the facts that verify.Wanted made of
-// them; facts[i] is of wanted[i]. The error is the context's: what goes wrong with a
+// Read reads clusters, several at a time, into facts, where [verify.Repository] noted
+// what is wanted; facts[i] is for wanted[i]. The error is the context's: a problem with a
 // cluster is a gap in its facts.
 func (r *Reader) Read(ctx context.Context, wanted []*desired.Unit, facts []verify.Facts) error {
 	var g errgroup.Group
@@ -83,7 +83,7 @@ func (r *Reader) Read(ctx context.Context, wanted []*desired.Unit, facts []verif
 			return nil
 		})
 	}
-	_ = g.Wait() // each cluster keeps its own trouble
+	_ = g.Wait() // each cluster has its own gaps
 	return ctx.Err()
 }
 
@@ -93,7 +93,7 @@ type reading struct {
 	kube   *kube.Client
 	wanted *desired.Unit
 	facts  *verify.Facts
-	// rendered are the webhook configurations; facts have them once they are read.
+	// rendered are the webhook configurations. They move to facts as they are read.
 	rendered []verify.Webhook
 }
 
@@ -125,7 +125,8 @@ func (r *Reader) cluster(ctx context.Context, wanted *desired.Unit, facts *verif
 	}
 }
 
-// Tree reads a definition of a cluster that was read before.
+// Tree reads a definition from a cluster that Read has read. A cluster that could not be
+// connected to is an error, and so is whatever [kube.Client.Get] fails with.
 func (r *Reader) Tree(ctx context.Context, cluster string, id manifest.ID) (map[string]any, error) {
 	r.mu.Lock()
 	c := r.clusters[cluster]
@@ -141,7 +142,7 @@ func (r *Reader) Tree(ctx context.Context, cluster string, id manifest.ID) (map[
 	return tree, err
 }
 
-// webhooks reads the configurations that are rendered.
+// webhooks reads the webhook configurations that are rendered.
 func (in *reading) webhooks(ctx context.Context) error {
 	for _, w := range in.rendered {
 		rendered := in.wanted.Objects.Get(w.ID)

@@ -13,19 +13,19 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// lookup is an image whose platforms are asked for once.
+// lookup is an image whose platforms are looked up once.
 type lookup struct {
 	once     sync.Once
 	children []sources.Child
 	err      error
 }
 
-// platforms looks up the platforms of images that are rendered by digest, run under
-// another, and have no platforms in the lock: those of plain manifests. What the
-// registry says of an index is verified by its digest.
+// platforms looks up the platforms of images that are rendered by digest, run by another
+// digest, and are not in the lock: those of plain manifests. The registry's answer is
+// verified by the digest of the index.
 func (in *reading) platforms(ctx context.Context) {
 	for id, c := range in.facts.Controllers {
-		var images []behaviour.Part // as they are written
+		var images []behaviour.Part // as rendered
 		for _, p := range c.Wanted.Images {
 			rendered, err := sources.ParseDigest(p.Value)
 			if err != nil || in.has(rendered) || !runsOther(c.Instances, p.Name, rendered) {
@@ -46,7 +46,7 @@ func (in *reading) platforms(ctx context.Context) {
 	}
 }
 
-// has tells whether the lock knows the platforms of an image.
+// has reports whether the lock has the platforms of an image.
 func (r *Reader) has(d sources.Digest) bool {
 	return slices.ContainsFunc(r.cfg.Images, func(i lockfile.Image) bool { return i.Digest == d && len(i.Platforms) > 0 })
 }
@@ -72,7 +72,7 @@ func (r *Reader) lookup(ctx context.Context, repository string, d sources.Digest
 	return l.err
 }
 
-// Images are those that the lock knows, and those that were looked up.
+// Images returns the images in the lock and those that were looked up.
 func (r *Reader) Images() []lockfile.Image {
 	all := slices.Clone(r.cfg.Images)
 	for d, l := range r.looked {
