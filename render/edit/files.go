@@ -5,8 +5,8 @@ import (
 	"io/fs"
 )
 
-// Overlay is a tree in which the files in changed, which files has too, have
-// another content.
+// Overlay returns files in which some have another content. Those in changed that
+// files does not have are ignored.
 func Overlay(files fs.FS, changed map[string][]byte) fs.FS {
 	return overlay{files, func(name string) ([]byte, error) { return changed[name], nil }}
 }

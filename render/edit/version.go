@@ -38,15 +38,15 @@ type Declared struct {
 	Name    string
 }
 
-// Sources tells where the references of a repository's packages are written.
+// Sources says where references of packages are written in a repository.
 type Sources struct {
-	// Places of declarations. One whose reference is put together from parts
-	// (by kustomize's replacements, for instance) is not there.
+	// Places of declarations, but for references that are put together from
+	// parts, as by kustomize's replacements.
 	Places map[Declared]Place
-	// Unknown are the clusters that could not be rendered; they may take a
-	// reference from any file in Read.
+	// Unknown are the clusters that could not be rendered. They may use a
+	// reference in any file in Read.
 	Unknown []string
-	// Read are the files that each cluster in Unknown was seen to read.
+	// Read are the files that were read for each cluster in Unknown.
 	Read map[string][]string
 }
 
@@ -183,8 +183,8 @@ func Version(written string, to sources.Ref) string {
 	return repository
 }
 
-// Apply returns the changed files: what is written at each place replaced by
-// its new text. The error says that a file has another content than when the
+// Apply returns the changed files, in which the reference at each place is replaced by
+// its new text. It is an error if a file cannot be read, or has changed since the
 // place was found.
 func Apply(files fs.FS, changes map[Place]string) (map[string][]byte, error) {
 	byFile := make(map[string][]Place)

@@ -20,9 +20,9 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Builder builds kustomizations, and remembers what it built from which files:
-// of the clusters of a fleet, a commit changes few. The zero value is ready to be
-// used, by any number of goroutines.
+// Builder builds kustomizations and caches the results by the files that were read:
+// most commits change few clusters of a fleet. The zero value is ready to use. Safe
+// for concurrent use.
 type Builder struct {
 	mu    sync.Mutex
 	built map[sources.Digest]*built
@@ -39,13 +39,14 @@ type built struct {
 
 // Build builds the kustomization in a directory of files, and returns the
 // objects that `kustomize build` would print, in its order. The directory may
-// have no kustomization file; see the package comment for that and for what is
-// refused.
+// have no kustomization file; see the package comment.
 //
-// Build reads each file once, writes none, and uses no network. Several that ask
-// for the same at the same time share one build. It ends in bounded time, or when
-// ctx does: what kustomize is at is then completed in the background. Errors name
-// the file, and the line where it is known.
+// Build reads each file once, writes none, and uses no network. Concurrent calls for
+// the same files share one build. It takes bounded time. When ctx is done Build
+// returns its error, and kustomize finishes in the background.
+//
+// Errors name the file, and the line where it is known. A [MissingError] lists remote
+// bases to fetch first, and an error that wraps [sources.ErrLimit] names the limit.
 func (b *Builder) Build(ctx context.Context, files fs.FS, dir string, bases remote.Bases) ([]*manifest.Object, error) {
 	in := newInspection(files, bases)
 	in.turn = &turn{ctx: ctx}
@@ -93,7 +94,7 @@ func (b *Builder) Build(ctx context.Context, files fs.FS, dir string, bases remo
 	}
 }
 
-// Sweep forgets what no Build has asked for since the last Sweep.
+// Sweep drops the results that no Build returned since the last Sweep.
 func (b *Builder) Sweep() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -166,13 +167,12 @@ func object(content []byte, origins *origins) (*manifest.Object, error) {
 	return manifest.New(tree, origins.find(id))
 }
 
-// origins finds where an object of the output was written. Kustomize can say so
-// only by annotations that change what patches see; so the objects as written
-// are compared with those that came out, which have another name only by a
-// prefix, a suffix or a hash.
+// origins finds where an object of the output was written. Kustomize's own origin
+// annotations would be seen by patches. So the objects as written are compared with
+// those that came out, whose names differ by a prefix, a suffix or a hash at most.
 type origins struct {
 	byType map[[2]string][]written
-	// unknown is where an object comes from of which nobody can tell.
+	// unknown is the origin of objects that match none, or several.
 	unknown manifest.Origin
 }
 

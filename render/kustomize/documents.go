@@ -34,8 +34,7 @@ func (in *inspection) documents(file string, content []byte) ([]sources.Document
 	return docs, nil
 }
 
-// documentsOrList is documents for what may also be one list, of which it returns
-// the items.
+// documentsOrList decodes documents, or a single list and returns its items.
 func (in *inspection) documentsOrList(file string, content []byte) (docs []sources.Document, items []any, err error) {
 	docs, err = in.documents(file, content)
 	if err == nil || errors.Is(err, sources.ErrLimit) {

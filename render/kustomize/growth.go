@@ -100,7 +100,7 @@ func notLetter(r rune) bool { return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z'
 
 func sameKind(a, b string) bool { return a == "" || b == "" || a == b }
 
-// overlap tells whether one path may lead to the other's value or into it.
+// overlap reports whether one path may lead to the other's value or into it.
 func overlap(a, b []string) bool {
 	n := min(len(a), len(b))
 	return slices.EqualFunc(a[:n], b[:n], func(x, y string) bool {

@@ -22,8 +22,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// inspection walks a kustomization as kustomize will, reads what it will read
-// and refuses what it must not do.
+// inspection walks a kustomization as kustomize will, reads the files that it will
+// read, and returns an error for what gitopsd does not support.
 type inspection struct {
 	repo   fs.FS
 	bases  remote.Bases
@@ -39,7 +39,7 @@ type inspection struct {
 	// parser is kustomize's own: it decides what is a path and what is YAML in
 	// a field that may hold either.
 	parser *resmap.Factory
-	// schema tells that the build sets kustomize's process-wide schema.
+	// schema reports whether the build sets kustomize's process-wide schema.
 	schema bool
 	// mounts are the remote trees in use, by their roots.
 	mounts map[string]fs.FS
@@ -141,7 +141,7 @@ func (in *inspection) directory(ctx context.Context, v *visit, above int) (int, 
 	return in.kustomization(ctx, v, file, above)
 }
 
-// within tells whether name is dir or below it.
+// within reports whether name is dir or below it.
 func within(name, dir string) bool {
 	return name == dir || dir == "." || strings.HasPrefix(name, dir+"/")
 }

@@ -2,12 +2,13 @@ package kustomize
 
 import (
 	"fmt"
+
 	"gitopsd.dev/sources"
 )
 
-// The limits of one build. Kustomize needs time that is quadratic in the number
-// of objects (5,000 with a reference each take a minute), and each of them is
-// there to end a build that would not end by itself.
+// The limits of one build, without which a build might not end. Kustomize takes time
+// that is quadratic in the number of objects: 5,000 with a reference each take a
+// minute.
 const (
 	// MaxBytes of all files read; a file that is used twice counts twice.
 	MaxBytes = 64 << 20
@@ -24,8 +25,8 @@ const (
 	// expanded. Kustomize takes more than a kilobyte for each; the 927 types of
 	// the largest provider are 550,000.
 	MaxValues = 1_000_000
-	// MaxSteps is the sum, over all kustomizations, of what they do (patches,
-	// labels, replacements …) times the objects they may do it to.
+	// MaxSteps is the sum, over all kustomizations, of their patches, labels,
+	// replacements and the like, times the objects that these may change.
 	MaxSteps = 2_000_000
 	// MaxNames is the number of names and references in all objects, times the
 	// objects among which kustomize looks for each: some microseconds each.
@@ -74,8 +75,8 @@ func (b *budget) parse(n int) error {
 	return spend(&b.values, n, "the build has more than %d values in its documents (are aliases nested?)", MaxValues)
 }
 
-// settle is for when all has been read; schema says that there is one of the
-// user's.
+// settle checks the limits that depend on the whole build. schema reports whether a
+// kustomization sets one.
 func (b *budget) settle(schema bool) error {
 	if err := b.widths.check(b.patches, schema); err != nil {
 		return err

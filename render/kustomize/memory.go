@@ -6,10 +6,10 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Builds that are large, by the characters that can separate two values in their
-// documents, run one at a time, from before their first large file is decoded until
-// kustomize is done with them: each may need half of the memory that there is. Small
-// ones run beside it.
+// Large builds run one at a time, since each may need half of the memory: from before
+// the file that makes them large is decoded until kustomize is done. Small builds run
+// beside them. The size of a build is the number of characters in its documents that
+// can separate two values.
 const largeBuild = 100_000
 
 var large = semaphore.NewWeighted(1)

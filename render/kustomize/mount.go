@@ -15,8 +15,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// MissingError says which remote bases a build needs that are allowed and not
-// here. There may be more in these.
+// MissingError is the error for remote bases that are allowed and were not given to
+// the build. They may name further ones.
 type MissingError struct {
 	Bases []Missing
 }
@@ -29,14 +29,14 @@ func (e *MissingError) Error() string {
 	return errors.Join(errs...).Error()
 }
 
-// Missing is a remote base that is not here, and where it is named.
+// Missing is a remote base that was not given to the build, and where it is named.
 type Missing struct {
 	remote.Base
 	field field
 	entry string
 }
 
-// Fault puts file, line and entry before an error about it.
+// Fault returns an error about the base, with the file, line and entry that name it.
 func (m Missing) Fault(err error) error {
 	return m.field.fault(m.entry, fmt.Errorf("%s: %q: %w", m.field.name, remote.Shown(m.entry), err))
 }

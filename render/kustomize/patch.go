@@ -38,10 +38,9 @@ type Target struct {
 	LabelSelector, AnnotationSelector     string
 }
 
-// Patches are the patches of a cluster, made ready to be applied to any number
-// of objects. They remember what they made of an object that depends on no other,
-// so that clusters with the same patches share patched objects too. Safe for
-// concurrent use.
+// Patches are the compiled patches of a cluster. They cache the result for each object
+// that depends on no other, so that clusters with the same patches share patched
+// objects too. Safe for concurrent use.
 type Patches struct {
 	compiled []compiled
 
@@ -66,8 +65,8 @@ type compiled struct {
 	// names are the objects that a strategic merge patch without a target is
 	// for.
 	names []resid.ResId
-	// operations tells that the patch is a list of JSON 6902 operations, after
-	// which kustomize mends references to the patched object.
+	// operations reports whether the patch is a list of JSON 6902 operations,
+	// after which kustomize updates references to the patched object.
 	operations bool
 }
 
@@ -75,7 +74,7 @@ type compiled struct {
 // it takes a megabyte for a large CRD.
 const batch = 50
 
-// NewPatches checks patches. Errors name the patch by its index, "patches.2".
+// NewPatches compiles patches. Errors name the patch by its index, "patches.2".
 func NewPatches(patches []Patch) (*Patches, error) {
 	p := &Patches{made: make(map[*manifest.Object]*result)}
 	in := newInspection(nil, remote.Bases{})
@@ -167,12 +166,13 @@ func (c *compiled) matches(o candidate) bool {
 
 // Apply applies the patches, in order, and returns the objects in the order given.
 // An object that no patch changes is the same pointer as before; one that a patch
-// deletes is gone. The result is what kustomize would make of all the objects, but
-// kustomize sees only those that a patch can match, and those that refer to them.
+// deletes is missing. The result is that of `kustomize build` with all the objects,
+// although kustomize gets only those that a patch can match, and those that refer to
+// them.
 //
-// A patch with a target that matches nothing does nothing, as in kustomize: a
-// fleet shares patches between clusters that do not have the same packages. A
-// strategic merge patch without a target whose object is not there is an error.
+// A patch with a target that matches nothing does nothing, as in kustomize: clusters
+// with different packages share patches. A strategic merge patch without a target
+// whose object is missing is an error. Errors name the patch by its index.
 func (p *Patches) Apply(ctx context.Context, objects []*manifest.Object) ([]*manifest.Object, error) {
 	if len(p.compiled) == 0 {
 		return objects, nil
@@ -237,7 +237,7 @@ func (p *Patches) remember(fresh, made map[*manifest.Object]*manifest.Object) {
 	}
 }
 
-// Sweep forgets objects that Apply was not given since the last Sweep.
+// Sweep drops the results for objects that Apply was not given since the last Sweep.
 func (p *Patches) Sweep() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -307,13 +307,13 @@ func named(ids []resid.ResId) string {
 	return strings.Join(names, ", ")
 }
 
-// canBeReferred is false for types, which kustomize knows no references to, and
-// of which packages have hundreds.
+// canBeReferred reports whether kustomize knows references to objects of the kind. It
+// knows none to CRDs, and packages have hundreds of these.
 func canBeReferred(id manifest.ID) bool {
 	return !id.Is(manifest.CRD) && !id.Is(manifest.Webhooks...)
 }
 
-// mentions tells whether a string in a tree is one of the names. Where an object
+// mentions reports whether a string in a tree is one of the names. Where an object
 // has a reference is kustomize's knowledge; that it is a whole string is enough.
 func mentions(v any, names map[string]bool) bool {
 	switch v := v.(type) {

@@ -51,7 +51,7 @@ func (in *inspection) parse(text string, asSet bool) (objects []*resource.Resour
 	return objects, err
 }
 
-// inline tells whether kustomize takes a string for YAML rather than for a path.
+// inline reports whether kustomize takes a string for YAML rather than for a path.
 // YAML that it would take for the address of a repository, if it should come to
 // another opinion during the build, is an error.
 func (in *inspection) inline(f field, entry string, asSet bool) (bool, error) {

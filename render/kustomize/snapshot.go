@@ -47,7 +47,7 @@ func (s *snapshot) addDir(dir string) {
 	}
 }
 
-// digest is that of a directory to build and of all that the snapshot holds.
+// digest identifies a build: the directory, and everything in the snapshot.
 func (s *snapshot) digest(dir string) sources.Digest {
 	h := sha256.New()
 	write := func(parts ...string) {

@@ -6,10 +6,10 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// MaxComparisons is how often kustomize may compare keys with one another, at
-// some nanoseconds each: it holds each key of a mapping against all the others,
-// when it reads an object and again for each patch to it. A mapping of 60,000
-// keys, which a file of a megabyte has room for, takes a minute without any patch.
+// MaxComparisons is how often kustomize may compare keys, at some nanoseconds each: it
+// compares each key of a mapping with all others when it reads an object, and again
+// for each patch to it. A mapping of 60,000 keys fits into a file of a megabyte, and
+// takes a minute without any patch.
 const MaxComparisons = 1_000_000_000
 
 // Mappings and lists with fewer entries are not worth counting, however many

@@ -141,7 +141,7 @@ type way struct {
 	kustomizations []string
 }
 
-// directory walks a directory that is built, and says whether the object comes
+// directory walks a directory that is built, and reports whether the object comes
 // from it.
 func (w *way) directory(dir string) bool {
 	if w.seen[dir] {
@@ -199,17 +199,17 @@ type entry struct {
 	text, without []byte
 }
 
-// makes says that objects come from such an entry.
+// makes reports whether the entry generates objects.
 func (e entry) makes() bool {
 	return strings.HasSuffix(e.key, "Generator") || e.key == "generators"
 }
 
-// names says that such an entry gives objects their names and namespaces.
+// names reports whether the entry sets names or namespaces.
 func (e entry) names() bool {
 	return e.key == "namespace" || e.key == "namePrefix" || e.key == "nameSuffix"
 }
 
-// mayTouch says that an entry that cannot be left out may be about an object.
+// mayTouch reports whether an entry without which nothing builds may be about an object.
 func (e entry) mayTouch(id manifest.ID) bool {
 	return bytes.Contains(e.text, []byte(id.Name)) || bytes.Contains(e.text, []byte(id.Kind))
 }

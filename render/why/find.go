@@ -7,12 +7,12 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Find finds what a person asks about among a cluster's objects: an object in the
-// form "kind[.group]/[namespace/]name", and after a colon a field of it. Kinds
-// are found in any case, and a namespace may be left out where one object alone
-// has the name.
+// Find parses a question, "kind[.group]/[namespace/]name[:field]", and returns the
+// object among a cluster's that it names, and the field. Case does not matter in
+// kinds. The namespace may be left out if only one object has the name.
 //
-// It returns an error that wraps ErrNotFound if there is no such object.
+// The error wraps [ErrNotFound] if there is no such object. It is an error, too, if
+// the question is malformed or names several objects.
 func Find(set *manifest.Set, text string) (manifest.ID, Path, error) {
 	if strings.Count(text, "/") == 0 {
 		return manifest.ID{}, nil, fmt.Errorf("%q: want kind[.group]/[namespace/]name, as plans show objects, and :field after it for one field", text)

@@ -2,16 +2,17 @@
 // the file and line it was written at, or the package and what declared it, and
 // what changed it on its way.
 //
-// What changes an object is found by leaving things out: each entry of the
-// kustomizations that the object passes through is removed in turn, and what is
-// built without it compared with what is built with it. So the answer holds for
-// every feature of kustomize, those that nobody thought of too. A cluster's own
-// patches are compared one after the other, as they are applied.
+// It finds changes by leaving things out: it removes each entry of the kustomizations
+// that the object passes through in turn, builds, and compares the results. So the
+// answer holds for every feature of kustomize. Kustomize's own transformer annotations
+// name the file of every transformer that saw the object, whether it changed it or
+// not, and no entry, line or field. A cluster's own patches are compared one after the
+// other, as they are applied.
 //
-// The files: why.go asks, build.go leaves out, everything.go has what is left, field.go
-// has paths of fields and finds them in what was written. The package is pure, as
-// package render is, on which it stands; which commit changed a file last is
-// sources/git's to tell, and who else writes to a live object reconcile's.
+// find.go parses the question, why.go answers it, build.go leaves entries out,
+// everything.go has the files to build, field.go finds fields in the files. The package
+// is pure, like package render. Which commit changed a file last is sources/git's to
+// tell, and who else writes to a live object reconcile's.
 package why
 
 import (
@@ -28,14 +29,14 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// ErrNotFound is in the error for an object that the cluster is not wanted to
-// have.
+// ErrNotFound is wrapped by the error for an object that is not rendered for the
+// cluster.
 var ErrNotFound = errors.New("is not among the cluster's objects")
 
 // Input is what a cluster is rendered from.
 type Input struct {
 	render.Input
-	// Packages are what the cluster gets, dependencies included.
+	// Packages are those of the cluster, dependencies included.
 	Packages []sources.Selected
 }
 
@@ -43,10 +44,10 @@ type Input struct {
 type Answer struct {
 	// Object is the object as it is rendered.
 	Object *manifest.Object
-	// Written is where it was written; its line is that of the field, if it
-	// stands there. For an object that kustomize generates it is the entry of
-	// the kustomization, and where nobody can tell the directory that is
-	// built.
+	// Written is where the object was written, with the line of the field if
+	// the field is written there. For an object that kustomize generates it is
+	// the entry of the kustomization; if the place is unknown, the directory
+	// that is built.
 	Written manifest.Origin
 	// Original is the field as it was written.
 	Original Value
@@ -54,8 +55,7 @@ type Answer struct {
 	Field Value
 	// Package is where an object of a package comes from, nil for others.
 	Package *Package
-	// Steps are what made or changed it on its way, in the order in which
-	// they take place.
+	// Steps made or changed the object, in this order.
 	Steps []Step
 }
 
@@ -70,12 +70,12 @@ type Value struct {
 type Package struct {
 	Name string
 	Pin  sources.Pin
-	// Needs are the packages that made this one a dependency, the nearest
-	// first; the last one is declared. Empty for a declared package.
+	// Needs are the packages that depend on this one, the nearest first; the
+	// last one is declared. Empty for a declared package.
 	Needs []string
 	// Declared is where it, or the last of Needs, is declared.
 	Declared manifest.Origin
-	// Steps are what set the declaration's version on its way.
+	// Steps set the version of the declaration.
 	Steps []Step
 }
 
@@ -84,20 +84,20 @@ type Effect string
 
 // The effects.
 const (
-	// Makes says that without the step there is no such object.
+	// Makes: without the step there is no such object.
 	Makes Effect = "makes"
-	// Names says that without the step the object has another name.
+	// Names: without the step the object has another name.
 	Names Effect = "names"
-	// Changes says that the step changes the object, or the field.
+	// Changes: the step changes the object, or the field.
 	Changes Effect = "changes"
-	// Unknown says that nothing can be built without the step.
+	// Unknown: without the step the build fails.
 	Unknown Effect = "unknown"
 )
 
-// Step is one thing that was done to an object.
+// Step is one change of an object.
 type Step struct {
-	// File and Line are where the step is written; no File for what gitopsd
-	// does by itself.
+	// File and Line are where the step is written. File is empty for what
+	// gitopsd does by itself.
 	File string
 	Line int
 	// What is the entry of the file, "patches[1]".
@@ -110,9 +110,10 @@ type Step struct {
 	Paths []string
 }
 
-// Explain tells where an object comes from, or with a field where that does. A
-// field that is neither there nor was ever is an error, and so is an object that
-// the cluster is not wanted to have (ErrNotFound).
+// Explain returns where an object comes from, or where a field of it does. The error
+// wraps [ErrNotFound] if the object is not rendered for the cluster. It is an error,
+// too, if the object does not have the field and no step removed it, if the cluster
+// cannot be rendered, or if the kustomizations have too many entries.
 func Explain(ctx context.Context, in Input, id manifest.ID, field Path) (*Answer, error) {
 	e := &explainer{in: in, id: id, field: field}
 	final, err := e.expand(ctx, len(in.Patches))

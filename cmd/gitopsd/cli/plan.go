@@ -44,19 +44,19 @@ func newPlan(g *global) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what would change, without changing anything",
-		Long: `Plan shows what ` + "`gitopsd run`" + ` would do with the fleet repository as it is in the
-working tree: for each registered cluster the objects that would be created,
-changed or pruned, field by field as the API server says in a dry run, and the
-lines of clusters.lock that would change. Before all that it shows, package by
-package, which types are added, changed and removed, and whom that breaks.
+		Long: `Plan shows what ` + "`gitopsd run`" + ` would do with the working tree of the fleet
+repository. It lists the types that each package adds, changes and removes, and
+what that breaks; for each registered cluster the objects that would be created,
+changed or pruned, field by field as the API server answers a dry run; and the
+lines of clusters.lock that would change.
 
 It uses the credentials that the registry names, from --kubeconfig-dir or the
 hub's Secrets (--kubeconfig), or contexts of your own kubeconfig (--context).
-With --against it touches no cluster, and compares with another revision of the
-repository instead.
+With --against it compares with another revision of the repository instead, and
+contacts no cluster.
 
 Values of Secrets are never shown. The exit status is 0, or 1 for an error and for
-steps that ` + "`gitopsd run`" + ` would fail at (refused, in conflict, rejected); with
+steps that would fail in ` + "`gitopsd run`" + ` (refused, in conflict, rejected); with
 --detailed-exitcode it is 2 when there are changes.`,
 		Example: `  gitopsd plan --context prod=my-prod
   gitopsd plan --against main

@@ -40,15 +40,14 @@ fleet repository, with clusters.lock and with each other, type by type:
 
 A type of a plain manifest names its controller by the annotation
 ` + manifest.ControllerAnnotation + `: <namespace>/<name>, a Deployment, StatefulSet or
-DaemonSet of the same cluster. Types that nothing in the repository defines for
-any cluster are compared among clusters only. Values of environment variables
+DaemonSet of the same cluster. Types that the repository defines for no
+cluster are only compared between clusters. Values of environment variables
 and arguments are never shown.
 
 It changes nothing, and uses the same credentials as ` + "`gitopsd plan`" + `.
 
-The exit status is 0 when everything was verified and is the same, 2 when there
-are differences, and 1 for an error and when something could not be verified,
-whatever else was found.`,
+The exit status is 0 if everything was verified and agrees, 2 if something differs,
+and 1 for an error or if something could not be verified.`,
 		Example: `  gitopsd verify --context dev=my-dev --context prod=my-prod
   gitopsd verify --kubeconfig-dir ~/.kube/fleet --cluster dev --cluster prod
   gitopsd verify -o json | jq '.findings[] | {kind, package, types}'`,
@@ -110,7 +109,7 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 	case err != nil:
 		return err
 	case found.Verdict == verify.NotVerified:
-		return errors.Join(fleet.RegistryErr, errors.New("not everything could be verified; the report says what and why"))
+		return errors.Join(fleet.RegistryErr, errors.New("not everything could be verified; see the reasons in the report"))
 	case fleet.RegistryErr != nil:
 		return fleet.RegistryErr
 	case found.Verdict == verify.Different:

@@ -29,16 +29,15 @@ func newWhy(g *global) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "why OBJECT[:FIELD]",
 		Short: "Say which file, commit, package and patch an object or a field comes from",
-		Long: `Why tells where an object of the clusters comes from: the file and line it is
-written at and the commit that changed that file last, or the package that holds
-it and what declares the package; then every entry of a kustomization and every
-patch of the registry that changes it on its way. With a field, in the form in
-which plans show fields, it tells that of the field alone, and what its value
-would be otherwise.
+		Long: `Why shows where an object comes from: the file and line where it is written, with
+the last commit that changed the file, or the package that contains it, with the
+package's declaration; then each entry of a kustomization and each patch of the
+registry that changes it. With a field, written as plans show fields, it shows the
+same for the field, and the value that the field would have without each change.
 
-It talks to no cluster and writes nothing; packages come from the cache or the
-registry, by the digests in clusters.lock. What it finds of kustomizations it
-finds by building them without each of their entries.`,
+It contacts no cluster and writes nothing; packages come from the cache or the
+registry, by the digests in clusters.lock. It finds the entries by building the
+kustomizations without each of them.`,
 		Example: `  gitopsd why deployment.apps/web/frontend
   gitopsd why deployment/web/frontend:spec.template.spec.containers[name=app].image
   gitopsd why --cluster prod-eu 'configmap/web/settings:data["log.level"]'`,

@@ -1,7 +1,8 @@
-// Package findings shows to people what `gitopsd verify` found: as text, where long
-// lists are folded, and as a comment on a pull request.
+// Package findings shows the reports of `gitopsd verify`: as text, and as a comment on
+// a pull request.
 //
-// What differs, and what it is called, is reconcile/verify's.
+// The differences, and their names, are reconcile/verify's; folding, wrapping and
+// cutting are cmd/gitopsd/show's.
 package findings
 
 import (
@@ -27,8 +28,8 @@ const (
 	shownGroups   = 20 // of types
 )
 
-// WriteText writes the report for eyes: the verdict, what could not be verified,
-// the findings, worst first, and a table of all types.
+// WriteText writes the report for a terminal: the verdict, what could not be verified,
+// the findings, worst first, and a table of all types. Errors are those of w.
 func WriteText(w io.Writer, r *verify.Report, o show.Options) error {
 	t := textWriter{show.NewText(w, o)}
 	colour := show.Green
@@ -148,8 +149,8 @@ func (t textWriter) changes(f *verify.Finding) {
 	}
 }
 
-// groups writes the table of all types. Packages of which nothing is to be said are
-// folded when there are many.
+// groups writes the table of all types. In long tables packages without differences
+// are folded.
 func (t textWriter) groups(all []verify.Group) {
 	if len(all) == 0 {
 		return

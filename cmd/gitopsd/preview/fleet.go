@@ -1,16 +1,14 @@
-// Package preview shows plans before anything happens: those of a whole fleet, to
-// people as text and as a comment on a pull request, and to programs as JSON.
+// Package preview shows the plans of a fleet: to people as text and as a comment on a
+// pull request, and to programs as JSON.
 //
-// It owns
-//   - what is shown together (fleet.go): the plans of several clusters, with the
-//     packages, the lines of the lock, errors and notes beside them;
-//   - what becomes of types (table.go), package by package, for all clusters in
-//     which it is the same;
-//   - the plans as text (text.go, tabletext.go), JSON (json.go) and Markdown
-//     (markdown.go): what is folded, where it is cut, how it is coloured.
+//   - fleet.go has the plans of several clusters, with packages, the lines of the
+//     lock, errors and notes;
+//   - table.go has the changes of types, package by package, once for all clusters
+//     in which they are the same;
+//   - text.go, tabletext.go, json.go and markdown.go write them. Folding, wrapping and
+//     cutting are cmd/gitopsd/show's.
 //
-// What is in a plan, and why, is reconcile/plan's, which does not know this
-// package; who makes the plans is cmd/gitopsd/cli.
+// The contents of a plan are reconcile/plan's; cmd/gitopsd/cli makes the plans.
 package preview
 
 import (
@@ -21,53 +19,51 @@ import (
 	"gitopsd.dev/reconcile/plan"
 )
 
-// Fleet is what a person asks for: the plans of several clusters, and what
-// happens beside them.
+// Fleet is the plans of several clusters, and the changes outside of them.
 type Fleet struct {
-	// Source is the commit or tree that was planned, Against the revision it
-	// was compared with; empty when that were the live clusters.
+	// Source is the commit or tree that was planned. Against is the revision
+	// that it was compared with, empty for the live clusters.
 	Source, Against string
 	// Clusters in the registry's order.
 	Clusters []ClusterPlan
 	// Lock are the lines of clusters.lock that change, with "+ " or "- ".
 	Lock []string
-	// Errors are what is wrong with the registry or with packages.
+	// Errors of the registry and of packages.
 	Errors []string
-	// Notes are worth knowing: revisions that wait for approval, activation
-	// policies that do not do what they may be meant to.
+	// Notes are no errors: revisions that wait for approval, activation policies
+	// that match nothing.
 	Notes []string
 }
 
 // ClusterPlan is the plan of one cluster, or why there is none.
 type ClusterPlan struct {
 	Name string
-	// Suspended says that nothing is done to the cluster.
+	// Suspended reports whether gitopsd leaves the cluster alone.
 	Suspended bool
-	// Packages of the cluster, by name: "repository version". Before are those
-	// of which it is known what they were, as far as another version is wanted
-	// now.
+	// Packages of the cluster, by name: "repository version". Before are the
+	// earlier versions of packages whose version changes, where they are known.
 	Packages, Before map[string]string
 	// Revisions are the packages' revisions, by name.
 	Revisions map[string]string
-	// Details are what else is known of the packages, by name.
+	// Details of the packages, by name.
 	Details map[string]PackageDetails
 	// Plan may be nil when Err is not empty.
 	Plan *plan.Plan
 	Err  string
 }
 
-// PackageDetails is what is known of a package of a cluster.
+// PackageDetails says where a package of a cluster comes from. It is documented JSON,
+// see [Fleet.WriteJSON].
 type PackageDetails struct {
 	Repository string `json:"repository"`
 	Version    string `json:"version"`
-	// From is where it is fetched from, empty if that is its repository.
+	// From is where it is fetched from, empty for its repository.
 	From string `json:"from,omitempty"`
-	// Verified says by whose signature it is accepted, empty if nobody asks
-	// for one.
+	// Verified says whose signature was verified, empty if none is required.
 	Verified string `json:"verified,omitempty"`
 }
 
-// notes are what is worth knowing of a package beside its name.
+// notes are lines about a package, to be shown below its name.
 func (p PackageDetails) notes() []string {
 	var notes []string
 	if p.From != "" {
@@ -79,8 +75,7 @@ func (p PackageDetails) notes() []string {
 	return notes
 }
 
-// quiet lists the packages of which there is something to say although none of
-// their objects change.
+// quiet lists the packages that have notes and whose objects do not change.
 func (c ClusterPlan) quiet() []string {
 	changing := make(map[string]bool)
 	for _, g := range groups(c.Plan) {
@@ -95,12 +90,12 @@ func (c ClusterPlan) quiet() []string {
 	return names
 }
 
-// HasChanges says that the fleet or the lock would change.
+// HasChanges reports whether a cluster or the lock would change.
 func (f *Fleet) HasChanges() bool {
 	return len(f.Lock) > 0 || slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Plan != nil && c.Plan.HasChanges() })
 }
 
-// Failed says that something could not be planned.
+// Failed reports whether there is an error, of a cluster or beside them.
 func (f *Fleet) Failed() bool {
 	return len(f.Errors) > 0 || slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Err != "" })
 }

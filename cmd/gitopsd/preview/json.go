@@ -15,7 +15,7 @@ import (
 // WriteJSON writes the plans for programs, one document:
 //
 //	{
-//	  "source":  "working tree",        what was planned
+//	  "source":  "working tree",        the tree that was planned
 //	  "against": "main",                the revision it was compared with, if it was not the live clusters
 //	  "changes": true,                  whether anything would change
 //	  "clusters": [{
@@ -161,9 +161,8 @@ type typesJSON struct {
 	To       string   `json:"to,omitempty"`
 	Clusters []string `json:"clusters"`
 
-	// Definitions by what becomes of them; of all these, those that break and
-	// those of which nothing is done; and beside these, those of which only
-	// descriptions change.
+	// Numbers of definitions: by change, then those of them that break and those
+	// that are refused. Documentation counts others, whose descriptions change.
 	Added         int `json:"added"`
 	Changed       int `json:"changed"`
 	Removed       int `json:"removed"`

@@ -11,8 +11,8 @@ import (
 	"gitopsd.dev/reconcile/prose"
 )
 
-// What is not folded is bounded by itself: the lines of the tables of types and
-// of clusters, the bytes of errors, and the notes.
+// Limits of what is not in a section: the lines of the tables of types and of
+// clusters, the bytes of errors, and the notes.
 const (
 	maxTypeLines    = 40
 	maxClusterLines = 60
@@ -20,10 +20,10 @@ const (
 	maxNotes        = 20
 )
 
-// WriteMarkdown writes the plans as a comment for a pull request: a table of
-// clusters, one of what becomes of types, package by package, with the findings
-// folded under it, and below them the steps of each cluster, folded. What does not fit into a
-// comment is cut with a word on how much that is.
+// WriteMarkdown writes the plans as a comment for a pull request: a table of clusters
+// and one of changed types, then the findings of each package and the steps of each
+// cluster, folded. Sections that do not fit into [show.MaxComment] are cut, and the
+// comment says how much is missing. Errors are those of w.
 func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	c := show.Comment{Command: "gitopsd plan", Item: "section"}
 	b := &c.Head

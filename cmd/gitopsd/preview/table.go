@@ -15,24 +15,24 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// TypeTable is what a plan does to the types of one package, in the clusters for
-// which that is the same.
+// TypeTable is the changes of the types of one package, in clusters in which they are
+// the same.
 type TypeTable struct {
 	// Package is its name in the clusters, "" for plain manifests.
 	Package string
 	// From and To are "repository version" before and after. Either is empty
-	// where that is not known, or there is no such version.
+	// if there is none, or it is not known.
 	From, To string
 	// Clusters in the order of the plan.
 	Clusters []string
-	// Rows are the definitions of which a type is added, changed or removed:
-	// what breaks first, then by name.
+	// Rows are the definitions with types that are added, changed or removed:
+	// those that break first, then by name.
 	Rows []TypeRow
-	// Documentation is how many definitions change in what people read alone.
+	// Documentation is how many definitions change in descriptions only.
 	Documentation int
 }
 
-// TypeChange says what becomes of a definition.
+// TypeChange is what happens to a definition.
 type TypeChange string
 
 // The changes.
@@ -42,20 +42,20 @@ const (
 	TypesRemoved TypeChange = "removed"
 )
 
-// TypeRow is what becomes of one CRD or XRD.
+// TypeRow is the change of one CRD or XRD.
 type TypeRow struct {
 	// Name is the definition's, "widgets.acme.example".
 	Name   string
 	Change TypeChange
 	// Compatibility is Breaking or Compatible, for changed types and for those
-	// that a package drops; Identical where nobody asked.
+	// that a package drops; Identical for others.
 	Compatibility compat.Severity
-	// Refused says that the change is not made.
+	// Refused reports whether the change is refused.
 	Refused bool
 	// Versions are the types, with the digests before and after.
 	Versions []VersionChange
 	Findings []compat.Finding
-	// Allowed are the reasons for which findings are allowed, by their names.
+	// Allowed are the reasons why findings are allowed, by their names.
 	Allowed map[string]string
 }
 
@@ -66,7 +66,7 @@ type VersionChange struct {
 	Before, After string
 }
 
-// TypeTables are what the plans do to types, a table for each package and bump.
+// TypeTables returns the changes of types, a table for each package and its versions.
 // Clusters with equal tables share one.
 func (f *Fleet) TypeTables() []*TypeTable {
 	var all []*TypeTable
@@ -128,8 +128,8 @@ func (c *ClusterPlan) typeTables() []*TypeTable {
 	return all
 }
 
-// typeChange says what a step does to types, "" where it does nothing.
-// documentation says that it changes what people read of them.
+// typeChange returns what a step does to types, "" for nothing. documentation reports
+// whether it changes descriptions only.
 func typeChange(s *plan.Step) (change TypeChange, documentation bool) {
 	switch {
 	case !s.ID.Is(manifest.Definitions...) || s.Drift:
@@ -212,7 +212,7 @@ func (t *TypeTable) key() string {
 	return b.String()
 }
 
-// counts is the table in a line: what there is of each, worst first.
+// counts is the table in a line: how many rows of each class, worst first.
 func (t *TypeTable) counts() string {
 	n := t.count()
 	var parts []string

@@ -35,7 +35,7 @@ var marks = map[plan.Action]struct {
 	plan.Refused:   {"!", show.Red},
 }
 
-// headline is a plan in one line: what there is of each action.
+// headline is a plan in one line: how many steps of each action.
 func headline(p *plan.Plan) string {
 	parts := []string{
 		fmt.Sprintf("%d to create", p.Count(plan.Create)),
@@ -52,7 +52,8 @@ func headline(p *plan.Plan) string {
 	return strings.Join(parts, ", ")
 }
 
-// WriteText writes the plans for eyes: grouped by package, long lists folded.
+// WriteText writes the plans for a terminal: grouped by package, long lists folded.
+// Errors are those of w.
 func (f *Fleet) WriteText(w io.Writer, o show.Options) error {
 	t := textWriter{show.NewText(w, o)}
 	if tables := f.TypeTables(); len(tables) > 0 {
@@ -129,8 +130,8 @@ func (t textWriter) notes(p PackageDetails) {
 	}
 }
 
-// steps writes the steps of a group. What is merely created or pruned, or has
-// nothing else to say for itself than others of its kind, is folded by kind.
+// steps writes the steps of a group. Steps that have nothing to tell them apart but
+// their names are folded by kind.
 func (t textWriter) steps(steps []*plan.Step) {
 	for i := 0; i < len(steps); {
 		s := steps[i]
@@ -184,7 +185,7 @@ func brief(s *plan.Step) string {
 	return s.Reason
 }
 
-// foldable says that there is no more to say of a step than one line.
+// foldable reports whether one line says everything about a step.
 func (t textWriter) foldable(s *plan.Step) bool {
 	switch s.Action {
 	case plan.Create, plan.Prune:
@@ -199,8 +200,8 @@ func (t textWriter) foldable(s *plan.Step) bool {
 	return false
 }
 
-// doubtful says that nobody could say whether a step will be accepted, other than
-// that it is too early to say.
+// doubtful reports whether the API server could not say if it would accept a step, for
+// another reason than that the plan creates its namespace or type first.
 func (t textWriter) doubtful(s *plan.Step) bool {
 	return s.NotValidated != "" && s.Action.Writes() && (!s.Premature || s.Action == plan.Configure || t.All)
 }
