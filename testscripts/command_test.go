@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"gitopsd.dev/testscripts/devcluster"
 )
 
 // command is a word of the scripts' language. README.md documents each.
@@ -59,6 +61,7 @@ func commands() []command {
 		{"commit MESSAGE", commitAll},
 
 		{"workflow [-without STEP]... FILE JOB [NAME=VALUE]...", runWorkflow},
+		{"kubectl ARGUMENT...", runKubectl},
 		{"exits STATUS COMMAND...", exits},
 		{"start NAME COMMAND...", startProcess},
 		{"end [-kill] NAME", endProcess},
@@ -212,6 +215,15 @@ func (c *call) program(ctx context.Context, name string, args ...string) error {
 		return fmt.Errorf("%s: %w", name, cmp.Or(ctx.Err(), err))
 	}
 	return nil
+}
+
+// runKubectl runs the kubectl that devcluster contains.
+func runKubectl(ctx context.Context, _ *scenario, c *call) error {
+	cmd, err := devcluster.Kubectl(ctx, c.args...)
+	if err != nil {
+		return err
+	}
+	return c.program(ctx, cmd.Path, cmd.Args[1:]...)
 }
 
 // output runs a program and returns what it prints, with what it complains

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"gitopsd.dev/testscripts/devcluster"
 	"gitopsd.dev/testscripts/gitserver"
 	"gitopsd.dev/testscripts/registry"
 )
@@ -201,7 +202,9 @@ func (f *crashFleet) program(stdin, name string, args ...string) (string, error)
 
 func (f *crashFleet) kubectl(stdin string, args ...string) {
 	f.t.Helper()
-	if out, err := f.program(stdin, "kubectl", args...); err != nil {
+	cmd, err := devcluster.Kubectl(f.ctx, args...)
+	f.must(err)
+	if out, err := f.program(stdin, cmd.Path, cmd.Args[1:]...); err != nil {
 		f.t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 }

@@ -17,8 +17,6 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	componentcli "k8s.io/component-base/cli"
-	kubectl "k8s.io/kubectl/pkg/cmd"
 
 	"gitopsd.dev/cmd/gitopsd/cli"
 )
@@ -33,7 +31,6 @@ var programs = map[string]func(){
 			Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv,
 		}))
 	},
-	"kubectl": func() { os.Exit(componentcli.Run(kubectl.NewDefaultKubectlCommand())) },
 }
 
 // supervisedVariable is set in the process that runs the tests.

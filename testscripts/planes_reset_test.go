@@ -3,11 +3,12 @@ package testscripts
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"gitopsd.dev/testscripts/devcluster"
 )
 
 // A control plane comes back empty, whatever was left in it: types with objects
@@ -28,7 +29,10 @@ func TestControlPlanesComeBackEmpty(t *testing.T) {
 	}
 	kubectl := func(stdin string, args ...string) {
 		t.Helper()
-		cmd := exec.CommandContext(ctx, "kubectl", append([]string{"--kubeconfig", kubeconfig}, args...)...)
+		cmd, err := devcluster.Kubectl(ctx, append([]string{"--kubeconfig", kubeconfig}, args...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
 		cmd.Stdin = strings.NewReader(stdin)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)

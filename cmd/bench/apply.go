@@ -1,13 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -15,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
-	kubectl "k8s.io/kubectl/pkg/cmd"
 
+	"gitopsd.dev/testscripts/devcluster"
 	"gitopsd.dev/testscripts/upstream"
 )
 
@@ -24,58 +20,54 @@ import (
 // little for each that what it does by itself would hide it.
 const restarts = 10
 
-// The names under which this program is its own children.
-const (
-	kubectlChild = "kubectl-child"
-	oursChild    = "gitopsd-child"
-)
+// oursChild is the name under which this program is gitopsd.
+const oursChild = "gitopsd-child"
 
 var crdResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
 // apply compares with kubectl apply --server-side: everything cold, then again
 // with nothing to do, by new processes, on the same control plane in turn.
-func (b *bench) apply(ctx context.Context) error {
-	if !b.wants("apply-cold-server-cpu", "apply-cold-client-cpu", "apply-cold-requests", "noop-requests",
-		"noop-restart-client-cpu", "noop-restart-server-cpu", "drift-requests") {
-		return nil
-	}
-	dir, err := os.MkdirTemp("", "gitopsd-bench-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
+func (b *bench) apply(ctx context.Context, f *fixture) error {
 	fmt.Fprintf(b.say, "bench: taking %d of the CRDs of provider-aws %s\n", b.crds, upstream.ProviderAWSVersion)
-	input, err := sample(ctx, dir, b.crds, b.say)
+	input, err := f.crds(ctx, b.crds)
 	if err != nil {
 		return err
 	}
-	planes, err := b.controlPlane(ctx, dir)
+	kubeconfig, err := f.controlPlane(ctx)
 	if err != nil {
 		return err
 	}
-	defer planes.Close()
-	l, err := newLab(ctx, planes.Kubeconfig(benchCluster), input)
+	rival, err := devcluster.Binary(ctx, b.say)
+	if err != nil {
+		return err
+	}
+	l, err := newLab(ctx, kubeconfig, input)
 	if err != nil {
 		return err
 	}
 	// The first round warms the API server and is not counted.
 	for round := range b.rounds + 1 {
 		fmt.Fprintf(b.say, "bench: apply, round %d of %d\n", round, b.rounds)
-		var ours, theirs [2]cost
-		var more cost
+		var ours [3]cost
+		var theirs [2]cost
+		var reports [3]childReport
 		sides := []func() error{
 			func() (err error) {
-				kept := filepath.Join(dir, "checkpoints")
-				for i, into := range []*cost{&ours[0], &ours[1], &more} {
-					if *into, err = l.times(ctx, []int{1, restarts, 1}[i], oursChild, l.kubeconfig, l.input, kept, []string{"cold", "restart", "warm"}[i]); err != nil {
+				kept := filepath.Join(f.dir, "checkpoints")
+				for i, mode := range []string{"cold", "restart", "warm"} {
+					var out []byte
+					if ours[i], out, err = l.times(ctx, []int{1, restarts, 1}[i], self, oursChild, l.kubeconfig, l.input, kept, mode); err != nil {
 						return err
+					}
+					if err := json.Unmarshal(out, &reports[i]); err != nil {
+						return fmt.Errorf("%s: %w", oursChild, err)
 					}
 				}
 				return nil
 			},
 			func() (err error) {
 				for i := range theirs {
-					if theirs[i], err = l.times(ctx, 1, kubectlChild, "--kubeconfig", l.kubeconfig, "apply", "--server-side", "-f", l.input); err != nil {
+					if theirs[i], _, err = l.times(ctx, 1, rival, "kubectl", "--kubeconfig", l.kubeconfig, "apply", "--server-side", "-f", l.input); err != nil {
 						return err
 					}
 				}
@@ -96,54 +88,27 @@ func (b *bench) apply(ctx context.Context) error {
 		if round == 0 {
 			continue
 		}
-		b.add("apply-cold-server-cpu", ours[0].server, theirs[0].server)
 		// Beyond a process that does nothing, as everywhere.
 		idle, err := work(ctx, "idle")
 		if err != nil {
 			return err
 		}
-		b.add("apply-cold-client-cpu", ours[0].client-idle.cpu, theirs[0].client-idle.cpu)
-		b.add("apply-cold-requests", ours[0].report.First, float64(b.crds))
-		b.add("noop-restart-client-cpu", ours[1].client-idle.cpu, theirs[1].client-idle.cpu)
+		_, rivalIdle, err := child(ctx, rival, "version")
+		if err != nil {
+			return err
+		}
+		b.add("apply-cold-server-cpu", ours[0].server, theirs[0].server)
+		b.add("apply-cold-client-cpu", ours[0].client-idle.cpu, theirs[0].client-rivalIdle)
+		b.add("apply-cold-requests", reports[0].First, float64(b.crds))
+		b.add("noop-restart-client-cpu", ours[1].client-idle.cpu, theirs[1].client-rivalIdle)
 		b.add("noop-restart-server-cpu", ours[1].server, theirs[1].server)
-		b.add("noop-requests", more.report.Warm, 1)
-		b.add("drift-requests", more.report.Drift, 1)
+		b.add("noop-requests", reports[2].Warm, 1)
+		b.add("drift-requests", reports[2].Drift, 1)
 		// How much of ours is not the pass.
-		b.note("apply-cold-client-cpu", "decode", ours[0].report.Before-idle.cpu)
+		b.note("apply-cold-client-cpu", "decode", reports[0].Before-idle.cpu)
 		b.note("noop-restart-client-cpu", "process", idle.cpu)
 	}
 	return nil
-}
-
-// sample writes n of the largest package's CRDs, evenly taken, into one file.
-func sample(ctx context.Context, dir string, n int, log io.Writer) (string, error) {
-	source := filepath.Join(dir, "package")
-	if err := upstream.Write(ctx, upstream.ProviderAWS, upstream.ProviderAWSVersion, source, log); err != nil {
-		return "", err
-	}
-	var files []string
-	err := filepath.WalkDir(source, func(name string, d os.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() && d.Name() != "crossplane.yaml" {
-			files = append(files, name)
-		}
-		return err
-	})
-	if err != nil {
-		return "", err
-	}
-	if n > len(files) {
-		return "", fmt.Errorf("-crds %d: the package has %d", n, len(files))
-	}
-	var all bytes.Buffer
-	for i := range n {
-		text, err := os.ReadFile(files[i*len(files)/n])
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(&all, "---\n%s\n", bytes.TrimPrefix(bytes.TrimSpace(text), []byte("---")))
-	}
-	name := filepath.Join(dir, "crds.yaml")
-	return name, os.WriteFile(name, all.Bytes(), 0o600)
 }
 
 // lab is a control plane under measurement.
@@ -173,40 +138,29 @@ func newLab(ctx context.Context, kubeconfig, input string) (*lab, error) {
 
 // cost is what one run took, in seconds of CPU; the server's without what it takes
 // when nobody asks for anything.
-type cost struct {
-	client, server float64
-	report         childReport
-}
+type cost struct{ client, server float64 }
 
-// times runs a child n times, waits until the server has done what follows from
-// it, and returns what one took. The report is the last one's.
-func (l *lab) times(ctx context.Context, n int, args ...string) (cost, error) {
+// times runs a program n times, waits until the server has done what follows from
+// it, and returns what one run took, and what the last printed.
+func (l *lab) times(ctx context.Context, n int, program string, args ...string) (c cost, out []byte, err error) {
 	before, err := l.server.quiet(ctx)
 	if err != nil {
-		return cost{}, err
+		return cost{}, nil, err
 	}
 	started := time.Now()
-	var c cost
 	for range n {
-		var stdout, stderr bytes.Buffer
-		cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		if err := cmd.Run(); err != nil {
-			return cost{}, fmt.Errorf("%s: %w\n%s", args[0], err, stderr.Bytes()[:min(stderr.Len(), 2000)])
+		var cpu float64
+		if out, cpu, err = child(ctx, program, args...); err != nil {
+			return cost{}, nil, err
 		}
-		c.client += (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds() / float64(n)
-		if args[0] == oursChild {
-			if err := json.Unmarshal(stdout.Bytes(), &c.report); err != nil {
-				return cost{}, fmt.Errorf("%s: %w", args[0], err)
-			}
-		}
+		c.client += cpu / float64(n)
 	}
 	after, err := l.server.quiet(ctx)
 	if err != nil {
-		return cost{}, err
+		return cost{}, nil, err
 	}
 	c.server = max(0, after-before-l.idle*time.Since(started).Seconds()) / float64(n)
-	return c, nil
+	return c, out, nil
 }
 
 // clean removes everything that was applied.
@@ -232,14 +186,4 @@ func (l *lab) clean(ctx context.Context) error {
 	err := l.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("gitopsd-system").
 		DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "applyset.kubernetes.io/id"})
 	return err
-}
-
-// runKubectl is kubectl as a process of its own.
-func runKubectl(args []string) int {
-	os.Args = append([]string{"kubectl"}, args...) // where it looks for its arguments
-	cmd := kubectl.NewDefaultKubectlCommand()
-	if err := cmd.Execute(); err != nil {
-		return 1
-	}
-	return 0
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -9,34 +11,62 @@ import (
 	"strconv"
 )
 
-// goals are all benchmarks, with the highest ratio that is good enough.
-var goals = map[string]struct {
-	unit string
-	goal float64
-}{
-	"apply-cold-server-cpu":   {"s", 1.05},
-	"apply-cold-client-cpu":   {"s", 0.25},
-	"apply-cold-requests":     {"requests", 1.01},
-	"noop-requests":           {"requests", 0},
-	"noop-restart-client-cpu": {"s", 0.005},
-	"noop-restart-server-cpu": {"s", 0.002},
-	"drift-requests":          {"requests", 3},
-	"isolation":               {"s", 1.1},
-	"render-cpu":              {"s", 1.2},
-	"render-krusty-cpu":       {"s", 0.125},
-	"render-rss":              {"MB", 0.25},
-	"fleet-heap":              {"MB", 1.1},
-	"git-poll":                {"s", 0.25},
-	"git-fetch":               {"s", 1.2},
-	"git-rss":                 {"MB", 1},
-	"git-commit-back":         {"s", 0.75},
-	"live-heap":               {"MB", 1.2},
-	"pull-cpu":                {"s", 0.7},
-	"resolve-100":             {"s", 1.5},
-	"soak-heap":               {"MB", 1.05},
-	"types-digest":            {"s", 1.5},
-	"types-compat":            {"s", 3},
-	"types-rss":               {"MB", 2},
+// experiment measures several benchmarks at once.
+type experiment struct {
+	run   func(*bench, context.Context, *fixture) error
+	goals []goal
+}
+
+// goal is a benchmark, with the highest ratio that is good enough.
+type goal struct {
+	name, unit string
+	ratio      float64
+}
+
+var experiments = []experiment{
+	{(*bench).apply, []goal{
+		{"apply-cold-server-cpu", "s", 1.05},
+		{"apply-cold-client-cpu", "s", 0.25},
+		{"apply-cold-requests", "requests", 1.01},
+		{"noop-requests", "requests", 0},
+		{"noop-restart-client-cpu", "s", 0.005},
+		{"noop-restart-server-cpu", "s", 0.002},
+		{"drift-requests", "requests", 3},
+	}},
+	{(*bench).git, []goal{
+		{"git-poll", "s", 0.25},
+		{"git-fetch", "s", 1.2},
+		{"git-rss", "MB", 1},
+		{"git-commit-back", "s", 0.75},
+	}},
+	{(*bench).isolation, []goal{{"isolation", "s", 1.1}}},
+	{(*bench).live, []goal{{"live-heap", "MB", 1.2}}},
+	{(*bench).pull, []goal{{"pull-cpu", "s", 0.7}}},
+	{(*bench).render, []goal{
+		{"render-cpu", "s", 1.2},
+		{"render-krusty-cpu", "s", 0.125},
+		{"render-rss", "MB", 0.25},
+		{"fleet-heap", "MB", 1.1},
+	}},
+	{(*bench).resolve, []goal{{"resolve-100", "s", 1.5}}},
+	{(*bench).soak, []goal{{"soak-heap", "MB", 1.05}}},
+	{(*bench).types, []goal{
+		{"types-digest", "s", 1.5},
+		{"types-compat", "s", 3},
+		{"types-rss", "MB", 2},
+	}},
+}
+
+// goalOf finds a benchmark's.
+func goalOf(name string) goal {
+	for _, e := range experiments {
+		for _, g := range e.goals {
+			if g.name == name {
+				return g
+			}
+		}
+	}
+	return goal{}
 }
 
 // bench collects samples.
@@ -53,8 +83,17 @@ type bench struct {
 // samples are the values of one benchmark, one of each side a round.
 type samples struct{ ours, rival []float64 }
 
-func (b *bench) wants(names ...string) bool {
-	return slices.ContainsFunc(names, b.want.MatchString)
+// experiment runs an experiment, if one of its benchmarks is wanted.
+func (b *bench) experiment(ctx context.Context, e experiment) (err error) {
+	if !slices.ContainsFunc(e.goals, func(g goal) bool { return b.want.MatchString(g.name) }) {
+		return nil
+	}
+	f, err := newFixture(b.say)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	return e.run(b, ctx, f)
 }
 
 func (b *bench) add(name string, ours, rival float64) {
@@ -93,18 +132,18 @@ func (b *bench) report() {
 	fmt.Fprintf(b.out, "medians of n=%d rounds; %d CRDs are applied, all %d are parsed\n", b.rounds, b.crds, allCRDs)
 	for _, name := range slices.Sorted(maps.Keys(b.notes)) {
 		for _, what := range slices.Sorted(maps.Keys(b.notes[name])) {
-			fmt.Fprintf(b.out, "note name=%s part=%s ours=%s unit=%s\n", name, what, number(median(b.notes[name][what])), goals[name].unit)
+			fmt.Fprintf(b.out, "note name=%s part=%s ours=%s unit=%s\n", name, what, number(median(b.notes[name][what])), goalOf(name).unit)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.samples)) {
-		s, g := b.samples[name], goals[name]
+		s, g := b.samples[name], goalOf(name)
 		ours, rival := median(s.ours), median(s.rival)
 		ratio := ours / rival
 		verdict := "ok"
-		if !(ratio <= g.goal) { // a ratio that is no number falls short too
+		if !(ratio <= g.ratio) { // a ratio that is no number falls short too
 			verdict = "short"
 		}
-		fmt.Fprintf(b.out, "bench name=%s ours=%s rival=%s unit=%s ratio=%s goal=%s %s\n", name, number(ours), number(rival), g.unit, number(ratio), number(g.goal), verdict)
+		fmt.Fprintf(b.out, "bench name=%s ours=%s rival=%s unit=%s ratio=%s goal=%s %s\n", name, number(ours), number(rival), g.unit, number(ratio), number(g.ratio), verdict)
 	}
 }
 

@@ -78,17 +78,30 @@ type usage struct{ cpu, rss, result float64 }
 
 // work does a piece of work in a child.
 func work(ctx context.Context, name string, args ...string) (usage, error) {
-	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{workChild, name}, args...)...)
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return usage{}, fmt.Errorf("%s: %w\n%s", name, err, stderr.Bytes()[:min(stderr.Len(), 2000)])
+	out, cpu, err := child(ctx, self, append([]string{workChild, name}, args...)...)
+	if err != nil {
+		return usage{}, err
 	}
-	u := usage{cpu: (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()}
-	if _, err := fmt.Fscan(&stdout, &u.result, &u.rss); err != nil {
+	u := usage{cpu: cpu}
+	if _, err := fmt.Fscan(bytes.NewReader(out), &u.result, &u.rss); err != nil {
 		return usage{}, fmt.Errorf("%s: %w", name, err)
 	}
 	return u, nil
+}
+
+// self is this program.
+const self = "/proc/self/exe"
+
+// child runs a program to its end, and returns what it prints and the CPU, in
+// seconds, that it took.
+func child(ctx context.Context, program string, args ...string) (out []byte, cpu float64, err error) {
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return nil, 0, fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, stderr.Bytes()[:min(stderr.Len(), 2000)])
+	}
+	return stdout.Bytes(), (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), nil
 }
 
 // each does several pieces of work in turn, in another order every round, and

@@ -2,27 +2,32 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 )
 
-// follower applies to a cluster that it follows meanwhile, as the daemon does.
+// follower applies to a cluster as the daemon does.
 type follower struct {
-	applier *apply.Applier
-	close   func()
+	*apply.Applier
+	cluster *kube.Client
+	stop    func() // following
 }
 
-// follow begins to follow a cluster, until close is called.
-func follow(kubeconfig string) (*follower, error) {
+// connect connects to a cluster until close is called. wrap is for its requests;
+// it may be nil.
+func connect(kubeconfig string, wrap func(http.RoundTripper) http.RoundTripper) (*follower, error) {
 	text, err := os.ReadFile(kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	cluster, err := kube.New(kube.Config{Name: "bench", Kubeconfig: text})
+	cluster, err := kube.New(kube.Config{Name: benchCluster, Kubeconfig: text, WrapTransport: wrap})
 	if err != nil {
 		return nil, err
 	}
@@ -31,29 +36,49 @@ func follow(kubeconfig string) (*follower, error) {
 		cluster.Close()
 		return nil, err
 	}
+	return &follower{applier, cluster, func() {}}, nil
+}
+
+// follow follows the cluster until close is called, and calls notify when
+// something stirs.
+func (f *follower) follow(notify func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		applier.Follow(ctx, func() {})
+		f.Follow(ctx, notify)
 	}()
-	return &follower{applier: applier, close: func() {
+	f.stop = func() {
 		stop()
 		<-ended
-		cluster.Close()
-	}}, nil
+	}
 }
 
-// pass brings the cluster to what a set says.
-func (f *follower) pass(set *manifest.Set) error {
+func (f *follower) close() {
+	f.stop()
+	f.cluster.Close()
+}
+
+// pass brings the cluster to what a set says. A step that was not done is an
+// error.
+func (f *follower) pass(set *manifest.Set) (*plan.Plan, *apply.Report, error) {
 	ctx := context.Background()
-	p, err := f.applier.Plan(ctx, set, apply.PlanOptions{})
+	p, err := f.Plan(ctx, set, apply.PlanOptions{})
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	report, err := f.applier.Apply(ctx, p)
+	report, err := f.Apply(ctx, p)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	return done(report)
+	for _, r := range report.Results {
+		if r.Outcome != apply.Done && r.Outcome != apply.Left {
+			why := r.Reason
+			if r.Err != nil {
+				why = r.Err.Error()
+			}
+			return nil, nil, fmt.Errorf("%s: %s: %s", r.Step.ID, r.Outcome, why)
+		}
+	}
+	return p, report, nil
 }

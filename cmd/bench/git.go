@@ -30,20 +30,11 @@ const (
 // commit until its files can be read, and a commit of the lock. Both sides have
 // what was there before, and the commits of the other, before the clock starts.
 // Memory is what following takes beyond a child that does nothing.
-func (b *bench) git(ctx context.Context) error {
-	if !b.wants("git-poll", "git-fetch", "git-rss", "git-commit-back") {
-		return nil
-	}
-	dir, err := os.MkdirTemp("", "gitopsd-bench-")
+func (b *bench) git(ctx context.Context, f *fixture) error {
+	server, err := f.gitServer()
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	server, err := gitserver.New(gitserver.Config{Root: filepath.Join(dir, "server")})
-	if err != nil {
-		return err
-	}
-	defer server.Close()
 	fmt.Fprintf(b.say, "bench: making a repository of %d files, %d commits and %d refs\n", gitFiles, gitCommits, gitRefs)
 	repo, err := server.Create(ctx, "fleet")
 	if err != nil {
@@ -55,15 +46,15 @@ func (b *bench) git(ctx context.Context) error {
 	if _, err := repo.Git(ctx, "pack-refs", "--all"); err != nil {
 		return err
 	}
-	l := gitLab{url: server.URL("fleet"), clone: filepath.Join(dir, "clone"), home: dir, repo: repo}
+	l := gitLab{url: server.URL("fleet"), clone: filepath.Join(f.dir, "clone"), home: f.dir, repo: repo}
 	if err := l.git(ctx, "clone", "--quiet", "--bare", "--depth", "1", l.url, l.clone); err != nil {
 		return err
 	}
-	if l.ours, err = git.Open(git.Config{URL: l.url, Branch: "main", Dir: filepath.Join(dir, "ours")}); err != nil {
+	if l.ours, err = git.Open(git.Config{URL: l.url, Branch: "main", Dir: filepath.Join(f.dir, "ours")}); err != nil {
 		return err
 	}
 	defer l.ours.Close()
-	cache := filepath.Join(dir, "child")
+	cache := filepath.Join(f.dir, "child")
 	for round := range b.rounds + 1 {
 		fmt.Fprintf(b.say, "bench: git, round %d of %d\n", round, b.rounds)
 		t, err := l.round(ctx, round)

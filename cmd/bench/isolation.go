@@ -34,25 +34,15 @@ const (
 // isolation compares the time until 18 clusters are ready, beside two that hang
 // and refuse, and without the two. All are inventories of one API server, which
 // has the same to do both times.
-func (b *bench) isolation(ctx context.Context) error {
-	if !b.wants("isolation") {
-		return nil
-	}
-	dir, err := os.MkdirTemp("", "gitopsd-bench-")
+func (b *bench) isolation(ctx context.Context, f *fixture) error {
+	kubeconfig, err := f.controlPlane(ctx)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	planes, err := b.controlPlane(ctx, dir)
+	server, err := f.gitServer()
 	if err != nil {
 		return err
 	}
-	defer planes.Close()
-	server, err := gitserver.New(gitserver.Config{Root: filepath.Join(dir, "git")})
-	if err != nil {
-		return err
-	}
-	defer server.Close()
 	// One accepts connections and never answers, the other has nobody
 	// listening.
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -65,13 +55,13 @@ func (b *bench) isolation(ctx context.Context) error {
 		return err
 	}
 	closed.Close()
-	f := &fleet{dir: dir, git: server, kubeconfig: planes.Kubeconfig(benchCluster), bad: []string{silent.Addr().String(), closed.Addr().String()}}
+	l := &fleet{dir: f.dir, git: server, kubeconfig: kubeconfig, bad: []string{silent.Addr().String(), closed.Addr().String()}}
 	for round := range b.rounds + 1 {
 		fmt.Fprintf(b.say, "bench: isolation, round %d of %d\n", round, b.rounds)
 		var took [2]float64
 		for i := range took {
 			with := (i+round)%2 == 0 // neither side is always the first
-			d, err := f.run(ctx, fmt.Sprintf("r%d-%d", round, i), with)
+			d, err := l.run(ctx, fmt.Sprintf("r%d-%d", round, i), with)
 			if err != nil {
 				return err
 			}
@@ -138,7 +128,7 @@ func (f *fleet) run(ctx context.Context, name string, withBad bool) (time.Durati
 	listener.Close() // the daemon's, from here on
 
 	ctx, stop := context.WithCancel(ctx)
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", daemonChild, "run", "--repo", f.git.URL(name), "--kubeconfig-dir", kubeconfigs,
+	cmd := exec.CommandContext(ctx, self, daemonChild, "run", "--repo", f.git.URL(name), "--kubeconfig-dir", kubeconfigs,
 		"--cache-dir", filepath.Join(f.dir, name, "cache"), "--listen", address, "--interval", "1s")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	start := time.Now()

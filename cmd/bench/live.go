@@ -2,31 +2,21 @@ package main
 
 import (
 	"context"
-	"os"
 	"runtime"
 )
 
 // live measures what is remembered of a cluster that holds the largest package,
 // while it is followed: against one MB.
-func (b *bench) live(ctx context.Context) error {
-	if !b.wants("live-heap") {
-		return nil
-	}
-	dir, err := os.MkdirTemp("", "gitopsd-bench-")
+func (b *bench) live(ctx context.Context, f *fixture) error {
+	input, err := f.crds(ctx, renderCRDs)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	input, err := sample(ctx, dir, renderCRDs, b.say)
+	kubeconfig, err := f.controlPlane(ctx)
 	if err != nil {
 		return err
 	}
-	planes, err := b.controlPlane(ctx, dir)
-	if err != nil {
-		return err
-	}
-	defer planes.Close()
-	return b.eachRound(ctx, "live", [][]string{{"live-heap", planes.Kubeconfig(benchCluster), input}}, func(u []usage) error {
+	return b.eachRound(ctx, "live", [][]string{{"live-heap", kubeconfig, input}}, func(u []usage) error {
 		b.add("live-heap", u[0].result, 1)
 		return nil
 	})
@@ -40,13 +30,14 @@ func liveHeap(args []string) (float64, error) {
 		return 0, err
 	}
 	remembering, err := func() (float64, error) {
-		f, err := follow(args[0])
+		f, err := connect(args[0], nil)
 		if err != nil {
 			return 0, err
 		}
 		defer f.close()
+		f.follow(func() {})
 		for range 2 { // the second finds nothing to do
-			if err := f.pass(set); err != nil {
+			if _, _, err := f.pass(set); err != nil {
 				return 0, err
 			}
 		}

@@ -34,8 +34,6 @@ func main() {
 	// program again, under another name.
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
-		case kubectlChild:
-			os.Exit(runKubectl(os.Args[2:]))
 		case oursChild:
 			cli.TuneGC()
 			os.Exit(runOurs(os.Args[2:], os.Stdout, os.Stderr))
@@ -70,8 +68,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	b := &bench{want: want, rounds: *rounds, crds: *crds, out: stdout, say: stderr, samples: make(map[string]*samples), notes: make(map[string]map[string][]float64)}
-	for _, measure := range []func(context.Context) error{b.apply, b.git, b.isolation, b.live, b.pull, b.render, b.resolve, b.soak, b.types} {
-		if err := measure(ctx); err != nil {
+	for _, e := range experiments {
+		if err := b.experiment(ctx, e); err != nil {
 			fmt.Fprintf(stderr, "bench: %v\n", err)
 			return 2
 		}

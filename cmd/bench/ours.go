@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
-	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -20,7 +18,6 @@ import (
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/checkpoint"
-	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -57,22 +54,12 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func ours(ctx context.Context, kubeconfig, input string, kept *checkpoint.Store, mode string) (*childReport, error) {
-	text, err := os.ReadFile(kubeconfig)
-	if err != nil {
-		return nil, err
-	}
 	var requests atomic.Int64
-	cluster, err := kube.New(kube.Config{Name: "bench", Kubeconfig: text, WrapTransport: func(next http.RoundTripper) http.RoundTripper {
-		return counting{next, &requests}
-	}})
+	f, err := connect(kubeconfig, func(next http.RoundTripper) http.RoundTripper { return counting{next, &requests} })
 	if err != nil {
 		return nil, err
 	}
-	defer cluster.Close()
-	applier, err := apply.New(apply.Config{Cluster: cluster, Fleet: apply.Fleet{Name: "bench"}, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return nil, err
-	}
+	defer f.close()
 	out := childReport{}
 	if mode == "restart" {
 		r := kept.Load("bench", input)
@@ -82,7 +69,7 @@ func ours(ctx context.Context, kubeconfig, input string, kept *checkpoint.Store,
 		if out.Before, err = usedCPU(); err != nil {
 			return nil, err
 		}
-		rests, err := applier.AtRest(ctx, r.Cluster)
+		rests, err := f.AtRest(ctx, r.Cluster)
 		if err == nil && !rests {
 			err = errors.New("the cluster is not as it was left")
 		}
@@ -100,15 +87,8 @@ func ours(ctx context.Context, kubeconfig, input string, kept *checkpoint.Store,
 	// pass returns what it took in requests, and how much drift it corrected.
 	pass := func() (asked float64, corrected int, err error) {
 		before := requests.Load()
-		p, err := applier.Plan(ctx, set, apply.PlanOptions{})
+		p, report, err := f.pass(set)
 		if err != nil {
-			return 0, 0, err
-		}
-		report, err := applier.Apply(ctx, p)
-		if err != nil {
-			return 0, 0, err
-		}
-		if err := done(report); err != nil {
 			return 0, 0, err
 		}
 		for _, r := range report.Results {
@@ -116,7 +96,7 @@ func ours(ctx context.Context, kubeconfig, input string, kept *checkpoint.Store,
 				corrected++
 			}
 		}
-		at = applier.Checkpoint(p)
+		at = f.Checkpoint(p)
 		return float64(requests.Load() - before), corrected, nil
 	}
 	if mode == "cold" {
@@ -126,22 +106,13 @@ func ours(ctx context.Context, kubeconfig, input string, kept *checkpoint.Store,
 		return &out, err
 	}
 	// As the daemon does between passes.
-	following, stop := context.WithCancel(ctx)
-	ended := make(chan struct{})
 	stirred := make(chan struct{}, 1)
-	go func() {
-		defer close(ended)
-		applier.Follow(following, func() {
-			select {
-			case stirred <- struct{}{}:
-			default:
-			}
-		})
-	}()
-	defer func() {
-		stop()
-		<-ended
-	}()
+	f.follow(func() {
+		select {
+		case stirred <- struct{}{}:
+		default:
+		}
+	})
 	if out.First, _, err = pass(); err != nil {
 		return nil, err
 	}
@@ -166,20 +137,6 @@ func ours(ctx context.Context, kubeconfig, input string, kept *checkpoint.Store,
 		out.Drift += asked
 	}
 	return &out, nil
-}
-
-// done returns an error for a step that was not done.
-func done(report *apply.Report) error {
-	for _, r := range report.Results {
-		if r.Outcome != apply.Done && r.Outcome != apply.Left {
-			why := r.Reason
-			if r.Err != nil {
-				why = r.Err.Error()
-			}
-			return fmt.Errorf("%s: %s: %s", r.Step.ID, r.Outcome, why)
-		}
-	}
-	return nil
 }
 
 // usedCPU is what this process has used so far, in seconds.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -19,11 +18,9 @@ import (
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/oci"
 	"gitopsd.dev/sources/xpkg"
-	"gitopsd.dev/testscripts/registry"
-	"gitopsd.dev/testscripts/upstream"
 )
 
-// pullRepository is where the package is, in the registry that this process is.
+// pullRepository is where the package is in the registry.
 const pullRepository = "/upbound/provider-aws"
 
 // pull compares reading the largest package from a registry with
@@ -31,41 +28,17 @@ const pullRepository = "/upbound/provider-aws"
 // it. xpkg decodes the documents as they come, and there is no way to the bytes
 // alone, so that the rival decodes them too, with sigs.k8s.io/yaml. That is most of
 // what both take; BenchmarkPull in sources/xpkg compares the bytes.
-func (b *bench) pull(ctx context.Context) error {
-	if !b.wants("pull-cpu") {
-		return nil
-	}
-	dir, err := os.MkdirTemp("", "gitopsd-bench-")
+func (b *bench) pull(ctx context.Context, f *fixture) error {
+	dir, err := f.upstream(ctx)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	if err := upstream.Write(ctx, upstream.ProviderAWS, upstream.ProviderAWSVersion, dir, b.say); err != nil {
-		return err
-	}
-	image, err := xpkg.Build(os.DirFS(dir))
+	host, digest, err := f.publish(ctx, dir, pullRepository)
 	if err != nil {
 		return err
 	}
-	reg, err := registry.New(registry.Config{})
-	if err != nil {
-		return err
-	}
-	defer reg.Close()
-	client, err := oci.New(oci.Config{})
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	ref := sources.Ref{Repository: reg.Host() + pullRepository, Tag: "v1"}
-	if err := image.Push(ctx, client, ref); err != nil {
-		return err
-	}
-	digest, err := client.Resolve(ctx, ref)
-	if err != nil {
-		return err
-	}
-	return b.eachRound(ctx, "pull", [][]string{{"pull", ref.Repository, string(digest)}, {"pull-rival", ref.Repository, string(digest)}}, func(u []usage) error {
+	args := []string{host + pullRepository, string(digest)}
+	return b.eachRound(ctx, "pull", [][]string{append([]string{"pull"}, args...), append([]string{"pull-rival"}, args...)}, func(u []usage) error {
 		if u[0].result != u[1].result {
 			return fmt.Errorf("we read %v documents, the rival %v", u[0].result, u[1].result)
 		}

@@ -29,16 +29,8 @@ const (
 // label, annotate, patch one object), with a bare parse by sigs.k8s.io/yaml and
 // with kustomize's own build of the same; and the memory of a fleet's desired
 // state with that of one cluster's.
-func (b *bench) render(ctx context.Context) error {
-	if !b.wants("render-cpu", "render-krusty-cpu", "render-rss", "fleet-heap") {
-		return nil
-	}
-	dir, err := os.MkdirTemp("", "gitopsd-bench-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	crds, err := sample(ctx, dir, renderCRDs, b.say)
+func (b *bench) render(ctx context.Context, f *fixture) error {
+	crds, err := f.crds(ctx, renderCRDs)
 	if err != nil {
 		return err
 	}
@@ -46,8 +38,8 @@ func (b *bench) render(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rival := filepath.Join(dir, "rival")
-	ours := filepath.Join(dir, "ours")
+	rival := filepath.Join(f.dir, "rival")
+	ours := filepath.Join(f.dir, "ours")
 	for name, text := range map[string]string{
 		filepath.Join(rival, "kustomization.yaml"): fmt.Sprintf(`resources: [crds.yaml]
 labels: [{pairs: {gitopsd.dev/package: aws, team: platform}}]

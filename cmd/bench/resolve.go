@@ -12,8 +12,6 @@ import (
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/oci"
-	"gitopsd.dev/sources/xpkg"
-	"gitopsd.dev/testscripts/registry"
 )
 
 // What is looked at: so many references, so often, on the same connections.
@@ -24,39 +22,20 @@ const (
 
 // resolve compares looking at unchanged references with as many bare requests on
 // connections that are kept. The registry is this process, each side a child.
-func (b *bench) resolve(ctx context.Context) error {
-	if !b.wants("resolve-100") {
-		return nil
-	}
-	reg, err := registry.New(registry.Config{})
-	if err != nil {
-		return err
-	}
-	defer reg.Close()
-	dir, err := os.MkdirTemp("", "gitopsd-bench-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
+func (b *bench) resolve(ctx context.Context, f *fixture) error {
 	meta := "apiVersion: meta.pkg.crossplane.io/v1\nkind: Provider\nmetadata: {name: small}\n"
-	if err := os.WriteFile(filepath.Join(dir, "crossplane.yaml"), []byte(meta), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(f.dir, "crossplane.yaml"), []byte(meta), 0o600); err != nil {
 		return err
 	}
-	image, err := xpkg.Build(os.DirFS(dir))
+	var repositories []string
+	for _, ref := range smallRefs("") {
+		repositories = append(repositories, ref.Repository)
+	}
+	host, _, err := f.publish(ctx, f.dir, repositories...)
 	if err != nil {
 		return err
 	}
-	client, err := oci.New(oci.Config{})
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	for _, ref := range smallRefs(reg.Host()) {
-		if err := image.Push(ctx, client, ref); err != nil {
-			return err
-		}
-	}
-	return b.eachRound(ctx, "resolve", [][]string{{"resolve", reg.Host()}, {"heads", reg.Host()}}, func(u []usage) error {
+	return b.eachRound(ctx, "resolve", [][]string{{"resolve", host}, {"heads", host}}, func(u []usage) error {
 		b.add("resolve-100", u[0].cpu/resolutions, u[1].cpu/resolutions)
 		return nil
 	})

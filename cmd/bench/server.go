@@ -11,23 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"gitopsd.dev/testscripts/devcluster"
 )
-
-// benchCluster is the only cluster of a control plane that is measured.
-const benchCluster = "bench"
-
-// controlPlane starts one for a benchmark, below its directory. It has no
-// controllers, whose work would be counted as the server's.
-func (b *bench) controlPlane(ctx context.Context, dir string) (*devcluster.ControlPlanes, error) {
-	fmt.Fprintln(b.say, "bench: starting a control plane")
-	state := filepath.Join(dir, "cluster")
-	if err := os.Mkdir(state, 0o700); err != nil {
-		return nil, err
-	}
-	return devcluster.Up(ctx, devcluster.Config{Dir: state, Log: b.say, NoControllerManager: true}, benchCluster)
-}
 
 // serverProcess is the API server's process.
 type serverProcess int

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"strconv"
 	"strings"
@@ -24,21 +23,11 @@ const (
 
 // soak compares the heap after many passes with that after few. Every pass has a
 // commit in which two objects changed, one came and one left.
-func (b *bench) soak(ctx context.Context) error {
-	if !b.wants("soak-heap") {
-		return nil
-	}
-	dir, err := os.MkdirTemp("", "gitopsd-bench-")
+func (b *bench) soak(ctx context.Context, f *fixture) error {
+	kubeconfig, err := f.controlPlane(ctx)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	planes, err := b.controlPlane(ctx, dir)
-	if err != nil {
-		return err
-	}
-	defer planes.Close()
-	kubeconfig := planes.Kubeconfig(benchCluster)
 	return b.eachRound(ctx, "soak", [][]string{
 		{"soak", kubeconfig, strconv.Itoa(soakMany)}, {"soak", kubeconfig, strconv.Itoa(soakFew)},
 	}, func(u []usage) error {
@@ -55,11 +44,12 @@ func soakHeap(args []string) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	f, err := follow(args[0])
+	f, err := connect(args[0], nil)
 	if err != nil {
 		return 0, err
 	}
 	defer f.close()
+	f.follow(func() {})
 	computer := desired.New(desired.Config{Resolve: resolve.Config{
 		Digest: func(context.Context, sources.Origin, string) (sources.Digest, error) {
 			return "", errors.New("nothing declares a package")
@@ -72,7 +62,7 @@ func soakHeap(args []string) (float64, error) {
 			err = last.Err()
 		}
 		if err == nil {
-			err = f.pass(last.Clusters[0].Objects)
+			_, _, err = f.pass(last.Clusters[0].Objects)
 		}
 		if err != nil {
 			return 0, fmt.Errorf("pass %d: %w", n, err)

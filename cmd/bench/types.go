@@ -25,20 +25,12 @@ const allCRDs = 927
 // and the findings between two. The second release is the first with a field more,
 // a field less and every rule another in each type. Memory is compared with that
 // of both packages as they are parsed here and kept.
-func (b *bench) types(ctx context.Context) error {
-	if !b.wants("types-digest", "types-compat", "types-rss") {
-		return nil
-	}
-	dir, err := os.MkdirTemp("", "gitopsd-bench-")
+func (b *bench) types(ctx context.Context, f *fixture) error {
+	before, err := f.crds(ctx, allCRDs)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	before, err := sample(ctx, dir, allCRDs, b.say)
-	if err != nil {
-		return err
-	}
-	after := filepath.Join(dir, "bumped.yaml")
+	after := filepath.Join(f.dir, "bumped.yaml")
 	if err := bump(before, after); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -296,6 +297,6 @@ func lines(text string) iter.Seq[string] {
 
 // tail is the end of a log.
 func tail(text string) string {
-	all := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	all := slices.Collect(lines(text))
 	return strings.Join(all[max(0, len(all)-15):], "\n")
 }

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"gitopsd.dev/reconcile/prose"
@@ -248,13 +247,9 @@ func (s *stage) client(cluster string) (*dynamic.DynamicClient, error) {
 	return dynamic.NewForConfig(cfg)
 }
 
-// ready says that a cluster's API server answers with a ready node.
+// ready reports whether a cluster's API server answers and has a node.
 func ready(s *stage, cluster string) bool {
-	cfg, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig(cluster))
-	if err != nil {
-		return false
-	}
-	client, err := dynamic.NewForConfig(rest.AddUserAgent(cfg, "demo"))
+	client, err := s.client(cluster)
 	if err != nil {
 		return false
 	}
@@ -363,9 +358,9 @@ func (s *stage) lookAround() {
 // shorten keeps the first lines of a long output and says how many more there
 // are.
 func shorten(text string, most int) string {
-	all := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	all := slices.Collect(lines(text))
 	if len(all) <= most {
-		return strings.Join(all, "\n")
+		return text
 	}
 	return strings.Join(append(all[:most:most], "… "+prose.Count(len(all)-most, "more line")), "\n")
 }

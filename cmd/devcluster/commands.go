@@ -28,7 +28,9 @@ not become ready, one with ` + kubelet.ImageIDAnnotation + `: ID
 reports that image ID, and one of a Job completes. Cluster IPs and pod IPs lead
 nowhere; webhooks work by URL.
 
-Everything is kept in the directory that --dir names, logs in its logs/.`,
+Everything is kept in the directory that --dir names, logs in its logs/.
+
+"devcluster kubectl" is kubectl of the same version.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -69,7 +71,7 @@ With --foreground it says "running until interrupted" when all is ready, stays
 until it is interrupted or its parent ends, and takes all processes along, even
 if it is killed. The data stays; see "down".`,
 		Example: `  devcluster up --dir /tmp/fleet --clusters hub,dev,prod
-  KUBECONFIG=/tmp/fleet/hub.kubeconfig kubectl get nodes`,
+  devcluster kubectl --kubeconfig /tmp/fleet/hub.kubeconfig get nodes`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config(cmd)

@@ -1,6 +1,6 @@
 // Devcluster runs real Kubernetes control planes on one machine, for
 // development, demos and tests: etcd, kube-apiserver, kube-controller-manager
-// and a stand-in for a node, all from this one binary.
+// and a stand-in for a node, all from this one binary, and kubectl with them.
 //
 // commands.go has the command line. Below internal/, controlplane decides what
 // runs when, component what it is, process starts and finds it, statedir keeps
@@ -15,15 +15,24 @@ import (
 	"os/signal"
 	"syscall"
 
+	componentcli "k8s.io/component-base/cli"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+
 	"gitopsd.dev/cmd/devcluster/internal/component"
 	"gitopsd.dev/cmd/devcluster/internal/controlplane"
 )
 
 func main() {
-	// Components know how to handle signals, and get these arguments only
-	// from devcluster itself.
-	if len(os.Args) > 1 && os.Args[1] == controlplane.Subcommand {
-		os.Exit(component.Run(os.Args[2:], os.Stdin, os.Stderr))
+	// These know how to handle signals. A component gets its arguments only from
+	// devcluster itself.
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case controlplane.Subcommand:
+			os.Exit(component.Run(os.Args[2:], os.Stdin, os.Stderr))
+		case "kubectl":
+			os.Args = os.Args[1:] // where kubectl looks for its name and arguments
+			os.Exit(componentcli.Run(kubectl.NewDefaultKubectlCommand()))
+		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

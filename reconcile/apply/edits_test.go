@@ -63,6 +63,7 @@ func TestKubectlEdits(t *testing.T) {
 			for _, args := range tt.kubectl {
 				t.Log(runKubectl(t, append(args, "-n", b.name)...))
 			}
+			t.Log(runKubectl(t, "rollout", "status", "deployment/web", "-n", b.name)) // its controller has written what it has to
 			has := func() bool {
 				o := b.get(deploymentWeb)
 				meta := o["metadata"].(map[string]any)

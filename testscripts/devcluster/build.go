@@ -65,6 +65,15 @@ func Binary(ctx context.Context, log io.Writer) (string, error) {
 	return path, nil
 }
 
+// Kubectl returns a command that runs the kubectl that devcluster contains.
+func Kubectl(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	binary, err := Binary(ctx, io.Discard)
+	if err != nil {
+		return nil, err
+	}
+	return exec.CommandContext(ctx, binary, append([]string{"kubectl"}, args...)...), nil
+}
+
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
