@@ -5,15 +5,16 @@
 // has them.
 //
 // There is never a work tree, so nothing in a repository can write to this
-// machine's files. A repository is reached over HTTP(S) or SSH (remote.go, with
-// the protocol in sources/git/wire), or is a directory (local.go). Both are an
-// origin; repository.go, update.go and pending.go work on either.
+// machine's files. A repository is reached over HTTP(S), over SSH, or in a
+// directory through the git of this machine: sources/git/wire has the protocol,
+// remote.go the cache. repository.go, update.go and pending.go are what is done
+// with it.
 //
 // trees.go fetches commits of other repositories, for remote bases: without
 // credentials, and never a ref of them.
 //
-// refs.go and checkout.go keep Git's own rules when a directory is written to,
-// directory.go reads any commit of one.
+// directory.go reads any commit of a repository in a directory, without git and
+// without a cache; local.go finds the objects.
 //
 // Below it, sources/git/objects has the file system and how one file of a tree
 // is replaced, sources/git/store the cache of what was fetched. They are the
@@ -55,16 +56,17 @@ const MaxFile = objects.MaxFile
 // RefusedError is a push that the server refused by a rule or hook of its own.
 type RefusedError = wire.RefusedError
 
-// Config says where the fleet repository is. URL and Branch are required.
+// Config says where the fleet repository is. URL, Branch and Dir are required.
 type Config struct {
 	// URL is https://…, http://…, ssh://…, user@host:path, file:///…, or a
-	// directory that is a repository, bare or with a work tree.
+	// directory that is a repository, bare or with a work tree. For a directory
+	// git must be installed. A work tree that has Branch checked out moves
+	// along with it; while it has changes that are not committed, nothing is.
 	URL string
 	// Branch is the branch that is followed and written, for instance "main".
 	Branch string
 	// Dir is a directory for this repository's cache, made if it is not
-	// there. One process at a time may use it. Required for repositories that
-	// are not directories.
+	// there. One process at a time may use it.
 	Dir string
 
 	// Username and Password are for HTTP; a token goes into Password. They
@@ -111,12 +113,7 @@ func Open(cfg Config) (*Repository, error) {
 	if strings.ContainsAny(r.cfg.Name+r.cfg.Mail, "<>\n\x00") {
 		return fail(fmt.Errorf("%q <%s> cannot be the identity of a commit: it has <, > or a line break", cfg.Name, cfg.Mail))
 	}
-	if loc.dir != "" {
-		r.origin, err = openLocal(loc.dir)
-	} else {
-		r.origin, err = openRemote(cfg, loc)
-	}
-	if err != nil {
+	if r.origin, err = openRemote(cfg, loc); err != nil {
 		return fail(err)
 	}
 	return r, nil

@@ -41,8 +41,8 @@ func openRemote(cfg Config, loc location) (*remote, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("it needs a directory for its cache")
 	}
-	wireConfig := wire.Config{URL: loc.url, SSHKeyFile: cfg.SSHKeyFile, KnownHostsFile: cfg.KnownHostsFile}
-	if loc.url.Scheme != "ssh" {
+	wireConfig := wire.Config{URL: loc.url, Dir: loc.dir, SSHKeyFile: cfg.SSHKeyFile, KnownHostsFile: cfg.KnownHostsFile}
+	if loc.url != nil && loc.url.Scheme != "ssh" {
 		wireConfig.Credentials = credentials(cfg, loc)
 	}
 	if cfg.CAFile != "" {
@@ -147,7 +147,7 @@ func (r *remote) push(ctx context.Context, u refUpdate) error {
 	if err := r.client.Push(ctx, u.ref, u.old.String(), u.now.String(), pack); err != nil {
 		return err
 	}
-	if u.file.path != "" {
+	if u.keep {
 		r.keep(ctx, u.now, pack)
 	}
 	return nil

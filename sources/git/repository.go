@@ -20,27 +20,10 @@ type Repository struct {
 	describe string
 	// name is the repository's in the names of fleets.
 	name   string
-	origin origin
+	origin *remote
 
 	mu      sync.Mutex // of pending
 	pending pendingState
-}
-
-// origin is where a repository lives.
-type origin interface {
-	// refs returns the objects that those of the refs name that are there.
-	refs(ctx context.Context, names ...string) (map[string]plumbing.Hash, error)
-	// branches returns the names of some branches, at most most.
-	branches(ctx context.Context, most int) ([]string, error)
-	// snapshot returns the commit h and everything below its tree.
-	snapshot(ctx context.Context, h plumbing.Hash) (objects.Reader, error)
-	// push writes objects and makes a ref name the last of them. Its errors
-	// are those of wire.Client.Push.
-	push(ctx context.Context, u refUpdate) error
-	// damaged says that a snapshot handed out before can no longer be read,
-	// and would be another one now.
-	damaged() bool
-	close() error
 }
 
 // refUpdate is a compare-and-swap of one ref.
@@ -51,16 +34,8 @@ type refUpdate struct {
 	old, now plumbing.Hash
 	// objects are those that now needs and old does not have.
 	objects []objects.Raw
-	// file is what is changed by it, for a work tree that has ref checked
-	// out. Empty for refs that are no branches of people's.
-	file fileChange
-}
-
-// fileChange is a file that a commit changes.
-type fileChange struct {
-	path string
-	// was and now are its content; was is nil if it was not there.
-	was, now []byte
+	// keep says that now is read soon, and is worth a place in the cache.
+	keep bool
 }
 
 const headsPrefix = "refs/heads/"

@@ -82,22 +82,16 @@ func (r *Repository) tryUpdate(ctx context.Context, path, message string, conten
 		return sources.Commit{}, false, err
 	}
 	was, err := fs.ReadFile(commit.Files, path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		was = nil
-	case err != nil:
-		return sources.Commit{}, false, err
-	case bytes.Equal(was, now):
+	if err == nil && bytes.Equal(was, now) {
 		return commit, false, nil
-	case was == nil:
-		was = []byte{} // there, and empty
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return sources.Commit{}, false, err
 	}
 	u, err := r.build(o, head, path, message, now)
 	if err != nil {
 		return sources.Commit{}, false, err
 	}
-	u.file = fileChange{path: path, was: was, now: now}
-
 	if err := r.origin.push(ctx, u); err != nil {
 		return r.judge(ctx, u, err)
 	}
@@ -125,6 +119,7 @@ func (r *Repository) build(o objects.Reader, head plumbing.Hash, path, message s
 		old:     head,
 		now:     c.Hash,
 		objects: append(append([]objects.Raw{blob}, trees...), c),
+		keep:    true,
 	}, nil
 }
 

@@ -32,11 +32,18 @@ type RefusedError struct {
 
 func (e *RefusedError) Error() string {
 	s := fmt.Sprintf("the server refused the push to %s: %s", e.Ref, e.Reason)
-	if e.Text != "" {
+	switch {
+	case strings.HasPrefix(e.Reason, uncommitted):
+		s += "; commit or stash them, or let gitopsd use a bare repository"
+	case e.Text != "":
 		s += "\n" + e.Text
 	}
 	return s
 }
+
+// uncommitted begins Git's reasons where the branch is checked out and the work
+// tree cannot follow it.
+const uncommitted = "Working directory has "
 
 // ByHook says that a hook or a rule decided, which will decide the same again.
 func (e *RefusedError) ByHook() bool {

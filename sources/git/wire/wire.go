@@ -1,7 +1,7 @@
 // Package wire speaks Git's smart protocol as a client: what refs are there,
 // the objects of one commit without its history, and a compare-and-swap of one
-// ref. It knows HTTP and SSH, and nothing of objects: packs go in and out as
-// bytes. Object names are 40 hexadecimal digits.
+// ref. It knows HTTP, SSH and directories, and nothing of objects: packs go in and
+// out as bytes. Object names are 40 hexadecimal digits.
 //
 // It exists beside go-git, whose transports speak version 0 of the protocol
 // only: there each poll lists every ref of the repository, opens a connection
@@ -10,8 +10,9 @@
 // version 2 are served by version 0.
 //
 // The files: client.go holds the operations, greeting.go what a server says
-// first, http.go and ssh.go the two ways to a server, pktline.go the framing,
-// errors.go what callers decide on.
+// first, http.go, ssh.go and program.go the ways to a server (the latter two by
+// the streams of stream.go), pktline.go the framing, errors.go what callers
+// decide on.
 //
 // The protocol is documented in Git's gitprotocol-v2(5), gitprotocol-pack(5)
 // and gitprotocol-http(5).
@@ -26,10 +27,13 @@ import (
 	"time"
 )
 
-// Config says where a repository is and how to get there. URL is required.
+// Config says where a repository is and how to get there. URL or Dir is required.
 type Config struct {
-	// URL is an http, https or ssh URL without credentials.
+	// URL is an http, https or ssh URL without credentials. Nil stands for Dir.
 	URL *url.URL
+	// Dir is a directory that is a repository, bare or with a work tree. Its
+	// git-upload-pack and git-receive-pack are run by the git of this machine.
+	Dir string
 	// Credentials returns the user name and password for HTTP; empty ones
 	// mean none. It is called for each request, so that a token may change
 	// while the client lives. May be nil.
@@ -68,10 +72,12 @@ const (
 func New(cfg Config) (*Client, error) {
 	c := &Client{stall: stallTimeout}
 	var err error
-	switch cfg.URL.Scheme {
-	case "http", "https":
+	switch {
+	case cfg.URL == nil:
+		c.t, err = newProgramTransport(cfg.Dir)
+	case cfg.URL.Scheme == "http", cfg.URL.Scheme == "https":
 		c.t, err = newHTTPTransport(cfg)
-	case "ssh":
+	case cfg.URL.Scheme == "ssh":
 		c.t, err = newSSHTransport(cfg)
 	default:
 		err = fmt.Errorf("scheme %q is not supported: use https, ssh, http or a directory", cfg.URL.Scheme)
