@@ -105,7 +105,7 @@ type SecretRef struct {
 
 // Patch is a kustomize patch: which objects, and what to do to them.
 type Patch struct {
-	Target *Target `yaml:"target"`
+	Target *Selector `yaml:"target"`
 	// Patch is a strategic merge patch or a list of JSON 6902 operations, as
 	// YAML in a string.
 	Patch string `yaml:"patch"`
@@ -129,9 +129,9 @@ func (s *Spec) Access() Access {
 	return a
 }
 
-// Target selects objects as kustomize does: names and kinds are anchored
+// Selector selects objects as kustomize does: names and kinds are anchored
 // regular expressions.
-type Target struct {
+type Selector struct {
 	Group              string `yaml:"group"`
 	Version            string `yaml:"version"`
 	Kind               string `yaml:"kind"`

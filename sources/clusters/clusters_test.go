@@ -49,7 +49,7 @@ func TestParse(t *testing.T) {
 			Path: "clusters/prod-eu", Kubeconfig: Kubeconfig{SecretRef: &SecretRef{Name: "prod-eu"}}, Context: "admin",
 			ServiceAccount: "gitopsd-system/gitopsd", Packages: Expand, DependsOn: []string{"hub"}, Drift: Report, Suspend: true,
 			Patches: []Patch{{
-				Target: &Target{Kind: "CustomResourceDefinition", Name: ".*"},
+				Target: &Selector{Kind: "CustomResourceDefinition", Name: ".*"},
 				Patch:  "- op: add\n  path: /metadata/annotations/team\n  value: platform\n",
 			}}}},
 	}

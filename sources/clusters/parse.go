@@ -361,7 +361,7 @@ func didYouMean(name string) string {
 	var fields []string
 	for _, t := range []reflect.Type{
 		reflect.TypeFor[document](), reflect.TypeFor[metadata](), reflect.TypeFor[Spec](),
-		reflect.TypeFor[Kubeconfig](), reflect.TypeFor[SecretRef](), reflect.TypeFor[Patch](), reflect.TypeFor[Target](),
+		reflect.TypeFor[Kubeconfig](), reflect.TypeFor[SecretRef](), reflect.TypeFor[Patch](), reflect.TypeFor[Selector](),
 	} {
 		for i := range t.NumField() {
 			if tag := t.Field(i).Tag.Get("yaml"); tag != "" && tag[0] != ',' {

@@ -40,13 +40,13 @@ type edge struct {
 
 // cluster resolves one cluster: what it declares and what that depends on. The
 // selections are the cluster's lines in the lock.
-func (p *pass) cluster(ctx context.Context, req Request) (*Cluster, []lockfile.Selection) {
+func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfile.Selection) {
 	nodes, failed := p.declared(ctx, req)
 	p.dependencies(ctx, req, nodes)
 	breakCycles(nodes)
 	spread(nodes)
 
-	out := &Cluster{Errors: failed}
+	out := &Resolution{Errors: failed}
 	var selections []lockfile.Selection
 	for _, repo := range sortedKeys(nodes) {
 		n := nodes[repo]
@@ -77,7 +77,7 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Cluster, []lockfile.S
 // keep adds the lines that the lock had for packages that failed now, or that may
 // be meant by a declaration which could not be read, so that a registry's bad day
 // or a slip of the pen takes nothing out of the lock.
-func (p *pass) keep(req Request, out *Cluster, selections []lockfile.Selection) []lockfile.Selection {
+func (p *pass) keep(req Request, out *Resolution, selections []lockfile.Selection) []lockfile.Selection {
 	failed, selected := make(map[string]bool), make(map[string]bool)
 	for _, e := range out.Errors {
 		failed[e.Ref.Repository] = true

@@ -54,7 +54,7 @@ func (p *pass) unmoved(key lockfile.Key, now sources.Digest) error {
 
 // unsettled are the lines of the hint about what could not be resolved now: they
 // may be what clusters run.
-func (p *pass) unsettled(requests []Request, clusters map[string]*Cluster) *lockfile.File {
+func (p *pass) unsettled(requests []Request, clusters map[string]*Resolution) *lockfile.File {
 	left := new(lockfile.File)
 	keep := func(repository, version string) {
 		if len(p.lock.Records(repository, version)) == 0 {

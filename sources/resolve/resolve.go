@@ -116,7 +116,7 @@ type Result struct {
 	// Lock is the lock that the declarations ask for.
 	Lock *lockfile.File
 	// Clusters by name, one for each request that did not fail.
-	Clusters map[string]*Cluster
+	Clusters map[string]*Resolution
 	// Waiting are revisions that wait for a person's approval.
 	Waiting []Waiting
 	// Unsettled are the lines of the hint that this resolution could not settle:
@@ -124,8 +124,8 @@ type Result struct {
 	Unsettled *lockfile.File
 }
 
-// Cluster is the outcome for one cluster.
-type Cluster struct {
+// Resolution is what one cluster gets.
+type Resolution struct {
 	// Selected are the packages that it gets, sorted by repository.
 	Selected []sources.Selected
 	// Errors are the packages that it does not get, sorted by name.
@@ -159,7 +159,7 @@ func Resolve(ctx context.Context, cfg Config, lock, hint *lockfile.File, request
 	if err := p.prefetch(ctx, requests); err != nil {
 		return nil, err
 	}
-	res := &Result{Lock: p.lock, Clusters: make(map[string]*Cluster)}
+	res := &Result{Lock: p.lock, Clusters: make(map[string]*Resolution)}
 	for _, req := range requests {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
