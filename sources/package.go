@@ -45,7 +45,7 @@ type ContentFS interface {
 	fs.FS
 	// Content returns a name for all files and directories but except, a file
 	// at the root. File systems with equal names have equal content. It fails
-	// if the file system's directories cannot be read; files are not read.
+	// if the root cannot be read; files are not read.
 	Content(except string) (string, error)
 }
 

@@ -29,7 +29,7 @@ type local struct {
 // localCache bounds the objects that are kept in memory.
 const localCache = 8 * cache.MiByte
 
-// openLocal opens the repository that dir is: a bare one, or the root of a work
+// openLocal opens the repository in dir, which is bare or the root of a work
 // tree.
 func openLocal(dir string) (*local, error) {
 	gitDir, err := findGitDir(dir)
@@ -58,7 +58,7 @@ func openLocal(dir string) (*local, error) {
 	return l, nil
 }
 
-// findGitDir returns the directory with the HEAD of the repository that dir is.
+// findGitDir returns the directory with the HEAD of the repository in dir.
 func findGitDir(dir string) (string, error) {
 	dotGit := filepath.Join(dir, ".git")
 	if info, err := os.Stat(dotGit); err == nil && !info.IsDir() { // a linked work tree, or a submodule
@@ -99,7 +99,7 @@ func resolvePath(base, path string) string {
 	return filepath.Join(base, path)
 }
 
-// supported refuses repositories in forms that would be misread.
+// supported refuses repositories in formats that would be misread.
 func supported(cfg *config.Config) error {
 	if v := cfg.Core.RepositoryFormatVersion; v != "" && v != "0" && v != "1" {
 		return fmt.Errorf("its format has the version %s; 0 and 1 are supported", v)
@@ -121,7 +121,7 @@ func (l *local) close() error {
 	return l.storage.Close()
 }
 
-// errCorrupt says what to do about objects that are not there or not right.
+// errCorrupt is the error for an object that is missing or damaged.
 func errCorrupt(h plumbing.Hash, err error) error {
 	return fmt.Errorf("object %s: %w; git fsck tells more", h, err)
 }

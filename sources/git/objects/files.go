@@ -43,7 +43,7 @@ func NewFiles(r Reader, root plumbing.Hash, t time.Time) fs.FS {
 	return &files{objects: r, root: root, time: t, dirs: make(map[plumbing.Hash][]Entry)}
 }
 
-// The optional interfaces that spare an Open.
+// Optional interfaces that save an Open.
 var (
 	_ fs.ReadFileFS = (*files)(nil)
 	_ fs.ReadDirFS  = (*files)(nil)
@@ -102,7 +102,7 @@ func (f *files) Stat(name string) (fs.FileInfo, error) {
 	return info{f: f, e: e}.sized(name)
 }
 
-// Content names what is reachable but for the file except at the root.
+// Content implements sources.ContentFS.
 func (f *files) Content(except string) (string, error) {
 	list, err := f.dir(f.root)
 	if err != nil {
@@ -203,14 +203,14 @@ func (f *files) list(op, name string, e Entry) ([]fs.DirEntry, error) {
 	return list, nil
 }
 
-// info describes an entry. Its size is only known once it is sized.
+// info describes an entry. Its size is known once it is sized.
 type info struct {
 	f    *files
 	e    Entry
 	size int64
 }
 
-// sized finds out the size of the entry, which is at name.
+// sized looks up the size of the entry at name.
 func (i info) sized(name string) (fs.FileInfo, error) {
 	if i.e.IsDir() {
 		return i, nil
