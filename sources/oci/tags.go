@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Tags lists the tags of a repository, sorted as text. It follows the pages of
-// a long list, and only on the registry that was asked.
+// Tags returns the tags of a repository, sorted as text. It follows the pages
+// of a long list, on the same registry only. The error is an [*Error].
 func (c *Client) Tags(ctx context.Context, repository string) ([]string, error) {
 	located := c.locate(repository)
 	tags, err := c.tags(ctx, located)
