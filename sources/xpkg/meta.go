@@ -38,7 +38,7 @@ func (l *linter) meta(i int) sources.PackageMeta {
 	return m
 }
 
-// optional reads a string that need not be there.
+// optional reads an optional string.
 func (l *linter) optional(i int, path ...string) string {
 	value := at(l.docs[i].Tree, path...)
 	s, ok := value.(string)

@@ -13,11 +13,12 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// batchBytes is how much of package.yaml is decoded at a time: enough that the
-// decoder's own costs do not show, little enough to share among processors.
+// batchBytes is the part of package.yaml that is decoded at a time: large
+// enough to hide the decoder's own costs, small enough to share among
+// processors.
 const batchBytes = 512 << 10
 
-// maxDecoders bounds how many batches are decoded at the same time.
+// maxDecoders bounds the batches that are decoded at the same time.
 const maxDecoders = 8
 
 // batch is a run of whole documents.
@@ -28,9 +29,9 @@ type batch struct {
 	bytes  []byte
 }
 
-// decode decodes a stream of documents on several processors. The result, and
-// the error, are those of sources.DecodeYAML on the whole stream: documents
-// share nothing, so where one ends the next can be read by another decoder.
+// decode decodes a stream of documents on several processors. Result and error
+// are those of sources.DecodeYAML on the whole stream: documents do not depend
+// on each other, so that each can have another decoder.
 func decode(packageYAML io.Reader, space *share) ([]sources.Document, error) {
 	return decodeBatches(packageYAML, batchBytes, space)
 }
@@ -72,7 +73,7 @@ func decodeBatches(packageYAML io.Reader, size int, space *share) ([]sources.Doc
 	})
 	close(batches)
 	wg.Wait()
-	// Batches are handed out in order: all before the first failure are done.
+	// Batches start in order: all before the first failure are done.
 	if failure != nil {
 		return nil, failure
 	}
@@ -116,7 +117,7 @@ func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64, space *share)
 	return docs, nil
 }
 
-// alias matches what could be one, or a text that looks like one.
+// alias matches aliases, and text that looks like one.
 var alias = regexp.MustCompile(`(^|[\s\[{,:-])\*[0-9A-Za-z_-]`)
 
 func (b batch) documents(dec *sources.Decoder) ([]sources.Document, error) {
@@ -125,8 +126,8 @@ func (b batch) documents(dec *sources.Decoder) ([]sources.Document, error) {
 	if err == nil {
 		return docs, nil
 	}
-	// Once more, with as many empty lines before it as the stream has, so
-	// that the error names the right one.
+	// Decode again, after as many empty lines as the stream has before the
+	// batch, so that the error names the right line.
 	limits.Bytes += int64(b.line)
 	limits.Separators += b.line
 	padding := io.LimitReader(newlines{}, int64(b.line-1))
@@ -157,7 +158,7 @@ func countValues(v any) int {
 	return n
 }
 
-// newlines is an endless stream of empty lines.
+// newlines is an endless stream of newlines.
 type newlines struct{}
 
 func (newlines) Read(p []byte) (int, error) {
@@ -168,8 +169,9 @@ func (newlines) Read(p []byte) (int, error) {
 }
 
 // split cuts a stream into batches of whole documents, of about size bytes, and
-// hands them out until use returns false. A document ends where a line starts with "---" and a blank:
-// nowhere in YAML can such a line be anything else (YAML 1.2.2, section 9.1.2).
+// calls use with each until that returns false. A document ends where a line
+// starts with "---" and a blank: nowhere in YAML can such a line be anything
+// else (YAML 1.2.2, section 9.1.2).
 func (s *splitter) split(r io.Reader, size int, use func(batch) bool) error {
 	s.next.line = 1
 	buf := make([]byte, 64<<10)
@@ -213,8 +215,8 @@ type splitter struct {
 	values  int // values taken
 }
 
-// cut returns the length of the first document in pending, or 0 if its end is
-// not there yet.
+// cut returns the length of the first document in pending, or 0 if its end has
+// not been read yet.
 func (s *splitter) cut(last bool) int {
 	doc := s.pending[s.start:]
 	for {
@@ -275,7 +277,7 @@ func (s *splitter) take(n int) error {
 	return nil
 }
 
-// flush hands out the batch that has been gathered.
+// flush passes the collected batch on.
 func (s *splitter) flush(use func(batch) bool) bool {
 	if len(s.next.bytes) == 0 {
 		return true
