@@ -130,7 +130,7 @@ func (c *converter) mapping(n *yaml.Node, depth int) (numbered, error) {
 	}
 	own, twice := c.shared.mapping(c.parts[start:])
 	if twice >= 0 {
-		return numbered{}, fmt.Errorf("line %d: key %q is there twice", keys(n)[twice].Line, c.parts[start+2*twice].value)
+		return numbered{}, fmt.Errorf("line %d: duplicate key %q", keys(n)[twice].Line, c.parts[start+2*twice].value)
 	}
 	if merges == nil {
 		return own, nil

@@ -225,7 +225,7 @@ func (c ImageConfigs) find(ref Ref, setting string, value func(*ImageConfig) str
 	}
 	switch {
 	case found != nil && found.Err != nil:
-		return nil, "", fmt.Errorf("ImageConfig %s concerns it and has errors", found.Name)
+		return nil, "", fmt.Errorf("ImageConfig %s applies to it and has errors", found.Name)
 	case rival != nil:
 		return nil, "", fmt.Errorf("ImageConfigs %s and %s both have %s for %s by the prefix %q; make one of the prefixes longer", found.Name, rival.Name, setting, ref, longest)
 	}

@@ -270,7 +270,7 @@ func (p *parser) removals() {
 		}
 		for _, other := range p.registry.Clusters {
 			if !other.Remove && other.Spec.Context == c.Spec.Context && reflect.DeepEqual(other.Spec.Kubeconfig, c.Spec.Kubeconfig) {
-				p.fail(c.Line, key, "cluster %s is not emptied: by its kubeconfig it is also cluster %s; to give it another name, take the old document away", c.Name, other.Name)
+				p.fail(c.Line, key, "cluster %s is not emptied: its kubeconfig is also cluster %s's; to rename it, remove the old document", c.Name, other.Name)
 				told[c.Name] = true
 			}
 		}

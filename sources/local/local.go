@@ -197,7 +197,7 @@ func (f files) ReadFile(name string) ([]byte, error) {
 	defer file.Close()
 	content, err := io.ReadAll(io.LimitReader(file, MaxFile+1))
 	if err == nil && len(content) > MaxFile {
-		err = &fs.PathError{Op: "read", Path: name, Err: fmt.Errorf("%d MiB are more than the %d MiB that are read of one file: %w", info.Size()>>20, MaxFile>>20, sources.ErrLimit)}
+		err = &fs.PathError{Op: "read", Path: name, Err: fmt.Errorf("%d MiB is more than the %d MiB allowed for a file: %w", info.Size()>>20, MaxFile>>20, sources.ErrLimit)}
 	}
 	if err != nil {
 		return nil, err

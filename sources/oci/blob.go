@@ -25,7 +25,7 @@ func (c *Client) Blob(ctx context.Context, repository string, d sources.Digest, 
 	}
 	subject := repository + "@" + string(d)
 	if size < 0 {
-		return nil, &Error{Subject: subject, Reason: Malformed, Text: fmt.Sprintf("a size of %d bytes makes no sense", size)}
+		return nil, &Error{Subject: subject, Reason: Malformed, Text: fmt.Sprintf("a size of %d bytes is impossible", size)}
 	}
 	if f := c.cache.open(d, size); f != nil {
 		return f, nil

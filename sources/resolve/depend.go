@@ -155,7 +155,7 @@ func (p *pass) dependencies(ctx context.Context, req Request, nodes map[string]*
 	}
 	for _, n := range nodes {
 		if n.err == nil && n.declared != nil && n.load.pkg.Meta.DependsOn != nil {
-			n.err = fmt.Errorf("its dependencies do not settle: each choice of versions asks for another one; declare the dependencies with the versions you want")
+			n.err = fmt.Errorf("its dependencies have no stable choice: each choice of versions requires another; declare the dependencies with the versions you want")
 		}
 	}
 }

@@ -67,7 +67,7 @@ func within[T any](ctx context.Context, p *pass, from sources.Origin, ask func(c
 	case !overdue:
 		return got, err
 	case before:
-		return got, fmt.Errorf("%w\n%s was late before in this pass, and was given %s; it is tried again in the next one", err, host, limit.Round(time.Millisecond))
+		return got, fmt.Errorf("%w\n%s was late before in this pass and had only %s; the next pass tries again", err, host, limit.Round(time.Millisecond))
 	}
-	return got, fmt.Errorf("%w\nA package may take %s (--package-timeout). What came completely is kept, and the next pass goes on from there", err, p.cfg.Timeout)
+	return got, fmt.Errorf("%w\nA package may take %s (--package-timeout). Complete downloads are kept for the next pass", err, p.cfg.Timeout)
 }

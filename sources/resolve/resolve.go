@@ -240,7 +240,7 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 	case p.cfg.Mode == Readonly:
 		return "", errNotLocked(ref)
 	case use.never:
-		return "", fmt.Errorf("%s is not in clusters.lock, and packagePullPolicy: Never forbids to look it up; run `gitopsd lock`, or name a digest", ref)
+		return "", fmt.Errorf("%s is not in clusters.lock, and packagePullPolicy: Never forbids looking it up; run `gitopsd lock`, or name a digest", ref)
 	}
 	now, err := p.now(ctx, l)
 	if err == nil && !(use.always && !use.manual) {

@@ -253,7 +253,7 @@ func (e evidence) material(byKey bool) (*protobundle.VerificationMaterial, error
 			SignedRFC3161Timestamp []byte
 		}
 		if err := json.Unmarshal([]byte(text), &stamp); err != nil || len(stamp.SignedRFC3161Timestamp) == 0 {
-			return nil, errors.New("its time stamp makes no sense")
+			return nil, errors.New("its timestamp is malformed")
 		}
 		m.TimestampVerificationData = &protobundle.TimestampVerificationData{
 			Rfc3161Timestamps: []*protocommon.RFC3161SignedTimestamp{{SignedTimestamp: stamp.SignedRFC3161Timestamp}},
@@ -283,7 +283,7 @@ func parseLogEntry(text []byte) (*protorekor.TransparencyLogEntry, error) {
 	}
 	id, hexErr := hex.DecodeString(entry.Payload.LogID)
 	if err != nil || hexErr != nil {
-		return nil, errors.New("its entry of the transparency log makes no sense")
+		return nil, errors.New("its entry of the transparency log is malformed")
 	}
 	return &protorekor.TransparencyLogEntry{
 		LogIndex:          entry.Payload.LogIndex,

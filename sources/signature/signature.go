@@ -158,7 +158,7 @@ func (v *Verifier) key(ctx context.Context, k *sources.VerificationKey) (signatu
 	text := []byte(k.PEM)
 	if len(text) == 0 {
 		if v.cfg.Key == nil {
-			return nil, nil, fmt.Errorf("there is no place to look for the public key in Secret %s", k.Secret)
+			return nil, nil, fmt.Errorf("the public key in Secret %s cannot be read here", k.Secret)
 		}
 		var err error
 		if text, err = v.cfg.Key(ctx, k); err != nil {
@@ -174,7 +174,7 @@ func (v *Verifier) key(ctx context.Context, k *sources.VerificationKey) (signatu
 	}
 	verifier, err := signature.LoadVerifier(public, hashes[cmp.Or(k.Hash, "sha256")])
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s is a public key of a kind that is not known, or too small a one", where)
+		return nil, nil, fmt.Errorf("%s is a public key of an unsupported type, or too small", where)
 	}
 	return verifier, text, nil
 }

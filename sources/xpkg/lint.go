@@ -131,7 +131,7 @@ func (l *linter) objects(kind sources.PackageKind, metaIndex int) {
 			continue
 		}
 		if first, twice := seen[id{what, name}]; twice {
-			l.problem(i, "it is there twice, first at %s; leave one of them out", l.where(first))
+			l.problem(i, "duplicate of the one at %s; remove one of them", l.where(first))
 			continue
 		}
 		seen[id{what, name}] = i

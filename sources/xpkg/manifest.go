@@ -185,7 +185,7 @@ func (r *reader) images(ctx context.Context, d sources.Digest) (images []image, 
 	slices.SortFunc(images, func(a, b image) int { return cmp.Compare(a.platform, b.platform) })
 	for i := 1; i < len(images); i++ {
 		if a, b := images[i-1], images[i]; a.platform == b.platform {
-			return nil, true, bad("its index has two images for %s (%s and %s), and which one is meant is anybody's guess", a.platform, a.digest, b.digest)
+			return nil, true, bad("its index has two images for %s (%s and %s), and nothing tells which one to use", a.platform, a.digest, b.digest)
 		}
 	}
 	return images, true, nil
@@ -374,7 +374,7 @@ func checkKeys(dec *json.Decoder) error {
 		if top != nil && top.keys != nil && top.key {
 			name, _ := token.(string)
 			if folded := strings.ToLower(name); top.keys[folded] {
-				return errors.New("key " + shorten(name) + " is there twice")
+				return errors.New("duplicate key " + shorten(name))
 			} else {
 				top.keys[folded] = true
 			}

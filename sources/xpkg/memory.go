@@ -98,7 +98,7 @@ func (r *room) enter(ctx context.Context) (*share, error) {
 
 // isFull returns the error for a package that waited until its context ended.
 func isFull(ctx context.Context) error {
-	return fmt.Errorf("%w: others are being read, of the large ones one at a time: %w", sources.ErrNoRoom, context.Cause(ctx))
+	return fmt.Errorf("%w: large packages are read one at a time, and this one waited too long: %w", sources.ErrNoRoom, context.Cause(ctx))
 }
 
 // leave releases the share. Call keep first for a package that was read.

@@ -75,7 +75,7 @@ func TestStreamError(t *testing.T) {
 	text := good + "---\na: 1\na: 2\n" + good + "---\nb: [\n" + good
 	for range 20 {
 		_, err := decodeBatches(strings.NewReader(text), 100, anyShare())
-		if err == nil || err.Error() != `package.yaml line 2003: key "a" is there twice` {
+		if err == nil || err.Error() != `package.yaml line 2003: duplicate key "a"` {
 			t.Fatalf("error %v", err)
 		}
 	}

@@ -176,7 +176,7 @@ func (f *files) dir(h plumbing.Hash) ([]Entry, error) {
 	slices.SortFunc(list, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
 	for i := 1; i < len(list); i++ {
 		if list[i].Name == list[i-1].Name {
-			return nil, fmt.Errorf("malformed tree: %s is there twice", list[i].Name)
+			return nil, fmt.Errorf("malformed tree: duplicate entry %s", list[i].Name)
 		}
 	}
 	f.mu.Lock()

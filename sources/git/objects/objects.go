@@ -38,7 +38,7 @@ type Reader interface {
 
 // TooLarge returns the error for an object of more than [MaxFile] bytes.
 func TooLarge(size int64) error {
-	return fmt.Errorf("%.1f MiB are more than the %d MiB that are read of one file: %w", float64(size)/(1<<20), MaxFile>>20, sources.ErrLimit)
+	return fmt.Errorf("%.1f MiB is more than the %d MiB allowed for a file: %w", float64(size)/(1<<20), MaxFile>>20, sources.ErrLimit)
 }
 
 // Check fails if content does not have the hash h.

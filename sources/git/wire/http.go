@@ -190,7 +190,7 @@ func (s *httpSession) do(req *http.Request, contentType string) (*http.Response,
 	}
 	have, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if have != contentType {
-		return nil, fmt.Errorf("%w: what answers is not a Git server that speaks smart HTTP (content type %q); check the URL", ErrNotFound, clean(have))
+		return nil, fmt.Errorf("%w: the answer is not smart HTTP of a Git server (content type %q); check the URL", ErrNotFound, clean(have))
 	}
 	return res, nil
 }
