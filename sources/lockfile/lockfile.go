@@ -189,10 +189,6 @@ func (f *File) Lookup(k Key) (string, bool) {
 // added since.
 func (f *File) Line(k Key) int { return f.records[k].line }
 
-// LineOf returns the line of a selection in the parsed file, from 1; 0 if it
-// was added since.
-func (f *File) LineOf(s Selection) int { return f.selections[s] }
-
 // Digest returns the digest that a version of a package resolved to.
 func (f *File) Digest(repository, version string) (sources.Digest, bool) {
 	sum, ok := f.Lookup(Key{Repository: repository, Version: version})

@@ -220,7 +220,7 @@ func (c *Client) explain(subject, repository string, err error) error {
 	case errors.Is(err, errSilent):
 		return say(TimedOut, "%s was silent for %v; it, or the network to it, is overloaded or hanging", host, c.timeout)
 	case errors.Is(err, errSlow):
-		return say(TimedOut, "%s sends less than %d bytes a second; it, or the network to it, is overloaded or hanging", host, c.minRate)
+		return say(TimedOut, "%s sends less than %d bytes a second; it, or the network to it, is overloaded or hanging", host, minRate)
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Err = context.DeadlineExceeded
 		return say(TimedOut, "%s did not answer before the deadline", host)

@@ -39,21 +39,25 @@ import (
 
 // Limits of a registry's answers.
 const (
-	// MaxManifestBytes bounds a manifest or index. The distribution
+	// maxManifestBytes bounds a manifest or index. The distribution
 	// specification asks registries to accept at least 4 MiB, and few accept
 	// more.
-	MaxManifestBytes = 4 << 20
-	// MaxTags bounds the tags of a repository.
-	MaxTags = 100_000
+	maxManifestBytes = 4 << 20
+	// maxTags bounds the tags of a repository.
+	maxTags = 100_000
 	// maxTagsPageBytes bounds one page of a tag list.
 	maxTagsPageBytes = 16 << 20
 )
 
+// minRate is the rate at which a registry must send, in bytes a second. A slower
+// one may fall behind by Config.Timeout altogether. Time in which the caller does
+// not read does not count.
+const minRate = 16 << 10
+
 // The defaults of [Config].
 const (
 	DefaultTimeout       = 30 * time.Second
-	DefaultMinRate       = 16 << 10
-	DefaultMaxCacheBytes = 2 << 30
+	defaultMaxCacheBytes = 2 << 30
 	defaultUserAgent     = "gitopsd"
 )
 
@@ -69,31 +73,25 @@ type Config struct {
 	// that is read instead. If the mirror fails, the registry is not used.
 	// Pushes ignore mirrors.
 	Mirrors map[string]string
-	// PlainHTTP lists registries ("host[:port]") that may be used without TLS,
-	// as those on a loopback address always may.
-	PlainHTTP []string
 	// Timeout is how long a registry may stay silent, before an answer and
 	// within it; by default [DefaultTimeout]. The context limits a call as a
 	// whole.
 	Timeout time.Duration
-	// MinRate is the rate at which a registry must send, in bytes a second; by
-	// default [DefaultMinRate]. A slower one may fall behind by Timeout
-	// altogether. Time in which the caller does not read does not count.
-	MinRate int64
 	// CacheDir is the directory for manifests and blobs by digest; empty for no
 	// cache. Any number of processes may share it.
 	CacheDir string
-	// MaxCacheBytes bounds CacheDir; by default [DefaultMaxCacheBytes]. The
-	// least recently used content is removed first.
-	MaxCacheBytes int64
+	// maxCacheBytes bounds CacheDir; by default defaultMaxCacheBytes. The least
+	// recently used content is removed first.
+	maxCacheBytes int64
 	// Log gets a warning when the cache cannot be used, and retries at debug
 	// level. It may be nil.
 	Log *slog.Logger
 }
 
-// Client is a client for any number of registries. It is safe for concurrent
-// use. Keep it: connections, challenges and tokens are reused, so that an
-// unchanged reference costs one HEAD.
+// Client is a client for any number of registries, which must speak TLS unless
+// they are on a loopback address. It is safe for concurrent use. Keep it:
+// connections, challenges and tokens are reused, so that an unchanged reference
+// costs one HEAD.
 type Client struct {
 	*shared
 	// find returns credentials to try before Docker's; may be nil.
@@ -106,8 +104,6 @@ type Client struct {
 type shared struct {
 	log         *slog.Logger
 	timeout     time.Duration
-	minRate     int64
-	plainHTTP   map[string]bool
 	mirrors     map[string]string
 	connections *http.Transport
 	base        http.RoundTripper // over connections
@@ -135,11 +131,8 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = DefaultTimeout
 	}
-	if cfg.MinRate <= 0 {
-		cfg.MinRate = DefaultMinRate
-	}
-	if cfg.MaxCacheBytes <= 0 {
-		cfg.MaxCacheBytes = DefaultMaxCacheBytes
+	if cfg.maxCacheBytes <= 0 {
+		cfg.maxCacheBytes = defaultMaxCacheBytes
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -147,8 +140,6 @@ func New(cfg Config) (*Client, error) {
 	s := &shared{
 		log:        cfg.Log,
 		timeout:    cfg.Timeout,
-		minRate:    cfg.MinRate,
-		plainHTTP:  make(map[string]bool),
 		mirrors:    maps.Clone(cfg.Mirrors),
 		pings:      make(map[string]ping),
 		sessions:   make(map[sessionKey]*session),
@@ -166,12 +157,9 @@ func New(cfg Config) (*Client, error) {
 			IdleConnTimeout:     90 * time.Second,
 		},
 	}
-	s.base = &baseTransport{next: s.connections, userAgent: cfg.UserAgent, timeout: cfg.Timeout, minRate: cfg.MinRate, log: cfg.Log}
-	for _, host := range cfg.PlainHTTP {
-		s.plainHTTP[host] = true
-	}
+	s.base = &baseTransport{next: s.connections, userAgent: cfg.UserAgent, timeout: cfg.Timeout, log: cfg.Log}
 	if cfg.CacheDir != "" {
-		s.cache = &cache{dir: cfg.CacheDir, max: cfg.MaxCacheBytes, log: cfg.Log}
+		s.cache = &cache{dir: cfg.CacheDir, max: cfg.maxCacheBytes, log: cfg.Log}
 	}
 	return &Client{shared: s, found: new(atomic.Pointer[keyring])}, nil
 }
@@ -240,7 +228,7 @@ func (c *Client) resolve(ctx context.Context, repository, tag string) (sources.D
 		return "", statusError(resp)
 	}
 	r.method = http.MethodGet
-	raw, err := c.get(ctx, r, MaxManifestBytes)
+	raw, err := c.get(ctx, r, maxManifestBytes)
 	if err != nil {
 		return "", err
 	}
@@ -260,7 +248,7 @@ func headIsFinal(status int) bool {
 }
 
 // Manifest returns the index or manifest with digest d, of at most
-// [MaxManifestBytes] bytes. Its media type is in the bytes; the registry's
+// maxManifestBytes bytes. Its media type is in the bytes; the registry's
 // Content-Type is not covered by the digest and not returned. The error is a
 // [*MismatchError] if the registry sends other bytes, else an [*Error].
 func (c *Client) Manifest(ctx context.Context, repository string, d sources.Digest) ([]byte, error) {
@@ -268,11 +256,11 @@ func (c *Client) Manifest(ctx context.Context, repository string, d sources.Dige
 	if _, err := sources.ParseDigest(string(d)); err != nil {
 		return nil, &Error{Subject: repository, Reason: Malformed, Text: err.Error()}
 	}
-	if raw, ok := c.cache.get(d, MaxManifestBytes); ok {
+	if raw, ok := c.cache.get(d, maxManifestBytes); ok {
 		return raw, nil
 	}
 	located := c.locate(repository)
-	raw, err := c.get(ctx, request{repository: located, path: "manifests/" + string(d), accept: acceptManifests}, MaxManifestBytes)
+	raw, err := c.get(ctx, request{repository: located, path: "manifests/" + string(d), accept: acceptManifests}, maxManifestBytes)
 	if err != nil {
 		return nil, c.explain(subject, located, err)
 	}

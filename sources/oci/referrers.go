@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// MaxReferrers bounds the referrers of a digest.
-const MaxReferrers = 1000
+// maxReferrers bounds the referrers of a digest.
+const maxReferrers = 1000
 
 // emptyConfig is the artifact type that registries which know only the
 // configuration's type list for manifests with an empty configuration.
@@ -36,7 +36,7 @@ func (c *Client) Referrers(ctx context.Context, repository string, d sources.Dig
 func (c *Client) referrers(ctx context.Context, repository string, d sources.Digest, artifactType string) ([]sources.Digest, error) {
 	query := "artifactType=" + url.QueryEscape(artifactType)
 	var found []sources.Digest
-	for range MaxReferrers { // pages; one may have nothing of the type
+	for range maxReferrers { // pages; one may have nothing of the type
 		resp, err := c.do(ctx, request{repository: repository, path: "referrers/" + string(d), query: query, accept: acceptManifests})
 		if err != nil {
 			return nil, err
@@ -46,7 +46,7 @@ func (c *Client) referrers(ctx context.Context, repository string, d sources.Dig
 			return c.taggedReferrers(ctx, repository, d, artifactType)
 		}
 		link := resp.Header.Get("Link")
-		raw, err := readAll(resp, MaxManifestBytes)
+		raw, err := readAll(resp, maxManifestBytes)
 		if err != nil {
 			return nil, err
 		}
@@ -54,8 +54,8 @@ func (c *Client) referrers(ctx context.Context, repository string, d sources.Dig
 		if err != nil {
 			return nil, err
 		}
-		if found = append(found, page...); len(found) > MaxReferrers {
-			return nil, &problem{Malformed, fmt.Sprintf("%s lists more than %d referrers", registryOf(repository), MaxReferrers)}
+		if found = append(found, page...); len(found) > maxReferrers {
+			return nil, &problem{Malformed, fmt.Sprintf("%s lists more than %d referrers", registryOf(repository), maxReferrers)}
 		}
 		next, ok := nextPage(resp.Request, link)
 		if !ok || next == query {
@@ -69,7 +69,7 @@ func (c *Client) referrers(ctx context.Context, repository string, d sources.Dig
 // taggedReferrers reads the index under the tag; without one there are no
 // referrers.
 func (c *Client) taggedReferrers(ctx context.Context, repository string, d sources.Digest, artifactType string) ([]sources.Digest, error) {
-	raw, err := c.get(ctx, request{repository: repository, path: "manifests/" + strings.Replace(string(d), ":", "-", 1), accept: acceptManifests}, MaxManifestBytes)
+	raw, err := c.get(ctx, request{repository: repository, path: "manifests/" + strings.Replace(string(d), ":", "-", 1), accept: acceptManifests}, maxManifestBytes)
 	var st *status
 	if errors.As(err, &st) && st.code == http.StatusNotFound {
 		return nil, nil
@@ -77,8 +77,8 @@ func (c *Client) taggedReferrers(ctx context.Context, repository string, d sourc
 		return nil, err
 	}
 	found, err := ofType(raw, registryOf(repository), artifactType)
-	if len(found) > MaxReferrers {
-		return nil, &problem{Malformed, fmt.Sprintf("%s lists more than %d referrers", registryOf(repository), MaxReferrers)}
+	if len(found) > maxReferrers {
+		return nil, &problem{Malformed, fmt.Sprintf("%s lists more than %d referrers", registryOf(repository), maxReferrers)}
 	}
 	return found, err
 }

@@ -273,7 +273,7 @@ func (c *Client) ping(ctx context.Context, reg name.Registry) (ping, error) {
 		p := ping{scheme: "https"}
 		var err error
 		p.challenge, err = transport.Ping(ctx, reg, oneScheme{c.base, p.scheme})
-		if err != nil && isPlainHTTPAnswer(err) && (c.plainHTTP[host] || isLoopback(host)) {
+		if err != nil && isPlainHTTPAnswer(err) && isLoopback(host) {
 			p.scheme = "http"
 			if reg, err = name.NewRegistry(host, name.Insecure); err == nil {
 				p.challenge, err = transport.Ping(ctx, reg, oneScheme{c.base, p.scheme})

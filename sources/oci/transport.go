@@ -31,7 +31,6 @@ type baseTransport struct {
 	next      http.RoundTripper
 	userAgent string
 	timeout   time.Duration
-	minRate   int64 // bytes a second
 	log       *slog.Logger
 }
 
@@ -100,7 +99,7 @@ func (p *baseTransport) once(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, silent(req.Context(), err)
 	}
-	resp.Body = &watchedBody{body: resp.Body, ctx: ctx, cancel: cancel, timeout: p.timeout, minRate: p.minRate, left: p.timeout, timer: timer}
+	resp.Body = &watchedBody{body: resp.Body, ctx: ctx, cancel: cancel, timeout: p.timeout, left: p.timeout, timer: timer}
 	return resp, nil
 }
 
@@ -153,7 +152,6 @@ type watchedBody struct {
 	ctx     context.Context // of the one request that the body belongs to
 	cancel  context.CancelCauseFunc
 	timeout time.Duration
-	minRate int64
 	left    time.Duration // that may still be waited; what comes adds to it
 	timer   *time.Timer
 }
@@ -169,7 +167,7 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 			err = errSlow
 		}
 	}
-	came := time.Duration(float64(n) / float64(b.minRate) * float64(time.Second))
+	came := time.Duration(float64(n) / minRate * float64(time.Second))
 	b.left = min(b.left-time.Since(start)+came, b.timeout)
 	return n, err
 }

@@ -15,13 +15,13 @@ import (
 // Limits of what is read for one package. Whoever may write to a repository may
 // put any number of signatures there.
 const (
-	// MaxSignatures bounds the signatures that are read.
-	MaxSignatures = 100
-	// MaxSignatureBytes bounds one signature with its statement; an SBOM has
+	// maxSignatures bounds the signatures that are read.
+	maxSignatures = 100
+	// maxSignatureBytes bounds one signature with its statement; an SBOM has
 	// some megabytes.
-	MaxSignatureBytes = 16 << 20
-	// MaxSignaturesBytes bounds all of them.
-	MaxSignaturesBytes = 64 << 20
+	maxSignatureBytes = 16 << 20
+	// maxSignaturesBytes bounds all of them.
+	maxSignaturesBytes = 64 << 20
 )
 
 // Media types of evidence.
@@ -153,7 +153,7 @@ func (f *finder) tagged(ctx context.Context, suffix, mediaType string, take func
 
 // full reports whether a limit is reached, and counts what is left out.
 func (f *finder) full() bool {
-	if f.seen < MaxSignatures {
+	if f.seen < maxSignatures {
 		return false
 	}
 	f.dropped++
@@ -179,7 +179,7 @@ func (f *finder) layers(ctx context.Context, d sources.Digest) ([]descriptor, er
 // layer reads a layer and passes it on.
 func (f *finder) layer(ctx context.Context, l descriptor, take func(evidence) bool) error {
 	d, err := sources.ParseDigest(l.Digest)
-	if err != nil || l.Size <= 0 || l.Size > MaxSignatureBytes || f.bytes+l.Size > MaxSignaturesBytes {
+	if err != nil || l.Size <= 0 || l.Size > maxSignatureBytes || f.bytes+l.Size > maxSignaturesBytes {
 		f.dropped++
 		return nil
 	}

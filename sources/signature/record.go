@@ -49,7 +49,7 @@ func (r *records) read(key sources.Digest) []evidence {
 	}
 	defer f.Close()
 	// Evidence is written in base64, which makes it a third larger.
-	text, err := io.ReadAll(io.LimitReader(f, 2*MaxSignaturesBytes))
+	text, err := io.ReadAll(io.LimitReader(f, 2*maxSignaturesBytes))
 	if err != nil {
 		r.warn("read", err)
 		return nil

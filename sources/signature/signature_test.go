@@ -102,7 +102,7 @@ func TestVerify(t *testing.T) {
 	me := sources.Identity{Issuer: issuer, Subject: subject}
 	sbom := sources.Attestation{Name: "parts", PredicateType: "spdx"}
 	const spdx = "https://spdx.dev/Document"
-	huge := sigstore.Layer{Type: sigstore.SimpleType, Content: make([]byte, MaxSignatureBytes+1)}
+	huge := sigstore.Layer{Type: sigstore.SimpleType, Content: make([]byte, maxSignatureBytes+1)}
 	annotated := func(l sigstore.Layer, key, value string) sigstore.Layer {
 		l.Annotations[key] = value
 		return l
@@ -148,7 +148,7 @@ func TestVerify(t *testing.T) {
 		{"huge layer", func(sources.Digest) layers { return layers{huge} }, []sources.Authority{byKey("us", key)}, "", "1 that were not looked at"},
 		{"too many", func(d sources.Digest) layers {
 			var all layers
-			for range MaxSignatures {
+			for range maxSignatures {
 				all = append(all, must(other.Simple(d)))
 			}
 			return append(all, must(key.Simple(d)))

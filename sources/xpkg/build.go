@@ -75,8 +75,8 @@ func packageStream(dir fs.FS) ([]byte, sources.PackageMeta, error) {
 		stream.WriteString("---\n")
 		stream.Write(f.content)
 	}
-	if stream.Len() > MaxPackageBytes {
-		return nil, meta, tooMuch("the YAML files have %d bytes, more than %d", stream.Len(), MaxPackageBytes)
+	if stream.Len() > maxPackageBytes {
+		return nil, meta, tooMuch("the YAML files have %d bytes, more than %d", stream.Len(), maxPackageBytes)
 	}
 	return stream.Bytes(), meta, nil
 }
@@ -131,7 +131,7 @@ func readFile(dir fs.FS, name string) (file, error) {
 		line := 1 + bytes.Count(content[:at[0]], []byte("\n"))
 		return file{}, bad(`%s:%d: leave out YAML directives and "...", which mean nothing in a Kubernetes manifest`, name, line)
 	}
-	docs, err := sources.DecodeYAML(bytes.NewReader(content), sources.Limits{Nodes: MaxDocumentValues})
+	docs, err := sources.DecodeYAML(bytes.NewReader(content), sources.Limits{Nodes: maxDocumentValues})
 	if err != nil {
 		problem := &invalid{text: name + ": " + shorten(err.Error())}
 		if errors.Is(err, sources.ErrLimit) {

@@ -206,8 +206,8 @@ func (e *embedder) layer(l descriptor) (descriptor, error) {
 	if !layerTypes[l.MediaType] {
 		return l, bad("its layer %s is %.100q, not a file system", l.Digest, l.MediaType)
 	}
-	if l.Size > MaxFetchedBytes {
-		return l, tooMuch("its layer %s has %d bytes, more than %d", l.Digest, l.Size, MaxFetchedBytes)
+	if l.Size > maxFetchedBytes {
+		return l, tooMuch("its layer %s has %d bytes, more than %d", l.Digest, l.Size, maxFetchedBytes)
 	}
 	blob, err := e.runtime.src.Blob(e.ctx, e.runtime.repository, l.Digest, l.Size)
 	if err != nil {

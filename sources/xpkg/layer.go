@@ -121,7 +121,7 @@ func (w *walk) layer(blob io.Reader) error {
 			return err
 		}
 		if w.reader.entries--; w.reader.entries < 0 {
-			return tooMuch("its layers have more than %d files", MaxTarEntries)
+			return tooMuch("its layers have more than %d files", maxTarEntries)
 		}
 		name, err := entryName(header.Name)
 		if err != nil {
@@ -174,8 +174,8 @@ func (w *walk) file(header *tar.Header, content io.Reader) error {
 		return bad("its %s is a link, to %.200q; want a regular file", packageFile, header.Linkname)
 	case header.Typeflag != tar.TypeReg:
 		return bad("its %s is not a regular file", packageFile)
-	case header.Size > MaxPackageBytes:
-		return tooMuch("its %s has %d bytes, more than %d", packageFile, header.Size, MaxPackageBytes)
+	case header.Size > maxPackageBytes:
+		return tooMuch("its %s has %d bytes, more than %d", packageFile, header.Size, maxPackageBytes)
 	}
 	content = io.TeeReader(content, w.hash)
 	if err := w.consume(content); err != nil {
@@ -194,7 +194,7 @@ type bounded struct {
 func (b *bounded) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	if *b.left -= int64(n); *b.left < 0 {
-		return 0, tooMuch("its layers expand to more than %d bytes", int64(MaxExpandedBytes))
+		return 0, tooMuch("its layers expand to more than %d bytes", int64(maxExpandedBytes))
 	}
 	return n, err
 }

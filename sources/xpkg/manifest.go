@@ -123,7 +123,7 @@ func parseManifest(raw []byte) (*manifest, error) {
 		return nil, bad("it is %.100q, not an image", m.MediaType)
 	}
 	if m.Manifests != nil {
-		return &m, checkDescriptors("manifest", *m.Manifests, MaxIndexManifests)
+		return &m, checkDescriptors("manifest", *m.Manifests, maxIndexManifests)
 	}
 	if m.Config == nil {
 		return nil, bad("its manifest has neither a config nor manifests")
@@ -131,7 +131,7 @@ func parseManifest(raw []byte) (*manifest, error) {
 	if err := checkDescriptors("config", []descriptor{*m.Config}, 1); err != nil {
 		return nil, err
 	}
-	return &m, checkDescriptors("layer", m.Layers, MaxLayers)
+	return &m, checkDescriptors("layer", m.Layers, maxLayers)
 }
 
 func checkDescriptors(what string, list []descriptor, most int) error {

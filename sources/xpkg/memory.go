@@ -126,8 +126,8 @@ func (s *share) decode(values, text int, do func() (int64, error)) error {
 	defer s.mu.Unlock()
 	s.most -= most
 	s.taken += bytes
-	if err == nil && s.taken > MaxPackageMemory {
-		return tooMuch("its objects need more than %d MiB of memory", MaxPackageMemory>>20)
+	if err == nil && s.taken > maxPackageMemory {
+		return tooMuch("its objects need more than %d MiB of memory", maxPackageMemory>>20)
 	}
 	return err
 }

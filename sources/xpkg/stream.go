@@ -84,8 +84,8 @@ func decodeBatches(packageYAML io.Reader, size int, space *share) ([]sources.Doc
 	for _, r := range results {
 		docs = append(docs, r...)
 	}
-	if len(docs) > MaxDocuments {
-		return nil, tooMuch("%s has more than %d documents", packageFile, MaxDocuments)
+	if len(docs) > maxDocuments {
+		return nil, tooMuch("%s has more than %d documents", packageFile, maxDocuments)
 	}
 	return docs, nil
 }
@@ -94,7 +94,7 @@ func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64, space *share)
 	values := b.values
 	mayAlias := alias.Match(b.bytes)
 	if mayAlias {
-		values += MaxDocumentValues
+		values += maxDocumentValues
 	}
 	err = space.decode(values, len(b.bytes), func() (int64, error) {
 		before := dec.Cost()
@@ -111,8 +111,8 @@ func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64, space *share)
 			expanded += countValues(docs[i].Tree)
 		}
 	}
-	if more := expanded - b.values; more > 0 && aliased.Add(int64(more)) > MaxPackageValues {
-		return nil, tooMuch("%s: aliases stand for more than %d values", packageFile, MaxPackageValues)
+	if more := expanded - b.values; more > 0 && aliased.Add(int64(more)) > maxPackageValues {
+		return nil, tooMuch("%s: aliases stand for more than %d values", packageFile, maxPackageValues)
 	}
 	return docs, nil
 }
@@ -121,7 +121,7 @@ func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64, space *share)
 var alias = regexp.MustCompile(`(^|[\s\[{,:-])\*[0-9A-Za-z_-]`)
 
 func (b batch) documents(dec *sources.Decoder) ([]sources.Document, error) {
-	limits := sources.Limits{Bytes: int64(len(b.bytes)), Documents: MaxDocuments, Nodes: MaxDocumentValues, Separators: MaxDocumentValues, TotalNodes: b.values + MaxDocumentValues}
+	limits := sources.Limits{Bytes: int64(len(b.bytes)), Documents: maxDocuments, Nodes: maxDocumentValues, Separators: maxDocumentValues, TotalNodes: b.values + maxDocumentValues}
 	docs, err := dec.Decode(bytes.NewReader(b.bytes), limits)
 	if err == nil {
 		return docs, nil
@@ -177,8 +177,8 @@ func (s *splitter) split(r io.Reader, size int, use func(batch) bool) error {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := r.Read(buf)
-		if s.total += n; s.total > MaxPackageBytes {
-			return tooMuch("%s has more than %d bytes", packageFile, MaxPackageBytes)
+		if s.total += n; s.total > maxPackageBytes {
+			return tooMuch("%s has more than %d bytes", packageFile, maxPackageBytes)
 		}
 		s.pending = append(s.pending[:copy(s.pending, s.pending[s.start:])], buf[:n]...)
 		s.start = 0
@@ -199,7 +199,7 @@ func (s *splitter) split(r io.Reader, size int, use func(batch) bool) error {
 			return nil
 		case err != nil:
 			return err
-		case len(s.pending)-s.start > MaxDocumentBytes:
+		case len(s.pending)-s.start > maxDocumentBytes:
 			return s.take(len(s.pending) - s.start) // an error that says so
 		}
 	}
@@ -258,17 +258,17 @@ func hasDirective(before []byte) bool {
 func (s *splitter) take(n int) error {
 	doc := s.pending[s.start : s.start+n]
 	line := s.next.line + s.line
-	if n > MaxDocumentBytes {
-		return tooMuch("%s line %d: a document of more than %d bytes, which no API server takes", packageFile, line, MaxDocumentBytes)
+	if n > maxDocumentBytes {
+		return tooMuch("%s line %d: a document of more than %d bytes, which no API server takes", packageFile, line, maxDocumentBytes)
 	}
 	lines, values := sources.CountYAML(doc)
 	s.values += values
 	s.next.values += values
 	switch {
-	case values > MaxDocumentValues:
-		return tooMuch("%s line %d: a document of more than %d values", packageFile, line, MaxDocumentValues)
-	case s.values > MaxPackageValues:
-		return tooMuch("%s line %d: more than %d values so far", packageFile, line, MaxPackageValues)
+	case values > maxDocumentValues:
+		return tooMuch("%s line %d: a document of more than %d values", packageFile, line, maxDocumentValues)
+	case s.values > maxPackageValues:
+		return tooMuch("%s line %d: more than %d values so far", packageFile, line, maxPackageValues)
 	}
 	s.next.bytes = append(s.next.bytes, doc...)
 	s.line += lines

@@ -33,31 +33,31 @@ import (
 
 // Limits of a package.
 const (
-	// MaxIndexManifests bounds the manifests of an index.
-	MaxIndexManifests = 256
-	// MaxLayers bounds the layers of an image; container runtimes stop at 127.
-	MaxLayers = 512
-	// MaxFetchedBytes bounds the fetched bytes of a package: manifests,
+	// maxIndexManifests bounds the manifests of an index.
+	maxIndexManifests = 256
+	// maxLayers bounds the layers of an image; container runtimes stop at 127.
+	maxLayers = 512
+	// maxFetchedBytes bounds the fetched bytes of a package: manifests,
 	// configurations and layers, for all platforms together.
-	MaxFetchedBytes = 1 << 30
-	// MaxExpandedBytes bounds the decompressed layers.
-	MaxExpandedBytes = 4 << 30
-	// MaxTarEntries bounds the files in them.
-	MaxTarEntries = 500_000
-	// MaxPackageBytes bounds package.yaml; the largest known have some 90 MB.
-	MaxPackageBytes = 256 << 20
-	// MaxDocuments bounds the objects in it.
-	MaxDocuments = sources.DefaultMaxDocuments
-	// MaxDocumentBytes bounds one object: the API server accepts 3 MiB.
-	MaxDocumentBytes = 4 << 20
-	// MaxDocumentValues and MaxPackageValues bound the values in one object and
+	maxFetchedBytes = 1 << 30
+	// maxExpandedBytes bounds the decompressed layers.
+	maxExpandedBytes = 4 << 30
+	// maxTarEntries bounds the files in them.
+	maxTarEntries = 500_000
+	// maxPackageBytes bounds package.yaml; the largest known have some 90 MB.
+	maxPackageBytes = 256 << 20
+	// maxDocuments bounds the objects in it.
+	maxDocuments = sources.DefaultMaxDocuments
+	// maxDocumentBytes bounds one object: the API server accepts 3 MiB.
+	maxDocumentBytes = 4 << 20
+	// maxDocumentValues and maxPackageValues bound the values in one object and
 	// in all, by the characters that can separate two; values behind aliases
 	// are counted in addition. 900 CRDs have 1.4 million.
-	MaxDocumentValues = 500_000
-	MaxPackageValues  = 10_000_000
-	// MaxPackageMemory bounds the memory of the decoded objects of one package,
+	maxDocumentValues = 500_000
+	maxPackageValues  = 10_000_000
+	// maxPackageMemory bounds the memory of the decoded objects of one package,
 	// in bytes. The largest known takes half of it.
-	MaxPackageMemory = 256 << 20
+	maxPackageMemory = 256 << 20
 	// maxConfigBytes bounds an image's configuration.
 	maxConfigBytes = 4 << 20
 	// maxWindow bounds the memory that a zstd stream may require.
@@ -176,15 +176,15 @@ type reader struct {
 }
 
 func newReader(src Source, repository string) *reader {
-	r := &reader{src: src, repository: repository, expand: MaxExpandedBytes, entries: MaxTarEntries}
-	r.fetch.Store(MaxFetchedBytes)
+	r := &reader{src: src, repository: repository, expand: maxExpandedBytes, entries: maxTarEntries}
+	r.fetch.Store(maxFetchedBytes)
 	return r
 }
 
 // spend takes n bytes from the limit of fetched bytes.
 func (r *reader) spend(n int64) error {
-	if n > MaxFetchedBytes || r.fetch.Add(-n) < 0 {
-		return tooMuch("there are more than %d bytes to fetch of it, on all platforms together", MaxFetchedBytes)
+	if n > maxFetchedBytes || r.fetch.Add(-n) < 0 {
+		return tooMuch("there are more than %d bytes to fetch of it, on all platforms together", maxFetchedBytes)
 	}
 	return nil
 }

@@ -311,7 +311,7 @@ func TestRefused(t *testing.T) {
 		}, "not a layer of an image", false},
 		"huge layer": {func(m *maker) descriptor {
 			l := m.layer(packageEntry)
-			l.Size = MaxFetchedBytes + 1
+			l.Size = maxFetchedBytes + 1
 			return m.image(nil, l)
 		}, "more than 1073741824 bytes", true},
 		"layers huge together": {func(m *maker) descriptor {
@@ -364,7 +364,7 @@ func TestRefused(t *testing.T) {
 		"alias bombs, many":  {yaml(strings.Repeat("--- {a: &a ["+strings.Repeat("1,", 1000)+"], b: &b ["+strings.Repeat("*a,", 300)+"]}\n", 100)), "more than", true},
 		"deep":               {yaml("a: " + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + "\n"), "nested deeper", true},
 		"values":             {yaml("a: [" + strings.Repeat("1,", 500_001) + "]\n"), "a document of more than 500000 values", true},
-		"large document":     {yaml("a: \"" + strings.Repeat("x", MaxDocumentBytes) + "\"\n"), "a document of more than 4194304 bytes", true},
+		"large document":     {yaml("a: \"" + strings.Repeat("x", maxDocumentBytes) + "\"\n"), "a document of more than 4194304 bytes", true},
 		"a list":             {yaml("- a\n"), "a document must be a mapping", false},
 		"empty":              {yaml("# nothing\n"), "there is no meta object among its documents", false},
 	}

@@ -19,7 +19,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// files is the file system of a tree; see NewFiles.
+// files is the file system of a tree; see newFiles.
 type files struct {
 	objects Reader
 	root    plumbing.Hash
@@ -32,14 +32,14 @@ type files struct {
 // maxDirs bounds how many parsed trees a files keeps.
 const maxDirs = 10_000
 
-// NewFiles returns the tree root as a file system of regular files and
+// newFiles returns the tree root as a file system of regular files and
 // directories. Objects are read when they are needed. It is safe for concurrent
 // use.
 //
 // A symbolic link is listed, but cannot be opened or gone through; a submodule
 // is not there, and neither is an entry that git would not check out, such as
 // ".git". All times are t, the commit's.
-func NewFiles(r Reader, root plumbing.Hash, t time.Time) fs.FS {
+func newFiles(r Reader, root plumbing.Hash, t time.Time) fs.FS {
 	return &files{objects: r, root: root, time: t, dirs: make(map[plumbing.Hash][]Entry)}
 }
 
@@ -146,7 +146,7 @@ func (f *files) lookup(op, name string) (Entry, error) {
 		}
 		e = list[i]
 		done += len(part) + 1
-		if e.IsSymlink() {
+		if e.isSymlink() {
 			return e, &fs.PathError{Op: op, Path: name[:done-1], Err: errSymlink}
 		}
 	}
@@ -171,7 +171,7 @@ func (f *files) dir(h plumbing.Hash) ([]Entry, error) {
 		return nil, err
 	}
 	list = slices.DeleteFunc(list, func(e Entry) bool {
-		return !e.reachable() || !e.IsDir() && !e.IsFile() && !e.IsSymlink()
+		return !e.reachable() || !e.IsDir() && !e.isFile() && !e.isSymlink()
 	})
 	slices.SortFunc(list, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
 	for i := 1; i < len(list); i++ {
@@ -233,7 +233,7 @@ func (i info) Mode() fs.FileMode {
 	switch {
 	case i.e.IsDir():
 		return fs.ModeDir | 0o555
-	case i.e.IsSymlink():
+	case i.e.isSymlink():
 		return fs.ModeSymlink | 0o777
 	case i.e.Mode&0o111 != 0:
 		return 0o555

@@ -61,8 +61,8 @@ func NewRaw(t plumbing.ObjectType, content []byte) Raw {
 	return Raw{Type: t, Hash: plumbing.ComputeHash(t, content), Content: content}
 }
 
-// Encoded returns the object in go-git's form.
-func (o Raw) Encoded() plumbing.EncodedObject {
+// encoded returns the object in go-git's form.
+func (o Raw) encoded() plumbing.EncodedObject {
 	obj := new(plumbing.MemoryObject)
 	obj.SetType(o.Type)
 	obj.Write(o.Content) // cannot fail
@@ -76,7 +76,7 @@ func ReadCommit(r Reader, h plumbing.Hash) (*object.Commit, error) {
 		return nil, fmt.Errorf("commit %s: %w", h, err)
 	}
 	c := new(object.Commit)
-	if err := c.Decode(Raw{Type: plumbing.CommitObject, Content: content}.Encoded()); err != nil {
+	if err := c.Decode(Raw{Type: plumbing.CommitObject, Content: content}.encoded()); err != nil {
 		return nil, fmt.Errorf("commit %s: %w", h, err)
 	}
 	return c, nil
@@ -90,7 +90,7 @@ func NewCommit(r Reader, c *object.Commit) sources.Commit {
 		Subject: subject,
 		Author:  fmt.Sprintf("%s <%s>", c.Author.Name, c.Author.Email),
 		Time:    c.Committer.When,
-		Files:   NewFiles(r, c.TreeHash, c.Committer.When),
+		Files:   newFiles(r, c.TreeHash, c.Committer.When),
 	}
 }
 
@@ -127,7 +127,7 @@ func EncodePack(list []Raw) ([]byte, error) {
 	storage := memory.NewStorage()
 	hashes := make([]plumbing.Hash, 0, len(list))
 	for _, obj := range list {
-		h, err := storage.SetEncodedObject(obj.Encoded())
+		h, err := storage.SetEncodedObject(obj.encoded())
 		if err != nil {
 			return nil, err
 		}

@@ -52,8 +52,8 @@ func ParseTree(content []byte) ([]Entry, error) {
 
 // What an entry is, by its mode.
 func (e Entry) IsDir() bool       { return e.Mode&0o170000 == 0o040000 }
-func (e Entry) IsFile() bool      { return e.Mode&0o170000 == 0o100000 }
-func (e Entry) IsSymlink() bool   { return e.Mode&0o170000 == 0o120000 }
+func (e Entry) isFile() bool      { return e.Mode&0o170000 == 0o100000 }
+func (e Entry) isSymlink() bool   { return e.Mode&0o170000 == 0o120000 }
 func (e Entry) IsSubmodule() bool { return e.Mode&0o170000 == 0o160000 }
 
 // reachable reports whether the entry has a valid name. Others, which git
@@ -104,7 +104,7 @@ func Graft(r Reader, root plumbing.Hash, path string, blob plumbing.Hash) ([]Raw
 	}
 	for _, have := range entries {
 		if have.Name == name {
-			if have.IsDir() != isDir || !isDir && !have.IsFile() {
+			if have.IsDir() != isDir || !isDir && !have.isFile() {
 				return nil, fmt.Errorf("%s in the repository is a %s, so that it cannot be written", name, have.kind())
 			}
 			e = have
@@ -153,9 +153,9 @@ func (e Entry) kind() string {
 	switch {
 	case e.IsDir():
 		return "directory"
-	case e.IsFile():
+	case e.isFile():
 		return "file"
-	case e.IsSymlink():
+	case e.isSymlink():
 		return "symbolic link"
 	case e.IsSubmodule():
 		return "submodule"

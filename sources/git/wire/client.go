@@ -131,7 +131,7 @@ func historyV0(ctx context.Context, s session, g *greeting, all []string, sink f
 }
 
 // Push changes ref from the object old to now, and sends the objects for that
-// in pack. [NoHash] as old creates the ref; as now, with a nil pack, it deletes
+// in pack. noHash as old creates the ref; as now, with a nil pack, it deletes
 // it.
 //
 // The error is [ErrMoved] if ref is not at old, and a [*RefusedError] if the
@@ -147,8 +147,8 @@ func (c *Client) Push(ctx context.Context, ref, old, now string, pack []byte) er
 	return err
 }
 
-// NoHash stands for "no object" in a Push.
-var NoHash = strings.Repeat("0", 40)
+// noHash stands for "no object" in a Push.
+var noHash = strings.Repeat("0", 40)
 
 // converse opens a session, reads its greeting unless it is known, and calls do
 // with both.
@@ -349,7 +349,7 @@ func push(ctx context.Context, s session, g *greeting, ref, old, now string, pac
 			caps += " " + c
 		}
 	}
-	if now == NoHash && !g.supports("delete-refs", "") {
+	if now == noHash && !g.supports("delete-refs", "") {
 		return &RefusedError{Ref: ref, Reason: "it does not allow deletion"}
 	}
 	var w pktWriter

@@ -26,7 +26,7 @@ type greeting struct {
 	refs   []Ref
 }
 
-// at returns the object that a ref names, NoHash if there is no such ref. Ok is
+// at returns the object that a ref names, noHash if there is no such ref. Ok is
 // false if refs were not listed.
 func (g *greeting) at(ref string) (hash string, known bool) {
 	for _, r := range g.refs {
@@ -34,7 +34,7 @@ func (g *greeting) at(ref string) (hash string, known bool) {
 			return r.Hash, true
 		}
 	}
-	return NoHash, g.listed
+	return noHash, g.listed
 }
 
 // capabilities remembers the part of the greetings of a stateless server that

@@ -168,7 +168,7 @@ func TestPushReport(t *testing.T) {
 	if err := push(t.Context(), canned{pkts("unpack ok\n", "ok "+ref+"\n", "flush")}, g, ref, hashA, hashB, nil); err != nil {
 		t.Errorf("without a sideband: %v", err)
 	}
-	wantError(t, push(t.Context(), canned{}, g, ref, hashA, NoHash, nil), "does not allow deletion")
+	wantError(t, push(t.Context(), canned{}, g, ref, hashA, noHash, nil), "does not allow deletion")
 	wantError(t, push(t.Context(), canned{}, &greeting{}, ref, hashA, hashB, nil), "no report-status")
 }
 
