@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// converter makes trees of the parser's nodes.
+// converter turns the parser's nodes into trees.
 type converter struct {
 	limits Limits
 	first  int // line of the document
@@ -43,7 +43,7 @@ func (c *converter) document(n *yaml.Node) (map[string]any, error) {
 
 // target returns what an alias stands for. The parser keeps anchors from one
 // document to the next; YAML does not (1.2.2, section 3.2.2.2), nor do readers
-// that take a stream apart before they parse it.
+// that split a stream before they parse it.
 func (c *converter) target(n *yaml.Node) (*yaml.Node, error) {
 	if n.Alias.Line < c.first {
 		return nil, fmt.Errorf("line %d: alias *%s has no anchor in this document", n.Line, n.Value)
@@ -130,7 +130,7 @@ func (c *converter) mapping(n *yaml.Node, depth int) (numbered, error) {
 	}
 	own, twice := c.shared.mapping(c.parts[start:])
 	if twice >= 0 {
-		return numbered{}, fmt.Errorf("line %d: key %q is there twice", keys(n)[twice].Line, c.parts[start+2*twice].value)
+		return numbered{}, fmt.Errorf("line %d: duplicate key %q", keys(n)[twice].Line, c.parts[start+2*twice].value)
 	}
 	if merges == nil {
 		return own, nil
@@ -147,7 +147,7 @@ func (c *converter) mapping(n *yaml.Node, depth int) (numbered, error) {
 	return c.shared.fresh(m), nil
 }
 
-// keys are those of a mapping, without merges.
+// keys returns the keys of a mapping, without merges.
 func keys(n *yaml.Node) (keys []*yaml.Node) {
 	for i := 0; i < len(n.Content); i += 2 {
 		if key := n.Content[i]; key.Tag != "!!merge" {

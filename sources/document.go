@@ -13,9 +13,8 @@ import (
 )
 
 // Document is one document of a YAML stream, decoded to the types of JSON:
-// map[string]any, []any, string, bool, int64, float64 and nil. Trees are shared
-// between clusters, and equal parts of them between documents and within one:
-// they must not be changed once decoded.
+// map[string]any, []any, string, bool, int64, float64 and nil. Clusters share
+// trees, and equal parts of trees are in memory once: do not change them.
 type Document struct {
 	// Line is where the document starts in its stream, from 1.
 	Line int
@@ -25,20 +24,20 @@ type Document struct {
 
 // Limits bound what a YAML stream may cost. A zero field means the default.
 type Limits struct {
-	// Bytes of the whole stream; default DefaultMaxBytes.
+	// Bytes of the whole stream; by default [DefaultMaxBytes].
 	Bytes int64
-	// Documents in the stream; default DefaultMaxDocuments.
+	// Documents in the stream; by default [DefaultMaxDocuments].
 	Documents int
-	// Nodes of one document after aliases are expanded; default
-	// DefaultMaxNodes.
+	// Nodes of one document after aliases are expanded; by default
+	// [DefaultMaxNodes].
 	Nodes int
-	// TotalNodes of all documents; default DefaultMaxTotalNodes.
+	// TotalNodes of all documents; by default [DefaultMaxTotalNodes].
 	TotalNodes int
-	// Separators of one document, which are an upper bound of its nodes without
-	// aliases (see CountYAML). They are counted as the text comes, before the
-	// parser spends 200 bytes on each node; default DefaultMaxSeparators.
+	// Separators of one document, an upper bound of its nodes without aliases
+	// (see [CountYAML]). They are counted while the text is read, before the
+	// parser spends 200 bytes on each node; by default [DefaultMaxSeparators].
 	Separators int
-	// Depth of nesting; default DefaultMaxDepth.
+	// Depth of nesting; by default [DefaultMaxDepth].
 	Depth int
 }
 
@@ -48,15 +47,15 @@ const (
 	DefaultMaxBytes     = 512 << 20
 	DefaultMaxDocuments = 20_000
 	DefaultMaxNodes     = 4_000_000
-	// Some 4 GB in the worst case, which is a small mapping for each.
+	// Some 4 GB in the worst case, where each node is a small mapping.
 	DefaultMaxTotalNodes = 20_000_000
 	DefaultMaxDepth      = 500
-	// Several times what a document of 3 MiB, the most that an API server
-	// takes, has of them.
+	// Several times the separators of a document of 3 MiB, the most that an API
+	// server accepts.
 	DefaultMaxSeparators = 1_000_000
 )
 
-// ErrLimit is in the chain of every error that says a limit was passed.
+// ErrLimit is in the chain of every error about a limit that was passed.
 var ErrLimit = errors.New("limit passed")
 
 func (l Limits) withDefaults() Limits {
@@ -87,35 +86,37 @@ func (l Limits) withDefaults() Limits {
 // (sigs.k8s.io/yaml: YAML 1.1 booleans, integers as int64), so that a package
 // means here what it means to every other Kubernetes tool.
 //
-// The documents decoded before an error are returned with it.
+// The documents before an error are returned with it. A limit that was passed
+// is [ErrLimit].
 func DecodeYAML(r io.Reader, limits Limits) ([]Document, error) {
 	var d Decoder
 	return d.Decode(r, limits)
 }
 
-// Decoder decodes one stream after another. Parts that are equal, in documents
-// of any of them, are in memory once, for as long as the Decoder is. The zero
-// value is ready; a Decoder is not safe for concurrent use.
+// Decoder decodes one stream after another. Equal parts of their documents are
+// in memory once. The zero value is ready; a Decoder is not safe for concurrent
+// use.
 type Decoder struct {
 	shared sharing
 }
 
-// Cost is how many bytes all that was decoded takes in memory, about. Values that
-// were shared count once.
+// Cost returns about how many bytes of memory the decoded documents take.
+// Shared values count once.
 func (d *Decoder) Cost() int64 { return d.shared.cost }
 
-// Decode is DecodeYAML for one of the streams.
+// Decode is [DecodeYAML] for one of the streams.
 func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error) {
 	limits = limits.withDefaults()
 	in := &boundedReader{r: r, left: limits.Bytes, limit: limits.Bytes, line: 1, separators: limits.Separators}
 	defer func() {
-		// The parser reports syntax errors by panicking across Decode in a few
-		// corners (fuzzing found them); they are errors of the input here too.
+		// In a few corners, which fuzzing found, the parser reports a syntax
+		// error by panicking.
 		if p := recover(); p != nil {
 			err = fmt.Errorf("malformed YAML: %v", p)
 		}
 	}()
-	// The parser reads 512 bytes at a time, from a file with a system call each.
+	// The parser reads 512 bytes at a time, each with a system call if r is a
+	// file.
 	dec := yaml.NewDecoder(bufio.NewReaderSize(in, 16<<10))
 	c := converter{limits: limits, shared: &d.shared}
 	for {
@@ -142,12 +143,12 @@ func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error
 	}
 }
 
-// separators are the characters one of which stands between any two values.
+// separators are the characters between values: any two have one of them
+// between.
 var separators = [256]bool{'\n': true, ':': true, ',': true, '-': true, '?': true, '[': true, '{': true}
 
 // CountYAML returns the lines of a document and an upper bound of its values,
-// which is known before a decoder spends hundreds of bytes on each. Those that
-// aliases stand for are not among them.
+// without decoding it. Values behind aliases are not counted.
 func CountYAML(doc []byte) (lines, values int) {
 	for _, b := range doc {
 		if separators[b] {
@@ -157,9 +158,9 @@ func CountYAML(doc []byte) (lines, values int) {
 	return bytes.Count(doc, []byte("\n")), values
 }
 
-// boundedReader fails, rather than ends, when more than limit bytes come, when a
-// document has more separators than are allowed, and when what comes is not UTF-8
-// (the parser itself lets some of that through).
+// boundedReader fails, rather than ends, at more than limit bytes, at a
+// document with more separators than are allowed, and at invalid UTF-8 (the
+// parser itself accepts some).
 type boundedReader struct {
 	r           io.Reader
 	left, limit int64
@@ -172,9 +173,9 @@ type boundedReader struct {
 	dashes     int // at the start of the line; -1 past anything else
 }
 
-// count counts the separators of documents. Where a line starts with "---" and a
-// blank one ends and the next starts, whatever is before it (YAML 1.2.2, section
-// 9.1.2).
+// count counts the separators of documents. A line that starts with "---" and a
+// blank ends one document and starts the next, whatever is before it (YAML
+// 1.2.2, section 9.1.2).
 func (b *boundedReader) count(p []byte) error {
 	for _, c := range p {
 		if separators[c] {
@@ -213,7 +214,7 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 		b.tail = nil
 	}
 	if !utf8.Valid(chunk) {
-		// A rune may be cut in two by the end of a read.
+		// A read may end in the middle of a rune.
 		cut := len(chunk) - 1
 		for cut > 0 && !utf8.RuneStart(chunk[cut]) && len(chunk)-cut < utf8.UTFMax {
 			cut--

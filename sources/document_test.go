@@ -52,10 +52,10 @@ func TestDecodeYAMLFaults(t *testing.T) {
 		want     string
 		limit    bool
 	}{
-		{name: "duplicate key", in: "a: 1\nb:\n  c: 1\n  c: 2\n", want: `line 4: key "c" is there twice`},
-		{name: "duplicate key beside a merge", in: "<<: {b: 2}\na: 1\na: 2\n", want: `line 3: key "a" is there twice`},
-		{name: "duplicate key in another form", in: "true: 1\non: 2\n", want: `line 2: key "true" is there twice`},
-		{name: "duplicate key in what comes again", in: "a: {b: 1}\nc: {b: 1, b: 1}\n", want: `line 2: key "b" is there twice`},
+		{name: "duplicate key", in: "a: 1\nb:\n  c: 1\n  c: 2\n", want: `line 4: duplicate key "c"`},
+		{name: "duplicate key beside a merge", in: "<<: {b: 2}\na: 1\na: 2\n", want: `line 3: duplicate key "a"`},
+		{name: "duplicate key in another form", in: "true: 1\non: 2\n", want: `line 2: duplicate key "true"`},
+		{name: "duplicate key in what comes again", in: "a: {b: 1}\nc: {b: 1, b: 1}\n", want: `line 2: duplicate key "b"`},
 		{name: "list at the root", in: "- a\n", want: "line 1: a document must be a mapping"},
 		{name: "scalar at the root", in: "a: 1\n---\nhello\n", want: "line 3: a document must be a mapping"},
 		{name: "syntax", in: "a: 1\nb: [\n", want: "line 2"},

@@ -8,29 +8,28 @@ import (
 	"strings"
 )
 
-// ImageConfig is what a cluster's manifests say of all packages whose names
-// begin alike: an ImageConfig of pkg.crossplane.io. Fields that it does not set
-// are empty.
+// ImageConfig is an ImageConfig of pkg.crossplane.io: settings for all packages
+// whose references begin alike. Fields that it does not set are empty.
 type ImageConfig struct {
 	Name string
-	// Prefixes are those of the references that it concerns (matchImages), as
-	// ParseImagePrefix completes them.
+	// Prefixes of the references that it concerns (matchImages), in the form of
+	// [ParseImagePrefix].
 	Prefixes []string
 	// PullSecret is the Secret with credentials for the registry.
 	PullSecret string
-	// Rewrite is what takes the place of the prefix when something is fetched.
+	// Rewrite replaces the prefix when something is fetched.
 	Rewrite string
 	// RuntimeConfig is the DeploymentRuntimeConfig of controllers.
 	RuntimeConfig string
 	// Verification is who must have signed.
 	Verification *Verification
-	// Err is what is wrong with the document. It is then an error of every
-	// package that it concerns, since nobody knows what it was to ask of it;
-	// if Prefixes could not be read either, that is every package.
+	// Err is the document's fault, if it has one. It is an error of every
+	// package that the document concerns, and of all packages if Prefixes could
+	// not be read.
 	Err error
 }
 
-// Verification is who must have signed packages. One authority that did is
+// Verification is who must have signed a package. One authority's signature is
 // enough, as in Crossplane.
 type Verification struct {
 	// ImageConfig that asks for it.
@@ -43,8 +42,8 @@ type Authority struct {
 	Name    string
 	Key     *VerificationKey `json:",omitempty"`
 	Keyless *Keyless         `json:",omitempty"`
-	// Attestations are the statements that the authority must have made of
-	// the package, all of them; with any, a bare signature is not asked for.
+	// Attestations are the statements that the authority must have made about
+	// the package, all of them. If there are any, no bare signature is needed.
 	Attestations []Attestation `json:",omitempty"`
 }
 
@@ -59,23 +58,24 @@ type VerificationKey struct {
 	PEM string `json:",omitempty"`
 }
 
-// Keyless is a certificate's owner, as Fulcio certifies them.
+// Keyless accepts certificates by their owner, as Fulcio issues them.
 type Keyless struct {
-	// Identities of which a certificate must have one.
+	// Identities, one of which the certificate must have.
 	Identities []Identity
-	// IgnoreSCT does without the proof that the certificate was logged.
+	// IgnoreSCT accepts a certificate without proof that it was logged.
 	IgnoreSCT bool `json:",omitempty"`
 }
 
-// Identity is who a certificate is for. The regular expressions go before the
-// plain texts and, as in Crossplane, match anywhere unless they have ^ and $.
+// Identity is the owner of a certificate. A regular expression takes precedence
+// over the plain text and, as in Crossplane, matches anywhere unless it has ^
+// and $.
 type Identity struct {
 	Issuer, IssuerRegExp   string `json:",omitempty"`
 	Subject, SubjectRegExp string `json:",omitempty"`
 }
 
-// Allows tells whether a certificate for subject, made out by issuer, is one of
-// those that are meant.
+// Allows reports whether a certificate that issuer made out for subject has one
+// of the identities.
 func (k *Keyless) Allows(issuer, subject string) bool {
 	is := func(expr, text, value string) bool {
 		if expr == "" {
@@ -89,27 +89,28 @@ func (k *Keyless) Allows(issuer, subject string) bool {
 	})
 }
 
-// Attestation is a kind of statement about a package.
+// Attestation is one type of statement about a package.
 type Attestation struct {
 	Name string
-	// PredicateType is its type's URI.
+	// PredicateType is the URI of its type.
 	PredicateType string
 }
 
-// Origin is where a package is fetched from, and how. It is no part of the
-// package's identity, which is its declared name. Origins are comparable.
+// Origin is where a package is fetched from, and with which credentials. The
+// package's identity is its declared name, not its Origin. Origins are
+// comparable.
 type Origin struct {
-	// Repository is asked for the package: the declared one, or what an
-	// ImageConfig makes of it.
+	// Repository holds the package: the declared one, or one that an
+	// ImageConfig puts in its place.
 	Repository string
 	// RewrittenBy is the name of that ImageConfig, else empty.
 	RewrittenBy string
-	// PullSecrets are names of Secrets with credentials, in the order in which
-	// they are looked through, joined by commas.
+	// PullSecrets are names of Secrets with credentials, in the order of their
+	// use, joined by commas.
 	PullSecrets string
 }
 
-// Secrets lists the names in PullSecrets.
+// Secrets returns the names in PullSecrets.
 func (o Origin) Secrets() []string {
 	if o.PullSecrets == "" {
 		return nil
@@ -117,7 +118,7 @@ func (o Origin) Secrets() []string {
 	return strings.Split(o.PullSecrets, ",")
 }
 
-// String names the repository, and who chose it if not the declaration.
+// String returns the repository, and the ImageConfig that chose it, if one did.
 func (o Origin) String() string {
 	if o.RewrittenBy == "" {
 		return o.Repository
@@ -125,14 +126,15 @@ func (o Origin) String() string {
 	return fmt.Sprintf("%s (by ImageConfig %s)", o.Repository, o.RewrittenBy)
 }
 
-// ImageConfigs are those of one cluster. For each setting of a reference that
-// one decides which has the setting and the longest prefix of the reference.
-// Two that have it with the same prefix and differ are an error.
+// ImageConfigs are the ImageConfigs of one cluster. Each setting of a reference
+// comes from the one with the longest prefix among those that have the setting.
+// Two with the same prefix and different values are an error.
 type ImageConfigs []ImageConfig
 
-// Origin says where a reference is fetched from: what the ImageConfigs make of
-// its repository, with the declaration's pull secrets and then the one that they
-// have for the repository that is asked.
+// Origin returns where a reference is fetched from: its repository as the
+// ImageConfigs rewrite it, with pullSecrets, the declaration's, and then the
+// secret that an ImageConfig has for that repository. It fails if the
+// ImageConfigs contradict each other or cannot be read.
 func (c ImageConfigs) Origin(ref Ref, pullSecrets []string) (Origin, error) {
 	o := Origin{Repository: ref.Repository}
 	by, prefix, err := c.find(ref, "rewriteImage", func(i *ImageConfig) string { return i.Rewrite })
@@ -161,8 +163,8 @@ func (c ImageConfigs) Origin(ref Ref, pullSecrets []string) (Origin, error) {
 	return o, nil
 }
 
-// Runtime says which DeploymentRuntimeConfig a package's controller has, empty
-// if the ImageConfigs have none for it.
+// Runtime returns the name of the DeploymentRuntimeConfig that the ImageConfigs
+// have for a package's controller, or "". It fails as Origin does.
 func (c ImageConfigs) Runtime(ref Ref, o Origin) (string, error) {
 	by, _, err := c.find(at(ref, o), "runtime", func(i *ImageConfig) string { return i.RuntimeConfig })
 	if by == nil {
@@ -171,9 +173,10 @@ func (c ImageConfigs) Runtime(ref Ref, o Origin) (string, error) {
 	return by.RuntimeConfig, nil
 }
 
-// Verification says who must have signed a package, nil if nobody must. As in
-// Crossplane the name that is fetched decides. Where no ImageConfig has anything
-// for that, the declared name does: a mirror is no way around a signature.
+// Verification returns who must have signed a package, nil for nobody. As in
+// Crossplane the name of the origin decides. If no ImageConfig concerns that,
+// the declared name does: a mirror is no way around a signature. It fails as
+// Origin does.
 func (c ImageConfigs) Verification(ref Ref, o Origin) (*Verification, error) {
 	has := func(i *ImageConfig) string {
 		if i.Verification == nil {
@@ -222,7 +225,7 @@ func (c ImageConfigs) find(ref Ref, setting string, value func(*ImageConfig) str
 	}
 	switch {
 	case found != nil && found.Err != nil:
-		return nil, "", fmt.Errorf("ImageConfig %s concerns it and has errors", found.Name)
+		return nil, "", fmt.Errorf("ImageConfig %s applies to it and has errors", found.Name)
 	case rival != nil:
 		return nil, "", fmt.Errorf("ImageConfigs %s and %s both have %s for %s by the prefix %q; make one of the prefixes longer", found.Name, rival.Name, setting, ref, longest)
 	}
@@ -244,11 +247,10 @@ var (
 	pathPrefix = regexp.MustCompile(`^(?:[a-z0-9](?:[a-z0-9._-]*(?:/[a-z0-9])?)*/?)?(?::[A-Za-z0-9._-]{0,128})?(?:@[a-z0-9:]*)?$`)
 )
 
-// ParseImagePrefix reads the prefix of an ImageConfig. It must be the beginning
-// of references as they are matched, which name their registry, with the host in
-// lower case: a prefix without a registry gets DefaultRegistry, as references do.
-// One that no reference can begin with is an error, because what it was to set,
-// a signature above all, would never be asked for.
+// ParseImagePrefix reads the prefix of an ImageConfig. A prefix without a
+// registry gets [DefaultRegistry], as references do, and a host becomes lower
+// case. A prefix that no reference can begin with is an error: its settings, a
+// signature above all, would never apply.
 func ParseImagePrefix(s string) (string, error) {
 	if _, rest, ok := strings.Cut(s, "://"); ok {
 		return "", fmt.Errorf("%q: references have no scheme; write %s", s, rest)

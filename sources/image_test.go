@@ -43,8 +43,8 @@ func TestOrigin(t *testing.T) {
 			want: Origin{Repository: "mirror.example.org/x/a", RewrittenBy: "mirror"}},
 		{name: "version in the prefix", ref: "xpkg.example.org/a:v1", configs: ImageConfigs{{Name: "c", Prefixes: []string{"xpkg.example.org/a:v1"}, Rewrite: "b"}}, err: "reaches into the version"},
 		{name: "a broken one that concerns it", ref: "xpkg.example.org/a:v1", configs: ImageConfigs{mirror, {Name: "broken", Prefixes: []string{"xpkg.example.org/"}, Err: errors.New("x")}},
-			err: "ImageConfig broken concerns it and has errors"},
-		{name: "a broken one that concerns everything", ref: "xpkg.example.org/a:v1", configs: ImageConfigs{{Name: "broken", Err: errors.New("x")}}, err: "ImageConfig broken concerns it and has errors"},
+			err: "ImageConfig broken applies to it and has errors"},
+		{name: "a broken one that concerns everything", ref: "xpkg.example.org/a:v1", configs: ImageConfigs{{Name: "broken", Err: errors.New("x")}}, err: "ImageConfig broken applies to it and has errors"},
 		{name: "a broken one elsewhere", ref: "xpkg.example.org/a:v1", configs: ImageConfigs{{Name: "broken", Prefixes: []string{"b.example.org/"}, Err: errors.New("x")}}, want: Origin{Repository: "xpkg.example.org/a"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -6,23 +6,22 @@ import (
 	"time"
 )
 
-// LockFile is the path of the lock in a fleet repository, RegistryFile that of
-// the registry of clusters.
+// The paths of the lock and of the registry of clusters in a fleet repository.
 const (
 	LockFile     = "clusters.lock"
 	RegistryFile = "clusters.yaml"
 )
 
-// ErrNotFound is in the chain of errors that say that a registry does not have
-// what was asked for, or hides it.
+// ErrNotFound is in the chain of errors about content that a registry does not
+// have, or hides.
 var ErrNotFound = errors.New("not found")
 
-// ErrLate is in the chain of errors that say that a registry did not answer in
+// ErrLate is in the chain of errors about a registry that did not answer in
 // time.
 var ErrLate = errors.New("late")
 
-// ErrNoRoom is in the chain of errors that say that other packages leave no
-// memory for one, which is no fault of its own or of its registry.
+// ErrNoRoom is in the chain of errors about a package for which the packages in
+// use leave no memory. Neither the package nor its registry is at fault.
 var ErrNoRoom = errors.New("there is no memory for the package")
 
 // Commit is one state of a fleet repository.
@@ -41,12 +40,12 @@ type Commit struct {
 	Files fs.FS
 }
 
-// ContentFS is a file system that can name its content, as a tree of Git's can.
+// ContentFS is a file system that can name its content, as a Git tree can.
 type ContentFS interface {
 	fs.FS
-	// Content names all files and directories but except, a file at the root:
-	// two file systems with the same name have the same ones. It reads none of
-	// them.
+	// Content returns a name for all files and directories but except, a file
+	// at the root. File systems with equal names have equal content. It fails
+	// if the root cannot be read; files are not read.
 	Content(except string) (string, error)
 }
 
@@ -63,19 +62,19 @@ const (
 // Package is the content of one package, parsed once per digest and shared by
 // all clusters. It must not be changed.
 type Package struct {
-	// Repository is where it was read from: its Origin's.
+	// Repository is the one that it was read from.
 	Repository string
-	// Digest is that of the index or manifest it was read by.
+	// Digest of the index or manifest it was read by.
 	Digest Digest
 	// Children are the platforms of an index, sorted by platform; empty for
 	// a single manifest.
 	Children []Child
-	// Content is the digest of package.yaml, what defines the types.
+	// Content is the digest of package.yaml, which defines the types.
 	Content Digest
-	// Meta is what package.yaml says of the package itself.
+	// Meta describes the package itself.
 	Meta PackageMeta
 	// Documents are the objects of package.yaml without the meta object, in
-	// the order they stand there.
+	// their order.
 	Documents []Document
 }
 
@@ -83,7 +82,7 @@ type Package struct {
 type Child struct {
 	// Platform is "os/architecture[/variant]".
 	Platform string
-	// Digest is that of the platform's manifest.
+	// Digest of the platform's manifest.
 	Digest Digest
 }
 
@@ -98,7 +97,7 @@ type PackageMeta struct {
 	// Image is a Provider's controller image in spec.controller.image; empty
 	// when the package's own image is the controller's.
 	Image string
-	// DependsOn are the packages that must be there too.
+	// DependsOn are the packages that this one needs.
 	DependsOn []Dependency
 	// Document is the whole meta object.
 	Document Document
@@ -114,7 +113,7 @@ type Dependency struct {
 	Constraint string
 }
 
-// PullPolicy says when a locked tag is looked at again.
+// PullPolicy is when a locked tag is looked up again.
 type PullPolicy string
 
 // The pull policies, with Crossplane's names. IfNotPresent is the default.
@@ -124,8 +123,8 @@ const (
 	PullNever        PullPolicy = "Never"
 )
 
-// Declaration is a package that a cluster's manifests ask for: a Provider,
-// Configuration or Function of pkg.crossplane.io.
+// Declaration is a package in a cluster's manifests: a Provider, Configuration
+// or Function of pkg.crossplane.io.
 type Declaration struct {
 	Kind PackageKind
 	// Name is the object's name, unique by kind in a cluster.
@@ -149,27 +148,27 @@ type Declaration struct {
 	File string
 	// RuntimeConfig is the name in spec.runtimeConfigRef.
 	RuntimeConfig string
-	// ByType is the annotation gitopsd.dev/install: by-type: of a Provider's
-	// types a cluster gets those that its activation policies name.
+	// ByType is the annotation gitopsd.dev/install: by-type. The cluster then
+	// gets the types that its activation policies name, and no others.
 	ByType bool
 	// Document is the whole object.
 	Document Document
 }
 
-// Selected is a package that a cluster gets: one that it declares, or a
-// dependency of one.
+// Selected is a package that a cluster gets: a declared one, or a dependency of
+// one.
 type Selected struct {
-	// Declaration is what asked for it; a dependency's has the defaults of
-	// its fields and a Name made from the repository's last element.
+	// Declaration of the package; a dependency's has the default of each field,
+	// and a Name made from the last element of the repository.
 	Declaration Declaration
-	// Pin is what it resolved to.
+	// Pin is the reference and the digest it resolved to.
 	Pin Pin
 	// Package is its content.
 	Package *Package
 	// Origin is where it was fetched from.
 	Origin Origin
-	// Verified says by whose signature it was accepted, for people; empty if
-	// nobody asks for one.
+	// Verified says, for people, whose signature was accepted; empty if none is
+	// required.
 	Verified string
 	// Runtime is a Provider's controller image by digest,
 	// "repository@sha256:…", under the name that clusters pull it by; empty for
@@ -182,8 +181,8 @@ type Selected struct {
 	Parent string
 }
 
-// Revision is the name that Crossplane gives to this revision of the package:
-// the package's name and the first twelve digits of the digest.
+// Revision returns Crossplane's name for this revision of the package: the
+// package's name and the first twelve digits of the digest.
 func (s Selected) Revision() string {
 	const most = 50 // characters of the name, so that all of it is a DNS label
 	name := s.Declaration.Name

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// Ref is a package reference as a person writes it: a repository with a tag, a
-// digest, or both ("tag@digest": the digest decides, the tag is for people).
+// Ref is a package reference: a repository with a tag, a digest, or both
+// ("tag@digest": the digest decides, the tag is for people). Refs are
+// comparable.
 type Ref struct {
 	// Repository is the registry's host, in lower case, and the path, for
 	// instance "xpkg.upbound.io/upbound/provider-aws".
@@ -18,7 +19,7 @@ type Ref struct {
 	Digest Digest
 }
 
-// DefaultRegistry is where a repository without a registry is looked for, as in
+// DefaultRegistry is the registry of a repository that names none, as in
 // Crossplane 1.x and 2.x.
 const DefaultRegistry = "xpkg.crossplane.io"
 
@@ -30,8 +31,8 @@ var (
 )
 
 // ParseRef parses "[registry/]path[:tag][@digest]". A reference with neither
-// tag nor digest is an error, since "latest" names nothing that could be locked
-// on purpose. A repository without a registry gets DefaultRegistry.
+// tag nor digest is an error, since nobody locks "latest" on purpose. A
+// repository without a registry gets [DefaultRegistry].
 func ParseRef(s string) (Ref, error) {
 	fail := func(format string, args ...any) (Ref, error) {
 		return Ref{}, fmt.Errorf("package reference %q: %s", s, fmt.Sprintf(format, args...))
@@ -64,8 +65,8 @@ func ParseRef(s string) (Ref, error) {
 	if !registryHost.MatchString(host) {
 		return fail("%q is not a registry's host[:port]", host)
 	}
-	// A host in capitals is the same host; it must be the same package too, to
-	// the lock and to policies.
+	// A host in capitals is the same host, and must be the same package to the
+	// lock and to policies.
 	r.Repository = strings.ToLower(host) + "/" + path
 	if !repositoryPath.MatchString(path) {
 		return fail("%q is not a repository path: lower-case letters, digits and single separators", path)
@@ -73,8 +74,8 @@ func ParseRef(s string) (Ref, error) {
 	return r, nil
 }
 
-// Version is what stands in the lock's version column: the tag, or the digest
-// where there is no tag.
+// Version returns the lock's version column: the tag, or the digest if there is
+// no tag.
 func (r Ref) Version() string {
 	if r.Tag != "" {
 		return r.Tag
@@ -82,7 +83,7 @@ func (r Ref) Version() string {
 	return string(r.Digest)
 }
 
-// String is the reference in the form that ParseRef reads.
+// String returns the reference in the form that [ParseRef] reads.
 func (r Ref) String() string {
 	s := r.Repository
 	if r.Tag != "" {
@@ -94,16 +95,16 @@ func (r Ref) String() string {
 	return s
 }
 
-// Pin is a reference and the digest it stands for. Two clusters with equal pins
-// run the same package. Pins are comparable.
+// Pin is a reference and the digest it resolved to. Two clusters with equal
+// pins run the same package. Pins are comparable.
 type Pin struct {
 	// Ref is the reference as declared.
 	Ref Ref
-	// Digest is that of the index or manifest that the reference resolved to.
+	// Digest of the index or manifest that the reference resolved to.
 	Digest Digest
 }
 
-// String is the pinned reference, "repository:tag@digest".
+// String returns the pinned reference, "repository:tag@digest".
 func (p Pin) String() string {
 	r := p.Ref
 	r.Digest = p.Digest

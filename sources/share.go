@@ -5,14 +5,14 @@ import (
 	"math"
 )
 
-// sharing keeps one copy of each value that comes again, in a stream or in those
-// that one Decoder reads: of the mappings of a large package's schemas four in
-// five are equal to an earlier one, of its scalars more than nineteen in twenty.
-// What is not made again costs neither memory nor the collector's time.
+// sharing keeps one copy of each value that is repeated in the streams of a
+// Decoder. In the schemas of a large package four mappings in five are equal to
+// an earlier one, and more than nineteen scalars in twenty. A value that is not
+// made again costs neither memory nor the collector's time.
 //
-// A value's number stands for it: two values of one number are equal (the
-// reverse does not hold, when the earlier was forgotten), so that lists and
-// mappings are found by the numbers of what they hold.
+// A number stands for each value. Values with one number are equal (equal
+// values may have several, when the earlier was forgotten), so that lists and
+// mappings are found by the numbers of their items.
 type sharing struct {
 	last     uint64 // number that was given out
 	strings  map[string]numbered
@@ -22,9 +22,9 @@ type sharing struct {
 	cost     int64               // bytes of all values that were made, about
 }
 
-// What values cost in memory, about, with what they are found by: a boxed scalar,
-// the head of a string, a list and an entry of it, and a mapping, which has room
-// for eight, and what each further entry adds.
+// What values cost in memory, about, with the entries they are found by: a
+// boxed scalar, the head of a string, a list and an entry of it, a mapping,
+// which has room for eight, and each further entry.
 const (
 	scalarCost  = 96
 	stringCost  = 112
@@ -40,20 +40,20 @@ type numbered struct {
 	number uint64
 }
 
-// What is remembered is bounded: the values themselves are in the documents, but
-// not what they are found by. The largest package known has 65,000 different ones.
+// The values that are remembered are bounded, since the entries they are found
+// by cost memory. The largest package known has 65,000 different ones.
 const (
 	maxShared = 200_000 // values; then all are forgotten
 	maxBranch = 500     // values in a list, keys and values in a mapping, that is remembered
 )
 
-// fresh numbers a value that nothing else will be equal to.
+// fresh numbers a value that no other will equal.
 func (s *sharing) fresh(v any) numbered {
 	s.last++
 	return numbered{v, s.last}
 }
 
-// remember makes room for one value more.
+// remember makes room for one more value.
 func (s *sharing) remember() {
 	if s.strings == nil || len(s.strings)+len(s.scalars)+len(s.branches) >= maxShared {
 		s.strings = make(map[string]numbered)
@@ -112,7 +112,7 @@ func (s *sharing) list(items []numbered) numbered {
 }
 
 // mapping is the mapping of parts: keys, which are strings, and values in turn.
-// If a key is there twice it returns the second one's index among the keys,
+// If a key is repeated it returns the index of the second among the keys,
 // otherwise -1.
 func (s *sharing) mapping(parts []numbered) (numbered, int) {
 	if known, ok := s.find(aMapping, parts); ok {
@@ -129,7 +129,7 @@ func (s *sharing) mapping(parts []numbered) (numbered, int) {
 	return s.add(parts, m), -1
 }
 
-// find returns the branch of that kind that holds parts, if it is known.
+// find returns the branch of a kind that holds parts, if there is one.
 func (s *sharing) find(kind byte, parts []numbered) (numbered, bool) {
 	if len(parts) > maxBranch {
 		return numbered{}, false
@@ -142,7 +142,7 @@ func (s *sharing) find(kind byte, parts []numbered) (numbered, bool) {
 	return known, ok
 }
 
-// add remembers the branch v, by what find has looked for.
+// add remembers the branch v under the parts that find looked for.
 func (s *sharing) add(parts []numbered, v any) numbered {
 	n := s.fresh(v)
 	if len(parts) <= maxBranch {

@@ -7,7 +7,7 @@
 // every reference resolved to, and sources/resolve turns references and a lock
 // into pins and packages.
 //
-// This package itself does no input or output, and imports none of them. It is
-// the only one of them that render imports, so that data flows one way: sources
-// to render to reconcile.
+// This package does no input or output, and imports none of them. It is the
+// only one that render imports, so that data flows one way: sources to render
+// to reconcile.
 package sources

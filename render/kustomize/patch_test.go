@@ -98,7 +98,7 @@ func TestPatches(t *testing.T) {
 		{name: "operations without a target", patches: []Patch{{Patch: label}}, err: "patches.0: a list of JSON 6902 operations needs a target"},
 		{name: "merge for nothing", patches: []Patch{{Patch: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}"}}, err: "patches.0: there is no ConfigMap a; give the patch a target"},
 		{name: "malformed", patches: []Patch{{Target: &Target{}, Patch: "x: y"}}, err: "patches.0: is neither a list of JSON 6902 operations nor a strategic merge patch"},
-		{name: "duplicate key", patches: []Patch{{Target: &Target{}, Patch: "x: y\nx: y"}}, err: `patches.0: patch, line 2: key "x" is there twice`},
+		{name: "duplicate key", patches: []Patch{{Target: &Target{}, Patch: "x: y\nx: y"}}, err: `patches.0: patch, line 2: duplicate key "x"`},
 		{name: "several with a target", patches: []Patch{{Target: &Target{}, Patch: "kind: A\nmetadata: {name: a}\n---\nkind: A\nmetadata: {name: b}"}}, err: "patches.0: a strategic merge patch with a target is one document, not 2"},
 		{name: "regular expression", patches: []Patch{{Target: &Target{Name: "("}, Patch: label}}, err: "patches.0: target: error parsing regexp"},
 		{name: "label selector", patches: []Patch{{Target: &Target{LabelSelector: "a in"}, Patch: label}}, err: "patches.0: target.labelSelector"},

@@ -1,10 +1,10 @@
 // Package clusters reads clusters.yaml, the registry of clusters at the root of
 // a fleet repository: a stream of gitopsd.dev/v1alpha1 documents.
 //
-// Decoding is strict, document by document: what one document gets wrong is an
-// error with file, line and key, and takes no other document with it. The
-// package owns the shape and the rules of the registry; reading credentials,
-// rendering paths and talking to clusters is done elsewhere.
+// Decoding is strict, document by document: an error names file, line and key,
+// and concerns its own document only. The package owns the shape and the rules
+// of the registry; other packages read credentials, render paths and talk to
+// clusters.
 package clusters
 
 import (
@@ -21,18 +21,18 @@ const APIVersion = "gitopsd.dev/v1alpha1"
 type Registry struct {
 	// Clusters in the order of the file, valid ones only, names unique.
 	Clusters []Cluster
-	// Broken names the clusters whose documents have errors. Their objects
-	// and lock records must stay as they are: they were not removed.
+	// Broken names the clusters whose documents have errors. They were not
+	// removed: their objects and lock records must stay as they are.
 	Broken []string
-	// Faulty says that something is wrong in the file, so that any cluster that
-	// is missing may be meant by what is wrong.
+	// Faulty reports whether anything is wrong in the file. A cluster that is
+	// missing may then be the one in the faulty document.
 	Faulty bool
 }
 
 // RemoveAnnotation on a Cluster, with the cluster's own name as its value, asks
-// for everything to be removed that was applied to it. The document stays until
-// that is done: it says how to reach the cluster, and that this is meant. One that
-// is only taken out of the file leaves the cluster as it is.
+// for the removal of everything that was applied to it. The document stays
+// until that is done, since it says how to reach the cluster. Deleting a
+// document leaves its cluster as it is.
 const RemoveAnnotation = "gitopsd.dev/remove"
 
 // Cluster is one Cluster document.
@@ -43,7 +43,8 @@ type Cluster struct {
 	Labels map[string]string
 	// Annotations are the document's; gitopsd.dev/allow-prune is one.
 	Annotations map[string]string
-	// Remove says that the cluster is to be emptied; see RemoveAnnotation.
+	// Remove reports whether the cluster is to be emptied; see
+	// [RemoveAnnotation].
 	Remove bool
 	// Line is where the document starts in the registry.
 	Line int
@@ -105,14 +106,14 @@ type SecretRef struct {
 
 // Patch is a kustomize patch: which objects, and what to do to them.
 type Patch struct {
-	Target *Target `yaml:"target"`
+	Target *Selector `yaml:"target"`
 	// Patch is a strategic merge patch or a list of JSON 6902 operations, as
 	// YAML in a string.
 	Patch string `yaml:"patch"`
 }
 
-// Access is how a cluster is reached, and with whose rights: all of a registration
-// that a connection is made from. It is comparable.
+// Access is how a cluster is reached, and with whose rights. Two registrations
+// with equal Access share a connection. It is comparable.
 type Access struct {
 	Secret                  SecretRef
 	File                    string
@@ -129,9 +130,9 @@ func (s *Spec) Access() Access {
 	return a
 }
 
-// Target selects objects as kustomize does: names and kinds are anchored
+// Selector selects objects as kustomize does: names and kinds are anchored
 // regular expressions.
-type Target struct {
+type Selector struct {
 	Group              string `yaml:"group"`
 	Version            string `yaml:"version"`
 	Kind               string `yaml:"kind"`
@@ -151,18 +152,18 @@ func (r *Registry) Get(name string) (Cluster, bool) {
 }
 
 // Removed reports whether a cluster that was registered once has left the
-// registry on purpose. Nobody knows while anything is wrong in it.
+// registry on purpose. It is false while anything is wrong in the file.
 func (r *Registry) Removed(name string) bool {
 	_, there := r.Get(name)
 	return !there && !r.Faulty
 }
 
-// Error is what is wrong with one document.
+// Error is a fault in one document.
 type Error struct {
 	File string
 	Line int
-	// Key is the path of the field at fault, "spec.path" for instance; empty
-	// when it is the document as a whole.
+	// Key is the path of the field at fault, for instance "spec.path"; empty
+	// for the document as a whole.
 	Key string
 	Msg string
 }
@@ -174,8 +175,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s:%d: %s: %s", e.File, e.Line, e.Key, e.Msg)
 }
 
-// Parse reads the registry. What is valid is returned even with an error, which
-// joins an *Error for each thing that is wrong.
+// Parse reads the registry. The valid documents are returned even with an
+// error. The error joins an [*Error] for each fault.
 func Parse(file string, data []byte) (*Registry, error) {
 	p := &parser{file: file}
 	chunks, open := split(data)
@@ -203,8 +204,8 @@ type chunk struct {
 // split cuts a stream at its document markers before anything is parsed, so
 // that a syntax error stays inside its document. A line that starts with "---"
 // ends a document in every context but inside a block scalar at column 0, which
-// cannot be indented that little. Open is the line of a marker that nothing comes
-// after, 0 if there is none.
+// cannot be indented that little. Open is the line of a marker at the end of
+// the stream, 0 if there is none.
 func split(data []byte) (chunks []chunk, open int) {
 	start, line := 1, 0
 	var text strings.Builder

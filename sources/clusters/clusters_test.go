@@ -49,7 +49,7 @@ func TestParse(t *testing.T) {
 			Path: "clusters/prod-eu", Kubeconfig: Kubeconfig{SecretRef: &SecretRef{Name: "prod-eu"}}, Context: "admin",
 			ServiceAccount: "gitopsd-system/gitopsd", Packages: Expand, DependsOn: []string{"hub"}, Drift: Report, Suspend: true,
 			Patches: []Patch{{
-				Target: &Target{Kind: "CustomResourceDefinition", Name: ".*"},
+				Target: &Selector{Kind: "CustomResourceDefinition", Name: ".*"},
 				Patch:  "- op: add\n  path: /metadata/annotations/team\n  value: platform\n",
 			}}}},
 	}
@@ -161,7 +161,7 @@ func TestRemove(t *testing.T) {
 		{name: "copied", text: doc("new", old, "a", ""), want: `clusters.yaml:5: metadata.annotations.gitopsd.dev/remove: "old" is not the name of this cluster`},
 		{name: "true", text: doc("old", `gitopsd.dev/remove: "true"`, "a", ""), want: `"true" is not the name of this cluster; to have everything removed that was applied to it, write "old"`},
 		{name: "an error elsewhere", text: doc("old", old, "a", "---\n") + doc("US_East", "", "b", ""), want: "cluster old is not emptied while clusters.yaml has errors"},
-		{name: "renamed", text: doc("old", old, "a", "---\n") + doc("new", "", "a", ""), want: "clusters.yaml:1: metadata.annotations.gitopsd.dev/remove: cluster old is not emptied: by its kubeconfig it is also cluster new"},
+		{name: "renamed", text: doc("old", old, "a", "---\n") + doc("new", "", "a", ""), want: "clusters.yaml:1: metadata.annotations.gitopsd.dev/remove: cluster old is not emptied: its kubeconfig is also cluster new's"},
 		{name: "another context", text: doc("old", old, "a", "  context: x\n---\n") + doc("new", "", "a", ""), removed: []string{"old"}},
 		{name: "waited for", text: doc("old", old, "a", "---\n") + doc("new", "", "b", "  dependsOn: [old]\n"), want: `cluster new waits for "old", which is to be emptied`},
 	} {

@@ -23,14 +23,14 @@ type parser struct {
 	file     string
 	registry Registry
 	errs     []error
-	// unnamed says that the name of some document's cluster could not be read.
+	// unnamed reports whether a document has no name that can be read.
 	unnamed bool
 	seen    map[string]int // a cluster's name -> the line of its document
 }
 
-// document is the shape of a Cluster document as it is written. The fields
-// that this version knows of but cannot honour are here so that they are
-// refused by name instead of being called unknown.
+// document is the shape of a Cluster document as it is written. Fields that
+// this version knows and does not support are here too, so that they are
+// refused by name.
 type document struct {
 	APIVersion string   `yaml:"apiVersion"`
 	Kind       string   `yaml:"kind"`
@@ -130,7 +130,7 @@ func (p *parser) name(c *Cluster, at finder) {
 	}
 	if first, twice := p.seen[c.Name]; twice {
 		p.fail(line, "metadata.name", "%q is the name of the cluster at line %d already", c.Name, first)
-		// Which of the two is meant nobody knows: neither is acted upon.
+		// Nobody knows which of the two is meant: neither is used.
 		p.registry.Clusters = slices.DeleteFunc(p.registry.Clusters, func(o Cluster) bool { return o.Name == c.Name })
 		return
 	}
@@ -211,8 +211,7 @@ func (p *parser) kubeconfig(k Kubeconfig, at finder) {
 }
 
 // dependencies checks dependsOn across documents: every name registered, no
-// cycle. A cluster that depends on a broken document waits, which is no error
-// of its own.
+// cycle. A cluster that depends on a broken document waits; that is no error.
 func (p *parser) dependencies() {
 	r := &p.registry
 	state := make(map[string]int) // 1 on the current chain, 2 done
@@ -259,9 +258,9 @@ func (p *parser) dependencies() {
 	p.spoil(func(c Cluster) bool { return bad[c.Name] })
 }
 
-// removals checks clusters that are to be emptied against the whole file: nothing
-// is emptied by a file with errors, and no cluster that another document wants to
-// have something.
+// removals checks clusters that are to be emptied against the whole file: a
+// file with errors empties nothing, and a cluster that another document
+// registers too is not emptied.
 func (p *parser) removals() {
 	const key = "metadata.annotations." + RemoveAnnotation
 	told := make(map[string]bool)
@@ -271,7 +270,7 @@ func (p *parser) removals() {
 		}
 		for _, other := range p.registry.Clusters {
 			if !other.Remove && other.Spec.Context == c.Spec.Context && reflect.DeepEqual(other.Spec.Kubeconfig, c.Spec.Kubeconfig) {
-				p.fail(c.Line, key, "cluster %s is not emptied: by its kubeconfig it is also cluster %s; to give it another name, take the old document away", c.Name, other.Name)
+				p.fail(c.Line, key, "cluster %s is not emptied: its kubeconfig is also cluster %s's; to rename it, remove the old document", c.Name, other.Name)
 				told[c.Name] = true
 			}
 		}
@@ -287,7 +286,7 @@ func (p *parser) removals() {
 	})
 }
 
-// spoil makes clusters broken ones.
+// spoil marks clusters as broken.
 func (p *parser) spoil(which func(Cluster) bool) {
 	r := &p.registry
 	r.Clusters = slices.DeleteFunc(r.Clusters, func(c Cluster) bool {
@@ -361,7 +360,7 @@ func didYouMean(name string) string {
 	var fields []string
 	for _, t := range []reflect.Type{
 		reflect.TypeFor[document](), reflect.TypeFor[metadata](), reflect.TypeFor[Spec](),
-		reflect.TypeFor[Kubeconfig](), reflect.TypeFor[SecretRef](), reflect.TypeFor[Patch](), reflect.TypeFor[Target](),
+		reflect.TypeFor[Kubeconfig](), reflect.TypeFor[SecretRef](), reflect.TypeFor[Patch](), reflect.TypeFor[Selector](),
 	} {
 		for i := range t.NumField() {
 			if tag := t.Field(i).Tag.Get("yaml"); tag != "" && tag[0] != ',' {
@@ -408,8 +407,8 @@ type finder struct {
 	first int // the file's line of the document's first
 }
 
-// line is the file's line of the value that keys lead to, or of the nearest
-// thing that is there.
+// line returns the line of the value that keys lead to, or of its nearest
+// parent in the document.
 func (f finder) line(keys ...string) int {
 	n, line := f.root, f.root.Line
 	for _, key := range keys {

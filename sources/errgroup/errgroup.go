@@ -1,6 +1,6 @@
-// Package errgroup is golang.org/x/sync/errgroup for goroutines whose panics are
-// not to end the process: a panic in one of them comes out of Wait, in the
-// goroutine that called it, where somebody may recover it.
+// Package errgroup is golang.org/x/sync/errgroup for goroutines whose panics
+// must not end the process: a panic in one of them is raised again by Wait, in
+// the goroutine that called it, where it can be recovered.
 package errgroup
 
 import (
@@ -20,9 +20,9 @@ type PanicError struct {
 	Stack []byte
 }
 
-// Recovered returns the panic of a value that recover returned. It is called by the
-// deferred function that called recover. The panic of a group's goroutine is
-// returned as it was.
+// Recovered returns the panic with the value v, which recover returned. Call it
+// in the deferred function that called recover. The panic of a group's
+// goroutine is returned as it is.
 func Recovered(v any) *PanicError {
 	if p, ok := v.(*PanicError); ok {
 		return p
@@ -30,8 +30,8 @@ func Recovered(v any) *PanicError {
 	return &PanicError{value: v, Stack: debug.Stack()}
 }
 
-// Error says what the panic was. Values other than those of the runtime are not
-// printed: they may quote what was being worked on, and that may be a Secret.
+// Error describes the panic. Only the runtime's own values are printed: others
+// may quote data, a Secret for instance.
 func (p *PanicError) Error() string {
 	if err, ok := p.value.(runtime.Error); ok {
 		return "a bug in gitopsd: panic: " + err.Error()
@@ -56,10 +56,10 @@ func WithContext(ctx context.Context) (*Group, context.Context) {
 	return &Group{cancel: cancel}, ctx
 }
 
-// SetLimit bounds the goroutines that run at a time. It is called before Go.
+// SetLimit bounds the goroutines that run at a time. Call it before Go.
 func (g *Group) SetLimit(n int) { g.group.SetLimit(n) }
 
-// Go calls f in a goroutine of its own, once there may be one more.
+// Go calls f in a goroutine of its own, once the limit allows it.
 func (g *Group) Go(f func() error) {
 	g.group.Go(func() (err error) {
 		defer func() {
@@ -79,7 +79,7 @@ func (g *Group) Go(f func() error) {
 }
 
 // Wait waits for all goroutines, and returns their first error. If one of them
-// panicked, Wait panics with a *PanicError.
+// panicked, Wait panics with a [*PanicError].
 func (g *Group) Wait() error {
 	err := g.group.Wait()
 	if g.cancel != nil {

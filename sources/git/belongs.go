@@ -23,13 +23,14 @@ const (
 	maxHistoryBytes = 256 << 20 // of the pack
 )
 
-// errForeign is in the error for a commit that no branch and no tag leads to.
+// errForeign is in the chain of the error for a commit that no branch or tag
+// contains.
 var errForeign = errors.New("no branch and no tag of the repository leads to it")
 
-// belongs proves that a branch or tag of a repository is at a commit or leads
-// there, by what the server lists now. A tip needs no more than that list; for
-// others the history is fetched into a store below dir, in which every commit
-// was hashed, so that the way to the commit is what it seems.
+// belongs verifies that a branch or tag of a repository contains a commit, by
+// the server's current list of them. For a tip the list is enough. For others
+// the history is fetched into a store below dir, which hashes every commit, so
+// that the server cannot make up a history.
 func belongs(ctx context.Context, client *wire.Client, dir, commit string) error {
 	refs, err := client.Tips(ctx, maxTips)
 	if err != nil {
@@ -71,7 +72,7 @@ func history(ctx context.Context, client *wire.Client, dir string, tips []string
 	})
 }
 
-// leads reports whether one of tips is the commit, or comes after it.
+// leads reports whether one of tips is the commit, or descends from it.
 func leads(s *store.Store, tips []string, commit plumbing.Hash) bool {
 	var next []plumbing.Hash
 	seen := make(map[plumbing.Hash]bool)

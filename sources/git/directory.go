@@ -21,14 +21,15 @@ import (
 type Directory struct {
 	// Root is the root of the work tree, or the bare repository.
 	Root string
-	// Path is where the directory that was opened is in Root, with slashes;
-	// "." for Root itself.
+	// Path is the opened directory relative to Root, with slashes; "." for Root
+	// itself.
 	Path string
 
 	local *local
 }
 
-// OpenDir opens the repository that dir is in.
+// OpenDir opens the repository that dir is in. The error is
+// [ErrRepositoryNotFound] if there is none.
 func OpenDir(dir string) (*Directory, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -58,13 +59,13 @@ func OpenDir(dir string) (*Directory, error) {
 	}
 }
 
-// Close closes the files that are kept open. Commits must not be used any more
-// then.
+// Close closes the files that are kept open. Commits must not be used
+// afterwards.
 func (d *Directory) Close() error { return d.local.close() }
 
-// Commit returns the commit that rev names: a branch, tag or hash (also its
-// beginning), HEAD, or one of these with ~2, ^ and the like, as gitrevisions(7)
-// has it.
+// Commit returns the commit that rev names: a branch, a tag, a hash or its
+// beginning, HEAD, or one of these with ~2, ^ and the like (gitrevisions(7)).
+// It fails if rev names no commit that is here.
 func (d *Directory) Commit(rev string) (sources.Commit, error) {
 	h, err := d.resolve(rev)
 	if err == nil {
@@ -79,9 +80,9 @@ func (d *Directory) Commit(rev string) (sources.Commit, error) {
 	return sources.Commit{}, fmt.Errorf("git repository %s: revision %q: %w", d.Root, rev, err)
 }
 
-// Stages are the versions of a file between which Git could not decide, in a
-// merge that is under way: the common ancestor's, ours and theirs. One that is not
-// there is nil; without a conflict all are.
+// Stages returns the versions of a file that has a merge conflict: the common
+// ancestor's, ours and theirs. A version that does not exist is nil; without a
+// conflict all three are. It fails if the index or a version cannot be read.
 func (d *Directory) Stages(name string) (base, ours, theirs []byte, err error) {
 	d.local.mu.Lock()
 	files, err := d.local.storage.Index()
@@ -109,8 +110,8 @@ func (d *Directory) commit(h plumbing.Hash) (sources.Commit, error) {
 	return objects.NewCommit(d.local, c), nil
 }
 
-// withoutConfig is a storage that says nothing of extensions, which openLocal
-// has looked at already, more leniently than go-git.
+// withoutConfig hides extensions from go-git, which is stricter about them than
+// openLocal.
 type withoutConfig struct{ *filesystem.Storage }
 
 func (withoutConfig) Config() (*config.Config, error) { return config.NewConfig(), nil }

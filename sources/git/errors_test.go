@@ -65,6 +65,14 @@ func TestPollErrors(t *testing.T) {
 			is: ErrRepositoryNotFound, want: []string{"flet.git: repository not found (HTTP 404", "check the URL"},
 		},
 		{
+			name: "no such directory", config: func(f *fixture, c *Config) { c.URL = filepath.Join(f.TempDir(), "nope") },
+			is: ErrRepositoryNotFound, want: []string{"nope: repository not found", "does not appear to be a git repository"},
+		},
+		{
+			name: "a directory that is no repository", config: func(f *fixture, c *Config) { c.URL = f.TempDir() },
+			is: ErrRepositoryNotFound, want: []string{"repository not found", "does not appear to be a git repository"},
+		},
+		{
 			name: "nobody there", config: func(f *fixture, c *Config) { c.URL = "http://" + deadAddress(f.T) + "/fleet.git" },
 			want: []string{"connection refused"},
 		},
@@ -169,9 +177,6 @@ func TestOpenErrors(t *testing.T) {
 		{cfg: Config{URL: "https:///x"}, want: "names no host"},
 		{cfg: Config{URL: "https://user:s3cr3t@host:port/x"}, want: "the URL https://… does not parse"},
 		{cfg: Config{URL: "file://host/x"}, want: "a file URL names no host"},
-		{cfg: Config{URL: filepath.Join(dir, "nope")}, want: "repository not found: there is no such directory"},
-		{cfg: Config{URL: file}, want: "it is a file, not a directory"},
-		{cfg: Config{URL: dir}, want: "neither a bare repository nor the root of a work tree"},
 		{cfg: Config{URL: "https://example.com/x", Branch: "a b"}, want: `"a b" is not the name of a branch`},
 		{cfg: Config{URL: "https://example.com/x"}, want: "it needs a directory for its cache"},
 		{cfg: Config{URL: "https://example.com/x", Dir: dir, CAFile: file}, want: "holds no PEM certificate"},

@@ -146,7 +146,7 @@ func TestFilesWithEvilNames(t *testing.T) {
 		f.commitTree("100644 twice\x00" + blob + "100644 twice\x00" + blob)
 		c = f.poll(f.open(), "")
 		_, err := fs.ReadFile(c.Files, "twice")
-		wantError(t, err, "twice is there twice")
+		wantError(t, err, "duplicate entry twice")
 	})
 }
 
@@ -194,7 +194,7 @@ func TestHugeFile(t *testing.T) {
 			t.Errorf("%v, %v", info, err)
 		}
 		_, err := fs.ReadFile(c.Files, "huge")
-		wantError(t, err, "read huge", "64.0 MiB are more than the 64 MiB that are read of one file")
+		wantError(t, err, "read huge", "64.0 MiB is more than the 64 MiB allowed for a file")
 		if !errors.Is(err, sources.ErrLimit) {
 			t.Errorf("%v is not ErrLimit", err)
 		}

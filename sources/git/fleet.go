@@ -8,22 +8,22 @@ import (
 	"strings"
 )
 
-// Fleet tells what a branch is the truth for from what any other branch,
-// repository or fork is: "git.example.org/platform/fleet#main". It is the same for
-// every URL of the repository on one host, whatever its scheme and credentials; a
-// directory is a fleet of its own, under its absolute path.
+// Fleet returns the name of the fleet that the branch declares, for instance
+// "git.example.org/platform/fleet#main". It is the same for every URL of the
+// repository on one host, whatever the scheme and credentials. A directory is a
+// fleet of its own, named by its absolute path.
 func (r *Repository) Fleet() string { return r.name + "#" + r.cfg.Branch }
 
-// FleetRepository is the repository of a fleet's name.
+// FleetRepository returns the repository in a fleet's name.
 func FleetRepository(fleet string) string {
 	repository, _, _ := strings.Cut(fleet, "#")
 	return repository
 }
 
-// defaultPorts say nothing of which repository it is.
+// defaultPorts are left out of names.
 var defaultPorts = []string{"", "80", "443", "22"}
 
-// name is what a repository is called in the names of fleets.
+// name returns the repository as names of fleets have it.
 func (l location) name() string {
 	name := filepath.ToSlash(l.dir)
 	if l.url != nil {
@@ -44,8 +44,8 @@ func pathOf(u *url.URL) string {
 	return u.Path
 }
 
-// Remotes are the repositories that the directory's remotes are, as the names of
-// fleets have them.
+// Remotes returns the repositories of the directory's remotes, as names of
+// fleets have them. It fails if the configuration cannot be read.
 func (d *Directory) Remotes() ([]string, error) {
 	d.local.mu.Lock()
 	defer d.local.mu.Unlock()
@@ -59,7 +59,7 @@ func (d *Directory) Remotes() ([]string, error) {
 			if !strings.Contains(u, "://") && !scpLike.MatchString(u) && !filepath.IsAbs(u) {
 				u = filepath.Join(d.Root, u)
 			}
-			// One that does not parse is no fleet's.
+			// A URL that does not parse is no fleet's.
 			if loc, err := parseURL(u); err == nil {
 				names = append(names, loc.name())
 			}

@@ -1,23 +1,23 @@
-// Package git is where the fleet repository comes from and where its lock goes:
-// the newest commit of one branch as a read-only fs.FS over Git's objects,
-// commits that replace one file on the newest head by compare-and-swap, and the
-// records of a pass that are kept on a ref of their own until the lock commit
-// has them.
+// Package git reads and writes the fleet repository: the newest commit of one
+// branch as a read-only fs.FS over Git's objects, commits that replace one file
+// on the newest head by compare-and-swap, and the pending records of a pass, on
+// a ref of their own until the lock commit has them.
 //
 // There is never a work tree, so nothing in a repository can write to this
-// machine's files. A repository is reached over HTTP(S) or SSH (remote.go, with
-// the protocol in sources/git/wire), or is a directory (local.go). Both are an
-// origin; repository.go, update.go and pending.go work on either.
+// machine's files. A repository is reached over HTTP(S), over SSH, or in a
+// directory through the git of this machine: sources/git/wire has the protocol,
+// remote.go the cache. repository.go reads, update.go commits, and pending.go
+// keeps pending records.
 //
-// trees.go fetches commits of other repositories, for remote bases: without
-// credentials, and never a ref of them.
+// trees.go fetches commits of other repositories, for remote bases, without
+// credentials.
 //
-// refs.go and checkout.go keep Git's own rules when a directory is written to,
-// directory.go reads any commit of one.
+// directory.go reads any commit of a repository in a directory, without git and
+// without a cache; local.go finds the objects.
 //
-// Below it, sources/git/objects has the file system and how one file of a tree
-// is replaced, sources/git/store the cache of what was fetched. They are the
-// only users of go-git. Working trees as they are on disk are sources/local's.
+// sources/git/objects has the file system and replaces one file of a tree;
+// sources/git/store is the cache of fetched packs. With this package they are
+// the only users of go-git. sources/local reads working trees.
 package git
 
 import (
@@ -33,15 +33,15 @@ import (
 	"gitopsd.dev/sources/git/wire"
 )
 
-// What callers decide on. Each is in the chain of errors that say where, what
-// and what to do.
+// Errors that callers decide on. Each is in the chain of an error that names
+// the repository and says what to do.
 var (
-	// ErrAuthentication: the server wants credentials, or other ones.
+	// ErrAuthentication: credentials are missing, or not accepted.
 	ErrAuthentication = wire.ErrAuthentication
-	// ErrRepositoryNotFound: there is none, or none that the credentials may
-	// know of.
+	// ErrRepositoryNotFound: the repository does not exist, or the credentials
+	// may not see it.
 	ErrRepositoryNotFound = wire.ErrNotFound
-	// ErrHostKey: the SSH server is not one that KnownHostsFile knows.
+	// ErrHostKey: the SSH server's key is not in KnownHostsFile.
 	ErrHostKey = wire.ErrHostKey
 	// ErrBranchNotFound: the repository has no such branch, or none at all.
 	ErrBranchNotFound = errors.New("branch not found")
@@ -52,26 +52,27 @@ var (
 // MaxFile is the largest file that is read from a repository, in bytes.
 const MaxFile = objects.MaxFile
 
-// RefusedError is a push that the server refused by a rule or hook of its own.
+// RefusedError is a push that the server refused by a rule or a hook.
 type RefusedError = wire.RefusedError
 
-// Config says where the fleet repository is. URL and Branch are required.
+// Config says where the fleet repository is. URL, Branch and Dir are required.
 type Config struct {
 	// URL is https://…, http://…, ssh://…, user@host:path, file:///…, or a
-	// directory that is a repository, bare or with a work tree.
+	// directory that is a repository, bare or with a work tree. For a directory
+	// git must be installed. A work tree that has Branch checked out moves
+	// along with it, and while it has uncommitted changes Update is refused.
 	URL string
 	// Branch is the branch that is followed and written, for instance "main".
 	Branch string
-	// Dir is a directory for this repository's cache, made if it is not
-	// there. One process at a time may use it. Required for repositories that
-	// are not directories.
+	// Dir is a directory for this repository's cache, made if it does not
+	// exist. One process at a time may use it.
 	Dir string
 
 	// Username and Password are for HTTP; a token goes into Password. They
 	// take precedence over those in URL. Username may be left out with a
 	// token.
 	Username, Password string
-	// PasswordFile holds the password or token instead; it is read for each
+	// PasswordFile holds the password or token instead. It is read for each
 	// request, so that it may be replaced at any time.
 	PasswordFile string
 	// CAFile holds PEM certificates of authorities to trust beside the
@@ -84,14 +85,15 @@ type Config struct {
 	// Name and Mail are the identity of the commits that gitopsd makes;
 	// gitopsd and gitopsd@localhost by default.
 	Name, Mail string
-	// PendingBranch keeps pending records on the branch gitopsd/pending rather
-	// than on refs/gitopsd/pending. Where a forge refuses that ref, it happens
-	// by itself.
+	// PendingBranch keeps pending records on the branch gitopsd/pending instead
+	// of refs/gitopsd/pending. Without it the branch is used where a forge
+	// refuses that ref.
 	PendingBranch bool
 }
 
-// Open prepares the use of a repository. It does not connect: a wrong URL or
-// password shows at the first Poll.
+// Open prepares the use of a repository. It fails if the configuration is
+// invalid or the cache is in use. It does not connect: a wrong URL or password
+// is an error of the first Poll.
 func Open(cfg Config) (*Repository, error) {
 	loc, err := parseURL(cfg.URL)
 	if err != nil {
@@ -111,12 +113,7 @@ func Open(cfg Config) (*Repository, error) {
 	if strings.ContainsAny(r.cfg.Name+r.cfg.Mail, "<>\n\x00") {
 		return fail(fmt.Errorf("%q <%s> cannot be the identity of a commit: it has <, > or a line break", cfg.Name, cfg.Mail))
 	}
-	if loc.dir != "" {
-		r.origin, err = openLocal(loc.dir)
-	} else {
-		r.origin, err = openRemote(cfg, loc)
-	}
-	if err != nil {
+	if r.origin, err = openRemote(cfg, loc); err != nil {
 		return fail(err)
 	}
 	return r, nil
@@ -155,7 +152,7 @@ func parseURL(s string) (location, error) {
 	}
 	u, err := url.Parse(s)
 	if err != nil {
-		// The error of url.Parse repeats the URL, credentials and all.
+		// The error of url.Parse repeats the URL, credentials included.
 		return location{}, fmt.Errorf("git repository: the URL %s… does not parse", s[:strings.Index(s, "://")+3])
 	}
 	loc := location{}

@@ -284,4 +284,4 @@ func TestPending(t *testing.T) {
 	})
 }
 
-func (f *fixture) origin(r *Repository) *remote { return r.origin.(*remote) }
+func (f *fixture) origin(r *Repository) *remote { return r.origin }

@@ -16,10 +16,10 @@ import (
 // maxHistory bounds how many commits LastChange goes back.
 const maxHistory = 100_000
 
-// LastChange returns the commit that made a file what it is at a revision, as
-// `git log -1 -- file` does. The name is seen from Path. There is none, and no
-// error, if the file is not there, or if the history that says so was not
-// fetched.
+// LastChange returns the last commit before rev that changed a file, as `git
+// log -1 -- file` does. The name is relative to Path. Found is false if the
+// file does not exist, or if the commit was not fetched. It fails if rev names
+// no commit, or objects cannot be read.
 func (d *Directory) LastChange(rev, name string) (commit sources.Commit, found bool, err error) {
 	h, err := d.resolve(rev)
 	if err != nil {

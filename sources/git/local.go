@@ -1,14 +1,10 @@
 package git
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 
@@ -23,20 +19,9 @@ import (
 	"github.com/go-git/go-git/v5/storage/filesystem/dotgit"
 )
 
-// local is the origin of a repository in a directory. Objects are read where
-// they are and written as loose ones, refs by Git's locking rules, so that git
-// commands may run at the same time.
+// local reads the objects of a repository in a directory where they are, while
+// git commands may change it.
 type local struct {
-	// common is the directory with objects and refs: the bare repository, or
-	// .git of the main work tree.
-	common string
-	// gitDir is the directory with HEAD and index of the work tree that was
-	// named; it is common unless that is a linked one.
-	gitDir string
-	bare   bool
-	// workTree is core.worktree, or the directory that common is in.
-	workTree string
-
 	mu      sync.Mutex // storage is not safe for concurrent use
 	storage *filesystem.Storage
 }
@@ -44,25 +29,25 @@ type local struct {
 // localCache bounds the objects that are kept in memory.
 const localCache = 8 * cache.MiByte
 
-// openLocal opens the repository that dir is: a bare one, or the root of a work
+// openLocal opens the repository in dir, which is bare or the root of a work
 // tree.
 func openLocal(dir string) (*local, error) {
 	gitDir, err := findGitDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	l := &local{common: gitDir, gitDir: gitDir}
+	common := gitDir
 	if content, err := os.ReadFile(filepath.Join(gitDir, "commondir")); err == nil {
-		l.common = resolvePath(gitDir, strings.TrimSpace(string(content)))
+		common = resolvePath(gitDir, strings.TrimSpace(string(content)))
 	}
-	var files billy.Filesystem = osfs.New(l.common)
-	if l.common != l.gitDir {
-		files = dotgit.NewRepositoryFilesystem(osfs.New(l.gitDir), files)
+	var files billy.Filesystem = osfs.New(common)
+	if common != gitDir { // a linked work tree
+		files = dotgit.NewRepositoryFilesystem(osfs.New(gitDir), files)
 	}
-	l.storage = filesystem.NewStorageWithOptions(files, cache.NewObjectLRU(localCache), filesystem.Options{
+	l := &local{storage: filesystem.NewStorageWithOptions(files, cache.NewObjectLRU(localCache), filesystem.Options{
 		MaxOpenDescriptors: 16,
 		AlternatesFS:       osfs.New("/"),
-	})
+	})}
 	cfg, err := l.storage.Config()
 	if err != nil {
 		return nil, fmt.Errorf("its configuration: %w", err)
@@ -70,29 +55,14 @@ func openLocal(dir string) (*local, error) {
 	if err := supported(cfg); err != nil {
 		return nil, err
 	}
-	l.bare = cfg.Core.IsBare
-	l.workTree = filepath.Dir(l.common)
-	if w := cfg.Raw.Section("core").Option("worktree"); w != "" {
-		l.workTree = resolvePath(l.common, w)
-	}
 	return l, nil
 }
 
-// findGitDir returns the directory with the HEAD of the repository dir.
+// findGitDir returns the directory with the HEAD of the repository in dir.
 func findGitDir(dir string) (string, error) {
-	info, err := os.Stat(dir)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return "", fmt.Errorf("%w: there is no such directory", ErrRepositoryNotFound)
-	case err != nil:
-		return "", err
-	case !info.IsDir():
-		return "", fmt.Errorf("%w: it is a file, not a directory", ErrRepositoryNotFound)
-	}
 	dotGit := filepath.Join(dir, ".git")
-	info, err = os.Stat(dotGit)
-	if err == nil && !info.IsDir() { // a linked work tree, or a submodule
-		content, err := readSmallFile(dotGit)
+	if info, err := os.Stat(dotGit); err == nil && !info.IsDir() { // a linked work tree, or a submodule
+		content, err := os.ReadFile(dotGit)
 		if err != nil {
 			return "", err
 		}
@@ -107,7 +77,7 @@ func findGitDir(dir string) (string, error) {
 			return candidate, nil
 		}
 	}
-	return "", fmt.Errorf("%w: the directory is neither a bare repository nor the root of a work tree", ErrRepositoryNotFound)
+	return "", ErrRepositoryNotFound
 }
 
 // isGitDir follows gitrepository-layout(5).
@@ -129,7 +99,7 @@ func resolvePath(base, path string) string {
 	return filepath.Join(base, path)
 }
 
-// supported refuses repositories in forms that would be misread.
+// supported refuses repositories in formats that would be misread.
 func supported(cfg *config.Config) error {
 	if v := cfg.Core.RepositoryFormatVersion; v != "" && v != "0" && v != "1" {
 		return fmt.Errorf("its format has the version %s; 0 and 1 are supported", v)
@@ -151,49 +121,7 @@ func (l *local) close() error {
 	return l.storage.Close()
 }
 
-func (l *local) damaged() bool { return false }
-
-func (l *local) refs(_ context.Context, names ...string) (map[string]plumbing.Hash, error) {
-	refs := make(map[string]plumbing.Hash, len(names))
-	for _, name := range names {
-		h, err := l.ref(name)
-		if err != nil {
-			return nil, err
-		}
-		if !h.IsZero() {
-			refs[name] = h
-		}
-	}
-	return refs, nil
-}
-
-func (l *local) branches(_ context.Context, most int) ([]string, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	iter, err := l.storage.IterReferences()
-	if err != nil {
-		return nil, err
-	}
-	defer iter.Close()
-	var names []string
-	for len(names) < most {
-		ref, err := iter.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return nil, err
-		}
-		if name, ok := strings.CutPrefix(ref.Name().String(), headsPrefix); ok {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names, nil
-}
-
-func (l *local) snapshot(context.Context, plumbing.Hash) (objects.Reader, error) { return l, nil }
-
-// errCorrupt says what to do about objects that are not there or not right.
+// errCorrupt is the error for an object that is missing or damaged.
 func errCorrupt(h plumbing.Hash, err error) error {
 	return fmt.Errorf("object %s: %w; git fsck tells more", h, err)
 }
@@ -257,79 +185,4 @@ func fresh[T any](l *local, read func() (T, error)) (v T, err error) {
 		v, err = read()
 	}
 	return v, err
-}
-
-func (l *local) push(_ context.Context, u refUpdate) (err error) {
-	// In the order in which git commit locks.
-	var index *checkout
-	if u.file.path != "" {
-		if index, err = l.lockCheckout(u); err != nil {
-			return err
-		}
-		defer index.unlock()
-	}
-	ref, err := l.lockRef(u.ref)
-	if err != nil {
-		return err
-	}
-	defer ref.unlock()
-	at, err := l.ref(u.ref)
-	if err != nil {
-		return err
-	}
-	if at != u.old {
-		return fmt.Errorf("%w: %s is at %s, not at %s", ErrMoved, u.ref, at, u.old)
-	}
-	if u.now.IsZero() {
-		return ref.remove()
-	}
-	if err := l.write(u.objects); err != nil {
-		return err
-	}
-	// From here on a crash leaves what the next Update repairs: a work tree
-	// and index that hold what it is about to write.
-	if err := index.update(u.file); err != nil {
-		return err
-	}
-	return ref.set(u.now)
-}
-
-// write writes objects durably, before any ref names them.
-func (l *local) write(list []objects.Raw) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, obj := range list {
-		err := l.writeObject(obj)
-		// git gc, at the same time, removes directories that are just empty
-		// and objects that it has packed.
-		for try := 1; errors.Is(err, fs.ErrNotExist) && try < 5; try++ {
-			err = l.writeObject(obj)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (l *local) writeObject(obj objects.Raw) error {
-	if _, err := l.storage.SetEncodedObject(obj.Encoded()); err != nil {
-		return err
-	}
-	name := obj.Hash.String()
-	f, err := os.Open(filepath.Join(l.common, "objects", name[:2], name[2:]))
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
-
-// readSmallFile is for files of one line.
-func readSmallFile(name string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, 64<<10))
 }

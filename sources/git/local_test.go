@@ -1,7 +1,6 @@
 package git
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,231 +9,90 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// A work tree that has the branch checked out moves along with it.
+// A work tree that has the branch checked out moves along with it. What somebody
+// is working on is not overwritten.
 func TestUpdateWorkTree(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, wayBy("http"))
-	f.commit("A fleet", fleet)
-	dir := f.workTree()
-	lock := filepath.Join(dir, sources.LockFile)
-	f.cfg = Config{URL: dir, Branch: "main"}
-	r := f.open()
-	update := func(path, content string) error {
-		_, wrote, err := r.Update(t.Context(), path, "Lock", constant(content))
-		if err == nil && !wrote {
-			t.Errorf("nothing was written")
-		}
-		return err
-	}
-	wantLock := func(dir, want string) {
-		t.Helper()
-		if have, err := os.ReadFile(filepath.Join(dir, sources.LockFile)); err != nil || string(have) != want {
-			t.Errorf("the lock in %s: %q, %v, want %q", dir, have, err, want)
-		}
-		if have := run(t, dir, "show", "HEAD:clusters.lock"); have+"\n" != want {
-			t.Errorf("the lock in HEAD of %s: %q, want %q", dir, have, want)
-		}
-	}
-	if err := update(sources.LockFile, "lock 1\n"); err != nil {
-		t.Fatal(err)
-	}
-	wantLock(dir, "lock 1\n")
-	wantClean(t, dir)
-	if err := os.Chmod(lock, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	run(t, dir, "commit", "--quiet", "-am", "Executable")
-
-	// Other changes of people's stay what they are.
-	for name, content := range map[string]string{"clusters.yaml": "edited", "clusters/prod/ns.yaml": "staged", "new": "untracked"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	run(t, dir, "add", "clusters/prod/ns.yaml")
-	before := run(t, dir, "status", "--porcelain")
-	if err := update(sources.LockFile, "lock 2\n"); err != nil {
-		t.Fatal(err)
-	}
-	wantLock(dir, "lock 2\n")
-	if info, err := os.Stat(lock); err != nil || info.Mode().Perm() != 0o755 {
-		t.Errorf("%v, %v; want the mode kept", info.Mode(), err)
-	}
-	if after := run(t, dir, "status", "--porcelain"); after != before {
-		t.Errorf("git status was\n%s\nand is\n%s", before, after)
-	}
-	run(t, dir, "reset", "--quiet", "--hard")
-	run(t, dir, "clean", "--quiet", "-f")
-
-	// Index formats, a sparse checkout, a linked work tree, another branch.
-	for _, version := range []string{"4", "2"} {
-		run(t, dir, "update-index", "--index-version", version)
-		if err := update(sources.LockFile, "index version "+version+"\n"); err != nil {
-			t.Fatal(err)
-		}
-		wantLock(dir, "index version "+version+"\n")
-		wantClean(t, dir)
-	}
-	run(t, dir, "sparse-checkout", "set", "--no-cone", "/clusters.yaml")
-	if err := update(sources.LockFile, "sparse\n"); err != nil {
-		t.Fatal(err)
-	}
-	wantClean(t, dir)
-	if _, err := os.Stat(lock); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the lock is in a work tree that is not to have it: %v", err)
-	}
-	run(t, dir, "sparse-checkout", "disable")
-	wantLock(dir, "sparse\n")
-
-	run(t, dir, "checkout", "--quiet", "-b", "topic")
-	linked := filepath.Join(t.TempDir(), "linked")
-	run(t, dir, "worktree", "add", "--quiet", linked, "main")
-	if err := update("clusters/prod/deep/clusters.lock", "in a directory\n"); err != nil {
-		t.Fatal(err)
-	}
-	if err := update(sources.LockFile, "linked\n"); err != nil {
-		t.Fatal(err)
-	}
-	wantLock(linked, "linked\n")
-	wantLock(dir, "sparse\n")
-	wantClean(t, dir)
-	wantClean(t, linked)
-
-	// Opened by the linked work tree.
-	f.cfg.URL = linked
-	r = f.open()
-	if err := update(sources.LockFile, "by the linked one\n"); err != nil {
-		t.Fatal(err)
-	}
-	wantLock(linked, "by the linked one\n")
-	run(t, dir, "worktree", "remove", linked)
-	f.cfg.URL = dir
-	r = f.open()
-	if err := update(sources.LockFile, "nobody has it\n"); err != nil {
-		t.Fatal(err)
-	}
-	wantClean(t, dir)
-}
-
-// What somebody is working on is not overwritten.
-func TestUpdateWorkTreeWithChanges(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, wayBy("http"))
 	f.commit("A fleet", map[string]string{"clusters.yaml": "", sources.LockFile: "lock 1\n"})
+	write := func(t *testing.T, name string) {
+		if err := os.WriteFile(name, []byte("mine"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, tt := range []struct {
 		name   string
-		change func(dir, lock string) error
-		path   string
-		want   string
+		change func(t *testing.T, dir string)
+		want   string // in the error
+		has    string // the lock in the work tree
 	}{
-		{name: "edited", want: "it has changes that are not committed", change: func(_, lock string) error {
-			return os.WriteFile(lock, []byte("mine"), 0o644)
+		{name: "clean", has: "lock 2\n", change: func(*testing.T, string) {}},
+		{name: "untracked", has: "lock 2\n", change: func(t *testing.T, dir string) { write(t, filepath.Join(dir, "new")) }},
+		{name: "another branch", has: "lock 1\n", change: func(t *testing.T, dir string) {
+			run(t, dir, "switch", "--quiet", "--create", "topic")
 		}},
-		{name: "staged", want: "a change of it is staged", change: func(dir, lock string) error {
-			err := os.WriteFile(lock, []byte("mine"), 0o644)
-			run(t, dir, "add", lock)
-			return err
+		{name: "edited", has: "mine", want: "Working directory has unstaged changes; commit or stash them", change: func(t *testing.T, dir string) {
+			write(t, filepath.Join(dir, sources.LockFile))
 		}},
-		{name: "removed", want: "it was removed", change: func(_, lock string) error { return os.Remove(lock) }},
-		{name: "removal staged", want: "its removal is staged", change: func(dir, lock string) error {
-			run(t, dir, "rm", "--quiet", "--cached", lock)
-			return nil
+		{name: "another file is edited", has: "lock 1\n", want: "Working directory has unstaged changes", change: func(t *testing.T, dir string) {
+			write(t, filepath.Join(dir, "clusters.yaml"))
 		}},
-		{name: "a link", want: "it is not a file", change: func(_, lock string) error {
-			return errors.Join(os.Remove(lock), os.Symlink("clusters.yaml", lock))
-		}},
-		{name: "untracked", path: "other.lock", want: "it has changes that are not committed", change: func(dir, _ string) error {
-			return os.WriteFile(filepath.Join(dir, "other.lock"), []byte("mine"), 0o644)
-		}},
-		{name: "added", path: "other.lock", want: "a change of it is staged", change: func(dir, _ string) error {
-			err := os.WriteFile(filepath.Join(dir, "other.lock"), []byte("mine"), 0o644)
-			run(t, dir, "add", "--intent-to-add", "other.lock")
-			return err
-		}},
-		{name: "merge", want: "in the middle of a merge", change: func(dir, lock string) error {
-			run(t, dir, "checkout", "--quiet", "-b", "topic")
-			err := os.WriteFile(lock, []byte("theirs"), 0o644)
-			run(t, dir, "commit", "--quiet", "-am", "Theirs")
-			run(t, dir, "checkout", "--quiet", "main")
-			err = errors.Join(err, os.WriteFile(lock, []byte("ours"), 0o644))
-			run(t, dir, "commit", "--quiet", "-am", "Ours")
-			if _, mergeErr := runErr(t.Context(), dir, "merge", "topic"); mergeErr == nil {
-				t.Error("the merge has no conflict")
-			}
-			return err
+		{name: "staged", has: "mine", want: "Working directory has staged changes", change: func(t *testing.T, dir string) {
+			write(t, filepath.Join(dir, sources.LockFile))
+			run(t, dir, "add", sources.LockFile)
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "tree")
 			run(t, t.TempDir(), "clone", "--quiet", f.repo.Dir, dir)
-			if err := tt.change(dir, filepath.Join(dir, sources.LockFile)); err != nil {
-				t.Fatal(err)
+			tt.change(t, dir)
+			linked := filepath.Join(t.TempDir(), "linked")
+			if run(t, dir, "branch", "--show-current") != "main" {
+				run(t, dir, "worktree", "add", "--quiet", linked, "main")
 			}
-			head, status := run(t, dir, "rev-parse", "HEAD"), run(t, dir, "status", "--porcelain")
-			r, err := Open(Config{URL: dir, Branch: "main"})
+			head, status := run(t, dir, "rev-parse", "main"), run(t, dir, "status", "--porcelain")
+			r, err := Open(Config{URL: dir, Branch: "main", Dir: t.TempDir()})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer r.Close()
-			path := tt.path
-			if path == "" {
-				path = sources.LockFile
+			commit, wrote, err := r.Update(t.Context(), sources.LockFile, "Lock", constant("lock 2\n"))
+			if tt.want != "" {
+				wantError(t, err, dir, tt.want)
+			} else if err != nil || !wrote {
+				t.Fatal(wrote, err)
+			} else {
+				head = commit.Hash
 			}
-			_, _, err = r.Update(t.Context(), path, "Lock", constant("lock 2\n"))
-			wantError(t, err, dir, "branch main is checked out", path, tt.want, "commit or undo that")
-			if have := run(t, dir, "rev-parse", "HEAD"); have != head {
-				t.Errorf("HEAD has moved to %s", have)
+			if have := run(t, dir, "rev-parse", "main"); have != head {
+				t.Errorf("main is at %s, want %s", have, head)
 			}
 			if have := run(t, dir, "status", "--porcelain"); have != status {
 				t.Errorf("git status was\n%s\nand is\n%s", status, have)
+			}
+			if have, err := os.ReadFile(filepath.Join(dir, sources.LockFile)); err != nil || string(have) != tt.has {
+				t.Errorf("the lock in the work tree is %q, %v, want %q", have, err, tt.has)
+			}
+			if have, err := os.ReadFile(filepath.Join(linked, sources.LockFile)); err == nil && string(have) != "lock 2\n" {
+				t.Errorf("the lock in the linked work tree is %q", have)
 			}
 		})
 	}
 }
 
-// A daemon killed between work tree, index and branch finds the file or the
-// index as it was about to make them.
-func TestUpdateWorkTreeAfterCrash(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, wayBy("http"))
+// The hooks of a repository in a directory run, and see nothing of gitopsd's
+// settings.
+func TestLocalHook(t *testing.T) {
+	f := newFixture(t, wayBy("directory"))
 	f.commit("A fleet", fleet)
-	for _, stage := range []string{"file", "index"} {
-		dir := f.workTree()
-		if err := os.WriteFile(filepath.Join(dir, sources.LockFile), []byte("lock\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if stage == "index" {
-			run(t, dir, "add", sources.LockFile)
-		}
-		f.cfg = Config{URL: dir, Branch: "main"}
-		if _, wrote, err := f.open().Update(t.Context(), sources.LockFile, "Lock", constant("lock\n")); err != nil || !wrote {
-			t.Fatal(stage, wrote, err)
-		}
-		wantClean(t, dir)
+	t.Setenv("GITOPSD_GIT_PASSWORD", "s3cr3t")
+	t.Setenv("GIT_DIR", t.TempDir())
+	if err := f.repo.Hook("pre-receive", "#!/bin/sh\necho \"no lock today$GITOPSD_GIT_PASSWORD\"\nexit 1\n"); err != nil {
+		t.Fatal(err)
 	}
-}
-
-// Locks of git commands are honoured.
-func TestLocalLocks(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, wayBy("http"))
-	f.commit("A fleet", fleet)
-	dir := f.workTree()
-	f.cfg = Config{URL: dir, Branch: "main"}
-	r := f.open()
-	for _, lock := range []string{"index.lock", "refs/heads/main.lock"} {
-		name := filepath.Join(dir, ".git", lock)
-		if err := os.WriteFile(name, nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		_, _, err := r.Update(t.Context(), sources.LockFile, "Lock", constant("lock\n"))
-		wantError(t, err, name+" exists", "remove that file")
-		if err := os.Remove(name); err != nil {
-			t.Error(err)
-		}
-		wantClean(t, dir)
-	}
+	_, _, err := f.open().Update(t.Context(), sources.LockFile, "Lock", constant("lock\n"))
+	wantError(t, err, "pre-receive hook declined", "no lock today")
 }
 
 func TestOpenDir(t *testing.T) {

@@ -12,27 +12,28 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
-// The refs that pending records are kept on. The first is out of the way of
-// people; the second is for forges that accept branches only.
+// The refs for pending records. The first is out of people's way; the second is
+// for forges that accept branches only.
 const (
 	pendingRef       = "refs/gitopsd/pending"
 	pendingBranchRef = "refs/heads/gitopsd/pending"
 )
 
-// pendingState is what is known of the pending records.
+// pendingState is the last known state of the pending records.
 type pendingState struct {
 	// ref is the one in use, empty before the first time.
 	ref string
-	// at is the commit it was at when it was last read or written; zero if it
-	// was not there.
+	// at is the commit that it named when it was last read or written; zero if
+	// it did not exist.
 	at plumbing.Hash
-	// content is what it holds, nil for nothing; unreadable says that nobody
-	// can tell.
+	// content is nil if there are no records; unreadable reports whether they
+	// could not be read.
 	content    []byte
 	unreadable bool
 }
 
-// ErrUnreadable: what the pending ref names is nothing that WritePending writes.
+// ErrUnreadable is in the chain of errors about a pending ref that names
+// something else than WritePending writes.
 var ErrUnreadable = errors.New("what is there cannot be read")
 
 // ReadPending returns the pending records, or nil if there are none: the file
@@ -40,9 +41,10 @@ var ErrUnreadable = errors.New("what is there cannot be read")
 // are written before anything is applied that depends on them, so that a
 // process killed before the lock commit finds what it resolved.
 //
-// Whoever may push to the ref can change them. A ref that names something else
-// than such a commit is ErrUnreadable; the next WritePending replaces it. A ref
-// that did not move since it was read costs one question.
+// Whoever may push to the ref can change them. The error is [ErrUnreadable] if
+// the ref names something else than such a commit; the next WritePending
+// replaces it. If the ref has not moved since it was last read, nothing is
+// fetched. It fails with the errors of Poll too.
 func (r *Repository) ReadPending(ctx context.Context) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,12 +89,13 @@ func (r *Repository) readPending(ctx context.Context) (pendingState, error) {
 		}
 		failed = err
 	}
-	// The server answers, and has nothing there that can be read.
+	// The server answers, but its ref names nothing that can be read.
 	last.unreadable = true
 	return last, fmt.Errorf("%w: %w", ErrUnreadable, failed)
 }
 
-// findPending looks where the pending records are; ref is empty if there are none.
+// findPending looks up the ref of the pending records; ref is empty if there
+// are none.
 func (r *Repository) findPending(ctx context.Context) (pendingState, error) {
 	names := r.pendingRefs()
 	refs, err := r.origin.refs(ctx, names...)
@@ -107,7 +110,7 @@ func (r *Repository) findPending(ctx context.Context) (pendingState, error) {
 	return pendingState{}, nil
 }
 
-// pendingRefs are the refs to use, by preference.
+// pendingRefs returns the refs to use, in order of preference.
 func (r *Repository) pendingRefs() []string {
 	if r.cfg.PendingBranch {
 		return []string{pendingBranchRef}
@@ -116,8 +119,9 @@ func (r *Repository) pendingRefs() []string {
 }
 
 // WritePending replaces the pending records that the last ReadPending or
-// WritePending saw. If others have changed them since, the error is ErrMoved;
-// the caller then reads and merges them.
+// WritePending saw. The error is [ErrMoved] if others have changed them since;
+// the caller then reads and merges them. It is a [*RefusedError] if the server
+// refuses both refs.
 func (r *Repository) WritePending(ctx context.Context, content []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,7 +136,7 @@ func (r *Repository) WritePending(ctx context.Context, content []byte) error {
 	return nil
 }
 
-// putPending pushes a commit with the last object of list as its tree, which holds
+// putPending pushes a commit whose tree, the last object of list, holds
 // content.
 func (r *Repository) putPending(ctx context.Context, message string, list []objects.Raw, content []byte) error {
 	var parents []plumbing.Hash
@@ -168,7 +172,7 @@ func (r *Repository) putPending(ctx context.Context, message string, list []obje
 }
 
 // ClearPending removes the pending records that the last ReadPending or
-// WritePending saw. If others have changed them since, the error is ErrMoved.
+// WritePending saw. Its errors are those of WritePending.
 func (r *Repository) ClearPending(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,7 +182,7 @@ func (r *Repository) ClearPending(ctx context.Context) error {
 	err := r.pushPending(ctx, refUpdate{ref: r.pending.ref, old: r.pending.at})
 	var refused *RefusedError
 	if errors.As(err, &refused) && !errors.Is(err, ErrMoved) {
-		// Some repositories let nobody delete refs: an empty tree says the
+		// Some repositories do not let refs be deleted: an empty tree says the
 		// same.
 		err = r.putPending(ctx, "No records", []objects.Raw{objects.NewRaw(plumbing.TreeObject, nil)}, nil)
 	} else if err == nil {
@@ -190,8 +194,8 @@ func (r *Repository) ClearPending(ctx context.Context) error {
 	return nil
 }
 
-// pushPending pushes, and looks whether a push that failed on the way has
-// arrived all the same.
+// pushPending pushes, and checks whether a push whose answer was lost has
+// arrived.
 func (r *Repository) pushPending(ctx context.Context, u refUpdate) error {
 	err := r.origin.push(ctx, u)
 	var refused *RefusedError

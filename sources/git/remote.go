@@ -20,19 +20,17 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// remote is the origin of a repository on a server, with a cache of what was
-// fetched from it.
+// remote is a connection to the repository, with a cache of fetched objects.
 //
 // The cache directory holds a lock file and one directory for each generation
-// of the store, of which the newest is in use; others are remains of a process
-// that was killed.
+// of the store. The newest is in use; a killed process may have left others.
 type remote struct {
 	client *wire.Client
 	dir    string
 	lock   *flock.Flock
 
-	// busy is held by whoever fetches, which is one at a time. It is a channel
-	// so that waiting for it can be cancelled.
+	// busy is held while one goroutine fetches. It is a channel so that waiting
+	// for it can be cancelled.
 	busy  chan struct{}
 	store *store.Store // nil before the first use
 }
@@ -41,8 +39,8 @@ func openRemote(cfg Config, loc location) (*remote, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("it needs a directory for its cache")
 	}
-	wireConfig := wire.Config{URL: loc.url, SSHKeyFile: cfg.SSHKeyFile, KnownHostsFile: cfg.KnownHostsFile}
-	if loc.url.Scheme != "ssh" {
+	wireConfig := wire.Config{URL: loc.url, Dir: loc.dir, SSHKeyFile: cfg.SSHKeyFile, KnownHostsFile: cfg.KnownHostsFile}
+	if loc.url != nil && loc.url.Scheme != "ssh" {
 		wireConfig.Credentials = credentials(cfg, loc)
 	}
 	if cfg.CAFile != "" {
@@ -68,7 +66,8 @@ func openRemote(cfg Config, loc location) (*remote, error) {
 	return &remote{client: client, dir: cfg.Dir, lock: lock, busy: make(chan struct{}, 1)}, nil
 }
 
-// credentials says who to be over HTTP: by the file, the fields, or the URL.
+// credentials returns the credentials for HTTP: those of the file, the fields,
+// or the URL.
 func credentials(cfg Config, loc location) func(context.Context) (string, string, error) {
 	username, password := loc.username, loc.password
 	if cfg.Username != "" {
@@ -96,8 +95,7 @@ func credentials(cfg Config, loc location) func(context.Context) (string, string
 	}
 }
 
-// withDefaultUser is for tokens, with which forges do not care for the name but
-// want one.
+// withDefaultUser is for tokens: forges ignore the name but require one.
 func withDefaultUser(username string) string {
 	if username == "" {
 		return "git"
@@ -147,14 +145,13 @@ func (r *remote) push(ctx context.Context, u refUpdate) error {
 	if err := r.client.Push(ctx, u.ref, u.old.String(), u.now.String(), pack); err != nil {
 		return err
 	}
-	if u.file.path != "" {
+	if u.keep {
 		r.keep(ctx, u.now, pack)
 	}
 	return nil
 }
 
-// keep puts what was pushed into the cache, so that it is not fetched. If that
-// fails, it is.
+// keep adds a pushed commit to the cache. If that fails, it is fetched later.
 func (r *remote) keep(ctx context.Context, h plumbing.Hash, pack []byte) {
 	if r.acquire(ctx) != nil {
 		return
@@ -165,7 +162,7 @@ func (r *remote) keep(ctx context.Context, h plumbing.Hash, pack []byte) {
 	}
 }
 
-// acquire waits until nobody else changes the store.
+// acquire waits until no other goroutine changes the store.
 func (r *remote) acquire(ctx context.Context) error {
 	select {
 	case r.busy <- struct{}{}:
@@ -177,7 +174,8 @@ func (r *remote) acquire(ctx context.Context) error {
 
 func (r *remote) release() { <-r.busy }
 
-// snapshot fetches what is missing of the commit h.
+// snapshot returns the commit h and everything below its tree, and fetches the
+// missing objects.
 func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects.Reader, error) {
 	if err := r.acquire(ctx); err != nil {
 		return nil, err
@@ -197,13 +195,13 @@ func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects.Reader,
 		if !errors.Is(err, store.ErrDamaged) {
 			return nil, err
 		}
-		// What the server was told to be there is not: start anew.
+		// Objects that the server was told about are missing: start anew.
 	}
 	return r.renew(ctx, h)
 }
 
-// renew fetches the commit h into a store of its own, which takes the place of
-// the one before once it is complete.
+// renew fetches the commit h into a new store, which replaces the old one once
+// it is complete.
 func (r *remote) renew(ctx context.Context, h plumbing.Hash) (objects.Reader, error) {
 	generation := 1
 	for _, g := range r.generations() {
@@ -266,9 +264,8 @@ func (r *remote) generations() []int {
 	return all
 }
 
-// removeOthers removes every store but the one in dir. Snapshots of them that
-// are still read have their files open. What cannot be removed now, is at the
-// next chance.
+// removeOthers removes every store but the one in dir. Snapshots in use keep
+// their files open. A store that cannot be removed now is removed later.
 func (r *remote) removeOthers(dir string) {
 	for _, g := range r.generations() {
 		if other := r.generation(g); other != dir {
@@ -277,7 +274,7 @@ func (r *remote) removeOthers(dir string) {
 	}
 }
 
-// damaged says that what was handed out last cannot be read any more.
+// damaged reports whether the last snapshot can no longer be read.
 func (r *remote) damaged() bool {
 	select {
 	case r.busy <- struct{}{}:

@@ -18,57 +18,32 @@ import (
 type Repository struct {
 	cfg      Config
 	describe string
-	// name is the repository's in the names of fleets.
+	// name is the repository as names of fleets have it.
 	name   string
-	origin origin
+	origin *remote
 
 	mu      sync.Mutex // of pending
 	pending pendingState
 }
 
-// origin is where a repository lives.
-type origin interface {
-	// refs returns the objects that those of the refs name that are there.
-	refs(ctx context.Context, names ...string) (map[string]plumbing.Hash, error)
-	// branches returns the names of some branches, at most most.
-	branches(ctx context.Context, most int) ([]string, error)
-	// snapshot returns the commit h and everything below its tree.
-	snapshot(ctx context.Context, h plumbing.Hash) (objects.Reader, error)
-	// push writes objects and makes a ref name the last of them. Its errors
-	// are those of wire.Client.Push.
-	push(ctx context.Context, u refUpdate) error
-	// damaged says that a snapshot handed out before can no longer be read,
-	// and would be another one now.
-	damaged() bool
-	close() error
-}
-
 // refUpdate is a compare-and-swap of one ref.
 type refUpdate struct {
 	ref string
-	// old is what ref must name, zero if it must not be there; now is what it
-	// names then, zero if it is to be gone.
+	// old is the object that ref must name, zero if it must not exist; now is
+	// the new one, zero to delete the ref.
 	old, now plumbing.Hash
-	// objects are those that now needs and old does not have.
+	// objects are the ones that now has and old does not, now the last.
 	objects []objects.Raw
-	// file is what is changed by it, for a work tree that has ref checked
-	// out. Empty for refs that are no branches of people's.
-	file fileChange
-}
-
-// fileChange is a file that a commit changes.
-type fileChange struct {
-	path string
-	// was and now are its content; was is nil if it was not there.
-	was, now []byte
+	// keep adds now to the cache, since it will be read soon.
+	keep bool
 }
 
 const headsPrefix = "refs/heads/"
 
-// Close gives back the cache directory and drops connections.
+// Close releases the cache directory and drops connections.
 func (r *Repository) Close() error { return r.origin.close() }
 
-// Describe is the repository's URL without credentials, or its directory.
+// Describe returns the repository's URL without credentials, or its directory.
 func (r *Repository) Describe() string { return r.describe }
 
 // wrap makes err name the repository.
@@ -76,15 +51,19 @@ func (r *Repository) wrap(err error) error {
 	return fmt.Errorf("git repository %s: %w", r.describe, err)
 }
 
-// fetchTries is how often a commit is looked for that is gone when it is
-// fetched, because the branch was forced to another one meanwhile.
+// fetchTries bounds how often the head is looked up again because it was gone
+// when it was fetched: somebody forced the branch meanwhile.
 const fetchTries = 3
 
-// Poll looks at the branch. If its commit is not last, or last cannot be read
-// any more because the cache was damaged, it returns the commit and true. last
-// is empty at the first poll.
+// Poll looks up the head of the branch, and reports whether it differs from
+// last, a commit's hash; it is empty at the first poll. If not, the Commit is
+// zero. A damaged cache, from which last can no longer be read, counts as a
+// difference.
 //
-// An unchanged poll asks the server for one ref and nothing else.
+// The error is [ErrAuthentication], [ErrRepositoryNotFound], [ErrHostKey] or
+// [ErrBranchNotFound] if it has these reasons, and the context's if that ended;
+// others mean that the server did not answer as it should, or that the cache
+// cannot be written. An unchanged poll asks the server for one ref.
 func (r *Repository) Poll(ctx context.Context, last string) (commit sources.Commit, changed bool, err error) {
 	for try := 1; ; try++ {
 		head, err := r.head(ctx)
@@ -105,7 +84,8 @@ func (r *Repository) Poll(ctx context.Context, last string) (commit sources.Comm
 	}
 }
 
-// Head returns the name of the branch's newest commit, and fetches nothing.
+// Head returns the hash of the branch's newest commit, and fetches nothing. Its
+// errors are those of Poll.
 func (r *Repository) Head(ctx context.Context) (string, error) {
 	h, err := r.head(ctx)
 	if err != nil {
@@ -114,8 +94,8 @@ func (r *Repository) Head(ctx context.Context) (string, error) {
 	return h.String(), nil
 }
 
-// Parent returns the commit before a commit, its first parent; false if it has
-// none.
+// Parent returns the first parent of a commit. Ok is false if it has none. It
+// fails as Poll does, and if the server no longer has the commit.
 func (r *Repository) Parent(ctx context.Context, hash string) (commit sources.Commit, ok bool, err error) {
 	o, err := r.origin.snapshot(ctx, plumbing.NewHash(hash))
 	if err != nil {

@@ -21,31 +21,30 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
-// TreesConfig says how commits of other repositories are fetched. Dir is
-// required.
+// TreesConfig configures [Trees]. Dir is required.
 type TreesConfig struct {
-	// Dir is the directory for their cache, made if it is not there. Any
-	// number of processes may share it.
+	// Dir is the directory for the cache, made if it does not exist. Any number
+	// of processes may share it.
 	Dir string
 	// CAFile holds PEM certificates of authorities to trust beside the
 	// system's, for HTTPS.
 	CAFile string
-	// Allowed says whether a repository may be used to which a server redirects
-	// from another; its error says why not. Nil follows no redirect.
+	// Allowed returns an error if a server must not redirect to a repository.
+	// Nil follows no redirect.
 	Allowed func(repository string) error
 }
 
-// Trees fetches single commits of repositories that are not the fleet's, over
-// HTTP(S) and without credentials, and keeps them: the hash of the commit is the
-// name of all its files, so that one that was fetched is never asked for again.
-// It is safe for concurrent use.
+// Trees fetches single commits of other repositories than the fleet's, over
+// HTTP(S) and without credentials, and keeps them: a commit's hash covers its
+// files, so that it is fetched once. It is safe for concurrent use.
 //
-// A commit counts as a repository's if a branch or tag of it leads there
-// (belongs.go). That a server hands it out says less: forges keep the objects of
-// a repository and of its forks, which anybody may make, in one place.
+// A commit is a repository's if one of its branches or tags contains it
+// (belongs.go). It is not enough that the server has the commit: forges keep
+// the objects of a repository and of its forks, which anybody may make, in one
+// place.
 //
 // The cache has a store for each commit, which appears under its name complete
-// and verified. What was not used for a month goes.
+// and verified. A commit that was not used for a month is removed.
 type Trees struct {
 	cfg TreesConfig
 
@@ -53,19 +52,19 @@ type Trees struct {
 	trees map[sources.Tree]*tree
 }
 
-// tree is a commit that was asked for.
+// tree is a requested commit.
 type tree struct {
-	// busy is held by whoever fetches it. It is a channel so that waiting for
-	// it can be cancelled.
+	// busy is held while it is fetched. It is a channel so that waiting for it
+	// can be cancelled.
 	busy chan struct{}
-	// used is when it was last asked for; under the mutex of Trees.
+	// used is when it was last requested; under the mutex of Trees.
 	used time.Time
 
 	// Under busy:
 	store *store.Store // nil as long as it is not here
 	files fs.FS
-	// err is how fetching failed last, and stands until again: a server that
-	// takes its time to fail is not waited for in each pass.
+	// err is the last error, which is returned until again: a server that fails
+	// slowly is not waited for in each pass.
 	err   error
 	again time.Time
 }
@@ -77,8 +76,8 @@ const (
 	// pause before the next try.
 	pauseFactor = 4
 	minPause    = time.Second
-	// keepUnused is how long a commit stays in the cache that nobody uses, and
-	// keepPartial what a process left behind that died.
+	// keepUnused is how long an unused commit stays in the cache, and
+	// keepPartial an incomplete one of a process that died.
 	keepUnused  = 30 * 24 * time.Hour
 	keepPartial = time.Hour
 )
@@ -94,8 +93,10 @@ func NewTrees(cfg TreesConfig) (*Trees, error) {
 	return &Trees{cfg: cfg, trees: make(map[sources.Tree]*tree)}, nil
 }
 
-// Fetch returns the files of a commit, from the cache if it is there. The limits
-// of the fleet repository hold for it.
+// Fetch returns the files of a commit, from the cache or the repository. It has
+// the limits of the fleet repository (sources.ErrLimit). It fails if the
+// repository is not there for everybody, if none of its branches and tags
+// contains the commit, and if Allowed refuses a redirect.
 func (t *Trees) Fetch(ctx context.Context, of sources.Tree) (fs.FS, error) {
 	it := t.get(of)
 	select {
@@ -123,8 +124,8 @@ func (t *Trees) Fetch(ctx context.Context, of sources.Tree) (fs.FS, error) {
 	return nil, err
 }
 
-// get returns the entry of a commit, and forgets the one that was not asked for
-// longest if there are too many. What is still read of that stays readable.
+// get returns the entry of a commit. If there are too many it forgets the least
+// recently used, whose files stay readable.
 func (t *Trees) get(of sources.Tree) *tree {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,7 +150,7 @@ func (t *Trees) get(of sources.Tree) *tree {
 // partial is the prefix of directories that are not complete.
 const partial = "fetching-"
 
-// open opens a commit, which it fetches if it is not in the cache.
+// open opens a commit, and fetches it if it is not in the cache.
 func (t *Trees) open(ctx context.Context, of sources.Tree) (*store.Store, fs.FS, error) {
 	s, err := t.store(ctx, of)
 	if err != nil {
@@ -163,9 +164,8 @@ func (t *Trees) open(ctx context.Context, of sources.Tree) (*store.Store, fs.FS,
 }
 
 func (t *Trees) store(ctx context.Context, of sources.Tree) (*store.Store, error) {
-	// Two repositories may have a commit in common, but who may use one is not
-	// thereby allowed to say that the other has it.
-	// What is under this name was seen to belong to the repository.
+	// Two repositories may share a commit, and each must prove that it is its
+	// own. A commit under this name was proven to be this repository's.
 	dir := filepath.Join(t.cfg.Dir, sources.DigestOf([]byte("belongs to "+of.Repository)).Short()+"-"+of.Commit)
 	s, err := store.Open(dir)
 	if err == nil && s.Has(plumbing.NewHash(of.Commit)) {
@@ -190,7 +190,7 @@ func (t *Trees) store(ctx context.Context, of sources.Tree) (*store.Store, error
 	if err := t.fetch(ctx, s, of); err != nil {
 		return nil, err
 	}
-	// Where another process was faster, ours is read on, open as it is.
+	// If another process was faster, ours stays open and is used.
 	if err := os.Rename(s.Dir, dir); err == nil {
 		s.Dir = dir
 	}
@@ -243,7 +243,7 @@ func (t *Trees) redirect(to *url.URL) error {
 	return nil
 }
 
-// reason is what callers decide on, without the advice for those who have
+// reason returns the error that callers decide on, without advice about
 // credentials.
 func reason(err error) error {
 	if errors.Is(err, ErrAuthentication) {
@@ -252,7 +252,7 @@ func reason(err error) error {
 	return ErrRepositoryNotFound
 }
 
-// clean removes from the cache what is no longer of use.
+// clean removes unused commits from the cache.
 func (t *Trees) clean() {
 	entries, _ := os.ReadDir(t.cfg.Dir) // one that cannot be read has nothing to remove
 	for _, e := range entries {

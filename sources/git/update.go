@@ -26,11 +26,11 @@ const updateTries = 10
 // there is no commit, and wrote is false.
 //
 // The commit is never forced: if others push meanwhile, content is called again
-// with their commit, until the push succeeds or has lost ten times; the error
-// is then ErrMoved. An error of content ends it at once. A push that a hook or
-// a protected branch refuses is a *RefusedError with what the server says.
+// with their commit. The error is [ErrMoved] if the push lost ten times, a
+// [*RefusedError] if the server refuses it, for instance by a hook or a
+// protected branch, content's if that fails, and otherwise one of Poll's.
 //
-// The commit returned is the one that holds the file, ours or the head.
+// The commit returned holds the file: the new one, or the head.
 func (r *Repository) Update(ctx context.Context, path, message string, content func(head sources.Commit) ([]byte, error)) (commit sources.Commit, wrote bool, err error) {
 	for try := 1; ; try++ {
 		commit, wrote, err := r.tryUpdate(ctx, path, message, content)
@@ -53,7 +53,7 @@ func (r *Repository) Update(ctx context.Context, path, message string, content f
 // retryError is an error after which an Update starts again.
 type retryError struct{ error }
 
-// pause waits some random time that grows with the tries.
+// pause waits for a random time that grows with the tries.
 func pause(ctx context.Context, try int) error {
 	longest := min(10*time.Millisecond<<try, 500*time.Millisecond)
 	timer := time.NewTimer(rand.N(longest))
@@ -82,22 +82,16 @@ func (r *Repository) tryUpdate(ctx context.Context, path, message string, conten
 		return sources.Commit{}, false, err
 	}
 	was, err := fs.ReadFile(commit.Files, path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		was = nil
-	case err != nil:
-		return sources.Commit{}, false, err
-	case bytes.Equal(was, now):
+	if err == nil && bytes.Equal(was, now) {
 		return commit, false, nil
-	case was == nil:
-		was = []byte{} // there, and empty
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return sources.Commit{}, false, err
 	}
 	u, err := r.build(o, head, path, message, now)
 	if err != nil {
 		return sources.Commit{}, false, err
 	}
-	u.file = fileChange{path: path, was: was, now: now}
-
 	if err := r.origin.push(ctx, u); err != nil {
 		return r.judge(ctx, u, err)
 	}
@@ -125,12 +119,13 @@ func (r *Repository) build(o objects.Reader, head plumbing.Hash, path, message s
 		old:     head,
 		now:     c.Hash,
 		objects: append(append([]objects.Raw{blob}, trees...), c),
+		keep:    true,
 	}, nil
 }
 
-// judge decides what a failed push means. It looks at the branch, since the
-// connection may have broken after the server took the commit, and since the
-// server's words for a lost race are not always those that are known here.
+// judge decides about a failed push. It looks up the branch, since the
+// connection may have broken after the server accepted the commit, and since a
+// server may describe a lost race in unknown words.
 func (r *Repository) judge(ctx context.Context, u refUpdate, failed error) (sources.Commit, bool, error) {
 	if errors.Is(failed, ErrMoved) {
 		return sources.Commit{}, false, retryError{failed}

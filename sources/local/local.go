@@ -1,9 +1,9 @@
-// Package local is the fleet repository as it lies on somebody's disk: the files
-// of a working tree, committed or not, for plan and lock before a pull request.
-// It says when they change (watch.go), and writes the lock.
+// Package local reads a working tree of the fleet repository: its files,
+// committed or not, for plan and lock before a pull request. It watches them
+// for changes (watch.go), and writes the lock (lock.go).
 //
-// It knows nothing of Git; commits, also those of a repository on disk, are
-// sources/git's.
+// It knows nothing of Git: sources/git reads commits, also those of a
+// repository on disk.
 package local
 
 import (
@@ -20,12 +20,12 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// MaxFile is the largest file that is read, in bytes; the same holds for commits.
+// MaxFile is the largest file that is read, in bytes, as in commits.
 const MaxFile = 64 << 20
 
-// FindRoot returns the fleet repository that dir is in: dir itself or the
-// nearest directory above it that holds clusters.yaml, but not above the root of
-// a Git repository.
+// FindRoot returns the root of the fleet repository that dir is in: dir or the
+// nearest directory above it with clusters.yaml, within the Git repository. It
+// fails if there is none.
 func FindRoot(dir string) (string, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -55,7 +55,7 @@ type Tree struct {
 	root *os.Root
 }
 
-// Open opens the working tree dir. Close it when its files are no longer read.
+// Open opens the working tree dir. The caller closes it.
 func Open(dir string) (*Tree, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -68,15 +68,14 @@ func Open(dir string) (*Tree, error) {
 	return &Tree{Dir: abs, root: root}, nil
 }
 
-// Close ends the use of the tree's files.
+// Close closes the tree. Its files must not be read afterwards.
 func (t *Tree) Close() error { return t.root.Close() }
 
-// Commit returns the tree in the form of a commit without a name. Its files are
-// those on disk at the time they are read.
+// Commit returns the tree as a commit without a hash. Its files are those on
+// disk at the time they are read.
 //
-// They are the ones that a commit of them would have: regular files and
-// directories. A symbolic link is listed but not followed, wherever it leads,
-// and what is in .git is not there.
+// They are the files that a commit would have: regular files and directories
+// without .git. A symbolic link is listed but not followed.
 func (t *Tree) Commit() sources.Commit {
 	return sources.Commit{Subject: "working tree " + t.Dir, Files: files{root: t.root, fsys: t.root.FS()}}
 }
@@ -87,20 +86,20 @@ type files struct {
 	fsys fs.FS
 }
 
-// The optional interfaces that spare an Open.
+// Optional interfaces that save an Open.
 var (
 	_ fs.ReadFileFS = files{}
 	_ fs.ReadDirFS  = files{}
 	_ fs.StatFS     = files{}
 )
 
-// The errors for what a commit could not hold, or holds but is not followed.
+// The errors for files that a commit cannot hold, and for symbolic links.
 var (
 	errSymlink = errors.New("is a symbolic link, which is not followed in a fleet repository; put the file itself there")
 	errSpecial = errors.New("is neither a file nor a directory")
 )
 
-// check makes sure that name is a regular file or a directory, by way of
+// check fails unless name is a regular file or a directory, and its parents are
 // directories.
 func (f files) check(op, name string) (fs.FileInfo, error) {
 	if !fs.ValidPath(name) || strings.Contains(name, `\`) {
@@ -140,7 +139,7 @@ func (f files) checkOne(op, name string) (fs.FileInfo, error) {
 	}
 }
 
-// hidden is the name of what no commit can hold.
+// hidden reports whether no commit can hold a file of that name.
 func hidden(name string) bool { return strings.EqualFold(name, ".git") }
 
 func (f files) Open(name string) (fs.File, error) {
@@ -159,7 +158,7 @@ func (f files) Open(name string) (fs.File, error) {
 	return openDir{dir}, nil
 }
 
-// openDir is an open directory, less what is hidden.
+// openDir is an open directory without hidden entries.
 type openDir struct{ fs.ReadDirFile }
 
 func (d openDir) ReadDir(n int) ([]fs.DirEntry, error) {
@@ -198,7 +197,7 @@ func (f files) ReadFile(name string) ([]byte, error) {
 	defer file.Close()
 	content, err := io.ReadAll(io.LimitReader(file, MaxFile+1))
 	if err == nil && len(content) > MaxFile {
-		err = &fs.PathError{Op: "read", Path: name, Err: fmt.Errorf("%d MiB are more than the %d MiB that are read of one file: %w", info.Size()>>20, MaxFile>>20, sources.ErrLimit)}
+		err = &fs.PathError{Op: "read", Path: name, Err: fmt.Errorf("%d MiB is more than the %d MiB allowed for a file: %w", info.Size()>>20, MaxFile>>20, sources.ErrLimit)}
 	}
 	if err != nil {
 		return nil, err

@@ -140,7 +140,7 @@ func TestFilesThatAreNone(t *testing.T) {
 			}
 		}
 	}
-	if _, err := fs.ReadFile(files, "file"); !errors.Is(err, sources.ErrLimit) || !strings.Contains(err.Error(), "read file: 64 MiB are more than the 64 MiB") {
+	if _, err := fs.ReadFile(files, "file"); !errors.Is(err, sources.ErrLimit) || !strings.Contains(err.Error(), "read file: 64 MiB is more than the 64 MiB") {
 		t.Errorf("a huge file: %v", err)
 	}
 	if _, err := fs.ReadFile(files, "../"+filepath.Base(outside)+"/secret"); !errors.Is(err, fs.ErrInvalid) {

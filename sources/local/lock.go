@@ -14,14 +14,14 @@ import (
 // tmpSuffix ends the names of files that are not written yet.
 const tmpSuffix = ".gitopsd-tmp"
 
-// WriteLock replaces clusters.lock in the fleet repository dir, as WriteFile
+// WriteLock replaces clusters.lock in the fleet repository dir, as [WriteFile]
 // does.
 func WriteLock(dir string, content []byte) error { return WriteFile(dir, sources.LockFile, content) }
 
-// WriteFile replaces a file in the fleet repository dir, by its path with
-// slashes. Whoever reads it meanwhile sees the old content or the new, also
-// after a crash. The file keeps its mode; if it holds content already, it is not
-// touched. Symbolic links are not followed.
+// WriteFile replaces a file in the fleet repository dir atomically; name is its
+// path with slashes. The file keeps its mode; if it has the content already, it
+// is not touched. It fails if name is a symbolic link or not a regular file,
+// leads out of dir, or cannot be written.
 func WriteFile(dir, name string, content []byte) error {
 	if err := writeFile(dir, filepath.FromSlash(name), content); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -68,8 +68,7 @@ func writeFile(dir, name string, content []byte) error {
 	return syncDir(root, filepath.Dir(name))
 }
 
-// syncDir makes a rename in a directory durable. Some file systems cannot, which
-// is no reason to fail.
+// syncDir makes a rename in a directory durable, where the file system can.
 func syncDir(root *os.Root, dir string) error {
 	d, err := root.Open(dir)
 	if err != nil {

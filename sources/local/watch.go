@@ -15,23 +15,23 @@ import (
 )
 
 // Changes come in bursts: a checkout writes many files, an editor several for
-// one. A burst is over when nothing came for quiet; one that does not end is
-// reported every longest.
+// one. A burst is over when nothing happens for quiet; a longer one is reported
+// every longest.
 const (
 	quiet   = 100 * time.Millisecond
 	longest = time.Second
 )
 
-// lookAgain is how often a root that is gone is looked for.
+// lookAgain is how often a missing root is looked for.
 const lookAgain = 200 * time.Millisecond
 
-// Watch tells of changes of the files in dir and the directories below, until
-// ctx ends, which closes the channel. nil says that something has changed since
-// the last time, possibly much; an error says what can no longer be watched, so
-// that changes there go unnoticed. What is in .git does not count, nor the
-// temporary files of editors.
+// Watch reports changes of the files in dir and the directories below, until
+// ctx ends, which closes the channel. A nil value means that something has
+// changed since the last one; an error names a directory that can no longer be
+// watched. Files in .git and temporary files of editors do not count. Watch
+// fails if dir cannot be watched.
 //
-// A receiver that is slow misses nothing: changes meanwhile are told in one.
+// A slow receiver misses nothing: changes meanwhile are reported as one.
 func Watch(ctx context.Context, dir string) (<-chan error, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -57,7 +57,7 @@ type watcher struct {
 }
 
 // add watches dir and all directories below. Each is watched before it is read,
-// so that what comes into it later is not missed.
+// so that no later file is missed.
 func (w *watcher) add(dir string) error {
 	if err := w.fsw.Add(dir); err != nil {
 		if errors.Is(err, fs.ErrNotExist) && dir != w.dir {
@@ -81,7 +81,7 @@ func (w *watcher) add(dir string) error {
 	return failed
 }
 
-// hint says what to do when the system's limits are reached.
+// hint adds what to do when a limit of the system is reached.
 func hint(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
@@ -149,7 +149,7 @@ func (w *watcher) run(ctx context.Context) {
 				report = append(report, fmt.Errorf("watching %s: %w", w.dir, err))
 				continue
 			}
-			// Events are lost, those of new directories too.
+			// Events were lost, of new directories too.
 			if err := w.add(w.dir); err != nil {
 				report = append(report, err)
 			}
@@ -163,7 +163,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// matters says that an event is about the content of the tree.
+// matters reports whether an event is about the content of the tree.
 func (w *watcher) matters(e fsnotify.Event) bool {
 	if e.Op == fsnotify.Chmod {
 		return false // indexers and virus scanners
@@ -180,8 +180,8 @@ func (w *watcher) matters(e fsnotify.Event) bool {
 	return true
 }
 
-// ignored says that a file or directory of that name is no part of a fleet: Git's
-// own, or an editor's or our own temporary one.
+// ignored reports whether a file or directory of that name is no part of a
+// fleet: Git's own, or a temporary one of an editor or of this package.
 func ignored(name string) bool {
 	if hidden(name) || name == "4913" || name == ".DS_Store" { // 4913 is vim's
 		return true

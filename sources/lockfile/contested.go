@@ -10,16 +10,16 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Contradiction is that the lock says two things about one key: a merge kept the
-// lines of two people who decided differently. Nobody but a person knows which
-// of them holds, so neither does.
+// Contradiction is an error about a lock that has different lines for one key:
+// a merge kept the lines of two people who decided differently. Neither is used
+// until a person removes one.
 type Contradiction struct {
 	// Subject is what the lines are about.
 	Subject string
 	// Repository is the package's.
 	Repository string
-	// Says are the versions or sums, sorted by line, and Lines where they are; 0
-	// if that is not known.
+	// Says are the versions or sums, sorted by line, and Lines their lines; 0
+	// if a line is not known.
 	Says  []string
 	Lines []int
 }
@@ -34,8 +34,8 @@ func (c *Contradiction) Error() string {
 		sources.LockFile, c.Subject, strings.Join(where, ", "), c.Repository)
 }
 
-// Contested returns a *Contradiction if there are records of a version of a
-// package that differ.
+// Contested returns a [*Contradiction] if records of a version of a package
+// differ.
 func (f *File) Contested(repository, version string) error {
 	var keys []Key
 	for k := range f.contested {
@@ -46,7 +46,7 @@ func (f *File) Contested(repository, version string) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	// The digest decides on all the others.
+	// The other records follow from the digest.
 	return f.contradiction(slices.MinFunc(keys, func(a, b Key) int { return cmp.Compare(a.Item, b.Item) }))
 }
 
@@ -60,7 +60,7 @@ func (f *File) contradiction(k Key) error {
 	return c
 }
 
-// ContestedSelection returns a *Contradiction for the lines that select different
+// ContestedSelection returns a [*Contradiction] if lines select different
 // versions of a dependency for one cluster.
 func (f *File) ContestedSelection(cluster, repository string) error {
 	c := &Contradiction{Subject: fmt.Sprintf("the dependency %s of cluster %s", repository, cluster), Repository: repository}
@@ -79,7 +79,8 @@ func (f *File) ContestedSelection(cluster, repository string) error {
 	return c
 }
 
-// Contradictions are all that there are, records first.
+// Contradictions returns all contradictions of the lock, those of records
+// first.
 func (f *File) Contradictions() []error {
 	var all []error
 	for _, k := range slices.SortedFunc(maps.Keys(f.contested), compareKeys) {
@@ -94,9 +95,8 @@ func (f *File) Contradictions() []error {
 // owned is a package in a cluster.
 type owned struct{ cluster, repository string }
 
-// contestedSelections are the lines of dependencies for which there are several
-// versions. Which version a cluster gets of a package that it declares is not the
-// lock's to say.
+// contestedSelections returns the lines of dependencies with several versions.
+// The version of a declared package is the declaration's, not the lock's.
 func (f *File) contestedSelections() map[owned][]Selection {
 	found := make(map[owned][]Selection)
 	for s := range f.selections {

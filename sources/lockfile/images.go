@@ -8,20 +8,20 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Image is an image that runs, as the lock knows it: a Provider's controller, or
-// a package that runs itself.
+// Image is an image that the lock expects to run: a Provider's controller, or a
+// package that runs itself.
 type Image struct {
 	// Repository and Version are the package's.
 	Repository, Version string
-	// Digest is what is rendered: that of an index or of a single manifest.
+	// Digest is the one that is rendered, of an index or a single manifest.
 	Digest sources.Digest
 	// Platforms are the manifests in the index. A node that runs the image
 	// reports Digest or one of these.
 	Platforms []sources.Digest
 }
 
-// Images lists the images that the lock knows, sorted by repository and version.
-// Where records of a version are contested nobody knows.
+// Images returns the images in the lock, sorted by repository and version.
+// Versions with contested records are left out.
 func (f *File) Images() []Image {
 	type version struct{ repository, version string }
 	runtime := make(map[version]string)

@@ -11,18 +11,18 @@
 //
 // A line that starts with @ selects, as a requirement in go.mod does; the
 // second form is a dependency and names what depends on it. The others verify,
-// as go.sum does: the first is what the version resolved to, an index or a
-// manifest; the items are each platform's manifest ("linux/amd64"), the content
-// that defines the types ("package.yaml"), the types themselves ("types") and
-// the controller's image ("runtime"), with each platform of it where that is not
-// the package itself ("runtime/linux/amd64"). A reference by digest has the
-// digest in the version column.
+// as go.sum does: the first has the digest that the version resolved to, of an
+// index or a manifest; the items are each platform's manifest ("linux/amd64"),
+// the content that defines the types ("package.yaml"), the types themselves
+// ("types") and the controller's image ("runtime"), with each platform of it
+// where that is not the package itself ("runtime/linux/amd64"). A reference by
+// digest has the digest in the version column.
 //
 // Lines of one key never differ, unless a merge left two: of one cluster and
 // dependency with different versions, or of one version and item with different
-// sums. Neither is believed then. Package and cluster have an error that names
-// both (contested.go); merge.go merges so that this happens only where two people
-// decided differently.
+// sums. Then neither is used, and the package has an error in that cluster that
+// names both (contested.go). Merge leaves two only where two people decided
+// differently (merge.go).
 //
 // The package is pure: it parses, formats, compares and merges. Who may add a
 // record, and when, is decided by sources/resolve.
@@ -39,7 +39,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Selection says that a cluster gets a version of a package. Comparable.
+// Selection is a version of a package that a cluster gets. It is comparable.
 type Selection struct {
 	Cluster    string
 	Repository string
@@ -49,7 +49,7 @@ type Selection struct {
 	Parent string
 }
 
-// Key names a record. Comparable.
+// Key is what a record is about. It is comparable.
 type Key struct {
 	Repository string
 	Version    string
@@ -68,12 +68,12 @@ const (
 // File is a lock in memory. The zero value is an empty lock. It is not safe for
 // concurrent changes.
 type File struct {
-	// selections and records have the line where Parse found them, from 1; 0 if
+	// selections and records have their line in the parsed file, from 1; 0 if
 	// they were added since.
 	selections map[Selection]int
 	records    map[Key]record
-	// contested are the records of which there are several that differ: a merge
-	// left them. Their keys are not in records.
+	// contested are records of one key that differ, as a merge leaves them.
+	// Their keys are not in records.
 	contested map[Key][]record
 }
 
@@ -82,7 +82,7 @@ type record struct {
 	line int
 }
 
-// String is the first two columns of the record's line.
+// String returns the first two columns of the record's line.
 func (k Key) String() string {
 	if k.Item == "" {
 		return k.Repository + " " + k.Version
@@ -90,7 +90,7 @@ func (k Key) String() string {
 	return k.Repository + " " + k.Version + "/" + k.Item
 }
 
-// String is the selection's line.
+// String returns the selection's line.
 func (s Selection) String() string {
 	line := "@" + s.Cluster + " " + s.Repository + " " + s.Version
 	if s.Parent != "" {
@@ -154,7 +154,8 @@ func (f *File) choose(s Selection, line int) {
 	}
 }
 
-// put adds a record. One that differs from what is there contests it.
+// put adds a record. If it differs from the one that is there, both are
+// contested.
 func (f *File) put(k Key, r record) {
 	if both, contested := f.contested[k]; contested {
 		if !slices.ContainsFunc(both, func(other record) bool { return other.sum == r.sum }) {
@@ -178,20 +179,17 @@ func (f *File) put(k Key, r record) {
 	}
 }
 
-// Lookup returns the sum that is recorded for k. A record that is contested says
-// nothing.
+// Lookup returns the sum recorded for k. A contested record has none.
 func (f *File) Lookup(k Key) (string, bool) {
 	r, ok := f.records[k]
 	return r.sum, ok
 }
 
-// Line is where Parse found a record, from 1; 0 if it was added since.
+// Line returns the line of a record in the parsed file, from 1; 0 if it was
+// added since.
 func (f *File) Line(k Key) int { return f.records[k].line }
 
-// LineOf is where Parse found a selection, from 1; 0 if it was added since.
-func (f *File) LineOf(s Selection) int { return f.selections[s] }
-
-// Digest returns what a version of a package resolved to.
+// Digest returns the digest that a version of a package resolved to.
 func (f *File) Digest(repository, version string) (sources.Digest, bool) {
 	sum, ok := f.Lookup(Key{Repository: repository, Version: version})
 	return sources.Digest(sum), ok
@@ -208,8 +206,8 @@ func (f *File) Records(repository, version string) map[string]string {
 	return found
 }
 
-// Versions returns the versions of a package that there are records of: those
-// that most clusters select first, then by name, the last first.
+// Versions returns the versions of a package with records: those that most
+// clusters select first, then by name in descending order.
 func (f *File) Versions(repository string) []string {
 	uses := make(map[string]int)
 	for k := range f.records {
@@ -227,7 +225,7 @@ func (f *File) Versions(repository string) []string {
 	})
 }
 
-// Selections returns what a cluster selects, sorted.
+// Selections returns the selections of a cluster, sorted.
 func (f *File) Selections(cluster string) []Selection {
 	var found []Selection
 	for s := range f.selections {
@@ -248,8 +246,8 @@ func (f *File) Clusters() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Select makes selections everything that the cluster selects. Selections of
-// other clusters among them are an error of the caller and panic.
+// Select replaces the selections of a cluster. It panics if one of them is
+// another cluster's.
 func (f *File) Select(cluster string, selections []Selection) {
 	maps.DeleteFunc(f.selections, func(s Selection, _ int) bool { return s.Cluster == cluster })
 	for _, s := range selections {
@@ -260,14 +258,15 @@ func (f *File) Select(cluster string, selections []Selection) {
 	}
 }
 
-// Forget drops all records of one version of a package, so that it can be
+// Forget removes all records of one version of a package, so that it can be
 // recorded anew.
 func (f *File) Forget(repository, version string) {
 	maps.DeleteFunc(f.records, func(k Key, _ record) bool { return k.Repository == repository && k.Version == version })
 	maps.DeleteFunc(f.contested, func(k Key, _ []record) bool { return k.Repository == repository && k.Version == version })
 }
 
-// Tidy drops the records that no cluster selects, and says how many there were.
+// Tidy removes the records of versions that no cluster selects, and returns how
+// many there were.
 func (f *File) Tidy() int {
 	used := make(map[Key]bool)
 	for s := range f.selections {
@@ -284,9 +283,9 @@ func (f *File) Tidy() int {
 	return dropped
 }
 
-// Record verifies one sum, or adds it where nothing is recorded. A recorded sum
-// that differs is a *Mismatch, a contested one a *Contradiction, and the lock
-// stays as it was.
+// Record compares a sum with the one recorded for k, or adds it if there is
+// none. The error is a [*Mismatch] if they differ, and a [*Contradiction] if
+// the record is contested; the lock is unchanged then.
 func (f *File) Record(k Key, sum, seenIn string) error {
 	if err := checkSum(k, sum); err != nil {
 		return fmt.Errorf("recording %s: %w", k, err)
@@ -301,7 +300,7 @@ func (f *File) Record(k Key, sum, seenIn string) error {
 	return nil
 }
 
-// Adopt makes what other has of one version of a package all that f has of it.
+// Adopt replaces the records of one version of a package by those of other.
 func (f *File) Adopt(other *File, repository, version string) {
 	f.Forget(repository, version)
 	for k, r := range other.all() {

@@ -6,24 +6,23 @@ import (
 	"strings"
 )
 
-// How two locks with a common ancestor become one.
+// A three-way merge of locks.
 //
-// The parts that are merged are what a person decides on: all records of one
-// version of a package, and all lines of one dependency in one cluster. What one
-// side alone changed is as that side has it, so that an update and a way back
-// both survive. What both changed is taken together line by line. If they mean
-// different digests or versions then the lines of both stay, and are contested.
+// It merges the parts that a person decides on: all records of one version of a
+// package, and all lines of one dependency in one cluster. A part that one side
+// changed is taken from that side, so that updates and rollbacks both survive.
+// A part that both changed is the union of their lines. If these have different
+// digests or versions they stay contested.
 //
-// The sides are equal before this: which is ours and which theirs changes
-// nothing, and neither does merging a side that was merged before.
+// The merge is symmetric in ours and theirs, and merging a side again changes
+// nothing.
 
-// Merge merges two locks that come from base.
+// Merge merges two locks with the common ancestor base.
 func Merge(base, ours, theirs *File) *File {
 	return merge(base, ours, theirs, byLine)
 }
 
-// Rebase merges two locks that come from base, and takes theirs where the two
-// disagree.
+// Rebase merges as [Merge] does, and takes theirs where the two disagree.
 func Rebase(base, ours, theirs *File) *File {
 	return merge(base, ours, theirs, func(_, _, theirs lineSet) lineSet { return theirs })
 }
@@ -35,17 +34,17 @@ type line struct {
 	selection Selection
 }
 
-// lineSet has where each of its lines is in its file.
+// lineSet maps each line to its number in the file.
 type lineSet map[line]int
 
-// part names what is merged as one: the version of a package, a dependency in a
-// cluster, or what a cluster declares, which is no decision of the lock's.
+// part is the unit of a merge: the version of a package, a dependency in a
+// cluster, or a cluster's declared packages, which are no decision of the lock.
 type part struct {
 	cluster, repository, version string
 	declared                     bool
 }
 
-// partOf is the part that a line belongs to.
+// partOf returns the part that a line belongs to.
 func partOf(l line) part {
 	if s := l.selection; l.sum == "" {
 		return part{cluster: s.Cluster, repository: s.Repository, declared: s.Parent == ""}
@@ -142,8 +141,8 @@ func mergePart(p part, base, ours, theirs lineSet, disagree func(base, ours, the
 	return disagree(base, ours, theirs)
 }
 
-// head is what the other lines of a part follow from: the digest that a version
-// stands for, or the version that a cluster gets.
+// head returns the value that the other lines of a part follow from: the digest
+// of a version, or the version that a cluster gets.
 func (s lineSet) head() lineSet {
 	head := make(lineSet)
 	for l := range s {
@@ -157,7 +156,7 @@ func (s lineSet) head() lineSet {
 	return head
 }
 
-// byLine keeps the lines that both sides have, and those that one of them added.
+// byLine keeps the lines that both sides have, and those that one side added.
 func byLine(base, ours, theirs lineSet) lineSet {
 	merged := make(lineSet)
 	for _, side := range []lineSet{theirs, ours} {
@@ -173,7 +172,7 @@ func byLine(base, ours, theirs lineSet) lineSet {
 	return merged
 }
 
-// Added has the lines of after that before does not have.
+// Added returns the lines of after that before does not have.
 func Added(before, after *File) *File {
 	added := new(File)
 	old := before.parts()
@@ -200,7 +199,7 @@ func (f *File) Has(other *File) bool {
 }
 
 // FormatConflicts returns the lock's bytes with Git's conflict markers around
-// what is contested in it.
+// contested lines.
 func (f *File) FormatConflicts(ours, theirs *File) []byte {
 	contested := make(map[part]bool)
 	for k := range f.contested {
@@ -233,7 +232,7 @@ func (f *File) FormatConflicts(ours, theirs *File) []byte {
 			blocks = append(blocks, "<<<<<<< ours\n"+strings.Join(mine, "")+"=======\n"+strings.Join(yours, "")+">>>>>>> theirs\n")
 		}
 	}
-	// A block goes where its lines would be.
+	// A block stands where its lines would be.
 	slices.SortFunc(blocks, func(a, b string) int {
 		return strings.Compare(strings.TrimPrefix(strings.TrimPrefix(a, "<<<<<<< ours\n"), "=======\n"), strings.TrimPrefix(strings.TrimPrefix(b, "<<<<<<< ours\n"), "=======\n"))
 	})

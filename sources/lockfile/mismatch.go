@@ -7,33 +7,32 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Mismatch is a record in the lock that disagrees with what was seen. It is a
+// Mismatch is a record in the lock that differs from what was seen. It is a
 // security error: nothing that the package defines may change anywhere until a
 // person has settled it.
 type Mismatch struct {
 	Key Key
-	// Line of the record in the lock; 0 if it is not known.
+	// Line of the record in the lock; 0 if unknown.
 	Line int
-	// Locked is what the lock has.
+	// Locked is the digest or hash in the lock.
 	Locked string
-	// Seen is what was found instead, and SeenIn where.
+	// Seen is the one that was found, and SeenIn where.
 	Seen   string
 	SeenIn string
 }
 
-// Error is the whole story: what was expected, what was seen, what it may mean
-// and what to do.
+// Error says what was expected, what was seen, what it may mean and what to do.
 func (m *Mismatch) Error() string {
 	return fmt.Sprintf(mismatchText, m.subject(), Where(m.Line), m.Locked, m.SeenIn, m.Seen,
 		m.means(), m.Key.Repository)
 }
 
-// Summary is one line, for tables and conditions.
+// Summary returns one line, for tables and conditions.
 func (m *Mismatch) Summary() string {
 	return fmt.Sprintf("%s: %s has %s, %s has %s", m.subject(), Where(m.Line), m.Locked, m.SeenIn, m.Seen)
 }
 
-// Where names the lock, and a line in it unless that is 0.
+// Where returns the lock's name, and the line unless that is 0.
 func Where(line int) string {
 	if line == 0 {
 		return sources.LockFile

@@ -12,17 +12,18 @@ import (
 // maxBytes bounds a lock: 2,000 clusters with 100 packages each stay below it.
 const maxBytes = 64 << 20
 
-// Parse reads a lock; name is the file's, for errors. Any order of lines is
-// accepted, since Git merges lines without sorting them, and so is a line that
-// is there twice. Two lines of one key that differ are both kept, and contested.
-// Anything else that Format would not write is an error with file and line.
+// Parse reads a lock; name is the file's, for errors. Lines may be in any order
+// and repeated, since Git merges them like any text. Different lines of one key
+// are kept, and contested. Anything else that Format would not write is an
+// error with file and line.
 func Parse(name string, data []byte) (*File, error) {
 	f, _, err := parse(name, data, false)
 	return f, err
 }
 
-// Mend reads a lock that Git left with conflict markers, and keeps the lines of
-// both sides, since it cannot tell which of them is older. [Merge] can.
+// Mend reads a lock with Git's conflict markers, and keeps the lines of both
+// sides: without the common ancestor it cannot tell which are older. [Merge]
+// can. It fails as [Parse] does.
 func Mend(name string, data []byte) (f *File, conflicts bool, err error) {
 	return parse(name, data, true)
 }
@@ -76,9 +77,9 @@ func parse(name string, data []byte, mend bool) (f *File, conflicts bool, err er
 	return f, conflicts, nil
 }
 
-// Salvage reads what it can of a text that anybody may have written, and says how
-// many lines it left out: those that are none of a lock's, and all of a key whose
-// lines differ.
+// Salvage reads the valid lines of a text that anybody may have written, and
+// returns how many it left out: invalid ones, and all of a key whose lines
+// differ.
 func Salvage(text []byte) (f *File, left int) {
 	f = new(File)
 	if len(text) > maxBytes {
@@ -108,8 +109,8 @@ func Salvage(text []byte) (f *File, left int) {
 	return f, left
 }
 
-// platform is an operating system, an architecture or a variant. All that
-// sources/xpkg takes for one is one.
+// platform is an operating system, an architecture or a variant, as
+// sources/xpkg accepts them.
 const platform = `[a-z0-9][a-z0-9._-]{0,63}`
 
 var (

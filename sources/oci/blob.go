@@ -12,21 +12,20 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Blob returns the content with digest d, of size bytes. It is verified: Read
-// returns io.EOF only once size bytes with that digest have come, and a
-// *MismatchError when others did. What was read before either is not to be
-// trusted. A connection that breaks is resumed where it broke off.
+// Blob returns the content of size bytes with digest d. Read returns io.EOF
+// only after size bytes with that digest, and a [*MismatchError] after others:
+// do not trust the bytes before. A broken connection is resumed where it broke.
+// Other errors are an [*Error].
 //
-// With a cache a blob is fetched into it, whole, before Blob returns, and was
-// verified before the first byte is read: who reads it may keep others waiting,
-// but a slow registry does not.
+// With a cache Blob fetches and verifies the whole content before it returns,
+// so that a reader that holds a resource never waits for a slow registry.
 func (c *Client) Blob(ctx context.Context, repository string, d sources.Digest, size int64) (io.ReadCloser, error) {
 	if _, err := sources.ParseDigest(string(d)); err != nil {
 		return nil, &Error{Subject: repository, Reason: Malformed, Text: err.Error()}
 	}
 	subject := repository + "@" + string(d)
 	if size < 0 {
-		return nil, &Error{Subject: subject, Reason: Malformed, Text: fmt.Sprintf("a size of %d bytes makes no sense", size)}
+		return nil, &Error{Subject: subject, Reason: Malformed, Text: fmt.Sprintf("a size of %d bytes is impossible", size)}
 	}
 	if f := c.cache.open(d, size); f != nil {
 		return f, nil
@@ -49,7 +48,7 @@ func (c *Client) Blob(ctx context.Context, repository string, d sources.Digest, 
 	if f := c.cache.open(d, size); f != nil {
 		return f, nil
 	}
-	// The disk is full, or somebody emptied it.
+	// The disk is full, or somebody removed the file.
 	b, err = c.download(ctx, repository, d, size)
 	if err != nil {
 		return nil, err
@@ -57,7 +56,7 @@ func (c *Client) Blob(ctx context.Context, repository string, d sources.Digest, 
 	return b, nil
 }
 
-// download starts one.
+// download starts a download.
 func (c *Client) download(ctx context.Context, repository string, d sources.Digest, size int64) (*blob, error) {
 	located := c.locate(repository)
 	b := &blob{
@@ -95,7 +94,7 @@ type blob struct {
 	err      error // what every further Read returns
 }
 
-// connect asks for what has not been read yet.
+// connect requests the bytes that have not been read yet.
 func (b *blob) connect() error {
 	b.attempts++
 	var ranges string
@@ -122,7 +121,7 @@ func (b *blob) connect() error {
 			resp.Body.Close()
 			return b.mismatch("", resp.ContentLength)
 		}
-		// A registry that knows no ranges starts again.
+		// A registry without support for ranges starts again.
 		if _, err := io.CopyN(io.Discard, resp.Body, b.n); err != nil {
 			resp.Body.Close()
 			return err
@@ -165,7 +164,7 @@ func (b *blob) Read(p []byte) (int, error) {
 	return n, b.err
 }
 
-// verify ends a download: with io.EOF if it is what was wanted.
+// verify ends a download, with io.EOF if the content has the digest.
 func (b *blob) verify() error {
 	seen := sources.Digest("sha256:" + hex.EncodeToString(b.hash.Sum(nil)))
 	if seen != b.want {
@@ -188,8 +187,7 @@ func (b *blob) resume(cause error) error {
 	return b.client.explain(b.subject, b.repository, cause)
 }
 
-// Close ends a download wherever it is. Nothing of one that was not read to its
-// end is kept.
+// Close ends the download. Content that was not read to its end is not kept.
 func (b *blob) Close() error {
 	if b.err == nil {
 		b.err = fmt.Errorf("%s: read after close", b.subject)

@@ -20,12 +20,13 @@ import (
 )
 
 // cache keeps contents in files named by their whole digest. Nothing depends on
-// it: what is missing, garbled or cannot be written is fetched anew, and a disk
-// that is full or read-only costs a warning.
+// it: a missing or damaged entry is fetched anew, and a disk that is full or
+// read-only costs a warning.
 //
 // An entry appears under its name by a rename, complete and verified, and is
 // never changed afterwards, so that any number of processes can share the
-// directory. There is no fsync: what a power cut leaves behind fails its hash.
+// directory. There is no fsync: an entry that a power cut damaged fails its
+// hash.
 //
 // A nil *cache and a nil *entry are valid, and keep nothing.
 type cache struct {
@@ -50,7 +51,7 @@ func (c *cache) path(d sources.Digest) string {
 	return filepath.Join(c.dir, "sha256", d.Hex())
 }
 
-// warn says once that the cache does not work, until it does again.
+// warn logs once that the cache does not work, until it does again.
 func (c *cache) warn(what string, err error) {
 	if !c.warned.Swap(true) {
 		c.log.Warn("the package cache cannot be used, packages are fetched each time", "dir", c.dir, "doing", what, "error", err)
@@ -88,13 +89,13 @@ func (c *cache) open(d sources.Digest, size int64) *os.File {
 		}
 		return nil
 	}
-	// The time of last use decides what goes first. Failing is harmless.
+	// The least recently used entries are removed first. An error does no harm.
 	now := time.Now()
 	_ = os.Chtimes(f.Name(), now, now)
 	return f
 }
 
-// get returns the whole of a small entry.
+// get returns the content of a small entry.
 func (c *cache) get(d sources.Digest, limit int64) ([]byte, bool) {
 	if c == nil {
 		return nil, false
@@ -115,7 +116,7 @@ func (c *cache) get(d sources.Digest, limit int64) ([]byte, bool) {
 	return buf.Bytes(), true
 }
 
-// put stores a small content, which the caller has verified.
+// put stores a small content that the caller has verified.
 func (c *cache) put(d sources.Digest, content []byte) {
 	e := c.create(d, int64(len(content)))
 	e.write(content)
@@ -130,7 +131,7 @@ type entry struct {
 	size  int64
 }
 
-// create starts an entry, or returns nil if it cannot be kept.
+// create starts an entry, or returns nil if that is impossible.
 func (c *cache) create(d sources.Digest, size int64) *entry {
 	if c == nil || size > c.max {
 		return nil
@@ -180,7 +181,7 @@ func (e *entry) commit() {
 	e.cache.grow(e.size)
 }
 
-// abort drops an entry that is not complete. After commit it does nothing.
+// abort removes an incomplete entry. After commit it does nothing.
 func (e *entry) abort() {
 	if e == nil || e.f == nil {
 		return
@@ -198,7 +199,7 @@ func (c *cache) grow(size int64) {
 	if c.known && c.size <= c.max {
 		return
 	}
-	// Other processes write here too: count what is really there.
+	// Other processes write here too: count the files.
 	type file struct {
 		path string
 		size int64

@@ -202,7 +202,7 @@ func TestCacheShared(t *testing.T) {
 	dir := t.TempDir()
 	var wg sync.WaitGroup
 	for range 4 {
-		c := newClient(t, reg, Config{CacheDir: dir, MaxCacheBytes: 100_000})
+		c := newClient(t, reg, Config{CacheDir: dir, maxCacheBytes: 100_000})
 		wg.Go(func() {
 			for range 3 {
 				for _, p := range all {

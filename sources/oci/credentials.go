@@ -13,25 +13,26 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Credentials are what one Docker configuration, usually a Kubernetes pull
-// secret, holds for registries. They print as their source.
+// Credentials are the registry credentials of one Docker configuration, usually
+// a Kubernetes pull secret. They print as their source.
 type Credentials struct {
 	source string
 	auths  map[string]authn.AuthConfig // by host[/path]
 	key    string
 }
 
-// String returns where the credentials come from, and nothing else of them.
+// String returns the source of the credentials, and nothing secret.
 func (c *Credentials) String() string { return c.source }
 
-// GoString returns what String does, so that %#v shows no more.
+// GoString is String, so that %#v shows no more.
 func (c *Credentials) GoString() string { return c.source }
 
-// ParseCredentials reads a Docker configuration as pull secrets hold it: the
-// value of .dockerconfigjson ({"auths": {…}}), or of the older .dockercfg.
-// Credential helpers that it names are not run: whoever can write a pull secret
-// is not to choose a program that runs here. source is for error messages, for
-// instance "Secret crossplane-system/package-pull-secret".
+// ParseCredentials reads the Docker configuration of a pull secret: the value
+// of .dockerconfigjson ({"auths": {…}}), or of the older .dockercfg. Credential
+// helpers are not run: whoever can write a pull secret must not choose a
+// program that runs here. source is for error messages, for instance "Secret
+// crossplane-system/package-pull-secret". The error quotes nothing of the
+// configuration.
 func ParseCredentials(source string, dockerConfig []byte) (*Credentials, error) {
 	var file struct {
 		Auths map[string]authn.AuthConfig `json:"auths"`
@@ -41,7 +42,7 @@ func ParseCredentials(source string, dockerConfig []byte) (*Credentials, error) 
 		err = json.Unmarshal(dockerConfig, &file.Auths)
 	}
 	if err != nil {
-		// The cause may quote a part of what it could not read.
+		// The cause may quote a part of the configuration.
 		return nil, fmt.Errorf(`%s: not a Docker configuration; want {"auths": {"<registry>": {"auth": "<base64 of user:password>"}}}`, source)
 	}
 	c := &Credentials{source: source, auths: make(map[string]authn.AuthConfig, len(file.Auths)), key: string(sources.DigestOf(dockerConfig))}
@@ -51,8 +52,8 @@ func ParseCredentials(source string, dockerConfig []byte) (*Credentials, error) 
 	return c, nil
 }
 
-// normalize turns the keys that tools write ("https://host/v1/", "host/path/")
-// into host[/path].
+// normalize turns the keys of tools ("https://host/v1/", "host/path/") into
+// host[/path].
 func normalize(where string) string {
 	where = strings.TrimPrefix(strings.TrimPrefix(where, "https://"), "http://")
 	where = strings.TrimRight(where, "/")
@@ -101,14 +102,14 @@ func matchHost(pattern, host string) bool {
 	return true
 }
 
-// keyring is what a Client's find returned.
+// keyring is the credentials that a Client's find returned.
 type keyring struct {
 	credentials []*Credentials
-	// key tells sessions with some credentials from those with others.
+	// key distinguishes sessions by their credentials.
 	key string
 }
 
-// keyring finds the Client's own credentials.
+// keyring returns the Client's own credentials.
 func (c *Client) keyring(ctx context.Context) (*keyring, error) {
 	k := new(keyring)
 	if c.find != nil {
@@ -127,8 +128,8 @@ func (c *Client) keyring(ctx context.Context) (*keyring, error) {
 	return k, nil
 }
 
-// authenticator finds the credentials for a repository: the Client's own, then
-// Docker's, else none.
+// authenticator returns the credentials for a repository: the Client's own,
+// then Docker's, else none.
 func (c *Client) authenticator(ctx context.Context, repo name.Repository, own *keyring) (authn.Authenticator, error) {
 	for _, creds := range own.credentials {
 		if auth, ok := creds.lookup(repo); ok {
@@ -153,7 +154,8 @@ func (c *Client) authenticator(ctx context.Context, repo name.Repository, own *k
 	select {
 	case r := <-done:
 		if r.err != nil {
-			// The cause may quote the file, or what a credential helper printed.
+			// The cause may quote the file, or the output of a credential
+			// helper.
 			return nil, &problem{Unauthorized, fmt.Sprintf("Docker's configuration, or the credential helper it names, fails for %s; "+
 				"docker login %[1]s shows why", repo.RegistryStr())}
 		}
@@ -163,7 +165,8 @@ func (c *Client) authenticator(ctx context.Context, repo name.Repository, own *k
 	}
 }
 
-// lookedIn lists where credentials for a repository were looked for.
+// lookedIn returns the sources that were searched for credentials of a
+// repository.
 func (c *Client) lookedIn(repository string) string {
 	repo, err := name.NewRepository(repository)
 	if err != nil {

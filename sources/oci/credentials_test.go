@@ -138,7 +138,7 @@ func TestTooMuch(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		switch {
 		case strings.Contains(req.URL.Path, "/manifests/"):
-			w.Write(make([]byte, MaxManifestBytes+1))
+			w.Write(make([]byte, maxManifestBytes+1))
 		case strings.Contains(req.URL.Path, "/tags/"):
 			w.Header().Set("Link", fmt.Sprintf("<?last=%s>; rel=next", req.URL.RawQuery[2:]+"x"))
 			fmt.Fprint(w, `{"tags":["a"`+strings.Repeat(`,"a"`, 60_000)+`]}`)

@@ -19,70 +19,69 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Reason classifies an Error, for whoever decides what to do next.
+// Reason classifies an [Error] for the caller's decisions.
 type Reason int
 
-// The reasons. Those from RateLimited on may be gone at the next attempt.
+// The reasons. From RateLimited on another attempt may succeed.
 const (
-	// Malformed: the registry's answer, or the question, makes no sense.
+	// Malformed: the registry's answer, or the request, is invalid.
 	Malformed Reason = iota
-	// NotFound: there is no such repository, tag or digest, or it is hidden.
+	// NotFound: the repository, tag or digest does not exist, or is hidden.
 	NotFound
-	// Unauthorized: credentials are missing, wrong, or do not suffice.
+	// Unauthorized: credentials are missing, wrong or insufficient.
 	Unauthorized
-	// Untrusted: the TLS certificate does not check out, or there is no TLS.
+	// Untrusted: the TLS certificate is not valid, or there is no TLS.
 	Untrusted
-	// RateLimited: the registry asks to come back later.
+	// RateLimited: the registry limits requests.
 	RateLimited
-	// Unreachable: no connection, or it broke more often than is retried.
+	// Unreachable: no connection, or it broke too often.
 	Unreachable
-	// Failing: the registry answers that it is at fault itself.
+	// Failing: the registry reports an error of its own.
 	Failing
-	// TimedOut: the registry was silent too long or sent too little, or the
+	// TimedOut: the registry was silent for too long or too slow, or the
 	// context's deadline passed.
 	TimedOut
 	// Canceled: the caller canceled the context.
 	Canceled
 )
 
-// Error says why something could not be got from a registry, or pushed to it.
-// It never holds credentials, nor addresses that may carry them (registries
-// redirect to signed URLs).
+// Error is a failed request to a registry. It never holds credentials, nor
+// addresses that may contain them (registries redirect to signed URLs).
 type Error struct {
 	// Subject is the reference, repository or repository@digest.
 	Subject string
 	Reason  Reason
 	// RetryAfter is how long the registry asked to wait, zero if it did not.
 	RetryAfter time.Duration
-	// Text is what happened and what to do.
+	// Text says what happened and what to do.
 	Text string
-	// Err is the context's error when that ended the call, else nil.
+	// Err is the context's error if that ended the call, else nil.
 	Err error
 }
 
 func (e *Error) Error() string { return e.Subject + ": " + e.Text }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is makes NotFound sources.ErrNotFound, and TimedOut sources.ErrLate.
+// Is reports whether target is the error of the vocabulary for e.Reason:
+// sources.ErrNotFound for NotFound, sources.ErrLate for TimedOut.
 func (e *Error) Is(target error) bool {
 	return target == sources.ErrNotFound && e.Reason == NotFound || target == sources.ErrLate && e.Reason == TimedOut
 }
 
-// Temporary reports whether another attempt later may succeed with nothing
-// changed here.
+// Temporary reports whether a later attempt may succeed without a change here.
 func (e *Error) Temporary() bool { return e.Reason >= RateLimited && e.Reason < Canceled }
 
-// MismatchError says that a registry sent something else than what was asked
-// for. Nothing of it is used or kept.
+// MismatchError is the error for content without the requested digest. Nothing
+// of it is used or kept.
 type MismatchError struct {
 	// Subject is repository@digest.
 	Subject string
 	// Registry is the host that answered.
 	Registry string
-	// Want and Seen are the digests; Seen is empty when the answer's length
-	// already gave it away.
+	// Want and Seen are the digests; Seen is empty if the size was already
+	// wrong.
 	Want, Seen sources.Digest
-	// WantSize and SeenSize are in bytes, -1 where it is not known.
+	// WantSize and SeenSize are in bytes, -1 if unknown.
 	WantSize, SeenSize int64
 }
 
@@ -113,19 +112,20 @@ func identity(d sources.Digest, size int64) string {
 	return fmt.Sprintf("%s, %d bytes", d, size)
 }
 
-// status is an answer that is not the wanted one.
+// status is an answer with an unexpected status.
 type status struct {
 	code       int
 	retryAfter time.Duration
-	// message is the registry's own words, made printable.
+	// message is the registry's text, made printable.
 	message string
-	// unknownName tells a missing repository from a missing tag or digest.
+	// unknownName reports whether the repository is missing, rather than a tag
+	// or digest.
 	unknownName bool
 }
 
 func (s *status) Error() string { return fmt.Sprintf("status %d %s", s.code, s.message) }
 
-// statusError reads the body of an answer, as far as it is of use.
+// statusError reads the useful part of an answer's body.
 func statusError(resp *http.Response) error {
 	return fromTransport(transport.CheckError(resp), resp.Header)
 }
@@ -146,7 +146,7 @@ func fromTransport(err error, h http.Header) error {
 	return s
 }
 
-// printable makes a registry's words fit for a log line or a terminal.
+// printable makes a registry's text fit for a log line or a terminal.
 func printable(s string) string {
 	s, _, _ = strings.Cut(s, "\n")
 	s = strings.Map(func(r rune) rune {
@@ -162,7 +162,7 @@ func printable(s string) string {
 	return s
 }
 
-// problem is an Error whose subject is not known yet.
+// problem is an Error without a subject so far.
 type problem struct {
 	reason Reason
 	text   string
@@ -170,16 +170,16 @@ type problem struct {
 
 func (p *problem) Error() string { return p.text }
 
-// Errors of this package's own transports that explain puts into words.
+// Errors of this package's transports, for explain.
 var (
 	errSilent = errors.New("silent for too long")
 	errSlow   = errors.New("sends too little")
 	errScheme = errors.New("not with this scheme")
 )
 
-// explain turns whatever went wrong with a request about subject into an Error,
-// once. It writes its own words rather than the cause's, since net/http's and
-// the libraries' may hold signed addresses or tokens.
+// explain turns the error of a request about subject into an Error, once. It
+// does not use the cause's text, since that of net/http and the libraries may
+// contain signed addresses or tokens.
 func (c *Client) explain(subject, repository string, err error) error {
 	var known *Error
 	var mismatch *MismatchError
@@ -220,7 +220,7 @@ func (c *Client) explain(subject, repository string, err error) error {
 	case errors.Is(err, errSilent):
 		return say(TimedOut, "%s was silent for %v; it, or the network to it, is overloaded or hanging", host, c.timeout)
 	case errors.Is(err, errSlow):
-		return say(TimedOut, "%s sends less than %d bytes a second; it, or the network to it, is overloaded or hanging", host, c.minRate)
+		return say(TimedOut, "%s sends less than %d bytes a second; it, or the network to it, is overloaded or hanging", host, minRate)
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Err = context.DeadlineExceeded
 		return say(TimedOut, "%s did not answer before the deadline", host)
@@ -271,8 +271,8 @@ func isPlainHTTPAnswer(err error) bool {
 	return strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
 }
 
-// http2Reset is what net/http lets its error for a stream that the other side
-// reset be read as; the type itself is not exported (net/http/h2_error.go).
+// http2Reset is the type that net/http's error for a stream reset by the other
+// side can be read as; its own type is not exported (net/http/h2_error.go).
 type http2Reset struct {
 	StreamID uint32
 	Code     uint32

@@ -1,14 +1,13 @@
 // Package oci talks to OCI registries: it resolves tags to digests, fetches
 // manifests and blobs by digest, lists tags, and pushes.
 //
-// It owns the wire: connections, authentication, retries, verification of what
-// came against the digest that was asked for, and the content-addressed cache on
-// disk. It does not know what a package is (sources/xpkg reads those through
-// it), which digest a reference ought to have (sources/lockfile), or which
-// references a fleet needs (sources/resolve).
+// It owns connections, authentication, retries, the verification of content
+// against the requested digest, and the content-addressed cache on disk. It
+// does not know packages (sources/xpkg), the digest that a reference should
+// have (sources/lockfile), or the references of a fleet (sources/resolve).
 //
-// A tag is looked at by Resolve and Tags alone. Everything else is asked for by
-// digest, and what does not have that digest is never handed out.
+// Only Resolve and Tags look at tags. Everything else is requested by digest,
+// and content with another digest is never returned.
 //
 // It is the only package that imports go-containerregistry, of which it uses
 // the authentication (pings, challenges, bearer tokens, Docker's credentials)
@@ -38,84 +37,79 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Limits of what is read from a registry.
+// Limits of a registry's answers.
 const (
-	// MaxManifestBytes bounds a manifest or index; the distribution
-	// specification asks registries to take 4 MiB at least, and few take more.
-	MaxManifestBytes = 4 << 20
-	// MaxTags bounds what Tags lists for a repository.
-	MaxTags = 100_000
+	// maxManifestBytes bounds a manifest or index. The distribution
+	// specification asks registries to accept at least 4 MiB, and few accept
+	// more.
+	maxManifestBytes = 4 << 20
+	// maxTags bounds the tags of a repository.
+	maxTags = 100_000
 	// maxTagsPageBytes bounds one page of a tag list.
 	maxTagsPageBytes = 16 << 20
 )
 
-// The defaults of Config.
+// minRate is the rate at which a registry must send, in bytes a second. A slower
+// one may fall behind by Config.Timeout altogether. Time in which the caller does
+// not read does not count.
+const minRate = 16 << 10
+
+// The defaults of [Config].
 const (
 	DefaultTimeout       = 30 * time.Second
-	DefaultMinRate       = 16 << 10
-	DefaultMaxCacheBytes = 2 << 30
+	defaultMaxCacheBytes = 2 << 30
 	defaultUserAgent     = "gitopsd"
 )
 
-// Config is what a Client needs. The zero value works: the system's certificate
+// Config configures a [Client]. The zero value works: the system's certificate
 // authorities, Docker's credentials, no cache.
 type Config struct {
-	// UserAgent is sent with every request. Default "gitopsd".
+	// UserAgent is sent with every request; by default "gitopsd".
 	UserAgent string
 	// CAFile holds PEM certificates of authorities that are trusted beside the
 	// system's.
 	CAFile string
 	// Mirrors maps a registry, as references name it, to the one (host[:port])
-	// that is asked in its place. It is not asked itself, should the mirror
-	// fail. Pushes go to no mirror.
+	// that is read instead. If the mirror fails, the registry is not used.
+	// Pushes ignore mirrors.
 	Mirrors map[string]string
-	// PlainHTTP lists registries, as "host[:port]", that may be spoken to
-	// without TLS. Those on a loopback address always may; all others are
-	// refused when they do not speak TLS.
-	PlainHTTP []string
-	// Timeout is how long a registry may stay silent: before it answers, and
-	// between two pieces of an answer. How long a call may last altogether is
-	// its context's affair. Default DefaultTimeout.
+	// Timeout is how long a registry may stay silent, before an answer and
+	// within it; by default [DefaultTimeout]. The context limits a call as a
+	// whole.
 	Timeout time.Duration
-	// MinRate is how much a registry must send of an answer, in bytes a second.
-	// One that sends less may fall behind by Timeout altogether: a byte now and
-	// then is no better than silence. Time in which nothing is asked for does
-	// not count. Default DefaultMinRate.
-	MinRate int64
-	// CacheDir is where manifests and blobs are kept, by their digests. Any
-	// number of processes may share it. Empty means no cache.
+	// CacheDir is the directory for manifests and blobs by digest; empty for no
+	// cache. Any number of processes may share it.
 	CacheDir string
-	// MaxCacheBytes bounds CacheDir; what was used least recently goes first.
-	// Default DefaultMaxCacheBytes.
-	MaxCacheBytes int64
+	// maxCacheBytes bounds CacheDir; by default defaultMaxCacheBytes. The least
+	// recently used content is removed first.
+	maxCacheBytes int64
 	// Log gets a warning when the cache cannot be used, and retries at debug
-	// level. Default: none.
+	// level. It may be nil.
 	Log *slog.Logger
 }
 
-// Client talks to any number of registries. It is safe for concurrent use, and
-// made to be kept: connections, challenges and tokens are reused, so that an
-// unchanged reference costs one HEAD.
+// Client is a client for any number of registries, which must speak TLS unless
+// they are on a loopback address. It is safe for concurrent use. Keep it:
+// connections, challenges and tokens are reused, so that an unchanged reference
+// costs one HEAD.
 type Client struct {
 	*shared
-	// find finds credentials that come before Docker's own; nil finds none.
+	// find returns credentials to try before Docker's; may be nil.
 	find func(context.Context) ([]*Credentials, error)
-	// found are those that were found last, for errors.
+	// found are the last credentials that find returned, for errors.
 	found *atomic.Pointer[keyring]
 }
 
-// shared is what a Client and those made by With have in common.
+// shared is common to a Client and those that With makes of it.
 type shared struct {
 	log         *slog.Logger
 	timeout     time.Duration
-	minRate     int64
-	plainHTTP   map[string]bool
 	mirrors     map[string]string
 	connections *http.Transport
 	base        http.RoundTripper // over connections
 	cache       *cache
 	// dockerSlot lets one lookup in Docker's configuration run at a time: it
-	// may start a credential helper, and one that hangs must not gather others.
+	// may start a credential helper, and helpers that hang must not pile up.
 	dockerSlot chan struct{}
 
 	flights  singleflight.Group // pings and logins under way
@@ -124,7 +118,8 @@ type shared struct {
 	sessions map[sessionKey]*session // by repository, action and credentials
 }
 
-// New makes a Client. It sends no request, and reads no file but CAFile.
+// New returns a Client. It sends no request. It fails if CAFile cannot be read,
+// or a setting is invalid.
 func New(cfg Config) (*Client, error) {
 	roots, err := authorities(cfg.CAFile)
 	if err != nil {
@@ -136,11 +131,8 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = DefaultTimeout
 	}
-	if cfg.MinRate <= 0 {
-		cfg.MinRate = DefaultMinRate
-	}
-	if cfg.MaxCacheBytes <= 0 {
-		cfg.MaxCacheBytes = DefaultMaxCacheBytes
+	if cfg.maxCacheBytes <= 0 {
+		cfg.maxCacheBytes = defaultMaxCacheBytes
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -148,8 +140,6 @@ func New(cfg Config) (*Client, error) {
 	s := &shared{
 		log:        cfg.Log,
 		timeout:    cfg.Timeout,
-		minRate:    cfg.MinRate,
-		plainHTTP:  make(map[string]bool),
 		mirrors:    maps.Clone(cfg.Mirrors),
 		pings:      make(map[string]ping),
 		sessions:   make(map[sessionKey]*session),
@@ -161,24 +151,21 @@ func New(cfg Config) (*Client, error) {
 			TLSHandshakeTimeout:   cfg.Timeout,
 			ResponseHeaderTimeout: cfg.Timeout,
 			ForceAttemptHTTP2:     true,
-			// All references of a fleet are checked at once, and again a
-			// polling interval later: keep their connections.
+			// All references of a fleet are checked at once, and again after a
+			// polling interval: keep their connections.
 			MaxIdleConnsPerHost: 128,
 			IdleConnTimeout:     90 * time.Second,
 		},
 	}
-	s.base = &polite{next: s.connections, userAgent: cfg.UserAgent, timeout: cfg.Timeout, minRate: cfg.MinRate, log: cfg.Log}
-	for _, host := range cfg.PlainHTTP {
-		s.plainHTTP[host] = true
-	}
+	s.base = &baseTransport{next: s.connections, userAgent: cfg.UserAgent, timeout: cfg.Timeout, log: cfg.Log}
 	if cfg.CacheDir != "" {
-		s.cache = &cache{dir: cfg.CacheDir, max: cfg.MaxCacheBytes, log: cfg.Log}
+		s.cache = &cache{dir: cfg.CacheDir, max: cfg.maxCacheBytes, log: cfg.Log}
 	}
 	return &Client{shared: s, found: new(atomic.Pointer[keyring])}, nil
 }
 
 // authorities returns the system's certificate authorities and those in a file;
-// nil, the system's alone, without one.
+// nil, which is the system's, without a file.
 func authorities(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil
@@ -197,22 +184,22 @@ func authorities(file string) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// With returns a Client that looks for credentials in what find returns before
-// it looks in Docker's configuration. It shares everything else with c.
+// With returns a Client that tries the credentials of find before those in
+// Docker's configuration. It shares everything else with c.
 //
-// Find is called whenever something is to be sent, and what it returns is used
-// for that alone: credentials that were rotated are taken up by the next
-// request, and what the cache has needs none. An error of find's is the
-// request's; it must say what is wrong and hold no credentials.
+// Find is called for each request, so that credentials may be rotated at any
+// time; cached content needs none. An error of find is the request's, and must
+// not contain credentials.
 func (c *Client) With(find func(context.Context) ([]*Credentials, error)) *Client {
 	return &Client{shared: c.shared, find: find, found: new(atomic.Pointer[keyring])}
 }
 
-// Resolve returns the digest that a reference stands for now: that of the index
-// or manifest its tag points to. A reference that has a digest is not looked up.
+// Resolve returns the digest of the index or manifest that a reference's tag
+// names now. A digest in the reference is returned without a request. The error
+// is an [*Error].
 //
-// It costs one HEAD; where the registry answers that without a digest
-// (Docker-Content-Digest is optional), one GET, whose bytes are hashed.
+// It costs one HEAD. If the answer has no digest (Docker-Content-Digest is
+// optional), it costs a GET too, whose bytes are hashed.
 func (c *Client) Resolve(ctx context.Context, ref sources.Ref) (sources.Digest, error) {
 	if ref.Digest != "" {
 		return ref.Digest, nil
@@ -241,7 +228,7 @@ func (c *Client) resolve(ctx context.Context, repository, tag string) (sources.D
 		return "", statusError(resp)
 	}
 	r.method = http.MethodGet
-	raw, err := c.get(ctx, r, MaxManifestBytes)
+	raw, err := c.get(ctx, r, maxManifestBytes)
 	if err != nil {
 		return "", err
 	}
@@ -250,8 +237,8 @@ func (c *Client) resolve(ctx context.Context, repository, tag string) (sources.D
 	return d, nil
 }
 
-// headIsFinal reports whether a GET would say the same as a HEAD answered with
-// this status. Other refusals, 405 for instance, may concern the method alone.
+// headIsFinal reports whether a GET would have the same status as a HEAD. Other
+// refusals, 405 for instance, may concern the method alone.
 func headIsFinal(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusTooManyRequests:
@@ -260,19 +247,20 @@ func headIsFinal(status int) bool {
 	return status >= 500
 }
 
-// Manifest returns the bytes of an index or manifest, at most MaxManifestBytes
-// of them, which have digest d. What kind it is stands in the bytes; the
-// registry's Content-Type is not covered by the digest and not handed out.
+// Manifest returns the index or manifest with digest d, of at most
+// maxManifestBytes bytes. Its media type is in the bytes; the registry's
+// Content-Type is not covered by the digest and not returned. The error is a
+// [*MismatchError] if the registry sends other bytes, else an [*Error].
 func (c *Client) Manifest(ctx context.Context, repository string, d sources.Digest) ([]byte, error) {
 	subject := repository + "@" + string(d)
 	if _, err := sources.ParseDigest(string(d)); err != nil {
 		return nil, &Error{Subject: repository, Reason: Malformed, Text: err.Error()}
 	}
-	if raw, ok := c.cache.get(d, MaxManifestBytes); ok {
+	if raw, ok := c.cache.get(d, maxManifestBytes); ok {
 		return raw, nil
 	}
 	located := c.locate(repository)
-	raw, err := c.get(ctx, request{repository: located, path: "manifests/" + string(d), accept: acceptManifests}, MaxManifestBytes)
+	raw, err := c.get(ctx, request{repository: located, path: "manifests/" + string(d), accept: acceptManifests}, maxManifestBytes)
 	if err != nil {
 		return nil, c.explain(subject, located, err)
 	}
@@ -283,7 +271,7 @@ func (c *Client) Manifest(ctx context.Context, repository string, d sources.Dige
 	return raw, nil
 }
 
-// locate returns where a repository is fetched from: itself, or its registry's
+// locate returns the repository to read: itself, or the one in the registry's
 // mirror.
 func (c *Client) locate(repository string) string {
 	host, path, _ := strings.Cut(repository, "/")
@@ -293,8 +281,7 @@ func (c *Client) locate(repository string) string {
 	return repository
 }
 
-// Close closes connections that are kept for the next request. The Client can be
-// used afterwards.
+// Close closes idle connections. The Client can be used afterwards.
 func (c *Client) Close() {
 	c.connections.CloseIdleConnections()
 }

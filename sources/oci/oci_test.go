@@ -464,7 +464,6 @@ func TestTrust(t *testing.T) {
 	}{
 		"unknown authority":          {secure.Host() + "/a/b", Config{}, "signed by an authority that is not trusted"},
 		"no TLS":                     {elsewhere + "/a/b", Config{}, "does not speak TLS"},
-		"no TLS, allowed":            {elsewhere + "/a/b", Config{PlainHTTP: []string{elsewhere}}, "no such repository"},
 		"no TLS on a loopback":       {plain.Host() + "/a/b", Config{}, "no such repository"},
 		"nobody there":               {"127.0.0.1:1/a/b", Config{}, "refuses connections"},
 		"not a repository":           {"127.0.0.1:1/A", Config{}, "not a repository"},

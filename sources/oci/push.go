@@ -14,8 +14,9 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// PushBlob uploads a content, unless the registry has it. open is called once
-// an attempt and must give size bytes with digest d.
+// PushBlob uploads content, unless the registry has it. open is called for each
+// attempt and must return size bytes with digest d. The error is an [*Error] or
+// open's.
 func (c *Client) PushBlob(ctx context.Context, repository string, d sources.Digest, size int64, open func() (io.ReadCloser, error)) error {
 	subject := repository + "@" + string(d)
 	hash, err := v1.NewHash(string(d))
@@ -31,8 +32,8 @@ func (c *Client) PushBlob(ctx context.Context, repository string, d sources.Dige
 	return nil
 }
 
-// PushManifest stores an index or manifest, whose blobs and children are there
-// already, under ref's tag or, if it has none, its digest alone.
+// PushManifest stores an index or manifest, after its blobs and children, under
+// ref's tag, or without one by digest only. The error is an [*Error].
 func (c *Client) PushManifest(ctx context.Context, ref sources.Ref, mediaType string, raw []byte) error {
 	d := sources.DigestOf(raw)
 	if ref.Digest != "" && ref.Digest != d {
@@ -61,8 +62,8 @@ func (c *Client) push(ctx context.Context, repository string, do func(*remote.Pu
 	if err != nil {
 		return err
 	}
-	// The library takes the session's transport (*transport.Wrapper) as one
-	// that is logged in already.
+	// The library recognizes the session's transport (*transport.Wrapper) as
+	// logged in.
 	pusher, err := remote.NewPusher(remote.WithTransport(s.client.Transport))
 	if err != nil {
 		return err
@@ -74,7 +75,7 @@ func (c *Client) push(ctx context.Context, repository string, do func(*remote.Pu
 	return err
 }
 
-// upload is a blob as the library wants it.
+// upload is a blob for the library.
 type upload struct {
 	hash v1.Hash
 	size int64
@@ -88,7 +89,7 @@ func (u upload) Uncompressed() (io.ReadCloser, error) { return u.open() }
 func (u upload) Size() (int64, error)                 { return u.size, nil }
 func (u upload) MediaType() (types.MediaType, error)  { return types.OCILayer, nil }
 
-// document is a manifest as the library wants it.
+// document is a manifest for the library.
 type document struct {
 	raw       []byte
 	mediaType types.MediaType

@@ -12,18 +12,18 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// MaxReferrers bounds what Referrers lists for a digest.
-const MaxReferrers = 1000
+// maxReferrers bounds the referrers of a digest.
+const maxReferrers = 1000
 
-// emptyConfig is the type that registries list for manifests of any artifact type
-// whose configuration is empty, if they know the configuration's type alone.
+// emptyConfig is the artifact type that registries which know only the
+// configuration's type list for manifests with an empty configuration.
 const emptyConfig = "application/vnd.oci.empty.v1+json"
 
-// Referrers returns the manifests that refer to a digest and are of one artifact
-// type, or may be for all that the registry says, in the registry's order: what the referrers API of the distribution
-// specification lists or, where the registry does not know it, the index that
-// clients keep under the tag "sha256-<hex>" instead. What the manifests are, and that they do
-// refer to the digest, is for the caller to see.
+// Referrers returns the manifests that refer to a digest and are of one
+// artifact type, or may be, in the registry's order. They are listed by the
+// referrers API of the distribution specification or, if the registry does not
+// have it, by the index under the tag "sha256-<hex>". The caller checks their
+// type, and that they refer to the digest. The error is an [*Error].
 func (c *Client) Referrers(ctx context.Context, repository string, d sources.Digest, artifactType string) ([]sources.Digest, error) {
 	located := c.locate(repository)
 	found, err := c.referrers(ctx, located, d, artifactType)
@@ -36,7 +36,7 @@ func (c *Client) Referrers(ctx context.Context, repository string, d sources.Dig
 func (c *Client) referrers(ctx context.Context, repository string, d sources.Digest, artifactType string) ([]sources.Digest, error) {
 	query := "artifactType=" + url.QueryEscape(artifactType)
 	var found []sources.Digest
-	for range MaxReferrers { // pages; one may have nothing of the type
+	for range maxReferrers { // pages; one may have nothing of the type
 		resp, err := c.do(ctx, request{repository: repository, path: "referrers/" + string(d), query: query, accept: acceptManifests})
 		if err != nil {
 			return nil, err
@@ -46,7 +46,7 @@ func (c *Client) referrers(ctx context.Context, repository string, d sources.Dig
 			return c.taggedReferrers(ctx, repository, d, artifactType)
 		}
 		link := resp.Header.Get("Link")
-		raw, err := readAll(resp, MaxManifestBytes)
+		raw, err := readAll(resp, maxManifestBytes)
 		if err != nil {
 			return nil, err
 		}
@@ -54,8 +54,8 @@ func (c *Client) referrers(ctx context.Context, repository string, d sources.Dig
 		if err != nil {
 			return nil, err
 		}
-		if found = append(found, page...); len(found) > MaxReferrers {
-			return nil, &problem{Malformed, fmt.Sprintf("%s lists more than %d referrers", registryOf(repository), MaxReferrers)}
+		if found = append(found, page...); len(found) > maxReferrers {
+			return nil, &problem{Malformed, fmt.Sprintf("%s lists more than %d referrers", registryOf(repository), maxReferrers)}
 		}
 		next, ok := nextPage(resp.Request, link)
 		if !ok || next == query {
@@ -66,9 +66,10 @@ func (c *Client) referrers(ctx context.Context, repository string, d sources.Dig
 	return nil, &problem{Malformed, fmt.Sprintf("%s lists referrers without an end", registryOf(repository))}
 }
 
-// taggedReferrers reads the index under the tag; none is no referrers.
+// taggedReferrers reads the index under the tag; without one there are no
+// referrers.
 func (c *Client) taggedReferrers(ctx context.Context, repository string, d sources.Digest, artifactType string) ([]sources.Digest, error) {
-	raw, err := c.get(ctx, request{repository: repository, path: "manifests/" + strings.Replace(string(d), ":", "-", 1), accept: acceptManifests}, MaxManifestBytes)
+	raw, err := c.get(ctx, request{repository: repository, path: "manifests/" + strings.Replace(string(d), ":", "-", 1), accept: acceptManifests}, maxManifestBytes)
 	var st *status
 	if errors.As(err, &st) && st.code == http.StatusNotFound {
 		return nil, nil
@@ -76,13 +77,13 @@ func (c *Client) taggedReferrers(ctx context.Context, repository string, d sourc
 		return nil, err
 	}
 	found, err := ofType(raw, registryOf(repository), artifactType)
-	if len(found) > MaxReferrers {
-		return nil, &problem{Malformed, fmt.Sprintf("%s lists more than %d referrers", registryOf(repository), MaxReferrers)}
+	if len(found) > maxReferrers {
+		return nil, &problem{Malformed, fmt.Sprintf("%s lists more than %d referrers", registryOf(repository), maxReferrers)}
 	}
 	return found, err
 }
 
-// ofType lists the manifests in an index that are of a type.
+// ofType returns the manifests of a type in an index.
 func ofType(index []byte, host, artifactType string) ([]sources.Digest, error) {
 	var doc struct {
 		Manifests []struct {

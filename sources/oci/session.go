@@ -23,11 +23,11 @@ var acceptManifests = strings.Join([]string{
 	string(types.DockerManifestList), string(types.DockerManifestSchema2),
 }, ",")
 
-// maxSessions bounds how many sessions are kept; beyond it, which no fleet
-// reaches but by rotating credentials, all are dropped and made anew.
+// maxSessions bounds the sessions that are kept. Beyond it, which only rotated
+// credentials reach, all are dropped and made anew.
 const maxSessions = 10_000
 
-// ping is what a registry's /v2/ answered.
+// ping is the answer of a registry's /v2/.
 type ping struct {
 	challenge *transport.Challenge
 	scheme    string // http or https
@@ -73,7 +73,7 @@ func parseRepository(repository string) (name.Repository, error) {
 }
 
 // do sends a request with a login to its repository, and once more with a new
-// login where an old one is refused: tokens expire and credentials are rotated.
+// login if the old one is refused: tokens expire and credentials are rotated.
 // The caller closes the body.
 func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 	start := time.Now()
@@ -108,15 +108,15 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 			continue
 		}
 		if err != nil && ctx.Err() == nil {
-			// It may come back with another scheme or another challenge.
+			// The registry may return with another scheme or challenge.
 			c.forget(key, s)
 		}
 		return resp, err
 	}
 }
 
-// get reads the whole answer to a request, at most limit bytes. A connection
-// that breaks in the middle is tried again, since the answer is small.
+// get returns the answer to a request, at most limit bytes. If the connection
+// breaks, the request is repeated, since the answer is small.
 func (c *Client) get(ctx context.Context, r request, limit int64) ([]byte, error) {
 	for attempt := 1; ; attempt++ {
 		resp, err := c.do(ctx, r)
@@ -158,9 +158,9 @@ func (c *Client) forget(key sessionKey, s *session) {
 	}
 }
 
-// session returns the login to a repository with own, whose key is in key, making
-// it if need be. Callers that want the same one wait for one login, and share its
-// failure; nothing is remembered of a failure after that.
+// session returns the login to a repository with the credentials own, whose key
+// is in key, and makes it if needed. Concurrent callers share one login, or its
+// failure; a failure is not remembered.
 func (c *Client) session(ctx context.Context, key sessionKey, own *keyring) (*session, error) {
 	c.mu.Lock()
 	s := c.sessions[key]
@@ -191,9 +191,9 @@ func (c *Client) session(ctx context.Context, key sessionKey, own *keyring) (*se
 	return v.(*session), nil
 }
 
-// flight runs fn once for all who ask for key meanwhile. It outlives the caller
-// who started it, by the registry's timeout at most, so that one caller's short
-// deadline is not another's failure.
+// flight runs fn once for all concurrent callers with one key. It outlives the
+// caller that started it, by the registry's timeout at most, so that one
+// caller's short deadline is not another's failure.
 func (c *Client) flight(ctx context.Context, key string, fn func(context.Context) (any, error)) (any, error) {
 	done := c.flights.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), c.timeout, errSilent)
@@ -241,7 +241,7 @@ func (c *Client) login(ctx context.Context, repo name.Repository, action string,
 	}, nil
 }
 
-// token trades credentials for a bearer token.
+// token exchanges credentials for a bearer token.
 func (c *Client) token(ctx context.Context, repo name.Repository, action string, auth authn.Authenticator, challenge *transport.Challenge) (*transport.Token, error) {
 	config, err := authn.Authorization(ctx, auth)
 	if err != nil {
@@ -260,7 +260,7 @@ func (c *Client) token(ctx context.Context, repo name.Repository, action string,
 	return token, nil
 }
 
-// ping asks a registry once how it wants to be spoken to.
+// ping finds a registry's scheme and challenge, once.
 func (c *Client) ping(ctx context.Context, reg name.Registry) (ping, error) {
 	host := reg.RegistryStr()
 	c.mu.Lock()
@@ -273,7 +273,7 @@ func (c *Client) ping(ctx context.Context, reg name.Registry) (ping, error) {
 		p := ping{scheme: "https"}
 		var err error
 		p.challenge, err = transport.Ping(ctx, reg, oneScheme{c.base, p.scheme})
-		if err != nil && isPlainHTTPAnswer(err) && (c.plainHTTP[host] || isLoopback(host)) {
+		if err != nil && isPlainHTTPAnswer(err) && isLoopback(host) {
 			p.scheme = "http"
 			if reg, err = name.NewRegistry(host, name.Insecure); err == nil {
 				p.challenge, err = transport.Ping(ctx, reg, oneScheme{c.base, p.scheme})
@@ -305,8 +305,8 @@ func isLoopback(host string) bool {
 }
 
 // oneScheme refuses requests with another scheme. The library's ping tries TLS
-// and then, on names and addresses that look private, plain HTTP; here that is
-// decided before, and by fewer addresses.
+// and then, on names and addresses that look private, plain HTTP; here fewer
+// addresses allow that.
 type oneScheme struct {
 	next   http.RoundTripper
 	scheme string
@@ -319,8 +319,8 @@ func (o oneScheme) RoundTrip(req *http.Request) (*http.Response, error) {
 	return o.next.RoundTrip(req)
 }
 
-// fixedScheme sends what goes to a registry with the scheme that its ping found
-// out, whatever the library guesses from its name.
+// fixedScheme sends requests to a registry with the scheme that its ping found,
+// whatever the library guesses from the name.
 type fixedScheme struct {
 	next         http.RoundTripper
 	host, scheme string

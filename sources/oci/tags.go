@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Tags lists the tags of a repository, sorted as text. It follows the pages of
-// a long list, and only on the registry that was asked.
+// Tags returns the tags of a repository, sorted as text. It follows the pages
+// of a long list, on the same registry only. The error is an [*Error].
 func (c *Client) Tags(ctx context.Context, repository string) ([]string, error) {
 	located := c.locate(repository)
 	tags, err := c.tags(ctx, located)
@@ -47,8 +47,8 @@ func (c *Client) tags(ctx context.Context, repository string) ([]string, error) 
 			return nil, &problem{Malformed, fmt.Sprintf("%s sends a list of tags that is not one", repo.RegistryStr())}
 		}
 		tags = append(tags, page.Tags...)
-		if len(tags) > MaxTags {
-			return nil, &problem{Malformed, fmt.Sprintf("%s lists more than %d tags", repo.RegistryStr(), MaxTags)}
+		if len(tags) > maxTags {
+			return nil, &problem{Malformed, fmt.Sprintf("%s lists more than %d tags", repo.RegistryStr(), maxTags)}
 		}
 		next, ok := nextPage(resp.Request, link)
 		if !ok || len(page.Tags) == 0 || next == query {

@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// Retries of requests that change nothing (GET, HEAD). With Retry-After the
-// registry's wish is followed as far as maxRetryAfter, and never beyond the
-// context's deadline: then its answer is returned at once, and says how long.
+// Retries of requests that change nothing (GET, HEAD). Retry-After is honoured
+// up to maxRetryAfter and the context's deadline; beyond them the answer is
+// returned at once, with the time.
 const (
 	maxAttempts   = 3
 	firstBackoff  = 250 * time.Millisecond
@@ -25,18 +25,17 @@ const (
 	maxRetryAfter = 15 * time.Second
 )
 
-// polite is the transport below authentication, so that token servers get the
-// same treatment: it names us, retries what may pass, and ends what hangs.
-type polite struct {
+// baseTransport is the transport below authentication, also for token servers:
+// it sets User-Agent, retries, and ends requests that hang.
+type baseTransport struct {
 	next      http.RoundTripper
 	userAgent string
 	timeout   time.Duration
-	minRate   int64 // bytes a second
 	log       *slog.Logger
 }
 
 // RoundTrip implements http.RoundTripper.
-func (p *polite) RoundTrip(req *http.Request) (*http.Response, error) {
+func (p *baseTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	backoff := firstBackoff
 	for attempt := 1; ; attempt++ {
 		resp, err := p.once(req)
@@ -58,7 +57,8 @@ func (p *polite) RoundTrip(req *http.Request) (*http.Response, error) {
 			if deadline, ok := req.Context().Deadline(); wait > maxRetryAfter || ok && time.Until(deadline) < wait {
 				return resp, nil
 			}
-			// Read a little, so that the connection can be used again.
+			// Read the rest of a small answer, so that the connection can be
+			// used again.
 			io.CopyN(io.Discard, resp.Body, 64<<10)
 			resp.Body.Close()
 		default:
@@ -76,11 +76,11 @@ func (p *polite) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// once sends a request and makes it end, with errSilent, when the registry stops
-// reading or sending in the middle of it.
-func (p *polite) once(req *http.Request) (*http.Response, error) {
+// once sends a request, and ends it with errSilent if the registry stops
+// reading or sending.
+func (p *baseTransport) once(req *http.Request) (*http.Response, error) {
 	if req.Method == http.MethodHead {
-		// It has no body, here or there, and the rest net/http watches.
+		// It has no body, here or there; net/http watches the rest.
 		resp, err := p.next.RoundTrip(p.named(req, req.Context()))
 		return resp, silent(req.Context(), err)
 	}
@@ -99,20 +99,20 @@ func (p *polite) once(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, silent(req.Context(), err)
 	}
-	resp.Body = &watchedBody{body: resp.Body, ctx: ctx, cancel: cancel, timeout: p.timeout, minRate: p.minRate, left: p.timeout, timer: timer}
+	resp.Body = &watchedBody{body: resp.Body, ctx: ctx, cancel: cancel, timeout: p.timeout, left: p.timeout, timer: timer}
 	return resp, nil
 }
 
-// named is a request with our name, for ctx. The caller's is left as it is.
-func (p *polite) named(req *http.Request, ctx context.Context) *http.Request {
+// named returns a copy of a request for ctx, with User-Agent.
+func (p *baseTransport) named(req *http.Request, ctx context.Context) *http.Request {
 	named := req.WithContext(ctx)
 	named.Header = maps.Clone(req.Header) // the values are not written to
 	named.Header.Set("User-Agent", p.userAgent)
 	return named
 }
 
-// silent is an error of net/http's, in our words if it is one of its own timeouts,
-// which look like a deadline of the context's.
+// silent returns errSilent for net/http's own timeouts, which look like a
+// deadline of the context's, and other errors as they are.
 func silent(ctx context.Context, err error) error {
 	var timeout net.Error
 	if err != nil && ctx.Err() == nil && errors.As(err, &timeout) && timeout.Timeout() {
@@ -121,9 +121,8 @@ func silent(ctx context.Context, err error) error {
 	return err
 }
 
-// watchedUpload cancels its request when nobody wants more of its body for as
-// long as timeout, which is when the registry reads no more of it. After its end
-// the registry is to answer, which net/http watches.
+// watchedUpload cancels its request when the registry reads nothing of the body
+// for as long as timeout. After its end net/http watches for the answer.
 type watchedUpload struct {
 	io.ReadCloser
 	timer   *time.Timer
@@ -153,7 +152,6 @@ type watchedBody struct {
 	ctx     context.Context // of the one request that the body belongs to
 	cancel  context.CancelCauseFunc
 	timeout time.Duration
-	minRate int64
 	left    time.Duration // that may still be waited; what comes adds to it
 	timer   *time.Timer
 }
@@ -169,7 +167,7 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 			err = errSlow
 		}
 	}
-	came := time.Duration(float64(n) / float64(b.minRate) * float64(time.Second))
+	came := time.Duration(float64(n) / minRate * float64(time.Second))
 	b.left = min(b.left-time.Since(start)+came, b.timeout)
 	return n, err
 }
@@ -205,10 +203,10 @@ func retryAfter(h http.Header) (time.Duration, bool) {
 	return 0, false
 }
 
-// checkRedirect follows a registry to where it stores its blobs, but not from
-// TLS to plain HTTP, nor from a registry elsewhere to an address inside our own
-// network (a cloud's metadata service, for instance), and never takes
-// credentials along to another host or port.
+// checkRedirect follows a registry to its blob store, but not from TLS to plain
+// HTTP, nor from a public registry to an address inside our network (for
+// instance a cloud's metadata service). It sends no credentials to another host
+// or port.
 func checkRedirect(req *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	if len(via) >= 5 {

@@ -18,8 +18,8 @@ import (
 	"gitopsd.dev/sources/versions"
 )
 
-// maxRounds bounds how often the choice of dependencies is made anew because a
-// chosen version brought other dependencies.
+// maxRounds bounds how often dependencies are chosen anew because a chosen
+// version has others.
 const maxRounds = 50
 
 // node is a package in one cluster's graph.
@@ -32,21 +32,21 @@ type node struct {
 	err     error
 }
 
-// edge is one dependency: who needs what.
+// edge is one dependency.
 type edge struct {
 	from *node
 	dep  sources.Dependency
 }
 
-// cluster resolves one cluster: what it declares and what that depends on. The
+// cluster resolves one cluster: its declarations and their dependencies. The
 // selections are the cluster's lines in the lock.
-func (p *pass) cluster(ctx context.Context, req Request) (*Cluster, []lockfile.Selection) {
+func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfile.Selection) {
 	nodes, failed := p.declared(ctx, req)
 	p.dependencies(ctx, req, nodes)
 	breakCycles(nodes)
 	spread(nodes)
 
-	out := &Cluster{Errors: failed}
+	out := &Resolution{Errors: failed}
 	var selections []lockfile.Selection
 	for _, repo := range sortedKeys(nodes) {
 		n := nodes[repo]
@@ -74,10 +74,10 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Cluster, []lockfile.S
 	return out, p.keep(req, out, selections)
 }
 
-// keep adds the lines that the lock had for packages that failed now, or that may
-// be meant by a declaration which could not be read, so that a registry's bad day
-// or a slip of the pen takes nothing out of the lock.
-func (p *pass) keep(req Request, out *Cluster, selections []lockfile.Selection) []lockfile.Selection {
+// keep adds the lines that the lock had for packages that failed now, or that a
+// declaration may mean which could not be read, so that a failing registry or a
+// typing error removes nothing from the lock.
+func (p *pass) keep(req Request, out *Resolution, selections []lockfile.Selection) []lockfile.Selection {
 	failed, selected := make(map[string]bool), make(map[string]bool)
 	for _, e := range out.Errors {
 		failed[e.Ref.Repository] = true
@@ -93,8 +93,8 @@ func (p *pass) keep(req Request, out *Cluster, selections []lockfile.Selection) 
 	return selections
 }
 
-// declared loads what the cluster declares. Two declarations of one repository
-// are an error of both: they define the same objects.
+// declared loads the declared packages. Two declarations of one repository are
+// an error of both: they define the same objects.
 func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*PackageError) {
 	nodes := make(map[string]*node)
 	var failed []*PackageError
@@ -117,9 +117,9 @@ func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*
 	return nodes, failed
 }
 
-// dependencies adds what the nodes depend on: for each repository one version
-// that satisfies all who need it. The version that the lock has for the cluster
-// stays as long as it satisfies them.
+// dependencies adds the dependencies of the nodes: for each repository one
+// version that satisfies all dependents. The version that the lock has for the
+// cluster stays as long as it satisfies them.
 func (p *pass) dependencies(ctx context.Context, req Request, nodes map[string]*node) {
 	locked, hinted := p.selected(req.Cluster)
 	for range maxRounds {
@@ -155,12 +155,12 @@ func (p *pass) dependencies(ctx context.Context, req Request, nodes map[string]*
 	}
 	for _, n := range nodes {
 		if n.err == nil && n.declared != nil && n.load.pkg.Meta.DependsOn != nil {
-			n.err = fmt.Errorf("its dependencies do not settle: each choice of versions asks for another one; declare the dependencies with the versions you want")
+			n.err = fmt.Errorf("its dependencies have no stable choice: each choice of versions requires another; declare the dependencies with the versions you want")
 		}
 	}
 }
 
-// edges lists who needs what, by repository.
+// edges returns all dependencies by repository.
 func edges(nodes map[string]*node) map[string][]edge {
 	wanted := make(map[string][]edge)
 	for _, repo := range sortedKeys(nodes) {
@@ -175,7 +175,7 @@ func edges(nodes map[string]*node) map[string][]edge {
 	return wanted
 }
 
-// blame gives the errors of dependencies to those who need them, and records
+// blame passes the errors of dependencies on to their dependents, and records
 // parents.
 func blame(nodes map[string]*node, wanted map[string][]edge) {
 	for _, repo := range sortedKeys(wanted) {
@@ -200,8 +200,8 @@ func conflict(e edge, n *node, err error) error {
 	return fmt.Errorf("%s needs %s %s, but %s declares %s; change one of the two", e.from.load.ref, e.dep.Repository, e.dep.Constraint, n.declared.Name, n.load.ref.Version())
 }
 
-// spread makes a package whose dependency failed fail too, and shows the chain
-// down to the cause.
+// spread fails the dependents of a failed package, with the chain down to the
+// cause.
 func spread(nodes map[string]*node) {
 	for changed := true; changed; {
 		changed = false
@@ -221,7 +221,8 @@ func spread(nodes map[string]*node) {
 	}
 }
 
-// breakCycles gives every package in a cycle the error that shows it.
+// breakCycles fails every package in a cycle, with an error that shows the
+// cycle.
 func breakCycles(nodes map[string]*node) {
 	children := make(map[string][]string)
 	for _, repo := range sortedKeys(nodes) {
@@ -254,9 +255,9 @@ func breakCycles(nodes map[string]*node) {
 	}
 }
 
-// selected are the dependencies that the lock selects for a cluster, those that
-// are resolved anew aside, by repository: one version each, unless a merge left
-// several. The hint may have one more, with a record of what it was.
+// selected returns the dependencies that the lock selects for a cluster, by
+// repository, without those that are resolved anew: one version each, unless a
+// merge left several. The hint may have one more, with its record.
 func (p *pass) selected(cluster string) (locked map[string][]string, hinted map[string]string) {
 	locked, hinted = make(map[string][]string), make(map[string]string)
 	for _, s := range p.before.Selections(cluster) {
@@ -274,10 +275,9 @@ func (p *pass) selected(cluster string) (locked map[string][]string, hinted map[
 	return locked, hinted
 }
 
-// choose picks the version of a dependency: the locked one if it satisfies
-// everybody; else the one of an interrupted run, if it does and is there; else,
-// where one was locked, the highest that is recorded and does; else the highest
-// that the registry has.
+// choose returns the version of a dependency that satisfies all dependents: the
+// locked one; else that of an interrupted run, if it still exists; else, where
+// one was locked, the highest recorded one; else the highest in the registry.
 func (p *pass) choose(ctx context.Context, req Request, repo string, locked []string, hinted string, wanted []edge) (sources.Ref, error) {
 	var digest sources.Digest
 	var ranges []edge
@@ -300,7 +300,8 @@ func (p *pass) choose(ctx context.Context, req Request, repo string, locked []st
 	}
 	var suits []string
 	for _, tag := range locked {
-		// What was locked by another rule of what a version is stays locked.
+		// A tag that was locked stays locked, even if it is no version by
+		// today's rules.
 		if v, err := semver.NewVersion(tag); err == nil {
 			if ok, err := all(v, ranges); err == nil && ok {
 				suits = append(suits, tag)
@@ -320,8 +321,8 @@ func (p *pass) choose(ctx context.Context, req Request, repo string, locked []st
 		}
 	}
 	if len(locked) > 0 {
-		// The cluster has it already, in a version that does not suit any more: a
-		// revert, most likely. What it had before is recorded.
+		// The cluster has a version that does not satisfy any more: most likely
+		// after a revert. The version before is recorded.
 		best, err := highest(p.before.Versions(repo), ranges)
 		if err != nil || best != "" {
 			return sources.Ref{Repository: repo, Tag: best}, err
@@ -344,8 +345,8 @@ func (p *pass) choose(ctx context.Context, req Request, repo string, locked []st
 	return sources.Ref{Repository: repo, Tag: best}, nil
 }
 
-// highest is the highest version among tags that satisfies everybody, empty if
-// none does.
+// highest returns the highest version among tags that satisfies all dependents,
+// or "".
 func highest(tags []string, wanted []edge) (string, error) {
 	return versions.Highest(tags, func(v *semver.Version) (bool, error) { return all(v, wanted) })
 }
@@ -363,7 +364,7 @@ func all(v *semver.Version, wanted []edge) (bool, error) {
 	return true, nil
 }
 
-// satisfies tells whether a declared package is what a dependency asks for. A
+// satisfies reports whether a declared package satisfies a dependency. A
 // package that is declared by digest alone has no version to compare.
 func satisfies(pin sources.Pin, constraint string) (bool, error) {
 	if d, err := sources.ParseDigest(constraint); err == nil {
@@ -380,7 +381,7 @@ func satisfies(pin sources.Pin, constraint string) (bool, error) {
 	return c.Check(v), nil
 }
 
-// chain shows who needs what, in one line.
+// chain shows dependencies in one line.
 func chain(wanted []edge) string {
 	var parts []string
 	for _, e := range wanted {
@@ -395,7 +396,7 @@ type tagList struct {
 	err  error
 }
 
-// list asks for a repository's tags, once a pass.
+// list returns a repository's tags, which are requested once a pass.
 func (p *pass) list(ctx context.Context, images sources.ImageConfigs, repo string) ([]string, error) {
 	from, err := images.Origin(sources.Ref{Repository: repo}, nil)
 	if err != nil {

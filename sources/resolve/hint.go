@@ -7,22 +7,22 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// What a run resolved and used before it was interrupted is kept where more
-// people can write than may change the lock. So nothing is taken from there that
-// the registry does not say too:
+// The digests that an interrupted run resolved and used are kept where more
+// people can write than may change the lock. So nothing is taken from there
+// that the registry does not confirm:
 //
 //   - a digest is what the tag stands for now; if not, the package has an error,
 //     since either the tag was moved or somebody else wrote the record;
 //   - a dependency gets the version that it got before, if that still is one which
 //     its dependents ask for, and the registry has it.
 //
-// What the lock says comes first, and all other records follow from the digest.
+// The lock comes first, and all other records follow from the digest.
 
-// Moved is a tag that stands for something else than when an interrupted run
-// resolved it.
+// Moved is an error about a tag that names another digest than when an
+// interrupted run resolved it.
 type Moved struct {
 	Key lockfile.Key
-	// Recorded is what the interrupted run recorded, Now what the registry has.
+	// Recorded is the digest of the interrupted run, Now the registry's.
 	Recorded, Now string
 }
 
@@ -44,7 +44,7 @@ Find out which digest is the right one. Then run ` + "`gitopsd lock`" + `, which
 the registry has, or declare the digest beside the tag, and have the change
 reviewed like any other.`
 
-// unmoved compares what a tag stands for now with the hint.
+// unmoved compares a tag's digest with the hint.
 func (p *pass) unmoved(key lockfile.Key, now sources.Digest) error {
 	if was, ok := p.hint.Lookup(key); ok && was != string(now) {
 		return &Moved{Key: key, Recorded: was, Now: string(now)}
@@ -52,9 +52,9 @@ func (p *pass) unmoved(key lockfile.Key, now sources.Digest) error {
 	return nil
 }
 
-// unsettled are the lines of the hint about what could not be resolved now: they
-// may be what clusters run.
-func (p *pass) unsettled(requests []Request, clusters map[string]*Cluster) *lockfile.File {
+// unsettled returns the lines of the hint about packages that could not be
+// resolved now: clusters may run them.
+func (p *pass) unsettled(requests []Request, clusters map[string]*Resolution) *lockfile.File {
 	left := new(lockfile.File)
 	keep := func(repository, version string) {
 		if len(p.lock.Records(repository, version)) == 0 {

@@ -11,12 +11,12 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// latePart is the part of the time for a reference that each further one of a
-// registry has which was late once in a pass. What is cached needs no more, and
-// a hundred packages of a registry that hangs do not wait for it in turn.
+// latePart is the part of its time that a reference gets if its registry was
+// late before in the pass. Cached content needs no more, and a hundred packages
+// do not wait in turn for a registry that hangs.
 const latePart = 10
 
-// timed is cfg with a time limit for every question to a registry.
+// timed returns cfg with a time limit for every request to a registry.
 func (p *pass) timed(cfg Config) Config {
 	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
 	digest, verify, fetch, tags, platforms := cfg.Digest, cfg.Verify, cfg.Fetch, cfg.Tags, cfg.Platforms
@@ -42,7 +42,8 @@ func (p *pass) timed(cfg Config) Config {
 	return cfg
 }
 
-// within asks a registry, and remembers for the rest of the pass if it is late.
+// within calls a registry, and remembers for the rest of the pass if it is
+// late.
 func within[T any](ctx context.Context, p *pass, from sources.Origin, ask func(context.Context) (T, error)) (T, error) {
 	host, _, _ := strings.Cut(from.Repository, "/")
 	limit := p.cfg.Timeout
@@ -66,7 +67,7 @@ func within[T any](ctx context.Context, p *pass, from sources.Origin, ask func(c
 	case !overdue:
 		return got, err
 	case before:
-		return got, fmt.Errorf("%w\n%s was late before in this pass, and was given %s; it is tried again in the next one", err, host, limit.Round(time.Millisecond))
+		return got, fmt.Errorf("%w\n%s was late before in this pass and had only %s; the next pass tries again", err, host, limit.Round(time.Millisecond))
 	}
-	return got, fmt.Errorf("%w\nA package may take %s (--package-timeout). What came completely is kept, and the next pass goes on from there", err, p.cfg.Timeout)
+	return got, fmt.Errorf("%w\nA package may take %s (--package-timeout). Complete downloads are kept for the next pass", err, p.cfg.Timeout)
 }

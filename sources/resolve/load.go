@@ -30,7 +30,7 @@ type pass struct {
 	late      map[string]bool // registries that were, in this pass
 
 	// named are tags that moved, with the digest that a declaration has beside
-	// the tag: that activates it, wherever the tag is declared.
+	// the tag: it activates that digest, wherever the tag is declared.
 	named map[sources.Ref]sources.Digest
 }
 
@@ -48,8 +48,8 @@ func newPass(cfg Config, lock, hint *lockfile.File) *pass {
 	return p
 }
 
-// use is what all clusters together ask of a reference. Past prefetch's first
-// half it is used by one goroutine at a time.
+// use is what all clusters together require of a reference. After prefetch's
+// first half one goroutine at a time uses it.
 type use struct {
 	always bool // some cluster asks for packagePullPolicy: Always
 	never  bool // all of them ask for Never
@@ -59,8 +59,8 @@ type use struct {
 	waiting sources.Digest // what waits for approval
 }
 
-// loadKey tells loads of a reference apart that may come out differently:
-// clusters have mirrors, credentials and signers of their own.
+// loadKey distinguishes loads of a reference with different results: clusters
+// have mirrors, credentials and signers of their own.
 type loadKey struct {
 	ref     sources.Ref
 	secrets string
@@ -84,10 +84,10 @@ type load struct {
 	err         error
 }
 
-// prefetch loads what is declared, in parallel, and one reference after the other
-// where clusters reach it in different ways. The policies of all clusters are
-// known before the first load starts, so that the result does not depend on
-// which cluster comes first.
+// prefetch loads declared references in parallel, but one after the other where
+// clusters reach a reference in different ways. The policies of all clusters
+// are known before the first load starts, so that the order of clusters does
+// not matter.
 func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 	type wanted struct {
 		key  loadKey
@@ -129,7 +129,7 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 	return nil
 }
 
-// activate finds the tags that moved and whose new digests are declared. Only
+// activate finds the tags that moved to a declared digest. Only
 // packagePullPolicy: Always allows a tag to move.
 func (p *pass) activate() {
 	if p.cfg.Mode != Add {
@@ -155,7 +155,7 @@ func (p *pass) activate() {
 	}
 }
 
-// use returns what is asked of a reference; nothing of a dependency's.
+// use returns what is required of a reference; nothing of a dependency's.
 func (p *pass) use(ref sources.Ref) *use {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,7 +167,7 @@ func (p *pass) use(ref sources.Ref) *use {
 	return u
 }
 
-// find returns the load of a reference, which may not have run yet.
+// find returns the load of a reference; it may not have run yet.
 func (p *pass) find(ref sources.Ref, secrets []string, images sources.ImageConfigs) (loadKey, *load, error) {
 	key := loadKey{ref: ref, secrets: strings.Join(secrets, ",")}
 	if len(images) > 0 {
@@ -187,7 +187,7 @@ func (p *pass) find(ref sources.Ref, secrets []string, images sources.ImageConfi
 	return key, l, nil
 }
 
-// load loads a reference for one cluster, if that was not done yet.
+// load loads a reference for one cluster, once.
 func (p *pass) load(ctx context.Context, ref sources.Ref, secrets []string, images sources.ImageConfigs) *load {
 	_, l, err := p.find(ref, secrets, images)
 	if err != nil {
@@ -197,8 +197,8 @@ func (p *pass) load(ctx context.Context, ref sources.Ref, secrets []string, imag
 	return l
 }
 
-// run resolves a reference, sees to its signature, fetches what was verified,
-// and checks it against the lock: all by one digest.
+// run resolves a reference, verifies its signature, fetches it, and checks it
+// against the lock: all by one digest.
 func (p *pass) run(ctx context.Context, l *load) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
@@ -228,8 +228,7 @@ func (p *pass) run(ctx context.Context, l *load) {
 	}
 }
 
-// fetched adds to an error that the package is not fetched by the name that was
-// declared.
+// fetched adds the origin to an error, if it differs from the declared name.
 func (l *load) fetched(err error) error {
 	var mismatch *lockfile.Mismatch
 	if l.origin.RewrittenBy == "" || errors.As(err, &mismatch) {

@@ -2,18 +2,17 @@
 // pins and packages: one resolution per reference and pass, shared by all
 // clusters.
 //
-// A reference that the lock records is not resolved again; what is fetched is
-// fetched by the recorded digest and verified against every record there is. A
-// reference without a record is resolved once and its records are added. What
-// disagrees with the lock is a *lockfile.Mismatch and stops that package and
-// what depends on it, in every cluster, and nothing else.
+// A reference that the lock records is not resolved again: it is fetched by the
+// recorded digest and verified against every record. A reference without a
+// record is resolved once and its records are added. A package that disagrees
+// with the lock has a [*lockfile.Mismatch], which stops it and its dependents
+// in every cluster, and nothing else.
 //
-// What an interrupted run resolved is a hint (hint.go): it is compared, and never
-// believed.
+// The digests of an interrupted run are a hint (hint.go), which is compared
+// with the registry.
 //
-// The package decides; it does no input or output of its own. Registries are
-// reached through the functions in Config (sources/oci and sources/xpkg), the
-// lock's text is sources/lockfile's.
+// The package does no input or output of its own. It reaches registries through
+// the functions in [Config] (sources/oci and sources/xpkg).
 package resolve
 
 import (
@@ -34,54 +33,58 @@ import (
 type Mode int
 
 const (
-	// Add adds the records that are missing; the default.
+	// Add adds missing records; the default.
 	Add Mode = iota
-	// Readonly refuses a package that has no records.
+	// Readonly refuses a package without records.
 	Readonly
-	// Check adds nothing and looks every tag up again, so that one that was
-	// moved shows as a mismatch.
+	// Check adds nothing and looks every tag up again, so that a moved tag is a
+	// mismatch.
 	Check
 )
 
-// Config is what a Resolver works with. Digest, Fetch and Tags are required.
+// Config configures [Resolve]. Digest, Fetch and Tags are required. An error of
+// theirs is the error of the package; sources.ErrNotFound and sources.ErrLate
+// in its chain are told from others.
 type Config struct {
-	// Digest asks the registry what a tag stands for now.
+	// Digest asks the registry for the digest of a tag.
 	Digest func(ctx context.Context, from sources.Origin, tag string) (sources.Digest, error)
-	// Verify checks that somebody whom the policy names has signed a digest,
-	// and says who. It is called for every use of a package that has a policy,
-	// before Fetch, and of a controller's image that has one. Nil refuses these.
+	// Verify checks that an authority of the policy has signed a digest, and
+	// returns a description of it. It is called for every use of a package or a
+	// controller's image that has a policy, before Fetch. Nil refuses these.
 	Verify VerifyFunc
 	// Fetch reads the package with that digest.
 	Fetch func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error)
 	// Tags lists a repository's tags, for dependencies by range.
 	Tags func(ctx context.Context, from sources.Origin) ([]string, error)
 	// Platforms lists the platforms of a controller's image that is not the
-	// package itself; none for an image of one platform. Nil records none.
+	// package itself; none for a single image. Nil records none.
 	Platforms func(ctx context.Context, from sources.Origin, d sources.Digest) ([]sources.Child, error)
-	// Types hashes the types that a package defines, for the lock.
+	// Types returns the hash of the types that a package defines, for the lock.
 	Types func(*sources.Package) (string, error)
 	// Mode is what may happen to the lock.
 	Mode Mode
-	// Update tells which repositories are resolved anew whatever the lock
-	// has; nil for none.
+	// Update reports whether a repository is resolved anew, whatever the lock
+	// has. Nil is false for all.
 	Update func(repository string) bool
-	// Parallel bounds the packages that are resolved and fetched at a time;
-	// 0 means 8.
+	// Parallel bounds the packages that are resolved and fetched at a time; by
+	// default 8.
 	Parallel int
-	// Timeout is the longest time for one reference: until it is resolved,
-	// verified and fetched. One that is late has an error, and holds up nothing
-	// else; see late.go. 0 means DefaultTimeout.
+	// Timeout is the time in which a reference must be resolved, verified and
+	// fetched. A late one has an error, and delays nothing else (late.go). By
+	// default [DefaultTimeout].
 	Timeout time.Duration
 }
 
 // DefaultTimeout is the default of Config.Timeout.
 const DefaultTimeout = 2 * time.Minute
 
-// VerifyFunc is the type of Config.Verify.
+// VerifyFunc is the type of [Config].Verify.
 type VerifyFunc func(ctx context.Context, from sources.Origin, d sources.Digest, policy *sources.Verification) (string, error)
 
-// Verify checks the signature of what a pin names, by the policy that the
-// ImageConfigs have for it, and says who signed it; nobody must if there is none.
+// Verify checks the signature of a pin by the policy that the ImageConfigs have
+// for it, and returns who signed it; "" if there is no policy. It fails with
+// verify's error, if the ImageConfigs contradict each other, and if verify is
+// nil and there is a policy.
 func Verify(ctx context.Context, verify VerifyFunc, images sources.ImageConfigs, pin sources.Pin, from sources.Origin) (string, error) {
 	policy, err := images.Verification(pin.Ref, from)
 	switch {
@@ -95,44 +98,44 @@ func Verify(ctx context.Context, verify VerifyFunc, images sources.ImageConfigs,
 	return verify(ctx, from, pin.Digest, policy)
 }
 
-// Request is what one cluster declares.
+// Request has the declarations of one cluster.
 type Request struct {
 	Cluster      string
 	Declarations []sources.Declaration
-	// Images say where packages are fetched from, and who must have signed
+	// Images define where packages are fetched from, and who must have signed
 	// them.
 	Images sources.ImageConfigs
-	// Partial says that other declarations could not be read, so that lines of
-	// the lock for what is not declared here stay too.
+	// Partial reports whether other declarations could not be read. The lock
+	// then keeps its lines for packages that are not declared here.
 	Partial bool
-	// Failed says that the cluster's manifests could not be read, so that its
-	// declarations are unknown and its lines in the lock stay.
+	// Failed reports whether the cluster's manifests could not be read. The
+	// lock then keeps all its lines for the cluster.
 	Failed bool
 }
 
-// Result is the outcome for all clusters. It is complete for what went well
-// even where packages have errors.
+// Result is the outcome for all clusters. Packages with errors leave the rest
+// of it complete.
 type Result struct {
-	// Lock is the lock that the declarations ask for.
+	// Lock is the lock after the resolution.
 	Lock *lockfile.File
 	// Clusters by name, one for each request that did not fail.
-	Clusters map[string]*Cluster
-	// Waiting are revisions that wait for a person's approval.
+	Clusters map[string]*Resolution
+	// Waiting are revisions that wait for manual activation.
 	Waiting []Waiting
-	// Unsettled are the lines of the hint that this resolution could not settle:
-	// the next one is to have them again.
+	// Unsettled are the lines of the hint that this resolution could not
+	// settle. Pass them to the next one.
 	Unsettled *lockfile.File
 }
 
-// Cluster is the outcome for one cluster.
-type Cluster struct {
-	// Selected are the packages that it gets, sorted by repository.
+// Resolution is what one cluster gets.
+type Resolution struct {
+	// Selected are its packages, sorted by repository.
 	Selected []sources.Selected
-	// Errors are the packages that it does not get, sorted by name.
+	// Errors are for packages that it does not get, sorted by name.
 	Errors []*PackageError
 }
 
-// PackageError is why a cluster does not get a package.
+// PackageError is the reason that a cluster does not get a package.
 type PackageError struct {
 	// Name is the declaration's, or a dependency's repository.
 	Name string
@@ -143,23 +146,23 @@ type PackageError struct {
 func (e *PackageError) Error() string { return fmt.Sprintf("package %s: %v", e.Name, e.Err) }
 func (e *PackageError) Unwrap() error { return e.Err }
 
-// Waiting is a tag that moved, of a package that is activated by hand.
+// Waiting is a tag that moved, of a package with manual activation.
 type Waiting struct {
 	Ref    sources.Ref
 	Active sources.Digest
 	New    sources.Digest
 }
 
-// Resolve resolves what the clusters declare against a lock, which it leaves as
-// it is. Hint has the records and selections of a run that was interrupted before
-// they were in the lock, as far as they could be kept; nil for none. The error is
-// the context's; what is wrong with packages is in the result.
+// Resolve resolves the clusters' declarations against a lock, which it does not
+// change. Hint has the records and selections of a run that was interrupted
+// before it committed them; nil for none. The error is the context's; the
+// errors of packages are in the result.
 func Resolve(ctx context.Context, cfg Config, lock, hint *lockfile.File, requests []Request) (*Result, error) {
 	p := newPass(cfg, lock, hint)
 	if err := p.prefetch(ctx, requests); err != nil {
 		return nil, err
 	}
-	res := &Result{Lock: p.lock, Clusters: make(map[string]*Cluster)}
+	res := &Result{Lock: p.lock, Clusters: make(map[string]*Resolution)}
 	for _, req := range requests {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -186,8 +189,8 @@ func Resolve(ctx context.Context, cfg Config, lock, hint *lockfile.File, request
 	return res, nil
 }
 
-// fromLock adds to the error for a package that is not there where its digest
-// comes from, if that is the lock: nobody finds it in the declaration.
+// fromLock adds to the error for a missing package that its digest comes from
+// the lock, if it does: the declaration does not have it.
 func (p *pass) fromLock(l *load, err error) error {
 	key := lockfile.Key{Repository: l.ref.Repository, Version: l.ref.Version()}
 	locked, isLocked := p.before.Digest(key.Repository, key.Version)
@@ -199,7 +202,7 @@ func (p *pass) fromLock(l *load, err error) error {
 		err, lockfile.Where(p.before.Line(key)), key, l.ref.Repository)
 }
 
-// digest decides what a reference stands for: the lock's word if it has one.
+// digest returns the digest of a reference, the lock's if it has one.
 func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 	ref, version := l.ref, l.ref.Version()
 	use := p.use(ref)
@@ -237,7 +240,7 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 	case p.cfg.Mode == Readonly:
 		return "", errNotLocked(ref)
 	case use.never:
-		return "", fmt.Errorf("%s is not in clusters.lock, and packagePullPolicy: Never forbids to look it up; run `gitopsd lock`, or name a digest", ref)
+		return "", fmt.Errorf("%s is not in clusters.lock, and packagePullPolicy: Never forbids looking it up; run `gitopsd lock`, or name a digest", ref)
 	}
 	now, err := p.now(ctx, l)
 	if err == nil && !(use.always && !use.manual) {
@@ -246,8 +249,8 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 	return now, err
 }
 
-// now asks what a tag stands for, once a pass and by whichever way answers
-// first, so that clusters with different mirrors get the same.
+// now looks a tag up, once a pass and by whichever way answers first, so that
+// clusters with different mirrors get the same digest.
 func (p *pass) now(ctx context.Context, l *load) (sources.Digest, error) {
 	use := p.use(l.ref)
 	if use.now != "" {
@@ -264,11 +267,11 @@ func errNotLocked(ref sources.Ref) error {
 	return fmt.Errorf("%s is not in clusters.lock, which is read-only here; run `gitopsd lock` and commit the change", ref)
 }
 
-// moved looks at a locked tag again, for packagePullPolicy: Always. One that
-// moved is a new revision, activated by the policy. A registry that does not
-// answer leaves the locked revision in place.
+// moved looks a locked tag up again, for packagePullPolicy: Always. A tag that
+// moved is a new revision, activated by the policy. If the registry does not
+// answer, the locked revision stays.
 func (p *pass) moved(ctx context.Context, l *load, locked sources.Digest) (sources.Digest, error) {
-	// Where the answer does not come there is time left for what is locked.
+	// If there is no answer, time is left for the locked digest.
 	look, cancel := context.WithTimeout(ctx, p.cfg.Timeout/2)
 	defer cancel()
 	now, err := p.now(look, l)
@@ -283,8 +286,7 @@ func (p *pass) moved(ctx context.Context, l *load, locked sources.Digest) (sourc
 	return now, nil
 }
 
-// forget drops a version's records, once: those that are there afterwards were
-// made in this pass.
+// forget removes a version's records, once: later ones were made in this pass.
 func (p *pass) forget(ref sources.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -295,9 +297,8 @@ func (p *pass) forget(ref sources.Ref) {
 	}
 }
 
-// restore takes back the records of versions that were to be replaced and were
-// not: what a tag was moved to could not be had, or was refused, and what it
-// stood for before is what runs.
+// restore restores the records of versions that were not replaced: the new
+// digest of a tag was missing or refused, and clusters run the old one.
 func (p *pass) restore() {
 	for version := range p.forgotten {
 		if len(p.lock.Records(version.Repository, version.Tag)) == 0 {
@@ -306,8 +307,8 @@ func (p *pass) restore() {
 	}
 }
 
-// record verifies a package against what the lock has of it, and adds what it
-// does not have. All items are looked at before the first is added.
+// record compares a package with its records in the lock, and adds missing
+// ones. All items are compared before the first is added.
 func (p *pass) record(ctx context.Context, l *load) error {
 	pkg, seenIn := l.pkg, "the registry"
 	items := map[string]string{"": string(pkg.Digest), lockfile.ItemContent: string(pkg.Content)}
@@ -349,9 +350,9 @@ func (p *pass) record(ctx context.Context, l *load) error {
 	return nil
 }
 
-// runtime pins a Provider's controller image: the lock's digest if it has one.
-// ImageConfigs are for this image too, which clusters pull by the name that they
-// make of its own.
+// runtime pins a Provider's controller image, by the lock's digest if it has
+// one. ImageConfigs apply to this image too; clusters pull it by the rewritten
+// name.
 func (p *pass) runtime(ctx context.Context, l *load, items map[string]string) error {
 	digest, origin := l.pin.Digest, l.origin
 	if l.pkg.Meta.Image != "" {
@@ -375,8 +376,8 @@ func (p *pass) runtime(ctx context.Context, l *load, items map[string]string) er
 }
 
 // image resolves a controller image that is not the package itself. Recorded
-// platforms are compared like any other record, where the image can be read: it
-// may be for nodes alone, and its digest is compared anyway.
+// platforms are compared like other records, if the image can be read: only
+// nodes may have access to it, and its digest is compared anyway.
 func (p *pass) image(ctx context.Context, l *load, ref sources.Ref, origin sources.Origin, items map[string]string) (sources.Digest, error) {
 	p.mu.Lock()
 	locked := p.lock.Records(l.ref.Repository, l.ref.Version())
@@ -411,7 +412,7 @@ func (p *pass) image(ctx context.Context, l *load, ref sources.Ref, origin sourc
 		if p.cfg.Mode == Check || !isLocked && ref.Digest == "" || ctx.Err() != nil {
 			return "", err
 		}
-		// What the platforms of a digest are follows from it at any later time.
+		// The platforms follow from the digest, and can be added later.
 		maps.Copy(items, recorded)
 		return digest, nil
 	}
@@ -421,11 +422,11 @@ func (p *pass) image(ctx context.Context, l *load, ref sources.Ref, origin sourc
 	return digest, nil
 }
 
-// ParseImage reads a container image's name.
+// ParseImage parses a container image's name.
 func ParseImage(s string) (sources.Ref, error) { return sources.ParseRef(imageName(s)) }
 
-// imageName completes a container image's name as the kubelet does, which looks
-// for short names on Docker Hub.
+// imageName completes a container image's name as the kubelet does: short names
+// are Docker Hub's.
 func imageName(s string) string {
 	host, _, hasHost := strings.Cut(s, "/")
 	if !hasHost {

@@ -22,25 +22,24 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// signPredicate is the statement by which cosign 3 signs an image and says
-// nothing else of it.
+// signPredicate is the type of cosign 3's statement that an image is signed,
+// and nothing else.
 const signPredicate = "https://sigstore.dev/cosign/sign/v1"
 
-// proven is what a good signature says.
+// proven is the content of a valid signature.
 type proven struct {
-	// predicateType is that of the statement which is signed; signPredicate
-	// for a plain signature.
+	// predicateType of the signed statement; signPredicate for a plain
+	// signature.
 	predicateType string
-	// issuer and subject are the signer's, if a certificate names one.
+	// issuer and subject of the signer's certificate, if there is one.
 	issuer, subject string
 }
 
-// check verifies evidence against one authority: that the authority signed it,
-// and that what it signed is about digest d. Nothing of the evidence is believed
-// before.
+// check verifies that the authority signed the evidence, and that the evidence
+// is about digest d. The evidence is untrusted until then.
 func (a *authority) check(e evidence, d sources.Digest) (p proven, err error) {
-	// Whatever the libraries may stumble over was put there by somebody who
-	// wants to pass, and does not.
+	// A panic of the libraries is a refusal: somebody put the evidence there to
+	// pass.
 	defer func() {
 		if r := recover(); r != nil {
 			p, err = proven{}, fmt.Errorf("it is malformed: %v", r)
@@ -110,9 +109,8 @@ type payload struct {
 	} `json:"critical"`
 }
 
-// parsePayload returns the digest that a payload is about. The name of the image
-// in it is not looked at: packages are signed under one name and copied to
-// others.
+// parsePayload returns the digest in a payload. The name of the image is
+// ignored: packages are signed under one name and copied to others.
 func parsePayload(raw []byte) (sources.Digest, error) {
 	var p payload
 	if err := json.Unmarshal(raw, &p); err != nil {
@@ -135,8 +133,8 @@ func (a *authority) checkBundle(b *bundle.Bundle, about verify.ArtifactPolicyOpt
 		policy = append(policy, verify.WithKey())
 	} else {
 		material = a.root
-		// A certificate lives for minutes: somebody trusted must have seen the
-		// signature in that time.
+		// A certificate is valid for minutes: a trusted log or timestamp must
+		// prove that the signature is from that time.
 		options = append(options, verify.WithObserverTimestamps(1))
 		if len(a.root.RekorLogs()) > 0 {
 			options = append(options, verify.WithTransparencyLog(1))
@@ -144,7 +142,7 @@ func (a *authority) checkBundle(b *bundle.Bundle, about verify.ArtifactPolicyOpt
 		if !a.Keyless.IgnoreSCT {
 			options = append(options, verify.WithSignedCertificateTimestamps(1))
 		}
-		// Who it must be is looked at below, where it can be said who it is.
+		// The identity is checked below, where an error can name it.
 		policy = append(policy, verify.WithoutIdentitiesUnsafe())
 	}
 	verifier, err := verify.NewVerifier(material, append(options, verify.WithoutStatementPredicate())...)
@@ -182,11 +180,11 @@ func (m *keyMaterial) PublicKeyVerifier(string) (root.TimeConstrainedVerifier, e
 	return m.key, nil
 }
 
-// oldBundle is the version of bundles that the annotations of older signatures
-// hold as much as: a promise of the log instead of a proof.
+// oldBundle is the version of bundles that has as much as the annotations of
+// older signatures: a promise of the log instead of a proof.
 const oldBundle = "application/vnd.dev.sigstore.bundle+json;version=0.1"
 
-// simpleBundle is a payload's signature and annotations as a bundle.
+// simpleBundle makes a bundle of a payload's signature and annotations.
 func (e evidence) simpleBundle(raw []byte) (*bundle.Bundle, error) {
 	digest := sha256.Sum256(e.Content)
 	material, err := e.material(false)
@@ -203,7 +201,7 @@ func (e evidence) simpleBundle(raw []byte) (*bundle.Bundle, error) {
 	})
 }
 
-// envelopeBundle is a DSSE envelope and its annotations as a bundle.
+// envelopeBundle makes a bundle of a DSSE envelope and its annotations.
 func (e evidence) envelopeBundle(byKey bool) (*bundle.Bundle, error) {
 	var envelope struct {
 		PayloadType string `json:"payloadType"`
@@ -230,8 +228,8 @@ func (e evidence) envelopeBundle(byKey bool) (*bundle.Bundle, error) {
 	})
 }
 
-// material is what the annotations say of who signed and when. By a key it is
-// the key's name alone, which is not looked at.
+// material returns the signer and time in the annotations. For a key it is only
+// the key's name, which is ignored.
 func (e evidence) material(byKey bool) (*protobundle.VerificationMaterial, error) {
 	if byKey {
 		return &protobundle.VerificationMaterial{Content: &protobundle.VerificationMaterial_PublicKey{PublicKey: &protocommon.PublicKeyIdentifier{}}}, nil
@@ -255,7 +253,7 @@ func (e evidence) material(byKey bool) (*protobundle.VerificationMaterial, error
 			SignedRFC3161Timestamp []byte
 		}
 		if err := json.Unmarshal([]byte(text), &stamp); err != nil || len(stamp.SignedRFC3161Timestamp) == 0 {
-			return nil, errors.New("its time stamp makes no sense")
+			return nil, errors.New("its timestamp is malformed")
 		}
 		m.TimestampVerificationData = &protobundle.TimestampVerificationData{
 			Rfc3161Timestamps: []*protocommon.RFC3161SignedTimestamp{{SignedTimestamp: stamp.SignedRFC3161Timestamp}},
@@ -264,7 +262,7 @@ func (e evidence) material(byKey bool) (*protobundle.VerificationMaterial, error
 	return m, nil
 }
 
-// parseLogEntry reads the annotation that holds a log's promise.
+// parseLogEntry reads the annotation with a log's promise.
 func parseLogEntry(text []byte) (*protorekor.TransparencyLogEntry, error) {
 	var entry struct {
 		SignedEntryTimestamp []byte
@@ -285,7 +283,7 @@ func parseLogEntry(text []byte) (*protorekor.TransparencyLogEntry, error) {
 	}
 	id, hexErr := hex.DecodeString(entry.Payload.LogID)
 	if err != nil || hexErr != nil {
-		return nil, errors.New("its entry of the transparency log makes no sense")
+		return nil, errors.New("its entry of the transparency log is malformed")
 	}
 	return &protorekor.TransparencyLogEntry{
 		LogIndex:          entry.Payload.LogIndex,

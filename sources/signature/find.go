@@ -12,19 +12,19 @@ import (
 	"gitopsd.dev/sources/oci"
 )
 
-// Limits of what is read about one package. Whoever may write to a repository
-// may put any number of signatures there.
+// Limits of what is read for one package. Whoever may write to a repository may
+// put any number of signatures there.
 const (
-	// MaxSignatures bounds the signatures that are looked at.
-	MaxSignatures = 100
-	// MaxSignatureBytes bounds one signature, with the statement that it signs;
-	// lists of a package's parts have some megabytes.
-	MaxSignatureBytes = 16 << 20
-	// MaxSignaturesBytes bounds all of them.
-	MaxSignaturesBytes = 64 << 20
+	// maxSignatures bounds the signatures that are read.
+	maxSignatures = 100
+	// maxSignatureBytes bounds one signature with its statement; an SBOM has
+	// some megabytes.
+	maxSignatureBytes = 16 << 20
+	// maxSignaturesBytes bounds all of them.
+	maxSignaturesBytes = 64 << 20
 )
 
-// Media types of what is found.
+// Media types of evidence.
 const (
 	// bundleType is a Sigstore bundle (cosign 3), attached as a referrer.
 	bundleType = "application/vnd.dev.sigstore.bundle.v0.3+json"
@@ -44,12 +44,12 @@ const (
 	timestampAnnotation   = "dev.sigstore.cosign/rfc3161timestamp"
 )
 
-// evidence is one signature as it was found: untrusted, and complete.
+// evidence is one signature, untrusted and complete.
 type evidence struct {
 	// Type is one of the media types above.
 	Type    string `json:"type"`
 	Content []byte `json:"content"`
-	// Annotations are the layer's, as far as they are about signatures.
+	// Annotations of the layer that are about signatures.
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
@@ -61,16 +61,16 @@ type finder struct {
 	attestations bool // also look for those that are kept apart
 
 	seen, bytes int64
-	// dropped counts what was not looked at.
+	// dropped counts signatures that were not read.
 	dropped int
 }
 
 // errEnough ends a search.
 var errEnough = errors.New("enough")
 
-// find hands out what it finds until take says that it is enough. What a
-// repository does not have is no error, and neither is what is too large or
-// garbled: it cannot keep a good signature from being found.
+// find passes evidence to take until that returns false. Missing evidence is no
+// error, and neither is evidence that is too large or malformed, so that it
+// cannot hide a valid signature.
 func (f *finder) find(ctx context.Context, take func(evidence) bool) error {
 	err := f.bundles(ctx, take)
 	if err == nil {
@@ -93,7 +93,7 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// bundles finds those that refer to the digest.
+// bundles finds bundles that refer to the digest.
 func (f *finder) bundles(ctx context.Context, take func(evidence) bool) error {
 	referrers, err := f.reg.Referrers(ctx, f.repository, f.digest, bundleType)
 	if err != nil {
@@ -123,7 +123,7 @@ func (f *finder) bundles(ctx context.Context, take func(evidence) bool) error {
 	return nil
 }
 
-// tagged finds those that are kept under a tag made of the digest.
+// tagged finds evidence under a tag made of the digest.
 func (f *finder) tagged(ctx context.Context, suffix, mediaType string, take func(evidence) bool) error {
 	tag := strings.Replace(string(f.digest), ":", "-", 1) + suffix
 	d, err := f.reg.Resolve(ctx, sources.Ref{Repository: f.repository, Tag: tag})
@@ -151,16 +151,16 @@ func (f *finder) tagged(ctx context.Context, suffix, mediaType string, take func
 	return nil
 }
 
-// full tells whether no more is to be looked at, and counts what is not.
+// full reports whether a limit is reached, and counts what is left out.
 func (f *finder) full() bool {
-	if f.seen < MaxSignatures {
+	if f.seen < maxSignatures {
 		return false
 	}
 	f.dropped++
 	return true
 }
 
-// layers reads a manifest. One that makes no sense has none.
+// layers returns the layers of a manifest. A malformed one has none.
 func (f *finder) layers(ctx context.Context, d sources.Digest) ([]descriptor, error) {
 	raw, err := f.reg.Manifest(ctx, f.repository, d)
 	if err != nil {
@@ -176,10 +176,10 @@ func (f *finder) layers(ctx context.Context, d sources.Digest) ([]descriptor, er
 	return manifest.Layers, nil
 }
 
-// layer reads a layer and hands it out.
+// layer reads a layer and passes it on.
 func (f *finder) layer(ctx context.Context, l descriptor, take func(evidence) bool) error {
 	d, err := sources.ParseDigest(l.Digest)
-	if err != nil || l.Size <= 0 || l.Size > MaxSignatureBytes || f.bytes+l.Size > MaxSignaturesBytes {
+	if err != nil || l.Size <= 0 || l.Size > maxSignatureBytes || f.bytes+l.Size > maxSignaturesBytes {
 		f.dropped++
 		return nil
 	}
@@ -221,7 +221,8 @@ func (f *finder) blob(ctx context.Context, d sources.Digest, size int64) ([]byte
 	return content, err
 }
 
-// isMissing tells whether a registry does not have what it was asked for.
+// isMissing reports whether err means that the registry does not have the
+// content.
 func isMissing(err error) bool {
 	var e *oci.Error
 	return errors.As(err, &e) && e.Reason == oci.NotFound

@@ -19,8 +19,8 @@ import (
 const maxRecords = 4096
 
 // records keep the evidence that satisfied a policy, in files named by the
-// digest of all that it depends on. It is evidence, not a verdict: whoever can
-// write there can make a package be looked up again, and not make it pass.
+// digest of everything it depends on. It is checked again at each use: whoever
+// can write there can cause another lookup, but no acceptance.
 //
 // A nil *records is valid, and keeps nothing.
 type records struct {
@@ -35,7 +35,7 @@ func (r *records) warn(what string, err error) {
 	}
 }
 
-// read returns what was kept under a key, nil if nothing was.
+// read returns the evidence under a key, nil if there is none.
 func (r *records) read(key sources.Digest) []evidence {
 	if r == nil {
 		return nil
@@ -49,7 +49,7 @@ func (r *records) read(key sources.Digest) []evidence {
 	}
 	defer f.Close()
 	// Evidence is written in base64, which makes it a third larger.
-	text, err := io.ReadAll(io.LimitReader(f, 2*MaxSignaturesBytes))
+	text, err := io.ReadAll(io.LimitReader(f, 2*maxSignaturesBytes))
 	if err != nil {
 		r.warn("read", err)
 		return nil
@@ -63,7 +63,7 @@ func (r *records) read(key sources.Digest) []evidence {
 	return kept
 }
 
-// write keeps evidence under a key, complete or not at all.
+// write stores evidence under a key atomically.
 func (r *records) write(key sources.Digest, all []evidence) {
 	if r == nil {
 		return
@@ -93,7 +93,7 @@ func (r *records) write(key sources.Digest, all []evidence) {
 	r.sweep()
 }
 
-// sweep drops the oldest records beyond the bound, a tenth more than needed.
+// sweep removes the oldest records beyond the bound, a tenth more than needed.
 func (r *records) sweep() {
 	entries, err := os.ReadDir(r.dir)
 	if err != nil || len(entries) <= maxRecords {

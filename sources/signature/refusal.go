@@ -6,20 +6,22 @@ import (
 	"unicode"
 )
 
-// Refusal says that a package is not signed by anybody who may sign it. It is a
-// security error: nothing of the package is used.
+// Refusal is the error for a package without a signature of an authority. It is
+// a security error: nothing of the package is used.
 type Refusal struct {
 	// Subject is repository@digest.
 	Subject string
 	// ImageConfig that asks for a signature.
 	ImageConfig string
-	// Wanted are what would have been enough, each by itself.
+	// Wanted describes the evidence that would do, each by itself.
 	Wanted []string
-	// Found are what is there, with the reasons why it is not enough.
+	// Found describes the evidence that exists, with the reasons why it is not
+	// enough.
 	Found []string
 }
 
-// Error is the whole story.
+// Error says what was required, what was found, what it may mean and what to
+// do.
 func (r *Refusal) Error() string {
 	return fmt.Sprintf(refusalText, r.Subject, r.ImageConfig, indent("wanted", "or", r.Wanted), indent("found", "and", r.Found), r.Subject, r.ImageConfig)
 }
@@ -48,7 +50,7 @@ Ask the publisher for the signature (cosign sign %s), or
 for the name of whoever signs now. If that is right, put it into ImageConfig
 %s, and have the change reviewed like any other.`
 
-// printable makes somebody else's words fit for a log line or a terminal.
+// printable makes untrusted text fit for a log line or a terminal.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -1,13 +1,12 @@
-// Package signature verifies that packages are signed by those whom a cluster's
-// ImageConfigs name, as cosign signs: with a key, or keyless with a certificate
-// of a Sigstore instance.
+// Package signature verifies that packages are signed, as cosign signs, by the
+// authorities in a cluster's ImageConfigs: with a key, or keyless with a
+// certificate of a Sigstore instance.
 //
-// It owns where signatures are looked for (find.go), what makes one good
-// (check.go), what a person reads of one that is not (refusal.go), and the
-// evidence that is kept of one that was (record.go). What is signed is a digest,
-// the one that is pulled next; how tags become digests is sources/resolve's
-// business, how bytes come here sources/oci's, and which policy a package has
-// is decided in sources.ImageConfigs.
+// It finds signatures (find.go), checks each (check.go) for all authorities
+// (evaluate.go), explains a refusal to a person (refusal.go), and keeps the
+// evidence of a valid one (record.go). Digests are signed: sources/resolve
+// turns tags into digests, sources/oci reads from registries, and
+// sources.ImageConfigs has the policy of a package.
 //
 // It is the only package that imports sigstore's libraries.
 package signature
@@ -31,31 +30,33 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Registry is what signatures are read from; *oci.Client is one.
+// Registry is where signatures are read; *oci.Client is one. Content that the
+// registry does not have is sources.ErrNotFound, for each method.
 type Registry interface {
 	// Resolve returns the digest of a tag.
 	Resolve(ctx context.Context, ref sources.Ref) (sources.Digest, error)
-	// Manifest returns a manifest that has digest d.
+	// Manifest returns the manifest with digest d. It fails if the registry
+	// sends anything else.
 	Manifest(ctx context.Context, repository string, d sources.Digest) ([]byte, error)
-	// Blob returns size bytes that have digest d: reading to the end fails if
-	// they do not.
+	// Blob returns the content of size bytes with digest d. Reading to the end
+	// fails if the registry sends anything else.
 	Blob(ctx context.Context, repository string, d sources.Digest, size int64) (io.ReadCloser, error)
-	// Referrers lists the manifests of a type that refer to a digest.
+	// Referrers returns the manifests of a type that refer to a digest.
 	Referrers(ctx context.Context, repository string, d sources.Digest, artifactType string) ([]sources.Digest, error)
 }
 
-// Config is what a Verifier works with. The zero value verifies signatures by
-// keys that stand in the policy, and keeps nothing.
+// Config configures a [Verifier]. The zero value verifies signatures by keys in
+// the policy, and keeps no evidence.
 type Config struct {
-	// Key returns a public key that does not stand in the policy, as PEM.
+	// Key returns a public key that is not in the policy itself, as PEM.
 	Key func(context.Context, *sources.VerificationKey) ([]byte, error)
 	// TrustRootFile is the trusted_root.json of the Sigstore instance that
-	// certifies keyless signers. It is read for each verification, so that one
-	// that was renewed is taken up. Without one no keyless signature is good.
+	// certifies keyless signers. It is read for each verification, so that it
+	// may be renewed at any time. Without it no keyless signature is accepted.
 	TrustRootFile string
-	// Dir is where evidence is kept; empty for nowhere.
+	// Dir is the directory for evidence; empty to keep none.
 	Dir string
-	// Log gets a warning when Dir cannot be used. Default: none.
+	// Log gets a warning when Dir cannot be used. It may be nil.
 	Log *slog.Logger
 }
 
@@ -77,37 +78,36 @@ func New(cfg Config) *Verifier {
 	return v
 }
 
-// Verify checks that one authority of the policy has signed digest d of a
-// repository, and says which, for instance "signed by key platform (ImageConfig
-// cosign)".
+// Verify checks that an authority of the policy has signed digest d of a
+// repository, and returns a description, for instance "signed by key platform
+// (ImageConfig cosign)".
 //
-// The signatures that it was satisfied with are kept under the digest and all of
-// the policy, keys and trust root included, and are enough the next time: the
-// registry is not asked again, but they are checked again. A package that is not
-// signed as it must be is a *Refusal; other errors say that it could not be
-// found out.
+// The evidence is kept under the digest and the policy with its keys and trust
+// root. The next time it is checked again, without the registry. The error is a
+// [*Refusal] if the package is not signed as it must be; others mean that this
+// could not be determined.
 func (v *Verifier) Verify(ctx context.Context, reg Registry, repository string, d sources.Digest, policy *sources.Verification) (string, error) {
 	subject := repository + "@" + string(d)
 	authorities, key := v.authorities(ctx, d, policy)
 	if kept := v.records.read(key); kept != nil {
-		b := newBench(d, authorities)
+		b := newEvaluation(d, authorities)
 		for _, e := range kept {
-			if good := b.hear(e); good != nil {
-				return good.says(policy), nil
+			if good := b.add(e); good != nil {
+				return good.describe(policy), nil
 			}
 		}
 	}
-	b := newBench(d, authorities)
-	var good *hearing
+	b := newEvaluation(d, authorities)
+	var good *result
 	f := finder{reg: reg, repository: repository, digest: d, attestations: b.wantsAttestations()}
 	err := f.find(ctx, func(e evidence) bool {
-		good = b.hear(e)
+		good = b.add(e)
 		return good == nil
 	})
 	switch {
 	case good != nil:
 		v.records.write(key, good.evidence)
-		return good.says(policy), nil
+		return good.describe(policy), nil
 	case err != nil:
 		return "", fmt.Errorf("looking for signatures: %w", err)
 	}
@@ -119,17 +119,17 @@ func (v *Verifier) Verify(ctx context.Context, reg Registry, repository string, 
 	return "", &Refusal{Subject: subject, ImageConfig: policy.ImageConfig, Wanted: b.wanted(), Found: b.found(f.dropped)}
 }
 
-// authority is a sources.Authority with its key or trust root at hand.
+// authority is a sources.Authority with its key or trust root.
 type authority struct {
 	sources.Authority
 	key  signature.Verifier
 	root *root.TrustedRoot
-	// err is why it has neither, and can accept nothing.
+	// err is the reason that it has neither, and accepts nothing.
 	err error
 }
 
-// authorities gets everything at hand that a policy needs, as far as it can, and
-// the key of the evidence that satisfies it.
+// authorities loads the keys and trust roots of a policy, as far as it can, and
+// returns the name for the evidence that satisfies it.
 func (v *Verifier) authorities(ctx context.Context, d sources.Digest, policy *sources.Verification) ([]authority, sources.Digest) {
 	material := []any{d, policy}
 	var all []authority
@@ -153,12 +153,12 @@ func (v *Verifier) authorities(ctx context.Context, d sources.Digest, policy *so
 
 var hashes = map[string]crypto.Hash{"sha224": crypto.SHA224, "sha256": crypto.SHA256, "sha384": crypto.SHA384, "sha512": crypto.SHA512}
 
-// key loads a public key, and returns the text that it was loaded from.
+// key loads a public key, and returns its text.
 func (v *Verifier) key(ctx context.Context, k *sources.VerificationKey) (signature.Verifier, []byte, error) {
 	text := []byte(k.PEM)
 	if len(text) == 0 {
 		if v.cfg.Key == nil {
-			return nil, nil, fmt.Errorf("there is no place to look for the public key in Secret %s", k.Secret)
+			return nil, nil, fmt.Errorf("the public key in Secret %s cannot be read here", k.Secret)
 		}
 		var err error
 		if text, err = v.cfg.Key(ctx, k); err != nil {
@@ -166,14 +166,15 @@ func (v *Verifier) key(ctx context.Context, k *sources.VerificationKey) (signatu
 		}
 	}
 	where := fmt.Sprintf("key %q of Secret %s", k.Entry, k.Secret)
-	// The causes may quote what was read, which may be something else.
+	// The causes may quote the text, which may be something else than a public
+	// key.
 	public, err := cryptoutils.UnmarshalPEMToPublicKey(bytes.TrimSpace(text))
 	if err != nil || public == nil {
 		return nil, nil, fmt.Errorf("%s is not a public key in PEM, as cosign generate-key-pair writes to cosign.pub", where)
 	}
 	verifier, err := signature.LoadVerifier(public, hashes[cmp.Or(k.Hash, "sha256")])
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s is a public key of a kind that is not known, or too small a one", where)
+		return nil, nil, fmt.Errorf("%s is a public key of an unsupported type, or too small", where)
 	}
 	return verifier, text, nil
 }

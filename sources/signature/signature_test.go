@@ -102,7 +102,7 @@ func TestVerify(t *testing.T) {
 	me := sources.Identity{Issuer: issuer, Subject: subject}
 	sbom := sources.Attestation{Name: "parts", PredicateType: "spdx"}
 	const spdx = "https://spdx.dev/Document"
-	huge := sigstore.Layer{Type: sigstore.SimpleType, Content: make([]byte, MaxSignatureBytes+1)}
+	huge := sigstore.Layer{Type: sigstore.SimpleType, Content: make([]byte, maxSignatureBytes+1)}
 	annotated := func(l sigstore.Layer, key, value string) sigstore.Layer {
 		l.Annotations[key] = value
 		return l
@@ -148,7 +148,7 @@ func TestVerify(t *testing.T) {
 		{"huge layer", func(sources.Digest) layers { return layers{huge} }, []sources.Authority{byKey("us", key)}, "", "1 that were not looked at"},
 		{"too many", func(d sources.Digest) layers {
 			var all layers
-			for range MaxSignatures {
+			for range maxSignatures {
 				all = append(all, must(other.Simple(d)))
 			}
 			return append(all, must(key.Simple(d)))
@@ -184,10 +184,10 @@ func TestVerify(t *testing.T) {
 		}, []sources.Authority{keyless(me)}, "", "not authority ci's: failed to verify"},
 		{"garbage in the log's promise", func(d sources.Digest) layers {
 			return layers{annotated(must(signer(nil).Simple(d)), logAnnotation, "{}")}
-		}, []sources.Authority{keyless(me)}, "", "its entry of the transparency log makes no sense"},
+		}, []sources.Authority{keyless(me)}, "", "its entry of the transparency log is malformed"},
 		{"garbage time stamp", func(d sources.Digest) layers {
 			return layers{annotated(must(signer(nil).Simple(d)), timestampAnnotation, "{}")}
-		}, []sources.Authority{keyless(me)}, "", "its time stamp makes no sense"},
+		}, []sources.Authority{keyless(me)}, "", "its timestamp is malformed"},
 		{"by key, with keyless wanted", func(d sources.Digest) layers { return layers{must(key.Simple(d))} }, []sources.Authority{keyless(me)}, "", "it has no certificate"},
 		{"certificate that no log has seen", func(d sources.Digest) layers {
 			return layers{must(must(instance.Keyless(issuer, subject, false)).Simple(d))}
@@ -259,7 +259,7 @@ func TestVerifyErrors(t *testing.T) {
 		{name: "no trust root", authority: keyless(me), want: "ImageConfig signed: authority ci: keyless signatures need the trusted_root.json"},
 		{name: "no such trust root", cfg: Config{TrustRootFile: "/nowhere.json"}, authority: keyless(me), want: "--trust-root: open /nowhere.json"},
 		{name: "garbage trust root", cfg: Config{TrustRootFile: garbage}, authority: keyless(me), want: "not a trusted_root.json"},
-		{name: "no hub", authority: inHub, want: "there is no place to look for the public key in Secret cosign"},
+		{name: "no hub", authority: inHub, want: "the public key in Secret cosign cannot be read here"},
 		{name: "hub fails", cfg: Config{Key: hub("", errors.New("Secret x/cosign is not in the hub"))}, authority: inHub, want: "authority us: Secret x/cosign is not in the hub"},
 		{name: "no key", cfg: Config{Key: hub("s3cret", nil)}, authority: inHub, want: `key "cosign.pub" of Secret cosign is not a public key in PEM`},
 		{name: "registry fails", authority: byKey("us", key), fault: registry.Fault{Path: "/v2/acme/widgets/referrers/*", Status: 503}, want: "looking for signatures: "},

@@ -1,7 +1,7 @@
-// Package versions says which tags of a repository are versions, and chooses
-// among them: the newest that may replace what is installed, the one that a person
-// asks for by a range, and the highest for a dependency. It is pure; listing tags
-// is sources/oci's, and when a dependency gets a version is sources/resolve's.
+// Package versions chooses among the tags of a repository that are versions:
+// the newest that may replace an installed one, the one that a person asks for
+// by a range, and the highest for a dependency. It is pure: sources/oci lists
+// tags, and sources/resolve decides when a dependency gets a version.
 package versions
 
 import (
@@ -20,13 +20,13 @@ import (
 // Latest is the query for the newest version there is.
 const Latest = "latest"
 
-// ErrNotVersion is in the error for a tag or digest that no version can be
-// compared with.
+// ErrNotVersion is in the chain of errors about a tag or digest that cannot be
+// compared with versions.
 var ErrNotVersion = errors.New("is not a semantic version")
 
-// Need is what a package asks of another.
+// Need is a package's requirement on another.
 type Need struct {
-	// From is the package that needs it, as "repository:tag".
+	// From is the dependent, as "repository:tag".
 	From string
 	// Constraint is a semver range or a digest.
 	Constraint string
@@ -34,19 +34,18 @@ type Need struct {
 
 func (n Need) String() string { return fmt.Sprintf("%s (needed by %s)", n.Constraint, n.From) }
 
-// Options limit a choice.
+// Options restrict a choice.
 type Options struct {
-	// Needs are the ranges of the packages that depend on this one.
+	// Needs are the requirements of the dependents.
 	Needs []Need
-	// Prerelease lets pre-releases be chosen even where the current version is
-	// none.
+	// Prerelease allows pre-releases even if the current version is none.
 	Prerelease bool
 }
 
 // Newer are the versions that may replace one.
 type Newer struct {
-	// Update is the newest of the same major version that satisfies all who
-	// depend on the package; empty if the current one is.
+	// Update is the newest of the same major version that satisfies all
+	// dependents; empty if the current one is.
 	Update string
 	// Latest is the newest of all; empty if the current one is.
 	Latest string
@@ -54,10 +53,10 @@ type Newer struct {
 	Held []Need
 }
 
-// Find looks for newer versions among tags. Tags that are not full semantic
-// versions (three numbers, with or without v) are passed over: "v1" and
-// "stable" move, and a date is no version. The error says that the current tag
-// is one of these.
+// Find returns the newer versions among tags. Tags that are not full semantic
+// versions (three numbers, with or without v) are ignored: "v1" and "stable"
+// move, and a date is no version. The error is [ErrNotVersion] if the current
+// tag is one of these, or about a need that is no range.
 func Find(tags []string, current string, opts Options) (Newer, error) {
 	at, err := parse(current)
 	if err != nil {
@@ -84,9 +83,10 @@ func Find(tags []string, current string, opts Options) (Newer, error) {
 	return n, nil
 }
 
-// Select finds the version that a query names: a tag as it is, Latest, or the
+// Select returns the version that a query names: a tag, [Latest], or the
 // highest in a range. A tag that looks like a range is a tag. Current decides
-// on pre-releases, and between "v1.2.3" and "1.2.3".
+// on pre-releases, and between "v1.2.3" and "1.2.3". It fails if the query is
+// neither a tag nor a range, or no tag in the range satisfies the needs.
 func Select(query string, tags []string, current string, opts Options) (string, error) {
 	if query != Latest && slices.Contains(tags, query) {
 		return query, nil
@@ -124,7 +124,7 @@ func Select(query string, tags []string, current string, opts Options) (string, 
 	return "", fmt.Errorf("no version is %s; the registry has %s", query, List(tags))
 }
 
-// List names a few of the highest versions among tags, for an error.
+// List returns a few of the highest versions among tags, for an error.
 func List(tags []string) string {
 	var all []*semver.Version
 	for _, t := range tags {
@@ -147,10 +147,10 @@ func List(tags []string) string {
 	return strings.Join(names, ", ")
 }
 
-// Parse reads a tag that is a version: a semantic version in full, with or without
-// v, or its beginning of one or two numbers ("v1", "1.2"), which moves. Other
-// tags are no versions even where a number could be read out of them: neither a
-// date (20240102, 2024-01-02) nor a commit (1234567).
+// Parse reads a tag that is a version: a full semantic version, with or without
+// v, or its first one or two numbers ("v1", "1.2"), which moves. The error is
+// [ErrNotVersion] for others: a date (20240102, 2024-01-02) and a commit
+// (1234567) are no versions.
 func Parse(tag string) (*semver.Version, error) {
 	if v, err := parse(tag); err == nil {
 		return v, nil
@@ -161,8 +161,8 @@ func Parse(tag string) (*semver.Version, error) {
 	return semver.NewVersion(tag)
 }
 
-// beginning is the beginning of a version. Nobody counts major versions up to
-// the years.
+// beginning is the beginning of a version. No major version is as high as a
+// year.
 var beginning = regexp.MustCompile(`^v?(0|[1-9][0-9]{0,2})(\.(0|[1-9][0-9]*))?$`)
 
 // parse reads a full semantic version.
@@ -173,9 +173,9 @@ func parse(tag string) (*semver.Version, error) {
 	return semver.NewVersion(tag)
 }
 
-// Highest is the tag of the highest version that is accepted, empty if none is.
-// Of equal versions it is the one that is written in full, which does not move,
-// then the first by name.
+// Highest returns the tag of the highest version that accept accepts, or "". Of
+// equal versions it is the full one, which does not move, then the first by
+// name. The error is accept's.
 func Highest(tags []string, accept func(*semver.Version) (bool, error)) (string, error) {
 	var best *semver.Version
 	for _, tag := range tags {
@@ -203,8 +203,8 @@ func higher(a, b *semver.Version) int {
 	return cmp.Or(b.Compare(a), cmp.Compare(numbers(b), numbers(a)), cmp.Compare(a.Original(), b.Original()))
 }
 
-// sorted are the full versions among tags, highest first; of two that are equal,
-// the one written like current comes first.
+// sorted returns the full versions among tags, highest first; of two that are
+// equal, the one written like current comes first.
 func sorted(tags []string, current string) []*semver.Version {
 	var all []*semver.Version
 	for _, t := range tags {

@@ -17,16 +17,17 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Build makes a package of a directory of YAML files: crossplane.yaml, or any
-// other file, holds the meta object; all other documents are what the package
-// installs. The directories named examples at the root, and all whose name
-// starts with a dot, are left out, as are files that are not YAML.
+// Build makes a package of a directory of YAML files. One document, usually in
+// crossplane.yaml, is the meta object; the package installs all others. The
+// directory examples at the root, names that start with a dot, and files that
+// are not YAML are left out.
 //
 // The package is one image with one layer, annotated as the base layer, that
 // holds package.yaml: the files as they are, the one with the meta object first,
 // the others sorted by path. The same files give the same digest.
 //
-// What is wrong with the files is an *InvalidError with file and line.
+// Invalid files are an [*InvalidError] with file and line; other errors are the
+// file system's.
 func Build(dir fs.FS) (*Image, error) {
 	stream, _, err := packageStream(dir)
 	if err != nil {
@@ -35,7 +36,7 @@ func Build(dir fs.FS) (*Image, error) {
 	return newImage(stream)
 }
 
-// packageStream makes package.yaml, and returns what it says of the package.
+// packageStream makes package.yaml, and returns its meta object.
 func packageStream(dir fs.FS) ([]byte, sources.PackageMeta, error) {
 	var meta sources.PackageMeta
 	files, err := readFiles(dir)
@@ -45,7 +46,7 @@ func packageStream(dir fs.FS) ([]byte, sources.PackageMeta, error) {
 	if len(files) == 0 {
 		return nil, meta, bad("there is no YAML file in the directory")
 	}
-	// Lint as it will be read: one list of documents, each with its file.
+	// Lint one list of documents, as a reader will, each with its file.
 	var docs []sources.Document
 	var places []string
 	for i, f := range files {
@@ -74,8 +75,8 @@ func packageStream(dir fs.FS) ([]byte, sources.PackageMeta, error) {
 		stream.WriteString("---\n")
 		stream.Write(f.content)
 	}
-	if stream.Len() > MaxPackageBytes {
-		return nil, meta, tooMuch("the YAML files have %d bytes, more than %d", stream.Len(), MaxPackageBytes)
+	if stream.Len() > maxPackageBytes {
+		return nil, meta, tooMuch("the YAML files have %d bytes, more than %d", stream.Len(), maxPackageBytes)
 	}
 	return stream.Bytes(), meta, nil
 }
@@ -88,7 +89,7 @@ type file struct {
 	meta    bool
 }
 
-// readFiles reads and decodes the files that go into a package.
+// readFiles reads and decodes the files of a package.
 func readFiles(dir fs.FS) ([]file, error) {
 	var files []file
 	err := fs.WalkDir(dir, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -117,7 +118,7 @@ func readFiles(dir fs.FS) ([]file, error) {
 	return files, err
 }
 
-// separate finds what would change its meaning, or that of the next file, in a
+// separate refuses text that would change its meaning, or the next file's, in a
 // stream of several files.
 var separate = regexp.MustCompile(`(?m)^(?:%|\.\.\.\s*$)`)
 
@@ -130,7 +131,7 @@ func readFile(dir fs.FS, name string) (file, error) {
 		line := 1 + bytes.Count(content[:at[0]], []byte("\n"))
 		return file{}, bad(`%s:%d: leave out YAML directives and "...", which mean nothing in a Kubernetes manifest`, name, line)
 	}
-	docs, err := sources.DecodeYAML(bytes.NewReader(content), sources.Limits{Nodes: MaxDocumentValues})
+	docs, err := sources.DecodeYAML(bytes.NewReader(content), sources.Limits{Nodes: maxDocumentValues})
 	if err != nil {
 		problem := &invalid{text: name + ": " + shorten(err.Error())}
 		if errors.Is(err, sources.ErrLimit) {
@@ -149,7 +150,7 @@ func readFile(dir fs.FS, name string) (file, error) {
 // layer is a base layer.
 type layer struct {
 	compressed []byte
-	// digest is that of compressed, diffID that of what it decompresses to.
+	// digest of the compressed layer, diffID of the decompressed one.
 	digest, diffID sources.Digest
 }
 
@@ -160,8 +161,8 @@ func (l layer) descriptor() descriptor {
 	}
 }
 
-// newLayer makes the layer that holds a package.yaml, with no times, users or
-// other things of the machine that builds it.
+// newLayer makes the layer with a package.yaml, without times, users or other
+// properties of the machine.
 func newLayer(packageYAML []byte) (layer, error) {
 	var out, archive bytes.Buffer
 	compressed, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
@@ -181,10 +182,10 @@ func newImage(packageYAML []byte) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The content is the same on all platforms; this is the one that Crossplane
-	// looks for first.
+	// The content is the same on all platforms; Crossplane looks for this one
+	// first.
 	c := config{platform: platform{Architecture: "amd64", OS: "linux"}}
-	// Formats without annotations keep what a layer is in this label.
+	// Formats without annotations mark the layer by this label.
 	c.Config.Labels = map[string]string{annotation + ":" + string(base.digest): baseLayer}
 	c.RootFS.Type = "layers"
 	c.RootFS.DiffIDs = []sources.Digest{base.diffID}

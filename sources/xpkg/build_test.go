@@ -65,7 +65,7 @@ func TestBuildErrors(t *testing.T) {
 		"no meta":      {mapFS("a.yaml", testCRD), "there is no meta object"},
 		"two meta":     {mapFS("a.yaml", testMeta, "b.yaml", "# b\n"+testMeta), "b.yaml:2: Provider provider-example: a package has one meta object, and Provider provider-example is at a.yaml:1"},
 		"syntax":       {mapFS("a.yaml", testMeta, "crds/b.yaml", "a: 1\nb: [\n"), "crds/b.yaml: line 2"},
-		"twice":        {mapFS("a.yaml", testMeta, "b.yaml", testCRD, "c.yaml", "\n"+testCRD), "c.yaml:2: CustomResourceDefinition buckets.s3.example.org: it is there twice, first at b.yaml:1"},
+		"twice":        {mapFS("a.yaml", testMeta, "b.yaml", testCRD, "c.yaml", "\n"+testCRD), "c.yaml:2: CustomResourceDefinition buckets.s3.example.org: duplicate of the one at b.yaml:1"},
 		"other kind":   {mapFS("a.yaml", testMeta, "kustomization.yaml", "kind: Kustomization\napiVersion: kustomize.config.k8s.io/v1beta1\n"), "kustomization.yaml:1: Kustomization without a name: a Provider package cannot hold"},
 		"directive":    {mapFS("a.yaml", testMeta, "b.yaml", "%YAML 1.1\n---\na: 1\n"), "b.yaml:1: leave out YAML directives"},
 		"end marker":   {mapFS("a.yaml", testMeta, "b.yaml", testCRD+"...\n"), "b.yaml:5: leave out"},

@@ -17,23 +17,25 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Runtime is the image of a package's controller, or an index of one a platform.
+// Runtime is the image of a package's controller, or an index with one for each
+// platform.
 type Runtime struct {
-	// Source has the image: *oci.Client, or an *Image that Open found.
+	// Source has the image: an *oci.Client, or an [*Image] of Open.
 	Source Source
-	// Repository of the image; it does not matter to an *Image.
+	// Repository of the image; an *Image ignores it.
 	Repository string
 	Digest     sources.Digest
 }
 
-// BuildWithRuntime makes a package as Build does, and puts it on top of its
-// controller's image: the package is then what the controller runs from, as
-// Providers and Functions are published by Crossplane's tools. From an index it
-// makes a package for each of its platforms. The image is kept in files of the
-// system's temporary directory until the caller closes it.
+// BuildWithRuntime makes a package as [Build] does, as a layer on top of its
+// controller's image, which is how Crossplane's tools publish Providers and
+// Functions. From an index it makes a package for each platform. The image is
+// in files of the system's temporary directory until the caller closes it. It
+// fails as Build does, with errors of the Source, and with an [*InvalidError]
+// for a runtime that is no image.
 //
-// The layers of the runtime stay as they are, but for those that are not
-// compressed, which are; its entrypoint, user and environment stay too.
+// Layers of the runtime that are not compressed are compressed; the others, its
+// entrypoint, user and environment stay as they are.
 func BuildWithRuntime(ctx context.Context, dir fs.FS, runtime Runtime) (*Image, error) {
 	stream, meta, err := packageStream(dir)
 	if err != nil {
@@ -63,14 +65,14 @@ func BuildWithRuntime(ctx context.Context, dir fs.FS, runtime Runtime) (*Image, 
 type embedder struct {
 	ctx     context.Context
 	runtime *reader
-	// spool is a directory with the contents, files those that are open.
+	// spool is a directory with the contents, files the open ones.
 	spool string
 	files []*os.File
 	image *Image
 	base  layer
 }
 
-// Close lets go of the contents.
+// Close removes the contents.
 func (e *embedder) Close() error {
 	var errs []error
 	for _, f := range e.files {
@@ -121,7 +123,7 @@ func (e *embedder) embed(stream []byte, runtime sources.Digest) (*Image, error) 
 }
 
 // child makes the package's image for one platform, and returns its descriptor
-// and the platform that its configuration names.
+// and the platform in its configuration.
 func (e *embedder) child(m *manifest, d sources.Digest) (descriptor, *platform, error) {
 	none := descriptor{}
 	if m.Manifests != nil || m.Config.MediaType != mediaOCIConfig && m.Config.MediaType != mediaDockerConfig {
@@ -155,8 +157,8 @@ func (e *embedder) child(m *manifest, d sources.Digest) (descriptor, *platform, 
 	return descriptor{MediaType: mediaOCIManifest, Digest: e.add(raw), Size: int64(len(raw))}, own, nil
 }
 
-// config returns a runtime's configuration with the package's layer in it, whose
-// every other field stays.
+// config returns a runtime's configuration with the package's layer added; all
+// other fields stay.
 func (e *embedder) config(d descriptor) (map[string]any, *platform, error) {
 	known, err := e.runtime.config(e.ctx, d)
 	if err != nil {
@@ -189,7 +191,7 @@ func (e *embedder) config(d descriptor) (map[string]any, *platform, error) {
 	return c, &known.platform, nil
 }
 
-// mapping returns the mapping under a key, which it makes if there is none.
+// mapping returns the mapping under a key, and makes it if there is none.
 func mapping(m map[string]any, key string) map[string]any {
 	o, ok := m[key].(map[string]any)
 	if !ok {
@@ -204,8 +206,8 @@ func (e *embedder) layer(l descriptor) (descriptor, error) {
 	if !layerTypes[l.MediaType] {
 		return l, bad("its layer %s is %.100q, not a file system", l.Digest, l.MediaType)
 	}
-	if l.Size > MaxFetchedBytes {
-		return l, tooMuch("its layer %s has %d bytes, more than %d", l.Digest, l.Size, MaxFetchedBytes)
+	if l.Size > maxFetchedBytes {
+		return l, tooMuch("its layer %s has %d bytes, more than %d", l.Digest, l.Size, maxFetchedBytes)
 	}
 	blob, err := e.runtime.src.Blob(e.ctx, e.runtime.repository, l.Digest, l.Size)
 	if err != nil {
@@ -246,5 +248,5 @@ func (e *embedder) layer(l descriptor) (descriptor, error) {
 	return descriptor{MediaType: mediaType, Digest: d, Size: to.n}, nil
 }
 
-// add keeps a small content.
+// add stores a small content.
 func (e *embedder) add(content []byte) sources.Digest { return e.image.add(content) }

@@ -18,9 +18,9 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// A package file (.xpkg) is a tar archive of an image in two forms at once, as
-// "docker save" writes it today: the OCI image layout, and Docker's manifest.json
-// over the same blobs, which is what Crossplane's own tools read.
+// A package file (.xpkg) is a tar archive of an image in two forms, as "docker
+// save" writes it: the OCI image layout, and Docker's manifest.json over the
+// same blobs, which Crossplane's tools read.
 const (
 	layoutFile         = "oci-layout"
 	layoutIndex        = "index.json"
@@ -48,8 +48,7 @@ func (i *Image) WriteTo(w io.Writer) (int64, error) {
 	return counted.n, errors.Join(err, archive.Close())
 }
 
-// WriteFile writes the image as a package file of that name, all of it or
-// nothing.
+// WriteFile writes the image as a package file of that name, atomically.
 func (i *Image) WriteFile(name string) error {
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-")
 	if err != nil {
@@ -144,9 +143,9 @@ func writeFile(archive *tar.Writer, name string, size int64, content io.Reader) 
 	return err
 }
 
-// Open opens a package file: one that WriteTo wrote, or one of Crossplane's
-// tools or "docker save". Contents stay in the file, and are hashed once, here.
-// The caller closes the image.
+// Open opens a package file of WriteTo, Crossplane's tools or "docker save".
+// Contents stay in the file, and are hashed here, once. The caller closes the
+// image. A file in another format is an [*InvalidError].
 func Open(name string) (*Image, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -199,7 +198,7 @@ func open(f *os.File) (*Image, error) {
 	return img, nil
 }
 
-// listFiles finds where in an archive its files are.
+// listFiles finds the offsets of the files in an archive.
 func listFiles(f *os.File) (map[string]*io.SectionReader, error) {
 	files := make(map[string]*io.SectionReader)
 	archive := tar.NewReader(f)
@@ -217,7 +216,7 @@ func listFiles(f *os.File) (map[string]*io.SectionReader, error) {
 		if len(files) == maxFileEntries {
 			return nil, tooMuch("it has more than %d files", maxFileEntries)
 		}
-		// The reader has read the header and nothing of what follows.
+		// The reader has read the header and nothing after it.
 		offset, err := f.Seek(0, io.SeekCurrent)
 		if err != nil {
 			return nil, err
@@ -257,7 +256,7 @@ func layoutRoot(index *io.SectionReader) (sources.Digest, error) {
 }
 
 // fromDocker makes the manifest that Docker's format leaves out, with the
-// annotations that Crossplane's tools keep in labels meanwhile.
+// annotations that Crossplane's tools keep in labels.
 func (i *Image) fromDocker(files map[string]*io.SectionReader, digests map[string]sources.Digest) error {
 	var list []dockerImage
 	if err := readSmall(files[dockerManifestFile], &list); err != nil {

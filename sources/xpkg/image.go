@@ -14,8 +14,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Image is a package that is here rather than in a registry: one that Build
-// made, in memory or temporary files, or Open found, in a file. It is a Source, and safe for
+// Image is a package on this machine: made by [Build], in memory or temporary
+// files, or opened by [Open], in a file. It is a [Source], and safe for
 // concurrent use.
 type Image struct {
 	root     sources.Digest
@@ -23,11 +23,11 @@ type Image struct {
 	file     io.Closer // nil in memory
 }
 
-// Digest is that of the image's index or manifest: what the package will be
-// known by.
+// Digest returns the digest of the image's index or manifest, which names the
+// package.
 func (i *Image) Digest() sources.Digest { return i.root }
 
-// Close closes the files that the image is in, if any.
+// Close closes the files of the image, if it has any.
 func (i *Image) Close() error {
 	if i.file == nil {
 		return nil
@@ -35,14 +35,14 @@ func (i *Image) Close() error {
 	return i.file.Close()
 }
 
-// add keeps a content in memory.
+// add stores a content in memory.
 func (i *Image) add(content []byte) sources.Digest {
 	d := sources.DigestOf(content)
 	i.contents[d] = io.NewSectionReader(bytes.NewReader(content), 0, int64(len(content)))
 	return d
 }
 
-// setIndex makes an index of images, one a platform, the image's root.
+// setIndex makes an index of images, one for each platform, the image's root.
 func (i *Image) setIndex(children []descriptor) error {
 	slices.SortFunc(children, func(a, b descriptor) int { return cmp.Compare(a.Platform.String(), b.Platform.String()) })
 	raw, err := json.Marshal(manifest{SchemaVersion: 2, MediaType: mediaOCIIndex, Manifests: &children})
@@ -61,7 +61,7 @@ func (i *Image) open(d sources.Digest) (*io.SectionReader, error) {
 	return io.NewSectionReader(content, 0, content.Size()), nil
 }
 
-// Manifest implements Source; the repository does not matter.
+// Manifest implements [Source]; the repository is ignored.
 func (i *Image) Manifest(_ context.Context, _ string, d sources.Digest) ([]byte, error) {
 	r, err := i.open(d)
 	if err != nil {
@@ -73,7 +73,7 @@ func (i *Image) Manifest(_ context.Context, _ string, d sources.Digest) ([]byte,
 	return io.ReadAll(r)
 }
 
-// Blob implements Source; the repository does not matter.
+// Blob implements [Source]; the repository is ignored.
 func (i *Image) Blob(_ context.Context, _ string, d sources.Digest, size int64) (io.ReadCloser, error) {
 	r, err := i.open(d)
 	if err != nil {
@@ -85,19 +85,21 @@ func (i *Image) Blob(_ context.Context, _ string, d sources.Digest, size int64) 
 	return io.NopCloser(r), nil
 }
 
-// Destination is where packages are pushed to. *oci.Client is one.
+// Destination is where packages are pushed to; *oci.Client is one. Both methods
+// fail if the registry cannot be reached or refuses the content.
 type Destination interface {
-	// PushBlob uploads a content of a repository; open may be called again
-	// for another attempt.
+	// PushBlob uploads content to a repository; open is called for each
+	// attempt, and its error is returned.
 	PushBlob(ctx context.Context, repository string, d sources.Digest, size int64, open func() (io.ReadCloser, error)) error
-	// PushManifest stores a manifest under ref's tag, or without one under
-	// its digest.
+	// PushManifest stores a manifest under ref's tag, or without one by its
+	// digest.
 	PushManifest(ctx context.Context, ref sources.Ref, mediaType string, raw []byte) error
 }
 
-// Push brings the package in a file to a registry, as Image.Push does, and
-// returns its digest. Several files are one package, each for platforms of its
-// own: the digest is that of their index.
+// Push pushes package files, as [Image.Push] does, and returns the digest.
+// Several files are pushed as one package, each for platforms of its own; the
+// digest is their index's. It fails as Open and Image.Push do, and if two files
+// have a platform in common.
 func Push(ctx context.Context, to Destination, files []string, ref sources.Ref) (sources.Digest, error) {
 	images := make([]*Image, len(files))
 	for i, file := range files {
@@ -122,8 +124,8 @@ func Push(ctx context.Context, to Destination, files []string, ref sources.Ref) 
 	return img.root, err
 }
 
-// bundle makes one image of several, with an index of what they have for each
-// platform. Contents stay where they are.
+// bundle makes one image of several, with an index of their platforms. Contents
+// stay where they are.
 func bundle(ctx context.Context, files []string, images []*Image) (*Image, error) {
 	all := &Image{contents: make(map[sources.Digest]*io.SectionReader)}
 	var index []descriptor
@@ -145,7 +147,7 @@ func bundle(ctx context.Context, files []string, images []*Image) (*Image, error
 	return all, all.setIndex(index)
 }
 
-// children describes the images that an image has, itself or in its index, with
+// children returns the images of an image, itself or those in its index, with
 // their platforms.
 func (i *Image) children(ctx context.Context) ([]descriptor, error) {
 	r := newReader(i, "")
@@ -182,8 +184,9 @@ func (i *Image) children(ctx context.Context) ([]descriptor, error) {
 	return list, nil
 }
 
-// Push brings an image to a registry, under ref's tag or, if it has none, its
-// digest alone. It reads the package first, and pushes none that Read refuses.
+// Push pushes an image to a registry, under ref's tag, or without one by its
+// digest. It reads the package first: the error is [Read]'s for an invalid one,
+// else the Destination's.
 func (i *Image) Push(ctx context.Context, to Destination, ref sources.Ref) error {
 	if ref.Digest != "" && ref.Digest != i.root {
 		return named(ref.String(), bad("the package to be pushed has digest %s", i.root))
@@ -194,8 +197,8 @@ func (i *Image) Push(ctx context.Context, to Destination, ref sources.Ref) error
 	return named(ref.String(), i.push(ctx, to, sources.Ref{Repository: ref.Repository, Tag: ref.Tag}, i.root))
 }
 
-// push brings a manifest after what it names, so that what a tag leads to is
-// always complete.
+// push pushes a manifest after its contents, so that a tag always names a
+// complete image.
 func (i *Image) push(ctx context.Context, to Destination, ref sources.Ref, d sources.Digest) error {
 	raw, err := i.Manifest(ctx, ref.Repository, d)
 	if err != nil {

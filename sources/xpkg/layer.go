@@ -20,16 +20,16 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Whiteouts of the OCI image specification (layer.md): files that stand for the
-// removal of others, from the layers below.
+// Whiteouts of the OCI image specification (layer.md): files that remove others
+// of the layers below.
 const (
 	whiteoutPrefix = ".wh."
 	whiteoutAll    = ".wh..wh..opq"
 )
 
-// content hands the image's package.yaml to consume and returns its digest. It
-// is that of the base layer, or that of the file system which all layers make:
-// of the topmost layer that has one, unless a layer above removes it.
+// content passes the image's package.yaml to consume and returns its digest. It
+// is in the base layer or, without one, in the file system of all layers: in
+// the topmost layer that has it, unless a layer above removes it.
 func (r *reader) content(ctx context.Context, img image, consume func(packageYAML io.Reader) error) (sources.Digest, error) {
 	layers := img.layers
 	if img.base >= 0 {
@@ -69,8 +69,8 @@ func checkLayers(layers []descriptor) error {
 	return nil
 }
 
-// layer walks one layer, and reads it to its end: only then is it known to be
-// what its digest says. If it is not, that is the error, whatever else was found.
+// layer walks one layer, and reads it to its end, since only then its digest is
+// verified. If the digest differs, that is the error, whatever else was found.
 func (r *reader) layer(ctx context.Context, l descriptor, w *walk) error {
 	if err := r.spend(l.Size); err != nil {
 		return err
@@ -103,7 +103,7 @@ type walk struct {
 	elsewhere string // where a package.yaml was that does not count
 }
 
-// layer reads a layer as far as its archive goes.
+// layer reads a layer to the end of its archive.
 func (w *walk) layer(blob io.Reader) error {
 	expanded, closeExpanded, err := expand(blob)
 	if err != nil {
@@ -121,7 +121,7 @@ func (w *walk) layer(blob io.Reader) error {
 			return err
 		}
 		if w.reader.entries--; w.reader.entries < 0 {
-			return tooMuch("its layers have more than %d files", MaxTarEntries)
+			return tooMuch("its layers have more than %d files", maxTarEntries)
 		}
 		name, err := entryName(header.Name)
 		if err != nil {
@@ -146,9 +146,9 @@ func (w *walk) layer(blob io.Reader) error {
 	}
 }
 
-// entryName returns where in the file system an entry goes, without a leading
-// slash, "." for the root. Nothing is ever written there, so that names outside
-// can do no harm; but they have no business in a package.
+// entryName returns an entry's path in the file system, without a leading
+// slash, "." for the root. Nothing is written there, so that a path outside
+// does no harm; it is refused all the same.
 func entryName(name string) (string, error) {
 	for part := range strings.SplitSeq(name, "/") {
 		if part == ".." {
@@ -167,15 +167,15 @@ func entryName(name string) (string, error) {
 	return clean, nil
 }
 
-// file hands package.yaml on.
+// file passes package.yaml on.
 func (w *walk) file(header *tar.Header, content io.Reader) error {
 	switch {
 	case header.Typeflag == tar.TypeSymlink, header.Typeflag == tar.TypeLink:
 		return bad("its %s is a link, to %.200q; want a regular file", packageFile, header.Linkname)
 	case header.Typeflag != tar.TypeReg:
 		return bad("its %s is not a regular file", packageFile)
-	case header.Size > MaxPackageBytes:
-		return tooMuch("its %s has %d bytes, more than %d", packageFile, header.Size, MaxPackageBytes)
+	case header.Size > maxPackageBytes:
+		return tooMuch("its %s has %d bytes, more than %d", packageFile, header.Size, maxPackageBytes)
 	}
 	content = io.TeeReader(content, w.hash)
 	if err := w.consume(content); err != nil {
@@ -185,7 +185,7 @@ func (w *walk) file(header *tar.Header, content io.Reader) error {
 	return err
 }
 
-// bounded ends a stream, with an error, where the package's bytes are used up.
+// bounded ends a stream with an error at the package's limit of bytes.
 type bounded struct {
 	r    io.Reader
 	left *int64
@@ -194,12 +194,12 @@ type bounded struct {
 func (b *bounded) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	if *b.left -= int64(n); *b.left < 0 {
-		return 0, tooMuch("its layers expand to more than %d bytes", int64(MaxExpandedBytes))
+		return 0, tooMuch("its layers expand to more than %d bytes", int64(maxExpandedBytes))
 	}
 	return n, err
 }
 
-// expand decompresses a layer by what its first bytes are.
+// expand decompresses a layer in the format of its first bytes.
 func expand(blob io.Reader) (io.Reader, func(), error) {
 	in := bufio.NewReaderSize(blob, 128<<10)
 	magic, err := in.Peek(4)

@@ -20,10 +20,10 @@ const (
 // gk is a kind without its version.
 type gk struct{ group, kind string }
 
-// allowed says which objects a package may hold, and in which versions: what
-// Crossplane's own linter lets pass (github.com/crossplane/crossplane-runtime,
-// pkg/xpkg/lint.go). What is alpha there is allowed in its later versions too,
-// so that it can graduate.
+// allowed has the objects that a package may hold, with their versions, as in
+// Crossplane's linter (github.com/crossplane/crossplane-runtime,
+// pkg/xpkg/lint.go). An alpha version there allows later ones too, so that the
+// API can graduate.
 var allowed = map[sources.PackageKind]map[gk][]string{
 	sources.Provider: {
 		{groupCRD, "CustomResourceDefinition"}:           {"v1"},
@@ -47,8 +47,8 @@ var allowed = map[sources.PackageKind]map[gk][]string{
 // metaVersions are those of the meta objects.
 var metaVersions = []string{"v1", "v1beta1", "v1alpha1"}
 
-// lint tells a package's meta object from the others, and checks all of them
-// against the specification. where says where document i stands.
+// lint finds a package's meta object, and checks all objects against the
+// specification. where returns the place of document i.
 func lint(docs []sources.Document, where func(i int) string) (sources.PackageMeta, []sources.Document, error) {
 	l := linter{docs: docs, where: where}
 	metaIndex := l.findMeta()
@@ -69,7 +69,7 @@ type linter struct {
 	problems []string
 }
 
-// problem records what is wrong with document i.
+// problem records a fault of document i.
 func (l *linter) problem(i int, format string, args ...any) {
 	text := shorten(fmt.Sprintf(format, args...))
 	l.problems = append(l.problems, fmt.Sprintf("%s: %s: %s", l.where(i), describe(l.docs[i]), text))
@@ -131,14 +131,14 @@ func (l *linter) objects(kind sources.PackageKind, metaIndex int) {
 			continue
 		}
 		if first, twice := seen[id{what, name}]; twice {
-			l.problem(i, "it is there twice, first at %s; leave one of them out", l.where(first))
+			l.problem(i, "duplicate of the one at %s; remove one of them", l.where(first))
 			continue
 		}
 		seen[id{what, name}] = i
 	}
 }
 
-// refused says why an object may not be in a package, or nothing.
+// refused returns the reason that an object may not be in a package, or "".
 func refused(kind sources.PackageKind, what gk, version string) string {
 	kinds, known := allowed[kind]
 	if !known {
@@ -180,13 +180,13 @@ func groupVersion(d sources.Document) (group, version string) {
 	return group, version
 }
 
-// text returns the string at a path, empty if there is none.
+// text returns the string at a path, or "".
 func text(tree map[string]any, path ...string) string {
 	s, _ := at(tree, path...).(string)
 	return s
 }
 
-// at returns what is at a path, nil if there is nothing.
+// at returns the value at a path, nil if there is none.
 func at(tree map[string]any, path ...string) any {
 	for _, key := range path[:len(path)-1] {
 		tree, _ = tree[key].(map[string]any)

@@ -77,7 +77,7 @@ func TestLintErrors(t *testing.T) {
 		"other kind":    {metaOf("Provider", "v1", "") + object("v1", "ConfigMap", "a"), []string{"line 07: ConfigMap a: a Provider package cannot hold ConfigMap of /v1; it may hold CustomResourceDefinition, ManagedResourceDefinition, MutatingWebhookConfiguration"}},
 		"not an object": {metaOf("Provider", "v1", "") + "---\nx: 1\n", []string{"a document without a kind: it is not a Kubernetes object"}},
 		"no name":       {metaOf("Provider", "v1", "") + "---\napiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {}\n", []string{"CustomResourceDefinition without a name: it needs metadata.name"}},
-		"twice":         {metaOf("Provider", "v1", "") + object(crd, "CustomResourceDefinition", "a") + object(crd, "CustomResourceDefinition", "a"), []string{"line 11: CustomResourceDefinition a: it is there twice, first at line 07"}},
+		"twice":         {metaOf("Provider", "v1", "") + object(crd, "CustomResourceDefinition", "a") + object(crd, "CustomResourceDefinition", "a"), []string{"line 11: CustomResourceDefinition a: duplicate of the one at line 07"}},
 		"all at once":   {metaOf("Provider", "v1", "") + object("v1", "ConfigMap", "a") + object("v1", "Secret", "a"), []string{"ConfigMap a", "Secret a"}},
 
 		"range":              {metaOf("Provider", "v1", `crossplane: {version: "latest"}`), []string{`spec.crossplane.version "latest" is not a range of versions`}},
@@ -94,7 +94,7 @@ func TestLintErrors(t *testing.T) {
 		"tag in it":          {metaOf("Provider", "v1", `dependsOn: [{provider: "a/b:v1", version: v1}]`), []string{`"a/b:v1" is not a repository`}},
 		"digest in it":       {metaOf("Provider", "v1", `dependsOn: [{provider: "a/b@sha256:1", version: v1}]`), []string{"is not a repository"}},
 		"not a repository":   {metaOf("Provider", "v1", `dependsOn: [{provider: "A b", version: v1}]`), []string{`"A b" is not a repository`}},
-		"one package, twice": {metaOf("Provider", "v1", `dependsOn: [{provider: a/b, version: v1}, {provider: xpkg.crossplane.io/a/b, version: v2}]`), []string{"spec.dependsOn[1]: xpkg.crossplane.io/a/b is there twice"}},
+		"one package, twice": {metaOf("Provider", "v1", `dependsOn: [{provider: a/b, version: v1}, {provider: xpkg.crossplane.io/a/b, version: v2}]`), []string{"spec.dependsOn[1]: duplicate entry for xpkg.crossplane.io/a/b"}},
 	}
 	for name, test := range tests {
 		_, docs, err := lintText(test.text)

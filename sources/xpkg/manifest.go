@@ -28,8 +28,8 @@ const (
 	mediaDockerConfig   = "application/vnd.docker.container.image.v1+json"
 )
 
-// layerTypes are the media types of layers. Which compression a layer has is
-// read from its first bytes, as container runtimes do.
+// layerTypes are the media types of layers. The compression is read from the
+// first bytes, as container runtimes do.
 var layerTypes = map[string]bool{
 	mediaOCILayer:     true,
 	mediaOCILayerGzip: true,
@@ -43,7 +43,7 @@ var layerTypes = map[string]bool{
 	"application/vnd.docker.image.rootfs.foreign.diff.tar.gzip":    true,
 }
 
-// descriptor is an OCI content descriptor, as far as it matters here.
+// descriptor is the part of an OCI content descriptor that is used here.
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      sources.Digest    `json:"digest"`
@@ -58,7 +58,7 @@ type platform struct {
 	Variant      string `json:"variant,omitempty"`
 }
 
-// String is "os/architecture[/variant]".
+// String returns "os/architecture[/variant]".
 func (p platform) String() string {
 	if p.Variant == "" {
 		return p.OS + "/" + p.Architecture
@@ -94,9 +94,8 @@ func (i image) sameLayers(j image) bool {
 	return i.base == j.base && slices.EqualFunc(i.layers, j.layers, func(a, b descriptor) bool { return a.Digest == b.Digest })
 }
 
-// parseManifest reads an index or image manifest strictly: one that could be
-// read as both, or that says a thing twice, means different packages to
-// different readers.
+// parseManifest reads an index or image manifest strictly: one that is both, or
+// has duplicate keys, means different packages to different readers.
 func parseManifest(raw []byte) (*manifest, error) {
 	var m manifest
 	if err := parseJSON(raw, &m); err != nil {
@@ -124,7 +123,7 @@ func parseManifest(raw []byte) (*manifest, error) {
 		return nil, bad("it is %.100q, not an image", m.MediaType)
 	}
 	if m.Manifests != nil {
-		return &m, checkDescriptors("manifest", *m.Manifests, MaxIndexManifests)
+		return &m, checkDescriptors("manifest", *m.Manifests, maxIndexManifests)
 	}
 	if m.Config == nil {
 		return nil, bad("its manifest has neither a config nor manifests")
@@ -132,7 +131,7 @@ func parseManifest(raw []byte) (*manifest, error) {
 	if err := checkDescriptors("config", []descriptor{*m.Config}, 1); err != nil {
 		return nil, err
 	}
-	return &m, checkDescriptors("layer", m.Layers, MaxLayers)
+	return &m, checkDescriptors("layer", m.Layers, maxLayers)
 }
 
 func checkDescriptors(what string, list []descriptor, most int) error {
@@ -150,7 +149,7 @@ func checkDescriptors(what string, list []descriptor, most int) error {
 	return nil
 }
 
-// images returns the images that a digest stands for, sorted by platform.
+// images returns the images of a digest, sorted by platform.
 func (r *reader) images(ctx context.Context, d sources.Digest) (images []image, isIndex bool, err error) {
 	m, err := r.manifest(ctx, d)
 	if err != nil {
@@ -186,7 +185,7 @@ func (r *reader) images(ctx context.Context, d sources.Digest) (images []image, 
 	slices.SortFunc(images, func(a, b image) int { return cmp.Compare(a.platform, b.platform) })
 	for i := 1; i < len(images); i++ {
 		if a, b := images[i-1], images[i]; a.platform == b.platform {
-			return nil, true, bad("its index has two images for %s (%s and %s), and which one is meant is anybody's guess", a.platform, a.digest, b.digest)
+			return nil, true, bad("its index has two images for %s (%s and %s), and nothing tells which one to use", a.platform, a.digest, b.digest)
 		}
 	}
 	return images, true, nil
@@ -203,9 +202,9 @@ func (r *reader) manifest(ctx context.Context, d sources.Digest) (*manifest, err
 	return parseManifest(raw)
 }
 
-// platforms returns the children of an index that are the package. Left out are
-// the extensions for other consumers, attestations (platform unknown/unknown),
-// and, beside children that have a platform, those that have none.
+// platforms returns the package's children of an index, without extensions for
+// other consumers, attestations (platform unknown/unknown), and, beside
+// children with a platform, those without one.
 func platforms(children []descriptor) ([]descriptor, error) {
 	var with, without []descriptor
 	for _, c := range children {
@@ -229,12 +228,12 @@ func platforms(children []descriptor) ([]descriptor, error) {
 	return nil, bad("its index has no image")
 }
 
-// platformName is what may stand in a platform: it goes into the lock.
+// platformName matches the parts of a platform, which become part of the lock.
 var platformName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
-// image finds out what matters of an image. Its configuration is fetched only if
-// it is needed: for labels, where no layer is annotated, or for the platform
-// where p is nil, of an index's only child.
+// image reads an image's manifest. Its configuration is fetched only if needed:
+// for labels, if no layer is annotated, or for the platform of an index's only
+// child, if p is nil.
 func (r *reader) image(ctx context.Context, m *manifest, d sources.Digest, p *platform) (image, error) {
 	img := image{digest: d, layers: m.Layers, base: -1}
 	if len(m.Layers) == 0 {
@@ -267,8 +266,8 @@ func (r *reader) image(ctx context.Context, m *manifest, d sources.Digest, p *pl
 	return img, err
 }
 
-// name is "os/architecture[/variant]", empty where the platform of image d says
-// nothing.
+// name returns "os/architecture[/variant]", or "" if the platform of image d is
+// empty.
 func (p platform) name(d sources.Digest) (string, error) {
 	if p == (platform{}) {
 		return "", nil
@@ -288,7 +287,7 @@ func (p platform) name(d sources.Digest) (string, error) {
 	return p.String(), nil
 }
 
-// mark finds the base layer, by whatever value says what a layer is.
+// mark finds the base layer by the value that marks layers.
 func (i *image) mark(value func(descriptor) string) error {
 	for n, l := range i.layers {
 		if value(l) != baseLayer {
@@ -303,7 +302,7 @@ func (i *image) mark(value func(descriptor) string) error {
 	return nil
 }
 
-// config is an image's configuration, as far as it matters here.
+// config is the part of an image's configuration that is used here.
 type config struct {
 	platform
 	Config struct {
@@ -338,8 +337,8 @@ func (r *reader) config(ctx context.Context, d descriptor) (*config, error) {
 	return &c, nil
 }
 
-// parseJSON decodes one JSON value and refuses keys that are there twice. Since
-// encoding/json does not mind the case of keys, neither does this.
+// parseJSON decodes one JSON value and refuses duplicate keys, ignoring case as
+// encoding/json does.
 func parseJSON(raw []byte, into any) error {
 	if err := checkKeys(json.NewDecoder(bytes.NewReader(raw))); err != nil {
 		return err
@@ -375,7 +374,7 @@ func checkKeys(dec *json.Decoder) error {
 		if top != nil && top.keys != nil && top.key {
 			name, _ := token.(string)
 			if folded := strings.ToLower(name); top.keys[folded] {
-				return errors.New("key " + shorten(name) + " is there twice")
+				return errors.New("duplicate key " + shorten(name))
 			} else {
 				top.keys[folded] = true
 			}
@@ -395,7 +394,7 @@ func checkKeys(dec *json.Decoder) error {
 	}
 }
 
-// shorten keeps a stranger's text from filling a log.
+// shorten bounds untrusted text for logs.
 func shorten(s string) string {
 	const most = 200
 	if r := []rune(s); len(r) > most {

@@ -15,26 +15,27 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Memory is the process's, and so is what bounds it: packages are not trusted,
-// any number of them may be as large as their limits allow, and whoever publishes
-// eight of these must get neither the daemon killed nor other packages refused.
+// The memory for packages is bounded for the process: packages are not trusted,
+// each may be as large as its limits allow, and somebody who publishes eight of
+// those must not get the daemon killed or other packages refused.
 //
-// While a package is read it takes one of a few small shares of the room. One
-// that needs more waits for the only large share, until its context ends. What
-// it may need is known before each batch of it is decoded. Whoever has the large
-// share waits for nobody but the decoders, and these for nobody, so that there is
-// always one that gets on. Only what was read completely counts against others,
-// for as long as it is in use.
+// While a package is read it takes one of a few small shares of the memory. If
+// it needs more it waits for the only large share, until its context ends; its
+// need is known before each batch is decoded. The package with the large share
+// waits only for decoders, and these for nobody, so that one always makes
+// progress. Packages that were read completely take memory from others as long
+// as they are in use.
 const (
-	// smallShare is what a package may take besides the one that is larger.
+	// smallShare is the memory that each package but the one with the large
+	// share may take.
 	smallShare = 16 << 20
 	// maxReading is how many packages are decoded at a time.
 	maxReading = 8
-	// maxParsing bounds the values that are being decoded in all of them, at some
-	// 200 bytes each until the decoder is done with them.
+	// maxParsing bounds the values that all of them decode at a time, at some
+	// 200 bytes each in the decoder.
 	maxParsing = 750_000
-	// valueBytes is the most that a value takes for each character that can
-	// separate two: a mapping of its own with one key, which is two.
+	// valueBytes is the most memory for each character that can separate two
+	// values: a mapping with one key, which is two values.
 	valueBytes = 300
 )
 
@@ -42,8 +43,8 @@ const (
 var memory = newRoom(memoryForPackages())
 
 // memoryForPackages is a third of the memory that the process may use
-// (GOMEMLIMIT), or 4 GiB if nobody says. The rest is for packages that are being
-// read, for what is rendered from them, and for the collector to work in.
+// (GOMEMLIMIT), or 4 GiB without a limit. The rest is for packages that are
+// being read, for rendered objects, and for the garbage collector.
 func memoryForPackages() int64 {
 	if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
 		return limit / 3
@@ -61,7 +62,7 @@ type room struct {
 	inUse []inUse
 }
 
-// inUse is a package that was read, and what it takes in memory.
+// inUse is a package that was read, and its memory.
 type inUse struct {
 	pkg   weak.Pointer[sources.Package]
 	bytes int64
@@ -76,7 +77,7 @@ func newRoom(limit int64) *room {
 	}
 }
 
-// share is what one package may take while it is read.
+// share is the memory of one package while it is read.
 type share struct {
 	of  *room
 	ctx context.Context // of the package
@@ -95,12 +96,12 @@ func (r *room) enter(ctx context.Context) (*share, error) {
 	return &share{of: r, ctx: ctx}, nil
 }
 
-// isFull is the error of a package that waited until its context ended.
+// isFull returns the error for a package that waited until its context ended.
 func isFull(ctx context.Context) error {
-	return fmt.Errorf("%w: others are being read, of the large ones one at a time: %w", sources.ErrNoRoom, context.Cause(ctx))
+	return fmt.Errorf("%w: large packages are read one at a time, and this one waited too long: %w", sources.ErrNoRoom, context.Cause(ctx))
 }
 
-// leave gives the share back. A package that was read is kept before.
+// leave releases the share. Call keep first for a package that was read.
 func (s *share) leave() {
 	if s.large {
 		s.of.large.Release(1)
@@ -108,8 +109,8 @@ func (s *share) leave() {
 	s.of.reading.Release(1)
 }
 
-// decode waits until so many values, of a text of some bytes, may be decoded, and
-// decodes them: do returns the bytes that they take in memory.
+// decode waits until a text with so many bytes and values may be decoded, and
+// calls do, which returns their memory in bytes.
 func (s *share) decode(values, text int, do func() (int64, error)) error {
 	most := int64(values)*valueBytes + int64(text)
 	if err := s.reserve(most); err != nil {
@@ -125,8 +126,8 @@ func (s *share) decode(values, text int, do func() (int64, error)) error {
 	defer s.mu.Unlock()
 	s.most -= most
 	s.taken += bytes
-	if err == nil && s.taken > MaxPackageMemory {
-		return tooMuch("its objects need more than %d MiB of memory", MaxPackageMemory>>20)
+	if err == nil && s.taken > maxPackageMemory {
+		return tooMuch("its objects need more than %d MiB of memory", maxPackageMemory>>20)
 	}
 	return err
 }
@@ -146,9 +147,9 @@ func (s *share) reserve(n int64) error {
 	return nil
 }
 
-// keep counts a package that was read for as long as something refers to it. It
-// may have half of what the others leave, so that large ones do not keep small
-// ones out.
+// keep counts a package that was read as long as something refers to it. It may
+// have half of the memory that the others leave, so that large packages do not
+// exclude small ones.
 func (s *share) keep(p *sources.Package) error {
 	r := s.of
 	r.mu.Lock()
@@ -166,7 +167,7 @@ func (s *share) keep(p *sources.Package) error {
 	return nil
 }
 
-// left is what packages in use leave of the room.
+// left returns the memory that packages in use leave.
 func (r *room) left() int64 {
 	left := r.limit
 	r.inUse = slices.DeleteFunc(r.inUse, func(u inUse) bool { return u.pkg.Value() == nil })

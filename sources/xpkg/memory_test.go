@@ -61,7 +61,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("after the first is no longer in use: %v", err)
 	}
 	runtime.KeepAlive(second)
-	if _, err := readWith(t.Context(), newRoom(4<<30), 1, MaxPackageMemory+1); !errors.Is(named("x", err), sources.ErrLimit) {
+	if _, err := readWith(t.Context(), newRoom(4<<30), 1, maxPackageMemory+1); !errors.Is(named("x", err), sources.ErrLimit) {
 		t.Errorf("a package that is too large: %v", err)
 	}
 }
@@ -74,7 +74,7 @@ func TestMemoryAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			if _, err := readWith(t.Context(), r, maxParsing, MaxPackageMemory+1); !errors.Is(named("x", err), sources.ErrLimit) {
+			if _, err := readWith(t.Context(), r, maxParsing, maxPackageMemory+1); !errors.Is(named("x", err), sources.ErrLimit) {
 				t.Errorf("a hostile package: %v", err)
 			}
 		})

@@ -38,7 +38,7 @@ func (l *linter) meta(i int) sources.PackageMeta {
 	return m
 }
 
-// optional reads a string that need not be there.
+// optional reads an optional string.
 func (l *linter) optional(i int, path ...string) string {
 	value := at(l.docs[i].Tree, path...)
 	s, ok := value.(string)
@@ -83,7 +83,7 @@ func (l *linter) dependencies(i int) []sources.Dependency {
 			continue
 		}
 		if slices.ContainsFunc(all, func(d sources.Dependency) bool { return d.Repository == dep.Repository }) {
-			l.problem(i, "spec.dependsOn[%d]: %s is there twice; put both ranges into one entry, with a comma between them", n, dep.Repository)
+			l.problem(i, "spec.dependsOn[%d]: duplicate entry for %s; combine both ranges in one, with a comma between them", n, dep.Repository)
 			continue
 		}
 		all = append(all, dep)

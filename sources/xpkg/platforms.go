@@ -8,11 +8,11 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Platforms lists the platforms of an image that need not be a package, such as
-// a controller's, sorted; none when digest d is that of a single image. Left out
-// are attestations, children without a platform, and platforms that are there
-// more than once (Windows, by its builds): which of them a node runs does not
-// follow from the platform.
+// Platforms returns the platforms of an image, for instance a controller's,
+// sorted; none if d is a single image's digest. Attestations, children without
+// a platform, and platforms with several children (Windows has one for each
+// build) are left out: the platform does not tell which of them a node runs.
+// The error is the Source's, or an [*InvalidError] for another kind of content.
 func Platforms(ctx context.Context, src Source, repository string, d sources.Digest) ([]sources.Child, error) {
 	r := newReader(src, repository)
 	m, err := r.manifest(ctx, d)

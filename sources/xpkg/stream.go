@@ -13,11 +13,12 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// batchBytes is how much of package.yaml is decoded at a time: enough that the
-// decoder's own costs do not show, little enough to share among processors.
+// batchBytes is the part of package.yaml that is decoded at a time: large
+// enough to hide the decoder's own costs, small enough to share among
+// processors.
 const batchBytes = 512 << 10
 
-// maxDecoders bounds how many batches are decoded at the same time.
+// maxDecoders bounds the batches that are decoded at the same time.
 const maxDecoders = 8
 
 // batch is a run of whole documents.
@@ -28,9 +29,9 @@ type batch struct {
 	bytes  []byte
 }
 
-// decode decodes a stream of documents on several processors. The result, and
-// the error, are those of sources.DecodeYAML on the whole stream: documents
-// share nothing, so where one ends the next can be read by another decoder.
+// decode decodes a stream of documents on several processors. Result and error
+// are those of sources.DecodeYAML on the whole stream: documents do not depend
+// on each other, so that each can have another decoder.
 func decode(packageYAML io.Reader, space *share) ([]sources.Document, error) {
 	return decodeBatches(packageYAML, batchBytes, space)
 }
@@ -72,7 +73,7 @@ func decodeBatches(packageYAML io.Reader, size int, space *share) ([]sources.Doc
 	})
 	close(batches)
 	wg.Wait()
-	// Batches are handed out in order: all before the first failure are done.
+	// Batches start in order: all before the first failure are done.
 	if failure != nil {
 		return nil, failure
 	}
@@ -83,8 +84,8 @@ func decodeBatches(packageYAML io.Reader, size int, space *share) ([]sources.Doc
 	for _, r := range results {
 		docs = append(docs, r...)
 	}
-	if len(docs) > MaxDocuments {
-		return nil, tooMuch("%s has more than %d documents", packageFile, MaxDocuments)
+	if len(docs) > maxDocuments {
+		return nil, tooMuch("%s has more than %d documents", packageFile, maxDocuments)
 	}
 	return docs, nil
 }
@@ -93,7 +94,7 @@ func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64, space *share)
 	values := b.values
 	mayAlias := alias.Match(b.bytes)
 	if mayAlias {
-		values += MaxDocumentValues
+		values += maxDocumentValues
 	}
 	err = space.decode(values, len(b.bytes), func() (int64, error) {
 		before := dec.Cost()
@@ -110,23 +111,23 @@ func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64, space *share)
 			expanded += countValues(docs[i].Tree)
 		}
 	}
-	if more := expanded - b.values; more > 0 && aliased.Add(int64(more)) > MaxPackageValues {
-		return nil, tooMuch("%s: aliases stand for more than %d values", packageFile, MaxPackageValues)
+	if more := expanded - b.values; more > 0 && aliased.Add(int64(more)) > maxPackageValues {
+		return nil, tooMuch("%s: aliases stand for more than %d values", packageFile, maxPackageValues)
 	}
 	return docs, nil
 }
 
-// alias matches what could be one, or a text that looks like one.
+// alias matches aliases, and text that looks like one.
 var alias = regexp.MustCompile(`(^|[\s\[{,:-])\*[0-9A-Za-z_-]`)
 
 func (b batch) documents(dec *sources.Decoder) ([]sources.Document, error) {
-	limits := sources.Limits{Bytes: int64(len(b.bytes)), Documents: MaxDocuments, Nodes: MaxDocumentValues, Separators: MaxDocumentValues, TotalNodes: b.values + MaxDocumentValues}
+	limits := sources.Limits{Bytes: int64(len(b.bytes)), Documents: maxDocuments, Nodes: maxDocumentValues, Separators: maxDocumentValues, TotalNodes: b.values + maxDocumentValues}
 	docs, err := dec.Decode(bytes.NewReader(b.bytes), limits)
 	if err == nil {
 		return docs, nil
 	}
-	// Once more, with as many empty lines before it as the stream has, so
-	// that the error names the right one.
+	// Decode again, after as many empty lines as the stream has before the
+	// batch, so that the error names the right line.
 	limits.Bytes += int64(b.line)
 	limits.Separators += b.line
 	padding := io.LimitReader(newlines{}, int64(b.line-1))
@@ -157,7 +158,7 @@ func countValues(v any) int {
 	return n
 }
 
-// newlines is an endless stream of empty lines.
+// newlines is an endless stream of newlines.
 type newlines struct{}
 
 func (newlines) Read(p []byte) (int, error) {
@@ -168,15 +169,16 @@ func (newlines) Read(p []byte) (int, error) {
 }
 
 // split cuts a stream into batches of whole documents, of about size bytes, and
-// hands them out until use returns false. A document ends where a line starts with "---" and a blank:
-// nowhere in YAML can such a line be anything else (YAML 1.2.2, section 9.1.2).
+// calls use with each until that returns false. A document ends where a line
+// starts with "---" and a blank: nowhere in YAML can such a line be anything
+// else (YAML 1.2.2, section 9.1.2).
 func (s *splitter) split(r io.Reader, size int, use func(batch) bool) error {
 	s.next.line = 1
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := r.Read(buf)
-		if s.total += n; s.total > MaxPackageBytes {
-			return tooMuch("%s has more than %d bytes", packageFile, MaxPackageBytes)
+		if s.total += n; s.total > maxPackageBytes {
+			return tooMuch("%s has more than %d bytes", packageFile, maxPackageBytes)
 		}
 		s.pending = append(s.pending[:copy(s.pending, s.pending[s.start:])], buf[:n]...)
 		s.start = 0
@@ -197,7 +199,7 @@ func (s *splitter) split(r io.Reader, size int, use func(batch) bool) error {
 			return nil
 		case err != nil:
 			return err
-		case len(s.pending)-s.start > MaxDocumentBytes:
+		case len(s.pending)-s.start > maxDocumentBytes:
 			return s.take(len(s.pending) - s.start) // an error that says so
 		}
 	}
@@ -213,8 +215,8 @@ type splitter struct {
 	values  int // values taken
 }
 
-// cut returns the length of the first document in pending, or 0 if its end is
-// not there yet.
+// cut returns the length of the first document in pending, or 0 if its end has
+// not been read yet.
 func (s *splitter) cut(last bool) int {
 	doc := s.pending[s.start:]
 	for {
@@ -256,17 +258,17 @@ func hasDirective(before []byte) bool {
 func (s *splitter) take(n int) error {
 	doc := s.pending[s.start : s.start+n]
 	line := s.next.line + s.line
-	if n > MaxDocumentBytes {
-		return tooMuch("%s line %d: a document of more than %d bytes, which no API server takes", packageFile, line, MaxDocumentBytes)
+	if n > maxDocumentBytes {
+		return tooMuch("%s line %d: a document of more than %d bytes, which no API server takes", packageFile, line, maxDocumentBytes)
 	}
 	lines, values := sources.CountYAML(doc)
 	s.values += values
 	s.next.values += values
 	switch {
-	case values > MaxDocumentValues:
-		return tooMuch("%s line %d: a document of more than %d values", packageFile, line, MaxDocumentValues)
-	case s.values > MaxPackageValues:
-		return tooMuch("%s line %d: more than %d values so far", packageFile, line, MaxPackageValues)
+	case values > maxDocumentValues:
+		return tooMuch("%s line %d: a document of more than %d values", packageFile, line, maxDocumentValues)
+	case s.values > maxPackageValues:
+		return tooMuch("%s line %d: more than %d values so far", packageFile, line, maxPackageValues)
 	}
 	s.next.bytes = append(s.next.bytes, doc...)
 	s.line += lines
@@ -275,7 +277,7 @@ func (s *splitter) take(n int) error {
 	return nil
 }
 
-// flush hands out the batch that has been gathered.
+// flush passes the collected batch on.
 func (s *splitter) flush(use func(batch) bool) bool {
 	if len(s.next.bytes) == 0 {
 		return true

@@ -43,7 +43,7 @@ var streams = map[string]string{
 // come, with decoding at once.
 func checkStream(t *testing.T, text string) {
 	t.Helper()
-	want, wantErr := sources.DecodeYAML(strings.NewReader(text), sources.Limits{Documents: MaxDocuments, Nodes: MaxDocumentValues})
+	want, wantErr := sources.DecodeYAML(strings.NewReader(text), sources.Limits{Documents: maxDocuments, Nodes: maxDocumentValues})
 	for _, size := range []int{1, 20, batchBytes} {
 		for what, r := range map[string]io.Reader{"whole": strings.NewReader(text), "bytewise": iotest.OneByteReader(strings.NewReader(text))} {
 			got, err := decodeBatches(r, size, anyShare())
@@ -75,7 +75,7 @@ func TestStreamError(t *testing.T) {
 	text := good + "---\na: 1\na: 2\n" + good + "---\nb: [\n" + good
 	for range 20 {
 		_, err := decodeBatches(strings.NewReader(text), 100, anyShare())
-		if err == nil || err.Error() != `package.yaml line 2003: key "a" is there twice` {
+		if err == nil || err.Error() != `package.yaml line 2003: duplicate key "a"` {
 			t.Fatalf("error %v", err)
 		}
 	}
@@ -93,9 +93,9 @@ func TestStreamLimits(t *testing.T) {
 		text   string
 		want   string
 	}{
-		"bytes":           {splitter{total: MaxPackageBytes - 3}, "a: 1", "more than 268435456 bytes"},
-		"values":          {splitter{values: MaxPackageValues - 3}, "a: [1, 2, 3]", "more than 10000000 values so far"},
-		"empty documents": {splitter{values: MaxPackageValues - 10}, "---\n---\n---\n", "line 3: more than 10000000 values so far"},
+		"bytes":           {splitter{total: maxPackageBytes - 3}, "a: 1", "more than 268435456 bytes"},
+		"values":          {splitter{values: maxPackageValues - 3}, "a: [1, 2, 3]", "more than 10000000 values so far"},
+		"empty documents": {splitter{values: maxPackageValues - 10}, "---\n---\n---\n", "line 3: more than 10000000 values so far"},
 	} {
 		err := test.before.split(strings.NewReader(test.text), batchBytes, func(batch) bool { return true })
 		if err == nil || !strings.Contains(err.Error(), test.want) || !errors.Is(named("", err), sources.ErrLimit) {
@@ -104,13 +104,13 @@ func TestStreamLimits(t *testing.T) {
 	}
 	// A batch that is within its own bounds, after others.
 	var aliased atomic.Int64
-	aliased.Store(MaxPackageValues - 10)
+	aliased.Store(maxPackageValues - 10)
 	b := batch{line: 1, bytes: []byte("a: &a [1, 2, 3]\nb: [*a, *a, *a, *a]\n")}
 	_, err := b.decode(new(sources.Decoder), &aliased, anyShare())
 	if err == nil || !strings.Contains(err.Error(), "aliases stand for more than 10000000 values") {
 		t.Errorf("aliases: %v", err)
 	}
-	_, err = decode(strings.NewReader(strings.Repeat("--- {a: 1}\n", MaxDocuments+1)), anyShare())
+	_, err = decode(strings.NewReader(strings.Repeat("--- {a: 1}\n", maxDocuments+1)), anyShare())
 	if err == nil || !strings.Contains(err.Error(), "more than 20000 documents") {
 		t.Errorf("documents: %v", err)
 	}

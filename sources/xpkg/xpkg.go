@@ -10,14 +10,14 @@
 //     on top of a controller's image or not, keep it in a file and bring it to a
 //     registry.
 //
-// Bytes come from a Source and go to a Destination, both of which sources/oci
-// implements and verifies; nothing here opens a connection. What the objects of
-// a package mean is the business of render.
+// Bytes come from a [Source] and go to a [Destination]; sources/oci implements
+// both and verifies digests. Nothing here opens a connection. Package render
+// interprets the objects of a package.
 //
-// Packages are not trusted. Everything is bounded by the constants below, and
-// passing one is an error that wraps sources.ErrLimit. Memory is that of the
+// Packages are not trusted. The constants below bound everything, and passing
+// one is an error that wraps sources.ErrLimit. Reading takes the memory of the
 // decoded documents and a few megabytes of buffers: neither layers nor
-// package.yaml are ever held as a whole.
+// package.yaml are in memory as a whole.
 package xpkg
 
 import (
@@ -33,42 +33,41 @@ import (
 
 // Limits of a package.
 const (
-	// MaxIndexManifests bounds the manifests of an index.
-	MaxIndexManifests = 256
-	// MaxLayers bounds the layers of an image; container runtimes stop at 127.
-	MaxLayers = 512
-	// MaxFetchedBytes bounds what is fetched of a package: manifests,
-	// configurations and layers, of its images for all platforms together.
-	MaxFetchedBytes = 1 << 30
-	// MaxExpandedBytes bounds the layers that are fetched once they are
-	// decompressed.
-	MaxExpandedBytes = 4 << 30
-	// MaxTarEntries bounds the files in them.
-	MaxTarEntries = 500_000
-	// MaxPackageBytes bounds package.yaml; the largest known have some 90 MB.
-	MaxPackageBytes = 256 << 20
-	// MaxDocuments bounds the objects in it.
-	MaxDocuments = sources.DefaultMaxDocuments
-	// MaxDocumentBytes bounds one object: the API server takes 3 MiB.
-	MaxDocumentBytes = 4 << 20
-	// MaxDocumentValues and MaxPackageValues bound the values in one object and
-	// in all, by the characters that can separate two; values that aliases
-	// stand for are counted by themselves. 900 CRDs have 1.4 million.
-	MaxDocumentValues = 500_000
-	MaxPackageValues  = 10_000_000
-	// MaxPackageMemory bounds what the objects of one package take in memory
-	// once they are decoded, in bytes. The largest known takes half of it.
-	MaxPackageMemory = 256 << 20
+	// maxIndexManifests bounds the manifests of an index.
+	maxIndexManifests = 256
+	// maxLayers bounds the layers of an image; container runtimes stop at 127.
+	maxLayers = 512
+	// maxFetchedBytes bounds the fetched bytes of a package: manifests,
+	// configurations and layers, for all platforms together.
+	maxFetchedBytes = 1 << 30
+	// maxExpandedBytes bounds the decompressed layers.
+	maxExpandedBytes = 4 << 30
+	// maxTarEntries bounds the files in them.
+	maxTarEntries = 500_000
+	// maxPackageBytes bounds package.yaml; the largest known have some 90 MB.
+	maxPackageBytes = 256 << 20
+	// maxDocuments bounds the objects in it.
+	maxDocuments = sources.DefaultMaxDocuments
+	// maxDocumentBytes bounds one object: the API server accepts 3 MiB.
+	maxDocumentBytes = 4 << 20
+	// maxDocumentValues and maxPackageValues bound the values in one object and
+	// in all, by the characters that can separate two; values behind aliases
+	// are counted in addition. 900 CRDs have 1.4 million.
+	maxDocumentValues = 500_000
+	maxPackageValues  = 10_000_000
+	// maxPackageMemory bounds the memory of the decoded objects of one package,
+	// in bytes. The largest known takes half of it.
+	maxPackageMemory = 256 << 20
 	// maxConfigBytes bounds an image's configuration.
 	maxConfigBytes = 4 << 20
-	// maxWindow bounds the memory a zstd stream may ask for.
+	// maxWindow bounds the memory that a zstd stream may require.
 	maxWindow = 64 << 20
 )
 
 const (
 	// annotation marks the layers of a package for their consumers, on the
 	// layer's descriptor; in the image's labels it is followed by ":" and the
-	// layer's digest. The value base says it is Crossplane's.
+	// layer's digest. Crossplane's layer has the value base.
 	annotation     = "io.crossplane.xpkg"
 	baseLayer      = "base"
 	extensionsNode = "xpkg-extensions"
@@ -76,21 +75,22 @@ const (
 	packageFile = "package.yaml"
 )
 
-// Source is where a package's bytes come from, by digest. *oci.Client and
-// *Image are Sources.
+// Source is where a package's bytes come from, by digest; *oci.Client and
+// [*Image] are Sources. Both methods fail if it does not have the content.
 type Source interface {
-	// Manifest returns an index or manifest that has digest d.
+	// Manifest returns the index or manifest with digest d. It fails for any
+	// other bytes.
 	Manifest(ctx context.Context, repository string, d sources.Digest) ([]byte, error)
-	// Blob returns size bytes that have digest d: reading to the end fails if
-	// they do not.
+	// Blob returns the content of size bytes with digest d. Reading to the end
+	// fails for any other bytes.
 	Blob(ctx context.Context, repository string, d sources.Digest, size int64) (io.ReadCloser, error)
 }
 
-// InvalidError says what is wrong with a package. The same digest will always
-// give the same error: only its publisher can mend it.
+// InvalidError is the error for a package that breaks the specification. The
+// same digest always gives the same error: its publisher must correct it.
 type InvalidError struct {
-	// Package is repository@digest, or the file it is in; empty for one that
-	// is built, whose problems name their files.
+	// Package is repository@digest, or the package's file; empty while one is
+	// built, whose problems name their files.
 	Package string
 	// Problems are complete sentences, each with its place.
 	Problems []string
@@ -119,7 +119,7 @@ func (e *InvalidError) Error() string {
 
 func (e *InvalidError) Unwrap() error { return e.cause }
 
-// invalid is an InvalidError that does not know its package yet.
+// invalid returns an InvalidError without its package so far.
 type invalid struct {
 	text  string
 	cause error
@@ -135,12 +135,13 @@ func tooMuch(format string, args ...any) error {
 	return &invalid{text: fmt.Sprintf(format, args...), cause: sources.ErrLimit}
 }
 
-// Read fetches and parses the package that digest d of a repository names: an
-// image, or an index of one image a platform.
+// Read fetches and parses the package with digest d in a repository: an image,
+// or an index with one image for each platform.
 //
-// A package that breaks the specification is an *InvalidError. Errors of src are
-// passed on as they are, and win over what may be wrong with bytes that did not
-// verify.
+// The error is an [*InvalidError] for a package that breaks the specification,
+// sources.ErrNoRoom if there is no memory for it, and the context's if that
+// ended. Errors of src are returned as they are, before those of bytes that
+// were not verified.
 func Read(ctx context.Context, src Source, repository string, d sources.Digest) (*sources.Package, error) {
 	r := newReader(src, repository)
 	p, err := r.read(ctx, d)
@@ -153,7 +154,7 @@ func Read(ctx context.Context, src Source, repository string, d sources.Digest) 
 	return p, nil
 }
 
-// named gives an error of this package its subject.
+// named adds the subject to an error of this package.
 func named(subject string, err error) error {
 	switch err := err.(type) {
 	case *invalid:
@@ -164,8 +165,8 @@ func named(subject string, err error) error {
 	return err
 }
 
-// reader reads one package. What it may cost is for the whole of it: an index
-// of many images is no way to more.
+// reader reads one package. Its limits are for the whole package: an index of
+// many images has no more.
 type reader struct {
 	src        Source
 	repository string
@@ -175,15 +176,15 @@ type reader struct {
 }
 
 func newReader(src Source, repository string) *reader {
-	r := &reader{src: src, repository: repository, expand: MaxExpandedBytes, entries: MaxTarEntries}
-	r.fetch.Store(MaxFetchedBytes)
+	r := &reader{src: src, repository: repository, expand: maxExpandedBytes, entries: maxTarEntries}
+	r.fetch.Store(maxFetchedBytes)
 	return r
 }
 
-// spend takes n bytes from what may be fetched.
+// spend takes n bytes from the limit of fetched bytes.
 func (r *reader) spend(n int64) error {
-	if n > MaxFetchedBytes || r.fetch.Add(-n) < 0 {
-		return tooMuch("there are more than %d bytes to fetch of it, on all platforms together", MaxFetchedBytes)
+	if n > maxFetchedBytes || r.fetch.Add(-n) < 0 {
+		return tooMuch("there are more than %d bytes to fetch of it, on all platforms together", maxFetchedBytes)
 	}
 	return nil
 }
@@ -196,7 +197,7 @@ func (r *reader) read(ctx context.Context, d sources.Digest) (*sources.Package, 
 	if err := sameBase(images); err != nil {
 		return nil, err
 	}
-	// What is fetched is fetched first: others wait for memory while this one has it.
+	// Fetch everything first: others wait for memory while this package has it.
 	others, err := r.otherContents(ctx, images)
 	if err != nil {
 		return nil, err
@@ -236,8 +237,8 @@ func (r *reader) read(ctx context.Context, d sources.Digest) (*sources.Package, 
 	return p, space.keep(p)
 }
 
-// sameBase refuses a package that would install other types on one platform
-// than on another, as far as base layers tell.
+// sameBase refuses a package that would install different types on different
+// platforms, as far as base layers tell.
 func sameBase(images []image) error {
 	for _, img := range images[1:] {
 		if a, b := images[0].baseDigest(), img.baseDigest(); a != "" && b != "" && a != b {
@@ -249,8 +250,8 @@ func sameBase(images []image) error {
 }
 
 // otherContents returns the digests of package.yaml for the images that have it
-// in the file system of all layers, so that only reading it tells whether it is
-// that of the first image; empty for the others.
+// in the file system of all layers, where only reading tells whether it equals
+// the first image's; empty for the others.
 func (r *reader) otherContents(ctx context.Context, images []image) ([]sources.Digest, error) {
 	contents := make([]sources.Digest, len(images))
 	for i, img := range images[1:] {

@@ -255,8 +255,8 @@ func TestRefused(t *testing.T) {
 		"no schema":           {raw(`{}`), "schemaVersion 0", false},
 		"neither":             {raw(`{"schemaVersion":2}`), "neither a config nor manifests", false},
 		"both":                {raw(`{"schemaVersion":2,"manifests":[],"config":{}}`), "both layers and manifests", false},
-		"duplicate key":       {raw(`{"schemaVersion":2,"layers":[],"Layers":[]}`), "key Layers is there twice", false},
-		"duplicate in a list": {raw(`{"schemaVersion":2,"layers":[{"digest":"a","digest":"b"}]}`), "key digest is there twice", false},
+		"duplicate key":       {raw(`{"schemaVersion":2,"layers":[],"Layers":[]}`), "duplicate key Layers", false},
+		"duplicate in a list": {raw(`{"schemaVersion":2,"layers":[{"digest":"a","digest":"b"}]}`), "duplicate key digest", false},
 		"other type":          {raw(`{"schemaVersion":2,"mediaType":"application/vnd.acme"}`), "not an image", false},
 		"index type":          {raw(`{"schemaVersion":2,"mediaType":"` + mediaOCIIndex + `","config":{}}`), "has no manifests", false},
 		"bad digest":          {raw(`{"schemaVersion":2,"config":{"digest":"sha256:../../etc"}}`), "its config 1: digest", false},
@@ -295,7 +295,7 @@ func TestRefused(t *testing.T) {
 		}, "has two layers marked", false},
 		"labels of two cases": {func(m *maker) descriptor {
 			return m.imageOf(m.add(mediaOCIConfig, []byte(`{"config":{"Labels":{},"labels":{}}}`)), m.layer(packageEntry))
-		}, "configuration is not valid: key labels is there twice", false},
+		}, "configuration is not valid: duplicate key labels", false},
 		"platforms that differ": {func(m *maker) descriptor {
 			return m.index(on(m.image(nil, annotated(m.layer(packageEntry), "base")), "linux", "amd64", ""),
 				on(m.image(nil, annotated(m.layer(otherEntry), "base")), "linux", "arm64", ""))
@@ -311,7 +311,7 @@ func TestRefused(t *testing.T) {
 		}, "not a layer of an image", false},
 		"huge layer": {func(m *maker) descriptor {
 			l := m.layer(packageEntry)
-			l.Size = MaxFetchedBytes + 1
+			l.Size = maxFetchedBytes + 1
 			return m.image(nil, l)
 		}, "more than 1073741824 bytes", true},
 		"layers huge together": {func(m *maker) descriptor {
@@ -358,13 +358,13 @@ func TestRefused(t *testing.T) {
 
 		"syntax":             {yaml("a: [\n"), "package.yaml line ", false},
 		"syntax, later":      {yaml(testYAML + strings.Repeat("---\n"+testCRD, 20_000) + "---\na: b: c\n"), "package.yaml line 100012: ", false},
-		"duplicate YAML key": {yaml("a: 1\na: 2\n"), `line 2: key "a" is there twice`, false},
+		"duplicate YAML key": {yaml("a: 1\na: 2\n"), `line 2: duplicate key "a"`, false},
 		"invalid UTF-8":      {yaml(testMeta + "x: \xff\xfe\n"), "not valid UTF-8", false},
 		"alias bomb":         {yaml("a: &a [1,1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\ng: [*f,*f,*f,*f,*f,*f,*f,*f,*f,*f]\n"), "more than 500000 values", true},
 		"alias bombs, many":  {yaml(strings.Repeat("--- {a: &a ["+strings.Repeat("1,", 1000)+"], b: &b ["+strings.Repeat("*a,", 300)+"]}\n", 100)), "more than", true},
 		"deep":               {yaml("a: " + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + "\n"), "nested deeper", true},
 		"values":             {yaml("a: [" + strings.Repeat("1,", 500_001) + "]\n"), "a document of more than 500000 values", true},
-		"large document":     {yaml("a: \"" + strings.Repeat("x", MaxDocumentBytes) + "\"\n"), "a document of more than 4194304 bytes", true},
+		"large document":     {yaml("a: \"" + strings.Repeat("x", maxDocumentBytes) + "\"\n"), "a document of more than 4194304 bytes", true},
 		"a list":             {yaml("- a\n"), "a document must be a mapping", false},
 		"empty":              {yaml("# nothing\n"), "there is no meta object among its documents", false},
 	}

@@ -181,7 +181,7 @@ type gitOptions struct {
 
 func (o *gitOptions) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.url, "repo", "", "the fleet repository: https://…, ssh://…, user@host:path, file://… or a directory (required)")
+	f.StringVar(&o.url, "repo", "", "the fleet repository: https://…, ssh://…, user@host:path, file://… or a directory, by the git installed here (required)")
 	f.StringVar(&o.branch, "branch", "main", "branch to follow, and to commit clusters.lock to")
 	f.StringVar(&o.username, "git-username", "", "user for HTTPS; with a token most forges need none")
 	f.StringVar(&o.passwordFile, "git-password-file", "", "file with the password or token for HTTPS; read for each request (or GITOPSD_GIT_PASSWORD)")

@@ -19,7 +19,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// files is the file system of a tree; see NewFiles.
+// files is the file system of a tree; see newFiles.
 type files struct {
 	objects Reader
 	root    plumbing.Hash
@@ -32,18 +32,18 @@ type files struct {
 // maxDirs bounds how many parsed trees a files keeps.
 const maxDirs = 10_000
 
-// NewFiles returns the tree root as a file system of regular files and
+// newFiles returns the tree root as a file system of regular files and
 // directories. Objects are read when they are needed. It is safe for concurrent
 // use.
 //
 // A symbolic link is listed, but cannot be opened or gone through; a submodule
 // is not there, and neither is an entry that git would not check out, such as
 // ".git". All times are t, the commit's.
-func NewFiles(r Reader, root plumbing.Hash, t time.Time) fs.FS {
+func newFiles(r Reader, root plumbing.Hash, t time.Time) fs.FS {
 	return &files{objects: r, root: root, time: t, dirs: make(map[plumbing.Hash][]Entry)}
 }
 
-// The optional interfaces that spare an Open.
+// Optional interfaces that save an Open.
 var (
 	_ fs.ReadFileFS = (*files)(nil)
 	_ fs.ReadDirFS  = (*files)(nil)
@@ -102,7 +102,7 @@ func (f *files) Stat(name string) (fs.FileInfo, error) {
 	return info{f: f, e: e}.sized(name)
 }
 
-// Content names what is reachable but for the file except at the root.
+// Content implements sources.ContentFS.
 func (f *files) Content(except string) (string, error) {
 	list, err := f.dir(f.root)
 	if err != nil {
@@ -146,7 +146,7 @@ func (f *files) lookup(op, name string) (Entry, error) {
 		}
 		e = list[i]
 		done += len(part) + 1
-		if e.IsSymlink() {
+		if e.isSymlink() {
 			return e, &fs.PathError{Op: op, Path: name[:done-1], Err: errSymlink}
 		}
 	}
@@ -171,12 +171,12 @@ func (f *files) dir(h plumbing.Hash) ([]Entry, error) {
 		return nil, err
 	}
 	list = slices.DeleteFunc(list, func(e Entry) bool {
-		return !e.reachable() || !e.IsDir() && !e.IsFile() && !e.IsSymlink()
+		return !e.reachable() || !e.IsDir() && !e.isFile() && !e.isSymlink()
 	})
 	slices.SortFunc(list, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
 	for i := 1; i < len(list); i++ {
 		if list[i].Name == list[i-1].Name {
-			return nil, fmt.Errorf("malformed tree: %s is there twice", list[i].Name)
+			return nil, fmt.Errorf("malformed tree: duplicate entry %s", list[i].Name)
 		}
 	}
 	f.mu.Lock()
@@ -203,14 +203,14 @@ func (f *files) list(op, name string, e Entry) ([]fs.DirEntry, error) {
 	return list, nil
 }
 
-// info describes an entry. Its size is only known once it is sized.
+// info describes an entry. Its size is known once it is sized.
 type info struct {
 	f    *files
 	e    Entry
 	size int64
 }
 
-// sized finds out the size of the entry, which is at name.
+// sized looks up the size of the entry at name.
 func (i info) sized(name string) (fs.FileInfo, error) {
 	if i.e.IsDir() {
 		return i, nil
@@ -233,7 +233,7 @@ func (i info) Mode() fs.FileMode {
 	switch {
 	case i.e.IsDir():
 		return fs.ModeDir | 0o555
-	case i.e.IsSymlink():
+	case i.e.isSymlink():
 		return fs.ModeSymlink | 0o777
 	case i.e.Mode&0o111 != 0:
 		return 0o555

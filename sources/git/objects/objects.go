@@ -1,10 +1,9 @@
-// Package objects is what sources/git knows of Git's objects, wherever they are
-// stored: commits in this project's vocabulary, trees as a read-only file
-// system (files.go), a tree with one file changed (tree.go), and new objects on
-// their way into a repository.
+// Package objects reads and makes Git objects, wherever they are stored:
+// commits in this project's vocabulary, trees as a read-only file system
+// (files.go), a tree with one file changed (tree.go), and packs of new objects.
 //
-// sources/git/store keeps objects that were fetched; sources/git itself reads
-// and writes those of a repository on disk.
+// sources/git/store keeps fetched objects; sources/git reads those of a
+// repository on disk.
 package objects
 
 import (
@@ -26,22 +25,23 @@ import (
 // for trees and commits too.
 const MaxFile = 64 << 20
 
-// Reader reads objects by name. What it returns has the hash that it was asked
-// for. It is safe for concurrent use.
+// Reader reads objects by name. Their content has been hashed. It is safe for
+// concurrent use. Both methods fail if an object is missing or damaged.
 type Reader interface {
-	// Read returns the content of an object of type t and at most MaxFile
-	// bytes. It may be changed by the caller.
+	// Read returns the content of an object of type t. The caller may change
+	// it. Other types are errors, and more than [MaxFile] bytes are
+	// sources.ErrLimit.
 	Read(t plumbing.ObjectType, h plumbing.Hash) ([]byte, error)
-	// Size returns how long the content of a blob is.
+	// Size returns the size of a blob in bytes.
 	Size(h plumbing.Hash) (int64, error)
 }
 
-// TooLarge is the error for an object of more than MaxFile bytes.
+// TooLarge returns the error for an object of more than [MaxFile] bytes.
 func TooLarge(size int64) error {
-	return fmt.Errorf("%.1f MiB are more than the %d MiB that are read of one file: %w", float64(size)/(1<<20), MaxFile>>20, sources.ErrLimit)
+	return fmt.Errorf("%.1f MiB is more than the %d MiB allowed for a file: %w", float64(size)/(1<<20), MaxFile>>20, sources.ErrLimit)
 }
 
-// Check makes sure that content is what its name says.
+// Check fails if content does not have the hash h.
 func Check(t plumbing.ObjectType, h plumbing.Hash, content []byte) error {
 	if have := plumbing.ComputeHash(t, content); have != h {
 		return fmt.Errorf("the content of %s %s has the hash %s", t, h, have)
@@ -61,22 +61,22 @@ func NewRaw(t plumbing.ObjectType, content []byte) Raw {
 	return Raw{Type: t, Hash: plumbing.ComputeHash(t, content), Content: content}
 }
 
-// Encoded is the object in go-git's form.
-func (o Raw) Encoded() plumbing.EncodedObject {
+// encoded returns the object in go-git's form.
+func (o Raw) encoded() plumbing.EncodedObject {
 	obj := new(plumbing.MemoryObject)
 	obj.SetType(o.Type)
 	obj.Write(o.Content) // cannot fail
 	return obj
 }
 
-// ReadCommit reads a commit object; its tree is not looked at.
+// ReadCommit reads a commit object, but not its tree.
 func ReadCommit(r Reader, h plumbing.Hash) (*object.Commit, error) {
 	content, err := r.Read(plumbing.CommitObject, h)
 	if err != nil {
 		return nil, fmt.Errorf("commit %s: %w", h, err)
 	}
 	c := new(object.Commit)
-	if err := c.Decode(Raw{Type: plumbing.CommitObject, Content: content}.Encoded()); err != nil {
+	if err := c.Decode(Raw{Type: plumbing.CommitObject, Content: content}.encoded()); err != nil {
 		return nil, fmt.Errorf("commit %s: %w", h, err)
 	}
 	return c, nil
@@ -90,7 +90,7 @@ func NewCommit(r Reader, c *object.Commit) sources.Commit {
 		Subject: subject,
 		Author:  fmt.Sprintf("%s <%s>", c.Author.Name, c.Author.Email),
 		Time:    c.Committer.When,
-		Files:   NewFiles(r, c.TreeHash, c.Committer.When),
+		Files:   newFiles(r, c.TreeHash, c.Committer.When),
 	}
 }
 
@@ -121,13 +121,13 @@ func ReadAll(obj plumbing.EncodedObject) ([]byte, error) {
 	return buf, err
 }
 
-// EncodePack makes a pack of objects, without deltas: what is sent is one file,
-// the trees above it and a commit.
+// EncodePack makes a pack of objects, without deltas: a push is one file, the
+// trees above it and a commit.
 func EncodePack(list []Raw) ([]byte, error) {
 	storage := memory.NewStorage()
 	hashes := make([]plumbing.Hash, 0, len(list))
 	for _, obj := range list {
-		h, err := storage.SetEncodedObject(obj.Encoded())
+		h, err := storage.SetEncodedObject(obj.encoded())
 		if err != nil {
 			return nil, err
 		}

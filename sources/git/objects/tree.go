@@ -12,7 +12,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 )
 
-// Entry is one entry of a tree object, as it stands there.
+// Entry is one entry of a tree object.
 type Entry struct {
 	Name string
 	Mode filemode.FileMode
@@ -21,7 +21,7 @@ type Entry struct {
 	start, end int
 }
 
-// ParseTree reads the content of a tree object, in its order.
+// ParseTree reads the entries of a tree object, in their order.
 func ParseTree(content []byte) ([]Entry, error) {
 	entries := make([]Entry, 0, len(content)/40)
 	for i := 0; i < len(content); {
@@ -52,19 +52,19 @@ func ParseTree(content []byte) ([]Entry, error) {
 
 // What an entry is, by its mode.
 func (e Entry) IsDir() bool       { return e.Mode&0o170000 == 0o040000 }
-func (e Entry) IsFile() bool      { return e.Mode&0o170000 == 0o100000 }
-func (e Entry) IsSymlink() bool   { return e.Mode&0o170000 == 0o120000 }
+func (e Entry) isFile() bool      { return e.Mode&0o170000 == 0o100000 }
+func (e Entry) isSymlink() bool   { return e.Mode&0o170000 == 0o120000 }
 func (e Entry) IsSubmodule() bool { return e.Mode&0o170000 == 0o160000 }
 
-// reachable says that the entry has a name by which it can be asked for.
-// Others, which git itself refuses to check out, do not exist for us.
+// reachable reports whether the entry has a valid name. Others, which git
+// refuses to check out, are left out.
 func (e Entry) reachable() bool {
 	return e.Name != "" && e.Name != "." && e.Name != ".." && !strings.EqualFold(e.Name, ".git") &&
 		!strings.ContainsAny(e.Name, "/\\") && utf8.ValidString(e.Name)
 }
 
-// before says how Git sorts entries: by name, a directory as if its name ended
-// in a slash.
+// before reports whether e comes before o as Git sorts entries: by name, a
+// directory as if its name ended in a slash.
 func (e Entry) before(o Entry) bool {
 	return e.sortName() < o.sortName()
 }
@@ -76,9 +76,9 @@ func (e Entry) sortName() string {
 	return e.Name
 }
 
-// Graft returns the tree root with the file at path replaced by blob, or added,
-// and the trees that are new, root's last. Everything else stays byte by byte as
-// it was, an existing file's mode too.
+// Graft replaces the file at path in the tree root by blob, or adds it, and
+// returns the new trees, the root's last. Everything else keeps every byte, an
+// existing file's mode too.
 func Graft(r Reader, root plumbing.Hash, path string, blob plumbing.Hash) ([]Raw, error) {
 	if !fs.ValidPath(path) || path == "." {
 		return nil, fmt.Errorf("%q is not the path of a file", path)
@@ -104,7 +104,7 @@ func Graft(r Reader, root plumbing.Hash, path string, blob plumbing.Hash) ([]Raw
 	}
 	for _, have := range entries {
 		if have.Name == name {
-			if have.IsDir() != isDir || !isDir && !have.IsFile() {
+			if have.IsDir() != isDir || !isDir && !have.isFile() {
 				return nil, fmt.Errorf("%s in the repository is a %s, so that it cannot be written", name, have.kind())
 			}
 			e = have
@@ -127,8 +127,8 @@ func Graft(r Reader, root plumbing.Hash, path string, blob plumbing.Hash) ([]Raw
 	return append(below, NewRaw(plumbing.TreeObject, e.putInto(content, entries))), nil
 }
 
-// putInto returns a tree's content with e in the place of the entry that it was
-// read as, or, with a negative start, inserted where it belongs.
+// putInto returns a tree's content with e in place of the entry at its start,
+// or, with a negative start, inserted in order.
 func (e Entry) putInto(content []byte, entries []Entry) []byte {
 	if e.start >= 0 {
 		out := bytes.Clone(content)
@@ -153,9 +153,9 @@ func (e Entry) kind() string {
 	switch {
 	case e.IsDir():
 		return "directory"
-	case e.IsFile():
+	case e.isFile():
 		return "file"
-	case e.IsSymlink():
+	case e.isSymlink():
 		return "symbolic link"
 	case e.IsSubmodule():
 		return "submodule"

@@ -23,9 +23,9 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
 )
 
-// What a server may send. go-git's own parser inflates every object twice and
-// into memory, however large; here a pack is judged by what it says of its sizes
-// before anything is allocated for it, and only deltas are held in memory.
+// Limits of a server's packs. go-git's parser inflates every object twice, into
+// memory, however large; here a pack is judged by the sizes it declares before
+// memory is allocated, and only deltas are in memory.
 const (
 	maxPack     = 1 << 30   // bytes on the wire and on disk
 	maxInflated = 8 << 30   // bytes of all its objects together
@@ -36,7 +36,7 @@ const (
 	maxDeltaChain = 4095
 )
 
-// packScan is a pack on disk whose objects have been counted and weighed, but
+// packScan is a pack on disk whose objects have been counted and measured, but
 // whose deltas are not resolved yet.
 type packScan struct {
 	file     *os.File
@@ -147,8 +147,8 @@ func (s *packScan) scan(scanner *packfile.Scanner) error {
 	return err
 }
 
-// deltaHead keeps the beginning of a delta: the sizes of what it is based on and
-// of what it makes, as variable-length integers (gitformat-pack(5)).
+// deltaHead keeps the beginning of a delta: the sizes of its base and of its
+// result, as variable-length integers (gitformat-pack(5)).
 type deltaHead struct{ buf []byte }
 
 func (d *deltaHead) Write(p []byte) (int, error) {
@@ -156,7 +156,7 @@ func (d *deltaHead) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// target is how long the object is that the delta makes.
+// target returns the size of the delta's result.
 func (d *deltaHead) target() (int64, error) {
 	_, n := binary.Uvarint(d.buf)
 	if n > 0 {
@@ -167,12 +167,12 @@ func (d *deltaHead) target() (int64, error) {
 	return 0, errors.New("malformed pack: a delta without sizes")
 }
 
-// lookup returns an object that a pack may refer to though it does not hold it.
+// lookup returns an object outside of the pack that the pack may refer to.
 type lookup func(h plumbing.Hash) (plumbing.ObjectType, []byte, error)
 
-// resolve finds out the names of the objects that are stored as deltas, and
-// returns the index of the pack. What deltas of a thin pack are based on is
-// looked up and becomes part of the pack, as git index-pack --fix-thin does it.
+// resolve computes the names of the objects that are stored as deltas, and
+// returns the index of the pack. The bases that a thin pack lacks are looked up
+// and appended, as git index-pack --fix-thin does.
 func (s *packScan) resolve(outside lookup) (*idxfile.MemoryIndex, error) {
 	scanner := packfile.NewScanner(s.file)
 	for i := range s.entries {
@@ -253,7 +253,7 @@ func (s *packScan) complete(scanner *packfile.Scanner, outside lookup) error {
 	return s.seal(end)
 }
 
-// encodeEntry writes an object as it stands in a pack (gitformat-pack(5)).
+// encodeEntry encodes an object as an entry of a pack (gitformat-pack(5)).
 func encodeEntry(w *bytes.Buffer, t plumbing.ObjectType, content []byte) error {
 	size := len(content)
 	head := byte(t)<<4 | byte(size&0x0f)
@@ -284,8 +284,8 @@ func (s *packScan) seal(end int64) error {
 }
 
 // resolveKids resolves the deltas on the object i, whose content is base, and
-// those on them. held is how much is in memory on the way there, depth how many
-// deltas it took.
+// those on them. held is the memory in use on the way there, depth the number
+// of deltas.
 func (s *packScan) resolveKids(scanner *packfile.Scanner, i int, base []byte, held int64, depth int) error {
 	if depth > maxDeltaChain {
 		return fmt.Errorf("deltas on deltas, more than %d: %w", maxDeltaChain, sources.ErrLimit)
@@ -320,7 +320,7 @@ func (s *packScan) resolveKids(scanner *packfile.Scanner, i int, base []byte, he
 	return nil
 }
 
-// content inflates what is stored for an object.
+// content inflates an object's entry.
 func (s *packScan) content(scanner *packfile.Scanner, e *packEntry) ([]byte, error) {
 	h, err := scanner.SeekObjectHeader(e.offset)
 	if err != nil {

@@ -147,7 +147,7 @@ func TestPackLimits(t *testing.T) {
 	commit(t, repo, map[string]string{"a": huge})
 	commit(t, repo, map[string]string{"a": huge + "x"})
 	_, err := indexPack(t, packOf(t, repo, "--delta-base-offset"), nothingOutside)
-	wantError(t, err, "64.0 MiB are more than the 64 MiB that are read of one file")
+	wantError(t, err, "64.0 MiB is more than the 64 MiB allowed for a file")
 	if !errors.Is(err, sources.ErrLimit) {
 		t.Errorf("%v is not ErrLimit", err)
 	}

@@ -1,9 +1,9 @@
-// Package store is the cache of what sources/git fetched from a server: packs
-// with an index, and a note of which commits are complete. It takes packs as
+// Package store is the cache of objects that sources/git fetched: packs with an
+// index, and a list of the commits that are complete. It accepts packs as
 // servers send them (pack.go), within limits, and reads objects from them.
 //
-// What it returns has been hashed: a cache that somebody garbles gives errors,
-// not other content.
+// Content is hashed when it is read: a damaged cache gives errors, never other
+// content.
 package store
 
 import (
@@ -26,13 +26,13 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
 )
 
-// Store is one generation of the cache of a remote repository: a directory of
-// packs, to which fetches add, and a file that says which commits are in them
-// with everything below their trees. Nothing in it is ever changed; when it has
-// grown too much or is damaged, another generation takes its place.
+// Store is one generation of the cache of a repository: a directory of packs,
+// to which fetches add, and a file that lists the commits whose trees are
+// complete. Packs never change; when the store has grown too much or is
+// damaged, another generation replaces it.
 //
 // Read, Size and Damaged are safe for concurrent use; Add, Has and Due are for
-// one goroutine at a time. What is read from a store may outlive its directory.
+// one goroutine at a time. A store can be read after its directory was removed.
 type Store struct {
 	// Dir is its directory.
 	Dir string
@@ -49,8 +49,8 @@ type Store struct {
 	largest int64                 // of the largest pack, which is a whole snapshot or more
 }
 
-// pack is a pack with its index. The file stays open, so that what is read from
-// a store can outlive its directory.
+// pack is a pack with its index. Its file stays open, so that it can be read
+// after the directory was removed.
 type pack struct {
 	index *idxfile.MemoryIndex
 	file  *packfile.Packfile
@@ -59,25 +59,25 @@ type pack struct {
 const (
 	// cacheSize bounds the objects of a store that are kept in memory.
 	cacheSize = 8 * cache.MiByte
-	// maxPacks and growth say when a store is due for replacement: more packs
-	// make reading slower, and most of a store that grew to four snapshots is
-	// of commits that nobody asks for.
+	// maxPacks and growth define when a store is due for replacement: more
+	// packs make reading slower, and most objects of a store that grew to four
+	// snapshots are of old commits.
 	maxPacks = 64
 	growth   = 4
-	// slack is what a store may grow at least.
+	// slack is the growth that every store may have, in bytes.
 	slack = 4 << 20
-	// keptTips is how many commits a server is told to be there already.
+	// keptTips is how many complete commits a server is told about.
 	keptTips = 32
-	// maxPaths bounds what a commit may hold: a tree that has another one
-	// twice, which has another one twice, and so on, is small in Git and
-	// endless for whoever walks it.
+	// maxPaths bounds the paths of a commit: a tree that holds another twice,
+	// which holds another twice, and so on, is small in Git and endless to
+	// walk.
 	maxPaths = 1_000_000
 	maxDepth = 100 // of directories
 )
 
 const tipsFile = "tips"
 
-// New makes the directory dir a store that is empty.
+// New makes an empty store in the directory dir.
 func New(dir string) (*Store, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
@@ -85,8 +85,8 @@ func New(dir string) (*Store, error) {
 	return &Store{Dir: dir, cache: cache.NewObjectLRU(cacheSize), trees: make(map[plumbing.Hash]int)}, nil
 }
 
-// Open opens a store that a former process left behind. It fails if a commit
-// that should be in it is not there completely.
+// Open opens the store of an earlier process. It fails if one of its commits is
+// not complete.
 func Open(dir string) (*Store, error) {
 	s := &Store{Dir: dir, cache: cache.NewObjectLRU(cacheSize), trees: make(map[plumbing.Hash]int)}
 	entries, err := os.ReadDir(dir)
@@ -142,7 +142,7 @@ func packName(checksum plumbing.Hash, ext string) string {
 	return "pack-" + checksum.String() + ext
 }
 
-// addPack makes the pack of an index part of what is read.
+// addPack adds the pack of an index to the store.
 func (s *Store) addPack(index *idxfile.MemoryIndex) error {
 	f, err := osfs.New(s.Dir).Open(packName(plumbing.Hash(index.PackfileChecksum), ".pack"))
 	if err != nil {
@@ -164,9 +164,11 @@ func (s *Store) addPack(index *idxfile.MemoryIndex) error {
 	return nil
 }
 
-// Add fetches the commit h into the store. fetch is told which commits are there
-// already and hands the pack to its sink. What has been written before an error
-// does no harm: it is not in the file of tips.
+// Add fetches the commit h into the store. fetch is called with the commits
+// that are complete, and passes the pack to its sink. The error is fetch's,
+// sources.ErrLimit, [ErrDamaged] if the pack builds on objects that are no
+// longer there, or one about a pack that is invalid or lacks objects. After an
+// error the store is as before.
 func (s *Store) Add(h plumbing.Hash, fetch func(have []plumbing.Hash, sink func(io.Reader) error) error) error {
 	err := s.AddPart(func(sink func(io.Reader) error) error { return fetch(slices.Clone(s.tips), sink) })
 	if err != nil {
@@ -188,7 +190,7 @@ func (s *Store) Add(h plumbing.Hash, fetch func(have []plumbing.Hash, sink func(
 	return nil
 }
 
-// AddPart fetches a pack into the store that makes no commit complete.
+// AddPart fetches a pack that makes no commit complete. It fails as Add does.
 func (s *Store) AddPart(fetch func(sink func(io.Reader) error) error) error {
 	tmp, err := os.CreateTemp(s.Dir, "tmp_pack_")
 	if err != nil {
@@ -204,7 +206,7 @@ func (s *Store) AddPart(fetch func(sink func(io.Reader) error) error) error {
 	if err != nil || scan == nil || len(scan.entries) == 0 {
 		return err
 	}
-	// The conversation with the server is over: this may take its time.
+	// The server is no longer waiting: this may take a while.
 	return s.keep(tmp, scan)
 }
 
@@ -239,7 +241,7 @@ func (s *Store) lookup(h plumbing.Hash) (plumbing.ObjectType, []byte, error) {
 	return t, content, err
 }
 
-// writeFile replaces a file so that a reader sees either content.
+// writeFile replaces a file atomically.
 func writeFile(name string, content []byte) error {
 	tmp := name + ".tmp"
 	if err := os.WriteFile(tmp, content, 0o600); err != nil {
@@ -248,17 +250,17 @@ func writeFile(name string, content []byte) error {
 	return os.Rename(tmp, name)
 }
 
-// Has says that the commit h is in the store with everything below its tree.
+// Has reports whether the commit h is complete in the store.
 func (s *Store) Has(h plumbing.Hash) bool { return slices.Contains(s.tips, h) }
 
-// Due says that the store should be replaced by a fresh one.
+// Due reports whether a new store should replace this one.
 func (s *Store) Due() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.damaged != nil || len(s.packs) >= maxPacks || s.bytes > growth*s.largest+slack
 }
 
-// verify makes sure that the commit h and everything below its tree is there.
+// verify checks that the commit h and everything below its tree can be read.
 func (s *Store) verify(h plumbing.Hash) error {
 	c, err := objects.ReadCommit(s, h)
 	if err != nil {
@@ -326,7 +328,8 @@ func (s *Store) find(h plumbing.Hash) (*pack, int64) {
 	return nil, 0
 }
 
-// ErrDamaged is in the chain of errors about what was there and no longer is.
+// ErrDamaged is in the chain of errors about objects that the store had and
+// lost.
 var ErrDamaged = errors.New("the cache is damaged, and is fetched anew at the next poll")
 
 // damage marks the store as due for replacement.
@@ -392,15 +395,15 @@ func (s *Store) getSize(h plumbing.Hash) (size int64, err error) {
 	return size, nil
 }
 
-// recoverDamage makes an error of a panic of go-git's on a file that was
-// changed after it was written.
+// recoverDamage turns a panic of go-git into an error: a file was changed after
+// it was written.
 func recoverDamage(h plumbing.Hash, err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("%s: %v", h, p)
 	}
 }
 
-// Damaged says that something that was there could not be read.
+// Damaged reports whether an object that was in the store could not be read.
 func (s *Store) Damaged() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,13 +9,14 @@ import (
 )
 
 // List returns the refs whose names begin with one of prefixes, at most most of
-// them (0 means all).
+// them (0 means all). The error is [ErrAuthentication], [ErrNotFound] or
+// [ErrHostKey] if it has these reasons.
 func (c *Client) List(ctx context.Context, most int, prefixes ...string) ([]Ref, error) {
 	return c.list(ctx, filter{prefixes: prefixes, most: most})
 }
 
-// Tips returns the branches and tags, at most most of them, and what annotated
-// tags are tags of.
+// Tips returns the branches and tags, at most most of them, with the peeled
+// objects of annotated tags. It fails as List does.
 func (c *Client) Tips(ctx context.Context, most int) ([]Ref, error) {
 	return c.list(ctx, filter{prefixes: []string{"refs/heads/", "refs/tags/"}, most: most, peel: true})
 }
@@ -34,11 +35,12 @@ func (c *Client) list(ctx context.Context, f filter) ([]Ref, error) {
 	return refs, err
 }
 
-// Fetch gets the commit want with everything below its tree and without its
-// parents, as one pack, less what the commits in have bring, which must be there
-// in the same way. The pack is thin: its deltas may be based on objects of those
-// commits. (Without that, git sends a shallow repository everything again.) It
-// is handed to sink while it arrives.
+// Fetch fetches the commit want with everything below its tree and without its
+// parents, as one pack, which is passed to sink while it arrives. Objects of
+// the commits in have, which the caller has in the same way, are left out. The
+// pack is thin: its deltas may be based on those objects. (Otherwise git sends
+// a shallow repository everything again.) The error is [ErrUnknownObject] if
+// the server does not have want, sink's, or one of List's.
 func (c *Client) Fetch(ctx context.Context, want string, have []string, sink func(pack io.Reader) error) error {
 	return c.converse(ctx, uploadPack, filter{}, func(ctx context.Context, s session, g *greeting) error {
 		if g.v2 {
@@ -48,8 +50,9 @@ func (c *Client) Fetch(ctx context.Context, want string, have []string, sink fun
 	})
 }
 
-// History gets the commits of wants and all before them as one pack, with as
-// little else as the server can leave out.
+// History fetches the commits of wants and all their ancestors as one pack,
+// with as few other objects as the server can leave out. It fails as Fetch
+// does.
 func (c *Client) History(ctx context.Context, wants []string, sink func(pack io.Reader) error) error {
 	return c.converse(ctx, uploadPack, filter{}, func(ctx context.Context, s session, g *greeting) error {
 		if g.v2 {
@@ -127,13 +130,13 @@ func historyV0(ctx context.Context, s session, g *greeting, all []string, sink f
 	return deliver(p, sink)
 }
 
-// Push makes ref name the object now, if it names old, sending pack, which holds
-// what the server needs for that. NoHash as old creates the ref, as now it
-// deletes it; then pack is nil.
+// Push changes ref from the object old to now, and sends the objects for that
+// in pack. noHash as old creates the ref; as now, with a nil pack, it deletes
+// it.
 //
-// The error is ErrMoved if ref is not at old (any more), a *RefusedError if the
-// server refuses for a reason of its own. After any other error it is not known
-// whether the ref has changed.
+// The error is [ErrMoved] if ref is not at old, and a [*RefusedError] if the
+// server refuses for a reason of its own. After any other error the ref may or
+// may not have changed.
 func (c *Client) Push(ctx context.Context, ref, old, now string, pack []byte) error {
 	err := c.converse(ctx, receivePack, filter{prefixes: []string{ref}}, func(ctx context.Context, s session, g *greeting) error {
 		if at, ok := g.at(ref); ok && at != old {
@@ -144,11 +147,11 @@ func (c *Client) Push(ctx context.Context, ref, old, now string, pack []byte) er
 	return err
 }
 
-// NoHash stands for "no object" in a Push.
-var NoHash = strings.Repeat("0", 40)
+// noHash stands for "no object" in a Push.
+var noHash = strings.Repeat("0", 40)
 
-// converse opens a session, reads its greeting unless it is known, and lets do
-// work with it.
+// converse opens a session, reads its greeting unless it is known, and calls do
+// with both.
 func (c *Client) converse(ctx context.Context, service string, f filter, do func(context.Context, session, *greeting) error) error {
 	watched, alive, stop := watchdog(ctx, c.stall)
 	defer stop()
@@ -285,8 +288,8 @@ func fetchV0(ctx context.Context, s session, g *greeting, want string, have []st
 	if err != nil {
 		return err
 	}
-	// First where the server cuts history, up to a flush; then ACK and NAK
-	// lines, how many depends on the server, and the pack behind them.
+	// First the commits at which the server cuts history, up to a flush; then
+	// ACK and NAK lines, as many as the server likes, and then the pack.
 	for kind := dataPacket; kind == dataPacket; {
 		if _, kind, err = p.line(); err != nil {
 			return err
@@ -346,7 +349,7 @@ func push(ctx context.Context, s session, g *greeting, ref, old, now string, pac
 			caps += " " + c
 		}
 	}
-	if now == NoHash && !g.supports("delete-refs", "") {
+	if now == noHash && !g.supports("delete-refs", "") {
 		return &RefusedError{Ref: ref, Reason: "it does not allow deletion"}
 	}
 	var w pktWriter

@@ -6,16 +6,17 @@ import (
 	"strings"
 )
 
-// What callers decide on; each is in the chain of errors that say more.
+// Errors that callers decide on; each is in the chain of an error that says
+// more.
 var (
-	// ErrAuthentication: the server wants credentials, or other ones.
+	// ErrAuthentication: credentials are missing, or not accepted.
 	ErrAuthentication = errors.New("authentication failed")
-	// ErrNotFound: no such repository, or none that these credentials may
-	// know of.
+	// ErrNotFound: the repository does not exist, or the credentials may not
+	// see it.
 	ErrNotFound = errors.New("repository not found")
-	// ErrHostKey: the SSH host key is unknown, or not the one known.
+	// ErrHostKey: the SSH host key is unknown, or differs from the known one.
 	ErrHostKey = errors.New("host key not accepted")
-	// ErrUnknownObject: a fetch wanted what the server no longer has.
+	// ErrUnknownObject: the server does not have the object of a fetch.
 	ErrUnknownObject = errors.New("the server does not have that commit")
 	// ErrMoved: a push lost the race for its ref.
 	ErrMoved = errors.New("the ref has moved")
@@ -25,20 +26,27 @@ var (
 // hook, a protected branch, a ref it does not let anybody write.
 type RefusedError struct {
 	Ref string
-	// Reason is the status that the server reports for the ref, Text what it
-	// said beside that, for instance the output of a hook; it may be empty.
+	// Reason is the status that the server reports for the ref. Text is its
+	// other output, for instance a hook's; it may be empty.
 	Reason, Text string
 }
 
 func (e *RefusedError) Error() string {
 	s := fmt.Sprintf("the server refused the push to %s: %s", e.Ref, e.Reason)
-	if e.Text != "" {
+	switch {
+	case strings.HasPrefix(e.Reason, uncommitted):
+		s += "; commit or stash them, or let gitopsd use a bare repository"
+	case e.Text != "":
 		s += "\n" + e.Text
 	}
 	return s
 }
 
-// ByHook says that a hook or a rule decided, which will decide the same again.
+// uncommitted begins Git's reasons for a checked-out branch whose work tree
+// cannot follow.
+const uncommitted = "Working directory has "
+
+// ByHook reports whether a hook or a rule refused the push, and would again.
 func (e *RefusedError) ByHook() bool {
 	reason := strings.ToLower(e.Reason)
 	for _, text := range []string{"hook declined", "protected branch", "prohibited", "deny updating"} {
@@ -49,8 +57,8 @@ func (e *RefusedError) ByHook() bool {
 	return false
 }
 
-// lostRace says that a reported status means that somebody else changed the
-// ref, or is about to. The texts are those of git, JGit and the large forges.
+// lostRace reports whether a status means that somebody else changed the ref,
+// or is about to. The texts are those of git, JGit and the large forges.
 func lostRace(reason string) bool {
 	reason = strings.ToLower(reason)
 	for _, text := range []string{

@@ -11,35 +11,35 @@ import (
 type Ref struct {
 	Name string
 	Hash string
-	// Peeled is what an annotated tag is a tag of, if that was asked for.
+	// Peeled is the object of an annotated tag, set by Tips.
 	Peeled string
 }
 
-// greeting is what a server says first: its capabilities, and in version 0 of
-// the protocol its refs too.
+// greeting is a server's first message: its capabilities, and in version 0 of
+// the protocol its refs.
 type greeting struct {
 	v2   bool
 	caps map[string]string
-	// listed says that the refs were listed, of which refs are those that were
-	// asked for.
+	// listed reports whether the server listed its refs; refs are those that
+	// pass the filter.
 	listed bool
 	refs   []Ref
 }
 
-// at returns what a ref names, NoHash if it is not there; it is not known if
-// refs were not listed.
+// at returns the object that a ref names, noHash if there is no such ref. Ok is
+// false if refs were not listed.
 func (g *greeting) at(ref string) (hash string, known bool) {
 	for _, r := range g.refs {
 		if r.Name == ref {
 			return r.Hash, true
 		}
 	}
-	return NoHash, g.listed
+	return noHash, g.listed
 }
 
-// capabilities remembers the greetings of a stateless server's services, as far
-// as they stay the same from one request to the next: all of version 2's, and
-// receive-pack's without the refs.
+// capabilities remembers the part of the greetings of a stateless server that
+// is the same for each request: all of version 2's, and receive-pack's without
+// the refs.
 type capabilities struct {
 	mu        sync.Mutex
 	greetings map[string]*greeting // by service
@@ -60,13 +60,13 @@ func (c *capabilities) set(service string, g *greeting) {
 	c.greetings[service] = g
 }
 
-// filter says which refs of a listing to keep.
+// filter selects refs of a list.
 type filter struct {
 	// prefixes of names; a name is kept if it has one of them.
 	prefixes []string
 	// most is how many to keep; 0 means all.
 	most int
-	// peel asks what annotated tags are tags of.
+	// peel asks for the objects of annotated tags.
 	peel bool
 }
 
@@ -138,8 +138,8 @@ func errObjectFormat(format string) error {
 	return fmt.Errorf("the repository's object format is %s; only sha1 is supported", format)
 }
 
-// readRefs reads the lines of version 0, of which first has been read already.
-// Capabilities stand behind the first ref.
+// readRefs reads the lines of version 0 after first, which was read already.
+// Capabilities follow the first ref.
 func (g *greeting) readRefs(p *pktReader, f filter, first string, kind packet) error {
 	line, caps, _ := strings.Cut(first, "\x00")
 	for c := range strings.FieldsSeq(caps) {
@@ -170,8 +170,8 @@ func (g *greeting) readRefs(p *pktReader, f filter, first string, kind packet) e
 	return nil
 }
 
-// supports says that the server has a capability; for those of version 2 that
-// list features, feature names one.
+// supports reports whether the server has a capability; for those of version 2
+// that list features, feature names one.
 func (g *greeting) supports(name, feature string) bool {
 	value, ok := g.caps[name]
 	if !ok || feature == "" {

@@ -62,7 +62,7 @@ func newHTTPTransport(cfg Config) (*httpTransport, error) {
 	}, nil
 }
 
-// repositoryOf is the repository that a URL of discovery is for, if it is one.
+// repositoryOf returns the repository of a discovery URL, if it is one.
 func repositoryOf(discovery *url.URL) *url.URL {
 	u := *discovery
 	u.Path, u.RawPath, u.RawQuery, u.User = strings.TrimSuffix(u.Path, infoRefs), "", "", nil
@@ -115,7 +115,7 @@ func (s *httpSession) explain(err error) error { return err }
 const infoRefs = "/info/refs"
 
 func (s *httpSession) greeting(ctx context.Context) (*pktReader, error) {
-	// From where it is configured, since a redirect may have been taken back.
+	// Start from the configured URL, since a redirect may be gone.
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.t.origin.String()+infoRefs+"?service="+s.service, nil)
 	if err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func (s *httpSession) request(ctx context.Context, body []byte) (*pktReader, err
 	req.Header.Set("Content-Type", "application/x-"+s.service+"-request")
 	req.Header.Set("Accept", "application/x-"+s.service+"-result")
 	if s.service == uploadPack {
-		// Lets net/http try again when an idle connection turns out to be
+		// This lets net/http try again when an idle connection turns out to be
 		// closed; the header itself is not sent.
 		req.Header["X-Idempotency-Key"] = nil
 	}
@@ -158,7 +158,7 @@ func (s *httpSession) request(ctx context.Context, body []byte) (*pktReader, err
 	return newPktReader(res.Body, s.alive), nil
 }
 
-// do sends a request and checks that the answer is one of Git's.
+// do sends a request and checks that the answer is Git's.
 func (s *httpSession) do(req *http.Request, contentType string) (*http.Response, error) {
 	s.close()
 	req.Header.Set("User-Agent", "git/"+agent)
@@ -190,7 +190,7 @@ func (s *httpSession) do(req *http.Request, contentType string) (*http.Response,
 	}
 	have, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if have != contentType {
-		return nil, fmt.Errorf("%w: what answers is not a Git server that speaks smart HTTP (content type %q); check the URL", ErrNotFound, clean(have))
+		return nil, fmt.Errorf("%w: the answer is not smart HTTP of a Git server (content type %q); check the URL", ErrNotFound, clean(have))
 	}
 	return res, nil
 }

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/url"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/skeema/knownhosts"
@@ -63,14 +61,47 @@ func (t *sshTransport) open(ctx context.Context, service string, alive func()) (
 	if err != nil {
 		return nil, err
 	}
-	s := &sshSession{client: client, alive: alive}
 	// Closing the connection is what ends reads and writes under way.
-	s.stop = context.AfterFunc(ctx, func() { client.Close() })
-	if err := s.start(service, t.path); err != nil {
+	cancel := context.AfterFunc(ctx, func() { client.Close() })
+	s := &streamSession{alive: alive, stop: func() {
+		cancel()
+		client.Close()
+	}}
+	if err := s.startSSH(client, service, t.path); err != nil {
 		s.close()
 		return nil, err
 	}
 	return s, nil
+}
+
+func (s *streamSession) startSSH(client *ssh.Client, service, path string) error {
+	session, err := client.NewSession()
+	if err != nil {
+		return fmt.Errorf("ssh: %w", err)
+	}
+	s.wait = func() { session.Wait() } // the status says less than stderr
+	if service == uploadPack {
+		// A server that does not accept the variable answers in version 0.
+		_ = session.Setenv("GIT_PROTOCOL", "version=2")
+	}
+	session.Stderr = &s.stderr
+	if s.stdin, err = session.StdinPipe(); err != nil {
+		return err
+	}
+	stdout, err := session.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	s.out = newPktReader(stdout, s.alive)
+	if err := session.Start(service + " " + quote(path)); err != nil {
+		return fmt.Errorf("ssh: %w", err)
+	}
+	return nil
+}
+
+// quote makes one word for a POSIX shell, as git does.
+func quote(s string) string {
+	return "'" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(s) + "'"
 }
 
 func (t *sshTransport) dial(ctx context.Context) (*ssh.Client, error) {
@@ -130,95 +161,4 @@ func (t *sshTransport) checkHostKey(hosts *knownhosts.HostKeyDB) ssh.HostKeyCall
 		}
 		return fmt.Errorf("%w: %w", ErrHostKey, err)
 	}
-}
-
-type sshSession struct {
-	client *ssh.Client
-	stop   func() bool
-	alive  func()
-	stdin  io.Writer
-	out    *pktReader
-
-	session *ssh.Session
-	stderr  boundedText
-}
-
-func (s *sshSession) start(service, path string) error {
-	session, err := s.client.NewSession()
-	if err != nil {
-		return fmt.Errorf("ssh: %w", err)
-	}
-	s.session = session
-	if service == uploadPack {
-		// A server that does not accept the variable answers in version 0.
-		_ = session.Setenv("GIT_PROTOCOL", "version=2")
-	}
-	session.Stderr = &s.stderr
-	if s.stdin, err = session.StdinPipe(); err != nil {
-		return err
-	}
-	stdout, err := session.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	s.out = newPktReader(stdout, s.alive)
-	if err := session.Start(service + " " + quote(path)); err != nil {
-		return fmt.Errorf("ssh: %w", err)
-	}
-	return nil
-}
-
-// quote makes one word for a POSIX shell, as git does.
-func quote(s string) string {
-	return "'" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(s) + "'"
-}
-
-func (s *sshSession) greeting(context.Context) (*pktReader, error) { return s.out, nil }
-
-func (s *sshSession) request(_ context.Context, body []byte) (*pktReader, error) {
-	for len(body) > 0 {
-		n, err := s.stdin.Write(body[:min(len(body), 64<<10)])
-		if err != nil {
-			return nil, err
-		}
-		s.alive()
-		body = body[n:]
-	}
-	return s.out, nil
-}
-
-func (s *sshSession) close() {
-	s.stop()
-	s.client.Close()
-}
-
-// explain waits for what the server has to say when it just ended.
-func (s *sshSession) explain(err error) error {
-	if !errors.Is(err, io.ErrUnexpectedEOF) {
-		return err
-	}
-	s.session.Wait() // the stream has ended; then stderr ends too
-	if text := s.stderr.String(); strings.TrimSpace(text) != "" {
-		return newServerError(text)
-	}
-	return fmt.Errorf("the server ended the conversation: %w", err)
-}
-
-// boundedText keeps the first bytes written to it.
-type boundedText struct {
-	mu  sync.Mutex
-	buf []byte
-}
-
-func (b *boundedText) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.buf = append(b.buf, p[:min(len(p), maxSidebandText-len(b.buf))]...)
-	return len(p), nil
-}
-
-func (b *boundedText) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return string(b.buf)
 }

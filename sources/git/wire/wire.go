@@ -1,7 +1,7 @@
-// Package wire speaks Git's smart protocol as a client: what refs are there,
-// the objects of one commit without its history, and a compare-and-swap of one
-// ref. It knows HTTP and SSH, and nothing of objects: packs go in and out as
-// bytes. Object names are 40 hexadecimal digits.
+// Package wire speaks Git's smart protocol as a client: it lists refs, fetches
+// the objects of one commit without its history, and changes one ref by
+// compare-and-swap. It knows HTTP, SSH and directories, and nothing of objects:
+// packs go in and out as bytes. Object names are 40 hexadecimal digits.
 //
 // It exists beside go-git, whose transports speak version 0 of the protocol
 // only: there each poll lists every ref of the repository, opens a connection
@@ -10,8 +10,9 @@
 // version 2 are served by version 0.
 //
 // The files: client.go holds the operations, greeting.go what a server says
-// first, http.go and ssh.go the two ways to a server, pktline.go the framing,
-// errors.go what callers decide on.
+// first, http.go, ssh.go and program.go the ways to a server (the latter two by
+// the streams of stream.go), pktline.go the framing, errors.go what callers
+// decide on.
 //
 // The protocol is documented in Git's gitprotocol-v2(5), gitprotocol-pack(5)
 // and gitprotocol-http(5).
@@ -26,39 +27,41 @@ import (
 	"time"
 )
 
-// Config says where a repository is and how to get there. URL is required.
+// Config says where a repository is and how to get there. URL or Dir is required.
 type Config struct {
-	// URL is an http, https or ssh URL without credentials.
+	// URL is an http, https or ssh URL without credentials. Nil stands for Dir.
 	URL *url.URL
-	// Credentials returns the user name and password for HTTP; empty ones
-	// mean none. It is called for each request, so that a token may change
-	// while the client lives. May be nil.
+	// Dir is a directory that is a repository, bare or with a work tree. Its
+	// git-upload-pack and git-receive-pack are run by the git of this machine.
+	Dir string
+	// Credentials returns the user name and password for HTTP; empty for none.
+	// It is called for each request, so that a token may change. It may be nil.
 	Credentials func(context.Context) (username, password string, err error)
-	// Redirect is asked before the server is followed to another path, with the
-	// URL of the repository there; its error is the answer. Nil follows. To
-	// other hosts no server is followed.
+	// Redirect returns an error if the client must not follow a redirect to a
+	// repository at another path of the same host. Nil follows. Redirects to
+	// other hosts are never followed.
 	Redirect func(repository *url.URL) error
 	// CAs is PEM text with certificate authorities to trust beside the
 	// system's.
 	CAs []byte
-	// SSHKeyFile is a private key without passphrase, KnownHostsFile says
-	// which host keys to accept, as in ssh(1). Both are required for ssh, and
-	// read at each connection.
+	// SSHKeyFile is a private key without passphrase, KnownHostsFile has the
+	// host keys to accept, as in ssh(1). Both are required for ssh, and read at
+	// each connection.
 	SSHKeyFile, KnownHostsFile string
 }
 
-// Client is a client for one repository, safe for concurrent use. It keeps
-// nothing but idle connections and what the server is capable of.
+// Client is a client for one repository. It keeps idle connections and the
+// server's capabilities. It is safe for concurrent use.
 type Client struct {
 	t transport
-	// stall is how long a server may be silent; it keeps a conversation from
-	// hanging where the context has no deadline.
+	// stall is how long a server may be silent, so that nothing hangs if the
+	// context has no deadline.
 	stall time.Duration
 	known capabilities
 }
 
-// The limits that hold for every server. Git itself sends a sign of life every
-// five seconds while it packs or runs hooks.
+// The limits for every server. Git sends a keepalive every five seconds while
+// it packs or runs hooks.
 const (
 	stallTimeout = 2 * time.Minute
 	maxAnswer    = 2 << 30 // bytes of what a server sends in one conversation
@@ -68,10 +71,12 @@ const (
 func New(cfg Config) (*Client, error) {
 	c := &Client{stall: stallTimeout}
 	var err error
-	switch cfg.URL.Scheme {
-	case "http", "https":
+	switch {
+	case cfg.URL == nil:
+		c.t, err = newProgramTransport(cfg.Dir)
+	case cfg.URL.Scheme == "http", cfg.URL.Scheme == "https":
 		c.t, err = newHTTPTransport(cfg)
-	case "ssh":
+	case cfg.URL.Scheme == "ssh":
 		c.t, err = newSSHTransport(cfg)
 	default:
 		err = fmt.Errorf("scheme %q is not supported: use https, ssh, http or a directory", cfg.URL.Scheme)
@@ -91,34 +96,37 @@ const (
 	receivePack = "git-receive-pack"
 )
 
-// agent is how the client names itself to servers.
+// agent is the client's name in the protocol.
 const agent = "gitopsd"
 
 // transport opens conversations with the services of one repository.
 type transport interface {
-	// open starts a conversation, without waiting for an answer where that is
-	// possible. It ends when ctx does. alive is to be called for each sign of
-	// life from the server.
+	// open starts a conversation, without waiting for an answer if possible. It
+	// ends when ctx does. alive is called whenever the server sends something.
+	// The error is ErrAuthentication, ErrNotFound or ErrHostKey if it has these
+	// reasons.
 	open(ctx context.Context, service string, alive func()) (session, error)
-	// stateless says that each request of a session stands for itself, so
-	// that the greeting may be left out when it is known.
+	// stateless reports whether each request of a session stands for itself, so
+	// that a known greeting may be left out.
 	stateless() bool
 	close()
 }
 
 // session is one conversation. It is used by one goroutine.
 type session interface {
-	// greeting returns the stream of what the service says first.
+	// greeting returns the stream of the service's first message, or an error
+	// of open.
 	greeting(ctx context.Context) (*pktReader, error)
-	// request sends body and returns the stream of the answer.
+	// request sends body and returns the stream of the answer. It fails if the
+	// connection does, or the server refuses the request.
 	request(ctx context.Context, body []byte) (*pktReader, error)
-	// explain adds to err what the server said outside the protocol.
+	// explain adds to err the server's output outside of the protocol.
 	explain(err error) error
 	close()
 }
 
-// watchdog returns a context that ends when nobody calls alive for the time
-// given. The cause is then an error that says so.
+// watchdog returns a context that ends when alive is not called for the time
+// given. Its cause says so.
 func watchdog(ctx context.Context, silence time.Duration) (watched context.Context, alive, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(silence, func() {
@@ -131,7 +139,7 @@ func watchdog(ctx context.Context, silence time.Duration) (watched context.Conte
 }
 
 // because replaces the error of an operation that ended with its context by the
-// context's cause, which says why.
+// context's cause.
 func because(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err
@@ -143,8 +151,8 @@ func because(ctx context.Context, err error) error {
 	return cause
 }
 
-// clean makes a server's text fit to be part of an error: printable, without
-// empty lines or the "remote:" that some servers put in front, and short.
+// clean makes a server's text fit for an error: printable, short, without empty
+// lines and the "remote:" of some servers.
 func clean(text string) string {
 	const longest = 2000
 	text = strings.ToValidUTF8(text, "?")

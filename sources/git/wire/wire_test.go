@@ -168,7 +168,7 @@ func TestPushReport(t *testing.T) {
 	if err := push(t.Context(), canned{pkts("unpack ok\n", "ok "+ref+"\n", "flush")}, g, ref, hashA, hashB, nil); err != nil {
 		t.Errorf("without a sideband: %v", err)
 	}
-	wantError(t, push(t.Context(), canned{}, g, ref, hashA, NoHash, nil), "does not allow deletion")
+	wantError(t, push(t.Context(), canned{}, g, ref, hashA, noHash, nil), "does not allow deletion")
 	wantError(t, push(t.Context(), canned{}, &greeting{}, ref, hashA, hashB, nil), "no report-status")
 }
 
@@ -319,9 +319,9 @@ func TestRedirects(t *testing.T) {
 	for name, want := range map[string]string{
 		"away.git":      "the server redirects to http://localhost:1: if that is right, use that URL",
 		"elsewhere.git": "the server redirects to http://" + backend.Host,
-		"login.git":     `what answers is not a Git server that speaks smart HTTP (content type "text/html")`,
+		"login.git":     `the answer is not smart HTTP of a Git server (content type "text/html")`,
 		"circle.git":    "redirects in circles",
-		"nope.git":      "what answers is not a Git server",
+		"nope.git":      "the answer is not smart HTTP",
 	} {
 		_, err := list(name)
 		wantError(t, err, want)

@@ -8,29 +8,29 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// bench hears the evidence about one digest for all authorities.
-type bench struct {
-	digest   sources.Digest
-	hearings []*hearing
-	heard    int
+// evaluation checks evidence about one digest against all authorities.
+type evaluation struct {
+	digest  sources.Digest
+	results []*result
+	seen    int
 }
 
-// hearing is what one authority makes of it.
-type hearing struct {
+// result is the evaluation by one authority.
+type result struct {
 	authority authority
-	// evidence is what it accepted and needs.
+	// evidence is what it accepted.
 	evidence []evidence
-	// missing are the predicate types that nothing proved yet.
+	// missing are the predicate types without evidence so far.
 	missing []string
 	signer  proven
-	// refused are the reasons for which it refused evidence, each once.
+	// refused are the reasons for refused evidence, each once.
 	refused []string
 }
 
-func newBench(d sources.Digest, authorities []authority) *bench {
-	b := &bench{digest: d}
+func newEvaluation(d sources.Digest, authorities []authority) *evaluation {
+	b := &evaluation{digest: d}
 	for _, a := range authorities {
-		h := &hearing{authority: a}
+		h := &result{authority: a}
 		for _, att := range a.Attestations {
 			if t := predicateType(att.PredicateType); !slices.Contains(h.missing, t) {
 				h.missing = append(h.missing, t)
@@ -39,21 +39,21 @@ func newBench(d sources.Digest, authorities []authority) *bench {
 		if len(h.missing) == 0 {
 			h.missing = []string{signPredicate}
 		}
-		b.hearings = append(b.hearings, h)
+		b.results = append(b.results, h)
 	}
 	return b
 }
 
-// wantsAttestations tells whether some authority needs statements.
-func (b *bench) wantsAttestations() bool {
-	return slices.ContainsFunc(b.hearings, func(h *hearing) bool { return len(h.authority.Attestations) > 0 })
+// wantsAttestations reports whether an authority needs statements.
+func (b *evaluation) wantsAttestations() bool {
+	return slices.ContainsFunc(b.results, func(h *result) bool { return len(h.authority.Attestations) > 0 })
 }
 
-// hear takes evidence, and returns the hearing that is content with what it has
-// heard, nil if none is.
-func (b *bench) hear(e evidence) *hearing {
-	b.heard++
-	for _, h := range b.hearings {
+// add checks evidence, and returns the first result that is complete, nil if
+// none is.
+func (b *evaluation) add(e evidence) *result {
+	b.seen++
+	for _, h := range b.results {
 		if h.authority.err != nil {
 			continue
 		}
@@ -76,14 +76,14 @@ func (b *bench) hear(e evidence) *hearing {
 	return nil
 }
 
-func (h *hearing) refuse(why string) {
+func (h *result) refuse(why string) {
 	if !slices.Contains(h.refused, why) {
 		h.refused = append(h.refused, why)
 	}
 }
 
-// says is the verdict in one line.
-func (h *hearing) says(policy *sources.Verification) string {
+// describe returns a complete result in one line.
+func (h *result) describe(policy *sources.Verification) string {
 	a := h.authority
 	what := "signed"
 	if len(a.Attestations) > 0 {
@@ -95,10 +95,10 @@ func (h *hearing) says(policy *sources.Verification) string {
 	return fmt.Sprintf("%s keyless by %s, certified by %s (authority %s, ImageConfig %s)", what, printable(h.signer.subject), printable(h.signer.issuer), a.Name, policy.ImageConfig)
 }
 
-// wanted describes what each authority would accept.
-func (b *bench) wanted() []string {
+// wanted describes the evidence that each authority would accept.
+func (b *evaluation) wanted() []string {
 	var all []string
-	for _, h := range b.hearings {
+	for _, h := range b.results {
 		a := h.authority
 		var by string
 		if a.Key != nil {
@@ -133,13 +133,13 @@ func either(expr, text string) string {
 // maxFound bounds what a refusal lists for an authority.
 const maxFound = 5
 
-// found describes what was found and why it is not enough.
-func (b *bench) found(dropped int) []string {
+// found describes the evidence and why it is not enough.
+func (b *evaluation) found(dropped int) []string {
 	var all []string
-	if b.heard == 0 {
+	if b.seen == 0 {
 		all = append(all, "no signature")
 	}
-	for _, h := range b.hearings {
+	for _, h := range b.results {
 		for i, why := range h.refused {
 			if i == maxFound {
 				all = append(all, fmt.Sprintf("%d more that are not authority %s's", len(h.refused)-maxFound, h.authority.Name))
@@ -157,7 +157,7 @@ func (b *bench) found(dropped int) []string {
 	return all
 }
 
-// predicateTypes are the short names that cosign has for types of statements.
+// predicateTypes are cosign's short names for types of statements.
 var predicateTypes = map[string]string{
 	"custom":         "https://cosign.sigstore.dev/attestation/v1",
 	"cyclonedx":      "https://cyclonedx.org/bom",

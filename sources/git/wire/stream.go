@@ -1,0 +1,68 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+)
+
+// streamSession is a conversation with a service by its standard input and
+// output.
+type streamSession struct {
+	alive  func()
+	stdin  io.Writer
+	out    *pktReader
+	stderr boundedText
+	wait   func() // until the service has ended
+	stop   func() // ends it
+}
+
+func (s *streamSession) greeting(context.Context) (*pktReader, error) { return s.out, nil }
+
+func (s *streamSession) request(_ context.Context, body []byte) (*pktReader, error) {
+	for len(body) > 0 {
+		n, err := s.stdin.Write(body[:min(len(body), 64<<10)])
+		if err != nil {
+			return nil, err
+		}
+		s.alive()
+		body = body[n:]
+	}
+	return s.out, nil
+}
+
+func (s *streamSession) close() { s.stop() }
+
+// explain waits for what the server has to say when it just ended.
+func (s *streamSession) explain(err error) error {
+	if !errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	s.wait() // the stream has ended; then stderr ends too
+	if text := s.stderr.String(); strings.TrimSpace(text) != "" {
+		return newServerError(text)
+	}
+	return fmt.Errorf("the server ended the conversation: %w", err)
+}
+
+// boundedText keeps the first bytes written to it.
+type boundedText struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+func (b *boundedText) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.buf = append(b.buf, p[:min(len(p), maxSidebandText-len(b.buf))]...)
+	return len(p), nil
+}
+
+func (b *boundedText) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return string(b.buf)
+}
