@@ -69,7 +69,7 @@ func commands() []command {
 		{"changes [-wanted] COMMAND...", changes},
 		{"unchanged COMMAND...", unchanged},
 		{"planned FILE", planned},
-		{"mask FILE", mask},
+		{"mask COMMAND...", mask},
 	}
 }
 
