@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources"
 )
 
@@ -48,7 +49,7 @@ func TestRecipe(t *testing.T) {
 	if len(blocks) != 2 {
 		t.Fatalf("TYPES.md has %d blocks of shell, want one for a type and one for a package", len(blocks))
 	}
-	docs := decode(t, xrd+"---"+strings.ReplaceAll(managed, "example.org", "managed.example.org")+"---"+crd(`
+	docs := manifesttest.Documents(t, xrd+"---"+strings.ReplaceAll(managed, "example.org", "managed.example.org")+"---"+crd(`
 type: object
 properties:
   a: {type: string, default: "\u007f\u2028\\ \t\"ü", enum: [b, null, a, 1.5], maximum: 9223372036854775807, minimum: -0.001}
@@ -103,7 +104,7 @@ func TestRecipeForms(t *testing.T) {
 			continue // jq before 1.7 rounds them
 		}
 		for _, schema := range []string{tt.a, tt.b} {
-			docs := decode(t, crd(schema))
+			docs := manifesttest.Documents(t, crd(schema))
 			want := "example.org/v1 Bucket " + forms(t, docs[0].Tree)[0] + "\n"
 			if have := recipeForms(t, docs); have != want {
 				t.Errorf("%s: jq says\n%swant\n%s", tt.name, have, want)
