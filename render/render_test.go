@@ -15,6 +15,7 @@ import (
 
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources"
 )
 
@@ -41,11 +42,7 @@ const plainObject = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: plain, na
 // content is a package as sources would hand it over.
 func content(t *testing.T, kind sources.PackageKind, stream string) *sources.Package {
 	t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(stream), sources.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &sources.Package{Meta: sources.PackageMeta{Kind: kind, Name: "meta"}, Documents: docs}
+	return &sources.Package{Meta: sources.PackageMeta{Kind: kind, Name: "meta"}, Documents: manifesttest.Documents(t, stream)}
 }
 
 func crdYAML(plural, extra string) string {

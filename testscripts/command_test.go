@@ -44,6 +44,7 @@ func commands() []command {
 		{"registry break [FLAGS] PATH FAULT", breakRegistry},
 		{"registry heal", healRegistry},
 		{"registry requests", registryRequests},
+		{"package make DIR [FIELD=TYPE]...", makePackage},
 		{"package push DIR REFERENCE", pushPackage},
 		{"sign [-bundle] [-issuer URL] SIGNER REFERENCE", signPackage},
 		{"upstream PROJECT VERSION DIR", upstreamPackage},
@@ -71,7 +72,7 @@ func commands() []command {
 		{"changes [-wanted] COMMAND...", changes},
 		{"unchanged COMMAND...", unchanged},
 		{"planned FILE", planned},
-		{"mask FILE", mask},
+		{"mask COMMAND...", mask},
 	}
 }
 

@@ -265,26 +265,39 @@ func planned(_ context.Context, _ *scenario, c *call) error {
 	return nil
 }
 
-// mask prints a file, or stdout or stderr, with what differs from run to run
-// replaced by the names of the variables that hold it.
-func mask(_ context.Context, s *scenario, c *call) error {
-	if len(c.args) != 1 {
+// mask runs a command and replaces in its output what differs from run to run.
+func mask(ctx context.Context, s *scenario, c *call) error {
+	if len(c.args) == 0 {
 		return errUsage
 	}
-	text := c.ts.ReadFile(c.args[0])
-	for _, name := range []string{"REPOSITORY", "REGISTRY", "WORK"} {
-		if value := c.ts.Getenv(name); value != "" {
-			text = strings.ReplaceAll(text, value, "$"+name)
-		}
-	}
-	if s.repo == nil {
-		_, err := io.WriteString(c.out, text)
-		return err
-	}
-	_, err := io.WriteString(c.out, commitHash.ReplaceAllString(text, "COMMIT"))
+	var out, errOut bytes.Buffer
+	err := s.run(ctx, c.ts, c.args, &out, &errOut)
+	io.WriteString(c.out, masked(out.String(), c.ts.Getenv))
+	io.WriteString(c.errOut, masked(errOut.String(), c.ts.Getenv))
 	return err
 }
 
-// commitHash is Git's, whole or as short as gitopsd writes it. A digest, which
-// is longer, is none.
-var commitHash = regexp.MustCompile(`\b[0-9a-f]{40}\b|\b[0-9a-f]{10}\b`)
+// masked replaces in a text what differs from run to run.
+func masked(text string, getenv func(string) string) string {
+	for _, name := range []string{"REPOSITORY", "REGISTRY", "BASES", "WORK"} {
+		if value := getenv(name); value != "" {
+			text = strings.ReplaceAll(text, value, "$"+name)
+		}
+	}
+	for _, v := range varying {
+		text = v.pattern.ReplaceAllString(text, v.name)
+	}
+	return text
+}
+
+// varying is what differs from run to run, and what masked writes for it. Digests
+// are not among it: packages are built reproducibly.
+var varying = []struct {
+	pattern *regexp.Regexp
+	name    string
+}{
+	{regexp.MustCompile(`\b127\.0\.0\.1:[0-9]+`), "127.0.0.1:PORT"},
+	{regexp.MustCompile(`-[bcdfghjklmnpqrstvwxz2456789]{8,10}-[bcdfghjklmnpqrstvwxz2456789]{5}\b`), "-POD"},
+	{regexp.MustCompile(`\b[0-9a-f]{40}\b|\b[0-9a-f]{10}\b`), "COMMIT"}, // whole, or as short as gitopsd writes it
+	{regexp.MustCompile(`\b20[0-9]{2}-[0-9]{2}-[0-9]{2}([T ][0-9:.]+(Z|[ +-][0-9:+-]+)?)?`), "TIME"},
+}

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"gitopsd.dev/testscripts/registry"
-	"gitopsd.dev/testscripts/upstream"
 )
 
 // registryName is what scripts call the registry, so that their files need not
@@ -167,35 +166,4 @@ func printRequests(c *call, requests map[string]int) {
 	for _, r := range slices.Sorted(maps.Keys(requests)) {
 		fmt.Fprintf(c.out, "%d %s\n", requests[r], r)
 	}
-}
-
-func pushPackage(ctx context.Context, s *scenario, c *call) error {
-	if err := s.needRegistry(); err != nil {
-		return err
-	}
-	if len(c.args) != 2 {
-		return errUsage
-	}
-	file := filepath.Join(c.ts.Getenv("TMPDIR"), "package.xpkg")
-	if _, err := c.output(ctx, "gitopsd", "package", "build", c.args[0], "-o", file); err != nil {
-		return err
-	}
-	// Pushes go to no mirror.
-	reference, named := strings.CutPrefix(c.args[1], registryName+"/")
-	if named {
-		reference = s.registry.Host() + "/" + reference
-	}
-	pushed, err := c.output(ctx, "gitopsd", "package", "push", file, reference)
-	if named {
-		pushed = strings.Replace(pushed, s.registry.Host(), registryName, 1)
-	}
-	fmt.Fprint(c.out, pushed)
-	return err
-}
-
-func upstreamPackage(ctx context.Context, _ *scenario, c *call) error {
-	if len(c.args) != 3 {
-		return errUsage
-	}
-	return upstream.Write(ctx, c.args[0], c.args[1], c.ts.MkAbs(c.args[2]), os.Stderr)
 }

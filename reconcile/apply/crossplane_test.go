@@ -8,17 +8,9 @@ import (
 
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources"
 )
-
-func tree(t *testing.T, text string) map[string]any {
-	t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(text), sources.Limits{})
-	if err != nil || len(docs) != 1 {
-		t.Fatal(err, text)
-	}
-	return docs[0].Tree
-}
 
 var (
 	wanted = sources.DigestOf([]byte("wanted"))
@@ -48,7 +40,7 @@ func TestPackageHealth(t *testing.T) {
 		{"seen before the change", current + ", conditions: [{type: Installed, status: 'True'}, {type: Healthy, status: 'True', observedGeneration: 1}]", InProgress, "it is not healthy: Crossplane has not said anything yet"},
 		{"well", current + ", conditions: [" + yes + "]", "Current", ""},
 	} {
-		u := &unstructured.Unstructured{Object: tree(t, "{apiVersion: pkg.crossplane.io/v1, kind: Provider, metadata: {name: p, generation: 2}, spec: {package: '"+pkg+"'}, status: {"+tt.status+"}}")}
+		u := &unstructured.Unstructured{Object: manifesttest.Tree(t, "{apiVersion: pkg.crossplane.io/v1, kind: Provider, metadata: {name: p, generation: 2}, spec: {package: '"+pkg+"'}, status: {"+tt.status+"}}")}
 		if state, reason := assess(u); state != tt.state || reason != tt.reason {
 			t.Errorf("%s: %s %q, want %s %q", tt.name, state, reason, tt.state, tt.reason)
 		}
@@ -58,7 +50,7 @@ func TestPackageHealth(t *testing.T) {
 func TestRevisionHealth(t *testing.T) {
 	t.Parallel()
 	revision := func(spec, status string) map[string]any {
-		return tree(t, "{metadata: {name: p-1}, spec: {"+spec+"}, status: {"+status+"}}")
+		return manifesttest.Tree(t, "{metadata: {name: p-1}, spec: {"+spec+"}, status: {"+status+"}}")
 	}
 	image := "desiredState: Active, image: 'r.example.org/p:v1@" + string(wanted) + "'"
 	for _, tt := range []struct {
@@ -92,7 +84,7 @@ func TestDefinitionHealth(t *testing.T) {
 		{"claimNames: {kind: C}", "conditions: [{type: Established, status: 'True'}]", InProgress, "its types are not served: Offered: Crossplane has not said anything yet"},
 		{"claimNames: {kind: C}", "conditions: [{type: Established, status: 'True'}, {type: Offered, status: 'True'}]", "Current", ""},
 	} {
-		u := &unstructured.Unstructured{Object: tree(t, "{apiVersion: apiextensions.crossplane.io/v1, kind: CompositeResourceDefinition, metadata: {name: x}, spec: {"+tt.spec+"}, status: {"+tt.status+"}}")}
+		u := &unstructured.Unstructured{Object: manifesttest.Tree(t, "{apiVersion: apiextensions.crossplane.io/v1, kind: CompositeResourceDefinition, metadata: {name: x}, spec: {"+tt.spec+"}, status: {"+tt.status+"}}")}
 		if state, reason := assess(u); state != tt.state || reason != tt.reason {
 			t.Errorf("%s: %s %q, want %s %q", tt.status, state, reason, tt.state, tt.reason)
 		}

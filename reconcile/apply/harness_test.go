@@ -21,7 +21,7 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
-	"gitopsd.dev/sources"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/testscripts/devcluster"
 )
 
@@ -131,23 +131,7 @@ func (b *bed) restart() {
 // set decodes manifests; $NAME in them is the bed's name.
 func (b *bed) set(text string) *manifest.Set {
 	b.t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(strings.ReplaceAll(text, "$NAME", b.name)), sources.Limits{})
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	var objects []*manifest.Object
-	for _, d := range docs {
-		o, err := manifest.New(d.Tree, manifest.Origin{File: "test.yaml", Line: d.Line})
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		objects = append(objects, o)
-	}
-	set, duplicates := manifest.NewSet(objects)
-	if len(duplicates) > 0 {
-		b.t.Fatal(duplicates[0])
-	}
-	return set
+	return manifesttest.Set(b.t, strings.ReplaceAll(text, "$NAME", b.name))
 }
 
 func (b *bed) plan(set *manifest.Set, opts apply.PlanOptions) *plan.Plan {

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/resolve"
@@ -18,7 +19,7 @@ import (
 // definition is a CRD whose objects have one field.
 func definition(t *testing.T, field string) sources.Document {
 	t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(fmt.Sprintf(`
+	return manifesttest.Documents(t, fmt.Sprintf(`
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: things.acme.example}
@@ -28,11 +29,7 @@ spec:
   names: {kind: Thing, plural: things}
   versions:
   - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {%s: {type: string}}}}}
-`, field)), sources.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return docs[0]
+`, field))[0]
 }
 
 // A type is found wherever the repository knows it from, and said to be unknown

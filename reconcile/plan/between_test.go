@@ -5,19 +5,20 @@ import (
 
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 )
 
 // Between two renderings there is a step for each object, without a look at any
 // cluster.
 func TestBetween(t *testing.T) {
-	before := set(t, `
+	before := manifesttest.Set(t, `
 {apiVersion: v1, kind: ConfigMap, metadata: {name: same, namespace: a}, data: {k: "1"}}
 ---
 {apiVersion: v1, kind: ConfigMap, metadata: {name: changed, namespace: a}, data: {k: "1"}}
 ---
 {apiVersion: v1, kind: ConfigMap, metadata: {name: gone, namespace: a}}
 `)
-	after := set(t, `
+	after := manifesttest.Set(t, `
 {apiVersion: v1, kind: ConfigMap, metadata: {name: same, namespace: a}, data: {k: "1"}}
 ---
 {apiVersion: v1, kind: ConfigMap, metadata: {name: changed, namespace: a}, data: {k: "2"}}

@@ -12,42 +12,16 @@ import (
 
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
-	"gitopsd.dev/sources"
+	"gitopsd.dev/render/manifest/manifesttest"
 )
 
 var inventory = plan.Inventory{ID: "applyset-ours-v1", FieldManager: "gitopsd"}
-
-func objects(t *testing.T, text string) []*manifest.Object {
-	t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(text), sources.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []*manifest.Object
-	for _, d := range docs {
-		o, err := manifest.New(d.Tree, manifest.Origin{File: "a.yaml", Line: d.Line})
-		if err != nil {
-			t.Fatal(err)
-		}
-		list = append(list, o)
-	}
-	return list
-}
-
-func set(t *testing.T, text string) *manifest.Set {
-	t.Helper()
-	s, duplicates := manifest.NewSet(objects(t, text))
-	if len(duplicates) > 0 {
-		t.Fatal(duplicates[0])
-	}
-	return s
-}
 
 // live makes the metadata of objects as they would be when they were applied.
 func live(t *testing.T, text string, change func(*metav1.ObjectMeta)) plan.Live {
 	t.Helper()
 	l := plan.Live{Objects: make(map[manifest.ID]*metav1.ObjectMeta), Namespaced: make(map[schema.GroupVersionKind]bool)}
-	for _, o := range objects(t, text) {
+	for _, o := range manifesttest.Objects(t, text) {
 		m := &metav1.ObjectMeta{
 			Name: o.ID().Name, Namespace: o.ID().Namespace, UID: types.UID("uid-" + o.ID().Name),
 			Labels: o.Labels(), Annotations: o.Annotations(),
@@ -191,7 +165,7 @@ prune namespace/ns
 		{
 			name: "no namespace", desired: "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}",
 			change: func(l *plan.Live) { l.Namespaced[schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}] = true },
-			want:   "refused configmap/a its kind lives in namespaces, and it names none; set metadata.namespace (a.yaml:1)\n",
+			want:   "refused configmap/a its kind lives in namespaces, and it names none; set metadata.namespace (test.yaml:1)\n",
 		},
 		{
 			name: "unreadable", desired: cm, change: func(l *plan.Live) { l.Unreadable = map[schema.GroupKind]string{{Kind: "ConfigMap"}: "forbidden"} },
@@ -212,20 +186,20 @@ prune namespace/ns
 		},
 		{
 			name: "copy into another namespace", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) {
-				m.Annotations[manifest.AppliedAnnotation] = inventory.Applied(objects(t, strings.Replace(cm, "namespace: ns", "namespace: other", 1))[0])
+				m.Annotations[manifest.AppliedAnnotation] = inventory.Applied(manifesttest.Objects(t, strings.Replace(cm, "namespace: ns", "namespace: other", 1))[0])
 				m.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl-create", Operation: metav1.ManagedFieldsOperationUpdate}}
 			}),
 			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n",
 		},
 		{
 			name: "copy with managed fields", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) {
-				m.Annotations[manifest.AppliedAnnotation] = inventory.Applied(objects(t, strings.Replace(cm, "name: a", "name: other", 1))[0])
+				m.Annotations[manifest.AppliedAnnotation] = inventory.Applied(manifesttest.Objects(t, strings.Replace(cm, "name: a", "name: other", 1))[0])
 			}),
 			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n",
 		},
 		{
 			name: "copy of a completed object", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) {
-				other := objects(t, strings.Replace(cm, "name: a", "name: other", 1))[0]
+				other := manifesttest.Objects(t, strings.Replace(cm, "name: a", "name: other", 1))[0]
 				completed, err := other.Complete(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "other", "namespace": "ns"}})
 				if err != nil {
 					t.Fatal(err)
@@ -236,13 +210,13 @@ prune namespace/ns
 		},
 		{
 			name: "member of another inventory that was relabelled", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) {
-				m.Annotations[manifest.AppliedAnnotation] = plan.Inventory{ID: "applyset-theirs-v1"}.Applied(objects(t, cm)[0])
+				m.Annotations[manifest.AppliedAnnotation] = plan.Inventory{ID: "applyset-theirs-v1"}.Applied(manifesttest.Objects(t, cm)[0])
 			}),
 			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n",
 		},
 		{
 			name: "copy under the name of something wanted", desired: cm, live: cm, change: meta(func(m *metav1.ObjectMeta) {
-				m.Annotations[manifest.AppliedAnnotation] = inventory.Applied(objects(t, strings.Replace(cm, "name: a", "name: other", 1))[0])
+				m.Annotations[manifest.AppliedAnnotation] = inventory.Applied(manifesttest.Objects(t, strings.Replace(cm, "name: a", "name: other", 1))[0])
 				m.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "hnc", Operation: metav1.ManagedFieldsOperationUpdate}}
 			}),
 			want: "conflict configmap/ns/a it is managed by hnc; annotate it with gitopsd.dev/adopt: \"true\" to take it over, or the Cluster with gitopsd.dev/adopt: manager/hnc for all that is\n",
@@ -300,7 +274,7 @@ prune namespace/ns
 			if tt.change != nil {
 				tt.change(&l)
 			}
-			p := plan.Compute("prod", set(t, tt.desired), l, inventory, plan.Options{})
+			p := plan.Compute("prod", manifesttest.Set(t, tt.desired), l, inventory, plan.Options{})
 			if have := steps(p); have != tt.want {
 				t.Errorf("have\n%s\nwant\n%s", have, tt.want)
 			}
@@ -319,7 +293,7 @@ prune namespace/ns
 // older makes the record that of a gitopsd which did not bind it to the object.
 func older(t *testing.T) func(*metav1.ObjectMeta) {
 	return func(m *metav1.ObjectMeta) {
-		m.Annotations[manifest.AppliedAnnotation] = string(objects(t, cm)[0].Hash())
+		m.Annotations[manifest.AppliedAnnotation] = string(manifesttest.Objects(t, cm)[0].Hash())
 	}
 }
 
@@ -335,7 +309,7 @@ func TestMassPruneBesideCopies(t *testing.T) {
 		id := manifest.ID{Kind: "ConfigMap", Namespace: fmt.Sprintf("ns%d", i), Name: "c000"}
 		l.Objects[id] = l.Objects[manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: "c000"}]
 	}
-	p := plan.Compute("prod", set(t, cm), l, inventory, plan.Options{})
+	p := plan.Compute("prod", manifesttest.Set(t, cm), l, inventory, plan.Options{})
 	if n := p.Count(plan.Held); n != 30 {
 		t.Errorf("%d of 30 members are held", n)
 	}
@@ -364,7 +338,7 @@ func TestMassPrune(t *testing.T) {
 		{have: 100, want: 49, allow: 51},
 	} {
 		l := live(t, many(tt.have), nil)
-		p := plan.Compute("prod", set(t, many(tt.want)), l, inventory, plan.Options{AllowPrune: tt.allow})
+		p := plan.Compute("prod", manifesttest.Set(t, many(tt.want)), l, inventory, plan.Options{AllowPrune: tt.allow})
 		action := plan.Prune
 		if tt.held {
 			action = plan.Held

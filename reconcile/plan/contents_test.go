@@ -8,6 +8,7 @@ import (
 
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 )
 
 // What holds objects that stay is kept, whoever their owners are.
@@ -84,7 +85,7 @@ func TestContents(t *testing.T) {
 			t.Parallel()
 			l := live(t, tt.live+rest, tt.change)
 			l.Contents = tt.contents
-			have := steps(plan.Compute("prod", set(t, tt.desired+rest), l, inventory, plan.Options{}))
+			have := steps(plan.Compute("prod", manifesttest.Set(t, tt.desired+rest), l, inventory, plan.Options{}))
 			want := "unchanged serviceaccount/other/rest\n" + tt.want + "\n"
 			if strings.HasPrefix(tt.want, "create configmap") {
 				create, then, _ := strings.Cut(tt.want, "\n")

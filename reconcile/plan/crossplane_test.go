@@ -4,12 +4,12 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 )
 
 // What packages have and gitopsd does not install: types that are not activated,
@@ -70,13 +70,13 @@ held customresourcedefinition.apiextensions.k8s.io/ws.e.org kept: Crossplane ins
 			t.Parallel()
 			l := live(t, tt.live, nil)
 			l.Unserved = make(map[schema.GroupVersionKind]string)
-			for _, o := range objects(t, tt.unserved) {
+			for _, o := range manifesttest.Objects(t, tt.unserved) {
 				l.Unserved[schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind)] = "the cluster does not serve it"
 			}
-			for _, o := range objects(t, tt.contents) {
+			for _, o := range manifesttest.Objects(t, tt.contents) {
 				l.Contents = map[manifest.ID][]plan.Content{types[0].Definition: {{ID: o.ID(), UID: "1"}}}
 			}
-			p := plan.Compute("prod", set(t, tt.desired), l, inventory, tt.opts)
+			p := plan.Compute("prod", manifesttest.Set(t, tt.desired), l, inventory, tt.opts)
 			if have := steps(p); have != tt.want {
 				t.Errorf("have\n%s\nwant\n%s", have, tt.want)
 			}
@@ -94,7 +94,7 @@ held customresourcedefinition.apiextensions.k8s.io/ws.e.org kept: Crossplane ins
 		}
 	})
 	l.Contents = map[manifest.ID][]plan.Content{types[0].Definition: {{ID: manifest.ID{Group: "e.org", Kind: "W", Name: "mine"}, UID: "1"}}}
-	if p := plan.Compute("prod", set(t, cm), l, inventory, inactive); p.Count(plan.Prune) != 1 {
+	if p := plan.Compute("prod", manifesttest.Set(t, cm), l, inventory, inactive); p.Count(plan.Prune) != 1 {
 		t.Error(steps(p))
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 )
 
 func TestDiff(t *testing.T) {
@@ -68,7 +69,7 @@ func TestDiff(t *testing.T) {
 				if body == "{}" {
 					body = ""
 				}
-				trees = append(trees, objects(t, "apiVersion: apps/v1\nkind: Deployment\n"+name+body)[0].Tree())
+				trees = append(trees, manifesttest.Objects(t, "apiVersion: apps/v1\nkind: Deployment\n"+name+body)[0].Tree())
 			}
 			var lines []string
 			for _, c := range plan.Diff(id, trees[0], trees[1]) {

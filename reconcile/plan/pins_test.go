@@ -9,13 +9,14 @@ import (
 
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/render/types"
 )
 
 // crd is the definition of Thing.acme.example, in version v1 with some fields.
 func crd(t *testing.T, fields ...string) *manifest.Object {
 	t.Helper()
-	return objects(t, fmt.Sprintf(`
+	return manifesttest.Objects(t, fmt.Sprintf(`
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: things.acme.example}
@@ -30,7 +31,7 @@ spec:
 
 // A refusal says what the digests differ in, documentation of a rule too.
 func TestPinsSayWhatDiffers(t *testing.T) {
-	v1 := objects(t, ruled)[0]
+	v1 := manifesttest.Objects(t, ruled)[0]
 	gk := plan.Defines(v1)[0].GroupKind()
 	pinned, err := types.Of(v1.Tree())
 	if err != nil {
@@ -41,8 +42,8 @@ func TestPinsSayWhatDiffers(t *testing.T) {
 		{"self.a > 1", "self.a>1", "spelling-changed .spec"},
 		{"{type: integer}", "{type: integer, minimum: 3}", "minimum-added .spec.a"},
 	} {
-		live := objects(t, strings.Replace(ruled, tt.from, tt.to, 1))[0].Tree()
-		o := objects(t, fmt.Sprintf("{apiVersion: acme.example/v1, kind: Thing, metadata: {name: x, namespace: default, annotations: {%s: %q}}}", manifest.PinAnnotation, pinned[0].Digest))[0]
+		live := manifesttest.Objects(t, strings.Replace(ruled, tt.from, tt.to, 1))[0].Tree()
+		o := manifesttest.Objects(t, fmt.Sprintf("{apiVersion: acme.example/v1, kind: Thing, metadata: {name: x, namespace: default, annotations: {%s: %q}}}", manifest.PinAnnotation, pinned[0].Digest))[0]
 		p := &plan.Plan{Steps: []plan.Step{{Action: plan.Create, ID: o.ID(), Object: o}}}
 		find := func(schema.GroupVersionKind, string) (map[string]any, string) { return v1.Tree(), "cluster dev" }
 		plan.CheckPins(p, map[schema.GroupKind]plan.LiveDefinition{gk: {Tree: live}}, find, false)
@@ -82,7 +83,7 @@ func TestCheckPins(t *testing.T) {
 		return all[0].Digest
 	}
 	thing := func(pin string) *manifest.Object {
-		return objects(t, fmt.Sprintf("{apiVersion: acme.example/v1, kind: Thing, metadata: {name: x, namespace: default, annotations: {%s: %q}}}", manifest.PinAnnotation, pin))[0]
+		return manifesttest.Objects(t, fmt.Sprintf("{apiVersion: acme.example/v1, kind: Thing, metadata: {name: x, namespace: default, annotations: {%s: %q}}}", manifest.PinAnnotation, pin))[0]
 	}
 	v1, v2, v3 := crd(t, "a"), crd(t, "a", "b"), crd(t, "a", "c")
 	gk := plan.Defines(v1)[0].GroupKind()
@@ -155,7 +156,7 @@ func TestCheckPins(t *testing.T) {
 // An XRD and the CRD that Crossplane makes of it are two definitions of one kind,
 // and the XRD is what objects are pinned to, in whatever order they are rendered.
 func TestPinsOfXRDAndCRD(t *testing.T) {
-	both := objects(t, `
+	both := manifesttest.Objects(t, `
 apiVersion: apiextensions.crossplane.io/v1
 kind: CompositeResourceDefinition
 metadata: {name: things.acme.example}
@@ -170,7 +171,7 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := objects(t, fmt.Sprintf("{apiVersion: acme.example/v1, kind: Thing, metadata: {name: x, annotations: {%s: %q}}}", manifest.PinAnnotation, all[0].Digest))[0]
+	o := manifesttest.Objects(t, fmt.Sprintf("{apiVersion: acme.example/v1, kind: Thing, metadata: {name: x, annotations: {%s: %q}}}", manifest.PinAnnotation, all[0].Digest))[0]
 	for range both {
 		p := &plan.Plan{}
 		for _, d := range both {

@@ -5,34 +5,13 @@ import (
 	"testing"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources"
 )
 
-// objects reads YAML documents.
-func objects(t *testing.T, text string) *manifest.Set {
-	t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(text), sources.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all []*manifest.Object
-	for _, d := range docs {
-		some, err := manifest.FromDocument(d, manifest.Origin{File: "test.yaml"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, some...)
-	}
-	set, duplicates := manifest.NewSet(all)
-	if len(duplicates) > 0 {
-		t.Fatal(duplicates[0])
-	}
-	return set
-}
-
 func container(t *testing.T, fields string) Template {
 	t.Helper()
-	o := objects(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x, namespace: ns}\nspec: {template: {spec: {containers: [{name: c, image: i, "+fields+"}]}}}\n")
+	o := manifesttest.Set(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x, namespace: ns}\nspec: {template: {spec: {containers: [{name: c, image: i, "+fields+"}]}}}\n")
 	return FromWorkload(o.All()[0].Tree())
 }
 
@@ -152,7 +131,7 @@ func TestOf(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			set := objects(t, strings.TrimPrefix(tt.in, "---\n"))
+			set := manifesttest.Set(t, strings.TrimPrefix(tt.in, "---\n"))
 			index := NewIndex(set, []sources.Selected{
 				{Declaration: sources.Declaration{Kind: sources.Function, Name: "patch"}, Pin: sources.Pin{Digest: sources.Digest(digest)}},
 				{Declaration: sources.Declaration{Kind: sources.Provider, Name: "ready"}, Pin: sources.Pin{Digest: sources.Digest(digest)}},
@@ -184,7 +163,7 @@ func TestOf(t *testing.T) {
 func TestDigest(t *testing.T) {
 	digest := "@sha256:" + strings.Repeat("a", 64)
 	identity := func(text string) *Identity {
-		return Workload(objects(t, strings.TrimPrefix(text, "---\n")).All()[0])
+		return Workload(manifesttest.Set(t, strings.TrimPrefix(text, "---\n")).All()[0])
 	}
 	a := identity(workload("Deployment", "a", "b", "reg.io/p"+digest))
 	if b := identity(workload("StatefulSet", "c", "d", "mirror.io/q"+digest)); a.Digest() != b.Digest() {
@@ -206,7 +185,7 @@ func TestDigest(t *testing.T) {
 // What Crossplane's API fills in makes no other Composition.
 func TestComposedDefaults(t *testing.T) {
 	of := func(spec string) string {
-		tree := objects(t, "apiVersion: apiextensions.crossplane.io/v1\nkind: Composition\nmetadata: {name: x}\nspec: {"+spec+"}\n").All()[0].Tree()
+		tree := manifesttest.Set(t, "apiVersion: apiextensions.crossplane.io/v1\nkind: Composition\nmetadata: {name: x}\nspec: {"+spec+"}\n").All()[0].Tree()
 		return Composed([]map[string]any{tree}, func(string) string { return "" }).Digest()
 	}
 	const pipeline = "pipeline: [{step: a, functionRef: {name: f}}]"

@@ -11,25 +11,9 @@ import (
 	"testing"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources"
 )
-
-func objects(t *testing.T, stream string) []*manifest.Object {
-	t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(stream), sources.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all []*manifest.Object
-	for _, doc := range docs {
-		some, err := manifest.FromDocument(doc, manifest.Origin{File: "objects.yaml"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, some...)
-	}
-	return all
-}
 
 func apply(t *testing.T, all []*manifest.Object, patches ...Patch) ([]*manifest.Object, error) {
 	t.Helper()
@@ -117,7 +101,7 @@ func TestPatches(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			all := objects(t, patchObjects)
+			all := manifesttest.Objects(t, patchObjects)
 			before := stream(t, all)
 			after, err := apply(t, all, tt.patches...)
 			if tt.err != "" {
@@ -203,7 +187,7 @@ func everything(t *testing.T, all []*manifest.Object, patches []Patch) string {
 	}
 	schema.Lock()
 	defer schema.Unlock()
-	return sortedStream(t, objects(t, krustyRun(t, dir)))
+	return sortedStream(t, manifesttest.Objects(t, krustyRun(t, dir)))
 }
 
 func sortedStream(t *testing.T, all []*manifest.Object) string {
@@ -300,7 +284,7 @@ func generateObjects(t *testing.T, r *rand.Rand) []*manifest.Object {
 		}
 		docs = append(docs, "apiVersion: "+apiVersion+"\nkind: "+kind+"\nmetadata: {"+meta+"}\n"+rest+"\n")
 	}
-	return objects(t, strings.Join(docs, "---\n"))
+	return manifesttest.Objects(t, strings.Join(docs, "---\n"))
 }
 
 func generatePatch(r *rand.Rand, all []*manifest.Object) Patch {
@@ -332,7 +316,7 @@ func generatePatch(r *rand.Rand, all []*manifest.Object) Patch {
 // Clusters with the same patches share what the patches made, until it is swept.
 func TestPatchedObjectsAreShared(t *testing.T) {
 	t.Parallel()
-	all := objects(t, patchObjects)
+	all := manifesttest.Objects(t, patchObjects)
 	p, err := NewPatches([]Patch{{Target: &Target{Kind: "CustomResourceDefinition"}, Patch: "- {op: add, path: /x, value: y}"}})
 	if err != nil {
 		t.Fatal(err)

@@ -32,9 +32,9 @@ func TestSchemasDoNotLeak(t *testing.T) {
 	}
 	files := os.DirFS(root)
 	var wg sync.WaitGroup
-	for i := range 8 {
+	for i := range 4 {
 		wg.Go(func() {
-			for j := range 2 * len(dirs) {
+			for j := range dirs {
 				dir := dirs[(i+j)%len(dirs)]
 				objects, err := new(Builder).Build(t.Context(), files, dir, remote.Bases{})
 				if err != nil {

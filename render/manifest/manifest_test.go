@@ -11,21 +11,13 @@ import (
 	"testing"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources"
 )
 
-func decode(t *testing.T, doc string) map[string]any {
-	t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(doc), sources.Limits{})
-	if err != nil || len(docs) != 1 {
-		t.Fatalf("%d documents, %v", len(docs), err)
-	}
-	return docs[0].Tree
-}
-
 func object(t *testing.T, doc string) *manifest.Object {
 	t.Helper()
-	o, err := manifest.New(decode(t, doc), manifest.Origin{File: "a.yaml", Line: 1})
+	o, err := manifest.New(manifesttest.Tree(t, doc), manifest.Origin{File: "a.yaml", Line: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +46,7 @@ func TestNew(t *testing.T) {
 		{name: "annotations", doc: "{apiVersion: v1, kind: A, metadata: {name: a, annotations: [b]}}", err: "metadata.annotations: want a mapping of strings"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o, err := manifest.New(decode(t, tt.doc), manifest.Origin{File: "a.yaml", Line: 7})
+			o, err := manifest.New(manifesttest.Tree(t, tt.doc), manifest.Origin{File: "a.yaml", Line: 7})
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) {
 					t.Fatalf("error %v, want one with %q", err, tt.err)
@@ -101,7 +93,7 @@ func TestFromDocument(t *testing.T) {
 		{name: "item's name", doc: "{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: A}]}", err: "a.yaml:4: metadata: is missing"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			objects, err := manifest.FromDocument(sources.Document{Line: 4, Tree: decode(t, tt.doc)}, manifest.Origin{File: "a.yaml"})
+			objects, err := manifest.FromDocument(sources.Document{Line: 4, Tree: manifesttest.Tree(t, tt.doc)}, manifest.Origin{File: "a.yaml"})
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) {
 					t.Fatalf("error %v, want one with %q", err, tt.err)

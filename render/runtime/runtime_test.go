@@ -9,20 +9,12 @@ import (
 	"testing"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/sources"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
-
-func decode(t *testing.T, doc string) map[string]any {
-	t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(doc), sources.Limits{})
-	if err != nil || len(docs) != 1 {
-		t.Fatalf("%d documents, %v", len(docs), err)
-	}
-	return docs[0].Tree
-}
 
 func provider(t *testing.T, name, meta string) sources.Selected {
 	t.Helper()
@@ -30,7 +22,7 @@ func provider(t *testing.T, name, meta string) sources.Selected {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree := decode(t, meta)
+	tree := manifesttest.Tree(t, meta)
 	pkg := &sources.Package{Meta: sources.PackageMeta{Kind: sources.Provider, Name: name, Document: sources.Document{Tree: tree}}}
 	return sources.Selected{
 		Declaration: sources.Declaration{Kind: sources.Provider, Name: name, Ref: ref},
@@ -68,7 +60,7 @@ func TestObjects(t *testing.T) {
 			Deployment:     runtime.Template{Name: "its-name", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}},
 			Service:        runtime.Template{Name: "its-service"},
 			ServiceAccount: runtime.Template{Name: "its-account", Annotations: map[string]string{"role": "arn"}},
-			Spec: decode(t, `
+			Spec: manifesttest.Tree(t, `
 replicas: 2
 strategy: {type: RollingUpdate}
 selector: {matchLabels: {mine: x}}
@@ -88,7 +80,7 @@ template:
       resources: {limits: {memory: 1Gi}}
 `),
 		}},
-		"their-account": {Selected: plain, Config: &runtime.Config{Spec: decode(t, "{selector: {}, template: {spec: {serviceAccountName: theirs}}}")}},
+		"their-account": {Selected: plain, Config: &runtime.Config{Spec: manifesttest.Tree(t, "{selector: {}, template: {spec: {serviceAccountName: theirs}}}")}},
 		"full": {Selected: full, Webhooks: true, Types: []*manifest.Object{
 			crd(t, "buckets.s3.example.org", "s3.example.org", "buckets"), crd(t, "instances.ec2.example.org", "ec2.example.org", "instances"),
 			crd(t, "acls.s3.example.org", "s3.example.org", "acls"),

@@ -10,10 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"gitopsd.dev/render/manifest"
-	"gitopsd.dev/sources"
-	"gitopsd.dev/testscripts/devcluster"
-	"gitopsd.dev/testscripts/upstream"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -21,6 +17,12 @@ import (
 	apischema "k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/testscripts/devcluster"
+	"gitopsd.dev/testscripts/upstream"
 )
 
 func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
@@ -52,7 +54,7 @@ func (r release) crds(t testing.TB) []sources.Document {
 		if err != nil {
 			t.Fatal(err)
 		}
-		docs = append(docs, decode(t, string(text))...)
+		docs = append(docs, manifesttest.Documents(t, string(text))...)
 	}
 	return docs
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/testscripts/upstream"
 )
 
@@ -40,13 +41,13 @@ spec:
 // same types.
 func TestFromManaged(t *testing.T) {
 	t.Parallel()
-	mrd := decode(t, managed)[0].Tree
+	mrd := manifesttest.Documents(t, managed)[0].Tree
 	before := maps.Clone(mrd)
 	have, err := FromManaged(mrd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := decode(t, `
+	want := manifesttest.Documents(t, `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: buckets.example.org}
@@ -81,7 +82,7 @@ spec:
 	if err != nil || len(all) != 2 || !reflect.DeepEqual(all, same) {
 		t.Errorf("types %v, of the CustomResourceDefinition %v, %v", all, same, err)
 	}
-	active := decode(t, strings.Replace(managed, "Inactive", "Active", 1))[0].Tree
+	active := manifesttest.Documents(t, strings.Replace(managed, "Inactive", "Active", 1))[0].Tree
 	if now, err := Of(active); err != nil || !reflect.DeepEqual(now, all) {
 		t.Errorf("types %v when active, %v", now, err)
 	}
@@ -108,7 +109,7 @@ func TestManagedFields(t *testing.T) {
 		}
 		return v.(map[string]any)
 	}
-	spec := properties(decode(t, string(text))[0].Tree, "spec", "versions", "schema", "openAPIV3Schema", "properties", "spec")
+	spec := properties(manifesttest.Documents(t, string(text))[0].Tree, "spec", "versions", "schema", "openAPIV3Schema", "properties", "spec")
 	want := append(slices.Clone(crdFields), "connectionDetails", "state", "versions")
 	slices.Sort(want)
 	if have := slices.Sorted(maps.Keys(spec)); !slices.Equal(have, want) {
@@ -129,7 +130,7 @@ func TestFromManagedFaults(t *testing.T) {
 		{"versions:", "versions: [1]\n  others:", "ManagedResourceDefinition buckets.example.org: spec.versions[0]: want a mapping, have a number"},
 		{"schema:", "schemata:", "ManagedResourceDefinition buckets.example.org: spec.versions[0].schema: want a mapping, have null"},
 	} {
-		_, err := Of(decode(t, strings.Replace(managed, tt.old, tt.new, 1))[0].Tree)
+		_, err := Of(manifesttest.Documents(t, strings.Replace(managed, tt.old, tt.new, 1))[0].Tree)
 		if err == nil || err.Error() != tt.want {
 			t.Errorf("%s: have %v, want %s", tt.new, err, tt.want)
 		}

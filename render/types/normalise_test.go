@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"gitopsd.dev/sources"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/install"
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -13,6 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"gitopsd.dev/render/manifest/manifesttest"
+	"gitopsd.dev/sources"
 )
 
 // stored is what becomes of a definition on its way through the API server, as
@@ -72,7 +74,7 @@ func FuzzNormalised(f *testing.F) {
 		if err != nil || len(docs) != 1 {
 			return
 		}
-		tree := decode(t, crd("{}"))[0].Tree
+		tree := manifesttest.Documents(t, crd("{}"))[0].Tree
 		version := tree["spec"].(map[string]any)["versions"].([]any)[0].(map[string]any)
 		version["schema"].(map[string]any)["openAPIV3Schema"] = docs[0].Tree
 		server := stored(t, scheme, tree)

@@ -7,9 +7,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources"
 )
 
@@ -48,7 +50,7 @@ func TestRecipe(t *testing.T) {
 	if len(blocks) != 2 {
 		t.Fatalf("TYPES.md has %d blocks of shell, want one for a type and one for a package", len(blocks))
 	}
-	docs := decode(t, xrd+"---"+strings.ReplaceAll(managed, "example.org", "managed.example.org")+"---"+crd(`
+	docs := manifesttest.Documents(t, xrd+"---"+strings.ReplaceAll(managed, "example.org", "managed.example.org")+"---"+crd(`
 type: object
 properties:
   a: {type: string, default: "\u007f\u2028\\ \t\"ü", enum: [b, null, a, 1.5], maximum: 9223372036854775807, minimum: -0.001}
@@ -95,28 +97,42 @@ func recipeForms(t *testing.T, docs []sources.Document) string {
 	return string(out)
 }
 
-// Every case of TestSame and TestDifferent has the same form in jq.
+// Every case of TestSame and TestDifferent has the same form in jq, which is
+// started once for all of them.
 func TestRecipeForms(t *testing.T) {
+	t.Parallel()
 	needs(t, "jq")
-	for _, tt := range append(same, different...) {
+	var names, want []string
+	var docs []sources.Document
+	for _, tt := range append(slices.Clone(same), different...) {
 		if strings.Contains(tt.name, "large integers") {
 			continue // jq before 1.7 rounds them
 		}
 		for _, schema := range []string{tt.a, tt.b} {
-			docs := decode(t, crd(schema))
-			want := "example.org/v1 Bucket " + forms(t, docs[0].Tree)[0] + "\n"
-			if have := recipeForms(t, docs); have != want {
-				t.Errorf("%s: jq says\n%swant\n%s", tt.name, have, want)
-			}
+			doc := manifesttest.Documents(t, crd(schema))[0]
+			names = append(names, tt.name)
+			docs = append(docs, doc)
+			want = append(want, "example.org/v1 Bucket "+forms(t, doc.Tree)[0])
+		}
+	}
+	have := strings.Split(strings.TrimSuffix(recipeForms(t, docs), "\n"), "\n")
+	if len(have) != len(want) {
+		t.Fatalf("jq gives %d forms of %d definitions", len(have), len(want))
+	}
+	for i := range want {
+		if have[i] != want[i] {
+			t.Errorf("%s: jq says\n%s\nwant\n%s", names[i], have[i], want[i])
 		}
 	}
 }
 
 // So has every definition of the smaller corpora, and some of the largest.
 func TestRecipeCorpora(t *testing.T) {
+	t.Parallel()
 	needs(t, "jq")
 	for _, r := range corpora {
 		t.Run(r.project+" "+r.version, func(t *testing.T) {
+			t.Parallel()
 			docs := r.crds(t)
 			if len(docs) > 100 {
 				docs = docs[:50]

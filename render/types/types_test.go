@@ -8,18 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources"
 )
-
-// decode reads YAML documents.
-func decode(t testing.TB, text string) []sources.Document {
-	t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(text), sources.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return docs
-}
 
 // crd is a CustomResourceDefinition with one version, whose schema is given.
 func crd(schema string) string {
@@ -43,7 +34,7 @@ spec:
 // only returns the digest of the one type that text defines.
 func only(t testing.TB, text string) string {
 	t.Helper()
-	all, err := All(decode(t, text))
+	all, err := All(manifesttest.Documents(t, text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +80,7 @@ func TestSame(t *testing.T) {
 	for _, tt := range same {
 		t.Run(tt.name, func(t *testing.T) {
 			if a, b := only(t, crd(tt.a)), only(t, crd(tt.b)); a != b {
-				t.Errorf("%s\n%s\n%s\n%s", a, forms(t, decode(t, crd(tt.a))[0].Tree), b, forms(t, decode(t, crd(tt.b))[0].Tree))
+				t.Errorf("%s\n%s\n%s\n%s", a, forms(t, manifesttest.Documents(t, crd(tt.a))[0].Tree), b, forms(t, manifesttest.Documents(t, crd(tt.b))[0].Tree))
 			}
 		})
 	}
@@ -171,7 +162,7 @@ spec:
     - {name: A, type: integer, format: int32, jsonPath: .a, priority: 1}
 status: {storedVersions: [v1]}
 `
-	tree := decode(t, text)[0].Tree
+	tree := manifesttest.Documents(t, text)[0].Tree
 	const shared = `"conversion":{"conversionReviewVersions":["v1","v1beta1"],"strategy":"Webhook"},"group":"example.org","names":{"categories":["all"],"kind":"Bucket","listKind":"BucketList","plural":"buckets","shortNames":["b","bu"],"singular":"bucket"},"scope":"Namespaced","storage":"v1"`
 	want := []string{
 		`{` + shared + `,"version":{"additionalPrinterColumns":[{"jsonPath":".metadata.creationTimestamp","name":"Age","type":"date"}],"name":"v1","schema":{"properties":{"spec":{"properties":{"name":{"default":"ü","maxLength":63,"type":"string"},"size":{"exclusiveMaximum":true,"maximum":15e2,"minimum":25e-2,"type":"number"}},"required":["name","size"],"type":"object","x-kubernetes-validations":[{"message":"tab\tand \"quotes\"","rule":"self.size > 0"}]}},"type":"object"},"selectableFields":[".spec.name",".spec.size"],"served":true,"subresources":{"scale":{"specReplicasPath":".spec.size","statusReplicasPath":".status.size"},"status":{}}}}`,
@@ -186,7 +177,7 @@ status: {storedVersions: [v1]}
 			t.Errorf("form %d:\n%s\nwant\n%s", i, have[i], want[i])
 		}
 	}
-	all, err := All(decode(t, text))
+	all, err := All(manifesttest.Documents(t, text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +213,7 @@ spec:
 `
 
 func TestComposite(t *testing.T) {
-	have := forms(t, decode(t, xrd)[0].Tree)
+	have := forms(t, manifesttest.Documents(t, xrd)[0].Tree)
 	const rest = `"connectionSecretKeys":["a","b"],"defaultCompositeDeletePolicy":"Background","defaultCompositionRef":{"name":"small"},"defaultCompositionUpdatePolicy":"Automatic"},"conversion":{"strategy":"None"},"group":"example.org","names":`
 	const version = `,"storage":"v1alpha1","version":{"additionalPrinterColumns":[{"jsonPath":".metadata.creationTimestamp","name":"Age","type":"date"}],"name":"v1alpha1","schema":{"properties":{"spec":{"type":"object"}},"type":"object"},"served":true}}`
 	want := []string{
@@ -239,13 +230,13 @@ func TestComposite(t *testing.T) {
 		{"  group", "  enforcedCompositionRef: {name: x}\n  group"}, {"  group", "  scope: Cluster\n  group"},
 		{"spec: {type: object}", "spec: {type: object, maxProperties: 1}"},
 	} {
-		changed := forms(t, decode(t, strings.Replace(xrd, change[0], change[1], 1))[0].Tree)
+		changed := forms(t, manifesttest.Documents(t, strings.Replace(xrd, change[0], change[1], 1))[0].Tree)
 		if changed[0] == want[0] {
 			t.Errorf("%s is not in the form", change[1])
 		}
 	}
 	same := strings.Replace(xrd, "  group", "  scope: LegacyCluster\n  defaultCompositeDeletePolicy: Background\n  defaultCompositionUpdatePolicy: Automatic\n  conversion: {strategy: None}\n  group", 1)
-	if changed := forms(t, decode(t, same)[0].Tree); changed[0] != want[0] || changed[1] != want[1] {
+	if changed := forms(t, manifesttest.Documents(t, same)[0].Tree); changed[0] != want[0] || changed[1] != want[1] {
 		t.Errorf("Crossplane's defaults make another form:\n%s", changed)
 	}
 }
@@ -274,7 +265,7 @@ func TestErrors(t *testing.T) {
 		{"defined twice", crd(`{type: object}`) + "---" + crd(`{type: object}`), "example.org/v1 Bucket is defined twice: a type must have one definition"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			all, err := All(decode(t, tt.in))
+			all, err := All(manifesttest.Documents(t, tt.in))
 			if err == nil || err.Error() != tt.want {
 				t.Errorf("have %v, %v\nwant %s", all, err, tt.want)
 			}
@@ -285,7 +276,7 @@ func TestErrors(t *testing.T) {
 // Objects that define nothing have no types; a package without any has a record
 // all the same.
 func TestNoTypes(t *testing.T) {
-	sum, err := Package(decode(t, "apiVersion: v1\nkind: ConfigMap\n---\napiVersion: example.org/v1\nkind: CustomResourceDefinition\n---\nkind: 1\n"))
+	sum, err := Package(manifesttest.Documents(t, "apiVersion: v1\nkind: ConfigMap\n---\napiVersion: example.org/v1\nkind: CustomResourceDefinition\n---\nkind: 1\n"))
 	if want := "h1:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="; sum != want || err != nil {
 		t.Errorf("%s, %v; want %s", sum, err, want)
 	}
@@ -295,12 +286,12 @@ func TestNoTypes(t *testing.T) {
 func TestReuse(t *testing.T) {
 	var last string
 	f := former{each: func(_ Type, form []byte) { last = string(form) }}
-	good := decode(t, crd(`{type: object, properties: {b: {type: string}, a: {enum: [b, a]}}}`))[0].Tree
+	good := manifesttest.Documents(t, crd(`{type: object, properties: {b: {type: string}, a: {enum: [b, a]}}}`))[0].Tree
 	if err := f.object(good); err != nil {
 		t.Fatal(err)
 	}
 	want := last
-	bad := decode(t, crd(`{allOf: [{properties: {a: {}, b: {enum: [2, 1]}}}, {anyOf: [{}, {type: 1}]}]}`))[0].Tree
+	bad := manifesttest.Documents(t, crd(`{allOf: [{properties: {a: {}, b: {enum: [2, 1]}}}, {anyOf: [{}, {type: 1}]}]}`))[0].Tree
 	if err := f.object(bad); err == nil {
 		t.Fatal("no error")
 	}

@@ -6,18 +6,9 @@ import (
 	"testing"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/render/webhook"
-	"gitopsd.dev/sources"
 )
-
-func decode(t *testing.T, doc string) map[string]any {
-	t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(doc), sources.Limits{})
-	if err != nil || len(docs) != 1 {
-		t.Fatalf("%d documents, %v", len(docs), err)
-	}
-	return docs[0].Tree
-}
 
 func TestComplete(t *testing.T) {
 	t.Parallel()
@@ -55,7 +46,7 @@ func TestComplete(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			tree := decode(t, tt.doc)
+			tree := manifesttest.Tree(t, tt.doc)
 			if needed := tt.want != "" || tt.err != ""; webhook.Needed(tree) != needed {
 				t.Fatalf("Needed is %t", !needed)
 			} else if !needed {
@@ -71,10 +62,10 @@ func TestComplete(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := decode(t, tt.want); !reflect.DeepEqual(have, want) {
+			if want := manifesttest.Tree(t, tt.want); !reflect.DeepEqual(have, want) {
 				t.Errorf("have %s\nwant %s", manifest.AppendJSON(nil, have), manifest.AppendJSON(nil, want))
 			}
-			if !reflect.DeepEqual(tree, decode(t, tt.doc)) {
+			if !reflect.DeepEqual(tree, manifesttest.Tree(t, tt.doc)) {
 				t.Error("the tree that was given has changed")
 			}
 		})

@@ -9,21 +9,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources"
 )
 
-func tree(t testing.TB, text string) map[string]any {
-	t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(text), sources.Limits{})
-	if err != nil || len(docs) != 1 {
-		t.Fatalf("%d documents, %v", len(docs), err)
-	}
-	return docs[0].Tree
-}
-
 func object(t testing.TB, text string) *manifest.Object {
 	t.Helper()
-	o, err := manifest.New(tree(t, "apiVersion: apps/v1\nkind: Deployment\n"+text), manifest.Origin{})
+	o, err := manifest.New(manifesttest.Tree(t, "apiVersion: apps/v1\nkind: Deployment\n"+text), manifest.Origin{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +140,7 @@ func TestEdits(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			kind := cmp.Or(tt.kind, "apiVersion: apps/v1\nkind: Deployment\n")
-			o, err := manifest.New(tree(t, kind+text), manifest.Origin{})
+			o, err := manifest.New(manifesttest.Tree(t, kind+text), manifest.Origin{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -162,7 +154,7 @@ func TestEdits(t *testing.T) {
 			}
 		})
 	}
-	o, err := manifest.New(tree(t, "apiVersion: apps/v1\nkind: Deployment\n"+text), manifest.Origin{})
+	o, err := manifest.New(manifesttest.Tree(t, "apiVersion: apps/v1\nkind: Deployment\n"+text), manifest.Origin{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +242,7 @@ func TestWithoutLeftovers(t *testing.T) {
 	)
 	applied := entries(`+gitopsd: {"f:spec":{"f:a":{},"f:l":{"k:{\"name\":\"x2\"}":{".":{},"f:name":{}}}}}`)
 	have, err := WithoutLeftovers(object(t, "metadata: {name: a}"), before, applied,
-		tree(t, "{metadata: {labels: {h: i}}, spec: {a: 1, old: 2, shared: 3, theirs: 4, l: [{name: x1}, {name: x2, v: 1, w: 2}]}}"), Deployers)
+		manifesttest.Tree(t, "{metadata: {labels: {h: i}}, spec: {a: 1, old: 2, shared: 3, theirs: 4, l: [{name: x1}, {name: x2, v: 1, w: 2}]}}"), Deployers)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,21 +11,13 @@ import (
 	"gitopsd.dev/reconcile/verify"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
 )
 
-func tree(t *testing.T, text string) map[string]any {
-	t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(text), sources.Limits{})
-	if err != nil || len(docs) != 1 {
-		t.Fatal(err, text)
-	}
-	return docs[0].Tree
-}
-
 func podTree(t *testing.T, name, env, status string) map[string]any {
-	return tree(t, fmt.Sprintf(`{metadata: {name: %s, namespace: ns, labels: {app: x}}, spec: {containers: [{name: c, image: 'i:v1', env: [%s]}]}, status: {%s}}`, name, env, status))
+	return manifesttest.Tree(t, fmt.Sprintf(`{metadata: {name: %s, namespace: ns, labels: {app: x}}, spec: {containers: [{name: c, image: 'i:v1', env: [%s]}]}, status: {%s}}`, name, env, status))
 }
 
 const (
@@ -68,7 +60,7 @@ const deployment = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, 
 // Pods that run the same are one instance; what admission adds to pods is not the
 // controller's, and what somebody adds to the workload is.
 func TestInstances(t *testing.T) {
-	o, err := manifest.New(tree(t, deployment), manifest.Origin{})
+	o, err := manifest.New(manifesttest.Tree(t, deployment), manifest.Origin{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +71,7 @@ func TestInstances(t *testing.T) {
 	if c.provider != "w" || !c.selector.Matches(newPod(podTree(t, "p", "", runs)).labels) {
 		t.Errorf("provider %q, selector %s", c.provider, c.selector)
 	}
-	live := behaviour.FromPodSpec(tree(t, `{containers: [{name: c, image: i, env: [{name: A, value: a}, {name: B, value: b}]}]}`))
+	live := behaviour.FromPodSpec(manifesttest.Tree(t, `{containers: [{name: c, image: i, env: [{name: A, value: a}, {name: B, value: b}]}]}`))
 	c.template = &live
 	const injected = ", {name: AWS_ROLE_ARN, value: x}"
 	for _, p := range []struct{ name, env string }{
@@ -103,7 +95,7 @@ func TestInstances(t *testing.T) {
 		t.Errorf("waiting %q", text)
 	}
 	for _, selector := range []string{"{}", "{matchLabels: {a b: c}}", "{matchExpressions: [{key: a, operator: Like}]}"} {
-		bad, err := manifest.New(tree(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns}, spec: {selector: "+selector+"}}"), manifest.Origin{})
+		bad, err := manifest.New(manifesttest.Tree(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns}, spec: {selector: "+selector+"}}"), manifest.Origin{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +109,7 @@ func TestInstances(t *testing.T) {
 // and something else than the image runs.
 func TestPlatforms(t *testing.T) {
 	digest := func(c string) sources.Digest { return sources.Digest("sha256:" + strings.Repeat(c, 64)) }
-	o, err := manifest.New(tree(t, strings.Replace(deployment, "i:v1", "acme/ctl:v1@"+string(digest("1")), 1)), manifest.Origin{})
+	o, err := manifest.New(manifesttest.Tree(t, strings.Replace(deployment, "i:v1", "acme/ctl:v1@"+string(digest("1")), 1)), manifest.Origin{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,24 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"gitopsd.dev/sources"
+	"gitopsd.dev/render/manifest/manifesttest"
 )
-
-func decode(t testing.TB, text string) map[string]any {
-	t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(text), sources.Limits{})
-	if err != nil {
-		t.Fatalf("%v in\n%s", err, text)
-	}
-	if len(docs) == 0 {
-		return nil
-	}
-	return docs[0].Tree
-}
 
 // crd is a definition with v1, stored and served, of the given schema for .spec.
 func crd(t testing.TB, spec string) map[string]any {
-	return decode(t, `
+	return manifesttest.Tree(t, `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: buckets.example.org}
@@ -237,7 +225,7 @@ func TestSchemas(t *testing.T) {
 
 // versioned is a definition; what follows spec's fixed fields is given.
 func versioned(t testing.TB, spec string) map[string]any {
-	return decode(t, "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: buckets.example.org}\nspec:\n"+spec)
+	return manifesttest.Tree(t, "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: buckets.example.org}\nspec:\n"+spec)
 }
 
 const (
@@ -346,8 +334,8 @@ func TestComposites(t *testing.T) {
 		{"a schema", xrd, strings.Replace(xrd, "{type: object}", "{type: object, properties: {spec: {type: object}}}", 1), "compatible field-added .spec", "breaking field-removed .spec"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			check(t, decode(t, tt.old), decode(t, tt.new), Options{}, tt.forth)
-			check(t, decode(t, tt.new), decode(t, tt.old), Options{}, tt.back)
+			check(t, manifesttest.Tree(t, tt.old), manifesttest.Tree(t, tt.new), Options{}, tt.forth)
+			check(t, manifesttest.Tree(t, tt.new), manifesttest.Tree(t, tt.old), Options{}, tt.back)
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources"
 )
 
@@ -103,7 +104,7 @@ func TestErrors(t *testing.T) {
 	}{
 		{"malformed", "the new definition: CustomResourceDefinition buckets.example.org: spec.versions[0].schema.openAPIV3Schema.properties.spec.required: want a list, have a string", good, crd(t, `{type: object, required: a}`)},
 		{"no definition", "ConfigMap defines no type: want a CustomResourceDefinition or CompositeResourceDefinition with versions", map[string]any{"apiVersion": "v1", "kind": "ConfigMap"}, good},
-		{"two kinds", "a CustomResourceDefinition cannot be compared with a CompositeResourceDefinition", good, decode(t, xrd)},
+		{"two kinds", "a CustomResourceDefinition cannot be compared with a CompositeResourceDefinition", good, manifesttest.Tree(t, xrd)},
 	} {
 		if _, err := Compare(tt.old, tt.new, Options{}); err == nil || err.Error() != tt.want {
 			t.Errorf("%s: %v\nwant %s", tt.name, err, tt.want)

@@ -12,6 +12,7 @@ import (
 	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 )
 
 // api is what the API server does with the objects of a definition without a
@@ -133,7 +134,7 @@ func twoVersions(t *testing.T, v1, v2, storage string) map[string]any {
 	}
 	s1, served1 := served(v1)
 	s2, served2 := served(v2)
-	return decode(t, fmt.Sprintf(`
+	return manifesttest.Tree(t, fmt.Sprintf(`
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: buckets.example.org}
@@ -248,7 +249,7 @@ func TestJudged(t *testing.T) {
 			before, after := newAPI(t, tt.old), newAPI(t, tt.new)
 			var why error
 			for _, o := range tt.objects {
-				object := map[string]any{"apiVersion": "example.org/v1", "kind": "Bucket", "spec": map[string]any(decode(t, o))}
+				object := map[string]any{"apiVersion": "example.org/v1", "kind": "Bucket", "spec": map[string]any(manifesttest.Tree(t, o))}
 				if err := hurt(before, after, object, "v1"); err != nil {
 					why = err
 				}
@@ -315,7 +316,7 @@ func TestSets(t *testing.T) {
 		}
 		return s
 	}
-	twin := decode(t, strings.Replace(xrd, "xnetworks.example.org", "buckets.example.org", 1))
+	twin := manifesttest.Tree(t, strings.Replace(xrd, "xnetworks.example.org", "buckets.example.org", 1))
 	const rule = `{type: object, x-kubernetes-validations: [{rule: "true", message: M}]}`
 	for _, tt := range []struct {
 		name     string

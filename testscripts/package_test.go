@@ -1,0 +1,118 @@
+package testscripts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"gitopsd.dev/testscripts/upstream"
+)
+
+// makePackage writes the files of a provider with one type. A file that is there
+// stays, so that a script brings along what is special in its package.
+func makePackage(_ context.Context, _ *scenario, c *call) error {
+	if len(c.args) == 0 {
+		return errUsage
+	}
+	dir := c.ts.MkAbs(c.args[0])
+	name, _, _ := strings.Cut(filepath.Base(dir), "-")
+	singular := strings.TrimSuffix(name, "s")
+	if singular == "" {
+		return fmt.Errorf("%s: a package is named after its directory", c.args[0])
+	}
+	schema, err := specSchema(c.args[1:])
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, file := range []struct{ name, text string }{
+		{"crossplane.yaml", "apiVersion: meta.pkg.crossplane.io/v1\nkind: Provider\nmetadata: {name: " + name + "}\n"},
+		{"crd.yaml", definition(singular, schema)},
+	} {
+		path := filepath.Join(dir, file.name)
+		if _, err := os.Stat(path); err == nil {
+			continue
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.WriteFile(path, []byte(file.text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// specSchema returns the schema of an object whose spec has the given fields, in
+// YAML.
+func specSchema(fields []string) (string, error) {
+	if len(fields) == 0 {
+		return " {type: object}\n", nil
+	}
+	var properties []string
+	for _, field := range fields {
+		name, kind, ok := strings.Cut(field, "=")
+		if !ok {
+			return "", fmt.Errorf("field %q: want FIELD=TYPE", field)
+		}
+		properties = append(properties, name+": {type: "+kind+"}")
+	}
+	return `
+        type: object
+        properties:
+          spec: {type: object, properties: {` + strings.Join(properties, ", ") + "}}\n", nil
+}
+
+// definition returns a CustomResourceDefinition in YAML.
+func definition(singular, schema string) string {
+	kind, plural := strings.ToUpper(singular[:1])+singular[1:], singular+"s"
+	return fmt.Sprintf(`apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: %[2]s.acme.example}
+spec:
+  group: acme.example
+  scope: Namespaced
+  names: {kind: %[1]s, plural: %[2]s, singular: %[3]s}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:%[4]s`, kind, plural, singular, schema)
+}
+
+func pushPackage(ctx context.Context, s *scenario, c *call) error {
+	if err := s.needRegistry(); err != nil {
+		return err
+	}
+	if len(c.args) != 2 {
+		return errUsage
+	}
+	file := filepath.Join(c.ts.Getenv("TMPDIR"), "package.xpkg")
+	if _, err := c.output(ctx, "gitopsd", "package", "build", c.args[0], "-o", file); err != nil {
+		return err
+	}
+	// Pushes go to no mirror.
+	reference, named := strings.CutPrefix(c.args[1], registryName+"/")
+	if named {
+		reference = s.registry.Host() + "/" + reference
+	}
+	pushed, err := c.output(ctx, "gitopsd", "package", "push", file, reference)
+	if named {
+		pushed = strings.Replace(pushed, s.registry.Host(), registryName, 1)
+	}
+	fmt.Fprint(c.out, pushed)
+	return err
+}
+
+func upstreamPackage(ctx context.Context, _ *scenario, c *call) error {
+	if len(c.args) != 3 {
+		return errUsage
+	}
+	return upstream.Write(ctx, c.args[0], c.args[1], c.ts.MkAbs(c.args[2]), os.Stderr)
+}
