@@ -22,6 +22,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/render"
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
@@ -113,8 +114,8 @@ type Step struct {
 // Explain tells where an object comes from, or with a field where that does. A
 // field that is neither there nor was ever is an error, and so is an object that
 // the cluster is not wanted to have (ErrNotFound).
-func Explain(ctx context.Context, in Input, id manifest.ID, field Path) (*Answer, error) {
-	e := &explainer{in: in, id: id, field: field}
+func Explain(ctx context.Context, in Input, id manifest.ID, asked field.Path) (*Answer, error) {
+	e := &explainer{in: in, id: id, field: question(asked)}
 	final, err := e.expand(ctx, len(in.Patches))
 	if err != nil {
 		return nil, err
@@ -123,7 +124,7 @@ func Explain(ctx context.Context, in Input, id manifest.ID, field Path) (*Answer
 	if a.Object == nil {
 		return nil, fmt.Errorf("%s: %w%s", id, ErrNotFound, similar(final, id))
 	}
-	a.Written, a.Field = a.Object.Origin(), field.value(a.Object)
+	a.Written, a.Field = a.Object.Origin(), e.field.value(a.Object)
 	patched, err := e.patches(ctx)
 	if err != nil {
 		return nil, err
@@ -146,8 +147,8 @@ func Explain(ctx context.Context, in Input, id manifest.ID, field Path) (*Answer
 		return nil, err
 	}
 	a.Steps = append(built, patched.steps...)
-	if len(field) > 0 && !a.Field.Set && !a.Original.Set && !slices.ContainsFunc(a.Steps, func(s Step) bool { return s.Without.Set }) {
-		return nil, fmt.Errorf("%s has no field %s, and nothing on its way removed one", id, field)
+	if len(asked) > 0 && !a.Field.Set && !a.Original.Set && !slices.ContainsFunc(a.Steps, func(s Step) bool { return s.Without.Set }) {
+		return nil, fmt.Errorf("%s has no field %s, and nothing on its way removed one", id, asked)
 	}
 	return a, nil
 }
@@ -155,7 +156,7 @@ func Explain(ctx context.Context, in Input, id manifest.ID, field Path) (*Answer
 type explainer struct {
 	in       Input
 	id       manifest.ID
-	field    Path
+	field    question
 	renderer render.Renderer
 }
 
@@ -334,7 +335,7 @@ func (e *explainer) declaration(ctx context.Context, p *Package, d sources.Decla
 			continue
 		}
 		p.Declared = o.Origin()
-		of := &explainer{in: e.in, id: id, field: Path{{key: "spec"}, {key: "package"}}}
+		of := &explainer{in: e.in, id: id, field: question{field.Key("spec"), field.Key("package")}}
 		about := &Answer{Object: o, Written: o.Origin()}
 		p.Steps, err = of.kustomized(ctx, about)
 		p.Declared = about.Written

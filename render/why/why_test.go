@@ -251,19 +251,3 @@ func TestSecretsAreHidden(t *testing.T) {
 		}
 	}
 }
-
-func FuzzParsePath(f *testing.F) {
-	for _, seed := range []string{"spec.replicas", `metadata.labels["a.b/c"].x`, "spec.containers[name=app,image=x].ports[0]", ".a", "a.", "[", "a[b", `["`, "a..b", "a[]"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		p, err := ParsePath(text)
-		if err != nil {
-			return
-		}
-		again, err := ParsePath(p.String())
-		if err != nil || again.String() != p.String() {
-			t.Errorf("%q is read as %q, and that as %q, %v", text, p, again, err)
-		}
-	})
-}

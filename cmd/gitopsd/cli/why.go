@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/why"
 	"gitopsd.dev/sources"
@@ -74,7 +75,7 @@ finds by building them without each of their entries.`,
 type answer struct {
 	clusters []string
 	id       manifest.ID
-	field    why.Path
+	field    field.Path
 	*why.Answer
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
@@ -211,7 +212,7 @@ func spelling(path string, old, new node) (where, detail string) {
 		old, new map[string]any
 		element  func(name string) string
 	}{
-		{manifest.Mapping(old, "properties"), manifest.Mapping(new, "properties"), field},
+		{manifest.Mapping(old, "properties"), manifest.Mapping(new, "properties"), func(name string) string { return field.Key(name).String() }},
 		{node{"items": old["items"]}, node{"items": new["items"]}, func(string) string { return "[*]" }},
 		{node{"values": old["additionalProperties"]}, node{"values": new["additionalProperties"]}, func(string) string { return "{*}" }},
 	} {
