@@ -54,7 +54,7 @@ type Answer struct {
 	// Field is the field as it is rendered.
 	Field Value
 	// Package is where an object of a package comes from, nil for others.
-	Package *Package
+	Package *Provenance
 	// Steps are what made or changed it on its way, in the order in which
 	// they take place.
 	Steps []Step
@@ -67,8 +67,8 @@ type Value struct {
 	Value any
 }
 
-// Package is a package that holds an object.
-type Package struct {
+// Provenance is the package that holds an object, and why the cluster has it.
+type Provenance struct {
 	Name string
 	Pin  sources.Pin
 	// Needs are the packages that made this one a dependency, the nearest
@@ -273,7 +273,7 @@ func (e *explainer) pinned(ctx context.Context, a *Answer, pkg *sources.Selected
 // holds notes the package of an object, what needs it, and where that is
 // declared.
 func (e *explainer) holds(ctx context.Context, a *Answer, pkg *sources.Selected) error {
-	a.Package = &Package{Name: pkg.Declaration.Name, Pin: pkg.Pin}
+	a.Package = &Provenance{Name: pkg.Declaration.Name, Pin: pkg.Pin}
 	declared := pkg
 	for seen := map[string]bool{}; declared != nil && declared.Parent != "" && !seen[declared.Parent]; {
 		seen[declared.Parent] = true
@@ -323,7 +323,7 @@ func (e *explainer) packaged(ctx context.Context, a *Answer, pkg *sources.Select
 }
 
 // declaration finds where a package is declared, and what sets its version.
-func (e *explainer) declaration(ctx context.Context, p *Package, d sources.Declaration) error {
+func (e *explainer) declaration(ctx context.Context, p *Provenance, d sources.Declaration) error {
 	var builder kustomize.Builder
 	objects, err := builder.Build(ctx, e.in.Files, e.in.Path, e.in.Remote)
 	if err != nil {

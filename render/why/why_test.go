@@ -76,8 +76,8 @@ func TestExplain(t *testing.T) {
 				"elsewhere/b.yaml":             strings.ReplaceAll(settings, "settings", "others"),
 			},
 			patches: []kustomize.Patch{
-				{Target: &kustomize.Target{Kind: "ConfigMap"}, Patch: `[{"op": "add", "path": "/data/other", "value": "x"}]`},
-				{Target: &kustomize.Target{Name: "settings"}, Patch: `[{"op": "replace", "path": "/data/mood", "value": "green"}]`},
+				{Target: &kustomize.Selector{Kind: "ConfigMap"}, Patch: `[{"op": "add", "path": "/data/other", "value": "x"}]`},
+				{Target: &kustomize.Selector{Name: "settings"}, Patch: `[{"op": "replace", "path": "/data/mood", "value": "green"}]`},
 			},
 			value:   `"green"`,
 			written: "base/a.yaml:6",
