@@ -124,7 +124,7 @@ type Report struct {
 	Findings []Finding
 }
 
-// Options are what Compare knows besides the two definitions.
+// Options are facts about the cluster, for [Compare].
 type Options struct {
 	// StoredVersions is the live definition's status.storedVersions. Without
 	// it the old definition's own status counts. Without that, objects are
@@ -133,12 +133,12 @@ type Options struct {
 	StoredVersions []string
 }
 
-// Compare says what becomes of those who use a type when its definition is
-// replaced. Both definitions are of the same object: a
-// CustomResourceDefinition, or a CompositeResourceDefinition. One of them may be
-// nil: the type appears, or goes away. Neither is changed.
+// Compare lists the changes between two definitions of one type, and whom each
+// breaks. Both are CustomResourceDefinitions, or CompositeResourceDefinitions.
+// One of them may be nil: the type appears, or goes away. Neither is changed.
 //
-// The error is that of types.Of: a definition that no API server could decode.
+// It fails if no API server could decode a definition (see [types.Of]), if one
+// defines no type, and if the two are of different kinds.
 func Compare(old, new map[string]any, opts Options) (Report, error) {
 	oldTypes, err := digests(old)
 	if err != nil {
