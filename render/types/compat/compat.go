@@ -81,8 +81,8 @@ type Finding struct {
 	Version string `json:"version,omitempty"`
 	// Path is the field that it concerns, from the object's root:
 	// ".spec.subnets[*].cidr". "[*]" is any element of a list, "{*}" any value
-	// of a map, "(anyOf 1)" the second branch of the field's anyOf, and a name
-	// that is not plain letters, digits, '-' and '_' stands as ["a.b/c"].
+	// of a map, "(anyOf 1)" the second branch of the field's anyOf, and names
+	// are as in package field.
 	// Empty for what is not about a field.
 	Path string `json:"path,omitempty"`
 	// Breaks are those who may break. A compatible finding may name readers
