@@ -44,7 +44,7 @@ func (p policy) String() string {
 // policies are all that a cluster has.
 type policies []policy
 
-// activate says whether a type is active, by the name of its definition. The
+// activate reports whether a type is active, by the name of its definition. The
 // patterns are those of path.Match, as Crossplane reads them.
 func (p policies) activate(crd string) bool {
 	return slices.ContainsFunc(p, func(one policy) bool {
@@ -167,7 +167,7 @@ func share(list, more []PackageType) []PackageType {
 	return append(list, more...)
 }
 
-// subject tells whether policies decide about an object of the package.
+// subject reports whether policies decide about an object of the package.
 func (e *expansion) subject(o *manifest.Object) bool {
 	if !o.ID().Is(manifest.CRD) || e.active[o.ID()] {
 		return false
@@ -259,7 +259,7 @@ func (c *cluster) noteByType(s sources.Selected, e *expansion, chosen *selection
 	}
 }
 
-// note marks the patterns that match a type, and tells whether any does.
+// note marks the patterns that match a type, and reports whether any does.
 func note(all policies, crd string, found map[string]bool) (active bool) {
 	for _, p := range all {
 		for _, pattern := range p.patterns {

@@ -192,7 +192,7 @@ func metadataMap(v any) (map[string]string, error) {
 	return values, nil
 }
 
-// reserved tells whether a label or annotation means something to gitopsd or to
+// reserved reports whether a label or annotation means something to gitopsd or to
 // its inventory.
 func reserved(key string) bool {
 	prefix, _, _ := strings.Cut(key, "/")

@@ -9,7 +9,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// delegates tells whether packages of a kind are left to the Crossplane in the
+// delegates reports whether packages of a kind are left to the Crossplane in the
 // cluster. Functions always are: Crossplane calls them, and knows them by
 // objects that only its package manager makes.
 func delegates(in Input, kind sources.PackageKind) bool {

@@ -130,7 +130,7 @@ func TestFunctionIsDelegated(t *testing.T) {
 // A patch is no way around the lock.
 func TestPatchesLeavePins(t *testing.T) {
 	t.Parallel()
-	target := &kustomize.Target{Kind: "Provider"}
+	target := &kustomize.Selector{Kind: "Provider"}
 	for patch, want := range map[string]string{
 		"- {op: add, path: /metadata/annotations, value: {a: b}}":                  "",
 		"- {op: replace, path: /spec/package, value: 'example.org/evil:v1'}":       "cluster prod: patches: provider.pkg.crossplane.io/p: spec.package is example.org/evil:v1 and spec.skipDependencyResolution true, where clusters.lock wants",

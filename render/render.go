@@ -35,7 +35,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Input is what the fleet repository says about one cluster.
+// Input is one cluster as the fleet repository has it.
 type Input struct {
 	// Cluster is the cluster's name, for errors.
 	Cluster string
@@ -53,7 +53,7 @@ type Input struct {
 	Delegate bool
 }
 
-// Wanted is what a cluster's directory asks for.
+// Wanted is the content of a cluster's directory.
 type Wanted struct {
 	// Objects are to be applied as they are.
 	Objects []*manifest.Object
@@ -88,7 +88,7 @@ func (w *Wanted) Faults() []error {
 	return faults
 }
 
-// Rendered is what a cluster is to hold.
+// Rendered are the objects of a cluster, and what could not be rendered.
 type Rendered struct {
 	// Objects are all that could be rendered.
 	Objects *manifest.Set
@@ -117,10 +117,10 @@ type Rendered struct {
 	conflict map[manifest.ID]bool
 }
 
-// Keeps tells whether an object that a cluster has of us, and that is not in
-// Objects, must stay: it is in conflict, or belongs to a package that is broken
-// or may be one of those that could not be resolved. pkg is the object's
-// manifest.PackageLabel.
+// Keeps reports whether an object that gitopsd applied to the cluster, and that
+// is not in Objects, must stay: it is in conflict, its package is broken, or its
+// package may be one that could not be resolved. pkg is the object's
+// [manifest.PackageLabel].
 func (r *Rendered) Keeps(id manifest.ID, pkg string) bool {
 	switch {
 	case r.conflict[id]:
@@ -131,7 +131,7 @@ func (r *Rendered) Keeps(id manifest.ID, pkg string) bool {
 	return r.broken[pkg] || !r.complete && !r.selected[pkg]
 }
 
-// Err joins what is at fault, nil if nothing is.
+// Err joins the errors of Broken and Conflicts; nil if there are none.
 func (r *Rendered) Err() error {
 	var errs []error
 	for _, e := range r.Broken {

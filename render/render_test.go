@@ -273,7 +273,7 @@ func TestPatchesTouchPackages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	patch := kustomize.Patch{Target: &kustomize.Target{Kind: "Deployment|CustomResourceDefinition", Name: "as.*|p", LabelSelector: "gitopsd.dev/package=p"}, Patch: "- {op: add, path: /metadata/annotations, value: {patched: 'yes'}}"}
+	patch := kustomize.Patch{Target: &kustomize.Selector{Kind: "Deployment|CustomResourceDefinition", Name: "as.*|p", LabelSelector: "gitopsd.dev/package=p"}, Patch: "- {op: add, path: /metadata/annotations, value: {patched: 'yes'}}"}
 	with, err := expand(t, &r, input(t, stream, patch), packages)
 	if err != nil {
 		t.Fatal(err)
@@ -299,7 +299,7 @@ func TestPatchesTouchPackages(t *testing.T) {
 		"- {op: remove, path: /x}":                                     "cluster prod: patches.0: error in remove",
 		"- {op: replace, path: /metadata/name, value: bs.example.org}": "cluster prod: patches: customresourcedefinition.apiextensions.k8s.io/bs.example.org is defined 2 times",
 	} {
-		in := input(t, stream, kustomize.Patch{Target: &kustomize.Target{Name: "as.*"}, Patch: patch})
+		in := input(t, stream, kustomize.Patch{Target: &kustomize.Selector{Name: "as.*"}, Patch: patch})
 		if rendered, err := expand(t, &r, in, packages); rendered != nil || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: have %v, %v", patch, rendered, err)
 		}
@@ -338,7 +338,7 @@ func TestRenderingIsPure(t *testing.T) {
 		packages[name] = content(t, sources.Provider, crdYAML(name+"s", "conversion: {strategy: Webhook}")+crdYAML(name+"x", ""))
 		declared = append(declared, declare("Provider", name, "commonLabels: {z: y, a: b}, commonAnnotations: {q: r}"))
 	}
-	patches := []kustomize.Patch{{Target: &kustomize.Target{Kind: "CustomResourceDefinition"}, Patch: "- {op: add, path: /metadata/annotations, value: {patched: 'yes'}}"}}
+	patches := []kustomize.Patch{{Target: &kustomize.Selector{Kind: "CustomResourceDefinition"}, Patch: "- {op: add, path: /metadata/annotations, value: {patched: 'yes'}}"}}
 	var shared Renderer
 	want := ""
 	for i := range 8 {
@@ -380,7 +380,7 @@ func TestObjectsAreShared(t *testing.T) {
 		stream.WriteString(crdYAML(fmt.Sprintf("x%d", i), "versions: [{name: v1, schema: {openAPIV3Schema: {type: object, description: '"+strings.Repeat("long ", 200)+"'}}}]"))
 	}
 	packages := map[string]*sources.Package{"p": content(t, sources.Provider, stream.String())}
-	patches := []kustomize.Patch{{Target: &kustomize.Target{Name: "x1[.].*"}, Patch: "- {op: add, path: /metadata/annotations, value: {patched: 'yes'}}"}}
+	patches := []kustomize.Patch{{Target: &kustomize.Selector{Name: "x1[.].*"}, Patch: "- {op: add, path: /metadata/annotations, value: {patched: 'yes'}}"}}
 	var r Renderer
 	const clusters = 50
 	rendered := make([]*Rendered, clusters)

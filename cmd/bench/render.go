@@ -125,7 +125,7 @@ func benchPackage(crds, repository string, d sources.Digest) (*sources.Package, 
 func renderOne(args []string) (float64, error) {
 	ctx := context.Background()
 	in := render.Input{Cluster: "c0", Files: os.DirFS(args[0]), Path: "c", Patches: []kustomize.Patch{{
-		Patch: benchPatch, Target: &kustomize.Target{Kind: "CustomResourceDefinition", Name: args[2]},
+		Patch: benchPatch, Target: &kustomize.Selector{Kind: "CustomResourceDefinition", Name: args[2]},
 	}}}
 	var r render.Renderer
 	w, err := r.Want(ctx, in)

@@ -66,7 +66,7 @@ func TestDrift(t *testing.T) {
 			drift: func(b *bed) { b.as("kubectl", strings.Replace(cm("a"), "}}", "}, data: {color: red}}", 1)) },
 		},
 		{
-			name: "list element", object: "deployment.apps/$NAME/web", reason: `drift: spec.template.spec.containers[name="web"].env removed`,
+			name: "list element", object: "deployment.apps/$NAME/web", reason: `drift: spec.template.spec.containers[name=web].env removed`,
 			drift: func(b *bed) {
 				b.patch("kubectl-edit", deploymentWeb, "application/strategic-merge-patch+json",
 					`{"spec":{"template":{"spec":{"containers":[{"name":"web","env":[{"name":"A","$patch":"delete"}]}]}}}}`)

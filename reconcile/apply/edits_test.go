@@ -34,7 +34,7 @@ func TestKubectlEdits(t *testing.T) {
 	}{
 		{
 			name: "set env", kubectl: [][]string{{"set", "env", "deployment/web", "DEBUG=yes"}}, has: "DEBUG",
-			reason: `drift: spec.template.spec.containers[name="web"].env[name="DEBUG"] added by kubectl-set`,
+			reason: `drift: spec.template.spec.containers[name=web].env[name=DEBUG] added by kubectl-set`,
 		},
 		{
 			name: "label", kubectl: [][]string{{"label", "deployment/web", "tier=gold"}}, has: "tier:gold",
@@ -42,7 +42,7 @@ func TestKubectlEdits(t *testing.T) {
 		},
 		{
 			name: "annotate", kubectl: [][]string{{"annotate", "deployment/web", "example.org/note=x"}}, has: "example.org/note",
-			reason: "drift: metadata.annotations.example.org/note added by kubectl-annotate",
+			reason: `drift: metadata.annotations["example.org/note"] added by kubectl-annotate`,
 		},
 		{
 			name: "patch", kubectl: [][]string{{"patch", "deployment/web", "-p", `{"spec":{"template":{"spec":{"hostNetwork":true}}}}`}}, has: "hostNetwork:true",
@@ -52,7 +52,7 @@ func TestKubectlEdits(t *testing.T) {
 		{name: "restart", kubectl: [][]string{{"rollout", "restart", "deployment/web"}}, has: "restartedAt", stays: true},
 		{
 			name: "two of them", kubectl: [][]string{{"rollout", "restart", "deployment/web"}, {"set", "env", "deployment/web", "DEBUG=yes"}}, has: "restartedAt", stays: true,
-			reason: `drift: spec.template.spec.containers[name="web"].env[name="DEBUG"] added by kubectl-set`,
+			reason: `drift: spec.template.spec.containers[name=web].env[name=DEBUG] added by kubectl-set`,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestKubectlAppliedToo(t *testing.T) {
 	t.Log(runKubectl(t, "apply", "-f", same))
 	steps, results := b.apply(fewer)
 	b.wantNothing("results", results)
-	b.want("steps", steps, "configure configmap/$NAME/a drift: data.size, metadata.annotations.kubectl.kubernetes.io/last-applied-configuration added by kubectl-client-side-apply")
+	b.want("steps", steps, `configure configmap/$NAME/a drift: data.size, metadata.annotations["kubectl.kubernetes.io/last-applied-configuration"] added by kubectl-client-side-apply`)
 	b.settled(fewer)
 }
 

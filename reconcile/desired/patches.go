@@ -15,7 +15,7 @@ func patches(cl *Unit) []kustomize.Patch {
 	for _, p := range cl.Spec.Patches {
 		patch := kustomize.Patch{Patch: p.Patch}
 		if t := p.Target; t != nil {
-			patch.Target = &kustomize.Target{Group: t.Group, Version: t.Version, Kind: t.Kind, Name: t.Name, Namespace: t.Namespace,
+			patch.Target = &kustomize.Selector{Group: t.Group, Version: t.Version, Kind: t.Kind, Name: t.Name, Namespace: t.Namespace,
 				LabelSelector: t.LabelSelector, AnnotationSelector: t.AnnotationSelector}
 		}
 		all = append(all, patch)

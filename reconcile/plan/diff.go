@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
 	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -57,15 +57,12 @@ func within(path, outer string) bool {
 // order of paths, without what the API server keeps by itself (status,
 // managedFields, versions and times).
 func Diff(id manifest.ID, before, after map[string]any) []Change {
-	d := differ{hide: id.Is(manifest.Secret)}
-	d.object("", before, after, func(key string) bool {
+	d := differ{id: id}
+	d.object(nil, before, after, func(key string) bool {
 		return key == "status" || key == "apiVersion" || key == "kind"
 	})
 	return d.changes
 }
-
-// lastApplied is where kubectl keeps a whole object, Secrets included.
-const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
 // maintained are the fields of metadata that the API server keeps, and the
 // annotation that changes with every change.
@@ -77,11 +74,11 @@ var maintained = map[string]bool{
 }
 
 type differ struct {
+	id      manifest.ID
 	changes []Change
-	hide    bool
 }
 
-func (d *differ) object(path string, before, after map[string]any, skip func(key string) bool) {
+func (d *differ) object(path field.Path, before, after map[string]any, skip func(key string) bool) {
 	keys := slices.Collect(maps.Keys(before))
 	for k := range after {
 		if _, both := before[k]; !both {
@@ -90,8 +87,8 @@ func (d *differ) object(path string, before, after map[string]any, skip func(key
 	}
 	slices.Sort(keys)
 	for _, k := range keys {
-		p := child(path, k)
-		if maintained[p] || skip != nil && skip(k) {
+		p := below(path, field.Key(k))
+		if p[0].Key == "metadata" && maintained[p.String()] || skip != nil && skip(k) {
 			continue
 		}
 		old, was := before[k]
@@ -100,7 +97,7 @@ func (d *differ) object(path string, before, after map[string]any, skip func(key
 	}
 }
 
-func (d *differ) value(path string, old, now any, was, is bool) {
+func (d *differ) value(path field.Path, old, now any, was, is bool) {
 	if was == is && reflect.DeepEqual(old, now) {
 		return
 	}
@@ -120,41 +117,38 @@ func (d *differ) value(path string, old, now any, was, is bool) {
 	}
 	// Secret data comes and goes as a whole map too; its keys are shown one by
 	// one all the same.
-	if d.secret(path) {
+	if path.Hidden(d.id) {
 		for _, whole := range []struct {
 			v     any
 			added bool
 		}{{old, false}, {now, true}} {
 			if m, ok := whole.v.(map[string]any); ok {
 				for _, k := range slices.Sorted(maps.Keys(m)) {
-					d.changes = append(d.changes, Change{Path: child(path, k), Added: whole.added && !was, Removed: !whole.added && !is, Hidden: true})
+					d.changes = append(d.changes, Change{Path: below(path, field.Key(k)).String(), Added: whole.added && !was, Removed: !whole.added && !is, Hidden: true})
 				}
 				return
 			}
 		}
 	}
-	c := Change{Path: path, Old: old, New: now, Added: !was, Removed: !is}
-	if d.secret(path) || strings.HasSuffix(path, `["`+lastApplied+`"]`) {
+	c := Change{Path: path.String(), Old: old, New: now, Added: !was, Removed: !is}
+	if path.Hidden(d.id) {
 		c.Old, c.New, c.Hidden = nil, nil, true
-	} else if path == "metadata.annotations" {
+	} else if c.Path == "metadata.annotations" {
 		c.Old, c.New = withoutLastApplied(old), withoutLastApplied(now)
 	}
 	d.changes = append(d.changes, c)
 }
 
-// secret says that a value under the path must not be seen: all of a Secret's
-// but metadata, its type and whether it is immutable.
-func (d *differ) secret(path string) bool {
-	return d.hide && !strings.HasPrefix(path, "metadata") && path != "type" && path != "immutable"
-}
+// below is the path of what a step leads to.
+func below(path field.Path, s field.Step) field.Path { return append(slices.Clip(path), s) }
 
 func withoutLastApplied(v any) any {
 	m, ok := v.(map[string]any)
-	if _, there := m[lastApplied]; !ok || !there {
+	if _, there := m[field.LastApplied]; !ok || !there {
 		return v
 	}
 	m = maps.Clone(m)
-	delete(m, lastApplied)
+	delete(m, field.LastApplied)
 	return m
 }
 
@@ -165,7 +159,7 @@ var identifying = [][]string{
 	{"mountPath"}, {"devicePath"}, {"ip"}, {"topologyKey", "whenUnsatisfiable"}, {"id"},
 }
 
-func (d *differ) list(path string, before, after []any) {
+func (d *differ) list(path field.Path, before, after []any) {
 	keys := identify(before, after)
 	if keys == nil {
 		for i := range max(len(before), len(after)) {
@@ -176,40 +170,40 @@ func (d *differ) list(path string, before, after []any) {
 			if i < len(after) {
 				now = after[i]
 			}
-			d.value(fmt.Sprintf("%s[%d]", path, i), old, now, i < len(before), i < len(after))
+			d.value(below(path, field.Index(i)), old, now, i < len(before), i < len(after))
 		}
 		return
 	}
 	later := make(map[string]any, len(after))
 	for _, e := range after {
-		later[element(e, keys)] = e
+		later[element(e, keys).String()] = e
 	}
 	known := make(map[string]bool, len(before))
 	for _, e := range before {
-		name := element(e, keys)
-		known[name] = true
-		now, is := later[name]
-		d.value(path+name, e, now, true, is)
+		s := element(e, keys)
+		known[s.String()] = true
+		now, is := later[s.String()]
+		d.value(below(path, s), e, now, true, is)
 	}
 	var order []string
 	for _, e := range after {
-		name := element(e, keys)
-		order = append(order, name)
-		if !known[name] {
-			d.value(path+name, nil, e, false, true)
+		s := element(e, keys)
+		order = append(order, s.String())
+		if !known[s.String()] {
+			d.value(below(path, s), nil, e, false, true)
 		}
 	}
 	was := slices.DeleteFunc(names(before, keys), func(n string) bool { return later[n] == nil })
 	is := slices.DeleteFunc(order, func(n string) bool { return !known[n] })
 	if !slices.Equal(was, is) {
-		d.changes = append(d.changes, Change{Path: path + " (order)", Old: strings.Join(was, " "), New: strings.Join(is, " ")})
+		d.changes = append(d.changes, Change{Path: path.String() + " (order)", Old: strings.Join(was, " "), New: strings.Join(is, " ")})
 	}
 }
 
 func names(list []any, keys []string) []string {
 	var ns []string
 	for _, e := range list {
-		ns = append(ns, element(e, keys))
+		ns = append(ns, element(e, keys).String())
 	}
 	return ns
 }
@@ -222,11 +216,11 @@ candidates:
 		for _, list := range lists {
 			seen := make(map[string]bool, len(list))
 			for _, e := range list {
-				name := element(e, keys)
-				if name == "" || seen[name] {
+				s := element(e, keys)
+				if s.Match == nil || seen[s.String()] {
 					continue candidates
 				}
-				seen[name] = true
+				seen[s.String()] = true
 			}
 		}
 		return keys
@@ -234,37 +228,22 @@ candidates:
 	return nil
 }
 
-// element is "[name=web]", or "" when the element lacks the first key; the
-// others may be left to defaults.
-func element(e any, keys []string) string {
-	m, ok := e.(map[string]any)
-	if !ok {
-		return ""
-	}
-	var parts []string
+// element is the step to an element, without a match when it lacks the first
+// key; the others may be left to defaults.
+func element(e any, keys []string) field.Step {
+	m, _ := e.(map[string]any)
+	var pairs []field.Pair
 	for i, k := range keys {
 		switch v := m[k].(type) {
 		case string, int64, float64, bool:
-			parts = append(parts, fmt.Sprintf("%s=%v", k, v))
+			pairs = append(pairs, field.Pair{Field: k, Value: fmt.Sprint(v)})
 		default:
 			if i == 0 {
-				return ""
+				return field.Step{}
 			}
 		}
 	}
-	return "[" + strings.Join(parts, ",") + "]"
-}
-
-var plainKey = regexp.MustCompile(`^[A-Za-z_$][A-Za-z0-9_$-]*$`)
-
-func child(path, key string) string {
-	switch {
-	case !plainKey.MatchString(key):
-		return fmt.Sprintf("%s[%q]", path, key)
-	case path == "":
-		return key
-	}
-	return path + "." + key
+	return field.Element(pairs...)
 }
 
 // mostShown is how much of a value is shown to a person.

@@ -1,8 +1,8 @@
-// Package behaviour says what acts on the objects of a type: the half of a type's
-// identity that no schema shows. Two clusters with the same type and the same
-// behaviour do the same with the same object.
+// Package behaviour identifies the programs that act on the objects of a type:
+// the half of a type's identity that no schema shows. Two clusters with the same
+// type and the same behaviour do the same with the same object.
 //
-// What is behind a type:
+// Behind a type is
 //
 //   - a package's CRDs: the Deployment of the package, as it was rendered;
 //   - CRDs of plain manifests: the workload of the same cluster that the
@@ -35,8 +35,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Identity is what acts on the objects of a type. It must not be changed once it
-// is made.
+// Identity is a workload, or Compositions, that act on the objects of a type.
+// It must not be changed once it is made.
 type Identity struct {
 	// Workload runs the controller; the zero ID where Compositions are the
 	// behaviour.

@@ -10,7 +10,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Index finds what acts on the types of one cluster, among the objects that are
+// Index finds the identities of one cluster's types among the objects that are
 // rendered for it. It is safe for concurrent use once it is made.
 type Index struct {
 	workloads    map[string][]*manifest.Object // by namespace/name
@@ -49,8 +49,8 @@ func NewIndex(objects *manifest.Set, packages []sources.Selected) *Index {
 	return x
 }
 
-// Of finds what acts on the types that an object defines; nil where nothing is
-// known to. It is an error if the object names a controller that is not there.
+// Of returns the identity of the types that an object defines, nil where none is
+// known. It fails if the object names a controller that is not rendered.
 func (x *Index) Of(definition *manifest.Object) (*Identity, error) {
 	if where := definition.Annotation(manifest.ControllerAnnotation); where != "" {
 		found := x.workloads[where]

@@ -24,16 +24,16 @@ import (
 type Patch struct {
 	// Target selects objects. A strategic merge patch without a target is for
 	// the object that it names, which must be there.
-	Target *Target
+	Target *Selector
 	// Patch is a strategic merge patch, or a list of JSON 6902 operations, as
 	// YAML.
 	Patch string
 }
 
-// Target selects objects as kustomize's patches do: all fields that are not
+// Selector selects objects as kustomize's patches do: all fields that are not
 // empty must match. Group, Version, Kind, Name and Namespace are regular
 // expressions for the whole value; the others are label selectors.
-type Target struct {
+type Selector struct {
 	Group, Version, Kind, Name, Namespace string
 	LabelSelector, AnnotationSelector     string
 }

@@ -55,49 +55,49 @@ func TestPatches(t *testing.T) {
 		err           string
 	}{
 		{name: "none"},
-		{name: "kind", patches: []Patch{{Target: &Target{Kind: "ConfigMap"}, Patch: label}}, changed: "a ab"},
-		{name: "name is anchored", patches: []Patch{{Target: &Target{Kind: "ConfigMap", Name: "a"}, Patch: label}}, changed: "a"},
-		{name: "name is a regular expression", patches: []Patch{{Target: &Target{Kind: "ConfigMap", Name: "a|x"}, Patch: label}}, changed: "a"},
-		{name: "group and version", patches: []Patch{{Target: &Target{Group: "apiextensions.*", Version: "v1"}, Patch: label}}, changed: "as.example.org"},
-		{name: "namespace", patches: []Patch{{Target: &Target{Namespace: "z"}, Patch: label}}, changed: "a"},
-		{name: "label", patches: []Patch{{Target: &Target{LabelSelector: "app in (web)"}, Patch: label}}, changed: "a"},
-		{name: "annotation", patches: []Patch{{Target: &Target{AnnotationSelector: "note"}, Patch: label}}, changed: "a"},
-		{name: "nothing", patches: []Patch{{Target: &Target{Kind: "X"}, Patch: label}}},
-		{name: "no change", patches: []Patch{{Target: &Target{Kind: "ConfigMap", Name: "a"}, Patch: "- {op: replace, path: /data/k, value: v}"}}},
+		{name: "kind", patches: []Patch{{Target: &Selector{Kind: "ConfigMap"}, Patch: label}}, changed: "a ab"},
+		{name: "name is anchored", patches: []Patch{{Target: &Selector{Kind: "ConfigMap", Name: "a"}, Patch: label}}, changed: "a"},
+		{name: "name is a regular expression", patches: []Patch{{Target: &Selector{Kind: "ConfigMap", Name: "a|x"}, Patch: label}}, changed: "a"},
+		{name: "group and version", patches: []Patch{{Target: &Selector{Group: "apiextensions.*", Version: "v1"}, Patch: label}}, changed: "as.example.org"},
+		{name: "namespace", patches: []Patch{{Target: &Selector{Namespace: "z"}, Patch: label}}, changed: "a"},
+		{name: "label", patches: []Patch{{Target: &Selector{LabelSelector: "app in (web)"}, Patch: label}}, changed: "a"},
+		{name: "annotation", patches: []Patch{{Target: &Selector{AnnotationSelector: "note"}, Patch: label}}, changed: "a"},
+		{name: "nothing", patches: []Patch{{Target: &Selector{Kind: "X"}, Patch: label}}},
+		{name: "no change", patches: []Patch{{Target: &Selector{Kind: "ConfigMap", Name: "a"}, Patch: "- {op: replace, path: /data/k, value: v}"}}},
 		{name: "one after the other", patches: []Patch{
-			{Target: &Target{Kind: "ConfigMap"}, Patch: label},
-			{Target: &Target{LabelSelector: "patched"}, Patch: "- {op: add, path: /data, value: {x: y}}"},
+			{Target: &Selector{Kind: "ConfigMap"}, Patch: label},
+			{Target: &Selector{LabelSelector: "patched"}, Patch: "- {op: add, path: /data, value: {x: y}}"},
 		}, changed: "a ab"},
 		{name: "merge", patches: []Patch{{Patch: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: x}\ndata: {k: w}"}}, changed: "a"},
 		{name: "merge two", patches: []Patch{{Patch: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: x}\ndata: {k: w}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: ab, namespace: x}\ndata: {k: w}"}}, changed: "a ab"},
-		{name: "delete", patches: []Patch{{Target: &Target{Kind: "ConfigMap"}, Patch: "$patch: delete\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}"}}, gone: "a ab"},
-		{name: "rename mends references", patches: []Patch{{Target: &Target{Kind: "ConfigMap", Name: "ab"}, Patch: "- {op: replace, path: /metadata/name, value: abc}\n- {op: remove, path: /metadata/namespace}"}}, changed: "ab"},
+		{name: "delete", patches: []Patch{{Target: &Selector{Kind: "ConfigMap"}, Patch: "$patch: delete\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}"}}, gone: "a ab"},
+		{name: "rename mends references", patches: []Patch{{Target: &Selector{Kind: "ConfigMap", Name: "ab"}, Patch: "- {op: replace, path: /metadata/name, value: abc}\n- {op: remove, path: /metadata/namespace}"}}, changed: "ab"},
 
 		{name: "by its new name", patches: []Patch{
-			{Target: &Target{Kind: "ConfigMap", Name: "a"}, Patch: "- {op: replace, path: /metadata/name, value: new}"},
+			{Target: &Selector{Kind: "ConfigMap", Name: "a"}, Patch: "- {op: replace, path: /metadata/name, value: new}"},
 			{Patch: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: new, namespace: x}\ndata: {k: w}"},
 		}, changed: "a"},
 
 		{name: "empty", patches: []Patch{{Patch: " "}}, err: "patches.0: the patch is empty"},
 		{name: "operations without a target", patches: []Patch{{Patch: label}}, err: "patches.0: a list of JSON 6902 operations needs a target"},
 		{name: "merge for nothing", patches: []Patch{{Patch: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}"}}, err: "patches.0: there is no ConfigMap a; give the patch a target"},
-		{name: "malformed", patches: []Patch{{Target: &Target{}, Patch: "x: y"}}, err: "patches.0: is neither a list of JSON 6902 operations nor a strategic merge patch"},
-		{name: "duplicate key", patches: []Patch{{Target: &Target{}, Patch: "x: y\nx: y"}}, err: `patches.0: patch, line 2: duplicate key "x"`},
-		{name: "several with a target", patches: []Patch{{Target: &Target{}, Patch: "kind: A\nmetadata: {name: a}\n---\nkind: A\nmetadata: {name: b}"}}, err: "patches.0: a strategic merge patch with a target is one document, not 2"},
-		{name: "regular expression", patches: []Patch{{Target: &Target{Name: "("}, Patch: label}}, err: "patches.0: target: error parsing regexp"},
-		{name: "label selector", patches: []Patch{{Target: &Target{LabelSelector: "a in"}, Patch: label}}, err: "patches.0: target.labelSelector"},
-		{name: "annotation selector", patches: []Patch{{Target: &Target{AnnotationSelector: "a in"}, Patch: label}}, err: "patches.0: target.annotationSelector"},
+		{name: "malformed", patches: []Patch{{Target: &Selector{}, Patch: "x: y"}}, err: "patches.0: is neither a list of JSON 6902 operations nor a strategic merge patch"},
+		{name: "duplicate key", patches: []Patch{{Target: &Selector{}, Patch: "x: y\nx: y"}}, err: `patches.0: patch, line 2: duplicate key "x"`},
+		{name: "several with a target", patches: []Patch{{Target: &Selector{}, Patch: "kind: A\nmetadata: {name: a}\n---\nkind: A\nmetadata: {name: b}"}}, err: "patches.0: a strategic merge patch with a target is one document, not 2"},
+		{name: "regular expression", patches: []Patch{{Target: &Selector{Name: "("}, Patch: label}}, err: "patches.0: target: error parsing regexp"},
+		{name: "label selector", patches: []Patch{{Target: &Selector{LabelSelector: "a in"}, Patch: label}}, err: "patches.0: target.labelSelector"},
+		{name: "annotation selector", patches: []Patch{{Target: &Selector{AnnotationSelector: "a in"}, Patch: label}}, err: "patches.0: target.annotationSelector"},
 		{name: "merge for nothing by its new name", patches: []Patch{
-			{Target: &Target{Kind: "ConfigMap", Name: "a"}, Patch: "- {op: replace, path: /metadata/name, value: new}"},
+			{Target: &Selector{Kind: "ConfigMap", Name: "a"}, Patch: "- {op: replace, path: /metadata/name, value: new}"},
 			{Patch: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: newer, namespace: x}\ndata: {k: w}"},
 		}, err: "patches.1: a patch is for ConfigMap newer, which is not among the resources"},
-		{name: "two of one name", patches: []Patch{{Target: &Target{Kind: "ConfigMap"}, Patch: "- {op: replace, path: /metadata/name, value: new}"}}, err: "patches.0: more than one object would be ConfigMap new"},
+		{name: "two of one name", patches: []Patch{{Target: &Selector{Kind: "ConfigMap"}, Patch: "- {op: replace, path: /metadata/name, value: new}"}}, err: "patches.0: more than one object would be ConfigMap new"},
 		{name: "does not apply", patches: []Patch{
-			{Target: &Target{Kind: "ConfigMap"}, Patch: label},
-			{Target: &Target{Kind: "Deployment"}, Patch: "- {op: remove, path: /spec/x}"},
+			{Target: &Selector{Kind: "ConfigMap"}, Patch: label},
+			{Target: &Selector{Kind: "Deployment"}, Patch: "- {op: remove, path: /spec/x}"},
 		}, err: "patches.1: error in remove for path: '/spec/x'"},
-		{name: "makes no object", patches: []Patch{{Target: &Target{Kind: "ConfigMap", Name: "a"}, Patch: "- {op: replace, path: /metadata/labels, value: {x: 1}}"}}, err: "metadata.labels: x: want a string"},
-		{name: "growing", patches: []Patch{{Target: &Target{}, Patch: strings.Repeat("- {op: copy, from: /a, path: /a/b}\n", 12)}}, err: "more than 1000 times as large"},
+		{name: "makes no object", patches: []Patch{{Target: &Selector{Kind: "ConfigMap", Name: "a"}, Patch: "- {op: replace, path: /metadata/labels, value: {x: 1}}"}}, err: "metadata.labels: x: want a string"},
+		{name: "growing", patches: []Patch{{Target: &Selector{}, Patch: strings.Repeat("- {op: copy, from: /a, path: /a/b}\n", 12)}}, err: "more than 1000 times as large"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -156,7 +156,7 @@ func TestPatchesEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	label := "- {op: add, path: /metadata/labels, value: {a: b}}"
-	for _, patch := range []Patch{{Target: &Target{}, Patch: label}, {Patch: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}"}} {
+	for _, patch := range []Patch{{Target: &Selector{}, Patch: label}, {Patch: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}"}} {
 		_, err := apply(t, []*manifest.Object{o}, patch, patch)
 		if want := "patches: configmap/a: mappings or lists have too many entries for kustomize"; !errors.Is(err, sources.ErrLimit) || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("have %v, want %q", err, want)
@@ -296,7 +296,7 @@ func generatePatch(r *rand.Rand, all []*manifest.Object) Patch {
 		}
 		return Patch{Patch: fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: %s%s, labels: {app: %s}}\n%s", o.APIVersion(), o.ID().Kind, o.ID().Name, namespace, pick(r, "a", "b"), pick(r, "", "$patch: delete\n", "data: {k: w}\n"))}
 	}
-	target := &Target{
+	target := &Selector{
 		Kind: pick(r, "", o.ID().Kind, o.ID().Kind, ".*Account|Service"), Name: pick(r, "", o.ID().Name, "a.*", "a|b"),
 		Namespace: pick(r, "", "", o.ID().Namespace, "x|default"), Group: pick(r, "", "", o.ID().Group), Version: pick(r, "", "v1"),
 		LabelSelector: pick(r, "", "", "app=a", "app notin (b)", "!app"), AnnotationSelector: pick(r, "", "", "", "note"),
@@ -317,7 +317,7 @@ func generatePatch(r *rand.Rand, all []*manifest.Object) Patch {
 func TestPatchedObjectsAreShared(t *testing.T) {
 	t.Parallel()
 	all := manifesttest.Objects(t, patchObjects)
-	p, err := NewPatches([]Patch{{Target: &Target{Kind: "CustomResourceDefinition"}, Patch: "- {op: add, path: /x, value: y}"}})
+	p, err := NewPatches([]Patch{{Target: &Selector{Kind: "CustomResourceDefinition"}, Patch: "- {op: add, path: /x, value: y}"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +357,7 @@ func TestPatchOddCharacters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, err := apply(t, []*manifest.Object{o}, Patch{Target: &Target{}, Patch: "- {op: add, path: /metadata/labels, value: {a: b}}"})
+	after, err := apply(t, []*manifest.Object{o}, Patch{Target: &Selector{}, Patch: "- {op: add, path: /metadata/labels, value: {a: b}}"})
 	if err != nil {
 		t.Fatal(err)
 	}

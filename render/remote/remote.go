@@ -33,7 +33,8 @@ type Bases struct {
 	Trees map[sources.Tree]fs.FS
 }
 
-// Split says which of the trees a file of a build is in, and where.
+// Split returns the tree that a file of a build is in, and its path there; ok is
+// false if it is in none.
 func (b Bases) Split(file string) (tree sources.Tree, name string, ok bool) {
 	for tree := range b.Trees {
 		if name, ok := Within(tree, file); ok {
@@ -61,7 +62,8 @@ func Root(t sources.Tree) string {
 	return name + "@" + t.Commit
 }
 
-// Within says where in a tree a file of a build is, if it is there.
+// Within returns the path in a tree of a file of a build; ok is false if the file
+// is elsewhere.
 func Within(t sources.Tree, file string) (name string, ok bool) {
 	root := Root(t)
 	if file == root {
@@ -73,7 +75,7 @@ func Within(t sources.Tree, file string) (name string, ok bool) {
 // Name is the directory's name in a build.
 func (b Base) Name() string { return path.Join(Root(b.Tree), b.Dir) }
 
-// Looks says that kustomize would fetch what an entry names, or might. It says so
+// Looks reports whether kustomize would fetch an entry, or might. It says so
 // of a little more than that.
 func Looks(entry string) bool {
 	return slices.ContainsFunc(looks, func(r *regexp.Regexp) bool { return r.MatchString(entry) })

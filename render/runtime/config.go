@@ -123,7 +123,7 @@ func (c Controller) account() string {
 	return c.serviceAccount().Name
 }
 
-// makesAccount tells whether the ServiceAccount comes with the package: one that
+// makesAccount reports whether the ServiceAccount comes with the package: one that
 // the configuration names for the pod alone is somebody else's to make.
 func (c Controller) makesAccount() bool { return c.account() == c.serviceAccount().Name }
 

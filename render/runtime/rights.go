@@ -119,7 +119,7 @@ func list(values []string) []any {
 	return l
 }
 
-// SafeStart tells whether a provider starts a controller only for types that it
+// SafeStart reports whether a provider starts a controller only for types that it
 // finds installed, for which it watches them. Capabilities are matched without
 // regard to case and separators, as Crossplane does.
 func SafeStart(meta sources.PackageMeta) bool {

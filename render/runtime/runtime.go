@@ -11,7 +11,8 @@
 // secrets stand in the Deployment alone: the ServiceAccount's are a list with one
 // owner, and on some platforms that is another controller.
 //
-// A DeploymentRuntimeConfig changes all that (config.go). What webhook configurations say of the Service is render/webhook's business.
+// A DeploymentRuntimeConfig can change any of this (config.go). Webhook
+// configurations get the Service's name from render/webhook.
 package runtime
 
 import (
@@ -43,15 +44,15 @@ type Controller struct {
 	Selected sources.Selected
 	// Types are the CustomResourceDefinitions of the package.
 	Types []*manifest.Object
-	// Webhooks tells that the package has any.
+	// Webhooks is set if the package has any.
 	Webhooks bool
 	// Config is what a DeploymentRuntimeConfig sets; nil for none.
 	Config *Config
 }
 
-// Objects are the objects of the controller, the same in every cluster. What binds
-// the ServiceAccount to its rights depends on the cluster's other packages: see
-// Binding.
+// Objects returns the objects of the controller, the same in every cluster. The
+// [Binding] of its rights depends on the cluster's other packages. It fails if a
+// type must not be a package's, or the Service cannot have the package's name.
 func Objects(c Controller) ([]*manifest.Object, error) {
 	name := c.Selected.Declaration.Name
 	rules, err := rules(c)

@@ -6,7 +6,8 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
+
+	"gitopsd.dev/render/field"
 )
 
 // canon appends canonical JSON to a buffer: no space, an object's keys sorted
@@ -26,36 +27,30 @@ type canon struct {
 // together while the error travels outwards, so that it costs nothing when all
 // is well.
 type fieldError struct {
-	path []string // outermost last
+	path field.Path // outermost last
 	what string
 }
 
 func (e *fieldError) Error() string {
-	var b strings.Builder
-	for i, p := range slices.Backward(e.path) {
-		if i < len(e.path)-1 && p[0] != '[' {
-			b.WriteByte('.')
-		}
-		b.WriteString(p)
-	}
-	b.WriteString(": ")
-	b.WriteString(e.what)
-	return b.String()
+	path := slices.Clone(e.path)
+	slices.Reverse(path)
+	return path.String() + ": " + e.what
 }
 
-// at adds one element to an error's path.
-func at(field string, err error) error {
+// at adds a key to an error's path.
+func at(key string, err error) error {
 	if e, ok := err.(*fieldError); ok {
-		e.path = append(e.path, field)
+		e.path = append(e.path, field.Key(key))
 	}
 	return err
 }
 
+// atIndex adds the index of a list's element to an error's path.
 func atIndex(i int, err error) error {
-	if err == nil {
-		return nil
+	if e, ok := err.(*fieldError); ok {
+		e.path = append(e.path, field.Index(i))
 	}
-	return at("["+strconv.Itoa(i)+"]", err)
+	return err
 }
 
 func want(what string, have any) error {

@@ -20,7 +20,7 @@ var (
 	versionFields = []string{"name", "served", "storage", "deprecated", "deprecationWarning", "schema", "subresources", "additionalPrinterColumns", "selectableFields"}
 )
 
-// IsManaged says that an object is a ManagedResourceDefinition of Crossplane's.
+// IsManaged reports whether an object is a ManagedResourceDefinition.
 func IsManaged(object map[string]any) bool {
 	return manifest.KindOf(object) == manifest.MRD
 }
@@ -31,8 +31,7 @@ func IsManaged(object map[string]any) bool {
 // annotations are the definition's own, as there. The trees share what is the
 // same.
 //
-// It is an error, which names the object and the field, when Crossplane could
-// not make one.
+// It fails, naming the object and the field, if Crossplane could not make one.
 func FromManaged(object map[string]any) (map[string]any, error) {
 	crd, err := fromManaged(object)
 	if err != nil {

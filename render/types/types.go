@@ -52,19 +52,19 @@ func (t Type) String() string {
 	return t.Group + "/" + t.Version + " " + t.Kind + " " + t.Digest
 }
 
-// Of returns the types that an object defines, in the order of its versions: a
-// CustomResourceDefinition's kind, that of a ManagedResourceDefinition (active or
-// not), a CompositeResourceDefinition's composite kind and, where it offers one,
-// its claim. Any other object defines none.
+// Of returns the types that an object defines, in the order of its versions: the
+// kind of a CustomResourceDefinition or ManagedResourceDefinition (active or not),
+// or the kinds of a CompositeResourceDefinition's composites and claims. Any other
+// object defines none.
 //
-// It is an error, which names the object and the field, when the API server
-// could not decode the object, or its API version is no longer served.
+// It fails, naming the object and the field, if the API server could not decode
+// the object, or no longer serves its API version.
 func Of(object map[string]any) ([]Type, error) {
 	return list(func(f *former) error { return f.object(object) })
 }
 
 // All returns the types that documents define, sorted by group, version and
-// kind. One type defined twice is an error, since it has no one digest.
+// kind. It fails as [Of] does, and if a type is defined twice.
 func All(docs []sources.Document) ([]Type, error) {
 	all, err := list(func(f *former) error {
 		for _, d := range docs {
@@ -109,8 +109,8 @@ func Package(docs []sources.Document) (string, error) {
 	return Sum(all), nil
 }
 
-// Sum is the digest of a set of types, in whatever order they come: that of
-// their String lines, sorted bytewise, each ended by a newline. In a shell, for
+// Sum is the digest of a set of types in any order: the hash of their String
+// lines, sorted bytewise, each ended by a newline. In a shell, for
 // a file of such lines:
 //
 //	LC_ALL=C sort types | sha256sum | cut -c1-64 | tr a-f A-F | basenc -d --base16 | base64

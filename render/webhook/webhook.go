@@ -23,7 +23,7 @@ type Service struct {
 	Port      int64
 }
 
-// Needed tells whether an object has webhooks that a package's controller is to
+// Needed reports whether an object has webhooks that a package's controller is to
 // serve.
 func Needed(tree map[string]any) bool {
 	switch manifest.KindOf(tree) {
@@ -35,10 +35,9 @@ func Needed(tree map[string]any) bool {
 	return false
 }
 
-// Complete returns an object for which Needed is true with the Service in it. The
-// tree that is given does not change; the one returned shares what is the same.
-// A webhook that is to be served from elsewhere, by URL, is an error that names
-// the field.
+// Complete returns a copy of an object, for which [Needed] is true, that names
+// the Service. The copy shares what does not change. It fails, naming the field,
+// if a webhook is to be served from elsewhere, by URL.
 func Complete(tree map[string]any, service Service) (map[string]any, error) {
 	if manifest.KindOf(tree) == manifest.CRD {
 		return completeConversion(tree, service)

@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
 )
@@ -113,7 +114,7 @@ func (e *explainer) written(a *Answer) {
 	if !ok {
 		return
 	}
-	if e.field.secretPart(e.id) {
+	if field.Path(e.field).Hidden(e.id) {
 		value = hidden{value}
 	}
 	a.Original, a.Written.Line = Value{Set: true, Value: value}, line

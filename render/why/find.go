@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -13,7 +14,7 @@ import (
 //
 // The error wraps [ErrNotFound] if there is no such object. It is an error, too, if
 // the question is malformed or names several objects.
-func Find(set *manifest.Set, text string) (manifest.ID, Path, error) {
+func Find(set *manifest.Set, text string) (manifest.ID, field.Path, error) {
 	if strings.Count(text, "/") == 0 {
 		return manifest.ID{}, nil, fmt.Errorf("%q: want kind[.group]/[namespace/]name, as plans show objects, and :field after it for one field", text)
 	}
@@ -30,8 +31,8 @@ func Find(set *manifest.Set, text string) (manifest.ID, Path, error) {
 		if end == len(text) {
 			return id, nil, nil
 		}
-		field, err := ParsePath(text[end+1:])
-		return id, field, err
+		path, err := field.Parse(text[end+1:])
+		return id, path, err
 	}
 	object, _, _ := strings.Cut(text, ":")
 	kind, name, _ := strings.Cut(object, "/")

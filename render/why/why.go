@@ -23,6 +23,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/render"
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
@@ -54,7 +55,7 @@ type Answer struct {
 	// Field is the field as it is rendered.
 	Field Value
 	// Package is where an object of a package comes from, nil for others.
-	Package *Package
+	Package *Provenance
 	// Steps made or changed the object, in this order.
 	Steps []Step
 }
@@ -66,8 +67,8 @@ type Value struct {
 	Value any
 }
 
-// Package is a package that holds an object.
-type Package struct {
+// Provenance is the package that holds an object, and why the cluster has it.
+type Provenance struct {
 	Name string
 	Pin  sources.Pin
 	// Needs are the packages that depend on this one, the nearest first; the
@@ -114,8 +115,8 @@ type Step struct {
 // wraps [ErrNotFound] if the object is not rendered for the cluster. It is an error,
 // too, if the object does not have the field and no step removed it, if the cluster
 // cannot be rendered, or if the kustomizations have too many entries.
-func Explain(ctx context.Context, in Input, id manifest.ID, field Path) (*Answer, error) {
-	e := &explainer{in: in, id: id, field: field}
+func Explain(ctx context.Context, in Input, id manifest.ID, asked field.Path) (*Answer, error) {
+	e := &explainer{in: in, id: id, field: question(asked)}
 	final, err := e.expand(ctx, len(in.Patches))
 	if err != nil {
 		return nil, err
@@ -124,7 +125,7 @@ func Explain(ctx context.Context, in Input, id manifest.ID, field Path) (*Answer
 	if a.Object == nil {
 		return nil, fmt.Errorf("%s: %w%s", id, ErrNotFound, similar(final, id))
 	}
-	a.Written, a.Field = a.Object.Origin(), field.value(a.Object)
+	a.Written, a.Field = a.Object.Origin(), e.field.value(a.Object)
 	patched, err := e.patches(ctx)
 	if err != nil {
 		return nil, err
@@ -147,8 +148,8 @@ func Explain(ctx context.Context, in Input, id manifest.ID, field Path) (*Answer
 		return nil, err
 	}
 	a.Steps = append(built, patched.steps...)
-	if len(field) > 0 && !a.Field.Set && !a.Original.Set && !slices.ContainsFunc(a.Steps, func(s Step) bool { return s.Without.Set }) {
-		return nil, fmt.Errorf("%s has no field %s, and nothing on its way removed one", id, field)
+	if len(asked) > 0 && !a.Field.Set && !a.Original.Set && !slices.ContainsFunc(a.Steps, func(s Step) bool { return s.Without.Set }) {
+		return nil, fmt.Errorf("%s has no field %s, and nothing on its way removed one", id, asked)
 	}
 	return a, nil
 }
@@ -156,7 +157,7 @@ func Explain(ctx context.Context, in Input, id manifest.ID, field Path) (*Answer
 type explainer struct {
 	in       Input
 	id       manifest.ID
-	field    Path
+	field    question
 	renderer render.Renderer
 }
 
@@ -273,7 +274,7 @@ func (e *explainer) pinned(ctx context.Context, a *Answer, pkg *sources.Selected
 // holds notes the package of an object, what needs it, and where that is
 // declared.
 func (e *explainer) holds(ctx context.Context, a *Answer, pkg *sources.Selected) error {
-	a.Package = &Package{Name: pkg.Declaration.Name, Pin: pkg.Pin}
+	a.Package = &Provenance{Name: pkg.Declaration.Name, Pin: pkg.Pin}
 	declared := pkg
 	for seen := map[string]bool{}; declared != nil && declared.Parent != "" && !seen[declared.Parent]; {
 		seen[declared.Parent] = true
@@ -323,7 +324,7 @@ func (e *explainer) packaged(ctx context.Context, a *Answer, pkg *sources.Select
 }
 
 // declaration finds where a package is declared, and what sets its version.
-func (e *explainer) declaration(ctx context.Context, p *Package, d sources.Declaration) error {
+func (e *explainer) declaration(ctx context.Context, p *Provenance, d sources.Declaration) error {
 	var builder kustomize.Builder
 	objects, err := builder.Build(ctx, e.in.Files, e.in.Path, e.in.Remote)
 	if err != nil {
@@ -335,7 +336,7 @@ func (e *explainer) declaration(ctx context.Context, p *Package, d sources.Decla
 			continue
 		}
 		p.Declared = o.Origin()
-		of := &explainer{in: e.in, id: id, field: Path{{key: "spec"}, {key: "package"}}}
+		of := &explainer{in: e.in, id: id, field: question{field.Key("spec"), field.Key("package")}}
 		about := &Answer{Object: o, Written: o.Origin()}
 		p.Steps, err = of.kustomized(ctx, about)
 		p.Declared = about.Written

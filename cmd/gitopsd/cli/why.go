@@ -14,6 +14,7 @@ import (
 
 	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/why"
 	"gitopsd.dev/sources"
@@ -74,7 +75,7 @@ kustomizations without each of them.`,
 type answer struct {
 	clusters []string
 	id       manifest.ID
-	field    why.Path
+	field    field.Path
 	*why.Answer
 }
 

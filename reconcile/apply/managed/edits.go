@@ -142,7 +142,7 @@ func FindEdits(o *manifest.Object, meta *metav1.ObjectMeta) Edits {
 				if found.added == nil {
 					found.added = make(map[string][]string)
 				}
-				found.added[manager] = append(found.added[manager], strings.TrimPrefix(p.String(), "."))
+				found.added[manager] = append(found.added[manager], pathOf(p).String())
 			}
 		})
 	}

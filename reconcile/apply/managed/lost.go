@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -163,7 +164,7 @@ func (l Lost) Blame(meta *metav1.ObjectMeta) string {
 				name = e.Manager
 			}
 		}
-		by[name] = append(by[name], strings.TrimPrefix(path.String(), "."))
+		by[name] = append(by[name], pathOf(path).String())
 	}
 	return strings.Join(byManager(by, "changed by"), "; ")
 }
@@ -185,4 +186,26 @@ func byManager(by map[string][]string, how string) []string {
 		}
 	}
 	return parts
+}
+
+// pathOf is the path as plans show it.
+func pathOf(p fieldpath.Path) field.Path {
+	path := make(field.Path, len(p))
+	for i, e := range p {
+		switch {
+		case e.FieldName != nil:
+			path[i] = field.Key(*e.FieldName)
+		case e.Index != nil:
+			path[i] = field.Index(*e.Index)
+		case e.Value != nil:
+			path[i] = field.Element(field.Pair{Value: fmt.Sprint((*e.Value).Unstructured())})
+		case e.Key != nil:
+			var match []field.Pair
+			for _, k := range *e.Key {
+				match = append(match, field.Pair{Field: k.Name, Value: fmt.Sprint(k.Value.Unstructured())})
+			}
+			path[i] = field.Element(match...)
+		}
+	}
+	return path
 }

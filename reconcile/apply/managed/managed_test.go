@@ -72,7 +72,7 @@ func TestLost(t *testing.T) {
 			entries: []string{`+gitopsd: {"f:spec":{"f:l":{"k:{\"name\":\"x1\"}":{".":{},"f:name":{},"f:v":{}},"k:{\"name\":\"x2\"}":{".":{},"f:name":{}}}}}`},
 		},
 		{
-			name: "field of a list element", object: meta + "spec: {l: [{name: x1, v: 1}]}", want: `spec.l[name="x1"].v changed by x`,
+			name: "field of a list element", object: meta + "spec: {l: [{name: x1, v: 1}]}", want: `spec.l[name=x1].v changed by x`,
 			entries: []string{`+gitopsd: {"f:spec":{"f:l":{"k:{\"name\":\"x1\"}":{".":{},"f:name":{}}}}}`, `x: {"f:spec":{"f:l":{"k:{\"name\":\"x1\"}":{"f:v":{}}}}}`},
 		},
 		{
@@ -115,11 +115,11 @@ func TestEdits(t *testing.T) {
 		{name: "controllers", entries: []string{`cainjector: {"f:spec":{"f:b":{}}}`, `+argocd-controller: {"f:spec":{"f:c":{}}}`}},
 		{name: "field", entries: []string{`kubectl-patch: {"f:spec":{"f:hostNetwork":{}}}`}, want: "spec.hostNetwork added by kubectl-patch"},
 		{
-			name: "item", want: `spec.l[name="y"] added by kubectl-set`,
+			name: "item", want: `spec.l[name=y] added by kubectl-set`,
 			entries: []string{`kubectl-set: {"f:spec":{"f:l":{"k:{\"name\":\"y\"}":{".":{},"f:name":{},"f:v":{}}}}}`},
 		},
 		{
-			name: "field of an item", want: `spec.l[name="x"].w added by kubectl-edit`,
+			name: "field of an item", want: `spec.l[name=x].w added by kubectl-edit`,
 			entries: []string{`kubectl-edit: {"f:spec":{"f:l":{"k:{\"name\":\"x\"}":{"f:w":{}}}}}`},
 		},
 		{

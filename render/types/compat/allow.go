@@ -8,11 +8,11 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Allowance allows one finding in one version of a package, and so not in the
+// Allowance allows one finding in one version of a package; it is void in the
 // next.
 type Allowance struct {
-	// Version is the package's, as in its reference: a tag or a digest; that of
-	// a single definition is how the digest of its types begins.
+	// Version is the package's, as in its reference: a tag or a digest. For a
+	// definition without a package it is a prefix of its types' digest.
 	Version string `json:"version"`
 	// Finding is a finding's name.
 	Finding string `json:"finding"`

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
@@ -80,8 +81,8 @@ type Finding struct {
 	Version string `json:"version,omitempty"`
 	// Path is the field that it concerns, from the object's root:
 	// ".spec.subnets[*].cidr". "[*]" is any element of a list, "{*}" any value
-	// of a map, "(anyOf 1)" the second branch of the field's anyOf, and a name
-	// that is not plain letters, digits, '-' and '_' stands as ["a.b/c"].
+	// of a map, "(anyOf 1)" the second branch of the field's anyOf, and names
+	// are as in package field.
 	// Empty for what is not about a field.
 	Path string `json:"path,omitempty"`
 	// Breaks are those who may break. A compatible finding may name readers
@@ -123,7 +124,7 @@ type Report struct {
 	Findings []Finding
 }
 
-// Options are what Compare knows besides the two definitions.
+// Options are facts about the cluster, for [Compare].
 type Options struct {
 	// StoredVersions is the live definition's status.storedVersions. Without
 	// it the old definition's own status counts. Without that, objects are
@@ -132,12 +133,12 @@ type Options struct {
 	StoredVersions []string
 }
 
-// Compare says what becomes of those who use a type when its definition is
-// replaced. Both definitions are of the same object: a
-// CustomResourceDefinition, or a CompositeResourceDefinition. One of them may be
-// nil: the type appears, or goes away. Neither is changed.
+// Compare lists the changes between two definitions of one type, and whom each
+// breaks. Both are CustomResourceDefinitions, or CompositeResourceDefinitions.
+// One of them may be nil: the type appears, or goes away. Neither is changed.
 //
-// The error is that of types.Of: a definition that no API server could decode.
+// It fails if no API server could decode a definition (see [types.Of]), if one
+// defines no type, and if the two are of different kinds.
 func Compare(old, new map[string]any, opts Options) (Report, error) {
 	oldTypes, err := digests(old)
 	if err != nil {
@@ -211,7 +212,7 @@ func spelling(path string, old, new node) (where, detail string) {
 		old, new map[string]any
 		element  func(name string) string
 	}{
-		{manifest.Mapping(old, "properties"), manifest.Mapping(new, "properties"), field},
+		{manifest.Mapping(old, "properties"), manifest.Mapping(new, "properties"), func(name string) string { return field.Key(name).String() }},
 		{node{"items": old["items"]}, node{"items": new["items"]}, func(string) string { return "[*]" }},
 		{node{"values": old["additionalProperties"]}, node{"values": new["additionalProperties"]}, func(string) string { return "{*}" }},
 	} {

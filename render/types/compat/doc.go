@@ -1,10 +1,9 @@
-// Package compat says what becomes of those who use a type when another
-// definition takes its place: of the objects in etcd, of those who write and who
-// read objects, and of the controllers.
+// Package compat finds who breaks when another definition takes the place of a
+// type's: objects in etcd, clients that write or read objects, and controllers.
 //
 // It compares two CustomResourceDefinitions or CompositeResourceDefinitions,
-// place by place in their schemas, and tells what narrows from what widens: a
-// schema is narrower if it accepts fewer objects. Definitions with equal type
+// place by place in their schemas. A schema is narrower if it accepts fewer
+// objects, and wider if it accepts more. Definitions with equal type
 // digests (package types, above) are not looked at, so documentation never makes
 // a finding. Whether a finding stops anything is for the caller: allow.go reads
 // the annotation with which a user allows one.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 
 	"gitopsd.dev/render/cel"
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -181,7 +182,7 @@ func (w *walk) compileNode(p place, s *apiextensions.JSONSchemaProps, context *v
 		w.compileRules(p, context)
 	}
 	for name, property := range s.Properties {
-		w.compileNode(p.at(field(name)), &property, context.ChildPropertyContext(&property, name))
+		w.compileNode(p.at(field.Key(name).String()), &property, context.ChildPropertyContext(&property, name))
 	}
 	if s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil {
 		values := s.AdditionalProperties.Schema

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
@@ -76,19 +77,6 @@ func (p place) branch(keyword string, i int, pol polarity) place {
 	}
 	p.path, p.nested, p.polarity = p.path+")", true, pol
 	return p
-}
-
-// field is the path element of a field.
-func field(name string) string {
-	plain := name != ""
-	for i := 0; i < len(name) && plain; i++ {
-		c := name[i]
-		plain = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
-	}
-	if plain {
-		return "." + name
-	}
-	return "[" + strconv.Quote(name) + "]"
 }
 
 // direction says what a change does to the set of values that a schema accepts.
@@ -241,10 +229,10 @@ func (w *walk) topology(p place, old, new node) {
 func (w *walk) required(p place, old, new node) {
 	removed, added := difference(manifest.Texts(old, "required"), manifest.Texts(new, "required"))
 	for _, name := range removed {
-		w.limit(p.at(field(name)), "required-removed", wider, "required", "optional")
+		w.limit(p.at(field.Key(name).String()), "required-removed", wider, "required", "optional")
 	}
 	for _, name := range added {
-		at := p.at(field(name))
+		at := p.at(field.Key(name).String())
 		if !p.nested && manifest.Mapping(manifest.Mapping(new, "properties"), name)["default"] != nil {
 			// Whoever leaves it out gets the default before it is asked for.
 			w.other(at, "required-added", Compatible, 0, changed("optional", "required, with a default"))
@@ -296,7 +284,7 @@ func (w *walk) fields(p place, old, new node) {
 		}
 	}
 	for _, name := range all {
-		at := p.at(field(name))
+		at := p.at(field.Key(name).String())
 		at.around = &around{place: p, old: old, new: new, element: name}
 		oldField, inOld := o[name].(map[string]any)
 		newField, inNew := n[name].(map[string]any)
@@ -398,7 +386,7 @@ func (w *walk) nestedFields(p place, old, new node) {
 	for _, name := range names(o, n) {
 		oldField, _ := o[name].(map[string]any)
 		newField, _ := n[name].(map[string]any)
-		w.node(p.at(field(name)), oldField, newField)
+		w.node(p.at(field.Key(name).String()), oldField, newField)
 	}
 	oldRest, _ := old["additionalProperties"].(map[string]any)
 	newRest, _ := new["additionalProperties"].(map[string]any)

@@ -10,8 +10,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Change is what became of one definition when a set of them, a package's for
-// instance, replaces another.
+// Change is the difference in one definition when a set of them, such as a
+// package's, replaces another.
 type Change struct {
 	// Kind and Name are the definition's.
 	Kind string `json:"kind"`
@@ -42,8 +42,8 @@ func (s Set) Add(definition map[string]any) {
 	s[SetKey{manifest.Text(definition, "kind"), manifest.Text(definition, "metadata", "name")}] = definition
 }
 
-// CompareAll compares sets of definitions by their names; changes come in their
-// order. The error is Compare's, and names the definition.
+// CompareAll compares sets of definitions, and returns changes ordered by name.
+// The error is [Compare]'s, with the definition's name.
 func CompareAll(old, new Set) ([]Change, error) {
 	keys := make(map[SetKey]bool)
 	for _, set := range []Set{old, new} {
@@ -80,7 +80,7 @@ type Count struct {
 	Changed int `json:"changed"`
 	Removed int `json:"removed"`
 	Same    int `json:"same"`
-	// Breaking are those of the others that break somebody.
+	// Breaking counts those of the others that break somebody.
 	Breaking int `json:"breaking"`
 }
 
@@ -105,8 +105,7 @@ func Summarize(all []Change) Count {
 	return n
 }
 
-// String says in a few words what is not the same: "2 types added, 1 changed, 1
-// breaking".
+// String is the count in a few words: "2 types added, 1 changed, 1 breaking".
 func (n Count) String() string {
 	var parts []string
 	for _, p := range []struct {

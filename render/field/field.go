@@ -1,0 +1,237 @@
+// Package field names fields of objects: as plans and errors print them, and as
+// `gitopsd why` reads them.
+//
+//	spec.template.spec.containers[name=web].image
+//	metadata.labels["a.b/c"]
+//	spec.versions[0].schema
+//	metadata.finalizers[=acme.example/wait]
+//
+// A key of a mapping stands after a dot, or quoted in brackets where it is more
+// than letters, digits, '_', '$' and '-'. An element of a list is given by its
+// index, by fields that tell it from the others, or by its value.
+package field
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// Path leads from an object to a field; the empty Path is the whole object.
+type Path []Step
+
+// Step is one step down: into a mapping by Key, or into a list by Match or, if
+// that is nil, by Index.
+type Step struct {
+	Key   string
+	List  bool
+	Index int
+	Match []Pair
+}
+
+// Pair is a field of a list's element and its value in text. The empty Field is
+// the element itself.
+type Pair struct{ Field, Value string }
+
+// Key is the step to the value of a mapping's key.
+func Key(key string) Step { return Step{Key: key} }
+
+// Index is the step to an element of a list, counted from 0.
+func Index(i int) Step { return Step{List: true, Index: i} }
+
+// Element is the step to the element of a list that has these fields.
+func Element(match ...Pair) Step { return Step{List: true, Match: match} }
+
+// Parse reads a path. A dot before it is ignored.
+func Parse(text string) (Path, error) {
+	var p Path
+	rest := strings.TrimPrefix(text, ".")
+	if rest == "" {
+		return nil, fmt.Errorf("%q names no field", text)
+	}
+	for rest != "" {
+		step, after, err := parseStep(rest)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", text, err)
+		}
+		p = append(p, step)
+		if rest = after; strings.HasPrefix(rest, ".") {
+			if rest = rest[1:]; rest == "" {
+				return nil, fmt.Errorf("%q: ends in a dot", text)
+			}
+		}
+	}
+	return p, nil
+}
+
+func parseStep(text string) (s Step, rest string, err error) {
+	switch {
+	case strings.HasPrefix(text, `["`):
+		key, rest, ok := quoted(text[1:])
+		if !ok || !strings.HasPrefix(rest, "]") {
+			return s, "", fmt.Errorf(`want ["key"] at %q`, text)
+		}
+		return Key(key), rest[1:], nil
+	case text[0] == '[':
+		s, rest, ok := parseElement(text[1:])
+		if !ok {
+			return s, "", fmt.Errorf(`want [index], [name=value] or ["key"] at %q`, text)
+		}
+		return s, rest, nil
+	}
+	n := strings.IndexAny(text, ".[")
+	switch n {
+	case 0:
+		return s, "", fmt.Errorf("a name is missing before %q", text)
+	case -1:
+		n = len(text)
+	}
+	return Key(text[:n]), text[n:], nil
+}
+
+// parseElement reads what is between brackets, and the closing one.
+func parseElement(text string) (s Step, rest string, ok bool) {
+	if inside, after, ok := strings.Cut(text, "]"); ok {
+		if n, err := strconv.Atoi(inside); err == nil && n >= 0 {
+			return Index(n), after, true
+		}
+	}
+	for {
+		name, after, ok := strings.Cut(text, "=")
+		if !ok || name != "" && !plain.MatchString(name) {
+			return s, "", false
+		}
+		pair := Pair{Field: name}
+		if strings.HasPrefix(after, `"`) {
+			pair.Value, rest, ok = quoted(after)
+		} else {
+			n := strings.IndexAny(after, ",]")
+			if ok = n >= 0; ok {
+				pair.Value, rest = after[:n], after[n:]
+			}
+		}
+		if !ok || rest == "" {
+			return s, "", false
+		}
+		s.List, s.Match = true, append(s.Match, pair)
+		switch text = rest[1:]; rest[0] {
+		case ']':
+			return s, text, true
+		case ',':
+		default:
+			return s, "", false
+		}
+	}
+}
+
+func quoted(text string) (value, rest string, ok bool) {
+	prefix, err := strconv.QuotedPrefix(text)
+	if err != nil || prefix[0] != '"' {
+		return "", "", false
+	}
+	value, err = strconv.Unquote(prefix)
+	return value, text[len(prefix):], err == nil
+}
+
+// plain is what a key is without quotes.
+var plain = regexp.MustCompile(`^[A-Za-z_$][A-Za-z0-9_$-]*$`)
+
+// String is the path as Parse reads it.
+func (p Path) String() string {
+	text := ""
+	for _, s := range p {
+		text = Join(text, s)
+	}
+	return text
+}
+
+// Join adds a step to a path in text.
+func Join(path string, s Step) string {
+	text := s.String()
+	if path == "" {
+		return strings.TrimPrefix(text, ".")
+	}
+	return path + text
+}
+
+// String is the step as it follows another: ".image", ["a.b/c"], [0] or
+// [name=web].
+func (s Step) String() string {
+	switch {
+	case s.Match != nil:
+		pairs := make([]string, len(s.Match))
+		for i, m := range s.Match {
+			value := m.Value
+			if strings.ContainsAny(value, "\",]\n") {
+				value = strconv.Quote(value)
+			}
+			pairs[i] = m.Field + "=" + value
+		}
+		return "[" + strings.Join(pairs, ",") + "]"
+	case s.List:
+		return "[" + strconv.Itoa(s.Index) + "]"
+	case plain.MatchString(s.Key):
+		return "." + s.Key
+	}
+	return "[" + strconv.Quote(s.Key) + "]"
+}
+
+// In returns the value that the step leads to.
+func (s Step) In(v any) (child any, ok bool) {
+	if !s.List {
+		m, _ := v.(map[string]any)
+		child, ok = m[s.Key]
+		return child, ok
+	}
+	list, _ := v.([]any)
+	i := s.Index
+	if s.Match != nil {
+		i = slices.IndexFunc(list, s.fits)
+	}
+	if i < 0 || i >= len(list) {
+		return nil, false
+	}
+	return list[i], true
+}
+
+func (s Step) fits(element any) bool {
+	m, _ := element.(map[string]any)
+	return !slices.ContainsFunc(s.Match, func(p Pair) bool {
+		v, ok := element, p.Field == ""
+		if !ok {
+			v, ok = m[p.Field]
+		}
+		return !ok || fmt.Sprint(v) != p.Value
+	})
+}
+
+// In returns the value of the field in a decoded object.
+func (p Path) In(tree any) (v any, ok bool) {
+	for _, s := range p {
+		if tree, ok = s.In(tree); !ok {
+			return nil, false
+		}
+	}
+	return tree, true
+}
+
+// LastApplied is the annotation in which kubectl keeps a whole object, Secrets
+// included.
+const LastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+
+// Hidden reports whether nobody must see a value at or below the path: all of a
+// Secret but its metadata, its type and whether it is immutable, and of any
+// object the annotation in which kubectl keeps the whole.
+func (p Path) Hidden(id manifest.ID) bool {
+	if len(p) == 0 {
+		return false
+	}
+	if id.Is(manifest.Secret) && !slices.Contains([]string{"apiVersion", "kind", "metadata", "type", "immutable"}, p[0].Key) {
+		return true
+	}
+	return len(p) > 2 && p[0].Key == "metadata" && p[1].Key == "annotations" && p[2].Key == LastApplied
+}
