@@ -34,6 +34,7 @@ import (
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
@@ -94,7 +95,7 @@ type Outcome struct {
 	// Changed counts the objects that were written or deleted.
 	Changed int
 	// Problems are objects at fault, with reasons.
-	Problems []string
+	Problems []problem.Problem
 	// Notes are worth a person's attention though nothing is wrong.
 	Notes []string
 	// Packages by name: why a package is not ready; those that are, are not
@@ -289,13 +290,17 @@ func (d *Daemon) Once(ctx context.Context) error {
 		break
 	}
 	errs := []error{d.state.Err()}
-	told := errorText(d.state)
 	for _, c := range d.cfg.Board.Snapshot().Clusters {
+		want := d.state.Get(c.Name)
 		switch {
 		case c.Phase == status.Ready, c.Phase == status.Suspended, c.Phase == status.Progressing:
-		case c.Message != "" && strings.Contains(told, c.Message):
+		case want != nil && want.Err != nil: // the state's
 		default:
-			errs = append(errs, fmt.Errorf("cluster %s: %s: %s", c.Name, c.Phase, strings.Join(append([]string{c.Message}, c.Problems...), "\n    ")))
+			lines := []string{fmt.Sprintf("cluster %s: %s: %s", c.Name, c.Phase, c.Message)}
+			for _, p := range c.Problems {
+				lines = append(lines, p.WithoutCluster().String())
+			}
+			errs = append(errs, errors.New(strings.Join(lines, "\n    ")))
 		}
 	}
 	return errors.Join(errs...)
@@ -389,19 +394,18 @@ func (d *Daemon) poll(ctx context.Context) (fresh bool, err error) {
 
 // follow puts a state in charge, and tells people what is new about it.
 func (d *Daemon) follow(state *desired.State) {
-	before := ""
+	var before []problem.Problem
 	var waiting []resolve.Waiting
 	var noted []string
 	if d.state != nil {
-		before, waiting, noted = errorText(d.state), d.state.Waiting, notes(d.state)
+		before, waiting, noted = d.state.Problems(), d.state.Waiting, notes(d.state)
 	}
 	d.state, d.commit, d.committed, d.again = state, state.Commit, state.Committed, false
-	var errs, names []string
-	if text := errorText(state); text != "" {
-		errs = strings.Split(text, "\n")
+	problems := state.Problems()
+	if len(problems) > 0 {
 		d.again = true
-		if text != before {
-			d.cfg.Log.Error("the commit has errors; everything else goes on", "commit", short(state.Commit.Hash), "error", text)
+		if !slices.Equal(problems, before) {
+			d.cfg.Log.Error("the commit has errors; everything else goes on", "commit", short(state.Commit.Hash), "problems", problems)
 		}
 	}
 	for _, w := range state.Waiting {
@@ -414,11 +418,12 @@ func (d *Daemon) follow(state *desired.State) {
 			d.cfg.Log.Warn(note)
 		}
 	}
+	var names []string
 	for _, c := range state.Clusters {
 		names = append(names, c.Name)
 	}
 	left := d.leftAlone(state)
-	d.cfg.Board.Commit(state.Commit.Hash, state.Commit.Subject, errs, append(names, sortedKeys(left)...))
+	d.cfg.Board.Commit(state.Commit.Hash, state.Commit.Subject, problems, append(names, sortedKeys(left)...))
 	for name, why := range left {
 		d.cfg.Board.Update(name, func(c *status.Unit) {
 			c.Phase, c.Message = status.Failed, why+"; the cluster is left as it is"
@@ -455,13 +460,6 @@ func notes(s *desired.State) []string {
 		}
 	}
 	return all
-}
-
-func errorText(s *desired.State) string {
-	if err := s.Err(); err != nil {
-		return err.Error()
-	}
-	return ""
 }
 
 // await waits until all clusters were tried, for no longer than grace.

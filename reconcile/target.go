@@ -17,6 +17,7 @@ import (
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render"
@@ -126,12 +127,12 @@ func (t *target) apply(ctx context.Context, want *desired.Unit) Outcome {
 	report, err := t.applier.Apply(ctx, p)
 	faults, waits := t.results(report, &o)
 	if err != nil {
-		o.Phase, o.Message = failed(err).Phase, err.Error()
+		o.Phase, o.Message = failed(err).Phase, problem.Message(err)
 		return o
 	}
 	unhealthy, err := t.applier.Health(ctx, p)
 	if err != nil {
-		o.Phase, o.Message = failed(err).Phase, err.Error()
+		o.Phase, o.Message = failed(err).Phase, problem.Message(err)
 		return o
 	}
 	broken := 0
@@ -143,7 +144,7 @@ func (t *target) apply(ctx context.Context, want *desired.Unit) Outcome {
 		} else {
 			waits++
 		}
-		problem(&o, h.Package, fmt.Sprintf("%s: %s", h.ID, cmp.Or(h.Reason, string(h.State))), string(state))
+		o.note(t.about(h.Package, h.ID.String(), cmp.Or(h.Reason, string(h.State))), state)
 	}
 	switch {
 	case want.Remove && len(p.Steps)+len(p.Unreadable) == 0:
@@ -191,7 +192,8 @@ func (t *target) results(report *apply.Report, o *Outcome) (faults, waits int) {
 	}
 	held := heldAlike(report.Results)
 	for _, r := range report.Results {
-		pkg := r.Step.Package
+		about := func(reason string) problem.Problem { return t.about(r.Step.Package, r.Step.ID.String(), reason) }
+		decided := about(fmt.Sprintf("%s: %s", r.Step.Action, r.Step.Reason))
 		for _, w := range r.Warnings {
 			t.log.Warn("the API server warns", "object", r.Step.ID.String(), "warning", w)
 		}
@@ -203,26 +205,34 @@ func (t *target) results(report *apply.Report, o *Outcome) (faults, waits int) {
 			}
 		case r.Outcome == apply.Failed:
 			faults++
-			problem(o, pkg, r.Err.Error(), string(status.Failed))
+			for _, p := range problem.Of(r.Err) {
+				failed := about(p.Reason)
+				if p.Object != "" && p.Object != failed.Object { // one that this one needs
+					failed.Reason = p.Object + ": " + p.Reason
+				}
+				failed.Advice = p.Advice
+				o.note(failed, status.Failed)
+			}
 		case r.Outcome == apply.Skipped:
 			faults++
-			problem(o, pkg, fmt.Sprintf("%s: %s", r.Step.ID, r.Reason), string(status.Failed))
+			o.note(about(r.Reason), status.Failed)
 		case r.Outcome == apply.Pending:
 			waits++
-			problem(o, pkg, fmt.Sprintf("%s: %s", r.Step.ID, r.Reason), string(status.Progressing))
+			o.note(about(r.Reason), status.Progressing)
 		case r.Step.Action == plan.Conflict || r.Step.Action == plan.Refused:
 			faults++
-			problem(o, pkg, fmt.Sprintf("%s: %s: %s", r.Step.ID, r.Step.Action, r.Step.Reason), string(status.Failed))
+			o.note(decided, status.Failed)
 		case r.Step.Action == plan.Wait && r.Step.Object != nil:
 			waits++
-			problem(o, pkg, fmt.Sprintf("%s: %s: %s", r.Step.ID, r.Step.Action, r.Step.Reason), string(status.Progressing))
+			o.note(decided, status.Progressing)
 		case r.Step.Action == plan.Held:
 			if alike := held[r.Step.Reason]; alike != nil {
-				problem(o, pkg, fmt.Sprintf("%s: %s: %s", prose.Some(alike, mostAlike), r.Step.Action, r.Step.Reason), "")
+				decided.Object = prose.Some(alike, mostAlike)
+				o.note(decided, "")
 				held[r.Step.Reason] = nil
 			}
 		case r.Step.Action == plan.Wait:
-			problem(o, pkg, fmt.Sprintf("%s: %s: %s", r.Step.ID, r.Step.Action, r.Step.Reason), "")
+			o.note(decided, "")
 		}
 	}
 	return faults, waits
@@ -243,14 +253,19 @@ func heldAlike(results []apply.Result) map[string][]string {
 	return held
 }
 
-// problem notes an object at fault, and the state of the package it belongs to;
-// a worse state is not overwritten.
-func problem(o *Outcome, pkg, text, state string) {
+// about is a problem with an object of the target's.
+func (t *target) about(pkg, object, reason string) problem.Problem {
+	return problem.Problem{Cluster: t.cluster.Name(), Package: pkg, Object: object, Reason: reason}
+}
+
+// note lists an object at fault, and the state of the package it belongs to; a
+// worse state is not overwritten.
+func (o *Outcome) note(p problem.Problem, state status.Phase) {
 	if len(o.Problems) < maxProblems {
-		o.Problems = append(o.Problems, text)
+		o.Problems = append(o.Problems, p)
 	}
-	if pkg != "" && state != "" && o.Packages[pkg] != string(status.Failed) {
-		o.Packages[pkg] = state
+	if p.Package != "" && state != "" && o.Packages[p.Package] != string(status.Failed) {
+		o.Packages[p.Package] = string(state)
 	}
 }
 
@@ -273,7 +288,7 @@ func Executed(want *desired.Unit, p *plan.Plan) *plan.Plan {
 
 // failed is the outcome of an error about a cluster as a whole.
 func failed(err error) Outcome {
-	o := Outcome{Phase: status.Failed, Message: err.Error()}
+	o := Outcome{Phase: status.Failed, Message: problem.Message(err)}
 	var e *kube.Error
 	if errors.As(err, &e) && e.ClusterWide() {
 		o.Phase = status.Unreachable

@@ -11,6 +11,7 @@ import (
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
@@ -360,7 +361,7 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) Outcome {
 	case j.want.Spec.Suspend:
 		o = Outcome{Phase: status.Suspended, Message: "spec.suspend leaves the cluster as it is"}
 	case j.want.Err != nil:
-		o = Outcome{Phase: status.Failed, Message: j.want.Err.Error()}
+		o = Outcome{Phase: status.Failed, Message: problem.Message(j.want.Err)}
 	case w.failures > 0 && time.Now().Before(w.nextTry) && w.last.want.Objects == j.want.Objects && w.last.want.Spec.Access() == j.want.Spec.Access():
 		w.last = j
 		return Outcome{} // what came of the last one stands
@@ -431,7 +432,7 @@ func (ws *workers) apply(ctx context.Context, w *worker, j *job) (o Outcome) {
 	}
 	if w.target == nil {
 		if err := ws.connect(ctx, w, j.want); err != nil {
-			o := Outcome{Phase: status.Unreachable, Message: err.Error()}
+			o := Outcome{Phase: status.Unreachable, Message: problem.Message(err)}
 			if j.want.Remove {
 				o.Message += "; if there is no such cluster any more, take its document out of " + sources.RegistryFile
 			}

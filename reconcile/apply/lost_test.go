@@ -210,7 +210,7 @@ func TestCrossing(t *testing.T) {
 func TestReplaceRefused(t *testing.T) {
 	for _, tt := range []struct{ name, data, want string }{
 		{"invalid", "{'no key!': '1'}", "failed configmap/$NAME/a: cluster $NAME: apply configmap/$NAME/a: "},
-		{"not admitted", "{x: forbidden}", "failed configmap/$NAME/a: it was to be deleted and created anew, and stays, since the new object would not be accepted: cluster $NAME: create configmap/$NAME/a: "},
+		{"not admitted", "{x: forbidden}", "failed configmap/$NAME/a: cluster $NAME: configmap/$NAME/a: create: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBed(t)

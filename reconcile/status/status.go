@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"gitopsd.dev/reconcile/problem"
 )
 
 // Phase is the state of a cluster in one word.
@@ -73,7 +75,7 @@ type Unit struct {
 	// Actions of the last attempt by name ("create", "configure", …).
 	Actions map[string]int `json:"actions,omitempty"`
 	// Problems are the objects at fault with their reasons, at most 50.
-	Problems []string `json:"problems,omitempty"`
+	Problems []problem.Problem `json:"problems,omitempty"`
 	// Notes are worth a person's attention though nothing is wrong.
 	Notes    []string       `json:"notes,omitempty"`
 	Packages []PackageState `json:"packages,omitempty"`
@@ -101,9 +103,9 @@ type Snapshot struct {
 	PollError string    `json:"pollError,omitempty"`
 	// Turned is when the loop last went round: it stands still if this does.
 	Turned time.Time `json:"turned,omitzero"`
-	// Errors of the commit itself: the registry, the lock, packages.
-	Errors   []string `json:"errors,omitempty"`
-	Clusters []Unit   `json:"clusters"`
+	// Problems of the commit itself: the registry, the lock, packages.
+	Problems []problem.Problem `json:"problems,omitempty"`
+	Clusters []Unit            `json:"clusters"`
 }
 
 // Board holds the snapshot. It is safe for concurrent use.
@@ -153,10 +155,10 @@ func (b *Board) Polled(err error) {
 
 // Commit notes the commit in charge, what is wrong with it, and the clusters
 // that it registers; others are forgotten.
-func (b *Board) Commit(hash, subject string, errs []string, clusters []string) {
+func (b *Board) Commit(hash, subject string, problems []problem.Problem, clusters []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.snapshot.Commit, b.snapshot.Subject, b.snapshot.Errors = hash, subject, errs
+	b.snapshot.Commit, b.snapshot.Subject, b.snapshot.Problems = hash, subject, problems
 	maps.DeleteFunc(b.clusters, func(name string, _ *Unit) bool { return !slices.Contains(clusters, name) })
 	for _, name := range clusters {
 		if b.clusters[name] == nil {
@@ -197,7 +199,7 @@ func (b *Board) Snapshot() Snapshot {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.snapshot
-	s.Errors = slices.Clone(s.Errors)
+	s.Problems = slices.Clone(s.Problems)
 	s.Clusters = make([]Unit, 0, len(b.clusters))
 	for _, c := range b.clusters {
 		cp := *c

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/edit"
 	"gitopsd.dev/render/types/compat"
@@ -149,7 +150,7 @@ func find(state *desired.State, req Request) ([]*target, error) {
 		case c == nil:
 			return nil, fmt.Errorf("cluster %s: its registration has errors: %w", name, state.RegistryErr)
 		case c.Err != nil:
-			return nil, c.Err
+			return nil, problem.In(name, c.Err)
 		}
 	}
 	var targets []*target
@@ -239,11 +240,8 @@ func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request
 			listed = true
 		}
 		tag, note, err := u.version(t, version, list, listErr)
-		switch {
-		case err != nil && strings.HasPrefix(err.Error(), b.Repository): // a registry's errors name it
+		if err != nil {
 			return err
-		case err != nil:
-			return fmt.Errorf("%s: %w", b.Repository, err)
 		}
 		if note != "" {
 			b.note(note)
@@ -267,33 +265,37 @@ func (b *Bump) note(text string) {
 	}
 }
 
-// version is the tag that a target goes to, empty if it stays.
+// version is the tag that a target goes to, empty if it stays. The error names the
+// repository, as those of a registry do.
 func (u *Upgrader) version(t *target, query string, tags []string, tagsErr error) (tag, note string, err error) {
 	var opts versions.Options
 	opts.Prerelease = u.cfg.Prerelease
-	opts.Needs, _ = needs(t.cluster, t.declaration.Ref.Repository)
+	repository := t.declaration.Ref.Repository
+	opts.Needs, _ = needs(t.cluster, repository)
 	current := t.declaration.Ref.Tag
 	switch {
 	case query == "" && current == "":
-		return "", "", fmt.Errorf("cluster %s declares it by its digest alone, which says nothing about versions; name the one to go to: %s@VERSION", t.Cluster, path.Base(t.declaration.Ref.Repository))
-	case tagsErr != nil && query != "" && query != versions.Latest && isTag(t.declaration.Ref.Repository, query):
+		return "", "", fmt.Errorf("%s: cluster %s declares it by its digest alone, which says nothing about versions; name the one to go to: %s@VERSION", repository, t.Cluster, path.Base(repository))
+	case tagsErr != nil && query != "" && query != versions.Latest && isTag(repository, query):
 		return query, "", nil // a registry may keep its list to itself
 	case tagsErr != nil:
 		return "", "", tagsErr
 	case query != "":
-		tag, err = versions.Select(query, tags, current, opts)
-		return tag, "", err
+		if tag, err = versions.Select(query, tags, current, opts); err != nil {
+			return "", "", fmt.Errorf("%s: %w", repository, err)
+		}
+		return tag, "", nil
 	}
 	newer, err := versions.Find(tags, current, opts)
 	switch {
 	case err != nil:
-		return "", "", fmt.Errorf("cluster %s: %w; name the version to go to: %s@VERSION", t.Cluster, err, path.Base(t.declaration.Ref.Repository))
+		return "", "", fmt.Errorf("%s: cluster %s: %w; name the version to go to: %s@VERSION", repository, t.Cluster, err, path.Base(repository))
 	case newer.Update != "":
 		return newer.Update, "", nil
 	case newer.Latest != "" && len(newer.Held) > 0:
 		return "", fmt.Sprintf("%s: %s stays, since %s is not %s", t.Cluster, current, newer.Latest, newer.Held[0]), nil
 	case newer.Latest != "":
-		return "", fmt.Sprintf("%s: %s is the newest of its major version; %s@%s goes to the next", t.Cluster, current, path.Base(t.declaration.Ref.Repository), newer.Latest), nil
+		return "", fmt.Sprintf("%s: %s is the newest of its major version; %s@%s goes to the next", t.Cluster, current, path.Base(repository), newer.Latest), nil
 	}
 	return "", fmt.Sprintf("%s: %s is the newest", t.Cluster, current), nil
 }
@@ -359,7 +361,7 @@ func (b *Bump) edit(ctx context.Context, state *desired.State, req Request, movi
 	for _, name := range found.Unknown {
 		for p := range changes {
 			if len(req.Clusters) > 0 && !slices.Contains(req.Clusters, name) && slices.Contains(found.Read[name], p.File) {
-				return fmt.Errorf("%s may decide for cluster %s too, which cannot be rendered: %w", p, name, cmp.Or(state.Get(name).Err, errors.Join(state.Get(name).Faults...)))
+				return fmt.Errorf("%s may decide for cluster %s too, which cannot be rendered: %w", p, name, problem.Join(state.Get(name).Problems()))
 			}
 		}
 	}
@@ -400,26 +402,15 @@ func ownVersion(d edit.Declared, to string) string {
 
 // verify makes sure that the edit does what it is meant to do, and nothing else.
 func verify(before, after *desired.State, moving []*target) error {
-	told := make(map[string]bool)
-	for _, c := range before.Clusters {
-		for _, err := range c.Faults {
-			told[err.Error()] = true
-		}
+	known := make(map[problem.Problem]bool) // in any cluster
+	for _, p := range before.Problems() {
+		known[p.WithoutCluster()] = true
 	}
-	var errs []error
-	for _, c := range after.Clusters {
-		if c.Err != nil && before.Get(c.Name).Err == nil {
-			errs = append(errs, c.Err)
-		}
-		for _, err := range c.Faults {
-			if !told[err.Error()] {
-				told[err.Error()] = true
-				errs = append(errs, err)
-			}
-		}
-	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
+	fresh := slices.DeleteFunc(after.Problems(), func(p problem.Problem) bool {
+		return known[p.WithoutCluster()]
+	})
+	if len(fresh) > 0 {
+		return problem.Join(fresh)
 	}
 	moved := make(map[edit.Declared]sources.Ref)
 	for _, t := range moving {
@@ -444,7 +435,7 @@ func selected(state *desired.State, targets []*target) error {
 	for _, t := range targets {
 		c := state.Get(t.Cluster)
 		if !slices.ContainsFunc(c.Packages, func(s sources.Selected) bool { return s.Pin.Ref == t.to }) {
-			return fmt.Errorf("cluster %s does not get %s: %w", t.Cluster, t.to, cmp.Or(c.Err, errors.Join(c.Faults...)))
+			return fmt.Errorf("cluster %s does not get %s: %w", t.Cluster, t.to, problem.Join(c.Problems()))
 		}
 	}
 	return nil

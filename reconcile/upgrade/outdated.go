@@ -34,7 +34,7 @@ type Package struct {
 	// Held says who does not accept Latest, and what they ask for.
 	Held []string `json:"held,omitempty"`
 	// Note is why no version can be said to be newer, Error why the newer ones
-	// are not known.
+	// are not known. It names the repository.
 	Note  string `json:"note,omitempty"`
 	Error string `json:"error,omitempty"`
 
@@ -53,7 +53,7 @@ type Candidate struct {
 	Types compat.Count `json:"types"`
 	// Changes are the types that are not the same.
 	Changes []compat.Change `json:"changes,omitempty"`
-	// Error is why that is not known.
+	// Error is why that is not known. It names the repository.
 	Error string `json:"error,omitempty"`
 }
 
@@ -174,7 +174,7 @@ func (u *Upgrader) find(ctx context.Context, state *desired.State, all []*Packag
 			p.Note = fmt.Sprintf("%s %v", Short(p.Current), versions.ErrNotVersion)
 			continue
 		case err != nil:
-			p.Error = err.Error()
+			p.Error = fmt.Sprintf("%s: %v", p.Repository, err)
 			continue
 		}
 		for _, n := range newer.Held {
@@ -216,15 +216,17 @@ func (u *Upgrader) compare(ctx context.Context, state *desired.State, p *Package
 			return err
 		}
 		if p.pkg == nil {
-			return errors.New("what it replaces could not be read")
+			return fmt.Errorf("%s %s could not be read, to compare it with what is newer", p.Repository, Short(p.Current))
 		}
 		pkg, err := u.cfg.Fetch(ctx, state.Origin(p.Repository), c.Digest)
 		if err != nil {
 			return err
 		}
-		c.Changes, err = compare(p.pkg, pkg)
+		if c.Changes, err = compare(p.pkg, pkg); err != nil {
+			return fmt.Errorf("%s: %w", ref, err)
+		}
 		c.Types = compat.Summarize(c.Changes)
-		return err
+		return nil
 	}()
 	if err != nil {
 		c.Error = err.Error()

@@ -5,9 +5,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
@@ -24,11 +24,10 @@ type Repository struct {
 // Wanted is what is wanted of a cluster. What could not be rendered is a gap.
 func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Cluster {
 	w := Cluster{Name: c.Name, Definitions: make(map[manifest.ID]*Definition), Controllers: make(map[manifest.ID]*Controller)}
-	for _, err := range c.Faults {
-		w.Gap(err)
+	for _, p := range c.Problems() {
+		w.Gap(p)
 	}
 	if c.Err != nil {
-		w.Gap(c.Err)
 		w.Unread = true // what is live there could be compared with nothing
 		return w
 	}
@@ -52,9 +51,11 @@ func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Cluster {
 	return w
 }
 
-// Gap notes what could not be verified, and does not say the cluster's name twice.
+// Gap notes what could not be verified.
 func (c *Cluster) Gap(err error) {
-	c.Gaps = append(c.Gaps, strings.TrimPrefix(err.Error(), "cluster "+c.Name+": "))
+	for _, p := range problem.Of(err) {
+		c.Gaps = append(c.Gaps, p.WithoutCluster().String())
+	}
 }
 
 func (r *Repository) definition(ctx context.Context, c *desired.Unit, w *Cluster, index *behaviour.Index, o *manifest.Object, source map[string]string) {

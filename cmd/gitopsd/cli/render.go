@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/spf13/cobra"
+
+	"gitopsd.dev/reconcile/problem"
 )
 
 func newRender(g *global) *cobra.Command {
@@ -40,7 +42,7 @@ come from the cache or the registry, by the digests in clusters.lock.`,
 					return err
 				}
 			}
-			return errors.Join(append([]error{c.Err}, c.Faults...)...)
+			return problem.Join(c.Problems())
 		},
 	}
 	o.register(cmd)
