@@ -95,7 +95,7 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 	if err := a.findDrift(ctx, v); err != nil {
 		return nil, err
 	}
-	a.findFights(v, time.Now())
+	a.findDisputes(v, time.Now())
 	a.followAll()
 	return v, nil
 }

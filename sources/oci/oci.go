@@ -167,7 +167,7 @@ func New(cfg Config) (*Client, error) {
 			IdleConnTimeout:     90 * time.Second,
 		},
 	}
-	s.base = &polite{next: s.connections, userAgent: cfg.UserAgent, timeout: cfg.Timeout, minRate: cfg.MinRate, log: cfg.Log}
+	s.base = &retrying{next: s.connections, userAgent: cfg.UserAgent, timeout: cfg.Timeout, minRate: cfg.MinRate, log: cfg.Log}
 	for _, host := range cfg.PlainHTTP {
 		s.plainHTTP[host] = true
 	}

@@ -25,9 +25,9 @@ const (
 	maxRetryAfter = 15 * time.Second
 )
 
-// polite is the transport below authentication, so that token servers get the
-// same treatment: it names us, retries what may pass, and ends what hangs.
-type polite struct {
+// retrying is the transport below authentication, so that token servers get the
+// same treatment: it sends the user agent, retries temporary errors, and ends requests that hang.
+type retrying struct {
 	next      http.RoundTripper
 	userAgent string
 	timeout   time.Duration
@@ -36,7 +36,7 @@ type polite struct {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (p *polite) RoundTrip(req *http.Request) (*http.Response, error) {
+func (p *retrying) RoundTrip(req *http.Request) (*http.Response, error) {
 	backoff := firstBackoff
 	for attempt := 1; ; attempt++ {
 		resp, err := p.once(req)
@@ -78,7 +78,7 @@ func (p *polite) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // once sends a request and makes it end, with errSilent, when the registry stops
 // reading or sending in the middle of it.
-func (p *polite) once(req *http.Request) (*http.Response, error) {
+func (p *retrying) once(req *http.Request) (*http.Response, error) {
 	if req.Method == http.MethodHead {
 		// It has no body, here or there, and the rest net/http watches.
 		resp, err := p.next.RoundTrip(p.named(req, req.Context()))
@@ -104,7 +104,7 @@ func (p *polite) once(req *http.Request) (*http.Response, error) {
 }
 
 // named is a request with our name, for ctx. The caller's is left as it is.
-func (p *polite) named(req *http.Request, ctx context.Context) *http.Request {
+func (p *retrying) named(req *http.Request, ctx context.Context) *http.Request {
 	named := req.WithContext(ctx)
 	named.Header = maps.Clone(req.Header) // the values are not written to
 	named.Header.Set("User-Agent", p.userAgent)

@@ -90,18 +90,18 @@ func (v *Verifier) Verify(ctx context.Context, reg Registry, repository string, 
 	subject := repository + "@" + string(d)
 	authorities, key := v.authorities(ctx, d, policy)
 	if kept := v.records.read(key); kept != nil {
-		b := newBench(d, authorities)
+		c := newChecks(d, authorities)
 		for _, e := range kept {
-			if good := b.hear(e); good != nil {
+			if good := c.check(e); good != nil {
 				return good.says(policy), nil
 			}
 		}
 	}
-	b := newBench(d, authorities)
-	var good *hearing
-	f := finder{reg: reg, repository: repository, digest: d, attestations: b.wantsAttestations()}
+	c := newChecks(d, authorities)
+	var good *verdict
+	f := finder{reg: reg, repository: repository, digest: d, attestations: c.wantsAttestations()}
 	err := f.find(ctx, func(e evidence) bool {
-		good = b.hear(e)
+		good = c.check(e)
 		return good == nil
 	})
 	switch {
@@ -116,7 +116,7 @@ func (v *Verifier) Verify(ctx context.Context, reg Registry, repository string, 
 			return "", fmt.Errorf("%s: ImageConfig %s: %w", subject, policy.ImageConfig, a.err)
 		}
 	}
-	return "", &Refusal{Subject: subject, ImageConfig: policy.ImageConfig, Wanted: b.wanted(), Found: b.found(f.dropped)}
+	return "", &Refusal{Subject: subject, ImageConfig: policy.ImageConfig, Wanted: c.wanted(), Found: c.found(f.dropped)}
 }
 
 // authority is a sources.Authority with its key or trust root at hand.

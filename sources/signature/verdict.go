@@ -8,15 +8,15 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// bench hears the evidence about one digest for all authorities.
-type bench struct {
+// checks are all authorities' checks of the evidence about one digest.
+type checks struct {
 	digest   sources.Digest
-	hearings []*hearing
-	heard    int
+	verdicts []*verdict
+	checked  int
 }
 
-// hearing is what one authority makes of it.
-type hearing struct {
+// verdict is what one authority accepts of it.
+type verdict struct {
 	authority authority
 	// evidence is what it accepted and needs.
 	evidence []evidence
@@ -27,64 +27,64 @@ type hearing struct {
 	refused []string
 }
 
-func newBench(d sources.Digest, authorities []authority) *bench {
-	b := &bench{digest: d}
+func newChecks(d sources.Digest, authorities []authority) *checks {
+	c := &checks{digest: d}
 	for _, a := range authorities {
-		h := &hearing{authority: a}
+		v := &verdict{authority: a}
 		for _, att := range a.Attestations {
-			if t := predicateType(att.PredicateType); !slices.Contains(h.missing, t) {
-				h.missing = append(h.missing, t)
+			if t := predicateType(att.PredicateType); !slices.Contains(v.missing, t) {
+				v.missing = append(v.missing, t)
 			}
 		}
-		if len(h.missing) == 0 {
-			h.missing = []string{signPredicate}
+		if len(v.missing) == 0 {
+			v.missing = []string{signPredicate}
 		}
-		b.hearings = append(b.hearings, h)
+		c.verdicts = append(c.verdicts, v)
 	}
-	return b
+	return c
 }
 
 // wantsAttestations tells whether some authority needs statements.
-func (b *bench) wantsAttestations() bool {
-	return slices.ContainsFunc(b.hearings, func(h *hearing) bool { return len(h.authority.Attestations) > 0 })
+func (c *checks) wantsAttestations() bool {
+	return slices.ContainsFunc(c.verdicts, func(v *verdict) bool { return len(v.authority.Attestations) > 0 })
 }
 
-// hear takes evidence, and returns the hearing that is content with what it has
-// heard, nil if none is.
-func (b *bench) hear(e evidence) *hearing {
-	b.heard++
-	for _, h := range b.hearings {
-		if h.authority.err != nil {
+// check has the authorities check evidence, and returns the verdict of the first that
+// is satisfied, nil if none is.
+func (c *checks) check(e evidence) *verdict {
+	c.checked++
+	for _, v := range c.verdicts {
+		if v.authority.err != nil {
 			continue
 		}
-		p, err := h.authority.check(e, b.digest)
+		p, err := v.authority.check(e, c.digest)
 		if err != nil {
-			h.refuse(printable(err.Error()))
+			v.refuse(printable(err.Error()))
 			continue
 		}
-		i := slices.Index(h.missing, p.predicateType)
+		i := slices.Index(v.missing, p.predicateType)
 		if i < 0 {
-			h.refuse(fmt.Sprintf("it is a statement of type %s", printable(p.predicateType)))
+			v.refuse(fmt.Sprintf("it is a statement of type %s", printable(p.predicateType)))
 			continue
 		}
-		h.missing = slices.Delete(h.missing, i, i+1)
-		h.evidence, h.signer = append(h.evidence, e), p
-		if len(h.missing) == 0 {
-			return h
+		v.missing = slices.Delete(v.missing, i, i+1)
+		v.evidence, v.signer = append(v.evidence, e), p
+		if len(v.missing) == 0 {
+			return v
 		}
 	}
 	return nil
 }
 
-func (h *hearing) refuse(why string) {
-	if !slices.Contains(h.refused, why) {
-		h.refused = append(h.refused, why)
+func (v *verdict) refuse(why string) {
+	if !slices.Contains(v.refused, why) {
+		v.refused = append(v.refused, why)
 	}
 }
 
-// says is the verdict in one line.
-func (h *hearing) says(policy *sources.Verification) string {
-	a := h.authority
+// says returns the verdict in one line.
+func (v *verdict) says(policy *sources.Verification) string {
+	a := v.authority
 	what := "signed"
 	if len(a.Attestations) > 0 {
 		what = "attested"
@@ -92,14 +92,14 @@ func (h *hearing) says(policy *sources.Verification) string {
 	if a.Key != nil {
 		return fmt.Sprintf("%s by key %s (ImageConfig %s)", what, a.Name, policy.ImageConfig)
 	}
-	return fmt.Sprintf("%s keyless by %s, certified by %s (authority %s, ImageConfig %s)", what, printable(h.signer.subject), printable(h.signer.issuer), a.Name, policy.ImageConfig)
+	return fmt.Sprintf("%s keyless by %s, certified by %s (authority %s, ImageConfig %s)", what, printable(v.signer.subject), printable(v.signer.issuer), a.Name, policy.ImageConfig)
 }
 
 // wanted describes what each authority would accept.
-func (b *bench) wanted() []string {
+func (c *checks) wanted() []string {
 	var all []string
-	for _, h := range b.hearings {
-		a := h.authority
+	for _, v := range c.verdicts {
+		a := v.authority
 		var by string
 		if a.Key != nil {
 			by = fmt.Sprintf("by the key in %s of Secret %s", a.Key.Entry, a.Key.Secret)
@@ -134,21 +134,21 @@ func either(expr, text string) string {
 const maxFound = 5
 
 // found describes what was found and why it is not enough.
-func (b *bench) found(dropped int) []string {
+func (c *checks) found(dropped int) []string {
 	var all []string
-	if b.heard == 0 {
+	if c.checked == 0 {
 		all = append(all, "no signature")
 	}
-	for _, h := range b.hearings {
-		for i, why := range h.refused {
+	for _, v := range c.verdicts {
+		for i, why := range v.refused {
 			if i == maxFound {
-				all = append(all, fmt.Sprintf("%d more that are not authority %s's", len(h.refused)-maxFound, h.authority.Name))
+				all = append(all, fmt.Sprintf("%d more that are not authority %s's", len(v.refused)-maxFound, v.authority.Name))
 				break
 			}
-			all = append(all, fmt.Sprintf("one that is not authority %s's: %s", h.authority.Name, why))
+			all = append(all, fmt.Sprintf("one that is not authority %s's: %s", v.authority.Name, why))
 		}
-		if n := len(h.evidence); n > 0 {
-			all = append(all, fmt.Sprintf("%d of authority %s's statements, but none of type %s", n, h.authority.Name, strings.Join(h.missing, " or ")))
+		if n := len(v.evidence); n > 0 {
+			all = append(all, fmt.Sprintf("%d of authority %s's statements, but none of type %s", n, v.authority.Name, strings.Join(v.missing, " or ")))
 		}
 	}
 	if dropped > 0 {
