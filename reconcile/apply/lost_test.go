@@ -289,7 +289,7 @@ func TestNotServed(t *testing.T) {
 	b.as("somebody", widget("theirs", ""))
 	served(false)
 	steps, _ = b.apply(b.set(space))
-	b.wantPrefixes("steps", steps, "held customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org kept: what it holds could not be found out: ")
+	b.wantPrefixes("steps", steps, "held customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org kept: its contents are not known: ")
 	served(true)
 	if b.get(widget("theirs", "")) == nil {
 		t.Fatal("it is lost")
@@ -306,7 +306,7 @@ func TestStaleAPI(t *testing.T) {
 	b.apply(b.set(two))
 	steps, _ := b.apply(rest)
 	b.want("steps", steps, "create clusterrole.rbac.authorization.k8s.io/$NAME", "prune configmap/$NAME/a", "prune configmap/$NAME/b",
-		`held namespace/$NAME kept: what it holds could not be found out: the API backups.example.org/v1 does not answer; to have it pruned all the same, annotate it with gitopsd.dev/allow-prune: "true"`)
+		`held namespace/$NAME kept: its contents are not known: the API backups.example.org/v1 does not answer; to prune it all the same, annotate it with gitopsd.dev/allow-prune: "true"`)
 }
 
 // stale adds to what the API server serves an aggregated API that it never

@@ -130,7 +130,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		return decide(Refused, "cannot tell what is there: %s", why)
 	}
 	if c.live.Namespaced[gvk] && id.Namespace == "" {
-		return decide(Refused, "its kind lives in namespaces, and it names none; set metadata.namespace (%s)", o.Origin())
+		return decide(Refused, "its kind is namespaced, and it has no namespace; set metadata.namespace (%s)", o.Origin())
 	}
 	if why := unready(o); why != "" {
 		return decide(Held, "%s", why)
@@ -151,7 +151,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		switch {
 		case claim.Text == "":
 			s.Force = c.inv.applied(meta)
-			return decide(Configure, "it is there, and nobody's; it is taken into the inventory")
+			return decide(Configure, "exists without an owner; adding it to the inventory")
 		case o.Annotation(AdoptAnnotation) == "true", claim.adoptable(c.opts.Adopt):
 			s.Force, s.Adopt = true, true
 			return decide(Configure, "adopted: until now it was %s", claim.Text)
@@ -167,7 +167,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	switch meta.Annotations[AppliedAnnotation] {
 	case c.inv.Applied(o):
 	case string(o.Hash()):
-		return decide(Configure, "as in the repository; an older gitopsd recorded it, in a way that copies share")
+		return decide(Configure, "unchanged in the repository; renewing the record of an older gitopsd, which copies share")
 	default:
 		return decide(Configure, "changed in the repository")
 	}
@@ -199,7 +199,7 @@ func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) 
 	}
 	s.Action, s.Reason = Refused, cmp.Or(notServed(s.Object.APIVersion(), s.ID), why)
 	if t, ok := c.inactive[gvk.GroupKind()]; ok {
-		s.Reason = fmt.Sprintf("its type is not activated: package %s has it, and is installed by type; name %s in spec.activate of a ManagedResourceActivationPolicy", t.Package, t.Definition.Name)
+		s.Reason = fmt.Sprintf("its type is not activated: package %s is installed by type; name %s in spec.activate of a ManagedResourceActivationPolicy", t.Package, t.Definition.Name)
 	}
 	return s
 }
@@ -230,7 +230,7 @@ func unready(o *manifest.Object) string {
 		hook, _ := h.(map[string]any)
 		client, _ := hook["clientConfig"].(map[string]any)
 		if bundle, _ := client["caBundle"].(string); bundle == "" {
-			return fmt.Sprintf("webhook %v has no caBundle yet, and would block what it is asked about until somebody issues a certificate", hook["name"])
+			return fmt.Sprintf("webhook %v has no caBundle yet, and would block requests until it gets one", hook["name"])
 		}
 	}
 	return ""

@@ -140,7 +140,7 @@ func ParseAdopt(text string) ([]string, error) {
 		general := tool != controllerSource && tool != applySetSource && tool != managerSource
 		switch {
 		case !slices.Contains(known, tool):
-			return nil, fmt.Errorf("%q is no source that can be adopted from; there are %s", source, strings.Join(known, ", "))
+			return nil, fmt.Errorf("%q is not a source to adopt from; the sources are %s", source, strings.Join(known, ", "))
 		case named && (name == "" || tool == kubectlSource), !named && !general:
 			return nil, fmt.Errorf("%q: want the tool, or the tool, a slash and a name; %s, %s and %s need the name", source, controllerSource, applySetSource, managerSource)
 		}

@@ -169,7 +169,7 @@ func (c *pinCheck) check(s *Step) {
 	name := gvk.GroupVersion().String() + " " + gvk.Kind
 	switch {
 	case at.err != nil:
-		refuse("pinned to %s %s, and it cannot be told whether this cluster's is the same: %v", name, pin, at.err)
+		refuse("pinned to %s %s, which cannot be compared with this cluster's type: %v", name, pin, at.err)
 		return
 	case at.tree == nil:
 		refuse("pinned to %s %s, which no CRD defines in this cluster: only the types of CRDs and XRDs have digests; remove the annotation %s", name, pin, PinAnnotation)

@@ -46,12 +46,12 @@ func RefuseBreaking(p *Plan, allowed Allowed) {
 			continue
 		}
 		if s.Drift {
-			s.Action, s.Reason = Refused, fmt.Sprintf("%s; to put it back is breaking: %s; %s, or take the change into the repository", s.Reason, names, how)
+			s.Action, s.Reason = Refused, fmt.Sprintf("%s; correcting it is a breaking change: %s; %s, or make the change in the repository", s.Reason, names, how)
 			continue
 		}
 		s.Action, s.Reason = Refused, fmt.Sprintf("breaking: %s; %s", names, how)
 		if s.Package != "" && why[s.Package] == "" {
-			why[s.Package] = fmt.Sprintf("its package is breaking: %s: %s", s.ID.Name, names)
+			why[s.Package] = fmt.Sprintf("its package has a breaking change: %s: %s", s.ID.Name, names)
 		}
 	}
 	for i := range p.Steps {
