@@ -199,7 +199,7 @@ func annotation(d sources.Declaration, key string) string {
 	return text
 }
 
-// Allows says whether a package's declaration allows a breaking finding, and for
+// Allows reports whether a package's declaration allows a breaking finding, and for
 // what reason.
 func (c *Unit) Allows(pkg string, f compat.Finding) (reason string, ok bool) {
 	a := c.Allowances[pkg]
@@ -207,7 +207,7 @@ func (c *Unit) Allows(pkg string, f compat.Finding) (reason string, ok bool) {
 	return found.Reason, ok
 }
 
-// Complete says that Objects is all that the cluster is wanted to have.
+// Complete reports whether Objects is all that the cluster is wanted to have.
 func (c *Unit) Complete() bool { return c.Err == nil && len(c.Faults) == 0 }
 
 // Get returns the state of a cluster, nil if there is none of that name.
@@ -277,7 +277,7 @@ func (cl *Unit) fault(p problem.Problem) {
 	cl.Faults = append(cl.Faults, p)
 }
 
-// LockChanged says that the lock which the declarations ask for differs from
+// LockChanged reports whether the lock which the declarations ask for differs from
 // the committed one.
 func (s *State) LockChanged() bool {
 	return string(s.Lock.Format()) != string(s.Committed.Format())

@@ -128,7 +128,7 @@ func within(pkg *sources.Package, key typeKey, defining map[string]bool) map[str
 	return nil
 }
 
-// defines says that an object is the definition of a kind.
+// defines reports whether an object is the definition of a kind.
 func defines(tree map[string]any, gvk schema.GroupVersionKind) bool {
 	spec, _ := tree["spec"].(map[string]any)
 	if group, _ := spec["group"].(string); group != gvk.Group || group == "" {
@@ -143,7 +143,7 @@ func defines(tree map[string]any, gvk schema.GroupVersionKind) bool {
 	return false
 }
 
-// has says that a definition has a type of that digest.
+// has reports whether a definition has a type of that digest.
 func has(definition map[string]any, key typeKey) bool {
 	all, err := types.Of(definition)
 	return err == nil && slices.ContainsFunc(all, func(t types.Type) bool {

@@ -100,7 +100,7 @@ func (g *graph) members(name string) []int {
 	return found
 }
 
-// behind says that a step is among those that a name stands for.
+// behind reports whether a step is among those that a name stands for.
 func (g *graph) behind(name string, s *Step) bool {
 	if pkg, ok := strings.CutPrefix(name, packagePrefix); ok {
 		return s.Package == pkg

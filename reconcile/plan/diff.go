@@ -117,7 +117,7 @@ func (d *differ) value(path string, old, now any, was, is bool) {
 	d.changes = append(d.changes, c)
 }
 
-// secret says that a value under the path must not be seen: all of a Secret's
+// secret reports whether a value under the path must not be seen: all of a Secret's
 // but metadata, its type and whether it is immutable.
 func (d *differ) secret(path string) bool {
 	return d.hide && !strings.HasPrefix(path, "metadata") && path != "type" && path != "immutable"

@@ -149,7 +149,7 @@ func ParseAdopt(text string) ([]string, error) {
 	return sources, nil
 }
 
-// adoptable says that all claimants are among the sources to adopt from.
+// adoptable reports whether all claimants are among the sources to adopt from.
 func (c Claim) adoptable(from []string) bool {
 	return len(c.Sources) > 0 && !slices.ContainsFunc(c.Sources, func(source string) bool {
 		tool, _, _ := strings.Cut(source, "/")

@@ -20,7 +20,7 @@ const PinAnnotation = "gitopsd.dev/type"
 
 var pinForm = regexp.MustCompile(`^h1:[A-Za-z0-9+/]{43}=$`)
 
-// IsTypeDigest says that a string has the form of a type's digest.
+// IsTypeDigest reports whether a string has the form of a type's digest.
 func IsTypeDigest(s string) bool { return pinForm.MatchString(s) }
 
 // Mismatch is a pin that is not the type which its object would be applied as.
@@ -84,7 +84,7 @@ func CheckPins(p *Plan, live map[schema.GroupKind]LiveDefinition, find FindType,
 	}
 }
 
-// pinned says that a step is about an object with a pin that is or will be there.
+// pinned reports whether a step is about an object with a pin that is or will be there.
 func pinned(s *Step) bool {
 	return s.Object != nil && s.Object.Annotation(PinAnnotation) != "" &&
 		(s.Action == Create || s.Action == Configure || s.Action == Unchanged)

@@ -62,7 +62,7 @@ func StageOf(id manifest.ID) Stage {
 	return Custom
 }
 
-// builtIn says that a group is served by kube-apiserver itself. Groups without a
+// builtIn reports whether a group is served by kube-apiserver itself. Groups without a
 // dot are all Kubernetes' own; under k8s.io, where CRDs live too (gateways,
 // snapshots), those are named that manifests hold.
 func builtIn(group string) bool {
@@ -78,33 +78,33 @@ func builtIn(group string) bool {
 	return false
 }
 
-// IsCRD says that an object is a CustomResourceDefinition.
+// IsCRD reports whether an object is a CustomResourceDefinition.
 func IsCRD(id manifest.ID) bool { return id.Group == crdGroup && id.Kind == crdKind }
 
-// IsXRD says that an object is a CompositeResourceDefinition of Crossplane's.
+// IsXRD reports whether an object is a CompositeResourceDefinition of Crossplane's.
 func IsXRD(id manifest.ID) bool { return id.Group == xrdGroup && id.Kind == xrdKind }
 
-// IsDefinition says that an object defines types: a CustomResourceDefinition or
+// IsDefinition reports whether an object defines types: a CustomResourceDefinition or
 // a CompositeResourceDefinition.
 func IsDefinition(id manifest.ID) bool {
 	return IsCRD(id) || IsXRD(id)
 }
 
-// IsPackage says that an object has Crossplane install a package.
+// IsPackage reports whether an object has Crossplane install a package.
 func IsPackage(id manifest.ID) bool {
 	return id.Group == packageGroup && (id.Kind == "Provider" || id.Kind == "Configuration" || id.Kind == "Function")
 }
 
-// IsNamespace says that an object is a Namespace.
+// IsNamespace reports whether an object is a Namespace.
 func IsNamespace(id manifest.ID) bool { return id.Group == "" && id.Kind == "Namespace" }
 
-// IsWebhookConfiguration says that an object is a Validating- or
+// IsWebhookConfiguration reports whether an object is a Validating- or
 // MutatingWebhookConfiguration.
 func IsWebhookConfiguration(id manifest.ID) bool {
 	return id.Group == admission && strings.HasSuffix(id.Kind, "WebhookConfiguration")
 }
 
-// First says that an object comes before the rest of its stage: Namespaces
+// First reports whether an object comes before the rest of its stage: Namespaces
 // before CRDs, XRDs before what they define.
 func First(id manifest.ID) bool {
 	return IsNamespace(id) || IsXRD(id)

@@ -15,7 +15,7 @@ import (
 // any type.
 const TypesAnnotation = "gitopsd.dev/types"
 
-// Allowed says whether a package's declaration allows a breaking finding, and
+// Allowed reports whether a package's declaration allows a breaking finding, and
 // for what reason. pkg is the value of PackageLabel. Plain manifests allow for
 // themselves.
 type Allowed func(pkg string, f compat.Finding) (reason string, ok bool)

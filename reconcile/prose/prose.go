@@ -1,9 +1,8 @@
 // Package prose puts together what people read: numbers with what they count,
 // lists that are cut short, and sentences that fit a terminal.
 //
-// It knows nothing of what is said. That is up to those who say it: the reasons
-// of reconcile/plan, the texts of reconcile/plan/preview and reconcile/verify, the
-// messages of reconcile itself and of the command line.
+// The texts themselves are their packages': the reasons of reconcile/plan, the
+// messages of reconcile, the output of the command line.
 package prose
 
 import (
@@ -11,10 +10,10 @@ import (
 	"strings"
 )
 
-// Count is a number of things: "1 type", "2 types".
+// Count returns a number of things: "1 type", "2 types".
 func Count(n int, thing string) string { return Agree(n, thing, thing+"s") }
 
-// Agree is a number with the words that go with one or with many of a thing:
+// Agree returns a number with the words for one or for many of a thing:
 // "1 pin stays", "2 pins stay".
 func Agree(n int, one, many string) string {
 	if n == 1 {
@@ -32,15 +31,14 @@ func Some(names []string, most int) string {
 	return strings.Join(names, ", ")
 }
 
-// narrowest is the least room for words, in columns: on a terminal that leaves
-// less of it beside the indentation, lines are longer than the terminal is wide.
+// narrowest is the least room for words, in columns. Where a terminal leaves less
+// beside the indentation, lines are longer than the terminal is wide.
 const narrowest = 20
 
-// Wrap breaks a sentence into lines of at most width columns, at spaces: a word
-// that is longer, as the name of an object may be, stays whole, and a mark of one
-// character stays with the word that it is for. What comes behind the first line
-// is indented two columns more than that is. A width of 0 leaves the sentence as
-// it is.
+// Wrap breaks a sentence into lines of at most width columns, at spaces. A longer
+// word, such as an object's name, stays whole, and a mark of one character stays
+// with the word after it. The lines after the first are indented by two more
+// columns. A width of 0 does not break the sentence.
 func Wrap(text string, width int) []string {
 	if width <= 0 {
 		return []string{text}
@@ -60,8 +58,8 @@ func Wrap(text string, width int) []string {
 	}
 }
 
-// fitting is how many bytes of some words go into a line of so many columns; one
-// word goes into any.
+// fitting returns how many bytes of words fit a line of so many columns; at least
+// one word does.
 func fitting(words string, columns int) int {
 	end, column := 0, 0
 	for i, r := range words {

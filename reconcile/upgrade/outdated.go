@@ -42,7 +42,7 @@ type Package struct {
 	pkg   *sources.Package
 }
 
-// Outdated says that there is a newer version.
+// Outdated reports whether there is a newer version.
 func (p *Package) Outdated() bool { return p.Update != nil || p.Latest != nil }
 
 // Candidate is a newer version.

@@ -51,7 +51,7 @@ func New(cfg Config) (*Upgrader, error) {
 	return &Upgrader{cfg}, nil
 }
 
-// Matches tells whether a person means a package: by its repository, with or
+// Matches reports whether a person means a package: by its repository, with or
 // without the default registry, by the repository's last part, or by the name of
 // its declaration.
 func Matches(pattern, repository, name string) bool {

@@ -9,7 +9,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// IsWebhook tells whether an object configures webhooks.
+// IsWebhook reports whether an object configures webhooks.
 func IsWebhook(id manifest.ID) bool {
 	return id.Group == "admissionregistration.k8s.io" && (id.Kind == "ValidatingWebhookConfiguration" || id.Kind == "MutatingWebhookConfiguration")
 }
