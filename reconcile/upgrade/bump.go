@@ -20,7 +20,7 @@ import (
 	"gitopsd.dev/sources/versions"
 )
 
-// Request is what a person asks for.
+// Request asks for a [Bump].
 type Request struct {
 	// Package is a repository, its last part, or the name of a declaration.
 	Package string
@@ -32,8 +32,8 @@ type Request struct {
 	Clusters []string
 }
 
-// Bump is what a request comes to. It may be nothing: then Edits is empty, and
-// Notes says why.
+// Bump is the result of a [Request]. Where nothing is to be done, Edits is empty and
+// Notes say why.
 type Bump struct {
 	// Repository is the package's.
 	Repository string
@@ -41,21 +41,21 @@ type Bump struct {
 	Edits []Edit
 	// Files are the changed declarations by path; the lock is not among them.
 	Files map[string][]byte
-	// Before and Lock are the lock as it is and as it is to be.
+	// Before is the lock as it is, Lock as it is after the edit.
 	Before, Lock *lockfile.File
-	// Moves are the packages, dependencies among them, that clusters get in
-	// another version than before.
+	// Moves are the packages, with dependencies, whose version changes in a
+	// cluster.
 	Moves []*Move
-	// Notes are about declarations that stay.
+	// Notes are about declarations that do not change.
 	Notes []string
 }
 
 // Edit is one change to a file.
 type Edit struct {
 	edit.Place
-	// To is what is written in place of Text.
+	// To replaces Text.
 	To string
-	// Clusters that it concerns, sorted.
+	// Clusters that it changes, sorted.
 	Clusters []string
 }
 
@@ -63,12 +63,12 @@ type Edit struct {
 type Move struct {
 	Repository string
 	// From and To are tags or digests; From is empty where the package is new,
-	// and To where it goes.
+	// To where it is removed.
 	From, To string
 	Clusters []string
 	Types    compat.Count
 	Changes  []compat.Change
-	// Error is why the types are not compared.
+	// Error is why the types could not be compared.
 	Error string
 	// Refused are the breaking findings, by name, that no annotation of the
 	// declaration allows yet.
@@ -77,8 +77,8 @@ type Move struct {
 	Declaration string
 }
 
-// Allowance is the annotation that allows what is refused, ready to be pasted
-// once the reasons are filled in; empty if nothing is.
+// Allowance returns the annotation that allows the refused findings, with reasons to
+// be filled in; empty if nothing is refused.
 func (m *Move) Allowance() string {
 	if len(m.Refused) == 0 {
 		return ""
@@ -102,9 +102,8 @@ type target struct {
 	to sources.Ref
 }
 
-// Bump works out the edit. The error says why there is none: nothing may be
-// written then. Notice that what is wrong with other packages and clusters is
-// no error.
+// Bump computes the edit. With an error nothing may be written. Problems of other
+// packages and clusters are no error.
 func (u *Upgrader) Bump(ctx context.Context, commit sources.Commit, req Request) (*Bump, error) {
 	before, err := u.cfg.Computer.Compute(ctx, commit, desired.Earlier{})
 	if err != nil {
@@ -141,7 +140,7 @@ func (u *Upgrader) Bump(ctx context.Context, commit sources.Commit, req Request)
 	return b, nil
 }
 
-// find finds the declarations that a request is about.
+// find returns the declarations that a request names.
 func find(state *desired.State, req Request) ([]*target, error) {
 	for _, name := range req.Clusters {
 		switch c := state.Get(name); {
@@ -189,7 +188,7 @@ func find(state *desired.State, req Request) ([]*target, error) {
 	return targets, nil
 }
 
-// notDeclared says what there is instead.
+// notDeclared is the error for a package that is not declared; it lists those that are.
 func notDeclared(state *desired.State, req Request) error {
 	declared := make(map[string]bool)
 	for _, c := range state.Clusters {
@@ -212,7 +211,7 @@ func notDeclared(state *desired.State, req Request) error {
 	return fmt.Errorf("%s a package %q; there are %s", where, req.Package, strings.Join(slices.Sorted(maps.Keys(declared)), ", "))
 }
 
-// choose says for each target what its reference is to be.
+// choose sets the new reference of each target.
 func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request, targets []*target, b *Bump) error {
 	tags := func() ([]string, error) { return u.cfg.Tags(ctx, state.Origin(b.Repository)) }
 	var list []string
@@ -265,8 +264,8 @@ func (b *Bump) note(text string) {
 	}
 }
 
-// version is the tag that a target goes to, empty if it stays. The error names the
-// repository, as those of a registry do.
+// version returns the tag that a target moves to, empty if it stays. The error names
+// the repository, as a registry's does.
 func (u *Upgrader) version(t *target, query string, tags []string, tagsErr error) (tag, note string, err error) {
 	var opts versions.Options
 	opts.Prerelease = u.cfg.Prerelease
@@ -305,7 +304,7 @@ func isTag(repository, s string) bool {
 	return err == nil
 }
 
-// form keeps the form of a reference: a tag, a digest, or both.
+// form sets a target's reference in the form that it has: a tag, a digest, or both.
 func (u *Upgrader) form(ctx context.Context, state *desired.State, t *target, tag string) error {
 	t.to = sources.Ref{Repository: t.declaration.Ref.Repository, Tag: tag}
 	if t.declaration.Ref.Digest == "" {
@@ -322,7 +321,7 @@ func (u *Upgrader) form(ctx context.Context, state *desired.State, t *target, ta
 	return nil
 }
 
-// edit finds where the targets are written and makes the changed files.
+// edit finds where the targets are written and computes the changed files.
 func (b *Bump) edit(ctx context.Context, state *desired.State, req Request, moving []*target) error {
 	var inputs []render.Input
 	for _, c := range state.Clusters {
@@ -376,8 +375,8 @@ func (b *Bump) edit(ctx context.Context, state *desired.State, req Request, movi
 	return nil
 }
 
-// shared is the error for a place that decides for another cluster too, with a
-// way out.
+// shared is the error for a place that sets the version of another cluster too, with
+// advice.
 func shared(p edit.Place, other edit.Declared, users []string, wanted map[edit.Declared]*target, to string) error {
 	slices.Sort(users)
 	var patch string
@@ -400,7 +399,8 @@ func ownVersion(d edit.Declared, to string) string {
           value: %s`, d.Kind, d.Name, to)
 }
 
-// verify makes sure that the edit does what it is meant to do, and nothing else.
+// verify returns an error if the edit causes problems, or does not change exactly the
+// declarations that it should.
 func verify(before, after *desired.State, moving []*target) error {
 	known := make(map[problem.Problem]bool) // in any cluster
 	for _, p := range before.Problems() {
@@ -430,7 +430,7 @@ func verify(before, after *desired.State, moving []*target) error {
 	return nil
 }
 
-// selected makes sure that each cluster gets what its declaration is to ask for.
+// selected returns an error unless each cluster gets the version that it should.
 func selected(state *desired.State, targets []*target) error {
 	for _, t := range targets {
 		c := state.Get(t.Cluster)
@@ -441,7 +441,7 @@ func selected(state *desired.State, targets []*target) error {
 	return nil
 }
 
-// moves lists the packages that clusters get in another version.
+// moves lists the packages whose version changes.
 func moves(before, after *desired.State) []*Move {
 	groups := make(map[[4]string]*Move)
 	for _, c := range after.Clusters {
@@ -490,8 +490,8 @@ func union[V any](a, b map[string]V) map[string]V {
 	return all
 }
 
-// compare compares the types. A package that was not known before says so; one
-// that is new or goes has no types to compare with.
+// compare compares the types. A package that is new or removed has no types to
+// compare with.
 func (m *Move) compare(was, is *sources.Package) {
 	if m.From == "" || is == nil {
 		if m.From == "" && is != nil {
@@ -511,7 +511,7 @@ func (m *Move) compare(was, is *sources.Package) {
 	m.Types = compat.Summarize(m.Changes)
 }
 
-// refuse notes what a cluster's declaration does not allow.
+// refuse notes the findings that a cluster's declaration does not allow.
 func (m *Move) refuse(c *desired.Unit) {
 	for _, change := range m.Changes {
 		for _, f := range change.Findings {
