@@ -15,13 +15,14 @@ import (
 )
 
 // Repository makes the facts that follow from the repository, one cluster after
-// the other, and keeps what is the same for several. The zero value is ready to be
-// used, by one goroutine at a time.
+// the other, and shares what is equal for several. The zero value is ready to use,
+// by one goroutine at a time.
 type Repository struct {
 	types map[*manifest.Object][]types.Type
 }
 
-// Wanted is what is wanted of a cluster. What could not be rendered is a gap.
+// Wanted returns the facts about what is rendered for a cluster. Its problems are
+// gaps.
 func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Cluster {
 	w := Cluster{Name: c.Name, Definitions: make(map[manifest.ID]*Definition), Controllers: make(map[manifest.ID]*Controller)}
 	for _, p := range c.Problems() {
@@ -112,14 +113,14 @@ func (r *Repository) typesOf(o *manifest.Object) ([]types.Type, error) {
 	return all, nil
 }
 
-// Types are the types of a definition, sorted, so that two lists can be compared.
+// Types returns the types of a definition, sorted, so that lists can be compared.
 func Types(tree map[string]any) ([]types.Type, error) {
 	all, err := types.Of(tree)
 	slices.SortFunc(all, func(a, b types.Type) int { return cmp.Compare(a.String(), b.String()) })
 	return all, err
 }
 
-// Names are the kind and group of the objects that a definition is for.
+// Names returns the kind and group of the objects that a definition defines.
 func Names(definition map[string]any) (kind, group string) {
 	spec, _ := definition["spec"].(map[string]any)
 	names, _ := spec["names"].(map[string]any)
