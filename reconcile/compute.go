@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/errgroup"
 )
@@ -135,7 +136,7 @@ func (d *Daemon) refuse(ctx context.Context, c *computation) {
 	for _, c := range d.cfg.Board.Snapshot().Clusters {
 		names = append(names, c.Name)
 	}
-	d.cfg.Board.Commit(c.commit.Hash, c.commit.Subject, []string{c.err.Error()}, names)
+	d.cfg.Board.Commit(c.commit.Hash, c.commit.Subject, problem.Of(c.err), names)
 	if d.now != nil && d.now.at != nil && !d.due {
 		d.start(ctx, d.now.commit, d.now)
 	}

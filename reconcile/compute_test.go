@@ -200,8 +200,8 @@ func TestPanicWhileComputing(t *testing.T) {
 			t.Errorf("dev has %q", have)
 		}
 		s := d.cfg.Board.Snapshot()
-		if len(s.Errors) != 1 || !strings.Contains(s.Errors[0], "a bug in gitopsd: panic with a value of type string") {
-			t.Errorf("errors %q", s.Errors)
+		if len(s.Problems) != 1 || !strings.Contains(s.Problems[0].Reason, "a bug in gitopsd: panic with a value of type string") {
+			t.Errorf("problems %v", s.Problems)
 		}
 		b.push("3", files("v3"))
 		time.Sleep(time.Minute)

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -142,7 +143,7 @@ func TestMovedBetweenEndAndStart(t *testing.T) {
 		d := w.daemon(nil)
 		stop := w.start(d)
 		w.eventually("the tag is reported", func() bool {
-			return strings.Contains(strings.Join(d.cfg.Board.Snapshot().Errors, "\n"), "reg.example.com/p v1 was resolved by a run that was interrupted")
+			return strings.Contains(fmt.Sprint(d.cfg.Board.Snapshot().Problems), "reg.example.com/p v1 was resolved by a run that was interrupted")
 		})
 		w.eventually("prod is locked", func() bool { return strings.Contains(w.lock(), "@prod reg.example.com/p v2") })
 		w.eventually("the other records are cleared", func() bool {

@@ -32,6 +32,7 @@ import (
 
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources"
@@ -277,13 +278,17 @@ func (d *Daemon) Once(ctx context.Context) error {
 		break
 	}
 	errs := []error{d.now.state.Err()}
-	told := errorText(d.now.state)
 	for _, c := range d.cfg.Board.Snapshot().Clusters {
+		want := d.now.state.Get(c.Name)
 		switch {
 		case c.Phase == status.Ready, c.Phase == status.Suspended, c.Phase == status.Progressing:
-		case c.Message != "" && strings.Contains(told, c.Message):
+		case want != nil && want.Err != nil: // the state's
 		default:
-			errs = append(errs, fmt.Errorf("cluster %s: %s: %s", c.Name, c.Phase, strings.Join(append([]string{c.Message}, c.Problems...), "\n    ")))
+			lines := []string{fmt.Sprintf("cluster %s: %s: %s", c.Name, c.Phase, c.Message)}
+			for _, p := range c.Problems {
+				lines = append(lines, p.WithoutCluster().String())
+			}
+			errs = append(errs, errors.New(strings.Join(lines, "\n    ")))
 		}
 	}
 	return errors.Join(errs...)
@@ -376,20 +381,19 @@ func (d *Daemon) poll(ctx context.Context) (fresh bool, err error) {
 
 // follow puts a revision in charge, and tells people what is new about it.
 func (d *Daemon) follow(now *revision) {
-	before := ""
+	var before []problem.Problem
 	var waiting []resolve.Waiting
 	var noted []string
 	if d.now != nil {
-		before, waiting, noted = errorText(d.now.state), d.now.state.Waiting, notes(d.now.state)
+		before, waiting, noted = d.now.state.Problems(), d.now.state.Waiting, notes(d.now.state)
 	}
 	state := now.state
 	d.now, d.again = now, false
-	var errs, names []string
-	if text := errorText(state); text != "" {
-		errs = strings.Split(text, "\n")
+	problems := state.Problems()
+	if len(problems) > 0 {
 		d.again = true
-		if text != before {
-			d.cfg.Log.Error("the commit has errors; everything else goes on", "commit", short(state.Commit.Hash), "error", text)
+		if !slices.Equal(problems, before) {
+			d.cfg.Log.Error("the commit has errors; everything else goes on", "commit", short(state.Commit.Hash), "problems", problems)
 		}
 	}
 	for _, w := range state.Waiting {
@@ -402,11 +406,12 @@ func (d *Daemon) follow(now *revision) {
 			d.cfg.Log.Warn(note)
 		}
 	}
+	var names []string
 	for _, u := range state.Clusters {
 		names = append(names, u.ID.String())
 	}
 	left := d.leftAlone(state)
-	d.cfg.Board.Commit(state.Commit.Hash, state.Commit.Subject, errs, append(names, sortedKeys(left)...))
+	d.cfg.Board.Commit(state.Commit.Hash, state.Commit.Subject, problems, append(names, sortedKeys(left)...))
 	for name, why := range left {
 		d.cfg.Board.Update(name, func(c *status.Unit) {
 			c.Phase, c.Message = status.Failed, why+"; the cluster is left as it is"
@@ -443,13 +448,6 @@ func notes(s *desired.State) []string {
 		}
 	}
 	return all
-}
-
-func errorText(s *desired.State) string {
-	if err := s.Err(); err != nil {
-		return err.Error()
-	}
-	return ""
 }
 
 // await waits until all clusters were tried, for no longer than grace.

@@ -331,7 +331,7 @@ func TestBrokenCommit(t *testing.T) {
 	w.commit("garble the lock", map[string]string{"clusters.lock": good[:len(good)-20]})
 	w.eventually("the error is reported", func() bool {
 		s := d.cfg.Board.Snapshot()
-		return len(s.Errors) == 1 && strings.Contains(s.Errors[0], "clusters.lock:")
+		return len(s.Problems) == 1 && strings.Contains(s.Problems[0].Reason, "clusters.lock:")
 	})
 	tries := len(w.appliedTo("dev"))
 	w.eventually("dev goes on with what it had", func() bool { return len(w.appliedTo("dev")) > tries+2 })

@@ -169,8 +169,8 @@ func TestResumedBeforeBrokenCommit(t *testing.T) {
 		return slices.Contains(w.appliedTo("a"), "v1 "+sources.DigestOf([]byte("v1one")).Short()) && len(w.appliedTo("b")) > 0
 	})
 	w.eventually("it is told", func() bool {
-		errs := d.cfg.Board.Snapshot().Errors
-		return len(errs) == 1 && strings.Contains(errs[0], "clusters.lock")
+		problems := d.cfg.Board.Snapshot().Problems
+		return len(problems) == 1 && strings.Contains(problems[0].Reason, "clusters.lock")
 	})
 }
 

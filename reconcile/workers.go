@@ -361,7 +361,7 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 	case j.want.Suspend:
 		o = unit.Outcome{Phase: status.Suspended, Message: "spec.suspend leaves the cluster as it is"}
 	case j.want.Err != nil:
-		o = unit.Outcome{Phase: status.Failed, Message: j.want.Err.Error()}
+		o = unit.Outcome{Phase: status.Failed, Message: problem.Message(j.want.Err)}
 	case w.failures > 0 && time.Now().Before(w.nextTry) && w.last.want.Objects == j.want.Objects && w.last.want.Spec.Access() == j.want.Spec.Access():
 		w.last = j
 		return unit.Outcome{} // what came of the last one stands
@@ -432,7 +432,7 @@ func (ws *workers) apply(ctx context.Context, w *worker, j *job) (o unit.Outcome
 	}
 	if w.conn == nil {
 		if err := ws.connect(ctx, w, j.want); err != nil {
-			o := unit.Outcome{Phase: status.Unreachable, Message: err.Error()}
+			o := unit.Outcome{Phase: status.Unreachable, Message: problem.Message(err)}
 			if j.want.Remove {
 				o.Message += "; if there is no such cluster any more, take its document out of " + sources.RegistryFile
 			}
@@ -461,7 +461,7 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 	var before status.Unit
 	ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) {
 		before = *c
-		c.Phase, c.Message, c.Actions, c.Problems = o.Phase, o.Message, o.Actions, problemTexts(o.Problems)
+		c.Phase, c.Message, c.Actions, c.Problems = o.Phase, o.Message, o.Actions, o.Problems
 		c.Commit, c.Tried, c.Failures, c.NextTry = j.of.commit.Hash, now, w.failures, w.nextTry
 		if o.Phase == status.Ready {
 			c.Applied, c.Succeeded = j.of.commit.Hash, now
@@ -479,10 +479,10 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 
 	log := ws.cfg.Log.With("cluster", w.id.String(), "commit", short(j.of.commit.Hash), "phase", o.Phase, "changed", o.Changed)
 	if len(o.Problems) > 0 {
-		log = log.With("problems", problemTexts(o.Problems))
+		log = log.With("problems", o.Problems)
 	}
 	switch {
-	case o.Phase == before.Phase && o.Message == before.Message && o.Changed == 0 && slices.Equal(problemTexts(o.Problems), before.Problems):
+	case o.Phase == before.Phase && o.Message == before.Message && o.Changed == 0 && slices.Equal(o.Problems, before.Problems):
 		log.Debug("nothing to do")
 	case o.Phase == status.Failed || o.Phase == status.Unreachable:
 		log.Error(o.Message)
@@ -541,12 +541,3 @@ func resumed(left []status.PackageState, now status.Phase) []status.PackageState
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
-func problemTexts(all []problem.Problem) []string {
-	var texts []string
-	for _, p := range all {
-		p.Cluster = ""
-		texts = append(texts, p.String())
-	}
-	return texts
-}

@@ -133,7 +133,7 @@ func TestPatchesLeavePins(t *testing.T) {
 	target := &kustomize.Selector{Kind: "Provider"}
 	for patch, want := range map[string]string{
 		"- {op: add, path: /metadata/annotations, value: {a: b}}":                  "",
-		"- {op: replace, path: /spec/package, value: 'example.org/evil:v1'}":       "cluster prod: patches: provider.pkg.crossplane.io/p: spec.package is example.org/evil:v1 and spec.skipDependencyResolution true, where clusters.lock wants",
+		"- {op: replace, path: /spec/package, value: 'example.org/evil:v1'}":       "patches: provider.pkg.crossplane.io/p: spec.package is example.org/evil:v1 and spec.skipDependencyResolution true, where clusters.lock wants",
 		"- {op: replace, path: /spec/skipDependencyResolution, value: false}":      "and spec.skipDependencyResolution false, where",
 		"- {op: replace, path: /metadata/name, value: other}":                      "patches:",
 		"- {op: add, path: /spec/revisionHistoryLimit, value: 5}":                  "",

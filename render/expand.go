@@ -72,14 +72,14 @@ type outcome[T any] struct {
 func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []sources.Selected) (*Rendered, error) {
 	patches, err := r.compile(in.Patches)
 	if err != nil {
-		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
+		return nil, err
 	}
 	c := newCluster(in, w, packages)
 	pins := make(map[manifest.ID]string)
 	expanded := make(map[packageName]*expansion)
 	for _, s := range c.packages {
 		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
+			return nil, err
 		}
 		if delegates(in, s.Declaration.Kind) {
 			o, err := delegated(s)
@@ -108,19 +108,19 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	c.settle()
 	objects, err := c.objects()
 	if err != nil {
-		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
+		return nil, err
 	}
 	before := objects
 	if objects, err = patches.Apply(ctx, objects); err != nil {
-		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
+		return nil, err
 	}
 	if err := checkPins(objects, pins); err != nil {
-		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
+		return nil, err
 	}
 	set, duplicates := manifest.NewSet(objects)
 	if len(duplicates) > 0 {
 		// Settled before the patches, so it was they.
-		return nil, fmt.Errorf("cluster %s: patches: %w", in.Cluster, duplicates[0])
+		return nil, fmt.Errorf("patches: %w", duplicates[0])
 	}
 	rendered := c.rendered(set)
 	rendered.Patched = make(map[manifest.ID]*manifest.Object)

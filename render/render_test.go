@@ -296,8 +296,8 @@ func TestPatchesTouchPackages(t *testing.T) {
 	}
 
 	for patch, want := range map[string]string{
-		"- {op: remove, path: /x}":                                     "cluster prod: patches.0: error in remove",
-		"- {op: replace, path: /metadata/name, value: bs.example.org}": "cluster prod: patches: customresourcedefinition.apiextensions.k8s.io/bs.example.org is defined 2 times",
+		"- {op: remove, path: /x}":                                     "patches.0: error in remove",
+		"- {op: replace, path: /metadata/name, value: bs.example.org}": "patches: customresourcedefinition.apiextensions.k8s.io/bs.example.org is defined 2 times",
 	} {
 		in := input(t, stream, kustomize.Patch{Target: &kustomize.Selector{Name: "as.*"}, Patch: patch})
 		if rendered, err := expand(t, &r, in, packages); rendered != nil || err == nil || !strings.Contains(err.Error(), want) {
@@ -305,7 +305,7 @@ func TestPatchesTouchPackages(t *testing.T) {
 		}
 	}
 	bad := input(t, stream, kustomize.Patch{Patch: "x"})
-	if rendered, err := expand(t, &r, bad, packages); rendered != nil || err == nil || !strings.Contains(err.Error(), "cluster prod: patches.0") {
+	if rendered, err := expand(t, &r, bad, packages); rendered != nil || err == nil || !strings.Contains(err.Error(), "patches.0") {
 		t.Errorf("have %v, %v", rendered, err)
 	}
 }

@@ -26,11 +26,11 @@ import (
 // there is one with the rest, and an error that joins a PackageError for each.
 func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 	if _, err := fs.Stat(in.Files, in.Path); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("cluster %s: spec.path: there is no %s in the repository", in.Cluster, in.Path)
+		return nil, fmt.Errorf("spec.path: there is no %s in the repository", in.Path)
 	}
 	objects, err := r.builder.Build(ctx, in.Files, in.Path, in.Remote)
 	if err != nil {
-		return nil, fmt.Errorf("cluster %s: %w", in.Cluster, err)
+		return nil, err
 	}
 	w := &Wanted{runtimes: make(map[string]runtimeConfig)}
 	var errs []error

@@ -136,7 +136,7 @@ func TestWantFaults(t *testing.T) {
 
 func TestWantBuildFails(t *testing.T) {
 	t.Parallel()
-	if w, err := new(Renderer).Want(t.Context(), input(t, "kind: X\n")); w != nil || err == nil || err.Error() != "cluster prod: c/all.yaml:1: X: metadata.name is missing" {
+	if w, err := new(Renderer).Want(t.Context(), input(t, "kind: X\n")); w != nil || err == nil || err.Error() != "c/all.yaml:1: X: metadata.name is missing" {
 		t.Errorf("have %v, %v", w, err)
 	}
 }

@@ -41,7 +41,7 @@ func TestWebhookHeld(t *testing.T) {
 	b := newBed(t)
 	set := b.set(strings.Replace(webhook, "labels: {}", "labels: {gitopsd.dev/package: p}", 1))
 	steps, _ := b.apply(set)
-	b.want("steps", steps, "held validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME webhook a.example.org has no caBundle yet, and would block what it is asked about until somebody issues a certificate")
+	b.want("steps", steps, "held validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME webhook a.example.org has no caBundle yet, and would block requests until it gets one")
 	byURL := b.set(strings.Replace(webhook, "service: {namespace: $NAME, name: web}", `url: "https://127.0.0.1:1/"`, 1))
 	_, results := b.apply(byURL)
 	b.wantNothing("results", results)

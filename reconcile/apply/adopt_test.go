@@ -80,7 +80,7 @@ func TestReplace(t *testing.T) {
 		}
 	}
 	_, results := b.apply(b.set(changed))
-	b.want("results", results, "failed configmap/$NAME/a: cluster $NAME: apply configmap/$NAME/a: "+why)
+	b.want("results", results, "failed configmap/$NAME/a: cluster $NAME: configmap/$NAME/a: apply: "+why)
 
 	allowed := b.set(strings.Replace(changed, "annotations: {}", `annotations: {gitopsd.dev/replace: "true"}`, 1))
 	p = b.plan(allowed, apply.PlanOptions{DryRun: true})

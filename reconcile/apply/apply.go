@@ -7,7 +7,7 @@
 //     current (follow.go), so that the next look asks for nothing; of those who
 //     write without end nobody hears each time (damper.go);
 //   - drift (drift.go): told from who owns which field (reconcile/apply/managed),
-//     and verified by one dry run of the object in question; fight.go keeps us
+//     and verified by one dry run of the object in question; dispute.go keeps us
 //     and somebody else from undoing each other's work for ever;
 //   - the execution of a plan (execute.go, wait.go, prune.go), in stages, with
 //     taking over what others own of objects (adopt.go), and creating objects
@@ -86,7 +86,7 @@ type Applier struct {
 
 	mu       sync.Mutex
 	kinds    map[schema.GroupKind]*kindState
-	fights   map[contest]*fight
+	disputes map[subject]*dispute
 	follower *follower // nil while nobody follows
 }
 
@@ -100,7 +100,7 @@ func New(c Config) (*Applier, error) {
 		cluster: c.Cluster, log: c.Log.With("cluster", c.Cluster.Name()), set: set, fleet: c.Fleet,
 		inv:   plan.Inventory{ID: set.id, FieldManager: kube.FieldManager, Namespace: Namespace},
 		poll:  cmp.Or(c.Poll, time.Minute),
-		kinds: make(map[schema.GroupKind]*kindState), fights: make(map[contest]*fight),
+		kinds: make(map[schema.GroupKind]*kindState), disputes: make(map[subject]*dispute),
 	}, nil
 }
 

@@ -104,7 +104,7 @@ func TestOlderRecord(t *testing.T) {
 	b.restart()
 	steps, results := b.apply(set)
 	b.wantNothing("results", results)
-	b.want("steps", steps, "configure configmap/$NAME/a as in the repository; an older gitopsd recorded it, in a way that copies share")
+	b.want("steps", steps, "configure configmap/$NAME/a unchanged in the repository; renewing the record of an older gitopsd, which copies share")
 	b.settled(set)
 	b.edit("gitopsd", cm("a"), string(text))
 	b.restart()

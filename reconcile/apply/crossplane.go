@@ -23,9 +23,9 @@ const (
 )
 
 // soleInstaller has the steps of a package in conflict that a Crossplane in the
-// cluster installs too, at somebody else's bidding: two controllers would fight
-// over its objects. Where it was ours until now, they wait until it is gone. It
-// asks nothing while there is nothing to write.
+// cluster installs too, at the request of somebody else: each of the two controllers
+// would overwrite what the other writes. Where the package was ours until now, the
+// steps wait until it is gone. It asks nothing while there is nothing to write.
 func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 	writes := slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return s.Action.Writes() && repositoryOf(s.Object) != "" })
 	if !writes {
@@ -60,7 +60,7 @@ func installedBy(p *plan.Plan, other manifest.ID, delegated bool) (plan.Action, 
 	if !delegated {
 		own = "set spec.packages: delegate on the Cluster and " + own
 	}
-	return plan.Conflict, text + ", and the two would fight over its objects; " + own + ", or delete it"
+	return plan.Conflict, text + ", and each would overwrite what the other writes; " + own + ", or delete it"
 }
 
 // repositoryOf is that of the package that an object is of, "" for others.

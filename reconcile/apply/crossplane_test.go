@@ -101,8 +101,8 @@ func TestInstalledBy(t *testing.T) {
 		action    plan.Action
 		want      string
 	}{
-		{nil, false, plan.Conflict, "and the two would fight over its objects; set spec.packages: delegate on the Cluster and declare the package under the name theirs, annotated with gitopsd.dev/adopt: \"true\", to take it over, or delete it"},
-		{nil, true, plan.Conflict, "and the two would fight over its objects; declare the package under the name theirs, annotated"},
+		{nil, false, plan.Conflict, "and each would overwrite what the other writes; set spec.packages: delegate on the Cluster and declare the package under the name theirs, annotated with gitopsd.dev/adopt: \"true\", to take it over, or delete it"},
+		{nil, true, plan.Conflict, "and each would overwrite what the other writes; declare the package under the name theirs, annotated"},
 		{[]plan.Step{{ID: live, Action: plan.Prune}}, false, plan.Wait, "Crossplane's provider.pkg.crossplane.io/theirs installs the same package in this cluster; it has to be gone first"},
 	} {
 		if action, have := installedBy(&plan.Plan{Steps: tt.steps}, live, tt.delegated); action != tt.action || !strings.Contains(have, tt.want) {

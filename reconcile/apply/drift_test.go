@@ -366,7 +366,7 @@ func TestLostLabel(t *testing.T) {
 	b.edit("kubectl-label", cm("a"), `{"metadata":{"labels":{"applyset.kubernetes.io/part-of":null}}}`)
 	steps, results := b.apply(set)
 	b.wantNothing("results", results)
-	b.want("steps", steps, "configure configmap/$NAME/a it is there, and nobody's; it is taken into the inventory")
+	b.want("steps", steps, "configure configmap/$NAME/a exists without an owner; adding it to the inventory")
 	b.settled(set)
 }
 

@@ -9,6 +9,7 @@ import (
 	"gitopsd.dev/reconcile/apply/managed"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources/errgroup"
@@ -59,7 +60,7 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 					return err
 				}
 				if err != nil {
-					s.Rejected = err.Error()
+					s.Rejected = problem.Message(err)
 					return nil
 				}
 				s.Reason += "; deleted and created anew, since a field cannot be changed: " + e.Message

@@ -12,6 +12,7 @@ import (
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources/errgroup"
 )
@@ -342,11 +343,11 @@ func (x *execution) write(ctx context.Context, s *plan.Step) (kube.Type, *kube.A
 // fail records an error, and returns it if it concerns the whole cluster.
 func (x *execution) fail(r *Result, err error) error {
 	if e, ok := errors.AsType[*kube.Error](err); ok && e.Immutable() && r.Step.Force {
-		err = fmt.Errorf("%w; to have it deleted and created anew, annotate it with %s: \"true\"", err, manifest.ReplaceAnnotation)
+		err = &problem.Error{Err: err, Advice: fmt.Sprintf("to have it deleted and created anew, annotate it with %s: \"true\"", manifest.ReplaceAnnotation)}
 	}
 	if r.Step.Drift && kube.ClassOf(err) == kube.Invalid {
 		// A Service whose port somebody moved would have both ports.
-		err = fmt.Errorf("%w (%s, which stays beside what is wanted, and does not go with it: undo it in the cluster)", err, r.Step.Reason)
+		err = &problem.Error{Err: err, Advice: r.Step.Reason + ", which does not go with what is wanted: undo it in the cluster"}
 	}
 	r.Outcome, r.Err, r.Reason = Failed, err, ""
 	// A request that ran out of its own time concerns its object alone; when the

@@ -62,7 +62,7 @@ func (x *execution) keepFull(ctx context.Context, look *contentsLook, r *Result)
 			r.Outcome, r.Reason = Skipped, "kept: it holds "+x.explain(staying, still)
 			return true, nil
 		case err != nil:
-			r.Outcome, r.Reason = Skipped, fmt.Sprintf("kept: what it holds could not be found out: %v", err)
+			r.Outcome, r.Reason = Skipped, fmt.Sprintf("kept: its contents are not known: %v", err)
 			return true, nil
 		case len(found) == 0 || !r.Step.ID.Is(manifest.Packages...):
 			return false, nil

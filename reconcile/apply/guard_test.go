@@ -55,10 +55,10 @@ func TestGuards(t *testing.T) {
 		opts plan.Options
 		want string // of the reason; "" when the objects are pruned
 	}{
-		{"render failed", rest, plan.Options{RenderFailed: "no kustomization"}, "kept: what is wanted is not known: no kustomization"},
-		{"nothing rendered", "", plan.Options{}, "kept: the cluster's directory renders to nothing at all"},
+		{"render failed", rest, plan.Options{RenderFailed: "no kustomization"}, "kept: the cluster could not be rendered: no kustomization"},
+		{"nothing rendered", "", plan.Options{}, "kept: the cluster's directory renders no objects"},
 		{"package failed", rest, plan.Options{Keeps: func(_ manifest.ID, pkg string) bool { return pkg == "p" }}, "kept: "},
-		{"too many", rest, plan.Options{AllowPrune: 27}, `kept: this would prune 28 of the 31 objects in this cluster; if that is meant, annotate the Cluster in the registry with gitopsd.dev/allow-prune: "28"`},
+		{"too many", rest, plan.Options{AllowPrune: 27}, `kept: this would prune 28 of the 31 objects in this cluster; to allow that, annotate the Cluster in the registry with gitopsd.dev/allow-prune: "28"`},
 		{"allowed", rest, plan.Options{AllowPrune: 28}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -117,8 +118,10 @@ func (a *Applier) readParent(ctx context.Context) (*parent, error) {
 
 func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 	fail := func(format string, args ...any) error {
-		return fmt.Errorf("cluster %s: the inventory %s %s; gitopsd touches nothing while that is so",
-			a.cluster.Name(), a.set.parent, fmt.Sprintf(format, args...))
+		return problem.Problem{
+			Cluster: a.cluster.Name(), Reason: fmt.Sprintf("the inventory %s %s", a.set.parent, fmt.Sprintf(format, args...)),
+			Advice: "gitopsd touches nothing while that is so",
+		}
 	}
 	tool, _, _ := strings.Cut(meta.Annotations[toolingAnnotation], "/")
 	fleet := meta.Annotations[manifest.FleetAnnotation]
@@ -210,7 +213,7 @@ func (x *execution) superseded(ctx context.Context, p *parent) error {
 		return nil
 	}
 	if err := x.fleet.Supersedes(ctx, x.plan.Commit, p.commit); err != nil {
-		return fmt.Errorf("cluster %s: %w", x.cluster.Name(), err)
+		return problem.In(x.cluster.Name(), err)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources/errgroup"
@@ -48,7 +49,7 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 		return nil, err
 	}
 	if v.desired, err = normalize(desired, v.live.Namespaced); err != nil {
-		return nil, fmt.Errorf("cluster %s: %w", a.cluster.Name(), err)
+		return nil, problem.In(a.cluster.Name(), err)
 	}
 	wanted := make(map[schema.GroupKind][]manifest.ID)
 	for _, o := range v.desired.All() {
@@ -95,7 +96,7 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 	if err := a.findDrift(ctx, v); err != nil {
 		return nil, err
 	}
-	a.findFights(v, time.Now())
+	a.findDisputes(v, time.Now())
 	a.followAll()
 	return v, nil
 }

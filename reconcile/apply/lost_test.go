@@ -210,7 +210,7 @@ func TestCrossing(t *testing.T) {
 func TestReplaceRefused(t *testing.T) {
 	for _, tt := range []struct{ name, data, want string }{
 		{"invalid", "{'no key!': '1'}", "failed configmap/$NAME/a: cluster $NAME: apply configmap/$NAME/a: "},
-		{"not admitted", "{x: forbidden}", "failed configmap/$NAME/a: it was to be deleted and created anew, and stays, since the new object would not be accepted: cluster $NAME: create configmap/$NAME/a: "},
+		{"not admitted", "{x: forbidden}", "failed configmap/$NAME/a: cluster $NAME: configmap/$NAME/a: create: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBed(t)
@@ -289,7 +289,7 @@ func TestNotServed(t *testing.T) {
 	b.as("somebody", widget("theirs", ""))
 	served(false)
 	steps, _ = b.apply(b.set(space))
-	b.wantPrefixes("steps", steps, "held customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org kept: what it holds could not be found out: ")
+	b.wantPrefixes("steps", steps, "held customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org kept: its contents are not known: ")
 	served(true)
 	if b.get(widget("theirs", "")) == nil {
 		t.Fatal("it is lost")
@@ -306,7 +306,7 @@ func TestStaleAPI(t *testing.T) {
 	b.apply(b.set(two))
 	steps, _ := b.apply(rest)
 	b.want("steps", steps, "create clusterrole.rbac.authorization.k8s.io/$NAME", "prune configmap/$NAME/a", "prune configmap/$NAME/b",
-		`held namespace/$NAME kept: what it holds could not be found out: the API backups.example.org/v1 does not answer; to have it pruned all the same, annotate it with gitopsd.dev/allow-prune: "true"`)
+		`held namespace/$NAME kept: its contents are not known: the API backups.example.org/v1 does not answer; to prune it all the same, annotate it with gitopsd.dev/allow-prune: "true"`)
 }
 
 // stale adds to what the API server serves an aggregated API that it never

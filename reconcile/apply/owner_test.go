@@ -41,7 +41,7 @@ func TestOwnership(t *testing.T) {
 			set := b.set(strings.Replace(two, "name: a,", "name: a, annotations: {},", 1))
 			steps, results := b.apply(set)
 			if tt.want == "" {
-				b.want("steps", steps, "configure configmap/$NAME/a it is there, and nobody's; it is taken into the inventory", "create configmap/$NAME/b")
+				b.want("steps", steps, "configure configmap/$NAME/a exists without an owner; adding it to the inventory", "create configmap/$NAME/b")
 				b.want("results", results, "failed configmap/$NAME/a: cluster $NAME: apply configmap/$NAME/a: kube-controller-manager owns .data.color")
 				return
 			}

@@ -18,7 +18,7 @@ func unconnected() *Applier {
 	set := newApplySet("dev")
 	return &Applier{
 		set: set, inv: plan.Inventory{ID: set.id, FieldManager: kube.FieldManager}, log: slog.New(slog.DiscardHandler),
-		kinds: make(map[schema.GroupKind]*kindState), fights: make(map[contest]*fight),
+		kinds: make(map[schema.GroupKind]*kindState), disputes: make(map[subject]*dispute),
 	}
 }
 

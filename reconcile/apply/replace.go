@@ -3,11 +3,11 @@ package apply
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -31,7 +31,7 @@ func (a *Applier) acceptable(ctx context.Context, s *plan.Step) error {
 	if err == nil || kube.IsClusterWide(err) {
 		return err
 	}
-	return fmt.Errorf("it was to be deleted and created anew, and stays, since the new object would not be accepted: %w", err)
+	return &problem.Error{Err: err, Advice: "the old object stays until the new one would be accepted"}
 }
 
 // remove deletes an object that is to be created anew, and waits a moment until

@@ -32,7 +32,7 @@ func TestEditedDefinition(t *testing.T) {
 	b.requests.take()
 	for look, want := range []int{1, 0} {
 		steps := b.steps(b.plan(set, apply.PlanOptions{}))
-		if len(steps) != 1 || !strings.HasPrefix(steps[0], "refused ") || !strings.Contains(steps[0], "changed by kubectl-edit; to put it back is breaking: field-removed; ") {
+		if len(steps) != 1 || !strings.HasPrefix(steps[0], "refused ") || !strings.Contains(steps[0], "changed by kubectl-edit; correcting it is a breaking change: field-removed; ") {
 			t.Fatalf("look %d: %q", look, steps)
 		}
 		if n := asked(); n != want {

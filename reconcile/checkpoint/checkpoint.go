@@ -1,11 +1,11 @@
-// Package checkpoint keeps, for each unit of work, how it looked when nothing was left
-// to do in it, and from what that had been computed. A daemon that starts anew
-// over the same commit, and finds the cluster as it was, need neither read
-// packages nor render them until something changes.
+// Package checkpoint stores the state of each unit of work that had nothing left to do,
+// and the input that this was computed from. A daemon that restarts on the same
+// commit, and finds its cluster unchanged, reads and renders no packages until
+// something changes.
 //
-// It is a cache: a record that is missing or cannot be read costs what it would
-// have saved. How a cluster looks is reconcile/apply's knowledge, what the records
-// are good for reconcile's.
+// It is a cache: a record that is missing or cannot be read only costs time.
+// reconcile/apply knows what a cluster's state consists of, and reconcile when a
+// record may be used.
 package checkpoint
 
 import (
@@ -24,21 +24,21 @@ import (
 
 // Record is a cluster at rest.
 type Record struct {
-	// Input names everything that what is wanted was computed from. What is
-	// computed from an equal input is equal.
+	// Input identifies all inputs of the computation: equal inputs give equal
+	// results.
 	Input string `json:"input"`
-	// Cluster is how it looked.
+	// Cluster is its state.
 	Cluster *apply.Checkpoint `json:"cluster"`
 	// Again is when it must be looked at again although nothing changed; zero for
 	// never.
 	Again time.Time `json:"again,omitzero"`
-	// The rest is what people are told about the cluster.
+	// The rest is for the status.
 	Objects  int                   `json:"objects"`
 	Packages []status.PackageState `json:"packages,omitempty"`
 	Notes    []string              `json:"notes,omitempty"`
 }
 
-// Equal says that two records are the same; either may be nil.
+// Equal reports whether two records are the same; either may be nil.
 func (r *Record) Equal(o *Record) bool { return reflect.DeepEqual(r, o) }
 
 // Store is a directory of records. It is safe for concurrent use on different
@@ -47,7 +47,8 @@ type Store struct{ Dir string }
 
 func (s *Store) file(cluster string) string { return filepath.Join(s.Dir, cluster+".json") }
 
-// Load returns the record of a cluster; nil if there is none of that input.
+// Load returns the record of a cluster; nil if there is none with that input, or it
+// cannot be read.
 func (s *Store) Load(cluster, input string) *Record {
 	text, err := os.ReadFile(s.file(cluster))
 	if err != nil {
@@ -60,7 +61,8 @@ func (s *Store) Load(cluster, input string) *Record {
 	return r
 }
 
-// Save keeps the record of a cluster, in place of the one before.
+// Save replaces the record of a cluster. The error is the file system's; the record
+// before stays then.
 func (s *Store) Save(cluster string, r *Record) error {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -85,7 +87,7 @@ func (s *Store) Save(cluster string, r *Record) error {
 	return nil
 }
 
-// Delete forgets a cluster.
+// Delete removes the record of a cluster; that there is none is no error.
 func (s *Store) Delete(cluster string) error {
 	if err := os.Remove(s.file(cluster)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("checkpoint of cluster %s: %w", cluster, err)

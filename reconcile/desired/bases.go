@@ -3,7 +3,6 @@ package desired
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"sync"
@@ -33,7 +32,7 @@ func (c *Computer) want(ctx context.Context, files fs.FS, cl *Unit) (*render.Wan
 		// Each turn adds one at least, and a build has kustomize.MaxRemotes
 		// at most.
 		if err := c.fetchBases(ctx, cl, missing.Bases); err != nil {
-			return nil, fmt.Errorf("cluster %s: %w", cl.Name, err)
+			return nil, err
 		}
 	}
 }

@@ -62,7 +62,7 @@ func TestRemoteBases(t *testing.T) {
 		if plain := s.Get("plain"); !plain.Complete() || plain.bases.Trees != nil {
 			t.Errorf("plain: %v", plain.Err)
 		}
-		want := "cluster bad: c/bad/kustomization.yaml:3: resources: \"https://git.example.org/gone.git?ref=" + one + "\": is gone\n" +
+		want := "c/bad/kustomization.yaml:3: resources: \"https://git.example.org/gone.git?ref=" + one + "\": is gone\n" +
 			"c/bad/kustomization.yaml:4: resources: \"https://git.example.org/gone.git?ref=" + two + "\": is gone"
 		if bad := s.Get("bad"); bad.Err == nil || bad.Err.Error() != want || bad.Objects != nil {
 			t.Errorf("have %v\nwant %s", bad.Err, want)

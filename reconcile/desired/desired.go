@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/remote"
@@ -161,10 +162,10 @@ type Unit struct {
 	Packages []sources.Selected
 	// Objects is everything rendered; nil when rendering failed as a whole.
 	Objects *manifest.Set
-	// Err is why rendering failed as a whole.
+	// Err is why rendering failed as a whole. It does not name the cluster.
 	Err error
 	// Faults are what is wrong with single packages and objects.
-	Faults []error
+	Faults []problem.Problem
 	// Notes are worth a person's attention, and no faults.
 	Notes []string
 	// Inactive are types that no activation policy activates, Delegated those
@@ -238,7 +239,7 @@ func annotation(d sources.Declaration, key string) string {
 	return text
 }
 
-// Allows says whether a package's declaration allows a breaking finding, and for
+// Allows reports whether a package's declaration allows a breaking finding, and for
 // what reason.
 func (c *Unit) Allows(pkg string, f compat.Finding) (reason string, ok bool) {
 	a := c.Allowances[pkg]
@@ -246,7 +247,7 @@ func (c *Unit) Allows(pkg string, f compat.Finding) (reason string, ok bool) {
 	return found.Reason, ok
 }
 
-// Complete says that Objects is all that the cluster is wanted to have.
+// Complete reports whether Objects is all that the cluster is wanted to have.
 func (c *Unit) Complete() bool { return c.Err == nil && len(c.Faults) == 0 }
 
 // Get returns the state of a cluster, nil if there is none of that name.
@@ -288,26 +289,35 @@ func (cl *Unit) Origin(repository string) (sources.Origin, bool) {
 	return sources.Origin{}, false
 }
 
-// Err joins everything that is wrong: the registry, clusters and packages, the
-// same trouble of a package in several clusters once.
-func (s *State) Err() error {
-	errs := []error{s.RegistryErr}
-	seen := make(map[string]bool)
-	for _, c := range s.Clusters {
-		if c.Err != nil {
-			errs = append(errs, c.Err)
-		}
-		for _, err := range c.Faults {
-			if !seen[err.Error()] {
-				seen[err.Error()] = true
-				errs = append(errs, err)
-			}
-		}
+// Problems are all that is wrong with the cluster: Err and Faults.
+func (cl *Unit) Problems() []problem.Problem {
+	if cl.Err == nil {
+		return cl.Faults
 	}
-	return errors.Join(errs...)
+	return append(problem.Of(problem.In(cl.Name, cl.Err)), cl.Faults...)
 }
 
-// LockChanged says that the lock which the declarations ask for differs from
+// Problems are all that is wrong: with the registry, with clusters, and with
+// packages and objects. What is wrong in several clusters alike is listed once,
+// without a cluster.
+func (s *State) Problems() []problem.Problem {
+	all := problem.Of(s.RegistryErr)
+	for _, c := range s.Clusters {
+		all = append(all, c.Problems()...)
+	}
+	return problem.Merge(all)
+}
+
+// Err returns the Problems as an error, nil if there are none.
+func (s *State) Err() error { return problem.Join(s.Problems()) }
+
+// fault notes what is wrong with a package or an object.
+func (cl *Unit) fault(p problem.Problem) {
+	p.Cluster = cl.Name
+	cl.Faults = append(cl.Faults, p)
+}
+
+// LockChanged reports whether the lock which the declarations ask for differs from
 // the committed one.
 func (s *State) LockChanged() bool {
 	return string(s.Lock.Format()) != string(s.Committed.Format())
@@ -406,7 +416,7 @@ func (c *Computer) each(all []*Unit, do func(int, *Unit)) {
 		g.Go(func() error {
 			defer func() {
 				if v := recover(); v != nil {
-					cl.Err = fmt.Errorf("cluster %s: %w", cl.Name, errgroup.Recovered(v))
+					cl.Err = errgroup.Recovered(v)
 				}
 			}()
 			do(i, cl)
@@ -432,7 +442,9 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, wante
 		if cl.Err == nil {
 			cl.Declared, cl.Images = wanted[i].Packages, wanted[i].Images
 			req.Declarations, req.Images, req.Partial = cl.Declared, cl.Images, len(wanted[i].Broken) > 0
-			cl.Faults = append(cl.Faults, wanted[i].Faults()...)
+			for _, err := range wanted[i].Faults() {
+				cl.fault(problem.Problem{Reason: err.Error()})
+			}
 			for _, d := range req.Declarations {
 				s.Always = s.Always || d.PullPolicy == sources.PullAlways
 			}
@@ -456,7 +468,7 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, wante
 		if r := res.Clusters[cl.Name]; r != nil {
 			cl.Packages = r.Selected
 			for _, e := range append(r.Errors, c.verifyControllers(verifying, cl, wanted[i])...) {
-				cl.Faults = append(cl.Faults, e)
+				cl.fault(problem.Problem{Package: e.Name, Reason: e.Err.Error()})
 				cl.Incomplete = append(cl.Incomplete, e.Name)
 			}
 			cl.readAllowances()
@@ -537,7 +549,7 @@ func (c *Unit) readAllowances() {
 		}
 		all, err := compat.ParseAllowances(text)
 		if err != nil {
-			c.Faults = append(c.Faults, fmt.Errorf("%s: package %s: %w", p.Declaration.File, p.Declaration.Name, err))
+			c.fault(problem.Problem{Package: p.Declaration.Name, Reason: fmt.Sprintf("%s: %v", p.Declaration.File, err)})
 			continue
 		}
 		c.Allowances[p.Declaration.Name] = Allowances{Version: p.Pin.Ref.Version(), All: all}
@@ -556,11 +568,11 @@ func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Unit, wanted *re
 		if slices.Contains(cl.Incomplete, e.Name) {
 			continue // it was not resolved, and has its error
 		}
-		cl.Faults = append(cl.Faults, fmt.Errorf("cluster %s: %w", cl.Name, e))
+		cl.fault(problem.Problem{Package: e.Name, Reason: e.Err.Error()})
 		cl.Incomplete = append(cl.Incomplete, e.Name)
 	}
 	for _, e := range rendered.Conflicts {
-		cl.Faults = append(cl.Faults, fmt.Errorf("cluster %s: %w", cl.Name, e))
+		cl.fault(problem.Problem{Object: e.ID.String(), Reason: e.Reason(), Advice: "keep one definition"})
 	}
 	slices.Sort(cl.Incomplete)
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources"
@@ -153,9 +154,40 @@ func TestAllowances(t *testing.T) {
 		t.Error("an allowance outlives its version")
 	}
 	wrong := declared("v2:nonsense=checked")
-	const fault = `c/dev/a.yaml: package a: annotation gitopsd.dev/allow-breaking: there is no finding "nonsense": take the name from the plan`
+	const fault = `cluster dev: package a: c/dev/a.yaml: annotation gitopsd.dev/allow-breaking: there is no finding "nonsense": take the name from the plan`
 	if _, ok := wrong.Allows("a", finding); ok || len(wrong.Faults) != 1 || wrong.Faults[0].Error() != fault || wrong.Objects == nil {
 		t.Errorf("an allowance that cannot be read: faults %v", wrong.Faults)
+	}
+}
+
+// What is wrong in several clusters alike is listed once, and what is wrong in one
+// with its name.
+func TestProblems(t *testing.T) {
+	var fetched int
+	f := files{
+		"clusters.yaml": cluster("one") + cluster("two") + cluster("twice") + strings.Replace(cluster("typo"), "path", "paht", 1),
+		"c/one/a.yaml":  configuration("a", "reg.io/a:missing") + configuration("b", "reg.io/b:missing"),
+		"c/two/a.yaml":  configuration("a", "reg.io/a:missing"), "c/twice/a.yaml": configMap, "c/twice/b.yaml": configMap,
+	}
+	s, err := New(Config{Resolve: shelf(&fetched)}).Compute(t.Context(), f.commit(), Earlier{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have []string
+	for _, p := range s.Problems() {
+		have = append(have, p.String())
+	}
+	want := []string{
+		"clusters.yaml:20: paht: is not a field here; did you mean path?",
+		"package a: reg.io/a:missing: not found",
+		"cluster one: package b: reg.io/b:missing: not found",
+		"cluster twice: c/twice: ConfigMap cm is defined more than once: by c/twice/a.yaml:2 and by c/twice/b.yaml:2; keep one definition",
+	}
+	if !slices.Equal(have, want) {
+		t.Errorf("have\n%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+	}
+	if again := problem.Of(s.Err()); !slices.Equal(again, s.Problems()) {
+		t.Errorf("the error has %v", again)
 	}
 }
 
@@ -224,7 +256,7 @@ func TestControllersAreVerified(t *testing.T) {
 	if want := `ImageConfig other: no package of this cluster begins with "reg.example.org/"`; len(plain.Notes) == 0 || !strings.Contains(plain.Notes[0], want) {
 		t.Errorf("notes %q, want %q", plain.Notes, want)
 	}
-	if len(signed.Packages) != 0 || !errors.Is(errors.Join(signed.Faults...), refusal) || len(signed.Notes) != 0 {
+	if len(signed.Packages) != 0 || len(signed.Faults) != 1 || !strings.HasSuffix(signed.Faults[0].Reason, refusal.Error()) || len(signed.Notes) != 0 {
 		t.Errorf("signed: %v, %v, notes %q", signed.Packages, signed.Faults, signed.Notes)
 	}
 	if !signed.Keeps(manifest.ID{Kind: "X", Name: "x"}, "a") {

@@ -132,7 +132,7 @@ func defines(tree map[string]any, gvk schema.GroupVersionKind) bool {
 	return types.Read(tree).Defines(manifest.GroupKind(gvk.GroupKind()))
 }
 
-// has says that a definition has a type of that digest.
+// has reports whether a definition has a type of that digest.
 func has(definition map[string]any, key typeKey) bool {
 	all, err := types.Of(definition)
 	return err == nil && slices.ContainsFunc(all, func(t types.Type) bool {

@@ -15,6 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -120,6 +121,19 @@ func (e *Error) Error() string {
 	}
 	b.WriteString(e.Message)
 	return b.String()
+}
+
+// Problem returns the error with cluster and object apart from the reason.
+func (e *Error) Problem() problem.Problem {
+	p := problem.Problem{Cluster: e.Cluster, Reason: e.Message}
+	switch {
+	case e.Class == Unreachable || e.Class == Unauthorized:
+	case e.ID.Name != "":
+		p.Object, p.Reason = e.ID.String(), e.Verb+": "+e.Message
+	default:
+		p.Reason = e.Verb + subject(e.ID) + ": " + e.Message
+	}
+	return p
 }
 
 // subject returns the object with a space before it, or the kind or group if no more

@@ -31,6 +31,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
+
+	"gitopsd.dev/reconcile/problem"
 )
 
 // FieldManager is gitopsd's name in metadata.managedFields.
@@ -104,7 +106,7 @@ type Client struct {
 func New(c Config) (*Client, error) {
 	cfg, err := restConfig(c)
 	if err != nil {
-		return nil, fmt.Errorf("cluster %s: %w", c.Name, err)
+		return nil, problem.In(c.Name, err)
 	}
 	conns := &connections{dialer: connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext)}
 	cfg.Dial = conns.dial
@@ -113,14 +115,14 @@ func New(c Config) (*Client, error) {
 	cfg.WrapTransport = c.WrapTransport
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("cluster %s: kubeconfig: %w", c.Name, err)
+		return nil, problem.In(c.Name, fmt.Errorf("kubeconfig: %w", err))
 	}
 	// An API server does not redirect. Following one would take the
 	// credentials, or the answer, elsewhere.
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	base, _, err := rest.DefaultServerUrlFor(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("cluster %s: kubeconfig: server %q: %w", c.Name, cfg.Host, err)
+		return nil, problem.In(c.Name, fmt.Errorf("kubeconfig: server %q: %w", cfg.Host, err))
 	}
 	cl := &Client{
 		name: c.Name, base: base, client: client, conns: conns,

@@ -133,7 +133,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		return decide(Refused, "cannot tell what is there: %s", why)
 	}
 	if c.live.Namespaced[gvk] && id.Namespace == "" {
-		return decide(Refused, "its kind lives in namespaces, and it names none; set metadata.namespace (%s)", o.Origin())
+		return decide(Refused, "its kind is namespaced, and it has no namespace; set metadata.namespace (%s)", o.Origin())
 	}
 	if why := unready(o); why != "" {
 		return decide(Held, "%s", why)
@@ -154,7 +154,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		switch {
 		case claim.Text == "":
 			s.Force = c.inv.applied(meta)
-			return decide(Configure, "it is there, and nobody's; it is taken into the inventory")
+			return decide(Configure, "exists without an owner; adding it to the inventory")
 		case o.Annotation(manifest.AdoptAnnotation) == "true", claim.adoptable(c.opts.Adopt):
 			s.Force, s.Adopt = true, true
 			return decide(Configure, "adopted: until now it was %s", claim.Text)
@@ -171,7 +171,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	switch {
 	case was == now:
 	case was.binding == "" && was.applied == now.applied:
-		return decide(Configure, "as in the repository; an older gitopsd recorded it, in a way that copies share")
+		return decide(Configure, "unchanged in the repository; renewing the record of an older gitopsd, which copies share")
 	case was.rendered != now.rendered:
 		return decide(Configure, "changed in the repository")
 	case len(o.Unknown()) == 0:
@@ -205,7 +205,7 @@ func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) 
 	}
 	s.Action, s.Reason = Refused, cmp.Or(notServed(s.Object.APIVersion(), s.ID), why)
 	if t, ok := c.inactive[gvk.GroupKind()]; ok {
-		s.Reason = fmt.Sprintf("its type is not activated: package %s has it, and is installed by type; name %s in spec.activate of a ManagedResourceActivationPolicy", t.Package, t.Definition.Name)
+		s.Reason = fmt.Sprintf("its type is not activated: package %s is installed by type; name %s in spec.activate of a ManagedResourceActivationPolicy", t.Package, t.Definition.Name)
 	}
 	return s
 }
@@ -235,7 +235,7 @@ func unready(o *manifest.Object) string {
 		hook, _ := h.(map[string]any)
 		known := !slices.Contains(o.Unknown(), fmt.Sprintf("webhooks[name=%v].clientConfig.caBundle", hook["name"]))
 		if known && manifest.Text(hook, "clientConfig", "caBundle") == "" {
-			return fmt.Sprintf("webhook %v has no caBundle yet, and would block what it is asked about until somebody issues a certificate", hook["name"])
+			return fmt.Sprintf("webhook %v has no caBundle yet, and would block requests until it gets one", hook["name"])
 		}
 	}
 	return ""

@@ -107,7 +107,7 @@ spec: {group: e.org, names: {kind: X, plural: xs}, claimNames: {kind: Yy}, versi
 			change: meta(func(m *metav1.ObjectMeta) { m.Labels, m.ManagedFields[0].Manager = nil, "helm" }),
 		},
 		{
-			name: "label lost", desired: cm, live: cm, want: "configure configmap/ns/a it is there, and nobody's; it is taken into the inventory\n",
+			name: "label lost", desired: cm, live: cm, want: "configure configmap/ns/a exists without an owner; adding it to the inventory\n",
 			change: meta(func(m *metav1.ObjectMeta) { m.Labels = nil }),
 		},
 		{
@@ -165,7 +165,7 @@ prune namespace/ns
 		{
 			name: "no namespace", desired: "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}",
 			change: func(l *plan.Live) { l.Namespaced[schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}] = true },
-			want:   "refused configmap/a its kind lives in namespaces, and it names none; set metadata.namespace (test.yaml:1)\n",
+			want:   "refused configmap/a its kind is namespaced, and it has no namespace; set metadata.namespace (test.yaml:1)\n",
 		},
 		{
 			name: "unreadable", desired: cm, change: func(l *plan.Live) { l.Unreadable = map[schema.GroupKind]string{{Kind: "ConfigMap"}: "forbidden"} },
@@ -237,7 +237,7 @@ prune namespace/ns
 		},
 		{
 			name: "recorded by an older gitopsd", desired: cm, live: cm, change: meta(older(t)),
-			want: "configure configmap/ns/a as in the repository; an older gitopsd recorded it, in a way that copies share\n",
+			want: "configure configmap/ns/a unchanged in the repository; renewing the record of an older gitopsd, which copies share\n",
 		},
 		{
 			name: "unwanted, recorded by an older gitopsd", desired: crd, live: cm, change: meta(older(t)),
@@ -247,7 +247,7 @@ prune namespace/ns
 			name: "unwanted, an older gitopsd's or a copy", desired: crd, live: cm,
 			change: meta(func(m *metav1.ObjectMeta) { older(t)(m); m.ManagedFields = nil }),
 			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n" +
-				"held configmap/ns/a kept: it carries gitopsd's label and an older gitopsd's record, and metadata.managedFields do not tell that gitopsd applied it, so that it may be a copy; delete it, or remove its label applyset.kubernetes.io/part-of to keep it\n",
+				"held configmap/ns/a kept: it has gitopsd's label and an older gitopsd's record, but its metadata.managedFields do not show that gitopsd applied it: it may be a copy; delete it, or remove its label applyset.kubernetes.io/part-of to keep it\n",
 		},
 		{
 			name: "namespace with contents that stay", desired: crd, live: "{apiVersion: v1, kind: Namespace, metadata: {name: ns}}\n---\n" + cm,
@@ -265,7 +265,7 @@ prune namespace/ns
 			change: func(l *plan.Live) {
 				l.ContentsUnknown = map[manifest.ID]string{{Kind: "Namespace", Name: "ns"}: "forbidden"}
 			},
-			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nheld namespace/ns kept: what it holds could not be found out: forbidden; to have it pruned all the same, annotate it with gitopsd.dev/allow-prune: \"true\"\n",
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nheld namespace/ns kept: its contents are not known: forbidden; to prune it all the same, annotate it with gitopsd.dev/allow-prune: \"true\"\n",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -125,7 +125,7 @@ func (c *computation) keepControllers(steps []Step) {
 	for i := range steps {
 		s := &steps[i]
 		if what := busy[s.Package]; what != "" && s.Stage != Custom && !s.ID.Is(manifest.Definitions...) {
-			hold(s, "kept: %s may need it to go", what)
+			hold(s, "kept: %s needs it until it is gone", what)
 		}
 	}
 }
@@ -163,7 +163,7 @@ func (c *computation) keepFull(s *Step, leaving, ours map[string]bool) {
 		return
 	}
 	if why, ok := c.live.ContentsUnknown[s.ID]; ok {
-		hold(s, "kept: what it holds could not be found out: %s; to have it pruned all the same, annotate it with %s: \"true\"", why, manifest.AllowPruneAnnotation)
+		hold(s, "kept: its contents are not known: %s; to prune it all the same, annotate it with %s: \"true\"", why, manifest.AllowPruneAnnotation)
 	}
 	if len(all) > 0 && c.dormant[s.ID] {
 		hold(s, "kept: no activation policy names it any more, but it holds %s, which would be deleted with it; name it in a policy again, delete these, or annotate it with %s: \"true\"", prose.Some(all, 3), manifest.AllowPruneAnnotation)

@@ -78,7 +78,7 @@ func TestContents(t *testing.T) {
 			want: "wait w.e.org/mine it is being deleted, held by finalizer orphan\n" + held + "w.e.org/its" + with},
 		{name: "on its way, and its controller with it", live: crd + run + other,
 			contents: map[manifest.ID][]plan.Content{def: {{ID: id("W", "theirs"), UID: "1", Deleting: "is being deleted, held by finalizer e.org/clean"}}},
-			want: "held deployment.apps/ns/p kept: w.e.org/theirs (is being deleted, held by finalizer e.org/clean) may need it to go\n" +
+			want: "held deployment.apps/ns/p kept: w.e.org/theirs (is being deleted, held by finalizer e.org/clean) needs it until it is gone\n" +
 				"prune deployment.apps/ns/q\n" + held + "w.e.org/theirs (is being deleted, held by finalizer e.org/clean)" + with},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

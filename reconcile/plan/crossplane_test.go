@@ -46,7 +46,7 @@ func TestPackageTypes(t *testing.T) {
 		{name: "and wanted", desired: w, live: crd, opts: inactive,
 			want: "create w.e.org/mine\nheld customresourcedefinition.apiextensions.k8s.io/ws.e.org kept: no activation policy names it any more, but the repository has w.e.org/mine; name it in one, or remove these\n"},
 		{name: "an object of an inactive type", desired: w, opts: inactive, unserved: w,
-			want: "refused w.e.org/mine its type is not activated: package p has it, and is installed by type; name ws.e.org in spec.activate of a ManagedResourceActivationPolicy\n"},
+			want: "refused w.e.org/mine its type is not activated: package p is installed by type; name ws.e.org in spec.activate of a ManagedResourceActivationPolicy\n"},
 		{name: "an object of a type that Crossplane installs", desired: w, opts: delegated, unserved: w,
 			want: "create w.e.org/mine (its type is not there yet: Crossplane installs it with package p)\n", awaits: "Crossplane installs it with package p"},
 		{name: "a composite", desired: xrd + x, unserved: x,
@@ -54,10 +54,10 @@ func TestPackageTypes(t *testing.T) {
 			awaits: "Crossplane makes it of compositeresourcedefinition.apiextensions.crossplane.io/xs.e.org"},
 		{name: "expanded before, delegated now", desired: own, live: run + crd + xrd + comp, opts: delegated,
 			want: `create provider.pkg.crossplane.io/p
-held composition.apiextensions.crossplane.io/c kept: Crossplane installs package p from now on, and takes this over
-held compositeresourcedefinition.apiextensions.crossplane.io/xs.e.org kept: Crossplane installs package p from now on, and takes this over
+held composition.apiextensions.crossplane.io/c kept: Crossplane installs package p from now on and takes this over
+held compositeresourcedefinition.apiextensions.crossplane.io/xs.e.org kept: Crossplane installs package p from now on and takes this over
 prune deployment.apps/ns/p
-held customresourcedefinition.apiextensions.k8s.io/ws.e.org kept: Crossplane installs package p from now on, and takes this over
+held customresourcedefinition.apiextensions.k8s.io/ws.e.org kept: Crossplane installs package p from now on and takes this over
 `},
 		{name: "no Crossplane for a package", desired: own, unserved: own,
 			want: "refused provider.pkg.crossplane.io/p the cluster serves no Provider in pkg.crossplane.io/v1, though its packages are delegated to Crossplane; install Crossplane in the cluster (https://docs.crossplane.io/latest/get-started/install), or set spec.packages: expand on the Cluster\n"},

@@ -40,13 +40,13 @@ func (c *computation) order(steps []Step) map[string][]int {
 		s := &steps[i]
 		for _, name := range s.After {
 			if len(g.groups[name]) == 0 && s.Action.Writes() {
-				s.Action, s.Reason = Refused, fmt.Sprintf("%s names %s, of which the cluster is to have nothing; it can be package/NAME, path/DIRECTORY, or an object in the form kind[.group]/[namespace/]name", manifest.DependsOnAnnotation, name)
+				s.Action, s.Reason = Refused, fmt.Sprintf("%s names %s, which the cluster does not get; want package/NAME, path/DIRECTORY, or an object in the form kind[.group]/[namespace/]name", manifest.DependsOnAnnotation, name)
 			}
 		}
 		if chain := g.cycle(i, done, nil); chain != nil {
 			for _, j := range chain {
 				if s := &steps[j]; s.Action.Writes() {
-					s.Action, s.Reason = Refused, fmt.Sprintf("%s goes in a circle: %s", manifest.DependsOnAnnotation, g.show(chain))
+					s.Action, s.Reason = Refused, fmt.Sprintf("%s has a cycle: %s", manifest.DependsOnAnnotation, g.show(chain))
 				}
 			}
 		}
@@ -92,7 +92,7 @@ func (g *graph) members(name string) []int {
 	return found
 }
 
-// behind says that a step is among those that a name stands for.
+// behind reports whether a step is among those that a name stands for.
 func (g *graph) behind(name string, s *Step) bool {
 	if pkg, ok := strings.CutPrefix(name, packagePrefix); ok {
 		return s.Package == pkg

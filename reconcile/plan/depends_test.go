@@ -64,20 +64,20 @@ func TestOrder(t *testing.T) {
 			name:    "nothing of the name",
 			objects: []object{{name: "it", dependsOn: "package/q"}},
 			after:   map[string]string{"package/q": ""},
-			refused: "gitopsd.dev/depends-on names package/q, of which the cluster is to have nothing",
+			refused: "gitopsd.dev/depends-on names package/q, which the cluster does not get",
 		},
 		{
 			name:    "itself",
 			objects: []object{{name: "it", file: "infra/x.yaml", dependsOn: "path/infra"}},
 			after:   map[string]string{"path/infra": "it"},
-			refused: "gitopsd.dev/depends-on goes in a circle: configmap/n/it after configmap/n/it",
+			refused: "gitopsd.dev/depends-on has a cycle: configmap/n/it after configmap/n/it",
 		},
 		{
 			name:    "a circle",
 			objects: []object{{name: "it", dependsOn: "package/p"}, {name: "a", pkg: "p"}, {name: "b", pkg: "q", dependsOn: "configmap/n/it"}},
 			order:   map[string]Order{"p": {DependsOn: "package/q"}},
 			after:   map[string]string{"package/p": "a"},
-			refused: "gitopsd.dev/depends-on goes in a circle: configmap/n/a after configmap/n/b after configmap/n/it after configmap/n/a",
+			refused: "gitopsd.dev/depends-on has a cycle: configmap/n/a after configmap/n/b after configmap/n/it after configmap/n/a",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

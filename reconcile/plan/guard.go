@@ -44,7 +44,7 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 			s.Action, s.Reason = Wait, deleting(meta)
 		}
 		if membership == Unsure {
-			hold(&s, "kept: it carries gitopsd's label and an older gitopsd's record, and metadata.managedFields do not tell that gitopsd applied it, so that it may be a copy; delete it, or remove its label %s to keep it", PartOfLabel)
+			hold(&s, "kept: it has gitopsd's label and an older gitopsd's record, but its metadata.managedFields do not show that gitopsd applied it: it may be a copy; delete it, or remove its label %s to keep it", PartOfLabel)
 		}
 		if why, ok := c.live.Disputed[id]; ok {
 			hold(&s, "%s", why)
@@ -75,11 +75,11 @@ func (c *computation) keepUnrendered(steps []Step, empty bool) {
 		s := &steps[i]
 		switch {
 		case c.opts.RenderFailed != "":
-			hold(s, "kept: what is wanted is not known: %s", c.opts.RenderFailed)
+			hold(s, "kept: the cluster could not be rendered: %s", c.opts.RenderFailed)
 		case c.opts.Keeps != nil && c.opts.Keeps(s.ID, s.Package):
-			hold(s, "kept: what is wanted of it is not known, because of errors in the repository or its package")
+			hold(s, "kept: errors in the repository or in its package leave open whether it is wanted")
 		case empty && !c.opts.RemoveAll:
-			hold(s, "kept: the cluster's directory renders to nothing at all; to remove everything, annotate the Cluster in the registry with %s and its name", clusters.RemoveAnnotation)
+			hold(s, "kept: the cluster's directory renders no objects; to remove everything, annotate the Cluster in the registry with %s and its name", clusters.RemoveAnnotation)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func (c *computation) keepDelegated(steps []Step, desired *manifest.Set) {
 	for i := range steps {
 		s := &steps[i]
 		if s.Package != "" && delegated[s.Package] && (s.ID.Is(manifest.CRD) || s.ID.Group == manifest.GroupComposites || s.ID.Group == manifest.GroupOperations) {
-			hold(s, "kept: Crossplane installs package %s from now on, and takes this over", s.Package)
+			hold(s, "kept: Crossplane installs package %s from now on and takes this over", s.Package)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func (c *computation) keepMost(steps []Step, members int) {
 		return
 	}
 	for i := range steps {
-		hold(&steps[i], "kept: this would prune %d of the %d objects in this cluster; if that is meant, annotate the Cluster in the registry with %s: \"%d\"",
+		hold(&steps[i], "kept: this would prune %d of the %d objects in this cluster; to allow that, annotate the Cluster in the registry with %s: \"%d\"",
 			prunes, members, manifest.AllowPruneAnnotation, prunes)
 	}
 }

@@ -106,7 +106,7 @@ func (inv Inventory) Membership(id manifest.ID, meta *metav1.ObjectMeta) Members
 	return Foreign
 }
 
-// applied says that we are among those who applied the object, or the one that it
+// applied reports whether we are among those who applied the object, or the one that it
 // is a copy of.
 func (inv Inventory) applied(meta *metav1.ObjectMeta) bool {
 	return slices.ContainsFunc(meta.ManagedFields, func(m metav1.ManagedFieldsEntry) bool {
@@ -114,7 +114,7 @@ func (inv Inventory) applied(meta *metav1.ObjectMeta) bool {
 	})
 }
 
-// controlled says that a controller owns the object. Controllers copy labels to
+// controlled reports whether a controller owns the object. Controllers copy labels to
 // what they make (a Service's to its EndpointSlices), and delete that themselves.
 func controlled(meta *metav1.ObjectMeta) bool {
 	return slices.ContainsFunc(meta.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Controller != nil && *o.Controller })

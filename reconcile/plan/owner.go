@@ -142,7 +142,7 @@ func ParseAdopt(text string) ([]string, error) {
 		general := tool != controllerSource && tool != applySetSource && tool != managerSource
 		switch {
 		case !slices.Contains(known, tool):
-			return nil, fmt.Errorf("%q is no source that can be adopted from; there are %s", source, strings.Join(known, ", "))
+			return nil, fmt.Errorf("%q is not a source to adopt from; the sources are %s", source, strings.Join(known, ", "))
 		case named && (name == "" || tool == kubectlSource), !named && !general:
 			return nil, fmt.Errorf("%q: want the tool, or the tool, a slash and a name; %s, %s and %s need the name", source, controllerSource, applySetSource, managerSource)
 		}
@@ -151,7 +151,7 @@ func ParseAdopt(text string) ([]string, error) {
 	return sources, nil
 }
 
-// adoptable says that all claimants are among the sources to adopt from.
+// adoptable reports whether all claimants are among the sources to adopt from.
 func (c Claim) adoptable(from []string) bool {
 	return len(c.Sources) > 0 && !slices.ContainsFunc(c.Sources, func(source string) bool {
 		tool, _, _ := strings.Cut(source, "/")

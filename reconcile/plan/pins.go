@@ -16,7 +16,7 @@ import (
 
 var pinForm = regexp.MustCompile(`^h1:[A-Za-z0-9+/]{43}=$`)
 
-// IsTypeDigest says that a string has the form of a type's digest.
+// IsTypeDigest reports whether a string has the form of a type's digest.
 func IsTypeDigest(s string) bool { return pinForm.MatchString(s) }
 
 // Mismatch is a pin that is not the type which its object would be applied as.
@@ -80,7 +80,7 @@ func CheckPins(p *Plan, live map[schema.GroupKind]LiveDefinition, find FindType,
 	}
 }
 
-// pinned says that a step is about an object with a pin that is or will be there.
+// pinned reports whether a step is about an object with a pin that is or will be there.
 func pinned(s *Step) bool {
 	return s.Object != nil && s.Object.Annotation(manifest.PinAnnotation) != "" &&
 		(s.Action == Create || s.Action == Configure || s.Action == Unchanged)
@@ -165,7 +165,7 @@ func (c *pinCheck) check(s *Step) {
 	name := gvk.GroupVersion().String() + " " + gvk.Kind
 	switch {
 	case at.err != nil:
-		refuse("pinned to %s %s, and it cannot be told whether this cluster's is the same: %v", name, pin, at.err)
+		refuse("pinned to %s %s, which cannot be compared with this cluster's type: %v", name, pin, at.err)
 		return
 	case at.tree == nil:
 		refuse("pinned to %s %s, which no CRD defines in this cluster: only the types of CRDs and XRDs have digests; remove the annotation %s", name, pin, manifest.PinAnnotation)

@@ -122,7 +122,7 @@ func TestCheckPins(t *testing.T) {
 		{name: "nothing changes", pin: digest(v2), object: plan.Unchanged, definition: &plan.Step{Action: plan.Unchanged, Object: v2}, nothing: true},
 		{name: "somebody else's object", pin: digest(v2), object: plan.Conflict, live: v1.Tree()},
 		{name: "no CRD", pin: digest(v2), object: plan.Create, want: "which no CRD defines"},
-		{name: "unreadable", pin: digest(v2), object: plan.Create, liveErr: fmt.Errorf("forbidden"), want: "cannot be told whether this cluster's is the same: forbidden"},
+		{name: "unreadable", pin: digest(v2), object: plan.Create, liveErr: fmt.Errorf("forbidden"), want: "which cannot be compared with this cluster's type: forbidden"},
 		{name: "no digest", pin: "h1:short", object: plan.Create, live: v1.Tree(), want: "is no type digest"},
 		{name: "without a cluster", pin: digest(v2), object: plan.Create, nothing: true},
 	} {

@@ -62,7 +62,7 @@ const (
 // Actions are all of them in the order in which they are shown.
 var Actions = []Action{Refused, Conflict, Held, Wait, Create, Configure, Prune, Unchanged}
 
-// Writes says that the action changes the cluster.
+// Writes reports whether the action changes the cluster.
 func (a Action) Writes() bool { return a == Create || a == Configure || a == Prune }
 
 // Step is what happens to one object, and why.
@@ -195,7 +195,7 @@ func (p *Plan) Failing() int {
 	return n
 }
 
-// HasChanges says that executing the plan would change the cluster.
+// HasChanges reports whether executing the plan would change the cluster.
 func (p *Plan) HasChanges() bool {
 	for i := range p.Steps {
 		if p.Steps[i].Action.Writes() {

@@ -49,7 +49,7 @@ func StageOf(id manifest.ID) Stage {
 	return Custom
 }
 
-// First says that an object comes before the rest of its stage: Namespaces
+// First reports whether an object comes before the rest of its stage: Namespaces
 // before CRDs, XRDs before what they define.
 func First(id manifest.ID) bool {
 	return id.Is(manifest.Namespace, manifest.XRD)

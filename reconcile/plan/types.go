@@ -10,7 +10,7 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// Allowed says whether a package's declaration allows a breaking finding, and
+// Allowed reports whether a package's declaration allows a breaking finding, and
 // for what reason. pkg is the value of manifest.PackageLabel. Plain manifests allow for
 // themselves.
 type Allowed func(pkg string, f compat.Finding) (reason string, ok bool)
@@ -41,12 +41,12 @@ func RefuseBreaking(p *Plan, allowed Allowed) {
 			continue
 		}
 		if s.Drift {
-			s.Action, s.Reason = Refused, fmt.Sprintf("%s; to put it back is breaking: %s; %s, or take the change into the repository", s.Reason, names, how)
+			s.Action, s.Reason = Refused, fmt.Sprintf("%s; correcting it is a breaking change: %s; %s, or make the change in the repository", s.Reason, names, how)
 			continue
 		}
 		s.Action, s.Reason = Refused, fmt.Sprintf("breaking: %s; %s", names, how)
 		if s.Package != "" && why[s.Package] == "" {
-			why[s.Package] = fmt.Sprintf("its package is breaking: %s: %s", s.ID.Name, names)
+			why[s.Package] = fmt.Sprintf("its package has a breaking change: %s: %s", s.ID.Name, names)
 		}
 	}
 	for i := range p.Steps {

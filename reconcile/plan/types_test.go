@@ -59,7 +59,7 @@ func TestRefuseBreaking(t *testing.T) {
 			if p.Steps[0].Reason != tt.reason {
 				t.Errorf("reason %q, want %q", p.Steps[0].Reason, tt.reason)
 			}
-			const put = "drift: spec changed by kubectl-edit; to put it back is breaking: f1; the package's annotation gitopsd.dev/allow-breaking can allow it, or take the change into the repository"
+			const put = "drift: spec changed by kubectl-edit; correcting it is a breaking change: f1; the package's annotation gitopsd.dev/allow-breaking can allow it, or make the change in the repository"
 			if edited := p.Steps[7]; edited.Action == Refused && edited.Reason != put {
 				t.Errorf("reason %q, want %q", edited.Reason, put)
 			}

@@ -3,7 +3,11 @@
 // nobody takes a text apart to learn what it is about.
 package problem
 
-import "strings"
+import (
+	"cmp"
+	"errors"
+	"strings"
+)
 
 // Problem is something wrong that a person has to know of. Its zero value says
 // nothing. Problems are comparable: two that are equal are the same.
@@ -38,4 +42,108 @@ func (p Problem) String() string {
 		b.WriteString("; " + p.Advice)
 	}
 	return b.String()
+}
+
+// Error returns the same as String.
+func (p Problem) Error() string { return p.String() }
+
+// WithoutCluster returns the problem for a place that names the cluster, or to be
+// compared with another cluster's.
+func (p Problem) WithoutCluster() Problem {
+	p.Cluster = ""
+	return p
+}
+
+// Error is an error with what is known about it. Empty fields are unknown.
+type Error struct {
+	Cluster, Object, Advice string
+	Err                     error
+}
+
+// In returns err as an error about a cluster.
+func In(cluster string, err error) error { return &Error{Cluster: cluster, Err: err} }
+
+// Error returns the problems of [Of], one a line.
+func (e *Error) Error() string { return Join(Of(e)).Error() }
+
+// Unwrap returns the error without what is known about it.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Of returns the problems in an error: one for each error that [errors.Join]
+// joined. An [Error], a [Problem] and an error with a method Problem() Problem say
+// what they are about; the text of any other is the reason.
+func Of(err error) []Problem {
+	switch e := err.(type) {
+	case nil:
+		return nil
+	case Problem:
+		return []Problem{e}
+	case interface{ Problem() Problem }:
+		return []Problem{e.Problem()}
+	case *Error:
+		all := Of(e.Err)
+		for i := range all {
+			all[i] = e.complete(all[i])
+		}
+		return all
+	case interface{ Unwrap() []error }:
+		if errors.Join(e.Unwrap()...).Error() != err.Error() {
+			break // not joined: it has a text of its own
+		}
+		var all []Problem
+		for _, err := range e.Unwrap() {
+			all = append(all, Of(err)...)
+		}
+		return all
+	}
+	return []Problem{{Reason: err.Error()}}
+}
+
+// complete adds what is known to a problem; what the problem says of itself is
+// more precise.
+func (e *Error) complete(p Problem) Problem {
+	p.Cluster, p.Object = cmp.Or(p.Cluster, e.Cluster), cmp.Or(p.Object, e.Object)
+	if p.Advice != "" && e.Advice != "" {
+		p.Advice += "; "
+	}
+	p.Advice += e.Advice
+	return p
+}
+
+// Message returns what an error says, one problem a line, for a place that names
+// the cluster.
+func Message(err error) string {
+	all := Of(err)
+	for i := range all {
+		all[i] = all[i].WithoutCluster()
+	}
+	return Join(all).Error()
+}
+
+// Merge lists what is wrong in several clusters alike once, without a cluster, in
+// the place of the first.
+func Merge(all []Problem) []Problem {
+	var merged []Problem
+	at := make(map[Problem]int)
+	for _, p := range all {
+		i, known := at[p.WithoutCluster()]
+		switch {
+		case !known:
+			at[p.WithoutCluster()] = len(merged)
+			merged = append(merged, p)
+		case merged[i].Cluster != p.Cluster:
+			merged[i] = p.WithoutCluster()
+		}
+	}
+	return merged
+}
+
+// Join returns an error with the text of all problems, one a line; nil if there
+// are none. [Of] takes it apart again.
+func Join(all []Problem) error {
+	errs := make([]error, len(all))
+	for i, p := range all {
+		errs[i] = p
+	}
+	return errors.Join(errs...)
 }

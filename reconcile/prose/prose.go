@@ -1,5 +1,8 @@
-// Package prose puts together parts of sentences that people read: numbers with what
-// they count, and lists that are cut short.
+// Package prose puts together what people read: numbers with what they count,
+// and lists that are cut short.
+//
+// The texts themselves are their packages': the reasons of reconcile/plan, the
+// messages of reconcile, the output of the command line.
 package prose
 
 import (
@@ -7,10 +10,10 @@ import (
 	"strings"
 )
 
-// Count is a number of things: "1 type", "2 types".
+// Count returns a number of things: "1 type", "2 types".
 func Count(n int, thing string) string { return Agree(n, thing, thing+"s") }
 
-// Agree is a number with the words that go with one or with many of a thing:
+// Agree returns a number with the words for one or for many of a thing:
 // "1 pin stays", "2 pins stay".
 func Agree(n int, one, many string) string {
 	if n == 1 {

@@ -11,20 +11,19 @@ import (
 	"time"
 )
 
-// Access says who may read the state of the fleet, which names clusters, packages
-// and what is wrong with them. From the same machine or pod everybody may, so
-// that `kubectl port-forward` needs nothing; from elsewhere nobody, unless one of
-// the fields says otherwise. Whether the daemon lives and is ready, everybody may
-// know.
+// Access is who may read the state of the fleet, which names clusters, packages and
+// their problems. Requests from the same machine or pod may, so that `kubectl
+// port-forward` works; others only as the fields allow. /healthz and /readyz answer
+// everybody.
 type Access struct {
-	// TokenFile holds a token; who sends it as a bearer token may read. It is
-	// read for each request, so that it may be rotated.
+	// TokenFile holds a bearer token that allows to read. The file is read for
+	// each request, so that the token can be rotated.
 	TokenFile string
-	// Open lets everybody read.
+	// Open allows everybody to read.
 	Open bool
 }
 
-// allowed says whether a request may read.
+// allowed reports whether a request may read.
 func (a Access) allowed(r *http.Request) bool {
 	if a.Open {
 		return true
@@ -42,12 +41,12 @@ func (a Access) allowed(r *http.Request) bool {
 	if err != nil || token == "" {
 		return false
 	}
-	// Of equal length, so that the comparison tells nothing of the token's.
+	// Of equal length, so that the comparison reveals nothing about the token's.
 	g, w := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(token))
 	return subtle.ConstantTimeCompare(g[:], w[:]) == 1
 }
 
-// guard lets h answer who may read.
+// guard has h answer requests that may read, and refuses the others.
 func (a Access) guard(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !a.allowed(r) {
@@ -59,9 +58,9 @@ func (a Access) guard(h http.Handler) http.Handler {
 	})
 }
 
-// Serve answers requests on a listener until the server that it returns is shut
-// down, and then reports how that ended. A client that takes its time holds up
-// nobody, and is let go.
+// Serve answers requests on a listener until the returned server is shut down. It
+// calls failed if serving ends otherwise. A slow client blocks no other, and is
+// disconnected.
 func Serve(listener net.Listener, handler http.Handler, failed func(error)) *http.Server {
 	server := &http.Server{
 		Handler:           handler,

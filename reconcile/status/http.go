@@ -13,12 +13,12 @@ import (
 
 // Handler serves the board:
 //
-//	/healthz  200 while the loop goes round, 503 when it has stood still for stall
-//	/readyz   200 once a commit was read and is in charge
+//	/healthz  200 while the loop runs, 503 when it has not for longer than stall
+//	/readyz   200 once a commit was read
 //	/metrics  Prometheus
 //	/status   the snapshot as JSON
 //
-// The last two, and why it is not ready, are for those to whom access is given.
+// The last two, and the reason why the daemon is not ready, need access.
 func (b *Board) Handler(stall time.Duration, access Access) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(b.collector(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -58,7 +58,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	counter(c.pollErrors, n.pollErrors)
 	counter(c.passes, n.passes)
 	counter(c.lockCommits, n.lockCommits)
-	gauge(c.errors, float64(len(s.Errors)))
+	gauge(c.errors, float64(len(s.Problems)))
 	for _, cl := range s.Clusters {
 		for _, phase := range Phases {
 			v := 0.0

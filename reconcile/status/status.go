@@ -1,9 +1,8 @@
-// Package status is what the daemon knows of itself and of its fleet: one
-// snapshot, updated by the loop and the workers, and read by people and probes
-// over HTTP (http.go) and by Prometheus (metrics.go).
+// Package status holds the state of the daemon and its fleet: one snapshot, updated
+// by the loop and the workers, and read over HTTP (http.go) and by Prometheus
+// (metrics.go).
 //
-// It decides nothing. A snapshot is a value: readers get their own copy and
-// hold up nobody.
+// It decides nothing. A snapshot is a value: each reader gets a copy.
 package status
 
 import (
@@ -12,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"gitopsd.dev/reconcile/problem"
 )
 
 // Phase is the state of a cluster in one word.
@@ -19,24 +20,24 @@ type Phase string
 
 // The phases of a cluster.
 const (
-	// Pending clusters were not tried yet.
+	// Pending: it was not tried yet.
 	Pending Phase = "Pending"
-	// Applying clusters are being worked on.
+	// Applying: an attempt is under way.
 	Applying Phase = "Applying"
-	// Ready clusters have all that the commit wants, and it is healthy.
+	// Ready: everything is applied and healthy.
 	Ready Phase = "Ready"
-	// Progressing clusters have it, and something is not healthy yet.
+	// Progressing: everything is applied, and something is not healthy yet.
 	Progressing Phase = "Progressing"
-	// Failed clusters have a part of it, as objects or packages have errors, or
-	// have it, and a controller gave up on something.
+	// Failed: objects or packages have errors, or a controller gave up on
+	// something that was applied.
 	Failed Phase = "Failed"
-	// Unreachable clusters did not answer.
+	// Unreachable: the cluster did not answer.
 	Unreachable Phase = "Unreachable"
-	// Waiting clusters wait for a cluster that they depend on, or for their turn.
+	// Waiting: it waits for a cluster that it depends on, or for its turn.
 	Waiting Phase = "Waiting"
-	// Suspended clusters are left alone by their declaration.
+	// Suspended: its declaration says that nothing is changed there.
 	Suspended Phase = "Suspended"
-	// Leaving clusters are being emptied, as their declaration asks for.
+	// Leaving: it is being emptied, as its declaration says.
 	Leaving Phase = "Leaving"
 )
 
@@ -51,9 +52,9 @@ type PackageState struct {
 	Digest     string `json:"digest"`
 	// Revision is the name with the first digits of the digest.
 	Revision string `json:"revision,omitempty"`
-	// From is where it is fetched from, if that is not its repository.
+	// From is where it is fetched from, if not from its repository.
 	From string `json:"from,omitempty"`
-	// Verified says by whose signature it was accepted, if one is asked for.
+	// Verified is the signature that it was accepted by, if one is required.
 	Verified string `json:"verified,omitempty"`
 	// State is Ready, or why it is not.
 	State string `json:"state"`
@@ -63,18 +64,19 @@ type PackageState struct {
 type Unit struct {
 	Name  string `json:"name"`
 	Phase Phase  `json:"phase"`
-	// Commit that was tried last, and the one that was applied completely.
+	// Commit is the one that was tried last, Applied the last one that was
+	// applied completely.
 	Commit  string `json:"commit,omitempty"`
 	Applied string `json:"applied,omitempty"`
-	// Message says what is wrong, in a line; empty when nothing is.
+	// Message says in a line why it is not Ready.
 	Message string `json:"message,omitempty"`
 	// Objects that the cluster is wanted to have.
 	Objects int `json:"objects"`
 	// Actions of the last attempt by name ("create", "configure", …).
 	Actions map[string]int `json:"actions,omitempty"`
 	// Problems are the objects at fault with their reasons, at most 50.
-	Problems []string `json:"problems,omitempty"`
-	// Notes are worth a person's attention though nothing is wrong.
+	Problems []problem.Problem `json:"problems,omitempty"`
+	// Notes are worth attention, though nothing is wrong.
 	Notes    []string       `json:"notes,omitempty"`
 	Packages []PackageState `json:"packages,omitempty"`
 	// Tried is when the last attempt ended, Succeeded when one last went well.
@@ -91,7 +93,7 @@ type Snapshot struct {
 	Started    time.Time `json:"started"`
 	Repository string    `json:"repository"`
 	Branch     string    `json:"branch"`
-	// Commit in charge, and its subject.
+	// Commit is the current one, Subject its subject.
 	Commit  string `json:"commit,omitempty"`
 	Subject string `json:"subject,omitempty"`
 	// LockCommit is the last commit of the lock that this process made.
@@ -99,11 +101,11 @@ type Snapshot struct {
 	// Polled is when the repository last answered; PollError why it does not.
 	Polled    time.Time `json:"polled,omitzero"`
 	PollError string    `json:"pollError,omitempty"`
-	// Turned is when the loop last went round: it stands still if this does.
+	// Turned is when the loop last ran.
 	Turned time.Time `json:"turned,omitzero"`
-	// Errors of the commit itself: the registry, the lock, packages.
-	Errors   []string `json:"errors,omitempty"`
-	Clusters []Unit   `json:"clusters"`
+	// Problems of the commit itself: the registry, the lock, packages.
+	Problems []problem.Problem `json:"problems,omitempty"`
+	Clusters []Unit            `json:"clusters"`
 }
 
 // Board holds the snapshot. It is safe for concurrent use.
@@ -131,7 +133,7 @@ func NewBoard(version, repository, branch string) *Board {
 	}
 }
 
-// Turn notes that the loop goes round.
+// Turn notes a turn of the loop.
 func (b *Board) Turn() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -151,12 +153,12 @@ func (b *Board) Polled(err error) {
 	b.snapshot.Polled, b.snapshot.PollError = time.Now(), ""
 }
 
-// Commit notes the commit in charge, what is wrong with it, and the clusters
-// that it registers; others are forgotten.
-func (b *Board) Commit(hash, subject string, errs []string, clusters []string) {
+// Commit notes the current commit, its problems, and the clusters that it
+// registers; others are removed.
+func (b *Board) Commit(hash, subject string, problems []problem.Problem, clusters []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.snapshot.Commit, b.snapshot.Subject, b.snapshot.Errors = hash, subject, errs
+	b.snapshot.Commit, b.snapshot.Subject, b.snapshot.Problems = hash, subject, problems
 	maps.DeleteFunc(b.clusters, func(name string, _ *Unit) bool { return !slices.Contains(clusters, name) })
 	for _, name := range clusters {
 		if b.clusters[name] == nil {
@@ -173,7 +175,7 @@ func (b *Board) LockCommitted(hash string) {
 	b.counters.lockCommits++
 }
 
-// Update changes the state of one cluster, if it is registered.
+// Update changes the state of a cluster, if it is registered.
 func (b *Board) Update(name string, change func(*Unit)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -197,7 +199,7 @@ func (b *Board) Snapshot() Snapshot {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.snapshot
-	s.Errors = slices.Clone(s.Errors)
+	s.Problems = slices.Clone(s.Problems)
 	s.Clusters = make([]Unit, 0, len(b.clusters))
 	for _, c := range b.clusters {
 		cp := *c

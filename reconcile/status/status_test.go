@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gitopsd.dev/reconcile/problem"
 )
 
 func get(t *testing.T, url string) (int, string) {
@@ -37,8 +39,10 @@ func TestHandler(t *testing.T) {
 		t.Errorf("readyz before the first commit: %d %s", code, body)
 	}
 	b.Polled(nil)
-	b.Commit("abc", "first", []string{"clusters.yaml:3: wrong"}, []string{"prod", "dev"})
-	b.Update("dev", func(c *Unit) { c.Phase, c.Objects, c.Problems = Failed, 7, []string{"deployment x: not ready"} })
+	b.Commit("abc", "first", []problem.Problem{{Reason: "clusters.yaml:3: wrong"}}, []string{"prod", "dev"})
+	b.Update("dev", func(c *Unit) {
+		c.Phase, c.Objects, c.Problems = Failed, 7, []problem.Problem{{Cluster: "dev", Package: "web", Object: "deployment.apps/default/x", Reason: "not ready", Advice: "look at its pods"}}
+	})
 	b.Update("nobody", func(*Unit) { t.Error("a cluster that is not registered was updated") })
 	b.Attempted("dev", Failed, map[string]int{"create": 3})
 	b.LockCommitted("def")
@@ -56,6 +60,14 @@ func TestHandler(t *testing.T) {
 	}
 	if len(s.Clusters) != 2 || s.Clusters[0].Name != "dev" || s.Clusters[0].Phase != Failed || s.Clusters[1].Phase != Pending || s.LockCommit != "def" {
 		t.Errorf("status %s", body)
+	}
+	for _, want := range []string{
+		`"problems": [ { "reason": "clusters.yaml:3: wrong" } ]`,
+		`"problems": [ { "cluster": "dev", "package": "web", "object": "deployment.apps/default/x", "reason": "not ready", "advice": "look at its pods" } ]`,
+	} {
+		if flat := strings.Join(strings.Fields(body), " "); !strings.Contains(flat, want) {
+			t.Errorf("%s is not in %s", want, flat)
+		}
 	}
 	_, metrics := get(t, server.URL+"/metrics")
 	for _, want := range []string{

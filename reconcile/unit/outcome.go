@@ -64,7 +64,7 @@ func newOutcome(unit desired.ID, p *plan.Plan) Outcome {
 func failed(err error) Outcome { return Outcome{}.fail(err) }
 
 func (o Outcome) fail(err error) Outcome {
-	o.Phase, o.Message = status.Failed, err.Error()
+	o.Phase, o.Message = status.Failed, problem.Message(err)
 	if e, ok := errors.AsType[*kube.Error](err); ok && e.ClusterWide() {
 		o.Phase = status.Unreachable
 	}
@@ -90,7 +90,13 @@ func (c *Connection) take(report *apply.Report, o *Outcome) {
 			}
 		case r.Outcome == apply.Failed:
 			o.faults++
-			o.problem(s.Package, s.ID.String(), reason(r.Err), status.Failed)
+			for _, p := range problem.Of(r.Err) {
+				if p.Object != "" && p.Object != s.ID.String() { // one that this one needs
+					p.Reason = p.Object + ": " + p.Reason
+				}
+				p.Cluster, p.Package, p.Object = o.cluster, s.Package, s.ID.String()
+				o.note(p, status.Failed)
+			}
 		case r.Outcome == apply.Skipped:
 			o.faults++
 			o.problem(s.Package, s.ID.String(), r.Reason, status.Failed)
@@ -115,14 +121,6 @@ func (c *Connection) take(report *apply.Report, o *Outcome) {
 }
 
 func decided(s *plan.Step) string { return fmt.Sprintf("%s: %s", s.Action, s.Reason) }
-
-// reason is an error about an object, without the names of object and cluster.
-func reason(err error) string {
-	if e, ok := errors.AsType[*kube.Error](err); ok {
-		return e.Verb + ": " + e.Message
-	}
-	return err.Error()
-}
 
 // mostAlike is how many objects are named that are held for the same reason.
 const mostAlike = 3
@@ -151,14 +149,19 @@ func (o *Outcome) unhealthy(h apply.Health) {
 	o.problem(h.Package, h.ID.String(), cmp.Or(h.Reason, string(h.State)), state)
 }
 
-// problem notes an object at fault, and the state of the package that it belongs
-// to; a worse state is not overwritten.
+// problem notes an object at fault.
 func (o *Outcome) problem(pkg, object, reason string, state status.Phase) {
+	o.note(problem.Problem{Cluster: o.cluster, Package: pkg, Object: object, Reason: reason}, state)
+}
+
+// note lists a problem, and the state of the package that it belongs to; a worse
+// state is not overwritten.
+func (o *Outcome) note(p problem.Problem, state status.Phase) {
 	if len(o.Problems) < mostProblems {
-		o.Problems = append(o.Problems, problem.Problem{Cluster: o.cluster, Package: pkg, Object: object, Reason: reason})
+		o.Problems = append(o.Problems, p)
 	}
-	if pkg != "" && state != "" && o.Packages[pkg] != string(status.Failed) {
-		o.Packages[pkg] = string(state)
+	if p.Package != "" && state != "" && o.Packages[p.Package] != string(status.Failed) {
+		o.Packages[p.Package] = string(state)
 	}
 }
 

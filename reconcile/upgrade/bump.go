@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/edit"
 	"gitopsd.dev/render/manifest"
@@ -20,7 +21,7 @@ import (
 	"gitopsd.dev/sources/versions"
 )
 
-// Request is what a person asks for.
+// Request asks for a [Bump].
 type Request struct {
 	// Package is a repository, its last part, or the name of a declaration.
 	Package string
@@ -32,8 +33,8 @@ type Request struct {
 	Clusters []string
 }
 
-// Bump is what a request comes to. It may be nothing: then Edits is empty, and
-// Notes says why.
+// Bump is the result of a [Request]. Where nothing is to be done, Edits is empty and
+// Notes say why.
 type Bump struct {
 	// Repository is the package's.
 	Repository string
@@ -41,21 +42,21 @@ type Bump struct {
 	Edits []Edit
 	// Files are the changed declarations by path; the lock is not among them.
 	Files map[string][]byte
-	// Before and Lock are the lock as it is and as it is to be.
+	// Before is the lock as it is, Lock as it is after the edit.
 	Before, Lock *lockfile.File
-	// Moves are the packages, dependencies among them, that clusters get in
-	// another version than before.
+	// Moves are the packages, with dependencies, whose version changes in a
+	// cluster.
 	Moves []*Move
-	// Notes are about declarations that stay.
+	// Notes are about declarations that do not change.
 	Notes []string
 }
 
 // Edit is one change to a file.
 type Edit struct {
 	edit.Place
-	// To is what is written in place of Text.
+	// To replaces Text.
 	To string
-	// Clusters that it concerns, sorted.
+	// Clusters that it changes, sorted.
 	Clusters []string
 }
 
@@ -63,12 +64,12 @@ type Edit struct {
 type Move struct {
 	Repository string
 	// From and To are tags or digests; From is empty where the package is new,
-	// and To where it goes.
+	// To where it is removed.
 	From, To string
 	Clusters []string
 	Types    compat.Count
 	Changes  []compat.Change
-	// Error is why the types are not compared.
+	// Error is why the types could not be compared.
 	Error string
 	// Refused are the breaking findings, by name, that no annotation of the
 	// declaration allows yet.
@@ -77,8 +78,8 @@ type Move struct {
 	Declaration string
 }
 
-// Allowance is the annotation that allows what is refused, ready to be pasted
-// once the reasons are filled in; empty if nothing is.
+// Allowance returns the annotation that allows the refused findings, with reasons to
+// be filled in; empty if nothing is refused.
 func (m *Move) Allowance() string {
 	if len(m.Refused) == 0 {
 		return ""
@@ -102,9 +103,8 @@ type target struct {
 	to sources.Ref
 }
 
-// Bump works out the edit. The error says why there is none: nothing may be
-// written then. Notice that what is wrong with other packages and clusters is
-// no error.
+// Bump computes the edit. With an error nothing may be written. Problems of other
+// packages and clusters are no error.
 func (u *Upgrader) Bump(ctx context.Context, commit sources.Commit, req Request) (*Bump, error) {
 	before, err := u.cfg.Computer.Compute(ctx, commit, desired.Earlier{})
 	if err != nil {
@@ -141,7 +141,7 @@ func (u *Upgrader) Bump(ctx context.Context, commit sources.Commit, req Request)
 	return b, nil
 }
 
-// find finds the declarations that a request is about.
+// find returns the declarations that a request names.
 func find(state *desired.State, req Request) ([]*target, error) {
 	for _, name := range req.Clusters {
 		switch c := state.Get(name); {
@@ -150,7 +150,7 @@ func find(state *desired.State, req Request) ([]*target, error) {
 		case c == nil:
 			return nil, fmt.Errorf("cluster %s: its registration has errors: %w", name, state.RegistryErr)
 		case c.Err != nil:
-			return nil, c.Err
+			return nil, problem.In(name, c.Err)
 		}
 	}
 	var targets []*target
@@ -189,7 +189,7 @@ func find(state *desired.State, req Request) ([]*target, error) {
 	return targets, nil
 }
 
-// notDeclared says what there is instead.
+// notDeclared is the error for a package that is not declared; it lists those that are.
 func notDeclared(state *desired.State, req Request) error {
 	declared := make(map[string]bool)
 	for _, c := range state.Clusters {
@@ -212,7 +212,7 @@ func notDeclared(state *desired.State, req Request) error {
 	return fmt.Errorf("%s a package %q; there are %s", where, req.Package, strings.Join(slices.Sorted(maps.Keys(declared)), ", "))
 }
 
-// choose says for each target what its reference is to be.
+// choose sets the new reference of each target.
 func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request, targets []*target, b *Bump) error {
 	tags := func() ([]string, error) { return u.cfg.Tags(ctx, state.Origin(b.Repository)) }
 	var list []string
@@ -240,11 +240,8 @@ func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request
 			listed = true
 		}
 		tag, note, err := u.version(t, version, list, listErr)
-		switch {
-		case err != nil && strings.HasPrefix(err.Error(), b.Repository): // a registry's errors name it
+		if err != nil {
 			return err
-		case err != nil:
-			return fmt.Errorf("%s: %w", b.Repository, err)
 		}
 		if note != "" {
 			b.note(note)
@@ -268,33 +265,37 @@ func (b *Bump) note(text string) {
 	}
 }
 
-// version is the tag that a target goes to, empty if it stays.
+// version returns the tag that a target moves to, empty if it stays. The error names
+// the repository, as a registry's does.
 func (u *Upgrader) version(t *target, query string, tags []string, tagsErr error) (tag, note string, err error) {
 	var opts versions.Options
 	opts.Prerelease = u.cfg.Prerelease
-	opts.Needs, _ = needs(t.cluster, t.declaration.Ref.Repository)
+	repository := t.declaration.Ref.Repository
+	opts.Needs, _ = needs(t.cluster, repository)
 	current := t.declaration.Ref.Tag
 	switch {
 	case query == "" && current == "":
-		return "", "", fmt.Errorf("cluster %s declares it by its digest alone, which says nothing about versions; name the one to go to: %s@VERSION", t.Cluster, path.Base(t.declaration.Ref.Repository))
-	case tagsErr != nil && query != "" && query != versions.Latest && isTag(t.declaration.Ref.Repository, query):
+		return "", "", fmt.Errorf("%s: cluster %s declares it by its digest alone, which says nothing about versions; name the one to go to: %s@VERSION", repository, t.Cluster, path.Base(repository))
+	case tagsErr != nil && query != "" && query != versions.Latest && isTag(repository, query):
 		return query, "", nil // a registry may keep its list to itself
 	case tagsErr != nil:
 		return "", "", tagsErr
 	case query != "":
-		tag, err = versions.Select(query, tags, current, opts)
-		return tag, "", err
+		if tag, err = versions.Select(query, tags, current, opts); err != nil {
+			return "", "", fmt.Errorf("%s: %w", repository, err)
+		}
+		return tag, "", nil
 	}
 	newer, err := versions.Find(tags, current, opts)
 	switch {
 	case err != nil:
-		return "", "", fmt.Errorf("cluster %s: %w; name the version to go to: %s@VERSION", t.Cluster, err, path.Base(t.declaration.Ref.Repository))
+		return "", "", fmt.Errorf("%s: cluster %s: %w; name the version to go to: %s@VERSION", repository, t.Cluster, err, path.Base(repository))
 	case newer.Update != "":
 		return newer.Update, "", nil
 	case newer.Latest != "" && len(newer.Held) > 0:
 		return "", fmt.Sprintf("%s: %s stays, since %s is not %s", t.Cluster, current, newer.Latest, newer.Held[0]), nil
 	case newer.Latest != "":
-		return "", fmt.Sprintf("%s: %s is the newest of its major version; %s@%s goes to the next", t.Cluster, current, path.Base(t.declaration.Ref.Repository), newer.Latest), nil
+		return "", fmt.Sprintf("%s: %s is the newest of its major version; %s@%s goes to the next", t.Cluster, current, path.Base(repository), newer.Latest), nil
 	}
 	return "", fmt.Sprintf("%s: %s is the newest", t.Cluster, current), nil
 }
@@ -304,7 +305,7 @@ func isTag(repository, s string) bool {
 	return err == nil
 }
 
-// form keeps the form of a reference: a tag, a digest, or both.
+// form sets a target's reference in the form that it has: a tag, a digest, or both.
 func (u *Upgrader) form(ctx context.Context, state *desired.State, t *target, tag string) error {
 	t.to = sources.Ref{Repository: t.declaration.Ref.Repository, Tag: tag}
 	if t.declaration.Ref.Digest == "" {
@@ -321,7 +322,7 @@ func (u *Upgrader) form(ctx context.Context, state *desired.State, t *target, ta
 	return nil
 }
 
-// edit finds where the targets are written and makes the changed files.
+// edit finds where the targets are written and computes the changed files.
 func (b *Bump) edit(ctx context.Context, state *desired.State, req Request, moving []*target) error {
 	var inputs []render.Input
 	for _, c := range state.Clusters {
@@ -360,7 +361,7 @@ func (b *Bump) edit(ctx context.Context, state *desired.State, req Request, movi
 	for _, name := range found.Unknown {
 		for p := range changes {
 			if len(req.Clusters) > 0 && !slices.Contains(req.Clusters, name) && slices.Contains(found.Read[name], p.File) {
-				return fmt.Errorf("%s may decide for cluster %s too, which cannot be rendered: %w", p, name, cmp.Or(state.Get(name).Err, errors.Join(state.Get(name).Faults...)))
+				return fmt.Errorf("%s may decide for cluster %s too, which cannot be rendered: %w", p, name, problem.Join(state.Get(name).Problems()))
 			}
 		}
 	}
@@ -375,8 +376,8 @@ func (b *Bump) edit(ctx context.Context, state *desired.State, req Request, movi
 	return nil
 }
 
-// shared is the error for a place that decides for another cluster too, with a
-// way out.
+// shared is the error for a place that sets the version of another cluster too, with
+// advice.
 func shared(p edit.Place, other edit.Declared, users []string, wanted map[edit.Declared]*target, to string) error {
 	slices.Sort(users)
 	var patch string
@@ -399,28 +400,18 @@ func ownVersion(d edit.Declared, to string) string {
           value: %s`, d.Kind, d.Name, to)
 }
 
-// verify makes sure that the edit does what it is meant to do, and nothing else.
+// verify returns an error if the edit causes problems, or does not change exactly the
+// declarations that it should.
 func verify(before, after *desired.State, moving []*target) error {
-	told := make(map[string]bool)
-	for _, c := range before.Clusters {
-		for _, err := range c.Faults {
-			told[err.Error()] = true
-		}
+	known := make(map[problem.Problem]bool) // in any cluster
+	for _, p := range before.Problems() {
+		known[p.WithoutCluster()] = true
 	}
-	var errs []error
-	for _, c := range after.Clusters {
-		if c.Err != nil && before.Get(c.Name).Err == nil {
-			errs = append(errs, c.Err)
-		}
-		for _, err := range c.Faults {
-			if !told[err.Error()] {
-				told[err.Error()] = true
-				errs = append(errs, err)
-			}
-		}
-	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
+	fresh := slices.DeleteFunc(after.Problems(), func(p problem.Problem) bool {
+		return known[p.WithoutCluster()]
+	})
+	if len(fresh) > 0 {
+		return problem.Join(fresh)
 	}
 	moved := make(map[edit.Declared]sources.Ref)
 	for _, t := range moving {
@@ -440,18 +431,18 @@ func verify(before, after *desired.State, moving []*target) error {
 	return nil
 }
 
-// selected makes sure that each cluster gets what its declaration is to ask for.
+// selected returns an error unless each cluster gets the version that it should.
 func selected(state *desired.State, targets []*target) error {
 	for _, t := range targets {
 		c := state.Get(t.Cluster)
 		if !slices.ContainsFunc(c.Packages, func(s sources.Selected) bool { return s.Pin.Ref == t.to }) {
-			return fmt.Errorf("cluster %s does not get %s: %w", t.Cluster, t.to, cmp.Or(c.Err, errors.Join(c.Faults...)))
+			return fmt.Errorf("cluster %s does not get %s: %w", t.Cluster, t.to, problem.Join(c.Problems()))
 		}
 	}
 	return nil
 }
 
-// moves lists the packages that clusters get in another version.
+// moves lists the packages whose version changes.
 func moves(before, after *desired.State) []*Move {
 	groups := make(map[[4]string]*Move)
 	for _, c := range after.Clusters {
@@ -500,8 +491,8 @@ func union[V any](a, b map[string]V) map[string]V {
 	return all
 }
 
-// compare compares the types. A package that was not known before says so; one
-// that is new or goes has no types to compare with.
+// compare compares the types. A package that is new or removed has no types to
+// compare with.
 func (m *Move) compare(was, is *sources.Package) {
 	if m.From == "" || is == nil {
 		if m.From == "" && is != nil {
@@ -521,7 +512,7 @@ func (m *Move) compare(was, is *sources.Package) {
 	m.Types = compat.Summarize(m.Changes)
 }
 
-// refuse notes what a cluster's declaration does not allow.
+// refuse notes the findings that a cluster's declaration does not allow.
 func (m *Move) refuse(c *desired.Unit) {
 	for _, change := range m.Changes {
 		for _, f := range change.Findings {

@@ -17,24 +17,24 @@ import (
 	"gitopsd.dev/sources/versions"
 )
 
-// Versions is one version of a package that clusters have, and what is newer.
+// Versions is one version of a package that clusters have, and the newer versions.
 type Versions struct {
 	Repository string `json:"package"`
 	// Current is the version that the clusters select: a tag, or a digest.
 	Current string `json:"current"`
-	// Clusters that have it and to which all of the below applies; sorted.
+	// Clusters that have it and for which all of the below is true; sorted.
 	Clusters []string `json:"clusters"`
-	// DependencyOf are the repositories that bring it along, where no cluster
+	// DependencyOf are the repositories that depend on it, where no cluster
 	// declares it.
 	DependencyOf []string `json:"dependencyOf,omitempty"`
-	// Update is the newest version of the same major that all who depend on it
-	// accept, Latest the newest of all; nil where Current is.
+	// Update is the newest version of the same major that all dependents accept,
+	// Latest the newest of all; nil where that is Current.
 	Update *Candidate `json:"update,omitempty"`
 	Latest *Candidate `json:"latest,omitempty"`
-	// Held says who does not accept Latest, and what they ask for.
+	// Held are the dependents that do not accept Latest, with their constraints.
 	Held []string `json:"held,omitempty"`
-	// Note is why no version can be said to be newer, Error why the newer ones
-	// are not known.
+	// Note is why newer versions cannot be told, Error why they are not known. It
+	// names the repository.
 	Note  string `json:"note,omitempty"`
 	Error string `json:"error,omitempty"`
 
@@ -42,18 +42,18 @@ type Versions struct {
 	pkg   *sources.Package
 }
 
-// Outdated says that there is a newer version.
+// Outdated reports whether there is a newer version.
 func (p *Versions) Outdated() bool { return p.Update != nil || p.Latest != nil }
 
 // Candidate is a newer version.
 type Candidate struct {
 	Version string         `json:"version"`
 	Digest  sources.Digest `json:"digest,omitempty"`
-	// Types counts what it does to the package's types.
+	// Types counts its changes to the package's types.
 	Types compat.Count `json:"types"`
-	// Changes are the types that are not the same.
+	// Changes are the types that differ.
 	Changes []compat.Change `json:"changes,omitempty"`
-	// Error is why that is not known.
+	// Error is why these are not known. It names the repository.
 	Error string `json:"error,omitempty"`
 }
 
@@ -65,8 +65,9 @@ const (
 
 // Outdated lists the packages that the computed clusters declare or depend on,
 // by repository, version and cluster. Patterns limit it to the packages that
-// they match (Matches). What a registry does not answer is an error of that
-// package alone. State is what the tree asks for.
+// they match ([Matches]). An error of a registry is that package's Error. State is
+// the state of the tree. The error is that of [desired.Computer.Compute], the
+// context's, or that no package matches a pattern.
 func (u *Upgrader) Outdated(ctx context.Context, commit sources.Commit, patterns []string) (all []*Versions, state *desired.State, err error) {
 	if state, err = u.cfg.Computer.Compute(ctx, commit, desired.Earlier{}); err != nil {
 		return nil, nil, err
@@ -104,8 +105,8 @@ type installed struct {
 	name string
 }
 
-// packagesOf are those that a cluster selects, and those that it declares in
-// vain.
+// packagesOf returns the packages that a cluster selects, and those that it declares
+// and that could not be resolved.
 func packagesOf(c *desired.Unit) []installed {
 	var all []installed
 	for _, s := range c.Packages {
@@ -129,7 +130,7 @@ func packagesOf(c *desired.Unit) []installed {
 	return all
 }
 
-// join adds a cluster's package to the group that all of it is the same in.
+// join adds a cluster's package to the group of equal ones.
 func (p installed) join(groups map[string]*Versions, cluster string) {
 	key := strings.Join(append([]string{p.Repository, p.Current, fmt.Sprint(p.needs), fmt.Sprint(p.pkg == nil)}, p.DependencyOf...), "\n")
 	g, ok := groups[key]
@@ -174,7 +175,7 @@ func (u *Upgrader) find(ctx context.Context, state *desired.State, all []*Versio
 			p.Note = fmt.Sprintf("%s %v", Short(p.Current), versions.ErrNotVersion)
 			continue
 		case err != nil:
-			p.Error = err.Error()
+			p.Error = fmt.Sprintf("%s: %v", p.Repository, err)
 			continue
 		}
 		for _, n := range newer.Held {
@@ -216,15 +217,17 @@ func (u *Upgrader) compare(ctx context.Context, state *desired.State, p *Version
 			return err
 		}
 		if p.pkg == nil {
-			return errors.New("what it replaces could not be read")
+			return fmt.Errorf("%s %s could not be read, to compare it with what is newer", p.Repository, Short(p.Current))
 		}
 		pkg, err := u.cfg.Fetch(ctx, state.Origin(p.Repository), c.Digest)
 		if err != nil {
 			return err
 		}
-		c.Changes, err = compare(p.pkg, pkg)
+		if c.Changes, err = compare(p.pkg, pkg); err != nil {
+			return fmt.Errorf("%s: %w", ref, err)
+		}
 		c.Types = compat.Summarize(c.Changes)
-		return err
+		return nil
 	}()
 	if err != nil {
 		c.Error = err.Error()

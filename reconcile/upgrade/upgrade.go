@@ -1,11 +1,11 @@
-// Package upgrade is about newer versions of a fleet's packages: which there are
-// and what they would change (Outdated), and the edit of a working tree that
-// moves declarations to one (Bump). It reads a tree and registries, touches no
-// cluster and writes nothing: what it makes is for the caller to print or write.
+// Package upgrade finds newer versions of a fleet's packages and what they would
+// change ([Upgrader.Outdated]), and edits a working tree to move declarations to one
+// ([Upgrader.Bump]). It reads a tree and registries. It talks to no cluster and
+// writes nothing: the caller prints or writes the results.
 //
 // Its neighbours do the parts: sources/versions chooses among tags, render/edit
 // finds where a version is written, render/types/compat compares types, and
-// reconcile/desired says what a tree asks for, before an edit and after.
+// reconcile/desired computes a tree before and after an edit.
 package upgrade
 
 import (
@@ -23,20 +23,20 @@ import (
 	"gitopsd.dev/sources/versions"
 )
 
-// Config is what an Upgrader works with; all but Prerelease is required.
+// Config configures an [Upgrader]; all but Prerelease is required.
 type Config struct {
-	// Computer computes what a tree asks for; for a Bump, of all clusters.
+	// Computer computes the state of a tree; for a Bump, of all clusters.
 	Computer *desired.Computer
-	// Digest asks the registry what a tag stands for.
+	// Digest asks the registry for the digest of a tag.
 	Digest func(ctx context.Context, from sources.Origin, tag string) (sources.Digest, error)
-	// Verify sees to it that a package is signed as a policy asks for it.
+	// Verify returns an error unless a package is signed as the policy requires.
 	Verify func(ctx context.Context, from sources.Origin, d sources.Digest, policy *sources.Verification) (string, error)
-	// Fetch reads the package with that digest.
+	// Fetch reads the package with a digest.
 	Fetch func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error)
 	// Tags lists a repository's tags.
 	Tags func(ctx context.Context, from sources.Origin) ([]string, error)
-	// Prerelease takes pre-releases for newer versions too. Those of a package
-	// that is at one are taken in any case.
+	// Prerelease includes pre-releases. A package that is at one gets newer ones
+	// in any case.
 	Prerelease bool
 }
 
@@ -51,15 +51,15 @@ func New(cfg Config) (*Upgrader, error) {
 	return &Upgrader{cfg}, nil
 }
 
-// Matches tells whether a person means a package: by its repository, with or
+// Matches reports whether a pattern names a package: by its repository, with or
 // without the default registry, by the repository's last part, or by the name of
 // its declaration.
 func Matches(pattern, repository, name string) bool {
 	return pattern == repository || sources.DefaultRegistry+"/"+pattern == repository || pattern == path.Base(repository) || pattern == name
 }
 
-// needs is what a cluster's packages ask of one of them, and the repositories of
-// those that do.
+// needs returns the versions of a repository that a cluster's packages depend on,
+// and the repositories of those packages.
 func needs(c *desired.Unit, repository string) (all []versions.Need, parents []string) {
 	for _, s := range c.Packages {
 		if s.Declaration.SkipDependencyResolution {
@@ -75,7 +75,7 @@ func needs(c *desired.Unit, repository string) (all []versions.Need, parents []s
 	return all, parents
 }
 
-// digest is what a version stands for: the lock's word if it has one.
+// digest returns the digest of a version: the lock's, if it has one.
 func (u *Upgrader) digest(ctx context.Context, state *desired.State, ref sources.Ref) (sources.Digest, error) {
 	if d, ok := state.Lock.Digest(ref.Repository, ref.Tag); ok {
 		return d, nil
@@ -83,8 +83,8 @@ func (u *Upgrader) digest(ctx context.Context, state *desired.State, ref sources
 	return u.cfg.Digest(ctx, state.Origin(ref.Repository), ref.Tag)
 }
 
-// signed sees to it that a version is signed as each of the clusters asks for
-// it, which would refuse it otherwise.
+// signed returns an error unless a version is signed as each of the clusters
+// requires.
 func (u *Upgrader) signed(ctx context.Context, state *desired.State, clusters []string, ref sources.Ref, d sources.Digest) error {
 	type check struct {
 		from   sources.Origin
@@ -113,7 +113,7 @@ func (u *Upgrader) signed(ctx context.Context, state *desired.State, clusters []
 	return nil
 }
 
-// compare says what becomes of a package's types.
+// compare returns the changes to a package's types, without those that stay the same.
 func compare(old, new *sources.Package) ([]compat.Change, error) {
 	all, err := compat.CompareAll(definitions(old), definitions(new))
 	if err != nil {
@@ -134,7 +134,7 @@ func definitions(pkg *sources.Package) compat.Set {
 	return found
 }
 
-// Short is a version for people: a tag, or the first digits of a digest.
+// Short returns a version for people: a tag, or the first digits of a digest.
 func Short(version string) string {
 	if d, err := sources.ParseDigest(version); err == nil {
 		return "sha256:" + d.Short()

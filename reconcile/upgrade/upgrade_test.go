@@ -330,7 +330,7 @@ func TestOutdated(t *testing.T) {
 	}
 	want := []string{
 		"reg.io/acme/app v1.0.0 [b]:",
-		"reg.io/acme/db v0.9.0 [c]: v2.0.0 same typeswhat it replaces could not be read;",
+		"reg.io/acme/db v0.9.0 [c]: v2.0.0 same typesreg.io/acme/db v0.9.0 could not be read, to compare it with what is newer;",
 		"reg.io/acme/db v1.0.0 [a]: v1.1.0 1 type changed; v2.0.0 1 type added, 1 changed, 1 breaking;",
 		"reg.io/acme/db v1.0.0 [b]: v1.1.0 1 type changed; v2.0.0 1 type added, 1 changed, 1 breaking;<2.0.0 (needed by reg.io/acme/app:v1.0.0)",
 		"reg.io/acme/silent v1.0.0 [c]:reg.io/acme/silent: its tags are not listed",

@@ -34,7 +34,7 @@ func newImages(known []lockfile.Image) *images {
 	return x
 }
 
-// stands tells whether a node that runs the rendered image may report id.
+// stands reports whether a node that runs the rendered image may report id.
 func (x *images) stands(id, rendered sources.Digest) bool {
 	return id == rendered || slices.Contains(x.accepted[rendered], id)
 }

@@ -7,8 +7,8 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// Facts are all that is known of one cluster: what is wanted of it, from the
-// repository, and what is live, as far as it could be read.
+// Facts are what is known of one cluster: what is rendered for it, and what is live,
+// as far as it could be read.
 type Facts struct {
 	Name string
 	// Definitions are the CRDs and XRDs that are rendered or live, by ID. CRDs
@@ -35,13 +35,13 @@ type Definition struct {
 	Package string
 	// Source is that package as the lock names it, "repository version".
 	Source string
-	// Rendered are the types as they are wanted, nil if they are not.
+	// Rendered are the types as rendered, nil if they are not rendered.
 	Rendered []types.Type
 	// Live are the types that the API server has, nil if it has none.
 	Live []types.Type
-	// Drift is what differs from Rendered to Live, field by field.
+	// Drift is the difference from Rendered to Live, field by field.
 	Drift []compat.Finding
-	// Patches are the cluster's patches that made other types of it than were
+	// Patches are the cluster's patches that changed its types from what was
 	// published.
 	Patches []string
 	// Behaviour acts on the types as rendered; nil where nothing is known to.
@@ -52,10 +52,10 @@ type Definition struct {
 	Composed *behaviour.Identity
 }
 
-// name is the type as people call it: "Widget.acme.example".
+// name returns the type's name: "Widget.acme.example".
 func (d *Definition) name() string { return d.Kind + "." + d.Group }
 
-// Controller is a rendered workload and what runs of it.
+// Controller is a rendered workload and its running instances.
 type Controller struct {
 	// Wanted is the workload as rendered, Source the package it is from.
 	Wanted *behaviour.Identity
@@ -67,7 +67,7 @@ type Controller struct {
 	// Unread says that the pods could not be read; the cluster's Gaps have
 	// the reason.
 	Unread bool
-	// Instances are what runs: pods that run the same are one.
+	// Instances are the running pods; pods that run the same are one.
 	Instances []Instance
 	// Waiting are some pods that do not run, each with the reason.
 	Waiting []string

@@ -14,8 +14,8 @@ import (
 // clusters would bury what matters.
 const mostDetails = 20
 
-// gathered are the findings, each once for all types and clusters of which it is
-// the same, worst first.
+// gathered returns the findings, each once for all types and clusters where it is the
+// same, worst first.
 func (c *comparison) gathered() []Finding {
 	// First the types: a package's controller acts on all of them.
 	byType := make(map[string]*Finding)

@@ -1,16 +1,16 @@
-// Package verify compares what clusters really have with each other and with what
-// the repository wants of them, type by type: `gitopsd verify`.
+// Package verify compares live clusters with each other and with the repository,
+// type by type: `gitopsd verify`.
 //
-// It is pure: facts of clusters go in (facts.go), a Report comes out. compare.go
-// goes through the types, controllers.go judges what runs behind them, gather.go
-// puts together what is the same for many types or clusters, since a report on
-// 1,000 types in 50 clusters must fit on a screen; title.go says a finding in a
-// line. A Report in JSON is for programs; cmd/gitopsd/findings shows it to people.
+// It is pure: facts of clusters go in (facts.go), a [Report] comes out. compare.go
+// compares the types, controllers.go the controllers behind them, and gather.go
+// merges findings that are the same for many types or clusters, since a report on
+// 1,000 types in 50 clusters must fit on a screen; title.go says a finding in
+// a line. A Report in JSON is for programs; cmd/gitopsd/findings shows it to people.
 //
-// Wanted makes the facts that follow from the repository alone; reading clusters
-// is reconcile/verify/live's. What a type is, and what acts on it, are decided in
-// render/types and render/behaviour; what a difference between two schemas means in
-// render/types/compat.
+// [Repository.Wanted] makes the facts that follow from the repository alone;
+// reconcile/verify/live reads clusters. render/types defines what a type is,
+// render/behaviour what acts on it, and render/types/compat what a difference
+// between two schemas means.
 package verify
 
 import (

@@ -5,29 +5,29 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
 
 // Repository makes the facts that follow from the repository, one cluster after
-// the other, and keeps what is the same for several. The zero value is ready to be
-// used, by one goroutine at a time.
+// the other, and shares what is equal for several. The zero value is ready to use,
+// by one goroutine at a time.
 type Repository struct {
 	types map[*manifest.Object][]types.Type
 }
 
-// Wanted is what is wanted of a cluster. What could not be rendered is a gap.
+// Wanted returns the facts about what is rendered for a cluster. Its problems are
+// gaps.
 func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Facts {
 	w := Facts{Name: c.Name, Definitions: make(map[manifest.ID]*Definition), Controllers: make(map[manifest.ID]*Controller)}
-	for _, err := range c.Faults {
-		w.Gap(err)
+	for _, p := range c.Problems() {
+		w.Gap(p)
 	}
 	if c.Err != nil {
-		w.Gap(c.Err)
 		w.Unread = true // what is live there could be compared with nothing
 		return w
 	}
@@ -51,9 +51,11 @@ func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Facts {
 	return w
 }
 
-// Gap notes what could not be verified, and does not say the cluster's name twice.
+// Gap notes what could not be verified.
 func (c *Facts) Gap(err error) {
-	c.Gaps = append(c.Gaps, strings.TrimPrefix(err.Error(), "cluster "+c.Name+": "))
+	for _, p := range problem.Of(err) {
+		c.Gaps = append(c.Gaps, p.WithoutCluster().String())
+	}
 }
 
 func (r *Repository) definition(ctx context.Context, c *desired.Unit, w *Facts, index *behaviour.Index, o *manifest.Object, source map[string]string) {
@@ -110,7 +112,7 @@ func (r *Repository) typesOf(o *manifest.Object) ([]types.Type, error) {
 	return all, nil
 }
 
-// Types are the types of a definition, sorted, so that two lists can be compared.
+// Types returns the types of a definition, sorted, so that lists can be compared.
 func Types(tree map[string]any) ([]types.Type, error) {
 	all, err := types.Of(tree)
 	slices.SortFunc(all, func(a, b types.Type) int { return cmp.Compare(a.String(), b.String()) })

@@ -24,12 +24,17 @@ type DuplicateError struct {
 }
 
 func (e *DuplicateError) Error() string {
+	return fmt.Sprintf("%s %s; keep one definition", e.ID, e.Reason())
+}
+
+// Reason says where the definitions are, without the object's name.
+func (e *DuplicateError) Reason() string {
 	places := make([]string, len(e.Objects))
 	for i, o := range e.Objects {
 		places[i] = o.origin.String()
 	}
 	slices.Sort(places)
-	return fmt.Sprintf("%s is defined %d times: by %s; keep one definition", e.ID, len(places), strings.Join(places, " and by "))
+	return fmt.Sprintf("is defined %d times: by %s", len(places), strings.Join(places, " and by "))
 }
 
 // NewSet orders objects by ID. What is defined more than once is not in the set;

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
@@ -123,7 +124,7 @@ func (o *typesOptions) fromCluster(cmd *cobra.Command, g *global, name string) (
 	}
 	index := behaviour.NewIndex(c.Objects, c.Packages)
 	var found []definition
-	errs := c.Faults
+	errs := []error{problem.Join(c.Problems())}
 	for _, object := range c.Objects.All() {
 		if !object.ID().Is(manifest.Definitions...) {
 			continue

@@ -86,16 +86,12 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 		return err
 	}
 	errs := []error{state.Err()}
+	var told []string
 	for _, p := range all {
 		for _, text := range []string{p.Error, failure(p.Update), failure(p.Latest)} {
-			if text == "" {
-				continue
-			}
-			if !strings.HasPrefix(text, p.Repository) { // most errors name it
-				text = p.Repository + ": " + text
-			}
-			if err := errors.New(text); !told(errs, err) {
-				errs = append(errs, err)
+			if text != "" && !slices.Contains(told, text) {
+				told = append(told, text)
+				errs = append(errs, errors.New(text))
 			}
 		}
 	}
@@ -126,10 +122,6 @@ func failure(c *upgrade.Candidate) string {
 		return ""
 	}
 	return c.Error
-}
-
-func told(errs []error, err error) bool {
-	return slices.ContainsFunc(errs, func(e error) bool { return e != nil && strings.Contains(e.Error(), err.Error()) })
 }
 
 // print writes the outdated packages, and those that a person asked about.

@@ -246,10 +246,8 @@ func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (findDigest, error)
 	}
 	defer fleet.Close()
 	for _, c := range fleet.Clusters {
-		for _, err := range append([]error{c.Err}, c.Faults...) {
-			if err != nil {
-				fmt.Fprintf(cmd.ErrOrStderr(), "gitopsd: cluster %s is known in part only: %v\n", c.Name, err)
-			}
+		for _, p := range c.Problems() {
+			fmt.Fprintf(cmd.ErrOrStderr(), "gitopsd: cluster %s is known in part only: %s\n", c.Name, p.WithoutCluster())
 		}
 	}
 	return func(gvk schema.GroupVersionKind) (string, string, error) { return agreed(fleet.State, gvk) }, nil

@@ -18,6 +18,7 @@ import (
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/hub"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/render/manifest"
@@ -126,11 +127,11 @@ func faults(f *preview.Fleet) []string {
 	all := append([]string(nil), f.Errors...)
 	for _, c := range f.Clusters {
 		if c.Err != "" {
-			all = append(all, c.Err)
+			all = append(all, problem.Problem{Cluster: c.Name, Reason: c.Err}.String())
 		}
 		if n := c.Plan.Failing(); n > 0 && !c.Suspended {
 			steps := prose.Agree(n, "step, which the plan shows with its reason", "steps, which the plan shows with their reasons")
-			all = append(all, fmt.Sprintf("cluster %s: gitopsd run would fail at %s", c.Name, steps))
+			all = append(all, problem.Problem{Cluster: c.Name, Reason: "gitopsd run would fail at " + steps}.String())
 		}
 	}
 	return all
@@ -162,24 +163,19 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 		return nil, err
 	}
 	fleet := &preview.Fleet{Source: "working tree", Against: p.options.against, Lock: lockDiff(state.Committed, state.Lock)}
-	if err := state.RegistryErr; err != nil {
-		fleet.Errors = append(fleet.Errors, err.Error())
-	}
 	for _, w := range state.Waiting {
 		fleet.Notes = append(fleet.Notes, fmt.Sprintf("%s has a new revision %s that waits for approval: declare %s@%s to activate it", w.Ref, w.New, w.Ref, w.New))
 	}
 	fleet.Notes = append(fleet.Notes, special(state)...)
-	seen := make(map[string]bool)
+	problems := problem.Of(state.RegistryErr)
 	for _, c := range state.Clusters {
 		for _, note := range c.Notes {
 			fleet.Notes = append(fleet.Notes, fmt.Sprintf("cluster %s: %s", c.Name, note))
 		}
-		for _, err := range c.Faults {
-			if text := err.Error(); !seen[text] {
-				seen[text] = true
-				fleet.Errors = append(fleet.Errors, text)
-			}
-		}
+		problems = append(problems, c.Faults...)
+	}
+	for _, p := range problem.Merge(problems) {
+		fleet.Errors = append(fleet.Errors, p.String())
 	}
 	if p.options.against != "" {
 		err = p.against(ctx, fleet, state)
@@ -207,7 +203,7 @@ func (p *planner) live(ctx context.Context, fleet *preview.Fleet, state *desired
 			cp := preview.ClusterPlan{Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c), Details: details(c), Revisions: revisions(c), Before: lockedNames(c, before)}
 			var err error
 			if cp.Plan, err = p.one(ctx, c); err != nil {
-				cp.Err = err.Error()
+				cp.Err = problem.Message(err)
 			}
 			fleet.Clusters[i] = cp
 		})
@@ -240,7 +236,7 @@ func (p *planner) one(ctx context.Context, c *desired.Unit) (*plan.Plan, error) 
 	defer cancel()
 	client, err := p.connector.Connect(ctx, c.Cluster)
 	if err != nil {
-		return nil, fmt.Errorf("cluster %s: %w", c.Name, err)
+		return nil, err
 	}
 	connection, err := unit.New(unit.Config{Unit: c.ID, Client: client, Fleet: fleetOf(p.root, p.options.takeOver), Log: p.log})
 	if err != nil {
@@ -317,7 +313,7 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 		old := before.Get(c.Name)
 		switch {
 		case c.Err != nil:
-			cp.Err = c.Err.Error()
+			cp.Err = problem.Message(c.Err)
 		case old == nil:
 			cp.Plan = comparer.Between(c.Name, none, c.Objects, c.Allows, find(ctx, c))
 		case old.Err != nil:

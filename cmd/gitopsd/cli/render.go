@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/spf13/cobra"
+
+	"gitopsd.dev/reconcile/problem"
 )
 
 func newRender(g *global) *cobra.Command {
@@ -41,7 +43,7 @@ clusters.lock.`,
 					return err
 				}
 			}
-			return errors.Join(append([]error{c.Err}, c.Faults...)...)
+			return problem.Join(c.Problems())
 		},
 	}
 	o.register(cmd)

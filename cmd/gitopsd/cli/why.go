@@ -14,6 +14,7 @@ import (
 
 	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/why"
@@ -87,8 +88,7 @@ func explain(ctx context.Context, state *desired.State, question string) ([]*ans
 	told := make(map[string]*answer)
 	for _, c := range state.Clusters {
 		if c.Objects == nil {
-			missing = errors.Join(missing, c.Err)
-			continue
+			continue // which the state has an error for
 		}
 		id, field, err := why.Find(c.Objects, question)
 		var found *why.Answer
@@ -99,10 +99,10 @@ func explain(ctx context.Context, state *desired.State, question string) ([]*ans
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case errors.Is(err, why.ErrNotFound):
-			missing = errors.Join(missing, fmt.Errorf("cluster %s: %w", c.Name, err))
+			missing = errors.Join(missing, problem.In(c.Name, err))
 			continue
 		case err != nil:
-			return nil, fmt.Errorf("cluster %s: %w", c.Name, err)
+			return nil, problem.In(c.Name, err)
 		}
 		a := &answer{id: id, field: field, Answer: found}
 		text := a.head() + a.text(func(string) string { return "" })

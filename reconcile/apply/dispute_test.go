@@ -8,7 +8,7 @@ import (
 
 // What somebody changes again and again is corrected ever more rarely, with both
 // named; everything else goes on being corrected.
-func TestFight(t *testing.T) {
+func TestDispute(t *testing.T) {
 	b := newBed(t)
 	set := b.set(drifting)
 	b.apply(set)
@@ -22,13 +22,13 @@ func TestFight(t *testing.T) {
 	b.edit("kubectl-edit", cm("a"), `{"data":{"color":"red"}}`)
 	b.requests.take()
 	steps, _ := b.apply(set)
-	held := "held deployment.apps/$NAME/web drift: spec.replicas changed by autoscaler; gitopsd put it right 3 times in "
+	held := "held deployment.apps/$NAME/web drift: spec.replicas changed by autoscaler; gitopsd corrected it 3 times in "
 	if len(steps) != 2 || steps[0] != "configure configmap/$NAME/a drift: data.color changed by kubectl-edit" || !strings.HasPrefix(steps[1], held) {
 		t.Errorf("the steps are %q", steps)
 	}
 	for _, line := range b.writes() {
 		if strings.HasSuffix(line, "/web") {
-			t.Errorf("it went on fighting: %s", line)
+			t.Errorf("it is corrected all the same: %s", line)
 		}
 	}
 	// A commit that changes the object is no correction.
@@ -36,9 +36,9 @@ func TestFight(t *testing.T) {
 	b.wantNothing("results", results)
 }
 
-// Who deletes what is wanted again and again, or makes again what is pruned, is
-// answered ever more rarely, and told of.
-func TestFightOverExistence(t *testing.T) {
+// What somebody deletes again and again, or creates again after a prune, is
+// corrected ever more rarely.
+func TestDisputedExistence(t *testing.T) {
 	b := newBed(t)
 	set := b.set(two)
 	b.apply(set)
@@ -49,7 +49,7 @@ func TestFightOverExistence(t *testing.T) {
 	}
 	b.delete(cm("a"))
 	steps, _ := b.apply(set)
-	if len(steps) != 1 || !strings.HasPrefix(steps[0], "held configmap/$NAME/a it is gone; gitopsd created it anew 3 times in ") {
+	if len(steps) != 1 || !strings.HasPrefix(steps[0], "held configmap/$NAME/a it is gone; gitopsd created it again 3 times in ") {
 		t.Errorf("the steps are %q", steps)
 	}
 
@@ -67,6 +67,6 @@ func TestFightOverExistence(t *testing.T) {
 		t.Errorf("the steps are %q", steps)
 	}
 	if b.get(cm("b")) == nil {
-		t.Error("it went on fighting")
+		t.Error("it is corrected all the same")
 	}
 }

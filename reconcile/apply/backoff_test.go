@@ -8,7 +8,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-func TestTruce(t *testing.T) {
+func TestBackoff(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	id := manifest.ID{Kind: "ConfigMap", Name: "a"}
@@ -21,24 +21,24 @@ func TestTruce(t *testing.T) {
 		{"never corrected", nil, 0, false},
 		{"twice", []time.Duration{0, time.Second}, 2 * time.Second, false},
 		{"three times", []time.Duration{0, time.Second, 2 * time.Second}, 3 * time.Second, true},
-		{"after the truce", []time.Duration{0, time.Second, 2 * time.Second}, 33 * time.Second, false},
-		{"the next truce is longer", []time.Duration{0, time.Second, 2 * time.Second, 33 * time.Second}, 90 * time.Second, true},
+		{"after the wait", []time.Duration{0, time.Second, 2 * time.Second}, 33 * time.Second, false},
+		{"the next wait is longer", []time.Duration{0, time.Second, 2 * time.Second, 33 * time.Second}, 90 * time.Second, true},
 		{"rarely", []time.Duration{0, 11 * time.Minute, 22 * time.Minute, 33 * time.Minute}, 33*time.Minute + time.Second, false},
 	} {
 		a := unconnected()
-		c := contest{id, plan.Configure}
+		c := subject{id, plan.Configure}
 		for _, at := range tt.correct {
 			a.corrected(c, start.Add(at))
 		}
 		v := &view{desired: new(manifest.Set)}
 		v.live.Drifted, v.live.Disputed = map[manifest.ID]string{id: "x changed by y"}, make(map[manifest.ID]string)
-		a.findFights(v, start.Add(tt.ask))
+		a.findDisputes(v, start.Add(tt.ask))
 		if why := v.live.Disputed[id]; (why != "") != tt.held {
 			t.Errorf("%s: %q, want it held: %t", tt.name, why, tt.held)
 		}
 	}
-	f := &fight{corrections: 1000}
-	if f.truce() != longTruce {
-		t.Errorf("a truce of %s", f.truce())
+	d := &dispute{corrections: 1000}
+	if d.backoff() != longestBackoff {
+		t.Errorf("a wait of %s", d.backoff())
 	}
 }

@@ -1,0 +1,84 @@
+package problem_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"testing"
+
+	"gitopsd.dev/reconcile/problem"
+)
+
+// refused is an error that knows its structure.
+type refused struct{}
+
+func (refused) Error() string { return "cluster dev: apply service/default/web: forbidden" }
+func (refused) Problem() problem.Problem {
+	return problem.Problem{Cluster: "dev", Object: "service/default/web", Reason: "apply: forbidden"}
+}
+
+func TestOf(t *testing.T) {
+	one := problem.Problem{Cluster: "dev", Package: "widgets", Reason: "is gone"}
+	for _, tt := range []struct {
+		name string
+		err  error
+		want []problem.Problem
+		text string
+	}{
+		{"nothing", nil, nil, ""},
+		{"any error", io.EOF, []problem.Problem{{Reason: "EOF"}}, "EOF"},
+		{"a problem", one, []problem.Problem{one}, "cluster dev: package widgets: is gone"},
+		{"in a cluster", problem.In("prod", io.EOF), []problem.Problem{{Cluster: "prod", Reason: "EOF"}}, "cluster prod: EOF"},
+		{"joined", errors.Join(io.EOF, one), []problem.Problem{{Reason: "EOF"}, one}, "EOF\ncluster dev: package widgets: is gone"},
+		{"joined in a cluster", problem.In("prod", errors.Join(io.EOF, io.ErrClosedPipe)),
+			[]problem.Problem{{Cluster: "prod", Reason: "EOF"}, {Cluster: "prod", Reason: io.ErrClosedPipe.Error()}},
+			"cluster prod: EOF\ncluster prod: io: read/write on closed pipe"},
+		{"wrapped twice is one error", fmt.Errorf("%w of %w", io.EOF, one),
+			[]problem.Problem{{Reason: "EOF of cluster dev: package widgets: is gone"}}, "EOF of cluster dev: package widgets: is gone"},
+		{"it knows itself", refused{}, []problem.Problem{refused{}.Problem()}, "cluster dev: service/default/web: apply: forbidden"},
+		{"it knows more", &problem.Error{Cluster: "other", Advice: "allow it", Err: refused{}},
+			[]problem.Problem{{Cluster: "dev", Object: "service/default/web", Reason: "apply: forbidden", Advice: "allow it"}},
+			"cluster dev: service/default/web: apply: forbidden; allow it"},
+		{"advice twice", &problem.Error{Advice: "second", Err: &problem.Error{Advice: "first", Object: "a", Err: io.EOF}},
+			[]problem.Problem{{Object: "a", Reason: "EOF", Advice: "first; second"}}, "a: EOF; first; second"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			all := problem.Of(tt.err)
+			if !slices.Equal(all, tt.want) {
+				t.Errorf("%+v\nwant %+v", all, tt.want)
+			}
+			joined := problem.Join(all)
+			if joined == nil != (tt.err == nil) || joined != nil && joined.Error() != tt.text {
+				t.Errorf("%v, want %s", joined, tt.text)
+			}
+			if again := problem.Of(joined); !slices.Equal(again, all) {
+				t.Errorf("taken apart again: %+v", again)
+			}
+		})
+	}
+}
+
+func TestMerge(t *testing.T) {
+	in := func(cluster, reason string) problem.Problem {
+		return problem.Problem{Cluster: cluster, Reason: reason, Package: "p"}
+	}
+	all := []problem.Problem{in("", "fleet"), in("a", "once"), in("a", "twice"), in("b", "other"), in("b", "twice"), in("b", "other"), in("c", "twice"), in("c", "fleet")}
+	want := []problem.Problem{in("", "fleet"), in("a", "once"), in("", "twice"), in("b", "other")}
+	if have := problem.Merge(all); !slices.Equal(have, want) {
+		t.Errorf("%v, want %v", have, want)
+	}
+}
+
+func TestError(t *testing.T) {
+	err := problem.In("dev", io.EOF)
+	if !errors.Is(err, io.EOF) || err.Error() != "cluster dev: EOF" {
+		t.Errorf("%v is not EOF in dev", err)
+	}
+	if text := problem.Message(err); text != "EOF" {
+		t.Errorf("message %q", text)
+	}
+	if text := problem.Message(errors.Join(refused{}, io.EOF)); text != "service/default/web: apply: forbidden\nEOF" {
+		t.Errorf("message %q", text)
+	}
+}
