@@ -59,6 +59,13 @@ func (ws *workers) gate(ctx context.Context, w *worker, j *job) string {
 // ready. What the own cluster asks for meanwhile, it gets.
 func (ws *workers) awaitReady(ctx context.Context, w *worker, dep *job) bool {
 	late, told := time.After(tellAfter), false
+	keep := func() {
+		if ws.pauseBrake(ctx, w) {
+			o, _ := ws.keepAllowed(ctx, w)
+			w.lookAgain(o.Again)
+			w.brake = nextBrake(w.brake, o.Changed, ws.cfg.Interval)
+		}
+	}
 	for {
 		select {
 		case <-dep.tried:
@@ -70,10 +77,9 @@ func (ws *workers) awaitReady(ctx context.Context, w *worker, dep *job) bool {
 			}
 			dep = dep.instead
 		case <-w.woken:
-			if ws.pauseBrake(ctx, w) {
-				o, _ := ws.keepAllowed(ctx, w)
-				w.brake = nextBrake(w.brake, o.Changed, ws.cfg.Interval)
-			}
+			keep()
+		case <-w.due():
+			keep()
 		case <-late:
 			told = true
 			ws.show(w, status.Waiting, "waits for cluster "+dep.want.ID.String())

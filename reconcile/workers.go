@@ -181,13 +181,29 @@ func (ws *workers) start(ctx context.Context, id desired.ID) *worker {
 	return w
 }
 
+// soonest is how long a unit is left alone at least that asks to be looked at again:
+// the time that it asks for may be over, or be the present each time.
+const soonest = 5 * time.Second
+
+// due gets a time when the unit asks to be looked at again; nil for never.
+func (w *worker) due() <-chan time.Time {
+	if w.again.IsZero() {
+		return nil
+	}
+	return time.After(time.Until(w.again))
+}
+
+// lookAgain notes when the unit asks to be looked at again.
+func (w *worker) lookAgain(at time.Time) {
+	if earliest := time.Now().Add(soonest); !at.IsZero() && at.Before(earliest) {
+		at = earliest
+	}
+	w.again = at
+}
+
 // step waits for the next thing that the worker has to do, and does it.
 func (ws *workers) step(ctx context.Context, w *worker) {
 	defer ws.logPanic(w)
-	var due <-chan time.Time
-	if !w.again.IsZero() {
-		due = time.After(time.Until(w.again))
-	}
 	select {
 	case <-ctx.Done():
 	case j := <-w.box:
@@ -196,7 +212,7 @@ func (ws *workers) step(ctx context.Context, w *worker) {
 		}
 	case <-w.woken:
 		ws.wake(ctx, w)
-	case <-due:
+	case <-w.due():
 		w.again = time.Time{} // unless it asks for it once more
 		ws.wake(ctx, w)
 	}
@@ -384,7 +400,8 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 			return unit.Outcome{}
 		}
 	}
-	w.last, w.again = j, o.Again
+	w.last = j
+	w.lookAgain(o.Again)
 	j.ready = o.Phase == status.Ready
 	ws.report(w, j, o)
 	return o

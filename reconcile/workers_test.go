@@ -631,3 +631,53 @@ func TestLookedAtAgain(t *testing.T) {
 		}
 	})
 }
+
+// A unit that asks to be looked at again at a time that is over does not keep its
+// cluster busy.
+func TestAgainIsOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		attempts := 0
+		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome {
+			if attempts++; attempts > 1000 {
+				<-t.Context().Done() // the time would stand still
+			}
+			return unit.Outcome{Phase: status.Ready, Again: time.Now().Add(-time.Hour)}
+		})
+		f.pass(state("1", "dev"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if attempts < 5 || attempts > 15 {
+			t.Errorf("%d attempts in a minute", attempts)
+		}
+	})
+}
+
+// What falls due while another cluster is waited for is seen to.
+func TestDueAtTheGate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		due := time.Now().Add(time.Minute)
+		f.set("prod", func(context.Context, *desired.Unit) unit.Outcome {
+			if time.Now().Before(due) {
+				return unit.Outcome{Phase: status.Ready, Again: due}
+			}
+			return unit.Outcome{Phase: status.Ready}
+		})
+		f.pass(state("1", "dev", "prod<-dev"))
+		f.has("prod", "1")
+		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome {
+			time.Sleep(5 * time.Minute)
+			return unit.Outcome{Phase: status.Ready}
+		})
+		f.pass(state("2", "dev", "prod<-dev"))
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		f.has("prod", "1")
+		time.Sleep(4 * time.Minute)
+		synctest.Wait()
+		f.has("prod", "2")
+	})
+}
