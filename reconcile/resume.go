@@ -79,11 +79,21 @@ func (d *Daemon) inputOf(s *desired.State) string {
 	return string(sources.DigestOf([]byte(d.cfg.Settings + "\x00" + content + "\x00" + string(s.Lock.Format()))))
 }
 
-// keep keeps how a cluster at rest looks.
+// keep keeps how a cluster at rest looks. Where an attempt leaves no checkpoint, the
+// one before goes: the cluster may still look like it, and nothing else tells the next
+// process that there is something to do.
 func (ws *workers) keep(w *worker, j *job, o unit.Outcome) {
-	if o.Checkpoint == nil || j.of.input == "" || j.at() != nil {
+	switch {
+	case j.at() != nil, o.Phase == status.Unreachable, o.Phase == status.Waiting, o.Phase == status.Suspended:
+		return // nothing new is known
+	case o.Checkpoint == nil && !w.unkept:
+		w.kept, w.unkept = nil, true
+		ws.forget(w.id)
+	}
+	if o.Checkpoint == nil || j.of.input == "" {
 		return
 	}
+	w.unkept = false
 	r := &checkpoint.Record{
 		Input: j.of.input, Cluster: o.Checkpoint, Again: o.Again.UTC().Round(0),
 		Objects: j.want.Objects.Len(), Packages: packages(j.want, o), Notes: j.want.Notes,

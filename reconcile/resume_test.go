@@ -224,6 +224,30 @@ func TestForget(t *testing.T) {
 	}
 }
 
+// The checkpoint of a cluster goes when there is something to do for it that its looks
+// do not tell: a process that starts has to compute it. One that is away keeps it.
+func TestCheckpointIsTakenBack(t *testing.T) {
+	t.Parallel()
+	for phase, kept := range map[status.Phase]bool{status.Ready: false, status.Progressing: false, status.Failed: false, status.Unreachable: true} {
+		w, dir := resting(t)
+		w.onResume["b"] = func(context.Context) unit.Outcome { return unit.Outcome{Moved: true} }
+		w.set("a", func(context.Context) unit.Outcome { return unit.Outcome{Phase: phase} })
+		d := w.daemon(keeping(dir))
+		if err := d.Once(t.Context()); err != nil && phase != status.Failed && phase != status.Unreachable {
+			t.Error(err)
+		}
+		if got := len(w.appliedTo("a")) > 0; !got {
+			t.Errorf("%s: nothing was computed", phase)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "a.json")); (err == nil) != kept {
+			t.Errorf("%s: checkpoint: %v, want it kept: %v", phase, err, kept)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "b.json")); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A cache that cannot be written to is told once, and keeps nobody from anything.
 func TestUnwritableCheckpoints(t *testing.T) {
 	t.Parallel()

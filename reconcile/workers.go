@@ -107,8 +107,10 @@ type worker struct {
 	brake time.Duration
 	// again is when the unit asks to be looked at again; zero for never.
 	again time.Time
-	// kept is the checkpoint that was kept last.
-	kept *checkpoint.Record
+	// kept is the checkpoint that was kept last, and unkept says that it was taken
+	// away since.
+	kept   *checkpoint.Record
+	unkept bool
 }
 
 // origin is what a connection is made from, credentials empty where they are not
