@@ -46,8 +46,8 @@ type KindCheckpoint struct {
 // it wants was found healthy, which the caller has seen to. It is nil where the
 // look of the members does not tell that nothing is to be done: an object is not
 // known to be as it was applied, the plan leaves something as it is that it would
-// rather have otherwise, an object is pinned to a type that others define, or a
-// package is left to Crossplane.
+// rather have otherwise, a field is not known yet, an object is pinned to a type that
+// others define, or a package is left to Crossplane.
 func (a *Applier) Checkpoint(p *plan.Plan) *Checkpoint {
 	if a.parent == nil || !a.parent.exists || len(a.pinned) > 0 || len(p.Unreadable) > 0 {
 		return nil
@@ -56,6 +56,8 @@ func (a *Applier) Checkpoint(p *plan.Plan) *Checkpoint {
 	for i := range p.Steps {
 		switch s := &p.Steps[i]; {
 		case !s.Action.Writes() && s.Action != plan.Unchanged || s.ID.Is(manifest.Packages...):
+			return nil
+		case s.Object != nil && len(s.Object.Unknown()) > 0:
 			return nil
 		case s.Object != nil:
 			wanted++

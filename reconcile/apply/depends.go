@@ -25,7 +25,7 @@ func (x *execution) startable(ctx context.Context, todo []*Result) ([]*Result, e
 			return nil, err
 		}
 		if why == "" && x.typeDeferred(r.Step) {
-			why = x.unmet(r.Step)
+			_, why = x.unmet(r.Step)
 		}
 		if why == "" {
 			ready = append(ready, r)

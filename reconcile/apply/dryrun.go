@@ -10,6 +10,7 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources/errgroup"
@@ -54,6 +55,8 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 			switch {
 			case !ok:
 				s.NotValidated = err.Error()
+			case e.Class == kube.Invalid && len(s.Object.Unknown()) > 0:
+				s.NotValidated = fmt.Sprintf("not all of it is known yet (%s): %s", prose.Some(s.Object.Unknown(), 3), e.Message)
 			case replaceable(s, e):
 				err := a.acceptable(gctx, s)
 				if kube.IsClusterWide(err) {

@@ -13,6 +13,7 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources/errgroup"
 )
@@ -264,8 +265,12 @@ func (x *execution) each(ctx context.Context, todo []*Result, do func(context.Co
 // apply applies one object.
 func (x *execution) apply(ctx context.Context, r *Result) error {
 	s := r.Step
-	if why := x.unmet(s); why != "" {
-		r.Outcome, r.Reason = Skipped, why
+	if unknown := s.Object.Unknown(); len(unknown) > 0 {
+		r.Outcome, r.Reason = Pending, "not known yet: "+prose.Some(unknown, 3)
+		return nil
+	}
+	if outcome, why := x.unmet(s); why != "" {
+		r.Outcome, r.Reason = outcome, why
 		return nil
 	}
 	if s.Stage == plan.Admission {
@@ -358,19 +363,26 @@ func (x *execution) fail(r *Result, err error) error {
 	return nil
 }
 
-// unmet says what a step depends on that is not there.
-func (x *execution) unmet(s *plan.Step) string {
+// unmet says what a step depends on that is not there, and what that makes of the
+// step: Pending where it is to come.
+func (x *execution) unmet(s *plan.Step) (Outcome, string) {
 	// What exists in an older form, or as somebody else's, is there.
 	missing := func(r *Result) bool {
 		return r != nil && (r.Step.Action == plan.Wait || r.Outcome != Done && r.Step.UID == "")
 	}
+	outcome := func(r *Result) Outcome {
+		if r.Outcome == Pending {
+			return Pending
+		}
+		return Skipped
+	}
 	if r := x.spaces[s.ID.Namespace]; s.ID.Namespace != "" && missing(r) {
-		return fmt.Sprintf("its namespace is not there: %s", x.because(r))
+		return outcome(r), fmt.Sprintf("its namespace is not there: %s", x.because(r))
 	}
 	if r := x.defined[kindOf(s.ID)]; missing(r) {
-		return fmt.Sprintf("its type is not there: %s: %s", r.Step.ID, x.because(r))
+		return outcome(r), fmt.Sprintf("its type is not there: %s: %s", r.Step.ID, x.because(r))
 	}
-	return ""
+	return "", ""
 }
 
 // because is why a result is not what it should be.

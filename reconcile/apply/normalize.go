@@ -29,21 +29,24 @@ func normalize(desired *manifest.Set, namespaced map[schema.GroupVersionKind]boo
 		id := o.ID()
 		inside, known := namespaced[schema.FromAPIVersionAndKind(o.APIVersion(), id.Kind)]
 		stray := id.Namespace != "" && known && !inside
-		plain, secret := plainData(o)
-		if !stray && !secret {
+		_, secret := plainData(o)
+		_, was := plainData(o.Rendered())
+		if !stray && !secret && !was {
 			continue
 		}
-		tree := maps.Clone(o.Tree())
-		if stray {
-			meta := maps.Clone(tree["metadata"].(map[string]any)) // manifest.New has checked it
-			delete(meta, "namespace")
-			tree["metadata"] = meta
-		}
-		if secret {
-			delete(tree, "stringData")
-			tree["data"] = plain
-		}
-		other, err := o.Rewrite(tree)
+		other, err := o.Rewrite(func(o *manifest.Object) map[string]any {
+			tree := maps.Clone(o.Tree())
+			if stray {
+				meta := maps.Clone(tree["metadata"].(map[string]any)) // manifest.New has checked it
+				delete(meta, "namespace")
+				tree["metadata"] = meta
+			}
+			if plain, ok := plainData(o); ok {
+				delete(tree, "stringData")
+				tree["data"] = plain
+			}
+			return tree
+		})
 		if err != nil {
 			return nil, err
 		}

@@ -9,7 +9,6 @@ import (
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/plan"
-	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
@@ -55,19 +54,12 @@ func packageTypes(rendered []render.PackageType) []plan.PackageType {
 	return list
 }
 
-// executed is a plan as it is executed. Where drift is reported, corrections are
-// held. Objects with fields that are still unknown wait, but for a preview.
-func executed(p *plan.Plan, reportDrift, preview bool) *plan.Plan {
+// hold holds corrections back where drift is reported.
+func hold(p *plan.Plan) {
 	for i := range p.Steps {
-		s := &p.Steps[i]
-		switch {
-		case reportDrift && s.Drift:
+		if s := &p.Steps[i]; s.Drift {
 			s.Action = plan.Held
 			s.Reason = "reported, not corrected (spec.drift: report): " + s.Reason
-		case !preview && s.Action.Writes() && s.Object != nil && len(s.Object.Unknown()) > 0:
-			s.Action = plan.Wait
-			s.Reason = "not known yet: " + prose.Some(s.Object.Unknown(), 3)
 		}
 	}
-	return p
 }

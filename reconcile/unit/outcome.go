@@ -13,6 +13,7 @@ import (
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 )
@@ -43,9 +44,10 @@ type Outcome struct {
 	Again time.Time
 
 	cluster string
-	// faults failed to apply, broken were applied and have failed, and waits are
-	// not ready yet.
-	faults, broken, waits int
+	// faults failed to apply, and broken were applied and have failed.
+	faults, broken int
+	// waits are the objects that are not ready yet.
+	waits map[manifest.ID]bool
 }
 
 // mostProblems bounds what an outcome lists; the counts in its message are
@@ -53,7 +55,7 @@ type Outcome struct {
 const mostProblems = 50
 
 func newOutcome(unit desired.ID, p *plan.Plan) Outcome {
-	o := Outcome{Phase: status.Ready, Actions: make(map[string]int), Packages: make(map[string]string), cluster: unit.Cluster}
+	o := Outcome{Phase: status.Ready, Actions: make(map[string]int), Packages: make(map[string]string), cluster: unit.Cluster, waits: make(map[manifest.ID]bool)}
 	for _, s := range p.Steps {
 		o.Actions[string(s.Action)]++
 	}
@@ -101,13 +103,13 @@ func (c *Connection) take(report *apply.Report, o *Outcome) {
 			o.faults++
 			o.problem(s.Package, s.ID.String(), r.Reason, status.Failed)
 		case r.Outcome == apply.Pending:
-			o.waits++
+			o.waits[s.ID] = true
 			o.problem(s.Package, s.ID.String(), r.Reason, status.Progressing)
 		case s.Action == plan.Conflict || s.Action == plan.Refused:
 			o.faults++
 			o.problem(s.Package, s.ID.String(), decided(s), status.Failed)
 		case s.Action == plan.Wait && s.Object != nil:
-			o.waits++
+			o.waits[s.ID] = true
 			o.problem(s.Package, s.ID.String(), decided(s), status.Progressing)
 		case s.Action == plan.Held:
 			if alike := held[s.Reason]; alike != nil {
@@ -137,14 +139,17 @@ func heldAlike(results []apply.Result) map[string][]string {
 	return held
 }
 
-// unhealthy takes in an object that was applied and is not healthy.
+// unhealthy takes in an object that is not healthy, unless it is known to wait.
 func (o *Outcome) unhealthy(h apply.Health) {
 	state := status.Progressing
-	if h.State == apply.FailedState {
+	switch {
+	case h.State == apply.FailedState:
 		state = status.Failed
 		o.broken++
-	} else {
-		o.waits++
+	case o.waits[h.ID]:
+		return
+	default:
+		o.waits[h.ID] = true
 	}
 	o.problem(h.Package, h.ID.String(), cmp.Or(h.Reason, string(h.State)), state)
 }
@@ -186,7 +191,7 @@ func (o *Outcome) conclude(want *desired.Unit, p *plan.Plan) {
 		o.Phase, o.Message = status.Failed, prose.Agree(len(want.Faults), "manifest has errors", "manifests have errors")
 	case o.broken > 0:
 		o.Phase, o.Message = status.Failed, prose.Agree(o.broken, "object was applied and has failed", "objects were applied and have failed")
-	case o.waits > 0:
-		o.Phase, o.Message = status.Progressing, prose.Agree(o.waits, "object is not ready yet", "objects are not ready yet")
+	case len(o.waits) > 0:
+		o.Phase, o.Message = status.Progressing, prose.Agree(len(o.waits), "object is not ready yet", "objects are not ready yet")
 	}
 }

@@ -95,7 +95,10 @@ func (c *Connection) plan(ctx context.Context, want *desired.Unit, preview bool)
 	if err != nil {
 		return nil, completed, err
 	}
-	return executed(p, want.ReportDrift, preview), completed, nil
+	if want.ReportDrift {
+		hold(p)
+	}
+	return p, completed, nil
 }
 
 // Deletions take their time: a unit that is to be emptied is looked at so often in

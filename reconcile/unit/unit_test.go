@@ -235,7 +235,7 @@ func TestUnknown(t *testing.T) {
 	b := newBed(t, f)
 	b.expect("create "+b.name, "create settings")
 	o := b.apply(status.Progressing)
-	if o.Message != "1 object is not ready yet" || len(o.Problems) != 1 || o.Problems[0].Reason != "wait: not known yet: data.bundle" {
+	if o.Message != "1 object is not ready yet" || len(o.Problems) != 1 || o.Problems[0].Reason != "not known yet: data.bundle" {
 		t.Errorf("outcome %+v", o)
 	}
 	f.bundle = "one"
@@ -248,6 +248,126 @@ func TestUnknown(t *testing.T) {
 	b.apply(status.Progressing)
 	f.bundle = "one"
 	b.expect(`configure settings changed in the repository; data.mood: "good" -> "better"`)
+}
+
+// unknowing leaves fields of objects unknown, by their names.
+type unknowing map[string]string
+
+func (u unknowing) Complete(_ context.Context, r Request) (Completion, error) {
+	var c Completion
+	for _, o := range r.Objects.All() {
+		if path := u[o.ID().Name]; path != "" {
+			left, err := o.Complete(o.Tree(), path)
+			if err != nil {
+				return c, err
+			}
+			c.Objects = append(c.Objects, left)
+		}
+	}
+	return c, nil
+}
+
+// What waits for a field keeps what it replaces, and is no fault of what depends on it.
+func TestUnknownHoldsBack(t *testing.T) {
+	u := unknowing{}
+	b := newBed(t, u)
+	of := func(name string) string {
+		return "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: $NAME, labels: {gitopsd.dev/package: web}}\n"
+	}
+	b.wants(settings + of("old"))
+	b.apply(status.Ready)
+	b.wants(settings + of("new"))
+	u["new"] = "data.bundle"
+	b.apply(status.Failed) // the pruning
+	if have := b.plan(); !slices.Contains(have, "prune old") {
+		t.Errorf("what is replaced is gone before its replacement: %q", have)
+	}
+	delete(u, "new")
+	b.apply(status.Ready)
+	b.expect()
+
+	w := "---\napiVersion: unit.example.org/v1\nkind: Widget\nmetadata: {name: w, namespace: $NAME}\n"
+	b.wants(settings + of("new") + widgets + w)
+	u["widgets.unit.example.org"] = "spec.conversion.webhook.clientConfig.caBundle"
+	if o := b.apply(status.Progressing); o.Message != "2 objects are not ready yet" {
+		t.Errorf("outcome %+v", o)
+	}
+	delete(u, "widgets.unit.example.org")
+	b.apply(status.Ready)
+	b.wants(settings + of("new") + strings.ReplaceAll(widgets, "kind: Widget}", "kind: Widget, categories: [all]}") + w + strings.Replace(w, "name: w", "name: v", 1))
+	u["widgets.unit.example.org"] = "spec.conversion.webhook.clientConfig.caBundle"
+	b.apply(status.Progressing)
+	if have := b.plan(); slices.Contains(have, "create v") {
+		t.Errorf("a type that is there was not used: %q", have)
+	}
+}
+
+const widgets = `
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.unit.example.org}
+spec:
+  group: unit.example.org
+  scope: Namespaced
+  names: {plural: widgets, singular: widget, kind: Widget}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object}}
+`
+
+// A field that is not known yet may be one that the API server requires.
+func TestUnknownRequired(t *testing.T) {
+	u := unknowing{"tls": `data["tls.crt"]`}
+	b := newBed(t, u)
+	b.apply(status.Ready)
+	b.wants(settings + `
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: tls, namespace: $NAME}
+type: kubernetes.io/tls
+data: {tls.key: aHVudGVy}
+`)
+	p, err := b.conn.Plan(t.Context(), b.want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Failing() != 0 {
+		t.Errorf("a plan fails at what it does not know: %+v", p.Steps)
+	}
+	b.apply(status.Progressing)
+}
+
+// What is unknown may become known although nothing changes in the cluster, so that
+// its looks do not tell whether there is something to do.
+func TestUnknownHasNoCheckpoint(t *testing.T) {
+	f := &filler{bundle: "one"}
+	b := newBed(t, f)
+	b.apply(status.Ready)
+	f.bundle = "?"
+	if o := b.apply(status.Ready); o.Checkpoint != nil {
+		t.Error("a unit with an unknown field has a checkpoint")
+	}
+}
+
+// The form in which an object is applied is no change in the repository.
+func TestNormalizedIsRendered(t *testing.T) {
+	u := unknowing{}
+	b := newBed(t, u)
+	b.wants(settings + `
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: password, namespace: $NAME}
+stringData: {password: hunter}
+`)
+	b.apply(status.Ready)
+	u["password"] = "data.other"
+	b.expect()
+	b.apply(status.Ready)
 }
 
 // What is added is the unit's as everything else: hidden where it is a Secret's,

@@ -3,6 +3,7 @@ package manifest_test
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -324,17 +325,25 @@ func TestComplete(t *testing.T) {
 	if o, err = o.Complete(tree, "data.c"); err != nil {
 		t.Fatal(err)
 	}
-	other, err := o.WithMetadata(map[string]string{"a": "b"}, nil).WithOrigin(manifest.Origin{File: "x"}).Rewrite(tree)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range []*manifest.Object{o, other} {
+	for _, o := range []*manifest.Object{o, o.WithMetadata(map[string]string{"a": "b"}, nil).WithOrigin(manifest.Origin{File: "x"})} {
 		if o.Rendered() != rendered || !slices.Equal(o.Unknown(), []string{"data.b", "data.c"}) || o.Hash() == rendered.Hash() {
 			t.Errorf("rendered %v, unknown %v", o.Rendered(), o.Unknown())
 		}
 	}
 	if rendered.Rendered() != rendered || rendered.Unknown() != nil {
 		t.Error("the rendered object was changed")
+	}
+	other, err := o.Rewrite(func(o *manifest.Object) map[string]any {
+		tree := maps.Clone(o.Tree())
+		tree["immutable"] = true
+		return tree
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := object(t, `{apiVersion: v1, kind: ConfigMap, immutable: true, metadata: {name: a}, data: {k: v}}`)
+	if other.Rendered().Hash() != want.Hash() || !slices.Equal(other.Unknown(), o.Unknown()) || other.Hash() == want.Hash() {
+		t.Errorf("rendered %v, unknown %v", other.Rendered(), other.Unknown())
 	}
 	tree = object(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: b}}`).Tree()
 	if _, err := rendered.Complete(tree); err == nil || !strings.Contains(err.Error(), "configmap/a cannot be completed to configmap/b") {

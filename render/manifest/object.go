@@ -77,26 +77,28 @@ func FromDocument(doc sources.Document, origin Origin) ([]*Object, error) {
 // known yet are left out of it and named in unknown, as plan.Change has paths. The
 // error is that of [New], or says that the tree is of another object.
 func (o *Object) Complete(tree map[string]any, unknown ...string) (*Object, error) {
-	completed, err := o.Rewrite(tree)
-	if err != nil {
-		return nil, err
-	}
-	if completed.id != o.id {
-		return nil, fmt.Errorf("%s: %s cannot be completed to %s", o.origin, o.id, completed.id)
-	}
-	completed.rendered = o.Rendered()
-	completed.unknown = append(slices.Clip(o.unknown), unknown...)
-	return completed, nil
-}
-
-// Rewrite returns the object in another form, as it was completed and with the same
-// fields unknown. The error is that of [New].
-func (o *Object) Rewrite(tree map[string]any) (*Object, error) {
 	id, err := identify(tree)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s: %w", o.origin, o.id, err)
 	}
-	return &Object{id: id, origin: o.origin, tree: tree, rendered: o.rendered, unknown: o.unknown}, nil
+	if id != o.id {
+		return nil, fmt.Errorf("%s: %s cannot be completed to %s", o.origin, o.id, id)
+	}
+	return &Object{id: id, origin: o.origin, tree: tree, rendered: o.Rendered(), unknown: append(slices.Clip(o.unknown), unknown...)}, nil
+}
+
+// Rewrite returns the object in another form, with the same fields unknown. The form
+// is that of both the object and what was rendered of it. The error is that of [New].
+func (o *Object) Rewrite(form func(o *Object) (tree map[string]any)) (*Object, error) {
+	other := &Object{origin: o.origin, tree: form(o), unknown: o.unknown}
+	var err error
+	if other.id, err = identify(other.tree); err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", o.origin, o.id, err)
+	}
+	if o.rendered != nil {
+		other.rendered, err = o.rendered.Rewrite(form)
+	}
+	return other, err
 }
 
 // Rendered returns the object without what [Object.Complete] filled in.
