@@ -37,14 +37,32 @@ func Reveal(changes []Change, unknown []string) []Change {
 	if len(unknown) == 0 {
 		return changes
 	}
-	known := slices.DeleteFunc(slices.Clone(changes), func(c Change) bool {
-		return slices.ContainsFunc(unknown, func(path string) bool { return c.Path == path || within(c.Path, path) })
-	})
+	var known []Change
+	for _, c := range changes {
+		known = append(known, revealed(c, unknown)...)
+	}
 	for _, path := range unknown {
 		known = append(known, Change{Path: path, Unknown: true})
 	}
 	slices.SortStableFunc(known, func(a, b Change) int { return strings.Compare(a.Path, b.Path) })
-	return known
+	return slices.CompactFunc(known, func(a, b Change) bool { return a.Unknown && b.Unknown && a.Path == b.Path })
+}
+
+// revealed is what is left of a change beside the unknown fields. A mapping that seems
+// to go as a whole may have gone with one of them.
+func revealed(c Change, unknown []string) []Change {
+	if slices.ContainsFunc(unknown, func(path string) bool { return c.Path == path || within(c.Path, path) }) {
+		return nil
+	}
+	old, isMap := c.Old.(map[string]any)
+	if !c.Removed || !isMap || !slices.ContainsFunc(unknown, func(path string) bool { return within(path, c.Path) }) {
+		return []Change{c}
+	}
+	var left []Change
+	for _, k := range slices.Sorted(maps.Keys(old)) {
+		left = append(left, revealed(Change{Path: field.Join(c.Path, field.Key(k)), Old: old[k], Removed: true}, unknown)...)
+	}
+	return left
 }
 
 // within reports whether a field is inside another one.

@@ -86,17 +86,20 @@ func TestDiff(t *testing.T) {
 }
 
 // A field that is not known before the plan is applied is said to be, and nothing
-// else is said of what is in it. What only begins like it is another field.
+// else is said of what is in it. What only begins like it is another field, and what
+// it is in does not go with it.
 func TestReveal(t *testing.T) {
 	changes := []plan.Change{
 		{Path: "data.a", Removed: true, Old: "x"}, {Path: "data.ab", Added: true, New: "y"}, {Path: "spec.tls.ca", Added: true, New: "z"},
 		{Path: "spec.tls[0]", Removed: true},
+		{Path: "status", Removed: true, Old: map[string]any{"a": "x", "b": map[string]any{"c": "y", "d.e": "z"}}},
 	}
 	var have []string
-	for _, c := range plan.Reveal(changes, []string{"spec.tls", "data.a"}) {
+	for _, c := range plan.Reveal(changes, []string{"spec.tls", "data.a", "spec.tls", `status.b["d.e"]`}) {
 		have = append(have, c.String())
 	}
-	want := []string{"data.a: (known after apply)", `data.ab: + "y"`, "spec.tls: (known after apply)"}
+	want := []string{"data.a: (known after apply)", `data.ab: + "y"`, "spec.tls: (known after apply)",
+		`status.a: - "x"`, `status.b.c: - "y"`, `status.b["d.e"]: (known after apply)`}
 	if !slices.Equal(have, want) {
 		t.Errorf("have %q, want %q", have, want)
 	}
