@@ -60,11 +60,16 @@ type Error struct {
 	Err                     error
 }
 
-// In returns err as an error about a cluster.
-func In(cluster string, err error) error { return &Error{Cluster: cluster, Err: err} }
+// In returns err as an error about a cluster; nil if it is nil.
+func In(cluster string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Cluster: cluster, Err: err}
+}
 
 // Error returns the problems of [Of], one a line.
-func (e *Error) Error() string { return Join(Of(e)).Error() }
+func (e *Error) Error() string { return lines(Of(e)) }
 
 // Unwrap returns the error without what is known about it.
 func (e *Error) Unwrap() error { return e.Err }
@@ -87,7 +92,7 @@ func Of(err error) []Problem {
 		}
 		return all
 	case interface{ Unwrap() []error }:
-		if errors.Join(e.Unwrap()...).Error() != err.Error() {
+		if joined := errors.Join(e.Unwrap()...); joined == nil || joined.Error() != err.Error() {
 			break // not joined: it has a text of its own
 		}
 		var all []Problem
@@ -117,7 +122,15 @@ func Message(err error) string {
 	for i := range all {
 		all[i] = all[i].WithoutCluster()
 	}
-	return Join(all).Error()
+	return lines(all)
+}
+
+func lines(all []Problem) string {
+	text := make([]string, len(all))
+	for i, p := range all {
+		text[i] = p.String()
+	}
+	return strings.Join(text, "\n")
 }
 
 // Merge lists what is wrong in several clusters alike once, without a cluster, in

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"testing"
 
 	"gitopsd.dev/reconcile/problem"
@@ -80,5 +81,22 @@ func TestError(t *testing.T) {
 	}
 	if text := problem.Message(errors.Join(refused{}, io.EOF)); text != "service/default/web: apply: forbidden\nEOF" {
 		t.Errorf("message %q", text)
+	}
+}
+
+// An error about nothing is none, and one that joins nothing is itself.
+func TestNothing(t *testing.T) {
+	if err := problem.In("dev", nil); err != nil {
+		t.Errorf("error: %v", err)
+	}
+	if m := problem.Message(nil); m != "" {
+		t.Errorf("message %q", m)
+	}
+	if e := (&problem.Error{Cluster: "dev"}).Error(); e != "" {
+		t.Errorf("error %q", e)
+	}
+	var none error
+	if all := problem.Of(fmt.Errorf("%w and %w", none, none)); len(all) != 1 || !strings.Contains(all[0].Reason, " and ") {
+		t.Errorf("problems %q", all)
 	}
 }
