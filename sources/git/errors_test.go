@@ -3,6 +3,7 @@ package git
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -268,6 +269,18 @@ func TestUpdateRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A server that refuses a push before it has read all of it says why.
+func TestUpdateTooLarge(t *testing.T) {
+	everyWay(t, func(t *testing.T, f *fixture) {
+		f.commit("A fleet", fleet)
+		f.git("config", "receive.maxInputSize", "1000")
+		large := make([]byte, 4<<20) // more than pipes hold
+		rand.NewChaCha8([32]byte{}).Read(large)
+		_, _, err := f.open().Update(t.Context(), sources.LockFile, "Lock", constant(string(large)))
+		wantError(t, err, "the server refused the push to refs/heads/main: unpack")
+	})
 }
 
 // Forges that take pushes to branches only.

@@ -153,6 +153,8 @@ var noHash = strings.Repeat("0", 40)
 // converse opens a session, reads its greeting unless it is known, and calls do
 // with both.
 func (c *Client) converse(ctx context.Context, service string, f filter, do func(context.Context, session, *greeting) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.longest, fmt.Errorf("the server was not done after %s", c.longest))
+	defer cancel()
 	watched, alive, stop := watchdog(ctx, c.stall)
 	defer stop()
 	err := func() error {

@@ -26,7 +26,7 @@ func (s *streamSession) request(_ context.Context, body []byte) (*pktReader, err
 	for len(body) > 0 {
 		n, err := s.stdin.Write(body[:min(len(body), 64<<10)])
 		if err != nil {
-			return nil, err
+			break // the server ended, and may have said why before
 		}
 		s.alive()
 		body = body[n:]
@@ -36,8 +36,16 @@ func (s *streamSession) request(_ context.Context, body []byte) (*pktReader, err
 
 func (s *streamSession) close() { s.stop() }
 
-// explain waits for what the server has to say when it just ended.
+// explain waits for what the server has to say when it just ended, or refused a push
+// without a text: programs that it started may have written that elsewhere.
 func (s *streamSession) explain(err error) error {
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		if refused.Text == "" {
+			s.wait()
+			refused.Text = clean(s.stderr.String())
+		}
+		return err
+	}
 	if !errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
 	}

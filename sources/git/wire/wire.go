@@ -54,22 +54,24 @@ type Config struct {
 // server's capabilities. It is safe for concurrent use.
 type Client struct {
 	t transport
-	// stall is how long a server may be silent, so that nothing hangs if the
-	// context has no deadline.
-	stall time.Duration
+	// stall is how long a server may be silent, longest how long a conversation may
+	// take, so that nothing hangs if the context has no deadline.
+	stall, longest time.Duration
+
 	known capabilities
 }
 
 // The limits for every server. Git sends a keepalive every five seconds while
-// it packs or runs hooks.
+// it packs or runs hooks, even one that hangs.
 const (
 	stallTimeout = 2 * time.Minute
+	mostTimeout  = 30 * time.Minute
 	maxAnswer    = 2 << 30 // bytes of what a server sends in one conversation
 )
 
 // New returns a client. It does not connect.
 func New(cfg Config) (*Client, error) {
-	c := &Client{stall: stallTimeout}
+	c := &Client{stall: stallTimeout, longest: mostTimeout}
 	var err error
 	switch {
 	case cfg.URL == nil:

@@ -245,6 +245,36 @@ func TestSilence(t *testing.T) {
 	}
 }
 
+// A hook that hangs does not hold up a caller without a deadline, although git sends
+// keepalives meanwhile.
+func TestHangingHook(t *testing.T) {
+	t.Parallel()
+	s, err := gitserver.New(gitserver.Config{Root: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	repo, err := s.Create(t.Context(), "fleet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash, err := repo.Commit(t.Context(), "next", "First", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := repo.Hook("pre-receive", "#!/bin/sh\nsleep 30\n"); err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(Config{Dir: repo.Dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.longest = 500 * time.Millisecond
+	err = c.Push(t.Context(), "refs/heads/next", hash, noHash, nil)
+	wantError(t, err, "the server was not done after 500ms")
+}
+
 func TestRedirects(t *testing.T) {
 	t.Parallel()
 	s, err := gitserver.New(gitserver.Config{Root: t.TempDir()})
