@@ -12,31 +12,30 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// computation computes what a commit asks for, beside the loop: a registry that
-// is slow to answer delays what is new, and keeps nobody from what there is. There
-// is one at a time.
+// computation computes the state of a commit beside the loop: a slow registry
+// delays the new commit, but not the work on the current one. One runs at a time.
 type computation struct {
 	commit  sources.Commit
 	started time.Time
-	// of is the revision that it is to complete, which was taken up from an earlier
-	// process; nil for the newest commit.
+	// of is a revision resumed from an earlier process, whose state is to be
+	// computed; nil for the newest commit.
 	of      *revision
 	cancel  context.CancelFunc
 	givenUp bool // by the loop, for a newer commit
 
-	// done is closed when the rest says what came of it.
+	// done is closed when the fields below are final.
 	done  chan struct{}
 	state *desired.State
 	err   error
 }
 
 // firstPatience is how long the computation of a commit may go on when there is a
-// newer one. It doubles with each that is given up, so that somebody who pushes
-// often does not keep every commit from being computed.
+// newer one. It doubles with each computation that is given up, so that frequent
+// pushes do not keep every commit from being computed.
 const firstPatience = 15 * time.Second
 
-// compute starts to compute the newest commit if it is due, and nothing else is
-// being computed.
+// compute starts to compute the newest commit if it is due and no other computation
+// is under way.
 func (d *Daemon) compute(ctx context.Context) error {
 	if !d.due || d.computing != nil {
 		return nil
@@ -68,8 +67,8 @@ func (d *Daemon) start(ctx context.Context, commit sources.Commit, of *revision)
 	}()
 }
 
-// computed is closed when the computation under way has ended; nil if there is
-// none.
+// computed returns a channel that is closed when the computation under way has
+// ended; nil if there is none.
 func (d *Daemon) computed() <-chan struct{} {
 	if d.computing == nil {
 		return nil
@@ -77,8 +76,8 @@ func (d *Daemon) computed() <-chan struct{} {
 	return d.computing.done
 }
 
-// impatient gets a time when the computation under way is to be given up for the
-// newer commit that waits for its end.
+// impatient returns a channel that receives when the computation under way must be
+// given up for the newer commit that waits for it.
 func (d *Daemon) impatient() <-chan time.Time {
 	if d.computing == nil || !d.due || d.computing.givenUp {
 		return nil
@@ -93,8 +92,8 @@ func (d *Daemon) giveUp() {
 	d.givenUp++
 }
 
-// takeUp takes what was computed, and starts to compute what is due. A commit that
-// cannot be read at all leaves the clusters with what they have.
+// takeUp takes the result of a computation, and starts the next one if it is due. A
+// commit that cannot be read at all leaves the clusters with what they have.
 func (d *Daemon) takeUp(ctx context.Context) error {
 	c := d.computing
 	d.computing = nil
@@ -115,7 +114,7 @@ func (d *Daemon) takeUp(ctx context.Context) error {
 	return errors.Join(err, d.compute(ctx))
 }
 
-// use puts what was computed in charge.
+// use puts the computed state in charge.
 func (d *Daemon) use(ctx context.Context, c *computation) {
 	for _, cl := range c.state.Clusters {
 		d.tellPanic(c.commit, cl.Err)
@@ -129,8 +128,8 @@ func (d *Daemon) use(ctx context.Context, c *computation) {
 	}
 }
 
-// refuse tells that a commit says nothing, and has the one computed that the
-// clusters were left with, if that was not needed before.
+// refuse reports a commit that cannot be used. If the clusters' present commit was
+// resumed and never computed, it is computed next.
 func (d *Daemon) refuse(ctx context.Context, c *computation) {
 	var names []string
 	for _, c := range d.cfg.Board.Snapshot().Clusters {
@@ -142,7 +141,7 @@ func (d *Daemon) refuse(ctx context.Context, c *computation) {
 	}
 }
 
-// tellPanic logs the stack of an error that was a panic.
+// tellPanic logs the stack if an error was a panic.
 func (d *Daemon) tellPanic(commit sources.Commit, err error) {
 	if p, ok := errors.AsType[*errgroup.PanicError](err); ok {
 		d.cfg.Log.Error(p.Error()+"; the daemon goes on", "commit", short(commit.Hash), "stack", string(p.Stack))

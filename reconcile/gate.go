@@ -9,18 +9,17 @@ import (
 	"gitopsd.dev/reconcile/unit"
 )
 
-// A unit that depends on others gets what a commit wants of it when these are
-// ready with what the same commit wants of them. The gate decides this for each
-// job, and every attempt passes it: those of passes, retries and wakings. Until
-// then the unit is kept at what it was allowed last; after a restart that is not
-// known, and nothing is done.
+// A unit that depends on others gets a commit's objects when these are ready with
+// theirs of the same commit. The gate decides this for each job, and every attempt
+// passes it, whether it comes from a pass, a retry or a wake-up. Until then the unit
+// is kept at the last commit that was let through; after a restart that is not known,
+// and nothing is done.
 //
-// The gate stays shut for everything that is not Ready: also for a unit that is
-// suspended, and one whose registration has errors, since nothing was verified
-// there.
+// The gate stays shut unless all these units are Ready. A unit that is suspended, or
+// whose registration has errors, is not: nothing was verified there.
 
-// drop ends a job that will not be tried, for another one takes its place. Whoever
-// waits for it waits for that one, if it is for the same.
+// drop ends a job that will not be tried because another one takes its place. Its
+// waiters wait for that one if it has the same want.
 func (j *job) drop(instead *job) {
 	if instead != nil && instead.want == j.want {
 		j.instead = instead
@@ -28,12 +27,12 @@ func (j *job) drop(instead *job) {
 	close(j.tried)
 }
 
-// tellAfter is how long something may be waited for before the status says so.
+// tellAfter is how long a wait may take before the status shows it.
 const tellAfter = 2 * time.Second
 
-// gate waits for the attempts at the clusters that a job depends on, and says what
-// the job has to wait for beyond that; "" lets it through. Once a job was let
-// through, so are later ones for the same.
+// gate waits for the attempts at the clusters that a job depends on, and returns
+// what else the job must wait for; "" lets it through. After that, later jobs with
+// the same want pass too.
 func (ws *workers) gate(ctx context.Context, w *worker, j *job) string {
 	switch {
 	case w.allowed != nil && w.allowed.want == j.want:
@@ -55,8 +54,8 @@ func (ws *workers) gate(ctx context.Context, w *worker, j *job) string {
 	return ""
 }
 
-// awaitReady waits for the attempt at another cluster, and reports whether that is
-// ready. What the own cluster asks for meanwhile, it gets.
+// awaitReady waits for the attempt at another cluster, and reports whether that
+// cluster is ready. Meanwhile it serves the wake-ups of the worker's own cluster.
 func (ws *workers) awaitReady(ctx context.Context, w *worker, dep *job) bool {
 	late, told := time.After(tellAfter), false
 	keep := func() {
@@ -89,7 +88,7 @@ func (ws *workers) awaitReady(ctx context.Context, w *worker, dep *job) bool {
 	}
 }
 
-// pauseBrake waits for as long as the next waking has to, or until ctx ends.
+// pauseBrake waits as long as the next wake-up must, or until ctx ends.
 func (ws *workers) pauseBrake(ctx context.Context, w *worker) bool {
 	select {
 	case <-time.After(w.brake):
@@ -99,8 +98,8 @@ func (ws *workers) pauseBrake(ctx context.Context, w *worker) bool {
 	}
 }
 
-// keepAllowed makes an attempt at what the cluster was allowed last, if that is
-// known. ok is false where nothing came of it.
+// keepAllowed makes an attempt with the last job that was let through, if that is
+// known. ok is false if nothing came of it.
 func (ws *workers) keepAllowed(ctx context.Context, w *worker) (o unit.Outcome, ok bool) {
 	if w.allowed == nil || w.allowed.at() != nil {
 		return unit.Outcome{}, false
@@ -122,11 +121,11 @@ func (ws *workers) heldBack(ctx context.Context, w *worker, why string) unit.Out
 		kept += ": " + o.Message
 	}
 	o.Message = strings.Join([]string{why, kept}, "; ")
-	o.Checkpoint = nil // which would be that of the older commit
+	o.Checkpoint = nil // it would be the older commit's
 	return o
 }
 
-// show says what a worker waits for, or that it goes on.
+// show puts into the status what a worker waits for, or that it goes on.
 func (ws *workers) show(w *worker, phase status.Phase, message string) {
 	ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) { c.Phase, c.Message = phase, message })
 }

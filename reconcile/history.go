@@ -12,30 +12,30 @@ import (
 // another.
 const maxLookBack = 50
 
-// history knows which of two commits of the branch comes after the other. What it
-// goes by, in this order: in which order this process saw them as the branch's
-// newest, which of them is the newest now, and which of them is an ancestor of the
-// other. So a branch that was reset to an older commit counts as newer, and a
-// process that did not hear of the newest commit yet counts as older.
+// history knows which of two commits of the branch comes after the other. It decides,
+// in this order, by the order in which this process saw them as the branch's newest,
+// by which of them is the newest now, and by which of them is an ancestor of the
+// other. So the target of a reset to an older commit counts as newer, and a process
+// that has not seen the newest commit yet counts as older.
 type history struct {
 	repository Repository
 
 	mu sync.Mutex
-	// seen is when each commit was last found to be the newest: the count then.
+	// seen has the count at which each commit was last found to be the newest.
 	seen  map[string]int
 	count int
-	// as are commits that ask for the same as the one before: a lock's own.
+	// as maps the commit of a lock to the commit before it, which asks for the same.
 	as map[string]string
 
-	// head and err are the last answer of the repository's, to what was asked at
-	// begun. Who asks holds ask.
+	// head and err are the repository's last answer, to the request sent at begun.
+	// The sender holds ask.
 	ask   sync.Mutex
 	begun time.Time
 	head  string
 	err   error
 
-	// before are ancestors of the commit that was asked about last, and at is the
-	// oldest of them. Who needs more of them holds walk while reading.
+	// before are ancestors of the last commit in question, and at is the oldest of
+	// them. The reader of more of them holds walk.
 	walk   sync.Mutex
 	of, at string
 	before map[string]bool
@@ -53,8 +53,7 @@ func (h *history) saw(commit string) {
 	h.seen[commit] = h.count
 }
 
-// sawAs notes a commit that asks for what another one asks for, which stays in
-// charge.
+// sawAs notes a commit that asks for the same as another one, which stays in charge.
 func (h *history) sawAs(commit, other string) {
 	h.saw(commit)
 	h.mu.Lock()
@@ -65,9 +64,9 @@ func (h *history) sawAs(commit, other string) {
 	h.as[commit] = other
 }
 
-// Supersedes returns nil if a commit is to be applied to a cluster after another
-// one that was applied there, maybe by another process, and else an error that
-// says why not. It may be used by several goroutines.
+// Supersedes returns nil if a commit may be applied to a cluster after another one
+// that was applied there, maybe by another process, and otherwise an error with the
+// reason. It may be used by several goroutines.
 func (d *Daemon) Supersedes(ctx context.Context, commit, applied string) error {
 	return d.history.supersedes(ctx, commit, applied)
 }
@@ -89,8 +88,8 @@ func (h *history) supersedes(ctx context.Context, commit, applied string) error 
 	if head == commit || as == commit {
 		return nil
 	}
-	// A branch on which there is always something newer must not keep every
-	// commit from being applied.
+	// A branch that always has a newer commit must not keep every commit from being
+	// applied.
 	older, err := h.ancestor(ctx, applied, commit)
 	if err != nil {
 		return err
@@ -101,8 +100,8 @@ func (h *history) supersedes(ctx context.Context, commit, applied string) error 
 	return nil
 }
 
-// newest asks for the branch's newest commit, once for all clusters that want to
-// know it at the same time.
+// newest asks for the branch's newest commit, once for all clusters that need it at
+// the same time.
 func (h *history) newest(ctx context.Context) (string, error) {
 	wanted := time.Now()
 	h.ask.Lock()

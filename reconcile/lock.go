@@ -18,16 +18,16 @@ func (d *Daemon) lockDue() bool {
 	return !d.cfg.ReadonlyLock && string(d.now.state.Lock.Format()) != string(d.now.committed.Format())
 }
 
-// lockPatience is how many times LockGrace the records of a pass are kept from the
-// branch while others push faster than their commits are computed.
+// lockPatience is how many times LockGrace the records of a pass wait for the branch
+// while others push faster than their commits are computed.
 const lockPatience = 4
 
 // errOvertaken ends an Update on a head that moved on.
 var errOvertaken = errors.New("somebody else pushed")
 
-// commitLock commits the lock if it changed. On a head that moved on, the lock is
-// the one that this head asks for, which the next pass computes; only the records
-// are committed there, if they alone are asked for.
+// commitLock commits the lock if it changed. If the branch has a newer head, the
+// next pass computes the lock for that; if alone is set, the records alone are
+// committed there.
 func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 	if ctx.Err() != nil || d.cfg.ReadonlyLock {
 		return ctx.Err()
@@ -66,12 +66,12 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 	}
 	d.dueSince = time.Time{}
 	if !onOwn {
-		return nil // what it selects is still pending
+		return nil // its selections are still pending
 	}
 	// The lock's own commit asks for nothing new, and starts no pass.
 	d.history.sawAs(commit.Hash, d.now.state.Commit.Hash)
 	d.head, d.now = commit, d.now.locked(commit)
-	// What is being computed comes from the lock before: that is done once more.
+	// The computation under way uses the lock before: it is repeated.
 	d.due = d.due || d.computing != nil
 	return d.settlePending(ctx)
 }

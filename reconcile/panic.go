@@ -6,7 +6,7 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// A panic while a unit is worked on is the error of that unit.
+// A panic during the work on a unit is an error of that unit.
 
 // logPanic is deferred by goroutines of a worker's. It keeps a panic there.
 func (ws *workers) logPanic(w *worker) {
@@ -19,8 +19,8 @@ func (ws *workers) tellPanic(w *worker, p *errgroup.PanicError) {
 	ws.cfg.Log.Error(p.Error()+"; the daemon goes on", "cluster", w.id.String(), "stack", string(p.Stack))
 }
 
-// panicked is the outcome of an attempt that panicked. Nobody knows what the
-// connection was at, so the next attempt makes another one.
+// panicked is the outcome of an attempt that panicked. The connection may be in any
+// state, so the next attempt makes another one.
 func (ws *workers) panicked(w *worker, p *errgroup.PanicError) unit.Outcome {
 	ws.tellPanic(w, p)
 	if conn, unfollow := w.conn, w.unfollow; conn != nil {

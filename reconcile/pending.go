@@ -12,30 +12,29 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// The lines of the lock that clusters depend on before they are committed are
+// Clusters depend on new lines of the lock before these are committed. The lines are
 // kept on the repository's pending ref, so that a daemon killed in between finds
-// them. More people can write there than may change the branch, and the ref can
-// be moved, deleted or garbled at any time:
+// them. More people can write there than may change the branch, and the ref can be
+// moved, deleted or garbled at any time:
 //
-//   - What is read there is a hint. The lock wins over it, and what it says of a
-//     tag is compared with the registry (sources/resolve). A line that is none
-//     costs itself.
-//   - What this process resolved it knows by itself, and does not take from there.
-//   - It is read at the start, and asked for again as long as something is pending
-//     or somebody else has written there; otherwise it costs nothing.
+//   - Its content is a hint. The lock takes precedence, and a digest for a tag is
+//     compared with the registry (sources/resolve). A malformed line is ignored.
+//   - This process keeps what it resolved in memory, and does not read it from there.
+//   - The ref is read at the start, and again as long as something is pending or
+//     somebody else has written there; otherwise it costs nothing.
 //   - A cluster whose new lines could not be kept waits. The others go on.
 
 // pending is what the daemon knows of the pending ref.
 type pending struct {
-	// read says that the ref was read, there that it holds something, and lines
-	// are what of that can be lines of a lock.
+	// read: the ref was read. there: it holds something. lines are the well-formed
+	// lock lines in it.
 	read, there bool
 	lines       *lockfile.File
-	// due says that there were lines to keep in the last pass.
+	// due: the last pass had lines to keep.
 	due bool
 }
 
-// readPending reads the pending ref where it matters. At the start nothing may be
+// readPending reads the pending ref if it matters. At the start nothing may be
 // computed without it; later an error leaves what is known.
 func (d *Daemon) readPending(ctx context.Context) error {
 	if d.cfg.ReadonlyLock || d.pending.read && !d.pending.there && !d.pending.due {
@@ -70,7 +69,7 @@ func (d *Daemon) fetchPending(ctx context.Context) error {
 	return nil
 }
 
-// earlier is what the daemon knows beside a commit's own lock.
+// earlier returns what the daemon knows besides a commit's own lock.
 func (d *Daemon) earlier() desired.Earlier {
 	if d.cfg.ReadonlyLock {
 		return desired.Earlier{}
@@ -82,8 +81,8 @@ func (d *Daemon) earlier() desired.Earlier {
 	return e
 }
 
-// keepPending makes new lines of the lock durable before anything depends on
-// them. If that fails it says which units have to wait, and why.
+// keepPending makes new lines of the lock durable before anything depends on them.
+// If that fails it returns which units must wait, and why.
 func (d *Daemon) keepPending(ctx context.Context) (held map[desired.ID]string, err error) {
 	if d.pending.due = d.lockDue(); !d.pending.due {
 		return nil, nil
@@ -107,9 +106,9 @@ func (d *Daemon) keepPending(ctx context.Context) (held map[desired.ID]string, e
 	return held, err
 }
 
-// dependents are the units that depend on lines of the lock: the records of what
-// they get, and selections of dependencies. What a unit declares it declares after
-// a crash too.
+// dependents returns the units that depend on lines of the lock: records of their
+// packages, and selections of dependencies. Declarations need no line: they are in
+// the repository after a crash too.
 func (d *Daemon) dependents(lines *lockfile.File) []desired.ID {
 	var ids []desired.ID
 	for _, c := range d.now.state.Clusters {
@@ -123,8 +122,8 @@ func (d *Daemon) dependents(lines *lockfile.File) []desired.ID {
 	return ids
 }
 
-// settlePending leaves nothing on the pending ref but what could not be settled,
-// once everything else is on the branch.
+// settlePending leaves only unsettled lines on the pending ref, once everything else
+// is on the branch.
 func (d *Daemon) settlePending(ctx context.Context) error {
 	if d.cfg.ReadonlyLock || !d.pending.there {
 		return nil
@@ -137,7 +136,7 @@ func (d *Daemon) settlePending(ctx context.Context) error {
 		return nil
 	}
 	if err := d.writePending(ctx, left); err != nil {
-		// The records are on the branch too, and that is what counts.
+		// The records are on the branch, which is what counts.
 		return fmt.Errorf("clearing pending lock records: %w", err)
 	}
 	return nil
@@ -147,8 +146,8 @@ func (d *Daemon) settlePending(ctx context.Context) error {
 // writes there too.
 const pendingTries = 3
 
-// writePending replaces what the pending ref holds, whoever wrote it; nothing
-// clears it.
+// writePending replaces the content of the pending ref, whoever wrote it. Empty text
+// clears the ref.
 func (d *Daemon) writePending(ctx context.Context, text []byte) error {
 	for try := 1; ; try++ {
 		var err error

@@ -12,12 +12,12 @@
 //  3. The lock is committed on the branch's newest head once every unit was
 //     tried, or after LockGrace, and the pending ref goes (lock.go).
 //
-// A daemon that is killed between any two of them reads the pending records
-// back: what they say is confirmed by the registry, and nothing is resolved to
-// something else without a word (pending.go). There is no other state.
+// A daemon that is killed between any two of them reads the pending records back.
+// The registry confirms them, and nothing is silently resolved to something else
+// (pending.go). There is no other state.
 //
 // The neighbours: reconcile/desired computes, reconcile/unit works on one unit, and
-// reconcile/status tells people.
+// reconcile/status reports.
 package reconcile
 
 import (
@@ -44,37 +44,38 @@ import (
 // Repository is the fleet repository. It is safe for concurrent use: the loop is in
 // one of the methods at a time, and workers are in Head and Parent meanwhile.
 type Repository interface {
-	// Poll returns the newest commit of the branch, and whether it is another
-	// one than last. Without a change the commit is empty.
+	// Poll returns the newest commit of the branch, and reports whether it differs
+	// from last. If not, the commit is zero. It fails if the repository cannot be
+	// reached or read.
 	Poll(ctx context.Context, last string) (sources.Commit, bool, error)
-	// Update commits new content of one file on the newest head, durably and
-	// never by force. Content may be called several times; equal bytes make
-	// no commit.
+	// Update commits new content of one file on the newest head, durably and never
+	// by force, and reports whether it did. content may be called several times;
+	// equal bytes make no commit. Errors of content are returned.
 	Update(ctx context.Context, path, message string, content func(head sources.Commit) ([]byte, error)) (sources.Commit, bool, error)
-	// ReadPending returns what is kept outside the branch, nil if there is
-	// nothing. Others can write it. The error is git.ErrUnreadable if what is
-	// there is no content of WritePending's.
+	// ReadPending returns the content that is kept outside the branch, nil if there
+	// is none. Others can write it. The error is git.ErrUnreadable if WritePending
+	// cannot have written it.
 	ReadPending(ctx context.Context) ([]byte, error)
 	// WritePending keeps content durably, outside the branch. The error is
 	// git.ErrMoved if somebody else has written since the last ReadPending.
 	WritePending(ctx context.Context, content []byte) error
 	// ClearPending forgets it, with the same errors.
 	ClearPending(ctx context.Context) error
-	// Head returns the name of the branch's newest commit.
+	// Head returns the hash of the branch's newest commit. It fails if the repository
+	// cannot be reached.
 	Head(ctx context.Context) (string, error)
-	// Parent returns the commit before a commit, its first parent; false if
-	// it has none.
+	// Parent returns the first parent of a commit; false if it has none. It fails if
+	// the commit cannot be read.
 	Parent(ctx context.Context, hash string) (sources.Commit, bool, error)
 }
 
 // Connection works on one unit of work; [unit.Connection] is one. It is used by one
 // goroutine at a time, but for Follow.
 type Connection interface {
-	// Apply brings the unit to what is wanted. The outcome says what came of it
-	// also where that is an error.
+	// Apply applies the unit's objects. Errors are in the outcome.
 	Apply(ctx context.Context, want *desired.Unit) unit.Outcome
-	// Resume reports whether the unit is as an earlier process left it: if not, the
-	// outcome has Moved set and says nothing else. It changes nothing.
+	// Resume reports whether the unit is as an earlier process left it. If not, only
+	// Moved is set in the outcome. It changes nothing.
 	Resume(ctx context.Context, at *checkpoint.Record) unit.Outcome
 	// Follow calls notify whenever there is something to do in the cluster although
 	// nothing changed in the repository, until ctx ends. notify does not block.
@@ -92,9 +93,9 @@ type Config struct {
 	// Connect connects to a unit. It is called again when the registration or the
 	// credentials of the unit's cluster changed.
 	Connect func(ctx context.Context, want *desired.Unit) (Connection, error)
-	// Credentials names those that Connect would use now, if that is known
-	// without a request; another name than before has Connect called again. It is
-	// called in every pass. nil if it is never known.
+	// Credentials names the credentials that Connect would use now, if that is known
+	// without a request. Connect is called again when the name changes. Credentials
+	// is called in every pass; nil if the name is never known.
 	Credentials func(c clusters.Cluster) (name string, known bool)
 	Board       *status.Board
 	Log         *slog.Logger
@@ -111,12 +112,12 @@ type Config struct {
 	LockGrace time.Duration
 	// ReadonlyLock leaves the lock and the repository as they are.
 	ReadonlyLock bool
-	// Checkpoints keeps how clusters look that are at rest, so that a restart
-	// over the same commit need compute nothing; nil for a start from scratch.
+	// Checkpoints keeps how clusters at rest look, so that a restart with the same
+	// commit computes nothing; nil for a start from scratch.
 	Checkpoints *checkpoint.Store
-	// Settings names everything but the commit that what is wanted is computed
-	// from: the program, and what the operator set. Checkpoints of other
-	// settings are not used.
+	// Settings identifies every input of a computation except the commit: the
+	// program, and the operator's settings. Checkpoints of other settings are not
+	// used.
 	Settings string
 }
 
@@ -132,41 +133,40 @@ type Daemon struct {
 	workers *workers
 	history *history
 
-	// head is the newest commit, now the newest that could be computed; nil before
-	// the first. The units follow now while head cannot be read.
+	// head is the newest commit. now is the newest revision that could be computed,
+	// nil before the first; the units follow it while head cannot be read.
 	head    sources.Commit
 	now     *revision
 	pending pending
-	// again says that the commit must be computed once more although it is
-	// the same: something failed that may go well the next time.
+	// again: the same commit must be computed again, because something failed that
+	// may succeed the next time.
 	again bool
-	// overtaken says that the lock was not committed, as somebody else pushed
-	// what it has to be computed of anew; dueSince since when it is to be
-	// committed, zero if it is not.
+	// overtaken: the lock was not committed, because somebody else pushed and it must
+	// be computed again. dueSince is since when the lock is due, zero if it is not.
 	overtaken bool
 	dueSince  time.Time
 
-	// due says that head is to be computed, computing is the computation under
-	// way, nil for none, and givenUp the number of those in a row that were given
-	// up for a newer commit.
+	// due: head must be computed. computing is the computation under way, nil for
+	// none. givenUp counts the computations in a row that were given up for a newer
+	// commit.
 	due       bool
 	computing *computation
 	givenUp   int
 }
 
-// revision is a commit with what it asks for. It does not change: each job holds on
-// to the one that it is of, and several live side by side.
+// revision is a commit with its state. It is immutable: each job keeps its own, and
+// several exist side by side.
 type revision struct {
 	state *desired.State
-	// commit is the one that state is in charge for: its own, or the commit of
-	// the lock on top of that. committed is the lock as commit has it.
+	// commit is the state's own commit, or the commit of the lock on top of it.
+	// committed is the lock as commit has it.
 	commit    sources.Commit
 	committed *lockfile.File
-	// input names what state was computed from; empty if it may be computed
-	// differently the next time.
+	// input identifies what state was computed from; empty if the next computation
+	// may give another result.
 	input string
-	// at is how the units look if state was taken up from an earlier process, so
-	// that it says what is wanted of none.
+	// at is how the units look if state was resumed from an earlier process; then
+	// state has no objects.
 	at map[desired.ID]*checkpoint.Record
 }
 
@@ -193,8 +193,8 @@ func New(cfg Config) (*Daemon, error) {
 	return &Daemon{cfg: cfg, workers: newWorkers(cfg), history: newHistory(cfg.Repository)}, nil
 }
 
-// Run goes round until the context ends, which is no error; steps under way are
-// finished or given up at a point from which the next run completes them.
+// Run runs the loop until the context ends, which is no error. Steps under way are
+// finished, or given up at a point from which the next run completes them.
 func (d *Daemon) Run(ctx context.Context) error {
 	defer d.stop()
 	var pause <-chan time.Time
@@ -218,7 +218,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-d.workers.moved:
-			// What could not be computed before waits for the next poll.
+			// A failed computation waits for the next poll.
 			look = !d.again
 			d.again = true
 		case <-d.computed():
@@ -243,16 +243,16 @@ func (d *Daemon) stop() {
 	d.workers.stop()
 }
 
-// maxOvertaken bounds the passes that one Once makes because others push
-// meanwhile. overtakenPause is how long a daemon waits for its next.
+// maxOvertaken bounds the passes that Once makes because others push meanwhile.
+// overtakenPause is how long a daemon then waits for its next pass.
 const (
 	maxOvertaken   = 10
 	overtakenPause = time.Second
 )
 
-// Once makes one pass over all clusters and commits the lock; if somebody else
-// pushed meanwhile, another one over what they pushed. It returns what went wrong
-// anywhere.
+// Once makes one pass over all clusters and commits the lock. If somebody else pushed
+// meanwhile, it makes another pass with the new commit. It returns everything that
+// went wrong.
 func (d *Daemon) Once(ctx context.Context) error {
 	defer d.stop()
 	for n := 1; ; n++ {
@@ -294,7 +294,7 @@ func (d *Daemon) Once(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// once polls, waits for what is to be computed, and brings all clusters there.
+// once polls, waits for the computation, and brings all clusters to its result.
 func (d *Daemon) once(ctx context.Context) error {
 	err := d.look(ctx)
 	for d.computing != nil {
@@ -308,15 +308,15 @@ func (d *Daemon) once(ctx context.Context) error {
 	return errors.Join(err, d.handOut(ctx, true))
 }
 
-// look polls, and starts to compute if there is a reason to. Where the repository
-// does not answer, that is the commit that was read last.
+// look polls, and starts a computation if there is a reason to. If the repository
+// does not answer, it uses the commit that was read last.
 func (d *Daemon) look(ctx context.Context) error {
 	fresh, polled := d.poll(ctx)
 	if polled != nil && d.head.Hash == "" {
 		return polled
 	}
-	// A newer commit waits for the computation under way; nothing else is a
-	// reason for two in a row.
+	// A newer commit waits for the computation under way. Nothing else starts a
+	// second one in a row.
 	d.due = d.due || fresh || d.computing == nil && (d.again || d.now != nil && d.now.state.Always)
 	if err := d.readPending(ctx); err != nil {
 		return errors.Join(polled, err)
@@ -348,13 +348,13 @@ func (d *Daemon) handOut(ctx context.Context, wait bool) error {
 	case wait:
 		d.await(ctx, tried, nil)
 	case behind && waited < lockPatience*d.cfg.LockGrace:
-		return perr // the lock that the newer commit asks for comes with what is being computed
+		return perr // the computation under way brings the newer commit's lock
 	case waited < d.cfg.LockGrace:
 		d.await(ctx, tried, time.After(d.cfg.LockGrace-waited))
 	}
 	lerr := d.commitLock(ctx, behind)
 	if len(held) > 0 && lerr == nil && !d.lockDue() {
-		// The records are on the branch, which is as good.
+		// The records are on the branch, which is just as durable.
 		perr = nil
 		if tried = d.workers.assign(ctx, d.now, nil); wait {
 			d.await(ctx, tried, nil)
@@ -379,7 +379,7 @@ func (d *Daemon) poll(ctx context.Context) (fresh bool, err error) {
 	return true, nil
 }
 
-// follow puts a revision in charge, and tells people what is new about it.
+// follow puts a revision in charge, and reports what is new about it.
 func (d *Daemon) follow(now *revision) {
 	var before []problem.Problem
 	var waiting []resolve.Waiting
@@ -419,9 +419,9 @@ func (d *Daemon) follow(now *revision) {
 	}
 }
 
-// leftAlone are the clusters that nothing is done to because of errors in the
-// registry, and why: those whose documents have errors, and those that are known
-// and missing, for who they may be meant by.
+// leftAlone returns the clusters that are left as they are because of errors in the
+// registry, and why: those whose documents have errors, and known ones that are
+// missing, since a document with errors may be meant for them.
 func (d *Daemon) leftAlone(s *desired.State) map[string]string {
 	left := make(map[string]string)
 	known := s.Committed.Clusters()
@@ -439,7 +439,7 @@ func (d *Daemon) leftAlone(s *desired.State) map[string]string {
 	return left
 }
 
-// notes are those of all clusters.
+// notes returns the notes of all clusters.
 func notes(s *desired.State) []string {
 	var all []string
 	for _, c := range s.Clusters {

@@ -11,18 +11,19 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// How a daemon that starts takes up where an earlier one left off.
+// How a starting daemon goes on where an earlier one left off.
 //
-// After an attempt that left nothing to do in a unit, its looks are kept, with a
-// name for everything that it was computed from (reconcile/checkpoint). If that is
-// the same for every unit when a daemon starts, nothing is computed: no package is
-// read and nothing rendered. Each worker only looks whether its unit is as it was,
-// and watches it. As soon as one is not, or something in it falls due, or a newer
-// commit is there, everything is computed as ever. A unit that this process must
-// serve something has no checkpoint.
+// After an attempt that left nothing to do in a unit, a checkpoint keeps how the unit
+// looks, with an identifier of everything that it was computed from
+// (reconcile/checkpoint). If that is the same for every unit when a daemon starts,
+// nothing is computed: no package is read and nothing rendered. Each worker only
+// verifies that its unit is unchanged, and watches it. As soon as a unit has changed,
+// or something in it falls due, or the branch has a newer commit, everything is
+// computed as usual. A unit for which this process must serve something has no
+// checkpoint.
 
-// resume returns the newest commit as far as the registry and the lock tell what it
-// asks for, for a daemon that has none yet; nil if it has to be computed.
+// resume returns a first revision from the newest commit's registry and lock alone;
+// nil if it must be computed.
 func (d *Daemon) resume() *revision {
 	if d.now != nil || d.cfg.Checkpoints == nil || d.pending.there {
 		return nil
@@ -64,8 +65,8 @@ func (d *Daemon) resume() *revision {
 	return r
 }
 
-// inputOf names everything that a state was computed from; "" if the next
-// computation may come to something else all the same.
+// inputOf identifies everything that a state was computed from; "" if the next
+// computation may give another result even so.
 func (d *Daemon) inputOf(s *desired.State) string {
 	files, ok := s.Commit.Files.(sources.ContentFS)
 	if !ok || d.cfg.Checkpoints == nil || s.Always || s.RegistryErr != nil || len(s.Waiting) > 0 {
@@ -79,8 +80,8 @@ func (d *Daemon) inputOf(s *desired.State) string {
 	return string(sources.DigestOf([]byte(d.cfg.Settings + "\x00" + content + "\x00" + string(s.Lock.Format()))))
 }
 
-// keep keeps how a cluster at rest looks. Where an attempt leaves no checkpoint, the
-// one before goes: the cluster may still look like it, and nothing else tells the next
+// keep stores the checkpoint of a unit at rest. An attempt that leaves none takes the
+// one before away: the unit may still look like it, and nothing else tells the next
 // process that there is something to do.
 func (ws *workers) keep(w *worker, j *job, o unit.Outcome) {
 	switch {
@@ -101,15 +102,15 @@ func (ws *workers) keep(w *worker, j *job, o unit.Outcome) {
 	if w.kept.Equal(r) {
 		return
 	}
-	// Once, also where it fails: a cache that cannot be written is told once, and
-	// not in every pass over a cluster in which nothing happens.
+	// Set also after a failure: a cache that cannot be written is reported once, not
+	// in every pass over an undisturbed cluster.
 	w.kept = r
 	if err := ws.cfg.Checkpoints.Save(w.id.String(), r); err != nil {
 		ws.cfg.Log.Warn("the next start will compute everything", "error", err)
 	}
 }
 
-// forget forgets how a unit looked that left.
+// forget deletes the checkpoint of a unit that left the fleet.
 func (ws *workers) forget(id desired.ID) {
 	if ws.cfg.Checkpoints == nil {
 		return
@@ -119,11 +120,11 @@ func (ws *workers) forget(id desired.ID) {
 	}
 }
 
-// askForState has the daemon compute what is wanted: a cluster is not as it was.
+// askForState asks the daemon to compute the state, since a cluster has changed.
 func (ws *workers) askForState(w *worker) {
 	ws.show(w, status.Waiting, "it was changed since it was left; what is wanted of it is computed first")
 	select {
 	case ws.moved <- struct{}{}:
-	default: // it is asked already
+	default: // asked already
 	}
 }

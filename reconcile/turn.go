@@ -8,13 +8,12 @@ import (
 	"gitopsd.dev/reconcile/kube"
 )
 
-// lendAfter is how long a cluster that was asked may keep its slot without having
-// answered anything.
+// lendAfter is how long a cluster may keep its slot without answering.
 const lendAfter = 3 * time.Second
 
-// turn is a claim of one attempt on a slot. The slots bound the clusters that are
-// worked on; one that does not answer is not worked on, but waited for: its slot
-// is lent to others, and it needs another one for its next request.
+// turn is the claim of one attempt on a slot. The slots bound the clusters that are
+// worked on. A cluster that does not answer is only waited for: its slot is lent to
+// others, and it needs another slot for its next request.
 type turn struct {
 	slots chan struct{}
 	// waits is told whether a slot is waited for, once that takes a while.
@@ -88,8 +87,8 @@ func (t *turn) end() (lent bool) {
 	return t.lent
 }
 
-// pace is what the requests of the attempt are made at: each needs the slot, and
-// its answer keeps it.
+// pace returns the pace for the requests of the attempt: each needs the slot, and
+// its answer keeps the slot.
 func (t *turn) pace() *kube.Pace {
 	return &kube.Pace{Before: t.before, After: t.answered}
 }
@@ -98,7 +97,7 @@ func (t *turn) before(ctx context.Context) error {
 	if t.holds() {
 		return nil
 	}
-	// One request gets the slot back, for all that run side by side.
+	// One request takes the slot back for all that run side by side.
 	select {
 	case t.taking <- struct{}{}:
 	case <-ctx.Done():

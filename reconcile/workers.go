@@ -19,16 +19,16 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// workers are the goroutines that work on units, one each, so that a unit that
-// hangs or fails delays no other. They share a bound on how many are at work.
+// workers are the goroutines that work on units, one each, so that a unit that hangs
+// or fails delays no other. A shared bound limits how many are at work.
 type workers struct {
 	cfg   Config
 	slots chan struct{}
 	// suspects are the slots of units whose clusters did not answer the last time,
 	// so that many of them do not take the slots of the others.
 	suspects chan struct{}
-	// moved has a token when a unit is not as its checkpoint has it, so that what is
-	// wanted of it must be computed.
+	// moved has a token when a unit differs from its checkpoint, so that the state
+	// must be computed.
 	moved chan struct{}
 	all   map[desired.ID]*worker
 	wg    sync.WaitGroup
@@ -42,29 +42,29 @@ func newWorkers(cfg Config) *workers {
 	}
 }
 
-// job is one attempt to make at a unit.
+// job is one attempt to be made at a unit.
 type job struct {
 	want *desired.Unit
-	// of is the revision that asks for it.
+	// of is the job's revision.
 	of *revision
 	// held is why nothing new may be done about it yet.
 	held string
-	// left says that the unit is to be left as it is: its cluster's document has
-	// errors. There is no want then.
+	// left: the unit is left as it is, because its cluster's document has errors.
+	// There is no want then.
 	left bool
 	// after are the jobs of the units that this one depends on, and broken names
 	// one that has none, as its registration has errors.
 	after  []*job
 	broken string
-	// tried is closed when the attempt has ended, and ready says how; or when
-	// the job was dropped, for instead if that is for the same.
+	// tried is closed when the attempt has ended, and ready is its result; or when
+	// the job was dropped, for instead if that has the same want.
 	tried   chan struct{}
 	ready   bool
 	instead *job
 }
 
-// at is how the unit looks if nothing but its registration is known of what is
-// wanted of it; nil if it was computed.
+// at returns how the unit looks if the job's revision was resumed; nil if it was
+// computed.
 func (j *job) at() *checkpoint.Record {
 	if j.left {
 		return nil
@@ -79,7 +79,7 @@ type worker struct {
 	id   desired.ID
 	box  chan *job
 	quit context.CancelFunc
-	// woken has a token when the unit asks for attention by itself.
+	// woken has a token when the unit itself asks for attention.
 	woken  chan struct{}
 	mu     sync.Mutex
 	ended  bool
@@ -94,16 +94,15 @@ type worker struct {
 	// the gate let through.
 	last, allowed *job
 	failures      int
-	// left says that the unit is to be left as it is, moved that it is not as it
-	// was left with this, so that what is wanted of it is being computed.
+	// left: the unit is left as it is. moved: the unit differs from the checkpoint,
+	// and the state is being computed.
 	left  bool
 	moved *desired.Unit
-	// slow says that the last attempt had to wait for answers for so long that
-	// its slot was lent.
+	// slow: the last attempt waited so long for answers that its slot was lent.
 	slow    bool
 	nextTry time.Time
-	// brake is how long the next waking has to wait: somebody who undoes every
-	// correction at once is answered ever more slowly.
+	// brake is how long the next wake-up must wait: if somebody undoes every
+	// correction at once, corrections get ever slower.
 	brake time.Duration
 	// again is when the unit asks to be looked at again; zero for never.
 	again time.Time
@@ -113,14 +112,13 @@ type worker struct {
 	unkept bool
 }
 
-// origin is what a connection is made from, credentials empty where they are not
-// known.
+// origin is what a connection is made from; credentials are empty if not known.
 type origin struct {
 	access      clusters.Access
 	credentials string
 }
 
-// stale reports whether now is something else.
+// stale reports whether now differs.
 func (o origin) stale(now origin) bool {
 	return o.access != now.access || o.credentials != now.credentials && now.credentials != ""
 }
@@ -129,9 +127,8 @@ func (o origin) stale(now origin) bool {
 const firstBrake = 250 * time.Millisecond
 
 // assign gives each unit its job of a revision, and returns channels that close when
-// each was tried. held is why units are to wait. Workers of units that left the
-// fleet end, and their objects stay; those of units that may have left it do
-// nothing.
+// each was tried. held is why units must wait. Workers of units that left the fleet
+// end, and the objects stay; workers of units that may have left it do nothing.
 func (ws *workers) assign(ctx context.Context, of *revision, held map[desired.ID]string) []<-chan struct{} {
 	jobs := make(map[desired.ID]*job)
 	for _, u := range of.state.Clusters {
@@ -183,8 +180,8 @@ func (ws *workers) start(ctx context.Context, id desired.ID) *worker {
 	return w
 }
 
-// soonest is how long a unit is left alone at least that asks to be looked at again:
-// the time that it asks for may be over, or be the present each time.
+// soonest is the least pause before a unit is looked at again at its own request: it
+// may ask for a time that is over.
 const soonest = 5 * time.Second
 
 // due gets a time when the unit asks to be looked at again; nil for never.
@@ -203,7 +200,7 @@ func (w *worker) lookAgain(at time.Time) {
 	w.again = at
 }
 
-// step waits for the next thing that the worker has to do, and does it.
+// step waits for the worker's next task, and does it.
 func (ws *workers) step(ctx context.Context, w *worker) {
 	defer ws.logPanic(w)
 	select {
@@ -215,7 +212,7 @@ func (ws *workers) step(ctx context.Context, w *worker) {
 	case <-w.woken:
 		ws.wake(ctx, w)
 	case <-w.due():
-		w.again = time.Time{} // unless it asks for it once more
+		w.again = time.Time{} // unless the unit asks again
 		ws.wake(ctx, w)
 	}
 }
@@ -224,12 +221,12 @@ func (ws *workers) step(ctx context.Context, w *worker) {
 // cluster, or fell due.
 func (ws *workers) wake(ctx context.Context, w *worker) {
 	if w.last == nil || w.left {
-		return // it was not tried yet, and will be; or it is not to be
+		return // not tried yet, but will be; or must not be
 	}
 	select {
 	case <-ctx.Done():
 		return
-	case j := <-w.box: // newer than what the waking is about
+	case j := <-w.box: // newer than the wake-up
 		ws.work(ctx, w, j)
 		return
 	case <-time.After(w.brake):
@@ -260,7 +257,7 @@ func nextBrake(brake time.Duration, changed int, interval time.Duration) time.Du
 
 // connect makes the worker's connection, and follows the unit.
 func (ws *workers) connect(ctx context.Context, w *worker, want *desired.Unit) error {
-	made := ws.originOf(want) // before: what is replaced meanwhile is told the next time
+	made := ws.originOf(want) // before connecting: a replacement meanwhile is noticed the next time
 	conn, err := ws.cfg.Connect(ctx, want)
 	if err != nil {
 		return err
@@ -277,7 +274,7 @@ func (ws *workers) connect(ctx context.Context, w *worker, want *desired.Unit) e
 		conn.Follow(following, func() {
 			select {
 			case w.woken <- struct{}{}:
-			default: // it is awake
+			default: // woken already
 			}
 		})
 	}()
@@ -289,7 +286,7 @@ func (ws *workers) connect(ctx context.Context, w *worker, want *desired.Unit) e
 	return nil
 }
 
-// originOf is what a connection would be made from now.
+// originOf returns what a connection would be made from now.
 func (ws *workers) originOf(want *desired.Unit) origin {
 	c := origin{access: want.Spec.Access()}
 	if ws.cfg.Credentials != nil {
@@ -331,8 +328,8 @@ func (ws *workers) stop() {
 	ws.wg.Wait()
 }
 
-// give puts a job into the worker's box, and returns it. A job for the same that
-// is under way is left alone, and returned instead.
+// give puts a job into the worker's box, and returns it. If a job with the same want
+// is under way, that goes on, and is returned instead.
 func (w *worker) give(j *job) *job {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -358,7 +355,7 @@ func (w *worker) give(j *job) *job {
 	return j
 }
 
-// work makes one attempt. The outcome is empty where there was none.
+// work makes one attempt. The outcome is zero if none was made.
 func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 	attempt, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -382,19 +379,19 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 		o = unit.Outcome{Phase: status.Failed, Message: problem.Message(j.want.Err)}
 	case w.failures > 0 && time.Now().Before(w.nextTry) && w.last.want.Objects == j.want.Objects && w.last.want.Spec.Access() == j.want.Spec.Access():
 		w.last = j
-		return unit.Outcome{} // what came of the last one stands
+		return unit.Outcome{} // the last outcome stands
 	case j.at() != nil && w.moved == j.want:
-		return unit.Outcome{} // it is not known yet what to do
+		return unit.Outcome{} // what to do is not known yet
 	default:
 		ok := true
 		if why := ws.gate(attempt, w, j); why != "" {
 			o = ws.heldBack(attempt, w, why)
 		} else {
-			w.allowed = j // from here on: a part of it may be done
+			w.allowed = j // from here on, some of it may be applied
 			o, ok = ws.try(attempt, w, j)
 		}
 		if !ok || attempt.Err() != nil {
-			return unit.Outcome{} // given up for a newer commit, or the end: that is not the cluster's fault
+			return unit.Outcome{} // given up for a newer commit, or at the end: not the cluster's fault
 		}
 		if o.Moved {
 			w.moved = j.want
@@ -409,8 +406,8 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 	return o
 }
 
-// try makes the attempt itself, when it is the cluster's turn. ok is false where
-// it was given up, which says nothing of the cluster.
+// try makes the attempt itself, when it is the cluster's turn. ok is false if it was
+// given up, which says nothing about the cluster.
 func (ws *workers) try(ctx context.Context, w *worker, j *job) (o unit.Outcome, ok bool) {
 	slots := ws.slots
 	if w.failures > 0 || w.slow {
@@ -431,7 +428,7 @@ func (ws *workers) try(ctx context.Context, w *worker, j *job) (o unit.Outcome, 
 			c.Phase = status.Applying
 		}
 	})
-	// What was waited for before is not the cluster's time.
+	// Waiting for the turn does not count as the cluster's time.
 	attempt, cancel := context.WithTimeout(kube.WithPace(ctx, t.pace()), ws.cfg.ClusterTimeout)
 	defer cancel()
 	o = ws.apply(attempt, w, j)
@@ -446,7 +443,7 @@ func (ws *workers) apply(ctx context.Context, w *worker, j *job) (o unit.Outcome
 		}
 	}()
 	if w.failures > 0 || w.conn != nil && w.made.stale(ws.originOf(j.want)) {
-		// Credentials that were replaced, or may have been; or another registration.
+		// The credentials were replaced, or may have been; or the registration was.
 		w.disconnect()
 	}
 	if w.conn == nil {
@@ -464,13 +461,13 @@ func (ws *workers) apply(ctx context.Context, w *worker, j *job) (o unit.Outcome
 	return w.conn.Apply(ctx, j.want)
 }
 
-// report notes what came of an attempt, and when the next is due.
+// report notes the outcome of an attempt, and when the next one is due.
 func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 	now := time.Now()
 	switch o.Phase {
 	case status.Unreachable:
-		// Up to ten intervals, so that one that is away for long costs little
-		// and one that comes back is noticed soon.
+		// Up to ten intervals: a cluster that is down for long costs little, and
+		// one that comes back is noticed soon.
 		w.failures++
 		pause := min(ws.cfg.Interval<<min(w.failures-1, 10), 10*ws.cfg.Interval)
 		w.nextTry = now.Add(pause*9/10 + rand.N(pause/5+1))
@@ -520,7 +517,7 @@ func summary(j *job, o unit.Outcome) string {
 	return "applied"
 }
 
-// packages lists a cluster's packages with their states.
+// packages returns a cluster's packages with their states.
 func packages(want *desired.Unit, o unit.Outcome) []status.PackageState {
 	var list []status.PackageState
 	for _, p := range want.Packages {
@@ -548,7 +545,7 @@ func packages(want *desired.Unit, o unit.Outcome) []status.PackageState {
 	return list
 }
 
-// resumed are a cluster's packages as they were left, unless nobody knows.
+// resumed returns a cluster's packages as they were left, if that is known.
 func resumed(left []status.PackageState, now status.Phase) []status.PackageState {
 	list := slices.Clone(left)
 	for i := range list {

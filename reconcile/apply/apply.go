@@ -1,34 +1,34 @@
-// Package apply brings a cluster to what is wanted of it.
+// Package apply applies the desired objects to a cluster.
 //
 // It owns
 //   - the look at the cluster (look.go): one metadata list for each kind in use,
-//     and what is in the way of objects that are new;
-//   - what is remembered of it (memory.go), and the watches that keep that
-//     current (follow.go), so that the next look asks for nothing; of those who
-//     write without end nobody hears each time (damper.go);
-//   - drift (drift.go): told from who owns which field (reconcile/apply/managed),
-//     and verified by one dry run of the object in question; dispute.go keeps us
-//     and somebody else from undoing each other's work for ever;
-//   - the execution of a plan (execute.go, wait.go, prune.go), in stages, with
-//     taking over what others own of objects (adopt.go), and creating objects
-//     anew (replace.go) where the repository asks for it;
-//   - what Namespaces, types and packages hold (inside.go) that would be deleted
-//     with them, when a plan is made and right before the deletion (full.go);
+//     and objects that are in the way of new ones;
+//   - the memory of it (memory.go), and the watches that keep it current
+//     (follow.go), so that the next look needs no requests; damper.go limits how
+//     often a busy writer causes a look;
+//   - drift (drift.go): detected from who owns which field (reconcile/apply/managed),
+//     and verified by a dry run of the object; dispute.go keeps gitopsd and another
+//     writer from undoing each other's work forever;
+//   - the execution of a plan (execute.go, wait.go, prune.go), in stages; taking
+//     over fields of others (adopt.go), and creating objects again (replace.go)
+//     where the repository asks for it;
+//   - the contents of Namespaces, types and packages (inside.go), which would be
+//     deleted with them: read for a plan and right before the deletion (full.go);
 //   - the inventory (inventory.go), an ApplySet as KEP-3659 specifies it;
 //   - dry runs for the plan that people read (dryrun.go);
-//   - the health of what was applied (health.go);
-//   - what is left to a Crossplane in the cluster (crossplane.go): that nobody
-//     else has it install the same, and that it installed what it was told to.
+//   - the health of applied objects (health.go);
+//   - packages that a Crossplane in the cluster installs (crossplane.go): nobody
+//     else may have it install the same ones, and it must have installed ours.
 //
-// reconcile/plan decides what is to be done, reconcile/kube does the talking.
+// reconcile/plan decides what to do, reconcile/kube sends the requests.
 //
 // What is durable when: all state is in the cluster. The parent object of the
 // inventory names every kind before the first object of that kind is applied,
-// and drops it after the last one is gone; it says for which fleet and commit, and
-// is written by compare-and-swap. Every object is applied in one
-// request together with its membership and the digest of what was applied. So
-// whoever comes next, after a crash anywhere, sees what was done and does the
-// rest; what this process remembers only saves requests.
+// and drops it after the last one is gone. It names the fleet and the commit, and
+// is written by compare-and-swap. Every object is applied in one request together
+// with its membership and the digest of what was applied. So after a crash
+// anywhere the next process sees what was done and does the rest; what this
+// process remembers only saves requests.
 package apply
 
 import (
@@ -57,19 +57,18 @@ type Config struct {
 	// Inventory names the inventory in the cluster; the cluster's own name by
 	// default.
 	Inventory string
-	// Fleet is whose inventory it is: a name, or what is accepted, is required.
+	// Fleet owns the inventory; Name or Accepts is required.
 	Fleet Fleet
-	// Log gets what is worth knowing but is no result, with the cluster's name;
-	// required.
+	// Log gets messages that are no results, with the cluster's name; required.
 	Log *slog.Logger
 	// Poll is how often Follow lists a kind that cannot be watched; default one
 	// minute.
 	Poll time.Duration
 }
 
-// Applier applies to one cluster. It remembers what it has seen there, to ask
-// for less the next time; everything it knows can be lost at any time. It may
-// be used by one goroutine at a time.
+// Applier applies to one cluster. It remembers what it has seen there, to save
+// requests; losing that memory is harmless. It may be used by one goroutine at a
+// time.
 type Applier struct {
 	cluster *kube.Client
 	log     *slog.Logger
@@ -104,25 +103,25 @@ func New(c Config) (*Applier, error) {
 	}, nil
 }
 
-// PlanOptions say what a plan is for, and what is known of what is wanted.
+// PlanOptions are what a plan is made for, and what is known of the desired objects.
 type PlanOptions struct {
 	plan.Options
-	// Commit is the one that is planned for; empty for a working tree.
+	// Commit to plan for; empty for a working tree.
 	Commit string
-	// DryRun asks the API server about every object that would be written, for
-	// its fields that change and whether it would be accepted. It is for
-	// people; executing a plan does not need it.
+	// DryRun asks the API server about every object that would be written: which
+	// fields change, and whether it would be accepted. It is for people; executing
+	// a plan does not need it.
 	DryRun bool
-	// Allowed says which breaking changes of types are allowed; nil for none.
+	// Allowed reports which breaking changes of types are allowed; nil for none.
 	Allowed plan.Allowed
 	// FindType finds the definition of a type that an object is pinned to, to
-	// say how it differs from the cluster's; nil if there is nowhere to look.
+	// describe how the cluster's type differs; may be nil.
 	FindType func(ctx context.Context, gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string)
 }
 
-// Plan looks at the cluster and decides what is to be done there. It changes
-// nothing. The error is about the cluster as a whole; what is wrong with an
-// object or a kind is in the plan.
+// Plan looks at the cluster and decides what to do there. It changes nothing. The
+// error is about the cluster as a whole; problems of an object or a kind are in
+// the plan.
 func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOptions) (*plan.Plan, error) {
 	a.cluster.Refresh()
 	seen, err := a.look(ctx, desired)
@@ -152,8 +151,8 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 	return p, nil
 }
 
-// member is an object as it is applied: with its membership, and the digest of
-// what was rendered.
+// member returns an object as it is applied: with its membership, and the digest
+// of what was rendered.
 func (a *Applier) member(o *manifest.Object) *manifest.Object {
 	annotations := map[string]string{manifest.AppliedAnnotation: a.inv.Applied(o)}
 	if o.ID().Is(manifest.CRD) {

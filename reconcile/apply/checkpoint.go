@@ -22,15 +22,15 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// Checkpoint is how an inventory looked when a pass had left nothing to do: all
-// that is wanted was applied, nobody else wanted any of it otherwise, and it was
-// healthy. A cluster that looks the same later, and of which the same is wanted,
-// needs nothing done, and nobody has to compute what is wanted to know that
-// (AtRest). It is plain data, that another process can read back.
+// Checkpoint is how an inventory looked when a pass left nothing to do: everything
+// was applied and healthy, and nobody disputed it. If the cluster looks the same
+// later, and the desired objects have not changed, there is nothing to do, and
+// [Applier.AtRest] reports so without computing them. It is plain data, which
+// another process can read back.
 type Checkpoint struct {
-	// Kinds are those of the members, ordered by group and kind.
+	// Kinds of the members, ordered by group and kind.
 	Kinds []KindCheckpoint `json:"kinds"`
-	// Namespaces are those of the inventory's parent, ordered.
+	// Namespaces that the inventory's parent names, ordered.
 	Namespaces []string `json:"namespaces,omitempty"`
 }
 
@@ -42,12 +42,11 @@ type KindCheckpoint struct {
 	Print string `json:"print"`
 }
 
-// Checkpoint describes the cluster after a plan was executed and everything that
-// it wants was found healthy, which the caller has seen to. It is nil where the
-// look of the members does not tell that nothing is to be done: an object is not
-// known to be as it was applied, the plan leaves something as it is that it would
-// rather have otherwise, a field is not known yet, an object is pinned to a type that
-// others define, or a package is left to Crossplane.
+// Checkpoint describes the cluster after a plan was executed and everything was
+// found healthy, which the caller has verified. It returns nil if the members alone
+// cannot show that nothing is left to do: an object is not known to be as it was
+// applied, the plan leaves a difference in place, a field is not known yet, an
+// object is pinned to a type that others define, or a package is left to Crossplane.
 func (a *Applier) Checkpoint(p *plan.Plan) *Checkpoint {
 	if a.parent == nil || !a.parent.exists || len(a.pinned) > 0 || len(p.Unreadable) > 0 {
 		return nil
@@ -97,12 +96,11 @@ func (s *kindState) print() string {
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
-// AtRest says whether the cluster looks as it did when the checkpoint was made,
-// and is healthy. It changes nothing. As Plan does, it costs one metadata list
-// for each kind that is not followed yet, and one list more for each kind that
-// has a status; what it has listed the next Plan need not ask for again. The
-// error is about the cluster as a whole; whatever else is odd is for Plan to
-// say, and the cluster not at rest.
+// AtRest reports whether the cluster looks as it did when the checkpoint was made,
+// and is healthy. It changes nothing. Like Plan it costs one metadata list for each
+// kind that is not followed yet, and one more list for each kind that has a status;
+// the next Plan reuses these lists. The error is about the cluster as a whole; with
+// any other trouble the cluster is not at rest, and Plan reports it.
 func (a *Applier) AtRest(ctx context.Context, c *Checkpoint) (bool, error) {
 	p, err := a.readParent(ctx)
 	if kube.IsClusterWide(err) {
@@ -116,11 +114,11 @@ func (a *Applier) AtRest(ctx context.Context, c *Checkpoint) (bool, error) {
 	if !same || err != nil {
 		return false, err
 	}
-	// After the watches began: what becomes unready from here on stirs them.
+	// After the watches began: they notice what becomes unready from here on.
 	return a.eachKind(ctx, c, a.isHealthy)
 }
 
-// eachKind says whether something holds for all kinds.
+// eachKind reports whether something holds for all kinds.
 func (a *Applier) eachKind(ctx context.Context, c *Checkpoint, holds func(context.Context, KindCheckpoint) (bool, error)) (bool, error) {
 	var not atomic.Bool
 	g, gctx := errgroup.WithContext(ctx)
@@ -141,7 +139,7 @@ func (a *Applier) eachKind(ctx context.Context, c *Checkpoint, holds func(contex
 	return err == nil && !not.Load(), err
 }
 
-// describes says that the parent is the one that the checkpoint is of.
+// describes reports whether the checkpoint was made of this parent.
 func (c *Checkpoint) describes(p *parent) bool {
 	kinds, namespaces := make(map[schema.GroupKind]bool), make(map[string]bool)
 	for _, k := range c.Kinds {
@@ -172,8 +170,8 @@ func (a *Applier) looksSame(ctx context.Context, k KindCheckpoint) (bool, error)
 	return a.approveAll(k), nil
 }
 
-// isHealthy looks at the members of a kind, unless nothing was written since they
-// were looked at last.
+// isHealthy reports whether the members of a kind are healthy. It reads them only
+// if something was written since the last time.
 func (a *Applier) isHealthy(ctx context.Context, k KindCheckpoint) (bool, error) {
 	gk := groupKind(k.Type)
 	if !hasStatus(gk) {
@@ -183,7 +181,7 @@ func (a *Applier) isHealthy(ctx context.Context, k KindCheckpoint) (bool, error)
 		return len(unready) == 0, nil
 	}
 	ready := true
-	// A list that starts over has handed out nothing that is not ready.
+	// Until a list starts over, it has handed out only ready objects.
 	opts := kube.ListOptions{Selector: a.set.selector(), Again: func() {}}
 	err := a.cluster.ListFull(ctx, k.Type, opts, func(tree map[string]any) bool {
 		u := &unstructured.Unstructured{Object: tree}
@@ -196,7 +194,7 @@ func (a *Applier) isHealthy(ctx context.Context, k KindCheckpoint) (bool, error)
 	})
 	a.rememberHealth(gk, nil, nil)
 	if err != nil || !ready {
-		a.stir(gk) // Plan's own look at them says what is the matter
+		a.stir(gk) // Plan looks again, and reports the trouble
 	}
 	return ready, err
 }

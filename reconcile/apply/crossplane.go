@@ -22,10 +22,10 @@ const (
 	packageVersion = manifest.GroupPackages + "/v1"
 )
 
-// soleInstaller has the steps of a package in conflict that a Crossplane in the
-// cluster installs too, at the request of somebody else: each of the two controllers
-// would overwrite what the other writes. Where the package was ours until now, the
-// steps wait until it is gone. It asks nothing while there is nothing to write.
+// soleInstaller marks the steps of a package as conflicts if a Crossplane in the
+// cluster installs it too, for somebody else: the two controllers would overwrite
+// each other. If the package was ours until now, the steps wait until it is gone.
+// It sends nothing while there is nothing to write.
 func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 	writes := slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return s.Action.Writes() && repositoryOf(s.Object) != "" })
 	if !writes {
@@ -36,7 +36,7 @@ func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 		return err
 	}
 	if err != nil {
-		// Whoever may not look at Crossplane's packages can have others.
+		// Without the right to read Crossplane's packages others still work.
 		a.log.Warn("cannot tell whether Crossplane installs the same packages", "error", err)
 	}
 	for i := range p.Steps {
@@ -48,7 +48,8 @@ func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 	return nil
 }
 
-// installedBy says who installs a package already, and what to do.
+// installedBy returns the action for a package that something installs already,
+// and the reason with advice.
 func installedBy(p *plan.Plan, other manifest.ID, delegated bool) (plan.Action, string) {
 	text := fmt.Sprintf("Crossplane's %s installs the same package in this cluster", other)
 	for i := range p.Steps {
@@ -63,7 +64,7 @@ func installedBy(p *plan.Plan, other manifest.ID, delegated bool) (plan.Action, 
 	return plan.Conflict, text + ", and each would overwrite what the other writes; " + own + ", or delete it"
 }
 
-// repositoryOf is that of the package that an object is of, "" for others.
+// repositoryOf returns the repository of an object's package; "" if it has none.
 func repositoryOf(o *manifest.Object) string {
 	switch {
 	case o == nil:
@@ -74,7 +75,7 @@ func repositoryOf(o *manifest.Object) string {
 	return o.Origin().Package.Ref.Repository
 }
 
-// packageOf reads spec.package; the zero Ref is one that cannot be read.
+// packageOf reads spec.package; the Ref is zero if it cannot be read.
 func packageOf(tree map[string]any) sources.Ref {
 	spec, _ := tree["spec"].(map[string]any)
 	text, _ := spec["package"].(string)
@@ -82,8 +83,8 @@ func packageOf(tree map[string]any) sources.Ref {
 	return ref
 }
 
-// livePackages are those that Crossplane installs, by repository, as far as they
-// could be read.
+// livePackages returns the packages that Crossplane installs, by repository, as far
+// as they can be read.
 func (a *Applier) livePackages(ctx context.Context) (map[string]manifest.ID, error) {
 	live := make(map[string]manifest.ID)
 	for _, kind := range manifest.Packages {
@@ -132,8 +133,8 @@ func (a *Applier) revision(ctx context.Context, id manifest.ID) (map[string]any,
 	return tree, err
 }
 
-// packageHealth reads how Crossplane gets on with a package, beside what kstatus
-// knows.
+// packageHealth reads a package's state from Crossplane's conditions, which kstatus
+// does not know.
 func packageHealth(u *unstructured.Unstructured) (State, string) {
 	wanted := packageOf(u.Object)
 	pkg, _, _ := unstructured.NestedString(u.Object, "spec", "package")
@@ -158,7 +159,7 @@ func packageHealth(u *unstructured.Unstructured) (State, string) {
 	return State(status.CurrentStatus), ""
 }
 
-// revisionHealth verifies that what runs is what was asked for.
+// revisionHealth verifies that the revision runs the wanted digest.
 func revisionHealth(revision map[string]any, wanted sources.Digest) (State, string) {
 	if revision == nil {
 		return InProgress, "its revision is not there"
@@ -177,8 +178,8 @@ func revisionHealth(revision map[string]any, wanted sources.Digest) (State, stri
 	return State(status.CurrentStatus), ""
 }
 
-// verifyPackages looks at the revisions of packages that say that they are well.
-// One that is not may become so without a write to the package itself.
+// verifyPackages looks at the revisions of packages that report to be healthy. A
+// revision may become healthy without a write to the package itself.
 func (a *Applier) verifyPackages(ctx context.Context, l *healthLook) error {
 	for id, digest := range l.packages {
 		h := l.health[id]
@@ -202,7 +203,7 @@ func (a *Applier) verifyPackages(ctx context.Context, l *healthLook) error {
 	return nil
 }
 
-// definitionHealth reads whether Crossplane serves the types that an XRD defines.
+// definitionHealth reads from an XRD whether Crossplane serves its types.
 func definitionHealth(u *unstructured.Unstructured) (State, string) {
 	conditions := []string{"Established"}
 	if types.Read(u.Object).Claims.Kind != "" {
@@ -216,7 +217,7 @@ func definitionHealth(u *unstructured.Unstructured) (State, string) {
 	return State(status.CurrentStatus), ""
 }
 
-// condition is one of an object's.
+// condition is an entry of status.conditions.
 type condition struct{ status, reason, message string }
 
 func (c condition) text() string {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// notice says how an event is to be answered.
+// notice is how an event is answered.
 type notice int
 
 const (
@@ -14,14 +14,14 @@ const (
 	atOnce        // somebody should look
 )
 
-// The pauses between notices for which there is time.
+// The pauses between notices that can wait.
 const (
 	firstDamping   = time.Second
 	longestDamping = 15 * time.Second
 )
 
-// damper passes notices on: those for which there is time together, ever less
-// often while they keep coming. The last of them is never lost.
+// damper passes notices on. Those that can wait are passed on together, ever less
+// often while they keep coming. The last one is never lost.
 type damper struct {
 	notify func()
 

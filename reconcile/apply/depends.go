@@ -10,8 +10,8 @@ import (
 	"gitopsd.dev/reconcile/plan"
 )
 
-// dependencyWait is how long a pass waits for what some objects depend on. What
-// takes longer is reported as pending, and a later pass goes on from there.
+// dependencyWait is how long a pass waits for dependencies of objects. After that
+// the objects are reported as pending, and a later pass goes on from there.
 const dependencyWait = 15 * time.Second
 
 // startable returns the results whose dependencies are ready, and defers the
@@ -37,12 +37,13 @@ func (x *execution) startable(ctx context.Context, todo []*Result) ([]*Result, e
 	return ready, nil
 }
 
-// typeDeferred says that a step needs a CRD or Namespace that is deferred itself.
+// typeDeferred reports whether a step needs a CRD or Namespace that is itself
+// deferred.
 func (x *execution) typeDeferred(s *plan.Step) bool {
 	return slices.Contains(x.deferred, x.defined[kindOf(s.ID)]) || slices.Contains(x.deferred, x.spaces[s.ID.Namespace])
 }
 
-// waitsFor says what a step depends on that is not ready.
+// waitsFor describes a dependency of a step that is not ready; "" if all are.
 func (x *execution) waitsFor(ctx context.Context, s *plan.Step, known map[string]string) (string, error) {
 	for _, name := range s.After {
 		why, asked := known[name]
@@ -60,7 +61,7 @@ func (x *execution) waitsFor(ctx context.Context, s *plan.Step, known map[string
 	return "", nil
 }
 
-// notReady says why the objects behind a name are not all applied and healthy.
+// notReady returns why the objects behind a name are not all applied and healthy.
 func (x *execution) notReady(ctx context.Context, name string) (string, error) {
 	members := &plan.Plan{Cluster: x.plan.Cluster}
 	for _, i := range x.plan.Behind(name) {
@@ -123,8 +124,8 @@ func (x *execution) dependents(ctx context.Context) error {
 	return nil
 }
 
-// hopeful says that something that is waited for may still come in this pass: all
-// of what some deferred step depends on was applied, or was there.
+// hopeful reports whether a dependency may still become ready in this pass: all
+// dependencies of some deferred step were applied, or existed before.
 func (x *execution) hopeful() bool {
 	applied := func(i int) bool {
 		r := &x.results[i]

@@ -10,9 +10,9 @@ import (
 )
 
 // Two writers that undo each other's work would write forever: another manager of
-// the same field, somebody who deletes what is wanted, or creates what was pruned.
-// After a few corrections of the same thing in a row the next one has to wait,
-// each time longer, and people are told.
+// the same field, somebody who deletes a desired object, or creates a pruned one.
+// After a few corrections of the same subject in a row the next one has to wait,
+// longer each time, and the plan reports it.
 const (
 	disputeAfter   = 3                // corrections in a row
 	disputeMemory  = 10 * time.Minute // without a correction ends the row
@@ -42,10 +42,10 @@ func (d *dispute) backoff() time.Duration {
 	return min(firstBackoff<<min(d.corrections-disputeAfter, 10), longestBackoff)
 }
 
-// over reports whether there was nothing to correct for long.
+// over reports whether nothing was corrected for long enough to end the dispute.
 func (d *dispute) over(now time.Time) bool { return now.Sub(d.last) > disputeMemory+d.backoff() }
 
-// vanished notes that somebody else deleted a member, or made it theirs. The mutex
+// vanished notes that somebody else deleted a member, or took it over. The mutex
 // is held.
 func (a *Applier) vanished(id manifest.ID) {
 	c := subject{id, plan.Create}
@@ -103,21 +103,21 @@ func (a *Applier) settled(c subject) {
 	delete(a.disputes, c)
 }
 
-// held returns why something is not corrected now, "" when it is. what says what is
-// wrong and was corrected so often, undone that it was undone each time, and do
-// what people can do.
+// held returns why a subject is not corrected now; "" if it is. what describes the
+// difference that was corrected so often, undone how it was undone each time, and
+// do what people can do.
 func (d *dispute) held(what, undone, do string, now time.Time) string {
 	next := d.last.Add(d.backoff())
 	if !now.Before(next) {
 		return ""
 	}
-	// The time, and not what is left of it: the same is told once.
+	// A time, not a duration: the text stays the same, and is reported once.
 	return fmt.Sprintf("%s %d times in %s, and %s, so that the next correction waits until %s: %s",
 		what, d.corrections, d.last.Sub(d.first).Round(time.Second), undone, next.UTC().Format("15:04:05 MST"), do)
 }
 
-// findDisputes notes what is not to be corrected now, and forgets the disputes that
-// are over.
+// findDisputes notes which objects must not be corrected now, and forgets the
+// disputes that are over.
 func (a *Applier) findDisputes(v *view, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -20,22 +20,22 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// How drift is told.
+// How drift is detected.
 //
-// An object is as it was applied for as long as we own every field that was
-// applied (managed.Find) and people added none (managed.FindEdits), and no value
-// needs to be read. Where we do not, it is looked at once, by a dry run of applying it: when that would leave what we own
-// as it is, there is nothing to correct. Either answer is remembered, with a
+// As long as we own every field that was applied ([managed.Find]) and people added
+// none ([managed.FindEdits]), the object is as it was applied, and no value needs to
+// be read. Otherwise one dry run of applying it decides: if our fields would stay as
+// they are, there is nothing to correct. Either answer is remembered, with a
 // fingerprint of the metadata that changes whenever somebody other than a status
 // writer writes.
 
-// fingerprint stands for the metadata of an object at one moment, in every
-// process alike. Nobody can make an object that has another's.
+// fingerprint is a hash of an object's metadata at one moment, the same in every
+// process. Nobody can make an object with the fingerprint of another.
 type fingerprint [16]byte
 
-// fingerprintOf leaves out what status writers change. Where the kind has no
-// generation, the times of the managers' writes tell that something was
-// written, and where it has no status either, so does resourceVersion.
+// fingerprintOf leaves out what status writers change. If the kind has no
+// generation, the times of the managers' writes show that something was written;
+// if it has no status either, so does resourceVersion.
 func fingerprintOf(t kube.Type, m *metav1.ObjectMeta) fingerprint {
 	buf := make([]byte, 0, 2<<10)
 	put := func(parts ...string) {
@@ -76,8 +76,7 @@ func fingerprintOf(t kube.Type, m *metav1.ObjectMeta) fingerprint {
 	return fingerprint(sum[:16])
 }
 
-// findDrift looks at the members that are applied as wanted, and notes those
-// that are not so any more.
+// findDrift notes which applied members have drifted.
 func (a *Applier) findDrift(ctx context.Context, v *view) error {
 	var mu sync.Mutex
 	note := func(id manifest.ID, drift string) {
@@ -93,15 +92,15 @@ func (a *Applier) findDrift(ctx context.Context, v *view) error {
 		if meta == nil || v.live.Objects[id] == nil {
 			continue
 		}
-		// It may have been written to since it was looked up, when no more was
-		// remembered of it than a plan asks for.
+		// It may have been written to since the look, for which only as much as
+		// a plan needs was remembered.
 		v.live.Objects[id] = meta
 		if meta.DeletionTimestamp != nil || meta.Labels[plan.PartOfLabel] != a.set.id ||
 			meta.Annotations[manifest.AppliedAnnotation] != a.inv.Applied(o) {
 			continue
 		}
 		if drift != "" {
-			note(id, drift) // it is reported only, or waits
+			note(id, drift) // it is only reported, or waits
 			continue
 		}
 		lost, edited := managed.Find(o, meta), added(o, meta)
@@ -138,8 +137,8 @@ func (a *Applier) findDrift(ctx context.Context, v *view) error {
 	return g.Wait()
 }
 
-// verify asks the API server what applying the object once more would change.
-// When it cannot say, the evidence stands, for now.
+// verify asks the API server what applying the object again would change. If it
+// cannot tell, the object counts as drifted for now.
 func (a *Applier) verify(ctx context.Context, o *manifest.Object, meta *metav1.ObjectMeta) (drifted, sure bool, err error) {
 	t, err := a.cluster.Type(ctx, o.APIVersion(), o.ID().Kind)
 	if err == nil {

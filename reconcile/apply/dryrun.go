@@ -17,8 +17,8 @@ import (
 )
 
 // dryRun asks the API server about every object that the plan would write: what
-// would change, and whether it would be accepted. Where it cannot say, the step
-// says why; one that it would not accept is marked as rejected. Neither stops
+// would change, and whether it would be accepted. If it cannot tell, the step has
+// the reason; a step that it would refuse is marked as rejected. Neither stops
 // the others.
 func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 	created := make(map[string]bool)

@@ -18,7 +18,7 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// Outcome is what came of a step.
+// Outcome is the result of a step in one word.
 type Outcome string
 
 // The outcomes.
@@ -28,17 +28,16 @@ const (
 	// Left: the plan leaves the object as it is (unchanged, conflict, refused,
 	// held, wait).
 	Left Outcome = "left"
-	// Failed: the API server did not accept it; see Err.
+	// Failed: the API server did not accept the request; see Err.
 	Failed Outcome = "failed"
-	// Skipped: it was not tried, since something it depends on is not there;
-	// see Reason.
+	// Skipped: not tried, because a dependency does not exist; see Reason.
 	Skipped Outcome = "skipped"
-	// Pending: it is under way, or waits for something that may come by itself;
-	// see Reason. A later pass goes on.
+	// Pending: under way, or waiting for something that needs no action; see
+	// Reason. A later pass goes on.
 	Pending Outcome = "pending"
 )
 
-// Result is what came of one step.
+// Result is the result of one step.
 type Result struct {
 	Step    *plan.Step
 	Outcome Outcome
@@ -50,12 +49,12 @@ type Result struct {
 	Warnings []string
 }
 
-// notTried is the Reason of a step that the pass did not come to.
+// notTried is the Reason of a step that the pass did not reach.
 const notTried = "not tried"
 
-// Report is what came of a plan.
+// Report has the results of a plan.
 type Report struct {
-	// Results are those of the plan's steps, in the plan's order.
+	// Results of the plan's steps, in the plan's order.
 	Results []Result
 }
 
@@ -85,9 +84,9 @@ type execution struct {
 	deferred []*Result
 }
 
-// Apply executes a plan that Plan made, and reports on every step of it. The
-// error is about the cluster as a whole: the steps that were not tried for its
-// sake are Skipped. What failed by itself is only in the report.
+// Apply executes a plan that Plan made, and reports on every step. The error is
+// about the cluster as a whole: steps that were not tried because of it are
+// Skipped. Failures of single steps are only in the report.
 func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 	x := &execution{
 		Applier: a, plan: p, looked: a.parent, results: make([]Result, len(p.Steps)),
@@ -136,7 +135,7 @@ func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 	return report, x.settle(ctx)
 }
 
-// settle narrows the inventory to what is wanted, or still there.
+// settle narrows the inventory to objects that are desired or still exist.
 func (x *execution) settle(ctx context.Context) error {
 	p, err := x.readParent(ctx)
 	if err != nil {
@@ -147,7 +146,7 @@ func (x *execution) settle(ctx context.Context) error {
 	})
 	for gk := range x.plan.Unreadable {
 		if p.kinds[gk] {
-			// Members may be there unseen, anywhere.
+			// Members that cannot be seen may exist anywhere.
 			kinds[gk] = true
 			spaces = union(spaces, p.namespaces)
 		}
@@ -159,8 +158,8 @@ func (x *execution) settle(ctx context.Context) error {
 	return x.narrow(ctx, kinds, spaces)
 }
 
-// keepNew keeps what another process put into the inventory after the look that the
-// plan was made from: nobody here knows what is of it.
+// keepNew keeps kinds and namespaces that another process added to the inventory
+// after the look that the plan was made from: this one knows nothing about them.
 func (x *execution) keepNew(p *parent, kinds map[schema.GroupKind]bool, spaces map[string]bool) {
 	if x.looked == nil {
 		return
@@ -184,7 +183,7 @@ func (x *execution) scope(include func(*Result) bool) (map[schema.GroupKind]bool
 	kinds, spaces := make(map[schema.GroupKind]bool), make(map[string]bool)
 	for i := range x.results {
 		r := &x.results[i]
-		// Of what is refused, only what is ours already may be a member.
+		// A refused object is a member only if it is ours already.
 		if s := r.Step; include(r) && s.Action != plan.Conflict && (s.Action != plan.Refused || s.Force) {
 			kinds[kindOf(s.ID)] = true
 			if s.ID.Namespace != "" {
@@ -196,8 +195,8 @@ func (x *execution) scope(include func(*Result) bool) (map[schema.GroupKind]bool
 }
 
 // stage applies the objects of one stage. Namespaces come before CRDs, and XRDs
-// before what they define: the plan is in that order, and rank changes are
-// where one waits for the other.
+// before objects of their types: the plan has that order, and where the rank
+// changes one waits for the other.
 func (x *execution) stage(ctx context.Context, stage plan.Stage) error {
 	var todo []*Result
 	for i := range x.results {
@@ -212,7 +211,7 @@ func (x *execution) stage(ctx context.Context, stage plan.Stage) error {
 	return x.batches(ctx, stage, todo)
 }
 
-// batches applies objects of one stage that depend on nothing that is missing.
+// batches applies objects of one stage that have no missing dependencies.
 func (x *execution) batches(ctx context.Context, stage plan.Stage, todo []*Result) error {
 	first := slices.IndexFunc(todo, func(r *Result) bool { return !plan.First(r.Step.ID) })
 	if first < 0 {
@@ -316,8 +315,8 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 	return nil
 }
 
-// An object of a kind that was installed a moment ago can meet an API server
-// that has not heard of it, where there are several.
+// With several API servers, one of them may not know yet a kind that was installed
+// a moment ago.
 const (
 	freshKindPause    = 200 * time.Millisecond
 	freshKindAttempts = 5
@@ -351,22 +350,22 @@ func (x *execution) fail(r *Result, err error) error {
 		err = &problem.Error{Err: err, Advice: fmt.Sprintf("to have it deleted and created anew, annotate it with %s: \"true\"", manifest.ReplaceAnnotation)}
 	}
 	if r.Step.Drift && kube.ClassOf(err) == kube.Invalid {
-		// A Service whose port somebody moved would have both ports.
+		// A Service whose port somebody changed would have both ports.
 		err = &problem.Error{Err: err, Advice: r.Step.Reason + ", which does not go with what is wanted: undo it in the cluster"}
 	}
 	r.Outcome, r.Err, r.Reason = Failed, err, ""
-	// A request that ran out of its own time concerns its object alone; when the
-	// pass is to end, that is Canceled.
+	// A request that exceeded its own deadline concerns its object alone; if the
+	// pass ends, the error is Canceled.
 	if kube.IsClusterWide(err) || kube.ClassOf(err) == "" && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		return err
 	}
 	return nil
 }
 
-// unmet says what a step depends on that is not there, and what that makes of the
-// step: Pending where it is to come.
+// unmet describes a dependency of a step that does not exist; "" if all do. The
+// outcome is that of the step: Pending if the dependency is to come.
 func (x *execution) unmet(s *plan.Step) (Outcome, string) {
-	// What exists in an older form, or as somebody else's, is there.
+	// An older version of the object, or somebody else's, counts as existing.
 	missing := func(r *Result) bool {
 		return r != nil && (r.Step.Action == plan.Wait || r.Outcome != Done && r.Step.UID == "")
 	}
@@ -385,7 +384,7 @@ func (x *execution) unmet(s *plan.Step) (Outcome, string) {
 	return "", ""
 }
 
-// because is why a result is not what it should be.
+// because returns why a step was not done.
 func (x *execution) because(r *Result) string {
 	e, _ := errors.AsType[*kube.Error](r.Err)
 	switch {

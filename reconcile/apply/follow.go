@@ -25,15 +25,15 @@ type follower struct {
 }
 
 // Follow watches the members of every kind that Plan has looked at, until ctx
-// ends. While it runs, a pass over a cluster that nobody disturbs asks the API
-// server nothing, and notify is called when there is something to do: a member
-// was changed by somebody else, or is gone, or one that was not ready may be. It
-// is called from several goroutines and must not block.
+// ends. While it runs, a pass over an undisturbed cluster sends no requests, and
+// notify is called when there may be something to do: somebody else changed or
+// deleted a member, or a member that was not ready may be ready. notify is called
+// from several goroutines and must not block.
 //
-// Only metadata is watched, and a write to status is looked at no further unless
-// the object was not ready. A watch that the API server cannot continue costs one
-// list; a kind that cannot be watched is listed once in each Config.Poll. At most
-// one Follow may run at a time.
+// Only metadata is watched. A write to status is ignored unless the object was not
+// ready. A watch that the API server cannot continue costs one list; a kind that
+// cannot be watched is listed once in each Config.Poll. At most one Follow may run
+// at a time.
 func (a *Applier) Follow(ctx context.Context, notify func()) {
 	f := &follower{starts: make(chan *kindState), done: make(chan struct{})}
 	a.mu.Lock()
@@ -60,8 +60,8 @@ func (a *Applier) Follow(ctx context.Context, notify func()) {
 	}
 }
 
-// followAll has every kind watched that is in use and not watched yet. It is the
-// last thing that a look at the cluster does.
+// followAll starts a watch for every kind in use that has none. A look at the
+// cluster ends with it.
 func (a *Applier) followAll() {
 	a.mu.Lock()
 	f := a.follower
@@ -84,21 +84,19 @@ func (a *Applier) followAll() {
 	}
 }
 
-// How a kind is followed whose watch does not last: it is tried again after ever
-// longer pauses, and as long as that is to no avail the kind is listed, once in
-// each Config.Poll.
+// A watch that does not last is tried again after ever longer pauses. Meanwhile
+// the kind is listed, once in each Config.Poll.
 const (
-	// watchBrief is how long a watch lasts that works.
+	// watchBrief is how long a watch must last to count as working.
 	watchBrief = 10 * time.Second
-	// firstPause is how long the first pause is. When an API server restarts or
-	// a connection breaks, the watch goes on after it where it was.
+	// firstPause is the first pause. After a restart of the API server or a broken
+	// connection the watch then goes on where it was.
 	firstPause = time.Second
-	// longestPause bounds what an API server may ask for that throttles.
+	// longestPause bounds the pause that a throttling API server may ask for.
 	longestPause = 10 * time.Minute
 )
 
-// watch follows one kind until it cannot be read, or until nobody asks for it any
-// more.
+// watch follows one kind until it cannot be read, or is not in use any more.
 func (a *Applier) watch(ctx context.Context, s *kindState, notify func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -111,7 +109,7 @@ func (a *Applier) watch(ctx context.Context, s *kindState, notify func()) {
 	}
 	d := &damper{notify: notify}
 	defer d.stop()
-	current := time.Now() // when nothing was missing last
+	current := time.Now() // when the members were complete last
 	for failures := 0; ; {
 		begun := time.Now()
 		err := a.cluster.Watch(ctx, t, "", a.set.selector(), version, func(e kube.Event) {
@@ -146,7 +144,7 @@ func (a *Applier) watch(ctx context.Context, s *kindState, notify func()) {
 		case err == nil:
 			version, current = v, time.Now()
 		case kube.ClassOf(err) != kube.Throttled:
-			// The next look at the cluster says what is the matter.
+			// The next look at the cluster reports the trouble.
 			a.log.Debug("a kind is not followed any more", "kind", t.Kind, "error", err)
 			a.lost(s)
 			notify()
@@ -155,9 +153,9 @@ func (a *Applier) watch(ctx context.Context, s *kindState, notify func()) {
 	}
 }
 
-// pauseAfter is how long a watch that ended waits before it is tried again: as
-// long as the API server asks for, and longer with each failure in a row. Those
-// of a cluster do not all try together.
+// pauseAfter returns how long a watch that ended waits before it is tried again: as
+// long as the API server asks for, and longer with each failure in a row. Jitter
+// keeps the watches of a cluster from trying all at once.
 func (a *Applier) pauseAfter(failures int, err error) time.Duration {
 	d := min(firstPause<<min(max(failures-1, 0), 10), a.poll)
 	if e, ok := errors.AsType[*kube.Error](err); ok {
@@ -166,9 +164,9 @@ func (a *Applier) pauseAfter(failures int, err error) time.Duration {
 	return d + rand.N(d/10+1)
 }
 
-// outdated says that the kind is to be listed before it is watched again: the
-// watch may have missed something, or does not work. What the API server says
-// about the kind, or about whether it is there, the list confirms.
+// outdated reports whether the kind must be listed before it is watched again: the
+// watch may have missed something, or does not work. If the API server denies that
+// the kind exists or may be read, the list confirms it.
 func (a *Applier) outdated(failures int, err error, current time.Time) bool {
 	switch kube.ClassOf(err) {
 	case kube.Expired, kube.NoSuchType, kube.Unauthorized:
@@ -186,8 +184,8 @@ func whyPolled(err error) string {
 	return "a watch ends as soon as it begins"
 }
 
-// polls notes why a kind is listed where it should be watched, "" for one that is
-// watched, and says whether that is news.
+// polls notes why a kind is listed instead of watched, "" if it is watched, and
+// reports whether that is news.
 func (a *Applier) polls(s *kindState, why string) (news bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -196,8 +194,8 @@ func (a *Applier) polls(s *kindState, why string) (news bool) {
 	return news
 }
 
-// Polled lists the kinds whose watch does not work, with reasons. What others do
-// to objects of theirs is noticed later.
+// Polled lists the kinds whose watch does not work, with reasons. Changes to their
+// objects are noticed later.
 func (a *Applier) Polled() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -215,7 +213,7 @@ func kindName(t kube.Type) string {
 	return strings.TrimSuffix(t.Resource+"."+t.Group, ".")
 }
 
-// relist takes in what changed since the kind was listed or watched last.
+// relist lists a kind and records what changed since the last list or event.
 func (a *Applier) relist(ctx context.Context, s *kindState, t kube.Type, d *damper) (version string, err error) {
 	there := make(map[manifest.ID]bool)
 	var most notice
@@ -227,7 +225,7 @@ func (a *Applier) relist(ctx context.Context, s *kindState, t kube.Type, d *damp
 	})
 	if err == nil {
 		for _, id := range a.membersBut(s, there) {
-			// What was created since the list is newer, and stays.
+			// An object that was created since the list is newer, and stays.
 			gone := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: id.Namespace, Name: id.Name, ResourceVersion: version}}
 			most = max(most, a.saw(s, kube.Event{Meta: gone, Deleted: true}))
 		}
@@ -248,8 +246,8 @@ func (a *Applier) membersBut(s *kindState, there map[manifest.ID]bool) []manifes
 	return missing
 }
 
-// survive has a panic in the watch of a kind cost that watch: the next look lists
-// the kind.
+// survive recovers from a panic in the watch of a kind. Only that watch is lost,
+// and the next look lists the kind.
 func (a *Applier) survive(s *kindState) {
 	if v := recover(); v != nil {
 		p := errgroup.Recovered(v)
@@ -268,9 +266,9 @@ func (a *Applier) lost(s *kindState) {
 	s.followed, s.version, s.polled = false, "", ""
 }
 
-// saw takes an event in, and says whether somebody should look at it. A write to
-// status is worth a look where one waits for it, and then not at once: who reports
-// progress reports it often.
+// saw records an event, and returns whether and how soon somebody should look. A
+// write to status needs a look only if its object was not ready, and not at once:
+// controllers report progress often.
 func (a *Applier) saw(s *kindState, e kube.Event) notice {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -293,8 +291,7 @@ func (a *Applier) saw(s *kindState, e kube.Event) notice {
 	return ignore
 }
 
-// abandon forgets the kinds that nobody asks for any more, and ends their
-// watches.
+// abandon forgets the kinds that are not in use any more, and ends their watches.
 func (a *Applier) abandon(inUse map[schema.GroupKind]kube.Type) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

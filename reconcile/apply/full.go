@@ -13,13 +13,13 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// What holds others (Namespaces, CRDs, XRDs, packages of Crossplane's) is looked
-// into once more right before it is deleted. The plan may be minutes old by then,
-// and what it says would go may have been refused, or kept back: the deletion of
-// the whole asks no admission for its parts.
+// Containers (Namespaces, CRDs, XRDs, packages of Crossplane) are looked into again
+// right before they are deleted. The plan may be minutes old by then, and the
+// deletion of an object inside may have been refused or held back: deleting the
+// container asks admission about none of its contents.
 
-// withoutFull returns the results that can be deleted, and says of the others what
-// they hold.
+// withoutFull returns the results that can be deleted. The others get what they
+// hold as their reason.
 func (x *execution) withoutFull(ctx context.Context, batch []*Result) ([]*Result, error) {
 	var full []*Result
 	for _, r := range batch {
@@ -78,7 +78,7 @@ func (x *execution) keepFull(ctx context.Context, look *contentsLook, r *Result)
 	}
 }
 
-// contents lists what an object holds: all of it where it matters which.
+// contents lists what an object holds: everything if it matters which objects.
 func (x *execution) contents(ctx context.Context, look *contentsLook, r *Result, still map[manifest.ID]*Result) ([]plan.Content, error) {
 	gone := x.leaving(nil)
 	staying := 0
@@ -90,7 +90,8 @@ func (x *execution) contents(ctx context.Context, look *contentsLook, r *Result,
 	})
 }
 
-// leaving are the UIDs of what this run saw go, and of what goes after it.
+// leaving returns the UIDs of objects that this run saw go, and of their
+// dependents.
 func (x *execution) leaving(now []plan.Content) map[string]bool {
 	gone := make(map[string]bool)
 	for i := range x.results {
@@ -101,8 +102,8 @@ func (x *execution) leaving(now []plan.Content) map[string]bool {
 	return x.plan.Leaving(gone, now)
 }
 
-// stillMembers are the objects of the plan that are wanted, or still there, and
-// that an object may hold.
+// stillMembers returns the objects of the plan that are desired or still exist, and
+// that holder may hold.
 func (x *execution) stillMembers(ctx context.Context, holder manifest.ID) map[manifest.ID]*Result {
 	still := make(map[manifest.ID]*Result)
 	for i := range x.results {
@@ -130,8 +131,7 @@ func (x *execution) mayHold(ctx context.Context, holder manifest.ID, s *plan.Ste
 	return err != nil || t.Resource+"."+t.Group == holder.Name
 }
 
-// explain names objects that stay, and says of those that were to go why they
-// did not.
+// explain names objects that stay, and why those that should have gone did not.
 func (x *execution) explain(staying []plan.Content, still map[manifest.ID]*Result) string {
 	var names []string
 	for _, c := range staying {
@@ -144,10 +144,9 @@ func (x *execution) explain(staying []plan.Content, still map[manifest.ID]*Resul
 	return prose.Some(names, 3)
 }
 
-// awaitDependents waits until the garbage collector has deleted what belonged to
-// custom resources that went, where their types are to go too: the controller
-// that the finalizers of these wait for may be among what is deleted next. It
-// returns what need not wait.
+// awaitDependents waits until the garbage collector has deleted the dependents of
+// deleted custom resources whose types are to go too: the controller that handles
+// their finalizers may be deleted next. It returns the results that need not wait.
 func (x *execution) awaitDependents(ctx context.Context, rest []*Result) ([]*Result, error) {
 	look := x.newLook()
 	deadline := time.Now().Add(goneWait)
@@ -177,7 +176,7 @@ func (x *execution) awaitDependents(ctx context.Context, rest []*Result) ([]*Res
 	return rest, nil
 }
 
-// holdPackage has what is left of a package wait, and returns the others.
+// holdPackage postpones the remaining results of a package, and returns the others.
 func (x *execution) holdPackage(rest []*Result, pkg, until string) []*Result {
 	var others []*Result
 	for _, r := range rest {

@@ -21,18 +21,17 @@ import (
 // State is how an object is doing, in kstatus' words.
 type State string
 
-// The states of objects that are not as they should be. An object that is has no
-// Health.
+// The states of objects that are not ready. A ready object has no Health.
 const (
 	// InProgress: a controller is at work.
 	InProgress State = State(status.InProgressStatus)
-	// FailedState: a controller gave up, or says it cannot go on.
+	// FailedState: a controller gave up, or reports that it cannot go on.
 	FailedState State = State(status.FailedStatus)
 	// Terminating: the object is being deleted.
 	Terminating State = State(status.TerminatingStatus)
-	// Missing: the object is not there.
+	// Missing: the object does not exist.
 	Missing State = State(status.NotFoundStatus)
-	// UnknownState: its state could not be found out.
+	// UnknownState: the state could not be read.
 	UnknownState State = State(status.UnknownStatus)
 )
 
@@ -46,7 +45,7 @@ type Health struct {
 	Reason string
 }
 
-// statusless are kinds that are ready as soon as they are there.
+// statusless are kinds that are ready as soon as they exist.
 var statusless = []manifest.GroupKind{
 	manifest.ConfigMap, manifest.Secret, manifest.ServiceAccount, manifest.Namespace, {Kind: "LimitRange"},
 	manifest.Service, {Kind: "Endpoints"},
@@ -60,11 +59,11 @@ func hasStatus(gk schema.GroupKind) bool {
 	return gk.Group != manifest.GroupRBAC && gk.Group != manifest.GroupAdmission && !slices.Contains(statusless, manifest.GroupKind(gk))
 }
 
-// Health lists the objects that a plan wants and that are not ready, ordered by
-// ID, without those that the plan leaves to somebody else. It costs one list of
-// members for each kind that has a status, or, while the kind is followed, one
-// request for each object that was written to; and one list of pods for a workload
-// that is not ready.
+// Health lists the desired objects of a plan that are not ready, ordered by ID,
+// without those that the plan leaves to somebody else. It costs one list of members
+// for each kind that has a status, or, while the kind is followed, one request for
+// each object that was written to; and one list of pods for each workload that is
+// not ready.
 func (a *Applier) Health(ctx context.Context, p *plan.Plan) ([]Health, error) {
 	wanted := make(map[schema.GroupKind][]*manifest.Object)
 	for i := range p.Steps {
@@ -96,7 +95,7 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 	known, touched, all := a.recallHealth(gk)
 	defer func() {
 		if err != nil {
-			a.stir(gk) // nobody knows what was missed
+			a.stir(gk) // any of them may have been missed
 		}
 	}()
 	l := &healthLook{
@@ -137,16 +136,16 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 type healthLook struct {
 	gk     schema.GroupKind
 	health map[manifest.ID]Health // of the objects looked at
-	// packages are those that Crossplane is told to install, selectors those of
-	// workloads that are not ready.
+	// packages that Crossplane is told to install, and selectors of workloads that
+	// are not ready.
 	packages  map[manifest.ID]sources.Digest
 	selectors map[manifest.ID]string
-	// again are those whose health may change without a write to them.
+	// again are objects whose health may change without a write to them.
 	again map[manifest.ID]bool
 }
 
-// lookAtHealth asks for the members of a kind, or one by one for the objects to
-// look at.
+// lookAtHealth lists the members of a kind, or gets the objects to look at one by
+// one.
 func (a *Applier) lookAtHealth(ctx context.Context, l *healthLook, apiVersion string, all bool) error {
 	t, err := a.cluster.Type(ctx, apiVersion, l.gk.Kind)
 	switch {
@@ -196,7 +195,7 @@ func (a *Applier) askHealth(ctx context.Context, l *healthLook, t kube.Type) err
 	return nil
 }
 
-// take assesses an object, if it is one that is looked at.
+// take assesses an object, if it is to be looked at.
 func (l *healthLook) take(t kube.Type, tree map[string]any) {
 	u := &unstructured.Unstructured{Object: tree}
 	id := t.ID(u.GetNamespace(), u.GetName())
@@ -211,8 +210,8 @@ func (l *healthLook) take(t kube.Type, tree map[string]any) {
 	}
 }
 
-// recallHealth returns what was found of a kind that is followed, and what was
-// written to since; for any other, all has to be looked at.
+// recallHealth returns what is known of a followed kind, and which objects were
+// written to since. all reports whether every object must be looked at.
 func (a *Applier) recallHealth(gk schema.GroupKind) (known []Health, touched map[manifest.ID]bool, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -220,14 +219,14 @@ func (a *Applier) recallHealth(gk schema.GroupKind) (known []Health, touched map
 	if s == nil {
 		return nil, nil, true
 	}
-	// From here on: the look that follows sees what has been written, and what is
-	// written later is noted again.
+	// Reset now: the look that follows sees earlier writes, and later ones are
+	// noted again.
 	touched, all = s.touched, s.stirred || !s.followed
 	s.touched, s.stirred = nil, false
 	return slices.Clone(s.unready), touched, all
 }
 
-// stir has the health of all objects of a kind looked at again.
+// stir makes the next look assess all objects of a kind again.
 func (a *Applier) stir(gk schema.GroupKind) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

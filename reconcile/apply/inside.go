@@ -18,12 +18,12 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// fewContents is how many objects are named that would go with a Namespace or a
-// CRD: enough for a person to see what it is about.
+// fewContents is how many objects inside a Namespace or a CRD are named: enough for
+// a person to recognize them.
 const fewContents = 4
 
-// lookInside finds what the Namespaces, CRDs, XRDs and packages of Crossplane's
-// hold that a plan would prune.
+// lookInside finds the contents of the Namespaces, CRDs, XRDs and Crossplane
+// packages that a plan would prune.
 func (a *Applier) lookInside(ctx context.Context, p *plan.Plan, v *view) error {
 	going := make(map[string]bool)
 	var full []*plan.Step
@@ -69,7 +69,7 @@ func (a *Applier) lookInside(ctx context.Context, p *plan.Plan, v *view) error {
 // contentsLook looks into objects that hold others, all at about the same time.
 type contentsLook struct {
 	*Applier
-	// everything the cluster serves: asked for once, and only for Namespaces.
+	// everything that the cluster serves: read once, and only for Namespaces.
 	everything func(context.Context) (*kube.Everything, error)
 }
 
@@ -88,7 +88,7 @@ func (a *Applier) newLook() *contentsLook {
 }
 
 // inside lists what an object holds, until yield returns false. With an error it
-// is what was found nevertheless.
+// returns what was found so far.
 func (l *contentsLook) inside(ctx context.Context, id manifest.ID, yield func(plan.Content) bool) ([]plan.Content, error) {
 	f := &finding{yield: yield}
 	var err error
@@ -112,7 +112,7 @@ type finding struct {
 	full  bool // yield wants no more
 }
 
-// add takes in an object, but for those that go by themselves in a moment.
+// add records an object, except those that are about to go anyway.
 func (f *finding) add(id manifest.ID, m *metav1.ObjectMeta) {
 	if m.DeletionTimestamp != nil && len(m.Finalizers) == 0 {
 		return
@@ -141,8 +141,8 @@ func (l *contentsLook) instances(ctx context.Context, crd string, f *finding) er
 	return l.unlisted(ctx, crd)
 }
 
-// unlisted is why the objects of a CRD that serves none may be there all the
-// same. A CRD that never came to serve its type has none.
+// unlisted returns why a CRD that is not served may still have objects. A CRD that
+// never served its type has none.
 func (l *contentsLook) unlisted(ctx context.Context, crd string) error {
 	id := manifest.CRD.ID("", crd)
 	t, err := l.cluster.Kind(ctx, id.Group, id.Kind)
@@ -183,8 +183,8 @@ func (l *contentsLook) composites(ctx context.Context, xrd manifest.ID, f *findi
 	return l.instances(ctx, xrd.Name, f)
 }
 
-// packageContents lists objects of the types that Crossplane would delete
-// together with a package.
+// packageContents lists objects of the types that Crossplane would delete with a
+// package.
 func (l *contentsLook) packageContents(ctx context.Context, id manifest.ID, f *finding) error {
 	revision, err := l.revision(ctx, id)
 	if revision == nil || err != nil {
@@ -205,8 +205,8 @@ func (l *contentsLook) packageContents(ctx context.Context, id manifest.ID, f *f
 	return nil
 }
 
-// inhabitants lists objects in a namespace, but for those that each namespace
-// has. What one API does not tell is told when there is nothing else to say.
+// inhabitants lists objects in a namespace, except those that every namespace has.
+// An API that does not answer is an error only if nothing else was found.
 func (l *contentsLook) inhabitants(ctx context.Context, namespace string, f *finding) error {
 	all, err := l.everything(ctx)
 	if err != nil {
@@ -219,7 +219,7 @@ func (l *contentsLook) inhabitants(ctx context.Context, namespace string, f *fin
 		}
 		err := l.list(ctx, t, namespace, f)
 		if kube.ClassOf(err) == kube.NoSuchType {
-			// Its CRD went a moment ago, or serves it no more.
+			// Its CRD was deleted a moment ago, or does not serve it any more.
 			err = l.withdrawn(ctx, groupKind(t))
 		}
 		if kube.IsClusterWide(err) {
@@ -238,8 +238,8 @@ func (l *contentsLook) inhabitants(ctx context.Context, namespace string, f *fin
 	return unknown
 }
 
-// withdrawn is why objects of a kind that is not served may be there all the same;
-// nil if nothing defines it any more.
+// withdrawn returns why objects of a kind that is not served may still exist; nil if
+// nothing defines the kind any more.
 func (a *Applier) withdrawn(ctx context.Context, gk schema.GroupKind) error {
 	hidden, err := a.cluster.Hidden(ctx, []schema.GroupKind{gk})
 	if err != nil {
@@ -251,7 +251,7 @@ func (a *Applier) withdrawn(ctx context.Context, gk schema.GroupKind) error {
 	return nil
 }
 
-// ephemeral kinds are records that something keeps about something else.
+// ephemeral kinds are records about other objects.
 var ephemeral = []string{"Event", "Endpoints", "EndpointSlice", "Lease", "PodMetrics"}
 
 // givens are the objects that controllers put into every namespace.

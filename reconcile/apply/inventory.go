@@ -28,31 +28,31 @@ const (
 	kindsAnnotation      = "applyset.kubernetes.io/contains-group-kinds"
 	namespacesAnnotation = "applyset.kubernetes.io/additional-namespaces"
 
-	// tooling is this tool, as "name/semver": the version is that of how the
-	// inventory is kept, not the program's. Since v2 it says whose it is.
+	// tooling is this tool, as "name/semver". The version is the inventory's format,
+	// not the program's; since v2 it records the fleet.
 	tooling     = "gitopsd/v2"
 	toolingV1   = "gitopsd/v1"
 	toolingName = "gitopsd"
 )
 
-// Fleet says whose an inventory may be. Objects of an inventory that another fleet
-// keeps would be pruned, as nobody here wants them.
+// Fleet tells which inventories may be used. The objects in another fleet's
+// inventory would be pruned, since this fleet does not declare them.
 type Fleet struct {
-	// Name tells the fleet from all others, as git.Repository.Fleet has it. It
-	// is recorded with what is applied; without it only Plan can be used.
+	// Name identifies the fleet, as git.Repository.Fleet returns it. It is recorded
+	// in the inventory; without it only Plan can be used.
 	Name string
-	// Accepts reports whether an inventory with another name is used all the
-	// same; nil accepts none.
+	// Accepts reports whether an inventory with another name is used too; nil
+	// accepts none.
 	Accepts func(name string) bool
-	// Supersedes returns nil if a commit is to be applied after another one that
-	// was applied by some process of this fleet, and else an error that says why
-	// not. Nil applies every commit.
+	// Supersedes returns nil if a commit may be applied after another one that some
+	// process of this fleet applied, and otherwise an error with the reason. Nil
+	// applies every commit.
 	Supersedes func(ctx context.Context, commit, applied string) error
 }
 
 // applySet identifies an inventory: a ConfigMap in Namespace, one for each unit of
 // work. Two fleets that register one cluster under different names do not prune
-// each other's objects. Under one name the first has it.
+// each other's objects. Under the same name it belongs to the first one.
 type applySet struct {
 	parent manifest.ID
 	id     string
@@ -67,14 +67,14 @@ func newApplySet(name string) applySet {
 // selector selects the members.
 func (s applySet) selector() string { return plan.PartOfLabel + "=" + s.id }
 
-// parent is what the parent object says: the kinds that members may be of, and
+// parent is the content of the parent object: the kinds that members may have, and
 // the namespaces that they may be in.
 type parent struct {
 	exists     bool
 	kinds      map[schema.GroupKind]bool
 	namespaces map[string]bool
-	// fleet and commit are what it says of them, uid and version the object's:
-	// it is only written as it was read.
+	// fleet and commit are recorded in it; uid and version are the object's own,
+	// since it is written only if it has not changed since it was read.
 	fleet, commit string
 	uid, version  string
 }
@@ -85,8 +85,8 @@ var (
 	namespaces = kube.Type{Version: "v1", Kind: manifest.Namespace.Kind, Resource: "namespaces", HasStatus: true}
 )
 
-// readParent reads the parent, unless this process knows it. One that belongs to
-// another tool is an error, as the specification asks for.
+// readParent reads the parent, unless this process knows it. A parent of another
+// tool is an error, as the specification requires.
 func (a *Applier) readParent(ctx context.Context) (*parent, error) {
 	if a.parent != nil {
 		return a.parent, nil
@@ -133,7 +133,7 @@ func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 	case meta.Labels[idLabel] != a.set.id:
 		return fail("has label %s: %q where %q belongs: somebody changed it; restore the label", idLabel, meta.Labels[idLabel], a.set.id)
 	case fleet == "" && meta.Annotations[toolingAnnotation] == toolingV1:
-		return nil // of a gitopsd that did not record it
+		return nil // written by a gitopsd that did not record it
 	case fleet == "":
 		return fail("has no annotation %s, which says whose it is: somebody removed it; restore it", manifest.FleetAnnotation)
 	case fleet != a.fleet.Name && (a.fleet.Accepts == nil || !a.fleet.Accepts(fleet)):
@@ -142,14 +142,14 @@ func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 	return nil
 }
 
-// claimTries bounds how often the parent is written anew because somebody else
-// wrote it meanwhile.
+// claimTries bounds how often the write of the parent is repeated because somebody
+// else wrote it meanwhile.
 const claimTries = 3
 
-// claim makes the parent cover kinds and namespaces, and say for which commit,
-// before the first object of a plan is written. It looks at the parent anew unless
-// all that the plan does is to undo what others did to objects: another process
-// of this fleet, or another fleet, may have written it.
+// claim records the plan's kinds, namespaces and commit in the parent before the
+// first object of the plan is written. It reads the parent again, since another
+// process of this fleet, or another fleet, may have written it; a plan that only
+// corrects drift does not need that.
 func (x *execution) claim(ctx context.Context, kinds map[schema.GroupKind]bool, in map[string]bool) error {
 	commit := x.plan.Commit
 	corrects := !slices.ContainsFunc(x.plan.Steps, func(s plan.Step) bool { return s.Action.Writes() && !s.Drift })
@@ -181,13 +181,13 @@ func (x *execution) claim(ctx context.Context, kinds map[schema.GroupKind]bool, 
 		case refused != nil:
 			return refused
 		case now.version == p.version:
-			return err // nobody else wrote it: that is not why
+			return err // nobody else wrote it: the error has another cause
 		}
 	}
 }
 
-// reclaim looks whether the inventory is still the one that was claimed, before
-// objects are deleted: what was applied since took its time.
+// reclaim verifies that the inventory is still the claimed one before objects are
+// deleted: applying may have taken long.
 func (x *execution) reclaim(ctx context.Context) error {
 	wrote, prunes := false, false
 	for i := range x.plan.Steps {
@@ -206,8 +206,9 @@ func (x *execution) reclaim(ctx context.Context) error {
 	return x.superseded(ctx, p)
 }
 
-// superseded is an error if the inventory was written for a commit that the plan's
-// does not come after: what looks superfluous may be what that one added.
+// superseded returns an error if the plan's commit does not come after the commit
+// in the inventory: an object that looks superfluous may have been added by that
+// commit.
 func (x *execution) superseded(ctx context.Context, p *parent) error {
 	if x.plan.Commit == "" || p.commit == "" || p.commit == x.plan.Commit || x.fleet.Supersedes == nil {
 		return nil
@@ -218,9 +219,9 @@ func (x *execution) superseded(ctx context.Context, p *parent) error {
 	return nil
 }
 
-// narrow makes the parent cover just these, after everything else is gone. Where
-// somebody else wrote it meanwhile, or for a newer commit, that is left to a later
-// pass: they may be about to apply what is dropped here.
+// narrow removes all other kinds and namespaces from the parent, after their
+// objects are gone. If somebody else wrote it meanwhile, or for a newer commit, a
+// later pass does it: they may be about to apply what would be dropped here.
 func (x *execution) narrow(ctx context.Context, kinds map[schema.GroupKind]bool, in map[string]bool) error {
 	delete(in, Namespace)
 	p := x.parent
@@ -241,8 +242,8 @@ func (x *execution) narrow(ctx context.Context, kinds map[schema.GroupKind]bool,
 	return err
 }
 
-// removeParent deletes the parent of an inventory that holds nothing, if there is
-// one, and nobody wrote to it.
+// removeParent deletes the parent of an empty inventory, if it exists and nobody
+// else wrote to it.
 func (x *execution) removeParent(ctx context.Context) error {
 	p := x.parent
 	if !p.exists || x.superseded(ctx, p) != nil {
@@ -257,8 +258,8 @@ func (x *execution) removeParent(ctx context.Context) error {
 	return err
 }
 
-// writeParent writes the parent in place of the one that was read, with its
-// namespace when that is missing. It is an error if that is not what is there.
+// writeParent replaces the parent that was read, and creates its namespace if that
+// is missing. It fails if the parent has changed since it was read.
 func (a *Applier) writeParent(ctx context.Context, read, p *parent) error {
 	var kinds, in []string
 	for gk := range p.kinds {
@@ -297,7 +298,7 @@ func (a *Applier) writeParent(ctx context.Context, read, p *parent) error {
 		}
 	}
 	if err != nil {
-		// What is there now is not known.
+		// Its current content is not known.
 		a.parent = nil
 		return fmt.Errorf("the inventory could not be written, so that nothing was done: %w", err)
 	}
@@ -306,8 +307,8 @@ func (a *Applier) writeParent(ctx context.Context, read, p *parent) error {
 	return nil
 }
 
-// putParent creates the parent, where an apply would overwrite one that somebody
-// made meanwhile; or applies it.
+// putParent applies the parent if it exists. Otherwise it creates it, since an apply
+// would overwrite one that somebody else made meanwhile.
 func (a *Applier) putParent(ctx context.Context, exists bool, body []byte) (*metav1.PartialObjectMetadata, error) {
 	if !exists {
 		return a.cluster.Create(ctx, configMaps, a.set.parent, body)

@@ -19,20 +19,20 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// fewNew is how many new objects of a kind are asked for one by one; for more, a
-// list of the kind is cheaper.
+// fewNew is how many new objects of a kind are read one by one; for more, a list of
+// the kind is cheaper.
 const fewNew = 4
 
 // view is what a look at the cluster found.
 type view struct {
-	// desired is what is wanted, in the form that can be applied.
+	// desired are the objects in the form that can be applied.
 	desired *manifest.Set
 	live    plan.Live
 }
 
-// look finds out what is there of what is wanted and of what the inventory
-// holds. It costs one metadata list for each kind: of members only, but of the
-// whole kind the first time that an inventory gets to hold it.
+// look reads the desired objects and the inventory's objects from the cluster. It
+// costs one metadata list for each kind: of members only, but of the whole kind
+// before the inventory holds it for the first time.
 func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error) {
 	p, err := a.readParent(ctx)
 	if err != nil {
@@ -101,8 +101,8 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 	return v, nil
 }
 
-// recover finds the members of kinds that nobody asks for. The parent object
-// would name these, but there are members and no parent: somebody deleted it.
+// recover finds the members of kinds that are not desired. The parent would name
+// these kinds, but members exist without a parent: somebody deleted it.
 func (a *Applier) recover(ctx context.Context, v *view, p *parent, known map[schema.GroupKind]kube.Type) error {
 	a.log.Warn("the inventory's parent object is missing, and is made anew from the objects that are there",
 		"parent", a.set.parent.String())
@@ -127,7 +127,7 @@ func (a *Applier) recover(ctx context.Context, v *view, p *parent, known map[sch
 			switch {
 			case err != nil && kube.ClassOf(err) != kube.NoSuchType:
 				v.live.Unreadable[groupKind(t)] = err.Error()
-				if kube.ClassOf(err) != kube.Forbidden { // nobody applied with these rights
+				if kube.ClassOf(err) != kube.Forbidden { // nothing was applied without this right
 					p.kinds[groupKind(t)] = true
 				}
 			case len(found) > 0:
@@ -142,9 +142,8 @@ func (a *Applier) recover(ctx context.Context, v *view, p *parent, known map[sch
 	return err
 }
 
-// findHidden says of kinds that the inventory may hold, and that are not served,
-// whether nothing is known of their objects. Where nothing defines a kind any
-// more, its objects are gone.
+// findHidden notes the inventory's kinds that are not served but may still have
+// objects. If nothing defines a kind any more, its objects are gone.
 func (a *Applier) findHidden(ctx context.Context, v *view, p *parent, unserved []schema.GroupKind) error {
 	unserved = slices.DeleteFunc(unserved, func(gk schema.GroupKind) bool { return !p.kinds[gk] })
 	if len(unserved) == 0 {
@@ -164,7 +163,7 @@ func (a *Applier) findHidden(ctx context.Context, v *view, p *parent, unserved [
 	return nil
 }
 
-// unserve notes that a kind went after its type was looked up.
+// unserve notes that a kind is not served any more since its type was looked up.
 func (v *view) unserve(gk schema.GroupKind, err error) {
 	for _, o := range v.desired.All() {
 		if gvk := schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind); gvk.GroupKind() == gk {
@@ -173,8 +172,8 @@ func (v *view) unserve(gk schema.GroupKind, err error) {
 	}
 }
 
-// types finds the kinds that are wanted or that the inventory may hold, each in
-// one version; unserved are those of the inventory's that have none.
+// types finds the desired kinds and the inventory's, each in one version; unserved
+// are kinds of the inventory without a served version.
 func (a *Applier) types(ctx context.Context, v *view, desired *manifest.Set, p *parent) (types map[schema.GroupKind]kube.Type, unserved []schema.GroupKind, err error) {
 	types = make(map[schema.GroupKind]kube.Type)
 	seen := make(map[schema.GroupVersionKind]bool)
@@ -234,9 +233,9 @@ func scopes(namespaced map[schema.GroupVersionKind]bool, crd *manifest.Object) {
 	}
 }
 
-// list finds the members of one kind, and whatever is there under the names of
-// wanted objects. known says that the inventory held the kind before, so that
-// members are all there is to expect. A kind that is followed is not asked for.
+// list finds the members of one kind, and other objects with the names of desired
+// ones. known reports whether the inventory held the kind before, so that only
+// members are expected. A followed kind costs no request.
 func (a *Applier) list(ctx context.Context, t kube.Type, wanted []manifest.ID, known bool) (map[manifest.ID]*metav1.ObjectMeta, error) {
 	found := make(map[manifest.ID]*metav1.ObjectMeta)
 	if !a.recall(t, found) {
@@ -274,7 +273,7 @@ func (a *Applier) list(ctx context.Context, t kube.Type, wanted []manifest.ID, k
 	return found, a.inTheWay(ctx, t, missing, found)
 }
 
-// inTheWay looks for objects that have the names of wanted ones and are no
+// inTheWay looks for objects that have the names of desired ones and are not
 // members.
 func (a *Applier) inTheWay(ctx context.Context, t kube.Type, missing map[manifest.ID]bool, found map[manifest.ID]*metav1.ObjectMeta) error {
 	if len(missing) > fewNew {
@@ -311,7 +310,7 @@ func setOf(ids []manifest.ID) map[manifest.ID]bool {
 	return set
 }
 
-// commonNamespace is the namespace of all objects, "" when they are in several.
+// commonNamespace returns the namespace of all objects; "" if they are in several.
 func commonNamespace(ids map[manifest.ID]bool) string {
 	common, first := "", true
 	for id := range ids {

@@ -19,21 +19,21 @@ import (
 type kindState struct {
 	t       kube.Type
 	members map[manifest.ID]*member
-	// version is the resourceVersion that members are of at least. When followed,
-	// a watch keeps them current.
+	// version is a resourceVersion: members are at least that new. If the kind is
+	// followed, a watch keeps them current.
 	version  string
 	followed bool
 	cancel   func() // ends the watch; nil before it began
-	polled   string // why it is listed now and then where it should be watched
-	// unready are the wanted objects that were not ready when their health was
-	// last looked at. touched are those that were written to since, stirred says
-	// that it may be any.
+	polled   string // why it is listed now and then instead of watched
+	// unready are the desired objects that were not ready at the last look at their
+	// health. touched are the objects that were written to since; if stirred is set,
+	// it may be any.
 	unready []Health
 	touched map[manifest.ID]bool
 	stirred bool
 }
 
-// fewTouched is how many objects of a kind are asked for one by one when they were
+// fewTouched is how many objects of a kind are read one by one when they were
 // written to; for more, a list of the members is cheaper.
 const fewTouched = 8
 
@@ -50,7 +50,7 @@ func (s *kindState) touch(ids ...manifest.ID) {
 	}
 }
 
-// waitsFor says that the object was not ready; the mutex is held.
+// waitsFor reports whether the object was not ready; the mutex is held.
 func (s *kindState) waitsFor(id manifest.ID) bool {
 	return slices.ContainsFunc(s.unready, func(h Health) bool { return h.ID == id })
 }
@@ -64,21 +64,21 @@ type member struct {
 	pkg          string // the value of manifest.PackageLabel
 	allowPrune   string // the value of manifest.AllowPruneAnnotation
 	dependsOn    string // the value of manifest.DependsOnAnnotation
-	// applies says that we are among those who applied it, controlled that a
-	// controller owns it, and edited that people edited it.
+	// applies: we are among those who applied it. controlled: a controller owns it.
+	// edited: people edited it.
 	applies, controlled, edited bool
 
-	// print is of the metadata as it was last seen. fine says that the object
-	// was then as it had been applied; one of which that is not known has its
-	// metadata in full, and in drift what a dry run confirmed to have changed.
+	// print is the fingerprint of the metadata as it was last seen. fine: the object
+	// was then as it had been applied. If that is not known, the metadata is kept in
+	// full, and drift has the changes that a dry run confirmed.
 	print fingerprint
 	fine  bool
 	full  *metav1.ObjectMeta
 	drift string
 }
 
-// newMember remembers an object as it was seen. What was found of it before holds
-// if it looked the same.
+// newMember remembers an object as it was seen. Earlier findings are kept if it
+// looks the same.
 func newMember(t kube.Type, m *metav1.ObjectMeta, before *member) *member {
 	n := &member{
 		uid: string(m.UID), version: m.ResourceVersion,
@@ -106,7 +106,7 @@ func (m *member) approve() {
 	}
 }
 
-// meta is the object's metadata, or as much of it as a plan asks for.
+// meta returns the object's metadata, or as much of it as a plan needs.
 func (m *member) meta(set string) *metav1.ObjectMeta {
 	if m.full != nil {
 		return m.full
@@ -137,9 +137,9 @@ func (m *member) meta(set string) *metav1.ObjectMeta {
 	return o
 }
 
-// newer says that version a is later than b, both an API server's
-// resourceVersions of one kind. These are numbers that grow with each write
-// (KEP-5504); of those that are none, it is not known.
+// newer reports whether resourceVersion a is later than b, both of one kind.
+// resourceVersions are numbers that grow with each write (KEP-5504); if one is not
+// a number, known is false.
 func newer(a, b string) (is, known bool) {
 	x, errA := strconv.ParseUint(a, 10, 64)
 	y, errB := strconv.ParseUint(b, 10, 64)
@@ -160,7 +160,8 @@ func (a *Applier) state(t kube.Type) *kindState {
 
 func groupKind(t kube.Type) schema.GroupKind { return schema.GroupKind{Group: t.Group, Kind: t.Kind} }
 
-// recall adds the members of a kind that is followed, and says whether it is.
+// recall adds the members of a followed kind, and reports whether the kind is
+// followed.
 func (a *Applier) recall(t kube.Type, to map[manifest.ID]*metav1.ObjectMeta) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -174,8 +175,8 @@ func (a *Applier) recall(t kube.Type, to map[manifest.ID]*metav1.ObjectMeta) boo
 	return true
 }
 
-// listed takes in all members of a kind, as they were at version: what is not
-// among them is not there.
+// listed records all members of a kind as they were at version. An object that is
+// not among them does not exist.
 func (a *Applier) listed(t kube.Type, members map[manifest.ID]*metav1.ObjectMeta, version string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -193,9 +194,9 @@ func (a *Applier) listed(t kube.Type, members map[manifest.ID]*metav1.ObjectMeta
 	s.version, s.stirred = version, true
 }
 
-// take takes in an event of a watch, and returns what was remembered of the
-// object and what is now, nil for an object that is gone or not ours. An event
-// that is older than what is known is no news. The mutex is held.
+// take records an event of a watch, and returns what was remembered of the object
+// before and after; nil for an object that is gone or not ours. An event older than
+// the remembered state is no news. The mutex is held.
 func (a *Applier) take(s *kindState, e kube.Event) (before, after *member, news bool) {
 	id, version := s.t.ID(e.Meta.Namespace, e.Meta.Name), e.Meta.ResourceVersion
 	if is, known := newer(version, s.version); is && known {
@@ -204,7 +205,7 @@ func (a *Applier) take(s *kindState, e kube.Event) (before, after *member, news 
 	before = s.members[id]
 	if before != nil {
 		if is, known := newer(version, before.version); known && !is {
-			return before, before, false // what we wrote ourselves, and know already
+			return before, before, false // our own write, known already
 		}
 	}
 	if !e.Deleted && a.inv.Membership(id, &e.Meta.ObjectMeta) != plan.Foreign {
@@ -219,7 +220,7 @@ func (a *Applier) take(s *kindState, e kube.Event) (before, after *member, news 
 	return before, nil, before != nil
 }
 
-// remembersMembers says that there are members at all.
+// remembersMembers reports whether there are any members.
 func (a *Applier) remembersMembers() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -231,9 +232,8 @@ func (a *Applier) remembersMembers() bool {
 	return false
 }
 
-// suspect returns a member that is not known to be as it was applied, as it was
-// last seen, what stands for that, and what of it is known to have drifted; nil
-// if the object is none.
+// suspect returns the metadata of a member that is not known to be as it was
+// applied, with its fingerprint and its known drift; nil for any other object.
 func (a *Applier) suspect(id manifest.ID) (meta *metav1.ObjectMeta, print fingerprint, drift string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -245,8 +245,7 @@ func (a *Applier) suspect(id manifest.ID) (meta *metav1.ObjectMeta, print finger
 	return meta, print, drift
 }
 
-// convict notes what of an object has drifted, unless it was written to
-// meanwhile.
+// convict notes how an object has drifted, unless it was written to meanwhile.
 func (a *Applier) convict(id manifest.ID, print fingerprint, drift string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -257,9 +256,9 @@ func (a *Applier) convict(id manifest.ID, print fingerprint, drift string) {
 	}
 }
 
-// wrote remembers an object that was applied just now, as the API server answered.
-// A watch may have told of a later write to it, or of its end, before the answer
-// arrived: that stands.
+// wrote remembers an object that was applied just now, from the API server's answer.
+// If a watch reported a later write or the deletion before the answer arrived, that
+// stands.
 func (a *Applier) wrote(t kube.Type, o *manifest.Object, m *metav1.ObjectMeta) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -280,7 +279,7 @@ func (a *Applier) wrote(t kube.Type, o *manifest.Object, m *metav1.ObjectMeta) {
 	s.members[id] = n
 }
 
-// remembers says that an object is a member.
+// remembers reports whether an object is a member.
 func (a *Applier) remembers(id manifest.ID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -288,8 +287,8 @@ func (a *Applier) remembers(id manifest.ID) bool {
 	return s != nil && s.members[id] != nil
 }
 
-// remembered returns the metadata of a member as it was last seen, nil where that
-// is not known in full.
+// remembered returns the metadata of a member as it was last seen; nil if it is not
+// known in full.
 func (a *Applier) remembered(id manifest.ID) *metav1.ObjectMeta {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -301,8 +300,8 @@ func (a *Applier) remembered(id manifest.ID) *metav1.ObjectMeta {
 	return nil
 }
 
-// gone forgets an object that was seen to be gone. Another one that has its name
-// by now stays.
+// gone forgets an object that was seen to be gone. A newer object of the same name
+// stays.
 func (a *Applier) gone(id manifest.ID, uid string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -314,8 +313,8 @@ func (a *Applier) gone(id manifest.ID, uid string) {
 	}
 }
 
-// goes remembers that an object is being deleted, as the answer to that says. A
-// watch may have seen more of it meanwhile, and that it is gone.
+// goes remembers from the answer to a delete that an object is being deleted. A
+// watch may have seen later events meanwhile, even that it is gone.
 func (a *Applier) goes(t kube.Type, id manifest.ID, m *metav1.ObjectMeta) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -330,8 +329,8 @@ func (a *Applier) goes(t kube.Type, id manifest.ID, m *metav1.ObjectMeta) {
 	}
 }
 
-// approve notes that an object which was looked at is as it was applied, unless
-// it was written to meanwhile.
+// approve notes that an object is as it was applied, unless it was written to since
+// it was looked at.
 func (a *Applier) approve(id manifest.ID, print fingerprint) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

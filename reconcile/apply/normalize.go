@@ -11,17 +11,17 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// normalize gives objects the form in which the API server keeps them, where
-// applying another form goes wrong:
+// normalize gives objects the form in which the API server keeps them, if applying
+// another form would go wrong:
 //
 //   - Objects of cluster-wide kinds lose their namespace, as with kubectl:
 //     kustomize's namespace field cannot know the scope of a custom resource.
 //   - A Secret's stringData becomes data. The API server does the same, but
-//     whoever applied stringData does not own the data, so that changes to it
-//     would be no drift, and a removed key would stay.
+//     whoever applied stringData does not own the data: changes to it would be no
+//     drift, and a removed key would stay.
 //
-// namespaced says which kinds live in namespaces; objects of others are left as
-// they are. The set itself is returned when nothing changes.
+// namespaced tells which kinds live in namespaces; objects of unknown kinds are left
+// as they are. The set itself is returned if nothing changes.
 func normalize(desired *manifest.Set, namespaced map[schema.GroupVersionKind]bool) (*manifest.Set, error) {
 	objects := desired.All()
 	cloned := false
@@ -65,8 +65,9 @@ func normalize(desired *manifest.Set, namespaced map[schema.GroupVersionKind]boo
 	return set, nil
 }
 
-// plainData is a Secret's data with its stringData merged in, which wins. What
-// is not well formed is left to the API server to complain about.
+// plainData returns a Secret's data with its stringData merged in, which wins. ok is
+// false if there is no stringData, or if either is malformed, which the API server
+// reports.
 func plainData(o *manifest.Object) (data map[string]any, ok bool) {
 	id, tree := o.ID(), o.Tree()
 	text, ok := tree["stringData"].(map[string]any)

@@ -15,12 +15,12 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// A workload that is not ready says how many pods it misses, and its pods say why.
+// A workload that is not ready reports how many pods are missing, its pods why.
 
 const (
-	// mostAskedWorkloads is how many workloads of a kind are asked for their pods.
+	// mostAskedWorkloads is for how many workloads of a kind pods are read.
 	mostAskedWorkloads = 5
-	// mostAskedPods is how many pods of one are looked at.
+	// mostAskedPods is how many pods of a workload are read.
 	mostAskedPods = 50
 )
 
@@ -28,7 +28,7 @@ func hasPods(gk schema.GroupKind) bool {
 	return slices.Contains(manifest.Workloads, manifest.GroupKind(gk))
 }
 
-// selectorOf is a workload's label selector; "" if it has none.
+// selectorOf returns a workload's label selector; "" if it has none.
 func selectorOf(u *unstructured.Unstructured) string {
 	tree, _, _ := unstructured.NestedMap(u.Object, "spec", "selector")
 	var s metav1.LabelSelector
@@ -42,9 +42,9 @@ func selectorOf(u *unstructured.Unstructured) string {
 	return selector.String()
 }
 
-// blamePods adds to the reasons of workloads what keeps their pods. Of one whose
-// pods are all right there may be more to learn: a pod may come to its error only
-// after the workload has said its last word. It costs one list for each workload.
+// blamePods adds to the reasons of workloads why their pods are not ready. A
+// workload without such a pod is looked at again: a pod may fail after the last
+// write to its workload. It costs one list for each workload.
 func (a *Applier) blamePods(ctx context.Context, list []Health, l *healthLook) error {
 	asked := 0
 	for i := range list {
@@ -58,7 +58,7 @@ func (a *Applier) blamePods(ctx context.Context, list []Health, l *healthLook) e
 		case kube.IsClusterWide(err):
 			return err
 		case err != nil:
-			// Who may not read pods is told what the workload says.
+			// Without the right to read pods, the workload's own reason is enough.
 			a.log.Debug("the pods of a workload that is not ready cannot be read", "object", h.ID.String(), "error", err)
 		case fault == "":
 			l.again[h.ID] = true
@@ -69,7 +69,7 @@ func (a *Applier) blamePods(ctx context.Context, list []Health, l *healthLook) e
 	return nil
 }
 
-// podFault says what keeps the first pod, by name, that something keeps.
+// podFault returns why the first pod by name that is not ready is not.
 func (a *Applier) podFault(ctx context.Context, namespace, selector string) (string, error) {
 	t, err := a.cluster.Kind(ctx, manifest.Pod.Group, manifest.Pod.Kind)
 	if err != nil {
@@ -86,8 +86,8 @@ func (a *Applier) podFault(ctx context.Context, namespace, selector string) (str
 	return fault, err
 }
 
-// faultOf says what keeps a pod: the reason for which a container waits, or why no
-// node takes it. Their messages have times in them, and are another each time.
+// faultOf returns why a pod is not ready: why a container waits, or why no node
+// takes the pod. Messages are left out: they contain times, and change constantly.
 func faultOf(pod map[string]any) string {
 	if at, _, _ := unstructured.NestedString(pod, "metadata", "deletionTimestamp"); at != "" {
 		return ""

@@ -17,14 +17,14 @@ import (
 )
 
 // goneWait is how long a pass waits for objects with finalizers to go, before it
-// leaves what they may need to a later pass.
+// leaves objects that they may need to a later pass.
 const goneWait = 5 * time.Second
 
-// prune deletes what is not wanted any more, round by round. Objects are
-// still members while they are being deleted: the inventory lets go of a kind
-// only when a look at the cluster finds none. So a delete that is refused, or
-// that this process does not live to see, is tried again. What holds others is
-// deleted only when it was seen to hold nothing that stays.
+// prune deletes the objects that are not desired any more, round by round. Objects
+// are still members while they are being deleted: the inventory drops a kind only
+// after a look at the cluster finds none. So a delete that is refused, or that this
+// process does not live to see, is tried again. A container is deleted only after it
+// was seen to hold nothing that stays.
 func (x *execution) prune(ctx context.Context) error {
 	incomplete := x.incompletePackages()
 	var todo []*Result
@@ -76,7 +76,7 @@ func (x *execution) prune(ctx context.Context) error {
 	return nil
 }
 
-// postpone has what was to be deleted wait until something is so.
+// postpone leaves results pending; until completes "waits until …".
 func postpone(results []*Result, until string) {
 	for _, r := range results {
 		if r.Step.Action == plan.Prune {
@@ -85,8 +85,8 @@ func postpone(results []*Result, until string) {
 	}
 }
 
-// remaining says which custom resource was to go and did not: what comes after
-// these may be the controller that it needs when it does.
+// remaining names a custom resource that should be gone and still exists: the
+// objects after it may include the controller that it needs to go.
 func (x *execution) remaining(batch []*Result) string {
 	for _, r := range batch {
 		if r.Step.Stage == plan.Custom && r.Step.Action == plan.Prune && r.Outcome != Done && !plan.Holds(r.Step.ID) {
@@ -96,8 +96,8 @@ func (x *execution) remaining(batch []*Result) string {
 	return ""
 }
 
-// incompletePackages says of packages ("" for plain manifests) what of them
-// could not be applied: what replaces an object must be there before it goes.
+// incompletePackages maps packages ("" for plain manifests) to what could not be
+// applied of them: the replacement of an object must exist before the object goes.
 func (x *execution) incompletePackages() map[string]string {
 	why := make(map[string]string)
 	for i := range x.results {
@@ -135,8 +135,8 @@ func (x *execution) delete(ctx context.Context, r *Result) error {
 	return nil
 }
 
-// deleteStep deletes the object of a step, and returns what is left of it: nil
-// when it was seen to be gone.
+// deleteStep deletes the object of a step, and returns what is left of it: nil if
+// it was seen to be gone.
 func (a *Applier) deleteStep(ctx context.Context, s *plan.Step) (left *metav1.ObjectMeta, err error) {
 	t, err := a.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)
 	if err == nil {
@@ -147,14 +147,14 @@ func (a *Applier) deleteStep(ctx context.Context, s *plan.Step) (left *metav1.Ob
 	}
 	switch kube.ClassOf(err) {
 	case kube.NoSuchType:
-		// The CRD went meanwhile, and the object with it; or it is there, and
-		// serves the type no more.
+		// The CRD was deleted meanwhile, and the object with it; or it exists and
+		// does not serve the type any more.
 		if why := a.withdrawn(ctx, kindOf(s.ID)); why != nil {
 			return nil, why
 		}
 		err = nil
 	case kube.Changed:
-		// It may be another one that has the name.
+		// A newer object may have the name.
 		now, again := a.cluster.GetMetadata(ctx, t, s.ID)
 		if kube.ClassOf(again) == kube.NotFound || again == nil && string(now.UID) != s.UID {
 			err = nil
@@ -171,7 +171,7 @@ func (a *Applier) deleteStep(ctx context.Context, s *plan.Step) (left *metav1.Ob
 	return left, nil
 }
 
-// going says what keeps an object that is being deleted.
+// going describes what keeps an object that is being deleted.
 func going(meta *metav1.ObjectMeta) string {
 	if len(meta.Finalizers) == 0 {
 		return "is being deleted"
@@ -179,8 +179,8 @@ func going(meta *metav1.ObjectMeta) string {
 	return "is being deleted, held by finalizer " + strings.Join(meta.Finalizers, ", ")
 }
 
-// awaitGone waits for objects that were deleted just now, and says which is not
-// gone in time. One that an earlier pass deleted has had its time.
+// awaitGone waits for objects that were deleted just now, and names one that is not
+// gone in time. It does not wait for objects that an earlier pass deleted.
 func (x *execution) awaitGone(ctx context.Context, batch []*Result) (string, error) {
 	var left []*Result
 	for _, r := range batch {
@@ -219,9 +219,9 @@ func (x *execution) awaitGone(ctx context.Context, batch []*Result) (string, err
 	return "", nil
 }
 
-// stillThere looks for objects, and returns the UIDs of what is there under
-// their names. What cannot be read counts as there. Few objects of a kind are
-// asked for one by one, many by a list of members.
+// stillThere looks for objects, and returns the UIDs of those that have their names.
+// An object that cannot be read counts as existing. Few objects of a kind are read
+// one by one, many by a list of members.
 func (x *execution) stillThere(ctx context.Context, asked []*Result) (map[manifest.ID]string, error) {
 	there := make(map[manifest.ID]string, len(asked))
 	byKind := make(map[schema.GroupKind][]*Result)

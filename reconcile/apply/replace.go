@@ -11,18 +11,17 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// replaceable says that a step failed for a field that cannot be changed, and
-// that the object may be replaced for it. What holds other objects is never
-// replaced.
+// replaceable reports whether a step failed because of an immutable field, and the
+// object may be replaced. An object that holds others is never replaced.
 func replaceable(s *plan.Step, err error) bool {
 	e, ok := errors.AsType[*kube.Error](err)
 	return ok && e.Immutable() && s.Force && s.UID != "" && !plan.Holds(s.ID) &&
 		s.Object.Annotation(manifest.ReplaceAnnotation) == "true"
 }
 
-// acceptable asks the API server whether it would accept an object if it were not
-// there yet. Its refusal to change a field says nothing about the rest: other
-// rules, and what admission has to say of new objects, may come after it.
+// acceptable asks the API server whether it would accept an object if it did not
+// exist yet. Its refusal to change a field tells nothing about the rest: other
+// rules, and admission of new objects, may come after it.
 func (a *Applier) acceptable(ctx context.Context, s *plan.Step) error {
 	t, err := a.cluster.Type(ctx, s.Object.APIVersion(), s.ID.Kind)
 	if err == nil {
@@ -34,9 +33,9 @@ func (a *Applier) acceptable(ctx context.Context, s *plan.Step) error {
 	return &problem.Error{Err: err, Advice: "the old object stays until the new one would be accepted"}
 }
 
-// remove deletes an object that is to be created anew, and waits a moment until
-// it is gone; else it says what keeps it. A process that ends in between leaves
-// an object that is wanted and not there, which the next pass creates.
+// remove deletes an object that is to be created again, and waits a moment until it
+// is gone; kept describes what keeps it. If the process ends in between, the object
+// is missing, and the next pass creates it.
 func (x *execution) remove(ctx context.Context, s *plan.Step) (kept string, err error) {
 	if err := x.acceptable(ctx, s); err != nil {
 		return "", err

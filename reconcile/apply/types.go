@@ -15,8 +15,8 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// checkTypes says what becomes of types and of those who use them: which changes
-// are refused, and which objects are pinned to other types.
+// checkTypes refuses breaking changes of types, and objects that are pinned to other
+// types.
 func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts PlanOptions) error {
 	if err := a.compareTypes(ctx, p, seen, opts); err != nil {
 		return err
@@ -29,7 +29,7 @@ func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts
 		}
 	}
 	for _, gk := range plan.PinnedKinds(p) {
-		// Objects that stay as they are are no reason to ask in every pass.
+		// Unchanged objects do not need a request in every pass.
 		if d, ok := a.pinned[gk]; ok && d.Err == nil && !written[gk] {
 			live[gk] = d
 			continue
@@ -39,7 +39,7 @@ func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts
 			return err
 		}
 		if kube.ClassOf(err) == kube.NoSuchType {
-			continue // the plan installs it, or says why it cannot be applied
+			continue // the plan installs it, or has the reason why it cannot be applied
 		}
 		live[gk] = plan.LiveDefinition{Tree: tree, Err: err}
 	}
@@ -55,11 +55,10 @@ func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts
 }
 
 // compareTypes compares the types that the plan would replace or remove with the
-// live ones, and has the steps refused that would break somebody, unless the
-// package's declaration allows it. To put back what somebody changed in the cluster
-// is a change like any other: objects may have come to need it. A CRD that is as it
-// was applied, and whose types have the digest that its annotation names, needs no
-// look.
+// live ones, and refuses the steps that would break somebody, unless the package's
+// declaration allows it. Correcting what somebody changed in the cluster is a change
+// like any other: objects may need it by now. A CRD that is as it was applied, and
+// whose types have the digest in its annotation, is not compared.
 func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, opts PlanOptions) error {
 	wanted := make(map[string]bool)
 	for i := range p.Steps {
@@ -78,11 +77,11 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, op
 	g.SetLimit(concurrency)
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		// Drift that is only reported is not put back.
+		// Drift that is only reported is not corrected.
 		replaced := s.Action == plan.Configure && !(s.Drift && opts.ReportDrift)
-		// Who removes a package, or a CRD that stands for itself, means it, and
-		// what objects there are is looked at elsewhere; who bumps a package may
-		// not know that it drops a type.
+		// Removing a package, or a CRD without a package, is deliberate, and its
+		// objects are looked at elsewhere; whoever bumps a package may not know
+		// that it drops a type.
 		dropped := s.Action == plan.Prune && s.Package != "" && wanted[s.Package] && !dormant[s.ID]
 		if !s.ID.Is(manifest.Definitions...) || !replaced && !dropped {
 			continue
@@ -104,7 +103,7 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, op
 			if err == nil || kube.IsClusterWide(err) || gctx.Err() != nil {
 				return err
 			}
-			// What it would break nobody can say; the others go on.
+			// What it would break is unknown; the others go on.
 			s.Action, s.Reason = plan.Refused, err.Error()
 			return nil
 		})
@@ -124,7 +123,7 @@ func (a *Applier) compareStep(ctx context.Context, s *plan.Step) error {
 	live, meta, err := a.cluster.Get(ctx, t, s.ID)
 	switch {
 	case kube.ClassOf(err) == kube.NotFound:
-		return nil // gone meanwhile: there is nobody to break
+		return nil // deleted meanwhile: nothing breaks
 	case err != nil:
 		return err
 	}
@@ -144,15 +143,15 @@ func (a *Applier) compareStep(ctx context.Context, s *plan.Step) error {
 	return nil
 }
 
-// compared is what came of a comparison. A step that is refused comes again in
-// every plan, and nothing is asked again while neither side has changed.
+// compared is the result of a comparison. A refused step comes again in every plan,
+// and needs no requests while neither side has changed.
 type compared struct {
 	of     comparand
 	report compat.Report
 	before []types.Type
 }
 
-// comparand is what was compared. Comparable.
+// comparand identifies both sides of a comparison. It is comparable.
 type comparand struct{ uid, version, wanted string }
 
 func newComparand(live *metav1.ObjectMeta, s *plan.Step) comparand {
@@ -163,7 +162,7 @@ func newComparand(live *metav1.ObjectMeta, s *plan.Step) comparand {
 	return c
 }
 
-// remember puts a comparison into a step, and keeps it for the next plan.
+// remember copies a comparison into a step, and keeps it for the next plan.
 func (a *Applier) remember(s *plan.Step, c compared) {
 	s.Compatibility, s.Findings, s.Before = c.report.Severity, c.report.Findings, c.before
 	a.mu.Lock()
@@ -172,7 +171,7 @@ func (a *Applier) remember(s *plan.Step, c compared) {
 }
 
 // undisturbed reports whether an object is known to be as it was applied, so that
-// its annotations are ours to believe.
+// its annotations can be trusted.
 func (a *Applier) undisturbed(id manifest.ID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

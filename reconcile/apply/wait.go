@@ -14,30 +14,30 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// How long a pass waits for what a later stage needs. What takes longer is
-// reported as pending, and the next pass goes on from there.
+// How long a pass waits for what a later stage needs. After that it is reported as
+// pending, and the next pass goes on from there.
 const (
 	servedWait  = 30 * time.Second // for the next of the new types to be served; a second is usual
 	backendWait = 15 * time.Second // until the backend of a webhook is ready
 	pollFirst   = 50 * time.Millisecond
 	pollLongest = time.Second
 
-	// An API server takes some milliseconds to establish a CRD, and answers a
-	// question about what is served with all that is.
+	// An API server takes some milliseconds to establish a CRD, and answers every
+	// discovery request with all types of the group.
 	pollEachType = 2 * time.Millisecond
-	// Every answer is made anew while CRDs come, so that hundreds of them are
-	// asked for when their pace says that they are there: at most so long for
+	// That answer is built again whenever a CRD is added. So the next request for
+	// hundreds of CRDs waits as long as their pace suggests: at most this long for
 	// each of them, and for all.
 	pollEachPaced = 100 * time.Millisecond
 	pollPaced     = 20 * time.Second
-	// When nothing new was served for this long, a few CRDs are asked what
-	// keeps them.
+	// If nothing new was served for this long, the conditions of a few CRDs are
+	// read.
 	servedStall = 2 * time.Second
 )
 
 // awaitServed waits until the types of the CRDs that were applied since begun are
-// established and served. A CRD whose types do not come fails with the reason
-// that its conditions give.
+// established and served. A CRD whose types are not served fails with the reason in
+// its conditions.
 func (x *execution) awaitServed(ctx context.Context, applied []*Result, begun time.Time) error {
 	waiting := make(map[schema.GroupVersionResource]*Result)
 	groups := make(map[string]bool)
@@ -91,8 +91,8 @@ func (x *execution) awaitServed(ctx context.Context, applied []*Result, begun ti
 	return nil
 }
 
-// rejected asks some of the CRDs that are not served, fails those that the API
-// server will not establish, and waits for them no longer.
+// rejected reads some of the CRDs that are not served. Those that the API server
+// will not establish fail, and are not waited for any more.
 func (x *execution) rejected(ctx context.Context, waiting map[schema.GroupVersionResource]*Result) error {
 	const most = 10
 	asked := make(map[*Result]bool)
@@ -127,8 +127,8 @@ func (x *execution) rejected(ctx context.Context, waiting map[schema.GroupVersio
 	return nil
 }
 
-// refusal reads why a CRD is not established from its conditions, "" when it is
-// only a matter of time. The conditions are those of
+// refusal reads from a CRD's conditions why it is not established; "" if it only
+// needs time. The conditions are defined in
 // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.
 func refusal(crd map[string]any) string {
 	status, _ := crd["status"].(map[string]any)
@@ -145,8 +145,8 @@ func refusal(crd map[string]any) string {
 	return strings.Join(reasons, "; ")
 }
 
-// endpointSlices is where Services say what is ready; every API server that
-// serves CRDs in v1 has it since 1.21.
+// endpointSlices list the ready endpoints of Services; API servers have them in v1
+// since Kubernetes 1.21.
 var endpointSlices = kube.Type{
 	Group: manifest.GroupDiscovery, Version: "v1", Kind: "EndpointSlice", Resource: "endpointslices", Namespaced: true,
 }
@@ -155,8 +155,8 @@ var endpointSlices = kube.Type{
 type service struct{ namespace, name string }
 
 // awaitBackends waits until every Service that an admission object names has a
-// ready endpoint, and says which has not. What is reached by URL, or runs in the
-// API server, has nothing to wait for.
+// ready endpoint, and returns one that has none. Webhooks with a URL, and policies
+// that the API server runs itself, need no wait.
 func (x *execution) awaitBackends(ctx context.Context, o *manifest.Object) (string, error) {
 	ctx = kube.Waiting(ctx)
 	deadline := time.Now().Add(backendWait)
@@ -212,7 +212,7 @@ func (x *execution) ready(ctx context.Context, s service) (bool, error) {
 		for _, e := range endpoints {
 			endpoint, _ := e.(map[string]any)
 			conditions, _ := endpoint["conditions"].(map[string]any)
-			// Unknown is to be read as ready (discovery/v1, EndpointConditions).
+			// Unknown counts as ready (discovery/v1, EndpointConditions).
 			if conditions["ready"] != false {
 				ready = true
 			}

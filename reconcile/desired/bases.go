@@ -18,9 +18,9 @@ import (
 // cluster.
 const parallelFetches = 4
 
-// want is the first half of rendering. Rendering uses no network: it says which
-// remote bases it lacks, these are fetched, and it starts again, until there are
-// no more in those. A cluster without any is rendered once.
+// want is the first half of rendering. Rendering uses no network: it returns which
+// remote bases it lacks, these are fetched, and it starts again, until none is
+// missing. A cluster without remote bases is rendered once.
 func (c *Computer) want(ctx context.Context, files fs.FS, cl *Unit) (*render.Wanted, error) {
 	cl.bases = remote.Bases{Allowed: c.cfg.Remote}
 	for {
@@ -29,15 +29,15 @@ func (c *Computer) want(ctx context.Context, files fs.FS, cl *Unit) (*render.Wan
 		if !errors.As(err, &missing) {
 			return w, err
 		}
-		// Each turn adds one at least, and a build has kustomize.MaxRemotes
-		// at most.
+		// Each round adds at least one, and a build has at most
+		// kustomize.MaxRemotes.
 		if err := c.fetchBases(ctx, cl, missing.Bases); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// fetchBases fetches what a cluster lacks.
+// fetchBases fetches the missing bases of a cluster.
 func (c *Computer) fetchBases(ctx context.Context, cl *Unit, missing []kustomize.Missing) error {
 	trees := make(map[sources.Tree]fs.FS)
 	var mu sync.Mutex // of trees

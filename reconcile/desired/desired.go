@@ -1,13 +1,12 @@
-// Package desired computes what a fleet repository asks for: the registry, and
-// for each cluster its packages and objects, with the lock that they ask for.
+// Package desired computes what a fleet repository declares: the registry, the
+// packages and objects of each cluster, and the lock.
 //
-// It joins sources (clusters.yaml, the lock, packages) with render, for the
-// daemon and for the commands that touch no cluster alike, so that `gitopsd
-// plan` prints what `gitopsd run` executes. What is wrong with one cluster or
-// package is kept with it and stops nothing else.
+// It joins sources (clusters.yaml, the lock, packages) with render. The daemon and
+// the commands share it, so that `gitopsd plan` prints what `gitopsd run` executes.
+// Problems of a cluster or package are kept with it and stop nothing else.
 //
-// Live clusters are reconcile/apply's business, the repository's polling and
-// the commit of the lock reconcile's.
+// reconcile/apply works on live clusters; reconcile polls the repository and commits
+// the lock.
 package desired
 
 import (
@@ -37,7 +36,7 @@ import (
 // Config is what a Computer works with.
 type Config struct {
 	// Resolve is how packages are resolved. Its Fetch is called once for each
-	// package, as long as a cluster uses it.
+	// package while a cluster uses it.
 	Resolve resolve.Config
 	// Remote are the repositories that remote bases may come from. FetchTree
 	// fetches a commit of one, and is required if there are any; it may be
@@ -96,31 +95,30 @@ func (c *Computer) fetch(ctx context.Context, from sources.Origin, d sources.Dig
 	return pkg, nil
 }
 
-// State is what a commit asks for. It is immutable once made: it is shared by
-// everything that works towards it.
+// State is what a commit declares. It is immutable once made, and shared by all
+// workers.
 type State struct {
 	// Commit that was computed; its Hash is empty for a working tree.
 	Commit sources.Commit
 	// Registry is clusters.yaml, as far as it is valid.
 	Registry *clusters.Registry
-	// RegistryErr joins what is wrong with clusters.yaml.
+	// RegistryErr joins the errors in clusters.yaml.
 	RegistryErr error
-	// Clusters are the registered ones that were computed, in the registry's
+	// Clusters are the registered clusters that were computed, in the registry's
 	// order.
 	Clusters []*Unit
-	// Committed is the lock as the commit has it, Lock as the declarations
-	// ask for it.
+	// Committed is the lock in the commit, Lock the one that the declarations need.
 	Committed, Lock *lockfile.File
-	// Unsettled are the lines of Earlier.Hint that could not be settled; the next
-	// computation is to have them again.
+	// Unsettled are the lines of Earlier.Hint that could not be settled; pass them to
+	// the next computation again.
 	Unsettled *lockfile.File
 	// Waiting are revisions that wait for a person's approval.
 	Waiting []resolve.Waiting
-	// Always says that some package wants its tag looked at in every pass.
+	// Always: some package needs its tag resolved in every pass.
 	Always bool
 }
 
-// ID tells a unit of work from all others of the fleet. It is comparable.
+// ID identifies a unit of work in the fleet. It is comparable.
 type ID struct {
 	// Cluster is the registered name of the cluster that the unit is in: a DNS
 	// label.
@@ -130,8 +128,8 @@ type ID struct {
 	Name string
 }
 
-// String returns the cluster's name, and the unit's behind a dot if it has one. It
-// names the unit's inventory and checkpoint as well.
+// String returns the cluster's name, followed by a dot and the unit's name if it has
+// one. It also names the unit's inventory and checkpoint.
 func (id ID) String() string {
 	if id.Name == "" {
 		return id.Cluster
@@ -139,34 +137,34 @@ func (id ID) String() string {
 	return id.Cluster + "." + id.Name
 }
 
-// Unit is a unit of work: something with an inventory of its own in a cluster, and
-// what is wanted of it. The manifests of a registered cluster are one.
+// Unit is a unit of work: an inventory in a cluster, and the objects that it should
+// have. The manifests of a registered cluster are one.
 type Unit struct {
 	ID ID
-	// Cluster is the registration that the unit's cluster is reached by.
+	// Cluster is the registration of the unit's cluster.
 	clusters.Cluster
 	// After are the units that must be ready before this one is changed.
 	After []ID
 	// Suspend leaves the unit alone.
 	Suspend bool
-	// ReportDrift says that drift is reported and not corrected.
+	// ReportDrift: drift is reported and not corrected.
 	ReportDrift bool
-	// Commit is the one that asks for it; empty for a working tree.
+	// Commit that declares it; empty for a working tree.
 	Commit string
 	// Declared are the packages that its manifests declare, as far as they can
 	// be read.
 	Declared []sources.Declaration
 	// Images are the ImageConfigs among its manifests.
 	Images sources.ImageConfigs
-	// Packages are what it gets, sorted by repository.
+	// Packages are the selected packages, sorted by repository.
 	Packages []sources.Selected
 	// Objects is everything rendered; nil when rendering failed as a whole.
 	Objects *manifest.Set
 	// Err is why rendering failed as a whole. It does not name the cluster.
 	Err error
-	// Faults are what is wrong with single packages and objects.
+	// Faults are the problems of single packages and objects.
 	Faults []problem.Problem
-	// Notes are worth a person's attention, and no faults.
+	// Notes are worth a person's attention, but no faults.
 	Notes []string
 	// Inactive are types that no activation policy activates, Delegated those
 	// of the packages that Crossplane installs.
@@ -179,25 +177,25 @@ type Unit struct {
 	// Patched are the objects of Objects that Spec.Patches changed, by ID, as
 	// they were before.
 	Patched map[manifest.ID]*manifest.Object
-	// Keeps tells whether an object that is there and not in Objects must
-	// stay, because nobody knows what has become of it; pkg is the package
-	// that it belongs to. Nil when rendering failed as a whole: then all must.
+	// Keeps reports whether an existing object that is not in Objects must stay,
+	// because it may still be desired; pkg is its package. Nil if rendering failed
+	// as a whole: then all must stay.
 	Keeps func(id manifest.ID, pkg string) bool
-	// FindType finds a definition in which a type has the given digest, and
-	// says where: in what is rendered for any cluster of the state, in its
-	// packages as published, or in other versions of these in the lock. It may
-	// fetch packages. Nil if there is none.
+	// FindType returns a definition in which a type has the given digest, and where
+	// it was found: in the rendered objects of any cluster of the state, in its
+	// packages as published, or in other versions of these in the lock. It may fetch
+	// packages. The definition is nil if there is none.
 	FindType func(ctx context.Context, gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string)
 
-	// idle are notes on verification policies that concern nothing.
+	// idle are notes on verification policies that match nothing.
 	idle []string
 	// bases are the remote bases that it is rendered from.
 	bases remote.Bases
 }
 
-// Registered returns the unit of a cluster's own manifests, of which nothing is
-// known but the registration. One that is to be emptied waits for nobody, and is
-// wanted to have nothing whatever its manifests say.
+// Registered returns the unit of a cluster's own manifests, with nothing but the
+// registration. A cluster that is to be emptied waits for no other, and should have
+// no objects whatever its manifests declare.
 func Registered(c clusters.Cluster, commit string) *Unit {
 	u := &Unit{
 		ID: ID{Cluster: c.Name}, Cluster: c, Commit: commit,
@@ -213,7 +211,7 @@ func Registered(c clusters.Cluster, commit string) *Unit {
 	return u
 }
 
-// Removed reports whether a unit is no longer part of the fleet. It is not where
+// Removed reports whether a unit is no longer part of the fleet. It returns false if
 // errors in the registry leave that open.
 func (s *State) Removed(id ID) bool { return s.Registry.Removed(id.Cluster) }
 
@@ -223,7 +221,7 @@ type Allowances struct {
 	All     []compat.Allowance
 }
 
-// Order is what the packages' declarations say about their order, by name.
+// Order returns the declared order of the packages, by name.
 func (c *Unit) Order() map[string]plan.Order {
 	order := make(map[string]plan.Order, len(c.Packages))
 	for _, p := range c.Packages {
@@ -239,15 +237,15 @@ func annotation(d sources.Declaration, key string) string {
 	return text
 }
 
-// Allows reports whether a package's declaration allows a breaking finding, and for
-// what reason.
+// Allows reports whether a package's declaration allows a breaking finding, and the
+// reason.
 func (c *Unit) Allows(pkg string, f compat.Finding) (reason string, ok bool) {
 	a := c.Allowances[pkg]
 	found, ok := compat.Allowed(a.All, a.Version, f)
 	return found.Reason, ok
 }
 
-// Complete reports whether Objects is all that the cluster is wanted to have.
+// Complete reports whether Objects is everything that the cluster should have.
 func (c *Unit) Complete() bool { return c.Err == nil && len(c.Faults) == 0 }
 
 // Get returns the state of a cluster, nil if there is none of that name.
@@ -260,9 +258,8 @@ func (s *State) Get(name string) *Unit {
 	return nil
 }
 
-// Origin is where a package's repository is asked for its versions: by the way of
-// the first cluster that has the package or declares it, else under its own
-// name.
+// Origin returns where to ask for the versions of a package's repository: the origin
+// of the first cluster that has or declares the package, else its own name.
 func (s *State) Origin(repository string) sources.Origin {
 	for _, c := range s.Clusters {
 		if o, ok := c.Origin(repository); ok {
@@ -272,8 +269,8 @@ func (s *State) Origin(repository string) sources.Origin {
 	return sources.Origin{Repository: repository}
 }
 
-// Origin is where the cluster gets a package from, also one that it declares in
-// vain.
+// Origin returns where the cluster gets a package from, also if the package could
+// not be resolved.
 func (cl *Unit) Origin(repository string) (sources.Origin, bool) {
 	for _, p := range cl.Packages {
 		if p.Pin.Ref.Repository == repository {
@@ -289,7 +286,7 @@ func (cl *Unit) Origin(repository string) (sources.Origin, bool) {
 	return sources.Origin{}, false
 }
 
-// Problems are all that is wrong with the cluster: Err and Faults.
+// Problems returns all problems of the cluster: Err and Faults.
 func (cl *Unit) Problems() []problem.Problem {
 	if cl.Err == nil {
 		return cl.Faults
@@ -297,9 +294,8 @@ func (cl *Unit) Problems() []problem.Problem {
 	return append(problem.Of(problem.In(cl.Name, cl.Err)), cl.Faults...)
 }
 
-// Problems are all that is wrong: with the registry, with clusters, and with
-// packages and objects. What is wrong in several clusters alike is listed once,
-// without a cluster.
+// Problems returns all problems of the registry, clusters, packages and objects. A
+// problem that several clusters share is listed once, without a cluster.
 func (s *State) Problems() []problem.Problem {
 	all := problem.Of(s.RegistryErr)
 	for _, c := range s.Clusters {
@@ -308,10 +304,10 @@ func (s *State) Problems() []problem.Problem {
 	return problem.Merge(all)
 }
 
-// Err returns the Problems as an error, nil if there are none.
+// Err returns [State.Problems] as an error, nil if there are none.
 func (s *State) Err() error { return problem.Join(s.Problems()) }
 
-// fault notes what is wrong with a package or an object.
+// fault notes a problem of a package or an object.
 func (cl *Unit) fault(p problem.Problem) {
 	p.Cluster = cl.Name
 	cl.Faults = append(cl.Faults, p)
@@ -329,8 +325,7 @@ var ErrNoRegistry = errors.New("no " + sources.RegistryFile)
 // Earlier is what was resolved before and may not be in a commit's lock yet. The
 // commit's lock comes first.
 type Earlier struct {
-	// Asked is the lock that an earlier state asked for, Of the one that its
-	// commit had. Nil for none.
+	// Asked is the Lock of an earlier state, Of its Committed lock. Nil for none.
 	Asked, Of *lockfile.File
 	// Hint are lines of a run that was interrupted, which others may have
 	// written; nil for none.
@@ -345,8 +340,9 @@ func (e Earlier) before(committed *lockfile.File) *lockfile.File {
 	return lockfile.Rebase(e.Of, e.Asked, committed)
 }
 
-// Compute computes the state of a commit. The error is what stops everything: no
-// registry, a lock that cannot be read, the context; all else is in the state.
+// Compute computes the state of a commit. It fails if there is no registry
+// ([ErrNoRegistry]), if the lock cannot be read, or if ctx ends; all other problems
+// are in the state.
 func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier Earlier) (*State, error) {
 	s := &State{Commit: commit}
 	text, err := fs.ReadFile(commit.Files, sources.RegistryFile)
@@ -376,8 +372,8 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 			return
 		}
 		var err error
-		// What is wrong with declarations is in wanted, and comes up again
-		// when it is expanded.
+		// Problems of declarations are in wanted, and are reported when it is
+		// expanded.
 		if wanted[i], err = c.want(ctx, commit.Files, cl); wanted[i] == nil {
 			cl.Err = err
 		}
@@ -398,7 +394,7 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 	return s, ctx.Err()
 }
 
-// ReadLock reads the lock of a repository; none is an empty one.
+// ReadLock reads the lock of a repository. A missing lock is an empty one.
 func ReadLock(files fs.FS) (*lockfile.File, error) {
 	text, err := fs.ReadFile(files, sources.LockFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -483,9 +479,9 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, wante
 	return nil
 }
 
-// verifyControllers takes the packages from a cluster whose controllers are to run
-// an image of a DeploymentRuntimeConfig that is not signed as a policy asks, and
-// returns an error for each. Packages' own images are sources/resolve's affair.
+// verifyControllers removes packages from a cluster if a DeploymentRuntimeConfig sets
+// a controller image that is not signed as a policy requires, and returns an error
+// for each. sources/resolve verifies the packages' own images.
 func (c *Computer) verifyControllers(ctx context.Context, cl *Unit, wanted *render.Wanted) []*resolve.PackageError {
 	var failed []*resolve.PackageError
 	images := referenced(cl)
@@ -517,8 +513,8 @@ func (c *Computer) verifyController(ctx context.Context, images sources.ImageCon
 	return err
 }
 
-// referenced are the names by which a cluster's policies may know its packages:
-// those that are declared, those that are asked, and those of controllers.
+// referenced returns the names by which a cluster's policies may match its packages:
+// declared names, names to fetch from, and names of controller images.
 func referenced(cl *Unit) []sources.Ref {
 	var refs []sources.Ref
 	for _, d := range cl.Declared {
@@ -538,8 +534,8 @@ func referenced(cl *Unit) []sources.Ref {
 	return refs
 }
 
-// readAllowances reads what the declarations allow. One that cannot be read
-// allows nothing.
+// readAllowances reads the allowances of the declarations. A malformed one allows
+// nothing.
 func (c *Unit) readAllowances() {
 	c.Allowances = make(map[string]Allowances)
 	for _, p := range c.Packages {

@@ -15,9 +15,9 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// maxOlder is how many other versions of a package are looked into for a type,
-// findTimeout for how long, and findAgain when next if a registry did not answer:
-// it is only for an explanation, and no pass is to wait for it over and over.
+// maxOlder is how many other versions of a package are searched for a type,
+// findTimeout for how long, and findAgain the pause after a registry did not answer:
+// the result is only for an explanation, and must not delay every pass.
 const (
 	maxOlder    = 8
 	findTimeout = 20 * time.Second
@@ -46,10 +46,10 @@ type found struct {
 	until time.Time
 }
 
-// find looks at what is rendered for the clusters, then at what their packages
-// hold before patches, and last at the other versions of the packages that define
-// the kind which the lock has records of. What is found, or is not, is
-// remembered; an error of the registry is as good as not found, for some time.
+// find searches the rendered objects of the clusters, then their packages before
+// patches, and last the other versions in the lock of the packages that define the
+// kind. It remembers the result; after an error of the registry it remembers "not
+// found" for some time.
 func (f *finder) find(ctx context.Context, gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string) {
 	key := typeKey{gvk, digest}
 	f.mu.Lock()
@@ -97,7 +97,7 @@ func (f *finder) find(ctx context.Context, gvk schema.GroupVersionKind, digest s
 		}
 	}
 	if asked.Err() != nil {
-		return nil, "" // nobody waits for it any more, which says nothing of the registry
+		return nil, "" // the caller gave up, which says nothing about the registry
 	}
 	return f.keep(key, none)
 }

@@ -23,11 +23,10 @@ func patches(cl *Unit) []kustomize.Patch {
 	return all
 }
 
-// PatchesOf names the cluster's own patches that changed an object, as far as view
-// sees it: "spec.patches[0] (clusters.yaml:12)", where the cluster's document
-// starts. None where view sees no difference between the object as it was before
-// all of them and after. Patches that depend on other objects count as well as
-// they can be told alone.
+// PatchesOf names the cluster's own patches that changed what view sees of an object:
+// "spec.patches[0] (clusters.yaml:12)", with the line where the cluster's document
+// starts. It returns none if view sees no difference between the object before and
+// after all patches. Each patch is judged alone, even if it depends on other objects.
 func (c *Unit) PatchesOf(ctx context.Context, id manifest.ID, view func(*manifest.Object) string) []string {
 	before := c.Patched[id]
 	if before == nil || view(before) == view(c.Objects.Get(id)) {
@@ -37,7 +36,7 @@ func (c *Unit) PatchesOf(ctx context.Context, id manifest.ID, view func(*manifes
 	for i, p := range patches(c) {
 		one, err := kustomize.NewPatches([]kustomize.Patch{p})
 		if err != nil {
-			continue // rendering says so
+			continue // rendering reports it
 		}
 		after, err := one.Apply(ctx, []*manifest.Object{before})
 		if err != nil || len(after) != 1 {

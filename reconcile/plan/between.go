@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// Comparer compares definitions, and remembers what came of it: the same bump
-// in many clusters is looked at once. It is safe for concurrent use.
+// Comparer compares definitions, and remembers the results: the same bump in many
+// clusters is compared once. It is safe for concurrent use.
 type Comparer struct {
 	mu   sync.Mutex
 	done map[[2]sources.Digest]*comparison
@@ -57,9 +57,9 @@ func (c *Comparer) compare(old, now *manifest.Object) *comparison {
 	return one
 }
 
-// Between compares two renderings of a cluster without looking at it: what would
-// be done to a cluster that holds the one, to bring it to the other. What would
-// be refused there is refused, as far as it can be told.
+// Between compares two renderings of a cluster without looking at it. It returns the
+// plan that brings a cluster with the one to the other. Steps that would be refused
+// there are refused, as far as that is known.
 func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed Allowed, find FindType) *Plan {
 	p := &Plan{Cluster: cluster}
 	packages := make(map[string]bool)

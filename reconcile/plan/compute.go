@@ -14,58 +14,55 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Live is what a look at the cluster found.
+// Live is the state that a look at the cluster found.
 type Live struct {
-	// Objects are the metadata of all members of the inventory, and of every
-	// other object that has the name of a wanted one.
+	// Objects are the metadata of all members of the inventory, and of every other
+	// object that has the name of a desired one.
 	Objects map[manifest.ID]*metav1.ObjectMeta
-	// Drifted says of members what is not as it was applied, and by whom.
+	// Drifted describes how members differ from what was applied, and by whom.
 	Drifted map[manifest.ID]string
-	// Disputed says of objects why they are not to be corrected, created or
-	// pruned now: somebody undoes that again and again.
+	// Disputed is why objects must not be corrected, created or pruned now: somebody
+	// undoes it again and again.
 	Disputed map[manifest.ID]string
-	// Unserved says of kinds that are wanted why the cluster has none of them.
+	// Unserved is why the cluster does not serve a desired kind.
 	Unserved map[schema.GroupVersionKind]string
-	// Namespaced are the kinds that are wanted and live in namespaces.
+	// Namespaced are the desired kinds that live in namespaces.
 	Namespaced map[schema.GroupVersionKind]bool
-	// Unreadable says of kinds why nothing is known about their objects.
+	// Unreadable is why nothing is known about the objects of a kind.
 	Unreadable map[schema.GroupKind]string
-	// Contents are the objects in those of our Namespaces, CRDs, XRDs and
-	// packages of Crossplane's that are not wanted any more. A few are enough of
-	// those that stay whatever goes.
+	// Contents are the objects in our Namespaces, CRDs, XRDs and Crossplane packages
+	// that are not desired any more. Of those that stay in any case, a few are enough.
 	Contents map[manifest.ID][]Content
-	// ContentsUnknown says of these why their contents could not be found out,
-	// or not all of them.
+	// ContentsUnknown is why their contents could not be read, or not all of them.
 	ContentsUnknown map[manifest.ID]string
 }
 
 // Options are what a plan depends on besides the objects.
 type Options struct {
-	// RenderFailed says why the wanted objects are not known completely; then
-	// nothing is pruned. Empty when they are.
+	// RenderFailed is why the desired objects are not known completely; then nothing
+	// is pruned. Empty if they are.
 	RenderFailed string
-	// Keeps tells whether an object of ours that is not wanted must stay,
-	// because it belongs to a package that has errors, or is defined more than
-	// once: what is wanted of it is not known. pkg is the value of its
-	// manifest.PackageLabel. Nil keeps nothing.
+	// Keeps reports whether an object of ours that is not desired must stay: its
+	// package has errors, or it is defined more than once, so that it may be desired
+	// after all. pkg is the value of its manifest.PackageLabel. Nil keeps nothing.
 	Keeps func(id manifest.ID, pkg string) bool
 	// Inactive are types that packages have and that no activation policy
 	// activates.
 	Inactive []PackageType
 	// Delegated are types of the packages that Crossplane installs.
 	Delegated []PackageType
-	// RemoveAll says that nothing is wanted any more, on purpose: the Cluster's
-	// declaration says so. What others put into our Namespaces and types stays.
+	// RemoveAll: the Cluster's document asks to remove everything. Objects that
+	// others put into our Namespaces and types stay.
 	RemoveAll bool
-	// ReportDrift says that what drifted is reported and left as it is.
+	// ReportDrift: drift is reported and not corrected.
 	ReportDrift bool
 	// Adopt are the sources whose objects are taken over, from the Cluster's
 	// manifest.AdoptAnnotation; see ParseAdopt.
 	Adopt []string
-	// Order is what packages' declarations say about their order, by name.
+	// Order is the declared order of packages, by name.
 	Order map[string]Order
-	// AllowPrune is how many objects may be pruned whatever their share, from
-	// the Cluster's manifest.AllowPruneAnnotation.
+	// AllowPrune is how many objects may be pruned whatever their share of the
+	// inventory, from the Cluster's manifest.AllowPruneAnnotation.
 	AllowPrune int
 }
 
@@ -78,7 +75,7 @@ type PackageType struct {
 	Package string
 }
 
-// Compute decides. It is pure: equal arguments give equal plans.
+// Compute makes the plan. It is pure: equal arguments give equal plans.
 func Compute(cluster string, desired *manifest.Set, live Live, inv Inventory, opts Options) *Plan {
 	c := computation{
 		live: live, inv: inv, opts: opts, defined: definitions(desired),
@@ -210,8 +207,8 @@ func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) 
 	return s
 }
 
-// notServed says why an object cannot be applied whose kind is Crossplane's, ""
-// for all others.
+// notServed returns why an object of a Crossplane kind cannot be applied; "" for all
+// other kinds.
 func notServed(apiVersion string, id manifest.ID) string {
 	const install = "install Crossplane in the cluster (https://docs.crossplane.io/latest/get-started/install)"
 	lacks := fmt.Sprintf("the cluster serves no %s in %s", id.Kind, apiVersion)
@@ -226,7 +223,7 @@ func notServed(apiVersion string, id manifest.ID) string {
 	return ""
 }
 
-// unready says why an object must not be applied yet, whatever is there.
+// unready returns why an object must not be applied yet, whether it exists or not.
 func unready(o *manifest.Object) string {
 	if !o.ID().Is(manifest.Webhooks...) || o.Label(manifest.PackageLabel) == "" {
 		return ""
@@ -241,7 +238,8 @@ func unready(o *manifest.Object) string {
 	return ""
 }
 
-// refilled says what is filled into an object that is otherwise as it was applied.
+// refilled describes what is filled into an object that is otherwise as it was
+// applied.
 func refilled(o *manifest.Object) string {
 	var fields []string
 	for _, c := range Diff(o.ID(), o.Rendered().Tree(), o.Tree()) {
@@ -261,7 +259,7 @@ func deleting(meta *metav1.ObjectMeta) string {
 	return s
 }
 
-// definitions finds the kinds that the wanted objects define themselves.
+// definitions finds the kinds that the desired objects define themselves.
 func definitions(desired *manifest.Set) map[schema.GroupVersionKind]manifest.ID {
 	defined := make(map[schema.GroupVersionKind]manifest.ID)
 	for _, o := range desired.All() {

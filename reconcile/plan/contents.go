@@ -8,15 +8,15 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Content is an object in a Namespace, or of a type that a CRD, XRD or package
-// of Crossplane's defines: it is deleted together with that.
+// Content is an object in a Namespace, or of a type that a CRD, XRD or Crossplane
+// package defines: it is deleted together with its container.
 type Content struct {
 	ID  manifest.ID
 	UID string
-	// Owners are the UIDs of its owners. The garbage collector deletes it when
-	// all of these are gone; what has none stands for itself.
+	// Owners are the UIDs of its owners. The garbage collector deletes it when all of
+	// these are gone, but never if it has none.
 	Owners []string
-	// Deleting says what holds it when it is being deleted; else empty.
+	// Deleting describes what holds it while it is being deleted; else empty.
 	Deleting string
 }
 
@@ -29,20 +29,19 @@ func (c Content) String() string {
 }
 
 // Holds reports whether deleting an object deletes others with it: a Namespace,
-// CRD, XRD or package of Crossplane's.
+// CRD, XRD or Crossplane package does.
 func Holds(id manifest.ID) bool {
 	return id.Is(manifest.Namespace) || id.Is(manifest.Definitions...) || id.Is(manifest.Packages...)
 }
 
-// Leaving adds to the UIDs of objects that are gone those of the contents that the
-// garbage collector deletes after them. Contents are those that the plan knows
-// of, and those that are there now.
+// Leaving returns the UIDs of objects that are gone, and of contents that the garbage
+// collector deletes after them. Contents are those that the plan knows, and now.
 func (p *Plan) Leaving(gone map[string]bool, now []Content) map[string]bool {
 	return leaving(gone, append(slices.Clip(p.contents), now...))
 }
 
-// leaving is Leaving for contents alone. An owner that is not known stays, and so
-// does what it owns.
+// leaving is Leaving for contents alone. An unknown owner stays, and so do its
+// dependents.
 func leaving(going map[string]bool, contents []Content) map[string]bool {
 	all := maps.Clone(going)
 	for again := true; again; {
@@ -70,8 +69,9 @@ func Staying(contents []Content, leaving map[string]bool) []Content {
 	})
 }
 
-// keepContents keeps what holds objects that stay. What is kept for that may
-// itself be held, or own what others hold, so that one look is not enough.
+// keepContents keeps containers of objects that stay. A container that is kept may
+// itself be inside another, or own objects in others, so it repeats until nothing
+// changes.
 func (c *computation) keepContents(steps []Step, desired *manifest.Set) {
 	ours := make(map[string]bool, len(steps))
 	for i := range steps {
@@ -97,7 +97,7 @@ func (c *computation) keepContents(steps []Step, desired *manifest.Set) {
 	}
 }
 
-// contents are those of everything that was looked into.
+// contents returns the contents of all objects that were looked into.
 func (c *computation) contents() []Content {
 	var all []Content
 	for _, list := range c.live.Contents {
@@ -106,9 +106,9 @@ func (c *computation) contents() []Content {
 	return all
 }
 
-// keepControllers keeps what came with a type that is kept because an object of
-// it is being deleted: the controller that the object's finalizers wait for may
-// be among it.
+// keepControllers keeps the rest of a package if one of its types is kept because an
+// object of it is being deleted: the object's finalizers may need the package's
+// controller.
 func (c *computation) keepControllers(steps []Step) {
 	busy := make(map[string]string)
 	for i := range steps {
@@ -130,8 +130,8 @@ func (c *computation) keepControllers(steps []Step) {
 	}
 }
 
-// going are the UIDs of what is pruned or on its way. What is deleted with
-// "orphan" leaves its dependents behind.
+// going returns the UIDs of objects that are pruned or being deleted. An object that
+// is deleted with "orphan" leaves its dependents behind.
 func (c *computation) going(steps []Step) map[string]bool {
 	going := make(map[string]bool, len(steps))
 	for i := range steps {
@@ -144,8 +144,8 @@ func (c *computation) going(steps []Step) map[string]bool {
 	return going
 }
 
-// keepFull keeps one object that holds others. The annotation that allows it to
-// be pruned with others' objects says nothing of our own.
+// keepFull keeps one object that holds others. The annotation that allows pruning it
+// with the objects of others does not apply to our own.
 func (c *computation) keepFull(s *Step, leaving, ours map[string]bool) {
 	s.WithContents = c.live.Objects[s.ID].Annotations[manifest.AllowPruneAnnotation] == "true"
 	staying := Staying(c.live.Contents[s.ID], leaving)

@@ -9,7 +9,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Order is what a package's declaration says about its place among the others.
+// Order is the declared place of a package among the others.
 type Order struct {
 	// DependsOn is the declaration's manifest.DependsOnAnnotation.
 	DependsOn string
@@ -22,8 +22,8 @@ const (
 	pathPrefix    = "path/"
 )
 
-// order reads what the steps depend on, and refuses those that can never be
-// applied for it. It returns the steps behind each name that one depends on.
+// order reads the dependencies of the steps, and refuses steps whose dependencies
+// can never be ready. It returns the steps behind each name that one depends on.
 func (c *computation) order(steps []Step) map[string][]int {
 	g := graph{steps: steps, packages: c.opts.Order, groups: make(map[string][]int)}
 	for i := range steps {
@@ -54,7 +54,7 @@ func (c *computation) order(steps []Step) map[string][]int {
 	return g.groups
 }
 
-// graph is what depends on what.
+// graph has the dependencies between steps.
 type graph struct {
 	steps    []Step
 	packages map[string]Order
@@ -62,7 +62,7 @@ type graph struct {
 	groups map[string][]int
 }
 
-// after lists what a step depends on, by itself or with its package.
+// after lists the dependencies of a step, its own and its package's.
 func (g *graph) after(s *Step) []string {
 	if s.Object == nil {
 		return nil
@@ -81,7 +81,7 @@ func dependencies(annotation string, pkg Order) []string {
 	return names
 }
 
-// members are the wanted objects that a name stands for.
+// members returns the desired objects that a name stands for.
 func (g *graph) members(name string) []int {
 	var found []int
 	for i := range g.steps {
@@ -107,8 +107,8 @@ func (g *graph) behind(name string, s *Step) bool {
 	return s.ID.String() == name
 }
 
-// cycle returns the steps of a circle that a step is in, nil if there is none.
-// Steps that were looked at are done.
+// cycle returns the steps of a cycle that a step is in, nil if there is none. Steps
+// that were visited are done.
 func (g *graph) cycle(i int, done []bool, way []int) []int {
 	if at := slices.Index(way, i); at >= 0 {
 		return slices.Clone(way[at:])

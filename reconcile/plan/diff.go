@@ -19,20 +19,19 @@ type Change struct {
 	// Path as kubectl explain has it, with list elements by what identifies
 	// them: spec.containers[name=web].image, metadata.labels["a.b/c"].
 	Path string
-	// Old and New are the values, in JSON's types. Old is nil and Added true
-	// for a field that was not there, New nil and Removed true for one that
-	// goes.
+	// Old and New are the values, in JSON's types. Old is nil and Added true for a
+	// new field; New is nil and Removed true for a field that goes.
 	Old, New       any
 	Added, Removed bool
-	// Hidden says that the values are a Secret's; Old and New are nil.
+	// Hidden: the values are a Secret's; Old and New are nil.
 	Hidden bool
-	// Unknown says that the value is not known before the plan is applied; Old and
-	// New are nil.
+	// Unknown: the value is not known before the plan is applied; Old and New are
+	// nil.
 	Unknown bool
 }
 
-// Reveal returns the changes of a plan for an object with unknown fields: these
-// replace whatever seems to change there since a dry run went without them.
+// Reveal returns the changes of an object with unknown fields. The unknown fields
+// replace the changes that a dry run without them shows there.
 func Reveal(changes []Change, unknown []string) []Change {
 	if len(unknown) == 0 {
 		return changes
@@ -71,8 +70,8 @@ func within(path, outer string) bool {
 	return ok && (strings.HasPrefix(rest, ".") || strings.HasPrefix(rest, "["))
 }
 
-// Diff lists what differs between an object as it is and as it would be, in the
-// order of paths, without what the API server keeps by itself (status,
+// Diff lists the fields that differ between an object as it is and as it would be,
+// ordered by path, without those that the API server maintains (status,
 // managedFields, versions and times).
 func Diff(id manifest.ID, before, after map[string]any) []Change {
 	d := differ{id: id}
@@ -82,7 +81,7 @@ func Diff(id manifest.ID, before, after map[string]any) []Change {
 	return d.changes
 }
 
-// maintained are the fields of metadata that the API server keeps, and the
+// maintained are the fields of metadata that the API server maintains, and the
 // annotation that changes with every change.
 var maintained = map[string]bool{
 	"metadata.managedFields": true, "metadata.resourceVersion": true, "metadata.generation": true,
@@ -133,8 +132,8 @@ func (d *differ) value(path field.Path, old, now any, was, is bool) {
 			}
 		}
 	}
-	// Secret data comes and goes as a whole map too; its keys are shown one by
-	// one all the same.
+	// A Secret's data may appear or go as a whole map; its keys are still shown one
+	// by one.
 	if path.Hidden(d.id) {
 		for _, whole := range []struct {
 			v     any
@@ -157,7 +156,7 @@ func (d *differ) value(path field.Path, old, now any, was, is bool) {
 	d.changes = append(d.changes, c)
 }
 
-// below is the path of what a step leads to.
+// below returns the path with one more step.
 func below(path field.Path, s field.Step) field.Path { return append(slices.Clip(path), s) }
 
 func withoutLastApplied(v any) any {
@@ -226,8 +225,8 @@ func names(list []any, keys []string) []string {
 	return ns
 }
 
-// identify finds the fields that every element of both lists has, and that tell
-// the elements of each apart; nil if there are none.
+// identify finds fields that every element of all lists has, and whose values are
+// unique within each list; nil if there are none.
 func identify(lists ...[]any) []string {
 candidates:
 	for _, keys := range identifying {
@@ -246,8 +245,8 @@ candidates:
 	return nil
 }
 
-// element is the step to an element, without a match when it lacks the first
-// key; the others may be left to defaults.
+// element returns the step to an element, without a match if the element lacks the
+// first key; the others may be left to defaults.
 func element(e any, keys []string) field.Step {
 	m, _ := e.(map[string]any)
 	var pairs []field.Pair

@@ -10,17 +10,16 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// One pass prunes at most this share of what the inventory holds, unless that
-// is no more than MassPruneFloor objects: half of a cluster's objects do not
-// leave a repository by accident of a single file, and when they do it is worth
-// a question.
+// One pass prunes at most this share of the inventory, unless that is no more than
+// MassPruneFloor objects: if half of a cluster's objects leave a repository, a
+// person should confirm it.
 const (
 	MassPruneShare = 0.5
 	MassPruneFloor = 20
 )
 
-// unwanted decides about members that are not in the repository any more. The
-// steps are in the order of pruning.
+// unwanted decides about members that left the repository. The steps are in the
+// order of pruning.
 func (c *computation) unwanted(desired *manifest.Set) []Step {
 	var steps []Step
 	members := 0
@@ -69,7 +68,7 @@ func hold(s *Step, format string, args ...any) {
 	}
 }
 
-// keepUnrendered keeps what may be wanted, for all that is known.
+// keepUnrendered keeps objects that may still be desired, as rendering had errors.
 func (c *computation) keepUnrendered(steps []Step, empty bool) {
 	for i := range steps {
 		s := &steps[i]
@@ -84,8 +83,9 @@ func (c *computation) keepUnrendered(steps []Step, empty bool) {
 	}
 }
 
-// keepDelegated keeps what packages held that were expanded until now and are
-// Crossplane's from now on: it takes them over, and nobody's objects go meanwhile.
+// keepDelegated keeps the objects of packages that gitopsd installed until now and
+// Crossplane installs from now on: Crossplane takes them over, and no objects are
+// lost meanwhile.
 func (c *computation) keepDelegated(steps []Step, desired *manifest.Set) {
 	delegated := make(map[string]bool)
 	for _, o := range desired.All() {
@@ -120,7 +120,7 @@ func (c *computation) keepUsed(steps []Step, desired *manifest.Set) {
 	}
 }
 
-// keepMost stops when too much would go at once.
+// keepMost holds all prunes if too many objects would go at once.
 func (c *computation) keepMost(steps []Step, members int) {
 	prunes := 0
 	for i := range steps {

@@ -11,7 +11,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// What is ours.
+// Which objects are ours.
 //
 // Objects are copied with their labels and annotations: by `kubectl get -o yaml |
 // sed | kubectl apply`, by a restore into another namespace, by controllers that
@@ -28,28 +28,28 @@ type Inventory struct {
 	ID string
 	// FieldManager is the name under which members were applied.
 	FieldManager string
-	// Namespace is the one that holds the inventory itself. It stays when it
-	// is not wanted any more.
+	// Namespace holds the inventory itself. It stays even if it is not desired any
+	// more.
 	Namespace string
 }
 
-// Membership says whether a live object belongs to an inventory.
+// Membership tells whether a live object belongs to an inventory.
 type Membership int
 
 // The memberships.
 const (
-	// Foreign: it is not ours, whatever it carries.
+	// Foreign: it is not ours, whatever its labels and annotations.
 	Foreign Membership = iota
-	// Unsure: it carries our label and the record of an older gitopsd, which did
-	// not bind it, and metadata.managedFields do not tell that we applied it.
+	// Unsure: it has our label and the unbound record of an older gitopsd, and
+	// metadata.managedFields do not show that we applied it.
 	Unsure
 	// Member: we applied it.
 	Member
 )
 
-// Applied is the value of the manifest.AppliedAnnotation of a member: the digest of the
-// object as it is wanted, a dot, and what binds it to this object. Where the object
-// was completed, a dot and the digest of the object as it was rendered follow.
+// Applied returns the value of a member's manifest.AppliedAnnotation: the digest of
+// the desired object, a dot, and the binding to this object. If the object was
+// completed, a dot and the digest of the object as it was rendered follow.
 func (inv Inventory) Applied(o *manifest.Object) string {
 	applied := string(o.Hash()) + "." + inv.binding(o.ID())
 	if r := o.Rendered(); r != o {
@@ -58,7 +58,7 @@ func (inv Inventory) Applied(o *manifest.Object) string {
 	return applied
 }
 
-// record is the value of a manifest.AppliedAnnotation, taken apart.
+// record is a parsed manifest.AppliedAnnotation.
 type record struct {
 	// applied and rendered are digests of the object as it was applied, and as it
 	// was rendered. They differ if it was completed.
@@ -86,7 +86,7 @@ func (inv Inventory) binding(id manifest.ID) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:16])
 }
 
-// Membership tells members from copies. Where the annotation is gone, or an older
+// Membership tells members from copies. If the annotation is gone, or an older
 // gitopsd wrote it, our entry in metadata.managedFields decides.
 func (inv Inventory) Membership(id manifest.ID, meta *metav1.ObjectMeta) Membership {
 	if meta.Labels[PartOfLabel] != inv.ID {

@@ -10,9 +10,9 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// tracking is how other tools mark what is theirs. The mark is a label or an
-// annotation, whose value says which release or application it belongs to; with a
-// value here it must have that one, which says no more.
+// tracking is how other tools mark their objects. The mark is a label or an
+// annotation, whose value names the release or application. With a value here, the
+// mark must have that value, which names nothing.
 var tracking = []struct {
 	key, value, tool string
 	// source is the tool in a manifest.AdoptAnnotation.
@@ -38,10 +38,9 @@ const (
 	crossplaneSource = "crossplane" // a package's revision too
 )
 
-// applierSources are tools by the field managers that they apply with, for what
-// they do not mark, or mark in a way that others do too: Argo CD with the label
-// app.kubernetes.io/instance, where it tracks by labels, and Helm nothing of the
-// CRDs that it installs.
+// applierSources are tools by their field managers, for objects without a mark of
+// their own: if Argo CD tracks by labels, it uses app.kubernetes.io/instance as
+// others do, and Helm does not mark the CRDs that it installs.
 var applierSources = map[string]string{
 	"argocd-controller": "argocd",
 	"helm":              "helm",
@@ -54,20 +53,18 @@ var systemManagers = []string{
 	"cloud-controller-manager", "clusterrole-aggregation-controller",
 }
 
-// Claim says whose a live object is. The zero Claim is nobody's.
+// Claim tells who owns a live object. The zero Claim is nobody's.
 type Claim struct {
 	// Text completes "it is …".
 	Text string
-	// Sources name the claimant as a manifest.AdoptAnnotation of a Cluster does,
-	// "flux/apps"; several field managers are several, all of which must be
-	// named.
+	// Sources name the claimant as a Cluster's manifest.AdoptAnnotation does, as in
+	// "flux/apps". Each of several field managers is a source, and all must be named.
 	Sources []string
 }
 
-// claimant says whose a live object is; nobody's is also what is ours but for a
-// lost label. Looked at, in this order: a controller that owns it, another
-// ApplySet, another tool's marks, and the field managers that wrote to it (status
-// apart).
+// claimant returns who owns a live object. An object of ours that only lost its label
+// is nobody's. It checks, in this order: a controller that owns it, another ApplySet,
+// another tool's marks, and the field managers that wrote to it (except to status).
 func claimant(meta *metav1.ObjectMeta, inv Inventory) Claim {
 	for _, o := range meta.OwnerReferences {
 		if o.Controller != nil && *o.Controller {

@@ -19,36 +19,36 @@ var pinForm = regexp.MustCompile(`^h1:[A-Za-z0-9+/]{43}=$`)
 // IsTypeDigest reports whether a string has the form of a type's digest.
 func IsTypeDigest(s string) bool { return pinForm.MatchString(s) }
 
-// Mismatch is a pin that is not the type which its object would be applied as.
+// Mismatch is a pin that differs from the type that its object would be applied as.
 type Mismatch struct {
 	// Type is the object's, in the version that it is written in.
 	Type schema.GroupVersionKind
 	// Pinned and Have are the digests of the type that the object was written
 	// for, and of the one that the cluster has once the plan is executed.
 	Pinned, Have string
-	// Known says where the pinned type was found, as in "cluster dev"; empty
-	// where only its digest is known.
+	// Known is where the pinned type was found, as in "cluster dev"; empty if only
+	// its digest is known.
 	Known string
-	// Findings are what differs for the object, from the pinned type to the
-	// cluster's; those of the version that it is written in.
+	// Findings are the differences from the pinned type to the cluster's, in the
+	// version that the object is written in.
 	Findings []compat.Finding
 }
 
-// LiveDefinition is the CRD or XRD of a kind as the cluster has it. The zero
-// value is that of a kind which none defines.
+// LiveDefinition is the CRD or XRD of a kind as the cluster has it. The zero value
+// stands for a kind without a definition.
 type LiveDefinition struct {
 	Tree map[string]any
-	// Err says why it could not be read.
+	// Err is why it could not be read.
 	Err error
 }
 
-// FindType finds a definition in which a type has the given digest, and says
-// where; nil if there is none.
+// FindType returns a definition in which a type has the given digest, and where it
+// was found; nil if there is none.
 type FindType func(gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string)
 
-// PinnedKinds lists the kinds of which CheckPins wants to know the live
-// definition: those of pinned objects but where nothing is changed, neither
-// the object nor its definition, which is in the plan.
+// PinnedKinds lists the kinds whose live definition CheckPins needs: the kinds of
+// pinned objects, unless the plan has the definition and changes neither it nor the
+// object.
 func PinnedKinds(p *Plan) []schema.GroupKind {
 	definers := definers(p)
 	var kinds []schema.GroupKind
@@ -67,10 +67,10 @@ func PinnedKinds(p *Plan) []schema.GroupKind {
 	return kinds
 }
 
-// CheckPins refuses the objects that are pinned to another type than the one
-// that the cluster has when they are applied: the one that this plan installs, if
-// it does, and else the live one. Nothing else is held back. Kinds that are not
-// in live, and that the plan does not define, are left to the API server.
+// CheckPins refuses the objects that are pinned to another type than the cluster has
+// when they are applied: the type that this plan installs, or else the live one.
+// Nothing else is held back. Kinds that are not in live, and that the plan does not
+// define, are left to the API server.
 func CheckPins(p *Plan, live map[schema.GroupKind]LiveDefinition, find FindType, reportDrift bool) {
 	c := pinCheck{definers: definers(p), live: live, find: find, reportDrift: reportDrift, known: make(map[schema.GroupKind]*settled)}
 	for i := range p.Steps {
@@ -80,14 +80,14 @@ func CheckPins(p *Plan, live map[schema.GroupKind]LiveDefinition, find FindType,
 	}
 }
 
-// pinned reports whether a step is about an object with a pin that is or will be there.
+// pinned reports whether a step is about a pinned object that exists or will exist.
 func pinned(s *Step) bool {
 	return s.Object != nil && s.Object.Annotation(manifest.PinAnnotation) != "" &&
 		(s.Action == Create || s.Action == Configure || s.Action == Unchanged)
 }
 
-// definers finds the steps of the definitions that the plan wants. Where there is an
-// XRD and a CRD for one kind, it is the XRD: Crossplane makes the CRD what the XRD says.
+// definers finds the steps of the desired definitions. If a kind has an XRD and a
+// CRD, it is the XRD: Crossplane makes the CRD from it.
 func definers(p *Plan) map[schema.GroupKind]*Step {
 	found := make(map[schema.GroupKind]*Step)
 	for i := range p.Steps {
@@ -117,7 +117,7 @@ type settled struct {
 	tree  map[string]any
 	types []types.Type
 	err   error
-	// unknown says that nothing can be told, and nothing is to be said.
+	// unknown: the definition is not known, and nothing is reported.
 	unknown bool
 }
 
@@ -194,7 +194,7 @@ func digestOf(all []types.Type, gvk schema.GroupVersionKind) string {
 	return ""
 }
 
-// explain says what differs, if the pinned type is known anywhere.
+// explain adds what differs, if the pinned type is known anywhere.
 func (c *pinCheck) explain(m *Mismatch, have map[string]any) {
 	var was map[string]any
 	if live := c.live[m.Type.GroupKind()]; live.Tree != nil {

@@ -1,20 +1,19 @@
-// Package plan decides what has to happen in one cluster: for every object that
-// is wanted, and every object of ours that is not, one step with an action and
-// the reason for it. `gitopsd plan` prints a plan, `gitopsd run` executes it; it
-// is the same value.
+// Package plan decides what to do in one cluster. Every desired object, and every
+// object of ours that is no longer desired, gets one step: an action and the reason
+// for it. `gitopsd plan` prints a plan, `gitopsd run` executes it; it is the same
+// value.
 //
 // It owns
-//   - the decision (compute.go), a pure function of what is wanted, what is
-//     there and what the inventory says is ours;
-//   - what is ours (member.go), whose anything else is (owner.go), what must not be
-//     pruned (guard.go), and what would go with it (contents.go);
-//   - what a change of types refuses: what breaks (types.go), and objects that
-//     are pinned to another type (pins.go);
-//   - the order of things (stage.go), and what must be ready before what
-//     (depends.go);
-//   - the difference between two objects, field by field (diff.go), where no
-//     value of a Secret survives;
-//   - the plan between two renderings of a cluster that is not looked at
+//   - the decision (compute.go), a pure function of the desired objects, the live
+//     objects and the inventory;
+//   - which objects are ours (member.go), who owns the others (owner.go), what must
+//     not be pruned (guard.go), and what a prune would delete with it (contents.go);
+//   - refusals: breaking changes of types (types.go), and objects that are pinned to
+//     another type (pins.go);
+//   - the order of steps (stage.go), and dependencies between them (depends.go);
+//   - the difference between two objects, field by field (diff.go), without any
+//     value of a Secret;
+//   - the plan between two renderings of a cluster, without looking at it
 //     (between.go).
 //
 // It talks to no cluster: reconcile/apply looks at the cluster, has Compute
@@ -40,22 +39,22 @@ type Action string
 // The actions. Create, Configure and Prune write; the others leave the object
 // as it is.
 const (
-	// Create: the object is not there.
+	// Create: the object does not exist.
 	Create Action = "create"
-	// Configure: the object is there and differs.
+	// Configure: the object exists and differs.
 	Configure Action = "configure"
-	// Unchanged: the object is there as wanted.
+	// Unchanged: the object is as desired.
 	Unchanged Action = "unchanged"
-	// Prune: the object is ours and no longer wanted.
+	// Prune: the object is ours and no longer desired.
 	Prune Action = "prune"
-	// Wait: the object is being deleted, and what holds it up is not ours; or
-	// something that is pruned has to be gone before it.
+	// Wait: the object is being deleted, and something not ours holds it up; or a
+	// pruned object must be gone before it.
 	Wait Action = "wait"
 	// Conflict: the object is somebody else's.
 	Conflict Action = "conflict"
 	// Refused: the object cannot be applied to this cluster.
 	Refused Action = "refused"
-	// Held: the step would do harm now, so that it is not done.
+	// Held: the step is not done, because it would do harm now.
 	Held Action = "held"
 )
 
@@ -69,98 +68,95 @@ func (a Action) Writes() bool { return a == Create || a == Configure || a == Pru
 type Step struct {
 	Action Action
 	ID     manifest.ID
-	// Reason is one line for people; empty where the action says it all.
+	// Reason is one line for people; empty if the action needs none.
 	Reason string
 	Stage  Stage
-	// Object is what is wanted; nil for an object that is not.
+	// Object is the desired object; nil for an object that is not desired.
 	Object *manifest.Object
 	// Package is the one the object belongs to, "" for a plain manifest.
 	Package string
 	// After names what must be applied and healthy before, as
 	// manifest.DependsOnAnnotation has it.
 	After []string
-	// Round orders what is pruned: an object goes when all of earlier rounds are
-	// gone.
+	// Round orders prunes: an object is deleted when all objects of earlier rounds
+	// are gone.
 	Round int
-	// WithContents says that a Namespace, CRD, XRD or package is annotated to be
-	// pruned with what others put into it.
+	// WithContents: a Namespace, CRD, XRD or package is annotated to be pruned
+	// together with the objects of others in it.
 	WithContents bool
-	// Awaits says what makes the object's type, which is not there yet and comes
-	// by itself; empty for all other objects.
+	// Awaits names what creates the object's type, if that does not exist yet but
+	// will; empty for all other objects.
 	Awaits string
-	// UID of the live object; empty when there is none. A prune deletes that
-	// object and no later one of the same name.
+	// UID of the live object; empty if there is none. A prune deletes that object
+	// and no later one of the same name.
 	UID string
-	// Adopt says that the object was somebody else's and is taken over, with the
-	// fields, labels and owner references that the former owner put there.
+	// Adopt: the object was somebody else's and is taken over, with the fields,
+	// labels and owner references of the former owner.
 	Adopt bool
-	// Reclaim says what is taken over of what people own of an object of ours,
-	// so that it goes where the repository does not have it.
+	// Reclaim tells which fields of people in our object are taken over, so that
+	// those that the repository does not have are removed.
 	Reclaim Reclaim
-	// Force takes over fields that other managers own: only where the object is
-	// ours, or adopted.
+	// Force takes over fields that other managers own; only if the object is ours or
+	// adopted.
 	Force bool
-	// Drift says that the object is as the repository wants it but for what
-	// somebody else did to it.
+	// Drift: the object differs from the repository only by changes of others.
 	Drift bool
-	// Compatibility is what replacing or removing the types of a CRD means to
-	// those who use them, and Findings say why; Identical for other objects.
+	// Compatibility is what replacing or removing the types of a CRD means to their
+	// users, with the reasons in Findings; Identical for other objects.
 	Compatibility compat.Severity
 	Findings      []compat.Finding
 	// Allowed are the reasons for which the package's declaration allows
 	// breaking findings, by their names.
 	Allowed map[string]string
-	// Before are the types that the live definition of a CRD or XRD has. They
-	// are known where the step would change or remove them.
+	// Before are the types of the live definition of a CRD or XRD. They are known
+	// if the step would change or remove them.
 	Before []types.Type
 	// Unpinned are the objects whose pins a definition's change would break.
 	Unpinned []manifest.ID
-	// Pin is why a pinned object is refused; nil where that is not the reason.
+	// Pin is why a pinned object is refused; nil if that is not the reason.
 	Pin *Mismatch
-	// Changes are the fields that differ. They are known only where a dry run
-	// was asked for.
+	// Changes are the fields that differ. They are known only with a dry run.
 	Changes []Change
-	// NotValidated says why no dry run could tell whether the API server would
-	// accept the step; empty when one did or none was asked for.
+	// NotValidated is why no dry run could tell whether the API server would accept
+	// the step; empty if one could, or none was made.
 	NotValidated string
-	// Premature says that NotValidated is because this plan makes first what the
-	// object needs, and nothing to worry about.
+	// Premature: the reason for NotValidated is that this plan first creates what the
+	// object needs, which is no problem.
 	Premature bool
-	// Rejected says what the API server has against the step, from a dry run;
-	// empty when it would accept it or was not asked.
+	// Rejected is the API server's error for the step in a dry run; empty if it would
+	// accept the step or was not asked.
 	Rejected string
 }
 
-// Reclaim is what is taken over of what people own of an object.
+// Reclaim tells which fields that people own in an object are taken over.
 type Reclaim int
 
-// What is taken over.
+// The values of Reclaim.
 const (
-	// ReclaimNothing: there is nothing.
+	// ReclaimNothing: no fields.
 	ReclaimNothing Reclaim = iota
-	// ReclaimShared: the fields that we own as well; what people added stays.
+	// ReclaimShared: the fields that we own too; fields that people added stay.
 	ReclaimShared
-	// ReclaimAll: what people added as well.
+	// ReclaimAll: also the fields that people added.
 	ReclaimAll
 )
 
-// Plan is what has to happen in one cluster.
+// Plan is what to do in one cluster.
 type Plan struct {
 	// Cluster is the registered name.
 	Cluster string
-	// Commit is the one that the plan brings the cluster to; empty for a working
-	// tree.
+	// Commit that the plan brings the cluster to; empty for a working tree.
 	Commit string
 	// Steps in the order they are executed: by stage, prunes last and in
 	// reverse. Unchanged objects are among them.
 	Steps []Step
-	// Unreadable says of kinds why nothing is known about their objects: what
-	// is there of ours stays.
+	// Unreadable is why nothing is known about the objects of a kind. Our objects of
+	// it stay.
 	Unreadable map[schema.GroupKind]string
 
 	// behind are the steps behind each name in an After.
 	behind map[string][]int
-	// contents are those of what was looked into.
+	// contents of all objects that were looked into.
 	contents []Content
 }
 
@@ -179,9 +175,8 @@ func (p *Plan) Count(a Action) int {
 	return n
 }
 
-// Failing is the number of steps that executing the plan would fail at, as far as
-// is known: those refused or in conflict, and those that a dry run was rejected
-// for. A plan that there is none of has none.
+// Failing returns how many steps would fail as far as is known: those refused or in
+// conflict, and those rejected in a dry run. It is 0 for a nil plan.
 func (p *Plan) Failing() int {
 	if p == nil {
 		return 0

@@ -7,17 +7,17 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Stage is when an object is applied: after everything of earlier stages, and
-// pruned before it.
+// Stage is when an object is applied: after all objects of earlier stages. It is
+// pruned before them.
 type Stage int
 
 // The stages, in order.
 const (
 	// Definitions: Namespaces and CRDs, which everything else needs.
 	Definitions Stage = iota
-	// Settings: what workloads need: RBAC, Secrets, ConfigMaps, Services.
+	// Settings: RBAC, Secrets, ConfigMaps, Services and others that workloads need.
 	Settings
-	// Workloads: what runs.
+	// Workloads: objects that run pods.
 	Workloads
 	// Admission: webhook configurations, admission policies and APIServices,
 	// which break other requests while nothing serves them.
@@ -50,7 +50,7 @@ func StageOf(id manifest.ID) Stage {
 }
 
 // First reports whether an object comes before the rest of its stage: Namespaces
-// before CRDs, XRDs before what they define.
+// before CRDs, XRDs before objects of their types.
 func First(id manifest.ID) bool {
 	return id.Is(manifest.Namespace, manifest.XRD)
 }
@@ -74,10 +74,10 @@ func sortApplied(steps []Step) {
 	})
 }
 
-// sortPruned puts steps into the order in which objects are pruned, the reverse,
-// and numbers the rounds. What depends on another object that goes, by the names
-// that after returns, goes before that; but what holds other objects stays where
-// its stage puts it.
+// sortPruned puts steps into the order in which objects are pruned, the reverse of
+// applying, and numbers the rounds. An object goes before the pruned objects that it
+// depends on, by the names that after returns; but a container stays where its stage
+// puts it.
 func sortPruned(steps []Step, after func(*Step) []string) {
 	slices.SortFunc(steps, func(a, b Step) int { return a.ID.Compare(b.ID) })
 	turns := turnsOf(steps, after)
@@ -109,7 +109,7 @@ func turnsOf(steps []Step, after func(*Step) []string) map[manifest.ID]turn {
 	var turnOf func(s *Step) turn
 	turnOf = func(s *Step) turn {
 		if t, known := turns[s.ID]; known {
-			return t // or as far as it is known, in a circle
+			return t // in a cycle, as far as it is known
 		}
 		t := turn{stage: 2*int(s.Stage) + rank(s.ID)}
 		turns[s.ID] = t

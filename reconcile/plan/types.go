@@ -11,19 +11,19 @@ import (
 )
 
 // Allowed reports whether a package's declaration allows a breaking finding, and
-// for what reason. pkg is the value of manifest.PackageLabel. Plain manifests allow for
-// themselves.
+// the reason. pkg is the value of manifest.PackageLabel. Plain manifests carry their
+// own allowances.
 type Allowed func(pkg string, f compat.Finding) (reason string, ok bool)
 
 // maxShownFindings is how many findings a reason names before it only counts.
 const maxShownFindings = 3
 
 // RefuseBreaking refuses the steps of every package that would replace or remove
-// types in a way that breaks somebody, unless that is allowed. All steps of such
-// a package are refused, since half a package is none: a new controller would
-// meet old types. A plain manifest is refused alone, and allows by the same
-// annotation on itself, with the start of the digest of its types for a version. A
-// change in the cluster that is not put back stays alone: the package is as it was.
+// types in a way that breaks somebody, unless that is allowed. All steps of such a
+// package are refused, since a new controller must not meet old types. A plain
+// manifest is refused alone; the same annotation on it allows findings, with a prefix
+// of its types' digest as the version. If a change in the cluster is not corrected,
+// only that step is refused: the package itself has not changed.
 func RefuseBreaking(p *Plan, allowed Allowed) {
 	why := make(map[string]string)
 	for i := range p.Steps {
@@ -57,13 +57,13 @@ func RefuseBreaking(p *Plan, allowed Allowed) {
 	}
 }
 
-// ownAllowances is what a plain manifest allows for itself, and how it does.
+// ownAllowances returns what a plain manifest allows for itself, and how it does so.
 func ownAllowances(o *manifest.Object) (by Allowed, how string) {
 	defined, err := types.Of(o.Tree())
 	if err != nil {
 		return nil, err.Error()
 	}
-	// Enough of the digest that an allowance does not outlive the change.
+	// Enough digits of the digest that an allowance does not outlive the change.
 	const digits = 12
 	version := types.Sum(defined)[:len("h1:")+digits]
 	how = fmt.Sprintf("its annotation %s can allow it, with a line \"%s:<finding>=<reason>\" for each", manifest.AllowBreakingAnnotation, version)
@@ -77,8 +77,8 @@ func ownAllowances(o *manifest.Object) (by Allowed, how string) {
 	}, how
 }
 
-// notAllowed names the breaking findings of a step that nothing allows, and notes
-// why the others are.
+// notAllowed names the breaking findings of a step that nothing allows, and records
+// the reasons for which the others are allowed.
 func notAllowed(s *Step, allowed Allowed) string {
 	var names []string
 	for _, f := range s.Findings {

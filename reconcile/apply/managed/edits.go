@@ -14,21 +14,21 @@ import (
 // Edits by hand.
 //
 // A field that somebody adds to an object of ours is theirs, and applying leaves
-// it. That is right for controllers, which have their fields for good reason. What
-// people add with kubectl nobody looks after, and it stays when its reason is
-// forgotten; so does a field that left the repository and that kubectl applied too.
-// So the fields of people's tools become ours before we apply, which removes what
-// the repository does not have. Left to them are
+// it. That is right for controllers, which need their fields. But nobody maintains
+// what people add with kubectl, and it stays after its reason is forgotten; so does
+// a field that left the repository but that kubectl applied too. So the fields of
+// people's tools become ours before we apply, which removes what the repository does
+// not have. Exceptions are
 //
 //   - subresources: `kubectl scale` of replicas that the repository does not name;
-//   - operations, which are no configuration: a restart, a cordon, an allowance;
-//   - the fields of before-first-apply, which is the API server's name for everybody
-//     who wrote before metadata.managedFields were cleared, but for those that we
-//     own as well and that would outlive their leaving the repository.
+//   - operations, which are not configuration: a restart, a cordon, an allowance;
+//   - the fields of before-first-apply, the API server's name for everybody who wrote
+//     before metadata.managedFields were cleared, unless we own them too: those would
+//     stay after they leave the repository.
 
 // people are the field managers of kubectl's commands, and of other tools with
-// which people edit objects. Plugins of kubectl have names of their own, and
-// operate what their controllers reconcile.
+// which people edit objects. Plugins of kubectl have names of their own, and operate
+// objects that their controllers reconcile.
 var people = []string{
 	"kubectl", "kubectl.exe", "kubectl-annotate", "kubectl-autoscale", "kubectl-client-side-apply", "kubectl-create",
 	"kubectl-edit", "kubectl-expose", "kubectl-label", "kubectl-last-applied", "kubectl-patch", "kubectl-replace",
@@ -46,12 +46,12 @@ func byHand(e *metav1.ManagedFieldsEntry) bool {
 	return e.Subresource == "" && e.FieldsV1 != nil && slices.Contains(people, e.Manager)
 }
 
-// Edited says that FindEdits may find something.
+// Edited reports whether [FindEdits] may find something.
 func Edited(meta *metav1.ObjectMeta) bool {
 	return slices.ContainsFunc(meta.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return byHand(&e) || e.Manager == everybody })
 }
 
-// edited is what people own in an entry, given what is ours.
+// edited returns what people own in an entry, given what is ours.
 func edited(kind schema.GroupKind, e *metav1.ManagedFieldsEntry, set, ours *fieldpath.Set) *fieldpath.Set {
 	switch {
 	case e.Manager == everybody && e.Subresource == "":
@@ -77,8 +77,8 @@ func edited(kind schema.GroupKind, e *metav1.ManagedFieldsEntry, set, ours *fiel
 	return part
 }
 
-// operation says that a field is not configuration, but how people operate what is
-// configured.
+// operation reports whether people set a field to operate an object, not to
+// configure it.
 func operation(kind schema.GroupKind, p fieldpath.Path) bool {
 	last := p[len(p)-1].FieldName
 	switch {
@@ -92,14 +92,14 @@ func operation(kind schema.GroupKind, p fieldpath.Path) bool {
 	return p.Equals(fieldpath.MakePathOrDie("metadata", "annotations", manifest.AllowPruneAnnotation))
 }
 
-// Edits are what people own of an object of ours.
+// Edits are the fields of our object that people own.
 type Edits struct {
 	added  map[string][]string // fields that we do not apply, by field manager
-	shared bool                // there are fields that are ours as well
+	shared bool                // people own fields that are ours as well
 }
 
-// FindEdits finds what people own of an object that was applied as o. A field that
-// is o's and not ours any more is Lost, and taken back by applying.
+// FindEdits finds the fields that people own in an object that was applied as o. A
+// field of o that is not ours any more is [Lost]; applying takes it back.
 func FindEdits(o *manifest.Object, meta *metav1.ObjectMeta) Edits {
 	var found Edits
 	if !Edited(meta) {
@@ -107,7 +107,7 @@ func FindEdits(o *manifest.Object, meta *metav1.ObjectMeta) Edits {
 	}
 	ours, err := fieldsOf(Own(meta))
 	if err != nil {
-		return found // applying makes it anew
+		return found // applying writes our entry again
 	}
 	added, others := make(map[string]*fieldpath.Set), &fieldpath.Set{}
 	for i := range meta.ManagedFields {
@@ -149,7 +149,7 @@ func FindEdits(o *manifest.Object, meta *metav1.ObjectMeta) Edits {
 	return found
 }
 
-// has says that a value has the field or item at a path.
+// has reports whether a value has the field or item at a path.
 func has(v any, p fieldpath.Path) bool {
 	for _, e := range p {
 		switch of := v.(type) {
@@ -173,9 +173,9 @@ func has(v any, p fieldpath.Path) bool {
 	return true
 }
 
-// Shared says that people own fields that we own too: these would stay for their
-// sake when they leave the repository.
+// Shared reports whether people own fields that we own too: these would stay after
+// they leave the repository.
 func (e Edits) Shared() bool { return e.shared }
 
-// Text says what people added, and with what; "" for nothing.
+// Text describes what people added, and with which tools; "" for nothing.
 func (e Edits) Text() string { return strings.Join(byManager(e.added, "added by"), "; ") }

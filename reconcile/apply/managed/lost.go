@@ -14,18 +14,18 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Lost are the fields of an object that was applied and that our entry does not
-// cover any more. Empty, the object is as it was applied. A single empty path
-// means that there is no entry of ours.
+// Lost are the applied fields of an object that our entry does not cover any more.
+// If it is empty, the object is as it was applied. A single empty path means that we
+// have no entry.
 type Lost []fieldpath.Path
 
-// Find lists what is lost of an object.
+// Find lists the lost fields of an object.
 //
-// Who writes a field with another value takes it from those who applied it, and
-// who removes it takes it from everybody. So as long as our entry covers every
-// field that was applied, all of them have the values that were applied, and
-// what others added besides is theirs. The reverse does not hold: an empty list
-// that merges with the elements of others is applied and owned by nobody.
+// Writing another value takes a field from those who applied it, and removing it
+// takes it from everybody. So as long as our entry covers every applied field, all
+// of them have their applied values, and any other field belongs to others. The
+// reverse does not hold: an empty list that merges with the elements of others is
+// applied and owned by nobody.
 func Find(o *manifest.Object, meta *metav1.ObjectMeta) Lost {
 	entry := Own(meta)
 	set, err := fieldsOf(entry)
@@ -37,8 +37,8 @@ func Find(o *manifest.Object, meta *metav1.ObjectMeta) Lost {
 		switch k {
 		case "apiVersion", "kind", "status":
 		case "metadata":
-			// Name and namespace are nobody's, and what controllers of the API
-			// server's own keep cannot be applied.
+			// Nobody owns name and namespace, and fields that the API server itself
+			// maintains cannot be applied.
 			m, _ := v.(map[string]any)
 			for _, k := range []string{"labels", "annotations", "finalizers", "ownerReferences"} {
 				if v, ok := m[k]; ok {
@@ -57,8 +57,7 @@ type coverage struct {
 	missing []fieldpath.Path
 }
 
-// field checks a map's field k with value v, where set is what is owned of the
-// map.
+// field checks a map's field k with value v; set is the owned part of the map.
 func (c *coverage) field(set *fieldpath.Set, path fieldpath.Path, k string, v any) {
 	if v == nil {
 		return // null is not applied
@@ -77,8 +76,8 @@ func (c *coverage) under(set *fieldpath.Set, path fieldpath.Path, e fieldpath.Pa
 	}
 }
 
-// value checks a value of which some parts are owned one by one; an atomic one
-// is owned as a whole, and does not get here.
+// value checks a value whose parts are owned one by one. An atomic value is owned as
+// a whole, and does not get here.
 func (c *coverage) value(set *fieldpath.Set, path fieldpath.Path, v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -128,8 +127,8 @@ func (c *coverage) item(set *fieldpath.Set, path fieldpath.Path, item any, eleme
 	return false
 }
 
-// matches says that a path element may stand for a list item. Unless exact, a key
-// field that the item leaves to its default matches any value.
+// matches reports whether a path element may stand for a list item. Unless exact, a
+// key field that the item leaves to its default matches any value.
 func matches(e fieldpath.PathElement, item any, exact bool) bool {
 	switch {
 	case e.Value != nil:
@@ -147,7 +146,7 @@ func matches(e fieldpath.PathElement, item any, exact bool) bool {
 	return false
 }
 
-// Blame says which fields are lost, and whose they are now.
+// Blame describes which fields are lost, and who owns them now.
 func (l Lost) Blame(meta *metav1.ObjectMeta) string {
 	if len(l) == 1 && len(l[0]) == 0 {
 		return "the record of our fields is gone from metadata.managedFields"
@@ -169,7 +168,7 @@ func (l Lost) Blame(meta *metav1.ObjectMeta) string {
 	return strings.Join(byManager(by, "changed by"), "; ")
 }
 
-// byManager lists fields by their managers; those of nobody were removed.
+// byManager lists fields by their managers; a field without one was removed.
 func byManager(by map[string][]string, how string) []string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(by)) {
@@ -188,7 +187,7 @@ func byManager(by map[string][]string, how string) []string {
 	return parts
 }
 
-// pathOf is the path as plans show it.
+// pathOf returns the path as plans show it.
 func pathOf(p fieldpath.Path) field.Path {
 	path := make(field.Path, len(p))
 	for i, e := range p {

@@ -1,11 +1,11 @@
 // Package managed reads and writes metadata.managedFields, where the API server
 // keeps who owns which field of an object (server-side apply, KEP-555).
 //
-//   - Find finds drift without reading a value (lost.go): what was applied and is
+//   - [Find] finds drift without reading a value (lost.go): applied fields that are
 //     not ours any more.
-//   - FindEdits finds what people added to an object by hand (edits.go).
-//   - TakeOver makes the fields of former owners ours, and WithoutLeftovers says
-//     what that leaves of an object (takeover.go).
+//   - [FindEdits] finds what people added to an object by hand (edits.go).
+//   - [TakeOver] makes the fields of former owners ours, and [WithoutLeftovers]
+//     returns what that leaves of an object (takeover.go).
 //
 // It is pure, and the only user of structured-merge-diff. reconcile/apply sends
 // the requests.
@@ -20,7 +20,7 @@ import (
 	"gitopsd.dev/reconcile/kube"
 )
 
-// Own is the entry of our applies, nil if there is none.
+// Own returns the entry of our applies; nil if there is none.
 func Own(m *metav1.ObjectMeta) *metav1.ManagedFieldsEntry {
 	for i := range m.ManagedFields {
 		e := &m.ManagedFields[i]
@@ -31,7 +31,7 @@ func Own(m *metav1.ObjectMeta) *metav1.ManagedFieldsEntry {
 	return nil
 }
 
-// OwnSame says that we own something in both, and the same.
+// OwnSame reports whether we own something in both, and the same fields.
 func OwnSame(a, b *metav1.ObjectMeta) bool {
 	x, y := Own(a), Own(b)
 	return x != nil && y != nil && bytes.Equal(x.FieldsV1.GetRawBytes(), y.FieldsV1.GetRawBytes())
@@ -46,7 +46,7 @@ func fieldsOf(e *metav1.ManagedFieldsEntry) (*fieldpath.Set, error) {
 	return set, set.FromJSON(bytes.NewReader(e.FieldsV1.GetRawBytes()))
 }
 
-// touches says that the set holds the path or something under it.
+// touches reports whether the set holds the path or something under it.
 func touches(set *fieldpath.Set, path fieldpath.Path) bool {
 	if len(path) == 0 {
 		return true

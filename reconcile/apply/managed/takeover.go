@@ -15,13 +15,12 @@ import (
 
 // Taking an object over.
 //
-// Applying an object by force makes us an owner of every field that we render.
-// What the former owner put there besides, its tracking labels, annotations and
-// owner references above all, would stay for ever, since nobody removes what
-// nobody owns, and an owner reference would even have the object deleted with
-// the former owner. So the former owner's entries in metadata.managedFields
-// become ours first: applying then removes what we do not render. Entries of
-// controllers, which have their fields for good reason, stay.
+// Applying an object by force makes us an owner of every field that we render. The
+// former owner's other fields, above all its tracking labels, annotations and owner
+// references, would stay forever, since nobody removes what nobody owns; an owner
+// reference would even delete the object with the former owner. So the former
+// owner's entries in metadata.managedFields become ours first: applying then removes
+// what we do not render. Entries of controllers, which need their fields, stay.
 
 // deployers are the field managers, or the beginnings of their names, of tools
 // that put objects into clusters for people.
@@ -31,20 +30,20 @@ var deployers = []string{
 	"fleet", "carvel", "before-ssa",
 }
 
-// Owners are those whose fields are taken over.
+// Owners tell whose fields are taken over.
 type Owners int
 
 const (
-	// Deployers are tools that put objects into clusters, and whoever wrote the
-	// owner reference of a controller: for an object that was theirs.
+	// Deployers are tools that put objects into clusters, and whoever wrote a
+	// controller's owner reference: for an object that was theirs.
 	Deployers Owners = iota
 	// People are those who edit an object of ours; see [FindEdits].
 	People
-	// Sharers are People as far as we own the same fields.
+	// Sharers are People, but only for fields that we own too.
 	Sharers
 )
 
-// part is what is taken over of an entry, given what is ours.
+// part returns what is taken over from an entry, given what is ours.
 func (w Owners) part(kind schema.GroupKind, e *metav1.ManagedFieldsEntry, set, ours *fieldpath.Set) *fieldpath.Set {
 	switch {
 	case e.Subresource != "" || e.FieldsV1 == nil:
@@ -59,15 +58,15 @@ func (w Owners) part(kind schema.GroupKind, e *metav1.ManagedFieldsEntry, set, o
 	return &fieldpath.Set{}
 }
 
-// TakeOver makes one entry of ours, the last, out of the former owners' and ours.
-// It returns nil when there is nothing to take over. The fields are read as those
-// of the version in which o is about to be applied.
+// TakeOver merges the former owners' entries into ours, which becomes the last one.
+// It returns nil if there is nothing to take over. The fields are read as fields of
+// the version in which o is about to be applied.
 func TakeOver(o *manifest.Object, meta *metav1.ObjectMeta, from Owners) ([]metav1.ManagedFieldsEntry, error) {
 	var kept []metav1.ManagedFieldsEntry
 	own := Own(meta)
 	before, err := fieldsOf(own)
 	if err != nil {
-		before = &fieldpath.Set{} // applying makes it anew
+		before = &fieldpath.Set{} // applying writes our entry again
 	}
 	ours, taken := before, false
 	for i := range meta.ManagedFields {
@@ -120,10 +119,9 @@ func kindOf(o *manifest.Object) schema.GroupKind {
 	return schema.GroupKind{Group: o.ID().Group, Kind: o.ID().Kind}
 }
 
-// WithoutLeftovers is what an object looks like after it was taken over and
-// applied: given its metadata before, and what a dry run of applying it alone
-// answers. What the former owners had, nobody else has and we do not render is
-// gone.
+// WithoutLeftovers returns an object as it will be after it was taken over and
+// applied, given its metadata before and the answer to a dry run of the apply alone.
+// Fields that only the former owners have, and that we do not render, are removed.
 func WithoutLeftovers(o *manifest.Object, before, applied *metav1.ObjectMeta, tree map[string]any, from Owners) (map[string]any, error) {
 	entries, err := TakeOver(o, before, from)
 	if err != nil || entries == nil {
@@ -149,7 +147,7 @@ func WithoutLeftovers(o *manifest.Object, before, applied *metav1.ObjectMeta, tr
 	return rest, nil
 }
 
-// without copies a value without the fields of a set.
+// without returns a copy of a value without the fields of a set.
 func without(v any, set *fieldpath.Set) any {
 	switch v := v.(type) {
 	case map[string]any:
