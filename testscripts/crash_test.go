@@ -71,8 +71,8 @@ type interruption string
 
 const (
 	refused interruption = "refused" // not carried out
-	lost    interruption = "lost"    // carried out, and nobody hears of it
-	killed  interruption = "killed"  // carried out, and the daemon is killed before it hears of it
+	lost    interruption = "lost"    // carried out, but the answer is lost
+	killed  interruption = "killed"  // carried out, and the daemon is killed before the answer
 )
 
 // write is a request that changes something: to the API server by method and URI,

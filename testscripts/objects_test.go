@@ -24,7 +24,7 @@ import (
 type object struct {
 	kind     schema.GroupVersionKind
 	resource schema.GroupVersionResource
-	// namespaced says that its kind lives in namespaces.
+	// namespaced: the kind lives in namespaces.
 	namespaced bool
 	meta       metav1.ObjectMeta
 }

@@ -80,7 +80,7 @@ func (d discard) Write(p []byte) (int, error) { return len(p), nil }
 
 func newProxy(config *rest.Config) (*proxy, error) {
 	// As the API server's own client: the user agent, and with it the field
-	// manager, stays that of the request.
+	// manager, stays the request's.
 	config = rest.CopyConfig(config)
 	config.UserAgent, config.Timeout = "", 0
 	transport, err := rest.TransportFor(config)

@@ -52,7 +52,7 @@ func testContext(t *testing.T) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(context.Background(), deadline.Add(-30*time.Second))
 }
 
-// scenarioKey is that of the scenario in a script's values.
+// scenarioKey is the key of the scenario in a script's values.
 type scenarioKey struct{}
 
 // scenario is what a script has got so far. A script runs in one goroutine.

@@ -120,7 +120,7 @@ func readWorkflow(name string) (map[string]any, error) {
 	return docs[0].Tree, nil
 }
 
-// workflowSteps are the shell steps of a job: those of GitHub with a `run`, and
+// workflowSteps are the shell steps of a job: GitHub's steps with a `run`, and
 // GitLab's script as one step.
 func workflowSteps(file, job string) ([]step, error) {
 	tree, err := readWorkflow(file)

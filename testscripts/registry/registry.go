@@ -25,7 +25,7 @@ import (
 	ggcr "github.com/google/go-containerregistry/pkg/registry"
 )
 
-// Auth is how a registry asks who is there.
+// Auth is how a registry authenticates clients.
 type Auth string
 
 // The ways to authenticate.

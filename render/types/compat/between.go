@@ -8,10 +8,10 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// disagreements are about versions side by side without a conversion: what is
-// valid in one must be valid in the other, and keep its fields. Those that there
-// were already are no news, unless the version to store objects in is another
-// now: then what was only not shown is not kept.
+// disagreements compares versions side by side without a conversion: an object that
+// is valid in one must be valid in the other, and keep its fields. Disagreements that
+// existed before are not reported, unless the storage version changes: then fields
+// that were only hidden are lost.
 func (c *comparison) disagreements(old, new *definition, stored storage) {
 	known := map[Finding]bool{}
 	if !old.Converts {

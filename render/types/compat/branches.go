@@ -14,7 +14,7 @@ func (w *walk) branches(p place, old, new node) {
 	w.not(p, old, new)
 }
 
-// allOf: every branch narrows by itself, so that a branch more is as if its
+// allOf: every branch narrows on its own, so an additional branch counts as if its
 // checks stood beside it.
 func (w *walk) allOf(p place, old, new node) {
 	o, n := once(branchesOf(old, "allOf")), once(branchesOf(new, "allOf"))
@@ -181,8 +181,8 @@ func isIntOrString(branches []node) bool {
 	return len(branches[0]) == 1 && len(branches[1]) == 1 && (a == "integer" && b == "string" || a == "string" && b == "integer")
 }
 
-// matching says which branch of the new schema takes the place of which of the
-// old, by index. Equal ones are in none of the lists.
+// matching pairs the branches of the new schema with those of the old, by index.
+// Equal branches are in none of the lists.
 type matching struct {
 	pairs          []pair
 	removed, added []int

@@ -13,8 +13,8 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Severity says how much a change, or all changes together, matter to those who
-// use the type. Severities are ordered.
+// Severity is how much a change, or all changes together, matter to the users of a
+// type. Severities are ordered.
 type Severity int
 
 const (
@@ -117,8 +117,8 @@ type Report struct {
 	// Severity is the highest of the findings'. Where there are none it is
 	// Documentation if anything but the digests differs, and Identical.
 	Severity Severity
-	// Retyped says that the digest of a type differs, or a type is only in one
-	// of the definitions. Every digest that differs has a finding.
+	// Retyped: the digest of a type differs, or a type is in only one of the
+	// definitions. Every digest that differs has a finding.
 	Retyped bool
 	// Findings by severity, highest first, then by version, path and name.
 	Findings []Finding
@@ -185,8 +185,8 @@ func digests(definition map[string]any) ([]types.Type, error) {
 	return all, err
 }
 
-// spellings finds the types whose digests differ and of which nothing else is
-// said: both definitions say the same of them in two ways.
+// spellings finds the types whose digests differ without any other finding: both
+// definitions mean the same, written in two ways.
 func (c *comparison) spellings(old, new *definition, oldTypes, newTypes []types.Type) {
 	for _, a := range oldTypes {
 		for _, b := range newTypes {
@@ -259,7 +259,7 @@ func (c *comparison) report(least Severity) Report {
 // changed is a detail.
 func changed(old, new any) string { return show(old) + " -> " + show(new) }
 
-// absent stands in a detail for what is not there.
+// absent stands in a detail for a missing value.
 type absent struct{}
 
 // maxShown bounds a value in a detail, in bytes.

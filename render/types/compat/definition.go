@@ -113,7 +113,7 @@ func (c *comparison) pruning(version, path string, preserves bool, detail string
 	c.add(Finding{Name: "pruning-on", Severity: Breaking, Version: version, Path: path, Breaks: everybody, Detail: detail})
 }
 
-// names compares the names of a kind; what is "claim " for those of a claim.
+// names compares the names of a kind; what is "claim " for a claim's.
 func (c *comparison) names(what string, old, new types.Names) {
 	for _, n := range []struct {
 		old, new, finding string
@@ -258,7 +258,7 @@ func (c *comparison) versions(old, new *definition, stored storage) {
 	}
 }
 
-// removed is about a version that the new definition does not have.
+// removed reports a version that the new definition does not have.
 func (c *comparison) removed(v *types.Version, stored storage, new *definition) {
 	if stored.has(v.Name) {
 		detail := "status.storedVersions has " + v.Name
@@ -280,8 +280,8 @@ func (c *comparison) removed(v *types.Version, stored storage, new *definition) 
 	c.add(f)
 }
 
-// version compares a version that both definitions have. Of one that is not served
-// only stored objects notice anything, and the others that read them.
+// version compares a version that both definitions have. A change in an unserved
+// version concerns only stored objects and their readers.
 func (c *comparison) version(oldDefinition, newDefinition *definition, old, new *types.Version, stored storage) {
 	name, isStored := old.Name, stored.may(old.Name)
 	served := old.Served && new.Served
@@ -320,9 +320,8 @@ func (c *comparison) version(oldDefinition, newDefinition *definition, old, new 
 	}
 }
 
-// unserved leaves of a finding what it is in a version that nobody can ask for:
-// objects stored in it are read by its schema, with its defaults, whatever version
-// they are asked for in.
+// unserved adjusts a finding to a version that is not served: objects stored in it
+// are read with its schema and its defaults, whatever version is requested.
 func (f *Finding) unserved(isStored bool) {
 	if f.Name == "rule-refused" || f.Severity != Breaking {
 		return

@@ -8,9 +8,9 @@ import (
 
 const embeddedResource = "x-kubernetes-embedded-resource"
 
-// embedded compares whether a value is a whole object of Kubernetes. One that no
-// longer is loses what the API server knew of it: its apiVersion, its kind and its
-// metadata, as far as the schema does not keep them by itself.
+// embedded compares whether a value is a whole object of Kubernetes. If it no longer
+// is, it loses its apiVersion, kind and metadata, except what the schema itself
+// keeps.
 func (w *walk) embedded(p place, old, new node) {
 	switch o, n := manifest.Truth(old, embeddedResource), manifest.Truth(new, embeddedResource); {
 	case !o && n:

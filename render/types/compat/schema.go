@@ -278,7 +278,7 @@ func (w *walk) fields(p place, old, new node) {
 	o, n := manifest.Mapping(old, "properties"), manifest.Mapping(new, "properties")
 	all := names(o, n)
 	for _, name := range resourceFields {
-		// What the API server gave the object is there, even if nothing names it.
+		// Fields that the API server sets exist even if nothing names them.
 		if implied(p, old, name) != nil && implied(p, new, name) == nil && !slices.Contains(all, name) {
 			all = append(all, name)
 		}
@@ -448,7 +448,7 @@ func unchecked(s node, keeps bool) node {
 // equalData compares defaults and elements of enums as the API server does.
 func equalData(a, b any) bool { return form(a) == form(b) }
 
-// form is the canonical form of data; that of nothing is empty.
+// form is the canonical form of data; empty for nil.
 func form(v any) string {
 	switch v.(type) {
 	case absent:

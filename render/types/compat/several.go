@@ -80,7 +80,7 @@ type Count struct {
 	Changed int `json:"changed"`
 	Removed int `json:"removed"`
 	Same    int `json:"same"`
-	// Breaking counts those of the others that break somebody.
+	// Breaking counts the others that break somebody.
 	Breaking int `json:"breaking"`
 }
 
