@@ -60,7 +60,8 @@ type Config struct {
 	// URL is https://…, http://…, ssh://…, user@host:path, file:///…, or a
 	// directory that is a repository, bare or with a work tree. For a directory
 	// git must be installed. A work tree that has Branch checked out moves
-	// along with it, and while it has uncommitted changes Update is refused.
+	// along with it. Update is refused while it has uncommitted changes, and
+	// while Branch is being rebased or bisected.
 	URL string
 	// Branch is the branch that is followed and written, for instance "main".
 	Branch string

@@ -1,10 +1,15 @@
 package git
 
 import (
+	"context"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"gitopsd.dev/sources"
 )
@@ -14,7 +19,9 @@ import (
 func TestUpdateWorkTree(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, wayBy("http"))
-	f.commit("A fleet", map[string]string{"clusters.yaml": "", sources.LockFile: "lock 1\n"})
+	for _, lock := range []string{"lock -1\n", "lock 0\n", "lock 1\n"} {
+		f.commit("A fleet", map[string]string{"clusters.yaml": "", sources.LockFile: lock})
+	}
 	write := func(t *testing.T, name string) {
 		if err := os.WriteFile(name, []byte("mine"), 0o644); err != nil {
 			t.Fatal(err)
@@ -41,6 +48,23 @@ func TestUpdateWorkTree(t *testing.T) {
 			write(t, filepath.Join(dir, sources.LockFile))
 			run(t, dir, "add", sources.LockFile)
 		}},
+		{name: "untracked in the way", has: "mine", want: "Untracked working tree file 'clusters.lock' would be overwritten", change: func(t *testing.T, dir string) {
+			run(t, dir, "rm", "--quiet", sources.LockFile)
+			run(t, dir, "commit", "--quiet", "--message", "No lock")
+			write(t, filepath.Join(dir, sources.LockFile))
+		}},
+		{name: "rebase", has: "lock 0\n", want: "currently checked out; finish the rebase or bisect", change: func(t *testing.T, dir string) {
+			run(t, dir, "-c", "sequence.editor=echo break >", "rebase", "--interactive", "HEAD~1")
+		}},
+		{name: "bisect", has: "lock 0\n", want: "currently checked out; finish the rebase or bisect", change: func(t *testing.T, dir string) {
+			run(t, dir, "bisect", "start", "main", "main~2")
+		}},
+		{name: "rebase in a linked work tree", has: "lock 1\n", want: "currently checked out; finish the rebase or bisect", change: func(t *testing.T, dir string) {
+			other := filepath.Join(t.TempDir(), "other")
+			run(t, dir, "switch", "--quiet", "--detach")
+			run(t, dir, "worktree", "add", "--quiet", other, "main")
+			run(t, other, "-c", "sequence.editor=echo break >", "rebase", "--interactive", "HEAD~1")
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -48,7 +72,7 @@ func TestUpdateWorkTree(t *testing.T) {
 			run(t, t.TempDir(), "clone", "--quiet", f.repo.Dir, dir)
 			tt.change(t, dir)
 			linked := filepath.Join(t.TempDir(), "linked")
-			if run(t, dir, "branch", "--show-current") != "main" {
+			if run(t, dir, "branch", "--show-current") == "topic" {
 				run(t, dir, "worktree", "add", "--quiet", linked, "main")
 			}
 			head, status := run(t, dir, "rev-parse", "main"), run(t, dir, "status", "--porcelain")
@@ -93,6 +117,77 @@ func TestLocalHook(t *testing.T) {
 	}
 	_, _, err := f.open().Update(t.Context(), sources.LockFile, "Lock", constant("lock\n"))
 	wantError(t, err, "pre-receive hook declined", "no lock today")
+}
+
+// When a push is given up, git takes its locks off the ref and its hooks end.
+func TestLocalCancel(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, wayBy("directory"))
+	f.commit("A fleet", fleet)
+	r := f.open()
+	name := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(name, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const hook = "reference-transaction" // runs while the ref is locked
+	if err := f.repo.Hook(hook, "#!/bin/sh\ntest \"$1\" = prepared || exit 0\nexec >"+name+"\necho locked\nsleep 90\n"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := r.Update(ctx, sources.LockFile, "Lock", constant("lock\n"))
+		ended <- err
+	}()
+	running, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer running.Close()
+	text := make([]byte, len("locked\n"))
+	if _, err := io.ReadFull(running, text); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
+	gone := make(chan error, 1)
+	go func() {
+		_, err := io.ReadAll(running) // until all that have it open are gone
+		gone <- err
+	}()
+	select {
+	case err := <-gone:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the hook still runs")
+	}
+	if err := f.repo.Hook(hook, "#!/bin/sh\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, wrote, err := r.Update(t.Context(), sources.LockFile, "Lock", constant("lock\n")); err != nil || !wrote {
+		t.Errorf("the next update: %v, %v", wrote, err)
+	}
+}
+
+// A repository that is gone is not another one of a similar name.
+func TestLocalGone(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, wayBy("http"))
+	f.commit("A fleet", fleet)
+	dir := f.workTree()
+	f.cfg = Config{URL: dir, Branch: "main"}
+	r := f.open()
+	c := f.poll(r, "")
+	if err := os.Rename(dir, dir+".git"); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := r.Poll(t.Context(), c.Hash)
+	wantError(t, err, dir, "repository not found", "the directory does not exist")
 }
 
 func TestOpenDir(t *testing.T) {

@@ -36,15 +36,19 @@ func (e *RefusedError) Error() string {
 	switch {
 	case strings.HasPrefix(e.Reason, uncommitted):
 		s += "; commit or stash them, or let gitopsd use a bare repository"
+	case strings.HasPrefix(e.Reason, checkedOut):
+		s += "; finish the rebase or bisect that is under way, or let gitopsd use a bare repository"
 	case e.Text != "":
 		s += "\n" + e.Text
 	}
 	return s
 }
 
-// uncommitted begins Git's reasons for a checked-out branch whose work tree
-// cannot follow.
-const uncommitted = "Working directory has "
+// These begin Git's reasons for a checked-out branch whose work tree cannot follow.
+const (
+	uncommitted = "Working directory has "
+	checkedOut  = "branch is currently checked out"
+)
 
 // ByHook reports whether a hook or a rule refused the push, and would again.
 func (e *RefusedError) ByHook() bool {

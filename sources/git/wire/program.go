@@ -2,9 +2,12 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -13,7 +16,8 @@ import (
 // programTransport runs Git's services on a repository of this machine, as git
 // does for a directory. The repository's own rules hold: its hooks, and
 // safe.directory. A work tree that has the branch of a push checked out moves along
-// with it; one with changes that are not committed has the push refused.
+// with it. The push is refused if the work tree has uncommitted changes, or if the
+// branch is being rebased or bisected.
 type programTransport struct {
 	git, dir string
 }
@@ -30,13 +34,18 @@ func (t *programTransport) stateless() bool { return false }
 func (t *programTransport) close()          {}
 
 func (t *programTransport) open(ctx context.Context, service string, alive func()) (session, error) {
-	cmd := exec.CommandContext(ctx, t.git, "-c", "receive.denyCurrentBranch=updateInstead", strings.TrimPrefix(service, "git-"), t.dir)
-	cmd.Env = programEnv(os.Environ())
+	// Where there is no such directory, git would try it with ".git" appended.
+	if _, err := os.Stat(t.dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: it does not appear to be a git repository: the directory does not exist", ErrNotFound)
+	}
+	var args []string
+	if service == receivePack {
+		args = []string{"-c", "receive.denyCurrentBranch=" + t.currentBranch(ctx)}
+	}
+	cmd := t.command(ctx, append(args, strings.TrimPrefix(service, "git-"), t.dir)...)
 	if service == uploadPack {
 		cmd.Env = append(cmd.Env, "GIT_PROTOCOL=version=2")
 	}
-	// A hook may leave processes that keep its output open.
-	cmd.WaitDelay = time.Second
 	s := &streamSession{alive: alive}
 	cmd.Stderr = &s.stderr
 	stdin, err := cmd.StdinPipe()
@@ -58,6 +67,43 @@ func (t *programTransport) open(ctx context.Context, service string, alive func(
 		cmd.Wait()
 	}
 	return s, nil
+}
+
+// command returns a command of git, which is asked to end when ctx does.
+func (t *programTransport) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, t.git, args...)
+	cmd.Env = programEnv(os.Environ())
+	terminate(cmd)
+	// For git to end, and for processes of a hook that keep its output open.
+	cmd.WaitDelay = time.Second
+	return cmd
+}
+
+// currentBranch is what happens to a checked-out branch (receive.denyCurrentBranch in
+// git-config(1)). During a rebase or bisect Git counts the branch as checked out, but
+// HEAD is another commit: updateInstead would stage the push on top of that one.
+func (t *programTransport) currentBranch(ctx context.Context) string {
+	out, err := t.command(ctx, "-C", t.dir, "rev-parse", "--git-common-dir").Output()
+	if err != nil {
+		return "refuse"
+	}
+	common := strings.TrimSuffix(string(out), "\n")
+	if !filepath.IsAbs(common) {
+		common = filepath.Join(t.dir, common)
+	}
+	trees, _ := os.ReadDir(filepath.Join(common, "worktrees")) // without linked ones there is none
+	dirs := []string{common}
+	for _, tree := range trees {
+		dirs = append(dirs, filepath.Join(common, "worktrees", tree.Name()))
+	}
+	for _, dir := range dirs {
+		for _, state := range []string{"rebase-merge", "rebase-apply", "BISECT_LOG"} {
+			if _, err := os.Lstat(filepath.Join(dir, state)); !errors.Is(err, fs.ErrNotExist) {
+				return "refuse"
+			}
+		}
+	}
+	return "updateInstead"
 }
 
 // programEnv is the environment for Git's services: without settings of gitopsd,
