@@ -448,7 +448,7 @@ func unchecked(s node, keeps bool) node {
 // equalData compares defaults and elements of enums as the API server does.
 func equalData(a, b any) bool { return form(a) == form(b) }
 
-// form is the canonical form of data; empty for nil.
+// form is the canonical form of data; empty for an absent value.
 func form(v any) string {
 	switch v.(type) {
 	case absent:

@@ -36,7 +36,7 @@ func (t *programTransport) close()          {}
 func (t *programTransport) open(ctx context.Context, service string, alive func()) (session, error) {
 	// Where there is no such directory, git would try it with ".git" appended.
 	if _, err := os.Stat(t.dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: the directory does not exist", ErrNotFound)
+		return nil, fmt.Errorf("%w: it does not appear to be a git repository: the directory does not exist", ErrNotFound)
 	}
 	var args []string
 	if service == receivePack {
