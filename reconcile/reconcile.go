@@ -419,22 +419,24 @@ func (d *Daemon) follow(now *revision) {
 	}
 }
 
-// leftAlone returns the clusters that are left as they are because of errors in the
-// registry, and why: those whose documents have errors, and known ones that are
-// missing, since a document with errors may be meant for them.
+// leftAlone returns the units that are left as they are because of errors in the
+// registry, and why: those whose cluster's document has errors, and known ones whose
+// cluster is missing, since a document with errors may be meant for it.
 func (d *Daemon) leftAlone(s *desired.State) map[string]string {
 	left := make(map[string]string)
-	known := s.Committed.Clusters()
+	known := append(s.Committed.Clusters(), s.Registry.Broken...)
 	for _, c := range d.cfg.Board.Snapshot().Clusters {
 		known = append(known, c.Name)
 	}
 	for _, name := range known {
-		if _, there := s.Registry.Get(name); !there && !s.Registry.Removed(name) {
+		id := desired.ParseID(name)
+		_, there := s.Registry.Get(id.Cluster)
+		switch {
+		case slices.Contains(s.Registry.Broken, id.Cluster):
+			left[name] = "its registration has errors"
+		case !there && !s.Removed(id):
 			left[name] = "it is not registered any more by a " + sources.RegistryFile + " that has errors"
 		}
-	}
-	for _, name := range s.Registry.Broken {
-		left[name] = "its registration has errors"
 	}
 	return left
 }

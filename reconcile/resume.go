@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"io/fs"
+	"slices"
 
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
@@ -66,10 +67,12 @@ func (d *Daemon) resume() *revision {
 }
 
 // inputOf identifies everything that a state was computed from; "" if the next
-// computation may give another result even so.
+// computation may give another result even so, or if the registry does not tell what
+// units there are.
 func (d *Daemon) inputOf(s *desired.State) string {
 	files, ok := s.Commit.Files.(sources.ContentFS)
-	if !ok || d.cfg.Checkpoints == nil || s.Always || s.RegistryErr != nil || len(s.Waiting) > 0 {
+	derived := slices.ContainsFunc(s.Clusters, func(u *desired.Unit) bool { return u.ID.Name != "" })
+	if !ok || d.cfg.Checkpoints == nil || s.Always || derived || s.RegistryErr != nil || len(s.Waiting) > 0 {
 		return ""
 	}
 	content, err := files.Content(sources.LockFile)

@@ -20,6 +20,7 @@ import (
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/errgroup"
+	"gitopsd.dev/sources/lockfile"
 )
 
 // fleet is workers with clusters that do what a test says, in a synctest bubble.
@@ -680,4 +681,22 @@ func TestDueAtTheGate(t *testing.T) {
 		synctest.Wait()
 		f.has("prod", "2")
 	})
+}
+
+// Units of a cluster whose document has errors are left alone with it, and the status
+// goes on to name them.
+func TestUnitsAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	s := state("2", "dev", "!prod")
+	s.Registry.Faulty = true
+	s.Committed = new(lockfile.File)
+	d := &Daemon{cfg: Config{Board: status.NewBoard("test", "fleet", "main")}}
+	d.cfg.Board.Commit("1", "", nil, []string{"dev", "dev.shop", "prod", "prod.shop", "gone.shop"})
+	want := map[string]string{
+		"prod": "its registration has errors", "prod.shop": "its registration has errors",
+		"gone.shop": "it is not registered any more by a clusters.yaml that has errors",
+	}
+	if left := d.leftAlone(s); !maps.Equal(left, want) {
+		t.Errorf("left alone: %v", left)
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -137,6 +138,12 @@ func (id ID) String() string {
 	return id.Cluster + "." + id.Name
 }
 
+// ParseID is the reverse of [ID.String].
+func ParseID(name string) ID {
+	cluster, unit, _ := strings.Cut(name, ".")
+	return ID{Cluster: cluster, Name: unit}
+}
+
 // Unit is a unit of work: an inventory in a cluster, and the objects that it should
 // have. The manifests of a registered cluster are one.
 type Unit struct {
@@ -248,10 +255,11 @@ func (c *Unit) Allows(pkg string, f compat.Finding) (reason string, ok bool) {
 // Complete reports whether Objects is everything that the cluster should have.
 func (c *Unit) Complete() bool { return c.Err == nil && len(c.Faults) == 0 }
 
-// Get returns the state of a cluster, nil if there is none of that name.
+// Get returns the unit of that name, as [ID.String] has it; nil if there is none. The
+// unit of a cluster's own manifests has the cluster's name.
 func (s *State) Get(name string) *Unit {
 	for _, c := range s.Clusters {
-		if c.Name == name {
+		if c.ID.String() == name {
 			return c
 		}
 	}

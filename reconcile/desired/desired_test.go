@@ -269,3 +269,13 @@ func TestControllersAreVerified(t *testing.T) {
 		t.Errorf("the lock forgets the package:\n%s", lock)
 	}
 }
+
+func TestParseID(t *testing.T) {
+	for name, want := range map[string]ID{
+		"prod": {Cluster: "prod"}, "prod.shop": {Cluster: "prod", Name: "shop"}, "prod.shop.team-a": {Cluster: "prod", Name: "shop.team-a"},
+	} {
+		if id := ParseID(name); id != want || id.String() != name {
+			t.Errorf("ParseID(%q) = %+v, which is %s", name, id, id)
+		}
+	}
+}
