@@ -17,15 +17,15 @@ const (
 	installByType = "by-type"
 )
 
-// alwaysInstalled are kinds that no policy is about: providers are configured
+// alwaysInstalled are kinds that policies do not apply to: providers are configured
 // with them (github.com/crossplane/crossplane, internal/converter).
 var alwaysInstalled = []string{"ProviderConfig", "ClusterProviderConfig", "ProviderConfigUsage"}
 
-// PackageType is a type that a package has and that is not rendered.
+// PackageType is a type that a package defines and that is not rendered.
 type PackageType struct {
-	// Definition is what would define it.
+	// Definition is the object that would define the type.
 	Definition manifest.ID
-	// Group and Kind are of the type itself.
+	// Group and Kind are the type's own.
 	Group, Kind string
 	// Package is the package's name in the cluster.
 	Package string
@@ -41,11 +41,11 @@ func (p policy) String() string {
 	return fmt.Sprintf("%s %s (%s)", manifest.ActivationPolicy.Kind, p.object.ID().Name, p.object.Origin())
 }
 
-// policies are all that a cluster has.
+// policies are all policies of a cluster.
 type policies []policy
 
-// activate reports whether a type is active, by the name of its definition. The
-// patterns are those of path.Match, as Crossplane reads them.
+// activate reports whether a type is active, by the name of its definition.
+// Crossplane reads patterns as path.Match does.
 func (p policies) activate(crd string) bool {
 	return slices.ContainsFunc(p, func(one policy) bool {
 		return slices.ContainsFunc(one.patterns, func(pattern string) bool { return matches(pattern, crd) })
@@ -57,7 +57,7 @@ func matches(pattern, name string) bool {
 	return ok
 }
 
-// key tells sets of policies apart by what they activate.
+// key returns a text that is equal for sets of policies that activate the same.
 func (p policies) key() string {
 	var all []string
 	for _, one := range p {
@@ -67,8 +67,8 @@ func (p policies) key() string {
 	return strings.Join(slices.Compact(all), "\n")
 }
 
-// parsePolicy reads a policy strictly: half of one would activate other types
-// than it says.
+// parsePolicy reads a policy strictly: ignoring a part would activate other types
+// than the policy names.
 func parsePolicy(o *manifest.Object) (policy, error) {
 	p := policy{object: o}
 	err := func() error {
@@ -106,9 +106,8 @@ func parsePolicy(o *manifest.Object) (policy, error) {
 	return p, nil
 }
 
-// readPolicies reads the cluster's own policies and those that come in its
-// Configurations. What a policy that is at fault would activate nobody knows:
-// packages that are installed by type are not rendered then.
+// readPolicies reads the cluster's own policies and those in its Configurations.
+// While a policy is invalid, packages that are installed by type are not rendered.
 func readPolicies(own []*manifest.Object, expanded map[packageName]*expansion) (policies, []error) {
 	all := slices.Clone(own)
 	for _, e := range expanded {
@@ -128,18 +127,18 @@ func readPolicies(own []*manifest.Object, expanded map[packageName]*expansion) (
 	return read, errs
 }
 
-// selection is what a set of policies leaves of a package.
+// selection is the part of a package that a set of policies activates.
 type selection struct {
 	objects  []*manifest.Object
 	inactive []PackageType
 	types    int
 }
 
-// choose takes the types out of a package's objects that policies do not
-// activate. What is left is shared with the package's other clusters. The
-// controller keeps its rights for all of the package's types, as Crossplane
-// grants them: one that held objects when it was activated no longer stays
-// installed, and its objects must not be orphaned.
+// choose removes the types that no policy activates from a package's objects. The
+// remaining objects are shared with the package's other clusters. The controller
+// keeps its rights for all types of the package, as in Crossplane: a type that held
+// objects when it was deactivated stays installed, and its objects must not be
+// orphaned.
 func choose(s sources.Selected, e *expansion, p policies) *selection {
 	chosen := &selection{objects: make([]*manifest.Object, 0, len(e.objects))}
 	for _, o := range e.objects {
@@ -158,8 +157,8 @@ func choose(s sources.Selected, e *expansion, p policies) *selection {
 	return chosen
 }
 
-// share is append, but without a copy for the first: that is all there is in most
-// clusters, and a large package has a thousand types.
+// share is append without a copy of the first list: most clusters have no other, and
+// a large package has a thousand types.
 func share(list, more []PackageType) []PackageType {
 	if len(list) == 0 {
 		return slices.Clip(more)
@@ -167,7 +166,7 @@ func share(list, more []PackageType) []PackageType {
 	return append(list, more...)
 }
 
-// subject reports whether policies decide about an object of the package.
+// subject reports whether policies apply to an object of the package.
 func (e *expansion) subject(o *manifest.Object) bool {
 	if !o.ID().Is(manifest.CRD) || e.active[o.ID()] {
 		return false
@@ -175,8 +174,8 @@ func (e *expansion) subject(o *manifest.Object) bool {
 	return !slices.Contains(alwaysInstalled, types.Read(o.Tree()).Names.Kind)
 }
 
-// activate leaves the types out that are not activated, of the packages that are
-// installed by type, and notes what a person may not have meant.
+// activate removes types that are not active from packages that are installed by
+// type, and notes what may be a mistake.
 func (r *Renderer) activate(c *cluster, expanded map[packageName]*expansion) {
 	all, errs := readPolicies(c.wanted.policies, expanded)
 	for _, err := range errs {
@@ -213,7 +212,7 @@ func (r *Renderer) activate(c *cluster, expanded map[packageName]*expansion) {
 	}
 }
 
-// noteWhole notes that policies would leave types of a package out if it were
+// noteWhole notes that policies would leave out types of a package if it were
 // installed by type.
 func (c *cluster) noteWhole(s sources.Selected, e *expansion, all policies, found map[string]bool) {
 	types, active := 0, 0
@@ -239,7 +238,7 @@ func counted(n int) string {
 	return fmt.Sprintf("%d of them", n)
 }
 
-// noteByType notes what is to be known of a package that is installed by type.
+// noteByType adds the notes about a package that is installed by type.
 func (c *cluster) noteByType(s sources.Selected, e *expansion, chosen *selection, all policies, found map[string]bool) {
 	for _, o := range e.objects {
 		if e.subject(o) {
@@ -259,7 +258,7 @@ func (c *cluster) noteByType(s sources.Selected, e *expansion, chosen *selection
 	}
 }
 
-// note marks the patterns that match a type, and reports whether any does.
+// note marks the patterns that match a type and reports whether any does.
 func note(all policies, crd string, found map[string]bool) (active bool) {
 	for _, p := range all {
 		for _, pattern := range p.patterns {

@@ -10,15 +10,15 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// cluster is a cluster while it is rendered.
+// cluster is the state of one cluster's rendering.
 type cluster struct {
 	input  Input
 	wanted *Wanted
-	// packages in the order of their names.
+	// packages are sorted by name.
 	packages []sources.Selected
-	// held are the objects of each package, as far as it is not broken.
+	// held are the objects of each package that is not broken.
 	held map[packageName][]*manifest.Object
-	// configs are those of the packages' controllers.
+	// configs are the configurations of the packages' controllers.
 	configs   map[packageName]*runtime.Config
 	plain     []*manifest.Object
 	broken    []*PackageError
@@ -65,7 +65,7 @@ func newCluster(in Input, w *Wanted, packages []sources.Selected) *cluster {
 		}
 	}
 	for _, s := range c.packages {
-		// What is wrong with one comes up when its package is expanded.
+		// An error comes up again when the package is expanded.
 		c.configs[name(s)], _ = w.runtimeOf(s)
 	}
 	for _, d := range w.Packages {
@@ -83,8 +83,8 @@ func (c *cluster) fail(s sources.Selected, err error) {
 	c.broken = append(c.broken, &PackageError{Kind: s.Declaration.Kind, Name: s.Declaration.Name, Err: err})
 }
 
-// bind adds to each Provider's objects what gives its controller its rights,
-// which depends on the cluster's other Providers.
+// bind adds the objects that give a Provider's controller its rights. They depend on
+// the cluster's other Providers.
 func (c *cluster) bind(expanded map[packageName]*expansion) {
 	controllers := make([]runtime.Controller, len(c.packages))
 	for i, p := range c.packages {
@@ -103,10 +103,9 @@ func (c *cluster) bind(expanded map[packageName]*expansion) {
 	}
 }
 
-// settle sees to sole control: an object that is defined more than once is not
-// rendered, and neither is a package that defines it. Which of two definitions is
-// meant nobody can say, and a package that lacks an object would be another
-// package; so all of them stay in the cluster as they are.
+// settle removes objects that are defined more than once, and every package that
+// defines one of them: which definition is meant is unknown, and a package without
+// one of its objects is incomplete. All of them stay in the cluster as they are.
 func (c *cluster) settle() {
 	all := slices.Clone(c.plain)
 	owner := make(map[*manifest.Object]sources.Selected)
@@ -131,8 +130,8 @@ func (c *cluster) settle() {
 	c.plain = slices.DeleteFunc(slices.Clone(c.plain), func(o *manifest.Object) bool { return set.Get(o.ID()) == nil })
 }
 
-// objects are the plain ones, those of the packages, and the namespace in which
-// controllers run.
+// objects returns the plain objects, the packages' objects, and the namespace in
+// which controllers run.
 func (c *cluster) objects() ([]*manifest.Object, error) {
 	objects := slices.Clone(c.plain)
 	for _, s := range c.packages {
@@ -145,14 +144,15 @@ func (c *cluster) objects() ([]*manifest.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The repository may define the namespace itself, with labels of its own.
+	// The repository may define the namespace itself, with its own labels.
 	if slices.ContainsFunc(c.wanted.Objects, func(o *manifest.Object) bool { return o.ID() == namespace.ID() }) {
 		return objects, nil
 	}
 	return append(objects, namespace), nil
 }
 
-// hasProvider counts broken Providers too: their controllers stay in the cluster.
+// hasProvider reports whether the cluster has Providers, broken ones included: their
+// controllers stay in the cluster.
 func (c *cluster) hasProvider() bool {
 	return slices.ContainsFunc(c.packages, func(s sources.Selected) bool { return s.Declaration.Kind == sources.Provider }) ||
 		slices.ContainsFunc(c.broken, func(e *PackageError) bool { return e.Kind == sources.Provider })

@@ -11,11 +11,12 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// maxName is what fits in a label, which every object of a package carries.
+// maxName is the longest value of a label; every object of a package carries its
+// name in one.
 const maxName = 63
 
-// declaration reads a Provider, Configuration or Function, strictly: what gitopsd
-// would not honour is an error that names the field.
+// declaration reads a Provider, Configuration or Function strictly: a field that
+// gitopsd does not honour is an error that names the field.
 func declaration(o *manifest.Object) (sources.Declaration, error) {
 	id := o.ID()
 	d := sources.Declaration{
@@ -116,8 +117,8 @@ var specFields = map[string]func(v any, d *sources.Declaration) error{
 		d.ManualActivation = s == "Manual"
 		return err
 	},
-	// There are no revisions to keep in a cluster without Crossplane: the
-	// repository's history has them all.
+	// Without Crossplane the cluster keeps no revisions: the repository's history
+	// has them all.
 	"revisionHistoryLimit": func(v any, _ *sources.Declaration) error {
 		if n, ok := v.(int64); !ok || n < 0 {
 			return fmt.Errorf("want a number that is not negative, have %v", v)
@@ -192,8 +193,8 @@ func metadataMap(v any) (map[string]string, error) {
 	return values, nil
 }
 
-// reserved reports whether a label or annotation means something to gitopsd or to
-// its inventory.
+// reserved reports whether a label or annotation has a meaning for gitopsd or its
+// inventory.
 func reserved(key string) bool {
 	prefix, _, _ := strings.Cut(key, "/")
 	return prefix == manifest.Group || prefix == "applyset.kubernetes.io"

@@ -9,18 +9,17 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// delegates reports whether packages of a kind are left to the Crossplane in the
-// cluster. Functions always are: Crossplane calls them, and knows them by
-// objects that only its package manager makes.
+// delegates reports whether the Crossplane in the cluster installs packages of a
+// kind. It always installs Functions: it finds them by objects that only its package
+// manager creates.
 func delegates(in Input, kind sources.PackageKind) bool {
 	return in.Delegate || kind == sources.Function
 }
 
-// delegated is the object that makes the Crossplane in a cluster install a
-// package: its declaration, or one like it for a dependency, pinned to the locked
-// digest. What gitopsd has decided Crossplane is not to decide again: dependencies
-// are objects of their own, so their resolution is switched off, and a digest is
-// not looked at twice.
+// delegated returns the object that makes the Crossplane in a cluster install a
+// package: its declaration, or one for a dependency, pinned to the locked digest.
+// Crossplane must not decide again: dependencies are objects of their own, so it
+// does not resolve them, and it does not pull a digest twice.
 func delegated(s sources.Selected) (*manifest.Object, error) {
 	d := s.Declaration
 	if len(d.Name) > maxName {
@@ -37,7 +36,7 @@ func delegated(s sources.Selected) (*manifest.Object, error) {
 	}
 	spec["package"] = pinned(s.Pin)
 	spec["skipDependencyResolution"] = true
-	// Never stays: that package is in Crossplane's cache, or nowhere.
+	// Never stays: the package comes from Crossplane's cache only.
 	if d.PullPolicy != sources.PullNever {
 		spec["packagePullPolicy"] = string(sources.PullIfNotPresent)
 	}
@@ -49,8 +48,8 @@ func delegated(s sources.Selected) (*manifest.Object, error) {
 	return o.WithMetadata(map[string]string{manifest.PackageLabel: d.Name}, nil), nil
 }
 
-// pinned is what spec.package of a delegated package is: "repository:tag@digest",
-// or without the tag where none was declared.
+// pinned returns spec.package of a delegated package: "repository:tag@digest", or
+// without the tag if none was declared.
 func pinned(p sources.Pin) string {
 	ref := p.Ref.Repository
 	if p.Ref.Tag != "" {
@@ -59,8 +58,8 @@ func pinned(p sources.Pin) string {
 	return ref + "@" + string(p.Digest)
 }
 
-// checkPins sees to it that patches leave the packages that Crossplane is to
-// install as they are locked: a patch is no way around the lock.
+// checkPins returns an error if a patch changes a package that Crossplane is to
+// install: a patch cannot bypass the lock.
 func checkPins(objects []*manifest.Object, pins map[manifest.ID]string) error {
 	for _, o := range objects {
 		if !o.ID().Is(manifest.Packages...) {
@@ -75,7 +74,7 @@ func checkPins(objects []*manifest.Object, pins map[manifest.ID]string) error {
 	return nil
 }
 
-// delegatedTypes are those that will be there once Crossplane has installed a
+// delegatedTypes returns the types that exist once Crossplane has installed a
 // package.
 func delegatedTypes(s sources.Selected) []PackageType {
 	if s.Package == nil {

@@ -14,11 +14,9 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Renderer renders clusters, and does once for the fleet what is the same in
-// several clusters or commits: clusters that declare a package alike share its
-// objects, those with the same patches what the patches made of them, and what was
-// built from files that have not changed is not built again. The zero value is
-// ready to be used, by any number of goroutines.
+// Renderer renders clusters and shares results between clusters and commits: objects
+// of packages that are declared alike, objects with the same patches, and builds
+// from unchanged files. The zero value is ready to use. Safe for concurrent use.
 type Renderer struct {
 	builder kustomize.Builder
 
@@ -29,31 +27,30 @@ type Renderer struct {
 	patches    map[string]*memo[*kustomize.Patches]
 }
 
-// selectionKey is all that the types which a cluster gets of a package depend on.
+// selectionKey identifies the types that a cluster gets of a package.
 type selectionKey struct {
 	of       *expansion
 	policies string
 }
 
-// packageKey is all that the objects of a package depend on.
+// packageKey identifies the objects of a package.
 type packageKey struct {
 	pin         sources.Pin
 	runtime     string
 	declaration string // and configuration
 }
 
-// delegatedKey is all that the types of a package which Crossplane installs depend
-// on.
+// delegatedKey identifies the types of a package that Crossplane installs.
 type delegatedKey struct {
 	content *sources.Package
 	name    string
 }
 
-// memo is something made once.
+// memo is a value that is made once.
 type memo[T any] struct {
 	once sync.Once
 	made atomic.Pointer[outcome[T]]
-	// asked for since the last Sweep; under the Renderer's mutex.
+	// asked for since the last Sweep; guarded by the Renderer's mutex.
 	asked bool
 }
 
@@ -62,13 +59,13 @@ type outcome[T any] struct {
 	err   error
 }
 
-// Expand renders a cluster: the packages that were found for it are expanded, its
-// plain objects added, its patches applied. Packages are those that w asks for, as
-// far as they could be resolved, and their dependencies.
+// Expand renders a cluster: it expands the packages, adds the plain objects and
+// applies the patches. The packages are those that w asks for and their
+// dependencies, without those that could not be resolved.
 //
-// If the patches fail there is no Rendered. Otherwise there is one, with all that
-// could be rendered, and an error that joins what is at fault: PackageErrors and
-// manifest.DuplicateErrors.
+// If the patches fail, the Rendered is nil. Otherwise it has everything that could
+// be rendered, and the error joins each [PackageError] and
+// [manifest.DuplicateError].
 func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []sources.Selected) (*Rendered, error) {
 	patches, err := r.compile(in.Patches)
 	if err != nil {
@@ -119,7 +116,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	}
 	set, duplicates := manifest.NewSet(objects)
 	if len(duplicates) > 0 {
-		// Settled before the patches, so it was they.
+		// There were none before the patches, so a patch made it.
 		return nil, fmt.Errorf("patches: %w", duplicates[0])
 	}
 	rendered := c.rendered(set)
@@ -132,7 +129,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	return rendered, rendered.Err()
 }
 
-// Sweep forgets what neither Want nor Expand has asked for since the last Sweep.
+// Sweep drops the results that neither Want nor Expand used since the last Sweep.
 // Call it after each pass over the fleet.
 func (r *Renderer) Sweep() {
 	r.builder.Sweep()
@@ -157,8 +154,7 @@ func sweep[K comparable, T any](memos map[K]*memo[T]) {
 	})
 }
 
-// recall returns the memo of a key, and makes its value if this is the first to
-// ask for it.
+// recall returns the memo of a key; the first call for a key builds its value.
 func recall[K comparable, T any](r *Renderer, memos *map[K]*memo[T], key K, build func() (T, error)) (T, error) {
 	r.mu.Lock()
 	if *memos == nil {

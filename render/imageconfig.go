@@ -71,8 +71,8 @@ type authoritySpec struct {
 	} `json:"attestations"`
 }
 
-// decodeSpec reads the spec of an object into a Go type, strictly: a field that
-// the type does not have is an error with its path.
+// decodeSpec reads the spec of an object into a Go type, strictly: a field that the
+// type does not have is an error with its path.
 func decodeSpec(o *manifest.Object, version string, spec any) error {
 	if o.APIVersion() != manifest.GroupPackages+"/"+version {
 		return fmt.Errorf("apiVersion: %s is not known; write %s/%s", o.APIVersion(), manifest.GroupPackages, version)
@@ -100,8 +100,8 @@ func decodeSpec(o *manifest.Object, version string, spec any) error {
 	return nil
 }
 
-// imageConfig reads an ImageConfig. What is wrong with it is in its Err; then
-// its prefixes are what could be read of them.
+// imageConfig reads an ImageConfig. An error is in its Err; its prefixes are then
+// those that could be read.
 func imageConfig(o *manifest.Object, objects []*manifest.Object) sources.ImageConfig {
 	c := sources.ImageConfig{Name: o.ID().Name}
 	var spec imageConfigSpec
@@ -180,10 +180,10 @@ func (s *imageConfigSpec) read(c *sources.ImageConfig, objects []*manifest.Objec
 	return nil
 }
 
-// secretName is what a Secret may be called (RFC 1123).
+// secretName matches the name of a Secret (RFC 1123).
 var secretName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
 
-// read checks an authority. Errors begin with the field.
+// read validates an authority. Errors begin with the field.
 func (s *authoritySpec) read(objects []*manifest.Object) (sources.Authority, error) {
 	a := sources.Authority{Name: s.Name}
 	switch {
@@ -234,12 +234,12 @@ func (s *authoritySpec) read(objects []*manifest.Object) (sources.Authority, err
 	return a, nil
 }
 
-// secretEntry is what a key in a Secret may be called.
+// secretEntry matches a key of a Secret's data.
 var secretEntry = regexp.MustCompile(`^[A-Za-z0-9._-]{1,253}$`)
 
-// publicKey looks for a key in the cluster's own manifests, where it needs no
-// hub and whoever reads the repository sees it: a Secret in the namespace in
-// which Crossplane would look, or the one that is Crossplane's here.
+// publicKey finds a key in the cluster's own manifests, where readers of the
+// repository see it and no hub is needed: in a Secret in the namespace in which
+// Crossplane would look, or in the one that is Crossplane's here.
 func publicKey(k *sources.VerificationKey, objects []*manifest.Object) (string, error) {
 	for _, namespace := range []string{runtime.Namespace, "crossplane-system"} {
 		id := manifest.Secret.ID(namespace, k.Secret)

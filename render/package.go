@@ -13,9 +13,9 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// allowed are the kinds that a package may hold, by the xpkg specification. A
-// package is somebody else's: with any other kind it could take rights that the
-// repository does not give it.
+// allowed are the kinds that a package may hold, by the xpkg specification. Packages
+// are third-party: with any other kind one could take rights that the repository
+// does not grant.
 var allowed = map[sources.PackageKind][]manifest.GroupKind{
 	sources.Provider: {manifest.CRD, manifest.ValidatingWebhooks, manifest.MutatingWebhooks},
 	sources.Configuration: {
@@ -26,20 +26,18 @@ var allowed = map[sources.PackageKind][]manifest.GroupKind{
 	},
 }
 
-// expansion is what a package comes to, the same in every cluster that declares
-// it alike.
+// expansion is the content of a package, equal in all clusters that declare it
+// alike.
 type expansion struct {
-	// objects are what it holds, all of its types included, and for a Provider
-	// its controller.
+	// objects are the package's, with all of its types, and a Provider's controller.
 	objects []*manifest.Object
-	// active are the types that the package itself wants installed whatever
-	// policies say.
+	// active are the types that the package installs whatever the policies say.
 	active map[manifest.ID]bool
 	// policies are a Configuration's ManagedResourceActivationPolicies.
 	policies []*manifest.Object
 }
 
-// contents expands one package.
+// contents returns the expansion of one package.
 func contents(s sources.Selected, config *runtime.Config) (*expansion, error) {
 	d, p := s.Declaration, s.Package
 	switch {
@@ -75,8 +73,8 @@ func contents(s sources.Selected, config *runtime.Config) (*expansion, error) {
 	return e, nil
 }
 
-// held are the objects in the package, checked: ManagedResourceDefinitions as the
-// CustomResourceDefinitions that they stand for.
+// held returns the objects in the package, validated, with a
+// CustomResourceDefinition in place of each ManagedResourceDefinition.
 func held(s sources.Selected) (*expansion, error) {
 	e := &expansion{active: make(map[manifest.ID]bool)}
 	objects := make([]*manifest.Object, 0, len(s.Package.Documents)+4)
@@ -118,7 +116,7 @@ func held(s sources.Selected) (*expansion, error) {
 	return e, nil
 }
 
-// installed is the CustomResourceDefinition of a ManagedResourceDefinition.
+// installed returns the CustomResourceDefinition of a ManagedResourceDefinition.
 func installed(mrd *manifest.Object) (*manifest.Object, error) {
 	tree, err := types.FromManaged(mrd.Tree())
 	if err != nil {
@@ -127,7 +125,7 @@ func installed(mrd *manifest.Object) (*manifest.Object, error) {
 	return manifest.New(tree, mrd.Origin())
 }
 
-// withController completes webhooks and adds what the controller needs.
+// withController completes webhooks and adds the controller's objects.
 func withController(s sources.Selected, config *runtime.Config, objects []*manifest.Object) ([]*manifest.Object, error) {
 	c := runtime.Controller{Selected: s, Config: config}
 	service := webhook.Service{Namespace: runtime.Namespace, Name: c.ServiceName(), Port: runtime.WebhookPort}

@@ -35,34 +35,31 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Input is one cluster as the fleet repository has it.
+// Input is one cluster as declared in the fleet repository.
 type Input struct {
 	// Cluster is the cluster's name, for errors.
 	Cluster string
 	// Files is the fleet repository.
 	Files fs.FS
-	// Path is the directory in Files that is built for the cluster.
+	// Path is the directory in Files to build.
 	Path string
-	// Remote are the directories of other repositories that it may be built
-	// from.
+	// Remote are the directories of other repositories that the build may use.
 	Remote remote.Bases
-	// Patches change what was rendered, packages included.
+	// Patches change the rendered objects, those of packages included.
 	Patches []kustomize.Patch
-	// Delegate leaves packages to the Crossplane in the cluster, which gets
-	// them pinned.
+	// Delegate leaves packages to the Crossplane in the cluster, pinned.
 	Delegate bool
 }
 
 // Wanted is the content of a cluster's directory.
 type Wanted struct {
-	// Objects are to be applied as they are.
+	// Objects are applied as they are.
 	Objects []*manifest.Object
-	// Packages are to be resolved first. They are valid and sorted by kind
-	// and name.
+	// Packages are the valid declarations to resolve, sorted by kind and name.
 	Packages []sources.Declaration
-	// Images are the cluster's ImageConfigs, those with errors among them.
+	// Images are the cluster's ImageConfigs, including those with errors.
 	Images sources.ImageConfigs
-	// Broken are packages whose declaration is at fault.
+	// Broken are packages with an invalid declaration.
 	Broken []*PackageError
 
 	// policies are the ManagedResourceActivationPolicies.
@@ -71,8 +68,8 @@ type Wanted struct {
 	runtimes map[string]runtimeConfig
 }
 
-// Faults are what is wrong with settings of packages. What that means for the
-// packages that they concern is an error of those.
+// Faults returns the errors in settings of packages. A package that such a setting
+// concerns has an error of its own.
 func (w *Wanted) Faults() []error {
 	var faults []error
 	for _, c := range w.Images {
@@ -88,37 +85,36 @@ func (w *Wanted) Faults() []error {
 	return faults
 }
 
-// Rendered are the objects of a cluster, and what could not be rendered.
+// Rendered are the objects of a cluster, with the packages that could not be
+// rendered.
 type Rendered struct {
-	// Objects are all that could be rendered.
+	// Objects are all rendered objects.
 	Objects *manifest.Set
-	// Broken are the packages of which nothing is in Objects.
+	// Broken are the packages without any object in Objects.
 	Broken []*PackageError
-	// Conflicts are objects that are defined more than once, and for that
-	// reason not in Objects. A package that defines one of them is in Broken:
-	// half a package is none.
+	// Conflicts are objects that are defined more than once, and therefore not in
+	// Objects. A package that defines one of them is in Broken.
 	Conflicts []*manifest.DuplicateError
-	// Patched are the objects of Objects that the cluster's patches changed, by
-	// ID, as they were before.
+	// Patched are the objects that the cluster's patches changed, by ID, as they
+	// were before.
 	Patched map[manifest.ID]*manifest.Object
-	// Inactive are the types that packages have and that no policy activates.
+	// Inactive are the types of packages that no policy activates.
 	Inactive []PackageType
 	// Delegated are the types of the packages that Crossplane installs.
 	Delegated []PackageType
-	// Notes are worth a person's attention, and no errors.
+	// Notes are for a person to read; they are not errors.
 	Notes []string
 
-	// selected are the names of packages that were rendered; complete tells
-	// that there are no others, not even dependencies that went unresolved
-	// together with what depends on them.
+	// selected are the names of rendered packages; complete reports whether there
+	// are no others, unresolved dependencies included.
 	selected map[string]bool
 	complete bool
 	broken   map[string]bool
 	conflict map[manifest.ID]bool
 }
 
-// Keeps reports whether an object that gitopsd applied to the cluster, and that
-// is not in Objects, must stay: it is in conflict, its package is broken, or its
+// Keeps reports whether an object that gitopsd applied to the cluster, and that is
+// not in Objects, must stay: it is in conflict, its package is broken, or its
 // package may be one that could not be resolved. pkg is the object's
 // [manifest.PackageLabel].
 func (r *Rendered) Keeps(id manifest.ID, pkg string) bool {
@@ -146,7 +142,7 @@ func (r *Rendered) Err() error {
 	return errors.Join(errs...)
 }
 
-// PackageError is the fault of one package in one cluster. It concerns no other
+// PackageError is an error of one package in one cluster. It concerns no other
 // package and no plain object.
 type PackageError struct {
 	Kind sources.PackageKind

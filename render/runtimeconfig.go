@@ -12,8 +12,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// runtimeConfig is a DeploymentRuntimeConfig as it was read, or what is wrong
-// with it.
+// runtimeConfig is a DeploymentRuntimeConfig, or the error of reading it.
 type runtimeConfig struct {
 	config *runtime.Config
 	err    error
@@ -60,8 +59,8 @@ func readRuntimeConfig(o *manifest.Object) runtimeConfig {
 		Service:        spec.ServiceTemplate.Metadata,
 		ServiceAccount: spec.ServiceAccountTemplate.Metadata,
 	}
-	// The Go type has checked it; what is written is the tree, which has no
-	// fields that nobody set.
+	// The Go type validates; the result is the tree, which has only the fields that
+	// somebody set.
 	tree, _ := o.Tree()["spec"].(map[string]any)
 	template, _ := tree["deploymentTemplate"].(map[string]any)
 	c.Spec, _ = template["spec"].(map[string]any)
@@ -71,9 +70,9 @@ func readRuntimeConfig(o *manifest.Object) runtimeConfig {
 	return runtimeConfig{config: c}
 }
 
-// runtimeOf finds the configuration of a package's controller, as Crossplane
-// does: that of an ImageConfig, else the declaration's, else the one that is
-// called default, which need not be there.
+// runtimeOf returns the configuration of a package's controller, as Crossplane finds
+// it: an ImageConfig's, else the declaration's, else the one named default, which
+// may be missing.
 func (w *Wanted) runtimeOf(s sources.Selected) (*runtime.Config, error) {
 	if s.Declaration.Kind != sources.Provider {
 		return nil, nil
@@ -95,9 +94,9 @@ func (w *Wanted) runtimeOf(s sources.Selected) (*runtime.Config, error) {
 	return c.config, nil
 }
 
-// ControllerImage is the image that a DeploymentRuntimeConfig gives a package's
-// controller in the place of the package's own, empty if none does. What is wrong
-// with the configuration is an error when the package is expanded.
+// ControllerImage returns the image with which a DeploymentRuntimeConfig replaces
+// the one of a package's controller; empty if none does. An invalid configuration is
+// an error of Expand.
 func (w *Wanted) ControllerImage(s sources.Selected) string {
 	c, err := w.runtimeOf(s)
 	if err != nil || c == nil {
@@ -106,7 +105,8 @@ func (w *Wanted) ControllerImage(s sources.Selected) string {
 	return c.Image()
 }
 
-// describe is all of a package that its objects depend on beside its content.
+// describe returns everything besides a package's content that its objects depend
+// on.
 func describe(s sources.Selected, c *runtime.Config) (string, error) {
 	d := s.Declaration
 	d.File, d.Document = "", sources.Document{} // where it stands, and fields that are in d already

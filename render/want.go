@@ -12,18 +12,17 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Want builds a cluster's kustomization and separates what it declares: packages
-// (Provider, Configuration and Function of pkg.crossplane.io) and their settings
-// (ImageConfig, DeploymentRuntimeConfig, ManagedResourceActivationPolicy) from
-// objects that are applied as they are. What was built before from the same files
-// is not built again.
+// Want builds a cluster's kustomization and separates packages (Provider,
+// Configuration and Function of pkg.crossplane.io) and their settings (ImageConfig,
+// DeploymentRuntimeConfig, ManagedResourceActivationPolicy) from objects that are
+// applied as they are. A build of unchanged files is reused.
 //
-// Settings are no objects of the cluster's, which need not know their kinds; but
-// where Crossplane is to install packages, it gets its settings too.
+// Settings are not applied, since the cluster need not know their kinds; but a
+// Crossplane that installs packages gets its settings too.
 //
-// If the build fails there is no Wanted; if it is because remote bases are not
-// here, the error has a *kustomize.MissingError. If declarations of packages are at fault
-// there is one with the rest, and an error that joins a PackageError for each.
+// If the build fails, the Wanted is nil; the error wraps a [*kustomize.MissingError]
+// if remote bases are missing. Otherwise the error joins a [PackageError] for each
+// invalid declaration, and the Wanted has the rest.
 func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 	if _, err := fs.Stat(in.Files, in.Path); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("spec.path: there is no %s in the repository", in.Path)
@@ -78,6 +77,7 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 
 const (
 	runtimeConfigVersion = manifest.GroupPackages + "/v1beta1"
-	// defaultRuntimeConfig is what Crossplane takes when a package names none.
+	// defaultRuntimeConfig is the one that Crossplane uses for a package that names
+	// none.
 	defaultRuntimeConfig = "default"
 )

@@ -15,24 +15,24 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// Connector connects to registered clusters with the credentials that the operator
-// allows them.
+// Connector connects to registered clusters with credentials that the operator
+// allows for them.
 type Connector struct {
-	// Hub is where kubeconfig Secrets are. It is required.
+	// Hub has the kubeconfig Secrets; required.
 	Hub *Hub
-	// Dir holds kubeconfig files; empty when files are not allowed.
+	// Dir holds kubeconfig files; empty if files are not allowed.
 	Dir string
-	// AllowInCluster lets clusters be registered as the one that the process runs
-	// in.
+	// AllowInCluster allows clusters to be registered as the one that the process
+	// runs in.
 	AllowInCluster bool
-	// Contexts are those of the user's own kubeconfig to use instead of what is
-	// registered, by cluster.
+	// Contexts are contexts of the user's own kubeconfig that replace the registered
+	// credentials, by cluster.
 	Contexts map[string]string
 }
 
-// Connect returns the client of a registered cluster. It reads the credentials, and
+// Connect returns the client of a registered cluster. It reads the credentials and
 // sends nothing to the cluster. Errors name the key of the registration at fault, or
-// are of type [*kube.Error] where the hub could not be asked.
+// are of type [*kube.Error] if the hub did not answer.
 func (c *Connector) Connect(ctx context.Context, cl clusters.Cluster) (*kube.Client, error) {
 	cfg := kube.Config{Name: cl.Name, Context: cl.Spec.Context, UserAgent: c.Hub.cfg.UserAgent}
 	if context, own := c.Contexts[cl.Name]; own {
@@ -62,8 +62,8 @@ func (c *Connector) Connect(ctx context.Context, cl clusters.Cluster) (*kube.Cli
 	return kube.New(cfg)
 }
 
-// Version names the credentials that Connect would use, if that is known without a
-// request. Where it differs from before, the cluster is to be connected to anew.
+// Version returns the version of the credentials that Connect would use, if that is
+// known without a request. When it changes, the cluster needs a new connection.
 func (c *Connector) Version(cl clusters.Cluster) (version string, known bool) {
 	k := cl.Spec.Kubeconfig
 	switch {
@@ -77,8 +77,8 @@ func (c *Connector) Version(cl clusters.Cluster) (version string, known bool) {
 	return c.Hub.version(k.SecretRef.Name)
 }
 
-// Check returns an error if one of the contexts is for a cluster that is not
-// registered: a misspelt name would connect to another cluster, or to none.
+// Check returns an error if a context is for a cluster that is not registered: a
+// misspelt name would connect to another cluster, or to none.
 func (c *Connector) Check(r *clusters.Registry) error {
 	for _, name := range slices.Sorted(maps.Keys(c.Contexts)) {
 		if r.Removed(name) {
@@ -88,7 +88,7 @@ func (c *Connector) Check(r *clusters.Registry) error {
 	return nil
 }
 
-// file reads a kubeconfig below the directory that is allowed.
+// file reads a kubeconfig below the allowed directory.
 func (c *Connector) file(name string) ([]byte, error) {
 	if c.Dir == "" {
 		return nil, fmt.Errorf("spec.kubeconfig.file %s: no directory for such files was named; use --kubeconfig-dir, or --context for your own", name)

@@ -12,17 +12,17 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// followAgain is how long Follow pauses after a failure, or after a watch that ended
-// sooner than that, as behind proxies that cut connections; followRefused when the hub
-// does not let it watch.
+// followAgain is Follow's pause after a failure, or after a watch that ended sooner
+// than that, as behind proxies that cut connections; followRefused is its pause if
+// the hub does not let it watch.
 const (
 	followAgain   = 10 * time.Second
 	followRefused = 10 * time.Minute
 )
 
-// Follow keeps the versions of kubeconfig Secrets until ctx ends, so that a replaced
-// one is taken up before the old one fails. It begins when a kubeconfig is first read
-// from a Secret.
+// Follow records the versions of kubeconfig Secrets until ctx ends, so that a
+// replaced one is used before the old one fails. It begins when a kubeconfig is
+// first read from a Secret.
 func (h *Hub) Follow(ctx context.Context, log *slog.Logger) {
 	select {
 	case <-h.needed:
@@ -47,7 +47,7 @@ func (h *Hub) Follow(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// followPause is how long Follow pauses after a watch.
+// followPause returns how long Follow pauses after a watch.
 func followPause(err error, lasted time.Duration) time.Duration {
 	switch {
 	case kube.ClassOf(err) == kube.Forbidden:
@@ -94,8 +94,8 @@ func (h *Hub) watch(ctx context.Context) (err error) {
 	})
 }
 
-// version names the content of a kubeconfig Secret, if that is known without a
-// request. It is empty for one that is not there or has lost its label.
+// version returns the version of a kubeconfig Secret, if that is known without a
+// request; empty for one that is missing or has lost its label.
 func (h *Hub) version(name string) (version string, known bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -106,7 +106,7 @@ func (h *Hub) version(name string) (version string, known bool) {
 	return version, known
 }
 
-// recovered makes an error of a panic in a goroutine that nobody else can recover.
+// recovered turns a panic in a goroutine into an error.
 func recovered(err *error) {
 	if v := recover(); v != nil {
 		*err = errgroup.Recovered(v)

@@ -1,21 +1,20 @@
-// Package hub is the daemon's own cluster, and the security policy of what is read
-// there: kubeconfigs of registered clusters, pull secrets and public keys.
+// Package hub reads the daemon's own cluster, and is the security policy for it:
+// kubeconfigs of registered clusters, pull secrets and public keys.
 //
-// Whoever writes the fleet repository names Secrets and files in it, and must get at
-// nothing else of the daemon's. So each has a gate:
+// Whoever writes the fleet repository names Secrets and files in it, and must not
+// reach anything else of the daemon's. So each has a gate:
 //   - Secrets are read in the daemon's own namespace only, and one is used only for
 //     what its label allows: gitopsd.dev/cluster with the cluster's name for a
 //     kubeconfig ([Connector]), gitopsd.dev/pull-secret or
 //     gitopsd.dev/verification-key with "true" for what packages name ([Secrets]).
-//     The label is looked at whenever the Secret is read;
+//     The label is checked whenever the Secret is read;
 //   - files are read below the directories that the operator named, and no name or
 //     link leads out of these;
-//   - the cluster that the daemon runs in is registered only where the operator
-//     allows it;
+//   - a cluster is registered as the daemon's own only if the operator allows it;
 //   - no error and no log holds any of the content.
 //
-// What a kubeconfig may say is the rule of package kube, what credentials a registry
-// gets that of package oci.
+// Package kube restricts the content of a kubeconfig, and package oci decides which
+// registry gets which credentials.
 package hub
 
 import (
@@ -43,24 +42,24 @@ const (
 	podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 )
 
-// DefaultNamespace is where the hub's Secrets are if nobody says otherwise.
+// DefaultNamespace has the hub's Secrets unless another is configured.
 const DefaultNamespace = "gitopsd-system"
 
-// maxFile bounds a file that holds a kubeconfig or a key of a Secret, in bytes; a
-// Secret can hold no more.
+// maxFile is the largest size of a file that holds a kubeconfig or a key of a
+// Secret, in bytes; a Secret can hold no more.
 const maxFile = 1 << 20
 
-// retireAfter is how long requests under way may go on after the hub's kubeconfig
+// retireAfter is how long requests in flight may go on after the hub's kubeconfig
 // was replaced.
 const retireAfter = time.Minute
 
 // Config describes the hub.
 type Config struct {
-	// Kubeconfig is a file of the operator's. It is read before each use, so that
-	// it may be replaced. Empty means the cluster that the process runs in.
+	// Kubeconfig is the operator's file. It is read before each use, so that it may
+	// be replaced. Empty means the cluster that the process runs in.
 	Kubeconfig string
-	// Namespace is the only one whose Secrets are read. Empty means the one that
-	// the process runs in, or DefaultNamespace outside of a cluster.
+	// Namespace is the only one whose Secrets are read. Empty means the process's
+	// own, or DefaultNamespace outside of a cluster.
 	Namespace string
 	// UserAgent is sent with each request, to the hub and to registered clusters.
 	UserAgent string
@@ -78,8 +77,9 @@ type Hub struct {
 	// needed is closed when a kubeconfig is first read from a Secret.
 	needed  chan struct{}
 	needing sync.Once
-	// versions are the resourceVersions of the Secrets with manifest.ClusterLabel, by name,
-	// while Follow follows them; else nil. read are those that were read last.
+	// versions are the resourceVersions of the Secrets with manifest.ClusterLabel,
+	// by name, while Follow watches them; else nil. read are the last versions that
+	// were read.
 	versions, read map[string]string
 }
 
@@ -102,7 +102,7 @@ func (h *Hub) Close() {
 	}
 }
 
-// open returns the client of the hub, made anew if its kubeconfig was replaced.
+// open returns the client of the hub, a new one if its kubeconfig was replaced.
 func (h *Hub) open() (*kube.Client, error) {
 	cfg := kube.Config{Name: "the hub", UserAgent: h.cfg.UserAgent}
 	file := h.cfg.Kubeconfig
@@ -135,7 +135,7 @@ func (h *Hub) open() (*kube.Client, error) {
 	return cluster, nil
 }
 
-// secret is a Secret as it was read, and when. Only the gates look into it.
+// secret is a Secret and when it was read. Only the gates use its content.
 type secret struct {
 	where  string // how errors name it
 	at     time.Time
@@ -144,7 +144,7 @@ type secret struct {
 	labels map[string]string
 }
 
-// where is how errors name a Secret.
+// where returns the name of a Secret for errors.
 func (h *Hub) where(name string) string { return fmt.Sprintf("Secret %s/%s", h.cfg.Namespace, name) }
 
 // secret reads a Secret in the hub's namespace.
@@ -170,7 +170,7 @@ func (h *Hub) secret(ctx context.Context, name string) (secret, error) {
 	return s, nil
 }
 
-// entry decodes the value of one key.
+// entry returns the decoded value of one key.
 func (s secret) entry(key string) ([]byte, error) {
 	encoded, ok := s.data[key].(string)
 	if !ok {

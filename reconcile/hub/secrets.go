@@ -25,16 +25,16 @@ const (
 // enough for the requests of one pass to share it.
 const secretsAge = 5 * time.Second
 
-// readTimeout is how long reading a Secret may take that several wait for.
+// readTimeout bounds one read of a Secret, which several callers may share.
 const readTimeout = 30 * time.Second
 
-// Secrets finds the Secrets that packages and ImageConfigs name. It is safe for
+// Secrets reads the Secrets that packages and ImageConfigs name. It is safe for
 // concurrent use.
 type Secrets struct {
 	// Dir has a directory for each Secret, with a file for each of its keys, as
 	// Kubernetes mounts Secrets. It comes before Hub; empty means none.
 	Dir string
-	// Hub is where Secrets are otherwise; nil means nowhere.
+	// Hub has the other Secrets; nil means none.
 	Hub *Hub
 
 	flights singleflight.Group
@@ -44,7 +44,7 @@ type Secrets struct {
 
 // Pull returns the credentials in the named pull secrets. Without Dir and Hub, as on
 // a developer's machine, there are none, and Docker's own are used. Errors name the
-// Secret, and say what it lacks.
+// Secret and what it lacks.
 func (r *Secrets) Pull(ctx context.Context, names []string) ([]*oci.Credentials, error) {
 	var found []*oci.Credentials
 	for _, name := range names {
@@ -97,7 +97,7 @@ func (r *Secrets) pullFromHub(ctx context.Context, name string) (*oci.Credential
 }
 
 // Key returns a public key that the cluster's manifests do not have. Errors name the
-// Secret or file, and say what it lacks.
+// Secret or file and what it lacks.
 func (r *Secrets) Key(ctx context.Context, k *sources.VerificationKey) ([]byte, error) {
 	text, exists, err := r.file(k.Secret, k.Entry)
 	switch {
@@ -128,8 +128,8 @@ func (r *Secrets) file(name, key string) (text []byte, exists bool, err error) {
 	return text, exists, nil
 }
 
-// secret returns a Secret of the hub that carries the label. use is what the label
-// allows.
+// secret returns a Secret of the hub if it carries the label. use is the purpose
+// that the label allows.
 func (r *Secrets) secret(ctx context.Context, name, label, use string) (secret, error) {
 	r.mu.Lock()
 	s, ok := r.read[name]
@@ -137,7 +137,7 @@ func (r *Secrets) secret(ctx context.Context, name, label, use string) (secret, 
 	if !ok || time.Since(s.at) > secretsAge {
 		result := r.flights.DoChan(name, func() (_ any, err error) {
 			defer recovered(&err)
-			// Whoever asked first may go away; others wait for the answer, too.
+			// The first caller may leave; others wait for the answer too.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 			defer cancel()
 			return r.Hub.secret(ctx, name)

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// Access is who may read the state of the fleet, which names clusters, packages and
-// their problems. Requests from the same machine or pod may, so that `kubectl
+// Access decides who may read the state of the fleet, which names clusters, packages
+// and their problems. Requests from the same machine or pod may, so that `kubectl
 // port-forward` works; others only as the fields allow. /healthz and /readyz answer
 // everybody.
 type Access struct {
-	// TokenFile holds a bearer token that allows to read. The file is read for
-	// each request, so that the token can be rotated.
+	// TokenFile holds a bearer token that grants access. The file is read for each
+	// request, so that the token can be rotated.
 	TokenFile string
-	// Open allows everybody to read.
+	// Open grants everybody access.
 	Open bool
 }
 
@@ -41,12 +41,12 @@ func (a Access) allowed(r *http.Request) bool {
 	if err != nil || token == "" {
 		return false
 	}
-	// Of equal length, so that the comparison reveals nothing about the token's.
+	// Hashes have equal length: the comparison reveals nothing about the token's.
 	g, w := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(token))
 	return subtle.ConstantTimeCompare(g[:], w[:]) == 1
 }
 
-// guard has h answer requests that may read, and refuses the others.
+// guard returns a handler that passes allowed requests to h and refuses others.
 func (a Access) guard(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !a.allowed(r) {
@@ -58,7 +58,7 @@ func (a Access) guard(h http.Handler) http.Handler {
 	})
 }
 
-// Serve answers requests on a listener until the returned server is shut down. It
+// Serve serves requests on a listener until the returned server is shut down. It
 // calls failed if serving ends otherwise. A slow client blocks no other, and is
 // disconnected.
 func Serve(listener net.Listener, handler http.Handler, failed func(error)) *http.Server {

@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// collector reads the board when it is scraped, so that a metric and the status
-// never disagree.
+// collector reads the board on each scrape, so that metrics and the status never
+// disagree.
 type collector struct {
 	board *Board
 

@@ -20,22 +20,22 @@ type Phase string
 
 // The phases of a cluster.
 const (
-	// Pending: it was not tried yet.
+	// Pending: no attempt was made yet.
 	Pending Phase = "Pending"
 	// Applying: an attempt is under way.
 	Applying Phase = "Applying"
 	// Ready: everything is applied and healthy.
 	Ready Phase = "Ready"
-	// Progressing: everything is applied, and something is not healthy yet.
+	// Progressing: everything is applied, but something is not healthy yet.
 	Progressing Phase = "Progressing"
-	// Failed: objects or packages have errors, or a controller gave up on
-	// something that was applied.
+	// Failed: objects or packages have errors, or a controller gave up on an applied
+	// object.
 	Failed Phase = "Failed"
 	// Unreachable: the cluster did not answer.
 	Unreachable Phase = "Unreachable"
 	// Waiting: it waits for a cluster that it depends on, or for its turn.
 	Waiting Phase = "Waiting"
-	// Suspended: its declaration says that nothing is changed there.
+	// Suspended: its declaration says to change nothing in it.
 	Suspended Phase = "Suspended"
 	// Leaving: it is being emptied, as its declaration says.
 	Leaving Phase = "Leaving"
@@ -52,9 +52,9 @@ type PackageState struct {
 	Digest     string `json:"digest"`
 	// Revision is the name with the first digits of the digest.
 	Revision string `json:"revision,omitempty"`
-	// From is where it is fetched from, if not from its repository.
+	// From is the repository it is fetched from, if not its own.
 	From string `json:"from,omitempty"`
-	// Verified is the signature that it was accepted by, if one is required.
+	// Verified is the signature by which it was accepted, if one is required.
 	Verified string `json:"verified,omitempty"`
 	// State is Ready, or why it is not.
 	State string `json:"state"`
@@ -64,25 +64,25 @@ type PackageState struct {
 type Unit struct {
 	Name  string `json:"name"`
 	Phase Phase  `json:"phase"`
-	// Commit is the one that was tried last, Applied the last one that was
-	// applied completely.
+	// Commit is the last one tried, Applied the last one applied completely.
 	Commit  string `json:"commit,omitempty"`
 	Applied string `json:"applied,omitempty"`
-	// Message says in a line why it is not Ready.
+	// Message is one line on why the unit is not Ready.
 	Message string `json:"message,omitempty"`
-	// Objects that the cluster is wanted to have.
+	// Objects is the number of the unit's desired objects.
 	Objects int `json:"objects"`
 	// Actions of the last attempt by name ("create", "configure", …).
 	Actions map[string]int `json:"actions,omitempty"`
-	// Problems are the objects at fault with their reasons, at most 50.
+	// Problems are the objects with errors and their reasons, at most 50.
 	Problems []problem.Problem `json:"problems,omitempty"`
-	// Notes are worth attention, though nothing is wrong.
+	// Notes are for a person to read, though nothing is wrong.
 	Notes    []string       `json:"notes,omitempty"`
 	Packages []PackageState `json:"packages,omitempty"`
-	// Tried is when the last attempt ended, Succeeded when one last went well.
+	// Tried is when the last attempt ended, Succeeded when one last succeeded.
 	Tried     time.Time `json:"tried,omitzero"`
 	Succeeded time.Time `json:"succeeded,omitzero"`
-	// Failures in a row, and when the next attempt is due because of them.
+	// Failures is the number of failures in a row; NextTry is when the next attempt
+	// is due because of them.
 	Failures int       `json:"failures,omitempty"`
 	NextTry  time.Time `json:"nextTry,omitzero"`
 }
@@ -93,12 +93,12 @@ type Snapshot struct {
 	Started    time.Time `json:"started"`
 	Repository string    `json:"repository"`
 	Branch     string    `json:"branch"`
-	// Commit is the current one, Subject its subject.
+	// Commit is the current commit, Subject its subject.
 	Commit  string `json:"commit,omitempty"`
 	Subject string `json:"subject,omitempty"`
 	// LockCommit is the last commit of the lock that this process made.
 	LockCommit string `json:"lockCommit,omitempty"`
-	// Polled is when the repository last answered; PollError why it does not.
+	// Polled is when the repository last answered; PollError is why it does not.
 	Polled    time.Time `json:"polled,omitzero"`
 	PollError string    `json:"pollError,omitempty"`
 	// Turned is when the loop last ran.
@@ -116,7 +116,7 @@ type Board struct {
 	counters counters
 }
 
-// counters only grow; they are read by the metrics.
+// counters only grow; metrics read them.
 type counters struct {
 	passes, lockCommits, pollErrors uint64
 	attempts                        map[[2]string]uint64 // cluster, outcome
@@ -133,7 +133,7 @@ func NewBoard(version, repository, branch string) *Board {
 	}
 }
 
-// Turn notes a turn of the loop.
+// Turn records a turn of the loop.
 func (b *Board) Turn() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -141,7 +141,7 @@ func (b *Board) Turn() {
 	b.counters.passes++
 }
 
-// Polled notes what the repository answered.
+// Polled records the result of a poll of the repository.
 func (b *Board) Polled(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -153,7 +153,7 @@ func (b *Board) Polled(err error) {
 	b.snapshot.Polled, b.snapshot.PollError = time.Now(), ""
 }
 
-// Commit notes the current commit, its problems, and the clusters that it
+// Commit records the current commit, its problems, and the clusters that it
 // registers; others are removed.
 func (b *Board) Commit(hash, subject string, problems []problem.Problem, clusters []string) {
 	b.mu.Lock()
@@ -167,7 +167,7 @@ func (b *Board) Commit(hash, subject string, problems []problem.Problem, cluster
 	}
 }
 
-// LockCommitted notes a commit of the lock.
+// LockCommitted records a commit of the lock.
 func (b *Board) LockCommitted(hash string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,46 +12,47 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Completer fills in what nobody knows when a unit is rendered: CA bundles, Secrets
-// that hold a connection, addresses. Plans show what is filled in, and the inventory
-// records it apart from what was rendered: a bundle that is renewed is not told as a
-// change in the repository. A Completer is used by several goroutines at a time.
+// Completer fills in values that are unknown when a unit is rendered: CA bundles,
+// Secrets that hold a connection, addresses. Plans show these values, and the
+// inventory records them apart from the rendered ones: a renewed bundle is not shown
+// as a change in the repository. A Completer is used by several goroutines at a
+// time.
 type Completer interface {
-	// Complete returns what is added to a unit. The error names the cluster, and is
-	// about the unit as a whole, of which nothing is planned then. Where something
-	// is wrong with one object, its fields are left unknown.
+	// Complete returns the additions to a unit. The error names the cluster and
+	// concerns the unit as a whole, which then has no plan. If something is wrong
+	// with one object, its fields stay unknown.
 	Complete(ctx context.Context, r Request) (Completion, error)
 }
 
-// Request is what a Completer is asked to complete.
+// Request is the input of a [Completer].
 type Request struct {
-	// Unit is what is wanted, as rendered.
+	// Unit is the desired unit, as rendered.
 	Unit *desired.Unit
 	// Objects are the unit's, as completed so far.
 	Objects *manifest.Set
 	// Client talks to the unit's cluster.
 	Client *kube.Client
-	// Preview says that nothing may be written anywhere: what a write would make
-	// known is left unknown.
+	// Preview reports whether nothing may be written anywhere: values that only a
+	// write would reveal stay unknown.
 	Preview bool
 }
 
-// Completion is what is added to a unit.
+// Completion is the additions to a unit.
 type Completion struct {
-	// Objects are made by [manifest.Object.Complete]. Each takes the place of the
-	// one that it completes, or is added if there is none.
+	// Objects are made by [manifest.Object.Complete]. Each replaces the object that
+	// it completes, or is added if there is none.
 	Objects []*manifest.Object
-	// Again is when the unit must be looked at again although nothing changed, as
-	// something expires; zero for never.
+	// Again is the time at which the unit must be reconciled again although nothing
+	// changed, since something expires; zero for never.
 	Again time.Time
-	// Serving says that this process must go on doing something for the unit. A
-	// restart completes it anew, and no checkpoint takes the place of that.
+	// Serving reports whether this process must keep doing something for the unit. A
+	// restart then completes it anew and uses no checkpoint.
 	Serving bool
 
 	set *manifest.Set
 }
 
-// complete has a unit completed. The completion is that of all completers.
+// complete completes a unit. The result joins those of all completers.
 func (c *Connection) complete(ctx context.Context, want *desired.Unit, preview bool) (Completion, error) {
 	all := Completion{set: want.Objects}
 	if want.Remove || want.Objects == nil {
@@ -73,8 +74,8 @@ func (c *Connection) complete(ctx context.Context, want *desired.Unit, preview b
 	return all, nil
 }
 
-// merge puts completed objects in the place of those that they complete. An object
-// that the repository has is never replaced by one that was made of nothing.
+// merge replaces objects by their completed forms. An object of the repository is
+// never replaced by one that completes none.
 func merge(set *manifest.Set, completed []*manifest.Object) (*manifest.Set, error) {
 	if len(completed) == 0 {
 		return set, nil

@@ -14,8 +14,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// options are those of a plan for a unit. The error is about an annotation of the
-// cluster's registration.
+// options returns the options of a unit's plan. The error is about an annotation of
+// the cluster's registration.
 func options(want *desired.Unit) (apply.PlanOptions, error) {
 	opts := apply.PlanOptions{
 		Options: plan.Options{
@@ -54,7 +54,7 @@ func packageTypes(rendered []render.PackageType) []plan.PackageType {
 	return list
 }
 
-// hold holds corrections back where drift is reported.
+// hold holds corrections if drift is only reported.
 func hold(p *plan.Plan) {
 	for i := range p.Steps {
 		if s := &p.Steps[i]; s.Drift {

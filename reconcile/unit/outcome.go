@@ -18,40 +18,40 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// Outcome is what an attempt at a unit came to.
+// Outcome is the result of an attempt at a unit.
 type Outcome struct {
-	// Phase is the state that the attempt left the unit in.
+	// Phase is the state of the unit after the attempt.
 	Phase status.Phase
-	// Message says in a line why it is not Ready.
+	// Message is one line on why the unit is not Ready.
 	Message string
 	// Actions counts the plan's steps by action.
 	Actions map[string]int
 	// Changed counts the objects that were written or deleted.
 	Changed int
-	// Problems are objects at fault, at most fifty.
+	// Problems are the objects with errors, at most fifty.
 	Problems []problem.Problem
-	// Notes are worth a person's attention though nothing is wrong.
+	// Notes are for a person to read, though nothing is wrong.
 	Notes []string
-	// Packages says of packages that are not ready why not, by name.
+	// Packages has the reason for each package that is not ready, by name.
 	Packages map[string]string
-	// Checkpoint is how the unit looks, if nothing is left to do and its looks tell
-	// that.
+	// Checkpoint is the observed state of the unit, if nothing is left to do and the
+	// state is known to show it.
 	Checkpoint *apply.Checkpoint
-	// Moved says that the unit is not as a checkpoint has it.
+	// Moved reports whether the unit differs from a checkpoint.
 	Moved bool
-	// Again is when the unit must be looked at again although nothing changed;
-	// zero for never.
+	// Again is the time at which the unit must be reconciled again although nothing
+	// changed; zero for never.
 	Again time.Time
 
 	cluster string
-	// faults failed to apply, and broken were applied and have failed.
+	// faults failed to apply, and broken were applied but are failing.
 	faults, broken int
 	// waits are the objects that are not ready yet.
 	waits map[manifest.ID]bool
 }
 
-// mostProblems bounds what an outcome lists; the counts in its message are
-// complete.
+// mostProblems is the largest number of problems in an outcome; the counts in its
+// message are complete.
 const mostProblems = 50
 
 func newOutcome(unit desired.ID, p *plan.Plan) Outcome {
@@ -62,7 +62,7 @@ func newOutcome(unit desired.ID, p *plan.Plan) Outcome {
 	return o
 }
 
-// failed is the outcome of an error about a unit as a whole.
+// failed returns the outcome of an error about a unit as a whole.
 func failed(err error) Outcome { return Outcome{}.fail(err) }
 
 func (o Outcome) fail(err error) Outcome {
@@ -73,7 +73,7 @@ func (o Outcome) fail(err error) Outcome {
 	return o
 }
 
-// take takes in what came of a plan's steps.
+// take adds the results of a plan's steps.
 func (c *Connection) take(report *apply.Report, o *Outcome) {
 	if report == nil {
 		return
@@ -127,8 +127,8 @@ func decided(s *plan.Step) string { return fmt.Sprintf("%s: %s", s.Action, s.Rea
 // mostAlike is how many objects are named that are held for the same reason.
 const mostAlike = 3
 
-// heldAlike lists the objects that are held, by the reason: a guard that stops a
-// prune of hundreds says so once.
+// heldAlike returns the objects that are held, by the reason, so that a guard that
+// stops a prune of hundreds is reported once.
 func heldAlike(results []apply.Result) map[string][]string {
 	held := make(map[string][]string)
 	for _, r := range results {
@@ -139,7 +139,7 @@ func heldAlike(results []apply.Result) map[string][]string {
 	return held
 }
 
-// unhealthy takes in an object that is not healthy, unless it is known to wait.
+// unhealthy adds an object that is not healthy, unless it is known to wait.
 func (o *Outcome) unhealthy(h apply.Health) {
 	state := status.Progressing
 	switch {
@@ -154,13 +154,13 @@ func (o *Outcome) unhealthy(h apply.Health) {
 	o.problem(h.Package, h.ID.String(), cmp.Or(h.Reason, string(h.State)), state)
 }
 
-// problem notes an object at fault.
+// problem adds a problem of an object.
 func (o *Outcome) problem(pkg, object, reason string, state status.Phase) {
 	o.note(problem.Problem{Cluster: o.cluster, Package: pkg, Object: object, Reason: reason}, state)
 }
 
-// note lists a problem, and the state of the package that it belongs to; a worse
-// state is not overwritten.
+// note adds a problem and sets the state of its package, unless that is worse
+// already.
 func (o *Outcome) note(p problem.Problem, state status.Phase) {
 	if len(o.Problems) < mostProblems {
 		o.Problems = append(o.Problems, p)
@@ -170,7 +170,7 @@ func (o *Outcome) note(p problem.Problem, state status.Phase) {
 	}
 }
 
-// conclude sets phase and message by what was taken in.
+// conclude sets phase and message.
 func (o *Outcome) conclude(want *desired.Unit, p *plan.Plan) {
 	left := len(p.Steps)
 	switch {

@@ -1,16 +1,15 @@
-// Package unit takes a unit of work the whole way: look at its cluster, complete
-// what is wanted, plan, apply, and see to the health of what was applied. The daemon
-// and the commands go this way alike, so that `gitopsd run` does what `gitopsd plan`
-// prints.
+// Package unit reconciles a unit of work: it observes the cluster, completes the
+// desired objects, plans, applies, and checks the health of what it applied. The
+// daemon and the commands share this path, so that `gitopsd run` does what `gitopsd
+// plan` prints.
 //
-// It owns
-//   - the connection to one unit, with what is remembered of it;
-//   - the options of its plan (options.go);
-//   - the completion of its objects (complete.go);
-//   - the outcome of an attempt, in people's terms (outcome.go).
+// unit.go has the connection to one unit and its memory, options.go the options of
+// its plan, complete.go the completion of its objects, outcome.go the outcome of an
+// attempt for people.
 //
-// reconcile/desired says what is wanted, reconcile/plan decides, and reconcile/apply
-// looks and executes. When an attempt is made is reconcile's business.
+// reconcile/desired computes the desired state, reconcile/plan decides, and
+// reconcile/apply observes and executes. Package reconcile decides when to make an
+// attempt.
 package unit
 
 import (
@@ -27,24 +26,24 @@ import (
 	"gitopsd.dev/reconcile/status"
 )
 
-// Config is what a Connection is made of.
+// Config configures a [Connection].
 type Config struct {
 	// Unit is the identity of the unit; required.
 	Unit desired.ID
 	// Client talks to the unit's cluster; required. The Connection owns it.
 	Client *kube.Client
-	// Fleet is whose inventory the unit has; see [apply.Config].
+	// Fleet is the fleet whose inventory the unit has; see [apply.Config].
 	Fleet apply.Fleet
-	// Completers fill in what is not known when the unit is rendered, in this
+	// Completers fill in values that are unknown when the unit is rendered, in this
 	// order.
 	Completers []Completer
 	// Log gets what was done; required.
 	Log *slog.Logger
 }
 
-// Connection works on one unit. It remembers what it has seen in the cluster, so
-// that the next attempt asks for less. It is used by one goroutine at a time, but
-// for Follow.
+// Connection works on one unit. It remembers what it observed in the cluster, so
+// that the next attempt sends fewer requests. Except for Follow, only one goroutine
+// at a time may use it.
 type Connection struct {
 	client     *kube.Client
 	applier    *apply.Applier
@@ -53,7 +52,7 @@ type Connection struct {
 }
 
 // New makes a connection to a unit. It sends nothing. The error is about the
-// configuration; the client is closed then.
+// configuration; the client is then closed.
 func New(c Config) (*Connection, error) {
 	if c.Client == nil || c.Log == nil || c.Unit.Cluster == "" {
 		return nil, errors.New("unit: Unit, Client and Log are required")
@@ -66,16 +65,16 @@ func New(c Config) (*Connection, error) {
 	return &Connection{client: c.Client, applier: applier, completers: c.Completers, log: c.Log.With("cluster", c.Unit.String())}, nil
 }
 
-// Close ends the connection. Follow has returned by then.
+// Close ends the connection. Follow must have returned.
 func (c *Connection) Close() { c.client.Close() }
 
-// Follow calls notify whenever something changed in the cluster that may need to be
-// corrected, until ctx ends. notify must not block.
+// Follow calls notify for each change in the cluster that may need a correction,
+// until ctx ends. notify must not block.
 func (c *Connection) Follow(ctx context.Context, notify func()) { c.applier.Follow(ctx, notify) }
 
-// Plan returns what Apply would do, with the fields that would change and whether
-// the API server would accept it. It changes nothing. The error is about the unit
-// as a whole.
+// Plan returns the steps that Apply would take, with the fields that would change
+// and whether the API server would accept them. It changes nothing. The error is
+// about the unit as a whole.
 func (c *Connection) Plan(ctx context.Context, want *desired.Unit) (*plan.Plan, error) {
 	p, _, err := c.plan(ctx, want, true)
 	return p, err
@@ -101,15 +100,14 @@ func (c *Connection) plan(ctx context.Context, want *desired.Unit, preview bool)
 	return p, completed, nil
 }
 
-// Deletions take their time: a unit that is to be emptied is looked at so often in
-// one attempt.
+// Deletions take time: one attempt to empty a unit has at most so many rounds.
 const (
 	emptyRounds = 10
 	emptyPause  = time.Second
 )
 
-// Apply brings the unit to what is wanted. The outcome says what came of it also
-// where that is an error.
+// Apply brings the unit to the desired state. The outcome has the results even if
+// one is an error.
 func (c *Connection) Apply(ctx context.Context, want *desired.Unit) (o Outcome) {
 	o = c.apply(ctx, want)
 	defer func() { o.Notes = c.applier.Polled() }()
@@ -153,9 +151,8 @@ func (c *Connection) apply(ctx context.Context, want *desired.Unit) Outcome {
 	return o
 }
 
-// Resume reports whether the unit is as a record has it, and nothing has fallen due
-// since: if not, the outcome has Moved set and says nothing else. It changes
-// nothing.
+// Resume checks that the unit is still as a record has it and that nothing has fallen
+// due since. If not, the outcome has Moved set and nothing else. It changes nothing.
 func (c *Connection) Resume(ctx context.Context, at *checkpoint.Record) Outcome {
 	if !at.Again.IsZero() && !time.Now().Before(at.Again) {
 		return Outcome{Moved: true}

@@ -25,29 +25,29 @@ import (
 type Request struct {
 	// Package is a repository, its last part, or the name of a declaration.
 	Package string
-	// Version is a tag, a digest, tag@digest, "latest" or a range; empty for
-	// the newest of the major version that a cluster is at.
+	// Version is a tag, a digest, tag@digest, "latest" or a range; empty for the
+	// newest of the major version that a cluster has.
 	Version string
-	// Clusters whose declarations are to be moved; empty for all that declare
-	// the package.
+	// Clusters are those whose declarations move; empty for all that declare the
+	// package.
 	Clusters []string
 }
 
-// Bump is the result of a [Request]. Where nothing is to be done, Edits is empty and
-// Notes say why.
+// Bump is the result of a [Request]. If there is nothing to do, Edits is empty and
+// Notes have the reasons.
 type Bump struct {
 	// Repository is the package's.
 	Repository string
-	// Edits by file and line.
+	// Edits are sorted by file and line.
 	Edits []Edit
 	// Files are the changed declarations by path; the lock is not among them.
 	Files map[string][]byte
-	// Before is the lock as it is, Lock as it is after the edit.
+	// Before is the lock before the edit, Lock the lock after it.
 	Before, Lock *lockfile.File
-	// Moves are the packages, with dependencies, whose version changes in a
-	// cluster.
+	// Moves are the packages whose version changes in a cluster, dependencies
+	// included.
 	Moves []*Move
-	// Notes are about declarations that do not change.
+	// Notes are about declarations that stay.
 	Notes []string
 }
 
@@ -56,15 +56,15 @@ type Edit struct {
 	edit.Place
 	// To replaces Text.
 	To string
-	// Clusters that it changes, sorted.
+	// Clusters are those that the edit changes, sorted.
 	Clusters []string
 }
 
-// Move is a package that goes from one version to another.
+// Move is a package's change from one version to another.
 type Move struct {
 	Repository string
-	// From and To are tags or digests; From is empty where the package is new,
-	// To where it is removed.
+	// From and To are tags or digests; From is empty for a new package, To for a
+	// removed one.
 	From, To string
 	Clusters []string
 	Types    compat.Count
@@ -72,14 +72,14 @@ type Move struct {
 	// Error is why the types could not be compared.
 	Error string
 	// Refused are the breaking findings, by name, that no annotation of the
-	// declaration allows yet.
+	// declaration allows.
 	Refused []string
-	// Declaration is its name, for the annotation.
+	// Declaration is the name of the declaration, for the annotation.
 	Declaration string
 }
 
 // Allowance returns the annotation that allows the refused findings, with reasons to
-// be filled in; empty if nothing is refused.
+// fill in; empty if nothing is refused.
 func (m *Move) Allowance() string {
 	if len(m.Refused) == 0 {
 		return ""
@@ -92,19 +92,19 @@ func (m *Move) Allowance() string {
 	return b.String()
 }
 
-// target is a declaration that is to be moved.
+// target is a declaration to move.
 type target struct {
 	cluster *desired.Unit
 	edit.Declared
 	declaration sources.Declaration
-	// written is spec.package as it stands there.
+	// written is spec.package as written.
 	written string
 	// to is the reference to write; zero if the declaration stays.
 	to sources.Ref
 }
 
-// Bump computes the edit. With an error nothing may be written. Problems of other
-// packages and clusters are no error.
+// Bump computes the edit. If it fails, nothing may be written. Problems of other
+// packages and clusters are not errors.
 func (u *Upgrader) Bump(ctx context.Context, commit sources.Commit, req Request) (*Bump, error) {
 	before, err := u.cfg.Computer.Compute(ctx, commit, desired.Earlier{})
 	if err != nil {
@@ -171,7 +171,7 @@ func find(state *desired.State, req Request) ([]*target, error) {
 			declaring[c.Name] = true
 		}
 	}
-	if repositories[req.Package] { // said in full, so that no name makes it ambiguous
+	if repositories[req.Package] { // a full name is never ambiguous
 		targets = slices.DeleteFunc(targets, func(t *target) bool { return t.declaration.Ref.Repository != req.Package })
 		repositories = map[string]bool{req.Package: true}
 	}
@@ -189,7 +189,8 @@ func find(state *desired.State, req Request) ([]*target, error) {
 	return targets, nil
 }
 
-// notDeclared is the error for a package that is not declared; it lists those that are.
+// notDeclared returns the error for a package that is not declared; it lists those
+// that are.
 func notDeclared(state *desired.State, req Request) error {
 	declared := make(map[string]bool)
 	for _, c := range state.Clusters {
@@ -277,7 +278,7 @@ func (u *Upgrader) version(t *target, query string, tags []string, tagsErr error
 	case query == "" && current == "":
 		return "", "", fmt.Errorf("%s: cluster %s declares it by its digest alone, which says nothing about versions; name the one to go to: %s@VERSION", repository, t.Cluster, path.Base(repository))
 	case tagsErr != nil && query != "" && query != versions.Latest && isTag(repository, query):
-		return query, "", nil // a registry may keep its list to itself
+		return query, "", nil // a registry may not list its tags
 	case tagsErr != nil:
 		return "", "", tagsErr
 	case query != "":
@@ -305,7 +306,7 @@ func isTag(repository, s string) bool {
 	return err == nil
 }
 
-// form sets a target's reference in the form that it has: a tag, a digest, or both.
+// form sets a target's reference in its present form: a tag, a digest, or both.
 func (u *Upgrader) form(ctx context.Context, state *desired.State, t *target, tag string) error {
 	t.to = sources.Ref{Repository: t.declaration.Ref.Repository, Tag: tag}
 	if t.declaration.Ref.Digest == "" {
@@ -322,7 +323,7 @@ func (u *Upgrader) form(ctx context.Context, state *desired.State, t *target, ta
 	return nil
 }
 
-// edit finds where the targets are written and computes the changed files.
+// edit finds the references of the targets and computes the changed files.
 func (b *Bump) edit(ctx context.Context, state *desired.State, req Request, moving []*target) error {
 	var inputs []render.Input
 	for _, c := range state.Clusters {
@@ -376,8 +377,8 @@ func (b *Bump) edit(ctx context.Context, state *desired.State, req Request, movi
 	return nil
 }
 
-// shared is the error for a place that sets the version of another cluster too, with
-// advice.
+// shared returns the error, with advice, for a place that sets the version of
+// another cluster too.
 func shared(p edit.Place, other edit.Declared, users []string, wanted map[edit.Declared]*target, to string) error {
 	slices.Sort(users)
 	var patch string
@@ -389,7 +390,7 @@ func shared(p edit.Place, other edit.Declared, users []string, wanted map[edit.D
 	return fmt.Errorf("%s decides for cluster %s too, which is not to be moved; leave out --cluster to move both, or give %s a version of its own in its kustomization:\n%s", p, other.Cluster, users[0], patch)
 }
 
-// ownVersion is a patch for a cluster's kustomization.
+// ownVersion returns a patch for a cluster's kustomization.
 func ownVersion(d edit.Declared, to string) string {
 	return fmt.Sprintf(`
     patches:
@@ -431,7 +432,7 @@ func verify(before, after *desired.State, moving []*target) error {
 	return nil
 }
 
-// selected returns an error unless each cluster gets the version that it should.
+// selected returns an error if a cluster does not get the version that it should.
 func selected(state *desired.State, targets []*target) error {
 	for _, t := range targets {
 		c := state.Get(t.Cluster)
@@ -442,7 +443,7 @@ func selected(state *desired.State, targets []*target) error {
 	return nil
 }
 
-// moves lists the packages whose version changes.
+// moves returns the packages whose version changes.
 func moves(before, after *desired.State) []*Move {
 	groups := make(map[[4]string]*Move)
 	for _, c := range after.Clusters {
@@ -491,8 +492,8 @@ func union[V any](a, b map[string]V) map[string]V {
 	return all
 }
 
-// compare compares the types. A package that is new or removed has no types to
-// compare with.
+// compare compares the types. A package that is new or removed has none to compare
+// with.
 func (m *Move) compare(was, is *sources.Package) {
 	if m.From == "" || is == nil {
 		if m.From == "" && is != nil {
@@ -512,7 +513,7 @@ func (m *Move) compare(was, is *sources.Package) {
 	m.Types = compat.Summarize(m.Changes)
 }
 
-// refuse notes the findings that a cluster's declaration does not allow.
+// refuse adds the findings that a cluster's declaration does not allow.
 func (m *Move) refuse(c *desired.Unit) {
 	for _, change := range m.Changes {
 		for _, f := range change.Findings {

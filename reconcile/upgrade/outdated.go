@@ -22,19 +22,19 @@ type Versions struct {
 	Repository string `json:"package"`
 	// Current is the version that the clusters select: a tag, or a digest.
 	Current string `json:"current"`
-	// Clusters that have it and for which all of the below is true; sorted.
+	// Clusters are those that have it and share all fields below; sorted.
 	Clusters []string `json:"clusters"`
-	// DependencyOf are the repositories that depend on it, where no cluster
-	// declares it.
+	// DependencyOf are the repositories that depend on it, if no cluster declares
+	// it.
 	DependencyOf []string `json:"dependencyOf,omitempty"`
 	// Update is the newest version of the same major that all dependents accept,
-	// Latest the newest of all; nil where that is Current.
+	// Latest the newest of all; nil if that is Current.
 	Update *Candidate `json:"update,omitempty"`
 	Latest *Candidate `json:"latest,omitempty"`
 	// Held are the dependents that do not accept Latest, with their constraints.
 	Held []string `json:"held,omitempty"`
-	// Note is why newer versions cannot be told, Error why they are not known. It
-	// names the repository.
+	// Note is why newer versions cannot be determined, Error why reading them
+	// failed. It names the repository.
 	Note  string `json:"note,omitempty"`
 	Error string `json:"error,omitempty"`
 
@@ -53,21 +53,21 @@ type Candidate struct {
 	Types compat.Count `json:"types"`
 	// Changes are the types that differ.
 	Changes []compat.Change `json:"changes,omitempty"`
-	// Error is why these are not known. It names the repository.
+	// Error is why the changes are unknown. It names the repository.
 	Error string `json:"error,omitempty"`
 }
 
-// How many registries are asked, and packages held in memory, at a time.
+// Bounds of concurrent requests to registries, and of packages in memory.
 const (
 	parallelTags     = 8
 	parallelPackages = 2
 )
 
-// Outdated lists the packages that the computed clusters declare or depend on,
-// by repository, version and cluster. Patterns limit it to the packages that
-// they match ([Matches]). An error of a registry is that package's Error. State is
-// the state of the tree. The error is that of [desired.Computer.Compute], the
-// context's, or that no package matches a pattern.
+// Outdated returns the packages that the computed clusters declare or depend on, by
+// repository, version and cluster. Patterns limit it to matching packages
+// ([Matches]). An error of a registry is that package's Error. State is the state of
+// the tree. The error is that of [desired.Computer.Compute], the context's, or that
+// no package matches a pattern.
 func (u *Upgrader) Outdated(ctx context.Context, commit sources.Commit, patterns []string) (all []*Versions, state *desired.State, err error) {
 	if state, err = u.cfg.Computer.Compute(ctx, commit, desired.Earlier{}); err != nil {
 		return nil, nil, err
@@ -105,8 +105,8 @@ type installed struct {
 	name string
 }
 
-// packagesOf returns the packages that a cluster selects, and those that it declares
-// and that could not be resolved.
+// packagesOf returns the packages that a cluster selects, and its declared packages
+// that could not be resolved.
 func packagesOf(c *desired.Unit) []installed {
 	var all []installed
 	for _, s := range c.Packages {
@@ -142,7 +142,7 @@ func (p installed) join(groups map[string]*Versions, cluster string) {
 	slices.Sort(g.Clusters)
 }
 
-// find looks for newer versions of all packages, and compares them.
+// find reads newer versions of all packages, and compares them.
 func (u *Upgrader) find(ctx context.Context, state *desired.State, all []*Versions) {
 	var mu sync.Mutex
 	tags, errs := make(map[string][]string), make(map[string]error)

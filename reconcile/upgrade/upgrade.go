@@ -1,11 +1,11 @@
-// Package upgrade finds newer versions of a fleet's packages and what they would
-// change ([Upgrader.Outdated]), and edits a working tree to move declarations to one
-// ([Upgrader.Bump]). It reads a tree and registries. It talks to no cluster and
-// writes nothing: the caller prints or writes the results.
+// Package upgrade finds newer versions of a fleet's packages and their changes
+// ([Upgrader.Outdated]), and edits declarations to move to one ([Upgrader.Bump]). It
+// reads a tree and registries. It talks to no cluster and writes nothing: the caller
+// prints or writes the results.
 //
-// Its neighbours do the parts: sources/versions chooses among tags, render/edit
-// finds where a version is written, render/types/compat compares types, and
-// reconcile/desired computes a tree before and after an edit.
+// sources/versions chooses among tags, render/edit finds where a version is written,
+// render/types/compat compares types, and reconcile/desired computes a tree before
+// and after an edit.
 package upgrade
 
 import (
@@ -27,20 +27,20 @@ import (
 type Config struct {
 	// Computer computes the state of a tree; for a Bump, of all clusters.
 	Computer *desired.Computer
-	// Digest asks the registry for the digest of a tag.
+	// Digest returns the digest of a tag in its registry.
 	Digest func(ctx context.Context, from sources.Origin, tag string) (sources.Digest, error)
-	// Verify returns an error unless a package is signed as the policy requires.
+	// Verify returns an error if a package is not signed as the policy requires.
 	Verify func(ctx context.Context, from sources.Origin, d sources.Digest, policy *sources.Verification) (string, error)
-	// Fetch reads the package with a digest.
+	// Fetch returns the package with a digest.
 	Fetch func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error)
-	// Tags lists a repository's tags.
+	// Tags returns a repository's tags.
 	Tags func(ctx context.Context, from sources.Origin) ([]string, error)
-	// Prerelease includes pre-releases. A package that is at one gets newer ones
-	// in any case.
+	// Prerelease includes pre-releases. A package that has one gets newer ones in
+	// any case.
 	Prerelease bool
 }
 
-// Upgrader answers questions about one tree at a time.
+// Upgrader finds and applies upgrades, for one tree at a time.
 type Upgrader struct{ cfg Config }
 
 // New makes an Upgrader.
@@ -52,8 +52,8 @@ func New(cfg Config) (*Upgrader, error) {
 }
 
 // Matches reports whether a pattern names a package: by its repository, with or
-// without the default registry, by the repository's last part, or by the name of
-// its declaration.
+// without the default registry, by the repository's last part, or by the name of its
+// declaration.
 func Matches(pattern, repository, name string) bool {
 	return pattern == repository || sources.DefaultRegistry+"/"+pattern == repository || pattern == path.Base(repository) || pattern == name
 }
@@ -75,7 +75,7 @@ func needs(c *desired.Unit, repository string) (all []versions.Need, parents []s
 	return all, parents
 }
 
-// digest returns the digest of a version: the lock's, if it has one.
+// digest returns the digest of a version: the lock's, or else the registry's.
 func (u *Upgrader) digest(ctx context.Context, state *desired.State, ref sources.Ref) (sources.Digest, error) {
 	if d, ok := state.Lock.Digest(ref.Repository, ref.Tag); ok {
 		return d, nil
@@ -83,7 +83,7 @@ func (u *Upgrader) digest(ctx context.Context, state *desired.State, ref sources
 	return u.cfg.Digest(ctx, state.Origin(ref.Repository), ref.Tag)
 }
 
-// signed returns an error unless a version is signed as each of the clusters
+// signed returns an error if a version is not signed as each of the clusters
 // requires.
 func (u *Upgrader) signed(ctx context.Context, state *desired.State, clusters []string, ref sources.Ref, d sources.Digest) error {
 	type check struct {
@@ -113,7 +113,7 @@ func (u *Upgrader) signed(ctx context.Context, state *desired.State, clusters []
 	return nil
 }
 
-// compare returns the changes to a package's types, without those that stay the same.
+// compare returns the changes to a package's types, without unchanged ones.
 func compare(old, new *sources.Package) ([]compat.Change, error) {
 	all, err := compat.CompareAll(definitions(old), definitions(new))
 	if err != nil {

@@ -16,18 +16,16 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// Options are what a comparison works with.
+// Options configure a comparison.
 type Options struct {
-	// Images are those that the lock knows, and others of which the platforms
-	// were looked up.
+	// Images are those in the lock, and others whose platforms were looked up.
 	Images []lockfile.Image
-	// Tree returns a live definition of a cluster, to be compared field by
-	// field with another; it may ask the cluster. An error makes the finding
-	// do without fields.
+	// Tree returns a live definition of a cluster for a comparison field by field;
+	// it may send a request. If it fails, the finding has no fields.
 	Tree func(cluster string, id manifest.ID) (map[string]any, error)
 }
 
-// Compare makes the report.
+// Compare returns the report.
 func Compare(clusters []Facts, o Options) *Report {
 	c := &comparison{
 		clusters: slices.SortedFunc(slices.Values(clusters), func(a, b Facts) int { return cmp.Compare(a.Name, b.Name) }),
@@ -69,26 +67,26 @@ type comparison struct {
 	compared int
 }
 
-// typeSeen is what the report says of one definition.
+// typeSeen is the result for one definition.
 type typeSeen struct {
 	name, pkg string
 	managed   bool
-	// worst is the worst finding by cluster, for all that have the type.
+	// worst is the worst finding in each cluster that has the type.
 	worst map[string]Kind
 }
 
-// single is a finding of one type.
+// single is a finding about one type.
 type single struct {
 	kind    Kind
 	id      manifest.ID
 	sides   []Side
 	details []string
 	changes []Change
-	// hashes are of the sides, shown where they are of one type only.
+	// hashes are the sides', shown if all are about one type.
 	hashes []string
 }
 
-// collect finds every definition, in order.
+// collect returns every definition, in order.
 func (c *comparison) collect() []manifest.ID {
 	for i := range c.clusters {
 		cl := &c.clusters[i]
@@ -98,8 +96,7 @@ func (c *comparison) collect() []manifest.ID {
 				t = &typeSeen{worst: make(map[string]Kind)}
 				c.types[id] = t
 			}
-			// The names that a cluster which renders the type has for it count,
-			// of the first one.
+			// The names come from the first cluster that renders the type.
 			if t.name == "" || d.Rendered != nil && !t.managed {
 				t.name, t.pkg = d.name(), d.Package
 			}
@@ -136,7 +133,7 @@ func (c *comparison) one(id manifest.ID) {
 	c.behaviour(id, all)
 }
 
-// schema compares what the API servers have: with what was rendered, and with each
+// schema compares the types in the API servers with the rendered ones, and with each
 // other.
 func (c *comparison) schema(id manifest.ID, all []here) {
 	var compare []here
@@ -156,7 +153,7 @@ func (c *comparison) schema(id manifest.ID, all []here) {
 			if len(problems.sides[key].Clusters) == 1 {
 				c.change(&problems.sides[key].changes, id, "rendered", h.cluster, func() ([]compat.Finding, error) { return h.Drift, nil })
 			}
-			continue // that it differs from the others is the same finding
+			continue // its difference from the others is the same finding
 		}
 		compare = append(compare, h)
 	}
@@ -195,7 +192,7 @@ func origin(d *Definition) string {
 	return "plain manifest"
 }
 
-// brief is a hash for people.
+// brief returns a hash for people.
 func brief(sum string) string {
 	algorithm, rest, _ := strings.Cut(sum, ":")
 	return algorithm + ":" + rest[:min(len(rest), 12)]
@@ -208,7 +205,7 @@ func patched(patches []string, cluster string) []string {
 	return in(cluster, []string{"changed by its own " + strings.Join(patches, ", ")})
 }
 
-// in says of lines which cluster they are about.
+// in prefixes lines with their cluster.
 func in(cluster string, lines []string) []string {
 	all := make([]string, len(lines))
 	for i, l := range lines {
@@ -217,7 +214,7 @@ func in(cluster string, lines []string) []string {
 	return all
 }
 
-// change adds what differs field by field, as long as there is room for it.
+// change adds the differences field by field, up to the limit.
 func (c *comparison) change(to *[]Change, id manifest.ID, from, there string, fields func() ([]compat.Finding, error)) {
 	if c.compared >= MaxChanges {
 		return
@@ -243,8 +240,8 @@ func (c *comparison) fields(id manifest.ID, from, to string) ([]compat.Finding, 
 	return report.Findings, err
 }
 
-// behaviour compares what acts on a type: with what was rendered, and with each
-// other.
+// behaviour compares the programs that act on a type with the rendered ones, and
+// with each other.
 func (c *comparison) behaviour(id manifest.ID, all []here) {
 	problems, acts, settings := newPartition(), newPartition(), newPartition()
 	named := slices.ContainsFunc(all, func(h here) bool { return h.Behaviour != nil })
@@ -283,7 +280,7 @@ func (c *comparison) behaviour(id manifest.ID, all []here) {
 	}
 }
 
-// settingsBetween names the settings that differ between sides.
+// settingsBetween returns the names of settings that differ between sides.
 func (c *comparison) settingsBetween(all []here, sides []*side) []string {
 	of := func(s *side) []behaviour.Part {
 		for _, h := range all {
@@ -324,8 +321,7 @@ func (c *comparison) composed(h here, problems, acts *partition) {
 		case id == "":
 			differing = append(differing, "function "+f.Name+" does not run")
 		case err != nil:
-			// The cluster does not declare it; what runs must be the same
-			// elsewhere.
+			// The cluster does not declare it; the same must run elsewhere.
 			runs += "\n" + id
 			functions = append(functions, "function "+f.Name+" runs "+c.images.name(id))
 		case !ok || !c.images.stands(digest, wanted):
@@ -341,7 +337,7 @@ func (c *comparison) composed(h here, problems, acts *partition) {
 	acts.add(runs, h.cluster, strings.Join(append([]string{what}, functions...), ", "), nil)
 }
 
-// report keeps a finding of one type.
+// report adds a finding about one type.
 func (c *comparison) report(kind Kind, id manifest.ID, sides []*side) {
 	s := single{kind: kind, id: id}
 	most := 0
@@ -372,7 +368,7 @@ func (c *comparison) report(kind Kind, id manifest.ID, sides []*side) {
 	c.found = append(c.found, s)
 }
 
-// partition sorts clusters by what they have.
+// partition groups clusters by what they have.
 type partition struct {
 	sides map[string]*side
 }
@@ -401,7 +397,7 @@ func (p *partition) add(key, cluster, what string, details []string) {
 	}
 }
 
-// ordered are the sides, the one with most clusters first.
+// ordered returns the sides, the one with most clusters first.
 func (p *partition) ordered() []*side {
 	return slices.SortedFunc(maps.Values(p.sides), func(a, b *side) int {
 		return cmp.Or(cmp.Compare(len(b.Clusters), len(a.Clusters)), slices.Compare(a.Clusters, b.Clusters), cmp.Compare(a.key, b.key))

@@ -11,13 +11,13 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// images knows which image IDs stand for which rendered image.
+// images maps rendered images to the image IDs that stand for them.
 type images struct {
-	// accepted are the IDs that a node may report for a rendered digest,
-	// beside the digest itself.
+	// accepted are the IDs that a node may report for a rendered digest, besides the
+	// digest itself.
 	accepted map[sources.Digest][]sources.Digest
-	// names are what the lock calls an ID, "repository version"; several
-	// versions may be of one image.
+	// names are the lock's names of an ID, "repository version"; several versions
+	// may have one image.
 	names map[sources.Digest][]string
 }
 
@@ -39,7 +39,7 @@ func (x *images) stands(id, rendered sources.Digest) bool {
 	return id == rendered || slices.Contains(x.accepted[rendered], id)
 }
 
-// name is an image ID in words.
+// name returns an image ID in words.
 func (x *images) name(id string) string {
 	d, ok := behaviour.ImageDigest(id)
 	switch {
@@ -53,8 +53,8 @@ func (x *images) name(id string) string {
 	return "unknown image " + short(d)
 }
 
-// rendered is the image that was rendered for a controller in words: by the name
-// of the controller's own package if that has it.
+// rendered returns a controller's rendered image in words, by the name of the
+// controller's own package if that has it.
 func (x *images) rendered(c *Controller, d sources.Digest) string {
 	switch {
 	case slices.Contains(x.names[d], c.Source):
@@ -67,9 +67,9 @@ func (x *images) rendered(c *Controller, d sources.Digest) string {
 
 func short(d sources.Digest) string { return "sha256:" + d.Short() }
 
-// verdict is what is to be said of a controller in one cluster.
+// verdict is the result for a controller in one cluster.
 type verdict struct {
-	// problem is empty if what runs is what was rendered.
+	// problem is empty if the running controller is the rendered one.
 	problem Kind
 	// what runs, in words.
 	what string
@@ -78,7 +78,7 @@ type verdict struct {
 	details          []string
 }
 
-// judge compares what runs of a controller with what was rendered.
+// judge compares a running controller with the rendered one.
 func (x *images) judge(c *Controller) verdict {
 	v := verdict{what: x.wanted(c)}
 	own := slices.IndexFunc(c.Instances, func(i Instance) bool { return !i.Elsewhere })
@@ -117,7 +117,7 @@ func pods(i Instance) string {
 	return i.Pod
 }
 
-// wanted is the rendered image in words.
+// wanted returns the rendered image in words.
 func (x *images) wanted(c *Controller) string {
 	var all []string
 	for _, p := range c.Wanted.Images {
@@ -130,8 +130,8 @@ func (x *images) wanted(c *Controller) string {
 	return strings.Join(all, " and ")
 }
 
-// instance compares one instance with what was rendered. An image that is rendered
-// by tag can be any; what its nodes report tells clusters apart.
+// instance compares one instance with the rendered workload. An image that is
+// rendered by tag can be any; the IDs that nodes report tell clusters apart.
 func (x *images) instance(c *Controller, i Instance) verdict {
 	v := verdict{settings: behaviour.SettingsDigest(i.Settings)}
 	var runs, same []string

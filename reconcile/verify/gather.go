@@ -10,14 +10,14 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// most of a finding's details are kept: pods, settings and patches of many
+// mostDetails bounds a finding's details: pods, settings and patches of many
 // clusters would bury what matters.
 const mostDetails = 20
 
-// gathered returns the findings, each once for all types and clusters where it is the
-// same, worst first.
+// gathered returns the findings, worst first, each once for all types and clusters
+// in which it is the same.
 func (c *comparison) gathered() []Finding {
-	// First the types: a package's controller acts on all of them.
+	// First by type: a package's controller acts on all of its types.
 	byType := make(map[string]*Finding)
 	hashes := make(map[*Finding][]string)
 	var order []string
@@ -43,7 +43,7 @@ func (c *comparison) gathered() []Finding {
 		}
 		f.Changes = append(f.Changes, s.changes...)
 	}
-	// Then the clusters: what is wrong with each by itself may be the same.
+	// Then by cluster: several clusters may have the same finding.
 	byCluster := make(map[string]*Finding)
 	var all []*Finding
 	for _, key := range order {
@@ -88,7 +88,7 @@ func (c *comparison) gathered() []Finding {
 	return findings
 }
 
-// groups sorts all types by package.
+// groups groups all types by package.
 func (c *comparison) groups() []Group {
 	type key struct {
 		pkg     string
@@ -124,7 +124,7 @@ func (c *comparison) groups() []Group {
 	return groups
 }
 
-// states sorts clusters by the worst that is said of any of the types in them.
+// states groups clusters by the worst finding about any of the types in them.
 func states(members []*typeSeen) []State {
 	kind := make(map[string]Kind)
 	for _, t := range members {
@@ -137,8 +137,8 @@ func states(members []*typeSeen) []State {
 			kind[cluster] = k
 		}
 	}
-	// Clusters at fault are told apart by how many types it concerns, the others
-	// are not: which types a cluster is to have differs.
+	// Clusters with findings are grouped by the number of types concerned, the
+	// others are not: clusters need not have the same types.
 	type key struct {
 		kind  Kind
 		types int
@@ -178,7 +178,7 @@ func states(members []*typeSeen) []State {
 	return all
 }
 
-// webhooks compares webhook configurations: with what was rendered, and with each
+// webhooks compares webhook configurations with the rendered ones, and with each
 // other.
 func (c *comparison) webhooks(r *Report) {
 	type seen struct{ problems, rendered *partition }

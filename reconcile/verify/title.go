@@ -8,7 +8,7 @@ import (
 	"gitopsd.dev/reconcile/prose"
 )
 
-// Summary is the report in one line.
+// Summary returns the report in one line.
 func (r *Report) Summary() string {
 	what := fmt.Sprintf("%s in %s", prose.Count(r.Types, "type"), prose.Count(len(r.Clusters), "cluster"))
 	switch {
@@ -31,7 +31,7 @@ func (r *Report) Summary() string {
 	return what + ": " + strings.Join(parts, ", and ")
 }
 
-// Title is a finding in one line.
+// Title returns the finding in one line.
 func (f *Finding) Title() string {
 	subject, it := f.subject()
 	odd := f.odd()
@@ -65,7 +65,7 @@ func (f *Finding) Title() string {
 	return subject + ": " + string(f.Kind)
 }
 
-// subject is what the finding is about, and the pronoun for it.
+// subject returns the subject of the finding and its pronoun.
 func (f *Finding) subject() (subject, it string) {
 	switch {
 	case f.Object != "":
@@ -78,7 +78,7 @@ func (f *Finding) subject() (subject, it string) {
 	return fmt.Sprintf("%d types", len(f.Types)), "them"
 }
 
-// odd names the clusters that are to be looked at.
+// odd names the clusters to check.
 func (f *Finding) odd() string {
 	var names []string
 	for _, s := range f.Sides {
@@ -90,7 +90,7 @@ func (f *Finding) odd() string {
 	return ClusterNames(names)
 }
 
-// between says who differs from whom.
+// between names the clusters that differ from each other.
 func (f *Finding) between() string {
 	if !f.Sides[0].Odd {
 		return fmt.Sprintf("in %s from %s", f.odd(), ClusterNames(f.Sides[0].Clusters))
@@ -101,7 +101,7 @@ func (f *Finding) between() string {
 	return fmt.Sprintf("between %d groups of clusters", len(f.Sides))
 }
 
-// ClusterNames lists clusters in a sentence: "dev and prod", or how many they are
+// ClusterNames returns clusters as part of a sentence: "dev and prod", or the number
 // and the first of many.
 func ClusterNames(names []string) string {
 	if len(names) > 4 {

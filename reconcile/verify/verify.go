@@ -19,50 +19,49 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// Kind is what a finding says. Kinds are stable: programs may depend on them.
+// Kind is the kind of a finding. Kinds are stable: programs may depend on them.
 type Kind string
 
-// The kinds, worst first. First what acts on objects otherwise than it looks
-// like, which no API server will tell; then what the API servers themselves
-// differ in.
+// The kinds, worst first. First those about programs that act on objects, which no
+// API server shows; then differences between the API servers themselves.
 const (
 	// TwoControllers: different controllers act on the type at once in one
 	// cluster.
 	TwoControllers Kind = "two-controllers"
-	// UnknownImage: a controller runs whose image is not the rendered one, nor
-	// any that the lock knows.
+	// UnknownImage: the image of a running controller is neither the rendered one
+	// nor one in the lock.
 	UnknownImage Kind = "unknown-image"
-	// WrongController: a controller runs that the lock knows, and that is not
-	// the one rendered for the cluster.
+	// WrongController: the running controller is in the lock, but is not the one
+	// rendered for the cluster.
 	WrongController Kind = "wrong-controller"
-	// ControllerDiffers: each cluster runs what was rendered for it, and that
-	// is not the same.
+	// ControllerDiffers: each cluster runs its rendered controller, but these
+	// differ.
 	ControllerDiffers Kind = "controller-differs"
-	// SettingsDrifted: the right image runs with other arguments or another
-	// environment than was rendered.
+	// SettingsDrifted: the rendered image runs with other arguments or another
+	// environment than rendered.
 	SettingsDrifted Kind = "settings-drifted"
-	// SettingsDiffer: one image was rendered with other arguments or another
-	// environment than elsewhere.
+	// SettingsDiffer: one image was rendered with different arguments or
+	// environments.
 	SettingsDiffer Kind = "settings-differ"
-	// CompositionDrifted: live Compositions or Functions behind a composite
-	// type are not what was rendered.
+	// CompositionDrifted: live Compositions or Functions behind a composite type
+	// differ from the rendered ones.
 	CompositionDrifted Kind = "composition-drifted"
-	// NoController: nothing runs that would act on the type.
+	// NoController: no controller runs for the type.
 	NoController Kind = "no-controller"
-	// Drifted: the live type is not what was rendered.
+	// Drifted: the live type differs from the rendered one.
 	Drifted Kind = "drifted"
 	// SchemaDiffers: clusters have different types of one name.
 	SchemaDiffers Kind = "schema-differs"
-	// Missing: the type was rendered, and is not there.
+	// Missing: the type was rendered, but does not exist.
 	Missing Kind = "missing"
-	// WebhookDrifted: a webhook configuration is not what was rendered, or is
-	// not there.
+	// WebhookDrifted: a webhook configuration differs from the rendered one, or does
+	// not exist.
 	WebhookDrifted Kind = "webhook-drifted"
 	// WebhookDiffers: webhook configurations of one name were rendered
 	// differently.
 	WebhookDiffers Kind = "webhook-differs"
-	// Unmanaged: nothing in the repository defines the type for this cluster,
-	// while it does for others.
+	// Unmanaged: the repository defines the type for other clusters, but not for
+	// this one.
 	Unmanaged Kind = "unmanaged"
 )
 
@@ -74,7 +73,7 @@ var kinds = []Kind{
 // rank orders kinds, worst first.
 func (k Kind) rank() int { return slices.Index(kinds, k) }
 
-// Verdict is the report in a word.
+// Verdict is the report in one word.
 type Verdict string
 
 // The verdicts.
@@ -87,20 +86,20 @@ const (
 	NotVerified Verdict = "not-verified"
 )
 
-// Report is the outcome. Its JSON is documented by its fields.
+// Report is the result of a comparison. The fields document its JSON.
 type Report struct {
 	Verdict Verdict `json:"verdict"`
-	// Clusters are the names of all that were to be verified, sorted.
+	// Clusters are the names of all clusters to verify, sorted.
 	Clusters []string `json:"clusters"`
-	// Types is the number of kinds that were seen, live or rendered.
+	// Types is the number of kinds, live or rendered.
 	Types int `json:"types"`
-	// NotVerified is what could not be read or rendered, and why.
+	// NotVerified is what could not be read or rendered, with the reasons.
 	NotVerified []Gap `json:"notVerified"`
-	// Findings are what differs, worst first.
+	// Findings are the differences, worst first.
 	Findings []Finding `json:"findings"`
-	// Groups is every type there is, by package.
+	// Groups are all types, by package.
 	Groups []Group `json:"groups"`
-	// Notes are what is no difference and worth knowing.
+	// Notes are for a person to read; they are not differences.
 	Notes []string `json:"notes,omitempty"`
 }
 
@@ -110,11 +109,11 @@ type Gap struct {
 	Reason  string `json:"reason"`
 }
 
-// Finding is one difference, of all types and clusters that it is the same for.
+// Finding is one difference, with all types and clusters in which it is the same.
 type Finding struct {
 	Kind Kind `json:"kind"`
-	// Package is the name of the package that the types are from; empty for
-	// types of plain manifests and those that nothing defines.
+	// Package is the name of the types' package; empty for types of plain manifests
+	// and those that nothing defines.
 	Package string `json:"package,omitempty"`
 	// Types are the kinds concerned, "Widget.acme.example", sorted. Empty for
 	// webhook configurations.
@@ -122,46 +121,45 @@ type Finding struct {
 	// Object is a webhook configuration's name, with its kind:
 	// "validatingwebhookconfiguration.admissionregistration.k8s.io/widgets".
 	Object string `json:"object,omitempty"`
-	// Sides are the clusters concerned, by what they have. Of a kind that ends
-	// in "differs" or "differ" they are all clusters that were compared, the
-	// most frequent first; of others, those at fault.
+	// Sides are the clusters concerned, grouped by what they have. For a kind that
+	// ends in "differs" or "differ" they are all compared clusters, the most
+	// frequent side first; for others, the clusters at fault.
 	Sides []Side `json:"sides"`
 	// Details are lines for people: names of pods, settings, patches.
 	Details []string `json:"details,omitempty"`
-	// Changes are the differences field by field of types whose schema
-	// differs, as `gitopsd types diff` has them. At most MaxChanges types of
-	// a report have them.
+	// Changes are the differences field by field of types whose schema differs, as
+	// in `gitopsd types diff`. At most MaxChanges types of a report have them.
 	Changes []Change `json:"changes,omitempty"`
 	// Advice is one line on what to do.
 	Advice string `json:"advice"`
 }
 
-// Side is clusters that have the same of something.
+// Side is clusters that have the same.
 type Side struct {
 	Clusters []string `json:"clusters"`
-	// What they have, in words.
+	// What is in words what they have.
 	What string `json:"what"`
-	// Odd says that most other clusters have something else, or that there is
-	// no most.
+	// Odd reports whether most other clusters have something else, or no side has
+	// most.
 	Odd bool `json:"odd"`
 }
 
-// Change is what differs between two definitions of a type.
+// Change is the difference between two definitions of a type.
 type Change struct {
 	Type string `json:"type"`
-	// From and To say where the two definitions are: a cluster's name, or
-	// "rendered" for what was rendered for the cluster To.
+	// From and To are the places of the two definitions: a cluster's name, or
+	// "rendered" for the definition rendered for the cluster To.
 	From string `json:"from"`
 	To   string `json:"to"`
-	// Fields as seen by somebody who goes from the one to the other.
+	// Fields are the findings for a change from the one to the other.
 	Fields []compat.Finding `json:"fields"`
 }
 
-// MaxChanges bounds the types that are compared field by field in one report.
+// MaxChanges bounds the types in one report that are compared field by field.
 const MaxChanges = 200
 
-// Group is the types of one package, or those of plain manifests, or those that
-// nothing in the repository defines.
+// Group is the types of one package, of plain manifests, or those that nothing in
+// the repository defines.
 type Group struct {
 	// Package is the package's name; empty for the others.
 	Package string `json:"package,omitempty"`
@@ -169,21 +167,21 @@ type Group struct {
 	Managed bool `json:"managed"`
 	// Types are the kinds in it, sorted.
 	Types []string `json:"types"`
-	// States are the clusters that have any of the types, by the worst that
-	// is said of them: "same", or a finding's kind.
+	// States are the clusters that have any of the types, by their worst finding:
+	// "same", or a finding's kind.
 	States []State `json:"states"`
 }
 
-// State is clusters of which the same is to be said.
+// State is the clusters with the same state.
 type State struct {
 	State    string   `json:"state"`
 	Clusters []string `json:"clusters"`
-	// Types is how many types of the group it is said of, in each cluster at
-	// fault; of "same" the most that one of the clusters has.
+	// Types is the number of types of the group in this state, in each cluster at
+	// fault; for "same" the largest number in one of the clusters.
 	Types int `json:"types"`
 }
 
-// SameState is the State of clusters of which there is no finding.
+// SameState is the State of clusters without findings.
 const SameState = "same"
 
 var advice = map[Kind]string{

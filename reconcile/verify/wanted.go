@@ -13,14 +13,14 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Repository makes the facts that follow from the repository, one cluster after
-// the other, and shares what is equal for several. The zero value is ready to use,
+// Repository computes the facts that follow from the repository, one cluster after
+// the other, and shares what several have in common. The zero value is ready to use,
 // by one goroutine at a time.
 type Repository struct {
 	types map[*manifest.Object][]types.Type
 }
 
-// Wanted returns the facts about what is rendered for a cluster. Its problems are
+// Wanted returns the facts about a cluster's rendered objects. Its problems are
 // gaps.
 func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Facts {
 	w := Facts{Name: c.Name, Definitions: make(map[manifest.ID]*Definition), Controllers: make(map[manifest.ID]*Controller)}
@@ -28,7 +28,7 @@ func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Facts {
 		w.Gap(p)
 	}
 	if c.Err != nil {
-		w.Unread = true // what is live there could be compared with nothing
+		w.Unread = true // live types could not be compared with anything
 		return w
 	}
 	source := make(map[string]string)
@@ -51,7 +51,7 @@ func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Facts {
 	return w
 }
 
-// Gap notes what could not be verified.
+// Gap adds the reason why something could not be verified.
 func (c *Facts) Gap(err error) {
 	for _, p := range problem.Of(err) {
 		c.Gaps = append(c.Gaps, p.WithoutCluster().String())

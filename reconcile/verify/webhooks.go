@@ -9,8 +9,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Compare fills in what is live of a rendered configuration; nil if it is not
-// there.
+// Compare compares a rendered configuration with the live one, nil if that is
+// missing, and sets the result.
 func (w *Webhook) Compare(rendered *manifest.Object, live map[string]any) {
 	w.Missing = live == nil
 	if live == nil {
@@ -25,9 +25,10 @@ func (w *Webhook) Compare(rendered *manifest.Object, live map[string]any) {
 	}
 }
 
-// webhookForm is what the API server does because of a configuration: its webhooks,
-// with what the API server fills in (admissionregistration.k8s.io/v1), and without
-// CA bundles, which somebody else provides.
+// webhookForm returns the part of a configuration that decides what the API server
+// does: its webhooks, with the API server's defaults
+// (admissionregistration.k8s.io/v1), and without CA bundles, which somebody else
+// provides.
 func webhookForm(tree map[string]any) map[string]any {
 	mutating := manifest.KindOf(tree) == manifest.MutatingWebhooks
 	list, _ := tree["webhooks"].([]any)
@@ -67,7 +68,7 @@ func webhookForm(tree map[string]any) map[string]any {
 	return map[string]any{"webhooks": hooks}
 }
 
-// filled is a copy with defaults for what is not there.
+// filled returns a copy with defaults for missing fields.
 func filled(m, defaults map[string]any) map[string]any {
 	copied := maps.Clone(m)
 	for k, v := range defaults {

@@ -35,35 +35,34 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Identity is a workload, or Compositions, that act on the objects of a type.
-// It must not be changed once it is made.
+// Identity is a workload, or Compositions, that act on the objects of a type. It
+// must not be changed.
 type Identity struct {
-	// Workload runs the controller; the zero ID where Compositions are the
-	// behaviour.
+	// Workload runs the controller; the zero ID for Compositions.
 	Workload manifest.ID
-	// Images are the images of the workload's containers: the digest where
-	// the image is named by one, else the image's name.
+	// Images are the images of the workload's containers: the digest if the image is
+	// named by one, else the image's name.
 	Images []Part
-	// Settings are what the containers are started with. Their values are
-	// hashes that must not be shown.
+	// Settings are the containers' commands, arguments and environment. Their values
+	// are hashes that must not be shown.
 	Settings []Part
-	// Compositions are for a composite type, with a hash of their spec.
+	// Compositions are those for a composite type, each with a hash of its spec.
 	Compositions []Part
-	// Functions are those that the Compositions name, with the digests that
-	// the lock has; "" for a Function that the cluster does not declare.
+	// Functions are the Functions that the Compositions name, with their locked
+	// digests; "" for a Function that the cluster does not declare.
 	Functions []Part
 }
 
-// Part is one thing that a behaviour is made of. Parts are comparable, and lists
-// of them are sorted by Name, each Name once.
+// Part is one part of a behaviour. Parts are comparable; lists of them are sorted by
+// Name, each Name once.
 type Part struct {
 	Name, Value string
 }
 
-// Digest is "h1:" and the base64 of a SHA-256 over all parts. It does not depend on
-// what the workload is called. In the hash there is a line for each part, "image",
-// "setting", "composition" or "function" and JSON strings of name and value, in
-// this order and each ended by a newline.
+// Digest returns "h1:" and the base64 of a SHA-256 over all parts. It does not
+// depend on the workload's name. Each part adds a line to the hash: "image",
+// "setting", "composition" or "function" and JSON strings of name and value, in this
+// order and each ended by a newline.
 func (i *Identity) Digest() string {
 	var b strings.Builder
 	for _, list := range []struct {
@@ -77,7 +76,7 @@ func (i *Identity) Digest() string {
 	return hash([]byte(b.String()))
 }
 
-// SettingsDigest is a hash of all Settings together, "h1:…".
+// SettingsDigest returns a hash of all Settings together, "h1:…".
 func SettingsDigest(settings []Part) string {
 	var b strings.Builder
 	for _, p := range settings {
@@ -86,7 +85,8 @@ func SettingsDigest(settings []Part) string {
 	return hash([]byte(b.String()))
 }
 
-// Differing names the parts that are in one list only, or have another value.
+// Differing returns the names of the parts that are in one list only or have another
+// value.
 func Differing(a, b []Part) []string {
 	var names []string
 	for len(a) > 0 || len(b) > 0 {
@@ -115,7 +115,7 @@ func Only(parts []Part, lists ...[]Part) []Part {
 	})
 }
 
-// String is one line for people: what it is, without its settings.
+// String returns one line for people, without the settings.
 func (i *Identity) String() string {
 	if i.Workload == (manifest.ID{}) {
 		return strings.TrimSuffix(fmt.Sprintf("%s; %s", named("composition", i.Compositions), named("function", i.Functions)), "; ")
@@ -123,7 +123,7 @@ func (i *Identity) String() string {
 	return i.Workload.Kind + " " + i.Workload.Namespace + "/" + i.Workload.Name
 }
 
-// named is "composition a, b", or nothing for nothing.
+// named returns "composition a, b", or nothing for no parts.
 func named(what string, parts []Part) string {
 	if len(parts) == 0 {
 		return ""

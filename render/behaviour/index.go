@@ -10,8 +10,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Index finds the identities of one cluster's types among the objects that are
-// rendered for it. It is safe for concurrent use once it is made.
+// Index finds the identities of one cluster's types among its rendered objects. It
+// is immutable and safe for concurrent use.
 type Index struct {
 	workloads    map[string][]*manifest.Object // by namespace/name
 	packages     map[string]*manifest.Object   // by the package's name
@@ -49,8 +49,8 @@ func NewIndex(objects *manifest.Set, packages []sources.Selected) *Index {
 	return x
 }
 
-// Of returns the identity of the types that an object defines, nil where none is
-// known. It fails if the object names a controller that is not rendered.
+// Of returns the identity of the types that an object defines, nil if none is known.
+// It fails if the object names a controller that is not rendered.
 func (x *Index) Of(definition *manifest.Object) (*Identity, error) {
 	if where := definition.Annotation(manifest.ControllerAnnotation); where != "" {
 		found := x.workloads[where]
@@ -73,7 +73,7 @@ func (x *Index) Of(definition *manifest.Object) (*Identity, error) {
 	return nil, nil
 }
 
-// Workload is the identity of a rendered workload.
+// Workload returns the identity of a rendered workload.
 func Workload(o *manifest.Object) *Identity {
 	t := FromWorkload(o.Tree())
 	i := &Identity{Workload: o.ID(), Settings: t.Settings}
@@ -95,13 +95,13 @@ func (x *Index) composed(definition *manifest.Object) *Identity {
 	return Composed(trees, func(function string) string { return string(x.functions[function]) })
 }
 
-// CompositeOf is the kind of the composites that a Composition is for.
+// CompositeOf returns the kind of the composites that a Composition is for.
 func CompositeOf(composition map[string]any) manifest.GroupKind {
 	return manifest.KindOf(manifest.Mapping(composition, "spec", "compositeTypeRef"))
 }
 
-// Composed is the identity of Compositions, and of the Functions they name, for
-// which digest is asked.
+// Composed returns the identity of Compositions and the Functions they name; digest
+// returns a Function's digest.
 func Composed(compositions []map[string]any, digest func(function string) string) *Identity {
 	i := new(Identity)
 	functions := make(map[string]bool)
@@ -121,7 +121,7 @@ func Composed(compositions []map[string]any, digest func(function string) string
 	return i
 }
 
-// plainComposition is a Composition's spec without what the API server fills in.
+// plainComposition returns a Composition's spec without the API server's defaults.
 func plainComposition(spec map[string]any) map[string]any {
 	mode, pipeline := "Resources", false
 	if list, _ := spec["pipeline"].([]any); len(list) > 0 {

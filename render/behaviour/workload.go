@@ -9,9 +9,9 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Template is what a workload starts, or what a pod was started with.
+// Template is the part of a workload or pod that decides what runs.
 type Template struct {
-	// Images by container, as they are written.
+	// Images by container, as written.
 	Images []Part
 	// Settings of all containers; see Identity.
 	Settings []Part
@@ -48,7 +48,7 @@ func FromWorkload(tree map[string]any) Template {
 	return FromPodSpec(pod)
 }
 
-// settings are a container's command, arguments and environment.
+// settings returns a container's command, arguments and environment.
 func settings(container string, c map[string]any) []Part {
 	var names []string
 	values := make(map[string][]any)
@@ -86,8 +86,8 @@ func settings(container string, c map[string]any) []Part {
 	return parts
 }
 
-// What may be shown of an argument: the name of a flag. A word that follows a flag
-// may be its value, and one letter with more behind it a flag with its value.
+// The part of an argument that may be shown: the name of a flag. A word after a flag
+// may be its value; one letter with more behind it may be a flag with its value.
 var (
 	longFlag  = regexp.MustCompile(`^--[A-Za-z0-9][A-Za-z0-9._-]*$`)
 	shortFlag = regexp.MustCompile(`^-[A-Za-z0-9]$`)
@@ -115,8 +115,8 @@ func arguments(args []any, add func(name string, value any)) {
 	}
 }
 
-// plainSource is where a variable's value comes from, without what the API
-// server fills in.
+// plainSource returns the source of a variable's value without the API server's
+// defaults.
 func plainSource(source any) any {
 	m, _ := source.(map[string]any)
 	plain := make(map[string]any, len(m))
@@ -138,9 +138,9 @@ func plainSource(source any) any {
 	return plain
 }
 
-// ImageDigest is the digest in an image's name or in the image ID of a container's
-// status: "repository@sha256:…", with "docker-pullable://" before it or the digest
-// alone. ok is false where there is none.
+// ImageDigest returns the digest in an image's name or in the image ID of a
+// container's status: "repository@sha256:…", with "docker-pullable://" before it or
+// the digest alone. ok reports whether there is one.
 func ImageDigest(image string) (d sources.Digest, ok bool) {
 	i := strings.LastIndex(image, "sha256:")
 	if i < 0 {

@@ -15,17 +15,17 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Object is an object in a text, as it is written there.
+// Object is an object as written in a text.
 type Object struct {
-	// Line where it starts, from 1.
+	// Line is where it starts, from 1.
 	Line             int
 	APIVersion, Kind string
 	Namespace, Name  string
-	// Value of the annotation; empty if it is not there.
+	// Value is the annotation's; empty if it is missing.
 	Value string
 }
 
-// String is the object for a message: "Widget default/w".
+// String returns the object for a message: "Widget default/w".
 func (o Object) String() string {
 	name := o.Name
 	if o.Namespace != "" {
@@ -39,10 +39,9 @@ func (o Object) String() string {
 // annotation's value for an object, or "" to leave the object alone. Key and values
 // must need no quotes in YAML.
 //
-// The parser is only asked where things are. The edited text is read again, and has
-// to mean the same but for the annotation, so that a style which the editing does
-// not understand is an error and not another manifest. Errors name the line; an
-// error of value is returned as it is.
+// The parser only gives positions. The edited text is parsed again and must differ
+// in the annotation only, so that an unsupported style is an error and never another
+// manifest. Errors name the line; an error of value is returned unchanged.
 func Annotate(text []byte, key string, value func(Object) (string, error)) ([]byte, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("not valid UTF-8: save the file as UTF-8")
@@ -62,7 +61,7 @@ func Annotate(text []byte, key string, value func(Object) (string, error)) ([]by
 			return nil, err
 		}
 		if len(n.Content) == 0 || n.Content[0].Kind != yaml.MappingNode {
-			continue // an empty document, which DecodeYAML passes over, too
+			continue // an empty document, which DecodeYAML skips too
 		}
 		for i, root := range objects(n.Content[0]) {
 			o := read(root, key)
@@ -90,10 +89,10 @@ func Annotate(text []byte, key string, value func(Object) (string, error)) ([]by
 	return after, nil
 }
 
-// place is an object's: the number of its document, and in that the item's.
+// place identifies an object by the index of its document and of its item in that.
 type place struct{ doc, item int }
 
-// check reads the edited text and compares.
+// check parses the edited text and compares it with the old one.
 func check(before []sources.Document, edited []byte, key string, want map[place]string) error {
 	after, err := sources.DecodeYAML(bytes.NewReader(edited), sources.Limits{})
 	same := err == nil && len(after) == len(before)
@@ -122,7 +121,7 @@ func check(before []sources.Document, edited []byte, key string, want map[place]
 	return fmt.Errorf("the file shares parts between objects (anchors, merges) or is written in a way that cannot be edited without changing something else; write it by hand: %s", strings.Join(lines, ", "))
 }
 
-// objects are the root itself, or the items of a List.
+// objects returns the root itself, or the items of a List.
 func objects(root *yaml.Node) []*yaml.Node {
 	kind, items := field(root, "kind"), field(root, "items")
 	if kind == nil || items == nil || items.Kind != yaml.SequenceNode || !strings.HasSuffix(kind.Value, "List") {
@@ -131,7 +130,7 @@ func objects(root *yaml.Node) []*yaml.Node {
 	return items.Content
 }
 
-// trees are the same as objects, of a decoded document.
+// trees is objects for a decoded document.
 func trees(root map[string]any) []any {
 	kind, _ := root["kind"].(string)
 	items, ok := root["items"].([]any)
@@ -141,7 +140,7 @@ func trees(root map[string]any) []any {
 	return slices.Clone(items)
 }
 
-// rest is a List without its items.
+// rest returns a List without its items.
 func rest(root map[string]any) map[string]any {
 	m := make(map[string]any)
 	for k, v := range root {
@@ -155,7 +154,7 @@ func rest(root map[string]any) map[string]any {
 	return m
 }
 
-// annotated is a copy of an object with the annotation.
+// annotated returns a copy of an object with the annotation.
 func annotated(object any, key, value string) any {
 	root := clone(object)
 	meta := clone(root["metadata"])
@@ -190,8 +189,8 @@ func scalar(n *yaml.Node) string {
 	return n.Value
 }
 
-// field is the value of a mapping's key, nil if it is not there or n is no
-// mapping. Aliases are followed for what they mean.
+// field returns the value of a mapping's key; nil if it is missing or n is no
+// mapping. Aliases are resolved.
 func field(n *yaml.Node, key string) *yaml.Node {
 	_, v := entry(n, key)
 	for v != nil && v.Kind == yaml.AliasNode {
@@ -200,7 +199,7 @@ func field(n *yaml.Node, key string) *yaml.Node {
 	return v
 }
 
-// entry is the key and value as they are written.
+// entry returns the key and value as written.
 func entry(n *yaml.Node, key string) (k, v *yaml.Node) {
 	if n == nil || n.Kind != yaml.MappingNode {
 		return nil, nil

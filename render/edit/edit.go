@@ -1,13 +1,9 @@
-// Package edit changes the YAML of a repository, and leaves every other byte as it
+// Package edit changes the YAML of a repository and leaves every other byte as it
 // is: comments, order, quotes and line endings.
 //
-// It owns
-//   - versions of packages (version.go): where the files say which version a cluster
-//     gets, and another one in that place;
-//   - annotations of objects (annotate.go, yaml.go).
-//
-// Which version or annotation to write is for the caller to decide, and writing
-// files for sources/local.
+// version.go finds and replaces the versions of packages; annotate.go and yaml.go
+// set annotations of objects. The caller decides which version or annotation to
+// write, and sources/local writes files.
 package edit
 
 import (
@@ -22,7 +18,7 @@ type edit struct {
 }
 
 // splice returns the text with the edits. Of edits that overlap, as in objects that
-// share a part, the first counts.
+// share a part, the first wins.
 func splice(text []byte, edits []edit) []byte {
 	slices.SortStableFunc(edits, func(a, b edit) int { return a.start - b.start })
 	var out bytes.Buffer

@@ -5,15 +5,14 @@ import (
 	"io/fs"
 )
 
-// Overlay returns files in which some have another content. Those in changed that
-// files does not have are ignored.
+// Overlay returns files with the content of some changed. Changed files that do not
+// exist in files are ignored.
 func Overlay(files fs.FS, changed map[string][]byte) fs.FS {
 	return overlay{files, func(name string) ([]byte, error) { return changed[name], nil }}
 }
 
-// overlay is a tree that asks for the content of each regular file that is
-// opened; nil means the tree's own. All else is left to the tree, whose answers
-// about symbolic links count.
+// overlay is a tree that takes the content of regular files from content; nil means
+// the tree's own. The tree answers everything else, symbolic links included.
 type overlay struct {
 	fs.FS
 	content func(name string) ([]byte, error)
@@ -37,7 +36,7 @@ func (o overlay) Open(name string) (fs.File, error) {
 	return &file{Reader: bytes.NewReader(content), info: fileInfo{info, int64(len(content))}}, nil
 }
 
-// Stat implements fs.StatFS. Its size of a changed file is the old one.
+// Stat implements fs.StatFS. The size of a changed file is the old one.
 func (o overlay) Stat(name string) (fs.FileInfo, error) { return fs.Stat(o.FS, name) }
 
 // Lstat implements fs.ReadLinkFS.

@@ -15,15 +15,15 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Place is where a reference is written. Places are comparable.
+// Place is the place of a reference in a file. Places are comparable.
 type Place struct {
-	// File is its path in the repository.
+	// File is the path in the repository.
 	File string
 	// Line in File, from 1.
 	Line int
 	// Offset in File, in bytes.
 	Offset int
-	// Text is the reference as it is written there.
+	// Text is the reference as written.
 	Text string
 }
 
@@ -31,32 +31,32 @@ func (p Place) String() string { return p.File + ":" + strconv.Itoa(p.Line) }
 
 func (p Place) with(text string) edit { return edit{p.Offset, p.Offset + len(p.Text), text} }
 
-// Declared is a package's declaration in a cluster. Comparable.
+// Declared identifies a package's declaration in a cluster. It is comparable.
 type Declared struct {
 	Cluster string
 	Kind    sources.PackageKind
 	Name    string
 }
 
-// Sources says where references of packages are written in a repository.
+// Sources has the places of package references in a repository.
 type Sources struct {
-	// Places of declarations, but for references that are put together from
-	// parts, as by kustomize's replacements.
+	// Places are the places of declarations, without references that are put
+	// together from parts, as by kustomize's replacements.
 	Places map[Declared]Place
-	// Unknown are the clusters that could not be rendered. They may use a
-	// reference in any file in Read.
+	// Unknown are the clusters that could not be rendered. They may use a reference
+	// in any file in Read.
 	Unknown []string
 	// Read are the files that were read for each cluster in Unknown.
 	Read map[string][]string
 }
 
-// Find finds where the references, as they are written, come from in the clusters.
-// It returns an error only for the context's.
+// Find returns where references come from in the clusters. It fails only if ctx is
+// done.
 //
-// It does not read kustomizations to find out; there are too many ways to set a
-// field (a base, a component, a patch in a file or inline, an anchor). It renders
-// the clusters once with every occurrence of a reference replaced by a mark, and
-// looks which marks arrive. So what it says is what kustomize does.
+// There are too many ways to set a field to read kustomizations for it (a base, a
+// component, a patch in a file or inline, an anchor). Find replaces every occurrence
+// of a reference by a mark, renders the clusters once, and looks for the marks in
+// the output.
 func Find(ctx context.Context, clusters []render.Input, references []string) (*Sources, error) {
 	m := &marks{references: slices.Compact(slices.Sorted(slices.Values(references))), files: make(map[string][]byte)}
 	s := &Sources{Places: make(map[Declared]Place), Read: make(map[string][]string)}
@@ -88,15 +88,15 @@ func Find(ctx context.Context, clusters []render.Input, references []string) (*S
 	return s, nil
 }
 
-// marks are the files of a repository with every occurrence of a reference
-// replaced by a mark, and what the marks stand for. Not safe for concurrent use.
+// marks are the files of a repository with a mark in place of every occurrence of a
+// reference, and the places of the marks. Not safe for concurrent use.
 type marks struct {
 	references []string
 	files      map[string][]byte
 	places     []Place
 }
 
-// mark begins a tag that nothing has: a person who uses it gets an error, not
+// mark begins a tag that does not exist: a person who uses it gets an error, not
 // another package.
 const mark = "gitopsd-place-"
 
@@ -112,7 +112,7 @@ func (m *marks) place(tag string) (Place, bool) {
 	return m.places[i], true
 }
 
-// content replaces the references in a file, the first time that it is read.
+// content replaces the references in a file when it is first read.
 func (m *marks) content(files fs.FS, name string) ([]byte, error) {
 	if known, ok := m.files[name]; ok {
 		return known, nil
@@ -131,7 +131,7 @@ func (m *marks) content(files fs.FS, name string) ([]byte, error) {
 	return m.files[name], nil
 }
 
-// find finds the references in a file that are not part of a longer one.
+// find returns the references in a file that are not part of a longer one.
 func (m *marks) find(name string, content []byte) []Place {
 	var found []Place
 	for _, ref := range m.references {
@@ -157,7 +157,7 @@ func partOfReference(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("._-/:@", c) >= 0
 }
 
-// cutVersion splits a reference, as it is written, before its tag or digest.
+// cutVersion splits a reference, as written, before its tag or digest.
 func cutVersion(ref string) (repository, version string) {
 	end := len(ref)
 	if i := strings.IndexByte(ref, '@'); i >= 0 {
@@ -169,9 +169,8 @@ func cutVersion(ref string) (repository, version string) {
 	return ref[:end], ref[end:]
 }
 
-// Version replaces the tag and digest of a reference as it is written, which
-// may leave out the registry. To is the wanted version; its repository does not
-// matter.
+// Version replaces the tag and digest of a reference as written, which may lack the
+// registry. Only the version of to is used.
 func Version(written string, to sources.Ref) string {
 	repository, _ := cutVersion(written)
 	if to.Tag != "" {
@@ -183,9 +182,9 @@ func Version(written string, to sources.Ref) string {
 	return repository
 }
 
-// Apply returns the changed files, in which the reference at each place is replaced by
-// its new text. It is an error if a file cannot be read, or has changed since the
-// place was found.
+// Apply returns the changed files, with the new text for the reference at each
+// place. It fails if a file cannot be read, or has changed since the place was
+// found.
 func Apply(files fs.FS, changes map[Place]string) (map[string][]byte, error) {
 	byFile := make(map[string][]Place)
 	for p := range changes {

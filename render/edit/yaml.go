@@ -24,7 +24,8 @@ func newEditor(text []byte, key string) *editor {
 // bom is the byte order mark, which the parser does not count.
 const bom = "\ufeff"
 
-// lineStarts finds the lines as the parser counts them (YAML 1.1, section 4.1.4).
+// lineStarts returns the starts of lines as the parser counts them (YAML 1.1,
+// section 4.1.4).
 func lineStarts(text []byte) []int {
 	at := 0
 	if bytes.HasPrefix(text, []byte(bom)) {
@@ -49,7 +50,7 @@ func lineStarts(text []byte) []int {
 
 var errStyle = errors.New("it is written in a way that cannot be edited safely")
 
-// offset is where a node starts.
+// offset returns where a node starts.
 func (e *editor) offset(n *yaml.Node) (int, error) {
 	if n.Line < 1 || n.Line > len(e.lines) {
 		return 0, errStyle
@@ -65,8 +66,8 @@ func (e *editor) offset(n *yaml.Node) (int, error) {
 	return at, nil
 }
 
-// extent is where a scalar that is written on one line, without escapes, starts
-// and ends. quote is its quote, 0 for none.
+// extent returns the start and end of a scalar that is written on one line, without
+// escapes. quote is its quote, 0 for none.
 func (e *editor) extent(n *yaml.Node) (start, end int, quote byte, err error) {
 	if start, err = e.offset(n); err != nil || n.Kind != yaml.ScalarNode || n.Value == "" {
 		return 0, 0, 0, errStyle
@@ -89,8 +90,8 @@ func (e *editor) extent(n *yaml.Node) (start, end int, quote byte, err error) {
 	return start, start + len(written), quote, nil
 }
 
-// lineEnd is the end of the line that holds a position, its ending not included,
-// and the ending; "" at the end of the text.
+// lineEnd returns the end of the line that holds a position, without its line
+// ending, and the line ending; "" at the end of the text.
 func (e *editor) lineEnd(at int) (end int, ending string) {
 	i := bytes.IndexAny(e.old[at:], "\r\n")
 	if i < 0 {
@@ -103,7 +104,7 @@ func (e *editor) lineEnd(at int) (end int, ending string) {
 	return end, string(e.old[end : end+1])
 }
 
-// ending is how the text ends its lines.
+// ending returns the line ending of the text.
 func (e *editor) ending() string {
 	if _, ending := e.lineEnd(0); ending != "" {
 		return ending
@@ -148,7 +149,7 @@ func (e *editor) set(root *yaml.Node, value string) error {
 	return e.add(key, annotations, value)
 }
 
-// replace writes another value in the place of a scalar.
+// replace writes another value in place of a scalar.
 func (e *editor) replace(n *yaml.Node, value string) error {
 	start, end, quote, err := e.extent(n)
 	if err != nil {
@@ -161,7 +162,7 @@ func (e *editor) replace(n *yaml.Node, value string) error {
 	return nil
 }
 
-// add adds the annotation to those that there are, as the first.
+// add adds the annotation as the first one of an object that has some.
 func (e *editor) add(key, annotations *yaml.Node, value string) error {
 	if annotations.Style&yaml.FlowStyle == 0 {
 		at, err := e.offset(key)
@@ -188,8 +189,8 @@ func (e *editor) add(key, annotations *yaml.Node, value string) error {
 	return nil
 }
 
-// addAnnotations adds the field to metadata, after the name and namespace that
-// usually come first.
+// addAnnotations adds the field annotations to metadata, after the name and
+// namespace that usually come first.
 func (e *editor) addAnnotations(metaKey, meta *yaml.Node, value string) error {
 	var last, lastKey *yaml.Node
 	for i := 0; i+1 < len(meta.Content); i += 2 {
@@ -226,7 +227,8 @@ func (e *editor) addAnnotations(metaKey, meta *yaml.Node, value string) error {
 	return nil
 }
 
-// pair is the annotation in a flow mapping, quoted as the field that holds it is.
+// pair returns the annotation for a flow mapping, quoted like the field that holds
+// it.
 func (e *editor) pair(like *yaml.Node, value string) string {
 	return e.quoted(like, e.key) + `: "` + value + `"`
 }
@@ -238,8 +240,8 @@ func (e *editor) quoted(like *yaml.Node, name string) string {
 	return name
 }
 
-// gap is what stands between two fields of a flow mapping: a space, or a new line
-// where its fields are on lines of their own.
+// gap returns the text between two fields of a flow mapping: a space, or a new line
+// if its fields are on separate lines.
 func (e *editor) gap(mapping, key *yaml.Node) string {
 	if key.Line == mapping.Line {
 		return " "
@@ -247,7 +249,7 @@ func (e *editor) gap(mapping, key *yaml.Node) string {
 	return e.ending() + indent(key.Column-1)
 }
 
-// step is by how much the fields of metadata are indented.
+// step returns the indentation of metadata's fields relative to metadata.
 func (e *editor) step(metaKey, meta *yaml.Node) int {
 	if n := meta.Content[0].Column - metaKey.Column; n > 0 {
 		return n

@@ -6,9 +6,9 @@
 //	spec.versions[0].schema
 //	metadata.finalizers[=acme.example/wait]
 //
-// A key of a mapping stands after a dot, or quoted in brackets where it is more
-// than letters, digits, '_', '$' and '-'. An element of a list is given by its
-// index, by fields that tell it from the others, or by its value.
+// A key of a mapping follows a dot, or is quoted in brackets if it has other
+// characters than letters, digits, '_', '$' and '-'. An element of a list is given
+// by its index, by fields that identify it, or by its value.
 package field
 
 import (
@@ -24,8 +24,8 @@ import (
 // Path leads from an object to a field; the empty Path is the whole object.
 type Path []Step
 
-// Step is one step down: into a mapping by Key, or into a list by Match or, if
-// that is nil, by Index.
+// Step is one step down: into a mapping by Key, or into a list by Match, or by Index
+// if Match is nil.
 type Step struct {
 	Key   string
 	List  bool
@@ -33,20 +33,20 @@ type Step struct {
 	Match []Pair
 }
 
-// Pair is a field of a list's element and its value in text. The empty Field is
-// the element itself.
+// Pair is a field of a list's element and its value as text. The empty Field is the
+// element itself.
 type Pair struct{ Field, Value string }
 
-// Key is the step to the value of a mapping's key.
+// Key returns the step to the value of a mapping's key.
 func Key(key string) Step { return Step{Key: key} }
 
-// Index is the step to an element of a list, counted from 0.
+// Index returns the step to an element of a list, counted from 0.
 func Index(i int) Step { return Step{List: true, Index: i} }
 
-// Element is the step to the element of a list that has these fields.
+// Element returns the step to the element of a list that has these fields.
 func Element(match ...Pair) Step { return Step{List: true, Match: match} }
 
-// Parse reads a path. A dot before it is ignored.
+// Parse parses a path. A leading dot is ignored.
 func Parse(text string) (Path, error) {
 	var p Path
 	rest := strings.TrimPrefix(text, ".")
@@ -93,7 +93,7 @@ func parseStep(text string) (s Step, rest string, err error) {
 	return Key(text[:n]), text[n:], nil
 }
 
-// parseElement reads what is between brackets, and the closing one.
+// parseElement parses the text between brackets and the closing one.
 func parseElement(text string) (s Step, rest string, ok bool) {
 	if inside, after, ok := strings.Cut(text, "]"); ok {
 		if n, err := strconv.Atoi(inside); err == nil && n >= 0 {
@@ -137,10 +137,10 @@ func quoted(text string) (value, rest string, ok bool) {
 	return value, text[len(prefix):], err == nil
 }
 
-// plain is what a key is without quotes.
+// plain matches a key that needs no quotes.
 var plain = regexp.MustCompile(`^[A-Za-z_$][A-Za-z0-9_$-]*$`)
 
-// String is the path as Parse reads it.
+// String returns the path in the form that [Parse] reads.
 func (p Path) String() string {
 	text := ""
 	for _, s := range p {
@@ -149,7 +149,7 @@ func (p Path) String() string {
 	return text
 }
 
-// Join adds a step to a path in text.
+// Join returns the text of a path with one more step.
 func Join(path string, s Step) string {
 	text := s.String()
 	if path == "" {
@@ -158,7 +158,7 @@ func Join(path string, s Step) string {
 	return path + text
 }
 
-// String is the step as it follows another: ".image", ["a.b/c"], [0] or
+// String returns the step as it follows another: ".image", ["a.b/c"], [0] or
 // [name=web].
 func (s Step) String() string {
 	switch {
@@ -223,9 +223,9 @@ func (p Path) In(tree any) (v any, ok bool) {
 // included.
 const LastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// Hidden reports whether nobody must see a value at or below the path: all of a
-// Secret but its metadata, its type and whether it is immutable, and of any
-// object the annotation in which kubectl keeps the whole.
+// Hidden reports whether the value at or below the path must not be shown: all
+// fields of a Secret but its metadata, its type and whether it is immutable, and the
+// [LastApplied] annotation of any object.
 func (p Path) Hidden(id manifest.ID) bool {
 	if len(p) == 0 {
 		return false

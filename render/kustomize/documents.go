@@ -34,7 +34,7 @@ func (in *inspection) documents(file string, content []byte) ([]sources.Document
 	return docs, nil
 }
 
-// documentsOrList decodes documents, or a single list and returns its items.
+// documentsOrList decodes a file's documents, or the items of a single list.
 func (in *inspection) documentsOrList(file string, content []byte) (docs []sources.Document, items []any, err error) {
 	docs, err = in.documents(file, content)
 	if err == nil || errors.Is(err, sources.ErrLimit) {

@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// field is a field of a kustomization, or of a plugin, for errors.
+// field is a field of a kustomization or plugin, for errors.
 type field struct {
 	file    string
 	content []byte
@@ -23,12 +23,12 @@ func (f field) named(name string) field {
 	return f
 }
 
-// fault puts file and line before an error about a value of the field.
+// fault returns an error about a value of the field, with file and line.
 func (f field) fault(value string, err error) error {
 	return at(f.file, lineOf(f.content, value), err)
 }
 
-// placed is an error with the place where it is to be mended.
+// placed is an error with the place to mend.
 type placed struct {
 	file string
 	line int
@@ -58,7 +58,7 @@ func yamlError(file string, err error) error {
 	return at(file, line, trimmed{err, m[0]})
 }
 
-// inline is an error about YAML that is the value of a field, not a file.
+// inline returns an error about YAML in a field rather than in a file.
 func inline(err error) error {
 	var p *placed
 	switch {
@@ -70,7 +70,7 @@ func inline(err error) error {
 	return fmt.Errorf(", line %d: %w", p.line, p.err)
 }
 
-// trimmed is an error without the beginning of its text.
+// trimmed is an error without the first part of its text.
 type trimmed struct {
 	error
 	prefix string
@@ -81,8 +81,8 @@ func (t trimmed) Unwrap() error { return t.error }
 
 var unknownField = regexp.MustCompile(`unknown field "([^"]*)"`)
 
-// decodeError says where a kustomization has a field that it must not have, or
-// of another type.
+// decodeError returns an error for a field of a kustomization that is unknown or has
+// another type.
 func decodeError(file string, content []byte, err error) error {
 	text := strings.TrimPrefix(err.Error(), "invalid Kustomization: ")
 	if m := unknownField.FindStringSubmatch(text); m != nil {
@@ -91,11 +91,11 @@ func decodeError(file string, content []byte, err error) error {
 	return at(file, 0, errors.New(strings.TrimPrefix(text, "json: ")))
 }
 
-// lineOf finds a scalar in a YAML file, for an error about it; 0 if it is not
-// there.
+// lineOf returns the line of a scalar in a YAML file, for an error about it; 0 if it
+// is not found.
 func lineOf(content []byte, value string) int { return lines(content)[value] }
 
-// lines are where each scalar of a YAML file is first.
+// lines returns the first line of each scalar in a YAML file.
 func lines(content []byte) map[string]int {
 	first := make(map[string]int)
 	var n yaml.Node
@@ -115,9 +115,8 @@ func lines(content []byte) map[string]int {
 	return first
 }
 
-// explain turns kustomize's error into one that names its subject once. Kustomize
-// wraps an error at each directory on the way, together with what it tried
-// before; what went wrong comes last.
+// explain rewrites kustomize's error to name its subject once. Kustomize wraps an
+// error at each directory, together with its earlier attempts; the cause comes last.
 func explain(dir string, err error, all []written) error {
 	where, text := strip(dir, err.Error())
 	if m := twice.FindStringSubmatch(text); m != nil {
@@ -132,7 +131,7 @@ func explain(dir string, err error, all []written) error {
 	return fmt.Errorf("%s: %s", where, reword(text))
 }
 
-// reword says in other words what kustomize says in its own.
+// reword replaces kustomize's terms in an error by plainer ones.
 func reword(text string) string {
 	for _, r := range clearer {
 		text = r.pattern.ReplaceAllString(text, r.text)
@@ -140,8 +139,8 @@ func reword(text string) string {
 	return text
 }
 
-// strip removes what kustomize puts before an error, and returns the last path in
-// it.
+// strip removes the prefixes of kustomize's error, and returns the last path in
+// them.
 func strip(dir, text string) (where, rest string) {
 	for {
 		text = strings.TrimSpace(text)
@@ -164,7 +163,7 @@ func strip(dir, text string) (where, rest string) {
 		if !ok {
 			return dir, text
 		}
-		// A file that could not be used was tried as a directory then.
+		// Kustomize then tried a file that it could not use as a directory.
 		if i := strings.LastIndex(text, "': must build at directory"); i >= 0 {
 			text = text[:i]
 			text = text[strings.LastIndex(text, attempt)+len(attempt):]
@@ -199,7 +198,7 @@ var clearer = []struct {
 	{regexp.MustCompile(`^id (.*) does not exist; cannot merge or replace`), `a generator is to merge with or replace $1, which is not among the resources`},
 }
 
-// definitions are the places where an object of a kind and name is written.
+// definitions returns the places where an object of a kind and name is written.
 func definitions(kind, name string, all []written) []string {
 	var places []string
 	for _, w := range all {

@@ -17,9 +17,9 @@ import (
 
 var errHelm = errors.New("gitopsd does not inflate Helm charts; commit the output of `helm template`")
 
-// fields inspects the fields of a kustomization in the order in which kustomize
-// uses them. A test holds the list of all fields that kustomize knows against
-// the ones that are looked at here.
+// fields inspects the fields of a kustomization in the order in which kustomize uses
+// them. A test compares the list of all fields that kustomize knows with those
+// inspected here.
 func (in *inspection) fields(ctx context.Context, v *visit, f field, k *types.Kustomization, above int) (int, error) {
 	if len(k.HelmCharts) > 0 || k.HelmGlobals != nil {
 		return 0, at(f.file, max(lineOf(f.content, "helmCharts"), lineOf(f.content, "helmChartInflationGenerator")),
@@ -70,8 +70,9 @@ func (in *inspection) fields(ctx context.Context, v *visit, f field, k *types.Ku
 	return objects - above, nil
 }
 
-// onlyResources holds kustomizations below generators, transformers and
-// validators to naming files: what they would compute could be a path.
+// onlyResources returns an error for a kustomization below generators, transformers
+// or validators with any other field than resources: a computed value could be a
+// path.
 func onlyResources(f field, k *types.Kustomization) error {
 	rest := *k
 	rest.TypeMeta, rest.MetaData, rest.Resources = types.TypeMeta{}, nil, nil
@@ -81,7 +82,7 @@ func onlyResources(f field, k *types.Kustomization) error {
 	return nil
 }
 
-// generators inspects what adds objects.
+// generators inspects the fields that add objects.
 func (in *inspection) generators(ctx context.Context, v *visit, f field, k *types.Kustomization) (int, error) {
 	objects := 0
 	var line map[string]int
@@ -112,10 +113,10 @@ func (in *inspection) generators(ctx context.Context, v *visit, f field, k *type
 	return objects, in.pluginEntries(ctx, v, f.named("generators"), k.Generators)
 }
 
-// pairs inspects where a generator gets its values from.
+// pairs inspects the sources of a generator's values.
 func (in *inspection) pairs(dir string, f field, from types.KvPairSources) error {
 	for _, entry := range from.FileSources {
-		// "path", or "key=path"; anything else is kustomize's error to report.
+		// "path", or "key=path"; kustomize reports anything else.
 		if _, name, ok := strings.Cut(entry, "="); ok {
 			entry = name
 		}
@@ -138,7 +139,7 @@ func (in *inspection) pairs(dir string, f field, from types.KvPairSources) error
 	return nil
 }
 
-// transformers inspects what changes objects.
+// transformers inspects the fields that change objects.
 func (in *inspection) transformers(ctx context.Context, v *visit, f field, k *types.Kustomization, objects int) error {
 	operators := len(k.PatchesStrategicMerge) + len(k.PatchesJson6902) + len(k.Patches) + len(k.Labels) + len(k.CommonLabels) +
 		len(k.CommonAnnotations) + len(k.Images) + len(k.Replicas) + len(k.Vars) + len(k.Transformers) + len(k.Validators)
@@ -173,7 +174,7 @@ func (in *inspection) transformers(ctx context.Context, v *visit, f field, k *ty
 	return nil
 }
 
-// patch inspects a patch that is in a file or in the field itself.
+// patch inspects a patch, which is in a file or in the field itself.
 func (in *inspection) patch(dir string, f field, file, text string) error {
 	name, content := f.file, []byte(strings.TrimSpace(text))
 	if file != "" {
@@ -195,8 +196,8 @@ func (in *inspection) patch(dir string, f field, file, text string) error {
 	return nil
 }
 
-// inlineOrFile inspects a strategic merge patch, which kustomize takes for YAML
-// if it can, and else for a path.
+// inlineOrFile inspects a strategic merge patch. Kustomize parses the entry as YAML,
+// and takes it for a path if that fails.
 func (in *inspection) inlineOrFile(dir string, f field, entry string) error {
 	isYAML, err := in.inline(f, entry, false)
 	if err != nil {
@@ -213,7 +214,8 @@ func (in *inspection) inlineOrFile(dir string, f field, entry string) error {
 	return err
 }
 
-// replacements inspects replacements and returns how many fields they may set.
+// replacements inspects replacements and returns the number of fields that they may
+// set.
 func (in *inspection) replacements(dir string, f field, list []types.ReplacementField) (int, error) {
 	var all []types.Replacement
 	for _, r := range list {
@@ -228,7 +230,7 @@ func (in *inspection) replacements(dir string, f field, list []types.Replacement
 		if _, _, err := in.documentsOrList(name, content); err != nil {
 			return 0, err
 		}
-		// One replacement or a list of them, as kustomize reads them.
+		// Kustomize accepts one replacement or a list.
 		var several []types.Replacement
 		if yaml.Unmarshal(content, &several) != nil {
 			several = make([]types.Replacement, 1)

@@ -11,20 +11,19 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// MaxGrowth is how many times a value may come to hold itself, by replacements
+// MaxGrowth is how many times a value may come to contain itself, by replacements
 // and by copy operations of JSON patches that feed one another.
 const MaxGrowth = 1_000
 
-// growth follows what replacements and copy operations put where. Each of them
-// may put a mapping into itself; forty of those are a billion copies of it, from
-// a file of a page. The values are not known before the build, so that each is
-// counted as one, and a path with an index or a condition as any element of its
-// list that it could be.
+// growth follows where replacements and copy operations put values. Each may put a
+// mapping into itself; forty of those make a billion copies, from a file of one
+// page. Values are not known before the build: each counts as one, and a path with
+// an index or a condition stands for every element of the list.
 type growth struct {
 	inserts []insert
 }
 
-// insert is a value put at a path of objects of a kind.
+// insert is a value inserted at a path in objects of a kind.
 type insert struct {
 	kind string // empty for any
 	path []string
@@ -45,7 +44,7 @@ func (g *growth) copy(fromKind string, from []string, toKind string, to []string
 	return nil
 }
 
-// patch follows the operations of a JSON patch. All objects are taken for one.
+// patch follows the operations of a JSON patch, as if there were one object only.
 func (g *growth) patch(operations []any) error {
 	for _, op := range operations {
 		m, _ := op.(map[string]any)
@@ -68,7 +67,7 @@ func pointer(p string) []string {
 func (g *growth) replacements(list []types.Replacement) error {
 	for _, r := range list {
 		if r.Source == nil {
-			continue // a string, which grows nothing
+			continue // a string, which cannot grow
 		}
 		from := fieldPath(r.Source.FieldPath)
 		for _, target := range r.Targets {

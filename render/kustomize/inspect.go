@@ -23,7 +23,7 @@ import (
 )
 
 // inspection walks a kustomization as kustomize will, reads the files that it will
-// read, and returns an error for what gitopsd does not support.
+// read, and returns an error for anything that gitopsd does not support.
 type inspection struct {
 	repo   fs.FS
 	bases  remote.Bases
@@ -31,22 +31,22 @@ type inspection struct {
 	budget budget
 	growth growth
 	turn   *turn
-	// modes of the paths looked at, and of their parents.
+	// modes of the inspected paths and their parents.
 	modes map[string]fs.FileMode
-	// written are the objects as the files have them, to find where an object
-	// of the output comes from.
+	// written are the objects in the files, to find where an object of the output
+	// comes from.
 	written []written
-	// parser is kustomize's own: it decides what is a path and what is YAML in
-	// a field that may hold either.
+	// parser is kustomize's own: it decides between path and YAML in fields that may
+	// hold either.
 	parser *resmap.Factory
 	// schema reports whether the build sets kustomize's process-wide schema.
 	schema bool
 	// mounts are the remote trees in use, by their roots.
 	mounts map[string]fs.FS
-	// missing are those that are not here.
+	// missing are the remote bases that were not given.
 	missing []Missing
-	// localised are the kustomizations that name remote bases, as kustomize is
-	// to see them.
+	// localised are the kustomizations that name remote bases, rewritten for
+	// kustomize.
 	localised map[string][]byte
 }
 
@@ -56,7 +56,7 @@ type written struct {
 	origin manifest.Origin
 }
 
-// role is what a directory is to the kustomization that names it.
+// role is the relation of a directory to the kustomization that names it.
 type role int
 
 const (
@@ -65,14 +65,14 @@ const (
 	plugins // generators, transformers or validators
 )
 
-// visit is one kustomization on the way down.
+// visit is one kustomization on the path from the root.
 type visit struct {
 	dir string
 	as  role
 	// up is the kustomization that names this one.
 	up *visit
-	// pluginDir is where paths in plugins are relative to: the directory whose
-	// kustomization lists them, not the one where they are written.
+	// pluginDir is the directory that paths in plugins are relative to: the one
+	// whose kustomization lists them, not the one where they are written.
 	pluginDir string
 	depth     int
 }
@@ -120,8 +120,8 @@ func (in *inspection) root(ctx context.Context, dir string) error {
 	return nil
 }
 
-// directory inspects a kustomization that another one names. It returns the
-// number of objects in it; above is how many a component finds there already.
+// directory inspects a kustomization that another one names, and returns the number
+// of objects in it; above is the number of objects that a component finds already.
 func (in *inspection) directory(ctx context.Context, v *visit, above int) (int, error) {
 	if v.depth > MaxNesting {
 		return 0, fmt.Errorf("%s: kustomizations are nested deeper than %d: %w", v.dir, MaxNesting, sources.ErrLimit)
@@ -146,7 +146,7 @@ func within(name, dir string) bool {
 	return name == dir || dir == "." || strings.HasPrefix(name, dir+"/")
 }
 
-// chain is the way from v down to the directory that closes a loop.
+// chain returns the path from v down to the directory that closes a loop.
 func (v *visit) chain(last *visit) string {
 	var dirs []string
 	for up := last.up; up != nil; up = up.up {
@@ -159,8 +159,8 @@ func (v *visit) chain(last *visit) string {
 	return strings.Join(dirs, " -> ")
 }
 
-// kustomizationFile returns the path of the one kustomization file in dir; the
-// error is fs.ErrNotExist if there is none.
+// kustomizationFile returns the path of the one kustomization file in dir. The error
+// is [fs.ErrNotExist] if there is none.
 func (in *inspection) kustomizationFile(dir string) (string, error) {
 	var found []string
 	for _, name := range konfig.RecognizedKustomizationFileNames() {
@@ -226,7 +226,7 @@ func (in *inspection) kustomization(ctx context.Context, v *visit, file string, 
 	return n, in.localise(v.dir, file, &k)
 }
 
-// resource inspects a file or a directory that is named as one.
+// resource inspects a file or directory named as a resource.
 func (in *inspection) resource(ctx context.Context, v *visit, f field, entry string) (int, error) {
 	name, err := in.base(v, f, entry)
 	if err != nil || name == "" {
@@ -278,7 +278,8 @@ func (in *inspection) objects(file string, content []byte) (int, error) {
 	return n, nil
 }
 
-// names counts the fields of an object that are, or may be, the name of one.
+// names returns the number of fields of an object that are, or may be, the name of
+// one.
 func names(v any) int {
 	n := 0
 	switch v := v.(type) {
@@ -297,8 +298,8 @@ func names(v any) int {
 	return n
 }
 
-// identify reads what kustomize asks of an object; patches may still mend the
-// rest.
+// identify reads the fields that kustomize requires of an object; patches may still
+// mend the rest.
 func identify(tree any) (manifest.ID, error) {
 	m, _ := tree.(map[string]any)
 	apiVersion, _ := m["apiVersion"].(string)
@@ -309,8 +310,8 @@ func identify(tree any) (manifest.ID, error) {
 	if kind == "" {
 		return manifest.ID{}, errors.New("is not a Kubernetes object: kind is missing")
 	}
-	// Kustomize takes what YAML 1.1 takes for a boolean (y, on, no) for a
-	// string: such a name is one, though not known here.
+	// Kustomize treats YAML 1.1's booleans (y, on, no) as strings: such a name is
+	// valid, though not known here.
 	if _, isBool := meta["name"].(bool); name == "" && !isBool {
 		return manifest.ID{}, fmt.Errorf("%s: metadata.name is missing", kind)
 	}
@@ -318,7 +319,7 @@ func identify(tree any) (manifest.ID, error) {
 	return manifest.ID{Group: group, Kind: kind, Namespace: namespace, Name: name}, nil
 }
 
-// autodetect makes the kustomization of a directory that has none.
+// autodetect returns the kustomization of a directory that has none.
 func (in *inspection) autodetect(ctx context.Context, dir string) (string, error) {
 	found := []string{}
 	entries := MaxEntries
@@ -363,8 +364,8 @@ func (in *inspection) autodetect(ctx context.Context, dir string) (string, error
 	return file, nil
 }
 
-// path checks a string that kustomize takes for a path, and returns the path in
-// the repository. What it names exists, and is a regular file or a directory.
+// path checks a string that kustomize takes for a path, and returns the path in the
+// repository. It must name a regular file or a directory.
 func (in *inspection) path(f field, dir, entry string) (string, error) {
 	name, err := in.local(f.name, dir, entry)
 	if err != nil {
@@ -373,8 +374,8 @@ func (in *inspection) path(f field, dir, entry string) (string, error) {
 	return name, nil
 }
 
-// clonable is what kustomize would clone, for YAML, which may well begin with a
-// word and a colon.
+// clonable matches what kustomize would clone, in text that may also be YAML, which
+// can begin with a word and a colon.
 var clonable = regexp.MustCompile(`(?i)^\s*(?:git::)?(?:[a-z][a-z0-9+.-]*://|[a-z][a-z0-9-]*@|github\.com[/:])`)
 
 func (in *inspection) local(field, dir, entry string) (string, error) {
@@ -406,7 +407,7 @@ func (in *inspection) local(field, dir, entry string) (string, error) {
 	return name, nil
 }
 
-// mode looks at a path and, for the sake of symbolic links, at its parents.
+// mode returns the mode of a path. It checks the parents too, for symbolic links.
 func (in *inspection) mode(name string) (fs.FileMode, error) {
 	if mode, ok := in.modes[name]; ok {
 		return mode, nil
@@ -439,7 +440,7 @@ func (in *inspection) mode(name string) (fs.FileMode, error) {
 	}
 }
 
-// file reads a file that a field names, whatever is in it.
+// file reads a file that a field names, whatever its content.
 func (in *inspection) file(f field, dir, entry string) (string, []byte, error) {
 	name, err := in.path(f, dir, entry)
 	if err != nil {
@@ -452,8 +453,8 @@ func (in *inspection) file(f field, dir, entry string) (string, []byte, error) {
 	return name, content, err
 }
 
-// read takes a file into the snapshot: once, so that what was inspected is what
-// is built, even if the repository is a working tree that changes meanwhile.
+// read takes a file into the snapshot. It reads each file once: the build gets the
+// inspected content even if the repository is a working tree that changes meanwhile.
 func (in *inspection) read(name string) ([]byte, error) {
 	content, ok := in.given.files[name]
 	if !ok {

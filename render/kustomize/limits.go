@@ -39,8 +39,8 @@ const (
 // budget is what is left of each limit.
 type budget struct {
 	bytes, directories, objects, values, steps int
-	// names counts up, since it is held against the number of objects; widths
-	// and patches are held against each other.
+	// names counts up, since its limit depends on the number of objects; the limit
+	// of widths depends on patches.
 	names   int
 	widths  widths
 	patches int
@@ -86,6 +86,6 @@ func (b *budget) settle(schema bool) error {
 }
 
 func (b *budget) work(operators, objects int) error {
-	// Both are bounded by what was read, so that the product is no overflow.
+	// Both are bounded by the size of the input, so the product does not overflow.
 	return spend(&b.steps, operators*objects, "the build takes more than %d steps (patches, labels and the like, times objects)", MaxSteps)
 }

@@ -14,14 +14,14 @@ const largeBuild = 100_000
 
 var large = semaphore.NewWeighted(1)
 
-// turn is a build's claim to be the large one.
+// turn is a build's turn to be the large one.
 type turn struct {
 	ctx    context.Context
 	values int
 	mine   bool
 }
 
-// count waits for the turn, if so many values more make the build a large one.
+// count waits for the turn if that many more values make the build large.
 func (t *turn) count(values int) error {
 	if t == nil {
 		return nil // a patch, which is in a registration

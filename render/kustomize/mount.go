@@ -84,8 +84,8 @@ func (in *inspection) base(v *visit, f field, entry string) (string, error) {
 	return name, nil
 }
 
-// mount is the root of the remote tree that a path of the build is in, empty for
-// the fleet repository.
+// mount returns the root of the remote tree that contains a path of the build, empty
+// for the fleet repository.
 func (in *inspection) mount(name string) string {
 	for root := range in.mounts {
 		if within(name, root) {
@@ -95,7 +95,7 @@ func (in *inspection) mount(name string) string {
 	return ""
 }
 
-// place is where a file of the build is read.
+// place returns where a file of the build is read.
 func (in *inspection) place(name string) (files fs.FS, at string) {
 	root := in.mount(name)
 	switch root {
@@ -107,8 +107,8 @@ func (in *inspection) place(name string) (files fs.FS, at string) {
 	return in.mounts[root], strings.TrimPrefix(name, root+"/")
 }
 
-// localise notes a kustomization with its remote bases replaced by the
-// directories where kustomize finds them.
+// localise records a kustomization with its remote bases replaced by the directories
+// where kustomize finds them.
 func (in *inspection) localise(dir, file string, k *types.Kustomization) error {
 	if len(in.mounts) == 0 {
 		return nil
@@ -157,8 +157,8 @@ func encode(k *types.Kustomization) ([]byte, error) {
 	return content, nil
 }
 
-// relative is the way from a directory to another one, so that kustomize takes it
-// for no address.
+// relative returns the path from one directory to another, in a form that kustomize
+// does not take for an address.
 func relative(dir, name string) string {
 	up := 0
 	if dir != "." {

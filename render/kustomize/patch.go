@@ -22,8 +22,8 @@ import (
 
 // Patch changes objects that exist, in kustomize's format.
 type Patch struct {
-	// Target selects objects. A strategic merge patch without a target is for
-	// the object that it names, which must be there.
+	// Target selects objects. A strategic merge patch without a target is for the
+	// object that it names, which must exist.
 	Target *Selector
 	// Patch is a strategic merge patch, or a list of JSON 6902 operations, as
 	// YAML.
@@ -48,30 +48,29 @@ type Patches struct {
 	made map[*manifest.Object]*result
 }
 
-// result is what became of an object, nil if a patch deletes it.
+// result is an object after the patches, nil if one deletes it.
 type result struct {
 	object *manifest.Object
 	// asked for since the last Sweep.
 	asked bool
 }
 
-// compiled is one patch as far as it is known without objects.
+// compiled is the part of one patch that is known without objects.
 type compiled struct {
 	patch types.Patch
 	// Either selector and the two label selectors are set, or names.
 	selector    *types.SelectorRegex
 	labels      labels.Selector
 	annotations labels.Selector
-	// names are the objects that a strategic merge patch without a target is
-	// for.
+	// names are the objects of a strategic merge patch without a target.
 	names []resid.ResId
 	// operations reports whether the patch is a list of JSON 6902 operations,
 	// after which kustomize updates references to the patched object.
 	operations bool
 }
 
-// batch is how many objects kustomize gets at a time, if they are independent:
-// it takes a megabyte for a large CRD.
+// batch is how many independent objects kustomize gets at a time: it needs a
+// megabyte for a large CRD.
 const batch = 50
 
 // NewPatches compiles patches. Errors name the patch by its index, "patches.2".
@@ -133,7 +132,7 @@ func (in *inspection) compile(patch Patch) (compiled, error) {
 		return compiled{}, fmt.Errorf("is neither a list of JSON 6902 operations nor a strategic merge patch: %w", err)
 	}
 	if c.selector == nil {
-		schema.Lock() // kustomize looks up there what has a namespace
+		schema.Lock() // kustomize looks up which kinds have a namespace
 		defer schema.Unlock()
 		for _, merge := range merges {
 			c.names = append(c.names, merge.OrgId())
@@ -208,7 +207,7 @@ func (p *Patches) Apply(ctx context.Context, objects []*manifest.Object) ([]*man
 	return after, nil
 }
 
-// recall notes what is known of objects, and returns the others.
+// recall fills in the cached results and returns the objects that have none.
 func (p *Patches) recall(objects []*manifest.Object, made map[*manifest.Object]*manifest.Object) (unknown []*manifest.Object) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -222,8 +221,7 @@ func (p *Patches) recall(objects []*manifest.Object, made map[*manifest.Object]*
 	return unknown
 }
 
-// remember keeps what became of objects. Where another cluster was faster, its
-// result is the one that is shared.
+// remember caches results. If another cluster was faster, its result is shared.
 func (p *Patches) remember(fresh, made map[*manifest.Object]*manifest.Object) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -248,15 +246,15 @@ func (p *Patches) Sweep() {
 	})
 }
 
-// split finds the objects that the patches concern. Linked are those that
-// kustomize must see together: objects that a patch names, and those whose
-// references kustomize mends because the object they refer to was patched by
-// operations, which might have renamed it. The others are independent.
+// split finds the objects that the patches concern. Linked are those that kustomize
+// must see together: objects that a patch names, and objects with references that
+// kustomize updates because the object they refer to was patched by operations,
+// which may rename it. The others are independent.
 //
-// What no patch matches at first is never matched later: nothing but a patch
-// changes an object's name, kind or labels.
+// An object that no patch matches at first is never matched later: nothing but a
+// patch changes an object's name, kind or labels.
 func (p *Patches) split(objects []*manifest.Object) (linked, independent []*manifest.Object, err error) {
-	schema.Lock() // kustomize looks up there what has a namespace
+	schema.Lock() // kustomize looks up which kinds have a namespace
 	defer schema.Unlock()
 	found := make([]bool, len(p.compiled))
 	touched := make([]bool, len(objects))
@@ -313,8 +311,8 @@ func canBeReferred(id manifest.ID) bool {
 	return !id.Is(manifest.CRD) && !id.Is(manifest.Webhooks...)
 }
 
-// mentions reports whether a string in a tree is one of the names. Where an object
-// has a reference is kustomize's knowledge; that it is a whole string is enough.
+// mentions reports whether a string in a tree is one of the names. Only kustomize
+// knows which fields are references; a whole string that is equal is enough.
 func mentions(v any, names map[string]bool) bool {
 	switch v := v.(type) {
 	case string:
@@ -335,9 +333,9 @@ func mentions(v any, names map[string]bool) bool {
 	return false
 }
 
-// run has kustomize patch objects, and notes what became of each: the same
-// pointer if nothing, nil if it was deleted. Patches without a target run only
-// where their objects are.
+// run has kustomize patch objects, and records each result: the same pointer if
+// unchanged, nil if deleted. Patches without a target run only together with their
+// objects.
 func (p *Patches) run(objects []*manifest.Object, all bool, made map[*manifest.Object]*manifest.Object) error {
 	if len(objects) == 0 {
 		return nil
@@ -372,7 +370,7 @@ func (p *Patches) run(objects []*manifest.Object, all bool, made map[*manifest.O
 	}
 	results, err := applyAll(stream, patches)
 	if err != nil {
-		// Kustomize does not say which patch it was.
+		// Kustomize does not name the patch.
 		i := 0
 		for ; i < len(patches)-1; i++ {
 			if _, e := applyAll(stream, patches[:i+1]); e != nil {
@@ -402,8 +400,8 @@ func applyAll(stream []byte, patches []types.Patch) ([]*manifest.Object, error) 
 	return objectsOf(rm, newOrigins(nil, manifest.Origin{}))
 }
 
-// match finds what became of each object: kustomize keeps the order, and the ID of
-// all but those that were renamed.
+// match pairs objects with their results: kustomize keeps the order, and the ID of
+// every object that was not renamed.
 func match(objects, results []*manifest.Object, made map[*manifest.Object]*manifest.Object) error {
 	byID := make(map[manifest.ID]*manifest.Object, len(results))
 	for _, o := range results {
@@ -437,7 +435,7 @@ func match(objects, results []*manifest.Object, made map[*manifest.Object]*manif
 	return nil
 }
 
-// become is an object after its patches, with the origin that it had.
+// become returns the patched object with the origin of the old one.
 func become(old, o *manifest.Object) *manifest.Object {
 	if old.Hash() == o.Hash() {
 		return old
@@ -445,7 +443,7 @@ func become(old, o *manifest.Object) *manifest.Object {
 	return o.WithOrigin(old.Origin())
 }
 
-// appendYAML appends an object's JSON in a form that is YAML too: JSON allows
+// appendYAML appends an object's JSON in a form that is also YAML: JSON allows
 // characters in strings that YAML wants escaped.
 func appendYAML(dst []byte, o *manifest.Object) []byte {
 	start := len(dst)
@@ -465,8 +463,8 @@ func appendYAML(dst []byte, o *manifest.Object) []byte {
 	return dst
 }
 
-// unprintable characters by YAML 1.2 section 5.1, of those that JSON has as they
-// are, and NEL, which YAML 1.1 takes for the end of a line.
+// unprintable reports whether YAML 1.2 (section 5.1) wants a character escaped that
+// JSON does not, or YAML 1.1 takes it for the end of a line (NEL).
 func unprintable(r rune) bool {
 	return r >= 0x7f && r < 0xa0 || r == 0xfeff || r == 0xfffe || r == 0xffff
 }

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// pluginEntries inspects generators, transformers or validators. Each is YAML or
-// a path: what kustomize can parse as objects is YAML.
+// pluginEntries inspects generators, transformers or validators. An entry that
+// kustomize can parse as objects is YAML, any other is a path.
 func (in *inspection) pluginEntries(ctx context.Context, v *visit, f field, entries []string) error {
 	for _, entry := range entries {
 		isYAML, err := in.inline(f, entry, true)
@@ -34,8 +34,8 @@ func (in *inspection) pluginEntries(ctx context.Context, v *visit, f field, entr
 	return nil
 }
 
-// parse is kustomize's reading of YAML, with what it checks of a set of objects or
-// without.
+// parse parses YAML as kustomize does, with or without its checks of a set of
+// objects.
 func (in *inspection) parse(text string, asSet bool) (objects []*resource.Resource, err error) {
 	err = guarded(func() error {
 		if !asSet {
@@ -52,8 +52,7 @@ func (in *inspection) parse(text string, asSet bool) (objects []*resource.Resour
 }
 
 // inline reports whether kustomize takes a string for YAML rather than for a path.
-// YAML that it would take for the address of a repository, if it should come to
-// another opinion during the build, is an error.
+// YAML that kustomize could also take for the address of a repository is an error.
 func (in *inspection) inline(f field, entry string, asSet bool) (bool, error) {
 	if _, err := in.parse(entry, asSet); err != nil {
 		return false, nil
@@ -64,8 +63,8 @@ func (in *inspection) inline(f field, entry string, asSet bool) (bool, error) {
 	return true, nil
 }
 
-// plugins inspects the configurations of plugins in a file or a field. Only those
-// that are compiled into kustomize may be used.
+// plugins inspects the configurations of plugins in a file or field. Only plugins
+// that are compiled into kustomize are allowed.
 func (in *inspection) plugins(dir, file string, content []byte) error {
 	docs, err := in.documents(file, content)
 	if err != nil {
@@ -98,9 +97,9 @@ func (in *inspection) plugins(dir, file string, content []byte) error {
 	return nil
 }
 
-// plugin inspects the configuration of one builtin plugin, decoded to the type,
-// and by the function, that kustomize uses. Plugins without paths need no look;
-// those that are not listed are refused.
+// plugin inspects the configuration of one builtin plugin, decoded to the type, and
+// by the function, that kustomize uses. Plugins without paths need no inspection;
+// plugins that are not listed are refused.
 func (in *inspection) plugin(dir string, f field, kind string, config []byte) error {
 	switch kind {
 	case "AnnotationsTransformer", "HashTransformer", "IAMPolicyGenerator", "ImageTagTransformer", "LabelTransformer",

@@ -10,10 +10,10 @@ import (
 	"sync"
 )
 
-// schema guards what kustomize knows of types, which it keeps in variables of the
-// process: the schema that a build sets goes on being used by later builds that set
-// none, and its own is read when a build first needs it, while others look things up
-// without a lock.
+// schema guards kustomize's knowledge of types, which it keeps in process-wide
+// variables: the schema that one build sets stays in use for later builds that set
+// none, and the default is read when a build first needs it, while others look
+// things up without a lock.
 var schema sync.Mutex
 
 // guarded calls kustomize, one goroutine at a time. A panic is an error, and so is
@@ -40,9 +40,9 @@ func guarded(call func() error) (err error) {
 }
 
 // lastWords is the output of package log while kustomize runs. Kustomize calls
-// log.Fatal where it finds an object that it cannot print, and a kustomization of a
-// page brings it there. log.Fatal writes first and exits then; so this write panics.
-// All other lines go where they went before.
+// log.Fatal for an object that it cannot print, and a kustomization of one page can
+// cause that. log.Fatal writes before it exits; so this write panics. All other
+// lines go to the previous output.
 type lastWords struct{ before io.Writer }
 
 // Write is called under log's own mutex, which a panic releases.
@@ -53,10 +53,10 @@ func (w lastWords) Write(line []byte) (int, error) {
 	return w.before.Write(line)
 }
 
-// dated is what the log package puts before a line.
+// dated matches the prefix that package log puts before a line.
 var dated = regexp.MustCompile(`^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)? `)
 
-// fromKustomizesEnd reports whether kustomize called log.Fatal to log the line.
+// fromKustomizesEnd reports whether the line comes from kustomize's log.Fatal.
 func fromKustomizesEnd() bool {
 	var pcs [32]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])

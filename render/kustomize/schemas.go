@@ -16,9 +16,9 @@ import (
 // MaxReferences is how many references kustomize may follow in one schema file.
 const MaxReferences = 10_000
 
-// schemas inspects the files that tell kustomize of types: openapi, crds and
-// configurations. Kustomize follows references in the first without end, and in
-// the second until the stack is full, which ends the process.
+// schemas inspects the files that describe types to kustomize: openapi, crds and
+// configurations. Kustomize follows circular references in the first for ever, and
+// in the second until the stack overflows, which ends the process.
 func (in *inspection) schemas(dir string, f field, k *types.Kustomization) error {
 	if len(k.OpenAPI) > 0 {
 		in.schema = true
@@ -63,8 +63,8 @@ func (in *inspection) schemaFile(dir string, f field, entry string, check func(j
 	return nil
 }
 
-// checkOpenAPI refuses references that lead to themselves. Kubernetes' own
-// schemas refer to definitions by name, and so must these.
+// checkOpenAPI refuses circular references. References must name definitions, as
+// Kubernetes' own schemas do.
 func checkOpenAPI(content []byte) error {
 	var schema struct {
 		Definitions map[string]any `json:"definitions"`
@@ -72,7 +72,7 @@ func checkOpenAPI(content []byte) error {
 	if err := json.Unmarshal(content, &schema); err != nil {
 		return err
 	}
-	next := make(map[string]string) // definitions that are nothing but a reference
+	next := make(map[string]string) // definitions that only refer to another
 	var walk func(v any) error
 	walk = func(v any) error {
 		switch v := v.(type) {
@@ -124,8 +124,8 @@ func definition(ref string) (string, error) {
 	return name, nil
 }
 
-// checkCRDs refuses definitions that hold themselves: kustomize expands each
-// reference where it stands.
+// checkCRDs refuses definitions that contain themselves: kustomize expands each
+// reference in place.
 func checkCRDs(content []byte) error {
 	var definitions map[string]struct {
 		Schema spec.Schema

@@ -18,8 +18,8 @@ import (
 )
 
 // snapshot is the file system that kustomize gets: the files that the inspection
-// has read, as it has read them, below a root of its own. It is read-only, and
-// what is not in it does not exist.
+// read, with that content, below a root of its own. It is read-only; no other file
+// exists.
 type snapshot struct {
 	// files by slash-separated path relative to the root.
 	files map[string][]byte
@@ -47,7 +47,7 @@ func (s *snapshot) addDir(dir string) {
 	}
 }
 
-// digest identifies a build: the directory, and everything in the snapshot.
+// digest identifies a build by its directory and everything in the snapshot.
 func (s *snapshot) digest(dir string) sources.Digest {
 	h := sha256.New()
 	write := func(parts ...string) {
@@ -65,7 +65,7 @@ func (s *snapshot) digest(dir string) sources.Digest {
 	return sources.Digest("sha256:" + hex.EncodeToString(h.Sum(nil)))
 }
 
-// abs is the path by which kustomize knows a file of the repository.
+// abs returns kustomize's path of a file of the repository.
 func abs(name string) string { return path.Join("/", name) }
 
 // rel is the reverse of abs.
@@ -102,7 +102,7 @@ func (s *snapshot) Exists(name string) bool {
 	return ok || s.IsDir(name)
 }
 
-// Kustomize's build uses none of the following.
+// Kustomize's build uses none of the following methods.
 
 func (s *snapshot) Open(string) (filesys.File, error)    { return nil, errReadOnly }
 func (s *snapshot) Create(string) (filesys.File, error)  { return nil, errReadOnly }

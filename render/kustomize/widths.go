@@ -12,22 +12,21 @@ import (
 // takes a minute without any patch.
 const MaxComparisons = 1_000_000_000
 
-// Mappings and lists with fewer entries are not worth counting, however many
-// there are.
+// Mappings and lists with fewer entries are not counted, however many there are.
 const (
 	wideMapping = 200
 	wideList    = 50
 )
 
-// listWeight is what comparing two elements of a list of mappings, which a
-// patch merges by a key in them, takes longer than comparing two keys.
+// listWeight is the time to compare two elements of a list of mappings, which a
+// patch merges by a key in them, relative to the time to compare two keys.
 const listWeight = 200
 
 // merged are the fields of Kubernetes' own types whose lists kustomize merges by a
-// key: those with x-kubernetes-patch-strategy merge in its schema of them. It looks
-// through them for every patch to an object, whether the patch has them or not.
-// Lists in custom resources are replaced as a whole, however long, unless a schema
-// of the user's says otherwise.
+// key: those with x-kubernetes-patch-strategy merge in its schema. For every patch
+// to an object, kustomize searches these lists, even if the patch has none of them.
+// Lists in custom resources are replaced as a whole, however long, unless the user's
+// schema says otherwise.
 var merged = map[string]bool{
 	"addresses": true, "conditions": true, "configMapGenerator": true, "containers": true, "drivers": true, "env": true,
 	"ephemeralContainers": true, "hostAliases": true, "imagePullSecrets": true, "initContainers": true, "key": true,
@@ -35,15 +34,15 @@ var merged = map[string]bool{
 	"topologySpreadConstraints": true, "volumeDevices": true, "volumeMounts": true, "volumes": true, "webhooks": true,
 }
 
-// widths are the comparisons that values take, once and for each patch.
+// widths counts the comparisons that values cost, once and for each patch.
 type widths struct {
 	mappings int
 	lists    int // that are merged
 	others   int // lists that a schema of the user's may have merged
 }
 
-// add counts what is in a value, and returns how many values there are in it, itself
-// included.
+// add counts the comparisons in a value, and returns the number of values in it,
+// itself included.
 func (w *widths) add(v any) int {
 	n := 1
 	switch v := v.(type) {
@@ -78,16 +77,16 @@ func (w *widths) list(key string, items []any) {
 	}
 }
 
-// keys counts a mapping with so many keys.
+// keys counts a mapping with n keys.
 func (w *widths) keys(n int) {
 	if n >= wideMapping {
 		w.mappings += n * n
 	}
 }
 
-// check holds the comparisons against the limit, for so many patches, and for
-// schemas of the user's if there are any. The limits on bytes and values keep the
-// sums far from overflowing.
+// check compares the comparisons with the limit, for a number of patches, and with a
+// schema of the user's if there is one. The limits on bytes and values keep the sums
+// far from overflow.
 func (w *widths) check(patches int, schema bool) error {
 	each := w.mappings + listWeight*w.lists
 	if schema {

@@ -8,14 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// AppendJSON appends the object's canonical JSON to dst: keys sorted bytewise,
-// no white space, no escapes for HTML, integers exact, floats as encoding/json
-// writes them. Equal objects have equal bytes, in every process.
+// AppendJSON appends the object's canonical JSON to dst: keys sorted bytewise, no
+// white space, no escapes for HTML, integers exact, floats as encoding/json writes
+// them. Equal objects have equal bytes, in every process.
 func (o *Object) AppendJSON(dst []byte) []byte { return AppendJSON(dst, o.tree) }
 
-// AppendJSON appends the canonical JSON of a value of the types that
-// sources.DecodeYAML returns to dst. It panics on other types: a tree that holds
-// one was never decoded.
+// AppendJSON appends the canonical JSON of a value to dst. The value has the types
+// that [sources.DecodeYAML] returns; AppendJSON panics on others.
 func AppendJSON(dst []byte, value any) []byte {
 	e := encoder{dst: dst}
 	e.value(value)
@@ -24,7 +23,7 @@ func AppendJSON(dst []byte, value any) []byte {
 
 type encoder struct {
 	dst []byte
-	// keys is a stack: the keys of each mapping that is being written.
+	// keys is a stack of the keys of each mapping being written.
 	keys []string
 }
 
@@ -84,8 +83,8 @@ func (e *encoder) mapping(m map[string]any) {
 	e.keys = e.keys[:start]
 }
 
-// appendFloat is encoding/json's format, which is ECMAScript's. What JSON cannot
-// hold is null; sources.DecodeYAML lets none of it in.
+// appendFloat writes encoding/json's format, which is ECMAScript's. A number that
+// JSON cannot hold is null; sources.DecodeYAML admits none.
 func appendFloat(dst []byte, f float64) []byte {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return append(dst, "null"...)
@@ -104,8 +103,8 @@ func appendFloat(dst []byte, f float64) []byte {
 
 const hexDigits = "0123456789abcdef"
 
-// appendString quotes s as encoding/json does without HTML escapes: invalid
-// UTF-8 becomes U+FFFD, and U+2028 and U+2029 are escaped for JavaScript's sake.
+// appendString quotes s as encoding/json does without HTML escapes: invalid UTF-8
+// becomes U+FFFD, and U+2028 and U+2029 are escaped for JavaScript.
 func appendString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	start := 0

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// GroupKind is a kind of objects, whatever the version. GroupKinds are
-// comparable, and convert to apimachinery's type of the same name.
+// GroupKind is a kind of objects in any version. GroupKinds are comparable, and
+// convert to apimachinery's type of the same name.
 type GroupKind struct{ Group, Kind string }
 
-// API groups whose kinds gitopsd treats in a way of their own.
+// API groups that gitopsd treats specially.
 const (
 	GroupCoordination = "coordination.k8s.io"
 	GroupRBAC         = "rbac.authorization.k8s.io"
@@ -19,9 +19,9 @@ const (
 	GroupNetworking   = "networking.k8s.io"
 	GroupStorage      = "storage.k8s.io"
 	GroupScheduling   = "scheduling.k8s.io"
-	// GroupPackages, GroupComposites and GroupOperations are Crossplane's:
-	// packages and their settings, what defines and composes types, and what is
-	// done once or now and then.
+	// GroupPackages, GroupComposites and GroupOperations are Crossplane's: for
+	// packages and their settings, for definitions and compositions, and for
+	// operations.
 	GroupPackages   = "pkg.crossplane.io"
 	GroupComposites = "apiextensions.crossplane.io"
 	GroupOperations = "ops.crossplane.io"
@@ -30,7 +30,7 @@ const (
 	groupCRD  = "apiextensions.k8s.io"
 )
 
-// Kinds that gitopsd treats in a way of their own.
+// Kinds that gitopsd treats specially.
 var (
 	Namespace      = GroupKind{Kind: "Namespace"}
 	Secret         = GroupKind{Kind: "Secret"}
@@ -51,7 +51,7 @@ var (
 
 	CRD = GroupKind{groupCRD, "CustomResourceDefinition"}
 	XRD = GroupKind{GroupComposites, "CompositeResourceDefinition"}
-	// MRD stands for a CRD that is not installed until it is activated.
+	// MRD is for a CRD that is not installed until it is activated.
 	MRD              = GroupKind{GroupComposites, "ManagedResourceDefinition"}
 	ActivationPolicy = GroupKind{GroupComposites, "ManagedResourceActivationPolicy"}
 	Composition      = GroupKind{GroupComposites, "Composition"}
@@ -63,11 +63,11 @@ var (
 	RuntimeConfig = GroupKind{GroupPackages, "DeploymentRuntimeConfig"}
 )
 
-// Kinds that are treated alike; see [ID.Is].
+// Sets of kinds that are treated alike; see [ID.Is].
 var (
 	// Definitions define types.
 	Definitions = []GroupKind{CRD, XRD}
-	// Packages have Crossplane install a package.
+	// Packages make Crossplane install a package.
 	Packages = []GroupKind{Provider, Configuration, Function}
 	// Workloads may run a controller.
 	Workloads = []GroupKind{Deployment, StatefulSet, DaemonSet}
@@ -75,12 +75,13 @@ var (
 	Webhooks = []GroupKind{ValidatingWebhooks, MutatingWebhooks}
 )
 
-// ID names an object of the kind; namespace is empty for a cluster-scoped one.
+// ID returns the ID of an object of the kind; namespace is empty for a
+// cluster-scoped one.
 func (k GroupKind) ID(namespace, name string) ID {
 	return ID{Group: k.Group, Kind: k.Kind, Namespace: namespace, Name: name}
 }
 
-// APIVersion is the kind's apiVersion in a version: "apps/v1", or "v1" in the
+// APIVersion returns the kind's apiVersion in a version: "apps/v1", or "v1" in the
 // core group.
 func (k GroupKind) APIVersion(version string) string {
 	if k.Group == "" {
@@ -89,7 +90,7 @@ func (k GroupKind) APIVersion(version string) string {
 	return k.Group + "/" + version
 }
 
-// KindOf is the kind of a decoded object, empty where it does not say.
+// KindOf returns the kind of a decoded object, empty if it has none.
 func KindOf(tree map[string]any) GroupKind {
 	apiVersion, _ := tree["apiVersion"].(string)
 	kind, _ := tree["kind"].(string)
@@ -97,7 +98,7 @@ func KindOf(tree map[string]any) GroupKind {
 	return GroupKind{group, kind}
 }
 
-// GroupKind is the kind of the object.
+// GroupKind returns the kind of the object.
 func (id ID) GroupKind() GroupKind { return GroupKind{id.Group, id.Kind} }
 
 // Is reports whether the object is of one of the kinds.
@@ -107,16 +108,16 @@ func (id ID) Is(kinds ...GroupKind) bool { return slices.Contains(kinds, id.Grou
 // name, as in clusters where Crossplane runs it.
 const ProviderLabel = GroupPackages + "/provider"
 
-// builtIn are the groups with a dot that kube-apiserver itself serves. Under
-// k8s.io are groups of CRDs too (gateways, snapshots).
+// builtIn are the groups with a dot that kube-apiserver itself serves. Groups under
+// k8s.io may also be those of CRDs (gateways, snapshots).
 var builtIn = []string{
 	GroupAdmission, groupCRD, GroupAggregator, "authentication.k8s.io", "authorization.k8s.io", "certificates.k8s.io",
 	GroupCoordination, GroupDiscovery, "events.k8s.io", "flowcontrol.apiserver.k8s.io", "internal.apiserver.k8s.io",
 	GroupNetworking, "node.k8s.io", GroupRBAC, "resource.k8s.io", GroupScheduling, GroupStorage, "storagemigration.k8s.io",
 }
 
-// BuiltIn reports whether kube-apiserver itself serves a group: those without a
-// dot, and some of those with one.
+// BuiltIn reports whether kube-apiserver itself serves a group: every group without
+// a dot, and some with one.
 func BuiltIn(group string) bool {
 	return !strings.Contains(group, ".") || slices.Contains(builtIn, group)
 }

@@ -25,22 +25,20 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// ID is the identity of an object in a cluster. The version of its API is no
-// part of it: the API server serves one object in all of them. IDs are
-// comparable.
+// ID identifies an object in a cluster. It has no version, since the API server
+// serves an object in all of them. IDs are comparable.
 type ID struct {
-	// Group of the API; empty for the core group.
+	// Group is the API group; empty for the core group.
 	Group string
 	Kind  string
-	// Namespace is as written: empty for cluster-scoped objects, and for those
-	// that leave it to the namespace of the request.
+	// Namespace is as written: empty for cluster-scoped objects, and for those that
+	// use the namespace of the request.
 	Namespace string
 	Name      string
 }
 
-// String is the ID as kubectl names objects, with the namespace in between:
-// "kind.group/namespace/name", with neither group nor namespace where there is
-// none.
+// String returns the ID as kubectl names objects, with the namespace in between:
+// "kind.group/namespace/name", without an empty group or namespace.
 func (id ID) String() string {
 	var b strings.Builder
 	b.WriteString(strings.ToLower(id.Kind))
@@ -67,20 +65,20 @@ func (id ID) Compare(other ID) int {
 	)
 }
 
-// Origin is where an object comes from. Origins are comparable.
+// Origin is the place that an object comes from. Origins are comparable.
 type Origin struct {
-	// File is a path in the fleet repository, or in Package if that is set;
-	// empty for what gitopsd itself makes for a package. For a remote base it
-	// begins with the repository and commit (remote.Root).
+	// File is a path in the fleet repository, or in Package if that is set; empty
+	// for an object that gitopsd makes for a package. In a remote base it begins
+	// with the repository and commit (remote.Root).
 	File string
-	// Line is where the object starts in File, from 1; 0 if not known.
+	// Line is where the object starts in File, from 1; 0 if unknown.
 	Line int
-	// Package is the pinned package that holds the object; the zero Pin for
-	// an object of the fleet repository.
+	// Package is the pinned package that holds the object; the zero Pin for an
+	// object of the fleet repository.
 	Package sources.Pin
 }
 
-// String is the origin as errors and `gitopsd why` show it: "file:line" for the
+// String returns the origin as errors and `gitopsd why` show it: "file:line" for the
 // repository, "package reference@digest" and the line for a package.
 func (o Origin) String() string {
 	file := o.File
@@ -107,7 +105,7 @@ func GroupVersion(apiVersion string) (group, version string) {
 	return "", apiVersion
 }
 
-// identify reads and checks what makes a tree an object.
+// identify returns the ID of a tree, or why it is not an object.
 func identify(tree map[string]any) (ID, error) {
 	apiVersion, err := text(tree, "apiVersion")
 	if err != nil {
@@ -187,8 +185,8 @@ func notAlphanumeric(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9')
 }
 
-// validName refuses what could not be one segment of a URL's path. The API
-// server has stricter rules, by type.
+// validName reports whether s can be one segment of a URL's path. The API server has
+// stricter rules for each type.
 func validName(s string) bool {
 	return s != "" && len(s) <= 253 && s != "." && s != ".." &&
 		strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' || r == '%' }) < 0

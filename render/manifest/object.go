@@ -14,8 +14,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Object is one Kubernetes object. It does not change once built, and is safe
-// for concurrent use: clusters that get the same object share the pointer.
+// Object is one Kubernetes object. It is immutable and safe for concurrent use:
+// clusters that get the same object share the pointer.
 type Object struct {
 	id     ID
 	origin Origin
@@ -28,11 +28,10 @@ type Object struct {
 	hash sources.Digest
 }
 
-// New makes an object of a tree of the types that sources.DecodeYAML returns
+// New makes an object from a tree of the types that [sources.DecodeYAML] returns
 // (map[string]any, []any, string, bool, int64, float64, nil), which must not be
-// changed afterwards. It checks apiVersion, kind, metadata.name and namespace,
-// and that labels and annotations are strings; the rest of the object is its
-// type's business. Errors name the origin and the field.
+// changed afterwards. It checks apiVersion, kind, metadata.name and namespace, and
+// that labels and annotations are strings. Errors name the origin and the field.
 func New(tree map[string]any, origin Origin) (*Object, error) {
 	id, err := identify(tree)
 	if err != nil {
@@ -44,8 +43,8 @@ func New(tree map[string]any, origin Origin) (*Object, error) {
 	return &Object{id: id, origin: origin, tree: tree}, nil
 }
 
-// FromDocument makes the objects of a document: one, or the items of a List
-// (any kind that ends in List and has items). Each has the document's line.
+// FromDocument returns the objects of a document: one, or the items of a List (any
+// kind that ends in List and has items). Each has the document's line.
 func FromDocument(doc sources.Document, origin Origin) ([]*Object, error) {
 	origin.Line = doc.Line
 	kind, _ := doc.Tree["kind"].(string)
@@ -72,10 +71,10 @@ func FromDocument(doc sources.Document, origin Origin) ([]*Object, error) {
 	return objects, nil
 }
 
-// Complete returns the object with fields filled in that nobody knew when it was
-// rendered. The tree is the whole object with them. Fields whose values are not
-// known yet are left out of it and named in unknown, as plan.Change has paths. The
-// error is that of [New], or says that the tree is of another object.
+// Complete returns the object with fields that were not known when it was rendered.
+// The tree is the whole object with them. Fields that are still unknown are absent
+// from it and listed in unknown, as paths like plan.Change's. It fails as [New]
+// does, and if the tree is of another object.
 func (o *Object) Complete(tree map[string]any, unknown ...string) (*Object, error) {
 	id, err := identify(tree)
 	if err != nil {
@@ -87,8 +86,8 @@ func (o *Object) Complete(tree map[string]any, unknown ...string) (*Object, erro
 	return &Object{id: id, origin: o.origin, tree: tree, rendered: o.Rendered(), unknown: append(slices.Clip(o.unknown), unknown...)}, nil
 }
 
-// Rewrite returns the object in another form, with the same fields unknown. The form
-// is that of both the object and what was rendered of it. The error is that of [New].
+// Rewrite returns the object in another form, with the same fields unknown. It
+// rewrites both the object and its rendered form. It fails as [New] does.
 func (o *Object) Rewrite(form func(o *Object) (tree map[string]any)) (*Object, error) {
 	other := &Object{origin: o.origin, tree: form(o), unknown: o.unknown}
 	var err error
@@ -101,7 +100,7 @@ func (o *Object) Rewrite(form func(o *Object) (tree map[string]any)) (*Object, e
 	return other, err
 }
 
-// Rendered returns the object without what [Object.Complete] filled in.
+// Rendered returns the object without the fields that [Object.Complete] added.
 func (o *Object) Rendered() *Object {
 	if o.rendered == nil {
 		return o
@@ -109,35 +108,35 @@ func (o *Object) Rendered() *Object {
 	return o.rendered
 }
 
-// Unknown lists the fields whose values are not known yet, as plan.Change has
-// paths.
+// Unknown returns the fields whose values are not known yet, as paths like
+// plan.Change's.
 func (o *Object) Unknown() []string { return o.unknown }
 
-// ID is the object's identity in a cluster.
+// ID returns the object's identity in a cluster.
 func (o *Object) ID() ID { return o.id }
 
-// Origin is where the object was written.
+// Origin returns where the object was written.
 func (o *Object) Origin() Origin { return o.origin }
 
-// APIVersion is "group/version", or "version" in the core group.
+// APIVersion returns "group/version", or "version" in the core group.
 func (o *Object) APIVersion() string {
 	v, _ := o.tree["apiVersion"].(string)
 	return v
 }
 
-// Version is the version part of the apiVersion.
+// Version returns the version part of the apiVersion.
 func (o *Object) Version() string {
 	_, version := GroupVersion(o.APIVersion())
 	return version
 }
 
-// Tree is the whole object, to read only.
+// Tree returns the whole object, read-only.
 func (o *Object) Tree() map[string]any { return o.tree }
 
-// Label is the value of one label, empty if it is not there.
+// Label returns the value of one label, empty if it is missing.
 func (o *Object) Label(key string) string { return o.metadata("labels", key) }
 
-// Annotation is the value of one annotation, empty if it is not there.
+// Annotation returns the value of one annotation, empty if it is missing.
 func (o *Object) Annotation(key string) string { return o.metadata("annotations", key) }
 
 func (o *Object) metadata(field, key string) string {
@@ -147,10 +146,10 @@ func (o *Object) metadata(field, key string) string {
 	return v
 }
 
-// Labels are a copy of the object's labels.
+// Labels returns a copy of the object's labels.
 func (o *Object) Labels() map[string]string { return o.stringMap("labels") }
 
-// Annotations are a copy of the object's annotations.
+// Annotations returns a copy of the object's annotations.
 func (o *Object) Annotations() map[string]string { return o.stringMap("annotations") }
 
 func (o *Object) stringMap(field string) map[string]string {
@@ -163,9 +162,8 @@ func (o *Object) stringMap(field string) map[string]string {
 	return m
 }
 
-// WithMetadata returns the object with labels and annotations added; where a
-// key is there already, the given value wins. The two objects share all but the
-// root, metadata and those maps.
+// WithMetadata returns the object with labels and annotations added; they replace
+// existing keys. The two objects share all but the root, metadata and those maps.
 func (o *Object) WithMetadata(labels, annotations map[string]string) *Object {
 	if len(labels) == 0 && len(annotations) == 0 {
 		return o
@@ -196,9 +194,8 @@ func (o *Object) WithOrigin(origin Origin) *Object {
 	return &Object{id: o.id, origin: origin, tree: o.tree, rendered: o.rendered, unknown: o.unknown}
 }
 
-// Hash is the digest of the object's canonical JSON, computed when first asked
-// for. Two objects with equal hashes are equal for every purpose but their
-// origin.
+// Hash returns the digest of the object's canonical JSON, computed on the first
+// call. Objects with equal hashes differ at most in their origin.
 func (o *Object) Hash() sources.Digest {
 	o.once.Do(func() {
 		buf := buffers.Get().(*[]byte)
@@ -212,7 +209,7 @@ func (o *Object) Hash() sources.Digest {
 
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// YAML is the object as `kustomize build` prints it: keys sorted, two spaces.
+// YAML returns the object as `kustomize build` prints it: keys sorted, two spaces.
 func (o *Object) YAML() ([]byte, error) {
 	out, err := yaml.JSONToYAML(o.AppendJSON(nil))
 	if err != nil {

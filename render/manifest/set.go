@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// Set is what one cluster is to hold: objects ordered by ID, each ID once. A Set
-// holds pointers only; it does not change and is safe for concurrent use.
+// Set is the objects of one cluster, ordered by ID, each ID once. It holds pointers
+// only, is immutable, and is safe for concurrent use.
 type Set struct {
 	objects []*Object
 }
 
-// DuplicateError says that an object is defined more than once. Nobody can say
-// which definition is meant, so none of them is used.
+// DuplicateError is the error for an object that is defined more than once. None of
+// the definitions is used, since it is unknown which one is meant.
 type DuplicateError struct {
-	// ID is what is defined more than once.
+	// ID is the object's.
 	ID ID
 	// Objects are the definitions, at least two.
 	Objects []*Object
@@ -27,7 +27,7 @@ func (e *DuplicateError) Error() string {
 	return fmt.Sprintf("%s %s; keep one definition", e.ID, e.Reason())
 }
 
-// Reason says where the definitions are, without the object's name.
+// Reason returns where the definitions are, without the object's name.
 func (e *DuplicateError) Reason() string {
 	places := make([]string, len(e.Objects))
 	for i, o := range e.Objects {
@@ -37,8 +37,8 @@ func (e *DuplicateError) Reason() string {
 	return fmt.Sprintf("is defined %d times: by %s", len(places), strings.Join(places, " and by "))
 }
 
-// NewSet orders objects by ID. What is defined more than once is not in the set;
-// there is a DuplicateError for each such ID, in order.
+// NewSet orders objects by ID. An object that is defined more than once is not in
+// the set; there is a [DuplicateError] for each such ID, in order.
 func NewSet(objects []*Object) (*Set, []*DuplicateError) {
 	sorted := slices.Clone(objects)
 	slices.SortStableFunc(sorted, func(a, b *Object) int { return a.id.Compare(b.id) })
@@ -60,13 +60,13 @@ func NewSet(objects []*Object) (*Set, []*DuplicateError) {
 	return &Set{objects: kept}, duplicates
 }
 
-// Len is the number of objects.
+// Len returns the number of objects.
 func (s *Set) Len() int { return len(s.objects) }
 
-// All are the objects in the order of their IDs, to read only.
+// All returns the objects in the order of their IDs, read-only.
 func (s *Set) All() []*Object { return s.objects }
 
-// Get returns the object of that ID, nil if there is none.
+// Get returns the object with the ID, nil if there is none.
 func (s *Set) Get(id ID) *Object {
 	i, found := slices.BinarySearchFunc(s.objects, id, func(o *Object, id ID) int { return o.id.Compare(id) })
 	if !found {
@@ -75,8 +75,8 @@ func (s *Set) Get(id ID) *Object {
 	return s.objects[i]
 }
 
-// WriteYAML writes the objects as one YAML stream, in order, as `kustomize
-// build` prints objects.
+// WriteYAML writes the objects as one YAML stream, in order, as `kustomize build`
+// prints them.
 func (s *Set) WriteYAML(w io.Writer) error {
 	var buf bytes.Buffer
 	for i, o := range s.objects {

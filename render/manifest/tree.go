@@ -1,6 +1,6 @@
 package manifest
 
-// Mapping is the mapping at a path of field names in a decoded tree, nil where
+// Mapping returns the mapping at a path of field names in a decoded tree, nil if
 // there is none.
 func Mapping(tree map[string]any, path ...string) map[string]any {
 	for _, field := range path {
@@ -9,16 +9,16 @@ func Mapping(tree map[string]any, path ...string) map[string]any {
 	return tree
 }
 
-// List is the list at a path, nil where there is none.
+// List returns the list at a path, nil if there is none.
 func List(tree map[string]any, path ...string) []any { return at[[]any](tree, path) }
 
-// Text is the string at a path, empty where there is none.
+// Text returns the string at a path, empty if there is none.
 func Text(tree map[string]any, path ...string) string { return at[string](tree, path) }
 
-// Truth is the boolean at a path, false where there is none.
+// Truth returns the boolean at a path, false if there is none.
 func Truth(tree map[string]any, path ...string) bool { return at[bool](tree, path) }
 
-// Texts are the strings of the list at a path, without its other elements.
+// Texts returns the strings of the list at a path, without its other elements.
 func Texts(tree map[string]any, path ...string) []string {
 	var all []string
 	for _, item := range List(tree, path...) {

@@ -12,11 +12,11 @@ import (
 
 // Config is what a DeploymentRuntimeConfig sets. A nil *Config sets nothing.
 type Config struct {
-	// Name is the object's.
+	// Name is the object's name.
 	Name string
 	// Deployment, Service and ServiceAccount are for the objects of that kind.
 	Deployment, Service, ServiceAccount Template
-	// Spec is the Deployment's, a valid one; nil if there is none.
+	// Spec is the Deployment's, validated; nil if there is none.
 	Spec map[string]any
 }
 
@@ -27,12 +27,11 @@ type Template struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// containerName is that of the controller's container; a configuration that has
-// a container of this name configures the controller.
+// containerName is the name of the controller's container; a container of this name
+// in a configuration configures the controller.
 const containerName = "package-runtime"
 
-// Image is the image that the configuration gives the controller, empty if it
-// leaves that to the package.
+// Image returns the configuration's image for the controller, empty if it sets none.
 func (c *Config) Image() string {
 	for _, container := range containers(c.Spec) {
 		m, _ := container.(map[string]any)
@@ -43,9 +42,9 @@ func (c *Config) Image() string {
 	return ""
 }
 
-// Check refuses an image without a digest for the controller: two clusters with
-// the same lines in the lock would run different things. Errors begin with the
-// field below spec.
+// Check returns an error for a controller image without a digest: two clusters with
+// the same lines in the lock would run different images. Errors begin with the field
+// below spec.
 func (c *Config) Check() error {
 	for i, container := range containers(c.Spec) {
 		m, _ := container.(map[string]any)
@@ -67,8 +66,8 @@ func containers(spec map[string]any) []any {
 	return list
 }
 
-// template returns the metadata of an object, with the name that it has unless
-// the configuration gives it another.
+// template returns the metadata of an object; name is its name unless the
+// configuration sets another.
 func (c *Config) template(part func(*Config) Template, name string) Template {
 	var t Template
 	if c != nil {
@@ -80,7 +79,7 @@ func (c *Config) template(part func(*Config) Template, name string) Template {
 	return t
 }
 
-// apply puts labels and annotations on an object.
+// apply adds labels and annotations to an object.
 func (t Template) apply(tree map[string]any) map[string]any {
 	meta, _ := tree["metadata"].(map[string]any)
 	for field, values := range map[string]map[string]string{"labels": t.Labels, "annotations": t.Annotations} {
@@ -108,10 +107,10 @@ func (c Controller) serviceAccount() Template {
 	return c.Config.template(func(c *Config) Template { return c.ServiceAccount }, c.Selected.Declaration.Name)
 }
 
-// ServiceName is the name of the Service that the controller's webhooks have.
+// ServiceName returns the name of the Service for the controller's webhooks.
 func (c Controller) ServiceName() string { return c.service().Name }
 
-// account is the name of the ServiceAccount that the controller runs as.
+// account returns the name of the ServiceAccount that the controller runs as.
 func (c Controller) account() string {
 	if c.Config != nil {
 		template, _ := c.Config.Spec["template"].(map[string]any)
@@ -123,13 +122,13 @@ func (c Controller) account() string {
 	return c.serviceAccount().Name
 }
 
-// makesAccount reports whether the ServiceAccount comes with the package: one that
-// the configuration names for the pod alone is somebody else's to make.
+// makesAccount reports whether the ServiceAccount comes with the package. One that
+// the configuration names for the pod alone does not.
 func (c Controller) makesAccount() bool { return c.account() == c.serviceAccount().Name }
 
-// deployment is the spec of the controller's Deployment. What the configuration
-// has is kept, as in Crossplane, but for what makes the Deployment the package's:
-// its selector, the labels and environment that tell the controller what it is,
+// deployment returns the spec of the controller's Deployment. As in Crossplane, it
+// keeps the configuration's fields but for those that tie the Deployment to the
+// package: its selector, the labels and environment that identify the controller,
 // and the pull policy. Pull secrets are added to the configuration's own.
 func deployment(c Controller) map[string]any {
 	d := c.Selected.Declaration
@@ -143,10 +142,9 @@ func deployment(c Controller) map[string]any {
 	template["metadata"], template["spec"], spec["template"] = meta, pod, template
 
 	optional(spec, "replicas", int64(1))
-	// Unless it is said otherwise two versions never run at once.
+	// By default two versions never run at once.
 	optional(spec, "strategy", map[string]any{"type": "Recreate"})
-	// The selector cannot be changed later: it is what stays when the version
-	// changes.
+	// The selector is immutable: it must stay equal when the version changes.
 	selector := clone(spec["selector"])
 	selector["matchLabels"] = map[string]any{manifest.PackageLabel: d.Name}
 	spec["selector"] = selector
@@ -185,7 +183,7 @@ func deployment(c Controller) map[string]any {
 	return spec
 }
 
-// complete fills in the controller's container.
+// complete sets the fields of the controller's container.
 func complete(c Controller, container map[string]any) {
 	ports := []any{map[string]any{"name": "metrics", "containerPort": int64(metricsPort)}}
 	if c.Webhooks {
@@ -210,7 +208,7 @@ func complete(c Controller, container map[string]any) {
 	})
 }
 
-// clone copies a mapping's first level; what is no mapping is an empty one.
+// clone copies a mapping's first level; anything else becomes an empty mapping.
 func clone(v any) map[string]any {
 	m, _ := v.(map[string]any)
 	if m == nil {
@@ -225,8 +223,8 @@ func optional(m map[string]any, key string, value any) {
 	}
 }
 
-// byName joins two lists of things with names; of those with one name the first
-// list's stays.
+// byName joins two lists of named elements; of two with one name it keeps the first
+// list's.
 func byName(first, second any) []any {
 	list, _ := first.([]any)
 	list = slices.Clone(list)

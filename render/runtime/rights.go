@@ -13,12 +13,12 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// RoleName is the ClusterRole with the rights of a Provider's controller.
+// RoleName returns the name of the ClusterRole of a Provider's controller.
 func RoleName(provider string) string { return "gitopsd:provider:" + provider }
 
-// Binding binds the ServiceAccount of a Provider to its rights. Providers of one
-// family (their metadata says so) use each other's types: those of the cluster's
-// Providers that are of its family are bound to the same rights.
+// Binding returns the ClusterRoleBinding of a Provider's rights. Providers of one
+// family (their metadata names it) use each other's types: the cluster's other
+// Providers of the family are bound to the same rights.
 func Binding(c Controller, cluster []Controller) (*manifest.Object, error) {
 	p := c.Selected
 	name := p.Declaration.Name
@@ -60,9 +60,9 @@ var (
 	group  = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)+$`)
 )
 
-// rules are a controller's rights: all on its own types, and what Crossplane
-// grants every provider for credentials, connection details, leader election and
-// events.
+// rules returns a controller's rights: all verbs on its own types, and those that
+// Crossplane grants every provider for credentials, connection details, leader
+// election and events.
 func rules(c Controller) ([]any, error) {
 	byGroup := make(map[string][]string)
 	for _, crd := range c.Types {
@@ -89,8 +89,8 @@ func rules(c Controller) ([]any, error) {
 	return rules, nil
 }
 
-// resource reads what a CRD defines. Its group and plural go into rules, where
-// "*" or a built-in type would be far more than the controller's own.
+// resource returns the group and plural of a CRD's kind. They go into rules, where
+// "*" or a built-in type would grant far more than the controller's own.
 func resource(crd *manifest.Object) (g, p string, err error) {
 	d := types.Read(crd.Tree())
 	g, p = d.Group, d.Names.Plural
@@ -119,9 +119,9 @@ func list(values []string) []any {
 	return l
 }
 
-// SafeStart reports whether a provider starts a controller only for types that it
-// finds installed, for which it watches them. Capabilities are matched without
-// regard to case and separators, as Crossplane does.
+// SafeStart reports whether a provider starts a controller for a type only once the
+// type is installed. Capabilities are matched without regard to case and separators,
+// as in Crossplane.
 func SafeStart(meta sources.PackageMeta) bool {
 	return slices.ContainsFunc(manifest.Texts(meta.Document.Tree, "spec", "capabilities"), func(s string) bool {
 		return strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(s)) == "safestart"

@@ -26,10 +26,9 @@ import (
 )
 
 const (
-	// Namespace is where controllers run.
+	// Namespace is the namespace in which controllers run.
 	Namespace = "gitopsd-system"
-	// WebhookPort is where a controller serves webhooks, and what its Service
-	// listens on.
+	// WebhookPort is the port of a controller's webhooks and of its Service.
 	WebhookPort = 9443
 
 	revisionLabel = manifest.GroupPackages + "/revision"
@@ -38,13 +37,13 @@ const (
 	userID        = 2000 // Crossplane's, for user and group
 )
 
-// Controller is a Provider that is to run in a cluster.
+// Controller is a Provider that runs in a cluster.
 type Controller struct {
 	// Selected is the package: its declaration, pin and content.
 	Selected sources.Selected
 	// Types are the CustomResourceDefinitions of the package.
 	Types []*manifest.Object
-	// Webhooks is set if the package has any.
+	// Webhooks reports whether the package has any.
 	Webhooks bool
 	// Config is what a DeploymentRuntimeConfig sets; nil for none.
 	Config *Config
@@ -52,7 +51,8 @@ type Controller struct {
 
 // Objects returns the objects of the controller, the same in every cluster. The
 // [Binding] of its rights depends on the cluster's other packages. It fails if a
-// type must not be a package's, or the Service cannot have the package's name.
+// package may not define one of the types, or if the Service cannot have the
+// package's name.
 func Objects(c Controller) ([]*manifest.Object, error) {
 	name := c.Selected.Declaration.Name
 	rules, err := rules(c)
@@ -88,12 +88,12 @@ func Objects(c Controller) ([]*manifest.Object, error) {
 	return objects, nil
 }
 
-// System is the namespace in which controllers run.
+// System returns the namespace in which controllers run.
 func System() (*manifest.Object, error) {
 	return manifest.New(object(manifest.Namespace, Namespace, "", nil), manifest.Origin{File: "gitopsd"})
 }
 
-// object has the version v1 of its kind.
+// object returns an object of version v1 of its kind.
 func object(kind manifest.GroupKind, name, namespace string, rest map[string]any) map[string]any {
 	meta := map[string]any{"name": name}
 	if namespace != "" {
@@ -106,21 +106,21 @@ func object(kind manifest.GroupKind, name, namespace string, rest map[string]any
 	return tree
 }
 
-// dnsLabel is what a Service's name must be (RFC 1035).
+// dnsLabel matches a Service's name (RFC 1035).
 var dnsLabel = regexp.MustCompile(`^[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?$`)
 
 func env(name, fieldPath string) map[string]any {
-	// apiVersion is what the API server would fill in.
+	// apiVersion is the API server's default.
 	return map[string]any{"name": name, "valueFrom": map[string]any{"fieldRef": map[string]any{"apiVersion": "v1", "fieldPath": fieldPath}}}
 }
 
-// Image is the controller's, by digest: the one that the package's metadata
-// names, as it was resolved, else the package itself.
+// Image returns the controller's image by digest: the one that the package's
+// metadata names, as it was resolved, else the package itself.
 func Image(p sources.Selected) string {
 	return cmp.Or(p.Runtime, p.Pin.Ref.Repository+"@"+string(p.Pin.Digest))
 }
 
-// labelValue cuts a name to what a label may hold.
+// labelValue cuts a name to the length of a label's value.
 func labelValue(s string) string {
 	return strings.TrimRight(s[:min(len(s), 63)], "-._")
 }

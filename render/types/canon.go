@@ -10,22 +10,20 @@ import (
 	"gitopsd.dev/render/field"
 )
 
-// canon appends canonical JSON to a buffer: no space, an object's keys sorted
-// by their bytes, strings escaped as little as JSON allows (and U+007F), and
-// numbers as in number. It is used again from document to document, so that
-// writing a type allocates next to nothing.
+// canon appends canonical JSON to a buffer: no space, an object's keys sorted by
+// their bytes, strings escaped as little as JSON allows (and U+007F), and numbers as
+// in number. Its buffers are reused between documents, so that writing a type
+// allocates next to nothing.
 type canon struct {
 	buf []byte
-	// keys is a stack: each object being written has its sorted keys there.
+	// keys is a stack of the sorted keys of each object being written.
 	keys []string
-	// ends is a stack: each set being written has the ends of its elements
-	// there.
+	// ends is a stack of the ends of the elements of each set being written.
 	ends []int
 }
 
-// fieldError says what is wrong with the value at a path. The path is put
-// together while the error travels outwards, so that it costs nothing when all
-// is well.
+// fieldError is an error about the value at a path. The path is put together while
+// the error is returned, so that success costs nothing.
 type fieldError struct {
 	path field.Path // outermost last
 	what string
@@ -75,8 +73,8 @@ func describe(v any) string {
 	return fmt.Sprintf("a %T", v)
 }
 
-// sortedKeys pushes an object's keys, sorted, and returns where they are in
-// c.keys; the caller truncates c.keys to from when it is done.
+// sortedKeys pushes an object's keys, sorted, and returns their place in c.keys; the
+// caller truncates c.keys to from when it is done.
 func (c *canon) sortedKeys(m map[string]any) (from, to int) {
 	from = len(c.keys)
 	for k := range m {
@@ -101,8 +99,8 @@ func (c *canon) closeObject(start int) {
 	c.buf = append(c.buf, '}')
 }
 
-// data writes a JSON value as it is: nothing in it is left out or sorted but
-// the keys of objects.
+// data writes a JSON value as it is: only the keys of objects are sorted, and
+// nothing is left out.
 func (c *canon) data(v any) error {
 	switch v := v.(type) {
 	case nil:
@@ -177,10 +175,10 @@ func (c *canon) str(s string) {
 	c.buf = append(c.buf, '"')
 }
 
-// Numbers are the decimal digits without zeros at the end, then "e" and a power
-// of ten unless that is zero: 63, 1e2, 5e-1. Every program's way to write a
-// number can be brought to this form without arithmetic, and the same number
-// has one form as int64 and as float64, as it has in the API server.
+// Numbers are the decimal digits without zeros at the end, then "e" and a power of
+// ten unless that is zero: 63, 1e2, 5e-1. Any notation of a number can be brought to
+// this form without arithmetic, and the same number has one form as int64 and as
+// float64, as in the API server.
 
 func (c *canon) integer(i int64) {
 	start := len(c.buf)
@@ -199,7 +197,7 @@ func (c *canon) float(f float64) error {
 		c.buf = append(c.buf, '0') // minus zero, too
 		return nil
 	}
-	// d.ddde±xx with as many digits as tell f from every other float64.
+	// d.ddde±xx with the fewest digits that identify f.
 	text := strconv.AppendFloat(make([]byte, 0, 32), f, 'e', -1, 64)
 	digits, power, _ := bytes.Cut(text, []byte{'e'})
 	exp, err := strconv.Atoi(string(power))
@@ -213,8 +211,8 @@ func (c *canon) float(f float64) error {
 	return nil
 }
 
-// trimZeros turns the zeros at the end of the digits from start on into powers
-// of ten, and writes those.
+// trimZeros writes the zeros at the end of the digits from start on as a power of
+// ten.
 func (c *canon) trimZeros(start, exp int) {
 	for end := len(c.buf); end > start+1 && c.buf[end-1] == '0'; end-- {
 		c.buf = c.buf[:end-1]
@@ -225,8 +223,8 @@ func (c *canon) trimZeros(start, exp int) {
 	}
 }
 
-// set writes a list whose order means nothing, its elements sorted by the bytes
-// of their canonical form; unique leaves out all but one of equal elements.
+// set writes a list whose order is irrelevant, its elements sorted by the bytes of
+// their canonical form; unique leaves out all but one of equal elements.
 func (c *canon) set(list []any, unique bool, element func(*canon, any) error) error {
 	c.buf = append(c.buf, '[')
 	start, from := len(c.buf), len(c.ends)

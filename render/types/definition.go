@@ -7,19 +7,19 @@ import (
 )
 
 // Definition is a view of a CustomResourceDefinition or a
-// CompositeResourceDefinition, with the defaults that the API server and
-// Crossplane fill in. It shares all maps with the object and must not be changed.
-// What is not of its type is absent; [Of] says what is wrong.
+// CompositeResourceDefinition, with the defaults of the API server and Crossplane.
+// It shares all maps with the object and must not be changed. A field of another
+// type reads as absent; [Of] returns the error.
 type Definition struct {
-	// XRD is set for a CompositeResourceDefinition.
+	// XRD is true for a CompositeResourceDefinition.
 	XRD bool
-	// Group is that of the defined kinds.
+	// Group is the API group of the defined kinds.
 	Group string
 	Names Names
-	// Claims are the names of an XRD's claims, zero where it offers none.
+	// Claims are the names of an XRD's claims; zero if it offers none.
 	Claims Names
-	// Scope is "Namespaced", "Cluster" or "LegacyCluster"; empty where a CRD
-	// does not say.
+	// Scope is "Namespaced", "Cluster" or "LegacyCluster"; empty if a CRD does not
+	// set it.
 	Scope string
 	// PreservesUnknownFields is spec.preserveUnknownFields.
 	PreservesUnknownFields bool
@@ -33,7 +33,7 @@ type Definition struct {
 	object map[string]any
 }
 
-// Names are a kind's.
+// Names are the names of a kind.
 type Names struct {
 	Kind, Plural, Singular, ListKind string
 
@@ -43,12 +43,12 @@ type Names struct {
 // Version is one version of a definition.
 type Version struct {
 	Name string
-	// Storage is set for the version that objects are stored in; of an XRD, for
-	// the one that compositions refer to.
+	// Storage is true for the version that objects are stored in; of an XRD, for the
+	// one that compositions refer to.
 	Served, Storage, Deprecated bool
 	// Warning is the deprecationWarning.
 	Warning string
-	// Schema is the openAPIV3Schema; nil where there is none.
+	// Schema is the openAPIV3Schema; nil if there is none.
 	Schema       map[string]any
 	Subresources map[string]any
 	// Columns and SelectableFields are as written: additionalPrinterColumns and
@@ -56,7 +56,7 @@ type Version struct {
 	Columns, SelectableFields any
 }
 
-// Read views an object as a definition.
+// Read returns the object as a definition.
 func Read(object map[string]any) Definition {
 	spec := manifest.Mapping(object, "spec")
 	d := Definition{
@@ -75,7 +75,7 @@ func Read(object map[string]any) Definition {
 	return d
 }
 
-// xrdScope is an XRD's scope, or what Crossplane takes for an absent one.
+// xrdScope returns an XRD's scope, or Crossplane's default.
 func xrdScope(object map[string]any, scope string) string {
 	switch {
 	case scope != "":
@@ -100,14 +100,14 @@ func namesOf(fields map[string]any) Names {
 	return n
 }
 
-// ShortNames and Categories are those that kubectl takes in place of the kind.
+// ShortNames returns the names that kubectl accepts in place of the kind.
 func (n Names) ShortNames() []string { return manifest.Texts(n.fields, "shortNames") }
 
-// Categories are the groups of resources that the kind belongs to, "all" for
+// Categories returns the groups of resources that the kind belongs to, "all" for
 // example.
 func (n Names) Categories() []string { return manifest.Texts(n.fields, "categories") }
 
-// Kinds are the defined kinds: the one in Names, and that of claims.
+// Kinds returns the defined kinds: the one in Names, and the claims'.
 func (d Definition) Kinds() []string {
 	var kinds []string
 	for _, kind := range []string{d.Names.Kind, d.Claims.Kind} {
@@ -123,7 +123,7 @@ func (d Definition) Defines(kind manifest.GroupKind) bool {
 	return kind.Group == d.Group && kind.Group != "" && kind.Kind != "" && (kind.Kind == d.Names.Kind || kind.Kind == d.Claims.Kind)
 }
 
-// Versions are the versions, in the order in which they are written.
+// Versions returns the versions, in the order in which they are written.
 func (d Definition) Versions() []Version {
 	storage := "storage"
 	if d.XRD {
@@ -143,8 +143,8 @@ func (d Definition) Versions() []Version {
 	return versions
 }
 
-// StoredVersions are a live CRD's status.storedVersions: those that objects in
-// etcd may be in.
+// StoredVersions returns a live CRD's status.storedVersions: the versions that
+// objects in etcd may be in.
 func (d Definition) StoredVersions() []string {
 	return manifest.Texts(d.object, "status", "storedVersions")
 }

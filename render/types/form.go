@@ -7,33 +7,33 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// former writes the canonical forms of types, one at a time into the same
-// buffer. Between types it keeps nothing but capacity.
+// former writes the canonical forms of types, one at a time into the same buffer.
+// Between types it keeps nothing but capacity.
 type former struct {
 	canon
-	// each gets every type, without its digest, and its form, which is valid
-	// until each returns.
+	// each is called with every type, without its digest, and its form, which is
+	// valid until each returns.
 	each func(t Type, form []byte)
 }
 
-// definition is what an object says of all its types.
+// definition is the part of an object that applies to all its types.
 type definition struct {
 	spec     map[string]any
 	group    string
 	versions []map[string]any
-	// stored is the name of the version that objects are stored in; empty if
-	// none is, which the API server refuses.
+	// stored is the name of the version that objects are stored in; empty if none
+	// is, which the API server refuses.
 	stored string
 	// composite is set for a CompositeResourceDefinition.
 	composite *composite
 }
 
-// composite is what a CompositeResourceDefinition has besides what a
-// CustomResourceDefinition has.
+// composite has the fields of a CompositeResourceDefinition that a
+// CustomResourceDefinition lacks.
 type composite struct {
-	// v2 is set for apiextensions.crossplane.io/v2.
+	// v2 is true for apiextensions.crossplane.io/v2.
 	v2 bool
-	// kind is that of the composite, claim that of its claim, if any.
+	// kind is the composite's, claim the claim's; empty if there is none.
 	kind, claim string
 }
 
@@ -68,7 +68,7 @@ func (f *former) object(object map[string]any) error {
 	return nil
 }
 
-// subject names an object in an error.
+// subject returns the name of an object for errors.
 func subject(object map[string]any) string {
 	return manifest.Text(object, "kind") + " " + manifest.Text(object, "metadata", "name")
 }
@@ -180,7 +180,8 @@ func (f *former) form(d definition, field string, names map[string]any, version 
 	return nil
 }
 
-// conversion writes how objects are converted between versions, without where.
+// conversion writes how objects are converted between versions, but not where a
+// webhook runs.
 func (f *former) conversion(v any) error {
 	start := len(f.buf)
 	if v == nil {
@@ -194,7 +195,7 @@ func (f *former) conversion(v any) error {
 		return want("a mapping", v)
 	}
 	if webhook, ok := m["webhook"].(map[string]any); ok && webhook["conversionReviewVersions"] != nil {
-		// An ordered list: the API server takes the first one it knows.
+		// The order counts: the API server takes the first one that it knows.
 		f.key(start, "conversionReviewVersions")
 		if err := f.data(webhook["conversionReviewVersions"]); err != nil {
 			return at("webhook", at("conversionReviewVersions", err))
@@ -237,7 +238,7 @@ func (f *former) names(names map[string]any) error {
 	return nil
 }
 
-// scope is the CRD's, or that of the CRD that Crossplane makes of an XRD.
+// scope writes the scope of the CRD, or of the CRD that Crossplane makes of an XRD.
 func (f *former) scope(d definition, field string) error {
 	v := d.spec["scope"]
 	if d.composite != nil {
@@ -295,8 +296,8 @@ func (f *former) versionSchema(start int, v any) error {
 	return at("openAPIV3Schema", schema(&f.canon, m["openAPIV3Schema"]))
 }
 
-// columns writes the printer columns in order. Without any, the API server
-// prints the age.
+// columns writes the printer columns in order. Without any, the API server prints
+// the age.
 func (f *former) columns(start int, k string, v any) error {
 	list, ok := v.([]any)
 	if !ok && v != nil {
@@ -358,7 +359,7 @@ func selectableField(c *canon, v any) error {
 	return nil
 }
 
-// subresources writes which there are; scale's paths are all there is to set.
+// subresources writes the subresources; only scale's paths can be set.
 func (f *former) subresources(start int, k string, v any) error {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -400,7 +401,7 @@ func (f *former) scale(v any) error {
 	return nil
 }
 
-// compositeFields writes what a CompositeResourceDefinition adds: which
+// compositeFields writes the fields of a CompositeResourceDefinition only: which
 // composition a composite gets, and how it and its claim belong together.
 func (f *former) compositeFields(d definition, claim bool) error {
 	start := len(f.buf)

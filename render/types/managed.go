@@ -8,7 +8,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// mrdVersions are the versions in which packages hold them.
+// mrdVersions are the versions of ManagedResourceDefinition in packages.
 var mrdVersions = []string{"v1alpha1", "v1beta1", "v1"}
 
 // The fields of a ManagedResourceDefinition's spec that its
@@ -26,10 +26,9 @@ func IsManaged(object map[string]any) bool {
 }
 
 // FromManaged returns the CustomResourceDefinition that Crossplane makes of an
-// active ManagedResourceDefinition: of the same name, with the same spec as far
-// as the two have fields in common, its versions ordered by name. Labels and
-// annotations are the definition's own, as there. The trees share what is the
-// same.
+// active ManagedResourceDefinition: the same name, the fields of the spec that both
+// have, versions ordered by name. Labels and annotations are copied, as Crossplane
+// does. The trees share their common parts.
 //
 // It fails, naming the object and the field, if Crossplane could not make one.
 func FromManaged(object map[string]any) (map[string]any, error) {
@@ -79,7 +78,7 @@ func fromManaged(object map[string]any) (map[string]any, error) {
 	}, nil
 }
 
-// pick returns those fields of m that are named.
+// pick returns the named fields of m.
 func pick(m map[string]any, fields []string) map[string]any {
 	kept := make(map[string]any, len(fields))
 	for _, f := range fields {

@@ -1,8 +1,8 @@
 package types
 
-// schema writes a JSON schema. What the API server drops when it stores one, it
-// leaves out: null, keywords it does not know, false and empty where that is
-// what an absent keyword means. The keywords are those of JSONSchemaProps in
+// schema writes a JSON schema. It leaves out what the API server drops when it
+// stores one: null, unknown keywords, and false and empty where an absent keyword
+// means the same. The keywords are those of JSONSchemaProps in
 // apiextensions.k8s.io/v1.
 func schema(c *canon, v any) error {
 	if v == nil { // an element that is null decodes to an empty schema
@@ -55,8 +55,7 @@ func (c *canon) keyword(start int, k string, v any) error {
 	case "required", "x-kubernetes-list-map-keys":
 		return c.setField(start, k, v, true, stringElement)
 	case "allOf", "anyOf", "oneOf":
-		// Equal elements stay: a value that matches both of two equal ones
-		// is refused by oneOf.
+		// Equal elements stay: oneOf refuses a value that matches both.
 		return c.setField(start, k, v, false, schema)
 	case "x-kubernetes-validations":
 		return c.setField(start, k, v, false, rule)
@@ -83,13 +82,13 @@ func (c *canon) keyword(start int, k string, v any) error {
 	case "id", "$schema", "$ref", "patternProperties", "dependencies", "additionalItems", "definitions":
 		return c.refusedField(start, k, v)
 	}
-	// description, title, example and externalDocs say something to people;
-	// anything else the API server does not know.
+	// description, title, example and externalDocs are for people; the API server
+	// does not know any other keyword.
 	return nil
 }
 
-// refusedField writes what the API server knows and refuses, so that a schema
-// that it accepts and one that it does not never have the same form.
+// refusedField writes keywords that the API server knows and refuses, so that a
+// schema that it accepts and one that it refuses never have the same form.
 func (c *canon) refusedField(start int, k string, v any) error {
 	switch v := v.(type) {
 	case string:
@@ -109,8 +108,8 @@ func (c *canon) refusedField(start int, k string, v any) error {
 	return c.data(v)
 }
 
-// rule writes one rule of x-kubernetes-validations. Its texts count: the API
-// server answers with them.
+// rule writes one rule of x-kubernetes-validations. Its texts count: the API server
+// returns them.
 func rule(c *canon, v any) error {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -143,7 +142,7 @@ func stringElement(c *canon, v any) error {
 	return nil
 }
 
-// The fields below are written unless they are what an absent one means.
+// The fields below are written unless their value means the same as an absent field.
 
 func (c *canon) stringField(start int, k string, v any) error {
 	s, ok := v.(string)
@@ -169,7 +168,7 @@ func (c *canon) boolField(start int, k string, v any) error {
 	return nil
 }
 
-// integerField writes an integer even if it is zero: the API server tells zero
+// integerField writes an integer even if it is zero: for the API server zero differs
 // from absent.
 func (c *canon) integerField(start int, k string, v any) error {
 	c.key(start, k)
@@ -200,7 +199,7 @@ func (c *canon) setField(start int, k string, v any, unique bool, element func(*
 }
 
 // propertiesField writes a mapping from names to schemas. The names are the
-// author's: none of them is a keyword.
+// author's; none is a keyword.
 func (c *canon) propertiesField(start int, k string, v any) error {
 	m, ok := v.(map[string]any)
 	if !ok {

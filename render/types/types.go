@@ -1,8 +1,8 @@
-// Package types gives every type that a CustomResourceDefinition or a
-// CompositeResourceDefinition defines a digest: equal digests mean that API
-// servers accept, prune, default, store, print and serve objects of that type
-// alike. A ManagedResourceDefinition defines what the CustomResourceDefinition
-// does that Crossplane makes of it.
+// Package types computes a digest for every type that a CustomResourceDefinition or
+// a CompositeResourceDefinition defines: equal digests mean that API servers accept,
+// prune, default, store, print and serve objects of that type alike. A
+// ManagedResourceDefinition defines the types of the CustomResourceDefinition that
+// Crossplane makes of it.
 //
 // A digest is "h1:" and the standard base64 of the SHA-256 of the type's
 // canonical form, a line of JSON. TYPES.md, beside this file, specifies the
@@ -10,22 +10,19 @@
 // the recipe that it uses. The form holds what the API server's behaviour
 // depends on, with the API server's defaults filled in, and nothing else: not
 // documentation, not where a conversion webhook runs, not how the YAML was
-// written. So a package's CRD and the live CRD that it became have the same
-// digest.
+// written. So a package's CRD has the same digest as the live CRD made from it.
 //
-// What is unknown to the apiextensions.k8s.io/v1 of Kubernetes 1.37 is not in
-// the form, since an API server drops it; a test fails when a newer Kubernetes
+// The form leaves out fields that the apiextensions.k8s.io/v1 of Kubernetes 1.37 does
+// not know, since an API server drops them; a test fails when a newer Kubernetes
 // adds a field, until it is decided whether the field belongs to the type.
 //
-// A [Definition] is a view of either kind of definition, for everybody who asks
-// what it defines.
+// A [Definition] is a view of either kind of definition.
 //
-// The files: form.go has what is written for a definition, schema.go for a
-// schema, canon.go the canonical JSON itself; managed.go makes
-// CustomResourceDefinitions of ManagedResourceDefinitions. The package reads
-// decoded trees (package sources) and imports nothing of Kubernetes. Whether one type can
-// replace another is for package compat, below this one; who controls a type is
-// for the packages that know the controllers.
+// The files: form.go writes definitions, schema.go schemas, canon.go the canonical
+// JSON itself; managed.go makes CustomResourceDefinitions of
+// ManagedResourceDefinitions. The package reads decoded trees (package sources) and
+// imports nothing of Kubernetes. Package compat, below this one, decides whether one
+// type can replace another.
 package types
 
 import (
@@ -46,7 +43,7 @@ type Type struct {
 	Digest string
 }
 
-// String is the type's line in the text that Sum hashes, without the newline:
+// String returns the type's line in the text that Sum hashes, without the newline:
 // "group/version kind digest".
 func (t Type) String() string {
 	return t.Group + "/" + t.Version + " " + t.Kind + " " + t.Digest
@@ -63,8 +60,8 @@ func Of(object map[string]any) ([]Type, error) {
 	return list(func(f *former) error { return f.object(object) })
 }
 
-// All returns the types that documents define, sorted by group, version and
-// kind. It fails as [Of] does, and if a type is defined twice.
+// All returns the types that documents define, sorted by group, version and kind. It
+// fails as [Of] does, and if a type is defined twice.
 func All(docs []sources.Document) ([]Type, error) {
 	all, err := list(func(f *former) error {
 		for _, d := range docs {
@@ -86,7 +83,7 @@ func All(docs []sources.Document) ([]Type, error) {
 	return all, nil
 }
 
-// list collects the types that write is called for.
+// list returns the types that write produces.
 func list(write func(*former) error) ([]Type, error) {
 	var all []Type
 	err := write(&former{each: func(t Type, form []byte) {
@@ -100,7 +97,7 @@ func list(write func(*former) error) ([]Type, error) {
 	return all, nil
 }
 
-// Package is the "types" record of a package in the lock: Sum of All.
+// Package returns the "types" record of a package in the lock: [Sum] of [All].
 func Package(docs []sources.Document) (string, error) {
 	all, err := All(docs)
 	if err != nil {
@@ -109,9 +106,9 @@ func Package(docs []sources.Document) (string, error) {
 	return Sum(all), nil
 }
 
-// Sum is the digest of a set of types in any order: the hash of their String
-// lines, sorted bytewise, each ended by a newline. In a shell, for
-// a file of such lines:
+// Sum returns the digest of a set of types in any order: the hash of their String
+// lines, sorted bytewise, each ended by a newline. In a shell, for a file of such
+// lines:
 //
 //	LC_ALL=C sort types | sha256sum | cut -c1-64 | tr a-f A-F | basenc -d --base16 | base64
 func Sum(all []Type) string {
@@ -135,8 +132,8 @@ func compare(a, b Type) int {
 	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Version, b.Version), cmp.Compare(a.Kind, b.Kind))
 }
 
-// SchemaForm is the canonical form of a schema: schemas with equal forms accept,
-// prune and default alike.
+// SchemaForm returns the canonical form of a schema: schemas with equal forms
+// accept, prune and default alike.
 func SchemaForm(s any) (string, error) {
 	var c canon
 	if err := schema(&c, s); err != nil {
@@ -145,7 +142,7 @@ func SchemaForm(s any) (string, error) {
 	return string(c.buf), nil
 }
 
-// DataForm is the canonical form of a default or of an enum's element: equal
+// DataForm returns the canonical form of a default or of an enum's element: equal
 // values have equal forms.
 func DataForm(v any) (string, error) {
 	var c canon

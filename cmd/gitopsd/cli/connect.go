@@ -11,7 +11,7 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// liveOptions are the flags of commands on this machine that look at clusters.
+// liveOptions are the flags of commands on this machine that read clusters.
 type liveOptions struct {
 	kubeconfigDir  string
 	hub, namespace string
@@ -26,7 +26,7 @@ func (o *liveOptions) register(cmd *cobra.Command) {
 	f.StringSliceVar(&o.contexts, "context", nil, "cluster=context: use this context of your own kubeconfig for a cluster")
 }
 
-// connector returns what connects to registered clusters. Where a hub is named,
+// connector returns the connector to registered clusters. If a hub is configured,
 // packages' Secrets are read from it too.
 func (o *liveOptions) connector(packages *registryOptions) (*hub.Connector, error) {
 	contexts, err := parseContexts(o.contexts)
@@ -40,8 +40,7 @@ func (o *liveOptions) connector(packages *registryOptions) (*hub.Connector, erro
 	return &hub.Connector{Hub: own, Dir: o.kubeconfigDir, Contexts: contexts}, nil
 }
 
-// special returns notes on clusters that do not get what their manifests say: those
-// that are suspended or to be emptied.
+// special returns notes on clusters that are suspended or being emptied.
 func special(state *desired.State) []string {
 	var notes []string
 	for _, c := range state.Clusters {

@@ -22,12 +22,12 @@ import (
 	"gitopsd.dev/sources/xpkg"
 )
 
-// definition is a CRD or XRD, and where it comes from.
+// definition is a CRD or XRD, with its origin.
 type definition struct {
 	name string
 	tree map[string]any
 	pkg  string
-	// controller is what acts on its types; nil if unknown.
+	// controller acts on its types; nil if unknown.
 	controller *behaviour.Identity
 }
 
@@ -94,8 +94,8 @@ func fromFiles(name string, dir bool) ([]definition, error) {
 	return found, err
 }
 
-// installed is the object, or for a ManagedResourceDefinition the
-// CustomResourceDefinition that it stands for.
+// installed returns the object, or for a ManagedResourceDefinition its
+// CustomResourceDefinition.
 func installed(o *manifest.Object) (*manifest.Object, error) {
 	if !types.IsManaged(o.Tree()) {
 		return o, nil
@@ -138,7 +138,7 @@ func (o *typesOptions) fromCluster(cmd *cobra.Command, g *global, name string) (
 	return found, errors.Join(errs...)
 }
 
-// fromPackage returns the definitions in a package. The controller of a Provider is as
+// fromPackage returns the definitions in a package. The controller of a Provider is
 // rendered without any settings of a cluster.
 func fromPackage(ctx context.Context, client *oci.Client, ref sources.Ref) ([]definition, error) {
 	digest, err := client.Resolve(ctx, ref)
@@ -208,7 +208,7 @@ func walkYAML(dir string, do func(name string) error) error {
 		case e.IsDir():
 			err = walkYAML(name, do)
 		case e.Name() == "kustomization.yaml", e.Name() == "kustomization.yml":
-			// It builds the others, and is no object.
+			// It builds the others and is not an object.
 		case strings.HasSuffix(name, ".yaml"), strings.HasSuffix(name, ".yml"), strings.HasSuffix(name, ".json"):
 			err = do(name)
 		}

@@ -13,10 +13,10 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// graph is the dependencies of packages in clusters that have the same ones.
+// graph is the dependencies of packages, in clusters where they are equal.
 type graph struct {
 	clusters []string
-	// roots are the declared packages, and nodes all; by repository, sorted.
+	// roots are the declared packages, nodes all packages; by repository, sorted.
 	roots []string
 	nodes map[string]*graphNode
 }
@@ -31,7 +31,7 @@ type graphEdge struct {
 	repository, constraint string
 }
 
-// graphs returns the graphs of what the clusters select, in the order of the registry.
+// graphs returns the graphs of selected packages, in the order of the registry.
 // Clusters with equal graphs share one.
 func graphs(state *desired.State) []*graph {
 	var all []*graph

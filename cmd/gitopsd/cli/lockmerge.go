@@ -40,8 +40,8 @@ and in each clone; in others Git merges the lock like any other text:
 				if err != nil {
 					return err
 				}
-				// Where there are several ancestors Git merges them first, and
-				// goes on with the conflicts of that.
+				// Git merges several ancestors first, and continues with the
+				// conflicts of that merge.
 				if locks[i], _, err = lockfile.Mend(name, text); err != nil {
 					return err
 				}
@@ -55,8 +55,8 @@ and in each clone; in others Git merges the lock like any other text:
 	}
 }
 
-// mendLock reads the lock of a working tree. If Git left conflict markers in it,
-// the sides are merged by their ancestor, as long as Git still has the three.
+// mendLock reads the lock of a working tree. If Git left conflict markers in it, the
+// sides are merged by their ancestor, if Git still has all three.
 func mendLock(tree *workingTree) (lock *lockfile.File, mended bool, err error) {
 	text, err := fs.ReadFile(tree.commit.Files, sources.LockFile)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -54,7 +54,7 @@ func (o *registryOptions) register(cmd *cobra.Command) {
 	_ = cmd.MarkFlagDirname("secrets-dir") // an error means that the flag does not exist
 }
 
-// registerClient adds the flags of commands that talk to registries at all.
+// registerClient adds the flags of commands that talk to registries.
 func (o *registryOptions) registerClient(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.cacheDir, "cache-dir", "", "directory of the cache; it may be deleted at any time (default $XDG_CACHE_HOME/gitopsd)")
@@ -62,7 +62,7 @@ func (o *registryOptions) registerClient(cmd *cobra.Command) {
 	f.StringSliceVar(&o.mirrors, "registry-mirror", nil, "registry=host[:port]: mirror to fetch a registry's packages from; they are checked by digest")
 }
 
-// cache is the directory for a part of the cache.
+// cache returns the directory of one part of the cache.
 func (o *registryOptions) cache(part string) (string, error) {
 	dir := o.cacheDir
 	if dir == "" {
@@ -92,7 +92,7 @@ func (o *registryOptions) client(log *slog.Logger) (*oci.Client, error) {
 	return oci.New(oci.Config{CacheDir: dir, CAFile: o.caFile, Mirrors: mirrors, UserAgent: userAgent(), Log: log})
 }
 
-// packages returns how packages are resolved, verified and fetched.
+// packages returns the configuration for resolving, verifying and fetching packages.
 func (o *registryOptions) packages(log *slog.Logger) (resolve.Config, error) {
 	client, err := o.client(log)
 	if err != nil {
@@ -135,7 +135,7 @@ func (o *registryOptions) packages(log *slog.Logger) (resolve.Config, error) {
 	}, nil
 }
 
-// computer returns what computes desired states, for the named clusters.
+// computer returns the computer of desired states, for the named clusters.
 func (o *registryOptions) computer(log *slog.Logger, mode resolve.Mode, update func(string) bool, only []string) (*desired.Computer, error) {
 	cfg, err := o.packages(log)
 	if err != nil {
@@ -225,7 +225,7 @@ func (o *outputFlag) check() error {
 	return fmt.Errorf("--output %q: use %s", o.format, o.choice())
 }
 
-// choice lists the formats: "text, json or markdown".
+// choice returns the formats in words: "text, json or markdown".
 func (o *outputFlag) choice() string {
 	last := len(o.formats) - 1
 	return strings.Join(o.formats[:last], ", ") + " or " + o.formats[last]

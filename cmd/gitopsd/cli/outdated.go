@@ -104,7 +104,7 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 	return nil
 }
 
-// upgrader returns what finds newer versions, for the named clusters.
+// upgrader returns the finder of newer versions, for the named clusters.
 func (o *registryOptions) upgrader(g *global, clusters []string, prerelease bool) (*upgrade.Upgrader, error) {
 	packages, err := o.packages(g.log(false))
 	if err != nil {
@@ -124,7 +124,7 @@ func failure(c *upgrade.Candidate) string {
 	return c.Error
 }
 
-// print writes the outdated packages, and those that a person asked about.
+// print writes the outdated packages, and those that the user named.
 func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Versions, asked bool) error {
 	if o.output.format == "json" {
 		if all == nil {
@@ -159,7 +159,7 @@ func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Versions, asked bool
 	return err
 }
 
-// verdict is the last line.
+// verdict returns the last line.
 func verdict(all []*upgrade.Versions) string {
 	repositories, newer, unknown := make(map[string]bool), make(map[string]bool), make(map[string]bool)
 	for _, p := range all {
@@ -200,7 +200,8 @@ func candidate(c *upgrade.Candidate) string {
 	return c.Version
 }
 
-// effect returns in one line what the newer versions change, and what holds one back.
+// effect returns in one line what the newer versions change, and which dependents
+// hold one back.
 func effect(p *upgrade.Versions) string {
 	var parts []string
 	for _, c := range candidates(p) {
@@ -224,7 +225,7 @@ func effect(p *upgrade.Versions) string {
 	return "up to date"
 }
 
-// several shortens a list of clusters.
+// several returns a short list of clusters.
 func several(names []string) string {
 	const most = 3
 	if len(names) <= most+1 {
@@ -259,7 +260,7 @@ func (o *outdatedOptions) markdown(w io.Writer, shown []*upgrade.Versions, all i
 	return nil
 }
 
-// writeChanges writes what changes in types: the breaking findings, or all.
+// writeChanges writes the changes of types: the breaking findings, or all.
 func writeChanges(w io.Writer, indent string, all []compat.Change, everything bool) {
 	for _, c := range all {
 		if c.Change == compat.Same || !everything && c.Compatibility != compat.Breaking {

@@ -116,11 +116,11 @@ type pinning struct {
 	options *pinOptions
 	find    findDigest
 	note    func(format string, args ...any)
-	// faults are what keeps files from being written, done what was pinned.
+	// faults prevent files from being written; done are the pins that were set.
 	faults, done []string
 }
 
-// file edits one file; nil where nothing is to be written.
+// file edits one file, and returns nil if there is nothing to write.
 func (p *pinning) file(name string) ([]byte, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -150,8 +150,7 @@ func (p *pinning) file(name string) ([]byte, error) {
 	return nil, nil
 }
 
-// object returns the digest that an object is to be pinned to, or "" to leave it
-// alone.
+// object returns the digest for an object's pin, or "" to leave it alone.
 func (p *pinning) object(file string, obj edit.Object) (string, error) {
 	if obj.APIVersion == "" || obj.Kind == "" || obj.Name == "" {
 		return "", nil // not an object: a patch, a values file, a kustomization

@@ -121,8 +121,8 @@ func (o *planOptions) run(cmd *cobra.Command, g *global) error {
 	return nil
 }
 
-// faults lists what could not be planned, and counts what `gitopsd run` would
-// fail at.
+// faults returns the reasons why something could not be planned, and counts steps at
+// which `gitopsd run` would fail.
 func faults(f *preview.Fleet) []string {
 	all := append([]string(nil), f.Errors...)
 	for _, c := range f.Clusters {
@@ -137,7 +137,7 @@ func faults(f *preview.Fleet) []string {
 	return all
 }
 
-// planner makes plans of one working tree.
+// planner plans one working tree.
 type planner struct {
 	options   *planOptions
 	root      string
@@ -148,7 +148,7 @@ type planner struct {
 	colour    bool
 }
 
-// plan makes the plans of all clusters.
+// plan returns the plans of all clusters.
 func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 	tree, err := openTree(p.root)
 	if err != nil {
@@ -185,7 +185,7 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 	return fleet, err
 }
 
-// live plans against the clusters as they are, all at once.
+// live plans against the live clusters, all at once.
 func (p *planner) live(ctx context.Context, fleet *preview.Fleet, state *desired.State) error {
 	progress := startProgress(p.cmd.ErrOrStderr())
 	defer progress.stop()
@@ -212,9 +212,9 @@ func (p *planner) live(ctx context.Context, fleet *preview.Fleet, state *desired
 	return ctx.Err()
 }
 
-// committed is the lock at HEAD, which tells the versions that clusters have when
-// that of the working tree was brought up to date with its declarations. Where
-// there is no HEAD it is the working tree's.
+// committed returns the lock at HEAD, which has the versions in clusters when the
+// working tree's lock was updated to its declarations. Without a HEAD it returns the
+// working tree's.
 func (p *planner) committed(state *desired.State) *lockfile.File {
 	commit, repo, err := commitOf(p.root, "HEAD")
 	if err != nil {
@@ -255,7 +255,7 @@ func packageNames(c *desired.Unit) map[string]string {
 	return names
 }
 
-// details are where a cluster's packages come from, and who signed them.
+// details returns where a cluster's packages come from, and who signed them.
 func details(c *desired.Unit) map[string]preview.PackageDetails {
 	all := make(map[string]preview.PackageDetails)
 	for _, s := range c.Packages {
@@ -276,8 +276,8 @@ func revisions(c *desired.Unit) map[string]string {
 	return names
 }
 
-// lockedNames are the packages of a cluster as a lock selects them. A package is
-// told by its repository, since the lock knows no names.
+// lockedNames returns the packages of a cluster as a lock selects them. Packages are
+// matched by repository, since the lock has no names.
 func lockedNames(c *desired.Unit, lock *lockfile.File) map[string]string {
 	versions := make(map[string]string)
 	for _, s := range lock.Selections(c.Name) {
@@ -332,12 +332,12 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 	return nil
 }
 
-// leaves says what becomes of a cluster that is not registered any more.
+// leaves says what happens to a cluster that is no longer registered.
 func leaves(cluster, objects string) string {
 	return fmt.Sprintf("cluster %s leaves the registry: `gitopsd run` leaves %s as they are; to have them removed, keep the document with the annotation %s: %s until that is done", cluster, objects, clusters.RemoveAnnotation, cluster)
 }
 
-// find looks for a type in what the states of some clusters know.
+// find finds a type in the states of some clusters.
 func find(ctx context.Context, all ...*desired.Unit) plan.FindType {
 	return func(gvk schema.GroupVersionKind, digest string) (map[string]any, string) {
 		for _, c := range all {
@@ -360,7 +360,7 @@ func (p *planner) print(f *preview.Fleet) error {
 	return f.WriteText(w, show.Options{Colour: p.colour, All: p.options.all, Width: columns(w)})
 }
 
-// watch plans again at each change. An error is shown and waited out.
+// watch plans again after each change. It shows an error and continues.
 func (p *planner) watch(ctx context.Context) error {
 	changes, err := local.Watch(ctx, p.root)
 	if err != nil {

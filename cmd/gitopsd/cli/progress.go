@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// progress shows on a terminal what is being done, once that takes more than a second.
+// progress shows the current step on a terminal, once it takes more than a second.
 type progress struct {
 	w       io.Writer
 	mu      sync.Mutex
@@ -50,7 +50,7 @@ func (p *progress) show() {
 	}
 }
 
-// step sets what is being done.
+// step sets the current step.
 func (p *progress) step(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -95,7 +95,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if o.interval < 100*time.Millisecond {
 		return fmt.Errorf("--interval %s: at least 100ms", o.interval)
 	}
-	// One process at a time may use a Git cache, so that each repository has its own.
+	// One process at a time may use a Git cache; each repository has its own.
 	dir, err := o.registry.cache(filepath.Join("git", sources.DigestOf([]byte(o.git.url)).Short()))
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if err != nil {
 		return err
 	}
-	// By repository and branch: two fleets may have clusters of one name.
+	// By repository and branch: clusters of two fleets may have the same name.
 	rest, err := o.registry.cache(filepath.Join("checkpoints", sources.DigestOf([]byte(o.git.url+"\x00"+o.git.branch)).Short()))
 	if err != nil {
 		return err
@@ -173,8 +173,8 @@ func (o *runOptions) serve(board *status.Board, log *slog.Logger) (stop func(), 
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
-	// A pass waits for the slowest cluster no longer than the lock may be held up. A
-	// loop without a pass for much longer hangs.
+	// A pass waits for the slowest cluster only as long as the lock may be delayed.
+	// A loop without a pass for much longer hangs.
 	stall := 3*o.interval + 5*time.Minute
 	log.Info("serving", "address", listener.Addr().String())
 	server := status.Serve(listener, board.Handler(stall, o.access), func(err error) { log.Error("serving failed", "error", err) })

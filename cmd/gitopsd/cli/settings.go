@@ -14,9 +14,9 @@ import (
 // indifferent are the flags of run that do not change the desired state.
 var indifferent = []string{"once", "interval", "listen", "status-token-file", "status-open", "package-timeout", "cluster-timeout", "cache-dir", "log-format", "verbose"}
 
-// settings identifies all inputs of the desired state beside the repository: this
-// program, its flags, and the files that these name. Files are identified by size and
-// time, so that nothing of their content shows.
+// settings identifies all inputs of the desired state besides the repository: this
+// program, its flags, and the files that these name. Files are identified by size
+// and time, so that their content is not revealed.
 func (o *runOptions) settings(flags *pflag.FlagSet) string {
 	var all []string
 	put := func(path string, info fs.FileInfo, err error) {

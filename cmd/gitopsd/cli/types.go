@@ -98,22 +98,21 @@ type listedType struct {
 	Kind    string `json:"kind"`
 	Digest  string `json:"digest"`
 	Package string `json:"package,omitempty"`
-	// Controller is what acts on objects of the type, if that is known.
+	// Controller acts on objects of the type; nil if unknown.
 	Controller *listedController `json:"controller,omitempty"`
 }
 
-// listedController is what acts on objects of a type. Two with the same digest behave
-// the same.
+// listedController is a controller. Two with the same digest behave the same.
 type listedController struct {
 	Digest string `json:"digest"`
 	// Workload is "Deployment namespace/name".
 	Workload string `json:"workload,omitempty"`
-	// Images are the workload's by container, by digest where they are named by
-	// one, and Settings a hash of all commands, arguments and variables.
+	// Images are the workload's by container, by digest if they are named by one,
+	// and Settings a hash of all commands, arguments and variables.
 	Images   map[string]string `json:"images,omitempty"`
 	Settings string            `json:"settings,omitempty"`
-	// Compositions are those behind a composite type, with a hash of each, and
-	// Functions those that they name, with the digests that the lock has.
+	// Compositions are those for a composite type, with a hash of each, and
+	// Functions those that they name, with their locked digests.
 	Compositions map[string]string `json:"compositions,omitempty"`
 	Functions    map[string]string `json:"functions,omitempty"`
 }
@@ -136,7 +135,7 @@ func listController(i *behaviour.Identity) *listedController {
 	return c
 }
 
-// String is one line for people, without the digest.
+// String returns one line for people, without the digest.
 func (c *listedController) String() string {
 	var parts []string
 	if c.Workload != "" {

@@ -72,7 +72,7 @@ kustomizations without each of them.`,
 	return cmd
 }
 
-// answer is what is true of an object in some clusters.
+// answer is the answer for one object in some clusters.
 type answer struct {
 	clusters []string
 	id       manifest.ID
@@ -80,8 +80,8 @@ type answer struct {
 	*why.Answer
 }
 
-// explain asks every cluster that was computed. Clusters that give the same
-// answer share one. It is an error if none has the object.
+// explain searches every computed cluster. Clusters with equal answers share one. It
+// fails if none has the object.
 func explain(ctx context.Context, state *desired.State, question string) ([]*answer, error) {
 	var answers []*answer
 	var missing error
@@ -131,7 +131,7 @@ func writeWhy(w io.Writer, answers []*answer, h *history) error {
 	return nil
 }
 
-// head is the object, and the field with its value.
+// head returns the object, and the field with its value.
 func (a *answer) head() string {
 	switch {
 	case len(a.field) == 0:
@@ -142,8 +142,8 @@ func (a *answer) head() string {
 	return fmt.Sprintf("%s: %s is %s", a.id, a.field, value(a.Field))
 }
 
-// text is an answer without its first line; changed tells of a file which commit
-// changed it last.
+// text returns an answer without its first line; changed returns the commit that
+// last changed a file.
 func (a *answer) text(changed func(file string) string) string {
 	var b strings.Builder
 	line := func(head, format string, args ...any) {
@@ -207,7 +207,7 @@ func place(s why.Step) string {
 	return fmt.Sprintf("%s:%d, %s", s.File, s.Line, s.What)
 }
 
-// value shows a field on one line.
+// value returns a field on one line.
 func value(v why.Value) string {
 	var text strings.Builder
 	encoder := json.NewEncoder(&text)
@@ -223,7 +223,7 @@ func value(v why.Value) string {
 	return shown
 }
 
-// The shape of the answer in JSON.
+// The JSON form of the answer.
 type (
 	whyJSON struct {
 		Clusters []string     `json:"clusters"`
@@ -287,7 +287,7 @@ func writeWhyJSON(w io.Writer, answers []*answer, h *history) error {
 	return show.JSON(w, all)
 }
 
-// history tells which commit changed a file last, where the fleet is in a Git
+// history finds the commit that last changed a file, if the fleet is in a Git
 // repository.
 type history struct {
 	dir   *git.Directory
@@ -325,10 +325,10 @@ func (h *history) close() {
 	}
 }
 
-// of is what is said behind the name of a file.
+// of returns the text shown behind the name of a file.
 func (h *history) of(file string) string { return h.look(file).text }
 
-// hash is the commit's, empty where there is none to name.
+// hash returns the commit's hash, empty if there is none.
 func (h *history) hash(file string) string { return h.look(file).hash }
 
 func (h *history) look(file string) changed {

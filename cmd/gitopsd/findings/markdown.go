@@ -9,9 +9,9 @@ import (
 	"gitopsd.dev/reconcile/verify"
 )
 
-// WriteMarkdown writes the report as a comment for a pull request: the verdict, a line
-// for each finding with its details folded below it, and a table of all types. What
-// does not fit into [show.MaxComment] is cut, and the comment says how much is
+// WriteMarkdown writes the report as a comment for a pull request: the verdict, a
+// line for each finding with its details folded below it, and a table of all types.
+// A report larger than [show.MaxComment] is cut, and the comment says how much is
 // missing. Errors are those of w.
 func WriteMarkdown(w io.Writer, r *verify.Report) error {
 	c := show.Comment{Command: "gitopsd verify", Item: "finding"}

@@ -16,7 +16,7 @@ import (
 	"gitopsd.dev/reconcile/verify"
 )
 
-// What is shown before the rest is folded.
+// Bounds on lists; the rest is folded.
 const (
 	shownFindings = 20
 	shownGaps     = 10
@@ -62,7 +62,7 @@ func WriteText(w io.Writer, r *verify.Report, o show.Options) error {
 // textWriter writes reports as text.
 type textWriter struct{ *show.Text }
 
-// gaps writes what could not be verified, the same reason once.
+// gaps writes what could not be verified, each reason once.
 func (t textWriter) gaps(all []verify.Gap) {
 	var reasons []string
 	clusters := make(map[string][]string)
@@ -195,7 +195,7 @@ func (t textWriter) groups(all []verify.Group) {
 	}
 }
 
-// stateWords are findings in a word, for tables.
+// stateWords are the short names of findings, for tables.
 var stateWords = map[verify.Kind]string{
 	verify.TwoControllers: "two controllers", verify.UnknownImage: "unknown image", verify.WrongController: "not the declared controller",
 	verify.ControllerDiffers: "controller differs", verify.SettingsDrifted: "settings changed", verify.SettingsDiffer: "settings differ",
@@ -203,7 +203,8 @@ var stateWords = map[verify.Kind]string{
 	verify.SchemaDiffers: "schema differs", verify.Missing: "missing", verify.Unmanaged: "not declared",
 }
 
-// groupText is a group's states in one line: "same in 48 clusters; prod-eu: missing".
+// groupText returns a group's states in one line: "same in 48 clusters; prod-eu:
+// missing".
 func groupText(g *verify.Group) string {
 	if len(g.States) == 0 {
 		return "not verified"

@@ -19,33 +19,33 @@ import (
 	"gitopsd.dev/reconcile/plan"
 )
 
-// Fleet is the plans of several clusters, and the changes outside of them.
+// Fleet is the plans of several clusters, with the changes outside of them.
 type Fleet struct {
-	// Source is the commit or tree that was planned. Against is the revision
-	// that it was compared with, empty for the live clusters.
+	// Source is the commit or tree that was planned. Against is the revision that it
+	// was compared with, empty for the live clusters.
 	Source, Against string
-	// Clusters in the registry's order.
+	// Clusters are in the registry's order.
 	Clusters []ClusterPlan
 	// Lock are the lines of clusters.lock that change, with "+ " or "- ".
 	Lock []string
-	// Errors of the registry and of packages.
+	// Errors are those of the registry and of packages.
 	Errors []string
-	// Notes are no errors: revisions that wait for approval, activation policies
+	// Notes are not errors: revisions that wait for approval, activation policies
 	// that match nothing.
 	Notes []string
 }
 
-// ClusterPlan is the plan of one cluster, or why there is none.
+// ClusterPlan is the plan of one cluster, or the error of making it.
 type ClusterPlan struct {
 	Name string
 	// Suspended reports whether gitopsd leaves the cluster alone.
 	Suspended bool
-	// Packages of the cluster, by name: "repository version". Before are the
-	// earlier versions of packages whose version changes, where they are known.
+	// Packages are the cluster's, by name: "repository version". Before are the
+	// earlier versions of packages whose version changes, if known.
 	Packages, Before map[string]string
 	// Revisions are the packages' revisions, by name.
 	Revisions map[string]string
-	// Details of the packages, by name.
+	// Details are the packages' origins and signatures, by name.
 	Details map[string]PackageDetails
 	// Plan may be nil when Err is not empty.
 	Plan *plan.Plan
@@ -57,13 +57,13 @@ type ClusterPlan struct {
 type PackageDetails struct {
 	Repository string `json:"repository"`
 	Version    string `json:"version"`
-	// From is where it is fetched from, empty for its repository.
+	// From is the repository it is fetched from, empty for its own.
 	From string `json:"from,omitempty"`
-	// Verified says whose signature was verified, empty if none is required.
+	// Verified is the verified signature, empty if none is required.
 	Verified string `json:"verified,omitempty"`
 }
 
-// notes are lines about a package, to be shown below its name.
+// notes returns lines about a package, shown below its name.
 func (p PackageDetails) notes() []string {
 	var notes []string
 	if p.From != "" {
@@ -75,7 +75,7 @@ func (p PackageDetails) notes() []string {
 	return notes
 }
 
-// quiet lists the packages that have notes and whose objects do not change.
+// quiet returns the packages that have notes and whose objects do not change.
 func (c ClusterPlan) quiet() []string {
 	changing := make(map[string]bool)
 	for _, g := range groups(c.Plan) {
@@ -95,19 +95,18 @@ func (f *Fleet) HasChanges() bool {
 	return len(f.Lock) > 0 || slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Plan != nil && c.Plan.HasChanges() })
 }
 
-// Failed reports whether there is an error, of a cluster or beside them.
+// Failed reports whether there is an error, in a cluster or outside.
 func (f *Fleet) Failed() bool {
 	return len(f.Errors) > 0 || slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Err != "" })
 }
 
-// group is the steps of one package, or of no package, that are worth showing.
+// group is the steps of one package, or of plain manifests, that are shown.
 type group struct {
 	name  string // "" for plain manifests
 	steps []*plan.Step
 }
 
-// groups sorts the steps that are not unchanged by package, plain manifests
-// last.
+// groups returns the steps by package, without unchanged ones, plain manifests last.
 func groups(p *plan.Plan) []group {
 	var all []group
 	for i := range p.Steps {

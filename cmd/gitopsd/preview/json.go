@@ -135,7 +135,7 @@ type stepJSON struct {
 	Package   string      `json:"package,omitempty"`
 	Stage     string      `json:"stage"`
 	Reason    string      `json:"reason,omitempty"`
-	// After names what must be ready before.
+	// After names what must be ready before the step.
 	After        []string `json:"after,omitempty"`
 	Drift        bool     `json:"drift,omitempty"`
 	NotValidated string   `json:"notValidated,omitempty"`

@@ -11,8 +11,8 @@ import (
 	"gitopsd.dev/reconcile/prose"
 )
 
-// Limits of what is not in a section: the lines of the tables of types and of
-// clusters, the bytes of errors, and the notes.
+// Limits outside of sections: the lines of the tables of types and of clusters, the
+// bytes of errors, and the notes.
 const (
 	maxTypeLines    = 40
 	maxClusterLines = 60
@@ -64,7 +64,7 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	return err
 }
 
-// writeClusters writes the table of clusters. In a larger fleet those without
+// writeClusters writes the table of clusters. In a larger fleet, clusters without
 // changes share a line.
 func (f *Fleet) writeClusters(b *strings.Builder) {
 	b.WriteString("| cluster | create | change | prune | unchanged | attention |\n|---|---|---|---|---|---|\n")
@@ -95,7 +95,7 @@ func (f *Fleet) writeClusters(b *strings.Builder) {
 	}
 }
 
-// shortText cuts text to about so many bytes.
+// shortText cuts text to about most bytes.
 func shortText(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -123,7 +123,7 @@ func writeTypes(b *strings.Builder, tables []*TypeTable) {
 	}
 }
 
-// attention is the number of steps that somebody may have to do something about.
+// attention returns the number of steps that may need a person's attention.
 func attention(p *plan.Plan) int {
 	n := 0
 	for i := range p.Steps {

@@ -15,24 +15,24 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// TypeTable is the changes of the types of one package, in clusters in which they are
+// TypeTable is the changes of one package's types, in the clusters in which they are
 // the same.
 type TypeTable struct {
 	// Package is its name in the clusters, "" for plain manifests.
 	Package string
-	// From and To are "repository version" before and after. Either is empty
-	// if there is none, or it is not known.
+	// From and To are "repository version" before and after. Either is empty if
+	// there is none, or if it is unknown.
 	From, To string
-	// Clusters in the order of the plan.
+	// Clusters are in the plan's order.
 	Clusters []string
 	// Rows are the definitions with types that are added, changed or removed:
-	// those that break first, then by name.
+	// breaking ones first, then by name.
 	Rows []TypeRow
-	// Documentation is how many definitions change in descriptions only.
+	// Documentation is the number of definitions whose descriptions alone change.
 	Documentation int
 }
 
-// TypeChange is what happens to a definition.
+// TypeChange is the change of a definition.
 type TypeChange string
 
 // The changes.
@@ -47,8 +47,8 @@ type TypeRow struct {
 	// Name is the definition's, "widgets.acme.example".
 	Name   string
 	Change TypeChange
-	// Compatibility is Breaking or Compatible, for changed types and for those
-	// that a package drops; Identical for others.
+	// Compatibility is Breaking or Compatible, for changed types and for those that
+	// a package drops; Identical for others.
 	Compatibility compat.Severity
 	// Refused reports whether the change is refused.
 	Refused bool
@@ -59,8 +59,8 @@ type TypeRow struct {
 	Allowed map[string]string
 }
 
-// VersionChange is a type before and after; a digest is empty where there is no
-// such type. Comparable.
+// VersionChange is a type before and after; a digest is empty if there is no such
+// type. It is comparable.
 type VersionChange struct {
 	Version, Kind string
 	Before, After string
@@ -85,7 +85,7 @@ func (f *Fleet) TypeTables() []*TypeTable {
 	return all
 }
 
-// typeTables are those of one cluster: packages by name, plain manifests last.
+// typeTables returns one cluster's tables: packages by name, plain manifests last.
 func (c *ClusterPlan) typeTables() []*TypeTable {
 	if c.Plan == nil {
 		return nil
@@ -128,8 +128,8 @@ func (c *ClusterPlan) typeTables() []*TypeTable {
 	return all
 }
 
-// typeChange returns what a step does to types, "" for nothing. documentation reports
-// whether it changes descriptions only.
+// typeChange returns the change that a step makes to types, "" for none.
+// documentation reports whether it changes descriptions only.
 func typeChange(s *plan.Step) (change TypeChange, documentation bool) {
 	switch {
 	case !s.ID.Is(manifest.Definitions...) || s.Drift:
@@ -148,7 +148,7 @@ func typeChange(s *plan.Step) (change TypeChange, documentation bool) {
 	return "", false
 }
 
-// typeRow is the row of a step, nil where it changes no type.
+// typeRow returns the row of a step, nil if it changes no type.
 func typeRow(s *plan.Step) (row *TypeRow, documentation bool) {
 	change, documentation := typeChange(s)
 	if change == "" {
@@ -182,7 +182,7 @@ func versionChanges(before, after []types.Type) []VersionChange {
 	return all
 }
 
-// class orders rows by what they do to users.
+// class orders rows by their effect on users.
 func (r *TypeRow) class() int {
 	switch {
 	case r.Compatibility == compat.Breaking && r.Refused:
@@ -197,8 +197,8 @@ func (r *TypeRow) class() int {
 	return 4
 }
 
-// key is equal for tables that say the same. Equal digests on both sides have
-// equal findings, but for what stored versions make of it.
+// key is equal for tables with equal content. Equal digests on both sides have equal
+// findings, except for those that depend on stored versions.
 func (t *TypeTable) key() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s\n%s\n%d\n", t.Package, t.From, t.To, t.Documentation)
@@ -212,7 +212,8 @@ func (t *TypeTable) key() string {
 	return b.String()
 }
 
-// counts is the table in a line: how many rows of each class, worst first.
+// counts returns the table in one line: the number of rows of each class, worst
+// first.
 func (t *TypeTable) counts() string {
 	n := t.count()
 	var parts []string
@@ -247,10 +248,10 @@ func (t *TypeTable) count() (n typeCounts) {
 	return n
 }
 
-// title names the package and its versions.
+// title returns the package and its versions.
 func (t *TypeTable) title() string { return bump(t.Package, t.From, t.To) }
 
-// bump names a package, and its versions before and after.
+// bump returns the name of a package with its versions before and after.
 func bump(name, from, to string) string {
 	if name == "" {
 		return "manifests"
@@ -270,7 +271,7 @@ func bump(name, from, to string) string {
 	return fmt.Sprintf("package %s (%s -> %s)", name, from, to)
 }
 
-// versions lists the row's versions: "v1", "v1beta1".
+// versions returns the row's versions: "v1", "v1beta1".
 func (r *TypeRow) versions() string {
 	var names []string
 	for _, v := range r.Versions {

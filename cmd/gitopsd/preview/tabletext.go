@@ -13,7 +13,7 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// What is shown of a table of types before the rest is folded.
+// Bounds on a table of types; the rest is folded.
 const (
 	shownBreaking   = 12 // definitions that break
 	shownCompatible = 4  // other definitions that change, appear or go
@@ -30,7 +30,7 @@ func (t textWriter) types(tables []*TypeTable) {
 	}
 }
 
-// where names the clusters, a few of many.
+// where returns the clusters, a few of many.
 func (t *TypeTable) where() string {
 	if len(t.Clusters) > 12 {
 		return fmt.Sprintf("%d clusters: %s", len(t.Clusters), prose.Some(t.Clusters, 10))
@@ -38,8 +38,8 @@ func (t *TypeTable) where() string {
 	return strings.Join(t.Clusters, ", ")
 }
 
-// typeRows writes the rows of a table, those of a class together: what breaks
-// first, and the rest folded where there is much of it.
+// typeRows writes the rows of a table by class: breaking ones first, and long lists
+// of others folded.
 func (t textWriter) typeRows(table *TypeTable) {
 	rows := table.Rows
 	for len(rows) > 0 {
@@ -81,8 +81,8 @@ func (t textWriter) typeClass(rows []TypeRow) {
 	t.Say(marks[rest[0].mark()].colour, fmt.Sprintf("  %s %d %s: %s", marks[rest[0].mark()].sign, len(rest), what, prose.Some(names, shownNames)))
 }
 
-// summary counts in how many definitions each breaking finding is made, and names
-// the field that most of them have in common.
+// summary returns the number of definitions with each breaking finding, and the
+// field that most of them have in common.
 func summary(rows []TypeRow) string {
 	in := make(map[string]map[string]int) // finding to field, "" for all, to definitions
 	for i := range rows {
@@ -120,7 +120,7 @@ func summary(rows []TypeRow) string {
 	return strings.Join(names, ", ")
 }
 
-// word says what becomes of a row's types, mark how it is shown.
+// word returns the change of a row's types in a word, and the mark for it.
 func (r *TypeRow) word() string {
 	switch r.class() {
 	case 0:
@@ -171,9 +171,8 @@ func digestOr(d string) string {
 	return d
 }
 
-// findings writes what a change of types means to those who use them, one line
-// for each kind of finding: what breaks with the fields it concerns, and the rest
-// as a count unless it is little.
+// findings writes the effect of a type's change on its users, one line for each kind
+// of finding: breaking ones with their fields, others as a count if there are many.
 func (t textWriter) findings(all []compat.Finding, allowed map[string]string) {
 	type kind struct {
 		name     string

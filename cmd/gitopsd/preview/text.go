@@ -14,14 +14,13 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// What is shown before the rest is folded.
+// Bounds on lists; the rest is folded.
 const (
 	shownNames   = 3 // of objects of one kind that are created or pruned
 	shownChanges = 5 // of fields of one object
 )
 
-// marks are the signs that actions are shown with, as Terraform's users know
-// them, and their colours.
+// marks are the signs and colours of actions, as in Terraform.
 var marks = map[plan.Action]struct {
 	sign   string
 	colour show.Colour
@@ -35,7 +34,7 @@ var marks = map[plan.Action]struct {
 	plan.Refused:   {"!", show.Red},
 }
 
-// headline is a plan in one line: how many steps of each action.
+// headline returns a plan in one line: the number of steps of each action.
 func headline(p *plan.Plan) string {
 	parts := []string{
 		fmt.Sprintf("%d to create", p.Count(plan.Create)),
@@ -114,7 +113,7 @@ func (t textWriter) cluster(c ClusterPlan) {
 	}
 }
 
-// title is a package with its version, and the revision that it is.
+// title returns a package with its version and revision.
 func title(c ClusterPlan, name string) string {
 	title := bump(name, c.Before[name], c.Packages[name])
 	if revision := c.Revisions[name]; revision != "" {
@@ -130,8 +129,8 @@ func (t textWriter) notes(p PackageDetails) {
 	}
 }
 
-// steps writes the steps of a group. Steps that have nothing to tell them apart but
-// their names are folded by kind.
+// steps writes the steps of a group. Steps that differ in their names only are
+// folded by kind.
 func (t textWriter) steps(steps []*plan.Step) {
 	for i := 0; i < len(steps); {
 		s := steps[i]
@@ -154,7 +153,7 @@ func (t textWriter) steps(steps []*plan.Step) {
 	}
 }
 
-// sameKind is the beginning of steps that can be folded into one line.
+// sameKind returns the first steps that can be folded into one line.
 func (t textWriter) sameKind(steps []*plan.Step) []*plan.Step {
 	first := steps[0]
 	if !t.foldable(first) {
@@ -170,7 +169,7 @@ func (t textWriter) sameKind(steps []*plan.Step) []*plan.Step {
 	return steps[:n]
 }
 
-// reason is the step's, but for what the table of types says.
+// reason returns the step's reason without what the table of types shows.
 func (t textWriter) reason(s *plan.Step) string {
 	if t.All {
 		return s.Reason
@@ -256,7 +255,7 @@ func ids(list []manifest.ID) []string {
 	return names
 }
 
-// mismatch writes what an object's pinned type differs in from the cluster's.
+// mismatch writes the differences between an object's pinned type and the cluster's.
 func (t textWriter) mismatch(m *plan.Mismatch) {
 	shown, folded := t.Fold(len(m.Findings), shownChanges)
 	for _, f := range m.Findings[:shown] {
@@ -267,8 +266,8 @@ func (t textWriter) mismatch(m *plan.Mismatch) {
 	}
 }
 
-// told are the changes of a step that are worth telling one by one. What becomes
-// of types is in their table.
+// told returns the changes of a step to show one by one. Changes of types are in
+// their table.
 func (t textWriter) told(s *plan.Step) []plan.Change {
 	if change, _ := typeChange(s); change == "" || t.All {
 		return s.Changes
@@ -276,8 +275,8 @@ func (t textWriter) told(s *plan.Step) []plan.Change {
 	return slices.DeleteFunc(slices.Clone(s.Changes), func(c plan.Change) bool { return strings.HasPrefix(c.Path, "spec.versions") })
 }
 
-// changes writes the fields that differ: what the API server acts upon first,
-// documentation only as a count unless everything is asked for.
+// changes writes the fields that differ: those that the API server acts on first,
+// documentation only as a count unless everything is shown.
 func (t textWriter) changes(s *plan.Step) {
 	if t.All {
 		for _, c := range s.Changes {
@@ -310,8 +309,8 @@ func (t textWriter) changes(s *plan.Step) {
 	}
 }
 
-// isDocumentation tells a change of a CRD's schema that only people read: of a
-// description, which is not a field that is named so.
+// isDocumentation reports whether a change of a CRD's schema is documentation: of a
+// description, but not of a field of that name.
 func isDocumentation(c plan.Change) bool {
 	path, ok := strings.CutSuffix(c.Path, ".description")
 	return ok && strings.Contains(path, ".openAPIV3Schema") && !strings.HasSuffix(path, ".properties")

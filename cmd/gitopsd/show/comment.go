@@ -9,21 +9,21 @@ import (
 	"gitopsd.dev/reconcile/prose"
 )
 
-// MaxComment bounds a comment, in bytes: GitHub, GitLab and Gitea take comments of
-// 65,536 characters at least.
+// MaxComment is the largest size of a comment, in bytes: GitHub, GitLab and Gitea
+// accept at least 65,536 characters.
 const MaxComment = 60_000
 
-// leastShare is the room that is worth giving to a section.
+// leastShare is the least room for a section.
 const leastShare = 1_000
 
 // Comment is Markdown for a pull request, of at most [MaxComment] bytes.
 type Comment struct {
-	// Command shows what is left out, "gitopsd plan", and Item is what a section
-	// is about, "cluster".
+	// Command shows the omitted text, "gitopsd plan"; Item is the subject of a
+	// section, "cluster".
 	Command, Item string
-	// Head stands before the sections. Whoever writes it bounds it.
+	// Head comes before the sections. The caller bounds it.
 	Head strings.Builder
-	// Tail stands behind the sections, if there is room for all of it.
+	// Tail follows the sections, if there is room for all of it.
 	Tail strings.Builder
 
 	sections []string
@@ -35,9 +35,9 @@ func (c *Comment) Section(summary, language, text string) {
 	c.sections = append(c.sections, Details(summary, language, text))
 }
 
-// WriteTo writes the comment. Sections are cut to their share of the room, short ones
-// leave theirs to those behind them, and the last are left out where there are too
-// many; how much is missing is said.
+// WriteTo writes the comment. Sections are cut to their share of the room, short
+// ones leave theirs to later ones, and the last are left out if there are too many;
+// the comment says how much is missing.
 func (c *Comment) WriteTo(w io.Writer) (int64, error) {
 	var b strings.Builder
 	b.WriteString(c.Head.String())
@@ -66,7 +66,7 @@ func (c *Comment) WriteTo(w io.Writer) (int64, error) {
 	return int64(n), err
 }
 
-// share returns the size to which sections are cut so that they fill the room.
+// share returns the size to which sections are cut to fill the room.
 func share(sections []string, room int) int {
 	sizes := make([]int, len(sections))
 	for i, s := range sections {
@@ -82,14 +82,15 @@ func share(sections []string, room int) int {
 	return MaxComment
 }
 
-// Details is text that is folded under its summary, in a code block of a language,
-// which may be empty.
+// Details returns text that is folded under its summary, in a code block of a
+// language, which may be empty.
 func Details(summary, language, text string) string {
 	summary = strings.NewReplacer("&", "&amp;", "<", "&lt;", "\n", " ").Replace(summary)
 	return "\n<details><summary>" + summary + "</summary>\n" + Fenced(language, text) + "\n</details>\n"
 }
 
-// Fenced is text in a code block that no text can end. The language may be empty.
+// Fenced returns text in a code block that no text can end. The language may be
+// empty.
 func Fenced(language, text string) string {
 	ticks := "```"
 	for strings.Contains(text, ticks) {
@@ -98,14 +99,14 @@ func Fenced(language, text string) string {
 	return fmt.Sprintf("\n%s%s\n%s\n%s\n", ticks, language, strings.Trim(text, "\n"), ticks)
 }
 
-// Escaped is a line of text in which nothing is Markdown or HTML.
+// Escaped returns a line of text with all Markdown and HTML escaped.
 func Escaped(s string) string {
 	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "*", "\\*", "`", "\\`", "|", "\\|", "\n", " ").Replace(s)
 }
 
 // cut shortens a section to room bytes at the end of a line, and closes what it
-// opened; note says that n lines are missing. It is empty where there is no room for
-// the summary.
+// opened; note returns the text for n missing lines. It returns "" if there is no
+// room for the summary.
 func cut(section string, room int, note func(n int) string) string {
 	if len(section) <= room {
 		return section

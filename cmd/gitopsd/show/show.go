@@ -1,9 +1,9 @@
-// Package show lays out what the command line shows: text for a terminal, which is
+// Package show lays out the command line's output: text for a terminal, which is
 // coloured, wrapped and folded (show.go, wrap.go), comments on pull requests, which
-// have a size (comment.go), and JSON.
+// are limited in size (comment.go), and JSON.
 //
-// It knows nothing of what is shown: plans are cmd/gitopsd/preview's, what verify
-// found is cmd/gitopsd/findings'.
+// It does not know the content: cmd/gitopsd/preview shows plans, and
+// cmd/gitopsd/findings the reports of verify.
 package show
 
 import (
@@ -14,13 +14,13 @@ import (
 	"strings"
 )
 
-// Options say how text is shown. The zero value is plain text with long lists
+// Options control how text is shown. The zero value is plain text with long lists
 // folded.
 type Options struct {
 	// Colour uses ANSI colours.
 	Colour bool
-	// Width wraps sentences, in columns; 0 does not. Lines that people copy,
-	// as of the lock, stay whole.
+	// Width wraps sentences, in columns; 0 does not. Lines for copying, as of the
+	// lock, stay whole.
 	Width int
 	// All shows everything instead of folding long lists.
 	All bool
@@ -48,7 +48,7 @@ type Text struct {
 // NewText returns a Text that writes to w.
 func NewText(w io.Writer, o Options) *Text { return &Text{Options: o, w: bufio.NewWriter(w)} }
 
-// Sprint returns what write writes, without colours and folded.
+// Sprint returns the output of write, folded and without colours.
 func Sprint(write func(*Text)) string {
 	var b strings.Builder
 	t := NewText(&b, Options{})
@@ -70,7 +70,7 @@ func (t *Text) Say(c Colour, text string) {
 	}
 }
 
-// Heading writes a name in bold and, after a colon, a text about it.
+// Heading writes a name in bold and, after a colon, a text.
 func (t *Text) Heading(indent, name, text string) {
 	for i, l := range wrap(indent+name+": "+text, t.Width) {
 		if i == 0 {
@@ -96,7 +96,7 @@ func (t *Text) Paint(c Colour, text string) string {
 }
 
 // Fold returns how many of n lines to show, about most, and how many are folded. A
-// single line is never folded, as the line that says so would take its place.
+// single line is never folded, since the note about it would be as long.
 func (t *Text) Fold(n, most int) (shown, folded int) {
 	if t.All || n <= most+1 {
 		return n, 0
@@ -104,7 +104,7 @@ func (t *Text) Fold(n, most int) (shown, folded int) {
 	return most, n - most
 }
 
-// JSON writes a value for programs.
+// JSON writes a value as JSON.
 func JSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")

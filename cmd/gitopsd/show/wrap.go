@@ -2,15 +2,14 @@ package show
 
 import "strings"
 
-// narrowest is the least room for words, in columns: on a terminal that leaves
-// less of it beside the indentation, lines are longer than the terminal is wide.
+// narrowest is the least room for words, in columns: if the indentation leaves less,
+// lines are longer than the terminal is wide.
 const narrowest = 20
 
-// wrap breaks a sentence into lines of at most width columns, at spaces: a word
-// that is longer, as the name of an object may be, stays whole, and a mark of one
-// character stays with the word that it is for. What comes behind the first line
-// is indented two columns more than that is. A width of 0 leaves the sentence as
-// it is.
+// wrap breaks a sentence into lines of at most width columns, at spaces: a longer
+// word, as the name of an object may be, stays whole, and a mark of one character
+// stays with its word. Lines after the first are indented two columns more. A width
+// of 0 leaves the sentence as it is.
 func wrap(text string, width int) []string {
 	if width <= 0 {
 		return []string{text}
@@ -30,8 +29,8 @@ func wrap(text string, width int) []string {
 	}
 }
 
-// fitting is how many bytes of some words go into a line of so many columns; one
-// word goes into any.
+// fitting returns how many bytes of some words fit into a line of so many columns;
+// one word always fits.
 func fitting(words string, columns int) int {
 	end, column := 0, 0
 	for i, r := range words {
