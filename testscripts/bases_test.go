@@ -10,8 +10,7 @@ import (
 	"gitopsd.dev/testscripts/gitserver"
 )
 
-// serveBases serves a repository that is not the fleet's, from a server of its
-// own.
+// serveBases serves a second repository from a server of its own.
 func serveBases(ctx context.Context, s *scenario, c *call) error {
 	if len(c.args) != 1 {
 		return errUsage
@@ -59,7 +58,7 @@ func (s *scenario) needBases(c *call) error {
 	return nil
 }
 
-// stopBases takes the server away for good.
+// stopBases stops the server for good.
 func stopBases(_ context.Context, s *scenario, c *call) error {
 	if err := s.needBases(c); err != nil {
 		return err

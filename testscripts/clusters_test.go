@@ -49,7 +49,7 @@ func takeClusters(ctx context.Context, s *scenario, c *call) error {
 	return s.mergeKubeconfigs(c)
 }
 
-// writeKubeconfig writes what gitopsd reads.
+// writeKubeconfig writes the kubeconfig that gitopsd reads.
 func (s *scenario) writeKubeconfig(c *call, l *leased) error {
 	var server string
 	var ca []byte
@@ -63,8 +63,8 @@ func (s *scenario) writeKubeconfig(c *call, l *leased) error {
 	return os.WriteFile(filepath.Join(c.ts.Getenv("GITOPSD_KUBECONFIG_DIR"), l.name+".yaml"), text, 0o600)
 }
 
-// mergeKubeconfigs writes what kubectl reads: all clusters, one context each,
-// without a proxy and without a current one.
+// mergeKubeconfigs writes the kubeconfig that kubectl reads: all clusters, one
+// context each, without a proxy and without a current one.
 func (s *scenario) mergeKubeconfigs(c *call) error {
 	merged := clientcmdapi.NewConfig()
 	for _, name := range s.sortedNames() {
@@ -178,7 +178,7 @@ func clusterRequests(_ context.Context, s *scenario, c *call) error {
 	return nil
 }
 
-// number is a positive one.
+// number parses a positive number.
 func number(text string) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {

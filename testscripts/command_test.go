@@ -76,7 +76,7 @@ func commands() []command {
 	}
 }
 
-// name is the words that a script starts the command with.
+// name returns the words with which a script starts the command.
 func (c command) name() string {
 	words := strings.Fields(c.usage)
 	end := slices.IndexFunc(words, func(w string) bool { return strings.ToLower(w) != w || strings.HasPrefix(w, "[") })
@@ -86,7 +86,7 @@ func (c command) name() string {
 	return strings.Join(words[:end], " ")
 }
 
-// lookup finds the command that a line of a script starts with.
+// lookup returns the command that starts a line of a script.
 func lookup(line []string) (command, []string, bool) {
 	for words := min(2, len(line)); words > 0; words-- {
 		name := strings.Join(line[:words], " ")
@@ -99,15 +99,15 @@ func lookup(line []string) (command, []string, bool) {
 	return command{}, nil, false
 }
 
-// call is a command in a script that runs.
+// call is the execution of a command in a script.
 type call struct {
 	ts   *testscript.TestScript
 	args []string
-	// out and errOut become what the script's stdout and stderr look at.
+	// out and errOut become the input of the script's stdout and stderr.
 	out, errOut io.Writer
 }
 
-// scriptCommands are the commands by first word, as testscript wants them.
+// scriptCommands returns the commands by first word, as testscript expects them.
 func scriptCommands(ctx context.Context) map[string]func(*testscript.TestScript, bool, []string) {
 	all := make(map[string]func(*testscript.TestScript, bool, []string))
 	for _, c := range commands() {
@@ -129,7 +129,7 @@ func scriptCommands(ctx context.Context) map[string]func(*testscript.TestScript,
 	return all
 }
 
-// errUsage is returned by commands for arguments that they cannot take.
+// errUsage is returned by commands for invalid arguments.
 var errUsage = errors.New("usage")
 
 // run runs a line of a script that is one of the commands, a program, or grep.
@@ -166,8 +166,8 @@ func verbsOf(word string) (verbs []string) {
 	return verbs
 }
 
-// flags parses flags with what define defines, and wants between least and most
-// arguments after them; most < 0 is any number.
+// flags parses the flags that define defines, and requires between least and most
+// arguments after them; most < 0 means any number.
 func (c *call) flags(define func(*flag.FlagSet), least, most int) error {
 	f := flag.NewFlagSet("", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
@@ -181,7 +181,7 @@ func (c *call) flags(define func(*flag.FlagSet), least, most int) error {
 	return nil
 }
 
-// environ is the script's environment: testscript keeps it to itself and to the
+// environ returns the script's environment, which testscript gives only to the
 // programs that it runs.
 func (c *call) environ() ([]string, error) {
 	file := filepath.Join(c.ts.Getenv("TMPDIR"), "environ")
@@ -192,7 +192,7 @@ func (c *call) environ() ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00"), err
 }
 
-// prepare makes a program ready to run as a script would run it.
+// prepare returns a command that runs a program as a script does.
 func (c *call) prepare(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
 	env, err := c.environ()
 	if err != nil {
@@ -227,8 +227,8 @@ func runKubectl(ctx context.Context, _ *scenario, c *call) error {
 	return c.program(ctx, cmd.Path, cmd.Args[1:]...)
 }
 
-// output runs a program and returns what it prints, with what it complains
-// about in the error.
+// output runs a program and returns what it prints on stdout; an error includes
+// its stderr.
 func (c *call) output(ctx context.Context, name string, args ...string) (string, error) {
 	var out, errOut bytes.Buffer
 	err := (&call{ts: c.ts, out: &out, errOut: &errOut}).program(ctx, name, args...)
@@ -238,7 +238,7 @@ func (c *call) output(ctx context.Context, name string, args ...string) (string,
 	return out.String(), err
 }
 
-// grep is testscript's, for commands that run others.
+// grep does what testscript's grep does, for commands that run others.
 func (c *call) grep() error {
 	if len(c.args) != 3 {
 		return errors.New("usage: grep PATTERN FILE")

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// eventually runs a command until it is as wanted.
+// eventually runs a command until it succeeds as wanted.
 func eventually(ctx context.Context, s *scenario, c *call) error {
 	var timeout time.Duration
 	var stdout string
@@ -67,9 +67,9 @@ func eventually(ctx context.Context, s *scenario, c *call) error {
 	return fmt.Errorf("not within %s: %s\n%w", timeout, strings.Join(c.args, " "), err)
 }
 
-// repeat tries until it goes well, ever more slowly, and returns the last
-// error that was not the context's doing. It gives up early when a process
-// that the script has started ends by itself.
+// repeat calls try until it succeeds, with growing pauses, and returns the last
+// error that the context did not cause. It gives up early when a process that the
+// script has started ends.
 func (s *scenario) repeat(ctx context.Context, try func() error) error {
 	last := errors.New("no time to try")
 	pause := 20 * time.Millisecond
@@ -114,8 +114,8 @@ func changes(ctx context.Context, s *scenario, c *call) error {
 	return err
 }
 
-// unchanged runs a command that must change nothing, although it works out anew
-// what is wanted: no checkpoint is left from which it could tell.
+// unchanged runs a command that must change nothing. It removes the checkpoints
+// first, so that the command computes the desired state again.
 func unchanged(ctx context.Context, s *scenario, c *call) error {
 	if len(c.args) == 0 {
 		return errUsage
@@ -147,9 +147,8 @@ func (s *scenario) changesBy(ctx context.Context, c *call) ([]string, error) {
 	return compare(before, after), nil
 }
 
-// settled observes until nothing changes any more: controllers may still be at
-// what the commands before have asked of them. What never comes to rest is
-// returned as it is.
+// settled observes until nothing changes any more, since controllers may still
+// act on earlier commands. If changes never stop, it returns the last state.
 func (s *scenario) settled(ctx context.Context) (map[string]string, error) {
 	const looks, pause = 50, 200 * time.Millisecond
 	last, err := s.observe(ctx)
@@ -170,7 +169,7 @@ func (s *scenario) settled(ctx context.Context) (map[string]string, error) {
 	return last, err
 }
 
-// compare lists what is new (+), gone (-) and other than before (~), by name.
+// compare lists what is new (+), gone (-) and changed (~), by name.
 func compare(before, after map[string]string) (diff []string) {
 	names := maps.Clone(before)
 	maps.Copy(names, after)
@@ -189,8 +188,8 @@ func compare(before, after map[string]string) (diff []string) {
 	return diff
 }
 
-// repositoryMark starts what observe says about the repository; no cluster can
-// have that name.
+// repositoryMark starts the keys of the repository in what observe returns; no
+// cluster can have that name.
 const repositoryMark = "(repository) "
 
 // inventoryMark is in the names of gitopsd's own objects in a cluster.

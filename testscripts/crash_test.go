@@ -22,11 +22,12 @@ import (
 )
 
 // A pass may be interrupted at each of its writes: the push of new records, the
-// commit of the lock, the inventory, each apply and each delete. A write is
-// refused, or carried out without anybody hearing of it, or is the last that the
-// daemon lives to see. Meanwhile a newer version of a dependency is published.
-// Whatever it was, the next run brings the cluster and the lock to what an
-// undisturbed run does, resolves nothing anew, and loses nothing that was to stay.
+// commit of the lock, the inventory, each apply and each delete. The write is
+// refused, or carried out but its answer lost, or carried out and the daemon
+// killed before the answer. Meanwhile a newer version of a dependency is
+// published. In each case the next run leaves the cluster and the lock as an
+// undisturbed run does, resolves nothing again, and loses nothing that should
+// stay.
 func TestEveryWriteMayBeInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := testContext(t)
@@ -35,12 +36,12 @@ func TestEveryWriteMayBeInterrupted(t *testing.T) {
 		t.Run(string(how), func(t *testing.T) {
 			t.Parallel()
 			f := newCrashFleet(ctx, t)
-			// Undisturbed runs show the writes of both directions.
+			// Undisturbed runs record the writes of both directions.
 			f.push(forth)
 			writes := map[direction][]write{forth: f.run(nil)}
 			f.push(back)
 			writes[back] = slices.DeleteFunc(f.run(nil), func(w write) bool {
-				return w.push == 0 && w.method != http.MethodDelete // the way forth has such
+				return w.push == 0 && w.method != http.MethodDelete // the way forth has these
 			})
 			f.push(forth)
 			f.run(nil)
@@ -58,7 +59,7 @@ func TestEveryWriteMayBeInterrupted(t *testing.T) {
 	}
 }
 
-// direction is one of the two commits between which the fleet goes to and fro.
+// direction is one of the two commits between which the fleet alternates.
 type direction string
 
 const (
@@ -66,7 +67,7 @@ const (
 	back  direction = "back"
 )
 
-// interruption is what happens to a write.
+// interruption is a way to interrupt a write.
 type interruption string
 
 const (
@@ -89,7 +90,7 @@ func (w write) String() string {
 	return w.method + " " + w.uri
 }
 
-// crashFleet is a fleet of one cluster, with all that it needs.
+// crashFleet is a fleet of one cluster, with its servers and files.
 type crashFleet struct {
 	t        *testing.T
 	ctx      context.Context
@@ -102,9 +103,9 @@ type crashFleet struct {
 	env      []string
 
 	at       direction
-	versions int                             // of the dependency that are published
-	ends     map[direction]map[string]string // how the cluster looks after a pass
-	uids     map[string]string               // of what stays all the time
+	versions int                             // number of published versions of the dependency
+	ends     map[direction]map[string]string // state of the cluster after a pass
+	uids     map[string]string               // of objects that exist all the time
 }
 
 const crashDependency = "registry.example.org/acme/gizmos"
@@ -162,7 +163,8 @@ spec:
 
 	f.push(back)
 	f.run(nil)
-	// Somebody's object of a type that stays, and one that is nobody's business.
+	// Somebody's object of a type that stays, and one that has nothing to do with
+	// gitopsd.
 	f.kubectl(`{apiVersion: acme.example/v1, kind: Widget, metadata: {name: precious, namespace: default}}`, "apply", "-f", "-")
 	f.kubectl("", "create", "configmap", "bystander", "--namespace", "default", "--from-literal", "a=b")
 	f.uids = f.look(func(o object) string { return string(o.meta.UID) })
@@ -236,7 +238,7 @@ func (f *crashFleet) publishDependency() {
 		"apiVersion: meta.pkg.crossplane.io/v1\nkind: Configuration\nmetadata: {name: gizmos, annotations: {acme.example/version: %s}}\n", version)})
 }
 
-// push commits what one of the two directions leads to.
+// push commits the state that a direction leads to.
 func (f *crashFleet) push(d direction) {
 	f.t.Helper()
 	f.at = d
@@ -269,8 +271,8 @@ spec:
 	f.must(err)
 }
 
-// run makes an undisturbed run, or one that prepare disturbs, and checks what
-// came of an undisturbed one. It returns the writes.
+// run makes a run, checks its result and returns its writes. With disturb, which
+// may kill the run, it does neither and returns nil.
 func (f *crashFleet) run(disturb func(kill func())) []write {
 	f.t.Helper()
 	f.proxy.takeRequests()
@@ -299,7 +301,7 @@ func (f *crashFleet) run(disturb func(kill func())) []write {
 	return f.writes()
 }
 
-// check compares what a run has left with what it is to leave.
+// check compares the state after a run with the wanted one.
 func (f *crashFleet) check(log string) {
 	f.t.Helper()
 	now := f.look(func(o object) string { return o.meta.Annotations["gitopsd.dev/applied"] })
@@ -335,8 +337,8 @@ func union(a, b map[string]string) map[string]string {
 	return all
 }
 
-// look returns the objects of the cluster that somebody has made, each with what
-// of returns.
+// look returns the objects that were made in the cluster, each with the result of
+// of.
 func (f *crashFleet) look(of func(object) string) map[string]string {
 	f.t.Helper()
 	list, err := f.plane.list(f.ctx)
@@ -348,7 +350,8 @@ func (f *crashFleet) look(of func(object) string) map[string]string {
 	return found
 }
 
-// selected is the version of the dependency that the lock selects, "" for none.
+// selected returns the version of the dependency that the lock selects, "" for
+// none.
 func (f *crashFleet) selected() string {
 	f.t.Helper()
 	lock, err := f.repo.Git(f.ctx, "show", "main:clusters.lock")
@@ -361,10 +364,11 @@ func (f *crashFleet) selected() string {
 	return ""
 }
 
-// reviews are requests that ask the API server something by creating an object.
+// reviews matches requests that create an object only to ask the API server
+// something.
 var reviews = regexp.MustCompile(`/apis/auth(enti|ori)[a-z]+\.k8s\.io/|[?&]dryRun=`)
 
-// writes are those since the run began.
+// writes returns the writes since the run began.
 func (f *crashFleet) writes() (all []write) {
 	for _, r := range f.git.Requests() {
 		if strings.HasPrefix(r, "POST ") && strings.Contains(r, "git-receive-pack") {
@@ -380,7 +384,8 @@ func (f *crashFleet) writes() (all []write) {
 	return all
 }
 
-// interrupt makes a run in which a write is interrupted, and then one that is not.
+// interrupt makes a run in which a write is interrupted, and then an undisturbed
+// one.
 func (f *crashFleet) interrupt(d direction, w write, how interruption) {
 	f.t.Helper()
 	newest := f.selectedNext(d)
@@ -417,7 +422,7 @@ func (f *crashFleet) interrupt(d direction, w write, how interruption) {
 		f.t.Fatalf("%s: %s: the run did not come to it", d, w)
 	}
 	if d == forth && (w.push != 1 || how != refused) {
-		f.publishDependency() // the records of the one before are durable
+		f.publishDependency() // the records of the previous version are durable
 	}
 	before := f.t.Failed()
 	f.run(nil)
@@ -429,7 +434,7 @@ func (f *crashFleet) interrupt(d direction, w write, how interruption) {
 	}
 }
 
-// selectedNext is the version of the dependency that an undisturbed run in a
+// selectedNext returns the version of the dependency that an undisturbed run in a
 // direction selects.
 func (f *crashFleet) selectedNext(d direction) string {
 	if d == back {

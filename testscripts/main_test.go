@@ -65,8 +65,7 @@ func (s suite) Run() int {
 	return code
 }
 
-// endWithParent ends this process when its parent has ended, which nobody could
-// tell it about otherwise.
+// endWithParent ends this process when its parent has ended.
 func endWithParent(parent int) {
 	for range time.Tick(200 * time.Millisecond) {
 		if os.Getppid() != parent {
@@ -76,8 +75,8 @@ func endWithParent(parent int) {
 }
 
 // supervise runs this test binary again with a temporary directory of its own,
-// waits until every process that came of it has ended, and removes the
-// directory. It returns the exit status of the tests.
+// waits until every process that it started, directly or not, has ended, and
+// removes the directory. It returns the exit status of the tests.
 func supervise() (code int, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -96,8 +95,8 @@ func supervise() (code int, err error) {
 	if !keep {
 		defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 	}
-	// Every process that comes of the child inherits the pipe's other end, and
-	// so it reads as closed once all of them have ended.
+	// Every descendant of the child inherits the pipe's other end, so that the
+	// pipe reads as closed once all of them have ended.
 	lifeline, inherited, err := os.Pipe()
 	if err != nil {
 		return 1, err
@@ -108,8 +107,8 @@ func supervise() (code int, err error) {
 	cmd.Env = append(os.Environ(), supervisedVariable+"=1", "TMPDIR="+tmp, "GOTMPDIR="+tmp)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.ExtraFiles = []*os.File{inherited}
-	// An interrupt from the terminal reaches the child as well; what is sent
-	// to this process alone, as `go test` does, is handed on.
+	// An interrupt from the terminal reaches the child as well; a signal to this
+	// process alone, such as that of `go test`, is passed on.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT)
 	defer signal.Stop(signals)

@@ -20,16 +20,16 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// object is something that a script's programs have made in a cluster.
+// object is an object that a script's programs have made in a cluster.
 type object struct {
 	kind     schema.GroupVersionKind
 	resource schema.GroupVersionResource
-	// namespaced: the kind lives in namespaces.
+	// namespaced is set for kinds that live in namespaces.
 	namespaced bool
 	meta       metav1.ObjectMeta
 }
 
-// String is the kind and name.
+// String returns the kind and name.
 func (o object) String() string {
 	if o.meta.Namespace == "" {
 		return o.kind.Kind + " " + o.meta.Name
@@ -42,7 +42,7 @@ func (o object) String() string {
 func (o object) fingerprint() string {
 	m := o.meta
 	version := fmt.Sprint(m.Generation)
-	if m.Generation == 0 { // a type that does not count generations
+	if m.Generation == 0 { // a type without generations
 		version = m.ResourceVersion
 	}
 	text, err := json.Marshal([]any{m.UID, version, m.DeletionTimestamp, m.Labels, m.Annotations, m.OwnerReferences, m.Finalizers, writers(m)})
@@ -52,7 +52,8 @@ func (o object) fingerprint() string {
 	return fmt.Sprintf("%x", sha256.Sum256(text))
 }
 
-// writers are the managers of the object, and when each wrote last.
+// writers returns the field managers of the object, with the time of each one's
+// last write.
 func writers(m metav1.ObjectMeta) (all []string) {
 	for _, f := range m.ManagedFields {
 		if f.Subresource == "" {
@@ -62,14 +63,14 @@ func writers(m metav1.ObjectMeta) (all []string) {
 	return all
 }
 
-// systemManager is the field manager of what the harness itself writes.
+// systemManager is the field manager of the harness's own writes.
 const systemManager = "devcluster-testscripts"
 
-// foreign tells whether somebody else than the control plane's own components
-// has written to the object.
+// foreign reports whether anybody but the control plane's own components has
+// written to the object.
 func foreign(kind schema.GroupVersionKind, m metav1.ObjectMeta) bool {
 	if kind.Kind == "Namespace" && m.Name != metav1.NamespaceDefault && !strings.HasPrefix(m.Name, "kube-") {
-		return true // an empty one has no field that anybody could manage
+		return true // an empty object has no managed fields
 	}
 	return slices.ContainsFunc(m.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
 		for _, own := range []string{"devcluster", "kube-", "api-priority-and-fairness-", "clusterrole-aggregation-controller"} {
@@ -81,7 +82,8 @@ func foreign(kind schema.GroupVersionKind, m metav1.ObjectMeta) bool {
 	})
 }
 
-// list returns what has been written to the control plane since it was empty.
+// list returns the objects that were written to the control plane since it was
+// empty.
 func (p *plane) list(ctx context.Context) ([]object, error) {
 	resources, err := p.resources()
 	if err != nil {
@@ -113,8 +115,8 @@ func (p *plane) list(ctx context.Context) ([]object, error) {
 	return objects, g.Wait()
 }
 
-// resources are the types whose objects can be listed and deleted, each in one
-// version.
+// resources returns the types whose objects can be listed and deleted, each in
+// one version.
 func (p *plane) resources() (all []object, err error) {
 	lists, err := discovery.ServerPreferredResources(p.discovery)
 	var partly *discovery.ErrGroupDiscoveryFailed
@@ -136,9 +138,8 @@ func (p *plane) resources() (all []object, err error) {
 	return all, nil
 }
 
-// empty removes what has been written to the control plane, in the order that
-// leaves nothing to wait for: types and namespaces that hold nothing are gone at
-// once.
+// empty removes what was written to the control plane, in an order without waits:
+// empty types and namespaces are gone at once.
 func (p *plane) empty(ctx context.Context) error {
 	pause := 25 * time.Millisecond
 	for {
@@ -167,8 +168,8 @@ func (p *plane) empty(ctx context.Context) error {
 	}
 }
 
-// rank is when an object is removed: first what stands between a request and
-// its object, last what holds others.
+// rank orders the removal of objects: first the ones that intercept requests,
+// last the ones that hold others.
 func rank(o object) int {
 	switch {
 	case o.kind.Group == "admissionregistration.k8s.io" || o.kind.Kind == "APIService":
@@ -179,13 +180,14 @@ func rank(o object) int {
 	return 1
 }
 
-// atOnce deletes without a grace period, and what is owned in the background.
+// atOnce returns options that delete an object without a grace period, and its
+// dependents in the background.
 func atOnce() metav1.DeleteOptions {
 	now, background := int64(0), metav1.DeletePropagationBackground
 	return metav1.DeleteOptions{GracePeriodSeconds: &now, PropagationPolicy: &background}
 }
 
-// remove deletes an object, and takes away what keeps it from going.
+// remove deletes an object, and removes its finalizers.
 func (p *plane) remove(ctx context.Context, o object) error {
 	var client metadata.ResourceInterface = p.metadata.Resource(o.resource)
 	if o.meta.Namespace != "" {
@@ -207,8 +209,8 @@ func (p *plane) remove(ctx context.Context, o object) error {
 	return err
 }
 
-// finalize does at once what the namespace controller does to a namespace that
-// is being deleted; it would let five seconds pass first.
+// finalize does at once what the namespace controller does five seconds after the
+// deletion of a namespace.
 func (p *plane) finalize(ctx context.Context, namespace string) error {
 	resources, err := p.resources()
 	if err != nil {

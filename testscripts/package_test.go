@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/testscripts/upstream"
 )
 
-// makePackage writes the files of a provider with one type. A file that is there
-// stays, so that a script brings along what is special in its package.
+// makePackage writes the files of a provider with one type. Existing files stay,
+// so that a script brings along only what is special in its package.
 func makePackage(_ context.Context, _ *scenario, c *call) error {
 	if len(c.args) == 0 {
 		return errUsage
@@ -68,7 +68,7 @@ func specSchema(fields []string) (string, error) {
           spec: {type: object, properties: {` + strings.Join(properties, ", ") + "}}\n", nil
 }
 
-// definition returns a CustomResourceDefinition in YAML.
+// definition returns a CRD in YAML.
 func definition(singular, schema string) string {
 	kind, plural := strings.ToUpper(singular[:1])+singular[1:], singular+"s"
 	return fmt.Sprintf(`apiVersion: apiextensions.k8s.io/v1
@@ -97,7 +97,7 @@ func pushPackage(ctx context.Context, s *scenario, c *call) error {
 	if _, err := c.output(ctx, "gitopsd", "package", "build", c.args[0], "-o", file); err != nil {
 		return err
 	}
-	// Pushes go to no mirror.
+	// Pushes do not go to a mirror.
 	reference, named := strings.CutPrefix(c.args[1], registryName+"/")
 	if named {
 		reference = s.registry.Host() + "/" + reference

@@ -11,8 +11,9 @@ import (
 	"gitopsd.dev/testscripts/devcluster"
 )
 
-// A control plane comes back empty, whatever was left in it: types with objects
-// whose finalizers nobody removes, namespaces, and webhooks that do not answer.
+// A control plane is empty when it is lent again, whatever was left in it: types
+// with objects whose finalizers nobody removes, namespaces, and webhooks that do
+// not answer.
 func TestControlPlanesComeBackEmpty(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -92,7 +93,7 @@ spec:
       openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}
 `
 
-// closedDoor refuses every write, since nobody answers.
+// closedDoor is a webhook that nobody serves, so that every write is refused.
 const closedDoor = `
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingWebhookConfiguration

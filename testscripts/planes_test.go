@@ -20,9 +20,9 @@ import (
 // planes are the control planes of this process.
 var planes pool
 
-// pool lends control planes to scripts, one script at a time each. One that
-// comes back is emptied and lent again; one that cannot be emptied is taken
-// out of service. New ones are started when none is free.
+// pool lends control planes, each to one script at a time. A returned one is
+// emptied and lent again, or taken out of service if that fails. New ones are
+// started when none is free.
 type pool struct {
 	starting sync.Mutex // held while control planes are started
 
@@ -58,7 +58,7 @@ func (p *pool) lease(ctx context.Context, n int) ([]*plane, error) {
 			continue
 		}
 		if p.pending > 0 {
-			// An empty one is closer than a new one.
+			// Waiting for one to be emptied is quicker than starting one.
 			if p.back == nil {
 				p.back = make(chan struct{})
 			}
@@ -119,7 +119,7 @@ func (p *pool) startNamed(ctx context.Context, names []string) error {
 	if p.dir, err = os.MkdirTemp("", "devcluster"); err != nil {
 		return err
 	}
-	// They outlive the script that was the first to ask.
+	// They outlive the script that first needed them.
 	p.devs, err = devcluster.Up(context.WithoutCancel(ctx), devcluster.Config{Dir: p.dir, Binary: binary}, names...)
 	return err
 }
@@ -136,7 +136,7 @@ func newPlane(name, kubeconfig string) (*plane, error) {
 	config.QPS = -1
 	config.UserAgent = systemManager
 	config.WarningHandler = rest.NoWarnings{}
-	// A call that hangs must not hang the tests.
+	// A hanging request must not block the tests.
 	config.Timeout = 20 * time.Second
 	d, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
@@ -149,7 +149,8 @@ func newPlane(name, kubeconfig string) (*plane, error) {
 	return &plane{name: name, kubeconfig: text, config: config, discovery: d, metadata: m}, nil
 }
 
-// giveBack empties control planes, in the background, and takes them back.
+// giveBack returns control planes to the pool; they are emptied in the
+// background.
 func (p *pool) giveBack(planes ...*plane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -213,8 +214,8 @@ func (l *leased) giveBack() {
 	planes.giveBack(l.plane)
 }
 
-// rename returns the plane's kubeconfig with the script's name for the cluster
-// as context, and server and authority replaced if server is not empty.
+// kubeconfigFor returns the plane's kubeconfig with the script's name for the
+// cluster as context, and server and authority replaced if server is not empty.
 func (l *leased) kubeconfigFor(server string, ca []byte) ([]byte, error) {
 	config, err := clientcmd.Load(l.plane.kubeconfig)
 	if err != nil {
@@ -234,7 +235,7 @@ func (l *leased) kubeconfigFor(server string, ca []byte) ([]byte, error) {
 	return clientcmd.Write(*config)
 }
 
-// sortedNames of the script's clusters.
+// sortedNames returns the names of the script's clusters, sorted.
 func (s *scenario) sortedNames() []string {
 	var names []string
 	for name := range s.clusters {

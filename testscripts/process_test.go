@@ -57,8 +57,8 @@ func startProcess(_ context.Context, s *scenario, c *call) error {
 	if s.running[name] != nil {
 		return fmt.Errorf("%s runs already", name)
 	}
-	// It ends with the script, not with the context: so that a script that
-	// runs out of time has its log.
+	// It ends with the script, not with the context, so that a script that runs
+	// out of time still logs its output.
 	cmd, err := c.prepare(context.Background(), c.args[1], c.args[2:]...)
 	if err != nil {
 		return err
@@ -119,13 +119,13 @@ func endProcess(ctx context.Context, s *scenario, c *call) error {
 	}
 }
 
-// kill ends the process as the kernel does, and waits for its end.
+// kill kills the process (SIGKILL), and waits for its end.
 func (p *process) kill() {
 	p.cmd.Process.Kill() // it may have ended
 	<-p.done
 }
 
-// serving is where a daemon says in its log that it listens.
+// serving matches the address that a daemon logs when it listens.
 var serving = regexp.MustCompile(`msg=serving address=(\S+)`)
 
 func fetch(ctx context.Context, s *scenario, c *call) error {

@@ -19,8 +19,8 @@ import (
 )
 
 // proxy stands between gitopsd and a real API server: it counts requests, and
-// fails those that it is told to. It asks nobody who they are and has all
-// rights; impersonation headers pass through.
+// fails some of them on demand. It authenticates nobody and has all rights;
+// impersonation headers pass through.
 type proxy struct {
 	url string
 	ca  []byte // PEM
@@ -42,8 +42,8 @@ type apiFault struct {
 
 	status int // answered instead
 	hang   bool
-	lose   bool   // carried out, and not answered
-	then   func() // after that; may be nil
+	lose   bool   // carried out but not answered
+	then   func() // called after that; may be nil
 }
 
 // parse reads a path pattern and a fault in the scripts' notation.
@@ -71,7 +71,7 @@ func (f *apiFault) done() {
 	}
 }
 
-// discard is an answer that nobody gets.
+// discard is a ResponseWriter that discards the answer.
 type discard struct{ header http.Header }
 
 func (d discard) Header() http.Header         { return d.header }
@@ -79,8 +79,8 @@ func (d discard) WriteHeader(int)             {}
 func (d discard) Write(p []byte) (int, error) { return len(p), nil }
 
 func newProxy(config *rest.Config) (*proxy, error) {
-	// As the API server's own client: the user agent, and with it the field
-	// manager, stays the request's.
+	// Like the API server's own client, but with the request's user agent, and so
+	// its field manager.
 	config = rest.CopyConfig(config)
 	config.UserAgent, config.Timeout = "", 0
 	transport, err := rest.TransportFor(config)
@@ -98,7 +98,7 @@ func newProxy(config *rest.Config) (*proxy, error) {
 		FlushInterval: -1, // watches
 		ErrorLog:      log.New(io.Discard, "", 0),
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) {
-			panic(http.ErrAbortHandler) // the API server is away, and so is its connection
+			panic(http.ErrAbortHandler) // the API server is down: drop the connection as well
 		},
 	}
 	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -125,7 +125,7 @@ func newProxy(config *rest.Config) (*proxy, error) {
 
 func (p *proxy) close() {
 	p.heal()
-	p.server.CloseClientConnections() // watches never end by themselves
+	p.server.CloseClientConnections() // watches never end on their own
 	p.server.Close()
 }
 
@@ -166,7 +166,7 @@ func (p *proxy) fail(f *apiFault) {
 	p.faults = append(p.faults, f)
 }
 
-// heal takes back every fault; requests that hang are cut off.
+// heal removes every fault; requests that hang are cut off.
 func (p *proxy) heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// README.md documents the commands, these and no others, as they are.
+// README.md documents exactly the commands that exist.
 func TestReadmeDocumentsTheCommands(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("README.md")
@@ -70,5 +70,5 @@ func TestScriptsAreSpecifications(t *testing.T) {
 	}
 }
 
-// looking are the commands that may follow the last run: they only look.
+// looking lists the commands that may follow the last run: they change nothing.
 var looking = []string{"cmp", "cmpenv", "end", "grep", "stderr", "stdout"}

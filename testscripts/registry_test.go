@@ -22,11 +22,11 @@ import (
 // know its port: gitopsd is told that the script's registry is its mirror.
 const registryName = "registry.example.org"
 
-// defaultAccount is the one that a registry asks for, and that the script is
-// logged in with, unless it says otherwise.
+// defaultAccount is the account that a registry requires and that the script is
+// logged in with, unless the script says otherwise.
 const defaultAccount = "robot:an-account-of-the-script"
 
-// scriptRegistry is a script's registry and what undoes its faults.
+// scriptRegistry is a script's registry, with functions that remove its faults.
 type scriptRegistry struct {
 	*registry.Registry
 	heal []func()
@@ -66,7 +66,7 @@ func serveRegistry(_ context.Context, s *scenario, c *call) error {
 	return s.trust(r.CA())
 }
 
-// needRegistry checks that there is one.
+// needRegistry checks that a registry is served.
 func (s *scenario) needRegistry() error {
 	if s.registry == nil {
 		return errors.New("no registry is there yet")
@@ -156,7 +156,7 @@ func registryRequests(_ context.Context, s *scenario, c *call) error {
 	}
 	requests := s.registry.Requests()
 	s.registry.ResetCounts()
-	delete(requests, "GET /token") // a token follows from the others, once or twice
+	delete(requests, "GET /token") // tokens follow from the other requests, once or twice
 	printRequests(c, requests)
 	return nil
 }

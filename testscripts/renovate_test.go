@@ -14,7 +14,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// renovate is what of examples/ci/renovate.json finds packages.
+// renovate is the part of examples/ci/renovate.json that finds packages.
 type renovate struct {
 	CustomManagers []struct {
 		CustomType          string
@@ -67,8 +67,7 @@ func find(packages []*regexp.Regexp, text string) (all []found) {
 	return all
 }
 
-// Renovate finds each declaration of the example fleet and of README.md, and
-// nothing that is none.
+// Renovate finds exactly the declarations of the example fleet and of README.md.
 func TestRenovateFindsPackages(t *testing.T) {
 	t.Parallel()
 	files, packages := readRenovate(t)
@@ -128,7 +127,7 @@ func TestRenovateFindsPackages(t *testing.T) {
 	}
 }
 
-// The forms that declarations and patches of them have.
+// The forms of declarations and their patches.
 func TestRenovateForms(t *testing.T) {
 	t.Parallel()
 	_, packages := readRenovate(t)
@@ -143,12 +142,12 @@ func TestRenovateForms(t *testing.T) {
 		{"spec: {package: \"reg.example.org/acme/db:v1.2.3\"}", []found{db}},
 		{`{"spec": {"package": "reg.example.org/acme/db:v1.2.3"}}`, []found{db}},
 		{"  package: localhost:5000/db:v1.2.3-rc.1", []found{{"localhost:5000/db", "v1.2.3-rc.1", ""}}},
-		{"  package: reg.example.org/acme/db@" + digest + "\n", nil}, // nothing says what is newer
+		{"  package: reg.example.org/acme/db@" + digest + "\n", nil}, // no version to compare with
 		{"  package: reg.example.org/acme/db:v1.2.3@" + digest, []found{{db.name, db.value, digest}}},
 		{"- op: replace\n  path: /spec/package\n  value: reg.example.org/acme/db:v1.2.3\n", []found{db}},
 		{"- {op: replace, path: /spec/package, value: 'reg.example.org/acme/db:v1.2.3'}", []found{db}},
 		{`[{"op": "replace", "path": "/spec/package", "value": "reg.example.org/acme/db:v1.2.3"}]`, []found{db}},
-		{"  package: acme/db:v1.2.3\n", nil}, // the registry is not said: Renovate would take Docker's
+		{"  package: acme/db:v1.2.3\n", nil}, // without a registry, Renovate would use Docker's
 		{"  package: github.com/acme/db\n", nil},
 		{"  subpackage: reg.example.org/acme/db:v1.2.3\n", nil},
 		{"  packagePullPolicy: Always\n", nil},

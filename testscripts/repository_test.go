@@ -14,7 +14,7 @@ import (
 	"gitopsd.dev/testscripts/gitserver"
 )
 
-// repoName is the served repository's, the only one of a script.
+// repoName is the name of the script's only fleet repository.
 const repoName = "fleet"
 
 func serveRepository(ctx context.Context, s *scenario, c *call) error {
@@ -68,7 +68,8 @@ func serveRepository(ctx context.Context, s *scenario, c *call) error {
 	return nil
 }
 
-// withPassword is the repository's URL for the person at the keyboard.
+// withPassword returns the repository's URL with credentials, for the person at
+// the keyboard.
 func (s *scenario) withPassword(user, password string) string {
 	scheme, rest, _ := strings.Cut(s.git.URL(repoName), "://")
 	if user == "" {
@@ -77,7 +78,7 @@ func (s *scenario) withPassword(user, password string) string {
 	return scheme + "://" + url.UserPassword(user, password).String() + "@" + rest
 }
 
-// needRepository checks that there is one, and the number of arguments.
+// needRepository checks that a repository is served, and the number of arguments.
 func (s *scenario) needRepository(c *call, args int) error {
 	if s.repo == nil {
 		return errors.New("no repository is served yet")
@@ -96,8 +97,8 @@ func repositoryPassword(ctx context.Context, s *scenario, c *call) error {
 	return c.program(ctx, "git", "-C", s.clone, "remote", "set-url", "origin", s.withPassword(s.user, c.args[0]))
 }
 
-// refusePushes installs a hook that refuses pushes to a ref, as a forge does
-// with a branch that is protected.
+// refusePushes installs a hook that refuses pushes to a ref, as a forge does with
+// a protected branch.
 func refusePushes(_ context.Context, s *scenario, c *call) error {
 	if err := s.needRepository(c, 1); err != nil {
 		return err

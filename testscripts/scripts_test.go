@@ -24,7 +24,7 @@ func TestScripts(t *testing.T) {
 	runScripts(t, ".")
 }
 
-// TestHarness runs the script that tests what the scenarios are written in.
+// TestHarness runs the script that tests the commands of scenarios.
 func TestHarness(t *testing.T) {
 	t.Parallel()
 	runScripts(t, "testdata")
@@ -42,8 +42,8 @@ func runScripts(t *testing.T, dir string) {
 	})
 }
 
-// testContext ends a little before the tests run out of time, so that what they
-// have started can be taken down.
+// testContext ends a little before the tests run out of time, so that they can
+// stop what they have started.
 func testContext(t *testing.T) (context.Context, context.CancelFunc) {
 	deadline, ok := t.Deadline()
 	if !ok {
@@ -55,24 +55,24 @@ func testContext(t *testing.T) (context.Context, context.CancelFunc) {
 // scenarioKey is the key of the scenario in a script's values.
 type scenarioKey struct{}
 
-// scenario is what a script has got so far. A script runs in one goroutine.
+// scenario is the state of a script. A script runs in one goroutine.
 type scenario struct {
 	work     string // $WORK
 	clusters map[string]*leased
 	git      *gitserver.Server
 	repo     *gitserver.Repo
-	bases    *gitserver.Server // of another repository than the fleet's
-	clone    string            // the directory that it was made of
-	user     string            // that the Git server asks for
+	bases    *gitserver.Server // of the second repository
+	clone    string            // the fleet's directory
+	user     string            // of the Git server
 	registry *scriptRegistry
-	keys     map[string]*sigstore.Signer // by the names that the script has for them
+	keys     map[string]*sigstore.Signer // by the script's names for them
 	sigstore *sigstore.Instance
 	running  map[string]*process
 	cas      []byte // authorities of the script's servers, PEM
 }
 
-// setup prepares a script's environment: nothing of the machine or the user
-// gets in, and gitopsd's flags that are the same for all scripts are set.
+// setup prepares a script's environment: it inherits nothing from the machine or
+// the user, and gitopsd's flags that are the same for all scripts are set.
 func setup(env *testscript.Env) error {
 	s := &scenario{work: env.WorkDir, clusters: make(map[string]*leased), running: make(map[string]*process)}
 	env.Values[scenarioKey{}] = s
@@ -102,8 +102,8 @@ func setup(env *testscript.Env) error {
 	return nil
 }
 
-// close ends everything that the script has started, and gives its clusters
-// back. Of a script that failed it logs what its processes said last.
+// close ends everything that the script has started, and gives its clusters back.
+// If the script failed, it logs the last output of its processes.
 func (s *scenario) close(t testscript.T) {
 	tb, ok := t.(testing.TB)
 	failed := ok && tb.Failed()
@@ -134,7 +134,7 @@ func (s *scenario) close(t testscript.T) {
 
 func (s *scenario) caFile() string { return filepath.Join(s.work, ".ca.pem") }
 
-// trust makes the script's programs trust an authority.
+// trust makes the script's programs trust a certificate authority.
 func (s *scenario) trust(ca []byte) error {
 	s.cas = append(s.cas, ca...)
 	return os.WriteFile(s.caFile(), s.cas, 0o644)

@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/testscripts/sigstore"
 )
 
-// signPackage signs what a reference points to, with a key of that name or as
-// somebody whom the script's own Sigstore instance certifies.
+// signPackage signs the package of a reference, with a key of the given name or
+// as an identity that the script's own Sigstore instance certifies.
 func signPackage(ctx context.Context, s *scenario, c *call) error {
 	if err := s.needRegistry(); err != nil {
 		return err
@@ -56,7 +56,7 @@ func signPackage(ctx context.Context, s *scenario, c *call) error {
 	return sigstore.Push(ctx, client, ref.Repository, d, layer)
 }
 
-// signer finds or makes a signer, and writes what is needed to trust it.
+// signer returns or makes a signer, and writes its public key or trust root.
 func (s *scenario) signer(issuer, name string) (*sigstore.Signer, error) {
 	if issuer == "" {
 		if k := s.keys[name]; k != nil {
@@ -85,7 +85,7 @@ func (s *scenario) signer(issuer, name string) (*sigstore.Signer, error) {
 	return s.sigstore.Keyless(issuer, name, true)
 }
 
-// registryClient is a client that may do everything with the script's registry.
+// registryClient returns a client with all rights in the script's registry.
 func (s *scenario) registryClient() (*oci.Client, error) {
 	cfg := oci.Config{}
 	if ca := s.registry.CA(); ca != nil {

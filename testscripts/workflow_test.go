@@ -16,7 +16,7 @@ import (
 )
 
 // runWorkflow runs the shell steps of a job in one of the workflows in
-// examples/ci, as the runners do: one shell a step, which ends at the first
+// examples/ci, as the runners do: one shell per step, which ends at the first
 // command that fails.
 func runWorkflow(ctx context.Context, s *scenario, c *call) error {
 	var without []string
@@ -90,7 +90,7 @@ type step struct {
 
 var expression = regexp.MustCompile(`\$\{\{ *([a-zA-Z0-9_.]+) *\}\}`)
 
-// evaluate replaces the expressions of a workflow by given values.
+// evaluate replaces the expressions of a workflow with the given values.
 func evaluate(text string, values map[string]string) (string, error) {
 	var errs []error
 	text = expression.ReplaceAllStringFunc(text, func(e string) string {
@@ -120,8 +120,8 @@ func readWorkflow(name string) (map[string]any, error) {
 	return docs[0].Tree, nil
 }
 
-// workflowSteps are the shell steps of a job: GitHub's steps with a `run`, and
-// GitLab's script as one step.
+// workflowSteps returns the shell steps of a job: GitHub's steps with a `run`,
+// and GitLab's script as one step.
 func workflowSteps(file, job string) ([]step, error) {
 	tree, err := readWorkflow(file)
 	if err != nil {
@@ -158,8 +158,8 @@ func workflowSteps(file, job string) ([]step, error) {
 	return steps, nil
 }
 
-// The workflows are what their forges read: the jobs have what these ask for, and
-// what a pull request's author writes is never part of a script.
+// The workflows have the structure that their forges require, and text of a pull
+// request's author is never part of a script.
 func TestWorkflows(t *testing.T) {
 	t.Parallel()
 	tree, err := readWorkflow("github.yaml")

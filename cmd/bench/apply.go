@@ -17,7 +17,7 @@ import (
 )
 
 // restarts is how many restarts of ours are measured as one: the server does so
-// little for each that what it does by itself would hide it.
+// little for each that its own background work would hide it.
 const restarts = 10
 
 // oursChild is the name under which this program is gitopsd.
@@ -104,7 +104,7 @@ func (b *bench) apply(ctx context.Context, f *fixture) error {
 		b.add("noop-restart-server-cpu", ours[1].server, theirs[1].server)
 		b.add("noop-requests", reports[2].Warm, 1)
 		b.add("drift-requests", reports[2].Drift, 1)
-		// How much of ours is not the pass.
+		// The part of ours outside the pass.
 		b.note("apply-cold-client-cpu", "decode", reports[0].Before-idle.cpu)
 		b.note("noop-restart-client-cpu", "process", idle.cpu)
 	}
@@ -115,7 +115,7 @@ func (b *bench) apply(ctx context.Context, f *fixture) error {
 type lab struct {
 	kubeconfig, input string
 	server            serverProcess
-	idle              float64 // CPU that the server takes by itself, a second
+	idle              float64 // CPU that the idle server takes, per second
 	client            *dynamic.DynamicClient
 }
 
@@ -124,7 +124,7 @@ func newLab(ctx context.Context, kubeconfig, input string) (*lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.QPS = -1 // the laboratory itself must not wait
+	cfg.QPS = -1 // the measurement itself must not wait
 	l := &lab{kubeconfig: kubeconfig, input: input}
 	if l.server, err = findServer(cfg.Host); err != nil {
 		return nil, err
@@ -136,12 +136,12 @@ func newLab(ctx context.Context, kubeconfig, input string) (*lab, error) {
 	return l, err
 }
 
-// cost is what one run took, in seconds of CPU; the server's without what it takes
-// when nobody asks for anything.
+// cost is the CPU of one run, in seconds; the server's without what it takes when
+// idle.
 type cost struct{ client, server float64 }
 
-// times runs a program n times, waits until the server has done what follows from
-// it, and returns what one run took, and what the last printed.
+// times runs a program n times, waits until the server is idle again, and returns
+// the cost of one run and the output of the last.
 func (l *lab) times(ctx context.Context, n int, program string, args ...string) (c cost, out []byte, err error) {
 	before, err := l.server.quiet(ctx)
 	if err != nil {

@@ -17,7 +17,7 @@ type experiment struct {
 	goals []goal
 }
 
-// goal is a benchmark, with the highest ratio that is good enough.
+// goal is a benchmark with the highest acceptable ratio.
 type goal struct {
 	name, unit string
 	ratio      float64
@@ -57,7 +57,7 @@ var experiments = []experiment{
 	}},
 }
 
-// goalOf finds a benchmark's.
+// goalOf returns the goal of a benchmark.
 func goalOf(name string) goal {
 	for _, e := range experiments {
 		for _, g := range e.goals {
@@ -77,7 +77,7 @@ type bench struct {
 	out     io.Writer // the result
 	say     io.Writer // what is being done
 	samples map[string]*samples
-	notes   map[string]map[string][]float64 // by benchmark and by what is noted
+	notes   map[string]map[string][]float64 // by benchmark and part
 }
 
 // samples are the values of one benchmark, one of each side a round.
@@ -140,7 +140,7 @@ func (b *bench) report() {
 		ours, rival := median(s.ours), median(s.rival)
 		ratio := ours / rival
 		verdict := "ok"
-		if !(ratio <= g.ratio) { // a ratio that is no number falls short too
+		if !(ratio <= g.ratio) { // NaN falls short, too
 			verdict = "short"
 		}
 		fmt.Fprintf(b.out, "bench name=%s ours=%s rival=%s unit=%s ratio=%s goal=%s %s\n", name, number(ours), number(rival), g.unit, number(ratio), number(g.ratio), verdict)

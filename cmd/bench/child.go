@@ -16,8 +16,8 @@ import (
 // nothing else, so that its CPU time and memory are those of the work.
 const workChild = "work-child"
 
-// works are the pieces of work, by name. What one returns, a number, is the
-// child's output, together with its peak of memory.
+// works holds the pieces of work, by name. The number that one returns is the
+// child's output, together with its peak memory.
 var works = map[string]func(args []string) (float64, error){
 	"idle":         func([]string) (float64, error) { return 0, nil },
 	"parse":        parse,
@@ -36,7 +36,7 @@ var works = map[string]func(args []string) (float64, error){
 	"soak":         soakHeap,
 }
 
-// rivals are those of them that run as they come, without what gitopsd's main does.
+// rivals are the pieces of work that run without the setup of gitopsd's main.
 var rivals = map[string]bool{"parse-rival": true, "krusty": true, "heads": true, "pull-rival": true}
 
 func runWork(args []string, stdout, stderr io.Writer) int {
@@ -57,8 +57,9 @@ func runWork(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// peakRSS is this process's, in MB. What getrusage says would be no less than
-// the parent's when it started this process (getrusage(2), ru_maxrss).
+// peakRSS returns the peak resident memory of this process, in MB. The value of
+// getrusage would be at least the parent's when it started this process
+// (getrusage(2), ru_maxrss).
 func peakRSS() (float64, error) {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -72,8 +73,8 @@ func peakRSS() (float64, error) {
 	return kb / 1024, nil
 }
 
-// usage is what a piece of work took: seconds of CPU, MB of memory at its peak,
-// and the number it returned.
+// usage is the cost of a piece of work: seconds of CPU, MB of peak memory, and
+// the number that it returned.
 type usage struct{ cpu, rss, result float64 }
 
 // work does a piece of work in a child.
@@ -123,7 +124,7 @@ func each(ctx context.Context, round int, commands [][]string) ([]usage, error) 
 	return all, nil
 }
 
-// eachRound does the same for as many rounds as are wanted, and hands each to add.
+// eachRound does the same for every round, and passes each result to add.
 func (b *bench) eachRound(ctx context.Context, what string, commands [][]string, add func([]usage) error) error {
 	for round := range b.rounds {
 		fmt.Fprintf(b.say, "bench: %s, round %d of %d\n", what, round+1, b.rounds)

@@ -18,8 +18,8 @@ import (
 	"gitopsd.dev/testscripts/upstream"
 )
 
-// fixture makes what an experiment runs on, in a directory of its own. close ends
-// and removes all of it.
+// fixture makes the servers and files of an experiment, in a directory of its
+// own. close ends and removes all of them.
 type fixture struct {
 	dir    string
 	log    io.Writer

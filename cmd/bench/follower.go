@@ -40,7 +40,7 @@ func connect(kubeconfig string, wrap func(http.RoundTripper) http.RoundTripper) 
 }
 
 // follow follows the cluster until close is called, and calls notify when
-// something stirs.
+// something changes.
 func (f *follower) follow(notify func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -59,7 +59,7 @@ func (f *follower) close() {
 	f.cluster.Close()
 }
 
-// pass brings the cluster to what a set says. A step that was not done is an
+// pass plans and applies a set to the cluster. A step that was not done is an
 // error.
 func (f *follower) pass(set *manifest.Set) (*plan.Plan, *apply.Report, error) {
 	ctx := context.Background()

@@ -28,8 +28,8 @@ const (
 // git compares following a large repository over HTTP with git itself, by the
 // clock, since most of the work is the server's: a poll that finds nothing, a new
 // commit until its files can be read, and a commit of the lock. Both sides have
-// what was there before, and the commits of the other, before the clock starts.
-// Memory is what following takes beyond a child that does nothing.
+// all earlier commits, each other's included, before the clock starts. Memory is
+// measured beyond a child that does nothing.
 func (b *bench) git(ctx context.Context, f *fixture) error {
 	server, err := f.gitServer()
 	if err != nil {
@@ -79,7 +79,7 @@ func (b *bench) git(ctx context.Context, f *fixture) error {
 	return nil
 }
 
-// fastImport is the repository for git fast-import.
+// fastImport returns the repository as input of git fast-import.
 func fastImport() string {
 	var s strings.Builder
 	s.WriteString("blob\nmark :1\ndata 20\napiVersion: v1\na: b\n\n")
@@ -105,7 +105,7 @@ type gitLab struct {
 	url, clone, home string
 	repo             *gitserver.Repo
 	ours             *git.Repository
-	last             string // the head that ours has seen
+	last             string // the head that our side has seen
 }
 
 // gitTimes are seconds, ours and git's.
@@ -148,7 +148,7 @@ func (l *gitLab) round(ctx context.Context, round int) (t gitTimes, err error) {
 	if err := sides(&t.fetch, func() error { return l.follow(ctx) }, func() error { return l.fetch(ctx) }); err != nil {
 		return t, err
 	}
-	// Each commits on top of what the other did, which it has before.
+	// Each side commits on top of the other's commit, which it has already.
 	ours := func() error {
 		_, wrote, err := l.ours.Update(ctx, sources.LockFile, "Lock", func(sources.Commit) ([]byte, error) {
 			return fmt.Appendf(nil, "ours %d\n", round), nil
@@ -171,7 +171,7 @@ func (l *gitLab) round(ctx context.Context, round int) (t gitTimes, err error) {
 	return t, nil
 }
 
-// both has both sides see the head.
+// both makes both sides fetch the head.
 func (l *gitLab) both(ctx context.Context) error {
 	if err := l.follow(ctx); err != nil {
 		return err
@@ -179,7 +179,7 @@ func (l *gitLab) both(ctx context.Context) error {
 	return l.fetch(ctx)
 }
 
-// follow polls, and reads a file of what is new.
+// follow polls, and reads a file of the new commit.
 func (l *gitLab) follow(ctx context.Context) error {
 	commit, changed, err := l.ours.Poll(ctx, l.last)
 	if err != nil || !changed {
@@ -208,7 +208,7 @@ git push --quiet origin "$commit:refs/heads/main"
 	return l.run(cmd, fmt.Sprintf("theirs %d\n", round))
 }
 
-// change is a commit by somebody else.
+// change commits as somebody else.
 func (l *gitLab) change(ctx context.Context, what string) error {
 	_, err := l.repo.Commit(ctx, "main", what, map[string]string{"clusters/c0/changing.yaml": what + "\n"})
 	return err
@@ -232,7 +232,7 @@ func (l *gitLab) run(cmd *exec.Cmd, input string) error {
 	return nil
 }
 
-// followOnce fetches what is new, with the cache of those before it, and polls once
+// followOnce fetches new commits, with the cache of earlier runs, and polls once
 // more: args are the repository's URL and the cache.
 func followOnce(args []string) (float64, error) {
 	r, err := git.Open(git.Config{URL: args[0], Branch: "main", Dir: args[1]})

@@ -31,9 +31,9 @@ const (
 	objectsPerCluster = 100
 )
 
-// isolation compares the time until 18 clusters are ready, beside two that hang
-// and refuse, and without the two. All are inventories of one API server, which
-// has the same to do both times.
+// isolation compares the time until 18 clusters are ready with and without two
+// more, of which one hangs and one refuses connections. All are inventories of
+// one API server, which has the same work both times.
 func (b *bench) isolation(ctx context.Context, f *fixture) error {
 	kubeconfig, err := f.controlPlane(ctx)
 	if err != nil {
@@ -85,8 +85,8 @@ type fleet struct {
 	bad        []string // addresses of API servers that do not work
 }
 
-// run has a new fleet followed by a new daemon, and returns the time until the
-// clusters that work are ready.
+// run starts a new daemon on a new fleet, and returns the time until the working
+// clusters are ready.
 func (f *fleet) run(ctx context.Context, name string, withBad bool) (time.Duration, error) {
 	kubeconfigs := filepath.Join(f.dir, name)
 	if err := os.Mkdir(kubeconfigs, 0o700); err != nil {
@@ -99,7 +99,7 @@ func (f *fleet) run(ctx context.Context, name string, withBad bool) (time.Durati
 		files[cluster+"/objects.yaml"] = objects(cluster)
 		return f.credentials(filepath.Join(kubeconfigs, cluster), address)
 	}
-	// The bad ones come first in every order there is.
+	// The bad ones come first in every order.
 	if withBad {
 		for i, address := range f.bad {
 			if err := register(fmt.Sprintf("%s-a%d", name, i), "https://"+address); err != nil {
@@ -157,7 +157,7 @@ func (f *fleet) credentials(name, address string) error {
 	return clientcmd.WriteToFile(*cfg, name)
 }
 
-// objects are a namespace and ConfigMaps in it.
+// objects returns a namespace and ConfigMaps in it.
 func objects(namespace string) string {
 	var all strings.Builder
 	fmt.Fprintf(&all, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", namespace)

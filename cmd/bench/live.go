@@ -5,8 +5,8 @@ import (
 	"runtime"
 )
 
-// live measures what is remembered of a cluster that holds the largest package,
-// while it is followed: against one MB.
+// live measures the memory for following a cluster with the largest package,
+// against one MB.
 func (b *bench) live(ctx context.Context, f *fixture) error {
 	input, err := f.crds(ctx, renderCRDs)
 	if err != nil {
@@ -22,8 +22,8 @@ func (b *bench) live(ctx context.Context, f *fixture) error {
 	})
 }
 
-// liveHeap applies a file to a cluster, follows it, and returns by how much memory
-// shrinks when that ends, in MB: args are a kubeconfig and the file.
+// liveHeap applies a file to a cluster, follows it, and returns how much memory
+// the end of following frees, in MB: args are a kubeconfig and the file.
 func liveHeap(args []string) (float64, error) {
 	set, err := load(args[1])
 	if err != nil {

@@ -1,15 +1,15 @@
 // Command bench measures gitopsd against a rival on the same servers, in one
 // run. `make bench` runs it.
 //
-// Each benchmark has a name, a rival and a goal (bench.go). Walls are noise on
-// shared machines, so what is compared is CPU time (getrusage of a child
-// process, the CPU clock of the API server), requests and allocations.
-// Rounds are interleaved and the median counts. The program ends with one line
-// for each benchmark, sorted by name:
+// Each benchmark has a name, a rival and a goal (bench.go). Wall times are noise
+// on shared machines, so benchmarks compare CPU time (getrusage of a child
+// process, the CPU clock of the API server), requests and allocations. Rounds are
+// interleaved and the median counts. The program ends with one line for each
+// benchmark, sorted by name:
 //
 //	bench name=<name> ours=<value> rival=<value> unit=<unit> ratio=<ours/rival> goal=<ratio> <ok|short>
 //
-// Lines before it say how much of our side is what a reader should know of:
+// Lines before it show notable parts of our side's value:
 //
 //	note name=<name> part=<what> ours=<value> unit=<unit>
 //
@@ -30,7 +30,7 @@ import (
 )
 
 func main() {
-	// What is compared by CPU or memory runs in processes of its own: this
+	// Work that is compared by CPU or memory runs in processes of its own: this
 	// program again, under another name.
 	if len(os.Args) > 1 {
 		switch os.Args[1] {

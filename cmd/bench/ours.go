@@ -21,10 +21,10 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// childReport is what our child says: the requests of its first pass and, if
-// asked for, of one more in the same process, and of all passes until one drifted
-// object is mended; and the CPU, in seconds, that it had used before the first
-// pass, on starting and on decoding its input.
+// childReport is the output of our child: the requests of its first pass and, if
+// asked for, of a second one in the same process and of all passes until one
+// drifted object is corrected; and the CPU, in seconds, that it used before the
+// first pass, to start and to decode its input.
 type childReport struct{ First, Warm, Drift, Before float64 }
 
 // runOurs does what the daemon does with a cluster and a file: it applies it and
@@ -84,7 +84,7 @@ func ours(ctx context.Context, kubeconfig, input string, kept *checkpoint.Store,
 		return nil, err
 	}
 	var at *apply.Checkpoint
-	// pass returns what it took in requests, and how much drift it corrected.
+	// pass returns the number of requests, and of corrected drift.
 	pass := func() (asked float64, corrected int, err error) {
 		before := requests.Load()
 		p, report, err := f.pass(set)
@@ -139,7 +139,7 @@ func ours(ctx context.Context, kubeconfig, input string, kept *checkpoint.Store,
 	return &out, nil
 }
 
-// usedCPU is what this process has used so far, in seconds.
+// usedCPU returns the CPU that this process has used so far, in seconds.
 func usedCPU() (float64, error) {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {

@@ -25,10 +25,10 @@ const (
 	fleetClusters = 100
 )
 
-// render compares what is made of a package for a cluster, from its YAML (expand,
-// label, annotate, patch one object), with a bare parse by sigs.k8s.io/yaml and
-// with kustomize's own build of the same; and the memory of a fleet's desired
-// state with that of one cluster's.
+// render compares rendering a package for a cluster from its YAML (expand, label,
+// annotate, patch one object) with a bare parse by sigs.k8s.io/yaml and with
+// kustomize's own build of the same; and the memory of a fleet's desired state
+// with that of one cluster's.
 func (b *bench) render(ctx context.Context, f *fixture) error {
 	crds, err := f.crds(ctx, renderCRDs)
 	if err != nil {
@@ -88,7 +88,7 @@ spec:
   commonAnnotations: {note: bench}
 `
 
-// clustersYAML registers n clusters that are to hold the same.
+// clustersYAML registers n clusters with the same content.
 func clustersYAML(n int) string {
 	text := ""
 	for i := range n {
@@ -110,7 +110,7 @@ func firstName(crds string) (string, error) {
 	return name, nil
 }
 
-// benchPackage is the package as a registry would have it.
+// benchPackage returns the package as a registry would have it.
 func benchPackage(crds, repository string, d sources.Digest) (*sources.Package, error) {
 	docs, err := decode(crds)
 	if err != nil {
@@ -160,7 +160,7 @@ func runKrusty(args []string) (float64, error) {
 	return float64(built.Size()), nil
 }
 
-// desiredHeap is the memory, in MB, of what a fleet is wanted to have: args are its
+// desiredHeap returns the memory, in MB, of a fleet's desired state: args are its
 // directory and the definitions in its package.
 func desiredHeap(args []string) (float64, error) {
 	digest := sources.DigestOf([]byte("bench"))
@@ -186,7 +186,7 @@ func desiredHeap(args []string) (float64, error) {
 	return heap, nil
 }
 
-// heapMB is what is alive on the heap, in MB.
+// heapMB returns the size of the live heap, in MB.
 func heapMB() float64 {
 	for range 3 { // what finalizers and pools let go
 		runtime.GC()

@@ -14,14 +14,14 @@ import (
 	"gitopsd.dev/sources/oci"
 )
 
-// What is looked at: so many references, so often, on the same connections.
+// How many references are looked up, and how often, on the same connections.
 const (
 	references  = 100
 	resolutions = 50
 )
 
-// resolve compares looking at unchanged references with as many bare requests on
-// connections that are kept. The registry is this process, each side a child.
+// resolve compares the lookup of unchanged references with as many bare requests
+// on connections that are kept. The registry is this process, each side a child.
 func (b *bench) resolve(ctx context.Context, f *fixture) error {
 	meta := "apiVersion: meta.pkg.crossplane.io/v1\nkind: Provider\nmetadata: {name: small}\n"
 	if err := os.WriteFile(filepath.Join(f.dir, "crossplane.yaml"), []byte(meta), 0o600); err != nil {
@@ -49,7 +49,7 @@ func smallRefs(host string) []sources.Ref {
 	return refs
 }
 
-// lookAtAll calls look for every reference at once, again and again.
+// lookAtAll calls look for all references at once, repeatedly.
 func lookAtAll(host string, look func(sources.Ref) error) (float64, error) {
 	refs := smallRefs(host)
 	for range resolutions {

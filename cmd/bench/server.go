@@ -41,8 +41,8 @@ func findServer(address string) (serverProcess, error) {
 	return 0, fmt.Errorf("no process serves %s", address)
 }
 
-// cpu is what the process has used so far, in seconds, to the nanosecond: the
-// clock that clock_getcpuclockid(3) names. What /proc/<pid>/stat says comes in
+// cpu returns the CPU that the process has used so far, in seconds, to the
+// nanosecond: the clock of clock_getcpuclockid(3). /proc/<pid>/stat counts in
 // ticks of 10 ms, longer than a pass without changes.
 func (p serverProcess) cpu() (float64, error) {
 	const allThreads = 2 // CPUCLOCK_SCHED in the kernel's posix-timers.h
@@ -53,8 +53,8 @@ func (p serverProcess) cpu() (float64, error) {
 	return time.Duration(used.Nano()).Seconds(), nil
 }
 
-// quiet waits until the server has nothing to do any more (a CRD is served, and
-// published in OpenAPI, after it was accepted), and returns its CPU time.
+// quiet waits until the server is idle (a CRD is served, and published in
+// OpenAPI, after it was accepted), and returns its CPU time.
 func (p serverProcess) quiet(ctx context.Context) (float64, error) {
 	last, err := p.cpu()
 	if err != nil {
@@ -82,8 +82,8 @@ func (p serverProcess) quiet(ctx context.Context) (float64, error) {
 	return last, nil
 }
 
-// idle is the CPU that the server takes a second once it has nothing to do, over
-// some seconds: what it does by itself comes now and then.
+// idle returns the CPU that the idle server takes per second, over some seconds,
+// since its background work is irregular.
 func (p serverProcess) idle(ctx context.Context) (float64, error) {
 	before, err := p.quiet(ctx)
 	if err != nil {

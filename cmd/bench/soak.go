@@ -75,7 +75,7 @@ func soakHeap(args []string) (float64, error) {
 	return heap, nil
 }
 
-// soakFiles is the repository in pass n.
+// soakFiles returns the repository of pass n.
 func soakFiles(n int) fstest.MapFS {
 	var all strings.Builder
 	for i := n; i < n+soakObjects; i++ {

@@ -20,11 +20,11 @@ import (
 // allCRDs is how many CRDs provider-aws has.
 const allCRDs = 927
 
-// types compares what is done to all types of the largest package, from its YAML,
-// with a bare parse of the same by sigs.k8s.io/yaml: the digests of one release,
-// and the findings between two. The second release is the first with a field more,
-// a field less and every rule another in each type. Memory is compared with that
-// of both packages as they are parsed here and kept.
+// types compares the digests of all types of the largest package, and the
+// findings between two releases of it, from their YAML, with a bare parse of the
+// same by sigs.k8s.io/yaml. The second release is the first with a field added, a
+// field removed and every rule changed in each type. Memory is compared with both
+// packages parsed here and kept.
 func (b *bench) types(ctx context.Context, f *fixture) error {
 	before, err := f.crds(ctx, allCRDs)
 	if err != nil {
@@ -123,8 +123,8 @@ func digestTypes(files []string) (float64, error) {
 	return float64(len(all)), err
 }
 
-// compare finds what changed between the definitions of two files, of which each
-// is in both.
+// compare finds what changed between the definitions of two files. Each
+// definition is in both.
 func compare(files []string) (float64, error) {
 	old, err := decode(files[0])
 	if err != nil {

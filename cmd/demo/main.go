@@ -1,11 +1,11 @@
 // Command demo shows the main job on this machine: a fleet of three real control
 // planes that follows a Git repository. `make demo` runs it.
 //
-// stage.go sets the stage: control planes, a registry with packages made of real
-// projects, a Git server with this project's own clusters.yaml and examples/.
-// story.go is what happens on it, one step after the other, with the gitopsd
-// binary that was just built. Everything is on loopback and in one directory,
-// and gone at the end unless --keep is given.
+// stage.go starts the servers: control planes, a registry with packages made of
+// real projects, a Git server with this project's own clusters.yaml and
+// examples/. story.go is what happens on it, one step after the other, with the
+// gitopsd binary that was just built. Everything is on loopback and in one
+// directory, and gone at the end unless --keep is given.
 package main
 
 import (
@@ -80,7 +80,7 @@ func demo(ctx context.Context, t *teller, keep bool) (err error) {
 	return nil
 }
 
-// repositoryRoot is the checkout that the demo is run from.
+// repositoryRoot returns the checkout that the demo runs in.
 func repositoryRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -101,7 +101,7 @@ type teller struct {
 	n     int
 }
 
-// step starts a step: what it shows, in one line.
+// step starts a step: one line that says what it shows.
 func (t *teller) step(format string, args ...any) {
 	t.n++
 	fmt.Fprintf(t.w, "\n== %d. %s\n", t.n, fmt.Sprintf(format, args...))
@@ -109,7 +109,7 @@ func (t *teller) step(format string, args ...any) {
 
 func (t *teller) say(format string, args ...any) { fmt.Fprintf(t.w, format+"\n", args...) }
 
-// indent writes output of a program, set off from the story.
+// indent writes the output of a program, indented.
 func (t *teller) indent(text string) {
 	for line := range lines(text) {
 		fmt.Fprintf(t.w, "   | %s\n", line)

@@ -25,22 +25,21 @@ import (
 	"gitopsd.dev/testscripts/upstream"
 )
 
-// canonical is the registry that the example fleet names; the demo's own stands
-// in for it as a mirror.
+// canonical is the registry that the example fleet names; the demo's own registry
+// is its mirror.
 const canonical = "registry.example.com"
 
 // fleet is the repository's name on the Git server, user and password the
 // credentials for it.
 const fleet, user, password = "fleet", "gitopsd", "demo-password"
 
-// publicKey is where the example fleet has the key that its packages are signed
-// with.
+// publicKey is the file with the public key of the example fleet's packages.
 const publicKey = "examples/fleet/base/cosign.pub"
 
 // clusterNames are the clusters of the example fleet.
 var clusterNames = []string{"hub", "dev", "prod"}
 
-// stage is everything that runs.
+// stage holds everything that runs.
 type stage struct {
 	dir, source string
 	say         *teller
@@ -63,7 +62,7 @@ type process struct {
 func (s *stage) kubeconfigs() string        { return filepath.Join(s.dir, "clusters") }
 func (s *stage) kubeconfig(n string) string { return filepath.Join(s.kubeconfigs(), n+".kubeconfig") }
 
-// set sets the stage.
+// set starts the servers and fills them.
 func (s *stage) set(ctx context.Context) error {
 	s.say.step("Three real control planes: kube-apiserver, controller-manager and a node each, on one etcd")
 	began := time.Now()
@@ -110,12 +109,12 @@ func (s *stage) set(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	files[publicKey] = string(s.signer.PublicKey()) // nobody has the other half of the example's
+	files[publicKey] = string(s.signer.PublicKey()) // nobody has the private key of the example's
 	if _, err := s.repo.Commit(ctx, "main", "Register hub, dev and prod", files); err != nil {
 		return err
 	}
 	s.clone = filepath.Join(s.dir, "clone")
-	// From the address that the daemon follows: the clone is one of its fleet.
+	// From the address that the daemon follows, so that both are the same fleet.
 	from := strings.Replace(s.git.URL(fleet), "://", "://"+user+":"+password+"@", 1)
 	if _, err := s.command(ctx, s.dir, "git", "clone", "-q", from, s.clone); err != nil {
 		return err
@@ -124,16 +123,16 @@ func (s *stage) set(ctx context.Context) error {
 	return nil
 }
 
-// packages are what the demo's registry holds of real projects: what examples/
-// names or depends on, and the release that is upgraded to.
+// packages lists the real projects' packages in the demo's registry: the ones
+// that examples/ names or depends on, and the release to upgrade to.
 var packages = []struct{ project, version string }{
 	{upstream.CertManager, upstream.CertManagerNew},
 	{upstream.ClusterAPI, upstream.ClusterAPIOld},
 	{upstream.ClusterAPI, upstream.ClusterAPINew},
 }
 
-// publish builds a package of a directory, pushes it, with the commands that a
-// team would use, and signs it as cosign does.
+// publish builds a package from a directory and pushes it, with the commands that
+// a team would use, and signs it as cosign does.
 func (s *stage) publish(ctx context.Context, dir, name, version string) error {
 	file := filepath.Join(s.dir, name+"-"+version+".xpkg")
 	if _, err := s.gitopsd(ctx, "package", "build", dir, "-o", file); err != nil {
@@ -164,7 +163,8 @@ func (s *stage) sign(ctx context.Context, repository string, d sources.Digest) e
 	return sigstore.Push(ctx, client, repository, d, signature)
 }
 
-// example is the fleet repository: the registry and the examples as they are.
+// example returns the files of the fleet repository: the registry and the
+// examples as they are.
 func example(source string) (map[string]string, error) {
 	files := make(map[string]string)
 	root := os.DirFS(source)
@@ -210,7 +210,7 @@ func (s *stage) close() {
 	for len(s.procs) > 0 {
 		p := s.procs[len(s.procs)-1]
 		s.procs = s.procs[:len(s.procs)-1]
-		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may be gone
+		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 		select {
 		case <-p.done:
 		case <-time.After(30 * time.Second):
@@ -226,7 +226,7 @@ func (s *stage) close() {
 	}
 }
 
-// wait waits for a condition, and for none of the programs to end meanwhile.
+// wait waits for a condition. It fails if one of the programs ends first.
 func (s *stage) wait(ctx context.Context, most time.Duration, what string, ok func() bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("%s: not within %s", what, most))
 	defer cancel()
@@ -263,7 +263,7 @@ func (s *stage) command(ctx context.Context, dir, name string, args ...string) (
 	return string(out), nil
 }
 
-// gitopsd runs a command of gitopsd's in the clone.
+// gitopsd runs a gitopsd command in the clone.
 func (s *stage) gitopsd(ctx context.Context, args ...string) (string, error) {
 	dir := s.clone
 	if dir == "" {
@@ -272,7 +272,7 @@ func (s *stage) gitopsd(ctx context.Context, args ...string) (string, error) {
 	return s.command(ctx, dir, filepath.Join(s.source, "bin/gitopsd"), args...)
 }
 
-// fleetFlags are the flags that this machine's stand-ins ask for.
+// fleetFlags returns the flags that the demo's servers need.
 func (s *stage) fleetFlags() []string {
 	return []string{
 		"--kubeconfig-dir", s.kubeconfigs(), "--cache-dir", filepath.Join(s.dir, "cache"),
@@ -280,7 +280,7 @@ func (s *stage) fleetFlags() []string {
 	}
 }
 
-// status asks the daemon.
+// status returns the daemon's status.
 func (s *stage) status() (status.Snapshot, error) {
 	var snap status.Snapshot
 	resp, err := http.Get(s.api + "/status")
@@ -295,7 +295,7 @@ func lines(text string) iter.Seq[string] {
 	return strings.SplitSeq(strings.TrimRight(text, "\n"), "\n")
 }
 
-// tail is the end of a log.
+// tail returns the end of a log.
 func tail(text string) string {
 	all := slices.Collect(lines(text))
 	return strings.Join(all[max(0, len(all)-15):], "\n")

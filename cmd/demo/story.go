@@ -25,7 +25,7 @@ import (
 	"gitopsd.dev/testscripts/upstream"
 )
 
-// bumped is the file that the upgrade changes, machines a type that it is about.
+// bumped is the file that the upgrade changes, machines a type that it affects.
 const (
 	bumped   = "examples/fleet/workload/cluster-api.yaml"
 	machines = "machines.cluster.x-k8s.io"
@@ -44,7 +44,7 @@ var blankLines = regexp.MustCompile(`\n{3,}`)
 
 var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// story is what happens.
+// story runs the demo's steps.
 func story(ctx context.Context, s *stage, t *teller) error {
 	t.step("`gitopsd plan` in a clone: what would happen, before anything does")
 	out, err := s.gitopsd(ctx, append([]string{"plan"}, s.fleetFlags()...)...)
@@ -122,7 +122,7 @@ func story(ctx context.Context, s *stage, t *teller) error {
 
 	t.step("`gitopsd verify` asks the clusters themselves who has the same APIs: hub does not, and in what")
 	out, err = s.gitopsd(ctx, append([]string{"verify"}, s.fleetFlags()...)...)
-	// Status 2 says that everything was verified, and that something differs.
+	// Status 2: everything was verified, and something differs.
 	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 2 {
 		return fmt.Errorf("verify should have found that hub differs (%v):\n%s", err, out)
 	}
@@ -160,8 +160,8 @@ func (s *stage) head(ctx context.Context) (string, error) {
 	return s.repo.Git(ctx, "rev-parse", "main")
 }
 
-// settled waits until the lock was committed on top of a commit and every
-// cluster has what it asks for.
+// settled waits until the lock was committed on top of a commit and every cluster
+// is ready.
 func (s *stage) settled(ctx context.Context, commit string) error {
 	err := s.wait(ctx, 5*time.Minute, "the lock commit on "+commit[:10], func() bool {
 		parent, err := s.repo.Git(ctx, "rev-parse", "main^")
@@ -259,7 +259,7 @@ func ready(s *stage, cluster string) bool {
 	return err == nil && len(nodes.Items) > 0
 }
 
-// typesOf lists the CRDs that a package has in a cluster.
+// typesOf lists the CRDs of a package in a cluster.
 func typesOf(ctx context.Context, s *stage, cluster, pkg string) ([]string, error) {
 	client, err := s.client(cluster)
 	if err != nil {
@@ -343,7 +343,7 @@ func table(t *teller, s *stage) {
 	}
 }
 
-// lookAround says how, while everything is left running.
+// lookAround says how to look around while everything keeps running.
 func (s *stage) lookAround() {
 	t := s.say
 	t.step("Look around; Ctrl-C ends it all")

@@ -2,9 +2,10 @@
 // development, demos and tests: etcd, kube-apiserver, kube-controller-manager
 // and a stand-in for a node, all from this one binary, and kubectl with them.
 //
-// commands.go has the command line. Below internal/, controlplane decides what
-// runs when, component what it is, process starts and finds it, statedir keeps
-// the files, pki makes certificates, and kubelet is the stand-in.
+// commands.go has the command line. Below internal/, controlplane decides which
+// processes run when, component configures and runs each, process starts and
+// finds them, statedir keeps the files, pki makes certificates, and kubelet is
+// the stand-in.
 package main
 
 import (

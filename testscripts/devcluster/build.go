@@ -16,13 +16,14 @@ import (
 	"time"
 )
 
-// BinaryVariable names a devcluster that is built already.
+// BinaryVariable is the environment variable with the path of a devcluster that
+// is already built.
 const BinaryVariable = "GITOPSD_DEVCLUSTER"
 
-// Binary returns the path of devcluster: what BinaryVariable names, else one
-// built from the sources in this repository and kept in the user's cache
+// Binary returns the path of devcluster: the value of BinaryVariable, or else a
+// binary built from the sources in this repository and kept in the user's cache
 // directory under their hash. Processes that need it at the same time build it
-// once. A build says on log what it does: with a cold cache it takes minutes.
+// once. A build reports on log: with a cold cache it takes minutes.
 func Binary(ctx context.Context, log io.Writer) (string, error) {
 	if path := os.Getenv(BinaryVariable); path != "" {
 		if _, err := os.Stat(path); err != nil {
@@ -92,7 +93,8 @@ func build(ctx context.Context, source, path string, log io.Writer) error {
 	return os.Rename(path+".new", path)
 }
 
-// removeOthers removes binaries of older sources; one that runs goes on.
+// removeOthers removes binaries of older sources; one that is running is not
+// disturbed.
 func removeOthers(cache, path string) {
 	old, _ := filepath.Glob(filepath.Join(cache, "devcluster-*"))
 	for _, o := range old {
@@ -102,8 +104,8 @@ func removeOthers(cache, path string) {
 	}
 }
 
-// sourceDir finds cmd/devcluster from the working directory, which for a test is
-// its package's.
+// sourceDir finds cmd/devcluster from the working directory, which in a test is
+// the directory of its package.
 func sourceDir() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -120,8 +122,8 @@ func sourceDir() (string, error) {
 	}
 }
 
-// hashSources is the hash of everything that the binary is made of: Go files,
-// go.mod and go.sum, and the toolchain's version.
+// hashSources returns the hash of everything that the binary is built from: Go
+// files, go.mod and go.sum, and the toolchain's version.
 func hashSources(dir string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintln(h, runtime.Version(), runtime.GOOS, runtime.GOARCH)
@@ -145,7 +147,7 @@ func hashSources(dir string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-// lock takes a lock that the kernel releases when this process ends.
+// lock acquires a lock that the kernel releases when this process ends.
 func lock(ctx context.Context, path string, log io.Writer) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

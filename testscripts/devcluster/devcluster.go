@@ -9,8 +9,7 @@
 //     its tests, started when the first asks for them, and taken down by Main
 //     (shared.go).
 //
-// What runs in them is the test's business; tests that share a cluster keep out
-// of each other's way by names.
+// Tests that share a cluster use distinct names.
 package devcluster
 
 import (
@@ -28,16 +27,16 @@ import (
 	"time"
 )
 
-// Config says how control planes are run.
+// Config configures control planes.
 type Config struct {
-	// Dir keeps everything, kubeconfigs included. It must be there.
+	// Dir holds everything, kubeconfigs included. It must exist.
 	Dir string
-	// Binary is devcluster's; empty means that Binary finds or builds it.
+	// Binary is the path of devcluster; if empty, [Binary] finds or builds it.
 	Binary string
-	// Log gets devcluster's messages; nil discards them.
+	// Log receives devcluster's messages; nil discards them.
 	Log io.Writer
-	// NoControllerManager saves 100 MB and some CPU a cluster, and does without
-	// Deployments, garbage collection and service accounts.
+	// NoControllerManager saves 100 MB and some CPU per cluster. Deployments,
+	// garbage collection and service accounts do not work then.
 	NoControllerManager bool
 }
 
@@ -56,8 +55,8 @@ type ControlPlanes struct {
 // readyLine is what devcluster prints when all clusters are ready.
 const readyLine = "running until interrupted"
 
-// Up starts clusters and waits until they are ready. They end with Close, with
-// this process, or with ctx.
+// Up starts clusters and waits until they are ready. They end with
+// [ControlPlanes.Close], with this process, or with ctx.
 func Up(ctx context.Context, cfg Config, names ...string) (*ControlPlanes, error) {
 	if cfg.Log == nil {
 		cfg.Log = io.Discard
@@ -96,7 +95,7 @@ func (p *ControlPlanes) args(command string, more ...string) []string {
 	return append(args, more...)
 }
 
-// Kubeconfig is the path of a cluster's kubeconfig, with all rights.
+// Kubeconfig returns the path of a cluster's kubeconfig, which has all rights.
 func (p *ControlPlanes) Kubeconfig(name string) string {
 	return filepath.Join(p.cfg.Dir, name+".kubeconfig")
 }
@@ -106,12 +105,12 @@ func (p *ControlPlanes) Add(ctx context.Context, names ...string) error {
 	return p.run(ctx, "add", names)
 }
 
-// Stop takes clusters away; their data, ports and kubeconfigs stay.
+// Stop stops clusters; their data, ports and kubeconfigs stay.
 func (p *ControlPlanes) Stop(ctx context.Context, names ...string) error {
 	return p.run(ctx, "stop", names)
 }
 
-// Resume brings clusters back that Stop took away.
+// Resume starts clusters again that Stop stopped.
 func (p *ControlPlanes) Resume(ctx context.Context, names ...string) error {
 	return p.run(ctx, "start", names)
 }
@@ -127,7 +126,7 @@ func (p *ControlPlanes) run(ctx context.Context, command string, names []string)
 	return nil
 }
 
-// Close ends everything and removes what devcluster has made.
+// Close ends everything and removes the files that devcluster made.
 func (p *ControlPlanes) Close() error {
 	const patience = time.Minute
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -142,8 +141,8 @@ func (p *ControlPlanes) Close() error {
 	return err
 }
 
-// tail hands on what is written to it, keeps the last lines for an error, and
-// notices readyLine.
+// tail passes on what is written to it, keeps the last lines for an error, and
+// watches for readyLine.
 type tail struct {
 	to    io.Writer
 	ready chan struct{}

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(Main(m)) }
 
-// Tests share what is up, and can add to it, take it away and bring it back.
+// Tests share the running clusters, and can add, stop and resume some.
 func TestStart(t *testing.T) {
 	p := Start(t, "one")
 	if again := Start(t, "one"); again != p {
@@ -96,7 +96,7 @@ func TestUpFails(t *testing.T) {
 	}
 }
 
-// The binary is built anew when its sources change, and only then.
+// The binary is rebuilt only when its sources change.
 func TestHashSources(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// shared are the control planes of this test process.
+// shared holds the control planes of this test process.
 var shared struct {
 	mu    sync.Mutex
 	p     *ControlPlanes
@@ -26,9 +26,9 @@ var shared struct {
 // dirPrefix starts the names of temporary directories; the process's ID follows.
 const dirPrefix = "gitopsd-devcluster-"
 
-// Start returns the control planes of this test process with the named clusters
-// among them, which all tests of the process share. The test fails when they do
-// not come up. The package's TestMain must call Main, which takes them down.
+// Start returns the control planes of this test process, which all its tests
+// share, with the named clusters among them. The test fails if they do not start.
+// The package's TestMain must call [Main], which stops them.
 func Start(t testing.TB, names ...string) *ControlPlanes {
 	t.Helper()
 	ctx := context.Background() // they outlive the test
@@ -57,8 +57,8 @@ func Start(t testing.TB, names ...string) *ControlPlanes {
 
 func up(ctx context.Context, names []string) (*ControlPlanes, error) {
 	removeAbandoned()
-	// Binary may have something to say that explains a wait; what devcluster
-	// says is in the error if there is one.
+	// Binary may report something that explains a wait; an error has devcluster's
+	// own output.
 	binary, err := Binary(ctx, os.Stderr)
 	if err != nil {
 		return nil, err
@@ -81,11 +81,11 @@ func removeAbandoned() {
 	}
 }
 
-// Main runs the tests of a package and takes the control planes down, for
+// Main runs the tests of a package and stops the control planes, for
 //
 //	func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
 //
-// Should the process die before, the control planes notice and end.
+// If the process dies first, the control planes notice and end.
 func Main(m *testing.M) int {
 	code := m.Run()
 	shared.mu.Lock()

@@ -19,30 +19,31 @@ type Fault struct {
 	// Times is how many requests fail; 0 means all, until Heal.
 	Times int
 
-	// Before runs before the request is answered; its error fails it.
+	// Before runs before the request is answered; if it returns an error, the
+	// request fails.
 	Before func() error
-	// After runs, over HTTP, when git has done what is asked, before the client
-	// hears of it if LoseAnswer is set.
+	// After runs, over HTTP, when git has carried out the request; with
+	// LoseAnswer, before the client sees the connection drop.
 	After func()
 	// Status answers with an HTTP status; over SSH, with exit status 1.
 	Status int
-	// Hang never answers, until the client goes away.
+	// Hang gives no answer until the client disconnects.
 	Hang bool
 	// CutAfter drops the connection after that many bytes of the answer.
 	CutAfter int64
-	// LoseAnswer lets git do what is asked, and drops the connection instead
+	// LoseAnswer lets git carry out the request, and drops the connection instead
 	// of answering.
 	LoseAnswer bool
 }
 
-// Fail injects a fault, after those already there.
+// Fail injects a fault, after the ones that were injected before.
 func (s *Server) Fail(f Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = append(s.faults, &f)
 }
 
-// Heal takes back every fault.
+// Heal removes every fault.
 func (s *Server) Heal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +109,7 @@ func drop(w http.ResponseWriter) error {
 	return errors.Join(net.ErrClosed, conn.Close())
 }
 
-// loser takes an answer and keeps it to itself.
+// loser discards an answer.
 type loser struct{ header http.Header }
 
 func (l loser) Header() http.Header         { return l.header }

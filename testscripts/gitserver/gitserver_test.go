@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// git runs the git of a user in dir.
+// git runs a user's git in dir.
 func git(t *testing.T, dir string, env []string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "git", args...)
@@ -47,7 +47,7 @@ func start(t *testing.T, cfg Config) (*Server, *Repo) {
 	return s, repo
 }
 
-// Git itself is the judge: it clones, pushes and is refused as by any server.
+// Git itself clones, pushes and is refused, as with any server.
 func TestServer(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -157,7 +157,7 @@ func TestCommit(t *testing.T) {
 	}
 }
 
-// Only repositories are served, and only to those who may.
+// Only repositories are served, and only to authenticated clients.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	s, _ := start(t, Config{Username: "u", Password: "p"})

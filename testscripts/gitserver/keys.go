@@ -18,8 +18,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// newCertificate makes a CA and a certificate of it for 127.0.0.1, and writes
-// the CA to dir.
+// newCertificate makes a CA and a certificate for 127.0.0.1 that it signs, and
+// writes the CA to dir.
 func newCertificate(dir string) (cert tls.Certificate, caFile string, err error) {
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -23,8 +23,8 @@ type Repo struct {
 	mu   sync.Mutex // Commit
 }
 
-// Create makes an empty bare repository with main as its default branch, that
-// may be pushed to.
+// Create makes an empty bare repository that accepts pushes. Its default branch
+// is main.
 func (s *Server) Create(ctx context.Context, name string) (*Repo, error) {
 	r := &Repo{Dir: filepath.Join(s.cfg.Root, filepath.FromSlash(name)+".git"), git: s.git, home: s.cfg.Root}
 	if err := os.MkdirAll(filepath.Dir(r.Dir), 0o755); err != nil {
@@ -47,7 +47,7 @@ func (r *Repo) Git(ctx context.Context, args ...string) (string, error) {
 	return r.run(ctx, nil, "", args...)
 }
 
-// GitInput does the same with input on standard input.
+// GitInput is [Repo.Git] with input on standard input.
 func (r *Repo) GitInput(ctx context.Context, input string, args ...string) (string, error) {
 	return r.run(ctx, nil, input, args...)
 }
@@ -78,9 +78,9 @@ func (r *Repo) Hook(name, script string) error {
 	return os.WriteFile(file, []byte(script), 0o755)
 }
 
-// Commit commits files (path to content) on top of
-// branch, which is made if it is not there, and returns the commit. Files not
-// named stay as they are. No work tree is involved.
+// Commit commits files (path to content) on top of branch, which it creates if
+// needed, and returns the commit. Other files stay as they are. No work tree is
+// involved.
 func (r *Repo) Commit(ctx context.Context, branch, message string, files map[string]string) (string, error) {
 	var changes strings.Builder // as git update-index --index-info reads them
 	for path, content := range files {
@@ -146,7 +146,7 @@ func (r *Repo) commit(ctx context.Context, branch, message, changes string) (str
 		if old == "" {
 			old = noObject
 		}
-		// Pushes may come in between: start again on their commit.
+		// A push may have come in between: start again on its commit.
 		if _, err := r.Git(ctx, "update-ref", ref, hash, old); err == nil {
 			return hash, nil
 		} else if ctx.Err() != nil {

@@ -29,15 +29,15 @@ import (
 // Config says what to serve. Root is required.
 type Config struct {
 	// Root is the directory that holds the repositories, each in a bare
-	// repository <name>.git. It is made if it is not there. The server keeps
-	// its keys and certificates in Root/.gitserver.
+	// repository <name>.git. It is created if needed. The server keeps its keys
+	// and certificates in Root/.gitserver.
 	Root string
-	// Username and Password, when set, are asked for over HTTP.
+	// Username and Password, if set, are required over HTTP.
 	Username, Password string
 	// TLS serves HTTPS, with a certificate of a CA that only Server.CAFile
 	// holds.
 	TLS bool
-	// OnlyProtocolV0 makes the server ignore a client's wish for a later
+	// OnlyProtocolV0 makes the server ignore a client's request for a later
 	// version of Git's protocol, as some forges do.
 	OnlyProtocolV0 bool
 }
@@ -46,8 +46,8 @@ type Config struct {
 type Server struct {
 	// CAFile is a PEM file with the CA of an HTTPS server, empty without TLS.
 	CAFile string
-	// SSHKeyFile is the private key that SSH lets in, KnownHostsFile names
-	// the server's host key.
+	// SSHKeyFile holds the private key that SSH accepts, KnownHostsFile the
+	// server's host key.
 	SSHKeyFile, KnownHostsFile string
 
 	cfg     Config
@@ -57,7 +57,7 @@ type Server struct {
 	httpURL string
 	ssh     *sshServer
 	null    *os.File
-	serving sync.RWMutex // read-locked by HTTP requests, locked by Close: a late one may still come
+	serving sync.RWMutex // read-locked by HTTP requests, locked by Close: a late request may still come
 
 	ctx    context.Context // ends hanging requests; cancelled by Close
 	cancel context.CancelFunc
@@ -126,7 +126,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Close ends every connection and waits for the git processes under way.
+// Close ends every connection and waits for running git processes.
 func (s *Server) Close() error {
 	s.cancel()
 	err := s.http.Close()
@@ -143,18 +143,18 @@ func (s *Server) SSHURL(repo string) string {
 	return "ssh://git@" + s.ssh.addr() + "/" + repo + ".git"
 }
 
-// SetPassword changes the password that HTTP asks for, as a token that is
-// rotated does.
+// SetPassword changes the password that HTTP requires, as if a token were
+// rotated.
 func (s *Server) SetPassword(password string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.password = password
 }
 
-// Requests returns what was asked since the last call, in order: "GET
-// /fleet.git/info/refs?service=git-upload-pack v2" for HTTP (with the version
-// of the protocol that the client asked for), "SSH git-upload-pack
-// /fleet.git v2" for SSH.
+// Requests returns the requests since the last call, in order: "GET
+// /fleet.git/info/refs?service=git-upload-pack v2" for HTTP (with the version of
+// the protocol that the client asked for), "SSH git-upload-pack /fleet.git v2"
+// for SSH.
 func (s *Server) Requests() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +172,8 @@ func (s *Server) record(line, protocol string) {
 	s.requests = append(s.requests, line)
 }
 
-// dir maps the path of a URL to a repository of ours, or to nothing.
+// dir maps the path of a URL to a repository of this server; it reports whether
+// there is one.
 func (s *Server) dir(urlPath string) (string, bool) {
 	name := strings.TrimPrefix(path.Clean("/"+urlPath), "/")
 	if name == "" || strings.HasPrefix(name, ".") || !strings.HasSuffix(name, ".git") {
@@ -183,7 +184,7 @@ func (s *Server) dir(urlPath string) (string, bool) {
 	return dir, err == nil && info.IsDir()
 }
 
-// protocol is the GIT_PROTOCOL for git, given what the client wishes.
+// protocol returns GIT_PROTOCOL for git, given the client's request.
 func (s *Server) protocol(wish string) string {
 	if s.cfg.OnlyProtocolV0 {
 		return ""
@@ -230,7 +231,7 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "the server was told to fail", fault.Status)
 			return
 		case fault.Hang:
-			io.Copy(io.Discard, r.Body) // so that a client that goes away is noticed
+			io.Copy(io.Discard, r.Body) // to notice when the client disconnects
 			select {
 			case <-r.Context().Done():
 			case <-s.ctx.Done():
@@ -246,7 +247,8 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 			defer fault.After()
 		}
 	}
-	// CGI knows no chunked requests, which git sends for packs above 1 MiB.
+	// CGI does not support chunked requests, which git sends for packs above 1
+	// MiB.
 	if r.ContentLength < 0 {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -265,14 +267,14 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 			"REMOTE_USER="+s.cfg.Username,
 		),
 		Logger: log.New(io.Discard, "", 0),
-		Stderr: s.null, // a file, so that nothing waits for grandchildren that have it open
+		Stderr: s.null, // a file: with a pipe, Wait would wait for grandchildren that have it open
 	}
 	h.ServeHTTP(w, r)
 }
 
-// Env is an environment for git that depends on nothing of this machine but
-// its PATH: no system or user configuration, fixed identity, no prompts. home
-// is where git would look for user files.
+// Env returns an environment for git that depends only on this machine's PATH: no
+// system or user configuration, a fixed identity, no prompts. home is where git
+// looks for user files.
 func Env(home string) []string {
 	return []string{
 		"PATH=" + os.Getenv("PATH"),

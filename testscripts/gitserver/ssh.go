@@ -120,7 +120,7 @@ func (t *sshServer) serve(c net.Conn) {
 	}
 }
 
-// session waits for the one command of a session, and runs it.
+// session waits for the only command of a session, and runs it.
 func (t *sshServer) session(conn net.Conn, ch ssh.Channel, requests <-chan *ssh.Request) {
 	defer ch.Close()
 	var protocol string
@@ -140,7 +140,7 @@ func (t *sshServer) session(conn net.Conn, ch ssh.Channel, requests <-chan *ssh.
 				return
 			}
 			req.Reply(true, nil)
-			// A client that goes away closes the requests.
+			// When the client disconnects, requests is closed.
 			ctx, cancel := context.WithCancel(t.server.ctx)
 			go func() {
 				ssh.DiscardRequests(requests)
@@ -230,7 +230,7 @@ func (c *connCutter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// answerLoser passes on what git says until it has been asked something.
+// answerLoser passes on git's output until git has been asked something.
 type answerLoser struct {
 	r     io.Reader
 	w     io.Writer

@@ -20,21 +20,20 @@ import (
 	"time"
 )
 
-// tokens are those given out, with what each is good for.
+// tokens holds the tokens given out, with the scope of each.
 type tokens struct {
 	mu    sync.Mutex
 	scope map[string]string
 }
 
-// RevokeTokens makes every token given out so far invalid, as time does.
+// RevokeTokens makes every token given out so far invalid, as if it had expired.
 func (r *Registry) RevokeTokens() {
 	r.tokens.mu.Lock()
 	defer r.tokens.mu.Unlock()
 	clear(r.tokens.scope)
 }
 
-// SetPassword changes what Auth wants; passwords and tokens from before are
-// refused.
+// SetPassword changes the password; earlier passwords and tokens are refused.
 func (r *Registry) SetPassword(password string) {
 	r.mu.Lock()
 	r.cfg.Password = password
@@ -49,7 +48,8 @@ func (r *Registry) passwordRight(req *http.Request) bool {
 	return ok && user == r.cfg.Username && subtle.ConstantTimeCompare([]byte(password), []byte(r.cfg.Password)) == 1
 }
 
-// authenticated answers a request that may not pass.
+// authenticated reports whether a request may pass; otherwise it answers the
+// request.
 func (r *Registry) authenticated(w http.ResponseWriter, req *http.Request) bool {
 	var challenge string
 	switch r.cfg.Auth {
@@ -86,7 +86,8 @@ func (r *Registry) authenticated(w http.ResponseWriter, req *http.Request) bool 
 	return false
 }
 
-// neededScope is what a request needs, as "repository:name:pull" or "…:push".
+// neededScope returns the scope that a request needs, as "repository:name:pull"
+// or "…:push".
 func neededScope(req *http.Request) string {
 	rest, _ := strings.CutPrefix(req.URL.Path, "/v2/")
 	for _, part := range []string{"/manifests/", "/blobs/", "/tags/", "/referrers/"} {
@@ -174,8 +175,8 @@ func certificate() (cert tls.Certificate, caPEM []byte, err error) {
 		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caDER}), nil
 }
 
-// DockerConfig is a Docker configuration (a pull secret's .dockerconfigjson)
-// with what Auth wants.
+// DockerConfig returns a Docker configuration (a pull secret's .dockerconfigjson)
+// with the registry's credentials.
 func (r *Registry) DockerConfig() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -25,7 +25,7 @@ type savedManifest struct {
 	Raw        []byte
 }
 
-// store hands a request to the backend, and keeps manifests on disk.
+// store passes a request to the backend, and keeps manifests on disk.
 func (r *Registry) store(w http.ResponseWriter, req *http.Request) {
 	repository, reference, isManifest := strings.Cut(strings.TrimPrefix(req.URL.Path, "/v2/"), "/manifests/")
 	if r.cfg.Dir == "" || !isManifest || req.Method != http.MethodPut {
@@ -47,7 +47,7 @@ func (r *Registry) store(w http.ResponseWriter, req *http.Request) {
 
 func (r *Registry) manifestDir() string { return filepath.Join(r.cfg.Dir, "manifests") }
 
-// save writes a manifest to disk, if there is a Dir.
+// save writes a manifest to disk if Dir is set.
 func (r *Registry) save(m savedManifest) error {
 	if r.cfg.Dir == "" {
 		return nil
@@ -63,7 +63,7 @@ func (r *Registry) save(m savedManifest) error {
 }
 
 // restore gives the backend the manifests that are on disk. Indexes come last,
-// since the backend wants their children first.
+// since the backend requires their children.
 func (r *Registry) restore() error {
 	files, err := os.ReadDir(r.manifestDir())
 	if errors.Is(err, fs.ErrNotExist) {

@@ -8,25 +8,26 @@ import (
 	"time"
 )
 
-// Fault is a way to misbehave. Those that set Status or Hang answer by
-// themselves; the others change what the registry answers.
+// Fault is a way to misbehave. With Status or Hang the fault answers instead of
+// the registry; otherwise it changes the registry's answer.
 type Fault struct {
-	// Method of the requests it is about; empty means any.
+	// Method is the method of the requests that fail; empty means any.
 	Method string
 	// Path is a pattern of path.Match for the request's path; one that ends in
-	// "/**" stands for everything below.
+	// "/**" matches everything below.
 	Path string
-	// Times is how often it happens before it is over; 0 means until healed.
+	// Times is how many requests fail; 0 means all until healed.
 	Times int
 
-	// Status is answered instead, with RetryAfter as that header if not empty.
+	// Status is the HTTP status to answer, with RetryAfter as that header if not
+	// empty.
 	Status     int
 	RetryAfter string
-	// Hang answers nothing until the client goes away.
+	// Hang gives no answer until the client disconnects.
 	Hang bool
-	// Delay waits before it goes on.
+	// Delay is the time to wait before anything else.
 	Delay time.Duration
-	// Redirect sends the client to this address.
+	// Redirect is an address to send the client to.
 	Redirect string
 	// DropAfter cuts the connection after this many bytes of the body.
 	DropAfter int
@@ -57,7 +58,8 @@ func (f *activeFault) matches(req *http.Request) bool {
 	return f.Times == 0 || f.left.Add(-1) >= 0
 }
 
-// apply does the fault's part. It returns the writer to go on with, or done.
+// apply carries out the fault. It returns the writer to answer on, or done if the
+// request is answered.
 func (f *activeFault) apply(w http.ResponseWriter, req *http.Request) (next http.ResponseWriter, done bool) {
 	if f.Delay > 0 {
 		select {

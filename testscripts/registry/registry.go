@@ -3,8 +3,8 @@
 // authentication, keeps what was pushed on disk if asked to, moves tags, counts
 // requests, and breaks things on demand.
 //
-// It checks nothing that a production registry would check beyond that; it is
-// the counterpart that sources/oci is tested against.
+// It is the counterpart that sources/oci is tested against, not a production
+// registry: it checks nothing else.
 package registry
 
 import (
@@ -30,30 +30,31 @@ type Auth string
 
 // The ways to authenticate.
 const (
-	// NoAuth lets everybody in.
+	// NoAuth requires no credentials.
 	NoAuth Auth = ""
-	// BasicAuth wants user and password with each request.
+	// BasicAuth requires user and password with each request.
 	BasicAuth Auth = "basic"
-	// TokenAuth trades them for tokens at /token, each good for one
-	// repository and action, as Docker Hub and its like do.
+	// TokenAuth exchanges user and password at /token for tokens, each valid for
+	// one repository and action, as Docker Hub does.
 	TokenAuth Auth = "token"
 )
 
-// Config of a registry.
+// Config configures a registry.
 type Config struct {
-	// Dir keeps blobs and manifests, so that a registry made again with it has
-	// them. Empty means memory.
+	// Dir keeps blobs and manifests for a later registry with the same Dir. Empty
+	// means memory.
 	Dir string
-	// Addr to listen on; default 127.0.0.1:0.
+	// Addr is the address to listen on; the default is 127.0.0.1:0.
 	Addr string
-	// TLS serves with a certificate whose authority CA returns.
+	// TLS serves HTTPS with a certificate of the authority that [Registry.CA]
+	// returns.
 	TLS bool
-	// Auth, and the user and password it wants.
+	// Auth is the way to authenticate, with user and password.
 	Auth               Auth
 	Username, Password string
 }
 
-// Registry is one that runs. Its methods are safe for concurrent use.
+// Registry is a running registry. Its methods are safe for concurrent use.
 type Registry struct {
 	cfg     Config
 	backend http.Handler
@@ -104,7 +105,7 @@ func New(cfg Config) (*Registry, error) {
 			return nil, fmt.Errorf("registry: %w", err)
 		}
 		r.caPEM = caPEM
-		// Serving with ServeTLS is what makes net/http offer HTTP/2.
+		// net/http offers HTTP/2 only with ServeTLS.
 		r.server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{cert}}
 		r.served.Go(func() { _ = r.server.ServeTLS(listener, "", "") })
 		return r, nil
@@ -113,11 +114,11 @@ func New(cfg Config) (*Registry, error) {
 	return r, nil
 }
 
-// Host is the registry's "host:port", what a reference starts with.
+// Host returns the registry's "host:port", with which references start.
 func (r *Registry) Host() string { return r.addr }
 
-// CA returns the PEM certificate of the authority that signed the registry's;
-// nil without TLS.
+// CA returns the PEM certificate of the registry's certificate authority; nil
+// without TLS.
 func (r *Registry) CA() []byte { return r.caPEM }
 
 // Close ends the registry and every connection to it.
@@ -127,7 +128,7 @@ func (r *Registry) Close() {
 }
 
 // Count returns how many requests came with this method ("" for any) and a path
-// that starts so.
+// with this prefix.
 func (r *Registry) Count(method, prefix string) int {
 	n := 0
 	for request, count := range r.Requests() {
@@ -153,8 +154,8 @@ func (r *Registry) ResetCounts() {
 	clear(r.counts)
 }
 
-// Tag makes a tag of a repository point to what another tag or a digest of it
-// points to, whether or not the tag exists.
+// Tag creates or moves a tag of a repository to the manifest that from, another
+// tag or a digest, points to.
 func (r *Registry) Tag(repository, from, tag string) error {
 	get := httptest.NewRecorder()
 	r.backend.ServeHTTP(get, httptest.NewRequest(http.MethodGet, manifestPath(repository, from), nil))
@@ -193,7 +194,8 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.store(w, req)
 }
 
-// match finds the first fault for a request and counts it. The lock is held.
+// match returns the first fault for a request and counts it. The caller holds the
+// lock.
 func (r *Registry) match(req *http.Request) *activeFault {
 	for _, f := range r.faults {
 		if f.matches(req) {
@@ -203,7 +205,8 @@ func (r *Registry) match(req *http.Request) *activeFault {
 	return nil
 }
 
-// Break makes requests fail as f says, until it is healed or f.Times is over.
+// Break makes requests fail as f describes, until heal is called or f.Times
+// requests have failed.
 func (r *Registry) Break(f Fault) (heal func()) {
 	active := &activeFault{Fault: f}
 	active.left.Store(int64(f.Times))
@@ -213,7 +216,7 @@ func (r *Registry) Break(f Fault) (heal func()) {
 	return func() { active.healed.Store(true) }
 }
 
-// activeFault is a Fault that is on.
+// activeFault is a Fault that is in effect.
 type activeFault struct {
 	Fault
 	left   atomic.Int64

@@ -28,7 +28,7 @@ func build(t *testing.T, name string) *xpkg.Image {
 }
 
 // TestRestart: a registry with a directory is the same after a restart, on the
-// same port, with the tags where they were moved to.
+// same port, and its tags stay moved.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	client, err := oci.New(oci.Config{})
@@ -81,7 +81,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestFault: a fault hits what it names, as often as it says, and is counted.
+// TestFault: a fault hits the requests that it names, as often as it says, and
+// the requests are counted.
 func TestFault(t *testing.T) {
 	t.Parallel()
 	reg, err := registry.New(registry.Config{})
@@ -135,8 +136,8 @@ func TestFault(t *testing.T) {
 	}
 }
 
-// TestTokens: a token is good for its repository, and for pushing only if it
-// was asked for.
+// TestTokens: a token is valid for its repository, and for pushing only if the
+// client asked for that.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	reg, err := registry.New(registry.Config{Auth: registry.TokenAuth, Username: "alice", Password: "secret"})
@@ -173,7 +174,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// with finds these credentials.
+// with returns a function that finds these credentials.
 func with(creds ...*oci.Credentials) func(context.Context) ([]*oci.Credentials, error) {
 	return func(context.Context) ([]*oci.Credentials, error) { return creds, nil }
 }

@@ -16,7 +16,7 @@ import (
 	"gitopsd.dev/sources/oci"
 )
 
-// Media types of what is attached to an image.
+// Media types of attachments to an image.
 const (
 	SimpleType   = "application/vnd.dev.cosign.simplesigning.v1+json"
 	EnvelopeType = "application/vnd.dsse.envelope.v1+json"
@@ -26,10 +26,11 @@ const (
 	emptyType    = "application/vnd.oci.empty.v1+json"
 )
 
-// SignPredicate is the statement by which cosign 3 signs an image.
+// SignPredicate is the predicate type of the statement with which cosign 3 signs
+// an image.
 const SignPredicate = "https://sigstore.dev/cosign/sign/v1"
 
-// Layer is a signature as it is stored.
+// Layer is a stored signature.
 type Layer struct {
 	Type        string
 	Content     []byte
@@ -41,7 +42,7 @@ func (s *Signer) Simple(d sources.Digest) (Layer, error) {
 	return s.SimplePayload([]byte(fmt.Sprintf(`{"critical":{"identity":{"docker-reference":""},"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"},"optional":null}`, d)))
 }
 
-// SimplePayload signs any payload so.
+// SimplePayload signs any payload in the same way.
 func (s *Signer) SimplePayload(payload []byte) (Layer, error) {
 	sig, err := sign(s.key, payload)
 	if err != nil {
@@ -155,8 +156,7 @@ func (s *Signer) Bundle(d sources.Digest, predicateType string) (Layer, error) {
 }
 
 // Push attaches layers to a digest of a repository: bundles as referrers, one
-// each, the others under the tags that cosign 2 gives them, in the place of what
-// is there.
+// each; the others replace what is under the tags that cosign 2 gives them.
 func Push(ctx context.Context, c *oci.Client, repository string, d sources.Digest, layers ...Layer) error {
 	byTag := make(map[string][]Layer)
 	for _, l := range layers {
@@ -180,7 +180,7 @@ func Push(ctx context.Context, c *oci.Client, repository string, d sources.Diges
 	return nil
 }
 
-// push pushes a manifest with layers; with a subject it refers to that.
+// push pushes a manifest with layers, which refers to subject if there is one.
 func push(ctx context.Context, c *oci.Client, ref sources.Ref, subject sources.Digest, layers ...Layer) error {
 	blob := func(mediaType string, content []byte, annotations map[string]string) (map[string]any, error) {
 		d := sources.DigestOf(content)

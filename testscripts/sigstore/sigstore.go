@@ -1,11 +1,10 @@
-// Package sigstore is a Sigstore instance of its own, for tests: a certificate
-// authority like Fulcio, the certificate log that witnesses it, and a
-// transparency log like Rekor, with the trust root that says so. It signs as
-// cosign does, in its older and its newer format, with keys and keyless, and can
-// be told to do each step wrong.
+// Package sigstore is a Sigstore instance for tests: a certificate authority like
+// Fulcio, the certificate log that witnesses it, a transparency log like Rekor,
+// and the trust root of all three. It signs as cosign does, in its older and its
+// newer format, with keys and keyless, and does each step wrong on demand.
 //
-// It is the counterpart that sources/signature is tested against, and for that
-// reason shares no code with it: what it makes follows the formats' documents.
+// It is the counterpart that sources/signature is tested against, so the two
+// share no code: this package follows the documents of the formats.
 package sigstore
 
 import (
@@ -63,7 +62,7 @@ func New() (*Instance, error) {
 func publicDER(k *ecdsa.PrivateKey) []byte {
 	der, err := x509.MarshalPKIXPublicKey(k.Public())
 	if err != nil {
-		panic(err) // of a key that was just made
+		panic(err) // impossible for a key that was just made
 	}
 	return der
 }
@@ -73,7 +72,7 @@ func logID(k *ecdsa.PrivateKey) []byte {
 	return id[:]
 }
 
-// TrustRoot is the instance's trusted_root.json.
+// TrustRoot returns the instance's trusted_root.json.
 func (i *Instance) TrustRoot() []byte {
 	start := time.Now().Add(-240 * time.Hour).UTC().Format(time.RFC3339)
 	log := func(k *ecdsa.PrivateKey) any {
@@ -93,7 +92,7 @@ func (i *Instance) TrustRoot() []byte {
 		}},
 	}, "", "  ")
 	if err != nil {
-		panic(err) // of plain values
+		panic(err) // impossible for plain values
 	}
 	return text
 }
@@ -101,14 +100,14 @@ func (i *Instance) TrustRoot() []byte {
 // Signer signs with a private key.
 type Signer struct {
 	key *ecdsa.PrivateKey
-	// cert is a keyless signer's.
+	// cert is a keyless signer's certificate.
 	cert *x509.Certificate
 	// by is the instance that certified it.
 	by *Instance
-	// At is when the transparency log takes a keyless signer's signatures to
-	// have been made; zero for now.
+	// At is the time at which the transparency log logs a keyless signer's
+	// signatures; zero means now.
 	At time.Time
-	// Unlogged keeps signatures from the transparency log.
+	// Unlogged keeps signatures out of the transparency log.
 	Unlogged bool
 }
 
@@ -118,13 +117,14 @@ func NewKey() (*Signer, error) {
 	return &Signer{key: key}, err
 }
 
-// PublicKey is the signer's in PEM, what cosign.pub holds.
+// PublicKey returns the signer's public key in PEM, the content of cosign.pub.
 func (s *Signer) PublicKey() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: publicDER(s.key)})
 }
 
-// Keyless certifies a signer: that somebody who is subject (a URL) to issuer has
-// its key, for ten minutes. Without a witness no log has seen the certificate.
+// Keyless makes a signer with a certificate, valid for ten minutes, that its key
+// belongs to subject (a URL) of issuer. If witnessed is false, no log has seen
+// the certificate.
 func (i *Instance) Keyless(issuer, subject string, witnessed bool) (*Signer, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -152,8 +152,8 @@ func (i *Instance) Keyless(issuer, subject string, witnessed bool) (*Signer, err
 	if err != nil || !witnessed {
 		return &Signer{key: key, cert: cert, by: i}, err
 	}
-	// The log signs the certificate without the extension that holds the log's
-	// signature (RFC 6962, 3.2), so that it is made twice.
+	// The certificate is made twice: the log signs it without the extension that
+	// holds the log's signature (RFC 6962, 3.2).
 	sct, err := i.witness(cert.RawTBSCertificate)
 	if err != nil {
 		return nil, err
@@ -212,7 +212,7 @@ type entry struct {
 	promise []byte
 }
 
-// log takes a body into the log, and promises so.
+// log adds a body to the log, with a signed promise of inclusion.
 func (s *Signer) log(body map[string]any) (entry, error) {
 	raw, err := json.Marshal(body)
 	if err != nil {
@@ -227,14 +227,14 @@ func (s *Signer) log(body map[string]any) (entry, error) {
 	return e, err
 }
 
-// payload is what the log's promise signs; marshalling sorts its keys, as the
-// canonical form wants it.
+// payload returns what the log's promise signs; marshalling sorts its keys, as
+// the canonical form requires.
 func (s *Signer) payload(e entry) map[string]any {
 	return map[string]any{"body": e.body, "integratedTime": e.at, "logID": hex.EncodeToString(logID(s.by.logKey)), "logIndex": 0}
 }
 
 // proof proves that an entry is the only one in a log, whose size and root the
-// log signs; the number after its name is Rekor's first version's.
+// log signs; the number after the log's name is that of Rekor's first version.
 func (s *Signer) proof(e entry) (map[string]any, error) {
 	leaf := sha256.Sum256(append([]byte{0}, e.body...))
 	note := fmt.Sprintf("log.example.org - 1\n1\n%s\n", base64.StdEncoding.EncodeToString(leaf[:]))

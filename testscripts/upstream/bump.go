@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 )
 
-// Bumped is a definition after a change of each kind: a field more, a field less,
-// and every rule another. For all definitions of a package that is the worst bump
-// there is.
+// Bumped returns a definition after a change of each kind: a field added, a field
+// removed, and every rule changed. Applied to all definitions of a package it is
+// the worst possible bump.
 func Bumped(definition map[string]any) (map[string]any, error) {
 	text, err := json.Marshal(definition)
 	if err != nil {

@@ -4,8 +4,8 @@
 //
 // The files come from the projects' own Go modules, as the go command downloads
 // and verifies them (checksum database, and the sums below); nothing else is
-// fetched and nothing in the files is changed. What Write adds is crossplane.yaml,
-// the metadata that makes a directory of CRDs a package for xpkg.Build.
+// fetched, and the files stay as they are. Write adds only crossplane.yaml, the
+// metadata that makes a directory of CRDs a package for xpkg.Build.
 package upstream
 
 import (
@@ -23,7 +23,7 @@ import (
 	"strings"
 )
 
-// The projects, and the releases of each that are pinned.
+// The projects, and the pinned releases of each.
 const (
 	ClusterAPI    = "cluster-api"
 	ClusterAPIOld = "v1.8.12"
@@ -33,7 +33,7 @@ const (
 	CertManagerOld = "v1.20.0"
 	CertManagerNew = "v1.21.2"
 
-	// Crossplane's own types, which it serves packages and compositions by.
+	// Crossplane's own types, for packages and compositions.
 	Crossplane        = "crossplane"
 	CrossplaneVersion = "v2.1.0"
 
@@ -42,7 +42,7 @@ const (
 	ProviderAWSVersion = "v1.0.0"
 )
 
-// project says where a project's module has its types.
+// project says where a project's module keeps its types.
 type project struct {
 	module  string
 	license string
@@ -56,8 +56,8 @@ type release struct {
 	files []files
 }
 
-// files are copied from a module. That there are exactly so many is checked: a
-// package that lost some of its types would test less than it says.
+// files are copied from a module. Their number is checked: a package that lost
+// some of its types would test less than it seems to.
 type files struct {
 	pattern string // of path.Match, in the module
 	count   int
@@ -80,7 +80,7 @@ var projects = map[string]project{
 			}},
 		},
 	},
-	// Its webhook configurations are in Helm's templates alone.
+	// Its webhook configurations exist only as Helm templates.
 	CertManager: {
 		module:  "github.com/cert-manager/cert-manager",
 		license: "Apache-2.0",
@@ -120,7 +120,7 @@ metadata:
 `
 
 // Write makes a package directory of a project's release in dir, which need not
-// exist. It says on w what it has to download.
+// exist. It reports on w what it has to download.
 func Write(ctx context.Context, name, version, dir string, w io.Writer) error {
 	p, ok := projects[name]
 	if !ok {
@@ -170,7 +170,7 @@ func (f files) copy(module fs.FS, dir string) error {
 	return nil
 }
 
-// downloaded is what "go mod download -json" says.
+// downloaded is the output of "go mod download -json".
 type downloaded struct {
 	Dir   string
 	Sum   string
@@ -179,7 +179,7 @@ type downloaded struct {
 
 // download returns the directory of a module in the module cache.
 func download(ctx context.Context, module, sum string, w io.Writer) (string, error) {
-	// First without a network, to be able to say when one is needed.
+	// First without a network, to report when one is needed.
 	d, err := goModDownload(ctx, module, "GOPROXY=off")
 	if err != nil {
 		fmt.Fprintf(w, "downloading %s\n", module)
@@ -193,8 +193,8 @@ func download(ctx context.Context, module, sum string, w io.Writer) (string, err
 	return d.Dir, nil
 }
 
-// goModDownload runs the go command outside of any module, so that nobody's
-// go.mod needs a requirement for what is only read.
+// goModDownload runs the go command outside of any module, so that no go.mod
+// needs a requirement for files that are only read.
 func goModDownload(ctx context.Context, module string, env ...string) (downloaded, error) {
 	dir, err := os.MkdirTemp("", "upstream-")
 	if err != nil {

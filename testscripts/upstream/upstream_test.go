@@ -11,7 +11,7 @@ import (
 	"gitopsd.dev/sources/xpkg"
 )
 
-// TestWrite makes a package of every release that is pinned.
+// TestWrite makes a package of every pinned release.
 func TestWrite(t *testing.T) {
 	t.Parallel()
 	for name, p := range projects {
@@ -22,8 +22,9 @@ func TestWrite(t *testing.T) {
 				if err := Write(t.Context(), name, version, dir, io.Discard); err != nil {
 					t.Fatal(err)
 				}
-				// copy refuses a release that has other files, and Build what is
-				// no package. The largest is built by benchmarks.
+				// copy refuses a release with other files, and Build refuses
+				// anything that is not a package. The largest is built by
+				// benchmarks.
 				if name == ProviderAWS {
 					return
 				}

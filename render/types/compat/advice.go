@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// advice has a line for every finding there is. What a constraint's change asks
-// for is the same for all keywords: see adviceOn.
+// advice has a line for every finding except changes of constraints, whose advice
+// is the same for all keywords: see adviceOn.
 var advice = map[string]string{
 	"definition-added":   "nothing to do: nobody has objects of it yet",
 	"definition-removed": "delete or move every object first: removing the definition deletes them all",
@@ -90,7 +90,8 @@ var advice = map[string]string{
 	"rule-refused":         "correct the rule: the API server refuses the definition",
 }
 
-// constraints are the keywords whose findings end in what happened to them.
+// constraints lists the keywords whose findings are named KEYWORD-CHANGE, with
+// the changes of each.
 var constraints = map[string][]string{
 	"format":            {"added", "changed", "removed"},
 	"enum":              {"added", "removed"},
@@ -114,14 +115,14 @@ var constraints = map[string][]string{
 	"not":               {"added", "removed"},
 }
 
-// The advice on a constraint depends on which way it went, and not on its
-// keyword.
+// The advice on a constraint depends on the direction of the change, and not on
+// the keyword.
 const (
 	narrowedAdvice = "check existing objects: those that do not comply cannot be changed"
 	widenedAdvice  = "expect values that were refused before"
 )
 
-// Names are the names of all findings there are, sorted.
+// Names returns the names of all findings, sorted.
 func Names() []string {
 	all := slices.Collect(maps.Keys(advice))
 	for keyword, ends := range constraints {
@@ -133,7 +134,7 @@ func Names() []string {
 	return all
 }
 
-// adviceOn is the line of advice on a finding.
+// adviceOn returns the advice on a finding.
 func adviceOn(f Finding) string {
 	switch {
 	case advice[f.Name] != "":

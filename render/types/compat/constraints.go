@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// format compares formats. One that the API server does not know checks
-// nothing, but clients may.
+// format compares formats. The API server does not check formats that it does not
+// know, but clients may.
 func (w *walk) format(p place, old, new node) {
 	o, n := manifest.Text(old, "format"), manifest.Text(new, "format")
 	if o == n {
@@ -40,8 +40,8 @@ func (w *walk) format(p place, old, new node) {
 	}
 }
 
-// checkedFormat is a format that the API server checks, by the name that it looks
-// it up by, or empty.
+// checkedFormat returns the name by which the API server looks up a format that
+// it checks, or "".
 func checkedFormat(typ, format string) string {
 	if format == "" {
 		return ""
@@ -55,8 +55,8 @@ func checkedFormat(typ, format string) string {
 	}
 	switch {
 	case format == "int64", format == "double", format == "password" && typ == "string":
-		// Any number that is read at all has it, and any string; without a type
-		// it asks for a string.
+		// Every number that can be read matches int64 and double, and every
+		// string matches password, which without a type requires a string.
 		return ""
 	}
 	return strings.ReplaceAll(format, "-", "")
@@ -83,7 +83,7 @@ func (w *walk) enum(p place, old, new node) {
 	}
 }
 
-// without is what is in a but not in b, each once.
+// without returns the elements of a that are not in b, each once.
 func without(a, b []any) []any {
 	seen := make(map[string]bool, len(b))
 	for _, v := range b {
@@ -206,8 +206,8 @@ func (w *walk) multipleOf(p place, old, new node) {
 	}
 }
 
-// pattern compares regular expressions by their text: which one accepts more is
-// not decided.
+// pattern compares regular expressions by their text; it does not decide which
+// one accepts more.
 func (w *walk) pattern(p place, old, new node) {
 	switch o, n := manifest.Text(old, "pattern"), manifest.Text(new, "pattern"); {
 	case o == n:

@@ -8,9 +8,9 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// conventions is the advice on a new field: what in it the API conventions of
-// Kubernetes warn of, since it is easy to change now and hard later. It is the
-// general advice if there is nothing.
+// conventions returns the advice on a new field: what the Kubernetes API
+// conventions warn about in it, since it is easy to change now and hard later. If
+// there is nothing, it returns the general advice.
 func conventions(s node) string {
 	var c doubts
 	c.look(s, "")
@@ -20,7 +20,7 @@ func conventions(s node) string {
 	return advice["field-added"]
 }
 
-// conventionsOfVersion is the advice on a new version.
+// conventionsOfVersion returns the advice on a new version.
 func conventionsOfVersion(v *types.Version, xrd bool) string {
 	if !xrd && manifest.Mapping(v.Subresources, "status") == nil && manifest.Mapping(v.Schema, "properties")["status"] != nil {
 		return "before others use it: it has a status but no status subresource"
@@ -28,7 +28,7 @@ func conventionsOfVersion(v *types.Version, xrd bool) string {
 	return advice["version-added"]
 }
 
-// doubts counts what the API conventions warn of.
+// doubts counts what the API conventions warn about.
 type doubts struct {
 	booleans, floats, unsigned, maps, lists, conditions int
 }

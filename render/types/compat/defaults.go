@@ -11,11 +11,11 @@ import (
 )
 
 // The API server fills in defaults whenever it reads an object, be it from a
-// request or from etcd. So a default changes objects that nobody writes, and may
-// make them invalid: by what is asked of the object around the field, since the
-// API server has checked the value by the field's own schema.
+// request or from etcd. So a default changes objects that nobody writes. It can
+// make them invalid only through checks around the field: the API server has
+// already checked the default by the field's own schema.
 
-// around is a place from inside: an element of it, and both schemas of the place.
+// around is the place that holds an element, with both schemas of the place.
 type around struct {
 	place    place
 	old, new node
@@ -28,7 +28,8 @@ func (w *walk) defaults(p place, old, new node) {
 	always := p.around != nil && slices.Contains(manifest.Texts(p.around.old, "required"), p.around.element)
 	switch {
 	case o == nil && n != nil && always:
-		// It is in every object: only who writes new ones may leave it out.
+		// Every stored object has the field; only writers of new ones may leave
+		// it out.
 		w.other(p, "default-added", Compatible, 0, changed(absent{}, n))
 	case o == nil && n != nil:
 		w.defaulted(p, "default-added", absent{}, n, straight)
@@ -39,8 +40,8 @@ func (w *walk) defaults(p place, old, new node) {
 	}
 }
 
-// newDefault is about the default of a field that is new: what matters is whether
-// existing objects may have it.
+// newDefault reports the default of a new field if checks around the field may
+// refuse existing objects with it.
 func (w *walk) newDefault(p place, field node) {
 	d := field["default"]
 	if d == nil {
@@ -51,9 +52,9 @@ func (w *walk) newDefault(p place, field node) {
 	}
 }
 
-// defaulted reports a default; presence says what becomes of objects without the
-// field: straight if they have it now, reversed if they have it no more, either if
-// they have another value.
+// defaulted reports a default; presence says what happens to objects that leave
+// the field out: they gain it (straight), lose it (reversed) or get another value
+// (either).
 func (w *walk) defaulted(p place, name string, old, new any, presence polarity) {
 	breaks, detail := Writers|Readers|Controllers, changed(old, new)
 	if why := notedBy(p.around, new, presence, w.newKeeps); why != "" {
@@ -63,8 +64,8 @@ func (w *walk) defaulted(p place, name string, old, new any, presence polarity) 
 	w.other(p, name, Breaking, breaks, detail)
 }
 
-// notedBy says what around a field in the new schema may refuse objects in which
-// its presence changes; empty if nothing does.
+// notedBy names a check around a field in the new schema that may refuse objects
+// in which the field's presence changes; empty if there is none.
 func notedBy(in *around, value any, presence polarity, keeps bool) string {
 	var path []string
 	for inner := true; in != nil; in, inner = in.place.around, false {
@@ -107,7 +108,8 @@ func notedBy(in *around, value any, presence polarity, keeps bool) string {
 
 func last(path []string) string { return path[len(path)-1] }
 
-// branchKeyword is a keyword with schemas that check the same value.
+// branchKeyword is a keyword whose schemas check the same value as the schema
+// around it.
 type branchKeyword struct {
 	keyword string
 	of      func(node) []node
@@ -126,8 +128,8 @@ var branchKeywords = []branchKeyword{
 	}, polarity.flipped},
 }
 
-// notes reports whether a check may refuse more objects once there is a value
-// where the path leads.
+// notes reports whether a check may refuse more objects when the presence of the
+// value at path changes.
 func notes(s node, path []string, value any, presence polarity) bool {
 	if s["enum"] != nil {
 		return true
@@ -161,9 +163,9 @@ func notes(s node, path []string, value any, presence polarity) bool {
 	return false
 }
 
-// mayRefuse reports whether a check of a field may go wrong now that it has the
-// value, where it had none. Only of plain values is that known: there may be
-// defaults inside others.
+// mayRefuse reports whether a check of a field may fail when the presence of its
+// value changes. This is known for scalars only: other values may have defaults
+// inside.
 func mayRefuse(s node, value any, presence polarity) bool {
 	switch value.(type) {
 	case string, bool, int64, float64:

@@ -6,8 +6,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// exclusive reports whether no value matches two of the branches that stand in a
-// schema. It is false where that is not plain.
+// exclusive reports whether no value matches two of a schema's branches. When in
+// doubt it is false.
 func exclusive(branches []node, in node) bool {
 	if len(branches)*len(branches) > maxPairs {
 		return false
@@ -27,7 +27,7 @@ func exclude(a, b, in node) bool {
 	if disjointTypes(a, b) || manifest.Text(in, "type") == "string" && disjointEnums(a, b) {
 		return true
 	}
-	// What a branch says of fields, it says of objects alone.
+	// Checks of fields apply to objects only.
 	if manifest.Text(in, "type") != "object" || manifest.Truth(in, "nullable") {
 		return false
 	}
@@ -42,16 +42,17 @@ func disjointTypes(a, b node) bool {
 	return o[0] != anyType && n[0] != anyType && !slices.ContainsFunc(o, func(t string) bool { return slices.Contains(n, t) })
 }
 
-// disjointEnums is about strings alone: the API server converts a value to the
-// type of an enum's element before it compares the two.
+// disjointEnums reports whether two enums of strings share no value. Enums of
+// other types do not count: the API server converts a value to the type of an
+// enum's element before it compares the two.
 func disjointEnums(a, b node) bool {
 	o, n := manifest.Texts(a, "enum"), manifest.Texts(b, "enum")
 	return len(o) > 0 && len(n) > 0 && !slices.ContainsFunc(o, func(v string) bool { return slices.Contains(n, v) }) &&
 		len(o) == len(manifest.List(a, "enum")) && len(n) == len(manifest.List(b, "enum"))
 }
 
-// excludeFields reports whether both branches need a field and no value of it
-// suits both.
+// excludeFields reports whether a field is required and none of its values
+// matches both branches.
 func excludeFields(a, b, in node) bool {
 	needed := manifest.Texts(b, "required")
 	always := manifest.Texts(in, "required")

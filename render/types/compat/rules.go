@@ -23,8 +23,8 @@ import (
 // to be compiled.
 type ruleAt struct{ path, rule string }
 
-// validations compares x-kubernetes-validations. Rules are paired by what they
-// parse to; what is left over on both sides, by message and field path.
+// validations compares x-kubernetes-validations. Rules are paired by their parsed
+// form, and the rest by message and field path.
 func (w *walk) validations(p place, old, new node) {
 	o, n := rulesOf(old), rulesOf(new)
 	if len(o) == 0 && len(n) == 0 {
@@ -71,7 +71,7 @@ func byKey(rules []map[string]any, key func(map[string]any) string) map[string]m
 	return m
 }
 
-// ruleForm is equal for a rule's expressions that mean the same.
+// ruleForm returns a form that is equal for expressions that mean the same.
 func ruleForm(r map[string]any, field string) string { return cel.Read(manifest.Text(r, field)).Form() }
 
 func rulesOf(s node) []map[string]any {
@@ -85,8 +85,8 @@ func rulesOf(s node) []map[string]any {
 	return rules
 }
 
-// sameAnswer reports whether two rules tell a user the same, so that one is
-// likely the other's next version.
+// sameAnswer reports whether two rules give a user the same message, so that one
+// is likely a new version of the other.
 func sameAnswer(a, b map[string]any) bool {
 	said := false
 	for _, k := range []string{"message", "messageExpression", "fieldPath"} {
@@ -98,13 +98,13 @@ func sameAnswer(a, b map[string]any) bool {
 	return said
 }
 
-// sameText reports whether two rules have the same in a field; a message that is
-// computed may be written in two ways.
+// sameText reports whether a field of two rules is the same; message expressions
+// are compared by their parsed form.
 func sameText(field string, a, b map[string]any) bool {
 	return manifest.Text(a, field) == manifest.Text(b, field) || field == "messageExpression" && ruleForm(a, field) == ruleForm(b, field)
 }
 
-// sameRule compares what is around a rule's text.
+// sameRule compares the other fields of two rules with the same text.
 func (w *walk) sameRule(p place, old, new map[string]any) {
 	rule := manifest.Text(new, "rule")
 	for _, k := range []string{"message", "messageExpression", "fieldPath"} {
@@ -120,20 +120,20 @@ func (w *walk) sameRule(p place, old, new map[string]any) {
 		w.other(p, "rule-reason-changed", Compatible, Writers, show(rule)+": "+changed(a, b))
 	}
 	switch a, b := manifest.Truth(old, "optionalOldSelf"), manifest.Truth(new, "optionalOldSelf"); {
-	case !a && b: // it is asked of new objects now, too
+	case !a && b: // now checked on creation, too
 		w.newRule(p, rule, "rule-changed", narrower, "only for updates")
 	case a && !b:
 		w.limit(p, "rule-changed", wider, rule, "only for updates")
 	}
 }
 
-// newRule reports a rule that is new at its place, and keeps it to be compiled.
+// newRule reports a rule that is new at its place, and queues it for compilation.
 func (w *walk) newRule(p place, rule, name string, d direction, from any) {
 	w.wait(p, rule)
 	w.limit(p, name, d, from, rule)
 }
 
-// wait keeps a rule, whose finding is the next one, to be compiled.
+// wait queues a rule, whose finding is the next one, for compilation.
 func (w *walk) wait(p place, rule string) {
 	if w.pending == nil {
 		w.pending = map[ruleAt][]int{}
@@ -143,8 +143,8 @@ func (w *walk) wait(p place, rule string) {
 }
 
 // compile compiles the rules of a new schema, as the API server will, if any of
-// them is new. Those that it would refuse are findings. New ones that compare
-// an object with what it was are no matter to objects that do not change.
+// them is new. Rules that it would refuse are findings. New rules that compare an
+// object with its previous state do not concern objects that do not change.
 func (w *walk) compile(schema node) {
 	if len(w.pending) == 0 {
 		return
@@ -161,7 +161,7 @@ func (w *walk) compile(schema node) {
 	}
 }
 
-// internalSchema is a schema as the API server's own code has it.
+// internalSchema converts a schema to the API server's internal type.
 func internalSchema(schema node) (*apiextensions.JSONSchemaProps, error) {
 	text, err := json.Marshal(schema)
 	if err != nil {
@@ -175,7 +175,7 @@ func internalSchema(schema node) (*apiextensions.JSONSchemaProps, error) {
 	return internal, apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&external, internal, nil)
 }
 
-// compileNode compiles the rules of a schema and of what is inside it. The
+// compileNode compiles the rules of a schema and of the schemas inside it. The
 // context knows how often they may run for one object.
 func (w *walk) compileNode(p place, s *apiextensions.JSONSchemaProps, context *validation.CELSchemaContext) {
 	if len(s.XValidations) > 0 {
@@ -241,9 +241,9 @@ func (w *walk) compileRules(p place, context *validation.CELSchemaContext) {
 	}
 }
 
-// ruleCost is the estimated cost of a rule times how often it may run: as often
-// as the schemas around it allow, or, where they set no limit, as the largest
-// request has room for.
+// ruleCost returns the estimated cost of a rule times the number of times that it
+// may run. The schemas around it limit that number; without a limit it is what
+// the largest request has room for.
 func ruleCost(r apiservercel.CompilationResult, cardinality *uint64) uint64 {
 	n := r.MaxCardinality
 	if cardinality != nil {

@@ -15,16 +15,16 @@ import (
 type walk struct {
 	comparison
 	version string
-	// narrows are those who break when values are no longer accepted.
+	// narrows is the set of parties that break when values are no longer
+	// accepted.
 	narrows Parties
-	// statusApart is set where status is a subresource, which controllers write
-	// and nobody else.
+	// statusApart is set if status is a subresource, which only controllers
+	// write.
 	statusApart bool
 	// oldKeeps and newKeeps say that the definition preserves unknown fields
 	// everywhere (spec.preserveUnknownFields).
 	oldKeeps, newKeeps bool
-	// pending are the rules that are to be compiled, each with the indices of
-	// its findings.
+	// pending holds the rules to compile, each with the indices of its findings.
 	pending map[ruleAt][]int
 }
 
@@ -40,7 +40,7 @@ const (
 	either
 )
 
-// flipped is the polarity under not.
+// flipped returns the polarity under not.
 func (p polarity) flipped() polarity {
 	switch p {
 	case straight:
@@ -51,14 +51,14 @@ func (p polarity) flipped() polarity {
 	return either
 }
 
-// place is where in a schema the walk is.
+// place is a position of the walk in a schema.
 type place struct {
 	path     string
 	polarity polarity
 	// root is set for the schema of the whole object.
 	root bool
 	// nested is set inside allOf, anyOf, oneOf and not, where a schema checks
-	// values and has no say in which fields there are.
+	// values and does not define fields.
 	nested bool
 	// around is the schema that the place is in; nil for the root, and inside
 	// allOf and its like.
@@ -111,19 +111,19 @@ func (w *walk) limit(p place, name string, d direction, old, new any) {
 	w.add(f)
 }
 
-// surprised are those whom a value may surprise that was not accepted before.
+// surprised has the parties that may not expect a value that was refused before.
 var surprised = map[string]Parties{
 	"enum-value-added": Readers | Controllers, "enum-removed": Readers | Controllers,
 	"required-removed": Readers | Controllers, "nullable-added": Readers | Controllers,
 }
 
-// other reports what is about more than which values are accepted.
+// other reports a change that is about more than which values are accepted.
 func (w *walk) other(p place, name string, s Severity, breaks Parties, detail string) {
 	w.add(Finding{Name: name, Severity: s, Version: w.version, Path: p.path, Breaks: breaks, Detail: detail})
 }
 
-// node compares two schemas at one place. A nil schema accepts everything and,
-// where schemas define fields, has none.
+// node compares two schemas at one place. A nil schema accepts everything and
+// defines no fields.
 func (w *walk) node(p place, old, new node) {
 	if !w.types(p, old, new) {
 		return
@@ -149,7 +149,7 @@ func (w *walk) node(p place, old, new node) {
 // anyType is the type of a schema that names none.
 const anyType = "any"
 
-// typesOf is the set of JSON types that a schema accepts.
+// typesOf returns the set of JSON types that a schema accepts.
 func typesOf(s node) []string {
 	switch t := manifest.Text(s, "type"); {
 	case t == "number":
@@ -177,8 +177,8 @@ func covers(a, b []string) bool {
 	return a[0] == anyType || !slices.ContainsFunc(b, func(t string) bool { return !slices.Contains(a, t) })
 }
 
-// types reports whether the rest of the schemas is to be compared: not where
-// everything about the value is new.
+// types compares the types, and reports whether the rest of the schemas can be
+// compared.
 func (w *walk) types(p place, old, new node) bool {
 	o, n := typesOf(old), typesOf(new)
 	detail := changed(typeName(old), typeName(new))
@@ -190,7 +190,7 @@ func (w *walk) types(p place, old, new node) bool {
 	case p.nested && covers(o, n):
 		w.limit(p, "type-narrowed", narrower, typeName(old), typeName(new))
 	case covers(n, o):
-		// Whoever decodes the old type stumbles over the new one.
+		// A client that decodes the old type fails on the new one.
 		w.other(p, "type-widened", Breaking, Readers|Controllers, detail)
 	case covers(o, n):
 		w.other(p, "type-narrowed", Breaking, everybody, detail)
@@ -202,7 +202,7 @@ func (w *walk) types(p place, old, new node) bool {
 	return true
 }
 
-// flag compares a boolean keyword; d is what setting it does.
+// flag compares a boolean keyword; d is the effect of setting it.
 func (w *walk) flag(p place, keyword, name string, d direction, old, new node) {
 	switch o, n := manifest.Truth(old, keyword), manifest.Truth(new, keyword); {
 	case !o && n:
@@ -212,7 +212,7 @@ func (w *walk) flag(p place, keyword, name string, d direction, old, new node) {
 	}
 }
 
-// topology is how server-side apply merges lists and maps.
+// topology compares how server-side apply merges lists and maps.
 func (w *walk) topology(p place, old, new node) {
 	o, n := orDefault(old["x-kubernetes-list-type"], "atomic"), orDefault(new["x-kubernetes-list-type"], "atomic")
 	if o != n {
@@ -234,7 +234,8 @@ func (w *walk) required(p place, old, new node) {
 	for _, name := range added {
 		at := p.at(field.Key(name).String())
 		if !p.nested && manifest.Mapping(manifest.Mapping(new, "properties"), name)["default"] != nil {
-			// Whoever leaves it out gets the default before it is asked for.
+			// The default is filled in before the check, so that writers may
+			// leave the field out.
 			w.other(at, "required-added", Compatible, 0, changed("optional", "required, with a default"))
 			continue
 		}
@@ -248,9 +249,9 @@ func keepsUnknown(s node) bool { return manifest.Truth(s, "x-kubernetes-preserve
 // preserving is the schema of an unknown field that is kept as it is.
 var preserving = node{"x-kubernetes-preserve-unknown-fields": true}
 
-// rest is the schema of the fields that a schema does not name; kept is false if
-// they are dropped, and refused is true if they are errors. keeps says that the
-// definition preserves them everywhere.
+// rest returns the schema of the fields that a schema does not name; kept is
+// false if they are dropped, and refused is true if they are errors. keeps says
+// that the definition preserves them everywhere.
 func rest(s node, keeps bool) (schema node, kept, refused bool) {
 	switch v := s["additionalProperties"].(type) {
 	case bool:
@@ -267,7 +268,7 @@ func rest(s node, keeps bool) (schema node, kept, refused bool) {
 	return nil, false, false
 }
 
-// fields compares what is known of the fields of an object.
+// fields compares the fields of an object.
 func (w *walk) fields(p place, old, new node) {
 	if p.nested {
 		w.nestedFields(p, old, new)
@@ -291,7 +292,7 @@ func (w *walk) fields(p place, old, new node) {
 		was, is := implied(p, old, name), implied(p, new, name)
 		if was != nil || is != nil {
 			// The API server has these fields, whatever a schema says; embedded
-			// tells what is lost where it has them no more.
+			// reports what is lost where it no longer does.
 			if !inOld {
 				oldField = was
 			}
@@ -330,7 +331,7 @@ func (w *walk) fields(p place, old, new node) {
 	}
 	if a, b := keepsUnknown(old) || w.oldKeeps, keepsUnknown(new) || w.newKeeps; a != b && !(oldKept && newKept) {
 		if !holdsFields(old) || !holdsFields(new) || w.oldKeeps != w.newKeeps {
-			return // nothing is lost, or everywhere, which is told of the definition
+			return // nothing is lost, or the definition's own finding says it
 		}
 		w.pruning(w.version, p.path, b, "x-kubernetes-preserve-unknown-fields: "+changed(a, b))
 		return
@@ -353,19 +354,18 @@ func (w *walk) fields(p place, old, new node) {
 	}
 }
 
-// holdsFields reports whether there can be fields in a value.
+// holdsFields reports whether a value can hold fields.
 func holdsFields(s node) bool {
 	return slices.ContainsFunc(typesOf(s), func(t string) bool { return t == anyType || t == "object" || t == "array" })
 }
 
-// onlyPreserves reports whether unknown fields are kept, and nothing is known of
-// them.
+// onlyPreserves reports whether unknown fields are kept and have no schema.
 func onlyPreserves(s node) bool { return keepsUnknown(s) && s["additionalProperties"] == nil }
 
 // resourceFields are the fields that the API server gives every object.
 var resourceFields = []string{"apiVersion", "kind", "metadata"}
 
-// implied is the schema of such a field, and nil for any other.
+// implied returns the schema of such a field, nil for any other.
 func implied(p place, s node, name string) node {
 	if !p.root && !manifest.Truth(s, embeddedResource) {
 		return nil
@@ -379,8 +379,7 @@ func implied(p place, s node, name string) node {
 	return nil
 }
 
-// nestedFields compares checks of fields: a field that is not there is not
-// checked.
+// nestedFields compares checks of fields; an absent field is not checked.
 func (w *walk) nestedFields(p place, old, new node) {
 	o, n := manifest.Mapping(old, "properties"), manifest.Mapping(new, "properties")
 	for _, name := range names(o, n) {
@@ -401,7 +400,7 @@ func (w *walk) nestedFields(p place, old, new node) {
 	}
 }
 
-// names are the keys of both, sorted.
+// names returns the keys of both, sorted.
 func names(a, b map[string]any) []string {
 	all := make([]string, 0, len(a)+len(b))
 	for k := range a {
@@ -436,8 +435,8 @@ func (w *walk) items(p place, old, new node) {
 	w.node(at, o, n)
 }
 
-// unchecked is the schema of what is inside a value whose schema says nothing
-// of it.
+// unchecked returns the schema of the content of a value whose schema does not
+// describe it.
 func unchecked(s node, keeps bool) node {
 	if keeps || keepsUnknown(s) {
 		return preserving
@@ -448,7 +447,7 @@ func unchecked(s node, keeps bool) node {
 // equalData compares defaults and elements of enums as the API server does.
 func equalData(a, b any) bool { return form(a) == form(b) }
 
-// form is the canonical form of data; empty for an absent value.
+// form returns the canonical form of data; empty for an absent value.
 func form(v any) string {
 	switch v.(type) {
 	case absent:

@@ -3,7 +3,7 @@
 //
 // It owns how each is configured ([Etcd], [APIServer], [ControllerManager] and
 // [Kubelet] turn a configuration into arguments) and how it is run ([Run]).
-// Which processes there are, in which order, is package controlplane's matter.
+// Package controlplane decides which processes run, and in which order.
 package component
 
 import (
@@ -34,7 +34,7 @@ const (
 	NameKubelet           = "kubelet"
 )
 
-// Environment returns what a component's environment is to have in addition.
+// Environment returns additions to a component's environment.
 //
 // Where API servers are used for tests, processors are scarcer than memory:
 // while an API server takes in 100 large CRDs, GOGC=200 saves it a fifth of the

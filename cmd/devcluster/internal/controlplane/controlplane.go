@@ -1,8 +1,8 @@
 // Package controlplane brings clusters up and down: it decides which processes
 // there are, in which order they start and end, and when they are ready.
 //
-// What a process is, package component knows; how it is started and found
-// again, package process; where everything lies, package statedir.
+// Package component configures the processes, package process starts and finds
+// them, and package statedir knows where everything lies.
 package controlplane
 
 import (
@@ -32,7 +32,7 @@ const (
 	etcdGrace      = 10 * time.Second
 )
 
-// Config says where clusters live and who is told about them.
+// Config says where clusters live and where messages go.
 type Config struct {
 	// Dir is the directory; see package statedir.
 	Dir statedir.Dir
@@ -157,8 +157,8 @@ func distinct(names []string) (once []string) {
 	return once
 }
 
-// clearOrphans finds out who owns the processes. Those whose owner has just
-// died may not have noticed yet, and must not be taken for running.
+// clearOrphans finds the owner of the processes. Processes whose owner has just
+// died may not have noticed yet; they must not count as running.
 func (c *command) clearOrphans(ctx context.Context) error {
 	was, err := c.dir.RecordedOwner()
 	if err != nil || was == (process.ID{}) {

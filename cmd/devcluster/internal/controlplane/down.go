@@ -49,8 +49,8 @@ func Down(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// endOwner asks an `up --foreground` to end, which takes its processes along.
-// It must be called without the lock, which that one needs.
+// endOwner asks an `up --foreground` to end, with all its processes. The caller
+// must not hold the lock, which that command needs.
 func endOwner(ctx context.Context, cfg Config) error {
 	owner, err := cfg.Dir.Owner()
 	if err != nil || owner == (process.ID{}) {
@@ -110,7 +110,7 @@ func portsFree(ctx context.Context, ports []int) error {
 	return nil
 }
 
-// Stop takes clusters away: their processes end, data, ports and keys stay.
+// Stop stops clusters: their processes end; data, ports and keys stay.
 func Stop(ctx context.Context, cfg Config, names []string) error {
 	return change(ctx, cfg, names, func(c *command, state *statedir.State) error {
 		for _, name := range names {
@@ -134,15 +134,15 @@ func Stop(ctx context.Context, cfg Config, names []string) error {
 	})
 }
 
-// Start brings clusters back that [Stop] took away, on the same ports and with
-// the same data.
+// Start starts clusters that [Stop] stopped, on the same ports and with the same
+// data.
 func Start(ctx context.Context, cfg Config, names []string) error {
 	return change(ctx, cfg, names, func(c *command, _ *statedir.State) error {
 		return c.up(ctx, Options{Clusters: names})
 	})
 }
 
-// change runs do under the lock if all these clusters are known.
+// change runs do under the lock if all the clusters exist.
 func change(ctx context.Context, cfg Config, names []string, do func(*command, *statedir.State) error) error {
 	c, end, err := begin(ctx, cfg)
 	if err != nil {

@@ -52,7 +52,7 @@ func ensureFolder(path string, generate func() (files, error)) (made bool, err e
 	return true, os.Rename(tmp, path)
 }
 
-// etcdFiles are the certificates of etcd and of its clients, the API servers.
+// etcdFiles returns the certificates of etcd and of its clients, the API servers.
 func etcdFiles() (files, error) {
 	ca, err := pki.NewAuthority("devcluster-etcd-ca")
 	if err != nil {
@@ -72,7 +72,7 @@ func etcdFiles() (files, error) {
 	return f, nil
 }
 
-// clusterFiles are the certificates and kubeconfigs of a cluster.
+// clusterFiles returns the certificates and kubeconfigs of a cluster.
 func clusterFiles(cl statedir.Cluster) (files, error) {
 	ca, err := pki.NewAuthority(cl.Name + "-ca")
 	if err != nil {
@@ -134,8 +134,8 @@ func kubeconfig(cl statedir.Cluster, user string, ca []byte, client pki.Pair) ([
 
 func url(cl statedir.Cluster) string { return fmt.Sprintf("https://127.0.0.1:%d", cl.Port) }
 
-// ensureCluster makes a cluster's folder and the kubeconfig beside it. One that
-// is there stays as it is: its user may have added to it.
+// ensureCluster makes a cluster's folder and the kubeconfig beside it. An
+// existing kubeconfig stays as it is: its user may have added to it.
 func (c *command) ensureCluster(cl statedir.Cluster) error {
 	made, err := ensureFolder(c.dir.Path(cl.Name), func() (files, error) { return clusterFiles(cl) })
 	if err != nil {

@@ -63,8 +63,8 @@ func (c *command) own() error {
 	return err
 }
 
-// refuseRunning is for processes that nobody owns: they would not end with
-// this one, as is promised.
+// refuseRunning refuses processes without an owner: they would not end with this
+// one, as promised.
 func (c *command) refuseRunning() error {
 	state, err := c.dir.Load()
 	if errors.Is(err, statedir.ErrNotUp) {
@@ -80,8 +80,8 @@ func (c *command) refuseRunning() error {
 	return err
 }
 
-// report tells when a component ends that nobody has stopped. The others go on:
-// a cluster that has lost a part is still there to look at.
+// report reports a component that ends without being stopped. The others go on: a
+// cluster that has lost a part is still there to look at.
 func report(ctx context.Context, cfg Config, r running) {
 	select {
 	case <-ctx.Done():
@@ -99,7 +99,7 @@ func report(ctx context.Context, cfg Config, r running) {
 	}
 }
 
-// endForeground takes everything along. Down may have done so before.
+// endForeground ends everything. Down may have done so before.
 func endForeground(ctx context.Context, cfg Config) error {
 	c, end, err := begin(ctx, cfg)
 	if errors.Is(err, statedir.ErrNotUp) {

@@ -27,8 +27,8 @@ const (
 	tailLines = 15
 )
 
-// errGone is about a component that was found running and has ended since:
-// somebody killed it a moment ago, and dying takes a moment.
+// errGone means that a component was found running and has ended since: it was
+// killed, and took a moment to end.
 var errGone = errors.New("a component that was running has just ended")
 
 // untilStable repeats do, which starts what does not run, when it says errGone.
@@ -77,8 +77,8 @@ func (c *command) await(ctx context.Context, what string, check func(context.Con
 	}
 }
 
-// failed is the error of a component, with the end of what it has logged since it
-// was started. A found one may have been preceded by others in the same log.
+// failed returns the error of a component, with the end of its log since it was
+// started. The log of a found one may hold the output of earlier ones too.
 func (c *command) failed(r running, err error) error {
 	tail := c.dir.LogTail(r.name, r.logged, tailLines)
 	if tail == "" {
@@ -172,7 +172,7 @@ func namespaceReady(client kubernetes.Interface) func(context.Context) error {
 	}
 }
 
-// serviceAccountReady is about what pods in the default namespace need.
+// serviceAccountReady checks for what pods in the default namespace need.
 func serviceAccountReady(client kubernetes.Interface) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})

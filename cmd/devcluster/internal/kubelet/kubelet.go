@@ -27,8 +27,8 @@ import (
 
 // Config configures the stand-in.
 type Config struct {
-	// Kubeconfig is a file that lets it in as cluster-admin: it is the
-	// scheduler too, which a kubelet's own rights do not cover.
+	// Kubeconfig is a file with the rights of cluster-admin: the stand-in is the
+	// scheduler too, which needs more than a kubelet's rights.
 	Kubeconfig string
 	// NodeName is the node that it registers.
 	NodeName string

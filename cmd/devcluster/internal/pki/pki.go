@@ -1,7 +1,7 @@
 // Package pki makes the keys and certificates of a control plane with the Go
 // standard library: authorities, serving and client certificates, and the key
-// that signs service account tokens. It only computes; where the files go is
-// said by its caller.
+// that signs service account tokens. It only computes; the caller decides where
+// the files go.
 package pki
 
 import (
@@ -16,8 +16,7 @@ import (
 	"time"
 )
 
-// validity of every certificate. A cluster for development is thrown away
-// sooner.
+// validity of every certificate. A development cluster is deleted sooner.
 const validity = 365 * 24 * time.Hour
 
 // Pair is a certificate and its private key, PEM.

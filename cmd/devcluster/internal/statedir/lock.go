@@ -46,7 +46,8 @@ func (d Dir) Lock(ctx context.Context, waiting func()) (unlock func(), err error
 }
 
 // isLockFile reports whether f is still the file under the lock's name: `down`
-// removes it, and who waited for it then holds a lock that nobody else sees.
+// removes it, and a command that waited for it then holds a lock that nobody else
+// sees.
 func (d Dir) isLockFile(f *os.File) bool {
 	held, err := f.Stat()
 	if err != nil {

@@ -55,8 +55,8 @@ func reserve(port int) (fd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	// Bound without SO_REUSEPORT it fails when anybody has the port, also who
-	// would share it; set afterwards it lets our server in.
+	// Without SO_REUSEPORT, bind fails if anybody has the port, even shared; set
+	// afterwards, the option lets our server in.
 	err = syscall.Bind(fd, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
 	if err == nil {
 		const soReuseport = 0xf

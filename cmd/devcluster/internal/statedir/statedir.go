@@ -33,7 +33,8 @@ import (
 	"gitopsd.dev/cmd/devcluster/internal/process"
 )
 
-// State is what must survive a restart. The zero State is a fresh directory.
+// State is the state that survives a restart. The zero State is a fresh
+// directory.
 type State struct {
 	// Etcd are the ports of the etcd that all clusters share.
 	Etcd Etcd `json:"etcd"`
@@ -56,7 +57,7 @@ type Cluster struct {
 	Name string `json:"name"`
 	// Port is the API server's, on 127.0.0.1.
 	Port int `json:"port"`
-	// ControllerManager says whether one runs.
+	// ControllerManager is set if the cluster has a kube-controller-manager.
 	ControllerManager bool `json:"controllerManager"`
 }
 
@@ -85,7 +86,7 @@ var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
 // reserved are the names of this directory's own folders.
 var reserved = []string{"etcd", "logs", "run", "lock"}
 
-// CheckName says whether a cluster may have that name.
+// CheckName returns an error unless a cluster may have that name.
 func CheckName(name string) error {
 	if !validName.MatchString(name) {
 		return fmt.Errorf("cluster name %q: use at most 40 lower-case letters, digits and dashes, no dash first or last", name)
@@ -186,7 +187,7 @@ const owner = "owner"
 // zero ID when there is none.
 func (d Dir) Owner() (process.ID, error) { return d.Running(owner) }
 
-// RecordedOwner is Owner, dead or alive.
+// RecordedOwner returns the recorded owner, which may have ended.
 func (d Dir) RecordedOwner() (process.ID, error) { return d.Recorded(owner) }
 
 // SetOwner records the process that owns all others; the zero ID ends that.
@@ -249,8 +250,8 @@ func (d Dir) LogSize(component string) (int64, error) {
 	return info.Size(), nil
 }
 
-// LogTail returns the last n lines of a component's log, of what follows its first
-// bytes, as many as from. Processes append to it, one after another.
+// LogTail returns the last n lines of a component's log after offset from, in
+// bytes. Processes append to it, one after another.
 func (d Dir) LogTail(component string, from int64, n int) string {
 	f, err := os.Open(d.Log(component))
 	if err != nil {
