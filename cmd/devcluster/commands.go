@@ -1,15 +1,16 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
-	"gitopsd.dev/cmd/devcluster/internal/component"
 	"gitopsd.dev/cmd/devcluster/internal/controlplane"
 	"gitopsd.dev/cmd/devcluster/internal/kubelet"
 	"gitopsd.dev/cmd/devcluster/internal/process"
+	"gitopsd.dev/cmd/devcluster/internal/servers"
 	"gitopsd.dev/cmd/devcluster/internal/statedir"
 )
 
@@ -36,17 +37,26 @@ Everything is kept in the directory that --dir names, logs in its logs/.
 	}
 	var dir string
 	root.PersistentFlags().StringVar(&dir, "dir", "", "directory that holds the clusters (required)")
-	config := func(cmd *cobra.Command) (controlplane.Config, error) {
-		d, err := statedir.Open(dir)
-		return controlplane.Config{Dir: d, Out: cmd.OutOrStdout()}, err
+	for _, cmd := range []func(runFunc) *cobra.Command{upCommand, addCommand, downCommand, stopCommand, startCommand} {
+		root.AddCommand(cmd(func(do doFunc) func(*cobra.Command, []string) error {
+			return func(cmd *cobra.Command, names []string) error {
+				d, err := statedir.Open(dir)
+				if err != nil {
+					return err
+				}
+				return do(cmd.Context(), controlplane.Config{Dir: d, Out: cmd.OutOrStdout()}, names)
+			}
+		}))
 	}
-	root.AddCommand(upCommand(config), addCommand(config), downCommand(config),
-		stopCommand(config), startCommand(config), versionCommand())
+	root.AddCommand(versionCommand())
 	return root
 }
 
-// configFunc gives a command its configuration, from the common flags.
-type configFunc func(*cobra.Command) (controlplane.Config, error)
+// doFunc does what a command is for, with the arguments that name clusters.
+type doFunc func(ctx context.Context, cfg controlplane.Config, names []string) error
+
+// runFunc makes a cobra command's RunE; the configuration is from the common flags.
+type runFunc func(doFunc) func(*cobra.Command, []string) error
 
 // controllerManagerFlag is common to the commands that make clusters.
 func controllerManagerFlag(cmd *cobra.Command, o *controlplane.Options) {
@@ -54,7 +64,7 @@ func controllerManagerFlag(cmd *cobra.Command, o *controlplane.Options) {
 		"give new clusters a kube-controller-manager; without one there are no\nDeployments, no garbage collection and no service accounts, and 100 MB less")
 }
 
-func upCommand(config configFunc) *cobra.Command {
+func upCommand(run runFunc) *cobra.Command {
 	var o controlplane.Options
 	var foreground bool
 	cmd := &cobra.Command{
@@ -73,18 +83,14 @@ if it is killed. The data stays; see "down".`,
 		Example: `  devcluster up --dir /tmp/fleet --clusters hub,dev,prod
   devcluster kubectl --kubeconfig /tmp/fleet/hub.kubeconfig get nodes`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config(cmd)
-			if err != nil {
-				return err
-			}
+		RunE: run(func(ctx context.Context, cfg controlplane.Config, _ []string) error {
 			if !foreground {
-				return controlplane.Up(cmd.Context(), cfg, o)
+				return controlplane.Up(ctx, cfg, o)
 			}
-			ctx, cancel := process.WithParent(cmd.Context())
+			ctx, cancel := process.WithParent(ctx)
 			defer cancel()
 			return controlplane.Foreground(ctx, cfg, o)
-		},
+		}),
 	}
 	cmd.Flags().StringSliceVar(&o.Clusters, "clusters", nil, "names of the clusters")
 	cmd.Flags().BoolVar(&foreground, "foreground", false, "stay, and end everything when this process or its parent ends")
@@ -92,27 +98,23 @@ if it is killed. The data stays; see "down".`,
 	return cmd
 }
 
-func addCommand(config configFunc) *cobra.Command {
+func addCommand(run runFunc) *cobra.Command {
 	var o controlplane.Options
 	cmd := &cobra.Command{
 		Use:     "add --dir DIR NAME...",
 		Short:   "Add clusters to a directory that is up",
 		Example: `  devcluster add --dir /tmp/fleet staging`,
 		Args:    cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, names []string) error {
-			cfg, err := config(cmd)
-			if err != nil {
-				return err
-			}
+		RunE: run(func(ctx context.Context, cfg controlplane.Config, names []string) error {
 			o.Clusters = names
-			return controlplane.Add(cmd.Context(), cfg, o)
-		},
+			return controlplane.Add(ctx, cfg, o)
+		}),
 	}
 	controllerManagerFlag(cmd, &o)
 	return cmd
 }
 
-func downCommand(config configFunc) *cobra.Command {
+func downCommand(run runFunc) *cobra.Command {
 	return &cobra.Command{
 		Use:   "down --dir DIR",
 		Short: "Stop everything and remove what up has made",
@@ -120,47 +122,31 @@ func downCommand(config configFunc) *cobra.Command {
 left, and removes data, keys, logs and kubeconfigs. Files that others have put
 into DIR stay, and so does a kubeconfig that has been changed.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config(cmd)
-			if err != nil {
-				return err
-			}
-			return controlplane.Down(cmd.Context(), cfg)
-		},
+		RunE: run(func(ctx context.Context, cfg controlplane.Config, _ []string) error {
+			return controlplane.Down(ctx, cfg)
+		}),
 	}
 }
 
-func stopCommand(config configFunc) *cobra.Command {
+func stopCommand(run runFunc) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stop --dir DIR NAME...",
 		Short: "Take clusters away for a while",
 		Long: `Ends the processes of these clusters. Their data, ports and kubeconfigs stay;
 "start" or "up" brings them back as they were.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, names []string) error {
-			cfg, err := config(cmd)
-			if err != nil {
-				return err
-			}
-			return controlplane.Stop(cmd.Context(), cfg, names)
-		},
+		RunE: run(controlplane.Stop),
 	}
 }
 
-func startCommand(config configFunc) *cobra.Command {
+func startCommand(run runFunc) *cobra.Command {
 	return &cobra.Command{
 		Use:   "start --dir DIR NAME...",
 		Short: "Bring stopped clusters back",
 		Long: `Brings clusters back that "stop" took away, on the same ports and with the same
 data, and waits until they are ready. New clusters are made by "add".`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, names []string) error {
-			cfg, err := config(cmd)
-			if err != nil {
-				return err
-			}
-			return controlplane.Start(cmd.Context(), cfg, names)
-		},
+		RunE: run(controlplane.Start),
 	}
 }
 
@@ -170,11 +156,11 @@ func versionCommand() *cobra.Command {
 		Short: "Print the versions of Kubernetes and etcd in this binary",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			kubernetes, err := component.KubernetesVersion()
+			kubernetes, err := servers.KubernetesVersion()
 			if err != nil {
 				return errors.Join(errors.New("version"), err)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "kubernetes %s\netcd v%s\n", kubernetes, component.EtcdVersion)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "kubernetes %s\netcd v%s\n", kubernetes, servers.EtcdVersion)
 			return err
 		},
 	}

@@ -3,7 +3,7 @@
 // and a stand-in for a node, all from this one binary, and kubectl with them.
 //
 // commands.go has the command line. Below internal/, controlplane decides which
-// processes run when, component configures and runs each, process starts and
+// processes run when, component configures each, servers runs it, process starts and
 // finds them, statedir keeps the files, pki makes certificates, and kubelet is
 // the stand-in.
 package main
@@ -19,8 +19,8 @@ import (
 	componentcli "k8s.io/component-base/cli"
 	kubectl "k8s.io/kubectl/pkg/cmd"
 
-	"gitopsd.dev/cmd/devcluster/internal/component"
 	"gitopsd.dev/cmd/devcluster/internal/controlplane"
+	"gitopsd.dev/cmd/devcluster/internal/servers"
 )
 
 func main() {
@@ -29,7 +29,7 @@ func main() {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case controlplane.Subcommand:
-			os.Exit(component.Run(os.Args[2:], os.Stdin, os.Stderr))
+			os.Exit(servers.Run(os.Args[2:], os.Stdin, os.Stderr))
 		case "kubectl":
 			os.Args = os.Args[1:] // where kubectl looks for its name and arguments
 			os.Exit(componentcli.Run(kubectl.NewDefaultKubectlCommand()))

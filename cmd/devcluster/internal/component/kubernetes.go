@@ -2,6 +2,7 @@ package component
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 )
 
@@ -13,17 +14,11 @@ type APIServerConfig struct {
 	// is where this server's keys are.
 	EtcdPort   int
 	EtcdPrefix string
-	// EtcdCAFile, EtcdCertFile and EtcdKeyFile are for the client of etcd.
-	EtcdCAFile, EtcdCertFile, EtcdKeyFile string
-	// CertFile and KeyFile are the server's.
-	CertFile, KeyFile string
-	// ClientCAFile signs the certificates of users.
-	ClientCAFile string
-	// FrontProxyCAFile, FrontProxyCertFile and FrontProxyKeyFile are for
-	// requests that are passed on to aggregated API servers.
-	FrontProxyCAFile, FrontProxyCertFile, FrontProxyKeyFile string
-	// ServiceAccountKeyFile is the private key that signs tokens.
-	ServiceAccountKeyFile string
+	// EtcdDir has the certificates of a client of etcd.
+	EtcdDir string
+	// Dir has the server's certificate, the CA of its users, the certificates for
+	// aggregated API servers and the key that signs tokens.
+	Dir string
 }
 
 const (
@@ -33,8 +28,8 @@ const (
 	ServiceIP = "10.96.0.1"
 )
 
-// APIServer returns the arguments of [Run] for a kube-apiserver with the
-// default admission plugins and RBAC.
+// APIServer returns the arguments for a kube-apiserver with the default admission
+// plugins and RBAC.
 func APIServer(c APIServerConfig) []string {
 	return []string{
 		NameAPIServer,
@@ -44,22 +39,22 @@ func APIServer(c APIServerConfig) []string {
 		"--permit-port-sharing",
 		fmt.Sprintf("--etcd-servers=https://127.0.0.1:%d", c.EtcdPort),
 		"--etcd-prefix=" + c.EtcdPrefix,
-		"--etcd-cafile=" + c.EtcdCAFile,
-		"--etcd-certfile=" + c.EtcdCertFile,
-		"--etcd-keyfile=" + c.EtcdKeyFile,
-		"--tls-cert-file=" + c.CertFile,
-		"--tls-private-key-file=" + c.KeyFile,
-		"--client-ca-file=" + c.ClientCAFile,
-		"--requestheader-client-ca-file=" + c.FrontProxyCAFile,
+		"--etcd-cafile=" + filepath.Join(c.EtcdDir, "ca.crt"),
+		"--etcd-certfile=" + filepath.Join(c.EtcdDir, "client.crt"),
+		"--etcd-keyfile=" + filepath.Join(c.EtcdDir, "client.key"),
+		"--tls-cert-file=" + filepath.Join(c.Dir, "apiserver.crt"),
+		"--tls-private-key-file=" + filepath.Join(c.Dir, "apiserver.key"),
+		"--client-ca-file=" + filepath.Join(c.Dir, "ca.crt"),
+		"--requestheader-client-ca-file=" + filepath.Join(c.Dir, "front-proxy-ca.crt"),
 		"--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User",
 		"--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
-		"--proxy-client-cert-file=" + c.FrontProxyCertFile,
-		"--proxy-client-key-file=" + c.FrontProxyKeyFile,
+		"--proxy-client-cert-file=" + filepath.Join(c.Dir, "front-proxy-client.crt"),
+		"--proxy-client-key-file=" + filepath.Join(c.Dir, "front-proxy-client.key"),
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-		"--service-account-signing-key-file=" + c.ServiceAccountKeyFile,
-		"--service-account-key-file=" + c.ServiceAccountKeyFile,
+		"--service-account-signing-key-file=" + filepath.Join(c.Dir, "sa.key"),
+		"--service-account-key-file=" + filepath.Join(c.Dir, "sa.key"),
 		"--service-cluster-ip-range=" + ServiceCIDR,
 		"--authorization-mode=RBAC",
 		"--allow-privileged",
@@ -94,43 +89,21 @@ var controllers = []string{
 	"validatingadmissionpolicy-status-controller",
 }
 
-// ControllerManagerConfig configures a kube-controller-manager.
-type ControllerManagerConfig struct {
-	// Kubeconfig is for a member of system:masters.
-	Kubeconfig string
-	// RootCAFile is handed to pods for checking the API server.
-	RootCAFile string
-	// ServiceAccountKeyFile is the private key that signs tokens.
-	ServiceAccountKeyFile string
-}
-
-// ControllerManager returns the arguments of [Run] for a
-// kube-controller-manager that serves nothing.
-func ControllerManager(c ControllerManagerConfig) []string {
+// ControllerManager returns the arguments for a kube-controller-manager that
+// serves nothing. dir has the kubeconfig of a member of system:masters, the CA
+// that pods check the API server with, and the key that signs tokens.
+func ControllerManager(dir string) []string {
 	return []string{
 		NameControllerManager,
-		"--kubeconfig=" + c.Kubeconfig,
+		"--kubeconfig=" + filepath.Join(dir, "controller-manager.kubeconfig"),
 		"--secure-port=0",
 		"--leader-elect=false",
 		"--controllers=" + strings.Join(controllers, ","),
-		"--root-ca-file=" + c.RootCAFile,
-		"--service-account-private-key-file=" + c.ServiceAccountKeyFile,
+		"--root-ca-file=" + filepath.Join(dir, "ca.crt"),
+		"--service-account-private-key-file=" + filepath.Join(dir, "sa.key"),
 		// The API server has priority and fairness; a limit here only delays.
 		"--kube-api-qps=500",
 		"--kube-api-burst=1000",
 		"--profiling=false",
 	}
-}
-
-// KubeletConfig configures the kubelet stand-in.
-type KubeletConfig struct {
-	// Kubeconfig is for a member of system:masters.
-	Kubeconfig string
-	// NodeName is the node to register.
-	NodeName string
-}
-
-// Kubelet returns the arguments of [Run] for the kubelet stand-in.
-func Kubelet(c KubeletConfig) []string {
-	return []string{NameKubelet, "--kubeconfig=" + c.Kubeconfig, "--node-name=" + c.NodeName}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"gitopsd.dev/cmd/devcluster/internal/component"
+	"gitopsd.dev/cmd/devcluster/internal/kubelet"
 	"gitopsd.dev/cmd/devcluster/internal/process"
 	"gitopsd.dev/cmd/devcluster/internal/statedir"
 )
@@ -105,46 +106,29 @@ func (c *command) ensure(ctx context.Context, name string, args []string, ports 
 
 func (c *command) ensureEtcd(ctx context.Context, e statedir.Etcd) (running, error) {
 	return c.ensure(ctx, component.NameEtcd, component.Etcd(component.EtcdConfig{
-		DataDir:    c.dir.Path("etcd", "data"),
+		Dir:        c.dir.Path("etcd"),
 		ClientPort: e.ClientPort,
 		PeerPort:   e.PeerPort,
 		HTTPPort:   e.HTTPPort,
-		CAFile:     c.dir.Path("etcd", "ca.crt"),
-		CertFile:   c.dir.Path("etcd", "server.crt"),
-		KeyFile:    c.dir.Path("etcd", "server.key"),
 	}), e.ClientPort, e.PeerPort, e.HTTPPort)
 }
 
 func (c *command) ensureAPIServer(ctx context.Context, cl statedir.Cluster, e statedir.Etcd) (running, error) {
-	file := func(name string) string { return c.dir.Path(cl.Name, name) }
 	return c.ensure(ctx, of(cl.Name, component.NameAPIServer), component.APIServer(component.APIServerConfig{
-		Port:                  cl.Port,
-		EtcdPort:              e.ClientPort,
-		EtcdPrefix:            "/" + cl.Name,
-		EtcdCAFile:            c.dir.Path("etcd", "ca.crt"),
-		EtcdCertFile:          c.dir.Path("etcd", "client.crt"),
-		EtcdKeyFile:           c.dir.Path("etcd", "client.key"),
-		CertFile:              file("apiserver.crt"),
-		KeyFile:               file("apiserver.key"),
-		ClientCAFile:          file("ca.crt"),
-		FrontProxyCAFile:      file("front-proxy-ca.crt"),
-		FrontProxyCertFile:    file("front-proxy-client.crt"),
-		FrontProxyKeyFile:     file("front-proxy-client.key"),
-		ServiceAccountKeyFile: file("sa.key"),
+		Port:       cl.Port,
+		EtcdPort:   e.ClientPort,
+		EtcdPrefix: "/" + cl.Name,
+		EtcdDir:    c.dir.Path("etcd"),
+		Dir:        c.dir.Path(cl.Name),
 	}), cl.Port)
 }
 
 func (c *command) ensureControllerManager(ctx context.Context, cl statedir.Cluster) (running, error) {
-	file := func(name string) string { return c.dir.Path(cl.Name, name) }
-	return c.ensure(ctx, of(cl.Name, component.NameControllerManager), component.ControllerManager(component.ControllerManagerConfig{
-		Kubeconfig:            file("controller-manager.kubeconfig"),
-		RootCAFile:            file("ca.crt"),
-		ServiceAccountKeyFile: file("sa.key"),
-	}))
+	return c.ensure(ctx, of(cl.Name, component.NameControllerManager), component.ControllerManager(c.dir.Path(cl.Name)))
 }
 
 func (c *command) ensureKubelet(ctx context.Context, cl statedir.Cluster) (running, error) {
-	return c.ensure(ctx, of(cl.Name, component.NameKubelet), component.Kubelet(component.KubeletConfig{
+	return c.ensure(ctx, of(cl.Name, component.NameKubelet), component.Kubelet(kubelet.Config{
 		Kubeconfig: c.dir.Path(cl.Name, "kubelet.kubeconfig"),
 		NodeName:   nodeName(cl.Name),
 	}))

@@ -22,7 +22,7 @@ import (
 )
 
 // Subcommand is the argument with which this executable runs a component; what
-// follows goes to [component.Run].
+// follows goes to servers.Run.
 const Subcommand = "component"
 
 // How long components may take to end before they are killed. An API server

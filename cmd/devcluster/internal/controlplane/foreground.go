@@ -101,22 +101,13 @@ func report(ctx context.Context, cfg Config, r running) {
 
 // endForeground ends everything. Down may have done so before.
 func endForeground(ctx context.Context, cfg Config) error {
-	c, end, err := begin(ctx, cfg)
+	err := change(ctx, cfg, nil, func(c *command, state *statedir.State) error {
+		return errors.Join(c.stopAll(ctx, state), c.dir.SetOwner(process.ID{}))
+	})
 	if errors.Is(err, statedir.ErrNotUp) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	defer end()
-	state, err := cfg.Dir.Load()
-	if errors.Is(err, statedir.ErrNotUp) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return errors.Join(c.stopAll(ctx, state), c.dir.SetOwner(process.ID{}))
+	return err
 }
 
 // syncWriter lets several goroutines write.

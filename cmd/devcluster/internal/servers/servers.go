@@ -1,0 +1,93 @@
+// Package servers runs one process of a control plane in this very process, with
+// the arguments that package component made for it. It is the only package that
+// imports Kubernetes' own servers and etcd.
+package servers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/component-base/cli"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+
+	"gitopsd.dev/cmd/devcluster/internal/component"
+	"gitopsd.dev/cmd/devcluster/internal/kubelet"
+	"gitopsd.dev/cmd/devcluster/internal/process"
+)
+
+// Run is the component until SIGTERM, or until the end of the process that
+// [process.Enter] is told about on stdin. args are the component's name and
+// what the functions of package component return. The result is an exit status.
+func Run(args []string, stdin io.Reader, stderr io.Writer) int {
+	if err := run(args, stdin); err != nil {
+		fmt.Fprintf(stderr, "Error: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+func run(args []string, stdin io.Reader) error {
+	if len(args) == 0 {
+		return errors.New("no component named")
+	}
+	components := map[string]func(args []string) error{
+		component.NameEtcd:              untilSignal(runEtcd),
+		component.NameAPIServer:         func(args []string) error { return runCommand(apiserver.NewAPIServerCommand(), args) },
+		component.NameControllerManager: func(args []string) error { return runCommand(controllermanager.NewControllerManagerCommand(), args) },
+		component.NameKubelet:           untilSignal(runKubelet),
+	}
+	start, ok := components[args[0]]
+	if !ok {
+		return fmt.Errorf("unknown component %q", args[0])
+	}
+	if err := process.Enter(stdin); err != nil {
+		return err
+	}
+	version, err := KubernetesVersion()
+	if err != nil {
+		return err
+	}
+	if err := setVersion(version); err != nil {
+		return err
+	}
+	return start(args[1:])
+}
+
+// untilSignal gives a component a context that ends with SIGTERM.
+func untilSignal(run func(context.Context, []string) error) func([]string) error {
+	return func(args []string) error {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+		defer stop()
+		return run(ctx, args)
+	}
+}
+
+// runCommand runs a component that is made of a cobra command and handles
+// signals by itself.
+func runCommand(cmd *cobra.Command, args []string) error {
+	cmd.SetArgs(args)
+	return cli.RunNoErrOutput(cmd)
+}
+
+func runKubelet(ctx context.Context, args []string) error {
+	var c kubelet.Config
+	if err := parse(args, &c); err != nil {
+		return err
+	}
+	return kubelet.Run(ctx, c)
+}
+
+// parse reads the configuration in the arguments of a component of our own.
+func parse(args []string, config any) error {
+	if len(args) != 1 {
+		return fmt.Errorf("%d arguments, want a configuration as JSON", len(args))
+	}
+	return json.Unmarshal([]byte(args[0]), config)
+}
