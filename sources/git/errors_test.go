@@ -271,6 +271,31 @@ func TestUpdateRefused(t *testing.T) {
 	}
 }
 
+// A gc removes empty directories of objects while a push moves objects there. The
+// hook makes a push fail as that does, with files where directories should be.
+func TestUpdateBesideGC(t *testing.T) {
+	everyWay(t, func(t *testing.T, f *fixture) {
+		f.commit("A fleet", fleet)
+		err := f.repo.Hook("pre-receive", `#!/bin/sh
+objects=$(git rev-parse --git-common-dir)/objects
+if [ -e calls ]; then find "$objects" -maxdepth 1 -type f -delete; exit; fi
+echo called >calls
+for a in 0 1 2 3 4 5 6 7 8 9 a b c d e f; do for b in 0 1 2 3 4 5 6 7 8 9 a b c d e f; do
+	[ -e "$objects/$a$b" ] || : >"$objects/$a$b"
+done; done
+`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, wrote, err := f.open().Update(t.Context(), sources.LockFile, "Lock", constant("lock\n")); err != nil || !wrote {
+			t.Errorf("wrote %t, error %v", wrote, err)
+		}
+		if _, err := os.Stat(filepath.Join(f.repo.Dir, "calls")); err != nil {
+			t.Error("the hook was not called:", err)
+		}
+	})
+}
+
 // A server that refuses a push before it has read all of it says why.
 func TestUpdateTooLarge(t *testing.T) {
 	everyWay(t, func(t *testing.T, f *fixture) {

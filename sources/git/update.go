@@ -26,7 +26,7 @@ const updateTries = 10
 // there is no commit, and wrote is false.
 //
 // The commit is never forced: if others push meanwhile, content is called again
-// with their commit. The error is [ErrMoved] if the push lost ten times, a
+// with their commit. The error is [ErrMoved] if the push lost ten times, and a
 // [*RefusedError] if the server refuses it, for instance by a hook or a
 // protected branch, content's if that fails, and otherwise one of Poll's.
 //
@@ -42,7 +42,7 @@ func (r *Repository) Update(ctx context.Context, path, message string, content f
 			return sources.Commit{}, wrote, r.wrap(err)
 		}
 		if try == updateTries {
-			return sources.Commit{}, false, r.wrap(fmt.Errorf("%s was not committed: others were faster, %d times: %w", path, try, again.error))
+			return sources.Commit{}, false, r.wrap(fmt.Errorf("%s was not committed in %d tries: %w", path, try, again.error))
 		}
 		if err := pause(ctx, try); err != nil {
 			return sources.Commit{}, false, r.wrap(err)
@@ -141,7 +141,7 @@ func (r *Repository) judge(ctx context.Context, u refUpdate, failed error) (sour
 	case head == u.now:
 		_, commit, err := r.commit(ctx, u.now)
 		return commit, true, err
-	case refused != nil && head != u.old:
+	case refused != nil && (head != u.old || refused.Passing()):
 		return sources.Commit{}, false, retryError{failed}
 	}
 	return sources.Commit{}, false, failed

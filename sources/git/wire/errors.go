@@ -61,6 +61,12 @@ func (e *RefusedError) ByHook() bool {
 	return false
 }
 
+// Passing reports whether the server failed at something that another attempt
+// may not meet: a gc removed the directory that received objects were to go to.
+func (e *RefusedError) Passing() bool {
+	return strings.Contains(strings.ToLower(e.Reason), "unable to migrate objects")
+}
+
 // lostRace reports whether a status means that somebody else changed the ref,
 // or is about to. The texts are those of git, JGit and the large forges.
 func lostRace(reason string) bool {
