@@ -397,8 +397,8 @@ func (d *Daemon) follow(now *revision) {
 		}
 	}
 	for _, w := range state.Waiting {
-		if !slices.Contains(waiting, w) {
-			d.cfg.Log.Info("a new revision waits for approval: declare its digest to activate it", "package", w.Ref.String(), "active", w.Active, "new", w.New)
+		if !slices.ContainsFunc(waiting, func(told resolve.Waiting) bool { return told.String() == w.String() }) {
+			d.cfg.Log.Info("a new revision waits for approval", "package", w.Ref.String(), "clusters", w.Clusters, "active", w.Active.String(), "new", w.New, "approve", w.String())
 		}
 	}
 	for _, note := range notes(state) {

@@ -485,7 +485,7 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 		if j.want.Objects != nil {
 			c.Objects = j.want.Objects.Len()
 		}
-		c.Packages, c.Notes = packages(j.want, o), slices.Concat(j.want.Notes, o.Notes)
+		c.Packages, c.Notes = packages(j.want, o), slices.Concat(j.want.Waiting, j.want.Notes, o.Notes)
 		if at := j.at(); at != nil {
 			c.Objects, c.Packages = at.Objects, resumed(at.Packages, o.Phase)
 		}
@@ -531,7 +531,7 @@ func packages(want *desired.Unit, o unit.Outcome) []status.PackageState {
 			state = string(o.Phase)
 		}
 		listed := status.PackageState{Name: p.Declaration.Name, Repository: p.Pin.Ref.Repository,
-			Version: p.Pin.Ref.Version(), Digest: string(p.Pin.Digest), Revision: p.Revision(), Verified: p.Verified, State: state}
+			Version: p.Pin.Ref.Version(), Digest: string(p.Pin.Digest), Revision: p.Revision(), Verified: p.Verified, Replaces: p.Replacement(), State: state}
 		if p.Origin.RewrittenBy != "" {
 			listed.From = p.Origin.String()
 		}

@@ -90,6 +90,10 @@ func (c *cluster) bind(expanded map[packageName]*expansion) {
 	for i, p := range c.packages {
 		controllers[i] = runtime.Controller{Selected: p, Config: c.configs[name(p)]}
 	}
+	for _, s := range c.wanted.Held {
+		config, _ := c.wanted.runtimeOf(s) // an error is the declaration's
+		controllers = append(controllers, runtime.Controller{Selected: s, Config: config})
+	}
 	for i, s := range c.packages {
 		if s.Declaration.Kind != sources.Provider || expanded[name(s)] == nil || c.held[name(s)] == nil {
 			continue
@@ -131,13 +135,13 @@ func (c *cluster) settle() {
 }
 
 // objects returns the plain objects, the packages' objects, and the namespace in
-// which controllers run.
+// which controllers run and the parameters of policies for pins are.
 func (c *cluster) objects() ([]*manifest.Object, error) {
 	objects := slices.Clone(c.plain)
 	for _, s := range c.packages {
 		objects = append(objects, c.held[name(s)]...)
 	}
-	if c.input.Delegate || !c.hasProvider() {
+	if !c.input.EnforcePins && (c.input.Delegate || !c.hasProvider()) {
 		return objects, nil
 	}
 	namespace, err := runtime.System()
@@ -155,7 +159,7 @@ func (c *cluster) objects() ([]*manifest.Object, error) {
 // controllers stay in the cluster.
 func (c *cluster) hasProvider() bool {
 	return slices.ContainsFunc(c.packages, func(s sources.Selected) bool { return s.Declaration.Kind == sources.Provider }) ||
-		slices.ContainsFunc(c.broken, func(e *PackageError) bool { return e.Kind == sources.Provider })
+		slices.ContainsFunc(c.broken, func(e *PackageError) bool { return e.Kind != sources.Configuration && e.Kind != sources.Function }) // a misspelled kind too
 }
 
 func (c *cluster) rendered(set *manifest.Set) *Rendered {

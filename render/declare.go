@@ -26,6 +26,11 @@ func declaration(o *manifest.Object) (sources.Declaration, error) {
 		File:       o.Origin().File,
 		Document:   sources.Document{Line: o.Origin().Line, Tree: o.Tree()},
 	}
+	if misspelled(o) && id.Group != manifest.GroupPackages {
+		return d, fmt.Errorf("apiVersion: %s is not known; write %s/v1", o.APIVersion(), manifest.GroupPackages)
+	} else if misspelled(o) {
+		return d, fmt.Errorf("kind: %s is not known; write %s, %s or %s", id.Kind, sources.Provider, sources.Configuration, sources.Function)
+	}
 	if v := o.Version(); v != "v1" && (v != "v1beta1" || d.Kind != sources.Function) {
 		return d, fmt.Errorf("apiVersion: %s is not known; write %s/v1", o.APIVersion(), manifest.GroupPackages)
 	}
@@ -68,6 +73,74 @@ func declaration(o *manifest.Object) (sources.Declaration, error) {
 	return d, nil
 }
 
+// misspelled reports whether an object of a kind that gitopsd does not know declares
+// a package, most likely with a typing error in its kind or group. No kind of
+// Crossplane's but those of packages has the field spec.package.
+func misspelled(o *manifest.Object) bool {
+	spec, _ := o.Tree()["spec"].(map[string]any)
+	value, declares := spec["package"]
+	switch id := o.ID(); {
+	case !declares, id.Is(manifest.Packages...):
+		return false
+	case id.Group == manifest.GroupPackages:
+		return true
+	default:
+		_, text := value.(string)
+		named := func(gk manifest.GroupKind) bool { return gk.Kind == id.Kind }
+		return text && slices.ContainsFunc(manifest.Packages, named) && looksLike(id.Group, manifest.GroupPackages)
+	}
+}
+
+// looksLike reports whether a group was most likely meant to be another: parts of its
+// name are missing or too many, or at most two characters are wrong.
+func looksLike(group, meant string) bool {
+	const wrong = 2
+	return strings.HasSuffix(meant, "."+group) || group == "" || strings.HasSuffix(group, "."+meant) || distance(group, meant) <= wrong
+}
+
+// distance returns how many characters must be added, removed or replaced to make b
+// of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// readable returns an invalid declaration as far as it can be read: its repository,
+// even if the version in spec.package is not valid, and how it is resolved.
+func readable(o *manifest.Object, d sources.Declaration) sources.Declaration {
+	d.Ref = sources.Ref{}
+	spec, _ := o.Tree()["spec"].(map[string]any)
+	for _, key := range []string{"packagePullSecrets", "skipDependencyResolution", "runtimeConfigRef"} {
+		if spec[key] != nil {
+			_ = specFields[key](spec[key], &d) // the error is another's, or is this declaration's already
+		}
+	}
+	name, _ := spec["package"].(string)
+	name, _, _ = strings.Cut(strings.TrimSpace(name), "@")
+	if colon := strings.LastIndexByte(name, ':'); colon > strings.LastIndexByte(name, '/') {
+		name = name[:colon]
+	}
+	if ref, err := sources.ParseRef(name + ":any"); err == nil {
+		d.Ref.Repository = ref.Repository
+	}
+	return d
+}
+
 func unknownField(key string, kind sources.PackageKind) string {
 	if key == "controllerConfigRef" {
 		return "Crossplane has removed it, and gitopsd does not honour it; use runtimeConfigRef"
@@ -101,6 +174,7 @@ var specFields = map[string]func(v any, d *sources.Declaration) error{
 		if !ok {
 			return errors.New("want a list of {name: <Secret>}")
 		}
+		d.PullSecrets = nil
 		for i, item := range list {
 			m, _ := item.(map[string]any)
 			name, _ := m["name"].(string)

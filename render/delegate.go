@@ -25,6 +25,9 @@ func delegated(s sources.Selected) (*manifest.Object, error) {
 	if len(d.Name) > maxName {
 		return nil, fmt.Errorf("its name has more than %d characters; declare it with a shorter one", maxName)
 	}
+	if s.Origin.Directory != "" {
+		return nil, fmt.Errorf("it is built from %s, and Crossplane installs packages from registries only; publish it", s.Origin)
+	}
 	tree := map[string]any{"apiVersion": manifest.GroupPackages + "/v1", "kind": string(d.Kind), "metadata": map[string]any{"name": d.Name}}
 	origin := manifest.Origin{Package: s.Pin}
 	spec := make(map[string]any)

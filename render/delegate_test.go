@@ -100,6 +100,17 @@ metadata: {name: large}
 	}
 }
 
+// Pins to types that are not rendered cannot be enforced, which is said.
+func TestDelegateWithPins(t *testing.T) {
+	t.Parallel()
+	in := input(t, declare("Provider", "p", ""))
+	in.Delegate, in.EnforcePins = true, true
+	rendered, err := expand(t, new(Renderer), in, map[string]*sources.Package{"p": content(t, sources.Provider, strings.Replace(crdYAML("as", ""), "plural", "kind: A, plural", 1))})
+	if err != nil || len(rendered.Notes) != 1 || !strings.Contains(rendered.Notes[0], "packages that Crossplane installs: p; only plan and run") {
+		t.Error(err, rendered.Notes)
+	}
+}
+
 // What gitopsd does not decide it does not pretend to.
 func TestDelegateByType(t *testing.T) {
 	t.Parallel()

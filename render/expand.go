@@ -5,11 +5,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
+	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/pins"
 	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/sources"
 )
@@ -119,7 +123,18 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		// There were none before the patches, so a patch made it.
 		return nil, fmt.Errorf("patches: %w", duplicates[0])
 	}
+	if in.EnforcePins {
+		if set, err = withPins(set, packages); err != nil {
+			return nil, err
+		}
+	}
 	rendered := c.rendered(set)
+	if in.EnforcePins {
+		rendered.keepPins()
+		if in.Delegate {
+			rendered.noteDelegated()
+		}
+	}
 	rendered.Patched = make(map[manifest.ID]*manifest.Object)
 	for _, o := range before {
 		if after := set.Get(o.ID()); after != nil && after != o {
@@ -127,6 +142,56 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		}
 	}
 	return rendered, rendered.Err()
+}
+
+// withPins adds the policies that enforce pins to a cluster's types, as patches left
+// them.
+func withPins(set *manifest.Set, packages []sources.Selected) (*manifest.Set, error) {
+	policies, err := pins.Objects(set, behaviour.NewIndex(set, packages).Of)
+	if err != nil {
+		return nil, err
+	}
+	all, duplicates := manifest.NewSet(append(slices.Clone(set.All()), policies...))
+	if len(duplicates) > 0 {
+		return nil, fmt.Errorf("spec.pins: enforce makes an object that the repository has too: %w", duplicates[0])
+	}
+	return all, nil
+}
+
+// keepPins keeps what enforces pins to the types of plain definitions whose digests
+// are not known: of those that are defined more than once, and of those with errors. It
+// notes the definitions that cannot be enforced at all.
+func (r *Rendered) keepPins() {
+	keep := func(definition string) {
+		for _, id := range pins.Parameters(definition) {
+			r.conflict[id] = true
+		}
+	}
+	for _, d := range r.Conflicts {
+		if d.ID.Is(manifest.Definitions...) {
+			keep(d.ID.Name)
+		}
+	}
+	for _, o := range r.Objects.All() {
+		if o.ID().Is(manifest.Definitions...) && pins.TooLong(o) {
+			r.Notes = append(r.Notes, fmt.Sprintf("spec.pins: enforce means nothing for %s, whose name is too long for it; only plan and run compare pins to its types", o.ID()))
+		}
+		if o.ID().Is(manifest.Definitions...) && o.Label(manifest.PackageLabel) == "" && r.Objects.Get(pins.Parameters(o.ID().Name)[0]) == nil {
+			keep(o.ID().Name)
+		}
+	}
+}
+
+// noteDelegated says where no pins are enforced.
+func (r *Rendered) noteDelegated() {
+	var names []string
+	for _, t := range r.Delegated {
+		names = append(names, t.Package)
+	}
+	slices.Sort(names)
+	if names = slices.Compact(names); len(names) > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("spec.pins: enforce means nothing for the types of packages that Crossplane installs: %s; only plan and run compare pins to these", strings.Join(names, ", ")))
+	}
 }
 
 // Sweep drops the results that neither Want nor Expand used since the last Sweep.

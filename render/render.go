@@ -47,6 +47,9 @@ type Input struct {
 	Remote remote.Bases
 	// Patches change the rendered objects, those of packages included.
 	Patches []kustomize.Patch
+	// EnforcePins adds the policies by which the API server refuses objects that are
+	// pinned to other types or controllers.
+	EnforcePins bool
 	// Delegate leaves packages to the Crossplane in the cluster, pinned.
 	Delegate bool
 }
@@ -61,6 +64,13 @@ type Wanted struct {
 	Images sources.ImageConfigs
 	// Broken are packages with an invalid declaration.
 	Broken []*PackageError
+	// Unreadable are the declarations of Broken as far as they can be read. Ref has
+	// only a repository, and is zero if that cannot be read either.
+	Unreadable []sources.Declaration
+
+	// Held are packages that the cluster keeps as they are, though they are not
+	// rendered: set them before Expand. Other packages' rights depend on them.
+	Held []sources.Selected
 
 	// policies are the ManagedResourceActivationPolicies.
 	policies []*manifest.Object
@@ -110,6 +120,8 @@ type Rendered struct {
 	selected map[string]bool
 	complete bool
 	broken   map[string]bool
+	// conflict are the objects in Conflicts, and those that enforce pins to a type
+	// which is one of them or has errors.
 	conflict map[manifest.ID]bool
 }
 

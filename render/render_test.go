@@ -326,6 +326,21 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("%s: have %s", name, have)
 		}
 	}
+
+	// A member whose declaration cannot be read keeps its rights, by the account that
+	// it runs with.
+	var r Renderer
+	in := input(t, declare("Provider", "a", "")+declare("Provider", "b", "packagePullPolicy: Alwys"))
+	w, _ := r.Want(t.Context(), in)
+	if len(w.Unreadable) != 1 || w.Unreadable[0].Ref.Repository != "example.org/b" {
+		t.Fatalf("unreadable are %+v", w.Unreadable)
+	}
+	w.Held = []sources.Selected{{Declaration: w.Unreadable[0], Package: member("")}}
+	rendered, _ = r.Expand(t.Context(), in, w, selectAll(t, w, packages))
+	o := rendered.Objects.Get(manifest.ID{Group: "rbac.authorization.k8s.io", Kind: "ClusterRoleBinding", Name: "gitopsd:provider:a"})
+	if have := string(manifest.AppendJSON(nil, o.Tree()["subjects"])); !strings.Contains(have, `"name":"b"`) {
+		t.Errorf("beside one that cannot be read: have %s", have)
+	}
 }
 
 // The same input gives the same bytes: again, in another order, and in another

@@ -36,7 +36,7 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 	var declared, images, configs []*manifest.Object
 	for _, o := range objects {
 		switch id := o.ID(); {
-		case id.Is(manifest.Packages...):
+		case id.Is(manifest.Packages...), misspelled(o):
 			declared = append(declared, o)
 		case id.Is(manifest.ImageConfig):
 			images = append(images, o)
@@ -64,6 +64,7 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 		if err != nil {
 			broken := &PackageError{Kind: sources.PackageKind(o.ID().Kind), Name: o.ID().Name, Err: fmt.Errorf("%s: %w", o.Origin(), err)}
 			w.Broken = append(w.Broken, broken)
+			w.Unreadable = append(w.Unreadable, readable(o, d))
 			errs = append(errs, broken)
 			continue
 		}

@@ -97,6 +97,7 @@ func TestWantFaults(t *testing.T) {
 		{"no version", spec("package: example.org/p"), `spec.package: package reference "example.org/p": it names neither a tag nor a digest`},
 		{"old version", "apiVersion: pkg.crossplane.io/v1alpha1\nkind: Provider\nmetadata: {name: bad}\nspec: {package: 'example.org/p:v1'}\n", "apiVersion: pkg.crossplane.io/v1alpha1 is not known; write pkg.crossplane.io/v1"},
 		{"beta provider", "apiVersion: pkg.crossplane.io/v1beta1\nkind: Provider\nmetadata: {name: bad}\nspec: {package: 'example.org/p:v1'}\n", "apiVersion: pkg.crossplane.io/v1beta1 is not known"},
+		{"kind", "apiVersion: pkg.crossplane.io/v1\nkind: Provdier\nmetadata: {name: bad}\nspec: {package: 'example.org/p:v1'}\n", "kind: Provdier is not known; write Provider, Configuration or Function"},
 		{"long name", "apiVersion: pkg.crossplane.io/v1\nkind: Provider\nmetadata: {name: bad" + strings.Repeat("d", 61) + "}\nspec: {package: 'example.org/p:v1'}\n", "metadata.name: more than 63 characters"},
 		{"unknown root", spec("package: 'example.org/p:v1'") + "data: {}\n", "data: is not a field of a Provider"},
 		{"unknown field", spec("packages: 'example.org/p:v1'"), "spec.packages: is not a field of a Provider that gitopsd knows (commonAnnotations, commonLabels,"},
@@ -138,5 +139,43 @@ func TestWantBuildFails(t *testing.T) {
 	t.Parallel()
 	if w, err := new(Renderer).Want(t.Context(), input(t, "kind: X\n")); w != nil || err == nil || err.Error() != "c/all.yaml:1: X: metadata.name is missing" {
 		t.Errorf("have %v, %v", w, err)
+	}
+}
+
+// A declaration in a misspelled group does not count as absent, and another kind of
+// that name is no declaration.
+func TestWantMisspelledGroup(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		version, kind, pkg string
+		broken             bool
+	}{
+		{"pkg.crosplane.io/v1", "Provider", "example.org/p:v1", true},
+		{"pkg.crossplane.oi/v1", "Configuration", "example.org/p:v1", true},
+		{"pgk.crossplane.io/v1", "Function", "example.org/p:v1", true},
+		{"crossplane.io/v1", "Provider", "example.org/p:v1", true},
+		{"meta.pkg.crossplane.io/v1", "Provider", "example.org/p:v1", true},
+		{"v1", "Provider", "example.org/p:v1", true},
+		{"fission.io/v1", "Function", "{packageref: {name: p}}", false},
+		{"example.org/v1", "Provider", "example.org/p:v1", false},
+		{"pkg.example.io/v1", "Provider", "example.org/p:v1", false},
+	} {
+		doc := "apiVersion: " + tt.version + "\nkind: " + tt.kind + "\nmetadata: {name: x}\nspec: {package: '" + tt.pkg + "'}\n"
+		if tt.pkg[0] == '{' {
+			doc = strings.ReplaceAll(doc, "'", "")
+		}
+		w, err := new(Renderer).Want(t.Context(), input(t, plainObject+doc))
+		if (err != nil) != tt.broken || len(w.Objects) == 1 != tt.broken {
+			t.Errorf("%s %s: have %v", tt.version, tt.kind, err)
+		}
+		if !tt.broken {
+			continue
+		}
+		if want := "apiVersion: " + tt.version + " is not known; write pkg.crossplane.io/v1"; !strings.Contains(err.Error(), want) {
+			t.Errorf("have %v", err)
+		}
+		if len(w.Unreadable) != 1 || w.Unreadable[0].Ref.Repository != "example.org/p" {
+			t.Errorf("%s %s: unreadable %+v", tt.version, tt.kind, w.Unreadable)
+		}
 	}
 }

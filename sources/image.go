@@ -105,6 +105,9 @@ type Origin struct {
 	Repository string
 	// RewrittenBy is the name of that ImageConfig, else empty.
 	RewrittenBy string
+	// Directory is where the package is built from, in place of one in Repository;
+	// empty for packages of registries.
+	Directory string
 	// PullSecrets are names of Secrets with credentials, in the order of their
 	// use, joined by commas.
 	PullSecrets string
@@ -118,8 +121,12 @@ func (o Origin) Secrets() []string {
 	return strings.Split(o.PullSecrets, ",")
 }
 
-// String returns the repository, and the ImageConfig that chose it, if one did.
+// String returns the directory, or the repository and the ImageConfig that chose
+// it, if one did.
 func (o Origin) String() string {
+	if o.Directory != "" {
+		return "the directory " + o.Directory
+	}
 	if o.RewrittenBy == "" {
 		return o.Repository
 	}

@@ -20,6 +20,10 @@ var ErrNotFound = errors.New("not found")
 // time.
 var ErrLate = errors.New("late")
 
+// ErrUnasked is in the chain of errors about something that only a registry
+// knows, where none may be asked.
+var ErrUnasked = errors.New("no registry is asked")
+
 // ErrNoRoom is in the chain of errors about a package for which the packages in
 // use leave no memory. Neither the package nor its registry is at fault.
 var ErrNoRoom = errors.New("there is no memory for the package")
@@ -176,9 +180,33 @@ type Selected struct {
 	Runtime string
 	// PullSecrets are the names of Secrets that a cluster needs to pull it.
 	PullSecrets []string
+	// Replaces is the reference in whose place the fleet uses Pin; zero if it uses
+	// what was asked for.
+	Replaces Ref
 	// Parent is the repository of the package that depends on it, empty for
 	// a declared package.
 	Parent string
+}
+
+// Repository returns the repository by which other packages depend on it.
+func (s Selected) Repository() string {
+	if s.Replaces.Repository != "" {
+		return s.Replaces.Repository
+	}
+	return s.Pin.Ref.Repository
+}
+
+// Replacement says, for people, what the package is used in place of; empty if it
+// replaces nothing.
+func (s Selected) Replacement() string {
+	if s.Replaces.Repository == "" {
+		return ""
+	}
+	text := "in place of " + s.Replaces.String()
+	if s.Origin.Directory != "" {
+		text += ", from " + s.Origin.String()
+	}
+	return text
 }
 
 // Revision returns Crossplane's name for this revision of the package: the

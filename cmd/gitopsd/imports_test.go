@@ -38,7 +38,6 @@ var owners = map[string]string{
 	"sigs.k8s.io/kustomize":                  "render/kustomize",
 	"github.com/fsnotify/fsnotify":           "sources/local",
 	"github.com/prometheus":                  "reconcile/status",
-	"github.com/fluxcd/cli-utils":            "reconcile/apply",
 	"github.com/google/cel-go":               "render/cel",
 	"github.com/spf13":                       "cmd/gitopsd/cli",
 }
@@ -129,6 +128,7 @@ var walls = []struct {
 }{
 	{"reconcile/plan", talks},
 	{"reconcile/verify", talks},
+	{"reconcile/health", talks},
 	{"reconcile/desired", talks},
 	{"reconcile/upgrade", talks},
 	{"reconcile/kube", []string{module + "reconcile/desired"}},

@@ -15,8 +15,9 @@
 //   - the contents of Namespaces, types and packages (inside.go), which would be
 //     deleted with them: read for a plan and right before the deletion (full.go);
 //   - the inventory (inventory.go), an ApplySet as KEP-3659 specifies it;
-//   - dry runs for the plan that people read (dryrun.go);
-//   - the health of applied objects (health.go);
+//   - dry runs for the plan that people read (dryrun.go), and what a check by types
+//     that the plan changes needs to know of the cluster (validate.go);
+//   - the health of applied objects (health.go), which reconcile/health judges;
 //   - packages that a Crossplane in the cluster installs (crossplane.go): nobody
 //     else may have it install the same ones, and it must have installed ours.
 //
@@ -41,9 +42,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/reconcile/health"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/validate"
 )
 
 // concurrency is how many requests are under way in one cluster. More make an
@@ -83,10 +87,16 @@ type Applier struct {
 	// compared are the definitions that the last plan compared with live ones.
 	compared map[manifest.ID]compared
 
-	mu       sync.Mutex
-	kinds    map[schema.GroupKind]*kindState
-	disputes map[subject]*dispute
-	follower *follower // nil while nobody follows
+	mu sync.Mutex
+	// gating is the Key of the plan.Gating by which health was last judged.
+	gating string
+	// healthTypes are live definitions by which health is judged, and healthRules the
+	// rules of those that are not in a plan.
+	healthTypes map[schema.GroupVersionKind]*health.Type
+	healthRules map[manifest.GroupKind]*health.Custom
+	kinds       map[schema.GroupKind]*kindState
+	disputes    map[subject]*dispute
+	follower    *follower // nil while nobody follows
 }
 
 // New makes an Applier. It sends nothing.
@@ -100,6 +110,7 @@ func New(c Config) (*Applier, error) {
 		inv:   plan.Inventory{ID: set.id, FieldManager: kube.FieldManager, Namespace: Namespace},
 		poll:  cmp.Or(c.Poll, time.Minute),
 		kinds: make(map[schema.GroupKind]*kindState), disputes: make(map[subject]*dispute),
+		gating: new(plan.Gating).Key(),
 	}, nil
 }
 
@@ -114,9 +125,16 @@ type PlanOptions struct {
 	DryRun bool
 	// Allowed reports which breaking changes of types are allowed; nil for none.
 	Allowed plan.Allowed
+	// Types compiles the types that objects are checked by; nil for none to share.
+	Types *validate.Cache
 	// FindType finds the definition of a type that an object is pinned to, to
 	// describe how the cluster's type differs; may be nil.
 	FindType func(ctx context.Context, gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string)
+	// Behaviour returns what acts on the types of a desired definition, as rendered;
+	// nil leaves pins to behaviours unchecked. FindBehaviour finds the behaviour that
+	// an object is pinned to, to describe how the cluster's differs; may be nil.
+	Behaviour     func(definition *manifest.Object) (*behaviour.Identity, error)
+	FindBehaviour func(ctx context.Context, kind schema.GroupKind, digest string) (i *behaviour.Identity, where string)
 }
 
 // Plan looks at the cluster and decides what to do there. It changes nothing. The

@@ -71,7 +71,6 @@ spec:
         type: object
         properties:
           spec: {type: object, properties: {size: {type: integer}, color: {type: string, default: red}}}
-          status: {type: object, x-kubernetes-preserve-unknown-fields: true}
 ---
 apiVersion: $NAME.example.org/v1
 kind: Widget

@@ -8,14 +8,14 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
-
+	"gitopsd.dev/reconcile/health"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
@@ -40,6 +40,12 @@ type KindCheckpoint struct {
 	Members int       `json:"members"`
 	// Print is a hash over the members' names and fingerprints.
 	Print string `json:"print"`
+	// Judged reports whether the health of a member can be anything but good.
+	Judged bool `json:"judged,omitempty"`
+	// Health is what was known of the type when its members were judged.
+	Health *health.Type `json:"health,omitempty"`
+	// Ruled: the health of members was judged by rules that only a plan has.
+	Ruled bool `json:"ruled,omitempty"`
 }
 
 // Checkpoint describes the cluster after a plan was executed and everything was
@@ -52,6 +58,7 @@ func (a *Applier) Checkpoint(p *plan.Plan) *Checkpoint {
 		return nil
 	}
 	wanted := 0
+	canFail, ruled := make(map[schema.GroupKind]bool), make(map[schema.GroupKind]bool)
 	for i := range p.Steps {
 		switch s := &p.Steps[i]; {
 		case !s.Action.Writes() && s.Action != plan.Unchanged || s.ID.Is(manifest.Packages...):
@@ -60,6 +67,11 @@ func (a *Applier) Checkpoint(p *plan.Plan) *Checkpoint {
 			return nil
 		case s.Object != nil:
 			wanted++
+			gk := kindOf(s.ID)
+			if own := p.Gating.Rules.Has(manifest.GroupKind(gk)); own || judged(s.Object) {
+				canFail[gk] = true
+				ruled[gk] = own || p.Gating.UnknownUnready
+			}
 		}
 	}
 	c := &Checkpoint{Namespaces: slices.Sorted(maps.Keys(a.parent.namespaces))}
@@ -76,7 +88,9 @@ func (a *Applier) Checkpoint(p *plan.Plan) *Checkpoint {
 			}
 		}
 		wanted -= len(s.members)
-		c.Kinds = append(c.Kinds, KindCheckpoint{Type: s.t, Members: len(s.members), Print: s.print()})
+		c.Kinds = append(c.Kinds, KindCheckpoint{Type: s.t, Members: len(s.members), Print: s.print(), Judged: canFail[gk],
+			Ruled:  ruled[gk] || a.healthRules[manifest.GroupKind(gk)].Has(manifest.GroupKind(gk)),
+			Health: a.healthTypes[gk.WithVersion(s.t.Version)]})
 	}
 	if wanted != 0 {
 		return nil // somebody else's, or gone again
@@ -174,29 +188,57 @@ func (a *Applier) looksSame(ctx context.Context, k KindCheckpoint) (bool, error)
 // if something was written since the last time.
 func (a *Applier) isHealthy(ctx context.Context, k KindCheckpoint) (bool, error) {
 	gk := groupKind(k.Type)
-	if !hasStatus(gk) {
+	if !k.Judged {
 		return true, nil
 	}
 	if unready, touched, all := a.recallHealth(gk); !all && len(touched) == 0 {
-		return len(unready) == 0, nil
+		return !slices.ContainsFunc(unready, func(h Health) bool { return !h.Passes }), nil
 	}
-	ready := true
-	// Until a list starts over, it has handed out only ready objects.
-	opts := kube.ListOptions{Selector: a.set.selector(), Again: func() {}}
+	if k.Ruled {
+		a.stir(gk)
+		return false, nil
+	}
+	ready, now := true, time.Now()
+	var passing []Health // that are not ready, and hold nothing up
+	// Until a list starts over, it has handed out only objects that hold nothing up.
+	opts := kube.ListOptions{Selector: a.set.selector(), Again: func() { passing = nil }}
 	err := a.cluster.ListFull(ctx, k.Type, opts, func(tree map[string]any) bool {
 		u := &unstructured.Unstructured{Object: tree}
-		if !a.remembers(k.Type.ID(u.GetNamespace(), u.GetName())) {
+		id := k.Type.ID(u.GetNamespace(), u.GetName())
+		if !a.remembers(id) {
 			return true // a copy, which is somebody else's
 		}
-		state, _ := assess(u)
-		ready = state == State(status.CurrentStatus)
+		h := Health{ID: id, Package: u.GetLabels()[manifest.PackageLabel]}
+		assess(&h, u, k.Health, nil, new(plan.Gating), now)
+		ready = h.State == ReadyState || h.Passes
+		if h.State != ReadyState {
+			passing = append(passing, h)
+		}
 		return ready
 	})
-	a.rememberHealth(gk, nil, nil)
+	slices.SortFunc(passing, func(x, y Health) int { return x.ID.Compare(y.ID) })
+	a.rememberHealth(gk, passing, nil)
 	if err != nil || !ready {
 		a.stir(gk) // Plan looks again, and reports the trouble
 	}
 	return ready, err
+}
+
+// Unjudged lists the objects that no rule can judge and that count as ready, as they
+// were when last looked at, ordered by ID.
+func (a *Applier) Unjudged() []manifest.ID {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var ids []manifest.ID
+	for _, s := range a.kinds {
+		for _, h := range s.unready {
+			if h.Passes && h.State == UnknownState {
+				ids = append(ids, h.ID)
+			}
+		}
+	}
+	slices.SortFunc(ids, manifest.ID.Compare)
+	return ids
 }
 
 func (a *Applier) follows(t kube.Type) bool {

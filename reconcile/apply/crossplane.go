@@ -8,8 +8,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
-
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
@@ -133,8 +131,7 @@ func (a *Applier) revision(ctx context.Context, id manifest.ID) (map[string]any,
 	return tree, err
 }
 
-// packageHealth reads a package's state from Crossplane's conditions, which kstatus
-// does not know.
+// packageHealth reads a package's state from Crossplane's conditions.
 func packageHealth(u *unstructured.Unstructured) (State, string) {
 	wanted := packageOf(u.Object)
 	pkg, _, _ := unstructured.NestedString(u.Object, "spec", "package")
@@ -156,7 +153,7 @@ func packageHealth(u *unstructured.Unstructured) (State, string) {
 	case healthy.status != "True":
 		return InProgress, "it is not healthy: " + healthy.text()
 	}
-	return State(status.CurrentStatus), ""
+	return ReadyState, ""
 }
 
 // revisionHealth verifies that the revision runs the wanted digest.
@@ -175,7 +172,7 @@ func revisionHealth(revision map[string]any, wanted sources.Digest) (State, stri
 	if state, _, _ := unstructured.NestedString(revision, "spec", "desiredState"); state != "Active" {
 		return InProgress, fmt.Sprintf("its revision %s is %s", name, state)
 	}
-	return State(status.CurrentStatus), ""
+	return ReadyState, ""
 }
 
 // verifyPackages looks at the revisions of packages that report to be healthy. A
@@ -183,7 +180,7 @@ func revisionHealth(revision map[string]any, wanted sources.Digest) (State, stri
 func (a *Applier) verifyPackages(ctx context.Context, l *healthLook) error {
 	for id, digest := range l.packages {
 		h := l.health[id]
-		if h.State != State(status.CurrentStatus) {
+		if h.State != ReadyState {
 			continue
 		}
 		revision, err := a.revision(ctx, id)
@@ -196,7 +193,7 @@ func (a *Applier) verifyPackages(ctx context.Context, l *healthLook) error {
 			h.State, h.Reason = revisionHealth(revision, digest)
 		}
 		l.health[id] = h
-		if h.State != State(status.CurrentStatus) {
+		if h.State != ReadyState {
 			l.again[id] = true
 		}
 	}
@@ -214,7 +211,7 @@ func definitionHealth(u *unstructured.Unstructured) (State, string) {
 			return InProgress, fmt.Sprintf("its types are not served: %s: %s", kind, c.text())
 		}
 	}
-	return State(status.CurrentStatus), ""
+	return ReadyState, ""
 }
 
 // condition is an entry of status.conditions.

@@ -41,7 +41,7 @@ func TestPackageHealth(t *testing.T) {
 		{"well", current + ", conditions: [" + yes + "]", "Current", ""},
 	} {
 		u := &unstructured.Unstructured{Object: manifesttest.Tree(t, "{apiVersion: pkg.crossplane.io/v1, kind: Provider, metadata: {name: p, generation: 2}, spec: {package: '"+pkg+"'}, status: {"+tt.status+"}}")}
-		if state, reason := assess(u); state != tt.state || reason != tt.reason {
+		if state, reason := packageHealth(u); state != tt.state || reason != tt.reason {
 			t.Errorf("%s: %s %q, want %s %q", tt.name, state, reason, tt.state, tt.reason)
 		}
 	}
@@ -85,7 +85,7 @@ func TestDefinitionHealth(t *testing.T) {
 		{"claimNames: {kind: C}", "conditions: [{type: Established, status: 'True'}, {type: Offered, status: 'True'}]", "Current", ""},
 	} {
 		u := &unstructured.Unstructured{Object: manifesttest.Tree(t, "{apiVersion: apiextensions.crossplane.io/v1, kind: CompositeResourceDefinition, metadata: {name: x}, spec: {"+tt.spec+"}, status: {"+tt.status+"}}")}
-		if state, reason := assess(u); state != tt.state || reason != tt.reason {
+		if state, reason := definitionHealth(u); state != tt.state || reason != tt.reason {
 			t.Errorf("%s: %s %q, want %s %q", tt.status, state, reason, tt.state, tt.reason)
 		}
 	}

@@ -38,9 +38,10 @@ func (x *execution) startable(ctx context.Context, todo []*Result) ([]*Result, e
 }
 
 // typeDeferred reports whether a step needs a CRD or Namespace that is itself
-// deferred.
+// deferred, or has the digests of a definition that is.
 func (x *execution) typeDeferred(s *plan.Step) bool {
-	return slices.Contains(x.deferred, x.defined[kindOf(s.ID)]) || slices.Contains(x.deferred, x.spaces[s.ID.Namespace])
+	return slices.Contains(x.deferred, x.stale(s)) ||
+		slices.Contains(x.deferred, x.defined[kindOf(s.ID)]) || slices.Contains(x.deferred, x.spaces[s.ID.Namespace])
 }
 
 // waitsFor describes a dependency of a step that is not ready; "" if all are.
@@ -72,10 +73,11 @@ func (x *execution) notReady(ctx context.Context, name string) (string, error) {
 		}
 		members.Steps = append(members.Steps, *r.Step)
 	}
-	unhealthy, err := x.Health(ctx, members)
+	unhealthy, err := x.health(ctx, members, x.plan)
 	for i := range members.Steps {
 		x.stir(kindOf(members.Steps[i].ID)) // of the others nothing is known now
 	}
+	unhealthy = slices.DeleteFunc(unhealthy, func(h Health) bool { return h.Passes })
 	switch {
 	case err != nil:
 		return "", err

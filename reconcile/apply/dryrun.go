@@ -12,6 +12,7 @@ import (
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/pins"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources/errgroup"
 )
@@ -23,8 +24,10 @@ import (
 func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 	created := make(map[string]bool)
 	retyped := make(map[schema.GroupKind]manifest.ID) // kinds whose types the plan changes
+	repinned := false
 	for i := range p.Steps {
 		s := &p.Steps[i]
+		repinned = repinned || s.Object != nil && s.Action.Writes() && pins.Of(s.Object)
 		if s.ID.Is(manifest.Namespace) && s.Action == plan.Create {
 			created[s.ID.Name] = true
 		}
@@ -66,12 +69,19 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 					s.Rejected = problem.Message(err)
 					return nil
 				}
-				s.Reason += "; deleted and created anew, since a field cannot be changed: " + e.Message
+				s.CreatedAnew(e.Message)
 			case e.Immutable() && s.Force:
 				s.Rejected = fmt.Sprintf("%s; to have it deleted and created anew, annotate it with %s: \"true\"", e.Message, manifest.ReplaceAnnotation)
 			case e.Class == kube.Invalid && retyped[kindOf(s.ID)].Name != "":
-				s.NotValidated = fmt.Sprintf("the type as it is would not accept it, but %s changes that: %s", retyped[kindOf(s.ID)], e.Message)
+				then := ""
+				if s.Checked {
+					then = " and then would"
+				}
+				s.NotValidated = fmt.Sprintf("the type as it is would not accept it, but %s changes that%s: %s", retyped[kindOf(s.ID)], then, e.Message)
 				s.Premature = true
+			case e.Class == kube.Refused && pins.Policy(e.Webhook) && repinned:
+				// Pins were compared with what is planned, not with what is there.
+				s.NotValidated, s.Premature = "its pin goes with what this plan brings, which the API server does not know yet", true
 			case e.Class == kube.Invalid || e.Class == kube.Refused || e.Class == kube.Conflict:
 				s.Rejected = e.Message
 			case e.Class == kube.NoDryRun:

@@ -73,7 +73,7 @@ metadata: {name: a, namespace: $NAME-2}
 		`  spec.template.spec.containers[name=web].env[name=C]: + {"name":"C","value":"3"}`,
 		`  spec.template.spec.containers[name=web].image: "example.org/web:1" -> "example.org/web:2"`,
 		"create widget.$NAME.example.org/one",
-		"  not validated: its type is installed by customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org",
+		"  not validated: its type is installed by customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org, by which it would be accepted",
 	)
 	// What is executed is the same plan.
 	if run := b.plan(set, apply.PlanOptions{}); strings.Join(b.steps(run), "\n") != strings.Join(b.steps(p), "\n") {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,6 +16,7 @@ import (
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/pins"
 	"gitopsd.dev/sources/errgroup"
 )
 
@@ -82,6 +84,9 @@ type execution struct {
 	spaces  map[string]*Result // the plan's Namespaces
 	// deferred are results that wait for what they depend on.
 	deferred []*Result
+	// repinning is set once a pin was compared with digests that this run did not write,
+	// for longer than an API server is late: no other object waits for that.
+	repinning atomic.Bool
 }
 
 // Apply executes a plan that Plan made, and reports on every step. The error is
@@ -213,12 +218,14 @@ func (x *execution) stage(ctx context.Context, stage plan.Stage) error {
 
 // batches applies objects of one stage that have no missing dependencies.
 func (x *execution) batches(ctx context.Context, stage plan.Stage, todo []*Result) error {
-	first := slices.IndexFunc(todo, func(r *Result) bool { return !plan.First(r.Step.ID) })
-	if first < 0 {
-		first = len(todo)
-	}
 	begun := time.Now()
-	for _, batch := range [][]*Result{todo[:first], todo[first:]} {
+	for rest := todo; len(rest) > 0; {
+		n := slices.IndexFunc(rest, func(r *Result) bool { return r.Step.Batch() != rest[0].Step.Batch() })
+		if n < 0 {
+			n = len(rest)
+		}
+		batch := rest[:n]
+		rest = rest[n:]
 		if err := x.each(ctx, batch, x.apply); err != nil {
 			return err
 		}
@@ -316,6 +323,7 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 }
 
 // With several API servers, one of them may not know yet a kind that was installed
+// a moment ago. And an API server may still compare pins with the digests that it had
 // a moment ago.
 const (
 	freshKindPause    = 200 * time.Millisecond
@@ -334,7 +342,12 @@ func (x *execution) write(ctx context.Context, s *plan.Step) (kube.Type, *kube.A
 				return t, answer, nil
 			}
 		}
-		if kube.ClassOf(err) != kube.NoSuchType || definer == nil || definer.Outcome != Done || attempt == freshKindAttempts {
+		fresh := kube.ClassOf(err) == kube.NoSuchType && definer != nil && definer.Outcome == Done
+		late := x.repinned(err)
+		if late && attempt == freshKindAttempts {
+			x.repinning.Store(true)
+		}
+		if !fresh && (!late || x.repinning.Load()) || attempt == freshKindAttempts {
 			return t, nil, err
 		}
 		if err := pause(ctx, freshKindPause<<(attempt-1)); err != nil {
@@ -342,6 +355,21 @@ func (x *execution) write(ctx context.Context, s *plan.Step) (kube.Type, *kube.A
 		}
 		x.cluster.Forget(s.ID.Group)
 	}
+}
+
+// repinned reports whether a policy for pins refused an object although this run wrote
+// the digests that pins are compared with: the plan has compared the pin already.
+func (x *execution) repinned(err error) bool {
+	e, ok := errors.AsType[*kube.Error](err)
+	if !ok || e.Class != kube.Refused || !pins.Policy(e.Webhook) {
+		return false
+	}
+	for i := range x.results { // of earlier batches, which no other goroutine writes any more
+		if s := x.results[i].Step; s.Object != nil && s.Action.Writes() && pins.Of(s.Object) && x.results[i].Outcome == Done {
+			return true
+		}
+	}
+	return false
 }
 
 // fail records an error, and returns it if it concerns the whole cluster.
@@ -381,7 +409,30 @@ func (x *execution) unmet(s *plan.Step) (Outcome, string) {
 	if r := x.defined[kindOf(s.ID)]; missing(r) {
 		return outcome(r), fmt.Sprintf("its type is not there: %s: %s", r.Step.ID, x.because(r))
 	}
+	if r := x.stale(s); r != nil {
+		return outcome(r), fmt.Sprintf("it has the digests of %s, which is as it was: %s", r.Step.ID, x.because(r))
+	}
 	return "", ""
+}
+
+// stale returns a definition that is refused, or that this run could not write, and
+// whose digests a step has; nil if there is none. The API server compares pins with
+// these.
+func (x *execution) stale(s *plan.Step) *Result {
+	if s.Object == nil || !s.ID.Is(manifest.ConfigMap) || !pins.Of(s.Object) {
+		return nil
+	}
+	data := manifest.Mapping(s.Object.Tree(), "data")
+	for i := range x.results {
+		r := &x.results[i]
+		if r.Step.Object == nil || !r.Step.ID.Is(manifest.Definitions...) || r.Step.Action != plan.Refused && (!r.Step.Action.Writes() || r.Outcome == Done) {
+			continue
+		}
+		if slices.ContainsFunc(pins.Resources(r.Step.Object), func(key string) bool { return data[key] != nil }) {
+			return r
+		}
+	}
+	return nil
 }
 
 // because returns why a step was not done.

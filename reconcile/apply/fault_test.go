@@ -237,6 +237,8 @@ func TestFollowChatter(t *testing.T) {
 			[]byte(`{"status":{"conditions":[{"type":"Ready","status":"`+ready+`","reason":"x","message":"`+message+`"}]}}`))
 	}
 	b.pass(t.Context(), set)
+	status("quiet", "True", "it rests")
+	status("chatty", "True", "it talks")
 	status("stuck", "False", "it hangs")
 	eventually(t, "one of them is not ready", func(ctx context.Context) bool {
 		b.requests.take()

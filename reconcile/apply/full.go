@@ -121,7 +121,7 @@ func (x *execution) mayHold(ctx context.Context, holder manifest.ID, s *plan.Ste
 	case holder.Is(manifest.Namespace):
 		return s.ID.Namespace == holder.Name
 	case holder.Is(manifest.Packages...):
-		return s.Stage == plan.Custom
+		return plan.StageOf(s.ID) == plan.Custom
 	case s.ID.Group != group:
 		return false
 	case holder.Is(manifest.XRD):

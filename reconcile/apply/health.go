@@ -2,53 +2,65 @@ package apply
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
-	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/reconcile/health"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/errgroup"
 )
 
-// State is how an object is doing, in kstatus' words.
+// State is how an object is doing.
 type State string
 
-// The states of objects that are not ready. A ready object has no Health.
+// The states of objects. A ready object has no Health.
 const (
+	// ReadyState: it is ready.
+	ReadyState State = "Current"
 	// InProgress: a controller is at work.
-	InProgress State = State(status.InProgressStatus)
+	InProgress State = "InProgress"
 	// FailedState: a controller gave up, or reports that it cannot go on.
-	FailedState State = State(status.FailedStatus)
+	FailedState State = "Failed"
 	// Terminating: the object is being deleted.
-	Terminating State = State(status.TerminatingStatus)
+	Terminating State = "Terminating"
 	// Missing: the object does not exist.
-	Missing State = State(status.NotFoundStatus)
-	// UnknownState: the state could not be read.
-	UnknownState State = State(status.UnknownStatus)
+	Missing State = "NotFound"
+	// UnknownState: the state could not be read, or no rule can judge the object.
+	UnknownState State = "Unknown"
 )
 
-// Health is an object that is not ready, and why.
+// Health is an object that is not ready, or that no rule can judge, and why.
 type Health struct {
 	ID    manifest.ID
 	State State
 	// Package is the value of the object's manifest.PackageLabel.
 	Package string
-	// Reason is the controller's message.
-	Reason string
+	// Reason is what the object says, and Rule the rule of package health by which
+	// that was judged; empty if it was judged by none.
+	Reason, Rule string
+	// Until is when the state ends although nothing changes; zero for never.
+	Until time.Time
+	// Passes: nothing waits for the object, as the plan's Gating has it.
+	Passes bool
 }
+
+// ended reports whether the state may have changed by itself.
+func (h Health) ended(now time.Time) bool { return !h.Until.IsZero() && !now.Before(h.Until) }
 
 // statusless are kinds that are ready as soon as they exist.
 var statusless = []manifest.GroupKind{
 	manifest.ConfigMap, manifest.Secret, manifest.ServiceAccount, manifest.Namespace, {Kind: "LimitRange"},
-	manifest.Service, {Kind: "Endpoints"},
+	{Kind: "Endpoints"},
 	{Group: manifest.GroupDiscovery, Kind: "EndpointSlice"},
 	manifest.CRD, // applying waits for it
 	{Group: manifest.GroupNetworking, Kind: "NetworkPolicy"}, {Group: manifest.GroupNetworking, Kind: "IngressClass"},
@@ -59,18 +71,34 @@ func hasStatus(gk schema.GroupKind) bool {
 	return gk.Group != manifest.GroupRBAC && gk.Group != manifest.GroupAdmission && !slices.Contains(statusless, manifest.GroupKind(gk))
 }
 
+// judged reports whether an object can be anything but ready once it exists: most
+// Services need no list.
+func judged(o *manifest.Object) bool {
+	if o.ID().Is(manifest.Service) {
+		return manifest.Text(o.Tree(), "spec", "type") == "LoadBalancer"
+	}
+	return hasStatus(kindOf(o.ID()))
+}
+
 // Health lists the desired objects of a plan that are not ready, ordered by ID,
 // without those that the plan leaves to somebody else. It costs one list of members
 // for each kind that has a status, or, while the kind is followed, one request for
 // each object that was written to; and one list of pods for each workload that is
 // not ready.
 func (a *Applier) Health(ctx context.Context, p *plan.Plan) ([]Health, error) {
+	return a.health(ctx, p, p)
+}
+
+// health is Health of the steps of p. defining is the plan in which the
+// definitions of their types may be.
+func (a *Applier) health(ctx context.Context, p, defining *plan.Plan) ([]Health, error) {
+	a.judgeBy(&defining.Gating)
 	wanted := make(map[schema.GroupKind][]*manifest.Object)
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		mine := s.Object != nil && (s.Action.Writes() || s.Action == plan.Unchanged || s.Action == plan.Wait)
-		if gk := kindOf(s.ID); mine && hasStatus(gk) {
-			wanted[gk] = append(wanted[gk], s.Object)
+		if mine && (judged(s.Object) || defining.Gating.Rules.Has(manifest.GroupKind(kindOf(s.ID)))) {
+			wanted[kindOf(s.ID)] = append(wanted[kindOf(s.ID)], s.Object)
 		}
 	}
 	var mu sync.Mutex
@@ -79,7 +107,7 @@ func (a *Applier) Health(ctx context.Context, p *plan.Plan) ([]Health, error) {
 	g.SetLimit(concurrency)
 	for gk, objects := range wanted {
 		g.Go(func() error {
-			list, err := a.kindHealth(gctx, gk, objects)
+			list, err := a.kindHealth(gctx, gk, objects, defining)
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, list...)
@@ -91,7 +119,21 @@ func (a *Applier) Health(ctx context.Context, p *plan.Plan) ([]Health, error) {
 	return all, err
 }
 
-func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects []*manifest.Object) (list []Health, err error) {
+// judgeBy makes all objects be judged again if rules have changed.
+func (a *Applier) judgeBy(g *plan.Gating) {
+	key := g.Key()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if key == a.gating {
+		return
+	}
+	a.gating = key
+	for _, s := range a.kinds {
+		s.stirred, s.touched = true, nil
+	}
+}
+
+func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects []*manifest.Object, defining *plan.Plan) (list []Health, err error) {
 	known, touched, all := a.recallHealth(gk)
 	defer func() {
 		if err != nil {
@@ -99,28 +141,42 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 		}
 	}()
 	l := &healthLook{
-		gk: gk, health: make(map[manifest.ID]Health), packages: make(map[manifest.ID]sources.Digest),
+		gk: gk, now: time.Now(), gating: &defining.Gating, health: make(map[manifest.ID]Health), packages: make(map[manifest.ID]sources.Digest),
 		selectors: make(map[manifest.ID]string), again: make(map[manifest.ID]bool),
 	}
+	before := make(map[manifest.ID]Health, len(known))
+	ended := 0
+	for _, h := range known {
+		before[h.ID] = h
+		if h.ended(l.now) {
+			ended++
+		}
+	}
+	all = all || ended > fewTouched
 	for _, o := range objects {
 		if !all && !touched[o.ID()] {
-			if i := slices.IndexFunc(known, func(h Health) bool { return h.ID == o.ID() }); i >= 0 {
-				list = append(list, known[i])
+			h, ok := before[o.ID()]
+			if !ok {
+				continue
 			}
-			continue
+			if !h.ended(l.now) {
+				list = append(list, h)
+				continue
+			}
 		}
-		l.health[o.ID()] = Health{ID: o.ID(), State: Missing, Package: o.Label(manifest.PackageLabel), Reason: "it is not there"}
+		pkg := o.Label(manifest.PackageLabel)
+		l.health[o.ID()] = Health{ID: o.ID(), State: Missing, Package: pkg, Reason: "it is not there", Passes: !l.gating.Waits(o.ID(), pkg)}
 		if o.ID().Is(manifest.Packages...) {
 			l.packages[o.ID()] = packageOf(o.Tree()).Digest
 		}
 	}
 	if len(l.health) > 0 {
-		if err := a.lookAtHealth(ctx, l, objects[0].APIVersion(), all); err != nil {
+		if err := a.lookAtHealth(ctx, l, objects[0].APIVersion(), defining, all); err != nil {
 			return nil, err
 		}
 	}
 	for _, h := range l.health {
-		if h.State != State(status.CurrentStatus) {
+		if h.State != ReadyState {
 			list = append(list, h)
 		}
 	}
@@ -135,6 +191,10 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 // healthLook is a look at objects of one kind.
 type healthLook struct {
 	gk     schema.GroupKind
+	t      *health.Type   // nil if nothing is known of it
+	rules  *health.Custom // of a live definition that is not in the plan; may be nil
+	now    time.Time
+	gating *plan.Gating
 	health map[manifest.ID]Health // of the objects looked at
 	// packages that Crossplane is told to install, and selectors of workloads that
 	// are not ready.
@@ -146,8 +206,11 @@ type healthLook struct {
 
 // lookAtHealth lists the members of a kind, or gets the objects to look at one by
 // one.
-func (a *Applier) lookAtHealth(ctx context.Context, l *healthLook, apiVersion string, all bool) error {
+func (a *Applier) lookAtHealth(ctx context.Context, l *healthLook, apiVersion string, defining *plan.Plan, all bool) error {
 	t, err := a.cluster.Type(ctx, apiVersion, l.gk.Kind)
+	if err == nil {
+		l.t, l.rules, err = a.healthType(ctx, t, defining)
+	}
 	switch {
 	case err != nil:
 	case all:
@@ -203,9 +266,9 @@ func (l *healthLook) take(t kube.Type, tree map[string]any) {
 	if !ok {
 		return
 	}
-	h.State, h.Reason = assess(u)
+	assess(&h, u, l.t, l.rules, l.gating, l.now)
 	l.health[id] = h
-	if hasPods(l.gk) && h.State != State(status.CurrentStatus) {
+	if hasPods(l.gk) && h.State != ReadyState {
 		l.selectors[id] = selectorOf(u)
 	}
 }
@@ -244,18 +307,103 @@ func (a *Applier) rememberHealth(gk schema.GroupKind, list []Health, again map[m
 	}
 }
 
-func assess(u *unstructured.Unstructured) (State, string) {
-	gk := u.GroupVersionKind().GroupKind()
+// assess judges an object. live are the rules of a definition that is not in the
+// plan; may be nil.
+func assess(h *Health, u *unstructured.Unstructured, t *health.Type, live *health.Custom, g *plan.Gating, now time.Time) {
+	gk := manifest.GroupKind(u.GroupVersionKind().GroupKind())
 	switch {
 	case u.GetDeletionTimestamp() != nil:
-	case slices.Contains(manifest.Packages, manifest.GroupKind(gk)):
-		return packageHealth(u)
-	case manifest.GroupKind(gk) == manifest.XRD:
-		return definitionHealth(u)
+		h.State, h.Reason = Terminating, "it is being deleted"
+		return
+	case slices.Contains(manifest.Packages, gk):
+		h.State, h.Reason = packageHealth(u)
+		return
+	case gk == manifest.XRD:
+		h.State, h.Reason = definitionHealth(u)
+		return
 	}
-	r, err := status.Compute(u)
-	if err != nil {
-		return UnknownState, fmt.Sprintf("its status cannot be read: %v", err)
+	rules := g.Rules
+	if live.Has(gk) { // a definition's own rule comes first
+		rules = live
 	}
-	return State(r.Status), r.Message
+	v := health.Rules{Custom: rules.Of}.Of(u.Object, t, now)
+	h.Reason, h.Rule, h.Until = v.Reason, v.Rule, v.Until
+	switch v.Status {
+	case health.Failed:
+		h.State = FailedState
+	case health.InProgress:
+		h.State = InProgress
+	case health.Healthy:
+		h.State = ReadyState
+	default:
+		h.State = UnknownState
+		// A rule with an error does not open a gate.
+		h.Passes = h.Passes || !g.UnknownUnready && !rules.Has(gk)
+	}
+}
+
+// definitions are CustomResourceDefinitions.
+var definitions = kube.Type{
+	Group: manifest.CRD.Group, Version: "v1", Kind: manifest.CRD.Kind, Resource: "customresourcedefinitions",
+}
+
+// healthType returns what the definition of a type says about the health of its
+// objects; nil if nothing is known. A definition that is not in the plan is read
+// once, and its rule is returned too.
+func (a *Applier) healthType(ctx context.Context, t kube.Type, p *plan.Plan) (*health.Type, *health.Custom, error) {
+	if manifest.BuiltIn(t.Group) {
+		return nil, nil, nil
+	}
+	gk := manifest.GroupKind{Group: t.Group, Kind: t.Kind}
+	gvk := schema.GroupVersionKind{Group: t.Group, Version: t.Version, Kind: t.Kind}
+	if tree := definitionOf(p, gk); tree != nil {
+		return a.rememberType(gvk, health.NewType(tree, t.Version), nil), nil, nil
+	}
+	a.mu.Lock()
+	known, ok := a.healthTypes[gvk]
+	rules := a.healthRules[gk]
+	a.mu.Unlock()
+	if ok {
+		return known, rules, nil
+	}
+	tree, err := a.cluster.Definition(ctx, t.Group, t.Kind)
+	if kube.ClassOf(err) == kube.Forbidden { // perhaps only that of Crossplane
+		tree, _, err = a.cluster.Get(ctx, definitions, manifest.CRD.ID("", t.Resource+"."+t.Group))
+	}
+	switch class := kube.ClassOf(err); {
+	case err == nil && tree != nil:
+	case err == nil, class == kube.NotFound, class == kube.Forbidden:
+		// An aggregated API server serves it, or the object's own words must do.
+		return a.rememberType(gvk, nil, nil), nil, nil
+	default:
+		return nil, nil, err // not knowing what a type promises must not make its objects ready
+	}
+	rules = new(health.Custom)
+	_ = rules.AddAnnotated(tree) // verdicts say what is wrong with it
+	return a.rememberType(gvk, health.NewType(tree, t.Version), rules), rules, nil
+}
+
+// definitionOf returns the definition of a kind that is in a plan.
+func definitionOf(p *plan.Plan, kind manifest.GroupKind) map[string]any {
+	for i := range p.Steps {
+		s := &p.Steps[i] // its name is <plural>.<group>
+		if s.Object == nil || !s.ID.Is(manifest.Definitions...) || !strings.HasSuffix(s.ID.Name, "."+kind.Group) {
+			continue
+		}
+		if tree := s.Object.Tree(); types.Read(tree).Defines(kind) {
+			return tree
+		}
+	}
+	return nil
+}
+
+func (a *Applier) rememberType(gvk schema.GroupVersionKind, t *health.Type, rules *health.Custom) *health.Type {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.healthTypes == nil {
+		a.healthTypes = make(map[schema.GroupVersionKind]*health.Type)
+		a.healthRules = make(map[manifest.GroupKind]*health.Custom)
+	}
+	a.healthTypes[gvk], a.healthRules[manifest.GroupKind(gvk.GroupKind())] = t, rules
+	return t
 }

@@ -2,6 +2,8 @@ package apply_test
 
 import (
 	"context"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,5 +52,167 @@ metadata: {name: c, namespace: $NAME, annotations: {gitopsd.dev/depends-on: gadg
 				t.Errorf("not ready are %+v, %v", unready, err)
 			}
 		})
+	}
+}
+
+// What the definition of a foreign type shows as columns is read once, and counts. A
+// Service is looked at if it waits for an address.
+func TestHealthOfForeignTypes(t *testing.T) {
+	b := newBed(t)
+	b.as("somebody", strings.Replace(gizmos, "    schema:", `    additionalPrinterColumns: [{name: Up, type: string, jsonPath: '.status.conditions[?(@.type=="AllUpAndReady")].status'}]
+    schema:`, 1))
+	eventually(t, "the type is served", func(ctx context.Context) bool {
+		b.cluster.Refresh()
+		_, err := b.cluster.Type(ctx, b.name+".example.org/v1", "Gizmo")
+		return err == nil
+	})
+	set := b.set(gizmo("one") + `
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: $NAME}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: inside, namespace: $NAME}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: outside, namespace: $NAME}
+spec: {type: LoadBalancer, ports: [{port: 80}]}
+`)
+	b.apply(set)
+	p := b.plan(set, apply.PlanOptions{})
+	b.requests.take()
+	for range 2 {
+		unready, err := b.applier.Health(t.Context(), p)
+		if err != nil || len(unready) != 2 || unready[0].ID.Name != "outside" || !strings.Contains(unready[0].Reason, "has no address") ||
+			!strings.Contains(unready[1].Reason, "no condition AllUpAndReady yet, which column Up shows") || unready[1].Until.IsZero() {
+			t.Fatalf("not ready are %+v, %v", unready, err)
+		}
+	}
+	asked := 0
+	for _, r := range b.withoutWatches() {
+		if strings.Contains(r, "/customresourcedefinitions/") {
+			asked++
+		}
+	}
+	if asked != 1 {
+		t.Errorf("the definition was read %d times", asked)
+	}
+	b.rawAt(http.MethodPatch, b.set(gizmo("one")).All()[0], "/status", "fieldManager=somebody", "application/merge-patch+json",
+		[]byte(`{"status":{"conditions":[{"type":"AllUpAndReady","status":"True"}]}}`))
+	unready, err := b.applier.Health(t.Context(), p)
+	if err != nil || len(unready) != 1 {
+		t.Errorf("not ready are %+v, %v", unready, err)
+	}
+}
+
+// An object without a status is not ready because the API server failed to say what
+// its type promises. Where that may not be read, the object's own words must do.
+func TestHealthWithoutDefinition(t *testing.T) {
+	b := newBed(t)
+	b.as("somebody", strings.Replace(gizmos, "    schema:", `    additionalPrinterColumns: [{name: Up, type: string, jsonPath: '.status.conditions[?(@.type=="AllUpAndReady")].status'}]
+    schema:`, 1))
+	eventually(t, "the type is served", func(ctx context.Context) bool {
+		b.cluster.Refresh()
+		_, err := b.cluster.Type(ctx, b.name+".example.org/v1", "Gizmo")
+		return err == nil
+	})
+	set := b.set(gizmo("one"))
+	b.apply(set)
+	f := newFaulty(b, 0)
+	p := b.plan(set, apply.PlanOptions{})
+	definition := func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/customresourcedefinitions/") }
+	for _, tt := range []struct {
+		name   string
+		code   int
+		state  apply.State
+		passes bool
+		reason string
+	}{
+		{"an error", http.StatusInternalServerError, apply.UnknownState, false, "get customresourcedefinition"},
+		{"no error", 0, apply.InProgress, false, "no condition AllUpAndReady yet"},
+		{"forbidden", http.StatusForbidden, apply.UnknownState, true, "nothing is known of its type"},
+	} {
+		if tt.code == http.StatusForbidden {
+			f = newFaulty(b, 0)
+		}
+		f.heals()
+		if tt.code != 0 {
+			f.breaks(definition, answers(tt.code, http.Header{"Content-Type": {"application/json"}}, `{"kind":"Status","apiVersion":"v1","status":"Failure"}`))
+		}
+		unready, err := b.applier.Health(t.Context(), p)
+		if err != nil || len(unready) != 1 || unready[0].State != tt.state || unready[0].Passes != tt.passes || !strings.Contains(unready[0].Reason, tt.reason) {
+			t.Errorf("%s: not ready are %+v, %v", tt.name, unready, err)
+		}
+	}
+}
+
+// A rule that the definition of a foreign type carries counts as one in the plan does.
+func TestHealthRuleOfForeignType(t *testing.T) {
+	b := newBed(t)
+	b.as("somebody", strings.Replace(gizmos, "metadata: {", "metadata: {annotations: {gitopsd.dev/health: \"current: status.step == 'last'\"}, ", 1))
+	eventually(t, "the type is served", func(ctx context.Context) bool {
+		b.cluster.Refresh()
+		_, err := b.cluster.Type(ctx, b.name+".example.org/v1", "Gizmo")
+		return err == nil
+	})
+	set := b.set(gizmo("one"))
+	b.apply(set)
+	for _, tt := range []struct {
+		status string
+		want   []apply.State
+	}{
+		{`{"status":{"phase":"Ready"}}`, []apply.State{apply.InProgress}},
+		{`{"status":{"phase":"Broken","step":"last"}}`, nil},
+	} {
+		b.rawAt(http.MethodPatch, set.All()[0], "/status", "fieldManager=somebody", "application/merge-patch+json", []byte(tt.status))
+		unready, err := b.applier.Health(t.Context(), b.plan(set, apply.PlanOptions{}))
+		var states []apply.State
+		for _, h := range unready {
+			states = append(states, h.State)
+		}
+		if err != nil || !slices.Equal(states, tt.want) {
+			t.Errorf("with %s: %+v, %v", tt.status, unready, err)
+		}
+	}
+	if c := b.applier.Checkpoint(b.plan(set, apply.PlanOptions{})); c != nil {
+		b.restart()
+		if b.atRest(c) {
+			t.Error("another process judges without the rule")
+		}
+	}
+}
+
+// What no rule can judge is known after a restart too.
+func TestUnjudged(t *testing.T) {
+	b := newBed(t)
+	set := b.set(gizmos + "\n---\n" + gizmo("odd") + "\n---\n" + gizmo("good"))
+	b.apply(set)
+	status := func(name, phase string) {
+		o := b.set(gizmo(name)).All()[0]
+		b.rawAt(http.MethodPatch, o, "/status", "fieldManager=somebody", "application/merge-patch+json", []byte(`{"status":{"phase":"`+phase+`"}}`))
+	}
+	status("odd", "Odd")
+	status("good", "Ready")
+	p := b.plan(set, apply.PlanOptions{})
+	if unready, err := b.applier.Health(t.Context(), p); err != nil || len(unready) != 1 || !unready[0].Passes {
+		t.Fatalf("not ready are %+v, %v", unready, err)
+	}
+	c := b.applier.Checkpoint(p)
+	if c == nil {
+		b.plan(set, apply.PlanOptions{})
+		if c = b.applier.Checkpoint(p); c == nil {
+			t.Fatal("no checkpoint")
+		}
+	}
+	b.restart()
+	if !b.atRest(c) {
+		t.Fatal("it is not at rest")
+	}
+	if ids := b.applier.Unjudged(); len(ids) != 1 || ids[0].Name != "odd" {
+		t.Errorf("nobody can judge %v", ids)
 	}
 }

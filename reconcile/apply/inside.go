@@ -145,15 +145,8 @@ func (l *contentsLook) instances(ctx context.Context, crd string, f *finding) er
 // never served its type has none.
 func (l *contentsLook) unlisted(ctx context.Context, crd string) error {
 	id := manifest.CRD.ID("", crd)
-	t, err := l.cluster.Kind(ctx, id.Group, id.Kind)
-	if err != nil {
-		return err
-	}
-	tree, _, err := l.cluster.Get(ctx, t, id)
-	if kube.ClassOf(err) == kube.NotFound {
-		return nil
-	}
-	if err != nil {
+	tree, err := l.definition(ctx, id)
+	if tree == nil || err != nil {
 		return err
 	}
 	if conditionOf(&unstructured.Unstructured{Object: tree}, "Established").status != "True" {
@@ -162,17 +155,23 @@ func (l *contentsLook) unlisted(ctx context.Context, crd string) error {
 	return fmt.Errorf("%s was established, and the cluster serves no version of it now: objects of it that are stored cannot be seen", id)
 }
 
+// definition reads a CRD or XRD; nil if it does not exist.
+func (l *contentsLook) definition(ctx context.Context, id manifest.ID) (map[string]any, error) {
+	t, err := l.cluster.Kind(ctx, id.Group, id.Kind)
+	if err != nil {
+		return nil, err
+	}
+	tree, _, err := l.cluster.Get(ctx, t, id)
+	if kube.ClassOf(err) == kube.NotFound {
+		return nil, nil
+	}
+	return tree, err
+}
+
 // composites lists the objects of the types that an XRD defines.
 func (l *contentsLook) composites(ctx context.Context, xrd manifest.ID, f *finding) error {
-	t, err := l.cluster.Kind(ctx, xrd.Group, xrd.Kind)
-	if err != nil {
-		return err
-	}
-	tree, _, err := l.cluster.Get(ctx, t, xrd)
-	if kube.ClassOf(err) == kube.NotFound {
-		return nil
-	}
-	if err != nil {
+	tree, err := l.definition(ctx, xrd)
+	if tree == nil || err != nil {
 		return err
 	}
 	if d := types.Read(tree); d.Claims.Plural != "" {

@@ -9,14 +9,15 @@ import (
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources/errgroup"
 )
 
-// checkTypes refuses breaking changes of types, and objects that are pinned to other
-// types.
+// checkTypes refuses breaking changes of types, objects that are pinned to other types
+// or behaviours, and objects that their new types would not accept.
 func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts PlanOptions) error {
 	if err := a.compareTypes(ctx, p, seen, opts); err != nil {
 		return err
@@ -51,7 +52,14 @@ func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts
 		}
 	}
 	plan.CheckPins(p, live, find, opts.ReportDrift)
-	return nil
+	controllers := plan.Controllers{Of: opts.Behaviour}
+	if opts.FindBehaviour != nil {
+		controllers.Find = func(gk schema.GroupKind, digest string) (*behaviour.Identity, string) {
+			return opts.FindBehaviour(ctx, gk, digest)
+		}
+	}
+	plan.CheckControllers(p, controllers)
+	return a.checkObjects(ctx, p, opts)
 }
 
 // compareTypes compares the types that the plan would replace or remove with the

@@ -21,12 +21,15 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/reconcile/health"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render"
+	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/remote"
 	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/render/validate"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/errgroup"
@@ -39,11 +42,17 @@ type Config struct {
 	// Resolve is how packages are resolved. Its Fetch is called once for each
 	// package while a cluster uses it.
 	Resolve resolve.Config
+	// FromTree returns how the packages of a commit are resolved, if that is from
+	// content in the commit's own files; Resolve is not used then. It may be nil.
+	FromTree func(files fs.FS) (resolve.Config, error)
 	// Remote are the repositories that remote bases may come from. FetchTree
 	// fetches a commit of one, and is required if there are any; it may be
 	// called as often as a commit is used, and by any number of goroutines.
 	Remote    remote.Prefixes
 	FetchTree func(context.Context, sources.Tree) (fs.FS, error)
+	// Local are packages of this machine, for a plan: each is used in place of the
+	// package of its repository, whatever the registry of clusters says.
+	Local []Local
 	// Only names the clusters to compute; empty for all. The others keep
 	// their lines in the lock.
 	Only []string
@@ -57,23 +66,34 @@ type Config struct {
 type Computer struct {
 	cfg      Config
 	renderer render.Renderer
+	// resolving is how the packages of the present commit are resolved.
+	resolving resolve.Config
 	// fetchAny fetches a package that nobody may keep.
 	fetchAny func(context.Context, sources.Origin, sources.Digest) (*sources.Package, error)
 
 	mu       sync.Mutex
 	packages map[sources.Digest]*sources.Package
 	used     map[sources.Digest]bool
+
+	// types are compiled ones, which the states share.
+	types validate.Cache
 }
 
 // New makes a Computer.
 func New(cfg Config) *Computer {
 	c := &Computer{cfg: cfg, packages: make(map[sources.Digest]*sources.Package)}
-	fetch := cfg.Resolve.Fetch
+	c.resolveBy(cfg.Resolve)
+	return c
+}
+
+// resolveBy sets how packages are resolved.
+func (c *Computer) resolveBy(cfg resolve.Config) {
+	c.resolving = cfg
+	fetch := cfg.Fetch
 	c.fetchAny = fetch
-	c.cfg.Resolve.Fetch = func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+	c.resolving.Fetch = func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
 		return c.fetch(ctx, from, d, fetch)
 	}
-	return c
 }
 
 // fetch keeps packages in memory between computations: what was verified and
@@ -115,6 +135,10 @@ type State struct {
 	Unsettled *lockfile.File
 	// Waiting are revisions that wait for a person's approval.
 	Waiting []resolve.Waiting
+	// Notes are about the fleet's rules for versions that concern no package.
+	Notes []string
+	// Unasked are tags that a check could not look up.
+	Unasked []sources.Ref
 	// Always: some package needs its tag resolved in every pass.
 	Always bool
 }
@@ -173,6 +197,8 @@ type Unit struct {
 	Faults []problem.Problem
 	// Notes are worth a person's attention, but no faults.
 	Notes []string
+	// Waiting are revisions of packages that wait for a person's approval.
+	Waiting []string
 	// Inactive are types that no activation policy activates, Delegated those
 	// of the packages that Crossplane installs.
 	Inactive, Delegated []render.PackageType
@@ -181,6 +207,8 @@ type Unit struct {
 	// Allowances are the breaking changes of types that declarations allow, by
 	// the package's name.
 	Allowances map[string]Allowances
+	// Health has the rules for the health of kinds; nil if rendering failed as a whole.
+	Health *health.Custom
 	// Patched are the objects of Objects that Spec.Patches changed, by ID, as
 	// they were before.
 	Patched map[manifest.ID]*manifest.Object
@@ -193,8 +221,23 @@ type Unit struct {
 	// packages as published, or in other versions of these in the lock. It may fetch
 	// packages. The definition is nil if there is none.
 	FindType func(ctx context.Context, gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string)
+	// Types compiles the types that objects are checked by, for all clusters.
+	Types *validate.Cache
 
-	// idle are notes on verification policies that match nothing.
+	// FindBehaviour returns the behaviour with a digest that acts on a kind's objects,
+	// and where it was found: in any cluster of the state, or with another version in
+	// the lock of the package that defines the kind. It may fetch packages. The
+	// behaviour is nil if there is none.
+	FindBehaviour func(ctx context.Context, kind schema.GroupKind, digest string) (i *behaviour.Identity, where string)
+
+	// index finds what acts on the types of Objects.
+	index func() *behaviour.Index
+	// with renders the unit with other packages; nil if that fails.
+	with func(ctx context.Context, packages []sources.Selected) *manifest.Set
+	// gates are the objects of packages that are waited for.
+	gates map[string]plan.Gates
+	// idle are notes on verification policies that match nothing, on packages that stay
+	// as they are, and on versions that it has in spite of a rule.
 	idle []string
 	// bases are the remote bases that it is rendered from.
 	bases remote.Bases
@@ -363,6 +406,13 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 	if s.Committed, err = ReadLock(commit.Files); err != nil {
 		return nil, err
 	}
+	if c.cfg.FromTree != nil {
+		cfg, err := c.cfg.FromTree(commit.Files)
+		if err != nil {
+			return nil, err
+		}
+		c.resolveBy(cfg)
+	}
 	for _, name := range c.cfg.Only {
 		if s.Registry.Removed(name) {
 			return nil, fmt.Errorf("cluster %q is not registered in %s", name, sources.RegistryFile)
@@ -395,9 +445,9 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 		}
 	})
 	c.renderer.Sweep()
-	f := &finder{state: s, fetch: c.fetchAny, found: make(map[typeKey]found)}
+	f := &finder{state: s, fetch: c.fetchAny, found: make(map[typeKey]found), behaviours: make(map[behaviourKey]foundBehaviour)}
 	for _, cl := range s.Clusters {
-		cl.FindType = f.find
+		cl.FindType, cl.FindBehaviour, cl.Types = f.find, f.findBehaviour, &c.types
 	}
 	return s, ctx.Err()
 }
@@ -432,20 +482,20 @@ func (c *Computer) each(all []*Unit, do func(int, *Unit)) {
 
 // Input is what the cluster is rendered from, given the repository's files.
 func (cl *Unit) Input(files fs.FS) render.Input {
-	in := render.Input{Cluster: cl.Name, Files: files, Path: cl.Spec.Path, Remote: cl.bases, Delegate: cl.Spec.Packages == clusters.Delegate}
+	in := render.Input{Cluster: cl.Name, Files: files, Path: cl.Spec.Path, Remote: cl.bases, Delegate: cl.Spec.Packages == clusters.Delegate, EnforcePins: cl.Spec.Pins == clusters.Enforce}
 	in.Patches = patches(cl)
 	return in
 }
 
-// resolve resolves the packages of all clusters at once, and takes the lines of
-// clusters that left the registry out of the lock.
+// resolve takes the lines of clusters that left the registry out of the lock, and
+// resolves the packages of all others at once.
 func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, wanted []*render.Wanted) error {
 	var requests []resolve.Request
 	for i, cl := range s.Clusters {
 		req := resolve.Request{Cluster: cl.Name, Failed: cl.Err != nil}
 		if cl.Err == nil {
 			cl.Declared, cl.Images = wanted[i].Packages, wanted[i].Images
-			req.Declarations, req.Images, req.Partial = cl.Declared, cl.Images, len(wanted[i].Broken) > 0
+			req.Declarations, req.Images, req.Unreadable = cl.Declared, cl.Images, wanted[i].Unreadable
 			for _, err := range wanted[i].Faults() {
 				cl.fault(problem.Problem{Reason: err.Error()})
 			}
@@ -456,7 +506,16 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, wante
 		requests = append(requests, req)
 	}
 	c.used = make(map[sources.Digest]bool)
-	res, err := resolve.Resolve(ctx, c.cfg.Resolve, earlier.before(s.Committed), earlier.Hint, requests)
+	before := earlier.before(s.Committed).Clone()
+	for _, name := range before.Clusters() {
+		if s.Registry.Removed(name) {
+			before.Select(name, nil)
+		}
+	}
+	cfg := c.resolving
+	cfg.Rules, cfg.Refuse = s.Registry.Rules, s.Registry.RulesErr
+	c.replace(&cfg, s.Commit.Files)
+	res, err := resolve.Resolve(ctx, cfg, before, earlier.Hint, requests)
 	if err != nil {
 		return err
 	}
@@ -466,25 +525,54 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, wante
 		}
 	}
 	// One limit for all of them: a registry that hangs holds up a pass once.
-	verifying, cancel := context.WithTimeout(ctx, cmp.Or(c.cfg.Resolve.Timeout, resolve.DefaultTimeout))
+	verifying, cancel := context.WithTimeout(ctx, cmp.Or(c.resolving.Timeout, resolve.DefaultTimeout))
 	defer cancel()
 	for i, cl := range s.Clusters {
 		if r := res.Clusters[cl.Name]; r != nil {
-			cl.Packages = r.Selected
+			cl.Packages, wanted[i].Held = r.Selected, r.Held
 			for _, e := range append(r.Errors, c.verifyControllers(verifying, cl, wanted[i])...) {
 				cl.fault(problem.Problem{Package: e.Name, Reason: e.Err.Error()})
 				cl.Incomplete = append(cl.Incomplete, e.Name)
 			}
+			for _, h := range r.Held {
+				cl.idle = append(cl.idle, fmt.Sprintf("package %s stays at %s, which %s has, while its declaration cannot be read", h.Declaration.Name, h.Pin.Ref.Version(), sources.LockFile))
+			}
+			cl.idle = append(cl.idle, r.Notes...)
 			cl.readAllowances()
 		}
 	}
-	for _, name := range res.Lock.Clusters() {
-		if s.Registry.Removed(name) {
-			res.Lock.Select(name, nil)
+	s.Lock, s.Waiting, s.Unasked, s.Unsettled = res.Lock, res.Waiting, res.Unasked, res.Unsettled
+	for _, w := range s.Waiting {
+		for _, cl := range s.Clusters {
+			if slices.Contains(w.Clusters, cl.Name) {
+				cl.Waiting = append(cl.Waiting, w.String())
+			}
 		}
 	}
-	s.Lock, s.Waiting, s.Unsettled = res.Lock, res.Waiting, res.Unsettled
+	if len(c.cfg.Only) == 0 && s.RegistryErr == nil {
+		s.Notes = s.Registry.Rules.Idle(s.has, s.depends, s.replaces)
+	}
 	return nil
+}
+
+// depends reports whether the version of a package is chosen for some cluster. It is
+// also true if that is not known.
+func (s *State) depends(repository string) bool {
+	return slices.ContainsFunc(s.Clusters, func(c *Unit) bool {
+		return !c.Remove && (c.Err != nil || len(c.Faults) > 0) || slices.ContainsFunc(c.Packages, func(p sources.Selected) bool {
+			return p.Parent != "" && p.Repository() == repository
+		})
+	})
+}
+
+// has reports whether some cluster has a package, by its own name or in place of
+// another, or one that is replaced. It is also true if that is not known.
+func (s *State) has(repository string) bool {
+	return slices.ContainsFunc(s.Clusters, func(c *Unit) bool {
+		return !c.Remove && (c.Err != nil || len(c.Faults) > 0) || slices.ContainsFunc(c.Packages, func(p sources.Selected) bool {
+			return p.Pin.Ref.Repository == repository || p.Repository() == repository
+		})
+	})
 }
 
 // verifyControllers removes packages from a cluster if a DeploymentRuntimeConfig sets
@@ -517,7 +605,7 @@ func (c *Computer) verifyController(ctx context.Context, images sources.ImageCon
 	if err != nil {
 		return err
 	}
-	_, err = resolve.Verify(ctx, c.cfg.Resolve.Verify, images, sources.Pin{Ref: ref, Digest: ref.Digest}, from)
+	_, err = resolve.Verify(ctx, c.resolving.Verify, images, sources.Pin{Ref: ref, Digest: ref.Digest}, from)
 	return err
 }
 
@@ -567,6 +655,15 @@ func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Unit, wanted *re
 		return
 	}
 	cl.Objects, cl.Keeps, cl.Patched = rendered.Objects, rendered.Keeps, rendered.Patched
+	cl.index = sync.OnceValue(func() *behaviour.Index { return behaviour.NewIndex(cl.Objects, cl.Packages) })
+	in := cl.Input(files)
+	cl.with = func(ctx context.Context, packages []sources.Selected) *manifest.Set {
+		other, _ := c.renderer.Expand(ctx, in, wanted, packages) // what has errors has them in rendered too
+		if other == nil {
+			return nil
+		}
+		return other.Objects
+	}
 	cl.Notes, cl.Inactive, cl.Delegated = append(cl.idle, rendered.Notes...), rendered.Inactive, rendered.Delegated
 	for _, e := range rendered.Broken {
 		if slices.Contains(cl.Incomplete, e.Name) {
@@ -579,4 +676,6 @@ func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Unit, wanted *re
 		cl.fault(problem.Problem{Object: e.ID.String(), Reason: e.Reason(), Advice: "keep one definition"})
 	}
 	slices.Sort(cl.Incomplete)
+	cl.readHealth()
+	cl.readGates()
 }

@@ -32,6 +32,8 @@ type finder struct {
 
 	mu    sync.Mutex
 	found map[typeKey]found
+	// behaviours are the results of findBehaviour.
+	behaviours map[behaviourKey]foundBehaviour
 }
 
 type typeKey struct {

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -70,6 +71,9 @@ const (
 
 // longestRetryAfter bounds the Retry-After of an API server, in seconds.
 const longestRetryAfter = 3600
+
+// few is how many fields a message lists.
+const few = 5
 
 // Field is a field of an object that is not valid.
 type Field struct {
@@ -171,17 +175,13 @@ func (e *Error) ClusterWide() bool {
 	return false
 }
 
-// immutable matches what Kubernetes' validation says of a field that cannot be changed
-// once its object exists.
-var immutable = regexp.MustCompile(`field is immutable|may not be changed|cannot be changed|cannot change|may not change once set|updates to .* for fields other than|is immutable`)
-
 // onlyImmutable reports whether the API server finds nothing wrong with an object but
 // fields that cannot be changed.
 func onlyImmutable(message string, details *metav1.StatusDetails) bool {
 	if len(details.Causes) == 0 {
-		return immutable.MatchString(message)
+		return problem.Immutable(message)
 	}
-	return !slices.ContainsFunc(details.Causes, func(c metav1.StatusCause) bool { return !immutable.MatchString(c.Message) })
+	return !slices.ContainsFunc(details.Causes, func(c metav1.StatusCause) bool { return !problem.Immutable(c.Message) })
 }
 
 // Immutable reports whether the class is Invalid, and nothing is known to be wrong but
@@ -358,7 +358,7 @@ func conflict(e *Error, details *metav1.StatusDetails) {
 	}
 	var parts []string
 	for _, o := range e.Contenders {
-		parts = append(parts, fmt.Sprintf("%s owns %s", o.Manager, firstFew(o.Fields)))
+		parts = append(parts, fmt.Sprintf("%s owns %s", o.Manager, prose.Some(o.Fields, few)))
 	}
 	e.Message = strings.Join(parts, "; ")
 }
@@ -376,7 +376,7 @@ func invalid(e *Error, details *metav1.StatusDetails) {
 	for _, f := range e.Fields {
 		parts = append(parts, f.Path+": "+f.Problem)
 	}
-	e.Message = firstFew(parts)
+	e.Message = prose.Some(parts, few)
 }
 
 // longValue is the longest part of an object that an error shows, in bytes.
@@ -407,7 +407,7 @@ func withhold(e *Error) {
 		if len(paths) == 0 {
 			e.Message = "not valid" + why
 		} else {
-			e.Message = firstFew(paths) + ": not valid" + why
+			e.Message = prose.Some(paths, few) + ": not valid" + why
 		}
 	case Refused, WebhookFailed, NoDryRun:
 		e.Message = fmt.Sprintf("admission by %q: %s", e.Webhook, e.Class) + why
@@ -419,13 +419,4 @@ func withhold(e *Error) {
 	case Server, Changed, Exists, Throttled, Expired:
 		e.Message = string(e.Class) + why
 	}
-}
-
-// firstFew joins the first five entries, and counts the rest.
-func firstFew(list []string) string {
-	const few = 5
-	if len(list) <= few {
-		return strings.Join(list, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(list[:few], ", "), len(list)-few)
 }

@@ -86,29 +86,40 @@ func (c *Client) Refresh() {
 // such kind, the error is of class NoSuchType.
 func (c *Client) Type(ctx context.Context, apiVersion, kind string) (Type, error) {
 	g, v := manifest.GroupVersion(apiVersion)
+	t, known, err := c.find(ctx, g, v, func(kinds map[string]Type) (t Type, ok bool) { t, ok = kinds[kind]; return })
+	if known == nil {
+		return t, err
+	}
+	id := manifest.ID{Group: g, Kind: kind}
+	message := noSuchType(id)
+	if !known.absent {
+		message = fmt.Sprintf("the cluster serves no kind %s in %s", kind, apiVersion)
+	}
+	return Type{}, &Error{Class: NoSuchType, Cluster: c.name, Verb: "discover", ID: id, Message: message}
+}
+
+// find picks a kind of a version. What is known from an earlier pass is read again
+// before a kind counts as missing; the group's kinds are then returned instead.
+func (c *Client) find(ctx context.Context, groupName, version string, pick func(map[string]Type) (Type, bool)) (Type, *groupTypes, error) {
+	gv := apiVersion(groupName, version)
 	for {
 		c.mu.Lock()
-		known, epoch := c.gvs[apiVersion], c.epoch
+		known, epoch := c.gvs[gv], c.epoch
 		c.mu.Unlock()
 		if known != nil {
-			if t, ok := known.kinds[kind]; ok {
-				return t, nil
+			if t, ok := pick(known.kinds); ok {
+				return t, nil, nil
 			}
 			if known.epoch == epoch {
-				id := manifest.ID{Group: g, Kind: kind}
-				message := noSuchType(id)
-				if !known.absent {
-					message = fmt.Sprintf("the cluster serves no kind %s in %s", kind, apiVersion)
-				}
-				return Type{}, &Error{Class: NoSuchType, Cluster: c.name, Verb: "discover", ID: id, Message: message}
+				return Type{}, known, nil
 			}
 		}
-		fetched, err := c.fetchTypes(ctx, g, v, epoch)
+		fetched, err := c.fetchTypes(ctx, groupName, version, epoch)
 		if err != nil {
-			return Type{}, err
+			return Type{}, nil, err
 		}
 		c.mu.Lock()
-		c.gvs[apiVersion] = fetched
+		c.gvs[gv] = fetched
 		c.mu.Unlock()
 	}
 }
@@ -214,28 +225,16 @@ func (c *Client) Resource(ctx context.Context, groupName, resource string) (Type
 		return Type{}, err
 	}
 	for _, v := range versions {
-		gv := apiVersion(groupName, v)
-		for {
-			c.mu.Lock()
-			known, epoch := c.gvs[gv], c.epoch
-			c.mu.Unlock()
-			if known != nil {
-				for _, t := range known.kinds {
-					if t.Resource == resource {
-						return t, nil
-					}
-				}
-				if known.epoch == epoch {
-					break
+		t, absent, err := c.find(ctx, groupName, v, func(kinds map[string]Type) (Type, bool) {
+			for _, t := range kinds {
+				if t.Resource == resource {
+					return t, true
 				}
 			}
-			fetched, err := c.fetchTypes(ctx, groupName, v, epoch)
-			if err != nil {
-				return Type{}, err
-			}
-			c.mu.Lock()
-			c.gvs[gv] = fetched
-			c.mu.Unlock()
+			return Type{}, false
+		})
+		if absent == nil {
+			return t, err
 		}
 	}
 	return Type{}, &Error{

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"sync"
@@ -8,6 +9,7 @@ import (
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/render/validate"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/errgroup"
 )
@@ -17,6 +19,8 @@ import (
 type Comparer struct {
 	mu   sync.Mutex
 	done map[[2]sources.Digest]*comparison
+
+	types validate.Cache
 }
 
 type comparison struct {
@@ -59,13 +63,14 @@ func (c *Comparer) compare(old, now *manifest.Object) *comparison {
 
 // Between compares two renderings of a cluster without looking at it. It returns the
 // plan that brings a cluster with the one to the other. Steps that would be refused
-// there are refused, as far as that is known.
+// there are refused, as far as that is known: breaking changes, pins, and objects that
+// a type of the second rendering would not accept.
 func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed Allowed, find FindType) *Plan {
 	p := &Plan{Cluster: cluster}
 	packages := make(map[string]bool)
 	for _, o := range after.All() {
 		packages[o.Label(manifest.PackageLabel)] = true
-		s := Step{Action: Unchanged, ID: o.ID(), Stage: StageOf(o.ID()), Object: o, Package: o.Label(manifest.PackageLabel)}
+		s := Step{Action: Unchanged, ID: o.ID(), Stage: stageOf(o), Object: o, Package: o.Label(manifest.PackageLabel)}
 		switch old := before.Get(o.ID()); {
 		case old == nil:
 			s.Action = Create
@@ -110,5 +115,7 @@ func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed 
 	_ = g.Wait() // each step has its own error
 	RefuseBreaking(p, allowed)
 	CheckPins(p, nil, find, false)
+	// The API server's limits on the cost of rules bound the time.
+	CheckObjects(context.Background(), p, ObjectCheck{Types: &c.types, before: before})
 	return p
 }

@@ -41,6 +41,12 @@ func TestBetween(t *testing.T) {
 	if p := new(plan.Comparer).Between("dev", after, after, nil, nil); p.HasChanges() {
 		t.Errorf("a cluster that stays as it is has changes: %s", steps(p))
 	}
+	plan.HoldKept(p, func(id manifest.ID, pkg string) bool { return id.Name != "new" })
+	for _, s := range p.Steps {
+		if held := s.Action == plan.Held; held != (s.ID.Name == "gone") || held && s.Reason == "" {
+			t.Errorf("%s: %s %s", s.ID, s.Action, s.Reason)
+		}
+	}
 }
 
 // A definition that becomes another in many clusters is compared once, and what

@@ -64,6 +64,8 @@ type Options struct {
 	// AllowPrune is how many objects may be pruned whatever their share of the
 	// inventory, from the Cluster's manifest.AllowPruneAnnotation.
 	AllowPrune int
+	// Gating says when objects are ready.
+	Gating Gating
 }
 
 // PackageType is a type that a package has and gitopsd does not install.
@@ -85,7 +87,7 @@ func Compute(cluster string, desired *manifest.Set, live Live, inv Inventory, op
 	for _, t := range opts.Inactive {
 		c.dormant[t.Definition] = true
 	}
-	p := &Plan{Cluster: cluster, Steps: make([]Step, 0, desired.Len()), Unreadable: live.Unreadable}
+	p := &Plan{Cluster: cluster, Steps: make([]Step, 0, desired.Len()), Unreadable: live.Unreadable, Gating: opts.Gating}
 	for _, o := range desired.All() {
 		p.Steps = append(p.Steps, c.wanted(o))
 	}
@@ -117,7 +119,7 @@ func byKind(types []PackageType) map[schema.GroupKind]PackageType {
 // wanted decides about an object that is in the repository.
 func (c *computation) wanted(o *manifest.Object) Step {
 	id := o.ID()
-	s := Step{ID: id, Stage: StageOf(id), Object: o, Package: o.Label(manifest.PackageLabel)}
+	s := Step{ID: id, Stage: stageOf(o), Object: o, Package: o.Label(manifest.PackageLabel)}
 	decide := func(a Action, format string, args ...any) Step {
 		s.Action, s.Reason = a, fmt.Sprintf(format, args...)
 		return s

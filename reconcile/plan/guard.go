@@ -68,6 +68,22 @@ func hold(s *Step, format string, args ...any) {
 	}
 }
 
+// maybeWanted is the reason for which Keeps keeps an object.
+const maybeWanted = "kept: errors in the repository or in its package leave open whether it is wanted"
+
+// HoldKept keeps the objects in a plan between revisions that `gitopsd run` would keep
+// because of errors. Keeps is as in [Options]; it may be nil.
+func HoldKept(p *Plan, keeps func(id manifest.ID, pkg string) bool) {
+	if keeps == nil {
+		return
+	}
+	for i := range p.Steps {
+		if s := &p.Steps[i]; keeps(s.ID, s.Package) {
+			hold(s, maybeWanted)
+		}
+	}
+}
+
 // keepUnrendered keeps objects that may still be desired, as rendering had errors.
 func (c *computation) keepUnrendered(steps []Step, empty bool) {
 	for i := range steps {
@@ -76,7 +92,7 @@ func (c *computation) keepUnrendered(steps []Step, empty bool) {
 		case c.opts.RenderFailed != "":
 			hold(s, "kept: the cluster could not be rendered: %s", c.opts.RenderFailed)
 		case c.opts.Keeps != nil && c.opts.Keeps(s.ID, s.Package):
-			hold(s, "kept: errors in the repository or in its package leave open whether it is wanted")
+			hold(s, maybeWanted)
 		case empty && !c.opts.RemoveAll:
 			hold(s, "kept: the cluster's directory renders no objects; to remove everything, annotate the Cluster in the registry with %s and its name", clusters.RemoveAnnotation)
 		}

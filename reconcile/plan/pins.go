@@ -10,6 +10,7 @@ import (
 
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/pins"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
 )
@@ -69,9 +70,11 @@ func PinnedKinds(p *Plan) []schema.GroupKind {
 
 // CheckPins refuses the objects that are pinned to another type than the cluster has
 // when they are applied: the type that this plan installs, or else the live one.
-// Nothing else is held back. Kinds that are not in live, and that the plan does not
+// Nothing else is held back, except for what the API server compares pins with while a
+// definition is not applied. Kinds that are not in live, and that the plan does not
 // define, are left to the API server.
 func CheckPins(p *Plan, live map[schema.GroupKind]LiveDefinition, find FindType, reportDrift bool) {
+	holdParameters(p)
 	c := pinCheck{definers: definers(p), live: live, find: find, reportDrift: reportDrift, known: make(map[schema.GroupKind]*settled)}
 	for i := range p.Steps {
 		if s := &p.Steps[i]; pinned(s) {
@@ -242,4 +245,38 @@ func (m *Mismatch) reason() string {
 	}
 	b.WriteString("; bring the cluster to that type, or renew the pin with `gitopsd types pin --update`")
 	return b.String()
+}
+
+// holdParameters holds the parameters of policies for pins (render/pins) as they are
+// while a definition that they are about is not applied: its type stays as it is, and
+// so must what the API server compares pins with. A package's are refused with the
+// package.
+func holdParameters(p *Plan) {
+	var late map[string]*Step // by key of the data
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if s.Object == nil || s.Package != "" || !s.ID.Is(manifest.Definitions...) || s.Action != Refused && s.Action != Conflict {
+			continue
+		}
+		if late == nil {
+			late = make(map[string]*Step)
+		}
+		for _, key := range pins.Resources(s.Object) {
+			late[key] = s
+		}
+	}
+	if late == nil {
+		return
+	}
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if s.Object == nil || s.Package != "" || !s.ID.Is(manifest.ConfigMap) || !pins.Of(s.Object) || !s.Action.Writes() {
+			continue
+		}
+		for key := range manifest.Mapping(s.Object.Tree(), "data") {
+			if d := late[key]; d != nil {
+				s.Action, s.Reason = Held, fmt.Sprintf("it has the digests of %s, which is %s", d.ID, d.Action)
+			}
+		}
+	}
 }

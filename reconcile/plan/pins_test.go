@@ -10,6 +10,7 @@ import (
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
+	"gitopsd.dev/render/pins"
 	"gitopsd.dev/render/types"
 )
 
@@ -183,5 +184,49 @@ spec:
 			t.Errorf("after %s: %s %s", both[1].ID(), s.Action, s.Reason)
 		}
 		both[0], both[1] = both[1], both[0]
+	}
+}
+
+// What the API server compares pins with stays as it is while the type does.
+func TestParametersOfRefusedTypes(t *testing.T) {
+	parameters := manifesttest.Objects(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: gitopsd-pins.things.acme.example, namespace: gitopsd-system, labels: {gitopsd.dev/pins: ''}}, data: {type.things.acme.example: h1:x}}")[0].WithOrigin(pins.Origin)
+	for action, want := range map[plan.Action]plan.Action{plan.Configure: plan.Configure, plan.Unchanged: plan.Configure, plan.Refused: plan.Held, plan.Conflict: plan.Held} {
+		definition := crd(t, "a")
+		p := &plan.Plan{Steps: []plan.Step{{Action: action, ID: definition.ID(), Object: definition}, {Action: plan.Configure, ID: parameters.ID(), Object: parameters}}}
+		plan.CheckPins(p, nil, nil, false)
+		if s := p.Steps[1]; s.Action != want {
+			t.Errorf("the definition is %s: %s %s, want %s", action, s.Action, s.Reason, want)
+		}
+	}
+}
+
+// An XRD can be refused by its own type, last of all.
+func TestParametersOfInvalidTypes(t *testing.T) {
+	all := manifesttest.Objects(t, `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: compositeresourcedefinitions.apiextensions.crossplane.io}
+spec:
+  group: apiextensions.crossplane.io
+  scope: Cluster
+  names: {kind: CompositeResourceDefinition, plural: compositeresourcedefinitions}
+  versions: [{name: v2, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, x-kubernetes-preserve-unknown-fields: true, required: [scope]}}}}}]
+---
+apiVersion: apiextensions.crossplane.io/v2
+kind: CompositeResourceDefinition
+metadata: {name: stores.acme.example}
+spec: {group: acme.example, names: {kind: Store, plural: stores}, versions: [{name: v1, served: true, referenceable: true}]}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: gitopsd-pins.stores.acme.example, namespace: gitopsd-system, labels: {gitopsd.dev/pins: ''}}, data: {type.stores.acme.example: h1:x}}
+`)
+	all[2] = all[2].WithOrigin(pins.Origin)
+	p := &plan.Plan{}
+	for _, o := range all {
+		p.Steps = append(p.Steps, plan.Step{Action: plan.Create, ID: o.ID(), Object: o})
+	}
+	plan.CheckPins(p, nil, nil, false)
+	plan.CheckObjects(t.Context(), p, plan.ObjectCheck{})
+	if xrd, parameters := p.Steps[1], p.Steps[2]; xrd.Action != plan.Refused || parameters.Action != plan.Held {
+		t.Errorf("the XRD is %s (%s), and its digests are %s", xrd.Action, xrd.Reason, parameters.Action)
 	}
 }

@@ -8,8 +8,9 @@
 //     objects and the inventory;
 //   - which objects are ours (member.go), who owns the others (owner.go), what must
 //     not be pruned (guard.go), and what a prune would delete with it (contents.go);
-//   - refusals: breaking changes of types (types.go), and objects that are pinned to
-//     another type (pins.go);
+//   - refusals: breaking changes of types (types.go), objects that are pinned to
+//     another type (pins.go) or behaviour (controllers.go), and objects that their new
+//     types would not accept (validate.go);
 //   - the order of steps (stage.go), and dependencies between them (depends.go);
 //   - the difference between two objects, field by field (diff.go), without any
 //     value of a Secret;
@@ -22,6 +23,8 @@
 package plan
 
 import (
+	"strings"
+
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/render/manifest"
@@ -113,8 +116,17 @@ type Step struct {
 	Before []types.Type
 	// Unpinned are the objects whose pins a definition's change would break.
 	Unpinned []manifest.ID
+	// Outgrown are the objects that stay as they are and that a definition's new types
+	// would not accept if they were created again.
+	Outgrown []Outgrown
+	// Checked: the object was checked by the type that it has once the plan is
+	// executed, and would be accepted.
+	Checked bool
 	// Pin is why a pinned object is refused; nil if that is not the reason.
 	Pin *Mismatch
+	// Controller is why an object that is pinned to a behaviour is refused; nil if
+	// that is not the reason.
+	Controller *ControllerMismatch
 	// Changes are the fields that differ. They are known only with a dry run.
 	Changes []Change
 	// NotValidated is why no dry run could tell whether the API server would accept
@@ -126,6 +138,18 @@ type Step struct {
 	// Rejected is the API server's error for the step in a dry run; empty if it would
 	// accept the step or was not asked.
 	Rejected string
+}
+
+// CreatedAnew adds to the step's reason that the object is deleted and created anew, and
+// why.
+func (s *Step) CreatedAnew(why string) {
+	const anew = "deleted and created anew, since a field cannot be changed: "
+	switch {
+	case s.Reason == "":
+		s.Reason = anew + why
+	case !strings.Contains(s.Reason, anew):
+		s.Reason += "; " + anew + why
+	}
 }
 
 // Reclaim tells which fields that people own in an object are taken over.
@@ -153,6 +177,11 @@ type Plan struct {
 	// Unreadable is why nothing is known about the objects of a kind. Our objects of
 	// it stay.
 	Unreadable map[schema.GroupKind]string
+	// Notes are for a person to read, though no step fails. They are known only with a
+	// dry run.
+	Notes []string
+	// Gating says when the objects are ready.
+	Gating Gating
 
 	// behind are the steps behind each name in an After.
 	behind map[string][]int

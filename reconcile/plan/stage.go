@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/pins"
 )
 
 // Stage is when an object is applied: after all objects of earlier stages. It is
@@ -29,6 +30,15 @@ const (
 var stageNames = [...]string{"definitions", "settings", "workloads", "admission", "custom resources"}
 
 func (s Stage) String() string { return stageNames[s] }
+
+// stageOf is the stage of a desired object. What the API server compares pins with
+// (render/pins) comes after the types, those of XRDs too, and before their objects.
+func stageOf(o *manifest.Object) Stage {
+	if o.ID().Is(manifest.ConfigMap) && pins.Of(o) {
+		return Custom
+	}
+	return StageOf(o.ID())
+}
 
 // Workload kinds by group. All other kinds of Kubernetes' own groups are
 // settings.
@@ -55,12 +65,24 @@ func First(id manifest.ID) bool {
 	return id.Is(manifest.Namespace, manifest.XRD)
 }
 
-// rank orders steps within a stage.
+// rank orders prunes within a stage.
 func rank(id manifest.ID) int {
 	if First(id) {
 		return 0
 	}
 	return 1
+}
+
+// Batch is the part of its stage in which a desired object is applied: 0 for those
+// that come [First], 1 for parameters of policies for pins, 2 for all others.
+func (s *Step) Batch() int {
+	switch {
+	case First(s.ID):
+		return 0
+	case s.Stage == Custom && s.ID.Is(manifest.ConfigMap):
+		return 1
+	}
+	return 2
 }
 
 // sortApplied puts steps into the order in which objects are applied; within a
@@ -70,7 +92,7 @@ func sortApplied(steps []Step) {
 		if a.Stage != b.Stage {
 			return int(a.Stage - b.Stage)
 		}
-		return rank(a.ID) - rank(b.ID)
+		return a.Batch() - b.Batch()
 	})
 }
 

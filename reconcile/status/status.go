@@ -56,6 +56,8 @@ type PackageState struct {
 	From string `json:"from,omitempty"`
 	// Verified is the signature by which it was accepted, if one is required.
 	Verified string `json:"verified,omitempty"`
+	// Replaces says what the package is used in place of, by the fleet's rules.
+	Replaces string `json:"replaces,omitempty"`
 	// State is Ready, or why it is not.
 	State string `json:"state"`
 }

@@ -21,8 +21,10 @@ func options(want *desired.Unit) (apply.PlanOptions, error) {
 		Options: plan.Options{
 			Keeps: want.Keeps, Order: want.Order(), ReportDrift: want.ReportDrift, RemoveAll: want.Remove,
 			Inactive: packageTypes(want.Inactive), Delegated: packageTypes(want.Delegated),
+			Gating: want.Gating(),
 		},
-		Commit: want.Commit, Allowed: want.Allows, FindType: want.FindType,
+		Commit: want.Commit, Allowed: want.Allows, FindType: want.FindType, Types: want.Types,
+		Behaviour: want.Behaviour, FindBehaviour: want.FindBehaviour,
 	}
 	if want.Err != nil {
 		opts.RenderFailed = want.Err.Error()

@@ -48,6 +48,8 @@ type Outcome struct {
 	faults, broken int
 	// waits are the objects that are not ready yet.
 	waits map[manifest.ID]bool
+	// unknown are the objects that no rule can judge, and that count as ready.
+	unknown []string
 }
 
 // mostProblems is the largest number of problems in an outcome; the counts in its
@@ -143,6 +145,11 @@ func heldAlike(results []apply.Result) map[string][]string {
 func (o *Outcome) unhealthy(h apply.Health) {
 	state := status.Progressing
 	switch {
+	case h.Passes && h.State == apply.UnknownState:
+		o.unknown = append(o.unknown, h.ID.String())
+		return
+	case h.Passes:
+		state = ""
 	case h.State == apply.FailedState:
 		state = status.Failed
 		o.broken++
@@ -170,9 +177,18 @@ func (o *Outcome) note(p problem.Problem, state status.Phase) {
 	}
 }
 
-// conclude sets phase and message.
+// noteUnknown adds a note about the objects that no rule can judge.
+func (o *Outcome) noteUnknown() {
+	if n := len(o.unknown); n > 0 {
+		o.Notes = append(o.Notes, fmt.Sprintf("no rule can judge whether %s ready: %s; give the kind a rule (%s, spec.health), or set spec.unknownHealth: unready",
+			prose.Agree(n, "object is ready, and it counts as", "objects are ready, and they count as"), prose.Some(o.unknown, mostAlike), manifest.HealthAnnotation))
+	}
+}
+
+// conclude sets phase and message, and notes.
 func (o *Outcome) conclude(want *desired.Unit, p *plan.Plan) {
 	left := len(p.Steps)
+	o.noteUnknown()
 	switch {
 	case want.Remove && left+len(p.Unreadable) == 0:
 		o.Message = "nothing of gitopsd's is left in it; take its document out of " + sources.RegistryFile

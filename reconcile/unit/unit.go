@@ -5,7 +5,7 @@
 //
 // unit.go has the connection to one unit and its memory, options.go the options of
 // its plan, complete.go the completion of its objects, outcome.go the outcome of an
-// attempt for people.
+// attempt for people, and notes.go what a plan says of Compositions.
 //
 // reconcile/desired computes the desired state, reconcile/plan decides, and
 // reconcile/apply observes and executes. Package reconcile decides when to make an
@@ -76,26 +76,44 @@ func (c *Connection) Follow(ctx context.Context, notify func()) { c.applier.Foll
 // and whether the API server would accept them. It changes nothing. The error is
 // about the unit as a whole.
 func (c *Connection) Plan(ctx context.Context, want *desired.Unit) (*plan.Plan, error) {
-	p, _, err := c.plan(ctx, want, true)
+	p, _, err := c.plan(ctx, want, planning{preview: true, dryRun: true})
 	return p, err
 }
 
-func (c *Connection) plan(ctx context.Context, want *desired.Unit, preview bool) (*plan.Plan, Completion, error) {
+// Decide returns the steps that Apply would take, as Plan does, but asks the API server
+// about none of them. It changes nothing. The error is about the unit as a whole.
+func (c *Connection) Decide(ctx context.Context, want *desired.Unit) (*plan.Plan, error) {
+	p, _, err := c.plan(ctx, want, planning{preview: true})
+	return p, err
+}
+
+// planning is what a plan is made for.
+type planning struct {
+	// preview: nothing may be written anywhere.
+	preview bool
+	// dryRun: the API server is asked about every step that writes.
+	dryRun bool
+}
+
+func (c *Connection) plan(ctx context.Context, want *desired.Unit, how planning) (*plan.Plan, Completion, error) {
 	opts, err := options(want)
 	if err != nil {
 		return nil, Completion{}, err
 	}
-	completed, err := c.complete(ctx, want, preview)
+	completed, err := c.complete(ctx, want, how.preview)
 	if err != nil {
 		return nil, completed, err
 	}
-	opts.DryRun = preview
+	opts.DryRun = how.dryRun
 	p, err := c.applier.Plan(ctx, completed.set, opts)
 	if err != nil {
 		return nil, completed, err
 	}
 	if want.ReportDrift {
 		hold(p)
+	}
+	if how.dryRun {
+		p.Notes = c.notes(ctx, want)
 	}
 	return p, completed, nil
 }
@@ -110,7 +128,7 @@ const (
 // one is an error.
 func (c *Connection) Apply(ctx context.Context, want *desired.Unit) (o Outcome) {
 	o = c.apply(ctx, want)
-	defer func() { o.Notes = c.applier.Polled() }()
+	defer func() { o.Notes = append(o.Notes, c.applier.Polled()...) }()
 	underWay := func() bool {
 		return o.Phase == status.Leaving && o.Actions[string(plan.Prune)]+o.Actions[string(plan.Wait)] > 0
 	}
@@ -126,7 +144,7 @@ func (c *Connection) Apply(ctx context.Context, want *desired.Unit) (o Outcome) 
 }
 
 func (c *Connection) apply(ctx context.Context, want *desired.Unit) Outcome {
-	p, completed, err := c.plan(ctx, want, false)
+	p, completed, err := c.plan(ctx, want, planning{})
 	if err != nil {
 		return failed(err)
 	}
@@ -143,6 +161,9 @@ func (c *Connection) apply(ctx context.Context, want *desired.Unit) Outcome {
 	}
 	for _, h := range unhealthy {
 		o.unhealthy(h)
+		if !h.Until.IsZero() && (o.Again.IsZero() || h.Until.Before(o.Again)) {
+			o.Again = h.Until
+		}
 	}
 	o.conclude(want, p)
 	if o.Phase == status.Ready && len(o.Problems) == 0 && !want.Remove && !completed.Serving {
@@ -164,5 +185,11 @@ func (c *Connection) Resume(ctx context.Context, at *checkpoint.Record) Outcome 
 	case !rests:
 		return Outcome{Moved: true}
 	}
-	return Outcome{Phase: status.Ready, Actions: map[string]int{string(plan.Unchanged): at.Objects}, Notes: c.applier.Polled(), Again: at.Again}
+	o := Outcome{Phase: status.Ready, Actions: map[string]int{string(plan.Unchanged): at.Objects}, Again: at.Again}
+	for _, id := range c.applier.Unjudged() {
+		o.unknown = append(o.unknown, id.String())
+	}
+	o.noteUnknown()
+	o.Notes = append(o.Notes, c.applier.Polled()...)
+	return o
 }

@@ -195,9 +195,16 @@ func notDeclared(state *desired.State, req Request) error {
 	declared := make(map[string]bool)
 	for _, c := range state.Clusters {
 		for _, s := range c.Packages {
-			if repo := s.Pin.Ref.Repository; s.Parent != "" && Matches(req.Package, repo, s.Declaration.Name) {
-				return fmt.Errorf("%s is declared nowhere: %s depends on it. `gitopsd lock --update=%s` takes the newest version that suits all who do; or declare it, with the version you want", repo, s.Parent, repo)
+			repo, used := s.Repository(), s.Pin.Ref.Repository
+			if s.Parent == "" || !Matches(req.Package, repo, s.Declaration.Name) && !Matches(req.Package, used, s.Declaration.Name) {
+				continue
 			}
+			if selected, by := state.Registry.Rules.Selected(repo), state.Registry.Rules.Fixed(repo); by != nil {
+				return fmt.Errorf("%s is declared nowhere: %s depends on it, and it is replaced at %s; change that entry", repo, s.Parent, by.Place)
+			} else if selected != nil {
+				return fmt.Errorf("%s is declared nowhere: %s depends on it, and its version is selected at %s; change that entry", repo, s.Parent, selected.Place)
+			}
+			return fmt.Errorf("%s is declared nowhere: %s depends on it. `gitopsd lock --update=%s` takes the newest version that suits all who do; or declare it, with the version you want", repo, s.Parent, used)
 		}
 		for _, d := range c.Declared {
 			declared[d.Ref.Repository] = true
@@ -219,6 +226,7 @@ func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request
 	var list []string
 	var listErr error
 	listed := false
+	var r *ruling
 	for _, t := range targets {
 		version, digest, _ := strings.Cut(req.Version, "@")
 		if _, err := sources.ParseDigest(req.Version); err == nil {
@@ -238,11 +246,30 @@ func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request
 		}
 		if !listed {
 			list, listErr = tags()
+			r = u.ruling(ctx, state, &Versions{Repository: b.Repository, Clusters: clustersOf(targets)}, list)
 			listed = true
 		}
-		tag, note, err := u.version(t, version, list, listErr)
+		named := version != versions.Latest && isTag(b.Repository, version)
+		if named {
+			u.refuse(ctx, state, r, version)
+		}
+		if why := r.why(version); why != "" && isTag(b.Repository, version) {
+			if e := r.rules.Excluded(sources.Ref{Repository: b.Repository, Tag: version, Digest: r.digests[version]}); e != nil {
+				return fmt.Errorf("%s: %s is %s", b.Repository, version, e)
+			}
+			b.note(fmt.Sprintf("%s is %s", version, why)) // a person asks for it by name
+		}
+		tag, note, err := u.version(t, version, list, listErr, r)
+		for err == nil && !named && u.refuse(ctx, state, r, tag) {
+			tag, note, err = u.version(t, version, list, listErr, r)
+		}
 		if err != nil {
 			return err
+		}
+		if version == "" || version == versions.Latest {
+			for _, text := range r.skipped(list, t.declaration.Ref.Tag, u.options(t)) {
+				b.note(t.Cluster + ": " + text)
+			}
 		}
 		if note != "" {
 			b.note(note)
@@ -268,11 +295,9 @@ func (b *Bump) note(text string) {
 
 // version returns the tag that a target moves to, empty if it stays. The error names
 // the repository, as a registry's does.
-func (u *Upgrader) version(t *target, query string, tags []string, tagsErr error) (tag, note string, err error) {
-	var opts versions.Options
-	opts.Prerelease = u.cfg.Prerelease
+func (u *Upgrader) version(t *target, query string, tags []string, tagsErr error, r *ruling) (tag, note string, err error) {
+	opts := u.options(t)
 	repository := t.declaration.Ref.Repository
-	opts.Needs, _ = needs(t.cluster, repository)
 	current := t.declaration.Ref.Tag
 	switch {
 	case query == "" && current == "":
@@ -281,13 +306,15 @@ func (u *Upgrader) version(t *target, query string, tags []string, tagsErr error
 		return query, "", nil // a registry may not list its tags
 	case tagsErr != nil:
 		return "", "", tagsErr
+	case query != versions.Latest && slices.Contains(tags, query):
+		return query, "", nil
 	case query != "":
-		if tag, err = versions.Select(query, tags, current, opts); err != nil {
+		if tag, err = versions.Select(query, r.open, current, opts); err != nil {
 			return "", "", fmt.Errorf("%s: %w", repository, err)
 		}
 		return tag, "", nil
 	}
-	newer, err := versions.Find(tags, current, opts)
+	newer, err := versions.Find(r.open, current, opts)
 	switch {
 	case err != nil:
 		return "", "", fmt.Errorf("%s: cluster %s: %w; name the version to go to: %s@VERSION", repository, t.Cluster, err, path.Base(repository))
@@ -299,6 +326,20 @@ func (u *Upgrader) version(t *target, query string, tags []string, tagsErr error
 		return "", fmt.Sprintf("%s: %s is the newest of its major version; %s@%s goes to the next", t.Cluster, current, path.Base(repository), newer.Latest), nil
 	}
 	return "", fmt.Sprintf("%s: %s is the newest", t.Cluster, current), nil
+}
+
+func (u *Upgrader) options(t *target) versions.Options {
+	opts := versions.Options{Prerelease: u.cfg.Prerelease}
+	opts.Needs, _ = needs(t.cluster, t.declaration.Ref.Repository)
+	return opts
+}
+
+func clustersOf(targets []*target) []string {
+	var names []string
+	for _, t := range targets {
+		names = append(names, t.Cluster)
+	}
+	return names
 }
 
 func isTag(repository, s string) bool {
@@ -436,7 +477,7 @@ func verify(before, after *desired.State, moving []*target) error {
 func selected(state *desired.State, targets []*target) error {
 	for _, t := range targets {
 		c := state.Get(t.Cluster)
-		if !slices.ContainsFunc(c.Packages, func(s sources.Selected) bool { return s.Pin.Ref == t.to }) {
+		if !slices.ContainsFunc(c.Packages, func(s sources.Selected) bool { return s.Pin.Ref == t.to || s.Replaces == t.to }) {
 			return fmt.Errorf("cluster %s does not get %s: %w", t.Cluster, t.to, problem.Join(c.Problems()))
 		}
 	}

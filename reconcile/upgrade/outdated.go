@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/errgroup"
@@ -33,6 +34,13 @@ type Versions struct {
 	Latest *Candidate `json:"latest,omitempty"`
 	// Held are the dependents that do not accept Latest, with their constraints.
 	Held []string `json:"held,omitempty"`
+	// Excluded is why the fleet excludes Current, Retracted why its publisher takes
+	// it back. Skipped are newer versions that are not proposed, with the reason.
+	Excluded  string   `json:"excluded,omitempty"`
+	Retracted string   `json:"retracted,omitempty"`
+	Skipped   []string `json:"skipped,omitempty"`
+	// Replaces says what the fleet uses the package in place of.
+	Replaces string `json:"replaces,omitempty"`
 	// Note is why newer versions cannot be determined, Error why reading them
 	// failed. It names the repository.
 	Note  string `json:"note,omitempty"`
@@ -40,10 +48,15 @@ type Versions struct {
 
 	needs []versions.Need
 	pkg   *sources.Package
+	// selected is the package as the first of Clusters selects it; zero if pkg is nil.
+	selected sources.Selected
 }
 
 // Outdated reports whether there is a newer version.
 func (p *Versions) Outdated() bool { return p.Update != nil || p.Latest != nil }
+
+// TakenBack reports whether the current version should not be used.
+func (p *Versions) TakenBack() bool { return p.Excluded != "" || p.Retracted != "" }
 
 // Candidate is a newer version.
 type Candidate struct {
@@ -53,6 +66,10 @@ type Candidate struct {
 	Types compat.Count `json:"types"`
 	// Changes are the types that differ.
 	Changes []compat.Change `json:"changes,omitempty"`
+	// Controller is what differs in the behaviour behind types that both versions
+	// have; nil if nothing does or ControllerError says why it is not known.
+	Controller      []behaviour.Difference `json:"controller,omitempty"`
+	ControllerError string                 `json:"controllerError,omitempty"`
 	// Error is why the changes are unknown. It names the repository.
 	Error string `json:"error,omitempty"`
 }
@@ -111,15 +128,16 @@ func packagesOf(c *desired.Unit) []installed {
 	var all []installed
 	for _, s := range c.Packages {
 		p := installed{name: s.Declaration.Name}
-		p.Repository, p.Current, p.pkg = s.Pin.Ref.Repository, s.Pin.Ref.Version(), s.Package
+		p.Repository, p.Current, p.pkg, p.selected = s.Pin.Ref.Repository, s.Pin.Ref.Version(), s.Package, s
 		var parents []string
-		if p.needs, parents = needs(c, p.Repository); s.Parent != "" {
+		p.Replaces = s.Replacement()
+		if p.needs, parents = needs(c, s.Repository()); s.Parent != "" {
 			p.DependencyOf = parents
 		}
 		all = append(all, p)
 	}
 	for _, d := range c.Declared {
-		if slices.ContainsFunc(all, func(p installed) bool { return p.Repository == d.Ref.Repository }) {
+		if slices.ContainsFunc(c.Packages, func(s sources.Selected) bool { return s.Repository() == d.Ref.Repository }) {
 			continue
 		}
 		p := installed{name: d.Name}
@@ -132,7 +150,7 @@ func packagesOf(c *desired.Unit) []installed {
 
 // join adds a cluster's package to the group of equal ones.
 func (p installed) join(groups map[string]*Versions, cluster string) {
-	key := strings.Join(append([]string{p.Repository, p.Current, fmt.Sprint(p.needs), fmt.Sprint(p.pkg == nil)}, p.DependencyOf...), "\n")
+	key := strings.Join(append([]string{p.Repository, p.Current, p.Replaces, fmt.Sprint(p.needs), fmt.Sprint(p.pkg == nil)}, p.DependencyOf...), "\n")
 	g, ok := groups[key]
 	if !ok {
 		g = &p.Versions
@@ -169,41 +187,67 @@ func (u *Upgrader) find(ctx context.Context, state *desired.State, all []*Versio
 			p.Error = err.Error()
 			continue
 		}
-		newer, err := versions.Find(tags[p.Repository], p.Current, versions.Options{Needs: p.needs, Prerelease: u.cfg.Prerelease})
-		switch {
-		case errors.Is(err, versions.ErrNotVersion):
-			p.Note = fmt.Sprintf("%s %v", Short(p.Current), versions.ErrNotVersion)
-			continue
-		case err != nil:
-			p.Error = fmt.Sprintf("%s: %v", p.Repository, err)
-			continue
-		}
-		for _, n := range newer.Held {
-			p.Held = append(p.Held, n.String())
-		}
-		if newer.Update != "" {
-			p.Update = &Candidate{Version: newer.Update}
-		}
-		switch newer.Latest {
-		case "":
-		case newer.Update:
-			p.Latest = p.Update
-		default:
-			p.Latest = &Candidate{Version: newer.Latest}
-		}
 		g.Go(func() error {
-			u.compare(ctx, state, p, p.Update)
-			if p.Latest != p.Update {
-				u.compare(ctx, state, p, p.Latest)
-			}
+			u.candidates(ctx, state, p, tags[p.Repository])
 			return nil
 		})
 	}
 	_ = g.Wait() // each candidate keeps its own error
 }
 
-// compare fetches a candidate and compares its types with the current ones.
-func (u *Upgrader) compare(ctx context.Context, state *desired.State, p *Versions, c *Candidate) {
+// candidates finds the newer versions among tags and compares their types.
+func (u *Upgrader) candidates(ctx context.Context, state *desired.State, p *Versions, tags []string) {
+	r := u.ruling(ctx, state, p, tags)
+	p.Excluded, p.Retracted = r.about(p.current())
+	opts := versions.Options{Needs: p.needs, Prerelease: u.cfg.Prerelease}
+	newer, err := versions.Find(r.open, p.Current, opts)
+	for err == nil && (u.refuse(ctx, state, r, newer.Update) || u.refuse(ctx, state, r, newer.Latest)) {
+		newer, err = versions.Find(r.open, p.Current, opts)
+	}
+	switch {
+	case errors.Is(err, versions.ErrNotVersion):
+		p.Note = fmt.Sprintf("%s %v", Short(p.Current), versions.ErrNotVersion)
+		return
+	case err != nil:
+		p.Error = fmt.Sprintf("%s: %v", p.Repository, err)
+		return
+	}
+	p.Skipped = r.skipped(tags, p.Current, opts)
+	for _, n := range newer.Held {
+		p.Held = append(p.Held, n.String())
+	}
+	if newer.Update != "" {
+		p.Update = &Candidate{Version: newer.Update}
+	}
+	switch newer.Latest {
+	case "":
+	case newer.Update:
+		p.Latest = p.Update
+	default:
+		p.Latest = &Candidate{Version: newer.Latest}
+	}
+	u.compare(ctx, state, p, p.Update, r)
+	if p.Latest != p.Update {
+		u.compare(ctx, state, p, p.Latest, r)
+	}
+}
+
+// current returns the version that the clusters have, with its digest if it is
+// known.
+func (p *Versions) current() sources.Ref {
+	ref := sources.Ref{Repository: p.Repository, Tag: p.Current}
+	if d, err := sources.ParseDigest(p.Current); err == nil {
+		ref = sources.Ref{Repository: p.Repository, Digest: d}
+	}
+	if p.pkg != nil {
+		ref.Digest = p.pkg.Digest
+	}
+	return ref
+}
+
+// compare fetches a candidate, unless the ruling has it, and compares its types with
+// the current ones.
+func (u *Upgrader) compare(ctx context.Context, state *desired.State, p *Versions, c *Candidate, r *ruling) {
 	if c == nil {
 		return
 	}
@@ -219,14 +263,19 @@ func (u *Upgrader) compare(ctx context.Context, state *desired.State, p *Version
 		if p.pkg == nil {
 			return fmt.Errorf("%s %s could not be read, to compare it with what is newer", p.Repository, Short(p.Current))
 		}
-		pkg, err := u.cfg.Fetch(ctx, state.Origin(p.Repository), c.Digest)
-		if err != nil {
-			return err
+		pkg := r.newest
+		if pkg == nil || pkg.Digest != c.Digest {
+			if pkg, err = u.cfg.Fetch(ctx, state.Origin(p.Repository), c.Digest); err != nil {
+				return err
+			}
 		}
 		if c.Changes, err = compare(p.pkg, pkg); err != nil {
 			return fmt.Errorf("%s: %w", ref, err)
 		}
 		c.Types = compat.Summarize(c.Changes)
+		if c.Controller, err = u.controller(ctx, state, p, c, pkg); err != nil {
+			c.ControllerError = err.Error()
+		}
 		return nil
 	}()
 	if err != nil {

@@ -347,6 +347,30 @@ func TestOutdated(t *testing.T) {
 	}
 }
 
+// A version that is excluded by its digest is neither proposed nor chosen.
+func TestExcludedDigest(t *testing.T) {
+	commit := func() sources.Commit {
+		files := fleet(map[string]string{"a/db.yaml": declare("db", db1)})
+		files["clusters.yaml"].Data = append(files["clusters.yaml"].Data, "---\napiVersion: gitopsd.dev/v1alpha1\nkind: Packages\nspec:\n  exclude:\n  - {package: reg.io/acme/db, version: '"+
+			string(sources.DigestOf([]byte(db2)))+"', reason: broken}\n"...)
+		return sources.Commit{Files: files}
+	}
+	all, state, err := packages().upgrader(t, false).Outdated(t.Context(), commit(), nil)
+	if err != nil || state.Err() != nil || len(all) != 1 {
+		t.Fatal(err, state.Err(), all)
+	}
+	if p := all[0]; p.Latest == nil || p.Latest.Version != "v1.1.0" || len(p.Skipped) != 1 || !strings.HasPrefix(p.Skipped[0], "v2.0.0 is excluded: broken (clusters.yaml:") {
+		t.Errorf("have %+v, skipped %q", p.Latest, p.Skipped)
+	}
+	b, err := packages().upgrader(t, false).Bump(t.Context(), commit(), Request{Package: "db", Version: "latest"})
+	if err != nil || len(b.Edits) != 1 || !strings.Contains(b.Edits[0].To, ":v1.1.0") {
+		t.Errorf("have %+v, %v", b, err)
+	}
+	if _, err = packages().upgrader(t, false).Bump(t.Context(), commit(), Request{Package: "db", Version: "v2.0.0"}); err == nil || !strings.Contains(err.Error(), "reg.io/acme/db: v2.0.0 is excluded: broken") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func candidates(p *Versions) (all []*Candidate) {
 	for _, c := range []*Candidate{p.Update, p.Latest} {
 		if c != nil && !slices.Contains(all, c) {

@@ -12,7 +12,6 @@ import (
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
-	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
 )
 
@@ -31,6 +30,8 @@ func Compare(clusters []Facts, o Options) *Report {
 		clusters: slices.SortedFunc(slices.Values(clusters), func(a, b Facts) int { return cmp.Compare(a.Name, b.Name) }),
 		options:  o, images: newImages(o.Images),
 		judged: make(map[*Controller]verdict), types: make(map[manifest.ID]*typeSeen),
+		inContext: make(map[string][]finding), having: make(map[string]map[string]bool),
+		admitted: make(map[string]bool), parameters: make(map[string][]string), foreign: make(map[string][]string),
 	}
 	r := &Report{Verdict: Same, Clusters: []string{}, NotVerified: []Gap{}, Findings: []Finding{}, Groups: []Group{}}
 	for i := range c.clusters {
@@ -42,9 +43,19 @@ func Compare(clusters []Facts, o Options) *Report {
 	}
 	for _, id := range c.collect() {
 		c.one(id)
+		c.actors(id)
 	}
 	c.webhooks(r)
+	c.admission()
+	c.unread()
+	r.Notes = append(r.Notes, append(c.admissionNotes(), c.actorNotes()...)...)
 	r.Types = len(c.types)
+	for _, t := range c.types {
+		if !t.acted && len(t.worst) > 0 {
+			r.DefinitionOnly++
+		}
+	}
+	r.LookedAt, r.Omitted = c.looked(), c.omissions()
 	r.Findings = c.gathered()
 	r.Groups = c.groups()
 	switch {
@@ -65,12 +76,26 @@ type comparison struct {
 	types    map[manifest.ID]*typeSeen
 	found    []single
 	compared int
+	// inContext are the findings about what controllers run with, by clusters and
+	// workloads.
+	inContext map[string][]finding
+	// having are the clusters that have a type, by "plural.group".
+	having map[string]map[string]bool
+	// admitted are the webhooks and policies that match a type, and parameters the
+	// objects that policies take parameters from, by cluster.
+	admitted   map[string]bool
+	parameters map[string][]string
+	// foreign are the webhooks and policies that match a type and are not declared, by
+	// cluster.
+	foreign map[string][]string
 }
 
 // typeSeen is the result for one definition.
 type typeSeen struct {
 	name, pkg string
 	managed   bool
+	// acted reports whether somebody declares what acts on it.
+	acted bool
 	// worst is the worst finding in each cluster that has the type.
 	worst map[string]Kind
 }
@@ -84,6 +109,9 @@ type single struct {
 	changes []Change
 	// hashes are the sides', shown if all are about one type.
 	hashes []string
+	// object and types are set for a webhook or policy that matches types.
+	object string
+	types  []string
 }
 
 // collect returns every definition, in order.
@@ -101,6 +129,16 @@ func (c *comparison) collect() []manifest.ID {
 				t.name, t.pkg = d.name(), d.Package
 			}
 			t.managed = t.managed || d.Rendered != nil
+			t.acted = t.acted || d.Misnamed || d.Behaviour != nil && (d.Behaviour.Workload != manifest.ID{} || len(d.Behaviour.Compositions) > 0)
+			if d.Live != nil && !cl.Unread {
+				for _, plural := range d.Resources {
+					name := plural + "." + d.Group
+					if c.having[name] == nil {
+						c.having[name] = make(map[string]bool)
+					}
+					c.having[name][cl.Name] = true
+				}
+			}
 			if !cl.Unread {
 				t.worst[cl.Name] = ""
 			}
@@ -114,6 +152,10 @@ type here struct {
 	cluster string
 	*Definition
 	control *Controller // nil if no workload is behind it
+	planned map[manifest.ID]Planned
+	// pending and behind report whether comparison.pending reports the difference of
+	// the type, and of what acts on it.
+	pending, behind bool
 }
 
 // one compares one definition in all clusters.
@@ -122,13 +164,14 @@ func (c *comparison) one(id manifest.ID) {
 	for i := range c.clusters {
 		cl := &c.clusters[i]
 		if d := cl.Definitions[id]; d != nil && !cl.Unread {
-			h := here{cluster: cl.Name, Definition: d}
+			h := here{cluster: cl.Name, Definition: d, planned: cl.Planned}
 			if d.Behaviour != nil {
 				h.control = cl.Controllers[d.Behaviour.Workload]
 			}
 			all = append(all, h)
 		}
 	}
+	c.pending(id, all)
 	c.schema(id, all)
 	c.behaviour(id, all)
 }
@@ -140,6 +183,8 @@ func (c *comparison) schema(id manifest.ID, all []here) {
 	problems := newPartition()
 	for _, h := range all {
 		switch {
+		case h.pending:
+			continue
 		case h.Live == nil:
 			problems.add(string(Missing), h.cluster, "rendered, and not there", nil)
 			continue
@@ -244,10 +289,11 @@ func (c *comparison) fields(id manifest.ID, from, to string) ([]compat.Finding, 
 // with each other.
 func (c *comparison) behaviour(id manifest.ID, all []here) {
 	problems, acts, settings := newPartition(), newPartition(), newPartition()
+	var running []here
 	named := slices.ContainsFunc(all, func(h here) bool { return h.Behaviour != nil })
 	for _, h := range all {
 		switch {
-		case h.Live == nil, h.Rendered == nil, !named:
+		case h.Live == nil, h.Rendered == nil, !named, h.Misnamed:
 			// There is nothing to act upon, or it has a finding of its own.
 		case h.Behaviour == nil:
 			acts.add("", h.cluster, "nobody knows what: no package, and no annotation "+manifest.ControllerAnnotation, nil)
@@ -255,17 +301,17 @@ func (c *comparison) behaviour(id manifest.ID, all []here) {
 			c.composed(h, problems, acts)
 		case h.control.Unread:
 		default:
-			v, ok := c.judged[h.control]
-			if !ok {
-				v = c.images.judge(h.control)
-				c.judged[h.control] = v
+			running = append(running, h)
+			v := c.judge(h.control)
+			if h.behind {
+				continue
 			}
 			if v.problem != "" {
 				problems.add(string(v.problem)+" "+v.what, h.cluster, v.what, in(h.cluster, v.details))
 				continue
 			}
 			acts.add(v.images, h.cluster, v.what, nil)
-			settings.add(v.images+"\n"+v.settings, h.cluster, v.what+", settings "+brief(v.settings), patched(h.control.Patches, h.cluster))
+			settings.add(v.images+"\n"+v.settings, h.cluster, v.what, patched(h.control.Patches, h.cluster))
 		}
 	}
 	for _, s := range problems.ordered() {
@@ -273,11 +319,28 @@ func (c *comparison) behaviour(id manifest.ID, all []here) {
 		c.report(Kind(kind), id, []*side{s})
 	}
 	if sides := acts.ordered(); len(sides) > 1 {
+		sides[0].details = append(composesBetween(all, sides), sides[0].details...)
 		c.report(ControllerDiffers, id, sides)
 	} else if sides := settings.ordered(); len(sides) > 1 {
+		for i, s := range sides {
+			s.What += ", settings " + letter(i) // a hash could give away a short value
+		}
 		sides[0].details = append(c.settingsBetween(all, sides), sides[0].details...)
 		c.report(SettingsDiffer, id, sides)
 	}
+	for _, f := range c.contexts(running) {
+		c.report(f.kind, id, f.sides)
+	}
+}
+
+// judge compares a running controller with the rendered one, once.
+func (c *comparison) judge(control *Controller) verdict {
+	v, ok := c.judged[control]
+	if !ok {
+		v = c.images.judge(control)
+		c.judged[control] = v
+	}
+	return v
 }
 
 // settingsBetween returns the names of settings that differ between sides.
@@ -285,7 +348,7 @@ func (c *comparison) settingsBetween(all []here, sides []*side) []string {
 	of := func(s *side) []behaviour.Part {
 		for _, h := range all {
 			if h.cluster == s.Clusters[0] && h.control != nil && len(h.control.Instances) > 0 {
-				return h.control.Instances[0].Settings
+				return h.control.Wanted.Common(h.control.Instances[0].Settings)
 			}
 		}
 		return nil
@@ -303,37 +366,22 @@ func (c *comparison) composed(h here, problems, acts *partition) {
 	if h.Composed == nil {
 		return // it was not read, which is a gap
 	}
-	differing := behaviour.Differing(h.Behaviour.Compositions, h.Composed.Compositions)
-	for i := range differing {
-		differing[i] = "composition " + differing[i]
-	}
-	runs := h.Behaviour.Digest()
-	var functions []string
-	for _, f := range h.Behaviour.Functions {
-		i := slices.IndexFunc(h.Composed.Functions, func(p behaviour.Part) bool { return p.Name == f.Name })
-		if i < 0 {
-			continue // its Composition differs
-		}
-		id := h.Composed.Functions[i].Value
-		wanted, err := sources.ParseDigest(f.Value)
-		digest, ok := behaviour.ImageDigest(id)
-		switch {
-		case id == "":
-			differing = append(differing, "function "+f.Name+" does not run")
-		case err != nil:
-			// The cluster does not declare it; the same must run elsewhere.
-			runs += "\n" + id
-			functions = append(functions, "function "+f.Name+" runs "+c.images.name(id))
-		case !ok || !c.images.stands(digest, wanted):
-			differing = append(differing, "function "+f.Name+" runs "+c.images.name(id))
-		}
+	differing, runs, functions := c.images.differing(h.Definition)
+	if h.behind {
+		return // c.pending reports it
 	}
 	if len(differing) > 0 {
-		text := "not as rendered: " + prose.Some(differing, 4)
+		names := make([]string, len(differing))
+		for i, d := range differing {
+			names[i] = d.text
+		}
+		text := "not as rendered: " + prose.Some(names, 4)
 		problems.add(string(CompositionDrifted)+" "+text, h.cluster, text, nil)
 		return
 	}
-	what := h.Behaviour.String() + " (" + brief(h.Behaviour.Digest()) + ")"
+	shown := *h.Behaviour
+	shown.Settings = nil // a hash could give away a short value
+	what := shown.String() + " (" + brief(shown.Digest()) + ")"
 	acts.add(runs, h.cluster, strings.Join(append([]string{what}, functions...), ", "), nil)
 }
 

@@ -107,6 +107,24 @@ func TestCompare(t *testing.T) {
 			what:   "unknown image sha256:999999999999 in place of reg.io/widgets v1 (sha256:111111111111)",
 		},
 		{
+			name: "a container that somebody added",
+			change: func(_, prod, _ *Facts) {
+				i := &prod.controller().Instances[0]
+				i.Images = append([]behaviour.Part{{Name: "extra", Value: string(digest("9"))}}, i.Images...)
+			},
+			want: []string{both + "nobody knows what acts on them in prod: the image that runs is not in clusters.lock"},
+			what: "reg.io/widgets v1 (sha256:111111111111), with unknown image sha256:999999999999 in the added container extra",
+		},
+		{
+			name: "a locked image in a container that somebody added",
+			change: func(_, prod, _ *Facts) {
+				i := &prod.controller().Instances[0]
+				i.Images = append(i.Images, behaviour.Part{Name: "z", Value: string(digest("4"))})
+			},
+			want: []string{both + "another controller than declared acts on them in prod"},
+			what: "reg.io/widgets v1 (sha256:111111111111), with reg.io/widgets v2 (sha256:444444444444) in the added container z",
+		},
+		{
 			name:   "no image ID",
 			change: func(_, prod, _ *Facts) { prod.controller().Instances[0].Images[0].Value = "" },
 			want:   []string{both + "nobody knows what acts on them in prod: the image that runs is not in clusters.lock"},
@@ -153,7 +171,7 @@ func TestCompare(t *testing.T) {
 		},
 		{
 			name:   "settings changed",
-			change: func(_, prod, _ *Facts) { prod.controller().Instances[0].Settings[0].Value = "secret" },
+			change: func(_, prod, _ *Facts) { prod.controller().Instances[0].Settings[0].Value = "hunter2" },
 			want:   []string{both + "the controller runs with other settings than declared in prod"},
 			what:   "prod: other than rendered: package-runtime argument --debug",
 		},
@@ -161,7 +179,7 @@ func TestCompare(t *testing.T) {
 			name: "settings declared differently",
 			change: func(_, prod, _ *Facts) {
 				wanted := *prod.controller().Wanted
-				wanted.Settings = []behaviour.Part{{Name: "package-runtime argument --debug", Value: "secret"}}
+				wanted.Settings = []behaviour.Part{{Name: "package-runtime argument --debug", Value: "hunter2"}}
 				prod.controller().Wanted = &wanted
 				prod.controller().Instances[0].Settings = wanted.Settings
 				prod.controller().Patches = []string{"spec.patches[1] (clusters.yaml:7)"}
@@ -302,7 +320,7 @@ func TestCompare(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if strings.Contains(string(text), "secret") {
+			if strings.Contains(string(text), "hunter2") {
 				t.Errorf("the value of a setting is in the report\n%s", text)
 			}
 		})
@@ -324,6 +342,18 @@ func TestNotVerified(t *testing.T) {
 		if slices.Contains(s.Clusters, "prod") {
 			t.Errorf("something is said of a cluster of which nothing is known: %+v", s)
 		}
+		if slices.Contains(s.Clusters, "staging") && s.State != NotVerifiedState {
+			t.Errorf("a cluster whose pods were not read is %q", s.State)
+		}
+	}
+	// A type whose annotation names a controller that is not rendered is neither the same nor without a controller.
+	all = fleet("dev", "prod")
+	all[1].AdmissionRead, all[1].Actors, all[1].Gaps = true, new(Actors), []string{"there is no Deployment a/b"}
+	all[1].controller().Rights.Read, all[1].controller().ConfigMaps.Read = true, true
+	all[1].widget().Behaviour, all[1].widget().Misnamed = nil, true
+	r = Compare(all, options)
+	if s := r.Groups[0].States; len(r.Findings) > 0 || r.DefinitionOnly > 0 || len(s) != 2 || s[1].State != NotVerifiedState || s[1].Types != 1 || s[1].Clusters[0] != "prod" {
+		t.Errorf("have %+v", r)
 	}
 }
 

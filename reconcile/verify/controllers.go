@@ -73,6 +73,9 @@ type verdict struct {
 	problem Kind
 	// what runs, in words.
 	what string
+	// runs is the image that runs in place of the rendered one, in words; empty if
+	// none does.
+	runs string
 	// images and settings are equal for clusters that run the same.
 	images, settings string
 	details          []string
@@ -133,7 +136,7 @@ func (x *images) wanted(c *Controller) string {
 // instance compares one instance with the rendered workload. An image that is
 // rendered by tag can be any; the IDs that nodes report tell clusters apart.
 func (x *images) instance(c *Controller, i Instance) verdict {
-	v := verdict{settings: behaviour.SettingsDigest(i.Settings)}
+	v := verdict{settings: behaviour.SettingsDigest(c.Wanted.Common(i.Settings))}
 	var runs, same []string
 	for _, p := range c.Wanted.Images {
 		n := slices.IndexFunc(i.Images, func(q behaviour.Part) bool { return q.Name == p.Name })
@@ -161,9 +164,13 @@ func (x *images) instance(c *Controller, i Instance) verdict {
 		}
 	}
 	v.what, v.images = strings.Join(runs, " and "), strings.Join(same, "\n")
+	if v.problem != "" {
+		v.what += " in place of " + x.wanted(c)
+	}
+	x.undeclared(c, i, &v)
 	switch differing := behaviour.Differing(c.Wanted.Settings, i.Settings); {
 	case v.problem != "":
-		v.what += " in place of " + x.wanted(c)
+		v.runs = strings.Join(runs, " and ")
 		v.details = []string{"pod " + pods(i)}
 	case len(differing) > 0:
 		v.problem = SettingsDrifted
@@ -171,6 +178,21 @@ func (x *images) instance(c *Controller, i Instance) verdict {
 		v.details = []string{"pod " + pods(i), "other than rendered: " + prose.Some(differing, 8)}
 	}
 	return v
+}
+
+// undeclared adds the containers that somebody added to the workload.
+func (x *images) undeclared(c *Controller, i Instance, v *verdict) {
+	for _, p := range i.Images {
+		if slices.ContainsFunc(c.Wanted.Images, func(q behaviour.Part) bool { return q.Name == p.Name }) {
+			continue
+		}
+		kind := UnknownImage
+		if digest, ok := behaviour.ImageDigest(p.Value); ok && len(x.names[digest]) > 0 {
+			kind = WrongController
+		}
+		v.problem = worst(v.problem, kind)
+		v.what += fmt.Sprintf(", with %s in the added container %s", x.name(p.Value), p.Name)
+	}
 }
 
 func worst(a, b Kind) Kind {

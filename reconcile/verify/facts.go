@@ -16,10 +16,21 @@ type Facts struct {
 	Definitions map[manifest.ID]*Definition
 	// Controllers are the rendered workloads behind types, by ID.
 	Controllers map[manifest.ID]*Controller
-	// Webhooks are the rendered webhook configurations.
+	// Webhooks are the rendered webhook configurations and admission policies.
 	Webhooks []Webhook
+	// Admission is everything live that checks or changes objects as they are written,
+	// whoever made it. AdmissionRead reports whether it was read.
+	Admission     []Admission
+	AdmissionRead bool
+	// Planned are rendered objects that were not applied; nil if no plan was made. See
+	// Facts.Explain.
+	Planned map[manifest.ID]Planned
+	// Actors are workloads beside the declared controllers; nil if they were not read.
+	Actors *Actors
 	// Gaps are the reasons why something could not be read or rendered.
 	Gaps []string
+	// Omitted are what was left out of the comparison for a good reason.
+	Omitted []Omission
 	// Unread reports whether nothing live is known, and so nothing can be compared:
 	// Gaps has the reason.
 	Unread bool
@@ -30,6 +41,10 @@ type Definition struct {
 	ID manifest.ID
 	// Kind and Group are the objects'; of an XRD the composites'.
 	Kind, Group string
+	// Resources are the plural names of the types, those of claims included, and Scope
+	// is "Namespaced" or "Cluster", empty if it is neither for all of them.
+	Resources []string
+	Scope     string
 	// Package is the name of the package that it is rendered from; empty for a plain
 	// manifest, and if it is not rendered.
 	Package string
@@ -45,6 +60,9 @@ type Definition struct {
 	Patches []string
 	// Behaviour acts on the rendered types; nil if unknown.
 	Behaviour *behaviour.Identity
+	// Misnamed reports whether the definition names a controller that is not rendered,
+	// or that cannot be read; the cluster's Gaps have the reason.
+	Misnamed bool
 	// Composed is the live state of a Behaviour of Compositions, with the running
 	// digests of the Functions; nil for others, and if it could not be read.
 	Composed *behaviour.Identity
@@ -67,8 +85,15 @@ type Controller struct {
 	Unread bool
 	// Instances are the running pods; pods that run the same are one.
 	Instances []Instance
+	// ConfigMaps and Secrets are the contents that the live workload refers to, by
+	// hashes that only this run can compare, and Rights what its account may do; see
+	// [behaviour.Config] and [behaviour.Rights].
+	ConfigMaps, Secrets, Rights Context
 	// Waiting are some pods that do not run, with their reasons.
 	Waiting []string
+	// Added are the containers that only pods have, and not the workload: admission
+	// or `kubectl debug` added them. They are not in Instances.
+	Added []string
 }
 
 // Instance is the pods that run the same images with the same settings.
@@ -86,7 +111,17 @@ type Instance struct {
 	Elsewhere bool
 }
 
-// Webhook is a rendered webhook configuration in one cluster.
+// Context is what a workload runs with.
+type Context struct {
+	// Read reports whether the rest is known.
+	Read  bool
+	Parts []behaviour.Part
+	// Drift are the names of parts that are not as rendered.
+	Drift []string
+}
+
+// Webhook is a rendered webhook configuration, or a rendered policy or its binding, in
+// one cluster.
 type Webhook struct {
 	ID      manifest.ID
 	Package string

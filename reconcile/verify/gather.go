@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
@@ -23,16 +24,18 @@ func (c *comparison) gathered() []Finding {
 	var order []string
 	for _, s := range c.found {
 		t := c.types[s.id]
-		pkg, key := "", fmt.Sprintln(s.kind, s.sides, s.details, s.id)
+		pkg, key := "", fmt.Sprintln(s.kind, s.sides, s.details, s.id, s.object, s.types)
 		if t != nil {
-			pkg = t.pkg
+			if s.kind != SecondActor { // one workload may write the types of several packages
+				pkg = t.pkg
+			}
 			key = fmt.Sprintln(s.kind, pkg, s.sides, s.details)
 		}
 		f := byType[key]
 		if f == nil {
 			f = &Finding{Kind: s.kind, Package: pkg, Sides: s.sides, Details: s.details, Advice: advice[s.kind]}
 			if t == nil {
-				f.Object = s.id.String()
+				f.Object, f.Types = cmp.Or(s.object, s.id.String()), s.types
 			}
 			byType[key] = f
 			hashes[f] = s.hashes
@@ -88,6 +91,40 @@ func (c *comparison) gathered() []Finding {
 	return findings
 }
 
+// unread marks the types of which something could not be read in a cluster, so that
+// nothing calls them the same. The cluster's gaps have the reasons.
+func (c *comparison) unread() {
+	for i := range c.clusters {
+		cl := &c.clusters[i]
+		if cl.Unread || len(cl.Gaps) == 0 {
+			continue
+		}
+		for id, d := range cl.Definitions {
+			if t := c.types[id]; t.worst[cl.Name] == "" && d.Rendered != nil && d.Live != nil && !cl.acted(d) {
+				t.worst[cl.Name] = NotVerifiedState
+			}
+		}
+	}
+}
+
+// acted reports whether everything was read that acts on a type.
+func (c *Facts) acted(d *Definition) bool {
+	if !c.AdmissionRead || d.Misnamed {
+		return false
+	}
+	if d.Behaviour == nil {
+		return true
+	}
+	if c.Actors == nil {
+		return false
+	}
+	if d.Behaviour.Workload == (manifest.ID{}) {
+		return d.Composed != nil
+	}
+	w := c.Controllers[d.Behaviour.Workload]
+	return w != nil && !w.Unread && w.Rights.Read && w.ConfigMaps.Read
+}
+
 // groups groups all types by package.
 func (c *comparison) groups() []Group {
 	type key struct {
@@ -117,8 +154,12 @@ func (c *comparison) groups() []Group {
 		g := Group{Package: k.pkg, Managed: k.managed, States: states(members[k])}
 		for _, t := range members[k] {
 			g.Types = append(g.Types, t.name)
+			if !t.acted && len(t.worst) > 0 {
+				g.DefinitionOnly = append(g.DefinitionOnly, t.name)
+			}
 		}
 		slices.Sort(g.Types)
+		slices.Sort(g.DefinitionOnly)
 		groups = append(groups, g)
 	}
 	return groups
@@ -192,16 +233,20 @@ func (c *comparison) webhooks(r *Report) {
 				s = &seen{newPartition(), newPartition()}
 				all[w.ID] = s
 			}
+			planned := cl.Planned[w.ID]
 			switch {
 			case w.Missing && w.Held:
 				held = append(held, w.ID.String())
 				continue
+			case planned.Kind != "" && (w.Missing || len(w.Drift) > 0):
+				s.problems.add(string(planned.Kind)+" "+planned.Why, cl.Name, "wanted as declared, "+planned.Why, nil)
+				continue
 			case w.Missing:
-				s.problems.add("missing", cl.Name, "rendered, and not there", nil)
+				s.problems.add(string(WebhookDrifted), cl.Name, "rendered, and not there", nil)
 				continue
 			case len(w.Drift) > 0:
 				text := "not as rendered: " + prose.Some(w.Drift, 4)
-				s.problems.add(text, cl.Name, text, nil)
+				s.problems.add(string(WebhookDrifted)+" "+text, cl.Name, text, nil)
 				continue
 			}
 			s.rendered.add(w.Rendered, cl.Name, "rendered by "+cmp.Or(w.Package, "a plain manifest")+" ("+brief(w.Rendered)+")", nil)
@@ -209,7 +254,8 @@ func (c *comparison) webhooks(r *Report) {
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(all), manifest.ID.Compare) {
 		for _, s := range all[id].problems.ordered() {
-			c.report(WebhookDrifted, id, []*side{s})
+			kind, _, _ := strings.Cut(s.key, " ")
+			c.report(Kind(kind), id, []*side{s})
 		}
 		if sides := all[id].rendered.ordered(); len(sides) > 1 {
 			c.report(WebhookDiffers, id, sides)

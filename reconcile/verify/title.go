@@ -11,11 +11,8 @@ import (
 // Summary returns the report in one line.
 func (r *Report) Summary() string {
 	what := fmt.Sprintf("%s in %s", prose.Count(r.Types, "type"), prose.Count(len(r.Clusters), "cluster"))
-	switch {
-	case r.Verdict == Same && len(r.Clusters) > 1:
-		return what + ": verified, no difference"
-	case r.Verdict == Same:
-		return what + ": verified, as the repository declares"
+	if r.Verdict == Same {
+		return what + ": " + r.verified()
 	}
 	var parts []string
 	if n := len(r.Findings); n > 0 {
@@ -42,16 +39,32 @@ func (f *Finding) Title() string {
 		return fmt.Sprintf("%s: nobody knows what acts on %s in %s: the image that runs is not in clusters.lock", subject, it, odd)
 	case WrongController:
 		return fmt.Sprintf("%s: another controller than declared acts on %s in %s", subject, it, odd)
+	case SecondActor:
+		return fmt.Sprintf("%s: a workload that nobody declared may write %s in %s", subject, it, odd)
 	case ControllerDiffers:
 		return fmt.Sprintf("%s: the controller differs %s", subject, f.between())
 	case SettingsDrifted:
 		return fmt.Sprintf("%s: the controller runs with other settings than declared in %s", subject, odd)
 	case SettingsDiffer:
 		return fmt.Sprintf("%s: the controller's settings differ %s", subject, f.between())
+	case ConfigDrifted:
+		return fmt.Sprintf("%s: the controller's configuration is not what was declared in %s", subject, odd)
+	case ConfigDiffers:
+		return fmt.Sprintf("%s: the controller's configuration differs %s", subject, f.between())
+	case RightsDrifted:
+		return fmt.Sprintf("%s: the controller has other rights than declared in %s", subject, odd)
+	case RightsDiffer:
+		return fmt.Sprintf("%s: the controller's rights differ %s", subject, f.between())
+	case AdmissionDiffers:
+		return fmt.Sprintf("%s: what it does to %s differs %s", subject, f.objects(), f.between())
 	case CompositionDrifted:
 		return fmt.Sprintf("%s: what is composed of %s is not what was declared in %s", subject, it, odd)
 	case NoController:
 		return fmt.Sprintf("%s: nothing acts on %s in %s: the controller does not run", subject, it, odd)
+	case Refused:
+		return fmt.Sprintf("%s: what was declared is refused in %s", subject, odd)
+	case NotApplied:
+		return fmt.Sprintf("%s: what was declared is not applied yet in %s", subject, odd)
 	case Drifted:
 		return fmt.Sprintf("%s: changed by somebody in %s", subject, odd)
 	case SchemaDiffers:
@@ -76,6 +89,14 @@ func (f *Finding) subject() (subject, it string) {
 		return fmt.Sprintf("%d types of package %s", len(f.Types), f.Package), "them"
 	}
 	return fmt.Sprintf("%d types", len(f.Types)), "them"
+}
+
+// objects names the types that a webhook or policy matches.
+func (f *Finding) objects() string {
+	if len(f.Types) == 1 {
+		return f.Types[0]
+	}
+	return prose.Count(len(f.Types), "type")
 }
 
 // odd names the clusters to check.

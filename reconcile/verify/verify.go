@@ -7,6 +7,9 @@
 // 1,000 types in 50 clusters must fit on a screen; title.go says a finding in
 // a line. A Report in JSON is for programs; cmd/gitopsd/findings shows it to people.
 //
+// actors.go reports workloads that may write a type beside its controller, and
+// planned.go tells what was refused or not applied yet from what somebody changed.
+//
 // [Repository.Wanted] makes the facts that follow from the repository alone;
 // reconcile/verify/live reads clusters. render/types defines what a type is,
 // render/behaviour what acts on it, and render/types/compat what a difference
@@ -16,6 +19,7 @@ package verify
 import (
 	"slices"
 
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
 )
 
@@ -34,6 +38,9 @@ const (
 	// WrongController: the running controller is in the lock, but is not the one
 	// rendered for the cluster.
 	WrongController Kind = "wrong-controller"
+	// SecondActor: a workload that the repository does not declare may write the type
+	// beside its declared controller.
+	SecondActor Kind = "second-actor"
 	// ControllerDiffers: each cluster runs its rendered controller, but these
 	// differ.
 	ControllerDiffers Kind = "controller-differs"
@@ -43,22 +50,41 @@ const (
 	// SettingsDiffer: one image was rendered with different arguments or
 	// environments.
 	SettingsDiffer Kind = "settings-differ"
+	// ConfigDrifted: a ConfigMap or Secret that the controller refers to has another
+	// content than rendered.
+	ConfigDrifted Kind = "config-drifted"
+	// ConfigDiffers: the ConfigMaps or Secrets that controllers refer to have different
+	// contents.
+	ConfigDiffers Kind = "config-differs"
+	// RightsDrifted: the controller's account has other rights than were rendered for
+	// it.
+	RightsDrifted Kind = "rights-drifted"
+	// RightsDiffer: the controllers' accounts have different rights.
+	RightsDiffer Kind = "rights-differ"
 	// CompositionDrifted: live Compositions or Functions behind a composite type
 	// differ from the rendered ones.
 	CompositionDrifted Kind = "composition-drifted"
 	// NoController: no controller runs for the type.
 	NoController Kind = "no-controller"
+	// AdmissionDiffers: webhooks or policies of the API servers that match the type
+	// differ, whoever made them.
+	AdmissionDiffers Kind = "admission-differs"
+	// Refused: `gitopsd run` refuses to apply the rendered type or its controller, and
+	// the cluster keeps what it had.
+	Refused Kind = "refused"
+	// NotApplied: the rendered type or its controller is not applied yet.
+	NotApplied Kind = "not-applied"
 	// Drifted: the live type differs from the rendered one.
 	Drifted Kind = "drifted"
 	// SchemaDiffers: clusters have different types of one name.
 	SchemaDiffers Kind = "schema-differs"
 	// Missing: the type was rendered, but does not exist.
 	Missing Kind = "missing"
-	// WebhookDrifted: a webhook configuration differs from the rendered one, or does
-	// not exist.
+	// WebhookDrifted: a webhook configuration or admission policy differs from the
+	// rendered one, or does not exist.
 	WebhookDrifted Kind = "webhook-drifted"
-	// WebhookDiffers: webhook configurations of one name were rendered
-	// differently.
+	// WebhookDiffers: webhook configurations or admission policies of one name were
+	// rendered differently.
 	WebhookDiffers Kind = "webhook-differs"
 	// Unmanaged: the repository defines the type for other clusters, but not for
 	// this one.
@@ -66,19 +92,26 @@ const (
 )
 
 var kinds = []Kind{
-	TwoControllers, UnknownImage, WrongController, ControllerDiffers, SettingsDrifted, SettingsDiffer, CompositionDrifted,
-	NoController, Drifted, SchemaDiffers, Missing, WebhookDrifted, WebhookDiffers, Unmanaged,
+	TwoControllers, UnknownImage, WrongController, SecondActor, ControllerDiffers, SettingsDrifted, SettingsDiffer,
+	ConfigDrifted, ConfigDiffers, RightsDrifted, RightsDiffer, CompositionDrifted, NoController, AdmissionDiffers,
+	Refused, NotApplied, Drifted, SchemaDiffers, Missing, WebhookDrifted, WebhookDiffers, Unmanaged,
 }
 
 // rank orders kinds, worst first.
-func (k Kind) rank() int { return slices.Index(kinds, k) }
+func (k Kind) rank() int {
+	if k == NotVerifiedState {
+		return len(kinds)
+	}
+	return slices.Index(kinds, k)
+}
 
 // Verdict is the report in one word.
 type Verdict string
 
 // The verdicts.
 const (
-	// Same: everything was verified, and there is no finding.
+	// Same: there is no finding, and everything was verified but for the Secrets that
+	// the account may not read, which are in Report.Omitted.
 	Same Verdict = "same"
 	// Different: everything was verified, and there are findings.
 	Different Verdict = "different"
@@ -99,6 +132,12 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 	// Groups are all types, by package.
 	Groups []Group `json:"groups"`
+	// LookedAt is what was compared, and Omitted what was not.
+	LookedAt Looked     `json:"lookedAt"`
+	Omitted  []Omission `json:"omitted"`
+	// DefinitionOnly is the number of types of which nobody declares what acts on
+	// them. Only their definitions are verified.
+	DefinitionOnly int `json:"definitionOnly"`
 	// Notes are for a person to read; they are not differences.
 	Notes []string `json:"notes,omitempty"`
 }
@@ -116,10 +155,11 @@ type Finding struct {
 	// and those that nothing defines.
 	Package string `json:"package,omitempty"`
 	// Types are the kinds concerned, "Widget.acme.example", sorted. Empty for
-	// webhook configurations.
+	// rendered webhook configurations.
 	Types []string `json:"types,omitempty"`
 	// Object is a webhook configuration's name, with its kind:
-	// "validatingwebhookconfiguration.admissionregistration.k8s.io/widgets".
+	// "validatingwebhookconfiguration.admissionregistration.k8s.io/widgets"; or a
+	// webhook or policy that matches the types: "mutating webhook a.acme.example".
 	Object string `json:"object,omitempty"`
 	// Sides are the clusters concerned, grouped by what they have. For a kind that
 	// ends in "differs" or "differ" they are all compared clusters, the most
@@ -167,8 +207,10 @@ type Group struct {
 	Managed bool `json:"managed"`
 	// Types are the kinds in it, sorted.
 	Types []string `json:"types"`
+	// DefinitionOnly are those of which nobody declares what acts on them.
+	DefinitionOnly []string `json:"definitionOnly,omitempty"`
 	// States are the clusters that have any of the types, by their worst finding:
-	// "same", or a finding's kind.
+	// "same", "not-verified", or a finding's kind.
 	States []State `json:"states"`
 }
 
@@ -181,18 +223,32 @@ type State struct {
 	Types int `json:"types"`
 }
 
-// SameState is the State of clusters without findings.
-const SameState = "same"
+// States beside the kinds of findings.
+const (
+	// SameState is that of clusters without findings.
+	SameState = "same"
+	// NotVerifiedState is that of clusters without findings in which something about the
+	// types could not be read.
+	NotVerifiedState = "not-verified"
+)
 
 var advice = map[Kind]string{
 	TwoControllers:     "find out which controller is the right one and stop the other: they undo each other's work",
 	UnknownImage:       "treat it as an intrusion until you know better: find out where the image came from; deleting the pod makes its node pull the locked image",
 	WrongController:    "see whether `gitopsd run` reports an error for the cluster; until it has rolled out, objects are handled as another version does",
+	SecondActor:        "find out what it does with them, and stop it; if it belongs there, declare it in the repository, or name its ServiceAccount in the Cluster's annotation " + manifest.ActorsAnnotation,
 	ControllerDiffers:  "declare the same version in these clusters, or keep its users from taking the clusters for equal",
 	SettingsDrifted:    "see who changed the workload, and take it back or declare it: what others add gitopsd leaves alone",
 	SettingsDiffer:     "make the declarations the same, or keep its users from taking the clusters for equal",
+	ConfigDrifted:      "see who changed it; gitopsd puts back what it declares. Pods that started before have the older values of variables",
+	ConfigDiffers:      "make the contents the same, or keep its users from taking the clusters for equal",
+	RightsDrifted:      "declare the rights beside the controller, or take them back: see who made or changed the bindings and roles",
+	RightsDiffer:       "make the roles and bindings the same: what a controller may do in one cluster fails in another",
+	AdmissionDiffers:   "make it the same in these clusters, declared or not: an object that one of them takes as it is, another changes or refuses",
 	CompositionDrifted: "see who changed the Composition or Function; gitopsd puts back what it declares",
 	NoController:       "find out why its pods do not run: objects are accepted, and nothing happens to them",
+	Refused:            "do what the reason says, or declare what the cluster has; `gitopsd plan` shows every step",
+	NotApplied:         "commit it, and wait for `gitopsd run`; if it does not come, its status says why",
 	Drifted:            "see who changed the definition; gitopsd puts it right unless the cluster is suspended or only reports drift",
 	SchemaDiffers:      "declare the same version in these clusters: what one accepts another refuses or drops",
 	Missing:            "see what `gitopsd plan` says of the cluster; until then its API does not exist there",

@@ -34,6 +34,9 @@ func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Facts {
 	source := make(map[string]string)
 	for _, p := range c.Packages {
 		source[p.Declaration.Name] = p.Pin.Ref.Repository + " " + p.Pin.Ref.Version()
+		if replaces := p.Replacement(); replaces != "" {
+			source[p.Declaration.Name] += ", " + replaces
+		}
 	}
 	index := behaviour.NewIndex(c.Objects, c.Packages)
 	for _, o := range c.Objects.All() {
@@ -41,8 +44,8 @@ func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Facts {
 		switch {
 		case id.Is(manifest.Definitions...):
 			r.definition(ctx, c, &w, index, o, source)
-		case id.Is(manifest.Webhooks...):
-			form := webhookForm(o.Tree())
+		case id.Is(manifest.Webhooks...), id.Is(manifest.AdmissionPolicies...):
+			form := admissionForm(o.Tree())
 			w.Webhooks = append(w.Webhooks, Webhook{
 				ID: id, Package: o.Label(manifest.PackageLabel), Rendered: hash(form), Held: !hasBundle(o.Tree()), Missing: true,
 			})
@@ -66,6 +69,7 @@ func (r *Repository) definition(ctx context.Context, c *desired.Unit, w *Facts, 
 	}
 	defined := types.Read(o.Tree())
 	d := &Definition{ID: o.ID(), Kind: defined.Names.Kind, Group: defined.Group, Rendered: all, Package: o.Label(manifest.PackageLabel)}
+	d.Resources, d.Scope = Resources(defined)
 	d.Source = source[d.Package]
 	d.Patches = c.PatchesOf(ctx, o.ID(), func(o *manifest.Object) string {
 		all, err := r.typesOf(o)
@@ -76,6 +80,7 @@ func (r *Repository) definition(ctx context.Context, c *desired.Unit, w *Facts, 
 	})
 	w.Definitions[o.ID()] = d
 	if d.Behaviour, err = index.Of(o); err != nil {
+		d.Misnamed = true
 		w.Gap(err)
 		return
 	}
@@ -117,4 +122,17 @@ func Types(tree map[string]any) ([]types.Type, error) {
 	all, err := types.Of(tree)
 	slices.SortFunc(all, func(a, b types.Type) int { return cmp.Compare(a.String(), b.String()) })
 	return all, err
+}
+
+// Resources returns the plural names of a definition's types, and their scope if they
+// have one.
+func Resources(d types.Definition) (plurals []string, scope string) {
+	plurals = []string{d.Names.Plural}
+	if d.Claims.Kind != "" {
+		return append(plurals, d.Claims.Plural), ""
+	}
+	if d.Scope == "LegacyCluster" {
+		return plurals, "Cluster"
+	}
+	return plurals, d.Scope
 }

@@ -8,15 +8,24 @@
 //   - CRDs of plain manifests: the workload of the same cluster that the
 //     annotation gitopsd.dev/controller names, "<namespace>/<name>" of a
 //     Deployment, StatefulSet or DaemonSet;
-//   - XRDs: the Compositions for their composite type, and the Functions which
-//     these name.
+//   - XRDs: the Compositions for their composite type, the Functions which these
+//     name, and the types that they compose with what acts on those (composes.go).
 //
-// A workload is known by the digests of its images, and by its settings: the
-// command, arguments and environment of each container. The values of settings
-// are hashed one by one, so that the names of those that differ can be told;
-// the values never are, nor their single hashes, since a short secret could be
-// guessed from them. What a ConfigMap or Secret holds that a variable is taken
-// from is not looked at, nor the order of different arguments.
+// A workload is known by
+//
+//   - the digests of its images (workload.go);
+//   - its settings: the command, arguments and environment of each container, and
+//     the ConfigMaps and Secrets that variables and files come from. The order of
+//     different arguments does not count;
+//   - what these ConfigMaps and Secrets hold, by key (references.go), apart from
+//     certificates and tokens, which every cluster has its own of;
+//   - the rights of its ServiceAccount (rights.go).
+//
+// The values of settings are hashed one by one, so that the names of those that
+// differ can be told; the values never are, nor their single hashes, since a short
+// secret could be guessed from them. For the same reason no digest covers the values
+// of Secrets: reconcile/verify compares them in memory only, by hashes with a key
+// that is made for one run.
 //
 // The package is pure and works on decoded trees, so that what is rendered and
 // what is live are read alike. Types' digests are render/types' business, what
@@ -43,14 +52,32 @@ type Identity struct {
 	// Images are the images of the workload's containers: the digest if the image is
 	// named by one, else the image's name.
 	Images []Part
-	// Settings are the containers' commands, arguments and environment. Their values
-	// are hashes that must not be shown.
+	// Settings are the containers' commands, arguments and environment, and the places
+	// of files; for Compositions those that DeploymentRuntimeConfigs set of Functions.
+	// Their values are hashes that must not be shown.
 	Settings []Part
+	// Config are the contents of rendered ConfigMaps and Secrets that it refers to;
+	// see the function [Config]. Values of ConfigMaps are hashes that must not be
+	// shown, those of Secrets [Withheld], and those that are not rendered [Elsewhere].
+	Config []Part
+	// Rights are those of its account by the rendered roles and bindings, without those
+	// of other packages; see the function [Rights]. A role that is not rendered, or is
+	// aggregated, is a part with the role's name.
+	Rights []Part
+	// PerCluster are the settings and contents that every cluster has its own of, by
+	// manifest.PerClusterAnnotation of the workload: names of Settings ("manager
+	// variable REGION"), of Config ("ConfigMap settings key region"), or all of an object
+	// ("Secret login").
+	PerCluster []string
 	// Compositions are those for a composite type, each with a hash of its spec.
 	Compositions []Part
 	// Functions are the Functions that the Compositions name, with their locked
 	// digests; "" for a Function that the cluster does not declare.
 	Functions []Part
+	// Composes are the types that the Compositions compose, by way of other composites
+	// too: "Bucket.acme.example/v1" with a hash of the type and of what acts on it. In
+	// what is read from a cluster there are none.
+	Composes []Part
 }
 
 // Part is one part of a behaviour. Parts are comparable; lists of them are sorted by
@@ -59,18 +86,60 @@ type Part struct {
 	Name, Value string
 }
 
+// List is the parts of a behaviour that are the same in kind.
+type List struct {
+	// What is "image", "setting", "config", "right", "composition", "function" or
+	// "composes".
+	What  string
+	Parts []Part
+	// Shown reports whether values may be shown.
+	Shown bool
+}
+
+// Lists returns all parts, in the order of [Identity.Digest], without the values of
+// those that every cluster has its own of.
+func (i *Identity) Lists() []List {
+	return []List{
+		{"image", i.Images, true},
+		{"setting", i.Common(i.Settings), false},
+		{"config", i.Common(i.Config), false},
+		{"right", i.Rights, true},
+		{"composition", i.Compositions, false},
+		{"function", i.Functions, true},
+		{"composes", i.Composes, false},
+	}
+}
+
+// Common returns settings or contents with one part in place of each that every
+// cluster has its own of.
+func (i *Identity) Common(parts []Part) []Part {
+	if len(i.PerCluster) == 0 {
+		return parts
+	}
+	var kept []Part
+	own := make(map[string]bool)
+	for _, p := range parts {
+		n := slices.IndexFunc(i.PerCluster, func(name string) bool { return p.Name == name || strings.HasPrefix(p.Name, name+" key ") })
+		switch {
+		case n < 0:
+			kept = append(kept, p)
+		case !own[i.PerCluster[n]]:
+			own[i.PerCluster[n]] = true
+			kept = append(kept, Part{i.PerCluster[n], "per cluster"})
+		}
+	}
+	return sorted(kept)
+}
+
 // Digest returns "h1:" and the base64 of a SHA-256 over all parts. It does not
-// depend on the workload's name. Each part adds a line to the hash: "image",
-// "setting", "composition" or "function" and JSON strings of name and value, in this
-// order and each ended by a newline.
+// depend on the workload's name. Each part adds a line to the hash: [List.What] and
+// JSON strings of name and value, in the order of [Identity.Lists] and each ended by
+// a newline.
 func (i *Identity) Digest() string {
 	var b strings.Builder
-	for _, list := range []struct {
-		what  string
-		parts []Part
-	}{{"image", i.Images}, {"setting", i.Settings}, {"composition", i.Compositions}, {"function", i.Functions}} {
-		for _, p := range list.parts {
-			fmt.Fprintf(&b, "%s %s %s\n", list.what, quoted(p.Name), quoted(p.Value))
+	for _, list := range i.Lists() {
+		for _, p := range list.Parts {
+			fmt.Fprintf(&b, "%s %s %s\n", list.What, quoted(p.Name), quoted(p.Value))
 		}
 	}
 	return hash([]byte(b.String()))

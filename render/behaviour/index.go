@@ -1,8 +1,11 @@
 package behaviour
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
@@ -11,12 +14,22 @@ import (
 )
 
 // Index finds the identities of one cluster's types among its rendered objects. It
-// is immutable and safe for concurrent use.
+// is safe for concurrent use.
 type Index struct {
 	workloads    map[string][]*manifest.Object // by namespace/name
 	packages     map[string]*manifest.Object   // by the package's name
 	compositions map[manifest.GroupKind][]*manifest.Object
 	functions    map[string]sources.Digest
+	runtimes     map[string]*manifest.Object      // DeploymentRuntimeConfigs that are applied
+	runsBy       map[string]string                // the name of a Function's
+	settings     map[manifest.ID]*manifest.Object // ConfigMaps and Secrets
+	roles        map[manifest.ID]*manifest.Object
+	bindings     []Binding
+	definitions  map[manifest.GroupKind]*manifest.Object
+	digests      sync.Map // the types of definitions, read when they are asked for
+
+	mu         sync.Mutex
+	identities map[manifest.ID]*Identity // of workloads
 }
 
 // NewIndex makes the index of a cluster's objects and packages.
@@ -26,6 +39,12 @@ func NewIndex(objects *manifest.Set, packages []sources.Selected) *Index {
 		packages:     make(map[string]*manifest.Object),
 		compositions: make(map[manifest.GroupKind][]*manifest.Object),
 		functions:    make(map[string]sources.Digest),
+		runtimes:     make(map[string]*manifest.Object),
+		runsBy:       make(map[string]string),
+		settings:     make(map[manifest.ID]*manifest.Object),
+		roles:        make(map[manifest.ID]*manifest.Object),
+		identities:   make(map[manifest.ID]*Identity),
+		definitions:  make(map[manifest.GroupKind]*manifest.Object),
 	}
 	for _, o := range objects.All() {
 		id := o.ID()
@@ -36,14 +55,28 @@ func NewIndex(objects *manifest.Set, packages []sources.Selected) *Index {
 			if pkg := o.Label(manifest.PackageLabel); pkg != "" && id.Namespace == runtime.Namespace {
 				x.packages[pkg] = o
 			}
+		case id.Is(manifest.Definitions...):
+			d := types.Read(o.Tree())
+			for _, kind := range d.Kinds() {
+				x.definitions[manifest.GroupKind{Group: d.Group, Kind: kind}] = o
+			}
 		case id.Is(manifest.Composition):
 			key := CompositeOf(o.Tree())
 			x.compositions[key] = append(x.compositions[key], o)
+		case id.Is(manifest.RuntimeConfig):
+			x.runtimes[id.Name] = o
+		case id.Is(manifest.ConfigMap, manifest.Secret):
+			x.settings[id] = o
+		case id.Is(manifest.Role, manifest.ClusterRole):
+			x.roles[id] = o
+		case id.Is(manifest.RoleBinding, manifest.ClusterRoleBinding):
+			x.bindings = append(x.bindings, ReadBinding(o.Tree()))
 		}
 	}
 	for _, p := range packages {
 		if p.Declaration.Kind == sources.Function {
 			x.functions[p.Declaration.Name] = p.Pin.Digest
+			x.runsBy[p.Declaration.Name] = cmp.Or(p.Declaration.RuntimeConfig, "default")
 		}
 	}
 	return x
@@ -62,21 +95,75 @@ func (x *Index) Of(definition *manifest.Object) (*Identity, error) {
 		case len(found) > 1:
 			return nil, fmt.Errorf("%s: annotation %s: %s is both a %s and a %s; give them different names", definition.Origin(), manifest.ControllerAnnotation, where, found[0].ID().Kind, found[1].ID().Kind)
 		}
-		return Workload(found[0]), nil
+		return x.checked(found[0])
 	}
 	if definition.ID().Is(manifest.XRD) {
 		return x.composed(definition), nil
 	}
 	if o := x.packages[definition.Label(manifest.PackageLabel)]; o != nil {
-		return Workload(o), nil
+		return x.checked(o)
 	}
 	return nil, nil
 }
 
-// Workload returns the identity of a rendered workload.
+// checked returns the identity of a workload, and fails if its annotation names
+// something that it does not have.
+func (x *Index) checked(o *manifest.Object) (*Identity, error) {
+	i, t := x.Workload(o), FromWorkload(o.Tree())
+	for _, name := range i.PerCluster {
+		if !slices.ContainsFunc(t.Settings, func(p Part) bool { return p.Name == name }) &&
+			!slices.ContainsFunc(t.References, func(r Reference) bool { return r.named(name) }) {
+			return nil, fmt.Errorf("%s: annotation %s: %q is no setting, ConfigMap or Secret of %s; want \"<container> variable <NAME>\", \"<container> argument <--FLAG>\", \"ConfigMap <name>\" or \"Secret <name> key <key>\"", o.Origin(), manifest.PerClusterAnnotation, name, i)
+		}
+	}
+	return i, nil
+}
+
+// Workload returns the identity of one of the cluster's workloads.
+func (x *Index) Workload(o *manifest.Object) *Identity {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if i := x.identities[o.ID()]; i != nil {
+		return i
+	}
+	i := Workload(o)
+	t := FromWorkload(o.Tree())
+	namespace := o.ID().Namespace
+	i.Config = Config(t.References, func(kind manifest.GroupKind, name string) map[string]any {
+		if found := x.settings[kind.ID(namespace, name)]; found != nil {
+			return found.Tree()
+		}
+		return nil
+	}, func(value []byte) string { return hash(value) })
+	for n, p := range i.Config {
+		if strings.HasPrefix(p.Name, manifest.Secret.Kind+" ") && p.Value != Elsewhere && p.Value != Certificates {
+			i.Config[n].Value = Withheld
+		}
+	}
+	// Providers of one family have each other's rights, as far as they are in the
+	// cluster: they are not the package's own.
+	pkg := o.Label(manifest.PackageLabel)
+	own := slices.DeleteFunc(slices.Clone(x.bindings), func(b Binding) bool { return b.Package != "" && b.Package != pkg })
+	i.Rights = Rights(Account{namespace, t.Account}, own, x.rules)
+	x.identities[o.ID()] = i
+	return i
+}
+
+// rules returns the rules of a rendered role. Those of an aggregated one are not
+// known.
+func (x *Index) rules(role manifest.ID) (rules []any, ok bool) {
+	o := x.roles[role]
+	if o == nil || manifest.Mapping(o.Tree(), "aggregationRule") != nil {
+		return nil, false
+	}
+	return manifest.List(o.Tree(), "rules"), true
+}
+
+// Workload returns the identity of a rendered workload by its own fields, without
+// what it refers to and its rights.
 func Workload(o *manifest.Object) *Identity {
 	t := FromWorkload(o.Tree())
-	i := &Identity{Workload: o.ID(), Settings: t.Settings}
+	i := &Identity{Workload: o.ID(), Settings: t.Settings, PerCluster: perCluster(o)}
 	for _, p := range t.Images {
 		if d, ok := ImageDigest(p.Value); ok {
 			p.Value = string(d)
@@ -86,13 +173,61 @@ func Workload(o *manifest.Object) *Identity {
 	return i
 }
 
+// perCluster returns the names in a workload's annotation.
+func perCluster(o *manifest.Object) []string {
+	var names []string
+	for _, name := range strings.FieldsFunc(o.Annotation(manifest.PerClusterAnnotation), func(r rune) bool { return r == ',' || r == '\n' }) {
+		if name = strings.Join(strings.Fields(name), " "); name != "" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 func (x *Index) composed(definition *manifest.Object) *Identity {
+	trees := x.compositionsOf(definition)
+	i := x.identityOf(trees)
+	i.Composes = x.composes(trees)
+	return i
+}
+
+func (x *Index) compositionsOf(definition *manifest.Object) []map[string]any {
 	d := types.Read(definition.Tree())
 	var trees []map[string]any
 	for _, o := range x.compositions[manifest.GroupKind{Group: d.Group, Kind: d.Names.Kind}] {
 		trees = append(trees, o.Tree())
 	}
-	return Composed(trees, func(function string) string { return string(x.functions[function]) })
+	return trees
+}
+
+func (x *Index) identityOf(compositions []map[string]any) *Identity {
+	i := Composed(compositions, func(function string) string { return string(x.functions[function]) })
+	for _, f := range i.Functions {
+		i.Settings = append(i.Settings, x.runtime(f.Name)...)
+	}
+	sorted(i.Settings)
+	return i
+}
+
+// runtime returns what a DeploymentRuntimeConfig sets of the pods that Crossplane runs
+// a Function in.
+func (x *Index) runtime(function string) []Part {
+	o := x.runtimes[x.runsBy[function]]
+	if o == nil {
+		return nil
+	}
+	t := FromPodSpec(manifest.Mapping(o.Tree(), "spec", "deploymentTemplate", "spec", "template", "spec"))
+	var parts []Part
+	for _, p := range t.Settings {
+		parts = append(parts, Part{"function " + function + " " + p.Name, p.Value})
+	}
+	for _, p := range t.Images {
+		if p.Value != "" {
+			parts = append(parts, Part{"function " + function + " " + p.Name + " image", hash([]byte(p.Value))})
+		}
+	}
+	return parts
 }
 
 // CompositeOf returns the kind of the composites that a Composition is for.
@@ -100,8 +235,8 @@ func CompositeOf(composition map[string]any) manifest.GroupKind {
 	return manifest.KindOf(manifest.Mapping(composition, "spec", "compositeTypeRef"))
 }
 
-// Composed returns the identity of Compositions and the Functions they name; digest
-// returns a Function's digest.
+// Composed returns the identity of Compositions and the Functions they name, without
+// what is composed; digest returns a Function's digest.
 func Composed(compositions []map[string]any, digest func(function string) string) *Identity {
 	i := new(Identity)
 	functions := make(map[string]bool)

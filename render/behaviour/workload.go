@@ -1,6 +1,7 @@
 package behaviour
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strings"
@@ -15,6 +16,11 @@ type Template struct {
 	Images []Part
 	// Settings of all containers; see Identity.
 	Settings []Part
+	// References are the ConfigMaps and Secrets that settings or files come from,
+	// sorted, each once.
+	References []Reference
+	// Account is the name of the ServiceAccount.
+	Account string
 }
 
 // FromPodSpec reads the containers of a pod's spec.
@@ -35,6 +41,15 @@ func FromPodSpec(spec map[string]any) Template {
 		t.Images = append(t.Images, Part{name, image})
 		t.Settings = append(t.Settings, settings(name, c)...)
 	}
+	sources := new(volumes)
+	sources.read(spec)
+	for _, c := range containers {
+		name, _ := c["name"].(string)
+		sources.container(name, c)
+	}
+	t.Settings = append(t.Settings, sources.settings...)
+	t.References = sources.all()
+	t.Account = cmp.Or(manifest.Text(spec, "serviceAccountName"), manifest.Text(spec, "serviceAccount"), "default")
 	sorted(t.Images)
 	sorted(t.Settings)
 	return t
@@ -77,7 +92,7 @@ func settings(container string, c map[string]any) []Part {
 	}
 	from, _ := c["envFrom"].([]any)
 	for _, f := range from {
-		add("envFrom", f)
+		add("envFrom", plainSource(f))
 	}
 	parts := make([]Part, len(names))
 	for i, name := range names {
@@ -116,7 +131,7 @@ func arguments(args []any, add func(name string, value any)) {
 }
 
 // plainSource returns the source of a variable's value without the API server's
-// defaults.
+// defaults, and without the hash in a generated name.
 func plainSource(source any) any {
 	m, _ := source.(map[string]any)
 	plain := make(map[string]any, len(m))
@@ -130,6 +145,9 @@ func plainSource(source any) any {
 		for k, v := range fields {
 			if k == "apiVersion" && v == "v1" || k == "divisor" && v == "0" {
 				continue
+			}
+			if name, ok := v.(string); ok && k == "name" {
+				v = plainName(name)
 			}
 			kept[k] = v
 		}

@@ -1,7 +1,9 @@
-// Package cel reads expressions of the Common Expression Language: what two of
-// them have in common however they are written, and which fields they speak of.
-// It evaluates nothing and knows no types: whether an expression compiles is for
-// the API server's own compiler, which render/types/compat asks.
+// Package cel reads expressions of the Common Expression Language.
+//
+// An [Expression] is one of somebody else: what two of them have in common however
+// they are written, and which fields they speak of. Whether one of these compiles is
+// for the API server's own compiler, which render/types/compat asks. A [Program] is
+// compiled here, typed by the schema of the objects that it is about, and evaluated.
 //
 // It is the only package that imports cel-go.
 package cel

@@ -9,13 +9,24 @@ import (
 // convert to apimachinery's type of the same name.
 type GroupKind struct{ Group, Kind string }
 
+// String returns "Deployment.apps", and the kind alone for the core group.
+func (gk GroupKind) String() string {
+	if gk.Group == "" {
+		return gk.Kind
+	}
+	return gk.Kind + "." + gk.Group
+}
+
 // API groups that gitopsd treats specially.
 const (
 	GroupCoordination = "coordination.k8s.io"
 	GroupRBAC         = "rbac.authorization.k8s.io"
 	GroupAdmission    = "admissionregistration.k8s.io"
+	GroupCertificates = "certificates.k8s.io"
 	GroupAggregator   = "apiregistration.k8s.io"
 	GroupDiscovery    = "discovery.k8s.io"
+	GroupAuthn        = "authentication.k8s.io"
+	GroupAuthz        = "authorization.k8s.io"
 	GroupNetworking   = "networking.k8s.io"
 	GroupStorage      = "storage.k8s.io"
 	GroupScheduling   = "scheduling.k8s.io"
@@ -26,8 +37,9 @@ const (
 	GroupComposites = "apiextensions.crossplane.io"
 	GroupOperations = "ops.crossplane.io"
 
-	groupApps = "apps"
-	groupCRD  = "apiextensions.k8s.io"
+	groupApps  = "apps"
+	groupBatch = "batch"
+	groupCRD   = "apiextensions.k8s.io"
 )
 
 // Kinds that gitopsd treats specially.
@@ -43,11 +55,21 @@ var (
 	StatefulSet = GroupKind{groupApps, "StatefulSet"}
 	DaemonSet   = GroupKind{groupApps, "DaemonSet"}
 
+	ReplicaSet = GroupKind{groupApps, "ReplicaSet"}
+	Job        = GroupKind{groupBatch, "Job"}
+	CronJob    = GroupKind{groupBatch, "CronJob"}
+
+	Role               = GroupKind{GroupRBAC, "Role"}
+	RoleBinding        = GroupKind{GroupRBAC, "RoleBinding"}
 	ClusterRole        = GroupKind{GroupRBAC, "ClusterRole"}
 	ClusterRoleBinding = GroupKind{GroupRBAC, "ClusterRoleBinding"}
 
-	ValidatingWebhooks = GroupKind{GroupAdmission, "ValidatingWebhookConfiguration"}
-	MutatingWebhooks   = GroupKind{GroupAdmission, "MutatingWebhookConfiguration"}
+	ValidatingWebhooks      = GroupKind{GroupAdmission, "ValidatingWebhookConfiguration"}
+	MutatingWebhooks        = GroupKind{GroupAdmission, "MutatingWebhookConfiguration"}
+	ValidatingPolicy        = GroupKind{GroupAdmission, "ValidatingAdmissionPolicy"}
+	ValidatingPolicyBinding = GroupKind{GroupAdmission, "ValidatingAdmissionPolicyBinding"}
+	MutatingPolicy          = GroupKind{GroupAdmission, "MutatingAdmissionPolicy"}
+	MutatingPolicyBinding   = GroupKind{GroupAdmission, "MutatingAdmissionPolicyBinding"}
 
 	CRD = GroupKind{groupCRD, "CustomResourceDefinition"}
 	XRD = GroupKind{GroupComposites, "CompositeResourceDefinition"}
@@ -73,6 +95,8 @@ var (
 	Workloads = []GroupKind{Deployment, StatefulSet, DaemonSet}
 	// Webhooks configure webhooks of API servers.
 	Webhooks = []GroupKind{ValidatingWebhooks, MutatingWebhooks}
+	// AdmissionPolicies are policies of API servers, and their bindings.
+	AdmissionPolicies = []GroupKind{ValidatingPolicy, ValidatingPolicyBinding, MutatingPolicy, MutatingPolicyBinding}
 )
 
 // ID returns the ID of an object of the kind; namespace is empty for a
@@ -111,7 +135,7 @@ const ProviderLabel = GroupPackages + "/provider"
 // builtIn are the groups with a dot that kube-apiserver itself serves. Groups under
 // k8s.io may also be those of CRDs (gateways, snapshots).
 var builtIn = []string{
-	GroupAdmission, groupCRD, GroupAggregator, "authentication.k8s.io", "authorization.k8s.io", "certificates.k8s.io",
+	GroupAdmission, groupCRD, GroupAggregator, GroupAuthn, GroupAuthz, GroupCertificates,
 	GroupCoordination, GroupDiscovery, "events.k8s.io", "flowcontrol.apiserver.k8s.io", "internal.apiserver.k8s.io",
 	GroupNetworking, "node.k8s.io", GroupRBAC, "resource.k8s.io", GroupScheduling, GroupStorage, "storagemigration.k8s.io",
 }

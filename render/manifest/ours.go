@@ -10,6 +10,10 @@ const (
 	// PackageLabel is the name of a package's declaration, on every object that
 	// comes from the package.
 	PackageLabel = Group + "/package"
+	// PinsLabel is on the objects that enforce pins in a cluster, with the package
+	// whose types they are about; empty for types of plain manifests. See
+	// render/pins.
+	PinsLabel = Group + "/pins"
 	// ClusterLabel, on a Secret beside the daemon that holds a kubeconfig, names the
 	// cluster that may use it: whoever can write to the repository cannot name
 	// another Secret.
@@ -24,6 +28,10 @@ const (
 
 // Annotations that people write.
 const (
+	// ActorsAnnotation, on a Cluster in the registry, names ServiceAccounts whose
+	// workloads may write any type beside its controller, though the repository does
+	// not declare them: "<namespace>/<name>, …".
+	ActorsAnnotation = Group + "/actors"
 	// AdoptAnnotation, "true" on an object in the repository, takes the object over
 	// from its owner. On a Cluster in the registry it names owners from which all
 	// the cluster's objects are taken over; see plan.ParseAdopt.
@@ -38,13 +46,22 @@ const (
 	AllowPruneAnnotation = Group + "/allow-prune"
 	// ControllerAnnotation, "<namespace>/<name>" on a definition that belongs to
 	// no package, names the Deployment, StatefulSet or DaemonSet that acts on its
-	// types. It must be rendered for the same cluster.
+	// types. It must be rendered for the same cluster. On any other object it is the
+	// digest of the behaviour behind the object's type, "h1:…": the object is
+	// refused if that is another. A definition is never pinned.
 	ControllerAnnotation = Group + "/controller"
 	// DependsOnAnnotation, on an object or a package's declaration, names what must
 	// be applied and healthy before it, separated by commas: package/NAME,
 	// path/DIRECTORY (everything written there in the repository), or an object as
 	// [ID.String] prints it.
 	DependsOnAnnotation = Group + "/depends-on"
+	// GatesAnnotation, on a package's declaration, names the objects of the package
+	// that are waited for, separated by commas: kinds and objects as [ID.String]
+	// prints them, or "none". Without it all are.
+	GatesAnnotation = Group + "/gates"
+	// HealthAnnotation, on a CRD or XRD, has expressions that judge the objects of
+	// its types; see health.ParseExpressions.
+	HealthAnnotation = Group + "/health"
 	// InstallAnnotation, "by-type" on a Provider's declaration, installs only those
 	// of its types that the cluster's ManagedResourceActivationPolicies name.
 	// Without it a cluster gets all types, whatever the policies: a policy for one
@@ -53,6 +70,10 @@ const (
 	// KeepEditsAnnotation, "true" on an object in the repository, keeps fields that
 	// people add with kubectl.
 	KeepEditsAnnotation = Group + "/keep-edits"
+	// PerClusterAnnotation, on a workload that runs a controller, names settings and
+	// contents that every cluster has its own of, separated by commas: they make no
+	// other behaviour. See behaviour.Identity.
+	PerClusterAnnotation = Group + "/per-cluster"
 	// ReplaceAnnotation, "true" on an object in the repository, allows it to be
 	// deleted and recreated when an immutable field differs.
 	ReplaceAnnotation = Group + "/replace"

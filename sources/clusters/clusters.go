@@ -1,5 +1,6 @@
 // Package clusters reads clusters.yaml, the registry of clusters at the root of
-// a fleet repository: a stream of gitopsd.dev/v1alpha1 documents.
+// a fleet repository: a stream of gitopsd.dev/v1alpha1 documents, one for each
+// cluster and at most one with rules for the versions of packages (packages.go).
 //
 // Decoding is strict, document by document: an error names file, line and key,
 // and concerns its own document only. The package owns the shape and the rules
@@ -12,6 +13,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"gitopsd.dev/sources/rules"
 )
 
 // APIVersion of every document in the registry.
@@ -24,6 +27,10 @@ type Registry struct {
 	// Broken names the clusters whose documents have errors. They were not
 	// removed: their objects and lock records must stay as they are.
 	Broken []string
+	// Rules are for the versions of packages. RulesErr is why they are not known:
+	// then no version may be chosen.
+	Rules    rules.Rules
+	RulesErr error
 	// Faulty reports whether anything is wrong in the file. A cluster that is
 	// missing may then be the one in the faulty document.
 	Faulty bool
@@ -73,17 +80,45 @@ type Spec struct {
 	DependsOn []string `yaml:"dependsOn"`
 	// Drift is what to do about it: Correct (default) or Report.
 	Drift string `yaml:"drift"`
+	// Pins is who refuses objects that are pinned to another type or controller than
+	// the cluster has: Check (default), plan and run do, or Enforce, the cluster's
+	// API server does too, whoever creates them.
+	Pins string `yaml:"pins"`
 	// Suspend leaves the cluster alone.
 	Suspend bool `yaml:"suspend"`
+	// Health has expressions that judge the objects of kinds, at most one for each.
+	Health []HealthRule `yaml:"health"`
+	// UnknownHealth is what an object counts as that no rule can judge: Ready
+	// (default), or Unready.
+	UnknownHealth string `yaml:"unknownHealth"`
 }
 
-// The values of Spec.Packages and Spec.Drift.
+// The values of Spec.Packages, Spec.Drift, Spec.Pins and Spec.UnknownHealth.
 const (
 	Expand   = "expand"
 	Delegate = "delegate"
 	Correct  = "correct"
 	Report   = "report"
+	Check    = "check"
+	Enforce  = "enforce"
+	Ready    = "ready"
+	Unready  = "unready"
 )
+
+// HealthRule judges the objects of a kind; package health says how.
+type HealthRule struct {
+	// Group of the kind, empty for the core group.
+	Group string `yaml:"group"`
+	Kind  string `yaml:"kind"`
+	// InProgress, Failed and Current are expressions that give true or false, and
+	// Message one that gives a string. Only Current is required.
+	InProgress string `yaml:"inProgress"`
+	Failed     string `yaml:"failed"`
+	Current    string `yaml:"current"`
+	Message    string `yaml:"message"`
+	// Line is where the rule starts in the registry.
+	Line int `yaml:"-"`
+}
 
 // Kubeconfig is where a cluster's credentials are; exactly one field is set.
 type Kubeconfig struct {

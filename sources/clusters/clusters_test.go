@@ -29,6 +29,12 @@ spec:
   dependsOn: [hub]
   drift: report
   suspend: true
+  unknownHealth: unready
+  health:
+  - group: example.org
+    kind: Gadget
+    current: status.phase == 'Ready'
+    failed: status.phase == 'Broken'
   patches:
   - target: {kind: CustomResourceDefinition, name: .*}
     patch: |
@@ -44,10 +50,11 @@ func TestParse(t *testing.T) {
 	}
 	want := []Cluster{
 		{Name: "hub", Labels: map[string]string{"env": "dev"}, Line: 2, Spec: Spec{
-			Path: "clusters/hub", Kubeconfig: Kubeconfig{File: "hub.yaml"}, Packages: Expand, Drift: Correct}},
+			Path: "clusters/hub", Kubeconfig: Kubeconfig{File: "hub.yaml"}, Packages: Expand, Drift: Correct, Pins: Check, UnknownHealth: Ready}},
 		{Name: "prod-eu", Line: 11, Spec: Spec{
 			Path: "clusters/prod-eu", Kubeconfig: Kubeconfig{SecretRef: &SecretRef{Name: "prod-eu"}}, Context: "admin",
-			ServiceAccount: "gitopsd-system/gitopsd", Packages: Expand, DependsOn: []string{"hub"}, Drift: Report, Suspend: true,
+			ServiceAccount: "gitopsd-system/gitopsd", Packages: Expand, DependsOn: []string{"hub"}, Drift: Report, Pins: Check, Suspend: true, UnknownHealth: Unready,
+			Health: []HealthRule{{Group: "example.org", Kind: "Gadget", Current: "status.phase == 'Ready'", Failed: "status.phase == 'Broken'", Line: 25}},
 			Patches: []Patch{{
 				Target: &Selector{Kind: "CustomResourceDefinition", Name: ".*"},
 				Patch:  "- op: add\n  path: /metadata/annotations/team\n  value: platform\n",
@@ -88,6 +95,12 @@ func TestParseFaults(t *testing.T) {
 		{name: "packages", doc: cluster(meta, "spec:", where, creds, "  packages: ignore"), want: `clusters.yaml:7: spec.packages: "ignore"; use expand or delegate`},
 		{name: "publish", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: hub}"), want: "clusters.yaml:7: spec.publish: not supported by this version"},
 		{name: "empty patch", doc: cluster(meta, "spec:", where, creds, "  patches:", "  - target: {kind: A}"), want: "clusters.yaml:8: spec.patches.0.patch: is missing"},
+		{name: "health of nothing", doc: cluster(meta, "spec:", where, creds, "  health:", "  - {current: 'true'}"), want: "clusters.yaml:8: spec.health.0.kind: is missing"},
+		{name: "health without rule", doc: cluster(meta, "spec:", where, creds, "  health:", "  - {kind: A}"), want: "clusters.yaml:8: spec.health.0.current: is missing"},
+		{name: "health twice", doc: cluster(meta, "spec:", where, creds, "  health:", "  - {kind: A, current: 'true'}", "  - {kind: A, current: 'true'}"), want: "clusters.yaml:9: spec.health.1.kind: A has a rule at line 8 already"},
+		{name: "health of a version", doc: cluster(meta, "spec:", where, creds, "  health:", "  - {group: a.b/v1, kind: A, current: 'true'}"), want: "leave the version out"},
+		{name: "health as Flux has it", doc: cluster(meta, "spec:", where, creds, "  health:", "  - {apiVersion: a.b/v1, kind: A, current: 'true'}"), want: "clusters.yaml:8: apiVersion: is not a field here"},
+		{name: "unknownHealth", doc: cluster(meta, "spec:", where, creds, "  unknownHealth: yes"), want: "clusters.yaml:7"},
 		{name: "dependsOn", doc: cluster(meta, "spec:", where, creds, "  dependsOn: [nobody]"), want: `cluster bad waits for "nobody", which is not registered`},
 		{name: "depends on itself", doc: cluster(meta, "spec:", where, creds, "  dependsOn: [bad]"), want: "clusters wait for each other: bad -> bad"},
 		{name: "twice", doc: cluster(meta, "spec:", where, creds) + "---\n" + cluster(meta, "spec:", where, creds), want: `clusters.yaml:10: metadata.name: "bad" is the name of the cluster at line 3 already`},
@@ -127,7 +140,7 @@ func TestNotWhole(t *testing.T) {
 		{"empty", "", "clusters.yaml:1: registers no cluster"},
 		{"comments", "# the fleet\n---\n# to come\n", "clusters.yaml:1: registers no cluster"},
 		{"null", "---\nnull\n", "clusters.yaml:1: registers no cluster"},
-		{"cut off after a marker", valid + "---\n", "clusters.yaml:29: the file ends where a document begins"},
+		{"cut off after a marker", valid + "---\n", "clusters.yaml:35: the file ends where a document begins"},
 		{"cut off in a marker's document", valid + "---\napiVersion: gitopsd.dev/v1alpha1\nkind: Clu", `"Clu"; this file holds documents of kind Cluster`},
 		{"cut off in a name", valid + "---\napiVersion: gitopsd.dev/v1alpha1\nkind: Cluster\nmetadata:\n  name: prod-u", "spec.path: is missing"},
 		{"cut off in a spec", valid + "---\napiVersion: gitopsd.dev/v1alpha1\nkind: Cluster\nmetadata: {name: prod-us}\nspec:\n  path: a\n", "spec.kubeconfig: has 0 of"},

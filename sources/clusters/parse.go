@@ -26,6 +26,7 @@ type parser struct {
 	// unnamed reports whether a document has no name that can be read.
 	unnamed bool
 	seen    map[string]int // a cluster's name -> the line of its document
+	rulesAt int            // the line of the Packages document
 }
 
 // document is the shape of a Cluster document as it is written. Fields that
@@ -57,14 +58,14 @@ func (p *parser) document(c chunk) {
 	before := len(p.errs)
 	if len(c.text) > maxBytes {
 		p.fail(c.line, "", "the document has %d bytes; at most %d are read", len(c.text), maxBytes)
-		p.unnamed = true
+		p.unreadable(c, c.line)
 		return
 	}
 	var root yaml.Node
 	if err := yaml.Unmarshal([]byte(c.text), &root); err != nil {
 		line, msg := position(err.Error(), c.line)
 		p.fail(line, "", "%s", msg)
-		p.unnamed = true
+		p.unreadable(c, line)
 		return
 	}
 	if root.Kind == 0 || root.Content[0].Tag == "!!null" {
@@ -74,8 +75,15 @@ func (p *parser) document(c chunk) {
 	line := at.line()
 	if k := root.Content[0].Kind; k != yaml.MappingNode {
 		p.fail(line, "", "a document must be a mapping with apiVersion, kind, metadata and spec")
-		p.unnamed = true
+		p.unreadable(c, line)
 		return
+	}
+	if isPackages(at) {
+		p.packages(c, at)
+		return
+	}
+	if hasRules(at) {
+		p.packagesUnknown(line)
 	}
 	var d document
 	dec := yaml.NewDecoder(bytes.NewReader([]byte(c.text)))
@@ -91,7 +99,7 @@ func (p *parser) document(c chunk) {
 		p.fail(at.line("kind"), "kind", "Rollout is not supported by this version: all clusters are rolled out together; remove the document")
 		return
 	case d.Kind != "Cluster":
-		p.fail(at.line("kind"), "kind", "%q; this file holds documents of kind Cluster", d.Kind)
+		p.fail(at.line("kind"), "kind", "%q; this file holds documents of kind Cluster and one of kind %s", d.Kind, PackagesKind)
 	}
 	cl := Cluster{Name: d.Metadata.Name, Labels: d.Metadata.Labels, Annotations: d.Metadata.Annotations, Line: line, Spec: d.Spec.Spec}
 	for key, n := range map[string]yaml.Node{"etcd": d.Spec.Etcd, "conversion": d.Spec.Conversion, "publish": d.Spec.Publish} {
@@ -118,6 +126,14 @@ func (p *parser) document(c chunk) {
 		return
 	}
 	p.registry.Clusters = append(p.registry.Clusters, cl)
+}
+
+// unreadable notes a document that is no YAML, or no mapping.
+func (p *parser) unreadable(c chunk, line int) {
+	p.unnamed = true
+	if packagesText.MatchString(c.text) {
+		p.packagesUnknown(line)
+	}
 }
 
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
@@ -168,6 +184,13 @@ func (p *parser) spec(c *Cluster, at finder) {
 	default:
 		fail([]string{"spec", "drift"}, "%q; use correct or report", s.Drift)
 	}
+	switch s.Pins {
+	case "":
+		s.Pins = Check
+	case Check, Enforce:
+	default:
+		fail([]string{"spec", "pins"}, "%q; use check or enforce", s.Pins)
+	}
 	if s.ServiceAccount != "" {
 		ns, name, both := strings.Cut(s.ServiceAccount, "/")
 		if !both {
@@ -178,9 +201,45 @@ func (p *parser) spec(c *Cluster, at finder) {
 		}
 		s.ServiceAccount = ns + "/" + name
 	}
+	switch s.UnknownHealth {
+	case "":
+		s.UnknownHealth = Ready
+	case Ready, Unready:
+	default:
+		fail([]string{"spec", "unknownHealth"}, "%q; use ready or unready", s.UnknownHealth)
+	}
+	p.health(s.Health, at)
 	for i, patch := range s.Patches {
 		if strings.TrimSpace(patch.Patch) == "" {
 			fail([]string{"spec", "patches", strconv.Itoa(i), "patch"}, "is missing")
+		}
+	}
+}
+
+// health checks that each rule has a kind, of which there is no other, and what it
+// needs. Whoever compiles the expressions checks these.
+func (p *parser) health(rules []HealthRule, at finder) {
+	type kind struct{ group, name string }
+	seen := make(map[kind]int)
+	for i := range rules {
+		r := &rules[i]
+		key := []string{"spec", "health", strconv.Itoa(i)}
+		r.Line = at.line(key...)
+		fail := func(field, format string, args ...any) {
+			p.fail(at.line(append(key, field)...), strings.Join(append(key, field), "."), format, args...)
+		}
+		first, twice := seen[kind{r.Group, r.Kind}]
+		switch {
+		case r.Kind == "":
+			fail("kind", "is missing: name the kind of the objects to judge, and its group")
+		case strings.Contains(r.Group, "/"):
+			fail("group", "%q; leave the version out: a rule is for all versions of a kind", r.Group)
+		case twice:
+			fail("kind", "%s has a rule at line %d already", r.Kind, first)
+		}
+		seen[kind{r.Group, r.Kind}] = r.Line
+		if strings.TrimSpace(r.Current) == "" {
+			fail("current", "is missing: the expression that holds for a healthy object")
 		}
 	}
 }
@@ -360,7 +419,8 @@ func didYouMean(name string) string {
 	var fields []string
 	for _, t := range []reflect.Type{
 		reflect.TypeFor[document](), reflect.TypeFor[metadata](), reflect.TypeFor[Spec](),
-		reflect.TypeFor[Kubeconfig](), reflect.TypeFor[SecretRef](), reflect.TypeFor[Patch](), reflect.TypeFor[Selector](),
+		reflect.TypeFor[Kubeconfig](), reflect.TypeFor[SecretRef](), reflect.TypeFor[Patch](), reflect.TypeFor[Selector](), reflect.TypeFor[HealthRule](),
+		reflect.TypeFor[packages]().Field(3).Type, reflect.TypeFor[exclusion](), reflect.TypeFor[selection](), reflect.TypeFor[replacement](),
 	} {
 		for i := range t.NumField() {
 			if tag := t.Field(i).Tag.Get("yaml"); tag != "" && tag[0] != ',' {

@@ -237,6 +237,19 @@ func (f *File) Selections(cluster string) []Selection {
 	return found
 }
 
+// AllSelections returns what Selections does for each cluster that selects anything.
+// It takes one look at the lock for all of them.
+func (f *File) AllSelections() map[string][]Selection {
+	all := make(map[string][]Selection)
+	for s := range f.selections {
+		all[s.Cluster] = append(all[s.Cluster], s)
+	}
+	for _, found := range all {
+		slices.SortFunc(found, func(a, b Selection) int { return cmp.Compare(a.String(), b.String()) })
+	}
+	return all
+}
+
 // Clusters returns the names of the clusters that select anything, sorted.
 func (f *File) Clusters() []string {
 	names := make(map[string]struct{})

@@ -3,6 +3,7 @@ package lockfile
 import (
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -178,4 +179,20 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q and %q", text, again.Format())
 		}
 	})
+}
+
+func TestAllSelections(t *testing.T) {
+	f, err := Parse("clusters.lock", []byte("@b reg.io/a v1\n@a reg.io/b v1 <- reg.io/a\n@a reg.io/a v2\nreg.io/a v1 sha256:"+strings.Repeat("0", 64)+"\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := f.AllSelections()
+	if len(all) != 2 {
+		t.Errorf("have %v", all)
+	}
+	for _, name := range f.Clusters() {
+		if !slices.Equal(all[name], f.Selections(name)) {
+			t.Errorf("%s: have %v, want %v", name, all[name], f.Selections(name))
+		}
+	}
 }

@@ -32,6 +32,8 @@ const (
 	Unauthorized
 	// Untrusted: the TLS certificate is not valid, or there is no TLS.
 	Untrusted
+	// Unasked: only a registry could answer, and none may be asked.
+	Unasked
 	// RateLimited: the registry limits requests.
 	RateLimited
 	// Unreachable: no connection, or it broke too often.
@@ -63,9 +65,10 @@ func (e *Error) Error() string { return e.Subject + ": " + e.Text }
 func (e *Error) Unwrap() error { return e.Err }
 
 // Is reports whether target is the error of the vocabulary for e.Reason:
-// sources.ErrNotFound for NotFound, sources.ErrLate for TimedOut.
+// sources.ErrNotFound for NotFound, sources.ErrLate for TimedOut,
+// sources.ErrUnasked for Unasked.
 func (e *Error) Is(target error) bool {
-	return target == sources.ErrNotFound && e.Reason == NotFound || target == sources.ErrLate && e.Reason == TimedOut
+	return target == sources.ErrUnasked && e.Reason == Unasked || target == sources.ErrNotFound && e.Reason == NotFound || target == sources.ErrLate && e.Reason == TimedOut
 }
 
 // Temporary reports whether a later attempt may succeed without a change here.

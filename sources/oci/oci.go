@@ -6,6 +6,9 @@
 // does not know packages (sources/xpkg), the digest that a reference should
 // have (sources/lockfile), or the references of a fleet (sources/resolve).
 //
+// A [Layout] has contents in a directory instead, which a [Recorder] of what was read
+// makes.
+//
 // Only Resolve and Tags look at tags. Everything else is requested by digest,
 // and content with another digest is never returned.
 //
@@ -98,6 +101,8 @@ type Client struct {
 	find func(context.Context) ([]*Credentials, error)
 	// found are the last credentials that find returned, for errors.
 	found *atomic.Pointer[keyring]
+	// offline is set if no registry may be asked.
+	offline bool
 }
 
 // shared is common to a Client and those that With makes of it.
@@ -191,7 +196,13 @@ func authorities(file string) (*x509.CertPool, error) {
 // time; cached content needs none. An error of find is the request's, and must
 // not contain credentials.
 func (c *Client) With(find func(context.Context) ([]*Credentials, error)) *Client {
-	return &Client{shared: c.shared, find: find, found: new(atomic.Pointer[keyring])}
+	return &Client{shared: c.shared, find: find, found: new(atomic.Pointer[keyring]), offline: c.offline}
+}
+
+// Offline returns a Client that has what is in the cache, and asks no registry:
+// the error for everything else is sources.ErrUnasked. It shares everything with c.
+func (c *Client) Offline() *Client {
+	return &Client{shared: c.shared, find: c.find, found: new(atomic.Pointer[keyring]), offline: true}
 }
 
 // Resolve returns the digest of the index or manifest that a reference's tag

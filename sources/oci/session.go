@@ -76,6 +76,9 @@ func parseRepository(repository string) (name.Repository, error) {
 // login if the old one is refused: tokens expire and credentials are rotated.
 // The caller closes the body.
 func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
+	if c.offline {
+		return nil, &problem{Unasked, "the cache does not have it, and no registry is asked"}
+	}
 	start := time.Now()
 	own, err := c.keyring(ctx)
 	if err != nil {

@@ -27,7 +27,13 @@ type node struct {
 	load *load
 	// declared is nil for a dependency.
 	declared *sources.Declaration
-	// parents are the repositories that depend on it.
+	// held is the declaration, as far as it can be read, of a package that stays
+	// at the version in the lock (held.go); nil for others.
+	held *sources.Declaration
+	// waits is the declared reference while that waits for approval and another is
+	// used (approve.go); zero for others.
+	waits sources.Ref
+	// parents are the repositories that depend on it, as keys of nodes.
 	parents []string
 	err     error
 }
@@ -35,14 +41,21 @@ type node struct {
 // edge is one dependency.
 type edge struct {
 	from *node
-	dep  sources.Dependency
+	// parent is the repository of from, as others depend on it.
+	parent string
+	dep    sources.Dependency
 }
 
 // cluster resolves one cluster: its declarations and their dependencies. The
 // selections are the cluster's lines in the lock.
 func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfile.Selection) {
+	if p.cfg.Refuse != nil {
+		return p.refused(req)
+	}
 	nodes, failed := p.declared(ctx, req)
+	p.hold(ctx, req, nodes)
 	p.dependencies(ctx, req, nodes)
+	distinct(nodes)
 	breakCycles(nodes)
 	spread(nodes)
 
@@ -50,43 +63,77 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfil
 	var selections []lockfile.Selection
 	for _, repo := range sortedKeys(nodes) {
 		n := nodes[repo]
+		if n.held != nil {
+			if n.err == nil && n.held.Ref.Repository == repo {
+				s := sources.Selected{Declaration: *n.held, Pin: n.load.pin, Package: n.load.pkg, Origin: n.load.origin}
+				s.Declaration.Kind = n.load.pkg.Meta.Kind // the declaration's may be misspelled
+				out.Held = append(out.Held, s)
+			}
+			continue // its declaration has an error already, and keep has its lines
+		}
 		if n.err != nil {
-			out.Errors = append(out.Errors, &PackageError{Name: n.name(), Ref: n.ref(repo), Err: n.err})
+			out.Errors = append(out.Errors, &PackageError{Name: n.name(), Ref: n.ref(repo), Err: n.err, repository: repo})
 			continue
 		}
 		s := sources.Selected{
 			Pin: n.load.pin, Package: n.load.pkg, Origin: n.load.origin, Verified: n.load.verified,
 			Runtime: n.load.runtime, PullSecrets: n.load.pullSecrets,
 		}
+		if n.load.by != nil {
+			s.Replaces = n.load.asked
+		}
+		repo := n.load.ref.Repository // as used
 		if n.declared != nil {
 			s.Declaration = *n.declared
 			selections = append(selections, lockfile.Selection{Cluster: req.Cluster, Repository: repo, Version: n.load.ref.Version()})
 		} else {
-			s.Declaration = sources.Declaration{Kind: n.load.pkg.Meta.Kind, Name: path.Base(repo), Ref: n.load.ref}
-			s.Parent = n.parents[0]
+			s.Declaration = sources.Declaration{Kind: n.load.pkg.Meta.Kind, Name: path.Base(n.load.asked.Repository), Ref: n.load.ref}
+			s.Parent = nodes[n.parents[0]].load.ref.Repository
 			for _, parent := range n.parents {
-				selections = append(selections, lockfile.Selection{Cluster: req.Cluster, Repository: repo, Version: n.load.ref.Version(), Parent: parent})
+				selections = append(selections, lockfile.Selection{Cluster: req.Cluster, Repository: repo, Version: n.load.ref.Version(), Parent: nodes[parent].load.ref.Repository})
 			}
 		}
 		out.Selected = append(out.Selected, s)
 	}
 	slices.SortFunc(out.Errors, func(a, b *PackageError) int { return cmp.Compare(a.Name, b.Name) })
-	return out, p.keep(req, out, selections)
+	out.Notes = p.notes(out)
+	return out, p.keep(req, nodes, out, selections)
 }
 
-// keep adds the lines that the lock had for packages that failed now, or that a
-// declaration may mean which could not be read, so that a failing registry or a
-// typing error removes nothing from the lock.
-func (p *pass) keep(req Request, out *Resolution, selections []lockfile.Selection) []lockfile.Selection {
-	failed, selected := make(map[string]bool), make(map[string]bool)
+// keep adds the lines that the lock had for packages that failed now or are held,
+// with all that these depend on, so that a failing registry or a typing error
+// removes nothing from the lock.
+func (p *pass) keep(req Request, nodes map[string]*node, out *Resolution, selections []lockfile.Selection) []lockfile.Selection {
+	kept, failed, now := make(map[string]bool), make(map[string]bool), make(map[string]string)
 	for _, e := range out.Errors {
-		failed[e.Ref.Repository] = true
+		failed[e.Ref.Repository], failed[e.repository] = true, true
+	}
+	for repo, n := range nodes {
+		if n.held != nil {
+			kept[repo] = true
+		}
+		if n.held != nil && n.load != nil {
+			kept[n.load.ref.Repository] = true
+		}
+		failed[repo] = failed[repo] || n.held != nil && n.err != nil
 	}
 	for _, s := range selections {
-		selected[s.Repository] = true
+		now[s.Repository] = s.Version
 	}
-	for _, s := range p.before.Selections(req.Cluster) {
-		if failed[s.Repository] || s.Parent != "" && failed[s.Parent] || req.Partial && !selected[s.Repository] {
+	before := p.lines[req.Cluster]
+	for changed := true; changed; {
+		changed = false
+		for _, s := range before {
+			if s.Parent != "" && failed[s.Parent] && !failed[s.Repository] && now[s.Repository] == "" {
+				failed[s.Repository], changed = true, true
+			}
+		}
+	}
+	for _, s := range before {
+		version, elsewhere := now[s.Repository]
+		switch {
+		case elsewhere && version != s.Version:
+		case kept[s.Repository], failed[s.Repository], s.Parent != "" && failed[s.Parent]:
 			selections = append(selections, s)
 		}
 	}
@@ -96,7 +143,7 @@ func (p *pass) keep(req Request, out *Resolution, selections []lockfile.Selectio
 // declared loads the declared packages. Two declarations of one repository are
 // an error of both: they define the same objects.
 func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*PackageError) {
-	nodes := make(map[string]*node)
+	nodes, used := make(map[string]*node), make(map[string]*node)
 	var failed []*PackageError
 	for _, d := range req.Declarations {
 		repo := d.Ref.Repository
@@ -106,13 +153,36 @@ func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*
 			failed = append(failed, &PackageError{Name: d.Name, Ref: d.Ref, Err: err})
 			continue
 		}
-		n := &node{declared: &d, load: p.load(ctx, d.Ref, d.PullSecrets, req.Images)}
-		if n.err = n.load.err; n.err == nil {
+		n := &node{declared: &d, load: &load{asked: d.Ref, ref: d.Ref}}
+		ref, err := p.approved(req, d)
+		switch unapproved := (*Unapproved)(nil); {
+		case p.excluded(d.Ref) != nil:
+			n.err = p.excluded(d.Ref)
+		case errors.As(err, &unapproved):
+			unapproved.New = p.peek(ctx, req, d)
+			n.err = err
+		case err != nil:
+			n.err = err
+		default:
+			if ref != d.Ref {
+				p.waits(ctx, req, d, ref)
+				n.waits, d.Ref = d.Ref, ref
+			}
+			n.load = p.load(ctx, ref, d.PullSecrets, req.Images)
+			n.err = n.load.err
+		}
+		if n.err == nil {
+			n.err = p.excluded(n.load.pinned())
+		}
+		if n.err == nil {
 			if have := n.load.pkg.Meta.Kind; have != d.Kind {
 				n.err = fmt.Errorf("%s is a %s, declared as %s %s; change the declaration's kind", n.load.pin, have, d.Kind, d.Name)
 			}
 		}
-		nodes[repo] = n
+		if other := used[n.load.ref.Repository]; other != nil && n.err == nil {
+			n.err = fmt.Errorf("%s and %s both install %s, which replaces %s; a cluster can have one of them", other.declared.Name, d.Name, n.load.ref.Repository, cmp.Or(replaced(n.load), replaced(other.load)))
+		}
+		nodes[repo], used[n.load.ref.Repository] = n, n
 	}
 	return nodes, failed
 }
@@ -121,17 +191,17 @@ func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*
 // version that satisfies all dependents. The version that the lock has for the
 // cluster stays as long as it satisfies them.
 func (p *pass) dependencies(ctx context.Context, req Request, nodes map[string]*node) {
-	locked, hinted := p.selected(req.Cluster)
+	locked, hinted := p.selected(req)
 	for range maxRounds {
 		wanted := edges(nodes)
 		changed := false
 		for _, repo := range sortedKeys(wanted) {
 			n, there := nodes[repo]
-			if there && n.declared != nil {
+			if there && n.fixed() {
 				continue
 			}
-			ref, err := p.choose(ctx, req, repo, locked[repo], hinted[repo], wanted[repo])
-			if there && err == nil && n.load != nil && n.load.ref == ref {
+			ref, err := p.version(ctx, req, repo, locked, hinted, wanted[repo])
+			if there && err == nil && n.load != nil && n.load.asked == ref {
 				continue
 			}
 			next := &node{err: err}
@@ -143,7 +213,7 @@ func (p *pass) dependencies(ctx context.Context, req Request, nodes map[string]*
 			nodes[repo] = next
 		}
 		for repo, n := range nodes {
-			if _, needed := wanted[repo]; !needed && n.declared == nil {
+			if _, needed := wanted[repo]; !needed && !n.fixed() {
 				delete(nodes, repo)
 				changed = true
 			}
@@ -165,11 +235,11 @@ func edges(nodes map[string]*node) map[string][]edge {
 	wanted := make(map[string][]edge)
 	for _, repo := range sortedKeys(nodes) {
 		n := nodes[repo]
-		if n.err != nil || n.declared != nil && n.declared.SkipDependencyResolution {
+		if n.err != nil || n.alone() {
 			continue
 		}
 		for _, dep := range n.load.pkg.Meta.DependsOn {
-			wanted[dep.Repository] = append(wanted[dep.Repository], edge{from: n, dep: dep})
+			wanted[dep.Repository] = append(wanted[dep.Repository], edge{from: n, parent: repo, dep: dep})
 		}
 	}
 	return wanted
@@ -181,12 +251,12 @@ func blame(nodes map[string]*node, wanted map[string][]edge) {
 	for _, repo := range sortedKeys(wanted) {
 		n := nodes[repo]
 		for _, e := range wanted[repo] {
-			if n.declared != nil && n.err == nil {
-				if ok, err := satisfies(n.load.pin, e.dep.Constraint); err != nil || !ok {
+			if n.fixed() && n.err == nil {
+				if ok, err := satisfies(sources.Pin{Ref: n.load.asked, Digest: n.load.pin.Digest}, e.dep.Constraint); err != nil || !ok {
 					e.from.err = errors.Join(e.from.err, conflict(e, n, err))
 				}
 			}
-			n.parents = append(n.parents, e.from.load.ref.Repository)
+			n.parents = append(n.parents, e.parent)
 		}
 		slices.Sort(n.parents)
 		n.parents = slices.Compact(n.parents)
@@ -196,6 +266,14 @@ func blame(nodes map[string]*node, wanted map[string][]edge) {
 func conflict(e edge, n *node, err error) error {
 	if err != nil {
 		return fmt.Errorf("%s needs %s %s: %w", e.from.load.ref, e.dep.Repository, e.dep.Constraint, err)
+	}
+	if n.held != nil {
+		return fmt.Errorf("%s needs %s %s, but the lock has %s, which stays while the declaration of %s cannot be read; correct that first",
+			e.from.load.ref, e.dep.Repository, e.dep.Constraint, n.load.ref.Version(), n.held.Name)
+	}
+	if n.waits != (sources.Ref{}) {
+		return fmt.Errorf("%s needs %s %s, but %s stays while %s waits for approval: %s",
+			e.from.load.ref, e.dep.Repository, e.dep.Constraint, n.load.ref.Version(), n.waits, toApprove(n.waits, ""))
 	}
 	return fmt.Errorf("%s needs %s %s, but %s declares %s; change one of the two", e.from.load.ref, e.dep.Repository, e.dep.Constraint, n.declared.Name, n.load.ref.Version())
 }
@@ -212,7 +290,7 @@ func spread(nodes map[string]*node) {
 			}
 			for _, parent := range n.parents {
 				up := nodes[parent]
-				if up != nil && up.err == nil && !(up.declared != nil && up.declared.SkipDependencyResolution) {
+				if up != nil && up.err == nil && !up.alone() {
 					up.err = fmt.Errorf("%s depends on %s: %w", up.load.ref, n.ref(repo).Repository, n.err)
 					changed = true
 				}
@@ -257,15 +335,26 @@ func breakCycles(nodes map[string]*node) {
 
 // selected returns the dependencies that the lock selects for a cluster, by
 // repository, without those that are resolved anew: one version each, unless a
-// merge left several. The hint may have one more, with its record.
-func (p *pass) selected(cluster string) (locked map[string][]string, hinted map[string]string) {
+// merge left several. A package that was declared until now is among them. The
+// hint may have one more, with its record.
+func (p *pass) selected(req Request) (locked map[string][]string, hinted map[string]string) {
 	locked, hinted = make(map[string][]string), make(map[string]string)
-	for _, s := range p.before.Selections(cluster) {
-		if s.Parent != "" && (p.cfg.Update == nil || !p.cfg.Update(s.Repository)) && !slices.Contains(locked[s.Repository], s.Version) {
+	former := make(map[string][]string) // of packages that were declared
+	for _, s := range p.lines[req.Cluster] {
+		switch {
+		case p.updates(req, s.Repository):
+		case s.Parent == "":
+			former[s.Repository] = append(former[s.Repository], s.Version)
+		case !slices.Contains(locked[s.Repository], s.Version):
 			locked[s.Repository] = append(locked[s.Repository], s.Version)
 		}
 	}
-	for _, s := range p.hint.Selections(cluster) {
+	for repo, versions := range former {
+		if len(versions) == 1 && locked[repo] == nil {
+			locked[repo] = versions
+		}
+	}
+	for _, s := range p.hint.Selections(req.Cluster) {
 		_, here := p.before.Digest(s.Repository, s.Version)
 		_, there := p.hint.Digest(s.Repository, s.Version)
 		if s.Parent != "" && (here || there) {
@@ -277,7 +366,8 @@ func (p *pass) selected(cluster string) (locked map[string][]string, hinted map[
 
 // choose returns the version of a dependency that satisfies all dependents: the
 // locked one; else that of an interrupted run, if it still exists; else, where
-// one was locked, the highest recorded one; else the highest in the registry.
+// one was locked, the highest recorded one; else the highest that other clusters
+// have (fleet.go); else the highest in the registry.
 func (p *pass) choose(ctx context.Context, req Request, repo string, locked []string, hinted string, wanted []edge) (sources.Ref, error) {
 	var digest sources.Digest
 	var ranges []edge
@@ -296,7 +386,11 @@ func (p *pass) choose(ctx context.Context, req Request, repo string, locked []st
 		if len(ranges) > 0 {
 			return sources.Ref{}, fmt.Errorf("a digest and a range cannot both be satisfied: %s; declare the package with the version you want", chain(wanted))
 		}
-		return sources.Ref{Repository: repo, Digest: digest}, nil
+		ref := sources.Ref{Repository: repo, Digest: digest}
+		if e := p.cfg.Rules.Excluded(ref); e != nil && !slices.Contains(locked, string(digest)) {
+			return sources.Ref{}, fmt.Errorf("%s is %s, and is what %s asks for", ref, e, chain(wanted))
+		}
+		return ref, nil
 	}
 	var suits []string
 	for _, tag := range locked {
@@ -314,16 +408,22 @@ func (p *pass) choose(ctx context.Context, req Request, repo string, locked []st
 	case len(suits) > 1:
 		return sources.Ref{}, p.before.ContestedSelection(req.Cluster, repo)
 	}
-	if best, err := highest([]string{hinted}, ranges); err == nil && best != "" {
+	if d := unreadable(req, repo); d != nil {
+		return sources.Ref{}, fmt.Errorf("%s decides on no version of it while the declaration of %s cannot be read; correct that first: %s", sources.LockFile, d.Name, chain(wanted))
+	}
+	open, _ := p.allowed(repo, []string{hinted})
+	if best, err := highest(open, ranges); err == nil && best != "" {
 		ref := sources.Ref{Repository: repo, Tag: best}
-		if !errors.Is(p.load(ctx, ref, nil, req.Images).err, sources.ErrNotFound) {
+		l := p.load(ctx, ref, nil, req.Images)
+		if !errors.Is(l.err, sources.ErrNotFound) && p.cfg.Rules.Excluded(l.pinned()) == nil {
 			return ref, nil
 		}
 	}
 	if len(locked) > 0 {
 		// The cluster has a version that does not satisfy any more: most likely
 		// after a revert. The version before is recorded.
-		best, err := highest(p.before.Versions(repo), ranges)
+		open, _ := p.allowed(repo, p.before.Versions(repo))
+		best, err := highest(open, ranges)
 		if err != nil || best != "" {
 			return sources.Ref{Repository: repo, Tag: best}, err
 		}
@@ -331,16 +431,19 @@ func (p *pass) choose(ctx context.Context, req Request, repo string, locked []st
 	if p.cfg.Mode == Readonly {
 		return sources.Ref{}, fmt.Errorf("clusters.lock selects no version that satisfies %s, and is read-only here; run `gitopsd lock` and commit the change", chain(wanted))
 	}
+	if !p.updates(req, repo) {
+		best, err := p.highestElsewhere(ctx, req, repo, ranges)
+		if err != nil || best != "" {
+			return sources.Ref{Repository: repo, Tag: best}, err
+		}
+	}
 	tags, err := p.list(ctx, req.Images, repo)
 	if err != nil {
 		return sources.Ref{}, fmt.Errorf("looking for a version that satisfies %s: %w", chain(wanted), err)
 	}
-	best, err := highest(tags, ranges)
+	best, err := p.highestOpen(ctx, req, repo, tags, wanted)
 	if err != nil {
 		return sources.Ref{}, err
-	}
-	if best == "" {
-		return sources.Ref{}, fmt.Errorf("no version of %s satisfies %s; the registry has %s", repo, chain(wanted), versions.List(tags))
 	}
 	return sources.Ref{Repository: repo, Tag: best}, nil
 }
@@ -411,6 +514,22 @@ func (p *pass) list(ctx context.Context, images sources.ImageConfigs, repo strin
 	p.mu.Unlock()
 	l.once.Do(func() { l.tags, l.err = p.cfg.Tags(ctx, from) })
 	return l.tags, l.err
+}
+
+// pinned returns the reference with the digest that it resolved to.
+func (l *load) pinned() sources.Ref {
+	ref := l.ref
+	ref.Digest = l.pin.Digest
+	return ref
+}
+
+// fixed reports whether the cluster's manifests, and not the dependents, decide on
+// the version.
+func (n *node) fixed() bool { return n.declared != nil || n.held != nil }
+
+// alone reports whether the package does without its dependencies.
+func (n *node) alone() bool {
+	return n.declared != nil && n.declared.SkipDependencyResolution || n.held != nil && n.held.SkipDependencyResolution
 }
 
 func (n *node) name() string {

@@ -65,7 +65,7 @@ func (p *pass) unsettled(requests []Request, clusters map[string]*Resolution) *l
 		return left
 	}
 	for _, req := range requests {
-		if !req.Failed && !req.Partial && len(clusters[req.Cluster].Errors) == 0 {
+		if !req.Failed && len(req.Unreadable) == 0 && len(clusters[req.Cluster].Errors) == 0 {
 			continue
 		}
 		if !req.Failed {

@@ -153,11 +153,11 @@ func TestContestedLock(t *testing.T) {
 	two := "@dev reg.io/lib v10.0.0 <- reg.io/app\n@dev reg.io/lib v9.0.0 <- reg.io/app\n"
 	records := "reg.io/b v1 " + digest0() + "\nreg.io/b v1 " + string(s.packages["reg.io/b:v1"].Digest) + "\n"
 	app, b, old := declare("reg.io/app:v1"), declare("reg.io/b:v1"), declare("reg.io/app:v1", "reg.io/old:v1")
-	all := func(string) bool { return true }
+	all := func(_, _ string) bool { return true }
 	for _, tt := range []struct {
 		name, lock string
 		declared   []sources.Declaration
-		update     func(string) bool
+		update     func(_, _ string) bool
 		want, err  string
 	}{
 		{name: "two selections", lock: two, declared: app, err: "two lines for the dependency reg.io/lib of cluster dev: v10.0.0 in clusters.lock:2, v9.0.0 in clusters.lock:3"},

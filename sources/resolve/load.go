@@ -13,6 +13,7 @@ import (
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/errgroup"
 	"gitopsd.dev/sources/lockfile"
+	"gitopsd.dev/sources/rules"
 )
 
 // pass is one resolution.
@@ -20,14 +21,25 @@ type pass struct {
 	cfg    Config
 	before *lockfile.File
 	hint   *lockfile.File
+	// lines are the selections of before, by cluster; they are not changed.
+	lines map[string][]lockfile.Selection
 
 	mu        sync.Mutex
+	fleet     fleet
 	lock      *lockfile.File
 	forgotten map[sources.Ref]bool
 	loads     map[loadKey]*load
 	uses      map[sources.Ref]*use
 	tags      map[sources.Origin]*tagList
 	late      map[string]bool // registries that were, in this pass
+	fetched   map[content]*sources.Package
+	waiting   []Waiting // of single clusters
+	peeks     map[peeked]sources.Digest
+	unasked   map[sources.Ref]bool
+
+	// For the choice of versions (rules.go), which one goroutine at a time makes.
+	retracted map[retracted][]rules.Retraction
+	avoided   map[sources.Ref]string // retracted, and chosen: why
 
 	// named are tags that moved, with the digest that a declaration has beside
 	// the tag: it activates that digest, wherever the tag is declared.
@@ -39,10 +51,11 @@ func newPass(cfg Config, lock, hint *lockfile.File) *pass {
 		hint = new(lockfile.File)
 	}
 	p := &pass{
-		before: lock, hint: hint, lock: lock.Clone(), forgotten: make(map[sources.Ref]bool),
+		before: lock, hint: hint, lines: lock.AllSelections(), lock: lock.Clone(), forgotten: make(map[sources.Ref]bool),
 		loads: make(map[loadKey]*load), uses: make(map[sources.Ref]*use),
 		tags: make(map[sources.Origin]*tagList), named: make(map[sources.Ref]sources.Digest),
-		late: make(map[string]bool),
+		late: make(map[string]bool), unasked: make(map[sources.Ref]bool), retracted: make(map[retracted][]rules.Retraction),
+		fetched: make(map[content]*sources.Package), avoided: make(map[sources.Ref]string), peeks: make(map[peeked]sources.Digest),
 	}
 	p.cfg = p.timed(cfg)
 	return p
@@ -54,6 +67,7 @@ type use struct {
 	always bool // some cluster asks for packagePullPolicy: Always
 	never  bool // all of them ask for Never
 	manual bool // some cluster activates by hand
+	asked  bool // some cluster asks for it by its own name, and not for what it replaces
 
 	now     sources.Digest // what its tag stands for, once that was asked
 	waiting sources.Digest // what waits for approval
@@ -62,16 +76,19 @@ type use struct {
 // loadKey distinguishes loads of a reference with different results: clusters
 // have mirrors, credentials and signers of their own.
 type loadKey struct {
-	ref     sources.Ref
+	asked   sources.Ref
 	secrets string
 	images  string
 }
 
 // load is one reference, resolved, verified and fetched once.
 type load struct {
-	once   sync.Once
-	ref    sources.Ref
-	images sources.ImageConfigs
+	once sync.Once
+	// asked is what declarations and dependents name, ref what is used: the same,
+	// unless by replaces it.
+	asked, ref sources.Ref
+	by         *rules.Replace
+	images     sources.ImageConfigs
 	// secrets are the declaration's own pull secrets.
 	secrets []string
 
@@ -90,47 +107,80 @@ type load struct {
 // not matter.
 func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 	type wanted struct {
-		key  loadKey
-		load *load
+		key loadKey
+		do  func()
 	}
 	byRef := make(map[sources.Ref][]wanted)
+	peeks := make(map[sources.Ref][]wanted) // at what waits for approval
+	loads := func(key loadKey, l *load) {
+		byRef[l.ref] = append(byRef[l.ref], wanted{key, func() { l.once.Do(func() { p.run(ctx, l) }) }})
+	}
 	for _, req := range requests {
 		for _, d := range req.Declarations {
-			u, known := p.uses[d.Ref]
+			if p.cfg.Refuse != nil || p.excluded(d.Ref) != nil {
+				continue
+			}
+			old, err := p.approved(req, d)
+			if unapproved := (*Unapproved)(nil); errors.As(err, &unapproved) || err == nil && old != d.Ref {
+				peeks[d.Ref] = append(peeks[d.Ref], wanted{do: func() { p.peek(ctx, req, d) }})
+			}
+			if err != nil {
+				continue
+			} else if old != d.Ref {
+				if key, l, err := p.find(ctx, old, d.PullSecrets, req.Images); err == nil {
+					loads(key, l)
+				}
+				continue
+			}
+			key, l, err := p.find(ctx, d.Ref, d.PullSecrets, req.Images)
+			if err != nil {
+				continue // load has the error again
+			}
+			u, known := p.uses[l.ref]
 			if !known {
 				u = &use{never: true}
-				p.uses[d.Ref] = u
+				p.uses[l.ref] = u
 			}
 			u.always = u.always || d.PullPolicy == sources.PullAlways
 			u.never = u.never && d.PullPolicy == sources.PullNever
 			u.manual = u.manual || d.ManualActivation
-			key, l, err := p.find(d.Ref, d.PullSecrets, req.Images)
+			u.asked = u.asked || l.by == nil
+			loads(key, l)
+		}
+		for _, h := range p.held(req) {
+			key, l, err := p.find(ctx, h.ref, h.declaration.PullSecrets, req.Images)
 			if err != nil {
 				return err
 			}
-			byRef[d.Ref] = append(byRef[d.Ref], wanted{key, l})
+			if h.err == nil {
+				loads(key, l)
+			}
 		}
 	}
 	p.activate()
-	g := new(errgroup.Group)
-	g.SetLimit(cmp.Or(p.cfg.Parallel, 8))
-	for _, all := range byRef {
-		slices.SortStableFunc(all, func(a, b wanted) int {
-			return cmp.Or(cmp.Compare(a.key.secrets, b.key.secrets), cmp.Compare(a.key.images, b.key.images))
-		})
-		g.Go(func() error {
-			for _, w := range all {
-				w.load.once.Do(func() { p.run(ctx, w.load) })
-			}
-			return nil
-		})
+	// A look at what is not used yet takes no time from what is.
+	for _, phase := range []map[sources.Ref][]wanted{byRef, peeks} {
+		g := new(errgroup.Group)
+		g.SetLimit(cmp.Or(p.cfg.Parallel, 8))
+		for _, all := range phase {
+			slices.SortStableFunc(all, func(a, b wanted) int {
+				return cmp.Or(cmp.Compare(a.key.secrets, b.key.secrets), cmp.Compare(a.key.images, b.key.images))
+			})
+			g.Go(func() error {
+				for _, w := range all {
+					w.do()
+				}
+				return nil
+			})
+		}
+		_ = g.Wait() // the loads keep their errors
 	}
-	_ = g.Wait() // the loads keep their errors
 	return nil
 }
 
 // activate finds the tags that moved to a declared digest. Only
-// packagePullPolicy: Always allows a tag to move.
+// packagePullPolicy: Always allows a tag to move. In place of a package the lock
+// must have the digest first.
 func (p *pass) activate() {
 	if p.cfg.Mode != Add {
 		return
@@ -138,7 +188,7 @@ func (p *pass) activate() {
 	twice := make(map[sources.Ref]bool)
 	for ref, use := range p.uses {
 		locked, isLocked := p.before.Digest(ref.Repository, ref.Version())
-		if !use.always || ref.Tag == "" || ref.Digest == "" || !isLocked || locked == ref.Digest {
+		if !use.always || !use.asked && !p.cfg.Approve || ref.Tag == "" || ref.Digest == "" || !isLocked || locked == ref.Digest {
 			continue
 		}
 		tag := ref
@@ -168,8 +218,8 @@ func (p *pass) use(ref sources.Ref) *use {
 }
 
 // find returns the load of a reference; it may not have run yet.
-func (p *pass) find(ref sources.Ref, secrets []string, images sources.ImageConfigs) (loadKey, *load, error) {
-	key := loadKey{ref: ref, secrets: strings.Join(secrets, ",")}
+func (p *pass) find(ctx context.Context, asked sources.Ref, secrets []string, images sources.ImageConfigs) (loadKey, *load, error) {
+	key := loadKey{asked: asked, secrets: strings.Join(secrets, ",")}
 	if len(images) > 0 {
 		text, err := json.Marshal(images)
 		if err != nil {
@@ -177,11 +227,15 @@ func (p *pass) find(ref sources.Ref, secrets []string, images sources.ImageConfi
 		}
 		key.images = string(text)
 	}
+	ref, by, err := p.replacement(ctx, asked)
+	if err != nil {
+		return key, nil, err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l, known := p.loads[key]
 	if !known {
-		l = &load{ref: ref, secrets: secrets, images: images}
+		l = &load{asked: asked, ref: ref, by: by, secrets: secrets, images: images}
 		p.loads[key] = l
 	}
 	return key, l, nil
@@ -189,9 +243,9 @@ func (p *pass) find(ref sources.Ref, secrets []string, images sources.ImageConfi
 
 // load loads a reference for one cluster, once.
 func (p *pass) load(ctx context.Context, ref sources.Ref, secrets []string, images sources.ImageConfigs) *load {
-	_, l, err := p.find(ref, secrets, images)
+	_, l, err := p.find(ctx, ref, secrets, images)
 	if err != nil {
-		return &load{ref: ref, err: err}
+		return &load{asked: ref, ref: ref, err: err}
 	}
 	l.once.Do(func() { p.run(ctx, l) })
 	return l
@@ -207,7 +261,11 @@ func (p *pass) run(ctx context.Context, l *load) {
 		if l.origin, err = l.images.Origin(l.ref, l.secrets); err != nil {
 			return fmt.Errorf("%s: %w", l.ref, err)
 		}
-		if _, err := l.images.Verification(l.ref, l.origin); err != nil {
+		if l.by != nil && l.by.Directory != "" {
+			l.origin = sources.Origin{Repository: l.ref.Repository, Directory: l.by.Directory}
+		}
+		policy, err := l.policy()
+		if err != nil {
 			return fmt.Errorf("%s: %w", l.ref, err) // before anybody is asked for it
 		}
 		d, err := p.digest(ctx, l)
@@ -215,10 +273,10 @@ func (p *pass) run(ctx context.Context, l *load) {
 			return l.fetched(err)
 		}
 		l.pin = sources.Pin{Ref: l.ref, Digest: d}
-		if l.verified, err = Verify(ctx, p.cfg.Verify, l.images, l.pin, l.origin); err != nil {
+		if l.verified, err = verifyBy(ctx, p.cfg.Verify, policy, l.pin, l.origin); err != nil {
 			return l.fetched(err)
 		}
-		if l.pkg, err = p.cfg.Fetch(ctx, l.origin, d); err != nil {
+		if l.pkg, err = p.fetch(ctx, l.origin, d); err != nil {
 			return l.fetched(p.fromLock(l, err))
 		}
 		return p.record(ctx, l)
@@ -228,9 +286,13 @@ func (p *pass) run(ctx context.Context, l *load) {
 	}
 }
 
-// fetched adds the origin to an error, if it differs from the declared name.
+// fetched adds the origin to an error, if it differs from the declared name and the
+// error does not have it.
 func (l *load) fetched(err error) error {
 	var mismatch *lockfile.Mismatch
+	if l.by != nil && !errors.As(err, &mismatch) && !strings.Contains(err.Error(), l.by.Place) {
+		return fmt.Errorf("%w\n(%s is replaced at %s)", err, l.asked, l.by.Place)
+	}
 	if l.origin.RewrittenBy == "" || errors.As(err, &mismatch) {
 		return err
 	}

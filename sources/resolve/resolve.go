@@ -27,6 +27,7 @@ import (
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
+	"gitopsd.dev/sources/rules"
 )
 
 // Mode is what may happen to the lock.
@@ -37,8 +38,8 @@ const (
 	Add Mode = iota
 	// Readonly refuses a package without records.
 	Readonly
-	// Check adds nothing and looks every tag up again, so that a moved tag is a
-	// mismatch.
+	// Check adds nothing and looks every tag up again, those of controllers' images
+	// too, so that a moved tag is a mismatch.
 	Check
 )
 
@@ -63,9 +64,22 @@ type Config struct {
 	Types func(*sources.Package) (string, error)
 	// Mode is what may happen to the lock.
 	Mode Mode
-	// Update reports whether a repository is resolved anew, whatever the lock
-	// has. Nil is false for all.
-	Update func(repository string) bool
+	// Update reports whether a repository is resolved anew in a cluster, whatever
+	// the lock has. The digest of a version is, if that is so in every cluster
+	// that selects it. Nil is false for all.
+	Update func(cluster, repository string) bool
+	// Rules are the fleet's own for versions. Refuse is why they are not known: no
+	// package is resolved then, and the lock keeps all its lines.
+	Rules  rules.Rules
+	Refuse error
+	// Directory returns the digest of the package that is built from a directory,
+	// for Rules.Replaces. Fetch is then asked for that digest, with the directory in
+	// the origin. Nil fails.
+	Directory func(ctx context.Context, name string) (sources.Digest, error)
+	// Approve reports whether a person decides on what is added to the lock, and so
+	// approves new versions of packages with revisionActivationPolicy: Manual
+	// (approve.go), and replacements that the lock does not record yet (rules.go).
+	Approve bool
 	// Parallel bounds the packages that are resolved and fetched at a time; by
 	// default 8.
 	Parallel int
@@ -87,9 +101,15 @@ type VerifyFunc func(ctx context.Context, from sources.Origin, d sources.Digest,
 // nil and there is a policy.
 func Verify(ctx context.Context, verify VerifyFunc, images sources.ImageConfigs, pin sources.Pin, from sources.Origin) (string, error) {
 	policy, err := images.Verification(pin.Ref, from)
-	switch {
-	case err != nil:
+	if err != nil {
 		return "", fmt.Errorf("%s: %w", pin.Ref, err)
+	}
+	return verifyBy(ctx, verify, policy, pin, from)
+}
+
+// verifyBy checks the signature of a pin by a policy, which may be nil.
+func verifyBy(ctx context.Context, verify VerifyFunc, policy *sources.Verification, pin sources.Pin, from sources.Origin) (string, error) {
+	switch {
 	case policy == nil:
 		return "", nil
 	case verify == nil:
@@ -105,9 +125,9 @@ type Request struct {
 	// Images define where packages are fetched from, and who must have signed
 	// them.
 	Images sources.ImageConfigs
-	// Partial reports whether other declarations could not be read. The lock
-	// then keeps its lines for packages that are not declared here.
-	Partial bool
+	// Unreadable are declarations with errors, as far as they can be read; Ref has
+	// the repository at most. The lock keeps what it selects for them (held.go).
+	Unreadable []sources.Declaration
 	// Failed reports whether the cluster's manifests could not be read. The
 	// lock then keeps all its lines for the cluster.
 	Failed bool
@@ -120,8 +140,12 @@ type Result struct {
 	Lock *lockfile.File
 	// Clusters by name, one for each request that did not fail.
 	Clusters map[string]*Resolution
-	// Waiting are revisions that wait for manual activation.
+	// Waiting are revisions that wait for approval, while the clusters keep those
+	// before; sorted.
 	Waiting []Waiting
+	// Unasked are the tags that a check would look up again, and that it took for
+	// unmoved since no registry may be asked (sources.ErrUnasked); sorted.
+	Unasked []sources.Ref
 	// Unsettled are the lines of the hint that this resolution could not
 	// settle. Pass them to the next one.
 	Unsettled *lockfile.File
@@ -131,8 +155,14 @@ type Result struct {
 type Resolution struct {
 	// Selected are its packages, sorted by repository.
 	Selected []sources.Selected
+	// Held are packages that it keeps as they are, since their declarations cannot
+	// be read, sorted by repository; those whose declarations have not even a
+	// repository are left out.
+	Held []sources.Selected
 	// Errors are for packages that it does not get, sorted by name.
 	Errors []*PackageError
+	// Notes are about packages that it gets in spite of a rule.
+	Notes []string
 }
 
 // PackageError is the reason that a cluster does not get a package.
@@ -141,17 +171,12 @@ type PackageError struct {
 	Name string
 	Ref  sources.Ref
 	Err  error
+	// repository is the one that was asked for, before Ref replaced it.
+	repository string
 }
 
 func (e *PackageError) Error() string { return fmt.Sprintf("package %s: %v", e.Name, e.Err) }
 func (e *PackageError) Unwrap() error { return e.Err }
-
-// Waiting is a tag that moved, of a package with manual activation.
-type Waiting struct {
-	Ref    sources.Ref
-	Active sources.Digest
-	New    sources.Digest
-}
 
 // Resolve resolves the clusters' declarations against a lock, which it does not
 // change. Hint has the records and selections of a run that was interrupted
@@ -159,6 +184,7 @@ type Waiting struct {
 // errors of packages are in the result.
 func Resolve(ctx context.Context, cfg Config, lock, hint *lockfile.File, requests []Request) (*Result, error) {
 	p := newPass(cfg, lock, hint)
+	p.survey(requests)
 	if err := p.prefetch(ctx, requests); err != nil {
 		return nil, err
 	}
@@ -178,14 +204,9 @@ func Resolve(ctx context.Context, cfg Config, lock, hint *lockfile.File, request
 		return nil, ctx.Err()
 	}
 	p.restore()
-	for ref, use := range p.uses {
-		if use.waiting != "" {
-			locked, _ := lock.Digest(ref.Repository, ref.Version())
-			res.Waiting = append(res.Waiting, Waiting{Ref: ref, Active: locked, New: use.waiting})
-		}
-	}
+	res.Waiting = p.allWaiting(requests)
+	res.Unasked = slices.SortedFunc(maps.Keys(p.unasked), func(a, b sources.Ref) int { return cmp.Compare(a.String(), b.String()) })
 	res.Unsettled = p.unsettled(requests, res.Clusters)
-	slices.SortFunc(res.Waiting, func(a, b Waiting) int { return cmp.Compare(a.Ref.String(), b.Ref.String()) })
 	return res, nil
 }
 
@@ -206,22 +227,25 @@ func (p *pass) fromLock(l *load, err error) error {
 func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 	ref, version := l.ref, l.ref.Version()
 	use := p.use(ref)
-	update := p.cfg.Update != nil && p.cfg.Update(ref.Repository)
+	update := p.updatesVersion(ref)
 	locked, isLocked := p.before.Digest(ref.Repository, version)
 	if update {
 		p.forget(ref)
 		isLocked = false
 	}
+	if err := p.locked(l, isLocked); err != nil {
+		return "", err
+	}
 	key := lockfile.Key{Repository: ref.Repository, Version: version}
 	named, isNamed := p.named[sources.Ref{Repository: ref.Repository, Tag: ref.Tag}]
 	switch {
-	case isNamed && (ref.Digest == "" || ref.Digest == named):
+	case isNamed && (ref.Digest == "" || ref.Digest == named) && (l.by == nil || p.cfg.Approve):
 		return named, nil
 	case !update && p.before.Contested(ref.Repository, version) != nil:
 		return "", p.before.Contested(ref.Repository, version)
 	case ref.Digest != "":
 		if isLocked && locked != ref.Digest {
-			return "", &lockfile.Mismatch{Key: key, Line: p.before.Line(key), Locked: string(locked), Seen: string(ref.Digest), SeenIn: "the declaration"}
+			return "", &lockfile.Mismatch{Key: key, Line: p.before.Line(key), Locked: string(locked), Seen: string(ref.Digest), SeenIn: l.place()}
 		}
 		if !isLocked && p.cfg.Mode == Readonly {
 			return "", errNotLocked(ref)
@@ -229,17 +253,21 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 		return ref.Digest, nil
 	case isLocked && p.cfg.Mode == Check:
 		now, err := p.now(ctx, l)
+		if errors.Is(err, sources.ErrUnasked) {
+			p.leave(ref)
+			return locked, nil
+		}
 		if err == nil && now != locked {
 			err = &lockfile.Mismatch{Key: key, Line: p.before.Line(key), Locked: string(locked), Seen: string(now), SeenIn: "the registry"}
 		}
 		return locked, err
-	case isLocked && use.always && p.cfg.Mode == Add:
+	case isLocked && use.always && p.cfg.Mode == Add && (l.by == nil || p.cfg.Approve):
 		return p.moved(ctx, l, locked)
 	case isLocked:
 		return locked, nil
 	case p.cfg.Mode == Readonly:
 		return "", errNotLocked(ref)
-	case use.never:
+	case use.never && !p.cfg.Approve: // a person may look it up
 		return "", fmt.Errorf("%s is not in clusters.lock, and packagePullPolicy: Never forbids looking it up; run `gitopsd lock`, or name a digest", ref)
 	}
 	now, err := p.now(ctx, l)
@@ -327,6 +355,9 @@ func (p *pass) record(ctx context.Context, l *load) error {
 			return err
 		}
 	}
+	if l.by != nil && l.by.Local {
+		return nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for item := range p.lock.Records(l.ref.Repository, l.ref.Version()) {
@@ -355,6 +386,9 @@ func (p *pass) record(ctx context.Context, l *load) error {
 // name.
 func (p *pass) runtime(ctx context.Context, l *load, items map[string]string) error {
 	digest, origin := l.pin.Digest, l.origin
+	if l.pkg.Meta.Image == "" && l.by != nil && l.by.Directory != "" && !l.by.Local {
+		return fmt.Errorf("%s is built from the directory %s, which holds no controller: name its image in spec.controller.image of the package's metadata", l.asked, l.by.Directory)
+	}
 	if l.pkg.Meta.Image != "" {
 		ref, err := ParseImage(l.pkg.Meta.Image)
 		if err == nil {
@@ -385,7 +419,11 @@ func (p *pass) image(ctx context.Context, l *load, ref sources.Ref, origin sourc
 	sum, isLocked := locked[lockfile.ItemRuntime]
 	digest := ref.Digest
 	if digest == "" {
-		if digest = sources.Digest(sum); !isLocked {
+		if digest = sources.Digest(sum); isLocked && p.cfg.Mode == Check {
+			if err := p.checkImage(ctx, l, ref, origin, digest); err != nil {
+				return "", err
+			}
+		} else if !isLocked {
 			var err error
 			if digest, err = p.cfg.Digest(ctx, origin, ref.Tag); err != nil {
 				return "", err
@@ -409,7 +447,7 @@ func (p *pass) image(ctx context.Context, l *load, ref sources.Ref, origin sourc
 	}
 	children, err := p.cfg.Platforms(ctx, origin, digest)
 	if err != nil {
-		if p.cfg.Mode == Check || !isLocked && ref.Digest == "" || ctx.Err() != nil {
+		if p.cfg.Mode == Check && !errors.Is(err, sources.ErrUnasked) || !isLocked && ref.Digest == "" || ctx.Err() != nil {
 			return "", err
 		}
 		// The platforms follow from the digest, and can be added later.
@@ -420,6 +458,27 @@ func (p *pass) image(ctx context.Context, l *load, ref sources.Ref, origin sourc
 		items[lockfile.ItemRuntime+"/"+c.Platform] = string(c.Digest)
 	}
 	return digest, nil
+}
+
+// checkImage looks the tag of a recorded controller image up again.
+func (p *pass) checkImage(ctx context.Context, l *load, ref sources.Ref, origin sources.Origin, recorded sources.Digest) error {
+	now, err := p.cfg.Digest(ctx, origin, ref.Tag)
+	switch {
+	case errors.Is(err, sources.ErrUnasked):
+		p.leave(ref)
+		return nil
+	case err != nil || now == recorded:
+		return err
+	}
+	key := lockfile.Key{Repository: l.ref.Repository, Version: l.ref.Version(), Item: lockfile.ItemRuntime}
+	return &lockfile.Mismatch{Key: key, Line: p.before.Line(key), Locked: string(recorded), Seen: string(now), SeenIn: "the registry"}
+}
+
+// leave notes a tag that was to be looked up, and about which nobody may be asked.
+func (p *pass) leave(ref sources.Ref) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.unasked[ref] = true
 }
 
 // ParseImage parses a container image's name.

@@ -26,7 +26,7 @@ func TestLockedIsNotAskedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	slices.Sort(s.asked)
-	want := []string{"GET reg.io/a", "GET reg.io/b", "HEAD reg.io/a:v1", "HEAD reg.io/b:v2", "TAGS reg.io/a"}
+	want := []string{"GET reg.io/a", "GET reg.io/b", "HEAD reg.io/a:v1", "HEAD reg.io/b:v2"}
 	if !slices.Equal(s.asked, want) {
 		t.Errorf("asked %q\nwant %q", s.asked, want)
 	}
@@ -62,8 +62,8 @@ func TestMovedTag(t *testing.T) {
 	}{
 		{name: "is not looked at"},
 		{name: "shows in a check", change: func(c *Config, _ *sources.Declaration) { c.Mode = Check }, errs: true},
-		{name: "is taken by an update", change: func(c *Config, _ *sources.Declaration) { c.Update = func(r string) bool { return r == "reg.io/a" } }, moved: true},
-		{name: "is not taken by another's update", change: func(c *Config, _ *sources.Declaration) { c.Update = func(r string) bool { return r == "reg.io/b" } }},
+		{name: "is taken by an update", change: func(c *Config, _ *sources.Declaration) { c.Update = func(_, r string) bool { return r == "reg.io/a" } }, moved: true},
+		{name: "is not taken by another's update", change: func(c *Config, _ *sources.Declaration) { c.Update = func(_, r string) bool { return r == "reg.io/b" } }},
 		{name: "is a new revision with Always", change: func(_ *Config, d *sources.Declaration) { d.PullPolicy = sources.PullAlways }, moved: true},
 		{name: "waits with Always and Manual", change: func(_ *Config, d *sources.Declaration) {
 			d.PullPolicy, d.ManualActivation = sources.PullAlways, true
@@ -230,7 +230,9 @@ func TestDependencies(t *testing.T) {
 		{name: "locked stays", declared: []string{"reg.io/app:v1"}, lock: "@dev reg.io/lib v1.0.0 <- reg.io/app\n", want: func(*shelf) string { return "app:v1 lib:v1.0.0" }},
 		{name: "locked that no longer does is replaced", declared: []string{"reg.io/old:v1"}, lock: "@dev reg.io/lib v2.0.0 <- reg.io/old\n", want: func(*shelf) string { return "lib:v1.2.0 old:v1" }},
 		{name: "what was recorded before comes back", declared: []string{"reg.io/old:v1"}, lock: "@dev reg.io/lib v2.0.0 <- reg.io/old\n" + lib100, want: func(*shelf) string { return "lib:v1.0.0 old:v1" }},
-		{name: "other clusters' records do not decide", declared: []string{"reg.io/old:v1"}, lock: "@prod reg.io/lib v1.0.0 <- reg.io/old\n" + lib100, want: func(*shelf) string { return "lib:v1.2.0 old:v1" }},
+		{name: "what was declared before stays", declared: []string{"reg.io/old:v1"}, lock: "@dev reg.io/lib v1.0.0\n" + lib100, want: func(*shelf) string { return "lib:v1.0.0 old:v1" }},
+		{name: "other clusters' selections come before newer versions", declared: []string{"reg.io/old:v1"}, lock: "@prod reg.io/lib v1.0.0 <- reg.io/old\n" + lib100, want: func(*shelf) string { return "lib:v1.0.0 old:v1" }},
+		{name: "records alone do not decide", declared: []string{"reg.io/old:v1"}, lock: lib100, want: func(*shelf) string { return "lib:v1.2.0 old:v1" }},
 		{name: "declared wins", declared: []string{"reg.io/app:v1", "reg.io/lib:v1.0.0"}, want: func(*shelf) string { return "app:v1 lib:v1.0.0" }},
 		{name: "by digest", declared: []string{"reg.io/exact:v1"}, want: func(s *shelf) string { return "exact:v1 " + lib1(s) }},
 		{name: "conflict between dependents", declared: []string{"reg.io/app:v1", "reg.io/older:v1"}, want: func(*shelf) string { return "" },
@@ -289,7 +291,6 @@ func TestRegistryDownKeepsTheLock(t *testing.T) {
 	}
 }
 
-// A declaration that cannot be read takes nothing out of the lock either.
 // A controller's image is under the policies too, by its tag as by its digest.
 func TestRuntimeImageSigned(t *testing.T) {
 	var s shelf
@@ -395,21 +396,6 @@ func TestTimeout(t *testing.T) {
 	}
 	if err := faults(res); err == nil || !strings.Contains(err.Error(), "--package-timeout") {
 		t.Errorf("error %v", err)
-	}
-}
-
-func TestPartialKeepsTheLock(t *testing.T) {
-	var s shelf
-	s.put("reg.io/a:v1", "1")
-	s.put("reg.io/b:v1", "2")
-	lock := resolve(t, s.config(), new(lockfile.File), Request{Cluster: "dev", Declarations: declare("reg.io/a:v1", "reg.io/b:v1")}).Lock
-	res := resolve(t, s.config(), lock, Request{Cluster: "dev", Declarations: declare("reg.io/a:v1"), Partial: true})
-	if string(res.Lock.Format()) != string(lock.Format()) {
-		t.Errorf("the lock became\n%s", res.Lock.Format())
-	}
-	res = resolve(t, s.config(), lock, Request{Cluster: "dev", Declarations: declare("reg.io/a:v1")})
-	if strings.Contains(string(res.Lock.Format()), "@dev reg.io/b") {
-		t.Errorf("what is no longer declared stays selected\n%s", res.Lock.Format())
 	}
 }
 
@@ -521,6 +507,42 @@ func TestRuntimeOutOfReach(t *testing.T) {
 	res := resolve(t, cfg, new(lockfile.File), Request{Cluster: "dev", Declarations: ds})
 	if faults(res) != nil || len(res.Clusters["dev"].Selected) != 1 || res.Clusters["dev"].Selected[0].Runtime != image {
 		t.Errorf("%v, %+v", faults(res), res.Clusters["dev"])
+	}
+}
+
+// A check looks the tag of a controller's image up again, unless nobody may be asked:
+// then it says so.
+func TestRuntimeTagInACheck(t *testing.T) {
+	var s shelf
+	s.put("reg.io/p:v1", "x")
+	s.packages["reg.io/p:v1"].Meta.Kind = sources.Provider
+	s.packages["reg.io/p:v1"].Meta.Image = "ghcr.io/acme/ctl:v1"
+	s.put("ghcr.io/acme/ctl:v1", "controller")
+	ds := declare("reg.io/p:v1")
+	ds[0].Kind = sources.Provider
+	request := Request{Cluster: "dev", Declarations: ds}
+	lock := resolve(t, s.config(), new(lockfile.File), request).Lock
+	cfg := s.config()
+	cfg.Mode = Check
+	if res := resolve(t, cfg, lock, request); faults(res) != nil || len(res.Unasked) > 0 {
+		t.Errorf("unmoved: %v, %v", faults(res), res.Unasked)
+	}
+	s.put("ghcr.io/acme/ctl:v1", "another")
+	var mismatch *lockfile.Mismatch
+	res := resolve(t, cfg, lock, request)
+	if !errors.As(faults(res), &mismatch) || mismatch.Key.String() != "reg.io/p v1/runtime" || string(res.Lock.Format()) != string(lock.Format()) {
+		t.Errorf("moved: %v", faults(res))
+	}
+	cfg.Digest = func(context.Context, sources.Origin, string) (sources.Digest, error) {
+		return "", fmt.Errorf("offline: %w", sources.ErrUnasked)
+	}
+	res = resolve(t, cfg, lock, request)
+	if have := fmt.Sprint(res.Unasked); faults(res) != nil || have != "[ghcr.io/acme/ctl:v1 reg.io/p:v1]" {
+		t.Errorf("offline: %v, %v", faults(res), have)
+	}
+	cfg.Mode = Add
+	if res := resolve(t, cfg, lock, request); faults(res) != nil || len(res.Unasked) > 0 {
+		t.Errorf("not a check: %v, %v", faults(res), res.Unasked)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/rules"
 )
 
 // Build makes a package of a directory of YAML files. One document, usually in
@@ -61,6 +62,9 @@ func packageStream(dir fs.FS) ([]byte, sources.PackageMeta, error) {
 	if meta, _, err = lint(docs, func(i int) string { return places[i] }); err != nil {
 		return nil, meta, err
 	}
+	if err := lintRetractions(docs, places); err != nil {
+		return nil, meta, err
+	}
 	slices.SortStableFunc(files, func(a, b file) int {
 		switch {
 		case a.meta == b.meta:
@@ -79,6 +83,27 @@ func packageStream(dir fs.FS) ([]byte, sources.PackageMeta, error) {
 		return nil, meta, tooMuch("the YAML files have %d bytes, more than %d", stream.Len(), maxPackageBytes)
 	}
 	return stream.Bytes(), meta, nil
+}
+
+// lintRetractions checks what the publisher says about other versions. Readers
+// leave out what they cannot read of it, so that it is no fault of a package in a
+// registry.
+func lintRetractions(docs []sources.Document, places []string) error {
+	for i, d := range docs {
+		group, _ := groupVersion(d)
+		value := at(d.Tree, "metadata", "annotations", rules.RetractAnnotation)
+		if group != groupMeta || value == nil {
+			continue
+		}
+		written, ok := value.(string)
+		if !ok {
+			return bad("%s: %s: metadata.annotations: %s is not a string", places[i], describe(d), rules.RetractAnnotation)
+		}
+		if _, err := rules.ParseRetractions(written); err != nil {
+			return bad("%s: %s: metadata.annotations: %s: %v", places[i], describe(d), rules.RetractAnnotation, err)
+		}
+	}
+	return nil
 }
 
 // file is one YAML file of a directory.

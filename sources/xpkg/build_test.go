@@ -67,6 +67,7 @@ func TestBuildErrors(t *testing.T) {
 		"syntax":       {mapFS("a.yaml", testMeta, "crds/b.yaml", "a: 1\nb: [\n"), "crds/b.yaml: line 2"},
 		"twice":        {mapFS("a.yaml", testMeta, "b.yaml", testCRD, "c.yaml", "\n"+testCRD), "c.yaml:2: CustomResourceDefinition buckets.s3.example.org: duplicate of the one at b.yaml:1"},
 		"other kind":   {mapFS("a.yaml", testMeta, "kustomization.yaml", "kind: Kustomization\napiVersion: kustomize.config.k8s.io/v1beta1\n"), "kustomization.yaml:1: Kustomization without a name: a Provider package cannot hold"},
+		"retraction":   {mapFS("a.yaml", strings.Replace(testMeta, "metadata:", "metadata:\n  annotations: {meta.gitopsd.dev/retract: v1.2.0}", 1)), `a.yaml:1: Provider provider-example: metadata.annotations: meta.gitopsd.dev/retract: "v1.2.0": want VERSIONS: reason`},
 		"directive":    {mapFS("a.yaml", testMeta, "b.yaml", "%YAML 1.1\n---\na: 1\n"), "b.yaml:1: leave out YAML directives"},
 		"end marker":   {mapFS("a.yaml", testMeta, "b.yaml", testCRD+"...\n"), "b.yaml:5: leave out"},
 		"bomb":         {mapFS("a.yaml", testMeta, "b.yaml", "a: "+strings.Repeat("[", 600)+strings.Repeat("]", 600)), "b.yaml: line 1: nested deeper"},

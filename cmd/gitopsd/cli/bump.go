@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/upgrade"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/local"
@@ -74,6 +75,7 @@ func runBump(cmd *cobra.Command, g *global, o *fleetOptions, req upgrade.Request
 		return err
 	}
 	defer tree.Close()
+	o.registry.approve = true
 	upgrader, err := o.registry.upgrader(g, nil, prerelease)
 	if err != nil {
 		return err
@@ -109,7 +111,7 @@ func writeBump(root string, b *upgrade.Bump) error {
 
 func printBump(w io.Writer, b *upgrade.Bump, details bool) {
 	for _, e := range b.Edits {
-		fmt.Fprintf(w, "%s: %s -> %s (%s)\n", e.Place, e.Text, e.To, several(e.Clusters))
+		fmt.Fprintf(w, "%s: %s -> %s (%s)\n", e.Place, e.Text, e.To, prose.Some(e.Clusters, 4))
 	}
 	for _, note := range b.Notes {
 		fmt.Fprintln(w, note)
@@ -121,7 +123,7 @@ func printBump(w io.Writer, b *upgrade.Bump, details bool) {
 		}
 	}
 	for _, m := range b.Moves {
-		fmt.Fprintf(w, "\n%s in %s: %s\n", moved(m), several(m.Clusters), cmp.Or(m.Error, m.Types.String()))
+		fmt.Fprintf(w, "\n%s in %s: %s\n", moved(m), prose.Some(m.Clusters, 4), cmp.Or(m.Error, m.Types.String()))
 		writeChanges(w, "  ", m.Changes, details)
 	}
 	for _, m := range b.Moves {

@@ -27,8 +27,10 @@ type definition struct {
 	name string
 	tree map[string]any
 	pkg  string
-	// controller acts on its types; nil if unknown.
+	// controller acts on its types; nil if unknown. rendered reports whether it is
+	// known from a whole cluster.
 	controller *behaviour.Identity
+	rendered   bool
 }
 
 // definitions reads the definitions of a source.
@@ -42,6 +44,18 @@ func (o *typesOptions) definitions(cmd *cobra.Command, g *global, source string)
 	ref, err := sources.ParseRef(source)
 	if err != nil {
 		return nil, fmt.Errorf("%q is neither a file, nor a registered cluster, nor a package: %w", source, err)
+	}
+	if o.registry.vendor != "" {
+		tree, err := o.tree.open()
+		if err != nil {
+			return nil, err
+		}
+		defer tree.Close()
+		dir, err := vendorDir(o.registry.vendor)
+		if err != nil {
+			return nil, fmt.Errorf("--vendor %w", err)
+		}
+		return fromPackage(cmd.Context(), oci.OpenLayout(tree.commit.Files, dir), ref)
 	}
 	client, err := o.registry.client(g.log(false))
 	if err != nil {
@@ -133,14 +147,16 @@ func (o *typesOptions) fromCluster(cmd *cobra.Command, g *global, name string) (
 		if err != nil {
 			errs = append(errs, err)
 		}
-		found = append(found, defined(object, controller))
+		d := defined(object, controller)
+		d.rendered = true
+		found = append(found, d)
 	}
 	return found, errors.Join(errs...)
 }
 
 // fromPackage returns the definitions in a package. The controller of a Provider is
 // rendered without any settings of a cluster.
-func fromPackage(ctx context.Context, client *oci.Client, ref sources.Ref) ([]definition, error) {
+func fromPackage(ctx context.Context, client oci.Reader, ref sources.Ref) ([]definition, error) {
 	digest, err := client.Resolve(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -149,13 +165,8 @@ func fromPackage(ctx context.Context, client *oci.Client, ref sources.Ref) ([]de
 	if err != nil {
 		return nil, err
 	}
-	var controller *behaviour.Identity
-	if pkg.Meta.Kind == sources.Provider {
-		if controller, err = controllerOf(ctx, client, ref, pkg); err != nil {
-			return nil, err
-		}
-	}
 	var found []definition
+	var crds []*manifest.Object
 	for _, doc := range pkg.Documents {
 		o, err := manifest.New(doc.Tree, manifest.Origin{Package: sources.Pin{Ref: ref, Digest: digest}})
 		if err == nil {
@@ -165,15 +176,27 @@ func fromPackage(ctx context.Context, client *oci.Client, ref sources.Ref) ([]de
 			return nil, err
 		}
 		if o.ID().Is(manifest.Definitions...) {
-			d := defined(o, controller)
+			d := defined(o, nil)
 			d.pkg = pkg.Meta.Name
 			found = append(found, d)
+		}
+		if o.ID().Is(manifest.CRD) {
+			crds = append(crds, o)
+		}
+	}
+	if pkg.Meta.Kind == sources.Provider {
+		controller, err := controllerOf(ctx, client, ref, pkg, crds)
+		if err != nil {
+			return nil, err
+		}
+		for i := range found {
+			found[i].controller = controller
 		}
 	}
 	return found, nil
 }
 
-func controllerOf(ctx context.Context, client *oci.Client, ref sources.Ref, pkg *sources.Package) (*behaviour.Identity, error) {
+func controllerOf(ctx context.Context, client oci.Reader, ref sources.Ref, pkg *sources.Package, crds []*manifest.Object) (*behaviour.Identity, error) {
 	s := sources.Selected{
 		Declaration: sources.Declaration{Kind: sources.Provider, Name: pkg.Meta.Name, Ref: ref},
 		Pin:         sources.Pin{Ref: ref, Digest: pkg.Digest}, Package: pkg,
@@ -188,12 +211,22 @@ func controllerOf(ctx context.Context, client *oci.Client, ref sources.Ref, pkg 
 		}
 		s.Runtime = image.Repository + "@" + string(image.Digest)
 	}
-	objects, err := runtime.Objects(runtime.Controller{Selected: s})
+	c := runtime.Controller{Selected: s, Types: crds}
+	objects, err := runtime.Objects(c)
 	if err != nil {
 		return nil, err
 	}
+	binding, err := runtime.Binding(c, nil)
+	if err != nil {
+		return nil, err
+	}
+	// Rendered for a cluster, they have the package's label, too.
+	for i, o := range objects {
+		objects[i] = o.WithMetadata(map[string]string{manifest.PackageLabel: s.Declaration.Name}, nil)
+	}
+	set, _ := manifest.NewSet(append(objects, binding))
 	i := slices.IndexFunc(objects, func(o *manifest.Object) bool { return o.ID().Is(manifest.Workloads...) })
-	return behaviour.Workload(objects[i]), nil
+	return behaviour.NewIndex(set, nil).Workload(objects[i]), nil
 }
 
 // walkYAML calls do for each YAML or JSON file below a directory.

@@ -55,7 +55,7 @@ func graphs(state *desired.State) []*graph {
 func newGraph(c *desired.Unit) *graph {
 	g := &graph{clusters: []string{c.Name}, nodes: make(map[string]*graphNode)}
 	selected := func(repository string) bool {
-		return slices.ContainsFunc(c.Packages, func(s sources.Selected) bool { return s.Pin.Ref.Repository == repository })
+		return slices.ContainsFunc(c.Packages, func(s sources.Selected) bool { return s.Repository() == repository })
 	}
 	for _, s := range c.Packages {
 		ref := s.Pin.Ref
@@ -68,9 +68,12 @@ func newGraph(c *desired.Unit) *graph {
 			}
 		}
 		slices.SortFunc(n.edges, func(a, b graphEdge) int { return strings.Compare(a.repository, b.repository) })
-		g.nodes[ref.Repository] = n
+		if replaces := s.Replacement(); replaces != "" {
+			n.label += ", " + replaces
+		}
+		g.nodes[s.Repository()] = n
 		if s.Parent == "" {
-			g.roots = append(g.roots, ref.Repository)
+			g.roots = append(g.roots, s.Repository())
 		}
 	}
 	slices.Sort(g.roots)

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/local"
 	"gitopsd.dev/sources/lockfile"
@@ -20,7 +22,7 @@ func newLock(g *global) *cobra.Command {
 	var (
 		o      fleetOptions
 		check  bool
-		update string
+		update lockUpdate
 		tidy   bool
 		graph  string
 	)
@@ -36,9 +38,13 @@ changed the same line differently, the error names both lines: delete one, or us
 --update. With ` + "`gitopsd lock merge`" + ` as Git's merge driver there are no other conflicts.
 
 --check writes nothing: it looks up every tag again, and exits with status 1 if
-one was moved or if the lock does not match the declarations. --update resolves
-all packages again, --update=REPOSITORY that one, and replaces their records.
---tidy removes the records of versions that no cluster selects. As long as they
+one was moved or if the lock does not match the declarations. With --offline or
+--vendor it asks no registry: it compares the records with the packages in the
+cache or in that directory, and lists the tags that it did not look up. --update resolves
+all packages again, --update=REPOSITORY that one, and replaces their records; with
+--cluster in the named clusters alone, where a tag that other clusters select too
+keeps its records. Without --update a new dependency gets the highest version that
+another cluster has and that suits, and the newest one if there is none. --tidy removes the records of versions that no cluster selects. As long as they
 are there, a revert goes back to such a version without resolving anything.
 
 --graph writes nothing: it prints the dependencies in each cluster, as a tree or
@@ -46,18 +52,25 @@ for Graphviz.`,
 		Example: `  gitopsd lock
   gitopsd lock --graph=dot | dot -Tsvg > packages.svg
   gitopsd lock --check
-  gitopsd lock --update=xpkg.crossplane.io/crossplane-contrib/provider-helm`,
+  gitopsd lock --update=xpkg.crossplane.io/crossplane-contrib/provider-helm
+  gitopsd lock --update --cluster dev`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: completeNothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if check && (update != "" || tidy) {
+			if update.clusters != nil && update.what == "" {
+				return errors.New("--cluster says where --update moves versions, and is used with it")
+			}
+			if o.registry.offline && !check {
+				return errors.New("--offline is for --check: nothing can be added to the lock without a registry")
+			}
+			if check && (update.what != "" || tidy) {
 				return errors.New("--check writes nothing and cannot be combined with --update or --tidy")
 			}
 			switch {
 			case graph == "":
 			case graph != "text" && graph != "dot":
 				return fmt.Errorf("--graph=%s: use text or dot", graph)
-			case check || update != "" || tidy:
+			case check || update.what != "" || tidy:
 				return errors.New("--graph prints what is selected and cannot be combined with --check, --update or --tidy")
 			default:
 				return runGraph(cmd, g, &o, graph)
@@ -66,10 +79,12 @@ for Graphviz.`,
 		},
 	}
 	o.register(cmd)
-	cmd.AddCommand(newLockMerge())
+	cmd.AddCommand(newLockMerge(), newLockVendor(g))
+	cmd.Flags().BoolVar(&o.registry.offline, "offline", false, "with --check: ask no registry, and read packages from the cache")
 	cmd.Flags().BoolVar(&check, "check", false, "write nothing; exit with status 1 if a tag was moved or the lock is not up to date")
-	cmd.Flags().StringVar(&update, "update", "", "resolve all packages again, or with =REPOSITORY that one")
+	cmd.Flags().StringVar(&update.what, "update", "", "resolve all packages again, or with =REPOSITORY that one")
 	cmd.Flags().Lookup("update").NoOptDefVal = "all"
+	o.tree.registerClusters(cmd, &update.clusters, "all; only with --update")
 	cmd.Flags().BoolVar(&tidy, "tidy", false, "remove records that no cluster selects")
 	cmd.Flags().StringVar(&graph, "graph", "", "print the dependencies, as text or with =dot for Graphviz; write nothing")
 	cmd.Flags().Lookup("graph").NoOptDefVal = "text"
@@ -86,7 +101,7 @@ func runGraph(cmd *cobra.Command, g *global, o *fleetOptions, format string) err
 	return fleet.Err()
 }
 
-func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update string, tidy bool) error {
+func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update lockUpdate, tidy bool) error {
 	tree, err := o.tree.open()
 	if err != nil {
 		return err
@@ -96,6 +111,7 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 	if err != nil {
 		return err
 	}
+	o.registry.approve = true
 	mode := resolve.Add
 	if check {
 		if mended {
@@ -103,11 +119,7 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 		}
 		mode = resolve.Check
 	}
-	var updated func(string) bool
-	if update != "" {
-		updated = func(repository string) bool { return update == "all" || update == repository }
-	}
-	computer, err := o.registry.computer(g.log(false), mode, updated, nil)
+	computer, err := o.registry.computer(g.log(false), mode, update.rule(), nil)
 	if err != nil {
 		return err
 	}
@@ -123,8 +135,11 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 	if err != nil {
 		return err
 	}
-	if update != "" && update != "all" && !selects(state.Lock, update) {
-		return fmt.Errorf("--update=%s: no registered cluster selects that repository", update)
+	if err := update.check(state); err != nil {
+		return err
+	}
+	if shared := update.shared(state.Lock); len(shared) > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "Other clusters select these versions too, so that their digests stay: %s\n", prose.Some(shared, 5))
 	}
 	if tidy {
 		state.Lock.Tidy()
@@ -136,6 +151,12 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 	}
 	for _, line := range lockDiff(before, state.Lock) {
 		fmt.Fprintln(cmd.OutOrStdout(), line)
+	}
+	if len(state.Unasked) > 0 {
+		fmt.Fprintln(cmd.ErrOrStderr(), "No registry was asked, so that these tags may have been moved since they were locked:")
+	}
+	for _, ref := range state.Unasked {
+		fmt.Fprintf(cmd.ErrOrStderr(), "    %s\n", ref)
 	}
 	if check {
 		if string(text) != old && state.Err() == nil {
@@ -153,15 +174,73 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 	return state.Err()
 }
 
-func selects(f *lockfile.File, repository string) bool {
-	for _, name := range f.Clusters() {
-		for _, s := range f.Selections(name) {
-			if s.Repository == repository {
-				return true
+// lockUpdate is what --update moves: everything ("all"), a repository, or nothing
+// (""), and in which clusters; nil for all.
+type lockUpdate struct {
+	what     string
+	clusters []string
+}
+
+// rule returns the rule for [resolve.Config], nil for no update.
+func (u lockUpdate) rule() func(cluster, repository string) bool {
+	if u.what == "" {
+		return nil
+	}
+	return func(cluster, repository string) bool {
+		return (u.what == "all" || u.what == repository) && (u.clusters == nil || slices.Contains(u.clusters, cluster))
+	}
+}
+
+// shared returns the tags of the lock that the update leaves, since clusters that are
+// not updated select them too; sorted.
+func (u lockUpdate) shared(lock *lockfile.File) []string {
+	if u.what == "" || u.clusters == nil {
+		return nil
+	}
+	others := make(map[sources.Ref]bool)
+	all := lock.AllSelections()
+	for cluster, lines := range all {
+		for _, s := range lines {
+			if !u.rule()(cluster, s.Repository) {
+				others[sources.Ref{Repository: s.Repository, Tag: s.Version}] = true
 			}
 		}
 	}
-	return false
+	var shared []string
+	for _, cluster := range u.clusters {
+		for _, s := range all[cluster] {
+			ref := sources.Ref{Repository: s.Repository, Tag: s.Version}
+			_, err := sources.ParseDigest(s.Version)
+			if err != nil && u.rule()(cluster, s.Repository) && others[ref] {
+				shared = append(shared, ref.String())
+			}
+		}
+	}
+	slices.Sort(shared)
+	return slices.Compact(shared)
+}
+
+// check returns an error if a name is not known.
+func (u lockUpdate) check(state *desired.State) error {
+	for _, name := range u.clusters {
+		if state.Registry.Removed(name) {
+			return fmt.Errorf("--cluster %s: no such cluster is registered in %s", name, sources.RegistryFile)
+		}
+	}
+	if u.what == "" || u.what == "all" {
+		return nil
+	}
+	for _, name := range state.Lock.Clusters() {
+		selects := func(s lockfile.Selection) bool { return s.Repository == u.what }
+		if u.rule()(name, u.what) && slices.ContainsFunc(state.Lock.Selections(name), selects) {
+			return nil
+		}
+	}
+	where := "no registered cluster selects"
+	if u.clusters != nil {
+		where = "nothing in " + prose.Some(u.clusters, 4) + " selects"
+	}
+	return fmt.Errorf("--update=%s: %s that repository", u.what, where)
 }
 
 // lockDiff lists the lines that differ, as a diff without context.

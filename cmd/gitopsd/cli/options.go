@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -29,6 +30,12 @@ import (
 type registryOptions struct {
 	// hub has the Secrets that packages name; nil for none.
 	hub *hub.Hub
+	// vendor is the directory of the fleet repository that packages are read from;
+	// empty for registries. Offline is for the cache alone.
+	vendor  string
+	offline bool
+	// approve is set by commands that write a lock which a person commits.
+	approve bool
 
 	cacheDir   string
 	caFile     string
@@ -39,6 +46,8 @@ type registryOptions struct {
 	// from them.
 	remoteBases []string
 	gitCAFile   string
+	// local are packages of this machine, for a plan.
+	local []desired.Local
 	// packageTimeout bounds the time for one package.
 	packageTimeout time.Duration
 }
@@ -49,6 +58,7 @@ func (o *registryOptions) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.secretsDir, "secrets-dir", "", "directory with the pull secrets and public keys that packages name: a directory for each Secret with a file for each key, as Kubernetes mounts them")
 	f.StringVar(&o.trustRoot, "trust-root", "", "trusted_root.json of the Sigstore instance that keyless signatures are verified with")
+	f.StringVar(&o.vendor, "vendor", "", "directory of the fleet repository to read packages from, as gitopsd lock vendor writes it; no registry is asked then")
 	f.DurationVar(&o.packageTimeout, "package-timeout", resolve.DefaultTimeout, "longest time to resolve, verify and fetch one package; one that is late is an error of that package, and is tried again")
 	f.StringSliceVar(&o.remoteBases, "allow-remote-bases", nil, "URL prefix of repositories whose remote bases are allowed, by the full hash of a commit, as in https://github.com/kubernetes-sigs/; they are fetched without credentials. May be given more than once")
 	_ = cmd.MarkFlagDirname("secrets-dir") // an error means that the flag does not exist
@@ -92,25 +102,59 @@ func (o *registryOptions) client(log *slog.Logger) (*oci.Client, error) {
 	return oci.New(oci.Config{CacheDir: dir, CAFile: o.caFile, Mirrors: mirrors, UserAgent: userAgent(), Log: log})
 }
 
-// packages returns the configuration for resolving, verifying and fetching packages.
+// packages returns the configuration for resolving, verifying and fetching packages
+// from registries, or with --offline from the cache.
 func (o *registryOptions) packages(log *slog.Logger) (resolve.Config, error) {
 	client, err := o.client(log)
 	if err != nil {
 		return resolve.Config{}, err
 	}
+	if o.offline {
+		client = client.Offline()
+	}
 	kept, err := o.cache("signatures")
 	if err != nil {
 		return resolve.Config{}, err
 	}
-	secrets := &hub.Secrets{Dir: o.secretsDir, Hub: o.hub}
-	verifier := signature.New(signature.Config{Key: secrets.Key, TrustRootFile: o.trustRoot, Dir: kept, Log: log})
-	at := func(from sources.Origin) *oci.Client {
-		names := from.Secrets()
-		if len(names) == 0 {
-			return client
-		}
-		return client.With(func(ctx context.Context) ([]*oci.Credentials, error) { return secrets.Pull(ctx, names) })
+	secrets := o.secrets()
+	return o.packagesAt(log, secrets, kept, func(from sources.Origin) oci.Reader { return clientAt(client, secrets, from) }), nil
+}
+
+// packagesIn returns the configuration for packages of a commit: as packages does, or
+// with --vendor from a directory of the commit.
+func (o *registryOptions) packagesIn(files fs.FS, log *slog.Logger) (resolve.Config, error) {
+	if o.vendor == "" {
+		return o.packages(log)
 	}
+	dir, err := vendorDir(o.vendor)
+	if err != nil {
+		return resolve.Config{}, fmt.Errorf("--vendor %w", err)
+	}
+	layout := oci.OpenLayout(files, dir)
+	kept, err := o.cache("signatures")
+	if err != nil {
+		return resolve.Config{}, err
+	}
+	return o.packagesAt(log, o.secrets(), kept, func(sources.Origin) oci.Reader { return layout }), nil
+}
+
+// clientAt returns a client with the credentials for an origin.
+func clientAt(client *oci.Client, secrets *hub.Secrets, from sources.Origin) *oci.Client {
+	names := from.Secrets()
+	if len(names) == 0 {
+		return client
+	}
+	return client.With(func(ctx context.Context) ([]*oci.Credentials, error) { return secrets.Pull(ctx, names) })
+}
+
+func (o *registryOptions) secrets() *hub.Secrets {
+	return &hub.Secrets{Dir: o.secretsDir, Hub: o.hub}
+}
+
+// packagesAt returns the configuration for packages that are read at their origins;
+// kept is the directory for the evidence of signatures, empty for none.
+func (o *registryOptions) packagesAt(log *slog.Logger, secrets *hub.Secrets, kept string, at func(sources.Origin) oci.Reader) resolve.Config {
+	verifier := signature.New(signature.Config{Key: secrets.Key, TrustRootFile: o.trustRoot, Dir: kept, Log: log})
 	return resolve.Config{
 		Digest: func(ctx context.Context, from sources.Origin, tag string) (sources.Digest, error) {
 			return at(from).Resolve(ctx, sources.Ref{Repository: from.Repository, Tag: tag})
@@ -132,17 +176,22 @@ func (o *registryOptions) packages(log *slog.Logger) (resolve.Config, error) {
 		},
 		Timeout: o.packageTimeout,
 		Types:   func(pkg *sources.Package) (string, error) { return types.Package(pkg.Documents) },
-	}, nil
+	}
 }
 
 // computer returns the computer of desired states, for the named clusters.
-func (o *registryOptions) computer(log *slog.Logger, mode resolve.Mode, update func(string) bool, only []string) (*desired.Computer, error) {
-	cfg, err := o.packages(log)
-	if err != nil {
+func (o *registryOptions) computer(log *slog.Logger, mode resolve.Mode, update func(cluster, repository string) bool, only []string) (*desired.Computer, error) {
+	all := desired.Config{Only: only, Local: o.local}
+	decide := func(cfg resolve.Config, err error) (resolve.Config, error) {
+		cfg.Mode, cfg.Update, cfg.Approve = mode, update, o.approve
+		return cfg, err
+	}
+	var err error
+	if o.vendor != "" {
+		all.FromTree = func(files fs.FS) (resolve.Config, error) { return decide(o.packagesIn(files, log)) }
+	} else if all.Resolve, err = decide(o.packages(log)); err != nil {
 		return nil, err
 	}
-	cfg.Mode, cfg.Update = mode, update
-	all := desired.Config{Only: only, Resolve: cfg}
 	if err := o.allowRemote(&all); err != nil {
 		return nil, err
 	}

@@ -34,9 +34,13 @@ func newOutdated(g *global) *cobra.Command {
 		Long: `Outdated lists the packages that clusters declare or depend on and that have a
 newer version: the locked version, the newest of the same major version that
 suits all packages which depend on it (UPDATE), the newest of all (LATEST), and
-what either changes in the package's types. A version without the signatures that
+what either changes in the package's types and in the controller behind them. A version without the signatures that
 the clusters require is listed with an error. Outdated writes nothing and talks
 to no cluster.
+
+Versions that the fleet excludes (the Packages document in clusters.yaml) or that
+their publisher retracts are not proposed. A package that is at such a version is
+listed with the reason, also if there is no newer one.
 
 PACKAGE is a repository, its last part, or the name of a declaration; the default
 is all packages. Only tags that are semantic versions count. Pre-releases are
@@ -106,6 +110,9 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 
 // upgrader returns the finder of newer versions, for the named clusters.
 func (o *registryOptions) upgrader(g *global, clusters []string, prerelease bool) (*upgrade.Upgrader, error) {
+	if o.vendor != "" {
+		return nil, errors.New("--vendor: only registries know of other versions than those in the lock; leave it out where they can be reached")
+	}
 	packages, err := o.packages(g.log(false))
 	if err != nil {
 		return nil, err
@@ -132,7 +139,7 @@ func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Versions, asked bool
 		}
 		return show.JSON(w, all)
 	}
-	shown := slices.DeleteFunc(slices.Clone(all), func(p *upgrade.Versions) bool { return !p.Outdated() && !asked })
+	shown := slices.DeleteFunc(slices.Clone(all), func(p *upgrade.Versions) bool { return !p.Outdated() && !p.TakenBack() && !asked })
 	if o.output.format == "markdown" {
 		return o.markdown(w, shown, len(all))
 	}
@@ -141,7 +148,7 @@ func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Versions, asked bool
 		fmt.Fprintln(t, "PACKAGE\tCLUSTERS\tCURRENT\tUPDATE\tLATEST\tTYPES")
 		for _, p := range shown {
 			update, latest := p.Update, p.Latest
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Repository, several(p.Clusters), upgrade.Short(p.Current), candidate(update), candidate(latest), effect(p))
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Repository, prose.Some(p.Clusters, 4), upgrade.Short(p.Current), candidate(update), candidate(latest), effect(p))
 		}
 		if err := t.Flush(); err != nil {
 			return err
@@ -152,6 +159,7 @@ func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Versions, asked bool
 			for _, c := range candidates(p) {
 				fmt.Fprintf(w, "\n%s %s -> %s\n", p.Repository, upgrade.Short(p.Current), c.Version)
 				writeChanges(w, "  ", c.Changes, true)
+				writeController(w, "  ", c)
 			}
 		}
 	}
@@ -200,19 +208,34 @@ func candidate(c *upgrade.Candidate) string {
 	return c.Version
 }
 
-// effect returns in one line what the newer versions change, and which dependents
-// hold one back.
+// effect returns in one line what the newer versions change, which dependents hold
+// one back, and which versions nobody should use.
 func effect(p *upgrade.Versions) string {
 	var parts []string
 	for _, c := range candidates(p) {
 		what := c.Types.String()
-		if c.Error != "" {
+		switch {
+		case c.Error != "":
 			what = "not known"
+		case c.ControllerError != "":
+			what += ", what changes in the controller is not known"
+		case len(c.Controller) > 0 && c.Types == (compat.Count{Same: c.Types.Same}):
+			what = "types unchanged, controller changed"
 		}
 		parts = append(parts, c.Version+": "+what)
 	}
 	if len(p.Held) > 0 {
 		parts = append(parts, p.Latest.Version+" is not "+strings.Join(p.Held, " nor "))
+	}
+	parts = append(parts, p.Skipped...)
+	if p.Excluded != "" {
+		parts = append(parts, upgrade.Short(p.Current)+" is excluded: "+p.Excluded)
+	}
+	if p.Retracted != "" {
+		parts = append(parts, upgrade.Short(p.Current)+" is retracted: "+p.Retracted)
+	}
+	if p.Replaces != "" {
+		parts = append(parts, p.Replaces)
 	}
 	switch {
 	case len(parts) > 0:
@@ -223,15 +246,6 @@ func effect(p *upgrade.Versions) string {
 		return p.Note
 	}
 	return "up to date"
-}
-
-// several returns a short list of clusters.
-func several(names []string) string {
-	const most = 3
-	if len(names) <= most+1 {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
 func (o *outdatedOptions) markdown(w io.Writer, shown []*upgrade.Versions, all int) error {
@@ -254,10 +268,21 @@ func (o *outdatedOptions) markdown(w io.Writer, shown []*upgrade.Versions, all i
 		for _, c := range candidates(p) {
 			var b strings.Builder
 			writeChanges(&b, "", c.Changes, true)
+			writeController(&b, "", c)
 			fmt.Fprint(w, show.Details(fmt.Sprintf("%s %s → %s", p.Repository, upgrade.Short(p.Current), c.Version), "", b.String()))
 		}
 	}
 	return nil
+}
+
+// writeController writes what changes in the behaviour behind a package's types.
+func writeController(w io.Writer, indent string, c *upgrade.Candidate) {
+	for _, d := range c.Controller {
+		fmt.Fprintf(w, "%scontroller: %s\n", indent, d)
+	}
+	if c.ControllerError != "" {
+		fmt.Fprintf(w, "%scontroller: not known: %s\n", indent, c.ControllerError)
+	}
 }
 
 // writeChanges writes the changes of types: the breaking findings, or all.

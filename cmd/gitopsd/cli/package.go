@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/rules"
 	"gitopsd.dev/sources/xpkg"
 )
 
@@ -37,7 +39,11 @@ The same files give the same bytes, and so the same digest.
 
 With --runtime-image the package is added to the image of its controller, so that
 one image is both. It is a file that "docker save" or another tool wrote, or a
-reference in a registry. If it is for several platforms, so is the package.`,
+reference in a registry. If it is for several platforms, so is the package.
+
+The annotation ` + rules.RetractAnnotation + ` of the metadata takes back published
+versions, as retract in go.mod does: "v1.2.0: loses data; [v1.3.0, v1.3.4]: …".
+The highest version of a package counts, so repeat the lines in later ones.`,
 		Example: `  gitopsd package build ./my-types -o my-types.xpkg
   gitopsd package build ./provider -o provider.xpkg --runtime-image ghcr.io/me/provider-controller:v1.0.0
   gitopsd package push my-types.xpkg registry.example.org/platform/my-types:v1.0.0`,
@@ -89,6 +95,9 @@ func buildPackage(cmd *cobra.Command, g *global, registry *registryOptions, dir,
 		if !strings.HasPrefix(runtime, ref.Repository) {
 			// Packages and container images have different registries by default.
 			return nil, fmt.Errorf("--runtime-image %s is no file, and names no registry, as docker.io/library/alpine:3 does", runtime)
+		}
+		if registry.vendor != "" {
+			return nil, errors.New("--vendor: the directory has no images of controllers; leave it out, or name a file with --runtime-image")
 		}
 		client, err := registry.client(g.log(false))
 		if err != nil {

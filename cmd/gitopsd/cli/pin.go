@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,6 +26,8 @@ type pinOptions struct {
 	context string
 	update  bool
 	check   bool
+	// behaviour pins objects to what acts on them, too.
+	behaviour bool
 }
 
 func newTypesPin(g *global) *cobra.Command {
@@ -41,9 +44,17 @@ patches included. If the clusters differ, name one with --cluster, or use the
 types that a live cluster serves (--context). Objects whose types no CRD defines
 stay as they are.
 
-An existing pin to another type is an error; --update renews it. Nothing else in
-the files changes.`,
+With --behaviour objects also get the annotation ` + manifest.ControllerAnnotation + `, with the
+digest of what acts on their type: the controller's images and settings, or
+Compositions and Functions, as ` + "`gitopsd types`" + ` lists it. (The same annotation of a
+CRD or XRD names its controller, and stays as it is.) Objects that have such a pin
+keep it up to date without the flag. Controllers are known for registered clusters
+only, and not with --context.
+
+An existing pin to another type or behaviour is an error; --update renews it.
+Nothing else in the files changes.`,
 		Example: `  gitopsd types pin clusters/dev/bucket.yaml
+  gitopsd types pin --behaviour --cluster prod clusters/base/database.yaml
   gitopsd types pin --update --cluster prod clusters/base/*.yaml
   gitopsd types pin --check clusters/base/*.yaml`,
 		Args: cobra.MinimumNArgs(1),
@@ -51,6 +62,8 @@ the files changes.`,
 			switch {
 			case o.cluster != "" && o.context != "":
 				return errors.New("--cluster takes the types as they are rendered, --context as they are live: use one of them")
+			case o.behaviour && o.context != "":
+				return errors.New("--behaviour takes what is rendered for registered clusters, and --context types as they are live: use one of them")
 			case o.check && o.update:
 				return errors.New("--check writes nothing and cannot be combined with --update")
 			}
@@ -61,38 +74,59 @@ the files changes.`,
 	f := cmd.Flags()
 	f.StringVar(&o.cluster, "cluster", "", "use the types that are rendered for this registered cluster (default: any, if all agree)")
 	f.StringVar(&o.context, "context", "", "use the types that a live cluster serves, by this context of your own kubeconfig")
-	f.BoolVar(&o.update, "update", false, "renew pins that name another type")
-	f.BoolVar(&o.check, "check", false, "write nothing; exit with status 1 if an object is not pinned, or pinned to another type")
+	f.BoolVar(&o.behaviour, "behaviour", false, "pin objects to the controllers behind their types, too")
+	f.BoolVar(&o.update, "update", false, "renew pins that name another type or behaviour")
+	f.BoolVar(&o.check, "check", false, "write nothing; exit with status 1 if an object is not pinned, or pinned to another type or behaviour")
 	_ = cmd.RegisterFlagCompletionFunc("cluster", completeRegistered(&o.tree)) // an error means that the flag does not exist
 	return cmd
 }
 
-// findDigest returns the digest of a type, "" if nothing defines it, and where it was
-// found, as in "cluster dev".
+// findDigest returns the digest of a type, or of the behaviour behind it; "" if
+// nothing defines it, and where it was found, as in "cluster dev".
 type findDigest func(gvk schema.GroupVersionKind) (digest, where string, err error)
 
 func (o *pinOptions) run(cmd *cobra.Command, g *global, files []string) error {
-	var find findDigest
+	pins := []*pinning{{options: o, annotation: manifest.PinAnnotation, flag: "gitopsd types pin", all: true}}
 	var err error
 	if o.context != "" {
-		find, err = o.live(cmd.Context())
+		pins[0].find, err = o.live(cmd.Context())
 	} else {
-		find, err = o.rendered(cmd, g)
+		behaviour := &pinning{options: o, annotation: manifest.ControllerAnnotation, what: "the controller of ", flag: "gitopsd types pin --behaviour", all: o.behaviour}
+		pins = append(pins, behaviour)
+		pins[0].find, behaviour.find, err = o.rendered(cmd, g)
 	}
 	if err != nil {
 		return err
 	}
-	p := pinning{options: o, find: find, note: func(format string, args ...any) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "gitopsd: "+format+"\n", args...)
-	}}
 	edited := make([][]byte, len(files))
+	var faults, done []string
 	for i, name := range files {
-		if edited[i], err = p.file(name); err != nil {
+		text, err := os.ReadFile(name)
+		if err != nil {
 			return err
 		}
+		right := 0
+		for _, p := range pins {
+			p.faults, p.done, p.right = nil, nil, 0
+			p.note = func(format string, args ...any) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "gitopsd: "+format+"\n", args...)
+			}
+			changed, err := p.file(name, text)
+			if err != nil {
+				return err
+			}
+			if changed != nil {
+				text, edited[i] = changed, changed
+			}
+			faults, done = append(faults, p.faults...), append(done, p.done...)
+			right += p.right
+		}
+		if edited[i] == nil && right > 0 {
+			done = append(done, fmt.Sprintf("%s: %s as it is", name, prose.Agree(right, "pin stays", "pins stay")))
+		}
 	}
-	if len(p.faults) > 0 {
-		return listed(p.faults) // and nothing is written
+	if len(faults) > 0 {
+		return listed(faults) // and nothing is written
 	}
 	for i, name := range files {
 		if edited[i] == nil {
@@ -103,7 +137,7 @@ func (o *pinOptions) run(cmd *cobra.Command, g *global, files []string) error {
 			return err
 		}
 	}
-	for _, l := range p.done {
+	for _, l := range done {
 		if _, err := fmt.Fprintln(cmd.OutOrStdout(), l); err != nil {
 			return err
 		}
@@ -111,28 +145,31 @@ func (o *pinOptions) run(cmd *cobra.Command, g *global, files []string) error {
 	return nil
 }
 
-// pinning is one run over some files.
+// pinning writes one sort of pins into files.
 type pinning struct {
 	options *pinOptions
-	find    findDigest
-	note    func(format string, args ...any)
-	// faults prevent files from being written; done are the pins that were set.
+	// annotation has the pin, and what is before the type's name in a message; flag
+	// is the command that writes it.
+	annotation, what, flag string
+	// all pins objects that are not pinned yet.
+	all  bool
+	find findDigest
+	note func(format string, args ...any)
+	// Of one file: faults prevent files from being written, done are the pins that
+	// were set, and right counts those that need not be.
 	faults, done []string
+	right        int
 }
 
-// file edits one file, and returns nil if there is nothing to write.
-func (p *pinning) file(name string) ([]byte, error) {
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return nil, err
-	}
-	right, written := 0, 0
-	edited, err := edit.Annotate(text, manifest.PinAnnotation, func(obj edit.Object) (string, error) {
+// file edits the text of one file, and returns nil if there is nothing to write.
+func (p *pinning) file(name string, text []byte) ([]byte, error) {
+	written := 0
+	edited, err := edit.Annotate(text, p.annotation, func(obj edit.Object) (string, error) {
 		digest, err := p.object(name, obj)
 		switch {
 		case digest == "":
 		case digest == obj.Value:
-			right++
+			p.right++
 		default:
 			written++
 		}
@@ -141,11 +178,8 @@ func (p *pinning) file(name string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	switch {
-	case written > 0 && !p.options.check:
+	if written > 0 && !p.options.check {
 		return edited, nil
-	case right > 0:
-		p.done = append(p.done, fmt.Sprintf("%s: %s as it is", name, prose.Agree(right, "pin stays", "pins stay")))
 	}
 	return nil, nil
 }
@@ -159,25 +193,31 @@ func (p *pinning) object(file string, obj edit.Object) (string, error) {
 		p.faults = append(p.faults, fmt.Sprintf("%s:%d: %s %s", file, obj.Line, obj, fmt.Sprintf(format, args...)))
 	}
 	gvk := schema.FromAPIVersionAndKind(obj.APIVersion, obj.Kind)
-	name := gvk.GroupVersion().String() + " " + gvk.Kind
+	if p.annotation == manifest.ControllerAnnotation {
+		gk := manifest.GroupKind(gvk.GroupKind())
+		if !p.all && obj.Value == "" || slices.Contains(manifest.Definitions, gk) || gk == manifest.MRD {
+			return "", nil
+		}
+	}
+	name := p.what + gvk.GroupVersion().String() + " " + gvk.Kind
 	digest, where, err := p.find(gvk)
 	switch {
 	case err != nil:
 		fault("cannot be pinned: %v", err)
 		return "", nil
 	case digest == "" && obj.Value != "":
-		fault("is pinned, but no CRD defines %s in %s; remove the annotation %s", name, where, manifest.PinAnnotation)
+		fault("is pinned, but no CRD defines %s in %s; remove the annotation %s", gvk.GroupVersion().String()+" "+gvk.Kind, where, p.annotation)
 		return "", nil
 	case digest == "":
 		id := manifest.ID{Group: gvk.Group, Kind: gvk.Kind, Name: obj.Name}
-		if plan.StageOf(id) == plan.Custom && !ours(gvk.Group) {
+		if plan.StageOf(id) == plan.Custom && !ours(gvk.Group) && p.what == "" {
 			p.note("%s:%d: %s is left as it is: no CRD defines %s in %s", file, obj.Line, obj, name, where)
 		}
 		return "", nil
 	case obj.Value == digest:
 		return digest, nil
 	case p.options.check && obj.Value == "":
-		fault("is not pinned: %s is %s in %s; run `gitopsd types pin`", name, digest, where)
+		fault("is not pinned: %s is %s in %s; run `%s`", name, digest, where, p.flag)
 		return "", nil
 	case obj.Value != "" && !p.options.update:
 		fault("is pinned to %s, but %s is %s in %s; --update renews the pin", obj.Value, name, digest, where)
@@ -233,15 +273,16 @@ func digestIn(definition map[string]any, gvk schema.GroupVersionKind) (string, e
 	return "", fmt.Errorf("its type has no version %s, only %s", gvk.Version, strings.Join(versions, ", "))
 }
 
-// rendered returns what finds types in what is rendered for the registered clusters.
-func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (findDigest, error) {
+// rendered returns what finds types and behaviours in what is rendered for the
+// registered clusters.
+func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (typeOf, behaviourOf findDigest, err error) {
 	var only []string
 	if o.cluster != "" {
 		only = []string{o.cluster}
 	}
 	fleet, err := o.open(cmd, g, only...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer fleet.Close()
 	for _, c := range fleet.Clusters {
@@ -249,12 +290,27 @@ func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (findDigest, error)
 			fmt.Fprintf(cmd.ErrOrStderr(), "gitopsd: cluster %s is known in part only: %s\n", c.Name, p.WithoutCluster())
 		}
 	}
-	return func(gvk schema.GroupVersionKind) (string, string, error) { return agreed(fleet.State, gvk) }, nil
+	typeOf = func(gvk schema.GroupVersionKind) (string, string, error) {
+		return agreed(fleet.State, gvk, "types", func(_ *desired.Unit, o *manifest.Object) (string, error) { return digestIn(o.Tree(), gvk) })
+	}
+	behaviourOf = func(gvk schema.GroupVersionKind) (string, string, error) {
+		return agreed(fleet.State, gvk, "controllers of", func(c *desired.Unit, o *manifest.Object) (string, error) {
+			i, err := c.Behaviour(o)
+			if err != nil {
+				return "", err
+			}
+			if i == nil {
+				return "", fmt.Errorf("nothing declares what acts on %s; name the workload by the annotation %s of %s", gvk.GroupKind(), manifest.ControllerAnnotation, o.ID())
+			}
+			return i.Digest(), nil
+		})
+	}
+	return typeOf, behaviourOf, nil
 }
 
-// agreed returns the digest of a type if it is the same in all clusters that define
-// it.
-func agreed(state *desired.State, gvk schema.GroupVersionKind) (digest, where string, err error) {
+// agreed returns a digest of a type if it is the same in all clusters that define the
+// type. what is plural, for a message.
+func agreed(state *desired.State, gvk schema.GroupVersionKind, what string, digestOf func(*desired.Unit, *manifest.Object) (string, error)) (digest, where string, err error) {
 	clusters := make(map[string][]string) // by digest
 	var order []string
 	for _, c := range state.Clusters {
@@ -262,7 +318,7 @@ func agreed(state *desired.State, gvk schema.GroupVersionKind) (digest, where st
 		if object == nil {
 			continue
 		}
-		digest, err := digestIn(object.Tree(), gvk)
+		digest, err := digestOf(c, object)
 		if err != nil {
 			return "", "", fmt.Errorf("cluster %s: %w", c.Name, err)
 		}
@@ -285,7 +341,7 @@ func agreed(state *desired.State, gvk schema.GroupVersionKind) (digest, where st
 	for _, d := range order {
 		each = append(each, fmt.Sprintf("%s in %s", d, clusterNames(clusters[d])))
 	}
-	return "", "", fmt.Errorf("the clusters have different types %s/%s %s: %s; name the one that is meant with --cluster", gvk.Group, gvk.Version, gvk.Kind, strings.Join(each, ", "))
+	return "", "", fmt.Errorf("the clusters have different %s %s/%s %s: %s; name the one that is meant with --cluster", what, gvk.Group, gvk.Version, gvk.Kind, strings.Join(each, ", "))
 }
 
 func clusterNames(names []string) string {

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,13 +18,17 @@ import (
 
 	"gitopsd.dev/cmd/gitopsd/preview"
 	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/hub"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/reconcile/verify"
+	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/local"
 	"gitopsd.dev/sources/lockfile"
@@ -38,6 +45,7 @@ type planOptions struct {
 	watch    bool
 	all      bool
 	takeOver []string
+	replace  []string
 }
 
 func newPlan(g *global) *cobra.Command {
@@ -54,7 +62,12 @@ lines of clusters.lock that would change.
 It uses the credentials that the registry names, from --kubeconfig-dir or the
 hub's Secrets (--kubeconfig), or contexts of your own kubeconfig (--context).
 With --against it compares with another revision of the repository instead, and
-contacts no cluster.
+contacts no cluster; it checks objects by the definitions in the repository.
+
+--replace REPOSITORY=DIRECTORY shows what a package that is not published yet would
+do in place of the one that clusters have: it is built from the directory, as
+` + "`gitopsd package build`" + ` does, and nothing is recorded for it. Signatures are not
+asked for.
 
 Values of Secrets are never shown. The exit status is 0, or 1 for an error and for
 steps that would fail in ` + "`gitopsd run`" + ` (refused, in conflict, rejected); with
@@ -62,6 +75,7 @@ steps that would fail in ` + "`gitopsd run`" + ` (refused, in conflict, rejected
 		Example: `  gitopsd plan --context prod=my-prod
   gitopsd plan --against main
   gitopsd plan --against origin/main -o markdown > comment.md
+  gitopsd plan --replace registry.example.org/acme/widgets=../widgets/package
   gitopsd plan --cluster dev --kubeconfig-dir ~/.kube/fleet --watch`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: completeNothing,
@@ -74,6 +88,7 @@ steps that would fail in ` + "`gitopsd run`" + ` (refused, in conflict, rejected
 	o.tree.registerClusters(cmd, &o.clusters, "all")
 	registerTakeOver(cmd, &o.takeOver)
 	o.output.register(cmd, "text", "json", "markdown")
+	f.StringArrayVar(&o.replace, "replace", nil, "REPOSITORY=DIRECTORY: plan as if the package were built from this directory. May be given more than once")
 	f.BoolVar(&o.exitcode, "detailed-exitcode", false, "exit with status 2 when there are changes")
 	f.BoolVar(&o.watch, "watch", false, "plan again whenever a file changes, until interrupted")
 	f.BoolVar(&o.all, "all", false, "show every object and field instead of folding long lists (text)")
@@ -93,12 +108,21 @@ func (o *planOptions) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	log := g.log(false)
-	computer, err := o.registry.computer(log, resolve.Add, nil, o.clusters)
+	published, err := o.registry.computer(log, resolve.Add, nil, o.clusters)
 	if err != nil {
 		return err
 	}
+	computer := published
+	if o.registry.local, err = localPackages(o.replace); err != nil {
+		return err
+	}
+	if len(o.registry.local) > 0 {
+		if computer, err = o.registry.computer(log, resolve.Add, nil, o.clusters); err != nil {
+			return err
+		}
+	}
 	p := &planner{
-		options: o, root: root, computer: computer, log: log, cmd: cmd, colour: g.colour(cmd.OutOrStdout()),
+		options: o, root: root, computer: computer, published: published, log: log, cmd: cmd, colour: g.colour(cmd.OutOrStdout()),
 		connector: connector,
 	}
 	if o.watch {
@@ -137,11 +161,30 @@ func faults(f *preview.Fleet) []string {
 	return all
 }
 
+// localPackages reads the values of --replace.
+func localPackages(values []string) ([]desired.Local, error) {
+	var all []desired.Local
+	for _, v := range values {
+		name, dir, ok := strings.Cut(v, "=")
+		ref, err := sources.ParseRef(name + "@" + string(sources.DigestOf(nil)))
+		if !ok || dir == "" || err != nil || ref.Tag != "" {
+			return nil, fmt.Errorf("--replace %q: want REPOSITORY=DIRECTORY, without a version", v)
+		}
+		if slices.ContainsFunc(all, func(l desired.Local) bool { return l.Repository == ref.Repository }) {
+			return nil, fmt.Errorf("--replace: %s has two directories", ref.Repository)
+		}
+		all = append(all, desired.Local{Repository: ref.Repository, Name: dir, Files: os.DirFS(dir)})
+	}
+	return all, nil
+}
+
 // planner plans one working tree.
 type planner struct {
-	options   *planOptions
-	root      string
-	computer  *desired.Computer
+	options  *planOptions
+	root     string
+	computer *desired.Computer
+	// published computes without the packages of this machine.
+	published *desired.Computer
 	connector *hub.Connector
 	log       *slog.Logger
 	cmd       *cobra.Command
@@ -164,9 +207,19 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 	}
 	fleet := &preview.Fleet{Source: "working tree", Against: p.options.against, Lock: lockDiff(state.Committed, state.Lock)}
 	for _, w := range state.Waiting {
-		fleet.Notes = append(fleet.Notes, fmt.Sprintf("%s has a new revision %s that waits for approval: declare %s@%s to activate it", w.Ref, w.New, w.Ref, w.New))
+		fleet.Notes = append(fleet.Notes, w.String())
 	}
 	fleet.Notes = append(fleet.Notes, special(state)...)
+	fleet.Notes = append(fleet.Notes, sameTypeOtherController(state)...)
+	fleet.Notes = append(fleet.Notes, state.Notes...)
+	for _, l := range p.options.registry.local {
+		if !state.Uses(l) {
+			return nil, fmt.Errorf("--replace %s=%s: no planned cluster has a package of that repository", l.Repository, l.Name)
+		}
+	}
+	if len(p.options.registry.local) > 0 {
+		fleet.Lock = nil // which has nothing of this machine
+	}
 	problems := problem.Of(state.RegistryErr)
 	for _, c := range state.Clusters {
 		for _, note := range c.Notes {
@@ -209,7 +262,34 @@ func (p *planner) live(ctx context.Context, fleet *preview.Fleet, state *desired
 		})
 	}
 	wg.Wait()
+	fleet.Notes = append(fleet.Notes, planNotes(fleet)...)
 	return ctx.Err()
+}
+
+// planNotes returns the notes of all plans, each once with its clusters.
+func planNotes(fleet *preview.Fleet) []string {
+	var order []string
+	names := make(map[string][]string)
+	for i := range fleet.Clusters {
+		c := &fleet.Clusters[i]
+		if c.Plan == nil {
+			continue
+		}
+		for _, note := range c.Plan.Notes {
+			if names[note] == nil {
+				order = append(order, note)
+			}
+			names[note] = append(names[note], c.Name)
+		}
+	}
+	for i, note := range order {
+		clusters := "cluster "
+		if len(names[note]) > 1 {
+			clusters = "clusters "
+		}
+		order[i] = clusters + verify.ClusterNames(names[note]) + ": " + note
+	}
+	return order
 }
 
 // committed returns the lock at HEAD, which has the versions in clusters when the
@@ -229,21 +309,28 @@ func (p *planner) committed(state *desired.State) *lockfile.File {
 }
 
 func (p *planner) one(ctx context.Context, c *desired.Unit) (*plan.Plan, error) {
+	return planOf(ctx, p.connector, c, fleetOf(p.root, p.options.takeOver), p.log, (*unit.Connection).Plan)
+}
+
+// planOf makes a plan for a cluster by one of Connection's methods.
+func planOf(ctx context.Context, connector *hub.Connector, c *desired.Unit, fleet apply.Fleet, log *slog.Logger,
+	how func(*unit.Connection, context.Context, *desired.Unit) (*plan.Plan, error),
+) (*plan.Plan, error) {
 	if c.Err != nil {
 		return nil, c.Err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	client, err := p.connector.Connect(ctx, c.Cluster)
+	client, err := connector.Connect(ctx, c.Cluster)
 	if err != nil {
 		return nil, err
 	}
-	connection, err := unit.New(unit.Config{Unit: c.ID, Client: client, Fleet: fleetOf(p.root, p.options.takeOver), Log: p.log})
+	connection, err := unit.New(unit.Config{Unit: c.ID, Client: client, Fleet: fleet, Log: log})
 	if err != nil {
 		return nil, err
 	}
 	defer connection.Close()
-	return connection.Plan(ctx, c)
+	return how(connection, ctx, c)
 }
 
 func packageNames(c *desired.Unit) map[string]string {
@@ -259,7 +346,7 @@ func packageNames(c *desired.Unit) map[string]string {
 func details(c *desired.Unit) map[string]preview.PackageDetails {
 	all := make(map[string]preview.PackageDetails)
 	for _, s := range c.Packages {
-		p := preview.PackageDetails{Repository: s.Pin.Ref.Repository, Version: s.Pin.Ref.Version(), Verified: s.Verified}
+		p := preview.PackageDetails{Repository: s.Pin.Ref.Repository, Version: s.Pin.Ref.Version(), Verified: s.Verified, Replaces: s.Replacement()}
 		if s.Origin.RewrittenBy != "" {
 			p.From = s.Origin.String()
 		}
@@ -300,7 +387,7 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 	}
 	defer repo.Close()
 	commit.Subject = p.options.against
-	before, err := compute(ctx, p.cmd, p.computer, commit)
+	before, err := compute(ctx, p.cmd, p.published, commit)
 	if errors.Is(err, desired.ErrNoRegistry) {
 		before = new(desired.State) // the fleet is new since then
 	} else if err != nil {
@@ -316,14 +403,27 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 			cp.Err = problem.Message(c.Err)
 		case old == nil:
 			cp.Plan = comparer.Between(c.Name, none, c.Objects, c.Allows, find(ctx, c))
+			plan.CheckControllers(cp.Plan, controllers(ctx, c, nil))
 		case old.Err != nil:
 			cp.Err = fmt.Sprintf("at %s: %v", p.options.against, old.Err)
 		default:
 			cp.Before = packageNames(old)
+			maps.DeleteFunc(cp.Before, func(name, _ string) bool {
+				return cp.Packages[name] == "" && c.Keeps != nil && c.Keeps(manifest.ID{}, name)
+			})
 			cp.Plan = comparer.Between(c.Name, old.Objects, c.Objects, c.Allows, find(ctx, c, old))
+			plan.HoldKept(cp.Plan, c.Keeps)
+			plan.CheckControllers(cp.Plan, controllers(ctx, c, old))
+			for _, name := range old.Incomplete {
+				fleet.Notes = append(fleet.Notes, fmt.Sprintf("cluster %s: package %s has errors at %s, so that its objects look new here; the cluster may have them", c.Name, name, p.options.against))
+			}
+		}
+		if cp.Plan != nil {
+			cp.Plan.Notes = unit.Notes(c, nil)
 		}
 		fleet.Clusters = append(fleet.Clusters, cp)
 	}
+	fleet.Notes = append(fleet.Notes, planNotes(fleet)...)
 	for _, c := range before.Clusters {
 		if state.Registry.Removed(c.Name) && c.Objects != nil {
 			fleet.Notes = append(fleet.Notes, leaves(c.Name, "the "+prose.Agree(c.Objects.Len(), "object that it had", "objects that it had")))
@@ -349,6 +449,24 @@ func find(ctx context.Context, all ...*desired.Unit) plan.FindType {
 	}
 }
 
+// controllers tells what acts on a cluster's types, and finds other behaviours in the
+// cluster as it was, old, which may be nil, and in both states.
+func controllers(ctx context.Context, c, old *desired.Unit) plan.Controllers {
+	return plan.Controllers{Of: c.Behaviour, Find: func(gk schema.GroupKind, digest string) (*behaviour.Identity, string) {
+		if old != nil {
+			if definition := old.Definition(gk.WithVersion("")); definition != nil {
+				if i, err := old.Behaviour(definition); err == nil && i != nil && i.Digest() == digest {
+					return i, "this cluster until now"
+				}
+			}
+		}
+		if i, where := c.FindBehaviour(ctx, gk, digest); i != nil || old == nil {
+			return i, where
+		}
+		return old.FindBehaviour(ctx, gk, digest)
+	}}
+}
+
 func (p *planner) print(f *preview.Fleet) error {
 	w := p.cmd.OutOrStdout()
 	switch p.options.output.format {
@@ -360,9 +478,33 @@ func (p *planner) print(f *preview.Fleet) error {
 	return f.WriteText(w, show.Options{Colour: p.colour, All: p.options.all, Width: columns(w)})
 }
 
+// changes reports changes of the fleet repository and of packages of this machine.
+func (p *planner) changes(ctx context.Context) (<-chan error, error) {
+	dirs := []string{p.root}
+	for _, l := range p.options.registry.local {
+		dirs = append(dirs, l.Name)
+	}
+	all := make(chan error)
+	for _, dir := range dirs {
+		changes, err := local.Watch(ctx, dir)
+		if err != nil {
+			return nil, err
+		}
+		go func() {
+			for err := range changes {
+				select {
+				case all <- err:
+				case <-ctx.Done():
+				}
+			}
+		}()
+	}
+	return all, nil
+}
+
 // watch plans again after each change. It shows an error and continues.
 func (p *planner) watch(ctx context.Context) error {
-	changes, err := local.Watch(ctx, p.root)
+	changes, err := p.changes(ctx)
 	if err != nil {
 		return err
 	}
@@ -382,10 +524,7 @@ func (p *planner) watch(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err, ok := <-changes:
-			if !ok {
-				return nil
-			}
+		case err := <-changes:
 			report(stderr, err) // what can no longer be watched
 		}
 		fmt.Fprintf(stderr, "\n%s changed\n", time.Now().Format(time.TimeOnly))

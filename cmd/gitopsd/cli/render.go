@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -42,6 +43,9 @@ clusters.lock.`,
 				if err := c.Objects.WriteYAML(cmd.OutOrStdout()); err != nil {
 					return err
 				}
+			}
+			for _, waiting := range c.Waiting {
+				fmt.Fprintln(cmd.ErrOrStderr(), waiting)
 			}
 			return problem.Join(c.Problems())
 		},

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
@@ -111,10 +112,17 @@ type listedController struct {
 	// and Settings a hash of all commands, arguments and variables.
 	Images   map[string]string `json:"images,omitempty"`
 	Settings string            `json:"settings,omitempty"`
+	// Config are the keys of ConfigMaps and Secrets that the workload refers to, and
+	// Rights a hash of what its account may do.
+	Config []string `json:"config,omitempty"`
+	Rights string   `json:"rights,omitempty"`
 	// Compositions are those for a composite type, with a hash of each, and
 	// Functions those that they name, with their locked digests.
 	Compositions map[string]string `json:"compositions,omitempty"`
 	Functions    map[string]string `json:"functions,omitempty"`
+	// Composes are the types that they compose, with a hash of each and of what acts on
+	// it.
+	Composes map[string]string `json:"composes,omitempty"`
 }
 
 func listController(i *behaviour.Identity) *listedController {
@@ -128,9 +136,15 @@ func listController(i *behaviour.Identity) *listedController {
 		}
 		return m
 	}
-	c := &listedController{Digest: i.Digest(), Images: parts(i.Images), Compositions: parts(i.Compositions), Functions: parts(i.Functions)}
+	c := &listedController{Digest: i.Digest(), Images: parts(i.Images), Compositions: parts(i.Compositions), Functions: parts(i.Functions), Composes: parts(i.Composes)}
 	if len(i.Images) > 0 {
 		c.Workload, c.Settings = i.String(), behaviour.SettingsDigest(i.Settings)
+		for _, p := range i.Config {
+			c.Config = append(c.Config, p.Name)
+		}
+		if len(i.Rights) > 0 {
+			c.Rights = behaviour.SettingsDigest(i.Rights)
+		}
 	}
 	return c
 }
@@ -144,13 +158,19 @@ func (c *listedController) String() string {
 	for _, list := range []struct {
 		what   string
 		values map[string]string
-	}{{"", c.Images}, {"composition ", c.Compositions}, {"function ", c.Functions}} {
+	}{{"", c.Images}, {"composition ", c.Compositions}, {"function ", c.Functions}, {"composes ", c.Composes}} {
 		for _, name := range slices.Sorted(maps.Keys(list.values)) {
 			parts = append(parts, list.what+name+" "+cmp.Or(list.values[name], "(not declared)"))
 		}
 	}
 	if c.Settings != "" {
 		parts = append(parts, "settings "+c.Settings)
+	}
+	if len(c.Config) > 0 {
+		parts = append(parts, prose.Some(c.Config, 4))
+	}
+	if c.Rights != "" {
+		parts = append(parts, "rights "+c.Rights)
 	}
 	return strings.Join(parts, ", ")
 }
@@ -199,6 +219,9 @@ func newTypesDiff(g *global) *cobra.Command {
 		Short: "Show what changes for users of the types when NEW replaces OLD",
 		Long: `Diff compares the types of two sources. It prints which types are equivalent, and
 what each difference means for stored objects, writers, readers and controllers.
+For types of both sources it compares the controllers behind them as well, if both
+are known: those of clusters as they are rendered there, those of packages without
+any settings.
 
 ` + typesSources + `
 
@@ -223,7 +246,7 @@ difference is breaking.`,
 			if err != nil {
 				return err
 			}
-			if err := o.writeComparison(cmd.OutOrStdout(), compared); err != nil {
+			if err := o.writeComparison(cmd.OutOrStdout(), compareControllers(compared, before, after)); err != nil {
 				return err
 			}
 			if exitcode && slices.ContainsFunc(compared, func(c compat.Change) bool { return c.Compatibility == compat.Breaking }) {
@@ -245,23 +268,87 @@ func setOf(all []definition) compat.Set {
 	return s
 }
 
-func (o *typesOptions) writeComparison(w io.Writer, all []compat.Change) error {
+// comparedTypes is the difference in one definition, and in what acts on its types.
+type comparedTypes struct {
+	compat.Change
+	// Controller are the differences in what acts on the types; empty if there are
+	// none or one is not known.
+	Controller []behaviour.Difference `json:"controller,omitempty"`
+}
+
+// compareControllers adds what differs in the controllers behind types that both
+// sources have.
+func compareControllers(all []compat.Change, before, after []definition) []comparedTypes {
+	of := func(list []definition) map[compat.SetKey]*definition {
+		m := make(map[compat.SetKey]*definition, len(list))
+		for i, d := range list {
+			m[compat.SetKey{Kind: manifest.Text(d.tree, "kind"), Name: manifest.Text(d.tree, "metadata", "name")}] = &list[i]
+		}
+		return m
+	}
+	old, now := of(before), of(after)
+	compared := make([]comparedTypes, len(all))
+	for i, c := range all {
+		compared[i].Change = c
+		key := compat.SetKey{Kind: c.Kind, Name: c.Name}
+		compared[i].Controller = differences(old[key], now[key])
+	}
+	return compared
+}
+
+// differences compares what acts on the types of two definitions. Where nothing is
+// known of a file or a package there may be a controller all the same; in a cluster
+// there is none that is declared.
+func differences(a, b *definition) []behaviour.Difference {
+	if a == nil || b == nil || a.controller == nil && b.controller == nil {
+		return nil
+	}
+	old, now := a.controller, b.controller
+	if old == nil && a.rendered {
+		old = new(behaviour.Identity)
+	}
+	if now == nil && b.rendered {
+		now = new(behaviour.Identity)
+	}
+	if old == nil || now == nil || old.Digest() == now.Digest() {
+		return nil
+	}
+	return behaviour.Differences(old, now)
+}
+
+func (o *typesOptions) writeComparison(w io.Writer, all []comparedTypes) error {
 	if o.output.format == "json" {
 		return show.JSON(w, all)
 	}
 	named := make(map[string]int)
-	for _, c := range all {
+	changes := make([]compat.Change, len(all))
+	for i, c := range all {
 		named[c.Name]++
+		changes[i] = c.Change
 	}
+	type group struct {
+		names       []string
+		differences []behaviour.Difference
+	}
+	var controllers []*group
+	differing := 0
 	for _, c := range all {
-		if c.Change == compat.Same {
-			continue
-		}
 		name := c.Name
 		if named[name] > 1 {
 			name = c.Kind + " " + name
 		}
-		if _, err := fmt.Fprintf(w, "%s: %s, %s\n", name, c.Change, c.Compatibility); err != nil {
+		if len(c.Controller) > 0 {
+			differing++
+			i := slices.IndexFunc(controllers, func(g *group) bool { return slices.Equal(g.differences, c.Controller) })
+			if i < 0 {
+				controllers, i = append(controllers, &group{differences: c.Controller}), len(controllers)
+			}
+			controllers[i].names = append(controllers[i].names, name)
+		}
+		if c.Change.Change == compat.Same {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "%s: %s, %s\n", name, c.Change.Change, c.Compatibility); err != nil {
 			return err
 		}
 		for _, f := range c.Findings {
@@ -270,7 +357,21 @@ func (o *typesOptions) writeComparison(w io.Writer, all []compat.Change) error {
 			}
 		}
 	}
-	n := compat.Summarize(all)
-	_, err := fmt.Fprintf(w, "%d the same, %d changed, %d added, %d removed; %d breaking\n", n.Same, n.Changed, n.Added, n.Removed, n.Breaking)
+	for _, g := range controllers {
+		if _, err := fmt.Fprintf(w, "controller of %s differs\n", prose.Some(g.names, 6)); err != nil {
+			return err
+		}
+		for _, d := range g.differences {
+			if _, err := fmt.Fprintf(w, "  %s\n", d); err != nil {
+				return err
+			}
+		}
+	}
+	n := compat.Summarize(changes)
+	text := fmt.Sprintf("%d the same, %d changed, %d added, %d removed; %d breaking", n.Same, n.Changed, n.Added, n.Removed, n.Breaking)
+	if differing > 0 {
+		text += fmt.Sprintf("; %d with another controller", differing)
+	}
+	_, err := fmt.Fprintln(w, text)
 	return err
 }

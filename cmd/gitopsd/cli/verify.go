@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -10,11 +11,16 @@ import (
 	"gitopsd.dev/cmd/gitopsd/findings"
 	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/reconcile/verify"
 	"gitopsd.dev/reconcile/verify/live"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/errgroup"
+	"gitopsd.dev/sources/lockfile"
 )
 
 type verifyOptions struct {
@@ -35,14 +41,23 @@ fleet repository, with clusters.lock and with each other, type by type:
 
   definition  the schemas that the API servers have, from CRDs and XRDs
   behaviour   the controllers behind them: the images that run, by the IDs that
-              nodes report, with their arguments and environment; for XRDs the
-              Compositions and Functions; and webhook configurations
+              nodes report, with their arguments and environment, the ConfigMaps
+              and Secrets that these come from, and the rights of their accounts;
+              for XRDs the Compositions and Functions, and the types that are
+              composed; and other workloads whose ServiceAccounts may write the types
+  admission   webhooks and admission policies that match a type, declared or not
 
 A type of a plain manifest names its controller by the annotation
 ` + manifest.ControllerAnnotation + `: <namespace>/<name>, a Deployment, StatefulSet or
-DaemonSet of the same cluster. Types that the repository defines for no
-cluster are only compared between clusters. Values of environment variables
-and arguments are never shown.
+DaemonSet of the same cluster. A type without a controller is verified in definition
+only, and the report says so. Types that the repository defines for no cluster are
+only compared between clusters. Values of environment variables, arguments,
+ConfigMaps and Secrets are never shown, nor their hashes. Secrets are left out, and
+the report says so, if they hold certificates, or if the account may not read them.
+
+A workload that the repository does not declare and that may write a type is a
+finding, unless the Cluster's annotation ` + "`" + manifest.ActorsAnnotation + "`" + ` names its
+ServiceAccount. Workloads that may write everything are left out, and counted.
 
 It changes nothing, and uses the same credentials as ` + "`gitopsd plan`" + `.
 
@@ -72,15 +87,15 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 	if err != nil {
 		return err
 	}
-	packages, err := o.registry.packages(g.log(false))
-	if err != nil {
-		return err
-	}
 	fleet, err := o.open(cmd, g, o.clusters...)
 	if err != nil {
 		return err
 	}
 	defer fleet.Close()
+	packages, err := o.registry.packagesIn(fleet.Commit.Files, g.log(false))
+	if err != nil {
+		return err
+	}
 	if err := connector.Check(fleet.Registry); err != nil {
 		return err
 	}
@@ -92,7 +107,10 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 		Images: fleet.Lock.Images(),
 	})
 	defer reader.Close()
-	found, err := o.verify(cmd, fleet.State, reader)
+	log := g.log(false)
+	found, err := o.verify(cmd, fleet.State, reader, func(ctx context.Context, c *desired.Unit) (*plan.Plan, error) {
+		return planOf(ctx, connector, c, fleetOf(fleet.root, nil), log, (*unit.Connection).Decide)
+	})
 	if err != nil {
 		return err
 	}
@@ -118,7 +136,7 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 	return nil
 }
 
-func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader *live.Reader) (*verify.Report, error) {
+func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader *live.Reader, plans func(context.Context, *desired.Unit) (*plan.Plan, error)) (*verify.Report, error) {
 	ctx := cmd.Context()
 	progress := startProgress(cmd.ErrOrStderr())
 	defer progress.stop()
@@ -131,6 +149,7 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 	if err := reader.Read(ctx, state.Clusters, facts); err != nil {
 		return nil, err
 	}
+	unexplained := planBehind(ctx, state, facts, reader.Images(), plans)
 	progress.step("comparing %s", prose.Count(len(state.Clusters), "cluster"))
 	found := verify.Compare(facts, verify.Options{
 		Images: reader.Images(),
@@ -143,8 +162,35 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 		},
 	})
 	found.Notes = append(found.Notes, special(state)...)
+	found.Notes = append(found.Notes, unexplained...)
 	if state.LockChanged() {
 		found.Notes = append(found.Notes, "clusters.lock does not have all that is declared yet, which was resolved for this report only; `gitopsd lock` records it")
 	}
 	return found, ctx.Err()
+}
+
+// planBehind plans the clusters that are not as they were rendered, several at a time, and
+// notes in facts what was not applied, and why. A cluster that agrees costs nothing. The
+// notes are about clusters that could not be planned.
+func planBehind(ctx context.Context, state *desired.State, facts []verify.Facts, images []lockfile.Image, plans func(context.Context, *desired.Unit) (*plan.Plan, error)) []string {
+	const parallel = 8
+	notes := make([]string, len(facts))
+	var g errgroup.Group
+	g.SetLimit(parallel)
+	for i := range facts {
+		if !facts[i].Behind(images) {
+			continue
+		}
+		g.Go(func() error {
+			p, err := plans(ctx, state.Clusters[i])
+			if err != nil {
+				notes[i] = fmt.Sprintf("cluster %s: whether a difference is somebody's change or was not applied yet is not known: %s", facts[i].Name, problem.Message(err))
+				return nil
+			}
+			facts[i].Explain(p)
+			return nil
+		})
+	}
+	_ = g.Wait() // each cluster has its own note
+	return slices.DeleteFunc(notes, func(n string) bool { return n == "" })
 }

@@ -29,19 +29,25 @@ func newWhy(g *global) *cobra.Command {
 		output   outputFlag
 	)
 	cmd := &cobra.Command{
-		Use:   "why OBJECT[:FIELD]",
-		Short: "Say which file, commit, package and patch an object or a field comes from",
+		Use:   "why OBJECT[:FIELD] | PACKAGE",
+		Short: "Say which file, commit, package and patch an object or a field comes from, and why a package is there",
 		Long: `Why shows where an object comes from: the file and line where it is written, with
 the last commit that changed the file, or the package that contains it, with the
 package's declaration; then each entry of a kustomization and each patch of the
 registry that changes it. With a field, written as plans show fields, it shows the
 same for the field, and the value that the field would have without each change.
 
+For a package, named by its repository, the repository's last part or its
+declaration, it shows why clusters have it: where it is declared and its version
+written, which packages need it and at which versions, who chose the version, and
+which versions the fleet excludes or replaces.
+
 It contacts no cluster and writes nothing; packages come from the cache or the
 registry, by the digests in clusters.lock. It finds the entries by building the
 kustomizations without each of them.`,
 		Example: `  gitopsd why deployment.apps/web/frontend
   gitopsd why deployment/web/frontend:spec.template.spec.containers[name=app].image
+  gitopsd why provider-helm
   gitopsd why --cluster prod-eu 'configmap/web/settings:data["log.level"]'`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeNothing,
@@ -54,12 +60,22 @@ kustomizations without each of them.`,
 				return err
 			}
 			defer fleet.Close()
+			h := newHistory(fleet.root, fleet.commit.Files)
+			defer h.close()
+			packages, err := explainPackages(cmd.Context(), fleet.State, args[0], h)
+			if err != nil {
+				return err
+			}
+			if len(packages) > 0 {
+				return writePackageWhy(cmd.OutOrStdout(), output.format, packages, h)
+			}
+			if !strings.Contains(args[0], "/") {
+				return errors.Join(fmt.Errorf("%q: no cluster has such a package; for an object want kind[.group]/[namespace/]name, as plans show objects, and :field after it for one field", args[0]), fleet.Err())
+			}
 			answers, err := explain(cmd.Context(), fleet.State, args[0])
 			if err != nil {
 				return err
 			}
-			h := newHistory(fleet.root, fleet.commit.Files)
-			defer h.close()
 			if output.format == "json" {
 				return writeWhyJSON(cmd.OutOrStdout(), answers, h)
 			}

@@ -26,6 +26,7 @@ func WriteMarkdown(w io.Writer, r *verify.Report) error {
 	}
 	if len(r.Groups) > 0 {
 		c.Tail.WriteString(show.Details("All types", "", show.Sprint(func(t *show.Text) { textWriter{t}.groups(r.Groups) })))
+		c.Tail.WriteString(show.Details("What was looked at", "", show.Sprint(func(t *show.Text) { textWriter{t}.looked(r) })))
 	}
 	for _, n := range r.Notes {
 		c.Tail.WriteString("\n> " + show.Escaped(n) + "\n")

@@ -26,6 +26,7 @@ const (
 	shownClusters = 4  // names of clusters that have all that they should
 	shownFields   = 6  // of one finding
 	shownGroups   = 20 // of types
+	shownOmitted  = 6
 )
 
 // WriteText writes the report for a terminal: the verdict, what could not be verified,
@@ -50,6 +51,7 @@ func WriteText(w io.Writer, r *verify.Report, o show.Options) error {
 		t.Line("\n… %s; --all shows them", prose.Count(folded, "more finding"))
 	}
 	t.groups(r.Groups)
+	t.looked(r)
 	for i, n := range r.Notes {
 		if i == 0 {
 			t.Line("")
@@ -199,8 +201,11 @@ func (t textWriter) groups(all []verify.Group) {
 var stateWords = map[verify.Kind]string{
 	verify.TwoControllers: "two controllers", verify.UnknownImage: "unknown image", verify.WrongController: "not the declared controller",
 	verify.ControllerDiffers: "controller differs", verify.SettingsDrifted: "settings changed", verify.SettingsDiffer: "settings differ",
-	verify.CompositionDrifted: "composition changed", verify.NoController: "no controller runs", verify.Drifted: "schema changed",
-	verify.SchemaDiffers: "schema differs", verify.Missing: "missing", verify.Unmanaged: "not declared",
+	verify.ConfigDrifted: "configuration changed", verify.ConfigDiffers: "configuration differs", verify.RightsDrifted: "rights changed",
+	verify.RightsDiffer: "rights differ", verify.AdmissionDiffers: "admission differs", verify.CompositionDrifted: "composition changed",
+	verify.NoController: "no controller runs", verify.SecondActor: "second actor", verify.Refused: "refused", verify.NotApplied: "not applied yet",
+	verify.Drifted:       "schema changed",
+	verify.SchemaDiffers: "schema differs", verify.NotVerifiedState: "not verified", verify.Missing: "missing", verify.Unmanaged: "not declared",
 }
 
 // groupText returns a group's states in one line: "same in 48 clusters; prod-eu:
@@ -230,5 +235,37 @@ func groupText(g *verify.Group) string {
 			parts = append(parts, fmt.Sprintf("%s: %s", verify.ClusterNames(s.Clusters), stateWords[verify.Kind(s.State)]))
 		}
 	}
+	switch n := len(g.DefinitionOnly); {
+	case n == len(g.Types):
+		parts = append(parts, "definition only")
+	case n > 0:
+		parts = append(parts, fmt.Sprintf("definition only (%d)", n))
+	}
 	return strings.Join(parts, "; ")
+}
+
+// looked writes what was compared, and what was left out, each once for all clusters.
+func (t textWriter) looked(r *verify.Report) {
+	t.Line("")
+	t.Say(show.Plain, "Looked at: "+r.LookedAt.String())
+	if r.DefinitionOnly > 0 {
+		t.Say(show.Plain, fmt.Sprintf("Definition only: %s, since nobody declares what acts on %s", prose.Count(r.DefinitionOnly, "type"), map[bool]string{true: "it", false: "them"}[r.DefinitionOnly == 1]))
+	}
+	type omission struct{ what, reason string }
+	var order []omission
+	clusters := make(map[omission][]string)
+	for _, o := range r.Omitted {
+		key := omission{o.What, o.Reason}
+		if clusters[key] == nil {
+			order = append(order, key)
+		}
+		clusters[key] = append(clusters[key], o.Cluster)
+	}
+	shown, folded := t.Fold(len(order), shownOmitted)
+	for _, o := range order[:shown] {
+		t.Say(show.Plain, fmt.Sprintf("Not looked at: %s in %s: %s", o.what, verify.ClusterNames(clusters[o]), o.reason))
+	}
+	if folded > 0 {
+		t.Line("… %s", prose.Count(folded, "more object")+" not looked at; --all shows them")
+	}
 }

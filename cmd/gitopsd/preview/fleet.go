@@ -4,7 +4,7 @@
 //   - fleet.go has the plans of several clusters, with packages, the lines of the
 //     lock, errors and notes;
 //   - table.go has the changes of types, package by package, once for all clusters
-//     in which they are the same;
+//     in which they are the same; controllers.go has those of controllers;
 //   - text.go, tabletext.go, json.go and markdown.go write them. Folding, wrapping and
 //     cutting are cmd/gitopsd/show's.
 //
@@ -61,11 +61,16 @@ type PackageDetails struct {
 	From string `json:"from,omitempty"`
 	// Verified is the verified signature, empty if none is required.
 	Verified string `json:"verified,omitempty"`
+	// Replaces says what the package is used in place of; empty for most.
+	Replaces string `json:"replaces,omitempty"`
 }
 
 // notes returns lines about a package, shown below its name.
 func (p PackageDetails) notes() []string {
 	var notes []string
+	if p.Replaces != "" {
+		notes = append(notes, p.Replaces)
+	}
 	if p.From != "" {
 		notes = append(notes, "fetched from "+p.From)
 	}

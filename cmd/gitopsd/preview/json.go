@@ -9,6 +9,7 @@ import (
 
 	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/types/compat"
 )
 
@@ -25,7 +26,8 @@ import (
 //	    "packages": {"web": {           by name
 //	      "repository": "xpkg.example.org/acme/web", "version": "v1.0.0",
 //	      "from": "mirror…",            where it is fetched from, if that is elsewhere
-//	      "verified": "signed by key…"  by whose signature it is accepted, if one is asked for
+//	      "verified": "signed by key…", by whose signature it is accepted, if one is asked for
+//	      "replaces": "in place of…"    what it replaces, by the Packages document in clusters.yaml or --replace
 //	    }},
 //	    "steps": [{                     in the order of execution, without what is unchanged
 //	      "action": "configure",        create, configure, prune, wait, conflict, refused, held
@@ -39,10 +41,16 @@ import (
 //	      "rejected": "…",              what the API server has against it
 //	      "compatibility": "breaking",  of the types of a CRD: documentation, compatible, breaking; see types
 //	      "unpinned": ["widget.acme.example/default/w"], objects whose pins a change of their type breaks
+//	      "outgrown": [{"object": "widget.acme.example/default/w", "why": "spec.size: Required value"}],
+//	                                  objects that stay as they are, but that their new type would not accept again
 //	      "pin": {                      why a pinned object is refused
 //	        "version": "v1", "pinned": "h1:…", "have": "h1:…",
 //	        "known": "cluster dev",     where the pinned type is known from
 //	        "findings": […]             what differs, from the pinned type to the cluster's
+//	      },
+//	      "controllerPin": {            why an object that is pinned to a behaviour is refused
+//	        "pinned": "h1:…", "have": "h1:…", "known": "cluster dev",
+//	        "differences": [{"what": "image", "name": "c", "before": "sha256:…", "after": "sha256:…"}]
 //	      },
 //	      "changes": [{"path": "spec.replicas", "old": 1, "new": 2}]
 //	    }],
@@ -60,6 +68,16 @@ import (
 //	      "versions": [{"version": "v1", "kind": "Widget", "before": "h1:…", "after": "h1:…"}],
 //	      "findings": [{"name": "enum-value-removed", "severity": "breaking", "version": "v1", "path": ".spec.size", …}],
 //	      "allowed": {"enum-value-removed": "nobody uses it"}
+//	    }]
+//	  }],
+//	  "controllers": [{                 what becomes of the controllers behind types, told in the same way
+//	    "package": "widgets", "from": "reg.io/widgets v1.0.0", "to": "reg.io/widgets v1.1.0",
+//	    "clusters": ["dev", "prod"],
+//	    "typesUnchanged": true,         whether nothing but the controller changes
+//	    "function": true,               it is a Function, which Crossplane installs with any types in it
+//	    "refused": true,
+//	    "changes": [{                   what: image, argument, variable, setting, rights, composition, function
+//	      "what": "image", "name": "package-runtime", "before": "sha256:…", "after": "sha256:…"
 //	    }]
 //	  }],
 //	  "lock":   ["+ @prod …"],          lines of clusters.lock that change
@@ -93,6 +111,9 @@ func (f *Fleet) WriteJSON(w io.Writer) error {
 	for _, t := range f.TypeTables() {
 		doc.Types = append(doc.Types, newTypesJSON(t))
 	}
+	for _, t := range f.ControllerTables() {
+		doc.Controllers = append(doc.Controllers, controllersJSON(*t))
+	}
 	return show.JSON(w, doc)
 }
 
@@ -107,14 +128,15 @@ func compareKinds(a, b schema.GroupKind) int {
 }
 
 type fleetJSON struct {
-	Source   string        `json:"source"`
-	Against  string        `json:"against,omitempty"`
-	Changes  bool          `json:"changes"`
-	Clusters []clusterJSON `json:"clusters"`
-	Types    []typesJSON   `json:"types,omitempty"`
-	Lock     []string      `json:"lock,omitempty"`
-	Errors   []string      `json:"errors,omitempty"`
-	Notes    []string      `json:"notes,omitempty"`
+	Source      string            `json:"source"`
+	Against     string            `json:"against,omitempty"`
+	Changes     bool              `json:"changes"`
+	Clusters    []clusterJSON     `json:"clusters"`
+	Types       []typesJSON       `json:"types,omitempty"`
+	Controllers []controllersJSON `json:"controllers,omitempty"`
+	Lock        []string          `json:"lock,omitempty"`
+	Errors      []string          `json:"errors,omitempty"`
+	Notes       []string          `json:"notes,omitempty"`
 }
 
 type clusterJSON struct {
@@ -141,10 +163,26 @@ type stepJSON struct {
 	NotValidated string   `json:"notValidated,omitempty"`
 	Rejected     string   `json:"rejected,omitempty"`
 	// Compatibility is a severity's name.
-	Compatibility string       `json:"compatibility,omitempty"`
-	Unpinned      []string     `json:"unpinned,omitempty"`
-	Pin           *pinJSON     `json:"pin,omitempty"`
-	Changes       []changeJSON `json:"changes,omitempty"`
+	Compatibility string   `json:"compatibility,omitempty"`
+	Unpinned      []string `json:"unpinned,omitempty"`
+	// Outgrown are the objects that stay as they are and that a definition would not
+	// accept any more.
+	Outgrown      []outgrownJSON     `json:"outgrown,omitempty"`
+	Pin           *pinJSON           `json:"pin,omitempty"`
+	ControllerPin *controllerPinJSON `json:"controllerPin,omitempty"`
+	Changes       []changeJSON       `json:"changes,omitempty"`
+}
+
+type controllerPinJSON struct {
+	Pinned      string                 `json:"pinned"`
+	Have        string                 `json:"have"`
+	Known       string                 `json:"known,omitempty"`
+	Differences []behaviour.Difference `json:"differences,omitempty"`
+}
+
+type outgrownJSON struct {
+	Object string `json:"object"`
+	Why    string `json:"why"`
 }
 
 type pinJSON struct {
@@ -241,8 +279,14 @@ func newStepJSON(s *plan.Step) stepJSON {
 	for _, id := range s.Unpinned {
 		sj.Unpinned = append(sj.Unpinned, id.String())
 	}
+	for _, o := range s.Outgrown {
+		sj.Outgrown = append(sj.Outgrown, outgrownJSON{Object: o.ID.String(), Why: o.Why})
+	}
 	if m := s.Pin; m != nil {
 		sj.Pin = &pinJSON{Version: m.Type.Version, Pinned: m.Pinned, Have: m.Have, Known: m.Known, Findings: m.Findings}
+	}
+	if m := s.Controller; m != nil {
+		sj.ControllerPin = &controllerPinJSON{Pinned: m.Pinned, Have: m.Have, Known: m.Known, Differences: m.Differences}
 	}
 	for _, c := range s.Changes {
 		sj.Changes = append(sj.Changes, changeJSON(c))

@@ -44,6 +44,7 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	}
 	tables := f.TypeTables()
 	writeTypes(b, tables)
+	writeControllers(b, alone(f.ControllerTables()))
 	for _, table := range tables {
 		c.Section(fmt.Sprintf("types of %s in %s: %s", table.title(), table.where(), table.counts()), "", show.Sprint(func(t *show.Text) { textWriter{t}.typeRows(table) }))
 	}

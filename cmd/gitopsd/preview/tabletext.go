@@ -31,11 +31,13 @@ func (t textWriter) types(tables []*TypeTable) {
 }
 
 // where returns the clusters, a few of many.
-func (t *TypeTable) where() string {
-	if len(t.Clusters) > 12 {
-		return fmt.Sprintf("%d clusters: %s", len(t.Clusters), prose.Some(t.Clusters, 10))
+func (t *TypeTable) where() string { return where(t.Clusters) }
+
+func where(clusters []string) string {
+	if len(clusters) > 12 {
+		return fmt.Sprintf("%d clusters: %s", len(clusters), prose.Some(clusters, 10))
 	}
-	return strings.Join(t.Clusters, ", ")
+	return strings.Join(clusters, ", ")
 }
 
 // typeRows writes the rows of a table by class: breaking ones first, and long lists

@@ -59,6 +59,10 @@ func (f *Fleet) WriteText(w io.Writer, o show.Options) error {
 		t.types(tables)
 		t.Line("")
 	}
+	if tables := alone(f.ControllerTables()); len(tables) > 0 {
+		t.controllers(tables)
+		t.Line("")
+	}
 	for i, c := range f.Clusters {
 		if i > 0 {
 			t.Line("")
@@ -192,9 +196,9 @@ func (t textWriter) foldable(s *plan.Step) bool {
 	case plan.Held:
 		return len(s.Changes) == 0
 	case plan.Refused:
-		return s.Pin == nil && s.ID.Is(manifest.Definitions...)
+		return s.Pin == nil && s.Controller == nil && s.ID.Is(manifest.Definitions...)
 	case plan.Configure:
-		return s.ID.Is(manifest.Definitions...) && s.Rejected == "" && s.NotValidated == "" && len(s.Unpinned) == 0 && len(t.told(s)) == 0
+		return s.ID.Is(manifest.Definitions...) && s.Rejected == "" && s.NotValidated == "" && len(s.Unpinned) == 0 && len(s.Outgrown) == 0 && len(t.told(s)) == 0
 	}
 	return false
 }
@@ -235,9 +239,13 @@ func (t textWriter) step(s *plan.Step) {
 	if s.Pin != nil {
 		t.mismatch(s.Pin)
 	}
+	if s.Controller != nil {
+		t.controllerMismatch(s.Controller)
+	}
 	if len(s.Unpinned) > 0 {
 		t.Say(show.Red, "        pinned to the type as it was: "+prose.Some(ids(s.Unpinned), shownNames))
 	}
+	t.outgrown(s.Outgrown)
 	t.changes(s)
 	if s.Rejected != "" {
 		t.Indented("        ", show.Red, "the API server would not accept it: "+s.Rejected)
@@ -255,11 +263,35 @@ func ids(list []manifest.ID) []string {
 	return names
 }
 
+// outgrown writes the objects that stay as they are, but that a definition would not
+// accept any more.
+func (t textWriter) outgrown(list []plan.Outgrown) {
+	shown, folded := t.Fold(len(list), shownNames)
+	for _, o := range list[:shown] {
+		t.Indented("        ", show.Red, fmt.Sprintf("%s stays as it is, but would not be accepted again: %s", o.ID, o.Why))
+	}
+	if folded > 0 {
+		t.Line("        … %s", prose.Count(folded, "more object"))
+	}
+}
+
 // mismatch writes the differences between an object's pinned type and the cluster's.
 func (t textWriter) mismatch(m *plan.Mismatch) {
 	shown, folded := t.Fold(len(m.Findings), shownChanges)
 	for _, f := range m.Findings[:shown] {
 		t.Say(show.Plain, "        "+f.String())
+	}
+	if folded > 0 {
+		t.Line("        … %s", prose.Count(folded, "more difference"))
+	}
+}
+
+// controllerMismatch writes the differences between the behaviour that an object is
+// pinned to and the cluster's.
+func (t textWriter) controllerMismatch(m *plan.ControllerMismatch) {
+	shown, folded := t.Fold(len(m.Differences), shownChanges)
+	for _, d := range m.Differences[:shown] {
+		t.Say(show.Plain, "        controller: "+d.String())
 	}
 	if folded > 0 {
 		t.Line("        … %s", prose.Count(folded, "more difference"))

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 )
@@ -174,10 +175,7 @@ func byManager(by map[string][]string, how string) []string {
 	for _, name := range slices.Sorted(maps.Keys(by)) {
 		fields := by[name]
 		slices.Sort(fields)
-		text := strings.Join(fields[:min(len(fields), 3)], ", ")
-		if len(fields) > 3 {
-			text += fmt.Sprintf(" and %d more", len(fields)-3)
-		}
+		text := prose.Some(fields, 3)
 		if name == "" {
 			parts = append(parts, text+" removed")
 		} else {

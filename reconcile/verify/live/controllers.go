@@ -80,6 +80,11 @@ func (in *reading) controllers(ctx context.Context) error {
 				return err
 			}
 		}
+		for _, c := range byNamespace[namespace] {
+			if c.template != nil {
+				in.running = append(in.running, c)
+			}
+		}
 		err := in.pods(ctx, kube.ListOptions{Namespace: namespace}, func(p *pod) {
 			for _, c := range byNamespace[namespace] {
 				if c.selector.Matches(p.labels) {
@@ -113,6 +118,7 @@ func (in *reading) controllers(ctx context.Context) error {
 	for _, c := range all {
 		slices.SortFunc(c.Instances, func(a, b verify.Instance) int { return cmp.Compare(a.Pod, b.Pod) })
 		slices.Sort(c.Waiting)
+		slices.Sort(c.Added)
 		c.Waiting = c.Waiting[:min(len(c.Waiting), mostWaiting)]
 	}
 	in.platforms(ctx)
@@ -172,20 +178,26 @@ func (c *controller) add(p *pod, elsewhere bool) {
 		c.Waiting = append(c.Waiting, "pod "+name+": "+p.waiting)
 		return
 	}
-	settings := p.template.Settings
+	settings, images := p.template.Settings, p.images
 	if c.template != nil && !elsewhere {
 		// What admission adds to a pod is neither in the workload nor rendered.
 		settings = behaviour.Only(settings, c.template.Settings, c.Wanted.Settings)
+		images = behaviour.Only(images, c.template.Images, c.Wanted.Images)
+		for _, i := range p.images {
+			if !slices.Contains(images, i) && !slices.Contains(c.Added, i.Name) {
+				c.Added = append(c.Added, i.Name)
+			}
+		}
 	}
 	for i := range c.Instances {
 		j := &c.Instances[i]
-		if j.Elsewhere == elsewhere && slices.Equal(j.Images, p.images) && slices.Equal(j.Settings, settings) {
+		if j.Elsewhere == elsewhere && slices.Equal(j.Images, images) && slices.Equal(j.Settings, settings) {
 			j.Pods++
 			j.Pod = min(j.Pod, name)
 			return
 		}
 	}
-	c.Instances = append(c.Instances, verify.Instance{Pod: name, Pods: 1, Images: p.images, Settings: settings, Elsewhere: elsewhere})
+	c.Instances = append(c.Instances, verify.Instance{Pod: name, Pods: 1, Images: images, Settings: settings, Elsewhere: elsewhere})
 }
 
 // pods reads pods that have not ended.
@@ -216,17 +228,20 @@ func newPod(tree map[string]any) *pod {
 	for k, v := range values {
 		p.labels[k], _ = v.(string)
 	}
-	for _, field := range []string{"containerStatuses", "initContainerStatuses"} {
+	for _, field := range []string{"containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"} {
 		list, _ := status[field].([]any)
 		for _, s := range list {
 			container, _ := s.(map[string]any)
 			name, _ := container["name"].(string)
 			id, _ := container["imageID"].(string)
+			state, _ := container["state"].(map[string]any)
+			if field == "ephemeralContainerStatuses" && state["running"] == nil {
+				continue // it has ended, and stays in the status as long as the pod
+			}
 			p.images = append(p.images, behaviour.Part{Name: name, Value: id})
 			if field != "containerStatuses" {
 				continue
 			}
-			state, _ := container["state"].(map[string]any)
 			if state["running"] != nil {
 				p.running = true
 			} else if waiting, _ := state["waiting"].(map[string]any); waiting != nil && p.waiting == "" {

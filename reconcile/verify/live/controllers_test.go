@@ -82,6 +82,15 @@ func TestInstances(t *testing.T) {
 	} {
 		c.add(newPod(podTree(t, p.name, p.env, runs)), false)
 	}
+	// So are a sidecar that admission added, and what a person debugs with, but not what was added to the workload.
+	live.Images = append(live.Images, behaviour.Part{Name: "d", Value: "evil"})
+	const more = "phase: Running, containerStatuses: [{name: c, imageID: 'i@sha256:aa', state: {running: {}}}, {name: d, imageID: 'evil@sha256:bb', state: {running: {}}}, {name: proxy, imageID: 'p@sha256:cc', state: {running: {}}}]," +
+		"ephemeralContainerStatuses: [{name: debugger, imageID: 'x@sha256:dd', state: {running: {}}}, {name: ended, imageID: 'x@sha256:dd', state: {terminated: {}}}]"
+	c.add(newPod(podTree(t, "p7", "{name: A, value: a}", more)), false)
+	if i := c.Instances[len(c.Instances)-1]; fmt.Sprint(i.Images) != "[{c i@sha256:aa} {d evil@sha256:bb}]" || fmt.Sprint(c.Added) != "[debugger proxy]" {
+		t.Errorf("images %v, added %v", i.Images, c.Added)
+	}
+	c.Instances = c.Instances[:len(c.Instances)-1]
 	c.add(newPod(podTree(t, "p5", "", waits)), false)
 	c.add(newPod(podTree(t, "p6", "", waits)), true) // somebody else's
 	var have []string

@@ -29,8 +29,9 @@ type content struct {
 
 // known is what a content was decoded to, for the first cluster that had it.
 type known struct {
-	kind, group string
-	types       []types.Type
+	kind, group, scope string
+	resources          []string
+	types              []types.Type
 }
 
 // envelope is the part of a definition that is always decoded.
@@ -148,7 +149,7 @@ func (in *reading) definition(t kube.Type, e *envelope) error {
 		return err
 	}
 	if d == nil {
-		in.facts.Definitions[id] = &verify.Definition{ID: id, Kind: k.kind, Group: k.group, Live: k.types}
+		in.facts.Definitions[id] = &verify.Definition{ID: id, Kind: k.kind, Group: k.group, Resources: k.resources, Scope: k.scope, Live: k.types}
 		return nil
 	}
 	if slices.Equal(d.Rendered, k.types) {
@@ -179,6 +180,7 @@ func (r *Reader) read(t kube.Type, e *envelope) (*known, error) {
 	}
 	defined := types.Read(tree)
 	k = &known{kind: defined.Names.Kind, group: defined.Group}
+	k.resources, k.scope = verify.Resources(defined)
 	if k.types, err = verify.Types(tree); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 // Package live reads from clusters what reconcile/verify compares: CRDs and XRDs with
 // the Compositions behind them (definitions.go), the pods that run controllers
-// (controllers.go), and webhook configurations.
+// (controllers.go) with their ConfigMaps and Secrets (config.go) and rights (rbac.go),
+// admission (admission.go), and other workloads that may write types (actors.go).
 //
 // It keeps what is compared, mostly digests: 1,000 CRDs of 50 clusters are gigabytes,
 // and nearly all of them are equal. Lists come in small pages, an object is decoded only
@@ -13,6 +14,8 @@ package live
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"fmt"
 	"sync"
 	"time"
@@ -47,6 +50,9 @@ const (
 // Reader reads clusters. It keeps their connections until it is closed.
 type Reader struct {
 	cfg Config
+	// key is the key of hashes of what ConfigMaps and Secrets hold. It is made for one
+	// run and kept nowhere, so that no hash says anything outside of it.
+	key [sha256.Size]byte
 
 	mu       sync.Mutex
 	clusters map[string]*kube.Client
@@ -56,7 +62,9 @@ type Reader struct {
 
 // New returns a Reader.
 func New(cfg Config) *Reader {
-	return &Reader{cfg: cfg, clusters: make(map[string]*kube.Client), known: make(map[content]*known), looked: make(map[sources.Digest]*lookup)}
+	r := &Reader{cfg: cfg, clusters: make(map[string]*kube.Client), known: make(map[content]*known), looked: make(map[sources.Digest]*lookup)}
+	_, _ = rand.Read(r.key[:]) // never fails
+	return r
 }
 
 // Close closes the connections.
@@ -95,6 +103,8 @@ type reading struct {
 	facts  *verify.Facts
 	// rendered are the webhook configurations. They move to facts as they are read.
 	rendered []verify.Webhook
+	// running are the controllers whose workloads were read.
+	running []*controller
 }
 
 func (r *Reader) cluster(ctx context.Context, wanted *desired.Unit, facts *verify.Facts) {
@@ -115,7 +125,7 @@ func (r *Reader) cluster(ctx context.Context, wanted *desired.Unit, facts *verif
 		facts.Gap(err)
 		return
 	}
-	for _, read := range []func(context.Context) error{in.compositions, in.controllers, in.webhooks} {
+	for _, read := range []func(context.Context) error{in.compositions, in.controllers, in.config, in.rights, in.admission, in.actors} {
 		if err := read(ctx); err != nil {
 			facts.Gap(err)
 			if kube.IsClusterWide(err) {
@@ -140,22 +150,4 @@ func (r *Reader) Tree(ctx context.Context, cluster string, id manifest.ID) (map[
 	}
 	tree, _, err := c.Get(ctx, t, id)
 	return tree, err
-}
-
-// webhooks reads the webhook configurations that are rendered.
-func (in *reading) webhooks(ctx context.Context) error {
-	for _, w := range in.rendered {
-		rendered := in.wanted.Objects.Get(w.ID)
-		t, err := in.kube.Type(ctx, rendered.APIVersion(), w.ID.Kind)
-		if err != nil {
-			return err
-		}
-		tree, _, err := in.kube.Get(ctx, t, w.ID)
-		if err != nil && kube.ClassOf(err) != kube.NotFound {
-			return err
-		}
-		w.Compare(rendered, tree)
-		in.facts.Webhooks = append(in.facts.Webhooks, w)
-	}
-	return nil
 }

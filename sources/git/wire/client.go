@@ -80,18 +80,7 @@ func historyV2(ctx context.Context, s session, g *greeting, all []string, sink f
 	}
 	w.line("done")
 	w.flush()
-	p, err := s.request(ctx, w.buf)
-	if err != nil {
-		return err
-	}
-	section, kind, err := p.line()
-	if err != nil {
-		return err
-	}
-	if kind != dataPacket || section != "packfile" {
-		return errors.New("not the Git protocol: the answer to a fetch has no pack")
-	}
-	return deliver(p, sink)
+	return history(ctx, s, w.buf, "packfile", sink)
 }
 
 func historyV0(ctx context.Context, s session, g *greeting, all []string, sink func(io.Reader) error) error {
@@ -116,7 +105,12 @@ func historyV0(ctx context.Context, s session, g *greeting, all []string, sink f
 	}
 	w.flush()
 	w.line("done")
-	p, err := s.request(ctx, w.buf)
+	return history(ctx, s, w.buf, "NAK", sink)
+}
+
+// history sends a request, and delivers the pack that follows one line of the answer.
+func history(ctx context.Context, s session, request []byte, first string, sink func(io.Reader) error) error {
+	p, err := s.request(ctx, request)
 	if err != nil {
 		return err
 	}
@@ -124,7 +118,7 @@ func historyV0(ctx context.Context, s session, g *greeting, all []string, sink f
 	if err != nil {
 		return err
 	}
-	if kind != dataPacket || line != "NAK" {
+	if kind != dataPacket || line != first {
 		return fmt.Errorf("not the Git protocol: %q in the answer to a fetch", clean(line))
 	}
 	return deliver(p, sink)

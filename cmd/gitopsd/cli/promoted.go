@@ -1,0 +1,169 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/manifest"
+)
+
+// Bounds on a note: names of objects, clusters that act alike, and parts that differ.
+const (
+	promotedObjects  = 3
+	promotedClusters = 4
+	promotedParts    = 3
+)
+
+// sameTypeOtherController returns notes on objects whose manifest goes to several
+// clusters in which their type is the same and what acts on it is not: what was tried
+// in one cluster does something else in the other. A note is about all objects of a
+// kind that go to the same clusters.
+func sameTypeOtherController(state *desired.State) []string {
+	places := make(map[placed][]*desired.Unit)
+	var order []placed
+	for _, c := range state.Clusters {
+		if c.Objects == nil {
+			continue
+		}
+		for _, o := range c.Objects.All() {
+			// The content of a package goes with the package's version.
+			if plan.StageOf(o.ID()) != plan.Custom || o.Label(manifest.PackageLabel) != "" || o.Origin().File == "" {
+				continue
+			}
+			p := placed{o.ID(), schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind), o.Origin().File}
+			if places[p] == nil {
+				order = append(order, p)
+			}
+			places[p] = append(places[p], c)
+		}
+	}
+	x := actors{known: make(map[actorKey]acting)}
+	names := make(map[string][]string) // objects by the rest of the note
+	var notes []string
+	for _, p := range order {
+		for _, text := range x.compare(p, places[p]) {
+			if names[text] == nil {
+				notes = append(notes, text)
+			}
+			names[text] = append(names[text], strings.TrimPrefix(p.id.Namespace+"/"+p.id.Name, "/"))
+		}
+	}
+	for i, text := range notes {
+		kind, rest, _ := strings.Cut(text, ": ")
+		objects := names[text]
+		slices.Sort(objects)
+		verb := "go"
+		if len(objects) == 1 {
+			verb = "goes"
+		}
+		notes[i] = fmt.Sprintf("%s: %s %s to clusters %s", kind, prose.Some(objects, promotedObjects), verb, rest)
+	}
+	return notes
+}
+
+// placed is an object of one manifest. It is comparable.
+type placed struct {
+	id   manifest.ID
+	gvk  schema.GroupVersionKind
+	file string
+}
+
+// actors finds what acts on types, once for each type and cluster.
+type actors struct{ known map[actorKey]acting }
+
+type actorKey struct {
+	cluster string
+	gvk     schema.GroupVersionKind
+}
+
+// acting is a type in one cluster and what acts on it; zero if nothing defines it, or
+// if its controller cannot be told.
+type acting struct {
+	digest string
+	behind *behaviour.Identity
+}
+
+// alike are clusters in which the same acts on a type; nil behind stands for nothing
+// that is declared.
+type alike struct {
+	behind   *behaviour.Identity
+	clusters []string
+}
+
+// compare returns what is to be said about an object in the clusters that it goes to:
+// "Kind.group: with the same type …".
+func (x *actors) compare(p placed, in []*desired.Unit) []string {
+	if len(in) < 2 {
+		return nil
+	}
+	types := make(map[string][]*alike)
+	var order []string
+	for _, c := range in {
+		a := x.of(c, p.gvk)
+		if a.digest == "" {
+			continue
+		}
+		if types[a.digest] == nil {
+			order = append(order, a.digest)
+		}
+		i := slices.IndexFunc(types[a.digest], func(g *alike) bool {
+			return g.behind == nil && a.behind == nil || g.behind != nil && a.behind != nil && g.behind.Digest() == a.behind.Digest()
+		})
+		if i < 0 {
+			i = len(types[a.digest])
+			types[a.digest] = append(types[a.digest], &alike{behind: a.behind})
+		}
+		types[a.digest][i].clusters = append(types[a.digest][i].clusters, c.Name)
+	}
+	var texts []string
+	for _, digest := range order {
+		groups := types[digest]
+		if len(groups) < 2 {
+			continue
+		}
+		first, from := groups[0], prose.Some(groups[0].clusters, promotedClusters)
+		var others []string
+		for _, g := range groups[1:] {
+			there := prose.Some(g.clusters, promotedClusters)
+			switch {
+			case g.behind == nil:
+				others = append(others, fmt.Sprintf("%s declares none, %s has %s", there, from, first.behind))
+			case first.behind == nil:
+				others = append(others, fmt.Sprintf("%s declares none, %s has %s", from, there, g.behind))
+			default:
+				others = append(others, fmt.Sprintf("%s differs from %s in %s", there, from, behaviour.Summary(behaviour.Differences(first.behind, g.behind), promotedParts)))
+			}
+		}
+		shown, more := others, ""
+		if n := len(others) - promotedParts; n > 0 {
+			shown, more = others[:promotedParts], fmt.Sprintf("; and %d more", n)
+		}
+		texts = append(texts, fmt.Sprintf("%s.%s: with the same type and different controllers: %s%s; to have it refused where the controller is another, pin it with `gitopsd types pin --behaviour --cluster NAME`",
+			p.gvk.Kind, p.gvk.Group, strings.Join(shown, "; "), more))
+	}
+	return texts
+}
+
+func (x *actors) of(c *desired.Unit, gvk schema.GroupVersionKind) acting {
+	key := actorKey{c.Name, gvk}
+	a, ok := x.known[key]
+	if ok {
+		return a
+	}
+	if definition := c.Definition(gvk); definition != nil {
+		// Errors are told where types are listed and compared.
+		if behind, err := c.Behaviour(definition); err == nil {
+			a.behind = behind
+			a.digest, _ = digestIn(definition.Tree(), gvk)
+		}
+	}
+	x.known[key] = a
+	return a
+}

@@ -1,0 +1,289 @@
+package preview
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types/compat"
+)
+
+// ControllerTable is the changes of what acts on one package's types, in the clusters
+// in which they are the same: its controller, its controller's rights and its
+// Compositions.
+type ControllerTable struct {
+	// Package is its name in the clusters, "" for controllers that plain manifests
+	// name.
+	Package string
+	// From and To are as in TypeTable.
+	From, To string
+	// Clusters are in the plan's order.
+	Clusters []string
+	// TypesUnchanged reports whether the plan leaves the package's types as they are. It
+	// is false if a type could not be compared.
+	TypesUnchanged bool
+	// Function reports whether the package is a Function, which Crossplane installs:
+	// nothing is known of types in it, and TypesUnchanged is false.
+	Function bool
+	// Refused reports whether the change is refused.
+	Refused bool
+	// Changes are sorted; their settings have names and no values.
+	Changes []behaviour.Difference
+}
+
+// ControllerTables returns the changes of controllers, a table for each package and
+// its versions. Clusters with equal tables share one. The API server's answer to a dry
+// run is where changes in live clusters are known from.
+func (f *Fleet) ControllerTables() []*ControllerTable {
+	var all []*ControllerTable
+	seen := make(map[string]*ControllerTable)
+	for _, c := range f.Clusters {
+		for _, t := range c.controllerTables() {
+			key := fmt.Sprintf("%q %q %q %t %t %v", t.Package, t.From, t.To, t.TypesUnchanged, t.Refused, t.Changes)
+			if same := seen[key]; same != nil {
+				same.Clusters = append(same.Clusters, c.Name)
+				continue
+			}
+			seen[key] = t
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// controllerTables returns one cluster's tables: packages by name, plain manifests
+// last.
+func (c *ClusterPlan) controllerTables() []*ControllerTable {
+	if c.Plan == nil {
+		return nil
+	}
+	retyped, named := make(map[string]bool), make(map[string]bool)
+	for i := range c.Plan.Steps {
+		s := &c.Plan.Steps[i]
+		if change, _ := typeChange(s); change != "" || notCompared(s) {
+			retyped[s.Package] = true
+		}
+		if s.Object != nil && s.ID.Is(manifest.Definitions...) {
+			named[s.Object.Annotation(manifest.ControllerAnnotation)] = true
+		}
+	}
+	byName := make(map[string]*ControllerTable)
+	for i := range c.Plan.Steps {
+		s := &c.Plan.Steps[i]
+		if s.Object == nil || s.Drift || s.Action != plan.Configure && s.Action != plan.Refused {
+			continue
+		}
+		if s.Package == "" && !(s.ID.Is(manifest.Workloads...) && named[s.ID.Namespace+"/"+s.ID.Name]) {
+			continue
+		}
+		changes := controllerChanges(s)
+		if len(changes) == 0 {
+			continue
+		}
+		t := byName[s.Package]
+		if t == nil {
+			t = &ControllerTable{Package: s.Package, From: c.Before[s.Package], To: c.Packages[s.Package], Clusters: []string{c.Name}, TypesUnchanged: !retyped[s.Package]}
+			byName[s.Package] = t
+		}
+		if s.ID.Is(manifest.Function) {
+			t.Function, t.TypesUnchanged = true, false
+		}
+		t.Refused = t.Refused || s.Action == plan.Refused
+		t.Changes = append(t.Changes, changes...)
+	}
+	var all []*ControllerTable
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		t := byName[name]
+		slices.SortStableFunc(t.Changes, func(a, b behaviour.Difference) int {
+			return slices.Index(sorts, a.What) - slices.Index(sorts, b.What)
+		})
+		t.Changes = slices.Compact(t.Changes)
+		all = append(all, t)
+	}
+	if len(all) > 1 && all[0].Package == "" {
+		all = append(all[1:], all[0])
+	}
+	return all
+}
+
+// notCompared reports whether it is not known what a step changes of types: the
+// definition could not be read or compared, or is somebody else's.
+func notCompared(s *plan.Step) bool {
+	if s.Object == nil || !s.ID.Is(manifest.Definitions...) || s.Drift {
+		return false
+	}
+	return s.Action == plan.Conflict || s.Action == plan.Refused && s.Compatibility == compat.Identical && s.Before == nil
+}
+
+// sorts are the sorts of changes in the order in which they are shown.
+var sorts = []string{"image", "argument", "variable", "setting", "rights", "composition", "function"}
+
+var (
+	containerPath = regexp.MustCompile(`^spec\.template\.spec\.(?:containers|initContainers)\[name=([^\]]+)\](?:\.([a-zA-Z]+)(?:\[name=([^\]]+)\])?.*)?$`)
+	podPath       = regexp.MustCompile(`^spec\.template\.spec\.([a-zA-Z]+)`)
+)
+
+// controllerChanges returns what a step changes of the behaviour of a controller. The
+// names of settings are shown, and never their values.
+func controllerChanges(s *plan.Step) []behaviour.Difference {
+	var all []behaviour.Difference
+	switch {
+	case s.ID.Group == manifest.GroupRBAC:
+		if slices.ContainsFunc(s.Changes, func(c plan.Change) bool { return !strings.HasPrefix(c.Path, "metadata") }) {
+			all = append(all, behaviour.Difference{What: "rights", Name: s.ID.Kind + " " + qualified(s)})
+		}
+	case s.ID.Is(manifest.Composition):
+		if slices.ContainsFunc(s.Changes, func(c plan.Change) bool { return strings.HasPrefix(c.Path, "spec") }) {
+			all = append(all, behaviour.Difference{What: "composition", Name: s.ID.Name})
+		}
+	case s.ID.Is(manifest.Function):
+		for _, c := range s.Changes {
+			if was, is := image(c.Old), image(c.New); c.Path == "spec.package" && was != is {
+				all = append(all, behaviour.Difference{What: "function", Name: s.ID.Name, Before: was, After: is})
+			}
+		}
+	case s.ID.Is(manifest.Workloads...):
+		for _, c := range s.Changes {
+			if d, ok := workloadChange(c); ok {
+				all = append(all, d)
+			}
+		}
+	}
+	return all
+}
+
+// workloadChange returns the change of one field of a workload; ok reports whether
+// the controller may behave differently by it.
+func workloadChange(c plan.Change) (d behaviour.Difference, ok bool) {
+	m := containerPath.FindStringSubmatch(c.Path)
+	if m == nil {
+		m = podPath.FindStringSubmatch(c.Path)
+		switch {
+		case m == nil:
+			return d, false
+		case m[1] == "serviceAccountName":
+			return behaviour.Difference{What: "rights", Name: "service account"}, true
+		case m[1] == "volumes":
+			return behaviour.Difference{What: "setting", Name: "volumes"}, true
+		}
+		return d, false
+	}
+	container, field, element := m[1], m[2], m[3]
+	switch field {
+	case "": // the container as a whole
+		return behaviour.Difference{What: "image", Name: container, Before: imageOf(c.Old), After: imageOf(c.New), Added: c.Added, Removed: c.Removed}, true
+	case "image":
+		d = behaviour.Difference{What: "image", Name: container, Before: image(c.Old), After: image(c.New)}
+		return d, d.Before != d.After // the same image can have another name
+	case "args":
+		return behaviour.Difference{What: "argument", Name: "of " + container}, true
+	case "env":
+		d = behaviour.Difference{What: "variable", Name: container + " " + element}
+		if element == "" {
+			d.Name = "of " + container
+		}
+		return d, true
+	case "command", "envFrom", "volumeMounts", "volumeDevices", "workingDir":
+		return behaviour.Difference{What: "setting", Name: container + " " + field}, true
+	}
+	return d, false
+}
+
+// image returns the digest in an image's name, or the name if it has none.
+func image(v any) string {
+	name, _ := v.(string)
+	if d, ok := behaviour.ImageDigest(name); ok {
+		return string(d)
+	}
+	return name
+}
+
+func imageOf(container any) string {
+	m, _ := container.(map[string]any)
+	return image(m["image"])
+}
+
+// title returns what changes, and in which package.
+func (t *ControllerTable) title() string {
+	if t.Package == "" {
+		return "Controllers of manifests"
+	}
+	return "Controller of " + bump(t.Package, t.From, t.To)
+}
+
+// verdict returns the table in one line.
+func (t *ControllerTable) verdict() string {
+	verdict := "controller changed"
+	if t.TypesUnchanged {
+		verdict = "types unchanged, controller changed"
+	}
+	if t.Refused {
+		verdict += ", refused"
+	}
+	return verdict
+}
+
+// alone returns the tables of packages whose types do not change, and of Functions. For the others the
+// table of types comes first, and the steps say the rest.
+func alone(all []*ControllerTable) []*ControllerTable {
+	return slices.DeleteFunc(slices.Clone(all), func(t *ControllerTable) bool { return !t.TypesUnchanged && !t.Function })
+}
+
+// controllers writes the tables of controllers.
+func (t textWriter) controllers(tables []*ControllerTable) {
+	for _, table := range tables {
+		t.Heading("", fmt.Sprintf("%s in %s", table.title(), where(table.Clusters)), table.verdict())
+		shown, folded := t.Fold(len(table.Changes), shownBreaking)
+		for _, d := range table.Changes[:shown] {
+			t.Say(show.Yellow, "  ~ "+d.String())
+		}
+		if folded > 0 {
+			t.Line("  … %s", prose.Count(folded, "more change"))
+		}
+	}
+}
+
+// writeControllers writes the table of controllers for a comment.
+func writeControllers(b *strings.Builder, tables []*ControllerTable) {
+	if len(tables) == 0 {
+		return
+	}
+	b.WriteString("\n| controller of | clusters | types | what changes |\n|---|---|---|---|\n")
+	for i, t := range tables {
+		if i == maxTypeLines && len(tables) > maxTypeLines+1 {
+			fmt.Fprintf(b, "| … %d more | | | |\n", len(tables)-i)
+			return
+		}
+		types := "changed"
+		switch {
+		case t.TypesUnchanged:
+			types = "unchanged"
+		case t.Function:
+			types = "left to Crossplane"
+		}
+		what := strings.NewReplacer("|", `\|`, "<", "&lt;", "`", "'").Replace(behaviour.Summary(t.Changes, shownNames))
+		if t.Refused {
+			what = "refused: " + what
+		}
+		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", bump(t.Package, t.From, t.To), where(t.Clusters), types, what)
+	}
+}
+
+// controllersJSON is the change of a controller.
+type controllersJSON struct {
+	Package        string                 `json:"package,omitempty"`
+	From           string                 `json:"from,omitempty"`
+	To             string                 `json:"to,omitempty"`
+	Clusters       []string               `json:"clusters"`
+	TypesUnchanged bool                   `json:"typesUnchanged"`
+	Function       bool                   `json:"function,omitempty"`
+	Refused        bool                   `json:"refused,omitempty"`
+	Changes        []behaviour.Difference `json:"changes"`
+}

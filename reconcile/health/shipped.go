@@ -1,0 +1,84 @@
+package health
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"path"
+	"sync"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// rules are the rules that gitopsd brings, for kinds whose objects no general rule
+// can judge. Each is a file named after a kind, with cases in the file of that name in
+// shipped/cases.
+//
+//go:embed shipped/rules
+var rules embed.FS
+
+// readShipped reads the rules that gitopsd brings, by kind.
+func readShipped() (map[manifest.GroupKind]Rule, error) {
+	const dir = "shipped/rules"
+	files, err := fs.ReadDir(rules, dir)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[manifest.GroupKind]Rule, len(files))
+	for _, f := range files {
+		r, err := readRule(path.Join(dir, f.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name(), err)
+		}
+		all[r.Kind] = r
+	}
+	return all, nil
+}
+
+func readRule(name string) (Rule, error) {
+	f, err := rules.Open(name)
+	if err != nil {
+		return Rule{}, err
+	}
+	defer f.Close()
+	docs, err := sources.DecodeYAML(f, sources.Limits{Bytes: maxText})
+	if err != nil || len(docs) != 1 {
+		return Rule{}, fmt.Errorf("%d documents: %w", len(docs), err)
+	}
+	tree := make(map[string]any)
+	for key, value := range docs[0].Tree {
+		tree[key] = value
+	}
+	group, _ := tree["group"].(string)
+	kind, _ := tree["kind"].(string)
+	delete(tree, "group")
+	delete(tree, "kind")
+	r := Rule{Kind: manifest.GroupKind{Group: group, Kind: kind}, From: "shipped for " + kind + "." + group}
+	return r, r.read(tree)
+}
+
+// shipped has a compiler for each rule that gitopsd brings. Each is compiled when it
+// is first needed.
+var shipped = sync.OnceValue(func() map[manifest.GroupKind]func() *Compiled {
+	all, err := readShipped()
+	if err != nil {
+		return nil // a test shows that it does not happen
+	}
+	compilers := make(map[manifest.GroupKind]func() *Compiled, len(all))
+	for gk, r := range all {
+		compilers[gk] = sync.OnceValue(func() *Compiled {
+			c, _ := Compile(r, nil) // a test shows that it has no error
+			return c
+		})
+	}
+	return compilers
+})
+
+// shippedFor returns the rule that gitopsd brings for a kind; nil if there is none.
+func shippedFor(gk manifest.GroupKind) *Compiled {
+	if compile := shipped()[gk]; compile != nil {
+		return compile()
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/manifest"
+)
+
+// Controllers tells what acts on the types of one cluster, as rendered.
+type Controllers struct {
+	// Of returns what acts on the types that a desired definition defines; nil if
+	// nothing is declared. It fails if the definition names a controller that is not
+	// rendered.
+	Of func(definition *manifest.Object) (*behaviour.Identity, error)
+	// Find returns the behaviour with a digest that a definition of the kind has
+	// elsewhere, and where it was found; nil if there is none. May be nil.
+	Find func(kind schema.GroupKind, digest string) (i *behaviour.Identity, where string)
+}
+
+// ControllerMismatch is a pin that differs from the behaviour behind its object's
+// type.
+type ControllerMismatch struct {
+	Kind schema.GroupKind
+	// Pinned and Have are the digests of the behaviour that the object was written
+	// for, and of the one that is rendered for the cluster.
+	Pinned, Have string
+	// Known is where the pinned behaviour was found, as in "cluster dev"; empty if
+	// only its digest is known.
+	Known string
+	// Differences are those from the pinned behaviour to the cluster's.
+	Differences []behaviour.Difference
+}
+
+// CheckControllers refuses the objects that are pinned to another behaviour than the
+// one that is rendered for their types. A pin that cannot be checked is refused too.
+// Call it after CheckPins: an object may be refused for both reasons.
+func CheckControllers(p *Plan, known Controllers) {
+	if known.Of == nil {
+		return
+	}
+	var found map[schema.GroupKind]*Step
+	var steps map[manifest.ID]*Step
+	behind := make(map[manifest.ID]*acting)
+	of := known.Of
+	known.Of = func(definition *manifest.Object) (*behaviour.Identity, error) {
+		a := behind[definition.ID()]
+		if a == nil {
+			a = new(acting)
+			a.identity, a.err = of(definition)
+			behind[definition.ID()] = a
+		}
+		return a.identity, a.err
+	}
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if s.Object == nil || behaviour.Pin(s.Object) == "" || s.Pin == nil && s.Action != Create && s.Action != Configure && s.Action != Unchanged {
+			continue
+		}
+		if found == nil {
+			found, steps = definers(p), make(map[manifest.ID]*Step, len(p.Steps))
+			for i := range p.Steps {
+				steps[p.Steps[i].ID] = &p.Steps[i]
+			}
+		}
+		if reason := checkController(s, found, steps, known); reason != "" {
+			if s.Pin != nil {
+				reason = s.Reason + "; and " + reason
+			}
+			s.Action, s.Reason = Refused, reason
+		}
+	}
+}
+
+// acting is the result of Controllers.Of for one definition.
+type acting struct {
+	identity *behaviour.Identity
+	err      error
+}
+
+// checkController returns why an object must be refused, "" if its pin is right.
+func checkController(s *Step, definers map[schema.GroupKind]*Step, steps map[manifest.ID]*Step, known Controllers) string {
+	pin := behaviour.Pin(s.Object)
+	gk := schema.GroupKind{Group: s.ID.Group, Kind: s.ID.Kind}
+	if !IsTypeDigest(pin) {
+		return fmt.Sprintf("%s: %q is no digest of a behaviour: want h1: and 44 characters of base64, as `gitopsd types pin --behaviour` writes them (%s)", manifest.ControllerAnnotation, pin, s.Object.Origin())
+	}
+	what := fmt.Sprintf("pinned to the controller %s of %s", pin, gk)
+	d := definers[gk]
+	if d == nil {
+		return fmt.Sprintf("%s, which cannot be compared: no package and no manifest of this cluster defines the type; declare it, or remove the annotation %s", what, manifest.ControllerAnnotation)
+	}
+	have, err := known.Of(d.Object)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("%s, which cannot be compared: %v", what, err)
+	case have == nil:
+		return fmt.Sprintf("%s, which cannot be compared: nothing declares what acts on the type here; name the workload by the annotation %s of %s, or remove this pin", what, manifest.ControllerAnnotation, d.ID)
+	}
+	late := notApplied(have, d, steps)
+	switch digest := have.Digest(); {
+	case late != nil && s.Action == Unchanged:
+		return "" // the cluster keeps what it has, and so does the object
+	case digest == pin && late != nil:
+		return fmt.Sprintf("%s, which is not applied here: %s is %s: %s", what, late.ID, late.Action, cmp.Or(late.Reason, "see there"))
+	case digest == pin:
+		return ""
+	default:
+		m := &ControllerMismatch{Kind: gk, Pinned: pin, Have: digest}
+		if known.Find != nil {
+			var was *behaviour.Identity
+			if was, m.Known = known.Find(gk, pin); was != nil {
+				m.Differences = behaviour.Differences(was, have)
+			} else {
+				m.Known = ""
+			}
+		}
+		s.Controller = m
+		return m.reason()
+	}
+}
+
+// notApplied returns a step of what acts on a type, or of its definition, that does not
+// bring it to what is rendered; nil if all do.
+func notApplied(i *behaviour.Identity, definer *Step, steps map[manifest.ID]*Step) *Step {
+	parts := []manifest.ID{definer.ID}
+	if i.Workload != (manifest.ID{}) {
+		parts = append(parts, i.Workload)
+	}
+	for _, c := range i.Compositions {
+		parts = append(parts, manifest.Composition.ID("", c.Name))
+	}
+	for _, id := range parts {
+		if s := steps[id]; s != nil && (s.Action == Refused || s.Action == Conflict) {
+			return s
+		}
+	}
+	return nil
+}
+
+// reason is the mismatch in a line.
+func (m *ControllerMismatch) reason() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "pinned to the controller %s of %s", m.Pinned, m.Kind)
+	if m.Known != "" {
+		fmt.Fprintf(&b, " (%s)", m.Known)
+	}
+	fmt.Fprintf(&b, ", which is %s here", m.Have)
+	switch {
+	case len(m.Differences) > 0:
+		b.WriteString(": " + behaviour.Summary(m.Differences, maxShownFindings))
+	case m.Known == "":
+		b.WriteString("; how they differ is not known, since no cluster and no package of the repository has the pinned one")
+	}
+	b.WriteString("; bring the cluster to that controller, or renew the pin with `gitopsd types pin --update`")
+	return b.String()
+}

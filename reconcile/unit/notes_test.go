@@ -1,0 +1,60 @@
+package unit
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/render"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
+)
+
+// What a plan says of a Composition depends on what else may define the kinds.
+func TestNotes(t *testing.T) {
+	unit := func() *desired.Unit {
+		var objects []*manifest.Object
+		for _, text := range []string{
+			"{apiVersion: apiextensions.crossplane.io/v2, kind: CompositeResourceDefinition, metadata: {name: databases.acme.example}, spec: {group: acme.example, names: {kind: Database, plural: databases}, versions: [{name: v1, served: true, referenceable: true}]}}",
+			`{apiVersion: apiextensions.crossplane.io/v1, kind: Composition, metadata: {name: small}, spec: {compositeTypeRef: {apiVersion: acme.example/v1, kind: Database}, mode: Resources, resources: [
+			 {base: {apiVersion: acme.example/v2, kind: Database}}, {base: {apiVersion: acme.example/v1, kind: Queue}}]}}`,
+		} {
+			o, err := manifest.New(manifesttest.Tree(t, strings.ReplaceAll(text, "\t", "")), manifest.Origin{File: "db.yaml"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects = append(objects, o)
+		}
+		set, _ := manifest.NewSet(objects)
+		return &desired.Unit{Objects: set}
+	}
+	const version, kind = "Database.acme.example is not served in version v2", "no package or manifest of the cluster defines Queue.acme.example"
+	queue := []render.PackageType{{Definition: manifest.MRD.ID("", "queues.acme.example"), Group: "acme.example", Kind: "Queue", Package: "queues"}}
+	for _, tt := range []struct {
+		name   string
+		change func(*desired.Unit)
+		serves func(string, string) bool
+		want   []string
+	}{
+		{name: "without a cluster", want: []string{version, kind}},
+		{name: "the cluster has it", serves: func(string, string) bool { return true }, want: []string{version}},
+		{name: "the cluster has it not", serves: func(string, string) bool { return false }, want: []string{version, kind}},
+		{name: "Crossplane installs it", change: func(u *desired.Unit) { u.Delegated = queue }, want: []string{version}},
+		{name: "it is not activated", change: func(u *desired.Unit) { u.Inactive = queue }, want: []string{version, "name queues.acme.example in spec.activate of a ManagedResourceActivationPolicy (package queues is installed by type)"}},
+		{name: "a package could not be read", change: func(u *desired.Unit) { u.Incomplete = []string{"queues"} }, want: []string{version}},
+		{name: "the cluster is emptied", change: func(u *desired.Unit) { u.Remove = true }},
+		{name: "it could not be rendered", change: func(u *desired.Unit) { u.Objects = nil }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			u := unit()
+			if tt.change != nil {
+				tt.change(u)
+			}
+			notes := Notes(u, tt.serves)
+			if !slices.EqualFunc(notes, tt.want, strings.Contains) {
+				t.Errorf("have\n%s\nwant\n%s", strings.Join(notes, "\n"), strings.Join(tt.want, "\n"))
+			}
+		})
+	}
+}

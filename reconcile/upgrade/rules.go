@@ -1,0 +1,132 @@
+package upgrade
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/resolve"
+	"gitopsd.dev/sources/rules"
+	"gitopsd.dev/sources/versions"
+)
+
+// ruling is what the fleet and the publisher say about the versions of a package.
+type ruling struct {
+	repository string
+	rules      *rules.Rules
+	retracted  []rules.Retraction
+	// open are the tags that are neither excluded nor retracted.
+	open []string
+	// newest is the package that the retractions were read from; nil if it could not
+	// be read, or is the current one.
+	newest *sources.Package
+	// digests are those of tags, as far as refuse asked for them.
+	digests map[string]sources.Digest
+}
+
+// ruling applies the fleet's rules and the publisher's retractions to a
+// repository's tags. The retractions are those of the highest version that is not
+// excluded, and none if that lacks a required signature or cannot be read: then it
+// has its own error as a candidate.
+func (u *Upgrader) ruling(ctx context.Context, state *desired.State, p *Versions, tags []string) *ruling {
+	r := &ruling{repository: p.Repository, rules: &state.Registry.Rules, digests: make(map[string]sources.Digest)}
+	allowed := slices.DeleteFunc(slices.Clone(tags), func(tag string) bool {
+		return r.rules.Excluded(sources.Ref{Repository: r.repository, Tag: tag}) != nil
+	})
+	highest := sources.Ref{Repository: p.Repository, Tag: resolve.Latest(allowed)}
+	switch {
+	case highest.Tag == "":
+	case highest.Tag == p.Current && p.pkg != nil:
+		r.retracted = rules.Retractions(p.pkg)
+	default:
+		if r.newest = u.read(ctx, state, p.Clusters, highest); r.newest != nil {
+			r.retracted = rules.Retractions(r.newest)
+		}
+	}
+	r.open = slices.DeleteFunc(allowed, func(tag string) bool { return r.why(tag) != "" })
+	return r
+}
+
+// read returns a package; nil if it cannot be read or is not signed as the
+// clusters require.
+func (u *Upgrader) read(ctx context.Context, state *desired.State, clusters []string, ref sources.Ref) *sources.Package {
+	d, err := u.digest(ctx, state, ref)
+	if err == nil {
+		err = u.signed(ctx, state, clusters, ref, d)
+	}
+	if err != nil {
+		return nil
+	}
+	pkg, err := u.cfg.Fetch(ctx, state.Origin(ref.Repository), d)
+	if err != nil {
+		return nil
+	}
+	return pkg
+}
+
+// about returns why a version is excluded, and why it is retracted; empty if it is
+// not.
+func (r *ruling) about(ref sources.Ref) (excluded, retracted string) {
+	if e := r.rules.Excluded(ref); e != nil {
+		excluded = fmt.Sprintf("%s (%s)", e.Reason, e.Place)
+	}
+	if t, ok := rules.Retracted(r.retracted, ref); ok {
+		retracted = t.Reason
+	}
+	return excluded, retracted
+}
+
+// refuse removes a tag from open and returns true if its digest is excluded or
+// retracted. Registries are asked only if some entry names a digest.
+func (u *Upgrader) refuse(ctx context.Context, state *desired.State, r *ruling, tag string) bool {
+	if tag == "" || !r.namesDigest() {
+		return false
+	}
+	d, err := u.digest(ctx, state, sources.Ref{Repository: r.repository, Tag: tag})
+	if err != nil {
+		return false // it has this error as a candidate
+	}
+	if r.digests[tag] = d; r.why(tag) == "" {
+		return false
+	}
+	r.open = slices.DeleteFunc(r.open, func(other string) bool { return other == tag })
+	return true
+}
+
+// namesDigest reports whether a version is excluded or retracted by its digest.
+func (r *ruling) namesDigest() bool {
+	is := func(v rules.Range) bool { return strings.HasPrefix(v.String(), "sha256:") }
+	return slices.ContainsFunc(r.rules.Excludes, func(e rules.Exclude) bool { return e.Repository == r.repository && is(e.Versions) }) ||
+		slices.ContainsFunc(r.retracted, func(t rules.Retraction) bool { return is(t.Versions) })
+}
+
+// why returns why a tag is not proposed, empty if it may be.
+func (r *ruling) why(tag string) string {
+	ref := sources.Ref{Repository: r.repository, Tag: tag, Digest: r.digests[tag]}
+	if e := r.rules.Excluded(ref); e != nil {
+		return e.String()
+	}
+	if t, ok := rules.Retracted(r.retracted, ref); ok {
+		return t.String()
+	}
+	return ""
+}
+
+// skipped returns the versions that would be proposed without rules, with the
+// reasons that they are not.
+func (r *ruling) skipped(tags []string, current string, opts versions.Options) []string {
+	newer, err := versions.Find(tags, current, opts)
+	if err != nil {
+		return nil // the caller has the error
+	}
+	var all []string
+	for _, tag := range slices.Compact([]string{newer.Update, newer.Latest}) {
+		if why := r.why(tag); tag != "" && why != "" {
+			all = append(all, tag+" is "+why)
+		}
+	}
+	return all
+}

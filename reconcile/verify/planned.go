@@ -1,0 +1,176 @@
+package verify
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/lockfile"
+)
+
+// Planned is why a cluster does not have an object as it was rendered: `gitopsd run`
+// refuses to apply it, or has not applied it yet.
+type Planned struct {
+	// Kind is [Refused] or [NotApplied].
+	Kind Kind
+	// Why is for people: "refused: …".
+	Why string
+}
+
+// Behind reports whether something in the cluster is not as it was rendered, so that
+// a plan may tell why. Images are as in [Options].
+func (c *Facts) Behind(known []lockfile.Image) bool {
+	if c.Unread {
+		return false
+	}
+	images := newImages(known)
+	for _, d := range c.Definitions {
+		if d.Rendered != nil && !slices.Equal(d.Rendered, d.Live) {
+			return true
+		}
+		if d.Composed != nil {
+			if differing, _, _ := images.differing(d); len(differing) > 0 {
+				return true
+			}
+		}
+	}
+	for _, w := range c.Controllers {
+		if !w.Unread && images.judge(w).problem != "" {
+			return true
+		}
+	}
+	return slices.ContainsFunc(c.Webhooks, func(w Webhook) bool { return w.Missing && !w.Held || len(w.Drift) > 0 })
+}
+
+// Explain notes which of the rendered objects a plan for the cluster has not applied,
+// and why. An object that somebody changed or deleted is not among them.
+func (c *Facts) Explain(p *plan.Plan) {
+	// A package is refused as a whole: its objects are told with the breaking change.
+	broken := make(map[string]*plan.Step)
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if s.Package != "" && broken[s.Package] == nil && s.Action == plan.Refused && s.Compatibility == compat.Breaking && !s.Drift {
+			broken[s.Package] = s
+		}
+	}
+	c.Planned = make(map[manifest.ID]Planned)
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if s.Object == nil || s.Drift {
+			continue
+		}
+		switch s.Action {
+		case plan.Configure:
+			c.Planned[s.ID] = Planned{NotApplied, "not applied yet"}
+		case plan.Refused, plan.Conflict:
+			why := s.Reason
+			if root := broken[s.Package]; root != nil {
+				why = root.ID.Name + ": " + root.Reason
+			}
+			said := "refused: "
+			if s.Action == plan.Conflict {
+				said = "in conflict: "
+			}
+			c.Planned[s.ID] = Planned{Refused, said + why}
+		case plan.Wait, plan.Held:
+			c.Planned[s.ID] = Planned{NotApplied, "not applied yet: " + cmp.Or(s.Reason, string(s.Action))}
+		}
+	}
+}
+
+// pending reports what was declared for a type and was not applied, once for the type
+// and what acts on it, and marks the clusters' entries.
+func (c *comparison) pending(id manifest.ID, all []here) {
+	found := newPartition()
+	for i := range all {
+		h := &all[i]
+		if h.Rendered == nil {
+			continue
+		}
+		var why Planned
+		var details []string
+		note := func(p Planned, detail string) {
+			if p.Kind == "" {
+				return
+			}
+			if why.Kind == "" || p.Kind.rank() < why.Kind.rank() {
+				why = p
+			}
+			if detail != "" {
+				details = append(details, detail)
+			}
+		}
+		if !slices.Equal(h.Rendered, h.Live) {
+			note(h.planned[id], "")
+			h.pending = h.planned[id].Kind != ""
+		}
+		if h.control != nil && !h.control.Unread {
+			if v := c.judge(h.control); v.problem == WrongController || v.problem == SettingsDrifted || v.problem == NoController {
+				p := h.planned[h.Behaviour.Workload]
+				detail := v.what
+				if v.runs != "" {
+					detail = "until then " + v.runs + " runs"
+				}
+				note(p, detail)
+				h.behind = p.Kind != ""
+			}
+		} else if h.Composed != nil {
+			differing, _, _ := c.images.differing(h.Definition)
+			for _, d := range differing {
+				note(h.planned[d.id], d.text)
+			}
+			h.behind = len(differing) > 0 && !slices.ContainsFunc(differing, func(d difference) bool { return h.planned[d.id].Kind == "" })
+		}
+		if !h.pending && !h.behind {
+			continue
+		}
+		what := "wanted " + cmp.Or(h.Source, "as declared") + ", " + why.Why
+		found.add(string(why.Kind)+" "+what, h.cluster, what, in(h.cluster, details))
+	}
+	for _, s := range found.ordered() {
+		kind, _, _ := strings.Cut(s.key, " ")
+		c.report(Kind(kind), id, []*side{s})
+	}
+}
+
+// difference is a Composition or Function that is not as rendered.
+type difference struct {
+	id   manifest.ID
+	text string
+}
+
+// differing compares the Compositions and Functions behind a composite type with the
+// rendered ones. runs is equal for clusters with the same; undeclared are the running
+// Functions that the cluster does not declare, in words.
+func (x *images) differing(d *Definition) (all []difference, runs string, undeclared []string) {
+	for _, name := range behaviour.Differing(d.Behaviour.Compositions, d.Composed.Compositions) {
+		all = append(all, difference{manifest.Composition.ID("", name), "composition " + name})
+	}
+	runs = d.Behaviour.Digest()
+	for _, f := range d.Behaviour.Functions {
+		i := slices.IndexFunc(d.Composed.Functions, func(p behaviour.Part) bool { return p.Name == f.Name })
+		if i < 0 {
+			continue // its Composition differs
+		}
+		id := d.Composed.Functions[i].Value
+		wanted, err := sources.ParseDigest(f.Value)
+		digest, ok := behaviour.ImageDigest(id)
+		function := manifest.Function.ID("", f.Name)
+		switch {
+		case id == "":
+			all = append(all, difference{function, "function " + f.Name + " does not run"})
+		case err != nil:
+			// The cluster does not declare it; the same must run elsewhere.
+			runs += "\n" + id
+			undeclared = append(undeclared, "function "+f.Name+" runs "+x.name(id))
+		case !ok || !x.stands(digest, wanted):
+			all = append(all, difference{function, "function " + f.Name + " runs " + x.name(id)})
+		}
+	}
+	return all, runs, undeclared
+}

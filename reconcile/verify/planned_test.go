@@ -1,0 +1,150 @@
+package verify
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
+	"gitopsd.dev/render/types/compat"
+)
+
+// What was refused or not applied yet is told as that, and what somebody changed as
+// that.
+func TestPlanned(t *testing.T) {
+	object, err := manifest.New(manifesttest.Tree(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: z}}"), manifest.Origin{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	widget, gadget := definitionID("Widget"), definitionID("Gadget")
+	workload := manifest.Deployment.ID("gitopsd-system", "widgets")
+	webhook := manifest.ValidatingWebhooks.ID("", "widgets")
+	step := func(id manifest.ID, a plan.Action, reason string) plan.Step {
+		return plan.Step{ID: id, Action: a, Reason: reason, Package: "widgets", Object: object}
+	}
+	bumped := func(c *Facts) {
+		for _, d := range c.Definitions {
+			d.Source, d.Rendered = "reg.io/widgets v2", typed(d.Kind, "two")
+		}
+		wanted := *c.controller().Wanted
+		wanted.Images[0].Value = string(digest("4"))
+		c.controller().Wanted, c.controller().Source = &wanted, "reg.io/widgets v2"
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(prod *Facts)
+		steps  []plan.Step
+		want   []string // titles, sides and details
+	}{
+		{
+			name:   "a bump that is refused",
+			change: bumped,
+			steps: []plan.Step{
+				step(gadget, plan.Refused, "its package has a breaking change: widgets.acme.example: field-removed"),
+				{ID: widget, Action: plan.Refused, Reason: "breaking: field-removed; allow it", Package: "widgets", Object: object, Compatibility: compat.Breaking},
+				step(workload, plan.Refused, "its package has a breaking change: widgets.acme.example: field-removed"),
+			},
+			want: []string{
+				"2 types of package widgets: what was declared is refused in prod",
+				"wanted reg.io/widgets v2, refused: widgets.acme.example: breaking: field-removed; allow it",
+				"prod: until then reg.io/widgets v1 (sha256:111111111111) runs",
+			},
+		},
+		{
+			name:   "a bump that is not applied yet",
+			change: bumped,
+			steps:  []plan.Step{step(gadget, plan.Configure, "changed in the repository"), step(widget, plan.Configure, ""), step(workload, plan.Configure, "")},
+			want: []string{
+				"2 types of package widgets: what was declared is not applied yet in prod",
+				"wanted reg.io/widgets v2, not applied yet",
+				"prod: until then reg.io/widgets v1 (sha256:111111111111) runs",
+			},
+		},
+		{
+			name:   "a bump whose controller does not roll out",
+			change: bumped,
+			steps:  []plan.Step{step(gadget, plan.Configure, ""), step(widget, plan.Configure, ""), step(workload, plan.Unchanged, "")},
+			want: []string{
+				"2 types of package widgets: another controller than declared acts on them in prod",
+				"reg.io/widgets v1 (sha256:111111111111) in place of reg.io/widgets v2 (sha256:444444444444)",
+				"prod: pod gitopsd-system/widgets-x",
+				"2 types of package widgets: what was declared is not applied yet in prod",
+				"wanted reg.io/widgets v2, not applied yet",
+			},
+		},
+		{
+			name: "a foreign image is never explained",
+			change: func(c *Facts) {
+				bumped(c)
+				c.controller().Instances = []Instance{running("9")}
+			},
+			steps: []plan.Step{step(workload, plan.Configure, "")},
+			want: []string{
+				"2 types of package widgets: nobody knows what acts on them in prod: the image that runs is not in clusters.lock",
+				"unknown image sha256:999999999999 in place of reg.io/widgets v2 (sha256:444444444444)",
+				"prod: pod gitopsd-system/widgets-x",
+				"2 types of package widgets: changed by somebody in prod",
+				"not what was rendered",
+			},
+		},
+		{
+			name:   "somebody's change",
+			change: func(c *Facts) { c.widget().Live = typed("Widget", "three") },
+			steps:  []plan.Step{{ID: widget, Action: plan.Refused, Reason: "drift: …", Drift: true, Object: object}},
+			want:   []string{"Widget.acme.example: changed by somebody in prod", "not what was rendered"},
+		},
+		{
+			name:   "somebody deleted it",
+			change: func(c *Facts) { c.widget().Live = nil },
+			steps:  []plan.Step{step(widget, plan.Create, "")},
+			want:   []string{"Widget.acme.example: missing in prod", "rendered, and not there"},
+		},
+		{
+			name:   "somebody else has it",
+			change: func(c *Facts) { c.widget().Live, c.widget().Package, c.widget().Source = nil, "", "" },
+			steps:  []plan.Step{{ID: widget, Action: plan.Conflict, Reason: "it is Helm's", Object: object}},
+			want:   []string{"Widget.acme.example: what was declared is refused in prod", "wanted as declared, in conflict: it is Helm's"},
+		},
+		{
+			name:   "it is on its way out",
+			change: func(c *Facts) { c.widget().Live = typed("Widget", "three") },
+			steps:  []plan.Step{step(widget, plan.Wait, "it is being deleted")},
+			want:   []string{"Widget.acme.example: what was declared is not applied yet in prod", "wanted reg.io/widgets v1, not applied yet: it is being deleted"},
+		},
+		{
+			name:   "a webhook configuration",
+			change: func(c *Facts) { c.Webhooks[0].Drift = []string{"webhooks[name=w].failurePolicy"} },
+			steps:  []plan.Step{step(webhook, plan.Configure, "")},
+			want:   []string{webhook.String() + ": what was declared is not applied yet in prod", "wanted as declared, not applied yet"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			all := fleet("dev", "prod", "staging")
+			if all[1].Behind(known) {
+				t.Error("a cluster that agrees is behind")
+			}
+			tt.change(&all[1])
+			if !all[1].Behind(known) {
+				t.Error("a cluster that differs is not behind")
+			}
+			all[1].Explain(&plan.Plan{Steps: tt.steps})
+			var have []string
+			for _, f := range Compare(all, options).Findings {
+				if f.Kind == ControllerDiffers || f.Kind == SchemaDiffers {
+					continue
+				}
+				have = append(have, f.Title())
+				for _, s := range f.Sides {
+					have = append(have, s.What)
+				}
+				have = append(have, f.Details...)
+			}
+			if !slices.Equal(have, tt.want) {
+				t.Errorf("have\n%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(tt.want, "\n"))
+			}
+		})
+	}
+}

@@ -1,0 +1,115 @@
+package behaviour
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// Difference is one part in which two behaviours differ. It is comparable, and is
+// documented JSON.
+type Difference struct {
+	// What is a [List]'s.
+	What string `json:"what"`
+	// Name is the part's: a container, "<container> argument --debug", a
+	// Composition.
+	Name string `json:"name"`
+	// Before and After are values that may be shown ([List].Shown). Both are empty for
+	// other parts, and one of them for a part that only one side has.
+	Before string `json:"before,omitempty"`
+	After  string `json:"after,omitempty"`
+	// Added and Removed report whether only one side has the part.
+	Added   bool `json:"added,omitempty"`
+	Removed bool `json:"removed,omitempty"`
+}
+
+// String returns the difference for people: "image c: sha256:5f… -> sha256:7a…",
+// "setting c argument --debug added".
+func (d Difference) String() string {
+	text := d.What + " " + d.Name
+	switch {
+	case d.Added && d.After != "":
+		return text + " added: " + brief(d.After)
+	case d.Added:
+		return text + " added"
+	case d.Removed && d.Before != "":
+		return text + " removed: " + brief(d.Before)
+	case d.Removed:
+		return text + " removed"
+	case d.Before != "" || d.After != "":
+		return fmt.Sprintf("%s: %s -> %s", text, brief(d.Before), brief(d.After))
+	}
+	return text
+}
+
+// brief shortens a digest.
+func brief(value string) string {
+	if d, err := sources.ParseDigest(value); err == nil {
+		return "sha256:" + d.Short()
+	}
+	return cmp.Or(value, "not declared")
+}
+
+// Differences returns the parts in which two behaviours differ, in the order of
+// [Identity.Digest]. It is empty if their digests are equal.
+func Differences(before, after *Identity) []Difference {
+	var all []Difference
+	olds, nows := before.Lists(), after.Lists()
+	for n := range olds {
+		was, is := olds[n], nows[n]
+		for _, name := range Differing(was.Parts, is.Parts) {
+			old, had := find(was.Parts, name)
+			now, has := find(is.Parts, name)
+			d := Difference{What: was.What, Name: name, Added: !had, Removed: !has}
+			if was.Shown {
+				d.Before, d.After = old.Value, now.Value
+			}
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// find returns the part of that name.
+func find(parts []Part, name string) (p Part, found bool) {
+	i, found := slices.BinarySearchFunc(parts, name, func(p Part, name string) int { return cmp.Compare(p.Name, name) })
+	if found {
+		p = parts[i]
+	}
+	return p, found
+}
+
+// Summary returns differences in a line: those of one sort together, and at most so
+// many names of each.
+func Summary(all []Difference, most int) string {
+	var parts []string
+	for len(all) > 0 {
+		n := 0
+		for n < len(all) && all[n].What == all[0].What {
+			n++
+		}
+		var names []string
+		for _, d := range all[:min(n, most)] {
+			names = append(names, strings.TrimPrefix(d.String(), d.What+" "))
+		}
+		if n > most {
+			names = append(names, fmt.Sprintf("%d more", n-most))
+		}
+		parts = append(parts, all[0].What+" "+strings.Join(names, ", "))
+		all = all[n:]
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Pin returns the digest of the behaviour that an object is pinned to, "" if it is
+// not. The same annotation on a definition names a controller, and is no pin.
+func Pin(o *manifest.Object) string {
+	if o.ID().Is(manifest.Definitions...) || o.ID().Is(manifest.MRD) {
+		return ""
+	}
+	return o.Annotation(manifest.ControllerAnnotation)
+}

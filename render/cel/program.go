@@ -1,0 +1,351 @@
+package cel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/ext"
+)
+
+// Bounds of one expression. The cost is in cel-go's units, as for the API server's
+// own limit of one call.
+const (
+	maxLength = 8 << 10
+	maxCost   = 1_000_000
+)
+
+// Result is the type of an expression's result.
+type Result string
+
+// The types of results that a [Program] may have.
+const (
+	Bool   Result = "bool"
+	String Result = "string"
+)
+
+// ErrAbsent is the error of an expression that reads a field, key or element that
+// the object does not have.
+var ErrAbsent = errors.New("the object lacks a field that the expression reads")
+
+// Program is a compiled expression about one object. It is safe for concurrent use.
+type Program struct {
+	program cel.Program
+	result  Result
+}
+
+// Error is a fault in the text of an expression.
+type Error struct {
+	// Line and Column of the fault, from 1; both are 0 if it concerns the whole.
+	Line, Column int
+	Msg          string
+}
+
+func (e *Error) Error() string {
+	if e.Line == 0 {
+		return e.Msg
+	}
+	return fmt.Sprintf("%d:%d: %s", e.Line, e.Column, e.Msg)
+}
+
+// loose are the fields that an object may have at its top if its schema is not
+// known.
+var loose = []string{"apiVersion", "kind", "metadata", "spec", "status", "data", "type", "items"}
+
+// Compile compiles an expression about an object. The object is self, and each of
+// its fields is a variable too, so that "self.status" and "status" are the same.
+//
+// With the schema of the object's version, an OpenAPI v3 schema as a CRD has it, a
+// field that the schema does not have, or of the wrong type, is an error. Without
+// one (nil) any field may exist. Functions are those of the standard, strings, sets,
+// encoders and optional fields. The error is an [*Error].
+func Compile(text string, schema map[string]any, result Result) (*Program, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, &Error{Msg: "the expression is empty"}
+	}
+	if len(text) > maxLength {
+		return nil, &Error{Msg: fmt.Sprintf("the expression has %d bytes; at most %d are read", len(text), maxLength)}
+	}
+	env, err := environment(schema)
+	if err != nil {
+		return nil, &Error{Msg: err.Error()}
+	}
+	tree, issues := env.Parse(text)
+	if issues == nil || len(issues.Errors()) == 0 {
+		if err := checkNesting(tree); err != nil {
+			return nil, err
+		}
+		tree, issues = env.Check(tree)
+	}
+	if issues != nil && len(issues.Errors()) > 0 {
+		return nil, fault(issues.Errors()[0])
+	}
+	want := map[Result]*types.Type{Bool: types.BoolType, String: types.StringType}[result]
+	if have := tree.OutputType(); !have.IsExactType(want) && !have.IsExactType(types.DynType) {
+		return nil, &Error{Msg: fmt.Sprintf("the expression gives %s; %s is needed", named(have), result)}
+	}
+	program, err := env.Program(tree, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(maxCost),
+		cel.CustomDecoratorV2(bounded), cel.InterruptCheckFrequency(loopCheck))
+	if err != nil {
+		return nil, &Error{Msg: err.Error()}
+	}
+	return &Program{program: program, result: result}, nil
+}
+
+func fault(e *common.Error) *Error {
+	// The root's name is ours, not the author's.
+	msg := strings.ReplaceAll(e.Message, "'"+root, "'self")
+	if e.Location == nil || e.Location.Line() < 1 {
+		return &Error{Msg: msg}
+	}
+	return &Error{Line: e.Location.Line(), Column: e.Location.Column() + 1, Msg: msg}
+}
+
+func named(t *types.Type) string {
+	return strings.Replace(t.String(), root, "self", 1)
+}
+
+func environment(schema map[string]any) (*cel.Env, error) {
+	options := []cel.EnvOption{
+		cel.EnableIdentifierEscapeSyntax(),
+		cel.HomogeneousAggregateLiterals(), cel.DefaultUTCTimeZone(true), cel.CrossTypeNumericComparisons(true),
+		cel.OptionalTypes(), ext.Strings(), ext.Sets(), ext.Encoders(),
+	}
+	options = append(options, boundedFunctions()...)
+	if schema == nil {
+		for _, name := range append([]string{"self"}, loose...) {
+			options = append(options, cel.Variable(name, types.DynType))
+		}
+		return cel.NewEnv(options...)
+	}
+	registry, err := types.NewRegistry()
+	if err != nil {
+		return nil, err
+	}
+	p := &provider{Provider: registry, schema: schema}
+	options = append(options, cel.CustomTypeProvider(p), cel.CustomTypeAdapter(registry), cel.Variable("self", types.NewObjectType(root)))
+	names, _ := p.FindStructFieldNames(root)
+	for _, name := range names {
+		if field, ok := p.FindStructFieldType(root, name); ok {
+			options = append(options, cel.Variable(name, field.Type))
+		}
+	}
+	return cel.NewEnv(options...)
+}
+
+// True evaluates an expression that gives a [Bool]. The error is [ErrAbsent], or
+// another if the values have the wrong types or the evaluation costs too much.
+func (p *Program) True(object map[string]any) (bool, error) {
+	v, err := p.eval(object)
+	if err != nil {
+		return false, err
+	}
+	b, ok := v.(bool)
+	if !ok {
+		return false, fmt.Errorf("the expression gave %T; %s is needed", v, p.result)
+	}
+	return b, nil
+}
+
+// Text evaluates an expression that gives a [String]. Errors are those of True.
+func (p *Program) Text(object map[string]any) (string, error) {
+	v, err := p.eval(object)
+	if err != nil {
+		return "", err
+	}
+	s, ok := v.(string)
+	if !ok {
+		return "", fmt.Errorf("the expression gave %T; %s is needed", v, p.result)
+	}
+	return s, nil
+}
+
+func (p *Program) eval(object map[string]any) (any, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), maxTime)
+	defer cancel()
+	v, _, err := p.program.ContextEval(ctx, variables(object))
+	if ctx.Err() != nil {
+		return nil, errTime
+	}
+	if err != nil {
+		// cel-go does not export the types of these errors.
+		text := err.Error()
+		for _, absent := range []string{"no such key", "no such attribute", "index out of bounds", "optional.none() dereference"} {
+			if strings.HasPrefix(text, absent) {
+				return nil, ErrAbsent
+			}
+		}
+		return nil, err
+	}
+	return v.Value(), nil
+}
+
+// variables has an object's fields by name, and the object as self.
+type variables map[string]any
+
+func (v variables) ResolveName(name string) (any, bool) {
+	if name == "self" {
+		return map[string]any(v), true
+	}
+	value, ok := v[name]
+	return value, ok
+}
+
+func (v variables) Parent() cel.Activation { return nil }
+
+// root is the name of the type of an object. No identifier can be spelt like it. The
+// type of a field has the name of its parent, a dot and its own name, and the type of
+// an element ends in "[]".
+const root = "$object"
+
+// provider finds the types of an object's fields in its schema, as they are asked
+// for.
+type provider struct {
+	types.Provider
+	schema map[string]any
+}
+
+// metadata is the schema of every object's metadata.
+var metadata = map[string]any{"type": "object", "properties": map[string]any{
+	"name": scalar("string"), "generateName": scalar("string"), "namespace": scalar("string"), "uid": scalar("string"),
+	"resourceVersion": scalar("string"), "selfLink": scalar("string"), "generation": scalar("integer"),
+	"creationTimestamp": scalar("string"), "deletionTimestamp": scalar("string"), "deletionGracePeriodSeconds": scalar("integer"),
+	"labels":      map[string]any{"type": "object", "additionalProperties": scalar("string")},
+	"annotations": map[string]any{"type": "object", "additionalProperties": scalar("string")},
+	"finalizers":  map[string]any{"type": "array", "items": scalar("string")},
+	"ownerReferences": map[string]any{"type": "array", "items": map[string]any{"type": "object", "properties": map[string]any{
+		"apiVersion": scalar("string"), "kind": scalar("string"), "name": scalar("string"), "uid": scalar("string"),
+		"controller": scalar("boolean"), "blockOwnerDeletion": scalar("boolean"),
+	}}},
+	"managedFields": map[string]any{"type": "array"},
+}}
+
+func scalar(kind string) map[string]any { return map[string]any{"type": kind} }
+
+// properties returns the fields of an object's schema, and whether there may be
+// others.
+func properties(schema map[string]any, top bool) (fields map[string]any, open bool) {
+	declared, _ := schema["properties"].(map[string]any)
+	open = schema["x-kubernetes-preserve-unknown-fields"] == true
+	if embedded := schema["x-kubernetes-embedded-resource"] == true; top || embedded {
+		fields = map[string]any{"apiVersion": scalar("string"), "kind": scalar("string"), "metadata": metadata}
+		for name, s := range declared {
+			if _, fixed := fields[name]; !fixed {
+				fields[name] = s
+			}
+		}
+		return fields, open
+	}
+	return declared, open
+}
+
+// at returns the schema of the type of that name, nil if there is none.
+func (p *provider) at(name string) map[string]any {
+	rest, ok := strings.CutPrefix(name, root)
+	if !ok {
+		return nil
+	}
+	schema, top := p.schema, true
+	for rest != "" && schema != nil {
+		switch {
+		case strings.HasPrefix(rest, "[]"):
+			rest = rest[2:]
+			inner, _ := schema["items"].(map[string]any)
+			if schema["type"] == "object" {
+				inner, _ = schema["additionalProperties"].(map[string]any)
+			}
+			schema = inner
+		default:
+			field := rest[1:] // behind the dot
+			rest = ""
+			// A name may hold dots itself: the longest that exists is meant.
+			fields, _ := properties(schema, top)
+			for {
+				if s, ok := fields[field].(map[string]any); ok {
+					schema = s
+					break
+				}
+				i := strings.LastIndexAny(field, ".[")
+				if i < 0 {
+					return nil
+				}
+				field, rest = field[:i], field[i:]+rest
+			}
+		}
+		top = false
+	}
+	return schema
+}
+
+func (p *provider) FindStructType(name string) (*types.Type, bool) {
+	if p.at(name) == nil {
+		return p.Provider.FindStructType(name)
+	}
+	return types.NewTypeTypeWithParam(types.NewObjectType(name)), true
+}
+
+func (p *provider) FindStructFieldNames(name string) ([]string, bool) {
+	schema := p.at(name)
+	if schema == nil {
+		return p.Provider.FindStructFieldNames(name)
+	}
+	fields, _ := properties(schema, name == root)
+	names := make([]string, 0, len(fields))
+	for field := range fields {
+		names = append(names, field)
+	}
+	slices.Sort(names)
+	return names, true
+}
+
+func (p *provider) FindStructFieldType(name, field string) (*types.FieldType, bool) {
+	schema := p.at(name)
+	if schema == nil {
+		return p.Provider.FindStructFieldType(name, field)
+	}
+	fields, open := properties(schema, name == root)
+	s, ok := fields[field].(map[string]any)
+	switch {
+	case ok:
+		return &types.FieldType{Type: typeOf(name+"."+field, s)}, true
+	case open:
+		return &types.FieldType{Type: types.DynType}, true
+	}
+	return nil, false
+}
+
+// typeOf returns the type of values with a schema. name is the type's own name, if it
+// is an object.
+func typeOf(name string, schema map[string]any) *types.Type {
+	if schema["x-kubernetes-int-or-string"] == true {
+		return types.DynType
+	}
+	switch schema["type"] {
+	case "string":
+		return types.StringType // dates too: they are strings in an object
+	case "boolean":
+		return types.BoolType
+	case "integer":
+		return types.IntType
+	case "array":
+		if items, ok := schema["items"].(map[string]any); ok {
+			return types.NewListType(typeOf(name+"[]", items))
+		}
+		return types.NewListType(types.DynType)
+	case "object":
+		if values, ok := schema["additionalProperties"].(map[string]any); ok {
+			return types.NewMapType(types.StringType, typeOf(name+"[]", values))
+		}
+		if fields, _ := properties(schema, false); len(fields) > 0 {
+			return types.NewObjectType(name)
+		}
+		return types.NewMapType(types.StringType, types.DynType)
+	}
+	// A number is an integer or not, by its value.
+	return types.DynType
+}

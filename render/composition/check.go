@@ -1,0 +1,205 @@
+package composition
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+)
+
+// Finding is something in a Composition that cannot work.
+type Finding struct {
+	// Composition has it, written at Origin.
+	Composition manifest.ID
+	Origin      manifest.Origin
+	// Path is the place in the Composition.
+	Path string
+	// Reason says what is wrong, and Advice what to do.
+	Reason, Advice string
+	// APIVersion and Kind are set if nothing known defines the kind: the cluster may
+	// serve it all the same.
+	APIVersion, Kind string
+}
+
+// String returns the finding in one line.
+func (f *Finding) String() string {
+	where := f.Composition.String()
+	if at := f.Origin.String(); at != "" {
+		where += " (" + at + ")"
+	}
+	return fmt.Sprintf("%s: %s: %s; %s", where, f.Path, f.Reason, f.Advice)
+}
+
+// Known is what is known of types that a cluster has and that no object defines. Both
+// functions may be nil.
+type Known struct {
+	// Delegated reports whether Crossplane installs the kind with a package.
+	Delegated func(manifest.GroupKind) bool
+	// Inactive returns how to activate a kind that a package has and that is not
+	// installed; "" for other kinds.
+	Inactive func(manifest.GroupKind) string
+}
+
+// most bounds the findings about one Composition.
+const most = 20
+
+// Check returns what cannot work in the Compositions among a cluster's objects.
+func Check(objects *manifest.Set, known Known) []Finding {
+	c := checker{known: known, definitions: make(map[manifest.GroupKind]*manifest.Object)}
+	var compositions []*manifest.Object
+	for _, o := range objects.All() {
+		switch id := o.ID(); {
+		case id.Is(manifest.Definitions...):
+			d := types.Read(o.Tree())
+			for _, kind := range d.Kinds() {
+				c.definitions[manifest.GroupKind{Group: d.Group, Kind: kind}] = o
+			}
+		case id.Is(manifest.Composition):
+			compositions = append(compositions, o)
+		}
+	}
+	var all []Finding
+	for _, o := range compositions {
+		c.of = o
+		c.found = nil
+		c.check()
+		if more := len(c.found) - most; more > 0 {
+			c.found = append(c.found[:most], Finding{
+				Composition: o.ID(), Origin: o.Origin(), Path: "spec",
+				Reason: fmt.Sprintf("%d more findings like these", more), Advice: "correct the first ones",
+			})
+		}
+		all = append(all, c.found...)
+	}
+	return all
+}
+
+type checker struct {
+	known       Known
+	definitions map[manifest.GroupKind]*manifest.Object
+	of          *manifest.Object
+	found       []Finding
+}
+
+func (c *checker) fail(path, advice, format string, args ...any) *Finding {
+	c.found = append(c.found, Finding{Composition: c.of.ID(), Origin: c.of.Origin(), Path: path, Reason: fmt.Sprintf(format, args...), Advice: advice})
+	return &c.found[len(c.found)-1]
+}
+
+// check checks one Composition.
+func (c *checker) check() {
+	apiVersion, kind := Composite(c.of.Tree())
+	if kind == "" {
+		return // the API server says so
+	}
+	composite := c.kind("spec.compositeTypeRef", apiVersion, kind)
+	for _, t := range Templates(c.of.Tree()) {
+		composed := c.kind(t.Path, t.APIVersion, t.Kind)
+		if t.Base != nil && composed.shape != nil {
+			for _, name := range composed.lacking(t.Base) {
+				c.lacks(t.Path+"."+name, name, composed)
+			}
+		}
+		for _, f := range t.Fields {
+			in := composed
+			if f.Composite {
+				in = composite
+			}
+			steps, err := split(f.Name)
+			switch {
+			case err != nil:
+				c.fail(f.Path, "correct it", "%v", err)
+			case in.shape != nil && !in.has(steps):
+				c.lacks(f.Path, f.Name, in)
+			}
+		}
+	}
+}
+
+func (c *checker) lacks(path, name string, in defined) {
+	advice := "correct the field's name"
+	if in.pkg != "" {
+		advice += ", or use a version of package " + in.pkg + " that has it"
+	}
+	c.fail(path, advice, "%s has no field %s in %s", in.kind, name, in.version)
+}
+
+// defined is a version of a kind, as far as it is known.
+type defined struct {
+	*shape
+	kind, version, pkg string
+}
+
+// kind looks up a kind in a version and reports it if it cannot exist. The shape is nil
+// if the fields are not known.
+func (c *checker) kind(path, apiVersion, kind string) defined {
+	group, version := manifest.GroupVersion(apiVersion)
+	gk := manifest.GroupKind{Group: group, Kind: kind}
+	name := kind + "." + group
+	if Foreign(group) {
+		return defined{}
+	}
+	o := c.definitions[gk]
+	if o == nil {
+		if c.known.Delegated != nil && c.known.Delegated(gk) {
+			return defined{}
+		}
+		if c.known.Inactive != nil {
+			if how := c.known.Inactive(gk); how != "" {
+				c.fail(path, how, "the type %s is not activated", name)
+				return defined{}
+			}
+		}
+		advice := "declare the package that has it, or correct apiVersion and kind"
+		if others := c.others(gk); others != "" {
+			advice = "correct apiVersion and kind (there is " + others + "), or declare the package that has it"
+		}
+		f := c.fail(path, advice, "no package or manifest of the cluster defines %s", name)
+		f.APIVersion, f.Kind = apiVersion, kind
+		return defined{}
+	}
+	d := types.Read(o.Tree())
+	var served []string
+	for _, v := range d.Versions() {
+		if v.Served && v.Name == version {
+			return defined{shapeOf(d, v), name, version, o.Label(manifest.PackageLabel)}
+		}
+		if v.Served {
+			served = append(served, v.Name)
+		}
+	}
+	c.fail(path+".apiVersion", "use "+oneOf(served), "%s is not served in version %s", name, version)
+	return defined{}
+}
+
+func oneOf(versions []string) string {
+	if len(versions) == 0 {
+		return "another type, since no version of this one is served"
+	}
+	return strings.Join(versions, " or ")
+}
+
+// others names the kinds that differ from one in case or group alone.
+func (c *checker) others(kind manifest.GroupKind) string {
+	var names []string
+	for _, gk := range slices.Collect(maps.Keys(c.definitions)) {
+		if strings.EqualFold(gk.Kind, kind.Kind) {
+			names = append(names, gk.Kind+"."+gk.Group)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names[:min(len(names), 3)], ", ")
+}
+
+// Foreign reports whether the kinds of a group are those of the API server, of
+// Crossplane itself or of functions, which no package defines.
+func Foreign(group string) bool {
+	switch group {
+	case manifest.GroupPackages, manifest.GroupComposites, manifest.GroupOperations, "protection.crossplane.io", "secrets.crossplane.io":
+		return true
+	}
+	return manifest.BuiltIn(group) || strings.HasSuffix(group, functionGroups)
+}

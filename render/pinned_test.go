@@ -1,0 +1,60 @@
+package render
+
+import (
+	"strings"
+	"testing"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/pins"
+	"gitopsd.dev/sources"
+)
+
+// What enforces pins to a type stays while it is not known which definition of the type
+// is meant, or what the definition says; it goes with the definition, and with the
+// setting.
+func TestPinsStayWithErrors(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, plain string
+		off, kept   bool
+	}{
+		{name: "in a package too", plain: crdYAML("shared", ""), kept: true},
+		{name: "with errors", plain: crdYAML("errors", ""), kept: true},
+		{name: "gone"},
+		{name: "not enforced", plain: crdYAML("shared", ""), off: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			in := input(t, plainObject+declare("Provider", "p", "")+tt.plain)
+			in.EnforcePins = !tt.off
+			rendered, err := expand(t, new(Renderer), in, map[string]*sources.Package{"p": content(t, sources.Provider, crdYAML("shared", ""))})
+			if rendered == nil {
+				t.Fatal(err)
+			}
+			name := "shared.example.org"
+			if tt.name == "with errors" {
+				name = "errors.example.org"
+			}
+			for _, id := range pins.Parameters(name) {
+				if rendered.Objects.Get(id) == nil && rendered.Keeps(id, "") != tt.kept {
+					t.Errorf("%s is kept: %t", id, !tt.kept)
+				}
+			}
+			if rendered.Keeps(manifest.ConfigMap.ID("gitopsd-system", "other"), "") {
+				t.Error("another ConfigMap is kept")
+			}
+		})
+	}
+}
+
+// A name that fits into no ConfigMap takes nothing else with it.
+func TestPinsToLongNames(t *testing.T) {
+	t.Parallel()
+	group := strings.Repeat("a.", 116) + "org" // the name of a CRD has at most 253 characters
+	in := input(t, plainObject+"{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: things."+group+"}, spec: {group: "+group+", names: {kind: Thing, plural: things}, versions: [{name: v1, schema: {openAPIV3Schema: {type: object}}}]}}\n---\n"+crdYAML("others", ""))
+	in.EnforcePins = true
+	rendered, err := expand(t, new(Renderer), in, nil)
+	if err != nil || rendered.Objects.Len() != 4 || len(rendered.Notes) != 1 || !strings.Contains(rendered.Notes[0], "means nothing for customresourcedefinition.apiextensions.k8s.io/things.a.a.") {
+		t.Fatal(err, rendered)
+	}
+}

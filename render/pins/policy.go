@@ -1,0 +1,68 @@
+package pins
+
+import (
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// Expressions of the policies, in which TYPE and CONTROLLER stand for the annotations.
+const (
+	pinned = `has(object.metadata.annotations) && ('TYPE' in object.metadata.annotations || 'CONTROLLER' in object.metadata.annotations)`
+	// An object that is being deleted needs its last updates.
+	staying = `!has(object.metadata.deletionTimestamp)`
+	// changed is false for an update of metadata and status that leaves the pins.
+	changed = `oldObject == null || !has(oldObject.metadata.annotations)` +
+		` || ['TYPE', 'CONTROLLER'].exists(a, (a in object.metadata.annotations) != (a in oldObject.metadata.annotations)` +
+		` || a in object.metadata.annotations && object.metadata.annotations[a] != oldObject.metadata.annotations[a])` +
+		` || object.exists(k, !(k in ['metadata', 'status']) && (!(k in oldObject) || object[k] != oldObject[k]))` +
+		` || oldObject.exists(k, !(k in ['metadata', 'status']) && !(k in object))`
+
+	resource = `request.resource.resource + '.' + request.resource.group`
+	known    = `has(params.data) && ('type.' + variables.resource) in params.data`
+
+	typeFits = `!variables.known || !('TYPE' in object.metadata.annotations)` +
+		` || object.metadata.annotations['TYPE'] in params.data['type.' + variables.resource].split(' ')`
+	controllerFits = `!variables.known || !('CONTROLLER' in object.metadata.annotations)` +
+		` || ('controller.' + variables.resource) in params.data && params.data['controller.' + variables.resource] == object.metadata.annotations['CONTROLLER']`
+
+	typeMessage = `'it is pinned to another type (TYPE: ' + object.metadata.annotations['TYPE'] + ') than ' + variables.resource + ' has in this cluster (' + params.data['type.' + variables.resource] + ')` +
+		`; bring the cluster to that type, or renew the pin with "gitopsd types pin --update"'`
+	controllerMessage = `'it is pinned to another controller (CONTROLLER: ' + object.metadata.annotations['CONTROLLER'] + ') than ' + variables.resource + ' has in this cluster ('` +
+		` + (('controller.' + variables.resource) in params.data ? params.data['controller.' + variables.resource] : 'none is known') + ')` +
+		`; bring the cluster to that controller, or renew the pin with "gitopsd types pin --update"'`
+)
+
+var annotations = strings.NewReplacer("TYPE", manifest.PinAnnotation, "CONTROLLER", manifest.ControllerAnnotation)
+
+// policySpec returns the spec of a policy for the types of some groups.
+func policySpec(groups []string) map[string]any {
+	list := make([]any, len(groups))
+	for i, g := range groups {
+		list[i] = g
+	}
+	named := func(name, expression string) map[string]any {
+		return map[string]any{"name": name, "expression": annotations.Replace(expression)}
+	}
+	validation := func(expression, messageExpression, message string) map[string]any {
+		return map[string]any{
+			"expression": annotations.Replace(expression), "messageExpression": annotations.Replace(messageExpression),
+			"message": message, "reason": "Invalid",
+		}
+	}
+	return map[string]any{
+		"failurePolicy": "Fail",
+		"paramKind":     map[string]any{"apiVersion": "v1", "kind": manifest.ConfigMap.Kind},
+		"matchConstraints": map[string]any{
+			"resourceRules": []any{map[string]any{
+				"apiGroups": list, "apiVersions": []any{"*"}, "resources": []any{"*"}, "operations": []any{"CREATE", "UPDATE"}, "scope": "*",
+			}},
+		},
+		"matchConditions": []any{named("pinned", pinned), named("staying", staying), named("changed", changed)},
+		"variables":       []any{named("resource", resource), named("known", known)},
+		"validations": []any{
+			validation(typeFits, typeMessage, "it is pinned to another type than this cluster has"),
+			validation(controllerFits, controllerMessage, "it is pinned to another controller than this cluster has"),
+		},
+	}
+}

@@ -1,0 +1,341 @@
+// Package validate checks objects against the definitions of their types, as the API
+// server does when the objects are applied, but without a server: the definition may
+// be one that no cluster has yet.
+//
+// It owns
+//   - the compiled form of a type, and what it is made of (compile.go);
+//   - the types that Crossplane makes of CompositeResourceDefinitions, as far as they
+//     are known (composite.go);
+//   - the checks, in the API server's order and with its code (validate.go):
+//     server-side apply onto the object as it is, defaults, schema, metadata, embedded
+//     resources, list types, and rules in CEL within the API server's cost budget;
+//   - a cache of compiled types (cache.go).
+//
+// It does not know admission: a mutating webhook may change an object before the API
+// server checks it, and validating ones refuse more. It does not convert objects
+// either.
+package validate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel/model"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	metavalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"k8s.io/apiserver/pkg/cel/common"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// Refusal is why the API server would not accept an object.
+type Refusal struct {
+	// Causes are what is wrong, as the API server says it: the path of a field, a
+	// colon, and the reason. There are at most sixteen, of at most 300 bytes each.
+	Causes []string
+	// Early reports that the API server would refuse the object before admission, so
+	// that no webhook could change that: a field is unknown or has another type.
+	Early bool
+	// Live reports that it is the live object that its type cannot read, so that no
+	// change of it would be accepted.
+	Live bool
+}
+
+// The bounds of a Refusal.
+const (
+	mostCauses   = 16
+	longestCause = 300
+)
+
+func (r *Refusal) Error() string { return strings.Join(r.Causes, "; ") }
+
+// manager is the field manager whose apply is tried.
+const manager = "gitopsd"
+
+// Create checks an object that does not exist yet. The error is a [*Refusal] if the API
+// server would not accept it; any other error is why that is not known.
+func (t *Type) Create(ctx context.Context, tree map[string]any) (err error) {
+	defer recovered(&err)
+	_, err = t.create(ctx, tree)
+	return err
+}
+
+func (t *Type) create(ctx context.Context, tree map[string]any) (map[string]any, error) {
+	patch, err := wire(tree)
+	if err != nil {
+		return nil, err
+	}
+	u, err := t.merge(t.empty(), patch)
+	if err != nil {
+		return nil, err
+	}
+	if t.status {
+		delete(u.Object, "status")
+	}
+	meta, errs := metaOf(u.Object)
+	if meta != nil {
+		errs = append(errs, metavalidation.ValidateObjectMeta(meta, t.namespaced, metavalidation.NameIsDNSSubdomain, field.NewPath("metadata"))...)
+	}
+	errs = append(errs, validation.ValidateCustomResource(nil, u.Object, t.validator)...)
+	errs = append(errs, t.scale.check(u.Object)...)
+	errs = append(errs, objectmeta.Validate(ctx, nil, u.Object, t.structural, false)...)
+	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, t.structural, u.Object)...)
+	return u.Object, t.rules(ctx, u.Object, nil, errs)
+}
+
+// Update checks an object that replaces one that exists. Rules that compare an object
+// with its previous state apply, and what was wrong before may stay as it is (the API
+// server's ratcheting). live is the whole object as the API server gives it, in any
+// version of the type. Errors are as for [Type.Create].
+func (t *Type) Update(ctx context.Context, live, tree map[string]any) (err error) {
+	defer recovered(&err)
+	old, err := wire(live)
+	if err != nil {
+		return err
+	}
+	if err := t.read(old); err != nil {
+		return err
+	}
+	defaulting.Default(old, t.structural)
+	return t.update(ctx, old, tree)
+}
+
+// Succeed checks an object that replaces an earlier one in the repository, which stands
+// for the live object that is not known. Errors are as for [Type.Create].
+func (t *Type) Succeed(ctx context.Context, before, tree map[string]any) (err error) {
+	defer recovered(&err)
+	live, err := wire(before)
+	if err != nil {
+		return err
+	}
+	if err := t.read(live); err != nil {
+		return err
+	}
+	// The API server's defaults are nobody's, so that they stay.
+	old, err := t.merge(t.empty(), live)
+	if _, refused := errors.AsType[*Refusal](err); refused {
+		// What is not accepted of a request may be there: items that are twice in a set,
+		// for example. Its fields are then nobody's, and all stay.
+		defaulting.Default(live, t.structural)
+		return t.update(ctx, live, tree)
+	}
+	if err != nil {
+		return err
+	}
+	if t.status {
+		delete(old.Object, "status")
+	}
+	return t.update(ctx, old.Object, tree)
+}
+
+func (t *Type) update(ctx context.Context, old, tree map[string]any) error {
+	patch, err := wire(tree)
+	if err != nil {
+		return err
+	}
+	u, err := t.merge(&unstructured.Unstructured{Object: runtime.DeepCopyJSON(old)}, patch)
+	if err != nil {
+		return err
+	}
+	if t.status {
+		delete(u.Object, "status")
+		if was, ok := old["status"]; ok {
+			u.Object["status"] = was
+		}
+	}
+	correlated := common.NewCorrelatedObject(u.Object, old, &model.Structural{Structural: t.structural})
+	meta, errs := metaOf(u.Object)
+	was, _ := metaOf(old)
+	if meta != nil && was != nil {
+		meta.ResourceVersion = was.ResourceVersion
+		errs = append(errs, metavalidation.ValidateObjectMeta(meta, t.namespaced, metavalidation.NameIsDNSSubdomain, field.NewPath("metadata"))...)
+	}
+	errs = append(errs, validation.ValidateCustomResourceUpdate(nil, u.Object, old, t.validator, validation.WithRatcheting(correlated))...)
+	errs = append(errs, t.scale.check(u.Object)...)
+	errs = append(errs, objectmeta.Validate(ctx, nil, u.Object, t.structural, false)...)
+	if len(listtype.ValidateListSetsAndMaps(nil, t.structural, old)) == 0 {
+		errs = append(errs, listtype.ValidateListSetsAndMaps(nil, t.structural, u.Object)...)
+	}
+	return t.rules(ctx, u.Object, old, errs, cel.WithRatcheting(correlated))
+}
+
+// rules runs the rules in CEL, unless what else is wrong would keep the API server from
+// it, and returns the result of all checks.
+func (t *Type) rules(ctx context.Context, object, old map[string]any, errs field.ErrorList, opts ...cel.Option) error {
+	if t.celRules != nil && !slices.ContainsFunc(errs, blocks) {
+		var before any
+		if old != nil {
+			before = old
+		}
+		broken, _ := t.celRules.Validate(ctx, nil, t.structural, object, before, celconfig.RuntimeCELCostBudget, opts...)
+		errs = append(errs, broken...)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var causes []string
+	for _, e := range errs {
+		if strings.HasPrefix(e.Detail, "rule compile error") {
+			return fmt.Errorf("a rule of its type cannot be evaluated: %s", bounded(e.Error()))
+		}
+		if c := bounded(e.Error()); !slices.Contains(causes, c) {
+			causes = append(causes, c)
+		}
+	}
+	if len(causes) == 0 {
+		return nil
+	}
+	if n := len(causes) - mostCauses; n > 0 {
+		causes = append(causes[:mostCauses-1:mostCauses-1], fmt.Sprintf("… %d more", n+1))
+	}
+	return &Refusal{Causes: causes}
+}
+
+// blocks reports whether the API server evaluates no rules after an error.
+func blocks(e *field.Error) bool {
+	switch e.Type {
+	case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid:
+		return true
+	}
+	return false
+}
+
+// merge applies an object onto the live one by server-side apply.
+func (t *Type) merge(live *unstructured.Unstructured, patch map[string]any) (*unstructured.Unstructured, error) {
+	merged, err := t.fields.Apply(live, &unstructured.Unstructured{Object: patch}, manager, true)
+	if err != nil {
+		text := err.Error()
+		switch {
+		case unreadLive.MatchString(text):
+			return nil, unreadable(typedCauses(text))
+		case unreadPatch.MatchString(text):
+			return nil, &Refusal{Causes: typedCauses(text), Early: true}
+		}
+		return nil, errors.New(bounded(text))
+	}
+	u, ok := merged.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("merging the object: have %T", merged)
+	}
+	return u, nil
+}
+
+// The errors of server-side apply for an object that does not fit its type.
+var (
+	unreadPatch = regexp.MustCompile(`^failed to create typed patch object \([^)]*\): `)
+	unreadLive  = regexp.MustCompile(`^failed to create typed live object \([^)]*\): |^failed to create manager for existing fields: failed to convert new object \([^)]*\) to smd typed: `)
+	errorsWord  = regexp.MustCompile(`^errors:\s*`)
+	// goValue is how an error shows a value of a wrong type, and goType its type.
+	goValue = regexp.MustCompile(`, got &?(?:value\.valueUnstructured)?\{(?:Value:)?(.*)\}$`)
+	goType  = regexp.MustCompile(`, got (map\[|\[).*$`)
+)
+
+// unreadable is the refusal of every change of a live object that does not fit its type.
+func unreadable(causes []string) *Refusal {
+	fields := slices.Clone(causes)
+	fields[0] = "the live object does not fit it, so that no change of it would be accepted; delete the object to have it created anew: " + fields[0]
+	return &Refusal{Causes: fields, Early: true, Live: true}
+}
+
+// typedCauses are the causes in an error of server-side apply, which has one or
+// several of the form ".spec.size: field not declared in schema".
+func typedCauses(text string) []string {
+	for _, prefix := range []*regexp.Regexp{unreadPatch, unreadLive, errorsWord} {
+		text = prefix.ReplaceAllString(text, "")
+	}
+	var causes []string
+	for line := range strings.SplitSeq(text, "\n") {
+		line = goValue.ReplaceAllString(strings.TrimPrefix(strings.TrimSpace(line), "."), ", got $1")
+		line = goType.ReplaceAllStringFunc(line, func(got string) string {
+			if strings.HasPrefix(got, ", got map[") {
+				return ", got a map"
+			}
+			return ", got a list"
+		})
+		if line != "" && len(causes) < mostCauses {
+			causes = append(causes, bounded(line))
+		}
+	}
+	if causes == nil {
+		causes = []string{"it does not fit its type"}
+	}
+	return causes
+}
+
+// read changes a live object to what the API server reads of it once its type has
+// changed, but for defaults: in this version, without fields that are gone.
+func (t *Type) read(live map[string]any) error {
+	version := t.kind.GroupVersion().String()
+	if t.converts && !sameVersion(live, version) {
+		return fmt.Errorf("a webhook converts the live object to %s", version)
+	}
+	live["apiVersion"] = version
+	pruning.Prune(live, t.structural, true)
+	defaulting.PruneNonNullableNullsWithoutDefaults(live, t.structural)
+	return nil
+}
+
+// sameVersion reports whether an object and all that is recorded of its fields are in a
+// version.
+func sameVersion(live map[string]any, version string) bool {
+	for _, item := range manifest.List(live, "metadata", "managedFields") {
+		if entry, ok := item.(map[string]any); ok && manifest.Text(entry, "apiVersion") != version {
+			return false
+		}
+	}
+	return manifest.Text(live, "apiVersion") == version
+}
+
+// wire returns an object as the API server decodes it from a request.
+func wire(tree map[string]any) (map[string]any, error) {
+	var decoded map[string]any
+	if err := json.Unmarshal(manifest.AppendJSON(nil, tree), &decoded); err != nil {
+		return nil, err
+	}
+	return decoded, nil
+}
+
+func metaOf(object map[string]any) (*metav1.ObjectMeta, field.ErrorList) {
+	tree, ok := object["metadata"].(map[string]any)
+	if !ok {
+		return nil, field.ErrorList{field.Required(field.NewPath("metadata"), "")}
+	}
+	meta := new(metav1.ObjectMeta)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(tree, meta); err != nil {
+		return nil, field.ErrorList{field.Invalid(field.NewPath("metadata"), "", err.Error())}
+	}
+	return meta, nil
+}
+
+// bounded returns the text of an error in one line of a bounded length.
+func bounded(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) <= longestCause {
+		return text
+	}
+	const kept = longestCause/2 - len("…")
+	return strings.ToValidUTF8(text[:kept], "") + "…" + strings.ToValidUTF8(text[len(text)-kept:], "")
+}
+
+// recovered makes an error of a panic in the API server's code, which has checked a
+// definition before it meets an object.
+func recovered(err *error) {
+	if v := recover(); v != nil {
+		*err = fmt.Errorf("its type cannot be evaluated: %s", bounded(fmt.Sprint(v)))
+	}
+}

@@ -1,0 +1,94 @@
+package resolve
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"gitopsd.dev/sources"
+)
+
+// A declaration that cannot be read does not count as absent. Its package stays at
+// the version in the lock: other packages cannot choose another, and those that
+// depend on it go on with that one. Where not even the repository can be read, this
+// holds for every package of the cluster that the lock has as declared and that no
+// other declaration is for, and no dependency gets a version that the lock does not
+// select for the cluster.
+
+// hold adds a node for each package that is held. The cluster does not get it anew,
+// since how it is to be installed is unknown.
+func (p *pass) hold(ctx context.Context, req Request, nodes map[string]*node) {
+	for _, h := range p.held(req) {
+		n := &node{held: h.declaration, err: h.err}
+		if h.err == nil {
+			n.load = p.load(ctx, h.ref, h.declaration.PullSecrets, req.Images)
+			n.err = n.load.err
+		}
+		nodes[h.repository] = n
+	}
+}
+
+// heldPackage is what the lock has for a declaration that cannot be read.
+type heldPackage struct {
+	declaration *sources.Declaration
+	// repository is the declared one; ref may be what replaces it.
+	repository string
+	ref        sources.Ref
+	err        error
+}
+
+// held returns the packages of a cluster that are held, sorted by repository.
+func (p *pass) held(req Request) []heldPackage {
+	if len(req.Unreadable) == 0 {
+		return nil // most often
+	}
+	var all []heldPackage
+	for _, s := range p.lines[req.Cluster] {
+		d, repository := unreadable(req, s.Repository), s.Repository
+		for _, by := range p.cfg.Rules.Replaces {
+			if d == nil && by.With.Repository == s.Repository {
+				d, repository = unreadable(req, by.Repository), by.Repository
+			}
+		}
+		if d == nil || s.Parent != "" {
+			continue
+		}
+		h := heldPackage{declaration: d, repository: repository, ref: versionRef(s.Repository, s.Version)}
+		if last := len(all) - 1; last >= 0 && all[last].ref.Repository == s.Repository {
+			all[last].err = fmt.Errorf("%s selects both %s and %s of %s for cluster %s, and the declaration of %s cannot be read; correct that",
+				sources.LockFile, all[last].ref.Version(), s.Version, s.Repository, req.Cluster, d.Name)
+			continue
+		}
+		all = append(all, h)
+	}
+	return all
+}
+
+// unreadable returns the declaration with errors that a repository may be declared
+// by, nil if there is none or another declares it.
+func unreadable(req Request, repository string) *sources.Declaration {
+	if len(req.Unreadable) == 0 {
+		return nil
+	}
+	if slices.ContainsFunc(req.Declarations, func(d sources.Declaration) bool { return d.Ref.Repository == repository }) {
+		return nil
+	}
+	is := func(name string) *sources.Declaration {
+		if i := slices.IndexFunc(req.Unreadable, func(d sources.Declaration) bool { return d.Ref.Repository == name }); i >= 0 {
+			return &req.Unreadable[i]
+		}
+		return nil
+	}
+	if d := is(repository); d != nil {
+		return d
+	}
+	return is("")
+}
+
+// versionRef is the reverse of [sources.Ref.Version].
+func versionRef(repository, version string) sources.Ref {
+	if d, err := sources.ParseDigest(version); err == nil {
+		return sources.Ref{Repository: repository, Digest: d}
+	}
+	return sources.Ref{Repository: repository, Tag: version}
+}
