@@ -164,7 +164,7 @@ func (r *Repository) putPending(ctx context.Context, message string, list []obje
 		}
 		refusals = errors.Join(refusals, err)
 		var refused *RefusedError
-		if errors.Is(err, ErrMoved) || !errors.As(err, &refused) {
+		if errors.Is(err, ErrMoved) || !errors.As(err, &refused) || refused.Passing() {
 			return err
 		}
 	}
