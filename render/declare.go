@@ -95,29 +95,7 @@ func misspelled(o *manifest.Object) bool {
 // name are missing or too many, or at most two characters are wrong.
 func looksLike(group, meant string) bool {
 	const wrong = 2
-	return strings.HasSuffix(meant, "."+group) || group == "" || strings.HasSuffix(group, "."+meant) || distance(group, meant) <= wrong
-}
-
-// distance returns how many characters must be added, removed or replaced to make b
-// of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
+	return strings.HasSuffix(meant, "."+group) || group == "" || strings.HasSuffix(group, "."+meant) || sources.Distance(group, meant) <= wrong
 }
 
 // readable returns an invalid declaration as far as it can be read: its repository,

@@ -279,7 +279,7 @@ func FuzzAppendJSON(f *testing.F) {
 		enc := json.NewEncoder(&want)
 		enc.SetEscapeHTML(false)
 		if err := enc.Encode(v); err != nil {
-			t.Skip(err)
+			return // text that JSON has no form for, such as NaN
 		}
 		if have := manifest.AppendJSON(nil, v); string(have) != strings.TrimSuffix(want.String(), "\n") {
 			t.Errorf("have %s\nwant %s", have, want.Bytes())

@@ -73,7 +73,7 @@ func isPackages(at finder) bool {
 	case name == "cluster" || name == "rollout":
 		return false
 	case len(name) <= 2:
-	case strings.HasPrefix("packages", name), distance(name, "packages") <= 2:
+	case strings.HasPrefix("packages", name), sources.Distance(name, "packages") <= 2:
 		return true // a file that was cut off has its beginning
 	}
 	return hasRules(at)

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"gitopsd.dev/sources"
 )
 
 // maxBytes bounds one document: a registry entry is some hundred bytes, its
@@ -430,7 +432,7 @@ func didYouMean(name string) string {
 	}
 	best, most := "", 3
 	for _, f := range fields {
-		if d := distance(strings.ToLower(name), strings.ToLower(f)); d < most && d < len(f)/2+1 {
+		if d := sources.Distance(strings.ToLower(name), strings.ToLower(f)); d < most && d < len(f)/2+1 {
 			best, most = f, d
 		}
 	}
@@ -438,27 +440,6 @@ func didYouMean(name string) string {
 		return ""
 	}
 	return "; did you mean " + best + "?"
-}
-
-// distance is Levenshtein's, for field names.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // finder finds the line of a key in a document.

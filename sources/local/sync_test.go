@@ -49,7 +49,7 @@ func TestSyncDir(t *testing.T) {
 		t.Errorf("have %v", err)
 	}
 	if err := os.Symlink(t.TempDir(), filepath.Join(root, "link")); err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	for _, dir := range []string{".", "..", "/tmp", "../x", "link", "p/q/e"} {
 		if _, err := sync(dir, "a"); err == nil {

@@ -1,0 +1,229 @@
+package desired
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/reconcile/health"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/render"
+	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/remote"
+	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/render/validate"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/clusters"
+)
+
+// ID identifies a unit of work in the fleet. It is comparable.
+type ID struct {
+	// Cluster is the registered name of the cluster that the unit is in: a DNS
+	// label.
+	Cluster string
+	// Name tells it from other units in the cluster: a DNS subdomain. It is empty
+	// for the cluster's own manifests.
+	Name string
+}
+
+// String returns the cluster's name, followed by a dot and the unit's name if it has
+// one. It also names the unit's inventory and checkpoint.
+func (id ID) String() string {
+	if id.Name == "" {
+		return id.Cluster
+	}
+	return id.Cluster + "." + id.Name
+}
+
+// ParseID is the reverse of [ID.String].
+func ParseID(name string) ID {
+	cluster, unit, _ := strings.Cut(name, ".")
+	return ID{Cluster: cluster, Name: unit}
+}
+
+// Unit is a unit of work: an inventory in a cluster, and the objects that it should
+// have. The manifests of a registered cluster are one.
+type Unit struct {
+	ID ID
+	// Cluster is the registration of the unit's cluster.
+	clusters.Cluster
+	// After are the units that must be ready before this one is changed.
+	After []ID
+	// Suspend leaves the unit alone.
+	Suspend bool
+	// ReportDrift: drift is reported and not corrected.
+	ReportDrift bool
+	// Commit that declares it; empty for a working tree.
+	Commit string
+	// Declared are the packages that its manifests declare, as far as they can
+	// be read.
+	Declared []sources.Declaration
+	// Images are the ImageConfigs among its manifests.
+	Images sources.ImageConfigs
+	// Packages are the selected packages, sorted by repository.
+	Packages []sources.Selected
+	// Objects is everything rendered; nil when rendering failed as a whole.
+	Objects *manifest.Set
+	// Err is why rendering failed as a whole. It does not name the cluster.
+	Err error
+	// Faults are the problems of single packages and objects.
+	Faults []problem.Problem
+	// Notes are worth a person's attention, but no faults.
+	Notes []string
+	// Waiting are revisions of packages that wait for a person's approval.
+	Waiting []string
+	// Inactive are types that no activation policy activates, Delegated those
+	// of the packages that Crossplane installs.
+	Inactive, Delegated []render.PackageType
+	// Incomplete names the packages that could not be resolved or rendered.
+	Incomplete []string
+	// Allowances are the breaking changes of types that declarations allow, by
+	// the package's name.
+	Allowances map[string]Allowances
+	// Health has the rules for the health of kinds; nil if rendering failed as a whole.
+	Health *health.Custom
+	// Patched are the objects of Objects that Spec.Patches changed, by ID, as
+	// they were before.
+	Patched map[manifest.ID]*manifest.Object
+	// Keeps reports whether an existing object that is not in Objects must stay,
+	// because it may still be desired; pkg is its package. Nil if rendering failed
+	// as a whole: then all must stay.
+	Keeps func(id manifest.ID, pkg string) bool
+	// FindType returns a definition in which a type has the given digest, and where
+	// it was found: in the rendered objects of any cluster of the state, in its
+	// packages as published, or in other versions of these in the lock. It may fetch
+	// packages. The definition is nil if there is none.
+	FindType func(ctx context.Context, gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string)
+	// Types compiles the types that objects are checked by, for all clusters.
+	Types *validate.Cache
+
+	// FindBehaviour returns the behaviour with a digest that acts on a kind's objects,
+	// and where it was found: in any cluster of the state, or with another version in
+	// the lock of the package that defines the kind. It may fetch packages. The
+	// behaviour is nil if there is none.
+	FindBehaviour func(ctx context.Context, kind schema.GroupKind, digest string) (i *behaviour.Identity, where string)
+
+	// index finds what acts on the types of Objects.
+	index func() *behaviour.Index
+	// with renders the unit with other packages; nil if that fails.
+	with func(ctx context.Context, packages []sources.Selected) *manifest.Set
+	// gates are the objects of packages that are waited for.
+	gates map[string]plan.Gates
+	// idle are notes on verification policies that match nothing, on packages that stay
+	// as they are, and on versions that it has in spite of a rule.
+	idle []string
+	// bases are the remote bases that it is rendered from.
+	bases remote.Bases
+}
+
+// Registered returns the unit of a cluster's own manifests, with nothing but the
+// registration. A cluster that is to be emptied waits for no other, and should have
+// no objects whatever its manifests declare.
+func Registered(c clusters.Cluster, commit string) *Unit {
+	u := &Unit{
+		ID: ID{Cluster: c.Name}, Cluster: c, Commit: commit,
+		Suspend: c.Spec.Suspend, ReportDrift: c.Spec.Drift == clusters.Report,
+	}
+	if c.Remove {
+		u.Objects, _ = manifest.NewSet(nil) // nothing is defined twice
+		return u
+	}
+	for _, on := range c.Spec.DependsOn {
+		u.After = append(u.After, ID{Cluster: on})
+	}
+	return u
+}
+
+// Allowances are what a package's declaration allows in its version.
+type Allowances struct {
+	Version string
+	All     []compat.Allowance
+}
+
+// Order returns the declared order of the packages, by name.
+func (c *Unit) Order() map[string]plan.Order {
+	order := make(map[string]plan.Order, len(c.Packages))
+	for _, p := range c.Packages {
+		order[p.Declaration.Name] = plan.Order{DependsOn: annotation(p.Declaration, manifest.DependsOnAnnotation), File: p.Declaration.File}
+	}
+	return order
+}
+
+func annotation(d sources.Declaration, key string) string {
+	metadata, _ := d.Document.Tree["metadata"].(map[string]any)
+	annotations, _ := metadata["annotations"].(map[string]any)
+	text, _ := annotations[key].(string)
+	return text
+}
+
+// Allows reports whether a package's declaration allows a breaking finding, and the
+// reason.
+func (c *Unit) Allows(pkg string, f compat.Finding) (reason string, ok bool) {
+	a := c.Allowances[pkg]
+	found, ok := compat.Allowed(a.All, a.Version, f)
+	return found.Reason, ok
+}
+
+// readAllowances reads the allowances of the declarations. A malformed one allows
+// nothing.
+func (c *Unit) readAllowances() {
+	c.Allowances = make(map[string]Allowances)
+	for _, p := range c.Packages {
+		text := annotation(p.Declaration, manifest.AllowBreakingAnnotation)
+		if text == "" {
+			continue
+		}
+		all, err := compat.ParseAllowances(text)
+		if err != nil {
+			c.fault(problem.Problem{Package: p.Declaration.Name, Reason: fmt.Sprintf("%s: %v", p.Declaration.File, err)})
+			continue
+		}
+		c.Allowances[p.Declaration.Name] = Allowances{Version: p.Pin.Ref.Version(), All: all}
+	}
+}
+
+// Complete reports whether Objects is everything that the cluster should have.
+func (c *Unit) Complete() bool { return c.Err == nil && len(c.Faults) == 0 }
+
+// Origin returns where the cluster gets a package from, also if the package could
+// not be resolved.
+func (cl *Unit) Origin(repository string) (sources.Origin, bool) {
+	for _, p := range cl.Packages {
+		if p.Pin.Ref.Repository == repository {
+			return p.Origin, true
+		}
+	}
+	for _, d := range cl.Declared {
+		if d.Ref.Repository == repository {
+			o, err := cl.Images.Origin(d.Ref, d.PullSecrets)
+			return o, err == nil
+		}
+	}
+	return sources.Origin{}, false
+}
+
+// Problems returns all problems of the cluster: Err and Faults.
+func (cl *Unit) Problems() []problem.Problem {
+	if cl.Err == nil {
+		return cl.Faults
+	}
+	return append(problem.Of(problem.In(cl.Name, cl.Err)), cl.Faults...)
+}
+
+// fault notes a problem of a package or an object.
+func (cl *Unit) fault(p problem.Problem) {
+	p.Cluster = cl.Name
+	cl.Faults = append(cl.Faults, p)
+}
+
+// Input is what the cluster is rendered from, given the repository's files.
+func (cl *Unit) Input(files fs.FS) render.Input {
+	in := render.Input{Cluster: cl.Name, Files: files, Path: cl.Spec.Path, Remote: cl.bases, Delegate: cl.Spec.Packages == clusters.Delegate, EnforcePins: cl.Spec.Pins == clusters.Enforce}
+	in.Patches = patches(cl)
+	return in
+}

@@ -1,0 +1,29 @@
+package sources_test
+
+import (
+	"testing"
+
+	"gitopsd.dev/sources"
+)
+
+func TestDistance(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		a, b string
+		want int
+	}{
+		{"", "", 0},
+		{"", "abc", 3},
+		{"same", "same", 0},
+		{"pkg.crossplan.io", "pkg.crossplane.io", 1},
+		{"kitten", "sitting", 3},
+		{"ab", "ba", 2},
+	} {
+		if have := sources.Distance(tt.a, tt.b); have != tt.want {
+			t.Errorf("%q, %q: have %d, want %d", tt.a, tt.b, have, tt.want)
+		}
+		if have := sources.Distance(tt.b, tt.a); have != tt.want {
+			t.Errorf("%q, %q: have %d, want %d", tt.b, tt.a, have, tt.want)
+		}
+	}
+}
