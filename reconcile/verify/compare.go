@@ -129,7 +129,7 @@ func (c *comparison) collect() []manifest.ID {
 				t.name, t.pkg = d.name(), d.Package
 			}
 			t.managed = t.managed || d.Rendered != nil
-			t.acted = t.acted || d.Misnamed || d.Behaviour != nil && (d.Behaviour.Workload != manifest.ID{} || len(d.Behaviour.Compositions) > 0)
+			t.acted = t.acted || d.Misnamed || declares(d.Behaviour)
 			if d.Live != nil && !cl.Unread {
 				for _, plural := range d.Resources {
 					name := plural + "." + d.Group

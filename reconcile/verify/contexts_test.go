@@ -249,7 +249,7 @@ func TestForeignAdmission(t *testing.T) {
 	}
 }
 
-// A type of which nobody declares what acts on it is not called verified.
+// A type of which nobody declares all that acts on it is not called verified.
 func TestDefinitionOnly(t *testing.T) {
 	all := fleet("dev", "prod")
 	if have := Compare(all, options).Summary(); have != "2 types in 2 clusters: verified, no difference" {
@@ -268,6 +268,21 @@ func TestDefinitionOnly(t *testing.T) {
 	}
 	if have := Compare(all, options).Summary(); have != "2 types in 2 clusters: no difference, in definition only" {
 		t.Error(have)
+	}
+	for i := range all {
+		all[i].widget().Behaviour = &behaviour.Identity{
+			Compositions: []behaviour.Part{{Name: "widgets", Value: "1"}},
+			Functions:    []behaviour.Part{{Name: "declared", Value: "sha256:1"}, {Name: "undeclared"}},
+		}
+	}
+	if have := Compare(all, options).DefinitionOnly; have != 2 {
+		t.Errorf("have %d in definition only, want the type whose Compositions name a Function that nobody declares too", have)
+	}
+	for i := range all {
+		all[i].widget().Behaviour.Functions = all[i].widget().Behaviour.Functions[:1]
+	}
+	if have := Compare(all, options).DefinitionOnly; have != 1 {
+		t.Errorf("have %d in definition only, want 1", have)
 	}
 	all[0].Omitted = []Omission{{What: "1 Secret", Reason: "forbidden", Unknown: true}}
 	r = Compare(all, options)

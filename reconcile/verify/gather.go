@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -105,6 +106,16 @@ func (c *comparison) unread() {
 			}
 		}
 	}
+}
+
+// declares reports whether all that acts on a type is declared: a controller, or
+// Compositions and each Function that they name.
+func declares(b *behaviour.Identity) bool {
+	if b == nil {
+		return false
+	}
+	undeclared := slices.ContainsFunc(b.Functions, func(f behaviour.Part) bool { return f.Value == "" })
+	return b.Workload != manifest.ID{} || len(b.Compositions) > 0 && !undeclared
 }
 
 // acted reports whether everything was read that acts on a type.

@@ -135,7 +135,7 @@ type Report struct {
 	// LookedAt is what was compared, and Omitted what was not.
 	LookedAt Looked     `json:"lookedAt"`
 	Omitted  []Omission `json:"omitted"`
-	// DefinitionOnly is the number of types of which nobody declares what acts on
+	// DefinitionOnly is the number of types of which nobody declares all that acts on
 	// them. Only their definitions are verified.
 	DefinitionOnly int `json:"definitionOnly"`
 	// Notes are for a person to read; they are not differences.
@@ -207,7 +207,7 @@ type Group struct {
 	Managed bool `json:"managed"`
 	// Types are the kinds in it, sorted.
 	Types []string `json:"types"`
-	// DefinitionOnly are those of which nobody declares what acts on them.
+	// DefinitionOnly are those of which nobody declares all that acts on them.
 	DefinitionOnly []string `json:"definitionOnly,omitempty"`
 	// States are the clusters that have any of the types, by their worst finding:
 	// "same", "not-verified", or a finding's kind.

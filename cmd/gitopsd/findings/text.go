@@ -249,7 +249,7 @@ func (t textWriter) looked(r *verify.Report) {
 	t.Line("")
 	t.Say(show.Plain, "Looked at: "+r.LookedAt.String())
 	if r.DefinitionOnly > 0 {
-		t.Say(show.Plain, fmt.Sprintf("Definition only: %s, since nobody declares what acts on %s", prose.Count(r.DefinitionOnly, "type"), map[bool]string{true: "it", false: "them"}[r.DefinitionOnly == 1]))
+		t.Say(show.Plain, fmt.Sprintf("Definition only: %s, since nobody declares all that acts on %s", prose.Count(r.DefinitionOnly, "type"), map[bool]string{true: "it", false: "them"}[r.DefinitionOnly == 1]))
 	}
 	type omission struct{ what, reason string }
 	var order []omission

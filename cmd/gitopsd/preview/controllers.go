@@ -42,20 +42,9 @@ type ControllerTable struct {
 // its versions. Clusters with equal tables share one. The API server's answer to a dry
 // run is where changes in live clusters are known from.
 func (f *Fleet) ControllerTables() []*ControllerTable {
-	var all []*ControllerTable
-	seen := make(map[string]*ControllerTable)
-	for _, c := range f.Clusters {
-		for _, t := range c.controllerTables() {
-			key := fmt.Sprintf("%q %q %q %t %t %v", t.Package, t.From, t.To, t.TypesUnchanged, t.Refused, t.Changes)
-			if same := seen[key]; same != nil {
-				same.Clusters = append(same.Clusters, c.Name)
-				continue
-			}
-			seen[key] = t
-			all = append(all, t)
-		}
-	}
-	return all
+	return shared(f, (*ClusterPlan).controllerTables, func(t *ControllerTable) (string, *[]string) {
+		return fmt.Sprintf("%q %q %q %t %t %v", t.Package, t.From, t.To, t.TypesUnchanged, t.Refused, t.Changes), &t.Clusters
+	})
 }
 
 // controllerTables returns one cluster's tables: packages by name, plain manifests

@@ -69,16 +69,23 @@ type VersionChange struct {
 // TypeTables returns the changes of types, a table for each package and its versions.
 // Clusters with equal tables share one.
 func (f *Fleet) TypeTables() []*TypeTable {
-	var all []*TypeTable
-	seen := make(map[string]*TypeTable)
-	for _, c := range f.Clusters {
-		for _, t := range c.typeTables() {
-			key := t.key()
+	return shared(f, (*ClusterPlan).typeTables, func(t *TypeTable) (string, *[]string) { return t.key(), &t.Clusters })
+}
+
+// shared returns the tables of all clusters. Of those with equal keys it keeps the
+// first, with the names of all their clusters.
+func shared[T any](f *Fleet, of func(*ClusterPlan) []*T, table func(*T) (key string, clusters *[]string)) []*T {
+	var all []*T
+	seen := make(map[string]*[]string)
+	for i := range f.Clusters {
+		c := &f.Clusters[i]
+		for _, t := range of(c) {
+			key, clusters := table(t)
 			if same := seen[key]; same != nil {
-				same.Clusters = append(same.Clusters, c.Name)
+				*same = append(*same, c.Name)
 				continue
 			}
-			seen[key] = t
+			seen[key] = clusters
 			all = append(all, t)
 		}
 	}
