@@ -187,7 +187,7 @@ func (w *work) tell(id manifest.ID, cert *x509.Certificate) {
 func (w *work) expires(secret manifest.ID, use string, at time.Time, brought bool) {
 	c := status.Certificate{Secret: secret.Namespace + "/" + secret.Name, Use: use, Expires: at.UTC(), Brought: brought}
 	for _, known := range w.done.Certificates {
-		if known == c {
+		if known.Secret == c.Secret && known.Use == c.Use {
 			return
 		}
 	}
