@@ -116,6 +116,13 @@ func (a *Applier) readParent(ctx context.Context) (*parent, error) {
 	return p, nil
 }
 
+// Check returns an error if the cluster's inventory is not this fleet's. Whoever writes
+// to the cluster before there is a plan asks first.
+func (a *Applier) Check(ctx context.Context) error {
+	_, err := a.readParent(ctx)
+	return err
+}
+
 func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 	fail := func(format string, args ...any) error {
 		return problem.Problem{

@@ -33,9 +33,10 @@ type Record struct {
 	// never.
 	Again time.Time `json:"again,omitzero"`
 	// The rest is for the status.
-	Objects  int                   `json:"objects"`
-	Packages []status.PackageState `json:"packages,omitempty"`
-	Notes    []string              `json:"notes,omitempty"`
+	Objects      int                   `json:"objects"`
+	Packages     []status.PackageState `json:"packages,omitempty"`
+	Certificates []status.Certificate  `json:"certificates,omitempty"`
+	Notes        []string              `json:"notes,omitempty"`
 }
 
 // Equal reports whether two records are the same; either may be nil.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -181,6 +182,31 @@ func (c *Client) SetManagedFields(ctx context.Context, t Type, id manifest.ID, e
 	}
 	_, _, err = c.do(ctx, op, request{
 		method: http.MethodPatch, path: t.path(id.Namespace, id.Name), query: url.Values{"fieldManager": {FieldManager}},
+		accept: mimeMetadata, contentType: mimeMergePatch, body: body,
+	})
+	return err
+}
+
+// Patch merges fields into an object, as a JSON merge patch (RFC 7386). If the object is
+// no longer at the given resourceVersion, the error is of class Changed.
+func (c *Client) Patch(ctx context.Context, t Type, id manifest.ID, fields map[string]any, version string) error {
+	op := operation{verb: "patch", id: id}
+	if err := c.checkScope(op, t); err != nil {
+		return err
+	}
+	patch := maps.Clone(fields)
+	metadata := maps.Clone(manifest.Mapping(patch, "metadata"))
+	if metadata == nil {
+		metadata = make(map[string]any)
+	}
+	metadata["resourceVersion"] = version // as a precondition
+	patch["metadata"] = metadata
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	_, _, err = c.do(ctx, op, request{
+		method: http.MethodPatch, path: t.path(id.Namespace, id.Name), query: url.Values{"fieldManager": {FieldManager}, "fieldValidation": {"Strict"}},
 		accept: mimeMetadata, contentType: mimeMergePatch, body: body,
 	})
 	return err

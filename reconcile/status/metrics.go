@@ -2,6 +2,8 @@ package status
 
 import (
 	"maps"
+	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -13,6 +15,7 @@ type collector struct {
 
 	info, polled, pollErrors, passes, lockCommits, errors    *prometheus.Desc
 	phase, objects, attempts, actions, succeeded, notHealthy *prometheus.Desc
+	expiry                                                   *prometheus.Desc
 }
 
 func (b *Board) collector() prometheus.Collector {
@@ -33,6 +36,7 @@ func (b *Board) collector() prometheus.Collector {
 		actions:     desc("cluster_actions_total", "Steps of plans that were executed, by action.", "cluster", "action"),
 		succeeded:   desc("cluster_success_timestamp_seconds", "When an attempt at a cluster last went well.", "cluster"),
 		notHealthy:  desc("cluster_problems", "Objects at fault in a cluster.", "cluster"),
+		expiry:      desc("certificate_expiry_seconds", "Seconds until a certificate expires, negative afterwards; use is serving or authority, brought is true if gitopsd does not renew it.", "cluster", "secret", "use", "brought"),
 	}
 }
 
@@ -69,6 +73,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(c.objects, float64(cl.Objects), cl.Name)
 		gauge(c.notHealthy, float64(len(cl.Problems)), cl.Name)
+		for _, cert := range cl.Certificates {
+			gauge(c.expiry, time.Until(cert.Expires).Seconds(), cl.Name, cert.Secret, cert.Use, strconv.FormatBool(cert.Brought))
+		}
 		if !cl.Succeeded.IsZero() {
 			gauge(c.succeeded, float64(cl.Succeeded.UnixMilli())/1000, cl.Name)
 		}

@@ -62,6 +62,23 @@ type PackageState struct {
 	State string `json:"state"`
 }
 
+// Certificate is a certificate in a cluster.
+type Certificate struct {
+	// Secret holds it, "namespace/name".
+	Secret string `json:"secret"`
+	// Use is Serving or Authority.
+	Use     string    `json:"use"`
+	Expires time.Time `json:"expires"`
+	// Brought reports whether somebody else must renew it.
+	Brought bool `json:"brought,omitempty"`
+}
+
+// The values of Certificate.Use.
+const (
+	Serving   = "serving"
+	Authority = "authority"
+)
+
 // Unit is the state of one cluster.
 type Unit struct {
 	Name  string `json:"name"`
@@ -80,6 +97,8 @@ type Unit struct {
 	// Notes are for a person to read, though nothing is wrong.
 	Notes    []string       `json:"notes,omitempty"`
 	Packages []PackageState `json:"packages,omitempty"`
+	// Certificates are those that gitopsd keeps for Services, or was brought.
+	Certificates []Certificate `json:"certificates,omitempty"`
 	// Tried is when the last attempt ended, Succeeded when one last succeeded.
 	Tried     time.Time `json:"tried,omitzero"`
 	Succeeded time.Time `json:"succeeded,omitzero"`
@@ -206,6 +225,7 @@ func (b *Board) Snapshot() Snapshot {
 	for _, c := range b.clusters {
 		cp := *c
 		cp.Actions, cp.Problems, cp.Packages = maps.Clone(c.Actions), slices.Clone(c.Problems), slices.Clone(c.Packages)
+		cp.Certificates = slices.Clone(c.Certificates)
 		s.Clusters = append(s.Clusters, cp)
 	}
 	slices.SortFunc(s.Clusters, func(a, b Unit) int { return strings.Compare(a.Name, b.Name) })

@@ -9,6 +9,8 @@ import (
 
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -48,15 +50,25 @@ type Completion struct {
 	// Serving reports whether this process must keep doing something for the unit. A
 	// restart then completes it anew and uses no checkpoint.
 	Serving bool
+	// Refused is why objects must not be applied: what they ask a Completer for cannot
+	// be had. It says what to do. A live object stays as it is.
+	Refused map[manifest.ID]string
+	// Notes are for a person to read, though nothing is wrong.
+	Notes []string
+	// Certificates are for the status.
+	Certificates []status.Certificate
 
 	set *manifest.Set
 }
 
 // complete completes a unit. The result joins those of all completers.
 func (c *Connection) complete(ctx context.Context, want *desired.Unit, preview bool) (Completion, error) {
-	all := Completion{set: want.Objects}
-	if want.Remove || want.Objects == nil {
+	all := Completion{set: want.Objects, Refused: make(map[manifest.ID]string)}
+	if want.Remove || want.Objects == nil || len(c.completers) == 0 {
 		return all, nil
+	}
+	if err := c.applier.Check(ctx); err != nil { // a Completer may write
+		return all, err
 	}
 	for _, completer := range c.completers {
 		one, err := completer.Complete(ctx, Request{Unit: want, Objects: all.set, Client: c.client, Preview: preview})
@@ -67,11 +79,24 @@ func (c *Connection) complete(ctx context.Context, want *desired.Unit, preview b
 			return all, fmt.Errorf("cluster %s: %w", want.Name, err)
 		}
 		all.Serving = all.Serving || one.Serving
+		maps.Copy(all.Refused, one.Refused)
+		all.Notes = append(all.Notes, one.Notes...)
+		all.Certificates = append(all.Certificates, one.Certificates...)
 		if all.Again.IsZero() || !one.Again.IsZero() && one.Again.Before(all.Again) {
 			all.Again = one.Again
 		}
 	}
 	return all, nil
+}
+
+// refuse refuses the steps of objects that could not be completed.
+func (c *Completion) refuse(p *plan.Plan) {
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if why := c.Refused[s.ID]; why != "" && s.Object != nil {
+			s.Action, s.Reason, s.Drift, s.Changes, s.Rejected = plan.Refused, why, false, nil, ""
+		}
+	}
 }
 
 // merge replaces objects by their completed forms. An object of the repository is

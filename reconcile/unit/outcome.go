@@ -39,6 +39,8 @@ type Outcome struct {
 	Checkpoint *apply.Checkpoint
 	// Moved reports whether the unit differs from a checkpoint.
 	Moved bool
+	// Certificates are those that gitopsd keeps for the unit, or was brought.
+	Certificates []status.Certificate
 	// Again is the time at which the unit must be reconciled again although nothing
 	// changed; zero for never.
 	Again time.Time

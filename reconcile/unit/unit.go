@@ -109,11 +109,12 @@ func (c *Connection) plan(ctx context.Context, want *desired.Unit, how planning)
 	if err != nil {
 		return nil, completed, err
 	}
+	completed.refuse(p)
 	if want.ReportDrift {
 		hold(p)
 	}
 	if how.dryRun {
-		p.Notes = c.notes(ctx, want)
+		p.Notes = append(c.notes(ctx, want), completed.Notes...)
 	}
 	return p, completed, nil
 }
@@ -149,7 +150,7 @@ func (c *Connection) apply(ctx context.Context, want *desired.Unit) Outcome {
 		return failed(err)
 	}
 	o := newOutcome(want.ID, p)
-	o.Again = completed.Again
+	o.Again, o.Notes, o.Certificates = completed.Again, completed.Notes, completed.Certificates
 	report, err := c.applier.Apply(ctx, p)
 	c.take(report, &o)
 	if err != nil {
@@ -185,7 +186,7 @@ func (c *Connection) Resume(ctx context.Context, at *checkpoint.Record) Outcome 
 	case !rests:
 		return Outcome{Moved: true}
 	}
-	o := Outcome{Phase: status.Ready, Actions: map[string]int{string(plan.Unchanged): at.Objects}, Again: at.Again}
+	o := Outcome{Phase: status.Ready, Actions: map[string]int{string(plan.Unchanged): at.Objects}, Again: at.Again, Certificates: at.Certificates}
 	for _, id := range c.applier.Unjudged() {
 		o.unknown = append(o.unknown, id.String())
 	}

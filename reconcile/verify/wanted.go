@@ -47,7 +47,7 @@ func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Facts {
 		case id.Is(manifest.Webhooks...), id.Is(manifest.AdmissionPolicies...):
 			form := admissionForm(o.Tree())
 			w.Webhooks = append(w.Webhooks, Webhook{
-				ID: id, Package: o.Label(manifest.PackageLabel), Rendered: hash(form), Held: !hasBundle(o.Tree()), Missing: true,
+				ID: id, Package: o.Label(manifest.PackageLabel), Rendered: hash(form), Held: !hasBundle(o.Tree()) && o.Annotation(manifest.InjectCAAnnotation) == "", Missing: true,
 			})
 		}
 	}

@@ -36,6 +36,10 @@ const (
 	// from its owner. On a Cluster in the registry it names owners from which all
 	// the cluster's objects are taken over; see plan.ParseAdopt.
 	AdoptAnnotation = Group + "/adopt"
+	// AuthorityAnnotation, on a package's declaration or on a Service with
+	// [ServingCertAnnotation], names the Secret in the Service's namespace with the CA
+	// that signs its certificate. Without it gitopsd makes one.
+	AuthorityAnnotation = Group + "/certificate-authority"
 	// AllowBreakingAnnotation, on a package's declaration or on a definition that
 	// belongs to no package, allows breaking changes; see
 	// compat.ParseAllowances.
@@ -62,6 +66,11 @@ const (
 	// HealthAnnotation, on a CRD or XRD, has expressions that judge the objects of
 	// its types; see health.ParseExpressions.
 	HealthAnnotation = Group + "/health"
+	// InjectCAAnnotation, on a webhook configuration, an APIService or a CRD that
+	// converts by webhook, says whose CA it trusts: "Service/<namespace>/<name>", a
+	// Service with [ServingCertAnnotation], or "Secret/<namespace>/<name>". gitopsd
+	// fills in caBundle and nothing else.
+	InjectCAAnnotation = Group + "/inject-ca"
 	// InstallAnnotation, "by-type" on a Provider's declaration, installs only those
 	// of its types that the cluster's ManagedResourceActivationPolicies name.
 	// Without it a cluster gets all types, whatever the policies: a policy for one
@@ -77,6 +86,9 @@ const (
 	// ReplaceAnnotation, "true" on an object in the repository, allows it to be
 	// deleted and recreated when an immutable field differs.
 	ReplaceAnnotation = Group + "/replace"
+	// ServingCertAnnotation, on a Service, names the Secret in the Service's namespace
+	// in which gitopsd keeps a certificate for the Service's DNS names.
+	ServingCertAnnotation = Group + "/serving-cert"
 	// PinAnnotation, on an object in the repository, is the digest of its type. The
 	// object is refused if its type has another digest.
 	PinAnnotation = Group + "/type"

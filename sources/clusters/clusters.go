@@ -84,6 +84,8 @@ type Spec struct {
 	// the cluster has: Check (default), plan and run do, or Enforce, the cluster's
 	// API server does too, whoever creates them.
 	Pins string `yaml:"pins"`
+	// Certificates is who signs the certificates of the cluster's Services.
+	Certificates Certificates `yaml:"certificates"`
 	// Suspend leaves the cluster alone.
 	Suspend bool `yaml:"suspend"`
 	// Health has expressions that judge the objects of kinds, at most one for each.
@@ -104,6 +106,14 @@ const (
 	Ready    = "ready"
 	Unready  = "unready"
 )
+
+// Certificates is who signs certificates.
+type Certificates struct {
+	// Authority names the Secret, in the namespace gitopsd-system of the cluster, with
+	// the CA that signs, its certificate in tls.crt and its key in tls.key. Empty has
+	// gitopsd make a CA for each Service.
+	Authority string `yaml:"authority"`
+}
 
 // HealthRule judges the objects of a kind; package health says how.
 type HealthRule struct {

@@ -100,6 +100,8 @@ func TestParseFaults(t *testing.T) {
 		{name: "health twice", doc: cluster(meta, "spec:", where, creds, "  health:", "  - {kind: A, current: 'true'}", "  - {kind: A, current: 'true'}"), want: "clusters.yaml:9: spec.health.1.kind: A has a rule at line 8 already"},
 		{name: "health of a version", doc: cluster(meta, "spec:", where, creds, "  health:", "  - {group: a.b/v1, kind: A, current: 'true'}"), want: "leave the version out"},
 		{name: "health as Flux has it", doc: cluster(meta, "spec:", where, creds, "  health:", "  - {apiVersion: a.b/v1, kind: A, current: 'true'}"), want: "clusters.yaml:8: apiVersion: is not a field here"},
+		{name: "certificates", doc: cluster(meta, "spec:", where, creds, "  certificates: {authority: My_CA}"), want: `clusters.yaml:7: spec.certificates.authority: "My_CA" is no name of a Secret`},
+		{name: "certificates of a file", doc: cluster(meta, "spec:", where, creds, "  certificates: {file: ca.pem}"), want: "clusters.yaml:7: file: is not a field here"},
 		{name: "unknownHealth", doc: cluster(meta, "spec:", where, creds, "  unknownHealth: yes"), want: "clusters.yaml:7"},
 		{name: "dependsOn", doc: cluster(meta, "spec:", where, creds, "  dependsOn: [nobody]"), want: `cluster bad waits for "nobody", which is not registered`},
 		{name: "depends on itself", doc: cluster(meta, "spec:", where, creds, "  dependsOn: [bad]"), want: "clusters wait for each other: bad -> bad"},

@@ -138,6 +138,8 @@ func (p *parser) unreadable(c chunk, line int) {
 	}
 }
 
+var dnsName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 func (p *parser) name(c *Cluster, at finder) {
@@ -209,6 +211,9 @@ func (p *parser) spec(c *Cluster, at finder) {
 	case Ready, Unready:
 	default:
 		fail([]string{"spec", "unknownHealth"}, "%q; use ready or unready", s.UnknownHealth)
+	}
+	if name := s.Certificates.Authority; name != "" && (len(name) > 253 || !dnsName.MatchString(name)) {
+		fail([]string{"spec", "certificates", "authority"}, "%q is no name of a Secret; it is looked for in the cluster's namespace gitopsd-system", name)
 	}
 	p.health(s.Health, at)
 	for i, patch := range s.Patches {

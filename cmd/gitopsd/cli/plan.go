@@ -325,7 +325,12 @@ func planOf(ctx context.Context, connector *hub.Connector, c *desired.Unit, flee
 	if err != nil {
 		return nil, err
 	}
-	connection, err := unit.New(unit.Config{Unit: c.ID, Client: client, Fleet: fleet, Log: log})
+	var certificates certificateOptions // a plan makes none
+	completers, err := certificates.completers(0)
+	if err != nil {
+		return nil, err
+	}
+	connection, err := unit.New(unit.Config{Unit: c.ID, Client: client, Fleet: fleet, Completers: completers, Log: log})
 	if err != nil {
 		return nil, err
 	}

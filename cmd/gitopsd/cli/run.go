@@ -34,6 +34,7 @@ type runOptions struct {
 	once           bool
 	lock           string
 	takeOver       []string
+	certificates   certificateOptions
 	listen         string
 	access         status.Access
 }
@@ -73,6 +74,7 @@ port-forward reaches; from elsewhere they need the token in --status-token-file.
 	f.DurationVar(&o.interval, "interval", 30*time.Second, "time between polls")
 	f.DurationVar(&o.clusterTimeout, "cluster-timeout", reconcile.DefaultClusterTimeout, "longest time for one attempt to apply to a cluster, waits included")
 	registerTakeOver(cmd, &o.takeOver)
+	o.certificates.register(f)
 	f.BoolVar(&o.once, "once", false, "make one pass and exit, with status 1 if anything failed")
 	f.StringVar(&o.lock, "lock", "update", "what to do about missing records: update (add and commit them) or readonly (refuse such packages)")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "address to serve on, for instance :8080 for a kubelet's probes; empty for none")
@@ -94,6 +96,10 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	}
 	if o.interval < 100*time.Millisecond {
 		return fmt.Errorf("--interval %s: at least 100ms", o.interval)
+	}
+	completers, err := o.certificates.completers(o.clusterTimeout)
+	if err != nil {
+		return err
 	}
 	// One process at a time may use a Git cache; each repository has its own.
 	dir, err := o.registry.cache(filepath.Join("git", sources.DigestOf([]byte(o.git.url)).Short()))
@@ -136,7 +142,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 			if err != nil {
 				return nil, err
 			}
-			return unit.New(unit.Config{Unit: want.ID, Client: client, Fleet: fleet, Log: log})
+			return unit.New(unit.Config{Unit: want.ID, Client: client, Fleet: fleet, Completers: completers, Log: log})
 		},
 		Credentials: connector.Version,
 	})

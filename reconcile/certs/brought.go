@@ -1,0 +1,207 @@
+package certs
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"time"
+
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/render/manifest"
+)
+
+// Certificates and CAs that an operator brings. gitopsd reads them, says in time that
+// they expire, and never writes them.
+
+// owned reports whether gitopsd wrote a Secret, or did before somebody took one of the
+// marks away.
+func owned(live map[string]any) bool {
+	return manifest.Text(live, "metadata", "labels", plan.PartOfLabel) != "" ||
+		manifest.Text(live, "metadata", "annotations", manifest.AppliedAnnotation) != ""
+}
+
+// authority reads the CA that is to sign for a Service; zero if gitopsd makes its own.
+// why is why the operator's cannot be used, with what to do.
+func (w *work) authority(ctx context.Context, s *service) (a authority, why string, err error) {
+	where, id := manifest.AuthorityAnnotation, manifest.Secret.ID(s.object.ID().Namespace, s.object.Annotation(manifest.AuthorityAnnotation))
+	if id.Name == "" {
+		where, id = "spec.certificates.authority", manifest.Secret.ID(apply.Namespace, cmp.Or(w.Unit.Spec.Certificates.Authority, w.cfg.Authority))
+		if w.Unit.Spec.Certificates.Authority == "" {
+			where = "--certificate-authority"
+		}
+	}
+	if id.Name == "" {
+		return authority{}, "", nil
+	}
+	fail := func(format string, args ...any) (authority, string, error) {
+		w.again(w.now.Add(missingPause))
+		return authority{}, fmt.Sprintf("%s: Secret %s/%s ", where, id.Namespace, id.Name) + fmt.Sprintf(format, args...), nil
+	}
+	if !dnsName.MatchString(id.Name) {
+		return fail("is no name of a Secret; correct it")
+	}
+	w.again(w.now.Add(othersPause))
+	live, err := w.get(ctx, id)
+	switch {
+	case err != nil:
+		return authority{}, "", err
+	case live == nil && w.Objects.Get(id) != nil:
+		return fail("is in the repository and is read once it is applied")
+	case live == nil:
+		return fail("does not exist; create it with the CA's tls.crt and tls.key, or remove the setting")
+	}
+	data := contents(live)
+	chain, key, err := parsePair(data[keyCert], data[keyKey])
+	if err != nil {
+		return fail("cannot sign: %s; put the CA's certificate and its key there", err)
+	}
+	cert := chain[0]
+	switch {
+	case !isCA(cert):
+		return fail("holds no CA: the first certificate in tls.crt must not sign others; put a CA there, or name this Secret with %s if it is the serving certificate itself", manifest.ServingCertAnnotation)
+	case !w.now.Before(cert.NotAfter):
+		w.expires(id, status.Authority, cert.NotAfter, true)
+		return fail("holds a CA that expired on %s; replace it", date(cert.NotAfter))
+	case w.now.Before(cert.NotBefore):
+		return fail("holds a CA that is valid only from %s; put one there that is valid now", date(cert.NotBefore))
+	}
+	w.expires(id, status.Authority, cert.NotAfter, true)
+	w.tell(id, cert)
+	return authority{cert, key}, "", nil
+}
+
+// useBrought returns what consumers trust if the Secret of a Service is not gitopsd's.
+func (w *work) useBrought(s *service, tree map[string]any) trust {
+	data := contents(tree)
+	fail := func(format string, args ...any) trust {
+		return trust{why: fmt.Sprintf("Secret %s/%s is not gitopsd's and ", s.secret.Namespace, s.secret.Name) + fmt.Sprintf(format, args...) +
+			"; correct it, or delete it and gitopsd makes a certificate"}
+	}
+	chain, _, err := parsePair(data[keyCert], data[keyKey])
+	if err != nil {
+		return fail("cannot serve: %s", err)
+	}
+	w.expires(s.secret, status.Serving, chain[0].NotAfter, true)
+	if err := servesFor(chain[0], s.object.ID()); err != nil {
+		return fail("cannot serve: its certificate %s", err)
+	}
+	if !w.now.Before(chain[0].NotAfter) {
+		return fail("holds a certificate that expired on %s", date(chain[0].NotAfter))
+	}
+	w.tell(s.secret, chain[0])
+	bundle, err := bundleOf(data)
+	if err != nil {
+		return fail("%s", err)
+	}
+	return trust{bundle: bundle}
+}
+
+// bundleOf returns the CAs in a Secret: those in ca.crt, else the last certificate in
+// tls.crt if it is a CA's or signed by itself.
+func bundleOf(data map[string][]byte) ([]byte, error) {
+	if text := data[keyBundle]; len(text) > 0 {
+		certs, err := parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s %w", keyBundle, err)
+		}
+		return encode(certs...), nil
+	}
+	if len(data[keyCert]) == 0 {
+		return nil, fmt.Errorf("has neither %s nor %s", keyBundle, keyCert)
+	}
+	chain, err := parse(data[keyCert])
+	if err != nil {
+		return nil, fmt.Errorf("%s %w", keyCert, err)
+	}
+	var cas []*x509.Certificate
+	for _, cert := range chain {
+		if isCA(cert) {
+			cas = append(cas, cert)
+		}
+	}
+	if last := chain[len(chain)-1]; len(cas) == 0 && len(chain) == 1 && last.CheckSignature(last.SignatureAlgorithm, last.RawTBSCertificate, last.Signature) == nil {
+		cas = chain
+	}
+	if len(cas) == 0 {
+		return nil, errors.New("has no ca.crt, and no CA in tls.crt")
+	}
+	return encode(cas[len(cas)-1]), nil
+}
+
+// trustOf returns the bundle of a Secret that a consumer names.
+func (w *work) trustOf(ctx context.Context, id manifest.ID) (trust, error) {
+	if t, known := w.trust[id]; known {
+		return t, nil
+	}
+	w.again(w.now.Add(othersPause))
+	var t trust
+	var tree map[string]any
+	if o := w.Objects.Get(id); o != nil {
+		tree = o.Tree()
+	} else {
+		var err error
+		if tree, err = w.get(ctx, id); err != nil {
+			if t.why, err = local(ctx, err); err != nil {
+				return t, err
+			}
+		}
+	}
+	switch {
+	case t.why != "":
+	case tree == nil:
+		t.why = "there is no such Secret; create it, or correct the name"
+	default:
+		var err error
+		if t.bundle, err = bundleOf(contents(tree)); err != nil {
+			t.why = "it " + err.Error() + "; put the CA's certificate there as ca.crt"
+		}
+	}
+	if t.why != "" {
+		w.again(w.now.Add(missingPause))
+	}
+	w.trust[id] = t
+	return t, nil
+}
+
+// tellBefore is the longest time before its expiry that a brought certificate is told
+// about; one that lives for less than three times as long is told about when a third is
+// left.
+const tellBefore = 30 * 24 * time.Hour
+
+// tell notes that a brought certificate will expire, well before it does.
+func (w *work) tell(id manifest.ID, cert *x509.Certificate) {
+	from := cert.NotAfter.Add(-min(tellBefore, cert.NotAfter.Sub(cert.NotBefore)/3))
+	if w.now.Before(from) {
+		w.again(from)
+		return
+	}
+	w.again(cert.NotAfter)
+	w.note("the certificate in Secret %s/%s expires on %s; gitopsd does not renew it, since somebody brought it", id.Namespace, id.Name, date(cert.NotAfter))
+}
+
+// expires adds a certificate to the status.
+func (w *work) expires(secret manifest.ID, use string, at time.Time, brought bool) {
+	c := status.Certificate{Secret: secret.Namespace + "/" + secret.Name, Use: use, Expires: at.UTC(), Brought: brought}
+	for _, known := range w.done.Certificates {
+		if known.Secret == c.Secret && known.Use == c.Use {
+			return
+		}
+	}
+	w.done.Certificates = append(w.done.Certificates, c)
+}
+
+func (w *work) note(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	for _, known := range w.done.Notes {
+		if known == text {
+			return
+		}
+	}
+	w.done.Notes = append(w.done.Notes, text)
+}
+
+func date(at time.Time) string { return at.UTC().Format(time.RFC3339) }

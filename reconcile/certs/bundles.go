@@ -1,0 +1,137 @@
+package certs
+
+import (
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+)
+
+var apiService = manifest.GroupKind{Group: manifest.GroupAggregator, Kind: "APIService"}
+
+// consumer is an object with manifest.InjectCAAnnotation.
+type consumer struct {
+	object *manifest.Object
+	// from is the Service or Secret whose CA it trusts.
+	from manifest.ID
+}
+
+var dnsName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
+
+// readConsumer reads the annotation of an object. The error says what to write instead.
+func readConsumer(o *manifest.Object) (consumer, error) {
+	value := o.Annotation(manifest.InjectCAAnnotation)
+	const forms = "Service/<namespace>/<name> or Secret/<namespace>/<name>"
+	if !o.ID().Is(manifest.CRD, apiService) && !o.ID().Is(manifest.Webhooks...) {
+		return consumer{}, fmt.Errorf("%s: a %s holds no CA bundle; remove the annotation", manifest.InjectCAAnnotation, o.ID().Kind)
+	}
+	if o.ID().Is(manifest.CRD) && len(slots(o.Tree())) == 0 {
+		return consumer{}, fmt.Errorf("%s: the definition does not convert by webhook (spec.conversion.webhook.clientConfig); remove the annotation", manifest.InjectCAAnnotation)
+	}
+	kind, rest, _ := strings.Cut(value, "/")
+	c := consumer{object: o}
+	switch kind {
+	case manifest.Service.Kind, manifest.Secret.Kind:
+	default:
+		kind, rest = manifest.Service.Kind, value
+	}
+	ns, name, _ := strings.Cut(rest, "/")
+	if !dnsName.MatchString(ns) || !dnsName.MatchString(name) {
+		return consumer{}, fmt.Errorf("%s: %q names nothing; use %s", manifest.InjectCAAnnotation, value, forms)
+	}
+	c.from = manifest.GroupKind{Kind: kind}.ID(ns, name)
+	return c, nil
+}
+
+// slot is a place of a CA bundle in an object.
+type slot struct {
+	// path is as plan.Change's.
+	path string
+	// value is the bundle in base64.
+	value string
+	set   func(tree map[string]any, value string)
+}
+
+// slots returns the places of CA bundles in an object: those of its webhooks, its
+// conversion webhook, or an APIService's.
+func slots(tree map[string]any) []slot {
+	const field = "caBundle"
+	switch kind := manifest.KindOf(tree); {
+	case slices.Contains(manifest.Webhooks, kind):
+		var all []slot
+		for i, h := range manifest.List(tree, "webhooks") {
+			hook, ok := h.(map[string]any)
+			if !ok {
+				continue // which the API server reports
+			}
+			all = append(all, slot{
+				path:  fmt.Sprintf("webhooks[name=%v].clientConfig.caBundle", hook["name"]),
+				value: manifest.Text(hook, "clientConfig", field),
+				set: func(tree map[string]any, value string) {
+					list := slices.Clone(manifest.List(tree, "webhooks"))
+					hook := maps.Clone(list[i].(map[string]any))
+					put(hook, value, "clientConfig", field)
+					list[i], tree["webhooks"] = hook, list
+				},
+			})
+		}
+		return all
+	case kind == manifest.CRD && manifest.Text(tree, "spec", "conversion", "strategy") == "Webhook":
+		return []slot{at(tree, "spec", "conversion", "webhook", "clientConfig", field)}
+	case kind == apiService:
+		return []slot{at(tree, "spec", field)}
+	}
+	return nil
+}
+
+func at(tree map[string]any, path ...string) slot {
+	return slot{strings.Join(path, "."), manifest.Text(tree, path...), func(tree map[string]any, value string) { put(tree, value, path...) }}
+}
+
+// put sets a field and copies the mappings on the way.
+func put(tree map[string]any, value any, path ...string) {
+	for _, field := range path[:len(path)-1] {
+		inner, _ := tree[field].(map[string]any)
+		if inner = maps.Clone(inner); inner == nil {
+			inner = make(map[string]any)
+		}
+		tree[field], tree = inner, inner
+	}
+	tree[path[len(path)-1]] = value
+}
+
+// fill returns the object with a bundle, in PEM, in each place; or, if the bundle is
+// nil, with these places unknown.
+func fill(o *manifest.Object, bundle []byte) (*manifest.Object, error) {
+	tree := maps.Clone(o.Tree())
+	var unknown []string
+	for _, s := range slots(o.Tree()) {
+		if bundle == nil {
+			unknown = append(unknown, s.path)
+		} else {
+			s.set(tree, base64.StdEncoding.EncodeToString(bundle))
+		}
+	}
+	return o.Complete(tree, unknown...)
+}
+
+// inForce returns the bundles of a live object. What is garbled trusts nothing.
+func (m material) inForce(holder manifest.ID, live map[string]any) []Bundle {
+	var all []Bundle
+	for _, s := range slots(live) {
+		b := Bundle{Holder: holder.String()}
+		text, _ := base64.StdEncoding.DecodeString(s.value)
+		certs, err := parse(text)
+		if err == nil { // the API server takes a bundle as a whole
+			for _, cert := range certs {
+				b.CAs = append(b.CAs, m.add(authority{cert: cert}, false).ID)
+			}
+		}
+		all = append(all, b)
+	}
+	return all
+}

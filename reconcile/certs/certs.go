@@ -1,0 +1,284 @@
+// Package certs keeps serving certificates of Services, and fills in the CA bundles of
+// webhook configurations, APIServices and CRDs. Annotations ask for both:
+// manifest.ServingCertAnnotation on a Service, and manifest.InjectCAAnnotation on what
+// API servers use to reach it. It is a [unit.Completer].
+//
+// It owns
+//   - the rotation (decide.go), a pure function: what is there, now -> what should be
+//     there, and when to look again;
+//   - keys and certificates: making, reading and checking them (pki.go);
+//   - taking the steps in one cluster (keep.go), by
+//     the Secret that records each Service's CA (journal.go). It lies in gitopsd's own
+//     namespace, where no pod mounts it. Only this package writes its data, each time
+//     on the condition that it is as it was read; the inventory has the Secret without
+//     its data, so that no plan shows it and no other process overwrites it;
+//   - the places of bundles in objects (bundles.go);
+//   - certificates and CAs that an operator brings (brought.go).
+//
+// What it does not do: write the Secrets with serving certificates, and bundles. It
+// returns them, and reconcile/apply writes them like all objects.
+package certs
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"time"
+
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/render/manifest"
+)
+
+// Config configures a [Completer].
+type Config struct {
+	// Policy is how long certificates live; see [Config.check] for what goes together.
+	Policy Policy
+	// Authority names the Secret, in gitopsd's namespace of each cluster, of the CA
+	// that signs where neither the Service nor the cluster names another. Empty has
+	// gitopsd make CAs.
+	Authority string
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+}
+
+// Defaults of the policy.
+const (
+	DefaultAuthority = 365 * 24 * time.Hour
+	DefaultLeaf      = 90 * 24 * time.Hour
+)
+
+// check returns an error if a CA could expire before what it signed is renewed, or if
+// there is no time to settle.
+func (c *Config) check() error {
+	p := c.Policy
+	switch {
+	case p.Leaf < 3*time.Second:
+		return fmt.Errorf("certificates that are valid for %s: use at least 3s", p.Leaf)
+	case p.Authority < 3*p.Leaf:
+		return fmt.Errorf("CAs that are valid for %s: use at least three times the lifetime of certificates, %s", p.Authority, 3*p.Leaf)
+	case p.Settle < 0 || p.Settle > p.Leaf/3:
+		return fmt.Errorf("settling for %s: use at most a third of the lifetime of certificates, %s", p.Settle, p.Leaf/3)
+	case c.Authority != "" && !dnsName.MatchString(c.Authority):
+		return fmt.Errorf("%q is no name of a Secret", c.Authority)
+	}
+	return nil
+}
+
+// Completer fills in certificates and bundles. It remembers nothing.
+type Completer struct{ cfg Config }
+
+// New makes a Completer. The error is about the configuration.
+func New(c Config) (*Completer, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &Completer{c}, nil
+}
+
+// othersPause is the pause before Secrets of others are looked at again: their changes
+// are not watched.
+const othersPause = 10 * time.Minute
+
+// missingPause is the same for one that is missing.
+const missingPause = time.Minute
+
+var secrets = kube.Type{Version: "v1", Kind: manifest.Secret.Kind, Resource: "secrets", Namespaced: true}
+
+// service is a Service with manifest.ServingCertAnnotation.
+type service struct {
+	object *manifest.Object
+	// secret gets the certificate, and journal records the CA.
+	secret, journal manifest.ID
+	consumers       []consumer
+}
+
+// work completes one unit once.
+type work struct {
+	*Completer
+	unit.Request
+	// now is taken before anything is read, so that nothing is made that is valid for
+	// longer than what was recorded allows.
+	now  time.Time
+	done unit.Completion
+	// trust is what consumers of Services trust.
+	trust map[manifest.ID]trust
+}
+
+// trust is a CA bundle.
+type trust struct {
+	// bundle is in PEM; nil if it is not known yet.
+	bundle []byte
+	// why is why there will be none until somebody does something.
+	why string
+}
+
+// Complete implements [unit.Completer]. For a unit without the annotations it sends
+// nothing.
+func (c *Completer) Complete(ctx context.Context, r unit.Request) (unit.Completion, error) {
+	w := &work{Completer: c, Request: r, now: c.cfg.Now().UTC().Truncate(time.Second), trust: make(map[manifest.ID]trust)}
+	w.done.Refused = make(map[manifest.ID]string)
+	services, consumers := w.read()
+	for _, s := range services {
+		t, err := w.serve(ctx, s)
+		if err != nil {
+			if t.why, err = local(ctx, err); err != nil {
+				return unit.Completion{}, err
+			}
+			w.again(w.now.Add(missingPause))
+		}
+		if t.why != "" {
+			w.done.Refused[s.object.ID()] = t.why
+		}
+		w.trust[s.object.ID()] = t
+	}
+	for _, consumer := range consumers {
+		if err := w.inject(ctx, consumer); err != nil {
+			return unit.Completion{}, err
+		}
+	}
+	return w.done, nil
+}
+
+// local returns the text of an error that concerns one object alone, and any other
+// error.
+func local(ctx context.Context, err error) (string, error) {
+	if kube.IsClusterWide(err) || ctx.Err() != nil {
+		return "", err
+	}
+	return err.Error(), nil
+}
+
+func (w *work) again(at time.Time) {
+	if !at.IsZero() && (w.done.Again.IsZero() || at.Before(w.done.Again)) {
+		w.done.Again = at
+	}
+}
+
+// read finds the annotated objects. One whose annotation cannot be followed is refused.
+func (w *work) read() (services []*service, consumers []consumer) {
+	byID, secretOf := make(map[manifest.ID]*service), make(map[manifest.ID]manifest.ID)
+	for _, o := range w.Objects.All() {
+		name := o.Annotation(manifest.ServingCertAnnotation)
+		if name == "" {
+			continue
+		}
+		id := o.ID()
+		secret := manifest.Secret.ID(id.Namespace, name)
+		other, twice := secretOf[secret]
+		switch {
+		case !id.Is(manifest.Service):
+			w.done.Refused[id] = fmt.Sprintf("%s: only Services have serving certificates; remove the annotation", manifest.ServingCertAnnotation)
+		case !dnsName.MatchString(name):
+			w.done.Refused[id] = fmt.Sprintf("%s: %q is no name of a Secret", manifest.ServingCertAnnotation, name)
+		case twice:
+			w.done.Refused[id] = fmt.Sprintf("%s: Secret %s is for %s already; name another", manifest.ServingCertAnnotation, name, other)
+		case id.Namespace == "": // which the plan reports
+		default:
+			secretOf[secret] = id
+			s := &service{object: o, secret: secret, journal: manifest.Secret.ID(apply.Namespace, "serving-ca."+id.Namespace+"."+id.Name)}
+			byID[id], services = s, append(services, s)
+		}
+	}
+	for _, o := range w.Objects.All() {
+		if o.Annotation(manifest.InjectCAAnnotation) == "" {
+			continue
+		}
+		c, err := readConsumer(o)
+		if err == nil && c.from.Is(manifest.Service) && byID[c.from] == nil {
+			err = w.notServing(c.from)
+		}
+		if err != nil {
+			w.done.Refused[o.ID()] = err.Error()
+			continue
+		}
+		if s := byID[c.from]; s != nil {
+			s.consumers = append(s.consumers, c)
+		}
+		consumers = append(consumers, c)
+	}
+	return services, consumers
+}
+
+// notServing says why a Service that is named has no CA.
+func (w *work) notServing(id manifest.ID) error {
+	o := w.Objects.Get(id)
+	switch {
+	case o == nil:
+		return fmt.Errorf("%s: the repository has no %s for this cluster; correct the name, or name a Secret (Secret/<namespace>/<name>)", manifest.InjectCAAnnotation, id)
+	case o.Annotation(manifest.ServingCertAnnotation) == "":
+		return fmt.Errorf("%s: %s has no certificate of gitopsd's; annotate it with %s: <name of a Secret>", manifest.InjectCAAnnotation, id, manifest.ServingCertAnnotation)
+	}
+	return fmt.Errorf("%s: %s", manifest.InjectCAAnnotation, cmp.Or(w.done.Refused[id], fmt.Sprintf("%s has no namespace", id)))
+}
+
+// inject fills a consumer's bundles.
+func (w *work) inject(ctx context.Context, c consumer) error {
+	t := w.trust[c.from]
+	if c.from.Is(manifest.Secret) {
+		var err error
+		if t, err = w.trustOf(ctx, c.from); err != nil {
+			return err
+		}
+	}
+	if t.why != "" && t.bundle == nil {
+		w.done.Refused[c.object.ID()] = fmt.Sprintf("%s: %s: %s", manifest.InjectCAAnnotation, c.from, t.why)
+	}
+	filled, err := fill(c.object, t.bundle)
+	if err != nil {
+		return err
+	}
+	w.done.Objects = append(w.done.Objects, filled)
+	return nil
+}
+
+// serve keeps a Service's certificate, and returns what its consumers trust.
+func (w *work) serve(ctx context.Context, s *service) (trust, error) {
+	if o := w.Objects.Get(s.secret); o != nil {
+		return w.useBrought(s, o.Tree()), nil
+	}
+	live, err := w.get(ctx, s.secret)
+	if err != nil {
+		return trust{}, err
+	}
+	if live != nil && !owned(live) {
+		w.again(w.now.Add(othersPause))
+		return w.useBrought(s, live), nil
+	}
+	brought, why, err := w.authority(ctx, s)
+	if err != nil {
+		return trust{}, err
+	}
+	return w.keep(ctx, s, brought, why)
+}
+
+// get reads a Secret; nil if there is none.
+func (w *work) get(ctx context.Context, id manifest.ID) (map[string]any, error) {
+	tree, _, err := w.Client.Get(ctx, secrets, id)
+	switch kube.ClassOf(err) {
+	case kube.NotFound, kube.NoNamespace:
+		return nil, nil
+	}
+	return tree, err
+}
+
+// contents returns the values of a Secret.
+func contents(tree map[string]any) map[string][]byte {
+	data := make(map[string][]byte)
+	for key, v := range manifest.Mapping(tree, "data") {
+		text, _ := v.(string)
+		if decoded, err := base64.StdEncoding.DecodeString(text); err == nil {
+			data[key] = decoded
+		}
+	}
+	for key, v := range manifest.Mapping(tree, "stringData") {
+		text, _ := v.(string)
+		data[key] = []byte(text)
+	}
+	return data
+}

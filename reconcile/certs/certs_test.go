@@ -1,0 +1,661 @@
+package certs
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
+	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/testscripts/devcluster"
+)
+
+func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
+
+// bed is a unit of a test's own, in a control plane that all tests share, with a clock
+// of its own.
+type bed struct {
+	t    *testing.T
+	name string
+	now  time.Time
+	log  bytes.Buffer
+	conn *unit.Connection
+	want *desired.Unit
+	cfg  Config
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	t.Parallel()
+	b := &bed{t: t, name: strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-")), now: time.Now()}
+	b.cfg = Config{Policy: policy, Now: func() time.Time { return b.now }}
+	b.conn = b.connect()
+	b.wants(hooks + webhooks)
+	return b
+}
+
+func kubeconfig(t *testing.T) []byte {
+	t.Helper()
+	text, err := os.ReadFile(devcluster.Start(t, "certs").Kubeconfig("certs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// connect connects anew, as another process does.
+func (b *bed) connect() *unit.Connection {
+	b.t.Helper()
+	client, err := kube.New(kube.Config{Name: b.name, Kubeconfig: kubeconfig(b.t)})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	completer, err := New(b.cfg)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	conn, err := unit.New(unit.Config{
+		Unit: desired.ID{Cluster: b.name}, Client: client, Fleet: apply.Fleet{Name: "fleet"}, Completers: []unit.Completer{completer},
+		Log: slog.New(slog.NewTextHandler(&b.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(conn.Close)
+	return conn
+}
+
+const hooks = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: $NAME}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: hooks, namespace: $NAME, annotations: {gitopsd.dev/serving-cert: hooks-tls}}
+spec: {ports: [{port: 443}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: hooks, namespace: $NAME, labels: {kubernetes.io/service-name: hooks}}
+addressType: IPv4
+endpoints: [{addresses: [10.9.8.7], conditions: {ready: true}}]
+ports: [{port: 9443}]
+`
+
+const webhooks = `
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: $NAME, annotations: {gitopsd.dev/inject-ca: Service/$NAME/hooks}}
+webhooks:
+- name: a.example.org
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  clientConfig: {service: {name: hooks, namespace: $NAME, path: /a}}
+  rules: [{apiGroups: [none.example.org], apiVersions: [v1], resources: [nothing], operations: [CREATE]}]
+- name: b.example.org
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  clientConfig: {service: {name: hooks, namespace: $NAME, path: /b}}
+  rules: [{apiGroups: [none.example.org], apiVersions: [v1], resources: [nothing], operations: [CREATE]}]
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: things.$NAME.example.org, annotations: {gitopsd.dev/inject-ca: $NAME/hooks}}
+spec:
+  group: $NAME.example.org
+  scope: Namespaced
+  names: {plural: things, singular: thing, kind: Thing}
+  conversion:
+    strategy: Webhook
+    webhook: {conversionReviewVersions: [v1], clientConfig: {service: {name: hooks, namespace: $NAME, path: /convert}}}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
+  - {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}
+`
+
+func (b *bed) yaml(text string) string { return strings.ReplaceAll(text, "$NAME", b.name) }
+
+// wants has the unit have these objects; $NAME in them is the bed's name.
+func (b *bed) wants(text string) {
+	b.t.Helper()
+	b.want = desired.Registered(clusters.Cluster{Name: b.name}, "")
+	b.want.Objects = manifesttest.Set(b.t, b.yaml(text))
+}
+
+// apply applies, checks the phase, and returns what was done.
+func (b *bed) apply(phase status.Phase) unit.Outcome {
+	b.t.Helper()
+	o := b.conn.Apply(b.t.Context(), b.want)
+	if o.Phase != phase {
+		b.t.Fatalf("%s: %s %v; want %s", o.Phase, o.Message, o.Problems, phase)
+	}
+	return o
+}
+
+// rests checks that nothing is left to do, for this process and another.
+func (b *bed) rests() {
+	b.t.Helper()
+	for _, conn := range []*unit.Connection{b.conn, b.connect()} {
+		o := conn.Apply(b.t.Context(), b.want)
+		if o.Changed != 0 || o.Phase != status.Ready || o.Checkpoint == nil {
+			b.t.Errorf("at rest: %s, %d changed, checkpoint %v: %s", o.Phase, o.Changed, o.Checkpoint != nil, b.log.String())
+		}
+	}
+}
+
+func (b *bed) secret() manifest.ID { return manifest.Secret.ID(b.name, "hooks-tls") }
+func (b *bed) journal() manifest.ID {
+	return manifest.Secret.ID(apply.Namespace, "serving-ca."+b.name+".hooks")
+}
+
+// send sends a request past everything that is tested here; nil answers "not found".
+func (b *bed) send(method string, id manifest.ID, body string) map[string]any {
+	b.t.Helper()
+	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig(b.t))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	path := map[manifest.GroupKind]string{
+		manifest.Secret:             "/api/v1/namespaces/" + id.Namespace + "/secrets/",
+		manifest.ValidatingWebhooks: "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/",
+		manifest.CRD:                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/",
+	}[id.GroupKind()] + id.Name
+	if method == http.MethodPost {
+		path = strings.TrimSuffix(path, "/"+id.Name)
+	}
+	req, err := http.NewRequestWithContext(b.t.Context(), method, config.Host+path+"?fieldManager=somebody", strings.NewReader(body))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", map[string]string{http.MethodPatch: "application/merge-patch+json"}[method])
+	if method == http.MethodPost {
+		req.Header.Set("Content-Type", "application/yaml")
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var answer map[string]any
+	switch err := json.NewDecoder(resp.Body).Decode(&answer); {
+	case resp.StatusCode == http.StatusNotFound:
+		return nil
+	case resp.StatusCode >= 300 || err != nil:
+		b.t.Fatalf("%s %s: %d %v %v", method, id, resp.StatusCode, answer["message"], err)
+	}
+	return answer
+}
+
+func (b *bed) contents(id manifest.ID) map[string]string {
+	b.t.Helper()
+	data := make(map[string]string)
+	for key, value := range contents(b.send(http.MethodGet, id, "")) {
+		data[key] = string(value)
+	}
+	return data
+}
+
+// bundles returns those in force, which must agree.
+func (b *bed) bundle() []*x509.Certificate {
+	b.t.Helper()
+	values := make(map[string]bool)
+	for _, id := range []manifest.ID{manifest.ValidatingWebhooks.ID("", b.name), manifest.CRD.ID("", "things."+b.name+".example.org")} {
+		for _, s := range slots(b.send(http.MethodGet, id, "")) {
+			text, _ := base64.StdEncoding.DecodeString(s.value)
+			values[string(text)] = true
+		}
+	}
+	if len(values) != 1 {
+		b.t.Fatalf("the bundles differ: %d", len(values))
+	}
+	for text := range values {
+		certs, err := parse([]byte(text))
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		if b.contents(b.secret())["ca.crt"] != text && b.contents(b.secret())["ca.crt"] != "" {
+			b.t.Error("ca.crt in the Secret is not the bundle")
+		}
+		return certs
+	}
+	return nil
+}
+
+// handshake serves with the Secret, and connects as an API server does.
+func (b *bed) handshake() {
+	b.t.Helper()
+	roots := x509.NewCertPool()
+	for _, cert := range b.bundle() {
+		roots.AddCert(cert)
+	}
+	data := b.contents(b.secret())
+	pair, err := tls.X509KeyPair([]byte(data["tls.crt"]), []byte(data["tls.key"]))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() { // the client checks
+				defer conn.Close()
+				_, _ = io.Copy(io.Discard, conn)
+			}()
+		}
+	}()
+	for _, name := range []string{"hooks." + b.name + ".svc", "hooks." + b.name, "hooks." + b.name + ".svc.cluster.local"} {
+		d := tls.Dialer{Config: &tls.Config{RootCAs: roots, ServerName: name, Time: func() time.Time { return b.now }}}
+		conn, err := d.DialContext(b.t.Context(), "tcp", listener.Addr().(*net.TCPAddr).String())
+		if err != nil {
+			b.t.Errorf("%s: %v", name, err)
+			continue
+		}
+		conn.Close()
+	}
+}
+
+// A Service gets a certificate and its consumers the CA, in one pass; a restart changes
+// nothing; what is not wanted any more is gone; and no key is shown.
+func TestIssue(t *testing.T) {
+	b := newBed(t)
+	p, err := b.conn.Plan(t.Context(), b.want)
+	if err != nil || p.Failing() > 0 {
+		t.Fatalf("plan: %v, %d fail", err, p.Failing())
+	}
+	if b.send(http.MethodGet, b.journal(), "") != nil {
+		t.Error("a plan has made a CA")
+	}
+	for _, s := range p.Steps {
+		if s.Object.Annotation(manifest.InjectCAAnnotation) != "" && len(s.Object.Unknown()) == 0 {
+			t.Errorf("%s is known before it is made", s.ID)
+		}
+	}
+	o := b.apply(status.Ready)
+	b.handshake()
+	var uses []string
+	for _, c := range o.Certificates {
+		uses = append(uses, c.Use+" "+c.Secret)
+	}
+	if want := []string{"serving " + b.name + "/hooks-tls", "authority gitopsd-system/serving-ca." + b.name + ".hooks"}; !slices.Equal(uses, want) {
+		t.Errorf("certificates %q, want %q", uses, want)
+	}
+	if due := o.Again.Sub(b.now); due <= 0 || due > policy.Leaf*2/3 {
+		t.Errorf("looks again in %s", due)
+	}
+	before, ca := b.contents(b.secret()), b.contents(b.journal())
+	b.rests()
+	if after := b.contents(b.secret()); after["tls.crt"] != before["tls.crt"] || b.contents(b.journal())["tls.crt"] != ca["tls.crt"] {
+		t.Error("a restart has made certificates anew")
+	}
+	if strings.Contains(before["ca.crt"], before["tls.crt"]) || len(b.bundle()) != 1 || !isCA(b.bundle()[0]) {
+		t.Error("the bundle is not the CA")
+	}
+	for _, key := range []string{before["tls.key"], ca["tls.key"]} {
+		line := strings.Split(key, "\n")[1]
+		p, err := b.connect().Plan(t.Context(), b.want)
+		if text := fmt.Sprint(p, err, o) + b.log.String(); strings.Contains(text, line) || strings.Contains(text, base64.StdEncoding.EncodeToString([]byte(key))[:60]) {
+			t.Error("a key is shown")
+		}
+	}
+	b.wants(hooks[:strings.Index(hooks, "---")])
+	b.want.Annotations = map[string]string{manifest.AllowPruneAnnotation: "100"}
+	b.apply(status.Ready) // a CRD needs a permission of its own; the rest goes
+	if b.send(http.MethodGet, b.secret(), "") != nil || b.send(http.MethodGet, b.journal(), "") != nil {
+		t.Error("Secrets stay behind")
+	}
+}
+
+// Whatever others do to Secrets and bundles is repaired, and what serves goes on serving
+// where that is possible.
+func TestRepair(t *testing.T) {
+	garbage := base64.StdEncoding.EncodeToString([]byte("garbage"))
+	webhook := func(b *bed) manifest.ID { return manifest.ValidatingWebhooks.ID("", b.name) }
+	for _, tt := range []struct {
+		name string
+		do   func(b *bed)
+		// keeps: the certificate stays at first. replaces: another CA replaces it later.
+		keeps, replaces bool
+	}{
+		{name: "leaf-deleted", do: func(b *bed) { b.send(http.MethodDelete, b.secret(), "") }},
+		{name: "leaf-garbled", do: func(b *bed) { b.send(http.MethodPatch, b.secret(), `{"data":{"tls.crt":"`+garbage+`"}}`) }},
+		{name: "key-of-another", do: func(b *bed) {
+			a, _ := mint(manifest.Service.ID("x", "y"), b.now, b.now.Add(time.Hour))
+			_, key, _ := issue(a, manifest.Service.ID("x", "y"), b.now, b.now.Add(time.Hour))
+			b.send(http.MethodPatch, b.secret(), `{"data":{"tls.key":"`+base64.StdEncoding.EncodeToString(key)+`"}}`)
+		}},
+		{name: "ca-garbled", keeps: true, do: func(b *bed) { b.send(http.MethodPatch, b.secret(), `{"data":{"ca.crt":"`+garbage+`"}}`) }},
+		{name: "bundle-garbled", keeps: true, do: func(b *bed) {
+			live := b.send(http.MethodGet, webhook(b), "")
+			for _, s := range slots(live) {
+				s.set(live, "")
+			}
+			text, _ := json.Marshal(map[string]any{"webhooks": live["webhooks"]})
+			b.send(http.MethodPatch, webhook(b), string(text))
+		}},
+		{name: "bundle-deleted", keeps: true, do: func(b *bed) { b.send(http.MethodDelete, webhook(b), "") }},
+		{name: "journal-deleted", keeps: true, replaces: true, do: func(b *bed) { b.send(http.MethodDelete, b.journal(), "") }},
+		{name: "journal-garbled", keeps: true, replaces: true, do: func(b *bed) {
+			b.send(http.MethodPatch, b.journal(), `{"data":{"tls.crt":"`+garbage+`","times.json":"`+garbage+`","other":"`+garbage+`"}}`)
+		}},
+		{name: "authority-key-lost", keeps: true, replaces: true, do: func(b *bed) { b.send(http.MethodPatch, b.journal(), `{"data":{"tls.key":null}}`) }},
+		{name: "journal-of-another", keeps: true, replaces: true, do: func(b *bed) {
+			a, _ := mint(manifest.Service.ID("x", "y"), b.now, b.now.Add(time.Hour))
+			key, _ := encodeKey(a.key)
+			b.send(http.MethodPatch, b.journal(), fmt.Sprintf(`{"data":{"tls.crt":%q,"tls.key":%q}}`, base64.StdEncoding.EncodeToString(encode(a.cert)), base64.StdEncoding.EncodeToString(key)))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			b.apply(status.Ready)
+			before := b.contents(b.secret())
+			tt.do(b)
+			b.apply(status.Ready)
+			b.handshake()
+			after := b.contents(b.secret())
+			if kept := after["tls.crt"] == before["tls.crt"] && after["tls.key"] == before["tls.key"]; kept != tt.keeps {
+				t.Errorf("the certificate stayed: %v, want %v", kept, tt.keeps)
+			}
+			if cas := len(b.bundle()); (cas == 2) != tt.replaces {
+				t.Errorf("%d CAs in the bundle", cas)
+			}
+			if tt.replaces {
+				b.apply(status.Ready) // sees the new CA in every bundle
+				b.now = b.now.Add(policy.Settle + time.Second)
+				b.apply(status.Ready)
+				b.handshake()
+				if b.contents(b.secret())["tls.crt"] == before["tls.crt"] {
+					t.Error("the certificate was not replaced")
+				}
+			}
+			b.rests()
+			if data := b.contents(b.journal()); data["other"] != "" {
+				t.Error("what others put into the journal stays")
+			}
+		})
+	}
+}
+
+// A rotation goes step by step, whoever takes the steps.
+func TestRotate(t *testing.T) {
+	b := newBed(t)
+	b.apply(status.Ready)
+	first := b.bundle()[0]
+	crt := func() string { return b.contents(b.secret())["tls.crt"] }
+	leaf := crt()
+	step := func(what string, advance time.Duration, cas int, replaced bool) {
+		t.Helper()
+		b.now = b.now.Add(advance)
+		b.conn = b.connect() // killed after each
+		b.apply(status.Ready)
+		b.handshake()
+		if n := len(b.bundle()); n != cas || crt() != leaf != replaced {
+			t.Errorf("%s: %d CAs in the bundle, want %d; certificate replaced: %v, want %v", what, n, cas, crt() != leaf, replaced)
+		}
+		leaf = crt()
+	}
+	day := 24 * time.Hour
+	step("nothing is due", time.Hour, 1, false)
+	step("a certificate is due", 60*day, 1, true)
+	step("again", 61*day, 1, true)
+	step("again", 61*day, 1, true)
+	step("the CA and a certificate are due", 62*day, 2, true)
+	step("the CA is seen everywhere", 10*time.Second, 2, false)
+	step("it settles", policy.Settle/2, 2, false)
+	step("it signs", policy.Settle, 2, true)
+	step("it is used", time.Minute, 2, false)
+	step("the next is due", 61*day, 2, true)
+	step("the last of the former CA has expired", 30*day, 1, false)
+	if b.bundle()[0].Equal(first) {
+		t.Error("the first CA is still trusted")
+	}
+	b.rests()
+
+	b.now = b.now.Add(3 * 365 * day) // nobody looked
+	b.apply(status.Ready)
+	b.handshake()
+	b.apply(status.Ready)
+	b.rests()
+}
+
+// Two processes that begin at once agree on one CA and one certificate.
+func TestTwo(t *testing.T) {
+	b := newBed(t)
+	conns := make([]*unit.Connection, 4)
+	for i := range conns {
+		conns[i] = b.connect()
+	}
+	var all sync.WaitGroup
+	for _, conn := range conns {
+		all.Go(func() { conn.Apply(t.Context(), b.want) })
+	}
+	all.Wait()
+	b.apply(status.Ready)
+	b.handshake()
+	if n := len(b.bundle()); n != 1 {
+		t.Errorf("%d CAs", n)
+	}
+	b.rests()
+}
+
+// Another fleet's cluster gets nothing.
+func TestAnotherFleet(t *testing.T) {
+	b := newBed(t)
+	b.wants(hooks[:strings.Index(hooks, "---")])
+	b.apply(status.Ready)
+	client, err := kube.New(kube.Config{Name: b.name, Kubeconfig: kubeconfig(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	completer, err := New(b.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.conn, err = unit.New(unit.Config{
+		Unit: desired.ID{Cluster: b.name}, Client: client, Fleet: apply.Fleet{Name: "another"}, Completers: []unit.Completer{completer},
+		Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.conn.Close)
+	b.wants(hooks + webhooks)
+	b.apply(status.Failed)
+	if b.send(http.MethodGet, b.journal(), "") != nil {
+		t.Error("a CA was made in the cluster of another fleet")
+	}
+}
+
+// tlsSecret returns a Secret's manifest.
+func tlsSecret(id manifest.ID, data map[string][]byte) string {
+	text, _ := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+		"metadata": map[string]any{"name": id.Name, "namespace": id.Namespace}, "data": data,
+	})
+	return string(text)
+}
+
+func (a authority) secret(t *testing.T) map[string][]byte {
+	t.Helper()
+	key, err := encodeKey(a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string][]byte{"tls.crt": encode(a.cert), "tls.key": key}
+}
+
+// A CA that an operator brings signs, by the nearest setting that names one, and is
+// replaced in order.
+func TestBroughtAuthority(t *testing.T) {
+	b := newBed(t)
+	b.cfg.Authority = "daemon-ca." + b.name
+	b.conn = b.connect()
+	service := manifest.Service.ID(b.name, "hooks")
+	bring := func(id manifest.ID) authority {
+		a, err := mint(manifest.Service.ID("operator", id.Name[:5]), b.now.Add(-time.Hour), b.now.Add(1000*24*time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.send(http.MethodPost, id, tlsSecret(id, a.secret(t)))
+		return a
+	}
+	rotated := func(by authority) {
+		t.Helper()
+		for range 3 { // in every bundle, seen, settled
+			b.apply(status.Ready)
+			b.handshake()
+			b.now = b.now.Add(policy.Settle)
+		}
+		chain, err := parse([]byte(b.contents(b.secret())["tls.crt"]))
+		if err != nil || !signed(by.cert, chain[0]) {
+			t.Errorf("the certificate is not by %s: %v", by.cert.Subject, err)
+		}
+		if key := b.contents(b.journal())["tls.key"]; key != "" {
+			t.Error("gitopsd has copied the operator's key")
+		}
+	}
+	o := b.apply(status.Failed)
+	if want := "refused: --certificate-authority: Secret gitopsd-system/daemon-ca." + b.name + " does not exist; create it"; !strings.HasPrefix(o.Problems[0].Reason, want) {
+		t.Errorf("problem %+v, want %q", o.Problems[0], want)
+	}
+	rotated(bring(manifest.Secret.ID(apply.Namespace, "daemon-ca."+b.name)))
+	ofCluster := manifest.Secret.ID(apply.Namespace, "cluster-ca."+b.name)
+	a := bring(ofCluster)
+	b.want.Spec.Certificates.Authority = ofCluster.Name
+	rotated(a)
+	ofPackage := manifest.Secret.ID(b.name, "package-ca")
+	a = bring(ofPackage)
+	b.wants(strings.Replace(hooks, "hooks-tls}", "hooks-tls, gitopsd.dev/certificate-authority: package-ca}", 1) + webhooks)
+	rotated(a)
+	b.rests()
+
+	leaf := b.contents(b.secret())["tls.crt"]
+	old, err := mint(service, b.now.Add(-48*time.Hour), b.now.Add(-time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	crt, key, err := issue(a, service, b.now.Add(-time.Hour), b.now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		data map[string][]byte
+		want string
+	}{
+		{old.secret(t), "holds a CA that expired on "},
+		{map[string][]byte{"tls.crt": crt, "tls.key": key}, "holds no CA: "},
+		{map[string][]byte{"tls.crt": encode(a.cert), "tls.key": nil}, "cannot sign: tls.key is missing; put "},
+		{map[string][]byte{"tls.crt": encode(a.cert), "tls.key": key}, "cannot sign: tls.key is not the key of the first certificate"},
+		{map[string][]byte{"tls.crt": []byte("x"), "tls.key": key}, "cannot sign: tls.crt has no certificate in PEM"},
+	} {
+		text, _ := json.Marshal(map[string]any{"data": tt.data})
+		b.send(http.MethodPatch, ofPackage, string(text))
+		o := b.apply(status.Failed)
+		if want := "refused: gitopsd.dev/certificate-authority: Secret " + b.name + "/package-ca " + tt.want; len(o.Problems) != 1 || !strings.HasPrefix(o.Problems[0].Reason, want) {
+			t.Errorf("problems %+v, want %q", o.Problems, want)
+		}
+		if b.contents(b.secret())["tls.crt"] != leaf {
+			t.Error("the certificate was replaced")
+		}
+	}
+}
+
+// A TLS Secret that an operator brings is used as it is, and its expiry is told.
+func TestBroughtSecret(t *testing.T) {
+	b := newBed(t)
+	service := manifest.Service.ID(b.name, "hooks")
+	a, err := mint(manifest.Service.ID("operator", "ca"), b.now.Add(-time.Hour), b.now.Add(100*24*time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair := func(notAfter time.Time, service manifest.ID) map[string][]byte {
+		crt, key, err := issue(a, service, b.now.Add(-time.Hour), notAfter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return map[string][]byte{"tls.crt": append(crt, encode(a.cert)...), "tls.key": key}
+	}
+	b.wants(hooks[:strings.Index(hooks, "---")])
+	b.apply(status.Ready)
+	b.send(http.MethodPost, b.secret(), tlsSecret(b.secret(), pair(b.now.Add(90*24*time.Hour), service)))
+	b.wants(hooks + webhooks)
+	before := b.contents(b.secret())
+	if o := b.apply(status.Ready); len(o.Notes) > 0 || len(o.Certificates) != 1 || !o.Certificates[0].Brought {
+		t.Errorf("notes %q, certificates %+v", o.Notes, o.Certificates)
+	}
+	b.handshake()
+	b.now = b.now.Add(65 * 24 * time.Hour)
+	if o := b.apply(status.Ready); len(o.Notes) != 1 || !strings.Contains(o.Notes[0], "Secret "+b.name+"/hooks-tls expires on ") {
+		t.Errorf("notes %q", o.Notes)
+	}
+	b.now = b.now.Add(26 * 24 * time.Hour)
+	o := b.apply(status.Failed)
+	if !slices.ContainsFunc(o.Problems, func(p problem.Problem) bool {
+		return strings.Contains(p.Reason, "is not gitopsd's and holds a certificate that expired on ")
+	}) {
+		t.Errorf("problems %+v", o.Problems)
+	}
+	if after := b.contents(b.secret()); after["tls.crt"] != before["tls.crt"] || after["tls.key"] != before["tls.key"] || b.send(http.MethodGet, b.journal(), "") != nil {
+		t.Error("gitopsd has written what the operator brought")
+	}
+	b.send(http.MethodDelete, b.secret(), "")
+	b.apply(status.Ready)
+	b.handshake()
+}
+
+// A Secret of the cluster can be the source of a bundle.
+func TestFromSecret(t *testing.T) {
+	b := newBed(t)
+	from := manifest.Secret.ID(b.name, "elsewhere")
+	b.wants(hooks + strings.ReplaceAll(strings.ReplaceAll(webhooks, "Service/$NAME/hooks", "Secret/$NAME/elsewhere"), " $NAME/hooks", " Secret/$NAME/elsewhere"))
+	o := b.apply(status.Failed)
+	if p := o.Problems[0]; !strings.Contains(p.Reason, "secret/"+b.name+"/elsewhere: there is no such Secret; create it, or correct the name") || o.Again.IsZero() {
+		t.Errorf("problem %+v", p)
+	}
+	a, err := mint(manifest.Service.ID("operator", "ca"), b.now, b.now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.send(http.MethodPost, from, tlsSecret(from, a.secret(t)))
+	b.apply(status.Ready)
+	live := slots(b.send(http.MethodGet, manifest.ValidatingWebhooks.ID("", b.name), ""))
+	if text, _ := base64.StdEncoding.DecodeString(live[1].value); string(text) != string(encode(a.cert)) {
+		t.Error("the bundle is not the Secret's")
+	}
+	b.rests()
+}

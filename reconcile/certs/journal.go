@@ -1,0 +1,148 @@
+package certs
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// Keys of the Secret of a CA. Those of the signer have the names that all TLS Secrets
+// use. A CA that an operator brought has no key there.
+const (
+	keyCert    = "tls.crt"
+	keyKey     = "tls.key"
+	keyBundle  = "ca.crt" // of Secrets with serving certificates
+	keyNext    = "next.crt"
+	keyNextKey = "next.key"
+	keyFormer  = "former.crt"
+	keyTimes   = "times.json"
+)
+
+// times is what the certificates of a journal do not tell.
+type times struct {
+	Issued time.Time `json:"issued,omitzero"`
+	Spread time.Time `json:"spread,omitzero"`
+	// Former are the times of Former.Until, by the IDs of their CAs.
+	Former map[string]time.Time `json:"former,omitempty"`
+}
+
+// material are CAs by their IDs.
+type material map[string]authority
+
+// add adds a CA, and returns it as the rotation sees it. A key is never taken away.
+func (m material) add(a authority, key bool) CA {
+	id := idOf(a.cert)
+	if a.key == nil {
+		a.key = m[id].key
+	}
+	m[id] = a
+	return CA{ID: id, NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter, Key: key}
+}
+
+// read reads the Secret of a Service's CA. It returns nil if the Secret is damaged:
+// something in it is missing, garbled, or not of this Service. What can be read of it
+// is then in found.
+func (m material) read(data map[string][]byte, service manifest.ID) (j *Journal, found []CA) {
+	sound := true
+	pair := func(crt, key string) CA {
+		text, private := data[crt], data[key]
+		if len(text) == 0 {
+			sound = sound && len(private) == 0
+			return CA{}
+		}
+		chain, signer, err := parsePair(text, private)
+		if len(chain) != 1 || !isCA(chain[0]) {
+			sound = false
+			return CA{}
+		}
+		ca := m.add(authority{chain[0], signer}, err == nil)
+		found = append(found, ca)
+		// Only what an operator brings has its key elsewhere, or another name.
+		if len(private) > 0 && (err != nil || chain[0].Subject.CommonName != authorityName(service)) {
+			sound = false
+		}
+		return ca
+	}
+	j = &Journal{Signer: pair(keyCert, keyKey), Next: pair(keyNext, keyNextKey)}
+	var t times
+	if json.Unmarshal(data[keyTimes], &t) != nil {
+		sound = false
+	}
+	second := func(at time.Time) time.Time { return at.UTC().Truncate(time.Second) }
+	j.Issued, j.Spread = second(t.Issued), second(t.Spread)
+	if text := data[keyFormer]; len(text) > 0 {
+		certs, err := parse(text)
+		sound = sound && err == nil
+		for _, cert := range certs {
+			if !isCA(cert) {
+				sound = false
+				continue
+			}
+			ca := m.add(authority{cert: cert}, false)
+			found = append(found, ca)
+			until, known := t.Former[ca.ID]
+			if !known || until.After(ca.NotAfter) {
+				until = ca.NotAfter
+			}
+			j.Former = append(j.Former, Former{ca, second(until)})
+		}
+	}
+	if !sound || j.Signer.ID == "" && j.Next.ID == "" && len(j.Former) == 0 {
+		return nil, found
+	}
+	return j, found
+}
+
+// write returns the content of the Secret for a journal.
+func (m material) write(j *Journal) (map[string][]byte, error) {
+	data := make(map[string][]byte)
+	put := func(crt, key string, ca CA) error {
+		if ca.ID == "" {
+			return nil
+		}
+		data[crt] = encode(m[ca.ID].cert)
+		if !ca.Key {
+			return nil
+		}
+		text, err := encodeKey(m[ca.ID].key)
+		data[key] = text
+		return err
+	}
+	if err := put(keyCert, keyKey, j.Signer); err != nil {
+		return nil, err
+	}
+	if err := put(keyNext, keyNextKey, j.Next); err != nil {
+		return nil, err
+	}
+	t := times{Issued: j.Issued, Spread: j.Spread, Former: make(map[string]time.Time)}
+	for _, f := range j.Former {
+		t.Former[f.CA.ID] = f.Until
+		data[keyFormer] = append(data[keyFormer], encode(m[f.CA.ID].cert)...)
+	}
+	var err error
+	data[keyTimes], err = json.Marshal(t)
+	return data, err
+}
+
+// bundle returns the certificates of CAs as PEM.
+func (m material) bundle(ids []string) []byte {
+	var b bytes.Buffer
+	for _, id := range slices.Sorted(slices.Values(ids)) {
+		b.Write(encode(m[id].cert))
+	}
+	return b.Bytes()
+}
+
+// issuer returns the ID of the CA that signed a certificate, empty if none of them did.
+func (m material) issuer(cert *x509.Certificate) string {
+	for id, a := range m {
+		if signed(a.cert, cert) {
+			return id
+		}
+	}
+	return ""
+}
