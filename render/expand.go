@@ -15,6 +15,7 @@ import (
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/pins"
 	"gitopsd.dev/render/runtime"
+	"gitopsd.dev/render/webhook"
 	"gitopsd.dev/sources"
 )
 
@@ -103,6 +104,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 			continue
 		}
 		c.held[name(s)], expanded[name(s)] = e.objects, e
+		c.noteIdle(s, e)
 	}
 	r.activate(c, expanded)
 	c.bind(expanded)
@@ -111,8 +113,14 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	if err != nil {
 		return nil, err
 	}
+	if objects, err = open(objects); err != nil {
+		return nil, err
+	}
 	before := objects
 	if objects, err = patches.Apply(ctx, objects); err != nil {
+		return nil, err
+	}
+	if objects, err = open(objects); err != nil { // what a patch has set
 		return nil, err
 	}
 	if err := checkPins(objects, pins); err != nil {
@@ -142,6 +150,25 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		}
 	}
 	return rendered, rendered.Err()
+}
+
+// open leaves the CA bundles out that somebody else fills in.
+func open(objects []*manifest.Object) ([]*manifest.Object, error) {
+	opened, cloned := objects, false
+	for i, o := range objects {
+		other, err := webhook.Open(o)
+		if err != nil {
+			return nil, err
+		}
+		if other == o {
+			continue
+		}
+		if !cloned {
+			opened, cloned = slices.Clone(objects), true
+		}
+		opened[i] = other
+	}
+	return opened, nil
 }
 
 // withPins adds the policies that enforce pins to a cluster's types, as patches left
