@@ -137,6 +137,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		}
 	}
 	rendered := c.rendered(set)
+	rendered.noteUnserved()
 	if in.EnforcePins {
 		rendered.keepPins()
 		if in.Delegate {
@@ -207,6 +208,37 @@ func (r *Rendered) keepPins() {
 			keep(o.ID().Name)
 		}
 	}
+}
+
+// noteUnserved notes the types of packages that nothing is going to convert. They are
+// installed all the same: what is stored in the version that is asked for needs no
+// conversion, and without its types a controller does not start.
+func (r *Rendered) noteUnserved() {
+	why := make(map[string]string)
+	types := make(map[string][]string)
+	for _, o := range r.Objects.All() {
+		if !o.ID().Is(manifest.CRD) || !webhook.Needed(o.Tree()) {
+			continue
+		}
+		pkg := o.Label(manifest.PackageLabel)
+		if _, asked := why[pkg]; !asked { // a package's webhooks have one Service
+			why[pkg] = webhook.Unserved(r.Objects.All(), o)
+		}
+		types[pkg] = append(types[pkg], o.ID().Name)
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(types)) {
+		if why[pkg] != "" {
+			r.Notes = append(r.Notes, fmt.Sprintf("Provider %s: nothing converts objects between the versions of %s: %s; requests that need it fail", pkg, first(types[pkg]), why[pkg]))
+		}
+	}
+}
+
+// first is the first of some names and how many there are besides.
+func first(names []string) string {
+	if len(names) == 1 {
+		return names[0]
+	}
+	return fmt.Sprintf("%s and %d more", names[0], len(names)-1)
 }
 
 // noteDelegated says where no pins are enforced.

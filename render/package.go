@@ -37,7 +37,7 @@ type expansion struct {
 	policies []*manifest.Object
 	// idle are CRDs that the package wants to be converted by a webhook and that have
 	// a single version.
-	idle []manifest.ID
+	idle []string
 }
 
 // contents returns the expansion of one package.
@@ -139,7 +139,7 @@ func (e *expansion) withController(s sources.Selected, config *runtime.Config) e
 				return err
 			}
 			e.objects[i] = o
-			e.idle = append(e.idle, o.ID())
+			e.idle = append(e.idle, o.ID().Name)
 		}
 		if o.ID().Is(manifest.CRD) {
 			c.Types = append(c.Types, o)
@@ -210,9 +210,5 @@ func (c *cluster) noteIdle(s sources.Selected, e *expansion) {
 	if len(e.idle) == 0 {
 		return
 	}
-	which := e.idle[0].Name
-	if n := len(e.idle) - 1; n > 0 {
-		which = fmt.Sprintf("%s and %d more", which, n)
-	}
-	c.notes = append(c.notes, fmt.Sprintf("Provider %s wants a webhook to convert types that have one version only, and nothing to convert: they are installed without it (%s)", s.Declaration.Name, which))
+	c.notes = append(c.notes, fmt.Sprintf("Provider %s wants a webhook to convert types that have one version only, and nothing to convert: they are installed without it (%s)", s.Declaration.Name, first(e.idle)))
 }

@@ -80,24 +80,11 @@ func clients(tree map[string]any) []client {
 	return nil
 }
 
-// Bundles returns the fields of an object that hold CA bundles, set or not, as plans
-// show them.
-func Bundles(tree map[string]any) []string {
+// Left returns the fields of an object that are to hold a CA bundle and do not, as
+// plans show them.
+func Left(tree map[string]any) []string {
 	var paths []string
 	for _, c := range clients(tree) {
-		paths = append(paths, bundlePath(c))
-	}
-	return paths
-}
-
-// Left returns the fields that are left out of an object until somebody fills in the
-// bundle that its annotation names.
-func Left(o *manifest.Object) []string {
-	if o.Annotation(manifest.InjectCAAnnotation) == "" {
-		return nil
-	}
-	var paths []string
-	for _, c := range clients(o.Tree()) {
 		if c.config[bundleField] == nil {
 			paths = append(paths, bundlePath(c))
 		}
