@@ -113,6 +113,9 @@ func (c *computation) keepControllers(steps []Step) {
 	busy := make(map[string]string)
 	for i := range steps {
 		s := &steps[i]
+		if s.Action == Held && s.Package != "" && s.ID.Is(manifest.Webhooks...) {
+			busy[s.Package] = s.ID.String()
+		}
 		if s.Action != Held || !s.ID.Is(manifest.Definitions...) {
 			continue
 		}
