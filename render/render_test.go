@@ -81,7 +81,7 @@ func ids(objects []*manifest.Object) []string {
 func yamlOf(t *testing.T, r *Rendered) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := r.Objects.WriteYAML(&b); err != nil {
+	if err := r.Objects.WriteYAML(&b, nil); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()

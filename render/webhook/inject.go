@@ -3,6 +3,7 @@ package webhook
 import (
 	"encoding/base64"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -90,6 +91,23 @@ func Left(tree map[string]any) []string {
 		}
 	}
 	return paths
+}
+
+// Filled returns where the value of a field comes from when an object is applied; ok
+// is false if nothing is filled in there.
+func Filled(o *manifest.Object, path field.Path) (from Source, ok bool) {
+	from, err := ParseSource(o.Annotation(manifest.InjectCAAnnotation))
+	if err != nil || len(path) == 0 || path[len(path)-1].Key != bundleField {
+		return Source{}, false
+	}
+	// An element of a list may be named by its index.
+	config, ok := path[:len(path)-1].In(o.Tree())
+	if !ok {
+		return Source{}, false
+	}
+	return from, slices.ContainsFunc(clients(o.Tree()), func(c client) bool {
+		return reflect.ValueOf(config).Kind() == reflect.Map && reflect.ValueOf(c.config).Pointer() == reflect.ValueOf(config).Pointer()
+	})
 }
 
 func bundlePath(c client) string {
