@@ -146,11 +146,11 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	if meta != nil {
 		s.UID = string(meta.UID)
 	}
-	if why := c.unregistered[id]; why != "" {
-		return decide(Held, "nothing would serve it: %s", why)
-	}
 	if why := c.misuse(o); why != "" {
 		return decide(Refused, "%s", why)
+	}
+	if why := c.unregistered[id]; why != "" {
+		return decide(Held, "nothing would serve it: %s", why)
 	}
 	if why := unready(o); why != "" {
 		return decide(Held, "%s", why)

@@ -39,8 +39,8 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 		if c.dormant[id] {
 			s.Reason = "no activation policy names it any more"
 		}
-		if why := c.unregistered[id]; why != "" {
-			s.Reason = "nothing is going to serve it: " + why
+		if why := c.leaves(id); why != "" {
+			s.Reason = why
 		}
 		s.Early = c.early(&s)
 		if meta.DeletionTimestamp != nil {

@@ -39,6 +39,9 @@ import (
 
 // misuse returns why an object's CA bundle cannot be filled in as it asks, "" if it can.
 func (c *computation) misuse(o *manifest.Object) string {
+	if c.unregistered[o.ID()] != "" {
+		return "" // which tells more
+	}
 	if err := webhook.Misuse(o, c.desired.Get); err != nil {
 		return fmt.Sprintf("%v (%s)", err, o.Origin())
 	}
@@ -81,6 +84,15 @@ func (c *computation) findUnregistered() {
 func (c *computation) withdrawn(id manifest.ID) bool {
 	meta := c.live.Objects[id]
 	return c.unregistered[id] != "" && meta != nil && c.inv.Membership(id, meta) == Member
+}
+
+// leaves returns why a webhook configuration goes although it is desired; "" for other
+// objects.
+func (c *computation) leaves(id manifest.ID) string {
+	if why := c.unregistered[id]; why != "" {
+		return "nothing is going to serve it: " + why
+	}
+	return ""
 }
 
 // early reports whether a prune comes before workloads are applied: of what sends

@@ -119,6 +119,23 @@ func TestWebhookOrder(t *testing.T) {
 	}
 }
 
+// Two revisions are compared alike, without a cluster.
+func TestWebhooksBetween(t *testing.T) {
+	t.Parallel()
+	scaled := strings.Replace(hooksServer, "spec: {", "spec: {replicas: 0, ", 1)
+	for _, tt := range []struct{ name, before, after, want string }{
+		{"scaled down", hooks + hooksService + hooksServer, hooks + hooksService + scaled, "unchanged service/ns/p\nconfigure deployment.apps/ns/p\nprune validatingwebhookconfiguration.admissionregistration.k8s.io/p.w nothing is going to serve it: deployment.apps/ns/p has no replicas\n"},
+		{"scaled down before", hooks + hooksService + scaled, hooks + hooksService + scaled, "unchanged service/ns/p\nunchanged deployment.apps/ns/p\nheld validatingwebhookconfiguration.admissionregistration.k8s.io/p.w nothing would serve it: deployment.apps/ns/p has no replicas\n"},
+		{"scaled up", hooks + hooksService + scaled, hooks + hooksService + hooksServer, "unchanged service/ns/p\nconfigure deployment.apps/ns/p\nunchanged validatingwebhookconfiguration.admissionregistration.k8s.io/p.w\n"},
+		{"misuse", cm, cm + strings.Replace(cm, "name: a", "name: b, annotations: {gitopsd.dev/inject-ca: x}", 1), "unchanged configmap/ns/a\nrefused configmap/ns/b gitopsd.dev/inject-ca: \"x\": want Service/<namespace>/<name> or Secret/<namespace>/<name> (test.yaml:3)\n"},
+	} {
+		p := new(plan.Comparer).Between("prod", manifesttest.Set(t, strings.ReplaceAll(tt.before, "caBundle: eA==, ", "")), manifesttest.Set(t, strings.ReplaceAll(tt.after, "caBundle: eA==, ", "")), nil, nil)
+		if have := steps(p); have != tt.want {
+			t.Errorf("%s: have\n%s\nwant\n%s", tt.name, have, tt.want)
+		}
+	}
+}
+
 // A configuration that is kept keeps what serves it.
 func TestHeldWebhookKeepsServer(t *testing.T) {
 	t.Parallel()
