@@ -15,6 +15,7 @@ import (
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/pins"
 	"gitopsd.dev/render/runtime"
+	"gitopsd.dev/render/webhook"
 	"gitopsd.dev/sources"
 )
 
@@ -103,6 +104,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 			continue
 		}
 		c.held[name(s)], expanded[name(s)] = e.objects, e
+		c.noteIdle(s, e)
 	}
 	r.activate(c, expanded)
 	c.bind(expanded)
@@ -111,8 +113,14 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	if err != nil {
 		return nil, err
 	}
+	if objects, err = open(objects); err != nil {
+		return nil, err
+	}
 	before := objects
 	if objects, err = patches.Apply(ctx, objects); err != nil {
+		return nil, err
+	}
+	if objects, err = open(objects); err != nil { // what a patch has set
 		return nil, err
 	}
 	if err := checkPins(objects, pins); err != nil {
@@ -129,6 +137,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		}
 	}
 	rendered := c.rendered(set)
+	rendered.noteUnserved()
 	if in.EnforcePins {
 		rendered.keepPins()
 		if in.Delegate {
@@ -142,6 +151,25 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		}
 	}
 	return rendered, rendered.Err()
+}
+
+// open leaves the CA bundles out that somebody else fills in.
+func open(objects []*manifest.Object) ([]*manifest.Object, error) {
+	opened, cloned := objects, false
+	for i, o := range objects {
+		other, err := webhook.Open(o)
+		if err != nil {
+			return nil, err
+		}
+		if other == o {
+			continue
+		}
+		if !cloned {
+			opened, cloned = slices.Clone(objects), true
+		}
+		opened[i] = other
+	}
+	return opened, nil
 }
 
 // withPins adds the policies that enforce pins to a cluster's types, as patches left
@@ -180,6 +208,37 @@ func (r *Rendered) keepPins() {
 			keep(o.ID().Name)
 		}
 	}
+}
+
+// noteUnserved notes the types of packages that nothing is going to convert. They are
+// installed all the same: what is stored in the version that is asked for needs no
+// conversion, and without its types a controller does not start.
+func (r *Rendered) noteUnserved() {
+	why := make(map[string]string)
+	types := make(map[string][]string)
+	for _, o := range r.Objects.All() {
+		if !o.ID().Is(manifest.CRD) || !webhook.Needed(o.Tree()) {
+			continue
+		}
+		pkg := o.Label(manifest.PackageLabel)
+		if _, asked := why[pkg]; !asked { // a package's webhooks have one Service
+			why[pkg] = webhook.Unserved(r.Objects.All(), o)
+		}
+		types[pkg] = append(types[pkg], o.ID().Name)
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(types)) {
+		if why[pkg] != "" {
+			r.Notes = append(r.Notes, fmt.Sprintf("Provider %s: nothing converts objects between the versions of %s: %s; requests that need it fail", pkg, first(types[pkg]), why[pkg]))
+		}
+	}
+}
+
+// first is the first of some names and how many there are besides.
+func first(names []string) string {
+	if len(names) == 1 {
+		return names[0]
+	}
+	return fmt.Sprintf("%s and %d more", names[0], len(names)-1)
 }
 
 // noteDelegated says where no pins are enforced.

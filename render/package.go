@@ -35,6 +35,9 @@ type expansion struct {
 	active map[manifest.ID]bool
 	// policies are a Configuration's ManagedResourceActivationPolicies.
 	policies []*manifest.Object
+	// idle are CRDs that the package wants to be converted by a webhook and that have
+	// a single version.
+	idle []string
 }
 
 // contents returns the expansion of one package.
@@ -52,12 +55,12 @@ func contents(s sources.Selected, config *runtime.Config) (*expansion, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects := e.objects
 	if d.Kind == sources.Provider {
-		if objects, err = withController(s, config, objects); err != nil {
+		if err := e.withController(s, config); err != nil {
 			return nil, err
 		}
 	}
+	objects := e.objects
 	labels := maps.Clone(d.CommonLabels)
 	if labels == nil {
 		labels = make(map[string]string, 1)
@@ -126,10 +129,18 @@ func installed(mrd *manifest.Object) (*manifest.Object, error) {
 }
 
 // withController completes webhooks and adds the controller's objects.
-func withController(s sources.Selected, config *runtime.Config, objects []*manifest.Object) ([]*manifest.Object, error) {
+func (e *expansion) withController(s sources.Selected, config *runtime.Config) error {
 	c := runtime.Controller{Selected: s, Config: config}
 	service := webhook.Service{Namespace: runtime.Namespace, Name: c.ServiceName(), Port: runtime.WebhookPort}
-	for i, o := range objects {
+	for i, o := range e.objects {
+		if webhook.Idle(o.Tree()) {
+			var err error
+			if o, err = manifest.New(webhook.WithoutConversion(o.Tree()), o.Origin()); err != nil {
+				return err
+			}
+			e.objects[i] = o
+			e.idle = append(e.idle, o.ID().Name)
+		}
 		if o.ID().Is(manifest.CRD) {
 			c.Types = append(c.Types, o)
 		}
@@ -137,17 +148,67 @@ func withController(s sources.Selected, config *runtime.Config, objects []*manif
 			continue
 		}
 		c.Webhooks = true
-		tree, err := webhook.Complete(o.Tree(), service)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %s: %w", o.Origin(), o.ID(), err)
+		var err error
+		if e.objects[i], err = registered(o, s.Declaration.Name, service); err != nil {
+			return fmt.Errorf("%s: %s: %w", o.Origin(), o.ID(), err)
 		}
-		if objects[i], err = manifest.New(tree, o.Origin()); err != nil {
-			return nil, err
+		if o.ID().Is(manifest.CRD) {
+			c.Types[len(c.Types)-1] = e.objects[i]
 		}
 	}
 	controller, err := runtime.Objects(c)
 	if err != nil {
+		return err
+	}
+	for i, o := range controller {
+		if o.ID().Is(manifest.Service) {
+			controller[i] = o.WithMetadata(nil, certified(s.Declaration))
+		}
+	}
+	e.objects = append(e.objects, controller...)
+	return nil
+}
+
+// registered returns an object whose webhooks the package's controller serves, as it
+// is in clusters.
+func registered(o *manifest.Object, pkg string, service webhook.Service) (*manifest.Object, error) {
+	tree, err := webhook.Complete(o.Tree(), service)
+	if err != nil {
 		return nil, err
 	}
-	return append(objects, controller...), nil
+	if o.ID().Is(manifest.Webhooks...) {
+		meta := maps.Clone(manifest.Mapping(tree, "metadata"))
+		meta["name"] = webhook.Name(pkg, o.ID().Name)
+		tree = maps.Clone(tree)
+		tree["metadata"] = meta
+	}
+	if o, err = manifest.New(tree, o.Origin()); err != nil {
+		return nil, err
+	}
+	source := webhook.Source{Object: manifest.Service.ID(service.Namespace, service.Name)}
+	return o.WithMetadata(nil, map[string]string{manifest.InjectCAAnnotation: source.String()}), nil
+}
+
+// certified returns the annotations by which the Service of a controller gets its
+// certificate. The Secret's name is Crossplane's.
+func certified(d sources.Declaration) map[string]string {
+	annotations := map[string]string{manifest.ServingCertAnnotation: d.Name + "-tls-server"}
+	if authority := authority(d); authority != "" {
+		annotations[manifest.AuthorityAnnotation] = authority
+	}
+	return annotations
+}
+
+// authority returns the Secret with the CA that a declaration names.
+func authority(d sources.Declaration) string {
+	return manifest.Text(d.Document.Tree, "metadata", "annotations", manifest.AuthorityAnnotation)
+}
+
+// noteIdle notes the types for which a package asks for a webhook that would serve
+// nobody.
+func (c *cluster) noteIdle(s sources.Selected, e *expansion) {
+	if len(e.idle) == 0 {
+		return
+	}
+	c.notes = append(c.notes, fmt.Sprintf("Provider %s wants a webhook to convert types that have one version only, and nothing to convert: they are installed without it (%s)", s.Declaration.Name, first(e.idle)))
 }

@@ -81,7 +81,7 @@ func ids(objects []*manifest.Object) []string {
 func yamlOf(t *testing.T, r *Rendered) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := r.Objects.WriteYAML(&b); err != nil {
+	if err := r.Objects.WriteYAML(&b, nil); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
@@ -89,17 +89,17 @@ func yamlOf(t *testing.T, r *Rendered) string {
 
 func TestExpandProvider(t *testing.T) {
 	t.Parallel()
-	pkg := content(t, sources.Provider, crdYAML("as", "")+crdYAML("bs", "conversion: {strategy: Webhook}")+
-		"apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\nmetadata: {name: w, labels: {own: label}}\nwebhooks: [{name: x, clientConfig: {service: {path: /x}}}]\n")
+	pkg := content(t, sources.Provider, crdYAML("as", "")+crdYAML("bs", "versions: [{name: v1}, {name: v2}], conversion: {strategy: Webhook}")+crdYAML("cs", "versions: [{name: v1}], conversion: {strategy: Webhook}")+
+		"apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\nmetadata: {name: w, labels: {own: label}}\nwebhooks: [{name: x, clientConfig: {caBundle: Cg==, service: {path: /x}}}]\n")
 	before := string(manifest.AppendJSON(nil, pkg.Documents[1].Tree))
-	rendered, err := expand(t, new(Renderer), input(t, plainObject+declare("Provider", "p", "commonLabels: {team: a}, commonAnnotations: {note: b}")), map[string]*sources.Package{"p": pkg})
+	rendered, err := expand(t, new(Renderer), input(t, plainObject+strings.Replace(declare("Provider", "p", "commonLabels: {team: a}, commonAnnotations: {note: b}"), "{name: p}", "{name: p, annotations: {gitopsd.dev/certificate-authority: own-ca}}", 1)), map[string]*sources.Package{"p": pkg})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
 		"configmap/default/plain", "namespace/gitopsd-system", "service/gitopsd-system/p", "serviceaccount/gitopsd-system/p",
-		"validatingwebhookconfiguration.admissionregistration.k8s.io/w",
-		"customresourcedefinition.apiextensions.k8s.io/as.example.org", "customresourcedefinition.apiextensions.k8s.io/bs.example.org",
+		"validatingwebhookconfiguration.admissionregistration.k8s.io/p.w",
+		"customresourcedefinition.apiextensions.k8s.io/as.example.org", "customresourcedefinition.apiextensions.k8s.io/bs.example.org", "customresourcedefinition.apiextensions.k8s.io/cs.example.org",
 		"deployment.apps/gitopsd-system/p",
 		"clusterrole.rbac.authorization.k8s.io/gitopsd:provider:p", "clusterrolebinding.rbac.authorization.k8s.io/gitopsd:provider:p",
 	}
@@ -116,15 +116,77 @@ func TestExpandProvider(t *testing.T) {
 		}
 	}
 	for id, want := range map[manifest.ID]string{
-		{Group: "admissionregistration.k8s.io", Kind: "ValidatingWebhookConfiguration", Name: "w"}: `"clientConfig":{"service":{"name":"p","namespace":"gitopsd-system","path":"/x","port":9443}}`,
-		{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "bs.example.org"}:  `"webhook":{"clientConfig":{"service":{"name":"p","namespace":"gitopsd-system","port":9443}},"conversionReviewVersions":["v1"]}`,
+		{Group: "admissionregistration.k8s.io", Kind: "ValidatingWebhookConfiguration", Name: "p.w"}: `"clientConfig":{"service":{"name":"p","namespace":"gitopsd-system","path":"/x","port":9443}}`,
+		{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "cs.example.org"}:    `"conversion":{"strategy":"None"}`,
+		{Kind: "Service", Namespace: "gitopsd-system", Name: "p"}:                                    `"annotations":{"gitopsd.dev/certificate-authority":"own-ca","gitopsd.dev/serving-cert":"p-tls-server","note":"b"}`,
+		{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "bs.example.org"}:    `"webhook":{"clientConfig":{"service":{"name":"p","namespace":"gitopsd-system","port":9443}},"conversionReviewVersions":["v1"]}`,
 	} {
 		if have := string(rendered.Objects.Get(id).AppendJSON(nil)); !strings.Contains(have, want) {
 			t.Errorf("%s is %s, want one with %s", id, have, want)
 		}
 	}
+	for _, id := range []manifest.ID{{Group: "admissionregistration.k8s.io", Kind: "ValidatingWebhookConfiguration", Name: "p.w"}, {Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "bs.example.org"}} {
+		if have := rendered.Objects.Get(id).Annotation(manifest.InjectCAAnnotation); have != "Service/gitopsd-system/p" {
+			t.Errorf("%s: inject-ca is %q", id, have)
+		}
+	}
+	if want := []string{"Provider p wants a webhook to convert types that have one version only, and nothing to convert: they are installed without it (cs.example.org)"}; !slices.Equal(rendered.Notes, want) {
+		t.Errorf("notes %q", rendered.Notes)
+	}
 	if have := string(manifest.AppendJSON(nil, pkg.Documents[1].Tree)); have != before {
 		t.Errorf("the package has changed to %s", have)
+	}
+}
+
+// Packages whose configurations have the same names, as generators give them, go
+// together in a cluster.
+func TestSameWebhookNames(t *testing.T) {
+	t.Parallel()
+	const hooks = "{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, metadata: {name: mutating-webhook-configuration}, webhooks: [{name: x}]}\n"
+	in := input(t, declare("Provider", "p", "")+declare("Provider", "q", ""))
+	rendered, err := expand(t, new(Renderer), in, map[string]*sources.Package{"p": content(t, sources.Provider, hooks), "q": content(t, sources.Provider, hooks)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"p", "q"} {
+		o := rendered.Objects.Get(manifest.MutatingWebhooks.ID("", name+".mutating-webhook-configuration"))
+		if o == nil || o.Annotation(manifest.InjectCAAnnotation) != "Service/gitopsd-system/"+name {
+			t.Errorf("%s: have %v", name, o)
+		}
+	}
+}
+
+// A new authority is a new rendering.
+func TestAuthorityChanges(t *testing.T) {
+	t.Parallel()
+	pkg := content(t, sources.Provider, crdYAML("as", "versions: [{name: v1}, {name: v2}], conversion: {strategy: Webhook}"))
+	var r Renderer
+	for _, want := range []string{"", "one", "two", ""} {
+		in := input(t, strings.Replace(declare("Provider", "p", ""), "{name: p}", "{name: p, annotations: {gitopsd.dev/certificate-authority: '"+want+"'}}", 1))
+		rendered, err := expand(t, &r, in, map[string]*sources.Package{"p": pkg})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have := rendered.Objects.Get(manifest.Service.ID("gitopsd-system", "p")).Annotation(manifest.AuthorityAnnotation); have != want {
+			t.Errorf("have %q, want %q", have, want)
+		}
+	}
+}
+
+// A patch may leave a bundle to others.
+func TestBundlesLeftOut(t *testing.T) {
+	t.Parallel()
+	patch := kustomize.Patch{Patch: "{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, metadata: {name: w, annotations: {cert-manager.io/inject-ca-from: a/b}}}"}
+	in := input(t, "{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, metadata: {name: w}, webhooks: [{name: x, clientConfig: {url: 'https://x', caBundle: eA==}}]}\n---\n{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, metadata: {name: v}, webhooks: [{name: x, clientConfig: {url: 'https://x', caBundle: Cg==}}]}\n", patch)
+	rendered, err := expand(t, new(Renderer), in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if have := yamlOf(t, rendered); strings.Contains(have, "caBundle") {
+		t.Errorf("have\n%s", have)
+	}
+	if len(rendered.Patched) != 1 {
+		t.Errorf("patched: %v", rendered.Patched)
 	}
 }
 
@@ -162,7 +224,7 @@ func TestBrokenPackages(t *testing.T) {
 		{name: "no object", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, "kind: X\n"), want: "package.yaml:1: apiVersion: is missing"},
 		{name: "our annotation", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: bads.example.org, annotations: {gitopsd.dev/adopt: 'true'}}\n"), want: "a package must not set gitopsd.dev/adopt"},
 		{name: "inventory's label", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: bads.example.org, labels: {applyset.kubernetes.io/part-of: x}}\n"), want: "a package must not set applyset.kubernetes.io/part-of"},
-		{name: "webhook by URL", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, crdYAML("bads", "conversion: {strategy: Webhook, webhook: {clientConfig: {url: 'https://x'}}}")), want: "package.yaml:1: customresourcedefinition.apiextensions.k8s.io/bads.example.org: spec.conversion.webhook.clientConfig: url: https://x"},
+		{name: "webhook by URL", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, crdYAML("bads", "versions: [{name: v1}, {name: v2}], conversion: {strategy: Webhook, webhook: {clientConfig: {url: 'https://x'}}}")), want: "package.yaml:1: customresourcedefinition.apiextensions.k8s.io/bads.example.org: spec.conversion.webhook.clientConfig: url: https://x"},
 		{name: "type of Kubernetes'", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: roles.rbac.authorization.k8s.io}\nspec: {group: rbac.authorization.k8s.io, names: {plural: roles}}\n"), want: "not a package's to define types in"},
 		{name: "twice in the package", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, crdYAML("bads", "")+crdYAML("bads", "")), want: "bads.example.org is defined 2 times: by package example.org/bad:v1@"},
 		{name: "a plain object too", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, crdYAML("bads", "")+crdYAML("more", "")), plain: crdYAML("bads", ""), want: "c/all.yaml:5 and by package example.org/bad:v1@", conflicts: "customresourcedefinition.apiextensions.k8s.io/bads.example.org"},

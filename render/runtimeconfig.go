@@ -109,7 +109,8 @@ func (w *Wanted) ControllerImage(s sources.Selected) string {
 // on.
 func describe(s sources.Selected, c *runtime.Config) (string, error) {
 	d := s.Declaration
+	authority := authority(d)
 	d.File, d.Document = "", sources.Document{} // where it stands, and fields that are in d already
-	text, err := json.Marshal([]any{d, s.PullSecrets, c})
+	text, err := json.Marshal([]any{d, s.PullSecrets, c, authority})
 	return string(text), err
 }

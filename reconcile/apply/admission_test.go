@@ -1,8 +1,19 @@
 package apply_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
 
 const webhook = `
@@ -25,7 +36,7 @@ func TestWebhookWaits(t *testing.T) {
 	service := parts[0] + "---" + parts[3]
 	set := b.set(service + "---" + webhook)
 	steps, results := b.apply(set)
-	b.want("steps", steps, "create namespace/$NAME", "create service/$NAME/web", "create validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME")
+	b.want("steps", steps, "create namespace/$NAME", "create service/$NAME/web", "create validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME registered once service/$NAME/web has a ready endpoint")
 	b.want("results", results, "pending validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME: waits for a ready endpoint of Service $NAME/web, which is to serve it")
 	if b.get(webhook) != nil {
 		t.Fatal("it was applied before it could be served")
@@ -39,11 +50,213 @@ func TestWebhookWaits(t *testing.T) {
 // A package's webhooks without a certificate would only block writes.
 func TestWebhookHeld(t *testing.T) {
 	b := newBed(t)
-	set := b.set(strings.Replace(webhook, "labels: {}", "labels: {gitopsd.dev/package: p}", 1))
+	set := b.set(strings.Replace(webhook, "labels: {}", "annotations: {gitopsd.dev/inject-ca: Secret/$NAME/ca}", 1))
 	steps, _ := b.apply(set)
-	b.want("steps", steps, "held validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME webhook a.example.org has no caBundle yet, and would block requests until it gets one")
+	b.want("steps", steps, "held validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME webhooks[name=a.example.org].clientConfig.caBundle is not known yet; without it, requests would be blocked")
 	byURL := b.set(strings.Replace(webhook, "service: {namespace: $NAME, name: web}", `url: "https://127.0.0.1:1/"`, 1))
 	_, results := b.apply(byURL)
 	b.wantNothing("results", results)
 	b.settled(byURL)
+}
+
+// packaged is a package whose controller serves a webhook; its CA is CA.
+const packaged = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: $NAME}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: $NAME, labels: {gitopsd.dev/package: p}}
+spec: {selector: {app: web}, ports: [{port: 9443}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: $NAME, labels: {gitopsd.dev/package: p}}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: web}}
+  strategy: {type: Recreate}
+  template:
+    metadata: {labels: {app: web}, annotations: {}}
+    spec: {containers: [{name: web, image: "example.org/web:1"}]}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: $NAME, labels: {gitopsd.dev/package: p}}
+webhooks:
+- name: a.example.org
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  failurePolicy: Fail
+  clientConfig: {service: {namespace: $NAME, name: web, port: 9443}, caBundle: CA}
+  rules: [{apiGroups: ["$NAME.example.org"], apiVersions: ["*"], operations: [CREATE], resources: ["*"]}]
+`
+
+// withCA fills in a CA.
+func withCA(text string) string { return strings.ReplaceAll(text, "caBundle: CA", "caBundle: "+ca) }
+
+// A package's webhooks are registered when its controller is ready, stay while the
+// controller is replaced, get then what restricts nothing further, and go before it.
+func TestWebhookFollowsController(t *testing.T) {
+	b := newBed(t)
+	set := b.set(withCA(packaged))
+	_, results := b.apply(set)
+	b.wantNothing("results", results)
+	b.settled(set)
+
+	broken := strings.Replace(withCA(packaged), "annotations: {}", "annotations: {devcluster.gitopsd.dev/fail: CrashLoopBackOff}", 1)
+	steps, results := b.apply(b.set(strings.Replace(broken, "failurePolicy: Fail", "failurePolicy: Ignore", 1)))
+	b.wantNothing("results of what repairs", results)
+	b.want("steps", steps, "configure deployment.apps/$NAME/web changed in the repository", "configure validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME changed in the repository")
+
+	_, results = b.apply(b.set(strings.Replace(broken, "[CREATE]", "[CREATE, UPDATE]", 1)))
+	if len(results) != 1 || !strings.HasPrefix(results[0], "pending validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME: waits for deployment.apps/$NAME/web: ") ||
+		!strings.HasSuffix(results[0], ", which is to serve it") {
+		t.Fatalf("what restricts further: have %q", results)
+	}
+
+	b.requests.take()
+	none := strings.Replace(broken, "replicas: 1", "replicas: 0", 1)
+	steps, results = b.apply(b.set(none))
+	b.wantNothing("results", results)
+	b.want("steps", steps, "configure deployment.apps/$NAME/web changed in the repository",
+		"prune validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME nothing is going to serve it: deployment.apps/$NAME/web has no replicas")
+	var order []string
+	for _, r := range b.requests.take() {
+		if strings.HasPrefix(r, "PATCH ") && strings.Contains(r, "/deployments/") || strings.HasPrefix(r, "DELETE ") {
+			order = append(order, r[:5])
+		}
+	}
+	b.want("order", order, "DELET", "PATCH")
+	steps, _ = b.apply(b.set(none))
+	b.want("steps", steps, "held validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME nothing would serve it: deployment.apps/$NAME/web has no replicas")
+}
+
+// A configuration gets another name: the old one goes once the new one is there.
+func TestWebhookRenamed(t *testing.T) {
+	b := newBed(t)
+	b.apply(b.set(withCA(packaged)))
+	renamed := strings.Replace(withCA(packaged), "metadata: {name: $NAME, labels: {gitopsd.dev/package: p}}\nwebhooks", "metadata: {name: p.$NAME, labels: {gitopsd.dev/package: p}}\nwebhooks", 1)
+	unknown := strings.Replace(renamed, ", caBundle: "+ca, "", 1)
+	_, results := b.apply(b.set(unknown))
+	b.want("results without a CA", results, "skipped validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME: kept until the rest is applied: validatingwebhookconfiguration.admissionregistration.k8s.io/p.$NAME: webhooks[name=a.example.org].clientConfig.caBundle is not known yet; without it, requests would be blocked")
+	b.requests.take()
+	_, results = b.apply(b.set(renamed))
+	b.wantNothing("results", results)
+	var order []string
+	for _, r := range b.requests.take() {
+		if method, path, _ := strings.Cut(r, " "); method != "GET" && strings.Contains(path, "/validatingwebhookconfigurations/") {
+			order = append(order, method+" "+b.short(path[strings.LastIndex(path, "/")+1:]))
+		}
+	}
+	b.want("order", order, "PATCH p.$NAME", "DELETE $NAME")
+	b.settled(b.set(renamed))
+}
+
+// Fields that the API server fills in, and bundles that other controllers inject, are
+// no drift, however often these write.
+func TestWebhookFieldsOfOthers(t *testing.T) {
+	const others = `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: $NAME}
+webhooks:
+- name: a.example.org
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  clientConfig: {service: {namespace: $NAME, name: web}}
+  rules: [{apiGroups: ["$NAME.example.org"], apiVersions: ["*"], operations: [CREATE], resources: ["*"]}]
+- name: b.example.org
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  clientConfig: {url: "https://127.0.0.1:1/"}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingWebhookConfiguration
+metadata: {name: $NAME}
+webhooks:
+- name: a.example.org
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  clientConfig: {service: {namespace: $NAME, name: web}}
+  rules: [{apiGroups: ["$NAME.example.org"], apiVersions: ["*"], operations: [CREATE], resources: ["*"]}]
+  matchConditions: [{name: c, expression: "true"}]
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.$NAME.example.org}
+spec:
+  group: $NAME.example.org
+  scope: Cluster
+  names: {plural: widgets, kind: Widget}
+  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {service: {namespace: $NAME, name: web}}}}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
+  - {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}
+---
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.$NAME.aggregated.example.org}
+spec: {group: $NAME.aggregated.example.org, version: v1, groupPriorityMinimum: 100, versionPriority: 100, service: {namespace: $NAME, name: web}}
+`
+	b := newBed(t)
+	parts := strings.Split(packaged, "---")
+	set := b.set(strings.Join(parts[:3], "---") + "---" + others)
+	_, results := b.apply(set)
+	b.wantNothing("results", results)
+	b.settled(set)
+	// As cert-manager's cainjector does: it reads the object and writes all of it.
+	inject := func(bundle string) {
+		for _, o := range b.set(others).All() {
+			tree := b.raw(http.MethodGet, o, "", "", nil)
+			switch spec, _ := tree["spec"].(map[string]any); o.ID().Kind {
+			case "APIService":
+				spec["caBundle"] = bundle
+			case "CustomResourceDefinition":
+				spec["conversion"].(map[string]any)["webhook"].(map[string]any)["clientConfig"].(map[string]any)["caBundle"] = bundle
+			default:
+				for _, h := range tree["webhooks"].([]any) {
+					h.(map[string]any)["clientConfig"].(map[string]any)["caBundle"] = bundle
+				}
+			}
+			body, err := json.Marshal(tree)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.raw(http.MethodPut, o, "fieldManager=cainjector", "application/json", body)
+		}
+	}
+	for _, bundle := range []string{ca, otherCA, ca, otherCA} {
+		inject(bundle)
+		b.settled(set)
+		if have := b.get(others)["webhooks"].([]any)[0].(map[string]any)["clientConfig"].(map[string]any)["caBundle"]; have != bundle {
+			t.Fatalf("caBundle is %v", have)
+		}
+	}
+	// What is changed in the repository leaves them.
+	changed := b.set(strings.Join(parts[:3], "---") + "---" + strings.ReplaceAll(others, "sideEffects: None", "sideEffects: None\n  timeoutSeconds: 3"))
+	_, results = b.apply(changed)
+	b.wantNothing("results", results)
+	hook := b.get(others)["webhooks"].([]any)[0].(map[string]any)
+	if hook["clientConfig"].(map[string]any)["caBundle"] != otherCA || fmt.Sprint(hook["timeoutSeconds"]) != "3" {
+		t.Errorf("it is %v", hook)
+	}
+	b.settled(changed)
+}
+
+var ca, otherCA = newCA(), newCA()
+
+// newCA returns a CA bundle.
+func newCA() string {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		panic(err)
+	}
+	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }

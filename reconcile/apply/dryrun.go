@@ -42,6 +42,9 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 	g.SetLimit(concurrency)
 	for i := range p.Steps {
 		s := &p.Steps[i]
+		if s.Object != nil && s.Action == plan.Create {
+			s.Changes = plan.Reveal(nil, s.Object.Unknown())
+		}
 		if s.Object == nil || !s.Action.Writes() || s.NotValidated != "" {
 			continue
 		}

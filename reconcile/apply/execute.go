@@ -76,6 +76,7 @@ type execution struct {
 	*Applier
 	plan    *plan.Plan
 	results []Result
+	desired []*manifest.Object
 	// looked is the inventory that the plan was made from.
 	looked *parent
 	// defined are the kinds that CRDs of this plan define, and whether this run
@@ -107,6 +108,7 @@ func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 		if s.Object == nil {
 			continue
 		}
+		x.desired = append(x.desired, s.Object)
 		if s.ID.Is(manifest.Namespace) {
 			x.spaces[s.ID.Name] = r
 		}
@@ -124,6 +126,11 @@ func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 		return report, err
 	}
 	for stage := plan.Definitions; stage <= plan.Custom; stage++ {
+		if stage == plan.Workloads {
+			if err := x.prune(ctx, true); err != nil {
+				return report, err
+			}
+		}
 		if err := x.stage(ctx, stage); err != nil {
 			return report, err
 		}
@@ -134,7 +141,7 @@ func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 	if err := x.reclaim(ctx); err != nil {
 		return report, err
 	}
-	if err := x.prune(ctx); err != nil {
+	if err := x.prune(ctx, false); err != nil {
 		return report, err
 	}
 	return report, x.settle(ctx)
@@ -279,8 +286,12 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 		r.Outcome, r.Reason = outcome, why
 		return nil
 	}
+	if why := x.registered(s); why != "" {
+		r.Outcome, r.Reason = Pending, why
+		return nil
+	}
 	if s.Stage == plan.Admission {
-		why, err := x.awaitBackends(ctx, s.Object)
+		why, err := x.awaitBackends(ctx, s)
 		if err != nil {
 			return x.fail(r, err)
 		}

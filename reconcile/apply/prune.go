@@ -24,12 +24,16 @@ const goneWait = 5 * time.Second
 // are still members while they are being deleted: the inventory drops a kind only
 // after a look at the cluster finds none. So a delete that is refused, or that this
 // process does not live to see, is tried again. A container is deleted only after it
-// was seen to hold nothing that stays.
-func (x *execution) prune(ctx context.Context) error {
-	incomplete := x.incompletePackages()
+// was seen to hold nothing that stays. early selects the prunes that come before
+// workloads are applied.
+func (x *execution) prune(ctx context.Context, early bool) error {
+	var incomplete map[string]string
+	if !early {
+		incomplete = x.incompletePackages()
+	}
 	var todo []*Result
 	for i := range x.results {
-		if r := &x.results[i]; r.Step.Object == nil && (r.Step.Action == plan.Prune || r.Step.Action == plan.Wait) {
+		if r := &x.results[i]; r.Step.Object == nil && r.Step.Early == early && (r.Step.Action == plan.Prune || r.Step.Action == plan.Wait) {
 			todo = append(todo, r)
 		}
 	}
@@ -85,11 +89,12 @@ func postpone(results []*Result, until string) {
 	}
 }
 
-// remaining names a custom resource that should be gone and still exists: the
-// objects after it may include the controller that it needs to go.
+// remaining names a custom resource or a webhook configuration that should be gone and
+// still exists: the objects after it may include the controller that the one needs to
+// go, and that serves the other.
 func (x *execution) remaining(batch []*Result) string {
 	for _, r := range batch {
-		if r.Step.Stage == plan.Custom && r.Step.Action == plan.Prune && r.Outcome != Done && !plan.Holds(r.Step.ID) {
+		if (r.Step.Stage == plan.Custom || r.Step.Stage == plan.Admission) && r.Step.Action == plan.Prune && r.Outcome != Done && !plan.Holds(r.Step.ID) {
 			return fmt.Sprintf("%s is gone, which is still there: %s", r.Step.ID, x.because(r))
 		}
 	}
@@ -108,11 +113,25 @@ func (x *execution) incompletePackages() map[string]string {
 		}
 		switch {
 		case r.Outcome == Failed, r.Outcome == Skipped, r.Outcome == Pending,
-			s.Action == plan.Conflict, s.Action == plan.Refused:
+			s.Action == plan.Conflict, s.Action == plan.Refused, s.Action == plan.Held && s.UID == "":
 			why[s.Package] = fmt.Sprintf("%s: %s", s.ID, x.because(r))
 		}
 	}
 	return why
+}
+
+// registered returns why a workload must not change yet: it would no longer serve a
+// webhook configuration of its package that is still there. "" if it may.
+func (x *execution) registered(s *plan.Step) string {
+	if s.Stage != plan.Workloads || s.Package == "" {
+		return ""
+	}
+	for i := range x.results {
+		if r := &x.results[i]; r.Step.Early && r.Step.Package == s.Package && r.Outcome != Done && r.Step.Action != plan.Held {
+			return fmt.Sprintf("waits until %s is gone: %s", r.Step.ID, x.because(r))
+		}
+	}
+	return ""
 }
 
 func (x *execution) delete(ctx context.Context, r *Result) error {

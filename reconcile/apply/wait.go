@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/webhook"
 )
 
 // How long a pass waits for what a later stage needs. After that it is reported as
@@ -151,26 +154,31 @@ var endpointSlices = kube.Type{
 	Group: manifest.GroupDiscovery, Version: "v1", Kind: "EndpointSlice", Resource: "endpointslices", Namespaced: true,
 }
 
-// service is what an object of the admission stage sends requests to.
-type service struct{ namespace, name string }
-
-// awaitBackends waits until every Service that an admission object names has a
-// ready endpoint, and returns one that has none. Webhooks with a URL, and policies
-// that the API server runs itself, need no wait.
-func (x *execution) awaitBackends(ctx context.Context, o *manifest.Object) (string, error) {
+// awaitBackends waits until what is to serve an admission object is ready: the
+// workloads of the plan behind every Service that it names, and an endpoint of each. It
+// returns what is not. Webhooks with a URL, policies that the API server runs itself,
+// and objects by which no further requests are sent need no wait.
+func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, error) {
+	services := webhook.Services(s.Object.Tree())
+	if len(services) == 0 {
+		return "", nil
+	}
 	ctx = kube.Waiting(ctx)
+	if registers, err := x.registers(ctx, s); err != nil || !registers {
+		return "", err
+	}
 	deadline := time.Now().Add(backendWait)
-	for _, s := range backends(o) {
+	for _, service := range services {
 		for wait := pollFirst; ; wait = min(2*wait, pollLongest) {
-			ready, err := x.ready(ctx, s)
+			why, err := x.unserved(ctx, service)
 			if err != nil {
 				return "", err
 			}
-			if ready {
+			if why == "" {
 				break
 			}
 			if time.Now().After(deadline) {
-				return fmt.Sprintf("waits for a ready endpoint of Service %s/%s, which is to serve it", s.namespace, s.name), nil
+				return fmt.Sprintf("waits for %s, which is to serve it", why), nil
 			}
 			if err := pause(ctx, wait); err != nil {
 				return "", err
@@ -180,33 +188,69 @@ func (x *execution) awaitBackends(ctx context.Context, o *manifest.Object) (stri
 	return "", nil
 }
 
-// backends lists the Services of a webhook configuration or an APIService.
-func backends(o *manifest.Object) []service {
-	spec, _ := o.Tree()["spec"].(map[string]any)
-	clients := []any{spec}
-	hooks, _ := o.Tree()["webhooks"].([]any)
-	for _, h := range hooks {
-		hook, _ := h.(map[string]any)
-		clients = append(clients, hook["clientConfig"])
+// registers reports whether a step has the API server send further requests.
+func (x *execution) registers(ctx context.Context, s *plan.Step) (bool, error) {
+	if s.UID == "" {
+		return true, nil
 	}
-	var list []service
-	seen := make(map[service]bool)
-	for _, c := range clients {
-		client, _ := c.(map[string]any)
-		ref, _ := client["service"].(map[string]any)
-		namespace, _ := ref["namespace"].(string)
-		name, _ := ref["name"].(string)
-		if s := (service{namespace, name}); name != "" && !seen[s] {
-			seen[s] = true
-			list = append(list, s)
-		}
+	t, err := x.cluster.Type(ctx, s.Object.APIVersion(), s.ID.Kind)
+	if err != nil {
+		return false, err
 	}
-	return list
+	live, _, err := x.cluster.Get(ctx, t, s.ID)
+	if kube.ClassOf(err) == kube.NotFound {
+		return true, nil
+	}
+	return err == nil && plan.Registers(live, s.Object.Tree()), err
 }
 
-func (x *execution) ready(ctx context.Context, s service) (bool, error) {
+// unserved returns what of a Service's backend is not ready; "" if it is.
+func (x *execution) unserved(ctx context.Context, service manifest.ID) (string, error) {
+	servers, _ := webhook.Servers(x.desired, service)
+	for _, o := range servers {
+		if why, err := x.unavailable(ctx, o); err != nil || why != "" {
+			return why, err
+		}
+	}
+	ready, err := x.ready(ctx, service)
+	if err != nil || ready {
+		return "", err
+	}
+	return fmt.Sprintf("a ready endpoint of Service %s/%s", service.Namespace, service.Name), nil
+}
+
+// unavailable returns a workload that is not ready in its newest generation, and why; ""
+// if it is. While one is replaced, endpoints of the old pods may still be listed.
+func (x *execution) unavailable(ctx context.Context, o *manifest.Object) (string, error) {
+	id := o.ID()
+	if i := slices.IndexFunc(x.results, func(r Result) bool { return r.Step.ID == id }); i >= 0 {
+		if r := &x.results[i]; r.Step.Action.Writes() && r.Outcome != Done {
+			return fmt.Sprintf("%s: %s", id, x.because(r)), nil
+		}
+	}
+	t, err := x.cluster.Type(ctx, o.APIVersion(), id.Kind)
+	if err != nil {
+		return "", err
+	}
+	tree, _, err := x.cluster.Get(ctx, t, id)
+	switch kube.ClassOf(err) {
+	case kube.NotFound, kube.NoNamespace:
+		return fmt.Sprintf("%s: it is not there", id), nil
+	}
+	if err != nil {
+		return "", err
+	}
+	h := Health{ID: id}
+	assess(&h, &unstructured.Unstructured{Object: tree}, nil, nil, &x.plan.Gating, time.Now())
+	if h.State == ReadyState {
+		return "", nil
+	}
+	return fmt.Sprintf("%s: %s", id, h.Reason), nil
+}
+
+func (x *execution) ready(ctx context.Context, service manifest.ID) (bool, error) {
 	ready := false
-	opts := kube.ListOptions{Namespace: s.namespace, Selector: "kubernetes.io/service-name=" + s.name}
+	opts := kube.ListOptions{Namespace: service.Namespace, Selector: "kubernetes.io/service-name=" + service.Name}
 	err := x.cluster.ListFull(ctx, endpointSlices, opts, func(slice map[string]any) bool {
 		endpoints, _ := slice["endpoints"].([]any)
 		for _, e := range endpoints {

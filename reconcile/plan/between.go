@@ -68,7 +68,16 @@ func (c *Comparer) compare(old, now *manifest.Object) *comparison {
 func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed Allowed, find FindType) *Plan {
 	p := &Plan{Cluster: cluster}
 	packages := make(map[string]bool)
+	now, was := computation{desired: after}, computation{desired: before}
+	now.findUnregistered()
+	was.findUnregistered()
+	withdrawn := func(o *manifest.Object) bool { // it was registered, and nothing is going to serve it
+		return now.unregistered[o.ID()] != "" && was.unregistered[o.ID()] == "" && before.Get(o.ID()) != nil
+	}
 	for _, o := range after.All() {
+		if withdrawn(o) {
+			continue
+		}
 		packages[o.Label(manifest.PackageLabel)] = true
 		s := Step{Action: Unchanged, ID: o.ID(), Stage: stageOf(o), Object: o, Package: o.Label(manifest.PackageLabel)}
 		switch old := before.Get(o.ID()); {
@@ -80,13 +89,20 @@ func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed 
 				s.Changes = Diff(o.ID(), old.Tree(), o.Tree())
 			}
 		}
+		if why := now.misuse(o); why != "" {
+			s.Action, s.Reason = Refused, why
+		} else if why := now.unregistered[o.ID()]; why != "" {
+			s.Action, s.Reason = Held, "nothing would serve it: "+why
+		}
 		p.Steps = append(p.Steps, s)
 	}
 	sortApplied(p.Steps)
 	var prunes []Step
 	for _, o := range before.All() {
-		if after.Get(o.ID()) == nil {
-			prunes = append(prunes, Step{Action: Prune, ID: o.ID(), Stage: StageOf(o.ID()), Package: o.Label(manifest.PackageLabel)})
+		if after.Get(o.ID()) == nil || withdrawn(o) {
+			s := Step{Action: Prune, ID: o.ID(), Stage: StageOf(o.ID()), Package: o.Label(manifest.PackageLabel)}
+			s.Early, s.Reason = now.early(&s), now.leaves(s.ID)
+			prunes = append(prunes, s)
 		}
 	}
 	sortPruned(prunes, func(s *Step) []string {

@@ -3,7 +3,6 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -80,16 +79,20 @@ type PackageType struct {
 // Compute makes the plan. It is pure: equal arguments give equal plans.
 func Compute(cluster string, desired *manifest.Set, live Live, inv Inventory, opts Options) *Plan {
 	c := computation{
-		live: live, inv: inv, opts: opts, defined: definitions(desired),
+		desired: desired,
+		live:    live, inv: inv, opts: opts, defined: definitions(desired),
 		inactive: byKind(opts.Inactive), delegated: byKind(opts.Delegated),
 		dormant: make(map[manifest.ID]bool, len(opts.Inactive)),
 	}
 	for _, t := range opts.Inactive {
 		c.dormant[t.Definition] = true
 	}
+	c.findUnregistered()
 	p := &Plan{Cluster: cluster, Steps: make([]Step, 0, desired.Len()), Unreadable: live.Unreadable, Gating: opts.Gating}
 	for _, o := range desired.All() {
-		p.Steps = append(p.Steps, c.wanted(o))
+		if !c.withdrawn(o.ID()) {
+			p.Steps = append(p.Steps, c.wanted(o))
+		}
 	}
 	sortApplied(p.Steps)
 	p.Steps = append(p.Steps, c.unwanted(desired)...)
@@ -98,6 +101,7 @@ func Compute(cluster string, desired *manifest.Set, live Live, inv Inventory, op
 }
 
 type computation struct {
+	desired *manifest.Set
 	live    Live
 	inv     Inventory
 	opts    Options
@@ -106,6 +110,10 @@ type computation struct {
 	inactive, delegated map[schema.GroupKind]PackageType
 	// dormant are the definitions of inactive types.
 	dormant map[manifest.ID]bool
+	// unregistered is why nothing is going to serve webhook configurations, and without
+	// are the packages that they belong to.
+	unregistered map[manifest.ID]string
+	without      map[string]bool
 }
 
 func byKind(types []PackageType) map[schema.GroupKind]PackageType {
@@ -134,17 +142,25 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	if c.live.Namespaced[gvk] && id.Namespace == "" {
 		return decide(Refused, "its kind is namespaced, and it has no namespace; set metadata.namespace (%s)", o.Origin())
 	}
+	meta := c.live.Objects[id]
+	if meta != nil {
+		s.UID = string(meta.UID)
+	}
+	if why := c.misuse(o); why != "" {
+		return decide(Refused, "%s", why)
+	}
+	if why := c.unregistered[id]; why != "" {
+		return decide(Held, "nothing would serve it: %s", why)
+	}
 	if why := unready(o); why != "" {
 		return decide(Held, "%s", why)
 	}
-	meta := c.live.Objects[id]
 	if meta == nil {
 		if why, ok := c.live.Disputed[id]; ok {
 			return decide(Held, "%s", why)
 		}
-		return decide(Create, "")
+		return decide(Create, "%s", c.served(o))
 	}
-	s.UID = string(meta.UID)
 	if meta.DeletionTimestamp != nil {
 		return decide(Wait, "%s; it is created again when it is gone", deleting(meta))
 	}
@@ -221,21 +237,6 @@ func notServed(apiVersion string, id manifest.ID) string {
 		return lacks + ", though its packages are delegated to Crossplane; " + install + ", or set spec.packages: expand on the Cluster"
 	case id.Group == manifest.GroupComposites || id.Group == manifest.GroupOperations:
 		return lacks + ", which means nothing without Crossplane; " + install
-	}
-	return ""
-}
-
-// unready returns why an object must not be applied yet, whether it exists or not.
-func unready(o *manifest.Object) string {
-	if !o.ID().Is(manifest.Webhooks...) || o.Label(manifest.PackageLabel) == "" {
-		return ""
-	}
-	for _, h := range manifest.List(o.Tree(), "webhooks") {
-		hook, _ := h.(map[string]any)
-		known := !slices.Contains(o.Unknown(), fmt.Sprintf("webhooks[name=%v].clientConfig.caBundle", hook["name"]))
-		if known && manifest.Text(hook, "clientConfig", "caBundle") == "" {
-			return fmt.Sprintf("webhook %v has no caBundle yet, and would block requests until it gets one", hook["name"])
-		}
 	}
 	return ""
 }

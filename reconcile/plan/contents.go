@@ -110,9 +110,12 @@ func (c *computation) contents() []Content {
 // object of it is being deleted: the object's finalizers may need the package's
 // controller.
 func (c *computation) keepControllers(steps []Step) {
-	busy := make(map[string]string)
+	busy, served := make(map[string]string), make(map[string]string)
 	for i := range steps {
 		s := &steps[i]
+		if s.Action == Held && s.Package != "" && s.ID.Is(manifest.Webhooks...) {
+			served[s.Package] = s.ID.String()
+		}
 		if s.Action != Held || !s.ID.Is(manifest.Definitions...) {
 			continue
 		}
@@ -125,6 +128,9 @@ func (c *computation) keepControllers(steps []Step) {
 	for i := range steps {
 		s := &steps[i]
 		if what := busy[s.Package]; what != "" && s.Stage != Custom && !s.ID.Is(manifest.Definitions...) {
+			hold(s, "kept: %s needs it until it is gone", what)
+		}
+		if what := served[s.Package]; what != "" && (s.Stage == Workloads || s.Stage == Settings) {
 			hold(s, "kept: %s needs it until it is gone", what)
 		}
 	}

@@ -24,7 +24,7 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 	var steps []Step
 	members := 0
 	for id, meta := range c.live.Objects {
-		wanted := desired.Get(id) != nil
+		wanted := desired.Get(id) != nil && !c.withdrawn(id)
 		membership := c.inv.Membership(id, meta)
 		if membership == Foreign || !wanted && controlled(meta) {
 			continue
@@ -39,6 +39,10 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 		if c.dormant[id] {
 			s.Reason = "no activation policy names it any more"
 		}
+		if why := c.leaves(id); why != "" {
+			s.Reason = why
+		}
+		s.Early = c.early(&s)
 		if meta.DeletionTimestamp != nil {
 			s.Action, s.Reason = Wait, deleting(meta)
 		}

@@ -8,6 +8,7 @@
 //     objects and the inventory;
 //   - which objects are ours (member.go), who owns the others (owner.go), what must
 //     not be pruned (guard.go), and what a prune would delete with it (contents.go);
+//   - when webhooks are registered (webhooks.go);
 //   - refusals: breaking changes of types (types.go), objects that are pinned to
 //     another type (pins.go) or behaviour (controllers.go), and objects that their new
 //     types would not accept (validate.go);
@@ -84,6 +85,9 @@ type Step struct {
 	// Round orders prunes: an object is deleted when all objects of earlier rounds
 	// are gone.
 	Round int
+	// Early: the prune comes before workloads are applied, since they stop serving
+	// the object.
+	Early bool
 	// WithContents: a Namespace, CRD, XRD or package is annotated to be pruned
 	// together with the objects of others in it.
 	WithContents bool

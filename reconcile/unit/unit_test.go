@@ -233,7 +233,7 @@ func TestComplete(t *testing.T) {
 func TestUnknown(t *testing.T) {
 	f := &filler{bundle: "?"}
 	b := newBed(t, f)
-	b.expect("create "+b.name, "create settings")
+	b.expect("create "+b.name, "create settings ; data.bundle: (known after apply)")
 	o := b.apply(status.Progressing)
 	if o.Message != "1 object is not ready yet" || len(o.Problems) != 1 || o.Problems[0].Reason != "not known yet: data.bundle" {
 		t.Errorf("outcome %+v", o)

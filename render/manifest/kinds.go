@@ -71,6 +71,8 @@ var (
 	MutatingPolicy          = GroupKind{GroupAdmission, "MutatingAdmissionPolicy"}
 	MutatingPolicyBinding   = GroupKind{GroupAdmission, "MutatingAdmissionPolicyBinding"}
 
+	APIService = GroupKind{GroupAggregator, "APIService"}
+
 	CRD = GroupKind{groupCRD, "CustomResourceDefinition"}
 	XRD = GroupKind{GroupComposites, "CompositeResourceDefinition"}
 	// MRD is for a CRD that is not installed until it is activated.

@@ -215,7 +215,7 @@ func TestSet(t *testing.T) {
 		t.Error("Get finds what is not there")
 	}
 	var buf bytes.Buffer
-	if err := set.WriteYAML(&buf); err != nil {
+	if err := set.WriteYAML(&buf, nil); err != nil {
 		t.Fatal(err)
 	}
 	if n := strings.Count(buf.String(), "---\n"); n != 3 || strings.HasPrefix(buf.String(), "---") {

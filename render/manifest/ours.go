@@ -36,10 +36,6 @@ const (
 	// from its owner. On a Cluster in the registry it names owners from which all
 	// the cluster's objects are taken over; see plan.ParseAdopt.
 	AdoptAnnotation = Group + "/adopt"
-	// AuthorityAnnotation, on a package's declaration or on a Service with
-	// [ServingCertAnnotation], names the Secret in the Service's namespace with the CA
-	// that signs its certificate. Without it gitopsd makes one.
-	AuthorityAnnotation = Group + "/certificate-authority"
 	// AllowBreakingAnnotation, on a package's declaration or on a definition that
 	// belongs to no package, allows breaking changes; see
 	// compat.ParseAllowances.
@@ -48,6 +44,10 @@ const (
 	// allows it to be pruned with everything in it. On a Cluster in the registry it
 	// is the number of objects that one pass may prune.
 	AllowPruneAnnotation = Group + "/allow-prune"
+	// AuthorityAnnotation, on a package's declaration or on a Service with
+	// [ServingCertAnnotation], names the Secret in the Service's namespace with the CA
+	// that signs its certificate. Without it gitopsd makes one.
+	AuthorityAnnotation = Group + "/certificate-authority"
 	// ControllerAnnotation, "<namespace>/<name>" on a definition that belongs to
 	// no package, names the Deployment, StatefulSet or DaemonSet that acts on its
 	// types. It must be rendered for the same cluster. On any other object it is the

@@ -76,13 +76,18 @@ func (s *Set) Get(id ID) *Object {
 }
 
 // WriteYAML writes the objects as one YAML stream, in order, as `kustomize build`
-// prints them.
-func (s *Set) WriteYAML(w io.Writer) error {
+// prints them. Each object comes after the notes on it, as comments; notes may be nil.
+func (s *Set) WriteYAML(w io.Writer, notes func(*Object) []string) error {
 	var buf bytes.Buffer
 	for i, o := range s.objects {
 		buf.Reset()
 		if i > 0 {
 			buf.WriteString("---\n")
+		}
+		if notes != nil {
+			for _, note := range notes(o) {
+				buf.WriteString("# " + strings.ReplaceAll(note, "\n", " ") + "\n")
+			}
 		}
 		doc, err := o.YAML()
 		if err != nil {

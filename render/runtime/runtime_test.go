@@ -101,7 +101,7 @@ template:
 				t.Fatal(duplicates)
 			}
 			var have bytes.Buffer
-			if err := set.WriteYAML(&have); err != nil {
+			if err := set.WriteYAML(&have, nil); err != nil {
 				t.Fatal(err)
 			}
 			golden := filepath.Join("testdata", name+".yaml")

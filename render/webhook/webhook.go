@@ -1,16 +1,23 @@
-// Package webhook completes the webhooks that come in packages: a package cannot
-// know the Service behind which its controller will be found.
+// Package webhook completes the webhooks of packages and of plain manifests.
 //
-// It owns the name, namespace and port in every clientConfig of a webhook
-// configuration, and of a CustomResourceDefinition that converts by webhook. The
-// path stays as the package has it, and so does the CA bundle, which is not known
-// when a cluster is rendered. The Service itself is render/runtime's.
+// A package cannot know the Service behind which its controller will be found, nor
+// which other packages a cluster has. webhook.go gives its webhooks the name,
+// namespace and port of the Service, and its configurations names of their own
+// ([Name]). inject.go is about CA bundles, which are not known when a cluster is
+// rendered: manifest.InjectCAAnnotation says where an object's bundles come from, and
+// the fields themselves are left out ([Open]) until reconcile/certs fills them in.
+//
+// The path of a webhook and everything else stay as written. The Service is
+// render/runtime's.
 package webhook
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
@@ -23,6 +30,24 @@ type Service struct {
 	Port      int64
 }
 
+// maxName is the length of an object's name.
+const maxName = 253
+
+// Name returns the name that a configuration of a package has in a cluster:
+// "<package>.<name>". Generators give the configurations of all packages the same
+// names. It depends on these two names only, so that no other package and no new
+// version changes it. If it would be too long, or if the package's name has a dot,
+// so that another pair of names could read the same, it ends in a hash of both.
+func Name(pkg, name string) string {
+	full := pkg + "." + name
+	if len(full) <= maxName && !strings.Contains(pkg, ".") {
+		return full
+	}
+	sum := sha256.Sum256([]byte(pkg + "/" + name))
+	hash := hex.EncodeToString(sum[:8])
+	return strings.TrimRight(full[:min(len(full), maxName-len(hash)-1)], "-.") + "-" + hash
+}
+
 // Needed reports whether an object has webhooks that a package's controller is to
 // serve.
 func Needed(tree map[string]any) bool {
@@ -30,15 +55,36 @@ func Needed(tree map[string]any) bool {
 	case manifest.ValidatingWebhooks, manifest.MutatingWebhooks:
 		return len(manifest.List(tree, "webhooks")) > 0
 	case manifest.CRD:
-		return types.Read(tree).Converts
+		return types.Read(tree).Converts && !Idle(tree)
 	}
 	return false
 }
 
+// Idle reports whether a CRD has a webhook convert objects, though its only version
+// leaves nothing to convert. Such a webhook serves nobody, and stops an API server
+// that reads every object to write it again in another form, with another key for
+// example.
+func Idle(tree map[string]any) bool {
+	if manifest.KindOf(tree) != manifest.CRD {
+		return false
+	}
+	d := types.Read(tree)
+	return d.Converts && len(d.Versions()) == 1
+}
+
+// WithoutConversion returns a copy of a CRD, for which [Idle] is true, that converts
+// by no webhook. The copy shares what does not change.
+func WithoutConversion(tree map[string]any) map[string]any {
+	return with(tree, "spec", with(manifest.Mapping(tree, "spec"), "conversion", map[string]any{"strategy": "None"}))
+}
+
 // Complete returns a copy of an object, for which [Needed] is true, that names
-// the Service. The copy shares what does not change. It fails, naming the field,
-// if a webhook is to be served from elsewhere, by URL.
+// the Service, without the CA bundles that the package has and without annotations by
+// which other controllers would fill in theirs. The copy shares what does not change.
+// It fails, naming the field, if a webhook is to be served from
+// elsewhere, by URL.
 func Complete(tree map[string]any, service Service) (map[string]any, error) {
+	tree = withoutInjectors(tree)
 	if manifest.KindOf(tree) == manifest.CRD {
 		return completeConversion(tree, service)
 	}
@@ -56,6 +102,16 @@ func Complete(tree map[string]any, service Service) (map[string]any, error) {
 		completed[i] = with(webhook, "clientConfig", config)
 	}
 	return with(tree, "webhooks", completed), nil
+}
+
+func withoutInjectors(tree map[string]any) map[string]any {
+	meta := manifest.Mapping(tree, "metadata")
+	annotations := maps.Clone(manifest.Mapping(meta, "annotations"))
+	maps.DeleteFunc(annotations, func(key string, _ any) bool { return otherInjector(key) })
+	if len(annotations) == len(manifest.Mapping(meta, "annotations")) {
+		return tree
+	}
+	return with(tree, "metadata", with(meta, "annotations", annotations))
 }
 
 func completeConversion(tree map[string]any, service Service) (map[string]any, error) {
@@ -94,7 +150,9 @@ func clientConfig(v any, service Service) (map[string]any, error) {
 	completed["namespace"] = service.Namespace
 	completed["name"] = service.Name
 	completed["port"] = service.Port
-	return with(config, "service", completed), nil
+	config = with(config, "service", completed)
+	delete(config, bundleField)
+	return config, nil
 }
 
 // with returns a copy of m in which one key has another value.

@@ -27,6 +27,7 @@ import (
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
+	"gitopsd.dev/render/webhook"
 	"gitopsd.dev/sources"
 )
 
@@ -54,6 +55,9 @@ type Answer struct {
 	Original Value
 	// Field is the field as it is rendered.
 	Field Value
+	// Filled is where the field's value comes from when the object is applied, if it
+	// is not rendered; empty for other fields.
+	Filled string
 	// Package is where an object of a package comes from, nil for others.
 	Package *Provenance
 	// Steps made or changed the object, in this order.
@@ -126,6 +130,9 @@ func Explain(ctx context.Context, in Input, id manifest.ID, asked field.Path) (*
 		return nil, fmt.Errorf("%s: %w%s", id, ErrNotFound, similar(final, id))
 	}
 	a.Written, a.Field = a.Object.Origin(), e.field.value(a.Object)
+	if from, ok := webhook.Filled(a.Object, asked); ok {
+		a.Filled = "the CA of " + from.Object.String()
+	}
 	patched, err := e.patches(ctx)
 	if err != nil {
 		return nil, err
@@ -148,7 +155,7 @@ func Explain(ctx context.Context, in Input, id manifest.ID, asked field.Path) (*
 		return nil, err
 	}
 	a.Steps = append(built, patched.steps...)
-	if len(asked) > 0 && !a.Field.Set && !a.Original.Set && !slices.ContainsFunc(a.Steps, func(s Step) bool { return s.Without.Set }) {
+	if len(asked) > 0 && !a.Field.Set && a.Filled == "" && !a.Original.Set && !slices.ContainsFunc(a.Steps, func(s Step) bool { return s.Without.Set }) {
 		return nil, fmt.Errorf("%s has no field %s, and nothing on its way removed one", id, asked)
 	}
 	return a, nil

@@ -9,6 +9,7 @@ import (
 	"testing/fstest"
 
 	"gitopsd.dev/render"
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
 )
@@ -178,6 +179,35 @@ func rendered(t *testing.T, in Input) *manifest.Set {
 		t.Fatal(err)
 	}
 	return set
+}
+
+// A CA bundle is not rendered, but where it comes from is known.
+func TestExplainFilled(t *testing.T) {
+	t.Parallel()
+	const hooks = "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\nmetadata: {name: h, annotations: {gitopsd.dev/inject-ca: web/s}}\nwebhooks:\n- {name: a.example.org, clientConfig: {caBundle: Cg==, service: {namespace: web, name: s}}}\n- {name: b.example.org, clientConfig: {url: 'https://x', caBundle: eA==}}\n"
+	id := manifest.ValidatingWebhooks.ID("", "h")
+	in := Input{Input: render.Input{Cluster: "c", Files: files(map[string]string{"c/a.yaml": hooks}), Path: "c"}}
+	for path, want := range map[string]string{
+		"webhooks[name=a.example.org].clientConfig.caBundle": "the CA of service/web/s",
+		"webhooks[0].clientConfig.caBundle":                  "the CA of service/web/s",
+		"webhooks[0].clientConfig.service.name":              "",
+		"metadata.name":                                      "",
+	} {
+		asked, err := field.Parse(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := Explain(t.Context(), in, id, asked)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if a.Filled != want || a.Written.File != "c/a.yaml" {
+			t.Errorf("%s: have %q, written at %s", path, a.Filled, a.Written)
+		}
+	}
+	if _, err := Explain(t.Context(), in, id, field.Path{field.Key("webhooks"), field.Index(7), field.Key("clientConfig"), field.Key("caBundle")}); err == nil {
+		t.Error("a webhook that is not there has a bundle")
+	}
 }
 
 func TestFind(t *testing.T) {

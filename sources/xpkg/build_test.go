@@ -55,6 +55,30 @@ func TestBuild(t *testing.T) {
 	}
 }
 
+// Webhook configurations lie in a directory of their own, as Crossplane's design of
+// webhooks has it, and ask for their CA by a variable.
+func TestBuildWebhooks(t *testing.T) {
+	t.Parallel()
+	const hooks = "apiVersion: admissionregistration.k8s.io/v1\nkind: %KWebhookConfiguration\nmetadata:\n  name: %N\nwebhooks:\n- name: mapplication.kb.io\n  clientConfig:\n    caBundle: ${CA_BUNDLE}\n    service:\n      name: webhook-service\n"
+	of := func(kind, name string) string { return strings.NewReplacer("%K", kind, "%N", name).Replace(hooks) }
+	img, err := Build(mapFS("crossplane.yaml", testMeta, "crds/a.yaml", testCRD,
+		"webhookconfigurations/mutating.yaml", of("Mutating", "config"), "webhookconfigurations/validating.yaml", of("Validating", "config")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Read(t.Context(), img, "r", img.Digest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for _, d := range p.Documents {
+		kinds = append(kinds, text(d.Tree, "kind"))
+	}
+	if have := strings.Join(kinds, " "); have != "CustomResourceDefinition MutatingWebhookConfiguration ValidatingWebhookConfiguration" {
+		t.Errorf("it holds %s", have)
+	}
+}
+
 func TestBuildErrors(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {

@@ -7,6 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/webhook"
 )
 
 func newRender(g *global) *cobra.Command {
@@ -21,7 +23,8 @@ func newRender(g *global) *cobra.Command {
 YAML documents in a stable order: the cluster's kustomization, with packages
 expanded and the cluster's patches applied. It talks to no cluster and writes
 nothing. Packages come from the cache or the registry, by the digests in
-clusters.lock.`,
+clusters.lock. Comments name the fields that are filled in when an object is
+applied.`,
 		Example: `  gitopsd render --cluster prod-eu
   gitopsd render --cluster prod-eu | kubectl diff --server-side -f -`,
 		Args:              cobra.NoArgs,
@@ -40,7 +43,7 @@ clusters.lock.`,
 				return fleet.Err() // its registration is broken
 			}
 			if c.Objects != nil {
-				if err := c.Objects.WriteYAML(cmd.OutOrStdout()); err != nil {
+				if err := c.Objects.WriteYAML(cmd.OutOrStdout(), leftOpen); err != nil {
 					return err
 				}
 			}
@@ -54,4 +57,17 @@ clusters.lock.`,
 	cmd.Flags().StringVar(&cluster, "cluster", "", "name of the registered cluster (required)")
 	_ = cmd.RegisterFlagCompletionFunc("cluster", completeRegistered(&o.tree)) // an error means that the flag does not exist
 	return cmd
+}
+
+// leftOpen names the fields of an object that are filled in when it is applied.
+func leftOpen(o *manifest.Object) []string {
+	source := o.Annotation(manifest.InjectCAAnnotation)
+	if source == "" {
+		return nil
+	}
+	var notes []string
+	for _, path := range webhook.Left(o.Tree()) {
+		notes = append(notes, fmt.Sprintf("left open: %s, the CA of %s", path, source))
+	}
+	return notes
 }

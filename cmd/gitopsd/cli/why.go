@@ -152,6 +152,8 @@ func (a *answer) head() string {
 	switch {
 	case len(a.field) == 0:
 		return a.id.String()
+	case a.Filled != "":
+		return fmt.Sprintf("%s: %s is filled in when it is applied", a.id, a.field)
 	case !a.Field.Set:
 		return fmt.Sprintf("%s: %s is not there", a.id, a.field)
 	}
@@ -210,6 +212,9 @@ func (a *answer) text(changed func(file string) string) string {
 			line("changed", "by %s%s%s", place(s), what, changed(s.File))
 		}
 	}
+	if a.Filled != "" {
+		line("filled in", "with %s, by annotation %s", a.Filled, manifest.InjectCAAnnotation)
+	}
 	return b.String()
 }
 
@@ -246,6 +251,7 @@ type (
 		Object   string       `json:"object"`
 		Field    string       `json:"field,omitempty"`
 		Value    any          `json:"value,omitempty"`
+		Filled   string       `json:"filled,omitempty"`
 		Written  *placeJSON   `json:"written,omitempty"`
 		Package  *packageJSON `json:"package,omitempty"`
 		Steps    []stepJSON   `json:"steps"`
@@ -294,7 +300,7 @@ func writeWhyJSON(w io.Writer, answers []*answer, h *history) error {
 	}
 	all := make([]whyJSON, 0, len(answers))
 	for _, a := range answers {
-		j := whyJSON{Clusters: a.clusters, Object: a.id.String(), Field: a.field.String(), Value: a.Field.Value, Written: at(a.Written, a.Original), Steps: steps(a.Steps)}
+		j := whyJSON{Clusters: a.clusters, Object: a.id.String(), Field: a.field.String(), Value: a.Field.Value, Filled: a.Filled, Written: at(a.Written, a.Original), Steps: steps(a.Steps)}
 		if p := a.Package; p != nil {
 			j.Package = &packageJSON{Name: p.Name, Pin: p.Pin.String(), NeededBy: p.Needs, Declared: at(p.Declared, why.Value{}), Steps: steps(p.Steps)}
 		}

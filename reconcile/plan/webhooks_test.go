@@ -1,0 +1,185 @@
+package plan_test
+
+import (
+	"strings"
+	"testing"
+
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
+)
+
+const (
+	hooks = `{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: p.w, labels: {gitopsd.dev/package: p}, annotations: {gitopsd.dev/inject-ca: Service/ns/p}}, webhooks: [{name: a.e.org, clientConfig: {caBundle: eA==, service: {namespace: ns, name: p}}}]}
+---
+`
+	hooksService = `{apiVersion: v1, kind: Service, metadata: {name: p, namespace: ns, labels: {gitopsd.dev/package: p}, annotations: {gitopsd.dev/serving-cert: p-tls}}, spec: {selector: {app: p}}}
+---
+`
+	hooksServer = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: p, namespace: ns, labels: {gitopsd.dev/package: p}}, spec: {template: {metadata: {labels: {app: p}}}}}
+---
+`
+)
+
+// completed fills in the objects that are written with a CA bundle.
+func completed(t *testing.T, text string) *manifest.Set {
+	t.Helper()
+	var all []*manifest.Object
+	for _, o := range manifesttest.Objects(t, text) {
+		if strings.Contains(string(o.AppendJSON(nil)), `"caBundle"`) {
+			rendered := manifesttest.Objects(t, strings.ReplaceAll(string(o.AppendJSON(nil)), `"caBundle":"eA==",`, ""))[0]
+			var err error
+			if o, err = rendered.Complete(o.Tree()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all = append(all, o)
+	}
+	set, _ := manifest.NewSet(all)
+	return set
+}
+
+// Webhooks come after what serves them and go before it.
+func TestWebhookOrder(t *testing.T) {
+	t.Parallel()
+	scaled := strings.Replace(hooksServer, "spec: {", "spec: {replicas: 0, ", 1)
+	const unfilled = "webhooks[name=a.e.org].clientConfig.caBundle is not known yet; without it, requests would be blocked"
+	without := strings.Replace(hooks, "caBundle: eA==, ", "", 1)
+	plain := strings.Replace(hooks, "labels: {gitopsd.dev/package: p}, ", "", 1)
+	for _, tt := range []struct{ name, desired, live, want string }{
+		{
+			name: "installed", desired: hooks + hooksService + hooksServer,
+			want: "create service/ns/p\ncreate deployment.apps/ns/p\ncreate validatingwebhookconfiguration.admissionregistration.k8s.io/p.w registered once deployment.apps/ns/p is ready\n",
+		},
+		{
+			name: "removed", desired: cm, live: hooks + hooksService + hooksServer,
+			want: "create configmap/ns/a\nprune validatingwebhookconfiguration.admissionregistration.k8s.io/p.w\nprune deployment.apps/ns/p\nprune service/ns/p\n",
+		},
+		{
+			name: "no CA yet", desired: without + hooksService + hooksServer,
+			want: "create service/ns/p\ncreate deployment.apps/ns/p\nheld validatingwebhookconfiguration.admissionregistration.k8s.io/p.w " + unfilled + "\n",
+		},
+		{
+			name: "no CA yet, in a plain manifest", desired: strings.Replace(without, "labels: {gitopsd.dev/package: p}, ", "", 1) + hooksService + hooksServer,
+			want: "create service/ns/p\ncreate deployment.apps/ns/p\nheld validatingwebhookconfiguration.admissionregistration.k8s.io/p.w " + unfilled + "\n",
+		},
+		{
+			name: "an APIService without its CA", desired: hooksService + hooksServer + "{apiVersion: apiregistration.k8s.io/v1, kind: APIService, metadata: {name: v1.e.org, annotations: {gitopsd.dev/inject-ca: ns/p}}, spec: {service: {namespace: ns, name: p}}}",
+			want: "create service/ns/p\ncreate deployment.apps/ns/p\nheld apiservice.apiregistration.k8s.io/v1.e.org spec.caBundle is not known yet; without it, requests would be blocked\n",
+		},
+		{
+			name: "scaled down from the start", desired: hooks + hooksService + scaled,
+			want: "create service/ns/p\ncreate deployment.apps/ns/p\nheld validatingwebhookconfiguration.admissionregistration.k8s.io/p.w nothing would serve it: deployment.apps/ns/p has no replicas\n",
+		},
+		{
+			name: "scaled down", desired: hooks + hooksService + scaled, live: hooks + hooksService + hooksServer,
+			want: "unchanged service/ns/p\nconfigure deployment.apps/ns/p changed in the repository\nprune validatingwebhookconfiguration.admissionregistration.k8s.io/p.w nothing is going to serve it: deployment.apps/ns/p has no replicas\n",
+		},
+		{
+			name: "removed by a patch", desired: hooks + hooksService, live: hooks + hooksService + hooksServer,
+			want: "unchanged service/ns/p\nprune validatingwebhookconfiguration.admissionregistration.k8s.io/p.w nothing is going to serve it: service/ns/p selects the pods of no workload\nprune deployment.apps/ns/p\n",
+		},
+		{
+			name: "under an older name, and scaled down", desired: hooks + hooksService + scaled, live: strings.Replace(hooks, "p.w", "w", 1) + hooksService + hooksServer,
+			want: "unchanged service/ns/p\nconfigure deployment.apps/ns/p changed in the repository\nheld validatingwebhookconfiguration.admissionregistration.k8s.io/p.w nothing would serve it: deployment.apps/ns/p has no replicas\nprune validatingwebhookconfiguration.admissionregistration.k8s.io/w\n",
+		},
+		{
+			name: "served by somebody else", desired: plain + strings.Replace(hooksService, "selector: {app: p}", "", 1),
+			want: "create service/ns/p\ncreate validatingwebhookconfiguration.admissionregistration.k8s.io/p.w registered once service/ns/p has a ready endpoint\n",
+		},
+		{
+			name: "a source that is not there", desired: strings.Replace(plain, "Service/ns/p", "Service/ns/q", 1),
+			want: "refused validatingwebhookconfiguration.admissionregistration.k8s.io/p.w gitopsd.dev/inject-ca names service/ns/q, which the cluster does not get; name a Service of the repository or of a package, or a Secret (test.yaml:1)\n",
+		},
+		{
+			name: "an annotation that means nothing", desired: "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: ns, annotations: {gitopsd.dev/inject-ca: ns/p}}}",
+			want: "refused configmap/ns/a gitopsd.dev/inject-ca means nothing on a ConfigMap; webhook configurations, APIServices and CRDs that convert by webhook have a CA bundle (test.yaml:1)\n",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			l := live(t, "", nil)
+			for _, o := range completed(t, tt.live).All() {
+				for id, meta := range live(t, string(o.AppendJSON(nil)), nil).Objects {
+					meta.Annotations[manifest.AppliedAnnotation] = inventory.Applied(o)
+					l.Objects[id] = meta
+				}
+			}
+			p := plan.Compute("prod", completed(t, tt.desired), l, inventory, plan.Options{})
+			if have := steps(p); have != tt.want {
+				t.Errorf("have\n%s\nwant\n%s", have, tt.want)
+			}
+			served := !strings.Contains(tt.want, "nothing ")
+			for _, s := range p.Steps {
+				if s.Action == plan.Prune && s.ID.Is(manifest.Webhooks...) && s.Early == served {
+					t.Errorf("%s: early is %t", s.ID, s.Early)
+				}
+			}
+		})
+	}
+}
+
+// Two revisions are compared alike, without a cluster.
+func TestWebhooksBetween(t *testing.T) {
+	t.Parallel()
+	scaled := strings.Replace(hooksServer, "spec: {", "spec: {replicas: 0, ", 1)
+	for _, tt := range []struct{ name, before, after, want string }{
+		{"scaled down", hooks + hooksService + hooksServer, hooks + hooksService + scaled, "unchanged service/ns/p\nconfigure deployment.apps/ns/p\nprune validatingwebhookconfiguration.admissionregistration.k8s.io/p.w nothing is going to serve it: deployment.apps/ns/p has no replicas\n"},
+		{"scaled down before", hooks + hooksService + scaled, hooks + hooksService + scaled, "unchanged service/ns/p\nunchanged deployment.apps/ns/p\nheld validatingwebhookconfiguration.admissionregistration.k8s.io/p.w nothing would serve it: deployment.apps/ns/p has no replicas\n"},
+		{"scaled up", hooks + hooksService + scaled, hooks + hooksService + hooksServer, "unchanged service/ns/p\nconfigure deployment.apps/ns/p\nunchanged validatingwebhookconfiguration.admissionregistration.k8s.io/p.w\n"},
+		{"misuse", cm, cm + strings.Replace(cm, "name: a", "name: b, annotations: {gitopsd.dev/inject-ca: x}", 1), "unchanged configmap/ns/a\nrefused configmap/ns/b gitopsd.dev/inject-ca: \"x\": want Service/<namespace>/<name> or Secret/<namespace>/<name> (test.yaml:3)\n"},
+	} {
+		p := new(plan.Comparer).Between("prod", manifesttest.Set(t, strings.ReplaceAll(tt.before, "caBundle: eA==, ", "")), manifesttest.Set(t, strings.ReplaceAll(tt.after, "caBundle: eA==, ", "")), nil, nil)
+		if have := steps(p); have != tt.want {
+			t.Errorf("%s: have\n%s\nwant\n%s", tt.name, have, tt.want)
+		}
+	}
+}
+
+// A configuration that is kept keeps what serves it.
+func TestHeldWebhookKeepsServer(t *testing.T) {
+	t.Parallel()
+	l := live(t, hooks+hooksService+hooksServer, nil)
+	id := manifest.ValidatingWebhooks.ID("", "p.w")
+	l.Disputed = map[manifest.ID]string{id: "somebody else makes it again"}
+	want := "create configmap/ns/a\nheld validatingwebhookconfiguration.admissionregistration.k8s.io/p.w somebody else makes it again\n" +
+		"held deployment.apps/ns/p kept: validatingwebhookconfiguration.admissionregistration.k8s.io/p.w needs it until it is gone\n" +
+		"held service/ns/p kept: validatingwebhookconfiguration.admissionregistration.k8s.io/p.w needs it until it is gone\n"
+	if have := steps(plan.Compute("prod", manifesttest.Set(t, cm), l, inventory, plan.Options{})); have != want {
+		t.Errorf("have\n%s\nwant\n%s", have, want)
+	}
+}
+
+func TestRegisters(t *testing.T) {
+	t.Parallel()
+	const (
+		live = `{kind: ValidatingWebhookConfiguration, webhooks: [
+  {name: a, failurePolicy: Fail, timeoutSeconds: 10, clientConfig: {caBundle: eA==, service: {namespace: ns, name: s, port: 443, path: /a}}, rules: [{apiGroups: [g], resources: [r], operations: [CREATE], scope: '*'}]},
+  {name: b, failurePolicy: Ignore, clientConfig: {url: u}}]}`
+		same = `{kind: ValidatingWebhookConfiguration, webhooks: [{name: a, clientConfig: {service: {namespace: ns, name: s, path: /a}}, rules: [{apiGroups: [g], resources: [r], operations: [CREATE]}]}]}`
+		api  = "{apiVersion: apiregistration.k8s.io/v1, kind: APIService, spec: {group: g, service: {namespace: ns, name: s, port: 443}}}"
+	)
+	for _, tt := range []struct {
+		name, live, wanted string
+		want               bool
+	}{
+		{"as it is", live, same, false},
+		{"another bundle", live, strings.Replace(same, "clientConfig: {", "clientConfig: {caBundle: eQ==, ", 1), false},
+		{"failures ignored", live, strings.Replace(same, "name: a,", "name: a, failurePolicy: Ignore,", 1), false},
+		{"narrower", live, strings.Replace(same, "name: a,", "name: a, namespaceSelector: {matchLabels: {x: z}},", 1), false},
+		{"fewer", live, "{webhooks: []}", false},
+		{"another webhook", live, strings.Replace(same, "name: a", "name: c", 1), true},
+		{"another path", live, strings.Replace(same, "/a", "/b", 1), true},
+		{"another port", live, strings.Replace(same, "name: s,", "name: s, port: 8443,", 1), true},
+		{"a URL instead", live, strings.Replace(same, "service: {namespace: ns, name: s, path: /a}", "url: u", 1), true},
+		{"another rule", live, strings.Replace(same, "[CREATE]", "[CREATE, DELETE]", 1), true},
+		{"failures no longer ignored", live, "{webhooks: [{name: b, clientConfig: {url: u}}]}", true},
+		{"garbled", live, "{webhooks: [x]}", true},
+		{"an APIService as it is", api, strings.Replace(api, ", port: 443", "", 1), false},
+		{"another Service", api, strings.Replace(api, "name: s", "name: z", 1), true},
+	} {
+		if have := plan.Registers(manifesttest.Tree(t, tt.live), manifesttest.Tree(t, tt.wanted)); have != tt.want {
+			t.Errorf("%s: have %t", tt.name, have)
+		}
+	}
+}
