@@ -113,7 +113,7 @@ func (c *Connection) plan(ctx context.Context, want *desired.Unit, how planning)
 		hold(p)
 	}
 	if how.dryRun {
-		p.Notes = c.notes(ctx, want)
+		p.Notes = append(p.Notes, c.notes(ctx, want)...)
 	}
 	return p, completed, nil
 }

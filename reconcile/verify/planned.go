@@ -64,6 +64,10 @@ func (c *Facts) Explain(p *plan.Plan) {
 		if s.Object == nil || s.Drift {
 			continue
 		}
+		if s.Rollback.Done {
+			c.Planned[s.ID] = Planned{NotApplied, "rolled back: " + s.Rollback.Why}
+			continue
+		}
 		switch s.Action {
 		case plan.Configure:
 			c.Planned[s.ID] = Planned{NotApplied, "not applied yet"}

@@ -146,6 +146,11 @@ func deployment(c Controller) map[string]any {
 	template["metadata"], template["spec"], spec["template"] = meta, pod, template
 
 	optional(spec, "replicas", int64(1))
+	// Without probes a container is ready as soon as it runs. One that ends at once has
+	// not been.
+	if deadline, ok := spec["progressDeadlineSeconds"].(int64); !ok || deadline > minReadySeconds {
+		optional(spec, "minReadySeconds", int64(minReadySeconds))
+	}
 	// The selector is immutable: it must stay equal when the version changes.
 	selector := clone(spec["selector"])
 	selector["matchLabels"] = map[string]any{manifest.PackageLabel: d.Name}
@@ -157,7 +162,7 @@ func deployment(c Controller) map[string]any {
 	labels := clone(meta["labels"])
 	labels[manifest.PackageLabel] = d.Name
 	labels[manifest.ProviderLabel] = labelValue(provider)
-	labels[revisionLabel] = labelValue(c.Selected.Revision())
+	labels[manifest.RevisionLabel] = labelValue(c.Selected.Revision())
 	meta["labels"] = labels
 
 	optional(pod, "serviceAccountName", c.account())
@@ -293,7 +298,7 @@ func complete(c Controller, container map[string]any) {
 	variables := []any{
 		env("POD_NAMESPACE", "metadata.namespace"),
 		env("PROVIDER_NAME", "metadata.labels['"+manifest.ProviderLabel+"']"),
-		env("REVISION_NAME", "metadata.labels['"+revisionLabel+"']"),
+		env("REVISION_NAME", "metadata.labels['"+manifest.RevisionLabel+"']"),
 	}
 	if c.Webhooks {
 		variables = append(variables,

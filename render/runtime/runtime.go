@@ -34,11 +34,11 @@ const (
 	// WebhookPort is the port of a controller's webhooks and of its Service.
 	WebhookPort = 9443
 
-	revisionLabel = manifest.GroupPackages + "/revision"
-	familyLabel   = manifest.ProviderLabel + "-family"
-	metricsPort   = 8080
-	servingCerts  = "/tls/server"
-	userID        = 2000 // Crossplane's, for user and group
+	familyLabel     = manifest.ProviderLabel + "-family"
+	metricsPort     = 8080
+	minReadySeconds = 5
+	servingCerts    = "/tls/server"
+	userID          = 2000 // Crossplane's, for user and group
 )
 
 // Controller is a Provider that runs in a cluster.
