@@ -308,7 +308,7 @@ func (k Known) causes(set, failing, ready map[string]any) (why, shared string) {
 	if first != "" {
 		why += "; " + first
 	}
-	return why[:min(len(why), mostFailed)], shared
+	return strings.ToValidUTF8(why[:min(len(why), mostFailed)], ""), shared
 }
 
 // faultOf returns why a pod is not ready, without its name and anything else that
@@ -360,9 +360,10 @@ func sameNeeds(a, b map[string]any) bool {
 	return reflect.DeepEqual(needs(a), needs(b))
 }
 
+// imageOf returns the image of a container; of the first if it has no name.
 func imageOf(template map[string]any, field, container string) string {
 	for _, v := range manifest.List(template, "spec", field) {
-		if c, _ := v.(map[string]any); manifest.Text(c, "name") == container {
+		if c, _ := v.(map[string]any); container == "" || manifest.Text(c, "name") == container {
 			return manifest.Text(c, "image")
 		}
 	}
@@ -393,27 +394,22 @@ func (d Decision) Text(desired *manifest.Object) string {
 	if d.Template == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s did not get ready (%s), and its controller is back at %s", describe(manifest.Mapping(desired.Tree(), "spec", "template")), d.Record.Failed, describe(d.Template))
+	failed := manifest.Text(desired.Tree(), "spec", "template", "metadata", "labels", manifest.RevisionLabel)
+	before := manifest.Text(d.Template, "metadata", "labels", manifest.RevisionLabel)
+	back := before + ", image " + imageOf(d.Template, "containers", "")
+	if failed == before {
+		back = "its settings before"
+	}
+	if version := desired.Origin().Package.Ref.Tag; version != "" {
+		failed = version + " (" + failed + ")"
+	}
+	return fmt.Sprintf("%s did not get ready (%s); the controller is back at %s", failed, d.Record.Failed, back)
 }
 
 // Advice is how to have a rolled back revision tried again.
 func Advice(id manifest.ID) string {
-	return fmt.Sprintf("types and rights stay as declared; it stays back until the package, its configuration or its DeploymentRuntimeConfig gives the controller another spec; to try the same again: kubectl annotate -n %s deployment %s %s-",
+	return fmt.Sprintf("types and rights are as declared; change the package or its DeploymentRuntimeConfig, or try the same again: kubectl annotate -n %s deployment %s %s-",
 		id.Namespace, id.Name, manifest.RollbackAnnotation)
-}
-
-// describe names the revision of a template, and its image.
-func describe(template map[string]any) string {
-	name := manifest.Text(template, "metadata", "labels", manifest.RevisionLabel)
-	image := ""
-	for _, v := range manifest.List(template, "spec", "containers")[:min(1, len(manifest.List(template, "spec", "containers")))] {
-		c, _ := v.(map[string]any)
-		image = manifest.Text(c, "image")
-	}
-	if name == "" {
-		return "image " + image
-	}
-	return name + " (image " + image + ")"
 }
 
 func template(o map[string]any) map[string]any { return manifest.Mapping(o, "spec", "template") }

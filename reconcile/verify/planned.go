@@ -16,7 +16,7 @@ import (
 // Planned is why a cluster does not have an object as it was rendered: `gitopsd run`
 // refuses to apply it, or has not applied it yet.
 type Planned struct {
-	// Kind is [Refused] or [NotApplied].
+	// Kind is [Refused], [RolledBack] or [NotApplied].
 	Kind Kind
 	// Why is for people: "refused: …".
 	Why string
@@ -65,7 +65,7 @@ func (c *Facts) Explain(p *plan.Plan) {
 			continue
 		}
 		if s.Rollback.Done {
-			c.Planned[s.ID] = Planned{NotApplied, "rolled back: " + s.Rollback.Why}
+			c.Planned[s.ID] = Planned{RolledBack, "rolled back: " + s.Rollback.Why}
 			continue
 		}
 		switch s.Action {
