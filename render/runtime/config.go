@@ -196,8 +196,23 @@ func deployment(c Controller) map[string]any {
 		strategy = "RollingUpdate"
 	}
 	optional(spec, "strategy", map[string]any{"type": strategy})
+	spec["strategy"] = rolling(clone(spec["strategy"]))
 	scraped(meta, container)
 	return spec
+}
+
+// rolling writes out the API server's defaults of a strategy that rolls. Fields that
+// nobody applied would stay when the strategy changes to Recreate, which then is
+// refused.
+func rolling(strategy map[string]any) map[string]any {
+	optional(strategy, "type", "RollingUpdate")
+	if strategy["type"] == "RollingUpdate" {
+		parameters := clone(strategy["rollingUpdate"])
+		optional(parameters, "maxSurge", "25%")
+		optional(parameters, "maxUnavailable", "25%")
+		strategy["rollingUpdate"] = parameters
+	}
+	return strategy
 }
 
 // volumes adds the Secret with the serving certificate to the pod's volumes, and an
