@@ -235,7 +235,10 @@ func underWay(desired *manifest.Object, k Known) Decision {
 	case complete(k.Deployment):
 		d.Settled = true
 		return d
-	case !exceeded(k.Deployment), k.Foreign: // what others changed is corrected first
+	case !exceeded(k.Deployment):
+		return d
+	case k.Foreign: // which is corrected first, if it is drift
+		d.Stays = "others have changed its pod template"
 		return d
 	case k.Revisions == nil:
 		return Decision{Need: TheRevisions}

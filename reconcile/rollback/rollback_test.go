@@ -110,7 +110,7 @@ func TestDecide(t *testing.T) {
 		{name: "ready", known: rollback.Known{Record: record, Deployment: live(t, "v2", done)}, record: record, settled: true},
 		{name: "known to be ready", known: rollback.Known{Record: record, Settled: true}, record: record, settled: true},
 		{name: "another generation exceeded it", known: rollback.Known{Record: record, Deployment: unseen}, record: record},
-		{name: "others changed it", known: foreign, record: record},
+		{name: "others changed it", known: foreign, record: record, stays: "others have changed its pod template"},
 		{name: "it does not get ready", known: unready(nil), need: rollback.TheRevisions},
 		{name: "it is rolled back", known: unready(both(pod(t, "v2", crash))), record: failed, back: "v1"},
 		{name: "a pod of another revision", known: unready(both(pod(t, "v2", crash), pod(t, "v1", "{containerStatuses: [{name: c, state: {waiting: {reason: Other}}}]}"))), record: failed, back: "v1"},

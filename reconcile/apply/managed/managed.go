@@ -47,11 +47,10 @@ func Owns(m *metav1.ObjectMeta, path ...string) bool {
 // which kubectl notes in an annotation of the pods, is nothing.
 func Foreign(m *metav1.ObjectMeta, path ...string) bool {
 	under := fieldpath.MakePathOrDie(elements(path)...)
-	own := Own(m)
 	for i := range m.ManagedFields {
 		e := &m.ManagedFields[i]
-		if own != nil && e.Manager == own.Manager && e.Operation == own.Operation && e.Subresource == own.Subresource {
-			continue
+		if e.Manager == kube.FieldManager {
+			continue // what admission changes in our requests is an update by our name
 		}
 		set, err := fieldsOf(e)
 		if err != nil {
