@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
@@ -104,6 +105,10 @@ func (c *cluster) bind(expanded map[packageName]*expansion) {
 			continue
 		}
 		c.held[name(s)] = append(slices.Clone(c.held[name(s)]), binding)
+		if strangers := runtime.Strangers(controllers[i], controllers); len(strangers) > 0 {
+			c.notes = append(c.notes, fmt.Sprintf("package %s names the same family as %s, and they get no rights on each other's types: a family is of one registry and organization",
+				s.Declaration.Name, strings.Join(strangers, ", ")))
+		}
 	}
 }
 

@@ -101,7 +101,8 @@ func TestExpandProvider(t *testing.T) {
 		"validatingwebhookconfiguration.admissionregistration.k8s.io/p.w",
 		"customresourcedefinition.apiextensions.k8s.io/as.example.org", "customresourcedefinition.apiextensions.k8s.io/bs.example.org", "customresourcedefinition.apiextensions.k8s.io/cs.example.org",
 		"deployment.apps/gitopsd-system/p",
-		"clusterrole.rbac.authorization.k8s.io/gitopsd:provider:p", "clusterrolebinding.rbac.authorization.k8s.io/gitopsd:provider:p",
+		"clusterrole.rbac.authorization.k8s.io/gitopsd:provider:p", "clusterrole.rbac.authorization.k8s.io/gitopsd:provider:p:aggregate-to-edit",
+		"clusterrole.rbac.authorization.k8s.io/gitopsd:provider:p:aggregate-to-view", "clusterrolebinding.rbac.authorization.k8s.io/gitopsd:provider:p",
 	}
 	if have := ids(rendered.Objects.All()); !reflect.DeepEqual(have, want) {
 		t.Errorf("have %q\nwant %q", have, want)
@@ -372,17 +373,25 @@ func TestPatchesTouchPackages(t *testing.T) {
 	}
 }
 
-// Providers of a family have each other's rights, whatever becomes of one.
+// Providers of a family have each other's rights, whatever becomes of one. A family is
+// of one organization, and who names it from elsewhere is told.
 func TestFamilies(t *testing.T) {
 	t.Parallel()
+	declare := func(kind, name, spec string) string {
+		return strings.Replace(declare(kind, name, spec), "example.org/", "example.org/org/", 1)
+	}
 	member := func(stream string) *sources.Package {
 		p := content(t, sources.Provider, stream)
 		p.Meta.Document.Tree = map[string]any{"metadata": map[string]any{"labels": map[string]any{"pkg.crossplane.io/provider-family": "f"}}}
 		return p
 	}
-	packages := map[string]*sources.Package{"a": member(crdYAML("as", "")), "b": member("kind: X\n"), "c": content(t, sources.Provider, crdYAML("cs", ""))}
-	rendered, _ := expand(t, new(Renderer), input(t, declare("Provider", "a", "")+declare("Provider", "b", "")+declare("Provider", "c", "")), packages)
-	for name, want := range map[string]string{"a": `[{"kind":"ServiceAccount","name":"a","namespace":"gitopsd-system"},{"kind":"ServiceAccount","name":"b","namespace":"gitopsd-system"}]`, "c": `[{"kind":"ServiceAccount","name":"c","namespace":"gitopsd-system"}]`} {
+	packages := map[string]*sources.Package{"a": member(crdYAML("as", "")), "b": member("kind: X\n"), "c": content(t, sources.Provider, crdYAML("cs", "")), "d": member(crdYAML("ds", ""))}
+	stranger := strings.Replace(declare("Provider", "d", ""), "/org/", "/evil/", 1)
+	rendered, _ := expand(t, new(Renderer), input(t, declare("Provider", "a", "")+declare("Provider", "b", "")+declare("Provider", "c", "")+stranger), packages)
+	if !slices.Contains(rendered.Notes, "package d names the same family as a, b, and they get no rights on each other's types: a family is of one registry and organization") {
+		t.Errorf("notes: %q", rendered.Notes)
+	}
+	for name, want := range map[string]string{"a": `[{"kind":"ServiceAccount","name":"a","namespace":"gitopsd-system"},{"kind":"ServiceAccount","name":"b","namespace":"gitopsd-system"}]`, "c": `[{"kind":"ServiceAccount","name":"c","namespace":"gitopsd-system"}]`, "d": `[{"kind":"ServiceAccount","name":"d","namespace":"gitopsd-system"}]`} {
 		o := rendered.Objects.Get(manifest.ID{Group: "rbac.authorization.k8s.io", Kind: "ClusterRoleBinding", Name: "gitopsd:provider:" + name})
 		if have := string(manifest.AppendJSON(nil, o.Tree()["subjects"])); have != want {
 			t.Errorf("%s: have %s", name, have)
@@ -394,7 +403,7 @@ func TestFamilies(t *testing.T) {
 	var r Renderer
 	in := input(t, declare("Provider", "a", "")+declare("Provider", "b", "packagePullPolicy: Alwys"))
 	w, _ := r.Want(t.Context(), in)
-	if len(w.Unreadable) != 1 || w.Unreadable[0].Ref.Repository != "example.org/b" {
+	if len(w.Unreadable) != 1 || w.Unreadable[0].Ref.Repository != "example.org/org/b" {
 		t.Fatalf("unreadable are %+v", w.Unreadable)
 	}
 	w.Held = []sources.Selected{{Declaration: w.Unreadable[0], Package: member("")}}

@@ -129,6 +129,7 @@ var walls = []struct {
 	{"reconcile/plan", talks},
 	{"reconcile/verify", talks},
 	{"reconcile/health", talks},
+	{"reconcile/rollback", talks},
 	{"reconcile/desired", talks},
 	{"reconcile/upgrade", talks},
 	{"reconcile/kube", []string{module + "reconcile/desired"}},

@@ -12,6 +12,8 @@
 //   - the execution of a plan (execute.go, wait.go, prune.go), in stages; taking
 //     over fields of others (adopt.go), and creating objects again (replace.go)
 //     where the repository asks for it;
+//   - what must be known to roll back a package's controller (rollback.go), about which
+//     reconcile/rollback decides;
 //   - the contents of Namespaces, types and packages (inside.go), which would be
 //     deleted with them: read for a plan and right before the deletion (full.go);
 //   - the inventory (inventory.go), an ApplySet as KEP-3659 specifies it;
@@ -84,6 +86,8 @@ type Applier struct {
 	parent *parent // as last read or written; nil before
 	// pinned are the live definitions that pins were last checked against.
 	pinned map[schema.GroupKind]plan.LiveDefinition
+	// revisions are those of packages' controllers, as last decided about.
+	revisions map[manifest.ID]revision
 	// compared are the definitions that the last plan compared with live ones.
 	compared map[manifest.ID]compared
 
@@ -107,9 +111,10 @@ func New(c Config) (*Applier, error) {
 	set := newApplySet(cmp.Or(c.Inventory, c.Cluster.Name()))
 	return &Applier{
 		cluster: c.Cluster, log: c.Log.With("cluster", c.Cluster.Name()), set: set, fleet: c.Fleet,
-		inv:   plan.Inventory{ID: set.id, FieldManager: kube.FieldManager, Namespace: Namespace},
-		poll:  cmp.Or(c.Poll, time.Minute),
-		kinds: make(map[schema.GroupKind]*kindState), disputes: make(map[subject]*dispute),
+		inv:       plan.Inventory{ID: set.id, FieldManager: kube.FieldManager, Namespace: Namespace},
+		poll:      cmp.Or(c.Poll, time.Minute),
+		revisions: make(map[manifest.ID]revision),
+		kinds:     make(map[schema.GroupKind]*kindState), disputes: make(map[subject]*dispute),
 		gating: new(plan.Gating).Key(),
 	}, nil
 }
@@ -165,6 +170,7 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 		if err := a.dryRun(ctx, p); err != nil {
 			return nil, err
 		}
+		p.Notes = rolledBack(p)
 	}
 	return p, nil
 }

@@ -48,6 +48,8 @@ type Health struct {
 	// Reason is what the object says, and Rule the rule of package health by which
 	// that was judged; empty if it was judged by none.
 	Reason, Rule string
+	// Advice is what to do about it, if that is known.
+	Advice string
 	// Until is when the state ends although nothing changes; zero for never.
 	Until time.Time
 	// Passes: nothing waits for the object, as the plan's Gating has it.
@@ -115,6 +117,7 @@ func (a *Applier) health(ctx context.Context, p, defining *plan.Plan) ([]Health,
 		})
 	}
 	err := g.Wait()
+	all = withRollbacks(all, p, &defining.Gating)
 	slices.SortFunc(all, func(x, y Health) int { return x.ID.Compare(y.ID) })
 	return all, err
 }

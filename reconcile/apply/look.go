@@ -42,6 +42,7 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 		Objects: make(map[manifest.ID]*metav1.ObjectMeta), Drifted: make(map[manifest.ID]string), Disputed: make(map[manifest.ID]string),
 		Unserved: make(map[schema.GroupVersionKind]string), Unreadable: make(map[schema.GroupKind]string),
 		Namespaced: make(map[schema.GroupVersionKind]bool),
+		Rollbacks:  make(map[manifest.ID]plan.Rollback),
 		Contents:   make(map[manifest.ID][]plan.Content), ContentsUnknown: make(map[manifest.ID]string),
 	}}
 	types, unserved, err := a.types(ctx, v, desired, p)
@@ -92,6 +93,9 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 		if err := a.recover(ctx, v, p, types); err != nil {
 			return nil, err
 		}
+	}
+	if err := a.rollBack(ctx, v); err != nil {
+		return nil, err
 	}
 	if err := a.findDrift(ctx, v); err != nil {
 		return nil, err

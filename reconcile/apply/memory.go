@@ -64,6 +64,7 @@ type member struct {
 	pkg          string // the value of manifest.PackageLabel
 	allowPrune   string // the value of manifest.AllowPruneAnnotation
 	dependsOn    string // the value of manifest.DependsOnAnnotation
+	rollback     string // the value of manifest.RollbackAnnotation, if the field is ours
 	// applies: we are among those who applied it. controlled: a controller owns it.
 	// edited: people edited it.
 	applies, controlled, edited bool
@@ -87,6 +88,9 @@ func newMember(t kube.Type, m *metav1.ObjectMeta, before *member) *member {
 		dependsOn: m.Annotations[manifest.DependsOnAnnotation],
 		applies:   managed.Own(m) != nil, controlled: metav1.GetControllerOfNoCopy(m) != nil, edited: managed.Edited(m),
 		print: fingerprintOf(t, m),
+	}
+	if value := m.Annotations[manifest.RollbackAnnotation]; value != "" && managed.Owns(m, "metadata", "annotations", manifest.RollbackAnnotation) {
+		n.rollback = value
 	}
 	n.fine = before != nil && before.fine && before.print == n.print && m.DeletionTimestamp == nil
 	if !n.fine || n.edited {

@@ -29,6 +29,8 @@ type Live struct {
 	Namespaced map[schema.GroupVersionKind]bool
 	// Unreadable is why nothing is known about the objects of a kind.
 	Unreadable map[schema.GroupKind]string
+	// Rollbacks are what became of new revisions of packages' controllers.
+	Rollbacks map[manifest.ID]Rollback
 	// Contents are the objects in our Namespaces, CRDs, XRDs and Crossplane packages
 	// that are not desired any more. Of those that stay in any case, a few are enough.
 	Contents map[manifest.ID][]Content
@@ -127,7 +129,7 @@ func byKind(types []PackageType) map[schema.GroupKind]PackageType {
 // wanted decides about an object that is in the repository.
 func (c *computation) wanted(o *manifest.Object) Step {
 	id := o.ID()
-	s := Step{ID: id, Stage: stageOf(o), Object: o, Package: o.Label(manifest.PackageLabel)}
+	s := Step{ID: id, Stage: stageOf(o), Object: o, Package: o.Label(manifest.PackageLabel), Rollback: c.live.Rollbacks[id]}
 	decide := func(a Action, format string, args ...any) Step {
 		s.Action, s.Reason = a, fmt.Sprintf(format, args...)
 		return s
@@ -190,7 +192,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	case was.rendered != now.rendered:
 		return decide(Configure, "changed in the repository")
 	case len(o.Unknown()) == 0:
-		return decide(Configure, "%s", refilled(o))
+		return decide(Configure, "%s", cmp.Or(s.Rollback.Refilled, refilled(o)))
 	}
 	if why, ok := c.live.Drifted[id]; ok {
 		s.Drift = true

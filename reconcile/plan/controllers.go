@@ -105,6 +105,8 @@ func checkController(s *Step, definers map[schema.GroupKind]*Step, steps map[man
 	switch digest := have.Digest(); {
 	case late != nil && s.Action == Unchanged:
 		return "" // the cluster keeps what it has, and so does the object
+	case digest == pin && late != nil && late.Rollback.Done:
+		return fmt.Sprintf("%s, which is rolled back here: %s", what, late.Rollback.Why)
 	case digest == pin && late != nil:
 		return fmt.Sprintf("%s, which is not applied here: %s is %s: %s", what, late.ID, late.Action, cmp.Or(late.Reason, "see there"))
 	case digest == pin:
@@ -135,7 +137,7 @@ func notApplied(i *behaviour.Identity, definer *Step, steps map[manifest.ID]*Ste
 		parts = append(parts, manifest.Composition.ID("", c.Name))
 	}
 	for _, id := range parts {
-		if s := steps[id]; s != nil && (s.Action == Refused || s.Action == Conflict) {
+		if s := steps[id]; s != nil && (s.Action == Refused || s.Action == Conflict || s.Rollback.Done) {
 			return s
 		}
 	}

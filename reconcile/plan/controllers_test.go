@@ -35,6 +35,7 @@ func TestCheckControllers(t *testing.T) {
 		find      func(schema.GroupKind, string) (*behaviour.Identity, string)
 		object    plan.Action
 		workload  plan.Action // default Unchanged
+		rollback  string      // why the workload is rolled back
 		typePin   string      // the object is refused for it already
 		want      string      // in the reason; empty where the object goes ahead
 	}{
@@ -44,6 +45,8 @@ func TestCheckControllers(t *testing.T) {
 		{name: "another, which is known", pin: v2.Digest(), here: v1, object: plan.Unchanged, find: find, want: "(cluster dev), which is " + v1.Digest() + " here: image c: reg.io/things:v2 -> reg.io/things:v1; bring"},
 		{name: "not applied here", pin: v1.Digest(), here: v1, object: plan.Create, workload: plan.Refused, want: "which is not applied here: deployment.apps/gitopsd-system/things is refused: because"},
 		{name: "somebody else's", pin: v1.Digest(), here: v1, object: plan.Configure, workload: plan.Conflict, want: "is conflict"},
+		{name: "rolled back", pin: v1.Digest(), here: v1, object: plan.Create, rollback: "v1 did not get ready", want: "which is rolled back here: v1 did not get ready"},
+		{name: "rolled back, and nothing changes", pin: v1.Digest(), here: v1, object: plan.Unchanged, rollback: "v1 did not get ready"},
 		{name: "nothing changes", pin: v2.Digest(), here: v1, object: plan.Unchanged, workload: plan.Refused},
 		{name: "nothing declared", pin: v1.Digest(), object: plan.Create, want: "nothing declares what acts on the type here"},
 		{name: "not rendered", pin: v1.Digest(), err: errors.New("there is no Deployment"), object: plan.Create, want: "cannot be compared: there is no Deployment"},
@@ -63,7 +66,7 @@ func TestCheckControllers(t *testing.T) {
 			if !tt.undefined {
 				p.Steps = append(p.Steps, plan.Step{Action: plan.Unchanged, ID: definition.ID(), Object: definition})
 			}
-			p.Steps = append(p.Steps, plan.Step{Action: cmp.Or(tt.workload, plan.Unchanged), ID: workload, Reason: "because"})
+			p.Steps = append(p.Steps, plan.Step{Action: cmp.Or(tt.workload, plan.Unchanged), ID: workload, Reason: "because", Rollback: plan.Rollback{Done: tt.rollback != "", Why: tt.rollback}})
 			last := plan.Step{Action: tt.object, ID: o.ID(), Object: o, Reason: tt.typePin}
 			if tt.typePin != "" {
 				last.Pin = new(plan.Mismatch)

@@ -106,6 +106,8 @@ type Step struct {
 	// Force takes over fields that other managers own; only if the object is ours or
 	// adopted.
 	Force bool
+	// Rollback is what became of a package's controller that did not get ready.
+	Rollback Rollback
 	// Drift: the object differs from the repository only by changes of others.
 	Drift bool
 	// Compatibility is what replacing or removing the types of a CRD means to their
@@ -154,6 +156,20 @@ func (s *Step) CreatedAnew(why string) {
 	case !strings.Contains(s.Reason, anew):
 		s.Reason += "; " + anew + why
 	}
+}
+
+// Rollback is what became of a new revision of a package's controller; see
+// reconcile/rollback.
+type Rollback struct {
+	// Done: the pod template before is back in its place.
+	Done bool
+	// Why is the reason, for people: that the revision failed if Done, else why it is
+	// not rolled back when it fails. It is empty for other objects, and as long as a
+	// rollback is possible.
+	Why string
+	// Refilled is why the object is completed otherwise than it was applied; empty if
+	// that is for another reason.
+	Refilled string
 }
 
 // Reclaim tells which fields that people own in an object are taken over.

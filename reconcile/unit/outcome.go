@@ -160,7 +160,7 @@ func (o *Outcome) unhealthy(h apply.Health) {
 	default:
 		o.waits[h.ID] = true
 	}
-	o.problem(h.Package, h.ID.String(), cmp.Or(h.Reason, string(h.State)), state)
+	o.note(problem.Problem{Cluster: o.cluster, Package: h.Package, Object: h.ID.String(), Reason: cmp.Or(h.Reason, string(h.State)), Advice: h.Advice}, state)
 }
 
 // problem adds a problem of an object.

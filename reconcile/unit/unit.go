@@ -114,7 +114,7 @@ func (c *Connection) plan(ctx context.Context, want *desired.Unit, how planning)
 		hold(p)
 	}
 	if how.dryRun {
-		p.Notes = append(c.notes(ctx, want), completed.Notes...)
+		p.Notes = append(p.Notes, append(c.notes(ctx, want), completed.Notes...)...)
 	}
 	return p, completed, nil
 }

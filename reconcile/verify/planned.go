@@ -16,7 +16,7 @@ import (
 // Planned is why a cluster does not have an object as it was rendered: `gitopsd run`
 // refuses to apply it, or has not applied it yet.
 type Planned struct {
-	// Kind is [Refused] or [NotApplied].
+	// Kind is [Refused], [RolledBack] or [NotApplied].
 	Kind Kind
 	// Why is for people: "refused: …".
 	Why string
@@ -62,6 +62,10 @@ func (c *Facts) Explain(p *plan.Plan) {
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		if s.Object == nil || s.Drift {
+			continue
+		}
+		if s.Rollback.Done {
+			c.Planned[s.ID] = Planned{RolledBack, "rolled back: " + s.Rollback.Why}
 			continue
 		}
 		switch s.Action {

@@ -63,6 +63,21 @@ func TestPlanned(t *testing.T) {
 			},
 		},
 		{
+			name: "a bump whose controller is rolled back",
+			change: func(c *Facts) {
+				bumped(c)
+				for _, d := range c.Definitions {
+					d.Live = d.Rendered
+				}
+			},
+			steps: []plan.Step{step(gadget, plan.Unchanged, ""), step(widget, plan.Unchanged, ""), {ID: workload, Action: plan.Unchanged, Package: "widgets", Object: object, Rollback: plan.Rollback{Done: true, Why: "v2 did not get ready"}}},
+			want: []string{
+				"2 types of package widgets: what was declared did not get ready and is rolled back in prod",
+				"wanted reg.io/widgets v2, rolled back: v2 did not get ready",
+				"prod: until then reg.io/widgets v1 (sha256:111111111111) runs",
+			},
+		},
+		{
 			name:   "a bump whose controller does not roll out",
 			change: bumped,
 			steps:  []plan.Step{step(gadget, plan.Configure, ""), step(widget, plan.Configure, ""), step(workload, plan.Unchanged, "")},

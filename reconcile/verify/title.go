@@ -63,6 +63,8 @@ func (f *Finding) Title() string {
 		return fmt.Sprintf("%s: nothing acts on %s in %s: the controller does not run", subject, it, odd)
 	case Refused:
 		return fmt.Sprintf("%s: what was declared is refused in %s", subject, odd)
+	case RolledBack:
+		return fmt.Sprintf("%s: what was declared did not get ready and is rolled back in %s", subject, odd)
 	case NotApplied:
 		return fmt.Sprintf("%s: what was declared is not applied yet in %s", subject, odd)
 	case Drifted:

@@ -72,6 +72,8 @@ const (
 	// Refused: `gitopsd run` refuses to apply the rendered type or its controller, and
 	// the cluster keeps what it had.
 	Refused Kind = "refused"
+	// RolledBack: the rendered controller did not get ready, and the one before runs.
+	RolledBack Kind = "rolled-back"
 	// NotApplied: the rendered type or its controller is not applied yet.
 	NotApplied Kind = "not-applied"
 	// Drifted: the live type differs from the rendered one.
@@ -94,7 +96,7 @@ const (
 var kinds = []Kind{
 	TwoControllers, UnknownImage, WrongController, SecondActor, ControllerDiffers, SettingsDrifted, SettingsDiffer,
 	ConfigDrifted, ConfigDiffers, RightsDrifted, RightsDiffer, CompositionDrifted, NoController, AdmissionDiffers,
-	Refused, NotApplied, Drifted, SchemaDiffers, Missing, WebhookDrifted, WebhookDiffers, Unmanaged,
+	Refused, RolledBack, NotApplied, Drifted, SchemaDiffers, Missing, WebhookDrifted, WebhookDiffers, Unmanaged,
 }
 
 // rank orders kinds, worst first.
@@ -248,6 +250,7 @@ var advice = map[Kind]string{
 	CompositionDrifted: "see who changed the Composition or Function; gitopsd puts back what it declares",
 	NoController:       "find out why its pods do not run: objects are accepted, and nothing happens to them",
 	Refused:            "do what the reason says, or declare what the cluster has; `gitopsd plan` shows every step",
+	RolledBack:         "mend the package or its DeploymentRuntimeConfig, or revert the commit; `gitopsd plan` says how to try the same again",
 	NotApplied:         "commit it, and wait for `gitopsd run`; if it does not come, its status says why",
 	Drifted:            "see who changed the definition; gitopsd puts it right unless the cluster is suspended or only reports drift",
 	SchemaDiffers:      "declare the same version in these clusters: what one accepts another refuses or drops",

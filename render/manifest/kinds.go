@@ -134,6 +134,10 @@ func (id ID) Is(kinds ...GroupKind) bool { return slices.Contains(kinds, id.Grou
 // name, as in clusters where Crossplane runs it.
 const ProviderLabel = GroupPackages + "/provider"
 
+// RevisionLabel is on the pods of a Provider's controller, with the name of the
+// package's revision.
+const RevisionLabel = GroupPackages + "/revision"
+
 // builtIn are the groups with a dot that kube-apiserver itself serves. Groups under
 // k8s.io may also be those of CRDs (gateways, snapshots).
 var builtIn = []string{

@@ -100,6 +100,10 @@ const (
 	// inventory; see plan.Inventory. An object whose rendering has this value is not
 	// applied again.
 	AppliedAnnotation = Group + "/applied"
+	// RollbackAnnotation, on the Deployment of a package's controller, records which
+	// pod template was ready before, and whether it was put back; see
+	// rollback.Record.
+	RollbackAnnotation = Group + "/rollback"
 	// TypesAnnotation, on a CRD, is the digest of the types that it defined when it
 	// was applied.
 	TypesAnnotation = Group + "/types"

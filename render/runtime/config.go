@@ -1,9 +1,12 @@
 package runtime
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"gitopsd.dev/render/manifest"
@@ -129,7 +132,8 @@ func (c Controller) makesAccount() bool { return c.account() == c.serviceAccount
 // deployment returns the spec of the controller's Deployment. As in Crossplane, it
 // keeps the configuration's fields but for those that tie the Deployment to the
 // package: its selector, the labels and environment that identify the controller,
-// and the pull policy. Pull secrets are added to the configuration's own.
+// the mount of its certificate, and a pull policy that the declaration sets. Pull
+// secrets are added to the configuration's own.
 func deployment(c Controller) map[string]any {
 	d := c.Selected.Declaration
 	var config map[string]any
@@ -142,8 +146,11 @@ func deployment(c Controller) map[string]any {
 	template["metadata"], template["spec"], spec["template"] = meta, pod, template
 
 	optional(spec, "replicas", int64(1))
-	// By default two versions never run at once.
-	optional(spec, "strategy", map[string]any{"type": "Recreate"})
+	// Without probes a container is ready as soon as it runs. One that ends at once has
+	// not been.
+	if deadline, ok := spec["progressDeadlineSeconds"].(int64); !ok || deadline > minReadySeconds {
+		optional(spec, "minReadySeconds", int64(minReadySeconds))
+	}
 	// The selector is immutable: it must stay equal when the version changes.
 	selector := clone(spec["selector"])
 	selector["matchLabels"] = map[string]any{manifest.PackageLabel: d.Name}
@@ -155,7 +162,7 @@ func deployment(c Controller) map[string]any {
 	labels := clone(meta["labels"])
 	labels[manifest.PackageLabel] = d.Name
 	labels[manifest.ProviderLabel] = labelValue(provider)
-	labels[revisionLabel] = labelValue(c.Selected.Revision())
+	labels[manifest.RevisionLabel] = labelValue(c.Selected.Revision())
 	meta["labels"] = labels
 
 	optional(pod, "serviceAccountName", c.account())
@@ -180,7 +187,115 @@ func deployment(c Controller) map[string]any {
 	}
 	complete(c, container)
 	pod["containers"] = append([]any{container}, others...)
+	if all := volumes(c, pod["volumes"], container); len(all) > 0 {
+		pod["volumes"] = all
+	}
+	// Two versions never run at once, unless one of them waits for the other.
+	strategy := "Recreate"
+	if electsLeader(c.Selected.Package.Meta, container) {
+		strategy = "RollingUpdate"
+	}
+	optional(spec, "strategy", map[string]any{"type": strategy})
+	spec["strategy"] = rolling(clone(spec["strategy"]))
+	scraped(meta, container)
 	return spec
+}
+
+// rolling writes out the API server's defaults of a strategy that rolls. Fields that
+// nobody applied would stay when the strategy changes to Recreate, which then is
+// refused.
+func rolling(strategy map[string]any) map[string]any {
+	optional(strategy, "type", "RollingUpdate")
+	if strategy["type"] == "RollingUpdate" {
+		parameters := clone(strategy["rollingUpdate"])
+		optional(parameters, "maxSurge", "25%")
+		optional(parameters, "maxUnavailable", "25%")
+		strategy["rollingUpdate"] = parameters
+	}
+	return strategy
+}
+
+// volumes adds the Secret with the serving certificate to the pod's volumes, and an
+// empty /tmp unless the configuration mounts something there, and mounts them.
+func volumes(c Controller, configured any, container map[string]any) []any {
+	var more, mounts []any
+	if c.Webhooks {
+		var items []any
+		for _, key := range []string{"tls.crt", "tls.key", "ca.crt"} {
+			items = append(items, map[string]any{"key": key, "path": key})
+		}
+		more = append(more, map[string]any{"name": "tls-server-certs", "secret": map[string]any{
+			"secretName": ServingSecret(c.Selected.Declaration.Name), "items": items,
+		}})
+		mounts = append(mounts, map[string]any{"name": "tls-server-certs", "mountPath": servingCerts, "readOnly": true})
+	}
+	configuredTmp := false
+	for _, mount := range manifest.List(container, "volumeMounts") {
+		m, _ := mount.(map[string]any)
+		if c.Webhooks && m["mountPath"] == servingCerts {
+			continue
+		}
+		configuredTmp = configuredTmp || m["mountPath"] == "/tmp"
+		mounts = append(mounts, mount)
+	}
+	if !configuredTmp {
+		more = append(more, map[string]any{"name": "package-runtime-tmp", "emptyDir": map[string]any{}})
+		mounts = append(mounts, map[string]any{"name": "package-runtime-tmp", "mountPath": "/tmp"})
+	}
+	if len(mounts) > 0 {
+		container["volumeMounts"] = mounts
+	}
+	return byName(more, configured)
+}
+
+// LeaderElectionAnnotation, "true" in the metadata of a package, declares that its
+// controller elects a leader whatever its settings: it may roll as a Deployment does
+// by default, and two versions never reconcile the same objects. A
+// DeploymentRuntimeConfig declares the same with the setting itself, the argument
+// --leader-election or --leader-elect or the variable LEADER_ELECTION of the
+// controller's container, which is how providers take it. A strategy in the
+// DeploymentRuntimeConfig is kept as it is.
+const LeaderElectionAnnotation = "meta." + manifest.Group + "/leader-election"
+
+var leaderElection = regexp.MustCompile(`^--?(?:enable-)?leader-elect(?:ion)?(?:=(.*))?$`)
+
+// electsLeader reports whether a controller elects a leader. Settings of the container
+// come before the package's annotation, the last argument before others, and arguments
+// before the variable, as programs read them.
+func electsLeader(meta sources.PackageMeta, container map[string]any) bool {
+	elects := manifest.Text(meta.Document.Tree, "metadata", "annotations", LeaderElectionAnnotation) == "true"
+	for _, e := range manifest.List(container, "env") {
+		if variable, _ := e.(map[string]any); variable["name"] == "LEADER_ELECTION" {
+			elects, _ = strconv.ParseBool(manifest.Text(variable, "value"))
+		}
+	}
+	for _, argument := range append(manifest.Texts(container, "command"), manifest.Texts(container, "args")...) {
+		if m := leaderElection.FindStringSubmatch(argument); m != nil {
+			elects, _ = strconv.ParseBool(cmp.Or(m[1], "true"))
+		}
+	}
+	return elects
+}
+
+// scraped has Prometheus scrape the pod, as in Crossplane, unless its annotations say
+// whether it does.
+func scraped(meta, container map[string]any) {
+	annotations := clone(meta["annotations"])
+	if _, said := annotations["prometheus.io/scrape"]; said {
+		return
+	}
+	port := int64(metricsPort)
+	for _, p := range manifest.List(container, "ports") {
+		if p, _ := p.(map[string]any); p["name"] == "metrics" {
+			if n, ok := p["containerPort"].(int64); ok {
+				port = n
+			}
+		}
+	}
+	annotations["prometheus.io/scrape"] = "true"
+	annotations["prometheus.io/port"] = strconv.FormatInt(port, 10)
+	annotations["prometheus.io/path"] = "/metrics"
+	meta["annotations"] = annotations
 }
 
 // complete sets the fields of the controller's container.
@@ -189,21 +304,27 @@ func complete(c Controller, container map[string]any) {
 	if c.Webhooks {
 		ports = append(ports, map[string]any{"name": "webhook", "containerPort": int64(WebhookPort)})
 	}
-	pull := string(c.Selected.Declaration.PullPolicy)
-	if pull == "" {
-		pull = string(sources.PullIfNotPresent)
+	if pull := string(c.Selected.Declaration.PullPolicy); pull != "" {
+		container["imagePullPolicy"] = pull
 	}
+	optional(container, "imagePullPolicy", string(sources.PullIfNotPresent))
 	optional(container, "image", Image(c.Selected))
-	container["imagePullPolicy"] = pull
 	container["ports"] = byName(container["ports"], ports)
-	container["env"] = byName([]any{
+	variables := []any{
 		env("POD_NAMESPACE", "metadata.namespace"),
 		env("PROVIDER_NAME", "metadata.labels['"+manifest.ProviderLabel+"']"),
-		env("REVISION_NAME", "metadata.labels['"+revisionLabel+"']"),
-	}, container["env"])
+		env("REVISION_NAME", "metadata.labels['"+manifest.RevisionLabel+"']"),
+	}
+	if c.Webhooks {
+		variables = append(variables,
+			map[string]any{"name": "TLS_SERVER_CERTS_DIR", "value": servingCerts},
+			// The name that older providers know.
+			map[string]any{"name": "WEBHOOK_TLS_CERT_DIR", "value": "$(TLS_SERVER_CERTS_DIR)"})
+	}
+	container["env"] = byName(variables, container["env"])
 	optional(container, "securityContext", map[string]any{
 		"runAsNonRoot": true, "runAsUser": int64(userID), "runAsGroup": int64(userID),
-		"allowPrivilegeEscalation": false, "privileged": false,
+		"allowPrivilegeEscalation": false, "privileged": false, "readOnlyRootFilesystem": true,
 		"capabilities": map[string]any{"drop": []any{"ALL"}},
 	})
 }

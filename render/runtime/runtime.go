@@ -6,10 +6,13 @@
 //
 // Some things differ. The Deployment has the package's name, not the revision's,
 // and strategy Recreate, so that a new version rolls in place and two versions
-// never reconcile the same objects. And where Crossplane has a controller that
-// grants rights, the rights are objects here, rendered with everything else. Pull
-// secrets stand in the Deployment alone: the ServiceAccount's are a list with one
-// owner, and on some platforms that is another controller.
+// never reconcile the same objects; see [LeaderElectionAnnotation]. And where
+// Crossplane has a controller that grants rights, the rights are objects here,
+// rendered with everything else. Pull secrets stand in the Deployment alone: the
+// ServiceAccount's are a list with one owner, and on some platforms that is another
+// controller. The root file system is read-only, with an empty /tmp. There is no
+// REVISION_UID, since there is no object for a revision, and no client certificate:
+// Crossplane's is for a plugin interface that version 2 no longer has.
 //
 // A DeploymentRuntimeConfig can change any of this (config.go). Webhook
 // configurations get the Service's name from render/webhook.
@@ -31,10 +34,11 @@ const (
 	// WebhookPort is the port of a controller's webhooks and of its Service.
 	WebhookPort = 9443
 
-	revisionLabel = manifest.GroupPackages + "/revision"
-	familyLabel   = manifest.ProviderLabel + "-family"
-	metricsPort   = 8080
-	userID        = 2000 // Crossplane's, for user and group
+	familyLabel     = manifest.ProviderLabel + "-family"
+	metricsPort     = 8080
+	minReadySeconds = 5
+	servingCerts    = "/tls/server"
+	userID          = 2000 // Crossplane's, for user and group
 )
 
 // Controller is a Provider that runs in a cluster.
@@ -55,18 +59,15 @@ type Controller struct {
 // package's name.
 func Objects(c Controller) ([]*manifest.Object, error) {
 	name := c.Selected.Declaration.Name
-	rules, err := rules(c)
+	trees, err := roles(c)
 	if err != nil {
 		return nil, err
 	}
-	var trees []map[string]any
 	if account := c.serviceAccount(); c.makesAccount() {
 		trees = append(trees, account.apply(object(manifest.ServiceAccount, account.Name, Namespace, nil)))
 	}
 	d := c.deployment()
-	trees = append(trees,
-		object(manifest.ClusterRole, RoleName(name), "", map[string]any{"rules": rules}),
-		d.apply(object(manifest.Deployment, d.Name, Namespace, map[string]any{"spec": deployment(c)})))
+	trees = append(trees, d.apply(object(manifest.Deployment, d.Name, Namespace, map[string]any{"spec": deployment(c)})))
 	if c.Webhooks {
 		service := c.service()
 		if !dnsLabel.MatchString(service.Name) {
@@ -113,6 +114,10 @@ func env(name, fieldPath string) map[string]any {
 	// apiVersion is the API server's default.
 	return map[string]any{"name": name, "valueFrom": map[string]any{"fieldRef": map[string]any{"apiVersion": "v1", "fieldPath": fieldPath}}}
 }
+
+// ServingSecret returns the name of the Secret with the serving certificate of a
+// Provider's webhooks, in [Namespace].
+func ServingSecret(provider string) string { return provider + "-tls-server" }
 
 // Image returns the controller's image by digest: the one that the package's
 // metadata names, as it was resolved, else the package itself.

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,7 +19,7 @@ var update = flag.Bool("update", false, "write the golden files")
 
 func provider(t *testing.T, name, meta string) sources.Selected {
 	t.Helper()
-	ref, err := sources.ParseRef("example.org/" + name + ":v1.2.3")
+	ref, err := sources.ParseRef("example.org/acme/" + name + ":v1.2.3")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,12 +69,14 @@ template:
   metadata: {labels: {mine: x, pkg.crossplane.io/provider: other}, annotations: {scrape: "true"}}
   spec:
     nodeSelector: {arch: arm64}
+    volumes: [{name: data, emptyDir: {}}]
     imagePullSecrets: [{name: two}, {name: zero}]
     securityContext: {fsGroup: 1}
     containers:
     - {name: sidecar, image: example.org/sidecar}
     - name: package-runtime
       args: [--debug]
+      volumeMounts: [{name: data, mountPath: /data}, {name: data, mountPath: /tmp, subPath: tmp}, {name: theirs, mountPath: /tls/server}]
       imagePullPolicy: Never
       env: [{name: MINE, value: x}, {name: POD_NAMESPACE, value: elsewhere}]
       ports: [{name: metrics, containerPort: 9000}]
@@ -92,9 +95,19 @@ template:
 			if err != nil {
 				t.Fatal(err)
 			}
-			binding, err := runtime.Binding(c, []runtime.Controller{c, {Selected: provider(t, "sister", "{metadata: {labels: {pkg.crossplane.io/provider-family: family}}}")}, {Selected: provider(t, "other", "{metadata: {}}")}})
+			stranger := provider(t, "stranger", "{metadata: {labels: {pkg.crossplane.io/provider-family: family}}}")
+			stranger.Pin.Ref.Repository = "example.org/evil/stranger"
+			cluster := []runtime.Controller{c, {Selected: provider(t, "sister", "{metadata: {labels: {pkg.crossplane.io/provider-family: family}}}")}, {Selected: provider(t, "other", "{metadata: {}}")}, {Selected: stranger}}
+			binding, err := runtime.Binding(c, cluster)
 			if err != nil {
 				t.Fatal(err)
+			}
+			var strangers []string
+			if name == "full" {
+				strangers = []string{"stranger"}
+			}
+			if have := runtime.Strangers(c, cluster); !slices.Equal(have, strangers) {
+				t.Errorf("strangers: have %q, want %q", have, strangers)
 			}
 			set, duplicates := manifest.NewSet(append(objects, binding))
 			if len(duplicates) > 0 {
@@ -136,6 +149,45 @@ func TestTypesThatAreRefused(t *testing.T) {
 		_, err := runtime.Objects(runtime.Controller{Selected: provider(t, "p", "{}"), Types: types})
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: have %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+// Two versions run at once only if they elect a leader.
+func TestStrategy(t *testing.T) {
+	t.Parallel()
+	const annotated = `{metadata: {annotations: {meta.gitopsd.dev/leader-election: "true"}}}`
+	for _, tt := range []struct{ meta, container, strategy, want string }{
+		{"{}", "{}", "", "Recreate"},
+		{annotated, "{}", "", "RollingUpdate"},
+		{`{metadata: {annotations: {meta.gitopsd.dev/leader-election: "yes"}}}`, "{}", "", "Recreate"},
+		{annotated, "{args: [--leader-election=false]}", "", "Recreate"},
+		{annotated, "{}", "Recreate", "Recreate"},
+		{"{}", "{}", "RollingUpdate", "RollingUpdate"},
+		{"{}", "{args: [--debug, --leader-election]}", "", "RollingUpdate"},
+		{"{}", "{args: [--leader-elect=true]}", "", "RollingUpdate"},
+		{"{}", "{args: [--leader-elect=perhaps]}", "", "Recreate"},
+		{"{}", "{args: [--leader-election, --leader-election=0]}", "", "Recreate"},
+		{"{}", "{args: [--leader-election-namespace=x]}", "", "Recreate"},
+		{"{}", "{command: [/manager, -enable-leader-election]}", "", "RollingUpdate"},
+		{"{}", `{env: [{name: LEADER_ELECTION, value: "true"}]}`, "", "RollingUpdate"},
+		{"{}", `{env: [{name: LEADER_ELECTION, value: "true"}], args: [--leader-election=false]}`, "", "Recreate"},
+		{"{}", "{env: [{name: LEADER_ELECTION, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]}", "", "Recreate"},
+	} {
+		container := manifesttest.Tree(t, tt.container)
+		container["name"] = "package-runtime"
+		spec := map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{container}}}}
+		if tt.strategy != "" {
+			spec["strategy"] = map[string]any{"type": tt.strategy}
+		}
+		objects, err := runtime.Objects(runtime.Controller{Selected: provider(t, "p", tt.meta), Config: &runtime.Config{Spec: spec}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range objects {
+			if have := manifest.Text(o.Tree(), "spec", "strategy", "type"); o.ID().Is(manifest.Deployment) && have != tt.want {
+				t.Errorf("%+v: have %s", tt, have)
+			}
 		}
 	}
 }

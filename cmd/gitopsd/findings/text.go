@@ -203,7 +203,7 @@ var stateWords = map[verify.Kind]string{
 	verify.ControllerDiffers: "controller differs", verify.SettingsDrifted: "settings changed", verify.SettingsDiffer: "settings differ",
 	verify.ConfigDrifted: "configuration changed", verify.ConfigDiffers: "configuration differs", verify.RightsDrifted: "rights changed",
 	verify.RightsDiffer: "rights differ", verify.AdmissionDiffers: "admission differs", verify.CompositionDrifted: "composition changed",
-	verify.NoController: "no controller runs", verify.SecondActor: "second actor", verify.Refused: "refused", verify.NotApplied: "not applied yet",
+	verify.NoController: "no controller runs", verify.SecondActor: "second actor", verify.Refused: "refused", verify.RolledBack: "rolled back", verify.NotApplied: "not applied yet",
 	verify.Drifted:       "schema changed",
 	verify.SchemaDiffers: "schema differs", verify.NotVerifiedState: "not verified", verify.Missing: "missing", verify.Unmanaged: "not declared",
 }

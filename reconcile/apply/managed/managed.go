@@ -37,6 +37,49 @@ func OwnSame(a, b *metav1.ObjectMeta) bool {
 	return x != nil && y != nil && bytes.Equal(x.FieldsV1.GetRawBytes(), y.FieldsV1.GetRawBytes())
 }
 
+// Owns reports whether a field of an object is ours.
+func Owns(m *metav1.ObjectMeta, path ...string) bool {
+	set, err := fieldsOf(Own(m))
+	return err == nil && touches(set, fieldpath.MakePathOrDie(elements(path)...))
+}
+
+// Foreign reports whether others own something under a field of an object. A restart,
+// which kubectl notes in an annotation of the pods, is nothing.
+func Foreign(m *metav1.ObjectMeta, path ...string) bool {
+	under := fieldpath.MakePathOrDie(elements(path)...)
+	for i := range m.ManagedFields {
+		e := &m.ManagedFields[i]
+		if e.Manager == kube.FieldManager {
+			continue // what admission changes in our requests is an update by our name
+		}
+		set, err := fieldsOf(e)
+		if err != nil {
+			return true
+		}
+		found := false
+		set.Leaves().Iterate(func(p fieldpath.Path) {
+			found = found || len(p) >= len(under) && p[:len(under)].Equals(under) && !restart(p)
+		})
+		if found {
+			return true
+		}
+	}
+	return false
+}
+
+func restart(p fieldpath.Path) bool {
+	last := p[len(p)-1].FieldName
+	return last != nil && (*last == "kubectl.kubernetes.io/restartedAt" || *last == "annotations")
+}
+
+func elements(path []string) []any {
+	all := make([]any, len(path))
+	for i, p := range path {
+		all[i] = p
+	}
+	return all
+}
+
 // fieldsOf decodes the fields of an entry.
 func fieldsOf(e *metav1.ManagedFieldsEntry) (*fieldpath.Set, error) {
 	set := &fieldpath.Set{}

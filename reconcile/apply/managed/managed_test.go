@@ -39,6 +39,32 @@ func entries(lines ...string) *metav1.ObjectMeta {
 	return m
 }
 
+// What is ours, and what others have changed in a pod template.
+func TestOwnsAndForeign(t *testing.T) {
+	t.Parallel()
+	const ours = `+gitopsd: {"f:metadata":{"f:annotations":{"f:a":{}}},"f:spec":{"f:template":{"f:spec":{"f:x":{}}}}}`
+	for _, tt := range []struct {
+		name          string
+		entries       []string
+		owns, foreign bool
+	}{
+		{name: "nothing"},
+		{name: "all ours", entries: []string{ours}, owns: true},
+		{name: "another's status", entries: []string{ours, `kube-controller-manager/status: {"f:status":{}}`}, owns: true},
+		{name: "another field", entries: []string{ours, `kubectl-scale/scale: {"f:spec":{"f:replicas":{}}}`}, owns: true},
+		{name: "a restart", entries: []string{ours, `kubectl-rollout: {"f:spec":{"f:template":{"f:metadata":{"f:annotations":{".":{},"f:kubectl.kubernetes.io/restartedAt":{}}}}}}`}, owns: true},
+		{name: "another's variable", entries: []string{ours, `kubectl-set: {"f:spec":{"f:template":{"f:spec":{"f:y":{}}}}}`}, owns: true, foreign: true},
+		{name: "malformed", entries: []string{ours, `x: {"x":1}`}, owns: true, foreign: true},
+		{name: "another's record", entries: []string{`+gitopsd: {"f:spec":{}}`, `kubectl-annotate: {"f:metadata":{"f:annotations":{"f:a":{}}}}`}},
+		{name: "admission", entries: []string{ours, `gitopsd: {"f:spec":{"f:template":{"f:spec":{"f:y":{}}}}}`}, owns: true},
+	} {
+		m := entries(tt.entries...)
+		if owns, foreign := Owns(m, "metadata", "annotations", "a"), Foreign(m, "spec", "template"); owns != tt.owns || foreign != tt.foreign {
+			t.Errorf("%s: owns %v, foreign %v", tt.name, owns, foreign)
+		}
+	}
+}
+
 func TestLost(t *testing.T) {
 	t.Parallel()
 	const meta = "metadata: {name: a, namespace: b}\n"

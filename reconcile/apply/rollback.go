@@ -1,0 +1,197 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/reconcile/apply/managed"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/rollback"
+	"gitopsd.dev/render/manifest"
+)
+
+// mostRevisions is how many ReplicaSets of a controller are read.
+const mostRevisions = 100
+
+// revision is what was decided about a controller's Deployment, for as long as its
+// record stays. It saves requests.
+type revision struct {
+	record   rollback.Record
+	settled  bool
+	template map[string]any // that it is rolled back to; nil if it is not
+}
+
+// controllerOf reports whether a desired object is the Deployment of a package's
+// controller.
+func controllerOf(o *manifest.Object) bool {
+	return o.ID().Is(manifest.Deployment) && o.ID().Namespace == Namespace && o.Label(manifest.PackageLabel) != ""
+}
+
+// rollBack gives the Deployments of packages' controllers that did not get ready the
+// pod template before. It sends no request for one whose revision is known to be ready
+// or is the first.
+func (a *Applier) rollBack(ctx context.Context, v *view) error {
+	var objects []*manifest.Object
+	for i, o := range v.desired.All() {
+		meta := v.live.Objects[o.ID()]
+		if !controllerOf(o) || meta == nil || meta.DeletionTimestamp != nil || a.inv.Membership(o.ID(), meta) != plan.Member {
+			continue
+		}
+		applied := meta.Annotations[manifest.AppliedAnnotation]
+		d, err := a.decideRollback(ctx, o, applied == a.inv.Applied(o))
+		if err != nil {
+			return err
+		}
+		completed, err := d.Apply(o)
+		if err != nil {
+			return err
+		}
+		r := plan.Rollback{Done: d.Template != nil, Why: d.Stays}
+		switch {
+		case r.Done:
+			r.Why = d.Text(o)
+			r.Refilled = "rolled back: " + r.Why
+		case !d.Unknown:
+			r.Refilled = "tried again, since nothing records any more that it was rolled back"
+		}
+		v.live.Rollbacks[o.ID()] = r
+		if completed == o {
+			continue
+		}
+		if objects == nil {
+			objects = slices.Clone(v.desired.All())
+		}
+		objects[i] = completed
+	}
+	if objects != nil {
+		v.desired, _ = manifest.NewSet(objects) // of the same identities
+	}
+	return nil
+}
+
+// decideRollback decides about one Deployment, and reads as much as that takes.
+// applied reports whether it was applied last as it was rendered. The error is about
+// the cluster as a whole.
+func (a *Applier) decideRollback(ctx context.Context, o *manifest.Object, applied bool) (rollback.Decision, error) {
+	id := o.ID()
+	known := rollback.Known{Record: a.rollbackRecord(id), Applied: applied}
+	if r, ok := a.revisions[id]; ok && r.record == known.Record {
+		known.Settled, known.Template = r.settled, r.template
+	}
+	for {
+		d := rollback.Decide(o, known)
+		switch d.Need {
+		case rollback.TheDeployment:
+			t, err := a.cluster.Type(ctx, o.APIVersion(), id.Kind)
+			if err == nil {
+				var meta *metav1.PartialObjectMetadata
+				known.Deployment, meta, err = a.cluster.Get(ctx, t, id)
+				known.Foreign = err == nil && managed.Foreign(&meta.ObjectMeta, "spec", "template")
+			}
+			switch {
+			case kube.IsClusterWide(err) || ctx.Err() != nil:
+				return d, err
+			case kube.ClassOf(err) == kube.NotFound:
+				known.Deployment = map[string]any{}
+			case err != nil:
+				a.log.Debug("whether a controller got ready is not known", "object", id.String(), "error", err)
+				return rollback.Decision{Record: known.Record, Unknown: known.Record.Failed != ""}, nil
+			}
+		case rollback.TheRevisions:
+			var err error
+			if known.Revisions, err = a.revisionsOf(ctx, o); err != nil {
+				return d, err
+			}
+		default:
+			a.revisions[id] = revision{d.Record, d.Settled, d.Template}
+			return d, nil
+		}
+	}
+}
+
+// rollbackRecord returns the record of a member; zero if it has none that counts.
+func (a *Applier) rollbackRecord(id manifest.ID) rollback.Record {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.kinds[kindOf(id)]; s != nil {
+		if m := s.members[id]; m != nil {
+			return rollback.Parse(m.rollback)
+		}
+	}
+	return rollback.Record{}
+}
+
+// revisionsOf reads the ReplicaSets and pods of a controller. The error is about the
+// cluster as a whole.
+func (a *Applier) revisionsOf(ctx context.Context, o *manifest.Object) (*rollback.Revisions, error) {
+	r := new(rollback.Revisions)
+	selector := manifest.PackageLabel + "=" + o.Label(manifest.PackageLabel)
+	for _, list := range []struct {
+		kind manifest.GroupKind
+		most int
+		to   *[]map[string]any
+	}{{manifest.ReplicaSet, mostRevisions, &r.ReplicaSets}, {manifest.Pod, mostAskedPods, &r.Pods}} {
+		t, err := a.cluster.Kind(ctx, list.kind.Group, list.kind.Kind)
+		if err == nil {
+			opts := kube.ListOptions{Namespace: o.ID().Namespace, Selector: selector, Most: list.most, Again: func() { *list.to = nil }}
+			err = a.cluster.ListFull(ctx, t, opts, func(tree map[string]any) bool {
+				*list.to = append(*list.to, tree)
+				return true
+			})
+		}
+		if kube.IsClusterWide(err) || ctx.Err() != nil {
+			return nil, err
+		}
+		if err != nil {
+			r.Unread = fmt.Sprintf("its %ss cannot be read: %v", list.kind.Kind, err)
+			break
+		}
+	}
+	return r, nil
+}
+
+// withRollbacks adds to the health of controllers whether they were rolled back, or why
+// not. One that was has failed, whatever the revision before does: what the repository
+// asks for does not run.
+func withRollbacks(all []Health, p *plan.Plan, g *plan.Gating) []Health {
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		mine := s.Object != nil && (s.Action.Writes() || s.Action == plan.Unchanged || s.Action == plan.Wait)
+		if s.Rollback.Why == "" || !mine {
+			continue
+		}
+		at := slices.IndexFunc(all, func(h Health) bool { return h.ID == s.ID })
+		switch {
+		case s.Rollback.Done:
+			h := Health{ID: s.ID, State: FailedState, Package: s.Package, Reason: s.Rollback.Why, Advice: rollback.Advice(s.ID), Passes: !g.Waits(s.ID, s.Package)}
+			if at < 0 {
+				all = append(all, h)
+				continue
+			}
+			if all[at].State != Terminating {
+				h.Reason += ", which is not ready: " + all[at].Reason
+			}
+			h.Until = all[at].Until
+			all[at] = h
+		case at >= 0 && all[at].State == FailedState && strings.HasPrefix(all[at].Reason, rollback.Exceeded):
+			all[at].Reason += "; not rolled back: " + s.Rollback.Why
+		}
+	}
+	return all
+}
+
+// rolledBack says which controllers are rolled back, for people.
+func rolledBack(p *plan.Plan) []string {
+	var notes []string
+	for i := range p.Steps {
+		if s := &p.Steps[i]; s.Rollback.Done {
+			notes = append(notes, fmt.Sprintf("package %s is rolled back: %s; %s", s.Package, s.Rollback.Why, rollback.Advice(s.ID)))
+		}
+	}
+	return notes
+}

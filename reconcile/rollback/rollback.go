@@ -1,0 +1,449 @@
+// Package rollback decides whether the controller of a package goes back to the pod
+// template before, because a new revision did not get ready. It is pure:
+// reconcile/apply reads the cluster for it, and executes what it decides as part of
+// the plan.
+//
+// # The decision
+//
+// Kubernetes says whether a revision gets ready: its Deployment reports
+// ProgressDeadlineExceeded after progressDeadlineSeconds, ten minutes unless a
+// DeploymentRuntimeConfig sets another. No clock of ours is involved, so a restart
+// of the daemon changes nothing. Then the pod template that was ready last is put
+// back, and stays until the repository asks for another spec of the Deployment: a
+// commit that leaves it alone tries nothing again. Only the template goes back.
+// Types, rights and Secrets are the new revision's, as they would be for an old
+// controller under Crossplane.
+//
+// A revision that has been ready once is not rolled back when it fails later. There
+// is no rollback if it would not help: if there was no template that was ready, or
+// both need the same image that cannot be pulled, the same room on a node, or an
+// account that is gone.
+//
+// # The record
+//
+// What must be known is which template was ready last, and which revision failed. It
+// is in an annotation of the Deployment ([Record]), written in the request that
+// changes the template. So it is there before the new revision can fail, and costs no
+// write while nothing changes. The template itself is in the ReplicaSets, where
+// Kubernetes keeps it for `kubectl rollout undo`. A copy of ours would show the
+// environment in one more place and could disagree with what ran.
+//
+// Who may write the Deployment or its ReplicaSets could change either, and may run
+// pods there anyway. Still, the annotation counts only while the field is gitopsd's,
+// and a ReplicaSet only if the Deployment controls it and its template has the
+// recorded hash. A record of another revision (an older one, or copied with its
+// object) and one that cannot be read mean nothing: the revision that the repository
+// asks for is applied, and there may be nothing to go back to. ReplicaSets alone
+// would not do: they do not say which of them was ready.
+package rollback
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// Record is what a controller's Deployment has in manifest.RollbackAnnotation.
+type Record struct {
+	// Revision is the [Revision] that the record was written for.
+	Revision string `json:"revision"`
+	// Ready is the [Hash] of the pod template that was ready last before it.
+	Ready string `json:"ready"`
+	// Failed is why the revision did not get ready, for people. If it is set, the
+	// revision is rolled back to Ready.
+	Failed string `json:"failed,omitempty"`
+}
+
+// Exceeded begins the reason of a Deployment whose newest revision did not get ready.
+const Exceeded = "Progress deadline exceeded"
+
+// mostFailed is the largest length of Record.Failed.
+const mostFailed = 500
+
+// Parse reads a record. It returns the zero Record for a text that is none.
+func Parse(text string) Record {
+	var r Record
+	if json.Unmarshal([]byte(text), &r) != nil || r.Revision == "" || r.Ready == "" || len(r.Failed) > mostFailed {
+		return Record{}
+	}
+	return r
+}
+
+// String returns the record as [Parse] reads it.
+func (r Record) String() string {
+	text, _ := json.Marshal(r) // strings alone
+	return string(text)
+}
+
+// Revision returns a hash over the spec of a Deployment as it was rendered.
+func Revision(o *manifest.Object) string {
+	return hash(manifest.Mapping(o.Rendered().Tree(), "spec"))
+}
+
+// Hash returns a hash over a pod template as the API server has it in a Deployment or
+// in one of its ReplicaSets.
+func Hash(template map[string]any) string { return hash(plain(template)) }
+
+func hash(tree map[string]any) string {
+	return string(sources.DigestOf(manifest.AppendJSON(nil, tree)))
+}
+
+// hashLabel is the label with which a Deployment tells its ReplicaSets apart.
+const hashLabel = "pod-template-hash"
+
+// plain returns a template without the fields that its ReplicaSet adds.
+func plain(template map[string]any) map[string]any {
+	meta := maps.Clone(manifest.Mapping(template, "metadata"))
+	if meta == nil {
+		return template
+	}
+	delete(meta, "creationTimestamp") // null, from older API servers
+	if labels := maps.Clone(manifest.Mapping(meta, "labels")); labels != nil {
+		delete(labels, hashLabel)
+		meta["labels"] = labels
+	}
+	template = maps.Clone(template)
+	template["metadata"] = meta
+	return template
+}
+
+// Known is what is known of the cluster. More of it is read as [Decide] asks for it.
+type Known struct {
+	// Record of the live Deployment; zero if it has none that counts.
+	Record Record
+	// Applied reports whether the live Deployment was applied last from the desired
+	// one, as it was rendered.
+	Applied bool
+	// Settled reports whether the revision in Record has been seen ready.
+	Settled bool
+	// Template is the one whose Hash is Record.Ready, if it is known already.
+	Template map[string]any
+	// Deployment is the live one; nil if it was not read, empty if it is gone.
+	Deployment map[string]any
+	// Foreign reports whether others have changed its pod template.
+	Foreign bool
+	// Revisions are its ReplicaSets and pods; nil if they were not read.
+	Revisions *Revisions
+}
+
+// Revisions are the ReplicaSets and pods of a Deployment.
+type Revisions struct {
+	ReplicaSets, Pods []map[string]any
+	// Unread is why they could not be read.
+	Unread string
+}
+
+// Need is what else must be known for a decision.
+type Need int
+
+// The needs.
+const (
+	// Nothing: the decision is made.
+	Nothing Need = iota
+	// TheDeployment: Known.Deployment and Known.Foreign.
+	TheDeployment
+	// TheRevisions: Known.Revisions.
+	TheRevisions
+)
+
+// Decision is what becomes of a controller's Deployment.
+type Decision struct {
+	// Need is what must be known first; if it is not Nothing, the rest is zero.
+	Need Need
+	// Record to apply with the Deployment; zero for none.
+	Record Record
+	// Template to apply instead of the desired one; nil if the desired one is.
+	Template map[string]any
+	// Settled: the revision in Record is ready.
+	Settled bool
+	// Unknown: it cannot be found out now what to apply.
+	Unknown bool
+	// Stays is why a revision that does not get ready is not rolled back; empty if it
+	// may be.
+	Stays string
+}
+
+// Decide decides about a desired Deployment.
+func Decide(desired *manifest.Object, k Known) Decision {
+	revision := Revision(desired)
+	switch {
+	case k.Record.Revision == revision && k.Record.Failed != "":
+		return held(k)
+	case k.Record.Revision == revision && k.Settled:
+		return Decision{Record: k.Record, Settled: true}
+	case k.Record.Revision == revision:
+		return underWay(desired, k)
+	case k.Record == Record{} && k.Applied:
+		return Decision{Stays: first} // the first revision, or one that had none to go back to
+	case k.Deployment == nil:
+		return Decision{Need: TheDeployment}
+	}
+	// A new revision.
+	r := Record{Revision: revision}
+	switch {
+	case !complete(k.Deployment):
+		r.Ready = k.Record.Ready
+	case !k.Foreign:
+		r.Ready = Hash(template(k.Deployment))
+	}
+	if r.Ready == "" {
+		return Decision{Stays: first}
+	}
+	return Decision{Record: r}
+}
+
+// Reasons why nothing can be put back.
+const (
+	first = "no revision before it is known to have been ready"
+	gone  = "the ReplicaSet with the pod template that was ready before is gone"
+)
+
+// held decides about a revision that was rolled back.
+func held(k Known) Decision {
+	t := k.Template
+	switch {
+	case t != nil:
+	case k.Deployment == nil:
+		return Decision{Need: TheDeployment}
+	case !k.Foreign && template(k.Deployment) != nil:
+		// It is the one, also if a newer API server has another default in it.
+		t = plain(template(k.Deployment))
+	case k.Revisions == nil:
+		return Decision{Need: TheRevisions}
+	case k.Revisions.Unread != "":
+		return Decision{Record: k.Record, Unknown: true}
+	default:
+		if t, _ = k.find(k.Record.Ready); t == nil {
+			return Decision{Stays: gone} // there is nothing to hold it at
+		}
+	}
+	return Decision{Record: k.Record, Template: t}
+}
+
+// underWay decides about a revision that is rolled out.
+func underWay(desired *manifest.Object, k Known) Decision {
+	d := Decision{Record: k.Record}
+	switch {
+	case k.Deployment == nil:
+		return Decision{Need: TheDeployment}
+	case complete(k.Deployment):
+		d.Settled = true
+		return d
+	case !exceeded(k.Deployment):
+		return d
+	case k.Foreign: // which is corrected first, if it is drift
+		d.Stays = "others have changed its pod template"
+		return d
+	case k.Revisions == nil:
+		return Decision{Need: TheRevisions}
+	}
+	failing := template(k.Deployment)
+	ready, _ := k.find(k.Record.Ready)
+	_, current := k.find(Hash(failing))
+	why, cause := k.causes(current, failing, ready)
+	switch account := manifest.Text(desired.Tree(), "spec", "template", "spec", "serviceAccountName"); {
+	case k.Revisions.Unread != "":
+		d.Stays = k.Revisions.Unread
+	case ready == nil:
+		d.Stays = gone
+	case Hash(ready) == Hash(failing):
+		d.Stays = "no other pod template was ready before"
+	case manifest.Text(ready, "spec", "serviceAccountName") != account:
+		d.Stays = fmt.Sprintf("the revision before runs as ServiceAccount %s, and this one as %s", manifest.Text(ready, "spec", "serviceAccountName"), account)
+	case cause != "":
+		d.Stays = cause
+	default:
+		d.Record.Failed, d.Template = why, ready
+	}
+	return d
+}
+
+// find returns the template with a hash, and its ReplicaSet; nil if there is none.
+func (k Known) find(hash string) (t, set map[string]any) {
+	uid := manifest.Text(k.Deployment, "metadata", "uid")
+	for _, rs := range k.Revisions.ReplicaSets {
+		if t := template(rs); t != nil && controls(uid, rs) && Hash(t) == hash {
+			return plain(t), rs
+		}
+	}
+	return nil, nil
+}
+
+// controls reports whether the object with a UID controls another.
+func controls(uid string, o map[string]any) bool {
+	return uid != "" && slices.ContainsFunc(manifest.List(o, "metadata", "ownerReferences"), func(v any) bool {
+		ref, _ := v.(map[string]any)
+		return ref["uid"] == uid && ref["controller"] == true
+	})
+}
+
+// causes returns why a revision did not get ready, and, if a rollback would not help,
+// why not: every pod of it fails for a reason that the ready template shares.
+func (k Known) causes(set, failing, ready map[string]any) (why, shared string) {
+	why = Exceeded
+	first, others := "", false
+	uid := manifest.Text(set, "metadata", "uid")
+	for _, pod := range k.Revisions.Pods {
+		if !controls(uid, pod) {
+			continue
+		}
+		fault, common := faultOf(pod, failing, ready)
+		switch {
+		case fault == "":
+		case common:
+			shared = fault
+		default:
+			others = true
+			if first == "" || fault < first {
+				first = fault
+			}
+		}
+	}
+	if others {
+		shared = ""
+	}
+	if first != "" {
+		why += "; " + first
+	}
+	return strings.ToValidUTF8(why[:min(len(why), mostFailed)], ""), shared
+}
+
+// faultOf returns why a pod is not ready, without its name and anything else that
+// changes from look to look; common reports whether a pod of the ready template would
+// fail as well.
+func faultOf(pod, failing, ready map[string]any) (fault string, common bool) {
+	if manifest.Text(pod, "metadata", "deletionTimestamp") != "" || condition(pod, "DisruptionTarget")["status"] == "True" ||
+		manifest.Text(pod, "status", "reason") == "NodeLost" {
+		return "its pods are being taken off their node", true
+	}
+	if c := condition(pod, "PodScheduled"); c["status"] == "False" {
+		return "no node takes its pods", sameNeeds(failing, ready)
+	}
+	for _, field := range []string{"initContainer", "container"} {
+		for _, v := range manifest.List(pod, "status", field+"Statuses") {
+			s, _ := v.(map[string]any)
+			name, reason := manifest.Text(s, "name"), manifest.Text(s, "state", "waiting", "reason")
+			switch reason {
+			case "", "ContainerCreating", "PodInitializing":
+				continue
+			case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable":
+				image := imageOf(failing, field+"s", name)
+				if image != "" && image == imageOf(ready, field+"s", name) {
+					return fmt.Sprintf("container %s: %s of an image that the revision before has too", name, reason), true
+				}
+			}
+			return fmt.Sprintf("container %s: %s", name, reason), false
+		}
+	}
+	return "", false
+}
+
+// sameNeeds reports whether pods of two templates can run on the same nodes.
+func sameNeeds(a, b map[string]any) bool {
+	needs := func(t map[string]any) map[string]any {
+		spec := manifest.Mapping(t, "spec")
+		n := make(map[string]any)
+		for _, k := range []string{"nodeName", "nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "hostNetwork", "priorityClassName", "runtimeClassName", "schedulerName", "volumes"} {
+			n[k] = spec[k]
+		}
+		for _, field := range []string{"containers", "initContainers"} {
+			for _, v := range manifest.List(spec, field) {
+				c, _ := v.(map[string]any)
+				n[field+"/"+manifest.Text(c, "name")] = []any{manifest.Mapping(c, "resources", "requests"), c["ports"]}
+			}
+		}
+		return n
+	}
+	return reflect.DeepEqual(needs(a), needs(b))
+}
+
+// imageOf returns the image of a container; of the first if it has no name.
+func imageOf(template map[string]any, field, container string) string {
+	for _, v := range manifest.List(template, "spec", field) {
+		if c, _ := v.(map[string]any); container == "" || manifest.Text(c, "name") == container {
+			return manifest.Text(c, "image")
+		}
+	}
+	return ""
+}
+
+// Apply returns the desired Deployment with the decision.
+func (d Decision) Apply(desired *manifest.Object) (*manifest.Object, error) {
+	if d.Record == (Record{}) {
+		return desired, nil
+	}
+	tree := maps.Clone(desired.WithMetadata(nil, map[string]string{manifest.RollbackAnnotation: d.Record.String()}).Tree())
+	spec := maps.Clone(manifest.Mapping(tree, "spec"))
+	switch {
+	case d.Unknown:
+		delete(spec, "template")
+		tree["spec"] = spec
+		return desired.Complete(tree, "spec.template")
+	case d.Template != nil:
+		spec["template"], tree["spec"] = d.Template, spec
+	}
+	return desired.Complete(tree)
+}
+
+// Text says for people that a revision was rolled back; empty if it was not. The
+// reason is [Record.Failed].
+func (d Decision) Text(desired *manifest.Object) string {
+	if d.Template == nil {
+		return ""
+	}
+	failed := manifest.Text(desired.Tree(), "spec", "template", "metadata", "labels", manifest.RevisionLabel)
+	before := manifest.Text(d.Template, "metadata", "labels", manifest.RevisionLabel)
+	back := before + ", image " + imageOf(d.Template, "containers", "")
+	if failed == before {
+		back = "its settings before"
+	}
+	if version := desired.Origin().Package.Ref.Tag; version != "" {
+		failed = version + " (" + failed + ")"
+	}
+	return fmt.Sprintf("%s did not get ready (%s); the controller is back at %s", failed, d.Record.Failed, back)
+}
+
+// Advice is how to have a rolled back revision tried again.
+func Advice(id manifest.ID) string {
+	return fmt.Sprintf("types and rights are as declared; change the package or its DeploymentRuntimeConfig, or try the same again: kubectl annotate -n %s deployment %s %s-",
+		id.Namespace, id.Name, manifest.RollbackAnnotation)
+}
+
+func template(o map[string]any) map[string]any { return manifest.Mapping(o, "spec", "template") }
+
+// progress returns the reason of a Deployment's condition Progressing; empty if its
+// controller has not seen its newest generation.
+func progress(deployment map[string]any) string {
+	generation, _ := manifest.Mapping(deployment, "metadata")["generation"].(int64)
+	observed, _ := manifest.Mapping(deployment, "status")["observedGeneration"].(int64)
+	if generation == 0 || observed < generation {
+		return ""
+	}
+	reason, _ := condition(deployment, "Progressing")["reason"].(string)
+	return reason
+}
+
+// complete reports whether the template of a Deployment has been rolled out. It stays
+// so if its pods fail later.
+func complete(deployment map[string]any) bool {
+	return progress(deployment) == "NewReplicaSetAvailable"
+}
+
+func exceeded(deployment map[string]any) bool {
+	return progress(deployment) == "ProgressDeadlineExceeded"
+}
+
+func condition(o map[string]any, kind string) map[string]any {
+	for _, v := range manifest.List(o, "status", "conditions") {
+		if c, _ := v.(map[string]any); strings.EqualFold(manifest.Text(c, "type"), kind) {
+			return c
+		}
+	}
+	return nil
+}
