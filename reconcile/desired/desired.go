@@ -212,6 +212,8 @@ type Unit struct {
 	// Patched are the objects of Objects that Spec.Patches changed, by ID, as
 	// they were before.
 	Patched map[manifest.ID]*manifest.Object
+	// Frozen are the definitions that got rules for immutable fields, by ID.
+	Frozen map[manifest.ID]render.Frozen
 	// Keeps reports whether an existing object that is not in Objects must stay,
 	// because it may still be desired; pkg is its package. Nil if rendering failed
 	// as a whole: then all must stay.
@@ -654,7 +656,7 @@ func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Unit, wanted *re
 		cl.Err = err
 		return
 	}
-	cl.Objects, cl.Keeps, cl.Patched = rendered.Objects, rendered.Keeps, rendered.Patched
+	cl.Objects, cl.Keeps, cl.Patched, cl.Frozen = rendered.Objects, rendered.Keeps, rendered.Patched, rendered.Frozen
 	cl.index = sync.OnceValue(func() *behaviour.Index { return behaviour.NewIndex(cl.Objects, cl.Packages) })
 	in := cl.Input(files)
 	cl.with = func(ctx context.Context, packages []sources.Selected) *manifest.Set {
@@ -671,6 +673,9 @@ func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Unit, wanted *re
 		}
 		cl.fault(problem.Problem{Package: e.Name, Reason: e.Err.Error()})
 		cl.Incomplete = append(cl.Incomplete, e.Name)
+	}
+	for _, e := range rendered.Refused {
+		cl.fault(problem.Problem{Object: e.ID.String(), Reason: fmt.Sprintf("%s: %v", e.Origin, e.Err)})
 	}
 	for _, e := range rendered.Conflicts {
 		cl.fault(problem.Problem{Object: e.ID.String(), Reason: e.Reason(), Advice: "keep one definition"})
