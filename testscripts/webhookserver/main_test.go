@@ -202,7 +202,8 @@ func TestAdmission(t *testing.T) {
 	if code, _ := post(t, client, s.url("/other"), review("{}")); code != 404 {
 		t.Errorf("another path is answered by %d", code)
 	}
-	const want = `webhookserver_requests_total{path="/mutate-widgets",result="mutated"} 2
+	const want = `webhookserver_requests_pending 0
+webhookserver_requests_total{path="/mutate-widgets",result="mutated"} 2
 webhookserver_requests_total{path="/validate-widgets",result="allowed"} 2
 webhookserver_requests_total{path="/validate-widgets",result="denied"} 3
 webhookserver_requests_total{path="/validate-widgets",result="invalid"} 3
@@ -290,16 +291,15 @@ func TestShutdown(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	client := issue(t, dir, 1)
-	s := start(t, dir, "-delay", "300ms")
+	s := start(t, dir, "-delay", "1s")
 	url := s.url("/validate-x")
 	answered := make(chan error, 1)
 	body, err := json.Marshal(review("{}"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	sent := make(chan struct{})
 	go func() {
-		response, err := client.Post(url, "application/json", &signalled{Reader: bytes.NewReader(body), sent: sent})
+		response, err := client.Post(url, "application/json", bytes.NewReader(body))
 		if err == nil {
 			response.Body.Close()
 			if response.StatusCode != 200 {
@@ -308,7 +308,15 @@ func TestShutdown(t *testing.T) {
 		}
 		answered <- err
 	}()
-	<-sent
+	eventually(t, "the request does not arrive", func() bool {
+		response, err := client.Get(s.url("/metrics"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		return err == nil && strings.Contains(string(text), "webhookserver_requests_pending 1\n")
+	})
 	if code := s.end(); code != 0 {
 		t.Errorf("it exits with %d: %s", code, s.stderr.String())
 	}
@@ -318,22 +326,6 @@ func TestShutdown(t *testing.T) {
 	if !strings.Contains(s.stdout.String(), `result="allowed"} 1`) {
 		t.Errorf("it prints %s", s.stdout.String())
 	}
-}
-
-// signalled says when a request's body was read to its end, so that the server has the
-// request.
-type signalled struct {
-	io.Reader
-	once sync.Once
-	sent chan struct{}
-}
-
-func (s *signalled) Read(p []byte) (int, error) {
-	n, err := s.Reader.Read(p)
-	if err == io.EOF {
-		s.once.Do(func() { close(s.sent) })
-	}
-	return n, err
 }
 
 func TestExits(t *testing.T) {

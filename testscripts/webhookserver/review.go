@@ -30,10 +30,12 @@ type rules struct {
 	versions [2]string
 }
 
-// counts are the numbers of answers, by path and result.
+// counts are the numbers of answers, by path and result, and of requests that have none
+// yet.
 type counts struct {
-	mu sync.Mutex
-	by map[[2]string]int
+	mu      sync.Mutex
+	by      map[[2]string]int
+	pending int
 }
 
 func newCounts() *counts { return &counts{by: make(map[[2]string]int)} }
@@ -44,16 +46,28 @@ func (c *counts) add(path, result string) {
 	c.by[[2]string{path, result}]++
 }
 
+// begin counts a request that has no answer until end is called.
+func (c *counts) begin() (end func()) {
+	change := func(by int) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.pending += by
+	}
+	change(1)
+	return func() { change(-1) }
+}
+
 // write writes the numbers in Prometheus' text format, sorted.
 func (c *counts) write(w io.Writer) error {
 	c.mu.Lock()
-	by := maps.Clone(c.by)
+	by, pending := maps.Clone(c.by), c.pending
 	c.mu.Unlock()
 	var lines []string
 	for key, n := range by {
 		lines = append(lines, fmt.Sprintf("webhookserver_requests_total{path=%q,result=%q} %d\n", key[0], key[1], n))
 	}
 	slices.Sort(lines)
+	lines = append([]string{fmt.Sprintf("webhookserver_requests_pending %d\n", pending)}, lines...)
 	_, err := io.WriteString(w, strings.Join(lines, ""))
 	return err
 }
@@ -66,6 +80,7 @@ func handler(o options, counts *counts) http.Handler {
 		_ = counts.write(w) // the client is gone
 	})
 	mux.HandleFunc("POST /", func(w http.ResponseWriter, r *http.Request) {
+		defer counts.begin()()
 		var answer func(body []byte) (reply any, result string, err error)
 		switch {
 		case r.URL.Path == "/convert":
