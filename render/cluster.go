@@ -27,7 +27,11 @@ type cluster struct {
 	inactive  []PackageType
 	delegated []PackageType
 	notes     []string
-	complete  bool
+	// refused are plain objects that are not rendered.
+	refused []*ObjectError
+	// frozen are the definitions that got rules for immutable fields.
+	frozen   map[manifest.ID]Frozen
+	complete bool
 }
 
 // packageName is a package's identity in a cluster.
@@ -53,6 +57,7 @@ func newCluster(in Input, w *Wanted, packages []sources.Selected) *cluster {
 		plain:    w.Objects,
 		broken:   slices.Clone(w.Broken),
 		complete: len(w.Broken) == 0,
+		frozen:   make(map[manifest.ID]Frozen),
 	}
 	sorted := slices.SortedStableFunc(slices.Values(packages), func(a, b sources.Selected) int { return name(a).compare(name(b)) })
 	for i, s := range sorted {
@@ -173,6 +178,7 @@ func (c *cluster) rendered(set *manifest.Set) *Rendered {
 	})
 	r := &Rendered{
 		Objects: set, Broken: c.broken, Conflicts: c.conflicts, Inactive: c.inactive, Delegated: c.delegated, Notes: c.notes, complete: c.complete,
+		Refused: c.refused, Frozen: c.frozen,
 		selected: make(map[string]bool, len(c.packages)),
 		broken:   make(map[string]bool, len(c.broken)),
 		conflict: make(map[manifest.ID]bool, len(c.conflicts)),
@@ -184,6 +190,9 @@ func (c *cluster) rendered(set *manifest.Set) *Rendered {
 		r.broken[e.Name] = true
 	}
 	for _, e := range c.conflicts {
+		r.conflict[e.ID] = true
+	}
+	for _, e := range c.refused {
 		r.conflict[e.ID] = true
 	}
 	return r

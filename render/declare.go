@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/render/immutable"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 )
@@ -60,6 +61,11 @@ func declaration(o *manifest.Object) (sources.Declaration, error) {
 	}
 	if d.Ref == (sources.Ref{}) {
 		return d, errors.New("spec.package: is missing; write <repository>:<version>")
+	}
+	if d.Immutable = o.Annotation(manifest.ImmutableAnnotation); d.Immutable != "" {
+		if _, err := immutable.Parse(d.Immutable); err != nil {
+			return d, fmt.Errorf("metadata.annotations: %s: %w", manifest.ImmutableAnnotation, err)
+		}
 	}
 	switch how := o.Annotation(manifest.InstallAnnotation); {
 	case how == "":

@@ -28,6 +28,9 @@ func delegated(s sources.Selected) (*manifest.Object, error) {
 	if s.Origin.Directory != "" {
 		return nil, fmt.Errorf("it is built from %s, and Crossplane installs packages from registries only; publish it", s.Origin)
 	}
+	if d.Immutable != "" {
+		return nil, fmt.Errorf("%s: Crossplane installs its types, and gitopsd does not render them; remove the annotation", manifest.ImmutableAnnotation)
+	}
 	tree := map[string]any{"apiVersion": manifest.GroupPackages + "/v1", "kind": string(d.Kind), "metadata": map[string]any{"name": d.Name}}
 	origin := manifest.Origin{Package: s.Pin}
 	spec := make(map[string]any)

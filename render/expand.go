@@ -69,7 +69,7 @@ type outcome[T any] struct {
 // dependencies, without those that could not be resolved.
 //
 // If the patches fail, the Rendered is nil. Otherwise it has everything that could
-// be rendered, and the error joins each [PackageError] and
+// be rendered, and the error joins each [PackageError], [ObjectError] and
 // [manifest.DuplicateError].
 func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []sources.Selected) (*Rendered, error) {
 	patches, err := r.compile(in.Patches)
@@ -105,10 +105,12 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		}
 		c.held[name(s)], expanded[name(s)] = e.objects, e
 		c.noteIdle(s, e)
+		c.freezePackage(s, e)
 	}
 	r.activate(c, expanded)
 	c.bind(expanded)
 	c.settle()
+	c.freezePlain()
 	objects, err := c.objects()
 	if err != nil {
 		return nil, err
@@ -198,6 +200,11 @@ func (r *Rendered) keepPins() {
 	for _, d := range r.Conflicts {
 		if d.ID.Is(manifest.Definitions...) {
 			keep(d.ID.Name)
+		}
+	}
+	for _, e := range r.Refused {
+		if e.ID.Is(manifest.Definitions...) {
+			keep(e.ID.Name)
 		}
 	}
 	for _, o := range r.Objects.All() {

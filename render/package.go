@@ -33,6 +33,11 @@ type expansion struct {
 	objects []*manifest.Object
 	// active are the types that the package installs whatever the policies say.
 	active map[manifest.ID]bool
+	// published are the definitions to which rules for immutable fields were added, as
+	// they were before.
+	published map[manifest.ID]*manifest.Object
+	// notes are for a person to read.
+	notes []string
 	// policies are a Configuration's ManagedResourceActivationPolicies.
 	policies []*manifest.Object
 	// idle are CRDs that the package wants to be converted by a webhook and that have
@@ -73,7 +78,7 @@ func contents(s sources.Selected, config *runtime.Config) (*expansion, error) {
 		return nil, duplicates[0]
 	}
 	e.objects = objects
-	return e, nil
+	return e, e.freeze(d)
 }
 
 // held returns the objects in the package, validated, with a

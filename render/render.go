@@ -9,8 +9,8 @@
 // (expand.go) makes objects of the packages that were found (package.go), once
 // for the whole fleet, applies the cluster's patches, and sees to it that every
 // object is defined once (cluster.go). Which of a package's types a cluster gets
-// is in activate.go, packages that are left to Crossplane are in delegate.go. A
-// Renderer does both.
+// is in activate.go, packages that are left to Crossplane are in delegate.go, rules for
+// immutable fields in immutable.go. A Renderer does both.
 //
 // One broken package takes nothing else with it: what could be rendered is
 // returned together with typed errors, and Rendered.Keeps tells what must stay
@@ -105,6 +105,11 @@ type Rendered struct {
 	// Conflicts are objects that are defined more than once, and therefore not in
 	// Objects. A package that defines one of them is in Broken.
 	Conflicts []*manifest.DuplicateError
+	// Refused are the plain objects that could not be rendered, and therefore are not in
+	// Objects.
+	Refused []*ObjectError
+	// Frozen are the definitions that got rules for immutable fields, by ID.
+	Frozen map[manifest.ID]Frozen
 	// Patched are the objects that the cluster's patches changed, by ID, as they
 	// were before.
 	Patched map[manifest.ID]*manifest.Object
@@ -120,13 +125,13 @@ type Rendered struct {
 	selected map[string]bool
 	complete bool
 	broken   map[string]bool
-	// conflict are the objects in Conflicts, and those that enforce pins to a type
+	// conflict are the objects in Conflicts and Refused, and those that enforce pins to a type
 	// which is one of them or has errors.
 	conflict map[manifest.ID]bool
 }
 
 // Keeps reports whether an object that gitopsd applied to the cluster, and that is
-// not in Objects, must stay: it is in conflict, its package is broken, or its
+// not in Objects, must stay: it is in conflict or refused, its package is broken, or its
 // package may be one that could not be resolved. pkg is the object's
 // [manifest.PackageLabel].
 func (r *Rendered) Keeps(id manifest.ID, pkg string) bool {
@@ -139,10 +144,13 @@ func (r *Rendered) Keeps(id manifest.ID, pkg string) bool {
 	return r.broken[pkg] || !r.complete && !r.selected[pkg]
 }
 
-// Err joins the errors of Broken and Conflicts; nil if there are none.
+// Err joins the errors of Broken, Refused and Conflicts; nil if there are none.
 func (r *Rendered) Err() error {
 	var errs []error
 	for _, e := range r.Broken {
+		errs = append(errs, e)
+	}
+	for _, e := range r.Refused {
 		errs = append(errs, e)
 	}
 	for _, e := range r.Conflicts {

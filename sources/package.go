@@ -155,6 +155,9 @@ type Declaration struct {
 	// ByType is the annotation gitopsd.dev/install: by-type. The cluster then
 	// gets the types that its activation policies name, and no others.
 	ByType bool
+	// Immutable is the annotation gitopsd.dev/immutable: fields of the package's types
+	// that cannot be changed once set.
+	Immutable string
 	// Document is the whole object.
 	Document Document
 }

@@ -181,7 +181,7 @@ func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Unit, wanted *re
 		cl.Err = err
 		return
 	}
-	cl.Objects, cl.Keeps, cl.Patched = rendered.Objects, rendered.Keeps, rendered.Patched
+	cl.Objects, cl.Keeps, cl.Patched, cl.Frozen = rendered.Objects, rendered.Keeps, rendered.Patched, rendered.Frozen
 	cl.index = sync.OnceValue(func() *behaviour.Index { return behaviour.NewIndex(cl.Objects, cl.Packages) })
 	in := cl.Input(files)
 	cl.with = func(ctx context.Context, packages []sources.Selected) *manifest.Set {
@@ -198,6 +198,9 @@ func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Unit, wanted *re
 		}
 		cl.fault(problem.Problem{Package: e.Name, Reason: e.Err.Error()})
 		cl.Incomplete = append(cl.Incomplete, e.Name)
+	}
+	for _, e := range rendered.Refused {
+		cl.fault(problem.Problem{Object: e.ID.String(), Reason: fmt.Sprintf("%s: %v", e.Origin, e.Err)})
 	}
 	for _, e := range rendered.Conflicts {
 		cl.fault(problem.Problem{Object: e.ID.String(), Reason: e.Reason(), Advice: "keep one definition"})

@@ -23,16 +23,21 @@ func patches(cl *Unit) []kustomize.Patch {
 	return all
 }
 
-// PatchesOf names the cluster's own patches that changed what view sees of an object:
-// "spec.patches[0] (clusters.yaml:12)", with the line where the cluster's document
-// starts. It returns none if view sees no difference between the object before and
-// after all patches. Each patch is judged alone, even if it depends on other objects.
+// PatchesOf names the annotation for immutable fields, and the cluster's own patches,
+// that changed what view sees of an object: "gitopsd.dev/immutable
+// (clusters/prod/widgets.yaml:1)", "spec.patches[0] (clusters.yaml:12)", with the line
+// where the document starts. It returns no patches if view sees no difference between the
+// object before and after all of them. Each patch is judged alone, even if it depends on
+// other objects.
 func (c *Unit) PatchesOf(ctx context.Context, id manifest.ID, view func(*manifest.Object) string) []string {
+	var names []string
+	if f, ok := c.Frozen[id]; ok && view(f.Before) != view(f.After) {
+		names = append(names, fmt.Sprintf("%s (%s)", manifest.ImmutableAnnotation, f.By))
+	}
 	before := c.Patched[id]
 	if before == nil || view(before) == view(c.Objects.Get(id)) {
-		return nil
+		return names
 	}
-	var names []string
 	for i, p := range patches(c) {
 		one, err := kustomize.NewPatches([]kustomize.Patch{p})
 		if err != nil {

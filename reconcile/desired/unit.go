@@ -90,6 +90,8 @@ type Unit struct {
 	// Patched are the objects of Objects that Spec.Patches changed, by ID, as
 	// they were before.
 	Patched map[manifest.ID]*manifest.Object
+	// Frozen are the definitions that got rules for immutable fields, by ID.
+	Frozen map[manifest.ID]render.Frozen
 	// Keeps reports whether an existing object that is not in Objects must stay,
 	// because it may still be desired; pkg is its package. Nil if rendering failed
 	// as a whole: then all must stay.

@@ -9,6 +9,12 @@
 // A key of a mapping follows a dot, or is quoted in brackets if it has other
 // characters than letters, digits, '_', '$' and '-'. An element of a list is given
 // by its index, by fields that identify it, or by its value.
+//
+// A path of a schema names the same field of many objects, and may go through every
+// element of a list or every value of a mapping:
+//
+//	spec.template.spec.containers[*].image
+//	spec.selector{*}
 package field
 
 import (
@@ -25,12 +31,15 @@ import (
 type Path []Step
 
 // Step is one step down: into a mapping by Key, or into a list by Match, or by Index
-// if Match is nil.
+// if Match is nil. In a path of a schema it may be Every one instead.
 type Step struct {
 	Key   string
 	List  bool
 	Index int
 	Match []Pair
+	// Every is set for all elements of a list, or without List for all values of a
+	// mapping. [Step.In] finds nothing by such a step.
+	Every bool
 }
 
 // Pair is a field of a list's element and its value as text. The empty Field is the
@@ -46,8 +55,33 @@ func Index(i int) Step { return Step{List: true, Index: i} }
 // Element returns the step to the element of a list that has these fields.
 func Element(match ...Pair) Step { return Step{List: true, Match: match} }
 
+// The steps of a path of a schema.
+const (
+	everyElement = "[*]"
+	everyValue   = "{*}"
+)
+
 // Parse parses a path. A leading dot is ignored.
-func Parse(text string) (Path, error) {
+func Parse(text string) (Path, error) { return parse(text, parseStep) }
+
+// ParseSchema parses a path of a schema, with "[*]" for every element of a list and
+// "{*}" for every value of a mapping. A leading dot is ignored.
+func ParseSchema(text string) (Path, error) {
+	return parse(text, func(text string) (Step, string, error) {
+		if rest, ok := strings.CutPrefix(text, everyElement); ok {
+			return Step{List: true, Every: true}, rest, nil
+		}
+		if rest, ok := strings.CutPrefix(text, everyValue); ok {
+			return Step{Every: true}, rest, nil
+		}
+		if n := strings.Index(text, everyValue); n > 0 && text[0] != '[' && !strings.ContainsAny(text[:n], ".[") {
+			return Key(text[:n]), text[n:], nil
+		}
+		return parseStep(text)
+	})
+}
+
+func parse(text string, parseStep func(text string) (s Step, rest string, err error)) (Path, error) {
 	var p Path
 	rest := strings.TrimPrefix(text, ".")
 	if rest == "" {
@@ -162,6 +196,10 @@ func Join(path string, s Step) string {
 // [name=web].
 func (s Step) String() string {
 	switch {
+	case s.Every && s.List:
+		return everyElement
+	case s.Every:
+		return everyValue
 	case s.Match != nil:
 		pairs := make([]string, len(s.Match))
 		for i, m := range s.Match {
@@ -182,6 +220,9 @@ func (s Step) String() string {
 
 // In returns the value that the step leads to.
 func (s Step) In(v any) (child any, ok bool) {
+	if s.Every {
+		return nil, false
+	}
 	if !s.List {
 		m, _ := v.(map[string]any)
 		child, ok = m[s.Key]

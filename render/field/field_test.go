@@ -85,3 +85,51 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// A path of a schema goes through every element or value, and is read as it is printed.
+func TestParseSchema(t *testing.T) {
+	each, all := field.Step{List: true, Every: true}, field.Step{Every: true}
+	for _, tt := range []struct {
+		text string
+		want field.Path // nil for an error
+	}{
+		{"spec.size", field.Path{field.Key("spec"), field.Key("size")}},
+		{"spec.rules[*].port", field.Path{field.Key("spec"), field.Key("rules"), each, field.Key("port")}},
+		{".spec.tags{*}", field.Path{field.Key("spec"), field.Key("tags"), all}},
+		{"spec.a{*}[*].b", field.Path{field.Key("spec"), field.Key("a"), all, each, field.Key("b")}},
+		{`spec["a{*}"].b`, field.Path{field.Key("spec"), field.Key("a{*}"), field.Key("b")}},
+		{`spec["[*]"]`, field.Path{field.Key("spec"), field.Key("[*]")}},
+		{"spec.rules[name=web]", field.Path{field.Key("spec"), field.Key("rules"), field.Element(field.Pair{Field: "name", Value: "web"})}},
+		{"", nil}, {"spec.", nil}, {"spec..a", nil}, {"spec[*", nil}, {"spec[**]", nil},
+	} {
+		have, err := field.ParseSchema(tt.text)
+		if !reflect.DeepEqual(have, tt.want) || (err == nil) != (tt.want != nil) {
+			t.Errorf("%q: %#v, %v, want %#v", tt.text, have, err, tt.want)
+		}
+		if again, err := field.ParseSchema(have.String()); tt.want != nil && (err != nil || !reflect.DeepEqual(again, have)) {
+			t.Errorf("%q is printed as %s", tt.text, have)
+		}
+	}
+	if _, err := field.Parse("spec.rules[*]"); err == nil {
+		t.Error("a path of one object goes through every element")
+	}
+	if v, ok := (field.Path{field.Key("a"), each}).In(map[string]any{"a": []any{"b"}}); ok {
+		t.Errorf("every element is found as %v", v)
+	}
+}
+
+func FuzzParseSchema(f *testing.F) {
+	for _, seed := range []string{"spec.rules[*].port", "spec.tags{*}", `a["{*}"]{*}`, "a{*}b", "{*}", "[*]", "a{", "a.{*}"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		path, err := field.ParseSchema(text)
+		if err != nil {
+			return
+		}
+		again, err := field.ParseSchema(path.String())
+		if err != nil || !reflect.DeepEqual(again, path) {
+			t.Errorf("%q is read as %#v, and %s as %#v, %v", text, path, path, again, err)
+		}
+	})
+}

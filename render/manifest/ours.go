@@ -71,6 +71,11 @@ const (
 	// Service with [ServingCertAnnotation], or "Secret/<namespace>/<name>". gitopsd
 	// fills in caBundle and nothing else.
 	InjectCAAnnotation = Group + "/inject-ca"
+	// ImmutableAnnotation, on a package's declaration, names fields of its types that
+	// cannot be changed once set: "<definition>:<path>, …". On a
+	// CustomResourceDefinition that belongs to no package it has the paths alone. See
+	// immutable.Parse.
+	ImmutableAnnotation = Group + "/immutable"
 	// InstallAnnotation, "by-type" on a Provider's declaration, installs only those
 	// of its types that the cluster's ManagedResourceActivationPolicies name.
 	// Without it a cluster gets all types, whatever the policies: a policy for one

@@ -125,9 +125,9 @@ func Explain(ctx context.Context, in Input, id manifest.ID, asked field.Path) (*
 	if err != nil {
 		return nil, err
 	}
-	a := &Answer{Object: final.Get(id), Written: manifest.Origin{}}
+	a := &Answer{Object: final.Objects.Get(id), Written: manifest.Origin{}}
 	if a.Object == nil {
-		return nil, fmt.Errorf("%s: %w%s", id, ErrNotFound, similar(final, id))
+		return nil, fmt.Errorf("%s: %w%s", id, ErrNotFound, similar(final.Objects, id))
 	}
 	a.Written, a.Field = a.Object.Origin(), e.field.value(a.Object)
 	if from, ok := webhook.Filled(a.Object, asked); ok {
@@ -142,6 +142,15 @@ func Explain(ctx context.Context, in Input, id manifest.ID, asked field.Path) (*
 		a.Steps = patched.steps
 		return a, nil
 	}
+	var frozen []Step
+	if f, ok := final.Frozen[id]; ok {
+		// What comes before the rules is explained without them.
+		if s, differs := e.compare(f.Before, f.After, Makes); differs {
+			s.File, s.Line, s.What = f.By.File, f.By.Line, "annotation "+manifest.ImmutableAnnotation
+			frozen = append(frozen, s)
+		}
+		before = f.Before
+	}
 	var built []Step
 	switch pkg := e.holder(a.Written.Package); {
 	case id.Group == manifest.GroupPackages && e.delegated(id) != nil:
@@ -154,7 +163,7 @@ func Explain(ctx context.Context, in Input, id manifest.ID, asked field.Path) (*
 	if err != nil {
 		return nil, err
 	}
-	a.Steps = append(built, patched.steps...)
+	a.Steps = slices.Concat(built, frozen, patched.steps)
 	if len(asked) > 0 && !a.Field.Set && a.Filled == "" && !a.Original.Set && !slices.ContainsFunc(a.Steps, func(s Step) bool { return s.Without.Set }) {
 		return nil, fmt.Errorf("%s has no field %s, and nothing on its way removed one", id, asked)
 	}
@@ -169,7 +178,7 @@ type explainer struct {
 }
 
 // expand renders the cluster with the first patches of its own.
-func (e *explainer) expand(ctx context.Context, patches int) (*manifest.Set, error) {
+func (e *explainer) expand(ctx context.Context, patches int) (*render.Rendered, error) {
 	in := e.in.Input
 	in.Patches = in.Patches[:patches]
 	// What is broken is not what was asked about; if it is, it is not found.
@@ -181,7 +190,7 @@ func (e *explainer) expand(ctx context.Context, patches int) (*manifest.Set, err
 	if r == nil {
 		return nil, err
 	}
-	return r.Objects, nil
+	return r, nil
 }
 
 // patched is what became of an object by the cluster's own patches.
@@ -195,11 +204,11 @@ func (e *explainer) patches(ctx context.Context) (patched, error) {
 	var p patched
 	var last *manifest.Object
 	for n := 0; n <= len(e.in.Patches); n++ {
-		set, err := e.expand(ctx, n)
+		rendered, err := e.expand(ctx, n)
 		if err != nil {
 			return p, err
 		}
-		now := set.Get(e.id)
+		now := rendered.Objects.Get(e.id)
 		switch {
 		case n == 0:
 			p.before = now

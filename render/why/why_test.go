@@ -174,11 +174,11 @@ func TestExplain(t *testing.T) {
 func rendered(t *testing.T, in Input) *manifest.Set {
 	t.Helper()
 	e := &explainer{in: in}
-	set, err := e.expand(t.Context(), len(in.Patches))
+	r, err := e.expand(t.Context(), len(in.Patches))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return set
+	return r.Objects
 }
 
 // A CA bundle is not rendered, but where it comes from is known.

@@ -82,6 +82,9 @@ var advice = map[string]string{
 	"additional-properties-refused":   "stop using other keys first: they are errors",
 	"additional-properties-tolerated": "nothing to do",
 
+	"immutable-added":   "check that no client changes or unsets the field: where it has a value, that value stays",
+	"immutable-removed": "expect the field to change",
+
 	"rule-added":           "check existing objects against the rule: those that break it cannot be changed",
 	"rule-changed":         "check existing objects against the rule: those that break it cannot be changed",
 	"rule-removed":         "nothing to do",

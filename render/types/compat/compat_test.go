@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"gitopsd.dev/render/immutable"
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
@@ -114,6 +115,11 @@ var schemaCases = []struct{ name, old, new, forth, back string }{
 		"breaking required-added .spec.a", "compatible required-removed .spec.a"},
 	{"nullable", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {type: string, nullable: true}}}`,
 		"compatible nullable-added .spec.a", "breaking nullable-removed .spec.a"},
+	{"an immutable field", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {type: string}}, x-kubernetes-validations: [{rule: "!has(oldSelf.a) || has(self.a) && self.a == oldSelf.a", fieldPath: .a, message: "` + immutable.Message + `"}]}`,
+		"breaking immutable-added .spec.a", "compatible immutable-removed .spec.a"},
+	{"an immutable element", `{type: object, properties: {l: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [k], items: {type: object, required: [k], properties: {k: {type: string}}}}}}`,
+		`{type: object, properties: {l: {type: array, maxItems: 5, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [k], items: {type: object, required: [k], properties: {k: {type: string}}, x-kubernetes-validations: [{rule: self == oldSelf, message: "` + immutable.Message + `"}]}}}}`,
+		"breaking immutable-added .spec.l[*]; breaking max-items-added .spec.l", "compatible immutable-removed .spec.l[*]; compatible max-items-removed .spec.l"},
 	{"a default", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {type: string, default: x}}}`,
 		"breaking default-added .spec.a", "breaking default-removed .spec.a"},
 	{"another default", `{type: object, properties: {a: {type: object, default: {b: 1, c: [2]}}}}`, `{type: object, properties: {a: {type: object, default: {c: [3], b: 1.0}}}}`,

@@ -111,6 +111,8 @@
 //	rule-added, -changed, -removed              CEL rules by what they parse to; a rule that replaces one with
 //	                                            the same message is a change, in no known direction;
 //	                                            rules with oldSelf leave stored objects alone
+//	immutable-added, -removed                   the same for rules that gitopsd.dev/immutable adds: a field
+//	                                            that cannot be changed or unset once set
 //	rule-refused B                              the API server's own compiler refuses a new rule, its
 //	                                            message or field path, or estimates that it costs too
 //	                                            much (checker)

@@ -16,6 +16,7 @@ import (
 
 	"gitopsd.dev/render/cel"
 	"gitopsd.dev/render/field"
+	"gitopsd.dev/render/immutable"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -56,9 +57,18 @@ func (w *walk) validations(p place, old, new node) {
 				break
 			}
 		}
+		if path, ok := immutable.FieldOf(r); ok {
+			w.wait(p, rule)
+			w.limit(p.at(path), "immutable-added", d, absent{}, immutable.Message)
+			continue
+		}
 		w.newRule(p, rule, name, d, from)
 	}
 	for _, r := range gone {
+		if path, ok := immutable.FieldOf(r); ok {
+			w.limit(p.at(path), "immutable-removed", wider, immutable.Message, absent{})
+			continue
+		}
 		w.limit(p, "rule-removed", wider, manifest.Text(r, "rule"), absent{})
 	}
 }

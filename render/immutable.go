@@ -1,0 +1,153 @@
+package render
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"gitopsd.dev/render/field"
+	"gitopsd.dev/render/immutable"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// Frozen is a definition that got rules for immutable fields.
+type Frozen struct {
+	// Before is the definition without the rules, After with them; the cluster's own
+	// patches come later.
+	Before, After *manifest.Object
+	// By is where the annotation is written: the package's declaration, or the
+	// definition itself.
+	By manifest.Origin
+}
+
+// ObjectError is an error of one plain object in one cluster. It concerns nothing else.
+type ObjectError struct {
+	ID     manifest.ID
+	Origin manifest.Origin
+	Err    error
+}
+
+func (e *ObjectError) Error() string { return fmt.Sprintf("%s: %s: %v", e.Origin, e.ID, e.Err) }
+func (e *ObjectError) Unwrap() error { return e.Err }
+
+// freeze adds the rules for the immutable fields that a package's declaration names, and
+// keeps the definitions as they were in published. One field that cannot be immutable
+// fails the package: who declared it relies on it.
+func (e *expansion) freeze(d sources.Declaration) error {
+	if d.Immutable == "" {
+		return nil
+	}
+	failed := func(err error) error { return fmt.Errorf("%s: %w", manifest.ImmutableAnnotation, err) }
+	fields, err := immutable.Parse(d.Immutable)
+	if err != nil {
+		return failed(err)
+	}
+	paths := make(map[string][]field.Path)
+	var names []string
+	for _, f := range fields {
+		if paths[f.Definition] == nil {
+			names = append(names, f.Definition)
+		}
+		paths[f.Definition] = append(paths[f.Definition], f.Path)
+	}
+	e.published = make(map[manifest.ID]*manifest.Object, len(names))
+	var errs []error
+	for _, name := range names {
+		i := slices.IndexFunc(e.objects, func(o *manifest.Object) bool { return o.ID().Is(manifest.Definitions...) && o.ID().Name == name })
+		if i < 0 {
+			errs = append(errs, failed(fmt.Errorf("%s: the package has no such definition%s", name, e.nearest(name))))
+			continue
+		}
+		o := e.objects[i]
+		frozen, notes, err := freeze(o, paths[name])
+		if err != nil {
+			errs = append(errs, failed(fmt.Errorf("%s: %w", name, err)))
+			continue
+		}
+		e.objects[i], e.published[o.ID()] = frozen, o
+		for _, n := range notes {
+			e.notes = append(e.notes, fmt.Sprintf("%s %s: %s: %s: %s", d.Kind, d.Name, manifest.ImmutableAnnotation, name, n))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func freeze(o *manifest.Object, paths []field.Path) (*manifest.Object, []string, error) {
+	tree, notes, err := immutable.Apply(o.Tree(), paths)
+	if err != nil {
+		return nil, nil, err
+	}
+	frozen, err := manifest.New(tree, o.Origin())
+	return frozen, notes, err
+}
+
+// nearest suggests the definition that was most likely meant.
+func (e *expansion) nearest(name string) string {
+	var names []string
+	for _, o := range e.objects {
+		if o.ID().Is(manifest.Definitions...) {
+			names = append(names, o.ID().Name)
+		}
+	}
+	if len(names) == 0 {
+		return "; it has none"
+	}
+	if near := immutable.Nearest(name, names); near != "" {
+		return "; did you mean " + near + "?"
+	}
+	return ""
+}
+
+// freezePlain adds the rules for immutable fields that plain definitions name themselves. A
+// definition with an error is not rendered, and stays in the cluster as it is.
+func (c *cluster) freezePlain() {
+	plain := make([]*manifest.Object, 0, len(c.plain))
+	for _, o := range c.plain {
+		value := o.Annotation(manifest.ImmutableAnnotation)
+		switch {
+		case value == "" || o.ID().Is(manifest.Packages...):
+		case !o.ID().Is(manifest.Definitions...):
+			c.notes = append(c.notes, fmt.Sprintf("%s: %s: %s means nothing here; it is for CustomResourceDefinitions and packages", o.Origin(), o.ID(), manifest.ImmutableAnnotation))
+		default:
+			frozen, err := c.frozenPlain(o, value)
+			if err != nil {
+				c.refused = append(c.refused, &ObjectError{ID: o.ID(), Origin: o.Origin(), Err: fmt.Errorf("%s: %w", manifest.ImmutableAnnotation, err)})
+				continue
+			}
+			o = frozen
+		}
+		plain = append(plain, o)
+	}
+	c.plain = plain
+}
+
+func (c *cluster) frozenPlain(o *manifest.Object, value string) (*manifest.Object, error) {
+	fields, err := immutable.ParseOwn(o.ID().Name, value)
+	if err != nil {
+		return nil, err
+	}
+	var paths []field.Path
+	for _, f := range fields {
+		paths = append(paths, f.Path)
+	}
+	frozen, notes, err := freeze(o, paths)
+	if err != nil {
+		return nil, err
+	}
+	c.frozen[o.ID()] = Frozen{Before: o, After: frozen, By: o.Origin()}
+	for _, n := range notes {
+		c.notes = append(c.notes, fmt.Sprintf("%s: %s: %s: %s", o.Origin(), o.ID(), manifest.ImmutableAnnotation, n))
+	}
+	return frozen, nil
+}
+
+// freezePackage notes which definitions of a package got rules.
+func (c *cluster) freezePackage(s sources.Selected, e *expansion) {
+	c.notes = append(c.notes, e.notes...)
+	for _, after := range c.held[name(s)] {
+		if before := e.published[after.ID()]; before != nil {
+			c.frozen[after.ID()] = Frozen{Before: before, After: after, By: manifest.Origin{File: s.Declaration.File, Line: s.Declaration.Document.Line}}
+		}
+	}
+}

@@ -1,0 +1,258 @@
+// Package immutable makes fields of a CustomResourceDefinition immutable: it adds
+// transition rules in CEL, so that API servers refuse to change or unset such a field
+// once it is set. Setting it for the first time stays possible.
+//
+// It owns the annotation that names the fields (immutable.go), the way to a field in a
+// schema and the rule for it (rule.go), and the question whether an API server would
+// accept the definition with the rules, which it asks the API server's own validation
+// (accept.go). It is pure and changes no tree that it is given.
+//
+// Who declares what is package render's to know; what a new rule means for clients of a
+// type is told by render/types/compat, which recognises these rules by [FieldOf].
+//
+// The use case is Crossplane's (design/design-doc-webhooks.md, issue 727): fields that
+// cannot be changed once set, which is not the same as fields that can be set on
+// creation only.
+package immutable
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/field"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+)
+
+// Message is what an API server answers to a change that a rule of this package
+// refuses.
+const Message = "cannot be changed or unset once it is set"
+
+// Field is a field of a definition's types.
+type Field struct {
+	// Definition is the name of the CustomResourceDefinition.
+	Definition string
+	// Path is a path of its schema; see [field.ParseSchema].
+	Path field.Path
+}
+
+// Parse reads [manifest.ImmutableAnnotation] of a package's declaration:
+// "<definition>:<path>", separated by commas. Errors name the entry.
+func Parse(value string) ([]Field, error) {
+	return parse(value, func(entry string) (Field, error) {
+		definition, path, ok := strings.Cut(entry, ":")
+		definition = strings.TrimSpace(definition)
+		if !ok || definition == "" {
+			return Field{}, fmt.Errorf("%q: want <name of a CustomResourceDefinition>:<path>, such as buckets.acme.example:spec.region", entry)
+		}
+		return fieldOf(definition, path)
+	})
+}
+
+// ParseOwn reads [manifest.ImmutableAnnotation] of a definition: paths, separated by
+// commas. Errors name the entry.
+func ParseOwn(definition, value string) ([]Field, error) {
+	return parse(value, func(entry string) (Field, error) { return fieldOf(definition, entry) })
+}
+
+func parse(value string, read func(entry string) (Field, error)) ([]Field, error) {
+	var all []Field
+	for _, entry := range split(value) {
+		if entry = strings.TrimSpace(entry); entry == "" {
+			continue
+		}
+		f, err := read(entry)
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(all, func(o Field) bool { return o.Definition == f.Definition && o.Path.String() == f.Path.String() }) {
+			return nil, fmt.Errorf("%q: is there twice", entry)
+		}
+		all = append(all, f)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("names no field")
+	}
+	return all, nil
+}
+
+// split splits at commas that are not in quotes.
+func split(value string) []string {
+	var entries []string
+	start, quoted := 0, false
+	for i := 0; i < len(value); i++ {
+		switch c := value[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case c == ',' && !quoted:
+			entries, start = append(entries, value[start:i]), i+1
+		}
+	}
+	return append(entries, value[start:])
+}
+
+func fieldOf(definition, text string) (Field, error) {
+	path, err := field.ParseSchema(strings.TrimSpace(text))
+	if err != nil {
+		return Field{}, err
+	}
+	f := Field{Definition: definition, Path: path}
+	for _, s := range path {
+		if s.List && !s.Every {
+			return f, fmt.Errorf("%s: %s picks one element; write [*] for every element", path, s)
+		}
+	}
+	switch first := path[0]; {
+	case first.Every:
+		return f, fmt.Errorf("%s: starts with no name of a field", path)
+	case slices.Contains([]string{"apiVersion", "kind", "metadata"}, first.Key):
+		return f, fmt.Errorf("%s: %s is Kubernetes' own; only the fields of a definition's schema can be made immutable", path, first.Key)
+	}
+	return f, nil
+}
+
+// Apply returns a definition with rules for the fields at these paths, in each served
+// version that has them. It shares with the old one whatever does not change. The notes
+// say where a rule holds less than one might think; each starts with the path.
+//
+// It fails if no served version has a field, if an API server has no rule for such a
+// field, and if it would not accept the rules. The error joins one for each path.
+func Apply(definition map[string]any, paths []field.Path) (changed map[string]any, notes []string, err error) {
+	d := types.Read(definition)
+	if d.XRD {
+		return nil, nil, fmt.Errorf("it is a %s, which Crossplane makes CustomResourceDefinitions of; write the rules into its schema, as x-kubernetes-validations of spec", manifest.XRD.Kind)
+	}
+	var errs []error
+	changed = definition
+	for _, path := range paths {
+		next, more, err := one(changed, d.Versions(), path)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", path, err))
+			continue
+		}
+		changed, notes = next, append(notes, more...)
+	}
+	if len(errs) == 0 {
+		errs = check(definition, changed, paths)
+	}
+	if len(errs) > 0 {
+		return nil, nil, errors.Join(errs...)
+	}
+	return changed, notes, nil
+}
+
+// one adds the rules for one field.
+func one(definition map[string]any, versions []types.Version, path field.Path) (changed map[string]any, notes []string, err error) {
+	var ruled, lacking, defaulted []string
+	var unknown *missingError // of the version that has most of the path
+	changed = definition
+	for i, v := range versions {
+		if !v.Served || v.Schema == nil {
+			continue
+		}
+		way, err := resolve(v.Schema, path)
+		if e := new(missingError); errors.As(err, &e) {
+			lacking = append(lacking, v.Name)
+			if unknown == nil || len(e.there) > len(unknown.there) {
+				unknown = e
+			}
+			continue
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("version %s: %w", v.Name, err)
+		}
+		ruled = append(ruled, v.Name)
+		if way.defaulted {
+			defaulted = append(defaulted, v.Name)
+		}
+		at := slices.Concat([]any{"spec", "versions", i, "schema", "openAPIV3Schema"}, way.base, []any{"x-kubernetes-validations"})
+		changed = with(changed, at, way.rule).(map[string]any)
+	}
+	switch {
+	case len(ruled) > 0:
+	case unknown == nil:
+		return nil, nil, errors.New("the definition serves no version with a schema")
+	default:
+		return nil, nil, unknown
+	}
+	if len(lacking) > 0 {
+		notes = append(notes, fmt.Sprintf("%s: version %s has no such field, and writes in that version are not checked", path, strings.Join(lacking, ", ")))
+	}
+	if len(defaulted) > 0 {
+		notes = append(notes, fmt.Sprintf("%s: has a default in version %s, so it is set as soon as an object exists", path, strings.Join(defaulted, ", ")))
+	}
+	return changed, notes, nil
+}
+
+// check asks whether an API server accepts the new rules, and looks for the field whose
+// rule it would refuse alone.
+func check(definition, changed map[string]any, paths []field.Path) []error {
+	refused := func(changed map[string]any) error {
+		before, after := types.Read(definition).Versions(), types.Read(changed).Versions()
+		for i, v := range after {
+			if !v.Served || v.Schema == nil {
+				continue
+			}
+			if err := accepted(before[i].Schema, v.Schema); err != nil {
+				return fmt.Errorf("version %s: %w", v.Name, err)
+			}
+		}
+		return nil
+	}
+	together := refused(changed)
+	switch {
+	case together == nil:
+		return nil
+	case len(paths) == 1:
+		return wrap(paths[0], together)
+	}
+	var errs []error
+	for _, path := range paths {
+		if alone, _, err := one(definition, types.Read(definition).Versions(), path); err == nil {
+			errs = append(errs, wrap(path, refused(alone))...)
+		}
+	}
+	if len(errs) == 0 {
+		errs = []error{fmt.Errorf("all fields together: %w", together)}
+	}
+	return errs
+}
+
+func wrap(path field.Path, err error) []error {
+	if err == nil {
+		return nil
+	}
+	return []error{fmt.Errorf("%s: %w", path, err)}
+}
+
+// with returns a tree with a rule in the list at a path of keys and indices. It copies
+// what is on the way.
+func with(tree any, at []any, rule map[string]any) any {
+	if len(at) == 0 {
+		rules, _ := tree.([]any)
+		for _, r := range rules {
+			if same, _ := r.(map[string]any); same["rule"] == rule["rule"] {
+				return rules // an API server keeps rules by their text
+			}
+		}
+		return append(slices.Clone(rules), rule)
+	}
+	switch key := at[0].(type) {
+	case int:
+		list := slices.Clone(tree.([]any))
+		list[key] = with(list[key], at[1:], rule)
+		return list
+	default:
+		old, _ := tree.(map[string]any)
+		m := make(map[string]any, len(old)+1)
+		for k, v := range old {
+			m[k] = v
+		}
+		m[key.(string)] = with(old[key.(string)], at[1:], rule)
+		return m
+	}
+}

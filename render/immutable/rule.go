@@ -1,0 +1,265 @@
+package immutable
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	apiservercel "k8s.io/apiserver/pkg/cel"
+
+	"gitopsd.dev/render/field"
+	"gitopsd.dev/render/manifest"
+)
+
+// way is where the rule for a field stands in a schema.
+type way struct {
+	// base leads from the schema of the whole object to the one with the rule: that of
+	// the nearest list element or mapping value around the field, since an API server
+	// compares these one by one.
+	base []any
+	rule map[string]any
+	// defaulted reports whether the field has a default.
+	defaulted bool
+}
+
+// missingError is the error for a field that a schema does not have. It has as much of
+// the path as there is.
+type missingError struct {
+	there field.Path
+	text  string
+}
+
+func (e *missingError) Error() string { return e.text }
+
+func missing(there field.Path, format string, args ...any) error {
+	return &missingError{there, fmt.Sprintf(format, args...)}
+}
+
+// resolve finds a field in the schema of an object. The error is a *missingError if
+// the schema does not have it, and otherwise says why there can be no rule for it.
+func resolve(schema map[string]any, path field.Path) (way, error) {
+	var w way
+	var e expression
+	at := []any{}
+	for i, step := range path {
+		before := path[:i]
+		if step.Every {
+			child, err := every(schema, step, before)
+			if err != nil {
+				return w, err
+			}
+			schema = manifest.Mapping(schema, child)
+			at = append(at, child)
+			w.base, e = slices.Clone(at), expression{}
+			continue
+		}
+		properties := manifest.Mapping(schema, "properties")
+		switch {
+		case properties[step.Key] != nil:
+			name, ok := apiservercel.Escape(step.Key)
+			if !ok {
+				return w, fmt.Errorf("CEL has no way to name the field %q; %s", step.Key, instead(before))
+			}
+			e.property(name, step.Key)
+			schema = manifest.Mapping(properties, step.Key)
+			at = append(at, "properties", step.Key)
+		case manifest.Mapping(schema, "additionalProperties") != nil:
+			e.key(step.Key)
+			schema = manifest.Mapping(schema, "additionalProperties")
+			at = append(at, "additionalProperties")
+		case schema["additionalProperties"] == true, manifest.Truth(schema, "x-kubernetes-preserve-unknown-fields"):
+			return w, fmt.Errorf("%s keeps fields that its schema does not have, and a rule cannot name these; %s", shown(before), instead(before))
+		case schema["items"] != nil:
+			return w, missing(before, "%s is a list; write %s[*].%s for a field of its elements", before, before, step.Key)
+		default:
+			return w, missing(before, "there is no such field%s", suggestion(properties, step.Key, before))
+		}
+	}
+	if !visible(schema) {
+		return w, fmt.Errorf("CEL does not see it, since its schema has no type; %s", instead(path[:len(path)-1]))
+	}
+	_, w.defaulted = schema["default"]
+	w.rule = e.rule()
+	return w, nil
+}
+
+// visible reports whether CEL sees values of a schema: it needs their type, and that of
+// what is in lists and mappings (SchemaDeclType of k8s.io/apiserver/pkg/cel/common).
+func visible(schema map[string]any) bool {
+	values := manifest.Mapping(schema, "additionalProperties")
+	switch manifest.Text(schema, "type") {
+	case "array":
+		return visible(manifest.Mapping(schema, "items"))
+	case "object":
+		return values == nil || visible(values)
+	case "":
+		return manifest.Truth(schema, "x-kubernetes-int-or-string")
+	}
+	return true
+}
+
+// every returns the keyword for the elements of a list, or the values of a mapping, that
+// an API server can find again after a change.
+func every(schema map[string]any, step field.Step, before field.Path) (keyword string, err error) {
+	if !step.List {
+		if manifest.Mapping(schema, "additionalProperties") == nil {
+			return "", missing(before, "%s is no mapping of any keys", before)
+		}
+		return "additionalProperties", nil
+	}
+	if manifest.Mapping(schema, "items") == nil {
+		return "", missing(before, "%s is no list", before)
+	}
+	switch kind := manifest.Text(schema, "x-kubernetes-list-type"); kind {
+	case "map":
+		return "items", nil
+	case "set":
+		return "", fmt.Errorf("%s is a set, and an API server cannot tell which element was which before; %s", before, instead(before))
+	default:
+		return "", fmt.Errorf("%s is an atomic list (it has no x-kubernetes-list-type: map), and an API server cannot tell which element was which before; %s", before, instead(before))
+	}
+}
+
+// instead advises to make more immutable.
+func instead(path field.Path) string {
+	if len(path) == 0 {
+		return "name another field"
+	}
+	return "make all of " + path.String() + " immutable instead"
+}
+
+func shown(path field.Path) string {
+	if len(path) == 0 {
+		return "the object"
+	}
+	return path.String()
+}
+
+// suggestion names the field that was most likely meant, or those that there are.
+func suggestion(properties map[string]any, key string, before field.Path) string {
+	names := slices.Sorted(maps.Keys(properties))
+	if near := Nearest(key, names); near != "" {
+		return "; did you mean " + append(slices.Clone(before), field.Key(near)).String() + "?"
+	}
+	const most = 8
+	switch {
+	case len(names) == 0:
+		return "; " + shown(before) + " has none"
+	case len(names) > most:
+		return fmt.Sprintf("; %s has %s and %d more", shown(before), strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return "; " + shown(before) + " has " + strings.Join(names, ", ")
+}
+
+// Nearest returns the name that differs from another by case or at most two characters,
+// and "" if there is none.
+func Nearest(name string, names []string) string {
+	best, least := "", 3
+	for _, n := range names {
+		if d := distance(strings.ToLower(name), strings.ToLower(n)); d < least && d < max(2, len(n)/2) {
+			best, least = n, d
+		}
+	}
+	return best
+}
+
+// distance returns how many characters must be added, removed or replaced to make b
+// of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// expression is a field as CEL names it, seen from where the rule stands.
+type expression struct {
+	// steps lead to the field: ".spec" for a property, `["a"]` for a key of a mapping.
+	steps []string
+	// path is the field as fieldPath of x-kubernetes-validations has it. It ends at
+	// a key that cannot be written there, and then cut is set.
+	path string
+	cut  bool
+}
+
+func (e *expression) property(escaped, name string) {
+	e.steps = append(e.steps, "."+escaped)
+	e.step(name)
+}
+
+func (e *expression) key(name string) {
+	e.steps = append(e.steps, "["+strconv.Quote(name)+"]")
+	e.step(name)
+}
+
+// A fieldPath can hold speakable keys, and plain ones without quotes.
+var (
+	speakable = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
+	plain     = regexp.MustCompile(`^[A-Za-z0-9_/-]+$`)
+)
+
+func (e *expression) step(name string) {
+	switch {
+	case e.cut || !speakable.MatchString(name):
+		e.cut = true
+	case plain.MatchString(name):
+		e.path += "." + name
+	default:
+		e.path += "['" + name + "']"
+	}
+}
+
+// isSet returns the condition under which the field of an object is set. CEL takes null
+// for a field that is not set.
+func (e *expression) isSet(object string) string {
+	all := make([]string, len(e.steps))
+	for i, step := range e.steps {
+		if key, ok := strings.CutPrefix(step, "["); ok {
+			all[i] = strings.TrimSuffix(key, "]") + " in " + object
+		} else {
+			all[i] = "has(" + object + step + ")"
+		}
+		object += step
+	}
+	return strings.Join(all, " && ")
+}
+
+// rule returns the entry of x-kubernetes-validations. An API server does not evaluate it
+// for a new object, since it names oldSelf. It compares whole values, for which the
+// estimated cost is lowest.
+func (e *expression) rule() map[string]any {
+	rule := map[string]any{"message": Message, "reason": "FieldValueForbidden", "rule": "self == oldSelf"}
+	if e.path != "" {
+		rule["fieldPath"] = e.path
+	}
+	if len(e.steps) > 0 {
+		field := strings.Join(e.steps, "")
+		rule["rule"] = fmt.Sprintf("!(%s) || %s && self%s == oldSelf%s", e.isSet("oldSelf"), e.isSet("self"), field, field)
+	}
+	return rule
+}
+
+// FieldOf reports whether a rule of x-kubernetes-validations is one of this package's, and
+// returns the path of its field from where the rule stands: ".spec.size".
+func FieldOf(rule map[string]any) (path string, ok bool) {
+	if manifest.Text(rule, "message") != Message || !strings.Contains(manifest.Text(rule, "rule"), "oldSelf") {
+		return "", false
+	}
+	return strings.NewReplacer("['", `["`, "']", `"]`).Replace(manifest.Text(rule, "fieldPath")), true
+}
