@@ -39,6 +39,9 @@ var binary struct {
 }
 
 func TestMain(m *testing.M) {
+	if os.Getenv(serverVariable) != "" {
+		os.Exit(runServer())
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "devcluster-test-*")
 		if err != nil {
@@ -226,6 +229,7 @@ func TestFleet(t *testing.T) {
 		t.Errorf("%d processes, want etcd and three for each cluster", n)
 	}
 	t.Run("is a cluster", func(t *testing.T) { testWorkloads(t, f) })
+	t.Run("pods are processes", func(t *testing.T) { testProcesses(t, f) })
 	t.Run("clusters are apart", func(t *testing.T) { testApart(t, f) })
 	t.Run("up again changes nothing", func(t *testing.T) {
 		before := f.processes(t)

@@ -88,7 +88,7 @@ func TestDecideAction(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			before := tt.pod.DeepCopy()
-			d := decide(tt.pod, newNode("hub-node"), ip, now)
+			d := decide(tt.pod, newNode("hub-node"), ip, nil, now)
 			if d.action != tt.want {
 				t.Fatalf("action %d, want %d", d.action, tt.want)
 			}
@@ -101,7 +101,7 @@ func TestDecideAction(t *testing.T) {
 			// What is written must not be written again.
 			tt.pod.Status = d.status
 			later := metav1.NewTime(now.Add(time.Hour))
-			if again := decide(tt.pod, newNode("hub-node"), "10.244.7.7", later); again.action != leave {
+			if again := decide(tt.pod, newNode("hub-node"), "10.244.7.7", nil, later); again.action != leave {
 				t.Errorf("second time: action %d, status %+v", again.action, again.status)
 			}
 		})
@@ -119,7 +119,7 @@ func onNode(name string) *corev1.Affinity {
 func TestDecideStatus(t *testing.T) {
 	t.Parallel()
 	running := func(p *corev1.Pod) {
-		p.Status = decide(newPod(nil), newNode("hub-node"), ip, metav1.NewTime(now.Add(-time.Hour))).status
+		p.Status = decide(newPod(nil), newNode("hub-node"), ip, nil, metav1.NewTime(now.Add(-time.Hour))).status
 	}
 	for _, tt := range []struct {
 		name  string
@@ -142,7 +142,7 @@ func TestDecideStatus(t *testing.T) {
 			corev1.PodRunning, "CrashLoopBackOff", corev1.ConditionFalse, ip},
 		{"recovers", newPod(func(p *corev1.Pod) {
 			annotated("ImagePullBackOff")(p)
-			p.Status = decide(p, newNode("hub-node"), ip, now).status
+			p.Status = decide(p, newNode("hub-node"), ip, nil, now).status
 			p.Annotations = nil
 		}), corev1.PodRunning, "running", corev1.ConditionTrue, ip},
 		{"of a Job", newPod(ofJob), corev1.PodSucceeded, "Completed", corev1.ConditionFalse, ip},
@@ -159,7 +159,7 @@ func TestDecideStatus(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d := decide(tt.pod, newNode("hub-node"), ip, now)
+			d := decide(tt.pod, newNode("hub-node"), ip, nil, now)
 			if d.action != report {
 				t.Fatalf("action %d", d.action)
 			}
@@ -209,10 +209,10 @@ func TestDecideStatus(t *testing.T) {
 func TestTransitionTimeMovesWithTheStatusOnly(t *testing.T) {
 	t.Parallel()
 	pod, node := newPod(nil), newNode("hub-node")
-	pod.Status = decide(pod, node, ip, now).status
+	pod.Status = decide(pod, node, ip, nil, now).status
 	later := metav1.NewTime(now.Add(time.Hour))
 	annotated("CrashLoopBackOff")(pod)
-	for _, c := range decide(pod, node, ip, later).status.Conditions {
+	for _, c := range decide(pod, node, ip, nil, later).status.Conditions {
 		want := now
 		if c.Type == corev1.PodReady || c.Type == corev1.ContainersReady {
 			want = later
@@ -231,12 +231,12 @@ func TestInitContainers(t *testing.T) {
 			{Name: "sidecar", Image: "proxy", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)},
 		}
 	})
-	got := decide(pod, newNode("hub-node"), ip, now).status.InitContainerStatuses
+	got := decide(pod, newNode("hub-node"), ip, nil, now).status.InitContainerStatuses
 	if len(got) != 2 || got[0].State.Terminated == nil || !got[0].Ready || got[1].State.Running == nil || !got[1].Ready {
 		t.Errorf("got %+v", got)
 	}
 	ofJob(pod)
-	got = decide(pod, newNode("hub-node"), ip, now).status.InitContainerStatuses
+	got = decide(pod, newNode("hub-node"), ip, nil, now).status.InitContainerStatuses
 	if got[1].State.Terminated == nil {
 		t.Errorf("the sidecar of a completed pod: %+v", got[1].State)
 	}
@@ -268,7 +268,7 @@ func TestImageID(t *testing.T) {
 	}
 	other := "ghcr.io/o/app@" + digest
 	pod := newPod(func(pod *corev1.Pod) { pod.Annotations = map[string]string{ImageIDAnnotation: other} })
-	status := decide(pod, newNode("hub-node"), ip, now).status.ContainerStatuses
+	status := decide(pod, newNode("hub-node"), ip, nil, now).status.ContainerStatuses
 	if len(status) != 1 || status[0].ImageID != other || status[0].Image != "nginx:1.27" {
 		t.Errorf("with an image ID of its own: %+v", status)
 	}
@@ -318,7 +318,7 @@ func TestIPPoolRunsOut(t *testing.T) {
 	if got := p.of("one/more"); got != "" {
 		t.Errorf("got %s from an empty pool", got)
 	}
-	if d := decide(newPod(nil), newNode("hub-node"), "", now); d.status.PodIP != "" || d.status.PodIPs != nil {
+	if d := decide(newPod(nil), newNode("hub-node"), "", nil, now); d.status.PodIP != "" || d.status.PodIPs != nil {
 		t.Errorf("without address: %v", d.status.PodIPs)
 	}
 }
