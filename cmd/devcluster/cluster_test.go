@@ -314,9 +314,17 @@ func testRecovery(t *testing.T, f *fleet) {
 		t.Errorf("before %v, after %v", before, after)
 	}
 	before = after
+	pod := pidOf(t, f, "server-2")
 	kill(func(string) bool { return true })
+	eventually(t, "a pod's process ends with its kubelet", func(context.Context) error {
+		if _, err := os.Stat(pod); err == nil {
+			return errors.New("it runs")
+		}
+		return nil
+	})
 	f.must(t, "up")
 	checkMark(t, f, "a", "crash")
+	eventually(t, "the pod's process runs again", answers(f.client(t, "a"), "file/greeting", "goodbye"))
 }
 
 func testFailures(t *testing.T, f *fleet) {

@@ -72,6 +72,9 @@ func server(p *corev1.Pod) {
 func ask(ctx context.Context, client kubernetes.Interface, path string) (string, error) {
 	text, err := client.CoreV1().RESTClient().Get().
 		AbsPath("/api/v1/namespaces/default/services/https:server:443/proxy/" + path).DoRaw(ctx)
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, text)
+	}
 	return string(text), err
 }
 

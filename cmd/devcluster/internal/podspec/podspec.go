@@ -159,7 +159,7 @@ func valueFrom(pod *corev1.Pod, c *corev1.Container, from *corev1.EnvVarSource, 
 		files, err := configMapFiles(pod, r.Name, r.Optional, objects)
 		return pick(files, err, "configmap "+r.Name, r.Key, r.Optional)
 	case from.ResourceFieldRef != nil:
-		value, err = resource(c, from.ResourceFieldRef)
+		value, err = resourceField(c, from.ResourceFieldRef)
 		return value, err == nil, err
 	}
 	return "", false, errors.New("devcluster knows no such source of values")
@@ -206,9 +206,9 @@ func pairs(of map[string]string) string {
 	return strings.Join(lines, "\n")
 }
 
-// resource returns a limit or request of the container itself, divided and
+// resourceField returns a limit or request of the container itself, divided and
 // rounded up; 0 where it has none.
-func resource(c *corev1.Container, ref *corev1.ResourceFieldSelector) (string, error) {
+func resourceField(c *corev1.Container, ref *corev1.ResourceFieldSelector) (string, error) {
 	if ref.ContainerName != "" && ref.ContainerName != c.Name {
 		return "", fmt.Errorf("devcluster knows the resources of container %s only there", ref.ContainerName)
 	}

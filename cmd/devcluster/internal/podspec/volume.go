@@ -113,7 +113,7 @@ func downward(pod *corev1.Pod, items []corev1.DownwardAPIVolumeFile, facts Facts
 		case item.ResourceFieldRef != nil:
 			for i := range pod.Spec.Containers {
 				if c := &pod.Spec.Containers[i]; c.Name == item.ResourceFieldRef.ContainerName {
-					text, err := resource(c, item.ResourceFieldRef)
+					text, err := resourceField(c, item.ResourceFieldRef)
 					if err != nil {
 						return nil, err
 					}
