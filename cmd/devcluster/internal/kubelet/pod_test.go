@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"gitopsd.dev/cmd/devcluster/internal/pods"
 )
 
 const ip = "10.244.0.9"
@@ -201,6 +203,76 @@ func TestDecideStatus(t *testing.T) {
 				if cond.Status != want {
 					t.Errorf("condition %s is %s, want %s", cond.Type, cond.Status, want)
 				}
+			}
+		})
+	}
+}
+
+func TestDecideProcesses(t *testing.T) {
+	t.Parallel()
+	waits := func(reason string) pods.Container {
+		return pods.Container{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "because"}}}
+	}
+	runs := func(ready bool) pods.Container {
+		return pods.Container{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}, Ready: ready}
+	}
+	exits := func(code int32) pods.Container {
+		return pods.Container{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, StartedAt: now, FinishedAt: now}}}
+	}
+	crashed := waits("CrashLoopBackOff")
+	crashed.Last, crashed.RestartCount = exits(1).State, 2
+	two := func(p *corev1.Pod) {
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "proxy", Image: "proxy"})
+	}
+	for _, tt := range []struct {
+		name      string
+		edit      func(*corev1.Pod)
+		processes map[string]pods.Container
+		phase     corev1.PodPhase
+		ready     corev1.ConditionStatus
+	}{
+		{"waits for a Secret", nil, map[string]pods.Container{"web": waits("ContainerCreating")}, corev1.PodPending, corev1.ConditionFalse},
+		{"runs, not ready yet", nil, map[string]pods.Container{"web": runs(false)}, corev1.PodRunning, corev1.ConditionFalse},
+		{"ready", nil, map[string]pods.Container{"web": runs(true)}, corev1.PodRunning, corev1.ConditionTrue},
+		{"in back-off", nil, map[string]pods.Container{"web": crashed}, corev1.PodRunning, corev1.ConditionFalse},
+		{"waits after it ran", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }, map[string]pods.Container{"web": waits("ContainerCreating")}, corev1.PodRunning, corev1.ConditionFalse},
+		{"has ended well", nil, map[string]pods.Container{"web": exits(0)}, corev1.PodSucceeded, corev1.ConditionFalse},
+		{"has failed", nil, map[string]pods.Container{"web": exits(1)}, corev1.PodFailed, corev1.ConditionFalse},
+		{"of a Job, runs", ofJob, map[string]pods.Container{"web": runs(true)}, corev1.PodRunning, corev1.ConditionTrue},
+		{"of a Job, has failed", ofJob, map[string]pods.Container{"web": exits(1)}, corev1.PodFailed, corev1.ConditionFalse},
+		{"beside a container without a process", two, map[string]pods.Container{"web": runs(true)}, corev1.PodRunning, corev1.ConditionTrue},
+		{"not ready beside one without a process", two, map[string]pods.Container{"web": runs(false)}, corev1.PodRunning, corev1.ConditionFalse},
+		{"has ended beside one that goes on", two, map[string]pods.Container{"web": exits(0)}, corev1.PodRunning, corev1.ConditionFalse},
+		{"one has ended, one goes on", two, map[string]pods.Container{"web": exits(0), "proxy": runs(true)}, corev1.PodRunning, corev1.ConditionFalse},
+		{"one has failed", two, map[string]pods.Container{"web": exits(0), "proxy": exits(2)}, corev1.PodFailed, corev1.ConditionFalse},
+		{"on the host's network", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, map[string]pods.Container{"web": runs(true)}, corev1.PodRunning, corev1.ConditionTrue},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			pod := newPod(tt.edit)
+			d := decide(pod, newNode("hub-node"), ip, tt.processes, now)
+			if d.action != report || d.status.Phase != tt.phase || d.status.PodIP != ip {
+				t.Fatalf("action %d, phase %s, pod IP %s", d.action, d.status.Phase, d.status.PodIP)
+			}
+			for _, c := range d.status.Conditions {
+				if c.Type == corev1.PodReady && c.Status != tt.ready {
+					t.Errorf("ready is %s, want %s", c.Status, tt.ready)
+				}
+			}
+			for _, c := range d.status.ContainerStatuses {
+				p, ok := tt.processes[c.Name]
+				switch {
+				case !ok && (!c.Ready || c.State.Running == nil):
+					t.Errorf("container %s, which has no process: %v", c.Name, c)
+				case ok && (c.Ready != p.Ready || c.RestartCount != p.RestartCount || *c.Started != (p.State.Running != nil)):
+					t.Errorf("container %s: %v, want %v", c.Name, c, p)
+				}
+			}
+			// What is written must not be written again.
+			pod.Status = d.status
+			later := metav1.NewTime(now.Add(time.Hour))
+			if again := decide(pod, newNode("hub-node"), ip, tt.processes, later); again.action != leave {
+				t.Errorf("second time: action %d, status %+v", again.action, again.status)
 			}
 		})
 	}
