@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -119,6 +121,23 @@ func startCluster(ctx context.Context, s *scenario, c *call) error {
 	}
 	l.plane.stopped = false
 	return nil
+}
+
+func mapImage(ctx context.Context, s *scenario, c *call) error {
+	if len(c.args) < 3 {
+		return errUsage
+	}
+	repository, command := c.args[1], slices.Clone(c.args[2:])
+	c.args = c.args[:1]
+	l, err := s.cluster(c)
+	if err != nil {
+		return err
+	}
+	if strings.Contains(command[0], "/") {
+		command[0] = c.ts.MkAbs(command[0])
+	}
+	l.plane.images = true
+	return planes.devs.SetImage(ctx, l.plane.name, repository, command...)
 }
 
 // proxied returns the cluster that the only argument names, if gitopsd reaches

@@ -35,6 +35,7 @@ func commands() []command {
 		{"clusters [-proxy] NAME...", takeClusters},
 		{"cluster stop NAME", stopCluster},
 		{"cluster start NAME", startCluster},
+		{"cluster image NAME REPOSITORY COMMAND [ARG...]", mapImage},
 		{"cluster break NAME [FLAGS] PATH FAULT", breakCluster},
 		{"cluster heal NAME", healCluster},
 		{"cluster requests NAME", clusterRequests},

@@ -141,6 +141,9 @@ func (p *plane) resources() (all []object, err error) {
 // empty removes what was written to the control plane, in an order without waits:
 // empty types and namespaces are gone at once.
 func (p *plane) empty(ctx context.Context) error {
+	if err := p.dropConversions(ctx); err != nil {
+		return fmt.Errorf("conversion: %w", err)
+	}
 	pause := 25 * time.Millisecond
 	for {
 		objects, err := p.list(ctx)
@@ -166,6 +169,36 @@ func (p *plane) empty(ctx context.Context) error {
 		}
 		pause = min(pause*3/2, 250*time.Millisecond)
 	}
+}
+
+// dropConversions makes types convert without a webhook: a webhook whose server goes
+// with the rest would make their objects unreadable.
+func (p *plane) dropConversions(ctx context.Context) error {
+	const path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+	text, err := p.discovery.RESTClient().Get().AbsPath(path).DoRaw(ctx)
+	if err != nil {
+		return err
+	}
+	var crds struct {
+		Items []struct {
+			Metadata metav1.ObjectMeta
+			Spec     struct{ Conversion struct{ Strategy string } }
+		}
+	}
+	if err := json.Unmarshal(text, &crds); err != nil {
+		return err
+	}
+	for _, crd := range crds.Items {
+		if crd.Spec.Conversion.Strategy != "Webhook" {
+			continue
+		}
+		err := p.discovery.RESTClient().Patch(types.MergePatchType).AbsPath(path, crd.Metadata.Name).
+			Body([]byte(`{"spec":{"conversion":{"strategy":"None","webhook":null}}}`)).Do(ctx).Error()
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 // rank orders the removal of objects: first the ones that intercept requests,

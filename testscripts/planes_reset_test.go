@@ -12,8 +12,8 @@ import (
 )
 
 // A control plane is empty when it is lent again, whatever was left in it: types
-// with objects whose finalizers nobody removes, namespaces, and webhooks that do
-// not answer.
+// with objects whose finalizers nobody removes, namespaces, webhooks that do not
+// answer, and images that stand for commands.
 func TestControlPlanesComeBackEmpty(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -42,13 +42,24 @@ func TestControlPlanesComeBackEmpty(t *testing.T) {
 	kubectl(leftovers, "apply", "-f", "-")
 	kubectl("", "wait", "--for", "condition=Established", "crd/widgets.acme.example")
 	kubectl(`{apiVersion: acme.example/v1, kind: Widget, metadata: {name: stuck, namespace: left, finalizers: [acme.example/never]}}`, "apply", "-f", "-")
-	kubectl(closedDoor, "apply", "-f", "-")
 	before, err := plane.list(ctx)
-	if err != nil || len(before) != 7 {
-		t.Errorf("%d objects were made, and these are seen: %v, %v", 7, before, err)
+	if err != nil || len(before) != 6 {
+		t.Errorf("%d objects were made, and these are seen: %v, %v", 6, before, err)
 	}
-	if err := plane.empty(ctx); err != nil {
+	kubectl(translated, "apply", "-f", "-")
+	kubectl("", "wait", "--for", "condition=Established", "crd/gadgets.acme.example")
+	kubectl(`{apiVersion: acme.example/v1, kind: Gadget, metadata: {name: old}}`, "apply", "-f", "-")
+	kubectl(closedDoor, "apply", "-f", "-")
+	if err := planes.devs.SetImage(ctx, plane.name, "example.org/a", "sleep", "3600"); err != nil {
 		t.Fatal(err)
+	}
+	plane.images = true
+	if err := planes.reset(plane); err != nil {
+		t.Fatal(err)
+	}
+	// Without images to forget, this would fail.
+	if err := planes.devs.RemoveImages(ctx, plane.name, "example.org/a"); err == nil {
+		t.Error("an image still stands for a command")
 	}
 	left, err := plane.list(ctx)
 	if err != nil || len(left) > 0 {
@@ -91,6 +102,31 @@ spec:
     storage: true
     schema:
       openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}
+`
+
+// translated is a type whose objects nobody can read in its newer version.
+const translated = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: gadgets.acme.example}
+spec:
+  group: acme.example
+  scope: Cluster
+  names: {kind: Gadget, plural: gadgets}
+  conversion:
+    strategy: Webhook
+    webhook:
+      conversionReviewVersions: [v1]
+      clientConfig: {service: {namespace: left, name: nobody}}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+  - name: v2
+    served: true
+    storage: false
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `
 
 // closedDoor is a webhook that nobody serves, so that every write is refused.

@@ -44,6 +44,7 @@ type plane struct {
 	discovery  discovery.DiscoveryInterface
 	metadata   metadata.Interface
 	stopped    bool
+	images     bool // some stand for commands
 }
 
 // lease takes n empty control planes.
@@ -185,9 +186,14 @@ func (p *pool) reset(pl *plane) error {
 		}
 		pl.stopped = false
 	}
-	if err := pl.empty(ctx); err != nil {
+	err := pl.empty(ctx)
+	if err == nil && pl.images {
+		err = p.devs.RemoveImages(ctx, pl.name)
+	}
+	if err != nil {
 		return errors.Join(err, p.devs.Stop(context.WithoutCancel(ctx), pl.name))
 	}
+	pl.images = false
 	return nil
 }
 

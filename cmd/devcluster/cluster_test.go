@@ -39,6 +39,9 @@ var binary struct {
 }
 
 func TestMain(m *testing.M) {
+	if os.Getenv(serverVariable) != "" {
+		os.Exit(runServer())
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "devcluster-test-*")
 		if err != nil {
@@ -226,6 +229,7 @@ func TestFleet(t *testing.T) {
 		t.Errorf("%d processes, want etcd and three for each cluster", n)
 	}
 	t.Run("is a cluster", func(t *testing.T) { testWorkloads(t, f) })
+	t.Run("pods are processes", func(t *testing.T) { testProcesses(t, f) })
 	t.Run("clusters are apart", func(t *testing.T) { testApart(t, f) })
 	t.Run("up again changes nothing", func(t *testing.T) {
 		before := f.processes(t)
@@ -310,9 +314,17 @@ func testRecovery(t *testing.T, f *fleet) {
 		t.Errorf("before %v, after %v", before, after)
 	}
 	before = after
+	pod := pidOf(t, f, "server-2")
 	kill(func(string) bool { return true })
+	eventually(t, "a pod's process ends with its kubelet", func(context.Context) error {
+		if _, err := os.Stat(pod); err == nil {
+			return errors.New("it runs")
+		}
+		return nil
+	})
 	f.must(t, "up")
 	checkMark(t, f, "a", "crash")
+	eventually(t, "the pod's process runs again", answers(f.client(t, "a"), "file/greeting", "goodbye"))
 }
 
 func testFailures(t *testing.T, f *fleet) {

@@ -26,8 +26,12 @@ as usual. It needs neither containers nor root.
 No container runs. The node is a stand-in that binds pods and reports them ready
 at once. A pod with the annotation ` + kubelet.FailAnnotation + `: REASON does
 not become ready, one with ` + kubelet.ImageIDAnnotation + `: ID
-reports that image ID, and one of a Job completes. Cluster IPs and pod IPs lead
-nowhere; webhooks work by URL.
+reports that image ID, and one of a Job completes.
+
+"devcluster image" makes a command stand for an image: its pods are then processes
+of this machine, with their environment, Secrets and ConfigMaps, ready when their
+probe says so. The API server reaches them by Service, so that webhooks, conversion
+and aggregated APIs work. Cluster IPs and pod IPs lead nowhere else.
 
 Everything is kept in the directory that --dir names, logs in its logs/.
 
@@ -37,7 +41,7 @@ Everything is kept in the directory that --dir names, logs in its logs/.
 	}
 	var dir string
 	root.PersistentFlags().StringVar(&dir, "dir", "", "directory that holds the clusters (required)")
-	for _, cmd := range []func(runFunc) *cobra.Command{upCommand, addCommand, downCommand, stopCommand, startCommand} {
+	for _, cmd := range []func(runFunc) *cobra.Command{upCommand, addCommand, downCommand, stopCommand, startCommand, imageCommand, logsCommand} {
 		root.AddCommand(cmd(func(do doFunc) func(*cobra.Command, []string) error {
 			return func(cmd *cobra.Command, names []string) error {
 				d, err := statedir.Open(dir)
@@ -147,6 +151,73 @@ func startCommand(run runFunc) *cobra.Command {
 data, and waits until they are ready. New clusters are made by "add".`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: run(controlplane.Start),
+	}
+}
+
+func imageCommand(run runFunc) *cobra.Command {
+	var remove bool
+	cmd := &cobra.Command{
+		Use:   "image --dir DIR NAME [REPOSITORY COMMAND [ARG...]]",
+		Short: "Run pods of an image as processes",
+		Long: `Makes COMMAND stand for the entry point of the images of REPOSITORY, whatever their
+tag or digest, in the cluster NAME, until "down". Pods with such an image run it as a
+process, also those that are there already. Without REPOSITORY it prints what there is.
+With --remove it forgets these repositories, or all; their pods are then reported ready
+again without running.
+
+A process gets ARGs, then the rest of its container's command without the first word,
+then args; the environment of its container, and
+
+  POD_IP                    the address of this machine that it has to listen on;
+                            the field status.podIP has the same value
+  KUBECONFIG                its service account's way to the API server
+  KUBERNETES_SERVICE_HOST   the API server's address on this machine, and
+  KUBERNETES_SERVICE_PORT   its port
+
+Volumes are directories with the files of Secrets, ConfigMaps, tokens and fields,
+replaced within a second of a change. Paths at or below a mountPath are rewritten to
+them in arguments and in the environment. The container waits for what is missing and
+not optional. It is ready when its readiness probe (httpGet or tcpSocket) passes, and
+started again when it ends. Its output is printed by "devcluster logs".
+
+Init containers do not run, nor do liveness and startup probes. Flags of devcluster
+come before NAME.`,
+		Example: `  devcluster image --dir /tmp/fleet dev ghcr.io/example/webhook ./webhook -v
+  devcluster image --dir /tmp/fleet --remove dev ghcr.io/example/webhook`,
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0:
+				return errors.New("which cluster?")
+			case len(args) == 2 && !remove:
+				return fmt.Errorf("which command stands for %s?", args[1])
+			}
+			return nil
+		},
+		RunE: run(func(ctx context.Context, cfg controlplane.Config, args []string) error {
+			switch {
+			case remove:
+				return controlplane.RemoveImages(ctx, cfg, args[0], args[1:])
+			case len(args) == 1:
+				return controlplane.ListImages(ctx, cfg, args[0])
+			}
+			return controlplane.SetImage(ctx, cfg, args[0], args[1], args[2:])
+		}),
+	}
+	cmd.Flags().BoolVar(&remove, "remove", false, "forget images")
+	cmd.Flags().SetInterspersed(false)
+	return cmd
+}
+
+func logsCommand(run runFunc) *cobra.Command {
+	return &cobra.Command{
+		Use:   "logs --dir DIR NAME [NAMESPACE/POD]",
+		Short: "Print the output of pods that are processes",
+		Long: `Prints the output of the processes of a pod, or of all pods of the cluster NAME, also
+of those that have ended. The files are DIR/NAME/logs/NAMESPACE/POD/CONTAINER.log.`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: run(func(ctx context.Context, cfg controlplane.Config, args []string) error {
+			return controlplane.Logs(ctx, cfg, args[0], append(args, "")[1])
+		}),
 	}
 }
 

@@ -5,7 +5,8 @@
 // commands.go has the command line. Below internal/, controlplane decides which
 // processes run when, component configures each, servers runs it, process starts and
 // finds them, statedir keeps the files, pki makes certificates, and kubelet is
-// the stand-in.
+// the stand-in. It runs pods as processes with package pods, which package podspec
+// tells what they get, and egress leads the API server to them.
 package main
 
 import (

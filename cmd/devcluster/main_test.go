@@ -30,6 +30,13 @@ func TestCommandLine(t *testing.T) {
 		{name: "stop nothing", args: []string{"stop", "--dir", none, "hub"}, status: 1, stderr: none},
 		{name: "start nothing", args: []string{"start", "--dir", none, "hub"}, status: 1, stderr: none},
 		{name: "stop whom", args: []string{"stop", "--dir", none}, status: 1, stderr: "arg"},
+		{name: "image of which cluster", args: []string{"image", "--dir", none}, status: 1, stderr: "which cluster"},
+		{name: "image without command", args: []string{"image", "--dir", none, "hub", "nginx"}, status: 1, stderr: "which command stands for nginx"},
+		{name: "image with a tag", args: []string{"image", "--dir", none, "hub", "nginx:1", "sh"}, status: 1, stderr: "leave tag and digest out"},
+		{name: "image for a program that is not there", args: []string{"image", "--dir", none, "hub", "nginx", "no-such-program"}, status: 1, stderr: "no-such-program"},
+		{name: "image in nothing", args: []string{"image", "--dir", none, "hub", "nginx", "sh", "-c", "--dir"}, status: 1, stderr: none},
+		{name: "logs of nothing", args: []string{"logs", "--dir", none, "hub"}, status: 1, stderr: none},
+		{name: "logs of a path", args: []string{"logs", "--dir", none, "hub", "../.."}, status: 1, stderr: "want NAMESPACE/NAME"},
 		{name: "down, nothing up", args: []string{"down", "--dir", none}, stdout: "nothing to bring down"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -50,6 +50,15 @@ func newPod(t *testing.T, client kubernetes.Interface, name string, edit func(*c
 	}
 }
 
+func uidOf(t *testing.T, client kubernetes.Interface, pod string) types.UID {
+	t.Helper()
+	p, err := client.CoreV1().Pods(namespace).Get(t.Context(), pod, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.UID
+}
+
 // podIs is a check of a pod's status.
 func podIs(client kubernetes.Interface, name, want string, is func(corev1.PodStatus) bool) func(context.Context) error {
 	return func(ctx context.Context) error {

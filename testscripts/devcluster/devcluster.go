@@ -115,6 +115,18 @@ func (p *ControlPlanes) Resume(ctx context.Context, names ...string) error {
 	return p.run(ctx, "start", names)
 }
 
+// SetImage makes a command stand for the images of a repository in a cluster: their
+// pods are then processes. See `devcluster image --help`.
+func (p *ControlPlanes) SetImage(ctx context.Context, cluster, repository string, command ...string) error {
+	return p.run(ctx, "image", append([]string{cluster, repository}, command...))
+}
+
+// RemoveImages undoes what SetImage did in a cluster for these repositories, or for
+// all. One that stands for no command is an error.
+func (p *ControlPlanes) RemoveImages(ctx context.Context, cluster string, repositories ...string) error {
+	return p.run(ctx, "image", append([]string{"--remove", cluster}, repositories...))
+}
+
 func (p *ControlPlanes) run(ctx context.Context, command string, names []string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

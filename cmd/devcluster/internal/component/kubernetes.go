@@ -17,12 +17,14 @@ type APIServerConfig struct {
 	// EtcdDir has the certificates of a client of etcd.
 	EtcdDir string
 	// Dir has the server's certificate, the CA of its users, the certificates for
-	// aggregated API servers and the key that signs tokens.
+	// aggregated API servers, the key that signs tokens, and the file
+	// [EgressSelectorFile].
 	Dir string
 }
 
 const (
-	// ServiceCIDR is the range of Services' cluster IPs; nothing listens there.
+	// ServiceCIDR is the range of Services' cluster IPs; the egress proxy leads the
+	// API server from there to processes.
 	ServiceCIDR = "10.96.0.0/16"
 	// ServiceIP is the cluster IP of the kubernetes Service.
 	ServiceIP = "10.96.0.1"
@@ -60,8 +62,28 @@ func APIServer(c APIServerConfig) []string {
 		"--allow-privileged",
 		// An Endpoints object cannot hold a loopback address.
 		"--endpoint-reconciler-type=none",
+		"--egress-selector-config-file=" + filepath.Join(c.Dir, EgressSelectorFile),
 		"--profiling=false",
 	}
+}
+
+// EgressSelectorFile is the name of the file with an API server's configuration of
+// [EgressSelector].
+const EgressSelectorFile = "egress.yaml"
+
+// EgressSelector makes an API server connect to Services, pods and nodes through
+// the Unix socket. Webhooks and aggregated APIs by URL are reached without it.
+func EgressSelector(socket string) []byte {
+	return fmt.Appendf(nil, `apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections:
+- name: cluster
+  connection:
+    proxyProtocol: HTTPConnect
+    transport:
+      uds:
+        udsName: %q
+`, socket)
 }
 
 // controllers are those that make a cluster without machines, disks and

@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	"gitopsd.dev/cmd/devcluster/internal/component"
@@ -131,5 +132,13 @@ func (c *command) ensureKubelet(ctx context.Context, cl statedir.Cluster) (runni
 	return c.ensure(ctx, of(cl.Name, component.NameKubelet), component.Kubelet(kubelet.Config{
 		Kubeconfig: c.dir.Path(cl.Name, "kubelet.kubeconfig"),
 		NodeName:   nodeName(cl.Name),
+		Images:     c.dir.Path(cl.Name, imagesFile),
+		Dir:        c.dir.Path(cl.Name),
+		Logs:       c.dir.PodLogs(cl.Name),
+		Egress:     egressSocket(cl.Name),
 	}))
 }
+
+// egressSocket is the path of a cluster's egress proxy, relative to the directory,
+// in which all components run: the path of a Unix socket is 107 bytes at most.
+func egressSocket(cluster string) string { return filepath.Join(cluster, "egress.sock") }

@@ -141,6 +141,11 @@ func (c *command) ensureCluster(cl statedir.Cluster) error {
 	if err != nil {
 		return err
 	}
+	// A cluster that was made before there were egress proxies has no such file.
+	selector := c.dir.Path(cl.Name, component.EgressSelectorFile)
+	if err := statedir.WriteFile(selector, component.EgressSelector(egressSocket(cl.Name))); err != nil {
+		return err
+	}
 	if _, err := os.Stat(c.dir.Kubeconfig(cl.Name)); err == nil && !made {
 		return nil
 	}
@@ -159,8 +164,14 @@ func (c *command) remove(state *statedir.State) (kept []string, err error) {
 			return nil, err
 		}
 	}
-	if err := os.RemoveAll(c.dir.Path("etcd", "data")); err != nil {
-		return nil, err
+	trees := []string{c.dir.Path("etcd", "data")}
+	for _, name := range state.Names() {
+		trees = append(trees, c.dir.Path(name, "pods"), c.dir.PodLogs(name))
+	}
+	for _, tree := range trees {
+		if err := os.RemoveAll(tree); err != nil {
+			return nil, err
+		}
 	}
 	folders, err := madeIn(state)
 	if err != nil {
@@ -218,7 +229,7 @@ func madeIn(state *statedir.State) (map[string][]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		folders[cl.Name] = slices.Collect(maps.Keys(made))
+		folders[cl.Name] = append(slices.Collect(maps.Keys(made)), component.EgressSelectorFile, imagesFile, filepath.Base(egressSocket(cl.Name)))
 	}
 	for _, component := range append(serversOf(state), component.NameEtcd) {
 		folders["logs"] = append(folders["logs"], component+".log")

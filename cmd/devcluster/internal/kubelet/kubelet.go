@@ -1,17 +1,22 @@
-// Package kubelet stands in for the scheduler and the kubelet of a cluster
-// without machines: it registers one node, binds pods to it and reports them
-// ready, failed or completed without running anything.
+// Package kubelet stands in for the scheduler, the kubelet and the network of a
+// cluster without machines: it registers one node, binds pods to it and reports
+// them ready, failed or completed. A pod whose image stands for a command is run,
+// as a process, by package pods; the others run nothing.
 //
-// What a pod needs next is a pure function of the pod (pod.go); this file
-// watches pods and carries it out; node.go keeps the node alive.
+// What a pod needs next is a pure function of the pod and its processes (pod.go);
+// this file watches pods and carries it out; node.go keeps the node alive; egress.go
+// leads the API server to the processes.
 package kubelet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +28,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/workqueue"
+
+	"gitopsd.dev/cmd/devcluster/internal/pods"
 )
 
 // Config configures the stand-in.
@@ -32,6 +39,12 @@ type Config struct {
 	Kubeconfig string
 	// NodeName is the node that it registers.
 	NodeName string
+	// Images is the file that maps images to commands; see [pods.LoadImages].
+	Images string
+	// Dir is where the files of pods are, and Logs where their logs are.
+	Dir, Logs string
+	// Egress is the path of the Unix socket that the API server connects through.
+	Egress string
 }
 
 // workers write statuses at the same time.
@@ -46,10 +59,15 @@ type kubelet struct {
 	template *corev1.Node
 	// pods and nodes are what the API server has.
 	pods, nodes cache.SharedIndexInformer
+	services    *services
+	// images is the file of images.
+	images  string
+	runtime *pods.Runtime
 }
 
-// Run registers the node and serves its pods until ctx ends.
-func Run(ctx context.Context, cfg Config) error {
+// Run registers the node and serves its pods until ctx ends. All processes end
+// before it returns. A signal on reload says that the file of images has changed.
+func Run(ctx context.Context, cfg Config, reload <-chan os.Signal) error {
 	rest, err := clientcmd.BuildConfigFromFlags("", cfg.Kubeconfig)
 	if err != nil {
 		return fmt.Errorf("kubelet stand-in: %w", err)
@@ -68,18 +86,36 @@ func Run(ctx context.Context, cfg Config) error {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](10*time.Millisecond, 5*time.Second)),
 		ips:      newIPPool(),
 		template: newNode(cfg.NodeName),
+		images:   cfg.Images,
 	}
 	defer k.queue.ShutDown()
-	return k.run(ctx)
+	k.runtime, err = pods.New(pods.Config{
+		Client:  client,
+		API:     rest,
+		Dir:     cfg.Dir,
+		Logs:    cfg.Logs,
+		HostIP:  address,
+		Changed: func(namespace, name string) { k.queue.Add(namespace + "/" + name) },
+	})
+	if err != nil {
+		return fmt.Errorf("kubelet stand-in: %w", err)
+	}
+	defer k.runtime.Close()
+	return k.run(ctx, cfg.Egress, reload)
 }
 
-func (k *kubelet) run(ctx context.Context) error {
+func (k *kubelet) run(ctx context.Context, egress string, reload <-chan os.Signal) error {
+	g, ctx := errgroup.WithContext(ctx)
 	factory := informers.NewSharedInformerFactoryWithOptions(k.client, 0, informers.WithTransform(dropManagedFields))
 	k.pods, k.nodes = factory.Core().V1().Pods().Informer(), factory.Core().V1().Nodes().Informer()
 	enqueue := func(obj any) {
 		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
 			k.queue.Add(key)
 		}
+	}
+	var err error
+	if k.services, err = watchServices(factory); err != nil {
+		return err
 	}
 	if _, err := k.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    enqueue,
@@ -107,9 +143,10 @@ func (k *kubelet) run(ctx context.Context) error {
 	go k.keepNode(ctx)
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
+	g.Go(func() error { return k.serveEgress(ctx, egress) })
 	// Until the addresses in use are known, none is given out.
 	if !cache.WaitForCacheSync(ctx.Done(), k.pods.HasSynced, k.nodes.HasSynced) {
-		return nil
+		return g.Wait()
 	}
 	for _, obj := range k.pods.GetStore().List() {
 		if pod := obj.(*corev1.Pod); pod.Status.PodIP != "" {
@@ -119,15 +156,21 @@ func (k *kubelet) run(ctx context.Context) error {
 	for range workers {
 		go wait.UntilWithContext(ctx, k.work, time.Second)
 	}
-	<-ctx.Done()
-	return nil
+	for {
+		select {
+		case <-ctx.Done():
+			return g.Wait()
+		case <-reload:
+			again()
+		}
+	}
 }
 
 // dropManagedFields halves the cache; nothing here reads them, and a status
 // update without them leaves the server's as they are.
 func dropManagedFields(obj any) (any, error) {
-	if pod, ok := obj.(*corev1.Pod); ok {
-		pod.ManagedFields = nil
+	if o, ok := obj.(metav1.Object); ok {
+		o.SetManagedFields(nil)
 	}
 	return obj, nil
 }
@@ -158,6 +201,11 @@ func (k *kubelet) sync(ctx context.Context, key string) error {
 		return err
 	}
 	if !exists {
+		namespace, name, err := cache.SplitMetaNamespaceKey(key)
+		if err != nil {
+			return err
+		}
+		k.runtime.Stop(namespace, name, forcedGrace)
 		k.ips.release(key)
 		return nil
 	}
@@ -166,28 +214,60 @@ func (k *kubelet) sync(ctx context.Context, key string) error {
 		return err // its registration brings all pods here again
 	}
 	pod := obj.(*corev1.Pod)
-	err = k.apply(ctx, pod, decide(pod, node.(*corev1.Node), k.ips.of(key), metav1.Now()))
+	ip := k.ips.of(key)
+	processes, settled, err := k.processes(pod, ip)
+	if err != nil || !settled {
+		return err
+	}
+	err = k.apply(ctx, pod, decide(pod, node.(*corev1.Node), ip, processes, metav1.Now()))
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
 	return err
 }
 
+// forcedGrace is for the processes of a pod that was deleted without waiting.
+const forcedGrace = 2 * time.Second
+
+// processes runs the pod's processes, or ends them if it is to have none, and
+// returns their states; nil if it has none. It is not settled while the processes
+// of a pod that is terminating end; then the pod comes here again.
+func (k *kubelet) processes(pod *corev1.Pod, ip string) (states map[string]pods.Container, settled bool, err error) {
+	if pod.Spec.NodeName != k.template.Name {
+		return nil, true, nil
+	}
+	if pod.DeletionTimestamp != nil {
+		return nil, k.runtime.Stop(pod.Namespace, pod.Name, graceOf(pod)), nil
+	}
+	images, err := pods.LoadImages(k.images)
+	if err != nil {
+		return nil, false, err
+	}
+	_, fails := pod.Annotations[FailAnnotation]
+	commands := images.Commands(pod)
+	if len(commands) == 0 || fails || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		k.runtime.Stop(pod.Namespace, pod.Name, graceOf(pod))
+		return nil, true, nil
+	}
+	states, err = k.runtime.Run(pod, cmp.Or(pod.Status.PodIP, ip), commands)
+	return states, err == nil, err
+}
+
 func (k *kubelet) apply(ctx context.Context, pod *corev1.Pod, d decision) error {
-	pods := k.client.CoreV1().Pods(pod.Namespace)
+	client := k.client.CoreV1().Pods(pod.Namespace)
 	switch d.action {
 	case bind:
-		return pods.Bind(ctx, &corev1.Binding{
+		return client.Bind(ctx, &corev1.Binding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 			Target:     corev1.ObjectReference{Kind: "Node", Name: k.template.Name},
 		}, metav1.CreateOptions{})
 	case report:
 		changed := pod.DeepCopy()
 		changed.Status = d.status
-		_, err := pods.UpdateStatus(ctx, changed, metav1.UpdateOptions{})
+		_, err := client.UpdateStatus(ctx, changed, metav1.UpdateOptions{})
 		return err
 	case remove:
-		return pods.Delete(ctx, pod.Name, metav1.DeleteOptions{
+		return client.Delete(ctx, pod.Name, metav1.DeleteOptions{
 			GracePeriodSeconds: new(int64),
 			Preconditions:      metav1.NewUIDPreconditions(string(pod.UID)),
 		})

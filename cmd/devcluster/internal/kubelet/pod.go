@@ -6,11 +6,16 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/utils/ptr"
+
+	"gitopsd.dev/cmd/devcluster/internal/pods"
+	"gitopsd.dev/cmd/devcluster/internal/podspec"
 )
 
 // FailAnnotation on a pod keeps it from becoming ready, or makes it unready
@@ -33,7 +38,7 @@ const (
 	bind
 	// report the status that was computed.
 	report
-	// remove it: it is terminating, and nothing runs that would take time.
+	// remove it: it is terminating, and nothing of it runs any more.
 	remove
 )
 
@@ -44,9 +49,10 @@ type decision struct {
 }
 
 // decide compares a pod with what this node makes of it. It is a pure function:
-// the pod is not changed, podIP is for a pod that has none yet, and now is the
-// time of what happens at this moment.
-func decide(pod *corev1.Pod, node *corev1.Node, podIP string, now metav1.Time) decision {
+// the pod is not changed, podIP is for a pod that has none yet, processes are the
+// states of the containers that run as processes, and now is the time of what
+// happens at this moment.
+func decide(pod *corev1.Pod, node *corev1.Node, podIP string, processes map[string]pods.Container, now metav1.Time) decision {
 	switch {
 	case pod.Spec.NodeName == "":
 		return place(pod, node, now)
@@ -62,7 +68,7 @@ func decide(pod *corev1.Pod, node *corev1.Node, podIP string, now metav1.Time) d
 	case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed:
 		return decision{action: leave}
 	}
-	return reportIfChanged(pod, runStatus(pod, node, podIP, now))
+	return reportIfChanged(pod, runStatus(pod, node, podIP, processes, now))
 }
 
 func reportIfChanged(pod *corev1.Pod, status corev1.PodStatus) decision {
@@ -91,9 +97,10 @@ func place(pod *corev1.Pod, node *corev1.Node, now metav1.Time) decision {
 }
 
 // runStatus is the status of a pod of this node: failing when its annotation
-// says so, completed when it belongs to a Job, else running. A failing pod
-// stays in the phase that it is in, Pending or Running.
-func runStatus(pod *corev1.Pod, node *corev1.Node, podIP string, now metav1.Time) corev1.PodStatus {
+// says so, as its processes are when it has some, completed when it belongs to a
+// Job, else running. A failing pod stays in the phase that it is in, Pending or
+// Running.
+func runStatus(pod *corev1.Pod, node *corev1.Node, podIP string, processes map[string]pods.Container, now metav1.Time) corev1.PodStatus {
 	status := *pod.Status.DeepCopy()
 	status.ObservedGeneration = pod.Generation
 	if status.StartTime == nil {
@@ -101,8 +108,8 @@ func runStatus(pod *corev1.Pod, node *corev1.Node, podIP string, now metav1.Time
 	}
 	hostIP := nodeIP(node)
 	status.HostIP, status.HostIPs = hostIP, []corev1.HostIP{{IP: hostIP}}
-	if pod.Spec.HostNetwork {
-		podIP = hostIP
+	if pod.Spec.HostNetwork && processes == nil {
+		podIP = hostIP // pods that are processes are told apart by address
 	}
 	if status.PodIP == "" && podIP != "" {
 		status.PodIP, status.PodIPs = podIP, []corev1.PodIP{{IP: podIP}}
@@ -110,7 +117,12 @@ func runStatus(pod *corev1.Pod, node *corev1.Node, podIP string, now metav1.Time
 
 	fail, failing := pod.Annotations[FailAnnotation]
 	completes := !failing && completesByItself(pod)
+	if processes != nil {
+		status.Phase, completes = phaseOf(pod, processes)
+		failing = !completes && !allReady(processes)
+	}
 	switch {
+	case processes != nil:
 	case completes:
 		status.Phase = corev1.PodSucceeded
 	case !failing:
@@ -133,8 +145,15 @@ func runStatus(pod *corev1.Pod, node *corev1.Node, podIP string, now metav1.Time
 	}
 	status.ContainerStatuses = nil
 	for _, c := range pod.Spec.Containers {
-		state := containerState{waiting: fail, completed: completes}
-		if failing && fail == "" {
+		if process, ok := processes[c.Name]; ok {
+			status.ContainerStatuses = append(status.ContainerStatuses, processStatus(pod, c, process))
+			continue
+		}
+		state := containerState{completed: completes || processes != nil && completesByItself(pod)}
+		if processes == nil {
+			state.waiting = fail
+		}
+		if failing && fail == "" && processes == nil {
 			state.waiting = "Failed"
 		}
 		status.ContainerStatuses = append(status.ContainerStatuses,
@@ -159,6 +178,80 @@ func completesByItself(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	return owner != nil && owner.Kind == "Job" && strings.HasPrefix(owner.APIVersion, "batch/") &&
 		pod.Spec.RestartPolicy != corev1.RestartPolicyAlways
+}
+
+// phaseOf returns the phase of a pod with processes, and whether it has ended. It
+// is Running from the start of the first of them.
+func phaseOf(pod *corev1.Pod, processes map[string]pods.Container) (phase corev1.PodPhase, ended bool) {
+	phase, ended = pod.Status.Phase, len(processes) == len(pod.Spec.Containers) || completesByItself(pod)
+	success := true
+	for _, p := range processes {
+		switch {
+		case p.State.Terminated != nil:
+			success = success && p.State.Terminated.ExitCode == 0
+		default:
+			ended = false
+		}
+		if p.State.Waiting == nil || p.Last.Terminated != nil {
+			phase = corev1.PodRunning
+		}
+	}
+	switch {
+	case ended && success:
+		return corev1.PodSucceeded, true
+	case ended:
+		return corev1.PodFailed, true
+	}
+	return phase, false
+}
+
+func allReady(processes map[string]pods.Container) bool {
+	for _, p := range processes {
+		if !p.Ready {
+			return false
+		}
+	}
+	return true
+}
+
+// processStatus is the status of a container that is a process.
+func processStatus(pod *corev1.Pod, c corev1.Container, p pods.Container) corev1.ContainerStatus {
+	started := p.State.Running != nil
+	status := corev1.ContainerStatus{
+		Name:                 c.Name,
+		Image:                c.Image,
+		ImageID:              cmp.Or(pod.Annotations[ImageIDAnnotation], imageID(c.Image)),
+		Ready:                p.Ready,
+		Started:              &started,
+		RestartCount:         p.RestartCount,
+		State:                *p.State.DeepCopy(),
+		LastTerminationState: *p.Last.DeepCopy(),
+	}
+	if p.State.Waiting == nil || p.Last.Terminated != nil {
+		status.ContainerID = containerID(pod, c, p.RestartCount)
+	}
+	if status.State.Terminated != nil {
+		status.State.Terminated.ContainerID = status.ContainerID
+	}
+	if status.LastTerminationState.Terminated != nil {
+		status.LastTerminationState.Terminated.ContainerID = containerID(pod, c, max(0, p.RestartCount-1))
+	}
+	return status
+}
+
+// containerID is another one for each restart of the container.
+func containerID(pod *corev1.Pod, c corev1.Container, restarts int32) string {
+	name := string(pod.UID) + "/" + c.Name
+	if restarts > 0 {
+		name += fmt.Sprint("/", restarts)
+	}
+	return fmt.Sprintf("devcluster://%x", sha256.Sum256([]byte(name)))
+}
+
+// graceOf returns how long a pod's processes may take to end.
+func graceOf(pod *corev1.Pod) time.Duration {
+	seconds := ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
+	return time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, seconds)) * time.Second
 }
 
 // containerState is what a container does: it waits for the given reason, has
@@ -198,7 +291,7 @@ func (s containerState) status(pod *corev1.Pod, c corev1.Container, old *corev1.
 			Reason: "Completed", StartedAt: since, FinishedAt: now,
 		}
 	}
-	status.ContainerID = fmt.Sprintf("devcluster://%x", sha256.Sum256([]byte(string(pod.UID)+"/"+c.Name)))
+	status.ContainerID = containerID(pod, c, 0)
 	if status.State.Terminated != nil {
 		status.State.Terminated.ContainerID = status.ContainerID
 	}
@@ -263,12 +356,9 @@ func setCondition(status *corev1.PodStatus, c corev1.PodCondition, generation in
 // itself when it names its digest, else one made from the image's name, the
 // same for the same name.
 func imageID(image string) string {
-	repo, digest, pinned := strings.Cut(image, "@")
-	if i := strings.LastIndexByte(repo, ':'); i > strings.LastIndexByte(repo, '/') {
-		repo = repo[:i]
-	}
+	_, digest, pinned := strings.Cut(image, "@")
 	if !pinned {
 		digest = fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(image)))
 	}
-	return repo + "@" + digest
+	return podspec.Repository(image) + "@" + digest
 }

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"gitopsd.dev/cmd/devcluster/internal/pods"
 )
 
 const ip = "10.244.0.9"
@@ -88,7 +90,7 @@ func TestDecideAction(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			before := tt.pod.DeepCopy()
-			d := decide(tt.pod, newNode("hub-node"), ip, now)
+			d := decide(tt.pod, newNode("hub-node"), ip, nil, now)
 			if d.action != tt.want {
 				t.Fatalf("action %d, want %d", d.action, tt.want)
 			}
@@ -101,7 +103,7 @@ func TestDecideAction(t *testing.T) {
 			// What is written must not be written again.
 			tt.pod.Status = d.status
 			later := metav1.NewTime(now.Add(time.Hour))
-			if again := decide(tt.pod, newNode("hub-node"), "10.244.7.7", later); again.action != leave {
+			if again := decide(tt.pod, newNode("hub-node"), "10.244.7.7", nil, later); again.action != leave {
 				t.Errorf("second time: action %d, status %+v", again.action, again.status)
 			}
 		})
@@ -119,7 +121,7 @@ func onNode(name string) *corev1.Affinity {
 func TestDecideStatus(t *testing.T) {
 	t.Parallel()
 	running := func(p *corev1.Pod) {
-		p.Status = decide(newPod(nil), newNode("hub-node"), ip, metav1.NewTime(now.Add(-time.Hour))).status
+		p.Status = decide(newPod(nil), newNode("hub-node"), ip, nil, metav1.NewTime(now.Add(-time.Hour))).status
 	}
 	for _, tt := range []struct {
 		name  string
@@ -142,7 +144,7 @@ func TestDecideStatus(t *testing.T) {
 			corev1.PodRunning, "CrashLoopBackOff", corev1.ConditionFalse, ip},
 		{"recovers", newPod(func(p *corev1.Pod) {
 			annotated("ImagePullBackOff")(p)
-			p.Status = decide(p, newNode("hub-node"), ip, now).status
+			p.Status = decide(p, newNode("hub-node"), ip, nil, now).status
 			p.Annotations = nil
 		}), corev1.PodRunning, "running", corev1.ConditionTrue, ip},
 		{"of a Job", newPod(ofJob), corev1.PodSucceeded, "Completed", corev1.ConditionFalse, ip},
@@ -159,7 +161,7 @@ func TestDecideStatus(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d := decide(tt.pod, newNode("hub-node"), ip, now)
+			d := decide(tt.pod, newNode("hub-node"), ip, nil, now)
 			if d.action != report {
 				t.Fatalf("action %d", d.action)
 			}
@@ -206,13 +208,83 @@ func TestDecideStatus(t *testing.T) {
 	}
 }
 
+func TestDecideProcesses(t *testing.T) {
+	t.Parallel()
+	waits := func(reason string) pods.Container {
+		return pods.Container{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "because"}}}
+	}
+	runs := func(ready bool) pods.Container {
+		return pods.Container{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}, Ready: ready}
+	}
+	exits := func(code int32) pods.Container {
+		return pods.Container{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, StartedAt: now, FinishedAt: now}}}
+	}
+	crashed := waits("CrashLoopBackOff")
+	crashed.Last, crashed.RestartCount = exits(1).State, 2
+	two := func(p *corev1.Pod) {
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "proxy", Image: "proxy"})
+	}
+	for _, tt := range []struct {
+		name      string
+		edit      func(*corev1.Pod)
+		processes map[string]pods.Container
+		phase     corev1.PodPhase
+		ready     corev1.ConditionStatus
+	}{
+		{"waits for a Secret", nil, map[string]pods.Container{"web": waits("ContainerCreating")}, corev1.PodPending, corev1.ConditionFalse},
+		{"runs, not ready yet", nil, map[string]pods.Container{"web": runs(false)}, corev1.PodRunning, corev1.ConditionFalse},
+		{"ready", nil, map[string]pods.Container{"web": runs(true)}, corev1.PodRunning, corev1.ConditionTrue},
+		{"in back-off", nil, map[string]pods.Container{"web": crashed}, corev1.PodRunning, corev1.ConditionFalse},
+		{"waits after it ran", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }, map[string]pods.Container{"web": waits("ContainerCreating")}, corev1.PodRunning, corev1.ConditionFalse},
+		{"has ended well", nil, map[string]pods.Container{"web": exits(0)}, corev1.PodSucceeded, corev1.ConditionFalse},
+		{"has failed", nil, map[string]pods.Container{"web": exits(1)}, corev1.PodFailed, corev1.ConditionFalse},
+		{"of a Job, runs", ofJob, map[string]pods.Container{"web": runs(true)}, corev1.PodRunning, corev1.ConditionTrue},
+		{"of a Job, has failed", ofJob, map[string]pods.Container{"web": exits(1)}, corev1.PodFailed, corev1.ConditionFalse},
+		{"beside a container without a process", two, map[string]pods.Container{"web": runs(true)}, corev1.PodRunning, corev1.ConditionTrue},
+		{"not ready beside one without a process", two, map[string]pods.Container{"web": runs(false)}, corev1.PodRunning, corev1.ConditionFalse},
+		{"has ended beside one that goes on", two, map[string]pods.Container{"web": exits(0)}, corev1.PodRunning, corev1.ConditionFalse},
+		{"one has ended, one goes on", two, map[string]pods.Container{"web": exits(0), "proxy": runs(true)}, corev1.PodRunning, corev1.ConditionFalse},
+		{"one has failed", two, map[string]pods.Container{"web": exits(0), "proxy": exits(2)}, corev1.PodFailed, corev1.ConditionFalse},
+		{"on the host's network", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, map[string]pods.Container{"web": runs(true)}, corev1.PodRunning, corev1.ConditionTrue},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			pod := newPod(tt.edit)
+			d := decide(pod, newNode("hub-node"), ip, tt.processes, now)
+			if d.action != report || d.status.Phase != tt.phase || d.status.PodIP != ip {
+				t.Fatalf("action %d, phase %s, pod IP %s", d.action, d.status.Phase, d.status.PodIP)
+			}
+			for _, c := range d.status.Conditions {
+				if c.Type == corev1.PodReady && c.Status != tt.ready {
+					t.Errorf("ready is %s, want %s", c.Status, tt.ready)
+				}
+			}
+			for _, c := range d.status.ContainerStatuses {
+				p, ok := tt.processes[c.Name]
+				switch {
+				case !ok && (!c.Ready || c.State.Running == nil):
+					t.Errorf("container %s, which has no process: %v", c.Name, c)
+				case ok && (c.Ready != p.Ready || c.RestartCount != p.RestartCount || *c.Started != (p.State.Running != nil)):
+					t.Errorf("container %s: %v, want %v", c.Name, c, p)
+				}
+			}
+			// What is written must not be written again.
+			pod.Status = d.status
+			later := metav1.NewTime(now.Add(time.Hour))
+			if again := decide(pod, newNode("hub-node"), ip, tt.processes, later); again.action != leave {
+				t.Errorf("second time: action %d, status %+v", again.action, again.status)
+			}
+		})
+	}
+}
+
 func TestTransitionTimeMovesWithTheStatusOnly(t *testing.T) {
 	t.Parallel()
 	pod, node := newPod(nil), newNode("hub-node")
-	pod.Status = decide(pod, node, ip, now).status
+	pod.Status = decide(pod, node, ip, nil, now).status
 	later := metav1.NewTime(now.Add(time.Hour))
 	annotated("CrashLoopBackOff")(pod)
-	for _, c := range decide(pod, node, ip, later).status.Conditions {
+	for _, c := range decide(pod, node, ip, nil, later).status.Conditions {
 		want := now
 		if c.Type == corev1.PodReady || c.Type == corev1.ContainersReady {
 			want = later
@@ -231,12 +303,12 @@ func TestInitContainers(t *testing.T) {
 			{Name: "sidecar", Image: "proxy", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)},
 		}
 	})
-	got := decide(pod, newNode("hub-node"), ip, now).status.InitContainerStatuses
+	got := decide(pod, newNode("hub-node"), ip, nil, now).status.InitContainerStatuses
 	if len(got) != 2 || got[0].State.Terminated == nil || !got[0].Ready || got[1].State.Running == nil || !got[1].Ready {
 		t.Errorf("got %+v", got)
 	}
 	ofJob(pod)
-	got = decide(pod, newNode("hub-node"), ip, now).status.InitContainerStatuses
+	got = decide(pod, newNode("hub-node"), ip, nil, now).status.InitContainerStatuses
 	if got[1].State.Terminated == nil {
 		t.Errorf("the sidecar of a completed pod: %+v", got[1].State)
 	}
@@ -268,7 +340,7 @@ func TestImageID(t *testing.T) {
 	}
 	other := "ghcr.io/o/app@" + digest
 	pod := newPod(func(pod *corev1.Pod) { pod.Annotations = map[string]string{ImageIDAnnotation: other} })
-	status := decide(pod, newNode("hub-node"), ip, now).status.ContainerStatuses
+	status := decide(pod, newNode("hub-node"), ip, nil, now).status.ContainerStatuses
 	if len(status) != 1 || status[0].ImageID != other || status[0].Image != "nginx:1.27" {
 		t.Errorf("with an image ID of its own: %+v", status)
 	}
@@ -318,7 +390,7 @@ func TestIPPoolRunsOut(t *testing.T) {
 	if got := p.of("one/more"); got != "" {
 		t.Errorf("got %s from an empty pool", got)
 	}
-	if d := decide(newPod(nil), newNode("hub-node"), "", now); d.status.PodIP != "" || d.status.PodIPs != nil {
+	if d := decide(newPod(nil), newNode("hub-node"), "", nil, now); d.status.PodIP != "" || d.status.PodIPs != nil {
 		t.Errorf("without address: %v", d.status.PodIPs)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/signal"
 	"syscall"
 
@@ -81,7 +82,10 @@ func runKubelet(ctx context.Context, args []string) error {
 	if err := parse(args, &c); err != nil {
 		return err
 	}
-	return kubelet.Run(ctx, c)
+	reload := make(chan os.Signal, 1)
+	signal.Notify(reload, syscall.SIGHUP)
+	defer signal.Stop(reload)
+	return kubelet.Run(ctx, c, reload)
 }
 
 // parse reads the configuration in the arguments of a component of our own.

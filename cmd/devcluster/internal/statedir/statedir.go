@@ -6,6 +6,9 @@
 //	lock                   held by a command while it changes something
 //	NAME.kubeconfig        what users take
 //	NAME/                  keys, certificates and component kubeconfigs of a cluster
+//	NAME/images.json       commands that stand for images
+//	NAME/pods/UID/         volumes of a pod that is processes
+//	NAME/logs/NAMESPACE/POD/CONTAINER.log  its output, also after its end
 //	etcd/                  keys and certificates of etcd
 //	etcd/data/             etcd's data, all clusters
 //	logs/COMPONENT.log     output of each process
@@ -119,6 +122,10 @@ func (d Dir) Kubeconfig(cluster string) string { return d.Path(cluster + ".kubec
 
 // Log is the path of a component's log.
 func (d Dir) Log(component string) string { return d.Path("logs", component+".log") }
+
+// PodLogs is the directory of the logs of a cluster's pods,
+// NAMESPACE/POD/CONTAINER.log.
+func (d Dir) PodLogs(cluster string) string { return d.Path(cluster, "logs") }
 
 func (d Dir) stateFile() string          { return d.Path("devcluster.json") }
 func (d Dir) lockFile() string           { return d.Path("lock") }

@@ -1,0 +1,158 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/cmd/devcluster/internal/podspec"
+)
+
+const (
+	// A kubelet pauses 10 s before the second restart, and 5 min at most; it starts
+	// anew after 10 min. Who waits here is a test, or a person.
+	firstBackoff = 200 * time.Millisecond
+	mostBackoff  = 10 * time.Second
+	stableAfter  = 30 * time.Second
+	// messageSize is how much of its log is the message of a container that failed:
+	// terminationMessagePolicy FallbackToLogsOnError, whatever the pod has.
+	messageSize = 2048
+)
+
+// runContainer runs a container's process until ctx ends, or it has ended for good.
+func (l *life) runContainer(ctx context.Context, c *corev1.Container, command []string) {
+	backoff := firstBackoff
+	for {
+		begun := time.Now()
+		ended := l.runOnce(ctx, c, command)
+		switch {
+		case ctx.Err() != nil && ended == nil:
+			return
+		case ctx.Err() != nil || !restarts(l.pod.Spec.RestartPolicy, ended.ExitCode):
+			l.update(c.Name, func(s *Container) { s.State, s.Ready = corev1.ContainerState{Terminated: ended}, false })
+			return
+		}
+		if time.Since(begun) > stableAfter {
+			backoff = firstBackoff
+		}
+		l.update(c.Name, func(s *Container) {
+			s.Ready = false
+			s.Last = corev1.ContainerState{Terminated: ended}
+			s.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
+				Reason:  "CrashLoopBackOff",
+				Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)", backoff, c.Name, l.pod.Name, l.pod.Namespace, l.pod.UID),
+			}}
+		})
+		if !sleep(ctx, backoff) {
+			return
+		}
+		backoff = min(2*backoff, mostBackoff)
+		l.update(c.Name, func(s *Container) { s.RestartCount++ })
+	}
+}
+
+// restarts reports whether a container that has ended is to run again.
+func restarts(policy corev1.RestartPolicy, exitCode int32) bool {
+	switch policy {
+	case corev1.RestartPolicyNever:
+		return false
+	case corev1.RestartPolicyOnFailure:
+		return exitCode != 0
+	}
+	return true
+}
+
+// runOnce runs a container's process to its end. It returns nil when ctx ends before
+// there was one.
+func (l *life) runOnce(ctx context.Context, c *corev1.Container, command []string) *corev1.ContainerStateTerminated {
+	process, ok := l.process(ctx, c, command)
+	if !ok {
+		return nil
+	}
+	ended := &corev1.ContainerStateTerminated{StartedAt: metav1.Now()}
+	log, err := os.OpenFile(l.log(c.Name), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+	if err != nil {
+		return startError(ended, err)
+	}
+	defer log.Close()
+	before, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return startError(ended, err)
+	}
+	cmd := &exec.Cmd{Path: process.Args[0], Args: process.Args, Env: process.Env, Dir: l.dir, Stdout: log, Stderr: log}
+	if err := l.spawner.start(cmd); err != nil {
+		return startError(ended, err)
+	}
+	l.update(c.Name, func(s *Container) {
+		s.State, s.Ready = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: ended.StartedAt}}, false
+	})
+	probing, stop := context.WithCancel(ctx)
+	var probes sync.WaitGroup
+	probes.Go(func() {
+		watchReadiness(probing, c, l.address, func(ready bool) {
+			l.update(c.Name, func(s *Container) { s.Ready = ready })
+		})
+	})
+	state := wait(ctx, cmd, l.graceLeft)
+	stop()
+	probes.Wait()
+	ended.FinishedAt = metav1.Now()
+	ended.ExitCode, ended.Signal = exitOf(state)
+	ended.Reason = "Completed"
+	if ended.ExitCode != 0 {
+		ended.Reason, ended.Message = "Error", endOf(log, before)
+	}
+	return ended
+}
+
+func startError(ended *corev1.ContainerStateTerminated, err error) *corev1.ContainerStateTerminated {
+	ended.FinishedAt = metav1.Now()
+	ended.ExitCode, ended.Reason, ended.Message = 128, "StartError", err.Error()
+	return ended
+}
+
+// process returns what the container runs, and waits for what it needs. It reports
+// false when ctx ends.
+func (l *life) process(ctx context.Context, c *corev1.Container, command []string) (podspec.Process, bool) {
+	said := ""
+	for {
+		mounts, err := l.mounts(c)
+		var p podspec.Process
+		if err == nil {
+			p, err = podspec.Container(l.pod, c, command, l.environment(c), l.facts(), mounts, l.references)
+		}
+		if err == nil {
+			return p, true
+		}
+		if err.Error() != said {
+			said = err.Error()
+			l.update(c.Name, func(s *Container) {
+				s.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: said}}
+			})
+		}
+		if !sleep(ctx, refresh) {
+			return podspec.Process{}, false
+		}
+	}
+}
+
+// endOf returns the end of what a log has since an offset.
+func endOf(log *os.File, from int64) string {
+	size, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err.Error()
+	}
+	text := make([]byte, max(0, min(size-from, messageSize)))
+	if _, err := log.ReadAt(text, size-int64(len(text))); err != nil {
+		return err.Error()
+	}
+	return strings.ToValidUTF8(strings.TrimSpace(string(text)), "")
+}

@@ -1,0 +1,105 @@
+package pods
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// current is the link in a volume to the directory with its files, as a kubelet
+// names it.
+const current = "..data"
+
+// replaceFiles makes dir hold these files, by relative path, and no others. Whoever
+// reads them sees all of them from before, or all of them from after: dir has links
+// through ..data, a link that is replaced by rename, to a directory of this version.
+func replaceFiles(dir string, files map[string][]byte) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	before, err := os.Readlink(filepath.Join(dir, current))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	version, err := os.MkdirTemp(dir, "..version-")
+	if err != nil {
+		return err
+	}
+	if err := writeAll(version, files); err != nil {
+		return errors.Join(err, os.RemoveAll(version))
+	}
+	next := filepath.Join(dir, "..next")
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(filepath.Base(version), next); err != nil {
+		return err
+	}
+	if err := os.Rename(next, filepath.Join(dir, current)); err != nil {
+		return err
+	}
+	if err := linkAll(dir, files); err != nil {
+		return err
+	}
+	if before != "" {
+		return os.RemoveAll(filepath.Join(dir, before))
+	}
+	return nil
+}
+
+func writeAll(dir string, files map[string][]byte) error {
+	for path, text := range files {
+		path = filepath.Join(dir, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// linkAll makes the links to the files, or to the directories that they are in, and
+// removes those to what is gone.
+func linkAll(dir string, files map[string][]byte) error {
+	names := map[string]bool{}
+	for path := range files {
+		name, _, _ := strings.Cut(filepath.Clean(path), string(filepath.Separator))
+		names[name] = true
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if names[e.Name()] {
+			delete(names, e.Name()) // is there
+		} else if !strings.HasPrefix(e.Name(), "..") {
+			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	for name := range names {
+		if err := os.Symlink(filepath.Join(current, name), filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sameFiles(a, b map[string][]byte) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for path, text := range a {
+		if other, ok := b[path]; !ok || !bytes.Equal(text, other) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,311 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"gitopsd.dev/cmd/devcluster/internal/podspec"
+)
+
+// refresh is how often a pod's files are compared with the Secrets and ConfigMaps
+// that are being watched. Nothing but memory is read for it.
+const refresh = 300 * time.Millisecond
+
+// life is one pod's, from its first process to its last.
+type life struct {
+	*Runtime
+	pod *corev1.Pod
+	// ip is the pod's address in the cluster, address the one on this machine.
+	ip, address netip.Addr
+	commands    map[string][]string
+	// dir holds the pod's files, in volumes/NAME those of each volume.
+	dir    string
+	cancel context.CancelFunc
+	done   chan struct{} // closed when nothing is left
+
+	mu         sync.Mutex
+	containers map[string]Container
+	grace      time.Duration
+	ends       bool
+
+	// Only run's goroutine uses these.
+	written map[string]map[string][]byte // the files of each volume
+	tokens  map[string]token
+}
+
+// token is a service account's.
+type token struct {
+	text  string
+	renew time.Time
+}
+
+func (r *Runtime) newLife(pod *corev1.Pod, ip, address netip.Addr, commands map[string][]string, cancel context.CancelFunc) *life {
+	l := &life{
+		Runtime:    r,
+		pod:        pod,
+		ip:         ip,
+		address:    address,
+		commands:   commands,
+		dir:        filepath.Join(r.cfg.Dir, "pods", string(pod.UID)),
+		cancel:     cancel,
+		done:       make(chan struct{}),
+		containers: waiting(commands, "ContainerCreating", ""),
+		written:    map[string]map[string][]byte{},
+		tokens:     map[string]token{},
+	}
+	// A process before this one may have been another devcluster's child.
+	for _, s := range pod.Status.ContainerStatuses {
+		if c, ok := l.containers[s.Name]; ok {
+			c.RestartCount, c.Last = s.RestartCount, s.LastTerminationState
+			if s.State.Running != nil || s.State.Terminated != nil {
+				c.RestartCount++
+			}
+			l.containers[s.Name] = c
+		}
+	}
+	return l
+}
+
+// end makes the processes end within grace. The first call decides.
+func (l *life) end(grace time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ends {
+		l.ends, l.grace = true, grace
+		l.cancel()
+	}
+}
+
+func (l *life) ending() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ends
+}
+
+func (l *life) graceLeft() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.grace
+}
+
+func (l *life) states() map[string]Container {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.containers)
+}
+
+// update changes what is known of a container.
+func (l *life) update(name string, change func(*Container)) {
+	l.mu.Lock()
+	c := l.containers[name]
+	change(&c)
+	l.containers[name] = c
+	l.mu.Unlock()
+	l.cfg.Changed(l.pod.Namespace, l.pod.Name)
+}
+
+// run is the life; it ends with ctx.
+func (l *life) run(ctx context.Context) {
+	defer os.RemoveAll(l.dir)
+	said := ""
+	for {
+		err := l.prepare(ctx)
+		if err == nil {
+			break
+		}
+		if err.Error() != said {
+			said = err.Error()
+			for name := range l.commands {
+				l.update(name, func(c *Container) {
+					c.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating", Message: said}}
+				})
+			}
+		}
+		if !sleep(ctx, refresh) {
+			return
+		}
+	}
+	var containers sync.WaitGroup
+	defer containers.Wait()
+	for i := range l.pod.Spec.Containers {
+		c := &l.pod.Spec.Containers[i]
+		if command, ok := l.commands[c.Name]; ok {
+			containers.Go(func() { l.runContainer(ctx, c, command) })
+		}
+	}
+	for sleep(ctx, refresh) {
+		err := l.writeVolumes(ctx)
+		if err == nil {
+			said = ""
+		} else if err.Error() != said && ctx.Err() == nil {
+			said = err.Error()
+			utilruntime.HandleErrorWithContext(ctx, err, "Files of a pod stay as they are", "pod", l.pod.Namespace+"/"+l.pod.Name)
+		}
+	}
+}
+
+// sleep reports whether ctx goes on after so long.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// prepare makes the pod's directories, volumes and kubeconfig.
+func (l *life) prepare(ctx context.Context) error {
+	for _, dir := range []string{l.tmp(), l.logs()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	if err := l.writeVolumes(ctx); err != nil {
+		return err
+	}
+	return l.writeKubeconfig()
+}
+
+func (l *life) tmp() string               { return filepath.Join(l.dir, "tmp") }
+func (l *life) logs() string              { return filepath.Join(l.cfg.Logs, l.pod.Namespace, l.pod.Name) }
+func (l *life) volume(name string) string { return filepath.Join(l.dir, "volumes", name) }
+func (l *life) kubeconfig() string        { return filepath.Join(l.dir, "kubeconfig") }
+func (l *life) facts() podspec.Facts {
+	return podspec.Facts{PodIP: l.address.String(), HostIP: l.cfg.HostIP}
+}
+func (l *life) log(container string) string { return filepath.Join(l.logs(), container+".log") }
+
+// writeVolumes writes the files of all volumes that have changed, each volume's at
+// once. It goes on with the others when one fails, whose files stay.
+func (l *life) writeVolumes(ctx context.Context) error {
+	var failed error
+	for i := range l.pod.Spec.Volumes {
+		v := &l.pod.Spec.Volumes[i]
+		files, err := podspec.Files(l.pod, v, l.facts(), l.references, func(audience string, seconds int64) (string, error) {
+			return l.token(ctx, audience, seconds)
+		})
+		switch was, ok := l.written[v.Name]; {
+		case err != nil:
+		case files == nil:
+			err = os.MkdirAll(l.volume(v.Name), 0o700)
+		case !ok || !sameFiles(was, files):
+			if err = replaceFiles(l.volume(v.Name), files); err == nil {
+				l.written[v.Name] = files
+			}
+		}
+		if err != nil && failed == nil {
+			failed = err
+		}
+	}
+	return failed
+}
+
+// token returns a token of the pod's service account, which ends with the pod. It
+// is renewed when a fifth of its time is left.
+func (l *life) token(ctx context.Context, audience string, seconds int64) (string, error) {
+	key := fmt.Sprint(seconds, " ", audience)
+	if t, ok := l.tokens[key]; ok && time.Now().Before(t.renew) {
+		return t.text, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: &seconds,
+		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: l.pod.Name, UID: l.pod.UID},
+	}}
+	if audience != "" {
+		request.Spec.Audiences = []string{audience}
+	}
+	got, err := l.cfg.Client.CoreV1().ServiceAccounts(l.pod.Namespace).CreateToken(ctx, l.pod.Spec.ServiceAccountName, request, metav1.CreateOptions{})
+	if err != nil {
+		// An old token is better than none.
+		if t, ok := l.tokens[key]; ok {
+			return t.text, nil
+		}
+		return "", err
+	}
+	l.tokens[key] = token{text: got.Status.Token, renew: time.Now().Add(time.Duration(seconds) * time.Second * 4 / 5)}
+	return got.Status.Token, nil
+}
+
+// serviceAccount is where client-go looks for a pod's token.
+const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// writeKubeconfig writes a kubeconfig with the pod's token, if it has one: that path
+// is fixed in client-go, and there is nothing at it on this machine.
+func (l *life) writeKubeconfig() error {
+	for _, c := range l.pod.Spec.Containers {
+		for _, m := range c.VolumeMounts {
+			if m.MountPath != serviceAccount {
+				continue
+			}
+			text, err := clientcmd.Write(clientcmdapi.Config{
+				Clusters: map[string]*clientcmdapi.Cluster{"cluster": {
+					Server:                   l.cfg.API.Host,
+					CertificateAuthorityData: l.cfg.API.CAData,
+				}},
+				AuthInfos:      map[string]*clientcmdapi.AuthInfo{"pod": {TokenFile: filepath.Join(l.volume(m.Name), "token")}},
+				Contexts:       map[string]*clientcmdapi.Context{"pod": {Cluster: "cluster", AuthInfo: "pod", Namespace: l.pod.Namespace}},
+				CurrentContext: "pod",
+			})
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(l.kubeconfig(), text, 0o600)
+		}
+	}
+	return nil
+}
+
+// environment returns what every process gets that its pod does not override.
+func (l *life) environment(c *corev1.Container) []string {
+	env := []string{
+		"PATH=" + os.Getenv("PATH"),
+		"HOME=" + l.tmp(),
+		"TMPDIR=" + l.tmp(),
+		"HOSTNAME=" + l.pod.Name,
+		"POD_IP=" + l.address.String(),
+	}
+	if api, err := url.Parse(l.cfg.API.Host); err == nil {
+		if host, port, err := net.SplitHostPort(api.Host); err == nil {
+			env = append(env, "KUBERNETES_SERVICE_HOST="+host, "KUBERNETES_SERVICE_PORT="+port)
+		}
+	}
+	for _, m := range c.VolumeMounts {
+		if m.MountPath == serviceAccount {
+			env = append(env, "KUBECONFIG="+l.kubeconfig())
+		}
+	}
+	return env
+}
+
+// mounts returns where a container's volumes are.
+func (l *life) mounts(c *corev1.Container) ([]podspec.Mount, error) {
+	var mounts []podspec.Mount
+	for _, m := range c.VolumeMounts {
+		if m.SubPathExpr != "" {
+			return nil, fmt.Errorf("mount of volume %q: devcluster has no subPathExpr", m.Name)
+		}
+		if m.SubPath != "" && !filepath.IsLocal(m.SubPath) {
+			return nil, fmt.Errorf("mount of volume %q: subPath %q leaves it", m.Name, m.SubPath)
+		}
+		mounts = append(mounts, podspec.Mount{Path: m.MountPath, Dir: filepath.Join(l.volume(m.Name), m.SubPath)})
+	}
+	return mounts, nil
+}

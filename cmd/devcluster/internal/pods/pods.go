@@ -1,0 +1,213 @@
+// Package pods runs the containers of pods as processes of this machine: the ones
+// whose image stands for a command. It is what the container runtime and the
+// volume and probe managers are to a kubelet.
+//
+// [Runtime] keeps one life (life.go) per pod, which writes the pod's volumes
+// (files.go), runs its containers again and again (container.go, process.go), and
+// probes them (probe.go). What they read in the cluster is watched in
+// references.go. What a container gets is computed by package podspec, and what
+// the pod's status says of it is for package kubelet.
+//
+// The processes share the machine's network and files. Each pod has a loopback
+// address of its own (addresses.go), by which a process has to listen: it is in
+// the environment as POD_IP. Paths below mounts are rewritten in arguments and
+// environment, since there is no mount. Init containers do not run, nor do liveness
+// and startup probes; exec and grpc readiness probes count as passed. Limits,
+// security contexts and ports of the host have no effect.
+package pods
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"gitopsd.dev/cmd/devcluster/internal/podspec"
+)
+
+// Config configures a [Runtime].
+type Config struct {
+	// Client reads Secrets and ConfigMaps, and makes tokens of service accounts.
+	Client kubernetes.Interface
+	// API has the API server's address and authority, for the pods.
+	API *rest.Config
+	// Dir is where volumes are: "pods" in it is emptied by [New].
+	Dir string
+	// Logs is the directory of logs, NAMESPACE/POD/CONTAINER.log.
+	Logs string
+	// HostIP is the node's address.
+	HostIP string
+	// Changed is called when the state of a pod's containers may have changed, and
+	// when a pod has ended. It must not block.
+	Changed func(namespace, name string)
+}
+
+// Container is the state of a container, as its pod's status has it.
+type Container struct {
+	State, Last  corev1.ContainerState
+	RestartCount int32
+	Ready        bool
+}
+
+// Runtime runs pods. It is safe for concurrent use.
+type Runtime struct {
+	cfg        Config
+	spawner    *spawner
+	references *references
+
+	mu        sync.Mutex
+	closed    bool
+	addresses addresses
+	lives     map[types.NamespacedName]*life
+}
+
+// New returns a runtime without pods.
+func New(cfg Config) (*Runtime, error) {
+	// What a runtime before has left belongs to processes that died with it.
+	if err := os.RemoveAll(filepath.Join(cfg.Dir, "pods")); err != nil {
+		return nil, err
+	}
+	return &Runtime{
+		cfg:        cfg,
+		spawner:    newSpawner(),
+		references: newReferences(cfg.Client),
+		lives:      map[types.NamespacedName]*life{},
+	}, nil
+}
+
+// Commands returns the commands of a pod's containers by name, for those whose
+// image has one.
+func (images Images) Commands(pod *corev1.Pod) map[string][]string {
+	var commands map[string][]string
+	for _, c := range pod.Spec.Containers {
+		if command, ok := images[podspec.Repository(c.Image)]; ok {
+			if commands == nil {
+				commands = map[string][]string{}
+			}
+			commands[c.Name] = command
+		}
+	}
+	return commands
+}
+
+// Run makes sure that the containers with a command run, and returns the state of
+// each by name. podIP is the pod's address in the cluster. While a pod of the same
+// name, or with other commands, ends, they wait.
+func (r *Runtime) Run(pod *corev1.Pod, podIP string, commands map[string][]string) (map[string]Container, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	l := r.lives[name]
+	if l != nil && (l.pod.UID != pod.UID || !sameCommands(l.commands, commands)) {
+		l.end(replacedGrace)
+	}
+	if l != nil && !l.ending() {
+		return l.states(), nil
+	}
+	if l != nil {
+		return waiting(commands, "ContainerCreating", "the processes before are ending"), nil
+	}
+	if r.closed {
+		return nil, fmt.Errorf("pod %s: devcluster is ending", name)
+	}
+	ip, err := netip.ParseAddr(podIP)
+	if err != nil {
+		return nil, fmt.Errorf("pod %s: its address: %w", name, err)
+	}
+	address, err := r.addresses.take()
+	if err != nil {
+		return nil, fmt.Errorf("pod %s: %w", name, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	l = r.newLife(pod.DeepCopy(), ip, address, commands, cancel)
+	r.lives[name] = l
+	r.references.follow(pod.UID, podspec.References(pod))
+	go func() {
+		l.run(ctx)
+		cancel()
+		r.references.unfollow(pod.UID)
+		r.mu.Lock()
+		r.addresses.release(address)
+		delete(r.lives, name)
+		r.mu.Unlock()
+		close(l.done)
+		r.cfg.Changed(name.Namespace, name.Name)
+	}()
+	return l.states(), nil
+}
+
+// replacedGrace is for the processes of a pod whose place another takes.
+const replacedGrace = 2 * time.Second
+
+func sameCommands(a, b map[string][]string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for name, command := range a {
+		if !slices.Equal(command, b[name]) {
+			return false
+		}
+	}
+	return true
+}
+
+func waiting(commands map[string][]string, reason, message string) map[string]Container {
+	states := map[string]Container{}
+	for name := range commands {
+		states[name] = Container{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}
+	}
+	return states
+}
+
+// Stop asks the processes of a pod to end, and kills them after grace. It reports
+// whether none is left; Changed is called when that is so.
+func (r *Runtime) Stop(namespace, name string, grace time.Duration) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.lives[types.NamespacedName{Namespace: namespace, Name: name}]
+	if l == nil {
+		return true
+	}
+	l.end(grace)
+	return false
+}
+
+// Address returns the address of this machine that stands for a pod's in the
+// cluster. Its error says why there is none.
+func (r *Runtime) Address(podIP netip.Addr) (netip.Addr, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.lives {
+		if l.ip == podIP {
+			return l.address, nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("connection refused: no process stands for a pod with address %s; `devcluster image` maps a pod's image to a command", podIP)
+}
+
+// Close ends all processes.
+func (r *Runtime) Close() {
+	const grace = 2 * time.Second
+	r.mu.Lock()
+	var left []*life
+	for _, l := range r.lives {
+		l.end(grace)
+		left = append(left, l)
+	}
+	r.closed = true
+	r.mu.Unlock()
+	for _, l := range left {
+		<-l.done
+	}
+	r.addresses.close()
+	r.references.close()
+}

@@ -1,0 +1,89 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// spawner starts processes that the kernel kills when this one ends. It does so
+// when the thread ends that started them, so all start on one thread, which stays.
+type spawner struct {
+	starts chan func()
+}
+
+func newSpawner() *spawner {
+	s := &spawner{starts: make(chan func())}
+	go func() {
+		runtime.LockOSThread()
+		// The channel is never closed.
+		for start := range s.starts {
+			start()
+		}
+	}()
+	return s
+}
+
+// start starts a process in a session of its own. Of its children, the kernel does
+// not know that they are to go; kill does.
+func (s *spawner) start(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	started := make(chan error, 1)
+	s.starts <- func() { started <- cmd.Start() }
+	return <-started
+}
+
+// wait returns how a process has ended. When ctx ends before, it asks the process
+// to end, and kills it when grace, asked for at that time, is over. Its children go
+// with it.
+func wait(ctx context.Context, cmd *exec.Cmd, grace func() time.Duration) *os.ProcessState {
+	ended := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-ended:
+			return
+		case <-ctx.Done():
+		}
+		signal(cmd, syscall.SIGTERM)
+		select {
+		case <-ended:
+		case <-time.After(grace()):
+			signal(cmd, syscall.SIGKILL)
+		}
+	}()
+	// How it ended is in the state.
+	if err := cmd.Wait(); err != nil && cmd.ProcessState == nil {
+		cmd.Process.Kill()
+	}
+	close(ended)
+	<-stopped
+	// A group's number is not given to another as long as it has members.
+	signal(cmd, syscall.SIGKILL)
+	return cmd.ProcessState
+}
+
+// signal sends a signal to the process's group; it may be gone.
+func signal(cmd *exec.Cmd, sig syscall.Signal) {
+	if err := syscall.Kill(-cmd.Process.Pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		cmd.Process.Signal(sig)
+	}
+}
+
+// exitOf returns a process's exit code as a container runtime reports it, and the
+// signal that ended it, if one did.
+func exitOf(state *os.ProcessState) (code, sig int32) {
+	if state == nil { // the kernel did not say
+		return 255, 0
+	}
+	status, ok := state.Sys().(syscall.WaitStatus)
+	if ok && status.Signaled() {
+		return 128 + int32(status.Signal()), int32(status.Signal())
+	}
+	return int32(state.ExitCode()), 0
+}
