@@ -109,6 +109,9 @@ const (
 	// pod template was ready before, and whether it was put back; see
 	// rollback.Record.
 	RollbackAnnotation = Group + "/rollback"
+	// ConversionStashAnnotation, on an object that conversion rules converted, has the
+	// fields that its version cannot hold; see render/conversion.
+	ConversionStashAnnotation = Group + "/conversion-stash"
 	// TypesAnnotation, on a CRD, is the digest of the types that it defined when it
 	// was applied.
 	TypesAnnotation = Group + "/types"
