@@ -52,7 +52,7 @@ Everything is kept in the directory that --dir names, logs in its logs/.
 			}
 		}))
 	}
-	root.AddCommand(versionCommand())
+	root.AddCommand(storedCommand(&dir), versionCommand())
 	return root
 }
 
@@ -62,10 +62,12 @@ type doFunc func(ctx context.Context, cfg controlplane.Config, names []string) e
 // runFunc makes a cobra command's RunE; the configuration is from the common flags.
 type runFunc func(doFunc) func(*cobra.Command, []string) error
 
-// controllerManagerFlag is common to the commands that make clusters.
-func controllerManagerFlag(cmd *cobra.Command, o *controlplane.Options) {
+// newClusterFlags are common to the commands that make clusters.
+func newClusterFlags(cmd *cobra.Command, o *controlplane.Options) {
 	cmd.Flags().BoolVar(&o.ControllerManager, "controller-manager", true,
 		"give new clusters a kube-controller-manager; without one there are no\nDeployments, no garbage collection and no service accounts, and 100 MB less")
+	cmd.Flags().BoolVar(&o.StorageMigration, "storage-migration", false,
+		"have new clusters offer storagemigration.k8s.io, which is a beta")
 }
 
 func upCommand(run runFunc) *cobra.Command {
@@ -98,7 +100,7 @@ if it is killed. The data stays; see "down".`,
 	}
 	cmd.Flags().StringSliceVar(&o.Clusters, "clusters", nil, "names of the clusters")
 	cmd.Flags().BoolVar(&foreground, "foreground", false, "stay, and end everything when this process or its parent ends")
-	controllerManagerFlag(cmd, &o)
+	newClusterFlags(cmd, &o)
 	return cmd
 }
 
@@ -114,7 +116,7 @@ func addCommand(run runFunc) *cobra.Command {
 			return controlplane.Add(ctx, cfg, o)
 		}),
 	}
-	controllerManagerFlag(cmd, &o)
+	newClusterFlags(cmd, &o)
 	return cmd
 }
 
@@ -218,6 +220,25 @@ of those that have ended. The files are DIR/NAME/logs/NAMESPACE/POD/CONTAINER.lo
 		RunE: run(func(ctx context.Context, cfg controlplane.Config, args []string) error {
 			return controlplane.Logs(ctx, cfg, args[0], append(args, "")[1])
 		}),
+	}
+}
+
+func storedCommand(dir *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "stored --dir DIR NAME GROUP/RESOURCE",
+		Short: "Print objects as etcd has them",
+		Long: `Prints a line for each object of a resource: where it is, as NAMESPACE/NAME or
+NAME, and the stored bytes. Objects of CRDs are stored as JSON, in whatever version
+they were last written in; most of Kubernetes' own are protobuf.`,
+		Example: `  devcluster stored --dir /tmp/fleet dev acme.example/widgets`,
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			d, err := statedir.Open(*dir)
+			if err != nil {
+				return err
+			}
+			return controlplane.Stored(cmd.Context(), controlplane.Config{Dir: d, Out: cmd.OutOrStdout()}, args[0], args[1])
+		},
 	}
 }
 

@@ -37,6 +37,9 @@ const (
 	GroupComposites = "apiextensions.crossplane.io"
 	GroupOperations = "ops.crossplane.io"
 
+	// GroupStorageMigration is for Kubernetes' own migration of stored objects.
+	GroupStorageMigration = "storagemigration.k8s.io"
+
 	groupApps  = "apps"
 	groupBatch = "batch"
 	groupCRD   = "apiextensions.k8s.io"
@@ -79,6 +82,8 @@ var (
 	MRD              = GroupKind{GroupComposites, "ManagedResourceDefinition"}
 	ActivationPolicy = GroupKind{GroupComposites, "ManagedResourceActivationPolicy"}
 	Composition      = GroupKind{GroupComposites, "Composition"}
+
+	StorageVersionMigration = GroupKind{GroupStorageMigration, "StorageVersionMigration"}
 
 	Provider      = GroupKind{GroupPackages, "Provider"}
 	Configuration = GroupKind{GroupPackages, "Configuration"}
@@ -143,7 +148,7 @@ const RevisionLabel = GroupPackages + "/revision"
 var builtIn = []string{
 	GroupAdmission, groupCRD, GroupAggregator, GroupAuthn, GroupAuthz, GroupCertificates,
 	GroupCoordination, GroupDiscovery, "events.k8s.io", "flowcontrol.apiserver.k8s.io", "internal.apiserver.k8s.io",
-	GroupNetworking, "node.k8s.io", GroupRBAC, "resource.k8s.io", GroupScheduling, GroupStorage, "storagemigration.k8s.io",
+	GroupNetworking, "node.k8s.io", GroupRBAC, "resource.k8s.io", GroupScheduling, GroupStorage, GroupStorageMigration,
 }
 
 // BuiltIn reports whether kube-apiserver itself serves a group: every group without

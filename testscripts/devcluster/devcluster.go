@@ -38,6 +38,8 @@ type Config struct {
 	// NoControllerManager saves 100 MB and some CPU per cluster. Deployments,
 	// garbage collection and service accounts do not work then.
 	NoControllerManager bool
+	// StorageMigration has the clusters offer storagemigration.k8s.io, a beta.
+	StorageMigration bool
 }
 
 // ControlPlanes are clusters that run in one directory. They are safe for
@@ -92,6 +94,9 @@ func (p *ControlPlanes) args(command string, more ...string) []string {
 	if p.cfg.NoControllerManager && (command == "up" || command == "add") {
 		args = append(args, "--controller-manager=false")
 	}
+	if p.cfg.StorageMigration && (command == "up" || command == "add") {
+		args = append(args, "--storage-migration")
+	}
 	return append(args, more...)
 }
 
@@ -125,6 +130,24 @@ func (p *ControlPlanes) SetImage(ctx context.Context, cluster, repository string
 // all. One that stands for no command is an error.
 func (p *ControlPlanes) RemoveImages(ctx context.Context, cluster string, repositories ...string) error {
 	return p.run(ctx, "image", append([]string{"--remove", cluster}, repositories...))
+}
+
+// Stored returns the objects of a resource, "acme.example/widgets", as etcd has them:
+// the bytes by "namespace/name", or by name.
+func (p *ControlPlanes) Stored(ctx context.Context, name, resource string) (map[string][]byte, error) {
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, p.cfg.Binary, "stored", "--dir", p.cfg.Dir, name, resource)
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("devcluster stored %s %s: %w\n%s", name, resource, err, stderr.Bytes())
+	}
+	objects := make(map[string][]byte)
+	for line := range bytes.Lines(out) {
+		object, value, _ := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte(" "))
+		objects[string(object)] = value
+	}
+	return objects, nil
 }
 
 func (p *ControlPlanes) run(ctx context.Context, command string, names []string) error {

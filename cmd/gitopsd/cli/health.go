@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -29,11 +28,9 @@ import (
 
 // healthOptions are the flags of `gitopsd health`.
 type healthOptions struct {
-	tree     treeOptions
-	live     liveOptions
-	clusters []string
-	crds     []string
-	output   outputFlag
+	placeOptions
+	crds   []string
+	output outputFlag
 }
 
 func newHealth() *cobra.Command {
@@ -67,11 +64,8 @@ an error or if no rule can judge one.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
 	}
-	o.tree.register(cmd)
-	o.live.register(cmd)
+	o.register(cmd)
 	f := cmd.Flags()
-	f.Lookup("context").Usage = "context of your own kubeconfig to read objects from, or cluster=context for a registered cluster"
-	o.tree.registerClusters(cmd, &o.clusters, "all")
 	f.StringSliceVar(&o.crds, "crds", nil, "file or directory with definitions of objects' types; may be given more than once")
 	o.output.register(cmd, "text", "json")
 	return cmd
@@ -245,13 +239,18 @@ func (o *healthOptions) files(stdin io.Reader, names []string) ([]judged, error)
 // terminal would act on.
 func judge(v health.Verdict, j judged) judged {
 	j.Status, j.Rule = v.Status, v.Rule
-	j.Reason = strings.Map(func(r rune) rune {
+	j.Reason = oneLine(v.Reason)
+	return j
+}
+
+// oneLine returns a text of a cluster's on one line.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
 		}
 		return -1
-	}, strings.Join(strings.Fields(v.Reason), " "))
-	return j
+	}, strings.Join(strings.Fields(text), " "))
 }
 
 func kindOf(id manifest.ID) manifest.GroupKind {
@@ -302,79 +301,6 @@ func readObjects(name string, stdin io.Reader) (all []*manifest.Object, err erro
 	}
 	return all, read(name)
 }
-
-// registry reads the registry of the working tree, and looks up the clusters that
-// --cluster names, or all. It returns those without errors even with an error.
-func (o *healthOptions) registry() (*clusters.Registry, []clusters.Cluster, error) {
-	root, err := o.tree.root()
-	if err != nil {
-		return nil, nil, err
-	}
-	tree, err := openTree(root)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer tree.Close()
-	text, err := fs.ReadFile(tree.commit.Files, sources.RegistryFile)
-	if err != nil {
-		return nil, nil, err
-	}
-	registry, faults := clusters.Parse(sources.RegistryFile, text)
-	if len(o.clusters) == 0 {
-		return registry, registry.Clusters, faults
-	}
-	var list []clusters.Cluster
-	for _, name := range o.clusters {
-		cl, ok := registry.Get(name)
-		if !ok {
-			return nil, nil, errors.Join(fmt.Errorf("--cluster %s: no such cluster is registered in %s", name, sources.RegistryFile), faults)
-		}
-		list = append(list, cl)
-	}
-	return registry, list, nil
-}
-
-// asked is a cluster to read objects from.
-type asked struct {
-	clusters.Cluster // its name and rules
-	connect          func(context.Context) (*kube.Client, error)
-}
-
-// places returns the clusters to read objects from, even with an error about others.
-func (o *healthOptions) places() (list []asked, err error) {
-	pairs := slices.DeleteFunc(slices.Clone(o.live.contexts), func(name string) bool {
-		if strings.Contains(name, "=") {
-			return false
-		}
-		list = append(list, asked{clusters.Cluster{Name: name}, func(context.Context) (*kube.Client, error) {
-			return kube.New(kube.Config{Name: name, Trusted: true, Context: name, UserAgent: userAgent()})
-		}})
-		return true
-	})
-	if len(list) > 0 && len(o.clusters)+len(pairs) == 0 {
-		return list, nil
-	}
-	live := o.live
-	live.contexts = pairs
-	connector, err := live.connector(new(registryOptions))
-	if err != nil {
-		return nil, err
-	}
-	registry, named, faults := o.registry()
-	if registry == nil {
-		return nil, faults
-	}
-	if err := connector.Check(registry); err != nil {
-		return nil, err
-	}
-	for _, cl := range named {
-		list = append(list, asked{cl, func(ctx context.Context) (*kube.Client, error) { return connector.Connect(ctx, cl) }})
-	}
-	return list, faults
-}
-
-// readAtOnce is how many clusters are read at the same time.
-const readAtOnce = 8
 
 // objects judges objects in clusters. The error is about those that cannot be read.
 func (o *healthOptions) objects(cmd *cobra.Command, names []string) ([]judged, error) {

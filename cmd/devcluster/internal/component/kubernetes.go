@@ -20,7 +20,12 @@ type APIServerConfig struct {
 	// aggregated API servers, the key that signs tokens, and the file
 	// [EgressSelectorFile].
 	Dir string
+	// StorageMigration serves the API storagemigration.k8s.io, which is a beta.
+	StorageMigration bool
 }
+
+// storageMigrationGate switches on Kubernetes' own migration of stored objects.
+const storageMigrationGate = "--feature-gates=StorageVersionMigrator=true"
 
 const (
 	// ServiceCIDR is the range of Services' cluster IPs; the egress proxy leads the
@@ -33,7 +38,7 @@ const (
 // APIServer returns the arguments for a kube-apiserver with the default admission
 // plugins and RBAC.
 func APIServer(c APIServerConfig) []string {
-	return []string{
+	args := []string{
 		NameAPIServer,
 		"--bind-address=127.0.0.1",
 		"--advertise-address=127.0.0.1",
@@ -65,6 +70,10 @@ func APIServer(c APIServerConfig) []string {
 		"--egress-selector-config-file=" + filepath.Join(c.Dir, EgressSelectorFile),
 		"--profiling=false",
 	}
+	if c.StorageMigration {
+		args = append(args, storageMigrationGate, "--runtime-config=storagemigration.k8s.io/v1beta1=true")
+	}
+	return args
 }
 
 // EgressSelectorFile is the name of the file with an API server's configuration of
@@ -107,6 +116,7 @@ var controllers = []string{
 	"serviceaccount-controller",
 	"serviceaccount-token-controller",
 	"statefulset-controller",
+	"storage-version-migrator-controller", // does nothing without its gate
 	"ttl-after-finished-controller",
 	"validatingadmissionpolicy-status-controller",
 }
@@ -114,8 +124,9 @@ var controllers = []string{
 // ControllerManager returns the arguments for a kube-controller-manager that
 // serves nothing. dir has the kubeconfig of a member of system:masters, the CA
 // that pods check the API server with, and the key that signs tokens.
-func ControllerManager(dir string) []string {
-	return []string{
+// storageMigration has it migrate stored objects, if the API server offers that.
+func ControllerManager(dir string, storageMigration bool) []string {
+	args := []string{
 		NameControllerManager,
 		"--kubeconfig=" + filepath.Join(dir, "controller-manager.kubeconfig"),
 		"--secure-port=0",
@@ -128,4 +139,8 @@ func ControllerManager(dir string) []string {
 		"--kube-api-burst=1000",
 		"--profiling=false",
 	}
+	if storageMigration {
+		args = append(args, storageMigrationGate)
+	}
+	return args
 }

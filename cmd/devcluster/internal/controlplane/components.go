@@ -121,11 +121,13 @@ func (c *command) ensureAPIServer(ctx context.Context, cl statedir.Cluster, e st
 		EtcdPrefix: "/" + cl.Name,
 		EtcdDir:    c.dir.Path("etcd"),
 		Dir:        c.dir.Path(cl.Name),
+
+		StorageMigration: cl.StorageMigration,
 	}), cl.Port)
 }
 
 func (c *command) ensureControllerManager(ctx context.Context, cl statedir.Cluster) (running, error) {
-	return c.ensure(ctx, of(cl.Name, component.NameControllerManager), component.ControllerManager(c.dir.Path(cl.Name)))
+	return c.ensure(ctx, of(cl.Name, component.NameControllerManager), component.ControllerManager(c.dir.Path(cl.Name), cl.StorageMigration))
 }
 
 func (c *command) ensureKubelet(ctx context.Context, cl statedir.Cluster) (running, error) {

@@ -47,6 +47,9 @@ type Options struct {
 	Clusters []string
 	// ControllerManager says whether clusters that are new get one.
 	ControllerManager bool
+	// StorageMigration says whether clusters that are new offer Kubernetes' own
+	// migration of stored objects.
+	StorageMigration bool
 }
 
 // command is one command at work. It holds the directory's lock.
@@ -219,7 +222,7 @@ func (c *command) plan(o Options) (state *statedir.State, release func(), err er
 	}
 	for i, name := range add {
 		state.Clusters = append(state.Clusters, statedir.Cluster{
-			Name: name, Port: ports[i], ControllerManager: o.ControllerManager,
+			Name: name, Port: ports[i], ControllerManager: o.ControllerManager, StorageMigration: o.StorageMigration,
 		})
 	}
 	if err := c.dir.Save(state); err != nil {

@@ -33,10 +33,10 @@ func TestEtcdConfig(t *testing.T) {
 // whole clusters.
 func TestKubernetesFlags(t *testing.T) {
 	t.Parallel()
-	if err := apiserver.NewAPIServerCommand().ParseFlags(component.APIServer(component.APIServerConfig{})[1:]); err != nil {
+	if err := apiserver.NewAPIServerCommand().ParseFlags(component.APIServer(component.APIServerConfig{StorageMigration: true})[1:]); err != nil {
 		t.Error(err)
 	}
-	if err := controllermanager.NewControllerManagerCommand().ParseFlags(component.ControllerManager("")[1:]); err != nil {
+	if err := controllermanager.NewControllerManagerCommand().ParseFlags(component.ControllerManager("", true)[1:]); err != nil {
 		t.Error(err)
 	}
 }
@@ -44,7 +44,7 @@ func TestKubernetesFlags(t *testing.T) {
 func TestControllersExist(t *testing.T) {
 	t.Parallel()
 	known := controllermanager.KnownControllers()
-	for _, arg := range component.ControllerManager("") {
+	for _, arg := range component.ControllerManager("", false) {
 		names, ok := strings.CutPrefix(arg, "--controllers=")
 		for name := range strings.SplitSeq(names, ",") {
 			if ok && !slices.Contains(known, name) {

@@ -62,6 +62,9 @@ type Cluster struct {
 	Port int `json:"port"`
 	// ControllerManager is set if the cluster has a kube-controller-manager.
 	ControllerManager bool `json:"controllerManager"`
+	// StorageMigration is set if it offers Kubernetes' own migration of stored
+	// objects.
+	StorageMigration bool `json:"storageMigration,omitempty"`
 }
 
 // Cluster returns the cluster with that name, nil when there is none.

@@ -1,0 +1,47 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Stored prints the objects of a resource, "acme.example/widgets", as etcd has them.
+func Stored(ctx context.Context, cfg Config, cluster, resource string) error {
+	state, err := cfg.Dir.Load()
+	if err != nil {
+		return err
+	}
+	if state.Cluster(cluster) == nil {
+		return fmt.Errorf("%s has no cluster %q", cfg.Dir, cluster)
+	}
+	tls, err := transport.TLSInfo{
+		CertFile:      cfg.Dir.Path("etcd", "client.crt"),
+		KeyFile:       cfg.Dir.Path("etcd", "client.key"),
+		TrustedCAFile: cfg.Dir.Path("etcd", "ca.crt"),
+	}.ClientConfig()
+	if err != nil {
+		return err
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Context: ctx, Endpoints: []string{fmt.Sprintf("https://127.0.0.1:%d", state.Etcd.ClientPort)}, TLS: tls,
+	})
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	defer client.Close()
+	prefix := "/" + cluster + "/" + resource + "/"
+	answer, err := client.Get(ctx, prefix, clientv3.WithPrefix())
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	for _, kv := range answer.Kvs {
+		if _, err := fmt.Fprintf(cfg.Out, "%s %s\n", strings.TrimPrefix(string(kv.Key), prefix), strings.TrimSuffix(string(kv.Value), "\n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,338 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/migrate"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/sources/errgroup"
+)
+
+// migrateOptions are the flags of `gitopsd migrate`.
+type migrateOptions struct {
+	placeOptions
+	output  outputFlag
+	yes     bool
+	rate    float64
+	timeout time.Duration
+}
+
+func newMigrate(g *global) *cobra.Command {
+	var o migrateOptions
+	cmd := &cobra.Command{
+		Use:   "migrate [CRD]...",
+		Short: "Store objects again in their storage version, so that old versions can be removed",
+		Long: `An object stays in etcd in the version in which it was last written. A CRD lists all
+versions that its objects may be stored in (status.storedVersions), and the API server
+refuses to remove one of these from the CRD, even if no object is stored in it any
+more. Nothing shortens the list by itself.
+
+Migrate lists the CRDs with old versions, by cluster, and changes nothing. With --yes
+it has the API server store every object again, and then takes the old versions out
+of the list. The objects stay as they are. Admission webhooks and policies see an
+update of each object that changes nothing. An object that one of them refuses is
+named, the others are stored again, and the list stays as it is.
+
+A cluster that offers storagemigration.k8s.io (Kubernetes 1.37) does it itself. A CRD
+that is changed meanwhile is started over. What was interrupted is run again: an
+object that is in the storage version already costs a request and no write.
+
+Without a CRD, such as widgets.acme.example, it is about all CRDs, and --yes migrates
+those that gitopsd has applied.
+
+The exit status is 0 if there is nothing left to migrate, 2 if --yes would migrate
+something, and 1 for an error or if an object could not be stored again.`,
+		Example: `  gitopsd migrate
+  gitopsd migrate --cluster dev --yes widgets.acme.example
+  gitopsd migrate --context my-context --yes --rate 200`,
+		ValidArgsFunction: completeNothing,
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, g, args) },
+	}
+	o.register(cmd)
+	f := cmd.Flags()
+	f.BoolVar(&o.yes, "yes", false, "store the objects again, and take the old versions out of status.storedVersions")
+	f.Float64Var(&o.rate, "rate", migrate.DefaultRate, "objects to write in a second, in each cluster; not for Kubernetes' own migration")
+	f.DurationVar(&o.timeout, "timeout", time.Hour, "longest time for everything")
+	o.output.register(cmd, "text", "json")
+	return cmd
+}
+
+// migration is a CRD of a cluster, before or after its migration.
+type migration struct {
+	Cluster string `json:"cluster"`
+	migrate.Result
+	// Foreign: gitopsd has not applied it, and it was not named, so that --yes leaves it.
+	Foreign bool   `json:"foreign,omitempty"`
+	Error   string `json:"error,omitempty"`
+
+	err error
+}
+
+// todo reports whether the CRD is one that --yes migrates.
+func (m migration) todo() bool { return m.Needed() && !m.Foreign }
+
+func (o *migrateOptions) run(cmd *cobra.Command, g *global, names []string) error {
+	if err := o.output.check(); err != nil {
+		return err
+	}
+	if o.rate <= 0 || o.timeout <= 0 {
+		return errors.New("--rate and --timeout must be more than 0")
+	}
+	list, faults := o.places()
+	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
+	defer cancel()
+	progress := startProgress(cmd.ErrOrStderr())
+	defer progress.stop()
+	progress.step("reading %s", prose.Count(len(list), "cluster"))
+	found := make([][]migration, len(list))
+	errs := make([]error, len(list))
+	var all errgroup.Group
+	all.SetLimit(readAtOnce)
+	for i, p := range list {
+		all.Go(func() error {
+			found[i], errs[i] = o.cluster(ctx, g, p, names, progress)
+			return nil
+		})
+	}
+	if err := all.Wait(); err != nil {
+		return err
+	}
+	progress.stop()
+	flat := slices.Concat(found...)
+	w := cmd.OutOrStdout()
+	var err error
+	if o.output.format == "json" {
+		if flat == nil {
+			flat = []migration{} // a list, in JSON too
+		}
+		err = show.JSON(w, flat)
+	} else {
+		err = o.write(w, list, found, errs, show.Options{Colour: g.colour(w), Width: columns(w)})
+	}
+	if err != nil {
+		return err
+	}
+	if err := o.absent(list, found, errs, names); err != nil {
+		errs = append(errs, err)
+	}
+	return o.exit(cmd.Context(), flat, append(errs, faults))
+}
+
+// exit returns the error, or the exit status.
+func (o *migrateOptions) exit(ctx context.Context, all []migration, errs []error) error {
+	todo, failed := false, 0
+	for _, m := range all {
+		errs = append(errs, m.err)
+		if len(m.Failures) > 0 {
+			failed++
+		}
+		todo = todo || m.todo()
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	for i, err := range errs {
+		if errors.Is(err, context.DeadlineExceeded) {
+			errs[i] = fmt.Errorf("%s; give it longer with --timeout (now %s): what was done stays done", problem.Message(err), o.timeout)
+		}
+	}
+	if failed > 0 {
+		errs = append(errs, fmt.Errorf("%s objects that could not be stored again; correct what refuses them, and run this again", prose.Agree(failed, "definition has", "definitions have")))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if todo && !o.yes {
+		return exitError(2)
+	}
+	return nil
+}
+
+// absent returns an error for the names that no cluster has, or that a cluster lacks
+// which was asked for by name.
+func (o *migrateOptions) absent(list []asked, found [][]migration, errs []error, names []string) error {
+	var missing []error
+	for _, name := range names {
+		var without []string
+		read := 0
+		for i, p := range list {
+			if errs[i] != nil {
+				continue
+			}
+			read++
+			if !slices.ContainsFunc(found[i], func(m migration) bool { return m.Name == name }) {
+				without = append(without, p.Name)
+			}
+		}
+		if len(without) == 0 || len(without) < read && len(o.clusters) == 0 {
+			continue
+		}
+		missing = append(missing, fmt.Errorf("%s has no CustomResourceDefinition %s; name it as kubectl does, <plural>.<group>", clusterNames(without), name))
+	}
+	return errors.Join(missing...)
+}
+
+// cluster lists the CRDs of a cluster that have old versions, or are named, and migrates
+// them if that is asked for. An error is about the cluster as a whole.
+func (o *migrateOptions) cluster(ctx context.Context, g *global, p asked, names []string, progress *progress) ([]migration, error) {
+	cluster, err := p.connect(ctx)
+	if err != nil {
+		return nil, problem.In(p.Name, err)
+	}
+	defer cluster.Close()
+	m, err := migrate.New(migrate.Config{Cluster: cluster, Rate: o.rate, Log: g.log(false), Progress: func(at migrate.Progress) {
+		if at.Kubernetes {
+			progress.step("%s: Kubernetes migrates %s", p.Name, at.Name)
+			return
+		}
+		progress.step("%s: %s, %d of %d objects", p.Name, at.Name, at.Done, at.All)
+	}})
+	if err != nil {
+		return nil, err
+	}
+	stored, err := list(ctx, m, names)
+	if err != nil {
+		return nil, err
+	}
+	var all []migration
+	for _, s := range stored {
+		if len(names) == 0 && !s.Needed() {
+			continue
+		}
+		one := migration{Cluster: p.Name, Result: migrate.Result{Storage: s}}
+		one.Foreign = len(names) == 0 && !s.Ours
+		switch do := o.yes && one.todo(); {
+		case do && p.Spec.Suspend:
+			one.err = problem.In(p.Name, fmt.Errorf("%s has to be migrated, and the cluster is suspended (spec.suspend)", s.Name))
+		case do:
+			one.Result, one.err = m.Run(ctx, s.Name)
+		case s.Blocked == "":
+			one.Objects, one.err = m.Count(ctx, s)
+		}
+		if one.err != nil {
+			one.Error = problem.Message(one.err)
+		}
+		all = append(all, one)
+		if ctx.Err() != nil || kube.IsClusterWide(one.err) {
+			break
+		}
+	}
+	return all, nil
+}
+
+// list reads the named CRDs that exist, or all.
+func list(ctx context.Context, m *migrate.Migrator, names []string) ([]migrate.Storage, error) {
+	if len(names) == 0 {
+		return m.List(ctx)
+	}
+	var all []migrate.Storage
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
+		some, err := m.List(ctx, name)
+		if err != nil && kube.ClassOf(err) != kube.NotFound {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// write writes all as text.
+func (o *migrateOptions) write(w io.Writer, list []asked, found [][]migration, errs []error, opts show.Options) error {
+	t := show.NewText(w, opts)
+	todo := false
+	for i, p := range list {
+		switch {
+		case errs[i] != nil:
+			continue
+		case len(found[i]) == 0:
+			t.Heading("", "Cluster "+p.Name, "nothing to migrate")
+			continue
+		}
+		t.Line("%s", t.Paint(show.Bold, "Cluster "+p.Name))
+		for _, m := range found[i] {
+			t.Indented("  ", m.colour(), m.Name+": "+m.text())
+			const most = 20
+			shown, folded := t.Fold(len(m.Failures), most)
+			for _, f := range m.Failures[:shown] {
+				t.Indented("    ! ", show.Red, f.Object+": "+oneLine(f.Reason))
+			}
+			if folded > 0 {
+				t.Line("    … and %d more (-o json has all)", folded)
+			}
+			todo = todo || m.todo()
+		}
+	}
+	if todo && !o.yes {
+		t.Say(show.Plain, "\nNothing was changed. With --yes the objects are stored again, and the old versions are taken out of status.storedVersions.")
+	}
+	return t.Flush()
+}
+
+func (m migration) colour() show.Colour {
+	switch {
+	case m.err != nil || len(m.Failures) > 0:
+		return show.Red
+	case m.todo():
+		return show.Yellow
+	}
+	return show.Plain
+}
+
+// text says what is stored, or what was done.
+func (m migration) text() string {
+	old := strings.Join(m.Old(), ", ")
+	switch {
+	case m.err != nil && m.Migrated > 0:
+		return fmt.Sprintf("%d of %s stored again in %s; then: %s", m.Migrated, prose.Count(m.Objects, "object"), m.Version, oneLine(m.Error))
+	case m.err != nil:
+		return oneLine(m.Error)
+	case len(m.Removed) > 0:
+		return m.outcome() + "; " + strings.Join(m.Removed, ", ") + " taken out of status.storedVersions"
+	case len(m.Failures) > 0:
+		return m.outcome() + "; status.storedVersions keeps " + old
+	case !m.Needed():
+		return "everything is stored in " + m.Version
+	}
+	text := fmt.Sprintf("the storage version is %s; %s may also be stored in %s", m.Version, prose.Count(m.Objects, "object"), old)
+	if m.Objects == 0 && m.Blocked == "" {
+		text = fmt.Sprintf("the storage version is %s; there are no objects, but status.storedVersions has %s", m.Version, old)
+	}
+	switch {
+	case m.Foreign:
+		text += "; gitopsd has not applied it: name it to migrate it"
+	case m.Blocked != "":
+		text = fmt.Sprintf("the storage version is %s, and status.storedVersions has %s, but it cannot be migrated: %s", m.Version, old, m.Blocked)
+	}
+	return text
+}
+
+// outcome says how many objects were stored again.
+func (m migration) outcome() string {
+	text := fmt.Sprintf("%s stored again in %s", prose.Count(m.Migrated, "object"), m.Version)
+	switch {
+	case m.Kubernetes:
+		text = "Kubernetes stored all objects again in " + m.Version
+	case m.Objects == 0:
+		text = "no objects"
+	case len(m.Failures) > 0:
+		text = fmt.Sprintf("%d of %s stored again in %s", m.Migrated, prose.Count(m.Objects, "object"), m.Version)
+	}
+	if m.Stopped {
+		return text + fmt.Sprintf(", stopped after %d failures", len(m.Failures))
+	}
+	if gone := m.Objects - m.Migrated - len(m.Failures); gone > 0 && !m.Kubernetes {
+		text += fmt.Sprintf(", %d deleted meanwhile", gone)
+	}
+	return text
+}

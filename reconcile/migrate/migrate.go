@@ -1,0 +1,269 @@
+// Package migrate stores the objects of a CRD again in its storage version, so that older
+// versions can be removed from the CRD.
+//
+// The API server converts an object when it is read, and stores it in the storage version
+// when it is written. An object that nobody writes stays in etcd in the version of its
+// last write. A CRD lists in status.storedVersions every version that has been the storage
+// version, and the API server refuses to remove one of these from the CRD. Nothing shortens
+// the list by itself.
+//
+// It owns
+//   - what is stored in which versions, and whether a CRD changed in between
+//     (storage.go; pure);
+//   - Kubernetes' own migration, where the cluster offers it (native.go);
+//   - gitopsd's own, where it does not, or where Kubernetes' failed (own.go);
+//   - the order of steps, and when status.storedVersions may be shortened (this file).
+//
+// Nothing is recorded anywhere but status.storedVersions, at the end. A migration may be
+// interrupted at any time: the next one starts over, and an object that is stored in the
+// storage version already costs a request and no write.
+package migrate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/render/manifest"
+)
+
+// DefaultRate is how many objects are written in a second.
+const DefaultRate = 50
+
+// Config configures a Migrator.
+type Config struct {
+	// Cluster is the cluster; required.
+	Cluster *kube.Client
+	// Rate is how many objects are written in a second; 0 means DefaultRate. It does
+	// not bound Kubernetes' own migration.
+	Rate float64
+	// Progress, if set, is called now and then, from one goroutine at a time.
+	Progress func(Progress)
+	// Log is required.
+	Log *slog.Logger
+
+	// pause replaces the pauses, for tests; nil waits.
+	pause func(context.Context, time.Duration) error
+}
+
+// Progress is how far the migration of a CRD is.
+type Progress struct {
+	// Name is the CRD's.
+	Name string
+	// Kubernetes reports whether the cluster's own migrator works on it, and says no
+	// more.
+	Kubernetes bool
+	// Done objects of All have been tried, and Failed of these have not been stored again.
+	Done, All, Failed int
+}
+
+// Migrator migrates CRDs of one cluster.
+type Migrator struct{ cfg Config }
+
+// New returns a Migrator.
+func New(cfg Config) (*Migrator, error) {
+	if cfg.Rate < 0 {
+		return nil, fmt.Errorf("a rate of %v objects a second is too low", cfg.Rate)
+	}
+	cfg.Rate = cmp.Or(cfg.Rate, DefaultRate)
+	if cfg.Progress == nil {
+		cfg.Progress = func(Progress) {}
+	}
+	if cfg.pause == nil {
+		cfg.pause = pause
+	}
+	return &Migrator{cfg}, nil
+}
+
+// pause waits, or returns why ctx ended.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Result is what a migration of one CRD has done.
+type Result struct {
+	// Storage is how the CRD was at the end, as far as it could be read.
+	Storage
+	// Removed are the versions that left status.storedVersions.
+	Removed []string `json:"removed,omitempty"`
+	// Kubernetes reports whether the cluster's own migrator has done it; Objects is
+	// then 0.
+	Kubernetes bool `json:"kubernetes,omitempty"`
+	// Objects is how many objects there were, and Stored again are those that are in
+	// the storage version now; others were deleted meanwhile, or failed.
+	Objects  int `json:"objects"`
+	Migrated int `json:"migrated"`
+	// Failures are the objects that are perhaps still stored in an old version, in
+	// the order of the list. If there is one, status.storedVersions stays.
+	Failures []Failure `json:"failures,omitempty"`
+	// Stopped says that there were so many failures that objects were left untried.
+	Stopped bool `json:"stopped,omitempty"`
+}
+
+// Failure is an object that could not be stored again.
+type Failure struct {
+	// Object is the object, as manifest.ID prints it.
+	Object string `json:"object"`
+	Reason string `json:"reason"`
+}
+
+// List returns how the CRDs of the cluster are stored, in the order of their names; of
+// the named ones, if any are named. A name that the cluster does not have is an error of
+// class NotFound; the others are returned with it.
+func (m *Migrator) List(ctx context.Context, names ...string) ([]Storage, error) {
+	var all []Storage
+	if len(names) > 0 {
+		var errs []error
+		for _, name := range names {
+			s, err := m.read(ctx, name)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			all = append(all, s)
+		}
+		return all, errors.Join(errs...)
+	}
+	crds, err := m.cfg.Cluster.Kind(ctx, manifest.CRD.Group, manifest.CRD.Kind)
+	if err != nil {
+		return nil, err
+	}
+	// CRDs are large.
+	err = m.cfg.Cluster.ListFull(ctx, crds, kube.ListOptions{Page: 50, Again: func() { all = nil }}, func(tree map[string]any) bool {
+		all = append(all, read(tree))
+		return true
+	})
+	return all, err
+}
+
+func (m *Migrator) read(ctx context.Context, name string) (Storage, error) {
+	crds, err := m.cfg.Cluster.Kind(ctx, manifest.CRD.Group, manifest.CRD.Kind)
+	if err != nil {
+		return Storage{}, err
+	}
+	tree, _, err := m.cfg.Cluster.Get(ctx, crds, manifest.CRD.ID("", name))
+	if err != nil {
+		return Storage{}, err
+	}
+	return read(tree), nil
+}
+
+// Count returns how many objects of the CRD there are.
+func (m *Migrator) Count(ctx context.Context, s Storage) (int, error) {
+	return m.cfg.Cluster.Count(ctx, s.objects)
+}
+
+// mostStarts is how often a migration starts because the CRD changed.
+const mostStarts = 4
+
+// errMoved says that the CRD changed, and with it perhaps the storage version.
+var errMoved = errors.New("the definition was changed during the migration")
+
+// Run migrates one CRD until ctx ends. If no error is returned, status.storedVersions has
+// nothing but the storage version, unless the result has failures. A result is returned
+// with an error, too.
+func (m *Migrator) Run(ctx context.Context, name string) (Result, error) {
+	var r Result
+	var err error
+	for start := 1; ; start++ {
+		r, err = m.once(ctx, name)
+		if !errors.Is(err, errMoved) {
+			return r, err
+		}
+		if start == mostStarts {
+			return r, m.fault(name, fmt.Errorf("%w, %d times", errMoved, start), "run `gitopsd migrate` again when nobody changes it")
+		}
+		m.cfg.Log.Info("starting over", "cluster", m.cfg.Cluster.Name(), "definition", name, "reason", errMoved)
+	}
+}
+
+func (m *Migrator) fault(name string, err error, advice string) error {
+	return &problem.Error{Cluster: m.cfg.Cluster.Name(), Object: manifest.CRD.ID("", name).String(), Advice: advice, Err: err}
+}
+
+// once migrates a CRD as it is now. If the CRD changes meanwhile, the error is errMoved.
+func (m *Migrator) once(ctx context.Context, name string) (Result, error) {
+	s, err := m.read(ctx, name)
+	r := Result{Storage: s}
+	if err != nil {
+		r.Name = name
+		return r, err
+	}
+	switch {
+	case !s.Needed():
+		return r, nil
+	case s.Blocked != "":
+		return r, m.fault(name, errors.New(s.Blocked), "")
+	}
+	if wait := s.settle(time.Now()); wait > 0 {
+		if err := m.cfg.pause(ctx, wait); err != nil {
+			return r, err
+		}
+	}
+	if r.Kubernetes, err = m.native(ctx, s); err == nil && !r.Kubernetes {
+		err = m.own(ctx, s, &r)
+	}
+	if err != nil || len(r.Failures) > 0 {
+		return r, err
+	}
+	// Everything that was stored when the list was read has been stored again, and
+	// everything that was stored since is in the storage version, if that is still the
+	// same one.
+	return m.finish(ctx, s, r)
+}
+
+// finish shortens status.storedVersions.
+func (m *Migrator) finish(ctx context.Context, s Storage, r Result) (Result, error) {
+	const attempts = 5 // others write the status, too
+	for attempt := 1; ; attempt++ {
+		now, err := m.read(ctx, s.Name)
+		if err != nil {
+			return r, err
+		}
+		if !s.same(now) {
+			return r, errMoved
+		}
+		r.Storage = now
+		if !now.Needed() { // Kubernetes' own migration has done it
+			r.Removed = s.Old()
+			return r, nil
+		}
+		err = m.cfg.Cluster.SetStoredVersions(ctx, s.Name, []string{s.Version}, now.version)
+		if kube.ClassOf(err) == kube.Changed && attempt < attempts {
+			continue
+		}
+		if err != nil {
+			return r, err
+		}
+		r.Stored, r.Removed = []string{s.Version}, s.Old()
+		return r, nil
+	}
+}
+
+// check returns errMoved if the CRD is not as it was.
+func (m *Migrator) check(ctx context.Context, s Storage) error {
+	crds, err := m.cfg.Cluster.Kind(ctx, manifest.CRD.Group, manifest.CRD.Kind)
+	if err != nil {
+		return err
+	}
+	meta, err := m.cfg.Cluster.GetMetadata(ctx, crds, manifest.CRD.ID("", s.Name))
+	if err != nil {
+		return err
+	}
+	if string(meta.UID) != s.uid || meta.Generation != s.generation {
+		return errMoved
+	}
+	return nil
+}

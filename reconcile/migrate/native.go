@@ -1,0 +1,198 @@
+package migrate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
+)
+
+// Kubernetes' own migrator (KEP-4192) is a controller of kube-controller-manager: v1 from
+// 1.37, v1beta1 behind the gate StorageVersionMigrator before. Older versions of the API
+// ask for other fields.
+var nativeVersions = []string{"v1", "v1beta1"}
+
+const (
+	// poll is the pause between two looks at a migration of Kubernetes' own.
+	poll = time.Second
+	// pickUp is how many polls it may take to begin, or to shorten
+	// status.storedVersions at the end: the API may be served without the controller.
+	pickUp = 60
+	// share of the time that is left goes to Kubernetes' own migration; in the rest it
+	// can still be done without.
+	share = 2
+)
+
+// nativeState is how a migration of Kubernetes' own is going.
+type nativeState struct {
+	uid       string
+	mine      bool // whether it is for the CRD
+	running   bool
+	succeeded bool
+	failed    string // why; empty if it has not failed
+}
+
+// stateOf reads a StorageVersionMigration.
+func stateOf(tree map[string]any, s Storage) nativeState {
+	spec := manifest.Mapping(tree, "spec")
+	n := nativeState{
+		uid:  manifest.Text(tree, "metadata", "uid"),
+		mine: manifest.Text(spec, "resource", "group") == s.objects.Group && manifest.Text(spec, "resource", "resource") == s.objects.Resource,
+	}
+	for _, c := range manifest.List(manifest.Mapping(tree, "status"), "conditions") {
+		condition, _ := c.(map[string]any)
+		if manifest.Text(condition, "status") != "True" {
+			continue
+		}
+		switch manifest.Text(condition, "type") {
+		case "Running":
+			n.running = true
+		case "Succeeded":
+			n.succeeded = true
+		case "Failed":
+			n.failed = manifest.Text(condition, "message")
+			if n.failed == "" {
+				n.failed = "no reason given"
+			}
+		}
+	}
+	return n
+}
+
+// native has Kubernetes migrate the CRD, and reports whether it has. If the cluster
+// offers no migration, if the account may not ask for it, or if it failed, it has not, and
+// there is no error.
+//
+// The request is named after the CRD's UID and generation, so that it began with the
+// storage version that the CRD has. One that is under way from an interrupted run is
+// joined. One that has ended is not believed, and made again.
+func (m *Migrator) native(ctx context.Context, s Storage) (bool, error) {
+	t, offered, err := m.nativeType(ctx)
+	if err != nil || !offered {
+		return false, err
+	}
+	n := &nativeRun{Migrator: m, of: s, t: t, id: manifest.StorageVersionMigration.ID("", fmt.Sprintf("gitopsd-%s-%d", s.uid, s.generation))}
+	limited := ctx
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		limited, cancel = context.WithTimeout(ctx, time.Until(deadline)/share)
+		defer cancel()
+	}
+	err = n.run(limited)
+	if err != nil && ctx.Err() != nil {
+		return false, context.Cause(ctx) // the next run joins it
+	}
+	n.remove(ctx)
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, errMoved), kube.IsClusterWide(err) && limited.Err() == nil:
+		return false, err
+	}
+	m.cfg.Log.Info("Kubernetes' own migration failed; gitopsd goes through the objects", "cluster", m.cfg.Cluster.Name(), "definition", s.Name, "reason", reason(err))
+	return false, nil
+}
+
+func (m *Migrator) nativeType(ctx context.Context) (t kube.Type, offered bool, err error) {
+	kind := manifest.StorageVersionMigration
+	for _, v := range nativeVersions {
+		t, err = m.cfg.Cluster.Type(ctx, kind.APIVersion(v), kind.Kind)
+		if kube.ClassOf(err) != kube.NoSuchType {
+			return t, err == nil, err
+		}
+	}
+	return t, false, nil
+}
+
+// nativeRun is one migration of Kubernetes' own.
+type nativeRun struct {
+	*Migrator
+	of Storage
+	t  kube.Type
+	id manifest.ID
+}
+
+// run returns nil once Kubernetes has migrated all objects.
+func (n *nativeRun) run(ctx context.Context) error {
+	if err := n.begin(ctx); err != nil {
+		return err
+	}
+	begun, waited := false, 0
+	for {
+		tree, _, err := n.cfg.Cluster.Get(ctx, n.t, n.id)
+		if err != nil {
+			return err
+		}
+		state := stateOf(tree, n.of)
+		begun = begun || state.running
+		switch {
+		case state.failed != "":
+			return errors.New(state.failed)
+		case state.succeeded && (!state.running || waited >= pickUp):
+			return nil
+		case !begun && waited >= pickUp:
+			return fmt.Errorf("it has not begun after %s", pickUp*poll)
+		case !begun || state.succeeded:
+			waited++
+		}
+		if err := n.check(ctx, n.of); err != nil {
+			return err
+		}
+		n.cfg.Progress(Progress{Name: n.of.Name, Kubernetes: true})
+		if err := n.cfg.pause(ctx, poll); err != nil {
+			return err
+		}
+	}
+}
+
+// begin asks for the migration.
+func (n *nativeRun) begin(ctx context.Context) error {
+	tree, _, err := n.cfg.Cluster.Get(ctx, n.t, n.id)
+	switch kube.ClassOf(err) {
+	case kube.NotFound:
+	case "":
+		if err != nil {
+			return err
+		}
+		state := stateOf(tree, n.of)
+		if !state.mine {
+			return fmt.Errorf("%s exists, and is about something else", n.id)
+		}
+		if !state.succeeded && state.failed == "" {
+			return nil
+		}
+		if _, _, err := n.cfg.Cluster.Delete(ctx, n.t, n.id, state.uid); err != nil {
+			return err
+		}
+	default:
+		return err
+	}
+	body, err := json.Marshal(map[string]any{
+		"apiVersion": n.t.APIVersion(), "kind": n.t.Kind,
+		"metadata": map[string]any{"name": n.id.Name, "ownerReferences": []any{map[string]any{
+			"apiVersion": manifest.CRD.APIVersion("v1"), "kind": manifest.CRD.Kind, "name": n.of.Name, "uid": n.of.uid,
+		}}},
+		"spec": map[string]any{"resource": map[string]any{"group": n.of.objects.Group, "resource": n.of.objects.Resource}},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = n.cfg.Cluster.Create(ctx, n.t, n.id, body)
+	return err
+}
+
+// remove deletes the request, if it is there. One that stays does no harm: it is deleted
+// with the CRD at the latest.
+func (n *nativeRun) remove(ctx context.Context) {
+	tree, _, err := n.cfg.Cluster.Get(ctx, n.t, n.id)
+	if state := stateOf(tree, n.of); err == nil && state.mine {
+		_, _, err = n.cfg.Cluster.Delete(ctx, n.t, n.id, state.uid)
+	}
+	if err != nil && kube.ClassOf(err) != kube.NotFound && kube.ClassOf(err) != kube.Forbidden {
+		n.cfg.Log.Warn("a request to Kubernetes' own migrator stays", "cluster", n.cfg.Cluster.Name(), "object", n.id, "reason", reason(err))
+	}
+}

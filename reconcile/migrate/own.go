@@ -1,0 +1,210 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/sources/errgroup"
+)
+
+const (
+	// workers is how many requests are under way.
+	workers = 8
+	// batch is how many objects are written between two looks at the CRD.
+	batch = 200
+	// rounds is how often an object is tried if the reason may pass, and between is the
+	// pause before the next round.
+	rounds  = 3
+	between = 5 * time.Second
+	// mostFailures is how many objects fail before the rest is left untried: something
+	// is wrong with all of them then.
+	mostFailures = 500
+)
+
+// verdict is what an answer means for the object.
+type verdict int
+
+const (
+	// stored: the object is in the storage version.
+	stored verdict = iota
+	// gone: there is no such object any more.
+	gone
+	// later: the reason may pass.
+	later
+	// refused: it will not be stored again until somebody does something.
+	refused
+	// stop: every other object would fail alike.
+	stop
+)
+
+// judge returns what the answer to a rewrite means.
+func judge(err error) verdict {
+	switch kube.ClassOf(err) {
+	case "":
+		if err == nil {
+			return stored
+		}
+		return stop
+	case kube.NotFound, kube.NoNamespace:
+		return gone
+	case kube.Changed:
+		// Others wrote it at the same time, again and again: in the storage version.
+		return stored
+	case kube.Unreachable, kube.Unauthorized, kube.Fenced, kube.Canceled, kube.NoSuchType:
+		return stop
+	case kube.Unanswered, kube.Throttled, kube.WebhookFailed, kube.Server:
+		return later
+	}
+	return refused
+}
+
+// name is an object of the CRD. Names are all that is kept of a list, so that it need not
+// last as long as the API server keeps its version.
+type name struct{ namespace, name string }
+
+func (n name) compare(o name) int {
+	if c := strings.Compare(n.namespace, o.namespace); c != 0 {
+		return c
+	}
+	return strings.Compare(n.name, o.name)
+}
+
+// own lists all objects, and has each of them stored again. The list is of the newest
+// state, so that whatever is not in it was stored after the CRD got its storage version.
+func (m *Migrator) own(ctx context.Context, s Storage, r *Result) error {
+	var all []name
+	_, err := m.cfg.Cluster.List(ctx, s.objects, kube.ListOptions{Again: func() { all = nil }}, func(o *metav1.PartialObjectMetadata) bool {
+		all = append(all, name{o.Namespace, o.Name})
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	w := &writer{
+		Migrator: m, of: s, all: len(all), failures: make(map[name]string),
+		// A burst as large as the workers: more would not be under way at a time.
+		limit: flowcontrol.NewTokenBucketRateLimiter(float32(m.cfg.Rate), workers),
+	}
+	err = w.write(ctx, all)
+	r.Objects, r.Migrated, r.Stopped = len(all), w.stored, errors.Is(err, errTooMany)
+	if r.Stopped {
+		err = nil
+	}
+	failed := make([]name, 0, len(w.failures))
+	for n := range w.failures {
+		failed = append(failed, n)
+	}
+	slices.SortFunc(failed, name.compare)
+	for _, n := range failed {
+		r.Failures = append(r.Failures, Failure{Object: s.objects.ID(n.namespace, n.name).String(), Reason: w.failures[n]})
+	}
+	return err
+}
+
+// errTooMany says that too many objects failed.
+var errTooMany = errors.New("too many objects failed")
+
+// writer has objects stored again.
+type writer struct {
+	*Migrator
+	of    Storage
+	all   int
+	limit flowcontrol.RateLimiter
+
+	mu           sync.Mutex
+	done, stored int
+	again        []name
+	failures     map[name]string // why, the last time
+}
+
+// write tries all objects, and those that failed for a reason that may pass a few times
+// more, after all others.
+func (w *writer) write(ctx context.Context, todo []name) error {
+	for round := 1; ; round++ {
+		for part := range slices.Chunk(todo, batch) {
+			if err := w.batch(ctx, part); err != nil {
+				return err
+			}
+		}
+		if todo, w.again = w.again, nil; len(todo) == 0 || round == rounds {
+			return nil
+		}
+		if err := w.cfg.pause(ctx, between); err != nil {
+			return err
+		}
+	}
+}
+
+// batch writes some objects, once the CRD was seen to be as it was.
+func (w *writer) batch(ctx context.Context, part []name) error {
+	if err := w.check(ctx, w.of); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(workers)
+	for _, n := range part {
+		g.Go(func() error {
+			if err := w.limit.Wait(ctx); err != nil {
+				return ended(ctx)
+			}
+			return w.note(n, w.cfg.Cluster.Rewrite(ctx, w.of.objects, w.of.objects.ID(n.namespace, n.name)))
+		})
+	}
+	err := g.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cfg.Progress(Progress{Name: w.of.Name, Done: w.done, All: w.all, Failed: len(w.failures)})
+	w.cfg.Log.Info("objects stored again", "cluster", w.cfg.Cluster.Name(), "definition", w.of.Name, "done", w.done, "all", w.all, "failed", len(w.failures))
+	return err
+}
+
+// ended returns why a limiter does not wait: ctx has ended, or would end before its turn.
+func ended(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return context.DeadlineExceeded
+}
+
+// note takes down how an object went. An error ends the migration.
+func (w *writer) note(n name, err error) error {
+	v := judge(err)
+	if v == stop {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, again := w.failures[n]; !again {
+		w.done++
+	}
+	delete(w.failures, n)
+	switch v {
+	case stored:
+		w.stored++
+	case later, refused:
+		w.failures[n] = reason(err)
+	}
+	if v == later {
+		w.again = append(w.again, n)
+	}
+	if len(w.failures) >= mostFailures {
+		return errTooMany
+	}
+	return nil
+}
+
+// reason returns what an error says beside cluster and object.
+func reason(err error) string {
+	if e, ok := errors.AsType[*kube.Error](err); ok {
+		return e.Message
+	}
+	return err.Error()
+}
