@@ -122,7 +122,7 @@ func general(path field.Path) string {
 			b.WriteString("[]")
 			continue
 		}
-		b.WriteString(step.String())
+		b.WriteString("." + step.Key)
 	}
 	return strings.TrimPrefix(b.String(), ".")
 }

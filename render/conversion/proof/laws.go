@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/render/conversion"
-	"gitopsd.dev/render/field"
+	"gitopsd.dev/render/conversion/rules"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/validate"
 )
@@ -20,7 +20,7 @@ type trial struct {
 	ctx      context.Context
 	from, to *side
 	// excused are fields of from that need not come back, excusedThere those of to.
-	excused, excusedThere []field.Path
+	excused, excusedThere []rules.Path
 	// err ends the run.
 	err error
 }
@@ -92,6 +92,9 @@ func (t *trial) convert(object map[string]any, to *side) (converted map[string]a
 	if err == nil && converted == nil {
 		err = errors.New("nothing was returned")
 	}
+	if err == nil {
+		converted = numeric(clone(converted)).(map[string]any)
+	}
 	return converted, report, err
 }
 
@@ -145,7 +148,7 @@ func (t *trial) fits(converted map[string]any, side *side, partial bool) []Findi
 
 // plain returns an object as a client reads it and compares it: with defaults, without
 // the stash, empty labels and annotations, and the fields that need not survive.
-func (t *trial) plain(object map[string]any, side *side, excused []field.Path) map[string]any {
+func (t *trial) plain(object map[string]any, side *side, excused []rules.Path) map[string]any {
 	object = clone(object)
 	if err := side.checks.Default(object); err != nil {
 		t.err = err
@@ -161,33 +164,6 @@ func (t *trial) plain(object map[string]any, side *side, excused []field.Path) m
 		remove(object, path)
 	}
 	return object
-}
-
-// remove removes a field, and parents that are empty then or were. An index stands for
-// all items of a list, and the key "*" for all of a map.
-func remove(v any, path field.Path) (empty bool) {
-	if len(path) == 0 {
-		return true
-	}
-	switch v := v.(type) {
-	case map[string]any:
-		key := path[0].Key
-		for name, inner := range v {
-			if (name == key || key == "*") && !path[0].List && remove(inner, path[1:]) {
-				delete(v, name)
-			}
-		}
-		return len(v) == 0
-	case []any:
-		next := path
-		if path[0].List || path[0].Key == "*" {
-			next = path[1:]
-		}
-		for _, item := range v {
-			remove(item, next)
-		}
-	}
-	return false
 }
 
 // clone returns a deep copy.

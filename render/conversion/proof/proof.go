@@ -15,6 +15,7 @@
 package proof
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,29 +23,27 @@ import (
 	"slices"
 
 	"gitopsd.dev/render/conversion"
-	"gitopsd.dev/render/field"
+	"gitopsd.dev/render/conversion/rules"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/validate"
 )
 
-// Rules are compiled rules, as [conversion.Set] is.
-type Rules interface {
+// Converter converts objects, as [conversion.Set] does.
+type Converter interface {
 	// Versions returns all versions of the definition.
 	Versions() []string
 	// Convert converts an object, and does not change it. It fails only for an object
 	// or version that is none of the definition's.
 	Convert(object map[string]any, to string) (converted map[string]any, report conversion.Report, err error)
-	// Excused returns the fields of a version that need not come back from another:
-	// those that are dropped on purpose or derived.
-	Excused(version, by string) []string
-	// Writers returns where the rules are written that write a field.
-	Writers(from, to, path string) []string
 }
 
 // Config is what to try.
 type Config struct {
-	Rules Rules
+	Rules Converter
+	// Documents are the rules as they are written. They say which fields are lost on
+	// purpose, and where the rule is that writes a field.
+	Documents []conversion.Document
 	// Definition is the CustomResourceDefinition.
 	Definition map[string]any
 	// Objects are tried besides generated ones, such as those in a cluster. Each is of
@@ -92,7 +91,7 @@ func (r *Result) Failed() bool {
 // if ctx ends; what is wrong with the rules is in the result.
 func Run(ctx context.Context, c Config) (*Result, error) {
 	versions := c.Rules.Versions()
-	p := &prover{Config: c, sides: make(map[string]*side), seen: make(map[string]int)}
+	p := &prover{Config: c, intent: read(c.Documents), sides: make(map[string]*side), seen: make(map[string]int)}
 	for _, v := range types.Read(c.Definition).Versions() {
 		if !slices.Contains(versions, v.Name) {
 			continue
@@ -136,6 +135,7 @@ type side struct {
 
 type prover struct {
 	Config
+	intent intent
 	sides  map[string]*side
 	result Result
 	// seen counts findings by their keys.
@@ -145,7 +145,7 @@ type prover struct {
 // pair tries one version and another.
 func (p *prover) pair(ctx context.Context, from, to *side) error {
 	pair := Pair{From: from.version, To: to.version}
-	t := &trial{prover: p, ctx: ctx, from: from, to: to, excused: p.excused(from, to), excusedThere: p.excused(to, from)}
+	t := &trial{prover: p, ctx: ctx, from: from, to: to, excused: p.intent.excused(from.version, to.version), excusedThere: p.intent.excused(to.version, from.version)}
 	try := func(tree map[string]any) error {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -208,14 +208,20 @@ func (p *prover) dress(tree map[string]any, d types.Definition, version string, 
 	return object
 }
 
-func (p *prover) excused(version, by *side) []field.Path {
-	var all []field.Path
-	for _, text := range p.Rules.Excused(version.version, by.version) {
-		if path, err := field.Parse(text); err == nil {
-			all = append(all, path)
+// read returns what documents say. Those with errors do not compile and say nothing.
+func read(documents []conversion.Document) intent {
+	var in intent
+	for _, d := range documents {
+		parsed, err := rules.Parse(d.Tree)
+		if err != nil {
+			continue
+		}
+		in.hub = cmp.Or(in.hub, parsed.Hub)
+		for _, pair := range parsed.Pairs {
+			in.pairs, in.origins = append(in.pairs, pair), append(in.origins, d.Origin.String())
 		}
 	}
-	return all
+	return in
 }
 
 // report counts a finding, and keeps it with the smallest object if it is the first of
@@ -246,12 +252,12 @@ func (t *trial) report(f Finding, object map[string]any, partial bool, again fun
 	}
 	f.Object = small
 	if len(f.Differences) > 0 {
-		path := f.Differences[0].Path.String()
+		path := general(f.Differences[0].Path)
 		from, to := f.To, f.From // the field was not written on the way back
 		if f.Law == Edits && !f.back {
 			from, to = f.From, f.To
 		}
-		f.Rules = p.Rules.Writers(from, to, path)
+		f.Rules = p.intent.writers(from, to, path)
 	}
 	p.result.Findings = append(p.result.Findings, f)
 }
