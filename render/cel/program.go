@@ -110,13 +110,16 @@ func named(t *types.Type) string {
 	return strings.Replace(t.String(), root, "self", 1)
 }
 
-func environment(schema map[string]any) (*cel.Env, error) {
-	options := []cel.EnvOption{
-		cel.EnableIdentifierEscapeSyntax(),
-		cel.HomogeneousAggregateLiterals(), cel.DefaultUTCTimeZone(true), cel.CrossTypeNumericComparisons(true),
+// language are the syntax and functions of all expressions.
+func language() []cel.EnvOption {
+	return append([]cel.EnvOption{
+		cel.EnableIdentifierEscapeSyntax(), cel.DefaultUTCTimeZone(true), cel.CrossTypeNumericComparisons(true),
 		cel.OptionalTypes(), ext.Strings(), ext.Sets(), ext.Encoders(),
-	}
-	options = append(options, boundedFunctions()...)
+	}, boundedFunctions()...)
+}
+
+func environment(schema map[string]any) (*cel.Env, error) {
+	options := append(language(), cel.HomogeneousAggregateLiterals())
 	if schema == nil {
 		for _, name := range append([]string{"self"}, loose...) {
 			options = append(options, cel.Variable(name, types.DynType))
@@ -173,16 +176,22 @@ func (p *Program) eval(object map[string]any) (any, error) {
 		return nil, errTime
 	}
 	if err != nil {
-		// cel-go does not export the types of these errors.
-		text := err.Error()
-		for _, absent := range []string{"no such key", "no such attribute", "index out of bounds", "optional.none() dereference"} {
-			if strings.HasPrefix(text, absent) {
-				return nil, ErrAbsent
-			}
-		}
-		return nil, err
+		return nil, absence(err)
 	}
 	return v.Value(), nil
+}
+
+// absence returns ErrAbsent for errors about fields that are missing, and others as
+// they are.
+func absence(err error) error {
+	// cel-go does not export the types of these errors.
+	text := err.Error()
+	for _, absent := range []string{"no such key", "no such attribute", "index out of bounds", "optional.none() dereference"} {
+		if strings.HasPrefix(text, absent) {
+			return ErrAbsent
+		}
+	}
+	return err
 }
 
 // variables has an object's fields by name, and the object as self.

@@ -88,6 +88,9 @@ const (
 	// inventory; see plan.Inventory. An object whose rendering has this value is not
 	// applied again.
 	AppliedAnnotation = Group + "/applied"
+	// ConversionStashAnnotation, on an object that conversion rules converted, has the
+	// fields that its version cannot hold; see render/conversion.
+	ConversionStashAnnotation = Group + "/conversion-stash"
 	// TypesAnnotation, on a CRD, is the digest of the types that it defined when it
 	// was applied.
 	TypesAnnotation = Group + "/types"

@@ -1,0 +1,155 @@
+package cel
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/render/exact"
+	"gitopsd.dev/render/manifest/manifesttest"
+)
+
+func scope(t *testing.T) (*Scope, map[string]any) {
+	t.Helper()
+	source := ObjectType(manifesttest.Tree(t, schemaText))
+	status, _ := source.Field("status")
+	conditions, _ := status.Field("conditions")
+	condition, ok := conditions.Element()
+	if !ok {
+		t.Fatal("conditions have no elements")
+	}
+	s, err := NewScope(Variable{"v1", source}, Variable{"self", condition}, Variable{"key", StringType})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, manifesttest.Tree(t, objectText)
+}
+
+func TestFunc(t *testing.T) {
+	s, object := scope(t)
+	object["spec"].(map[string]any)["size"] = int64(9007199254740993)
+	object["spec"].(map[string]any)["free"] = map[string]any{"n": json.Number("1.50")}
+	for _, tt := range []struct{ text, result, want string }{
+		{`self.type + "-" + key`, "string", `"Ready-k"`},
+		{`v1.spec.size`, "int", `9007199254740993`},
+		{`v1.spec.size + 1`, "int", `9007199254740994`},
+		{`v1.metadata.labels["x"]`, "string", `"one"`},
+		{`v1.status.since`, "string", `"2024-01-02T03:04:05Z"`},
+		{"v1.spec.`a.b-c/d`.d", "string", `"e"`},
+		{`v1.status.namespace`, "string", `"prod"`},
+		{`v1.spec.free`, "map", `{"n":1.50}`},
+		{`v1.spec.free.n * 2.0`, "double", `3`},
+		{`{"n": v1.spec.free, "s": self.type}`, "map", `{"n":{"n":1.50},"s":"Ready"}`},
+		{`json.marshal(v1.spec.free)`, "string", `"{\"n\":1.50}"`},
+		{`json.unmarshal("{\"n\":1.50}")`, "dyn", `{"n":1.50}`},
+		{`v1.?metadata.labels["z"]`, "string", "absent"},
+		{`v1.metadata.labels["z"]`, "string", "absent"},
+		{`v1.status.conditions.map(c, c.type)`, "list", `["Ready"]`},
+		{`v1.status.conditions`, "list", `[{"observedGeneration":2,"status":"True","type":"Ready"}]`},
+		{`self`, "object", `{"observedGeneration":2,"status":"True","type":"Ready"}`},
+		{`quantity("1Gi").asInteger()`, "int", "1073741824"},
+		{`url("https://a.b/c").getHost()`, "string", `"a.b"`},
+		{`duration("1m30s")`, "google.protobuf.Duration", "error: the result is of type"},
+		{`json.unmarshal(key)`, "dyn", "error: json.unmarshal"},
+		{`self.typo`, "", "1:5: undefined field 'typo'"},
+		{`v1.spec.size + "a"`, "", "no matching overload"},
+		{``, "", "empty"},
+		{strings.Repeat("["+strings.Repeat("1,", 30)+"1].exists_one(b, ", 5) + `key == "a"` + strings.Repeat(")", 5), "", "costs at least"},
+	} {
+		f, err := s.Compile(tt.text)
+		if err != nil {
+			if tt.result != "" || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%s: %v, want %s", tt.text, err, tt.want)
+			}
+			continue
+		}
+		if f.Result().Kind() != tt.result {
+			t.Errorf("%s is a %s, want %s", tt.text, f.Result().Kind(), tt.result)
+		}
+		var b Budget
+		v, err := f.Eval(&b, object, object["status"].(map[string]any)["conditions"].([]any)[0], "k")
+		b.Done()
+		have := ""
+		switch {
+		case errors.Is(err, ErrAbsent):
+			have = "absent"
+		case err != nil:
+			have = "error: " + err.Error()
+		default:
+			text, err := exact.Encode(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			have = string(text)
+		}
+		if !strings.HasPrefix(have, tt.want) {
+			t.Errorf("%s gives %.200s, want %s", tt.text, have, tt.want)
+		}
+	}
+}
+
+func TestReads(t *testing.T) {
+	s, _ := scope(t)
+	for text, want := range map[string]string{
+		`self.type + key`: "[{self [type]} {key []}]",
+		`has(v1.spec.size) ? v1.spec.?ratio.orValue(1.0) : 2.0`:    "[{v1 [spec size]} {v1 [spec ratio]}]",
+		`v1.status.conditions.filter(c, c.type == self.type)`:      "[{v1 [status conditions]} {self [type]}]",
+		`v1.status.conditions[0].type`:                             "[{v1 [status conditions]}]",
+		`v1.metadata.labels["x"] + v1.metadata.annotations["a.b"]`: "[{v1 [metadata labels x]} {v1 [metadata annotations a.b]}]",
+	} {
+		f, err := s.Compile(text)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if have := fmt.Sprint(f.Reads()); have != want {
+			t.Errorf("%s reads %s, want %s", text, have, want)
+		}
+	}
+}
+
+// TestObjectCost lets expressions that are each in bounds spend no more than one
+// object may cost.
+func TestObjectCost(t *testing.T) {
+	s, _ := scope(t)
+	text := `v1.spec.free.list.map(a, v1.spec.free.list.map(b, a + b).size()).size()`
+	f, err := s.Compile(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := map[string]any{"spec": map[string]any{"free": map[string]any{"list": slicesOf(300)}}}
+	var b Budget
+	defer b.Done()
+	for range 100 {
+		if _, err = f.Eval(&b, object, nil, ""); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, ErrCost) && (err == nil || !strings.Contains(err.Error(), "cost limit")) {
+		t.Errorf("spent without end: %v", err)
+	}
+}
+
+func slicesOf(n int) []any {
+	list := make([]any, n)
+	for i := range list {
+		list[i] = "x"
+	}
+	return list
+}
+
+func TestLiteral(t *testing.T) {
+	if have, ok := Literal(`{"a": key + "{", 'b': [1, 2]}`); fmt.Sprint(have, ok) != `[{a key + "{"} {b [1, 2]}] true` {
+		t.Error(have, ok)
+	}
+	for _, text := range []string{`{a: 1}`, `{}`, `self`, `{`, `{"a" + "b": 1}`} {
+		if have, ok := Literal(text); ok {
+			t.Error(text, have)
+		}
+	}
+	if have, ok := Quoted(`{name: key, feeling: self.feeling}`); have != `{"name": key, "feeling": self.feeling}` || !ok {
+		t.Error(have, ok)
+	}
+}

@@ -1,0 +1,164 @@
+package rules
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"gitopsd.dev/render/field"
+)
+
+// Path is a path in a rule. Its first step is the name of what it starts from, where
+// the rule has such a name: "self.spec.names[0]", "spec.colors[i].name".
+type Path []Step
+
+// Step is one step of a [Path]: a field or key, an element, or every element.
+type Step struct {
+	Key string
+	// Index is the element's index if Element is set.
+	Index   int
+	Element bool
+	// Each is set for [], [*] and [name]: all elements of a list, or all values of a
+	// map. Key is then the name, "i" or "key".
+	Each bool
+}
+
+// String writes the path as [ParsePath] reads it.
+func (p Path) String() string {
+	text := ""
+	for _, s := range p {
+		switch {
+		case s.Each:
+			text += "[" + s.Key + "]"
+		case s.Element:
+			text = field.Join(text, field.Index(s.Index))
+		default:
+			text = field.Join(text, field.Key(s.Key))
+		}
+	}
+	return text
+}
+
+// ParsePath parses a path. A leading dot is ignored. A name has letters, digits, '_',
+// '$' and '-'; others are quoted: spec."a.b", spec.`a.b` or spec["a.b"].
+func ParsePath(text string) (Path, error) {
+	rest := strings.TrimPrefix(strings.TrimSpace(text), ".")
+	if rest == "" {
+		return nil, fmt.Errorf("%q names no field", text)
+	}
+	var p Path
+	for first := true; rest != ""; first = false {
+		var s Step
+		var ok bool
+		switch {
+		case rest[0] == '[':
+			s, rest, ok = bracket(rest[1:])
+		case first:
+			s, rest, ok = name(rest)
+		case rest[0] == '.' && len(rest) > 1:
+			s, rest, ok = name(rest[1:])
+		}
+		if !ok {
+			return nil, fmt.Errorf(`%q is not a path; paths look like spec.names[0], spec.colors[].name or metadata.labels["a.b/c"]`, text)
+		}
+		p = append(p, s)
+	}
+	return p, nil
+}
+
+func name(text string) (s Step, rest string, ok bool) {
+	if strings.ContainsRune("\"'`", rune(text[0])) {
+		s.Key, rest, ok = quoted(text)
+		return s, rest, ok
+	}
+	n := 0
+	for n < len(text) && inName(text[n]) {
+		n++
+	}
+	return Step{Key: text[:n]}, text[n:], n > 0
+}
+
+func inName(c byte) bool {
+	return c == '_' || c == '$' || c == '-' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
+// bracket parses what follows an opening bracket, and the closing one.
+func bracket(text string) (s Step, rest string, ok bool) {
+	if text != "" && (text[0] == '"' || text[0] == '\'') {
+		s.Key, rest, ok = quoted(text)
+		rest, closed := strings.CutPrefix(rest, "]")
+		return s, rest, ok && closed
+	}
+	inside, rest, ok := strings.Cut(text, "]")
+	if !ok {
+		return s, "", false
+	}
+	if inside == "" || inside == "*" {
+		return Step{Each: true}, rest, true
+	}
+	if n, err := strconv.ParseUint(inside, 10, 31); err == nil {
+		return Step{Index: int(n), Element: true}, rest, true
+	}
+	for i := range len(inside) {
+		if !inName(inside[i]) || i == 0 && (inside[i] <= '9' || inside[i] == '-') {
+			return s, "", false
+		}
+	}
+	return Step{Key: inside, Each: true}, rest, true
+}
+
+// quoted parses a quoted text: "…" with Go's escapes, and '…' and `…` without any.
+func quoted(text string) (value, rest string, ok bool) {
+	if text[0] == '"' {
+		prefix, err := strconv.QuotedPrefix(text)
+		if err != nil {
+			return "", "", false
+		}
+		value, err = strconv.Unquote(prefix)
+		return value, text[len(prefix):], err == nil
+	}
+	return strings.Cut(text[1:], text[:1])
+}
+
+// Closest returns the candidate that a misspelt name was meant to be, empty if none
+// is near.
+func Closest(name string, candidates []string) string {
+	best, least := "", min(3, len(name)/2)+1
+	for _, c := range candidates {
+		if d := distance(strings.ToLower(name), strings.ToLower(c)); d < least || d == least && best != "" && c < best {
+			best, least = c, d
+		}
+	}
+	return best
+}
+
+// Meant returns "; did you mean <closest>?", empty if no candidate is near.
+func Meant(name string, candidates []string) string {
+	if c := Closest(name, candidates); c != "" {
+		return "; did you mean " + c + "?"
+	}
+	return ""
+}
+
+// distance is the number of characters to add, remove, replace or swap.
+func distance(a, b string) int {
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			replaced := last[j-1]
+			if a[i-1] != b[j-1] {
+				replaced++
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, replaced)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
+}

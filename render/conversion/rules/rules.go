@@ -1,0 +1,479 @@
+// Package rules reads documents of conversion rules. People spell these in several
+// ways; [Parse] accepts all and returns one form.
+//
+// A document has one of these kinds:
+//
+//	APIConversionRules  apis.kcp.dev/v1alpha1
+//	APIConversion       apis.kcp.io/v1alpha1
+//
+// Its spec has hub, the name of a version, and conversions. An entry of these says
+// which version it converts from and to, and has rules:
+//
+//	from: v1, to: v2, rules: […]           a list of rules
+//	from: v1, to: v2, rule: …, field: …    the entry is itself one rule
+//	version: v2, fromHub: […], toHub: […]  two lists, from the hub and to it
+//
+// and a rule says what it reads and which field it writes:
+//
+//	from: v1.spec.a, to: spec.b
+//	rule: self.spec.a, field: spec.b
+//	field: spec.a, destination: spec.b     or to; transformation is CEL about the field
+//
+// itemRules are rules for the elements of a list or map: self is the element and, of a
+// map, key its key; they write to item, item.field or key. Instead, paths may say
+// which elements they mean: spec.colors[i].name.
+//
+// What a path or expression means in a schema is package conversion's business.
+package rules
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+
+	"gitopsd.dev/render/cel"
+	"gitopsd.dev/render/manifest"
+)
+
+// Document is one document in normal form.
+type Document struct {
+	// Hub is empty if the document sets none.
+	Hub   string
+	Pairs []Pair
+}
+
+// Pair is what a document says about converting from one version to another.
+type Pair struct {
+	From, To string
+	Rules    []Rule
+	// Preserve and Drop are fields of From, and Derive fields of To.
+	Preserve, Drop, Derive []Field
+}
+
+// Field is a path, and where in the document it is written.
+type Field struct {
+	Where string
+	Path  Path
+}
+
+// Rule writes one field.
+type Rule struct {
+	// Where is the place in the document: "conversions[0].rules[1]".
+	Where string
+	// From is a path with the name that it starts from, or an expression.
+	From string
+	// Transform is an expression about the value of From, which is then a path;
+	// empty if there is none.
+	Transform string
+	// To starts from the target object; in rules for items its first step is "item",
+	// or all of it is "key".
+	To Path
+	// Kind is "list", "map" or "object" if the author says what From must be.
+	Kind string
+	// Items are the rules for elements; nil if there are none.
+	Items []Rule
+}
+
+// Label names the schema or CRD that a document belongs to, if its own name does not.
+const Label = "apis.kcp.dev/apiresourceschema"
+
+// Kinds of documents, by apiVersion.
+var kinds = map[string]string{"apis.kcp.dev/v1alpha1": "APIConversionRules", "apis.kcp.io/v1alpha1": "APIConversion"}
+
+// Is reports whether a document claims to be conversion rules.
+func Is(tree map[string]any) bool {
+	kind := manifest.Text(tree, "kind")
+	group, _ := manifest.GroupVersion(manifest.Text(tree, "apiVersion"))
+	return (kind == "APIConversionRules" || kind == "APIConversion") && (group == "apis.kcp.dev" || group == "apis.kcp.io")
+}
+
+// Belongs reports whether the document is conversion rules for the schema or CRD of
+// that name.
+func Belongs(tree map[string]any, name string) bool {
+	if !Is(tree) {
+		return false
+	}
+	if label := manifest.Mapping(tree, "metadata", "labels")[Label]; label != nil {
+		return label == name
+	}
+	return manifest.Text(tree, "metadata", "name") == name
+}
+
+// Parse reads a document. The error joins all faults; each begins with its place in
+// spec.
+func Parse(tree map[string]any) (Document, error) {
+	p := &parser{}
+	apiVersion := manifest.Text(tree, "apiVersion")
+	want, ok := kinds[apiVersion]
+	if kind := manifest.Text(tree, "kind"); !ok {
+		p.fail("apiVersion", "%q is not known; conversion rules have apis.kcp.dev/v1alpha1", apiVersion)
+	} else if kind != want {
+		p.fail("kind", "%q is not known in %s; want %s", kind, apiVersion, want)
+	}
+	if manifest.Text(tree, "metadata", "name") == "" {
+		p.fail("metadata.name", "is missing; name the APIResourceSchema or CRD that the rules belong to")
+	}
+	p.known("", tree, "apiVersion", "kind", "metadata", "spec")
+	d := Document{}
+	if spec, ok := p.mapping("spec", tree["spec"]); ok {
+		p.known("spec", spec, "hub", "conversions")
+		p.hub = p.text("spec.hub", spec["hub"])
+		d.Hub = p.hub
+		if spec["conversions"] == nil {
+			p.fail("spec.conversions", "is missing")
+		}
+		for i, entry := range p.list("spec.conversions", spec["conversions"]) {
+			p.entry(fmt.Sprintf("conversions[%d]", i), entry)
+		}
+	}
+	d.Pairs = p.pairs
+	return d, errors.Join(p.errs...)
+}
+
+type parser struct {
+	hub   string
+	pairs []Pair
+	errs  []error
+}
+
+func (p *parser) fail(where, format string, args ...any) {
+	p.errs = append(p.errs, fmt.Errorf(where+": "+strings.ReplaceAll(format, "\n", " "), args...))
+}
+
+// known reports keys that are none of those.
+func (p *parser) known(where string, m map[string]any, keys ...string) {
+	for _, k := range sorted(m) {
+		if !slices.Contains(keys, k) {
+			at := k
+			if where != "" {
+				at = where + "." + k
+			}
+			p.fail(at, "is not a field here%s", Meant(k, keys))
+		}
+	}
+}
+
+func sorted(m map[string]any) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}
+
+func (p *parser) mapping(where string, v any) (map[string]any, bool) {
+	m, ok := v.(map[string]any)
+	if !ok {
+		p.fail(where, "want a mapping, have %s", described(v))
+	}
+	return m, ok
+}
+
+func (p *parser) list(where string, v any) []any {
+	list, ok := v.([]any)
+	if !ok && v != nil {
+		p.fail(where, "want a list, have %s", described(v))
+	}
+	return list
+}
+
+// text returns a string; empty for an absent one.
+func (p *parser) text(where string, v any) string {
+	s, ok := v.(string)
+	if !ok && v != nil {
+		p.fail(where, "want a string, have %s", described(v))
+	}
+	return s
+}
+
+func described(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "nothing"
+	case map[string]any:
+		return "a mapping"
+	case []any:
+		return "a list"
+	default:
+		return fmt.Sprintf("%v", v)
+	}
+}
+
+// entry reads one element of conversions.
+func (p *parser) entry(where string, v any) {
+	m, ok := p.mapping(where, v)
+	if !ok {
+		return
+	}
+	if m["version"] != nil || m["fromHub"] != nil || m["toHub"] != nil {
+		p.hubEntry(where, m)
+		return
+	}
+	pair := Pair{From: p.text(where+".from", m["from"]), To: p.text(where+".to", m["to"])}
+	for _, side := range []struct{ key, version string }{{"from", pair.From}, {"to", pair.To}} {
+		if side.version == "" {
+			p.fail(where+"."+side.key, "is missing; name a version")
+		} else if strings.ContainsAny(side.version, ".[ ") {
+			p.fail(where+"."+side.key, "%q is not a version; the fields of rules stand below rules, or in rule and field", side.version)
+		}
+	}
+	p.known(where, m, "from", "to", "rules", "preserve", "drop", "derive", "rule", "field", "destination", "transformation", "itemRules", "kind")
+	if m["rule"] != nil || m["field"] != nil || m["destination"] != nil || m["transformation"] != nil || m["itemRules"] != nil {
+		one := map[string]any{}
+		for _, key := range []string{"rule", "field", "destination", "transformation", "itemRules", "kind"} {
+			if m[key] != nil {
+				one[key] = m[key]
+			}
+		}
+		p.rule(&pair, where, one)
+	}
+	p.rules(&pair, where+".rules", m["rules"])
+	pair.Preserve = p.fields(pair.From, where+".preserve", m["preserve"])
+	pair.Drop = p.fields(pair.From, where+".drop", m["drop"])
+	pair.Derive = p.fields(pair.To, where+".derive", m["derive"])
+	p.add(pair)
+}
+
+func (p *parser) hubEntry(where string, m map[string]any) {
+	p.known(where, m, "version", "fromHub", "toHub")
+	version := p.text(where+".version", m["version"])
+	switch {
+	case version == "":
+		p.fail(where+".version", "is missing; name the version that is converted from the hub and to it")
+		return
+	case p.hub == "":
+		p.fail(where, "fromHub and toHub need spec.hub, the version that they mean")
+		return
+	case version == p.hub:
+		p.fail(where+".version", "%q is the hub itself", version)
+		return
+	}
+	from, to := Pair{From: p.hub, To: version}, Pair{From: version, To: p.hub}
+	p.rules(&from, where+".fromHub", m["fromHub"])
+	p.rules(&to, where+".toHub", m["toHub"])
+	p.add(from)
+	p.add(to)
+}
+
+// add adds a pair to what other entries say about the same versions.
+func (p *parser) add(pair Pair) {
+	for i := range p.pairs {
+		if have := &p.pairs[i]; have.From == pair.From && have.To == pair.To {
+			have.Rules = Merge(append(have.Rules, pair.Rules...))
+			have.Preserve = append(have.Preserve, pair.Preserve...)
+			have.Drop = append(have.Drop, pair.Drop...)
+			have.Derive = append(have.Derive, pair.Derive...)
+			return
+		}
+	}
+	pair.Rules = Merge(pair.Rules)
+	p.pairs = append(p.pairs, pair)
+}
+
+func (p *parser) fields(version, where string, v any) []Field {
+	var all []Field
+	for i, item := range p.list(where, v) {
+		at := fmt.Sprintf("%s[%d]", where, i)
+		text := p.text(at, item)
+		path, err := ParsePath(text)
+		if err != nil {
+			p.fail(at, "%v", err)
+			continue
+		}
+		all = append(all, Field{Where: at, Path: unrooted(path, version)})
+	}
+	return all
+}
+
+// unrooted returns the path without the name that it may start from.
+func unrooted(p Path, version string) Path {
+	if first := p[0]; !first.Element && !first.Each && (first.Key == version || first.Key == "self") && len(p) > 1 {
+		return p[1:]
+	}
+	return p
+}
+
+func (p *parser) rules(pair *Pair, where string, v any) {
+	for i, item := range p.list(where, v) {
+		at := fmt.Sprintf("%s[%d]", where, i)
+		if m, ok := p.mapping(at, item); ok {
+			p.rule(pair, at, m)
+		}
+	}
+}
+
+func (p *parser) rule(pair *Pair, where string, m map[string]any) {
+	if r, ok := p.one(pair, where, m, false); ok {
+		pair.Rules = append(pair.Rules, r)
+	}
+}
+
+// one reads a rule in any spelling. item says that it is among itemRules.
+func (p *parser) one(pair *Pair, where string, m map[string]any, item bool) (Rule, bool) {
+	before := len(p.errs)
+	p.known(where, m, "from", "to", "rule", "field", "destination", "transformation", "kind", "itemRules")
+	read := make(map[string]string)
+	for _, key := range []string{"from", "to", "rule", "field", "destination", "transformation", "kind"} {
+		if key == "transformation" && m[key] != nil {
+			if _, literal := m[key].(map[string]any); literal {
+				p.fail(where+".transformation", "is a YAML mapping; CEL is a string: write '%s'", literalText(m[key].(map[string]any)))
+				continue
+			}
+		}
+		read[key] = strings.TrimSpace(p.text(where+"."+key, m[key]))
+	}
+	r := Rule{Where: where, Transform: read["transformation"], Kind: read["kind"]}
+	to := ""
+	switch {
+	case read["destination"] != "" && read["to"] != "":
+		p.fail(where, "has both to and destination; they mean the same")
+	case read["from"] != "" && read["rule"] != "":
+		p.fail(where, "has both from and rule; they mean the same")
+	case read["from"] != "" && read["field"] == "", read["rule"] != "" && read["field"] == "":
+		r.From, to = read["from"]+read["rule"], read["to"]+read["destination"]
+	case read["from"] != "" || read["rule"] != "":
+		// field is the target beside an expression.
+		if read["to"]+read["destination"] != "" {
+			p.fail(where, "field is the target beside rule or from, and the source beside to or destination; it cannot be both")
+		}
+		r.From, to = read["from"]+read["rule"], read["field"]
+	case read["field"] != "":
+		path, err := ParsePath(read["field"])
+		if err != nil {
+			p.fail(where+".field", "%v", err)
+			break
+		}
+		r.From, to = rootedText(path, pair.From), read["to"]+read["destination"]
+	default:
+		p.fail(where, "reads nothing: from, rule or field is missing")
+	}
+	if len(p.errs) > before {
+		return r, false
+	}
+	if to == "" {
+		p.fail(where, "writes nothing: to is missing")
+		return r, false
+	}
+	path, err := ParsePath(to)
+	if err != nil {
+		p.fail(where+".to", "%v", err)
+		return r, false
+	}
+	r.To = unrooted(path, pair.To)
+	if first := path[0].Key; item && first != "item" && (first != "key" || len(path) > 1) {
+		p.fail(where+".to", "%q: rules for items write to item, item.<field> or key; did you mean item.%s?", to, to)
+	}
+	if r.Kind != "" && !slices.Contains([]string{"list", "map", "object"}, r.Kind) {
+		p.fail(where+".kind", "%q is none of list, map and object%s", r.Kind, Meant(r.Kind, []string{"list", "map", "object"}))
+	}
+	if m["itemRules"] != nil {
+		if r.Transform != "" {
+			p.fail(where, "has both transformation and itemRules")
+		}
+		list := p.list(where+".itemRules", m["itemRules"])
+		if len(list) == 0 {
+			p.fail(where+".itemRules", "has no rules")
+		}
+		for i, v := range list {
+			at := fmt.Sprintf("%s.itemRules[%d]", where, i)
+			if m, ok := p.mapping(at, v); ok {
+				if inner, ok := p.one(pair, at, m, true); ok {
+					r.Items = append(r.Items, inner)
+				}
+			}
+		}
+		r.Items = Merge(r.Items)
+	}
+	if len(p.errs) > before {
+		return r, false
+	}
+	r, err = nested(r, read["field"] != "" && read["from"]+read["rule"] == "")
+	if err != nil {
+		p.fail(where, "%v", err)
+		return r, false
+	}
+	return r, true
+}
+
+func rootedText(path Path, version string) string {
+	return append(Path{{Key: "self"}}, unrooted(path, version)...).String()
+}
+
+// literalText writes a YAML mapping as the CEL map that it was meant to be.
+func literalText(m map[string]any) string {
+	var parts []string
+	for _, k := range sorted(m) {
+		parts = append(parts, fmt.Sprintf("%q: %v", k, m[k]))
+	}
+	return "{" + strings.Join(parts, ", ") + "}"
+}
+
+// nested returns a rule whose paths name elements, spec.colors[i].name, as a rule with
+// rules for items; and a transformation to an object's literal as rules for its
+// fields.
+//
+// Brackets in an expression that is not written as a field mean what CEL means by them.
+func nested(r Rule, field bool) (Rule, error) {
+	from, err := ParsePath(r.From)
+	each := func(s Step) bool { return s.Each }
+	i, j := -1, slices.IndexFunc(r.To, each)
+	if err == nil {
+		i = slices.IndexFunc(from, each)
+	}
+	switch {
+	case i < 0 && j < 0, j < 0 && !field:
+		return r, nil
+	case i >= 0 && j < 0:
+		return r, fmt.Errorf("%s reads each element, and %s has no []: add it, %s[] for example", r.From, r.To, r.To)
+	case i < 0:
+		hint := "; write the field whose elements are read as spec.colors[] or, for a map, spec.colors[key]"
+		return r, fmt.Errorf("%s writes elements, and %s reads none%s", r.To, r.From, hint)
+	}
+	item := func(rest Path, root string) Path { return append(Path{{Key: root}}, rest...) }
+	inner := Rule{Where: r.Where, Transform: r.Transform, Kind: r.Kind, Items: r.Items,
+		From: item(from[i+1:], "self").String(), To: item(r.To[j+1:], "item")}
+	outer := Rule{Where: r.Where, From: from[:i].String(), To: r.To[:j]}
+	if inner, err = nested(inner, field); err != nil {
+		return r, err
+	}
+	outer.Items = []Rule{inner}
+	if inner.Transform != "" && inner.From == "self" {
+		outer.Items = literal(inner)
+	}
+	return outer, nil
+}
+
+// literal splits a transformation whose result is a map with constant keys into a rule
+// for each: a field that cannot be computed does not take the others with it.
+func literal(r Rule) []Rule {
+	fields, ok := cel.Literal(r.Transform)
+	if !ok {
+		r.From, r.Transform = r.Transform, ""
+		return []Rule{r}
+	}
+	var all []Rule
+	for _, f := range fields {
+		all = append(all, Rule{Where: r.Where, From: f.Text, To: append(slices.Clone(r.To), Step{Key: f.Name})})
+	}
+	return all
+}
+
+// Merge joins rules that read the elements of one field and write those of one field,
+// as paths with [] make them.
+func Merge(list []Rule) []Rule {
+	var all []Rule
+	for _, r := range list {
+		i := slices.IndexFunc(all, func(have Rule) bool {
+			return have.Items != nil && r.Items != nil && have.From == r.From && have.To.String() == r.To.String()
+		})
+		if i < 0 {
+			all = append(all, r)
+			continue
+		}
+		all[i].Items = Merge(append(slices.Clone(all[i].Items), r.Items...))
+	}
+	return all
+}
