@@ -40,6 +40,30 @@ func shown(v any) string {
 	return string([]rune(text)[:longestValue-1]) + "…"
 }
 
+// Compare returns the fields in which two objects differ, in order.
+func Compare(before, after map[string]any) []Difference {
+	return differences(Numeric(before), Numeric(after))
+}
+
+// Numeric returns a copy of an object that has all numbers as values, int64 or float64,
+// also those that a conversion keeps as text.
+func Numeric(tree map[string]any) map[string]any {
+	m, _ := numeric(clone(tree)).(map[string]any)
+	return m
+}
+
+// WithoutAnnotation returns a copy of an object without an annotation, and without
+// annotations if it was the last.
+func WithoutAnnotation(tree map[string]any, annotation string) map[string]any {
+	tree = clone(tree)
+	meta := manifest.Mapping(tree, "metadata")
+	annotations := manifest.Mapping(meta, "annotations")
+	if delete(annotations, annotation); len(annotations) == 0 {
+		delete(meta, "annotations")
+	}
+	return tree
+}
+
 // differences returns the fields in which two objects differ, in order. An integer
 // and a number of the same value differ.
 func differences(before, after any) []Difference {

@@ -120,6 +120,35 @@ func (f Finding) String() string {
 	return b.String()
 }
 
+// String returns what was tried in one line, and the findings below it.
+func (r *Result) String() string {
+	var b strings.Builder
+	broken := 0
+	for _, f := range r.Findings {
+		if f.Law != RuleFails {
+			broken++
+		}
+	}
+	switch broken += r.More; broken {
+	case 0:
+		b.WriteString("no counterexample")
+	case 1:
+		b.WriteString("1 counterexample")
+	default:
+		fmt.Fprintf(&b, "%d counterexamples", broken)
+	}
+	for i, p := range r.Pairs {
+		fmt.Fprintf(&b, "%s %d objects %s -> %s and back (%d of them partial), %d edits", []string{";", ","}[min(i, 1)], p.Objects, p.From, p.To, p.Partial, p.Edits)
+	}
+	for _, f := range r.Findings {
+		fmt.Fprintf(&b, "\n\n%s", strings.TrimSuffix(f.String(), "\n"))
+	}
+	if r.More > 0 {
+		fmt.Fprintf(&b, "\n\n… and %d more", r.More)
+	}
+	return b.String()
+}
+
 func objectsShow(n int) string {
 	if n == 1 {
 		return "1 object shows it"

@@ -21,8 +21,6 @@ type generator struct {
 	random *rand.Rand
 	// left is how many values the object being made may still get.
 	left int
-	// chosen numbers the choices of unions, so that each branch gets its turn.
-	chosen int
 }
 
 func newGenerator(seed uint64) *generator {

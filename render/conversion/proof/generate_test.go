@@ -153,7 +153,7 @@ func TestDeterministic(t *testing.T) {
 		}
 		return b.String()
 	}
-	if run() != run() {
+	if first, second := run(), run(); first != second {
 		t.Error("two runs differ")
 	}
 }
