@@ -50,7 +50,7 @@ var (
 		map[string]any{"kept": "as it is", "dotted.key/and-dash": int64(1<<53 + 1)}, map[string]any{},
 		map[string]any{"list": []any{int64(1), "two", map[string]any{"three": 3.5}}, "null": nil},
 	}
-	embedded = []any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "inside"}, "data": map[string]any{"a.b": "c"}}}
+	embedded = []any{map[string]any{"apiVersion": "example.io/v1", "kind": "Gadget", "metadata": map[string]any{"name": "inside"}, "data": map[string]any{"a.b": "c"}}}
 )
 
 // scalars returns values of a schema that is neither an object with properties, nor a
