@@ -262,6 +262,9 @@ func (unknownSizes) EstimateCallCost(string, string, *checker.AstNode, []checker
 // if there is one.
 func (f *Func) Result() Type { return f.result }
 
+// Optional reports whether the result is optional, so that it may have no value.
+func (f *Func) Optional() bool { return f.optional }
+
 // Reads returns the fields that the expression reads. It reads all below them too.
 func (f *Func) Reads() []FieldRead { return f.reads }
 

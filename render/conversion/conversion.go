@@ -15,6 +15,9 @@
 package conversion
 
 import (
+	"errors"
+
+	"gitopsd.dev/render/exact"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -59,3 +62,20 @@ type Note struct {
 	// Err says why a rule failed or a field is stale; empty otherwise.
 	Err string
 }
+
+// Decode reads an object from JSON. Integers that fit are int64, and any other number
+// keeps its text.
+func Decode(data []byte) (map[string]any, error) {
+	v, err := exact.Decode(data)
+	if err != nil {
+		return nil, err
+	}
+	object, ok := v.(map[string]any)
+	if !ok {
+		return nil, errors.New("the JSON is no object")
+	}
+	return object, nil
+}
+
+// Encode writes an object as JSON.
+func Encode(object map[string]any) ([]byte, error) { return exact.Encode(object) }

@@ -1,14 +1,30 @@
 package conversion
 
-import "errors"
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/cel"
+	"gitopsd.dev/render/conversion/rules"
+	"gitopsd.dev/render/exact"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+)
 
 // Set is the compiled rules of one CustomResourceDefinition. It is immutable and
 // safe for concurrent use.
 type Set struct {
 	name     string
+	group    string
+	kind     string
 	hub      string
 	versions []string
 	schemas  map[string]map[string]any
+	pairs    map[[2]string]*pair
 	digest   string
 	warnings []string
 }
@@ -28,28 +44,320 @@ func (s *Set) Hub() string { return s.hub }
 func (s *Set) Schema(version string) map[string]any { return s.schemas[version] }
 
 // Digest identifies what the set does: "h1:" and base64, equal for equal schemas and
-// rules however these are spelt.
+// rules in whatever spelling and order.
 func (s *Set) Digest() string { return s.digest }
 
 // Warnings are sentences about what may go wrong with some objects: preserved fields
 // without a limit of size.
 func (s *Set) Warnings() []string { return s.warnings }
 
+// declared is what all documents say about a pair.
+type declared struct {
+	rules                  []rules.Rule
+	preserve, drop, derive []rules.Field
+}
+
 // Compile compiles the rules of a CustomResourceDefinition. All documents must belong
 // to it; see [Belongs]. The error joins all that was found, each with document,
 // conversion, rule and field path.
 func Compile(definition map[string]any, documents []Document) (*Set, error) {
-	return nil, errors.New("no rules are compiled yet")
+	d := types.Read(definition)
+	s := &Set{name: manifest.Text(definition, "metadata", "name"), group: d.Group, kind: d.Names.Kind,
+		schemas: map[string]map[string]any{}, pairs: map[[2]string]*pair{}}
+	for _, v := range d.Versions() {
+		if v.Schema == nil {
+			return nil, fmt.Errorf("%s: version %s has no schema; conversion rules need one in every version", s.name, v.Name)
+		}
+		s.versions = append(s.versions, v.Name)
+		s.schemas[v.Name] = v.Schema
+	}
+	if len(s.versions) == 0 {
+		return nil, fmt.Errorf("%s: the definition has no versions", s.name)
+	}
+	said, errs := s.read(documents)
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	for _, from := range s.versions {
+		for _, to := range s.versions {
+			key, back := [2]string{from, to}, [2]string{to, from}
+			through := s.hub != "" && from != s.hub && to != s.hub && said[key] == nil && said[back] == nil
+			if from == to || through {
+				continue
+			}
+			p, problems := s.pair(from, to, said[key], said[back])
+			errs = append(errs, problems...)
+			s.pairs[key] = p
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	for key, p := range s.pairs {
+		p.back = s.pairs[[2]string{key[1], key[0]}]
+	}
+	s.digest = s.sum(said)
+	return s, nil
+}
+
+// read parses the documents and joins what they say about each pair.
+func (s *Set) read(documents []Document) (map[[2]string]*declared, []error) {
+	said := map[[2]string]*declared{}
+	var errs []error
+	for _, document := range documents {
+		origin := document.Origin.String() + ": "
+		parsed, err := rules.Parse(document.Tree)
+		if err != nil {
+			for _, line := range strings.Split(err.Error(), "\n") {
+				errs = append(errs, errors.New(origin+line))
+			}
+			continue
+		}
+		known := func(where, version string) bool {
+			if slices.Contains(s.versions, version) {
+				return true
+			}
+			errs = append(errs, fmt.Errorf("%s%s: %s has no version %s; it has %s%s", origin, where, s.name, version,
+				strings.Join(s.versions, ", "), rules.Meant(version, s.versions)))
+			return false
+		}
+		if parsed.Hub != "" && known("hub", parsed.Hub) {
+			if s.hub != "" && s.hub != parsed.Hub {
+				errs = append(errs, fmt.Errorf("%shub: is %s, and another document says %s", origin, parsed.Hub, s.hub))
+			}
+			s.hub = parsed.Hub
+		}
+		for _, p := range parsed.Pairs {
+			if !known("conversions", p.From) || !known("conversions", p.To) {
+				continue
+			}
+			if p.From == p.To {
+				errs = append(errs, fmt.Errorf("%sconversions: from and to are both %s", origin, p.From))
+				continue
+			}
+			key := [2]string{p.From, p.To}
+			if said[key] == nil {
+				said[key] = &declared{}
+			}
+			said[key].add(origin, p)
+		}
+	}
+	return said, errs
+}
+
+// add adds a pair of a document. From here on the places have the document's.
+func (d *declared) add(origin string, p rules.Pair) {
+	var placed func(list []rules.Rule) []rules.Rule
+	placed = func(list []rules.Rule) []rules.Rule {
+		list = slices.Clone(list)
+		for i := range list {
+			list[i].Where = origin + list[i].Where
+			list[i].Items = placed(list[i].Items)
+		}
+		if len(list) == 0 {
+			return nil
+		}
+		return list
+	}
+	fields := func(list []rules.Field) []rules.Field {
+		list = slices.Clone(list)
+		for i := range list {
+			list[i].Where = origin + list[i].Where
+		}
+		return list
+	}
+	d.rules = rules.Merge(append(d.rules, placed(p.Rules)...))
+	d.preserve = append(d.preserve, fields(p.Preserve)...)
+	d.drop = append(d.drop, fields(p.Drop)...)
+	d.derive = append(d.derive, fields(p.Derive)...)
+}
+
+// pair compiles one way between two versions. back is what is said of the other way.
+func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
+	if said == nil {
+		said = &declared{}
+	}
+	if back == nil {
+		back = &declared{}
+	}
+	rootType := cel.ObjectType(s.schemas[from])
+	c := &compiler{from: from, to: to, rootType: rootType, src: &marks{}, dst: &marks{}}
+	p := &pair{from: from, to: to, seen: visible(s.schemas[from]), seenTo: visible(s.schemas[to]), ignored: c.src}
+	mark := func(list []rules.Field, schema map[string]any, version string, set func(*marks)) {
+		for _, f := range list {
+			if _, err := in(schema, f.Path); err != nil {
+				c.fail(f.Where, "%v in %s", err, version)
+				continue
+			}
+			set(c.src.at(f.Path))
+		}
+	}
+	mark(said.preserve, p.seen, from, func(m *marks) { m.preserve = true })
+	mark(said.drop, p.seen, from, func(m *marks) { m.drop = true })
+	mark(back.derive, p.seen, from, func(m *marks) { m.derived = true })
+	for _, f := range said.preserve {
+		if schema, err := in(p.seen, f.Path); err == nil {
+			if at := unbounded(schema, f.Path.String()); at != "" {
+				s.warnings = append(s.warnings, fmt.Sprintf("%s: %s of %s has no limit of size; an object in which it has more than %d bytes loses it in version %s. Give it maxLength, maxItems or maxProperties",
+					f.Where, at, from, maxStash, to))
+			}
+		}
+	}
+	for _, r := range back.rules {
+		path, err := rules.ParsePath(r.From)
+		reads := err == nil && len(path) > 1 && (path[0].Key == "self" || path[0].Key == to) && r.Transform == "" && r.Items == nil
+		if reads {
+			c.src.at(r.To).from = path[1:].String()
+		}
+	}
+	root := scope{self: rootType, schema: rootType.Schema(), target: p.seenTo, src: c.src, dst: c.dst}
+	compiled := c.rules(root, said.rules)
+	for _, r := range back.rules {
+		// A label or annotation that the way back writes is not the author's.
+		if m := c.src.at(r.To); len(r.To) == 3 && r.To[0].Key == "metadata" && m.read {
+			m.claimed = true
+		}
+	}
+	if len(c.errs) > 0 {
+		return nil, c.errs
+	}
+	planned, err := c.plan(p.seen, p.seenTo, c.src, c.dst, "", "", true)
+	if err != nil {
+		c.fail("", "%v", err)
+	}
+	if len(c.errs) > 0 {
+		if len(said.rules)+len(back.rules) == 0 && s.hub == "" && len(s.versions) > 2 {
+			c.fail("", "no rules convert these versions; set hub to convert through a third")
+		}
+		return nil, c.errs
+	}
+	planned.rules = compiled
+	p.root = planned
+	return p, nil
+}
+
+// sum returns the digest.
+func (s *Set) sum(said map[[2]string]*declared) string {
+	var pairs []any
+	for _, from := range s.versions {
+		for _, to := range s.versions {
+			if d := said[[2]string{from, to}]; d != nil {
+				pairs = append(pairs, []any{from, to, ruleForms(d.rules), fieldForms(d.preserve), fieldForms(d.drop), fieldForms(d.derive)})
+			}
+		}
+	}
+	schemas := map[string]any{}
+	for version, schema := range s.schemas {
+		schemas[version] = schema
+	}
+	text, err := exact.Encode([]any{s.name, s.group, s.kind, s.hub, pairs, schemas})
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(text)
+	return "h1:" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// ruleForms are the rules in an order of their own: theirs makes no difference.
+func ruleForms(list []rules.Rule) []any {
+	forms := map[string]any{}
+	for _, r := range list {
+		form := []any{r.From, r.Transform, r.To.String(), ruleForms(r.Items)}
+		text, _ := exact.Encode(form)
+		forms[string(text)] = form
+	}
+	all := []any{}
+	for _, text := range keys(forms) {
+		all = append(all, forms[text])
+	}
+	return all
+}
+
+func fieldForms(list []rules.Field) []any {
+	forms := map[string]bool{}
+	for _, f := range list {
+		forms[f.Path.String()] = true
+	}
+	all := []any{}
+	for _, text := range keys(forms) {
+		all = append(all, text)
+	}
+	return all
 }
 
 // Belongs reports whether a document is conversion rules for the definition or
 // APIResourceSchema of that name, by the document's name or its label.
-func Belongs(tree map[string]any, name string) bool { return false }
+func Belongs(tree map[string]any, name string) bool { return rules.Belongs(tree, name) }
 
 // Convert converts an object to a version. The object is of the definition's kind, in
 // one of its versions, with the values that [Decode] or [sources.DecodeYAML] return.
 // It is not changed, and the converted object may share parts of it. The error says
 // why the object or the version is none of the set's; no value of a field makes one.
 func (s *Set) Convert(object map[string]any, to string) (converted map[string]any, report Report, err error) {
-	return nil, Report{}, errors.New("no rules are compiled yet")
+	group, from := manifest.GroupVersion(manifest.Text(object, "apiVersion"))
+	kind := manifest.Text(object, "kind")
+	if group != s.group || kind != s.kind {
+		return nil, report, fmt.Errorf("the object is a %s of %s; want a %s of %s", kind, manifest.Text(object, "apiVersion"), s.kind, s.group)
+	}
+	for _, version := range []string{from, to} {
+		if !slices.Contains(s.versions, version) {
+			return nil, report, fmt.Errorf("%s has no version %s; it has %s", s.name, version, strings.Join(s.versions, ", "))
+		}
+	}
+	way := []string{from, to}
+	switch {
+	case from == to:
+		return object, report, nil
+	case s.pairs[[2]string{from, to}] == nil:
+		way = []string{from, s.hub, to}
+	}
+	for i := range way[1:] {
+		object = s.pairs[[2]string{way[i], way[i+1]}].convert(object, &report)
+	}
+	return object, report, nil
+}
+
+// convert converts by one pair, restores what the stash has of the target, and stashes
+// what the target does not hold.
+func (p *pair) convert(object map[string]any, report *Report) map[string]any {
+	kept := readStash(object)
+	note := func(e entry, why string) Note {
+		return Note{From: p.from, To: p.to, Path: e.path.String(), Bytes: e.size(), Err: why}
+	}
+	out, failed := p.forward(object)
+	report.Failed = append(report.Failed, failed...)
+	if entries := kept[p.to]; len(entries) > 0 {
+		restored, fresh, stale := p.restore(out, object, entries)
+		for _, e := range fresh {
+			report.Restored = append(report.Restored, note(e, ""))
+		}
+		for i, e := range entries {
+			if why, ok := stale[i]; ok {
+				report.Stale = append(report.Stale, note(e, why))
+			}
+		}
+		out = restored
+	}
+	for _, e := range kept[p.from] {
+		report.Stale = append(report.Stale, note(e, "the object is in this version already"))
+	}
+	delete(kept, p.from)
+	delete(kept, p.to)
+	back, _ := p.back.forward(out)
+	next := stash{p.from: differences(p.seen, object, back, p.ignored, nil)}
+	for version, entries := range kept {
+		next[version] = entries
+	}
+	dropped := next.write(out)
+	for _, e := range next[p.from] {
+		report.Stashed = append(report.Stashed, note(e, ""))
+	}
+	for _, version := range keys(dropped) {
+		for _, e := range dropped[version] {
+			n := note(e, "")
+			n.From = version
+			report.Dropped = append(report.Dropped, n)
+		}
+	}
+	return out
 }

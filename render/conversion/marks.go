@@ -1,0 +1,81 @@
+package conversion
+
+import "gitopsd.dev/render/conversion/rules"
+
+// marks are what rules do with the fields of a version, as a tree.
+type marks struct {
+	// free marks are those of values that are computed: no field of these is missed.
+	free bool
+	// claimed is a field that a rule reads by its path, read one that an expression
+	// reads, part a list of which rules read elements.
+	claimed, read, part bool
+	// preserve, drop and derived are what the author says.
+	preserve, drop, derived bool
+	// written is where the rule that writes the field is.
+	written string
+	// from is the path that the pair back reads to write this field; empty if it is
+	// computed there.
+	from     string
+	children map[string]*marks
+}
+
+// eachMark is the child for all elements of a list and values of a map.
+const eachMark = "[]"
+
+// at returns the marks of a field, and makes them if need be.
+func (m *marks) at(path rules.Path) *marks {
+	for _, s := range path {
+		name := s.Key
+		if s.Element || s.Each {
+			name = eachMark
+		}
+		m = m.make(name)
+	}
+	return m
+}
+
+// each returns the marks of all elements.
+func (m *marks) each() *marks { return m.make(eachMark) }
+
+func (m *marks) make(name string) *marks {
+	if m.free {
+		return &marks{free: true}
+	}
+	if m.children == nil {
+		m.children = map[string]*marks{}
+	}
+	if m.children[name] == nil {
+		m.children[name] = &marks{}
+	}
+	return m.children[name]
+}
+
+var noMarks = &marks{}
+
+// child returns the marks of a field without making any.
+func (m *marks) child(name string) *marks {
+	switch {
+	case m == nil:
+		return noMarks
+	case m.free:
+		return m
+	case m.children[name] == nil:
+		return noMarks
+	}
+	return m.children[name]
+}
+
+// any reports whether there are marks below.
+func (m *marks) any() bool { return len(m.children) > 0 }
+
+// partial marks the list of a path that reads an element: it is no longer copied, and
+// its other elements are not read.
+func (m *marks) partial(path rules.Path) {
+	for i, s := range path {
+		if s.Element {
+			at := m.at(path[:i])
+			at.part = true
+			return
+		}
+	}
+}
