@@ -300,7 +300,7 @@ func (o *convertOptions) convert(cmd *cobra.Command, sets []ruleSet, names []str
 		return fmt.Errorf("%s: there is no object of %s, which the rules are for", strings.Join(names, ", "), setNames(sets))
 	}
 	if others > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s left out: of other kinds than %s\n", counted(others, "object"), setNames(sets))
+		fmt.Fprintf(cmd.ErrOrStderr(), "left out %s not of %s\n", counted(others, "object"), setNames(sets))
 	}
 	for i, text := range converted {
 		if i > 0 && o.output.format == "yaml" {

@@ -177,43 +177,43 @@ func replaced(object map[string]any, path field.Path, value any) (map[string]any
 
 // edited tries the laws on an object that was changed in the other version: the change
 // is there after another round trip, and a change that concerns no rule changes nothing
-// else.
-func (t *trial) edited(object, there map[string]any, e edit, partial bool) []Finding {
+// else. It reports whether somebody could make the change.
+func (t *trial) edited(object, there map[string]any, e edit, partial bool) (findings []Finding, made bool) {
 	changed, ok := e.apply(there)
 	if !ok || !t.to.schema.withoutMeta().merges(changed) || !partial && t.to.checks.Check(t.ctx, changed) != nil {
-		return nil // nobody can make this change
+		return nil, false // nobody can make this change
 	}
 	back, _, err := t.convert(changed, t.from)
 	if err != nil {
-		return []Finding{{Law: Total, Reason: "after an edit: " + err.Error(), Edit: e.String(), Converted: there}}
+		return []Finding{{Law: Total, Reason: "after an edit: " + err.Error(), Edit: e.String(), Converted: there}}, true
 	}
 	again, _, err := t.convert(back, t.to)
 	if err != nil {
-		return []Finding{{Law: Total, Reason: "after an edit: " + err.Error(), Edit: e.String(), Converted: there}}
+		return []Finding{{Law: Total, Reason: "after an edit: " + err.Error(), Edit: e.String(), Converted: there}}, true
 	}
 	want, have := t.plain(changed, t.to, t.excusedThere), t.plain(again, t.to, t.excusedThere)
 	if d := differences(want, have); len(d) > 0 {
 		if !t.returns(t.plain(changed, t.to, nil)) {
-			return nil // it would not come back without an edit either: another law's finding
+			return nil, true // it would not come back without an edit either: another law's finding
 		}
-		return []Finding{{Law: Edits, Edit: e.String(), Differences: d, Converted: there}}
+		return []Finding{{Law: Edits, Edit: e.String(), Differences: d, Converted: there}}, true
 	}
 	switch e.what {
 	case addLabel:
 		labelled, _ := e.apply(t.plain(object, t.from, t.excused))
 		if d := differences(labelled, t.plain(back, t.from, t.excused)); len(d) > 0 {
-			return []Finding{{Law: Edits, Edit: e.String(), Differences: d, Converted: there, back: true}}
+			return []Finding{{Law: Edits, Edit: e.String(), Differences: d, Converted: there, back: true}}, true
 		}
 	case swapItems:
 		if !t.to.schema.isMap(e.path) {
-			return nil // the place of an item may mean something
+			return nil, true // the place of an item may mean something
 		}
 		want, have := t.plain(object, t.from, t.excused), t.plain(back, t.from, t.excused)
 		if d := differences(ordered(want), ordered(have)); len(d) > 0 {
-			return []Finding{{Law: Edits, Edit: e.String(), Differences: d, Converted: there, back: true}}
+			return []Finding{{Law: Edits, Edit: e.String(), Differences: d, Converted: there, back: true}}, true
 		}
 	}
-	return nil
+	return nil, true
 }
 
 // returns reports whether an object of the other version, in which nothing is stashed,

@@ -25,7 +25,7 @@ type trial struct {
 	err error
 }
 
-// check tries all laws on one object, and returns how many edits it tried.
+// check tries all laws on one object, and returns how many edits were made.
 func (t *trial) check(object map[string]any, partial bool, number int) int {
 	findings, there := t.laws(object, partial)
 	for _, f := range findings {
@@ -37,19 +37,24 @@ func (t *trial) check(object map[string]any, partial bool, number int) int {
 	if there == nil || slices.ContainsFunc(findings, func(f Finding) bool { return f.Law != RuleFails }) {
 		return 0 // an edit would show the same once more
 	}
-	edits := t.edits(there, uint64(number))
-	for _, e := range edits {
-		for _, f := range t.edited(object, there, e, partial) {
+	made := 0
+	for _, e := range t.edits(there, uint64(number)) {
+		findings, ok := t.edited(object, there, e, partial)
+		if ok {
+			made++
+		}
+		for _, f := range findings {
 			t.report(f, object, partial, func(smaller map[string]any) []Finding {
 				there, _, err := t.convert(smaller, t.to)
 				if err != nil {
 					return nil
 				}
-				return t.edited(smaller, there, e, partial)
+				again, _ := t.edited(smaller, there, e, partial)
+				return again
 			})
 		}
 	}
-	return len(edits)
+	return made
 }
 
 // laws tries the laws that need no edit. It also returns the converted object, nil if

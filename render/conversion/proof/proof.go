@@ -24,6 +24,7 @@ import (
 
 	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/conversion/rules"
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/validate"
@@ -251,13 +252,16 @@ func (t *trial) report(f Finding, object map[string]any, partial bool, again fun
 		}
 	}
 	f.Object = small
+	from, to := f.From, f.To
+	about := f.about
 	if len(f.Differences) > 0 {
-		path := general(f.Differences[0].Path)
-		from, to := f.To, f.From // the field was not written on the way back
-		if f.Law == Edits && !f.back {
-			from, to = f.From, f.To
+		about = f.Differences[0].Path.String()
+		if f.Law != Edits || f.back {
+			from, to = f.To, f.From // the field was not written on the way back
 		}
-		f.Rules = p.intent.writers(from, to, path)
+	}
+	if path, err := field.Parse(about); err == nil && f.Rules == nil {
+		f.Rules = p.intent.writers(from, to, general(path))
 	}
 	p.result.Findings = append(p.result.Findings, f)
 }
