@@ -343,23 +343,29 @@ func (a adapter) NativeToValue(v any) ref.Val {
 	case map[string]any:
 		return types.NewStringInterfaceMap(a, v)
 	case []any:
-		return types.NewDynamicList(a, v)
+		return objectList{types.NewDynamicList(a, v), v}
 	case string:
 		return types.String(v)
 	}
 	return a.Adapter.NativeToValue(v)
 }
 
+// objectList is a list of an object, and not one that an expression made.
+type objectList struct {
+	traits.Lister
+	list []any
+}
+
 // Native returns a value of CEL as package exact holds it. Values that no object holds
 // are an error.
 func Native(v ref.Val) (any, error) {
-	switch native := v.Value().(type) {
-	case map[string]any:
-		return native, nil // part of the object, with its own numbers
-	case []any:
+	// Parts of the object have its own numbers.
+	if native, ok := v.Value().(map[string]any); ok {
 		return native, nil
 	}
 	switch v := v.(type) {
+	case objectList:
+		return v.list, nil
 	case types.String:
 		return string(v), nil
 	case types.Int:

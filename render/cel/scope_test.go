@@ -46,6 +46,8 @@ func TestFunc(t *testing.T) {
 		{`json.unmarshal("{\"n\":1.50}")`, "dyn", `{"n":1.50}`},
 		{`v1.?metadata.labels["z"]`, "string", "absent"},
 		{`v1.metadata.labels["z"]`, "string", "absent"},
+		{`[v1.spec.free] + [{"m": key}]`, "list", `[{"n":1.50},{"m":"k"}]`},
+		{`v1.status.conditions + v1.status.conditions`, "list", `[{"observedGeneration":2`},
 		{`v1.status.conditions.map(c, c.type)`, "list", `["Ready"]`},
 		{`v1.status.conditions`, "list", `[{"observedGeneration":2,"status":"True","type":"Ready"}]`},
 		{`self`, "object", `{"observedGeneration":2,"status":"True","type":"Ready"}`},

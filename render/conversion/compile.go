@@ -566,7 +566,7 @@ func (c *compiler) plan(from, to map[string]any, src, dst *marks, where, path st
 		m.kind = leaf
 		return m, nil
 	}
-	item, err := c.plan(element(from), element(to), src.each(), dst.each(), where, path+"[]", false)
+	item, err := c.plan(element(from), element(to), src.under(eachMark), dst.child(eachMark), where, path+"[]", false)
 	if err != nil {
 		return nil, fmt.Errorf("in each element, %w", err)
 	}
@@ -603,7 +603,7 @@ func (c *compiler) object(m *mapping, from, to map[string]any, src, dst *marks, 
 		}
 	}
 	for _, name := range keys(names) {
-		s, d := src.child(name), dst.child(name)
+		s, d := src.under(name), dst.child(name)
 		at := name
 		if path != "" {
 			at = path + "." + name
@@ -642,7 +642,7 @@ func (c *compiler) cover(schema map[string]any, s *marks, where, path string) {
 	if kindOf(schema) == kindObject && s.any() {
 		fields := manifest.Mapping(schema, "properties")
 		for _, name := range keys(fields) {
-			c.cover(manifest.Mapping(fields, name), s.child(name), where, path+"."+name)
+			c.cover(manifest.Mapping(fields, name), s.under(name), where, path+"."+name)
 		}
 		return
 	}
@@ -650,7 +650,7 @@ func (c *compiler) cover(schema map[string]any, s *marks, where, path string) {
 }
 
 func covered(schema map[string]any, s *marks) bool {
-	if s.free || s.claimed || s.read || s.drop || s.preserve || s.derived {
+	if s.kept() || s.claimed || s.drop {
 		return true
 	}
 	fields := manifest.Mapping(schema, "properties")
@@ -658,7 +658,7 @@ func covered(schema map[string]any, s *marks) bool {
 		return false
 	}
 	for name := range fields {
-		if !covered(manifest.Mapping(fields, name), s.child(name)) {
+		if !covered(manifest.Mapping(fields, name), s.under(name)) {
 			return false
 		}
 	}

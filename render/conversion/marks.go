@@ -45,7 +45,7 @@ func (m *marks) make(name string) *marks {
 		m.children = map[string]*marks{}
 	}
 	if m.children[name] == nil {
-		m.children[name] = &marks{}
+		m.children[name] = &marks{preserve: m.kept()}
 	}
 	return m.children[name]
 }
@@ -64,6 +64,23 @@ func (m *marks) child(name string) *marks {
 	}
 	return m.children[name]
 }
+
+// under returns the marks of a field while rules are compiled: what is said of a whole
+// is said of its parts.
+func (m *marks) under(name string) *marks {
+	c := m.child(name)
+	if !m.kept() {
+		return c
+	}
+	if c == noMarks {
+		return &marks{preserve: true}
+	}
+	c.preserve = true
+	return c
+}
+
+// kept reports whether nothing of the field is missed if no rule reads it.
+func (m *marks) kept() bool { return m.free || m.read || m.preserve || m.derived }
 
 // any reports whether there are marks below.
 func (m *marks) any() bool { return len(m.children) > 0 }

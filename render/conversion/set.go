@@ -242,7 +242,7 @@ func (s *Set) sum(said map[[2]string]*declared) string {
 	for _, from := range s.versions {
 		for _, to := range s.versions {
 			if d := said[[2]string{from, to}]; d != nil {
-				pairs = append(pairs, []any{from, to, ruleForms(d.rules), fieldForms(d.preserve), fieldForms(d.drop), fieldForms(d.derive)})
+				pairs = append(pairs, []any{from, to, ruleForms(d.rules, from), fieldForms(d.preserve), fieldForms(d.drop), fieldForms(d.derive)})
 			}
 		}
 	}
@@ -258,11 +258,20 @@ func (s *Set) sum(said map[[2]string]*declared) string {
 	return "h1:" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// ruleForms are the rules in an order of their own: theirs makes no difference.
-func ruleForms(list []rules.Rule) []any {
+// ruleForms are the rules in an order of their own: theirs makes no difference, nor
+// whether the object is called self or by its version.
+func ruleForms(list []rules.Rule, version string) []any {
 	forms := map[string]any{}
 	for _, r := range list {
-		form := []any{r.From, r.Transform, r.To.String(), ruleForms(r.Items)}
+		from := r.From
+		if path, err := rules.ParsePath(from); err == nil {
+			if path[0].Key == version {
+				path[0].Key = "self"
+			}
+			from = path.String()
+		}
+		// In elements self is another.
+		form := []any{from, r.Transform, r.To.String(), ruleForms(r.Items, "")}
 		text, _ := exact.Encode(form)
 		forms[string(text)] = form
 	}

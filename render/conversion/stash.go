@@ -161,7 +161,7 @@ func differences(schema map[string]any, a, b any, ignored *marks, path field.Pat
 				continue // no field: nothing of it is kept
 			}
 			inner := ignored.child(name)
-			if kind == kindMap && inner == noMarks {
+			if inner == noMarks && kind == kindMap {
 				inner = ignored.child(eachMark)
 			}
 			next := append(slices.Clone(path), field.Key(name))

@@ -1,0 +1,88 @@
+package conversion
+
+import (
+	"cmp"
+	"fmt"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+)
+
+// IsResourceSchema reports whether a document is an APIResourceSchema of kcp.
+func IsResourceSchema(tree map[string]any) bool {
+	group, _ := manifest.GroupVersion(manifest.Text(tree, "apiVersion"))
+	return group == "apis.kcp.dev" && manifest.Text(tree, "kind") == "APIResourceSchema"
+}
+
+// Definition returns the CustomResourceDefinition that an APIResourceSchema,
+// apis.kcp.dev/v1alpha1, describes: its name is <plural>.<group>, and its labels and
+// annotations are the schema's. If no version is marked as the storage version, it is
+// the hub; hub is empty if no document of rules names one.
+func Definition(tree map[string]any, hub string) (map[string]any, error) {
+	name := manifest.Text(tree, "metadata", "name")
+	if version := manifest.Text(tree, "apiVersion"); version != "apis.kcp.dev/v1alpha1" {
+		return nil, fmt.Errorf("APIResourceSchema %s: apiVersion: %q is not known; want apis.kcp.dev/v1alpha1", name, version)
+	}
+	spec := clone(manifest.Mapping(tree, "spec"))
+	if spec["conversion"] != nil {
+		return nil, fmt.Errorf("APIResourceSchema %s: spec.conversion is not read; write its rules as a document of kind APIConversionRules named %s", name, name)
+	}
+	plural, group := manifest.Text(spec, "names", "plural"), manifest.Text(spec, "group")
+	if plural == "" || group == "" {
+		return nil, fmt.Errorf("APIResourceSchema %s: spec.names.plural and spec.group are needed, and one is missing", name)
+	}
+	versions := manifest.List(spec, "versions")
+	stored, hubAt := 0, -1
+	for i, v := range versions {
+		version, ok := v.(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("APIResourceSchema %s: spec.versions[%d] is not a mapping", name, i)
+		}
+		if manifest.Truth(version, "storage") {
+			stored++
+		}
+		if hub != "" && version["name"] == hub {
+			hubAt = i
+		}
+		// The schema of an APIResourceSchema stands directly below schema.
+		if schema := manifest.Mapping(version, "schema"); schema != nil && schema["openAPIV3Schema"] == nil {
+			version["schema"] = map[string]any{"openAPIV3Schema": schema}
+		}
+	}
+	switch {
+	case stored > 1:
+		return nil, fmt.Errorf("APIResourceSchema %s: %d versions have storage: true; one may", name, stored)
+	case stored == 1:
+	case hubAt >= 0:
+		versions[hubAt].(map[string]any)["storage"] = true
+	case len(versions) == 1:
+		versions[0].(map[string]any)["storage"] = true
+	default:
+		return nil, fmt.Errorf("APIResourceSchema %s: no version has storage: true, and no rules name a hub among its versions; mark the version that objects are stored in", name)
+	}
+	metadata := map[string]any{"name": plural + "." + group}
+	for _, key := range []string{"labels", "annotations"} {
+		if texts := manifest.Mapping(tree, "metadata", key); len(texts) > 0 {
+			metadata[key] = clone(texts)
+		}
+	}
+	definition := map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": manifest.CRD.Kind, "metadata": metadata, "spec": spec}
+	if types.Read(definition).Names.Kind == "" {
+		return nil, fmt.Errorf("APIResourceSchema %s: spec.names.kind is missing", name)
+	}
+	return definition, nil
+}
+
+// Hub returns the version that the documents name as the hub, empty if none or several
+// do.
+func Hub(documents []Document) string {
+	hub := ""
+	for _, d := range documents {
+		h := manifest.Text(d.Tree, "spec", "hub")
+		if h != "" && hub != "" && h != hub {
+			return ""
+		}
+		hub = cmp.Or(hub, h)
+	}
+	return hub
+}

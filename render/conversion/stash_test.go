@@ -1,0 +1,255 @@
+package conversion
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"gitopsd.dev/render/manifest"
+)
+
+const both = `
+-- v1 --
+spec:
+  type: object
+  properties:
+    title: {type: string}
+    timeout: {type: string}
+    old: {type: string, maxLength: 1000000}
+    ports:
+      type: array
+      x-kubernetes-list-type: map
+      x-kubernetes-list-map-keys: [id]
+      items: {type: object, properties: {id: {type: integer}, note: {type: string}, one: {type: string}}}
+    free: {type: array, items: {type: object, properties: {a: {type: string}, one: {type: string}}}}
+-- v2 --
+spec:
+  type: object
+  properties:
+    name: {type: string}
+    seconds: {type: integer}
+    young: {type: string}
+    deep: {type: object, properties: {er: {type: string}, name: {type: string}}}
+    ports:
+      type: array
+      x-kubernetes-list-type: map
+      x-kubernetes-list-map-keys: [key]
+      items: {type: object, properties: {key: {type: integer}, note: {type: string}, two: {type: string}}}
+    free: {type: array, items: {type: object, properties: {b: {type: string}, two: {type: string}}}}
+-- rules --
+conversions:
+- from: v1
+  to: v2
+  rules:
+  - {from: v1.spec.title, to: spec.name}
+  - {field: spec.timeout, to: spec.seconds, transformation: duration(self).getSeconds()}
+  - {from: v1.spec.ports, to: spec.ports, itemRules: [{from: self.id, to: item.key}]}
+  - {from: v1.spec.free, to: spec.free, itemRules: [{from: self.a, to: item.b}]}
+  preserve: [spec.old, "spec.ports[].one", "spec.free[].one"]
+- from: v2
+  to: v1
+  rules:
+  - {from: v2.spec.name, to: spec.title}
+  - {field: spec.seconds, to: spec.timeout, transformation: string(self) + 's'}
+  - {from: v2.spec.ports, to: spec.ports, itemRules: [{from: self.key, to: item.id}]}
+  - {from: v2.spec.free, to: spec.free, itemRules: [{from: self.b, to: item.a}]}
+  preserve: [spec.young, spec.deep, "spec.ports[].two", "spec.free[].two"]
+`
+
+// TestStash converts an object, edits it in the other version, and converts it back.
+func TestStash(t *testing.T) {
+	s := compile(t, txtar.Parse([]byte(both)))
+	for _, tt := range []struct {
+		name, in string
+		edit     func(spec map[string]any)
+		want     string // the spec
+		stale    string
+	}{
+		{
+			name: "what the other version cannot hold comes back",
+			in:   "apiVersion: v2\nspec: {name: a, young: b, deep: {er: c}}",
+			want: "{name: a, young: b, deep: {er: c}}",
+		},
+		{
+			name: "an edit to a field that both have leaves the rest",
+			in:   "apiVersion: v2\nspec: {name: a, young: b}",
+			edit: func(spec map[string]any) { spec["title"] = "z" },
+			want: "{name: z, young: b}",
+		},
+		{
+			name:  "an edit to a converted field wins over the stash",
+			in:    "apiVersion: v1\nspec: {timeout: 1m30s, old: x}",
+			edit:  func(spec map[string]any) { spec["seconds"] = int64(120) },
+			want:  "{timeout: 120s, old: x}",
+			stale: "spec.timeout",
+		},
+		{
+			name:  "a field removed in the other version stays removed",
+			in:    "apiVersion: v1\nspec: {timeout: 1m30s}",
+			edit:  func(spec map[string]any) { delete(spec, "seconds") },
+			want:  "{}",
+			stale: "spec.timeout",
+		},
+		{
+			name: "items of a list with keys are found by key when they are reordered",
+			in:   "apiVersion: v1\nspec: {ports: [{id: 1, note: a, one: x}, {id: 2, note: b, one: z}]}",
+			edit: func(spec map[string]any) {
+				ports := spec["ports"].([]any)
+				ports[0], ports[1] = ports[1], ports[0]
+			},
+			want: "{ports: [{id: 2, note: b, one: z}, {id: 1, note: a, one: x}]}",
+		},
+		{
+			name:  "an item removed in the other version stays removed, and the others keep theirs",
+			in:    "apiVersion: v1\nspec: {ports: [{id: 1, note: a, one: x}, {id: 2, note: b, one: z}]}",
+			edit:  func(spec map[string]any) { spec["ports"] = spec["ports"].([]any)[1:] },
+			want:  "{ports: [{id: 2, note: b, one: z}]}",
+			stale: "spec.ports[id=1].one",
+		},
+		{
+			name: "an edit in an item leaves what the stash has of the item",
+			in:   "apiVersion: v1\nspec: {ports: [{id: 1, note: a, one: x}]}",
+			edit: func(spec map[string]any) { spec["ports"].([]any)[0].(map[string]any)["note"] = "q" },
+			want: "{ports: [{id: 1, note: q, one: x}]}",
+		},
+		{
+			name: "a list without keys comes back as it was",
+			in:   "apiVersion: v1\nspec: {free: [{a: b, one: x}]}",
+			want: "{free: [{a: b, one: x}]}",
+		},
+		{
+			name:  "a list without keys is the edited one, if it was edited",
+			in:    "apiVersion: v1\nspec: {free: [{a: b, one: x}]}",
+			edit:  func(spec map[string]any) { spec["free"].([]any)[0].(map[string]any)["b"] = "q" },
+			want:  "{free: [{a: q}]}",
+			stale: "spec.free",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			in := widget(t, tt.in)
+			from := strings.TrimPrefix(fmt.Sprint(in["apiVersion"]), "example.io/")
+			to := map[string]string{"v1": "v2", "v2": "v1"}[from]
+			out, _ := convert(t, s, in, to)
+			out = clone(out)
+			if tt.edit != nil {
+				tt.edit(out["spec"].(map[string]any))
+			}
+			back, report := convert(t, s, out, from)
+			want := widget(t, "apiVersion: "+from+"\nspec: "+tt.want)
+			if have := text(t, back); have != text(t, want) {
+				t.Errorf("have\n%s\nwant\n%s", have, text(t, want))
+			}
+			if have := paths(report.Stale); have != tt.stale {
+				t.Errorf("stale: %q, want %q", have, tt.stale)
+			}
+		})
+	}
+}
+
+// TestStashBothWays restores what v1 cannot hold in a pass that also stashes what v2
+// cannot hold, and an edit of one list wins though both have something to stash of it.
+func TestStashBothWays(t *testing.T) {
+	s := compile(t, txtar.Parse([]byte(both)))
+	v2, _ := convert(t, s, widget(t, "apiVersion: v2\nspec: {name: a, young: b, deep: {er: c, name: d}, free: [{b: x, two: t}]}"), "v1")
+	v1 := clone(v2)
+	spec := v1["spec"].(map[string]any)
+	spec["old"] = "o"
+	spec["timeout"] = "2m"
+	spec["free"].([]any)[0].(map[string]any)["one"] = "u"
+	out, report := convert(t, s, v1, "v2")
+	want := widget(t, "apiVersion: v2\nspec: {name: a, seconds: 120, young: b, deep: {er: c, name: d}, free: [{b: x, two: t}]}")
+	if text(t, bare(out)) != text(t, want) {
+		t.Errorf("have\n%s\nwant\n%s", text(t, bare(out)), text(t, want))
+	}
+	if paths(report.Stashed) != "spec.free spec.old spec.timeout" {
+		t.Errorf("stashed %s", paths(report.Stashed))
+	}
+	again, _ := convert(t, s, out, "v1")
+	if text(t, again) != text(t, v1) {
+		t.Errorf("have\n%s\nwant\n%s", text(t, again), text(t, v1))
+	}
+	edited := clone(again)
+	edited["spec"].(map[string]any)["free"].([]any)[0].(map[string]any)["a"] = "edited"
+	last, _ := convert(t, s, edited, "v2")
+	if have := text(t, last["spec"].(map[string]any)["free"]); have != `[{"b":"edited"}]` {
+		t.Errorf("the edit gave %s", have)
+	}
+}
+
+// TestForeignStash: an annotation that is garbage, or that a user wrote, does no harm.
+func TestForeignStash(t *testing.T) {
+	s := compile(t, txtar.Parse([]byte(both)))
+	for _, tt := range []struct{ stash, want string }{
+		{`garbage`, `{"name":"a"}`},
+		{`{"v2":3,"v1":[],"v9":{}}`, `{"name":"a"}`},
+		{`{"v2":[{"path":"spec.young","value":"z"}]}`, `{"name":"a","young":"z"}`}, // it could be set in v2 too
+		{`{"v2":[{"path":"spec.young","value":3},{"path":"spec.none","value":3},{"path":"a[","value":3},{"path":"spec.ports[0].two","value":"x"}]}`, `{"name":"a"}`},
+		{`{"v2":[{"path":"spec.name","value":"other"},{"path":"spec","value":{"name":"other"}},{"path":"spec.name"},{"path":"spec"}]}`, `{"name":"a"}`},
+		{`{"v2":[{"path":"metadata","value":{"name":"b"}},{"path":"metadata.name","value":"b"},{"path":"apiVersion","value":"b"}]}`, `{"name":"a"}`},
+		{`{"v1":[{"path":"spec.old","value":"x"}]}`, `{"name":"a"}`},
+		{`{"v2":` + strings.Repeat("[", 100_000) + `}`, `{"name":"a"}`},
+	} {
+		object := widget(t, "apiVersion: v1\nspec: {title: a}")
+		object["metadata"].(map[string]any)["annotations"] = map[string]any{manifest.ConversionStashAnnotation: tt.stash}
+		out, _ := convert(t, s, object, "v2")
+		if have := text(t, out["spec"]); have != tt.want {
+			t.Errorf("%.100s gives %s, want %s", tt.stash, have, tt.want)
+		}
+		if out["metadata"].(map[string]any)["name"] != "a" || manifest.Mapping(out, "metadata", "annotations") != nil {
+			t.Errorf("%.100s gives %v", tt.stash, out["metadata"])
+		}
+	}
+}
+
+// TestStashBound drops the largest field and says so, rather than make annotations
+// that the API server refuses.
+func TestStashBound(t *testing.T) {
+	s := compile(t, txtar.Parse([]byte(both)))
+	object := widget(t, "apiVersion: v1\nspec: {timeout: 1m30s}")
+	object["spec"].(map[string]any)["old"] = strings.Repeat("x", maxStash)
+	out, report := convert(t, s, object, "v2")
+	if paths(report.Dropped) != "spec.old" || paths(report.Stashed) != "spec.timeout" || report.Dropped[0].Bytes != maxStash+2 {
+		t.Errorf("dropped %v, stashed %v", paths(report.Dropped), paths(report.Stashed))
+	}
+	if n := len(manifest.Text(out, "metadata", "annotations", manifest.ConversionStashAnnotation)); n == 0 || n > 100 {
+		t.Errorf("the stash has %d bytes", n)
+	}
+	// Others' annotations leave less room.
+	object["spec"].(map[string]any)["old"] = strings.Repeat("x", 1000)
+	object["metadata"].(map[string]any)["annotations"] = map[string]any{"other": strings.Repeat("x", maxAnnotations-500)}
+	if _, report = convert(t, s, object, "v2"); paths(report.Dropped) != "spec.old" {
+		t.Errorf("dropped %v", paths(report.Dropped))
+	}
+	if len(s.Warnings()) == 0 || !strings.Contains(s.Warnings()[0], "has no limit of size") {
+		t.Errorf("warnings %q", s.Warnings())
+	}
+}
+
+// TestNumbers keeps the text of numbers, and integers over 2^53.
+func TestNumbers(t *testing.T) {
+	s := compile(t, txtar.Parse([]byte(`
+-- v1 --
+spec: {type: object, properties: {a: {type: number}, i: {type: integer}, x: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+-- v2 --
+spec: {type: object, properties: {b: {type: number}, j: {type: integer}, w: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+-- rules --
+conversions:
+- {from: v1, to: v2, rules: [{from: v1.spec.a, to: spec.b}, {from: v1.spec.i + 1, to: spec.j}, {from: "has(self.spec.x) ? optional.of(self.spec.x) : optional.none()", to: spec.w}]}
+- {from: v2, to: v1, rules: [{from: v2.spec.b, to: spec.a}, {from: v2.spec.j - 1, to: spec.i}, {from: v2.spec.w, to: spec.x}]}
+`)))
+	in := `{"apiVersion":"example.io/v1","kind":"Widget","spec":{"a":1.50,"i":9007199254740993,"x":{"big":18446744073709551616,"e":1e3,"l":[1.0,-0]}}}`
+	object, err := Decode([]byte(in))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, report := convert(t, s, object, "v2")
+	want := `{"apiVersion":"example.io/v2","kind":"Widget","spec":{"b":1.50,"j":9007199254740994,"w":{"big":18446744073709551616,"e":1e3,"l":[1.0,-0]}}}`
+	if text(t, out) != want {
+		t.Errorf("have\n%s\nwant\n%s\n%+v", text(t, out), want, report)
+	}
+	if back, _ := convert(t, s, out, "v1"); text(t, back) != in {
+		t.Errorf("have\n%s\nwant\n%s", text(t, back), in)
+	}
+}
