@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"gitopsd.dev/render/manifest"
@@ -90,25 +89,11 @@ func compile(d types.Definition, v types.Version, kind string) (*Type, error) {
 		t.status, t.scale = true, scale{}
 		t.namespaced = t.namespaced || claim
 	}
-	internal, err := internalSchema(tree)
+	checks, err := compileSchema(tree)
 	if err != nil {
 		return nil, err
 	}
-	s, err := structural.NewStructural(internal)
-	if err != nil {
-		return nil, err
-	}
-	if errs := structural.ValidateStructural(field.NewPath("openAPIV3Schema"), s); len(errs) > 0 {
-		return nil, errors.New(bounded(errs[0].Error()))
-	}
-	t.structural = s.DeepCopy()
-	if err := defaulting.PruneDefaults(t.structural); err != nil {
-		return nil, err
-	}
-	if t.validator, _, err = validation.NewSchemaValidator(internal); err != nil {
-		return nil, err
-	}
-	t.celRules = cel.NewValidator(t.structural, true, celconfig.PerCallLimit)
+	t.structural, t.validator, t.celRules = checks.structural, checks.validator, checks.celRules
 	t.fields, err = t.fieldManager()
 	return t, err
 }

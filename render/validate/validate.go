@@ -9,6 +9,8 @@
 //   - the checks, in the API server's order and with its code (validate.go):
 //     server-side apply onto the object as it is, defaults, schema, metadata, embedded
 //     resources, list types, and rules in CEL within the API server's cost budget;
+//   - the checks of whole objects in any version, as they are stored or converted
+//     (schema.go);
 //   - a cache of compiled types (cache.go).
 //
 // It does not know admission: a mutating webhook may change an object before the API

@@ -86,6 +86,13 @@ func TestFaults(t *testing.T) {
 		{name: "environment", env: map[string]string{"GITOPSD_INTERVAL": "soon"}, args: []string{"run"}, want: "environment variable GITOPSD_INTERVAL: "},
 		{name: "interval", args: []string{"run", "--repo", empty, "--interval", "1ms"}, want: "--interval 1ms: at least 100ms"},
 		{name: "lock mode", args: []string{"run", "--repo", empty, "--lock", "maybe"}, want: `--lock "maybe": use update or readonly`},
+		{name: "convert without rules", args: []string{"convert", "--to", "v2", "a.yaml"}, want: "-f is required: the file with the conversion rules"},
+		{name: "convert to nothing", args: []string{"convert", "-f", "rules.yaml", "a.yaml"}, want: "--to is required: the version to convert to"},
+		{name: "convert nothing", args: []string{"convert", "-f", "rules.yaml", "--to", "v2"}, want: "name the objects to convert"},
+		{name: "convert and test", args: []string{"convert", "-f", "rules.yaml", "--test", "a", "--check"}, want: "--test runs the examples"},
+		{name: "convert and check", args: []string{"convert", "-f", "rules.yaml", "--to", "v2", "--check"}, want: "--to is for converting"},
+		{name: "rules that do not exist", args: []string{"convert", "-f", empty + "/none", "--check"}, want: "no such file or directory"},
+		{name: "no rules", args: []string{"convert", "-f", "../../../examples/deploy", "--check"}, want: "there are no conversion rules"},
 		{name: "package without output", args: []string{"package", "build", empty}, want: "-o is required"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,0 +1,374 @@
+package proof
+
+import (
+	"iter"
+	"maps"
+	"math/rand/v2"
+	"slices"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// The bounds of generated values. Schemas may be deeper; what is below is left out.
+const (
+	deepest     = 12
+	mostValues  = 400 // in one object
+	mostChoices = 8   // of a union
+)
+
+// generator makes values of a schema: a decoded openAPIV3Schema. It is deterministic.
+type generator struct {
+	random *rand.Rand
+	// left is how many values the object being made may still get.
+	left int
+}
+
+func newGenerator(seed uint64) *generator {
+	return &generator{random: rand.New(rand.NewPCG(seed, 0x676974)), left: mostValues}
+}
+
+// alone yields values that have one field each: all parents, and below them a single
+// leaf. Server-side apply converts such objects. The first turn has one value of each
+// leaf, the second all others; empty and absent parents are in the first.
+func (g *generator) alone(s schema, turn int) iter.Seq[any] {
+	return func(yield func(any) bool) { g.yieldAlone(s, turn, 0, yield) }
+}
+
+func (g *generator) yieldAlone(s schema, turn, depth int, yield func(any) bool) bool {
+	if depth > deepest {
+		return true
+	}
+	for i, branch := range s.branches() {
+		if i > 0 && turn == 0 {
+			break
+		}
+		if !g.yieldAloneIn(branch, turn, depth, yield) {
+			return false
+		}
+	}
+	return true
+}
+
+func (g *generator) yieldAloneIn(s schema, turn, depth int, yield func(any) bool) bool {
+	switch s.shape() {
+	case object:
+		if turn == 0 && !yield(map[string]any{}) {
+			return false
+		}
+		for _, name := range s.fields() {
+			for v := range g.alone(s.field(name), turn) {
+				if !yield(map[string]any{name: v}) {
+					return false
+				}
+			}
+		}
+	case mapping:
+		if turn == 0 && !yield(map[string]any{}) {
+			return false
+		}
+		i := 0
+		for v := range g.alone(s.additional(), turn) {
+			if !yield(map[string]any{keys[i%len(keys)]: v}) {
+				return false
+			}
+			i++
+		}
+	case list:
+		if turn == 0 && !yield([]any{}) {
+			return false
+		}
+		for v := range g.alone(s.items(), turn) {
+			if !yield([]any{g.withKeys(s, v, 0)}) {
+				return false
+			}
+		}
+	default:
+		values := s.scalars()
+		if len(values) == 0 {
+			return true
+		}
+		if turn == 0 {
+			values = values[:1]
+		} else {
+			values = values[1:]
+		}
+		for _, v := range values {
+			if !yield(v) {
+				return false
+			}
+		}
+		return true
+	}
+	if turn > 0 && s.truth("nullable") {
+		return yield(nil)
+	}
+	return true
+}
+
+// withKeys returns the item of a list with the fields that tell it from others.
+func (g *generator) withKeys(list schema, item any, i int) any {
+	m, ok := item.(map[string]any)
+	if !ok {
+		return item
+	}
+	items := list.items()
+	for _, key := range list.texts("x-kubernetes-list-map-keys") {
+		if _, has := m[key]; !has && items.field(key) != nil {
+			m = maps.Clone(m)
+			if v, ok := nth(items.field(key).scalars(), i); ok {
+				m[key] = v
+			}
+		}
+	}
+	return m
+}
+
+// around yields whole values that differ in one place each: every value of every leaf,
+// each branch of a union, and without each field.
+func (g *generator) around(s schema) iter.Seq[any] {
+	return func(yield func(any) bool) {
+		for _, branch := range s.branches() {
+			if !g.yieldAround(branch, 0, yield) {
+				return
+			}
+		}
+	}
+}
+
+func (g *generator) yieldAround(s schema, depth int, yield func(any) bool) bool {
+	if depth > deepest {
+		return true
+	}
+	vary := func(inner schema, with func(any) any) bool {
+		for _, branch := range inner.branches() {
+			if !g.yieldAround(branch, depth+1, func(v any) bool { return yield(with(v)) }) {
+				return false
+			}
+		}
+		return true
+	}
+	g.left = mostValues
+	whole, ok := g.whole(s, depth, 0)
+	if !ok {
+		return true
+	}
+	switch s.shape() {
+	case object:
+		all := whole.(map[string]any)
+		if depth == 0 && !yield(all) {
+			return false
+		}
+		for _, name := range s.fields() {
+			if !vary(s.field(name), func(v any) any {
+				m := maps.Clone(all)
+				m[name] = v
+				return m
+			}) {
+				return false
+			}
+			if !s.requires(name) {
+				m := maps.Clone(all)
+				delete(m, name)
+				if !yield(m) {
+					return false
+				}
+			}
+		}
+	case mapping:
+		all := whole.(map[string]any)
+		for _, key := range keys[:2] {
+			if !vary(s.additional(), func(v any) any {
+				m := maps.Clone(all)
+				m[key] = v
+				return m
+			}) {
+				return false
+			}
+		}
+		if !yield(map[string]any{}) {
+			return false
+		}
+	case list:
+		all := whole.([]any)
+		if !vary(s.items(), func(v any) any {
+			l := slices.Clone(all)
+			if len(l) == 0 {
+				return []any{g.withKeys(s, v, 0)}
+			}
+			l[len(l)-1] = v
+			return l
+		}) {
+			return false
+		}
+		if !yield([]any{}) || !yield(slices.Clone(all[:len(all)/2])) {
+			return false
+		}
+	default:
+		for _, v := range s.scalars() {
+			if !yield(v) {
+				return false
+			}
+		}
+		return true
+	}
+	return !s.truth("nullable") || yield(nil)
+}
+
+// whole returns a value with every field, and with two items in lists and maps. Values
+// with other numbers differ. It reports false if there is none.
+func (g *generator) whole(s schema, depth, number int) (any, bool) {
+	if depth > deepest || g.left <= 0 {
+		return nil, false
+	}
+	g.left--
+	branches := s.branches()
+	s = branches[number%len(branches)]
+	switch s.shape() {
+	case object:
+		m := make(map[string]any)
+		for _, name := range s.fields() {
+			if v, ok := g.whole(s.field(name), depth+1, number); ok {
+				m[name] = v
+			} else if s.requires(name) {
+				return nil, false
+			}
+		}
+		return m, true
+	case mapping:
+		m := make(map[string]any)
+		for i := range s.count("Properties", 2) {
+			if v, ok := g.whole(s.additional(), depth+1, number+i); ok {
+				m[keyOf(i)] = v
+			}
+		}
+		return m, true
+	case list:
+		l := []any{}
+		for i := range s.count("Items", 2) {
+			if v, ok := g.whole(s.items(), depth+1, number+i); ok {
+				l = append(l, v)
+			}
+		}
+		return l, true
+	}
+	return nth(s.scalars(), number)
+}
+
+// any returns a random value.
+func (g *generator) any(s schema, depth int) (any, bool) {
+	if depth > deepest || g.left <= 0 {
+		return nil, false
+	}
+	g.left--
+	branches := s.branches()
+	s = branches[g.random.IntN(len(branches))]
+	if s.truth("nullable") && g.random.IntN(8) == 0 {
+		return nil, true
+	}
+	switch s.shape() {
+	case object:
+		m := make(map[string]any)
+		sparse := g.random.IntN(4) == 0
+		for _, name := range s.fields() {
+			if !s.requires(name) && (sparse && g.random.IntN(4) > 0 || g.random.IntN(4) == 0) {
+				continue
+			}
+			if v, ok := g.any(s.field(name), depth+1); ok {
+				m[name] = v
+			}
+		}
+		return m, true
+	case mapping:
+		m := make(map[string]any)
+		for range s.count("Properties", g.random.IntN(4)) {
+			if v, ok := g.any(s.additional(), depth+1); ok {
+				m[keys[g.random.IntN(len(keys))]] = v
+			}
+		}
+		return m, true
+	case list:
+		l := []any{}
+		for i := range s.count("Items", g.random.IntN(4)) {
+			v, ok := g.any(s.items(), depth+1)
+			if !ok {
+				continue
+			}
+			if item, ok := v.(map[string]any); ok {
+				for _, key := range s.texts("x-kubernetes-list-map-keys") {
+					delete(item, key)
+				}
+				v = g.withKeys(s, item, i)
+			}
+			l = append(l, v)
+		}
+		if s.text("x-kubernetes-list-type") == "set" {
+			l = distinct(l)
+		}
+		return l, true
+	}
+	values := s.scalars()
+	if len(values) == 0 {
+		return nil, false
+	}
+	return values[g.random.IntN(len(values))], true
+}
+
+// distinct removes items that are there before.
+func distinct(items []any) []any {
+	seen := make(map[string]bool)
+	return slices.DeleteFunc(items, func(v any) bool {
+		text := string(manifest.AppendJSON(nil, v))
+		was := seen[text]
+		seen[text] = true
+		return was
+	})
+}
+
+func nth(values []any, i int) (any, bool) {
+	if len(values) == 0 {
+		return nil, false
+	}
+	return values[i%len(values)], true
+}
+
+// objects yields the objects of a root schema, without apiVersion, kind and metadata.
+// They repeat for equal seeds. The sequence has no end.
+func objects(root schema, seed uint64) iter.Seq[map[string]any] {
+	root = root.withoutMeta()
+	g := newGenerator(seed)
+	return func(yield func(map[string]any) bool) {
+		systematic := []iter.Seq[any]{g.alone(root, 0), g.around(root), g.alone(root, 1)}
+		var streams []func() (any, bool)
+		for _, s := range systematic {
+			next, stop := iter.Pull(s)
+			defer stop()
+			streams = append(streams, next)
+		}
+		streams = append(streams, func() (any, bool) {
+			g.left = mostValues
+			return g.any(root, 0)
+		})
+		// Turn by turn, so that a bound leaves out some of each kind.
+		for {
+			for _, next := range streams {
+				v, _ := next()
+				if m, ok := v.(map[string]any); ok && !yield(m) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (s schema) withoutMeta() schema {
+	properties := maps.Clone(manifest.Mapping(s, "properties"))
+	for _, name := range []string{"apiVersion", "kind", "metadata"} {
+		delete(properties, name)
+	}
+	s = maps.Clone(s)
+	if s == nil {
+		s = schema{}
+	}
+	s["properties"] = properties
+	return s
+}

@@ -1,0 +1,286 @@
+// Package proof tries conversion rules on objects that it generates from the schemas
+// of a CustomResourceDefinition. It finds what compiling cannot: a field that does not
+// come back, an edit that is lost, a value that the other version does not admit.
+//
+// It owns
+//   - the objects: each field alone, whole objects that differ in one value, and random
+//     ones, with the values at every bound (generate.go, scalars.go, schema.go). They
+//     depend on nothing but the schema, so that two runs say the same;
+//   - the laws that conversions must keep, tried on each object (proof.go, edit.go);
+//   - the smallest object that breaks a law, and how it is told (shrink.go,
+//     difference.go, finding.go).
+//
+// Whether an object is valid is render/validate's to say, which has the API server's
+// own code. What rules mean is render/conversion's.
+package proof
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"gitopsd.dev/render/conversion"
+	"gitopsd.dev/render/conversion/rules"
+	"gitopsd.dev/render/field"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+	"gitopsd.dev/render/validate"
+)
+
+// Converter converts objects, as [conversion.Set] does.
+type Converter interface {
+	// Versions returns all versions of the definition.
+	Versions() []string
+	// Convert converts an object, and does not change it. It fails only for an object
+	// or version that is none of the definition's.
+	Convert(object map[string]any, to string) (converted map[string]any, report conversion.Report, err error)
+}
+
+// Config is what to try.
+type Config struct {
+	Rules Converter
+	// Documents are the rules as they are written. They say which fields are lost on
+	// purpose, and where the rule is that writes a field.
+	Documents []conversion.Document
+	// Definition is the CustomResourceDefinition.
+	Definition map[string]any
+	// Objects are tried besides generated ones, such as those in a cluster. Each is of
+	// one of the versions.
+	Objects []map[string]any
+	// Most is how many objects are generated for each version and each other version
+	// to convert to. The default is 1000, and fewer if there are many versions.
+	Most int
+	// Stash is the annotation in which conversions keep what a version cannot hold.
+	Stash string
+}
+
+// Bounds of a run. They are numbers and not durations, so that each run ends at the same
+// object.
+const (
+	mostObjects  = 1000
+	allObjects   = 12000
+	mostFindings = 20
+)
+
+// Result is what a run found.
+type Result struct {
+	// Pairs are what was tried, in the order of the definition's versions.
+	Pairs []Pair
+	// Findings are the laws that were broken, at most twenty; More counts the others.
+	Findings []Finding
+	More     int
+}
+
+// Pair is one version converted to another and back.
+type Pair struct {
+	From, To string
+	// Objects is how many objects were converted, Partial how many of these have not
+	// all fields that the schema requires, and Edits how many were changed in between.
+	Objects, Partial, Edits int
+}
+
+// Failed reports whether a law was broken. Rules that failed on a value break none,
+// since the value is kept.
+func (r *Result) Failed() bool {
+	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Law != RuleFails })
+}
+
+// Run tries the rules. It fails if a schema is not one that the API server accepts, or
+// if ctx ends; what is wrong with the rules is in the result.
+func Run(ctx context.Context, c Config) (*Result, error) {
+	versions := c.Rules.Versions()
+	p := &prover{Config: c, intent: read(c.Documents), sides: make(map[string]*side), seen: make(map[string]int)}
+	for _, v := range types.Read(c.Definition).Versions() {
+		if !slices.Contains(versions, v.Name) {
+			continue
+		}
+		checks, err := validate.CompileSchema(c.Definition, v.Name)
+		if err != nil {
+			return nil, err
+		}
+		p.sides[v.Name] = &side{version: v.Name, schema: schema(v.Schema), checks: checks}
+	}
+	for _, v := range versions {
+		if p.sides[v] == nil {
+			return nil, fmt.Errorf("the definition has no version %s", v)
+		}
+	}
+	if p.Most <= 0 {
+		p.Most = max(50, min(mostObjects, allObjects/max(1, len(versions)*(len(versions)-1))))
+	}
+	for _, from := range versions {
+		for _, to := range versions {
+			if from == to {
+				continue
+			}
+			if err := p.pair(ctx, p.sides[from], p.sides[to]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for i := range p.result.Findings {
+		p.result.Findings[i].Times = p.seen[p.result.Findings[i].key()]
+	}
+	return &p.result, nil
+}
+
+// side is one version.
+type side struct {
+	version string
+	schema  schema
+	checks  *validate.Schema
+}
+
+type prover struct {
+	Config
+	intent intent
+	sides  map[string]*side
+	result Result
+	// seen counts findings by their keys.
+	seen map[string]int
+}
+
+// pair tries one version and another.
+func (p *prover) pair(ctx context.Context, from, to *side) error {
+	pair := Pair{From: from.version, To: to.version}
+	t := &trial{prover: p, ctx: ctx, from: from, to: to, excused: p.intent.excused(from.version, to.version), excusedThere: p.intent.excused(to.version, from.version)}
+	try := func(tree map[string]any) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		ok, partial, err := t.admit(tree)
+		if !ok || err != nil {
+			return err
+		}
+		pair.Objects++
+		if partial {
+			pair.Partial++
+		}
+		pair.Edits += t.check(tree, partial, pair.Objects)
+		return t.err
+	}
+	definition := types.Read(p.Definition)
+	for _, tree := range p.Objects {
+		if _, version := manifest.GroupVersion(manifest.Text(tree, "apiVersion")); version != from.version {
+			continue
+		}
+		if err := try(tree); err != nil {
+			return err
+		}
+	}
+	given := pair.Objects
+	tries := 0
+	for tree := range objects(from.schema, uint64(len(from.version))) {
+		if tries++; pair.Objects-given >= p.Most || tries > 4*p.Most {
+			break
+		}
+		if err := try(p.dress(tree, definition, from.version, tries)); err != nil {
+			return err
+		}
+	}
+	p.result.Pairs = append(p.result.Pairs, pair)
+	return nil
+}
+
+// dress returns an object with apiVersion, kind and metadata. Labels and annotations,
+// one of which is a stash that somebody garbled, are on some.
+func (p *prover) dress(tree map[string]any, d types.Definition, version string, number int) map[string]any {
+	meta := map[string]any{"name": "example"}
+	if d.Scope == "Namespaced" {
+		meta["namespace"] = "default"
+	}
+	switch number % 8 {
+	case 1:
+		meta["labels"] = map[string]any{"app.kubernetes.io/name": "example"}
+		meta["annotations"] = map[string]any{"example.com/note": "{\"a\": 1}"}
+	case 2:
+		if p.Stash != "" {
+			meta["annotations"] = map[string]any{p.Stash: "{\"garbled"}
+		}
+	case 3:
+		meta["finalizers"] = []any{"example.com/hold"}
+		meta["annotations"] = map[string]any{}
+	}
+	object := maps.Clone(tree)
+	object["apiVersion"], object["kind"], object["metadata"] = d.Group+"/"+version, d.Names.Kind, meta
+	return object
+}
+
+// read returns what documents say. Those with errors do not compile and say nothing.
+func read(documents []conversion.Document) intent {
+	var in intent
+	for _, d := range documents {
+		parsed, err := rules.Parse(d.Tree)
+		if err != nil {
+			continue
+		}
+		in.hub = cmp.Or(in.hub, parsed.Hub)
+		for _, pair := range parsed.Pairs {
+			in.pairs, in.origins = append(in.pairs, pair), append(in.origins, d.Origin.String())
+		}
+	}
+	return in
+}
+
+// report counts a finding, and keeps it with the smallest object if it is the first of
+// its kind.
+func (t *trial) report(f Finding, object map[string]any, partial bool, again func(map[string]any) []Finding) {
+	p := t.prover
+	f.From, f.To = t.from.version, t.to.version
+	key := f.key()
+	p.seen[key]++
+	if p.seen[key] > 1 {
+		return
+	}
+	if len(p.result.Findings) >= mostFindings {
+		p.result.More++
+		return
+	}
+	small := shrink(object, !partial, func(smaller map[string]any) bool {
+		if ok, part, err := t.admit(smaller); !ok || part && !partial || err != nil {
+			return false
+		}
+		return slices.ContainsFunc(again(smaller), func(g Finding) bool { return t.named(g).key() == key })
+	})
+	for _, g := range again(small) {
+		if g = t.named(g); g.key() == key {
+			f = g
+			break
+		}
+	}
+	f.Object = small
+	from, to := f.From, f.To
+	about := f.about
+	if len(f.Differences) > 0 {
+		about = f.Differences[0].Path.String()
+		if f.Law != Edits || f.back {
+			from, to = f.To, f.From // the field was not written on the way back
+		}
+	}
+	if path, err := field.Parse(about); err == nil && f.Rules == nil {
+		f.Rules = p.intent.writers(from, to, general(path))
+	}
+	p.result.Findings = append(p.result.Findings, f)
+}
+
+func (t *trial) named(f Finding) Finding {
+	f.From, f.To = t.from.version, t.to.version
+	return f
+}
+
+// admit reports whether a conversion may meet an object, and whether the object is only
+// a part of a valid one. Server-side apply converts parts of objects, before anything
+// but their types is checked.
+func (t *trial) admit(tree map[string]any) (ok, partial bool, err error) {
+	err = t.from.checks.Check(t.ctx, tree)
+	if err == nil {
+		return true, false, nil
+	}
+	if _, refused := errors.AsType[*validate.Refusal](err); refused {
+		return t.from.schema.merges(tree), true, nil
+	}
+	return false, false, err
+}

@@ -1,0 +1,315 @@
+package proof
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/render/conversion"
+	"gitopsd.dev/render/manifest"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+const (
+	before = `{type: object, properties: {firstName: {type: string}, secret: {type: string}, size: {type: integer}, colors: {type: array, items: {type: object, properties: {name: {type: string}}}}}}`
+	after  = `{type: object, properties: {first: {type: string}, size: {type: integer}, colors: {type: array, items: {type: object, properties: {name: {type: string}}}}}}`
+	stash  = "example.com/stash"
+)
+
+// handWritten converts the two schemas above as an author of a webhook would: firstName
+// is first, and secret is kept in an annotation. Each test spoils one thing.
+type handWritten struct {
+	// spoil changes what was converted; object is the input.
+	spoil  func(object, converted map[string]any, to string)
+	fail   func(object map[string]any) error
+	report conversion.Report
+	// restores is a field of v2 that is put into the stash though v2 has it, and
+	// restored, if absent is set only where the field is absent.
+	restores string
+	absent   bool
+}
+
+func (h handWritten) Versions() []string { return []string{"v1", "v2"} }
+
+func (h handWritten) Convert(object map[string]any, to string) (map[string]any, conversion.Report, error) {
+	if h.fail != nil {
+		if err := h.fail(object); err != nil {
+			return nil, conversion.Report{}, err
+		}
+	}
+	c := clone(object)
+	c["apiVersion"] = "example.io/" + to
+	if c["apiVersion"] == object["apiVersion"] {
+		return c, h.report, nil
+	}
+	spec, meta := manifest.Mapping(c, "spec"), manifest.Mapping(c, "metadata")
+	move := func(from, to string) {
+		if v, ok := spec[from]; ok {
+			delete(spec, from)
+			spec[to] = v
+		}
+	}
+	annotations := manifest.Mapping(meta, "annotations")
+	if to == "v2" {
+		kept := make(map[string]any)
+		move("firstName", "first")
+		if v, ok := spec["secret"]; ok {
+			delete(spec, "secret")
+			kept["secret"] = v
+		}
+		if v, ok := spec[h.restores]; ok {
+			kept[h.restores] = v
+		}
+		if delete(annotations, stash); len(kept) > 0 {
+			if annotations == nil {
+				annotations = make(map[string]any)
+				meta["annotations"] = annotations
+			}
+			annotations[stash] = string(manifest.AppendJSON(nil, kept))
+		}
+	} else {
+		var kept map[string]any
+		if json.Unmarshal([]byte(manifest.Text(annotations, stash)), &kept) == nil && spec != nil {
+			for name, v := range kept {
+				if spec[name] == nil || !h.absent {
+					spec[name] = v
+				}
+			}
+		}
+		move("first", "firstName")
+		delete(annotations, stash)
+	}
+	if h.spoil != nil {
+		h.spoil(object, c, to)
+	}
+	return c, h.report, nil
+}
+
+// documents returns the rules that the author would have written.
+func documents(t *testing.T, drop string) []conversion.Document {
+	t.Helper()
+	return []conversion.Document{{Origin: manifest.Origin{File: "rules.yaml", Line: 1}, Tree: parse(t, `
+apiVersion: apis.kcp.dev/v1alpha1
+kind: APIConversionRules
+metadata: {name: widgets.example.io}
+spec:
+  conversions:
+  - {from: v1, to: v2, rules: [{from: v1.spec.firstName, to: spec.first}], drop: `+drop+`}
+  - {from: v2, to: v1, rules: [{from: v2.spec.first, to: spec.firstName}]}
+`)}}
+}
+
+// A conversion that keeps every law has no findings; each way to break one is found,
+// with the smallest object that shows it.
+func TestLaws(t *testing.T) {
+	spec := func(o map[string]any) map[string]any { return manifest.Mapping(o, "spec") }
+	for _, tt := range []struct {
+		name  string
+		rules handWritten
+		law   Law // empty for none
+		// title begins a finding's, and smallest its object's spec.
+		title, smallest string
+		drop            string
+	}{
+		{name: "right"},
+		{name: "case changes", law: RoundTrip, title: "v1 -> v2 -> v1: spec.firstName does not come back as it was", smallest: `{"firstName":"A"}`,
+			rules: handWritten{spoil: func(_, c map[string]any, to string) {
+				if v, ok := spec(c)["first"].(string); ok && to == "v2" {
+					spec(c)["first"] = strings.ToLower(v)
+				}
+			}}},
+		{name: "only empty strings", law: RoundTrip, title: "v1 -> v2 -> v1: spec.firstName does not come back as it was", smallest: `{"firstName":""}`,
+			rules: handWritten{spoil: func(_, c map[string]any, to string) {
+				if spec(c)["first"] == "" && to == "v2" {
+					delete(spec(c), "first")
+				}
+			}}},
+		{name: "integers become floats", law: RoundTrip, title: "v1 -> v2 -> v1: spec.size does not come back as it was", smallest: `{"size":4503599627370496}`,
+			rules: handWritten{spoil: func(_, c map[string]any, to string) {
+				if n, ok := spec(c)["size"].(int64); ok && to == "v2" && (n >= 1<<52 || n <= -1<<52) {
+					spec(c)["size"] = int64(float32(n / 3))
+				}
+			}}},
+		{name: "a parent for nothing", law: RoundTrip, title: "v1 -> v2 -> v1: spec does not come back as it was", smallest: ``,
+			rules: handWritten{spoil: func(_, c map[string]any, to string) {
+				if c["spec"] == nil {
+					c["spec"] = map[string]any{}
+				}
+			}}},
+		{name: "the order of a list", law: RoundTrip, title: "v1 -> v2 -> v1: spec.colors[0].name does not come back as it was", smallest: `{"colors":[{},{"name":""}]}`,
+			rules: handWritten{spoil: func(_, c map[string]any, to string) {
+				l := manifest.List(c, "spec", "colors")
+				if len(l) > 1 && to == "v2" {
+					slices.Reverse(l)
+				}
+			}}},
+		{name: "leftovers", law: Leftovers, title: "v1 -> v2: the result has fields that v2 lacks: spec.firstName", smallest: `{"firstName":""}`,
+			rules: handWritten{spoil: func(o, c map[string]any, to string) {
+				if v, ok := spec(o)["firstName"]; ok && to == "v2" {
+					spec(c)["firstName"] = v
+				}
+			}}},
+		{name: "a value of another type", law: Admitted, title: `v1 -> v2: the result is not valid: spec.first: Invalid value: "integer": spec.first in body must be of type string: "integer"`, smallest: `{"firstName":""}`,
+			rules: handWritten{spoil: func(o, c map[string]any, to string) {
+				if v, ok := spec(c)["first"].(string); ok && to == "v2" {
+					spec(c)["first"] = int64(len(v))
+				} else if n, ok := spec(o)["first"].(int64); ok && to == "v1" {
+					spec(c)["firstName"] = strings.Repeat("x", int(n))
+				}
+			}}},
+		{name: "the stash wins over an edit", law: Edits, title: `v1 -> v2 -> v1 -> v2: spec.first does not stay as an edit left it`, smallest: `{"firstName":`,
+			rules: handWritten{restores: "first"}},
+		{name: "a removed field comes back", law: Edits, title: `v1 -> v2 -> v1 -> v2: spec.colors does not stay as an edit left it`, smallest: `{"colors":[]}`,
+			rules: handWritten{restores: "colors", absent: true}},
+		{name: "metadata", law: Metadata, title: "v1 -> v2 changes metadata.finalizers, which conversions must not",
+			rules: handWritten{spoil: func(_, c map[string]any, to string) {
+				if to == "v2" {
+					delete(manifest.Mapping(c, "metadata"), "finalizers")
+				}
+			}}},
+		{name: "labels", law: RoundTrip, title: `v1 -> v2 -> v1: metadata.labels does not come back as it was`,
+			rules: handWritten{spoil: func(_, c map[string]any, to string) {
+				delete(manifest.Mapping(c, "metadata"), "labels")
+			}}},
+		{name: "an error", law: Total, title: "v1 -> v2: the conversion fails: no such size", smallest: `{"size":0}`,
+			rules: handWritten{fail: func(o map[string]any) error {
+				if spec(o)["size"] == int64(0) && o["apiVersion"] == "example.io/v1" {
+					return errors.New("no such size")
+				}
+				return nil
+			}}},
+		{name: "a panic", law: Total, title: "v1 -> v2: the conversion fails: panic: assignment to entry in nil map", smallest: ``,
+			rules: handWritten{spoil: func(_, c map[string]any, to string) {
+				if to == "v2" {
+					spec(c)["first"] = "x"
+					delete(spec(c), "first")
+				}
+			}}},
+		{name: "the input is changed", law: Total, title: "v1 -> v2: the conversion fails: the conversion changed its input", smallest: `{"size":0}`,
+			rules: handWritten{spoil: func(o, _ map[string]any, to string) {
+				if spec(o)["size"] != nil && to == "v2" {
+					delete(spec(o), "size")
+				}
+			}}},
+		{name: "a rule fails", law: RuleFails, title: "v1 -> v2: a rule fails, and its value is kept in the stash: no such key",
+			rules: handWritten{report: conversion.Report{Failed: []conversion.Note{{Rule: "rules.yaml: rule 1", Err: "no such key"}}}}},
+		{name: "dropped on purpose", drop: "[spec.secret]", rules: handWritten{spoil: func(_, c map[string]any, to string) {
+			if to == "v1" {
+				delete(spec(c), "secret")
+			}
+		}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			result, err := Run(t.Context(), Config{Rules: tt.rules, Documents: documents(t, cmp.Or(tt.drop, "[]")), Definition: crd(t, before, after), Most: 200, Stash: stash})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tt.law == "" {
+				for _, f := range result.Findings {
+					t.Errorf("%s", f)
+				}
+				for _, p := range result.Pairs {
+					if p.Objects != 200 || p.Edits < 400 || p.Partial > 100 {
+						t.Errorf("%+v", p)
+					}
+				}
+				return
+			}
+			i := slices.IndexFunc(result.Findings, func(f Finding) bool { return f.Law == tt.law && strings.HasPrefix(f.Title(), tt.title) })
+			if i < 0 {
+				for _, f := range result.Findings {
+					t.Log(f.Title())
+				}
+				t.Fatalf("not found: %s", tt.title)
+			}
+			f := result.Findings[i]
+			smallest := ""
+			if s, ok := f.Object["spec"]; ok {
+				smallest = string(manifest.AppendJSON(nil, s))
+			}
+			if !strings.HasPrefix(smallest, tt.smallest) || len(smallest) > len(tt.smallest)+8 {
+				t.Errorf("the smallest object is %s, want %s", smallest, tt.smallest)
+			}
+			if result.Failed() != (tt.law != RuleFails) {
+				t.Errorf("failed: %v", result.Failed())
+			}
+		})
+	}
+}
+
+// The text of a finding is for people; it and the order of findings are the same in
+// each run.
+func TestFindingText(t *testing.T) {
+	rules := handWritten{spoil: func(_, c map[string]any, to string) {
+		s := manifest.Mapping(c, "spec")
+		if v, ok := s["first"].(string); ok && to == "v2" {
+			s["first"] = strings.TrimSuffix(v, "b")
+		}
+	}}
+	var b strings.Builder
+	for range 2 {
+		result, err := Run(t.Context(), Config{Rules: rules, Documents: documents(t, "[]"), Definition: crd(t, before, after), Most: 300, Stash: stash})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text strings.Builder
+		for _, f := range result.Findings {
+			fmt.Fprintf(&text, "%s\n", f)
+		}
+		if b.Len() > 0 && b.String() != text.String() {
+			t.Errorf("two runs differ:\n%s\n%s", &b, &text)
+		}
+		b = strings.Builder{}
+		b.WriteString(text.String())
+	}
+	const golden = "testdata/findings.txt"
+	if *update {
+		if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.String() != string(want) {
+		t.Errorf("have:\n%s\nwant:\n%s", &b, want)
+	}
+}
+
+// Objects that are given are tried first, as they are.
+func TestGivenObjects(t *testing.T) {
+	given := parse(t, `{apiVersion: example.io/v1, kind: Widget, metadata: {name: live, labels: {a: b}}, spec: {firstName: never generated}}`)
+	rules := handWritten{spoil: func(o, c map[string]any, to string) {
+		if s := manifest.Mapping(c, "spec"); s["first"] == "never generated" {
+			delete(s, "first")
+		}
+	}}
+	result, err := Run(t.Context(), Config{Rules: rules, Definition: crd(t, before, after), Objects: []map[string]any{given}, Most: 100, Stash: stash})
+	if err != nil || len(result.Findings) != 1 || result.Findings[0].Times != 1 || result.Findings[0].Law != RoundTrip {
+		t.Errorf("%v: %+v", err, result)
+	}
+}
+
+// The speed of a run, in objects of a second. Each is converted there and back, checked,
+// and edited three times.
+func BenchmarkRun(b *testing.B) {
+	d := crd(b, before, after)
+	objects := 0
+	for b.Loop() {
+		result, err := Run(b.Context(), Config{Rules: handWritten{}, Definition: d, Most: 500, Stash: stash})
+		if err != nil || len(result.Findings) > 0 {
+			b.Fatal(err, result.Findings)
+		}
+		objects += result.Pairs[0].Objects + result.Pairs[1].Objects
+	}
+	b.ReportMetric(float64(objects)/b.Elapsed().Seconds(), "objects/s")
+}
