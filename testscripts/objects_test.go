@@ -141,10 +141,19 @@ func (p *plane) resources() (all []object, err error) {
 // empty removes what was written to the control plane, in an order without waits:
 // empty types and namespaces are gone at once.
 func (p *plane) empty(ctx context.Context) error {
-	if err := p.dropConversions(ctx); err != nil {
-		return fmt.Errorf("conversion: %w", err)
-	}
 	pause := 25 * time.Millisecond
+	// The API server forgets webhooks a moment after they are gone.
+	for {
+		err := p.dropWebhooks(ctx)
+		if err == nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("removing webhooks: %w", err)
+		case <-time.After(pause):
+		}
+	}
 	for {
 		objects, err := p.list(ctx)
 		if err != nil {
@@ -171,9 +180,16 @@ func (p *plane) empty(ctx context.Context) error {
 	}
 }
 
-// dropConversions makes types convert without a webhook: a webhook whose server goes
-// with the rest would make their objects unreadable.
-func (p *plane) dropConversions(ctx context.Context) error {
+// dropWebhooks removes the webhooks that judge writes, and makes types convert
+// without one: a webhook whose server goes with the rest would make their objects
+// unreadable.
+func (p *plane) dropWebhooks(ctx context.Context) error {
+	admission := schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1"}
+	for _, admission.Resource = range []string{"validatingwebhookconfigurations", "mutatingwebhookconfigurations"} {
+		if err := p.metadata.Resource(admission).DeleteCollection(ctx, atOnce(), metav1.ListOptions{}); err != nil {
+			return err
+		}
+	}
 	const path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	text, err := p.discovery.RESTClient().Get().AbsPath(path).DoRaw(ctx)
 	if err != nil {

@@ -180,8 +180,8 @@ func key(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 func (k *kubelet) work(ctx context.Context) {
 	for {
 		key, stop := k.queue.Get()
-		if stop {
-			return
+		if stop || ctx.Err() != nil {
+			return // processes that end now are nobody's news
 		}
 		if err := k.sync(ctx, key); err != nil {
 			utilruntime.HandleErrorWithContext(ctx, err, "Retrying", "pod", key)
