@@ -550,8 +550,10 @@ func TestBroughtAuthority(t *testing.T) {
 		}
 	}
 	o := b.apply(status.Failed)
-	if want := "refused: --certificate-authority: Secret gitopsd-system/daemon-ca." + b.name + " does not exist; create it"; !strings.HasPrefix(o.Problems[0].Reason, want) {
-		t.Errorf("problem %+v, want %q", o.Problems[0], want)
+	for _, p := range o.Problems { // of the Service, and of what needs its CA
+		if want := "--certificate-authority: Secret gitopsd-system/daemon-ca." + b.name + " does not exist; create it"; !strings.Contains(p.Reason, want) {
+			t.Errorf("problem %+v, want %q", p, want)
+		}
 	}
 	rotated(bring(manifest.Secret.ID(apply.Namespace, "daemon-ca."+b.name)))
 	ofCluster := manifest.Secret.ID(apply.Namespace, "cluster-ca."+b.name)
@@ -579,7 +581,7 @@ func TestBroughtAuthority(t *testing.T) {
 	}{
 		{old.secret(t), "holds a CA that expired on "},
 		{map[string][]byte{"tls.crt": crt, "tls.key": key}, "holds no CA: "},
-		{map[string][]byte{"tls.crt": encode(a.cert), "tls.key": nil}, "cannot sign: tls.key is missing; put "},
+		{map[string][]byte{"tls.crt": encode(a.cert), "tls.key": {}}, "cannot sign: tls.key is missing; put "},
 		{map[string][]byte{"tls.crt": encode(a.cert), "tls.key": key}, "cannot sign: tls.key is not the key of the first certificate"},
 		{map[string][]byte{"tls.crt": []byte("x"), "tls.key": key}, "cannot sign: tls.crt has no certificate in PEM"},
 	} {

@@ -123,14 +123,18 @@ func (w *work) lookAtBundles(ctx context.Context, l *look) error {
 	}
 	l.state.Looked = true
 	l.assess() // it may be signed by one of these
-	l.state.Found = l.damaged
+	candidates := l.damaged
 	for _, b := range l.state.Bundles {
 		for _, id := range b.CAs {
 			cert := l.cas[id].cert
-			known := slices.ContainsFunc(l.state.Found, func(ca CA) bool { return ca.ID == id })
-			if !known && isCA(cert) && (id == l.state.Leaf.Issuer || cert.Subject.CommonName == authorityName(l.object.ID())) {
-				l.state.Found = append(l.state.Found, CA{ID: id, NotBefore: cert.NotBefore, NotAfter: cert.NotAfter})
-			}
+			candidates = append(candidates, CA{ID: id, NotBefore: cert.NotBefore, NotAfter: cert.NotAfter})
+		}
+	}
+	for _, ca := range candidates { // one of somebody else's is not trusted any longer
+		cert := l.cas[ca.ID].cert
+		known := slices.ContainsFunc(l.state.Found, func(f CA) bool { return f.ID == ca.ID })
+		if !known && isCA(cert) && (ca.ID == l.state.Leaf.Issuer || cert.Subject.CommonName == authorityName(l.object.ID())) {
+			l.state.Found = append(l.state.Found, ca)
 		}
 	}
 	return nil

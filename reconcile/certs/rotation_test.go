@@ -228,7 +228,8 @@ func (m *model) check() {
 		})
 	}
 	serves := m.leaf.Issuer != "" && m.now.Before(m.leaf.NotAfter)
-	m.leafHurt = m.leafHurt || !serves
+	some := covers(0, m.leaf) || covers(1, m.leaf) || covers(2, m.leaf)
+	m.leafHurt = m.leafHurt || !serves || m.journalHurt && !some // nobody knows its CA
 	if m.excused = m.excused || m.journalHurt && m.leafHurt; m.excused {
 		m.covered, m.mounted = [3]bool{}, nil
 	}
