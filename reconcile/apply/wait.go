@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -223,8 +222,9 @@ func (x *execution) unserved(ctx context.Context, service manifest.ID) (what, wh
 // While one is replaced, endpoints of the old pods may still be listed.
 func (x *execution) unavailable(ctx context.Context, o *manifest.Object) (string, error) {
 	id := o.ID()
-	if i := slices.IndexFunc(x.results, func(r Result) bool { return r.Step.ID == id }); i >= 0 {
-		if r := &x.results[i]; r.Step.Action.Writes() && r.Outcome != Done {
+	for i := range x.results {
+		// Only those of workloads, which no other goroutine writes any more.
+		if r := &x.results[i]; r.Step.ID == id && r.Step.Action.Writes() && r.Outcome != Done {
 			return x.because(r), nil
 		}
 	}
