@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gitopsd.dev/render/manifest"
 )
 
 const webhook = `
@@ -111,8 +113,7 @@ func TestWebhookFollowsController(t *testing.T) {
 	b.want("steps", steps, "configure deployment.apps/$NAME/web changed in the repository", "configure validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME changed in the repository")
 
 	_, results = b.apply(b.set(strings.Replace(broken, "[CREATE]", "[CREATE, UPDATE]", 1)))
-	if len(results) != 1 || !strings.HasPrefix(results[0], "pending validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME: waits for deployment.apps/$NAME/web: ") ||
-		!strings.HasSuffix(results[0], ", which is to serve it") {
+	if len(results) != 1 || !strings.HasPrefix(results[0], "pending validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME: waits for deployment.apps/$NAME/web, which is to serve it: ") {
 		t.Fatalf("what restricts further: have %q", results)
 	}
 
@@ -194,11 +195,6 @@ spec:
   versions:
   - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
   - {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}
----
-apiVersion: apiregistration.k8s.io/v1
-kind: APIService
-metadata: {name: v1.$NAME.aggregated.example.org}
-spec: {group: $NAME.aggregated.example.org, version: v1, groupPriorityMinimum: 100, versionPriority: 100, service: {namespace: $NAME, name: web}}
 `
 	b := newBed(t)
 	parts := strings.Split(packaged, "---")
@@ -206,29 +202,8 @@ spec: {group: $NAME.aggregated.example.org, version: v1, groupPriorityMinimum: 1
 	_, results := b.apply(set)
 	b.wantNothing("results", results)
 	b.settled(set)
-	// As cert-manager's cainjector does: it reads the object and writes all of it.
-	inject := func(bundle string) {
-		for _, o := range b.set(others).All() {
-			tree := b.raw(http.MethodGet, o, "", "", nil)
-			switch spec, _ := tree["spec"].(map[string]any); o.ID().Kind {
-			case "APIService":
-				spec["caBundle"] = bundle
-			case "CustomResourceDefinition":
-				spec["conversion"].(map[string]any)["webhook"].(map[string]any)["clientConfig"].(map[string]any)["caBundle"] = bundle
-			default:
-				for _, h := range tree["webhooks"].([]any) {
-					h.(map[string]any)["clientConfig"].(map[string]any)["caBundle"] = bundle
-				}
-			}
-			body, err := json.Marshal(tree)
-			if err != nil {
-				t.Fatal(err)
-			}
-			b.raw(http.MethodPut, o, "fieldManager=cainjector", "application/json", body)
-		}
-	}
 	for _, bundle := range []string{ca, otherCA, ca, otherCA} {
-		inject(bundle)
+		b.inject(others, bundle)
 		b.settled(set)
 		if have := b.get(others)["webhooks"].([]any)[0].(map[string]any)["clientConfig"].(map[string]any)["caBundle"]; have != bundle {
 			t.Fatalf("caBundle is %v", have)
@@ -243,6 +218,54 @@ spec: {group: $NAME.aggregated.example.org, version: v1, groupPriorityMinimum: 1
 		t.Errorf("it is %v", hook)
 	}
 	b.settled(changed)
+}
+
+// The same goes for an APIService. It is removed before other tests begin, since an API
+// that does not answer holds up the deletion of namespaces.
+func TestAPIServiceFieldsOfOthers(t *testing.T) {
+	const service = `
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.$NAME.example.org}
+spec: {group: $NAME.example.org, version: v1, groupPriorityMinimum: 100, versionPriority: 100, service: {namespace: $NAME, name: web}}
+`
+	b := newBedSerial(t)
+	set := b.set(strings.Join(strings.Split(packaged, "---")[:3], "---") + "---" + service)
+	defer b.delete(service)
+	_, results := b.apply(set)
+	b.wantNothing("results", results)
+	b.settled(set)
+	for _, bundle := range []string{ca, otherCA, ca} {
+		b.inject(service, bundle)
+		b.settled(set)
+		if have := b.get(service)["spec"].(map[string]any)["caBundle"]; have != bundle {
+			t.Fatalf("caBundle is %v", have)
+		}
+	}
+}
+
+// inject sets the CA bundles of objects as cert-manager's cainjector does: it reads an
+// object and writes all of it.
+func (b *bed) inject(objects, bundle string) {
+	b.t.Helper()
+	for _, o := range b.set(objects).All() {
+		tree := b.raw(http.MethodGet, o, "", "", nil)
+		switch spec, _ := tree["spec"].(map[string]any); {
+		case o.ID().Is(manifest.APIService):
+			spec["caBundle"] = bundle
+		case o.ID().Is(manifest.CRD):
+			manifest.Mapping(spec, "conversion", "webhook", "clientConfig")["caBundle"] = bundle
+		default:
+			for _, h := range manifest.List(tree, "webhooks") {
+				h.(map[string]any)["clientConfig"].(map[string]any)["caBundle"] = bundle
+			}
+		}
+		body, err := json.Marshal(tree)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		b.raw(http.MethodPut, o, "fieldManager=cainjector", "application/json", body)
+	}
 }
 
 var ca, otherCA = newCA(), newCA()

@@ -76,7 +76,7 @@ type execution struct {
 	*Applier
 	plan    *plan.Plan
 	results []Result
-	desired []*manifest.Object
+	desired []*manifest.Object // the plan's
 	// looked is the inventory that the plan was made from.
 	looked *parent
 	// defined are the kinds that CRDs of this plan define, and whether this run

@@ -14,6 +14,7 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/webhook"
 )
 
 // goneWait is how long a pass waits for objects with finalizers to go, before it
@@ -113,7 +114,7 @@ func (x *execution) incompletePackages() map[string]string {
 		}
 		switch {
 		case r.Outcome == Failed, r.Outcome == Skipped, r.Outcome == Pending,
-			s.Action == plan.Conflict, s.Action == plan.Refused, s.Action == plan.Held && s.UID == "":
+			s.Action == plan.Conflict, s.Action == plan.Refused, x.awaited(s):
 			why[s.Package] = fmt.Sprintf("%s: %s", s.ID, x.because(r))
 		}
 	}
@@ -132,6 +133,12 @@ func (x *execution) registered(s *plan.Step) string {
 		}
 	}
 	return ""
+}
+
+// awaited reports whether a step only waits for what is filled into its object, a CA
+// bundle. What nothing would serve is not waited for.
+func (x *execution) awaited(s *plan.Step) bool {
+	return s.Action == plan.Held && s.UID == "" && webhook.Unserved(x.desired, s.Object) == ""
 }
 
 func (x *execution) delete(ctx context.Context, r *Result) error {

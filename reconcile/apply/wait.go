@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -170,15 +169,15 @@ func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, er
 	deadline := time.Now().Add(backendWait)
 	for _, service := range services {
 		for wait := pollFirst; ; wait = min(2*wait, pollLongest) {
-			why, err := x.unserved(ctx, service)
+			what, why, err := x.unserved(ctx, service)
 			if err != nil {
 				return "", err
 			}
-			if why == "" {
+			if what == "" {
 				break
 			}
 			if time.Now().After(deadline) {
-				return fmt.Sprintf("waits for %s, which is to serve it", why), nil
+				return fmt.Sprintf("waits for %s, which is to serve it%s", what, why), nil
 			}
 			if err := pause(ctx, wait); err != nil {
 				return "", err
@@ -204,28 +203,29 @@ func (x *execution) registers(ctx context.Context, s *plan.Step) (bool, error) {
 	return err == nil && plan.Registers(live, s.Object.Tree()), err
 }
 
-// unserved returns what of a Service's backend is not ready; "" if it is.
-func (x *execution) unserved(ctx context.Context, service manifest.ID) (string, error) {
+// unserved returns what of a Service's backend is not ready, and why; "" if all is.
+func (x *execution) unserved(ctx context.Context, service manifest.ID) (what, why string, err error) {
 	servers, _ := webhook.Servers(x.desired, service)
 	for _, o := range servers {
 		if why, err := x.unavailable(ctx, o); err != nil || why != "" {
-			return why, err
+			return o.ID().String(), ": " + why, err
 		}
 	}
 	ready, err := x.ready(ctx, service)
 	if err != nil || ready {
-		return "", err
+		return "", "", err
 	}
-	return fmt.Sprintf("a ready endpoint of Service %s/%s", service.Namespace, service.Name), nil
+	return fmt.Sprintf("a ready endpoint of Service %s/%s", service.Namespace, service.Name), "", nil
 }
 
-// unavailable returns a workload that is not ready in its newest generation, and why; ""
-// if it is. While one is replaced, endpoints of the old pods may still be listed.
+// unavailable returns why a workload is not ready in its newest generation; "" if it is.
+// While one is replaced, endpoints of the old pods may still be listed.
 func (x *execution) unavailable(ctx context.Context, o *manifest.Object) (string, error) {
 	id := o.ID()
-	if i := slices.IndexFunc(x.results, func(r Result) bool { return r.Step.ID == id }); i >= 0 {
-		if r := &x.results[i]; r.Step.Action.Writes() && r.Outcome != Done {
-			return fmt.Sprintf("%s: %s", id, x.because(r)), nil
+	for i := range x.results {
+		// Only those of workloads, which no other goroutine writes any more.
+		if r := &x.results[i]; r.Step.ID == id && r.Step.Action.Writes() && r.Outcome != Done {
+			return x.because(r), nil
 		}
 	}
 	t, err := x.cluster.Type(ctx, o.APIVersion(), id.Kind)
@@ -235,7 +235,7 @@ func (x *execution) unavailable(ctx context.Context, o *manifest.Object) (string
 	tree, _, err := x.cluster.Get(ctx, t, id)
 	switch kube.ClassOf(err) {
 	case kube.NotFound, kube.NoNamespace:
-		return fmt.Sprintf("%s: it is not there", id), nil
+		return "it is not there", nil
 	}
 	if err != nil {
 		return "", err
@@ -245,7 +245,7 @@ func (x *execution) unavailable(ctx context.Context, o *manifest.Object) (string
 	if h.State == ReadyState {
 		return "", nil
 	}
-	return fmt.Sprintf("%s: %s", id, h.Reason), nil
+	return h.Reason, nil
 }
 
 func (x *execution) ready(ctx context.Context, service manifest.ID) (bool, error) {
