@@ -250,6 +250,7 @@ func underWay(desired *manifest.Object, k Known) Decision {
 	switch account := manifest.Text(desired.Tree(), "spec", "template", "spec", "serviceAccountName"); {
 	case k.Revisions.Unread != "":
 		d.Stays = k.Revisions.Unread
+	case outdated(k.Deployment, current):
 	case ready == nil:
 		d.Stays = gone
 	case Hash(ready) == Hash(failing):
@@ -430,13 +431,27 @@ func progress(deployment map[string]any) string {
 }
 
 // complete reports whether the template of a Deployment has been rolled out. It stays
-// so if its pods fail later.
+// so if its pods fail later. At the begin of a rollout the condition is still the one of
+// the rollout before.
 func complete(deployment map[string]any) bool {
-	return progress(deployment) == "NewReplicaSetAvailable"
+	wanted, ok := manifest.Mapping(deployment, "spec")["replicas"].(int64)
+	if !ok {
+		wanted = 1
+	}
+	updated, _ := manifest.Mapping(deployment, "status")["updatedReplicas"].(int64)
+	return progress(deployment) == "NewReplicaSetAvailable" && updated >= wanted
 }
 
 func exceeded(deployment map[string]any) bool {
 	return progress(deployment) == "ProgressDeadlineExceeded"
+}
+
+// outdated reports whether the condition Progressing is about another ReplicaSet than
+// the current one, which may not be there yet: the one of the rollout before.
+func outdated(deployment, current map[string]any) bool {
+	_, rest, named := strings.Cut(manifest.Text(condition(deployment, "Progressing"), "message"), `ReplicaSet "`)
+	name, _, _ := strings.Cut(rest, `"`)
+	return named && name != manifest.Text(current, "metadata", "name")
 }
 
 func condition(o map[string]any, kind string) map[string]any {

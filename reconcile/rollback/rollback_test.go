@@ -30,14 +30,14 @@ func pods(image string) string {
 // live is a Deployment in the cluster, with the reason of its condition Progressing.
 func live(t *testing.T, image, progressing string) map[string]any {
 	t.Helper()
-	return manifesttest.Tree(t, fmt.Sprintf(`{metadata: {uid: d, generation: 2}, spec: {template: %s},
- status: {observedGeneration: 2, conditions: [{type: Progressing, reason: %s}]}}`, pods(image), progressing))
+	return manifesttest.Tree(t, fmt.Sprintf(`{metadata: {uid: d, generation: 2}, spec: {replicas: 1, template: %s},
+ status: {observedGeneration: 2, updatedReplicas: 1, conditions: [{type: Progressing, reason: %s, message: ReplicaSet "p-%s" did something.}]}}`, pods(image), progressing, image))
 }
 
 // set is the ReplicaSet with an image, which a Deployment controls.
 func set(t *testing.T, image, owner string) map[string]any {
 	t.Helper()
-	rs := manifesttest.Tree(t, fmt.Sprintf("{metadata: {uid: rs-%s, ownerReferences: [{uid: %s, controller: true}]}, spec: {template: %s}}", image, owner, pods(image)))
+	rs := manifesttest.Tree(t, fmt.Sprintf("{metadata: {name: p-%[1]s, uid: rs-%[1]s, ownerReferences: [{uid: %[2]s, controller: true}]}, spec: {template: %[3]s}}", image, owner, pods(image)))
 	labels := manifest.Mapping(rs, "spec", "template", "metadata", "labels")
 	labels["pod-template-hash"] = "5d4c"
 	manifest.Mapping(rs, "spec", "template", "metadata")["creationTimestamp"] = nil
@@ -80,6 +80,10 @@ func TestDecide(t *testing.T) {
 	foreign.Foreign = true
 	unseen := live(t, "v2", exceeded)
 	manifest.Mapping(unseen, "metadata")["generation"] = int64(3)
+	begun := live(t, "v2", done) // as the rollout before ended
+	manifest.Mapping(begun, "status")["updatedReplicas"] = int64(0)
+	stale := live(t, "v2", exceeded)
+	manifest.List(stale, "status", "conditions")[0].(map[string]any)["message"] = `ReplicaSet "p-v1" has timed out progressing.`
 	moved := both()
 	manifest.Mapping(moved.ReplicaSets[1], "spec", "template", "spec")["serviceAccountName"] = "before"
 	movedRecord := record
@@ -107,6 +111,8 @@ func TestDecide(t *testing.T) {
 		{name: "what ran is gone", known: rollback.Known{Deployment: map[string]any{}}, stays: first},
 		{name: "is it ready?", known: rollback.Known{Record: record}, need: rollback.TheDeployment},
 		{name: "not yet", known: rollback.Known{Record: record, Deployment: live(t, "v2", waiting)}, record: record},
+		{name: "not yet, though the one before was", known: rollback.Known{Record: record, Deployment: begun}, record: record},
+		{name: "not yet, though the one before was not in time", known: rollback.Known{Record: record, Deployment: stale, Revisions: both(pod(t, "v2", crash))}, record: record},
 		{name: "ready", known: rollback.Known{Record: record, Deployment: live(t, "v2", done)}, record: record, settled: true},
 		{name: "known to be ready", known: rollback.Known{Record: record, Settled: true}, record: record, settled: true},
 		{name: "another generation exceeded it", known: rollback.Known{Record: record, Deployment: unseen}, record: record},
