@@ -94,7 +94,6 @@ type fieldRead struct {
 // compiler compiles one pair.
 type compiler struct {
 	from, to string
-	origin   map[string]string // of rules, by where
 	rootType cel.Type
 	src, dst *marks
 	errs     []error

@@ -330,6 +330,7 @@ func (s *Set) Convert(object map[string]any, to string) (converted map[string]an
 // what the target does not hold.
 func (p *pair) convert(object map[string]any, report *Report) map[string]any {
 	kept := readStash(object)
+	object = p.withoutNull(object)
 	note := func(e entry, why string) Note {
 		return Note{From: p.from, To: p.to, Path: e.path.String(), Bytes: e.size(), Err: why}
 	}
@@ -369,4 +370,35 @@ func (p *pair) convert(object map[string]any, report *Report) map[string]any {
 		}
 	}
 	return out
+}
+
+// withoutNull returns the object without null where its schema allows none: that is
+// absent. An expression that reads it would fail.
+func (p *pair) withoutNull(object map[string]any) map[string]any {
+	if !hasNull(object) {
+		return object
+	}
+	out, _ := known(p.seen, object).(map[string]any)
+	for _, name := range []string{"apiVersion", "kind", "metadata"} {
+		if v, ok := object[name]; ok {
+			out[name] = v
+		}
+	}
+	return out
+}
+
+func hasNull(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		for _, child := range v {
+			if hasNull(child) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(v, hasNull)
+	}
+	return false
 }
