@@ -97,6 +97,8 @@ type compiler struct {
 	rootType cel.Type
 	src, dst *marks
 	errs     []error
+	// later plans what is copied, once it is known what all rules read and write.
+	later []func()
 }
 
 func (c *compiler) fail(where, format string, args ...any) {
@@ -144,11 +146,13 @@ func (c *compiler) rules(s scope, list []rules.Rule) []*rule {
 	}
 	// A field is written before those below it, and elements in their order.
 	sort.SliceStable(all, func(i, j int) bool { return comparePaths(all[i].to, all[j].to) < 0 })
-	for i := 1; i < len(all); i++ {
-		for _, before := range all[:i] {
-			c.overlap(before, all[i])
+	c.later = append(c.later, func() {
+		for i := 1; i < len(all); i++ {
+			for _, before := range all[:i] {
+				c.overlap(before, all[i])
+			}
 		}
-	}
+	})
 	return all
 }
 
@@ -290,10 +294,15 @@ func (c *compiler) plain(s scope, r rules.Rule, out *rule) *rule {
 		if out.toKey {
 			dst = &marks{free: true}
 		}
-		out.mapping, err = c.plan(found, out.schema, below, dst, r.Where, out.path.String(), false)
-		if err != nil {
-			c.fail(r.Where, "from %s to %s: %v", r.From, r.To, err)
-		}
+		out.mapping = &mapping{schema: out.schema}
+		c.later = append(c.later, func() {
+			planned, err := c.plan(found, out.schema, below, dst, r.Where, out.path.String(), false)
+			if err != nil {
+				c.fail(r.Where, "from %s to %s: %v", r.From, r.To, err)
+				return
+			}
+			*out.mapping = *planned
+		})
 	}
 	if out.mapping == nil {
 		return nil
@@ -364,14 +373,19 @@ func (c *compiler) items(s scope, r rules.Rule, schema map[string]any, typ cel.T
 	}
 	if len(compiled) == 1 && len(compiled[0].to) == 0 && !compiled[0].toKey {
 		m.item = &mapping{kind: object, schema: element(out.schema), rules: compiled}
+		c.later = append(c.later, func() { c.cover(element(schema), inner.src, r.Where, out.path.String()+"[]") })
 		return m
 	}
-	planned, err := c.plan(element(schema), element(out.schema), inner.src, inner.dst, r.Where, out.path.String()+"[]", true)
-	if err != nil || planned.kind != object {
-		planned = &mapping{kind: object, schema: element(out.schema)}
-	}
-	planned.rules = compiled
-	m.item = planned
+	m.item = &mapping{kind: object, schema: element(out.schema)}
+	c.later = append(c.later, func() {
+		planned, err := c.plan(element(schema), element(out.schema), inner.src, inner.dst, r.Where, out.path.String()+"[]", true)
+		if err == nil && planned.kind == object {
+			*m.item = *planned
+		} else {
+			c.cover(element(schema), inner.src, r.Where, out.path.String()+"[]")
+		}
+		m.item.rules = compiled
+	})
 	return m
 }
 

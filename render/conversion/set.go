@@ -221,6 +221,9 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 	if len(c.errs) > 0 {
 		return nil, c.errs
 	}
+	for _, plan := range c.later {
+		plan()
+	}
 	planned, err := c.plan(p.seen, p.seenTo, c.src, c.dst, "", "", true)
 	if err != nil {
 		c.fail("", "%v", err)
