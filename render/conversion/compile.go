@@ -99,6 +99,9 @@ type compiler struct {
 	errs     []error
 	// later plans what is copied, once it is known what all rules read and write.
 	later []func()
+	// sets are rules by name, and compiledSets what became of them.
+	sets         map[string][]rules.Rule
+	compiledSets map[string]*mapping
 }
 
 func (c *compiler) fail(where, format string, args ...any) {
@@ -287,7 +290,9 @@ func (c *compiler) plain(s scope, r rules.Rule, out *rule) *rule {
 		c.fail(r.Where, "%v", err)
 		return nil
 	}
-	if r.Items != nil {
+	if r.Use != "" {
+		out.mapping = c.use(r, found, out)
+	} else if r.Items != nil {
 		out.mapping = c.items(s, r, found, typ, below, out)
 	} else {
 		dst := s.dst.at(out.to)
@@ -389,6 +394,47 @@ func (c *compiler) items(s scope, r rules.Rule, schema map[string]any, typ cel.T
 	return m
 }
 
+// anything is the schema of elements that a set of rules is for.
+var anything = map[string]any{"x-kubernetes-preserve-unknown-fields": true}
+
+// use returns the mapping of a list by a set of rules, which is compiled once: it may
+// use itself.
+func (c *compiler) use(r rules.Rule, schema map[string]any, out *rule) *mapping {
+	for _, side := range []struct {
+		schema        map[string]any
+		name, version string
+	}{{schema, r.From, c.from}, {out.schema, r.To.String(), c.to}} {
+		free := kindOf(side.schema) == kindAny
+		if kindOf(side.schema) == kindList {
+			free = element(side.schema) == nil || kindOf(element(side.schema)) == kindAny
+		}
+		if !free {
+			c.fail(r.Where, "use: %s is %s in %s, and ruleSets are for fields whose schema is open (x-kubernetes-preserve-unknown-fields); write itemRules", side.name, article(kindOf(side.schema)), side.version)
+			return nil
+		}
+	}
+	m := &mapping{kind: list, schema: out.schema, item: c.compiledSets[r.Use]}
+	if m.item != nil {
+		return m
+	}
+	m.item = &mapping{kind: object, schema: anything, rest: true}
+	if c.compiledSets == nil {
+		c.compiledSets = map[string]*mapping{}
+	}
+	c.compiledSets[r.Use] = m.item
+	inner := scope{schema: anything, target: map[string]any{"type": "array", "items": anything}, item: true,
+		path: out.label + "[]", src: &marks{}, dst: &marks{}}
+	m.item.rules = c.rules(inner, c.sets[r.Use])
+	item := m.item
+	c.later = append(c.later, func() {
+		if planned, err := c.plan(anything, anything, inner.src, inner.dst, r.Where, inner.path, true); err == nil {
+			planned.rules = item.rules
+			*item = *planned
+		}
+	})
+	return m
+}
+
 // expression compiles a rule that computes.
 func (c *compiler) expression(s scope, r rules.Rule, out *rule) *rule {
 	fn, ok := c.compile(r.Where, r.From, s.self, s.key)
@@ -397,6 +443,10 @@ func (c *compiler) expression(s scope, r rules.Rule, out *rule) *rule {
 	}
 	out.fn = fn
 	out.reads = c.read(s, fn, true)
+	if r.Use != "" {
+		c.fail(r.Where, "use: %s is an expression; use is for fields that are read by their path", r.From)
+		return nil
+	}
 	if r.Items != nil {
 		schema := map[string]any{"type": "array", "items": map[string]any{}}
 		elem, ok := fn.Result().Element()

@@ -25,6 +25,7 @@ type Set struct {
 	versions []string
 	schemas  map[string]map[string]any
 	pairs    map[[2]string]*pair
+	sets     map[string][]rules.Rule
 	digest   string
 	warnings []string
 }
@@ -63,7 +64,7 @@ type declared struct {
 func Compile(definition map[string]any, documents []Document) (*Set, error) {
 	d := types.Read(definition)
 	s := &Set{name: manifest.Text(definition, "metadata", "name"), group: d.Group, kind: d.Names.Kind,
-		schemas: map[string]map[string]any{}, pairs: map[[2]string]*pair{}}
+		schemas: map[string]map[string]any{}, pairs: map[[2]string]*pair{}, sets: map[string][]rules.Rule{}}
 	for _, v := range d.Versions() {
 		if v.Schema == nil {
 			return nil, fmt.Errorf("%s: version %s has no schema; conversion rules need one in every version", s.name, v.Name)
@@ -127,6 +128,12 @@ func (s *Set) read(documents []Document) (map[[2]string]*declared, []error) {
 			}
 			s.hub = parsed.Hub
 		}
+		for _, name := range keys(parsed.Sets) {
+			if s.sets[name] != nil {
+				errs = append(errs, fmt.Errorf("%sruleSets.%s: another document has a set of this name", origin, name))
+			}
+			s.sets[name] = placed(origin, parsed.Sets[name])
+		}
 		for _, p := range parsed.Pairs {
 			if !known("conversions", p.From) || !known("conversions", p.To) {
 				continue
@@ -145,20 +152,21 @@ func (s *Set) read(documents []Document) (map[[2]string]*declared, []error) {
 	return said, errs
 }
 
-// add adds a pair of a document. From here on the places have the document's.
-func (d *declared) add(origin string, p rules.Pair) {
-	var placed func(list []rules.Rule) []rules.Rule
-	placed = func(list []rules.Rule) []rules.Rule {
-		list = slices.Clone(list)
-		for i := range list {
-			list[i].Where = origin + list[i].Where
-			list[i].Items = placed(list[i].Items)
-		}
-		if len(list) == 0 {
-			return nil
-		}
-		return list
+// placed returns rules whose places have the document's.
+func placed(origin string, list []rules.Rule) []rules.Rule {
+	if len(list) == 0 {
+		return nil
 	}
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].Where = origin + list[i].Where
+		list[i].Items = placed(origin, list[i].Items)
+	}
+	return list
+}
+
+// add adds a pair of a document.
+func (d *declared) add(origin string, p rules.Pair) {
 	fields := func(list []rules.Field) []rules.Field {
 		list = slices.Clone(list)
 		for i := range list {
@@ -166,7 +174,7 @@ func (d *declared) add(origin string, p rules.Pair) {
 		}
 		return list
 	}
-	d.rules = rules.Merge(append(d.rules, placed(p.Rules)...))
+	d.rules = rules.Merge(append(d.rules, placed(origin, p.Rules)...))
 	d.preserve = append(d.preserve, fields(p.Preserve)...)
 	d.drop = append(d.drop, fields(p.Drop)...)
 	d.derive = append(d.derive, fields(p.Derive)...)
@@ -181,7 +189,7 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 		back = &declared{}
 	}
 	rootType := cel.ObjectType(s.schemas[from])
-	c := &compiler{from: from, to: to, rootType: rootType, src: &marks{}, dst: &marks{}}
+	c := &compiler{from: from, to: to, rootType: rootType, src: &marks{}, dst: &marks{}, sets: s.sets}
 	p := &pair{from: from, to: to, seen: visible(s.schemas[from]), seenTo: visible(s.schemas[to]), ignored: c.src}
 	mark := func(list []rules.Field, schema map[string]any, version string, set func(*marks)) {
 		for _, f := range list {
@@ -253,7 +261,11 @@ func (s *Set) sum(said map[[2]string]*declared) string {
 	for version, schema := range s.schemas {
 		schemas[version] = schema
 	}
-	text, err := exact.Encode([]any{s.name, s.group, s.kind, s.hub, pairs, schemas})
+	sets := map[string]any{}
+	for name, list := range s.sets {
+		sets[name] = ruleForms(list, "")
+	}
+	text, err := exact.Encode([]any{s.name, s.group, s.kind, s.hub, pairs, sets, schemas})
 	if err != nil {
 		return ""
 	}
@@ -274,7 +286,7 @@ func ruleForms(list []rules.Rule, version string) []any {
 			from = path.String()
 		}
 		// In elements self is another.
-		form := []any{from, r.Transform, r.To.String(), ruleForms(r.Items, "")}
+		form := []any{from, r.Transform, r.To.String(), ruleForms(r.Items, ""), r.Use}
 		text, _ := exact.Encode(form)
 		forms[string(text)] = form
 	}
