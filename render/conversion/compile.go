@@ -216,13 +216,13 @@ func (c *compiler) rule(s scope, r rules.Rule) *rule {
 		target = element(s.target)
 	}
 	if !out.toKey {
-		schema, err := in(target, out.to)
+		schema, err := in(target, out.to, c.to)
 		if err != nil {
-			c.fail(r.Where, "to: %v in %s", err, c.to)
+			c.fail(r.Where, "to: %v", err)
 			return nil
 		}
 		for i, step := range out.to {
-			if of, err := in(target, out.to[:i]); step.Element && err == nil && kindOf(of) != kindList {
+			if of, err := in(target, out.to[:i], c.to); step.Element && err == nil && kindOf(of) != kindList {
 				c.fail(r.Where, "to: %s: the schema does not say that %s is a list", r.To, out.to[:i])
 				return nil
 			}
@@ -256,12 +256,12 @@ func (c *compiler) plain(s scope, r rules.Rule, out *rule) *rule {
 		return nil
 	}
 	out.path = path[1:]
-	found, err := in(schema, out.path)
+	found, err := in(schema, out.path, c.from)
 	if err != nil {
 		out.origin = computed
 		if r.Transform != "" || simple(r.From) {
 			out.origin = fromSelf
-			c.fail(r.Where, "from: %v in %s", err, c.from)
+			c.fail(r.Where, "from: %v", err)
 		}
 		return nil
 	}

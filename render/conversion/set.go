@@ -193,8 +193,8 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 	p := &pair{from: from, to: to, seen: visible(s.schemas[from]), seenTo: visible(s.schemas[to]), ignored: c.src}
 	mark := func(list []rules.Field, schema map[string]any, version string, set func(*marks)) {
 		for _, f := range list {
-			if _, err := in(schema, f.Path); err != nil {
-				c.fail(f.Where, "%v in %s", err, version)
+			if _, err := in(schema, f.Path, version); err != nil {
+				c.fail(f.Where, "%v", err)
 				continue
 			}
 			set(c.src.at(f.Path))
@@ -204,7 +204,7 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 	mark(said.drop, p.seen, from, func(m *marks) { m.drop = true })
 	mark(back.derive, p.seen, from, func(m *marks) { m.derived = true })
 	for _, f := range said.preserve {
-		if schema, err := in(p.seen, f.Path); err == nil {
+		if schema, err := in(p.seen, f.Path, from); err == nil {
 			if at := unbounded(schema, f.Path.String()); at != "" {
 				s.warnings = append(s.warnings, fmt.Sprintf("%s: %s of %s has no limit of size; an object in which it has more than %d bytes loses it in version %s. Give it maxLength, maxItems or maxProperties",
 					f.Where, at, from, maxStash, to))
