@@ -94,10 +94,14 @@ type fieldRead struct {
 // compiler compiles one pair.
 type compiler struct {
 	from, to string
-	origin   map[string]string // of rules, by where
 	rootType cel.Type
 	src, dst *marks
 	errs     []error
+	// later plans what is copied, once it is known what all rules read and write.
+	later []func()
+	// sets are rules by name, and compiledSets what became of them.
+	sets         map[string][]rules.Rule
+	compiledSets map[string]*mapping
 }
 
 func (c *compiler) fail(where, format string, args ...any) {
@@ -145,11 +149,13 @@ func (c *compiler) rules(s scope, list []rules.Rule) []*rule {
 	}
 	// A field is written before those below it, and elements in their order.
 	sort.SliceStable(all, func(i, j int) bool { return comparePaths(all[i].to, all[j].to) < 0 })
-	for i := 1; i < len(all); i++ {
-		for _, before := range all[:i] {
-			c.overlap(before, all[i])
+	c.later = append(c.later, func() {
+		for i := 1; i < len(all); i++ {
+			for _, before := range all[:i] {
+				c.overlap(before, all[i])
+			}
 		}
-	}
+	})
 	return all
 }
 
@@ -210,13 +216,13 @@ func (c *compiler) rule(s scope, r rules.Rule) *rule {
 		target = element(s.target)
 	}
 	if !out.toKey {
-		schema, err := in(target, out.to)
+		schema, err := in(target, out.to, c.to)
 		if err != nil {
-			c.fail(r.Where, "to: %v in %s", err, c.to)
+			c.fail(r.Where, "to: %v", err)
 			return nil
 		}
 		for i, step := range out.to {
-			if of, err := in(target, out.to[:i]); step.Element && err == nil && kindOf(of) != kindList {
+			if of, err := in(target, out.to[:i], c.to); step.Element && err == nil && kindOf(of) != kindList {
 				c.fail(r.Where, "to: %s: the schema does not say that %s is a list", r.To, out.to[:i])
 				return nil
 			}
@@ -250,12 +256,12 @@ func (c *compiler) plain(s scope, r rules.Rule, out *rule) *rule {
 		return nil
 	}
 	out.path = path[1:]
-	found, err := in(schema, out.path)
+	found, err := in(schema, out.path, c.from)
 	if err != nil {
 		out.origin = computed
 		if r.Transform != "" || simple(r.From) {
 			out.origin = fromSelf
-			c.fail(r.Where, "from: %v in %s", err, c.from)
+			c.fail(r.Where, "from: %v", err)
 		}
 		return nil
 	}
@@ -284,17 +290,24 @@ func (c *compiler) plain(s scope, r rules.Rule, out *rule) *rule {
 		c.fail(r.Where, "%v", err)
 		return nil
 	}
-	if r.Items != nil {
+	if r.Use != "" {
+		out.mapping = c.use(r, found, out)
+	} else if r.Items != nil {
 		out.mapping = c.items(s, r, found, typ, below, out)
 	} else {
 		dst := s.dst.at(out.to)
 		if out.toKey {
 			dst = &marks{free: true}
 		}
-		out.mapping, err = c.plan(found, out.schema, below, dst, r.Where, out.path.String(), false)
-		if err != nil {
-			c.fail(r.Where, "from %s to %s: %v", r.From, r.To, err)
-		}
+		out.mapping = &mapping{schema: out.schema}
+		c.later = append(c.later, func() {
+			planned, err := c.plan(found, out.schema, below, dst, r.Where, out.path.String(), false)
+			if err != nil {
+				c.fail(r.Where, "from %s to %s: %v", r.From, r.To, err)
+				return
+			}
+			*out.mapping = *planned
+		})
 	}
 	if out.mapping == nil {
 		return nil
@@ -365,14 +378,60 @@ func (c *compiler) items(s scope, r rules.Rule, schema map[string]any, typ cel.T
 	}
 	if len(compiled) == 1 && len(compiled[0].to) == 0 && !compiled[0].toKey {
 		m.item = &mapping{kind: object, schema: element(out.schema), rules: compiled}
+		c.later = append(c.later, func() { c.cover(element(schema), inner.src, r.Where, out.path.String()+"[]") })
 		return m
 	}
-	planned, err := c.plan(element(schema), element(out.schema), inner.src, inner.dst, r.Where, out.path.String()+"[]", true)
-	if err != nil || planned.kind != object {
-		planned = &mapping{kind: object, schema: element(out.schema)}
+	m.item = &mapping{kind: object, schema: element(out.schema)}
+	c.later = append(c.later, func() {
+		planned, err := c.plan(element(schema), element(out.schema), inner.src, inner.dst, r.Where, out.path.String()+"[]", true)
+		if err == nil && planned.kind == object {
+			*m.item = *planned
+		} else {
+			c.cover(element(schema), inner.src, r.Where, out.path.String()+"[]")
+		}
+		m.item.rules = compiled
+	})
+	return m
+}
+
+// anything is the schema of elements that a set of rules is for.
+var anything = map[string]any{"x-kubernetes-preserve-unknown-fields": true}
+
+// use returns the mapping of a list by a set of rules, which is compiled once: it may
+// use itself.
+func (c *compiler) use(r rules.Rule, schema map[string]any, out *rule) *mapping {
+	for _, side := range []struct {
+		schema        map[string]any
+		name, version string
+	}{{schema, r.From, c.from}, {out.schema, r.To.String(), c.to}} {
+		free := kindOf(side.schema) == kindAny
+		if kindOf(side.schema) == kindList {
+			free = element(side.schema) == nil || kindOf(element(side.schema)) == kindAny
+		}
+		if !free {
+			c.fail(r.Where, "use: %s is %s in %s, and ruleSets are for fields whose schema is open (x-kubernetes-preserve-unknown-fields); write itemRules", side.name, article(kindOf(side.schema)), side.version)
+			return nil
+		}
 	}
-	planned.rules = compiled
-	m.item = planned
+	m := &mapping{kind: list, schema: out.schema, item: c.compiledSets[r.Use]}
+	if m.item != nil {
+		return m
+	}
+	m.item = &mapping{kind: object, schema: anything, rest: true}
+	if c.compiledSets == nil {
+		c.compiledSets = map[string]*mapping{}
+	}
+	c.compiledSets[r.Use] = m.item
+	inner := scope{schema: anything, target: map[string]any{"type": "array", "items": anything}, item: true,
+		path: out.label + "[]", src: &marks{}, dst: &marks{}}
+	m.item.rules = c.rules(inner, c.sets[r.Use])
+	item := m.item
+	c.later = append(c.later, func() {
+		if planned, err := c.plan(anything, anything, inner.src, inner.dst, r.Where, inner.path, true); err == nil {
+			planned.rules = item.rules
+			*item = *planned
+		}
+	})
 	return m
 }
 
@@ -384,6 +443,10 @@ func (c *compiler) expression(s scope, r rules.Rule, out *rule) *rule {
 	}
 	out.fn = fn
 	out.reads = c.read(s, fn, true)
+	if r.Use != "" {
+		c.fail(r.Where, "use: %s is an expression; use is for fields that are read by their path", r.From)
+		return nil
+	}
 	if r.Items != nil {
 		schema := map[string]any{"type": "array", "items": map[string]any{}}
 		elem, ok := fn.Result().Element()

@@ -118,9 +118,11 @@ func (r *run) convert(m *mapping, v any) (any, bool) {
 		if s, named := name.(string); named {
 			key = s
 		}
-		if _, twice := out[key]; !twice {
-			out[key] = v
+		if _, twice := out[key]; twice {
+			r.twice(m, key)
+			continue
 		}
+		out[key] = v
 	}
 	return out, true
 }
@@ -135,12 +137,21 @@ func (r *run) keyed(m *mapping, items []any) map[string]any {
 			continue
 		}
 		if _, twice := out[key]; twice {
-			r.fail(m.item.rules[0], fmt.Errorf("two elements have the key %q; the first is kept", key))
+			r.twice(m, key)
 			continue
 		}
 		out[key] = v
 	}
 	return out
+}
+
+// twice reports a second value for a key. Only a rule gives one.
+func (r *run) twice(m *mapping, key string) {
+	for _, rule := range m.item.rules {
+		if rule.toKey {
+			r.fail(rule, fmt.Errorf("two elements have the key %q; the first is kept", key))
+		}
+	}
 }
 
 func (r *run) element(m *mapping, v, key any) (out, name any, ok bool) {

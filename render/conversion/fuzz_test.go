@@ -41,31 +41,35 @@ func FuzzConvert(f *testing.F) {
 		if err != nil {
 			return
 		}
-		object["kind"] = "Widget"
 		for _, from := range s.Versions() {
-			object["apiVersion"] = "example.io/" + from
-			for _, to := range s.Versions() {
-				out, report := convert(t, s, object, to)
-				back, _ := convert(t, s, out, from)
-				seen := visible(s.Schema(from))
-				metadata, isMap := object["metadata"].(map[string]any)
-				if _, stashed := manifest.Mapping(metadata, "annotations")[manifest.ConversionStashAnnotation]; !isMap || stashed || len(report.Dropped) > 0 {
-					continue
-				}
-				valid := known(seen, object).(map[string]any)
-				if fits(seen, valid, "") != nil || from == to {
-					continue
-				}
-				p := s.pairs[[2]string{from, to}]
-				if p == nil {
-					continue
-				}
-				if d := differences(seen, object, back, p.ignored, nil); len(d) > 0 {
-					t.Errorf("%s to %s and back loses %s (%v):\n%s\n%s\n%s", from, to, d[0].path, d[0].value, text(t, object), text(t, out), text(t, back))
-				}
-			}
+			thereAndBack(t, s, object, from)
 		}
 	})
+}
+
+// thereAndBack converts an object to each version and back. Of one that fits its
+// schema nothing is lost, unless it is garbage in metadata or too large.
+func thereAndBack(t *testing.T, s *Set, object map[string]any, from string) {
+	t.Helper()
+	object["apiVersion"], object["kind"] = "example.io/"+from, "Widget"
+	seen := visible(s.Schema(from))
+	metadata, ok := object["metadata"].(map[string]any)
+	_, stashed := manifest.Mapping(metadata, "annotations")[manifest.ConversionStashAnnotation]
+	ok = ok && !stashed && fits(seen, known(seen, object), "") == nil
+	for _, to := range s.Versions() {
+		out, there := convert(t, s, object, to)
+		back, again := convert(t, s, out, from)
+		p := s.pairs[[2]string{from, to}]
+		if !ok || p == nil || len(there.Dropped) > 0 {
+			continue
+		}
+		if d := differences(seen, object, back, p.ignored, nil); len(d) > 0 {
+			t.Fatalf("%s to %s and back loses %s (%v):\n%s\n%s\n%s\n%+v", from, to, d[0].path, d[0].value, text(t, object), text(t, out), text(t, back), again)
+		}
+		if _, stashed := manifest.Mapping(back, "metadata", "annotations")[manifest.ConversionStashAnnotation]; stashed {
+			t.Fatalf("%s to %s and back leaves a stash:\n%s\n%s\n%s", from, to, text(t, object), text(t, out), text(t, back))
+		}
+	}
 }
 
 // FuzzCompile: neither a schema nor rules nor an object panics.

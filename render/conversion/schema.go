@@ -103,19 +103,20 @@ func child(schema map[string]any, name string) map[string]any {
 	return nil
 }
 
-// in follows a rule's path in a schema. The error says which field there is not.
-func in(schema map[string]any, path rules.Path) (map[string]any, error) {
+// in follows a rule's path in a version's schema. The error says which field there is
+// not.
+func in(schema map[string]any, path rules.Path, version string) (map[string]any, error) {
 	for i, s := range path {
 		var next map[string]any
 		switch kind := kindOf(schema); {
 		case s.Element && kind == kindList, s.Each && (kind == kindList || kind == kindMap):
 			next = element(schema)
 		case s.Element || s.Each:
-			return nil, fmt.Errorf("%s is %s, and has no elements", rules.Path(path[:i]), article(kind))
+			return nil, fmt.Errorf("%s is %s in %s, and has no elements", path[:i], article(kind), version)
 		default:
 			next = child(schema, s.Key)
 			if next == nil {
-				return nil, fmt.Errorf("%s is no field%s", rules.Path(path[:i+1]), suggested(schema, path, i))
+				return nil, fmt.Errorf("%s is no field of %s%s", path[:i+1], version, suggested(schema, path, i))
 			}
 		}
 		if next == nil {

@@ -25,6 +25,7 @@ type Set struct {
 	versions []string
 	schemas  map[string]map[string]any
 	pairs    map[[2]string]*pair
+	sets     map[string][]rules.Rule
 	digest   string
 	warnings []string
 }
@@ -63,7 +64,7 @@ type declared struct {
 func Compile(definition map[string]any, documents []Document) (*Set, error) {
 	d := types.Read(definition)
 	s := &Set{name: manifest.Text(definition, "metadata", "name"), group: d.Group, kind: d.Names.Kind,
-		schemas: map[string]map[string]any{}, pairs: map[[2]string]*pair{}}
+		schemas: map[string]map[string]any{}, pairs: map[[2]string]*pair{}, sets: map[string][]rules.Rule{}}
 	for _, v := range d.Versions() {
 		if v.Schema == nil {
 			return nil, fmt.Errorf("%s: version %s has no schema; conversion rules need one in every version", s.name, v.Name)
@@ -127,6 +128,12 @@ func (s *Set) read(documents []Document) (map[[2]string]*declared, []error) {
 			}
 			s.hub = parsed.Hub
 		}
+		for _, name := range keys(parsed.Sets) {
+			if s.sets[name] != nil {
+				errs = append(errs, fmt.Errorf("%sruleSets.%s: another document has a set of this name", origin, name))
+			}
+			s.sets[name] = placed(origin, parsed.Sets[name])
+		}
 		for _, p := range parsed.Pairs {
 			if !known("conversions", p.From) || !known("conversions", p.To) {
 				continue
@@ -145,20 +152,21 @@ func (s *Set) read(documents []Document) (map[[2]string]*declared, []error) {
 	return said, errs
 }
 
-// add adds a pair of a document. From here on the places have the document's.
-func (d *declared) add(origin string, p rules.Pair) {
-	var placed func(list []rules.Rule) []rules.Rule
-	placed = func(list []rules.Rule) []rules.Rule {
-		list = slices.Clone(list)
-		for i := range list {
-			list[i].Where = origin + list[i].Where
-			list[i].Items = placed(list[i].Items)
-		}
-		if len(list) == 0 {
-			return nil
-		}
-		return list
+// placed returns rules whose places have the document's.
+func placed(origin string, list []rules.Rule) []rules.Rule {
+	if len(list) == 0 {
+		return nil
 	}
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].Where = origin + list[i].Where
+		list[i].Items = placed(origin, list[i].Items)
+	}
+	return list
+}
+
+// add adds a pair of a document.
+func (d *declared) add(origin string, p rules.Pair) {
 	fields := func(list []rules.Field) []rules.Field {
 		list = slices.Clone(list)
 		for i := range list {
@@ -166,7 +174,7 @@ func (d *declared) add(origin string, p rules.Pair) {
 		}
 		return list
 	}
-	d.rules = rules.Merge(append(d.rules, placed(p.Rules)...))
+	d.rules = rules.Merge(append(d.rules, placed(origin, p.Rules)...))
 	d.preserve = append(d.preserve, fields(p.Preserve)...)
 	d.drop = append(d.drop, fields(p.Drop)...)
 	d.derive = append(d.derive, fields(p.Derive)...)
@@ -181,12 +189,12 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 		back = &declared{}
 	}
 	rootType := cel.ObjectType(s.schemas[from])
-	c := &compiler{from: from, to: to, rootType: rootType, src: &marks{}, dst: &marks{}}
+	c := &compiler{from: from, to: to, rootType: rootType, src: &marks{}, dst: &marks{}, sets: s.sets}
 	p := &pair{from: from, to: to, seen: visible(s.schemas[from]), seenTo: visible(s.schemas[to]), ignored: c.src}
 	mark := func(list []rules.Field, schema map[string]any, version string, set func(*marks)) {
 		for _, f := range list {
-			if _, err := in(schema, f.Path); err != nil {
-				c.fail(f.Where, "%v in %s", err, version)
+			if _, err := in(schema, f.Path, version); err != nil {
+				c.fail(f.Where, "%v", err)
 				continue
 			}
 			set(c.src.at(f.Path))
@@ -196,7 +204,7 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 	mark(said.drop, p.seen, from, func(m *marks) { m.drop = true })
 	mark(back.derive, p.seen, from, func(m *marks) { m.derived = true })
 	for _, f := range said.preserve {
-		if schema, err := in(p.seen, f.Path); err == nil {
+		if schema, err := in(p.seen, f.Path, from); err == nil {
 			if at := unbounded(schema, f.Path.String()); at != "" {
 				s.warnings = append(s.warnings, fmt.Sprintf("%s: %s of %s has no limit of size; an object in which it has more than %d bytes loses it in version %s. Give it maxLength, maxItems or maxProperties",
 					f.Where, at, from, maxStash, to))
@@ -220,6 +228,9 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 	}
 	if len(c.errs) > 0 {
 		return nil, c.errs
+	}
+	for _, plan := range c.later {
+		plan()
 	}
 	planned, err := c.plan(p.seen, p.seenTo, c.src, c.dst, "", "", true)
 	if err != nil {
@@ -250,7 +261,11 @@ func (s *Set) sum(said map[[2]string]*declared) string {
 	for version, schema := range s.schemas {
 		schemas[version] = schema
 	}
-	text, err := exact.Encode([]any{s.name, s.group, s.kind, s.hub, pairs, schemas})
+	sets := map[string]any{}
+	for name, list := range s.sets {
+		sets[name] = ruleForms(list, "")
+	}
+	text, err := exact.Encode([]any{s.name, s.group, s.kind, s.hub, pairs, sets, schemas})
 	if err != nil {
 		return ""
 	}
@@ -271,7 +286,7 @@ func ruleForms(list []rules.Rule, version string) []any {
 			from = path.String()
 		}
 		// In elements self is another.
-		form := []any{from, r.Transform, r.To.String(), ruleForms(r.Items, "")}
+		form := []any{from, r.Transform, r.To.String(), ruleForms(r.Items, ""), r.Use}
 		text, _ := exact.Encode(form)
 		forms[string(text)] = form
 	}
@@ -330,6 +345,7 @@ func (s *Set) Convert(object map[string]any, to string) (converted map[string]an
 // what the target does not hold.
 func (p *pair) convert(object map[string]any, report *Report) map[string]any {
 	kept := readStash(object)
+	object = p.withoutNull(object)
 	note := func(e entry, why string) Note {
 		return Note{From: p.from, To: p.to, Path: e.path.String(), Bytes: e.size(), Err: why}
 	}
@@ -369,4 +385,35 @@ func (p *pair) convert(object map[string]any, report *Report) map[string]any {
 		}
 	}
 	return out
+}
+
+// withoutNull returns the object without null where its schema allows none: that is
+// absent. An expression that reads it would fail.
+func (p *pair) withoutNull(object map[string]any) map[string]any {
+	if !hasNull(object) {
+		return object
+	}
+	out, _ := known(p.seen, object).(map[string]any)
+	for _, name := range []string{"apiVersion", "kind", "metadata"} {
+		if v, ok := object[name]; ok {
+			out[name] = v
+		}
+	}
+	return out
+}
+
+func hasNull(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		for _, child := range v {
+			if hasNull(child) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(v, hasNull)
+	}
+	return false
 }

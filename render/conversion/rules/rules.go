@@ -23,12 +23,23 @@
 // map, key its key; they write to item, item.field or key. Instead, paths may say
 // which elements they mean: spec.colors[i].name.
 //
+// ruleSets has rules for elements by name, and use is their name in the place of
+// itemRules: for elements of a schema that is open, which hold elements of their own
+// kind.
+//
+// An expression has self and, by its version's name, the whole object (source, if that
+// is no identifier). It may use the functions of the API server's expressions, and
+// json.marshal and json.unmarshal. A result that is optional and empty is absent. One
+// that reads nothing of the object, or only what is not there, is written only where
+// its parent is.
+//
 // What a path or expression means in a schema is package conversion's business.
 package rules
 
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -42,6 +53,9 @@ type Document struct {
 	// Hub is empty if the document sets none.
 	Hub   string
 	Pairs []Pair
+	// Sets are rules for elements by name, which rules use for items that hold items
+	// of their own kind.
+	Sets map[string][]Rule
 }
 
 // Pair is what a document says about converting from one version to another.
@@ -74,6 +88,8 @@ type Rule struct {
 	Kind string
 	// Items are the rules for elements; nil if there are none.
 	Items []Rule
+	// Use names the set of rules for elements, in the place of Items.
+	Use string
 }
 
 // Label names the schema or CRD that a document belongs to, if its own name does not.
@@ -118,9 +134,16 @@ func Parse(tree map[string]any) (Document, error) {
 	p.known("", tree, "apiVersion", "kind", "metadata", "spec")
 	d := Document{}
 	if spec, ok := p.mapping("spec", tree["spec"]); ok {
-		p.known("spec", spec, "hub", "conversions")
+		p.known("spec", spec, "hub", "conversions", "ruleSets")
 		p.hub = p.text("spec.hub", spec["hub"])
 		d.Hub = p.hub
+		if spec["ruleSets"] != nil {
+			sets, _ := p.mapping("spec.ruleSets", spec["ruleSets"])
+			p.sets = map[string][]Rule{}
+			for _, name := range sorted(sets) {
+				p.sets[name] = p.items(&Pair{}, "ruleSets."+name, sets[name])
+			}
+		}
 		if spec["conversions"] == nil {
 			p.fail("spec.conversions", "is missing")
 		}
@@ -128,12 +151,28 @@ func Parse(tree map[string]any) (Document, error) {
 			p.entry(fmt.Sprintf("conversions[%d]", i), entry)
 		}
 	}
-	d.Pairs = p.pairs
+	d.Pairs, d.Sets = p.pairs, p.sets
+	var used func(list []Rule)
+	used = func(list []Rule) {
+		for _, r := range list {
+			if _, ok := d.Sets[r.Use]; r.Use != "" && !ok {
+				p.fail(r.Where+".use", "there is no %q under ruleSets%s", r.Use, Meant(r.Use, slices.Sorted(maps.Keys(d.Sets))))
+			}
+			used(r.Items)
+		}
+	}
+	for _, pair := range d.Pairs {
+		used(pair.Rules)
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Sets)) {
+		used(d.Sets[name])
+	}
 	return d, errors.Join(p.errs...)
 }
 
 type parser struct {
 	hub   string
+	sets  map[string][]Rule
 	pairs []Pair
 	errs  []error
 }
@@ -314,7 +353,7 @@ func (p *parser) rule(pair *Pair, where string, m map[string]any) {
 // one reads a rule in any spelling. item says that it is among itemRules.
 func (p *parser) one(pair *Pair, where string, m map[string]any, item bool) (Rule, bool) {
 	before := len(p.errs)
-	p.known(where, m, "from", "to", "rule", "field", "destination", "transformation", "kind", "itemRules")
+	p.known(where, m, "from", "to", "rule", "field", "destination", "transformation", "kind", "itemRules", "use")
 	read := make(map[string]string)
 	for _, key := range []string{"from", "to", "rule", "field", "destination", "transformation", "kind"} {
 		if key == "transformation" && m[key] != nil {
@@ -373,19 +412,10 @@ func (p *parser) one(pair *Pair, where string, m map[string]any, item bool) (Rul
 		if r.Transform != "" {
 			p.fail(where, "has both transformation and itemRules")
 		}
-		list := p.list(where+".itemRules", m["itemRules"])
-		if len(list) == 0 {
-			p.fail(where+".itemRules", "has no rules")
-		}
-		for i, v := range list {
-			at := fmt.Sprintf("%s.itemRules[%d]", where, i)
-			if m, ok := p.mapping(at, v); ok {
-				if inner, ok := p.one(pair, at, m, true); ok {
-					r.Items = append(r.Items, inner)
-				}
-			}
-		}
-		r.Items = Merge(r.Items)
+		r.Items = p.items(pair, where+".itemRules", m["itemRules"])
+	}
+	if r.Use = p.text(where+".use", m["use"]); r.Use != "" && (r.Items != nil || r.Transform != "") {
+		p.fail(where, "has use beside itemRules or transformation")
 	}
 	if len(p.errs) > before {
 		return r, false
@@ -396,6 +426,24 @@ func (p *parser) one(pair *Pair, where string, m map[string]any, item bool) (Rul
 		return r, false
 	}
 	return r, true
+}
+
+// items reads rules for elements.
+func (p *parser) items(pair *Pair, where string, v any) []Rule {
+	list := p.list(where, v)
+	if len(list) == 0 {
+		p.fail(where, "has no rules")
+	}
+	var all []Rule
+	for i, v := range list {
+		at := fmt.Sprintf("%s[%d]", where, i)
+		if m, ok := p.mapping(at, v); ok {
+			if inner, ok := p.one(pair, at, m, true); ok {
+				all = append(all, inner)
+			}
+		}
+	}
+	return Merge(all)
 }
 
 func rootedText(path Path, version string) string {
@@ -433,7 +481,7 @@ func nested(r Rule, field bool) (Rule, error) {
 		return r, fmt.Errorf("%s writes elements, and %s reads none%s", r.To, r.From, hint)
 	}
 	item := func(rest Path, root string) Path { return append(Path{{Key: root}}, rest...) }
-	inner := Rule{Where: r.Where, Transform: r.Transform, Kind: r.Kind, Items: r.Items,
+	inner := Rule{Where: r.Where, Transform: r.Transform, Kind: r.Kind, Items: r.Items, Use: r.Use,
 		From: item(from[i+1:], "self").String(), To: item(r.To[j+1:], "item")}
 	outer := Rule{Where: r.Where, From: from[:i].String(), To: r.To[:j]}
 	if inner, err = nested(inner, field); err != nil {
