@@ -39,8 +39,9 @@ test: tools lint $(DEVCLUSTER) ## Everything that CI checks
 	@GOTESTSUM=$(GOTESTSUM) FUZZTIME=$(FUZZTIME) .ci/test
 
 .PHONY: conformance
-conformance: tools $(DEVCLUSTER) ## What takes too long for every change: all definitions of large packages in an API server
+conformance: tools $(DEVCLUSTER) ## What takes too long for every change: all definitions of large packages in an API server, Kubernetes' own storage migration
 	@$(GO) test -count 1 -timeout 30m ./render/types -run 'TestLive$$' -all
+	@$(GO) test -count 1 -timeout 30m ./reconcile/migrate -run 'TestKubernetes$$' -all
 
 .PHONY: bench
 bench: tools $(DEVCLUSTER) ## Benchmarks against their rivals (BENCH=<regexp> for some)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -19,6 +20,8 @@ import (
 	"gitopsd.dev/sources/errgroup"
 	"gitopsd.dev/testscripts/devcluster"
 )
+
+var all = flag.Bool("all", false, "try Kubernetes' own migrator too, which takes minutes to see a new CRD")
 
 func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
 
@@ -260,9 +263,9 @@ func TestKilledInTheMiddle(t *testing.T) {
 // managed fields of more than one manager.
 func (b *bench) versions() map[string]string {
 	b.Helper()
-	all := make(map[string]string)
+	versions := make(map[string]string)
 	err := b.cluster.ListFull(b.Context(), b.widgets(), kube.ListOptions{}, func(tree map[string]any) bool {
-		all[manifest.Text(tree, "metadata", "namespace")+"/"+manifest.Text(tree, "metadata", "name")] = manifest.Text(tree, "metadata", "resourceVersion")
+		versions[manifest.Text(tree, "metadata", "namespace")+"/"+manifest.Text(tree, "metadata", "name")] = manifest.Text(tree, "metadata", "resourceVersion")
 		if fields := manifest.List(manifest.Mapping(tree, "metadata"), "managedFields"); len(fields) != 1 {
 			b.Errorf("%v has %d managers", manifest.Text(tree, "metadata", "name"), len(fields))
 			return false
@@ -272,7 +275,7 @@ func (b *bench) versions() map[string]string {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return all
+	return versions
 }
 
 // An object that a policy refuses is named, the rest is stored again, and the old version
@@ -441,13 +444,17 @@ func TestNoObjects(t *testing.T) {
 	b := shared(t, "empty.example")
 	b.define("v1")
 	m := b.migrator(nil)
-	all, err := m.List(t.Context())
-	i := slices.IndexFunc(all, func(s Storage) bool { return s.Name == b.crd() })
-	if err != nil || i < 0 || !slices.Equal(all[i].Old(), []string{"v1alpha1"}) || all[i].Ours {
-		t.Fatalf("list %+v, %v", all, err)
+	list, err := m.List(t.Context())
+	i := slices.IndexFunc(list, func(s Storage) bool { return s.Name == b.crd() })
+	if err != nil || i < 0 || !slices.Equal(list[i].Old(), []string{"v1alpha1"}) || list[i].Ours {
+		t.Fatalf("list %+v, %v", list, err)
 	}
-	if n, err := m.Count(t.Context(), all[i]); err != nil || n != 0 {
+	if n, err := m.Count(t.Context(), list[i]); err != nil || n != 0 {
 		t.Errorf("%d objects, %v", n, err)
+	}
+	// Whoever looked at another state of the CRD does not shorten the list.
+	if err := b.cluster.SetStoredVersions(t.Context(), b.crd(), []string{"v1"}, "1"); kube.ClassOf(err) != kube.Changed {
+		t.Errorf("stored versions set with an old resourceVersion: %v", err)
 	}
 	if r, err := m.Run(t.Context(), b.crd()); err != nil || !slices.Equal(r.Removed, []string{"v1alpha1"}) {
 		t.Errorf("result %+v, %v", r, err)
@@ -462,6 +469,9 @@ func TestNoObjects(t *testing.T) {
 // Where the cluster offers Kubernetes' own migrator, that one does it. If it fails, gitopsd
 // goes through the objects, and names those that cannot be stored.
 func TestKubernetes(t *testing.T) {
+	if !*all {
+		t.Skip("takes minutes: see make conformance")
+	}
 	t.Parallel()
 	planes, err := devcluster.Up(t.Context(), devcluster.Config{Dir: t.TempDir(), StorageMigration: true}, "native")
 	if err != nil {
@@ -480,7 +490,7 @@ func TestKubernetes(t *testing.T) {
 		t.Errorf("result %+v, asked: %t", r, asked)
 	}
 	b.want([]string{"v1"}, map[string]int{"v1": 300})
-	b.noRequests()
+	b.noRequests("MigrationSucceeded")
 
 	// The migrator of Kubernetes gives up at the first object that is refused.
 	b.define("v1alpha1")
@@ -490,11 +500,12 @@ func TestKubernetes(t *testing.T) {
 	if err != nil || r.Kubernetes || len(r.Failures) != 1 || r.Failures[0].Object != seven.String() || r.Removed != nil || r.Migrated != 299 {
 		t.Errorf("result %+v, %v", r, err)
 	}
-	b.noRequests()
+	b.noRequests("MigrationFailed")
 }
 
-// noRequests checks that no request to Kubernetes' own migrator is left.
-func (b *bench) noRequests() {
+// noRequests checks that no request to Kubernetes' own migrator is left, and that the CRD
+// says how the last one ended.
+func (b *bench) noRequests(ended string) {
 	b.Helper()
 	typ, offered, err := b.migrator(nil).nativeType(b.Context())
 	if err != nil || !offered {
@@ -502,5 +513,20 @@ func (b *bench) noRequests() {
 	}
 	if n, err := b.cluster.Count(b.Context(), typ); err != nil || n != 0 {
 		b.Errorf("%d requests are left, %v", n, err)
+	}
+	crds, err := b.cluster.Kind(b.Context(), manifest.CRD.Group, manifest.CRD.Kind)
+	if err != nil {
+		b.Fatal(err)
+	}
+	tree, _, err := b.cluster.Get(b.Context(), crds, manifest.CRD.ID("", b.crd()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	said := slices.ContainsFunc(manifest.List(manifest.Mapping(tree, "status"), "conditions"), func(c any) bool {
+		condition, _ := c.(map[string]any)
+		return manifest.Text(condition, "type") == "StorageMigrating" && manifest.Text(condition, "status") == "False" && manifest.Text(condition, "reason") == ended
+	})
+	if !said {
+		b.Errorf("status %v, want a migration that ended with %s", tree["status"], ended)
 	}
 }

@@ -129,15 +129,17 @@ func (n *nativeRun) run(ctx context.Context) error {
 		}
 		state := stateOf(tree, n.of)
 		begun = begun || state.running
+		ended := state.succeeded || state.failed != ""
 		switch {
+		// At the end Kubernetes updates the status of the CRD, and then is not running.
+		case ended && state.running && waited < pickUp, !begun && !ended && waited < pickUp:
+			waited++
 		case state.failed != "":
 			return errors.New(state.failed)
-		case state.succeeded && (!state.running || waited >= pickUp):
+		case state.succeeded:
 			return nil
-		case !begun && waited >= pickUp:
+		case !begun:
 			return fmt.Errorf("it has not begun after %s", pickUp*poll)
-		case !begun || state.succeeded:
-			waited++
 		}
 		if err := n.check(ctx, n.of); err != nil {
 			return err
@@ -185,11 +187,11 @@ func (n *nativeRun) begin(ctx context.Context) error {
 	return err
 }
 
-// remove deletes the request, if it is there. One that stays does no harm: it is deleted
-// with the CRD at the latest.
+// remove deletes the request, unless Kubernetes is at it: it would go on saying so in the
+// status of the CRD. One that stays is deleted with the CRD at the latest.
 func (n *nativeRun) remove(ctx context.Context) {
 	tree, _, err := n.cfg.Cluster.Get(ctx, n.t, n.id)
-	if state := stateOf(tree, n.of); err == nil && state.mine {
+	if state := stateOf(tree, n.of); err == nil && state.mine && !state.running {
 		_, _, err = n.cfg.Cluster.Delete(ctx, n.t, n.id, state.uid)
 	}
 	if err != nil && kube.ClassOf(err) != kube.NotFound && kube.ClassOf(err) != kube.Forbidden {

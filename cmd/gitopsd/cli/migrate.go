@@ -48,6 +48,8 @@ A cluster that offers storagemigration.k8s.io (Kubernetes 1.37) does it itself. 
 that is changed meanwhile is started over. What was interrupted is run again: an
 object that is in the storage version already costs a request and no write.
 
+The account needs to list and patch the objects, and to patch the status of the CRDs.
+
 Without a CRD, such as widgets.acme.example, it is about all CRDs, and --yes migrates
 those that gitopsd has applied.
 
@@ -329,7 +331,7 @@ func (m migration) outcome() string {
 		text = fmt.Sprintf("%d of %s stored again in %s", m.Migrated, prose.Count(m.Objects, "object"), m.Version)
 	}
 	if m.Stopped {
-		return text + fmt.Sprintf(", stopped after %d failures", len(m.Failures))
+		return text + ", stopped after " + prose.Count(len(m.Failures), "failure")
 	}
 	if gone := m.Objects - m.Migrated - len(m.Failures); gone > 0 && !m.Kubernetes {
 		text += fmt.Sprintf(", %d deleted meanwhile", gone)

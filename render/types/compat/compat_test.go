@@ -297,7 +297,11 @@ func TestDefinitions(t *testing.T) {
 		only, both := Options{StoredVersions: []string{"v1"}}, Options{StoredVersions: []string{"v1alpha1", "v1"}}
 		check(t, old, new, Options{}, "breaking conversion-removed; breaking version-removed v1alpha1")
 		check(t, old, new, only, "compatible conversion-removed; compatible version-removed v1alpha1")
-		check(t, old, new, both, "breaking conversion-removed; breaking stored-version-removed v1alpha1; compatible version-removed v1alpha1")
+		refused := check(t, old, new, both, "breaking conversion-removed; breaking stored-version-removed v1alpha1; compatible version-removed v1alpha1")
+		if i := slices.IndexFunc(refused.Findings, func(f Finding) bool { return f.Name == "stored-version-removed" }); i < 0 ||
+			refused.Findings[i].Detail != "status.storedVersions has v1alpha1: run `gitopsd migrate`" {
+			t.Errorf("findings %v, want one that names the command", refused.Findings)
+		}
 		// What the old definition's own status says counts, unless told better.
 		old = maps.Clone(old)
 		old["status"] = map[string]any{"storedVersions": []any{"v1alpha1", "v1"}}

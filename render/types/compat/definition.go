@@ -261,9 +261,12 @@ func (c *comparison) versions(old, new *definition, stored storage) {
 // removed reports a version that the new definition does not have.
 func (c *comparison) removed(v *types.Version, stored storage, new *definition) {
 	if stored.has(v.Name) {
-		detail := "status.storedVersions has " + v.Name
-		if !stored.known {
-			detail = v.Name + " is the storage version"
+		detail := v.Name + " is the storage version"
+		switch {
+		case stored.known && v.Storage:
+			detail += ": make another one the storage version, then run `gitopsd migrate`"
+		case stored.known:
+			detail = "status.storedVersions has " + v.Name + ": run `gitopsd migrate`"
 		}
 		c.add(Finding{Name: "stored-version-removed", Severity: Breaking, Version: v.Name, Breaks: everybody, Detail: detail})
 	}

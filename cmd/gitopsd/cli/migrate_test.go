@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"errors"
+	"testing"
+
+	"gitopsd.dev/reconcile/migrate"
+)
+
+// Each line says what is stored where, or what was done.
+func TestMigrationText(t *testing.T) {
+	t.Parallel()
+	old := migrate.Storage{Name: "widgets.acme.example", Version: "v1", Stored: []string{"v1alpha1", "v1"}}
+	now := migrate.Storage{Name: "widgets.acme.example", Version: "v1", Stored: []string{"v1"}}
+	blocked := old
+	blocked.Blocked = "it is being deleted"
+	removed := []string{"v1alpha1"}
+	failures := []migrate.Failure{{Object: "widget.acme.example/default/a", Reason: "no"}}
+	for _, tt := range []struct {
+		name string
+		m    migration
+		todo bool
+		want string
+	}{
+		{"to do", migration{Result: migrate.Result{Storage: old, Objects: 1}}, true, "the storage version is v1; 1 object may also be stored in v1alpha1"},
+		{"no objects", migration{Result: migrate.Result{Storage: old}}, true, "the storage version is v1; there are no objects, but status.storedVersions has v1alpha1"},
+		{
+			"of others", migration{Result: migrate.Result{Storage: old, Objects: 2}, Foreign: true}, false,
+			"the storage version is v1; 2 objects may also be stored in v1alpha1; gitopsd has not applied it: name it to migrate it",
+		},
+		{
+			"blocked", migration{Result: migrate.Result{Storage: blocked}}, true,
+			"the storage version is v1, and status.storedVersions has v1alpha1, but it cannot be migrated: it is being deleted",
+		},
+		{"nothing to do", migration{Result: migrate.Result{Storage: now, Objects: 7}}, false, "everything is stored in v1"},
+		{
+			"done", migration{Result: migrate.Result{Storage: now, Objects: 3, Migrated: 3, Removed: removed}}, false,
+			"3 objects stored again in v1; v1alpha1 taken out of status.storedVersions",
+		},
+		{
+			"some deleted", migration{Result: migrate.Result{Storage: now, Objects: 3, Migrated: 1, Removed: removed}}, false,
+			"1 object stored again in v1, 2 deleted meanwhile; v1alpha1 taken out of status.storedVersions",
+		},
+		{
+			"by Kubernetes", migration{Result: migrate.Result{Storage: now, Kubernetes: true, Removed: removed}}, false,
+			"Kubernetes stored all objects again in v1; v1alpha1 taken out of status.storedVersions",
+		},
+		{
+			"some failed", migration{Result: migrate.Result{Storage: old, Objects: 3, Migrated: 2, Failures: failures}}, true,
+			"2 of 3 objects stored again in v1; status.storedVersions keeps v1alpha1",
+		},
+		{
+			"too many failed", migration{Result: migrate.Result{Storage: old, Objects: 9, Migrated: 2, Failures: failures, Stopped: true}}, true,
+			"2 of 9 objects stored again in v1, stopped after 1 failure; status.storedVersions keeps v1alpha1",
+		},
+		{
+			"interrupted", migration{Result: migrate.Result{Storage: old, Objects: 9, Migrated: 2}, Error: "the cluster\n is gone\x1b[2J", err: errors.New("")}, true,
+			"2 of 9 objects stored again in v1; then: the cluster is gone[2J",
+		},
+		{"failed", migration{Result: migrate.Result{Storage: old}, Error: "the cluster is gone", err: errors.New("")}, true, "the cluster is gone"},
+	} {
+		if got := tt.m.text(); got != tt.want {
+			t.Errorf("%s:\n%s, want\n%s", tt.name, got, tt.want)
+		}
+		if got := tt.m.todo(); got != tt.todo {
+			t.Errorf("%s: to do: %t", tt.name, got)
+		}
+	}
+}
+
+// The exit status says whether something is left.
+func TestMigrationExit(t *testing.T) {
+	t.Parallel()
+	old := migrate.Storage{Version: "v1", Stored: []string{"v1alpha1", "v1"}}
+	todo := migration{Result: migrate.Result{Storage: old}}
+	foreign := migration{Result: migrate.Result{Storage: old}, Foreign: true}
+	failed := migration{Result: migrate.Result{Storage: old, Failures: []migrate.Failure{{}}}}
+	for _, tt := range []struct {
+		name string
+		yes  bool
+		all  []migration
+		errs []error
+		want string
+	}{
+		{"nothing", false, nil, nil, ""},
+		{"of others", false, []migration{foreign}, nil, ""},
+		{"to do", false, []migration{foreign, todo}, nil, "exit status 2"},
+		{"a cluster that is down", false, []migration{todo}, []error{errors.New("down")}, "down"},
+		{"failed", true, []migration{failed}, nil, "1 definition has objects that could not be stored again; correct what refuses them, and run this again"},
+	} {
+		o := migrateOptions{yes: tt.yes}
+		got := ""
+		if err := o.exit(t.Context(), tt.all, tt.errs); err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
