@@ -19,6 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"gitopsd.dev/cmd/gitopsd/cli"
+	"gitopsd.dev/testscripts/webhookserver"
 )
 
 // programs are what scripts run as processes: this test binary, under their
@@ -31,6 +32,7 @@ var programs = map[string]func(){
 			Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv,
 		}))
 	},
+	"webhookserver": webhookserver.Main,
 }
 
 // supervisedVariable is set in the process that runs the tests.

@@ -1,5 +1,6 @@
-// Command webhookserver is a webhook as packages bring them, for scenarios, the demo and
-// the benchmarks: it answers admission and conversion reviews as its flags say.
+// Package webhookserver is a program that serves webhooks as the controllers of packages
+// do, for scenarios, the demo and the benchmarks: it answers admission and conversion
+// reviews as its flags say.
 //
 // It serves HTTPS with tls.crt and tls.key of the directory in TLS_SERVER_CERTS_DIR, and
 // reads them again when they change (certificate.go). Until they exist it does not listen.
@@ -12,7 +13,7 @@
 //
 // On SIGTERM it stops accepting connections, finishes the requests that it has, prints
 // their numbers and exits with 0.
-package main
+package webhookserver
 
 import (
 	"context"
@@ -41,7 +42,8 @@ const (
 // grace is how long requests may take to finish at the end. A kubelet waits for 30 s.
 const grace = 20 * time.Second
 
-func main() {
+// Main runs the program with the arguments of this process, and exits.
+func Main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
 	stop()
