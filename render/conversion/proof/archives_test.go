@@ -53,7 +53,7 @@ func TestArchives(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			result, err := Run(t.Context(), Config{Rules: set, Documents: []conversion.Document{document}, Definition: d, Most: 80, Stash: manifest.ConversionStashAnnotation})
+			result, err := Run(t.Context(), Config{Rules: set, Documents: []conversion.Document{document}, Definition: d, Most: 40, Stash: manifest.ConversionStashAnnotation})
 			if err != nil {
 				t.Fatal(err)
 			}
