@@ -119,13 +119,11 @@ func (o *convertOptions) compile(cmd *cobra.Command, g *global) ([]ruleSet, erro
 		return nil, fmt.Errorf("%s: there are no conversion rules: no document of the kind APIConversionRules", strings.Join(o.rules, ", "))
 	}
 	for _, source := range o.crds {
-		found, err := o.definitions(cmd, g, source)
+		found, err := o.definitionsOf(cmd, g, source)
 		if err != nil {
 			return nil, fmt.Errorf("--crd: %w", err)
 		}
-		for _, d := range found {
-			definitions = append(definitions, d.tree)
-		}
+		definitions = append(definitions, found...)
 	}
 	if len(definitions) == 0 && len(o.crds) == 0 {
 		if definitions, err = definitionsBeside(o.rules); err != nil {
@@ -136,7 +134,7 @@ func (o *convertOptions) compile(cmd *cobra.Command, g *global) ([]ruleSet, erro
 	taken := 0
 	var errs []error
 	for _, tree := range definitions {
-		s := ruleSet{definition: types.Read(tree), tree: tree}
+		s := ruleSet{tree: tree}
 		for _, d := range documents {
 			if conversion.Belongs(d.Tree, manifest.Text(tree, "metadata", "name")) {
 				s.documents = append(s.documents, d)
@@ -145,7 +143,14 @@ func (o *convertOptions) compile(cmd *cobra.Command, g *global) ([]ruleSet, erro
 		if taken += len(s.documents); len(s.documents) == 0 {
 			continue
 		}
-		if s.Set, err = conversion.Compile(tree, s.documents); err != nil {
+		if conversion.IsResourceSchema(tree) {
+			if s.tree, err = conversion.Definition(tree, hubOf(s.documents)); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		s.definition = types.Read(s.tree)
+		if s.Set, err = conversion.Compile(s.tree, s.documents); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -155,6 +160,32 @@ func (o *convertOptions) compile(cmd *cobra.Command, g *global) ([]ruleSet, erro
 		errs = append(errs, unclaimed(documents, definitions, len(o.crds) > 0)...)
 	}
 	return sets, errors.Join(errs...)
+}
+
+// hubOf returns the hub version that documents name; empty if none does.
+func hubOf(documents []conversion.Document) string {
+	for _, d := range documents {
+		if hub := manifest.Text(d.Tree, "spec", "hub"); hub != "" {
+			return hub
+		}
+	}
+	return ""
+}
+
+// definitionsOf reads the definitions of a file, directory, package or cluster.
+func (o *convertOptions) definitionsOf(cmd *cobra.Command, g *global, source string) ([]map[string]any, error) {
+	if _, err := os.Stat(source); err == nil {
+		_, definitions, err := readRules([]string{source})
+		return definitions, err
+	}
+	found, err := o.definitions(cmd, g, source)
+	var definitions []map[string]any
+	for _, d := range found {
+		if defines(d.tree) {
+			definitions = append(definitions, d.tree)
+		}
+	}
+	return definitions, err
 }
 
 // unclaimed are the errors for documents that belong to no definition.
@@ -232,7 +263,7 @@ func definitionsBeside(names []string) ([]map[string]any, error) {
 // defines reports whether a document is a definition that conversion rules may belong
 // to.
 func defines(tree map[string]any) bool {
-	return manifest.KindOf(tree) == manifest.CRD || manifest.Text(tree, "kind") == "APIResourceSchema"
+	return manifest.KindOf(tree) == manifest.CRD || conversion.IsResourceSchema(tree)
 }
 
 // eachDocument calls do for each document of a file, or of all files of a directory.

@@ -107,9 +107,11 @@ func (s schema) branches() []schema {
 	// A branch may hold a union itself.
 	var flat []schema
 	for _, b := range all {
-		flat = append(flat, b.branches()...)
+		if flat = append(flat, b.branches()...); len(flat) >= mostChoices {
+			return flat[:mostChoices]
+		}
 	}
-	return flat[:min(len(flat), mostChoices)]
+	return flat
 }
 
 func (s schema) parts(keyword string) []schema {
