@@ -14,6 +14,11 @@
 // Types, rights and Secrets are the new revision's, as they would be for an old
 // controller under Crossplane.
 //
+// Kubernetes may not measure the deadline of a template that a Deployment had before,
+// since it finds the old ReplicaSet and keeps its condition Progressing. So a failed
+// revision that is tried again, by a person or by a revert of a revert, may be in
+// progress for good, which is reported, and is not rolled back a second time.
+//
 // A revision that has been ready once is not rolled back when it fails later. There
 // is no rollback if it would not help: if there was no template that was ready, or
 // both need the same image that cannot be pulled, the same room on a node, or an
