@@ -49,6 +49,7 @@ var experiments = []experiment{
 		{"fleet-heap", "MB", 1.1},
 	}},
 	{(*bench).resolve, []goal{{"resolve-100", "s", 1.5}}},
+	{(*bench).rotation, []goal{{"rotation-failed-requests", "requests", 0}}},
 	{(*bench).soak, []goal{{"soak-heap", "MB", 1.05}}},
 	{(*bench).types, []goal{
 		{"types-digest", "s", 1.5},

@@ -9,7 +9,8 @@
 //
 //	bench name=<name> ours=<value> rival=<value> unit=<unit> ratio=<ours/rival> goal=<ratio> <ok|short>
 //
-// Lines before it show notable parts of our side's value:
+// Lines before it show notable parts of our side's value, or the value of a rival that
+// sets no goal (part=rival:<name>):
 //
 //	note name=<name> part=<what> ours=<value> unit=<unit>
 //

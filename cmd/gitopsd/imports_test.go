@@ -40,6 +40,8 @@ var owners = map[string]string{
 	"github.com/prometheus":                  "reconcile/status",
 	"github.com/google/cel-go":               "render/cel",
 	"github.com/spf13":                       "cmd/gitopsd/cli",
+	"sigs.k8s.io/controller-runtime":         "cmd/bench", // a rival's
+	"github.com/open-policy-agent":           "cmd/bench", // a rival
 }
 
 // TestImports keeps the map of the code true: it prints each import that goes
