@@ -36,6 +36,9 @@ type nativeState struct {
 	failed    string // why; empty if it has not failed
 }
 
+// ended reports whether Kubernetes is done with the objects.
+func (n nativeState) ended() bool { return n.succeeded || n.failed != "" }
+
 // stateOf reads a StorageVersionMigration.
 func stateOf(tree map[string]any, s Storage) nativeState {
 	spec := manifest.Mapping(tree, "spec")
@@ -129,7 +132,7 @@ func (n *nativeRun) run(ctx context.Context) error {
 		}
 		state := stateOf(tree, n.of)
 		begun = begun || state.running
-		ended := state.succeeded || state.failed != ""
+		ended := state.ended()
 		switch {
 		// At the end Kubernetes updates the status of the CRD, and then is not running.
 		case ended && state.running && waited < pickUp, !begun && !ended && waited < pickUp:
@@ -191,7 +194,7 @@ func (n *nativeRun) begin(ctx context.Context) error {
 // status of the CRD. One that stays is deleted with the CRD at the latest.
 func (n *nativeRun) remove(ctx context.Context) {
 	tree, _, err := n.cfg.Cluster.Get(ctx, n.t, n.id)
-	if state := stateOf(tree, n.of); err == nil && state.mine && !state.running {
+	if state := stateOf(tree, n.of); err == nil && state.mine && (!state.running || state.ended()) {
 		_, _, err = n.cfg.Cluster.Delete(ctx, n.t, n.id, state.uid)
 	}
 	if err != nil && kube.ClassOf(err) != kube.NotFound && kube.ClassOf(err) != kube.Forbidden {
