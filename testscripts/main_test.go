@@ -19,6 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"gitopsd.dev/cmd/gitopsd/cli"
+	"gitopsd.dev/testscripts/load"
 	"gitopsd.dev/testscripts/webhookserver"
 )
 
@@ -33,6 +34,7 @@ var programs = map[string]func(){
 		}))
 	},
 	"webhookserver": webhookserver.Main,
+	"load":          load.Main,
 }
 
 // supervisedVariable is set in the process that runs the tests.

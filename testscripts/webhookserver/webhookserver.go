@@ -57,6 +57,7 @@ type options struct {
 	reload     time.Duration
 	delay      time.Duration
 	neverReady bool
+	close      bool
 	exitAfter  time.Duration
 	rules      rules
 }
@@ -68,6 +69,7 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (options
 	flags.StringVar(&o.addr, "addr", net.JoinHostPort(getenv(podIP), port), "`address` to listen on")
 	flags.DurationVar(&o.reload, "reload", 500*time.Millisecond, "how often to look for another certificate")
 	flags.DurationVar(&o.delay, "delay", 0, "how long every answer takes")
+	flags.BoolVar(&o.close, "close", false, "end each connection after one request, so that clients look at the certificate each time")
 	flags.BoolVar(&o.neverReady, "never-ready", false, "never listen")
 	flags.DurationVar(&o.exitAfter, "exit-after", 0, "exit with status 1 after this `time`")
 	pair := func(name, usage string, set func(key, value string)) {
@@ -157,6 +159,10 @@ func serve(ctx context.Context, o options, counts *counts, log *slog.Logger) err
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       30 * time.Second,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	if o.close {
+		server.TLSNextProto = make(map[string]func(*http.Server, *tls.Conn, http.Handler)) // HTTP/1.1
+		server.SetKeepAlivesEnabled(false)
 	}
 	go certificate.follow(ctx, o.reload)
 	failed := make(chan error, 1)
