@@ -40,6 +40,10 @@ func commands() []command {
 		{"cluster heal NAME", healCluster},
 		{"cluster requests NAME", clusterRequests},
 
+		{"certificate authority FILE", makeAuthority},
+		{"certificate serving FILE AUTHORITY NAME", makeServing},
+		{"certificate show CLUSTER NAMESPACE/SECRET", showCertificate},
+
 		{"registry serve [-auth USER:PASSWORD] [-plain]", serveRegistry},
 		{"registry login USER:PASSWORD", loginRegistry},
 		{"registry break [FLAGS] PATH FAULT", breakRegistry},

@@ -163,13 +163,12 @@ func signed(by, cert *x509.Certificate) bool {
 	return bytes.Equal(by.RawSubject, cert.RawIssuer) && cert.CheckSignatureFrom(by) == nil
 }
 
-// servesFor returns why a certificate cannot serve for a Service; nil if it can. Its
-// dates and its issuer are not looked at.
+// servesFor returns why a certificate cannot serve for a Service; nil if it can. API
+// servers ask for <name>.<namespace>.svc. The certificate's dates and its issuer are not
+// looked at.
 func servesFor(cert *x509.Certificate, service manifest.ID) error {
-	for _, name := range names(service)[:2] {
-		if err := cert.VerifyHostname(name); err != nil {
-			return fmt.Errorf("is not for %s", name)
-		}
+	if name := names(service)[1]; cert.VerifyHostname(name) != nil {
+		return fmt.Errorf("is not for %s", name)
 	}
 	for _, usage := range cert.ExtKeyUsage {
 		if usage == x509.ExtKeyUsageServerAuth || usage == x509.ExtKeyUsageAny {

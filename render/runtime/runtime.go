@@ -89,9 +89,14 @@ func Objects(c Controller) ([]*manifest.Object, error) {
 	return objects, nil
 }
 
-// System returns the namespace in which controllers run.
+// System returns the namespace in which controllers run. One that is there is taken
+// over: operators create it for what a package needs before it starts, such as a CA.
 func System() (*manifest.Object, error) {
-	return manifest.New(object(manifest.Namespace, Namespace, "", nil), manifest.Origin{File: "gitopsd"})
+	o, err := manifest.New(object(manifest.Namespace, Namespace, "", nil), manifest.Origin{File: "gitopsd"})
+	if err != nil {
+		return nil, err
+	}
+	return o.WithMetadata(nil, map[string]string{manifest.AdoptAnnotation: "true"}), nil
 }
 
 // object returns an object of version v1 of its kind.

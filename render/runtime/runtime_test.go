@@ -207,7 +207,7 @@ func TestServiceName(t *testing.T) {
 func TestSystem(t *testing.T) {
 	t.Parallel()
 	o, err := runtime.System()
-	if err != nil || o.ID() != (manifest.ID{Kind: "Namespace", Name: runtime.Namespace}) {
+	if err != nil || o.ID() != (manifest.ID{Kind: "Namespace", Name: runtime.Namespace}) || o.Annotation(manifest.AdoptAnnotation) != "true" {
 		t.Errorf("have %v, %v", o, err)
 	}
 }
