@@ -83,7 +83,7 @@ func story(ctx context.Context, s *stage, t *teller) error {
 		return err
 	}
 
-	t.step("A pull request bumps cluster-api in dev and prod: the plan says what that breaks, and that it will be refused")
+	t.step("A pull request bumps cluster-api in dev and prod: the plan shows what that breaks")
 	before, err := typesOf(ctx, s, "dev", upstream.ClusterAPI)
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ func story(ctx context.Context, s *stage, t *teller) error {
 		return err
 	}
 
-	t.step("`gitopsd verify` asks the clusters themselves who has the same APIs: hub does not, and in what")
+	t.step("`gitopsd verify` asks the clusters themselves who has the same APIs: hub differs")
 	out, err = s.gitopsd(ctx, append([]string{"verify"}, s.fleetFlags()...)...)
 	// Status 2: everything was verified, and something differs.
 	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 2 {
@@ -382,8 +382,7 @@ func (s *stage) webhooks(ctx context.Context, t *teller) error {
 	}
 	_ = w.Flush() // to the terminal
 	t.say("   They are replaced before they expire. In dev, the server in the place of Cluster API's controller")
-	t.say("   marks every object that it sees, and denies clusters at %s. blue is at blue.example.com, green", deniedHost)
-	t.say("   at %s, and neither is stored:", deniedHost)
+	t.say("   marks what it sees, and denies clusters at %s. blue is elsewhere, green is there:", deniedHost)
 	for _, o := range []struct{ file, host, want string }{
 		{"blue.yaml", "blue.example.com", mark},
 		{"green.yaml", deniedHost, "denied the request"},
