@@ -4,37 +4,51 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"gitopsd.dev/testscripts/devcluster"
 )
 
 // keepWithCertController keeps a webhook's certificate with cert-controller, as projects
 // embed it, and with lifetimes so short that all of it turns over every few seconds. It
 // does not restart the process, which is its default.
-func keepWithCertController(ctx context.Context, cfg *rest.Config) error {
+func keepWithCertController(ctx context.Context, kubeconfig, dir string) error {
 	ctrl.SetLogger(logr.Discard())
-	certs, err := os.MkdirTemp("", "gitopsd-bench-certs-")
+	objects := filepath.Join(dir, "objects.yaml")
+	secret := fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: %s}\n", rotationSecret, rotationNamespace)
+	if err := os.WriteFile(objects, []byte(rotationObjects+secret), 0o600); err != nil {
+		return err
+	}
+	apply, err := devcluster.Kubectl(ctx, "apply", "--kubeconfig", kubeconfig, "-f", objects)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(certs)
-	// It waits for its own certificate; another process serves it.
-	if err := os.WriteFile(certs+"/tls.crt", nil, 0o600); err != nil {
+	if out, err := apply.CombinedOutput(); err != nil {
+		return fmt.Errorf("kubectl apply: %w\n%s", err, out)
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
 		return err
 	}
-	manager, err := ctrl.NewManager(rest.CopyConfig(cfg), ctrl.Options{Metrics: server.Options{BindAddress: "0"}})
+	// It waits for its own certificate; another process serves it.
+	if err := os.WriteFile(filepath.Join(dir, "tls.crt"), nil, 0o600); err != nil {
+		return err
+	}
+	manager, err := ctrl.NewManager(cfg, ctrl.Options{Metrics: server.Options{BindAddress: "0"}})
 	if err != nil {
 		return err
 	}
 	err = rotator.AddRotator(manager, &rotator.CertRotator{
 		SecretKey: types.NamespacedName{Namespace: rotationNamespace, Name: rotationSecret},
-		CertDir:   certs, CAName: "bench-ca", CAOrganization: "bench", DNSName: rotationHost,
+		CertDir:   dir, CAName: "bench-ca", CAOrganization: "bench", DNSName: rotationHost,
 		IsReady:        make(chan struct{}),
 		Webhooks:       []rotator.WebhookInfo{{Name: rotationWebhooks, Type: rotator.Validating}},
 		ControllerName: fmt.Sprintf("rotation-%d", time.Now().UnixNano()), // unique in a process

@@ -45,17 +45,25 @@ const benchCluster = "bench"
 // controlPlane starts a control plane, and returns the path of its kubeconfig. It
 // has no controllers: their work would count as the server's.
 func (f *fixture) controlPlane(ctx context.Context) (kubeconfig string, err error) {
-	fmt.Fprintln(f.log, "bench: starting a control plane")
-	state := filepath.Join(f.dir, "cluster")
-	if err := os.Mkdir(state, 0o700); err != nil {
-		return "", err
-	}
-	planes, err := devcluster.Up(ctx, devcluster.Config{Dir: state, Log: f.log, NoControllerManager: true}, benchCluster)
+	planes, err := f.planes(ctx, devcluster.Config{NoControllerManager: true})
 	if err != nil {
 		return "", err
 	}
-	f.closes = append(f.closes, planes.Close)
 	return planes.Kubeconfig(benchCluster), nil
+}
+
+// planes starts a control plane to which others can be added.
+func (f *fixture) planes(ctx context.Context, cfg devcluster.Config) (*devcluster.ControlPlanes, error) {
+	fmt.Fprintln(f.log, "bench: starting a control plane")
+	cfg.Dir, cfg.Log = filepath.Join(f.dir, "cluster"), f.log
+	if err := os.Mkdir(cfg.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	planes, err := devcluster.Up(ctx, cfg, benchCluster)
+	if err == nil {
+		f.closes = append(f.closes, planes.Close)
+	}
+	return planes, err
 }
 
 // gitServer starts a Git server.

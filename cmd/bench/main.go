@@ -28,6 +28,7 @@ import (
 	"syscall"
 
 	"gitopsd.dev/cmd/gitopsd/cli"
+	"gitopsd.dev/testscripts/webhookserver"
 )
 
 func main() {
@@ -40,6 +41,9 @@ func main() {
 			os.Exit(runOurs(os.Args[2:], os.Stdout, os.Stderr))
 		case workChild:
 			os.Exit(runWork(os.Args[2:], os.Stdout, os.Stderr))
+		case webhookChild:
+			os.Args = os.Args[1:]
+			webhookserver.Main()
 		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

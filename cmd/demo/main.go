@@ -4,8 +4,9 @@
 // stage.go starts the servers: control planes, a registry with packages made of
 // real projects, a Git server with this project's own clusters.yaml and
 // examples/. story.go is what happens on it, one step after the other, with the
-// gitopsd binary that was just built. Everything is on loopback and in one
-// directory, and gone at the end unless --keep is given.
+// gitopsd binary that was just built. Images do not run here: this program answers
+// Cluster API's webhooks in the place of its controller, and says so. Everything
+// is on loopback and in one directory, and gone at the end unless --keep is given.
 package main
 
 import (
@@ -17,11 +18,20 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
+
+	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/testscripts/webhookserver"
 )
 
 func main() {
+	// What stands in the place of Cluster API's controller: this program again.
+	if len(os.Args) > 1 && os.Args[1] == standIn {
+		os.Args = os.Args[1:]
+		webhookserver.Main()
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
@@ -109,9 +119,17 @@ func (t *teller) step(format string, args ...any) {
 
 func (t *teller) say(format string, args ...any) { fmt.Fprintf(t.w, format+"\n", args...) }
 
-// indent writes the output of a program, indented.
+// columns is the width of the story.
+const columns = 100
+
+// indent writes the output of a program, indented and wrapped.
 func (t *teller) indent(text string) {
-	for line := range lines(text) {
-		fmt.Fprintf(t.w, "   | %s\n", line)
+	const margin = "   | "
+	var wrapped strings.Builder
+	w := show.NewText(&wrapped, show.Options{Width: columns - len(margin)})
+	w.Indented("", show.Plain, text)
+	_ = w.Flush() // a Builder takes everything
+	for line := range lines(wrapped.String()) {
+		fmt.Fprintf(t.w, "%s%s\n", margin, line)
 	}
 }

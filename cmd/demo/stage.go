@@ -36,6 +36,10 @@ const fleet, user, password = "fleet", "gitopsd", "demo-password"
 // publicKey is the file with the public key of the example fleet's packages.
 const publicKey = "examples/fleet/base/cosign.pub"
 
+// standIn is the name under which this program answers Cluster API's webhooks. It denies
+// clusters at deniedHost, and marks with an annotation whatever it sees.
+const standIn, deniedHost, mark = "cluster-api-stand-in", "localhost", "example.com/seen-by"
+
 // clusterNames are the clusters of the example fleet.
 var clusterNames = []string{"hub", "dev", "prod"}
 
@@ -76,6 +80,9 @@ func (s *stage) set(ctx context.Context) error {
 		}
 	}
 	s.say.say("   %s are ready after %s", strings.Join(clusterNames, ", "), time.Since(began).Round(100*time.Millisecond))
+	if err := s.runStandIn(ctx); err != nil {
+		return err
+	}
 
 	s.say.step("A registry, with signed packages made of the types of real projects at two of their releases")
 	var err error
@@ -120,6 +127,26 @@ func (s *stage) set(ctx context.Context) error {
 		return err
 	}
 	s.say.say("   %s", s.git.URL(fleet))
+	return nil
+}
+
+// runStandIn has pods of Cluster API's controller run a webhook server of the demo's in its
+// place: nodes here run no images.
+func (s *stage) runStandIn(ctx context.Context) error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	for _, name := range clusterNames {
+		_, err := s.command(ctx, s.dir, filepath.Join(s.source, "bin/devcluster"), "image", "--dir", s.kubeconfigs(),
+			name, canonical+"/platform/"+upstream.ClusterAPI, program, standIn,
+			"-deny-field", "spec.controlPlaneEndpoint.host="+deniedHost, "-annotate", mark+"="+standIn)
+		if err != nil {
+			return err
+		}
+	}
+	s.say.say("   Nodes here run no images. A small webhook server of the demo's own answers in the place of")
+	s.say.say("   Cluster API's controller, by real Services and certificates; no other controller runs")
 	return nil
 }
 

@@ -40,6 +40,13 @@ const allowance = `  annotations:
       ` + upstream.ClusterAPINew + `:enum-added=nothing of Cluster API is stored here yet
 `
 
+// clusterManifest is an object that Cluster API's webhooks are asked about.
+const clusterManifest = `apiVersion: cluster.x-k8s.io/v1beta1
+kind: Cluster
+metadata: {name: %s, namespace: default}
+spec: {controlPlaneEndpoint: {host: %s, port: 6443}}
+`
+
 var blankLines = regexp.MustCompile(`\n{3,}`)
 
 var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -51,7 +58,7 @@ func story(ctx context.Context, s *stage, t *teller) error {
 	if err != nil {
 		return err
 	}
-	t.indent(shorten(out, 28))
+	t.indent(shorten(out, 39))
 
 	t.step("`gitopsd run` follows the branch: it resolves, renders, applies, and commits the lock back")
 	first, err := s.head(ctx)
@@ -59,6 +66,9 @@ func story(ctx context.Context, s *stage, t *teller) error {
 		return err
 	}
 	if err := s.run(ctx); err != nil {
+		return err
+	}
+	if err := s.acceptIssuers(ctx); err != nil {
 		return err
 	}
 	if err := s.settled(ctx, first); err != nil {
@@ -69,7 +79,11 @@ func story(ctx context.Context, s *stage, t *teller) error {
 	}
 	table(t, s)
 
-	t.step("A pull request bumps cluster-api in dev and prod: the plan says what that breaks, and that it will be refused")
+	if err := s.webhooks(ctx, t); err != nil {
+		return err
+	}
+
+	t.step("A pull request bumps cluster-api in dev and prod: the plan shows what that breaks")
 	before, err := typesOf(ctx, s, "dev", upstream.ClusterAPI)
 	if err != nil {
 		return err
@@ -120,7 +134,7 @@ func story(ctx context.Context, s *stage, t *teller) error {
 		return err
 	}
 
-	t.step("`gitopsd verify` asks the clusters themselves who has the same APIs: hub does not, and in what")
+	t.step("`gitopsd verify` asks the clusters themselves who has the same APIs: hub differs")
 	out, err = s.gitopsd(ctx, append([]string{"verify"}, s.fleetFlags()...)...)
 	// Status 2: everything was verified, and something differs.
 	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 2 {
@@ -186,6 +200,28 @@ func (s *stage) settled(ctx context.Context, commit string) error {
 		}
 		return true
 	})
+}
+
+// acceptIssuers reports the example's issuer as ready in every cluster, as cert-manager's
+// controller would: the fleet waits for that, and nodes here run no images.
+func (s *stage) acceptIssuers(ctx context.Context) error {
+	issuers := schema.GroupVersionResource{Group: "cert-manager.io", Version: "v1", Resource: "clusterissuers"}
+	patch := []byte(`{"status":{"conditions":[{"type":"Ready","status":"True","reason":"IsReady","message":"set by the demo"}]}}`)
+	for _, name := range clusterNames {
+		client, err := s.client(name)
+		if err != nil {
+			return err
+		}
+		err = s.wait(ctx, 5*time.Minute, "the issuer in "+name, func() bool {
+			_, err := client.Resource(issuers).Patch(ctx, "self-signed", types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "cert-manager"}, "status")
+			return err == nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	s.say.say("   (cert-manager's controller does not run here; the demo reports its issuers as ready)")
+	return nil
 }
 
 // showLock shows the newest commit.
@@ -310,17 +346,62 @@ func (s *stage) meddle(ctx context.Context, t *teller) error {
 		return err
 	}
 	t.say("   after %s: shortNames %s", time.Since(began).Round(100*time.Millisecond), now)
-	log, err := os.ReadFile(filepath.Join(s.dir, "gitopsd.log"))
+	// The daemon logs it once the attempt at the cluster has ended.
+	return s.wait(ctx, 2*time.Minute, "the daemon to log the drift", func() bool {
+		log, err := os.ReadFile(filepath.Join(s.dir, "gitopsd.log"))
+		if err != nil {
+			return false
+		}
+		for line := range lines(string(log)) {
+			if strings.Contains(line, "drift") && strings.Contains(line, machines) {
+				t.indent(line)
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// webhooks shows Cluster API's webhooks at work in dev. Nothing is stored: an API server
+// asks its webhooks in a dry run, too.
+func (s *stage) webhooks(ctx context.Context, t *teller) error {
+	t.step("Cluster API's webhooks are served in every cluster, by certificates that gitopsd made there")
+	snap, err := s.status()
 	if err != nil {
 		return err
 	}
-	for line := range lines(string(log)) {
-		if strings.Contains(line, "drift") && strings.Contains(line, machines) {
-			t.indent(line)
-			return nil
+	w := tabwriter.NewWriter(t.w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "   CLUSTER\tSECRET\tUSE\tEXPIRES")
+	for _, c := range snap.Clusters {
+		if len(c.Certificates) < 2 {
+			return fmt.Errorf("%s should have a certificate and a CA, and its status lists %d", c.Name, len(c.Certificates))
+		}
+		for _, cert := range c.Certificates {
+			fmt.Fprintf(w, "   %s\t%s\t%s\t%s\n", c.Name, cert.Secret, cert.Use, cert.Expires.Format(time.DateOnly))
 		}
 	}
-	return errors.New("the daemon's log does not mention the drift")
+	_ = w.Flush() // to the terminal
+	t.say("   They are replaced before they expire. In dev, the server in the place of Cluster API's controller")
+	t.say("   marks what it sees, and denies clusters at %s. blue is elsewhere, green is there:", deniedHost)
+	for _, o := range []struct{ file, host, want string }{
+		{"blue.yaml", "blue.example.com", mark},
+		{"green.yaml", deniedHost, "denied the request"},
+	} {
+		manifest := fmt.Sprintf(clusterManifest, strings.TrimSuffix(o.file, ".yaml"), o.host)
+		if err := os.WriteFile(filepath.Join(s.dir, o.file), []byte(manifest), 0o644); err != nil {
+			return err
+		}
+		t.say("   $ kubectl create --dry-run=server -o jsonpath={.metadata.annotations} -f %s", o.file)
+		cmd := exec.CommandContext(ctx, filepath.Join(s.source, "bin/devcluster"), "kubectl", "--kubeconfig", s.kubeconfig("dev"),
+			"create", "--dry-run=server", "-f", o.file, "-o", "jsonpath={.metadata.annotations}")
+		cmd.Dir = s.dir
+		out, err := cmd.CombinedOutput()
+		if denied := o.host == deniedHost; denied == (err == nil) || !strings.Contains(string(out), o.want) {
+			return fmt.Errorf("the webhooks should have answered with %q for %s (%v):\n%s", o.want, o.file, err, out)
+		}
+		t.indent(string(out))
+	}
+	return nil
 }
 
 // table prints the fleet.
