@@ -82,12 +82,13 @@ func Diff(id manifest.ID, before, after map[string]any) []Change {
 }
 
 // maintained are the fields of metadata that the API server maintains, and the
-// annotation that changes with every change.
+// annotations in which gitopsd keeps its own records.
 var maintained = map[string]bool{
 	"metadata.managedFields": true, "metadata.resourceVersion": true, "metadata.generation": true,
 	"metadata.uid": true, "metadata.creationTimestamp": true, "metadata.selfLink": true,
-	`metadata.annotations["` + manifest.AppliedAnnotation + `"]`: true,
-	`metadata.annotations["` + manifest.TypesAnnotation + `"]`:   true,
+	`metadata.annotations["` + manifest.AppliedAnnotation + `"]`:  true,
+	`metadata.annotations["` + manifest.RollbackAnnotation + `"]`: true,
+	`metadata.annotations["` + manifest.TypesAnnotation + `"]`:    true,
 }
 
 type differ struct {
