@@ -25,7 +25,9 @@ type revision struct {
 	record   rollback.Record
 	settled  bool
 	template map[string]any // that it is rolled back to; nil if it is not
-	since    time.Time      // when the record was first seen in the cluster
+	// made: this process made the record; since is when it first saw it in the cluster.
+	made  bool
+	since time.Time
 }
 
 // controllerOf reports whether a desired object is the Deployment of a package's
@@ -83,9 +85,9 @@ func (a *Applier) rollBack(ctx context.Context, v *view) error {
 func (a *Applier) decideRollback(ctx context.Context, o *manifest.Object, applied bool, now time.Time) (d rollback.Decision, due time.Time, err error) {
 	id := o.ID()
 	known := rollback.Known{Record: a.rollbackRecord(id), Applied: applied}
-	since := now
+	made, since := false, now
 	if r, ok := a.revisions[id]; ok && r.record == known.Record {
-		known.Settled, known.Template = r.settled, r.template
+		known.Settled, known.Template, made = r.settled, r.template, r.made
 		if !r.since.IsZero() {
 			since = r.since
 		}
@@ -103,7 +105,7 @@ func (a *Applier) decideRollback(ctx context.Context, o *manifest.Object, applie
 			if err == nil {
 				known.Foreign = managed.Foreign(&meta.ObjectMeta, "spec", "template")
 				deadline = since.Add(rollback.Deadline(known.Deployment))
-				known.Overdue = !now.Before(deadline)
+				known.Overdue = made && !now.Before(deadline)
 			}
 			switch {
 			case kube.IsClusterWide(err) || ctx.Err() != nil:
@@ -119,12 +121,12 @@ func (a *Applier) decideRollback(ctx context.Context, o *manifest.Object, applie
 				return d, due, err
 			}
 		default:
-			r := revision{record: d.Record, settled: d.Settled, template: d.Template}
-			if d.Record == known.Record {
-				r.since = since // not of a record that is yet to be written
+			r := revision{record: d.Record, settled: d.Settled, template: d.Template, made: made, since: since}
+			if d.Record != known.Record { // it is yet to be written
+				r.made, r.since = true, time.Time{}
 			}
 			a.revisions[id] = r
-			if d.Unmeasured && !known.Overdue {
+			if made && d.Unmeasured && !known.Overdue {
 				due = deadline
 			}
 			return d, due, nil
@@ -192,7 +194,13 @@ func withRollbacks(all []Health, p *plan.Plan, g *plan.Gating) []Health {
 				continue
 			}
 			if all[at].State != Terminating {
-				h.Reason += ", which is not ready: " + all[at].Reason
+				// A deadline may have been exceeded by the revision that failed.
+				why, late := strings.CutPrefix(all[at].Reason, rollback.Exceeded)
+				h.Reason += ", which is not ready"
+				if !late {
+					h.Reason += ": "
+				}
+				h.Reason += why
 			}
 			h.Until = all[at].Until
 			all[at] = h

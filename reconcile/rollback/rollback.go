@@ -18,9 +18,10 @@
 // since it finds the old ReplicaSet and keeps the condition Progressing of the rollout
 // before. So when a failed revision is tried again, by a person or by a revert of a
 // revert, the condition may say that it is available while it crashes. It counts only
-// if it names the ReplicaSet, or all pods are available. Otherwise the daemon measures
-// the deadline, from when it first saw the record. A restart begins anew, so that the
-// rollback is late at worst, and a pod must be seen failing.
+// if it names the ReplicaSet, or all pods are available. Otherwise the daemon that wrote
+// the record measures the deadline, from when it first saw it, and a pod must be seen
+// failing. After a restart it is not known whether the revision was ready meanwhile, so
+// that it stays, which is reported.
 //
 // A revision that has been ready once is not rolled back when it fails later. There
 // is no rollback if it would not help: if there was no template that was ready, or
@@ -137,8 +138,8 @@ type Known struct {
 	Deployment map[string]any
 	// Foreign reports whether others have changed its pod template.
 	Foreign bool
-	// Overdue reports whether the record has been known for longer than the deadline,
-	// by our clock. It counts if [Decision.Unmeasured].
+	// Overdue reports whether the revision in Record has been watched from its begin for
+	// longer than the deadline, by our clock. It counts if [Decision.Unmeasured].
 	Overdue bool
 	// Revisions are its ReplicaSets and pods; nil if they were not read.
 	Revisions *Revisions
@@ -202,9 +203,9 @@ func Decide(desired *manifest.Object, k Known) Decision {
 	r := Record{Revision: revision}
 	complete, need := k.complete()
 	switch {
-	case need != Nothing:
+	case need != Nothing && !k.Settled:
 		return Decision{Need: need}
-	case !complete || wanted(k.Deployment) == 0: // none of its pods was ready
+	case !(complete || k.Settled) || wanted(k.Deployment) == 0: // none of its pods was ready
 		r.Ready = k.Record.Ready
 	case !k.Foreign:
 		r.Ready = Hash(template(k.Deployment))

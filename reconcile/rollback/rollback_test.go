@@ -154,6 +154,7 @@ func TestDecide(t *testing.T) {
 		{name: "tried again, and nothing is seen to fail", known: silent, record: record, unmeasured: true},
 		{name: "tried again, and the node is lost", known: lost, record: record, unmeasured: true, stays: "its pods are being taken off their node"},
 		{name: "another revision, while what is tried again was never ready", known: later, record: record},
+		{name: "another revision, while what was ready fails", known: rollback.Known{Record: other, Settled: true, Deployment: status(t, "v1", done, "v2", 0)}, record: record},
 		{name: "what runs has no pods", known: rollback.Known{Deployment: scaled}, stays: first},
 		{name: "over quota", known: with("pods p is forbidden: exceeded quota: q", both()), record: record, stays: "the namespace's quota is exceeded"},
 		{name: "a webhook for pods is gone", known: with("Internal error occurred: failed calling webhook x", both()), record: record, stays: "an admission webhook for its pods does not answer"},
