@@ -382,6 +382,13 @@ func faultOf(pod, failing, ready map[string]any) (fault string, common bool) {
 				if image != "" && image == imageOf(ready, field+"s", name) && sameVolumes(failing, ready) {
 					return fmt.Sprintf("container %s: %s, with the image and the volumes that the revision before has too", name, reason), true
 				}
+			case "CreateContainerConfigError":
+				message := manifest.Text(s, "state", "waiting", "message")
+				a, b := containerOf(failing, field+"s", name), containerOf(ready, field+"s", name)
+				if (strings.Contains(message, "not found") || strings.Contains(message, "couldn't find key")) &&
+					reflect.DeepEqual([]any{a["env"], a["envFrom"]}, []any{b["env"], b["envFrom"]}) {
+					return fmt.Sprintf("container %s: %s of an environment that the revision before has too", name, reason), true
+				}
 			case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable":
 				image := imageOf(failing, field+"s", name)
 				if image != "" && image == imageOf(ready, field+"s", name) {
@@ -420,12 +427,16 @@ func sameVolumes(a, b map[string]any) bool {
 
 // imageOf returns the image of a container; of the first if it has no name.
 func imageOf(template map[string]any, field, container string) string {
+	return manifest.Text(containerOf(template, field, container), "image")
+}
+
+func containerOf(template map[string]any, field, name string) map[string]any {
 	for _, v := range manifest.List(template, "spec", field) {
-		if c, _ := v.(map[string]any); container == "" || manifest.Text(c, "name") == container {
-			return manifest.Text(c, "image")
+		if c, _ := v.(map[string]any); name == "" || manifest.Text(c, "name") == name {
+			return c
 		}
 	}
-	return ""
+	return nil
 }
 
 // Apply returns the desired Deployment with the decision.

@@ -228,6 +228,8 @@ func TestShared(t *testing.T) {
 		{name: "the image", image: "v2", reason: "ImagePullBackOff", stays: pull},
 		{name: "another image", image: "v1", reason: "ImagePullBackOff"},
 		{name: "a Secret that is missing", image: "v2", reason: "ContainerCreating", stays: mount},
+		{name: "a Secret in the environment", image: "v1", reason: `CreateContainerConfigError, message: 'secret "db" not found'`, stays: "container c: CreateContainerConfigError of an environment that the revision before has too"},
+		{name: "another container that cannot be made", image: "v1", reason: "CreateContainerConfigError, message: 'image will run as root'"},
 		{name: "an image that takes long", image: "v1", reason: "ContainerCreating"},
 		{name: "a Secret that the one before does not mount", image: "v2", reason: "ContainerCreating", volumes: "[{name: before}]"},
 	} {
