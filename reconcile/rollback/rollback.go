@@ -372,8 +372,8 @@ func faultOf(pod, failing, ready map[string]any) (fault string, common bool) {
 			name, reason := manifest.Text(s, "name"), manifest.Text(s, "state", "waiting", "reason")
 			switch reason {
 			case "", "PodInitializing":
-				if manifest.Mapping(s, "state", "running") != nil && s["ready"] == false && field == "container" {
-					return fmt.Sprintf("container %s: it runs, and is not ready", name), false
+				if fault == "" && field == "container" && manifest.Mapping(s, "state", "running") != nil && s["ready"] == false {
+					fault = fmt.Sprintf("container %s: it runs, and is not ready", name) // unless another says more
 				}
 				continue
 			case "ContainerCreating":
@@ -398,7 +398,7 @@ func faultOf(pod, failing, ready map[string]any) (fault string, common bool) {
 			return fmt.Sprintf("container %s: %s", name, reason), false
 		}
 	}
-	return "", false
+	return fault, false
 }
 
 // sameNeeds reports whether pods of two templates can run on the same nodes.

@@ -82,6 +82,8 @@ func TestDecide(t *testing.T) {
 	failed.Failed = "Progress deadline exceeded; container c: CrashLoopBackOff"
 	forbidden := record
 	forbidden.Failed = "Progress deadline exceeded; its pods cannot be created"
+	idle := record
+	idle.Failed = "Progress deadline exceeded; container c: it runs, and is not ready"
 	other := record
 	other.Revision = rollback.Revision(desired(t, "v0"))
 	both := func(pods ...map[string]any) *rollback.Revisions {
@@ -164,6 +166,8 @@ func TestDecide(t *testing.T) {
 		{name: "others changed it", known: foreign, record: record, stays: "others have changed its pod template"},
 		{name: "it does not get ready", known: unready(nil), need: rollback.TheRevisions},
 		{name: "it is rolled back", known: unready(both(pod(t, "v2", crash))), record: failed, back: "v1"},
+		{name: "it is never ready", known: unready(both(pod(t, "v2", "{containerStatuses: [{name: c, ready: false, state: {running: {}}}]}"))), record: idle, back: "v1"},
+		{name: "it waits for a container that crashes", known: unready(both(pod(t, "v2", "{containerStatuses: [{name: b, ready: false, state: {running: {}}}, {name: c, state: {waiting: {reason: CrashLoopBackOff}}}]}"))), record: failed, back: "v1"},
 		{name: "a pod of another revision", known: unready(both(pod(t, "v2", crash), pod(t, "v1", "{containerStatuses: [{name: c, state: {waiting: {reason: Other}}}]}"))), record: failed, back: "v1"},
 		{name: "the ReplicaSet is gone", known: unready(&rollback.Revisions{ReplicaSets: []map[string]any{set(t, "v2", "d")}}), record: record, stays: "the ReplicaSet with the pod template that was ready before is gone"},
 		{name: "the ReplicaSet is another Deployment's", known: unready(&rollback.Revisions{ReplicaSets: []map[string]any{set(t, "v2", "d"), set(t, "v1", "e")}}), record: record, stays: "the ReplicaSet with the pod template that was ready before is gone"},
