@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -24,6 +25,9 @@ type revision struct {
 	record   rollback.Record
 	settled  bool
 	template map[string]any // that it is rolled back to; nil if it is not
+	// made: this process made the record; since is when it first saw it in the cluster.
+	made  bool
+	since time.Time
 }
 
 // controllerOf reports whether a desired object is the Deployment of a package's
@@ -43,7 +47,7 @@ func (a *Applier) rollBack(ctx context.Context, v *view) error {
 			continue
 		}
 		applied := meta.Annotations[manifest.AppliedAnnotation]
-		d, err := a.decideRollback(ctx, o, applied == a.inv.Applied(o))
+		d, due, err := a.decideRollback(ctx, o, applied == a.inv.Applied(o), time.Now())
 		if err != nil {
 			return err
 		}
@@ -51,13 +55,13 @@ func (a *Applier) rollBack(ctx context.Context, v *view) error {
 		if err != nil {
 			return err
 		}
-		r := plan.Rollback{Done: d.Template != nil, Why: d.Stays}
+		r := plan.Rollback{Done: d.Template != nil, Why: d.Stays, Due: due}
 		switch {
 		case r.Done:
 			r.Why = d.Text(o)
 			r.Refilled = "rolled back: " + r.Why
 		case !d.Unknown:
-			r.Refilled = "tried again, since nothing records any more that it was rolled back"
+			r.Refilled = "applied as declared: nothing records that it was rolled back"
 		}
 		v.live.Rollbacks[o.ID()] = r
 		if completed == o {
@@ -75,41 +79,57 @@ func (a *Applier) rollBack(ctx context.Context, v *view) error {
 }
 
 // decideRollback decides about one Deployment, and reads as much as that takes.
-// applied reports whether it was applied last as it was rendered. The error is about
-// the cluster as a whole.
-func (a *Applier) decideRollback(ctx context.Context, o *manifest.Object, applied bool) (rollback.Decision, error) {
+// applied reports whether it was applied last as it was rendered. due is when to decide
+// again although nothing changes; zero for never. The error is about the cluster as a
+// whole.
+func (a *Applier) decideRollback(ctx context.Context, o *manifest.Object, applied bool, now time.Time) (d rollback.Decision, due time.Time, err error) {
 	id := o.ID()
 	known := rollback.Known{Record: a.rollbackRecord(id), Applied: applied}
+	made, since := false, now
 	if r, ok := a.revisions[id]; ok && r.record == known.Record {
-		known.Settled, known.Template = r.settled, r.template
+		known.Settled, known.Template, made = r.settled, r.template, r.made
+		if !r.since.IsZero() {
+			since = r.since
+		}
 	}
+	var deadline time.Time
 	for {
-		d := rollback.Decide(o, known)
+		d = rollback.Decide(o, known)
 		switch d.Need {
 		case rollback.TheDeployment:
 			t, err := a.cluster.Type(ctx, o.APIVersion(), id.Kind)
+			var meta *metav1.PartialObjectMetadata
 			if err == nil {
-				var meta *metav1.PartialObjectMetadata
 				known.Deployment, meta, err = a.cluster.Get(ctx, t, id)
-				known.Foreign = err == nil && managed.Foreign(&meta.ObjectMeta, "spec", "template")
+			}
+			if err == nil {
+				known.Foreign = managed.Foreign(&meta.ObjectMeta, "spec", "template")
+				deadline = since.Add(rollback.Deadline(known.Deployment))
+				known.Overdue = made && !now.Before(deadline)
 			}
 			switch {
 			case kube.IsClusterWide(err) || ctx.Err() != nil:
-				return d, err
+				return d, due, err
 			case kube.ClassOf(err) == kube.NotFound:
 				known.Deployment = map[string]any{}
 			case err != nil:
 				a.log.Debug("whether a controller got ready is not known", "object", id.String(), "error", err)
-				return rollback.Decision{Record: known.Record, Unknown: known.Record.Failed != ""}, nil
+				return rollback.Decision{Record: known.Record, Unknown: known.Record.Failed != ""}, due, nil
 			}
 		case rollback.TheRevisions:
-			var err error
 			if known.Revisions, err = a.revisionsOf(ctx, o); err != nil {
-				return d, err
+				return d, due, err
 			}
 		default:
-			a.revisions[id] = revision{d.Record, d.Settled, d.Template}
-			return d, nil
+			r := revision{record: d.Record, settled: d.Settled, template: d.Template, made: made, since: since}
+			if d.Record != known.Record { // it is yet to be written
+				r.made, r.since = true, time.Time{}
+			}
+			a.revisions[id] = r
+			if made && d.Unmeasured && !known.Overdue {
+				due = deadline
+			}
+			return d, due, nil
 		}
 	}
 }
@@ -162,7 +182,7 @@ func withRollbacks(all []Health, p *plan.Plan, g *plan.Gating) []Health {
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		mine := s.Object != nil && (s.Action.Writes() || s.Action == plan.Unchanged || s.Action == plan.Wait)
-		if s.Rollback.Why == "" || !mine {
+		if s.Rollback.Why == "" && s.Rollback.Due.IsZero() || !mine {
 			continue
 		}
 		at := slices.IndexFunc(all, func(h Health) bool { return h.ID == s.ID })
@@ -174,12 +194,20 @@ func withRollbacks(all []Health, p *plan.Plan, g *plan.Gating) []Health {
 				continue
 			}
 			if all[at].State != Terminating {
-				h.Reason += ", which is not ready: " + all[at].Reason
+				// A deadline may have been exceeded by the revision that failed.
+				why, late := strings.CutPrefix(all[at].Reason, rollback.Exceeded)
+				h.Reason += ", which is not ready"
+				if !late {
+					h.Reason += ": "
+				}
+				h.Reason += why
 			}
 			h.Until = all[at].Until
 			all[at] = h
 		case at >= 0 && all[at].State == FailedState && strings.HasPrefix(all[at].Reason, rollback.Exceeded):
 			all[at].Reason += "; not rolled back: " + s.Rollback.Why
+		case at >= 0 && !s.Rollback.Due.IsZero() && (all[at].Until.IsZero() || s.Rollback.Due.Before(all[at].Until)):
+			all[at].Until = s.Rollback.Due
 		}
 	}
 	return all

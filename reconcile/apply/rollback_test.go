@@ -2,6 +2,7 @@ package apply
 
 import (
 	"testing"
+	"time"
 
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
@@ -17,6 +18,7 @@ func TestHealthOfRollbacks(t *testing.T) {
 	none := plan.Rollback{Why: "no revision was ready"}
 	const advice = "types and rights are as declared; change the package or its DeploymentRuntimeConfig, or try the same again: kubectl annotate -n gitopsd-system deployment p gitopsd.dev/rollback-"
 	progress := []Health{{ID: o.ID(), State: InProgress, Package: "p", Reason: "0 of 1 replicas are ready"}}
+	due := time.Unix(1, 0)
 	for _, tt := range []struct {
 		name     string
 		action   plan.Action
@@ -34,7 +36,14 @@ func TestHealthOfRollbacks(t *testing.T) {
 		},
 		{name: "rolled back", action: plan.Unchanged, rollback: back, want: []Health{{ID: o.ID(), State: FailedState, Package: "p", Reason: back.Why, Advice: advice}}},
 		{name: "now", action: plan.Configure, rollback: back, health: progress, want: []Health{{ID: o.ID(), State: FailedState, Package: "p", Reason: back.Why + ", which is not ready: 0 of 1 replicas are ready", Advice: advice}}},
+		{
+			name: "now, and the condition is still about the revision that failed", action: plan.Unchanged, rollback: back,
+			health: []Health{{ID: o.ID(), State: FailedState, Package: "p", Reason: "Progress deadline exceeded"}},
+			want:   []Health{{ID: o.ID(), State: FailedState, Package: "p", Reason: back.Why + ", which is not ready", Advice: advice}},
+		},
 		{name: "nothing waits for it", action: plan.Unchanged, rollback: back, gating: plan.Gating{Gates: map[string]plan.Gates{"p": {}}}, want: []Health{{ID: o.ID(), State: FailedState, Package: "p", Reason: back.Why, Advice: advice, Passes: true}}},
+		{name: "to look at again", action: plan.Unchanged, rollback: plan.Rollback{Due: due}, health: progress, want: []Health{{ID: o.ID(), State: InProgress, Package: "p", Reason: progress[0].Reason, Until: due}}},
+		{name: "and ready by now", action: plan.Unchanged, rollback: plan.Rollback{Due: due}},
 		{name: "somebody else's", action: plan.Conflict, rollback: back},
 	} {
 		p := &plan.Plan{Steps: []plan.Step{{ID: o.ID(), Object: o, Package: o.Label(manifest.PackageLabel), Action: tt.action, Rollback: tt.rollback}}}

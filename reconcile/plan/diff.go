@@ -81,8 +81,8 @@ func Diff(id manifest.ID, before, after map[string]any) []Change {
 	return d.changes
 }
 
-// maintained are the fields of metadata that the API server maintains, and gitopsd's own
-// records, which change with what they are about.
+// maintained are the fields of metadata that the API server maintains, and the
+// annotations in which gitopsd keeps its own records.
 var maintained = map[string]bool{
 	"metadata.managedFields": true, "metadata.resourceVersion": true, "metadata.generation": true,
 	"metadata.uid": true, "metadata.creationTimestamp": true, "metadata.selfLink": true,

@@ -25,6 +25,7 @@ package plan
 
 import (
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -170,6 +171,9 @@ type Rollback struct {
 	// Refilled is why the object is completed otherwise than it was applied; empty if
 	// that is for another reason.
 	Refilled string
+	// Due is when a rollback may become necessary although nothing changes; zero for
+	// never.
+	Due time.Time
 }
 
 // Reclaim tells which fields that people own in an object are taken over.

@@ -15,13 +15,17 @@
 // controller under Crossplane.
 //
 // Kubernetes may not measure the deadline of a template that a Deployment had before,
-// since it finds the old ReplicaSet and keeps its condition Progressing. So a failed
-// revision that is tried again, by a person or by a revert of a revert, may be in
-// progress for good, which is reported, and is not rolled back a second time.
+// since it finds the old ReplicaSet and keeps the condition Progressing of the rollout
+// before. So when a failed revision is tried again, by a person or by a revert of a
+// revert, the condition may say that it is available while it crashes. It counts only
+// if it names the ReplicaSet, or all pods are available. Otherwise the daemon that wrote
+// the record measures the deadline, from when it first saw it, and a pod must be seen
+// failing. After a restart it is not known whether the revision was ready meanwhile, so
+// that it stays, which is reported.
 //
 // A revision that has been ready once is not rolled back when it fails later. There
 // is no rollback if it would not help: if there was no template that was ready, or
-// both need the same image that cannot be pulled, the same room on a node, or an
+// both need the same image or volume that cannot be had, the same room on a node, or an
 // account that is gone.
 //
 // # The record
@@ -49,6 +53,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
@@ -133,6 +138,9 @@ type Known struct {
 	Deployment map[string]any
 	// Foreign reports whether others have changed its pod template.
 	Foreign bool
+	// Overdue reports whether the revision in Record has been watched from its begin for
+	// longer than the deadline, by our clock. It counts if [Decision.Unmeasured].
+	Overdue bool
 	// Revisions are its ReplicaSets and pods; nil if they were not read.
 	Revisions *Revisions
 }
@@ -167,6 +175,8 @@ type Decision struct {
 	Template map[string]any
 	// Settled: the revision in Record is ready.
 	Settled bool
+	// Unmeasured: Kubernetes does not measure the deadline of the revision in Record.
+	Unmeasured bool
 	// Unknown: it cannot be found out now what to apply.
 	Unknown bool
 	// Stays is why a revision that does not get ready is not rolled back; empty if it
@@ -191,8 +201,11 @@ func Decide(desired *manifest.Object, k Known) Decision {
 	}
 	// A new revision.
 	r := Record{Revision: revision}
+	complete, need := k.complete()
 	switch {
-	case !complete(k.Deployment):
+	case need != Nothing && !k.Settled:
+		return Decision{Need: need}
+	case !(complete || k.Settled) || wanted(k.Deployment) == 0: // none of its pods was ready
 		r.Ready = k.Record.Ready
 	case !k.Foreign:
 		r.Ready = Hash(template(k.Deployment))
@@ -234,13 +247,15 @@ func held(k Known) Decision {
 // underWay decides about a revision that is rolled out.
 func underWay(desired *manifest.Object, k Known) Decision {
 	d := Decision{Record: k.Record}
-	switch {
-	case k.Deployment == nil:
+	if k.Deployment == nil {
 		return Decision{Need: TheDeployment}
-	case complete(k.Deployment):
-		d.Settled = true
-		return d
-	case !exceeded(k.Deployment):
+	}
+	complete, need := k.complete()
+	d.Settled, d.Unmeasured = complete, !complete && available(k.Deployment)
+	switch {
+	case need != Nothing:
+		return Decision{Need: need}
+	case complete, !exceeded(k.Deployment) && !(d.Unmeasured && k.Overdue):
 		return d
 	case k.Foreign: // which is corrected first, if it is drift
 		d.Stays = "others have changed its pod template"
@@ -251,11 +266,12 @@ func underWay(desired *manifest.Object, k Known) Decision {
 	failing := template(k.Deployment)
 	ready, _ := k.find(k.Record.Ready)
 	_, current := k.find(Hash(failing))
-	why, cause := k.causes(current, failing, ready)
+	seen, cause := k.causes(current, failing, ready)
 	switch account := manifest.Text(desired.Tree(), "spec", "template", "spec", "serviceAccountName"); {
 	case k.Revisions.Unread != "":
 		d.Stays = k.Revisions.Unread
-	case outdated(k.Deployment, current):
+	case d.Unmeasured && seen == "" && cause == "": // nothing fails
+	case !d.Unmeasured && outdated(k.Deployment, current):
 	case ready == nil:
 		d.Stays = gone
 	case Hash(ready) == Hash(failing):
@@ -265,7 +281,7 @@ func underWay(desired *manifest.Object, k Known) Decision {
 	case cause != "":
 		d.Stays = cause
 	default:
-		d.Record.Failed, d.Template = why, ready
+		d.Record.Failed, d.Template = why(seen), ready
 	}
 	return d
 }
@@ -289,35 +305,54 @@ func controls(uid string, o map[string]any) bool {
 	})
 }
 
-// causes returns why a revision did not get ready, and, if a rollback would not help,
-// why not: every pod of it fails for a reason that the ready template shares.
-func (k Known) causes(set, failing, ready map[string]any) (why, shared string) {
-	why = Exceeded
-	first, others := "", false
+// causes returns what is seen to fail in the pods of a revision, and, if a rollback
+// would not help, why not: every pod of it fails for a reason that the ready template
+// shares. Both are empty if nothing is seen.
+func (k Known) causes(set, failing, ready map[string]any) (seen, shared string) {
+	faults := make(map[string]bool) // whether it is shared
+	if fault, common := refused(k.Deployment, failing, ready); fault != "" {
+		faults[fault] = common
+	}
 	uid := manifest.Text(set, "metadata", "uid")
 	for _, pod := range k.Revisions.Pods {
 		if !controls(uid, pod) {
 			continue
 		}
-		fault, common := faultOf(pod, failing, ready)
-		switch {
-		case fault == "":
-		case common:
-			shared = fault
-		default:
-			others = true
-			if first == "" || fault < first {
-				first = fault
-			}
+		if fault, common := faultOf(pod, failing, ready); fault != "" {
+			faults[fault] = common
 		}
 	}
-	if others {
-		shared = ""
+	for _, fault := range slices.Sorted(maps.Keys(faults)) {
+		if !faults[fault] {
+			return fault, ""
+		}
+		shared = fault
 	}
-	if first != "" {
-		why += "; " + first
+	return "", shared
+}
+
+// why returns the reason for a rollback.
+func why(seen string) string {
+	text := Exceeded
+	if seen != "" {
+		text += "; " + seen
 	}
-	return strings.ToValidUTF8(why[:min(len(why), mostFailed)], ""), shared
+	return strings.ToValidUTF8(text[:min(len(text), mostFailed)], "")
+}
+
+// refused returns why the pods of a revision cannot be created, as faultOf does.
+func refused(deployment, failing, ready map[string]any) (fault string, common bool) {
+	c := condition(deployment, "ReplicaFailure")
+	message := manifest.Text(c, "message")
+	switch {
+	case c["status"] != "True":
+		return "", false
+	case strings.Contains(message, "failed calling webhook"):
+		return "an admission webhook for its pods does not answer", true
+	case strings.Contains(message, "exceeded quota"):
+		return "the namespace's quota is exceeded", sameNeeds(failing, ready)
+	}
+	return "its pods cannot be created", false
 }
 
 // faultOf returns why a pod is not ready, without its name and anything else that
@@ -336,8 +371,24 @@ func faultOf(pod, failing, ready map[string]any) (fault string, common bool) {
 			s, _ := v.(map[string]any)
 			name, reason := manifest.Text(s, "name"), manifest.Text(s, "state", "waiting", "reason")
 			switch reason {
-			case "", "ContainerCreating", "PodInitializing":
+			case "", "PodInitializing":
+				if fault == "" && field == "container" && manifest.Mapping(s, "state", "running") != nil && s["ready"] == false {
+					fault = fmt.Sprintf("container %s: it runs, and is not ready", name) // unless another says more
+				}
 				continue
+			case "ContainerCreating":
+				// The image takes long, or a volume cannot be mounted: its Secret may be missing.
+				image := imageOf(failing, field+"s", name)
+				if image != "" && image == imageOf(ready, field+"s", name) && sameVolumes(failing, ready) {
+					return fmt.Sprintf("container %s: %s, with the image and the volumes that the revision before has too", name, reason), true
+				}
+			case "CreateContainerConfigError":
+				message := manifest.Text(s, "state", "waiting", "message")
+				a, b := containerOf(failing, field+"s", name), containerOf(ready, field+"s", name)
+				if (strings.Contains(message, "not found") || strings.Contains(message, "couldn't find key")) &&
+					reflect.DeepEqual([]any{a["env"], a["envFrom"]}, []any{b["env"], b["envFrom"]}) {
+					return fmt.Sprintf("container %s: %s of an environment that the revision before has too", name, reason), true
+				}
 			case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable":
 				image := imageOf(failing, field+"s", name)
 				if image != "" && image == imageOf(ready, field+"s", name) {
@@ -347,7 +398,7 @@ func faultOf(pod, failing, ready map[string]any) (fault string, common bool) {
 			return fmt.Sprintf("container %s: %s", name, reason), false
 		}
 	}
-	return "", false
+	return fault, false
 }
 
 // sameNeeds reports whether pods of two templates can run on the same nodes.
@@ -369,14 +420,23 @@ func sameNeeds(a, b map[string]any) bool {
 	return reflect.DeepEqual(needs(a), needs(b))
 }
 
+// sameVolumes reports whether pods of two templates need the same volumes.
+func sameVolumes(a, b map[string]any) bool {
+	return reflect.DeepEqual(manifest.List(a, "spec", "volumes"), manifest.List(b, "spec", "volumes"))
+}
+
 // imageOf returns the image of a container; of the first if it has no name.
 func imageOf(template map[string]any, field, container string) string {
+	return manifest.Text(containerOf(template, field, container), "image")
+}
+
+func containerOf(template map[string]any, field, name string) map[string]any {
 	for _, v := range manifest.List(template, "spec", field) {
-		if c, _ := v.(map[string]any); container == "" || manifest.Text(c, "name") == container {
-			return manifest.Text(c, "image")
+		if c, _ := v.(map[string]any); name == "" || manifest.Text(c, "name") == name {
+			return c
 		}
 	}
-	return ""
+	return nil
 }
 
 // Apply returns the desired Deployment with the decision.
@@ -435,16 +495,46 @@ func progress(deployment map[string]any) string {
 	return reason
 }
 
-// complete reports whether the template of a Deployment has been rolled out. It stays
-// so if its pods fail later. At the begin of a rollout the condition is still the one of
-// the rollout before.
-func complete(deployment map[string]any) bool {
-	wanted, ok := manifest.Mapping(deployment, "spec")["replicas"].(int64)
-	if !ok {
-		wanted = 1
+// wanted returns how many replicas a Deployment is to have.
+func wanted(deployment map[string]any) int64 {
+	if n, ok := manifest.Mapping(deployment, "spec")["replicas"].(int64); ok {
+		return n
 	}
+	return 1
+}
+
+// available reports whether a Deployment's condition Progressing says that a template
+// has been rolled out, and all replicas have the newest. At the begin of a rollout the
+// condition is still the one of the rollout before.
+func available(deployment map[string]any) bool {
 	updated, _ := manifest.Mapping(deployment, "status")["updatedReplicas"].(int64)
-	return progress(deployment) == "NewReplicaSetAvailable" && updated >= wanted
+	return progress(deployment) == "NewReplicaSetAvailable" && updated >= wanted(deployment)
+}
+
+// complete reports whether the template of the live Deployment has been rolled out. It
+// stays so if its pods fail later: then the ReplicaSets say whether the condition is
+// about this template.
+func (k Known) complete() (bool, Need) {
+	if !available(k.Deployment) {
+		return false, Nothing
+	}
+	status := manifest.Mapping(k.Deployment, "status")
+	if ready, _ := status["availableReplicas"].(int64); ready >= wanted(k.Deployment) && status["replicas"] == status["updatedReplicas"] {
+		return true, Nothing
+	}
+	if k.Revisions == nil {
+		return false, TheRevisions
+	}
+	_, current := k.find(Hash(template(k.Deployment)))
+	return !outdated(k.Deployment, current), Nothing
+}
+
+// Deadline returns how long a Deployment's rollout may take without progress.
+func Deadline(deployment map[string]any) time.Duration {
+	if n, ok := manifest.Mapping(deployment, "spec")["progressDeadlineSeconds"].(int64); ok && n > 0 {
+		return time.Duration(n) * time.Second
+	}
+	return 10 * time.Minute // Kubernetes' default
 }
 
 func exceeded(deployment map[string]any) bool {

@@ -28,10 +28,22 @@ func pods(image string) string {
 }
 
 // live is a Deployment in the cluster, with the reason of its condition Progressing.
+// If that is done, its pod is available.
 func live(t *testing.T, image, progressing string) map[string]any {
 	t.Helper()
+	available := 0
+	if progressing == done {
+		available = 1
+	}
+	return status(t, image, progressing, image, available)
+}
+
+// status is a Deployment whose condition Progressing is about the ReplicaSet of
+// another image.
+func status(t *testing.T, image, progressing, about string, available int) map[string]any {
+	t.Helper()
 	return manifesttest.Tree(t, fmt.Sprintf(`{metadata: {uid: d, generation: 2}, spec: {replicas: 1, template: %s},
- status: {observedGeneration: 2, updatedReplicas: 1, conditions: [{type: Progressing, reason: %s, message: ReplicaSet "p-%s" did something.}]}}`, pods(image), progressing, image))
+ status: {observedGeneration: 2, replicas: 1, updatedReplicas: 1, availableReplicas: %d, conditions: [{type: Progressing, reason: %s, message: ReplicaSet "p-%s" did something.}]}}`, pods(image), available, progressing, about))
 }
 
 // set is the ReplicaSet with an image, which a Deployment controls.
@@ -68,6 +80,10 @@ func TestDecide(t *testing.T) {
 	record := rollback.Record{Revision: rollback.Revision(v2), Ready: hashOf(t, "v1")}
 	failed := record
 	failed.Failed = "Progress deadline exceeded; container c: CrashLoopBackOff"
+	forbidden := record
+	forbidden.Failed = "Progress deadline exceeded; its pods cannot be created"
+	idle := record
+	idle.Failed = "Progress deadline exceeded; container c: it runs, and is not ready"
 	other := record
 	other.Revision = rollback.Revision(desired(t, "v0"))
 	both := func(pods ...map[string]any) *rollback.Revisions {
@@ -88,6 +104,23 @@ func TestDecide(t *testing.T) {
 	manifest.Mapping(moved.ReplicaSets[1], "spec", "template", "spec")["serviceAccountName"] = "before"
 	movedRecord := record
 	movedRecord.Ready = rollback.Hash(manifest.Mapping(moved.ReplicaSets[1], "spec", "template"))
+	again := rollback.Known{Record: record, Deployment: status(t, "v2", done, "v1", 0), Revisions: both(pod(t, "v2", crash))}
+	overdue := again
+	overdue.Overdue = true
+	silent := overdue
+	silent.Revisions = both()
+	lost := overdue
+	lost.Revisions = both(pod(t, "v2", "{reason: NodeLost}"))
+	later := again
+	later.Record = other
+	with := func(message string, revisions *rollback.Revisions) rollback.Known {
+		k := unready(revisions)
+		conditions := manifest.Mapping(k.Deployment, "status")
+		conditions["conditions"] = append(manifest.List(conditions, "conditions"), map[string]any{"type": "ReplicaFailure", "status": "True", "message": message})
+		return k
+	}
+	scaled := live(t, "v1", done)
+	manifest.Mapping(scaled, "spec")["replicas"] = int64(0)
 	same := record
 	same.Ready = hashOf(t, "v2")
 	const first = "no revision before it is known to have been ready"
@@ -101,6 +134,8 @@ func TestDecide(t *testing.T) {
 		settled bool
 		stays   string
 		unknown bool
+		// unmeasured: Kubernetes does not measure the deadline.
+		unmeasured bool
 	}{
 		{name: "the first revision", known: rollback.Known{Applied: true}, stays: first},
 		{name: "a new revision asks what runs", known: rollback.Known{}, need: rollback.TheDeployment},
@@ -114,11 +149,25 @@ func TestDecide(t *testing.T) {
 		{name: "not yet, though the one before was", known: rollback.Known{Record: record, Deployment: begun}, record: record},
 		{name: "not yet, though the one before was not in time", known: rollback.Known{Record: record, Deployment: stale, Revisions: both(pod(t, "v2", crash))}, record: record},
 		{name: "ready", known: rollback.Known{Record: record, Deployment: live(t, "v2", done)}, record: record, settled: true},
+		{name: "ready, and it failed later", known: rollback.Known{Record: record, Deployment: status(t, "v2", done, "v2", 0), Revisions: both(pod(t, "v2", crash))}, record: record, settled: true},
+		{name: "unavailable, and which one was ready?", known: rollback.Known{Record: record, Deployment: status(t, "v2", done, "v1", 0)}, need: rollback.TheRevisions},
+		{name: "tried again, and the condition is still about the one before", known: again, record: record, unmeasured: true},
+		{name: "tried again, and overdue", known: overdue, record: failed, back: "v1", unmeasured: true},
+		{name: "tried again, and nothing is seen to fail", known: silent, record: record, unmeasured: true},
+		{name: "tried again, and the node is lost", known: lost, record: record, unmeasured: true, stays: "its pods are being taken off their node"},
+		{name: "another revision, while what is tried again was never ready", known: later, record: record},
+		{name: "another revision, while what was ready fails", known: rollback.Known{Record: other, Settled: true, Deployment: status(t, "v1", done, "v2", 0)}, record: record},
+		{name: "what runs has no pods", known: rollback.Known{Deployment: scaled}, stays: first},
+		{name: "over quota", known: with("pods p is forbidden: exceeded quota: q", both()), record: record, stays: "the namespace's quota is exceeded"},
+		{name: "a webhook for pods is gone", known: with("Internal error occurred: failed calling webhook x", both()), record: record, stays: "an admission webhook for its pods does not answer"},
+		{name: "its pods are forbidden", known: with("pods p is forbidden: violates PodSecurity", both()), record: forbidden, back: "v1"},
 		{name: "known to be ready", known: rollback.Known{Record: record, Settled: true}, record: record, settled: true},
 		{name: "another generation exceeded it", known: rollback.Known{Record: record, Deployment: unseen}, record: record},
 		{name: "others changed it", known: foreign, record: record, stays: "others have changed its pod template"},
 		{name: "it does not get ready", known: unready(nil), need: rollback.TheRevisions},
 		{name: "it is rolled back", known: unready(both(pod(t, "v2", crash))), record: failed, back: "v1"},
+		{name: "it is never ready", known: unready(both(pod(t, "v2", "{containerStatuses: [{name: c, ready: false, state: {running: {}}}]}"))), record: idle, back: "v1"},
+		{name: "it waits for a container that crashes", known: unready(both(pod(t, "v2", "{containerStatuses: [{name: b, ready: false, state: {running: {}}}, {name: c, state: {waiting: {reason: CrashLoopBackOff}}}]}"))), record: failed, back: "v1"},
 		{name: "a pod of another revision", known: unready(both(pod(t, "v2", crash), pod(t, "v1", "{containerStatuses: [{name: c, state: {waiting: {reason: Other}}}]}"))), record: failed, back: "v1"},
 		{name: "the ReplicaSet is gone", known: unready(&rollback.Revisions{ReplicaSets: []map[string]any{set(t, "v2", "d")}}), record: record, stays: "the ReplicaSet with the pod template that was ready before is gone"},
 		{name: "the ReplicaSet is another Deployment's", known: unready(&rollback.Revisions{ReplicaSets: []map[string]any{set(t, "v2", "d"), set(t, "v1", "e")}}), record: record, stays: "the ReplicaSet with the pod template that was ready before is gone"},
@@ -142,7 +191,7 @@ func TestDecide(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			d := rollback.Decide(v2, tt.known)
-			if d.Need != tt.need || d.Record != tt.record || d.Settled != tt.settled || d.Stays != tt.stays || d.Unknown != tt.unknown || (d.Template != nil) != (tt.back != "") {
+			if d.Need != tt.need || d.Record != tt.record || d.Settled != tt.settled || d.Stays != tt.stays || d.Unknown != tt.unknown || d.Unmeasured != tt.unmeasured || (d.Template != nil) != (tt.back != "") {
 				t.Fatalf("have %+v", d)
 			}
 			o, err := d.Apply(v2)
@@ -172,12 +221,28 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// Two revisions of which both need the image that cannot be pulled.
-func TestSharedImage(t *testing.T) {
+// Two revisions of which both need what cannot be had: an image, or a volume.
+func TestShared(t *testing.T) {
 	t.Parallel()
-	pull := "{containerStatuses: [{name: c, state: {waiting: {reason: ImagePullBackOff}}}]}"
-	for image, stays := range map[string]string{"v2": "container c: ImagePullBackOff of an image that the revision before has too", "v1": ""} {
+	const pull = "container c: ImagePullBackOff of an image that the revision before has too"
+	const mount = "container c: ContainerCreating, with the image and the volumes that the revision before has too"
+	for _, tt := range []struct {
+		name, image, reason, volumes, stays string
+	}{
+		{name: "the image", image: "v2", reason: "ImagePullBackOff", stays: pull},
+		{name: "another image", image: "v1", reason: "ImagePullBackOff"},
+		{name: "a Secret that is missing", image: "v2", reason: "ContainerCreating", stays: mount},
+		{name: "a Secret in the environment", image: "v1", reason: `CreateContainerConfigError, message: 'secret "db" not found'`, stays: "container c: CreateContainerConfigError of an environment that the revision before has too"},
+		{name: "another container that cannot be made", image: "v1", reason: "CreateContainerConfigError, message: 'image will run as root'"},
+		{name: "an image that takes long", image: "v1", reason: "ContainerCreating"},
+		{name: "a Secret that the one before does not mount", image: "v2", reason: "ContainerCreating", volumes: "[{name: before}]"},
+	} {
+		image, stays := tt.image, tt.stays
+		pull := fmt.Sprintf("{containerStatuses: [{name: c, ready: false, state: {waiting: {reason: %s}}}]}", tt.reason)
 		ready := set(t, image, "d")
+		if tt.volumes != "" {
+			manifest.Mapping(ready, "spec", "template", "spec")["volumes"] = manifesttest.Tree(t, "{volumes: "+tt.volumes+"}")["volumes"]
+		}
 		manifest.Mapping(ready, "spec", "template", "metadata", "labels")["pkg.crossplane.io/revision"] = "p-v1"
 		v2 := desired(t, "v2")
 		k := rollback.Known{
@@ -188,7 +253,7 @@ func TestSharedImage(t *testing.T) {
 			manifest.Mapping(ready, "metadata")["uid"] = "rs-before"
 		}
 		if d := rollback.Decide(v2, k); d.Stays != stays || (d.Template != nil) != (stays == "") {
-			t.Errorf("%s: have %+v", image, d)
+			t.Errorf("%s: have %+v", tt.name, d)
 		}
 	}
 }
@@ -227,11 +292,12 @@ func TestParse(t *testing.T) {
 // restarts, lost ReplicaSets, a removed record, strangers.
 func FuzzStory(f *testing.F) {
 	f.Add([]byte{0, 2, 1, 1, 3, 1, 1, 5, 1})
+	f.Add([]byte{2, 0, 1, 3, 1, 2, 5, 1, 3, 1, 0, 1, 3, 1}) // tried again, and then another
 	f.Add([]byte{0, 2, 1, 1, 1, 3, 2, 1, 3, 1, 4, 1, 6, 1, 3, 1})
 	f.Fuzz(func(t *testing.T, story []byte) {
 		now := 0 // the revision that the repository asks for
 		running, record, applied := "v0", rollback.Record{}, true
-		progress := waiting
+		progress, about, overdue := waiting, "v0", false // what the condition says, and of which revision
 		wasReady := map[string]bool{}
 		sets := map[string]bool{"v0": true}
 		rolledBack := map[string]int{} // by revision, since it was asked for
@@ -244,14 +310,15 @@ func FuzzStory(f *testing.F) {
 				now++
 				rolledBack = map[string]int{}
 			case 2:
-				progress = done
+				progress, about = done, running
 				wasReady[running] = true
 			case 3:
 				if progress == waiting {
-					progress = exceeded
+					progress, about = exceeded, running
 				}
+				overdue = true
 			case 4: // a restart
-				memory, memoryOf = rollback.Decision{}, rollback.Record{}
+				memory, memoryOf, overdue = rollback.Decision{}, rollback.Record{}, false
 			case 5:
 				record, applied = rollback.Record{}, false // somebody removes the record
 				rolledBack = map[string]int{}
@@ -262,7 +329,7 @@ func FuzzStory(f *testing.F) {
 			case 1: // a pass
 				want := fmt.Sprintf("v%d", now)
 				o := desired(t, want)
-				k := rollback.Known{Record: record, Applied: applied && record == rollback.Record{} && running == want, Settled: memory.Settled && memoryOf == record}
+				k := rollback.Known{Record: record, Applied: applied && record == rollback.Record{} && running == want, Settled: memory.Settled && memoryOf == record, Overdue: overdue}
 				if memoryOf == record {
 					k.Template = memory.Template
 				}
@@ -276,11 +343,16 @@ func FuzzStory(f *testing.F) {
 					}
 					switch d.Need {
 					case rollback.TheDeployment:
-						k.Deployment, k.Foreign = live(t, running, progress), foreign
+						available := 0
+						if progress == done && about == running {
+							available = int(b >> 3 & 1) // it may fail after it was ready
+						}
+						k.Deployment, k.Foreign = status(t, running, progress, about, available), foreign
 					case rollback.TheRevisions:
 						k.Revisions = new(rollback.Revisions)
 						for image := range maps.Keys(sets) {
 							k.Revisions.ReplicaSets = append(k.Revisions.ReplicaSets, set(t, image, "d"))
+							k.Revisions.Pods = append(k.Revisions.Pods, pod(t, image, crash))
 						}
 					}
 				}
@@ -298,7 +370,10 @@ func FuzzStory(f *testing.F) {
 					}
 				}
 				if to != running {
-					running, progress, foreign = to, waiting, false
+					if !sets[to] || progress != done { // else the condition stays, as Kubernetes keeps it
+						progress, about = waiting, to
+					}
+					running, overdue, foreign = to, false, false
 					sets[to] = true
 				}
 				record, applied = d.Record, true

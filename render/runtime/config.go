@@ -250,7 +250,8 @@ func volumes(c Controller, configured any, container map[string]any) []any {
 
 // LeaderElectionAnnotation, "true" in the metadata of a package, declares that its
 // controller elects a leader whatever its settings: it may roll as a Deployment does
-// by default, and two versions never reconcile the same objects. A
+// by default, and two versions that elect never reconcile the same objects. The first
+// one to elect meets one that does not: set the strategy Recreate for that change. A
 // DeploymentRuntimeConfig declares the same with the setting itself, the argument
 // --leader-election or --leader-elect or the variable LEADER_ELECTION of the
 // controller's container, which is how providers take it. A strategy in the
