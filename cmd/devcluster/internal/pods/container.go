@@ -101,7 +101,7 @@ func (l *life) runOnce(ctx context.Context, c *corev1.Container, command []strin
 			l.update(c.Name, func(s *Container) { s.Ready = ready })
 		})
 	})
-	state := wait(ctx, cmd, l.graceLeft)
+	state := wait(ctx, cmd, l.killed)
 	stop()
 	probes.Wait()
 	ended.FinishedAt = metav1.Now()
