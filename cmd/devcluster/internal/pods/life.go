@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -62,7 +63,7 @@ func (r *Runtime) newLife(pod *corev1.Pod, ip, address netip.Addr, commands map[
 		ip:         ip,
 		address:    address,
 		commands:   commands,
-		dir:        filepath.Join(r.cfg.Dir, "pods", string(pod.UID)),
+		dir:        filepath.Join(podsIn(r.cfg.Dir), string(pod.UID)),
 		cancel:     cancel,
 		killed:     make(chan struct{}),
 		done:       make(chan struct{}),
@@ -146,6 +147,9 @@ func (l *life) run(ctx context.Context) {
 	}
 	for sleep(ctx, refresh) {
 		err := l.writeVolumes(ctx)
+		for name := range l.commands {
+			err = errors.Join(err, boundLog(l.log(name)))
+		}
 		if err == nil {
 			said = ""
 		} else if err.Error() != said && ctx.Err() == nil {

@@ -140,6 +140,18 @@ func TestReplaceFiles(t *testing.T) {
 		if err := replaceFiles(dir, files); err != nil {
 			t.Fatal(err)
 		}
+		// What a process puts there is not the volume's.
+		for _, path := range []string{"f", "mine/too"} {
+			if err := os.RemoveAll(filepath.Join(dir, "f")); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.MkdirAll(filepath.Join(dir, path, "sub"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := replaceFiles(dir, files); err != nil {
+			t.Fatal(err)
+		}
 		if got := read(t, dir); !reflect.DeepEqual(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
