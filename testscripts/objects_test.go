@@ -139,50 +139,47 @@ func (p *plane) resources() (all []object, err error) {
 }
 
 // empty removes what was written to the control plane, in an order without waits:
-// empty types and namespaces are gone at once.
+// empty types and namespaces are gone at once. Whatever fails is tried again, since
+// the API server forgets webhooks, policies and APIs a moment after they are gone.
 func (p *plane) empty(ctx context.Context) error {
 	pause := 25 * time.Millisecond
-	// The API server forgets webhooks a moment after they are gone.
 	for {
-		err := p.dropWebhooks(ctx)
-		if err == nil {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("removing webhooks: %w", err)
-		case <-time.After(pause):
-		}
-	}
-	for {
-		objects, err := p.list(ctx)
-		if err != nil {
-			return err
-		}
-		if len(objects) == 0 {
+		left, err := p.emptyOnce(ctx)
+		if err == nil && left == nil {
 			return nil
 		}
-		slices.SortStableFunc(objects, func(a, b object) int { return rank(a) - rank(b) })
-		for _, o := range objects {
-			if rank(o) > rank(objects[0]) {
-				break
-			}
-			if err := p.remove(ctx, o); err != nil {
-				return fmt.Errorf("removing %s: %w", o, err)
-			}
-		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d objects are left, among them %s: %w", len(objects), objects[0], ctx.Err())
+			return fmt.Errorf("%d objects are left, such as %v: %w", len(left), left[:min(len(left), 3)], errors.Join(err, ctx.Err()))
 		case <-time.After(pause):
 		}
 		pause = min(pause*3/2, 250*time.Millisecond)
 	}
 }
 
-// dropWebhooks removes the webhooks that judge writes, and makes types convert
-// without one: a webhook whose server goes with the rest would make their objects
-// unreadable.
+// emptyOnce removes the objects that go first, and returns the ones that it found.
+func (p *plane) emptyOnce(ctx context.Context) (found []object, err error) {
+	if err := p.dropWebhooks(ctx); err != nil {
+		return nil, fmt.Errorf("removing webhooks: %w", err)
+	}
+	if found, err = p.list(ctx); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(found, func(a, b object) int { return rank(a) - rank(b) })
+	for _, o := range found {
+		if rank(o) > rank(found[0]) {
+			break
+		}
+		if removal := p.remove(ctx, o); removal != nil && err == nil {
+			err = fmt.Errorf("removing %s: %w", o, removal)
+		}
+	}
+	return found, err
+}
+
+// dropWebhooks removes the webhooks that judge writes and the APIs that others serve,
+// and makes types convert without a webhook: one whose server goes with the rest would
+// make their objects unreadable.
 func (p *plane) dropWebhooks(ctx context.Context) error {
 	admission := schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1"}
 	for _, admission.Resource = range []string{"validatingwebhookconfigurations", "mutatingwebhookconfigurations"} {
@@ -190,21 +187,26 @@ func (p *plane) dropWebhooks(ctx context.Context) error {
 			return err
 		}
 	}
-	const path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-	text, err := p.discovery.RESTClient().Get().AbsPath(path).DoRaw(ctx)
+	const apis = "/apis/apiregistration.k8s.io/v1/apiservices"
+	found, err := p.interceptors(ctx, apis)
 	if err != nil {
 		return err
 	}
-	var crds struct {
-		Items []struct {
-			Metadata metav1.ObjectMeta
-			Spec     struct{ Conversion struct{ Strategy string } }
+	for _, api := range found {
+		if api.Spec.Service == nil {
+			continue // the API server itself serves it
+		}
+		err := p.discovery.RESTClient().Delete().AbsPath(apis, api.Metadata.Name).Do(ctx).Error()
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
 		}
 	}
-	if err := json.Unmarshal(text, &crds); err != nil {
+	const path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+	crds, err := p.interceptors(ctx, path)
+	if err != nil {
 		return err
 	}
-	for _, crd := range crds.Items {
+	for _, crd := range crds {
 		if crd.Spec.Conversion.Strategy != "Webhook" {
 			continue
 		}
@@ -215,6 +217,28 @@ func (p *plane) dropWebhooks(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// interceptor is what an APIService or a CRD says of who serves it.
+type interceptor struct {
+	Metadata metav1.ObjectMeta
+	Spec     struct {
+		Service    *struct{}
+		Conversion struct{ Strategy string }
+	}
+}
+
+// interceptors lists the objects at a path.
+func (p *plane) interceptors(ctx context.Context, path string) ([]interceptor, error) {
+	text, err := p.discovery.RESTClient().Get().AbsPath(path).DoRaw(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list struct{ Items []interceptor }
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return list.Items, nil
 }
 
 // rank orders the removal of objects: first the ones that intercept requests,
@@ -243,7 +267,8 @@ func (p *plane) remove(ctx context.Context, o object) error {
 		client = p.metadata.Resource(o.resource).Namespace(o.meta.Namespace)
 	}
 	var err error
-	if o.meta.DeletionTimestamp == nil {
+	// A pod may have been given a long time to end.
+	if o.meta.DeletionTimestamp == nil || o.kind.Kind == "Pod" {
 		err = client.Delete(ctx, o.meta.Name, atOnce())
 	}
 	if err == nil && o.kind.Kind == "Namespace" {

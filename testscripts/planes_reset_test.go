@@ -12,8 +12,8 @@ import (
 )
 
 // A control plane is empty when it is lent again, whatever was left in it: types
-// with objects whose finalizers nobody removes, namespaces, webhooks that do not
-// answer, and images that stand for commands.
+// with objects whose finalizers nobody removes, namespaces, webhooks and APIs that do
+// not answer, policies, processes that do not end, and images that stand for commands.
 func TestControlPlanesComeBackEmpty(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -43,22 +43,26 @@ func TestControlPlanesComeBackEmpty(t *testing.T) {
 	kubectl("", "wait", "--for", "condition=Established", "crd/widgets.acme.example")
 	kubectl(`{apiVersion: acme.example/v1, kind: Widget, metadata: {name: stuck, namespace: left, finalizers: [acme.example/never]}}`, "apply", "-f", "-")
 	before, err := plane.list(ctx)
-	if err != nil || len(before) != 6 {
-		t.Errorf("%d objects were made, and these are seen: %v, %v", 6, before, err)
+	if err != nil || len(before) != 7 {
+		t.Errorf("%d objects were made, and these are seen: %v, %v", 7, before, err)
 	}
-	kubectl(translated, "apply", "-f", "-")
-	kubectl("", "wait", "--for", "condition=Established", "crd/gadgets.acme.example")
-	kubectl(`{apiVersion: acme.example/v1, kind: Gadget, metadata: {name: old}}`, "apply", "-f", "-")
-	kubectl(closedDoor, "apply", "-f", "-")
-	if err := planes.devs.SetImage(ctx, plane.name, "example.org/a", "sleep", "3600"); err != nil {
+	if err := planes.devs.SetImage(ctx, plane.name, "example.org/stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 0.1; done`); err != nil {
 		t.Fatal(err)
 	}
 	plane.images = true
+	kubectl(stubborn, "apply", "-f", "-")
+	kubectl("", "wait", "--for", "condition=Ready", "pod/stubborn")
+	kubectl("", "delete", "--wait=false", "pod/stubborn")
+	kubectl(translated, "apply", "-f", "-")
+	kubectl("", "wait", "--for", "condition=Established", "crd/gadgets.acme.example")
+	kubectl(`{apiVersion: acme.example/v1, kind: Gadget, metadata: {name: old}}`, "apply", "-f", "-")
+	kubectl(prohibition, "apply", "-f", "-")
+	kubectl(closedDoor, "apply", "-f", "-")
 	if err := planes.reset(plane); err != nil {
 		t.Fatal(err)
 	}
 	// Without images to forget, this would fail.
-	if err := planes.devs.RemoveImages(ctx, plane.name, "example.org/a"); err == nil {
+	if err := planes.devs.RemoveImages(ctx, plane.name, "example.org/stubborn"); err == nil {
 		t.Error("an image still stands for a command")
 	}
 	left, err := plane.list(ctx)
@@ -102,6 +106,27 @@ spec:
     storage: true
     schema:
       openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}
+---
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.echo.example}
+spec:
+  group: echo.example
+  version: v1
+  groupPriorityMinimum: 1000
+  versionPriority: 1
+  insecureSkipTLSVerify: true
+  service: {namespace: left, name: nobody}
+`
+
+// stubborn is a pod that may take an hour to end.
+const stubborn = `
+apiVersion: v1
+kind: Pod
+metadata: {name: stubborn, namespace: default}
+spec:
+  terminationGracePeriodSeconds: 3600
+  containers: [{name: a, image: example.org/stubborn}]
 `
 
 // translated is a type whose objects nobody can read in its newer version.
@@ -127,6 +152,23 @@ spec:
     served: true
     storage: false
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`
+
+// prohibition is a policy by which nothing can be deleted or changed.
+const prohibition = `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: nothing-goes}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: ["*"], apiVersions: ["*"], operations: [UPDATE, DELETE], resources: ["*"]}
+  validations: [{expression: "false"}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: nothing-goes}
+spec: {policyName: nothing-goes, validationActions: [Deny]}
 `
 
 // closedDoor is a webhook that nobody serves, so that every write is refused.

@@ -73,7 +73,7 @@ func build(t *testing.T) string {
 // newFleet returns an empty one, which the test leaves without processes.
 func newFleet(t *testing.T, binary string) *fleet {
 	t.Helper()
-	dir, err := statedir.Open(filepath.Join(t.TempDir(), "fleet"))
+	dir, err := statedir.Open(filepath.Join(t.TempDir(), "fleet whose path has spaces and more bytes than the 107 that the path of a Unix socket can have"))
 	if err != nil {
 		t.Fatal(err)
 	}

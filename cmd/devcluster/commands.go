@@ -215,7 +215,8 @@ func logsCommand(run runFunc) *cobra.Command {
 		Use:   "logs --dir DIR NAME [NAMESPACE/POD]",
 		Short: "Print the output of pods that are processes",
 		Long: `Prints the output of the processes of a pod, or of all pods of the cluster NAME, also
-of those that have ended. The files are DIR/NAME/logs/NAMESPACE/POD/CONTAINER.log.`,
+of those that have ended. The files are DIR/NAME/logs/NAMESPACE/POD/CONTAINER.log. Of
+one that becomes longer than 10 MiB, the last MiB is kept.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: run(func(ctx context.Context, cfg controlplane.Config, args []string) error {
 			return controlplane.Logs(ctx, cfg, args[0], append(args, "")[1])

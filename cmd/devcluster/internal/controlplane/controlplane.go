@@ -288,6 +288,10 @@ func (c *command) startCluster(ctx context.Context, cl statedir.Cluster, e state
 	if err != nil {
 		return err
 	}
+	// The API server may remember the node as ready from the process before this one.
+	if err := c.await(ctx, cl.Name+"'s egress proxy", c.egressReady(cl), node); err != nil {
+		return err
+	}
 	if err := c.await(ctx, cl.Name+"'s default namespace", namespaceReady(client), api); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gitopsd.dev/cmd/devcluster/internal/component"
+	"gitopsd.dev/cmd/devcluster/internal/pods"
 	"gitopsd.dev/cmd/devcluster/internal/process"
 	"gitopsd.dev/cmd/devcluster/internal/statedir"
 )
@@ -77,6 +78,9 @@ func (c *command) stopAll(ctx context.Context, state *statedir.State) error {
 	if err := c.end(ctx, apiServerGrace, servers); err != nil {
 		return err
 	}
+	if err := c.endPods(state.Names()); err != nil {
+		return err
+	}
 	if err := c.end(ctx, etcdGrace, etcd); err != nil {
 		return err
 	}
@@ -88,6 +92,17 @@ func (c *command) stopAll(ctx context.Context, state *statedir.State) error {
 		ports = append(ports, cl.Port)
 	}
 	return portsFree(ctx, ports)
+}
+
+// endPods kills what a kubelet stand-in that was killed has left of its pods. Of one
+// that has ended there is nothing.
+func (c *command) endPods(clusters []string) error {
+	for _, name := range clusters {
+		if err := pods.End(c.dir.Path(name)); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // portsFree makes sure that nobody listens on the ports any more. A process
@@ -118,12 +133,15 @@ func Stop(ctx context.Context, cfg Config, names []string) error {
 			if err != nil {
 				return err
 			}
+			if err := c.end(ctx, apiServerGrace, found); err != nil {
+				return err
+			}
+			if err := c.endPods([]string{name}); err != nil {
+				return err
+			}
 			if len(found) == 0 {
 				c.say("%s: was not running", name)
 				continue
-			}
-			if err := c.end(ctx, apiServerGrace, found); err != nil {
-				return err
 			}
 			if err := portsFree(ctx, []int{state.Cluster(name).Port}); err != nil {
 				return err

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -163,6 +164,24 @@ func pendingChecks(report []byte) (names []string) {
 		}
 	}
 	return names
+}
+
+// egressReady checks whether the kubelet stand-in listens; from then on it takes
+// signals too.
+func (c *command) egressReady(cl statedir.Cluster) func(context.Context) error {
+	return func(ctx context.Context) error {
+		// The path from the directory is short enough for a Unix socket.
+		dir, err := os.Open(string(c.dir))
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), egressSocket(cl.Name)))
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
 }
 
 func namespaceReady(client kubernetes.Interface) func(context.Context) error {

@@ -1,19 +1,25 @@
 package pods
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"gitopsd.dev/cmd/devcluster/internal/podspec"
+	"gitopsd.dev/cmd/devcluster/internal/process"
 )
 
 const (
@@ -25,6 +31,10 @@ const (
 	// messageSize is how much of its log is the message of a container that failed:
 	// terminationMessagePolicy FallbackToLogsOnError, whatever the pod has.
 	messageSize = 2048
+	// logSize bounds a log, as a kubelet's containerLogMaxSize does; logKept is what
+	// stays of one that has become longer.
+	logSize = 10 << 20
+	logKept = 1 << 20
 )
 
 // runContainer runs a container's process until ctx ends, or it has ended for good.
@@ -73,7 +83,7 @@ func restarts(policy corev1.RestartPolicy, exitCode int32) bool {
 // runOnce runs a container's process to its end. It returns nil when ctx ends before
 // there was one.
 func (l *life) runOnce(ctx context.Context, c *corev1.Container, command []string) *corev1.ContainerStateTerminated {
-	process, ok := l.process(ctx, c, command)
+	program, ok := l.process(ctx, c, command)
 	if !ok {
 		return nil
 	}
@@ -87,7 +97,10 @@ func (l *life) runOnce(ctx context.Context, c *corev1.Container, command []strin
 	if err != nil {
 		return startError(ended, err)
 	}
-	cmd := &exec.Cmd{Path: process.Args[0], Args: process.Args, Env: process.Env, Dir: l.dir, Stdout: log, Stderr: log}
+	cmd := &exec.Cmd{
+		Path: program.Args[0], Args: program.Args, Dir: l.dir, Stdout: log, Stderr: log,
+		Env: append(program.Env, Mark+"="+filepath.Join(l.dir, c.Name)),
+	}
 	if err := l.spawner.start(cmd); err != nil {
 		return startError(ended, err)
 	}
@@ -101,7 +114,11 @@ func (l *life) runOnce(ctx context.Context, c *corev1.Container, command []strin
 			l.update(c.Name, func(s *Container) { s.Ready = ready })
 		})
 	})
-	state := wait(ctx, cmd, l.graceLeft)
+	state := wait(ctx, cmd, l.killed)
+	// Those of its children that have left its group.
+	if err := process.KillMarked(Mark, filepath.Join(l.dir, c.Name)); err != nil {
+		utilruntime.HandleErrorWithContext(ctx, err, "Processes of a container are left", "pod", l.pod.Namespace+"/"+l.pod.Name)
+	}
 	stop()
 	probes.Wait()
 	ended.FinishedAt = metav1.Now()
@@ -144,13 +161,43 @@ func (l *life) process(ctx context.Context, c *corev1.Container, command []strin
 	}
 }
 
-// endOf returns the end of what a log has since an offset.
+// boundLog drops the beginning of a log that has become too long. The process goes on
+// to append to it; what it writes at this very moment may be lost.
+func boundLog(path string) error {
+	log, err := os.OpenFile(path, os.O_APPEND|os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	size, err := log.Seek(0, io.SeekEnd)
+	if err != nil || size <= logSize {
+		return err
+	}
+	text := make([]byte, logKept)
+	if _, err := log.ReadAt(text, size-logKept); err != nil {
+		return err
+	}
+	if err := log.Truncate(0); err != nil {
+		return err
+	}
+	_, text, _ = bytes.Cut(text, []byte("\n"))
+	_, err = log.Write(append([]byte("(devcluster has dropped what was before)\n"), text...))
+	return err
+}
+
+// endOf returns the end of what a log has since an offset, or since it was cut.
 func endOf(log *os.File, from int64) string {
 	size, err := log.Seek(0, io.SeekEnd)
 	if err != nil {
 		return err.Error()
 	}
-	text := make([]byte, max(0, min(size-from, messageSize)))
+	if size < from {
+		from = 0
+	}
+	text := make([]byte, min(size-from, messageSize))
 	if _, err := log.ReadAt(text, size-int64(len(text))); err != nil {
 		return err.Error()
 	}

@@ -31,23 +31,26 @@ func replaceFiles(dir string, files map[string][]byte) error {
 	if err := writeAll(version, files); err != nil {
 		return errors.Join(err, os.RemoveAll(version))
 	}
+	if err := pointTo(dir, filepath.Base(version)); err != nil {
+		return errors.Join(err, os.RemoveAll(version))
+	}
+	err = linkAll(dir, files)
+	if before != "" {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, before)))
+	}
+	return err
+}
+
+// pointTo makes the files in a version's directory the current ones.
+func pointTo(dir, version string) error {
 	next := filepath.Join(dir, "..next")
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.Symlink(filepath.Base(version), next); err != nil {
+	if err := os.Symlink(version, next); err != nil {
 		return err
 	}
-	if err := os.Rename(next, filepath.Join(dir, current)); err != nil {
-		return err
-	}
-	if err := linkAll(dir, files); err != nil {
-		return err
-	}
-	if before != "" {
-		return os.RemoveAll(filepath.Join(dir, before))
-	}
-	return nil
+	return os.Rename(next, filepath.Join(dir, current))
 }
 
 func writeAll(dir string, files map[string][]byte) error {
@@ -64,7 +67,7 @@ func writeAll(dir string, files map[string][]byte) error {
 }
 
 // linkAll makes the links to the files, or to the directories that they are in, and
-// removes those to what is gone.
+// removes those to what is gone, and whatever the pod's processes have put there.
 func linkAll(dir string, files map[string][]byte) error {
 	names := map[string]bool{}
 	for path := range files {
@@ -76,10 +79,10 @@ func linkAll(dir string, files map[string][]byte) error {
 		return err
 	}
 	for _, e := range entries {
-		if names[e.Name()] {
+		if names[e.Name()] && e.Type() == fs.ModeSymlink {
 			delete(names, e.Name()) // is there
 		} else if !strings.HasPrefix(e.Name(), "..") {
-			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
 				return err
 			}
 		}

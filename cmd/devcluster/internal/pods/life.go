@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -36,11 +37,12 @@ type life struct {
 	// dir holds the pod's files, in volumes/NAME those of each volume.
 	dir    string
 	cancel context.CancelFunc
+	killed chan struct{} // closed when the time to end is over
+	kill   func()        // closes killed
 	done   chan struct{} // closed when nothing is left
 
 	mu         sync.Mutex
 	containers map[string]Container
-	grace      time.Duration
 	ends       bool
 
 	// Only run's goroutine uses these.
@@ -61,13 +63,15 @@ func (r *Runtime) newLife(pod *corev1.Pod, ip, address netip.Addr, commands map[
 		ip:         ip,
 		address:    address,
 		commands:   commands,
-		dir:        filepath.Join(r.cfg.Dir, "pods", string(pod.UID)),
+		dir:        filepath.Join(podsIn(r.cfg.Dir), string(pod.UID)),
 		cancel:     cancel,
+		killed:     make(chan struct{}),
 		done:       make(chan struct{}),
 		containers: waiting(commands, "ContainerCreating", ""),
 		written:    map[string]map[string][]byte{},
 		tokens:     map[string]token{},
 	}
+	l.kill = sync.OnceFunc(func() { close(l.killed) })
 	// A process before this one may have been another devcluster's child.
 	for _, s := range pod.Status.ContainerStatuses {
 		if c, ok := l.containers[s.Name]; ok {
@@ -81,26 +85,19 @@ func (r *Runtime) newLife(pod *corev1.Pod, ip, address netip.Addr, commands map[
 	return l
 }
 
-// end makes the processes end within grace. The first call decides.
+// end makes the processes end within grace, or sooner if another call says so.
 func (l *life) end(grace time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.ends {
-		l.ends, l.grace = true, grace
-		l.cancel()
-	}
+	l.ends = true
+	l.cancel()
+	time.AfterFunc(grace, l.kill)
 }
 
 func (l *life) ending() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ends
-}
-
-func (l *life) graceLeft() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.grace
 }
 
 func (l *life) states() map[string]Container {
@@ -150,6 +147,9 @@ func (l *life) run(ctx context.Context) {
 	}
 	for sleep(ctx, refresh) {
 		err := l.writeVolumes(ctx)
+		for name := range l.commands {
+			err = errors.Join(err, boundLog(l.log(name)))
+		}
 		if err == nil {
 			said = ""
 		} else if err.Error() != said && ctx.Err() == nil {

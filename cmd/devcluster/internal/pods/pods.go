@@ -32,6 +32,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"gitopsd.dev/cmd/devcluster/internal/podspec"
+	"gitopsd.dev/cmd/devcluster/internal/process"
 )
 
 // Config configures a [Runtime].
@@ -72,8 +73,11 @@ type Runtime struct {
 
 // New returns a runtime without pods.
 func New(cfg Config) (*Runtime, error) {
-	// What a runtime before has left belongs to processes that died with it.
-	if err := os.RemoveAll(filepath.Join(cfg.Dir, "pods")); err != nil {
+	// The kernel has killed the processes of a runtime before, but not their children.
+	if err := End(cfg.Dir); err != nil {
+		return nil, err
+	}
+	if err := os.RemoveAll(podsIn(cfg.Dir)); err != nil {
 		return nil, err
 	}
 	return &Runtime{
@@ -83,6 +87,16 @@ func New(cfg Config) (*Runtime, error) {
 		lives:      map[types.NamespacedName]*life{},
 	}, nil
 }
+
+// Mark is an environment variable that all processes of containers have: the directory
+// of their pod, with the container's name.
+const Mark = "DEVCLUSTER_CONTAINER"
+
+func podsIn(dir string) string { return filepath.Join(dir, "pods") }
+
+// End kills what the processes of a runtime that was killed have left: their children
+// that were not killed with it. dir is the runtime's [Config.Dir].
+func End(dir string) error { return process.KillMarked(Mark, podsIn(dir)) }
 
 // Commands returns the commands of a pod's containers by name, for those whose
 // image has one.

@@ -140,6 +140,18 @@ func TestReplaceFiles(t *testing.T) {
 		if err := replaceFiles(dir, files); err != nil {
 			t.Fatal(err)
 		}
+		// What a process puts there is not the volume's.
+		for _, path := range []string{"f", "mine/too"} {
+			if err := os.RemoveAll(filepath.Join(dir, "f")); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.MkdirAll(filepath.Join(dir, path, "sub"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := replaceFiles(dir, files); err != nil {
+			t.Fatal(err)
+		}
 		if got := read(t, dir); !reflect.DeepEqual(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
@@ -189,15 +201,15 @@ func TestWait(t *testing.T) {
 	s := newSpawner()
 	for _, tt := range []struct {
 		name, script string
-		stop         bool
+		stop, kill   bool
 		code, signal int32
 	}{
-		{"success", "exit 0", false, 0, 0},
-		{"failure", "exit 3", false, 3, 0},
-		{"killed by itself", "kill -KILL $$", false, 137, 9},
-		{"stopped", "echo ready; exec sleep 60", true, 143, 15},
-		{"stopped, and obeys", `trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done`, true, 5, 0},
-		{"stopped, and does not obey", `trap '' TERM; echo ready; while :; do sleep 0.01; done`, true, 137, 9},
+		{"success", "exit 0", false, false, 0, 0},
+		{"failure", "exit 3", false, false, 3, 0},
+		{"killed by itself", "kill -KILL $$", false, false, 137, 9},
+		{"stopped", "echo ready; exec sleep 60", true, false, 143, 15},
+		{"stopped, and obeys", `trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done`, true, false, 5, 0},
+		{"stopped, and does not obey", `trap '' TERM; echo ready; while :; do sleep 0.01; done`, true, true, 137, 9},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -220,7 +232,11 @@ func TestWait(t *testing.T) {
 				}
 				cancel()
 			}
-			code, signal := exitOf(wait(ctx, cmd, func() time.Duration { return 300 * time.Millisecond }))
+			killed := make(chan struct{})
+			if tt.kill {
+				close(killed)
+			}
+			code, signal := exitOf(wait(ctx, cmd, killed))
 			if code != tt.code || signal != tt.signal {
 				t.Errorf("exit code %d, signal %d; want %d, %d", code, signal, tt.code, tt.signal)
 			}
@@ -242,7 +258,7 @@ func TestWaitEndsChildren(t *testing.T) {
 		t.Fatal(err)
 	}
 	in.Close()
-	wait(t.Context(), cmd, func() time.Duration { return 0 })
+	wait(t.Context(), cmd, nil)
 	// Nobody holds the other end of the pipe.
 	if err := out.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"runtime"
 	"syscall"
-	"time"
 )
 
 // spawner starts processes that the kernel kills when this one ends. It does so
@@ -38,9 +37,8 @@ func (s *spawner) start(cmd *exec.Cmd) error {
 }
 
 // wait returns how a process has ended. When ctx ends before, it asks the process
-// to end, and kills it when grace, asked for at that time, is over. Its children go
-// with it.
-func wait(ctx context.Context, cmd *exec.Cmd, grace func() time.Duration) *os.ProcessState {
+// to end, and kills it when killed is closed after that. Its children go with it.
+func wait(ctx context.Context, cmd *exec.Cmd, killed <-chan struct{}) *os.ProcessState {
 	ended := make(chan struct{})
 	stopped := make(chan struct{})
 	go func() {
@@ -53,7 +51,7 @@ func wait(ctx context.Context, cmd *exec.Cmd, grace func() time.Duration) *os.Pr
 		signal(cmd, syscall.SIGTERM)
 		select {
 		case <-ended:
-		case <-time.After(grace()):
+		case <-killed:
 			signal(cmd, syscall.SIGKILL)
 		}
 	}()

@@ -93,9 +93,9 @@ func Start(cfg Config, record func(ID) error) (*Process, error) {
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Enter is the child's side of [Start]: it waits for the starter's hello on
-// stdin and from then on ends this process when its owner ends. Without a
+// stdin and from then on calls orphaned when its owner has ended. Without a
 // hello, when the starter died, it returns an error and the caller should end.
-func Enter(stdin io.Reader) error {
+func Enter(stdin io.Reader, orphaned func()) error {
 	line, err := bufio.NewReader(io.LimitReader(stdin, 4096)).ReadBytes('\n')
 	if err != nil {
 		return errors.New("the process that started this one ended before it said go")
@@ -109,9 +109,7 @@ func Enter(stdin io.Reader) error {
 			for h.Owner.Alive() {
 				time.Sleep(watchInterval)
 			}
-			// No farewell: nobody is left who waits for one, and an API server
-			// whose etcd has gone would take minutes over it.
-			os.Exit(1)
+			orphaned()
 		}()
 	}
 	return nil

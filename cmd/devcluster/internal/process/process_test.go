@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 }
 
 func child(what string) int {
-	if err := Enter(os.Stdin); err != nil {
+	if err := Enter(os.Stdin, func() { os.Exit(5) }); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 3
 	}
@@ -251,7 +251,7 @@ func TestChildThatNobodyRecorded(t *testing.T) {
 func TestEnterWithoutStarter(t *testing.T) {
 	t.Parallel()
 	for _, stdin := range []string{"", `{"owner":`, "no JSON\n"} {
-		if err := Enter(strings.NewReader(stdin)); err == nil {
+		if err := Enter(strings.NewReader(stdin), nil); err == nil {
 			t.Errorf("stdin %q: no error", stdin)
 		}
 	}

@@ -48,7 +48,13 @@ func run(args []string, stdin io.Reader) error {
 	if !ok {
 		return fmt.Errorf("unknown component %q", args[0])
 	}
-	if err := process.Enter(stdin); err != nil {
+	// No farewell: nobody is left who waits for one, and an API server whose etcd
+	// has gone would take minutes over it. But processes of pods have children.
+	orphaned := func() { os.Exit(1) }
+	if args[0] == component.NameKubelet {
+		orphaned = func() { syscall.Kill(os.Getpid(), syscall.SIGTERM) }
+	}
+	if err := process.Enter(stdin, orphaned); err != nil {
 		return err
 	}
 	version, err := KubernetesVersion()
