@@ -49,7 +49,7 @@ func (s *Set) Schema(version string) map[string]any { return s.schemas[version] 
 func (s *Set) Digest() string { return s.digest }
 
 // Warnings are sentences about what may go wrong with some objects: preserved fields
-// without a limit of size.
+// without a limit of size, and preserved fields of the status.
 func (s *Set) Warnings() []string { return s.warnings }
 
 // declared is what all documents say about a pair.
@@ -204,6 +204,10 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 	mark(said.drop, p.seen, from, func(m *marks) { m.drop = true })
 	mark(back.derive, p.seen, from, func(m *marks) { m.derived = true })
 	for _, f := range said.preserve {
+		if f.Path[0].Key == "status" {
+			s.warnings = append(s.warnings, fmt.Sprintf("%s: %s of %s is kept in an annotation of the objects in version %s; whoever may write these can change it there, without a right to write their status",
+				f.Where, f.Path, from, to))
+		}
 		if schema, err := in(p.seen, f.Path, from); err == nil {
 			if at := unbounded(schema, f.Path.String()); at != "" {
 				s.warnings = append(s.warnings, fmt.Sprintf("%s: %s of %s has no limit of size; an object in which it has more than %d bytes loses it in version %s. Give it maxLength, maxItems or maxProperties",

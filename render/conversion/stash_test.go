@@ -256,6 +256,24 @@ func TestStashBound(t *testing.T) {
 	}
 }
 
+// TestWarningOfStatus: an annotation is not behind the rights to a status.
+func TestWarningOfStatus(t *testing.T) {
+	s := compile(t, txtar.Parse([]byte(`
+-- v1 --
+status: {type: object, properties: {approved: {type: boolean}}}
+-- v2 --
+spec: {type: object, properties: {a: {type: string}}}
+-- rules --
+conversions:
+- {from: v1, to: v2, preserve: [status.approved]}
+- {from: v2, to: v1, drop: [spec.a]}
+`)))
+	want := "rules.yaml:1: conversions[0].preserve[0]: status.approved of v1 is kept in an annotation of the objects in version v2; whoever may write these can change it there, without a right to write their status"
+	if len(s.Warnings()) != 1 || s.Warnings()[0] != want {
+		t.Errorf("%q, want %s", s.Warnings(), want)
+	}
+}
+
 // TestStashOfManyItems keeps a field of each of many items, and drops only what does
 // not fit.
 func TestStashOfManyItems(t *testing.T) {
