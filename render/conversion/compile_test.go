@@ -128,7 +128,7 @@ func TestDigest(t *testing.T) {
 	if digest(title, old) != same || digest("spec.old, ", "", "spec.free[].one\"", "spec.free[].one\", spec.old") != same {
 		t.Error("spelling or order makes another digest")
 	}
-	if digest("+ 's'", "+ 'm'") == same {
-		t.Error("another rule has the same digest")
+	if digest("+ 's'", "+ 'm'") == same || digest("conversions:", "hub: v1\nconversions:") == same {
+		t.Error("another rule or hub has the same digest")
 	}
 }
