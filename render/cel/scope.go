@@ -268,12 +268,20 @@ func (f *Func) Optional() bool { return f.optional }
 // Reads returns the fields that the expression reads. It reads all below them too.
 func (f *Func) Reads() []FieldRead { return f.reads }
 
-// Budget is what expressions about one object may still cost. It is for one goroutine.
+// Budget is what expressions about one object may still cost, and how long they may
+// still take. It is for one goroutine.
 type Budget struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	spent  uint64
 }
+
+// Again lets the expressions cost as much once more, about the object in another form.
+// The time for all goes on.
+func (b *Budget) Again() { b.spent = 0 }
+
+// Late reports whether the time is up. Every expression fails from then on.
+func (b *Budget) Late() bool { return b.ctx != nil && b.ctx.Err() != nil }
 
 // Done releases the budget.
 func (b *Budget) Done() {
@@ -292,14 +300,14 @@ func (f *Func) Eval(b *Budget, values ...any) (any, error) {
 	if b.ctx == nil {
 		b.ctx, b.cancel = context.WithTimeout(context.Background(), maxTime)
 	}
-	if b.spent > ObjectCost || b.ctx.Err() != nil {
+	if b.spent > ObjectCost || b.Late() {
 		return nil, ErrCost
 	}
 	v, details, err := f.program.ContextEval(b.ctx, positional{f.names, values})
 	if details != nil && details.ActualCost() != nil {
 		b.spent += *details.ActualCost()
 	}
-	if b.ctx.Err() != nil {
+	if b.Late() {
 		return nil, ErrCost
 	}
 	if err != nil {

@@ -470,6 +470,9 @@ func (c *compiler) expression(s scope, r rules.Rule, out *rule) *rule {
 	return out
 }
 
+// maxShown is how much of an expression an error repeats.
+const maxShown = 200
+
 func (c *compiler) compile(where, text string, self cel.Type, key bool) (*cel.Func, bool) {
 	s, err := cel.NewScope(c.variables(self, key)...)
 	if err != nil {
@@ -483,6 +486,9 @@ func (c *compiler) compile(where, text string, self cel.Type, key bool) (*cel.Fu
 			hint = "; keys are quoted: write '" + quoted + "'"
 		} else if strings.Contains(err.Error(), "undeclared reference to 'key'") {
 			hint = "; key is there for the values of a map: read spec.colors[key], for example"
+		}
+		if runes := []rune(text); len(runes) > maxShown {
+			text = string(runes[:maxShown]) + "…"
 		}
 		c.fail(where, "%s: %v%s", text, err, hint)
 		return nil, false

@@ -68,6 +68,8 @@ spec: {type: object, properties: {title: {type: string}, size: {type: integer}, 
 			"rules read only some of its elements: add preserve: [spec.tags]"},
 		{"a version that does not exist", "conversions:\n- {from: v1, to: v22}", "widgets.example.io has no version v22; it has v1, v2; did you mean v2?"},
 		{"a hub that does not exist", "hub: v3\nconversions: []", "hub: widgets.example.io has no version v3"},
+		{"an expression that is long", rules("{from: 'self.spec.size" + strings.Repeat(" + self.spec.size", 30) + " + q', to: spec.title}"),
+			"self.spec.siz…: 1:528: undeclared reference"},
 		{"an expression that costs too much", rules("{from: '" + strings.Repeat("["+strings.Repeat("1,", 30)+"1].map(b, ", 5) + "self.spec.name" + strings.Repeat(")", 5) + "[0][0][0][0][0]', to: spec.title}"),
 			"costs at least"},
 	} {
@@ -126,7 +128,7 @@ func TestDigest(t *testing.T) {
 	if digest(title, old) != same || digest("spec.old, ", "", "spec.free[].one\"", "spec.free[].one\", spec.old") != same {
 		t.Error("spelling or order makes another digest")
 	}
-	if digest("+ 's'", "+ 'm'") == same {
-		t.Error("another rule has the same digest")
+	if digest("+ 's'", "+ 'm'") == same || digest("conversions:", "hub: v1\nconversions:") == same {
+		t.Error("another rule or hub has the same digest")
 	}
 }

@@ -40,6 +40,8 @@ type Report struct {
 	// Stale are fields in the stash that were not restored, since the object was
 	// changed in the other version since, or since they do not fit the schema.
 	Stale []Note
+	// Ignored are notes about the annotation itself: what no conversion wrote there.
+	Ignored []Note
 	// Dropped are fields that did not fit into the stash. They are lost.
 	Dropped []Note
 	// Failed are rules that failed on a value. Their fields are left out, and the
@@ -59,7 +61,8 @@ type Note struct {
 	Bytes int
 	// Rule is where the rule is written; empty for other notes.
 	Rule string
-	// Err says why a rule failed or a field is stale; empty otherwise.
+	// Err says why a rule failed, why a field is stale or what is ignored; empty
+	// otherwise.
 	Err string
 }
 

@@ -21,9 +21,9 @@ type run struct {
 
 // forward converts an object by a pair's rules alone, without any stash. The result
 // has new mappings and lists down to the fields that rules or the stash may write.
-func (p *pair) forward(object map[string]any) (map[string]any, []Note) {
-	r := &run{pair: p, root: object, budget: &cel.Budget{}}
-	defer r.budget.Done()
+func (p *pair) forward(object map[string]any, budget *cel.Budget) (map[string]any, []Note) {
+	budget.Again()
+	r := &run{pair: p, root: object, budget: budget}
 	v, _, _ := r.scope(p.root, object, nil)
 	out, _ := v.(map[string]any)
 	if out == nil {

@@ -49,7 +49,7 @@ func (s *Set) Schema(version string) map[string]any { return s.schemas[version] 
 func (s *Set) Digest() string { return s.digest }
 
 // Warnings are sentences about what may go wrong with some objects: preserved fields
-// without a limit of size.
+// without a limit of size, and preserved fields of the status.
 func (s *Set) Warnings() []string { return s.warnings }
 
 // declared is what all documents say about a pair.
@@ -204,6 +204,10 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 	mark(said.drop, p.seen, from, func(m *marks) { m.drop = true })
 	mark(back.derive, p.seen, from, func(m *marks) { m.derived = true })
 	for _, f := range said.preserve {
+		if f.Path[0].Key == "status" {
+			s.warnings = append(s.warnings, fmt.Sprintf("%s: %s of %s is kept in an annotation of the objects in version %s; whoever may write these can change it there, without a right to write their status",
+				f.Where, f.Path, from, to))
+		}
 		if schema, err := in(p.seen, f.Path, from); err == nil {
 			if at := unbounded(schema, f.Path.String()); at != "" {
 				s.warnings = append(s.warnings, fmt.Sprintf("%s: %s of %s has no limit of size; an object in which it has more than %d bytes loses it in version %s. Give it maxLength, maxItems or maxProperties",
@@ -335,24 +339,29 @@ func (s *Set) Convert(object map[string]any, to string) (converted map[string]an
 	case s.pairs[[2]string{from, to}] == nil:
 		way = []string{from, s.hub, to}
 	}
+	budget := &cel.Budget{}
+	defer budget.Done()
 	for i := range way[1:] {
-		object = s.pairs[[2]string{way[i], way[i+1]}].convert(object, &report)
+		object = s.pairs[[2]string{way[i], way[i+1]}].convert(object, budget, &report)
 	}
 	return object, report, nil
 }
 
 // convert converts by one pair, restores what the stash has of the target, and stashes
 // what the target does not hold.
-func (p *pair) convert(object map[string]any, report *Report) map[string]any {
-	kept := readStash(object)
+func (p *pair) convert(object map[string]any, budget *cel.Budget, report *Report) map[string]any {
+	kept, garbage := readStash(object)
+	if garbage != "" {
+		report.Ignored = append(report.Ignored, Note{From: p.from, To: p.to, Path: stashPath.String(), Err: garbage})
+	}
 	object = p.withoutNull(object)
 	note := func(e entry, why string) Note {
 		return Note{From: p.from, To: p.to, Path: e.path.String(), Bytes: e.size(), Err: why}
 	}
-	out, failed := p.forward(object)
+	out, failed := p.forward(object, budget)
 	report.Failed = append(report.Failed, failed...)
 	if entries := kept[p.to]; len(entries) > 0 {
-		restored, fresh, stale := p.restore(out, object, entries)
+		restored, fresh, stale := p.restore(out, object, entries, budget)
 		for _, e := range fresh {
 			report.Restored = append(report.Restored, note(e, ""))
 		}
@@ -368,7 +377,7 @@ func (p *pair) convert(object map[string]any, report *Report) map[string]any {
 	}
 	delete(kept, p.from)
 	delete(kept, p.to)
-	back, _ := p.back.forward(out)
+	back, _ := p.back.forward(out, budget)
 	next := stash{p.from: differences(p.seen, object, back, p.ignored, nil)}
 	for version, entries := range kept {
 		next[version] = entries

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"gitopsd.dev/render/cel"
 	"gitopsd.dev/render/exact"
 	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
@@ -17,9 +18,10 @@ import (
 const (
 	maxAnnotations = 224 << 10
 	maxStash       = 128 << 10
-	// maxEntries bounds what is read of a stash, which anybody may have written, and
-	// maxTries how often an object is converted to see what of it still holds.
-	maxEntries = 1000
+	// maxEntries is how many fields a stash has at most; one that anybody has written
+	// may have more. maxTries is how often an object is converted to see what of it
+	// still holds.
+	maxEntries = 4000
 	maxTries   = 32
 )
 
@@ -33,34 +35,50 @@ type entry struct {
 // stash is the fields by version.
 type stash map[string][]entry
 
-// readStash reads the annotation. What it does not understand is left out: anybody can
-// write annotations.
-func readStash(object map[string]any) stash {
+// stashPath is where the stash is.
+var stashPath = field.Path{field.Key("metadata"), field.Key("annotations"), field.Key(manifest.ConversionStashAnnotation)}
+
+// readStash reads the annotation. Anybody can write annotations: what it does not
+// understand is left out, and garbage says so.
+func readStash(object map[string]any) (s stash, garbage string) {
 	text := manifest.Text(object, "metadata", "annotations", manifest.ConversionStashAnnotation)
-	if text == "" || len(text) > maxAnnotations {
-		return nil
+	switch {
+	case text == "":
+		return nil, ""
+	case len(text) > maxAnnotations:
+		return nil, fmt.Sprintf("ignored, since it has %d bytes, and conversions write at most %d", len(text), maxStash)
 	}
 	tree, err := exact.Decode([]byte(text))
-	if err != nil {
-		return nil
+	versions, ok := tree.(map[string]any)
+	if err != nil || !ok {
+		return nil, "ignored, since no conversion wrote it"
 	}
-	versions, _ := tree.(map[string]any)
-	s := stash{}
-	n := 0
+	s = stash{}
+	n, bad := 0, 0
 	for _, version := range keys(versions) {
-		entries, _ := versions[version].([]any)
+		entries, ok := versions[version].([]any)
+		if !ok {
+			bad++
+		}
 		for _, item := range entries {
 			m, _ := item.(map[string]any)
 			text, ok := m["path"].(string)
 			path, err := field.Parse(text)
 			value, has := m["value"]
 			if n++; !ok || err != nil || n > maxEntries {
+				bad++
 				continue
 			}
 			s[version] = append(s[version], entry{path, value, !has})
 		}
 	}
-	return s
+	switch {
+	case bad == 1:
+		garbage = "1 entry ignored, since no conversion wrote it"
+	case bad > 1:
+		garbage = fmt.Sprintf("%d entries ignored, since no conversion wrote them", bad)
+	}
+	return s, garbage
 }
 
 func (s stash) encode() ([]byte, error) {
@@ -68,11 +86,7 @@ func (s stash) encode() ([]byte, error) {
 	for version, entries := range s {
 		var list []any
 		for _, e := range entries {
-			item := map[string]any{"path": e.path.String()}
-			if !e.absent {
-				item["value"] = e.value
-			}
-			list = append(list, item)
+			list = append(list, e.tree())
 		}
 		if len(list) > 0 {
 			versions[version] = list
@@ -82,6 +96,15 @@ func (s stash) encode() ([]byte, error) {
 		return nil, nil
 	}
 	return exact.Encode(versions)
+}
+
+// tree is the entry as the annotation has it.
+func (e entry) tree() map[string]any {
+	item := map[string]any{"path": e.path.String()}
+	if !e.absent {
+		item["value"] = e.value
+	}
+	return item
 }
 
 func (e entry) size() int {
@@ -109,33 +132,63 @@ func (s stash) write(object map[string]any) (dropped stash) {
 		room -= len(k) + len(text)
 	}
 	room = min(room-len(manifest.ConversionStashAnnotation), maxStash)
-	dropped = stash{}
-	for {
-		text, err := s.encode()
-		if err == nil && len(text) == 0 {
-			return dropped
-		}
-		if err == nil && len(text) <= room {
-			annotations[manifest.ConversionStashAnnotation] = string(text)
-			metadata["annotations"] = annotations
-			return dropped
-		}
-		version, i := s.largest()
-		dropped[version] = append(dropped[version], s[version][i])
-		s[version] = slices.Delete(slices.Clone(s[version]), i, i+1)
+	dropped = s.shrink(room)
+	text, err := s.encode()
+	if err != nil || len(text) == 0 {
+		return dropped
 	}
+	annotations[manifest.ConversionStashAnnotation] = string(text)
+	metadata["annotations"] = annotations
+	return dropped
 }
 
-func (s stash) largest() (version string, index int) {
-	most := -1
-	for _, v := range keys(s) {
-		for i, e := range s[v] {
-			if n := e.size() + len(e.path.String()); n > most {
-				version, index, most = v, i, n
+// shrink takes the largest fields out of the stash until it has at most room bytes and
+// maxEntries fields, and returns them.
+func (s stash) shrink(room int) (dropped stash) {
+	type sized struct {
+		version string
+		index   int
+		size    int
+	}
+	var all []sized
+	total := len("{}")
+	for _, version := range keys(s) {
+		name, _ := exact.Encode(version)
+		total += len(name) + len(":[],")
+		for i, e := range s[version] {
+			text, err := exact.Encode(e.tree())
+			size := len(text) + len(",")
+			if err != nil {
+				size = room // it cannot be kept
 			}
+			total += size
+			all = append(all, sized{version, i, size})
 		}
 	}
-	return version, index
+	slices.SortStableFunc(all, func(a, b sized) int { return cmp.Compare(b.size, a.size) })
+	out := map[string]map[int]bool{}
+	dropped = stash{}
+	for n, f := range all {
+		if total <= room && len(all)-n <= maxEntries {
+			break
+		}
+		total -= f.size
+		if out[f.version] == nil {
+			out[f.version] = map[int]bool{}
+		}
+		out[f.version][f.index] = true
+		dropped[f.version] = append(dropped[f.version], s[f.version][f.index])
+	}
+	for version, gone := range out {
+		var left []entry
+		for i, e := range s[version] {
+			if !gone[i] {
+				left = append(left, e)
+			}
+		}
+		s[version] = left
+	}
+	return dropped
 }
 
 // differences returns the fields of a schema in which a differs from b, with the
@@ -278,10 +331,11 @@ func keyed(names []string, item any) (field.Step, bool) {
 //
 // A field holds if it makes no difference to what the object is in the version that
 // it comes from: converted back with it, the object is as without it, or nearer to
-// the source.
-func (p *pair) restore(object, source map[string]any, entries []entry) (restored map[string]any, kept []entry, stale map[int]string) {
+// the source. And it must not stand in the way of what the source has now, see
+// [pair.hides].
+func (p *pair) restore(object, source map[string]any, entries []entry, budget *cel.Budget) (restored map[string]any, kept []entry, stale map[int]string) {
 	stale = map[int]string{}
-	before, _ := p.back.forward(object)
+	before, _ := p.back.forward(object, budget)
 	tries := 0
 	type candidate struct {
 		index int
@@ -302,9 +356,12 @@ func (p *pair) restore(object, source map[string]any, entries []entry) (restored
 		if len(group) == 0 {
 			return
 		}
-		if tries++; tries > maxTries {
+		if tries++; tries > maxTries || budget.Late() {
 			for _, c := range group {
 				stale[c.index] = "too many fields of the stash do not hold"
+				if budget.Late() {
+					stale[c.index] = cel.ErrCost.Error()
+				}
 			}
 			return
 		}
@@ -313,8 +370,8 @@ func (p *pair) restore(object, source map[string]any, entries []entry) (restored
 			ok = ok && c.entry.apply(tree)
 		}
 		if ok {
-			after, _ := p.back.forward(tree)
-			if p.holds(after, before, source) {
+			after, _ := p.back.forward(tree, budget)
+			if !budget.Late() && p.holds(after, before, source) {
 				object, before = tree, after
 				for _, c := range group {
 					kept = append(kept, c.entry)
@@ -329,8 +386,57 @@ func (p *pair) restore(object, source map[string]any, entries []entry) (restored
 		try(group[:len(group)/2])
 		try(group[len(group)/2:])
 	}
-	try(usable)
-	return object, kept, stale
+	forwarded, unrestored := object, before
+	for {
+		try(usable)
+		if len(kept) == 0 {
+			return object, nil, stale
+		}
+		hidden := p.hides(object, before, source, budget)
+		left := slices.DeleteFunc(slices.Clone(usable), func(c candidate) bool {
+			over := slices.ContainsFunc(hidden, func(path field.Path) bool { return overlap(c.entry.path, path) })
+			if _, is := stale[c.index]; over && !is {
+				stale[c.index] = "the object was changed in version " + p.from
+			}
+			_, is := stale[c.index]
+			return is
+		})
+		if len(hidden) == 0 || len(left) == len(kept) {
+			return object, kept, stale
+		}
+		usable, object, before, kept = left, forwarded, unrestored, nil
+	}
+}
+
+// hides returns the fields of a restored object that keep something of the source from
+// coming back. What before, the restored object converted back, lacks of the source
+// goes into the stash. There it must hold in turn, which it does only if the object
+// has those fields that the source alone gives.
+func (p *pair) hides(restored, before, source map[string]any, budget *cel.Budget) []field.Path {
+	missing := differences(p.seen, source, before, p.ignored, nil)
+	if len(missing) == 0 {
+		return nil
+	}
+	whole := clone(before)
+	for _, e := range missing {
+		e.apply(whole)
+	}
+	with, _ := p.forward(whole, budget)
+	without, _ := p.forward(before, budget)
+	var all []field.Path
+	for _, d := range differences(p.seenTo, with, without, nil, nil) {
+		v, ok := d.path.In(restored)
+		if d.absent == ok || ok && !exact.Equal(v, d.value) {
+			all = append(all, d.path)
+		}
+	}
+	return all
+}
+
+// overlap reports whether one path is the other or leads to it.
+func overlap(a, b field.Path) bool {
+	n := min(len(a), len(b))
+	return a[:n].String() == b[:n].String()
 }
 
 // holds reports whether after differs from before only where it is as the source.

@@ -178,6 +178,35 @@ func TestStashBothWays(t *testing.T) {
 	}
 }
 
+// TestStashUnderFailingRule edits an object where a rule fails before and after the
+// edit, so that the stashed value and the edit look the same from the other version.
+// The edit wins, and comes back.
+func TestStashUnderFailingRule(t *testing.T) {
+	archive, err := txtar.ParseFile("testdata/express-computed-strings.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := compile(t, archive)
+	out, report := convert(t, s, widget(t, `{apiVersion: v1, spec: {host: ""}}`), "v2")
+	if paths(report.Stashed) != "spec.host" {
+		t.Fatalf("stashed %q", paths(report.Stashed))
+	}
+	unedited, _ := convert(t, s, out, "v1")
+	if have := text(t, unedited["spec"]); have != `{"host":""}` {
+		t.Errorf("without an edit: %s", have)
+	}
+	edited := clone(out)
+	edited["spec"].(map[string]any)["address"] = "example.org"
+	back, report := convert(t, s, edited, "v1")
+	if have := text(t, back["spec"]); have != `{"host":"example.org"}` || paths(report.Stale) != "spec.host" {
+		t.Errorf("after the edit: %s, stale %q", have, paths(report.Stale))
+	}
+	again, _ := convert(t, s, back, "v2")
+	if have := text(t, again["spec"]); have != `{"address":"example.org"}` {
+		t.Errorf("after the edit and back: %s", have)
+	}
+}
+
 // TestForeignStash: an annotation that is garbage, or that a user wrote, does no harm.
 func TestForeignStash(t *testing.T) {
 	s := compile(t, txtar.Parse([]byte(both)))
@@ -224,6 +253,71 @@ func TestStashBound(t *testing.T) {
 	}
 	if len(s.Warnings()) == 0 || !strings.Contains(s.Warnings()[0], "has no limit of size") {
 		t.Errorf("warnings %q", s.Warnings())
+	}
+}
+
+// TestWarningOfStatus: an annotation is not behind the rights to a status.
+func TestWarningOfStatus(t *testing.T) {
+	s := compile(t, txtar.Parse([]byte(`
+-- v1 --
+status: {type: object, properties: {approved: {type: boolean}}}
+-- v2 --
+spec: {type: object, properties: {a: {type: string}}}
+-- rules --
+conversions:
+- {from: v1, to: v2, preserve: [status.approved]}
+- {from: v2, to: v1, drop: [spec.a]}
+`)))
+	want := "rules.yaml:1: conversions[0].preserve[0]: status.approved of v1 is kept in an annotation of the objects in version v2; whoever may write these can change it there, without a right to write their status"
+	if len(s.Warnings()) != 1 || s.Warnings()[0] != want {
+		t.Errorf("%q, want %s", s.Warnings(), want)
+	}
+}
+
+// TestStashOfManyItems keeps a field of each of many items, and drops only what does
+// not fit.
+func TestStashOfManyItems(t *testing.T) {
+	s := compile(t, txtar.Parse([]byte(both)))
+	for _, tt := range []struct {
+		items, bytes int
+		drops        bool
+	}{{1200, 1, false}, {1200, 200, true}} {
+		n := tt.items
+		var ports []any
+		for i := range n {
+			ports = append(ports, map[string]any{"id": int64(i), "one": strings.Repeat("x", tt.bytes)})
+		}
+		object := widget(t, "apiVersion: v1\nspec: {}")
+		object["spec"].(map[string]any)["ports"] = ports
+		out, there := convert(t, s, object, "v2")
+		if kept, dropped := len(there.Stashed), len(there.Dropped); kept+dropped != n || dropped > 0 != tt.drops {
+			t.Errorf("of %d fields %d are stashed, %d dropped", n, kept, dropped)
+		}
+		if size := len(manifest.Text(out, "metadata", "annotations", manifest.ConversionStashAnnotation)); size > maxStash || tt.drops && size < maxStash-300 {
+			t.Errorf("the stash of %d fields has %d bytes", n, size)
+		}
+		if _, back := convert(t, s, out, "v1"); len(back.Restored) != len(there.Stashed) || len(back.Stale) > 0 {
+			t.Errorf("of %d fields in the stash %d are restored, %d stale", len(there.Stashed), len(back.Restored), len(back.Stale))
+		}
+	}
+}
+
+// TestIgnoredStash: what is ignored of an annotation that no conversion wrote is told.
+func TestIgnoredStash(t *testing.T) {
+	s := compile(t, txtar.Parse([]byte(both)))
+	for _, tt := range []struct{ stash, want string }{
+		{`garbage`, "ignored, since no conversion wrote it"},
+		{`[]`, "ignored, since no conversion wrote it"},
+		{strings.Repeat(" ", maxAnnotations+1), "ignored, since it has 229377 bytes, and conversions write at most 131072"},
+		{`{"v2":3,"v1":[{"path":"a["},{"value":1},7]}`, "4 entries ignored, since no conversion wrote them"},
+		{`{"v2":[` + strings.Repeat(`{"path":"a"},`, maxEntries+1) + `{"path":"a"}]}`, "2 entries ignored, since no conversion wrote them"},
+	} {
+		object := widget(t, "apiVersion: v1\nspec: {title: a}")
+		object["metadata"].(map[string]any)["annotations"] = map[string]any{manifest.ConversionStashAnnotation: tt.stash}
+		_, report := convert(t, s, object, "v2")
+		if len(report.Ignored) != 1 || report.Ignored[0].Path != stashPath.String() || report.Ignored[0].Err != tt.want {
+			t.Errorf("%.50s: %.300s, want %s", tt.stash, fmt.Sprint(report.Ignored), tt.want)
+		}
 	}
 }
 

@@ -246,6 +246,9 @@ func (s Step) fits(element any) bool {
 		if !ok {
 			v, ok = m[p.Field]
 		}
+		if text, is := v.(string); is {
+			return text != p.Value
+		}
 		return !ok || fmt.Sprint(v) != p.Value
 	})
 }

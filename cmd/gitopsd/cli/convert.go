@@ -15,6 +15,7 @@ import (
 	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/conversion/proof"
 	"gitopsd.dev/render/conversion/rules"
+	"gitopsd.dev/render/exact"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
@@ -131,16 +132,24 @@ func (o *convertOptions) compile(cmd *cobra.Command, g *global) ([]ruleSet, erro
 		}
 	}
 	var sets []ruleSet
-	taken := 0
 	var errs []error
+	seen := make(map[string]map[string]any)
 	for _, tree := range definitions {
+		name := manifest.Text(tree, "metadata", "name")
+		if before, again := seen[name]; again {
+			if !exact.Equal(before, tree) {
+				errs = append(errs, fmt.Errorf("there are two definitions of %q, and they differ; give one of them with -f or --crd", name))
+			}
+			continue
+		}
+		seen[name] = tree
 		s := ruleSet{tree: tree}
 		for _, d := range documents {
-			if conversion.Belongs(d.Tree, manifest.Text(tree, "metadata", "name")) {
+			if conversion.Belongs(d.Tree, name) {
 				s.documents = append(s.documents, d)
 			}
 		}
-		if taken += len(s.documents); len(s.documents) == 0 {
+		if len(s.documents) == 0 {
 			continue
 		}
 		if conversion.IsResourceSchema(tree) {
@@ -156,9 +165,7 @@ func (o *convertOptions) compile(cmd *cobra.Command, g *global) ([]ruleSet, erro
 		}
 		sets = append(sets, s)
 	}
-	if taken < len(documents) {
-		errs = append(errs, unclaimed(documents, definitions, len(o.crds) > 0)...)
-	}
+	errs = append(errs, unclaimed(documents, definitions, len(o.crds) > 0)...)
 	return sets, errors.Join(errs...)
 }
 
@@ -384,6 +391,7 @@ func writeReport(w io.Writer, object *manifest.Object, r conversion.Report) {
 	say(r.Failed, func(n conversion.Note) string {
 		return fmt.Sprintf("%s is left out, since %s failed: %s", n.Path, n.Rule, n.Err)
 	})
+	say(r.Ignored, func(n conversion.Note) string { return n.Path + ": " + n.Err })
 	say(r.Dropped, func(n conversion.Note) string {
 		return fmt.Sprintf("%s is lost: with its %d bytes the annotations would be too long", n.Path, n.Bytes)
 	})

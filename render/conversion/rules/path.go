@@ -39,6 +39,10 @@ func (p Path) String() string {
 	return text
 }
 
+// maxSteps is how long a path may be. The time that rules about elements of elements
+// take to compile grows faster than their depth.
+const maxSteps = 64
+
 // ParsePath parses a path. A leading dot is ignored. A name has letters, digits, '_',
 // '$' and '-'; others are quoted: spec."a.b", spec.`a.b` or spec["a.b"].
 func ParsePath(text string) (Path, error) {
@@ -61,7 +65,9 @@ func ParsePath(text string) (Path, error) {
 		if !ok {
 			return nil, fmt.Errorf(`%q is not a path; paths look like spec.names[0], spec.colors[].name or metadata.labels["a.b/c"]`, text)
 		}
-		p = append(p, s)
+		if p = append(p, s); len(p) > maxSteps {
+			return nil, fmt.Errorf("%.40q… is a path of more than %d steps", text, maxSteps)
+		}
 	}
 	return p, nil
 }

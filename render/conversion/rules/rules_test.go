@@ -236,6 +236,7 @@ func TestFaults(t *testing.T) {
 		{rule("{from: self.a, rule: self.b, to: spec.a}"), "has both from and rule"},
 		{rule("{rule: self.b, field: spec.b, to: spec.a}"), "it cannot be both"},
 		{rule("{from: self.a, to: 'spec..a'}"), `conversions[0].rules[0].to: "spec..a" is not a path`},
+		{rule("{field: 'a" + strings.Repeat("[]", 3000) + "', to: 'a" + strings.Repeat("[]", 3000) + "'}"), "is a path of more than 64 steps"},
 		{rule("{from: self.a, to: spec.a, kind: lst}"), `"lst" is none of list, map and object; did you mean list?`},
 		{rule("{from: self.a, to: spec.a, itemRules: [{from: self.x, to: name}]}"), "did you mean item.name?"},
 		{rule("{from: self.a, to: spec.a, itemRules: []}"), "itemRules: has no rules"},
