@@ -3,9 +3,10 @@
 // once it is set. Setting it for the first time stays possible.
 //
 // It owns the annotation that names the fields (immutable.go), the way to a field in a
-// schema and the rule for it (rule.go), and the question whether an API server would
-// accept the definition with the rules, which it asks the API server's own validation
-// (accept.go). It is pure and changes no tree that it is given.
+// schema and the rule for it (rule.go), how CEL compares values (compare.go), and the
+// question whether an API server would accept the definition with the rules, which it
+// asks the API server's own validation (accept.go). It is pure and changes no tree that
+// it is given.
 //
 // Who declares what is package render's to know; what a new rule means for clients of a
 // type is told by render/types/compat, which recognises these rules by [FieldOf].
@@ -147,7 +148,7 @@ func Apply(definition map[string]any, paths []field.Path) (changed map[string]an
 
 // one adds the rules for one field.
 func one(definition map[string]any, versions []types.Version, path field.Path) (changed map[string]any, notes []string, err error) {
-	var ruled, lacking, defaulted []string
+	var ruled, lacking, defaulted, overlooked []string
 	var unknown *missingError // of the version that has most of the path
 	changed = definition
 	for i, v := range versions {
@@ -169,6 +170,11 @@ func one(definition map[string]any, versions []types.Version, path field.Path) (
 		if way.defaulted {
 			defaulted = append(defaulted, v.Name)
 		}
+		for _, o := range way.overlooked {
+			if !slices.Contains(overlooked, o) { // the same in each version
+				overlooked = append(overlooked, o)
+			}
+		}
 		at := slices.Concat([]any{"spec", "versions", i, "schema", "openAPIV3Schema"}, way.base, []any{"x-kubernetes-validations"})
 		changed = with(changed, at, way.rule).(map[string]any)
 	}
@@ -184,6 +190,9 @@ func one(definition map[string]any, versions []types.Version, path field.Path) (
 	}
 	if len(defaulted) > 0 {
 		notes = append(notes, fmt.Sprintf("%s: has a default in version %s, so it is set as soon as an object exists", path, strings.Join(defaulted, ", ")))
+	}
+	for _, o := range overlooked {
+		notes = append(notes, fmt.Sprintf("%s: %s", path, o))
 	}
 	return changed, notes, nil
 }
