@@ -60,6 +60,7 @@ func ParseOwn(definition, value string) ([]Field, error) {
 
 func parse(value string, read func(entry string) (Field, error)) ([]Field, error) {
 	var all []Field
+	known := make(map[[2]string]bool)
 	for _, entry := range split(value) {
 		if entry = strings.TrimSpace(entry); entry == "" {
 			continue
@@ -68,9 +69,11 @@ func parse(value string, read func(entry string) (Field, error)) ([]Field, error
 		if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(all, func(o Field) bool { return o.Definition == f.Definition && o.Path.String() == f.Path.String() }) {
+		key := [2]string{f.Definition, f.Path.String()}
+		if known[key] {
 			return nil, fmt.Errorf("%q: is there twice", entry)
 		}
+		known[key] = true
 		all = append(all, f)
 	}
 	if len(all) == 0 {

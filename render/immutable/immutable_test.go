@@ -450,6 +450,18 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// An annotation as large as Kubernetes takes them is read in no time.
+func TestParseMany(t *testing.T) {
+	t.Parallel()
+	var paths []string
+	for i := range 20000 {
+		paths = append(paths, fmt.Sprintf("spec.a%d.b", i))
+	}
+	if have := len(parse(t, strings.Join(paths, ","))); have != len(paths) {
+		t.Errorf("have %d paths, want %d", have, len(paths))
+	}
+}
+
 // A composite's definition is not an API server's.
 func TestComposite(t *testing.T) {
 	xrd := manifesttest.Tree(t, `{apiVersion: apiextensions.crossplane.io/v2, kind: CompositeResourceDefinition, metadata: {name: xs.acme.example}, spec: {}}`)

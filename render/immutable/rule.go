@@ -12,6 +12,7 @@ import (
 
 	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
 )
 
 // way is where the rule for a field stands in a schema.
@@ -167,33 +168,11 @@ func suggestion(properties map[string]any, key string, before field.Path) string
 func Nearest(name string, names []string) string {
 	best, least := "", 3
 	for _, n := range names {
-		if d := distance(strings.ToLower(name), strings.ToLower(n)); d < least && d < max(2, len(n)/2) {
+		if d := sources.Distance(strings.ToLower(name), strings.ToLower(n)); d < least && d < max(2, len(n)/2) {
 			best, least = n, d
 		}
 	}
 	return best
-}
-
-// distance returns how many characters must be added, removed or replaced to make b
-// of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // expression is a field as CEL names it, seen from where the rule stands.
