@@ -104,7 +104,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 			continue
 		}
 		c.held[name(s)], expanded[name(s)] = e.objects, e
-		c.noteIdle(s, e)
+		c.notes = append(c.notes, e.notes...)
 		c.freezePackage(s, e)
 	}
 	r.activate(c, expanded)
@@ -139,6 +139,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		}
 	}
 	rendered := c.rendered(set)
+	rendered.noteThawed()
 	rendered.noteUnserved()
 	if in.EnforcePins {
 		rendered.keepPins()

@@ -19,6 +19,7 @@ package immutable
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -147,6 +148,16 @@ func Apply(definition map[string]any, paths []field.Path) (changed map[string]an
 		return nil, nil, errors.Join(errs...)
 	}
 	return changed, notes, nil
+}
+
+// Holds reports whether a definition has the rules that [Apply] adds for the fields at
+// these paths.
+func Holds(definition map[string]any, paths []field.Path) bool {
+	versions := types.Read(definition).Versions()
+	return !slices.ContainsFunc(paths, func(path field.Path) bool {
+		changed, _, err := one(definition, versions, path)
+		return err != nil || !reflect.DeepEqual(changed, definition)
+	})
 }
 
 // one adds the rules for one field.
