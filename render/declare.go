@@ -62,7 +62,8 @@ func declaration(o *manifest.Object) (sources.Declaration, error) {
 	if d.Ref == (sources.Ref{}) {
 		return d, errors.New("spec.package: is missing; write <repository>:<version>")
 	}
-	if d.Immutable = o.Annotation(manifest.ImmutableAnnotation); d.Immutable != "" {
+	if text, annotated := o.Annotations()[manifest.ImmutableAnnotation]; annotated {
+		d.Immutable = text
 		if _, err := immutable.Parse(d.Immutable); err != nil {
 			return d, fmt.Errorf("metadata.annotations: %s: %w", manifest.ImmutableAnnotation, err)
 		}

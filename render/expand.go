@@ -77,35 +77,9 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		return nil, err
 	}
 	c := newCluster(in, w, packages)
-	pins := make(map[manifest.ID]string)
-	expanded := make(map[packageName]*expansion)
-	for _, s := range c.packages {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		if delegates(in, s.Declaration.Kind) {
-			o, err := delegated(s)
-			if err != nil {
-				c.fail(s, err)
-				continue
-			}
-			c.held[name(s)], pins[o.ID()] = []*manifest.Object{o}, pinned(s.Pin)
-			types, _ := recall(r, &r.delegated, delegatedKey{s.Package, s.Declaration.Name}, func() ([]PackageType, error) { return delegatedTypes(s), nil })
-			c.delegated = share(c.delegated, types)
-			continue
-		}
-		var e *expansion
-		config, err := w.runtimeOf(s)
-		if err == nil {
-			e, err = r.expand(s, config)
-		}
-		if err != nil {
-			c.fail(s, err)
-			continue
-		}
-		c.held[name(s)], expanded[name(s)] = e.objects, e
-		c.noteIdle(s, e)
-		c.freezePackage(s, e)
+	expanded, pins, err := r.expandPackages(ctx, c)
+	if err != nil {
+		return nil, err
 	}
 	r.activate(c, expanded)
 	c.bind(expanded)
@@ -139,6 +113,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		}
 	}
 	rendered := c.rendered(set)
+	rendered.noteThawed()
 	rendered.noteUnserved()
 	if in.EnforcePins {
 		rendered.keepPins()
@@ -153,6 +128,41 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		}
 	}
 	return rendered, rendered.Err()
+}
+
+// expandPackages expands the packages of a cluster, and pins those that Crossplane
+// installs. What fails concerns one package, except that the context ended.
+func (r *Renderer) expandPackages(ctx context.Context, c *cluster) (expanded map[packageName]*expansion, pins map[manifest.ID]string, err error) {
+	expanded, pins = make(map[packageName]*expansion), make(map[manifest.ID]string)
+	for _, s := range c.packages {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		if delegates(c.input, s.Declaration.Kind) {
+			o, err := delegated(s)
+			if err != nil {
+				c.fail(s, err)
+				continue
+			}
+			c.held[name(s)], pins[o.ID()] = []*manifest.Object{o}, pinned(s.Pin)
+			types, _ := recall(r, &r.delegated, delegatedKey{s.Package, s.Declaration.Name}, func() ([]PackageType, error) { return delegatedTypes(s), nil })
+			c.delegated = share(c.delegated, types)
+			continue
+		}
+		var e *expansion
+		config, err := c.wanted.runtimeOf(s)
+		if err == nil {
+			e, err = r.expand(s, config)
+		}
+		if err != nil {
+			c.fail(s, err)
+			continue
+		}
+		c.held[name(s)], expanded[name(s)] = e.objects, e
+		c.notes = append(c.notes, e.notes...)
+		c.freezePackage(s, e)
+	}
+	return expanded, pins, nil
 }
 
 // open leaves the CA bundles out that somebody else fills in.

@@ -16,6 +16,8 @@ type Frozen struct {
 	// Before is the definition without the rules, After with them; the cluster's own
 	// patches come later.
 	Before, After *manifest.Object
+	// Paths are the immutable fields.
+	Paths []field.Path
 	// By is where the annotation is written: the package's declaration, or the
 	// definition itself.
 	By manifest.Origin
@@ -31,9 +33,8 @@ type ObjectError struct {
 func (e *ObjectError) Error() string { return fmt.Sprintf("%s: %s: %v", e.Origin, e.ID, e.Err) }
 func (e *ObjectError) Unwrap() error { return e.Err }
 
-// freeze adds the rules for the immutable fields that a package's declaration names, and
-// keeps the definitions as they were in published. One field that cannot be immutable
-// fails the package: who declared it relies on it.
+// freeze adds the rules for the immutable fields that a package's declaration names. One
+// field that cannot be immutable fails the package: who declared it relies on it.
 func (e *expansion) freeze(d sources.Declaration) error {
 	if d.Immutable == "" {
 		return nil
@@ -51,7 +52,7 @@ func (e *expansion) freeze(d sources.Declaration) error {
 		}
 		paths[f.Definition] = append(paths[f.Definition], f.Path)
 	}
-	e.published = make(map[manifest.ID]*manifest.Object, len(names))
+	e.frozen = make(map[manifest.ID]Frozen, len(names))
 	var errs []error
 	for _, name := range names {
 		i := slices.IndexFunc(e.objects, func(o *manifest.Object) bool { return o.ID().Is(manifest.Definitions...) && o.ID().Name == name })
@@ -65,7 +66,7 @@ func (e *expansion) freeze(d sources.Declaration) error {
 			errs = append(errs, failed(fmt.Errorf("%s: %w", name, err)))
 			continue
 		}
-		e.objects[i], e.published[o.ID()] = frozen, o
+		e.objects[i], e.frozen[o.ID()] = frozen, Frozen{Before: o, After: frozen, Paths: paths[name]}
 		for _, n := range notes {
 			e.notes = append(e.notes, fmt.Sprintf("%s %s: %s: %s: %s", d.Kind, d.Name, manifest.ImmutableAnnotation, name, n))
 		}
@@ -104,9 +105,9 @@ func (e *expansion) nearest(name string) string {
 func (c *cluster) freezePlain() {
 	plain := make([]*manifest.Object, 0, len(c.plain))
 	for _, o := range c.plain {
-		value := o.Annotation(manifest.ImmutableAnnotation)
+		value, annotated := o.Annotations()[manifest.ImmutableAnnotation]
 		switch {
-		case value == "" || o.ID().Is(manifest.Packages...):
+		case !annotated || o.ID().Is(manifest.Packages...):
 		case !o.ID().Is(manifest.Definitions...):
 			c.notes = append(c.notes, fmt.Sprintf("%s: %s: %s means nothing here; it is for CustomResourceDefinitions and packages", o.Origin(), o.ID(), manifest.ImmutableAnnotation))
 		default:
@@ -135,7 +136,7 @@ func (c *cluster) frozenPlain(o *manifest.Object, value string) (*manifest.Objec
 	if err != nil {
 		return nil, err
 	}
-	c.frozen[o.ID()] = Frozen{Before: o, After: frozen, By: o.Origin()}
+	c.frozen[o.ID()] = Frozen{Before: o, After: frozen, Paths: paths, By: o.Origin()}
 	for _, n := range notes {
 		c.notes = append(c.notes, fmt.Sprintf("%s: %s: %s: %s", o.Origin(), o.ID(), manifest.ImmutableAnnotation, n))
 	}
@@ -144,10 +145,19 @@ func (c *cluster) frozenPlain(o *manifest.Object, value string) (*manifest.Objec
 
 // freezePackage notes which definitions of a package got rules.
 func (c *cluster) freezePackage(s sources.Selected, e *expansion) {
-	c.notes = append(c.notes, e.notes...)
-	for _, after := range c.held[name(s)] {
-		if before := e.published[after.ID()]; before != nil {
-			c.frozen[after.ID()] = Frozen{Before: before, After: after, By: manifest.Origin{File: s.Declaration.File, Line: s.Declaration.Document.Line}}
+	for id, f := range e.frozen {
+		f.By = manifest.Origin{File: s.Declaration.File, Line: s.Declaration.Document.Line}
+		c.frozen[id] = f
+	}
+}
+
+// noteThawed notes the definitions in which the cluster's own patches leave a field
+// without its rule: they remove it, or serve a version that has none.
+func (r *Rendered) noteThawed() {
+	for _, o := range r.Objects.All() {
+		f, ok := r.Frozen[o.ID()]
+		if ok && o != f.After && !immutable.Holds(o.Tree(), f.Paths) {
+			r.Notes = append(r.Notes, fmt.Sprintf("patches: %s: a field that %s (%s) names can be changed, since a patch of the cluster removes its rule, or serves a version without one", o.ID(), manifest.ImmutableAnnotation, f.By))
 		}
 	}
 }

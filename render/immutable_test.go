@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 )
@@ -42,6 +43,7 @@ func TestImmutableOfPackage(t *testing.T) {
 		{"one definition", "as.example.org:spec.size", ""},
 		{"no such definition", "ass.example.org:spec.size", "Provider p: gitopsd.dev/immutable: ass.example.org: the package has no such definition; did you mean as.example.org?"},
 		{"no such field", "as.example.org:spec.sise", "Provider p: gitopsd.dev/immutable: as.example.org: spec.sise: there is no such field; did you mean spec.size?"},
+		{"no fields", "", "Provider p: c/all.yaml:5: metadata.annotations: gitopsd.dev/immutable: names no field"},
 		{"not an annotation", "as.example.org", "Provider p: c/all.yaml:5: metadata.annotations: gitopsd.dev/immutable: \"as.example.org\": want <name of a CustomResourceDefinition>:<path>, such as buckets.acme.example:spec.region"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -109,5 +111,35 @@ func TestImmutableOfPlainDefinition(t *testing.T) {
 	r, err = expand(t, new(Renderer), in, nil)
 	if want := []string{"c/all.yaml:1: configmap/default/plain: gitopsd.dev/immutable means nothing here; it is for CustomResourceDefinitions and packages"}; err != nil || !slices.Equal(r.Notes, want) {
 		t.Errorf("have notes %q, %v", r.Notes, err)
+	}
+}
+
+// A note tells that a patch of the cluster leaves an immutable field without its rule, and
+// nothing tells of one that has nothing to do with it.
+func TestImmutablePatched(t *testing.T) {
+	t.Parallel()
+	const thawed = "patches: customresourcedefinition.apiextensions.k8s.io/as.example.org: a field that gitopsd.dev/immutable (c/all.yaml:5) names can be changed, since a patch of the cluster removes its rule, or serves a version without one"
+	crds := strings.Replace(frozenCRD("as", ""), "  - {name: v1beta1, served: true", "  - {name: v1alpha1, served: false, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}}}\n  - {name: v1beta1, served: true", 1)
+	packages := map[string]*sources.Package{"p": content(t, sources.Provider, crds)}
+	for _, tt := range []struct {
+		name, patch string
+		noted       bool
+	}{
+		{"another field", "- {op: add, path: /metadata/labels/a, value: b}", false},
+		{"the rule", "- {op: remove, path: /spec/versions/0/schema/openAPIV3Schema/x-kubernetes-validations}", true},
+		{"the field", "- {op: remove, path: /spec/versions/0/schema/openAPIV3Schema/properties}", true},
+		{"a version with it", "- {op: replace, path: /spec/versions/1/served, value: true}", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			in := input(t, plainObject+immutableProvider("as.example.org:spec.size"))
+			in.Patches = []kustomize.Patch{{Patch: tt.patch, Target: &kustomize.Selector{Kind: "CustomResourceDefinition"}}}
+			r, err := expand(t, new(Renderer), in, packages)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(r.Patched) != 1 || slices.Contains(r.Notes, thawed) != tt.noted {
+				t.Errorf("%d objects are patched, and the notes are %q", len(r.Patched), r.Notes)
+			}
+		})
 	}
 }

@@ -33,16 +33,13 @@ type expansion struct {
 	objects []*manifest.Object
 	// active are the types that the package installs whatever the policies say.
 	active map[manifest.ID]bool
-	// published are the definitions to which rules for immutable fields were added, as
-	// they were before.
-	published map[manifest.ID]*manifest.Object
+	// frozen are the definitions that got rules for immutable fields, by ID, without
+	// the place of the declaration.
+	frozen map[manifest.ID]Frozen
 	// notes are for a person to read.
 	notes []string
 	// policies are a Configuration's ManagedResourceActivationPolicies.
 	policies []*manifest.Object
-	// idle are CRDs that the package wants to be converted by a webhook and that have
-	// a single version.
-	idle []string
 }
 
 // contents returns the expansion of one package.
@@ -65,19 +62,17 @@ func contents(s sources.Selected, config *runtime.Config) (*expansion, error) {
 			return nil, err
 		}
 	}
-	objects := e.objects
 	labels := maps.Clone(d.CommonLabels)
 	if labels == nil {
 		labels = make(map[string]string, 1)
 	}
 	labels[manifest.PackageLabel] = d.Name
-	for i, o := range objects {
-		objects[i] = o.WithMetadata(labels, d.CommonAnnotations)
+	for i, o := range e.objects {
+		e.objects[i] = o.WithMetadata(labels, d.CommonAnnotations)
 	}
-	if _, duplicates := manifest.NewSet(objects); len(duplicates) > 0 {
+	if _, duplicates := manifest.NewSet(e.objects); len(duplicates) > 0 {
 		return nil, duplicates[0]
 	}
-	e.objects = objects
 	return e, e.freeze(d)
 }
 
@@ -137,29 +132,27 @@ func installed(mrd *manifest.Object) (*manifest.Object, error) {
 func (e *expansion) withController(s sources.Selected, config *runtime.Config) error {
 	c := runtime.Controller{Selected: s, Config: config}
 	service := webhook.Service{Namespace: runtime.Namespace, Name: c.ServiceName(), Port: runtime.WebhookPort}
+	var idle []string
 	for i, o := range e.objects {
-		if webhook.Idle(o.Tree()) {
-			var err error
-			if o, err = manifest.New(webhook.WithoutConversion(o.Tree()), o.Origin()); err != nil {
-				return err
-			}
-			e.objects[i] = o
-			e.idle = append(e.idle, o.ID().Name)
+		var err error
+		switch {
+		case webhook.Idle(o.Tree()):
+			idle = append(idle, o.ID().Name)
+			o, err = manifest.New(webhook.WithoutConversion(o.Tree()), o.Origin())
+		case webhook.Needed(o.Tree()):
+			c.Webhooks = true
+			o, err = registered(o, s.Declaration.Name, service)
 		}
+		if err != nil {
+			return fmt.Errorf("%s: %s: %w", e.objects[i].Origin(), e.objects[i].ID(), err)
+		}
+		e.objects[i] = o
 		if o.ID().Is(manifest.CRD) {
 			c.Types = append(c.Types, o)
 		}
-		if !webhook.Needed(o.Tree()) {
-			continue
-		}
-		c.Webhooks = true
-		var err error
-		if e.objects[i], err = registered(o, s.Declaration.Name, service); err != nil {
-			return fmt.Errorf("%s: %s: %w", o.Origin(), o.ID(), err)
-		}
-		if o.ID().Is(manifest.CRD) {
-			c.Types[len(c.Types)-1] = e.objects[i]
-		}
+	}
+	if len(idle) > 0 {
+		e.notes = append(e.notes, fmt.Sprintf("Provider %s wants a webhook to convert types that have one version only, and nothing to convert: they are installed without it (%s)", s.Declaration.Name, first(idle)))
 	}
 	controller, err := runtime.Objects(c)
 	if err != nil {
@@ -207,13 +200,4 @@ func certified(d sources.Declaration) map[string]string {
 // authority returns the Secret with the CA that a declaration names.
 func authority(d sources.Declaration) string {
 	return manifest.Text(d.Document.Tree, "metadata", "annotations", manifest.AuthorityAnnotation)
-}
-
-// noteIdle notes the types for which a package asks for a webhook that would serve
-// nobody.
-func (c *cluster) noteIdle(s sources.Selected, e *expansion) {
-	if len(e.idle) == 0 {
-		return
-	}
-	c.notes = append(c.notes, fmt.Sprintf("Provider %s wants a webhook to convert types that have one version only, and nothing to convert: they are installed without it (%s)", s.Declaration.Name, first(e.idle)))
 }

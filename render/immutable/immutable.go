@@ -3,9 +3,10 @@
 // once it is set. Setting it for the first time stays possible.
 //
 // It owns the annotation that names the fields (immutable.go), the way to a field in a
-// schema and the rule for it (rule.go), and the question whether an API server would
-// accept the definition with the rules, which it asks the API server's own validation
-// (accept.go). It is pure and changes no tree that it is given.
+// schema and the rule for it (rule.go), how CEL compares values (compare.go), and the
+// question whether an API server would accept the definition with the rules, which it
+// asks the API server's own validation (accept.go). It is pure and changes no tree that
+// it is given.
 //
 // Who declares what is package render's to know; what a new rule means for clients of a
 // type is told by render/types/compat, which recognises these rules by [FieldOf].
@@ -18,6 +19,7 @@ package immutable
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -59,6 +61,7 @@ func ParseOwn(definition, value string) ([]Field, error) {
 
 func parse(value string, read func(entry string) (Field, error)) ([]Field, error) {
 	var all []Field
+	known := make(map[[2]string]bool)
 	for _, entry := range split(value) {
 		if entry = strings.TrimSpace(entry); entry == "" {
 			continue
@@ -67,9 +70,11 @@ func parse(value string, read func(entry string) (Field, error)) ([]Field, error
 		if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(all, func(o Field) bool { return o.Definition == f.Definition && o.Path.String() == f.Path.String() }) {
+		key := [2]string{f.Definition, f.Path.String()}
+		if known[key] {
 			return nil, fmt.Errorf("%q: is there twice", entry)
 		}
+		known[key] = true
 		all = append(all, f)
 	}
 	if len(all) == 0 {
@@ -145,9 +150,19 @@ func Apply(definition map[string]any, paths []field.Path) (changed map[string]an
 	return changed, notes, nil
 }
 
+// Holds reports whether a definition has the rules that [Apply] adds for the fields at
+// these paths.
+func Holds(definition map[string]any, paths []field.Path) bool {
+	versions := types.Read(definition).Versions()
+	return !slices.ContainsFunc(paths, func(path field.Path) bool {
+		changed, _, err := one(definition, versions, path)
+		return err != nil || !reflect.DeepEqual(changed, definition)
+	})
+}
+
 // one adds the rules for one field.
 func one(definition map[string]any, versions []types.Version, path field.Path) (changed map[string]any, notes []string, err error) {
-	var ruled, lacking, defaulted []string
+	var ruled, lacking, defaulted, overlooked []string
 	var unknown *missingError // of the version that has most of the path
 	changed = definition
 	for i, v := range versions {
@@ -169,6 +184,11 @@ func one(definition map[string]any, versions []types.Version, path field.Path) (
 		if way.defaulted {
 			defaulted = append(defaulted, v.Name)
 		}
+		for _, o := range way.overlooked {
+			if !slices.Contains(overlooked, o) { // the same in each version
+				overlooked = append(overlooked, o)
+			}
+		}
 		at := slices.Concat([]any{"spec", "versions", i, "schema", "openAPIV3Schema"}, way.base, []any{"x-kubernetes-validations"})
 		changed = with(changed, at, way.rule).(map[string]any)
 	}
@@ -184,6 +204,9 @@ func one(definition map[string]any, versions []types.Version, path field.Path) (
 	}
 	if len(defaulted) > 0 {
 		notes = append(notes, fmt.Sprintf("%s: has a default in version %s, so it is set as soon as an object exists", path, strings.Join(defaulted, ", ")))
+	}
+	for _, o := range overlooked {
+		notes = append(notes, fmt.Sprintf("%s: %s", path, o))
 	}
 	return changed, notes, nil
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	k8stypes "k8s.io/apimachinery/pkg/types"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
@@ -105,11 +106,12 @@ var cases = []struct {
 		{`{port: 80}`, `{port: "80"}`, "spec.port"},
 		{`{port: http}`, `{port: https}`, "spec.port"},
 	}},
-	{"names", `{type: object, properties: {a-b.c: {type: object, properties: {namespace: {type: string}, d__e: {type: string}}}}}`,
-		`spec["a-b.c"].namespace, spec["a-b.c"].d__e`, []change{
+	{"names", `{type: object, properties: {a-b.c: {type: object, properties: {namespace: {type: string}, d__e: {type: string}, e__dot__f: {type: string}}}}}`,
+		`spec["a-b.c"].namespace, spec["a-b.c"].d__e, spec["a-b.c"].e__dot__f`, []change{
 			{`{a-b.c: {namespace: x}}`, `{a-b.c: {namespace: x, d__e: u}}`, ""},
 			{`{a-b.c: {namespace: x}}`, `{a-b.c: {namespace: u}}`, "spec.a-b.c.namespace"},
 			{`{a-b.c: {d__e: x}}`, `{a-b.c: {}}`, "spec.a-b.c.d__e"},
+			{`{a-b.c: {e__dot__f: x}}`, `{a-b.c: {e__dot__f: u}}`, "spec.a-b.c.e__dot__f"},
 		}},
 	{"whole-object", `{type: object, properties: {a: {type: object, properties: {b: {type: string}, c: {type: array, items: {type: string}}}}}}`, "spec.a", []change{
 		{`{a: {b: x, c: [u]}}`, `{a: {b: x, c: [u]}}`, ""},
@@ -155,6 +157,28 @@ var cases = []struct {
 	{"long-texts", `{type: object, properties: {a: {type: string}, b: {type: object, additionalProperties: {type: array, items: {type: string}}}}}`, "spec.a, spec.b", []change{
 		{`{a: x, b: {k: [v]}}`, `{a: x, b: {k: [v]}}`, ""},
 		{`{b: {k: [v]}}`, `{b: {k: [w]}}`, "spec.b"},
+	}},
+	// Null is another field of the mapping for CEL, unless it is asked from both sides.
+	{"null-in-its-place", `{type: object, properties: {o: {type: object, properties: {a: {type: string, nullable: true}, c: {type: string}}}}}`, "spec.o", []change{
+		{`{o: {c: x}}`, `{o: {a: null}}`, "spec.o"},
+		{`{o: {a: null}}`, `{o: {c: x}}`, "spec.o"},
+		{`{o: {a: null, c: x}}`, `{o: {a: null, c: x}}`, ""},
+	}},
+	{"whole-set", `{type: object, properties: {l: {type: array, x-kubernetes-list-type: set, items: {type: string}}}}`, "spec.l", []change{
+		{`{l: [a, b]}`, `{l: [b, a]}`, ""},
+		{`{l: [a, b]}`, `{l: [b, c]}`, "spec.l"},
+	}},
+	{"whole-list-map", `{type: object, properties: {l: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [k], items: {type: object, required: [k], properties: {k: {type: string}, namespace: {type: string}}}}}}`, "spec.l", []change{
+		{`{l: [{k: a}, {k: b}]}`, `{l: [{k: b}, {k: a}]}`, ""},
+		{`{l: [{k: a}]}`, `{l: [{k: b}]}`, "spec.l"},
+		{`{l: [{k: a, namespace: x}]}`, `{l: [{k: a, namespace: z}]}`, "spec.l"},
+	}},
+	{"no-type-inside", `{type: object, properties: {o: {type: object, properties: {v: {x-kubernetes-preserve-unknown-fields: true}, a-b: {type: string}, "1a": {type: string}}}}}`, "spec.o", []change{
+		{`{o: {v: null}}`, `{o: {v: null}}`, ""},
+		{`{o: {v: {a: 1}}}`, `{o: {v: {b: 1}}}`, "spec.o"},
+		{`{o: {v: [null, a]}}`, `{o: {v: [null, b]}}`, "spec.o"},
+		{`{o: {a-b: x}}`, `{o: {a-b: z}}`, "spec.o"},
+		{`{o: {1a: x}}`, `{o: {1a: z}}`, "spec.o"},
 	}},
 }
 
@@ -282,7 +306,18 @@ func TestRefused(t *testing.T) {
 		{"of no type", `{type: object, properties: {any: {x-kubernetes-preserve-unknown-fields: true}}}`, "spec.any",
 			"spec.any: version v1: CEL does not see it, since its schema has no type; make all of spec immutable instead"},
 		{"a list of no type", `{type: object, properties: {l: {type: array, items: {x-kubernetes-preserve-unknown-fields: true}}}}`, "spec.l",
-			"spec.l: version v1: CEL does not see it, since its schema has no type; make all of spec immutable instead"},
+			"spec.l: version v1: CEL cannot compare spec.l[*], whose schema has no type; name another field"},
+		// CEL takes equal values of these for different ones, and nobody could update such an object.
+		{"elements of no type inside", `{type: object, properties: {o: {type: object, properties: {m: {type: object, additionalProperties: {x-kubernetes-preserve-unknown-fields: true}}}}}}`, "spec.o",
+			"spec.o: version v1: CEL cannot compare spec.o.m{*}, whose schema has no type; name another field"},
+		{"a key with another name in CEL", `{type: object, properties: {l: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [name, namespace], items: {type: object, required: [name, namespace], properties: {name: {type: string}, namespace: {type: string}}}}}}`, "spec.l",
+			`spec.l: version v1: CEL cannot tell the elements of spec.l apart by their key "namespace", which has another name there; name another field`},
+		{"a set of mappings", `{type: object, properties: {l: {type: array, x-kubernetes-list-type: set, items: {type: object, x-kubernetes-map-type: atomic, properties: {a: {type: string}}}}}}`, "spec.l",
+			"spec.l: version v1: CEL cannot compare the set spec.l, whose elements are lists or mappings; name another field"},
+		{"a list's key", fmt.Sprintf(list, "maxItems: 9, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [k],"), "spec.l[*].k",
+			"spec.l[*].k: version v1: k is a key by which an API server tells the elements of spec.l apart, so it never sees it change; make all of spec.l immutable instead"},
+		{"below one key", `{type: object, properties: {m: {type: object, maxProperties: 9, additionalProperties: {type: object, maxProperties: 9, additionalProperties: {type: string, maxLength: 9}}}}}`, "spec.m.env{*}",
+			"spec.m.env{*}: version v1: an API server has one rule for what is below all keys of a mapping, and spec.m.env is below one; make all of spec.m.env immutable instead, or write {*} for all keys"},
 		{"no name in CEL", `{type: object, properties: {"1a": {type: string}}}`, `spec["1a"]`, `spec["1a"]: version v1: CEL has no way to name the field "1a"; make all of spec immutable instead`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -359,6 +394,30 @@ spec:
 	}
 }
 
+// What CEL overlooks when it compares is in the notes.
+func TestNotes(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, schema, path, want string }{
+		{"unknown fields", `{type: object, properties: {f: {type: object, properties: {g: {type: object, x-kubernetes-preserve-unknown-fields: true}}}}}`, "spec.f",
+			"spec.f: an API server does not see when one field of spec.f.g that is not in its schema takes the place of another"},
+		{"an object inside", `{type: object, properties: {l: {type: array, items: {type: object, x-kubernetes-embedded-resource: true}}}}`, "spec.l",
+			"spec.l: an API server does not see when one field of spec.l[*] that is not in its schema takes the place of another"},
+		{"a name with a meaning", `{type: object, properties: {o: {type: object, properties: {x__dot__z: {type: string}}}}}`, "spec.o",
+			"spec.o: an API server does not see changes of spec.o.x__dot__z, since CEL reads its name as another"},
+		{"the same field alone", `{type: object, properties: {o: {type: object, properties: {x__dot__z: {type: string}}}}}`, "spec.o.x__dot__z", ""},
+		{"a parent's default", `{type: object, default: {o: {a: x}}, properties: {o: {type: object, properties: {a: {type: string}}}}}`, "spec.o.a",
+			"spec.o.a: has a default in version v1, so it is set as soon as an object exists"},
+		{"a parent's default without it", `{type: object, default: {o: {}}, properties: {o: {type: object, properties: {a: {type: string}}}}}`, "spec.o.a", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, notes := apply(t, crd(t, "widgets", tt.schema), tt.path)
+			if have := strings.Join(notes, "; "); have != tt.want {
+				t.Errorf("have %s\nwant %s", have, tt.want)
+			}
+		})
+	}
+}
+
 func TestParse(t *testing.T) {
 	for _, tt := range []struct{ value, want string }{
 		{"widgets.acme.example:spec.size", "widgets.acme.example spec.size"},
@@ -388,6 +447,18 @@ func TestParse(t *testing.T) {
 		if have != tt.want {
 			t.Errorf("%q:\nhave %s\nwant %s", tt.value, have, tt.want)
 		}
+	}
+}
+
+// An annotation as large as Kubernetes takes them is read in no time.
+func TestParseMany(t *testing.T) {
+	t.Parallel()
+	var paths []string
+	for i := range 20000 {
+		paths = append(paths, fmt.Sprintf("spec.a%d.b", i))
+	}
+	if have := len(parse(t, strings.Join(paths, ","))); have != len(paths) {
+		t.Errorf("have %d paths, want %d", have, len(paths))
 	}
 }
 
@@ -448,7 +519,11 @@ func TestLive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	crds := client.Resource(schema.GroupVersionResource{Group: manifest.CRD.Group, Version: "v1", Resource: "customresourcedefinitions"})
+	crds := client.Resource(definitions)
+	t.Run("every way to write", func(t *testing.T) {
+		t.Parallel()
+		everyWay(t, client)
+	})
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -464,22 +539,79 @@ func TestLive(t *testing.T) {
 			for i, s := range c.changes {
 				o := &unstructured.Unstructured{Object: object(t, fmt.Sprintf("w%d", i), s.before)}
 				o.SetKind("K" + plural)
-				made, err := objects.Create(t.Context(), o, metav1.CreateOptions{})
-				for wait := time.Now(); apierrors.IsNotFound(err) && time.Since(wait) < 30*time.Second; time.Sleep(20 * time.Millisecond) {
-					made, err = objects.Create(t.Context(), o, metav1.CreateOptions{}) // served a moment later
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				now := made.DeepCopy()
+				now := create(t, objects, o)
 				delete(now.Object, "spec")
 				if spec, ok := object(t, "", s.after)["spec"]; ok {
 					now.Object["spec"] = runtime.DeepCopyJSONValue(spec)
 				}
-				_, err = objects.Update(t.Context(), now, metav1.UpdateOptions{})
+				_, err := objects.Update(t.Context(), now, metav1.UpdateOptions{})
 				judge(t, s, causes(t, err))
 			}
 		})
+	}
+}
+
+var definitions = schema.GroupVersionResource{Group: manifest.CRD.Group, Version: "v1", Resource: "customresourcedefinitions"}
+
+func create(t *testing.T, objects dynamic.ResourceInterface, o *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	made, err := objects.Create(t.Context(), o, metav1.CreateOptions{})
+	for wait := time.Now(); apierrors.IsNotFound(err) && time.Since(wait) < 30*time.Second; time.Sleep(20 * time.Millisecond) {
+		made, err = objects.Create(t.Context(), o, metav1.CreateOptions{}) // served a moment later
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// Neither a subresource nor server-side apply goes around the rules, and the rules are not
+// in the way of what leaves the fields alone.
+func everyWay(t *testing.T, client dynamic.Interface) {
+	definition := manifesttest.Tree(t, `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: ways.acme.example}
+spec:
+  group: acme.example
+  names: {kind: Way, plural: ways, singular: way, listKind: WayList}
+  scope: Namespaced
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources: {status: {}, scale: {specReplicasPath: .spec.replicas, statusReplicasPath: .status.replicas}}
+    schema: {openAPIV3Schema: {type: object, properties: {
+      spec: {type: object, properties: {replicas: {type: integer}, colour: {type: string}}},
+      status: {type: object, properties: {replicas: {type: integer}, id: {type: string}}}}}}
+`)
+	definition, _ = apply(t, definition, "spec.replicas, status.id")
+	if _, err := client.Resource(definitions).Create(t.Context(), &unstructured.Unstructured{Object: definition}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	objects := client.Resource(schema.GroupVersionResource{Group: "acme.example", Version: "v1", Resource: "ways"}).Namespace("default")
+	create(t, objects, &unstructured.Unstructured{Object: manifesttest.Tree(t, `{apiVersion: acme.example/v1, kind: Way, metadata: {name: w, namespace: default}, spec: {colour: red}}`)})
+	const object = `{"apiVersion": "acme.example/v1", "kind": "Way", "metadata": {"name": "w", "namespace": "default"}`
+	for _, s := range []struct {
+		how         k8stypes.PatchType
+		patch       string
+		subresource string
+		refused     string
+	}{
+		{how: k8stypes.ApplyPatchType, patch: object + `, "spec": {"replicas": 2}}`},
+		{how: k8stypes.ApplyPatchType, patch: object + `, "spec": {"replicas": 3}}`, refused: "spec.replicas"},
+		{how: k8stypes.ApplyPatchType, patch: object + `}`, refused: "spec.replicas"}, // the one owner lets go of it
+		{how: k8stypes.MergePatchType, patch: `{"spec": {"replicas": 3}}`, subresource: "scale", refused: "spec.replicas"},
+		{how: k8stypes.MergePatchType, patch: `{"spec": {"replicas": 2}}`, subresource: "scale"},
+		{how: k8stypes.MergePatchType, patch: `{"status": {"id": "a"}}`, subresource: "status"},
+		{how: k8stypes.MergePatchType, patch: `{"status": {"id": "b"}}`, subresource: "status", refused: "status.id"},
+		{how: k8stypes.MergePatchType, patch: `{"status": null}`, subresource: "status", refused: "status.id"},
+		{how: k8stypes.MergePatchType, patch: `{"status": {"id": "a", "replicas": 1}}`, subresource: "status"},
+		{how: k8stypes.MergePatchType, patch: `{"metadata": {"finalizers": ["acme.example/wait"], "labels": {"a": "b"}}}`},
+		{how: k8stypes.MergePatchType, patch: `{"metadata": {"finalizers": null}, "spec": {"colour": "blue"}}`},
+	} {
+		_, err := objects.Patch(t.Context(), "w", s.how, []byte(s.patch), metav1.PatchOptions{FieldManager: "test"}, strings.Fields(s.subresource)...)
+		judge(t, change{s.patch, s.subresource, s.refused}, causes(t, err))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
 )
 
 // way is where the rule for a field stands in a schema.
@@ -21,8 +22,10 @@ type way struct {
 	// compares these one by one.
 	base []any
 	rule map[string]any
-	// defaulted reports whether the field has a default.
+	// defaulted reports whether the field has a default, of its own or of a parent.
 	defaulted bool
+	// overlooked says which changes the rule does not see.
+	overlooked []string
 }
 
 // missingError is the error for a field that a schema does not have. It has as much of
@@ -46,10 +49,19 @@ func resolve(schema map[string]any, path field.Path) (way, error) {
 	at := []any{}
 	for i, step := range path {
 		before := path[:i]
+		if _, set := path[i:].In(schema["default"]); set {
+			w.defaulted = true
+		}
 		if step.Every {
 			child, err := every(schema, step, before)
 			if err != nil {
 				return w, err
+			}
+			if e.keyed {
+				return w, fmt.Errorf("an API server has one rule for what is below all keys of a mapping, and %s is below one; %s, or write {*} for all keys", before, instead(before))
+			}
+			if i+2 == len(path) && slices.Contains(manifest.Texts(schema, "x-kubernetes-list-map-keys"), path[i+1].Key) {
+				return w, fmt.Errorf("%s is a key by which an API server tells the elements of %s apart, so it never sees it change; %s", path[i+1].Key, before, instead(before))
 			}
 			schema = manifest.Mapping(schema, child)
 			at = append(at, child)
@@ -78,27 +90,24 @@ func resolve(schema map[string]any, path field.Path) (way, error) {
 			return w, missing(before, "there is no such field%s", suggestion(properties, step.Key, before))
 		}
 	}
-	if !visible(schema) {
+	if !typed(schema) {
 		return w, fmt.Errorf("CEL does not see it, since its schema has no type; %s", instead(path[:len(path)-1]))
 	}
-	_, w.defaulted = schema["default"]
-	w.rule = e.rule()
+	if _, set := schema["default"]; set {
+		w.defaulted = true
+	}
+	var c comparison
+	if err := c.compare(schema, path); err != nil {
+		return w, err
+	}
+	w.overlooked = c.overlooked
+	w.rule = e.rule(c.nulls)
 	return w, nil
 }
 
-// visible reports whether CEL sees values of a schema: it needs their type, and that of
-// what is in lists and mappings (SchemaDeclType of k8s.io/apiserver/pkg/cel/common).
-func visible(schema map[string]any) bool {
-	values := manifest.Mapping(schema, "additionalProperties")
-	switch manifest.Text(schema, "type") {
-	case "array":
-		return visible(manifest.Mapping(schema, "items"))
-	case "object":
-		return values == nil || visible(values)
-	case "":
-		return manifest.Truth(schema, "x-kubernetes-int-or-string")
-	}
-	return true
+// typed reports whether CEL knows what the values of a schema are.
+func typed(schema map[string]any) bool {
+	return manifest.Text(schema, "type") != "" || manifest.Truth(schema, "x-kubernetes-int-or-string")
 }
 
 // every returns the keyword for the elements of a list, or the values of a mapping, that
@@ -159,33 +168,11 @@ func suggestion(properties map[string]any, key string, before field.Path) string
 func Nearest(name string, names []string) string {
 	best, least := "", 3
 	for _, n := range names {
-		if d := distance(strings.ToLower(name), strings.ToLower(n)); d < least && d < max(2, len(n)/2) {
+		if d := sources.Distance(strings.ToLower(name), strings.ToLower(n)); d < least && d < max(2, len(n)/2) {
 			best, least = n, d
 		}
 	}
 	return best
-}
-
-// distance returns how many characters must be added, removed or replaced to make b
-// of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // expression is a field as CEL names it, seen from where the rule stands.
@@ -196,6 +183,8 @@ type expression struct {
 	// a key that cannot be written there, and then cut is set.
 	path string
 	cut  bool
+	// keyed reports whether the way leads through one key of a mapping.
+	keyed bool
 }
 
 func (e *expression) property(escaped, name string) {
@@ -204,6 +193,7 @@ func (e *expression) property(escaped, name string) {
 }
 
 func (e *expression) key(name string) {
+	e.keyed = true
 	e.steps = append(e.steps, "["+strconv.Quote(name)+"]")
 	e.step(name)
 }
@@ -242,15 +232,19 @@ func (e *expression) isSet(object string) string {
 
 // rule returns the entry of x-kubernetes-validations. An API server does not evaluate it
 // for a new object, since it names oldSelf. It compares whole values, for which the
-// estimated cost is lowest.
-func (e *expression) rule() map[string]any {
-	rule := map[string]any{"message": Message, "reason": "FieldValueForbidden", "rule": "self == oldSelf"}
-	if e.path != "" {
-		rule["fieldPath"] = e.path
+// estimated cost is lowest, if need be from both sides.
+func (e *expression) rule(both bool) map[string]any {
+	field := strings.Join(e.steps, "")
+	same := fmt.Sprintf("self%[1]s == oldSelf%[1]s", field)
+	if both {
+		same += fmt.Sprintf(" && oldSelf%[1]s == self%[1]s", field)
 	}
 	if len(e.steps) > 0 {
-		field := strings.Join(e.steps, "")
-		rule["rule"] = fmt.Sprintf("!(%s) || %s && self%s == oldSelf%s", e.isSet("oldSelf"), e.isSet("self"), field, field)
+		same = fmt.Sprintf("!(%s) || %s && %s", e.isSet("oldSelf"), e.isSet("self"), same)
+	}
+	rule := map[string]any{"message": Message, "reason": "FieldValueForbidden", "rule": same}
+	if e.path != "" {
+		rule["fieldPath"] = e.path
 	}
 	return rule
 }
