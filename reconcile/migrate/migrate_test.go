@@ -25,6 +25,10 @@ var all = flag.Bool("all", false, "try Kubernetes' own migrator too, which takes
 
 func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
 
+// batch is how many objects are written between two looks at the CRD: few, so that tests
+// with a few dozen objects have several.
+const batch = 20
+
 // bench is a kind of objects in a control plane, and a look into its etcd.
 type bench struct {
 	*testing.T
@@ -178,11 +182,19 @@ func (b *bench) count() map[string]int {
 	return n
 }
 
-// migrator returns a migrator in a hurry.
+// migrator returns a migrator in a hurry. progress is called once objects are written.
 func (b *bench) migrator(progress func(Progress)) *Migrator {
 	b.Helper()
+	if written := progress; written != nil {
+		progress = func(p Progress) {
+			if p.Wait == 0 {
+				written(p)
+			}
+		}
+	}
 	m, err := New(Config{
-		Cluster: b.cluster, Rate: 1e4, Progress: progress, Log: slog.New(slog.DiscardHandler),
+		Cluster: b.cluster, Rate: 1e4, Settle: time.Second, Progress: progress, Log: slog.New(slog.DiscardHandler),
+		batch: batch, page: 3 * batch / 2,
 		pause: func(ctx context.Context, d time.Duration) error { return pause(ctx, min(d, 200*time.Millisecond)) },
 	})
 	if err != nil {
@@ -211,7 +223,7 @@ func (b *bench) want(listed []string, etcd map[string]int) {
 func TestKilledInTheMiddle(t *testing.T) {
 	t.Parallel()
 	b := shared(t, "killed.example")
-	const n = 1300 // three pages
+	const n = 4*batch + 7 // three pages
 	b.create(n)
 	b.define("v1")
 	b.want([]string{"v1alpha1", "v1"}, map[string]int{"v1alpha1": n})
@@ -354,7 +366,7 @@ func (b *bench) remove(kind manifest.GroupKind, name string) {
 // at the end is where everything is.
 func TestStorageVersionChanges(t *testing.T) {
 	t.Parallel()
-	const n = batch + 50 // two looks at the CRD
+	const n = batch + 5 // two looks at the CRD
 	for _, tt := range []struct {
 		name   string
 		change []string // of the storage version, after the first batch
@@ -436,6 +448,27 @@ func TestDeadline(t *testing.T) {
 		t.Errorf("etcd has %v", have)
 	}
 	b.want([]string{"v1alpha1", "v1"}, b.count())
+}
+
+// Where an aggregated API server answers in the place of the CRD, its objects are out of
+// sight: neither a list nor a write says anything about them.
+func TestAggregated(t *testing.T) {
+	t.Parallel()
+	b := shared(t, "aggregated.example")
+	b.create(3)
+	b.define("v1")
+	b.apply(fmt.Sprintf(`
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.%[1]s, labels: {kube-aggregator.kubernetes.io/automanaged: "false"}}
+spec: {group: %[1]s, version: v1, groupPriorityMinimum: 1000, versionPriority: 100, insecureSkipTLSVerify: true, service: {namespace: default, name: nobody}}
+`, b.group))
+	defer b.remove(manifest.APIService, "v1."+b.group)
+	_, err := b.migrator(nil).Run(t.Context(), b.crd())
+	if err == nil || !strings.Contains(err.Error(), "version v1 is served by another API server") {
+		t.Errorf("error %v", err)
+	}
+	b.want([]string{"v1alpha1", "v1"}, map[string]int{"v1alpha1": 3})
 }
 
 // A CRD without objects has its list of versions shortened.
