@@ -2,15 +2,20 @@ package migrate
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -448,6 +453,92 @@ func TestDeadline(t *testing.T) {
 		t.Errorf("etcd has %v", have)
 	}
 	b.want([]string{"v1alpha1", "v1"}, b.count())
+}
+
+// A request that began before the storage version changed stores in the old one, however
+// late it ends. The list waits for it.
+func TestRequestUnderWay(t *testing.T) {
+	t.Parallel()
+	b := shared(t, "underway.example")
+	b.create(3)
+	arrived, release := make(chan struct{}), make(chan struct{})
+	arrive := sync.OnceFunc(func() { close(arrived) }) // an API server may try again
+	webhook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review struct {
+			Request struct{ UID string }
+		}
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			t.Error(err)
+		}
+		arrive()
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+		fmt.Fprintf(w, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"%s","allowed":true}}`, review.Request.UID)
+	}))
+	defer webhook.Close()
+	b.apply(fmt.Sprintf(`
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: %[1]s}
+webhooks:
+- name: slow.%[1]s
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  timeoutSeconds: 30
+  rules: [{apiGroups: [%[1]s], apiVersions: ["*"], operations: [CREATE], resources: [widgets]}]
+  matchConditions: [{name: slow, expression: "object.metadata.name.startsWith('slow')"}]
+  clientConfig: {url: %[2]s, caBundle: %[3]s}
+`, b.group, webhook.URL, base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: webhook.Certificate().Raw}))))
+	defer b.remove(manifest.ValidatingWebhooks, b.group)
+	created := make(chan error, 1)
+	go func() {
+		// The webhook is not called at once. An object for each attempt, so that only the last is held.
+		for i := 0; ; i++ {
+			id := b.widgets().ID("default", fmt.Sprintf("slow%d", i))
+			body := fmt.Sprintf(`{"apiVersion":"%s/v1","kind":"Widget","metadata":{"name":"%s"}}`, b.group, id.Name)
+			_, err := b.cluster.Create(t.Context(), b.widgets(), id, []byte(body))
+			select {
+			case <-arrived:
+				created <- err
+				return
+			default:
+			}
+			if err != nil {
+				created <- err
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	select {
+	case <-arrived:
+	case err := <-created:
+		t.Fatal("the webhook was not called: ", err)
+	}
+	b.define("v1")
+
+	m := b.migrator(nil)
+	waited := false
+	m.cfg.pause = func(ctx context.Context, d time.Duration) error {
+		if waited {
+			return pause(ctx, d)
+		}
+		waited = true
+		close(release)
+		err := <-created
+		if have := b.count(); have["v1"] > 0 {
+			t.Errorf("after the wait etcd has %v; what is this test about?", have)
+		}
+		return err
+	}
+	if r, err := m.Run(t.Context(), b.crd()); err != nil || !waited || len(r.Failures) > 0 {
+		t.Errorf("result %+v, waited: %t, %v", r, waited, err)
+	}
+	if have := b.count(); have["v1alpha1"] > 0 || have["v1"] < 4 {
+		t.Errorf("etcd has %v", have)
+	}
 }
 
 // Where an aggregated API server answers in the place of the CRD, its objects are out of
