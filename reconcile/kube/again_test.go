@@ -15,9 +15,9 @@ import (
 func TestListAgain(t *testing.T) {
 	t.Parallel()
 	const (
-		before = `{"metadata":{"continue":"x"},"items":[{"metadata":{"name":"gone"}},{"metadata":{"name":"a"}}]}`
+		before = `{"kind":"ServiceList","metadata":{"continue":"x"},"items":[{"metadata":{"name":"gone"}},{"metadata":{"name":"a"}}]}`
 		late   = `{"kind":"Status","status":"Failure","reason":"Expired","code":410}`
-		after  = `{"metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"new"}}]}`
+		after  = `{"kind":"ServiceList","metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"new"}}]}`
 	)
 	for _, drops := range []bool{true, false} {
 		first := true

@@ -98,19 +98,36 @@ func fields(message []byte, yield func(number uint64, value []byte) error) error
 }
 
 // unwrap returns the message in the envelope that protobuf answers come in, a
-// runtime.Unknown; ok is false for JSON.
-func unwrap(answer []byte) (message []byte, ok bool, err error) {
+// runtime.Unknown, and its kind; ok is false for JSON.
+func unwrap(answer []byte) (message []byte, kind string, ok bool, err error) {
 	wire, ok := bytes.CutPrefix(answer, protobufMagic)
 	if !ok {
-		return nil, false, nil
+		return nil, "", false, nil
 	}
 	err = fields(wire, func(number uint64, value []byte) error {
-		if number == 2 {
+		switch number {
+		case 1:
+			return fields(value, func(number uint64, value []byte) error {
+				if number == 2 {
+					kind = string(value)
+				}
+				return nil
+			})
+		case 2:
 			message = value
 		}
 		return nil
 	})
-	return message, true, err
+	return message, kind, true, err
+}
+
+// checkList returns an error if an answer's kind is not that of a list. A proxy's own
+// answer would else read as a list without objects.
+func checkList(kind string) error {
+	if kind == "" || kind == "Status" {
+		return fmt.Errorf("the answer is no list (its kind is %q)", kind)
+	}
+	return nil
 }
 
 // decodeItem decodes the metadata of one object, protobuf or JSON.
@@ -141,7 +158,7 @@ func decodeItem(item []byte, protobuf bool) (*metav1.PartialObjectMetadata, erro
 }
 
 func decodeMetadataAnswer(answer []byte) (*metav1.PartialObjectMetadata, error) {
-	message, protobuf, err := unwrap(answer)
+	message, _, protobuf, err := unwrap(answer)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +172,7 @@ func decodeMetadataAnswer(answer []byte) (*metav1.PartialObjectMetadata, error) 
 // yield returns false.
 func decodeMetadataList(answer []byte, yield func(*metav1.PartialObjectMetadata) bool) (list metav1.ListMeta, more bool, err error) {
 	var items [][]byte
-	message, protobuf, err := unwrap(answer)
+	message, kind, protobuf, err := unwrap(answer)
 	if err != nil {
 		return list, false, err
 	}
@@ -173,14 +190,18 @@ func decodeMetadataList(answer []byte, yield func(*metav1.PartialObjectMetadata)
 		})
 	} else {
 		var page struct {
+			Kind     string            `json:"kind"`
 			Metadata metav1.ListMeta   `json:"metadata"`
 			Items    []json.RawMessage `json:"items"`
 		}
 		err = decodeJSON(answer, maxValues, &page)
-		list = page.Metadata
+		list, kind = page.Metadata, page.Kind
 		for _, item := range page.Items {
 			items = append(items, item)
 		}
+	}
+	if err == nil {
+		err = checkList(kind)
 	}
 	if err != nil {
 		return list, false, err

@@ -85,10 +85,12 @@ func TestHostileLists(t *testing.T) {
 		answer func(r *http.Request) io.Reader
 		want   string
 	}{
-		{"the same page for ever", func(*http.Request) io.Reader { return strings.NewReader(`{"metadata":{"continue":"x"},"items":[{}]}`) }, "the list does not end"},
+		{"the same page for ever", func(*http.Request) io.Reader {
+			return strings.NewReader(`{"kind":"ServiceList","metadata":{"continue":"x"},"items":[{}]}`)
+		}, "the list does not end"},
 		{"pages without end", func(*http.Request) io.Reader {
 			pages++
-			return strings.NewReader(fmt.Sprintf(`{"metadata":{"continue":"%d"}}`, pages))
+			return strings.NewReader(fmt.Sprintf(`{"kind":"ServiceList","metadata":{"continue":"%d"}}`, pages))
 		}, "the list does not end"},
 		{"a page without end", func(*http.Request) io.Reader { return endless(' ') }, "it is larger than 32 MiB"},
 		{"too many values", func(*http.Request) io.Reader {
@@ -110,6 +112,17 @@ func TestHostileLists(t *testing.T) {
 		_, err := c.List(t.Context(), services, ListOptions{Page: 1}, func(*metav1.PartialObjectMetadata) bool { return true })
 		if ClassOf(err) != Server || !strings.Contains(err.Error(), "list service: ") || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: error %v, want one with %q", tt.name, err, tt.want)
+		}
+	}
+
+	// An answer that is no list does not read as a list without objects.
+	for _, body := range []string{`{}`, `{"metadata":{},"items":[]}`, `{"kind":"Status","status":"Failure"}`, `[]`, ``, string(protobufMagic)} {
+		c := answering(t, func(*http.Request) (int, io.Reader) { return http.StatusOK, strings.NewReader(body) })
+		if _, err := c.List(t.Context(), services, ListOptions{}, func(*metav1.PartialObjectMetadata) bool { return true }); ClassOf(err) != Server {
+			t.Errorf("a list that is %q: error %v", body, err)
+		}
+		if err := c.ListFull(t.Context(), services, ListOptions{}, func(map[string]any) bool { return true }); ClassOf(err) != Server {
+			t.Errorf("a list of whole objects that is %q: error %v", body, err)
 		}
 	}
 

@@ -310,10 +310,15 @@ func (c *Client) ListFull(ctx context.Context, t Type, opts ListOptions, yield f
 func (c *Client) ListRaw(ctx context.Context, t Type, opts ListOptions, yield func(item []byte) bool) error {
 	return c.list(ctx, t, opts, mimeJSON, func(op operation, answer []byte) (string, bool, error) {
 		var page struct {
+			Kind     string            `json:"kind"`
 			Metadata metav1.ListMeta   `json:"metadata"`
 			Items    []json.RawMessage `json:"items"`
 		}
-		if err := decodeJSON(answer, maxValues, &page); err != nil {
+		err := decodeJSON(answer, maxValues, &page)
+		if err == nil {
+			err = checkList(page.Kind)
+		}
+		if err != nil {
 			return "", false, c.malformed(op, err)
 		}
 		for _, item := range page.Items {

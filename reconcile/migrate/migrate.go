@@ -35,6 +35,9 @@ import (
 // DefaultRate is how many objects are written in a second.
 const DefaultRate = 50
 
+// defaultBatch is how many objects are written between two looks at the CRD.
+const defaultBatch = 200
+
 // Config configures a Migrator.
 type Config struct {
 	// Cluster is the cluster; required.
@@ -42,13 +45,18 @@ type Config struct {
 	// Rate is how many objects are written in a second; 0 means DefaultRate. It does
 	// not bound Kubernetes' own migration.
 	Rate float64
+	// Settle is how old a change of the CRD has to be before objects are listed; 0
+	// means DefaultSettle.
+	Settle time.Duration
 	// Progress, if set, is called now and then, from one goroutine at a time.
 	Progress func(Progress)
 	// Log is required.
 	Log *slog.Logger
 
-	// pause replaces the pauses, for tests; nil waits.
-	pause func(context.Context, time.Duration) error
+	// For tests. pause replaces the pauses, batch is instead of defaultBatch, and page is
+	// of the list of objects, 0 for [kube.ListOptions]' own.
+	pause       func(context.Context, time.Duration) error
+	batch, page int
 }
 
 // Progress is how far the migration of a CRD is.
@@ -60,6 +68,9 @@ type Progress struct {
 	Kubernetes bool
 	// Done objects of All have been tried, and Failed of these have not been stored again.
 	Done, All, Failed int
+	// Wait, if not 0, is how long the migration waits before it begins, since the CRD
+	// has just changed.
+	Wait time.Duration
 }
 
 // Migrator migrates CRDs of one cluster.
@@ -67,10 +78,11 @@ type Migrator struct{ cfg Config }
 
 // New returns a Migrator.
 func New(cfg Config) (*Migrator, error) {
-	if cfg.Rate < 0 {
-		return nil, fmt.Errorf("a rate of %v objects a second is too low", cfg.Rate)
+	if !(cfg.Rate >= 0) || cfg.Settle < 0 { // NaN, too
+		return nil, fmt.Errorf("a rate of %v objects a second, or a wait of %s, is too low", cfg.Rate, cfg.Settle)
 	}
-	cfg.Rate = cmp.Or(cfg.Rate, DefaultRate)
+	cfg.Rate, cfg.Settle = cmp.Or(cfg.Rate, DefaultRate), cmp.Or(cfg.Settle, DefaultSettle)
+	cfg.batch = cmp.Or(cfg.batch, defaultBatch)
 	if cfg.Progress == nil {
 		cfg.Progress = func(Progress) {}
 	}
@@ -207,10 +219,15 @@ func (m *Migrator) once(ctx context.Context, name string) (Result, error) {
 	case s.Blocked != "":
 		return r, m.fault(name, errors.New(s.Blocked), "")
 	}
-	if wait := s.settle(time.Now()); wait > 0 {
+	if wait := s.settle(time.Now(), m.cfg.Settle); wait > 0 {
+		m.cfg.Progress(Progress{Name: name, Wait: wait})
+		m.cfg.Log.Info("waiting: the definition has just changed", "cluster", m.cfg.Cluster.Name(), "definition", name, "wait", wait)
 		if err := m.cfg.pause(ctx, wait); err != nil {
 			return r, err
 		}
+	}
+	if err := m.aggregated(ctx, s); err != nil {
+		return r, err
 	}
 	if r.Kubernetes, err = m.native(ctx, s); err == nil && !r.Kubernetes {
 		err = m.own(ctx, s, &r)
@@ -221,7 +238,33 @@ func (m *Migrator) once(ctx context.Context, name string) (Result, error) {
 	// Everything that was stored when the list was read has been stored again, and
 	// everything that was stored since is in the storage version, if that is still the
 	// same one.
+	if err := m.aggregated(ctx, s); err != nil {
+		return r, err
+	}
 	return m.finish(ctx, s, r)
+}
+
+// aggregated returns an error if requests for the storage version go to an aggregated API
+// server: the objects of the CRD could then not be seen.
+func (m *Migrator) aggregated(ctx context.Context, s Storage) error {
+	t, err := m.cfg.Cluster.Kind(ctx, manifest.APIService.Group, manifest.APIService.Kind)
+	if kube.ClassOf(err) == kube.NoSuchType {
+		return nil // an API server without aggregation
+	}
+	if err != nil {
+		return err
+	}
+	id := manifest.APIService.ID("", s.Version+"."+s.objects.Group)
+	tree, _, err := m.cfg.Cluster.Get(ctx, t, id)
+	switch {
+	case kube.ClassOf(err) == kube.NotFound:
+		return nil
+	case err != nil:
+		return err
+	case len(manifest.Mapping(tree, "spec", "service")) > 0:
+		return m.fault(s.Name, fmt.Errorf("version %s is served by another API server, and nothing can be said about the objects of the definition", s.Version), "remove "+id.String()+" or its spec.service")
+	}
+	return nil
 }
 
 // finish shortens status.storedVersions.

@@ -2,15 +2,20 @@ package migrate
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,6 +29,10 @@ import (
 var all = flag.Bool("all", false, "try Kubernetes' own migrator too, which takes minutes to see a new CRD")
 
 func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
+
+// batch is how many objects are written between two looks at the CRD: few, so that tests
+// with a few dozen objects have several.
+const batch = 20
 
 // bench is a kind of objects in a control plane, and a look into its etcd.
 type bench struct {
@@ -178,11 +187,19 @@ func (b *bench) count() map[string]int {
 	return n
 }
 
-// migrator returns a migrator in a hurry.
+// migrator returns a migrator in a hurry. progress is called once objects are written.
 func (b *bench) migrator(progress func(Progress)) *Migrator {
 	b.Helper()
+	if written := progress; written != nil {
+		progress = func(p Progress) {
+			if p.Wait == 0 {
+				written(p)
+			}
+		}
+	}
 	m, err := New(Config{
-		Cluster: b.cluster, Rate: 1e4, Progress: progress, Log: slog.New(slog.DiscardHandler),
+		Cluster: b.cluster, Rate: 1e4, Settle: time.Second, Progress: progress, Log: slog.New(slog.DiscardHandler),
+		batch: batch, page: 3 * batch / 2,
 		pause: func(ctx context.Context, d time.Duration) error { return pause(ctx, min(d, 200*time.Millisecond)) },
 	})
 	if err != nil {
@@ -211,7 +228,7 @@ func (b *bench) want(listed []string, etcd map[string]int) {
 func TestKilledInTheMiddle(t *testing.T) {
 	t.Parallel()
 	b := shared(t, "killed.example")
-	const n = 1300 // three pages
+	const n = 4*batch + 7 // three pages
 	b.create(n)
 	b.define("v1")
 	b.want([]string{"v1alpha1", "v1"}, map[string]int{"v1alpha1": n})
@@ -354,7 +371,7 @@ func (b *bench) remove(kind manifest.GroupKind, name string) {
 // at the end is where everything is.
 func TestStorageVersionChanges(t *testing.T) {
 	t.Parallel()
-	const n = batch + 50 // two looks at the CRD
+	const n = batch + 5 // two looks at the CRD
 	for _, tt := range []struct {
 		name   string
 		change []string // of the storage version, after the first batch
@@ -436,6 +453,113 @@ func TestDeadline(t *testing.T) {
 		t.Errorf("etcd has %v", have)
 	}
 	b.want([]string{"v1alpha1", "v1"}, b.count())
+}
+
+// A request that began before the storage version changed stores in the old one, however
+// late it ends. The list waits for it.
+func TestRequestUnderWay(t *testing.T) {
+	t.Parallel()
+	b := shared(t, "underway.example")
+	b.create(3)
+	arrived, release := make(chan struct{}), make(chan struct{})
+	arrive := sync.OnceFunc(func() { close(arrived) }) // an API server may try again
+	webhook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review struct {
+			Request struct{ UID string }
+		}
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			t.Error(err)
+		}
+		arrive()
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+		fmt.Fprintf(w, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"%s","allowed":true}}`, review.Request.UID)
+	}))
+	defer webhook.Close()
+	b.apply(fmt.Sprintf(`
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: %[1]s}
+webhooks:
+- name: slow.%[1]s
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  timeoutSeconds: 30
+  rules: [{apiGroups: [%[1]s], apiVersions: ["*"], operations: [CREATE], resources: [widgets]}]
+  matchConditions: [{name: slow, expression: "object.metadata.name.startsWith('slow')"}]
+  clientConfig: {url: %[2]s, caBundle: %[3]s}
+`, b.group, webhook.URL, base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: webhook.Certificate().Raw}))))
+	defer b.remove(manifest.ValidatingWebhooks, b.group)
+	created := make(chan error, 1)
+	go func() {
+		// The webhook is not called at once. An object for each attempt, so that only the last is held.
+		for i := 0; ; i++ {
+			id := b.widgets().ID("default", fmt.Sprintf("slow%d", i))
+			body := fmt.Sprintf(`{"apiVersion":"%s/v1","kind":"Widget","metadata":{"name":"%s"}}`, b.group, id.Name)
+			_, err := b.cluster.Create(t.Context(), b.widgets(), id, []byte(body))
+			select {
+			case <-arrived:
+				created <- err
+				return
+			default:
+			}
+			if err != nil {
+				created <- err
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	select {
+	case <-arrived:
+	case err := <-created:
+		t.Fatal("the webhook was not called: ", err)
+	}
+	b.define("v1")
+
+	m := b.migrator(nil)
+	waited := false
+	m.cfg.pause = func(ctx context.Context, d time.Duration) error {
+		if waited {
+			return pause(ctx, d)
+		}
+		waited = true
+		close(release)
+		err := <-created
+		if have := b.count(); have["v1"] > 0 {
+			t.Errorf("after the wait etcd has %v; what is this test about?", have)
+		}
+		return err
+	}
+	if r, err := m.Run(t.Context(), b.crd()); err != nil || !waited || len(r.Failures) > 0 {
+		t.Errorf("result %+v, waited: %t, %v", r, waited, err)
+	}
+	if have := b.count(); have["v1alpha1"] > 0 || have["v1"] < 4 {
+		t.Errorf("etcd has %v", have)
+	}
+}
+
+// Where an aggregated API server answers in the place of the CRD, its objects are out of
+// sight: neither a list nor a write says anything about them.
+func TestAggregated(t *testing.T) {
+	t.Parallel()
+	b := shared(t, "aggregated.example")
+	b.create(3)
+	b.define("v1")
+	b.apply(fmt.Sprintf(`
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.%[1]s, labels: {kube-aggregator.kubernetes.io/automanaged: "false"}}
+spec: {group: %[1]s, version: v1, groupPriorityMinimum: 1000, versionPriority: 100, insecureSkipTLSVerify: true, service: {namespace: default, name: nobody}}
+`, b.group))
+	defer b.remove(manifest.APIService, "v1."+b.group)
+	_, err := b.migrator(nil).Run(t.Context(), b.crd())
+	if err == nil || !strings.Contains(err.Error(), "version v1 is served by another API server") {
+		t.Errorf("error %v", err)
+	}
+	b.want([]string{"v1alpha1", "v1"}, map[string]int{"v1alpha1": 3})
 }
 
 // A CRD without objects has its list of versions shortened.

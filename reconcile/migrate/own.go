@@ -18,8 +18,6 @@ import (
 const (
 	// workers is how many requests are under way.
 	workers = 8
-	// batch is how many objects are written between two looks at the CRD.
-	batch = 200
 	// rounds is how often an object is tried if the reason may pass, and between is the
 	// pause before the next round.
 	rounds  = 3
@@ -55,12 +53,9 @@ func judge(err error) verdict {
 		return stop
 	case kube.NotFound, kube.NoNamespace:
 		return gone
-	case kube.Changed:
-		// Others wrote it at the same time, again and again: in the storage version.
-		return stored
 	case kube.Unreachable, kube.Unauthorized, kube.Fenced, kube.Canceled, kube.NoSuchType:
 		return stop
-	case kube.Unanswered, kube.Throttled, kube.WebhookFailed, kube.Server:
+	case kube.Unanswered, kube.Throttled, kube.WebhookFailed, kube.Server, kube.Changed:
 		return later
 	}
 	return refused
@@ -81,7 +76,7 @@ func (n name) compare(o name) int {
 // state, so that whatever is not in it was stored after the CRD got its storage version.
 func (m *Migrator) own(ctx context.Context, s Storage, r *Result) error {
 	var all []name
-	_, err := m.cfg.Cluster.List(ctx, s.objects, kube.ListOptions{Again: func() { all = nil }}, func(o *metav1.PartialObjectMetadata) bool {
+	_, err := m.cfg.Cluster.List(ctx, s.objects, kube.ListOptions{Page: m.cfg.page, Again: func() { all = nil }}, func(o *metav1.PartialObjectMetadata) bool {
 		all = append(all, name{o.Namespace, o.Name})
 		return true
 	})
@@ -129,7 +124,7 @@ type writer struct {
 // more, after all others.
 func (w *writer) write(ctx context.Context, todo []name) error {
 	for round := 1; ; round++ {
-		for part := range slices.Chunk(todo, batch) {
+		for part := range slices.Chunk(todo, w.cfg.batch) {
 			if err := w.batch(ctx, part); err != nil {
 				return err
 			}

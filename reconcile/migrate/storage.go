@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -46,17 +47,14 @@ func read(tree map[string]any) Storage {
 		uid: manifest.Text(tree, "metadata", "uid"), version: manifest.Text(tree, "metadata", "resourceVersion"),
 	}
 	s.generation, _ = manifest.Mapping(tree, "metadata")["generation"].(int64)
-	served := ""
+	served := false
 	for _, v := range d.Versions() {
 		if v.Storage {
-			s.Version = v.Name
-		}
-		if v.Served && (served == "" || v.Storage) {
-			served = v.Name
+			s.Version, served = v.Name, v.Served
 		}
 	}
-	// Any served version will do: writing in one stores in the storage version.
-	s.objects.Version = served
+	// A write in another version would drop the fields that this one does not have.
+	s.objects.Version = s.Version
 	s.changed = lastChange(tree)
 	switch {
 	case manifest.Text(tree, "metadata", "deletionTimestamp") != "":
@@ -65,8 +63,8 @@ func read(tree map[string]any) Storage {
 		s.Blocked = "it has no storage version"
 	case !slices.Contains(s.Stored, s.Version) || !established(tree):
 		s.Blocked = "the API server has not established it yet; see its status.conditions"
-	case served == "":
-		s.Blocked = "no version of it is served, so that its objects can be neither read nor written; serve one"
+	case !served:
+		s.Blocked = fmt.Sprintf("its storage version %s is not served, and a write in another version may drop fields; serve it", s.Version)
 	}
 	return s
 }
@@ -110,20 +108,21 @@ func (s Storage) same(later Storage) bool {
 	return s.uid == later.uid && s.generation == later.generation && s.uid != ""
 }
 
-// Another API server of the cluster may go on writing in the old version for as long as
-// it has not seen a change of the CRD. Kubernetes' own grace for that is five seconds
-// (k8s.io/apiextensions-apiserver, pkg/controller/establish).
-const grace = 5 * time.Second
+// DefaultSettle is how long objects may still be stored in the old version after a
+// change of the CRD: a request keeps the storage version that it began with, for as long
+// as a minute (kube-apiserver --request-timeout), and another API server of the cluster
+// may see the change some seconds later (Kubernetes counts on five:
+// k8s.io/apiextensions-apiserver, pkg/controller/establish).
+const DefaultSettle = 65 * time.Second
 
-// recent is the age up to which a change counts as a new one. Clocks of hosts differ by
-// less.
-const recent = time.Minute
+// skew is how far clocks of hosts may be apart.
+const skew = time.Minute
 
-// settle returns how long to wait before the list of objects: none that is created later
-// may be stored in an old version.
-func (s Storage) settle(now time.Time) time.Duration {
-	if age := now.Sub(s.changed); s.changed.IsZero() || age > recent {
+// settle returns how long to wait before the list of objects: none that is stored later
+// may be in an old version. A CRD of unknown age counts as new.
+func (s Storage) settle(now time.Time, least time.Duration) time.Duration {
+	if !s.changed.IsZero() && now.Sub(s.changed) > least+skew {
 		return 0
 	}
-	return grace
+	return least
 }

@@ -35,11 +35,8 @@ func TestRead(t *testing.T) {
 		{
 			"a storage version that is not served", "",
 			"versions: [{name: v1beta1, served: false}, {name: v1alpha1, served: true}, {name: v2, served: false, storage: true}]",
-			"{storedVersions: [v1alpha1, v2], " + established1 + "}", []string{"v1alpha1"}, "", "v1alpha1",
-		},
-		{
-			"nothing is served", "", "versions: [{name: v1alpha1}, {name: v1, storage: true}]",
-			"{storedVersions: [v1alpha1, v1], " + established1 + "}", []string{"v1alpha1"}, "no version of it is served, so that its objects can be neither read nor written; serve one", "",
+			"{storedVersions: [v1alpha1, v2], " + established1 + "}", []string{"v1alpha1"},
+			"its storage version v2 is not served, and a write in another version may drop fields; serve it", "v2",
 		},
 		{
 			"deleted", ", deletionTimestamp: '2026-01-01T00:00:00Z'", versions1,
@@ -106,23 +103,26 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// Other API servers have time to see a new storage version.
+// Other API servers have time to see a new storage version, and requests to end that began
+// before it.
 func TestSettle(t *testing.T) {
 	t.Parallel()
+	const least = 40 * time.Second
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	for _, tt := range []struct {
 		name, fields string
 		want         time.Duration
 	}{
-		{"unknown", "[]", 0},
+		{"unknown", "[]", least},
 		{"long ago", "[{time: '2026-01-01T11:00:00Z'}]", 0},
-		{"just now", "[{time: '2026-01-01T11:00:00Z'}, {time: '2026-01-01T11:59:58Z'}]", grace},
-		{"by a clock that is ahead", "[{time: '2026-01-01T12:00:30Z'}]", grace},
+		{"just now", "[{time: '2026-01-01T11:00:00Z'}, {time: '2026-01-01T11:59:58Z'}]", least},
+		{"by a clock that is ahead", "[{time: '2026-01-01T12:00:30Z'}]", least},
+		{"by a clock that is behind", "[{time: '2026-01-01T11:58:30Z'}]", least},
 		{"only the status", "[{time: '2026-01-01T11:00:00Z'}, {time: '2026-01-01T11:59:58Z', subresource: status}]", 0},
-		{"garbage", "[7, {time: yesterday}]", 0},
+		{"garbage", "[7, {time: yesterday}]", least},
 	} {
 		s := Storage{changed: lastChange(manifesttest.Tree(t, "metadata: {managedFields: "+tt.fields+"}"))}
-		if got := s.settle(now); got != tt.want {
+		if got := s.settle(now, least); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
@@ -135,7 +135,7 @@ func TestJudge(t *testing.T) {
 		want verdict
 	}{
 		{nil, stored},
-		{&kube.Error{Class: kube.Changed}, stored},
+		{&kube.Error{Class: kube.Changed}, later},
 		{&kube.Error{Class: kube.NotFound}, gone},
 		{&kube.Error{Class: kube.NoNamespace}, gone},
 		{&kube.Error{Class: kube.Unanswered}, later},

@@ -32,14 +32,15 @@ func RefuseBreaking(p *Plan, allowed Allowed) {
 			continue
 		}
 		by := allowed
-		how := fmt.Sprintf("the package's annotation %s can allow it", manifest.AllowBreakingAnnotation)
+		where, note := fmt.Sprintf("the package's annotation %s", manifest.AllowBreakingAnnotation), ""
 		if s.Package == "" && s.Object != nil {
-			by, how = ownAllowances(s.Object)
+			by, where, note = ownAllowances(s.Object)
 		}
-		names := notAllowed(s, by)
-		if names == "" {
+		refused := notAllowed(s, by)
+		if len(refused) == 0 {
 			continue
 		}
+		names, how := prose.Some(refused, maxShownFindings), wayOut(refused, where, note)
 		if s.Drift {
 			s.Action, s.Reason = Refused, fmt.Sprintf("%s; correcting it is a breaking change: %s; %s, or make the change in the repository", s.Reason, names, how)
 			continue
@@ -57,29 +58,44 @@ func RefuseBreaking(p *Plan, allowed Allowed) {
 	}
 }
 
-// ownAllowances returns what a plain manifest allows for itself, and how it does so.
-func ownAllowances(o *manifest.Object) (by Allowed, how string) {
+// wayOut says what can be done about findings that are refused. where is what can allow
+// them, and how.
+func wayOut(refused []string, where, how string) string {
+	it, first := "it", ""
+	if slices.Contains(refused, compat.StoredVersionRemoved) {
+		first = "the API server removes no version that status.storedVersions lists: run `gitopsd migrate` before"
+		if len(refused) == 1 {
+			return first
+		}
+		it, first = "the rest", first+"; "
+	}
+	return first + where + " can allow " + it + how
+}
+
+// ownAllowances returns what a plain manifest allows for itself, where it does so and how.
+func ownAllowances(o *manifest.Object) (by Allowed, where, how string) {
+	where = "its annotation " + manifest.AllowBreakingAnnotation
 	defined, err := types.Of(o.Tree())
 	if err != nil {
-		return nil, err.Error()
+		return nil, where, "; " + err.Error()
 	}
 	// Enough digits of the digest that an allowance does not outlive the change.
 	const digits = 12
 	version := types.Sum(defined)[:len("h1:")+digits]
-	how = fmt.Sprintf("its annotation %s can allow it, with a line \"%s:<finding>=<reason>\" for each", manifest.AllowBreakingAnnotation, version)
+	how = fmt.Sprintf(", with a line \"%s:<finding>=<reason>\" for each", version)
 	all, err := compat.ParseAllowances(o.Annotation(manifest.AllowBreakingAnnotation))
 	if err != nil {
-		return nil, err.Error() + "; " + how
+		return nil, where, how + "; " + err.Error()
 	}
 	return func(_ string, f compat.Finding) (string, bool) {
 		a, ok := compat.Allowed(all, version, f)
 		return a.Reason, ok
-	}, how
+	}, where, how
 }
 
 // notAllowed names the breaking findings of a step that nothing allows, and records
 // the reasons for which the others are allowed.
-func notAllowed(s *Step, allowed Allowed) string {
+func notAllowed(s *Step, allowed Allowed) []string {
 	var names []string
 	for _, f := range s.Findings {
 		if f.Severity != compat.Breaking || slices.Contains(names, f.Name) {
@@ -96,5 +112,5 @@ func notAllowed(s *Step, allowed Allowed) string {
 		}
 		names = append(names, f.Name)
 	}
-	return prose.Some(names, maxShownFindings)
+	return names
 }

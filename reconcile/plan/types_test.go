@@ -67,6 +67,24 @@ func TestRefuseBreaking(t *testing.T) {
 	}
 }
 
+// No annotation makes an API server remove a version that may be stored.
+func TestWayOut(t *testing.T) {
+	t.Parallel()
+	const migrate = "the API server removes no version that status.storedVersions lists: run `gitopsd migrate` before"
+	for _, tt := range []struct {
+		refused []string
+		want    string
+	}{
+		{[]string{"f1", "f2"}, "the annotation can allow it, with a line"},
+		{[]string{"stored-version-removed"}, migrate},
+		{[]string{"f1", "stored-version-removed"}, migrate + "; the annotation can allow the rest, with a line"},
+	} {
+		if got := wayOut(tt.refused, "the annotation", ", with a line"); got != tt.want {
+			t.Errorf("%q: %q, want %q", tt.refused, got, tt.want)
+		}
+	}
+}
+
 // A definition that belongs to no package allows for itself, and for its types as
 // they are alone.
 func TestAllowForItself(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,6 +26,7 @@ type migrateOptions struct {
 	output  outputFlag
 	yes     bool
 	rate    float64
+	settle  time.Duration
 	timeout time.Duration
 }
 
@@ -40,15 +42,21 @@ more. Nothing shortens the list by itself.
 
 Migrate lists the CRDs with old versions, by cluster, and changes nothing. With --yes
 it has the API server store every object again, and then takes the old versions out
-of the list. The objects stay as they are. Admission webhooks and policies see an
-update of each object that changes nothing. An object that one of them refuses is
-named, the others are stored again, and the list stays as it is.
+of the list. The request changes nothing, but as with every write the API server
+drops fields that the storage version does not have, and defaults and mutating
+webhooks apply. An object that a webhook or a policy refuses is named, the others are
+stored again, and the list stays as it is.
+
+For a minute after a change of a CRD, requests that began before may still store in
+the old version: a migration waits that long.
 
 A cluster that offers storagemigration.k8s.io (Kubernetes 1.37) does it itself. A CRD
 that is changed meanwhile is started over. What was interrupted is run again: an
 object that is in the storage version already costs a request and no write.
 
-The account needs to list and patch the objects, and to patch the status of the CRDs.
+The account needs to list and patch the objects, to read APIServices, and to patch
+the status of the CRDs. It must see all objects: one that a proxy leaves out of a list
+stays in the old version.
 
 Without a CRD, such as widgets.acme.example, it is about all CRDs, and --yes migrates
 those that gitopsd has applied.
@@ -65,6 +73,7 @@ something, and 1 for an error or if an object could not be stored again.`,
 	f := cmd.Flags()
 	f.BoolVar(&o.yes, "yes", false, "store the objects again, and take the old versions out of status.storedVersions")
 	f.Float64Var(&o.rate, "rate", migrate.DefaultRate, "objects to write in a second, in each cluster; not for Kubernetes' own migration")
+	f.DurationVar(&o.settle, "settle", migrate.DefaultSettle, "how long to wait after a change of a CRD: longer than a request, and longer than an API server is behind")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "longest time for everything")
 	o.output.register(cmd, "text", "json")
 	return cmd
@@ -88,8 +97,8 @@ func (o *migrateOptions) run(cmd *cobra.Command, g *global, names []string) erro
 	if err := o.output.check(); err != nil {
 		return err
 	}
-	if o.rate <= 0 || o.timeout <= 0 {
-		return errors.New("--rate and --timeout must be more than 0")
+	if !(o.rate > 0) || o.settle <= 0 || o.timeout <= 0 { // NaN is not, either
+		return errors.New("--rate, --settle and --timeout must be more than 0")
 	}
 	list, faults := o.places()
 	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
@@ -100,10 +109,10 @@ func (o *migrateOptions) run(cmd *cobra.Command, g *global, names []string) erro
 	found := make([][]migration, len(list))
 	errs := make([]error, len(list))
 	var all errgroup.Group
-	all.SetLimit(readAtOnce)
+	reading := make(chan struct{}, readAtOnce) // a migration takes long, and holds up no other cluster
 	for i, p := range list {
 		all.Go(func() error {
-			found[i], errs[i] = o.cluster(ctx, g, p, names, progress)
+			found[i], errs[i] = o.cluster(ctx, g, p, names, reading, progress)
 			return nil
 		})
 	}
@@ -145,7 +154,8 @@ func (o *migrateOptions) exit(ctx context.Context, all []migration, errs []error
 		return context.Cause(ctx)
 	}
 	for i, err := range errs {
-		if errors.Is(err, context.DeadlineExceeded) {
+		// Not if a single request got no answer.
+		if c := kube.ClassOf(err); errors.Is(err, context.DeadlineExceeded) && (c == "" || c == kube.Canceled) {
 			errs[i] = fmt.Errorf("%s; give it longer with --timeout (now %s): what was done stays done", problem.Message(err), o.timeout)
 		}
 	}
@@ -187,18 +197,24 @@ func (o *migrateOptions) absent(list []asked, found [][]migration, errs []error,
 
 // cluster lists the CRDs of a cluster that have old versions, or are named, and migrates
 // them if that is asked for. An error is about the cluster as a whole.
-func (o *migrateOptions) cluster(ctx context.Context, g *global, p asked, names []string, progress *progress) ([]migration, error) {
+func (o *migrateOptions) cluster(ctx context.Context, g *global, p asked, names []string, reading chan struct{}, progress *progress) ([]migration, error) {
+	reading <- struct{}{}
+	read := sync.OnceFunc(func() { <-reading })
+	defer read()
 	cluster, err := p.connect(ctx)
 	if err != nil {
 		return nil, problem.In(p.Name, err)
 	}
 	defer cluster.Close()
-	m, err := migrate.New(migrate.Config{Cluster: cluster, Rate: o.rate, Log: g.log(false), Progress: func(at migrate.Progress) {
-		if at.Kubernetes {
+	m, err := migrate.New(migrate.Config{Cluster: cluster, Rate: o.rate, Settle: o.settle, Log: g.log(false), Progress: func(at migrate.Progress) {
+		switch {
+		case at.Wait > 0:
+			progress.step("%s: %s has just changed, waiting for %s", p.Name, at.Name, at.Wait)
+		case at.Kubernetes:
 			progress.step("%s: Kubernetes migrates %s", p.Name, at.Name)
-			return
+		default:
+			progress.step("%s: %s, %d of %d objects", p.Name, at.Name, at.Done, at.All)
 		}
-		progress.step("%s: %s, %d of %d objects", p.Name, at.Name, at.Done, at.All)
 	}})
 	if err != nil {
 		return nil, err
@@ -206,6 +222,9 @@ func (o *migrateOptions) cluster(ctx context.Context, g *global, p asked, names 
 	stored, err := list(ctx, m, names)
 	if err != nil {
 		return nil, err
+	}
+	if o.yes {
+		read()
 	}
 	var all []migration
 	for _, s := range stored {

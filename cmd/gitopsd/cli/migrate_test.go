@@ -1,9 +1,13 @@
 package cli
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"testing"
+	"time"
 
+	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/migrate"
 )
 
@@ -86,9 +90,17 @@ func TestMigrationExit(t *testing.T) {
 		{"of others", false, []migration{foreign}, nil, ""},
 		{"to do", false, []migration{foreign, todo}, nil, "exit status 2"},
 		{"a cluster that is down", false, []migration{todo}, []error{errors.New("down")}, "down"},
+		{
+			"the time is over", true, nil, []error{context.DeadlineExceeded},
+			"context deadline exceeded; give it longer with --timeout (now 1m0s): what was done stays done",
+		},
+		{
+			"a request without an answer", true, nil, []error{fmt.Errorf("%w: %w", &kube.Error{Class: kube.Unreachable, Cluster: "prod", Message: "it did not answer"}, context.DeadlineExceeded)},
+			"cluster prod: it did not answer: context deadline exceeded",
+		},
 		{"failed", true, []migration{failed}, nil, "1 definition has objects that could not be stored again; correct what refuses them, and run this again"},
 	} {
-		o := migrateOptions{yes: tt.yes}
+		o := migrateOptions{yes: tt.yes, timeout: time.Minute}
 		got := ""
 		if err := o.exit(t.Context(), tt.all, tt.errs); err != nil {
 			got = err.Error()

@@ -183,6 +183,11 @@ func (t textWriter) reason(s *plan.Step) string {
 
 func brief(s *plan.Step) string {
 	if change, _ := typeChange(s); change != "" && s.Package != "" && s.Action == plan.Refused && s.Compatibility == compat.Breaking {
+		// The types name the findings; after these comes the way out.
+		if names, ok := strings.CutPrefix(s.Reason, "breaking: "); ok {
+			_, how, _ := strings.Cut(names, "; ")
+			return "breaking, see its types; " + how
+		}
 		return fmt.Sprintf("breaking, see its types; the package's annotation %s can allow it", manifest.AllowBreakingAnnotation)
 	}
 	return s.Reason

@@ -30,7 +30,7 @@ var advice = map[string]string{
 	"storage-version-drops":              "convert with a webhook, or give the new storage version all that the served ones have: the rest is not stored",
 	"version-added":                      "nothing to do",
 	"version-removed":                    "move all clients to another version before",
-	"stored-version-removed":             "make another version the storage version and run `gitopsd migrate` before: it stores every object again, and takes this one out of status.storedVersions",
+	StoredVersionRemoved:                 "make another version the storage version and run `gitopsd migrate` before: it stores every object again, and takes this one out of status.storedVersions",
 	"version-unserved":                   "move all clients to another version before",
 	"version-served":                     "nothing to do",
 	"version-deprecated":                 "move clients to another version",

@@ -258,6 +258,10 @@ func (c *comparison) versions(old, new *definition, stored storage) {
 	}
 }
 
+// StoredVersionRemoved is the finding that an API server refuses, whatever is allowed: a
+// version goes that objects may be stored in.
+const StoredVersionRemoved = "stored-version-removed"
+
 // removed reports a version that the new definition does not have.
 func (c *comparison) removed(v *types.Version, stored storage, new *definition) {
 	if stored.has(v.Name) {
@@ -268,7 +272,7 @@ func (c *comparison) removed(v *types.Version, stored storage, new *definition) 
 		case stored.known:
 			detail = "status.storedVersions has " + v.Name + ": run `gitopsd migrate`"
 		}
-		c.add(Finding{Name: "stored-version-removed", Severity: Breaking, Version: v.Name, Breaks: everybody, Detail: detail})
+		c.add(Finding{Name: StoredVersionRemoved, Severity: Breaking, Version: v.Name, Breaks: everybody, Detail: detail})
 	}
 	f := Finding{Name: "version-removed", Version: v.Name}
 	switch {
@@ -276,7 +280,7 @@ func (c *comparison) removed(v *types.Version, stored storage, new *definition) 
 		f.Severity, f.Breaks, f.Detail = Breaking, Writers|Readers|Controllers, changed("served", absent{})
 	case !stored.known:
 		f.Severity, f.Breaks, f.Detail = Breaking, StoredObjects, changed("not served, but perhaps in status.storedVersions", absent{})
-		f.Advice = advice["stored-version-removed"]
+		f.Advice = advice[StoredVersionRemoved]
 	default:
 		f.Severity, f.Detail = Compatible, changed("not served", absent{})
 	}
