@@ -126,7 +126,7 @@ func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 		return report, err
 	}
 	for stage := plan.Definitions; stage <= plan.Custom; stage++ {
-		if stage == plan.Workloads {
+		if stage == plan.Settings {
 			if err := x.prune(ctx, true); err != nil {
 				return report, err
 			}

@@ -98,6 +98,7 @@ func Compute(cluster string, desired *manifest.Set, live Live, inv Inventory, op
 	}
 	sortApplied(p.Steps)
 	p.Steps = append(p.Steps, c.unwanted(desired)...)
+	c.keepServers(p.Steps)
 	p.behind, p.contents = c.order(p.Steps), c.contents()
 	return p
 }
