@@ -224,8 +224,13 @@ func (x *execution) unavailable(ctx context.Context, o *manifest.Object) (string
 	id := o.ID()
 	for i := range x.results {
 		// Only those of workloads, which no other goroutine writes any more.
-		if r := &x.results[i]; r.Step.ID == id && r.Step.Action.Writes() && r.Outcome != Done {
+		r := &x.results[i]
+		switch {
+		case r.Step.ID != id:
+		case r.Step.Action.Writes() && r.Outcome != Done:
 			return x.because(r), nil
+		case r.Step.Rollback.Done: // what runs may not have the new webhooks
+			return "it is rolled back: " + r.Step.Rollback.Why, nil
 		}
 	}
 	t, err := x.cluster.Type(ctx, o.APIVersion(), id.Kind)
