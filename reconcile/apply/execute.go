@@ -85,6 +85,8 @@ type execution struct {
 	spaces  map[string]*Result // the plan's Namespaces
 	// deferred are results that wait for what they depend on.
 	deferred []*Result
+	// backends ends the wait for what serves webhooks, not of each object but of all.
+	backends *cutoff
 	// repinning is set once a pin was compared with digests that this run did not write,
 	// for longer than an API server is late: no other object waits for that.
 	repinning atomic.Bool
@@ -96,7 +98,7 @@ type execution struct {
 func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 	x := &execution{
 		Applier: a, plan: p, looked: a.parent, results: make([]Result, len(p.Steps)),
-		defined: make(map[schema.GroupKind]*Result), spaces: make(map[string]*Result),
+		defined: make(map[schema.GroupKind]*Result), spaces: make(map[string]*Result), backends: new(cutoff),
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]

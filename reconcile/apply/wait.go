@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,7 +21,7 @@ import (
 // pending, and the next pass goes on from there.
 const (
 	servedWait  = 30 * time.Second // for the next of the new types to be served; a second is usual
-	backendWait = 15 * time.Second // until the backend of a webhook is ready
+	backendWait = 15 * time.Second // until the backends of all webhooks are ready
 	pollFirst   = 50 * time.Millisecond
 	pollLongest = time.Second
 
@@ -166,7 +167,6 @@ func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, er
 	if registers, err := x.registers(ctx, s); err != nil || !registers {
 		return "", err
 	}
-	deadline := time.Now().Add(backendWait)
 	for _, service := range services {
 		for wait := pollFirst; ; wait = min(2*wait, pollLongest) {
 			what, why, err := x.unserved(ctx, service)
@@ -176,7 +176,7 @@ func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, er
 			if what == "" {
 				break
 			}
-			if time.Now().After(deadline) {
+			if x.backends.over(time.Now(), backendWait) {
 				return fmt.Sprintf("waits for %s, which is to serve it%s", what, why), nil
 			}
 			if err := pause(ctx, wait); err != nil {
@@ -185,6 +185,19 @@ func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, er
 		}
 	}
 	return "", nil
+}
+
+// cutoff ends what several goroutines wait for, some time after the first of them
+// begins to.
+type cutoff struct {
+	once sync.Once
+	at   time.Time
+}
+
+// over reports whether nobody is to wait any longer.
+func (c *cutoff) over(now time.Time, after time.Duration) bool {
+	c.once.Do(func() { c.at = now.Add(after) })
+	return now.After(c.at)
 }
 
 // registers reports whether a step has the API server send further requests.
