@@ -124,7 +124,11 @@ func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 		return report, x.settle(ctx)
 	}
 	kinds, spaces := x.scope(func(*Result) bool { return true })
-	if err := x.claim(ctx, kinds, spaces); err != nil {
+	err := x.claim(ctx, kinds, spaces)
+	if kube.ClassOf(err) == kube.WebhookFailed {
+		err = x.claimBlocked(ctx, kinds, spaces, err)
+	}
+	if err != nil {
 		return report, err
 	}
 	for stage := plan.Definitions; stage <= plan.Custom; stage++ {
