@@ -51,6 +51,39 @@ func TestWebhookWaits(t *testing.T) {
 	b.settled(set)
 }
 
+// An object that a new webhook is for comes after it, though the object's type is there.
+func TestObjectWaitsForWebhook(t *testing.T) {
+	b := newBed(t)
+	parts := strings.Split(everything, "---")
+	const widgets = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.$NAME.example.org}
+spec:
+  group: $NAME.example.org
+  scope: Cluster
+  names: {plural: widgets, kind: Widget}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
+---
+apiVersion: $NAME.example.org/v1
+kind: Widget
+metadata: {name: w}
+`
+	// The condition is there since nothing answers.
+	closed := strings.Replace(webhook, "failurePolicy: Ignore", `failurePolicy: Fail
+  matchConditions: [{name: never, expression: "false"}]`, 1)
+	set := b.set(parts[0] + "---" + parts[3] + "---" + widgets + "---" + closed)
+	_, results := b.apply(set)
+	const waits = "waits for a ready endpoint of Service $NAME/web, which is to serve it"
+	b.want("results", results, "pending validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME: "+waits,
+		"pending widget.$NAME.example.org/w: waits for validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME, which is to see it: "+waits)
+	set = b.set(parts[0] + "---" + parts[3] + "---" + parts[4] + "---" + widgets + "---" + closed)
+	_, results = b.apply(set)
+	b.wantNothing("results", results)
+	b.settled(set)
+}
+
 // A package's webhooks without a certificate would only block writes.
 func TestWebhookHeld(t *testing.T) {
 	b := newBed(t)

@@ -306,6 +306,12 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 			return nil
 		}
 	}
+	if s.Stage == plan.Custom && s.UID == "" {
+		if why := x.unguarded(ctx, s); why != "" {
+			r.Outcome, r.Reason = Pending, why
+			return nil
+		}
+	}
 	if s.Adopt || s.Reclaim != plan.ReclaimNothing {
 		if err := x.takeOver(ctx, s); err != nil {
 			return x.fail(r, err)

@@ -187,6 +187,23 @@ func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, er
 	return "", nil
 }
 
+// unguarded returns the new webhook configuration that a new object comes after and that
+// waits itself; "" if there is none.
+func (x *execution) unguarded(ctx context.Context, s *plan.Step) string {
+	for i := range x.results {
+		// Only those of an earlier stage, which no other goroutine writes any more.
+		r := &x.results[i]
+		if !r.Step.ID.Is(manifest.Webhooks...) || r.Step.Object == nil || r.Step.UID != "" || r.Outcome != Pending && !x.awaited(r.Step) {
+			continue
+		}
+		t, err := x.cluster.Type(ctx, s.Object.APIVersion(), s.ID.Kind)
+		if err == nil && plan.Guards(r.Step.Object.Tree(), schema.GroupResource{Group: t.Group, Resource: t.Resource}) {
+			return fmt.Sprintf("waits for %s, which is to see it: %s", r.Step.ID, x.because(r))
+		}
+	}
+	return ""
+}
+
 // cutoff ends what several goroutines wait for, some time after the first of them
 // begins to.
 type cutoff struct {

@@ -26,6 +26,10 @@ import (
 // what restricts nothing further at once: a new CA bundle, or a repair of the
 // configuration that keeps the controller from coming up. See [Registers].
 //
+// An object of a type that a new configuration is for, with a webhook that fails closed,
+// comes after it, as if the configuration had been there first: it would be stored
+// unchecked, or without what the webhook adds. See [Guards].
+//
 // A CRD that converts by webhook does not wait, although what it converts fails until
 // the webhook is served: its controller does not start without its types. Nothing is
 // lost meanwhile, since a conversion that fails returns nothing. What fails:
@@ -162,6 +166,31 @@ func (c *computation) served(o *manifest.Object) string {
 		return ""
 	}
 	return "registered once " + strings.Join(names, " and ")
+}
+
+// guarded returns when a new object is created: after a new webhook configuration of the
+// same plan that is for its type. It is "" for objects of types that are not desired.
+func (c *computation) guarded(o *manifest.Object) string {
+	definition := c.defined[schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind)]
+	if definition == (manifest.ID{}) {
+		return ""
+	}
+	resource := resourceOf(c.desired.Get(definition), o.ID())
+	for _, w := range c.desired.All() {
+		if id := w.ID(); id.Is(manifest.Webhooks...) && c.live.Objects[id] == nil && c.unregistered[id] == "" && Guards(w.Tree(), resource) {
+			return fmt.Sprintf("created once %s is registered", id)
+		}
+	}
+	return ""
+}
+
+// Guards reports whether a webhook configuration has a webhook that fails closed and is
+// for objects of a resource. Versions and selectors are not looked at.
+func Guards(tree map[string]any, of schema.GroupResource) bool {
+	return slices.ContainsFunc(manifest.List(tree, "webhooks"), func(w any) bool {
+		hook, _ := w.(map[string]any)
+		return hook["failurePolicy"] != "Ignore" && matches(manifest.List(hook, "rules"), of)
+	})
 }
 
 // Registers reports whether applying a webhook configuration or an APIService makes the

@@ -23,6 +23,18 @@ const (
 `
 )
 
+const (
+	widgets = `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: widgets.e.org}, spec: {group: e.org, scope: Namespaced, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}}
+---
+`
+	widget = `{apiVersion: e.org/v1, kind: Widget, metadata: {name: a, namespace: ns}}
+---
+`
+)
+
+// guarding are hooks for widgets.
+var guarding = strings.Replace(hooks, "webhooks: [{", "webhooks: [{rules: [{apiGroups: [e.org], apiVersions: [v1], operations: [CREATE], resources: [widgets]}], ", 1)
+
 // completed fills in the objects that are written with a CA bundle.
 func completed(t *testing.T, text string) *manifest.Set {
 	t.Helper()
@@ -52,6 +64,24 @@ func TestWebhookOrder(t *testing.T) {
 		{
 			name: "installed", desired: hooks + hooksService + hooksServer,
 			want: "create service/ns/p\ncreate deployment.apps/ns/p\ncreate validatingwebhookconfiguration.admissionregistration.k8s.io/p.w registered once deployment.apps/ns/p is ready\n",
+		},
+		{
+			name: "installed with an object", desired: guarding + hooksService + hooksServer + widgets + widget,
+			want: "create customresourcedefinition.apiextensions.k8s.io/widgets.e.org\ncreate service/ns/p\ncreate deployment.apps/ns/p\n" +
+				"create validatingwebhookconfiguration.admissionregistration.k8s.io/p.w registered once deployment.apps/ns/p is ready\n" +
+				"create widget.e.org/ns/a created once validatingwebhookconfiguration.admissionregistration.k8s.io/p.w is registered\n",
+		},
+		{
+			name: "an object of a type that is not checked", desired: strings.Replace(guarding, "[widgets]", "[gadgets]", 1) + hooksService + hooksServer + widgets + widget,
+			live: hooksService + hooksServer + widgets,
+			want: "unchanged customresourcedefinition.apiextensions.k8s.io/widgets.e.org\nunchanged service/ns/p\nunchanged deployment.apps/ns/p\n" +
+				"create validatingwebhookconfiguration.admissionregistration.k8s.io/p.w registered once deployment.apps/ns/p is ready\ncreate widget.e.org/ns/a\n",
+		},
+		{
+			name: "an object that failures let pass", desired: strings.Replace(guarding, "webhooks: [{", "webhooks: [{failurePolicy: Ignore, ", 1) + hooksService + hooksServer + widgets + widget,
+			live: hooksService + hooksServer + widgets,
+			want: "unchanged customresourcedefinition.apiextensions.k8s.io/widgets.e.org\nunchanged service/ns/p\nunchanged deployment.apps/ns/p\n" +
+				"create validatingwebhookconfiguration.admissionregistration.k8s.io/p.w registered once deployment.apps/ns/p is ready\ncreate widget.e.org/ns/a\n",
 		},
 		{
 			name: "removed", desired: cm, live: hooks + hooksService + hooksServer,
