@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -400,6 +401,9 @@ func (x *execution) fail(r *Result, err error) error {
 	if e, ok := errors.AsType[*kube.Error](err); ok && e.Immutable() && r.Step.Force {
 		err = &problem.Error{Err: err, Advice: fmt.Sprintf("to have it deleted and created anew, annotate it with %s: \"true\"", manifest.ReplaceAnnotation)}
 	}
+	if why := x.trapped(r.Step.ID, err); why != "" {
+		err = &problem.Error{Err: err, Advice: why}
+	}
 	if r.Step.Drift && kube.ClassOf(err) == kube.Invalid {
 		// A Service whose port somebody changed would have both ports.
 		err = &problem.Error{Err: err, Advice: r.Step.Reason + ", which does not go with what is wanted: undo it in the cluster"}
@@ -411,6 +415,29 @@ func (x *execution) fail(r *Result, err error) error {
 		return err
 	}
 	return nil
+}
+
+// trapped returns what to do about an object that a webhook refuses which does not
+// answer, if the webhook's server is of the object's namespace and may need the object to
+// come up; "" otherwise.
+func (x *execution) trapped(id manifest.ID, err error) string {
+	e, ok := errors.AsType[*kube.Error](err)
+	if !ok || e.Class != kube.WebhookFailed || id.Namespace == "" {
+		return ""
+	}
+	for _, o := range x.desired {
+		if !o.ID().Is(manifest.Webhooks...) {
+			continue
+		}
+		for _, w := range manifest.List(o.Tree(), "webhooks") {
+			hook, _ := w.(map[string]any)
+			if hook["name"] == e.Webhook && manifest.Text(hook, "clientConfig", "service", "namespace") == id.Namespace {
+				return fmt.Sprintf("its server is in the same namespace; if it needs this object to come up, delete the configuration, which is registered again once the server is ready, and have it leave out the namespace: kubectl delete %s %s",
+					strings.ToLower(o.ID().Kind), o.ID().Name)
+			}
+		}
+	}
+	return ""
 }
 
 // unmet describes a dependency of a step that does not exist; "" if all do. The
