@@ -115,6 +115,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	rendered := c.rendered(set)
 	rendered.noteThawed()
 	rendered.noteUnserved()
+	rendered.noteTraps()
 	if in.EnforcePins {
 		rendered.keepPins()
 		if in.Delegate {
@@ -246,6 +247,16 @@ func (r *Rendered) noteUnserved() {
 	for _, pkg := range slices.Sorted(maps.Keys(types)) {
 		if why[pkg] != "" {
 			r.Notes = append(r.Notes, fmt.Sprintf("Provider %s: nothing converts objects between the versions of %s: %s; requests that need it fail", pkg, first(types[pkg]), why[pkg]))
+		}
+	}
+}
+
+// noteTraps notes the webhooks of packages that keep down what serves them.
+func (r *Rendered) noteTraps() {
+	for _, o := range r.Objects.All() {
+		if resources, namespace := webhook.Traps(r.Objects.All(), o); len(resources) > 0 {
+			r.Notes = append(r.Notes, fmt.Sprintf("Provider %s: %s fails closed for %s in %s, which its own controller needs to come up: once that is down, it stays down; have one of the Cluster's spec.patches give it a namespaceSelector that leaves out %s",
+				o.Label(manifest.PackageLabel), o.ID(), strings.Join(resources, ", "), namespace, namespace))
 		}
 	}
 }

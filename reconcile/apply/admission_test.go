@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -44,6 +46,39 @@ func TestWebhookWaits(t *testing.T) {
 		t.Fatal("it was applied before it could be served")
 	}
 	set = b.set(service + "---" + parts[4] + "---" + webhook)
+	_, results = b.apply(set)
+	b.wantNothing("results", results)
+	b.settled(set)
+}
+
+// An object that a new webhook is for comes after it, though the object's type is there.
+func TestObjectWaitsForWebhook(t *testing.T) {
+	b := newBed(t)
+	parts := strings.Split(everything, "---")
+	const widgets = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.$NAME.example.org}
+spec:
+  group: $NAME.example.org
+  scope: Cluster
+  names: {plural: widgets, kind: Widget}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
+---
+apiVersion: $NAME.example.org/v1
+kind: Widget
+metadata: {name: w}
+`
+	// The condition is there since nothing answers.
+	closed := strings.Replace(webhook, "failurePolicy: Ignore", `failurePolicy: Fail
+  matchConditions: [{name: never, expression: "false"}]`, 1)
+	set := b.set(parts[0] + "---" + parts[3] + "---" + widgets + "---" + closed)
+	_, results := b.apply(set)
+	const waits = "waits for a ready endpoint of Service $NAME/web, which is to serve it"
+	b.want("results", results, "pending validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME: "+waits,
+		"pending widget.$NAME.example.org/w: waits for validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME, which is to see it: "+waits)
+	set = b.set(parts[0] + "---" + parts[3] + "---" + parts[4] + "---" + widgets + "---" + closed)
 	_, results = b.apply(set)
 	b.wantNothing("results", results)
 	b.settled(set)
@@ -282,4 +317,41 @@ func newCA() string {
 		panic(err)
 	}
 	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// A webhook that nothing serves and that refuses even the inventory is withdrawn or
+// mended first, if the repository has it so.
+func TestWebhookThatBlocksInventory(t *testing.T) {
+	const blocking = `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: $NAME}
+webhooks:
+- name: a.example.org
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  failurePolicy: Fail
+  clientConfig: {url: "https://127.0.0.1:1/"}
+  rules: [{apiGroups: [""], apiVersions: ["*"], operations: [CREATE, UPDATE], resources: ["*"]}]
+  matchConditions: [{name: inventory, expression: "request.name == 'inventory-$NAME'"}]
+`
+	parts := strings.Split(packaged, "---")
+	for _, tt := range []struct{ name, mended string }{
+		{"withdrawn", parts[0]},
+		{"mended", parts[0] + "---" + strings.Replace(blocking, "failurePolicy: Fail", "failurePolicy: Ignore", 1)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			_, results := b.apply(b.set(parts[0] + "---" + blocking))
+			b.wantNothing("results", results)
+			_, err := b.applier.Apply(t.Context(), b.plan(b.set(parts[0]+"---"+blocking+"---"+parts[1]), apply.PlanOptions{}))
+			if kube.ClassOf(err) != kube.WebhookFailed {
+				t.Fatalf("the inventory is not blocked: %v", err)
+			}
+			set := b.set(tt.mended + "---" + parts[1])
+			_, results = b.apply(set)
+			b.wantNothing("results", results)
+			b.settled(set)
+		})
+	}
 }

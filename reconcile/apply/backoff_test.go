@@ -42,3 +42,17 @@ func TestBackoff(t *testing.T) {
 		t.Errorf("a wait of %s", d.backoff())
 	}
 }
+
+// Many webhooks that nothing serves hold up a pass no longer than one.
+func TestCutoff(t *testing.T) {
+	t.Parallel()
+	c, now := new(cutoff), time.Now()
+	for _, tt := range []struct {
+		at   time.Duration
+		want bool
+	}{{0, false}, {time.Second, false}, {2 * time.Second, true}, {-time.Second, false}} {
+		if have := c.over(now.Add(tt.at), time.Second); have != tt.want {
+			t.Errorf("after %s: %t", tt.at, have)
+		}
+	}
+}

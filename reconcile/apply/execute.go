@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -85,6 +86,8 @@ type execution struct {
 	spaces  map[string]*Result // the plan's Namespaces
 	// deferred are results that wait for what they depend on.
 	deferred []*Result
+	// backends ends the wait for what serves webhooks, not of each object but of all.
+	backends *cutoff
 	// repinning is set once a pin was compared with digests that this run did not write,
 	// for longer than an API server is late: no other object waits for that.
 	repinning atomic.Bool
@@ -96,7 +99,7 @@ type execution struct {
 func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 	x := &execution{
 		Applier: a, plan: p, looked: a.parent, results: make([]Result, len(p.Steps)),
-		defined: make(map[schema.GroupKind]*Result), spaces: make(map[string]*Result),
+		defined: make(map[schema.GroupKind]*Result), spaces: make(map[string]*Result), backends: new(cutoff),
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -122,11 +125,15 @@ func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 		return report, x.settle(ctx)
 	}
 	kinds, spaces := x.scope(func(*Result) bool { return true })
-	if err := x.claim(ctx, kinds, spaces); err != nil {
+	err := x.claim(ctx, kinds, spaces)
+	if kube.ClassOf(err) == kube.WebhookFailed {
+		err = x.claimBlocked(ctx, kinds, spaces, err)
+	}
+	if err != nil {
 		return report, err
 	}
 	for stage := plan.Definitions; stage <= plan.Custom; stage++ {
-		if stage == plan.Workloads {
+		if stage == plan.Settings {
 			if err := x.prune(ctx, true); err != nil {
 				return report, err
 			}
@@ -300,6 +307,12 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 			return nil
 		}
 	}
+	if s.Stage == plan.Custom && s.UID == "" {
+		if why := x.unguarded(ctx, s); why != "" {
+			r.Outcome, r.Reason = Pending, why
+			return nil
+		}
+	}
 	if s.Adopt || s.Reclaim != plan.ReclaimNothing {
 		if err := x.takeOver(ctx, s); err != nil {
 			return x.fail(r, err)
@@ -388,6 +401,9 @@ func (x *execution) fail(r *Result, err error) error {
 	if e, ok := errors.AsType[*kube.Error](err); ok && e.Immutable() && r.Step.Force {
 		err = &problem.Error{Err: err, Advice: fmt.Sprintf("to have it deleted and created anew, annotate it with %s: \"true\"", manifest.ReplaceAnnotation)}
 	}
+	if why := x.trapped(r.Step.ID, err); why != "" {
+		err = &problem.Error{Err: err, Advice: why}
+	}
 	if r.Step.Drift && kube.ClassOf(err) == kube.Invalid {
 		// A Service whose port somebody changed would have both ports.
 		err = &problem.Error{Err: err, Advice: r.Step.Reason + ", which does not go with what is wanted: undo it in the cluster"}
@@ -399,6 +415,29 @@ func (x *execution) fail(r *Result, err error) error {
 		return err
 	}
 	return nil
+}
+
+// trapped returns what to do about an object that a webhook refuses which does not
+// answer, if the webhook's server is of the object's namespace and may need the object to
+// come up; "" otherwise.
+func (x *execution) trapped(id manifest.ID, err error) string {
+	e, ok := errors.AsType[*kube.Error](err)
+	if !ok || e.Class != kube.WebhookFailed || id.Namespace == "" {
+		return ""
+	}
+	for _, o := range x.desired {
+		if !o.ID().Is(manifest.Webhooks...) {
+			continue
+		}
+		for _, w := range manifest.List(o.Tree(), "webhooks") {
+			hook, _ := w.(map[string]any)
+			if hook["name"] == e.Webhook && manifest.Text(hook, "clientConfig", "service", "namespace") == id.Namespace {
+				return fmt.Sprintf("its server is in the same namespace; if it needs this object to come up, delete the configuration, which is registered again once the server is ready, and have it leave out the namespace: kubectl delete %s %s",
+					strings.ToLower(o.ID().Kind), o.ID().Name)
+			}
+		}
+	}
+	return ""
 }
 
 // unmet describes a dependency of a step that does not exist; "" if all do. The

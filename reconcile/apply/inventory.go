@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -191,6 +192,48 @@ func (x *execution) claim(ctx context.Context, kinds map[schema.GroupKind]bool, 
 			return err // nobody else wrote it: the error has another cause
 		}
 	}
+}
+
+// admissionLag is how long an API server may ask a webhook after its configuration was
+// deleted or changed.
+const admissionLag = 5 * time.Second
+
+// claimBlocked claims after a webhook that does not answer refused the parent. If the
+// plan withdraws webhook configurations, or has them restrict less, that comes first:
+// one of them may be the webhook's, and nothing else could end that. The parent names
+// their kind already, and claim has found that the commit may be applied.
+func (x *execution) claimBlocked(ctx context.Context, kinds map[schema.GroupKind]bool, in map[string]bool, blocked error) error {
+	var going, changing []*Result
+	for i := range x.results {
+		r := &x.results[i]
+		switch s := r.Step; {
+		case !s.ID.Is(manifest.Webhooks...):
+		case s.Action == plan.Prune:
+			going = append(going, r)
+		case s.Action == plan.Configure && s.Force && len(s.Object.Unknown()) == 0:
+			if registers, err := x.registers(ctx, s); err != nil || registers {
+				continue // it waits for what serves it, or fails, in its turn
+			}
+			changing = append(changing, r)
+		}
+	}
+	if len(going)+len(changing) == 0 {
+		return blocked
+	}
+	if err := x.each(ctx, going, x.delete); err != nil {
+		return err
+	}
+	if err := x.each(ctx, changing, x.apply); err != nil {
+		return err
+	}
+	over := time.Now().Add(admissionLag)
+	for wait := pollFirst; kube.ClassOf(blocked) == kube.WebhookFailed && time.Now().Before(over); wait = min(2*wait, pollLongest) {
+		if err := pause(ctx, wait); err != nil {
+			return err
+		}
+		blocked = x.claim(ctx, kinds, in)
+	}
+	return blocked
 }
 
 // reclaim verifies that the inventory is still the claimed one before objects are

@@ -26,7 +26,7 @@ const goneWait = 5 * time.Second
 // after a look at the cluster finds none. So a delete that is refused, or that this
 // process does not live to see, is tried again. A container is deleted only after it
 // was seen to hold nothing that stays. early selects the prunes that come before
-// workloads are applied.
+// Services and workloads are applied.
 func (x *execution) prune(ctx context.Context, early bool) error {
 	var incomplete map[string]string
 	if !early {
@@ -121,10 +121,11 @@ func (x *execution) incompletePackages() map[string]string {
 	return why
 }
 
-// registered returns why a workload must not change yet: it would no longer serve a
-// webhook configuration of its package that is still there. "" if it may.
+// registered returns why a workload or a Service must not change yet: it would no
+// longer serve a webhook configuration of its package that is still there. "" if it
+// may.
 func (x *execution) registered(s *plan.Step) string {
-	if s.Stage != plan.Workloads || s.Package == "" {
+	if s.Stage != plan.Workloads && !s.ID.Is(manifest.Service) || s.Package == "" {
 		return ""
 	}
 	for i := range x.results {

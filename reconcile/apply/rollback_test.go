@@ -53,3 +53,16 @@ func TestHealthOfRollbacks(t *testing.T) {
 		}
 	}
 }
+
+// A controller that is rolled back does not serve the webhooks of the new version.
+func TestRolledBackServesNothingNew(t *testing.T) {
+	t.Parallel()
+	o := manifesttest.Objects(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: p, namespace: gitopsd-system, labels: {gitopsd.dev/package: p}}}")[0]
+	x := &execution{results: []Result{{
+		Step:    &plan.Step{ID: o.ID(), Object: o, Action: plan.Unchanged, Rollback: plan.Rollback{Done: true, Why: "v2 did not get ready"}},
+		Outcome: Left,
+	}}}
+	if why, err := x.unavailable(t.Context(), o); why != "it is rolled back: v2 did not get ready" || err != nil {
+		t.Errorf("have %q, %v", why, err)
+	}
+}

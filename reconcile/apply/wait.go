@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,7 +21,7 @@ import (
 // pending, and the next pass goes on from there.
 const (
 	servedWait  = 30 * time.Second // for the next of the new types to be served; a second is usual
-	backendWait = 15 * time.Second // until the backend of a webhook is ready
+	backendWait = 15 * time.Second // until the backends of all webhooks are ready
 	pollFirst   = 50 * time.Millisecond
 	pollLongest = time.Second
 
@@ -166,7 +167,6 @@ func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, er
 	if registers, err := x.registers(ctx, s); err != nil || !registers {
 		return "", err
 	}
-	deadline := time.Now().Add(backendWait)
 	for _, service := range services {
 		for wait := pollFirst; ; wait = min(2*wait, pollLongest) {
 			what, why, err := x.unserved(ctx, service)
@@ -176,7 +176,7 @@ func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, er
 			if what == "" {
 				break
 			}
-			if time.Now().After(deadline) {
+			if x.backends.over(time.Now(), backendWait) {
 				return fmt.Sprintf("waits for %s, which is to serve it%s", what, why), nil
 			}
 			if err := pause(ctx, wait); err != nil {
@@ -185,6 +185,36 @@ func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, er
 		}
 	}
 	return "", nil
+}
+
+// unguarded returns the new webhook configuration that a new object comes after and that
+// waits itself; "" if there is none.
+func (x *execution) unguarded(ctx context.Context, s *plan.Step) string {
+	for i := range x.results {
+		// Only those of an earlier stage, which no other goroutine writes any more.
+		r := &x.results[i]
+		if !r.Step.ID.Is(manifest.Webhooks...) || r.Step.Object == nil || r.Step.UID != "" || r.Outcome != Pending && !x.awaited(r.Step) {
+			continue
+		}
+		t, err := x.cluster.Type(ctx, s.Object.APIVersion(), s.ID.Kind)
+		if err == nil && plan.Guards(r.Step.Object.Tree(), schema.GroupResource{Group: t.Group, Resource: t.Resource}) {
+			return fmt.Sprintf("waits for %s, which is to see it: %s", r.Step.ID, x.because(r))
+		}
+	}
+	return ""
+}
+
+// cutoff ends what several goroutines wait for, some time after the first of them
+// begins to.
+type cutoff struct {
+	once sync.Once
+	at   time.Time
+}
+
+// over reports whether nobody is to wait any longer.
+func (c *cutoff) over(now time.Time, after time.Duration) bool {
+	c.once.Do(func() { c.at = now.Add(after) })
+	return now.After(c.at)
 }
 
 // registers reports whether a step has the API server send further requests.
@@ -224,8 +254,13 @@ func (x *execution) unavailable(ctx context.Context, o *manifest.Object) (string
 	id := o.ID()
 	for i := range x.results {
 		// Only those of workloads, which no other goroutine writes any more.
-		if r := &x.results[i]; r.Step.ID == id && r.Step.Action.Writes() && r.Outcome != Done {
+		r := &x.results[i]
+		switch {
+		case r.Step.ID != id:
+		case r.Step.Action.Writes() && r.Outcome != Done:
 			return x.because(r), nil
+		case r.Step.Rollback.Done: // what runs may not have the new webhooks
+			return "it is rolled back: " + r.Step.Rollback.Why, nil
 		}
 	}
 	t, err := x.cluster.Type(ctx, o.APIVersion(), id.Kind)

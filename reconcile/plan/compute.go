@@ -98,6 +98,7 @@ func Compute(cluster string, desired *manifest.Set, live Live, inv Inventory, op
 	}
 	sortApplied(p.Steps)
 	p.Steps = append(p.Steps, c.unwanted(desired)...)
+	c.keepServers(p.Steps)
 	p.behind, p.contents = c.order(p.Steps), c.contents()
 	return p
 }
@@ -161,7 +162,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		if why, ok := c.live.Disputed[id]; ok {
 			return decide(Held, "%s", why)
 		}
-		return decide(Create, "%s", c.served(o))
+		return decide(Create, "%s", cmp.Or(c.served(o), c.guarded(o)))
 	}
 	if meta.DeletionTimestamp != nil {
 		return decide(Wait, "%s; it is created again when it is gone", deleting(meta))
@@ -210,7 +211,7 @@ func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) 
 	by, isDefined := c.defined[gvk]
 	switch {
 	case isDefined:
-		s.NotValidated, s.Premature = fmt.Sprintf("its type is installed by %s", by), true
+		s.NotValidated, s.Premature, s.Reason = fmt.Sprintf("its type is installed by %s", by), true, c.guarded(s.Object)
 		if !by.Is(manifest.CRD) {
 			s.Awaits = fmt.Sprintf("Crossplane makes it of %s", by)
 		}

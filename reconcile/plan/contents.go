@@ -108,9 +108,11 @@ func (c *computation) contents() []Content {
 
 // keepControllers keeps the rest of a package if one of its types is kept because an
 // object of it is being deleted: the object's finalizers may need the package's
-// controller.
+// controller. It keeps what serves webhook configurations that are kept, or that may be
+// there.
 func (c *computation) keepControllers(steps []Step) {
 	busy, served := make(map[string]string), make(map[string]string)
+	unreadable, serving := c.serving()
 	for i := range steps {
 		s := &steps[i]
 		if s.Action == Held && s.Package != "" && s.ID.Is(manifest.Webhooks...) {
@@ -132,6 +134,9 @@ func (c *computation) keepControllers(steps []Step) {
 		}
 		if what := served[s.Package]; what != "" && (s.Stage == Workloads || s.Stage == Settings) {
 			hold(s, "kept: %s needs it until it is gone", what)
+		}
+		if serving[s.Package] && (s.Stage == Workloads || s.Stage == Settings) {
+			hold(s, "kept: whether a webhook configuration needs it cannot be told: %s", unreadable)
 		}
 	}
 }

@@ -86,7 +86,7 @@ type Step struct {
 	// Round orders prunes: an object is deleted when all objects of earlier rounds
 	// are gone.
 	Round int
-	// Early: the prune comes before workloads are applied, since they stop serving
+	// Early: the prune comes before Services and workloads are applied, since they stop serving
 	// the object.
 	Early bool
 	// WithContents: a Namespace, CRD, XRD or package is annotated to be pruned

@@ -1,10 +1,13 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/webhook"
@@ -22,6 +25,10 @@ import (
 // A configuration that is registered stays while its controller is replaced, and gets
 // what restricts nothing further at once: a new CA bundle, or a repair of the
 // configuration that keeps the controller from coming up. See [Registers].
+//
+// An object of a type that a new configuration is for, with a webhook that fails closed,
+// comes after it, as if the configuration had been there first: it would be stored
+// unchecked, or without what the webhook adds. See [Guards].
 //
 // A CRD that converts by webhook does not wait, although what it converts fails until
 // the webhook is served: its controller does not start without its types. Nothing is
@@ -95,10 +102,49 @@ func (c *computation) leaves(id manifest.ID) string {
 	return ""
 }
 
-// early reports whether a prune comes before workloads are applied: of what sends
+// early reports whether a prune comes before Services and workloads are applied: of what sends
 // requests to a package that is not going to serve them.
 func (c *computation) early(s *Step) bool {
 	return s.ID.Is(manifest.Webhooks...) && (c.unregistered[s.ID] != "" || c.without[s.Package])
+}
+
+// keepServers holds the changes to a package's workloads and Services as long as one of
+// its configurations that must go first cannot go: it is kept, or it is not known
+// whether it is there. It holds all changes, since it does not ask which of them matter.
+func (c *computation) keepServers(steps []Step) {
+	needed := make(map[string]manifest.ID)
+	for i := range steps {
+		s := &steps[i]
+		_, unreadable := c.live.Unreadable[schema.GroupKind{Group: s.ID.Group, Kind: s.ID.Kind}]
+		if s.Early && s.Action == Held || s.Object != nil && c.unregistered[s.ID] != "" && unreadable {
+			needed[s.Package] = s.ID
+		}
+	}
+	for i := range steps {
+		s := &steps[i]
+		config, ok := needed[s.Package]
+		if ok && s.Object != nil && s.Action == Configure && (s.Stage == Workloads || s.ID.Is(manifest.Service)) {
+			s.Action, s.Reason = Held, fmt.Sprintf("stays as it is: %s needs it until it is gone", config)
+		}
+	}
+}
+
+// serving returns the packages that may serve webhook configurations which cannot be
+// read, those with a Service, and why these cannot be read. It returns none if all can.
+func (c *computation) serving() (unreadable string, packages map[string]bool) {
+	for _, kind := range manifest.Webhooks {
+		unreadable = cmp.Or(unreadable, c.live.Unreadable[schema.GroupKind(kind)])
+	}
+	if unreadable == "" {
+		return "", nil
+	}
+	packages = make(map[string]bool)
+	for id, meta := range c.live.Objects {
+		if pkg := meta.Labels[manifest.PackageLabel]; pkg != "" && id.Is(manifest.Service) {
+			packages[pkg] = true
+		}
+	}
+	return unreadable, packages
 }
 
 // served returns when a new object is registered, "" if it sends no requests.
@@ -122,6 +168,31 @@ func (c *computation) served(o *manifest.Object) string {
 	return "registered once " + strings.Join(names, " and ")
 }
 
+// guarded returns when a new object is created: after a new webhook configuration of the
+// same plan that is for its type. It is "" for objects of types that are not desired.
+func (c *computation) guarded(o *manifest.Object) string {
+	definition := c.defined[schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind)]
+	if definition == (manifest.ID{}) {
+		return ""
+	}
+	resource := resourceOf(c.desired.Get(definition), o.ID())
+	for _, w := range c.desired.All() {
+		if id := w.ID(); id.Is(manifest.Webhooks...) && c.live.Objects[id] == nil && c.unregistered[id] == "" && Guards(w.Tree(), resource) {
+			return fmt.Sprintf("created once %s is registered", id)
+		}
+	}
+	return ""
+}
+
+// Guards reports whether a webhook configuration has a webhook that fails closed and is
+// for objects of a resource. Versions and selectors are not looked at.
+func Guards(tree map[string]any, of schema.GroupResource) bool {
+	return slices.ContainsFunc(manifest.List(tree, "webhooks"), func(w any) bool {
+		hook, _ := w.(map[string]any)
+		return hook["failurePolicy"] != "Ignore" && matches(manifest.List(hook, "rules"), of)
+	})
+}
+
 // Registers reports whether applying a webhook configuration or an APIService makes the
 // API server send requests that it does not send now: to another server, for other
 // objects, or no longer ignoring failures. Either tree is as the API server has it or
@@ -141,17 +212,69 @@ func Registers(live, wanted map[string]any) bool {
 		if old == nil || !reflect.DeepEqual(target(manifest.Mapping(old, "clientConfig")), target(manifest.Mapping(hook, "clientConfig"))) {
 			return true
 		}
-		if old["failurePolicy"] == "Ignore" && hook["failurePolicy"] != "Ignore" {
+		if old["failurePolicy"] == "Ignore" && hook["failurePolicy"] != "Ignore" ||
+			old["matchPolicy"] == "Exact" && hook["matchPolicy"] != "Exact" {
 			return true
 		}
-		before := rules(old)
-		for _, rule := range rules(hook) {
-			if !slices.ContainsFunc(before, func(r any) bool { return reflect.DeepEqual(r, rule) }) {
+		// For a request that a webhook is for, each of these must hold.
+		for _, requirements := range [][]string{
+			{"matchConditions"}, {"namespaceSelector", "matchExpressions"}, {"objectSelector", "matchExpressions"},
+		} {
+			if !eachIn(manifest.List(old, requirements...), manifest.List(hook, requirements...), reflect.DeepEqual) {
 				return true
 			}
 		}
+		for _, selector := range []string{"namespaceSelector", "objectSelector"} {
+			if !selects(manifest.Mapping(hook, selector, "matchLabels"), manifest.Mapping(old, selector, "matchLabels")) {
+				return true
+			}
+		}
+		if !eachIn(manifest.List(hook, "rules"), manifest.List(old, "rules"), narrows) {
+			return true
+		}
 	}
 	return false
+}
+
+// eachIn reports whether for each element of one list the other has one that is like it.
+func eachIn(list, other []any, like func(a, b any) bool) bool {
+	return !slices.ContainsFunc(list, func(a any) bool {
+		return !slices.ContainsFunc(other, func(b any) bool { return like(a, b) })
+	})
+}
+
+// selects reports whether the labels of a selector include those of another.
+func selects(labels, other map[string]any) bool {
+	for key, value := range other {
+		if labels[key] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// narrows reports whether a rule is for no requests that another is not for.
+func narrows(a, b any) bool {
+	rule, _ := a.(map[string]any)
+	other, _ := b.(map[string]any)
+	for _, field := range []string{"apiGroups", "apiVersions", "operations", "resources"} {
+		if !eachIn(manifest.List(rule, field), manifest.List(other, field), covered) {
+			return false
+		}
+	}
+	was := other["scope"]
+	return was == nil || was == "*" || was == rule["scope"]
+}
+
+// covered reports whether a name in a rule is among those that another stands for. A
+// subresource is written as resource/subresource, and "*" alone stands for none.
+func covered(a, b any) bool {
+	name, _ := a.(string)
+	other, _ := b.(string)
+	resource, subresource, sub := strings.Cut(name, "/")
+	otherResource, otherSubresource, otherSub := strings.Cut(other, "/")
+	return other == "*/*" || sub == otherSub &&
+		(otherResource == "*" || otherResource == resource) && (otherSubresource == "*" || otherSubresource == subresource)
 }
 
 // target is where requests are sent, with the API server's defaults.
@@ -165,18 +288,4 @@ func target(config map[string]any) [5]any {
 		port = int64(443)
 	}
 	return [5]any{nil, service["namespace"], service["name"], port, service["path"]}
-}
-
-// rules are the rules of a webhook, with the API server's defaults.
-func rules(hook map[string]any) []any {
-	var list []any
-	for _, r := range manifest.List(hook, "rules") {
-		rule, _ := r.(map[string]any)
-		full := map[string]any{"scope": "*"}
-		for k, v := range rule {
-			full[k] = v
-		}
-		list = append(list, full)
-	}
-	return list
 }

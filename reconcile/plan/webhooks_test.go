@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
@@ -20,6 +22,18 @@ const (
 ---
 `
 )
+
+const (
+	widgets = `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: widgets.e.org}, spec: {group: e.org, scope: Namespaced, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}}
+---
+`
+	widget = `{apiVersion: e.org/v1, kind: Widget, metadata: {name: a, namespace: ns}}
+---
+`
+)
+
+// guarding are hooks for widgets.
+var guarding = strings.Replace(hooks, "webhooks: [{", "webhooks: [{rules: [{apiGroups: [e.org], apiVersions: [v1], operations: [CREATE], resources: [widgets]}], ", 1)
 
 // completed fills in the objects that are written with a CA bundle.
 func completed(t *testing.T, text string) *manifest.Set {
@@ -50,6 +64,24 @@ func TestWebhookOrder(t *testing.T) {
 		{
 			name: "installed", desired: hooks + hooksService + hooksServer,
 			want: "create service/ns/p\ncreate deployment.apps/ns/p\ncreate validatingwebhookconfiguration.admissionregistration.k8s.io/p.w registered once deployment.apps/ns/p is ready\n",
+		},
+		{
+			name: "installed with an object", desired: guarding + hooksService + hooksServer + widgets + widget,
+			want: "create customresourcedefinition.apiextensions.k8s.io/widgets.e.org\ncreate service/ns/p\ncreate deployment.apps/ns/p\n" +
+				"create validatingwebhookconfiguration.admissionregistration.k8s.io/p.w registered once deployment.apps/ns/p is ready\n" +
+				"create widget.e.org/ns/a created once validatingwebhookconfiguration.admissionregistration.k8s.io/p.w is registered\n",
+		},
+		{
+			name: "an object of a type that is not checked", desired: strings.Replace(guarding, "[widgets]", "[gadgets]", 1) + hooksService + hooksServer + widgets + widget,
+			live: hooksService + hooksServer + widgets,
+			want: "unchanged customresourcedefinition.apiextensions.k8s.io/widgets.e.org\nunchanged service/ns/p\nunchanged deployment.apps/ns/p\n" +
+				"create validatingwebhookconfiguration.admissionregistration.k8s.io/p.w registered once deployment.apps/ns/p is ready\ncreate widget.e.org/ns/a\n",
+		},
+		{
+			name: "an object that failures let pass", desired: strings.Replace(guarding, "webhooks: [{", "webhooks: [{failurePolicy: Ignore, ", 1) + hooksService + hooksServer + widgets + widget,
+			live: hooksService + hooksServer + widgets,
+			want: "unchanged customresourcedefinition.apiextensions.k8s.io/widgets.e.org\nunchanged service/ns/p\nunchanged deployment.apps/ns/p\n" +
+				"create validatingwebhookconfiguration.admissionregistration.k8s.io/p.w registered once deployment.apps/ns/p is ready\ncreate widget.e.org/ns/a\n",
 		},
 		{
 			name: "removed", desired: cm, live: hooks + hooksService + hooksServer,
@@ -150,6 +182,56 @@ func TestHeldWebhookKeepsServer(t *testing.T) {
 	}
 }
 
+// What serves a configuration stays as it is while the configuration must go first and
+// cannot: it is kept, or it is not known whether it is there.
+func TestWebhookThatStaysKeepsServer(t *testing.T) {
+	t.Parallel()
+	const config = "validatingwebhookconfiguration.admissionregistration.k8s.io/p.w"
+	scaled := strings.Replace(hooksServer, "spec: {", "spec: {replicas: 0, ", 1)
+	elsewhere := strings.Replace(hooksService, "app: p", "app: q", 1)
+	before := hooks + hooksService + hooksServer
+	unreadable := map[schema.GroupKind]string{{Group: manifest.GroupAdmission, Kind: "ValidatingWebhookConfiguration"}: "context deadline exceeded"}
+	const notRendered = "kept: the cluster could not be rendered: x"
+	for _, tt := range []struct {
+		name, desired string
+		opts          plan.Options
+		unreadable    map[schema.GroupKind]string
+		want          string
+	}{
+		{
+			name: "scaled down in a cluster with errors", desired: hooks + hooksService + scaled, opts: plan.Options{RenderFailed: "x"},
+			want: "unchanged service/ns/p\nheld deployment.apps/ns/p stays as it is: " + config + " needs it until it is gone\nheld " + config + " " + notRendered + "\n",
+		},
+		{
+			name: "the Service leads elsewhere", desired: hooks + elsewhere + hooksServer, opts: plan.Options{RenderFailed: "x"},
+			want: "held service/ns/p stays as it is: " + config + " needs it until it is gone\nunchanged deployment.apps/ns/p\nheld " + config + " " + notRendered + "\n",
+		},
+		{
+			name: "scaled down, and the configuration cannot be read", desired: hooks + hooksService + scaled, unreadable: unreadable,
+			want: "unchanged service/ns/p\nheld deployment.apps/ns/p stays as it is: " + config + " needs it until it is gone\nrefused " + config + " cannot tell what is there: context deadline exceeded\n",
+		},
+		{
+			name: "removed, and configurations cannot be read", desired: cm, unreadable: unreadable,
+			want: "create configmap/ns/a\nheld deployment.apps/ns/p kept: whether a webhook configuration needs it cannot be told: context deadline exceeded\nheld service/ns/p kept: whether a webhook configuration needs it cannot be told: context deadline exceeded\n",
+		},
+	} {
+		l := live(t, "", nil)
+		for _, o := range completed(t, before).All() {
+			if tt.unreadable != nil && o.ID().Is(manifest.Webhooks...) {
+				continue
+			}
+			for id, meta := range live(t, string(o.AppendJSON(nil)), nil).Objects {
+				meta.Annotations[manifest.AppliedAnnotation] = inventory.Applied(o)
+				l.Objects[id] = meta
+			}
+		}
+		l.Unreadable = tt.unreadable
+		if have := steps(plan.Compute("prod", completed(t, tt.desired), l, inventory, tt.opts)); have != tt.want {
+			t.Errorf("%s: have\n%s\nwant\n%s", tt.name, have, tt.want)
+		}
+	}
+}
+
 func TestRegisters(t *testing.T) {
 	t.Parallel()
 	const (
@@ -159,6 +241,9 @@ func TestRegisters(t *testing.T) {
 		same = `{kind: ValidatingWebhookConfiguration, webhooks: [{name: a, clientConfig: {service: {namespace: ns, name: s, path: /a}}, rules: [{apiGroups: [g], resources: [r], operations: [CREATE]}]}]}`
 		api  = "{apiVersion: apiregistration.k8s.io/v1, kind: APIService, spec: {group: g, service: {namespace: ns, name: s, port: 443}}}"
 	)
+	selecting := func(text, labels string) string {
+		return strings.Replace(text, "name: a,", "name: a, namespaceSelector: {matchLabels: "+labels+"},", 1)
+	}
 	for _, tt := range []struct {
 		name, live, wanted string
 		want               bool
@@ -168,6 +253,19 @@ func TestRegisters(t *testing.T) {
 		{"failures ignored", live, strings.Replace(same, "name: a,", "name: a, failurePolicy: Ignore,", 1), false},
 		{"narrower", live, strings.Replace(same, "name: a,", "name: a, namespaceSelector: {matchLabels: {x: z}},", 1), false},
 		{"fewer", live, "{webhooks: []}", false},
+		{"fewer operations", live, strings.Replace(same, "[CREATE]", "[]", 1), false},
+		{"of all, some", strings.Replace(live, "resources: [r], operations: [CREATE]", "resources: ['*/*'], operations: ['*']", 1), strings.Replace(same, "[r]", "[pods, pods/status]", 1), false},
+		{"of all but subresources, some", strings.Replace(live, "[r]", "['*']", 1), strings.Replace(same, "[r]", "[pods]", 1), false},
+		{"subresources too", strings.Replace(live, "[r]", "['*']", 1), strings.Replace(same, "[r]", "[pods/status]", 1), true},
+		{"of one scope", live, strings.Replace(same, "[CREATE]", "[CREATE], scope: Namespaced", 1), false},
+		{"of both scopes", strings.Replace(live, "scope: '*'", "scope: Cluster", 1), same, true},
+		{"more requirements", selecting(live, "{x: y}"), selecting(same, "{x: y, a: b}"), false},
+		{"other requirements", selecting(live, "{x: y}"), selecting(same, "{x: z}"), true},
+		{"fewer requirements", selecting(live, "{x: y}"), same, true},
+		{"any label", strings.Replace(live, "name: a,", "name: a, objectSelector: {matchExpressions: [{key: k, operator: Exists}]},", 1), strings.Replace(same, "name: a,", "name: a, objectSelector: {},", 1), true},
+		{"a condition", live, strings.Replace(same, "name: a,", "name: a, matchConditions: [{name: c, expression: e}],", 1), false},
+		{"no condition", strings.Replace(live, "name: a,", "name: a, matchConditions: [{name: c, expression: e}],", 1), same, true},
+		{"equivalent versions too", strings.Replace(live, "name: a,", "name: a, matchPolicy: Exact,", 1), same, true},
 		{"another webhook", live, strings.Replace(same, "name: a", "name: c", 1), true},
 		{"another path", live, strings.Replace(same, "/a", "/b", 1), true},
 		{"another port", live, strings.Replace(same, "name: s,", "name: s, port: 8443,", 1), true},

@@ -88,3 +88,77 @@ func runs(o *manifest.Object) bool {
 	replicas, set := manifest.Mapping(o.Tree(), "spec")["replicas"]
 	return !set || replicas != int64(0)
 }
+
+// needs are the writes that bring up a controller, and keep its certificate.
+var needs = []struct{ group, resource, operation string }{
+	{"", "pods", "CREATE"}, {"apps", "replicasets", "CREATE"}, {"apps", "deployments", "UPDATE"}, {"", "secrets", "UPDATE"},
+}
+
+// Traps returns the resources of a namespace that a package's object has webhooks for
+// that fail closed, though what serves them needs these resources to come up in that
+// namespace: once it is down, it stays down. Webhooks with conditions are taken to spare
+// them.
+func Traps(objects []*manifest.Object, o *manifest.Object) (resources []string, namespace string) {
+	if !o.ID().Is(manifest.Webhooks...) || o.Label(manifest.PackageLabel) == "" {
+		return nil, ""
+	}
+	for _, w := range manifest.List(o.Tree(), "webhooks") {
+		hook, _ := w.(map[string]any)
+		service := manifest.Mapping(hook, "clientConfig", "service")
+		in := manifest.Text(service, "namespace")
+		servers, _ := Servers(objects, manifest.Service.ID(in, manifest.Text(service, "name")))
+		if len(servers) == 0 || hook["failurePolicy"] == "Ignore" || len(manifest.List(hook, "matchConditions")) > 0 ||
+			!meets(namespaceLabels(objects, in), manifest.Mapping(hook, "namespaceSelector")) {
+			continue
+		}
+		selector := manifest.Mapping(hook, "objectSelector")
+		for _, need := range needs {
+			if need.resource != "pods" && len(selector) > 0 || !meets(podLabels(servers[0]), selector) {
+				continue
+			}
+			if !slices.Contains(resources, need.resource) && slices.ContainsFunc(manifest.List(hook, "rules"), func(r any) bool {
+				rule, _ := r.(map[string]any)
+				has := func(field string, wanted ...string) bool {
+					return slices.ContainsFunc(manifest.Texts(rule, field), func(v string) bool { return slices.Contains(wanted, v) })
+				}
+				return rule["scope"] != "Cluster" && has("apiGroups", "*", need.group) && has("resources", "*", "*/*", need.resource) && has("operations", "*", need.operation)
+			}) {
+				resources, namespace = append(resources, need.resource), in
+			}
+		}
+	}
+	return resources, namespace
+}
+
+// namespaceLabels returns the labels of a namespace, as far as the objects tell.
+func namespaceLabels(objects []*manifest.Object, name string) map[string]any {
+	labels := map[string]any{"kubernetes.io/metadata.name": name}
+	for _, o := range objects {
+		if o.ID() == manifest.Namespace.ID("", name) {
+			for key, value := range o.Labels() {
+				labels[key] = value
+			}
+		}
+	}
+	return labels
+}
+
+// meets reports whether labels meet a LabelSelector; every object meets an empty one.
+func meets(labels, selector map[string]any) bool {
+	return selects(manifest.Mapping(selector, "matchLabels"), labels) && !slices.ContainsFunc(manifest.List(selector, "matchExpressions"), func(e any) bool {
+		expression, _ := e.(map[string]any)
+		value, has := labels[manifest.Text(expression, "key")]
+		in := slices.Contains(manifest.List(expression, "values"), value)
+		switch expression["operator"] {
+		case "In":
+			return !in
+		case "NotIn":
+			return has && in
+		case "Exists":
+			return !has
+		case "DoesNotExist":
+			return has
+		}
+		return false
+	})
+}

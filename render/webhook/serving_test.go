@@ -1,6 +1,7 @@
 package webhook_test
 
 import (
+	"strings"
 	"testing"
 
 	"gitopsd.dev/render/manifest/manifesttest"
@@ -42,5 +43,42 @@ func TestUnserved(t *testing.T) {
 				t.Errorf("have %q, want %q", have, tt.want)
 			}
 		})
+	}
+}
+
+// A webhook that fails closed for what its own server needs keeps it down.
+func TestTraps(t *testing.T) {
+	t.Parallel()
+	const (
+		others = "{apiVersion: v1, kind: Service, metadata: {name: s, namespace: ns}, spec: {selector: {app: a}}}\n---\n" +
+			"{apiVersion: v1, kind: Namespace, metadata: {name: ns, labels: {tier: system}}}\n---\n" +
+			"{apiVersion: apps/v1, kind: Deployment, metadata: {name: d, namespace: ns}, spec: {template: {metadata: {labels: {app: a, b: c}}}}}\n---\n"
+		rules = "{apiGroups: ['', apps], resources: [pods, secrets, deployments], operations: ['*']}"
+		all   = "pods deployments secrets"
+	)
+	for _, tt := range []struct{ name, hook, rules, want string }{
+		{"listed", "", rules, all},
+		{"everything", "failurePolicy: Fail", "{apiGroups: ['*'], resources: ['*/*'], operations: ['*']}", "pods replicasets deployments secrets"},
+		{"failures ignored", "failurePolicy: Ignore", rules, ""},
+		{"own types", "", "{apiGroups: [e.org], resources: ['*'], operations: ['*']}", ""},
+		{"subresources", "", "{apiGroups: [''], resources: [pods/exec], operations: ['*']}", ""},
+		{"deletion", "", "{apiGroups: [''], resources: [pods], operations: [DELETE]}", ""},
+		{"cluster-wide objects", "", "{apiGroups: [''], resources: ['*'], operations: ['*'], scope: Cluster}", ""},
+		{"the namespace is left out", "namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: NotIn, values: [ns]}]}", rules, ""},
+		{"another is left out", "namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system]}]}", rules, all},
+		{"by label", "namespaceSelector: {matchExpressions: [{key: tier, operator: DoesNotExist}]}", rules, ""},
+		{"namespaces that ask for it", "namespaceSelector: {matchLabels: {x: y}}", rules, ""},
+		{"namespaces that have a label", "namespaceSelector: {matchExpressions: [{key: x, operator: Exists}]}", rules, ""},
+		{"one of some namespaces", "namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: [ns, x]}]}", rules, all},
+		{"its pods", "objectSelector: {matchLabels: {b: c}}", rules, "pods"},
+		{"other pods", "objectSelector: {matchLabels: {b: d}}", rules, ""},
+		{"conditions", "matchConditions: [{name: c, expression: e}]", rules, ""},
+	} {
+		hook := strings.TrimSuffix("clientConfig: {service: {namespace: ns, name: s}}, rules: ["+tt.rules+"], "+tt.hook, ", ")
+		objects := manifesttest.Objects(t, others+"{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, metadata: {name: h, labels: {gitopsd.dev/package: p}}, webhooks: [{name: a, "+hook+"}]}")
+		resources, namespace := webhook.Traps(objects, objects[3])
+		if have := strings.Join(resources, " "); have != tt.want || tt.want != "" && namespace != "ns" {
+			t.Errorf("%s: have %q in %q, want %q", tt.name, have, namespace, tt.want)
+		}
 	}
 }
