@@ -26,6 +26,8 @@ import (
 	"fmt"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/unit"
@@ -81,12 +83,9 @@ func New(c Config) (*Completer, error) {
 	return &Completer{c}, nil
 }
 
-// othersPause is the pause before Secrets of others are looked at again: their changes
-// are not watched.
-const othersPause = 10 * time.Minute
-
-// missingPause is the same for one that is missing.
-const missingPause = time.Minute
+// othersPause is the pause before Secrets of others are looked at again, also before one
+// that is missing: their changes are not watched.
+const othersPause = time.Minute
 
 var secrets = kube.Type{Version: "v1", Kind: manifest.Secret.Kind, Resource: "secrets", Namespaced: true}
 
@@ -122,7 +121,7 @@ type trust struct {
 // nothing.
 func (c *Completer) Complete(ctx context.Context, r unit.Request) (unit.Completion, error) {
 	w := &work{Completer: c, Request: r, now: c.cfg.Now().UTC().Truncate(time.Second), trust: make(map[manifest.ID]trust)}
-	w.done.Refused = make(map[manifest.ID]string)
+	w.done.Refused, w.done.Relied = make(map[manifest.ID]string), make(map[manifest.ID]string)
 	services, consumers := w.read()
 	for _, s := range services {
 		t, err := w.serve(ctx, s)
@@ -130,7 +129,7 @@ func (c *Completer) Complete(ctx context.Context, r unit.Request) (unit.Completi
 			if t.why, err = local(ctx, err); err != nil {
 				return unit.Completion{}, err
 			}
-			w.again(w.now.Add(missingPause))
+			w.again(w.now.Add(othersPause))
 		}
 		if t.why != "" {
 			w.done.Refused[s.object.ID()] = t.why
@@ -242,11 +241,11 @@ func (w *work) serve(ctx context.Context, s *service) (trust, error) {
 	if o := w.Objects.Get(s.secret); o != nil {
 		return w.useBrought(s, o.Tree()), nil
 	}
-	live, err := w.get(ctx, s.secret)
+	live, meta, err := w.get(ctx, s.secret)
 	if err != nil {
 		return trust{}, err
 	}
-	if live != nil && !owned(live) {
+	if live != nil && !w.Owns(s.secret, meta) {
 		w.again(w.now.Add(othersPause))
 		return w.useBrought(s, live), nil
 	}
@@ -254,17 +253,25 @@ func (w *work) serve(ctx context.Context, s *service) (trust, error) {
 	if err != nil {
 		return trust{}, err
 	}
-	return w.keep(ctx, s, brought, why)
+	return w.keep(ctx, s, live, brought, why)
 }
 
 // get reads a Secret; nil if there is none.
-func (w *work) get(ctx context.Context, id manifest.ID) (map[string]any, error) {
-	tree, _, err := w.Client.Get(ctx, secrets, id)
+func (w *work) get(ctx context.Context, id manifest.ID) (map[string]any, *metav1.ObjectMeta, error) {
+	tree, meta, err := w.Client.Get(ctx, secrets, id)
 	switch kube.ClassOf(err) {
 	case kube.NotFound, kube.NoNamespace:
-		return nil, nil
+		return nil, nil, nil
 	}
-	return tree, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return tree, &meta.ObjectMeta, nil
+}
+
+// rely notes that the result depends on a member of the inventory as it was read.
+func (w *work) rely(id manifest.ID, live map[string]any) {
+	w.done.Relied[id] = manifest.Text(live, "metadata", "resourceVersion")
 }
 
 // contents returns the values of a Secret.

@@ -2,6 +2,7 @@ package certs
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +26,7 @@ import (
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/reconcile/unit"
@@ -42,6 +45,8 @@ type bed struct {
 	name string
 	now  time.Time
 	log  bytes.Buffer
+	// sent counts requests.
+	sent atomic.Int64
 	conn *unit.Connection
 	want *desired.Unit
 	cfg  Config
@@ -69,7 +74,24 @@ func kubeconfig(t *testing.T) []byte {
 // connect connects anew, as another process does.
 func (b *bed) connect() *unit.Connection {
 	b.t.Helper()
-	client, err := kube.New(kube.Config{Name: b.name, Kubeconfig: kubeconfig(b.t)})
+	return b.connectAs(b.name)
+}
+
+// counted is a transport that counts what it sends.
+type counted struct {
+	http.RoundTripper
+	n *atomic.Int64
+}
+
+func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.n.Add(1)
+	return c.RoundTripper.RoundTrip(r)
+}
+
+// connectAs connects to the cluster as one that is registered under a name.
+func (b *bed) connectAs(name string) *unit.Connection {
+	b.t.Helper()
+	client, err := kube.New(kube.Config{Name: name, Kubeconfig: kubeconfig(b.t), WrapTransport: func(t http.RoundTripper) http.RoundTripper { return counted{t, &b.sent} }})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -78,7 +100,7 @@ func (b *bed) connect() *unit.Connection {
 		b.t.Fatal(err)
 	}
 	conn, err := unit.New(unit.Config{
-		Unit: desired.ID{Cluster: b.name}, Client: client, Fleet: apply.Fleet{Name: "fleet"}, Completers: []unit.Completer{completer},
+		Unit: desired.ID{Cluster: name}, Client: client, Fleet: apply.Fleet{Name: "fleet"}, Completers: []unit.Completer{completer},
 		Log: slog.New(slog.NewTextHandler(&b.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
@@ -166,6 +188,13 @@ func (b *bed) rests() {
 			b.t.Errorf("at rest: %s, %d changed, checkpoint %v: %s", o.Phase, o.Changed, o.Checkpoint != nil, b.log.String())
 		}
 	}
+}
+
+// later lets time pass, for a process that remembers nothing.
+func (b *bed) later(d time.Duration) {
+	b.t.Helper()
+	b.now = b.now.Add(d)
+	b.conn = b.connect()
 }
 
 func (b *bed) secret() manifest.ID { return manifest.Secret.ID(b.name, "hooks-tls") }
@@ -420,8 +449,7 @@ func TestRotate(t *testing.T) {
 	leaf := crt()
 	step := func(what string, advance time.Duration, cas int, replaced bool) {
 		t.Helper()
-		b.now = b.now.Add(advance)
-		b.conn = b.connect() // killed after each
+		b.later(advance) // killed after each
 		b.apply(status.Ready)
 		b.handshake()
 		if n := len(b.bundle()); n != cas || crt() != leaf != replaced {
@@ -471,6 +499,82 @@ func TestTwo(t *testing.T) {
 		t.Errorf("%d CAs", n)
 	}
 	b.rests()
+}
+
+// A unit at rest costs no request while its cluster is watched, and a change there is
+// looked at and repaired.
+func TestAtRest(t *testing.T) {
+	b := newBed(t)
+	b.conn = b.connect()
+	following, cancel := context.WithCancel(t.Context())
+	var followed sync.WaitGroup
+	followed.Go(func() { b.conn.Follow(following, func() {}) })
+	defer followed.Wait()
+	defer cancel()
+	// rest makes attempts until one sends nothing.
+	rest := func() {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+			before := b.sent.Load()
+			b.apply(status.Ready)
+			if b.sent.Load() == before {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("an attempt at rest sends %d requests", b.sent.Load()-before)
+			}
+		}
+	}
+	rest()
+	for method, body := range map[string]string{http.MethodPatch: `{"data":{"tls.crt":"eA=="}}`, http.MethodDelete: ""} {
+		leaf := b.contents(b.secret())["tls.crt"]
+		b.send(method, b.secret(), body)
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+			b.apply(status.Ready)
+			if now := b.contents(b.secret())["tls.crt"]; len(now) > 1 && now != leaf {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("it is not repaired")
+			}
+		}
+		b.handshake()
+	}
+	rest()
+}
+
+// Another cluster of the registry that is the same one in truth, or another fleet's, does
+// not write what this one keeps; if it adopts it, it does. A copy of a Secret is somebody
+// else's.
+func TestAnotherInventory(t *testing.T) {
+	b := newBed(t)
+	b.apply(status.Ready)
+	record, leaf := b.send(http.MethodGet, b.journal(), ""), b.send(http.MethodGet, b.secret(), "")
+	b.cfg.Policy.Leaf /= 3 // it would renew it
+	b.now = b.now.Add(80 * 24 * time.Hour)
+	b.conn = b.connectAs(b.name + "-again")
+	o := b.apply(status.Failed)
+	for id, before := range map[manifest.ID]map[string]any{b.journal(): record, b.secret(): leaf} {
+		if now := b.send(http.MethodGet, id, ""); manifest.Text(now, "metadata", "resourceVersion") != manifest.Text(before, "metadata", "resourceVersion") {
+			t.Errorf("%s was written: %+v", id, o.Problems)
+		}
+	}
+	b.want.Annotations = map[string]string{manifest.AdoptAnnotation: "applyset/" + manifest.Text(leaf, "metadata", "labels", plan.PartOfLabel)}
+	b.apply(status.Ready)
+	b.handshake()
+
+	service := manifest.Service.ID(b.name, "copied")
+	id := manifest.Secret.ID(b.name, "copied-tls")
+	leaf = b.send(http.MethodGet, b.secret(), "")
+	meta := manifest.Mapping(leaf, "metadata")
+	leaf["metadata"] = map[string]any{"name": id.Name, "namespace": id.Namespace, "labels": meta["labels"], "annotations": meta["annotations"]}
+	text, _ := json.Marshal(leaf)
+	b.send(http.MethodPost, id, string(text))
+	b.wants(hooks + webhooks + "\n---\n{apiVersion: v1, kind: Service, metadata: {name: copied, namespace: $NAME, annotations: {gitopsd.dev/serving-cert: copied-tls}}, spec: {ports: [{port: 443}]}}")
+	o = b.apply(status.Failed)
+	if len(o.Problems) != 1 || o.Problems[0].Object != service.String() || !strings.Contains(o.Problems[0].Reason, "Secret "+b.name+"/copied-tls is not gitopsd's and cannot serve: its certificate is not for copied."+b.name) {
+		t.Errorf("problems %+v", o.Problems)
+	}
 }
 
 // Another fleet's cluster gets nothing.
@@ -625,11 +729,11 @@ func TestBroughtSecret(t *testing.T) {
 		t.Errorf("notes %q, certificates %+v", o.Notes, o.Certificates)
 	}
 	b.handshake()
-	b.now = b.now.Add(65 * 24 * time.Hour)
+	b.later(65 * 24 * time.Hour)
 	if o := b.apply(status.Ready); len(o.Notes) != 1 || !strings.Contains(o.Notes[0], "Secret "+b.name+"/hooks-tls expires on ") {
 		t.Errorf("notes %q", o.Notes)
 	}
-	b.now = b.now.Add(26 * 24 * time.Hour)
+	b.later(26 * 24 * time.Hour)
 	o := b.apply(status.Failed)
 	if !slices.ContainsFunc(o.Problems, func(p problem.Problem) bool {
 		return strings.Contains(p.Reason, "is not gitopsd's and holds a certificate that expired on ")
@@ -640,6 +744,7 @@ func TestBroughtSecret(t *testing.T) {
 		t.Error("gitopsd has written what the operator brought")
 	}
 	b.send(http.MethodDelete, b.secret(), "")
+	b.later(othersPause)
 	b.apply(status.Ready)
 	b.handshake()
 }
