@@ -91,6 +91,9 @@ func (w *work) useBrought(s *service, tree map[string]any) trust {
 	if err != nil {
 		return fail("%s", err)
 	}
+	if err := accepted(chain, bundle, s.object.ID(), w.now); err != nil {
+		return fail("cannot serve: its CA would not be trusted for its certificate: %s", err)
+	}
 	return trust{bundle: bundle}
 }
 

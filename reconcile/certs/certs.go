@@ -24,6 +24,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,6 +90,9 @@ const othersPause = time.Minute
 
 var secrets = kube.Type{Version: "v1", Kind: manifest.Secret.Kind, Resource: "secrets", Namespaced: true}
 
+// journalPrefix begins the names of the Secrets that record CAs.
+const journalPrefix = "serving-ca."
+
 // service is a Service with manifest.ServingCertAnnotation.
 type service struct {
 	object *manifest.Object
@@ -123,6 +127,9 @@ func (c *Completer) Complete(ctx context.Context, r unit.Request) (unit.Completi
 	w := &work{Completer: c, Request: r, now: c.cfg.Now().UTC().Truncate(time.Second), trust: make(map[manifest.ID]trust)}
 	w.done.Refused, w.done.Relied = make(map[manifest.ID]string), make(map[manifest.ID]string)
 	services, consumers := w.read()
+	if len(w.done.Refused) > 0 { // Secrets of a Service whose annotation has an error are not lost
+		w.done.Keeps = isSecret
+	}
 	for _, s := range services {
 		t, err := w.serve(ctx, s)
 		if err != nil {
@@ -130,6 +137,7 @@ func (c *Completer) Complete(ctx context.Context, r unit.Request) (unit.Completi
 				return unit.Completion{}, err
 			}
 			w.again(w.now.Add(othersPause))
+			w.done.Keeps = isSecret
 		}
 		if t.why != "" {
 			w.done.Refused[s.object.ID()] = t.why
@@ -143,6 +151,10 @@ func (c *Completer) Complete(ctx context.Context, r unit.Request) (unit.Completi
 	}
 	return w.done, nil
 }
+
+// isSecret reports whether an object is a Secret. It may be one of a Service about which
+// not everything is known.
+func isSecret(id manifest.ID) bool { return id.Is(manifest.Secret) }
 
 // local returns the text of an error that concerns one object alone, and any other
 // error.
@@ -175,12 +187,14 @@ func (w *work) read() (services []*service, consumers []consumer) {
 			w.done.Refused[id] = fmt.Sprintf("%s: only Services have serving certificates; remove the annotation", manifest.ServingCertAnnotation)
 		case !dnsName.MatchString(name):
 			w.done.Refused[id] = fmt.Sprintf("%s: %q is no name of a Secret", manifest.ServingCertAnnotation, name)
+		case id.Namespace == apply.Namespace && strings.HasPrefix(name, journalPrefix):
+			w.done.Refused[id] = fmt.Sprintf("%s: names that begin with %s are those of gitopsd's own CAs; name another", manifest.ServingCertAnnotation, journalPrefix)
 		case twice:
 			w.done.Refused[id] = fmt.Sprintf("%s: Secret %s is for %s already; name another", manifest.ServingCertAnnotation, name, other)
 		case id.Namespace == "": // which the plan reports
 		default:
 			secretOf[secret] = id
-			s := &service{object: o, secret: secret, journal: manifest.Secret.ID(apply.Namespace, "serving-ca."+id.Namespace+"."+id.Name)}
+			s := &service{object: o, secret: secret, journal: manifest.Secret.ID(apply.Namespace, journalPrefix+id.Namespace+"."+id.Name)}
 			byID[id], services = s, append(services, s)
 		}
 	}
@@ -189,6 +203,9 @@ func (w *work) read() (services []*service, consumers []consumer) {
 			continue
 		}
 		c, err := readConsumer(o)
+		if service, serves := secretOf[c.from]; serves && err == nil {
+			c.from = service // a new CA waits for this consumer, too
+		}
 		if err == nil && c.from.Is(manifest.Service) && byID[c.from] == nil {
 			err = w.notServing(c.from)
 		}

@@ -47,9 +47,11 @@ type bed struct {
 	log  bytes.Buffer
 	// sent counts requests.
 	sent atomic.Int64
-	conn *unit.Connection
-	want *desired.Unit
-	cfg  Config
+	// breaks has requests for some paths fail; nil for none.
+	breaks func(path string) bool
+	conn   *unit.Connection
+	want   *desired.Unit
+	cfg    Config
 }
 
 func newBed(t *testing.T) *bed {
@@ -77,21 +79,25 @@ func (b *bed) connect() *unit.Connection {
 	return b.connectAs(b.name)
 }
 
-// counted is a transport that counts what it sends.
-type counted struct {
+// watched is a transport that counts what it sends, and breaks some of it.
+type watched struct {
 	http.RoundTripper
-	n *atomic.Int64
+	b *bed
 }
 
-func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
-	c.n.Add(1)
-	return c.RoundTripper.RoundTrip(r)
+func (w watched) RoundTrip(r *http.Request) (*http.Response, error) {
+	w.b.sent.Add(1)
+	if w.b.breaks != nil && w.b.breaks(r.URL.Path) {
+		body := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"no","code":403}`
+		return &http.Response{StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+	}
+	return w.RoundTripper.RoundTrip(r)
 }
 
 // connectAs connects to the cluster as one that is registered under a name.
 func (b *bed) connectAs(name string) *unit.Connection {
 	b.t.Helper()
-	client, err := kube.New(kube.Config{Name: name, Kubeconfig: kubeconfig(b.t), WrapTransport: func(t http.RoundTripper) http.RoundTripper { return counted{t, &b.sent} }})
+	client, err := kube.New(kube.Config{Name: name, Kubeconfig: kubeconfig(b.t), WrapTransport: func(t http.RoundTripper) http.RoundTripper { return watched{t, b} }})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -543,6 +549,38 @@ func TestAtRest(t *testing.T) {
 	rest()
 }
 
+// Secrets are not pruned because one cannot be read, or an annotation has an error.
+func TestLosesNothing(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(b *bed)
+	}{
+		{"record-unreadable", func(b *bed) {
+			b.breaks = func(path string) bool { return strings.HasSuffix(path, b.journal().Name) }
+		}},
+		{"certificate-unreadable", func(b *bed) { b.breaks = func(path string) bool { return strings.HasSuffix(path, "/hooks-tls") } }},
+		{"annotation", func(b *bed) { b.wants(strings.Replace(hooks, "hooks-tls", "hooks_tls", 1) + webhooks) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			b.apply(status.Ready)
+			before, record := b.contents(b.secret()), b.contents(b.journal())
+			tt.do(b)
+			b.conn = b.connect()
+			b.want.Annotations = map[string]string{manifest.AllowPruneAnnotation: "100"}
+			b.apply(status.Failed)
+			if after := b.contents(b.secret()); after["tls.crt"] != before["tls.crt"] || b.contents(b.journal())["tls.key"] != record["tls.key"] {
+				t.Error("Secrets are gone")
+			}
+			b.breaks = nil
+			b.wants(hooks + webhooks)
+			b.later(othersPause)
+			b.apply(status.Ready)
+			b.rests()
+		})
+	}
+}
+
 // Another cluster of the registry that is the same one in truth, or another fleet's, does
 // not write what this one keeps; if it adopts it, it does. A copy of a Secret is somebody
 // else's.
@@ -743,10 +781,42 @@ func TestBroughtSecret(t *testing.T) {
 	if after := b.contents(b.secret()); after["tls.crt"] != before["tls.crt"] || after["tls.key"] != before["tls.key"] || b.send(http.MethodGet, b.journal(), "") != nil {
 		t.Error("gitopsd has written what the operator brought")
 	}
+	// The CA beside a certificate must be its own, or nothing that trusts it is written.
+	webhook := manifest.ValidatingWebhooks.ID("", b.name)
+	bundle := slots(b.send(http.MethodGet, webhook, ""))[0].value
+	other, err := mint(manifest.Service.ID("operator", "other"), b.now, b.now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := pair(b.now.Add(time.Hour), service)
+	fresh["ca.crt"] = encode(other.cert)
+	text, _ := json.Marshal(map[string]any{"data": fresh})
+	b.send(http.MethodPatch, b.secret(), string(text))
+	b.later(othersPause)
+	o = b.apply(status.Failed)
+	if !slices.ContainsFunc(o.Problems, func(p problem.Problem) bool {
+		return strings.Contains(p.Reason, "its CA would not be trusted for its certificate: x509: certificate signed by unknown authority")
+	}) || slots(b.send(http.MethodGet, webhook, ""))[0].value != bundle {
+		t.Errorf("problems %+v", o.Problems)
+	}
 	b.send(http.MethodDelete, b.secret(), "")
 	b.later(othersPause)
 	b.apply(status.Ready)
 	b.handshake()
+}
+
+// Who names the Secret of a certificate of gitopsd's trusts the Service that it is for: a
+// rotation waits for both alike.
+func TestFromServingSecret(t *testing.T) {
+	b := newBed(t)
+	b.wants(hooks + strings.ReplaceAll(strings.ReplaceAll(webhooks, "Service/$NAME/hooks", "Secret/$NAME/hooks-tls"), " $NAME/hooks", " Secret/$NAME/hooks-tls"))
+	b.apply(status.Ready)
+	b.handshake()
+	b.later(policy.Authority * 3 / 4)
+	b.apply(status.Ready)
+	if n := len(b.bundle()); n != 2 {
+		t.Errorf("%d CAs in the bundle", n)
+	}
 }
 
 // A Secret of the cluster can be the source of a bundle.

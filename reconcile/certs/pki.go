@@ -89,9 +89,18 @@ func (a authority) try(service manifest.ID, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	roots := x509.NewCertPool()
-	roots.AddCert(a.cert)
-	_, err = chain[0].Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, DNSName: names(service)[1]})
+	return accepted(chain, encode(a.cert), service, now)
+}
+
+// accepted returns why API servers with a bundle would refuse a certificate with its
+// chain; nil if they accept it.
+func accepted(chain []*x509.Certificate, bundle []byte, service manifest.ID, now time.Time) error {
+	roots, between := x509.NewCertPool(), x509.NewCertPool()
+	roots.AppendCertsFromPEM(bundle)
+	for _, cert := range chain[1:] {
+		between.AddCert(cert)
+	}
+	_, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: now, DNSName: names(service)[1]})
 	return err
 }
 

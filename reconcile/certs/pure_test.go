@@ -44,6 +44,8 @@ func TestNamesNothing(t *testing.T) {
 			"gitopsd.dev/inject-ca: the definition does not convert by webhook (spec.conversion.webhook.clientConfig); remove the annotation"},
 		{"no Service at all", `{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: acme, annotations: {gitopsd.dev/serving-cert: b}}}`,
 			"gitopsd.dev/serving-cert: only Services have serving certificates; remove the annotation"},
+		{"gitopsd's own", `{apiVersion: v1, kind: Service, metadata: {name: a, namespace: gitopsd-system, annotations: {gitopsd.dev/serving-cert: serving-ca.gitopsd-system.a}}}`,
+			"gitopsd.dev/serving-cert: names that begin with serving-ca. are those of gitopsd's own CAs; name another"},
 		{"no Secret", `{apiVersion: v1, kind: Service, metadata: {name: a, namespace: acme, annotations: {gitopsd.dev/serving-cert: a/b}}}`,
 			`gitopsd.dev/serving-cert: "a/b" is no name of a Secret`},
 	} {

@@ -61,6 +61,9 @@ type Completion struct {
 	// Refused is why objects must not be applied: what they ask a Completer for cannot
 	// be had. It says what to do. A live object stays as it is.
 	Refused map[manifest.ID]string
+	// Keeps reports whether an object that is not desired must stay, since it could not
+	// be found out whether it is an addition; nil if that is known of all.
+	Keeps func(id manifest.ID) bool
 	// Notes are for a person to read, though nothing is wrong.
 	Notes []string
 	// Certificates are for the status.
@@ -124,6 +127,11 @@ func (c *Connection) completeAnew(ctx context.Context, want *desired.Unit, adopt
 		}
 		all.Serving = all.Serving || one.Serving
 		maps.Copy(all.Refused, one.Refused)
+		if before := all.Keeps; before == nil {
+			all.Keeps = one.Keeps
+		} else if one.Keeps != nil {
+			all.Keeps = func(id manifest.ID) bool { return before(id) || one.Keeps(id) }
+		}
 		if one.Relied == nil {
 			all.Relied = nil
 		} else if all.Relied != nil {
@@ -137,6 +145,15 @@ func (c *Connection) completeAnew(ctx context.Context, want *desired.Unit, adopt
 	}
 	all.Notes = slices.Clip(all.Notes) // an outcome adds its own
 	return all, nil
+}
+
+// keep has a plan keep what may be an addition.
+func (c *Completion) keep(opts *plan.Options) {
+	if c.Keeps == nil {
+		return
+	}
+	rendered := opts.Keeps
+	opts.Keeps = func(id manifest.ID, pkg string) bool { return c.Keeps(id) || rendered != nil && rendered(id, pkg) }
 }
 
 // refuse refuses the steps of objects that could not be completed.

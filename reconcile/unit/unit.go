@@ -110,6 +110,7 @@ func (c *Connection) plan(ctx context.Context, want *desired.Unit, how planning)
 	if err != nil {
 		return nil, completed, err
 	}
+	completed.keep(&opts.Options)
 	opts.DryRun = how.dryRun
 	p, err := c.applier.Plan(ctx, completed.set, opts)
 	if err != nil {
