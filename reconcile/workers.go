@@ -485,7 +485,7 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 		if j.want.Objects != nil {
 			c.Objects = j.want.Objects.Len()
 		}
-		if o.Phase != status.Unreachable { // they expire all the same
+		if o.Actions != nil { // without a plan nothing new is known, and they expire all the same
 			c.Certificates = o.Certificates
 		}
 		c.Packages, c.Notes = packages(j.want, o), slices.Concat(j.want.Waiting, j.want.Notes, o.Notes)

@@ -124,6 +124,11 @@ func (a *Applier) Check(ctx context.Context) error {
 	return err
 }
 
+// Owns reports whether a live object is the inventory's; see [plan.Inventory.Owns].
+func (a *Applier) Owns(id manifest.ID, meta *metav1.ObjectMeta, adopt []string) bool {
+	return a.inv.Owns(id, meta, adopt)
+}
+
 func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 	fail := func(format string, args ...any) error {
 		return problem.Problem{

@@ -291,6 +291,19 @@ func (a *Applier) remembers(id manifest.ID) bool {
 	return s != nil && s.members[id] != nil
 }
 
+// IsAt reports whether a member is known to have a resourceVersion. Of a kind that is
+// not followed nothing is known.
+func (a *Applier) IsAt(id manifest.ID, version string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.kinds[kindOf(id)]
+	if s == nil || !s.followed {
+		return false
+	}
+	m := s.members[id]
+	return m != nil && m.version == version
+}
+
 // remembered returns the metadata of a member as it was last seen; nil if it is not
 // known in full.
 func (a *Applier) remembered(id manifest.ID) *metav1.ObjectMeta {

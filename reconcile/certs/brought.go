@@ -9,20 +9,12 @@ import (
 	"time"
 
 	"gitopsd.dev/reconcile/apply"
-	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render/manifest"
 )
 
 // Certificates and CAs that an operator brings. gitopsd reads them, says in time that
 // they expire, and never writes them.
-
-// owned reports whether gitopsd wrote a Secret, or did before somebody took one of the
-// marks away.
-func owned(live map[string]any) bool {
-	return manifest.Text(live, "metadata", "labels", plan.PartOfLabel) != "" ||
-		manifest.Text(live, "metadata", "annotations", manifest.AppliedAnnotation) != ""
-}
 
 // authority reads the CA that is to sign for a Service; zero if gitopsd makes its own.
 // why is why the operator's cannot be used, with what to do.
@@ -38,14 +30,13 @@ func (w *work) authority(ctx context.Context, s *service) (a authority, why stri
 		return authority{}, "", nil
 	}
 	fail := func(format string, args ...any) (authority, string, error) {
-		w.again(w.now.Add(missingPause))
 		return authority{}, fmt.Sprintf("%s: Secret %s/%s ", where, id.Namespace, id.Name) + fmt.Sprintf(format, args...), nil
 	}
+	w.again(w.now.Add(othersPause))
 	if !dnsName.MatchString(id.Name) {
 		return fail("is no name of a Secret; correct it")
 	}
-	w.again(w.now.Add(othersPause))
-	live, err := w.get(ctx, id)
+	live, _, err := w.get(ctx, id)
 	switch {
 	case err != nil:
 		return authority{}, "", err
@@ -71,6 +62,9 @@ func (w *work) authority(ctx context.Context, s *service) (a authority, why stri
 	}
 	w.expires(id, status.Authority, cert.NotAfter, true)
 	w.tell(id, cert)
+	if err := (authority{cert, key}).try(s.object.ID(), w.now); err != nil {
+		return fail("holds a CA that cannot sign for %s: %s; put one there that can", s.object.ID(), err)
+	}
 	return authority{cert, key}, "", nil
 }
 
@@ -96,6 +90,9 @@ func (w *work) useBrought(s *service, tree map[string]any) trust {
 	bundle, err := bundleOf(data)
 	if err != nil {
 		return fail("%s", err)
+	}
+	if err := accepted(chain, bundle, s.object.ID(), w.now); err != nil {
+		return fail("cannot serve: its CA would not be trusted for its certificate: %s", err)
 	}
 	return trust{bundle: bundle}
 }
@@ -144,7 +141,7 @@ func (w *work) trustOf(ctx context.Context, id manifest.ID) (trust, error) {
 		tree = o.Tree()
 	} else {
 		var err error
-		if tree, err = w.get(ctx, id); err != nil {
+		if tree, _, err = w.get(ctx, id); err != nil {
 			if t.why, err = local(ctx, err); err != nil {
 				return t, err
 			}
@@ -159,9 +156,6 @@ func (w *work) trustOf(ctx context.Context, id manifest.ID) (trust, error) {
 		if t.bundle, err = bundleOf(contents(tree)); err != nil {
 			t.why = "it " + err.Error() + "; put the CA's certificate there as ca.crt"
 		}
-	}
-	if t.why != "" {
-		w.again(w.now.Add(missingPause))
 	}
 	w.trust[id] = t
 	return t, nil

@@ -9,9 +9,8 @@ import (
 	"strings"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/webhook"
 )
-
-var apiService = manifest.GroupKind{Group: manifest.GroupAggregator, Kind: "APIService"}
 
 // consumer is an object with manifest.InjectCAAnnotation.
 type consumer struct {
@@ -24,27 +23,17 @@ var dnsName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
 // readConsumer reads the annotation of an object. The error says what to write instead.
 func readConsumer(o *manifest.Object) (consumer, error) {
-	value := o.Annotation(manifest.InjectCAAnnotation)
-	const forms = "Service/<namespace>/<name> or Secret/<namespace>/<name>"
-	if !o.ID().Is(manifest.CRD, apiService) && !o.ID().Is(manifest.Webhooks...) {
+	if !o.ID().Is(manifest.CRD, manifest.APIService) && !o.ID().Is(manifest.Webhooks...) {
 		return consumer{}, fmt.Errorf("%s: a %s holds no CA bundle; remove the annotation", manifest.InjectCAAnnotation, o.ID().Kind)
 	}
 	if o.ID().Is(manifest.CRD) && len(slots(o.Tree())) == 0 {
 		return consumer{}, fmt.Errorf("%s: the definition does not convert by webhook (spec.conversion.webhook.clientConfig); remove the annotation", manifest.InjectCAAnnotation)
 	}
-	kind, rest, _ := strings.Cut(value, "/")
-	c := consumer{object: o}
-	switch kind {
-	case manifest.Service.Kind, manifest.Secret.Kind:
-	default:
-		kind, rest = manifest.Service.Kind, value
+	from, err := webhook.ParseSource(o.Annotation(manifest.InjectCAAnnotation))
+	if err != nil {
+		return consumer{}, err
 	}
-	ns, name, _ := strings.Cut(rest, "/")
-	if !dnsName.MatchString(ns) || !dnsName.MatchString(name) {
-		return consumer{}, fmt.Errorf("%s: %q names nothing; use %s", manifest.InjectCAAnnotation, value, forms)
-	}
-	c.from = manifest.GroupKind{Kind: kind}.ID(ns, name)
-	return c, nil
+	return consumer{o, from.Object}, nil
 }
 
 // slot is a place of a CA bundle in an object.
@@ -82,7 +71,7 @@ func slots(tree map[string]any) []slot {
 		return all
 	case kind == manifest.CRD && manifest.Text(tree, "spec", "conversion", "strategy") == "Webhook":
 		return []slot{at(tree, "spec", "conversion", "webhook", "clientConfig", field)}
-	case kind == apiService:
+	case kind == manifest.APIService:
 		return []slot{at(tree, "spec", field)}
 	}
 	return nil

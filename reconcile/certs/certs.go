@@ -24,7 +24,10 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"strings"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/kube"
@@ -81,14 +84,14 @@ func New(c Config) (*Completer, error) {
 	return &Completer{c}, nil
 }
 
-// othersPause is the pause before Secrets of others are looked at again: their changes
-// are not watched.
-const othersPause = 10 * time.Minute
-
-// missingPause is the same for one that is missing.
-const missingPause = time.Minute
+// othersPause is the pause before Secrets of others are looked at again, also before one
+// that is missing: their changes are not watched.
+const othersPause = time.Minute
 
 var secrets = kube.Type{Version: "v1", Kind: manifest.Secret.Kind, Resource: "secrets", Namespaced: true}
+
+// journalPrefix begins the names of the Secrets that record CAs.
+const journalPrefix = "serving-ca."
 
 // service is a Service with manifest.ServingCertAnnotation.
 type service struct {
@@ -122,15 +125,19 @@ type trust struct {
 // nothing.
 func (c *Completer) Complete(ctx context.Context, r unit.Request) (unit.Completion, error) {
 	w := &work{Completer: c, Request: r, now: c.cfg.Now().UTC().Truncate(time.Second), trust: make(map[manifest.ID]trust)}
-	w.done.Refused = make(map[manifest.ID]string)
+	w.done.Refused, w.done.Relied = make(map[manifest.ID]string), make(map[manifest.ID]string)
 	services, consumers := w.read()
+	if len(w.done.Refused) > 0 { // Secrets of a Service whose annotation has an error are not lost
+		w.done.Keeps = isSecret
+	}
 	for _, s := range services {
 		t, err := w.serve(ctx, s)
 		if err != nil {
 			if t.why, err = local(ctx, err); err != nil {
 				return unit.Completion{}, err
 			}
-			w.again(w.now.Add(missingPause))
+			w.again(w.now.Add(othersPause))
+			w.done.Keeps = isSecret
 		}
 		if t.why != "" {
 			w.done.Refused[s.object.ID()] = t.why
@@ -144,6 +151,10 @@ func (c *Completer) Complete(ctx context.Context, r unit.Request) (unit.Completi
 	}
 	return w.done, nil
 }
+
+// isSecret reports whether an object is a Secret. It may be one of a Service about which
+// not everything is known.
+func isSecret(id manifest.ID) bool { return id.Is(manifest.Secret) }
 
 // local returns the text of an error that concerns one object alone, and any other
 // error.
@@ -176,12 +187,14 @@ func (w *work) read() (services []*service, consumers []consumer) {
 			w.done.Refused[id] = fmt.Sprintf("%s: only Services have serving certificates; remove the annotation", manifest.ServingCertAnnotation)
 		case !dnsName.MatchString(name):
 			w.done.Refused[id] = fmt.Sprintf("%s: %q is no name of a Secret", manifest.ServingCertAnnotation, name)
+		case id.Namespace == apply.Namespace && strings.HasPrefix(name, journalPrefix):
+			w.done.Refused[id] = fmt.Sprintf("%s: names that begin with %s are those of gitopsd's own CAs; name another", manifest.ServingCertAnnotation, journalPrefix)
 		case twice:
 			w.done.Refused[id] = fmt.Sprintf("%s: Secret %s is for %s already; name another", manifest.ServingCertAnnotation, name, other)
 		case id.Namespace == "": // which the plan reports
 		default:
 			secretOf[secret] = id
-			s := &service{object: o, secret: secret, journal: manifest.Secret.ID(apply.Namespace, "serving-ca."+id.Namespace+"."+id.Name)}
+			s := &service{object: o, secret: secret, journal: manifest.Secret.ID(apply.Namespace, journalPrefix+id.Namespace+"."+id.Name)}
 			byID[id], services = s, append(services, s)
 		}
 	}
@@ -190,6 +203,9 @@ func (w *work) read() (services []*service, consumers []consumer) {
 			continue
 		}
 		c, err := readConsumer(o)
+		if service, serves := secretOf[c.from]; serves && err == nil {
+			c.from = service // a new CA waits for this consumer, too
+		}
 		if err == nil && c.from.Is(manifest.Service) && byID[c.from] == nil {
 			err = w.notServing(c.from)
 		}
@@ -242,11 +258,11 @@ func (w *work) serve(ctx context.Context, s *service) (trust, error) {
 	if o := w.Objects.Get(s.secret); o != nil {
 		return w.useBrought(s, o.Tree()), nil
 	}
-	live, err := w.get(ctx, s.secret)
+	live, meta, err := w.get(ctx, s.secret)
 	if err != nil {
 		return trust{}, err
 	}
-	if live != nil && !owned(live) {
+	if live != nil && !w.Owns(s.secret, meta) {
 		w.again(w.now.Add(othersPause))
 		return w.useBrought(s, live), nil
 	}
@@ -254,17 +270,25 @@ func (w *work) serve(ctx context.Context, s *service) (trust, error) {
 	if err != nil {
 		return trust{}, err
 	}
-	return w.keep(ctx, s, brought, why)
+	return w.keep(ctx, s, live, brought, why)
 }
 
 // get reads a Secret; nil if there is none.
-func (w *work) get(ctx context.Context, id manifest.ID) (map[string]any, error) {
-	tree, _, err := w.Client.Get(ctx, secrets, id)
+func (w *work) get(ctx context.Context, id manifest.ID) (map[string]any, *metav1.ObjectMeta, error) {
+	tree, meta, err := w.Client.Get(ctx, secrets, id)
 	switch kube.ClassOf(err) {
 	case kube.NotFound, kube.NoNamespace:
-		return nil, nil
+		return nil, nil, nil
 	}
-	return tree, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return tree, &meta.ObjectMeta, nil
+}
+
+// rely notes that the result depends on a member of the inventory as it was read.
+func (w *work) rely(id manifest.ID, live map[string]any) {
+	w.done.Relied[id] = manifest.Text(live, "metadata", "resourceVersion")
 }
 
 // contents returns the values of a Secret.

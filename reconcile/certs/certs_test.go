@@ -2,6 +2,7 @@ package certs
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +26,7 @@ import (
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/reconcile/unit"
@@ -42,9 +45,13 @@ type bed struct {
 	name string
 	now  time.Time
 	log  bytes.Buffer
-	conn *unit.Connection
-	want *desired.Unit
-	cfg  Config
+	// sent counts requests.
+	sent atomic.Int64
+	// breaks has requests for some paths fail; nil for none.
+	breaks func(path string) bool
+	conn   *unit.Connection
+	want   *desired.Unit
+	cfg    Config
 }
 
 func newBed(t *testing.T) *bed {
@@ -69,7 +76,28 @@ func kubeconfig(t *testing.T) []byte {
 // connect connects anew, as another process does.
 func (b *bed) connect() *unit.Connection {
 	b.t.Helper()
-	client, err := kube.New(kube.Config{Name: b.name, Kubeconfig: kubeconfig(b.t)})
+	return b.connectAs(b.name)
+}
+
+// watched is a transport that counts what it sends, and breaks some of it.
+type watched struct {
+	http.RoundTripper
+	b *bed
+}
+
+func (w watched) RoundTrip(r *http.Request) (*http.Response, error) {
+	w.b.sent.Add(1)
+	if w.b.breaks != nil && w.b.breaks(r.URL.Path) {
+		body := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"no","code":403}`
+		return &http.Response{StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+	}
+	return w.RoundTripper.RoundTrip(r)
+}
+
+// connectAs connects to the cluster as one that is registered under a name.
+func (b *bed) connectAs(name string) *unit.Connection {
+	b.t.Helper()
+	client, err := kube.New(kube.Config{Name: name, Kubeconfig: kubeconfig(b.t), WrapTransport: func(t http.RoundTripper) http.RoundTripper { return watched{t, b} }})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -78,7 +106,7 @@ func (b *bed) connect() *unit.Connection {
 		b.t.Fatal(err)
 	}
 	conn, err := unit.New(unit.Config{
-		Unit: desired.ID{Cluster: b.name}, Client: client, Fleet: apply.Fleet{Name: "fleet"}, Completers: []unit.Completer{completer},
+		Unit: desired.ID{Cluster: name}, Client: client, Fleet: apply.Fleet{Name: "fleet"}, Completers: []unit.Completer{completer},
 		Log: slog.New(slog.NewTextHandler(&b.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
@@ -166,6 +194,13 @@ func (b *bed) rests() {
 			b.t.Errorf("at rest: %s, %d changed, checkpoint %v: %s", o.Phase, o.Changed, o.Checkpoint != nil, b.log.String())
 		}
 	}
+}
+
+// later lets time pass, for a process that remembers nothing.
+func (b *bed) later(d time.Duration) {
+	b.t.Helper()
+	b.now = b.now.Add(d)
+	b.conn = b.connect()
 }
 
 func (b *bed) secret() manifest.ID { return manifest.Secret.ID(b.name, "hooks-tls") }
@@ -420,8 +455,7 @@ func TestRotate(t *testing.T) {
 	leaf := crt()
 	step := func(what string, advance time.Duration, cas int, replaced bool) {
 		t.Helper()
-		b.now = b.now.Add(advance)
-		b.conn = b.connect() // killed after each
+		b.later(advance) // killed after each
 		b.apply(status.Ready)
 		b.handshake()
 		if n := len(b.bundle()); n != cas || crt() != leaf != replaced {
@@ -471,6 +505,114 @@ func TestTwo(t *testing.T) {
 		t.Errorf("%d CAs", n)
 	}
 	b.rests()
+}
+
+// A unit at rest costs no request while its cluster is watched, and a change there is
+// looked at and repaired.
+func TestAtRest(t *testing.T) {
+	b := newBed(t)
+	b.conn = b.connect()
+	following, cancel := context.WithCancel(t.Context())
+	var followed sync.WaitGroup
+	followed.Go(func() { b.conn.Follow(following, func() {}) })
+	defer followed.Wait()
+	defer cancel()
+	// rest makes attempts until one sends nothing.
+	rest := func() {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+			before := b.sent.Load()
+			b.apply(status.Ready)
+			if b.sent.Load() == before {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("an attempt at rest sends %d requests", b.sent.Load()-before)
+			}
+		}
+	}
+	rest()
+	for method, body := range map[string]string{http.MethodPatch: `{"data":{"tls.crt":"eA=="}}`, http.MethodDelete: ""} {
+		leaf := b.contents(b.secret())["tls.crt"]
+		b.send(method, b.secret(), body)
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+			b.apply(status.Ready)
+			if now := b.contents(b.secret())["tls.crt"]; len(now) > 1 && now != leaf {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("it is not repaired")
+			}
+		}
+		b.handshake()
+	}
+	rest()
+}
+
+// Secrets are not pruned because one cannot be read, or an annotation has an error.
+func TestLosesNothing(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(b *bed)
+	}{
+		{"record-unreadable", func(b *bed) {
+			b.breaks = func(path string) bool { return strings.HasSuffix(path, b.journal().Name) }
+		}},
+		{"certificate-unreadable", func(b *bed) { b.breaks = func(path string) bool { return strings.HasSuffix(path, "/hooks-tls") } }},
+		{"annotation", func(b *bed) { b.wants(strings.Replace(hooks, "hooks-tls", "hooks_tls", 1) + webhooks) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			b.apply(status.Ready)
+			before, record := b.contents(b.secret()), b.contents(b.journal())
+			tt.do(b)
+			b.conn = b.connect()
+			b.want.Annotations = map[string]string{manifest.AllowPruneAnnotation: "100"}
+			b.apply(status.Failed)
+			if after := b.contents(b.secret()); after["tls.crt"] != before["tls.crt"] || b.contents(b.journal())["tls.key"] != record["tls.key"] {
+				t.Error("Secrets are gone")
+			}
+			b.breaks = nil
+			b.wants(hooks + webhooks)
+			b.later(othersPause)
+			b.apply(status.Ready)
+			b.rests()
+		})
+	}
+}
+
+// Another cluster of the registry that is the same one in truth, or another fleet's, does
+// not write what this one keeps; if it adopts it, it does. A copy of a Secret is somebody
+// else's.
+func TestAnotherInventory(t *testing.T) {
+	b := newBed(t)
+	b.apply(status.Ready)
+	record, leaf := b.send(http.MethodGet, b.journal(), ""), b.send(http.MethodGet, b.secret(), "")
+	b.cfg.Policy.Leaf /= 3 // it would renew it
+	b.now = b.now.Add(80 * 24 * time.Hour)
+	b.conn = b.connectAs(b.name + "-again")
+	o := b.apply(status.Failed)
+	for id, before := range map[manifest.ID]map[string]any{b.journal(): record, b.secret(): leaf} {
+		if now := b.send(http.MethodGet, id, ""); manifest.Text(now, "metadata", "resourceVersion") != manifest.Text(before, "metadata", "resourceVersion") {
+			t.Errorf("%s was written: %+v", id, o.Problems)
+		}
+	}
+	b.want.Annotations = map[string]string{manifest.AdoptAnnotation: "applyset/" + manifest.Text(leaf, "metadata", "labels", plan.PartOfLabel)}
+	b.apply(status.Ready)
+	b.handshake()
+
+	service := manifest.Service.ID(b.name, "copied")
+	id := manifest.Secret.ID(b.name, "copied-tls")
+	leaf = b.send(http.MethodGet, b.secret(), "")
+	meta := manifest.Mapping(leaf, "metadata")
+	leaf["metadata"] = map[string]any{"name": id.Name, "namespace": id.Namespace, "labels": meta["labels"], "annotations": meta["annotations"]}
+	text, _ := json.Marshal(leaf)
+	b.send(http.MethodPost, id, string(text))
+	b.wants(hooks + webhooks + "\n---\n{apiVersion: v1, kind: Service, metadata: {name: copied, namespace: $NAME, annotations: {gitopsd.dev/serving-cert: copied-tls}}, spec: {ports: [{port: 443}]}}")
+	o = b.apply(status.Failed)
+	if len(o.Problems) != 1 || o.Problems[0].Object != service.String() || !strings.Contains(o.Problems[0].Reason, "Secret "+b.name+"/copied-tls is not gitopsd's and cannot serve: its certificate is not for copied."+b.name) {
+		t.Errorf("problems %+v", o.Problems)
+	}
 }
 
 // Another fleet's cluster gets nothing.
@@ -625,11 +767,11 @@ func TestBroughtSecret(t *testing.T) {
 		t.Errorf("notes %q, certificates %+v", o.Notes, o.Certificates)
 	}
 	b.handshake()
-	b.now = b.now.Add(65 * 24 * time.Hour)
+	b.later(65 * 24 * time.Hour)
 	if o := b.apply(status.Ready); len(o.Notes) != 1 || !strings.Contains(o.Notes[0], "Secret "+b.name+"/hooks-tls expires on ") {
 		t.Errorf("notes %q", o.Notes)
 	}
-	b.now = b.now.Add(26 * 24 * time.Hour)
+	b.later(26 * 24 * time.Hour)
 	o := b.apply(status.Failed)
 	if !slices.ContainsFunc(o.Problems, func(p problem.Problem) bool {
 		return strings.Contains(p.Reason, "is not gitopsd's and holds a certificate that expired on ")
@@ -639,9 +781,42 @@ func TestBroughtSecret(t *testing.T) {
 	if after := b.contents(b.secret()); after["tls.crt"] != before["tls.crt"] || after["tls.key"] != before["tls.key"] || b.send(http.MethodGet, b.journal(), "") != nil {
 		t.Error("gitopsd has written what the operator brought")
 	}
+	// The CA beside a certificate must be its own, or nothing that trusts it is written.
+	webhook := manifest.ValidatingWebhooks.ID("", b.name)
+	bundle := slots(b.send(http.MethodGet, webhook, ""))[0].value
+	other, err := mint(manifest.Service.ID("operator", "other"), b.now, b.now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := pair(b.now.Add(time.Hour), service)
+	fresh["ca.crt"] = encode(other.cert)
+	text, _ := json.Marshal(map[string]any{"data": fresh})
+	b.send(http.MethodPatch, b.secret(), string(text))
+	b.later(othersPause)
+	o = b.apply(status.Failed)
+	if !slices.ContainsFunc(o.Problems, func(p problem.Problem) bool {
+		return strings.Contains(p.Reason, "its CA would not be trusted for its certificate: x509: certificate signed by unknown authority")
+	}) || slots(b.send(http.MethodGet, webhook, ""))[0].value != bundle {
+		t.Errorf("problems %+v", o.Problems)
+	}
 	b.send(http.MethodDelete, b.secret(), "")
+	b.later(othersPause)
 	b.apply(status.Ready)
 	b.handshake()
+}
+
+// Who names the Secret of a certificate of gitopsd's trusts the Service that it is for: a
+// rotation waits for both alike.
+func TestFromServingSecret(t *testing.T) {
+	b := newBed(t)
+	b.wants(hooks + strings.ReplaceAll(strings.ReplaceAll(webhooks, "Service/$NAME/hooks", "Secret/$NAME/hooks-tls"), " $NAME/hooks", " Secret/$NAME/hooks-tls"))
+	b.apply(status.Ready)
+	b.handshake()
+	b.later(policy.Authority * 3 / 4)
+	b.apply(status.Ready)
+	if n := len(b.bundle()); n != 2 {
+		t.Errorf("%d CAs in the bundle", n)
+	}
 }
 
 // A Secret of the cluster can be the source of a bundle.

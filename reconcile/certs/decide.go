@@ -193,7 +193,7 @@ func (r *rotation) recover() {
 // fits reports whether a CA may sign now.
 func (r *rotation) fits(ca CA) bool {
 	switch {
-	case ca.ID == "" || !r.now.Before(ca.NotAfter):
+	case ca.ID == "" || r.now.Before(ca.NotBefore) || !r.now.Before(ca.NotAfter):
 		return false
 	case r.have.Brought.ID != "":
 		return ca.ID == r.have.Brought.ID
@@ -205,7 +205,7 @@ func (r *rotation) fits(ca CA) bool {
 // accept it.
 func (r *rotation) serves() bool {
 	l := r.have.Leaf
-	return l.Issuer != "" && r.now.Before(l.NotAfter) && slices.Contains(r.Journal.Trust(), l.Issuer)
+	return l.Issuer != "" && !r.now.Before(l.NotBefore) && r.now.Before(l.NotAfter) && slices.Contains(r.Journal.Trust(), l.Issuer)
 }
 
 // prepare records a CA that is to sign.
@@ -308,6 +308,9 @@ func (r *rotation) issue() {
 	until := r.now.Add(r.policy.Leaf)
 	if until.After(j.Signer.NotAfter) {
 		until = j.Signer.NotAfter
+	}
+	if j.Issued.Before(until) && until.Sub(j.Issued) < r.policy.Leaf/8 {
+		until = j.Issued // one that could not be written is not recorded anew each time
 	}
 	if r.serves() {
 		if l.Issuer == j.Signer.ID {

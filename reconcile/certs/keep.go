@@ -10,6 +10,7 @@ import (
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render/manifest"
@@ -32,11 +33,17 @@ type look struct {
 	leaf map[string][]byte
 }
 
-// keep keeps a certificate that gitopsd makes. frozen is why the rotation cannot go on;
+// keep keeps a certificate that gitopsd makes, live as it was just read. frozen is why the rotation cannot go on;
 // what is there stays then.
-func (w *work) keep(ctx context.Context, s *service, brought authority, frozen string) (trust, error) {
-	for range attempts {
-		l, err := w.look(ctx, s, brought)
+func (w *work) keep(ctx context.Context, s *service, live map[string]any, brought authority, frozen string) (trust, error) {
+	for attempt := range attempts {
+		if attempt > 0 {
+			var err error
+			if live, _, err = w.get(ctx, s.secret); err != nil {
+				return trust{}, err
+			}
+		}
+		l, err := w.look(ctx, s, live, brought)
 		if err != nil {
 			return trust{}, err
 		}
@@ -70,17 +77,20 @@ func (w *work) keep(ctx context.Context, s *service, brought authority, frozen s
 	return trust{}, fmt.Errorf("others write %s all the time; only gitopsd may write it", s.journal)
 }
 
-// look reads the Secrets of a Service.
-func (w *work) look(ctx context.Context, s *service, brought authority) (*look, error) {
-	l := &look{service: s, cas: make(material)}
-	live, err := w.get(ctx, s.secret)
+// look reads the Secret of a Service's CA, and finds out about both Secrets.
+func (w *work) look(ctx context.Context, s *service, live map[string]any, brought authority) (*look, error) {
+	l := &look{service: s, cas: make(material), leaf: contents(live)}
+	record, meta, err := w.get(ctx, s.journal)
 	if err != nil {
 		return nil, err
 	}
-	l.leaf = contents(live)
-	if l.record, err = w.get(ctx, s.journal); err != nil {
-		return nil, err
+	// Until it is in the inventory, it has no label.
+	if l.record = record; record != nil && meta.Labels[plan.PartOfLabel] != "" && !w.Owns(s.journal, meta) {
+		return nil, fmt.Errorf("%s belongs to another inventory (label %s: %s), which keeps the certificate; have only one cluster of one fleet declare %s",
+			s.journal, plan.PartOfLabel, meta.Labels[plan.PartOfLabel], s.object.ID())
 	}
+	w.rely(s.secret, live)
+	w.rely(s.journal, record)
 	if brought.cert != nil {
 		l.state.Brought = l.cas.add(brought, false)
 	}
@@ -115,6 +125,7 @@ func (w *work) lookAtBundles(ctx context.Context, l *look) error {
 			if err != nil {
 				return err
 			}
+			w.rely(id, live)
 			l.state.Bundles = append(l.state.Bundles, l.cas.inForce(id, live)...)
 		case kube.NotFound, kube.NoSuchType: // not in force
 		default:
@@ -147,7 +158,7 @@ func (w *work) record(ctx context.Context, l *look, j Journal) error {
 		if err := w.createRecord(ctx, l); err != nil {
 			return err
 		}
-		live, err := w.get(ctx, l.journal)
+		live, _, err := w.get(ctx, l.journal)
 		if err != nil || live == nil || len(manifest.Mapping(live, "data")) > 0 {
 			return err
 		}

@@ -78,6 +78,32 @@ func issue(by authority, service manifest.ID, notBefore, notAfter time.Time) (cr
 	return encode(cert), key, err
 }
 
+// try returns why API servers that trust a CA would refuse what it signs for a Service:
+// a CA may be limited to some names or uses.
+func (a authority) try(service manifest.ID, now time.Time) error {
+	crt, _, err := issue(a, service, now, a.cert.NotAfter)
+	if err != nil {
+		return err
+	}
+	chain, err := parse(crt)
+	if err != nil {
+		return err
+	}
+	return accepted(chain, encode(a.cert), service, now)
+}
+
+// accepted returns why API servers with a bundle would refuse a certificate with its
+// chain; nil if they accept it.
+func accepted(chain []*x509.Certificate, bundle []byte, service manifest.ID, now time.Time) error {
+	roots, between := x509.NewCertPool(), x509.NewCertPool()
+	roots.AppendCertsFromPEM(bundle)
+	for _, cert := range chain[1:] {
+		between.AddCert(cert)
+	}
+	_, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: now, DNSName: names(service)[1]})
+	return err
+}
+
 func sign(template *x509.Certificate, by authority, public crypto.PublicKey) (*x509.Certificate, error) {
 	parent := by.cert
 	if parent == nil {

@@ -2,6 +2,11 @@ package certs
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"slices"
 	"strings"
 	"testing"
@@ -39,6 +44,8 @@ func TestNamesNothing(t *testing.T) {
 			"gitopsd.dev/inject-ca: the definition does not convert by webhook (spec.conversion.webhook.clientConfig); remove the annotation"},
 		{"no Service at all", `{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: acme, annotations: {gitopsd.dev/serving-cert: b}}}`,
 			"gitopsd.dev/serving-cert: only Services have serving certificates; remove the annotation"},
+		{"gitopsd's own", `{apiVersion: v1, kind: Service, metadata: {name: a, namespace: gitopsd-system, annotations: {gitopsd.dev/serving-cert: serving-ca.gitopsd-system.a}}}`,
+			"gitopsd.dev/serving-cert: names that begin with serving-ca. are those of gitopsd's own CAs; name another"},
 		{"no Secret", `{apiVersion: v1, kind: Service, metadata: {name: a, namespace: acme, annotations: {gitopsd.dev/serving-cert: a/b}}}`,
 			`gitopsd.dev/serving-cert: "a/b" is no name of a Secret`},
 	} {
@@ -144,6 +151,67 @@ func TestHints(t *testing.T) {
 		d := Decide(tt.state, noon, policy)
 		if have := d.Journal.Trust(); !slices.Equal(have, tt.trust) || d.Issue.By != tt.by {
 			t.Errorf("%s: trusts %q, issues by %q; want %q, %q", tt.name, have, d.Issue.By, tt.trust, tt.by)
+		}
+	}
+}
+
+// A certificate that cannot be written is not recorded anew each time, and neither that
+// nor a CA made by a clock that was ahead is used.
+func TestDecideAgain(t *testing.T) {
+	t.Parallel()
+	day := 24 * time.Hour
+	signer := CA{ID: "signer", NotBefore: noon.Add(-time.Hour), NotAfter: noon.Add(365 * day), Key: true}
+	ahead := CA{ID: "ahead", NotBefore: noon.Add(400 * day), NotAfter: noon.Add(765 * day), Key: true}
+	for _, tt := range []struct {
+		name   string
+		state  State
+		signer string
+		until  time.Time
+		same   bool
+	}{
+		{"one that was recorded and not written", State{Journal: &Journal{Signer: signer, Issued: noon.Add(89 * day)}}, "signer", noon.Add(89 * day), true},
+		{"long ago", State{Journal: &Journal{Signer: signer, Issued: noon.Add(60 * day)}}, "signer", noon.Add(90 * day), false},
+		{"a certificate from the future", State{Journal: &Journal{Signer: signer, Issued: noon.Add(90 * day)}, Leaf: Leaf{"signer", noon.Add(time.Hour), noon.Add(90 * day)}},
+			"signer", noon.Add(90 * day), true},
+		{"a CA from the future", State{Journal: &Journal{Signer: ahead, Issued: noon.Add(490 * day)}, Leaf: Leaf{"ahead", noon.Add(400 * day), noon.Add(490 * day)}},
+			Unmade, noon.Add(90 * day), false},
+	} {
+		d := Decide(tt.state, noon, policy)
+		if d.Journal.Signer.ID != tt.signer || d.Issue.By != tt.signer || !d.Issue.NotAfter.Equal(tt.until) || d.Journal.Equal(tt.state.Journal) != tt.same {
+			t.Errorf("%s: %+v", tt.name, d)
+		}
+	}
+}
+
+// A CA that API servers would not accept for a Service is not tried out on them.
+func TestLimitedAuthority(t *testing.T) {
+	t.Parallel()
+	service := manifest.Service.ID("acme", "hooks")
+	for _, tt := range []struct {
+		name  string
+		limit func(*x509.Certificate)
+		want  string
+	}{
+		{"none", func(*x509.Certificate) {}, ""},
+		{"servers", func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }, ""},
+		{"clients", func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }, "incompatible key usage"},
+		{"its names", func(c *x509.Certificate) {
+			c.PermittedDNSDomains = []string{"acme", "acme.svc", "acme.svc.cluster.local"}
+		}, ""},
+		{"other names", func(c *x509.Certificate) { c.PermittedDNSDomains = []string{"example.org"} }, "not authorized to sign"},
+	} {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := &x509.Certificate{Subject: pkix.Name{CommonName: "operator"}, NotBefore: noon, NotAfter: noon.Add(time.Hour), KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true}
+		tt.limit(template)
+		cert, err := sign(template, authority{key: key}, key.Public())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := (authority{cert, key}).try(service, noon); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
 	}
 }

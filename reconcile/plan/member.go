@@ -106,6 +106,19 @@ func (inv Inventory) Membership(id manifest.ID, meta *metav1.ObjectMeta) Members
 	return Foreign
 }
 
+// Owns reports whether an object is the inventory's even if somebody took its label
+// away, or belongs to another inventory that the sources adopt names. A copy is not.
+func (inv Inventory) Owns(id manifest.ID, meta *metav1.ObjectMeta, adopt []string) bool {
+	switch set := meta.Labels[PartOfLabel]; set {
+	case inv.ID:
+		return inv.Membership(id, meta) != Foreign
+	case "":
+		return parseRecord(meta.Annotations[manifest.AppliedAnnotation]).binding == inv.binding(id)
+	default:
+		return slices.Contains(adopt, applySetSource+"/"+set)
+	}
+}
+
 // applied reports whether we are among those who applied the object, or the one that it
 // is a copy of.
 func (inv Inventory) applied(meta *metav1.ObjectMeta) bool {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
@@ -37,6 +39,8 @@ type Request struct {
 	// Preview reports whether nothing may be written anywhere: values that only a
 	// write would reveal stay unknown.
 	Preview bool
+	// Owns reports whether a live object is of the unit's inventory, or adopted into it.
+	Owns func(id manifest.ID, meta *metav1.ObjectMeta) bool
 }
 
 // Completion is the additions to a unit.
@@ -47,12 +51,19 @@ type Completion struct {
 	// Again is the time at which the unit must be reconciled again although nothing
 	// changed, since something expires; zero for never.
 	Again time.Time
+	// Relied are the resourceVersions of the members of the inventory that were read. If
+	// it is not nil, the completion of the same unit is used again until one of them
+	// changes, or until Again.
+	Relied map[manifest.ID]string
 	// Serving reports whether this process must keep doing something for the unit. A
 	// restart then completes it anew and uses no checkpoint.
 	Serving bool
 	// Refused is why objects must not be applied: what they ask a Completer for cannot
 	// be had. It says what to do. A live object stays as it is.
 	Refused map[manifest.ID]string
+	// Keeps reports whether an object that is not desired must stay, since it could not
+	// be found out whether it is an addition; nil if that is known of all.
+	Keeps func(id manifest.ID) bool
 	// Notes are for a person to read, though nothing is wrong.
 	Notes []string
 	// Certificates are for the status.
@@ -62,7 +73,41 @@ type Completion struct {
 }
 
 // complete completes a unit. The result joins those of all completers.
-func (c *Connection) complete(ctx context.Context, want *desired.Unit, preview bool) (Completion, error) {
+func (c *Connection) complete(ctx context.Context, want *desired.Unit, adopt []string, preview bool) (Completion, error) {
+	if !preview && c.stands(want) {
+		return c.completion, nil
+	}
+	now := time.Now().Round(0)
+	all, err := c.completeAnew(ctx, want, adopt, preview)
+	if !preview {
+		c.completed, c.completedAt, c.completion = want, now, all
+		if err != nil {
+			c.completed = nil
+		}
+	}
+	return all, err
+}
+
+// stands reports whether the last completion is still the unit's, so that a unit at
+// rest costs no request.
+func (c *Connection) stands(want *desired.Unit) bool {
+	last := &c.completion
+	now := time.Now()
+	switch {
+	case c.completed != want || last.Relied == nil || last.Serving:
+		return false
+	case now.Round(0).Before(c.completedAt), !last.Again.IsZero() && !now.Before(last.Again): // the clock may have been wrong
+		return false
+	}
+	for id, version := range last.Relied {
+		if !c.applier.IsAt(id, version) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *Connection) completeAnew(ctx context.Context, want *desired.Unit, adopt []string, preview bool) (Completion, error) {
 	all := Completion{set: want.Objects, Refused: make(map[manifest.ID]string)}
 	if want.Remove || want.Objects == nil || len(c.completers) == 0 {
 		return all, nil
@@ -70,8 +115,10 @@ func (c *Connection) complete(ctx context.Context, want *desired.Unit, preview b
 	if err := c.applier.Check(ctx); err != nil { // a Completer may write
 		return all, err
 	}
+	all.Relied = make(map[manifest.ID]string)
+	owns := func(id manifest.ID, meta *metav1.ObjectMeta) bool { return c.applier.Owns(id, meta, adopt) }
 	for _, completer := range c.completers {
-		one, err := completer.Complete(ctx, Request{Unit: want, Objects: all.set, Client: c.client, Preview: preview})
+		one, err := completer.Complete(ctx, Request{Unit: want, Objects: all.set, Client: c.client, Preview: preview, Owns: owns})
 		if err != nil {
 			return all, err
 		}
@@ -80,13 +127,33 @@ func (c *Connection) complete(ctx context.Context, want *desired.Unit, preview b
 		}
 		all.Serving = all.Serving || one.Serving
 		maps.Copy(all.Refused, one.Refused)
+		if before := all.Keeps; before == nil {
+			all.Keeps = one.Keeps
+		} else if one.Keeps != nil {
+			all.Keeps = func(id manifest.ID) bool { return before(id) || one.Keeps(id) }
+		}
+		if one.Relied == nil {
+			all.Relied = nil
+		} else if all.Relied != nil {
+			maps.Copy(all.Relied, one.Relied)
+		}
 		all.Notes = append(all.Notes, one.Notes...)
 		all.Certificates = append(all.Certificates, one.Certificates...)
 		if all.Again.IsZero() || !one.Again.IsZero() && one.Again.Before(all.Again) {
 			all.Again = one.Again
 		}
 	}
+	all.Notes = slices.Clip(all.Notes) // an outcome adds its own
 	return all, nil
+}
+
+// keep has a plan keep what may be an addition.
+func (c *Completion) keep(opts *plan.Options) {
+	if c.Keeps == nil {
+		return
+	}
+	rendered := opts.Keeps
+	opts.Keeps = func(id manifest.ID, pkg string) bool { return c.Keeps(id) || rendered != nil && rendered(id, pkg) }
 }
 
 // refuse refuses the steps of objects that could not be completed.

@@ -49,6 +49,12 @@ type Connection struct {
 	applier    *apply.Applier
 	completers []Completer
 	log        *slog.Logger
+
+	// completion is the last one that was not for a preview, made at completedAt, and
+	// completed the unit that it is of; nil if there is none.
+	completed   *desired.Unit
+	completedAt time.Time
+	completion  Completion
 }
 
 // New makes a connection to a unit. It sends nothing. The error is about the
@@ -100,10 +106,11 @@ func (c *Connection) plan(ctx context.Context, want *desired.Unit, how planning)
 	if err != nil {
 		return nil, Completion{}, err
 	}
-	completed, err := c.complete(ctx, want, how.preview)
+	completed, err := c.complete(ctx, want, opts.Adopt, how.preview)
 	if err != nil {
 		return nil, completed, err
 	}
+	completed.keep(&opts.Options)
 	opts.DryRun = how.dryRun
 	p, err := c.applier.Plan(ctx, completed.set, opts)
 	if err != nil {
