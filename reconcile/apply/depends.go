@@ -98,7 +98,7 @@ func (x *execution) dependents(ctx context.Context) error {
 	wait := pollFirst
 	for len(x.deferred) > 0 {
 		before := x.deferred
-		x.deferred, x.backends = nil, new(cutoff)
+		x.deferred, x.backends, x.hooks = nil, new(cutoff), new(cutoff)
 		for stage := plan.Definitions; stage <= plan.Custom; stage++ {
 			todo := slices.DeleteFunc(slices.Clone(before), func(r *Result) bool { return r.Step.Stage != stage })
 			todo, err := x.startable(kube.Waiting(ctx), todo)

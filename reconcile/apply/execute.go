@@ -88,6 +88,8 @@ type execution struct {
 	deferred []*Result
 	// backends ends the wait for what serves webhooks, not of each object but of all.
 	backends *cutoff
+	// hooks ends the wait for API servers to ask new webhooks.
+	hooks *cutoff
 	// repinning is set once a pin was compared with digests that this run did not write,
 	// for longer than an API server is late: no other object waits for that.
 	repinning atomic.Bool
@@ -99,7 +101,7 @@ type execution struct {
 func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 	x := &execution{
 		Applier: a, plan: p, looked: a.parent, results: make([]Result, len(p.Steps)),
-		defined: make(map[schema.GroupKind]*Result), spaces: make(map[string]*Result), backends: new(cutoff),
+		defined: make(map[schema.GroupKind]*Result), spaces: make(map[string]*Result), backends: new(cutoff), hooks: new(cutoff),
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -308,7 +310,11 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 		}
 	}
 	if s.Stage == plan.Custom && s.UID == "" {
-		if why := x.unguarded(ctx, s); why != "" {
+		why, err := x.unguarded(ctx, s)
+		if err != nil {
+			return x.fail(r, err)
+		}
+		if why != "" {
 			r.Outcome, r.Reason = Pending, why
 			return nil
 		}

@@ -187,22 +187,39 @@ func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, er
 	return "", nil
 }
 
-// unguarded returns the new webhook configuration that a new object comes after and that
-// waits itself; "" if there is none.
-func (x *execution) unguarded(ctx context.Context, s *plan.Step) string {
+// unguarded returns why a new object waits for a new webhook configuration that is to
+// see it; "" if it does not. One that was registered right now is waited for, until API
+// servers know of it.
+func (x *execution) unguarded(ctx context.Context, s *plan.Step) (string, error) {
 	for i := range x.results {
 		// Only those of an earlier stage, which no other goroutine writes any more.
 		r := &x.results[i]
-		if !r.Step.ID.Is(manifest.Webhooks...) || r.Step.Object == nil || r.Step.UID != "" || r.Outcome != Pending && !x.awaited(r.Step) {
+		if !r.Step.ID.Is(manifest.Webhooks...) || r.Step.Object == nil || r.Step.UID != "" {
+			continue
+		}
+		waits := r.Outcome == Pending || x.awaited(r.Step)
+		if !waits && r.Outcome != Done {
 			continue
 		}
 		t, err := x.cluster.Type(ctx, s.Object.APIVersion(), s.ID.Kind)
-		if err == nil && plan.Guards(r.Step.Object.Tree(), schema.GroupResource{Group: t.Group, Resource: t.Resource}) {
-			return fmt.Sprintf("waits for %s, which is to see it: %s", r.Step.ID, x.because(r))
+		if err != nil || !plan.Guards(r.Step.Object.Tree(), schema.GroupResource{Group: t.Group, Resource: t.Resource}) {
+			continue
+		}
+		if waits {
+			return fmt.Sprintf("waits for %s, which is to see it: %s", r.Step.ID, x.because(r)), nil
+		}
+		for !x.hooks.over(time.Now(), registerWait) {
+			if err := pause(ctx, pollFirst); err != nil {
+				return "", err
+			}
 		}
 	}
-	return ""
+	return "", nil
 }
+
+// registerWait is how long API servers may take to ask a webhook that was registered.
+// They watch the configurations.
+const registerWait = 2 * time.Second
 
 // cutoff ends what several goroutines wait for, some time after the first of them
 // begins to.
