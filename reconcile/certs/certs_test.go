@@ -45,6 +45,8 @@ type bed struct {
 	name string
 	now  time.Time
 	log  bytes.Buffer
+	// logger writes to log; connections share it, since it locks.
+	logger *slog.Logger
 	// sent counts requests.
 	sent atomic.Int64
 	// breaks has requests for some paths fail; nil for none.
@@ -59,6 +61,7 @@ func newBed(t *testing.T) *bed {
 	t.Parallel()
 	b := &bed{t: t, name: strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-")), now: time.Now()}
 	b.cfg = Config{Policy: policy, Now: func() time.Time { return b.now }}
+	b.logger = slog.New(slog.NewTextHandler(&b.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	b.conn = b.connect()
 	b.wants(hooks + webhooks)
 	return b
@@ -107,7 +110,7 @@ func (b *bed) connectAs(name string) *unit.Connection {
 	}
 	conn, err := unit.New(unit.Config{
 		Unit: desired.ID{Cluster: name}, Client: client, Fleet: apply.Fleet{Name: "fleet"}, Completers: []unit.Completer{completer},
-		Log: slog.New(slog.NewTextHandler(&b.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Log: b.logger,
 	})
 	if err != nil {
 		b.t.Fatal(err)
