@@ -3,11 +3,13 @@ package render
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
+	"gitopsd.dev/render/target"
 	"gitopsd.dev/sources"
 )
 
@@ -30,7 +32,15 @@ type cluster struct {
 	// refused are plain objects that are not rendered.
 	refused []*ObjectError
 	// frozen are the definitions that got rules for immutable fields.
-	frozen   map[manifest.ID]Frozen
+	frozen map[manifest.ID]Frozen
+	// described are the definitions that APIResourceSchemas describe, by the schema's
+	// name.
+	described map[string]string
+	// rules are the documents of conversion rules, by the definition's name.
+	rules map[string][]*manifest.Object
+	// lost are the errors of conversion rules for which packages are not rendered, by
+	// the package's name.
+	lost     map[string][]error
 	complete bool
 }
 
@@ -144,14 +154,47 @@ func (c *cluster) settle() {
 	c.plain = slices.DeleteFunc(slices.Clone(c.plain), func(o *manifest.Object) bool { return set.Get(o.ID()) == nil })
 }
 
-// objects returns the plain objects, the packages' objects, and the namespace in
-// which controllers run and the parameters of policies for pins are.
+// withTargets returns the plain objects, with what publications ask for and the
+// definitions of targets where the cluster has any.
+func (c *cluster) withTargets() ([]*manifest.Object, error) {
+	objects := slices.Clip(c.plain)
+	for _, p := range c.input.Publications {
+		if p.Home == c.input.Cluster && p.Automatic {
+			made, err := target.Automatic(p)
+			if err != nil {
+				return nil, err
+			}
+			objects = append(objects, made...)
+		}
+		if p.Cluster == c.input.Cluster {
+			made, err := target.Grant(p)
+			if err != nil {
+				return nil, err
+			}
+			objects = append(objects, made...)
+		}
+	}
+	return target.AddDefinitions(objects, c.input.Targets)
+}
+
+// grants reports whether connections act by ServiceAccounts of the cluster.
+func (c *cluster) grants() bool {
+	return slices.ContainsFunc(c.input.Publications, func(p target.Publication) bool { return p.Cluster == c.input.Cluster && p.Role != "" })
+}
+
+// objects returns the plain objects, the packages' objects, and the namespace of
+// controllers, of the parameters of policies for pins, and of connections' accounts.
 func (c *cluster) objects() ([]*manifest.Object, error) {
 	objects := slices.Clone(c.plain)
 	for _, s := range c.packages {
 		objects = append(objects, c.held[name(s)]...)
 	}
-	if !c.input.EnforcePins && (c.input.Delegate || !c.hasProvider()) {
+	server, err := c.server()
+	if err != nil {
+		return nil, err
+	}
+	objects = append(objects, server...)
+	if !c.input.EnforcePins && !c.serves() && !c.grants() && (c.input.Delegate || !c.hasProvider()) {
 		return objects, nil
 	}
 	namespace, err := runtime.System()
@@ -195,5 +238,6 @@ func (c *cluster) rendered(set *manifest.Set) *Rendered {
 	for _, e := range c.refused {
 		r.conflict[e.ID] = true
 	}
+	r.unknown = !c.complete || len(c.broken) > 0 || slices.ContainsFunc(slices.Collect(maps.Keys(r.conflict)), func(id manifest.ID) bool { return id.Is(manifest.CRD) })
 	return r
 }

@@ -30,6 +30,8 @@ type Renderer struct {
 	selections map[selectionKey]*memo[*selection]
 	delegated  map[delegatedKey]*memo[[]PackageType]
 	patches    map[string]*memo[*kustomize.Patches]
+	rules      map[rulesKey]*memo[compiled]
+	schemas    map[schemaKey]*memo[*manifest.Object]
 }
 
 // selectionKey identifies the types that a cluster gets of a package.
@@ -77,12 +79,16 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		return nil, err
 	}
 	c := newCluster(in, w, packages)
+	if c.plain, err = c.withTargets(); err != nil {
+		return nil, err
+	}
 	expanded, pins, err := r.expandPackages(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	r.activate(c, expanded)
 	c.bind(expanded)
+	r.describe(c)
 	c.settle()
 	c.freezePlain()
 	objects, err := c.objects()
@@ -102,6 +108,11 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	if err := checkPins(objects, pins); err != nil {
 		return nil, err
 	}
+	objects, conversions := r.convert(c, objects)
+	objects, required, err := withRules(objects, conversions)
+	if err != nil {
+		return nil, err
+	}
 	set, duplicates := manifest.NewSet(objects)
 	if len(duplicates) > 0 {
 		// There were none before the patches, so a patch made it.
@@ -113,6 +124,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		}
 	}
 	rendered := c.rendered(set)
+	rendered.Conversions = conversions
 	rendered.noteThawed()
 	rendered.noteUnserved()
 	rendered.noteTraps()
@@ -124,7 +136,14 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	}
 	rendered.Patched = make(map[manifest.ID]*manifest.Object)
 	for _, o := range before {
-		if after := set.Get(o.ID()); after != nil && after != o {
+		after := set.Get(o.ID())
+		if c := conversions[o.ID().Name]; c != nil && c.Definition == after {
+			after = c.Before
+		}
+		if server := required[after]; server != nil {
+			after = server
+		}
+		if after != nil && after != o {
 			rendered.Patched[o.ID()] = o
 		}
 	}
@@ -291,6 +310,8 @@ func (r *Renderer) Sweep() {
 	sweep(r.selections)
 	sweep(r.delegated)
 	sweep(r.patches)
+	sweep(r.rules)
+	sweep(r.schemas)
 	for _, m := range r.patches {
 		if o := m.made.Load(); o != nil && o.value != nil {
 			o.value.Sweep()

@@ -10,7 +10,8 @@
 // for the whole fleet, applies the cluster's patches, and sees to it that every
 // object is defined once (cluster.go). Which of a package's types a cluster gets
 // is in activate.go, packages that are left to Crossplane are in delegate.go, rules for
-// immutable fields in immutable.go. A Renderer does both.
+// immutable fields in immutable.go, conversion rules in conversions.go. A Renderer does
+// both.
 //
 // One broken package takes nothing else with it: what could be rendered is
 // returned together with typed errors, and Rendered.Keeps tells what must stay
@@ -29,9 +30,11 @@ import (
 	"maps"
 	"slices"
 
+	"gitopsd.dev/render/converter"
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/remote"
+	"gitopsd.dev/render/target"
 	"gitopsd.dev/sources"
 )
 
@@ -50,8 +53,15 @@ type Input struct {
 	// EnforcePins adds the policies by which the API server refuses objects that are
 	// pinned to other types or controllers.
 	EnforcePins bool
+	// Targets installs the definitions of KubernetesTarget and KubernetesApplication,
+	// also if no object is of these kinds.
+	Targets bool
+	// Publications are those of the cluster, and those to its namespaces.
+	Publications []target.Publication
 	// Delegate leaves packages to the Crossplane in the cluster, pinned.
 	Delegate bool
+	// Converter is what serves the cluster's conversion rules.
+	Converter Converter
 }
 
 // Wanted is the content of a cluster's directory.
@@ -74,6 +84,8 @@ type Wanted struct {
 
 	// policies are the ManagedResourceActivationPolicies.
 	policies []*manifest.Object
+	// rules are the documents of conversion rules, and schemas the APIResourceSchemas.
+	rules, schemas []*manifest.Object
 	// runtimes are the cluster's DeploymentRuntimeConfigs by name.
 	runtimes map[string]runtimeConfig
 }
@@ -108,6 +120,8 @@ type Rendered struct {
 	// Refused are the plain objects that could not be rendered, and therefore are not in
 	// Objects.
 	Refused []*ObjectError
+	// Conversions are the conversion rules of definitions, by the definition's name.
+	Conversions map[string]*Conversion
 	// Frozen are the definitions that got rules for immutable fields, by ID.
 	Frozen map[manifest.ID]Frozen
 	// Patched are the objects that the cluster's patches changed, by ID, as they
@@ -125,18 +139,22 @@ type Rendered struct {
 	selected map[string]bool
 	complete bool
 	broken   map[string]bool
+	// unknown reports whether definitions may be missing in Objects that the cluster
+	// keeps, and that are converted by rules.
+	unknown bool
 	// conflict are the objects in Conflicts and Refused, and those that enforce pins to a type
 	// which is one of them or has errors.
 	conflict map[manifest.ID]bool
 }
 
 // Keeps reports whether an object that gitopsd applied to the cluster, and that is
-// not in Objects, must stay: it is in conflict or refused, its package is broken, or its
-// package may be one that could not be resolved. pkg is the object's
+// not in Objects, must stay: it is in conflict or refused, its package is broken, its
+// package may be one that could not be resolved, or it converts objects of a definition
+// that stays. pkg is the object's
 // [manifest.PackageLabel].
 func (r *Rendered) Keeps(id manifest.ID, pkg string) bool {
 	switch {
-	case r.conflict[id]:
+	case r.conflict[id], r.unknown && converter.Part(id):
 		return true
 	case pkg == "":
 		return false

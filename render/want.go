@@ -15,7 +15,9 @@ import (
 // Want builds a cluster's kustomization and separates packages (Provider,
 // Configuration and Function of pkg.crossplane.io) and their settings (ImageConfig,
 // DeploymentRuntimeConfig, ManagedResourceActivationPolicy) from objects that are
-// applied as they are. A build of unchanged files is reused.
+// applied as they are. A build of unchanged files is reused. Conversion rules are
+// settings of definitions, and an APIResourceSchema stands for the definition that it
+// describes; next to an APIExport, which is for kcp, both are applied as they are.
 //
 // Settings are not applied, since the cluster need not know their kinds; but a
 // Crossplane that installs packages gets its settings too.
@@ -44,9 +46,17 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 			configs = append(configs, o)
 		case id.Is(manifest.ActivationPolicy) && !in.Delegate:
 			w.policies = append(w.policies, o)
+		case id.Is(manifest.ConversionRules...):
+			w.rules = append(w.rules, o)
+		case id.Is(manifest.ResourceSchema):
+			w.schemas = append(w.schemas, o)
 		default:
 			w.Objects = append(w.Objects, o)
 		}
+	}
+	if slices.ContainsFunc(w.Objects, func(o *manifest.Object) bool { return o.ID().Is(manifest.APIExports...) }) {
+		w.Objects = append(append(w.Objects, w.rules...), w.schemas...)
+		w.rules, w.schemas = nil, nil
 	}
 	for _, o := range images {
 		w.Images = append(w.Images, imageConfig(o, w.Objects))

@@ -17,7 +17,8 @@ func TestDistance(t *testing.T) {
 		{"same", "same", 0},
 		{"pkg.crossplan.io", "pkg.crossplane.io", 1},
 		{"kitten", "sitting", 3},
-		{"ab", "ba", 2},
+		{"ab", "ba", 1},
+		{"spce.nmae", "spec.name", 2},
 	} {
 		if have := sources.Distance(tt.a, tt.b); have != tt.want {
 			t.Errorf("%q, %q: have %d, want %d", tt.a, tt.b, have, tt.want)

@@ -9,7 +9,8 @@
 //     annotation gitopsd.dev/controller names, "<namespace>/<name>" of a
 //     Deployment, StatefulSet or DaemonSet;
 //   - XRDs: the Compositions for their composite type, the Functions which these
-//     name, and the types that they compose with what acts on those (composes.go).
+//     name, and the types that they compose with what acts on those (composes.go);
+//   - CRDs with conversion rules: these, too, with a workload or without.
 //
 // A workload is known by
 //
@@ -78,6 +79,9 @@ type Identity struct {
 	// too: "Bucket.acme.example/v1" with a hash of the type and of what acts on it. In
 	// what is read from a cluster there are none.
 	Composes []Part
+	// Conversion are the conversion rules of the definition: its name, and the digest
+	// that it is rendered with.
+	Conversion []Part
 }
 
 // Part is one part of a behaviour. Parts are comparable; lists of them are sorted by
@@ -88,8 +92,8 @@ type Part struct {
 
 // List is the parts of a behaviour that are the same in kind.
 type List struct {
-	// What is "image", "setting", "config", "right", "composition", "function" or
-	// "composes".
+	// What is "image", "setting", "config", "right", "composition", "function",
+	// "composes" or "conversion".
 	What  string
 	Parts []Part
 	// Shown reports whether values may be shown.
@@ -107,6 +111,7 @@ func (i *Identity) Lists() []List {
 		{"composition", i.Compositions, false},
 		{"function", i.Functions, true},
 		{"composes", i.Composes, false},
+		{"conversion", i.Conversion, true},
 	}
 }
 
@@ -186,7 +191,11 @@ func Only(parts []Part, lists ...[]Part) []Part {
 
 // String returns one line for people, without the settings.
 func (i *Identity) String() string {
-	if i.Workload == (manifest.ID{}) {
+	switch {
+	case i.Workload != (manifest.ID{}):
+	case len(i.Conversion) > 0:
+		return "conversion rules"
+	default:
 		return strings.TrimSuffix(fmt.Sprintf("%s; %s", named("composition", i.Compositions), named("function", i.Functions)), "; ")
 	}
 	return i.Workload.Kind + " " + i.Workload.Namespace + "/" + i.Workload.Name

@@ -51,6 +51,10 @@ func brief(value string) string {
 	if d, err := sources.ParseDigest(value); err == nil {
 		return "sha256:" + d.Short()
 	}
+	const shown = len("h1:") + 12
+	if strings.HasPrefix(value, "h1:") && len(value) > shown {
+		return value[:shown]
+	}
 	return cmp.Or(value, "not declared")
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/render/types"
@@ -85,6 +86,21 @@ func NewIndex(objects *manifest.Set, packages []sources.Selected) *Index {
 // Of returns the identity of the types that an object defines, nil if none is known.
 // It fails if the object names a controller that is not rendered.
 func (x *Index) Of(definition *manifest.Object) (*Identity, error) {
+	i, err := x.actor(definition)
+	digest := conversion.Rules(definition.Tree())
+	if err != nil || digest == "" {
+		return i, err
+	}
+	with := new(Identity)
+	if i != nil {
+		*with = *i // others have the same workload
+	}
+	with.Conversion = []Part{{definition.ID().Name, digest}}
+	return with, nil
+}
+
+// actor returns the identity without conversion rules.
+func (x *Index) actor(definition *manifest.Object) (*Identity, error) {
 	if where := definition.Annotation(manifest.ControllerAnnotation); where != "" {
 		found := x.workloads[where]
 		switch {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/checker"
@@ -23,7 +24,8 @@ import (
 )
 
 // ObjectCost bounds what all expressions about one object may cost together, in
-// cel-go's units.
+// cel-go's units. Those that are known to cost little do not count until they could
+// cost half as much again.
 const ObjectCost = 2_000_000
 
 // Type is the type of a variable or a result. The zero Type is any value's.
@@ -195,12 +197,24 @@ func NewScope(variables ...Variable) (*Scope, error) {
 
 // Func is a compiled expression. It is safe for concurrent use.
 type Func struct {
-	program  cel.Program
-	names    []string
-	reads    []FieldRead
-	result   Type
-	optional bool
+	program cel.Program
+	// light is the program without a count of its cost, for values that are as small as
+	// smallText: then it costs at most lightCost. It is nil if there is no such bound.
+	light     cel.Program
+	lightCost uint64
+	names     []string
+	reads     []FieldRead
+	result    Type
+	optional  bool
 }
+
+// smallText is the size of small texts, maxLight what a light program costs at most,
+// and maxLights what all about an object do.
+const (
+	smallText = 1 << 10
+	maxLight  = 5_000
+	maxLights = ObjectCost / 2
+)
 
 // FieldRead is a field that an expression reads: a variable, and fields and keys from
 // there.
@@ -237,6 +251,15 @@ func (s *Scope) Compile(text string) (*Func, error) {
 		return nil, &Error{Msg: err.Error()}
 	}
 	f := &Func{program: program, names: s.names}
+	if loops, _, _ := nesting(tree.NativeRep().Expr()); loops == 0 {
+		cost, err := s.env.EstimateCost(tree, &library.CostEstimator{SizeEstimator: smallSizes{}})
+		if err == nil && cost.Max <= maxLight {
+			f.lightCost = cost.Max
+			if f.light, err = s.env.Program(tree, cel.EvalOptions(cel.OptOptimize), cel.CustomDecoratorV2(bounded)); err != nil {
+				return nil, &Error{Msg: err.Error()}
+			}
+		}
+	}
 	result := tree.OutputType()
 	if result.Kind() == types.OpaqueKind && result.TypeName() == "optional_type" && len(result.Parameters()) == 1 {
 		result, f.optional = result.Parameters()[0], true
@@ -258,6 +281,37 @@ func (unknownSizes) EstimateCallCost(string, string, *checker.AstNode, []checker
 	return nil
 }
 
+// smallSizes are the sizes of the values that a light program is for.
+type smallSizes struct{ unknownSizes }
+
+func (smallSizes) EstimateSize(checker.AstNode) *checker.SizeEstimate {
+	return &checker.SizeEstimate{Max: smallText}
+}
+
+// small reports whether all that the expression reads are small scalar values.
+func (f *Func) small(values []any) bool {
+	for _, r := range f.reads {
+		i := slices.Index(f.names, r.Variable)
+		if i < 0 || i >= len(values) {
+			return false
+		}
+		v := values[i]
+		for _, name := range r.Fields {
+			m, _ := v.(map[string]any)
+			v = m[name]
+		}
+		switch v := v.(type) {
+		case string:
+			if len(v) > smallText {
+				return false
+			}
+		case map[string]any, []any:
+			return false
+		}
+	}
+	return true
+}
+
 // Result returns the type of the result; of an optional result, the one that it has
 // if there is one.
 func (f *Func) Result() Type { return f.result }
@@ -274,14 +328,31 @@ type Budget struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	spent  uint64
+	// lights is what light programs may have cost, since the last Again, and evaluated how
+	// many there were in all.
+	lights, evaluated uint64
+	// end is when the time is up; zero until it is asked for the first time.
+	end  time.Time
+	late bool
 }
+
+// lateCheck is after how many light programs the time is checked: none of them loops, but
+// each may make a value of maxSize.
+const lateCheck = 8
 
 // Again lets the expressions cost as much once more, about the object in another form.
 // The time for all goes on.
-func (b *Budget) Again() { b.spent = 0 }
+func (b *Budget) Again() { b.spent, b.lights = 0, 0 }
 
 // Late reports whether the time is up. Every expression fails from then on.
-func (b *Budget) Late() bool { return b.ctx != nil && b.ctx.Err() != nil }
+func (b *Budget) Late() bool { return b.late || b.ctx != nil && b.ctx.Err() != nil }
+
+// start begins to count the time, if that was not done.
+func (b *Budget) start() {
+	if b.end.IsZero() {
+		b.end = time.Now().Add(maxTime)
+	}
+}
 
 // Done releases the budget.
 func (b *Budget) Done() {
@@ -297,16 +368,10 @@ var ErrCost = fmt.Errorf("the expressions about the object cost more than %d or 
 // order. The value is as package exact holds it. The error is [ErrAbsent] for a field,
 // key or element that a value does not have, and for an optional result without value.
 func (f *Func) Eval(b *Budget, values ...any) (any, error) {
-	if b.ctx == nil {
-		b.ctx, b.cancel = context.WithTimeout(context.Background(), maxTime)
-	}
 	if b.spent > ObjectCost || b.Late() {
 		return nil, ErrCost
 	}
-	v, details, err := f.program.ContextEval(b.ctx, positional{f.names, values})
-	if details != nil && details.ActualCost() != nil {
-		b.spent += *details.ActualCost()
-	}
+	v, err := f.eval(b, values)
 	if b.Late() {
 		return nil, ErrCost
 	}
@@ -320,6 +385,29 @@ func (f *Func) Eval(b *Budget, values ...any) (any, error) {
 		v = o.GetValue()
 	}
 	return Native(v)
+}
+
+func (f *Func) eval(b *Budget, values []any) (ref.Val, error) {
+	if f.light != nil && b.lights+f.lightCost <= maxLights && f.small(values) {
+		b.lights += f.lightCost
+		if b.evaluated++; b.evaluated%lateCheck == 0 {
+			b.start()
+			if b.late = b.late || time.Now().After(b.end); b.late {
+				return nil, ErrCost
+			}
+		}
+		v, _, err := f.light.Eval(positional{f.names, values})
+		return v, err
+	}
+	if b.ctx == nil {
+		b.start()
+		b.ctx, b.cancel = context.WithDeadline(context.Background(), b.end)
+	}
+	v, details, err := f.program.ContextEval(b.ctx, positional{f.names, values})
+	if details != nil && details.ActualCost() != nil {
+		b.spent += *details.ActualCost()
+	}
+	return v, err
 }
 
 type positional struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"gitopsd.dev/render/exact"
 	"gitopsd.dev/render/manifest/manifesttest"
@@ -153,5 +154,89 @@ func TestLiteral(t *testing.T) {
 	}
 	if have, ok := Quoted(`{name: key, feeling: self.feeling}`); have != `{"name": key, "feeling": self.feeling}` || !ok {
 		t.Error(have, ok)
+	}
+}
+
+// TestLight: an expression without loops about small values is not counted, until many
+// are evaluated about one object. It gives the same as one that is.
+func TestLight(t *testing.T) {
+	schema := map[string]any{"type": "object", "properties": map[string]any{"spec": map[string]any{"type": "object", "properties": map[string]any{
+		"a": scalar("string"), "list": map[string]any{"type": "array", "items": scalar("string")}}}}}
+	s, err := NewScope(Variable{Name: "self", Type: ObjectType(schema)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	compile := func(text string) *Func {
+		f, err := s.Compile(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	spec := func(fields map[string]any) map[string]any { return map[string]any{"spec": fields} }
+	small, large := strings.Repeat("a", smallText), strings.Repeat("a", smallText+1)
+	for _, tt := range []struct {
+		text   string
+		object map[string]any
+		light  bool
+	}{
+		{"self.spec.a + 'b'", spec(map[string]any{"a": small}), true},
+		{"self.spec.a + 'b'", spec(map[string]any{"a": large}), false},
+		{"self.spec.a + 'b'", spec(map[string]any{}), true},
+		{"self.spec.list[0]", spec(map[string]any{"list": []any{"a"}}), false},
+		{"self.spec.a.split('').map(c, c + c)[0]", spec(map[string]any{"a": small}), false},
+	} {
+		f := compile(tt.text)
+		var b Budget
+		have, problem := f.Eval(&b, tt.object)
+		if light := b.lights > 0; light != tt.light || light != (b.spent == 0) {
+			t.Errorf("%s of %.20v: light %t, spent %d", tt.text, tt.object, light, b.spent)
+		}
+		b.Done()
+		f.light = nil
+		b = Budget{}
+		want, counted := f.Eval(&b, tt.object)
+		b.Done()
+		if !exact.Equal(have, want) || !errors.Is(problem, counted) {
+			t.Errorf("%s of %.20v gives %v (%v), and counted %v (%v)", tt.text, tt.object, have, problem, want, counted)
+		}
+	}
+	f := compile("self.spec.a + 'b'")
+	var b Budget
+	defer b.Done()
+	for range maxLights/f.lightCost + 1 {
+		if _, err := f.Eval(&b, spec(map[string]any{"a": "a"})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b.spent == 0 || b.lights > maxLights {
+		t.Errorf("spent %d, lights %d", b.spent, b.lights)
+	}
+	b.Again()
+	if b.spent+b.lights != 0 {
+		t.Error("the budget is not whole again")
+	}
+}
+
+// TestLightTime: expressions whose cost is not counted end with the time, too.
+func TestLightTime(t *testing.T) {
+	s, err := NewScope(Variable{"self", Type{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := s.Compile("self.a + 'b'")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := Budget{end: time.Now().Add(-time.Second)}
+	defer b.Done()
+	for n := 0; err == nil && n <= lateCheck; n++ {
+		_, err = f.Eval(&b, map[string]any{"a": "a"})
+	}
+	if !errors.Is(err, ErrCost) || !b.Late() || b.spent > 0 {
+		t.Errorf("%v, late %t, spent %d", err, b.Late(), b.spent)
+	}
+	if _, err := f.Eval(&b, map[string]any{"a": "a"}); !errors.Is(err, ErrCost) {
+		t.Errorf("after that: %v", err)
 	}
 }

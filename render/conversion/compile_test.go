@@ -89,6 +89,23 @@ spec: {type: object, properties: {title: {type: string}, size: {type: integer}, 
 	}
 }
 
+// Errors are told once, and not more of them than somebody reads, however many rules
+// write one field.
+func TestManyErrors(t *testing.T) {
+	archive := txtar.Parse([]byte("-- v1 --\nspec: {type: object, properties: {a: {type: string}}}\n-- v2 --\nspec: {type: object, properties: {b: {type: string}}}\n"))
+	const rule = "{from: v1.spec.a, to: spec.b},"
+	text := "conversions:\n- {from: v1, to: v2, rules: [" + strings.Repeat(rule, 1000) + "]}\n- {from: v2, to: v1, rules: [{from: v2.spec.b, to: spec.a}]}\n"
+	_, err := Compile(definition(t, archive), []Document{document(t, text)})
+	if err == nil || strings.Count(err.Error(), "\n") != mostErrors || !strings.HasSuffix(err.Error(), "\nand 979 more errors in these rules") {
+		t.Errorf("%.3000v", err)
+	}
+	text = "conversions:\n- {from: v1, to: v3}\n- {from: v3, to: v1}\n"
+	_, err = Compile(definition(t, archive), []Document{document(t, text)})
+	if err == nil || strings.Count(err.Error(), "has no version v3") != 1 {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestSuggestedRules completes a document that has one way only with the rules that
 // the errors name.
 func TestSuggestedRules(t *testing.T) {
@@ -130,5 +147,36 @@ func TestDigest(t *testing.T) {
 	}
 	if digest("+ 's'", "+ 'm'") == same || digest("conversions:", "hub: v1\nconversions:") == same {
 		t.Error("another rule or hub has the same digest")
+	}
+}
+
+// A version that is neither served nor stored needs no rules, and converts to nothing;
+// unless a document names it.
+func TestCompileUnusedVersion(t *testing.T) {
+	archive := txtar.Parse([]byte(`
+-- v1 --
+spec: {type: object, properties: {old: {type: string}}}
+-- v2 --
+spec: {type: object, properties: {name: {type: string}}}
+-- v3 --
+spec: {type: object, properties: {title: {type: string}}}
+`))
+	crd := definition(t, archive)
+	versions := crd["spec"].(map[string]any)["versions"].([]any)
+	versions[0].(map[string]any)["served"], versions[0].(map[string]any)["storage"] = false, false
+	versions[2].(map[string]any)["storage"] = true
+	const used = "conversions:\n- {from: v2, to: v3, rules: [{from: v2.spec.name, to: spec.title}]}\n- {from: v3, to: v2, rules: [{from: v3.spec.title, to: spec.name}]}\n"
+	s, err := Compile(crd, []Document{document(t, used)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if have := strings.Join(s.Versions(), " "); have != "v2 v3" {
+		t.Errorf("the versions are %s", have)
+	}
+	if _, _, err := s.Convert(widget(t, "apiVersion: v1"), "v2"); err == nil || !strings.Contains(err.Error(), "has no version v1; it has v2, v3") {
+		t.Errorf("converted an unused version: %v", err)
+	}
+	if _, err := Compile(crd, []Document{document(t, used+"- {from: v1, to: v2}\n")}); err == nil || !strings.Contains(err.Error(), "spec.old of v1 is lost") {
+		t.Errorf("named, it is not checked: %v", err)
 	}
 }

@@ -8,7 +8,10 @@
 //   - A [Set] is compiled rules. [Set.Convert] is total and pure: it never changes its
 //     input, never fails for a value, and keeps in one annotation what the other
 //     version cannot hold.
-//   - [Decode] and [Encode] read and write objects without changing their numbers.
+//   - [Set.ConvertJSON] is the same for JSON, and decodes few objects: most only have
+//     fields that are copied or moved, and come back as they were (route.go). Convert
+//     says what is right for the others, and for these too in the tests.
+//   - [Decode] reads objects without changing their numbers.
 //
 // The language of the documents is render/conversion/rules', CEL is render/cel's.
 // Proofs on generated objects, and serving, are elsewhere.
@@ -80,5 +83,25 @@ func Decode(data []byte) (map[string]any, error) {
 	return object, nil
 }
 
-// Encode writes an object as JSON.
-func Encode(object map[string]any) ([]byte, error) { return exact.Encode(object) }
+// ConvertJSON is [Set.Convert] for an object in JSON, which is decoded only if it must.
+// The errors are those of [Decode] and of Convert.
+func (s *Set) ConvertJSON(data []byte, to string) (converted []byte, report Report, err error) {
+	if converted, ok := s.byRoute(data, to); ok {
+		return converted, Report{}, nil
+	}
+	return s.convertJSON(data, to)
+}
+
+// convertJSON decodes the object, converts and encodes it.
+func (s *Set) convertJSON(data []byte, to string) (converted []byte, report Report, err error) {
+	object, err := Decode(data)
+	if err != nil {
+		return nil, Report{}, err
+	}
+	object, report, err = s.Convert(object, to)
+	if err != nil {
+		return nil, Report{}, err
+	}
+	converted, err = exact.Encode(object)
+	return converted, report, err
+}

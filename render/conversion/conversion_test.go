@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -88,7 +89,7 @@ func text(t testing.TB, v any) string {
 
 // bare is an object without its stash.
 func bare(object map[string]any) map[string]any {
-	object = clone(object)
+	object = exact.Clone(object)
 	metadata := manifest.Mapping(object, "metadata")
 	annotations := manifest.Mapping(metadata, "annotations")
 	delete(annotations, manifest.ConversionStashAnnotation)
@@ -108,7 +109,21 @@ func convert(t testing.TB, s *Set, object map[string]any, to string) (map[string
 	if after := text(t, object); after != before {
 		t.Fatalf("the object was changed from\n%s\nto\n%s", before, after)
 	}
+	routed(t, s, before, to, out, report)
 	return out, report
+}
+
+// routed holds what comes of an object by its route to what comes of it decoded.
+func routed(t testing.TB, s *Set, object, to string, want map[string]any, report Report) {
+	t.Helper()
+	converted, ok := s.byRoute([]byte(object), to)
+	if !ok {
+		return
+	}
+	have, err := Decode(converted)
+	if err != nil || !exact.Equal(have, want) || !reflect.DeepEqual(report, Report{}) {
+		t.Fatalf("%s\nis by its route\n%s (%v)\nwant\n%s\n%+v", object, converted, err, text(t, want), report)
+	}
 }
 
 func paths(notes []Note) string {

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"gitopsd.dev/render/cel"
 	"gitopsd.dev/render/conversion/rules"
+	"gitopsd.dev/render/conversion/structural"
 	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 )
@@ -17,6 +19,8 @@ type run struct {
 	root   map[string]any
 	budget *cel.Budget
 	failed []Note
+	// written is the size of what rules wrote; see room.
+	written int
 }
 
 // forward converts an object by a pair's rules alone, without any stash. The result
@@ -48,29 +52,33 @@ func (p *pair) forward(object map[string]any, budget *cel.Budget) (map[string]an
 			out["metadata"] = metadata
 		}
 	}
-	group, _ := manifest.GroupVersion(manifest.Text(object, "apiVersion"))
-	out["apiVersion"] = p.to
-	if group != "" {
-		out["apiVersion"] = group + "/" + p.to
-	}
+	out["apiVersion"] = p.apiVersion()
 	out["kind"] = object["kind"]
 	return out, r.failed
+}
+
+// apiVersion is the converted objects'.
+func (p *pair) apiVersion() string {
+	if p.group == "" {
+		return p.to
+	}
+	return p.group + "/" + p.to
 }
 
 // convert converts a value by copying. It reports false for a value that the target
 // cannot hold.
 func (r *run) convert(m *mapping, v any) (any, bool) {
 	if v == nil {
-		return nil, nullable(m.schema)
+		return nil, structural.Nullable(m.schema)
 	}
 	switch m.kind {
 	case leaf:
 		switch v.(type) {
 		case map[string]any, []any:
-			return v, fits(m.schema, v, "") == nil
+			return v, structural.Fits(m.schema, v, "") == nil
 		}
-		kind := kindOf(m.schema)
-		return v, holds(kind, v) && (kind != kindAny || m.schema["type"] == nil)
+		kind := structural.Kind(m.schema)
+		return v, structural.Holds(kind, v) && (kind != structural.Any || m.schema["type"] == nil)
 	case object:
 		if _, ok := v.(map[string]any); !ok && !(m.rest && m.schema["type"] == nil) {
 			return nil, false
@@ -99,7 +107,7 @@ func (r *run) convert(m *mapping, v any) (any, bool) {
 	}
 	if m.kind == mapToList {
 		out := make([]any, 0, len(entries))
-		for _, key := range keys(entries) {
+		for _, key := range slices.Sorted(maps.Keys(entries)) {
 			if v, _, ok := r.element(m.item, entries[key], key); ok {
 				out = append(out, v)
 			}
@@ -107,7 +115,7 @@ func (r *run) convert(m *mapping, v any) (any, bool) {
 		return out, true
 	}
 	out := make(map[string]any, len(entries))
-	for _, key := range keys(entries) {
+	for _, key := range slices.Sorted(maps.Keys(entries)) {
 		if m.skip[key] {
 			continue
 		}
@@ -166,7 +174,7 @@ func (r *run) element(m *mapping, v, key any) (out, name any, ok bool) {
 // write. name is the key that a rule gives an element.
 func (r *run) scope(m *mapping, self, key any) (out, name any, ok bool) {
 	fields, isMap := self.(map[string]any)
-	if kind := kindOf(m.schema); kind == kindObject || isMap && (kind == kindAny || m.rest) {
+	if kind := structural.Kind(m.schema); kind == structural.Object || isMap && (kind == structural.Any || m.rest) {
 		out = r.fields(m, fields)
 	} else if m.rest {
 		return self, nil, true
@@ -220,6 +228,18 @@ func (r *run) fields(m *mapping, fields map[string]any) map[string]any {
 // eval returns the value that a rule writes. present reports whether anything that it
 // reads is there: without, the value goes only where its parent is.
 func (r *run) eval(rule *rule, self, key any) (v any, found, present bool) {
+	v, found, present = r.value(rule, self, key)
+	if found && (rule.fn != nil || rule.repeats) {
+		if err := r.room(v); err != nil {
+			r.fail(rule, err)
+			return nil, false, false
+		}
+	}
+	return v, found, present
+}
+
+// value is eval without a bound for what all rules write.
+func (r *run) value(rule *rule, self, key any) (v any, found, present bool) {
 	var err error
 	values := []any{self, r.root, key}
 	if rule.origin != computed {
@@ -241,6 +261,9 @@ func (r *run) eval(rule *rule, self, key any) (v any, found, present bool) {
 			return nil, false, false
 		}
 		v, err = rule.fn.Eval(r.budget, v, r.root, key)
+		if errors.Is(err, cel.ErrAbsent) && rule.fn.Optional() {
+			return nil, false, false
+		}
 		present = true
 	} else {
 		absent := false
@@ -264,7 +287,7 @@ func (r *run) eval(rule *rule, self, key any) (v any, found, present bool) {
 		}
 	}
 	if err == nil && rule.mapping == nil {
-		err = fits(rule.schema, v, "")
+		err = structural.Fits(rule.schema, v, "")
 	}
 	if err != nil {
 		r.fail(rule, err)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"gitopsd.dev/render/conversion/stash"
+	"gitopsd.dev/render/conversion/structural"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources"
@@ -52,10 +54,10 @@ func FuzzConvert(f *testing.F) {
 func thereAndBack(t *testing.T, s *Set, object map[string]any, from string) {
 	t.Helper()
 	object["apiVersion"], object["kind"] = "example.io/"+from, "Widget"
-	seen := visible(s.Schema(from))
+	seen := structural.Visible(s.Schema(from))
 	metadata, ok := object["metadata"].(map[string]any)
 	_, stashed := manifest.Mapping(metadata, "annotations")[manifest.ConversionStashAnnotation]
-	ok = ok && !stashed && fits(seen, known(seen, object), "") == nil
+	ok = ok && !stashed && structural.Fits(seen, structural.Known(seen, object), "") == nil
 	for _, to := range s.Versions() {
 		out, there := convert(t, s, object, to)
 		back, again := convert(t, s, out, from)
@@ -63,8 +65,8 @@ func thereAndBack(t *testing.T, s *Set, object map[string]any, from string) {
 		if !ok || p == nil || len(there.Dropped) > 0 {
 			continue
 		}
-		if d := differences(seen, object, back, p.ignored, nil); len(d) > 0 {
-			t.Fatalf("%s to %s and back loses %s (%v):\n%s\n%s\n%s\n%+v", from, to, d[0].path, d[0].value, text(t, object), text(t, out), text(t, back), again)
+		if d := stash.Differences(seen, object, back, p.ignored, nil); len(d) > 0 {
+			t.Fatalf("%s to %s and back loses %s (%v):\n%s\n%s\n%s\n%+v", from, to, d[0].Path, d[0].Value, text(t, object), text(t, out), text(t, back), again)
 		}
 		if _, stashed := manifest.Mapping(back, "metadata", "annotations")[manifest.ConversionStashAnnotation]; stashed {
 			t.Fatalf("%s to %s and back leaves a stash:\n%s\n%s\n%s", from, to, text(t, object), text(t, out), text(t, back))

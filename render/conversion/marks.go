@@ -1,6 +1,9 @@
 package conversion
 
-import "gitopsd.dev/render/conversion/rules"
+import (
+	"gitopsd.dev/render/conversion/rules"
+	"gitopsd.dev/render/conversion/stash"
+)
 
 // marks are what rules do with the fields of a version, as a tree.
 type marks struct {
@@ -95,4 +98,24 @@ func (m *marks) partial(path rules.Path) {
 			return
 		}
 	}
+}
+
+// ignored returns the fields that are never stashed: dropped on purpose, or computed
+// by the pair back.
+func (m *marks) ignored() *stash.Ignored {
+	i := &stash.Ignored{All: m.drop || m.derived, Fields: map[string]*stash.Ignored{}}
+	for name, child := range m.children {
+		below := child.ignored()
+		switch {
+		case below == nil:
+		case name == eachMark:
+			i.Each = below
+		default:
+			i.Fields[name] = below
+		}
+	}
+	if !i.All && i.Each == nil && len(i.Fields) == 0 {
+		return nil
+	}
+	return i
 }

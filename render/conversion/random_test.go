@@ -2,51 +2,55 @@ package conversion
 
 import (
 	"encoding/json"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
+
+	"gitopsd.dev/render/conversion/structural"
 )
 
 // random returns a value of a schema, with some that are none of it.
 func random(r *rand.Rand, schema map[string]any, depth int) any {
-	kind := kindOf(schema)
+	kind := structural.Kind(schema)
 	switch r.IntN(40) {
 	case 0:
 		return nil
 	case 1:
-		kind = []string{kindString, kindInteger, kindList, kindMap, kindAny}[r.IntN(5)]
+		kind = []string{structural.String, structural.Integer, structural.List, structural.Map, structural.Any}[r.IntN(5)]
 	}
 	text := func() any {
 		return []string{"", "a", "b:1", "90s", "1m30s", "Quick", "Rapid", "fast", "git", "Off", "x.y/z"}[r.IntN(11)]
 	}
 	number := func() any { return []int64{0, 1, -1, 9007199254740993, 7}[r.IntN(5)] }
 	switch kind {
-	case kindString:
+	case structural.String:
 		return text()
-	case kindInteger:
+	case structural.Integer:
 		return number()
-	case kindNumber:
+	case structural.Number:
 		return json.Number("1.50")
-	case kindBoolean:
+	case structural.Boolean:
 		return r.IntN(2) == 0
-	case kindList:
+	case structural.List:
 		out := []any{}
 		for range r.IntN(4) {
-			out = append(out, random(r, element(schema), depth+1))
+			out = append(out, random(r, structural.Element(schema), depth+1))
 		}
 		return out
-	case kindMap:
+	case structural.Map:
 		out := map[string]any{}
 		for range r.IntN(4) {
-			out[text().(string)] = random(r, element(schema), depth+1)
+			out[text().(string)] = random(r, structural.Element(schema), depth+1)
 		}
 		return out
-	case kindObject:
+	case structural.Object:
 		out := map[string]any{}
 		properties, _ := schema["properties"].(map[string]any)
-		for _, name := range keys(properties) {
+		for _, name := range slices.Sorted(maps.Keys(properties)) {
 			if r.IntN(3) > 0 {
 				out[name] = random(r, properties[name].(map[string]any), depth+1)
 			}
@@ -79,7 +83,7 @@ func TestThereAndBack(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))
 			for range 100 {
 				for _, from := range s.Versions() {
-					object, _ := random(r, visible(s.Schema(from)), 0).(map[string]any)
+					object, _ := random(r, structural.Visible(s.Schema(from)), 0).(map[string]any)
 					if object == nil {
 						continue
 					}

@@ -4,14 +4,24 @@ import (
 	"cmp"
 	"fmt"
 
+	"gitopsd.dev/render/exact"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
 
 // IsResourceSchema reports whether a document is an APIResourceSchema of kcp.
 func IsResourceSchema(tree map[string]any) bool {
-	group, _ := manifest.GroupVersion(manifest.Text(tree, "apiVersion"))
-	return group == "apis.kcp.dev" && manifest.Text(tree, "kind") == "APIResourceSchema"
+	return manifest.KindOf(tree) == manifest.ResourceSchema
+}
+
+// Defined returns the name of the CustomResourceDefinition that an APIResourceSchema
+// describes, <plural>.<group>; empty if one of the two is missing.
+func Defined(tree map[string]any) string {
+	plural, group := manifest.Text(tree, "spec", "names", "plural"), manifest.Text(tree, "spec", "group")
+	if plural == "" || group == "" {
+		return ""
+	}
+	return plural + "." + group
 }
 
 // Definition returns the CustomResourceDefinition that an APIResourceSchema,
@@ -23,12 +33,12 @@ func Definition(tree map[string]any, hub string) (map[string]any, error) {
 	if version := manifest.Text(tree, "apiVersion"); version != "apis.kcp.dev/v1alpha1" {
 		return nil, fmt.Errorf("APIResourceSchema %s: apiVersion: %q is not known; want apis.kcp.dev/v1alpha1", name, version)
 	}
-	spec := clone(manifest.Mapping(tree, "spec"))
+	spec := exact.Clone(manifest.Mapping(tree, "spec"))
 	if spec["conversion"] != nil {
 		return nil, fmt.Errorf("APIResourceSchema %s: spec.conversion is not read; write its rules as a document of kind APIConversionRules named %s", name, name)
 	}
-	plural, group := manifest.Text(spec, "names", "plural"), manifest.Text(spec, "group")
-	if plural == "" || group == "" {
+	defined := Defined(tree)
+	if defined == "" {
 		return nil, fmt.Errorf("APIResourceSchema %s: spec.names.plural and spec.group are needed, and one is missing", name)
 	}
 	versions := manifest.List(spec, "versions")
@@ -60,10 +70,10 @@ func Definition(tree map[string]any, hub string) (map[string]any, error) {
 	default:
 		return nil, fmt.Errorf("APIResourceSchema %s: no version has storage: true, and no rules name a hub among its versions; mark the version that objects are stored in", name)
 	}
-	metadata := map[string]any{"name": plural + "." + group}
+	metadata := map[string]any{"name": defined}
 	for _, key := range []string{"labels", "annotations"} {
 		if texts := manifest.Mapping(tree, "metadata", key); len(texts) > 0 {
-			metadata[key] = clone(texts)
+			metadata[key] = exact.Clone(texts)
 		}
 	}
 	definition := map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": manifest.CRD.Kind, "metadata": metadata, "spec": spec}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"gitopsd.dev/render/conversion/stash"
+	"gitopsd.dev/render/exact"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -132,7 +134,7 @@ func TestStash(t *testing.T) {
 			from := strings.TrimPrefix(fmt.Sprint(in["apiVersion"]), "example.io/")
 			to := map[string]string{"v1": "v2", "v2": "v1"}[from]
 			out, _ := convert(t, s, in, to)
-			out = clone(out)
+			out = exact.Clone(out)
 			if tt.edit != nil {
 				tt.edit(out["spec"].(map[string]any))
 			}
@@ -153,7 +155,7 @@ func TestStash(t *testing.T) {
 func TestStashBothWays(t *testing.T) {
 	s := compile(t, txtar.Parse([]byte(both)))
 	v2, _ := convert(t, s, widget(t, "apiVersion: v2\nspec: {name: a, young: b, deep: {er: c, name: d}, free: [{b: x, two: t}]}"), "v1")
-	v1 := clone(v2)
+	v1 := exact.Clone(v2)
 	spec := v1["spec"].(map[string]any)
 	spec["old"] = "o"
 	spec["timeout"] = "2m"
@@ -170,7 +172,7 @@ func TestStashBothWays(t *testing.T) {
 	if text(t, again) != text(t, v1) {
 		t.Errorf("have\n%s\nwant\n%s", text(t, again), text(t, v1))
 	}
-	edited := clone(again)
+	edited := exact.Clone(again)
 	edited["spec"].(map[string]any)["free"].([]any)[0].(map[string]any)["a"] = "edited"
 	last, _ := convert(t, s, edited, "v2")
 	if have := text(t, last["spec"].(map[string]any)["free"]); have != `[{"b":"edited"}]` {
@@ -195,7 +197,7 @@ func TestStashUnderFailingRule(t *testing.T) {
 	if have := text(t, unedited["spec"]); have != `{"host":""}` {
 		t.Errorf("without an edit: %s", have)
 	}
-	edited := clone(out)
+	edited := exact.Clone(out)
 	edited["spec"].(map[string]any)["address"] = "example.org"
 	back, report := convert(t, s, edited, "v1")
 	if have := text(t, back["spec"]); have != `{"host":"example.org"}` || paths(report.Stale) != "spec.host" {
@@ -237,9 +239,9 @@ func TestForeignStash(t *testing.T) {
 func TestStashBound(t *testing.T) {
 	s := compile(t, txtar.Parse([]byte(both)))
 	object := widget(t, "apiVersion: v1\nspec: {timeout: 1m30s}")
-	object["spec"].(map[string]any)["old"] = strings.Repeat("x", maxStash)
+	object["spec"].(map[string]any)["old"] = strings.Repeat("x", stash.MaxBytes)
 	out, report := convert(t, s, object, "v2")
-	if paths(report.Dropped) != "spec.old" || paths(report.Stashed) != "spec.timeout" || report.Dropped[0].Bytes != maxStash+2 {
+	if paths(report.Dropped) != "spec.old" || paths(report.Stashed) != "spec.timeout" || report.Dropped[0].Bytes != stash.MaxBytes+2 {
 		t.Errorf("dropped %v, stashed %v", paths(report.Dropped), paths(report.Stashed))
 	}
 	if n := len(manifest.Text(out, "metadata", "annotations", manifest.ConversionStashAnnotation)); n == 0 || n > 100 {
@@ -247,7 +249,7 @@ func TestStashBound(t *testing.T) {
 	}
 	// Others' annotations leave less room.
 	object["spec"].(map[string]any)["old"] = strings.Repeat("x", 1000)
-	object["metadata"].(map[string]any)["annotations"] = map[string]any{"other": strings.Repeat("x", maxAnnotations-500)}
+	object["metadata"].(map[string]any)["annotations"] = map[string]any{"other": strings.Repeat("x", stash.MaxAnnotations-500)}
 	if _, report = convert(t, s, object, "v2"); paths(report.Dropped) != "spec.old" {
 		t.Errorf("dropped %v", paths(report.Dropped))
 	}
@@ -293,7 +295,7 @@ func TestStashOfManyItems(t *testing.T) {
 		if kept, dropped := len(there.Stashed), len(there.Dropped); kept+dropped != n || dropped > 0 != tt.drops {
 			t.Errorf("of %d fields %d are stashed, %d dropped", n, kept, dropped)
 		}
-		if size := len(manifest.Text(out, "metadata", "annotations", manifest.ConversionStashAnnotation)); size > maxStash || tt.drops && size < maxStash-300 {
+		if size := len(manifest.Text(out, "metadata", "annotations", manifest.ConversionStashAnnotation)); size > stash.MaxBytes || tt.drops && size < stash.MaxBytes-300 {
 			t.Errorf("the stash of %d fields has %d bytes", n, size)
 		}
 		if _, back := convert(t, s, out, "v1"); len(back.Restored) != len(there.Stashed) || len(back.Stale) > 0 {
@@ -308,14 +310,14 @@ func TestIgnoredStash(t *testing.T) {
 	for _, tt := range []struct{ stash, want string }{
 		{`garbage`, "ignored, since no conversion wrote it"},
 		{`[]`, "ignored, since no conversion wrote it"},
-		{strings.Repeat(" ", maxAnnotations+1), "ignored, since it has 229377 bytes, and conversions write at most 131072"},
+		{strings.Repeat(" ", stash.MaxAnnotations+1), "ignored, since it has 229377 bytes, and conversions write at most 131072"},
 		{`{"v2":3,"v1":[{"path":"a["},{"value":1},7]}`, "4 entries ignored, since no conversion wrote them"},
-		{`{"v2":[` + strings.Repeat(`{"path":"a"},`, maxEntries+1) + `{"path":"a"}]}`, "2 entries ignored, since no conversion wrote them"},
+		{`{"v2":[` + strings.Repeat(`{"path":"a"},`, stash.MaxEntries+1) + `{"path":"a"}]}`, "2 entries ignored, since no conversion wrote them"},
 	} {
 		object := widget(t, "apiVersion: v1\nspec: {title: a}")
 		object["metadata"].(map[string]any)["annotations"] = map[string]any{manifest.ConversionStashAnnotation: tt.stash}
 		_, report := convert(t, s, object, "v2")
-		if len(report.Ignored) != 1 || report.Ignored[0].Path != stashPath.String() || report.Ignored[0].Err != tt.want {
+		if len(report.Ignored) != 1 || report.Ignored[0].Path != stash.Path.String() || report.Ignored[0].Err != tt.want {
 			t.Errorf("%.50s: %.300s, want %s", tt.stash, fmt.Sprint(report.Ignored), tt.want)
 		}
 	}

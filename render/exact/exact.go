@@ -8,10 +8,10 @@ package exact
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"slices"
 	"strconv"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -20,8 +20,28 @@ const maxDepth = 500
 
 // Decode reads one JSON value. Text behind it is an error.
 func Decode(data []byte) (any, error) {
+	t := tapes.Get().(*Tape)
+	defer t.release()
+	if t.Scan(data) == nil {
+		return t.Value(0), nil
+	}
+	return decode(data)
+}
+
+// tapes are the tapes of Decode. Those that grew large are left to the collector.
+var tapes = sync.Pool{New: func() any { return new(Tape) }}
+
+func (t *Tape) release() {
+	t.Text = nil
+	if cap(t.Nodes) <= 1<<14 {
+		tapes.Put(t)
+	}
+}
+
+// decode is Decode by encoding/json, for errors in its words and what no [Tape] holds.
+func decode(data []byte) (any, error) {
 	if !utf8.Valid(data) {
-		return nil, errors.New("the text is not UTF-8")
+		return nil, errNotUTF8
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
@@ -30,7 +50,7 @@ func Decode(data []byte) (any, error) {
 		return nil, err
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("there is text behind the JSON value")
+		return nil, errTrailing
 	}
 	return numbered(v, 0)
 }
@@ -38,7 +58,7 @@ func Decode(data []byte) (any, error) {
 // numbered replaces numbers by int64 where these have the same text.
 func numbered(v any, depth int) (any, error) {
 	if depth > maxDepth {
-		return nil, errors.New("the value is nested too deep")
+		return nil, errTooDeep
 	}
 	var err error
 	switch v := v.(type) {
@@ -80,14 +100,80 @@ func Float(f float64) (any, bool) {
 
 // Encode writes a value as JSON: keys sorted, no white space, no escapes for HTML. It
 // takes what Decode returns, and float64.
-func Encode(v any) ([]byte, error) {
+func Encode(v any) ([]byte, error) { return Append(nil, v) }
+
+// Append appends a value as [Encode] writes it. After an error the text is not JSON.
+func Append(text []byte, v any) ([]byte, error) {
+	var err error
+	switch v := v.(type) {
+	case nil:
+		return append(text, "null"...), nil
+	case bool:
+		return strconv.AppendBool(text, v), nil
+	case int64:
+		return strconv.AppendInt(text, v, 10), nil
+	case string:
+		return appendText(text, v)
+	case map[string]any:
+		if v == nil {
+			return append(text, "null"...), nil
+		}
+		var few [16]string
+		names := few[:0]
+		for name := range v {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		text = append(text, '{')
+		for i, name := range names {
+			if i > 0 {
+				text = append(text, ',')
+			}
+			if text, err = appendText(text, name); err != nil {
+				return text, err
+			}
+			if text, err = Append(append(text, ':'), v[name]); err != nil {
+				return text, err
+			}
+		}
+		return append(text, '}'), nil
+	case []any:
+		if v == nil {
+			return append(text, "null"...), nil
+		}
+		text = append(text, '[')
+		for i, item := range v {
+			if i > 0 {
+				text = append(text, ',')
+			}
+			if text, err = Append(text, item); err != nil {
+				return text, err
+			}
+		}
+		return append(text, ']'), nil
+	}
+	return appendAny(text, v)
+}
+
+func appendText(text []byte, s string) ([]byte, error) {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
+			return appendAny(text, s)
+		}
+	}
+	text = append(text, '"')
+	text = append(text, s...)
+	return append(text, '"'), nil
+}
+
+func appendAny(text []byte, v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
-		return nil, err
+		return text, err
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+	return append(text, bytes.TrimSuffix(b.Bytes(), []byte("\n"))...), nil
 }
 
 // Equal reports whether two values are the same. Numbers are compared by their text.
@@ -123,6 +209,25 @@ func plain(v any) any {
 		if n, ok := Float(f); ok {
 			return n
 		}
+	}
+	return v
+}
+
+// Clone copies a value.
+func Clone[T any](v T) T {
+	switch tree := any(v).(type) {
+	case map[string]any:
+		out := make(map[string]any, len(tree))
+		for k, value := range tree {
+			out[k] = Clone(value)
+		}
+		return any(out).(T)
+	case []any:
+		out := make([]any, len(tree))
+		for i, value := range tree {
+			out[i] = Clone(value)
+		}
+		return any(out).(T)
 	}
 	return v
 }

@@ -2,6 +2,8 @@ package exact
 
 import (
 	"encoding/json"
+	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -45,4 +47,50 @@ func TestEqual(t *testing.T) {
 			t.Errorf("%v and %v: want %t", tt.a, tt.b, tt.want)
 		}
 	}
+}
+
+// FuzzDecode: the tape reads what encoding/json reads, and what is written reads the
+// same and is what encoding/json writes.
+func FuzzDecode(f *testing.F) {
+	for _, text := range []string{
+		`{"a":[1.0,-0,null,true,false,"<&>\u00e9\n\ud800"],"b":{},"aa":[],"c":"\u2028é"}`, ` [ 1 , 2e-7 , {"a" : "b\\\"" } ] `, `{"a":1,"a":2}`, `{"b":1,"a":2,"b":3}`,
+		`{"\u0061":1}`, "\"\x01\"", `"\x"`, `01`, `-`, `1.`, `1e`, `tru`, `[1,]`, `{"a":1,}`, `{"a" 1}`, `"abcdefgh`, `9223372036854775807`, `9223372036854775808`,
+	} {
+		f.Add([]byte(text))
+	}
+	f.Add([]byte(strings.Repeat("[", 501) + strings.Repeat("]", 501)))
+	f.Add([]byte(strings.Repeat("[", 502) + strings.Repeat("]", 502)))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		want, problem := decode(text)
+		have, err := Decode(text)
+		if (err == nil) != (problem == nil) || err != nil && err.Error() != problem.Error() {
+			t.Fatalf("%q: error %v, want %v", text, err, problem)
+		}
+		if !reflect.DeepEqual(have, want) {
+			t.Fatalf("%q is %v, want %v", text, have, want)
+		}
+		var tape Tape
+		if scanned := tape.Scan(text); scanned == nil && problem != nil {
+			t.Fatalf("%q is scanned; want %v", text, problem)
+		} else if scanned == nil {
+			for n := range tape.Nodes {
+				if tape.Nodes[n].Kind == Numeral {
+					if _, is := tape.Value(int32(n)).(int64); is != tape.Integer(int32(n)) {
+						t.Fatalf("%s is an integer: %t", tape.Span(int32(n)), !is)
+					}
+				}
+			}
+		}
+		if err != nil {
+			return
+		}
+		written, err := Encode(have)
+		if err != nil {
+			t.Fatal(err)
+		}
+		standard, err := appendAny(nil, have)
+		if err != nil || string(written) != string(standard) {
+			t.Fatalf("%q is written %s; want %s (%v)", text, written, standard, err)
+		}
+	})
 }

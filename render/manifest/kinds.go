@@ -40,6 +40,15 @@ const (
 	// GroupStorageMigration is for Kubernetes' own migration of stored objects.
 	GroupStorageMigration = "storagemigration.k8s.io"
 
+	// kcp's, in older and newer releases.
+	groupKCP   = "apis.kcp.dev"
+	groupKCPIO = "apis.kcp.io"
+
+	// GroupWorkload is for targets and applications, as Crossplane had them.
+	GroupWorkload = "workload.crossplane.io"
+	// GroupMulticluster is for the inventory of clusters and for placements.
+	GroupMulticluster = "multicluster.x-k8s.io"
+
 	groupApps  = "apps"
 	groupBatch = "batch"
 	groupCRD   = "apiextensions.k8s.io"
@@ -76,6 +85,8 @@ var (
 
 	APIService = GroupKind{GroupAggregator, "APIService"}
 
+	DisruptionBudget = GroupKind{"policy", "PodDisruptionBudget"}
+
 	CRD = GroupKind{groupCRD, "CustomResourceDefinition"}
 	XRD = GroupKind{GroupComposites, "CompositeResourceDefinition"}
 	// MRD is for a CRD that is not installed until it is activated.
@@ -85,11 +96,21 @@ var (
 
 	StorageVersionMigration = GroupKind{GroupStorageMigration, "StorageVersionMigration"}
 
+	Target            = GroupKind{GroupWorkload, "KubernetesTarget"}
+	Application       = GroupKind{GroupWorkload, "KubernetesApplication"}
+	ClusterProfile    = GroupKind{GroupMulticluster, "ClusterProfile"}
+	PlacementDecision = GroupKind{GroupMulticluster, "PlacementDecision"}
+
 	Provider      = GroupKind{GroupPackages, "Provider"}
 	Configuration = GroupKind{GroupPackages, "Configuration"}
 	Function      = GroupKind{GroupPackages, "Function"}
 	ImageConfig   = GroupKind{GroupPackages, "ImageConfig"}
 	RuntimeConfig = GroupKind{GroupPackages, "DeploymentRuntimeConfig"}
+
+	// ResourceSchema describes a CRD; the other two have conversion rules.
+	ResourceSchema     = GroupKind{groupKCP, "APIResourceSchema"}
+	APIConversionRules = GroupKind{groupKCP, "APIConversionRules"}
+	APIConversion      = GroupKind{groupKCPIO, "APIConversion"}
 )
 
 // Sets of kinds that are treated alike; see [ID.Is].
@@ -102,6 +123,11 @@ var (
 	Workloads = []GroupKind{Deployment, StatefulSet, DaemonSet}
 	// Webhooks configure webhooks of API servers.
 	Webhooks = []GroupKind{ValidatingWebhooks, MutatingWebhooks}
+	// ConversionRules say how objects are converted between versions of a CRD, or claim
+	// to: the last two mix up the groups.
+	ConversionRules = []GroupKind{APIConversionRules, APIConversion, {groupKCPIO, APIConversionRules.Kind}, {groupKCP, APIConversion.Kind}}
+	// APIExports offer kcp's users the types of APIResourceSchemas.
+	APIExports = []GroupKind{{groupKCP, "APIExport"}, {groupKCPIO, "APIExport"}}
 	// AdmissionPolicies are policies of API servers, and their bindings.
 	AdmissionPolicies = []GroupKind{ValidatingPolicy, ValidatingPolicyBinding, MutatingPolicy, MutatingPolicyBinding}
 )

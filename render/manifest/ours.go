@@ -18,6 +18,9 @@ const (
 	// cluster that may use it: whoever can write to the repository cannot name
 	// another Secret.
 	ClusterLabel = Group + "/cluster"
+	// ConversionLabel, "true" on a ConfigMap in gitopsd's namespace of a cluster, says
+	// that it holds conversion rules; see render/conversion/bundle.
+	ConversionLabel = Group + "/conversion"
 	// PullSecretLabel, "true" on a Secret beside the daemon, allows packages to be
 	// pulled with it.
 	PullSecretLabel = Group + "/pull-secret"
@@ -25,6 +28,10 @@ const (
 	// to be verified with it.
 	VerificationKeyLabel = Group + "/verification-key"
 )
+
+// RemoteObjectsFinalizer, on a KubernetesApplication, keeps it until its objects in the
+// clusters of its targets are gone.
+const RemoteObjectsFinalizer = Group + "/remote-objects"
 
 // Annotations that people write.
 const (
@@ -84,6 +91,10 @@ const (
 	// KeepEditsAnnotation, "true" on an object in the repository, keeps fields that
 	// people add with kubectl.
 	KeepEditsAnnotation = Group + "/keep-edits"
+	// MigrateStorageAnnotation, "true" on a CRD, has the daemon store its objects again
+	// whenever its storage version changes, and shorten its status.storedVersions; see
+	// reconcile/migrate.
+	MigrateStorageAnnotation = Group + "/migrate-storage"
 	// PerClusterAnnotation, on a workload that runs a controller, names settings and
 	// contents that every cluster has its own of, separated by commas: they make no
 	// other behaviour. See behaviour.Identity.
@@ -91,6 +102,9 @@ const (
 	// ReplaceAnnotation, "true" on an object in the repository, allows it to be
 	// deleted and recreated when an immutable field differs.
 	ReplaceAnnotation = Group + "/replace"
+	// RescheduleAnnotation, on a KubernetesApplication, moves it to another target of
+	// those that its selector selects: once for each value that the annotation gets.
+	RescheduleAnnotation = Group + "/reschedule"
 	// ServingCertAnnotation, on a Service, names the Secret in the Service's namespace
 	// in which gitopsd keeps a certificate for the Service's DNS names.
 	ServingCertAnnotation = Group + "/serving-cert"
@@ -105,6 +119,10 @@ const (
 	// inventory; see plan.Inventory. An object whose rendering has this value is not
 	// applied again.
 	AppliedAnnotation = Group + "/applied"
+	// ApplicationAnnotation, on an object that a KubernetesApplication has in the
+	// cluster of its target, names the application: "<namespace>/<name>". It tells people
+	// whose the object is, and decides nothing.
+	ApplicationAnnotation = Group + "/application"
 	// RollbackAnnotation, on the Deployment of a package's controller, records which
 	// pod template was ready before, and whether it was put back; see
 	// rollback.Record.
@@ -112,9 +130,15 @@ const (
 	// ConversionStashAnnotation, on an object that conversion rules converted, has the
 	// fields that its version cannot hold; see render/conversion.
 	ConversionStashAnnotation = Group + "/conversion-stash"
+	// ConversionAnnotation, on a CRD, is the digest of the conversion rules by which its
+	// objects are converted.
+	ConversionAnnotation = Group + "/conversion"
 	// TypesAnnotation, on a CRD, is the digest of the types that it defined when it
 	// was applied.
 	TypesAnnotation = Group + "/types"
+	// HistoryAnnotation, on a CRD, has the values that TypesAnnotation had before, the
+	// last one first; see apply.history.
+	HistoryAnnotation = Group + "/types-before"
 	// FleetAnnotation and CommitAnnotation, on a cluster's inventory, are its fleet
 	// and the fleet's commit that was last applied.
 	FleetAnnotation  = Group + "/fleet"

@@ -38,7 +38,7 @@ func FuzzVerdicts(f *testing.F) {
 			return
 		}
 		for _, err := range []error{typ.Create(t.Context(), o), typ.Update(t.Context(), b, o), typ.Succeed(t.Context(), b, o)} {
-			if err != nil && len(err.Error()) > (mostCauses+1)*(longestCause+50) {
+			if err != nil && len(err.Error()) > (MostCauses+1)*(longestCause+50) {
 				t.Errorf("%d bytes: %v", len(err.Error()), err)
 			}
 		}

@@ -84,6 +84,17 @@ func (s *Schema) Default(tree map[string]any) (err error) {
 	return nil
 }
 
+// Prune removes the fields that the schema does not have, as the API server does whenever
+// it reads or stores an object. Metadata of embedded objects has the fields of metadata.
+func (s *Schema) Prune(tree map[string]any) (err error) {
+	defer recovered(&err)
+	pruning.Prune(tree, s.structural, true)
+	if err := objectmeta.Coerce(nil, tree, s.structural, false, true); err != nil {
+		return errors.New(bounded(err.Error()))
+	}
+	return nil
+}
+
 // Unknown returns the paths of fields that the schema does not have. The API server
 // drops them, and server-side apply fails on them. The object is not changed.
 func (s *Schema) Unknown(tree map[string]any) (paths []string, err error) {
@@ -97,9 +108,16 @@ func (s *Schema) Unknown(tree map[string]any) (paths []string, err error) {
 // object; any other error is why that is not known.
 func (s *Schema) Check(ctx context.Context, tree map[string]any) (err error) {
 	defer recovered(&err)
+	errs, err := s.check(ctx, tree)
+	if err != nil {
+		return err
+	}
+	return refusal(errs)
+}
+
+func (s *Schema) check(ctx context.Context, tree map[string]any) (field.ErrorList, error) {
 	errs := validation.ValidateCustomResource(nil, tree, s.validator)
 	errs = append(errs, objectmeta.Validate(ctx, nil, tree, s.structural, false)...)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, tree)...)
-	t := Type{structural: s.structural, celRules: s.celRules}
-	return t.rules(ctx, tree, nil, errs)
+	return rules(ctx, s.structural, s.celRules, tree, nil, errs)
 }

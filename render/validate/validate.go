@@ -10,7 +10,7 @@
 //     server-side apply onto the object as it is, defaults, schema, metadata, embedded
 //     resources, list types, and rules in CEL within the API server's cost budget;
 //   - the checks of whole objects in any version, as they are stored or converted
-//     (schema.go);
+//     (schema.go), and their causes without any value (cause.go);
 //   - a cache of compiled types (cache.go).
 //
 // It does not know admission: a mutating webhook may change an object before the API
@@ -26,6 +26,7 @@ import (
 	"slices"
 	"strings"
 
+	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel/model"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
@@ -58,9 +59,10 @@ type Refusal struct {
 	Live bool
 }
 
-// The bounds of a Refusal.
+// MostCauses is how many things that are wrong with an object are told, and longestCause
+// the length of each in bytes.
 const (
-	mostCauses   = 16
+	MostCauses   = 16
 	longestCause = 300
 )
 
@@ -179,22 +181,39 @@ func (t *Type) update(ctx context.Context, old, tree map[string]any) error {
 // rules runs the rules in CEL, unless what else is wrong would keep the API server from
 // it, and returns the result of all checks.
 func (t *Type) rules(ctx context.Context, object, old map[string]any, errs field.ErrorList, opts ...cel.Option) error {
-	if t.celRules != nil && !slices.ContainsFunc(errs, blocks) {
+	errs, err := rules(ctx, t.structural, t.celRules, object, old, errs, opts...)
+	if err != nil {
+		return err
+	}
+	return refusal(errs)
+}
+
+// rules adds to errs what the rules in CEL have against an object, unless errs would keep
+// the API server from asking them.
+func rules(ctx context.Context, s *structural.Structural, rules *cel.Validator, object, old map[string]any, errs field.ErrorList, opts ...cel.Option) (field.ErrorList, error) {
+	if rules != nil && !slices.ContainsFunc(errs, blocks) {
 		var before any
 		if old != nil {
 			before = old
 		}
-		broken, _ := t.celRules.Validate(ctx, nil, t.structural, object, before, celconfig.RuntimeCELCostBudget, opts...)
+		broken, _ := rules.Validate(ctx, nil, s, object, before, celconfig.RuntimeCELCostBudget, opts...)
 		errs = append(errs, broken...)
 	}
 	if err := ctx.Err(); err != nil {
-		return err
+		return nil, err
 	}
-	var causes []string
 	for _, e := range errs {
 		if strings.HasPrefix(e.Detail, "rule compile error") {
-			return fmt.Errorf("a rule of its type cannot be evaluated: %s", bounded(e.Error()))
+			return nil, fmt.Errorf("a rule of its type cannot be evaluated: %s", bounded(e.Error()))
 		}
+	}
+	return errs, nil
+}
+
+// refusal returns errors as a [*Refusal]; nil for none.
+func refusal(errs field.ErrorList) error {
+	var causes []string
+	for _, e := range errs {
 		if c := bounded(e.Error()); !slices.Contains(causes, c) {
 			causes = append(causes, c)
 		}
@@ -202,8 +221,8 @@ func (t *Type) rules(ctx context.Context, object, old map[string]any, errs field
 	if len(causes) == 0 {
 		return nil
 	}
-	if n := len(causes) - mostCauses; n > 0 {
-		causes = append(causes[:mostCauses-1:mostCauses-1], fmt.Sprintf("… %d more", n+1))
+	if n := len(causes) - MostCauses; n > 0 {
+		causes = append(causes[:MostCauses-1:MostCauses-1], fmt.Sprintf("… %d more", n+1))
 	}
 	return &Refusal{Causes: causes}
 }
@@ -269,7 +288,7 @@ func typedCauses(text string) []string {
 			}
 			return ", got a list"
 		})
-		if line != "" && len(causes) < mostCauses {
+		if line != "" && len(causes) < MostCauses {
 			causes = append(causes, bounded(line))
 		}
 	}
@@ -303,7 +322,9 @@ func sameVersion(live map[string]any, version string) bool {
 	return manifest.Text(live, "apiVersion") == version
 }
 
-// wire returns an object as the API server decodes it from a request.
+// Decoded returns an object as the API server decodes it from a request, a copy.
+func Decoded(tree map[string]any) (map[string]any, error) { return wire(tree) }
+
 func wire(tree map[string]any) (map[string]any, error) {
 	var decoded map[string]any
 	if err := json.Unmarshal(manifest.AppendJSON(nil, tree), &decoded); err != nil {

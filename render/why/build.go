@@ -11,6 +11,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"gitopsd.dev/render"
+	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
@@ -95,6 +97,9 @@ func (e *explainer) build(ctx context.Context, files everything) (*manifest.Obje
 	for _, o := range objects {
 		if o.ID() == e.id {
 			return o, nil
+		}
+		if e.id.Is(manifest.CRD) && o.ID().Is(manifest.ResourceSchema) && conversion.Defined(o.Tree()) == e.id.Name {
+			return render.Described(o, objects)
 		}
 	}
 	return nil, nil

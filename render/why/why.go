@@ -121,7 +121,7 @@ type Step struct {
 // cannot be rendered, or if the kustomizations have too many entries.
 func Explain(ctx context.Context, in Input, id manifest.ID, asked field.Path) (*Answer, error) {
 	e := &explainer{in: in, id: id, field: question(asked)}
-	final, err := e.expand(ctx, len(in.Patches))
+	final, err := e.expand(ctx, len(in.Patches), true)
 	if err != nil {
 		return nil, err
 	}
@@ -133,13 +133,22 @@ func Explain(ctx context.Context, in Input, id manifest.ID, asked field.Path) (*
 	if from, ok := webhook.Filled(a.Object, asked); ok {
 		a.Filled = "the CA of " + from.Object.String()
 	}
+	var converted []Step
+	if c := final.Conversions[id.Name]; c != nil && c.Definition.ID() == id {
+		for _, d := range c.Documents {
+			if s, differs := e.compare(c.Before, c.Definition, Makes); differs {
+				s.File, s.Line, s.What = d.Origin.File, d.Origin.Line, "conversion rules"
+				converted = append(converted, s)
+			}
+		}
+	}
 	patched, err := e.patches(ctx)
 	if err != nil {
 		return nil, err
 	}
 	before := patched.before
 	if before == nil { // a patch gave it its name
-		a.Steps = patched.steps
+		a.Steps = append(patched.steps, converted...)
 		return a, nil
 	}
 	var frozen []Step
@@ -163,7 +172,7 @@ func Explain(ctx context.Context, in Input, id manifest.ID, asked field.Path) (*
 	if err != nil {
 		return nil, err
 	}
-	a.Steps = slices.Concat(built, frozen, patched.steps)
+	a.Steps = slices.Concat(built, frozen, patched.steps, converted)
 	if len(asked) > 0 && !a.Field.Set && a.Filled == "" && !a.Original.Set && !slices.ContainsFunc(a.Steps, func(s Step) bool { return s.Without.Set }) {
 		return nil, fmt.Errorf("%s has no field %s, and nothing on its way removed one", id, asked)
 	}
@@ -177,14 +186,18 @@ type explainer struct {
 	renderer render.Renderer
 }
 
-// expand renders the cluster with the first patches of its own.
-func (e *explainer) expand(ctx context.Context, patches int) (*render.Rendered, error) {
+// expand renders the cluster with the first patches of its own, and with conversion
+// rules or without.
+func (e *explainer) expand(ctx context.Context, patches int, rules bool) (*render.Rendered, error) {
 	in := e.in.Input
 	in.Patches = in.Patches[:patches]
 	// What is broken is not what was asked about; if it is, it is not found.
 	w, err := e.renderer.Want(ctx, in)
 	if w == nil {
 		return nil, err
+	}
+	if !rules {
+		w = w.WithoutRules()
 	}
 	r, err := e.renderer.Expand(ctx, in, w, e.in.Packages)
 	if r == nil {
@@ -204,7 +217,7 @@ func (e *explainer) patches(ctx context.Context) (patched, error) {
 	var p patched
 	var last *manifest.Object
 	for n := 0; n <= len(e.in.Patches); n++ {
-		rendered, err := e.expand(ctx, n)
+		rendered, err := e.expand(ctx, n, false)
 		if err != nil {
 			return p, err
 		}

@@ -174,7 +174,7 @@ func TestExplain(t *testing.T) {
 func rendered(t *testing.T, in Input) *manifest.Set {
 	t.Helper()
 	e := &explainer{in: in}
-	r, err := e.expand(t.Context(), len(in.Patches))
+	r, err := e.expand(t.Context(), len(in.Patches), true)
 	if err != nil {
 		t.Fatal(err)
 	}

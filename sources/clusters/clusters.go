@@ -84,8 +84,21 @@ type Spec struct {
 	// the cluster has: Check (default), plan and run do, or Enforce, the cluster's
 	// API server does too, whoever creates them.
 	Pins string `yaml:"pins"`
+	// Breaking is what decides whether a breaking change of a type is let through that
+	// no annotation allows: Schema (default), only one that goes back to types that were
+	// there before and harms no object, or Data, every one that harms no object. The
+	// Packages document has the default of all clusters.
+	Breaking string `yaml:"breaking"`
 	// Certificates is who signs the certificates of the cluster's Services.
 	Certificates Certificates `yaml:"certificates"`
+	// Conversion is what serves the conversion rules among the cluster's manifests;
+	// nil if nothing does.
+	Conversion *Conversion `yaml:"conversion"`
+	// Publish are the namespaces of other clusters that this one is published to.
+	Publish []Publication `yaml:"publish"`
+	// Targets installs the definitions of KubernetesTarget and KubernetesApplication, and
+	// serves what people make of these kinds, also if nothing in the repository is of them.
+	Targets bool `yaml:"targets"`
 	// Suspend leaves the cluster alone.
 	Suspend bool `yaml:"suspend"`
 	// Health has expressions that judge the objects of kinds, at most one for each.
@@ -95,7 +108,8 @@ type Spec struct {
 	UnknownHealth string `yaml:"unknownHealth"`
 }
 
-// The values of Spec.Packages, Spec.Drift, Spec.Pins and Spec.UnknownHealth.
+// The values of Spec.Packages, Spec.Drift, Spec.Pins, Spec.Breaking and
+// Spec.UnknownHealth.
 const (
 	Expand   = "expand"
 	Delegate = "delegate"
@@ -103,6 +117,8 @@ const (
 	Report   = "report"
 	Check    = "check"
 	Enforce  = "enforce"
+	Schema   = "schema"
+	Data     = "data"
 	Ready    = "ready"
 	Unready  = "unready"
 )
@@ -113,6 +129,24 @@ type Certificates struct {
 	// the CA that signs, its certificate in tls.crt and its key in tls.key. Empty has
 	// gitopsd make a CA for each Service.
 	Authority string `yaml:"authority"`
+}
+
+// Conversion is what converts objects by rules when the cluster's API server asks;
+// exactly one field is set.
+type Conversion struct {
+	// Service has a server run in the cluster.
+	Service *ConversionService `yaml:"service"`
+	// URL is where the cluster reaches the daemon, which serves: https, a host, and at
+	// most a port and a path that does not end in a slash.
+	URL string `yaml:"url"`
+}
+
+// ConversionService is a server in the cluster.
+type ConversionService struct {
+	// Image is gitopsd's, with a tag or a digest.
+	Image string `yaml:"image"`
+	// Replicas is how many of it run, at least one. It is never nil: the default is 2.
+	Replicas *int `yaml:"replicas"`
 }
 
 // HealthRule judges the objects of a kind; package health says how.
@@ -232,10 +266,12 @@ func Parse(file string, data []byte) (*Registry, error) {
 		p.fail(open, "", "the file ends where a document begins: restore what was cut off, or remove the marker")
 	}
 	p.dependencies()
+	p.publications()
 	p.removals()
 	if len(p.registry.Clusters) == 0 && len(p.errs) == 0 {
 		p.fail(1, "", "registers no cluster, which is taken for an accident: every cluster is left as it is")
 	}
+	p.breaking()
 	p.registry.Faulty = len(p.errs) > 0
 	return &p.registry, errors.Join(p.errs...)
 }

@@ -28,6 +28,7 @@ spec:
   serviceAccount: gitopsd
   dependsOn: [hub]
   drift: report
+  breaking: data
   suspend: true
   unknownHealth: unready
   health:
@@ -50,11 +51,11 @@ func TestParse(t *testing.T) {
 	}
 	want := []Cluster{
 		{Name: "hub", Labels: map[string]string{"env": "dev"}, Line: 2, Spec: Spec{
-			Path: "clusters/hub", Kubeconfig: Kubeconfig{File: "hub.yaml"}, Packages: Expand, Drift: Correct, Pins: Check, UnknownHealth: Ready}},
+			Path: "clusters/hub", Kubeconfig: Kubeconfig{File: "hub.yaml"}, Packages: Expand, Drift: Correct, Pins: Check, Breaking: Schema, UnknownHealth: Ready}},
 		{Name: "prod-eu", Line: 11, Spec: Spec{
 			Path: "clusters/prod-eu", Kubeconfig: Kubeconfig{SecretRef: &SecretRef{Name: "prod-eu"}}, Context: "admin",
-			ServiceAccount: "gitopsd-system/gitopsd", Packages: Expand, DependsOn: []string{"hub"}, Drift: Report, Pins: Check, Suspend: true, UnknownHealth: Unready,
-			Health: []HealthRule{{Group: "example.org", Kind: "Gadget", Current: "status.phase == 'Ready'", Failed: "status.phase == 'Broken'", Line: 25}},
+			ServiceAccount: "gitopsd-system/gitopsd", Packages: Expand, DependsOn: []string{"hub"}, Drift: Report, Pins: Check, Breaking: Data, Suspend: true, UnknownHealth: Unready,
+			Health: []HealthRule{{Group: "example.org", Kind: "Gadget", Current: "status.phase == 'Ready'", Failed: "status.phase == 'Broken'", Line: 26}},
 			Patches: []Patch{{
 				Target: &Selector{Kind: "CustomResourceDefinition", Name: ".*"},
 				Patch:  "- op: add\n  path: /metadata/annotations/team\n  value: platform\n",
@@ -92,8 +93,20 @@ func TestParseFaults(t *testing.T) {
 		{name: "two credentials", doc: cluster(meta, "spec:", where, "  kubeconfig: {file: a, inCluster: true}"), want: "clusters.yaml:6: spec.kubeconfig: has 2 of"},
 		{name: "file leaves", doc: cluster(meta, "spec:", where, "  kubeconfig: {file: ../a}"), want: `clusters.yaml:6: spec.kubeconfig.file: "../a" leaves`},
 		{name: "drift", doc: cluster(meta, "spec:", where, creds, "  drift: fix"), want: `clusters.yaml:7: spec.drift: "fix"; use correct or report`},
+		{name: "breaking", doc: cluster(meta, "spec:", where, creds, "  breaking: never"), want: `clusters.yaml:7: spec.breaking: "never"; use schema or data`},
 		{name: "packages", doc: cluster(meta, "spec:", where, creds, "  packages: ignore"), want: `clusters.yaml:7: spec.packages: "ignore"; use expand or delegate`},
-		{name: "publish", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: hub}"), want: "clusters.yaml:7: spec.publish: not supported by this version"},
+		{name: "publish to no namespace", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: good, role: edit}"), want: `clusters.yaml:8: spec.publish.0.namespace: "" is no name of a namespace`},
+		{name: "publish to no cluster", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {namespace: a, role: edit}"), want: `clusters.yaml:8: spec.publish.0.cluster: "" is no cluster name`},
+		{name: "publish to a stranger", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: nobody, namespace: a, role: edit}"), want: `clusters.yaml:8: spec.publish.0.cluster: cluster bad is published to "nobody", which is not registered`},
+		{name: "publish without a role", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: bad, namespace: a}"), want: "clusters.yaml:8: spec.publish.0.role: is missing: name the ClusterRole"},
+		{name: "publish with a strange role", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: bad, namespace: a, role: a/b}"), want: `spec.publish.0.role: "a/b" is no name of a ClusterRole`},
+		{name: "publish with a role and credentials", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: bad, namespace: a, role: edit, credentials: connection}"), want: "spec.publish.0.role: means nothing with credentials: connection"},
+		{name: "publish other credentials", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: bad, namespace: a, role: edit, credentials: mine}"), want: `spec.publish.0.credentials: "mine"; use token or connection`},
+		{name: "publish what it has not", doc: cluster(meta, "spec:", where, "  kubeconfig: {inCluster: true}", "  publish:", "  - {cluster: bad, namespace: a, credentials: connection}"), want: "spec.publish.0.credentials: connection needs a kubeconfig"},
+		{name: "publish more than it uses", doc: cluster(meta, "spec:", where, creds, "  serviceAccount: limited", "  publish:", "  - {cluster: bad, namespace: a, credentials: connection}"), want: "spec.publish.0.credentials: connection would hand out more"},
+		{name: "publish twice", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: bad, namespace: a, role: edit}", "  - {cluster: bad, namespace: a, role: view}"), want: "clusters.yaml:9: spec.publish.1.namespace: a of cluster bad is at line 8 already"},
+		{name: "publish a target", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: bad, namespace: a, role: edit, target: no}"), want: "spec.publish.0.target"},
+		{name: "publish as misspelt", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: bad, namespce: a, role: edit}"), want: "clusters.yaml:8: namespce: is not a field here; did you mean namespace?"},
 		{name: "empty patch", doc: cluster(meta, "spec:", where, creds, "  patches:", "  - target: {kind: A}"), want: "clusters.yaml:8: spec.patches.0.patch: is missing"},
 		{name: "health of nothing", doc: cluster(meta, "spec:", where, creds, "  health:", "  - {current: 'true'}"), want: "clusters.yaml:8: spec.health.0.kind: is missing"},
 		{name: "health without rule", doc: cluster(meta, "spec:", where, creds, "  health:", "  - {kind: A}"), want: "clusters.yaml:8: spec.health.0.current: is missing"},
@@ -102,6 +115,17 @@ func TestParseFaults(t *testing.T) {
 		{name: "health as Flux has it", doc: cluster(meta, "spec:", where, creds, "  health:", "  - {apiVersion: a.b/v1, kind: A, current: 'true'}"), want: "clusters.yaml:8: apiVersion: is not a field here"},
 		{name: "certificates", doc: cluster(meta, "spec:", where, creds, "  certificates: {authority: My_CA}"), want: `clusters.yaml:7: spec.certificates.authority: "My_CA" is no name of a Secret`},
 		{name: "certificates of a file", doc: cluster(meta, "spec:", where, creds, "  certificates: {file: ca.pem}"), want: "clusters.yaml:7: file: is not a field here"},
+		{name: "conversion", doc: cluster(meta, "spec:", where, creds, "  conversion: {}"), want: "clusters.yaml:7: spec.conversion: want either service: {image: <image of gitopsd>}, for a server in the cluster, or url: https://"},
+		{name: "conversion twice", doc: cluster(meta, "spec:", where, creds, "  conversion:", "    url: https://a", "    service: {image: 'a.b/c:d'}"), want: "clusters.yaml:7: spec.conversion: want either"},
+		{name: "conversion without image", doc: cluster(meta, "spec:", where, creds, "  conversion:", "    service: {replicas: 3}"), want: "clusters.yaml:8: spec.conversion.service.image: is missing"},
+		{name: "conversion by any image", doc: cluster(meta, "spec:", where, creds, "  conversion:", "    service: {image: ghcr.io/a/b}"), want: `spec.conversion.service.image: "ghcr.io/a/b" is no image with a tag or a digest`},
+		{name: "conversion without replicas", doc: cluster(meta, "spec:", where, creds, "  conversion:", "    service:", "      image: a.b/c:d", "      replicas: 0"), want: "clusters.yaml:10: spec.conversion.service.replicas: 0; want 1 at least"},
+		{name: "conversion by too many replicas", doc: cluster(meta, "spec:", where, creds, "  conversion:", "    service:", "      image: a.b/c:d", "      replicas: 4000000000"), want: "spec.conversion.service.replicas: 4000000000; want 100 at most"},
+		{name: "conversion by a path that gets lost", doc: cluster(meta, "spec:", where, creds, "  conversion: {url: 'https://a/b/../c'}"), want: `its path has . or .. or an empty part, which is lost on the way: write /c`},
+		{name: "conversion at no port", doc: cluster(meta, "spec:", where, creds, "  conversion: {url: 'https://a:99999'}"), want: `spec.conversion.url: "https://a:99999"; 99999 is no port`},
+		{name: "conversion over http", doc: cluster(meta, "spec:", where, creds, "  conversion:", "    url: http://a"), want: `clusters.yaml:8: spec.conversion.url: "http://a"; want https://<host>`},
+		{name: "conversion with a query", doc: cluster(meta, "spec:", where, creds, "  conversion: {url: 'https://a/b?c'}"), want: "clusters.yaml:7: spec.conversion.url: has a user, a query or a fragment"},
+		{name: "conversion of a typing error", doc: cluster(meta, "spec:", where, creds, "  conversion: {uri: 'https://a'}"), want: "clusters.yaml:7: uri: is not a field here; did you mean url?"},
 		{name: "unknownHealth", doc: cluster(meta, "spec:", where, creds, "  unknownHealth: yes"), want: "clusters.yaml:7"},
 		{name: "dependsOn", doc: cluster(meta, "spec:", where, creds, "  dependsOn: [nobody]"), want: `cluster bad waits for "nobody", which is not registered`},
 		{name: "depends on itself", doc: cluster(meta, "spec:", where, creds, "  dependsOn: [bad]"), want: "clusters wait for each other: bad -> bad"},
@@ -126,6 +150,32 @@ func TestParseFaults(t *testing.T) {
 	}
 }
 
+// The Packages document says for the whole fleet what decides about breaking changes. If it
+// cannot be read, that is the strict one.
+func TestBreaking(t *testing.T) {
+	packages := func(spec string) string {
+		return "---\napiVersion: gitopsd.dev/v1alpha1\nkind: Packages\nspec: " + spec + "\n"
+	}
+	for _, tt := range []struct{ packages, hub, want string }{
+		{"", Schema, ""},
+		{packages("{breaking: data}"), Data, ""},
+		{packages("{breaking: schema}"), Schema, ""},
+		{packages("{breaking: objects}"), Schema, `clusters.yaml:39: spec.breaking: "objects"; use schema or data`},
+		{packages("{breaking: data, exclude: [{}]}"), Schema, "spec.exclude.0"},
+		{packages("{breaking: data}") + packages("{breaking: data}"), Schema, "there is a Packages document at line"},
+	} {
+		r, err := Parse("clusters.yaml", []byte(valid+tt.packages))
+		if (err != nil) != (tt.want != "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: error %v, want %q", tt.packages, err, tt.want)
+		}
+		for name, want := range map[string]string{"hub": tt.hub, "prod-eu": Data} {
+			if c, _ := r.Get(name); c.Spec.Breaking != want {
+				t.Errorf("%s: %s has %q, want %q", tt.packages, name, c.Spec.Breaking, want)
+			}
+		}
+	}
+}
+
 func TestBrokenClusterIsNotRemoved(t *testing.T) {
 	r, err := Parse("clusters.yaml", []byte(strings.Replace(valid, "  path: clusters/prod-eu", "  paht: clusters/prod-eu", 1)))
 	if err == nil || r.Removed("prod-eu") || !slices.Equal(r.Broken, []string{"prod-eu"}) {
@@ -142,7 +192,7 @@ func TestNotWhole(t *testing.T) {
 		{"empty", "", "clusters.yaml:1: registers no cluster"},
 		{"comments", "# the fleet\n---\n# to come\n", "clusters.yaml:1: registers no cluster"},
 		{"null", "---\nnull\n", "clusters.yaml:1: registers no cluster"},
-		{"cut off after a marker", valid + "---\n", "clusters.yaml:35: the file ends where a document begins"},
+		{"cut off after a marker", valid + "---\n", "clusters.yaml:36: the file ends where a document begins"},
 		{"cut off in a marker's document", valid + "---\napiVersion: gitopsd.dev/v1alpha1\nkind: Clu", `"Clu"; this file holds documents of kind Cluster`},
 		{"cut off in a name", valid + "---\napiVersion: gitopsd.dev/v1alpha1\nkind: Cluster\nmetadata:\n  name: prod-u", "spec.path: is missing"},
 		{"cut off in a spec", valid + "---\napiVersion: gitopsd.dev/v1alpha1\nkind: Cluster\nmetadata: {name: prod-us}\nspec:\n  path: a\n", "spec.kubeconfig: has 0 of"},
@@ -212,4 +262,21 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestConversion(t *testing.T) {
+	for text, want := range map[string]Conversion{
+		"{url: 'https://gitopsd.example.org:9443/fleet/'}":          {URL: "https://gitopsd.example.org:9443/fleet"},
+		"{service: {image: 'example.org/gitopsd:v1'}}":              {Service: &ConversionService{Image: "example.org/gitopsd:v1", Replicas: new(2)}},
+		"{service: {image: 'example.org/gitopsd:v1', replicas: 3}}": {Service: &ConversionService{Image: "example.org/gitopsd:v1", Replicas: new(3)}},
+	} {
+		r, err := Parse("clusters.yaml", []byte(strings.Replace(valid, "  drift: report", "  conversion: "+text, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, _ := r.Get("prod-eu")
+		if !reflect.DeepEqual(*c.Spec.Conversion, want) {
+			t.Errorf("%s is %+v", text, c.Spec.Conversion)
+		}
+	}
 }

@@ -30,6 +30,8 @@ type packages struct {
 		Exclude []exclusion   `yaml:"exclude"`
 		Select  []selection   `yaml:"select"`
 		Replace []replacement `yaml:"replace"`
+		// Breaking is the clusters' default; see [Spec].
+		Breaking string `yaml:"breaking"`
 	} `yaml:"spec"`
 }
 
@@ -134,7 +136,10 @@ func (p *parser) packages(c chunk, at finder) {
 		fail([]string{"kind"}, "%q; did you mean %s?", d.Kind, PackagesKind)
 	case len(d.Spec.Exclude)+len(d.Spec.Select)+len(d.Spec.Replace) > maxRules:
 		fail([]string{"spec"}, "has more than %d entries; use ranges", maxRules)
+	case d.Spec.Breaking != "" && d.Spec.Breaking != Schema && d.Spec.Breaking != Data:
+		fail([]string{"spec", "breaking"}, "%q; use schema or data", d.Spec.Breaking)
 	}
+	p.fleetBreaking = d.Spec.Breaking
 	if len(p.errs) == before {
 		p.registry.Rules = rules.Rules{Excludes: p.excludes(d.Spec.Exclude, at, fail)}
 		p.selects(d.Spec.Select, at, fail)

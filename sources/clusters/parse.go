@@ -29,6 +29,8 @@ type parser struct {
 	unnamed bool
 	seen    map[string]int // a cluster's name -> the line of its document
 	rulesAt int            // the line of the Packages document
+	// fleetBreaking is the Packages document's spec.breaking.
+	fleetBreaking string
 }
 
 // document is the shape of a Cluster document as it is written. Fields that
@@ -39,10 +41,8 @@ type document struct {
 	Kind       string   `yaml:"kind"`
 	Metadata   metadata `yaml:"metadata"`
 	Spec       struct {
-		Spec       `yaml:",inline"`
-		Etcd       yaml.Node `yaml:"etcd"`
-		Conversion yaml.Node `yaml:"conversion"`
-		Publish    yaml.Node `yaml:"publish"`
+		Spec `yaml:",inline"`
+		Etcd yaml.Node `yaml:"etcd"`
 	} `yaml:"spec"`
 }
 
@@ -104,10 +104,8 @@ func (p *parser) document(c chunk) {
 		p.fail(at.line("kind"), "kind", "%q; this file holds documents of kind Cluster and one of kind %s", d.Kind, PackagesKind)
 	}
 	cl := Cluster{Name: d.Metadata.Name, Labels: d.Metadata.Labels, Annotations: d.Metadata.Annotations, Line: line, Spec: d.Spec.Spec}
-	for key, n := range map[string]yaml.Node{"etcd": d.Spec.Etcd, "conversion": d.Spec.Conversion, "publish": d.Spec.Publish} {
-		if n.Kind != 0 {
-			p.fail(at.line("spec", key), "spec."+key, "not supported by this version; remove it")
-		}
+	if d.Spec.Etcd.Kind != 0 {
+		p.fail(at.line("spec", "etcd"), "spec.etcd", "not supported by this version; remove it")
 	}
 	p.name(&cl, at)
 	if name, ok := cl.Annotations[RemoveAnnotation]; ok && name != cl.Name {
@@ -195,6 +193,9 @@ func (p *parser) spec(c *Cluster, at finder) {
 	default:
 		fail([]string{"spec", "pins"}, "%q; use check or enforce", s.Pins)
 	}
+	if s.Breaking != "" && s.Breaking != Schema && s.Breaking != Data {
+		fail([]string{"spec", "breaking"}, "%q; use schema or data", s.Breaking)
+	}
 	if s.ServiceAccount != "" {
 		ns, name, both := strings.Cut(s.ServiceAccount, "/")
 		if !both {
@@ -215,10 +216,26 @@ func (p *parser) spec(c *Cluster, at finder) {
 	if name := s.Certificates.Authority; name != "" && (len(name) > 253 || !dnsName.MatchString(name)) {
 		fail([]string{"spec", "certificates", "authority"}, "%q is no name of a Secret; it is looked for in the cluster's namespace gitopsd-system", name)
 	}
+	p.conversion(s.Conversion, at)
 	p.health(s.Health, at)
+	p.publish(c, at)
 	for i, patch := range s.Patches {
 		if strings.TrimSpace(patch.Patch) == "" {
 			fail([]string{"spec", "patches", strconv.Itoa(i), "patch"}, "is missing")
+		}
+	}
+}
+
+// breaking gives the clusters that do not set it the fleet's spec.breaking. While that
+// cannot be read it is the strict one.
+func (p *parser) breaking() {
+	fleet := p.fleetBreaking
+	if fleet == "" || p.registry.RulesErr != nil {
+		fleet = Schema
+	}
+	for i := range p.registry.Clusters {
+		if s := &p.registry.Clusters[i].Spec; s.Breaking == "" {
+			s.Breaking = fleet
 		}
 	}
 }
@@ -427,6 +444,7 @@ func didYouMean(name string) string {
 	for _, t := range []reflect.Type{
 		reflect.TypeFor[document](), reflect.TypeFor[metadata](), reflect.TypeFor[Spec](),
 		reflect.TypeFor[Kubeconfig](), reflect.TypeFor[SecretRef](), reflect.TypeFor[Patch](), reflect.TypeFor[Selector](), reflect.TypeFor[HealthRule](),
+		reflect.TypeFor[Conversion](), reflect.TypeFor[ConversionService](), reflect.TypeFor[Publication](),
 		reflect.TypeFor[packages]().Field(3).Type, reflect.TypeFor[exclusion](), reflect.TypeFor[selection](), reflect.TypeFor[replacement](),
 	} {
 		for i := range t.NumField() {

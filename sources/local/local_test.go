@@ -3,10 +3,10 @@ package local
 import (
 	"errors"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/fstest"
 
@@ -118,9 +118,11 @@ func TestFilesThatAreNone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o644); err != nil {
+	socket, err := net.Listen("unix", filepath.Join(dir, "socket"))
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer socket.Close()
 	if err := os.Truncate(filepath.Join(dir, "file"), MaxFile+1); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +130,7 @@ func TestFilesThatAreNone(t *testing.T) {
 	for name, want := range map[string]string{
 		"inside": "inside: is a symbolic link", "dirlink": "dirlink: is a symbolic link", "dirlink/file": "dirlink: is a symbolic link",
 		"outside": "outside: is a symbolic link", "outdir/secret": "outdir: is a symbolic link", "up": "up: is a symbolic link",
-		"dangling": "dangling: is a symbolic link", "dir/.git": "file does not exist", "fifo": "fifo: is neither a file nor a directory",
+		"dangling": "dangling: is a symbolic link", "dir/.git": "file does not exist", "socket": "socket: is neither a file nor a directory",
 	} {
 		_, openErr := files.Open(name)
 		_, statErr := fs.Stat(files, name)

@@ -6,11 +6,13 @@
 //
 //	@CLUSTER REPOSITORY VERSION
 //	@CLUSTER REPOSITORY VERSION <- REPOSITORY
+//	@CLUSTER DEFINITION conversion SUM
 //	REPOSITORY VERSION SUM
 //	REPOSITORY VERSION/ITEM SUM
 //
 // A line that starts with @ selects, as a requirement in go.mod does; the
-// second form is a dependency and names what depends on it. The others verify,
+// second form is a dependency and names what depends on it. The third has the digest of
+// the conversion rules of a CustomResourceDefinition (conversions.go). The others verify,
 // as go.sum does: the first has the digest that the version resolved to, of an
 // index or a manifest; the items are each platform's manifest ("linux/amd64"),
 // the content that defines the types ("package.yaml"), the types themselves
@@ -70,8 +72,9 @@ const (
 type File struct {
 	// selections and records have their line in the parsed file, from 1; 0 if
 	// they were added since.
-	selections map[Selection]int
-	records    map[Key]record
+	selections  map[Selection]int
+	conversions map[Conversion]int
+	records     map[Key]record
 	// contested are records of one key that differ, as a merge leaves them.
 	// Their keys are not in records.
 	contested map[Key][]record
@@ -102,9 +105,12 @@ func (s Selection) String() string {
 // Format returns the lock's bytes: its lines sorted bytewise. Equal locks have
 // equal bytes.
 func (f *File) Format() []byte {
-	lines := make([]string, 0, len(f.selections)+len(f.records))
+	lines := make([]string, 0, len(f.selections)+len(f.conversions)+len(f.records))
 	for s := range f.selections {
 		lines = append(lines, s.String())
+	}
+	for c := range f.conversions {
+		lines = append(lines, c.String())
 	}
 	for k, r := range f.all() {
 		lines = append(lines, k.String()+" "+r.sum)
@@ -138,7 +144,7 @@ func (f *File) all() iter.Seq2[Key, record] {
 
 // Clone returns a copy that shares nothing.
 func (f *File) Clone() *File {
-	c := &File{selections: maps.Clone(f.selections), records: maps.Clone(f.records), contested: maps.Clone(f.contested)}
+	c := &File{selections: maps.Clone(f.selections), conversions: maps.Clone(f.conversions), records: maps.Clone(f.records), contested: maps.Clone(f.contested)}
 	for k, both := range c.contested {
 		c.contested[k] = slices.Clone(both)
 	}
@@ -250,11 +256,14 @@ func (f *File) AllSelections() map[string][]Selection {
 	return all
 }
 
-// Clusters returns the names of the clusters that select anything, sorted.
+// Clusters returns the names of the clusters that have any lines, sorted.
 func (f *File) Clusters() []string {
 	names := make(map[string]struct{})
 	for s := range f.selections {
 		names[s.Cluster] = struct{}{}
+	}
+	for c := range f.conversions {
+		names[c.Cluster] = struct{}{}
 	}
 	return slices.Sorted(maps.Keys(names))
 }

@@ -68,6 +68,10 @@ func TestParseFaults(t *testing.T) {
 		{"two spaces", "reg.io/a  v1 " + digestA + "\n", "is not a record"},
 		{"selection", "@dev reg.io/a\n", "is not a selection"},
 		{"arrow", "@dev reg.io/a v1 -> reg.io/b\n", "is not a selection"},
+		{"rules without sum", "@dev as.io conversion\n", "is not about conversion rules: want @CLUSTER DEFINITION conversion SUM"},
+		{"sum of rules", "@dev as.io conversion " + digestA + "\n", "is not a digest of conversion rules"},
+		{"definition of rules", "@dev As.io conversion " + rulesDigest("a") + "\n", `"As.io" is not the name of a CustomResourceDefinition`},
+		{"cluster of rules", "@Dev as.io conversion " + rulesDigest("a") + "\n", `"Dev" is not a cluster's name`},
 		{"cluster", "@Dev reg.io/a v1\n", `"Dev" is not a cluster's name`},
 		{"repository", "reg.io/A v1 " + digestA + "\n", `"reg.io/A" is not a repository`},
 		{"item", "reg.io/a v1/else " + digestA + "\n", `"else" is not an item`},
@@ -161,6 +165,7 @@ func TestSelectAndTidy(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add(sample())
 	f.Add("<<<<<<< a\n=======\n>>>>>>> b\n")
+	f.Add("@dev as.io conversion " + rulesDigest("a") + "\n@dev as.io conversion " + rulesDigest("b") + "\n@dev as.io conversion\n")
 	f.Fuzz(func(t *testing.T, in string) {
 		some, left := Salvage([]byte(in))
 		if _, again := Salvage(some.Format()); again > 0 {
@@ -194,5 +199,30 @@ func TestAllSelections(t *testing.T) {
 		if !slices.Equal(all[name], f.Selections(name)) {
 			t.Errorf("%s: have %v, want %v", name, all[name], f.Selections(name))
 		}
+	}
+}
+
+// Conversion rules belong to a cluster as its selections do.
+func TestConversions(t *testing.T) {
+	text := "@dev as.io conversion " + rulesDigest("a") + "\n@dev reg.io/a v1\n@prod as.io conversion " + rulesDigest("b") + "\n"
+	f, err := Parse("clusters.lock", []byte(text))
+	if err != nil || string(f.Clone().Format()) != text {
+		t.Fatalf("%v\n%s", err, f.Clone().Format())
+	}
+	if have := f.Clusters(); !slices.Equal(have, []string{"dev", "prod"}) {
+		t.Errorf("clusters %q", have)
+	}
+	before := f.Clone()
+	f.Convert("dev", []Conversion{{"dev", "bs.io", rulesDigest("a")}})
+	if f.Has(before) || len(f.Conversions("dev")) != 1 || len(before.Conversions("dev")) != 1 || before.Conversions("dev")[0].Definition != "as.io" {
+		t.Errorf("rules of dev are %v, before %v", f.Conversions("dev"), before.Conversions("dev"))
+	}
+	if have := string(Added(before, f).Format()); have != "@dev bs.io conversion "+rulesDigest("a")+"\n" {
+		t.Errorf("added\n%s", have)
+	}
+	f.Tidy()
+	f.Leave("dev")
+	if have := string(f.Format()); have != "@prod as.io conversion "+rulesDigest("b")+"\n" {
+		t.Errorf("left\n%s", have)
 	}
 }

@@ -27,25 +27,31 @@ func Rebase(base, ours, theirs *File) *File {
 	return merge(base, ours, theirs, func(_, _, theirs lineSet) lineSet { return theirs })
 }
 
-// line is a record with its sum, or a selection.
+// line is a record with its sum, a selection, or conversion rules.
 type line struct {
-	key       Key
-	sum       string
-	selection Selection
+	key        Key
+	sum        string
+	selection  Selection
+	conversion Conversion
 }
 
 // lineSet maps each line to its number in the file.
 type lineSet map[line]int
 
 // part is the unit of a merge: the version of a package, a dependency in a
-// cluster, or a cluster's declared packages, which are no decision of the lock.
+// cluster, a cluster's declared packages, which are no decision of the lock, or the
+// conversion rules of a definition in a cluster.
 type part struct {
 	cluster, repository, version string
 	declared                     bool
+	definition                   string
 }
 
 // partOf returns the part that a line belongs to.
 func partOf(l line) part {
+	if c := l.conversion; c != (Conversion{}) {
+		return part{cluster: c.Cluster, definition: c.Definition}
+	}
 	if s := l.selection; l.sum == "" {
 		return part{cluster: s.Cluster, repository: s.Repository, declared: s.Parent == ""}
 	}
@@ -67,14 +73,20 @@ func (f *File) parts() map[part]lineSet {
 	for s, at := range f.selections {
 		add(line{selection: s}, at)
 	}
+	for c, at := range f.conversions {
+		add(line{conversion: c}, at)
+	}
 	return parts
 }
 
 func (f *File) add(lines lineSet) {
 	for l, at := range lines {
-		if l.sum == "" {
+		switch {
+		case l.conversion != (Conversion{}):
+			f.convert(l.conversion, at)
+		case l.sum == "":
 			f.choose(l.selection, at)
-		} else {
+		default:
 			f.put(l.key, record{l.sum, at})
 		}
 	}
@@ -147,6 +159,8 @@ func (s lineSet) head() lineSet {
 	head := make(lineSet)
 	for l := range s {
 		switch {
+		case l.conversion != (Conversion{}):
+			head[l] = 0
 		case l.sum == "":
 			head[line{selection: Selection{Version: l.selection.Version}}] = 0
 		case l.key.Item == "":
@@ -240,7 +254,10 @@ func (f *File) FormatConflicts(ours, theirs *File) []byte {
 }
 
 func (l line) String() string {
-	if l.sum == "" {
+	switch {
+	case l.conversion != (Conversion{}):
+		return l.conversion.String()
+	case l.sum == "":
 		return l.selection.String()
 	}
 	return l.key.String() + " " + l.sum

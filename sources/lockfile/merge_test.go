@@ -1,6 +1,8 @@
 package lockfile
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -11,13 +13,15 @@ import (
 )
 
 // lock makes a lock of lines; a word that is a letter and a number at the end of
-// one stands for a digest.
+// one stands for a digest, after "conversion " for one of rules.
 func lock(t testing.TB, lines ...string) *File {
 	t.Helper()
 	var text strings.Builder
 	for _, l := range lines {
 		if head, word, ok := cutLast(l); ok && l[0] != '@' {
 			l = head + " " + string(sources.DigestOf([]byte(word)))
+		} else if strings.HasSuffix(head, " conversion") {
+			l = head + " " + rulesDigest(word)
 		}
 		text.WriteString(l + "\n")
 	}
@@ -26,6 +30,11 @@ func lock(t testing.TB, lines ...string) *File {
 		t.Fatal(err)
 	}
 	return f
+}
+
+func rulesDigest(word string) string {
+	sum := sha256.Sum256([]byte(word))
+	return "h1:" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
 func cutLast(s string) (before, after string, ok bool) {
@@ -85,6 +94,15 @@ func TestMerge(t *testing.T) {
 		{name: "items of one digest", base: []string{"reg.io/a v1 d1"},
 			ours: []string{"reg.io/a v1 d1", "reg.io/a v1/linux/amd64 p1"}, theirs: []string{"reg.io/a v1 d1", "reg.io/a v1/package.yaml c1"},
 			want: []string{"reg.io/a v1 d1", "reg.io/a v1/linux/amd64 p1", "reg.io/a v1/package.yaml c1"}},
+		{name: "rules of two definitions", base: []string{"@dev as.io conversion r1", "@dev bs.io conversion r1"},
+			ours: []string{"@dev as.io conversion r2", "@dev bs.io conversion r1"}, theirs: []string{"@dev as.io conversion r1", "@dev bs.io conversion r2", "@prod as.io conversion r1"},
+			want: []string{"@dev as.io conversion r2", "@dev bs.io conversion r2", "@prod as.io conversion r1"}},
+		{name: "rules that both changed are what the merged commit makes of them", base: []string{"@dev as.io conversion r1"},
+			ours: []string{"@dev as.io conversion r2"}, theirs: []string{"@dev as.io conversion r3"},
+			want: []string{"@dev as.io conversion r2", "@dev as.io conversion r3"}},
+		{name: "rules removed here, changed there", base: []string{"@dev as.io conversion r1"}, theirs: []string{"@dev as.io conversion r2"},
+			want: []string{"@dev as.io conversion r2"}},
+		{name: "rules removed here", base: []string{"@dev as.io conversion r1"}, theirs: []string{"@dev as.io conversion r1"}},
 		{name: "what was contested and one side settled", base: []string{"reg.io/a v1 d1", "reg.io/a v1 d2"}, ours: []string{"reg.io/a v1 d2"},
 			theirs: []string{"reg.io/a v1 d1", "reg.io/a v1 d2", "reg.io/b v1 d1"}, want: []string{"reg.io/a v1 d2", "reg.io/b v1 d1"}},
 	} {
@@ -119,7 +137,13 @@ func TestMergeLaws(t *testing.T) {
 			f := from.Clone()
 			for range r.IntN(6) {
 				repository, version := fmt.Sprint("reg.io/", r.IntN(2)), fmt.Sprint("v", r.IntN(2))
-				switch cluster := fmt.Sprint("c", r.IntN(2)); r.IntN(6) {
+				switch cluster := fmt.Sprint("c", r.IntN(2)); r.IntN(7) {
+				case 6:
+					var some []Conversion
+					for i := range r.IntN(3) {
+						some = append(some, Conversion{cluster, fmt.Sprintf("as%d.io", i), rulesDigest(fmt.Sprint(r.IntN(2)))})
+					}
+					f.Convert(cluster, some)
 				case 0:
 					f.Forget(repository, version)
 				case 1:
@@ -159,7 +183,7 @@ func TestMergeLaws(t *testing.T) {
 
 // A text that anybody may have written costs its bad lines.
 func TestSalvage(t *testing.T) {
-	good := "@dev reg.io/d v1 <- reg.io/a\nreg.io/a v1 " + digestA + "\n"
+	good := "@dev as.io conversion " + rulesDigest("a") + "\n@dev reg.io/d v1 <- reg.io/a\nreg.io/a v1 " + digestA + "\n"
 	f, left := Salvage([]byte("hello\n@\n\n" + good + "reg.io/b v1 " + digestA + "\nreg.io/b v1 " + digestB + "\n" +
 		"@dev reg.io/e v1 <- reg.io/a\n@dev reg.io/e v2 <- reg.io/a\n<<<<<<< x\nreg.io/c v1 " + digestA))
 	if have := string(f.Format()); have != good || left != 9 {

@@ -60,6 +60,14 @@ func parse(name string, data []byte, mend bool) (f *File, conflicts bool, err er
 		if text == "" {
 			return nil, conflicts, fail("an empty line; records only are expected")
 		}
+		if text[0] == '@' && isConversion(text) {
+			c, err := parseConversion(text)
+			if err != nil {
+				return nil, conflicts, fail("%v", err)
+			}
+			f.convert(c, line)
+			continue
+		}
 		if text[0] == '@' {
 			s, err := parseSelection(text)
 			if err != nil {
@@ -88,7 +96,9 @@ func Salvage(text []byte) (f *File, left int) {
 	for line := range strings.Lines(string(text)) {
 		whole := strings.HasSuffix(line, "\n")
 		line = strings.TrimSuffix(line, "\n")
-		if s, err := parseSelection(line); whole && err == nil && line[0] == '@' {
+		if c, err := parseConversion(line); whole && err == nil && line[0] == '@' && isConversion(line) {
+			f.convert(c, 0)
+		} else if s, err := parseSelection(line); whole && err == nil && line[0] == '@' {
 			f.choose(s, 0)
 		} else if k, sum, err := parseRecord(line); whole && err == nil {
 			f.put(k, record{sum: sum})

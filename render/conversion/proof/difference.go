@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"gitopsd.dev/render/exact"
 	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 )
@@ -48,14 +49,14 @@ func Compare(before, after map[string]any) []Difference {
 // Numeric returns a copy of an object that has all numbers as values, int64 or float64,
 // also those that a conversion keeps as text.
 func Numeric(tree map[string]any) map[string]any {
-	m, _ := numeric(clone(tree)).(map[string]any)
+	m, _ := numeric(exact.Clone(tree)).(map[string]any)
 	return m
 }
 
 // WithoutAnnotation returns a copy of an object without an annotation, and without
 // annotations if it was the last.
 func WithoutAnnotation(tree map[string]any, annotation string) map[string]any {
-	tree = clone(tree)
+	tree = exact.Clone(tree)
 	meta := manifest.Mapping(tree, "metadata")
 	annotations := manifest.Mapping(meta, "annotations")
 	if delete(annotations, annotation); len(annotations) == 0 {

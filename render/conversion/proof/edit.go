@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/render/exact"
 	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 )
@@ -107,7 +108,7 @@ func collect(s schema, v any, path field.Path, random *rand.Rand, all *[]edit) {
 // apply returns the object with the edit. It reports false if the object does not have
 // the place.
 func (e edit) apply(object map[string]any) (map[string]any, bool) {
-	object = clone(object)
+	object = exact.Clone(object)
 	if e.what == addLabel {
 		meta := manifest.Mapping(object, "metadata")
 		labels := manifest.Mapping(meta, "labels")

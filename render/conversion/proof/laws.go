@@ -10,6 +10,7 @@ import (
 
 	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/conversion/rules"
+	"gitopsd.dev/render/exact"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/validate"
 )
@@ -60,7 +61,7 @@ func (t *trial) check(object map[string]any, partial bool, number int) int {
 // laws tries the laws that need no edit. It also returns the converted object, nil if
 // there is none.
 func (t *trial) laws(object map[string]any, partial bool) (findings []Finding, there map[string]any) {
-	input := clone(object)
+	input := exact.Clone(object)
 	there, report, err := t.convert(input, t.to)
 	if err != nil {
 		return []Finding{{Law: Total, Reason: err.Error()}}, nil
@@ -98,7 +99,7 @@ func (t *trial) convert(object map[string]any, to *side) (converted map[string]a
 		err = errors.New("nothing was returned")
 	}
 	if err == nil {
-		converted = numeric(clone(converted)).(map[string]any)
+		converted = numeric(exact.Clone(converted)).(map[string]any)
 	}
 	return converted, report, err
 }
@@ -135,7 +136,7 @@ func (t *trial) fits(converted map[string]any, side *side, partial bool) []Findi
 	if partial {
 		return nil // it is not valid before either
 	}
-	read := clone(converted)
+	read := exact.Clone(converted)
 	if err := side.checks.Default(read); err != nil {
 		return []Finding{{Law: Admitted, Reason: err.Error(), Converted: converted}}
 	}
@@ -154,7 +155,7 @@ func (t *trial) fits(converted map[string]any, side *side, partial bool) []Findi
 // plain returns an object as a client reads it and compares it: with defaults, without
 // the stash, empty labels and annotations, and the fields that need not survive.
 func (t *trial) plain(object map[string]any, side *side, excused []rules.Path) map[string]any {
-	object = clone(object)
+	object = exact.Clone(object)
 	if err := side.checks.Default(object); err != nil {
 		t.err = err
 	}
@@ -169,27 +170,4 @@ func (t *trial) plain(object map[string]any, side *side, excused []rules.Path) m
 		remove(object, path)
 	}
 	return object
-}
-
-// clone returns a deep copy.
-func clone[T any](v T) T {
-	var copied any
-	switch v := any(v).(type) {
-	case map[string]any:
-		m := make(map[string]any, len(v))
-		for k, inner := range v {
-			m[k] = clone(inner)
-		}
-		copied = m
-	case []any:
-		l := make([]any, len(v))
-		for i, inner := range v {
-			l[i] = clone(inner)
-		}
-		copied = l
-	default:
-		copied = v
-	}
-	c, _ := copied.(T)
-	return c
 }

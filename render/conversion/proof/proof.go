@@ -6,7 +6,8 @@
 //   - the objects: each field alone, whole objects that differ in one value, and random
 //     ones, with the values at every bound (generate.go, scalars.go, schema.go). They
 //     depend on nothing but the schema, so that two runs say the same;
-//   - the laws that conversions must keep, tried on each object (proof.go, edit.go);
+//   - the laws that conversions must keep, tried on each object (proof.go, laws.go,
+//     edit.go), and on one that exists (trial.go);
 //   - the smallest object that breaks a law, and how it is told (shrink.go,
 //     difference.go, finding.go).
 //
@@ -21,6 +22,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/conversion/rules"
@@ -72,6 +74,8 @@ type Result struct {
 	// Findings are the laws that were broken, at most twenty; More counts the others.
 	Findings []Finding
 	More     int
+	// Laws are those that were broken, in order, also by what More counts.
+	Laws []Law
 }
 
 // Pair is one version converted to another and back.
@@ -88,9 +92,33 @@ func (r *Result) Failed() bool {
 	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Law != RuleFails })
 }
 
-// Run tries the rules. It fails if a schema is not one that the API server accepts, or
-// if ctx ends; what is wrong with the rules is in the result.
+// Run tries the rules. It fails if a schema is not one that the API server accepts; what
+// is wrong with the rules is in the result. If ctx ends, the error is ctx's, and the
+// result has what was tried until then.
 func Run(ctx context.Context, c Config) (*Result, error) {
+	p, err := newProver(c)
+	if err != nil {
+		return nil, err
+	}
+	versions := c.Rules.Versions()
+	if p.Most <= 0 {
+		p.Most = max(50, min(mostObjects, allObjects/max(1, len(versions)*(len(versions)-1))))
+	}
+	defer p.count()
+	for _, from := range versions {
+		for _, to := range versions {
+			if from == to {
+				continue
+			}
+			if err := p.pair(ctx, p.sides[from], p.sides[to]); err != nil {
+				return &p.result, err
+			}
+		}
+	}
+	return &p.result, nil
+}
+
+func newProver(c Config) (*prover, error) {
 	versions := c.Rules.Versions()
 	p := &prover{Config: c, intent: read(c.Documents), sides: make(map[string]*side), seen: make(map[string]int)}
 	for _, v := range types.Read(c.Definition).Versions() {
@@ -108,23 +136,21 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 			return nil, fmt.Errorf("the definition has no version %s", v)
 		}
 	}
-	if p.Most <= 0 {
-		p.Most = max(50, min(mostObjects, allObjects/max(1, len(versions)*(len(versions)-1))))
-	}
-	for _, from := range versions {
-		for _, to := range versions {
-			if from == to {
-				continue
-			}
-			if err := p.pair(ctx, p.sides[from], p.sides[to]); err != nil {
-				return nil, err
-			}
+	return p, nil
+}
+
+// count notes how many objects show each finding, and which laws were broken.
+func (p *prover) count() {
+	for key := range p.seen {
+		law, _, _ := strings.Cut(key, "\x00")
+		if Law(law) != RuleFails && !slices.Contains(p.result.Laws, Law(law)) {
+			p.result.Laws = append(p.result.Laws, Law(law))
 		}
 	}
+	slices.Sort(p.result.Laws)
 	for i := range p.result.Findings {
 		p.result.Findings[i].Times = p.seen[p.result.Findings[i].key()]
 	}
-	return &p.result, nil
 }
 
 // side is one version.
@@ -146,6 +172,7 @@ type prover struct {
 // pair tries one version and another.
 func (p *prover) pair(ctx context.Context, from, to *side) error {
 	pair := Pair{From: from.version, To: to.version}
+	defer func() { p.result.Pairs = append(p.result.Pairs, pair) }()
 	t := &trial{prover: p, ctx: ctx, from: from, to: to, excused: p.intent.excused(from.version, to.version), excusedThere: p.intent.excused(to.version, from.version)}
 	try := func(tree map[string]any) error {
 		if err := ctx.Err(); err != nil {
@@ -181,7 +208,6 @@ func (p *prover) pair(ctx context.Context, from, to *side) error {
 			return err
 		}
 	}
-	p.result.Pairs = append(p.result.Pairs, pair)
 	return nil
 }
 
@@ -243,14 +269,14 @@ func (t *trial) report(f Finding, object map[string]any, partial bool, again fun
 		if ok, part, err := t.admit(smaller); !ok || part && !partial || err != nil {
 			return false
 		}
-		return slices.ContainsFunc(again(smaller), func(g Finding) bool { return t.named(g).key() == key })
-	})
-	for _, g := range again(small) {
-		if g = t.named(g); g.key() == key {
-			f = g
-			break
+		for _, g := range again(smaller) {
+			if g = t.named(g); g.key() == key {
+				f = g // shrink goes on from this object
+				return true
+			}
 		}
-	}
+		return false
+	})
 	f.Object = small
 	from, to := f.From, f.To
 	about := f.about

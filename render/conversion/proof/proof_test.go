@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"gitopsd.dev/render/conversion"
+	"gitopsd.dev/render/exact"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -44,7 +45,7 @@ func (h handWritten) Convert(object map[string]any, to string) (map[string]any, 
 			return nil, conversion.Report{}, err
 		}
 	}
-	c := clone(object)
+	c := exact.Clone(object)
 	c["apiVersion"] = "example.io/" + to
 	if c["apiVersion"] == object["apiVersion"] {
 		return c, h.report, nil
@@ -312,4 +313,34 @@ func BenchmarkRun(b *testing.B) {
 		objects += result.Pairs[0].Objects + result.Pairs[1].Objects
 	}
 	b.ReportMetric(float64(objects)/b.Elapsed().Seconds(), "objects/s")
+}
+
+// What a finding says is of the object that it shows, even if the rules fail only now
+// and then, as those do that run out of time.
+func TestFindingOfItsObject(t *testing.T) {
+	t.Parallel()
+	calls := 0
+	rules := handWritten{spoil: func(_, c map[string]any, to string) {
+		spec := manifest.Mapping(c, "spec")
+		v, ok := spec["first"].(string)
+		if !ok || to != "v2" {
+			return
+		}
+		if calls++; calls <= 3 {
+			spec["first"] = "not " + v
+		}
+	}}
+	given := parse(t, "{apiVersion: example.io/v1, kind: Widget, metadata: {name: a}, spec: {firstName: Ada, size: 3}}")
+	r, err := Run(t.Context(), Config{Rules: rules, Definition: crd(t, before, after), Objects: []map[string]any{given}, Most: 100, Stash: stash})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Findings) != 1 {
+		t.Fatalf("%d findings:\n%s", len(r.Findings), r)
+	}
+	f := r.Findings[0]
+	object, converted := manifest.Mapping(f.Object, "spec"), manifest.Mapping(f.Converted, "spec")
+	if converted["first"] != fmt.Sprint("not ", object["firstName"]) || len(object) != len(converted) {
+		t.Errorf("%v is said to become %v", object, converted)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/render/field"
+	"gitopsd.dev/sources"
 )
 
 // Path is a path in a rule. Its first step is the name of what it starts from, where
@@ -131,7 +132,7 @@ func quoted(text string) (value, rest string, ok bool) {
 func Closest(name string, candidates []string) string {
 	best, least := "", min(3, len(name)/2)+1
 	for _, c := range candidates {
-		if d := distance(strings.ToLower(name), strings.ToLower(c)); d < least || d == least && best != "" && c < best {
+		if d := sources.Distance(strings.ToLower(name), strings.ToLower(c)); d < least || d == least && best != "" && c < best {
 			best, least = c, d
 		}
 	}
@@ -144,27 +145,4 @@ func Meant(name string, candidates []string) string {
 		return "; did you mean " + c + "?"
 	}
 	return ""
-}
-
-// distance is the number of characters to add, remove, replace or swap.
-func distance(a, b string) int {
-	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			replaced := last[j-1]
-			if a[i-1] != b[j-1] {
-				replaced++
-			}
-			row[j] = min(last[j]+1, row[j-1]+1, replaced)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-		before, last, row = last, row, before
-	}
-	return last[len(b)]
 }

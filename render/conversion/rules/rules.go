@@ -96,25 +96,27 @@ type Rule struct {
 const Label = "apis.kcp.dev/apiresourceschema"
 
 // Kinds of documents, by apiVersion.
-var kinds = map[string]string{"apis.kcp.dev/v1alpha1": "APIConversionRules", "apis.kcp.io/v1alpha1": "APIConversion"}
+var kinds = map[string]string{
+	manifest.APIConversionRules.APIVersion("v1alpha1"): manifest.APIConversionRules.Kind,
+	manifest.APIConversion.APIVersion("v1alpha1"):      manifest.APIConversion.Kind,
+}
 
 // Is reports whether a document claims to be conversion rules.
 func Is(tree map[string]any) bool {
-	kind := manifest.Text(tree, "kind")
-	group, _ := manifest.GroupVersion(manifest.Text(tree, "apiVersion"))
-	return (kind == "APIConversionRules" || kind == "APIConversion") && (group == "apis.kcp.dev" || group == "apis.kcp.io")
+	return slices.Contains(manifest.ConversionRules, manifest.KindOf(tree))
 }
 
 // Belongs reports whether the document is conversion rules for the schema or CRD of
 // that name.
-func Belongs(tree map[string]any, name string) bool {
-	if !Is(tree) {
-		return false
+func Belongs(tree map[string]any, name string) bool { return Is(tree) && Subject(tree) == name }
+
+// Subject returns the name of the schema or CRD that a document of rules belongs to.
+func Subject(tree map[string]any) string {
+	if label, ok := manifest.Mapping(tree, "metadata", "labels")[Label]; ok && label != nil {
+		name, _ := label.(string)
+		return name
 	}
-	if label := manifest.Mapping(tree, "metadata", "labels")[Label]; label != nil {
-		return label == name
-	}
-	return manifest.Text(tree, "metadata", "name") == name
+	return manifest.Text(tree, "metadata", "name")
 }
 
 // Parse reads a document. The error joins all faults; each begins with its place in
@@ -170,10 +172,14 @@ func Parse(tree map[string]any) (Document, error) {
 	return d, errors.Join(p.errs...)
 }
 
+// mostRules is how many rules a document may have. Compiling one takes time and memory.
+const mostRules = 2000
+
 type parser struct {
 	hub   string
 	sets  map[string][]Rule
 	pairs []Pair
+	count int // of rules
 	errs  []error
 }
 
@@ -352,6 +358,12 @@ func (p *parser) rule(pair *Pair, where string, m map[string]any) {
 
 // one reads a rule in any spelling. item says that it is among itemRules.
 func (p *parser) one(pair *Pair, where string, m map[string]any, item bool) (Rule, bool) {
+	if p.count++; p.count > mostRules {
+		if p.count == mostRules+1 {
+			p.fail(where, "is one rule more than the %d that a document may have", mostRules)
+		}
+		return Rule{}, false
+	}
 	before := len(p.errs)
 	p.known(where, m, "from", "to", "rule", "field", "destination", "transformation", "kind", "itemRules", "use")
 	read := make(map[string]string)

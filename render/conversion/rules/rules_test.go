@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -285,4 +286,16 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A document of too many rules is refused before they are compiled.
+func TestTooManyRules(t *testing.T) {
+	rule := map[string]any{"from": "v1.a", "to": "b"}
+	_, err := Parse(map[string]any{
+		"apiVersion": "apis.kcp.dev/v1alpha1", "kind": "APIConversionRules", "metadata": map[string]any{"name": "a.example.io"},
+		"spec": map[string]any{"conversions": []any{map[string]any{"from": "v1", "to": "v2", "rules": slices.Repeat([]any{rule}, 3000)}}},
+	})
+	if err == nil || err.Error() != "conversions[0].rules[2000]: is one rule more than the 2000 that a document may have" {
+		t.Errorf("%.500v", err)
+	}
 }

@@ -3,6 +3,8 @@ package compat
 import (
 	"maps"
 	"slices"
+
+	"gitopsd.dev/render/manifest"
 )
 
 // advice has a line for every finding except changes of constraints, whose advice
@@ -25,6 +27,9 @@ var advice = map[string]string{
 
 	"conversion-removed":                 "run `gitopsd migrate` first, which stores every object again in the storage version: from now on only apiVersion changes",
 	"conversion-added":                   "have the webhook running before: without it no object can be read",
+	"conversion-rules-removed":           "have the webhook read the annotation " + manifest.ConversionStashAnnotation + ", or lose there what a version cannot hold",
+	"conversion-rules-added":             "see that the rules do what the webhook did: `gitopsd convert --check` tries them",
+	"conversion-rules-changed":           "see that readers of each version expect what the new rules give: `gitopsd convert --check` tries them",
 	"conversion-review-versions-changed": "make sure that the webhook speaks the first of them that the API server knows",
 	"storage-version-changed":            "run `gitopsd migrate` once it is applied: it stores every object again in the new version, and cleans status.storedVersions",
 	"storage-version-drops":              "convert with a webhook, or give the new storage version all that the served ones have: the rest is not stored",

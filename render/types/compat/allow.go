@@ -23,7 +23,10 @@ type Allowance struct {
 // ParseAllowances reads the annotation's value: lines of
 // "<version>:<finding>=<reason>". Every part is required, and the finding must
 // be one that there is.
-func ParseAllowances(value string) ([]Allowance, error) {
+func ParseAllowances(value string) ([]Allowance, error) { return ParseAllowancesOf(value, Names()) }
+
+// ParseAllowancesOf is like [ParseAllowances] for findings of other names.
+func ParseAllowancesOf(value string, names []string) ([]Allowance, error) {
 	var all []Allowance
 	for line := range strings.Lines(value) {
 		line = strings.TrimSpace(line)
@@ -42,7 +45,7 @@ func ParseAllowances(value string) ([]Allowance, error) {
 			return nil, fmt.Errorf("annotation %s: %q: want <version>:<finding>=<reason>", manifest.AllowBreakingAnnotation, line)
 		case a.Reason == "":
 			return nil, fmt.Errorf("annotation %s: %q gives no reason: add one after %q", manifest.AllowBreakingAnnotation, line, "=")
-		case !slices.Contains(Names(), a.Finding):
+		case !slices.Contains(names, a.Finding):
 			return nil, fmt.Errorf("annotation %s: there is no finding %q: take the name from the plan", manifest.AllowBreakingAnnotation, a.Finding)
 		}
 		all = append(all, a)

@@ -169,6 +169,7 @@ func Compare(old, new map[string]any, opts Options) (Report, error) {
 		c.spellings(before, after, oldTypes, newTypes)
 	case !reflect.DeepEqual(old["spec"], new["spec"]):
 		least = Documentation
+		c.rules(read(old), read(new))
 	}
 	r := c.report(least)
 	r.Retyped = retyped

@@ -240,6 +240,16 @@ const (
 	alpha = "  - {name: v1alpha1, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}\n"
 )
 
+// converting has objects converted by the rules with a digest, by another webhook if it
+// is empty.
+func converting(digest string) string {
+	path := "/convert"
+	if digest != "" {
+		path = "/convert/dev/buckets.example.org/" + digest
+	}
+	return "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {service: {path: " + path + "}}}}\n  versions:\n"
+}
+
 var definitionCases = []struct{ name, old, new, forth, back string }{
 	{"a scope", head + "  versions:\n" + v1, strings.Replace(head, "Namespaced", "Cluster", 1) + "  versions:\n" + v1, "breaking scope-changed", "breaking scope-changed"},
 	{"a group", head + "  versions:\n" + v1, strings.Replace(head, "example.org", "example.com", 1) + "  versions:\n" + v1, "breaking group-changed", "breaking group-changed"},
@@ -259,6 +269,12 @@ var definitionCases = []struct{ name, old, new, forth, back string }{
 	{"conversion", head + "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1]}}\n  versions:\n" + v1 + alpha, head + "  versions:\n" + v1 + alpha, "breaking conversion-removed", "compatible conversion-added"},
 	{"conversion of one version", head + "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1]}}\n  versions:\n" + v1, head + "  versions:\n" + v1, "compatible conversion-removed", "compatible conversion-added"},
 	{"review versions", head + "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1]}}\n  versions:\n" + v1 + alpha, head + "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1beta1, v1]}}\n  versions:\n" + v1 + alpha, "compatible conversion-review-versions-changed", "compatible conversion-review-versions-changed"},
+	{"conversion rules", head + converting("") + v1 + alpha, head + converting("00") + v1 + alpha, "compatible conversion-rules-added", "breaking conversion-rules-removed"},
+	{"other conversion rules", head + converting("00") + v1 + alpha, head + converting("01") + v1 + alpha, "compatible conversion-rules-changed", "compatible conversion-rules-changed"},
+	{"conversion rules and a field", head + converting("00") + v1 + alpha, head + converting("01") + v1 + strings.Replace(alpha, "{type: object}", "{type: object, properties: {a: {type: string}}}", 1),
+		"compatible conversion-rules-changed; compatible field-added v1alpha1 .a", "compatible conversion-rules-changed; breaking field-removed v1alpha1 .a"},
+	{"the same conversion rules elsewhere", head + converting("00") + v1 + alpha, head + strings.Replace(converting("00"), "/dev/", "/prod/", 1) + v1 + alpha, "", ""},
+	{"conversion rules in place of nothing", head + "  versions:\n" + v1 + alpha, head + converting("00") + v1 + alpha, "compatible conversion-added", "breaking conversion-removed"},
 	{"subresources", head + "  versions:\n" + v1, head + "  versions:\n" + strings.Replace(v1, "served", "subresources: {status: {}, scale: {specReplicasPath: .spec.a, statusReplicasPath: .status.a}}, served", 1),
 		"breaking status-subresource-added; compatible scale-subresource-added", "breaking status-subresource-removed; breaking scale-subresource-removed"},
 	{"a scale path", head + "  versions:\n" + strings.Replace(v1, "served", "subresources: {scale: {specReplicasPath: .spec.b, statusReplicasPath: .status.a}}, served", 1), head + "  versions:\n" + strings.Replace(v1, "served", "subresources: {scale: {specReplicasPath: .spec.a, statusReplicasPath: .status.a}}, served", 1),
@@ -299,7 +315,7 @@ func TestDefinitions(t *testing.T) {
 		check(t, old, new, only, "compatible conversion-removed; compatible version-removed v1alpha1")
 		refused := check(t, old, new, both, "breaking conversion-removed; breaking stored-version-removed v1alpha1; compatible version-removed v1alpha1")
 		if i := slices.IndexFunc(refused.Findings, func(f Finding) bool { return f.Name == "stored-version-removed" }); i < 0 ||
-			refused.Findings[i].Detail != "status.storedVersions has v1alpha1: run `gitopsd migrate`" {
+			refused.Findings[i].Detail != "status.storedVersions has v1alpha1: run `gitopsd migrate --yes`" {
 			t.Errorf("findings %v, want one that names the command", refused.Findings)
 		}
 		// What the old definition's own status says counts, unless told better.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
@@ -12,6 +13,9 @@ import (
 type definition struct {
 	types.Definition
 	versions []types.Version
+	// rules is the digest of the conversion rules that convert its objects, empty if
+	// something else does, or nothing.
+	rules string
 }
 
 // node is a schema. A nil node is an absent one; what that means depends on
@@ -24,7 +28,8 @@ func read(object map[string]any) *definition {
 		return nil
 	}
 	d := types.Read(object)
-	return &definition{d, d.Versions()}
+	_, rules := conversion.Asked(object)
+	return &definition{d, d.Versions(), rules}
 }
 
 func (d *definition) version(name string) *types.Version {
@@ -90,6 +95,7 @@ func (c *comparison) definitions(old, new *definition, opts Options) {
 		c.composites(old, new)
 	}
 	c.conversion(old, new, stored)
+	c.rules(old, new)
 	c.versions(old, new, stored)
 }
 
@@ -221,11 +227,30 @@ func (c *comparison) conversion(old, new *definition, stored storage) {
 		if inOne && len(new.versions) == 1 && (stored.known || len(old.versions) == 1) {
 			f.Severity, f.Breaks = Compatible, 0 // there is nothing to convert
 		}
+		if others := slices.DeleteFunc(slices.Clone(stored.versions), func(s string) bool { return s == new.storageVersion() }); stored.known && len(others) > 0 {
+			f.Detail += ", and status.storedVersions has " + strings.Join(others, ", ") + ", which nothing converts then: run `gitopsd migrate --yes` before"
+		}
 		c.add(f)
 	case !old.Converts && new.Converts:
 		c.add(Finding{Name: "conversion-added", Severity: Compatible, Detail: changed(strategy[false], strategy[true])})
 	case new.Converts && !slices.Equal(old.ReviewVersions, new.ReviewVersions):
 		c.add(Finding{Name: "conversion-review-versions-changed", Severity: Compatible, Breaks: Controllers, Detail: changed(old.ReviewVersions, new.ReviewVersions)})
+	}
+}
+
+// rules compares conversion rules, where a webhook converts objects before and after.
+func (c *comparison) rules(old, new *definition) {
+	if !old.Converts || !new.Converts || old.rules == new.rules {
+		return
+	}
+	const webhook = "another webhook"
+	switch {
+	case old.rules == "":
+		c.add(Finding{Name: "conversion-rules-added", Severity: Compatible, Breaks: Readers | Controllers, Detail: changed(webhook, new.rules)})
+	case new.rules == "":
+		c.add(Finding{Name: "conversion-rules-removed", Severity: Breaking, Breaks: StoredObjects, Detail: changed(old.rules, webhook)})
+	default:
+		c.add(Finding{Name: "conversion-rules-changed", Severity: Compatible, Breaks: Readers | Controllers, Detail: changed(old.rules, new.rules)})
 	}
 }
 
@@ -268,9 +293,9 @@ func (c *comparison) removed(v *types.Version, stored storage, new *definition) 
 		detail := v.Name + " is the storage version"
 		switch {
 		case stored.known && v.Storage:
-			detail += ": make another one the storage version, then run `gitopsd migrate`"
+			detail += ": make another one the storage version, then run `gitopsd migrate --yes`"
 		case stored.known:
-			detail = "status.storedVersions has " + v.Name + ": run `gitopsd migrate`"
+			detail = "status.storedVersions has " + v.Name + ": run `gitopsd migrate --yes`"
 		}
 		c.add(Finding{Name: StoredVersionRemoved, Severity: Breaking, Version: v.Name, Breaks: everybody, Detail: detail})
 	}

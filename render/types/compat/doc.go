@@ -38,6 +38,9 @@
 //	conversion-removed B                        Webhook to None; C if objects are stored in the one
 //	                                            version there is
 //	conversion-added, conversion-review-versions-changed C
+//	conversion-rules-removed B                  another webhook converts in their place: it does not
+//	                                            know what they kept in an annotation
+//	conversion-rules-added, conversion-rules-changed C
 //	storage-version-changed C
 //	storage-version-drops B                     the storage version changes, and without a webhook it
 //	                                            drops fields of a served version: new objects lose

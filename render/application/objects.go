@@ -1,0 +1,130 @@
+package application
+
+import (
+	"fmt"
+	"maps"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/runtime"
+)
+
+// serviceAccountToken is a type of Secrets that mean something in their own cluster
+// alone: an API server removes one whose account it does not have.
+const serviceAccountToken = "kubernetes.io/service-account-token"
+
+// Rendered is what the cluster of an application's target should have.
+type Rendered struct {
+	// Objects are those of the templates and the Secrets that go with them.
+	Objects *manifest.Set
+	// Of maps each resource that is rendered to its object, and the Secrets after it.
+	Of map[string][]manifest.ID
+	// Faults are what is wrong with single resources, by their names. Such a resource
+	// is not among the objects.
+	Faults map[string]error
+}
+
+// Render returns the objects of an application. secret returns a Secret of its
+// namespace, or an error that says why there is none.
+func (a *Application) Render(secret func(name string) (tree map[string]any, err error)) *Rendered {
+	r := &Rendered{Of: make(map[string][]manifest.ID), Faults: make(map[string]error)}
+	var objects []*manifest.Object
+	by := make(map[manifest.ID][]string)
+	secrets := &secrets{read: secret, all: make(map[string]*source)}
+	for _, resource := range a.Resources {
+		all, err := a.render(resource, secrets)
+		if err != nil {
+			r.Faults[resource.Name] = err
+			continue
+		}
+		for _, o := range all {
+			r.Of[resource.Name] = append(r.Of[resource.Name], o.ID())
+			by[o.ID()] = append(by[o.ID()], resource.Name)
+		}
+		objects = append(objects, all...)
+	}
+	set, duplicates := manifest.NewSet(objects)
+	for _, d := range duplicates {
+		for _, name := range by[d.ID] {
+			r.Faults[name] = d
+			delete(r.Of, name)
+		}
+	}
+	r.Objects = set
+	return r
+}
+
+// render returns the object of a template first, and its Secrets.
+func (a *Application) render(resource Resource, secrets *secrets) ([]*manifest.Object, error) {
+	origin := manifest.Origin{File: fmt.Sprintf("KubernetesApplication %s, resource %s", a, resource.Name)}
+	tree := maps.Clone(resource.Template)
+	delete(tree, "status") // samples that were read from a cluster have one
+	object, err := manifest.New(tree, origin)
+	if err != nil {
+		return nil, err
+	}
+	if id := object.ID(); id.Namespace == runtime.Namespace || id == manifest.Namespace.ID("", runtime.Namespace) {
+		return nil, fmt.Errorf("%s: gitopsd keeps its own objects in namespace %s; choose another", origin, runtime.Namespace)
+	}
+	all := []*manifest.Object{object}
+	for _, name := range resource.Secrets {
+		if object.ID().Namespace == "" {
+			return nil, fmt.Errorf("%s: spec.secrets: the object has no namespace that Secret %s could go to", origin, name)
+		}
+		source, err := secrets.get(name)
+		if err != nil {
+			return nil, err
+		}
+		copied := map[string]any{
+			"apiVersion": "v1", "kind": manifest.Secret.Kind,
+			"metadata": map[string]any{"name": resource.Name + "-" + name, "namespace": object.ID().Namespace},
+		}
+		for _, field := range []string{"type", "data"} {
+			if v, ok := source[field]; ok && v != serviceAccountToken {
+				copied[field] = v
+			}
+		}
+		o, err := manifest.New(copied, origin)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, o)
+	}
+	for i, o := range all {
+		all[i] = o.WithMetadata(nil, map[string]string{manifest.ApplicationAnnotation: a.String()})
+	}
+	return all, nil
+}
+
+// mostSecrets bounds the Secrets of an application together, each counted as often as it
+// is copied: a short template could ask for very many copies.
+const mostSecrets = 8 << 20
+
+// secrets are the Secrets that an application takes along, each read once.
+type secrets struct {
+	read  func(name string) (map[string]any, error)
+	all   map[string]*source
+	total int
+}
+
+// source is a Secret as it was read.
+type source struct {
+	tree map[string]any
+	size int
+	err  error
+}
+
+// get returns a Secret for one more copy.
+func (s *secrets) get(name string) (map[string]any, error) {
+	one := s.all[name]
+	if one == nil {
+		one = new(source)
+		if one.tree, one.err = s.read(name); one.err == nil {
+			one.size = len(manifest.AppendJSON(nil, manifest.Mapping(one.tree, "data")))
+		}
+		s.all[name] = one
+	}
+	if s.total += one.size; s.total > mostSecrets {
+		return nil, fmt.Errorf("the Secrets of its resources are larger than %d MiB together; let resources share a copy", mostSecrets>>20)
+	}
+	return one.tree, one.err
+}

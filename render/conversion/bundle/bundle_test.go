@@ -1,0 +1,172 @@
+package bundle
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/render/conversion"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
+)
+
+func example(t testing.TB) (definition map[string]any, documents []conversion.Document, set *conversion.Set) {
+	t.Helper()
+	read := func(name string) map[string]any {
+		text, err := os.ReadFile("../../../examples/conversion/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return manifesttest.Tree(t, string(text))
+	}
+	definition = read("crd.yaml")
+	documents = []conversion.Document{{Origin: manifest.Origin{File: "rules.yaml", Line: 7}, Tree: read("rules.yaml")}}
+	set, err := conversion.Compile(definition, documents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return definition, documents, set
+}
+
+// What is written down is what was compiled: another process serves it under the same
+// digest.
+func TestRoundTrip(t *testing.T) {
+	t.Parallel()
+	definition, documents, set := example(t)
+	o, err := Object(set, definition, documents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.ID() != ID(set.Name(), set.Digest()) || o.Label(manifest.ConversionLabel) != "true" {
+		t.Errorf("the ConfigMap is %s, labels %v", o.ID(), o.Labels())
+	}
+	again, err := Read(o.Tree())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Digest() != set.Digest() || again.Name() != set.Name() {
+		t.Errorf("%s %s, want %s %s", again.Name(), again.Digest(), set.Name(), set.Digest())
+	}
+}
+
+// Where rules are written, and what of a definition does not matter to conversions,
+// makes no other bundle.
+func TestOnlyWhatMatters(t *testing.T) {
+	t.Parallel()
+	definition, documents, _ := example(t)
+	first, err := Pack(definition, documents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, moved, _ := example(t)
+	moved[0].Origin = manifest.Origin{File: "elsewhere.yaml", Line: 1}
+	manifest.Mapping(moved[0].Tree, "metadata")["labels"] = map[string]any{"team": "a"}
+	manifest.Mapping(other, "metadata")["annotations"] = map[string]any{"note": "changed"}
+	for _, v := range manifest.List(other, "spec", "versions") {
+		v.(map[string]any)["served"] = false
+	}
+	second, err := Pack(other, moved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(first, second) {
+		t.Error("the bundles differ")
+	}
+}
+
+func TestNames(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("a", 240) + ".example.io"
+	for _, crd := range []string{"widgets.example.io", long} {
+		id := ID(crd, "h1:AAAA")
+		if len(id.Name) > 253 || !strings.HasPrefix(id.Name, Prefix) || id == ID(crd, "h1:AAAB") {
+			t.Errorf("%s: %s", crd, id)
+		}
+	}
+	if ID(long+"a", "h1:AAAA") == ID(long+"b", "h1:AAAA") {
+		t.Error("two long names give one ConfigMap")
+	}
+}
+
+func pressed(text string) []byte {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, _ = z.Write([]byte(text)) // a Buffer takes everything
+	_ = z.Close()
+	return b.Bytes()
+}
+
+// Errors say what is wrong and quote nothing.
+func TestGarbage(t *testing.T) {
+	t.Parallel()
+	definition, documents, _ := example(t)
+	whole, err := Pack(definition, documents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		data []byte
+		want string
+	}{
+		{"nothing", nil, "has no binaryData"},
+		{"text", []byte("secret"), "not compressed by gzip"},
+		{"cut", whole[:len(whole)/2], "cut short"},
+		{"no JSON", pressed("secret"), "holds no JSON object"},
+		{"another format", pressed(`{"format":2}`), "its format is not 1"},
+		{"empty", pressed(`{"format":1}`), "lacks the definition or the rules"},
+		{"rules of another kind", pressed(`{"format":1,"definition":{"a":1},"rules":["secret"]}`), "rules.0 is no mapping"},
+		{"a definition without versions", pressed(`{"format":1,"definition":{"metadata":{"name":"x.y"}},"rules":[{}]}`), "has no versions"},
+		{"too much", pressed(strings.Repeat(" ", maxUnpacked+1)), "more than 16 MiB"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Read(map[string]any{"binaryData": map[string]any{dataKey: base64.StdEncoding.EncodeToString(tt.data)}})
+			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("%v; want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// What does not fit into a ConfigMap is an error that says what to shorten.
+func TestTooLarge(t *testing.T) {
+	t.Parallel()
+	definition, documents, _ := example(t)
+	noise := make([]byte, 2<<20)
+	random := rand.NewChaCha8([32]byte{})
+	_, _ = random.Read(noise) // never fails
+	version := manifest.List(definition, "spec", "versions")[0].(map[string]any)
+	manifest.Mapping(version, "schema", "openAPIV3Schema")["description"] = base64.StdEncoding.EncodeToString(noise)
+	if _, err := Pack(definition, documents); err == nil || !strings.Contains(err.Error(), "shorten the descriptions") {
+		t.Errorf("%v", err)
+	}
+}
+
+func FuzzUnpack(f *testing.F) {
+	definition, documents, _ := example(f)
+	whole, err := Pack(definition, documents)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(whole)
+	f.Add(pressed(`{"format":1,"definition":{"metadata":{"name":"x.y"}},"rules":[{"kind":1}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		definition, documents, err := Unpack(data)
+		if err == nil && (len(definition) == 0 || len(documents) == 0) {
+			t.Error("no error and nothing read")
+		}
+	})
+}
+
+// What is packed can be unpacked: a server refuses more.
+func TestPackBounded(t *testing.T) {
+	t.Parallel()
+	rules := map[string]any{"spec": map[string]any{"a": strings.Repeat("a", maxUnpacked)}}
+	if _, err := Pack(map[string]any{}, []conversion.Document{{Tree: rules}}); err == nil || !strings.Contains(err.Error(), "have 16 MiB, and the server reads 16 MiB") {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,149 @@
+package stash
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"gitopsd.dev/render/conversion/structural"
+	"gitopsd.dev/render/exact"
+	"gitopsd.dev/render/field"
+	"gitopsd.dev/render/manifest"
+)
+
+// Ignored are fields that are never kept, as a tree. The nil Ignored are none.
+type Ignored struct {
+	// All is set if the whole is ignored.
+	All    bool
+	Fields map[string]*Ignored
+	// Each are those of all elements of a list, and of the values of a map that are not
+	// in Fields.
+	Each *Ignored
+}
+
+func (i *Ignored) all() bool { return i != nil && i.All }
+
+func (i *Ignored) each() *Ignored {
+	if i == nil {
+		return nil
+	}
+	return i.Each
+}
+
+// field returns those below a field, or below a key of a map.
+func (i *Ignored) field(name string, kind string) *Ignored {
+	if i == nil {
+		return nil
+	}
+	if f := i.Fields[name]; f != nil || kind != structural.Map {
+		return f
+	}
+	return i.Each
+}
+
+// Differences returns the fields of a schema in which a differs from b, with the
+// values of a. path is where both are.
+func Differences(schema map[string]any, a, b any, ignored *Ignored, path field.Path) []Entry {
+	if ignored.all() {
+		return nil
+	}
+	am, aIsMap := a.(map[string]any)
+	bm, bIsMap := b.(map[string]any)
+	kind := structural.Kind(schema)
+	if aIsMap && bIsMap && kind != structural.List {
+		var all []Entry
+		names := maps.Clone(am)
+		for k := range bm {
+			if _, ok := names[k]; !ok {
+				names[k] = nil
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(names)) {
+			s := structural.Child(schema, name)
+			if s == nil || name == manifest.ConversionStashAnnotation && len(path) == 2 && path[0].Key == "metadata" {
+				continue // no field: nothing of it is kept
+			}
+			inner := ignored.field(name, kind)
+			next := append(slices.Clone(path), field.Key(name))
+			av, aHas := present(s, am, name)
+			bv, bHas := present(s, bm, name)
+			switch {
+			case len(path) == 1 && path[0].Key == "metadata":
+				// Labels that are empty are none.
+				av, _ := av.(map[string]any)
+				bv, _ := bv.(map[string]any)
+				if av == nil {
+					av = map[string]any{}
+				}
+				if bv == nil {
+					bv = map[string]any{}
+				}
+				all = append(all, Differences(s, av, bv, inner, next)...)
+			case len(path) == 0 && name == "metadata" && !(aHas && bHas):
+			case aHas && bHas:
+				all = append(all, Differences(s, av, bv, inner, next)...)
+			case inner.all():
+			case aHas:
+				all = append(all, Entry{Path: next, Value: structural.Known(s, av)})
+			case bHas:
+				all = append(all, Entry{Path: next, Absent: true})
+			}
+		}
+		return all
+	}
+	if all, ok := byKey(schema, a, b, ignored, path); ok {
+		return all
+	}
+	if a = structural.Known(schema, a); exact.Equal(a, structural.Known(schema, b)) {
+		return nil
+	}
+	return []Entry{{Path: path, Value: a}}
+}
+
+// present returns a field; null is absent where a schema does not allow it.
+func present(schema map[string]any, m map[string]any, name string) (any, bool) {
+	v, ok := m[name]
+	return v, ok && (v != nil || structural.Nullable(schema))
+}
+
+// byKey compares two lists whose elements have keys, if these are the same and in one
+// order.
+func byKey(schema map[string]any, a, b any, ignored *Ignored, path field.Path) ([]Entry, bool) {
+	as, aIsList := a.([]any)
+	bs, bIsList := b.([]any)
+	names := manifest.Texts(schema, "x-kubernetes-list-map-keys")
+	if !aIsList || !bIsList || len(as) != len(bs) || len(names) == 0 || manifest.Text(schema, "x-kubernetes-list-type") != "map" {
+		return nil, false
+	}
+	var all []Entry
+	seen := map[string]bool{}
+	for i := range as {
+		step, ok := keyed(names, as[i])
+		other, okToo := keyed(names, bs[i])
+		if !ok || !okToo || step.String() != other.String() || seen[step.String()] {
+			return nil, false
+		}
+		seen[step.String()] = true
+		all = append(all, Differences(structural.Element(schema), as[i], bs[i], ignored.each(), append(slices.Clone(path), step))...)
+	}
+	return all, true
+}
+
+func keyed(names []string, item any) (field.Step, bool) {
+	m, _ := item.(map[string]any)
+	var match []field.Pair
+	for _, name := range names {
+		switch v := m[name].(type) {
+		case string, int64, bool:
+			match = append(match, field.Pair{Field: name, Value: fmt.Sprint(v)})
+		default:
+			return field.Step{}, false
+		}
+	}
+	step := field.Element(match...)
+	// What cannot be read back is no path.
+	if again, err := field.Parse("a" + step.String()); err != nil || len(again) != 2 || again.String() != "a"+step.String() {
+		return field.Step{}, false
+	}
+	return step, true
+}

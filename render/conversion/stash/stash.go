@@ -1,0 +1,226 @@
+// Package stash keeps what one version of an object holds and another does not: fields
+// with their values, by version, in one annotation of the object.
+//
+// [Differences] are the fields that need keeping, [Read] and [Stash.Write] are the
+// annotation. Which fields still hold is for package conversion.
+package stash
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"gitopsd.dev/render/exact"
+	"gitopsd.dev/render/field"
+	"gitopsd.dev/render/manifest"
+)
+
+// The API server refuses a conversion whose annotations have more than 256 KiB in all,
+// and with it every LIST of the type. So all stay below MaxAnnotations, and the stash
+// below MaxBytes.
+const (
+	MaxAnnotations = 224 << 10
+	MaxBytes       = 128 << 10
+	// MaxEntries is how many fields a stash has at most; one that anybody has written
+	// may have more.
+	MaxEntries = 4000
+)
+
+// Entry is one field in the stash: its value, or that it was absent.
+type Entry struct {
+	Path   field.Path
+	Value  any
+	Absent bool
+}
+
+// Stash is the fields by version.
+type Stash map[string][]Entry
+
+// Path is where the stash is.
+var Path = field.Path{field.Key("metadata"), field.Key("annotations"), field.Key(manifest.ConversionStashAnnotation)}
+
+// Read reads the annotation of an object. Anybody can write annotations: entries that
+// no conversion wrote are left out, and garbage says so.
+func Read(object map[string]any) (s Stash, garbage string) {
+	text := manifest.Text(object, "metadata", "annotations", manifest.ConversionStashAnnotation)
+	switch {
+	case text == "":
+		return nil, ""
+	case len(text) > MaxAnnotations:
+		return nil, fmt.Sprintf("ignored, since it has %d bytes, and conversions write at most %d", len(text), MaxBytes)
+	}
+	tree, err := exact.Decode([]byte(text))
+	versions, ok := tree.(map[string]any)
+	if err != nil || !ok {
+		return nil, "ignored, since no conversion wrote it"
+	}
+	s = Stash{}
+	n, bad := 0, 0
+	for _, version := range slices.Sorted(maps.Keys(versions)) {
+		entries, ok := versions[version].([]any)
+		if !ok {
+			bad++
+		}
+		for _, item := range entries {
+			m, _ := item.(map[string]any)
+			text, ok := m["path"].(string)
+			path, err := field.Parse(text)
+			value, has := m["value"]
+			if n++; !ok || err != nil || n > MaxEntries {
+				bad++
+				continue
+			}
+			s[version] = append(s[version], Entry{path, value, !has})
+		}
+	}
+	switch {
+	case bad == 1:
+		garbage = "1 entry ignored, since no conversion wrote it"
+	case bad > 1:
+		garbage = fmt.Sprintf("%d entries ignored, since no conversion wrote them", bad)
+	}
+	return s, garbage
+}
+
+func (s Stash) encode() ([]byte, error) {
+	versions := map[string]any{}
+	for version, entries := range s {
+		var list []any
+		for _, e := range entries {
+			list = append(list, e.tree())
+		}
+		if len(list) > 0 {
+			versions[version] = list
+		}
+	}
+	if len(versions) == 0 {
+		return nil, nil
+	}
+	return exact.Encode(versions)
+}
+
+// tree is the entry as the annotation has it.
+func (e Entry) tree() map[string]any {
+	item := map[string]any{"path": e.Path.String()}
+	if !e.Absent {
+		item["value"] = e.Value
+	}
+	return item
+}
+
+// Size returns the size of the value as JSON.
+func (e Entry) Size() int {
+	if e.Absent {
+		return 0
+	}
+	text, err := exact.Encode(e.Value)
+	if err != nil {
+		return 0
+	}
+	return len(text)
+}
+
+// Write puts the stash on an object that is not shared, and returns what did not fit.
+func (s Stash) Write(object map[string]any) (dropped Stash) {
+	metadata, ok := object["metadata"].(map[string]any)
+	if !ok {
+		return s
+	}
+	annotations := map[string]any{}
+	room := MaxAnnotations
+	for k, v := range manifest.Mapping(metadata, "annotations") {
+		annotations[k] = v
+		text, _ := v.(string)
+		room -= len(k) + len(text)
+	}
+	room = min(room-len(manifest.ConversionStashAnnotation), MaxBytes)
+	dropped = s.shrink(room)
+	text, err := s.encode()
+	if err != nil || len(text) == 0 {
+		return dropped
+	}
+	annotations[manifest.ConversionStashAnnotation] = string(text)
+	metadata["annotations"] = annotations
+	return dropped
+}
+
+// shrink takes the largest fields out of the stash until it has at most room bytes and
+// MaxEntries fields, and returns them.
+func (s Stash) shrink(room int) (dropped Stash) {
+	type sized struct {
+		version string
+		index   int
+		size    int
+	}
+	var all []sized
+	total := len("{}")
+	for _, version := range slices.Sorted(maps.Keys(s)) {
+		name, _ := exact.Encode(version)
+		total += len(name) + len(":[],")
+		for i, e := range s[version] {
+			text, err := exact.Encode(e.tree())
+			size := len(text) + len(",")
+			if err != nil {
+				size = room // it cannot be kept
+			}
+			total += size
+			all = append(all, sized{version, i, size})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b sized) int { return cmp.Compare(b.size, a.size) })
+	out := map[string]map[int]bool{}
+	dropped = Stash{}
+	for n, f := range all {
+		if total <= room && len(all)-n <= MaxEntries {
+			break
+		}
+		total -= f.size
+		if out[f.version] == nil {
+			out[f.version] = map[int]bool{}
+		}
+		out[f.version][f.index] = true
+		dropped[f.version] = append(dropped[f.version], s[f.version][f.index])
+	}
+	for version, gone := range out {
+		var left []Entry
+		for i, e := range s[version] {
+			if !gone[i] {
+				left = append(left, e)
+			}
+		}
+		s[version] = left
+	}
+	return dropped
+}
+
+// Apply writes the field into a tree, and reports whether it could: elements are not
+// added to lists.
+func (e Entry) Apply(tree any) bool {
+	last := len(e.Path) - 1
+	for _, s := range e.Path[:last] {
+		v, ok := s.In(tree)
+		if !ok || v == nil {
+			m, isMap := tree.(map[string]any)
+			if s.List || !isMap {
+				return false
+			}
+			if e.Absent {
+				return true
+			}
+			v = map[string]any{}
+			m[s.Key] = v
+		}
+		tree = v
+	}
+	s := e.Path[last]
+	if m, ok := tree.(map[string]any); ok && !s.List {
+		if e.Absent {
+			delete(m, s.Key)
+		} else {
+			m[s.Key] = exact.Clone(e.Value)
+		}
+		return true
+	}
+	return false
+}

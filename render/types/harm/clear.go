@@ -1,0 +1,73 @@
+package harm
+
+import "gitopsd.dev/render/types/compat"
+
+// class says what the objects can tell about a breaking finding.
+type class int
+
+const (
+	// byData: the objects tell whether it harms any of them. The zero value.
+	byData class = iota
+	// byClients: it breaks clients, and no stored object. Whoever goes back to a
+	// definition that was there before has such clients.
+	byClients
+	// byVersion: the same about clients of one version: the objects tell who writes in
+	// it.
+	byVersion
+	// byNone: it concerns every object that there is.
+	byNone
+	// never: the API server refuses the definition, whatever objects there are.
+	never
+)
+
+// classes has the findings that are not byData.
+var classes = map[string]class{
+	compat.StoredVersionRemoved: never, "rule-refused": never,
+
+	"definition-removed": byNone, "group-changed": byNone, "kind-changed": byNone, "plural-changed": byNone, "scope-changed": byNone,
+	"conversion-removed": byNone, "conversion-rules-removed": byNone, "claim-removed": byNone,
+
+	"version-removed": byVersion, "version-unserved": byVersion,
+
+	"list-kind-changed": byClients, "singular-changed": byClients, "short-name-removed": byClients,
+	"status-subresource-added": byClients, "status-subresource-removed": byClients,
+	"scale-subresource-removed": byClients, "scale-subresource-changed": byClients, "selectable-field-removed": byClients,
+	"connection-keys-narrowed": byClients, "type-widened": byClients,
+}
+
+// Clears reports whether a breaking finding harms nobody as far as the objects can tell.
+// back says that the new definition was there before, with the clients that go with it.
+// A finding that the survey is not about is never cleared.
+func (s *Survey) Clears(f compat.Finding, back bool) bool {
+	if !s.Known() || s.unmatched > 0 {
+		return false
+	}
+	for i := range s.Tolls {
+		t := &s.Tolls[i]
+		if t.Name == f.Name && t.Version == f.Version && t.Path == f.Path {
+			return s.clear(t, back)
+		}
+	}
+	return false
+}
+
+func (s *Survey) clear(t *Toll, back bool) bool {
+	switch {
+	case t.class == never:
+		return false
+	case s.Looked == 0:
+		return true
+	case t.Harmed > 0 || t.Unjudged != "" || t.class == byNone:
+		return false
+	case t.class == byVersion:
+		return back && len(t.Writers) == 0
+	case t.class == byClients:
+		return back
+	}
+	return true
+}
+
+// Tells reports whether the objects of a type can tell anything about a finding.
+func Tells(f compat.Finding) bool {
+	return f.Severity == compat.Breaking && classes[f.Name] != never
+}

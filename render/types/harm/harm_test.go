@@ -1,0 +1,379 @@
+package harm_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
+	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/render/types/harm"
+	"gitopsd.dev/render/validate"
+)
+
+// definition is a CRD with one version, v1, and a schema for its spec.
+func definition(spec string) string {
+	return `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: things.example.org}
+spec:
+  group: example.org
+  scope: Namespaced
+  names: {kind: Thing, plural: things}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: ` + spec + `}}}}
+`
+}
+
+// thing is an object whose fields are owned by a manager.
+func thing(name, spec, fields string) string {
+	text := "{apiVersion: example.org/v1, kind: Thing, metadata: {namespace: default, name: " + name
+	if fields != "" {
+		text += ", managedFields: [{manager: kubectl, operation: Update, apiVersion: example.org/v1, fieldsType: FieldsV1, fieldsV1: " + fields + "}]"
+	}
+	return text + "}, spec: " + spec + "}"
+}
+
+func survey(t *testing.T, old, now string, fate harm.Fate, objects ...string) (*harm.Survey, []compat.Finding) {
+	t.Helper()
+	before := manifesttest.Tree(t, old)
+	var after map[string]any
+	if now != "" {
+		after = manifesttest.Tree(t, now)
+	}
+	report, err := compat.Compare(before, after, compat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(report.Findings, harm.Tells) {
+		t.Fatalf("nothing breaks that objects could tell about: %v", report.Findings)
+	}
+	judge, err := harm.New(before, after, report.Findings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		tree, err := validate.Decoded(manifesttest.Tree(t, o))
+		if err != nil {
+			t.Fatal(err)
+		}
+		judge.Look(t.Context(), tree, fate)
+	}
+	return judge.Done(nil), report.Findings
+}
+
+func TestJudge(t *testing.T) {
+	object := func(properties string) string { return "{type: object, properties: {" + properties + "}}" }
+	for _, tt := range []struct {
+		name     string
+		old, new string // schemas of spec
+		objects  []string
+		want     []string
+		warnings string
+	}{
+		{
+			name: "a field that goes", old: object("size: {type: integer}, colour: {type: string}"), new: object("size: {type: integer}"),
+			objects: []string{
+				thing("plain", "{size: 1}", ""),
+				thing("red", "{colour: red}", `{"f:spec": {"f:colour": {}}}`),
+				thing("null", "{colour: null}", ""),
+			},
+			want: []string{"default/red .spec.colour would be dropped, owned by kubectl"},
+		},
+		{
+			name: "a default that goes with its field", old: object("size: {type: integer}, colour: {type: string, default: red}"), new: object("size: {type: integer}"),
+			objects: []string{thing("plain", "{}", ""), thing("red", "{colour: red}", ""), thing("blue", "{colour: blue}", "")},
+			want:    []string{"default/blue .spec.colour would be dropped"},
+		},
+		{
+			name: "a field of elements", old: object("ports: {type: array, items: " + object("port: {type: integer}, name: {type: string}") + "}"), new: object("ports: {type: array, items: " + object("port: {type: integer}") + "}"),
+			objects: []string{thing("one", "{ports: [{port: 1}, {port: 2, name: web}]}", `{"f:spec": {"f:ports": {}}}`), thing("none", "{ports: [{port: 1}]}", "")},
+			want:    []string{"default/one .spec.ports[1].name would be dropped, owned by kubectl"},
+		},
+		{
+			name: "a limit", old: object("size: {type: integer}"), new: object("size: {type: integer, maximum: 3}"),
+			objects:  []string{thing("small", "{size: 3}", `{"f:spec": {"f:size": {}}}`), thing("unset", "{}", "")},
+			warnings: "maximum-added .spec.size: written by kubectl, whose next write counts",
+		},
+		{
+			name: "a limit that is exceeded", old: object("size: {type: integer}"), new: object("size: {type: integer, maximum: 3}"),
+			objects: []string{thing("small", "{size: 3}", ""), thing("large", "{size: 777}", "")},
+			want:    []string{"default/large .spec.size is not valid any more: should be less than or equal to 3"},
+		},
+		{
+			name: "what was wrong before", old: object("size: {type: integer, maximum: 5}, name: {type: string}"), new: object("size: {type: integer, maximum: 5}, name: {type: string, minLength: 2}"),
+			objects: []string{thing("large", "{size: 9, name: ab}", "")},
+		},
+		{
+			name: "a rule", old: object("a: {type: integer}, b: {type: integer}"), new: "{type: object, properties: {a: {type: integer}, b: {type: integer}}, x-kubernetes-validations: [{rule: '!has(self.a) || !has(self.b) || self.a < self.b', message: a comes before b}]}",
+			objects: []string{thing("good", "{a: 1, b: 2}", ""), thing("bad", "{a: 2, b: 1}", "")},
+			want:    []string{"default/bad .spec is not valid any more: a comes before b"},
+		},
+		{
+			name: "a required field", old: object("a: {type: integer}"), new: "{type: object, required: [a], properties: {a: {type: integer}}}",
+			objects: []string{thing("good", "{a: 1}", ""), thing("bad", "{}", "")},
+			want:    []string{"default/bad .spec.a is not valid any more: is required"},
+		},
+		{
+			name: "another type", old: object("a: {type: integer}"), new: object("a: {type: string}"),
+			objects: []string{thing("unset", "{}", ""), thing("set", "{a: 41}", "")},
+			want:    []string{"default/set .spec.a is not valid any more: must be of type string"},
+		},
+		{
+			name: "a new default", old: object("a: {type: string}"), new: object("a: {type: string, default: x}"),
+			objects: []string{thing("set", "{a: set}", ""), thing("unset", "{}", "")},
+			want:    []string{`default/unset .spec.a would become "x"`},
+		},
+		{
+			name: "another default", old: object("a: {type: string, default: old}"), new: object("a: {type: string, default: new}"),
+			objects: []string{thing("other", "{a: z}", ""), thing("stored", "{a: old}", `{"f:spec": {"f:a": {}}}`), thing("filled", "{a: old}", "")},
+			want:    []string{`default/filled .spec.a may become "new"`},
+		},
+		{
+			name: "the default of a mapping", old: object("a: {type: object, default: {}, properties: {b: {type: integer, default: 1}}}"), new: object("a: {type: object, properties: {b: {type: integer, default: 1}}}"),
+			objects: []string{thing("filled", "{a: {b: 1}}", ""), thing("stored", "{a: {b: 1}}", `{"f:spec": {"f:a": {".": {}, "f:b": {}}}}`), thing("other", "{a: {b: 2}}", "")},
+			want:    []string{"default/filled .spec.a may be dropped"},
+		},
+		{
+			name: "a default in a list that is owned as a whole", old: object("a: {type: array, items: " + object("b: {type: string, default: old}, c: {type: integer}") + "}"), new: object("a: {type: array, items: " + object("b: {type: string, default: new}, c: {type: integer}") + "}"),
+			objects: []string{thing("filled", "{a: [{b: old, c: 1}]}", `{"f:spec": {"f:a": {}}}`), thing("set", "{a: [{b: x, c: 1}]}", `{"f:spec": {"f:a": {}}}`)},
+			want:    []string{`default/filled .spec.a[0].b may become "new", owned by kubectl`},
+		},
+		{
+			name: "a null that gets a default", old: object("a: {type: string, nullable: true, default: x}"), new: object("a: {type: string, default: x}"),
+			objects: []string{thing("empty", "{a: null}", ""), thing("set", "{a: z}", "")},
+			want:    []string{"default/empty .spec.a would become another value"},
+		},
+		{
+			name: "an embedded object", old: object("a: {type: object, x-kubernetes-preserve-unknown-fields: true}"), new: object("a: {type: object, x-kubernetes-embedded-resource: true, x-kubernetes-preserve-unknown-fields: true}"),
+			objects: []string{thing("good", "{a: {apiVersion: v1, kind: A, metadata: {name: a}}}", ""), thing("bad", "{a: {apiVersion: v1, kind: A, metadata: {name: a, colour: red}}}", "")},
+			want:    []string{"default/bad .spec.a.metadata.colour would be dropped"},
+		},
+		{
+			name: "a field with a default comes, another goes", old: object("a: {type: string}"), new: object("b: {type: string, default: x}"),
+			objects: []string{thing("unset", "{}", "")},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, findings := survey(t, definition(tt.old), definition(tt.new), harm.Stays, tt.objects...)
+			var have []string
+			for _, o := range s.Objects {
+				have = append(have, o.String())
+			}
+			if s.Unknown != "" || s.Looked != len(tt.objects) || s.Harmed != len(tt.want) || !slices.Equal(have, tt.want) {
+				t.Errorf("looked at %d, harmed %d (unknown: %s)\nhave %q\nwant %q", s.Looked, s.Harmed, s.Unknown, have, tt.want)
+			}
+			for _, f := range findings {
+				if f.Severity == compat.Breaking && s.Clears(f, false) != (len(tt.want) == 0) {
+					t.Errorf("%s is cleared: %v", f, s.Clears(f, false))
+				}
+			}
+			if w := strings.Join(s.Warnings(), "; "); w != tt.warnings {
+				t.Errorf("warnings %q, want %q", w, tt.warnings)
+			}
+			if text := s.Text(1); strings.Contains(text, "777") || strings.Contains(text, "41") {
+				t.Errorf("it shows a value: %s", text)
+			}
+		})
+	}
+}
+
+// Findings that objects have no say in are not cleared by objects without harm.
+func TestClears(t *testing.T) {
+	const without = "{type: object}"
+	crd := definition(without)
+	two := strings.Replace(crd, "  versions:\n", "  versions:\n  - {name: v1beta1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object}}}}}\n", 1)
+	v1 := thing("a", "{}", `{"f:spec": {}}`)
+	foreign := two + "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: 'https://example.org'}}}\n"
+	ruled := strings.Replace(foreign, "https://example.org", "https://example.org/convert/dev/things.example.org/00", 1)
+	ruled = strings.Replace(ruled, "{name: things.example.org}", "{name: things.example.org, annotations: {"+manifest.ConversionAnnotation+": 'h1:AA=='}}", 1)
+	beta := strings.Replace(v1, "apiVersion: example.org/v1, fieldsType", "apiVersion: example.org/v1beta1, fieldsType", 1)
+	for _, tt := range []struct {
+		name, old, new string
+		objects        []string
+		clears, back   bool
+	}{
+		{"a version that nobody writes", two, crd, []string{v1}, false, true},
+		{"a version that somebody writes", two, crd, []string{beta}, false, false},
+		{"a version without objects", two, crd, nil, true, true},
+		{"a short name", strings.Replace(crd, "plural: things", "plural: things, shortNames: [th]", 1), crd, []string{v1}, false, true},
+		{"the type", crd, "", []string{v1}, false, false},
+		{"the type without objects", crd, "", nil, true, true},
+		{"rules that kept fields in annotations", ruled, foreign, []string{v1}, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, findings := survey(t, tt.old, tt.new, harm.Stays, tt.objects...)
+			for _, f := range findings {
+				if f.Severity == compat.Breaking && (s.Clears(f, false) != tt.clears || s.Clears(f, true) != tt.back) {
+					t.Errorf("%s: %v, going back %v", f, s.Clears(f, false), s.Clears(f, true))
+				}
+			}
+		})
+	}
+	s, findings := survey(t, definition("{type: object, properties: {a: {type: string}}}"), definition("{type: object, properties: {a: {type: integer}}}"), harm.Stays)
+	s.Unknown = "nobody looked"
+	if s.Clears(findings[0], true) {
+		t.Error("an unknown survey clears")
+	}
+	if (*harm.Survey)(nil).Clears(findings[0], true) {
+		t.Error("no survey clears")
+	}
+}
+
+// What is deleted with its type is named with its writers, and a list that starts over
+// counts nothing twice.
+func TestRemoved(t *testing.T) {
+	crd := manifesttest.Tree(t, definition("{type: object}"))
+	report, err := compat.Compare(crd, nil, compat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	judge, err := harm.New(crd, nil, report.Findings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		judge.Restart()
+		judge.Look(t.Context(), manifesttest.Tree(t, thing("a", "{}", `{"f:spec": {}}`)), harm.Stays)
+	}
+	if s := judge.Done(nil); s.Text(1) != "harms 1 of 1 object: default/a would be deleted with its type, owned by kubectl" {
+		t.Errorf("%s", s.Text(1))
+	}
+}
+
+// What a plan changes or deletes together with the type is no harm.
+func TestFate(t *testing.T) {
+	old, now := definition("{type: object, properties: {a: {type: integer}}}"), definition("{type: object}")
+	ours := strings.Replace(thing("a", "{a: 1}", `{"f:spec": {"f:a": {}}}`), "manager: kubectl", "manager: gitopsd", 1)
+	for _, tt := range []struct {
+		object string
+		fate   harm.Fate
+		want   int
+	}{
+		{ours, harm.Stays, 1}, {ours, harm.Changes, 0}, {ours, harm.Goes, 0},
+		{thing("a", "{a: 1}", `{"f:spec": {"f:a": {}}}`), harm.Changes, 1},
+	} {
+		s, _ := survey(t, old, now, tt.fate, tt.object)
+		if s.Harmed != tt.want || tt.fate != harm.Stays && len(s.Relies) != 1-tt.want {
+			t.Errorf("%d: %s, relies on %v", tt.fate, s.Text(9), s.Relies)
+		}
+	}
+	// A value of somebody else stays as it is.
+	limit := definition("{type: object, properties: {a: {type: integer, maximum: 0}}}")
+	for object, want := range map[string]int{ours: 0, strings.Replace(ours, "gitopsd", "kubectl", 1): 1} {
+		if s, _ := survey(t, old, limit, harm.Changes, object); s.Harmed != want {
+			t.Errorf("a limit: %s", s.Text(9))
+		}
+	}
+}
+
+// What was wrong before may hide what is wrong now.
+func TestTooMuchWrong(t *testing.T) {
+	var fields, now, values []string
+	for i := range validate.MostCauses {
+		fields = append(fields, fmt.Sprintf("a%02d: {type: integer, maximum: 3}", i))
+		values = append(values, fmt.Sprintf("a%02d: 4", i))
+	}
+	now = append(slices.Clone(fields), "z: {type: integer, maximum: 3}")
+	fields, values = append(fields, "z: {type: integer}"), append(values, "z: 4")
+	of := func(fields []string) string {
+		return definition("{type: object, properties: {" + strings.Join(fields, ", ") + "}}")
+	}
+	for range 60 { // causes come in any order
+		s, findings := survey(t, of(fields), of(now), harm.Stays, thing("a", "{"+strings.Join(values, ", ")+"}", ""))
+		if s.Clears(findings[0], true) {
+			t.Fatalf("cleared: %s", s.Text(9))
+		}
+	}
+}
+
+// An object that is stored in another version than the listed one may have fields that do
+// not show, so it clears no finding in other versions.
+func TestStoredElsewhere(t *testing.T) {
+	const both, one = "{type: object, properties: {a: {type: integer}, b: {type: integer}}}", "{type: object, properties: {a: {type: integer}}}"
+	version := func(name string, served, storage bool, spec string) string {
+		return fmt.Sprintf("  - {name: %s, served: %v, storage: %v, schema: {openAPIV3Schema: {type: object, properties: {spec: %s}}}}\n", name, served, storage, spec)
+	}
+	head := definition("{type: object}")
+	head = head[:strings.Index(head, "  - {name: v1")]
+	const webhook = "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: 'https://example.org'}}}\n"
+	for name, tt := range map[string]struct{ old, new string }{
+		"the storage version is not served": {
+			head + version("v1", true, false, one) + version("v2", true, false, both) + version("v3", true, false, both) + version("v4", false, true, both),
+			head + version("v1", true, false, one) + version("v2", true, false, both) + version("v3", true, false, one) + version("v4", false, true, both),
+		},
+		"an older storage version": {
+			head + version("v1", true, true, one) + version("v2", true, false, both) + "status: {storedVersions: [v2, v1]}\n",
+			head + version("v1", true, true, one) + version("v2", true, false, one),
+		},
+		"a webhook that goes": {
+			head + version("v1", true, false, one) + version("v2", true, true, both) + webhook,
+			head + version("v1", true, false, one) + version("v2", true, true, both),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, findings := survey(t, tt.old, tt.new, harm.Stays)
+			judge, err := harm.New(manifesttest.Tree(t, tt.old), manifesttest.Tree(t, tt.new), findings)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen := manifesttest.Tree(t, strings.Replace(thing("a", "{a: 1}", ""), "example.org/v1", "example.org/"+judge.Version(), 1))
+			tree, err := validate.Decoded(seen)
+			if err != nil {
+				t.Fatal(err)
+			}
+			judge.Look(t.Context(), tree, harm.Stays)
+			s := judge.Done(nil)
+			for _, f := range findings {
+				if f.Severity == compat.Breaking && f.Version != judge.Version() && f.Version != "" && s.Clears(f, true) {
+					t.Errorf("%s is cleared by objects in %s", f, judge.Version())
+				}
+			}
+		})
+	}
+}
+
+// Without a webhook an object is judged in every version that it can be read in.
+func TestVersions(t *testing.T) {
+	with := func(v1, beta string) string {
+		return strings.Replace(definition(v1), "  versions:\n", "  versions:\n  - {name: v1beta1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: "+beta+"}}}}\n", 1)
+	}
+	const both, one = "{type: object, properties: {a: {type: integer}, b: {type: integer}}}", "{type: object, properties: {a: {type: integer}}}"
+	s, _ := survey(t, with(both, both), with(both, one), harm.Stays, thing("b", "{b: 1}", ""), thing("a", "{a: 1}", ""))
+	if s.Harmed != 1 || s.Objects[0].Harms[0].Version != "v1beta1" || s.Objects[0].Harms[0].Path != ".spec.b" {
+		t.Errorf("%s: %+v", s.Text(9), s.Objects)
+	}
+	webhook := func(crd string) string {
+		return crd + "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: 'https://example.org'}}}\n"
+	}
+	old, now := webhook(with(both, both)), webhook(with(one, both))
+	s, findings := survey(t, old, now, harm.Stays, thing("a", "{a: 1}", ""))
+	if s.Harmed != 0 || s.Unknown != "" || !s.Clears(findings[0], false) {
+		t.Errorf("v1 with a webhook: %s", s.Text(9))
+	}
+	s, findings = survey(t, webhook(with(both, both)), webhook(with(one, one)), harm.Stays, thing("a", "{a: 1}", ""))
+	cleared := 0
+	for _, f := range findings {
+		if f.Severity == compat.Breaking && s.Clears(f, false) {
+			cleared++
+		}
+	}
+	if cleared != 1 || !strings.Contains(s.Text(9), "to which a webhook converts") {
+		t.Errorf("%d cleared: %s", cleared, s.Text(9))
+	}
+}
+
+// An object that is not of the type, or in no version of it, makes the survey unknown.
+func TestUnknown(t *testing.T) {
+	old, now := definition("{type: object, properties: {a: {type: integer}}}"), definition("{type: object}")
+	s, findings := survey(t, old, now, harm.Stays, strings.Replace(thing("a", "{}", ""), "example.org/v1", "example.org/v7", 1))
+	if !strings.Contains(s.Unknown, "default/a cannot be judged: it is in v7") || s.Clears(findings[0], true) {
+		t.Errorf("%q", s.Unknown)
+	}
+	if _, err := harm.New(manifesttest.Tree(t, "{apiVersion: v1, kind: ConfigMap}"), nil, nil); err == nil {
+		t.Error("a ConfigMap is judged")
+	}
+}

@@ -1,0 +1,138 @@
+package harm
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// Fate is what the plan does with an object beside changing its type.
+type Fate int
+
+const (
+	// Stays: nothing.
+	Stays Fate = iota
+	// Changes: gitopsd writes it, and checks what it writes by the new type. What it
+	// alone owned before is no harm.
+	Changes
+	// Goes: it is deleted.
+	Goes
+)
+
+// Look judges an object, in a version of the old definition, and adds it to the survey.
+// The object may be changed. One that cannot be judged makes the survey unknown.
+func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
+	j.survey.Looked++
+	object := Object{Namespace: manifest.Text(tree, "metadata", "namespace"), Name: manifest.Text(tree, "metadata", "name")}
+	if fate == Goes {
+		j.relies(object)
+		return
+	}
+	managers := managersOf(manifest.List(tree, "metadata", "managedFields"))
+	delete(manifest.Mapping(tree, "metadata"), "managedFields")
+	j.writers(managers)
+	harms, err := j.object(ctx, tree)
+	if err != nil {
+		if j.survey.Unknown == "" {
+			j.survey.Unknown = fmt.Sprintf("%s cannot be judged: %v", strings.TrimPrefix(object.Namespace+"/"+object.Name, "/"), err)
+		}
+		return
+	}
+	hit := make([]bool, len(j.findings))
+	for _, h := range harms {
+		if ctx.Err() != nil {
+			j.survey.Unknown = cmp.Or(j.survey.Unknown, context.Cause(ctx).Error())
+			return
+		}
+		// What somebody owns is stored.
+		if h.Perhaps && slices.ContainsFunc(managers, func(m manager) bool { return owns(m.fields, tree, h.at, false) }) {
+			continue
+		}
+		if len(h.at) > 0 {
+			h.Owners = owners(managers, tree, h.at)
+		} else if h.Kind == Removed {
+			h.Owners = names(managers)
+		}
+		if fate == Changes && excused(&h.Harm) {
+			j.relies(object)
+			continue
+		}
+		if !j.match(h, hit) {
+			continue
+		}
+		if len(object.Harms) < MostHarms {
+			object.Harms = append(object.Harms, h.Harm)
+		} else {
+			object.More++
+		}
+	}
+	if len(object.Harms) == 0 {
+		return
+	}
+	for i, is := range hit {
+		if is {
+			j.survey.Tolls[i].Harmed++
+		}
+	}
+	j.survey.Harmed++
+	if len(j.survey.Objects) < MostObjects {
+		j.survey.Objects = append(j.survey.Objects, object)
+	}
+}
+
+// excused reports whether a harm is none if gitopsd changes the object together with the
+// type: what nobody else owns is then as it will be, and that is checked.
+func excused(h *Harm) bool {
+	for _, name := range h.Owners {
+		if name != ourselves {
+			return false
+		}
+	}
+	return h.Kind == Invalid || h.Kind == Stuck || h.Kind == Lost && len(h.Owners) > 0
+}
+
+// relies notes that an object is not harmed because of its fate.
+func (j *Judge) relies(o Object) {
+	id := manifest.ID{Group: j.group, Kind: j.kind, Namespace: o.Namespace, Name: o.Name}
+	if n := len(j.survey.Relies); n == 0 || j.survey.Relies[n-1] != id {
+		j.survey.Relies = append(j.survey.Relies, id)
+	}
+}
+
+// match notes the findings that a harm may come from, and reports whether it is one: the
+// default of a field that is new harms nobody. Any other harm that comes from no finding
+// speaks against all.
+func (j *Judge) match(h located, hit []bool) bool {
+	matched := false
+	for i := range j.findings {
+		if j.findings[i].causes(h.Harm, h.at) {
+			hit[i], matched = true, true
+		}
+	}
+	if !matched && h.Kind == Defaulted {
+		return false
+	}
+	if !matched {
+		j.survey.unmatched++
+	}
+	return true
+}
+
+// writers notes who writes what the findings are about.
+func (j *Judge) writers(managers []manager) {
+	for i := range j.findings {
+		f, t := &j.findings[i], &j.survey.Tolls[i]
+		for _, m := range managers {
+			if m.name == ourselves || len(t.Writers) == mostWriters || slices.Contains(t.Writers, m.name) {
+				continue
+			}
+			if f.class == byVersion && m.version == f.Version || f.class == byData && len(f.path) > 0 && owns(m.fields, nil, f.path, true) {
+				t.Writers = append(t.Writers, m.name)
+			}
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package harm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"gitopsd.dev/render/field"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/validate"
+)
+
+// located is a harm with its path.
+type located struct {
+	Harm
+	at field.Path
+}
+
+// object returns what happens to an object.
+func (j *Judge) object(ctx context.Context, tree map[string]any) ([]located, error) {
+	if j.gone {
+		return []located{{Harm: Harm{Kind: Removed}}}, nil
+	}
+	group, version := manifest.GroupVersion(manifest.Text(tree, "apiVersion"))
+	switch {
+	case group != j.group || manifest.Text(tree, "kind") != j.kind:
+		return nil, fmt.Errorf("it is no %s of %s", j.kind, j.group)
+	case j.old[version] == nil:
+		return nil, fmt.Errorf("it is in %s, and only objects in %s are judged", version, j.list)
+	}
+	was, is := copied(tree).(map[string]any), copied(tree).(map[string]any)
+	if err := read(was, j.old[version]); err != nil {
+		return nil, err
+	}
+	var all []located
+	if s := j.new[version]; s != nil {
+		if err := read(is, s); err != nil {
+			return nil, err
+		}
+		found, err := j.compare(ctx, version, was, is)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+		all = append(all, j.moved(version, was)...)
+	}
+	for _, v := range slices.Sorted(maps.Keys(j.new)) {
+		if v == version {
+			continue
+		}
+		found, err := j.converted(ctx, v, was, is)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// read changes an object to what the API server reads of it in a version.
+func read(tree map[string]any, s *validate.Schema) error {
+	if err := s.Prune(tree); err != nil {
+		return err
+	}
+	return s.Default(tree)
+}
+
+// compare compares two readings of an object in one version, and checks the new one.
+func (j *Judge) compare(ctx context.Context, version string, was, is map[string]any) ([]located, error) {
+	var all []located
+	changes := differences(was, is, nil)
+	filled := j.refilled(version, was, changes)
+	for _, d := range changes {
+		h := located{Harm{Version: version, Path: text(d.path)}, d.path}
+		switch {
+		case d.inOld && d.inNew:
+			h.Kind, h.Why = Defaulted, "another value"
+		case d.inNew && d.new != nil:
+			h.Kind, h.Why = Defaulted, shown(d.new)
+		case d.old == nil || restores(filled, d):
+			continue
+		default:
+			h.Kind = Lost
+		}
+		all = append(all, h)
+	}
+	invalid, err := j.invalid(ctx, version, was, is)
+	return append(all, invalid...), err
+}
+
+// refilled returns an object without the fields that it loses, as the old definition fills
+// it in; nil if that is not known or there is no old definition.
+func (j *Judge) refilled(version string, was map[string]any, changes []difference) map[string]any {
+	if j.old[version] == nil {
+		return nil
+	}
+	again := copied(was).(map[string]any)
+	for _, d := range changes {
+		if d.inOld && !d.inNew {
+			without(again, d.path)
+		}
+	}
+	if err := j.old[version].Default(again); err != nil {
+		return nil
+	}
+	return again
+}
+
+// restores reports whether the old definition fills a field in with the value that the
+// object has.
+func restores(filled map[string]any, d difference) bool {
+	v, ok := d.path.In(filled)
+	return ok && equal(v, d.old)
+}
+
+// invalid returns what the new definition has against an object, and the old one had not.
+func (j *Judge) invalid(ctx context.Context, version string, was, is map[string]any) ([]located, error) {
+	if !j.served[version] {
+		return nil, nil
+	}
+	causes, err := j.new[version].Causes(ctx, is)
+	if err != nil || len(causes) == 0 {
+		return nil, err
+	}
+	full := len(causes) == validate.MostCauses
+	if old := j.old[version]; old != nil && was != nil {
+		before, err := old.Causes(ctx, was)
+		if err != nil {
+			return nil, err
+		}
+		causes = slices.DeleteFunc(causes, func(c validate.Cause) bool { return slices.Contains(before, c) })
+	}
+	if len(causes) == 0 && full {
+		return nil, errors.New("too much was wrong with it before")
+	}
+	if len(causes) == 0 {
+		return nil, nil
+	}
+	stuck, err := j.new[version].Stuck(ctx, is)
+	if err != nil {
+		return nil, err
+	}
+	var all []located
+	for _, c := range causes {
+		at := parsePath(c.Path)
+		h := located{Harm{Kind: Invalid, Version: version, Path: text(at), Why: c.Why}, at}
+		if slices.Contains(stuck, c) {
+			h.Kind = Stuck
+		}
+		all = append(all, h)
+	}
+	return all, nil
+}
+
+// converted judges an object in another version than the one that it is in. Only
+// apiVersion is changed in it, and the fields that the other version lacks are dropped.
+func (j *Judge) converted(ctx context.Context, version string, was, is map[string]any) ([]located, error) {
+	group := j.group + "/" + version
+	now := copied(is).(map[string]any)
+	now["apiVersion"] = group
+	if err := read(now, j.new[version]); err != nil {
+		return nil, err
+	}
+	before := was
+	if old := j.old[version]; old != nil {
+		before = copied(was).(map[string]any)
+		before["apiVersion"] = group
+		if err := read(before, old); err != nil {
+			return nil, err
+		}
+	}
+	var all []located
+	changes := differences(before, now, nil)
+	filled := j.refilled(version, before, changes)
+	for _, d := range changes {
+		h := located{Harm{Version: version, Path: text(d.path)}, d.path}
+		switch {
+		case d.inOld && !d.inNew && d.old != nil && !restores(filled, d):
+			h.Kind = Lost
+		case d.inNew && d.inOld && j.old[version] != nil:
+			h.Kind, h.Why = Defaulted, "another value"
+		case d.inNew && !d.inOld && d.new != nil && j.old[version] != nil:
+			h.Kind, h.Why = Defaulted, shown(d.new)
+		default:
+			continue
+		}
+		all = append(all, h)
+	}
+	if j.old[version] == nil {
+		before = nil
+	} else {
+		all = append(all, j.moved(version, before)...)
+	}
+	invalid, err := j.invalid(ctx, version, before, now)
+	return append(all, invalid...), err
+}

@@ -1,0 +1,109 @@
+package harm
+
+import (
+	"reflect"
+	"slices"
+
+	"gitopsd.dev/render/field"
+)
+
+// copied returns a deep copy of a decoded JSON value.
+func copied(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		m := make(map[string]any, len(v))
+		for k, item := range v {
+			m[k] = copied(item)
+		}
+		return m
+	case []any:
+		list := make([]any, len(v))
+		for i, item := range v {
+			list[i] = copied(item)
+		}
+		return list
+	}
+	return v
+}
+
+// difference is a field that only one of two trees has, or in which they differ.
+type difference struct {
+	path     field.Path
+	old, new any
+	// inOld and inNew report which of them have it.
+	inOld, inNew bool
+}
+
+// differences returns the differences between two readings of one object, sorted by
+// path. Lists have as many elements in both.
+func differences(old, new any, path field.Path) []difference {
+	switch o := old.(type) {
+	case map[string]any:
+		n, ok := new.(map[string]any)
+		if !ok {
+			break
+		}
+		var all []difference
+		for k, v := range o {
+			if w, both := n[k]; both {
+				if scalar(v) && v == w {
+					continue
+				}
+				all = append(all, differences(v, w, append(slices.Clip(path), field.Key(k)))...)
+			} else {
+				all = append(all, difference{path: append(slices.Clip(path), field.Key(k)), old: v, inOld: true})
+			}
+		}
+		for k, w := range n {
+			if _, both := o[k]; !both {
+				all = append(all, difference{path: append(slices.Clip(path), field.Key(k)), new: w, inNew: true})
+			}
+		}
+		return all
+	case []any:
+		n, ok := new.([]any)
+		if !ok || len(o) != len(n) {
+			break
+		}
+		var all []difference
+		for i := range o {
+			if scalar(o[i]) && o[i] == n[i] {
+				continue
+			}
+			all = append(all, differences(o[i], n[i], append(slices.Clip(path), field.Index(i)))...)
+		}
+		return all
+	}
+	if reflect.DeepEqual(old, new) {
+		return nil
+	}
+	return []difference{{path: path, old: old, new: new, inOld: true, inNew: true}}
+}
+
+// scalar reports whether a value can be compared with ==.
+func scalar(v any) bool {
+	switch v.(type) {
+	case map[string]any, []any:
+		return false
+	}
+	return true
+}
+
+// without removes a field from a tree.
+func without(tree map[string]any, path field.Path) {
+	last := path[len(path)-1]
+	if v, ok := path[:len(path)-1].In(tree); ok && !last.List {
+		if m, ok := v.(map[string]any); ok {
+			delete(m, last.Key)
+		}
+	}
+}
+
+// text is a path as findings have it, with a dot before it.
+func text(path field.Path) string {
+	s := path.String()
+	if s == "" || s[0] == '[' {
+		return s
+	}
+	return "." + s
+}

@@ -1,0 +1,24 @@
+package webhook
+
+import (
+	"maps"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// Converted returns a copy of a CRD that has API servers ask a server for conversions:
+// client is the clientConfig, without a CA bundle. What the CRD says about conversions
+// and their CA is replaced. The copy shares what does not change.
+func Converted(tree, client map[string]any) map[string]any {
+	tree = withoutInjectors(tree)
+	meta := manifest.Mapping(tree, "metadata")
+	if annotations := manifest.Mapping(meta, "annotations"); annotations[manifest.InjectCAAnnotation] != nil {
+		annotations = maps.Clone(annotations)
+		delete(annotations, manifest.InjectCAAnnotation)
+		tree = with(tree, "metadata", with(meta, "annotations", annotations))
+	}
+	return with(tree, "spec", with(manifest.Mapping(tree, "spec"), "conversion", map[string]any{
+		"strategy": "Webhook",
+		"webhook":  map[string]any{"clientConfig": client, "conversionReviewVersions": []any{"v1"}},
+	}))
+}

@@ -1,0 +1,66 @@
+package clusters
+
+import (
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+
+	"gitopsd.dev/sources"
+)
+
+// defaultReplicas is how many conversion servers run in a cluster. One would leave its
+// objects unreadable in other versions whenever the pod moves.
+const defaultReplicas = 2
+
+// mostReplicas is more than API servers keep busy. Kubernetes refuses numbers of more
+// than 31 bits, and would start all others.
+const mostReplicas = 100
+
+// conversion checks what serves conversion rules, and sets defaults.
+func (p *parser) conversion(c *Conversion, at finder) {
+	if c == nil {
+		return
+	}
+	const key = "spec.conversion"
+	fail := func(field, format string, args ...any) {
+		p.fail(at.line(append([]string{"spec", "conversion"}, strings.Split(field, ".")...)...), key+"."+field, format, args...)
+	}
+	if (c.Service == nil) == (c.URL == "") {
+		p.fail(at.line("spec", "conversion"), key, "want either service: {image: <image of gitopsd>}, for a server in the cluster, or url: https://<where the cluster reaches the daemon>")
+		return
+	}
+	if s := c.Service; s != nil {
+		if s.Image == "" {
+			fail("service.image", "is missing: name an image of gitopsd, with a tag or a digest")
+		} else if _, err := sources.ParseRef(s.Image); err != nil {
+			fail("service.image", "%q is no image with a tag or a digest", s.Image)
+		}
+		if s.Replicas == nil {
+			s.Replicas = new(defaultReplicas)
+		}
+		switch n := *s.Replicas; {
+		case n < 1:
+			fail("service.replicas", "%d; want 1 at least, since API servers cannot convert objects without the server", n)
+		case n > mostReplicas:
+			fail("service.replicas", "%d; want %d at most", n, mostReplicas)
+		}
+		return
+	}
+	c.URL = strings.TrimRight(c.URL, "/")
+	switch u, err := url.Parse(c.URL); {
+	case err != nil || u.Scheme != "https" || u.Hostname() == "":
+		fail("url", "%q; want https://<host>, with a port and a path if need be", c.URL)
+	case u.Path != "" && path.Clean(u.Path) != u.Path:
+		fail("url", "%q; its path has . or .. or an empty part, which is lost on the way: write %s", c.URL, path.Clean(u.Path))
+	case u.Port() != "" && !validPort(u.Port()):
+		fail("url", "%q; %s is no port", c.URL, u.Port())
+	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		fail("url", "has a user, a query or a fragment, which API servers accept in no webhook's address; leave it out")
+	}
+}
+
+func validPort(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && n > 0
+}
