@@ -119,6 +119,9 @@ func (d *Daemon) use(ctx context.Context, c *computation) {
 	for _, cl := range c.state.Clusters {
 		d.tellPanic(c.commit, cl.Err)
 	}
+	if d.cfg.Computed != nil {
+		d.cfg.Computed(c.state)
+	}
 	now := &revision{state: c.state, commit: c.state.Commit, committed: c.state.Committed, input: d.inputOf(c.state)}
 	switch {
 	case c.of == nil:

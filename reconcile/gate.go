@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/reconcile/unit"
 )
 
@@ -26,9 +27,6 @@ func (j *job) drop(instead *job) {
 	}
 	close(j.tried)
 }
-
-// tellAfter is how long a wait may take before the status shows it.
-const tellAfter = 2 * time.Second
 
 // gate waits for the attempts at the clusters that a job depends on, and returns
 // what else the job must wait for; "" lets it through. After that, later jobs with
@@ -57,7 +55,7 @@ func (ws *workers) gate(ctx context.Context, w *worker, j *job) string {
 // awaitReady waits for the attempt at another cluster, and reports whether that
 // cluster is ready. Meanwhile it serves the wake-ups of the worker's own cluster.
 func (ws *workers) awaitReady(ctx context.Context, w *worker, dep *job) bool {
-	late, told := time.After(tellAfter), false
+	late, told := time.After(turn.TellAfter), false
 	keep := func() {
 		if ws.pauseBrake(ctx, w) {
 			o, _ := ws.keepAllowed(ctx, w)

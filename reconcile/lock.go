@@ -50,6 +50,7 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 		records := lock.Clone()
 		for _, name := range append(lock.Clusters(), committed.Clusters()...) {
 			records.Select(name, committed.Selections(name))
+			records.Convert(name, committed.Conversions(name))
 		}
 		return lockfile.Rebase(committed, records, theirs).Format(), nil
 	})
@@ -121,6 +122,9 @@ func lines(f *lockfile.File, cluster string) map[string]bool {
 	found := make(map[string]bool)
 	for _, s := range f.Selections(cluster) {
 		found[s.String()] = true
+	}
+	for _, c := range f.Conversions(cluster) {
+		found[c.String()] = true
 	}
 	return found
 }

@@ -32,8 +32,10 @@ import (
 
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
@@ -80,8 +82,18 @@ type Connection interface {
 	// Follow calls notify whenever there is something to do in the cluster although
 	// nothing changed in the repository, until ctx ends. notify does not block.
 	Follow(ctx context.Context, notify func())
+	// Rest gives up what goes on in the unit between attempts, until the next Apply.
+	Rest()
 	// Close ends the connection. Follow has returned by then.
 	Close()
+}
+
+// Home is the controllers of one cluster; [home.Home] is one.
+type Home interface {
+	// Set gives them the fleet to work by. It does not block.
+	Set(fleet home.Fleet)
+	// Run runs them until ctx ends, and lets go of everything then.
+	Run(ctx context.Context)
 }
 
 // Config is what a daemon works with. All fields are required but those with a
@@ -93,20 +105,27 @@ type Config struct {
 	// Connect connects to a unit. It is called again when the registration or the
 	// credentials of the unit's cluster changed.
 	Connect func(ctx context.Context, want *desired.Unit) (Connection, error)
+	// Computed, if set, is called with each computed state, before any unit is worked on
+	// for it.
+	Computed func(*desired.State)
 	// Credentials names the credentials that Connect would use now, if that is known
 	// without a request. Connect is called again when the name changes. Credentials
 	// is called in every pass; nil if the name is never known.
 	Credentials func(c clusters.Cluster) (name string, known bool)
-	Board       *status.Board
-	Log         *slog.Logger
+	// Home makes the controllers of a cluster that has KubernetesTargets, with its own
+	// connection; tell gets what they report. They run until the cluster's connection
+	// ends. Nil if there are none.
+	Home  func(ctx context.Context, want *desired.Unit, tell func([]problem.Problem)) (Home, error)
+	Board *status.Board
+	Log   *slog.Logger
 	// Interval between polls.
 	Interval time.Duration
 	// ClusterTimeout bounds one attempt at a unit, from its turn on; 0 means
 	// DefaultClusterTimeout.
 	ClusterTimeout time.Duration
-	// Workers bounds the units that are worked on at a time, not counting those
-	// whose clusters take long to answer; 0 means 16.
-	Workers int
+	// Turns bounds the units that are worked on at a time; nil means 16 of them, and
+	// as many whose clusters take long to answer.
+	Turns *turn.Turns
 	// LockGrace is how long the commit of the lock waits for slow clusters;
 	// 0 means DefaultLockGrace.
 	LockGrace time.Duration
@@ -187,8 +206,8 @@ func New(cfg Config) (*Daemon, error) {
 	if cfg.LockGrace == 0 {
 		cfg.LockGrace = DefaultLockGrace
 	}
-	if cfg.Workers == 0 {
-		cfg.Workers = 16
+	if cfg.Turns == nil {
+		cfg.Turns = turn.New(16)
 	}
 	return &Daemon{cfg: cfg, workers: newWorkers(cfg), history: newHistory(cfg.Repository)}, nil
 }

@@ -16,6 +16,7 @@ import (
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/git"
@@ -205,6 +206,8 @@ func (t *notingConnection) Follow(ctx context.Context, notify func()) {
 }
 
 func (t *notingConnection) Close() {}
+
+func (t *notingConnection) Rest() {}
 
 func (w *world) appliedTo(name string) []string {
 	w.mu.Lock()
@@ -627,7 +630,7 @@ func TestSuspectsHoldNoWorker(t *testing.T) {
 			return unit.Outcome{Phase: status.Unreachable, Message: "no answer"}
 		})
 	}
-	w.start(w.daemon(func(c *Config) { c.Workers = 1 }))
+	w.start(w.daemon(func(c *Config) { c.Turns = turn.New(1) }))
 	w.eventually("both hang", func() bool { return len(w.appliedTo("a"))+len(w.appliedTo("b")) >= 3 })
 	n := len(w.appliedTo("c"))
 	w.eventually("c goes on", func() bool { return len(w.appliedTo("c")) > n+3 })

@@ -49,6 +49,9 @@ func (d *Daemon) resume() *revision {
 	r := &revision{state: s, commit: s.Commit, committed: s.Committed, input: d.inputOf(s), at: make(map[desired.ID]*checkpoint.Record)}
 	for _, c := range s.Registry.Clusters {
 		u := desired.Registered(c, s.Commit.Hash)
+		if c.Spec.Conversion != nil && c.Spec.Conversion.URL != "" {
+			return nil // its rules are served, even while it is suspended
+		}
 		if !u.Suspend {
 			at := d.cfg.Checkpoints.Load(u.ID.String(), r.input)
 			if at == nil {

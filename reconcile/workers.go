@@ -22,11 +22,7 @@ import (
 // workers are the goroutines that work on units, one each, so that a unit that hangs
 // or fails delays no other. A shared bound limits how many are at work.
 type workers struct {
-	cfg   Config
-	slots chan struct{}
-	// suspects are the slots of units whose clusters did not answer the last time,
-	// so that many of them do not take the slots of the others.
-	suspects chan struct{}
+	cfg Config
 	// moved has a token when a unit differs from its checkpoint, so that the state
 	// must be computed.
 	moved chan struct{}
@@ -37,7 +33,6 @@ type workers struct {
 func newWorkers(cfg Config) *workers {
 	return &workers{
 		cfg: cfg, all: make(map[desired.ID]*worker),
-		slots: make(chan struct{}, cfg.Workers), suspects: make(chan struct{}, cfg.Workers),
 		moved: make(chan struct{}, 1),
 	}
 }
@@ -90,6 +85,8 @@ type worker struct {
 	conn     Connection // nil before it is made
 	unfollow func()     // ends its Follow, and waits for that
 	made     origin     // what conn was made from
+	home     Home       // nil unless its controllers run
+	unhome   func()     // ends them, and waits for that
 	// last is the job that was tried or held back last, allowed the last that
 	// the gate let through.
 	last, allowed *job
@@ -302,9 +299,17 @@ func (w *worker) disconnect() {
 	if w.conn == nil {
 		return
 	}
+	w.endHome()
 	w.unfollow()
 	w.conn.Close()
 	w.conn = nil
+}
+
+// rest has the worker's connection do nothing in the unit that is to be left alone.
+func (w *worker) rest() {
+	if w.conn != nil {
+		w.conn.Rest()
+	}
 }
 
 // end lets go of all that the worker has. Nobody waits for a job in its box.
@@ -370,10 +375,13 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 	}()
 	var o unit.Outcome
 	if w.left = j.left; w.left {
+		w.rest()
 		return o
 	}
 	switch {
 	case j.want.Suspend:
+		w.rest()
+		w.endHome()
 		o = unit.Outcome{Phase: status.Suspended, Message: "spec.suspend leaves the cluster as it is"}
 	case j.want.Err != nil:
 		o = unit.Outcome{Phase: status.Failed, Message: problem.Message(j.want.Err)}
@@ -409,11 +417,7 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 // try makes the attempt itself, when it is the cluster's turn. ok is false if it was
 // given up, which says nothing about the cluster.
 func (ws *workers) try(ctx context.Context, w *worker, j *job) (o unit.Outcome, ok bool) {
-	slots := ws.slots
-	if w.failures > 0 || w.slow {
-		slots = ws.suspects
-	}
-	t, err := takeTurn(ctx, slots, func(waits bool) {
+	t, err := ws.cfg.Turns.Take(ctx, w.failures > 0 || w.slow, func(waits bool) {
 		if waits {
 			ws.show(w, status.Waiting, "waits for its turn: as many clusters are worked on as may be at a time")
 		} else {
@@ -429,10 +433,11 @@ func (ws *workers) try(ctx context.Context, w *worker, j *job) (o unit.Outcome, 
 		}
 	})
 	// Waiting for the turn does not count as the cluster's time.
-	attempt, cancel := context.WithTimeout(kube.WithPace(ctx, t.pace()), ws.cfg.ClusterTimeout)
+	attempt, cancel := context.WithTimeout(kube.WithPace(ctx, t.Pace()), ws.cfg.ClusterTimeout)
 	defer cancel()
 	o = ws.apply(attempt, w, j)
-	w.slow = t.end()
+	w.slow = t.End()
+	ws.keepHome(ctx, w, j, o)
 	return o, ctx.Err() == nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/errgroup"
@@ -38,6 +39,7 @@ type fleet struct {
 	follow   func(ctx context.Context, notify func())
 	resume   unit.Outcome
 	resumed  int
+	rested   int
 	password string
 }
 
@@ -49,7 +51,7 @@ func newFleet(t *testing.T, workers int) *fleet {
 	}
 	f.ws = newWorkers(Config{
 		Board: status.NewBoard("test", "fleet", "main"), Log: slog.New(slog.NewTextHandler(f.log, nil)),
-		Interval: 30 * time.Second, ClusterTimeout: 10 * time.Minute, Workers: workers,
+		Interval: 30 * time.Second, ClusterTimeout: 10 * time.Minute, Turns: turn.New(workers),
 		Connect: func(_ context.Context, c *desired.Unit) (Connection, error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -98,6 +100,12 @@ func (t *fleetConnection) Follow(ctx context.Context, notify func()) {
 		follow(ctx, notify)
 	}
 	<-ctx.Done()
+}
+
+func (t *fleetConnection) Rest() {
+	t.f.mu.Lock()
+	defer t.f.mu.Unlock()
+	t.f.rested++
 }
 
 func (t *fleetConnection) Close() {
@@ -260,6 +268,31 @@ func TestGateHeld(t *testing.T) {
 	})
 }
 
+// What goes on in a cluster between attempts ends when the cluster is to be left alone.
+func TestRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		f.pass(state("1", "dev", "prod"))
+		if f.rested != 0 {
+			t.Errorf("rested %d times", f.rested)
+		}
+		suspended := state("2", "dev", "prod")
+		suspended.Clusters[0].Suspend = true
+		f.pass(suspended)
+		if f.rested != 1 {
+			t.Errorf("a suspended cluster: rested %d times", f.rested)
+		}
+		broken := state("3", "dev", "!prod")
+		broken.Registry.Faulty = true
+		f.pass(broken)
+		synctest.Wait()
+		if f.rested != 2 {
+			t.Errorf("a cluster whose registration has errors: rested %d times", f.rested)
+		}
+	})
+}
+
 // A job that never comes to be tried keeps nobody waiting.
 func TestGateDroppedJob(t *testing.T) {
 	t.Parallel()
@@ -376,7 +409,7 @@ func TestSlowClustersLendTheirSlots(t *testing.T) {
 		}
 		s := state("1", names...)
 		f.pass(s)
-		time.Sleep(tellAfter + time.Millisecond)
+		time.Sleep(turn.TellAfter + time.Millisecond)
 		waiting := 0
 		for _, c := range f.ws.cfg.Board.Snapshot().Clusters {
 			if c.Phase == status.Waiting && strings.HasPrefix(c.Message, "waits for its turn") {
@@ -387,55 +420,10 @@ func TestSlowClustersLendTheirSlots(t *testing.T) {
 		if waiting == 0 && ready < 3 {
 			t.Error("nothing shows that clusters wait for their turn")
 		}
-		time.Sleep(lendAfter)
+		time.Sleep(turn.LendAfter)
 		synctest.Wait()
 		for _, name := range names[17:] {
 			f.is(name, status.Ready, "")
-		}
-	})
-}
-
-// A slot that was lent is taken back before the next request.
-func TestTurn(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		slots := make(chan struct{}, 1)
-		waits := func(bool) {}
-		slow, err := takeTurn(t.Context(), slots, waits)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pace := slow.pace()
-		for range 10 { // it answers
-			time.Sleep(lendAfter / 2)
-			pace.After()
-		}
-		if len(slots) != 1 {
-			t.Error("a slot of somebody who makes progress was lent")
-		}
-		time.Sleep(lendAfter)
-		synctest.Wait()
-		other, err := takeTurn(t.Context(), slots, waits)
-		if err != nil {
-			t.Fatal(err)
-		}
-		short, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := pace.Before(short); err == nil {
-			t.Error("a request went out without a slot")
-		}
-		other.end()
-		var two sync.WaitGroup
-		for range 2 {
-			two.Go(func() {
-				if err := pace.Before(t.Context()); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		two.Wait()
-		if !slow.end() || len(slots) != 0 {
-			t.Errorf("%d slots are taken at the end", len(slots))
 		}
 	})
 }

@@ -17,6 +17,9 @@
 //   - the contents of Namespaces, types and packages (inside.go), which would be
 //     deleted with them: read for a plan and right before the deletion (full.go);
 //   - the inventory (inventory.go), an ApplySet as KEP-3659 specifies it;
+//   - which types a definition had before (history.go), and what a breaking change of
+//     them means to the objects that there are (survey.go), which render/types/harm
+//     judges;
 //   - dry runs for the plan that people read (dryrun.go), and what a check by types
 //     that the plan changes needs to know of the cluster (validate.go);
 //   - the health of applied objects (health.go), which reconcile/health judges;
@@ -47,6 +50,8 @@ import (
 	"gitopsd.dev/reconcile/health"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prove"
+	"gitopsd.dev/render"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/validate"
@@ -90,6 +95,8 @@ type Applier struct {
 	revisions map[manifest.ID]revision
 	// compared are the definitions that the last plan compared with live ones.
 	compared map[manifest.ID]compared
+	// surveyed are surveys of objects, for a while.
+	surveyed map[manifest.ID]surveyed
 
 	mu sync.Mutex
 	// gating is the Key of the plan.Gating by which health was last judged.
@@ -100,7 +107,9 @@ type Applier struct {
 	healthRules map[manifest.GroupKind]*health.Custom
 	kinds       map[schema.GroupKind]*kindState
 	disputes    map[subject]*dispute
-	follower    *follower // nil while nobody follows
+	// added are the CRDs of the last plan that are new in an installed package.
+	added    map[manifest.ID]bool
+	follower *follower // nil while nobody follows
 }
 
 // New makes an Applier. It sends nothing.
@@ -113,8 +122,8 @@ func New(c Config) (*Applier, error) {
 		cluster: c.Cluster, log: c.Log.With("cluster", c.Cluster.Name()), set: set, fleet: c.Fleet,
 		inv:       plan.Inventory{ID: set.id, FieldManager: kube.FieldManager, Namespace: Namespace},
 		poll:      cmp.Or(c.Poll, time.Minute),
-		revisions: make(map[manifest.ID]revision),
-		kinds:     make(map[schema.GroupKind]*kindState), disputes: make(map[subject]*dispute),
+		revisions: make(map[manifest.ID]revision), surveyed: make(map[manifest.ID]surveyed),
+		kinds: make(map[schema.GroupKind]*kindState), disputes: make(map[subject]*dispute),
 		gating: new(plan.Gating).Key(),
 	}, nil
 }
@@ -130,6 +139,13 @@ type PlanOptions struct {
 	DryRun bool
 	// Allowed reports which breaking changes of types are allowed; nil for none.
 	Allowed plan.Allowed
+	// BreakingByData lets a breaking change through that harms no object; else it must
+	// go back to types that were there before.
+	BreakingByData bool
+	// Conversions are the conversion rules of desired definitions, by the definition's
+	// name, and Proofs tries them; required if there are any.
+	Conversions map[string]*render.Conversion
+	Proofs      *prove.Cache
 	// Types compiles the types that objects are checked by; nil for none to share.
 	Types *validate.Cache
 	// FindType finds the definition of a type that an object is pinned to, to
@@ -166,6 +182,8 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 	if err := a.soleInstaller(ctx, p); err != nil {
 		return nil, err
 	}
+	plan.KeepConverters(p)
+	plan.RefuseUnkept(p)
 	if opts.DryRun {
 		if err := a.dryRun(ctx, p); err != nil {
 			return nil, err
@@ -183,6 +201,9 @@ func (a *Applier) member(o *manifest.Object) *manifest.Object {
 		// One that the API server will refuse goes without.
 		if digest, err := typesDigest(o); err == nil {
 			annotations[manifest.TypesAnnotation] = digest
+			if past := a.past(o.ID(), digest); past != "" {
+				annotations[manifest.HistoryAnnotation] = past
+			}
 		}
 	}
 	return o.WithMetadata(map[string]string{plan.PartOfLabel: a.set.id}, annotations)

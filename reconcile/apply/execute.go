@@ -88,6 +88,8 @@ type execution struct {
 	deferred []*Result
 	// backends ends the wait for what serves webhooks, not of each object but of all.
 	backends *cutoff
+	// converters ends the wait for what converts objects by rules.
+	converters *cutoff
 	// hooks ends the wait for API servers to ask new webhooks.
 	hooks *cutoff
 	// repinning is set once a pin was compared with digests that this run did not write,
@@ -101,7 +103,7 @@ type execution struct {
 func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 	x := &execution{
 		Applier: a, plan: p, looked: a.parent, results: make([]Result, len(p.Steps)),
-		defined: make(map[schema.GroupKind]*Result), spaces: make(map[string]*Result), backends: new(cutoff), hooks: new(cutoff),
+		defined: make(map[schema.GroupKind]*Result), spaces: make(map[string]*Result), backends: new(cutoff), converters: new(cutoff), hooks: new(cutoff),
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -299,6 +301,20 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 		r.Outcome, r.Reason = Pending, why
 		return nil
 	}
+	if s.Converts {
+		why, err := x.awaitConverter(ctx)
+		if err != nil {
+			return x.fail(r, err)
+		}
+		if why != "" {
+			r.Outcome, r.Reason = Pending, why
+			return nil
+		}
+	}
+	if why := outdated(s); why != "" {
+		r.Outcome, r.Reason = Pending, why
+		return nil
+	}
 	if s.Stage == plan.Admission {
 		why, err := x.awaitBackends(ctx, s)
 		if err != nil {
@@ -337,6 +353,10 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 	}
 	if err != nil && s.Awaits != "" && kube.ClassOf(err) == kube.NoSuchType {
 		r.Outcome, r.Reason = Pending, "its type is not there yet: "+s.Awaits
+		return nil
+	}
+	if definer := x.defined[kindOf(s.ID)]; err != nil && definer != nil && definer.Outcome == Pending && kube.ClassOf(err) == kube.NoSuchType {
+		r.Outcome, r.Reason = Pending, fmt.Sprintf("its version is not there yet: %s: %s", definer.Step.ID, x.because(definer))
 		return nil
 	}
 	if err != nil {

@@ -121,6 +121,11 @@ func (f *finding) add(id manifest.ID, m *metav1.ObjectMeta) {
 	for i := range m.OwnerReferences {
 		c.Owners = append(c.Owners, string(m.OwnerReferences[i].UID))
 	}
+	for i := range m.ManagedFields {
+		if who := m.ManagedFields[i].Manager; who != kube.FieldManager && !slices.Contains(c.Writers, who) {
+			c.Writers = append(c.Writers, who)
+		}
+	}
 	if m.DeletionTimestamp != nil {
 		c.Deleting = going(m)
 	}

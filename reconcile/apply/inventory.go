@@ -124,6 +124,19 @@ func (a *Applier) Check(ctx context.Context) error {
 	return err
 }
 
+// ParentUID returns the UID of the inventory's parent object; empty if there is none.
+func (a *Applier) ParentUID(ctx context.Context) (string, error) {
+	meta, err := a.cluster.GetMetadata(ctx, configMaps, a.set.parent)
+	switch kube.ClassOf(err) {
+	case kube.NotFound, kube.NoNamespace:
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return string(meta.UID), nil
+}
+
 // Owns reports whether a live object is the inventory's; see [plan.Inventory.Owns].
 func (a *Applier) Owns(id manifest.ID, meta *metav1.ObjectMeta, adopt []string) bool {
 	return a.inv.Owns(id, meta, adopt)

@@ -41,7 +41,7 @@ func TestOwnedContents(t *testing.T) {
 	b.as("somebody", role)
 	b.as("somebody", owned(b.uid(role)))
 	steps, _ := b.apply(b.set(space))
-	b.want("the owner stays", steps, `held customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org kept: it holds widget.$NAME.example.org/owned, which would be deleted with it; to allow that, annotate it with gitopsd.dev/allow-prune: "true"`)
+	b.want("the owner stays", steps, `held customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org kept: it holds widget.$NAME.example.org/owned (written by somebody), which would be deleted with it; to allow that, annotate it with gitopsd.dev/allow-prune: "true"`)
 	if b.get(owned("x")) == nil {
 		t.Fatal("it is lost")
 	}

@@ -61,6 +61,7 @@ type member struct {
 	uid, version string
 	applied      string // the value of manifest.AppliedAnnotation
 	types        string // the value of manifest.TypesAnnotation
+	before       string // the value of manifest.HistoryAnnotation
 	pkg          string // the value of manifest.PackageLabel
 	allowPrune   string // the value of manifest.AllowPruneAnnotation
 	dependsOn    string // the value of manifest.DependsOnAnnotation
@@ -84,7 +85,8 @@ func newMember(t kube.Type, m *metav1.ObjectMeta, before *member) *member {
 	n := &member{
 		uid: string(m.UID), version: m.ResourceVersion,
 		applied: m.Annotations[manifest.AppliedAnnotation], types: m.Annotations[manifest.TypesAnnotation],
-		pkg: m.Labels[manifest.PackageLabel], allowPrune: m.Annotations[manifest.AllowPruneAnnotation],
+		before: m.Annotations[manifest.HistoryAnnotation],
+		pkg:    m.Labels[manifest.PackageLabel], allowPrune: m.Annotations[manifest.AllowPruneAnnotation],
 		dependsOn: m.Annotations[manifest.DependsOnAnnotation],
 		applies:   managed.Own(m) != nil, controlled: metav1.GetControllerOfNoCopy(m) != nil, edited: managed.Edited(m),
 		print: fingerprintOf(t, m),
@@ -125,6 +127,7 @@ func (m *member) meta(set string) *metav1.ObjectMeta {
 		key, value string
 	}{
 		{o.Annotations, manifest.AppliedAnnotation, m.applied}, {o.Annotations, manifest.TypesAnnotation, m.types},
+		{o.Annotations, manifest.HistoryAnnotation, m.before},
 		{o.Labels, manifest.PackageLabel, m.pkg}, {o.Annotations, manifest.AllowPruneAnnotation, m.allowPrune},
 		{o.Annotations, manifest.DependsOnAnnotation, m.dependsOn},
 	} {

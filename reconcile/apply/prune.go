@@ -51,6 +51,10 @@ func (x *execution) prune(ctx context.Context, early bool) error {
 				r.Outcome, r.Reason = Skipped, "kept until the rest is applied: "+why
 				continue
 			}
+			if why := x.converting(r.Step); why != "" {
+				r.Outcome, r.Reason = Pending, why
+				continue
+			}
 			ready = append(ready, r)
 		}
 		ready, err := x.withoutFull(ctx, ready)

@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -16,10 +17,13 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// checkTypes refuses breaking changes of types, objects that are pinned to other types
+// checkTypes refuses breaking changes of types, conversion rules with a counterexample, objects that are pinned to other types
 // or behaviours, and objects that their new types would not accept.
 func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts PlanOptions) error {
 	if err := a.compareTypes(ctx, p, seen, opts); err != nil {
+		return err
+	}
+	if err := plan.CheckConversions(ctx, p, opts.Conversions, opts.Proofs); err != nil {
 		return err
 	}
 	live := make(map[schema.GroupKind]plan.LiveDefinition)
@@ -79,6 +83,7 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, op
 	for _, t := range opts.Inactive {
 		dormant[t.Definition] = true
 	}
+	var lives sync.Map // of the compared definitions that break, by ID
 	before := a.compared
 	a.compared = make(map[manifest.ID]compared)
 	g, gctx := errgroup.WithContext(ctx)
@@ -107,7 +112,7 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, op
 			continue
 		}
 		g.Go(func() error {
-			err := a.compareStep(gctx, s)
+			err := a.compareStep(gctx, s, &lives)
 			if err == nil || kube.IsClusterWide(err) || gctx.Err() != nil {
 				return err
 			}
@@ -119,11 +124,15 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, op
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	plan.RefuseBreaking(p, opts.Allowed)
+	if err := a.surveyTypes(ctx, p, seen, &lives, opts); err != nil {
+		return err
+	}
+	plan.RefuseBreaking(p, opts.Allowed, opts.BreakingByData)
 	return nil
 }
 
-func (a *Applier) compareStep(ctx context.Context, s *plan.Step) error {
+// compareStep compares the types of one step, and keeps the live definition if they break.
+func (a *Applier) compareStep(ctx context.Context, s *plan.Step, lives *sync.Map) error {
 	t, err := a.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)
 	if err != nil {
 		return err
@@ -146,6 +155,9 @@ func (a *Applier) compareStep(ctx context.Context, s *plan.Step) error {
 	before, err := types.Of(live)
 	if err != nil {
 		return err
+	}
+	if report.Severity == compat.Breaking {
+		lives.Store(s.ID, live)
 	}
 	a.remember(s, compared{of: newComparand(&meta.ObjectMeta, s), report: report, before: before})
 	return nil

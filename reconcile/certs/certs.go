@@ -93,6 +93,11 @@ var secrets = kube.Type{Version: "v1", Kind: manifest.Secret.Kind, Resource: "se
 // journalPrefix begins the names of the Secrets that record CAs.
 const journalPrefix = "serving-ca."
 
+// journalOf returns the Secret that records the CAs of a Service.
+func journalOf(service manifest.ID) manifest.ID {
+	return manifest.Secret.ID(apply.Namespace, journalPrefix+service.Namespace+"."+service.Name)
+}
+
 // service is a Service with manifest.ServingCertAnnotation.
 type service struct {
 	object *manifest.Object
@@ -194,7 +199,7 @@ func (w *work) read() (services []*service, consumers []consumer) {
 		case id.Namespace == "": // which the plan reports
 		default:
 			secretOf[secret] = id
-			s := &service{object: o, secret: secret, journal: manifest.Secret.ID(apply.Namespace, journalPrefix+id.Namespace+"."+id.Name)}
+			s := &service{object: o, secret: secret, journal: journalOf(id)}
 			byID[id], services = s, append(services, s)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/render/converter"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources/clusters"
@@ -281,4 +282,11 @@ func FuzzJournal(f *testing.F) {
 			t.Errorf("read %+v, and once written %+v", j, again)
 		}
 	})
+}
+
+// The Secret that records the CA of a conversion server goes and stays with the server.
+func TestJournalOfConverter(t *testing.T) {
+	if id := journalOf(converter.Service()); !converter.Part(id) {
+		t.Errorf("%s is no part of the conversion server", id)
+	}
 }

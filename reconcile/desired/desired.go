@@ -22,6 +22,7 @@ import (
 	"sync"
 
 	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/prove"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
@@ -72,8 +73,10 @@ type Computer struct {
 	packages map[sources.Digest]*sources.Package
 	used     map[sources.Digest]bool
 
-	// types are compiled ones, which the states share.
-	types validate.Cache
+	// types are compiled ones, and proofs those of conversion rules, which the states
+	// share.
+	types  validate.Cache
+	proofs prove.Cache
 }
 
 // New makes a Computer.
@@ -115,7 +118,9 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 	}
 	for _, cl := range s.Registry.Clusters {
 		if len(c.cfg.Only) == 0 || slices.Contains(c.cfg.Only, cl.Name) {
-			s.Clusters = append(s.Clusters, Registered(cl, commit.Hash))
+			u := Registered(cl, commit.Hash)
+			u.publications, u.home = publications(s.Registry, cl.Name), s.Registry.PublishedTo(cl.Name)
+			s.Clusters = append(s.Clusters, u)
 		}
 	}
 	wanted := make([]*render.Wanted, len(s.Clusters))
@@ -136,13 +141,14 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 	}
 	c.each(s.Clusters, func(i int, cl *Unit) {
 		if cl.Err == nil && !cl.Remove {
-			c.expand(ctx, commit.Files, cl, wanted[i])
+			c.expand(ctx, s, cl, wanted[i])
 		}
 	})
+	s.lockConversions()
 	c.renderer.Sweep()
 	f := &finder{state: s, fetch: c.fetchAny, found: make(map[typeKey]found), behaviours: make(map[behaviourKey]foundBehaviour)}
 	for _, cl := range s.Clusters {
-		cl.FindType, cl.FindBehaviour, cl.Types = f.find, f.findBehaviour, &c.types
+		cl.FindType, cl.FindBehaviour, cl.Types, cl.Proofs = f.find, f.findBehaviour, &c.types, &c.proofs
 	}
 	return s, ctx.Err()
 }
@@ -175,12 +181,14 @@ func (c *Computer) each(all []*Unit, do func(int, *Unit)) {
 	_ = g.Wait() // each cluster keeps its own error
 }
 
-func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Unit, wanted *render.Wanted) {
+func (c *Computer) expand(ctx context.Context, s *State, cl *Unit, wanted *render.Wanted) {
+	files := s.Commit.Files
 	rendered, err := c.renderer.Expand(ctx, cl.Input(files), wanted, cl.Packages)
 	if rendered == nil {
 		cl.Err = err
 		return
 	}
+	cl.Conversions = rendered.Conversions
 	cl.Objects, cl.Keeps, cl.Patched, cl.Frozen = rendered.Objects, rendered.Keeps, rendered.Patched, rendered.Frozen
 	cl.index = sync.OnceValue(func() *behaviour.Index { return behaviour.NewIndex(cl.Objects, cl.Packages) })
 	in := cl.Input(files)
@@ -208,4 +216,7 @@ func (c *Computer) expand(ctx context.Context, files fs.FS, cl *Unit, wanted *re
 	slices.Sort(cl.Incomplete)
 	cl.readHealth()
 	cl.readGates()
+	if s.Registry.Faulty {
+		cl.keepPublished()
+	}
 }

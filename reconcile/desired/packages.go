@@ -83,7 +83,7 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, wante
 	before := earlier.before(s.Committed).Clone()
 	for _, name := range before.Clusters() {
 		if s.Registry.Removed(name) {
-			before.Select(name, nil)
+			before.Leave(name)
 		}
 	}
 	cfg := c.resolving

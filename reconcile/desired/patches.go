@@ -23,8 +23,8 @@ func patches(cl *Unit) []kustomize.Patch {
 	return all
 }
 
-// PatchesOf names the annotation for immutable fields, and the cluster's own patches,
-// that changed what view sees of an object: "gitopsd.dev/immutable
+// PatchesOf names the annotation for immutable fields, conversion rules, and the
+// cluster's own patches, that changed what view sees of an object: "gitopsd.dev/immutable
 // (clusters/prod/widgets.yaml:1)", "spec.patches[0] (clusters.yaml:12)", with the line
 // where the document starts. It returns no patches if view sees no difference between the
 // object before and after all of them. Each patch is judged alone, even if it depends on
@@ -33,6 +33,11 @@ func (c *Unit) PatchesOf(ctx context.Context, id manifest.ID, view func(*manifes
 	var names []string
 	if f, ok := c.Frozen[id]; ok && view(f.Before) != view(f.After) {
 		names = append(names, fmt.Sprintf("%s (%s)", manifest.ImmutableAnnotation, f.By))
+	}
+	if v := c.Conversions[id.Name]; v != nil && v.Definition.ID() == id && view(v.Before) != view(v.Definition) {
+		for _, d := range v.Documents {
+			names = append(names, fmt.Sprintf("conversion rules (%s)", d.Origin))
+		}
 	}
 	before := c.Patched[id]
 	if before == nil || view(before) == view(c.Objects.Get(id)) {

@@ -11,10 +11,12 @@ import (
 	"gitopsd.dev/reconcile/health"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/prove"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/remote"
+	"gitopsd.dev/render/target"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/render/validate"
 	"gitopsd.dev/sources"
@@ -23,8 +25,8 @@ import (
 
 // ID identifies a unit of work in the fleet. It is comparable.
 type ID struct {
-	// Cluster is the registered name of the cluster that the unit is in: a DNS
-	// label.
+	// Cluster is the registered name of the cluster that the unit is in; for an
+	// application, of the cluster that has its declaration: a DNS label.
 	Cluster string
 	// Name tells it from other units in the cluster: a DNS subdomain. It is empty
 	// for the cluster's own manifests.
@@ -52,6 +54,8 @@ type Unit struct {
 	ID ID
 	// Cluster is the registration of the unit's cluster.
 	clusters.Cluster
+	// Declaration is where people annotate the unit if that is not its registration.
+	Declaration string
 	// After are the units that must be ready before this one is changed.
 	After []ID
 	// Suspend leaves the unit alone.
@@ -90,6 +94,9 @@ type Unit struct {
 	// Patched are the objects of Objects that Spec.Patches changed, by ID, as
 	// they were before.
 	Patched map[manifest.ID]*manifest.Object
+	// Conversions are the conversion rules of definitions in Objects, by the
+	// definition's name.
+	Conversions map[string]*render.Conversion
 	// Frozen are the definitions that got rules for immutable fields, by ID.
 	Frozen map[manifest.ID]render.Frozen
 	// Keeps reports whether an existing object that is not in Objects must stay,
@@ -103,6 +110,8 @@ type Unit struct {
 	FindType func(ctx context.Context, gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string)
 	// Types compiles the types that objects are checked by, for all clusters.
 	Types *validate.Cache
+	// Proofs tries conversion rules, for all clusters.
+	Proofs *prove.Cache
 
 	// FindBehaviour returns the behaviour with a digest that acts on a kind's objects,
 	// and where it was found: in any cluster of the state, or with another version in
@@ -121,6 +130,10 @@ type Unit struct {
 	idle []string
 	// bases are the remote bases that it is rendered from.
 	bases remote.Bases
+	// publications are those of its cluster, and those to its namespaces.
+	publications []target.Publication
+	// home reports whether some cluster is published to its namespaces.
+	home bool
 }
 
 // Registered returns the unit of a cluster's own manifests, with nothing but the
@@ -227,5 +240,11 @@ func (cl *Unit) fault(p problem.Problem) {
 func (cl *Unit) Input(files fs.FS) render.Input {
 	in := render.Input{Cluster: cl.Name, Files: files, Path: cl.Spec.Path, Remote: cl.bases, Delegate: cl.Spec.Packages == clusters.Delegate, EnforcePins: cl.Spec.Pins == clusters.Enforce}
 	in.Patches = patches(cl)
+	if c := cl.Spec.Conversion; c != nil && c.Service != nil {
+		in.Converter = render.Converter{Image: c.Service.Image, Replicas: *c.Service.Replicas}
+	} else if c != nil {
+		in.Converter = render.Converter{URL: c.URL}
+	}
+	in.Targets, in.Publications = cl.Spec.Targets || cl.home, cl.publications
 	return in
 }

@@ -25,7 +25,7 @@ var builtIns = map[manifest.GroupKind]func(*look) Verdict{
 	{Kind: "ReplicationController"}:                                        (*look).replicaSet,
 	{Kind: "PersistentVolumeClaim"}:                                        (*look).claim,
 	{Kind: "PersistentVolume"}:                                             (*look).volume,
-	{Group: "policy", Kind: "PodDisruptionBudget"}:                         (*look).disruptionBudget,
+	manifest.DisruptionBudget:                                              (*look).disruptionBudget,
 	{Group: "autoscaling", Kind: "HorizontalPodAutoscaler"}:                (*look).autoscaler,
 	{Group: manifest.GroupNetworking, Kind: "Ingress"}:                     (*look).ingress,
 	{Group: manifest.GroupCertificates, Kind: "CertificateSigningRequest"}: (*look).signing,

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/kube/kubeconfig"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
@@ -60,6 +61,30 @@ func (c *Connector) Connect(ctx context.Context, cl clusters.Cluster) (*kube.Cli
 		return nil, err
 	}
 	return kube.New(cfg)
+}
+
+// Entry returns how a registered cluster is reached, and the credentials of its
+// registration; without credentials for one that the process runs in. It sends nothing to the
+// cluster. Errors are those of Connect.
+func (c *Connector) Entry(ctx context.Context, cl clusters.Cluster) (*kubeconfig.Entry, error) {
+	k := cl.Spec.Kubeconfig
+	if k.InCluster {
+		if !c.AllowInCluster {
+			return nil, fmt.Errorf("spec.kubeconfig.inCluster: the daemon was not started with --allow-in-cluster")
+		}
+		return kubeconfig.InCluster()
+	}
+	var text []byte
+	var err error
+	if k.File != "" {
+		text, err = c.file(k.File)
+	} else {
+		text, err = c.secret(ctx, cl.Name, *k.SecretRef)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return kubeconfig.Parse(text, cl.Spec.Context, kubeconfig.Restricted)
 }
 
 // Version returns the version of the credentials that Connect would use, if that is

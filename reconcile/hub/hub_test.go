@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
 // must be in no error and no log.
 const hidden = "hunter2"
 
-const kubeconfig = `
+const fleetFile = `
 apiVersion: v1
 kind: Config
 current-context: main
@@ -240,14 +240,14 @@ func TestKubeconfigSecret(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	ours := map[string]string{manifest.ClusterLabel: "dev"}
-	config := map[string]string{"kubeconfig": kubeconfig, "other": kubeconfig}
+	config := map[string]string{"kubeconfig": fleetFile, "other": fleetFile}
 	put(t, DefaultNamespace, "dev", "Opaque", ours, config)
 	put(t, DefaultNamespace, "unlabelled", "Opaque", nil, config)
 	put(t, DefaultNamespace, "prod", "Opaque", map[string]string{manifest.ClusterLabel: "prod"}, config)
 	put(t, DefaultNamespace, "pull", "Opaque", map[string]string{manifest.PullSecretLabel: "true", manifest.VerificationKeyLabel: "true"}, config)
 	put(t, DefaultNamespace, "garbled", "Opaque", ours, map[string]string{"kubeconfig": "}" + hidden})
 	put(t, DefaultNamespace, "program", "Opaque", ours, map[string]string{
-		"kubeconfig": strings.Replace(kubeconfig, "{token: "+hidden+"}", "{exec: {apiVersion: client.authentication.k8s.io/v1, command: "+hidden+"}}", 1)})
+		"kubeconfig": strings.Replace(fleetFile, "{token: "+hidden+"}", "{exec: {apiVersion: client.authentication.k8s.io/v1, command: "+hidden+"}}", 1)})
 	put(t, "elsewhere", "abroad", "Opaque", ours, config)
 	for _, tt := range []struct{ name, secret, key, want string }{
 		{name: "labelled", secret: "dev"},
@@ -286,10 +286,10 @@ func TestKubeconfigFile(t *testing.T) {
 	top := t.TempDir()
 	dir := filepath.Join(top, "kubeconfigs")
 	for name, text := range map[string]string{
-		"kubeconfigs/dev.yaml":     kubeconfig,
-		"kubeconfigs/sub/dev.yaml": kubeconfig,
-		"kubeconfigs/large.yaml":   kubeconfig + strings.Repeat("#", maxFile),
-		"outside.yaml":             kubeconfig,
+		"kubeconfigs/dev.yaml":     fleetFile,
+		"kubeconfigs/sub/dev.yaml": fleetFile,
+		"kubeconfigs/large.yaml":   fleetFile + strings.Repeat("#", maxFile),
+		"outside.yaml":             fleetFile,
 	} {
 		file := filepath.Join(top, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
@@ -333,7 +333,7 @@ func TestKubeconfigFile(t *testing.T) {
 	connector := &Connector{Hub: h, Dir: dir}
 	cluster := registered(clusters.Kubeconfig{File: "dev.yaml"})
 	before, _ := connector.Version(cluster)
-	if err := os.WriteFile(filepath.Join(dir, "dev.yaml"), []byte(kubeconfig+"#"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "dev.yaml"), []byte(fleetFile+"#"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if after, known := connector.Version(cluster); !known || after == before || strings.Contains(before+after, hidden) {
@@ -527,7 +527,7 @@ func TestFollow(t *testing.T) {
 	connector := &Connector{Hub: h}
 	cluster := registered(ref("followed", ""))
 	label := map[string]string{manifest.ClusterLabel: "dev"}
-	config := map[string]string{"kubeconfig": kubeconfig}
+	config := map[string]string{"kubeconfig": fleetFile}
 	put(t, DefaultNamespace, "followed", "Opaque", label, config)
 	if _, known := connector.Version(cluster); known {
 		t.Error("a version is known before anything was read")
@@ -570,7 +570,7 @@ func TestFollow(t *testing.T) {
 // Without the rights to follow, the daemon says so, and reads Secrets as before.
 func TestFollowForbidden(t *testing.T) {
 	t.Parallel()
-	put(t, DefaultNamespace, "unfollowed", "Opaque", map[string]string{manifest.ClusterLabel: "dev"}, map[string]string{"kubeconfig": kubeconfig})
+	put(t, DefaultNamespace, "unfollowed", "Opaque", map[string]string{manifest.ClusterLabel: "dev"}, map[string]string{"kubeconfig": fleetFile})
 	h := New(Config{Kubeconfig: kubeconfigOf(t, "reader"), Namespace: DefaultNamespace})
 	defer h.Close()
 	log := follow(t, h)

@@ -41,7 +41,7 @@ func TestCloseAndPace(t *testing.T) {
 	}
 	server.Start()
 	defer server.Close()
-	c, err := New(Config{Name: "prod", Trusted: true, Kubeconfig: []byte(strings.Replace(kubeconfig, "https://127.0.0.1:1", server.URL, 1))})
+	c, err := New(Config{Name: "prod", Trusted: true, Kubeconfig: []byte(strings.Replace(fleetFile, "https://127.0.0.1:1", server.URL, 1))})
 	if err != nil {
 		t.Fatal(err)
 	}

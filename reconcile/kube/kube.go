@@ -24,9 +24,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -74,6 +76,9 @@ type Config struct {
 	// and the write fails with an error of class Fenced that wraps it. A write that was
 	// allowed may take effect until Timeout has passed.
 	MayWrite func(ctx context.Context) error
+	// MayReach, if set, is asked before each connection, with the address that the server's
+	// or its proxy's name was resolved to. If it returns an error, there is no connection.
+	MayReach func(netip.Addr) error
 	// WrapTransport, if set, sees every request and answer: for metrics.
 	WrapTransport func(http.RoundTripper) http.RoundTripper
 }
@@ -108,7 +113,17 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, problem.In(c.Name, err)
 	}
-	conns := &connections{dialer: connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext)}
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
+	if c.MayReach != nil {
+		dialer.Control = func(_, address string, _ syscall.RawConn) error {
+			to, err := netip.ParseAddrPort(address)
+			if err != nil {
+				return err
+			}
+			return c.MayReach(to.Addr())
+		}
+	}
+	conns := &connections{dialer: connrotation.NewDialer(dialer.DialContext)}
 	cfg.Dial = conns.dial
 	// Compressing costs the API server more than the bytes cost the network.
 	cfg.DisableCompression = true

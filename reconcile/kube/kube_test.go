@@ -14,7 +14,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-const kubeconfig = `
+const fleetFile = `
 apiVersion: v1
 kind: Config
 current-context: main
@@ -57,8 +57,8 @@ func TestKubeconfig(t *testing.T) {
 		{name: "proxy", from: server, to: server + `, proxy-url: "ftp://x"`, want: "proxy-url must be an http, https or socks5 URL"},
 		{name: "groups", from: user, to: "as-groups: [a]", want: `as-groups, as-uid or as-user-extra without "as"`},
 		{name: "all at once", from: user, to: "exec: {apiVersion: client.authentication.k8s.io/v1, command: x, interactiveMode: Never}, tokenFile: /y", want: "tokenFile names"},
-		{name: "not YAML", from: kubeconfig, to: "}hunter2", want: "it is not a kubeconfig file"},
-		{name: "empty", from: kubeconfig, want: "it is empty"},
+		{name: "not YAML", from: fleetFile, to: "}hunter2", want: "it is not a kubeconfig file"},
+		{name: "empty", from: fleetFile, want: "it is empty"},
 		{name: "no name", config: Config{Name: "-"}, want: "needs a name"},
 		{name: "in cluster too", config: Config{InCluster: true}, want: "exclude each other"},
 		{name: "service account", config: Config{ServiceAccount: &ServiceAccount{"a", "b"}}},
@@ -76,9 +76,9 @@ func TestKubeconfig(t *testing.T) {
 			case "-":
 				c.Name = ""
 			}
-			c.Kubeconfig = []byte(strings.ReplaceAll(kubeconfig, tt.from, tt.to))
+			c.Kubeconfig = []byte(strings.ReplaceAll(fleetFile, tt.from, tt.to))
 			if tt.from == "" {
-				c.Kubeconfig = []byte(kubeconfig)
+				c.Kubeconfig = []byte(fleetFile)
 			}
 			_, err := New(c)
 			if tt.want == "" {
@@ -96,8 +96,8 @@ func TestKubeconfig(t *testing.T) {
 
 // No program runs and no file is read, whatever a kubeconfig says.
 func FuzzKubeconfig(f *testing.F) {
-	f.Add([]byte(kubeconfig))
-	f.Add([]byte(strings.Replace(kubeconfig, "token: hunter2", "exec: {apiVersion: client.authentication.k8s.io/v1, command: x}, tokenFile: /y", 1)))
+	f.Add([]byte(fleetFile))
+	f.Add([]byte(strings.Replace(fleetFile, "token: hunter2", "exec: {apiVersion: client.authentication.k8s.io/v1, command: x}, tokenFile: /y", 1)))
 	f.Add([]byte(`{"apiVersion":"v1","kind":"Config","current-context":"","contexts":[{"name":""}],"users":[{}],"clusters":[null]}`))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		cfg, err := restConfig(Config{Name: "a", Kubeconfig: content})
@@ -114,7 +114,7 @@ func FuzzKubeconfig(f *testing.F) {
 
 func cluster(t *testing.T, server string) *Client {
 	t.Helper()
-	c, err := New(Config{Name: "prod", Kubeconfig: []byte(strings.Replace(kubeconfig, "https://127.0.0.1:1", server, 1)), Timeout: 500 * time.Millisecond})
+	c, err := New(Config{Name: "prod", Kubeconfig: []byte(strings.Replace(fleetFile, "https://127.0.0.1:1", server, 1)), Timeout: 500 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,13 +5,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/clientcmd/api"
+
+	"gitopsd.dev/reconcile/kube/kubeconfig"
 )
 
 // restConfig returns client-go's configuration. Of a kubeconfig from the fleet it uses
@@ -76,39 +75,13 @@ func trustedConfig(content []byte, context string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// fleetConfig reads a kubeconfig of the fleet. Whoever can write it must get nothing out
-// of the daemon's machine: no program is run (CVE-2022-24817), no file is read, nothing
-// is sent to an unverified server or in clear.
+// fleetConfig reads a kubeconfig of the fleet; see [kubeconfig.Parse].
 func fleetConfig(content []byte, context string) (*rest.Config, error) {
-	if len(content) == 0 {
-		return nil, errors.New("kubeconfig: it is empty")
-	}
-	loaded, err := clientcmd.Load(content)
+	entry, err := kubeconfig.Parse(content, context, kubeconfig.Restricted)
 	if err != nil {
-		// The parser's message may quote the content.
-		return nil, errors.New("kubeconfig: it is not a kubeconfig file (apiVersion: v1, kind: Config) in YAML or JSON")
-	}
-	if context == "" {
-		context = loaded.CurrentContext
-	}
-	ctx, ok := loaded.Contexts[context]
-	switch {
-	case context == "":
-		return nil, fmt.Errorf("kubeconfig: it has no current-context; say which of %s with spec.context", names(loaded.Contexts))
-	case !ok:
-		return nil, fmt.Errorf("kubeconfig: there is no context %q; it has %s", context, names(loaded.Contexts))
-	}
-	cluster, ok := loaded.Clusters[ctx.Cluster]
-	if !ok {
-		return nil, fmt.Errorf("kubeconfig: context %q: there is no cluster %q; it has %s", context, ctx.Cluster, names(loaded.Clusters))
-	}
-	user, ok := loaded.AuthInfos[ctx.AuthInfo]
-	if !ok {
-		return nil, fmt.Errorf("kubeconfig: context %q: there is no user %q; it has %s", context, ctx.AuthInfo, names(loaded.AuthInfos))
-	}
-	if err := errors.Join(checkCluster(ctx.Cluster, cluster), checkUser(ctx.AuthInfo, user)); err != nil {
 		return nil, err
 	}
+	cluster, user := entry.Cluster, entry.User
 	cfg := &rest.Config{
 		Host:        cluster.Server,
 		BearerToken: user.Token,
@@ -127,72 +100,10 @@ func fleetConfig(content []byte, context string) (*rest.Config, error) {
 	}
 	if cluster.ProxyURL != "" {
 		proxy, err := url.Parse(cluster.ProxyURL)
-		if err != nil || proxy.Host == "" || !slices.Contains([]string{"http", "https", "socks5"}, proxy.Scheme) {
-			return nil, fmt.Errorf("kubeconfig: cluster %q: proxy-url must be an http, https or socks5 URL", ctx.Cluster)
+		if err != nil {
+			return nil, errors.New("kubeconfig: proxy-url is not a URL") // which Parse has checked
 		}
 		cfg.Proxy = http.ProxyURL(proxy)
 	}
 	return cfg, nil
-}
-
-// checkCluster and checkUser return everything that is wrong, so that it can be corrected
-// at once.
-func checkCluster(name string, c *api.Cluster) error {
-	var errs []error
-	refuse := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("kubeconfig: cluster %q: %s", name, fmt.Sprintf(format, args...)))
-	}
-	if server, err := url.Parse(c.Server); err != nil || server.Host == "" {
-		refuse("server must be an https URL")
-	} else if server.Scheme != "https" {
-		refuse("server %s is not https: credentials and answers would travel in clear", server.Redacted())
-	} else if server.User != nil {
-		refuse("server %s has credentials in it; put them into the user", server.Redacted())
-	}
-	if c.InsecureSkipTLSVerify {
-		refuse("insecure-skip-tls-verify is refused: anyone on the way could take the credentials; give certificate-authority-data")
-	}
-	if c.CertificateAuthority != "" {
-		refuse("certificate-authority names a file of the machine gitopsd runs on; put its content into certificate-authority-data (kubectl config view --flatten)")
-	}
-	return errors.Join(errs...)
-}
-
-func checkUser(name string, u *api.AuthInfo) error {
-	var errs []error
-	refuse := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("kubeconfig: user %q: %s", name, fmt.Sprintf(format, args...)))
-	}
-	if u.Exec != nil {
-		refuse("exec plugins are refused: gitopsd runs no programs for a kubeconfig; use a token or a client certificate of a service account")
-	}
-	if u.AuthProvider != nil {
-		refuse("auth-provider plugins are refused; use a token or a client certificate of a service account")
-	}
-	for _, file := range []struct{ key, value, data string }{
-		{"client-certificate", u.ClientCertificate, "client-certificate-data"},
-		{"client-key", u.ClientKey, "client-key-data"},
-		{"tokenFile", u.TokenFile, "token"},
-	} {
-		if file.value != "" {
-			refuse("%s names a file of the machine gitopsd runs on; put its content into %s (kubectl config view --flatten)", file.key, file.data)
-		}
-	}
-	if u.Impersonate == "" && (u.ImpersonateUID != "" || len(u.ImpersonateGroups) > 0 || len(u.ImpersonateUserExtra) > 0) {
-		refuse("as-groups, as-uid or as-user-extra without \"as\" impersonates nobody")
-	}
-	return errors.Join(errs...)
-}
-
-// names returns the keys of a map for an error.
-func names[V any](m map[string]V) string {
-	if len(m) == 0 {
-		return "none"
-	}
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, fmt.Sprintf("%q", k))
-	}
-	slices.Sort(keys)
-	return strings.Join(keys, ", ")
 }

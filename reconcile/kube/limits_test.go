@@ -22,7 +22,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // answering is a cluster whose API server's answers are given.
 func answering(t *testing.T, answer func(*http.Request) (code int, body io.Reader)) *Client {
 	t.Helper()
-	c, err := New(Config{Name: "prod", Kubeconfig: []byte(kubeconfig), WrapTransport: func(http.RoundTripper) http.RoundTripper {
+	c, err := New(Config{Name: "prod", Kubeconfig: []byte(fleetFile), WrapTransport: func(http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
 			if err := r.Context().Err(); err != nil {
 				return nil, err

@@ -12,11 +12,15 @@
 //     (storage.go; pure);
 //   - Kubernetes' own migration, where the cluster offers it (native.go);
 //   - gitopsd's own, where it does not, or where Kubernetes' failed (own.go);
-//   - the order of steps, and when status.storedVersions may be shortened (this file).
+//   - the order of steps, and when status.storedVersions may be shortened (this file);
+//   - the daemon's migrations, one CRD after the other beside everything else
+//     (keeper.go).
 //
-// Nothing is recorded anywhere but status.storedVersions, at the end. A migration may be
-// interrupted at any time: the next one starts over, and an object that is stored in the
-// storage version already costs a request and no write.
+// Nothing is recorded anywhere but status.storedVersions, at the end: whoever could write
+// another record could have objects forgotten. A migration may be interrupted at any
+// time. In the same process the next one goes on where that was, as long as the CRD did
+// not change; else it starts over, and an object that is stored in the storage version
+// already costs a request and no write.
 package migrate
 
 import (
@@ -73,8 +77,20 @@ type Progress struct {
 	Wait time.Duration
 }
 
-// Migrator migrates CRDs of one cluster.
-type Migrator struct{ cfg Config }
+// Migrator migrates CRDs of one cluster. Only one goroutine at a time may use it.
+type Migrator struct {
+	cfg Config
+	// reached is how far migrations came that were interrupted, by the CRD's name.
+	reached map[string]reached
+}
+
+// reached is how far a migration came: all objects up to last, in the order of their
+// names, are in the storage version that the CRD has in this generation.
+type reached struct {
+	uid        string
+	generation int64
+	last       name
+}
 
 // New returns a Migrator.
 func New(cfg Config) (*Migrator, error) {
@@ -89,7 +105,7 @@ func New(cfg Config) (*Migrator, error) {
 	if cfg.pause == nil {
 		cfg.pause = pause
 	}
-	return &Migrator{cfg}, nil
+	return &Migrator{cfg: cfg, reached: make(map[string]reached)}, nil
 }
 
 // pause waits, or returns why ctx ended.
@@ -290,6 +306,7 @@ func (m *Migrator) finish(ctx context.Context, s Storage, r Result) (Result, err
 		if err != nil {
 			return r, err
 		}
+		delete(m.reached, s.Name)
 		r.Stored, r.Removed = []string{s.Version}, s.Old()
 		return r, nil
 	}

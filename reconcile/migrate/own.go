@@ -83,12 +83,14 @@ func (m *Migrator) own(ctx context.Context, s Storage, r *Result) error {
 	if err != nil {
 		return err
 	}
+	slices.SortFunc(all, name.compare)
+	skip := m.skip(s, all)
 	w := &writer{
-		Migrator: m, of: s, all: len(all), failures: make(map[name]string),
+		Migrator: m, of: s, all: len(all), done: skip, stored: skip, failures: make(map[name]string),
 		// A burst as large as the workers: more would not be under way at a time.
 		limit: flowcontrol.NewTokenBucketRateLimiter(float32(m.cfg.Rate), workers),
 	}
-	err = w.write(ctx, all)
+	err = w.write(ctx, all[skip:])
 	r.Objects, r.Migrated, r.Stopped = len(all), w.stored, errors.Is(err, errTooMany)
 	if r.Stopped {
 		err = nil
@@ -102,6 +104,20 @@ func (m *Migrator) own(ctx context.Context, s Storage, r *Result) error {
 		r.Failures = append(r.Failures, Failure{Object: s.objects.ID(n.namespace, n.name).String(), Reason: w.failures[n]})
 	}
 	return err
+}
+
+// skip returns how many of the objects, in order, an interrupted migration has stored
+// again since the CRD changed last.
+func (m *Migrator) skip(s Storage, all []name) int {
+	r, ok := m.reached[s.Name]
+	if !ok || r.uid != s.uid || r.generation != s.generation {
+		return 0
+	}
+	at, found := slices.BinarySearchFunc(all, r.last, name.compare)
+	if found {
+		at++
+	}
+	return at
 }
 
 // errTooMany says that too many objects failed.
@@ -127,6 +143,9 @@ func (w *writer) write(ctx context.Context, todo []name) error {
 		for part := range slices.Chunk(todo, w.cfg.batch) {
 			if err := w.batch(ctx, part); err != nil {
 				return err
+			}
+			if len(w.failures) == 0 { // nor was any put off
+				w.reached[w.of.Name] = reached{w.of.uid, w.of.generation, part[len(part)-1]}
 			}
 		}
 		if todo, w.again = w.again, nil; len(todo) == 0 || round == rounds {

@@ -27,6 +27,7 @@ type Storage struct {
 	Blocked string `json:"blocked,omitempty"`
 
 	objects kube.Type
+	served  []string // the storage version first
 	// uid and generation change with the CRD's identity and spec: while both stay, so
 	// does the storage version.
 	uid        string
@@ -51,6 +52,12 @@ func read(tree map[string]any) Storage {
 	for _, v := range d.Versions() {
 		if v.Storage {
 			s.Version, served = v.Name, v.Served
+		}
+		switch {
+		case v.Served && v.Storage:
+			s.served = append([]string{v.Name}, s.served...)
+		case v.Served:
+			s.served = append(s.served, v.Name)
 		}
 	}
 	// A write in another version would drop the fields that this one does not have.
@@ -90,6 +97,16 @@ func lastChange(tree map[string]any) time.Time {
 		}
 	}
 	return last
+}
+
+// Served returns the served versions, the storage version first if it is one.
+func (s Storage) Served() []string { return s.served }
+
+// Type returns the type of the objects in a version.
+func (s Storage) Type(version string) kube.Type {
+	t := s.objects
+	t.Version = version
+	return t
 }
 
 // Old returns the stored versions that are not the storage version. While the API

@@ -128,8 +128,8 @@ func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed 
 			return nil
 		})
 	}
-	_ = g.Wait() // each step has its own error
-	RefuseBreaking(p, allowed)
+	_ = g.Wait()                      // each step has its own error
+	RefuseBreaking(p, allowed, false) // no objects were looked at
 	CheckPins(p, nil, find, false)
 	// The API server's limits on the cost of rules bound the time.
 	CheckObjects(context.Background(), p, ObjectCheck{Types: &c.types, before: before})

@@ -62,6 +62,9 @@ type Options struct {
 	Adopt []string
 	// Order is the declared order of packages, by name.
 	Order map[string]Order
+	// Declaration is where people annotate the unit, for advice; empty means the Cluster
+	// in the registry.
+	Declaration string
 	// AllowPrune is how many objects may be pruned whatever their share of the
 	// inventory, from the Cluster's manifest.AllowPruneAnnotation.
 	AllowPrune int
@@ -99,6 +102,7 @@ func Compute(cluster string, desired *manifest.Set, live Live, inv Inventory, op
 	sortApplied(p.Steps)
 	p.Steps = append(p.Steps, c.unwanted(desired)...)
 	c.keepServers(p.Steps)
+	KeepConverters(p)
 	p.behind, p.contents = c.order(p.Steps), c.contents()
 	return p
 }
@@ -147,8 +151,9 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	}
 	meta := c.live.Objects[id]
 	if meta != nil {
-		s.UID = string(meta.UID)
+		s.UID, s.Rules = string(meta.UID), rulesOf(id, meta)
 	}
+	s.Converts = converts(o, s.Rules)
 	if why := c.misuse(o); why != "" {
 		return decide(Refused, "%s", why)
 	}
@@ -162,7 +167,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		if why, ok := c.live.Disputed[id]; ok {
 			return decide(Held, "%s", why)
 		}
-		return decide(Create, "%s", cmp.Or(c.served(o), c.guarded(o)))
+		return decide(Create, "%s", cmp.Or(c.served(o), c.guarded(o), converted(&s)))
 	}
 	if meta.DeletionTimestamp != nil {
 		return decide(Wait, "%s; it is created again when it is gone", deleting(meta))
@@ -191,7 +196,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	case was.binding == "" && was.applied == now.applied:
 		return decide(Configure, "unchanged in the repository; renewing the record of an older gitopsd, which copies share")
 	case was.rendered != now.rendered:
-		return decide(Configure, "changed in the repository")
+		return decide(Configure, "%s", strings.TrimSuffix("changed in the repository; "+converted(&s), "; "))
 	case len(o.Unknown()) == 0:
 		return decide(Configure, "%s", cmp.Or(s.Rollback.Refilled, refilled(o)))
 	}

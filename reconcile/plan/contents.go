@@ -16,6 +16,8 @@ type Content struct {
 	// Owners are the UIDs of its owners. The garbage collector deletes it when all of
 	// these are gone, but never if it has none.
 	Owners []string
+	// Writers are field managers that wrote it; gitopsd is not among them.
+	Writers []string
 	// Deleting describes what holds it while it is being deleted; else empty.
 	Deleting string
 }
@@ -26,6 +28,14 @@ func (c Content) String() string {
 		return c.ID.String() + " (" + c.Deleting + ")"
 	}
 	return c.ID.String()
+}
+
+// written names the object with its writers.
+func (c Content) written() string {
+	if len(c.Writers) == 0 {
+		return c.String()
+	}
+	return c.String() + " (written by " + prose.Some(c.Writers, 3) + ")"
 }
 
 // Holds reports whether deleting an object deletes others with it: a Namespace,
@@ -162,7 +172,11 @@ func (c *computation) keepFull(s *Step, leaving, ours map[string]bool) {
 	staying := Staying(c.live.Contents[s.ID], leaving)
 	var own, all []string
 	for _, k := range staying {
-		all = append(all, k.String())
+		name := k.String()
+		if s.ID.Is(manifest.Definitions...) {
+			name = k.written()
+		}
+		all = append(all, name)
 		if ours[k.UID] {
 			own = append(own, k.String())
 		}

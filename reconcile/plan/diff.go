@@ -89,6 +89,7 @@ var maintained = map[string]bool{
 	`metadata.annotations["` + manifest.AppliedAnnotation + `"]`:  true,
 	`metadata.annotations["` + manifest.RollbackAnnotation + `"]`: true,
 	`metadata.annotations["` + manifest.TypesAnnotation + `"]`:    true,
+	`metadata.annotations["` + manifest.HistoryAnnotation + `"]`:  true,
 }
 
 type differ struct {

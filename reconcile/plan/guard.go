@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -35,7 +36,7 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 		if wanted || id.Is(manifest.Namespace) && id.Name == c.inv.Namespace {
 			continue
 		}
-		s := Step{ID: id, Action: Prune, Stage: StageOf(id), Package: meta.Labels[manifest.PackageLabel], UID: string(meta.UID)}
+		s := Step{ID: id, Action: Prune, Stage: StageOf(id), Package: meta.Labels[manifest.PackageLabel], UID: string(meta.UID), Rules: rulesOf(id, meta)}
 		if c.dormant[id] {
 			s.Reason = "no activation policy names it any more"
 		}
@@ -152,7 +153,7 @@ func (c *computation) keepMost(steps []Step, members int) {
 		return
 	}
 	for i := range steps {
-		hold(&steps[i], "kept: this would prune %d of the %d objects in this cluster; to allow that, annotate the Cluster in the registry with %s: \"%d\"",
-			prunes, members, manifest.AllowPruneAnnotation, prunes)
+		hold(&steps[i], "kept: this would prune %d of the %d objects in this cluster; to allow that, annotate %s with %s: \"%d\"",
+			prunes, members, cmp.Or(c.opts.Declaration, "the Cluster in the registry"), manifest.AllowPruneAnnotation, prunes)
 	}
 }

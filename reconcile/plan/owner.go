@@ -76,7 +76,11 @@ func claimant(meta *metav1.ObjectMeta, inv Inventory) Claim {
 		}
 	}
 	if set := meta.Labels[PartOfLabel]; set != "" && set != inv.ID {
-		return Claim{"a member of another ApplySet, " + set, []string{applySetSource + "/" + set}}
+		text := "a member of another ApplySet, " + set
+		if app := meta.Annotations[manifest.ApplicationAnnotation]; app != "" {
+			text += ", of KubernetesApplication " + app
+		}
+		return Claim{text, []string{applySetSource + "/" + set}}
 	}
 	for _, t := range tracking {
 		for _, marks := range []map[string]string{meta.Labels, meta.Annotations} {

@@ -8,10 +8,12 @@
 //     objects and the inventory;
 //   - which objects are ours (member.go), who owns the others (owner.go), what must
 //     not be pruned (guard.go), and what a prune would delete with it (contents.go);
-//   - when webhooks are registered (webhooks.go);
-//   - refusals: breaking changes of types (types.go), objects that are pinned to
-//     another type (pins.go) or behaviour (controllers.go), and objects that their new
-//     types would not accept (validate.go);
+//   - when webhooks are registered (webhooks.go), and when definitions name conversion
+//     rules (converters.go);
+//   - refusals: breaking changes of types (types.go), conversion rules with a
+//     counterexample (prove.go), objects that are pinned to another type (pins.go) or
+//     behaviour (controllers.go), and objects that their new types would not accept
+//     (validate.go);
 //   - the order of steps (stage.go), and dependencies between them (depends.go);
 //   - the difference between two objects, field by field (diff.go), without any
 //     value of a Secret;
@@ -29,9 +31,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/reconcile/prove"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/render/types/harm"
 )
 
 // PartOfLabel is on every object of an ApplySet (KEP-3659); its value is the
@@ -92,6 +96,12 @@ type Step struct {
 	// WithContents: a Namespace, CRD, XRD or package is annotated to be pruned
 	// together with the objects of others in it.
 	WithContents bool
+	// Rules is the digest of the conversion rules that the live definition names; empty
+	// if it names none.
+	Rules string
+	// Converts: the definition names conversion rules that the live one does not, and
+	// that a workload in the cluster serves. It is applied when the workload is ready.
+	Converts bool
 	// Awaits names what creates the object's type, if that does not exist yet but
 	// will; empty for all other objects.
 	Awaits string
@@ -118,6 +128,20 @@ type Step struct {
 	// Allowed are the reasons for which the package's declaration allows
 	// breaking findings, by their names.
 	Allowed map[string]string
+	// Survey is what a breaking change of a CRD means to the objects that there are; nil
+	// if they were not looked at.
+	Survey *harm.Survey
+	// Back: the types that the step would bring were there before, as far as the CRD
+	// itself tells.
+	Back bool
+	// LetThrough are the names of breaking findings that nothing allows, and that harm
+	// no object.
+	LetThrough []string
+	// Proof is what trying the conversion rules of a CRD has shown, if the step would
+	// change them or the CRD, and Tried what they make of the cluster's objects, if that
+	// was asked for. Both are nil for other objects.
+	Proof *prove.Proof
+	Tried *prove.Live
 	// Before are the types of the live definition of a CRD or XRD. They are known
 	// if the step would change or remove them.
 	Before []types.Type
@@ -145,6 +169,12 @@ type Step struct {
 	// Rejected is the API server's error for the step in a dry run; empty if it would
 	// accept the step or was not asked.
 	Rejected string
+}
+
+// Migrates reports whether an object is a CRD that has the daemon store its objects
+// again; see reconcile/migrate. The object may be nil.
+func Migrates(o *manifest.Object) bool {
+	return o != nil && o.ID().Is(manifest.CRD) && o.Annotation(manifest.MigrateStorageAnnotation) == "true"
 }
 
 // CreatedAnew adds to the step's reason that the object is deleted and created anew, and

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"gitopsd.dev/render/converter"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/pins"
 )
@@ -14,7 +15,8 @@ type Stage int
 
 // The stages, in order.
 const (
-	// Definitions: Namespaces and CRDs, which everything else needs.
+	// Definitions: Namespaces and CRDs, which everything else needs, and what converts
+	// objects for CRDs by rules.
 	Definitions Stage = iota
 	// Settings: RBAC, Secrets, ConfigMaps, Services and others that workloads need.
 	Settings
@@ -47,7 +49,7 @@ var workloadGroups = map[string]bool{"apps": true, "batch": true, "autoscaling":
 // StageOf is the stage of an object.
 func StageOf(id manifest.ID) Stage {
 	switch {
-	case id.Is(manifest.Namespace, manifest.CRD):
+	case id.Is(manifest.Namespace, manifest.CRD), converter.Part(id):
 		return Definitions
 	case id.Group == manifest.GroupAdmission, id.Group == manifest.GroupAggregator:
 		return Admission
@@ -67,22 +69,28 @@ func First(id manifest.ID) bool {
 
 // rank orders prunes within a stage.
 func rank(id manifest.ID) int {
-	if First(id) {
+	switch {
+	case First(id):
 		return 0
+	case converter.Part(id):
+		return 1
 	}
-	return 1
+	return 2
 }
 
 // Batch is the part of its stage in which a desired object is applied: 0 for those
-// that come [First], 1 for parameters of policies for pins, 2 for all others.
+// that come [First], 1 for parameters of policies for pins and for what the workload
+// needs that converts objects by rules, 2 for that workload, 3 for all others.
 func (s *Step) Batch() int {
 	switch {
 	case First(s.ID):
 		return 0
-	case s.Stage == Custom && s.ID.Is(manifest.ConfigMap):
+	case s.ID == converter.Workload():
+		return 2
+	case s.Stage == Custom && s.ID.Is(manifest.ConfigMap), converter.Part(s.ID):
 		return 1
 	}
-	return 2
+	return 3
 }
 
 // sortApplied puts steps into the order in which objects are applied; within a
@@ -133,7 +141,7 @@ func turnsOf(steps []Step, after func(*Step) []string) map[manifest.ID]turn {
 		if t, known := turns[s.ID]; known {
 			return t // in a cycle, as far as it is known
 		}
-		t := turn{stage: 2*int(s.Stage) + rank(s.ID)}
+		t := turn{stage: 3*int(s.Stage) + rank(s.ID)}
 		turns[s.ID] = t
 		if First(s.ID) || s.ID.Is(manifest.CRD) || s.ID.Group == manifest.GroupPackages {
 			return t

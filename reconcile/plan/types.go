@@ -3,11 +3,13 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/render/types/harm"
 )
 
 // Allowed reports whether a package's declaration allows a breaking finding, and
@@ -18,13 +20,19 @@ type Allowed func(pkg string, f compat.Finding) (reason string, ok bool)
 // maxShownFindings is how many findings a reason names before it only counts.
 const maxShownFindings = 3
 
+// maxShownObjects is how many objects a reason names before it only counts.
+const maxShownObjects = 3
+
 // RefuseBreaking refuses the steps of every package that would replace or remove
 // types in a way that breaks somebody, unless that is allowed. All steps of such a
 // package are refused, since a new controller must not meet old types. A plain
 // manifest is refused alone; the same annotation on it allows findings, with a prefix
 // of its types' digest as the version. If a change in the cluster is not corrected,
 // only that step is refused: the package itself has not changed.
-func RefuseBreaking(p *Plan, allowed Allowed) {
+//
+// A change that harms no object ([Step.Survey]) is let through if it goes back to types
+// that were there before ([Step.Back]), and in any case if byData is set.
+func RefuseBreaking(p *Plan, allowed Allowed, byData bool) {
 	why := make(map[string]string)
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -36,11 +44,15 @@ func RefuseBreaking(p *Plan, allowed Allowed) {
 		if s.Package == "" && s.Object != nil {
 			by, where, note = ownAllowances(s.Object)
 		}
-		refused := notAllowed(s, by)
+		refused := notAllowed(s, by, byData)
 		if len(refused) == 0 {
+			s.passed(byData)
 			continue
 		}
-		names, how := prose.Some(refused, maxShownFindings), wayOut(refused, where, note)
+		names, how := prose.Some(refused, maxShownFindings), wayOut(refused, Migrates(s.Object), where, note)
+		if data := s.harms(refused); data != "" {
+			how = data + "; " + how
+		}
 		if s.Drift {
 			s.Action, s.Reason = Refused, fmt.Sprintf("%s; correcting it is a breaking change: %s; %s, or make the change in the repository", s.Reason, names, how)
 			continue
@@ -50,6 +62,11 @@ func RefuseBreaking(p *Plan, allowed Allowed) {
 			why[s.Package] = fmt.Sprintf("its package has a breaking change: %s: %s", s.ID.Name, names)
 		}
 	}
+	refusePackages(p, why)
+}
+
+// refusePackages refuses the other steps of packages, for a reason each.
+func refusePackages(p *Plan, why map[string]string) {
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		if reason := why[s.Package]; reason != "" && s.Action.Writes() && !s.Drift {
@@ -58,12 +75,50 @@ func RefuseBreaking(p *Plan, allowed Allowed) {
 	}
 }
 
-// wayOut says what can be done about findings that are refused. where is what can allow
-// them, and how.
-func wayOut(refused []string, where, how string) string {
+// RefuseUnkept refuses the steps that were let through since the plan changes or deletes
+// objects that they would harm, if the plan does not do that after all.
+func RefuseUnkept(p *Plan) {
+	if !slices.ContainsFunc(p.Steps, func(s Step) bool { return len(s.LetThrough) > 0 }) {
+		return
+	}
+	stays := make(map[manifest.ID]bool)
+	for i := range p.Steps {
+		if s := &p.Steps[i]; !s.Action.Writes() {
+			stays[s.ID] = true
+		}
+	}
+	why := make(map[string]string)
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if len(s.LetThrough) == 0 || !s.Action.Writes() {
+			continue
+		}
+		for _, id := range s.Survey.Relies {
+			if !stays[id] {
+				continue
+			}
+			s.Action = Refused
+			s.Reason = fmt.Sprintf("breaking: %s; it would harm %s, whose own change is not made", prose.Some(s.LetThrough, maxShownFindings), id)
+			if s.Package != "" && !s.Drift {
+				why[s.Package] = fmt.Sprintf("its package has a breaking change: %s: it would harm %s", s.ID.Name, id)
+			}
+			break
+		}
+	}
+	refusePackages(p, why)
+}
+
+// wayOut says what can be done about findings that are refused. migrates reports whether
+// the daemon stores the objects again, where is what can allow findings, and how.
+func wayOut(refused []string, migrates bool, where, how string) string {
 	it, first := "it", ""
 	if slices.Contains(refused, compat.StoredVersionRemoved) {
-		first = "the API server removes no version that status.storedVersions lists: run `gitopsd migrate` before"
+		first = "the API server removes no version that status.storedVersions lists: "
+		if migrates {
+			first += "`gitopsd run` stores the objects again (" + manifest.MigrateStorageAnnotation + "), and goes on when that is done"
+		} else {
+			first += "run `gitopsd migrate --yes` before"
+		}
 		if len(refused) == 1 {
 			return first
 		}
@@ -94,9 +149,10 @@ func ownAllowances(o *manifest.Object) (by Allowed, where, how string) {
 }
 
 // notAllowed names the breaking findings of a step that nothing allows, and records
-// the reasons for which the others are allowed.
-func notAllowed(s *Step, allowed Allowed) []string {
+// the reasons for which others are allowed.
+func notAllowed(s *Step, allowed Allowed, byData bool) []string {
 	var names []string
+	s.LetThrough = nil
 	for _, f := range s.Findings {
 		if f.Severity != compat.Breaking || slices.Contains(names, f.Name) {
 			continue
@@ -110,7 +166,73 @@ func notAllowed(s *Step, allowed Allowed) []string {
 				continue
 			}
 		}
+		if (s.Back || byData) && s.Survey.Clears(f, s.Back) {
+			if !slices.Contains(s.LetThrough, f.Name) {
+				s.LetThrough = append(s.LetThrough, f.Name)
+			}
+			continue
+		}
 		names = append(names, f.Name)
 	}
+	s.LetThrough = slices.DeleteFunc(s.LetThrough, func(name string) bool { return slices.Contains(names, name) })
 	return names
+}
+
+// MayDecide reports whether the objects of the types that a step changes have a say in
+// whether it is refused, given what the package's declaration allows.
+func MayDecide(s *Step, allowed Allowed) bool {
+	if s.Compatibility != compat.Breaking || !s.Action.Writes() || !s.ID.Is(manifest.CRD) {
+		return false
+	}
+	if s.Package == "" && s.Object != nil {
+		allowed, _, _ = ownAllowances(s.Object)
+	}
+	return slices.ContainsFunc(s.Findings, func(f compat.Finding) bool {
+		if allowed != nil {
+			if _, ok := allowed(s.Package, f); ok {
+				return false
+			}
+		}
+		return harm.Tells(f)
+	})
+}
+
+// LetsThrough reports whether a step that breaks the schema passes by what its survey says.
+func LetsThrough(s *Step, allowed Allowed, byData bool) bool {
+	if s.Package == "" && s.Object != nil {
+		allowed, _, _ = ownAllowances(s.Object)
+	}
+	tried := Step{Package: s.Package, Findings: s.Findings, Survey: s.Survey, Back: s.Back}
+	return len(notAllowed(&tried, allowed, byData)) == 0
+}
+
+// passed adds to the reason of a step that it breaks the schema, and harms nobody.
+func (s *Step) passed(byData bool) {
+	if len(s.LetThrough) == 0 {
+		return
+	}
+	why := "spec.breaking: data"
+	if s.Back {
+		why = "it goes back to types that were there before"
+	}
+	text := fmt.Sprintf("breaking (%s), but %s: %s", prose.Some(s.LetThrough, maxShownFindings), why, s.Survey.Text(maxShownObjects))
+	if s.Reason != "" {
+		text = s.Reason + "; " + text
+	}
+	s.Reason = text
+}
+
+// harms says what a step that is refused would do to the objects; empty if they have no
+// say in it.
+func (s *Step) harms(refused []string) string {
+	text := s.Survey.Text(maxShownObjects)
+	if s.Survey == nil || s.Survey.Harmed > 0 || s.Survey.Unknown != "" {
+		return text
+	}
+	for _, f := range s.Findings {
+		if f.Severity == compat.Breaking && slices.Contains(refused, f.Name) && !s.Survey.Clears(f, false) {
+			return strings.Join(s.Survey.Warnings(), "; ")
+		}
+	}
+	return text + ", so that spec.breaking: data on the Cluster would let it through"
 }

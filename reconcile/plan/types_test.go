@@ -1,11 +1,14 @@
 package plan
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/render/types/harm"
 )
 
 // What breaks is refused with its whole package, and nothing else is.
@@ -50,7 +53,7 @@ func TestRefuseBreaking(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := plan()
-			RefuseBreaking(p, tt.allowed)
+			RefuseBreaking(p, tt.allowed, false)
 			for i, want := range tt.want {
 				if have := p.Steps[i].Action; have != want {
 					t.Errorf("%s of %q: %s, want %s", p.Steps[i].ID, p.Steps[i].Package, have, want)
@@ -70,16 +73,19 @@ func TestRefuseBreaking(t *testing.T) {
 // No annotation makes an API server remove a version that may be stored.
 func TestWayOut(t *testing.T) {
 	t.Parallel()
-	const migrate = "the API server removes no version that status.storedVersions lists: run `gitopsd migrate` before"
+	const migrate = "the API server removes no version that status.storedVersions lists: run `gitopsd migrate --yes` before"
+	const goesOn = "the API server removes no version that status.storedVersions lists: `gitopsd run` stores the objects again (gitopsd.dev/migrate-storage), and goes on when that is done"
 	for _, tt := range []struct {
-		refused []string
-		want    string
+		refused  []string
+		migrates bool
+		want     string
 	}{
-		{[]string{"f1", "f2"}, "the annotation can allow it, with a line"},
-		{[]string{"stored-version-removed"}, migrate},
-		{[]string{"f1", "stored-version-removed"}, migrate + "; the annotation can allow the rest, with a line"},
+		{[]string{"f1", "f2"}, true, "the annotation can allow it, with a line"},
+		{[]string{"stored-version-removed"}, false, migrate},
+		{[]string{"stored-version-removed"}, true, goesOn},
+		{[]string{"f1", "stored-version-removed"}, false, migrate + "; the annotation can allow the rest, with a line"},
 	} {
-		if got := wayOut(tt.refused, "the annotation", ", with a line"); got != tt.want {
+		if got := wayOut(tt.refused, tt.migrates, "the annotation", ", with a line"); got != tt.want {
 			t.Errorf("%q: %q, want %q", tt.refused, got, tt.want)
 		}
 	}
@@ -106,7 +112,7 @@ func TestAllowForItself(t *testing.T) {
 	refused := func(o *manifest.Object) string {
 		p := &Plan{Steps: []Step{{ID: o.ID(), Object: o, Action: Configure, Compatibility: compat.Breaking,
 			Findings: []compat.Finding{{Name: "field-removed", Severity: compat.Breaking}}}}}
-		RefuseBreaking(p, func(string, compat.Finding) (string, bool) { return "of a package", true })
+		RefuseBreaking(p, func(string, compat.Finding) (string, bool) { return "of a package", true }, false)
 		if s := p.Steps[0]; s.Action == Refused {
 			return s.Reason
 		} else if s.Allowed["field-removed"] != "nobody has one" {
@@ -130,5 +136,62 @@ func TestAllowForItself(t *testing.T) {
 		if have := refused(definition(tt.field, tt.allow)); (tt.refused == "") != (have == "") || !strings.Contains(have, tt.refused) {
 			t.Errorf("%s: %q", tt.name, have)
 		}
+	}
+}
+
+// What harms no object is let through if it goes back, or if objects decide.
+func TestRefuseBreakingByObjects(t *testing.T) {
+	crd := func(properties string) *manifest.Object {
+		return manifesttest.Set(t, `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: things.example.org, labels: {gitopsd.dev/package: things}}, spec: {
+			group: example.org, scope: Namespaced, names: {kind: Thing, plural: things}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {
+			type: object, properties: {spec: {type: object, properties: {`+properties+`}}}}}}]}}`).All()[0]
+	}
+	old, now := crd("a: {type: string}, b: {type: string}"), crd("a: {type: string, maxLength: 3}")
+	report, err := compat.Compare(old.Tree(), now.Tree(), compat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	survey := func(unknown error, specs ...string) *harm.Survey {
+		judge, err := harm.New(old.Tree(), now.Tree(), report.Findings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range specs {
+			judge.Look(t.Context(), manifesttest.Tree(t, "{apiVersion: example.org/v1, kind: Thing, metadata: {name: x, namespace: default}, spec: "+spec+"}"), harm.Stays)
+		}
+		return judge.Done(unknown)
+	}
+	field := func(_ string, f compat.Finding) (string, bool) { return "tested", f.Name == "field-removed" }
+	for _, tt := range []struct {
+		name         string
+		survey       *harm.Survey
+		allowed      Allowed
+		back, byData bool
+		want         Action
+		reason       string
+	}{
+		{name: "nobody looked", back: true, byData: true, want: Refused, reason: "breaking: max-length-added, field-removed; the package's annotation"},
+		{name: "the schema decides", survey: survey(nil, "{a: abc}"), want: Refused, reason: "breaking: max-length-added, field-removed; harms nobody today (1 object looked at), so that spec.breaking: data on the Cluster would let it through; the package's"},
+		{name: "the objects decide", survey: survey(nil, "{a: abc}"), byData: true, want: Configure, reason: "why; breaking (max-length-added, field-removed), but spec.breaking: data: harms nobody today (1 object looked at)"},
+		{name: "it goes back", survey: survey(nil, "{a: abc}"), back: true, want: Configure, reason: "but it goes back to types that were there before"},
+		{name: "it goes back and harms", survey: survey(nil, "{a: abcd}"), back: true, byData: true, want: Refused, reason: "breaking: max-length-added; harms 1 of 1 object: default/x .spec.a is not valid any more: "},
+		{name: "the harm is allowed", survey: survey(nil, "{b: x}"), allowed: field, byData: true, want: Configure, reason: "breaking (max-length-added), but spec.breaking: data: harms 1 of 1 object"},
+		{name: "another harm is allowed", survey: survey(nil, "{a: abcd}"), allowed: field, byData: true, want: Refused, reason: "breaking: max-length-added; harms"},
+		{name: "not all were looked at", survey: survey(errors.New("it took too long"), "{a: abc}"), back: true, byData: true, want: Refused, reason: "what it means to the objects is not known: it took too long; the package's"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := &Plan{Steps: []Step{{ID: now.ID(), Object: now, Action: Configure, Reason: "why", Package: "things", Compatibility: compat.Breaking, Findings: report.Findings, Survey: tt.survey, Back: tt.back}}}
+			if !MayDecide(&p.Steps[0], tt.allowed) {
+				t.Error("the objects have no say")
+			}
+			RefuseBreaking(p, tt.allowed, tt.byData)
+			if s := p.Steps[0]; s.Action != tt.want || !strings.Contains(s.Reason, tt.reason) {
+				t.Errorf("%s: %s\nwant %s: %s", s.Action, s.Reason, tt.want, tt.reason)
+			}
+		})
+	}
+	all := func(string, compat.Finding) (string, bool) { return "tested", true }
+	if MayDecide(&Step{ID: now.ID(), Object: now, Action: Configure, Package: "things", Compatibility: compat.Breaking, Findings: report.Findings}, all) {
+		t.Error("the objects have a say in what is allowed")
 	}
 }

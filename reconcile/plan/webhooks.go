@@ -30,7 +30,8 @@ import (
 // comes after it, as if the configuration had been there first: it would be stored
 // unchecked, or without what the webhook adds. See [Guards].
 //
-// A CRD that converts by webhook does not wait, although what it converts fails until
+// A CRD that converts by rules waits for what serves them; see converters.go. A CRD that
+// converts by a webhook of its package does not wait, although what it converts fails until
 // the webhook is served: its controller does not start without its types. Nothing is
 // lost meanwhile, since a conversion that fails returns nothing. What fails:
 //

@@ -23,6 +23,10 @@ func (b *Board) Handler(stall time.Duration, access Access) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(b.collector(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
+	if b.Conversions != nil {
+		registry.MustRegister(newConversionsCollector(b.Conversions))
+	}
+
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		if since := time.Since(b.Snapshot().Turned); since > stall {

@@ -15,7 +15,7 @@ type collector struct {
 
 	info, polled, pollErrors, passes, lockCommits, errors    *prometheus.Desc
 	phase, objects, attempts, actions, succeeded, notHealthy *prometheus.Desc
-	expiry                                                   *prometheus.Desc
+	expiry, migrated, migrating                              *prometheus.Desc
 }
 
 func (b *Board) collector() prometheus.Collector {
@@ -37,6 +37,8 @@ func (b *Board) collector() prometheus.Collector {
 		succeeded:   desc("cluster_success_timestamp_seconds", "When an attempt at a cluster last went well.", "cluster"),
 		notHealthy:  desc("cluster_problems", "Objects at fault in a cluster.", "cluster"),
 		expiry:      desc("certificate_expiry_seconds", "Seconds until a certificate expires, negative afterwards; use is serving or authority, brought is true if gitopsd does not renew it.", "cluster", "secret", "use", "brought"),
+		migrating:   desc("storage_migration", "1 for a storage migration that is not done; state is Waiting, Running or Failed.", "cluster", "definition", "state"),
+		migrated:    desc("storage_migration_objects", "Objects of a storage migration that is not done; result is stored, failed or left.", "cluster", "definition", "result"),
 	}
 }
 
@@ -75,6 +77,15 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.notHealthy, float64(len(cl.Problems)), cl.Name)
 		for _, cert := range cl.Certificates {
 			gauge(c.expiry, time.Until(cert.Expires).Seconds(), cl.Name, cert.Secret, cert.Use, strconv.FormatBool(cert.Brought))
+		}
+		for _, m := range cl.Migrations {
+			gauge(c.migrating, 1, cl.Name, m.Definition, m.State)
+			if m.Kubernetes {
+				continue // which does not tell
+			}
+			gauge(c.migrated, float64(m.Done-m.Failed), cl.Name, m.Definition, "stored")
+			gauge(c.migrated, float64(m.Failed), cl.Name, m.Definition, "failed")
+			gauge(c.migrated, float64(m.Objects-m.Done), cl.Name, m.Definition, "left")
 		}
 		if !cl.Succeeded.IsZero() {
 			gauge(c.succeeded, float64(cl.Succeeded.UnixMilli())/1000, cl.Name)

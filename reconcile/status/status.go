@@ -79,6 +79,35 @@ const (
 	Authority = "authority"
 )
 
+// Migration is a storage migration that is not done: objects of a CRD are stored again
+// in its storage version.
+type Migration struct {
+	// Definition is the CRD's name.
+	Definition string `json:"definition"`
+	// State is one of the states below.
+	State string `json:"state"`
+	// Kubernetes reports whether the cluster's own migrator works on it, and shows no
+	// numbers.
+	Kubernetes bool `json:"kubernetes,omitempty"`
+	// Done of so many Objects were tried, and Failed of these were not stored again.
+	Done    int `json:"done"`
+	Objects int `json:"objects"`
+	Failed  int `json:"failed,omitempty"`
+	// Message is why the last attempt failed.
+	Message string `json:"message,omitempty"`
+	// Next is when a wait ends, or the next attempt is due.
+	Next time.Time `json:"next,omitzero"`
+}
+
+// The values of Migration.State.
+const (
+	// MigrationWaiting: the CRD has just changed, and requests that began before may
+	// still store in the old version.
+	MigrationWaiting = "Waiting"
+	MigrationRunning = "Running"
+	MigrationFailed  = "Failed"
+)
+
 // Unit is the state of one cluster.
 type Unit struct {
 	Name  string `json:"name"`
@@ -99,6 +128,8 @@ type Unit struct {
 	Packages []PackageState `json:"packages,omitempty"`
 	// Certificates are those that gitopsd keeps for Services, or was brought.
 	Certificates []Certificate `json:"certificates,omitempty"`
+	// Migrations are of CRDs that ask for them.
+	Migrations []Migration `json:"migrations,omitempty"`
 	// Tried is when the last attempt ended, Succeeded when one last succeeded.
 	Tried     time.Time `json:"tried,omitzero"`
 	Succeeded time.Time `json:"succeeded,omitzero"`
@@ -131,9 +162,15 @@ type Snapshot struct {
 
 // Board holds the snapshot. It is safe for concurrent use.
 type Board struct {
+	// Conversions counts the conversions by rules that this process made; nil if it
+	// makes none. Set it before Handler is called.
+	Conversions func() []Conversions
+
 	mu       sync.Mutex
 	snapshot Snapshot
 	clusters map[string]*Unit
+	// homes are the problems that the controllers of homes report, by cluster.
+	homes    map[string][]problem.Problem
 	counters counters
 }
 
@@ -149,7 +186,7 @@ func NewBoard(version, repository, branch string) *Board {
 	now := time.Now()
 	return &Board{
 		snapshot: Snapshot{Version: version, Repository: repository, Branch: branch, Started: now, Turned: now},
-		clusters: make(map[string]*Unit),
+		clusters: make(map[string]*Unit), homes: make(map[string][]problem.Problem),
 		counters: counters{attempts: make(map[[2]string]uint64), actions: make(map[[2]string]uint64)},
 	}
 }
@@ -205,6 +242,29 @@ func (b *Board) Update(name string, change func(*Unit)) {
 	}
 }
 
+// Home records what the controllers of a home report, nil for nothing. Snapshots have it
+// among the problems of the cluster; it makes no difference to its phase.
+func (b *Board) Home(name string, problems []problem.Problem) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(problems) == 0 {
+		delete(b.homes, name)
+		return
+	}
+	b.homes[name] = problems
+}
+
+// State returns the state of a cluster, and why it is not Ready; Pending if it is not
+// known.
+func (b *Board) State(name string) (phase Phase, message string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c := b.clusters[name]; c != nil {
+		return c.Phase, c.Message
+	}
+	return Pending, ""
+}
+
 // Attempted counts an attempt and its actions.
 func (b *Board) Attempted(name string, outcome Phase, actions map[string]int) {
 	b.mu.Lock()
@@ -224,8 +284,8 @@ func (b *Board) Snapshot() Snapshot {
 	s.Clusters = make([]Unit, 0, len(b.clusters))
 	for _, c := range b.clusters {
 		cp := *c
-		cp.Actions, cp.Problems, cp.Packages = maps.Clone(c.Actions), slices.Clone(c.Problems), slices.Clone(c.Packages)
-		cp.Certificates = slices.Clone(c.Certificates)
+		cp.Actions, cp.Problems, cp.Packages = maps.Clone(c.Actions), slices.Concat(c.Problems, b.homes[c.Name]), slices.Clone(c.Packages)
+		cp.Certificates, cp.Migrations = slices.Clone(c.Certificates), slices.Clone(c.Migrations)
 		s.Clusters = append(s.Clusters, cp)
 	}
 	slices.SortFunc(s.Clusters, func(a, b Unit) int { return strings.Compare(a.Name, b.Name) })

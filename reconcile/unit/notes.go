@@ -6,15 +6,17 @@ import (
 	"slices"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/composition"
 	"gitopsd.dev/render/manifest"
 )
 
 // Notes returns what cannot work in a unit's Compositions, though nothing fails to
-// apply: objects of composite types will not be made as they are meant. serves reports
-// whether the cluster serves a kind that nothing in the repository defines; nil if the
-// cluster is not asked.
+// apply: objects of composite types will not be made as they are meant; and annotations
+// that do nothing. serves reports whether the cluster serves a kind that nothing in the
+// repository defines; nil if the cluster is not asked.
 func Notes(want *desired.Unit, serves func(apiVersion, kind string) bool) []string {
 	if want.Objects == nil || want.Remove {
 		return nil
@@ -22,7 +24,7 @@ func Notes(want *desired.Unit, serves func(apiVersion, kind string) bool) []stri
 	has := func(list []render.PackageType, kind manifest.GroupKind) int {
 		return slices.IndexFunc(list, func(t render.PackageType) bool { return t.Group == kind.Group && t.Kind == kind.Kind })
 	}
-	var notes []string
+	notes := misplaced(want.Objects)
 	for _, f := range composition.Check(want.Objects, composition.Known{
 		Delegated: func(kind manifest.GroupKind) bool { return has(want.Delegated, kind) >= 0 },
 		Inactive: func(kind manifest.GroupKind) string {
@@ -47,4 +49,30 @@ func (c *Connection) notes(ctx context.Context, want *desired.Unit) []string {
 		_, err := c.client.Type(ctx, apiVersion, kind)
 		return err == nil
 	})
+}
+
+// misplaced says where an annotation that asks for storage migrations does nothing.
+func misplaced(objects *manifest.Set) []string {
+	var notes []string
+	for _, o := range objects.All() {
+		switch v := o.Annotation(manifest.MigrateStorageAnnotation); {
+		case v == "":
+		case !o.ID().Is(manifest.CRD):
+			notes = append(notes, fmt.Sprintf("%s: %s does nothing here; it belongs on a CustomResourceDefinition (%s)", o.ID(), manifest.MigrateStorageAnnotation, o.Origin()))
+		case v != "true":
+			notes = append(notes, fmt.Sprintf("%s: %s: %q does nothing; it has to be \"true\" (%s)", o.ID(), manifest.MigrateStorageAnnotation, v, o.Origin()))
+		}
+	}
+	return notes
+}
+
+// unproven says which conversion rules were not tried on all objects.
+func unproven(p *plan.Plan) []string {
+	var notes []string
+	for i := range p.Steps {
+		if s := &p.Steps[i]; s.Proof != nil && s.Proof.Unfinished {
+			notes = append(notes, fmt.Sprintf("%s: its conversion rules were tried on only %s before the time was over; `gitopsd convert --check` tries the rest", s.ID, prose.Count(s.Proof.Objects(), "object")))
+		}
+	}
+	return notes
 }

@@ -11,6 +11,29 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
+// An annotation that does nothing where it is, or as it is, is noted.
+func TestMisplaced(t *testing.T) {
+	t.Parallel()
+	note := func(text string) []string {
+		o, err := manifest.New(manifesttest.Tree(t, text), manifest.Origin{File: "crd.yaml", Line: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		set, _ := manifest.NewSet([]*manifest.Object{o})
+		return Notes(&desired.Unit{Objects: set}, nil)
+	}
+	const crd = "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: widgets.acme.example, annotations: {gitopsd.dev/migrate-storage: '%s'}}}"
+	for text, want := range map[string]string{
+		strings.Replace(crd, "%s", "true", 1): "",
+		strings.Replace(crd, "%s", "yes", 1):  `customresourcedefinition.apiextensions.k8s.io/widgets.acme.example: gitopsd.dev/migrate-storage: "yes" does nothing; it has to be "true" (crd.yaml:3)`,
+		"{apiVersion: v1, kind: ConfigMap, metadata: {name: c, namespace: d, annotations: {gitopsd.dev/migrate-storage: 'true'}}}": "configmap/d/c: gitopsd.dev/migrate-storage does nothing here; it belongs on a CustomResourceDefinition (crd.yaml:3)",
+	} {
+		if notes := note(text); strings.Join(notes, "\n") != want {
+			t.Errorf("%s: notes %q, want %q", text, notes, want)
+		}
+	}
+}
+
 // What a plan says of a Composition depends on what else may define the kinds.
 func TestNotes(t *testing.T) {
 	unit := func() *desired.Unit {

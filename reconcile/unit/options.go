@@ -12,6 +12,7 @@ import (
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/clusters"
 )
 
 // options returns the options of a unit's plan. The error is about an annotation of
@@ -21,10 +22,12 @@ func options(want *desired.Unit) (apply.PlanOptions, error) {
 		Options: plan.Options{
 			Keeps: want.Keeps, Order: want.Order(), ReportDrift: want.ReportDrift, RemoveAll: want.Remove,
 			Inactive: packageTypes(want.Inactive), Delegated: packageTypes(want.Delegated),
-			Gating: want.Gating(),
+			Gating: want.Gating(), Declaration: want.Declaration,
 		},
+		Conversions: want.Conversions, Proofs: want.Proofs,
 		Commit: want.Commit, Allowed: want.Allows, FindType: want.FindType, Types: want.Types,
-		Behaviour: want.Behaviour, FindBehaviour: want.FindBehaviour,
+		BreakingByData: want.Spec.Breaking == clusters.Data,
+		Behaviour:      want.Behaviour, FindBehaviour: want.FindBehaviour,
 	}
 	if want.Err != nil {
 		opts.RenderFailed = want.Err.Error()

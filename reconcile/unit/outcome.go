@@ -30,6 +30,8 @@ type Outcome struct {
 	Changed int
 	// Problems are the objects with errors, at most fifty.
 	Problems []problem.Problem
+	// Unsettled are the desired objects that are not applied or not ready.
+	Unsettled map[manifest.ID]Unsettled
 	// Notes are for a person to read, though nothing is wrong.
 	Notes []string
 	// Packages has the reason for each package that is not ready, by name.
@@ -44,6 +46,9 @@ type Outcome struct {
 	// Again is the time at which the unit must be reconciled again although nothing
 	// changed; zero for never.
 	Again time.Time
+	// Home reports whether the definition of KubernetesTarget is in the unit, or was: it
+	// leaves the cluster once controllers have removed what they made of these kinds.
+	Home bool
 
 	cluster string
 	// faults failed to apply, and broken were applied but are failing.
@@ -54,12 +59,21 @@ type Outcome struct {
 	unknown []string
 }
 
+// Unsettled is a desired object that is not applied or not ready.
+type Unsettled struct {
+	// Applied reports whether the object is in the cluster as it is desired.
+	Applied bool
+	// Failed reports whether waiting will not help.
+	Failed bool
+	Reason string
+}
+
 // mostProblems is the largest number of problems in an outcome; the counts in its
 // message are complete.
 const mostProblems = 50
 
 func newOutcome(unit desired.ID, p *plan.Plan) Outcome {
-	o := Outcome{Phase: status.Ready, Actions: make(map[string]int), Packages: make(map[string]string), cluster: unit.Cluster, waits: make(map[manifest.ID]bool)}
+	o := Outcome{Phase: status.Ready, Actions: make(map[string]int), Packages: make(map[string]string), Unsettled: make(map[manifest.ID]Unsettled), cluster: unit.Cluster, waits: make(map[manifest.ID]bool)}
 	for _, s := range p.Steps {
 		o.Actions[string(s.Action)]++
 	}
@@ -96,6 +110,7 @@ func (c *Connection) take(report *apply.Report, o *Outcome) {
 			}
 		case r.Outcome == apply.Failed:
 			o.faults++
+			o.unsettle(s, true, problem.Message(r.Err))
 			for _, p := range problem.Of(r.Err) {
 				if p.Object != "" && p.Object != s.ID.String() { // one that this one needs
 					p.Reason = p.Object + ": " + p.Reason
@@ -105,17 +120,22 @@ func (c *Connection) take(report *apply.Report, o *Outcome) {
 			}
 		case r.Outcome == apply.Skipped:
 			o.faults++
+			o.unsettle(s, true, r.Reason)
 			o.problem(s.Package, s.ID.String(), r.Reason, status.Failed)
 		case r.Outcome == apply.Pending:
 			o.waits[s.ID] = true
+			o.unsettle(s, false, r.Reason)
 			o.problem(s.Package, s.ID.String(), r.Reason, status.Progressing)
 		case s.Action == plan.Conflict || s.Action == plan.Refused:
 			o.faults++
+			o.unsettle(s, true, decided(s))
 			o.problem(s.Package, s.ID.String(), decided(s), status.Failed)
 		case s.Action == plan.Wait && s.Object != nil:
 			o.waits[s.ID] = true
+			o.unsettle(s, false, decided(s))
 			o.problem(s.Package, s.ID.String(), decided(s), status.Progressing)
 		case s.Action == plan.Held:
+			o.unsettle(s, false, decided(s))
 			if alike := held[s.Reason]; alike != nil {
 				o.problem(s.Package, prose.Some(alike, mostAlike), decided(s), "")
 				held[s.Reason] = nil
@@ -123,6 +143,13 @@ func (c *Connection) take(report *apply.Report, o *Outcome) {
 		case s.Action == plan.Wait:
 			o.problem(s.Package, s.ID.String(), decided(s), "")
 		}
+	}
+}
+
+// unsettle notes that a desired object is not as it should be.
+func (o *Outcome) unsettle(s *plan.Step, failed bool, reason string) {
+	if s.Object != nil {
+		o.Unsettled[s.ID] = Unsettled{Failed: failed, Reason: reason}
 	}
 }
 
@@ -160,6 +187,9 @@ func (o *Outcome) unhealthy(h apply.Health) {
 	default:
 		o.waits[h.ID] = true
 	}
+	if _, known := o.Unsettled[h.ID]; !known && !h.Passes {
+		o.Unsettled[h.ID] = Unsettled{Applied: true, Failed: h.State == apply.FailedState, Reason: cmp.Or(h.Reason, string(h.State))}
+	}
 	o.note(problem.Problem{Cluster: o.cluster, Package: h.Package, Object: h.ID.String(), Reason: cmp.Or(h.Reason, string(h.State)), Advice: h.Advice}, state)
 }
 
@@ -191,6 +221,10 @@ func (o *Outcome) noteUnknown() {
 func (o *Outcome) conclude(want *desired.Unit, p *plan.Plan) {
 	left := len(p.Steps)
 	o.noteUnknown()
+	if want.Remove && want.ID.Name != "" {
+		o.concludeRemoval(left, p)
+		return
+	}
 	switch {
 	case want.Remove && left+len(p.Unreadable) == 0:
 		o.Message = "nothing of gitopsd's is left in it; take its document out of " + sources.RegistryFile
@@ -211,5 +245,17 @@ func (o *Outcome) conclude(want *desired.Unit, p *plan.Plan) {
 		o.Phase, o.Message = status.Failed, prose.Agree(o.broken, "object was applied and has failed", "objects were applied and have failed")
 	case len(o.waits) > 0:
 		o.Phase, o.Message = status.Progressing, prose.Agree(len(o.waits), "object is not ready yet", "objects are not ready yet")
+	}
+}
+
+// concludeRemoval sets phase and message of a unit that no registration declares and
+// that is to go.
+func (o *Outcome) concludeRemoval(left int, p *plan.Plan) {
+	switch {
+	case left > 0:
+		o.Phase, o.Message = status.Leaving, prose.Agree(left, "object is not gone yet", "objects are not gone yet")
+	case len(p.Unreadable) > 0:
+		o.Phase = status.Leaving
+		o.Message = "nothing is known of " + prose.Agree(len(p.Unreadable), "kind that it may have objects of", "kinds that it may have objects of")
 	}
 }

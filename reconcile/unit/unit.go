@@ -5,7 +5,8 @@
 //
 // unit.go has the connection to one unit and its memory, options.go the options of
 // its plan, complete.go the completion of its objects, outcome.go the outcome of an
-// attempt for people, and notes.go what a plan says of Compositions.
+// attempt for people, storage.go the storage migrations that go on beside it, and
+// notes.go what a plan says of Compositions and annotations.
 //
 // reconcile/desired computes the desired state, reconcile/plan decides, and
 // reconcile/apply observes and executes. Package reconcile decides when to make an
@@ -16,14 +17,19 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/migrate"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/target"
 )
 
 // Config configures a [Connection].
@@ -37,6 +43,12 @@ type Config struct {
 	// Completers fill in values that are unknown when the unit is rendered, in this
 	// order.
 	Completers []Completer
+	// Migrations, if set, has objects stored again whose CRDs ask for it, while Follow
+	// runs. Cluster and Log are those of this Config.
+	Migrations *migrate.KeeperConfig
+	// Beside, if set, runs while Follow does, and calls notify when a Completer would
+	// complete the unit otherwise, though nothing changed in its cluster.
+	Beside func(ctx context.Context, notify func())
 	// Log gets what was done; required.
 	Log *slog.Logger
 }
@@ -48,6 +60,8 @@ type Connection struct {
 	client     *kube.Client
 	applier    *apply.Applier
 	completers []Completer
+	migrations *migrate.Keeper // nil for none
+	beside     func(ctx context.Context, notify func())
 	log        *slog.Logger
 
 	// completion is the last one that was not for a preview, made at completedAt, and
@@ -68,15 +82,36 @@ func New(c Config) (*Connection, error) {
 		c.Client.Close()
 		return nil, err
 	}
-	return &Connection{client: c.Client, applier: applier, completers: c.Completers, log: c.Log.With("cluster", c.Unit.String())}, nil
+	conn := &Connection{client: c.Client, applier: applier, completers: c.Completers, beside: c.Beside, log: c.Log.With("cluster", c.Unit.String())}
+	if c.Migrations == nil {
+		return conn, nil
+	}
+	of := *c.Migrations
+	of.Cluster, of.Log = c.Client, c.Log
+	if conn.migrations, err = migrate.NewKeeper(of); err != nil {
+		c.Client.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
 // Close ends the connection. Follow must have returned.
 func (c *Connection) Close() { c.client.Close() }
 
 // Follow calls notify for each change in the cluster that may need a correction,
-// until ctx ends. notify must not block.
-func (c *Connection) Follow(ctx context.Context, notify func()) { c.applier.Follow(ctx, notify) }
+// until ctx ends. notify must not block. Meanwhile objects are stored again whose CRDs
+// ask for it.
+func (c *Connection) Follow(ctx context.Context, notify func()) {
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	if c.migrations != nil {
+		beside.Go(func() { c.migrations.Run(ctx, notify) })
+	}
+	if c.beside != nil {
+		beside.Go(func() { c.beside(ctx, notify) })
+	}
+	c.applier.Follow(ctx, notify)
+}
 
 // Plan returns the steps that Apply would take, with the fields that would change
 // and whether the API server would accept them. It changes nothing. The error is
@@ -120,6 +155,7 @@ func (c *Connection) plan(ctx context.Context, want *desired.Unit, how planning)
 	if want.ReportDrift {
 		hold(p)
 	}
+	plan.KeepConverters(p)
 	if how.dryRun {
 		p.Notes = append(p.Notes, append(c.notes(ctx, want), completed.Notes...)...)
 	}
@@ -158,11 +194,14 @@ func (c *Connection) apply(ctx context.Context, want *desired.Unit) Outcome {
 	}
 	o := newOutcome(want.ID, p)
 	o.Again, o.Notes, o.Certificates = completed.Again, completed.Notes, completed.Certificates
+	o.Notes = append(o.Notes, unproven(p)...)
+	o.Home = slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return target.Defines(s.ID) })
 	report, err := c.applier.Apply(ctx, p)
 	c.take(report, &o)
 	if err != nil {
 		return o.fail(err)
 	}
+	migrated := c.migrate(p)
 	unhealthy, err := c.applier.Health(ctx, p)
 	if err != nil {
 		return o.fail(err)
@@ -174,11 +213,20 @@ func (c *Connection) apply(ctx context.Context, want *desired.Unit) Outcome {
 		}
 	}
 	o.conclude(want, p)
-	if o.Phase == status.Ready && len(o.Problems) == 0 && !want.Remove && !completed.Serving {
+	if o.Phase == status.Ready && len(o.Problems) == 0 && !want.Remove && !completed.Serving && !o.Home && migrated {
 		o.Checkpoint = c.applier.Checkpoint(p)
 	}
 	return o
 }
+
+// Inventory returns the UID of the object in the cluster that records which objects are
+// the unit's; empty if there is none. Two connections to one unit that return the same
+// UID lead to the same cluster, whatever their addresses.
+func (c *Connection) Inventory(ctx context.Context) (string, error) { return c.applier.ParentUID(ctx) }
+
+// IsAt reports whether an object of the unit is known to have a resourceVersion. It sends
+// nothing.
+func (c *Connection) IsAt(id manifest.ID, version string) bool { return c.applier.IsAt(id, version) }
 
 // Resume checks that the unit is still as a record has it and that nothing has fallen
 // due since. If not, the outcome has Moved set and nothing else. It changes nothing.

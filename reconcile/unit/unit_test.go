@@ -18,6 +18,7 @@ import (
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/migrate"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
@@ -96,6 +97,8 @@ type bed struct {
 	log  bytes.Buffer
 	conn *Connection
 	want *desired.Unit
+	// migrations are for the next connection.
+	migrations *migrate.KeeperConfig
 }
 
 func newBed(t *testing.T, completers ...Completer) *bed {
@@ -121,7 +124,7 @@ func (b *bed) connect(completers ...Completer) {
 	}
 	b.conn, err = New(Config{
 		Unit: desired.ID{Cluster: b.name}, Client: client, Fleet: apply.Fleet{Name: "fleet"}, Completers: completers,
-		Log: slog.New(slog.NewTextHandler(&b.log, nil)),
+		Migrations: b.migrations, Log: slog.New(slog.NewTextHandler(&b.log, nil)),
 	})
 	if err != nil {
 		b.t.Fatal(err)

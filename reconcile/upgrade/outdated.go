@@ -70,6 +70,8 @@ type Candidate struct {
 	// have; nil if nothing does or ControllerError says why it is not known.
 	Controller      []behaviour.Difference `json:"controller,omitempty"`
 	ControllerError string                 `json:"controllerError,omitempty"`
+	// Misfits are the conversion rules of the clusters that do not fit its types.
+	Misfits []Misfit `json:"misfits,omitempty"`
 	// Error is why the changes are unknown. It names the repository.
 	Error string `json:"error,omitempty"`
 }
@@ -273,6 +275,7 @@ func (u *Upgrader) compare(ctx context.Context, state *desired.State, p *Version
 			return fmt.Errorf("%s: %w", ref, err)
 		}
 		c.Types = compat.Summarize(c.Changes)
+		c.Misfits = p.misfits(state, pkg)
 		if c.Controller, err = u.controller(ctx, state, p, c, pkg); err != nil {
 			c.ControllerError = err.Error()
 		}

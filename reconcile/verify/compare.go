@@ -173,6 +173,7 @@ func (c *comparison) one(id manifest.ID) {
 	}
 	c.pending(id, all)
 	c.schema(id, all)
+	c.conversion(id, all)
 	c.behaviour(id, all)
 }
 
@@ -220,7 +221,7 @@ func (c *comparison) schema(id manifest.ID, all []here) {
 		return
 	}
 	for _, s := range sides {
-		s.hash = brief(s.key)
+		s.hash = Brief(s.key)
 	}
 	changes := &sides[0].changes
 	for _, s := range sides[1:] {
@@ -237,8 +238,8 @@ func origin(d *Definition) string {
 	return "plain manifest"
 }
 
-// brief returns a hash for people.
-func brief(sum string) string {
+// Brief returns a hash for people.
+func Brief(sum string) string {
 	algorithm, rest, _ := strings.Cut(sum, ":")
 	return algorithm + ":" + rest[:min(len(rest), 12)]
 }
@@ -381,7 +382,7 @@ func (c *comparison) composed(h here, problems, acts *partition) {
 	}
 	shown := *h.Behaviour
 	shown.Settings = nil // a hash could give away a short value
-	what := shown.String() + " (" + brief(shown.Digest()) + ")"
+	what := shown.String() + " (" + Brief(shown.Digest()) + ")"
 	acts.add(runs, h.cluster, strings.Join(append([]string{what}, functions...), ", "), nil)
 }
 

@@ -101,6 +101,32 @@ func TestCompare(t *testing.T) {
 			change: func(_, prod, _ *Facts) { delete(prod.Definitions, definitionID("Widget")) },
 		},
 		{
+			name: "conversion rules of one cluster",
+			change: func(dev, prod, staging *Facts) {
+				dev.widget().Conversion, prod.widget().Conversion, staging.widget().Conversion = "h1:a", "h1:b", "h1:a"
+				prod.widget().Patches = []string{"conversion rules (c/prod/rules.yaml:1)"}
+			},
+			want: []string{"Widget.acme.example: the conversion rules differ in prod from dev and staging"},
+			what: "prod: changed by its own conversion rules (c/prod/rules.yaml:1)",
+		},
+		{
+			name: "conversion rules of other types of one name",
+			change: func(dev, prod, staging *Facts) {
+				dev.widget().Conversion, prod.widget().Conversion, staging.widget().Conversion = "h1:a", "h1:b", "h1:a"
+				prod.widget().Rendered, prod.widget().Live = typed("Widget", "two"), typed("Widget", "two")
+			},
+			want: []string{"Widget.acme.example: the schema differs in prod from dev and staging"},
+		},
+		{
+			name: "conversion rules that somebody replaced",
+			change: func(dev, prod, staging *Facts) {
+				dev.widget().Conversion, prod.widget().Conversion, staging.widget().Conversion = "h1:a", "h1:a", "h1:a"
+				prod.widget().Converted = "other conversion rules (h1:b)"
+			},
+			want: []string{"Widget.acme.example: not converted by the declared rules in prod"},
+			what: "asks other conversion rules (h1:b)",
+		},
+		{
 			name:   "another image than any in the lock",
 			change: func(_, prod, _ *Facts) { prod.controller().Instances = []Instance{running("9")} },
 			want:   []string{both + "nobody knows what acts on them in prod: the image that runs is not in clusters.lock"},

@@ -1,6 +1,8 @@
 package verify
 
 import (
+	"slices"
+
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
@@ -58,6 +60,12 @@ type Definition struct {
 	Drift []compat.Finding
 	// Patches are the cluster's patches that changed the published types.
 	Patches []string
+	// Conversion is the digest of the conversion rules that the definition is rendered
+	// with, empty if there are none.
+	Conversion string
+	// Converted is what the API server asks for conversions, if that is not what was
+	// rendered, in words.
+	Converted string
 	// Behaviour acts on the rendered types; nil if unknown.
 	Behaviour *behaviour.Identity
 	// Misnamed reports whether the definition names a controller that is not rendered,
@@ -66,6 +74,12 @@ type Definition struct {
 	// Composed is the live state of a Behaviour of Compositions, with the running
 	// digests of the Functions; nil for others, and if it could not be read.
 	Composed *behaviour.Identity
+}
+
+// asRendered reports whether the API server has the rendered types, and has their
+// objects converted by the rendered rules.
+func (d *Definition) asRendered() bool {
+	return d.Converted == "" && slices.Equal(d.Rendered, d.Live)
 }
 
 // name returns the type's name: "Widget.acme.example".

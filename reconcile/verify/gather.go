@@ -260,7 +260,7 @@ func (c *comparison) webhooks(r *Report) {
 				s.problems.add(string(WebhookDrifted)+" "+text, cl.Name, text, nil)
 				continue
 			}
-			s.rendered.add(w.Rendered, cl.Name, "rendered by "+cmp.Or(w.Package, "a plain manifest")+" ("+brief(w.Rendered)+")", nil)
+			s.rendered.add(w.Rendered, cl.Name, "rendered by "+cmp.Or(w.Package, "a plain manifest")+" ("+Brief(w.Rendered)+")", nil)
 		}
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(all), manifest.ID.Compare) {

@@ -30,7 +30,7 @@ func (c *Facts) Behind(known []lockfile.Image) bool {
 	}
 	images := newImages(known)
 	for _, d := range c.Definitions {
-		if d.Rendered != nil && !slices.Equal(d.Rendered, d.Live) {
+		if d.Rendered != nil && !d.asRendered() {
 			return true
 		}
 		if d.Composed != nil {
@@ -109,7 +109,7 @@ func (c *comparison) pending(id manifest.ID, all []here) {
 				details = append(details, detail)
 			}
 		}
-		if !slices.Equal(h.Rendered, h.Live) {
+		if !h.asRendered() {
 			note(h.planned[id], "")
 			h.pending = h.planned[id].Kind != ""
 		}

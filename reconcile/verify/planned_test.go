@@ -129,6 +129,12 @@ func TestPlanned(t *testing.T) {
 			want:   []string{"Widget.acme.example: what was declared is not applied yet in prod", "wanted reg.io/widgets v1, not applied yet: it is being deleted"},
 		},
 		{
+			name:   "conversion rules",
+			change: func(c *Facts) { c.widget().Conversion, c.widget().Converted = "h1:a", "nothing" },
+			steps:  []plan.Step{step(widget, plan.Wait, "Deployment gitopsd-conversion is not ready")},
+			want:   []string{"Widget.acme.example: what was declared is not applied yet in prod", "wanted reg.io/widgets v1, not applied yet: Deployment gitopsd-conversion is not ready"},
+		},
+		{
 			name:   "a webhook configuration",
 			change: func(c *Facts) { c.Webhooks[0].Drift = []string{"webhooks[name=w].failurePolicy"} },
 			steps:  []plan.Step{step(webhook, plan.Configure, "")},

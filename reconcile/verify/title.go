@@ -71,6 +71,10 @@ func (f *Finding) Title() string {
 		return fmt.Sprintf("%s: changed by somebody in %s", subject, odd)
 	case SchemaDiffers:
 		return fmt.Sprintf("%s: the schema differs %s", subject, f.between())
+	case ConversionDrifted:
+		return fmt.Sprintf("%s: not converted by the declared rules in %s", subject, odd)
+	case ConversionDiffers:
+		return fmt.Sprintf("%s: the conversion rules differ %s", subject, f.between())
 	case Missing, WebhookDrifted, WebhookDiffers:
 		what := map[Kind]string{Missing: "missing in " + odd, WebhookDrifted: "not as declared in " + odd, WebhookDiffers: "differs " + f.between()}
 		return subject + ": " + what[f.Kind]

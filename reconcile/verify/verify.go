@@ -80,6 +80,12 @@ const (
 	Drifted Kind = "drifted"
 	// SchemaDiffers: clusters have different types of one name.
 	SchemaDiffers Kind = "schema-differs"
+	// ConversionDrifted: the API server does not have objects converted by the rendered
+	// conversion rules.
+	ConversionDrifted Kind = "conversion-drifted"
+	// ConversionDiffers: clusters with the same type convert its objects by different
+	// rules.
+	ConversionDiffers Kind = "conversion-differs"
 	// Missing: the type was rendered, but does not exist.
 	Missing Kind = "missing"
 	// WebhookDrifted: a webhook configuration or admission policy differs from the
@@ -96,7 +102,7 @@ const (
 var kinds = []Kind{
 	TwoControllers, UnknownImage, WrongController, SecondActor, ControllerDiffers, SettingsDrifted, SettingsDiffer,
 	ConfigDrifted, ConfigDiffers, RightsDrifted, RightsDiffer, CompositionDrifted, NoController, AdmissionDiffers,
-	Refused, RolledBack, NotApplied, Drifted, SchemaDiffers, Missing, WebhookDrifted, WebhookDiffers, Unmanaged,
+	Refused, RolledBack, NotApplied, Drifted, SchemaDiffers, ConversionDrifted, ConversionDiffers, Missing, WebhookDrifted, WebhookDiffers, Unmanaged,
 }
 
 // rank orders kinds, worst first.
@@ -254,6 +260,8 @@ var advice = map[Kind]string{
 	NotApplied:         "commit it, and wait for `gitopsd run`; if it does not come, its status says why",
 	Drifted:            "see who changed the definition; gitopsd puts it right unless the cluster is suspended or only reports drift",
 	SchemaDiffers:      "declare the same version in these clusters: what one accepts another refuses or drops",
+	ConversionDrifted:  "see who changed the definition; gitopsd puts it right unless the cluster is suspended or only reports drift. Until then objects lose fields in other versions than their own",
+	ConversionDiffers:  "make the rules the same in these clusters: one object reads differently in another version",
 	Missing:            "see what `gitopsd plan` says of the cluster; until then its API does not exist there",
 	WebhookDrifted:     "see who changed the configuration: what it checks or fills in differs from what was declared",
 	WebhookDiffers:     "declare the same version in these clusters: one checks or fills in what another does not",

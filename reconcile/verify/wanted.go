@@ -9,6 +9,7 @@ import (
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
@@ -78,11 +79,15 @@ func (r *Repository) definition(ctx context.Context, c *desired.Unit, w *Facts, 
 		}
 		return types.Sum(all)
 	})
+	d.Conversion = conversion.Rules(o.Tree())
 	w.Definitions[o.ID()] = d
 	if d.Behaviour, err = index.Of(o); err != nil {
 		d.Misnamed = true
 		w.Gap(err)
 		return
+	}
+	if d.Behaviour != nil && d.Behaviour.Workload == (manifest.ID{}) && o.ID().Is(manifest.CRD) {
+		d.Behaviour = nil // conversion rules alone: no program acts on the objects
 	}
 	if d.Behaviour == nil || d.Behaviour.Workload == (manifest.ID{}) {
 		return

@@ -12,6 +12,7 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/verify"
 	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
@@ -32,6 +33,10 @@ type known struct {
 	kind, group, scope string
 	resources          []string
 	types              []types.Type
+	// converts reports whether a webhook converts objects. asks is the digest of
+	// conversion rules in its address, and in the cluster that it names.
+	converts bool
+	asks, in string
 }
 
 // envelope is the part of a definition that is always decoded.
@@ -152,6 +157,7 @@ func (in *reading) definition(t kube.Type, e *envelope) error {
 		in.facts.Definitions[id] = &verify.Definition{ID: id, Kind: k.kind, Group: k.group, Resources: k.resources, Scope: k.scope, Live: k.types}
 		return nil
 	}
+	d.Converted = k.converted(d, in.facts.Name)
 	if slices.Equal(d.Rendered, k.types) {
 		d.Live = d.Rendered // so that only one of them is kept
 		return nil
@@ -181,6 +187,8 @@ func (r *Reader) read(t kube.Type, e *envelope) (*known, error) {
 	defined := types.Read(tree)
 	k = &known{kind: defined.Names.Kind, group: defined.Group}
 	k.resources, k.scope = verify.Resources(defined)
+	k.converts = defined.Converts
+	k.in, k.asks = conversion.Asked(tree)
 	if k.types, err = verify.Types(tree); err != nil {
 		return nil, err
 	}
@@ -188,6 +196,23 @@ func (r *Reader) read(t kube.Type, e *envelope) (*known, error) {
 	r.known[key] = k
 	r.mu.Unlock()
 	return k, nil
+}
+
+// converted says in words what the API server of a cluster asks for conversions, if that
+// is not what was rendered. It is empty for definitions without conversion rules, live
+// or rendered.
+func (k *known) converted(d *verify.Definition, cluster string) string {
+	switch {
+	case d.Conversion == k.asks && (k.asks == "" || k.in == cluster):
+		return ""
+	case k.asks != "" && k.in != cluster:
+		return "conversion rules of cluster " + k.in
+	case k.asks != "":
+		return "other conversion rules (" + verify.Brief(k.asks) + ")"
+	case k.converts:
+		return "another webhook"
+	}
+	return "nothing"
 }
 
 // tree returns the definition with its name and spec alone.

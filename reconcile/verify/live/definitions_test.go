@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"testing"
 
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/verify"
+	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -39,5 +42,38 @@ func TestComposed(t *testing.T) {
 		if have := read(tt.crd).composed(offered); have != tt.want {
 			t.Errorf("%s: %t", tt.name, have)
 		}
+	}
+}
+
+// What an API server asks for conversions is what it is told, whatever an annotation says.
+func TestConverted(t *testing.T) {
+	const one, two = "h1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=", "h1:AQECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+	const name = "as.example.org"
+	asks := func(address string) string {
+		return `{"strategy":"Webhook","webhook":{"clientConfig":{"url":"https://example.org` + address + `"},"conversionReviewVersions":["v1"]}}`
+	}
+	for _, tt := range []struct{ title, rendered, live, want string }{
+		{"no rules", "", `{"strategy":"None"}`, ""},
+		{"the webhook of a package", "", asks("/convert"), ""},
+		{"the rules", one, asks(conversion.Path("dev", name, one)), ""},
+		{"older rules", one, asks(conversion.Path("dev", name, two)), "other conversion rules (h1:AQECAwQFBgcI)"},
+		{"rules that are not declared", "", asks(conversion.Path("dev", name, two)), "other conversion rules (h1:AQECAwQFBgcI)"},
+		{"another cluster's", one, asks(conversion.Path("prod", name, one)), "conversion rules of cluster prod"},
+		{"another webhook", one, asks("/convert"), "another webhook"},
+		{"nothing", one, `{"strategy":"None"}`, "nothing"},
+		{"no strategy", one, `{}`, "nothing"},
+	} {
+		t.Run(tt.title, func(t *testing.T) {
+			r := &Reader{known: make(map[content]*known)}
+			e := &envelope{Spec: json.RawMessage(`{"group":"example.org","scope":"Cluster","names":{"kind":"A","plural":"as"},"conversion":` + tt.live + `,"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}`)}
+			e.Metadata.Name = name
+			k, err := r.read(kube.Type{Group: manifest.CRD.Group, Version: "v1", Kind: manifest.CRD.Kind}, e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if have := k.converted(&verify.Definition{Conversion: tt.rendered}, "dev"); have != tt.want {
+				t.Errorf("have %q, want %q", have, tt.want)
+			}
+		})
 	}
 }

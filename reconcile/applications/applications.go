@@ -1,0 +1,350 @@
+// Package applications runs KubernetesApplications: it places each on a KubernetesTarget
+// of its namespace, keeps its objects in the target's cluster, and writes back how they
+// are doing. Applications that people make with kubectl and those of a repository are
+// treated alike, since both are objects of a home (reconcile/home).
+//
+// An application is a unit of work like a cluster's manifests: reconcile/unit plans and
+// applies it, with an inventory of its own in the target's cluster. The inventory's name
+// has the application's UID, so another application of the same name, or another
+// hub, never takes its objects for its own.
+//
+// applications.go is the controller: what there is, where it goes, and a worker for each
+// application. worker.go is a worker's loop, attempt.go one attempt, and remove.go how
+// objects leave a cluster. link.go connects to targets. status.go writes the status,
+// mirror.go copies the remote one, decision.go writes PlacementDecisions, and preview.go tells a plan where applications will be
+// placed.
+//
+// render/application reads applications, render/target/placement decides where they run,
+// and reconcile/target keeps targets and their connection Secrets. Here, a target is
+// nothing but its labels, its condition Ready and its Secret.
+//
+// What is durable when: the finalizer is on the application, and its placement in its
+// status, before the first object is applied in the target's cluster. An application that
+// moves lists its former target in status.leftTargetRefs before anything is applied to the
+// new one, and until its objects there are gone. A daemon that is killed anywhere goes on
+// from these.
+package applications
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/home"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/turn"
+	"gitopsd.dev/render/application"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/target/placement"
+)
+
+// Config configures a [Controller]. All fields are required but Timeout.
+type Config struct {
+	// Connect returns the client of the cluster that a connection Secret leads to. name
+	// is for errors; as is the ServiceAccount to impersonate there, nil for none. It
+	// sends nothing. Errors quote no value of the Secret.
+	Connect func(name string, secret map[string]any, as *kube.ServiceAccount) (*kube.Client, error)
+	// Fleet owns the inventories.
+	Fleet apply.Fleet
+	// Turns bounds the clusters that are worked on at a time.
+	Turns *turn.Turns
+	// Timeout bounds one attempt at an application; 0 means DefaultTimeout.
+	Timeout time.Duration
+}
+
+// DefaultTimeout is the default of Config.Timeout.
+const DefaultTimeout = 10 * time.Minute
+
+// The kinds that are followed in a home.
+var (
+	applicationKind = home.Kind{GroupKind: manifest.Application}
+	targetKind      = home.Kind{GroupKind: manifest.Target}
+	secretKind      = home.Kind{GroupKind: manifest.Secret}
+)
+
+// Controller runs the applications of one home; it is a [home.Controller].
+type Controller struct {
+	cfg     Config
+	apps    map[string]*known // by UID
+	targets map[manifest.ID]*target
+	workers map[string]*worker // by UID
+	running sync.WaitGroup
+}
+
+// known is an application as it was read last.
+type known struct {
+	meta *metav1.PartialObjectMetadata
+	// made is what the application was read at; see madeOf.
+	made string
+	app  *application.Application
+	// err is what is wrong with its fields.
+	err error
+	// status is its status when it was read first.
+	status map[string]any
+	// decision is where it runs.
+	decision placement.Decision
+}
+
+// New makes a Controller.
+func New(c Config) (*Controller, error) {
+	if c.Connect == nil || c.Turns == nil || c.Fleet.Name == "" {
+		return nil, errors.New("applications: Connect, Turns and Fleet are required")
+	}
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	return &Controller{cfg: c, apps: make(map[string]*known), targets: make(map[manifest.ID]*target), workers: make(map[string]*worker)}, nil
+}
+
+// Name implements [home.Controller].
+func (c *Controller) Name() string { return "applications" }
+
+// Kinds implements [home.Controller].
+func (c *Controller) Kinds() []home.Kind { return []home.Kind{applicationKind, targetKind, secretKind} }
+
+// Reconcile implements [home.Controller]. It decides placements and hands each
+// application to its worker, and waits for no target's cluster.
+func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, error) {
+	apps, err := objects(v, applicationKind)
+	if err != nil {
+		return time.Time{}, err
+	}
+	var errs []error
+	if len(apps) > 0 {
+		if err := c.readTargets(ctx, v); err != nil {
+			return time.Time{}, err // placements by half of the targets would be wrong
+		}
+		errs = append(errs, c.readApplications(ctx, v, apps))
+	} else {
+		clear(c.apps)
+	}
+	byNamespace := make(map[string][]*known)
+	for _, meta := range apps {
+		if k := c.apps[string(meta.UID)]; k != nil {
+			byNamespace[meta.Namespace] = append(byNamespace[meta.Namespace], k)
+		}
+	}
+	for namespace, all := range byNamespace {
+		targets := c.targetsOf(namespace)
+		place(namespace, all, targets)
+		for _, k := range all {
+			w := c.worker(ctx, v, k)
+			j, err := newJob(v, k, targets, w.places())
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			w.give(j)
+		}
+	}
+	for uid, w := range c.workers {
+		if c.apps[uid] == nil {
+			w.quit()
+			delete(c.workers, uid)
+			continue
+		}
+		for _, p := range w.troubles() {
+			v.Report(p)
+		}
+	}
+	return time.Time{}, errors.Join(errs...)
+}
+
+// Close implements [home.Controller]. Applications stay as they are.
+func (c *Controller) Close() {
+	for _, w := range c.workers {
+		w.quit()
+	}
+	c.running.Wait()
+}
+
+// objects returns the objects of a kind; none if the cluster does not serve it.
+func objects(v *home.View, kind home.Kind) ([]*metav1.PartialObjectMetadata, error) {
+	list, err := v.Objects(kind)
+	if kube.ClassOf(err) == kube.NoSuchType {
+		return nil, nil
+	}
+	return list, err
+}
+
+// worker returns an application's worker, and starts it if there is none.
+func (c *Controller) worker(ctx context.Context, v *home.View, k *known) *worker {
+	uid := string(k.meta.UID)
+	w := c.workers[uid]
+	if w == nil {
+		w = newWorker(c.cfg, v, k)
+		c.workers[uid] = w
+		ctx, w.quit = context.WithCancel(context.WithoutCancel(ctx)) // beyond this call
+		c.running.Go(func() { w.run(ctx) })
+	}
+	return w
+}
+
+// madeOf returns all of an application's metadata that it is read for. A write to its
+// status is nothing new.
+func madeOf(meta *metav1.PartialObjectMetadata) string {
+	return fmt.Sprintf("%d %q %q", meta.Generation, meta.Annotations[manifest.RescheduleAnnotation], meta.Annotations[manifest.AllowPruneAnnotation])
+}
+
+// readApplications reads those applications that changed. One that cannot be read keeps
+// its place.
+func (c *Controller) readApplications(ctx context.Context, v *home.View, metas []*metav1.PartialObjectMetadata) error {
+	there := make(map[string]bool, len(metas))
+	todo := make(map[string]*metav1.PartialObjectMetadata)
+	for _, meta := range metas {
+		uid := string(meta.UID)
+		there[uid] = true
+		if k := c.apps[uid]; k != nil && k.made == madeOf(meta) {
+			k.meta = meta
+			continue
+		}
+		todo[uid] = meta
+	}
+	for uid := range c.apps {
+		if !there[uid] {
+			delete(c.apps, uid)
+		}
+	}
+	if len(todo) == 0 {
+		return nil
+	}
+	t, err := v.Client.Kind(ctx, manifest.Application.Group, manifest.Application.Kind)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, meta := range todo {
+		tree, now, err := v.Client.Get(ctx, t, applicationKind.ID(meta.Namespace, meta.Name))
+		switch {
+		case kube.ClassOf(err) == kube.NotFound: // an event comes
+		case err != nil:
+			errs = append(errs, err)
+		case now.UID == meta.UID:
+			c.read(now, tree)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// read takes in an application. Where it is placed is known from the first time on: its
+// worker may not have written that yet.
+func (c *Controller) read(meta *metav1.PartialObjectMetadata, tree map[string]any) {
+	k := &known{meta: meta, made: madeOf(meta)}
+	k.app, k.err = application.Read(tree)
+	if before := c.apps[string(meta.UID)]; before != nil {
+		k.app.Placed, k.app.Rescheduled, k.app.Left = before.app.Placed, before.app.Rescheduled, before.app.Left
+		k.status, k.decision = before.status, before.decision
+	} else {
+		k.status = manifest.Mapping(tree, "status")
+	}
+	c.apps[string(meta.UID)] = k
+}
+
+// place decides where the applications of a namespace run.
+func place(namespace string, all []*known, targets map[string]*target) {
+	var open []placement.Application
+	for _, k := range all {
+		p := k.app.Placement()
+		switch {
+		case k.meta.DeletionTimestamp != nil:
+			continue
+		case k.err != nil && p.Placed == "":
+			k.decision = placement.Decision{Why: "it is not placed while it has errors"}
+			continue
+		case k.err != nil:
+			p.Ref, p.Moves = "", false
+		}
+		open = append(open, p)
+	}
+	var list []placement.Target
+	for _, t := range targets {
+		list = append(list, placement.Target{Name: t.name, Labels: t.labels, Unready: t.unready})
+	}
+	decisions := placement.Decide(namespace, open, list)
+	for _, k := range all {
+		d, ok := decisions[k.app.Name]
+		if !ok || k.meta.DeletionTimestamp != nil {
+			continue
+		}
+		if d.Target != "" && d.Target == k.decision.Target && !d.Stuck && !d.New {
+			d.Why = k.decision.Why // why it was placed there
+		}
+		k.decision = d
+		// An application that is shared with its worker is not changed.
+		app := *k.app
+		app.Placed = d.Target
+		if !d.Stuck && d.Target != "" && k.err == nil { // with errors it does not move
+			app.Rescheduled = app.Reschedule
+		}
+		k.app = &app
+	}
+}
+
+// job is what an application should be, for its worker. It is immutable.
+type job struct {
+	app *application.Application
+	err error
+	// deleting reports whether the application is to go, and finalized whether it
+	// carries the finalizer.
+	deleting, finalized bool
+	decision            placement.Decision
+	// targets are those of the namespace, by name.
+	targets map[string]*target
+	// of is the application, its placement, and the ways to its targets' clusters; key is
+	// all that its worker uses.
+	of, key string
+}
+
+// newJob makes the job of an application that has objects in the clusters of some targets.
+func newJob(v *home.View, k *known, targets map[string]*target, places []string) (*job, error) {
+	j := &job{
+		app: k.app, err: k.err, deleting: k.meta.DeletionTimestamp != nil, decision: k.decision, targets: targets,
+		finalized: slices.Contains(k.meta.Finalizers, manifest.RemoteObjectsFinalizer),
+	}
+	j.of = fmt.Sprintf("%s %v %q", k.made, j.deleting, j.decision.Target)
+	places = append(slices.Clone(places), j.decision.Target)
+	slices.Sort(places)
+	for _, name := range slices.Compact(places) {
+		if t := targets[name]; t != nil {
+			j.of += " " + t.key()
+		}
+	}
+	var key strings.Builder
+	fmt.Fprintf(&key, "%s %v", j.of, j.finalized)
+	if j.decision.Target == "" || j.decision.Stuck {
+		key.WriteString(" " + j.decision.Why)
+	}
+	seen := make(map[string]bool)
+	for _, r := range k.app.Resources {
+		for _, name := range r.Secrets {
+			if seen[name] {
+				continue
+			}
+			seen[name] = true
+			meta, err := v.Object(secretKind, k.app.Namespace, name)
+			if err != nil {
+				return nil, err
+			}
+			version := "none"
+			if meta != nil {
+				version = meta.ResourceVersion
+			}
+			fmt.Fprintf(&key, " %s=%s", name, version)
+		}
+	}
+	j.key = key.String()
+	return j, nil
+}
+
+// trouble returns a problem of an application for the status of its home.
+func trouble(app *application.Application, reason string) problem.Problem {
+	return problem.Problem{Object: manifest.Application.ID(app.Namespace, app.Name).String(), Reason: reason}
+}

@@ -1,0 +1,639 @@
+package applications
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/home"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/kube/kubeconfig"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/target/connection"
+	"gitopsd.dev/reconcile/turn"
+	"gitopsd.dev/render/manifest"
+	published "gitopsd.dev/render/target"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/testscripts/devcluster"
+)
+
+func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
+
+// world is a home that all tests share, with a controller, and another cluster. The home
+// is a target's cluster, too.
+type world struct {
+	home, other *kube.Client
+	log         syncBuffer
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+var shared struct {
+	sync.Mutex
+	*world
+}
+
+// connect is the Config's Connect, as the program has it.
+func connect(name string, secret map[string]any, as *kube.ServiceAccount) (*kube.Client, error) {
+	c, err := connection.ParseSecret(secret, kubeconfig.Restricted)
+	if err != nil {
+		return nil, err
+	}
+	file, err := c.Kubeconfig()
+	if err != nil {
+		return nil, err
+	}
+	return kube.New(kube.Config{Name: name, Kubeconfig: file, ServiceAccount: as})
+}
+
+func kubeconfigOf(t *testing.T, cluster string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(devcluster.Start(t, "home", "other").Kubeconfig(cluster))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func start(t *testing.T) *world {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.world != nil {
+		return shared.world
+	}
+	w := new(world)
+	client := func(cluster string) *kube.Client {
+		c, err := kube.New(kube.Config{Name: cluster, Kubeconfig: kubeconfigOf(t, cluster)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	w.home, w.other = client("home"), client("other")
+	all, err := published.Definitions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range all {
+		put(t, w.home, o.Tree())
+	}
+	for _, kind := range []manifest.GroupKind{manifest.Target, manifest.Application} {
+		eventually(t, func() error {
+			w.home.Forget(kind.Group)
+			w.home.Refresh()
+			typ, err := w.home.Kind(t.Context(), kind.Group, kind.Kind)
+			if err == nil {
+				_, err = w.home.List(t.Context(), typ, kube.ListOptions{}, nil)
+			}
+			return err
+		})
+	}
+	controller, err := New(Config{Connect: connect, Fleet: apply.Fleet{Name: "fleet"}, Turns: turn.New(16)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := home.New(home.Config{
+		Client: client("home"), Controllers: []home.Controller{controller}, Tell: func([]problem.Problem) {},
+		Log: slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go h.Run(context.Background()) // it ends with the process
+	shared.world = w
+	return w
+}
+
+// put applies an object.
+func put(t *testing.T, c *kube.Client, tree map[string]any) {
+	t.Helper()
+	typ, err := c.Type(t.Context(), tree["apiVersion"].(string), tree["kind"].(string))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := json.Marshal(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := typ.ID(manifest.Text(tree, "metadata", "namespace"), manifest.Text(tree, "metadata", "name"))
+	if _, err := c.Apply(t.Context(), typ, id, body, kube.ApplyOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if tree["status"] != nil && typ.HasStatus {
+		if _, err := c.Apply(t.Context(), typ, id, body, kube.ApplyOptions{Force: true, Status: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// eventually waits until try returns nil.
+func eventually(t *testing.T, try func() error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if err = try(); err == nil {
+			return
+		}
+	}
+	t.Fatalf("a minute later: %v", err)
+}
+
+// team is a namespace of the home for one test.
+type team struct {
+	*world
+	t    *testing.T
+	name string
+}
+
+func newTeam(t *testing.T) *team {
+	t.Parallel()
+	tm := &team{start(t), t, strings.ToLower(t.Name())}
+	tm.put(tm.home, "apiVersion: v1\nkind: Namespace\nmetadata: {name: $TEAM}\n")
+	return tm
+}
+
+// put applies objects; $TEAM in them is the test's namespace.
+func (tm *team) put(c *kube.Client, text string) {
+	tm.t.Helper()
+	docs, err := sources.DecodeYAML(strings.NewReader(strings.ReplaceAll(text, "$TEAM", tm.name)), sources.Limits{})
+	if err != nil {
+		tm.t.Fatal(err)
+	}
+	for _, d := range docs {
+		put(tm.t, c, d.Tree)
+	}
+}
+
+// target makes a target with its Secret that leads to a cluster, as ready as its
+// controller makes it.
+func (tm *team) target(name, cluster string) {
+	tm.t.Helper()
+	put(tm.t, tm.home, map[string]any{
+		"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": name, "namespace": tm.name},
+		"stringData": map[string]any{"kubeconfig": string(kubeconfigOf(tm.t, cluster))},
+	})
+	tm.put(tm.home, `
+apiVersion: workload.crossplane.io/v1alpha1
+kind: KubernetesTarget
+metadata: {name: `+name+`, namespace: $TEAM, labels: {name: `+name+`, all: "true"}}
+spec: {connectionSecretRef: {name: `+name+`}}
+status: {conditions: [{type: Ready, status: "True", reason: Connected, message: "", lastTransitionTime: "2026-01-01T00:00:00Z"}]}
+`)
+}
+
+// app makes an application with one ConfigMap in the namespace of the test's name.
+func (tm *team) app(name, spec, annotations string) {
+	tm.t.Helper()
+	tm.put(tm.home, `
+apiVersion: workload.crossplane.io/v1alpha2
+kind: KubernetesApplication
+metadata: {name: `+name+`, namespace: $TEAM, annotations: {`+annotations+`}}
+spec:
+  `+spec+`
+  resourceTemplates:
+  - metadata: {name: settings}
+    spec: {template: {apiVersion: v1, kind: ConfigMap, metadata: {namespace: $TEAM-in, name: settings}, data: {by: `+name+`}}}
+`)
+}
+
+func (tm *team) get(c *kube.Client, kind manifest.GroupKind, namespace, name string) (map[string]any, error) {
+	typ, err := c.Kind(tm.t.Context(), kind.Group, kind.Kind)
+	if err != nil {
+		return nil, err
+	}
+	tree, _, err := c.Get(tm.t.Context(), typ, kind.ID(namespace, name))
+	return tree, err
+}
+
+// remove deletes an object.
+func (tm *team) remove(c *kube.Client, kind manifest.GroupKind, namespace, name string) {
+	tm.t.Helper()
+	tree, err := tm.get(c, kind, namespace, name)
+	if err != nil {
+		tm.t.Fatal(err)
+	}
+	typ, err := c.Kind(tm.t.Context(), kind.Group, kind.Kind)
+	if err == nil {
+		_, _, err = c.Delete(tm.t.Context(), typ, kind.ID(namespace, name), manifest.Text(tree, "metadata", "uid"))
+	}
+	if err != nil {
+		tm.t.Fatal(err)
+	}
+}
+
+// is waits until an application has a state, a target, and a message in one of its
+// conditions.
+func (tm *team) is(name, state, on, message string) map[string]any {
+	tm.t.Helper()
+	var tree map[string]any
+	eventually(tm.t, func() (err error) {
+		if tree, err = tm.get(tm.home, manifest.Application, tm.name, name); err != nil {
+			return err
+		}
+		text, _ := json.Marshal(manifest.Mapping(tree, "status"))
+		if manifest.Text(tree, "status", "state") != state || manifest.Text(tree, "status", "targetRef", "name") != on || !strings.Contains(string(text), message) {
+			return fmt.Errorf("want %s on %q with %q, have %s", state, on, message, text)
+		}
+		return nil
+	})
+	return tree
+}
+
+// settings returns who made the ConfigMap in a cluster; empty if it is not there.
+func (tm *team) settings(c *kube.Client) (by string) {
+	tm.t.Helper()
+	tree, err := tm.get(c, manifest.ConfigMap, tm.name+"-in", "settings")
+	if class := kube.ClassOf(err); err != nil && class != kube.NotFound && class != kube.NoNamespace {
+		tm.t.Fatal(err)
+	}
+	return manifest.Text(tree, "data", "by")
+}
+
+// gone waits until an object is gone.
+func (tm *team) gone(c *kube.Client, kind manifest.GroupKind, namespace, name string) {
+	tm.t.Helper()
+	eventually(tm.t, func() error {
+		tree, err := tm.get(c, kind, namespace, name)
+		if kube.ClassOf(err) == kube.NotFound {
+			return nil
+		}
+		text, _ := json.Marshal(tree)
+		return fmt.Errorf("%s is still there: %v %s", name, err, text)
+	})
+}
+
+// An application gets its objects, with Secrets, in a namespace that is made for it, and
+// their status comes back. When it goes, they go, and the namespace stays.
+func TestSubmit(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.put(tm.home, `
+apiVersion: v1
+kind: Secret
+metadata: {name: sql, namespace: $TEAM}
+type: acme.example/sql
+stringData: {password: hunter2}
+---
+apiVersion: workload.crossplane.io/v1alpha1
+kind: KubernetesApplication
+metadata: {name: web, namespace: $TEAM}
+spec:
+  clusterSelector: {matchLabels: {name: one}}
+  resourceTemplates:
+  - metadata: {name: web-deployment}
+    spec:
+      secrets: [{name: sql}]
+      template:
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {name: web, namespace: $TEAM-in}
+        spec:
+          selector: {matchLabels: {app: web}}
+          template: {metadata: {labels: {app: web}}, spec: {containers: [{name: web, image: registry.example.org/web}]}}
+`)
+	tree := tm.is("web", "Submitted", "one", `"readyReplicas":1`)
+	if n, _ := manifest.Mapping(tree, "status")["submittedResources"].(int64); n != 1 {
+		t.Errorf("status %v", tree["status"])
+	}
+	secret, err := tm.get(tm.other, manifest.Secret, tm.name+"-in", "web-deployment-sql")
+	if err != nil || manifest.Text(secret, "type") != "acme.example/sql" || manifest.Text(secret, "data", "password") != "aHVudGVyMg==" {
+		t.Errorf("the Secret is %v: %v", secret, err)
+	}
+	tm.put(tm.home, "{apiVersion: v1, kind: Secret, metadata: {name: sql, namespace: $TEAM}, type: acme.example/sql, stringData: {password: hunter3}}")
+	eventually(t, func() error {
+		secret, err := tm.get(tm.other, manifest.Secret, tm.name+"-in", "web-deployment-sql")
+		if err == nil && manifest.Text(secret, "data", "password") != "aHVudGVyMw==" {
+			err = fmt.Errorf("the Secret is the old one")
+		}
+		return err
+	})
+	tm.remove(tm.home, manifest.Application, tm.name, "web")
+	tm.gone(tm.home, manifest.Application, tm.name, "web")
+	for _, kind := range []manifest.GroupKind{manifest.Deployment, manifest.Secret} {
+		name := map[manifest.GroupKind]string{manifest.Deployment: "web", manifest.Secret: "web-deployment-sql"}[kind]
+		if _, err := tm.get(tm.other, kind, tm.name+"-in", name); kube.ClassOf(err) != kube.NotFound {
+			t.Errorf("%s outlived the application: %v", name, err)
+		}
+	}
+	if _, err := tm.get(tm.other, manifest.Namespace, "", tm.name+"-in"); err != nil {
+		t.Errorf("the namespace went with the application: %v", err)
+	}
+	if strings.Contains(tm.log.String(), "hunter") {
+		t.Error("the log has a password")
+	}
+}
+
+// An application that moves is there before it is gone here. It moves once for each
+// text of the annotation, and never because labels change.
+func TestMove(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.app("web", "targetSelector: {matchLabels: {all: 'true'}}", "")
+	tm.is("web", "Submitted", "one", "on target one: the only ready target that its selector selects")
+	tm.target("two", "home")
+	tm.put(tm.home, "{apiVersion: workload.crossplane.io/v1alpha1, kind: KubernetesTarget, metadata: {name: one, namespace: $TEAM, labels: {all: 'false'}}, spec: {connectionSecretRef: {name: one}}}")
+	tm.app("web", "targetSelector: {matchLabels: {all: 'true'}}", "gitopsd.dev/reschedule: now")
+	tm.is("web", "Submitted", "two", `"rescheduled":"now"`)
+	eventually(t, func() error {
+		if by := tm.settings(tm.other); by != "" {
+			return fmt.Errorf("it is still where it was")
+		}
+		return nil
+	})
+	if by := tm.settings(tm.home); by != "web" {
+		t.Errorf("it is not where it went: %q", by)
+	}
+	tm.app("web", "targetRef: {name: one}", "gitopsd.dev/reschedule: now")
+	tm.is("web", "Submitted", "one", "on target one: it asks for this target")
+}
+
+// Two targets may lead to one cluster: what moves between them stays.
+func TestMoveInPlace(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.target("two", "other")
+	tm.app("web", "targetRef: {name: one}", "")
+	tm.is("web", "Submitted", "one", "")
+	before, err := tm.get(tm.other, manifest.ConfigMap, tm.name+"-in", "settings")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tm.app("web", "targetRef: {name: two}", "")
+	eventually(t, func() error {
+		tree := tm.is("web", "Submitted", "two", "")
+		if left := manifest.List(tree, "status", "leftTargetRefs"); left != nil {
+			return fmt.Errorf("it is still leaving %v", left)
+		}
+		return nil
+	})
+	after, err := tm.get(tm.other, manifest.ConfigMap, tm.name+"-in", "settings")
+	if err != nil || manifest.Text(before, "metadata", "uid") != manifest.Text(after, "metadata", "uid") {
+		t.Errorf("the object was made anew: %v %v", after, err)
+	}
+}
+
+// An object has one application. The other is told whose it is, and takes nothing with
+// it when it goes.
+func TestTwoWantOne(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.app("first", "targetRef: {name: one}", "")
+	tm.is("first", "Submitted", "one", "")
+	tm.app("second", "targetRef: {name: one}", "")
+	tm.is("second", "Failed", "one", "of KubernetesApplication "+tm.name+"/first")
+	tm.remove(tm.home, manifest.Application, tm.name, "second")
+	tm.gone(tm.home, manifest.Application, tm.name, "second")
+	if by := tm.settings(tm.other); by != "first" {
+		t.Errorf("the object is %q's", by)
+	}
+	// One that is made again under the same name does not own what was left behind.
+	first, err := tm.get(tm.other, manifest.ConfigMap, tm.name+"-in", "settings")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tm.remove(tm.home, manifest.Target, tm.name, "one")
+	tm.is("first", "Submitted", "one", "KubernetesTarget one does not exist")
+	tm.remove(tm.home, manifest.Secret, tm.name, "one")
+	tm.remove(tm.other, manifest.ConfigMap, tm.name+"-in", "settings")
+	delete(first["metadata"].(map[string]any), "managedFields")
+	delete(first["metadata"].(map[string]any), "resourceVersion")
+	delete(first["metadata"].(map[string]any), "uid")
+	tm.remove(tm.home, manifest.Application, tm.name, "first")
+	tm.gone(tm.home, manifest.Application, tm.name, "first")
+	put(t, tm.other, first)
+	tm.target("one", "other")
+	tm.app("first", "targetRef: {name: one}", "")
+	tm.is("first", "Failed", "one", "of KubernetesApplication "+tm.name+"/first")
+}
+
+// What has no way to its cluster is said to have none, keeps its objects, and lets its
+// application go.
+func TestTargetGone(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.app("web", "targetRef: {name: one}", "")
+	tm.is("web", "Submitted", "one", "")
+	tm.put(tm.home, "{apiVersion: v1, kind: Secret, metadata: {name: one, namespace: $TEAM}, stringData: {kubeconfig: garbled}}")
+	tm.is("web", "Submitted", "one", "the connection Secret one of target one")
+	tm.remove(tm.home, manifest.Application, tm.name, "web")
+	tm.is("web", "Deleting", "one", "to leave its objects in that cluster, delete the target")
+	if by := tm.settings(tm.other); by != "web" {
+		t.Errorf("the object is %q's", by)
+	}
+	tm.remove(tm.home, manifest.Target, tm.name, "one")
+	tm.gone(tm.home, manifest.Application, tm.name, "web")
+}
+
+// A namespace that is deleted takes targets and Secrets before the applications, whose
+// objects are deleted all the same.
+func TestNamespaceGone(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.app("web", "targetRef: {name: one}", "")
+	tm.is("web", "Submitted", "one", "")
+	tm.remove(tm.home, manifest.Namespace, "", tm.name)
+	tm.gone(tm.home, manifest.Namespace, "", tm.name)
+	if by := tm.settings(tm.other); by != "" {
+		t.Error("the object outlived its application")
+	}
+}
+
+// An application waits for a target, then for a Secret; what it has stays meanwhile.
+func TestWaits(t *testing.T) {
+	tm := newTeam(t)
+	tm.app("web", "targetSelector: {matchLabels: {name: one}}", "")
+	tm.is("web", "Pending", "", "namespace "+tm.name+" has no KubernetesTarget")
+	tm.target("one", "other")
+	tm.is("web", "Submitted", "one", "")
+	tm.put(tm.home, `
+apiVersion: workload.crossplane.io/v1alpha2
+kind: KubernetesApplication
+metadata: {name: web, namespace: $TEAM}
+spec:
+  targetSelector: {matchLabels: {name: one}}
+  resourceTemplates:
+  - metadata: {name: other}
+    spec:
+      secrets: [{name: sql}]
+      template: {apiVersion: v1, kind: ConfigMap, metadata: {namespace: $TEAM-in, name: other}}
+`)
+	tm.is("web", "Failed", "one", "secret/"+tm.name+"/sql does not exist")
+	if by := tm.settings(tm.other); by != "web" {
+		t.Error("what it had was pruned while its Secret is missing")
+	}
+	tm.put(tm.home, "{apiVersion: v1, kind: Secret, metadata: {name: sql, namespace: $TEAM}, stringData: {a: b}}")
+	tm.is("web", "Submitted", "one", "")
+	eventually(t, func() error {
+		if by := tm.settings(tm.other); by != "" {
+			return fmt.Errorf("what it no longer declares is still there")
+		}
+		return nil
+	})
+}
+
+// An application that names a ServiceAccount has that account's rights, however many the
+// connection has.
+func TestServiceAccount(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.put(tm.other, `
+apiVersion: v1
+kind: Namespace
+metadata: {name: $TEAM-in}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: deployer, namespace: $TEAM-in}
+`)
+	tm.app("web", "targetRef: {name: one}\n  serviceAccount: $TEAM-in/deployer", "")
+	tm.is("web", "Scheduled", "one", "system:serviceaccount:"+tm.name+"-in:deployer")
+	if by := tm.settings(tm.other); by != "" {
+		t.Errorf("%s was written for an account without rights", by)
+	}
+
+	// It looks at all, and writes into two namespaces: its own, and that of inventories.
+	tm.put(tm.other, `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: $TEAM-look}
+rules: [{apiGroups: ["*"], resources: ["*"], verbs: [get, list, watch]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: $TEAM-look}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: $TEAM-look}
+subjects: [{kind: ServiceAccount, name: deployer, namespace: $TEAM-in}]
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: gitopsd-system}
+`)
+	for _, namespace := range []string{tm.name + "-in", "gitopsd-system"} {
+		tm.put(tm.other, `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: $TEAM-write, namespace: `+namespace+`}
+rules: [{apiGroups: [""], resources: [configmaps], verbs: [create, patch, delete]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: $TEAM-write, namespace: `+namespace+`}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: $TEAM-write}
+subjects: [{kind: ServiceAccount, name: deployer, namespace: $TEAM-in}]
+`)
+	}
+	tm.app("web", "targetRef: {name: one}\n  serviceAccount: $TEAM-in/deployer", "")
+	tm.is("web", "Submitted", "one", "")
+	if by := tm.settings(tm.other); by != "web" {
+		t.Errorf("the object is %q's", by)
+	}
+
+	// What it may not do is refused, and nobody else does it.
+	tm.put(tm.home, `
+apiVersion: workload.crossplane.io/v1alpha2
+kind: KubernetesApplication
+metadata: {name: web, namespace: $TEAM}
+spec:
+  targetRef: {name: one}
+  serviceAccount: $TEAM-in/deployer
+  resourceTemplates:
+  - metadata: {name: settings}
+    spec: {template: {apiVersion: v1, kind: ConfigMap, metadata: {namespace: $TEAM-in, name: settings}, data: {by: web}}}
+  - metadata: {name: reach}
+    spec: {template: {apiVersion: v1, kind: ConfigMap, metadata: {namespace: default, name: $TEAM}}}
+`)
+	tm.is("web", "PartiallySubmitted", "one", "configmap/default/"+tm.name)
+	if _, err := tm.get(tm.other, manifest.ConfigMap, "default", tm.name); kube.ClassOf(err) != kube.NotFound {
+		t.Errorf("the account reached further than it may: %v", err)
+	}
+}
+
+// Where the API of placements is installed, others learn where an application runs.
+func TestPlacementDecision(t *testing.T) {
+	tm := newTeam(t)
+	definition := func(plural, kind, schema string) {
+		tm.put(tm.home, `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: `+plural+`.multicluster.x-k8s.io, annotations: {api-approved.kubernetes.io: "https://github.com/kubernetes/enhancements"}}
+spec:
+  group: multicluster.x-k8s.io
+  names: {kind: `+kind+`, plural: `+plural+`}
+  scope: Namespaced
+  versions: [{name: v1alpha1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: `+schema+`}}}]
+`)
+	}
+	definition("clusterprofiles", "ClusterProfile", "{spec: {type: object}}")
+	definition("placementdecisions", "PlacementDecision", "{schedulerName: {type: string}, decisions: {type: array, items: {type: object, properties: {reason: {type: string}, clusterProfileRef: {type: object, properties: {name: {type: string}, namespace: {type: string}}}}}}}")
+	for _, kind := range []manifest.GroupKind{manifest.ClusterProfile, manifest.PlacementDecision} {
+		eventually(t, func() error {
+			tm.home.Forget(kind.Group)
+			tm.home.Refresh()
+			typ, err := tm.home.Kind(t.Context(), kind.Group, kind.Kind)
+			if err == nil {
+				_, err = tm.home.List(t.Context(), typ, kube.ListOptions{}, nil)
+			}
+			return err
+		})
+	}
+	tm.put(tm.home, "{apiVersion: multicluster.x-k8s.io/v1alpha1, kind: ClusterProfile, metadata: {name: east, namespace: $TEAM}}")
+	profile, err := tm.get(tm.home, manifest.ClusterProfile, tm.name, "east")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tm.target("east", "other")
+	tm.put(tm.home, `
+apiVersion: workload.crossplane.io/v1alpha1
+kind: KubernetesTarget
+metadata:
+  name: east
+  namespace: $TEAM
+  labels: {name: east}
+  ownerReferences: [{apiVersion: multicluster.x-k8s.io/v1alpha1, kind: ClusterProfile, name: east, uid: `+manifest.Text(profile, "metadata", "uid")+`, controller: true}]
+spec: {connectionSecretRef: {name: east}}
+`)
+	tm.target("west", "home")
+	decided := func(want string) {
+		t.Helper()
+		eventually(t, func() error {
+			tree, err := tm.get(tm.home, manifest.PlacementDecision, tm.name, "web")
+			if err != nil {
+				return err
+			}
+			if text, _ := json.Marshal(tree["decisions"]); string(text) != strings.ReplaceAll(want, "$TEAM", tm.name) {
+				return fmt.Errorf("decisions %s", text)
+			}
+			return nil
+		})
+	}
+	tm.app("web", "targetSelector: {matchLabels: {name: east}}", "")
+	decided(`[{"clusterProfileRef":{"name":"east","namespace":"$TEAM"},"reason":"the only ready target that its selector selects"}]`)
+	tm.app("web", "targetRef: {name: west}", "")
+	decided(`[]`)
+	tm.remove(tm.home, manifest.Application, tm.name, "web")
+	tm.gone(tm.home, manifest.PlacementDecision, tm.name, "web")
+}

@@ -1,0 +1,309 @@
+package applications
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/render/application"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources/clusters"
+)
+
+// attempt brings the application's objects to what its job says.
+func (w *worker) attempt(ctx context.Context, j *job) result {
+	s := w.status.next(j.app)
+	switch {
+	case j.err != nil:
+		s.state = failed
+		s.set(syncedCondition, false, "Invalid", j.err.Error())
+		return w.end(ctx, j, s, result{again: mirrorEvery, problems: []problem.Problem{trouble(j.app, j.err.Error())}})
+	case j.decision.Target == "":
+		s.state = pending
+		s.set(placedCondition, false, "NoTarget", j.decision.Why)
+		return w.end(ctx, j, s, result{again: mirrorEvery, problems: []problem.Problem{trouble(j.app, j.decision.Why)}})
+	}
+	if err := w.finalize(ctx, j); err != nil {
+		return w.fail(j, err)
+	}
+	if err := w.move(ctx, j, s); err != nil {
+		return w.fail(j, err)
+	}
+	s = w.status.next(j.app)
+	r := w.submit(ctx, j, s)
+	if err := w.decide(ctx, j); err != nil {
+		r.problems = append(r.problems, trouble(j.app, problem.Message(err)))
+	}
+	return w.end(ctx, j, s, r)
+}
+
+// move records where the application is placed, before anything is done there.
+func (w *worker) move(ctx context.Context, j *job, s *state) error {
+	to := j.decision.Target
+	if s.target != to {
+		if s.target != "" && !slices.Contains(s.left, s.target) {
+			s.left = append(s.left, s.target)
+		}
+		s.left = slices.DeleteFunc(s.left, func(name string) bool { return name == to })
+		s.target, s.cluster, s.state, s.resources = to, "", scheduled, nil
+		s.set(placedCondition, true, "Placed", "on target "+to+": "+j.decision.Why)
+		w.log.Info("placed", "target", to, "why", j.decision.Why)
+	}
+	switch i := slices.IndexFunc(s.conditions, func(c condition) bool { return c.kind == placedCondition }); {
+	case j.decision.Stuck:
+		s.set(placedCondition, true, "CannotMove", "on target "+to+": "+j.decision.Why)
+	case i < 0 || !s.conditions[i].true || s.conditions[i].reason != "Placed":
+		s.set(placedCondition, true, "Placed", "on target "+to+": "+j.decision.Why)
+	}
+	s.rescheduled = j.app.Rescheduled
+	return w.publish(ctx, s)
+}
+
+// submit applies the application's objects to its target's cluster, and sets the state.
+func (w *worker) submit(ctx context.Context, j *job, s *state) result {
+	t := j.targets[s.target]
+	if t == nil {
+		return w.unsynced(j, s, "TargetMissing", fmt.Sprintf("KubernetesTarget %s does not exist; the objects in its cluster stay as they are: create it again, or move the application with the annotation %s", s.target, manifest.RescheduleAnnotation))
+	}
+	l, err := w.connect(ctx, j.app, t)
+	if err != nil {
+		return w.unsynced(j, s, "NotConnected", problem.Message(err))
+	}
+	from := w.render(ctx, j, l)
+	rendered := from.rendered
+	remote, end, err := w.turn(ctx)
+	if err != nil {
+		return result{failed: true}
+	}
+	defer end()
+	w.recognise(remote, l, j, s)
+	o := l.Apply(remote, from.unit)
+	if submitted := w.record(s, j, rendered, &o); submitted && o.Changed == 0 && o.Phase != status.Failed {
+		w.rest = from
+	}
+	if o.Actions != nil {
+		w.mirror(remote, l, rendered, s)
+	}
+	r := result{changed: o.Changed, again: mirrorEvery, failed: o.Phase == status.Failed || o.Phase == status.Unreachable}
+	if !o.Again.IsZero() {
+		r.again = max(min(r.again, time.Until(o.Again)), time.Second)
+	}
+	if len(s.left) > 0 && o.Phase == status.Ready && ctx.Err() == nil {
+		if why := w.leave(remote, j, s, l); why != "" {
+			r.again = min(r.again, firstPause)
+			r.problems = append(r.problems, trouble(j.app, why))
+		}
+	}
+	w.unreachable = o.Phase == status.Unreachable
+	for _, c := range s.conditions {
+		if c.kind == syncedCondition && !c.true {
+			r.problems = append(r.problems, trouble(j.app, c.message))
+		}
+	}
+	return r
+}
+
+// rest is what an attempt is made for. While nothing has changed, the next one is made for
+// the same, and sends no request.
+type rest struct {
+	job      *job
+	link     *link
+	rendered *application.Rendered
+	unit     *desired.Unit
+}
+
+// render returns what an attempt is made for.
+func (w *worker) render(ctx context.Context, j *job, l *link) *rest {
+	before := w.rest
+	w.rest = nil
+	if before != nil && before.job == j && before.link == l {
+		return before
+	}
+	connections := make(map[string]string)
+	for name, t := range j.targets {
+		connections[t.secret] = name
+	}
+	rendered := j.app.Render(func(name string) (map[string]any, error) {
+		// Who may write applications need not be one who may read credentials.
+		if of, ok := connections[name]; ok {
+			return nil, fmt.Errorf("%s is the connection to target %s, and goes to no cluster; name another Secret", manifest.Secret.ID(j.app.Namespace, name), of)
+		}
+		tree, _, err := w.secret(ctx, j.app.Namespace, name)
+		return tree, err
+	})
+	return &rest{job: j, link: l, rendered: rendered, unit: w.unit(j, rendered)}
+}
+
+// turn waits for the turn of a cluster, and returns the context for what is done there.
+func (w *worker) turn(ctx context.Context) (remote context.Context, end func(), err error) {
+	turn, err := w.cfg.Turns.Take(ctx, w.unreachable || w.slow, func(bool) {})
+	if err != nil {
+		return nil, nil, err
+	}
+	remote, cancel := context.WithTimeout(kube.WithPace(ctx, turn.Pace()), w.cfg.Timeout)
+	return remote, func() {
+		cancel()
+		w.slow = turn.End()
+	}, nil
+}
+
+// unit returns the application as a unit of work. While something is wrong with one of
+// its resources, nothing is pruned: it is not known which object the resource had.
+func (w *worker) unit(j *job, rendered *application.Rendered) *desired.Unit {
+	u := w.bare(j)
+	u.Objects = rendered.Objects
+	for name, err := range rendered.Faults {
+		u.Faults = append(u.Faults, problem.Problem{Object: name, Reason: err.Error()})
+	}
+	if len(rendered.Faults) > 0 {
+		u.Keeps = func(manifest.ID, string) bool { return true }
+	}
+	return u
+}
+
+// bare returns the unit of work without objects.
+func (w *worker) bare(j *job) *desired.Unit {
+	u := &desired.Unit{ID: w.id, Cluster: clusters.Cluster{Name: w.id.Cluster}, Declaration: "KubernetesApplication " + j.app.String()}
+	if j.app.AllowPrune != "" {
+		u.Annotations = map[string]string{manifest.AllowPruneAnnotation: j.app.AllowPrune}
+	}
+	return u
+}
+
+// mostTold bounds the objects that a condition names.
+const mostTold = 3
+
+// record sets how the resources are doing after an attempt, and reports whether all are
+// submitted.
+func (w *worker) record(s *state, j *job, rendered *application.Rendered, o *unit.Outcome) bool {
+	before := *s
+	s.resources = nil
+	applied := len(rendered.Faults) == 0
+	var told []string
+	for _, r := range j.app.Resources {
+		now := before.resource(r.Name)
+		ids := rendered.Of[r.Name]
+		if err := rendered.Faults[r.Name]; err != nil {
+			now.state, now.message = failed, clip(err.Error(), mostReason)
+			told = append(told, "resource "+r.Name+": "+now.message)
+		} else if o.Actions != nil { // else nothing new is known of them
+			object := rendered.Objects.Get(ids[0])
+			now = resource{name: r.Name, id: ids[0], apiVersion: object.APIVersion(), state: submitted, remote: now.remote}
+			for _, id := range ids {
+				u, unsettled := o.Unsettled[id]
+				if !unsettled && id.Namespace != "" { // of a cluster-wide kind
+					u, unsettled = o.Unsettled[id.GroupKind().ID("", id.Name)]
+				}
+				if !unsettled {
+					continue
+				}
+				now.message = u.Reason
+				if id != ids[0] {
+					now.message = id.String() + ": " + u.Reason
+				}
+				now.message = clip(now.message, mostReason)
+				told = append(told, "resource "+r.Name+": "+now.message)
+				if !u.Applied {
+					applied = false
+					now.state, now.remote = scheduled, nil
+					if u.Failed {
+						now.state = failed
+					}
+					break
+				}
+			}
+		}
+		s.resources = append(s.resources, now)
+	}
+	s.count()
+	message := o.Message
+	if len(told) > 0 {
+		message = prose.Some(told, mostTold)
+	}
+	switch {
+	case o.Actions == nil:
+		s.set(syncedCondition, false, string(o.Phase), o.Message)
+	case !applied:
+		s.set(syncedCondition, false, "NotSubmitted", message)
+	default:
+		s.set(syncedCondition, true, "Submitted", w.kept(o))
+	}
+	s.set(readyCondition, o.Phase == status.Ready, string(o.Phase), message)
+	return applied && o.Actions != nil
+}
+
+// kept names the objects that are no longer declared and stay.
+func (w *worker) kept(o *unit.Outcome) string {
+	var list []string
+	for _, p := range o.Problems {
+		if strings.HasPrefix(p.Reason, "held: ") || strings.HasPrefix(p.Reason, "wait: ") {
+			list = append(list, p.Object+": "+p.Reason)
+		}
+	}
+	return strings.Join(list[:min(len(list), mostTold)], "; ")
+}
+
+// unsynced sets the state of an application whose target cannot be worked with.
+func (w *worker) unsynced(j *job, s *state, reason, message string) result {
+	s.set(syncedCondition, false, reason, message)
+	s.set(readyCondition, false, reason, message)
+	return result{failed: true, problems: []problem.Problem{trouble(j.app, message)}}
+}
+
+// end writes the status at the end of an attempt.
+func (w *worker) end(ctx context.Context, j *job, s *state, r result) result {
+	if err := w.publish(ctx, s); err != nil {
+		f := w.fail(j, err)
+		r.failed, r.problems = true, append(r.problems, f.problems...)
+	}
+	return r
+}
+
+// fail is the result if the home does not do what is needed.
+func (w *worker) fail(j *job, err error) result {
+	switch kube.ClassOf(err) {
+	case kube.NotFound, kube.Changed, kube.Canceled:
+		return result{failed: true} // an event tells the rest
+	}
+	w.log.Error("an application cannot be kept up to date", "error", err)
+	return result{failed: true, problems: []problem.Problem{trouble(j.app, problem.Message(err))}}
+}
+
+// finalize puts the finalizer on the application.
+func (w *worker) finalize(ctx context.Context, j *job) error {
+	if j.finalized {
+		return nil
+	}
+	return w.finalizers(ctx, func(list []string) []string {
+		return append(list, manifest.RemoteObjectsFinalizer)
+	})
+}
+
+// finalizers changes the finalizers of the application.
+func (w *worker) finalizers(ctx context.Context, change func([]string) []string) error {
+	t, err := w.home.Kind(ctx, w.app.Group, w.app.Kind)
+	if err != nil {
+		return err
+	}
+	meta, err := w.home.GetMetadata(ctx, t, w.app)
+	switch {
+	case err != nil:
+		return err
+	case string(meta.UID) != w.uid:
+		return errors.New("another application of its name took its place")
+	}
+	now := change(slices.DeleteFunc(slices.Clone(meta.Finalizers), func(f string) bool { return f == manifest.RemoteObjectsFinalizer }))
+	if slices.Equal(now, meta.Finalizers) {
+		return nil
+	}
+	return w.home.Patch(ctx, t, w.app, map[string]any{"metadata": map[string]any{"finalizers": now}}, meta.ResourceVersion)
+}

@@ -1,0 +1,80 @@
+package applications
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
+)
+
+// schedulerName is who decides, in PlacementDecisions.
+const schedulerName = "gitopsd"
+
+// servedAgain is how long the API of placements is taken not to be installed.
+const servedAgain = 10 * time.Minute
+
+// decide tells others where the application runs: by a PlacementDecision (KEP-5313) of its
+// name, where that API is installed and the target is made from a ClusterProfile. After a
+// move to any other target the decision names no cluster. The garbage collector deletes it
+// with the application.
+func (w *worker) decide(ctx context.Context, j *job) error {
+	profile := ""
+	if t := j.targets[j.decision.Target]; t != nil {
+		profile = t.profile
+	}
+	if w.published != nil && *w.published == profile || time.Now().Before(w.unserved.Add(servedAgain)) {
+		return nil
+	}
+	kind := manifest.PlacementDecision
+	t, err := w.home.Kind(ctx, kind.Group, kind.Kind)
+	if kube.ClassOf(err) == kube.NoSuchType {
+		w.home.Forget(kind.Group) // it may be served by the next time
+		w.unserved = time.Now()
+		return nil
+	} else if err != nil {
+		return err
+	}
+	id := kind.ID(w.app.Namespace, w.app.Name)
+	meta, err := w.home.GetMetadata(ctx, t, id)
+	switch {
+	case kube.ClassOf(err) == kube.NotFound && profile == "":
+		w.published = &profile
+		return nil
+	case kube.ClassOf(err) == kube.NotFound:
+	case err != nil:
+		return err
+	case !slices.ContainsFunc(meta.OwnerReferences, func(o metav1.OwnerReference) bool { return string(o.UID) == w.uid }):
+		if profile == "" {
+			w.published = &profile
+			return nil
+		}
+		return fmt.Errorf("%s is somebody else's, so that the placement is not published; delete it, or rename the application", id)
+	}
+	app, err := w.home.Kind(ctx, w.app.Group, w.app.Kind)
+	if err != nil {
+		return err
+	}
+	decisions := []any{}
+	if profile != "" {
+		decisions = append(decisions, map[string]any{
+			"clusterProfileRef": map[string]any{"name": profile, "namespace": w.app.Namespace}, "reason": j.decision.Why,
+		})
+	}
+	body := manifest.AppendJSON(nil, map[string]any{
+		"apiVersion": t.APIVersion(), "kind": kind.Kind, "schedulerName": schedulerName, "decisions": decisions,
+		"metadata": map[string]any{
+			"name": id.Name, "namespace": id.Namespace,
+			"ownerReferences": []any{map[string]any{"apiVersion": app.APIVersion(), "kind": w.app.Kind, "name": w.app.Name, "uid": w.uid, "controller": true}},
+		},
+	})
+	if _, err := w.home.Apply(ctx, t, id, body, kube.ApplyOptions{Force: true}); err != nil {
+		return err
+	}
+	w.published = &profile
+	return nil
+}

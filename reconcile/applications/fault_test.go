@@ -1,0 +1,320 @@
+package applications
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/home"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/turn"
+	"gitopsd.dev/render/application"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/target/placement"
+	"gitopsd.dev/sources"
+)
+
+// requests are those that clients sent, but for watches.
+type requests struct {
+	mu   sync.Mutex
+	sent []string
+}
+
+func (r *requests) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sent := r.sent
+	r.sent = nil
+	return sent
+}
+
+// An application at rest costs no request, neither at home nor in its target's cluster.
+func TestAtRest(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.put(tm.home, "{apiVersion: v1, kind: Secret, metadata: {name: sql, namespace: $TEAM}, stringData: {password: hunter2}}")
+	// The controller leaves it alone, since it has no target there; this test's worker has.
+	tm.put(tm.home, `
+apiVersion: workload.crossplane.io/v1alpha2
+kind: KubernetesApplication
+metadata: {name: web, namespace: $TEAM, finalizers: [gitopsd.dev/remote-objects]}
+spec:
+  targetSelector: {matchLabels: {name: none}}
+  resourceTemplates:
+  - metadata: {name: web}
+    spec:
+      secrets: [{name: sql}]
+      template:
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {name: web, namespace: $TEAM-in}
+        spec:
+          selector: {matchLabels: {app: web}}
+          template: {metadata: {labels: {app: web}}, spec: {containers: [{name: web, image: registry.example.org/web}]}}
+`)
+	tree := tm.is("web", "Pending", "", "")
+	app, err := application.Read(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := new(requests)
+	wrap := func(next http.RoundTripper) http.RoundTripper {
+		return &requestsOf{next, sent}
+	}
+	at, err := kube.New(kube.Config{Name: "home", Kubeconfig: kubeconfigOf(t, "home"), WrapTransport: wrap})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer at.Close()
+	remote := func(name string, _ map[string]any, _ *kube.ServiceAccount) (*kube.Client, error) {
+		return kube.New(kube.Config{Name: name, Kubeconfig: kubeconfigOf(t, "other"), WrapTransport: wrap})
+	}
+	secret, err := tm.get(tm.home, manifest.Secret, tm.name, "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: app.Name, Namespace: app.Namespace}}
+	w := newWorker(Config{Connect: remote, Fleet: apply.Fleet{Name: "fleet"}, Turns: turn.New(1), Timeout: DefaultTimeout},
+		&home.View{Cluster: "home", Client: at, Log: slog.New(slog.DiscardHandler)}, &known{meta: meta, app: app, status: manifest.Mapping(tree, "status")})
+	defer w.disconnect()
+	j := &job{app: app, finalized: true, decision: placement.Decision{Target: "one", Why: "of the test"}, targets: map[string]*target{
+		"one": {name: "one", uid: "1", secret: "one", secretVersion: manifest.Text(secret, "metadata", "resourceVersion")},
+	}}
+	eventually(t, func() error {
+		sent.take()
+		w.work(t.Context(), j)
+		if manifest.Text(w.status.tree(), "state") != submitted || !strings.Contains(fmt.Sprint(w.status.tree()), "readyReplicas:1") {
+			return fmt.Errorf("status %v", w.status.tree())
+		}
+		if sent := sent.take(); len(sent) > 0 {
+			return fmt.Errorf("it sends %q", sent)
+		}
+		return nil
+	})
+	// What is wrong is found all the same.
+	tm.remove(tm.other, manifest.Namespace, "", tm.name+"-in")
+	tm.gone(tm.other, manifest.Namespace, "", tm.name+"-in")
+	eventually(t, func() error {
+		select {
+		case <-w.woken:
+			w.rest = nil
+		default:
+		}
+		w.work(t.Context(), j)
+		_, err := tm.get(tm.other, manifest.Secret, tm.name+"-in", "web-sql")
+		return err
+	})
+}
+
+// requestsOf notes what goes through one transport.
+type requestsOf struct {
+	next http.RoundTripper
+	to   *requests
+}
+
+func (r *requestsOf) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Query().Get("watch") == "" {
+		r.to.mu.Lock()
+		r.to.sent = append(r.to.sent, req.Method+" "+req.URL.Path)
+		r.to.mu.Unlock()
+	}
+	return r.next.RoundTrip(req)
+}
+
+// If a connection Secret is replaced by another cluster's, the status says that the former
+// cluster has objects, and nothing takes its application for deleted.
+func TestClusterReplaced(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.app("web", "targetRef: {name: one}", "")
+	tm.is("web", "Submitted", "one", "")
+	system, err := tm.get(tm.other, manifest.Namespace, "", "kube-system")
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid := manifest.Text(system, "metadata", "uid")
+	tm.target("one", "home")
+	tm.is("web", "Submitted", "one", `"leftClusters":["`+uid+`"]`)
+	tm.is("web", "Submitted", "one", `"type":"LeftBehind"`)
+	tm.target("one", "other")
+	eventually(t, func() error {
+		tree, err := tm.get(tm.home, manifest.Application, tm.name, "web")
+		if left := manifest.List(tree, "status", "leftClusters"); err == nil && (len(left) != 1 || left[0] == uid) {
+			err = fmt.Errorf("left %v", left)
+		}
+		return err
+	})
+	// An application with errors is not applied anywhere, but it may be deleted.
+	tm.put(tm.home, "{apiVersion: workload.crossplane.io/v1alpha2, kind: KubernetesApplication, metadata: {name: web, namespace: $TEAM}, spec: {targetRef: {name: one}, resourceTemplates: [{metadata: {name: A}, spec: {template: {}}}]}}")
+	tm.is("web", "Failed", "one", "is not a name")
+	tm.target("one", "home")
+	tm.remove(tm.home, manifest.Application, tm.name, "web")
+	tm.is("web", "Deleting", "one", "target one leads to another cluster than the one that has its objects")
+	if by := tm.settings(tm.other); by != "web" {
+		t.Errorf("the object is %q's", by)
+	}
+	tm.target("one", "other")
+	tm.gone(tm.home, manifest.Application, tm.name, "web")
+	if by := tm.settings(tm.other); by != "" {
+		t.Errorf("the object outlived its application")
+	}
+}
+
+// Who may write applications, but read no Secret, does not get at a connection by sending
+// it to a cluster.
+func TestConnectionSecretStays(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.target("two", "home")
+	tm.put(tm.home, `
+apiVersion: workload.crossplane.io/v1alpha2
+kind: KubernetesApplication
+metadata: {name: web, namespace: $TEAM}
+spec:
+  targetRef: {name: one}
+  resourceTemplates:
+  - metadata: {name: settings}
+    spec:
+      secrets: [{name: two}]
+      template: {apiVersion: v1, kind: ConfigMap, metadata: {namespace: $TEAM-in, name: settings}}
+`)
+	tm.is("web", "Failed", "one", "secret/"+tm.name+"/two is the connection to target two")
+	if _, err := tm.get(tm.other, manifest.Secret, tm.name+"-in", "settings-two"); err == nil {
+		t.Error("the connection was copied")
+	}
+}
+
+// A finalizer that somebody removes, as kubectl replace does, is put back; the name of the
+// inventory is valid whatever the application's is.
+func TestFinalizerPutBack(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	name := strings.Repeat("a", longestName-1) + "-b"
+	tm.app(name, "targetRef: {name: one}", "")
+	finalizers := func() []any {
+		return manifest.List(tm.is(name, "Submitted", "one", ""), "metadata", "finalizers")
+	}
+	eventually(t, func() error {
+		if len(finalizers()) == 0 {
+			return errors.New("there is no finalizer")
+		}
+		return nil
+	})
+	typ, err := tm.home.Kind(t.Context(), manifest.Application.Group, manifest.Application.Kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := manifest.Application.ID(tm.name, name)
+	eventually(t, func() error {
+		meta, err := tm.home.GetMetadata(t.Context(), typ, id)
+		if err != nil {
+			return err
+		}
+		return tm.home.Patch(t.Context(), typ, id, map[string]any{"metadata": map[string]any{"finalizers": nil}}, meta.ResourceVersion)
+	})
+	eventually(t, func() error {
+		if len(finalizers()) == 0 {
+			return errors.New("the finalizer is not put back")
+		}
+		return nil
+	})
+}
+
+// What was asked for while an application had errors is done when it has none.
+func TestRescheduleWithErrors(t *testing.T) {
+	meta := &metav1.PartialObjectMetadata{}
+	k := &known{meta: meta, err: errors.New("bad"), app: &application.Application{Namespace: "team", Name: "web", Placed: "one", Reschedule: "now"}}
+	place("team", []*known{k}, nil)
+	if k.app.Rescheduled != "" || k.decision.Target != "one" {
+		t.Errorf("it is on %q, rescheduled for %q", k.decision.Target, k.app.Rescheduled)
+	}
+}
+
+// An application does not act with more rights than it asks for, because what it asks for
+// is invalid.
+func TestNoAccount(t *testing.T) {
+	asked := false
+	w := &worker{cfg: Config{Connect: func(string, map[string]any, *kube.ServiceAccount) (*kube.Client, error) {
+		asked = true
+		return nil, errors.New("no")
+	}}}
+	for _, account := range []string{"web", "/web", "web/"} {
+		_, err := w.connect(context.Background(), &application.Application{Namespace: "team", ServiceAccount: account}, &target{name: "one"})
+		if err == nil || asked || !strings.Contains(err.Error(), "is not namespace/name") {
+			t.Errorf("%s: %v, connected %v", account, err, asked)
+		}
+	}
+}
+
+// A status can be written whatever is wrong.
+func TestStatusIsBounded(t *testing.T) {
+	s := new(state)
+	s.set(syncedCondition, false, "Invalid", strings.Repeat("é", 1<<20))
+	for i := range 10000 {
+		s.resources = append(s.resources, resource{name: fmt.Sprint(i), message: clip(strings.Repeat("x", 1<<20), mostReason)})
+	}
+	if n := len(manifest.AppendJSON(nil, s.tree())); n > 1<<19 {
+		t.Errorf("it has %d bytes", n)
+	}
+}
+
+// A cluster that hangs holds up nobody else, and a new connection or the end of its target
+// ends the wait.
+func TestHangs(t *testing.T) {
+	tm := newTeam(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0") // connections wait in its queue
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	config, err := redirected(kubeconfigOf(t, "other"), "https://"+l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tm.target("one", "other")
+	tm.target("hung", "other")
+	hang := func() {
+		put(t, tm.home, map[string]any{
+			"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "hung", "namespace": tm.name},
+			"stringData": map[string]any{"kubeconfig": config},
+		})
+	}
+	hang()
+	tm.app("waits", "targetRef: {name: hung}", "")
+	tm.is("waits", "Scheduled", "hung", "")
+	tm.app("web", "targetRef: {name: one}", "")
+	tm.is("web", "Submitted", "one", "")
+	tm.remove(tm.home, manifest.Application, tm.name, "web")
+	tm.gone(tm.home, manifest.Application, tm.name, "web")
+	tm.target("hung", "other")
+	tm.is("waits", "Submitted", "hung", "")
+	hang()
+	tm.remove(tm.home, manifest.Application, tm.name, "waits")
+	tm.is("waits", "Deleting", "hung", "")
+	tm.remove(tm.home, manifest.Target, tm.name, "hung")
+	tm.gone(tm.home, manifest.Application, tm.name, "waits")
+}
+
+// redirected returns a kubeconfig that leads to another address.
+func redirected(kubeconfig []byte, server string) (string, error) {
+	docs, err := sources.DecodeYAML(bytes.NewReader(kubeconfig), sources.Limits{})
+	if err != nil {
+		return "", err
+	}
+	for _, c := range manifest.List(docs[0].Tree, "clusters") {
+		manifest.Mapping(c.(map[string]any), "cluster")["server"] = server
+	}
+	text, err := json.Marshal(docs[0].Tree)
+	return string(text), err
+}

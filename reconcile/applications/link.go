@@ -1,0 +1,198 @@
+package applications
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/render/application"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources/errgroup"
+)
+
+// link is a connection to the cluster of a target.
+type link struct {
+	*unit.Connection
+	client *kube.Client
+	// made is what it was made from: the Secret's version, and the ServiceAccount.
+	made string
+	// mirrored is what is copied of remote objects' statuses.
+	mirrored map[manifest.ID]copied
+	// id is the cluster's identity, once it was asked for and answered.
+	id    string
+	asked bool
+	// unfollow ends its Follow, and waits for that.
+	unfollow func()
+}
+
+// connect returns the connection to a target, a new one if its Secret was replaced or the
+// cluster did not answer.
+func (w *worker) connect(ctx context.Context, app *application.Application, t *target) (*link, error) {
+	namespace := app.Namespace
+	from := func(version string) string {
+		return strings.Join([]string{t.uid, t.secret, version, app.ServiceAccount}, " ")
+	}
+	made := from(t.secretVersion)
+	if l := w.links[t.name]; l != nil && l.made == made && !w.unreachable {
+		return l, nil
+	}
+	var as *kube.ServiceAccount
+	if app.ServiceAccount != "" {
+		ns, name, _ := strings.Cut(app.ServiceAccount, "/")
+		if ns == "" || name == "" { // never with the rights of the connection's user instead
+			return nil, fmt.Errorf("spec.serviceAccount: %q is not namespace/name", app.ServiceAccount)
+		}
+		as = &kube.ServiceAccount{Namespace: ns, Name: name}
+	}
+	secret, meta, err := w.secret(ctx, namespace, t.secret)
+	if err != nil {
+		return nil, fmt.Errorf("the connection Secret of target %s: %w", t.name, err)
+	}
+	w.drop(t.name)
+	client, err := w.cfg.Connect(namespace+"/"+t.name, secret, as)
+	if err != nil {
+		return nil, fmt.Errorf("the connection Secret %s of target %s: %s", t.secret, t.name, problem.Message(err))
+	}
+	conn, err := unit.New(unit.Config{Unit: w.id, Client: client, Fleet: w.cfg.Fleet, Completers: []unit.Completer{namespaces{}}, Log: w.log})
+	if err != nil {
+		return nil, err
+	}
+	l := &link{Connection: conn, client: client, made: from(meta.ResourceVersion), mirrored: make(map[manifest.ID]copied)}
+	following, cancel := context.WithCancel(kube.Waiting(context.WithoutCancel(ctx))) // beyond this attempt
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer func() {
+			if v := recover(); v != nil {
+				p := errgroup.Recovered(v)
+				w.log.Error(p.Error()+" in a watch; the daemon goes on", "stack", string(p.Stack))
+			}
+		}()
+		conn.Follow(following, w.wake)
+	}()
+	l.unfollow = func() {
+		cancel()
+		<-ended
+	}
+	w.links[t.name] = l
+	return l, nil
+}
+
+// drop ends the connection to a target, if there is one.
+func (w *worker) drop(name string) {
+	if l := w.links[name]; l != nil {
+		l.unfollow()
+		l.Close()
+		delete(w.links, name)
+	}
+}
+
+// disconnect ends all connections.
+func (w *worker) disconnect() {
+	for name := range w.links {
+		w.drop(name)
+	}
+}
+
+// identity returns the UID of the cluster's namespace kube-system, which no other cluster
+// has; empty if it cannot be read.
+func (l *link) identity(ctx context.Context) string {
+	if l.asked {
+		return l.id
+	}
+	t, err := l.client.Type(ctx, "v1", manifest.Namespace.Kind)
+	if err != nil {
+		return ""
+	}
+	meta, err := l.client.GetMetadata(ctx, t, manifest.Namespace.ID("", metav1.NamespaceSystem))
+	if l.asked = err == nil || kube.ClassOf(err) == kube.Forbidden; err == nil {
+		l.id = string(meta.UID)
+	}
+	return l.id
+}
+
+// recognise compares the cluster that the target leads to with the one that it led to
+// before. If somebody replaced its connection by another cluster's, the objects in the
+// former one stay there, and the status says so until a target leads there again.
+func (w *worker) recognise(ctx context.Context, l *link, j *job, s *state) {
+	now := l.identity(ctx)
+	if now == "" || now == s.cluster {
+		return
+	}
+	if s.cluster != "" {
+		w.log.Warn("the target leads to another cluster now; the application's objects in the former one stay", "target", s.target, "former kube-system UID", s.cluster)
+		s.lost = append(s.lost, s.cluster)
+	}
+	s.cluster = now
+	s.lost = slices.DeleteFunc(s.lost, func(id string) bool { return id == now })
+	s.lost = s.lost[max(0, len(s.lost)-mostLost):]
+	if len(s.lost) == 0 {
+		s.conditions = slices.DeleteFunc(s.conditions, func(c condition) bool { return c.kind == leftCondition })
+		return
+	}
+	s.set(leftCondition, true, "ClusterReplaced", fmt.Sprintf("its target led to another cluster before, where the application's objects stay and nobody looks after them (the UID of its namespace kube-system: %s): delete there what has the annotation %s: %s, or connect the target to that cluster again",
+		strings.Join(s.lost, ", "), manifest.ApplicationAnnotation, j.app))
+}
+
+// mostLost bounds the former clusters that a status names.
+const mostLost = 10
+
+// secret reads a Secret of the application's namespace in the home.
+func (w *worker) secret(ctx context.Context, namespace, name string) (map[string]any, *metav1.PartialObjectMetadata, error) {
+	if name == "" {
+		return nil, nil, errors.New("there is none yet")
+	}
+	t, err := w.home.Type(ctx, "v1", manifest.Secret.Kind)
+	if err != nil {
+		return nil, nil, err
+	}
+	tree, meta, err := w.home.Get(ctx, t, manifest.Secret.ID(namespace, name))
+	if kube.ClassOf(err) == kube.NotFound {
+		return nil, nil, fmt.Errorf("%s does not exist", manifest.Secret.ID(namespace, name))
+	}
+	return tree, meta, err
+}
+
+// namespaces is a [unit.Completer] that creates the namespaces that objects are in and
+// that no template has. They belong to nobody, and stay when the application goes: other
+// applications use them, too.
+type namespaces struct{}
+
+// Complete implements [unit.Completer].
+func (namespaces) Complete(ctx context.Context, r unit.Request) (unit.Completion, error) {
+	// It stands until the application's worker learns of a change; see rest.
+	done := unit.Completion{Relied: make(map[manifest.ID]string)}
+	seen := make(map[string]bool)
+	for _, o := range r.Objects.All() {
+		name := o.ID().Namespace
+		id := manifest.Namespace.ID("", name)
+		if name == "" || seen[name] || r.Objects.Get(id) != nil {
+			continue
+		}
+		seen[name] = true
+		t, err := r.Client.Type(ctx, "v1", manifest.Namespace.Kind)
+		if err == nil {
+			_, err = r.Client.GetMetadata(ctx, t, id)
+		}
+		switch class := kube.ClassOf(err); {
+		case kube.IsClusterWide(err):
+			return done, err
+		case class != kube.NotFound: // it is there, or applying the objects says what is wrong
+		case r.Preview:
+			done.Notes = append(done.Notes, fmt.Sprintf("namespace %s does not exist, and is created", name))
+		default:
+			body := manifest.AppendJSON(nil, map[string]any{"apiVersion": "v1", "kind": manifest.Namespace.Kind, "metadata": map[string]any{"name": name}})
+			if _, err := r.Client.Create(ctx, t, id, body); kube.IsClusterWide(err) {
+				return done, err
+			}
+		}
+	}
+	return done, nil
+}

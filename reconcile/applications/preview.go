@@ -1,0 +1,172 @@
+package applications
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/render/application"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/target/placement"
+)
+
+// Preview is a [unit.Completer] for clusters whose manifests have KubernetesApplications.
+// It refuses those with errors, and tells a plan where the others will be placed. It
+// completes no object: what an application has in the cluster of its target is a unit of
+// work of its own.
+type Preview struct{}
+
+// Complete implements [unit.Completer].
+func (Preview) Complete(ctx context.Context, r unit.Request) (unit.Completion, error) {
+	done := unit.Completion{Relied: make(map[manifest.ID]string), Refused: make(map[manifest.ID]string)}
+	p := &preview{apps: make(map[manifest.ID]*application.Application), targets: make(map[manifest.ID]placement.Target)}
+	for _, o := range r.Objects.All() {
+		if !o.ID().Is(manifest.Application) {
+			continue
+		}
+		app, err := application.Read(o.Tree())
+		if err != nil {
+			done.Refused[o.ID()] = fmt.Sprintf("%v (%s)", err, o.Origin())
+			continue
+		}
+		p.apps[o.ID()] = app
+	}
+	if !r.Preview || len(p.apps) == 0 {
+		return done, nil
+	}
+	if err := p.look(ctx, r); err != nil {
+		if kube.IsClusterWide(err) {
+			return done, err
+		}
+		done.Notes = []string{fmt.Sprintf("it is not known where applications will be placed: %v", err)}
+		return done, nil
+	}
+	done.Notes = p.notes()
+	return done, nil
+}
+
+// preview is what placements are decided by: the repository's applications and targets,
+// and those that others made in the cluster.
+type preview struct {
+	apps    map[manifest.ID]*application.Application
+	targets map[manifest.ID]placement.Target
+	// others are applications that the repository does not have.
+	others []*application.Application
+}
+
+// look reads the cluster.
+func (p *preview) look(ctx context.Context, r unit.Request) error {
+	err := list(ctx, r.Client, manifest.Application, func(id manifest.ID, tree map[string]any) {
+		live, err := application.Read(tree)
+		if ours := p.apps[id]; ours != nil {
+			ours.Placed, ours.Rescheduled = live.Placed, live.Rescheduled
+		} else if (err == nil || live.Placed != "") && manifest.Text(tree, "metadata", "deletionTimestamp") == "" {
+			if err != nil { // it stays where it is
+				live.TargetRef, live.Reschedule = "", ""
+			}
+			p.others = append(p.others, live)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	secrets := make(map[manifest.ID]*target)
+	err = list(ctx, r.Client, manifest.Target, func(id manifest.ID, tree map[string]any) {
+		t := readTarget(tree)
+		p.targets[id] = placement.Target{Name: t.name, Labels: labelsOf(tree), Unready: t.why(true)}
+		if t.why(true) == "" && p.in(id.Namespace) {
+			secrets[id] = t
+		}
+	})
+	for id, t := range secrets {
+		secret := manifest.Secret.ID(id.Namespace, t.secret)
+		typ, err := r.Client.Type(ctx, "v1", manifest.Secret.Kind)
+		if err == nil {
+			_, err = r.Client.GetMetadata(ctx, typ, secret)
+		}
+		if kube.ClassOf(err) == kube.NotFound { // anything else is not about placement
+			placed := p.targets[id]
+			placed.Unready = t.why(false)
+			p.targets[id] = placed
+		}
+	}
+	for _, o := range r.Objects.All() {
+		if o.ID().Is(manifest.Target) {
+			// One that is new is taken to get ready.
+			p.targets[o.ID()] = placement.Target{Name: o.ID().Name, Labels: o.Labels(), Unready: p.targets[o.ID()].Unready}
+		}
+	}
+	return err
+}
+
+// in reports whether an application of the repository is in a namespace.
+func (p *preview) in(namespace string) bool {
+	for id := range p.apps {
+		if id.Namespace == namespace {
+			return true
+		}
+	}
+	return false
+}
+
+// list yields the objects of a kind; none if the cluster does not serve it.
+func list(ctx context.Context, c *kube.Client, kind manifest.GroupKind, yield func(id manifest.ID, tree map[string]any)) error {
+	t, err := c.Kind(ctx, kind.Group, kind.Kind)
+	if kube.ClassOf(err) == kube.NoSuchType {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return c.ListFull(ctx, t, kube.ListOptions{}, func(tree map[string]any) bool {
+		yield(t.ID(manifest.Text(tree, "metadata", "namespace"), manifest.Text(tree, "metadata", "name")), tree)
+		return true
+	})
+}
+
+func labelsOf(tree map[string]any) map[string]string {
+	labels := make(map[string]string)
+	for key, v := range manifest.Mapping(tree, "metadata", "labels") {
+		labels[key], _ = v.(string)
+	}
+	return labels
+}
+
+// notes says where the repository's applications will be placed, if that is new.
+func (p *preview) notes() []string {
+	namespaces := make(map[string][]placement.Application)
+	for _, app := range p.apps {
+		namespaces[app.Namespace] = append(namespaces[app.Namespace], app.Placement())
+	}
+	for _, app := range p.others {
+		if namespaces[app.Namespace] != nil {
+			namespaces[app.Namespace] = append(namespaces[app.Namespace], app.Placement())
+		}
+	}
+	var notes []string
+	for namespace, apps := range namespaces {
+		var targets []placement.Target
+		for id, t := range p.targets {
+			if id.Namespace == namespace {
+				targets = append(targets, t)
+			}
+		}
+		decisions := placement.Decide(namespace, apps, targets)
+		for _, name := range slices.Sorted(maps.Keys(decisions)) {
+			app, d := p.apps[manifest.Application.ID(namespace, name)], decisions[name]
+			switch {
+			case app == nil:
+			case d.Target == "" || d.Stuck:
+				notes = append(notes, fmt.Sprintf("application %s: %s", app, d.Why))
+			case d.New && app.Placed != "":
+				notes = append(notes, fmt.Sprintf("application %s moves from target %s to %s: %s", app, app.Placed, d.Target, d.Why))
+			case d.New:
+				notes = append(notes, fmt.Sprintf("application %s will be placed on target %s: %s", app, d.Target, d.Why))
+			}
+		}
+	}
+	slices.Sort(notes)
+	return notes
+}

@@ -1,0 +1,81 @@
+package applications
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// A plan says where the applications of a repository will be placed, next to those that
+// people have made, and refuses those that nobody can read.
+func TestPreview(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	// Nobody can be placed where there is no connection, whatever its condition says.
+	tm.target("cut", "other")
+	tm.remove(tm.home, manifest.Secret, tm.name, "cut")
+	tm.app("theirs", "targetRef: {name: one}", "")
+	tm.is("theirs", "Submitted", "one", "")
+	docs, err := sources.DecodeYAML(strings.NewReader(strings.ReplaceAll(`
+apiVersion: workload.crossplane.io/v1alpha1
+kind: KubernetesTarget
+metadata: {name: new, namespace: $TEAM, labels: {all: "true"}}
+---
+apiVersion: workload.crossplane.io/v1alpha2
+kind: KubernetesApplication
+metadata: {name: web, namespace: $TEAM}
+spec: {targetSelector: {matchLabels: {all: "true"}}, resourceTemplates: [{metadata: {name: a}, spec: {template: {kind: X}}}]}
+---
+apiVersion: workload.crossplane.io/v1alpha2
+kind: KubernetesApplication
+metadata: {name: lost, namespace: $TEAM}
+spec: {targetSelector: {matchLabels: {all: "none"}}, resourceTemplates: [{metadata: {name: a}, spec: {template: {kind: X}}}]}
+---
+apiVersion: workload.crossplane.io/v1alpha2
+kind: KubernetesApplication
+metadata: {name: theirs, namespace: $TEAM, annotations: {gitopsd.dev/reschedule: now}}
+spec: {targetSelector: {}, resourceTemplates: [{metadata: {name: a}, spec: {template: {kind: X}}}]}
+---
+apiVersion: workload.crossplane.io/v1alpha2
+kind: KubernetesApplication
+metadata: {name: broken, namespace: $TEAM}
+spec: {targetSelector: {}, resourceTemplates: []}
+`, "$TEAM", tm.name)), sources.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []*manifest.Object
+	for _, d := range docs {
+		o, err := manifest.New(d.Tree, manifest.Origin{File: "apps.yaml", Line: d.Line})
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects = append(objects, o)
+	}
+	set, _ := manifest.NewSet(objects)
+	r := unit.Request{Objects: set, Client: tm.home, Preview: true}
+	done, err := Preview{}.Complete(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := manifest.Application.ID(tm.name, "broken")
+	if why := done.Refused[broken]; len(done.Refused) != 1 || !strings.HasPrefix(why, "spec.resourceTemplates has no resource") || !strings.Contains(why, "(apps.yaml:") {
+		t.Errorf("refused %v", done.Refused)
+	}
+	want := []string{
+		"application " + tm.name + "/lost: its selector (all=none) selects none of the targets of namespace " + tm.name + ": cut, new, one",
+		"application " + tm.name + "/theirs moves from target one to new: the only ready target that its selector selects",
+		"application " + tm.name + "/web will be placed on target one: chosen from new, one: no application is placed there yet",
+	}
+	if !slices.Equal(done.Notes, want) {
+		t.Errorf("notes:\n%s\nwant:\n%s", strings.Join(done.Notes, "\n"), strings.Join(want, "\n"))
+	}
+	r.Preview = false
+	if done, err = (Preview{}).Complete(t.Context(), r); err != nil || done.Notes != nil || done.Relied == nil || len(done.Objects) > 0 {
+		t.Errorf("outside of a plan it completes %+v: %v", done, err)
+	}
+}

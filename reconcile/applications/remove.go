@@ -1,0 +1,157 @@
+package applications
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/render/manifest"
+)
+
+// remove deletes the application's objects everywhere, and lets the application go when
+// they are gone.
+func (w *worker) remove(ctx context.Context, j *job) result {
+	if !j.finalized {
+		return result{again: longestPause} // it waits for the finalizers of others
+	}
+	s := w.status.next(j.app)
+	s.state = deleting
+	if err := w.publish(ctx, s); err != nil {
+		return w.fail(j, err)
+	}
+	s = w.status.next(j.app)
+	remote, end, err := w.turn(ctx)
+	if err != nil {
+		return result{failed: true}
+	}
+	var waits []string
+	for _, name := range s.places() {
+		if why := w.empty(remote, j, name, ""); why != "" {
+			waits = append(waits, why)
+		}
+	}
+	end()
+	if ctx.Err() != nil {
+		return result{failed: true}
+	}
+	if len(waits) > 0 {
+		message := strings.Join(waits, "; ")
+		s.set(syncedCondition, false, deleting, message)
+		s.set(readyCondition, false, deleting, message)
+		return w.end(ctx, j, s, result{failed: true, problems: []problem.Problem{trouble(j.app, message)}})
+	}
+	err = w.finalizers(ctx, func(list []string) []string { return list })
+	if err != nil && kube.ClassOf(err) != kube.NotFound {
+		return w.fail(j, err)
+	}
+	w.log.Info("its objects are gone")
+	return result{again: longestPause}
+}
+
+// leave deletes the application's objects in the clusters that it has left, and returns
+// what it waits for; empty if it has left them all. now is the connection to where it
+// runs.
+func (w *worker) leave(ctx context.Context, j *job, s *state, now *link) string {
+	inventory, err := now.Inventory(ctx)
+	if err != nil || inventory == "" {
+		return "" // the next attempt says what is wrong
+	}
+	var staying, waits []string
+	for _, name := range s.left {
+		if why := w.empty(ctx, j, name, inventory); why != "" {
+			staying, waits = append(staying, name), append(waits, why)
+		}
+	}
+	s.left = staying
+	return strings.Join(waits, "; ")
+}
+
+// empty deletes the application's objects in the cluster of a target, and returns what it
+// waits for; empty if they are gone, or there is no way to them any more. If the inventory
+// there is the one where the application runs now, both targets lead to one cluster, and
+// nothing is deleted.
+//
+// A target that does not exist is no way to its cluster. Where this process still has a
+// connection, that is tried once, since a namespace that is deleted takes targets and
+// their Secrets before the applications.
+func (w *worker) empty(ctx context.Context, j *job, name, inventory string) string {
+	t := j.targets[name]
+	var l *link
+	var err error
+	if t != nil {
+		l, err = w.connect(ctx, j.app, t)
+	}
+	if l == nil {
+		l = w.links[name]
+	}
+	switch {
+	case l == nil && t != nil:
+		return fmt.Sprintf("%s; to leave its objects in that cluster, delete the target", problem.Message(err))
+	case l == nil:
+		w.abandon(j, name, "there is no connection to its cluster")
+		return ""
+	}
+	if inventory != "" {
+		there, err := l.Inventory(ctx)
+		switch {
+		case err != nil && t == nil:
+			w.abandon(j, name, problem.Message(err))
+			return ""
+		case err != nil:
+			return fmt.Sprintf("target %s, which it has left: %s", name, problem.Message(err))
+		case there == inventory:
+			w.drop(name)
+			return ""
+		}
+	}
+	if was := w.status.cluster; name == w.status.target && was != "" && t != nil {
+		if now := l.identity(ctx); now != "" && now != was {
+			return fmt.Sprintf("target %s leads to another cluster than the one that has its objects (its namespace kube-system has UID %s); connect the target to that cluster again, or delete the target to leave its objects there", name, was)
+		}
+	}
+	o := w.delete(ctx, j, l)
+	switch {
+	case ctx.Err() != nil:
+		return "it is interrupted"
+	case o.Phase == status.Ready:
+		w.drop(name)
+		return ""
+	case t == nil && o.Phase != status.Leaving:
+		w.abandon(j, name, o.Message)
+		w.drop(name)
+		return ""
+	}
+	var objects []string
+	for _, p := range o.Problems {
+		objects = append(objects, p.Object+": "+p.Reason)
+	}
+	message := fmt.Sprintf("target %s: %s", name, o.Message)
+	if len(objects) > 0 {
+		message += ": " + prose.Some(objects, mostTold)
+	}
+	if o.Phase == status.Unreachable {
+		message += "; to leave its objects in that cluster, delete the target"
+	}
+	return message
+}
+
+// delete deletes the application's objects through a connection.
+func (w *worker) delete(ctx context.Context, j *job, l *link) unit.Outcome {
+	u := w.bare(j)
+	u.Objects, _ = manifest.NewSet(nil) // nothing is defined twice
+	u.Remove = true
+	o := l.Apply(ctx, u)
+	w.unreachable = o.Phase == status.Unreachable
+	return o
+}
+
+// abandon says that objects may be left in a cluster that there is no way to.
+func (w *worker) abandon(j *job, name, why string) {
+	w.log.Warn("the application's target is gone; objects of the application may be left in its cluster", "target", name, "reason", why,
+		"to find them", "kubectl get all -A -l "+"applyset.kubernetes.io/part-of, with the annotation "+manifest.ApplicationAnnotation+": "+j.app.String())
+}

@@ -1,0 +1,271 @@
+package applications
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/application"
+	"gitopsd.dev/render/manifest"
+)
+
+// The states of an application, and of its resources: those of Crossplane's.
+const (
+	// pending: it has no target yet.
+	pending = "Pending"
+	// scheduled: it has a target, and nothing is submitted.
+	scheduled = "Scheduled"
+	// partiallySubmitted and submitted: some or all resources are in the target's cluster
+	// as they are declared.
+	partiallySubmitted = "PartiallySubmitted"
+	submitted          = "Submitted"
+	// failed: it cannot be read, or no resource is submitted and one is not accepted.
+	failed = "Failed"
+	// deleting: its objects are being deleted.
+	deleting = "Deleting"
+)
+
+// The types of conditions.
+const (
+	placedCondition = "Placed"
+	syncedCondition = "Synced"
+	readyCondition  = "Ready"
+	// leftCondition is there only while objects may be left in a cluster that no target
+	// leads to any more.
+	leftCondition = "LeftBehind"
+)
+
+// Bounds of messages: a condition's, a resource's, and those of all resources. An object
+// that is too large could not be written at all.
+const (
+	mostMessage  = 4 << 10
+	mostReason   = 1 << 10
+	mostMessages = 64 << 10
+)
+
+// state is an application's status.
+type state struct {
+	state  string
+	target string
+	left   []string
+	// cluster is the identity of the target's cluster, and lost are those of clusters that
+	// targets led to before their connections were replaced.
+	cluster     string
+	lost        []string
+	rescheduled string
+	// desired and submitted count resources.
+	desired, submitted int
+	conditions         []condition
+	resources          []resource
+}
+
+type condition struct {
+	kind, reason, message, since string
+	true                         bool
+}
+
+// resource is how one resource of an application is doing.
+type resource struct {
+	name string
+	// id and apiVersion are its object's in the target's cluster.
+	id         manifest.ID
+	apiVersion string
+	state      string
+	message    string
+	// remote is the object's status there; nil if it has none.
+	remote map[string]any
+}
+
+// readState reads a status that was written before. Whatever is not as it is written is
+// left out.
+func readState(tree map[string]any) *state {
+	s := &state{state: manifest.Text(tree, "state"), target: manifest.Text(tree, "targetRef", "name"), rescheduled: manifest.Text(tree, "rescheduled")}
+	s.cluster = manifest.Text(tree, "cluster")
+	for _, item := range manifest.List(tree, "leftClusters") {
+		if id, _ := item.(string); id != "" {
+			s.lost = append(s.lost, id)
+		}
+	}
+	count := func(field string) int {
+		n, _ := tree[field].(int64)
+		return int(n)
+	}
+	s.desired, s.submitted = count("desiredResources"), count("submittedResources")
+	for _, item := range manifest.List(tree, "leftTargetRefs") {
+		if m, _ := item.(map[string]any); manifest.Text(m, "name") != "" {
+			s.left = append(s.left, manifest.Text(m, "name"))
+		}
+	}
+	for _, item := range manifest.List(tree, "conditions") {
+		m, _ := item.(map[string]any)
+		s.conditions = append(s.conditions, condition{
+			kind: manifest.Text(m, "type"), reason: manifest.Text(m, "reason"), message: manifest.Text(m, "message"),
+			since: manifest.Text(m, "lastTransitionTime"), true: manifest.Text(m, "status") == "True",
+		})
+	}
+	for _, item := range manifest.List(tree, "resources") {
+		m, _ := item.(map[string]any)
+		group, _ := manifest.GroupVersion(manifest.Text(m, "apiVersion"))
+		s.resources = append(s.resources, resource{
+			name: manifest.Text(m, "name"), state: manifest.Text(m, "state"), message: manifest.Text(m, "message"), apiVersion: manifest.Text(m, "apiVersion"),
+			id:     manifest.ID{Group: group, Kind: manifest.Text(m, "kind"), Namespace: manifest.Text(m, "remoteNamespace"), Name: manifest.Text(m, "remoteName")},
+			remote: manifest.Mapping(m, "remote"),
+		})
+	}
+	return s
+}
+
+// next returns a copy of the state for an attempt at an application.
+func (s *state) next(app *application.Application) *state {
+	n := *s
+	n.left, n.lost, n.conditions = slices.Clone(s.left), slices.Clone(s.lost), slices.Clone(s.conditions)
+	n.desired = len(app.Resources)
+	return &n
+}
+
+// places returns the targets in whose clusters the application may have objects.
+func (s *state) places() []string {
+	places := slices.Clone(s.left)
+	if s.target != "" && !slices.Contains(places, s.target) {
+		places = append(places, s.target)
+	}
+	return places
+}
+
+// clip shortens a text for people.
+func clip(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + " …"
+}
+
+// set sets a condition. Its time stays while its status does.
+func (s *state) set(kind string, holds bool, reason, message string) {
+	c := condition{kind: kind, reason: reason, message: clip(message, mostMessage), true: holds, since: time.Now().UTC().Format(time.RFC3339)}
+	i := slices.IndexFunc(s.conditions, func(c condition) bool { return c.kind == kind })
+	if i < 0 {
+		s.conditions = append(s.conditions, c)
+		return
+	}
+	if before := s.conditions[i]; before.true == holds && before.since != "" {
+		c.since = before.since
+	}
+	s.conditions[i] = c
+}
+
+// resource returns how a resource was doing.
+func (s *state) resource(name string) resource {
+	i := slices.IndexFunc(s.resources, func(r resource) bool { return r.name == name })
+	if i < 0 {
+		return resource{name: name, state: scheduled}
+	}
+	return s.resources[i]
+}
+
+// count sets state and counts by those of the resources.
+func (s *state) count() {
+	s.submitted = 0
+	refused := false
+	for _, r := range s.resources {
+		switch r.state {
+		case submitted:
+			s.submitted++
+		case failed:
+			refused = true
+		}
+	}
+	switch {
+	case s.submitted == s.desired:
+		s.state = submitted
+	case s.submitted > 0:
+		s.state = partiallySubmitted
+	case refused:
+		s.state = failed
+	default:
+		s.state = scheduled
+	}
+}
+
+// tree returns the state as it is written.
+func (s *state) tree() map[string]any {
+	tree := map[string]any{"state": s.state, "desiredResources": int64(s.desired), "submittedResources": int64(s.submitted)}
+	set := func(m map[string]any, key, value string) {
+		if value != "" {
+			m[key] = value
+		}
+	}
+	if s.target != "" {
+		tree["targetRef"] = map[string]any{"name": s.target}
+	}
+	set(tree, "rescheduled", s.rescheduled)
+	set(tree, "cluster", s.cluster)
+	var left, lost, conditions, resources []any
+	for _, id := range s.lost {
+		lost = append(lost, id)
+	}
+	for _, name := range s.left {
+		left = append(left, map[string]any{"name": name})
+	}
+	for _, c := range s.conditions {
+		status := "False"
+		if c.true {
+			status = "True"
+		}
+		conditions = append(conditions, map[string]any{"type": c.kind, "status": status, "reason": c.reason, "message": c.message, "lastTransitionTime": c.since})
+	}
+	total := 0
+	for _, r := range s.resources {
+		m := map[string]any{"name": r.name, "state": r.state}
+		if total += len(r.message); total <= mostMessages {
+			set(m, "message", r.message)
+		}
+		set(m, "apiVersion", r.apiVersion)
+		set(m, "kind", r.id.Kind)
+		set(m, "remoteNamespace", r.id.Namespace)
+		set(m, "remoteName", r.id.Name)
+		if r.remote != nil {
+			m["remote"] = r.remote
+		}
+		resources = append(resources, m)
+	}
+	for key, list := range map[string][]any{"leftTargetRefs": left, "leftClusters": lost, "conditions": conditions, "resources": resources} {
+		if len(list) > 0 {
+			tree[key] = list
+		}
+	}
+	return tree
+}
+
+// publish writes the status if it has changed.
+func (w *worker) publish(ctx context.Context, s *state) error {
+	before, now := manifest.AppendJSON(nil, w.status.tree()), manifest.AppendJSON(nil, s.tree())
+	if bytes.Equal(before, now) {
+		w.stands(s)
+		return nil
+	}
+	t, err := w.home.Kind(ctx, w.app.Group, w.app.Kind)
+	if err != nil {
+		return err
+	}
+	body := manifest.AppendJSON(nil, map[string]any{
+		"apiVersion": t.APIVersion(), "kind": w.app.Kind, "status": s.tree(),
+		"metadata": map[string]any{"namespace": w.app.Namespace, "name": w.app.Name, "uid": w.uid}, // no other one of the name
+	})
+	if _, err := w.home.Apply(ctx, t, w.app, body, kube.ApplyOptions{Force: true, Status: true}); err != nil {
+		return err
+	}
+	w.stands(s)
+	return nil
+}
+
+// stands takes in a status that is written.
+func (w *worker) stands(s *state) {
+	w.status = s
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.at = s.places()
+}

@@ -1,0 +1,134 @@
+package applications
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"gitopsd.dev/reconcile/home"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
+)
+
+// target is a KubernetesTarget. It is immutable.
+type target struct {
+	name, uid, version string
+	labels             map[string]string
+	// secret is the name of its connection Secret, empty if it has none yet, and
+	// secretVersion the Secret's resourceVersion, empty if it does not exist.
+	secret, secretVersion string
+	// unready is why nothing new may be placed on it.
+	unready string
+	// profile is the name of the ClusterProfile (KEP-4322) of the namespace that it is made
+	// from; empty if it is from elsewhere.
+	profile string
+}
+
+// key returns all that a worker uses of it.
+func (t *target) key() string {
+	return fmt.Sprintf("%s/%s/%s/%s/%s", t.name, t.uid, t.secret, t.secretVersion, t.profile)
+}
+
+// readTargets reads those targets that changed.
+func (c *Controller) readTargets(ctx context.Context, v *home.View) error {
+	metas, err := objects(v, targetKind)
+	if err != nil {
+		return err
+	}
+	there := make(map[manifest.ID]bool, len(metas))
+	var errs []error
+	for _, meta := range metas {
+		id := targetKind.ID(meta.Namespace, meta.Name)
+		there[id] = true
+		t := c.targets[id]
+		if t == nil || t.version != meta.ResourceVersion || t.uid != string(meta.UID) {
+			kind, err := v.Client.Kind(ctx, manifest.Target.Group, manifest.Target.Kind)
+			if err != nil {
+				return err
+			}
+			tree, now, err := v.Client.Get(ctx, kind, id)
+			if kube.ClassOf(err) == kube.NotFound {
+				delete(there, id)
+				continue
+			} else if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			t = readTarget(tree)
+			t.uid, t.version, t.labels = string(now.UID), now.ResourceVersion, now.Labels
+			for _, o := range now.OwnerReferences {
+				if group, _ := manifest.GroupVersion(o.APIVersion); group == manifest.ClusterProfile.Group && o.Kind == manifest.ClusterProfile.Kind {
+					t.profile = o.Name
+				}
+			}
+		}
+		if t.secret != "" {
+			secret, err := v.Object(secretKind, meta.Namespace, t.secret)
+			if err != nil {
+				return err
+			}
+			other := *t
+			if other.secretVersion = ""; secret != nil {
+				other.secretVersion = secret.ResourceVersion
+			}
+			t = &other
+		}
+		c.targets[id] = t
+	}
+	maps.DeleteFunc(c.targets, func(id manifest.ID, _ *target) bool { return !there[id] })
+	return errors.Join(errs...)
+}
+
+// readTarget reads what a target says of itself.
+func readTarget(tree map[string]any) *target {
+	t := &target{name: manifest.Text(tree, "metadata", "name"), unready: "nothing is known of its cluster yet"}
+	// A Secret that a person names comes first.
+	if t.secret = manifest.Text(tree, "spec", "connectionSecretRef", "name"); t.secret == "" {
+		t.secret = manifest.Text(tree, "status", "connectionSecretRef", "name")
+	}
+	for _, item := range manifest.List(tree, "status", "conditions") {
+		condition, _ := item.(map[string]any)
+		if manifest.Text(condition, "type") != "Ready" {
+			continue
+		}
+		if t.unready = ""; manifest.Text(condition, "status") != "True" {
+			t.unready = manifest.Text(condition, "message")
+			if t.unready == "" {
+				t.unready = "it is not ready"
+			}
+		}
+	}
+	if manifest.Text(tree, "metadata", "deletionTimestamp") != "" {
+		t.unready = "it is being deleted"
+	}
+	return t
+}
+
+// why returns why nothing new may be placed on the target, whose connection Secret exists
+// or not; empty if something may.
+func (t *target) why(connected bool) string {
+	switch {
+	case t.unready != "":
+		return t.unready
+	case t.secret == "":
+		return "it has no connection Secret"
+	case !connected:
+		return fmt.Sprintf("its connection Secret %s is missing", t.secret)
+	}
+	return ""
+}
+
+// targetsOf returns the targets of a namespace, by name.
+func (c *Controller) targetsOf(namespace string) map[string]*target {
+	all := make(map[string]*target)
+	for id, t := range c.targets {
+		if id.Namespace != namespace {
+			continue
+		}
+		now := *t
+		now.unready = t.why(t.secretVersion != "")
+		all[t.name] = &now
+	}
+	return all
+}

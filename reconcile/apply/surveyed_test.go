@@ -1,0 +1,104 @@
+package apply_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/testscripts/devcluster"
+)
+
+func newPopulation(t *testing.T) *population {
+	config, err := clientcmd.BuildConfigFromFlags("", devcluster.Start(t, "apply").Kubeconfig("apply"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS = -1
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &population{bed: newBed(t), client: client, host: config.Host, types: 1}
+}
+
+// limited is a type whose field may be limited, and may have another field.
+func limited(size, more string) string {
+	return fmt.Sprintf(`
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: things0.$NAME.example.org}
+spec:
+  group: $NAME.example.org
+  scope: Namespaced
+  names: {kind: Thing0, plural: things0}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: %s%s}}}}}}
+`, size, more)
+}
+
+// A survey that was made while a change was refused does not let it through later: there
+// may be other objects by then.
+func TestSurveyIsNotReused(t *testing.T) {
+	p := newPopulation(t)
+	p.apply(p.set(limited("{type: integer}", "")))
+	narrower := p.set(limited("{type: integer, maximum: 3}", ""))
+	step := func(byData bool) plan.Step {
+		opts := apply.PlanOptions{BreakingByData: byData}
+		return p.plan(narrower, opts).Steps[0]
+	}
+	if s := step(false); s.Action != plan.Refused || s.Survey.Looked != 0 {
+		t.Fatalf("%s: %s; %+v", s.Action, s.Reason, s.Survey)
+	}
+	code, answer, err := p.send(http.MethodPost, p.path(0, ""), p.body(0, "large", "{size: 9}"))
+	if err != nil || code != http.StatusCreated {
+		t.Fatalf("%d %v %v", code, answer["message"], err)
+	}
+	if s := step(true); s.Action != plan.Refused || s.Survey.Harmed != 1 {
+		t.Errorf("%s: %s; %+v", s.Action, s.Reason, s.Survey)
+	}
+}
+
+// A change of a type that relies on a change of an object is refused with it.
+func TestSurveyRelies(t *testing.T) {
+	p := newPopulation(t)
+	object := func(label, spec string) string {
+		return fmt.Sprintf("\n---\n{apiVersion: $NAME.example.org/v1, kind: Thing0, metadata: {namespace: default, name: a, labels: {l: %q}}, spec: %s}\n", label, spec)
+	}
+	wide, narrow := limited("{type: integer}", ", colour: {type: string}"), limited("{type: integer}", "")
+	p.apply(p.set(wide + object("one", "{size: 1, colour: red}")))
+	actions := func(manifests string) string {
+		var all []string
+		for _, s := range p.plan(p.set(manifests), apply.PlanOptions{BreakingByData: true}).Steps {
+			all = append(all, s.ID.Kind+" "+string(s.Action))
+			t.Log(s.ID, s.Action, s.Reason)
+		}
+		return strings.Join(all, ", ")
+	}
+	// The object still has the field, so that its own change is refused.
+	if have := actions(narrow + object("two", "{size: 1, colour: red}")); strings.Contains(have, "Definition configure") {
+		t.Errorf("the field is lost: %s", have)
+	}
+	along := narrow + object("two", "{size: 1}")
+	if have := actions(along); !strings.Contains(have, "Definition configure") {
+		t.Errorf("the object goes along: %s", have)
+	}
+
+	// A step that waits too long is not executed by what was seen before.
+	late := p.plan(p.set(along), apply.PlanOptions{BreakingByData: true})
+	late.Steps[0].Survey.At = late.Steps[0].Survey.At.Add(-time.Hour)
+	report, err := p.applier.Apply(t.Context(), late)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := report.Results[0]; r.Outcome != apply.Pending {
+		t.Errorf("%s is %s: %s", r.Step.ID, r.Outcome, r.Reason)
+	}
+}

@@ -1,0 +1,158 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+)
+
+// reloadPause is how often the files of certificates are read again. A kubelet takes
+// about a minute to replace them.
+const reloadPause = 5 * time.Second
+
+// Certificates are the certificate of a server and the CA that clients are to trust,
+// from a directory as Kubernetes mounts a Secret of the type kubernetes.io/tls:
+// tls.crt, tls.key, and ca.crt if clients do not trust the CA anyway.
+type Certificates struct {
+	dir string
+	log *slog.Logger
+	now atomic.Pointer[loaded]
+}
+
+// loaded are the files as they were read.
+type loaded struct {
+	certificate tls.Certificate
+	authority   []byte
+	files       [3][]byte
+	// replaced is closed when others are used.
+	replaced chan struct{}
+}
+
+// LoadCertificates reads the files of a directory. The error names it.
+func LoadCertificates(dir string, log *slog.Logger) (*Certificates, error) {
+	c := &Certificates{dir: dir, log: log}
+	now, err := c.read()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	c.now.Store(now)
+	return c, nil
+}
+
+// Follow takes up other files until ctx ends. Files that go together in no way change
+// nothing.
+func (c *Certificates) Follow(ctx context.Context) {
+	told := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(reloadPause):
+		}
+		text := ""
+		changed, err := c.reload()
+		if err != nil {
+			text = err.Error()
+		}
+		switch {
+		case changed:
+			c.log.Info("another certificate is used", "directory", c.dir, "expires", c.Expires())
+		case text != "" && text != told:
+			c.log.Warn("the certificate cannot be read again; the one before is used", "directory", c.dir, "error", err)
+		}
+		told = text
+	}
+}
+
+// reload takes up other files, and reports whether there were any.
+func (c *Certificates) reload() (changed bool, err error) {
+	next, err := c.read()
+	if err != nil || same(c.now.Load().files, next.files) {
+		return false, err
+	}
+	close(c.now.Swap(next).replaced)
+	return true, nil
+}
+
+func same(a, b [3][]byte) bool {
+	for i := range a {
+		if !bytes.Equal(a[i], b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// read reads the files. A kubelet replaces all of them at once, by the link ..data.
+func (c *Certificates) read() (*loaded, error) {
+	dir := c.dir
+	if data, err := filepath.EvalSymlinks(filepath.Join(dir, "..data")); err == nil {
+		dir = data
+	}
+	l := &loaded{replaced: make(chan struct{})}
+	for i, name := range []string{"tls.crt", "tls.key", "ca.crt"} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) && name == "ca.crt" {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		l.files[i] = text
+	}
+	var err error
+	if l.certificate, err = tls.X509KeyPair(l.files[0], l.files[1]); err != nil {
+		return nil, fmt.Errorf("tls.crt and tls.key: %w", err)
+	}
+	if l.certificate.Leaf == nil {
+		if l.certificate.Leaf, err = x509.ParseCertificate(l.certificate.Certificate[0]); err != nil {
+			return nil, fmt.Errorf("tls.crt: %w", err)
+		}
+	}
+	if l.authority = l.files[2]; l.authority != nil && !x509.NewCertPool().AppendCertsFromPEM(l.authority) {
+		return nil, errors.New("ca.crt holds no certificate in PEM")
+	}
+	return l, nil
+}
+
+// Config is the TLS configuration of a server that uses the certificate of the moment.
+func (c *Certificates) Config() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &c.now.Load().certificate, nil },
+	}
+}
+
+// Authority is the CA that clients are to trust, in PEM; nil if they trust it anyway.
+func (c *Certificates) Authority() []byte { return c.now.Load().authority }
+
+// Expires is when the certificate expires.
+func (c *Certificates) Expires() time.Time { return c.now.Load().certificate.Leaf.NotAfter }
+
+// Serves returns an error if clients that trust Authority do not accept the
+// certificate for a host.
+func (c *Certificates) Serves(host string, now time.Time) error {
+	l := c.now.Load()
+	opts := x509.VerifyOptions{DNSName: host, CurrentTime: now, Intermediates: x509.NewCertPool()}
+	for _, der := range l.certificate.Certificate[1:] {
+		if cert, err := x509.ParseCertificate(der); err == nil {
+			opts.Intermediates.AddCert(cert)
+		}
+	}
+	if l.authority != nil {
+		opts.Roots = x509.NewCertPool()
+		opts.Roots.AppendCertsFromPEM(l.authority)
+		_, err := l.certificate.Leaf.Verify(opts)
+		return err
+	}
+	return l.certificate.Leaf.VerifyHostname(host)
+}

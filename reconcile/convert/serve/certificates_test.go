@@ -1,0 +1,147 @@
+package serve
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// authority is a CA.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  []byte
+}
+
+func newAuthority(t testing.TB) *authority {
+	t.Helper()
+	key := newKey(t)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &authority{cert, key, block("CERTIFICATE", der)}
+}
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func block(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+// writeCertificate replaces the files of a directory as a kubelet does: all at once.
+func writeCertificate(t testing.TB, dir string, by *authority, host string) {
+	t.Helper()
+	key := newKey(t)
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	if ip := net.ParseIP(host); ip != nil {
+		template.IPAddresses = []net.IP{ip}
+	} else {
+		template.DNSNames = []string{host}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, by.cert, key.Public(), by.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFiles(t, dir, map[string][]byte{"tls.crt": block("CERTIFICATE", der), "tls.key": block("PRIVATE KEY", private), "ca.crt": by.pem})
+}
+
+func writeFiles(t testing.TB, dir string, files map[string][]byte) {
+	t.Helper()
+	version, err := os.MkdirTemp(dir, "..version-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(version, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := filepath.Join(dir, "..next")
+	if err := os.Symlink(filepath.Base(version), next); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(next, filepath.Join(dir, "..data")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A certificate is replaced when its files are, and kept while they go together in no
+// way.
+func TestCertificates(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	log := slog.New(slog.DiscardHandler)
+	if _, err := LoadCertificates(dir, log); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("an empty directory: %v", err)
+	}
+	ca := newAuthority(t)
+	writeCertificate(t, dir, ca, "gitopsd.example.org")
+	c, err := LoadCertificates(dir, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serial := func() string { return c.now.Load().certificate.Leaf.SerialNumber.String() }
+	first := serial()
+	for host, ok := range map[string]bool{"gitopsd.example.org": true, "other.example.org": false} {
+		if err := c.Serves(host, time.Now()); (err == nil) != ok {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
+	if err := c.Serves("gitopsd.example.org", time.Now().Add(2*time.Hour)); err == nil {
+		t.Error("it goes on after it has expired")
+	}
+	if changed, err := c.reload(); changed || err != nil {
+		t.Errorf("nothing changed: %t %v", changed, err)
+	}
+	for name, files := range map[string]map[string][]byte{
+		"nothing":  {},
+		"no key":   {"tls.crt": ca.pem, "tls.key": []byte("secret"), "ca.crt": ca.pem},
+		"no match": {"tls.crt": ca.pem, "tls.key": c.now.Load().files[1], "ca.crt": ca.pem},
+		"no CA":    {"tls.crt": c.now.Load().files[0], "tls.key": c.now.Load().files[1], "ca.crt": []byte("secret")},
+	} {
+		writeFiles(t, dir, files)
+		if changed, err := c.reload(); changed || err == nil || strings.Contains(err.Error(), "secret") || serial() != first {
+			t.Errorf("%s: %t %v", name, changed, err)
+		}
+	}
+	writeCertificate(t, dir, newAuthority(t), "gitopsd.example.org")
+	if changed, err := c.reload(); !changed || err != nil || serial() == first || c.Serves("gitopsd.example.org", time.Now()) != nil {
+		t.Errorf("replaced: %t %v", changed, err)
+	}
+	files := c.now.Load().files
+	writeFiles(t, dir, map[string][]byte{"tls.crt": files[0], "tls.key": files[1]})
+	if _, err := c.reload(); err != nil || c.Authority() != nil || c.Serves("gitopsd.example.org", time.Now()) != nil {
+		t.Errorf("without a CA: %v", err)
+	}
+}

@@ -1,0 +1,167 @@
+package home
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources/errgroup"
+)
+
+// A kind that cannot be followed is listed again after a pause: firstPause, doubled with
+// each failure in a row up to longestPause. A watch that lasted for less than brief counts
+// as a failure: something between here and the API server cuts it.
+const (
+	firstPause   = time.Second
+	longestPause = time.Minute
+	brief        = 5 * time.Second
+)
+
+// follow keeps the listing of a kind up to date until ctx ends.
+func (h *Home) follow(ctx context.Context, kind Kind) {
+	for failures := 0; ctx.Err() == nil; {
+		began := time.Now()
+		err := h.watch(ctx, kind)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil && time.Since(began) >= brief {
+			failures = 0
+			continue
+		}
+		failures++
+		if err != nil {
+			h.unknown(kind, err)
+		}
+		d := min(firstPause<<min(failures-1, 10), longestPause)
+		if wait(ctx, d+rand.N(d/10+1)) != nil {
+			return
+		}
+	}
+}
+
+// watch lists a kind, and follows it until the API server ends the watch.
+func (h *Home) watch(ctx context.Context, kind Kind) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			recovered := errgroup.Recovered(p)
+			h.cfg.Log.Error(recovered.Error()+" in a watch; the daemon goes on", "kind", kind.Kind, "stack", string(recovered.Stack))
+			err = recovered
+		}
+	}()
+	c := h.cfg.Client
+	t, err := c.Kind(ctx, kind.Group, kind.Kind)
+	if err != nil {
+		c.Forget(kind.Group) // it may be served by the next time
+		return err
+	}
+	objects := make(map[manifest.ID]*metav1.PartialObjectMetadata)
+	opts := kube.ListOptions{Selector: kind.Selector, Again: func() { clear(objects) }}
+	version, err := c.List(ctx, t, opts, func(m *metav1.PartialObjectMetadata) bool {
+		objects[kind.ID(m.Namespace, m.Name)] = slim(m)
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	h.replace(kind, objects)
+	for {
+		began := time.Now()
+		err := c.Watch(ctx, t, "", kind.Selector, version, func(e kube.Event) {
+			version = e.Meta.ResourceVersion
+			if !e.Progress {
+				h.saw(kind, e)
+			}
+		})
+		switch {
+		case kube.ClassOf(err) == kube.Expired:
+			return nil // it is listed anew
+		case err != nil || time.Since(began) < brief:
+			return err
+		}
+	}
+}
+
+// slim drops what no controller needs, since every object of a kind is kept.
+func slim(m *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
+	m.ManagedFields = nil
+	return m
+}
+
+// replace puts a list in the place of what was known of a kind.
+func (h *Home) replace(kind Kind, objects map[manifest.ID]*metav1.PartialObjectMetadata) {
+	h.mu.Lock()
+	l := h.listings[kind]
+	news := !l.tried || l.err != nil || len(objects) != len(l.objects)
+	for id, m := range objects {
+		before := l.objects[id]
+		news = news || before == nil || before.UID != m.UID || before.ResourceVersion != m.ResourceVersion
+	}
+	l.tried, l.err, l.objects = true, nil, objects
+	h.mu.Unlock()
+	if news {
+		h.wake(kind)
+	}
+}
+
+// saw takes in an event. One that is older than what is known, since it crossed a list,
+// is left out.
+func (h *Home) saw(kind Kind, e kube.Event) {
+	id := kind.ID(e.Meta.Namespace, e.Meta.Name)
+	h.mu.Lock()
+	l := h.listings[kind]
+	before := l.objects[id]
+	if before != nil && older(e.Meta, before) {
+		h.mu.Unlock()
+		return
+	}
+	if e.Deleted {
+		delete(l.objects, id)
+	} else {
+		l.objects[id] = slim(e.Meta)
+	}
+	h.mu.Unlock()
+	h.wake(kind)
+}
+
+// older reports whether a is an older state of an object than b.
+func older(a, b *metav1.PartialObjectMetadata) bool {
+	x, errX := strconv.ParseUint(a.ResourceVersion, 10, 64)
+	y, errY := strconv.ParseUint(b.ResourceVersion, 10, 64)
+	return errX == nil && errY == nil && x < y
+}
+
+// unknown notes why a kind cannot be followed. What was known of it may be out of date.
+func (h *Home) unknown(kind Kind, err error) {
+	h.mu.Lock()
+	l := h.listings[kind]
+	news := !l.tried || l.err == nil || l.err.Error() != err.Error()
+	l.tried, l.err, l.objects = true, err, nil
+	h.mu.Unlock()
+	if news {
+		h.wake(kind)
+	}
+}
+
+// wake wakes the controllers that follow a kind.
+func (h *Home) wake(kind Kind) {
+	for _, l := range h.loops {
+		if slices.Contains(l.Kinds(), kind) {
+			l.wake()
+		}
+	}
+}
+
+// listed reports whether all kinds that a controller follows were listed, or could not
+// be.
+func (h *Home) listed(l *loop) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !slices.ContainsFunc(l.Kinds(), func(k Kind) bool { return !h.listings[k].tried })
+}

@@ -1,0 +1,261 @@
+// Package home runs controllers in one registered cluster, a home: a cluster in which
+// teams find KubernetesTargets, and make KubernetesApplications with kubectl. What a
+// repository declares is a unit of work (reconcile/unit); a controller is for what
+// people make in the cluster itself, and for what changes though nobody commits.
+//
+// To add one, implement [Controller] and put it into [Config.Controllers] where
+// cmd/gitopsd/cli wires the daemon. It is called
+//   - once at the beginning, when the kinds that it follows have been listed;
+//   - when an object of these kinds was changed, created or deleted;
+//   - when the fleet has a new commit, and at the time that it asked for;
+//   - after a failure, with ever longer pauses.
+//
+// Each call gets a [View]: the client of the home, the registry, and the metadata of the
+// followed objects. It brings everything to what should be, whatever the reason for the
+// call: there are no events to lose. Each controller has one goroutine, so a call never
+// meets another of the same controller; one that hangs delays no other controller, and is
+// given up after [Config.Timeout].
+//
+// home.go runs controllers, follow.go follows kinds, and view.go is what controllers see.
+// The worker of the cluster's unit starts a Home after an attempt that left the
+// definitions of its kinds in the cluster, and stops it when the cluster is suspended,
+// leaves the fleet, or has new credentials. A fleet without homes runs none of this.
+package home
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources/errgroup"
+)
+
+// Kind is a kind of objects that a controller follows.
+type Kind struct {
+	manifest.GroupKind
+	// Selector is a label selector; empty for all objects of the kind.
+	Selector string
+}
+
+// Controller brings a part of a home to what it should be.
+type Controller interface {
+	// Name is a word for logs.
+	Name() string
+	// Kinds are the kinds that the controller follows. They never change.
+	Kinds() []Kind
+	// Reconcile brings everything to what it should be. again is when it must be called
+	// even if nothing changes; zero for never. What is wrong with one object is told by
+	// [View.Report] and is no error. After an error Reconcile is called again, ever more
+	// rarely.
+	Reconcile(ctx context.Context, v *View) (again time.Time, err error)
+	// Close lets go of what the controller holds, such as connections. Reconcile has
+	// returned by then, and is not called again.
+	Close()
+}
+
+// Config configures a [Home].
+type Config struct {
+	// Client talks to the home; required. The Home owns it.
+	Client *kube.Client
+	// Controllers are run side by side.
+	Controllers []Controller
+	// Tell gets everything that the controllers report, when it changes; required. It
+	// must not block.
+	Tell func([]problem.Problem)
+	// Log gets what was done; required.
+	Log *slog.Logger
+	// Timeout bounds one call of a controller; 0 means DefaultTimeout.
+	Timeout time.Duration
+}
+
+// DefaultTimeout is the default of Config.Timeout.
+const DefaultTimeout = 5 * time.Minute
+
+// Pauses between calls of a controller: the least one, the longest one if the controller
+// is woken again at once, more than busy times in a row, and the longest one after failures.
+const (
+	shortest    = 200 * time.Millisecond
+	busy        = 10
+	longestBusy = 10 * time.Second
+	longestFail = 2 * time.Minute
+)
+
+// Home runs controllers in one cluster.
+type Home struct {
+	cfg   Config
+	loops []*loop
+
+	mu       sync.Mutex
+	fleet    Fleet
+	listings map[Kind]*listing
+	told     []problem.Problem
+}
+
+// loop is one controller.
+type loop struct {
+	Controller
+	// woken has a token when the controller is to be called.
+	woken chan struct{}
+	// reported is what the last call reported; guarded by the Home's mutex.
+	reported []problem.Problem
+	failed   error
+}
+
+// New makes a Home. It starts nothing.
+func New(c Config) (*Home, error) {
+	if c.Client == nil || c.Tell == nil || c.Log == nil {
+		return nil, errors.New("home: Client, Tell and Log are required")
+	}
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	h := &Home{cfg: c, listings: make(map[Kind]*listing)}
+	for _, controller := range c.Controllers {
+		h.loops = append(h.loops, &loop{Controller: controller, woken: make(chan struct{}, 1)})
+		for _, kind := range controller.Kinds() {
+			h.listings[kind] = new(listing)
+		}
+	}
+	return h, nil
+}
+
+// Set gives the controllers the fleet to work by from now on. Call it before Run, and
+// with each new commit that the home's own unit may have.
+func (h *Home) Set(fleet Fleet) {
+	h.mu.Lock()
+	same := fleet.Registry == h.fleet.Registry
+	h.fleet = fleet
+	h.mu.Unlock()
+	if same {
+		return
+	}
+	for _, l := range h.loops {
+		l.wake()
+	}
+}
+
+// Run runs the controllers until ctx ends. It closes them, and the client.
+func (h *Home) Run(ctx context.Context) {
+	defer h.cfg.Client.Close()
+	var all sync.WaitGroup
+	for kind := range h.listings {
+		all.Go(func() { h.follow(ctx, kind) })
+	}
+	for _, l := range h.loops {
+		all.Go(func() {
+			defer l.Close()
+			h.run(ctx, l)
+		})
+	}
+	all.Wait()
+}
+
+func (l *loop) wake() {
+	select {
+	case l.woken <- struct{}{}:
+	default: // woken already
+	}
+}
+
+// run calls a controller whenever there is a reason to.
+func (h *Home) run(ctx context.Context, l *loop) {
+	pause, row, failures := shortest, 0, 0
+	var woken time.Time // when a wake-up last led to a call
+	var due <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.woken:
+			if !h.listed(l) {
+				continue // the first list of the last kind wakes it
+			}
+			// What a controller writes wakes it again, some times. One that is undone as
+			// soon as it has finished gets ever slower.
+			if time.Since(woken) >= 2*pause {
+				pause, row = shortest, 0
+			} else if row++; row > busy {
+				pause = min(2*pause, longestBusy)
+			}
+			if wait(ctx, pause) != nil {
+				return
+			}
+			woken = time.Now()
+		case <-due:
+		}
+		again, err := h.call(ctx, l)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			failures = 0
+		} else {
+			failures++
+			again = time.Now().Add(min(time.Second<<min(failures-1, 10), longestFail))
+		}
+		if due = nil; !again.IsZero() {
+			d := max(time.Until(again), shortest)
+			due = time.After(d + rand.N(d/20+1))
+		}
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// call calls a controller once, and keeps what it reports.
+func (h *Home) call(ctx context.Context, l *loop) (again time.Time, err error) {
+	limited, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
+	defer cancel()
+	v := h.view(l)
+	again, err = reconcile(limited, l, v)
+	if ctx.Err() != nil {
+		return again, err
+	}
+	if err != nil {
+		v.Report(problem.Problem{Cluster: h.cfg.Client.Name(), Reason: l.Name() + ": " + problem.Message(err)})
+	}
+	if before := l.failed; err != nil && (before == nil || before.Error() != err.Error()) {
+		h.cfg.Log.Error("a controller failed; it is tried again", "controller", l.Name(), "error", err)
+	}
+	l.failed = err
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l.reported = v.problems
+	var all []problem.Problem
+	for _, l := range h.loops {
+		all = append(all, l.reported...)
+	}
+	if !slices.Equal(all, h.told) {
+		h.told = all
+		h.cfg.Tell(all)
+	}
+	return again, err
+}
+
+// reconcile calls a controller. A panic is its error.
+func reconcile(ctx context.Context, l *loop, v *View) (again time.Time, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			recovered := errgroup.Recovered(p)
+			v.Log.Error(recovered.Error()+"; the daemon goes on", "controller", l.Name(), "stack", string(recovered.Stack))
+			err = recovered
+		}
+	}()
+	return l.Reconcile(ctx, v)
+}

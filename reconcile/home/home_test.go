@@ -1,0 +1,255 @@
+package home
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/testscripts/devcluster"
+)
+
+func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
+
+var configMaps = kube.Type{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespaced: true}
+
+// recorder sends what it sees of the ConfigMaps that it follows.
+type recorder struct {
+	kind   Kind
+	calls  chan []string
+	do     func(ctx context.Context, v *View, call int) (time.Time, error)
+	call   int
+	closed bool
+}
+
+func (r *recorder) Name() string  { return "recorder" }
+func (r *recorder) Kinds() []Kind { return []Kind{r.kind} }
+func (r *recorder) Close()        { r.closed = true }
+
+func (r *recorder) Reconcile(ctx context.Context, v *View) (again time.Time, err error) {
+	all, err := v.Objects(r.kind)
+	var names []string
+	for _, m := range all {
+		names = append(names, m.Name)
+	}
+	r.call++
+	if r.do != nil {
+		again, err = r.do(ctx, v, r.call)
+	}
+	r.calls <- names
+	return again, err
+}
+
+// bed is a namespace of a test's own.
+type bed struct {
+	*testing.T
+	client *kube.Client
+	ns     string
+	told   chan []problem.Problem
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	t.Parallel()
+	b := &bed{T: t, ns: strings.ToLower(t.Name()), told: make(chan []problem.Problem, 100)}
+	b.client = b.connect()
+	t.Cleanup(b.client.Close)
+	namespaces := kube.Type{Version: "v1", Kind: "Namespace", Resource: "namespaces"}
+	if _, err := b.client.Create(t.Context(), namespaces, namespaces.ID("", b.ns), object(t, "Namespace", "", b.ns, nil)); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bed) connect() *kube.Client {
+	b.Helper()
+	kubeconfig, err := os.ReadFile(devcluster.Start(b.T, "home").Kubeconfig("home"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	c, err := kube.New(kube.Config{Name: "hub", Kubeconfig: kubeconfig})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return c
+}
+
+func object(t *testing.T, kind, namespace, name string, labels map[string]string) []byte {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": kind, "metadata": map[string]any{"name": name, "namespace": namespace, "labels": labels}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// make makes a ConfigMap with the label test, and returns its UID.
+func (b *bed) make(name string) string {
+	b.Helper()
+	meta, err := b.client.Create(b.Context(), configMaps, configMaps.ID(b.ns, name), object(b.T, "ConfigMap", b.ns, name, map[string]string{"test": b.ns}))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return string(meta.UID)
+}
+
+func (b *bed) recorder(do func(ctx context.Context, v *View, call int) (time.Time, error)) *recorder {
+	return &recorder{kind: Kind{manifest.ConfigMap, "test=" + b.ns}, calls: make(chan []string, 1000), do: do}
+}
+
+// run runs controllers until the function that it returns is called.
+func (b *bed) run(controllers ...Controller) (h *Home, stop func()) {
+	b.Helper()
+	h, err := New(Config{Client: b.connect(), Controllers: controllers, Log: slog.New(slog.DiscardHandler), Tell: func(p []problem.Problem) { b.told <- p }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	h.Set(Fleet{Registry: new(clusters.Registry)})
+	ctx, cancel := context.WithCancel(b.Context())
+	var ran sync.WaitGroup
+	ran.Go(func() { h.Run(ctx) })
+	stop = func() {
+		cancel()
+		ran.Wait()
+	}
+	b.Cleanup(stop)
+	return h, stop
+}
+
+// sees waits for a call that sees just these objects.
+func (r *recorder) sees(t *testing.T, names ...string) {
+	t.Helper()
+	for {
+		select {
+		case seen := <-r.calls:
+			if slices.Equal(seen, names) {
+				return
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("the controller was not called with %v", names)
+		}
+	}
+}
+
+// A controller sees what is there, and each change; others than the selected objects it
+// does not see.
+func TestFollow(t *testing.T) {
+	b := newBed(t)
+	b.make("first")
+	r := b.recorder(nil)
+	_, stop := b.run(r)
+	r.sees(t, "first")
+	uid := b.make("second")
+	r.sees(t, "first", "second")
+	if _, _, err := b.client.Delete(t.Context(), configMaps, configMaps.ID(b.ns, "second"), uid); err != nil {
+		t.Fatal(err)
+	}
+	r.sees(t, "first")
+	stop()
+	if !r.closed {
+		t.Error("the controller was not closed")
+	}
+}
+
+// A controller is called at the time that it asks for, and for a new registry.
+func TestAgain(t *testing.T) {
+	b := newBed(t)
+	r := b.recorder(func(_ context.Context, v *View, call int) (time.Time, error) {
+		if call < 3 {
+			return time.Now(), nil
+		}
+		return time.Time{}, nil
+	})
+	h, _ := b.run(r)
+	for range 3 {
+		r.sees(t)
+	}
+	h.Set(Fleet{Registry: new(clusters.Registry)})
+	r.sees(t)
+}
+
+// What fails or panics is told and tried again; it stops nothing else.
+func TestFailures(t *testing.T) {
+	b := newBed(t)
+	bad := b.recorder(func(_ context.Context, v *View, call int) (time.Time, error) {
+		switch call {
+		case 1:
+			return time.Time{}, errors.New("out of order")
+		case 2:
+			panic("oops")
+		}
+		v.Report(problem.Problem{Object: "configmap/x", Reason: "is odd"})
+		return time.Time{}, nil
+	})
+	good := b.recorder(nil)
+	b.run(bad, good)
+	good.sees(t)
+	for _, want := range []string{"recorder: out of order", "recorder: a bug in gitopsd", "is odd"} {
+		select {
+		case told := <-b.told:
+			if len(told) != 1 || !strings.Contains(told[0].Reason, want) || told[0].Cluster != "hub" {
+				t.Errorf("told %v, want %q", told, want)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("nothing was told; want %q", want)
+		}
+	}
+}
+
+// A kind that the cluster does not serve differs from one that could not be looked up.
+func TestNoSuchType(t *testing.T) {
+	b := newBed(t)
+	r := b.recorder(nil)
+	r.kind = Kind{GroupKind: manifest.GroupKind{Group: "acme.example", Kind: "Missing"}}
+	classes := make(chan kube.Class, 1000)
+	r.do = func(_ context.Context, v *View, _ int) (time.Time, error) {
+		_, err := v.Objects(r.kind)
+		classes <- kube.ClassOf(err)
+		_, err = v.Objects(Kind{GroupKind: manifest.Secret})
+		if !errors.Is(err, errNotListed) {
+			t.Errorf("a kind that is not followed: %v", err)
+		}
+		return time.Time{}, nil
+	}
+	b.run(r)
+	if class := <-classes; class != kube.NoSuchType {
+		t.Errorf("the class is %q", class)
+	}
+}
+
+// What crosses a list is not taken for news.
+func TestOlder(t *testing.T) {
+	h, err := New(Config{Client: new(kube.Client), Tell: func([]problem.Problem) {}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind := Kind{GroupKind: manifest.ConfigMap}
+	h.listings[kind] = new(listing)
+	meta := func(name, version string) *metav1.PartialObjectMetadata {
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}
+	}
+	at := func(version string) kube.Event { return kube.Event{Meta: meta("a", version)} }
+	h.replace(kind, map[manifest.ID]*metav1.PartialObjectMetadata{kind.ID("", "a"): meta("a", "20")})
+	gone := at("19")
+	gone.Deleted = true
+	h.saw(kind, gone)
+	if m := h.listings[kind].objects[kind.ID("", "a")]; m == nil || m.ResourceVersion != "20" {
+		t.Errorf("an older event was believed: %v", m)
+	}
+	h.saw(kind, at("21"))
+	if m := h.listings[kind].objects[kind.ID("", "a")]; m.ResourceVersion != "21" {
+		t.Errorf("a newer event was not: %v", m)
+	}
+}

@@ -1,0 +1,106 @@
+package home
+
+import (
+	"cmp"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources/clusters"
+)
+
+// Fleet is what controllers know of the fleet.
+type Fleet struct {
+	// Registry is clusters.yaml as the home's own unit has it. While Registry.Faulty is
+	// set, a cluster or an entry that is missing may still be wanted: see
+	// [clusters.Registry.Removed].
+	Registry *clusters.Registry
+	// State returns the state of a registered cluster, by name, and why it is not Ready.
+	State func(cluster string) (phase status.Phase, message string)
+}
+
+// View is what a controller works with in one call. It is valid until the call returns.
+type View struct {
+	// Cluster is the registered name of the home.
+	Cluster string
+	// Client talks to the home. Its write guard decides whether a write may be sent.
+	Client *kube.Client
+	// Fleet is the fleet that the home is at.
+	Fleet Fleet
+	// Log gets what was done.
+	Log *slog.Logger
+
+	home     *Home
+	problems []problem.Problem
+}
+
+// mostProblems bounds the problems that one call reports.
+const mostProblems = 50
+
+// view returns what a controller sees now.
+func (h *Home) view(l *loop) *View {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return &View{Cluster: h.cfg.Client.Name(), Client: h.cfg.Client, Fleet: h.fleet, Log: h.cfg.Log.With("controller", l.Name()), home: h}
+}
+
+// Report tells people what is wrong with an object, until the next call. It names the
+// cluster if the problem names none.
+func (v *View) Report(p problem.Problem) {
+	p.Cluster = cmp.Or(p.Cluster, v.Cluster)
+	if len(v.problems) < mostProblems {
+		v.problems = append(v.problems, p)
+	}
+}
+
+// errNotListed is for a kind that no controller follows.
+var errNotListed = errors.New("the kind is not followed")
+
+// Objects returns the metadata of the objects of a kind, sorted by namespace and name;
+// read-only. The controller follows the kind. If the cluster does not serve the kind, the
+// error is of class [kube.NoSuchType]. After any other error nothing is known: an object
+// that is missing may exist.
+func (v *View) Objects(kind Kind) ([]*metav1.PartialObjectMetadata, error) {
+	v.home.mu.Lock()
+	defer v.home.mu.Unlock()
+	l := v.home.listings[kind]
+	if l == nil {
+		return nil, errNotListed
+	}
+	if l.err != nil {
+		return nil, l.err
+	}
+	return slices.SortedFunc(maps.Values(l.objects), func(a, b *metav1.PartialObjectMetadata) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	}), nil
+}
+
+// Object returns the metadata of one object, nil if there is none; read-only. Errors are
+// those of [View.Objects].
+func (v *View) Object(kind Kind, namespace, name string) (*metav1.PartialObjectMetadata, error) {
+	v.home.mu.Lock()
+	defer v.home.mu.Unlock()
+	l := v.home.listings[kind]
+	switch {
+	case l == nil:
+		return nil, errNotListed
+	case l.err != nil:
+		return nil, l.err
+	}
+	return l.objects[kind.ID(namespace, name)], nil
+}
+
+// listing is what is known of a kind; guarded by the Home's mutex.
+type listing struct {
+	// tried: the kind was listed, or could not be.
+	tried   bool
+	err     error
+	objects map[manifest.ID]*metav1.PartialObjectMetadata
+}

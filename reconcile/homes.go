@@ -1,0 +1,60 @@
+package reconcile
+
+import (
+	"context"
+
+	"gitopsd.dev/reconcile/home"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/unit"
+)
+
+// keepHome runs the controllers of a cluster that is a home after an attempt at its unit,
+// and gives them the registry of the attempt's commit. What the gate holds back, they do
+// not see either. They go on while the unit is left alone because of errors, and end with
+// its connection.
+func (ws *workers) keepHome(ctx context.Context, w *worker, j *job, o unit.Outcome) {
+	switch {
+	case ws.cfg.Home == nil || j.want.ID.Name != "":
+		return
+	case !o.Home:
+		if o.Actions != nil { // else it is not known
+			w.endHome()
+		}
+		return
+	}
+	fleet := home.Fleet{Registry: j.of.state.Registry, State: ws.cfg.Board.State}
+	if w.home != nil {
+		w.home.Set(fleet)
+		return
+	}
+	name := w.id.String()
+	h, err := ws.cfg.Home(ctx, j.want, func(problems []problem.Problem) { ws.cfg.Board.Home(name, problems) })
+	if err != nil {
+		ws.cfg.Log.Error("the controllers of targets and applications do not run", "cluster", name, "error", err)
+		return
+	}
+	h.Set(fleet)
+	running, cancel := context.WithCancel(kube.Waiting(context.WithoutCancel(ctx)))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer ws.logPanic(w)
+		h.Run(running)
+	}()
+	w.home = h
+	w.unhome = func() {
+		cancel()
+		<-ended
+		ws.cfg.Board.Home(name, nil)
+	}
+}
+
+// endHome ends the controllers of a worker's cluster, if they run.
+func (w *worker) endHome() {
+	if w.home == nil {
+		return
+	}
+	w.unhome()
+	w.home = nil
+}

@@ -1,0 +1,110 @@
+package reconcile
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/home"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
+)
+
+// fakeHome notes what happens to the controllers of a cluster.
+type fakeHome struct {
+	mu     *sync.Mutex
+	events *[]string
+	name   string
+	tell   func([]problem.Problem)
+}
+
+func (h *fakeHome) note(event string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	*h.events = append(*h.events, event)
+}
+
+func (h *fakeHome) Set(fleet home.Fleet) {
+	_, dev := fleet.Registry.Get("dev")
+	h.note("set " + h.name + map[bool]string{true: " with dev", false: ""}[dev])
+}
+
+func (h *fakeHome) Run(ctx context.Context) {
+	h.note("run " + h.name)
+	h.tell([]problem.Problem{{Cluster: h.name, Reason: "as told"}})
+	<-ctx.Done()
+	h.note("end " + h.name)
+}
+
+// The controllers of a home run from the first attempt that leaves targets in it until
+// it is suspended, has no targets any more, or its connection ends; they see the commits
+// that the home itself got.
+func TestHomes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		var mu sync.Mutex
+		var events []string
+		f.ws.cfg.Home = func(_ context.Context, want *desired.Unit, tell func([]problem.Problem)) (Home, error) {
+			return &fakeHome{mu: &mu, events: &events, name: want.Name, tell: tell}, nil
+		}
+		happened := func(what string, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(events, want) {
+				t.Errorf("%s: have %q, want %q", what, events, want)
+			}
+			events = nil
+		}
+		told := func(want int) {
+			t.Helper()
+			if have := len(f.ws.cfg.Board.Snapshot().Clusters[0].Problems); have != want {
+				t.Errorf("%d problems, want %d", have, want)
+			}
+		}
+		outcome := unit.Outcome{Phase: status.Ready, Actions: map[string]int{}, Home: true}
+		f.set("hub", func(context.Context, *desired.Unit) unit.Outcome { return outcome })
+		f.pass(state("1", "hub", "prod"))
+		happened("it begins", "set hub", "run hub")
+		told(1)
+		f.pass(state("2", "hub", "prod", "dev"))
+		happened("a commit", "set hub with dev")
+
+		waits := state("3", "hub<-dev", "prod", "dev")
+		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome { return unit.Outcome{Phase: status.Failed} })
+		f.pass(waits)
+		happened("a commit that is held back", "set hub with dev") // the one before, again
+		f.set("dev", nil)
+
+		outcome = unit.Outcome{Phase: status.Unreachable}
+		f.pass(state("4", "hub"))
+		happened("it is gone")
+		outcome = unit.Outcome{Phase: status.Ready, Actions: map[string]int{}, Home: true}
+		time.Sleep(time.Hour)
+		f.pass(state("5", "hub"))
+		happened("it is back", "end hub", "set hub", "run hub")
+
+		suspended := state("6", "hub")
+		suspended.Clusters[0].Suspend = true
+		f.pass(suspended)
+		happened("it is suspended", "end hub")
+		told(0)
+		f.pass(state("7", "hub"))
+		happened("it is suspended no more", "set hub", "run hub")
+		outcome.Home = false
+		f.pass(state("8", "hub"))
+		happened("it has no targets", "end hub")
+		outcome.Home = true
+		f.pass(state("9", "hub"))
+		happened("it has targets again", "set hub", "run hub")
+		f.ws.stop()
+		happened("the daemon ends", "end hub")
+	})
+}

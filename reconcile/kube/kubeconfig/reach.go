@@ -1,0 +1,48 @@
+package kubeconfig
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// metadata are services of clouds for their own machines that are at no link-local address.
+var metadata = []netip.Addr{
+	netip.MustParseAddr("fd00:ec2::254"),   // AWS
+	netip.MustParseAddr("100.100.100.200"), // Alibaba Cloud
+	netip.MustParseAddr("168.63.129.16"),   // Azure
+	netip.MustParseAddr("192.0.0.192"),     // Oracle Cloud
+}
+
+// Reach decides which addresses a kubeconfig that a team brought may lead to. Those that
+// mean the daemon's own machine, and those at which a cloud gives credentials to it, only if
+// they are listed: the daemon would ask there in the team's place.
+type Reach []netip.Prefix
+
+// ParseReach reads address ranges, each such as 127.0.0.0/8 or one address.
+func ParseReach(texts []string) (Reach, error) {
+	var r Reach
+	for _, text := range texts {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			a, errAddr := netip.ParseAddr(text)
+			if errAddr != nil || a.Zone() != "" {
+				return nil, fmt.Errorf("%q is no address and no range such as 127.0.0.0/8", text)
+			}
+			prefix = netip.PrefixFrom(a, a.BitLen())
+		}
+		r = append(r, prefix.Masked())
+	}
+	return r, nil
+}
+
+// Check returns an error for an address that is refused. It is for kube.Config.MayReach:
+// names are resolved by then, so that none can change its meaning after the check.
+func (r Reach) Check(a netip.Addr) error {
+	a = a.Unmap().WithZone("")
+	own := a.IsLoopback() || a.IsUnspecified() || a.IsLinkLocalUnicast() || a.IsMulticast() || slices.Contains(metadata, a)
+	if !own || slices.ContainsFunc(r, func(p netip.Prefix) bool { return p.Contains(a) }) {
+		return nil
+	}
+	return fmt.Errorf("address %s is refused: it is one of the machine that gitopsd runs on, or of services for it (--allow-addresses)", a)
+}

@@ -1,0 +1,65 @@
+package plan
+
+import (
+	"context"
+	"fmt"
+
+	"gitopsd.dev/reconcile/prove"
+	"gitopsd.dev/render"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/sources/errgroup"
+)
+
+// CheckConversions tries the conversion rules of the definitions that a plan creates or
+// changes, and refuses those with a counterexample that the rules do not allow. All
+// steps of such a definition's package are refused, since a new controller must not
+// meet an old type. rules are by the definition's name. The error is that ctx has ended.
+func CheckConversions(ctx context.Context, p *Plan, rules map[string]*render.Conversion, proofs *prove.Cache) error {
+	if len(rules) == 0 {
+		return nil
+	}
+	var g errgroup.Group
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		of := rules[s.ID.Name]
+		// What is refused for another reason is tried, too: people see all reasons at once.
+		changes := s.Action.Writes() || s.Action == Refused && s.Compatibility == compat.Breaking
+		if !s.ID.Is(manifest.CRD) || s.Object == nil || of == nil || !changes || s.Drift {
+			continue
+		}
+		g.Go(func() error {
+			proof, err := proofs.Prove(ctx, of)
+			switch {
+			case ctx.Err() != nil:
+				return context.Cause(ctx)
+			case err != nil:
+				s.Action, s.Reason = Refused, fmt.Sprintf("its conversion rules cannot be tried: %v", err)
+				return nil
+			}
+			s.Proof = proof
+			if why := proof.Why(); why != "" && s.Action == Refused {
+				s.Reason += "; " + why
+			} else if why != "" {
+				s.Action, s.Reason = Refused, why
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	why := make(map[string]string)
+	for i := range p.Steps {
+		if s := &p.Steps[i]; s.Package != "" && s.Proof != nil && len(s.Proof.Refused) > 0 && why[s.Package] == "" {
+			why[s.Package] = fmt.Sprintf("its package has conversion rules with a counterexample: %s", s.ID.Name)
+		}
+	}
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if reason := why[s.Package]; reason != "" && s.Action.Writes() && !s.Drift {
+			s.Action, s.Reason = Refused, reason
+		}
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+package plan
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/reconcile/prove"
+	"gitopsd.dev/render"
+	"gitopsd.dev/render/conversion"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
+	"gitopsd.dev/render/types/compat"
+)
+
+// withRules returns a definition with conversion rules: one that renames a field, by the
+// expression that reads it.
+func withRules(t *testing.T, name, read string) (*manifest.Object, *render.Conversion) {
+	t.Helper()
+	o, err := manifest.New(manifesttest.Tree(t, `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: `+name+`.example.io}
+spec:
+  group: example.io
+  names: {kind: Widget, plural: `+name+`}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {title: {type: string, maxLength: 20}}}}}}}
+  - {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {name: {type: string, maxLength: 20}}}}}}}
+`), manifest.Origin{File: "crd.yaml"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents := []conversion.Document{{Origin: manifest.Origin{File: "rules.yaml", Line: 1}, Tree: manifesttest.Tree(t, `
+apiVersion: apis.kcp.dev/v1alpha1
+kind: APIConversionRules
+metadata: {name: `+name+`.example.io}
+spec:
+  conversions:
+  - {from: v1, to: v2, rules: [{from: "`+read+`", to: spec.name}]}
+  - {from: v2, to: v1, rules: [{from: v2.spec.name, to: spec.title}]}
+`)}}
+	set, err := conversion.Compile(o.Tree(), documents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o, &render.Conversion{Set: set, Documents: documents, Definition: o}
+}
+
+// Rules with a counterexample refuse their definition, with the package that it is of.
+// Steps that do not change the rules are left alone.
+func TestCheckConversions(t *testing.T) {
+	t.Parallel()
+	const renames, lengthens = "v1.spec.title", "v1.spec.title + '!'"
+	good, goodRules := withRules(t, "good", renames)
+	bad, badRules := withRules(t, "bad", lengthens)
+	rules := map[string]*render.Conversion{"good.example.io": goodRules, "bad.example.io": badRules}
+	other := manifest.ConfigMap.ID("default", "settings")
+	var proofs prove.Cache
+	for _, tt := range []struct {
+		name  string
+		steps []Step
+		want  []string // the action of each, and what is in its reason
+	}{
+		{"new", []Step{{Action: Create, ID: good.ID(), Object: good}, {Action: Create, ID: bad.ID(), Object: bad}},
+			[]string{"create", "refused its conversion rules have a counterexample: v1 -> v2: the result is not valid: spec.name: Too long"}},
+		{"changed", []Step{{Action: Configure, ID: bad.ID(), Object: bad}, {Action: Create, ID: other}}, []string{"refused counterexample", "create"}},
+		{"of a package", []Step{{Action: Configure, ID: bad.ID(), Object: bad, Package: "p"}, {Action: Create, ID: other, Package: "p"}, {Action: Prune, ID: other, Package: "p"}, {Action: Create, ID: good.ID(), Object: good, Package: "q"}},
+			[]string{"refused counterexample", "refused its package has conversion rules with a counterexample: bad.example.io", "refused its package has", "create"}},
+		{"breaking, too", []Step{{Action: Refused, ID: bad.ID(), Object: bad, Compatibility: compat.Breaking, Reason: "breaking: f1"}}, []string{"refused breaking: f1; its conversion rules have a counterexample"}},
+		{"refused for another reason", []Step{{Action: Refused, ID: bad.ID(), Object: bad, Reason: "no"}}, []string{"refused no"}},
+		{"drift", []Step{{Action: Configure, ID: bad.ID(), Object: bad, Drift: true}}, []string{"configure"}},
+		{"unchanged", []Step{{Action: Unchanged, ID: bad.ID(), Object: bad}}, []string{"unchanged"}},
+		{"removed", []Step{{Action: Prune, ID: bad.ID()}}, []string{"prune"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p := &Plan{Steps: tt.steps}
+			if err := CheckConversions(t.Context(), p, rules, &proofs); err != nil {
+				t.Fatal(err)
+			}
+			for i, want := range tt.want {
+				action, reason, _ := strings.Cut(want, " ")
+				if s := p.Steps[i]; string(s.Action) != action || !strings.Contains(s.Reason, reason) || reason == "" && s.Reason != "" {
+					t.Errorf("step %d: %s %q, want %s", i, s.Action, s.Reason, want)
+				}
+			}
+		})
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	slow, slowRules := withRules(t, "slow", renames)
+	p := &Plan{Steps: []Step{{Action: Create, ID: slow.ID(), Object: slow}}}
+	if err := CheckConversions(gone, p, map[string]*render.Conversion{"slow.example.io": slowRules}, &proofs); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}

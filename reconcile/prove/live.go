@@ -1,0 +1,97 @@
+package prove
+
+import (
+	"context"
+	"slices"
+
+	"gitopsd.dev/render"
+	"gitopsd.dev/render/conversion/proof"
+	"gitopsd.dev/render/manifest"
+)
+
+// Live is what trying rules on the objects of a cluster has shown. It has no value of
+// any object.
+type Live struct {
+	// Version is the one that the objects were read in; empty if the cluster has none
+	// that the rules know.
+	Version string
+	// Objects is how many were tried.
+	Objects int
+	// Stopped is why not all were; empty if they were.
+	Stopped string
+	// Findings are the ways in which objects break laws.
+	Findings []LiveFinding
+}
+
+// LiveFinding is one way in which objects of a cluster break a law.
+type LiveFinding struct {
+	Law proof.Law
+	// Text is the finding in one line.
+	Text string
+	// Allowed is the reason for which the rules allow it; empty if they do not.
+	Allowed string
+	// Objects are the first that show it, Times how many do.
+	Objects []manifest.ID
+	Times   int
+}
+
+// Failed reports whether an object breaks a law that the rules do not allow it to. Rules
+// that failed on a value break none, since the value is kept.
+func (l *Live) Failed() bool {
+	return slices.ContainsFunc(l.Findings, func(f LiveFinding) bool { return f.Law != proof.RuleFails && f.Allowed == "" })
+}
+
+// mostNamed is how many objects a finding names, and mostWays how many findings there
+// are.
+const (
+	mostNamed = 3
+	mostWays  = 50
+)
+
+// Trial tries rules on the objects of a cluster, one after the other. Only one goroutine
+// at a time may use it.
+type Trial struct {
+	trial   *proof.Trial
+	allowed allowances
+	live    Live
+}
+
+// NewTrial returns a Trial of objects that are read in a version. It fails if the API
+// server would not accept a schema.
+func NewTrial(rules *render.Conversion, version string) (*Trial, error) {
+	trial, err := proof.NewTrial(config(rules))
+	return &Trial{trial: trial, allowed: readAllowances(rules), live: Live{Version: version}}, err
+}
+
+// Result returns what was found so far.
+func (t *Trial) Result() *Live { return &t.live }
+
+// Again forgets what was found so far.
+func (t *Trial) Again() { t.live = Live{Version: t.live.Version} }
+
+// Try tries an object, which is not kept. It fails if the object is of no version of the
+// rules, or if ctx ends.
+func (t *Trial) Try(ctx context.Context, tree map[string]any) error {
+	findings, err := t.trial.Try(ctx, tree)
+	if err != nil {
+		return err
+	}
+	t.live.Objects++
+	id := manifest.KindOf(tree).ID(manifest.Text(tree, "metadata", "namespace"), manifest.Text(tree, "metadata", "name"))
+	for _, f := range findings {
+		text := f.Brief()
+		i := slices.IndexFunc(t.live.Findings, func(seen LiveFinding) bool { return seen.Text == text })
+		if i < 0 {
+			if len(t.live.Findings) == mostWays {
+				continue
+			}
+			i = len(t.live.Findings)
+			t.live.Findings = append(t.live.Findings, LiveFinding{Law: f.Law, Text: text, Allowed: t.allowed.reason(f.Law)})
+		}
+		seen := &t.live.Findings[i]
+		if seen.Times++; len(seen.Objects) < mostNamed && !slices.Contains(seen.Objects, id) {
+			seen.Objects = append(seen.Objects, id)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,199 @@
+package prove
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"gitopsd.dev/render"
+	"gitopsd.dev/render/conversion"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
+)
+
+const definition = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.example.io}
+spec:
+  group: example.io
+  scope: Namespaced
+  names: {kind: Widget, plural: widgets}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {title: {type: string, maxLength: 20}}}}}}}
+  - {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {name: {type: string, maxLength: 20}}}}}}}
+`
+
+// rules renames title to name; read is the expression that reads it, and annotation is
+// one of the document.
+func rules(t *testing.T, read, annotation string) *render.Conversion {
+	t.Helper()
+	o, err := manifest.New(manifesttest.Tree(t, definition), manifest.Origin{File: "crd.yaml", Line: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := manifesttest.Tree(t, `
+apiVersion: apis.kcp.dev/v1alpha1
+kind: APIConversionRules
+metadata: {name: widgets.example.io}
+spec:
+  conversions:
+  - {from: v1, to: v2, rules: [{from: "`+read+`", to: spec.name}]}
+  - {from: v2, to: v1, rules: [{from: v2.spec.name, to: spec.title}]}
+`)
+	if annotation != "" {
+		tree["metadata"].(map[string]any)["annotations"] = map[string]any{manifest.AllowBreakingAnnotation: annotation}
+	}
+	documents := []conversion.Document{{Origin: manifest.Origin{File: "rules.yaml", Line: 3}, Tree: tree}}
+	set, err := conversion.Compile(o.Tree(), documents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &render.Conversion{Set: set, Documents: documents, Definition: o}
+}
+
+const (
+	renames = "v1.spec.title"
+	// lengthens makes names of 21 characters, which v2 does not admit.
+	lengthens = "v1.spec.title + '!'"
+)
+
+func prove(t *testing.T, c *Cache, of *render.Conversion) *Proof {
+	t.Helper()
+	p, err := c.Prove(t.Context(), of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Rules that keep every law are not refused, and are tried once.
+func TestProve(t *testing.T) {
+	t.Parallel()
+	c := new(Cache)
+	p := prove(t, c, rules(t, renames, ""))
+	if p.Why() != "" || len(p.Findings) > 0 || p.Objects() < 20 || p.Unfinished {
+		t.Errorf("%d objects, %q:\n%s", p.Objects(), p.Why(), p)
+	}
+	if prove(t, c, rules(t, renames, "")).Result != p.Result {
+		t.Error("the same rules were tried again")
+	}
+}
+
+// A counterexample refuses rules, unless an annotation allows this of these very rules.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	c := new(Cache)
+	p := prove(t, c, rules(t, lengthens, ""))
+	if len(p.Refused) == 0 || p.Refused[0] != "admitted" {
+		t.Fatalf("refused: %q\n%s", p.Refused, p)
+	}
+	for _, part := range []string{
+		"its conversion rules have a counterexample: v1 -> v2: the result is not valid: spec.name: Too long", "(rules.yaml:3: conversions[0].rules[0])",
+		`annotate them (rules.yaml:3) with gitopsd.dev/allow-breaking, a line "` + p.Version + `:admitted=<reason>"`,
+	} {
+		if !strings.Contains(p.Why(), part) {
+			t.Errorf("%q is not in %q", part, p.Why())
+		}
+	}
+	var allowed string
+	for _, name := range p.Refused {
+		allowed += p.Version + ":" + name + "=titles are short\n"
+	}
+	for _, tt := range []struct {
+		name, annotation string
+		want             string // in Why, "" for nothing
+	}{
+		{"allowed", allowed, ""},
+		{"of other rules", strings.ReplaceAll(allowed, p.Version, "h1:AAAAAAAAAAAA"), "counterexample"},
+		{"another law", p.Version + ":total=because", ":admitted=<reason>"},
+		{"without a reason", p.Version + ":admitted=", "gives no reason"},
+		{"no such law", p.Version + ":field-removed=because", `there is no finding "field-removed"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			why := prove(t, c, rules(t, lengthens, tt.annotation)).Why()
+			if tt.want == "" && why != "" || !strings.Contains(why, tt.want) {
+				t.Errorf("it says %q, want %q", why, tt.want)
+			}
+		})
+	}
+	if prove(t, c, rules(t, lengthens, allowed)).Allowed["admitted"] != "titles are short" {
+		t.Error("the reason is lost")
+	}
+}
+
+// A proof that takes too long says so, and whoever gives up on one leaves it to others.
+func TestUnfinished(t *testing.T) {
+	t.Parallel()
+	p := prove(t, &Cache{Longest: time.Nanosecond}, rules(t, renames, ""))
+	if !p.Unfinished || p.Why() != "" {
+		t.Errorf("unfinished: %t, %q", p.Unfinished, p.Why())
+	}
+
+	of := rules(t, renames, "")
+	c := &Cache{done: make(map[string]*entry), slots: make(chan struct{}, 1)}
+	c.slots <- struct{}{}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Prove(gone, of); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	<-c.slots
+	if p := prove(t, c, of); p.Unfinished || p.Objects() == 0 {
+		t.Errorf("%d objects, unfinished: %t", p.Objects(), p.Unfinished)
+	}
+}
+
+// What is remembered has a bound.
+func TestForgotten(t *testing.T) {
+	t.Parallel()
+	c := &Cache{done: make(map[string]*entry), slots: make(chan struct{}, 1)}
+	c.slots <- struct{}{} // nothing is tried
+	for i := range mostKept + 10 {
+		of := rules(t, renames, "")
+		of.Documents[0].Origin.Line = i
+		c.entry(of)
+	}
+	if len(c.done) != mostKept || len(c.order) != mostKept {
+		t.Errorf("%d and %d are remembered", len(c.done), len(c.order))
+	}
+}
+
+// Objects of a cluster are named, and nothing that is in them is shown.
+func TestLive(t *testing.T) {
+	t.Parallel()
+	trial, err := NewTrial(rules(t, lengthens, ""), "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	try := func(name, title string) {
+		t.Helper()
+		tree := manifesttest.Tree(t, "{apiVersion: example.io/v1, kind: Widget, metadata: {name: "+name+", namespace: default, managedFields: [{manager: kubectl}]}, spec: {title: "+title+"}}")
+		if err := trial.Try(t.Context(), tree); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const secret = "hunter2hunter2hunter"
+	try("before", secret)
+	trial.Again()
+	try("short", "fine")
+	if r := trial.Result(); r.Failed() || r.Objects != 1 || r.Version != "v1" {
+		t.Errorf("result %+v", r)
+	}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		try(name, secret)
+	}
+	r := trial.Result()
+	if !r.Failed() || r.Objects != 5 || len(r.Findings) != 1 {
+		t.Fatalf("result %+v", r)
+	}
+	f := r.Findings[0]
+	if f.Text != "v1 -> v2: the result is not valid (spec.name)" || f.Times != 4 || len(f.Objects) != mostNamed || f.Objects[0].String() != "widget.example.io/default/a" {
+		t.Errorf("finding %+v", f)
+	}
+	if err := trial.Try(t.Context(), manifesttest.Tree(t, "{apiVersion: example.io/v7, kind: Widget, metadata: {name: x}}")); err == nil || err.Error() != "the rules have no version v7" {
+		t.Errorf("error: %v", err)
+	}
+}

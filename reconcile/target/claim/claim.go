@@ -1,0 +1,246 @@
+// Package claim makes KubernetesTargets of clusters that others provision in a home: a
+// Bound KubernetesCluster, a Cluster of Cluster API, a ClusterProfile (KEP-4322). The
+// target has the name and the labels of the claim, refers to the Secret that the claim's
+// controller writes, and is owned by the claim: the garbage collector deletes it with the
+// claim. Nobody needs the right to make targets for that.
+//
+// kinds.go says when a claim is a cluster and where its Secret is, claim.go keeps the
+// targets.
+package claim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/reconcile/home"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/target"
+)
+
+// waitPause is the pause before what a claim needs is looked for again: a Secret that
+// labels name is not watched.
+const waitPause = 30 * time.Second
+
+// inventoryLabels begin the labels of what an inventory has (KEP-3659).
+const inventoryLabels = "applyset.kubernetes.io/"
+
+var (
+	targets    = home.Kind{GroupKind: target.Target}
+	targetType = kube.Type{Group: target.Group, Version: target.Version, Kind: target.Target.Kind, Resource: "kubernetestargets", Namespaced: true, HasStatus: true}
+	secretType = kube.Type{Version: "v1", Kind: manifest.Secret.Kind, Resource: "secrets", Namespaced: true}
+)
+
+// Controller makes targets of claims. It is a [home.Controller].
+type Controller struct {
+	kinds []manifest.GroupKind
+	// known is what is remembered of each claim, by its UID.
+	known map[string]*known
+}
+
+// known is what is remembered of a claim.
+type known struct {
+	// version is the resourceVersion at which state was read.
+	version string
+	state   state
+	// applied is the target as it was applied last, and generation its generation then.
+	applied    string
+	generation int64
+}
+
+// New makes a Controller for these kinds.
+func New(kinds []manifest.GroupKind) *Controller {
+	return &Controller{kinds: kinds, known: make(map[string]*known)}
+}
+
+// Name implements [home.Controller].
+func (c *Controller) Name() string { return "claims" }
+
+// Kinds implements [home.Controller].
+func (c *Controller) Kinds() []home.Kind {
+	all := []home.Kind{targets}
+	for _, gk := range c.kinds {
+		all = append(all, home.Kind{GroupKind: gk})
+	}
+	return all
+}
+
+// Close implements [home.Controller].
+func (c *Controller) Close() {}
+
+// Reconcile implements [home.Controller].
+func (c *Controller) Reconcile(ctx context.Context, v *home.View) (again time.Time, err error) {
+	if _, err := v.Objects(targets); kube.ClassOf(err) == kube.NoSuchType {
+		return time.Time{}, nil
+	} else if err != nil {
+		return time.Time{}, err
+	}
+	there := make(map[string]bool)
+	for _, gk := range c.kinds {
+		claims, err := v.Objects(home.Kind{GroupKind: gk})
+		if kube.ClassOf(err) == kube.NoSuchType {
+			continue
+		}
+		if err != nil {
+			return again, err
+		}
+		for _, m := range claims {
+			there[string(m.UID)] = true
+			wait, err := c.one(ctx, v, gk, m)
+			if kube.IsClusterWide(err) || ctx.Err() != nil {
+				return again, err
+			}
+			if err != nil {
+				v.Report(problem.Problem{Object: gk.ID(m.Namespace, m.Name).String(), Reason: "no target was made of it: " + problem.Message(err)})
+			}
+			if wait || err != nil {
+				again = time.Now().Add(waitPause)
+			}
+		}
+	}
+	maps.DeleteFunc(c.known, func(uid string, _ *known) bool { return !there[uid] })
+	return again, nil
+}
+
+// one makes the target of a claim. wait reports whether the claim must be looked at again
+// although nothing about it changes.
+func (c *Controller) one(ctx context.Context, v *home.View, gk manifest.GroupKind, m *metav1.PartialObjectMetadata) (wait bool, err error) {
+	if m.DeletionTimestamp != nil {
+		return false, nil
+	}
+	k := c.known[string(m.UID)]
+	if k == nil {
+		k = new(known)
+		c.known[string(m.UID)] = k
+	}
+	if k.version != m.ResourceVersion || k.state.lookAgain {
+		if k.state, err = read(ctx, v, gk, m); err != nil {
+			k.version = ""
+			return false, err
+		}
+		k.version = m.ResourceVersion
+	}
+	if k.state.why != "" {
+		v.Report(problem.Problem{Object: gk.ID(m.Namespace, m.Name).String(), Reason: "no target was made of it: " + k.state.why})
+	}
+	if k.state.secret == "" {
+		return k.state.lookAgain, nil
+	}
+	existing, err := v.Object(targets, m.Namespace, m.Name)
+	if err != nil {
+		return false, err
+	}
+	if existing != nil && !slices.ContainsFunc(existing.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == m.UID }) {
+		v.Report(problem.Problem{
+			Object: gk.ID(m.Namespace, m.Name).String(), Reason: fmt.Sprintf("no target was made of it: %s exists and is not its own", targets.ID(m.Namespace, m.Name)),
+			Advice: "delete or rename one of them",
+		})
+		return false, nil
+	}
+	body, err := targetOf(gk, k.state, m)
+	if err != nil {
+		return false, err
+	}
+	if existing != nil && k.applied == string(body) && k.generation == existing.Generation && has(existing, labelsOf(m)) {
+		return false, nil
+	}
+	id := targets.ID(m.Namespace, m.Name)
+	// One that somebody makes meanwhile is not taken over: without Force its fields are a
+	// conflict.
+	applied, err := v.Client.Apply(ctx, targetType, id, body, kube.ApplyOptions{Force: existing != nil})
+	if err != nil {
+		return false, err
+	}
+	if existing == nil {
+		v.Log.Info("a target was made", "target", id.String(), "of", gk.ID(m.Namespace, m.Name).String())
+	}
+	k.applied, k.generation = string(body), applied.Meta.Generation
+	return false, nil
+}
+
+// has reports whether an object has all of these labels.
+func has(m *metav1.PartialObjectMetadata, labels map[string]string) bool {
+	for key, value := range labels {
+		if m.Labels[key] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// labelsOf returns the labels of a claim's target. Those that say whose the claim is are
+// not among them: in an inventory, the target would be pruned as soon as it is made.
+func labelsOf(m *metav1.PartialObjectMetadata) map[string]string {
+	labels := maps.Clone(m.Labels)
+	maps.DeleteFunc(labels, func(key, _ string) bool {
+		return strings.HasPrefix(key, inventoryLabels) || strings.HasPrefix(key, manifest.Group+"/")
+	})
+	if labels == nil {
+		labels = make(map[string]string)
+	}
+	labels[target.AutomaticLabel] = "true"
+	return labels
+}
+
+// targetOf returns the target of a claim, as JSON.
+func targetOf(gk manifest.GroupKind, s state, m *metav1.PartialObjectMetadata) ([]byte, error) {
+	return json.Marshal(map[string]any{
+		"apiVersion": target.Target.APIVersion(target.Version), "kind": target.Target.Kind,
+		"metadata": map[string]any{
+			"name": m.Name, "namespace": m.Namespace, "labels": labelsOf(m),
+			"ownerReferences": []any{map[string]any{"apiVersion": s.apiVersion, "kind": gk.Kind, "name": m.Name, "uid": m.UID, "controller": true}},
+		},
+		"spec": map[string]any{"connectionSecretRef": map[string]any{"name": s.secret}},
+	})
+}
+
+// read reads what a claim says of its cluster.
+func read(ctx context.Context, v *home.View, gk manifest.GroupKind, m *metav1.PartialObjectMetadata) (state, error) {
+	t, err := v.Client.Kind(ctx, gk.Group, gk.Kind)
+	if err != nil {
+		return state{}, err
+	}
+	if !t.Namespaced {
+		return state{why: "the kind is cluster-wide, and a target is in a namespace"}, nil
+	}
+	tree, _, err := v.Client.Get(ctx, t, t.ID(m.Namespace, m.Name))
+	if kube.ClassOf(err) == kube.NotFound {
+		return state{}, nil
+	}
+	if err != nil {
+		return state{}, err
+	}
+	s := stateOf(gk, tree)
+	s.apiVersion = t.APIVersion()
+	if s.label == "" {
+		return s, nil
+	}
+	var names []string
+	_, err = v.Client.List(ctx, secretType, kube.ListOptions{Namespace: m.Namespace, Selector: s.label}, func(secret *metav1.PartialObjectMetadata) bool {
+		if namespace := secret.Labels[profileNamespaceLabel]; namespace == "" || namespace == m.Namespace {
+			names = append(names, secret.Name)
+		}
+		return true
+	})
+	if err != nil {
+		return state{}, err
+	}
+	s.lookAgain = true
+	switch len(names) {
+	case 0:
+		s.why = "no Secret of its namespace has the label " + s.label
+	case 1:
+		s.secret = names[0]
+	default:
+		s.why = fmt.Sprintf("%d Secrets of its namespace have the label %s; leave it on one", len(names), s.label)
+	}
+	return s, nil
+}

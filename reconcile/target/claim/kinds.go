@@ -1,0 +1,94 @@
+package claim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// The kinds whose rules differ from the general one.
+var (
+	clusterAPI     = manifest.GroupKind{Group: "cluster.x-k8s.io", Kind: "Cluster"}
+	clusterProfile = manifest.ClusterProfile
+)
+
+// DefaultKinds are the kinds of claims unless an operator names others.
+var DefaultKinds = []string{"KubernetesCluster.compute.crossplane.io", clusterAPI.String()}
+
+// profileLabel is on the Secret with the connection to a ClusterProfile's cluster, with
+// the profile's name (KEP-4322).
+const profileLabel = "x-k8s.io/cluster-profile"
+
+// profileNamespaceLabel may be on it, too, with the profile's namespace. A Secret that
+// names another namespace leads to the cluster of another profile.
+const profileNamespaceLabel = "x-k8s.io/cluster-profile-namespace"
+
+// ParseKinds reads kinds, each as Kind.group.
+func ParseKinds(texts []string) ([]manifest.GroupKind, error) {
+	var kinds []manifest.GroupKind
+	for _, text := range texts {
+		kind, group, ok := strings.Cut(text, ".")
+		if !ok || kind == "" || !strings.Contains(group, ".") || kind[0] < 'A' || kind[0] > 'Z' {
+			return nil, fmt.Errorf("%q is not Kind.group, such as %s", text, clusterAPI)
+		}
+		gk := manifest.GroupKind{Group: group, Kind: kind}
+		if slices.Contains(kinds, gk) {
+			return nil, errors.New(text + " is named twice")
+		}
+		kinds = append(kinds, gk)
+	}
+	return kinds, nil
+}
+
+// state is what a claim says of its cluster.
+type state struct {
+	apiVersion string
+	// secret is the Secret in the claim's namespace with the connection; empty if the
+	// cluster is not there yet, or if the Secret is the one with label, "key=value".
+	secret, label string
+	// why is why there can be no target, for people; empty for a claim that only waits.
+	why string
+	// lookAgain: the Secret has to be looked for again.
+	lookAgain bool
+}
+
+// stateOf reads a claim. One that is not Bound and not Ready waits.
+func stateOf(gk manifest.GroupKind, tree map[string]any) state {
+	name := manifest.Text(tree, "metadata", "name")
+	switch gk {
+	case clusterAPI:
+		ready := condition(tree, "Ready") || condition(tree, "Available") ||
+			manifest.Truth(tree, "status", "controlPlaneReady") || manifest.Truth(tree, "status", "initialization", "controlPlaneInitialized")
+		if !ready {
+			return state{}
+		}
+		return state{secret: name + "-kubeconfig"}
+	case clusterProfile:
+		if !condition(tree, "ControlPlaneHealthy") {
+			return state{}
+		}
+		return state{label: profileLabel + "=" + name}
+	}
+	if manifest.Text(tree, "status", "bindingPhase") != "Bound" && manifest.Text(tree, "status", "phase") != "Bound" && !condition(tree, "Ready") {
+		return state{}
+	}
+	secret, namespace := manifest.Text(tree, "spec", "writeConnectionSecretToRef", "name"), manifest.Text(tree, "spec", "writeConnectionSecretToRef", "namespace")
+	switch {
+	case secret == "":
+		return state{why: "spec.writeConnectionSecretToRef names no Secret"}
+	case namespace != "" && namespace != manifest.Text(tree, "metadata", "namespace"):
+		return state{why: fmt.Sprintf("spec.writeConnectionSecretToRef names a Secret in namespace %s, and a target uses those of its own", namespace)}
+	}
+	return state{secret: secret}
+}
+
+// condition reports whether an object has a condition of the type that is True.
+func condition(tree map[string]any, typ string) bool {
+	return slices.ContainsFunc(manifest.List(tree, "status", "conditions"), func(item any) bool {
+		c, _ := item.(map[string]any)
+		return manifest.Text(c, "type") == typ && manifest.Text(c, "status") == "True"
+	})
+}

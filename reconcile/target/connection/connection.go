@@ -1,0 +1,149 @@
+// Package connection reads and writes connection Secrets: the Secret beside a
+// KubernetesTarget with which its cluster is reached. It is pure.
+//
+// A connection Secret has one or both of two layouts: a whole kubeconfig under the key
+// kubeconfig, or endpoint, clusterCA, clientCert, clientKey, token, username and password,
+// each under its own key (the names of crossplane-runtime). If both are there, the
+// kubeconfig decides. The keys value and Config are taken for kubeconfig, too: Cluster API
+// and KEP-4322 write these.
+//
+// What a kubeconfig may hold is decided in reconcile/kube/kubeconfig: no programs, no files,
+// no unverified servers. To connect, give [Connection.Kubeconfig] to kube.New.
+package connection
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"gitopsd.dev/reconcile/kube/kubeconfig"
+	"gitopsd.dev/render/manifest"
+)
+
+// The keys of a connection Secret.
+const (
+	KeyKubeconfig = "kubeconfig"
+	KeyEndpoint   = "endpoint"
+	KeyCA         = "clusterCA"
+	KeyClientCert = "clientCert"
+	KeyClientKey  = "clientKey"
+	KeyToken      = "token"
+	KeyUsername   = "username"
+	KeyPassword   = "password"
+)
+
+// kubeconfigKeys are the keys that may hold a kubeconfig; the first one found decides:
+// ours, Cluster API's, and KEP-4322's in both of its spellings.
+var kubeconfigKeys = []string{KeyKubeconfig, "value", "Config", "config"}
+
+// Connection is how a cluster is reached, and with whose credentials. It is immutable.
+type Connection struct{ entry *kubeconfig.Entry }
+
+// ParseSecret parses a Secret as an API server returns it. Errors are those of [Parse].
+func ParseSecret(tree map[string]any, accept kubeconfig.Accept) (*Connection, error) {
+	data := make(map[string][]byte)
+	for key, v := range manifest.Mapping(tree, "data") {
+		text, _ := v.(string)
+		decoded, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return nil, fmt.Errorf("key %q is not base64", key)
+		}
+		data[key] = decoded
+	}
+	return Parse(data, accept)
+}
+
+// Parse parses the content of a Secret. Errors name the key at fault and say what to do;
+// they quote no value.
+func Parse(data map[string][]byte, accept kubeconfig.Accept) (*Connection, error) {
+	for _, key := range kubeconfigKeys {
+		if len(data[key]) == 0 {
+			continue
+		}
+		entry, err := kubeconfig.Parse(data[key], "", accept)
+		if err == nil {
+			err = checkUser(entry.User)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("key %q: %w", key, err)
+		}
+		return &Connection{entry}, nil
+	}
+	if len(data[KeyEndpoint]) == 0 {
+		return nil, fmt.Errorf("it has neither the key %q nor %q, but %s", KeyKubeconfig, KeyEndpoint, keys(data))
+	}
+	text := func(key string) string { return strings.TrimSpace(string(data[key])) }
+	endpoint := text(KeyEndpoint)
+	if !strings.Contains(endpoint, "://") {
+		endpoint = "https://" + endpoint // a host, as some providers write it
+	}
+	c := New(&api.Cluster{Server: endpoint, CertificateAuthorityData: data[KeyCA]}, &api.AuthInfo{
+		Token: text(KeyToken), ClientCertificateData: data[KeyClientCert], ClientKeyData: data[KeyClientKey],
+		Username: text(KeyUsername), Password: string(data[KeyPassword]),
+	})
+	file, err := c.Kubeconfig()
+	if err != nil {
+		return nil, err
+	}
+	if _, err = kubeconfig.Parse(file, "", accept); err != nil { // by the same rules
+		return nil, err
+	}
+	return c, checkUser(c.entry.User)
+}
+
+// New returns the connection of a user to a cluster. It has their addresses, certificates
+// and credentials, and nothing else that a kubeconfig may hold, such as extensions.
+func New(cluster *api.Cluster, user *api.AuthInfo) *Connection {
+	return &Connection{kubeconfig.New("target", &api.Cluster{
+		Server: cluster.Server, TLSServerName: cluster.TLSServerName, ProxyURL: cluster.ProxyURL,
+		CertificateAuthorityData: cluster.CertificateAuthorityData,
+	}, &api.AuthInfo{
+		Token: user.Token, ClientCertificateData: user.ClientCertificateData, ClientKeyData: user.ClientKeyData,
+		Username: user.Username, Password: user.Password,
+	})}
+}
+
+// checkUser returns an error if a user has no whole credentials.
+func checkUser(u *api.AuthInfo) error {
+	switch {
+	case (len(u.ClientCertificateData) > 0) != (len(u.ClientKeyData) > 0):
+		return errors.New("a client certificate needs its key, and a key its certificate")
+	case (u.Username != "") != (u.Password != ""):
+		return errors.New("a user name needs a password, and a password a user name")
+	case u.Token == "" && len(u.ClientCertificateData) == 0 && u.Username == "" && u.Exec == nil && u.AuthProvider == nil:
+		return errors.New("it holds no credentials: neither a token, nor a client certificate, nor a user name")
+	}
+	return nil
+}
+
+// Kubeconfig returns the connection as a kubeconfig file with one context.
+func (c *Connection) Kubeconfig() ([]byte, error) { return c.entry.File() }
+
+// Data returns the content of a connection Secret, in both layouts.
+func (c *Connection) Data() (map[string][]byte, error) {
+	file, err := c.Kubeconfig()
+	if err != nil {
+		return nil, err
+	}
+	cluster, user := c.entry.Cluster, c.entry.User
+	data := map[string][]byte{
+		KeyKubeconfig: file, KeyEndpoint: []byte(cluster.Server), KeyCA: cluster.CertificateAuthorityData,
+		KeyClientCert: user.ClientCertificateData, KeyClientKey: user.ClientKeyData,
+		KeyToken: []byte(user.Token), KeyUsername: []byte(user.Username), KeyPassword: []byte(user.Password),
+	}
+	maps.DeleteFunc(data, func(_ string, value []byte) bool { return len(value) == 0 })
+	return data, nil
+}
+
+// keys returns the keys of a Secret for an error.
+func keys(data map[string][]byte) string {
+	if len(data) == 0 {
+		return "nothing"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(data)), ", ")
+}

@@ -1,0 +1,103 @@
+package target
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/reconcile/home"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/sources/clusters"
+)
+
+const registry = `
+apiVersion: gitopsd.dev/v1alpha1
+kind: Cluster
+metadata: {name: hub}
+spec: {path: hub, kubeconfig: {file: hub.yaml}}
+---
+apiVersion: gitopsd.dev/v1alpha1
+kind: Cluster
+metadata: {name: prod}
+spec:
+  path: prod
+  kubeconfig: {file: prod.yaml}
+  publish:
+  - {cluster: hub, namespace: team, role: edit}
+  - {cluster: hub, namespace: ops, credentials: connection}
+`
+
+func TestDecide(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		// change changes the registry.
+		change    func(string) string
+		namespace string // team unless another is given
+		target    string // t unless another is given
+		spec      spec
+		of        string // what the Secret that is there holds; empty for none
+		phase     status.Phase
+		do        action
+		reason    string
+	}{
+		{name: "published", spec: spec{cluster: "prod"}, phase: status.Ready, do: offer, reason: Available},
+		{name: "not healthy yet", spec: spec{cluster: "prod"}, phase: status.Progressing, do: offer, reason: Available},
+		{name: "its own Secret is named", spec: spec{cluster: "prod", secret: "t-connection"}, phase: status.Ready, do: offer, reason: Available},
+		{name: "another Secret takes precedence", spec: spec{cluster: "prod", secret: "mine"}, phase: status.Ready, do: use},
+		{name: "a Secret alone", spec: spec{secret: "t-connection"}, phase: status.Ready, do: use},
+		{name: "nothing applied yet", spec: spec{cluster: "prod"}, phase: status.Pending, do: wait, reason: ClusterNotReady},
+		{name: "failed", spec: spec{cluster: "prod"}, phase: status.Failed, do: wait, reason: ClusterNotReady},
+		{name: "failed with a connection", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Failed, do: offer, reason: Available},
+		{name: "failed with a connection by other credentials", spec: spec{cluster: "prod"}, of: "prod connection", phase: status.Failed, do: wait, reason: ClusterNotReady},
+		{name: "a start, with a connection", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Pending, do: offer, reason: Available},
+		{name: "gone", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Unreachable, do: wait, reason: ClusterUnreachable},
+		{name: "another namespace", namespace: "others", spec: spec{cluster: "prod"}, phase: status.Ready, do: withdraw, reason: ClusterNotPublished},
+		{name: "another home's", spec: spec{cluster: "prod"}, phase: status.Ready, do: withdraw, reason: ClusterNotPublished,
+			change: func(s string) string {
+				return strings.Replace(s, "{cluster: hub, namespace: team", "{cluster: prod, namespace: team", 1)
+			}},
+		{name: "a long name", target: strings.Repeat("t", 242), spec: spec{cluster: "prod"}, phase: status.Ready, do: offer, reason: Available},
+		{name: "too long a name", target: strings.Repeat("t", 243), spec: spec{cluster: "prod"}, phase: status.Ready, do: withdraw, reason: NameTooLong},
+		{name: "not registered", spec: spec{cluster: "dev"}, phase: status.Ready, do: withdraw, reason: ClusterNotRegistered},
+		{name: "its document has errors", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Ready, do: wait, reason: RegistryFaulty,
+			change: func(s string) string { return strings.Replace(s, "path: prod", "pth: prod", 1) }},
+		{name: "another document has errors", spec: spec{cluster: "prod"}, phase: status.Ready, do: offer, reason: Available,
+			change: func(s string) string { return s + "\n---\nkind: Cluster\nmetadata: {name: broken}\n" }},
+		{name: "being emptied", spec: spec{cluster: "prod"}, phase: status.Leaving, do: withdraw, reason: ClusterLeaving,
+			change: func(s string) string {
+				return strings.Replace(s, "{name: prod}", "{name: prod, annotations: {gitopsd.dev/remove: prod}}", 1)
+			}},
+		{name: "suspended", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Suspended, do: wait, reason: ClusterSuspended,
+			change: func(s string) string { return strings.Replace(s, "  path: prod", "  suspend: true\n  path: prod", 1) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			text := registry
+			if tt.change != nil {
+				text = tt.change(text)
+			}
+			r, err := clusters.Parse("clusters.yaml", []byte(text))
+			if err != nil && !r.Faulty {
+				t.Fatal(err)
+			}
+			k := &known{meta: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "t", Namespace: "team"}}, spec: tt.spec}
+			if tt.namespace != "" {
+				k.meta.Namespace = tt.namespace
+			}
+			if tt.target != "" {
+				k.meta.Name = tt.target
+			}
+			if tt.of != "" {
+				k.held = held{uid: "1", of: tt.of}
+			}
+			const private = "deployment payments/api: hunter2" // which is not for the team
+			d := decide("hub", k, home.Fleet{Registry: r, State: func(string) (status.Phase, string) { return tt.phase, private }})
+			if strings.Contains(d.condition.message, private) {
+				t.Errorf("the message is %q", d.condition.message)
+			}
+			if d.do != tt.do || d.condition.reason != tt.reason || d.condition.ready != (tt.do == offer) {
+				t.Errorf("have %d %+v, want %d %s", d.do, d.condition, tt.do, tt.reason)
+			}
+		})
+	}
+}

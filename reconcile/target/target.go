@@ -1,0 +1,375 @@
+// Package target keeps KubernetesTargets in a home: a target that refers to a registered
+// cluster gets a connection Secret, whose token is replaced before it expires, and every
+// target has a condition that says whether its cluster can be used.
+//
+// Whether a namespace gets a connection is decided by the registration of the cluster
+// (clusters.Publication), and by nothing that is in the home: whoever can make targets
+// in a namespace gets no more than was published to it. The account that connections act
+// by is rendered into the published cluster (render/target), so that it goes with the
+// publication; this package asks for its tokens.
+//
+// decide.go says what a target should have, a pure function; target.go goes through all
+// targets, grant.go gets connections to clusters, secret.go writes Secrets, and
+// condition.go statuses. connection has the layout of the Secrets, and claim makes targets
+// of clusters that others provision.
+package target
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/reconcile/home"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/kube/kubeconfig"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/target"
+	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/sources/errgroup"
+)
+
+// Clusters connects to registered clusters.
+type Clusters interface {
+	// Connect returns a client of a cluster. It fails if the credentials of the
+	// registration cannot be read or are refused.
+	Connect(ctx context.Context, c clusters.Cluster) (*kube.Client, error)
+	// Entry returns how the cluster is reached, and the credentials of its registration.
+	// Errors are those of Connect.
+	Entry(ctx context.Context, c clusters.Cluster) (*kubeconfig.Entry, error)
+	// Version returns the version of these credentials, if that is known without a
+	// request.
+	Version(c clusters.Cluster) (version string, known bool)
+}
+
+// Config configures a [Controller].
+type Config struct {
+	// Clusters connects to registered clusters; required.
+	Clusters Clusters
+	// Lifetime is asked for tokens; 0 means DefaultLifetime. An API server may give
+	// another, and none below MinLifetime.
+	Lifetime time.Duration
+	// Accept is what the kubeconfigs of Secrets that teams bring may hold.
+	Accept kubeconfig.Accept
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+}
+
+// Lifetimes of tokens.
+const (
+	DefaultLifetime = time.Hour
+	MinLifetime     = 10 * time.Minute
+)
+
+// othersPause is the pause before a Secret that a team brought is looked at again, since
+// such Secrets are not watched, and missingPause the pause before one that is missing.
+// waitPause is the pause before the state of a cluster is looked at again, which costs no
+// request.
+const (
+	othersPause  = time.Minute
+	missingPause = 10 * time.Second
+	waitPause    = 5 * time.Second
+)
+
+// A target that failed is tried again after firstRetry, and ever later up to lastRetry.
+const (
+	firstRetry = time.Second
+	lastRetry  = 2 * time.Minute
+)
+
+// parallel bounds the clusters that are asked for tokens side by side.
+const parallel = 8
+
+// ConnectionLabel, "true", is on the connection Secrets that gitopsd writes.
+const ConnectionLabel = manifest.Group + "/connection"
+
+var (
+	targets = home.Kind{GroupKind: target.Target}
+	secrets = home.Kind{GroupKind: manifest.Secret, Selector: ConnectionLabel + "=true"}
+
+	targetType = kube.Type{Group: target.Group, Version: target.Version, Kind: target.Target.Kind, Resource: "kubernetestargets", Namespaced: true, HasStatus: true}
+	secretType = kube.Type{Version: "v1", Kind: manifest.Secret.Kind, Resource: "secrets", Namespaced: true}
+)
+
+// Controller keeps the targets of a home. It is a [home.Controller].
+type Controller struct {
+	cfg Config
+	// known is what is remembered of each target, by its UID.
+	known map[string]*known
+}
+
+// known is what is remembered of one target between passes, so that a pass over an
+// undisturbed home sends nothing.
+type known struct {
+	meta *metav1.PartialObjectMetadata
+	// spec was read at generation, which is 0 before that.
+	generation int64
+	spec       spec
+	// shown is the condition that the target has, at this version of it.
+	shown   condition
+	version string
+	// held is what is known of its connection Secret.
+	held held
+	// from is the version of the cluster's credentials that held was made with.
+	from string
+	// retry is the time before which nothing is tried again, after so many failures in
+	// a row, and failure the text of the last.
+	retry    time.Time
+	failures int
+	failure  string
+	// rest is the time before which a Secret of somebody else's is not looked at again,
+	// unless the target changes.
+	rest time.Time
+}
+
+// New makes a Controller. The error is about the configuration.
+func New(c Config) (*Controller, error) {
+	if c.Clusters == nil {
+		return nil, errors.New("target: Clusters is required")
+	}
+	if c.Lifetime == 0 {
+		c.Lifetime = DefaultLifetime
+	}
+	if c.Lifetime < MinLifetime {
+		return nil, fmt.Errorf("tokens that are valid for %s: API servers give none below %s", c.Lifetime, MinLifetime)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &Controller{cfg: c, known: make(map[string]*known)}, nil
+}
+
+// Name implements [home.Controller].
+func (c *Controller) Name() string { return "targets" }
+
+// Kinds implements [home.Controller].
+func (c *Controller) Kinds() []home.Kind { return []home.Kind{targets, secrets} }
+
+// Close implements [home.Controller].
+func (c *Controller) Close() {}
+
+// pass is one call of Reconcile.
+type pass struct {
+	*Controller
+	*home.View
+	now time.Time
+
+	mu    sync.Mutex
+	again time.Time
+}
+
+// Reconcile implements [home.Controller].
+func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, error) {
+	all, err := v.Objects(targets)
+	if kube.ClassOf(err) == kube.NoSuchType {
+		clear(c.known)
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	if _, err := v.Objects(secrets); err != nil {
+		return time.Time{}, err
+	}
+	p := &pass{Controller: c, View: v, now: c.cfg.Now()}
+	there := make(map[string]bool)
+	byCluster := make(map[string][]*known)
+	for _, meta := range all {
+		uid := string(meta.UID)
+		there[uid] = true
+		k := c.known[uid]
+		if k == nil {
+			k = new(known)
+			c.known[uid] = k
+		}
+		k.meta = meta
+		if k.generation != meta.Generation || k.version != meta.ResourceVersion {
+			if err := p.read(ctx, k); err != nil {
+				if kube.IsClusterWide(err) || ctx.Err() != nil {
+					return time.Time{}, err
+				}
+				p.failed(k, err)
+				continue
+			}
+		}
+		if k.generation == 0 {
+			continue // it is gone, or another of its name is there
+		}
+		byCluster[k.spec.cluster] = append(byCluster[k.spec.cluster], k)
+	}
+	for uid, k := range c.known {
+		if there[uid] {
+			continue
+		}
+		// The garbage collector would delete it too, but takes its time.
+		if err := p.remove(ctx, k); kube.IsClusterWide(err) || ctx.Err() != nil {
+			return time.Time{}, err
+		} else if err != nil {
+			v.Log.Warn("the Secret of a target that is gone is left to the garbage collector", "error", err)
+		}
+		delete(c.known, uid)
+	}
+	// Targets of one cluster are kept one after the other, so that a cluster which does
+	// not answer costs one wait, and side by side with those of others.
+	var group errgroup.Group
+	group.SetLimit(parallel)
+	for name, of := range byCluster {
+		group.Go(func() error { return p.keep(ctx, name, of) })
+	}
+	err = group.Wait()
+	if p.again.IsZero() {
+		return time.Time{}, err
+	}
+	return time.Now().Add(p.again.Sub(p.now)), err // the home has a clock of its own
+}
+
+// keep keeps the targets of one cluster. The error is about the home.
+func (p *pass) keep(ctx context.Context, cluster string, of []*known) error {
+	g := &grants{pass: p, cluster: cluster}
+	defer g.close()
+	for _, k := range of {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if later := cmp.Or(k.rest, k.retry); p.now.Before(later) {
+			p.at(later)
+			p.tell(k)
+			continue
+		}
+		err := p.one(ctx, g, k)
+		if err != nil && ctx.Err() == nil && kube.ClassOf(err) != kube.Changed && !p.usable(k) {
+			// A failure at the home comes up again in what shows it.
+			err = errors.Join(err, p.show(ctx, k, condition{reason: ConnectionFailed, message: problem.Message(err)}))
+		}
+		if e, ok := errors.AsType[*kube.Error](err); ok && e.Cluster == p.Cluster && e.ClusterWide() || ctx.Err() != nil {
+			return err
+		}
+		if err != nil {
+			p.failed(k, err)
+			continue
+		}
+		k.failures, k.retry, k.failure = 0, time.Time{}, ""
+		p.tell(k)
+	}
+	return nil
+}
+
+// one brings one target to what it should have.
+func (p *pass) one(ctx context.Context, g *grants, k *known) error {
+	if err := p.look(ctx, k); err != nil {
+		return err
+	}
+	d := decide(p.Cluster, k, p.Fleet)
+	if k.meta.DeletionTimestamp != nil && d.do != withdraw {
+		return nil // it is held by a finalizer, and its Secret may be gone already
+	}
+	switch d.do {
+	case wait:
+		p.at(p.now.Add(waitPause))
+	case use:
+		var err error
+		if d.condition, err = p.brought(ctx, k); err != nil {
+			return err
+		}
+	case withdraw:
+		if err := p.withdraw(ctx, k); err != nil {
+			return err
+		}
+	case offer:
+		taken, err := p.offer(ctx, g, k, d)
+		if err != nil {
+			return err
+		}
+		if taken != "" && k.spec.secret != "" { // somebody has brought the Secret that it names
+			if d.condition, err = p.brought(ctx, k); err != nil {
+				return err
+			}
+		} else if taken != "" {
+			d.condition = condition{reason: SecretTaken, message: taken}
+			p.rest(k, othersPause)
+		} else {
+			p.at(k.held.renew)
+			p.at(p.now.Add(waitPause)) // the cluster may become unreachable
+			if err := p.refer(ctx, k); err != nil {
+				return err
+			}
+		}
+	}
+	return p.show(ctx, k, d.condition)
+}
+
+// at has the next pass begin at a time, unless it begins earlier.
+func (p *pass) at(t time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !t.IsZero() && (p.again.IsZero() || t.Before(p.again)) {
+		p.again = t
+	}
+}
+
+// rest has a target left alone for some time, unless it changes.
+func (p *pass) rest(k *known, d time.Duration) {
+	k.rest = p.now.Add(d)
+	p.at(k.rest)
+}
+
+// failed notes that a target could not be kept. It is tried again later.
+func (p *pass) failed(k *known, err error) {
+	if kube.ClassOf(err) == kube.Changed {
+		p.at(p.now.Add(time.Second)) // what was read is out of date
+		return
+	}
+	k.failures++
+	k.rest = time.Time{}
+	k.failure = problem.Message(err)
+	k.retry = p.now.Add(min(firstRetry<<min(k.failures-1, 10), lastRetry))
+	p.at(k.retry)
+	p.tell(k)
+}
+
+// usable reports whether a target has a connection that has not expired.
+func (p *pass) usable(k *known) bool {
+	return k.shown.ready && k.held.uid != "" && (k.held.expires.IsZero() || p.now.Before(k.held.expires))
+}
+
+// tell reports a target that failed or cannot be used.
+func (p *pass) tell(k *known) {
+	reason := k.failure
+	if reason == "" && !k.shown.ready {
+		reason = k.shown.message
+	}
+	if reason == "" {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.Report(problem.Problem{Object: k.id().String(), Reason: reason})
+}
+
+func (k *known) id() manifest.ID { return targets.ID(k.meta.Namespace, k.meta.Name) }
+
+// read reads a target's spec, and the condition that it has.
+func (p *pass) read(ctx context.Context, k *known) error {
+	tree, meta, err := p.Client.Get(ctx, targetType, k.id())
+	if err != nil {
+		if kube.ClassOf(err) == kube.NotFound {
+			return nil // the watch is about to say so
+		}
+		return err
+	}
+	if meta.UID != k.meta.UID {
+		return nil
+	}
+	k.spec = spec{cluster: manifest.Text(tree, "spec", "clusterRef", "name"), secret: manifest.Text(tree, "spec", "connectionSecretRef", "name")}
+	if k.generation != meta.Generation {
+		k.rest, k.retry = time.Time{}, time.Time{}
+	}
+	k.generation, k.version, k.meta = meta.Generation, meta.ResourceVersion, meta
+	k.shown = shown(tree)
+	return nil
+}

@@ -1,0 +1,532 @@
+package target
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"gitopsd.dev/reconcile/home"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/kube/kubeconfig"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/target/connection"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
+	"gitopsd.dev/render/target"
+	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/testscripts/devcluster"
+)
+
+func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
+
+// bed is a home with its controller, and a published cluster. Each test has a namespace of
+// its own, and a registry. Only one runs at a time: a controller takes care of the whole
+// home.
+type bed struct {
+	*testing.T
+	hub, prod *kube.Client
+	team      string
+	home      *home.Home
+
+	mu    sync.Mutex
+	log   bytes.Buffer
+	told  string
+	clock atomic.Int64 // added to the time, in nanoseconds
+	phase atomic.Value
+	// refuses has connections to published clusters fail.
+	refuses atomic.Bool
+	server  atomic.Value
+	stop    func()
+}
+
+var definitions = sync.OnceValue(func() error {
+	all, err := target.Definitions()
+	if err != nil {
+		return err
+	}
+	c, err := connect("hub")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for _, o := range all {
+		if err := apply(context.Background(), c, o); err != nil {
+			return err
+		}
+	}
+	for range 300 { // until the kinds are served
+		if _, err = c.Kind(context.Background(), target.Group, target.Target.Kind); err == nil {
+			return nil
+		}
+		c.Forget(target.Group)
+		<-time.After(100 * time.Millisecond)
+	}
+	return err
+})
+
+var planes *devcluster.ControlPlanes
+
+func connect(name string) (*kube.Client, error) {
+	file, err := os.ReadFile(planes.Kubeconfig(name))
+	if err != nil {
+		return nil, err
+	}
+	return kube.New(kube.Config{Name: name, Kubeconfig: file})
+}
+
+func apply(ctx context.Context, c *kube.Client, o *manifest.Object) error {
+	t, err := c.Type(ctx, o.APIVersion(), o.ID().Kind)
+	if err == nil {
+		_, err = c.Apply(ctx, t, o.ID(), o.AppendJSON(nil), kube.ApplyOptions{})
+	}
+	return err
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	planes = devcluster.Start(t, "hub", "prod")
+	if err := definitions(); err != nil {
+		t.Fatal(err)
+	}
+	b := &bed{T: t, team: strings.ToLower(t.Name())}
+	var err error
+	if b.hub, err = connect("hub"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.hub.Close)
+	if b.prod, err = connect("prod"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.prod.Close)
+	b.phase.Store(status.Ready)
+	b.apply(b.hub, "{apiVersion: v1, kind: Namespace, metadata: {name: TEAM}}")
+	b.apply(b.prod, "{apiVersion: v1, kind: Namespace, metadata: {name: gitopsd-system}}")
+	return b
+}
+
+// run runs the controller with a registry in which prod has these publications.
+func (b *bed) run(publish string) {
+	b.Helper()
+	c, err := New(Config{Clusters: b, Now: func() time.Time { return time.Now().Add(time.Duration(b.clock.Load())) }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	client, err := connect("hub")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.home, err = home.New(home.Config{Client: client, Controllers: []home.Controller{c}, Tell: b.tell, Log: slog.New(slog.NewTextHandler(b, nil))})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.publish(publish)
+	ctx, cancel := context.WithCancel(b.Context())
+	var ran sync.WaitGroup
+	ran.Go(func() { b.home.Run(ctx) })
+	b.stop = func() {
+		cancel()
+		ran.Wait()
+	}
+	b.Cleanup(b.stop)
+}
+
+// Write takes the log.
+func (b *bed) Write(line []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.log.Write(line)
+}
+
+// tell takes what is reported.
+func (b *bed) tell(all []problem.Problem) {
+	var lines []string
+	for _, p := range all {
+		lines = append(lines, p.String())
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.told = strings.Join(lines, "\n")
+}
+
+func (b *bed) reported() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.told
+}
+
+// publish gives the home a registry, and prod the accounts that it asks for.
+func (b *bed) publish(publish string) {
+	b.Helper()
+	text := strings.ReplaceAll(`
+apiVersion: gitopsd.dev/v1alpha1
+kind: Cluster
+metadata: {name: hub}
+spec: {path: hub, kubeconfig: {file: hub}}
+---
+apiVersion: gitopsd.dev/v1alpha1
+kind: Cluster
+metadata: {name: prod}
+spec: {path: prod, kubeconfig: {file: prod}, publish: [`+publish+`]}
+`, "TEAM", b.team)
+	r, err := clusters.Parse("clusters.yaml", []byte(text))
+	if err != nil {
+		b.Fatal(err)
+	}
+	prod, _ := r.Get("prod")
+	for _, p := range prod.Spec.Publish {
+		objects, err := target.Grant(target.Publication{Home: p.Cluster, Cluster: "prod", Namespace: p.Namespace, Role: p.Role})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, o := range objects {
+			if err := apply(b.Context(), b.prod, o); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.home.Set(home.Fleet{Registry: r, State: func(string) (status.Phase, string) { return b.phase.Load().(status.Phase), "" }})
+}
+
+func (b *bed) Connect(_ context.Context, c clusters.Cluster) (*kube.Client, error) {
+	if b.refuses.Load() {
+		return nil, errors.New("no credentials today")
+	}
+	return connect(c.Name)
+}
+
+func (b *bed) Entry(_ context.Context, c clusters.Cluster) (*kubeconfig.Entry, error) {
+	file, err := os.ReadFile(planes.Kubeconfig(c.Name))
+	if err != nil {
+		return nil, err
+	}
+	entry, err := kubeconfig.Parse(file, "", kubeconfig.Restricted)
+	if server := b.moved(); server != "" && err == nil {
+		entry.Cluster.Server = server
+	}
+	return entry, err
+}
+
+func (b *bed) Version(clusters.Cluster) (string, bool) { return "1" + b.moved(), true }
+
+// moved is another address of the published clusters, empty for none.
+func (b *bed) moved() string {
+	server, _ := b.server.Load().(string)
+	return server
+}
+
+// apply applies an object; TEAM in it is the test's namespace.
+func (b *bed) apply(c *kube.Client, text string) {
+	b.Helper()
+	o, err := manifest.New(manifesttest.Tree(b.T, strings.ReplaceAll(text, "TEAM", b.team)), manifest.Origin{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := apply(b.Context(), c, o); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// makes makes a target with this spec.
+func (b *bed) makes(name, spec string) {
+	b.Helper()
+	b.apply(b.hub, fmt.Sprintf("{apiVersion: workload.crossplane.io/v1alpha1, kind: KubernetesTarget, metadata: {name: %s, namespace: TEAM}, spec: %s}", name, spec))
+}
+
+// eventually waits until something is so.
+func (b *bed) eventually(what string, so func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !so(); {
+		if time.Now().After(deadline) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.Fatalf("%s: not after 30s; the log is\n%s", what, b.log.String())
+		}
+		select {
+		case <-b.Context().Done():
+			b.Fatal(b.Context().Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// shows waits until a target has a condition with this reason, and returns the target.
+func (b *bed) shows(name, reason string) map[string]any {
+	b.Helper()
+	var found map[string]any
+	b.eventually(name+" is "+reason, func() bool {
+		var err error
+		if found, _, err = b.hub.Get(b.Context(), targetType, targets.ID(b.team, name)); err != nil {
+			b.Fatal(err)
+		}
+		return shown(found).reason == reason
+	})
+	return found
+}
+
+// secret returns a Secret of the team's, nil if there is none.
+func (b *bed) secret(name string) map[string]any {
+	b.Helper()
+	found, _, err := b.hub.Get(b.Context(), secretType, manifest.Secret.ID(b.team, name))
+	if err != nil && kube.ClassOf(err) != kube.NotFound {
+		b.Fatal(err)
+	}
+	return found
+}
+
+// uses connects with a Secret of the team's.
+func (b *bed) uses(name string) *kube.Client {
+	b.Helper()
+	c, err := connection.ParseSecret(b.secret(name), kubeconfig.Restricted)
+	if err != nil {
+		b.Fatal(err)
+	}
+	file, err := c.Kubeconfig()
+	if err != nil {
+		b.Fatal(err)
+	}
+	client, err := kube.New(kube.Config{Name: "target", Kubeconfig: file})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(client.Close)
+	return client
+}
+
+const view = "{cluster: hub, namespace: TEAM, role: view}"
+
+// A team gets a connection with the rights that were granted to it, and no others. What
+// happens to the Secret is put right; what was withdrawn is gone.
+func TestConnection(t *testing.T) {
+	b := newBed(t)
+	b.run(view)
+	b.makes("prod", "{clusterRef: {kind: GKECluster, apiVersion: compute.gcp.crossplane.io/v1alpha3, name: prod}}")
+	made := b.shows("prod", Available)
+	if ref := manifest.Text(made, "status", "connectionSecretRef", "name"); ref != "prod-connection" {
+		t.Errorf("the status refers to Secret %q", ref)
+	}
+	b.eventually("the reference", func() bool {
+		return manifest.Text(b.shows("prod", Available), "spec", "connectionSecretRef", "name") == "prod-connection"
+	})
+	c := b.uses("prod-connection")
+	if _, err := c.GetMetadata(t.Context(), kube.Type{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespaced: true}, manifest.ConfigMap.ID("default", "kube-root-ca.crt")); err != nil {
+		t.Errorf("the role allows to read ConfigMaps: %v", err)
+	}
+	if _, err := c.GetMetadata(t.Context(), secretType, manifest.Secret.ID("default", "x")); kube.ClassOf(err) != kube.Forbidden {
+		t.Errorf("the role does not allow to read Secrets: %v", err)
+	}
+	first := b.secret("prod-connection")
+
+	// Somebody deletes it, and somebody garbles it.
+	if _, _, err := b.hub.Delete(t.Context(), secretType, manifest.Secret.ID(b.team, "prod-connection"), manifest.Text(first, "metadata", "uid")); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("the Secret is back", func() bool { return b.secret("prod-connection") != nil })
+	garbled := b.secret("prod-connection")
+	if err := b.hub.Patch(t.Context(), secretType, manifest.Secret.ID(b.team, "prod-connection"), map[string]any{"data": map[string]any{"endpoint": "aHR0cHM6Ly9ldmls", "more": "eA=="}}, manifest.Text(garbled, "metadata", "resourceVersion")); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("the Secret is right again", func() bool {
+		s := b.secret("prod-connection")
+		return manifest.Text(s, "data", "endpoint") == manifest.Text(first, "data", "endpoint") && manifest.Text(s, "data", "more") == ""
+	})
+
+	// What is no token does not stay.
+	garbled = b.secret("prod-connection")
+	if err := b.hub.Patch(t.Context(), secretType, manifest.Secret.ID(b.team, "prod-connection"), map[string]any{"data": map[string]any{"token": "eA=="}}, manifest.Text(garbled, "metadata", "resourceVersion")); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("a token again", func() bool { return manifest.Text(b.secret("prod-connection"), "data", "token") != "eA==" })
+	b.uses("prod-connection")
+
+	// The publication goes, and with it the connection.
+	b.publish("")
+	b.shows("prod", ClusterNotPublished)
+	if b.secret("prod-connection") != nil {
+		t.Error("the connection is still there")
+	}
+	b.stop()
+	if strings.Contains(b.log.String(), manifest.Text(first, "data", "token")) {
+		t.Error("the log has a token")
+	}
+}
+
+// A token is replaced when a third of its time is left, and one that is there is kept by
+// the next process.
+func TestRotation(t *testing.T) {
+	b := newBed(t)
+	b.run(view)
+	b.makes("prod", "{clusterRef: {name: prod}}")
+	b.shows("prod", Available)
+	token := func() string { return manifest.Text(b.secret("prod-connection"), "data", "token") }
+	first := token()
+	b.stop()
+
+	b.phase.Store(status.Pending) // as after a start
+	b.run(view)
+	b.makes("late", "{clusterRef: {name: prod}}")
+	b.shows("late", ClusterNotReady)
+	if token() != first {
+		t.Error("the next process has replaced the token")
+	}
+	b.phase.Store(status.Ready)
+	b.clock.Store(int64(41 * time.Minute))
+	b.publish(view)
+	b.eventually("a new token", func() bool { return token() != first })
+	b.uses("prod-connection")
+	b.shows("late", Available)
+
+	// The cluster is registered at another address: it may be another cluster, which gets
+	// no token of the first.
+	second := token()
+	b.server.Store("https://another.example:6443")
+	b.publish(view)
+	b.eventually("the other address", func() bool {
+		return manifest.Text(b.secret("prod-connection"), "data", "endpoint") == base64.StdEncoding.EncodeToString([]byte(b.moved()))
+	})
+	if token() == second {
+		t.Error("the token of the first cluster is sent to the second")
+	}
+}
+
+// A token is replaced early enough by either clock, and a connection hands out no more of
+// the registration than it needs.
+func TestGrant(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	p := &pass{Controller: &Controller{cfg: Config{Lifetime: time.Hour}}, now: now}
+	for _, tt := range []struct{ from, until, want time.Duration }{
+		{0, time.Hour, 40 * time.Minute},
+		{0, 15 * time.Minute, 10 * time.Minute},
+		{0, 4 * time.Hour, 40 * time.Minute}, // this machine is three hours behind
+		{-30 * time.Minute, 30 * time.Minute, 10 * time.Minute},
+	} {
+		if have := p.renewal(now.Add(tt.from), now.Add(tt.until)).Sub(now); have != tt.want {
+			t.Errorf("from %s until %s: renewed after %s, want %s", tt.from, tt.until, have, tt.want)
+		}
+	}
+	for _, text := range []string{"", "x", "a.b.c", "a.e30.c"} {
+		if expires, renew := p.validity(text); expires.After(now) || renew.After(now) || renew.IsZero() {
+			t.Errorf("token %q: until %s, renewed %s", text, expires, renew)
+		}
+	}
+	c := &api.Cluster{Server: "https://x", ProxyURL: "http://daemon:hunter2@proxy"}
+	if err := withoutCredentials(c); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("credentials of a proxy: %v", err)
+	}
+	c.ProxyURL = "http://proxy"
+	if err := withoutCredentials(c); err != nil {
+		t.Error(err)
+	}
+	c.Extensions = map[string]runtime.Object{"x": &runtime.Unknown{Raw: []byte(`"hunter2"`)}}
+	if file, err := connection.New(c, &api.AuthInfo{Token: "t"}).Kubeconfig(); err != nil || strings.Contains(string(file), "hunter2") {
+		t.Errorf("extensions: %s %v", file, err)
+	}
+}
+
+// A target that cannot be connected says why, and is tried again; one that is keeps what it
+// has until that expires.
+func TestFailure(t *testing.T) {
+	b := newBed(t)
+	b.run(view)
+	b.makes("early", "{clusterRef: {name: prod}}")
+	b.shows("early", Available)
+	b.refuses.Store(true)
+	b.makes("late", "{clusterRef: {name: prod}}")
+	if message := shown(b.shows("late", ConnectionFailed)).message; message != "cluster prod: no credentials today" {
+		t.Errorf("the message is %q", message)
+	}
+	b.clock.Store(int64(41 * time.Minute)) // to be replaced, and good for some time
+	b.publish(view)
+	b.eventually("a failure is told", func() bool {
+		return strings.Contains(b.reported(), "kubernetestarget.workload.crossplane.io/testfailure/early: cluster prod: no credentials today")
+	})
+	b.shows("early", Available)
+	b.refuses.Store(false)
+	b.shows("late", Available)
+	b.eventually("all is well", func() bool { return !strings.Contains(b.reported(), "testfailure") })
+}
+
+// What a target names itself takes precedence, and is only used.
+func TestBrought(t *testing.T) {
+	b := newBed(t)
+	b.run(view)
+	file, err := os.ReadFile(planes.Kubeconfig("prod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.makes("mine", "{clusterRef: {name: prod}, connectionSecretRef: {name: mine}}")
+	b.shows("mine", SecretNotFound)
+	b.apply(b.hub, "{apiVersion: v1, kind: Secret, metadata: {name: mine, namespace: TEAM}, data: {kubeconfig: "+base64.StdEncoding.EncodeToString(file)+"}}")
+	b.apply(b.hub, "{apiVersion: v1, kind: Secret, metadata: {name: bad, namespace: TEAM}, stringData: {endpoint: https://x.example, token: hunter2, clientCert: hunter2}}")
+	b.makes("bad", "{connectionSecretRef: {name: bad}}")
+	message := shown(b.shows("bad", SecretRefused)).message
+	if !strings.Contains(message, "needs its key") || strings.Contains(message, "hunter2") {
+		t.Errorf("the message is %q", message)
+	}
+	b.clock.Store(int64(2 * time.Minute))
+	b.publish(view)
+	b.shows("mine", Available)
+	if b.secret("mine-connection") != nil {
+		t.Error("a connection was written beside the one that was brought")
+	}
+
+	// The name of our Secret is somebody else's.
+	b.apply(b.hub, "{apiVersion: v1, kind: Secret, metadata: {name: prod-connection, namespace: TEAM}, stringData: {mine: something}}")
+	b.makes("prod", "{clusterRef: {name: prod}}")
+	b.shows("prod", SecretTaken)
+	if manifest.Text(b.secret("prod-connection"), "data", "mine") == "" {
+		t.Error("somebody else's Secret was overwritten")
+	}
+}
+
+// A team can hold up the deletion of its target, and does not keep the connection by that;
+// and it can write the target's status, which is put right.
+func TestHeld(t *testing.T) {
+	b := newBed(t)
+	b.run(view)
+	b.apply(b.hub, "{apiVersion: workload.crossplane.io/v1alpha1, kind: KubernetesTarget, metadata: {name: prod, namespace: TEAM, finalizers: [team.example/keep]}, spec: {clusterRef: {name: prod}}}")
+	uid := manifest.Text(b.shows("prod", Available), "metadata", "uid")
+	b.makes("other", "{clusterRef: {name: other}}")
+	b.shows("other", ClusterNotRegistered)
+	lie := `{"apiVersion":"workload.crossplane.io/v1alpha1","kind":"KubernetesTarget","metadata":{"name":"other","namespace":"` + b.team + `"},
+		"status":{"conditions":[{"type":"Ready","status":"True","reason":"Lie","lastTransitionTime":"2020-01-01T00:00:00Z"}]}}`
+	if _, err := b.hub.Apply(t.Context(), targetType, targets.ID(b.team, "other"), []byte(lie), kube.ApplyOptions{Status: true, Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	b.shows("other", ClusterNotRegistered)
+
+	if _, _, err := b.hub.Delete(t.Context(), targetType, targets.ID(b.team, "prod"), uid); err != nil {
+		t.Fatal(err)
+	}
+	b.publish("")
+	b.eventually("the connection is gone", func() bool { return b.secret("prod-connection") == nil })
+	b.apply(b.hub, "{apiVersion: workload.crossplane.io/v1alpha1, kind: KubernetesTarget, metadata: {name: prod, namespace: TEAM, finalizers: []}, spec: {clusterRef: {name: prod}}}")
+}
+
+// The credentials of the registration are handed out where it says so.
+func TestRegistered(t *testing.T) {
+	b := newBed(t)
+	b.run("{cluster: hub, namespace: TEAM, credentials: connection}")
+	b.makes("prod", "{clusterRef: {name: prod}}")
+	b.shows("prod", Available)
+	if _, err := b.uses("prod-connection").GetMetadata(t.Context(), secretType, manifest.Secret.ID("default", "x")); kube.ClassOf(err) != kube.NotFound {
+		t.Errorf("they allow to read Secrets: %v", err)
+	}
+	// Another kind of credentials replaces them.
+	b.publish(view)
+	b.eventually("another connection", func() bool {
+		return manifest.Text(b.secret("prod-connection"), "data", "clientKey") == "" && manifest.Text(b.secret("prod-connection"), "data", "token") != ""
+	})
+}

@@ -1,0 +1,32 @@
+package unit
+
+import (
+	"gitopsd.dev/reconcile/migrate"
+	"gitopsd.dev/reconcile/plan"
+)
+
+// migrate keeps the CRDs of an executed plan migrated that ask for it, and reports
+// whether nothing is left to do for them. One that was refused is among them: an old
+// version in its status.storedVersions may be the reason.
+func (c *Connection) migrate(p *plan.Plan) (done bool) {
+	var all []migrate.Wanted
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if plan.Migrates(s.Object) && s.Action != plan.Conflict && s.UID != "" {
+			all = append(all, migrate.Wanted{Name: s.ID.Name, Written: s.Action.Writes()})
+		}
+	}
+	if c.migrations == nil {
+		return len(all) == 0
+	}
+	c.migrations.Keep(all)
+	return c.migrations.Settled()
+}
+
+// Rest gives up what goes on in the unit between attempts: storage migrations. The next
+// Apply takes it up again.
+func (c *Connection) Rest() {
+	if c.migrations != nil {
+		c.migrations.Keep(nil)
+	}
+}
