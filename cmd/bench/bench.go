@@ -33,6 +33,16 @@ var experiments = []experiment{
 		{"noop-restart-server-cpu", "s", 0.002},
 		{"drift-requests", "requests", 3},
 	}},
+	{(*bench).data, []goal{
+		{"data-plan-cpu", "s", 1},
+		{"data-plan-rss", "MB", 1},
+	}},
+	{(*bench).convert, []goal{{"convert-moves", "s", 0.25}, {"convert-mixed", "s", 0.5}}},
+	{(*bench).convertServer, []goal{
+		{"convert-get", "s", 0.9},
+		{"convert-create", "s", 0.9},
+		{"convert-apply", "s", 0.9},
+	}},
 	{(*bench).git, []goal{
 		{"git-poll", "s", 0.25},
 		{"git-fetch", "s", 1.2},

@@ -19,25 +19,28 @@ const workChild = "work-child"
 // works holds the pieces of work, by name. The number that one returns is the
 // child's output, together with its peak memory.
 var works = map[string]func(args []string) (float64, error){
-	"idle":         func([]string) (float64, error) { return 0, nil },
-	"parse":        parse,
-	"parse-rival":  parseRival,
-	"digest-types": digestTypes,
-	"compare":      compare,
-	"render":       renderOne,
-	"krusty":       runKrusty,
-	"desired-heap": desiredHeap,
-	"resolve":      resolveRefs,
-	"heads":        headRefs,
-	"live-heap":    liveHeap,
-	"follow":       followOnce,
-	"pull":         pullOurs,
-	"pull-rival":   pullRival,
-	"soak":         soakHeap,
+	"idle":          func([]string) (float64, error) { return 0, nil },
+	"parse":         parse,
+	"parse-rival":   parseRival,
+	"digest-types":  digestTypes,
+	"compare":       compare,
+	"convert":       convertReviews,
+	"convert-rival": convertReviewsRival,
+	"render":        renderOne,
+	"krusty":        runKrusty,
+	"desired-heap":  desiredHeap,
+	"resolve":       resolveRefs,
+	"heads":         headRefs,
+	"live-heap":     liveHeap,
+	"follow":        followOnce,
+	"pull":          pullOurs,
+	"pull-rival":    pullRival,
+	"soak":          soakHeap,
+	"survey":        surveyOnce,
 }
 
 // rivals are the pieces of work that run without the setup of gitopsd's main.
-var rivals = map[string]bool{"parse-rival": true, "krusty": true, "heads": true, "pull-rival": true}
+var rivals = map[string]bool{"parse-rival": true, "krusty": true, "heads": true, "pull-rival": true, "convert-rival": true}
 
 func runWork(args []string, stdout, stderr io.Writer) int {
 	if !rivals[args[0]] {

@@ -41,6 +41,8 @@ func main() {
 			os.Exit(runOurs(os.Args[2:], os.Stdout, os.Stderr))
 		case workChild:
 			os.Exit(runWork(os.Args[2:], os.Stdout, os.Stderr))
+		case convertChild:
+			os.Exit(serveConversions(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
 		case webhookChild:
 			os.Args = os.Args[1:]
 			webhookserver.Main()

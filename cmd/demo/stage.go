@@ -145,6 +145,12 @@ func (s *stage) runStandIn(ctx context.Context) error {
 			return err
 		}
 	}
+	// gitopsd's own image is this build of it.
+	_, err = s.command(ctx, s.dir, filepath.Join(s.source, "bin/devcluster"), "image", "--dir", s.kubeconfigs(),
+		"dev", gitopsdImage, filepath.Join(s.source, "bin/gitopsd"))
+	if err != nil {
+		return err
+	}
 	s.say.say("   Nodes here run no images. A small webhook server of the demo's own answers in the place of")
 	s.say.say("   Cluster API's controller, by real Services and certificates; no other controller runs")
 	return nil

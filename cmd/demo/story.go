@@ -129,6 +129,10 @@ func story(ctx context.Context, s *stage, t *teller) error {
 	added := slices.DeleteFunc(slices.Clone(after), func(name string) bool { return slices.Contains(before, name) })
 	t.say("   dev had %d types of %s and has %d now: %s came", len(before), upstream.ClusterAPI, len(after), strings.Join(added, ", "))
 
+	if err := s.conversion(ctx, t); err != nil {
+		return err
+	}
+
 	t.step("Somebody edits a type in prod by hand: it is put right")
 	if err := s.meddle(ctx, t); err != nil {
 		return err

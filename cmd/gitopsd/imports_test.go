@@ -140,8 +140,9 @@ var walls = []struct {
 }
 
 // joins are the packages of reconcile that bring together what is wanted and what
-// talks to clusters; verify/live does no more than read.
-var joins = []string{"reconcile", "reconcile/unit", "reconcile/verify/live"}
+// talks to clusters; verify/live does no more than read, and what an application of a home
+// wants is read there by the package that connects to its target.
+var joins = []string{"reconcile", "reconcile/applications", "reconcile/unit", "reconcile/verify/live"}
 
 // TestReconcileImports keeps the walls inside reconcile: it prints the way by which a
 // package reaches what it must not.

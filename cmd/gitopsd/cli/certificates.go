@@ -7,7 +7,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"gitopsd.dev/reconcile/applications"
 	"gitopsd.dev/reconcile/certs"
+	"gitopsd.dev/reconcile/convert/serve"
 	"gitopsd.dev/reconcile/unit"
 )
 
@@ -27,8 +29,8 @@ func (o *certificateOptions) register(f *pflag.FlagSet) {
 }
 
 // completers returns the completers of units. attempt is how long an attempt at one may
-// take.
-func (o *certificateOptions) completers(attempt time.Duration) ([]unit.Completer, error) {
+// take. converter is the daemon's part in conversions, nil if this process has none.
+func (o *certificateOptions) completers(attempt time.Duration, converter *serve.Daemon) ([]unit.Completer, error) {
 	p := certs.Policy{Leaf: cmp.Or(o.lifetime, certs.DefaultLeaf), Authority: cmp.Or(o.caLifetime, certs.DefaultAuthority), Settle: o.settle}
 	if p.Settle == 0 {
 		p.Settle = min(attempt, p.Leaf/3)
@@ -37,5 +39,8 @@ func (o *certificateOptions) completers(attempt time.Duration) ([]unit.Completer
 	if err != nil {
 		return nil, fmt.Errorf("--certificate-lifetime, --ca-lifetime, --certificate-settle and --certificate-authority: %w", err)
 	}
-	return []unit.Completer{completer}, nil
+	if converter == nil {
+		converter = &serve.Daemon{}
+	}
+	return []unit.Completer{completer, converter, applications.Preview{}}, nil
 }

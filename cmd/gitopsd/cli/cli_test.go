@@ -29,7 +29,7 @@ func TestCommandsAreDocumented(t *testing.T) {
 	root := newRoot(&Env{Getenv: func(string) string { return "" }})
 	root.InitDefaultCompletionCmd()
 	listed := make(map[string]string)
-	for _, m := range regexp.MustCompile("(?m)^\\| `gitopsd ([a-z]+)` \\| (.*) \\|$").FindAllStringSubmatch(string(readme), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `gitopsd ([a-z-]+)` \\| (.*) \\|$").FindAllStringSubmatch(string(readme), -1) {
 		listed[m[1]] = m[2]
 	}
 	for _, c := range root.Commands() {

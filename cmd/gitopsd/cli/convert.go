@@ -153,7 +153,7 @@ func (o *convertOptions) compile(cmd *cobra.Command, g *global) ([]ruleSet, erro
 			continue
 		}
 		if conversion.IsResourceSchema(tree) {
-			if s.tree, err = conversion.Definition(tree, hubOf(s.documents)); err != nil {
+			if s.tree, err = conversion.Definition(tree, conversion.Hub(s.documents)); err != nil {
 				errs = append(errs, err)
 				continue
 			}
@@ -167,16 +167,6 @@ func (o *convertOptions) compile(cmd *cobra.Command, g *global) ([]ruleSet, erro
 	}
 	errs = append(errs, unclaimed(documents, definitions, len(o.crds) > 0)...)
 	return sets, errors.Join(errs...)
-}
-
-// hubOf returns the hub version that documents name; empty if none does.
-func hubOf(documents []conversion.Document) string {
-	for _, d := range documents {
-		if hub := manifest.Text(d.Tree, "spec", "hub"); hub != "" {
-			return hub
-		}
-	}
-	return ""
 }
 
 // definitionsOf reads the definitions of a file, directory, package or cluster.
@@ -221,13 +211,14 @@ func unclaimed(documents []conversion.Document, definitions []map[string]any, gi
 // files.
 func readRules(names []string) (documents []conversion.Document, definitions []map[string]any, err error) {
 	for _, name := range names {
-		err := eachDocument(name, func(doc sources.Document, origin manifest.Origin) {
+		err := eachDocument(name, nil, func(doc sources.Document, origin manifest.Origin) error {
 			switch {
 			case rules.Is(doc.Tree):
 				documents = append(documents, conversion.Document{Origin: origin, Tree: doc.Tree})
 			case defines(doc.Tree):
 				definitions = append(definitions, doc.Tree)
 			}
+			return nil
 		})
 		if err != nil {
 			return nil, nil, err
@@ -254,10 +245,11 @@ func definitionsBeside(names []string) ([]map[string]any, error) {
 			if e.IsDir() || !isYAML(e.Name()) {
 				continue
 			}
-			err := eachDocument(filepath.Join(dir, e.Name()), func(doc sources.Document, _ manifest.Origin) {
+			err := eachDocument(filepath.Join(dir, e.Name()), nil, func(doc sources.Document, _ manifest.Origin) error {
 				if defines(doc.Tree) {
 					definitions = append(definitions, doc.Tree)
 				}
+				return nil
 			})
 			if err != nil {
 				return nil, err
@@ -271,30 +263,6 @@ func definitionsBeside(names []string) ([]map[string]any, error) {
 // to.
 func defines(tree map[string]any) bool {
 	return manifest.KindOf(tree) == manifest.CRD || conversion.IsResourceSchema(tree)
-}
-
-// eachDocument calls do for each document of a file, or of all files of a directory.
-func eachDocument(name string, do func(sources.Document, manifest.Origin)) error {
-	read := func(name string) error {
-		f, err := os.Open(name)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		docs, err := sources.DecodeYAML(f, sources.Limits{})
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		for _, doc := range docs {
-			do(doc, manifest.Origin{File: name, Line: doc.Line})
-		}
-		return nil
-	}
-	info, err := os.Stat(name)
-	if err == nil && info.IsDir() {
-		return walkYAML(name, read)
-	}
-	return read(name)
 }
 
 // rulesFor returns the rules for an object; nil if it is of no definition that has some.

@@ -2,9 +2,16 @@ package cli
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"gitopsd.dev/render/conversion"
+	"gitopsd.dev/render/conversion/proof"
+	"gitopsd.dev/render/exact"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 )
 
 // What examples/conversion/README.md shows is what the program prints there.
@@ -49,5 +56,70 @@ func TestConversionExampleMistake(t *testing.T) {
 	first, _, _ := strings.Cut(strings.Replace(stderr, dir+"/", "", 1), "\n")
 	if code != 1 || !strings.Contains(string(readme), "\n"+first+"\n") {
 		t.Errorf("%d %s", code, stderr)
+	}
+}
+
+// Each section of the reference shows the rules and the example of one file, which is
+// named below them. The rules have no counterexample, and the examples come out.
+func TestConversionReference(t *testing.T) {
+	readme, err := os.ReadFile("../../../examples/conversion/reference/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir("../../../examples/conversion/reference")
+	files, err := filepath.Glob("*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests, err := filepath.Glob("tests/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```\n\n^```yaml\n(.*?)^```\n\n^\\[([a-z-]+)\\.yaml\\]").FindAllStringSubmatch(string(readme), -1)
+	if len(shown) != len(files) || len(files) < 15 {
+		t.Fatalf("the page shows %d of %d files", len(shown), len(files))
+	}
+	for _, m := range shown {
+		t.Run(m[3], func(t *testing.T) {
+			text, err := os.ReadFile(m[3] + ".yaml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			documents := manifesttest.Documents(t, string(text))
+			rules := documents[1].Tree
+			if want := manifesttest.Tree(t, m[1]); !exact.Equal(rules["spec"], want) {
+				t.Errorf("the rules are\n%v\nand the page shows\n%v", rules["spec"], want)
+			}
+			text, err = os.ReadFile("tests/" + m[3] + ".yaml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects := manifesttest.Documents(t, string(text))
+			for i, line := range strings.Split(strings.TrimSuffix(m[2], "\n"), "\n") {
+				spec, version, _ := strings.Cut(line, "# ")
+				want := manifesttest.Tree(t, spec)["spec"]
+				if have := objects[i].Tree; !exact.Equal(have["spec"], want) || manifest.Text(have, "apiVersion") != "example.io/"+version {
+					t.Errorf("the example is\n%v\nand the page shows\n%v", have, line)
+				}
+			}
+			for _, name := range tests {
+				if name != "tests/"+m[3]+".yaml" && !strings.HasPrefix(name, "tests/"+m[3]+"-") {
+					continue
+				}
+				if code, stdout, stderr := gitopsd(t, nil, "convert", "-f", m[3]+".yaml", "--test", name); code != 0 {
+					t.Errorf("%s: %d\n%s%s", name, code, stdout, stderr)
+				}
+			}
+			// As --check, on fewer objects.
+			set := ruleSet{tree: documents[0].Tree, documents: []conversion.Document{{Tree: documents[1].Tree}}}
+			if set.Set, err = conversion.Compile(set.tree, set.documents); err != nil {
+				t.Fatal(err)
+			}
+			result, err := proof.Run(t.Context(), proof.Config{Rules: set, Documents: set.documents, Definition: set.tree,
+				Stash: manifest.ConversionStashAnnotation, Most: 40})
+			if err != nil || result.Failed() {
+				t.Errorf("%v %+v", err, result)
+			}
+		})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -35,8 +34,8 @@ type definition struct {
 
 // definitions reads the definitions of a source.
 func (o *typesOptions) definitions(cmd *cobra.Command, g *global, source string) ([]definition, error) {
-	if info, err := os.Stat(source); err == nil {
-		return fromFiles(source, info.IsDir())
+	if _, err := os.Stat(source); err == nil {
+		return fromFiles(source)
 	}
 	if root, err := local.FindRoot(o.tree.repo); err == nil && slices.Contains(registered(root), source) {
 		return o.fromCluster(cmd, g, source)
@@ -64,37 +63,15 @@ func (o *typesOptions) definitions(cmd *cobra.Command, g *global, source string)
 	return fromPackage(cmd.Context(), client, ref)
 }
 
-func fromFiles(name string, dir bool) ([]definition, error) {
-	var all []*manifest.Object
-	read := func(name string) error {
-		f, err := os.Open(name)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		docs, err := sources.DecodeYAML(f, sources.Limits{})
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		for _, doc := range docs {
-			objects, err := manifest.FromDocument(doc, manifest.Origin{File: name})
-			if err != nil {
-				return err
-			}
-			for _, o := range objects {
-				if o, err = installed(o); err != nil {
-					return err
-				}
-				all = append(all, o)
-			}
-		}
-		return nil
+func fromFiles(name string) ([]definition, error) {
+	all, err := readObjects(name, nil)
+	if err != nil {
+		return nil, err
 	}
-	err := error(nil)
-	if dir {
-		err = walkYAML(name, read)
-	} else {
-		err = read(name)
+	for i, o := range all {
+		if all[i], err = installed(o); err != nil {
+			return nil, err
+		}
 	}
 	set, _ := manifest.NewSet(all)
 	index := behaviour.NewIndex(set, nil)
@@ -105,7 +82,7 @@ func fromFiles(name string, dir bool) ([]definition, error) {
 			found = append(found, defined(o, controller))
 		}
 	}
-	return found, err
+	return found, nil
 }
 
 // installed returns the object, or for a ManagedResourceDefinition its
@@ -227,27 +204,4 @@ func controllerOf(ctx context.Context, client oci.Reader, ref sources.Ref, pkg *
 	set, _ := manifest.NewSet(append(objects, binding))
 	i := slices.IndexFunc(objects, func(o *manifest.Object) bool { return o.ID().Is(manifest.Workloads...) })
 	return behaviour.NewIndex(set, nil).Workload(objects[i]), nil
-}
-
-// walkYAML calls do for each YAML or JSON file below a directory.
-func walkYAML(dir string, do func(name string) error) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		name := dir + string(os.PathSeparator) + e.Name()
-		switch {
-		case e.IsDir():
-			err = walkYAML(name, do)
-		case e.Name() == "kustomization.yaml", e.Name() == "kustomization.yml":
-			// It builds the others and is not an object.
-		case strings.HasSuffix(name, ".yaml"), strings.HasSuffix(name, ".yml"), strings.HasSuffix(name, ".json"):
-			err = do(name)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -1,28 +1,54 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"os"
 	"path"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"gitopsd.dev/sources"
+	"gitopsd.dev/render/kustomize"
+	"gitopsd.dev/render/remote"
 )
 
-// examples/deploy sets flags that there are, to files that are mounted, and leaves
-// room between what Go may use and what the kernel allows.
+// examples/deploy, and its component, set flags that there are, to files that are
+// mounted and addresses whose ports are declared, and leave room between what Go may
+// use and what the kernel allows.
 func TestDeployment(t *testing.T) {
 	t.Parallel()
-	f, err := os.Open("../../../examples/deploy/deployment.yaml")
-	if err != nil {
-		t.Fatal(err)
+	files := make(fstest.MapFS)
+	deploy := os.DirFS("../../../examples/deploy")
+	for _, pattern := range []string{"*.yaml", "*/*.yaml"} {
+		names, err := fs.Glob(deploy, pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			content, err := fs.ReadFile(deploy, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files[name] = &fstest.MapFile{Data: content}
+		}
 	}
-	defer f.Close()
-	docs, err := sources.DecodeYAML(f, sources.Limits{})
+	flags := []string{"repo", "git-password-file", "listen", "status-token-file"}
+	checkDeployment(t, files, flags)
+	with := bytes.Replace(files["kustomization.yaml"].Data, []byte("# components:"), []byte("components:"), 1)
+	files["kustomization.yaml"] = &fstest.MapFile{Data: with}
+	checkDeployment(t, files, append(flags, "conversion-listen", "conversion-tls-dir"))
+}
+
+// checkDeployment checks the Deployment of a kustomization, in which these flags are set.
+func checkDeployment(t *testing.T, files fs.FS, flags []string) {
+	t.Helper()
+	objects, err := new(kustomize.Builder).Build(t.Context(), files, ".", remote.Bases{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +63,16 @@ func TestDeployment(t *testing.T) {
 		}
 		return v
 	}
-	pod := at(docs[0].Tree, "spec", "template", "spec")
+	var pod any
+	var services []map[string]any
+	for _, o := range objects {
+		switch o.ID().Kind {
+		case "Deployment":
+			pod = at(o.Tree(), "spec", "template", "spec")
+		case "Service":
+			services = append(services, o.Tree())
+		}
+	}
 	container := at(pod, "containers", 0)
 	var args []string
 	for _, arg := range at(container, "args").([]any) {
@@ -55,9 +90,18 @@ func TestDeployment(t *testing.T) {
 	if err := errors.Join(run.ParseFlags(rest), flagsFromEnvironment(run.Flags(), func(name string) string { return env[name] })); err != nil {
 		t.Error(err)
 	}
+	for _, name := range flags {
+		if f := run.Flags().Lookup(name); f == nil || !f.Changed {
+			t.Errorf("--%s is not set", name)
+		}
+	}
 	mounts := make(map[string]string)
 	for _, m := range at(container, "volumeMounts").([]any) {
 		mounts[at(m, "mountPath").(string)] = at(m, "name").(string)
+	}
+	ports := make(map[string]string)
+	for _, p := range at(container, "ports").([]any) {
+		ports[fmt.Sprint(at(p, "containerPort"))] = at(p, "name").(string)
 	}
 	for name, value := range env {
 		flag, ours := strings.CutPrefix(name, "GITOPSD_")
@@ -65,13 +109,32 @@ func TestDeployment(t *testing.T) {
 		if ours && run.Flags().Lookup(flag) == nil && run.InheritedFlags().Lookup(flag) == nil {
 			t.Errorf("%s sets --%s, which there is not", name, flag)
 		}
-		if strings.HasSuffix(flag, "-file") && mounts[path.Dir(value)] == "" {
+		if strings.HasSuffix(flag, "-file") && mounts[path.Dir(value)] == "" || strings.HasSuffix(flag, "-dir") && mounts[value] == "" {
 			t.Errorf("%s is %s, where nothing is mounted", name, value)
 		}
+		if _, port, _ := net.SplitHostPort(value); strings.HasSuffix(flag, "listen") && ports[port] == "" {
+			t.Errorf("%s is %s, a port that the container does not declare", name, value)
+		}
 	}
+	volumes := make(map[any]bool)
 	for _, v := range at(pod, "volumes").([]any) {
+		volumes[at(v, "name")] = true
 		if at(v, "name") == mounts[path.Dir(env["GITOPSD_STATUS_TOKEN_FILE"])] && at(v, "secret", "optional") != true {
 			t.Error("the Secret with the status token is not optional")
+		}
+	}
+	for at, volume := range mounts {
+		if !volumes[volume] {
+			t.Errorf("%s is mounted at %s, and is no volume", volume, at)
+		}
+	}
+	for _, s := range services {
+		target, found := at(s, "spec", "ports", 0, "targetPort"), false
+		for _, name := range ports {
+			found = found || name == target
+		}
+		if !found {
+			t.Errorf("the Service leads to the port %v, which the container does not declare", target)
 		}
 	}
 	hard := resource.MustParse(fmt.Sprint(at(container, "resources", "limits", "memory")))

@@ -268,40 +268,6 @@ func addRules(rules *health.Custom, cl clusters.Cluster, define func(manifest.Gr
 	return errors.Join(errs...)
 }
 
-// readObjects reads the objects of a file, a directory, or stdin as "-".
-func readObjects(name string, stdin io.Reader) (all []*manifest.Object, err error) {
-	read := func(name string) error {
-		in := stdin
-		if name != "-" {
-			f, err := os.Open(name)
-			if err != nil {
-				return err
-			}
-			defer f.Close()
-			in = f
-		}
-		if in == nil {
-			return errors.New("only a file can be named here")
-		}
-		docs, err := sources.DecodeYAML(in, sources.Limits{})
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		for _, doc := range docs {
-			objects, err := manifest.FromDocument(doc, manifest.Origin{File: name})
-			if err != nil {
-				return err
-			}
-			all = append(all, objects...)
-		}
-		return nil
-	}
-	if info, err := os.Stat(name); name != "-" && err == nil && info.IsDir() {
-		return all, walkYAML(name, read)
-	}
-	return all, read(name)
-}
-
 // objects judges objects in clusters. The error is about those that cannot be read.
 func (o *healthOptions) objects(cmd *cobra.Command, names []string) ([]judged, error) {
 	list, faults := o.places()

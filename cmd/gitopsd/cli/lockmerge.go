@@ -21,7 +21,8 @@ func newLockMerge() *cobra.Command {
 		Long: `Merge is a merge driver for Git. It merges two versions of clusters.lock that
 come from BASE, and writes the result to OURS. It has what either side changed and
 what both added. If both changed the same line differently, both lines are kept
-between conflict markers, and the exit status is 1.
+between conflict markers, and the exit status is 1. Lines about conversion rules
+need no decision: the next gitopsd lock writes the digest of the merged rules.
 
 Configure it once for the repository:
 

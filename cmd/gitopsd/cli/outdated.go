@@ -222,6 +222,9 @@ func effect(p *upgrade.Versions) string {
 		case len(c.Controller) > 0 && c.Types == (compat.Count{Same: c.Types.Same}):
 			what = "types unchanged, controller changed"
 		}
+		if n := len(c.Misfits); n > 0 {
+			what += ", and the conversion rules of " + prose.Count(n, "type") + " do not fit"
+		}
 		parts = append(parts, c.Version+": "+what)
 	}
 	if len(p.Held) > 0 {
@@ -282,6 +285,9 @@ func writeController(w io.Writer, indent string, c *upgrade.Candidate) {
 	}
 	if c.ControllerError != "" {
 		fmt.Fprintf(w, "%scontroller: not known: %s\n", indent, c.ControllerError)
+	}
+	for _, m := range c.Misfits {
+		fmt.Fprintf(w, "%sconversion rules of %s do not fit (%s): %s\n", indent, m.Definition, prose.Some(m.Clusters, 4), strings.ReplaceAll(m.Error, "\n", "\n"+indent+"  "))
 	}
 }
 

@@ -46,6 +46,7 @@ type planOptions struct {
 	all      bool
 	takeOver []string
 	replace  []string
+	objects  bool
 }
 
 func newPlan(g *global) *cobra.Command {
@@ -63,6 +64,11 @@ It uses the credentials that the registry names, from --kubeconfig-dir or the
 hub's Secrets (--kubeconfig), or contexts of your own kubeconfig (--context).
 With --against it compares with another revision of the repository instead, and
 contacts no cluster; it checks objects by the definitions in the repository.
+
+Conversion rules that change, or whose definition does, are tried on generated objects:
+there and back, with edits in between. Rules that lose something are refused, with the
+smallest object that shows it. With --live they are tried on the objects of each cluster
+too; the plan names these, but shows none of their values.
 
 --replace REPOSITORY=DIRECTORY shows what a package that is not published yet would
 do in place of the one that clusters have: it is built from the directory, as
@@ -84,6 +90,7 @@ steps that would fail in ` + "`gitopsd run`" + ` (refused, in conflict, rejected
 	f := cmd.Flags()
 	o.register(cmd)
 	o.live.register(cmd)
+	f.BoolVar(&o.objects, "live", false, "try conversion rules on the objects of each cluster too, and list old versions that these may be stored in; it reads all objects of the types with rules")
 	f.StringVar(&o.against, "against", "", "compare with this revision (a branch, tag or commit) instead of with the clusters")
 	o.tree.registerClusters(cmd, &o.clusters, "all")
 	registerTakeOver(cmd, &o.takeOver)
@@ -98,6 +105,9 @@ steps that would fail in ` + "`gitopsd run`" + ` (refused, in conflict, rejected
 func (o *planOptions) run(cmd *cobra.Command, g *global) error {
 	if err := o.output.check(); err != nil {
 		return err
+	}
+	if o.objects && o.against != "" {
+		return errors.New("--live reads the clusters, and --against asks none of them; leave one out")
 	}
 	connector, err := o.live.connector(&o.registry)
 	if err != nil {
@@ -156,6 +166,9 @@ func faults(f *preview.Fleet) []string {
 		if n := c.Plan.Failing(); n > 0 && !c.Suspended {
 			steps := prose.Agree(n, "step, which the plan shows with its reason", "steps, which the plan shows with their reasons")
 			all = append(all, problem.Problem{Cluster: c.Name, Reason: "gitopsd run would fail at " + steps}.String())
+		}
+		for _, name := range c.Untrue() {
+			all = append(all, problem.Problem{Cluster: c.Name, Reason: "the conversion rules of " + name + " are wrong for objects that the plan names"}.String())
 		}
 	}
 	return all
@@ -309,7 +322,11 @@ func (p *planner) committed(state *desired.State) *lockfile.File {
 }
 
 func (p *planner) one(ctx context.Context, c *desired.Unit) (*plan.Plan, error) {
-	return planOf(ctx, p.connector, c, fleetOf(p.root, p.options.takeOver), p.log, (*unit.Connection).Plan)
+	how := (*unit.Connection).Plan
+	if p.options.objects {
+		how = (*unit.Connection).PlanLive
+	}
+	return planOf(ctx, p.connector, c, fleetOf(p.root, p.options.takeOver), p.log, how)
 }
 
 // planOf makes a plan for a cluster by one of Connection's methods.
@@ -326,7 +343,7 @@ func planOf(ctx context.Context, connector *hub.Connector, c *desired.Unit, flee
 		return nil, err
 	}
 	var certificates certificateOptions // a plan makes none
-	completers, err := certificates.completers(0)
+	completers, err := certificates.completers(0, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -425,6 +442,9 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 		}
 		if cp.Plan != nil {
 			cp.Plan.Notes = unit.Notes(c, nil)
+			if err := plan.CheckConversions(ctx, cp.Plan, c.Conversions, c.Proofs); err != nil {
+				return err
+			}
 		}
 		fleet.Clusters = append(fleet.Clusters, cp)
 	}

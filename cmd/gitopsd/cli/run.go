@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -16,9 +17,15 @@ import (
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/hub"
+	"gitopsd.dev/reconcile/kube/kubeconfig"
+	"gitopsd.dev/reconcile/migrate"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/resolve"
 )
@@ -35,6 +42,9 @@ type runOptions struct {
 	lock           string
 	takeOver       []string
 	certificates   certificateOptions
+	migrations     migrate.KeeperConfig
+	conversions    conversionOptions
+	targets        targetOptions
 	listen         string
 	access         status.Access
 }
@@ -53,6 +63,11 @@ A cluster that is down, or a package or manifest with errors, is reported and
 delays nothing else. All state is in the repository and in the clusters: the
 daemon may be killed at any time. --cache-dir makes the next start faster: if the
 commit is the same and the clusters are as they were left, no package is read.
+
+With --conversion-listen it converts objects by conversion rules for the clusters that
+reach it by URL (spec.conversion.url). It serves old rules for ten minutes more, and as
+long as a cluster has them. Clusters with spec.conversion.service run a server of
+their own.
 
 On --listen it serves /healthz, /readyz, /metrics (Prometheus) and /status. The
 last two answer on the daemon's own machine or in its pod, which kubectl
@@ -75,6 +90,10 @@ port-forward reaches; from elsewhere they need the token in --status-token-file.
 	f.DurationVar(&o.clusterTimeout, "cluster-timeout", reconcile.DefaultClusterTimeout, "longest time for one attempt to apply to a cluster, waits included")
 	registerTakeOver(cmd, &o.takeOver)
 	o.certificates.register(f)
+	f.Float64Var(&o.migrations.Rate, "migrate-rate", migrate.DefaultRate, "objects to store again in a second, in each cluster, for definitions annotated with "+manifest.MigrateStorageAnnotation+"; not for Kubernetes' own migration")
+	f.DurationVar(&o.migrations.Settle, "migrate-settle", migrate.DefaultSettle, "how long that waits after a change of the definition: longer than a request, and longer than an API server is behind")
+	o.conversions.register(f)
+	o.targets.register(f)
 	f.BoolVar(&o.once, "once", false, "make one pass and exit, with status 1 if anything failed")
 	f.StringVar(&o.lock, "lock", "update", "what to do about missing records: update (add and commit them) or readonly (refuse such packages)")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "address to serve on, for instance :8080 for a kubelet's probes; empty for none")
@@ -94,10 +113,18 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	default:
 		return fmt.Errorf("--lock %q: use update or readonly", o.lock)
 	}
+	if !(o.migrations.Rate > 0) || o.migrations.Settle <= 0 { // NaN is not, either
+		return errors.New("--migrate-rate and --migrate-settle must be more than 0")
+	}
 	if o.interval < 100*time.Millisecond {
 		return fmt.Errorf("--interval %s: at least 100ms", o.interval)
 	}
-	completers, err := o.certificates.completers(o.clusterTimeout)
+	converter, err := o.conversions.start(ctx, log)
+	if err != nil {
+		return err
+	}
+	defer converter.stop()
+	completers, err := o.certificates.completers(o.clusterTimeout, converter.daemon)
 	if err != nil {
 		return err
 	}
@@ -132,7 +159,27 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	fleet.Supersedes = func(ctx context.Context, commit, applied string) error {
 		return daemon.Supersedes(ctx, commit, applied)
 	}
+	turns := turn.New(16)
+	reach, err := kubeconfig.ParseReach(o.targets.addresses)
+	if err != nil {
+		return fmt.Errorf("--allow-addresses: %w", err)
+	}
+	controllers, err := o.targets.controllers(connector, applicationsConfig(o.targets.accept(), reach, fleet, turns, o.clusterTimeout))
+	if err != nil {
+		return err
+	}
+	var homes func(context.Context, *desired.Unit, func([]problem.Problem)) (reconcile.Home, error)
+	if !o.once { // one pass keeps no connections
+		homes = func(ctx context.Context, want *desired.Unit, tell func([]problem.Problem)) (reconcile.Home, error) {
+			client, err := connector.Connect(ctx, want.Cluster)
+			if err != nil {
+				return nil, err
+			}
+			return home.New(home.Config{Client: client, Controllers: controllers(), Tell: tell, Log: log.With("cluster", want.Name)})
+		}
+	}
 	board := status.NewBoard(version(), repository.Describe(), o.git.branch)
+	board.Conversions = converter.counts
 	daemon, err = reconcile.New(reconcile.Config{
 		Repository: repository, Computer: computer, Board: board, Log: log,
 		Interval: o.interval, ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly",
@@ -142,9 +189,20 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 			if err != nil {
 				return nil, err
 			}
-			return unit.New(unit.Config{Unit: want.ID, Client: client, Fleet: fleet, Completers: completers, Log: log})
+			cfg := unit.Config{Unit: want.ID, Client: client, Fleet: fleet, Completers: completers, Log: log}
+			if converter.daemon != nil {
+				cfg.Beside = converter.daemon.Follow(want.ID.String())
+			}
+			if !o.once { // which ends before a migration does
+				migrations, name := o.migrations, want.ID.String()
+				migrations.Report = func(all []status.Migration) {
+					board.Update(name, func(u *status.Unit) { u.Migrations = all })
+				}
+				cfg.Migrations = &migrations
+			}
+			return unit.New(cfg)
 		},
-		Credentials: connector.Version,
+		Credentials: connector.Version, Computed: converter.computed, Home: homes, Turns: turns,
 	})
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/render/types/harm"
 	"gitopsd.dev/sources"
 )
 
@@ -123,6 +124,8 @@ type listedController struct {
 	// Composes are the types that they compose, with a hash of each and of what acts on
 	// it.
 	Composes map[string]string `json:"composes,omitempty"`
+	// Conversion is the digest of the type's conversion rules, by the definition.
+	Conversion map[string]string `json:"conversion,omitempty"`
 }
 
 func listController(i *behaviour.Identity) *listedController {
@@ -136,7 +139,7 @@ func listController(i *behaviour.Identity) *listedController {
 		}
 		return m
 	}
-	c := &listedController{Digest: i.Digest(), Images: parts(i.Images), Compositions: parts(i.Compositions), Functions: parts(i.Functions), Composes: parts(i.Composes)}
+	c := &listedController{Digest: i.Digest(), Images: parts(i.Images), Compositions: parts(i.Compositions), Functions: parts(i.Functions), Composes: parts(i.Composes), Conversion: parts(i.Conversion)}
 	if len(i.Images) > 0 {
 		c.Workload, c.Settings = i.String(), behaviour.SettingsDigest(i.Settings)
 		for _, p := range i.Config {
@@ -158,7 +161,7 @@ func (c *listedController) String() string {
 	for _, list := range []struct {
 		what   string
 		values map[string]string
-	}{{"", c.Images}, {"composition ", c.Compositions}, {"function ", c.Functions}, {"composes ", c.Composes}} {
+	}{{"", c.Images}, {"composition ", c.Compositions}, {"function ", c.Functions}, {"composes ", c.Composes}, {"conversion ", c.Conversion}} {
 		for _, name := range slices.Sorted(maps.Keys(list.values)) {
 			parts = append(parts, list.what+name+" "+cmp.Or(list.values[name], "(not declared)"))
 		}
@@ -213,6 +216,7 @@ func (o *typesOptions) list(w io.Writer, all []listedType, several bool) error {
 
 func newTypesDiff(g *global) *cobra.Command {
 	var o typesOptions
+	var objects objectsOptions
 	var exitcode bool
 	cmd := &cobra.Command{
 		Use:   "diff OLD NEW",
@@ -223,12 +227,17 @@ For types of both sources it compares the controllers behind them as well, if bo
 are known: those of clusters as they are rendered there, those of packages without
 any settings.
 
+With --objects it also reads the objects of the types that break, from files or from a
+registered cluster, and says which of them would lose a field, not be valid any more or
+be defaulted differently, and who owns the field. No value is shown.
+
 ` + typesSources + `
 
 The exit status is 0, or 1 for an error; with --detailed-exitcode it is 2 if a
 difference is breaking.`,
 		Example: `  gitopsd types diff xpkg.example.org/acme/db:v1.0.0 xpkg.example.org/acme/db:v2.0.0
-  gitopsd types diff staging prod`,
+  gitopsd types diff staging prod
+  gitopsd types diff crd-old.yaml crd-new.yaml --objects prod`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.output.check(); err != nil {
@@ -242,11 +251,18 @@ difference is breaking.`,
 			if err != nil {
 				return err
 			}
-			compared, err := compat.CompareAll(setOf(before), setOf(after))
+			old, now := setOf(before), setOf(after)
+			compared, err := compat.CompareAll(old, now)
 			if err != nil {
 				return err
 			}
-			if err := o.writeComparison(cmd.OutOrStdout(), compareControllers(compared, before, after)); err != nil {
+			all := compareControllers(compared, before, after)
+			if objects.source != "" {
+				if err := objects.survey(cmd.Context(), &o, all, old, now); err != nil {
+					return err
+				}
+			}
+			if err := o.writeComparison(cmd.OutOrStdout(), all); err != nil {
 				return err
 			}
 			if exitcode && slices.ContainsFunc(compared, func(c compat.Change) bool { return c.Compatibility == compat.Breaking }) {
@@ -256,6 +272,8 @@ difference is breaking.`,
 		},
 	}
 	o.register(cmd)
+	objects.live.register(cmd)
+	cmd.Flags().StringVar(&objects.source, "objects", "", "file, directory or registered cluster with objects of the types, to say which of them would be harmed")
 	cmd.Flags().BoolVar(&exitcode, "detailed-exitcode", false, "exit with status 2 if a difference is breaking")
 	return cmd
 }
@@ -274,6 +292,8 @@ type comparedTypes struct {
 	// Controller are the differences in what acts on the types; empty if there are
 	// none or one is not known.
 	Controller []behaviour.Difference `json:"controller,omitempty"`
+	// Objects is what it means to the objects; nil if they were not looked at.
+	Objects *harm.Survey `json:"objects,omitempty"`
 }
 
 // compareControllers adds what differs in the controllers behind types that both
@@ -355,6 +375,11 @@ func (o *typesOptions) writeComparison(w io.Writer, all []comparedTypes) error {
 			if _, err := fmt.Fprintf(w, "  %s\n", f); err != nil {
 				return err
 			}
+		}
+		text := show.NewText(w, show.Options{})
+		writeSurvey(text, c.Objects)
+		if err := text.Flush(); err != nil {
+			return err
 		}
 	}
 	for _, g := range controllers {

@@ -205,7 +205,7 @@ var stateWords = map[verify.Kind]string{
 	verify.RightsDiffer: "rights differ", verify.AdmissionDiffers: "admission differs", verify.CompositionDrifted: "composition changed",
 	verify.NoController: "no controller runs", verify.SecondActor: "second actor", verify.Refused: "refused", verify.RolledBack: "rolled back", verify.NotApplied: "not applied yet",
 	verify.Drifted:       "schema changed",
-	verify.SchemaDiffers: "schema differs", verify.NotVerifiedState: "not verified", verify.Missing: "missing", verify.Unmanaged: "not declared",
+	verify.SchemaDiffers: "schema differs", verify.ConversionDrifted: "conversion drifted", verify.ConversionDiffers: "conversion differs", verify.NotVerifiedState: "not verified", verify.Missing: "missing", verify.Unmanaged: "not declared",
 }
 
 // groupText returns a group's states in one line: "same in 48 clusters; prod-eu:

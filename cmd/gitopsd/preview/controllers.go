@@ -44,7 +44,7 @@ type ControllerTable struct {
 func (f *Fleet) ControllerTables() []*ControllerTable {
 	return shared(f, (*ClusterPlan).controllerTables, func(t *ControllerTable) (string, *[]string) {
 		return fmt.Sprintf("%q %q %q %t %t %v", t.Package, t.From, t.To, t.TypesUnchanged, t.Refused, t.Changes), &t.Clusters
-	})
+	}, func(*ControllerTable, *ControllerTable) {})
 }
 
 // controllerTables returns one cluster's tables: packages by name, plain manifests

@@ -4,7 +4,8 @@
 //   - fleet.go has the plans of several clusters, with packages, the lines of the
 //     lock, errors and notes;
 //   - table.go has the changes of types, package by package, once for all clusters
-//     in which they are the same; controllers.go has those of controllers;
+//     in which they are the same; controllers.go has those of controllers, and
+//     proofs.go what trying conversion rules has shown;
 //   - text.go, tabletext.go, json.go and markdown.go write them. Folding, wrapping and
 //     cutting are cmd/gitopsd/show's.
 //
@@ -90,6 +91,26 @@ func (c ClusterPlan) quiet() []string {
 	for _, name := range slices.Sorted(maps.Keys(c.Details)) {
 		if !changing[name] && len(c.Details[name].notes()) > 0 {
 			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// tried reports whether conversion rules were tried on the objects of the cluster.
+func (c ClusterPlan) tried() bool {
+	return slices.ContainsFunc(c.Plan.Steps, func(s plan.Step) bool { return s.Tried != nil })
+}
+
+// Untrue returns the definitions whose conversion rules lose something of the cluster's
+// objects, as far as they were tried.
+func (c ClusterPlan) Untrue() []string {
+	var names []string
+	if c.Plan == nil {
+		return nil
+	}
+	for i := range c.Plan.Steps {
+		if s := &c.Plan.Steps[i]; s.Tried != nil && s.Tried.Failed() {
+			names = append(names, s.ID.Name)
 		}
 	}
 	return names

@@ -54,6 +54,11 @@ import (
 //	      },
 //	      "changes": [{"path": "spec.replicas", "old": 1, "new": 2}]
 //	    }],
+//	    "tried": [{                     with --live: conversion rules on the cluster's objects
+//	      "definition": "widgets.acme.example", "version": "v1", "objects": 1200,
+//	      "stopped": "…",               why not all objects were tried
+//	      "findings": [{"law": "round-trip", "text": "…", "objects": ["widget.acme.example/default/w"], "times": 5}]
+//	    }],
 //	    "unreadable": ["Widget.acme.example: …"] kinds of which nothing is known, with the reason
 //	  }],
 //	  "types": [{                       what becomes of types: one entry for a package and bump, and the
@@ -67,7 +72,16 @@ import (
 //	      "compatibility": "breaking", "refused": true,
 //	      "versions": [{"version": "v1", "kind": "Widget", "before": "h1:…", "after": "h1:…"}],
 //	      "findings": [{"name": "enum-value-removed", "severity": "breaking", "version": "v1", "path": ".spec.size", …}],
-//	      "allowed": {"enum-value-removed": "nobody uses it"}
+//	      "allowed": {"enum-value-removed": "nobody uses it"},
+//	      "letThrough": ["field-removed"], findings that nothing allows, and that harm no object
+//	      "objects": [{                 what a breaking change means to the objects of a cluster
+//	        "cluster": "prod", "looked": 2112, "harmed": 1,
+//	        "objects": [{"namespace": "acme", "name": "a", "harms": [
+//	          {"kind": "lost", "version": "v1", "path": ".spec.size", "owners": ["kubectl"]}]}],
+//	                                  kind: lost, invalid, stuck, defaulted, removed; at most 50 objects
+//	        "findings": [{"name": "field-removed", "version": "v1", "path": ".spec.size", "harmed": 1, "writers": ["kubectl"]}],
+//	        "unknown": "…"              why not all objects were judged
+//	      }]
 //	    }]
 //	  }],
 //	  "controllers": [{                 what becomes of the controllers behind types, told in the same way
@@ -79,6 +93,16 @@ import (
 //	    "changes": [{                   what: image, argument, variable, setting, rights, composition, function
 //	      "what": "image", "name": "package-runtime", "before": "sha256:…", "after": "sha256:…"
 //	    }]
+//	  }],
+//	  "conversions": [{                 proofs of conversion rules that change, told in the same way
+//	    "definition": "widgets.acme.example", "clusters": ["dev", "prod"],
+//	    "digest": "h1:…",               the first digits, as allowances name it
+//	    "objects": 2000, "unfinished": true,
+//	    "refused": ["round-trip"], "allowed": {"admitted": "never set"},
+//	    "counterexamples": [{"law": "round-trip", "from": "v1", "to": "v2", "title": "…", "rules": ["rules.yaml:3: …"],
+//	      "object": {}, "converted": {}, "times": 12}],
+//	    "more": 3,                      other counterexamples
+//	    "warnings": ["…"]
 //	  }],
 //	  "lock":   ["+ @prod …"],          lines of clusters.lock that change
 //	  "errors": ["…"],
@@ -101,6 +125,9 @@ func (f *Fleet) WriteJSON(w io.Writer) error {
 				if s.Action != plan.Unchanged {
 					cj.Steps = append(cj.Steps, newStepJSON(s))
 				}
+				if s.Tried != nil {
+					cj.Tried = append(cj.Tried, newTriedJSON(s))
+				}
 			}
 			for _, gk := range slices.SortedFunc(maps.Keys(c.Plan.Unreadable), compareKinds) {
 				cj.Unreadable = append(cj.Unreadable, gk.String()+": "+c.Plan.Unreadable[gk])
@@ -110,6 +137,9 @@ func (f *Fleet) WriteJSON(w io.Writer) error {
 	}
 	for _, t := range f.TypeTables() {
 		doc.Types = append(doc.Types, newTypesJSON(t))
+	}
+	for _, t := range f.ProofTables() {
+		doc.Conversions = append(doc.Conversions, newProofJSON(t))
 	}
 	for _, t := range f.ControllerTables() {
 		doc.Controllers = append(doc.Controllers, controllersJSON(*t))
@@ -134,6 +164,7 @@ type fleetJSON struct {
 	Clusters    []clusterJSON     `json:"clusters"`
 	Types       []typesJSON       `json:"types,omitempty"`
 	Controllers []controllersJSON `json:"controllers,omitempty"`
+	Conversions []proofJSON       `json:"conversions,omitempty"`
 	Lock        []string          `json:"lock,omitempty"`
 	Errors      []string          `json:"errors,omitempty"`
 	Notes       []string          `json:"notes,omitempty"`
@@ -145,6 +176,7 @@ type clusterJSON struct {
 	Summary    map[plan.Action]int       `json:"summary,omitempty"`
 	Packages   map[string]PackageDetails `json:"packages,omitempty"`
 	Steps      []stepJSON                `json:"steps"`
+	Tried      []triedJSON               `json:"tried,omitempty"`
 	Unreadable []string                  `json:"unreadable,omitempty"`
 }
 
@@ -219,6 +251,8 @@ type definitionJSON struct {
 	Versions      []versionJSON     `json:"versions,omitempty"`
 	Findings      []compat.Finding  `json:"findings,omitempty"`
 	Allowed       map[string]string `json:"allowed,omitempty"`
+	LetThrough    []string          `json:"letThrough,omitempty"`
+	Objects       []ClusterSurvey   `json:"objects,omitempty"`
 }
 
 type versionJSON struct {
@@ -246,7 +280,7 @@ func newTypesJSON(t *TypeTable) typesJSON {
 		if r.Refused {
 			tj.Refused++
 		}
-		d := definitionJSON{Name: r.Name, Change: r.Change, Refused: r.Refused, Findings: r.Findings, Allowed: r.Allowed}
+		d := definitionJSON{Name: r.Name, Change: r.Change, Refused: r.Refused, Findings: r.Findings, Allowed: r.Allowed, LetThrough: r.LetThrough, Objects: r.Surveys}
 		if r.Compatibility != compat.Identical {
 			d.Compatibility = r.Compatibility.String()
 		}

@@ -43,7 +43,9 @@ func jsonNames(t reflect.Type, names map[string]bool) {
 		for i := range t.NumField() {
 			f := t.Field(i)
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			names[name] = true
+			if !f.Anonymous {
+				names[name] = true
+			}
 			jsonNames(f.Type, names)
 		}
 	}

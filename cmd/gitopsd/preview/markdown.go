@@ -48,6 +48,9 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	for _, table := range tables {
 		c.Section(fmt.Sprintf("types of %s in %s: %s", table.title(), table.where(), table.counts()), "", show.Sprint(func(t *show.Text) { textWriter{t}.typeRows(table) }))
 	}
+	for _, table := range f.ProofTables() {
+		c.Section(fmt.Sprintf("conversion rules of %s in %s: %s", table.Definition, where(table.Clusters), table.summary()), "", show.Sprint(func(t *show.Text) { textWriter{t}.proof(table) }))
+	}
 	if len(f.Lock) > 0 {
 		c.Section("clusters.lock: "+prose.Count(len(f.Lock), "line"), "diff", strings.Join(f.Lock, "\n"))
 	}
@@ -55,7 +58,7 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 		if cl.Err != "" {
 			c.Section(cl.Name+": error", "", cl.Err)
 		}
-		if cl.Plan == nil || len(groups(cl.Plan))+len(cl.quiet()) == 0 {
+		if cl.Plan == nil || len(groups(cl.Plan))+len(cl.quiet()) == 0 && !cl.tried() {
 			continue
 		}
 		_, body, _ := strings.Cut(show.Sprint(func(t *show.Text) { textWriter{t}.cluster(cl) }), "\n") // the first line is the summary

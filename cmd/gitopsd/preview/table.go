@@ -13,6 +13,7 @@ import (
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/render/types/harm"
 )
 
 // TypeTable is the changes of one package's types, in the clusters in which they are
@@ -57,6 +58,16 @@ type TypeRow struct {
 	Findings []compat.Finding
 	// Allowed are the reasons why findings are allowed, by their names.
 	Allowed map[string]string
+	// LetThrough are the findings that nothing allows, and that harm no object.
+	LetThrough []string
+	// Surveys are what it means to the objects of each cluster that was looked into.
+	Surveys []ClusterSurvey
+}
+
+// ClusterSurvey is what a change means to the objects of one cluster.
+type ClusterSurvey struct {
+	Cluster string `json:"cluster"`
+	*harm.Survey
 }
 
 // VersionChange is a type before and after; a digest is empty if there is no such
@@ -69,23 +80,32 @@ type VersionChange struct {
 // TypeTables returns the changes of types, a table for each package and its versions.
 // Clusters with equal tables share one.
 func (f *Fleet) TypeTables() []*TypeTable {
-	return shared(f, (*ClusterPlan).typeTables, func(t *TypeTable) (string, *[]string) { return t.key(), &t.Clusters })
+	return shared(f, (*ClusterPlan).typeTables, func(t *TypeTable) (string, *[]string) { return t.key(), &t.Clusters }, (*TypeTable).join)
+}
+
+// join adds the surveys of a table that is equal but for them.
+func (t *TypeTable) join(same *TypeTable) {
+	for i := range t.Rows {
+		t.Rows[i].Surveys = append(t.Rows[i].Surveys, same.Rows[i].Surveys...)
+	}
 }
 
 // shared returns the tables of all clusters. Of those with equal keys it keeps the
-// first, with the names of all their clusters.
-func shared[T any](f *Fleet, of func(*ClusterPlan) []*T, table func(*T) (key string, clusters *[]string)) []*T {
+// first, with the names of all their clusters, and has it join the others.
+func shared[T any](f *Fleet, of func(*ClusterPlan) []*T, table func(*T) (key string, clusters *[]string), join func(kept, same *T)) []*T {
 	var all []*T
-	seen := make(map[string]*[]string)
+	seen := make(map[string]*T)
 	for i := range f.Clusters {
 		c := &f.Clusters[i]
 		for _, t := range of(c) {
-			key, clusters := table(t)
+			key, _ := table(t)
 			if same := seen[key]; same != nil {
-				*same = append(*same, c.Name)
+				_, clusters := table(same)
+				*clusters = append(*clusters, c.Name)
+				join(same, t)
 				continue
 			}
-			seen[key] = clusters
+			seen[key] = t
 			all = append(all, t)
 		}
 	}
@@ -104,6 +124,9 @@ func (c *ClusterPlan) typeTables() []*TypeTable {
 			continue // who knows whether it is there
 		}
 		row, documentation := typeRow(s)
+		if row != nil && s.Survey != nil {
+			row.Surveys = []ClusterSurvey{{c.Name, s.Survey}}
+		}
 		if row == nil && !documentation {
 			continue
 		}
@@ -161,7 +184,7 @@ func typeRow(s *plan.Step) (row *TypeRow, documentation bool) {
 	if change == "" {
 		return nil, documentation
 	}
-	r := &TypeRow{Name: s.ID.Name, Change: change, Compatibility: s.Compatibility, Refused: s.Action == plan.Refused, Findings: s.Findings, Allowed: s.Allowed}
+	r := &TypeRow{Name: s.ID.Name, Change: change, Compatibility: s.Compatibility, Refused: s.Action == plan.Refused, Findings: s.Findings, Allowed: s.Allowed, LetThrough: s.LetThrough}
 	var after []types.Type
 	if s.Object != nil {
 		var err error
@@ -211,7 +234,7 @@ func (t *TypeTable) key() string {
 	fmt.Fprintf(&b, "%s\n%s\n%s\n%d\n", t.Package, t.From, t.To, t.Documentation)
 	for i := range t.Rows {
 		r := &t.Rows[i]
-		fmt.Fprintf(&b, "%s %s %d %t %d %q\n", r.Name, r.Change, r.Compatibility, r.Refused, len(r.Findings), r.Allowed)
+		fmt.Fprintf(&b, "%s %s %d %t %d %q %q\n", r.Name, r.Change, r.Compatibility, r.Refused, len(r.Findings), r.Allowed, r.LetThrough)
 		for _, v := range r.Versions {
 			fmt.Fprintln(&b, v)
 		}

@@ -163,7 +163,8 @@ func (t textWriter) typeRow(r *TypeRow) {
 			}
 		}
 	}
-	t.findings(r.Findings, r.Allowed)
+	t.findings(r)
+	t.surveys(r.Surveys)
 }
 
 func digestOr(d string) string {
@@ -175,7 +176,8 @@ func digestOr(d string) string {
 
 // findings writes the effect of a type's change on its users, one line for each kind
 // of finding: breaking ones with their fields, others as a count if there are many.
-func (t textWriter) findings(all []compat.Finding, allowed map[string]string) {
+func (t textWriter) findings(r *TypeRow) {
+	all, allowed := r.Findings, r.Allowed
 	type kind struct {
 		name     string
 		severity compat.Severity
@@ -214,6 +216,9 @@ func (t textWriter) findings(all []compat.Finding, allowed map[string]string) {
 		}
 		if reason, ok := allowed[k.name]; ok && k.severity == compat.Breaking {
 			line += " (allowed: " + reason + ")"
+		}
+		if k.severity == compat.Breaking && slices.Contains(r.LetThrough, k.name) {
+			line += " (let through)"
 		}
 		colour := show.Plain
 		if k.severity == compat.Breaking {

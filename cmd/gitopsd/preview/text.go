@@ -63,6 +63,10 @@ func (f *Fleet) WriteText(w io.Writer, o show.Options) error {
 		t.controllers(tables)
 		t.Line("")
 	}
+	if tables := f.ProofTables(); len(tables) > 0 {
+		t.proofs(tables)
+		t.Line("")
+	}
 	for i, c := range f.Clusters {
 		if i > 0 {
 			t.Line("")
@@ -112,6 +116,7 @@ func (t textWriter) cluster(c ClusterPlan) {
 		t.Line("  %s: unchanged", t.Paint(show.Bold, title(c, name)))
 		t.notes(c.Details[name])
 	}
+	t.tried(c.Plan.Steps)
 	for _, gk := range slices.SortedFunc(maps.Keys(c.Plan.Unreadable), compareKinds) {
 		t.Say(show.Plain, fmt.Sprintf("  nothing is known of %s: %s", gk, c.Plan.Unreadable[gk]))
 	}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// gitopsdImage is the repository of the image that converts objects in dev.
+const gitopsdImage = canonical + "/platform/gitopsd"
+
+// What makes dev convert: the cluster says what serves there, and its kustomization
+// takes the example's type with its rules.
+const (
+	devPath      = "  path: examples/fleet/dev\n"
+	devConverts  = devPath + "  conversion:\n    service: {image: \"" + gitopsdImage + ":v1.0.0\"}\n"
+	devResources = "resources:\n"
+)
+
+// widget is an object in the old version. The new one has no place for the note.
+const widget = `apiVersion: example.io/v1
+kind: Widget
+metadata: {name: bob, namespace: default}
+spec: {firstName: Bob, note: likes red}
+`
+
+// conversion renames a field across two versions of a type in dev.
+func (s *stage) conversion(ctx context.Context, t *teller) error {
+	t.step("An author renames a field of a type, and writes rules beside it: dev serves both versions, without a webhook of theirs")
+	err := s.edit(ctx, "clusters.yaml", func(text string) string { return strings.Replace(text, devPath, devConverts, 1) })
+	if err != nil {
+		return err
+	}
+	err = s.edit(ctx, "examples/fleet/dev/kustomization.yaml", func(text string) string {
+		return strings.Replace(text, devResources, devResources+"- ../../conversion\n", 1)
+	})
+	if err != nil {
+		return err
+	}
+	rules, err := os.ReadFile(filepath.Join(s.clone, "examples/conversion/rules.yaml"))
+	if err != nil {
+		return err
+	}
+	t.say("   examples/conversion/rules.yaml:")
+	t.indent(shorten(string(rules), 12))
+	out, err := s.gitopsd(ctx, append([]string{"plan", "--cluster", "dev"}, s.fleetFlags()...)...)
+	if err != nil {
+		return err
+	}
+	t.indent(shorten(out, 14))
+	head, err := s.merge(ctx, "Serve widgets in two versions in dev")
+	if err != nil {
+		return err
+	}
+	if err := s.settled(ctx, head); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(s.dir, "bob.yaml"), []byte(widget), 0o644); err != nil {
+		return err
+	}
+	t.say("   bob is written in v1 and read in v2; then v2 is changed and v1 read:")
+	for _, step := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"create", "-f", "bob.yaml"}, "created"},
+		{[]string{"get", "widgets.v2.example.io", "bob", "-o", "jsonpath={.spec}"}, `{"name":{"first":"Bob"}}`},
+		{[]string{"patch", "widgets.v2.example.io", "bob", "--type=merge", `-p={"spec":{"name":{"first":"Robert"}}}`}, "patched"},
+		{[]string{"get", "widgets.v1.example.io", "bob", "-o", "jsonpath={.spec}"}, `{"firstName":"Robert","note":"likes red"}`},
+	} {
+		t.say("   $ kubectl %s", strings.Join(step.args, " "))
+		kubectl := append([]string{"kubectl", "--kubeconfig", s.kubeconfig("dev")}, step.args...)
+		out, err := s.command(ctx, s.dir, filepath.Join(s.source, "bin/devcluster"), kubectl...)
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(out, step.want) {
+			return fmt.Errorf("kubectl %s printed %q; want %s", strings.Join(step.args, " "), out, step.want)
+		}
+		t.indent(out)
+	}
+	return nil
+}

@@ -1,0 +1,29 @@
+package cli
+
+import (
+	"time"
+
+	"gitopsd.dev/reconcile/applications"
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/kube/kubeconfig"
+	"gitopsd.dev/reconcile/target/connection"
+	"gitopsd.dev/reconcile/turn"
+)
+
+// applicationsConfig returns how applications are run. accept says which kubeconfigs in
+// connection Secrets are used, reach to which addresses they may lead, and attempt how long
+// an attempt at an application may take.
+func applicationsConfig(accept kubeconfig.Accept, reach kubeconfig.Reach, fleet apply.Fleet, turns *turn.Turns, attempt time.Duration) applications.Config {
+	return applications.Config{Fleet: fleet, Turns: turns, Timeout: attempt, Connect: func(name string, secret map[string]any, as *kube.ServiceAccount) (*kube.Client, error) {
+		c, err := connection.ParseSecret(secret, accept)
+		if err != nil {
+			return nil, err
+		}
+		file, err := c.Kubeconfig()
+		if err != nil {
+			return nil, err
+		}
+		return kube.New(kube.Config{Name: name, Kubeconfig: file, Trusted: accept == kubeconfig.Plugins, ServiceAccount: as, MayReach: reach.Check, UserAgent: userAgent()})
+	}}
+}

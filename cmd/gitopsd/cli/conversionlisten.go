@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/spf13/pflag"
+
+	"gitopsd.dev/reconcile/convert"
+	"gitopsd.dev/reconcile/convert/serve"
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/render/conversion"
+)
+
+// conversionOptions say where the daemon converts objects for the clusters that reach it
+// by URL.
+type conversionOptions struct {
+	listen, tlsDir string
+}
+
+func (o *conversionOptions) register(f *pflag.FlagSet) {
+	f.StringVar(&o.listen, "conversion-listen", "", "address to convert objects on, by HTTPS, for clusters with spec.conversion.url (default: none)")
+	f.StringVar(&o.tlsDir, "conversion-tls-dir", "", "directory with tls.crt and tls.key for --conversion-listen, and ca.crt, which API servers are told to trust; read again when they are replaced")
+}
+
+// conversions is the server. The zero value serves nothing.
+type conversions struct {
+	daemon  *serve.Daemon
+	counts  func() []status.Conversions
+	stopped func()
+}
+
+// start begins to serve until stop is called.
+func (o *conversionOptions) start(ctx context.Context, log *slog.Logger) (*conversions, error) {
+	if (o.listen == "") != (o.tlsDir == "") {
+		return nil, errors.New("--conversion-listen and --conversion-tls-dir go together: set both")
+	}
+	if o.listen == "" {
+		return &conversions{}, nil
+	}
+	certificates, err := serve.LoadCertificates(o.tlsDir, log)
+	if err != nil {
+		return nil, fmt.Errorf("--conversion-tls-dir: %w", err)
+	}
+	table := &convert.Table{}
+	handler, err := convert.New(convert.Config{Table: table, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	address, end, err := serve.Listen(o.listen, handler, certificates, log, func(err error) { log.Error("serving conversions failed", "error", err) })
+	if err != nil {
+		return nil, fmt.Errorf("--conversion-listen: %w", err)
+	}
+	log.Info("serving conversions", "address", address.String())
+	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var follower sync.WaitGroup
+	follower.Go(func() { certificates.Follow(following) })
+	return &conversions{
+		daemon: &serve.Daemon{Table: table, Certificates: certificates, Log: log}, counts: handler.Conversions,
+		stopped: func() {
+			end()
+			cancel()
+			follower.Wait()
+		},
+	}, nil
+}
+
+// computed has the server know the rules of a state.
+func (c *conversions) computed(s *desired.State) {
+	if c.daemon == nil {
+		return
+	}
+	wanted := make(map[string][]*conversion.Set)
+	for _, u := range s.Clusters {
+		name := u.ID.String()
+		if u.Err != nil {
+			continue // what was wanted before is served
+		}
+		if spec := u.Spec.Conversion; spec == nil || spec.URL == "" {
+			wanted[name] = nil
+			continue
+		}
+		for _, v := range u.Conversions {
+			wanted[name] = append(wanted[name], v.Set)
+		}
+	}
+	c.daemon.Want(wanted, func(name string) bool { return s.Get(name) == nil && s.Removed(desired.ParseID(name)) })
+}
+
+// stop finishes the requests under way.
+func (c *conversions) stop() {
+	if c.stopped != nil {
+		c.stopped()
+	}
+}

@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
+)
+
+// readObjects returns the objects of a file, of all files below a directory, or of stdin
+// as "-".
+func readObjects(name string, stdin io.Reader) ([]*manifest.Object, error) {
+	var all []*manifest.Object
+	err := eachDocument(name, stdin, func(doc sources.Document, origin manifest.Origin) error {
+		objects, err := manifest.FromDocument(doc, origin)
+		all = append(all, objects...)
+		return err
+	})
+	return all, err
+}
+
+// eachDocument calls do for each document of a file, of all files below a directory, or
+// of stdin as "-"; stdin may be nil.
+func eachDocument(name string, stdin io.Reader, do func(sources.Document, manifest.Origin) error) error {
+	if name == "-" {
+		if stdin == nil {
+			return errors.New("only a file can be named here")
+		}
+		return decodeDocuments(name, stdin, do)
+	}
+	read := func(name string) error {
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return decodeDocuments(name, f, do)
+	}
+	if info, err := os.Stat(name); err == nil && info.IsDir() {
+		return walkYAML(name, read)
+	}
+	return read(name)
+}
+
+func decodeDocuments(name string, in io.Reader, do func(sources.Document, manifest.Origin) error) error {
+	docs, err := sources.DecodeYAML(in, sources.Limits{})
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	for _, doc := range docs {
+		if err := do(doc, manifest.Origin{File: name, Line: doc.Line}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// walkYAML calls do for each YAML or JSON file below a directory.
+func walkYAML(dir string, do func(name string) error) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := dir + string(os.PathSeparator) + e.Name()
+		switch {
+		case e.IsDir():
+			err = walkYAML(name, do)
+		case e.Name() == "kustomization.yaml", e.Name() == "kustomization.yml":
+			// It builds the others and is not an object.
+		case strings.HasSuffix(name, ".yaml"), strings.HasSuffix(name, ".yml"), strings.HasSuffix(name, ".json"):
+			err = do(name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/render/types/harm"
+	"gitopsd.dev/render/validate"
+)
+
+// objectsOptions are the flags of `gitopsd types diff` that are about objects.
+type objectsOptions struct {
+	source string
+	live   liveOptions
+}
+
+// survey judges the objects of a source by the breaking changes, and adds the results.
+func (o *objectsOptions) survey(ctx context.Context, t *typesOptions, all []comparedTypes, before, after compat.Set) error {
+	look, done, err := o.open(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer done()
+	for i := range all {
+		c := &all[i]
+		if c.Kind != manifest.CRD.Kind || !slices.ContainsFunc(c.Findings, harm.Tells) {
+			continue
+		}
+		key := compat.SetKey{Kind: c.Kind, Name: c.Name}
+		judge, err := harm.New(before[key], after[key], c.Findings)
+		if err != nil {
+			c.Objects = &harm.Survey{Unknown: err.Error()}
+			continue
+		}
+		if c.Objects, err = look(before[key], judge); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open opens the source. look has a judge look at the objects of a definition.
+func (o *objectsOptions) open(ctx context.Context, t *typesOptions) (look func(map[string]any, *harm.Judge) (*harm.Survey, error), done func(), err error) {
+	if _, err := os.Stat(o.source); err == nil {
+		objects, err := objectsOf(o.source)
+		if err != nil {
+			return nil, nil, err
+		}
+		return func(_ map[string]any, judge *harm.Judge) (*harm.Survey, error) {
+			for _, object := range objects[schema.GroupKind{Group: judge.Group(), Kind: judge.Kind()}] {
+				tree, err := validate.Decoded(object.Tree())
+				if err != nil {
+					return nil, fmt.Errorf("%s: %w", object.Origin(), err)
+				}
+				judge.Look(ctx, tree, harm.Stays)
+			}
+			return judge.Done(nil), nil
+		}, func() {}, nil
+	}
+	places := placeOptions{tree: t.tree, live: o.live, clusters: []string{o.source}}
+	list, err := places.places()
+	if err != nil {
+		return nil, nil, fmt.Errorf("--objects %s: it is no file or directory, and as a registered cluster: %w", o.source, err)
+	}
+	cluster, err := list[0].connect(ctx)
+	if err != nil {
+		return nil, nil, problem.In(o.source, err)
+	}
+	return func(definition map[string]any, judge *harm.Judge) (*harm.Survey, error) {
+		return apply.Survey(ctx, cluster, definition, judge, nil)
+	}, cluster.Close, nil
+}
+
+// objectsOf reads the objects in a file or directory, by kind.
+func objectsOf(name string) (map[schema.GroupKind][]*manifest.Object, error) {
+	objects, err := readObjects(name, nil)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[schema.GroupKind][]*manifest.Object)
+	for _, o := range objects {
+		kind := schema.GroupKind{Group: o.ID().Group, Kind: o.ID().Kind}
+		all[kind] = append(all[kind], o)
+	}
+	return all, nil
+}
+
+// shownHarmed is how many harmed objects of a definition are shown.
+const shownHarmed = 10
+
+// writeSurvey writes what a change means to the objects.
+func writeSurvey(t *show.Text, s *harm.Survey) {
+	if s == nil {
+		return
+	}
+	if s.Harmed == 0 {
+		t.Indented("  ", show.Plain, s.Text(0))
+	} else {
+		t.Say(show.Red, fmt.Sprintf("  harms %d of %d objects", s.Harmed, s.Looked))
+		for _, o := range s.Objects[:min(shownHarmed, len(s.Objects))] {
+			t.Indented("    ", show.Red, o.String())
+		}
+		if n := s.Harmed - shownHarmed; n > 0 {
+			t.Line("    … and %d more (-o json has %d of them)", n, len(s.Objects))
+		}
+		if s.Unknown != "" {
+			t.Indented("    ", show.Red, "and perhaps others: "+s.Unknown)
+		}
+	}
+	for _, w := range s.Warnings() {
+		t.Indented("  ", show.Yellow, w)
+	}
+}
