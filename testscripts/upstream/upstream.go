@@ -5,7 +5,8 @@
 // The files come from the projects' own Go modules, as the go command downloads
 // and verifies them (checksum database, and the sums below); nothing else is
 // fetched, and the files stay as they are. Write adds only crossplane.yaml, the
-// metadata that makes a directory of CRDs a package for xpkg.Build.
+// metadata that makes a directory of CRDs a package for xpkg.Build. A [Module] is a
+// project's code instead, whose own tests can be run in a copy.
 package upstream
 
 import (

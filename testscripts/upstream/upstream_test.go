@@ -48,6 +48,10 @@ func TestErrors(t *testing.T) {
 	if _, err := download(t.Context(), "sigs.k8s.io/cluster-api@"+ClusterAPIOld, "h1:other", &said); err == nil || !strings.Contains(err.Error(), "h1:other is pinned") {
 		t.Errorf("another checksum: %v", err)
 	}
+	other := Module{"sigs.k8s.io/cluster-api", ClusterAPIOld, "h1:other"}
+	if err := other.Copy(t.Context(), t.TempDir(), io.Discard); err == nil || !strings.Contains(err.Error(), "h1:other is pinned") {
+		t.Errorf("a module with another checksum: %v", err)
+	}
 	module := fstest.MapFS{"crds/a.yaml": {Data: []byte("a: 1\n")}}
 	if err := (files{"crds/*.yaml", 2, "crds"}).copy(module, t.TempDir()); err == nil || !strings.Contains(err.Error(), "2 were expected") {
 		t.Errorf("a missing file: %v", err)
