@@ -159,6 +159,9 @@ func (p *plane) empty(ctx context.Context) error {
 
 // emptyOnce removes the objects that go first, and returns the ones that it found.
 func (p *plane) emptyOnce(ctx context.Context) (found []object, err error) {
+	if err := p.dropPolicies(ctx); err != nil {
+		return nil, fmt.Errorf("removing policies: %w", err)
+	}
 	if err := p.dropWebhooks(ctx); err != nil {
 		return nil, fmt.Errorf("removing webhooks: %w", err)
 	}
@@ -175,6 +178,18 @@ func (p *plane) emptyOnce(ctx context.Context) (found []object, err error) {
 		}
 	}
 	return found, err
+}
+
+// dropPolicies removes the admission policies. They go first: they may forbid that
+// webhooks are removed, while neither they nor webhooks judge what is done to them.
+func (p *plane) dropPolicies(ctx context.Context) error {
+	policies := schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1"}
+	for _, policies.Resource = range []string{"validatingadmissionpolicybindings", "validatingadmissionpolicies"} {
+		if err := p.metadata.Resource(policies).DeleteCollection(ctx, atOnce(), metav1.ListOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // dropWebhooks removes the webhooks that judge writes and the APIs that others serve,

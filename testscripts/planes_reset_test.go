@@ -56,8 +56,29 @@ func TestControlPlanesComeBackEmpty(t *testing.T) {
 	kubectl(translated, "apply", "-f", "-")
 	kubectl("", "wait", "--for", "condition=Established", "crd/gadgets.acme.example")
 	kubectl(`{apiVersion: acme.example/v1, kind: Gadget, metadata: {name: old}}`, "apply", "-f", "-")
+	// denied waits until the API server has taken notice of what denies a request.
+	denied := func(by string, args ...string) {
+		t.Helper()
+		for {
+			cmd, err := devcluster.Kubectl(ctx, append([]string{"--kubeconfig", kubeconfig}, args...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := cmd.CombinedOutput()
+			if err != nil && strings.Contains(string(out), by) {
+				return
+			}
+			select {
+			case <-ctx.Done():
+				t.Fatalf("%s does not deny kubectl %s: %v\n%s", by, strings.Join(args, " "), err, out)
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}
 	kubectl(prohibition, "apply", "-f", "-")
+	denied("nothing-goes", "label", "--dry-run=server", "clusterrole", "left", "a=b")
 	kubectl(closedDoor, "apply", "-f", "-")
+	denied("closed.acme.example", "create", "--dry-run=server", "namespace", "new")
 	if err := planes.reset(plane); err != nil {
 		t.Fatal(err)
 	}
