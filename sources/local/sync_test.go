@@ -37,12 +37,15 @@ func TestSyncDir(t *testing.T) {
 		t.Errorf("have %q, %v", text, err)
 	}
 	// A file of a run that was interrupted goes away, one of somebody else's stays.
-	for name, want := range map[string]string{"a.1" + tmpSuffix: "", "notes.txt": "p/q: has notes.txt, which does not belong to it"} {
-		if err := os.WriteFile(filepath.Join(root, "p/q", name), nil, 0o666); err != nil {
+	for _, tt := range []struct{ name, want string }{
+		{"a.1" + tmpSuffix, ""},
+		{"notes.txt", "p/q: has notes.txt, which does not belong to it"},
+	} {
+		if err := os.WriteFile(filepath.Join(root, "p/q", tt.name), nil, 0o666); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := sync("p/q", "e"); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%s: %v", name, err)
+		if _, err := sync("p/q", "e"); tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
 	if _, err := sync("x", "bad", "a"); err == nil || !strings.Contains(err.Error(), "cannot be read") {

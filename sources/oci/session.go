@@ -176,6 +176,13 @@ func (c *Client) session(ctx context.Context, key sessionKey, own *keyring) (*se
 		return nil, err
 	}
 	v, err := c.flight(ctx, fmt.Sprintf("login %q", key), func(ctx context.Context) (any, error) {
+		// A flight may have ended since.
+		c.mu.Lock()
+		s := c.sessions[key]
+		c.mu.Unlock()
+		if s != nil {
+			return s, nil
+		}
 		s, err := c.login(ctx, repo, key.action, own)
 		if err != nil {
 			return nil, err
@@ -273,7 +280,14 @@ func (c *Client) ping(ctx context.Context, reg name.Registry) (ping, error) {
 		return p, nil
 	}
 	v, err := c.flight(ctx, "ping "+host, func(ctx context.Context) (any, error) {
-		p := ping{scheme: "https"}
+		// A flight may have ended since.
+		c.mu.Lock()
+		p, ok := c.pings[host]
+		c.mu.Unlock()
+		if ok {
+			return p, nil
+		}
+		p = ping{scheme: "https"}
 		var err error
 		p.challenge, err = transport.Ping(ctx, reg, oneScheme{c.base, p.scheme})
 		if err != nil && isPlainHTTPAnswer(err) && isLoopback(host) {
