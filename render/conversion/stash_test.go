@@ -349,3 +349,32 @@ conversions:
 		t.Errorf("have\n%s\nwant\n%s", text(t, back), in)
 	}
 }
+
+// TestDeep: an object that is nested as deep as an API server stores it is converted, and
+// comes back. One that is not would fail every LIST of its type.
+func TestDeep(t *testing.T) {
+	s := compile(t, txtar.Parse([]byte(`
+-- v1 --
+spec: {type: object, properties: {a: {type: string}, open: {x-kubernetes-preserve-unknown-fields: true}, kept: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+-- v2 --
+spec: {type: object, properties: {b: {type: string}, open: {x-kubernetes-preserve-unknown-fields: true}}}
+-- rules --
+conversions:
+- {from: v1, to: v2, rules: [{from: v1.spec.a, to: spec.b}], preserve: [spec.kept]}
+- {from: v2, to: v1, rules: [{from: v2.spec.b, to: spec.a}]}
+`)))
+	const levels = 9_900
+	deep := strings.Repeat(`{"a":`, levels) + `[7]` + strings.Repeat("}", levels)
+	for _, field := range []string{"open", "kept"} {
+		in := `{"apiVersion":"example.io/v1","kind":"Widget","metadata":{"name":"a"},"spec":{"a":"x","` + field + `":` + deep + `}}`
+		out, _, err := s.ConvertJSON([]byte(in), "v2")
+		if err != nil {
+			t.Errorf("%s: %v", field, err)
+			continue
+		}
+		back, report, err := s.ConvertJSON(out, "v1")
+		if err != nil || string(back) != in {
+			t.Errorf("%s: comes back as %.200s, %v, %.300s", field, back, err, fmt.Sprint(report))
+		}
+	}
+}

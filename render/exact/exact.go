@@ -15,8 +15,9 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth is how deep a value may be nested, as for objects of the API server.
-const maxDepth = 500
+// maxDepth is how deep a value may be nested: as deep as encoding/json and API servers
+// read, which store objects of 10,000 levels.
+const maxDepth = 9_999
 
 // Decode reads one JSON value. Text behind it is an error.
 func Decode(data []byte) (any, error) {

@@ -27,6 +27,21 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
+// TestDepth reads what is nested as deep as in an API server, and refuses more.
+func TestDepth(t *testing.T) {
+	nested := func(levels int) []byte { return []byte(strings.Repeat(`{"a":`, levels) + "{}" + strings.Repeat("}", levels)) }
+	v, err := Decode(nested(maxDepth))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if have, err := Encode(v); string(have) != string(nested(maxDepth)) || err != nil {
+		t.Errorf("%d levels are written as %d bytes, %v", maxDepth, len(have), err)
+	}
+	if _, err := Decode(nested(maxDepth + 1)); err == nil {
+		t.Errorf("%d levels are read", maxDepth+1)
+	}
+}
+
 func TestEqual(t *testing.T) {
 	for _, tt := range []struct {
 		a, b any
@@ -58,7 +73,7 @@ func FuzzDecode(f *testing.F) {
 	} {
 		f.Add([]byte(text))
 	}
-	f.Add([]byte(strings.Repeat("[", 501) + strings.Repeat("]", 501)))
+	f.Add([]byte(strings.Repeat("[", 10_001) + strings.Repeat("]", 10_001)))
 	f.Add([]byte(strings.Repeat("[", 502) + strings.Repeat("]", 502)))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		want, problem := decode(text)

@@ -41,6 +41,10 @@ func (i *Ignored) field(name string, kind string) *Ignored {
 	return i.Each
 }
 
+// maxPath is how long the paths of differences are. What differs below is one value: an
+// open schema has no end, and a path for each of its levels takes the square of them.
+const maxPath = 64
+
 // Differences returns the fields of a schema in which a differs from b, with the
 // values of a. path is where both are.
 func Differences(schema map[string]any, a, b any, ignored *Ignored, path field.Path) []Entry {
@@ -50,7 +54,7 @@ func Differences(schema map[string]any, a, b any, ignored *Ignored, path field.P
 	am, aIsMap := a.(map[string]any)
 	bm, bIsMap := b.(map[string]any)
 	kind := structural.Kind(schema)
-	if aIsMap && bIsMap && kind != structural.List {
+	if aIsMap && bIsMap && kind != structural.List && len(path) < maxPath {
 		var all []Entry
 		names := maps.Clone(am)
 		for k := range bm {

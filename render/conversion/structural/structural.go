@@ -169,6 +169,9 @@ func Holds(kind string, v any) bool {
 // does not have. Formats and limits are the API server's to check.
 func Fits(schema map[string]any, v any, path string) error {
 	kind := Kind(schema)
+	if kind == Any && schema["type"] == nil && len(manifest.Mapping(schema, "properties")) == 0 && Element(schema) == nil {
+		return nil // any value, however deep
+	}
 	at := func() string {
 		if path == "" {
 			return "the value"
