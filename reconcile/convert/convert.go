@@ -5,8 +5,9 @@
 //     Rules are replaced without a lost request: new ones are there before a definition
 //     names them, and old ones for some time after.
 //   - [Handler] is the HTTP handler (handler.go): it bounds bodies, time and
-//     concurrency. review.go reads reviews and writes the answers, without decoding the
-//     objects. Rules fail no object; see [conversion.Set].
+//     concurrency, and has clients take turns (queue.go). review.go reads reviews and
+//     writes the answers, without decoding the objects. Rules fail no object; see
+//     [conversion.Set].
 //   - stats.go counts, for metrics.
 //
 // reconcile/convert/serve has what is around it: TLS, the ConfigMaps that rules come

@@ -25,8 +25,10 @@ const (
 	// accept none of more than 3 MiB. A hostile review takes fifty times its size in
 	// memory, and a server of render/converter has half a GiB.
 	maxBody = 6 << 20
-	// maxLarge bounds the bodies together, but for those of up to smallBody.
+	// maxLarge bounds the bodies together, but for those of up to smallBody, and
+	// maxWorking how many objects are converted at a time, on however many cores.
 	maxLarge, smallBody = maxBody, 256 << 10
+	maxWorking          = 8
 	// An API server waits 30 s.
 	maxTime  = 30 * time.Second
 	bodyTime = 10 * time.Second
@@ -51,8 +53,9 @@ type Handler struct {
 	log   *slog.Logger
 	stats stats
 	// working bounds the conversions at a time, large the bytes of large bodies.
-	working, large *semaphore.Weighted
-	buffers        sync.Pool
+	working *semaphore.Weighted
+	large   *queue
+	buffers sync.Pool
 
 	mu   sync.Mutex
 	told map[string]time.Time
@@ -65,7 +68,7 @@ func New(c Config) (*Handler, error) {
 	}
 	return &Handler{
 		table: c.Table, log: c.Log, told: make(map[string]time.Time),
-		working: semaphore.NewWeighted(int64(2 * runtime.GOMAXPROCS(0))), large: semaphore.NewWeighted(maxLarge),
+		working: semaphore.NewWeighted(int64(min(2*runtime.GOMAXPROCS(0), maxWorking))), large: newQueue(maxLarge),
 		buffers: sync.Pool{New: func() any { return new([]byte) }},
 	}, nil
 }
@@ -119,10 +122,11 @@ func (h *Handler) serve(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		if size < 0 {
 			size = maxBody
 		}
-		if err := h.large.Acquire(ctx, size); err != nil {
+		release, err := h.large.acquire(ctx, clientOf(r), size)
+		if err != nil {
 			return nil, err
 		}
-		defer h.large.Release(size)
+		defer release()
 	}
 	body, err := h.read(w, r, (*buffer)[:0])
 	if err != nil {

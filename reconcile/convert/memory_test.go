@@ -54,3 +54,13 @@ func TestMemory(t *testing.T) {
 	}
 	t.Logf("the heap has %d MiB", peak>>20)
 }
+
+// A machine of many cores does not have more converted at a time than fits into the
+// memory of a server.
+func TestManyCores(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(64))
+	h := newServer(t, true).handler
+	if !h.working.TryAcquire(maxWorking) || h.working.TryAcquire(1) {
+		t.Errorf("it is not %d objects at a time", maxWorking)
+	}
+}

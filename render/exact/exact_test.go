@@ -29,7 +29,9 @@ func TestNumbers(t *testing.T) {
 
 // TestDepth reads what is nested as deep as in an API server, and refuses more.
 func TestDepth(t *testing.T) {
-	nested := func(levels int) []byte { return []byte(strings.Repeat(`{"a":`, levels) + "{}" + strings.Repeat("}", levels)) }
+	nested := func(levels int) []byte {
+		return []byte(strings.Repeat(`{"a":`, levels) + "{}" + strings.Repeat("}", levels))
+	}
 	v, err := Decode(nested(maxDepth))
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,64 @@
+package convert
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"gitopsd.dev/render/conversion"
+)
+
+// A client whose large bodies do not come keeps an API server waiting for one of them at
+// most, however many it has begun.
+func TestSlowClient(t *testing.T) {
+	t.Parallel()
+	set := widgets(t, "count")
+	synctest.Test(t, func(t *testing.T) {
+		table := &Table{}
+		table.Hold("test", []*conversion.Set{set})
+		h, err := New(Config{Table: table, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		send := func(from string, size int, body io.Reader) (int, string) {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path(set), body)
+			r.Header.Set("Content-Type", "application/json")
+			r.RemoteAddr, r.ContentLength = from, int64(size)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			return w.Code, w.Body.String()
+		}
+		var bodies []*io.PipeWriter
+		for range 6 {
+			read, write := io.Pipe()
+			bodies = append(bodies, write)
+			go send("10.0.0.1:1000", maxBody, read)
+			synctest.Wait() // the first is read, and the others wait
+		}
+		answered := false
+		go func() {
+			review := reviewOf("u", "example.io/v2", v1("a", "3")+strings.Repeat(" ", smallBody))
+			if status, text := send("10.0.0.2:1000", len(review), strings.NewReader(review)); status != http.StatusOK || !strings.Contains(text, `"Success"`) {
+				t.Errorf("%d %.200s", status, text)
+			}
+			answered = true
+		}()
+		synctest.Wait()
+		bodies[0].Close()
+		synctest.Wait()
+		if !answered {
+			t.Error("the review waits for more than one body of another client")
+		}
+		for _, body := range bodies {
+			body.Close()
+		}
+		synctest.Wait()
+		if !answered || len(h.large.clients) > 0 {
+			t.Errorf("answered: %t; %d clients are remembered", answered, len(h.large.clients))
+		}
+	})
+}
