@@ -28,13 +28,17 @@ const eachMark = "[]"
 // at returns the marks of a field, and makes them if need be.
 func (m *marks) at(path rules.Path) *marks {
 	for _, s := range path {
-		name := s.Key
-		if s.Element || s.Each {
-			name = eachMark
-		}
-		m = m.make(name)
+		m = m.make(markOf(s))
 	}
 	return m
+}
+
+// markOf is the name of the child for a step.
+func markOf(s rules.Step) string {
+	if s.Element || s.Each {
+		return eachMark
+	}
+	return s.Key
 }
 
 // each returns the marks of all elements.
@@ -87,6 +91,36 @@ func (m *marks) kept() bool { return m.free || m.read || m.preserve || m.derived
 
 // any reports whether there are marks below.
 func (m *marks) any() bool { return len(m.children) > 0 }
+
+// lost reports whether the author says of a field, or of what it is in, that it is not
+// kept.
+func (m *marks) lost(path rules.Path) bool {
+	for _, s := range path {
+		if m = m.child(markOf(s)); m.drop || m.derived {
+			return true
+		}
+	}
+	return false
+}
+
+// writes reports whether a rule writes a field, a part of it, or what it is in.
+func (m *marks) writes(path rules.Path) bool {
+	for _, s := range path {
+		if m = m.child(markOf(s)); m.written != "" {
+			return true
+		}
+	}
+	return m.writesBelow()
+}
+
+func (m *marks) writesBelow() bool {
+	for _, child := range m.children {
+		if child.written != "" || child.writesBelow() {
+			return true
+		}
+	}
+	return false
+}
 
 // partial marks the list of a path that reads an element: it is no longer copied, and
 // its other elements are not read.

@@ -146,6 +146,10 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 	mark(said.drop, p.seen, from, func(m *marks) { m.drop = true })
 	mark(back.derive, p.seen, from, func(m *marks) { m.derived = true })
 	for _, f := range said.preserve {
+		if c.src.lost(f.Path) {
+			c.fail(f.Where, "%s is under preserve, and it or what it is in is under drop or derive, which keep nothing; take it out of one of them", f.Path)
+			continue
+		}
 		if f.Path[0].Key == "status" {
 			s.warnings = append(s.warnings, fmt.Sprintf("%s: %s of %s is kept in an annotation of the objects in version %s; whoever may write these can change it there, without a right to write their status",
 				f.Where, f.Path, from, to))
@@ -174,6 +178,11 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 	}
 	if len(c.errs) > 0 {
 		return nil, c.errs
+	}
+	for _, f := range said.derive {
+		if !c.dst.writes(f.Path) {
+			c.fail(f.Where, "no rule writes %s of %s, and so nothing derives it; add a rule, or have {from: %s, to: %s} drop it, which loses it on purpose", f.Path, to, to, from)
+		}
 	}
 	for _, plan := range c.later {
 		plan()

@@ -154,9 +154,11 @@ func Parse(tree map[string]any) (Document, error) {
 		}
 	}
 	d.Pairs, d.Sets = p.pairs, p.sets
+	uses := map[string]bool{}
 	var used func(list []Rule)
 	used = func(list []Rule) {
 		for _, r := range list {
+			uses[r.Use] = true
 			if _, ok := d.Sets[r.Use]; r.Use != "" && !ok {
 				p.fail(r.Where+".use", "there is no %q under ruleSets%s", r.Use, Meant(r.Use, slices.Sorted(maps.Keys(d.Sets))))
 			}
@@ -168,6 +170,11 @@ func Parse(tree map[string]any) (Document, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.Sets)) {
 		used(d.Sets[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Sets)) {
+		if !uses[name] {
+			p.fail("ruleSets."+name, "no rule has use: %s; remove the set, or use it", name)
+		}
 	}
 	return d, errors.Join(p.errs...)
 }

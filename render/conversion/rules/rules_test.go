@@ -243,6 +243,7 @@ func TestFaults(t *testing.T) {
 		{rule("{from: self.a, to: spec.a, itemRules: []}"), "itemRules: has no rules"},
 		{rule("{from: self.a, to: spec.a, use: node}"), `conversions[0].rules[0].use: there is no "node" under ruleSets`},
 		{"  ruleSets: {node: [{from: self.a, to: item.b, use: nod}]}\n  conversions: []", `ruleSets.node[0].use: there is no "nod" under ruleSets; did you mean node?`},
+		{"  ruleSets: {node: [{from: self.a, to: item.b}]}\n  conversions: []", "ruleSets.node: no rule has use: node; remove the set, or use it"},
 		{"  ruleSets: {node: [{from: self.a, to: b}]}\n  conversions: []", "did you mean item.b?"},
 		{rule("{field: 'spec.a[i].x', to: spec.b}"), "spec.b has no []: add it, spec.b[] for example"},
 		{rule("{field: spec, destination: 'spec.colors[]', transformation: '{\"name\": key}'}"), "self.spec reads none; write the field whose elements are read as spec.colors[] or, for a map, spec.colors[key]"},
