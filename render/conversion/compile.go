@@ -1,6 +1,7 @@
 package conversion
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -118,50 +119,71 @@ func comparePaths(a, b rules.Path) int {
 // rule compiles one rule: nil after an error.
 func (c *compiler) rule(s scope, r rules.Rule) *rule {
 	out := &rule{where: r.Where, to: r.To, label: r.To.String()}
+	var err error
 	if s.item {
-		if r.To[0].Key == "key" {
-			if s.target == nil || structural.Kind(s.target) != structural.Map {
-				c.fail(r.Where, "to: key: the target has no keys; it is a list")
-				return nil
-			}
-			out.toKey = true
-			out.schema = map[string]any{"type": "string"}
-		}
-		out.to = r.To[1:]
-		out.label = s.path
-		for _, step := range out.to {
-			out.label = field.Join(out.label, field.Key(step.Key))
-		}
-	} else if out.to[0].Key == "apiVersion" || out.to[0].Key == "kind" {
-		c.fail(r.Where, "to: %s is the version's, and is written by itself", out.to)
-		return nil
-	} else if out.to[0].Key == "metadata" && (len(out.to) != 3 || out.to[1].Key != "labels" && out.to[1].Key != "annotations" || out.to[2].Key == manifest.ConversionStashAnnotation) {
-		c.fail(r.Where, `to: %s: of metadata only labels and annotations can be written: metadata.annotations["example.org/name"]`, out.to)
-		return nil
+		err = c.itemTarget(s, r, out)
+	} else {
+		err = writable(out.to)
 	}
-	target := s.target
-	if s.item {
-		target = structural.Element(s.target)
+	if err == nil && !out.toKey {
+		err = c.target(s, r, out)
 	}
-	if !out.toKey {
-		schema, err := structural.In(target, out.to, c.to)
-		if err != nil {
-			c.fail(r.Where, "to: %v", err)
-			return nil
-		}
-		for i, step := range out.to {
-			if of, err := structural.In(target, out.to[:i], c.to); step.Element && err == nil && structural.Kind(of) != structural.List {
-				c.fail(r.Where, "to: %s: the schema does not say that %s is a list", r.To, out.to[:i])
-				return nil
-			}
-		}
-		out.schema = schema
-		s.dst.at(out.to).written = r.Where
+	if err != nil {
+		c.fail(r.Where, "to: %v", err)
+		return nil
 	}
 	if plain := c.plain(s, r, out); plain != nil || out.origin != computed {
 		return plain
 	}
 	return c.expression(s, r, out)
+}
+
+// itemTarget sets what a rule for elements writes: the key, or a field of the element.
+func (c *compiler) itemTarget(s scope, r rules.Rule, out *rule) error {
+	if r.To[0].Key == "key" {
+		if s.target == nil || structural.Kind(s.target) != structural.Map {
+			return errors.New("key: the target has no keys; it is a list")
+		}
+		out.toKey = true
+		out.schema = map[string]any{"type": "string"}
+	}
+	out.to = r.To[1:]
+	out.label = s.path
+	for _, step := range out.to {
+		out.label = field.Join(out.label, field.Key(step.Key))
+	}
+	return nil
+}
+
+// writable returns why no rule writes a field of the object.
+func writable(to rules.Path) error {
+	switch first := to[0].Key; {
+	case first == "apiVersion" || first == "kind":
+		return fmt.Errorf("%s is the version's, and is written by itself", to)
+	case first != "metadata":
+		return nil
+	case len(to) == 3 && (to[1].Key == "labels" || to[1].Key == "annotations") && to[2].Key != manifest.ConversionStashAnnotation:
+		return nil
+	}
+	return fmt.Errorf(`%s: of metadata only labels and annotations can be written: metadata.annotations["example.org/name"]`, to)
+}
+
+// target sets the schema of the field that a rule writes, and marks the field.
+func (c *compiler) target(s scope, r rules.Rule, out *rule) (err error) {
+	target := s.target
+	if s.item {
+		target = structural.Element(s.target)
+	}
+	if out.schema, err = structural.In(target, out.to, c.to); err != nil {
+		return err
+	}
+	for i, step := range out.to {
+		if of, err := structural.In(target, out.to[:i], c.to); step.Element && err == nil && structural.Kind(of) != structural.List {
+			return fmt.Errorf("%s: the schema does not say that %s is a list", r.To, out.to[:i])
+		}
+	}
+	s.dst.at(out.to).written = r.Where
+	return nil
 }
 
 // plain compiles a rule that reads a path; nil with out.origin computed if it is an
@@ -172,16 +194,8 @@ func (c *compiler) plain(s scope, r rules.Rule, out *rule) *rule {
 	if err != nil {
 		return nil
 	}
-	schema, typ, src := s.schema, s.self, s.src
-	switch first := path[0].Key; {
-	case first == "self":
-		out.origin = fromSelf
-	case first == c.from:
-		out.origin, schema, typ, src = fromRoot, c.rootType.Schema(), c.rootType, c.src
-		out.repeats = s.src != c.src
-	case first == "key" && s.key && len(path) == 1:
-		out.origin, schema, typ, src = fromKey, map[string]any{"type": "string"}, cel.StringType, &marks{free: true}
-	default:
+	schema, typ, src, ok := c.origin(s, path, out)
+	if !ok {
 		return nil
 	}
 	out.path = path[1:]
@@ -202,46 +216,77 @@ func (c *compiler) plain(s scope, r rules.Rule, out *rule) *rule {
 		src.partial(out.path)
 	}
 	if r.Transform != "" {
-		out.transform = true
-		fn, ok := c.compile(r.Where, r.Transform, typ, s.key)
-		if !ok {
-			return nil
-		}
-		out.fn = fn
-		c.read(s, fn, false)
-		if err := assignable(fn.Result(), out.schema); err != nil {
-			c.fail(r.Where, "to: %s: %v", out.to, err)
-			return nil
-		}
-		return out
+		return c.transformed(s, r, typ, out)
 	}
 	if err := c.checkKind(r, structural.Kind(found)); err != nil {
 		c.fail(r.Where, "%v", err)
 		return nil
 	}
-	if r.Use != "" {
+	switch {
+	case r.Use != "":
 		out.mapping = c.use(r, found, out)
-	} else if r.Items != nil {
+	case r.Items != nil:
 		out.mapping = c.items(s, r, found, typ, below, out)
-	} else {
-		dst := s.dst.at(out.to)
-		if out.toKey {
-			dst = &marks{free: true}
-		}
-		out.mapping = &mapping{schema: out.schema}
-		c.later = append(c.later, func() {
-			planned, err := c.plan(found, out.schema, below, dst, r.Where, out.path.String(), false)
-			if err != nil {
-				c.fail(r.Where, "from %s to %s: %v", r.From, r.To, err)
-				return
-			}
-			*out.mapping = *planned
-		})
+	default:
+		out.mapping = c.moved(s, r, found, below, out)
 	}
 	if out.mapping == nil {
 		return nil
 	}
 	return out
+}
+
+// origin returns what a path starts from; not ok if it starts from no name that a rule
+// knows.
+func (c *compiler) origin(s scope, path rules.Path, out *rule) (schema map[string]any, typ cel.Type, src *marks, ok bool) {
+	switch first := path[0].Key; {
+	case first == "self":
+		out.origin = fromSelf
+		return s.schema, s.self, s.src, true
+	case first == c.from:
+		out.origin = fromRoot
+		out.repeats = s.src != c.src
+		return c.rootType.Schema(), c.rootType, c.src, true
+	case first == "key" && s.key && len(path) == 1:
+		out.origin = fromKey
+		return map[string]any{"type": "string"}, cel.StringType, &marks{free: true}, true
+	}
+	return nil, cel.Type{}, nil, false
+}
+
+// transformed compiles the transformation of a field's value, of the type typ.
+func (c *compiler) transformed(s scope, r rules.Rule, typ cel.Type, out *rule) *rule {
+	out.transform = true
+	fn, ok := c.compile(r.Where, r.Transform, typ, s.key)
+	if !ok {
+		return nil
+	}
+	out.fn = fn
+	c.read(s, fn, false)
+	if err := assignable(fn.Result(), out.schema); err != nil {
+		c.fail(r.Where, "to: %s: %v", out.to, err)
+		return nil
+	}
+	return out
+}
+
+// moved maps a field's value to the field that the rule writes. What is copied of it is
+// known later.
+func (c *compiler) moved(s scope, r rules.Rule, found map[string]any, below *marks, out *rule) *mapping {
+	dst := s.dst.at(out.to)
+	if out.toKey {
+		dst = &marks{free: true}
+	}
+	m := &mapping{schema: out.schema}
+	c.later = append(c.later, func() {
+		planned, err := c.plan(found, out.schema, below, dst, r.Where, out.path.String(), false)
+		if err != nil {
+			c.fail(r.Where, "from %s to %s: %v", r.From, r.To, err)
+			return
+		}
+		*m = *planned
+	})
+	return m
 }
 
 // simple reports whether an expression can be nothing but a path.

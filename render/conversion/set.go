@@ -133,33 +133,14 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 	rootType := cel.ObjectType(s.schemas[from])
 	c := &compiler{from: from, to: to, rootType: rootType, src: &marks{}, dst: &marks{}, sets: s.sets}
 	p := &pair{from: from, to: to, group: s.group, kind: s.kind, seen: structural.Visible(s.schemas[from]), seenTo: structural.Visible(s.schemas[to])}
-	mark := func(list []rules.Field, schema map[string]any, version string, set func(*marks)) {
-		for _, f := range list {
-			if _, err := structural.In(schema, f.Path, version); err != nil {
-				c.fail(f.Where, "%v", err)
-				continue
-			}
-			set(c.src.at(f.Path))
-		}
-	}
-	mark(said.preserve, p.seen, from, func(m *marks) { m.preserve = true })
-	mark(said.drop, p.seen, from, func(m *marks) { m.drop = true })
-	mark(back.derive, p.seen, from, func(m *marks) { m.derived = true })
+	c.say(said.preserve, p.seen, func(m *marks) { m.preserve = true })
+	c.say(said.drop, p.seen, func(m *marks) { m.drop = true })
+	c.say(back.derive, p.seen, func(m *marks) { m.derived = true })
 	for _, f := range said.preserve {
 		if c.src.lost(f.Path) {
 			c.fail(f.Where, "%s is under preserve, and it or what it is in is under drop or derive, which keep nothing; take it out of one of them", f.Path)
-			continue
 		}
-		if f.Path[0].Key == "status" {
-			s.warnings = append(s.warnings, fmt.Sprintf("%s: %s of %s is kept in an annotation of the objects in version %s; whoever may write these can change it there, without a right to write their status",
-				f.Where, f.Path, from, to))
-		}
-		if schema, err := structural.In(p.seen, f.Path, from); err == nil {
-			if at := structural.Unbounded(schema, f.Path.String()); at != "" {
-				s.warnings = append(s.warnings, fmt.Sprintf("%s: %s of %s has no limit of size; an object in which it has more than %d bytes loses it in version %s. Give it maxLength, maxItems or maxProperties",
-					f.Where, at, from, stash.MaxBytes, to))
-			}
-		}
+		s.warnings = append(s.warnings, p.doubts(f)...)
 	}
 	for _, r := range back.rules {
 		path, err := rules.ParsePath(r.From)
@@ -200,6 +181,32 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 	planned.rules = compiled
 	p.root, p.ignored = planned, c.src.ignored()
 	return p, nil
+}
+
+// say marks fields of the version that is converted.
+func (c *compiler) say(list []rules.Field, schema map[string]any, set func(*marks)) {
+	for _, f := range list {
+		if _, err := structural.In(schema, f.Path, c.from); err != nil {
+			c.fail(f.Where, "%v", err)
+			continue
+		}
+		set(c.src.at(f.Path))
+	}
+}
+
+// doubts returns the warnings about a preserved field.
+func (p *pair) doubts(f rules.Field) (warnings []string) {
+	if f.Path[0].Key == "status" {
+		warnings = append(warnings, fmt.Sprintf("%s: %s of %s is kept in an annotation of the objects in version %s; whoever may write these can change it there, without a right to write their status",
+			f.Where, f.Path, p.from, p.to))
+	}
+	if schema, err := structural.In(p.seen, f.Path, p.from); err == nil {
+		if at := structural.Unbounded(schema, f.Path.String()); at != "" {
+			warnings = append(warnings, fmt.Sprintf("%s: %s of %s has no limit of size; an object in which it has more than %d bytes loses it in version %s. Give it maxLength, maxItems or maxProperties",
+				f.Where, at, p.from, stash.MaxBytes, p.to))
+		}
+	}
+	return warnings
 }
 
 // Belongs reports whether a document is conversion rules for the definition or
