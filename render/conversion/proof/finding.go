@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -56,7 +57,9 @@ type Finding struct {
 // key is equal for findings that are shown once.
 func (f Finding) key() string {
 	about := f.about
-	if about == "" && len(f.Differences) > 0 {
+	if at, err := field.Parse(about); err == nil && f.Law != RuleFails {
+		about = general(at)
+	} else if about == "" && len(f.Differences) > 0 {
 		about = general(f.Differences[0].Path)
 	}
 	return strings.Join([]string{string(f.Law), f.From, f.To, about}, "\x00")

@@ -165,6 +165,16 @@ func TestLaws(t *testing.T) {
 					spec(c)["firstName"] = strings.Repeat("x", int(n))
 				}
 			}}},
+		{name: "elements of another type", law: Admitted, title: "v1 -> v2: the result is not valid: spec.colors[0].name: Invalid value", smallest: `{"colors":[{"name":""}]}`,
+			rules: handWritten{spoil: func(_, c map[string]any, to string) {
+				for _, color := range manifest.List(c, "spec", "colors") {
+					if m, _ := color.(map[string]any); m["name"] != nil && to == "v2" {
+						m["name"] = int64(len(m["name"].(string)))
+					} else if n, ok := m["name"].(int64); ok {
+						m["name"] = strings.Repeat("x", int(n))
+					}
+				}
+			}}},
 		{name: "the stash wins over an edit", law: Edits, title: `v1 -> v2 -> v1 -> v2: spec.first does not stay as an edit left it`, smallest: `{"firstName":`,
 			rules: handWritten{restores: "first"}},
 		{name: "a removed field comes back", law: Edits, title: `v1 -> v2 -> v1 -> v2: spec.colors does not stay as an edit left it`, smallest: `{"colors":[]}`,
@@ -212,6 +222,13 @@ func TestLaws(t *testing.T) {
 			result, err := Run(t.Context(), Config{Rules: tt.rules, Documents: documents(t, cmp.Or(tt.drop, "[]")), Definition: crd(t, before, after), Most: 200, Stash: stash})
 			if err != nil {
 				t.Fatal(err)
+			}
+			brief := make(map[string]bool)
+			for _, f := range result.Findings {
+				if brief[f.Brief()] {
+					t.Errorf("shown twice: %s", f.Brief())
+				}
+				brief[f.Brief()] = true
 			}
 			if tt.law == "" {
 				for _, f := range result.Findings {
