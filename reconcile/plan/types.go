@@ -231,7 +231,7 @@ func (s *Step) harms(refused []string) string {
 	}
 	for _, f := range s.Findings {
 		if f.Severity == compat.Breaking && slices.Contains(refused, f.Name) && !s.Survey.Clears(f, false) {
-			return strings.Join(s.Survey.Warnings(), "; ")
+			return strings.Join(append(s.Survey.Doubts(), s.Survey.Warnings()...), "; ")
 		}
 	}
 	return text + ", so that spec.breaking: data on the Cluster would let it through"

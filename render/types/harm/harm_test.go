@@ -223,6 +223,80 @@ func TestClears(t *testing.T) {
 	}
 }
 
+// A survey that clears a finding of nobody says why, and who is concerned by a version that
+// goes: the objects that were written in it, and their writers.
+func TestTexts(t *testing.T) {
+	crd := definition("{type: object}")
+	two := strings.Replace(crd, "  versions:\n", "  versions:\n  - {name: v1beta1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object}}}}}\n", 1)
+	webhook := two + "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: 'https://example.org'}}}\n"
+	beta := func(name string) string {
+		return strings.Replace(thing(name, "{}", `{"f:spec": {}}`), "apiVersion: example.org/v1, fieldsType", "apiVersion: example.org/v1beta1, fieldsType", 1)
+	}
+	var many []string
+	for i := range 5 {
+		many = append(many, beta(fmt.Sprintf("b%d", i)))
+	}
+	many = append(many, thing("a", "{}", `{"f:spec": {}}`))
+	for _, tt := range []struct {
+		name, old, new string
+		objects        []string
+		want, warnings string
+	}{
+		{
+			"conversion goes", webhook, two, []string{thing("a", "{}", "")},
+			"harms nobody today (1 object looked at), but conversion-removed is about every object", "",
+		},
+		{
+			"a version", two, crd, []string{thing("a", "{}", `{"f:spec": {}}`)},
+			"harms no object today (1 object looked at), but clients: version-removed", "",
+		},
+		{
+			"a version that somebody writes", two, crd, many,
+			"harms no object today (6 objects looked at), but clients: version-removed",
+			"version-removed v1beta1: 5 objects were written in it by kubectl: default/b0, default/b1, default/b2 and 2 more",
+		},
+	} {
+		s, _ := survey(t, tt.old, tt.new, harm.Stays, tt.objects...)
+		if have := s.Text(3); have != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, have, tt.want)
+		}
+		if have := strings.Join(s.Warnings(), "; "); have != tt.warnings {
+			t.Errorf("%s: warnings %q, want %q", tt.name, have, tt.warnings)
+		}
+	}
+}
+
+// A value of the object that one reading shows and the other does not is no default, and is
+// never shown.
+func TestValuesAreNoDefaults(t *testing.T) {
+	old := definition("{type: object, default: {n: 1}, properties: {n: {type: integer}}}")
+	now := definition("{type: object, default: {n: 2}, properties: {n: {type: integer}, password: {type: string}}}")
+	s, _ := survey(t, old, now, harm.Stays, thing("a", "{n: 5, password: hunter2}", ""))
+	if s.Harmed != 0 || strings.Contains(s.Text(9), "hunter2") {
+		t.Errorf("%s", s.Text(9))
+	}
+}
+
+// A manifest in another version than the stored one is judged as the API server would
+// store it.
+func TestManifestInAnotherVersion(t *testing.T) {
+	version := func(name string, storage bool, spec string) string {
+		return fmt.Sprintf("  - {name: %s, served: true, storage: %v, schema: {openAPIV3Schema: {type: object, properties: {spec: %s}}}}\n", name, storage, spec)
+	}
+	head := definition("{type: object}")
+	head = head[:strings.Index(head, "  - {name: v1")]
+	const wide, narrow = "{type: object, properties: {a: {type: integer}}}", "{type: object, properties: {a: {type: integer, maximum: 3}}}"
+	old := head + version("v1", true, wide) + version("v1beta1", false, wide)
+	now := head + version("v1", true, narrow) + version("v1beta1", false, wide)
+	beta := func(name, spec string) string {
+		return strings.Replace(thing(name, spec, ""), "example.org/v1", "example.org/v1beta1", 1)
+	}
+	s, _ := survey(t, old, now, harm.Stays, beta("large", "{a: 9}"), beta("small", "{a: 1}"))
+	if s.Unknown != "" || s.Text(9) != "harms 1 of 2 objects: default/large .spec.a is not valid any more: should be less than or equal to 3" {
+		t.Errorf("%s", s.Text(9))
+	}
+}
+
 // What is deleted with its type is named with its writers, and a list that starts over
 // counts nothing twice.
 func TestRemoved(t *testing.T) {

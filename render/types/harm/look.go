@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"gitopsd.dev/render/manifest"
 )
@@ -34,11 +33,11 @@ func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
 	}
 	managers := managersOf(manifest.List(tree, "metadata", "managedFields"))
 	delete(manifest.Mapping(tree, "metadata"), "managedFields")
-	j.writers(managers)
+	j.writers(object.name(), managers)
 	harms, err := j.object(ctx, tree)
 	if err != nil {
 		if j.survey.Unknown == "" {
-			j.survey.Unknown = fmt.Sprintf("%s cannot be judged: %v", strings.TrimPrefix(object.Namespace+"/"+object.Name, "/"), err)
+			j.survey.Unknown = fmt.Sprintf("%s cannot be judged: %v", object.name(), err)
 		}
 		return
 	}
@@ -122,17 +121,29 @@ func (j *Judge) match(h located, hit []bool) bool {
 	return true
 }
 
-// writers notes who writes what the findings are about.
-func (j *Judge) writers(managers []manager) {
+// writers notes who writes what the findings are about, in an object.
+func (j *Judge) writers(object string, managers []manager) {
 	for i := range j.findings {
 		f, t := &j.findings[i], &j.survey.Tolls[i]
+		written := false
 		for _, m := range managers {
-			if m.name == ourselves || len(t.Writers) == mostWriters || slices.Contains(t.Writers, m.name) {
+			if m.name == ourselves {
 				continue
 			}
-			if f.class == byVersion && m.version == f.Version || f.class == byData && len(f.path) > 0 && owns(m.fields, nil, f.path, true) {
+			inVersion, known := f.class == byVersion && m.version == f.Version, slices.Contains(t.Writers, m.name)
+			written = written || inVersion
+			if known || len(t.Writers) == mostWriters {
+				continue
+			}
+			if inVersion || f.class == byData && len(f.path) > 0 && owns(m.fields, nil, f.path, true) {
 				t.Writers = append(t.Writers, m.name)
 			}
+		}
+		if !written {
+			continue
+		}
+		if t.Written++; len(t.Objects) < mostWriters {
+			t.Objects = append(t.Objects, object)
 		}
 	}
 }

@@ -34,6 +34,16 @@ type difference struct {
 	inOld, inNew bool
 }
 
+// fills reports whether only the new reading has the field, and not since the object has
+// it: it is a default.
+func (d difference) fills(object map[string]any) bool {
+	if d.inOld || d.new == nil {
+		return false
+	}
+	v, ok := d.path.In(object)
+	return !ok || v == nil
+}
+
 // differences returns the differences between two readings of one object, sorted by
 // path. Lists have as many elements in both.
 func differences(old, new any, path field.Path) []difference {
