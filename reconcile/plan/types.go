@@ -181,7 +181,7 @@ func notAllowed(s *Step, allowed Allowed, byData bool) []string {
 // MayDecide reports whether the objects of the types that a step changes have a say in
 // whether it is refused, given what the package's declaration allows.
 func MayDecide(s *Step, allowed Allowed) bool {
-	if s.Compatibility != compat.Breaking || !s.Action.Writes() || !s.ID.Is(manifest.CRD) {
+	if s.Compatibility != compat.Breaking || !s.Action.Writes() {
 		return false
 	}
 	if s.Package == "" && s.Object != nil {

@@ -67,7 +67,7 @@ type Harm struct {
 	Why string `json:"why,omitempty"`
 	// Perhaps: it depends on what is stored, which cannot be seen.
 	Perhaps bool `json:"perhaps,omitempty"`
-	// Owners are the field managers that own the field, sorted.
+	// Owners are the field managers that own the field, sorted; at most eight.
 	Owners []string `json:"owners,omitempty"`
 }
 
@@ -132,8 +132,8 @@ const (
 	MostObjects = 50
 	// MostHarms of an object are kept.
 	MostHarms = 4
-	// mostWriters of a field are named, and so many objects that were written in a
-	// version.
+	// mostWriters and owners of a field are named, and so many objects that were written
+	// in a version.
 	mostWriters = 8
 	// shownWritten of these are in a text.
 	shownWritten = 3

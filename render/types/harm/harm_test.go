@@ -344,6 +344,71 @@ func TestFate(t *testing.T) {
 	}
 }
 
+// What is kept of an object is bounded, whatever there is in it.
+func TestBounds(t *testing.T) {
+	old, now := definition("{type: object, additionalProperties: {type: string}}"), definition("{type: object, additionalProperties: {type: string, maxLength: 1}}")
+	before, after := manifesttest.Tree(t, old), manifesttest.Tree(t, now)
+	report, err := compat.Compare(before, after, compat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	judge, err := harm.New(before, after, report.Findings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := strings.Repeat("k", 100_000)
+	var managed []any
+	for i := range 50 {
+		managed = append(managed, map[string]any{"manager": fmt.Sprintf("writer-%02d", i), "apiVersion": "example.org/v1", "fieldsV1": map[string]any{"f:spec": map[string]any{"f:" + key: map[string]any{}}}})
+	}
+	judge.Look(t.Context(), map[string]any{
+		"apiVersion": "example.org/v1", "kind": "Thing", "metadata": map[string]any{"name": "a", "managedFields": managed}, "spec": map[string]any{key: "long"},
+	}, harm.Stays)
+	s := judge.Done(nil)
+	if s.Harmed != 1 || len(s.Objects[0].Harms[0].Owners) > 8 || len(s.Objects[0].String()) > 1000 || len(s.Tolls[0].Writers) > 8 {
+		t.Errorf("%.2000s", s.Text(1))
+	}
+}
+
+// The work on an object grows with its size, also where a long list's elements have owners.
+func TestLongLists(t *testing.T) {
+	item := "{type: object, required: [id], properties: {id: {type: integer}, mode: {type: string, default: %s}}}"
+	list := "{type: object, properties: {items: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [id], items: %s}}}"
+	of := func(mode string) map[string]any {
+		return manifesttest.Tree(t, definition(fmt.Sprintf(list, fmt.Sprintf(item, mode))))
+	}
+	report, err := compat.Compare(of("old"), of("new"), compat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocated := func(n int) float64 {
+		var items, fields []string
+		for i := range n {
+			items = append(items, fmt.Sprintf("{id: %d, mode: old}", i))
+			fields = append(fields, fmt.Sprintf(`'k:{"id":%d}': {"f:mode": {}}`, i))
+		}
+		tree, err := validate.Decoded(manifesttest.Tree(t, thing("a", "{items: ["+strings.Join(items, ", ")+"]}", `{"f:spec": {"f:items": {`+strings.Join(fields, ", ")+`}}}`)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		managed := tree["metadata"].(map[string]any)["managedFields"]
+		return testing.AllocsPerRun(1, func() {
+			judge, err := harm.New(of("old"), of("new"), report.Findings)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tree["metadata"].(map[string]any)["managedFields"] = managed
+			judge.Look(t.Context(), tree, harm.Stays)
+			if s := judge.Done(nil); s.Looked != 1 || s.Harmed != 0 || s.Unknown != "" {
+				t.Fatalf("%s", s.Text(1))
+			}
+		})
+	}
+	if few, many := allocated(200), allocated(800); many > 6*few {
+		t.Errorf("%v allocations for 200 elements, %v for 800", few, many)
+	}
+}
+
 // What was wrong before may hide what is wrong now.
 func TestTooMuchWrong(t *testing.T) {
 	var fields, now, values []string
@@ -449,5 +514,8 @@ func TestUnknown(t *testing.T) {
 	}
 	if _, err := harm.New(manifesttest.Tree(t, "{apiVersion: v1, kind: ConfigMap}"), nil, nil); err == nil {
 		t.Error("a ConfigMap is judged")
+	}
+	if _, err := harm.New(manifesttest.Tree(t, "{apiVersion: apiextensions.crossplane.io/v1, kind: CompositeResourceDefinition}"), nil, nil); err == nil || !strings.Contains(err.Error(), "composites and claims") {
+		t.Errorf("composites are judged: %v", err)
 	}
 }

@@ -41,6 +41,9 @@ type Judge struct {
 // the type goes. Neither is changed. The error is why objects cannot be judged.
 func New(old, new map[string]any, findings []compat.Finding) (*Judge, error) {
 	before, after := types.Read(old), types.Read(new)
+	if manifest.KindOf(old) == manifest.XRD {
+		return nil, errors.New("composites and claims are not looked at, since their types are Crossplane's")
+	}
 	if manifest.KindOf(old) != manifest.CRD || new != nil && manifest.KindOf(new) != manifest.CRD {
 		return nil, fmt.Errorf("only objects of a %s can be judged", manifest.CRD.Kind)
 	}

@@ -48,12 +48,15 @@ func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
 			return
 		}
 		// What somebody owns is stored.
-		if h.Perhaps && slices.ContainsFunc(managers, func(m manager) bool { return owns(m.fields, tree, h.at, false) }) {
+		if h.Perhaps && slices.ContainsFunc(managers, func(m *manager) bool { return m.owns(m.fields, tree, h.at, false) }) {
 			continue
 		}
-		if len(h.at) > 0 {
+		named := len(object.Harms) < MostHarms
+		switch {
+		case !named && fate != Changes:
+		case len(h.at) > 0:
 			h.Owners = owners(managers, tree, h.at)
-		} else if h.Kind == Removed {
+		case h.Kind == Removed:
 			h.Owners = names(managers)
 		}
 		if fate == Changes && excused(&h.Harm) {
@@ -63,7 +66,7 @@ func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
 		if !j.match(h, hit) {
 			continue
 		}
-		if len(object.Harms) < MostHarms {
+		if h.Owners = h.Owners[:min(len(h.Owners), mostWriters)]; named {
 			object.Harms = append(object.Harms, h.Harm)
 		} else {
 			object.More++
@@ -122,7 +125,7 @@ func (j *Judge) match(h located, hit []bool) bool {
 }
 
 // writers notes who writes what the findings are about, in an object.
-func (j *Judge) writers(object string, managers []manager) {
+func (j *Judge) writers(object string, managers []*manager) {
 	for i := range j.findings {
 		f, t := &j.findings[i], &j.survey.Tolls[i]
 		written := false
@@ -135,7 +138,7 @@ func (j *Judge) writers(object string, managers []manager) {
 			if known || len(t.Writers) == mostWriters {
 				continue
 			}
-			if inVersion || f.class == byData && len(f.path) > 0 && owns(m.fields, nil, f.path, true) {
+			if inVersion || f.class == byData && len(f.path) > 0 && m.owns(m.fields, nil, f.path, true) {
 				t.Writers = append(t.Writers, m.name)
 			}
 		}

@@ -3,6 +3,7 @@ package harm
 import (
 	"reflect"
 	"slices"
+	"strings"
 
 	"gitopsd.dev/render/field"
 )
@@ -109,9 +110,16 @@ func without(tree map[string]any, path field.Path) {
 	}
 }
 
+// longestPath is how many bytes of a path are kept: a key of a mapping may be as long as
+// the object.
+const longestPath = 300
+
 // text is a path as findings have it, with a dot before it.
 func text(path field.Path) string {
 	s := path.String()
+	if len(s) > longestPath {
+		s = strings.ToValidUTF8(s[:longestPath], "") + "…"
+	}
 	if s == "" || s[0] == '[' {
 		return s
 	}
