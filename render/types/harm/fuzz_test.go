@@ -21,6 +21,10 @@ func FuzzLook(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+	judge, err := harm.New(before, after, report.Findings)
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.Add(`{"apiVersion":"example.org/v1","kind":"Thing","metadata":{"name":"a","managedFields":[{"manager":"m","apiVersion":"example.org/v1","fieldsV1":{"f:spec":{"f:l":{"k:{\"k\":1}":{"f:v":{}}},"f:m":{},"f:a":{}}}}]},"spec":{"a":"x","l":[{"k":1,"v":"b"},{"k":9}],"m":{"a.b[0]":7},"e":{"apiVersion":"v1","kind":"K","metadata":{"name":"n","x":1}}}}`, 0)
 	f.Add(`{"apiVersion":"example.org/v1","kind":"Thing","metadata":7,"spec":[null]}`, 1)
 	f.Add(`{"apiVersion":"example.org/v1","kind":"Thing","metadata":{"managedFields":[null,{"manager":"m","fieldsV1":{"f:spec":{"v:":{},"k:":{},"i:x":{},".":null}}}]},"spec":{"l":[[],{}],"m":null}}`, 2)
@@ -29,10 +33,7 @@ func FuzzLook(f *testing.F) {
 		if json.Unmarshal([]byte(object), &tree) != nil {
 			return
 		}
-		judge, err := harm.New(before, after, report.Findings)
-		if err != nil {
-			t.Fatal(err)
-		}
+		judge.Restart()
 		judge.Look(t.Context(), tree, harm.Fate(fate%3))
 		s := judge.Done(nil)
 		if n := len(s.Text(1)); s.Looked != 1 || n > 20_000+2*len(object) {
