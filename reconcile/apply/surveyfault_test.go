@@ -42,7 +42,8 @@ func TestSurveyFaults(t *testing.T) {
 		{"another object", func(int, string) func(*http.Request) (*http.Response, error) {
 			return answers(http.StatusOK, nil, `{"kind": "Status", "status": "Success"}`)
 		}, "list"},
-		{"an item that is no object", func(int, string) func(*http.Request) (*http.Response, error) { return page("", `"red"`) }, "cannot unmarshal"},
+		{"an item that is no object", func(int, string) func(*http.Request) (*http.Response, error) { return page("", `"red"`) }, "an item that is no object"},
+		{"an item that is nothing", func(int, string) func(*http.Request) (*http.Response, error) { return page("", `null`) }, "an item that is no object"},
 		{"an item of another kind", func(int, string) func(*http.Request) (*http.Response, error) { return page("", `{"kind": "Pod"}`) }, "cannot be judged"},
 		{"no answer", func(int, string) func(*http.Request) (*http.Response, error) { return hangs }, "answers others"},
 		{"broken off", func(n int, group string) func(*http.Request) (*http.Response, error) {
