@@ -97,6 +97,8 @@ type Applier struct {
 	compared map[manifest.ID]compared
 	// surveyed are surveys of objects, for a while.
 	surveyed map[manifest.ID]surveyed
+	// tried are what conversion rules make of objects, for a while.
+	tried map[manifest.ID]tried
 
 	mu sync.Mutex
 	// gating is the Key of the plan.Gating by which health was last judged.
@@ -201,7 +203,8 @@ func (a *Applier) member(o *manifest.Object) *manifest.Object {
 		// One that the API server will refuse goes without.
 		if digest, err := typesDigest(o); err == nil {
 			annotations[manifest.TypesAnnotation] = digest
-			if past := a.past(o.ID(), digest); past != "" {
+			// A manifest that was copied from a cluster has that one's record.
+			if past := a.past(o.ID(), digest); past != "" || o.Annotation(manifest.HistoryAnnotation) != "" {
 				annotations[manifest.HistoryAnnotation] = past
 			}
 		}

@@ -152,7 +152,8 @@ func Survey(ctx context.Context, cluster *kube.Client, live map[string]any, judg
 	}}
 	err := cluster.ListRaw(ctx, t, opts, func(item []byte) bool {
 		var tree map[string]any
-		if stop = json.Unmarshal(item, &tree); stop != nil {
+		if json.Unmarshal(item, &tree) != nil || tree == nil {
+			stop = errors.New("the list has an item that is no object")
 			return false
 		}
 		if looked++; looked > mostSurveyed {

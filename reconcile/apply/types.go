@@ -26,6 +26,9 @@ func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts
 	if err := plan.CheckConversions(ctx, p, opts.Conversions, opts.Proofs); err != nil {
 		return err
 	}
+	if err := a.tryConversions(ctx, p, seen, opts); err != nil {
+		return err
+	}
 	live := make(map[schema.GroupKind]plan.LiveDefinition)
 	written := make(map[schema.GroupKind]bool)
 	for i := range p.Steps {

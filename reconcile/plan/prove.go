@@ -63,3 +63,21 @@ func CheckConversions(ctx context.Context, p *Plan, rules map[string]*render.Con
 	}
 	return nil
 }
+
+// RefuseTried refuses the definitions that a plan changes and whose conversion rules do
+// harm to objects of the cluster ([Step.Tried]) that the rules do not allow, with their
+// packages, as [CheckConversions] does.
+func RefuseTried(p *Plan) {
+	why := make(map[string]string)
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if s.Tried == nil || !s.Action.Writes() || !s.Tried.Failed() {
+			continue
+		}
+		s.Action, s.Reason = Refused, s.Tried.Why()+"; "+s.Proof.WayOut(s.Tried.Laws())
+		if s.Package != "" && why[s.Package] == "" {
+			why[s.Package] = fmt.Sprintf("its package has conversion rules that are wrong for objects of %s", s.ID.Name)
+		}
+	}
+	refusePackages(p, why)
+}

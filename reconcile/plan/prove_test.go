@@ -96,3 +96,46 @@ func TestCheckConversions(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// Rules that are wrong for an object of the cluster refuse their definition with its
+// package, name the object and show no value of it.
+func TestRefuseTried(t *testing.T) {
+	t.Parallel()
+	bad, rules := withRules(t, "bad", "v1.spec.title + '!'")
+	other := manifest.ConfigMap.ID("default", "settings")
+	var proofs prove.Cache
+	proof, err := proofs.Prove(t.Context(), rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trial, err := prove.NewTrial(rules, "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, title := range map[string]string{"short": "short", "long": "hunter2hunter2hunter"} {
+		if err := trial.Try(t.Context(), manifesttest.Tree(t, "{apiVersion: example.io/v1, kind: Widget, metadata: {namespace: default, name: "+name+"}, spec: {title: "+title+"}}")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const reason = "its conversion rules are wrong for objects of this cluster: v1 -> v2: the result is not valid (spec.name): widget.example.io/default/long; Correct the rules"
+	p := &Plan{Steps: []Step{
+		{Action: Configure, ID: bad.ID(), Object: bad, Package: "p", Proof: proof, Tried: trial.Result()},
+		{Action: Create, ID: other, Package: "p"}, {Action: Create, ID: other, Package: "q"},
+		{Action: Unchanged, ID: bad.ID(), Object: bad, Proof: proof, Tried: trial.Result()},
+	}}
+	RefuseTried(p)
+	for i, want := range []string{"refused " + reason, "refused its package has conversion rules that are wrong for objects of bad.example.io", "create ", "unchanged "} {
+		if have := string(p.Steps[i].Action) + " " + p.Steps[i].Reason; !strings.HasPrefix(have, want) || strings.Contains(have, "hunter") {
+			t.Errorf("step %d: %s", i, have)
+		}
+	}
+	if way := p.Steps[0].Reason; !strings.HasSuffix(way, ":admitted=<reason>\"") {
+		t.Errorf("%s", way)
+	}
+	// Objects that fit are no reason.
+	trial.Again()
+	p.Steps[0] = Step{Action: Configure, ID: bad.ID(), Proof: proof, Tried: trial.Result()}
+	if RefuseTried(p); p.Steps[0].Action != Configure {
+		t.Errorf("%s: %s", p.Steps[0].Action, p.Steps[0].Reason)
+	}
+}

@@ -181,7 +181,7 @@ func notAllowed(s *Step, allowed Allowed, byData bool) []string {
 // MayDecide reports whether the objects of the types that a step changes have a say in
 // whether it is refused, given what the package's declaration allows.
 func MayDecide(s *Step, allowed Allowed) bool {
-	if s.Compatibility != compat.Breaking || !s.Action.Writes() || !s.ID.Is(manifest.CRD) {
+	if s.Compatibility != compat.Breaking || !s.Action.Writes() {
 		return false
 	}
 	if s.Package == "" && s.Object != nil {
@@ -231,7 +231,7 @@ func (s *Step) harms(refused []string) string {
 	}
 	for _, f := range s.Findings {
 		if f.Severity == compat.Breaking && slices.Contains(refused, f.Name) && !s.Survey.Clears(f, false) {
-			return strings.Join(s.Survey.Warnings(), "; ")
+			return strings.Join(append(s.Survey.Doubts(), s.Survey.Warnings()...), "; ")
 		}
 	}
 	return text + ", so that spec.breaking: data on the Cluster would let it through"

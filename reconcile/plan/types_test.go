@@ -70,6 +70,31 @@ func TestRefuseBreaking(t *testing.T) {
 	}
 }
 
+// Objects are looked at where a change of their type breaks something that nothing allows
+// and that they can tell about. Those of XRDs are not, and the plan says so.
+func TestMayDecide(t *testing.T) {
+	t.Parallel()
+	field := []compat.Finding{{Name: "field-removed", Severity: compat.Breaking}}
+	yes := func(string, compat.Finding) (string, bool) { return "nobody uses it", true }
+	for _, tt := range []struct {
+		name    string
+		step    Step
+		allowed Allowed
+		want    bool
+	}{
+		{"a field of a CRD", Step{ID: manifest.CRD.ID("", "a"), Action: Configure, Package: "p", Compatibility: compat.Breaking, Findings: field}, nil, true},
+		{"a field of an XRD", Step{ID: manifest.XRD.ID("", "a"), Action: Configure, Package: "p", Compatibility: compat.Breaking, Findings: field}, nil, true},
+		{"it is allowed", Step{ID: manifest.CRD.ID("", "a"), Action: Configure, Package: "p", Compatibility: compat.Breaking, Findings: field}, yes, false},
+		{"it is refused for another reason", Step{ID: manifest.CRD.ID("", "a"), Action: Refused, Package: "p", Compatibility: compat.Breaking, Findings: field}, nil, false},
+		{"no object could tell", Step{ID: manifest.CRD.ID("", "a"), Action: Configure, Package: "p", Compatibility: compat.Breaking, Findings: []compat.Finding{{Name: compat.StoredVersionRemoved, Severity: compat.Breaking}}}, nil, false},
+		{"compatible", Step{ID: manifest.CRD.ID("", "a"), Action: Configure, Package: "p", Compatibility: compat.Compatible}, nil, false},
+	} {
+		if have := MayDecide(&tt.step, tt.allowed); have != tt.want {
+			t.Errorf("%s: %v", tt.name, have)
+		}
+	}
+}
+
 // No annotation makes an API server remove a version that may be stored.
 func TestWayOut(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package prove
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"gitopsd.dev/render"
@@ -37,8 +38,42 @@ type LiveFinding struct {
 
 // Failed reports whether an object breaks a law that the rules do not allow it to. Rules
 // that failed on a value break none, since the value is kept.
-func (l *Live) Failed() bool {
-	return slices.ContainsFunc(l.Findings, func(f LiveFinding) bool { return f.Law != proof.RuleFails && f.Allowed == "" })
+func (l *Live) Failed() bool { return len(l.wrong()) > 0 }
+
+// wrong returns the findings that speak against the rules.
+func (l *Live) wrong() []LiveFinding {
+	return slices.DeleteFunc(slices.Clone(l.Findings), func(f LiveFinding) bool { return f.Law == proof.RuleFails || f.Allowed != "" })
+}
+
+// Laws returns the names of the laws that objects break and that nothing allows them to.
+func (l *Live) Laws() []string {
+	var names []string
+	for _, f := range l.wrong() {
+		if name := Name(f.Law); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Why says what is wrong with the rules, and for which objects; empty if nothing is.
+func (l *Live) Why() string {
+	wrong := l.wrong()
+	if len(wrong) == 0 {
+		return ""
+	}
+	f := wrong[0]
+	text := fmt.Sprintf("its conversion rules are wrong for objects of this cluster: %s: %s", f.Text, f.Objects[0])
+	for _, id := range f.Objects[1:] {
+		text += ", " + id.String()
+	}
+	if n := f.Times - len(f.Objects); n > 0 {
+		text += fmt.Sprintf(" and %d more", n)
+	}
+	if n := len(wrong) - 1; n > 0 {
+		text += fmt.Sprintf("; and %d more ways in which they are", n)
+	}
+	return text
 }
 
 // mostNamed is how many objects a finding names, and mostWays how many findings there

@@ -224,8 +224,13 @@ func (p *Proof) Why() string {
 			text += " (" + by[0] + ")"
 		}
 	}
-	text += fmt.Sprintf("; `gitopsd plan` shows the object. Correct the rules, or have them drop or derive the field if that is meant, or annotate them (%s) with %s, a line \"%s:%s=<reason>\"",
-		p.Origin, manifest.AllowBreakingAnnotation, p.Version, strings.Join(p.Refused, "=<reason>\" and \""+p.Version+":"))
+	return text + "; `gitopsd plan` shows the object. " + p.WayOut(p.Refused)
+}
+
+// WayOut says what can be done about laws that the rules break, by their names.
+func (p *Proof) WayOut(laws []string) string {
+	text := fmt.Sprintf("Correct the rules, or have them drop or derive the field if that is meant, or annotate them (%s) with %s, a line \"%s:%s=<reason>\"",
+		p.Origin, manifest.AllowBreakingAnnotation, p.Version, strings.Join(laws, "=<reason>\" and \""+p.Version+":"))
 	if p.Malformed != "" {
 		text += "; " + p.Malformed
 	}

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/cel/common"
 )
 
-// Cause is one thing that is wrong with an object. It shows no value of the object, but
-// for what the author of a rule in CEL puts into its message. It is comparable.
+// Cause is one thing that is wrong with an object. It shows no value of the object. It is
+// comparable.
 type Cause struct {
 	// Path is the field as the API server names it, "spec.rules[0].port"; empty for the
 	// whole object.
@@ -63,16 +63,18 @@ func causesOf(errs field.ErrorList) []Cause {
 }
 
 // inBody begins most details of a check by schema; wrongFormat is one that ends in the
-// value.
+// value. failing begins with the error of a rule's evaluation, which may quote a value.
 var (
 	inBody      = regexp.MustCompile(`^\S* ?in body `)
 	wrongFormat = regexp.MustCompile(`(?s)^(must be of type [^:]+): .*$`)
+	failing     = regexp.MustCompile(`(?s)^.* evaluating rule: (.*)$`)
 )
 
-// reason returns an error's text without its field and the field's value.
+// reason returns an error's text without its field and values of the object.
 func reason(e *field.Error) string {
 	detail := inBody.ReplaceAllString(e.Detail, "")
 	detail = wrongFormat.ReplaceAllString(detail, "$1")
+	detail = failing.ReplaceAllString(detail, "a rule fails: $1")
 	switch e.Type {
 	case field.ErrorTypeRequired:
 		return cmp.Or(detail, "is required")

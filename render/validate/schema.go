@@ -71,8 +71,25 @@ func compileSchema(tree map[string]any) (*Schema, error) {
 	if s.validator, _, err = validation.NewSchemaValidator(internal); err != nil {
 		return nil, err
 	}
+	silence(s.structural)
 	s.celRules = cel.NewValidator(s.structural, true, celconfig.PerCallLimit)
 	return s, nil
+}
+
+// silence takes away the expressions by which rules compute messages, which may quote
+// values of the object. Then the API server's code says which rule it is.
+func silence(s *structural.Structural) {
+	drop := func(e *structural.ValidationExtensions) bool {
+		for i := range e.XValidations {
+			e.XValidations[i].MessageExpression = ""
+		}
+		return true
+	}
+	v := structural.Visitor{
+		Structural:            func(s *structural.Structural) bool { return drop(&s.ValidationExtensions) },
+		NestedValueValidation: func(v *structural.NestedValueValidation) bool { return drop(&v.ValidationExtensions) },
+	}
+	v.Visit(s)
 }
 
 // Default adds the schema's defaults to an object, as the API server does whenever it

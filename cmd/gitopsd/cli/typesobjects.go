@@ -32,7 +32,7 @@ func (o *objectsOptions) survey(ctx context.Context, t *typesOptions, all []comp
 	defer done()
 	for i := range all {
 		c := &all[i]
-		if c.Kind != manifest.CRD.Kind || !slices.ContainsFunc(c.Findings, harm.Tells) {
+		if !slices.ContainsFunc(c.Findings, harm.Tells) {
 			continue
 		}
 		key := compat.SetKey{Kind: c.Kind, Name: c.Name}

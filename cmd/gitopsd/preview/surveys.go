@@ -13,8 +13,15 @@ import (
 // clusters in which objects are harmed, with a few of them; at last those that it harms
 // nobody in, in one line.
 func (t textWriter) surveys(all []ClusterSurvey) {
-	var unharmed, warnings, clients []string
+	var unharmed, warnings, clients, doubts []string
 	looked := 0
+	add := func(list *[]string, more []string) {
+		for _, m := range more {
+			if !slices.Contains(*list, m) {
+				*list = append(*list, m)
+			}
+		}
+	}
 	for _, s := range all {
 		switch {
 		case s.Harmed > 0:
@@ -34,25 +41,32 @@ func (t textWriter) surveys(all []ClusterSurvey) {
 		default:
 			unharmed = append(unharmed, s.Cluster)
 			looked += s.Looked
-			if others := s.Others(); len(others) > 0 {
-				clients = others
-			}
+			add(&clients, s.Others())
+			add(&doubts, s.Doubts())
 		}
-		for _, w := range s.Warnings() {
-			if !slices.Contains(warnings, w) {
-				warnings = append(warnings, w)
-			}
-		}
+		add(&warnings, s.Warnings())
 	}
-	switch {
-	case len(unharmed) > 0 && looked == 0:
-		t.Line("      harms nobody in %s: there are no objects", where(unharmed))
-	case len(clients) > 0:
-		t.Line("      harms no object today in %s (%s looked at), but clients: %s", where(unharmed), prose.Count(looked, "object"), strings.Join(clients, ", "))
-	case len(unharmed) > 0:
-		t.Line("      harms nobody today in %s (%s looked at)", where(unharmed), prose.Count(looked, "object"))
+	if len(unharmed) > 0 {
+		t.Indented("      ", show.Plain, unharmedIn(unharmed, looked, clients, doubts))
 	}
 	for _, w := range warnings {
 		t.Indented("      ", show.Yellow, w)
 	}
+}
+
+// unharmedIn says that a change harms no object in clusters, and why it may be refused all
+// the same.
+func unharmedIn(clusters []string, looked int, clients, doubts []string) string {
+	if looked == 0 {
+		return fmt.Sprintf("harms nobody in %s: there are no objects", where(clusters))
+	}
+	who, but := "nobody", doubts
+	if len(clients) > 0 {
+		who, but = "no object", append([]string{"clients: " + strings.Join(clients, ", ")}, doubts...)
+	}
+	text := fmt.Sprintf("harms %s today in %s (%s looked at)", who, where(clusters), prose.Count(looked, "object"))
+	if len(but) > 0 {
+		text += ", but " + strings.Join(but, "; ")
+	}
+	return text
 }

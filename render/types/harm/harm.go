@@ -67,7 +67,7 @@ type Harm struct {
 	Why string `json:"why,omitempty"`
 	// Perhaps: it depends on what is stored, which cannot be seen.
 	Perhaps bool `json:"perhaps,omitempty"`
-	// Owners are the field managers that own the field, sorted.
+	// Owners are the field managers that own the field, sorted; at most eight.
 	Owners []string `json:"owners,omitempty"`
 }
 
@@ -109,13 +109,17 @@ type Object struct {
 	More int `json:"more,omitempty"`
 }
 
+// name returns the object's name with its namespace.
+func (o Object) name() string {
+	if o.Namespace == "" {
+		return o.Name
+	}
+	return o.Namespace + "/" + o.Name
+}
+
 // String names the object with its first harm.
 func (o Object) String() string {
-	name := o.Name
-	if o.Namespace != "" {
-		name = o.Namespace + "/" + o.Name
-	}
-	text := name + " " + o.Harms[0].String()
+	text := o.name() + " " + o.Harms[0].String()
 	if n := len(o.Harms) - 1 + o.More; n > 0 {
 		text += fmt.Sprintf(", and %d more", n)
 	}
@@ -128,8 +132,11 @@ const (
 	MostObjects = 50
 	// MostHarms of an object are kept.
 	MostHarms = 4
-	// mostWriters of a field are named.
+	// mostWriters and owners of a field are named, and so many objects that were written
+	// in a version.
 	mostWriters = 8
+	// shownWritten of these are in a text.
+	shownWritten = 3
 )
 
 // Survey is what the change of a definition means to the objects that there are.
@@ -166,6 +173,10 @@ type Toll struct {
 	// object, sorted; at most eight, without gitopsd. Their next write may be another
 	// value.
 	Writers []string `json:"writers,omitempty"`
+	// Written is how many objects somebody wrote in the version that goes, and Objects
+	// are the first of them, "namespace/name".
+	Written int      `json:"written,omitempty"`
+	Objects []string `json:"objects,omitempty"`
 	// Unjudged is why the objects cannot tell whether it harms them; empty if they can.
 	Unjudged string `json:"unjudged,omitempty"`
 
@@ -202,16 +213,27 @@ func (s *Survey) Text(most int) string {
 	case s.Looked == 0:
 		return "harms nobody: there are no objects"
 	}
-	text := "harms nobody today (" + objects(s.Looked) + " looked at)"
+	who, but := "nobody", s.Doubts()
 	if others := s.Others(); len(others) > 0 {
-		return "harms no object today (" + objects(s.Looked) + " looked at), but clients: " + strings.Join(others, ", ")
+		who, but = "no object", append([]string{"clients: " + strings.Join(others, ", ")}, but...)
 	}
-	for _, t := range s.Tolls {
-		if t.Unjudged != "" {
-			return text + ", but " + t.Name + " " + t.Unjudged
-		}
+	text := fmt.Sprintf("harms %s today (%s looked at)", who, objects(s.Looked))
+	if len(but) > 0 {
+		text += ", but " + strings.Join(but, "; ")
 	}
 	return text
+}
+
+// Doubts returns the findings that the objects cannot tell about, each with the reason;
+// none if there are no objects.
+func (s *Survey) Doubts() []string {
+	var all []string
+	for _, t := range s.Tolls {
+		if doubt := t.Name + " " + t.Unjudged; s.Looked > 0 && t.Unjudged != "" && !slices.Contains(all, doubt) {
+			all = append(all, doubt)
+		}
+	}
+	return all
 }
 
 // Others returns the names of the findings that are not about objects, but about those who
@@ -233,6 +255,23 @@ func objects(n int) string {
 	return fmt.Sprintf("%d objects", n)
 }
 
+func were(n int) string {
+	if n == 1 {
+		return "1 object was"
+	}
+	return fmt.Sprintf("%d objects were", n)
+}
+
+// written names some of the objects that were written in a version.
+func (t *Toll) written() string {
+	shown := min(shownWritten, len(t.Objects))
+	text := strings.Join(t.Objects[:shown], ", ")
+	if n := t.Written - shown; n > 0 {
+		text += fmt.Sprintf(" and %d more", n)
+	}
+	return text
+}
+
 // Warnings returns who writes what a finding is about although no object is harmed by
 // it: their next write may be.
 func (s *Survey) Warnings() []string {
@@ -252,6 +291,9 @@ func (s *Survey) Warnings() []string {
 			continue
 		}
 		line := fmt.Sprintf("%s %s: written by %s, whose next write counts", t.Name, what, strings.Join(t.Writers, ", "))
+		if t.Written > 0 {
+			line = fmt.Sprintf("%s %s: %s written in it by %s: %s", t.Name, what, were(t.Written), strings.Join(t.Writers, ", "), t.written())
+		}
 		if !slices.Contains(all, line) {
 			all = append(all, line)
 		}

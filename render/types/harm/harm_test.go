@@ -223,6 +223,80 @@ func TestClears(t *testing.T) {
 	}
 }
 
+// A survey that clears a finding of nobody says why, and who is concerned by a version that
+// goes: the objects that were written in it, and their writers.
+func TestTexts(t *testing.T) {
+	crd := definition("{type: object}")
+	two := strings.Replace(crd, "  versions:\n", "  versions:\n  - {name: v1beta1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object}}}}}\n", 1)
+	webhook := two + "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: 'https://example.org'}}}\n"
+	beta := func(name string) string {
+		return strings.Replace(thing(name, "{}", `{"f:spec": {}}`), "apiVersion: example.org/v1, fieldsType", "apiVersion: example.org/v1beta1, fieldsType", 1)
+	}
+	var many []string
+	for i := range 5 {
+		many = append(many, beta(fmt.Sprintf("b%d", i)))
+	}
+	many = append(many, thing("a", "{}", `{"f:spec": {}}`))
+	for _, tt := range []struct {
+		name, old, new string
+		objects        []string
+		want, warnings string
+	}{
+		{
+			"conversion goes", webhook, two, []string{thing("a", "{}", "")},
+			"harms nobody today (1 object looked at), but conversion-removed is about every object", "",
+		},
+		{
+			"a version", two, crd, []string{thing("a", "{}", `{"f:spec": {}}`)},
+			"harms no object today (1 object looked at), but clients: version-removed", "",
+		},
+		{
+			"a version that somebody writes", two, crd, many,
+			"harms no object today (6 objects looked at), but clients: version-removed",
+			"version-removed v1beta1: 5 objects were written in it by kubectl: default/b0, default/b1, default/b2 and 2 more",
+		},
+	} {
+		s, _ := survey(t, tt.old, tt.new, harm.Stays, tt.objects...)
+		if have := s.Text(3); have != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, have, tt.want)
+		}
+		if have := strings.Join(s.Warnings(), "; "); have != tt.warnings {
+			t.Errorf("%s: warnings %q, want %q", tt.name, have, tt.warnings)
+		}
+	}
+}
+
+// A value of the object that one reading shows and the other does not is no default, and is
+// never shown.
+func TestValuesAreNoDefaults(t *testing.T) {
+	old := definition("{type: object, default: {n: 1}, properties: {n: {type: integer}}}")
+	now := definition("{type: object, default: {n: 2}, properties: {n: {type: integer}, password: {type: string}}}")
+	s, _ := survey(t, old, now, harm.Stays, thing("a", "{n: 5, password: hunter2}", ""))
+	if s.Harmed != 0 || strings.Contains(s.Text(9), "hunter2") {
+		t.Errorf("%s", s.Text(9))
+	}
+}
+
+// A manifest in another version than the stored one is judged as the API server would
+// store it.
+func TestManifestInAnotherVersion(t *testing.T) {
+	version := func(name string, storage bool, spec string) string {
+		return fmt.Sprintf("  - {name: %s, served: true, storage: %v, schema: {openAPIV3Schema: {type: object, properties: {spec: %s}}}}\n", name, storage, spec)
+	}
+	head := definition("{type: object}")
+	head = head[:strings.Index(head, "  - {name: v1")]
+	const wide, narrow = "{type: object, properties: {a: {type: integer}}}", "{type: object, properties: {a: {type: integer, maximum: 3}}}"
+	old := head + version("v1", true, wide) + version("v1beta1", false, wide)
+	now := head + version("v1", true, narrow) + version("v1beta1", false, wide)
+	beta := func(name, spec string) string {
+		return strings.Replace(thing(name, spec, ""), "example.org/v1", "example.org/v1beta1", 1)
+	}
+	s, _ := survey(t, old, now, harm.Stays, beta("large", "{a: 9}"), beta("small", "{a: 1}"))
+	if s.Unknown != "" || s.Text(9) != "harms 1 of 2 objects: default/large .spec.a is not valid any more: should be less than or equal to 3" {
+		t.Errorf("%s", s.Text(9))
+	}
+}
+
 // What is deleted with its type is named with its writers, and a list that starts over
 // counts nothing twice.
 func TestRemoved(t *testing.T) {
@@ -267,6 +341,71 @@ func TestFate(t *testing.T) {
 		if s, _ := survey(t, old, limit, harm.Changes, object); s.Harmed != want {
 			t.Errorf("a limit: %s", s.Text(9))
 		}
+	}
+}
+
+// What is kept of an object is bounded, whatever there is in it.
+func TestBounds(t *testing.T) {
+	old, now := definition("{type: object, additionalProperties: {type: string}}"), definition("{type: object, additionalProperties: {type: string, maxLength: 1}}")
+	before, after := manifesttest.Tree(t, old), manifesttest.Tree(t, now)
+	report, err := compat.Compare(before, after, compat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	judge, err := harm.New(before, after, report.Findings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := strings.Repeat("k", 100_000)
+	var managed []any
+	for i := range 50 {
+		managed = append(managed, map[string]any{"manager": fmt.Sprintf("writer-%02d", i), "apiVersion": "example.org/v1", "fieldsV1": map[string]any{"f:spec": map[string]any{"f:" + key: map[string]any{}}}})
+	}
+	judge.Look(t.Context(), map[string]any{
+		"apiVersion": "example.org/v1", "kind": "Thing", "metadata": map[string]any{"name": "a", "managedFields": managed}, "spec": map[string]any{key: "long"},
+	}, harm.Stays)
+	s := judge.Done(nil)
+	if s.Harmed != 1 || len(s.Objects[0].Harms[0].Owners) > 8 || len(s.Objects[0].String()) > 1000 || len(s.Tolls[0].Writers) > 8 {
+		t.Errorf("%.2000s", s.Text(1))
+	}
+}
+
+// The work on an object grows with its size, also where a long list's elements have owners.
+func TestLongLists(t *testing.T) {
+	item := "{type: object, required: [id], properties: {id: {type: integer}, mode: {type: string, default: %s}}}"
+	list := "{type: object, properties: {items: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [id], items: %s}}}"
+	of := func(mode string) map[string]any {
+		return manifesttest.Tree(t, definition(fmt.Sprintf(list, fmt.Sprintf(item, mode))))
+	}
+	report, err := compat.Compare(of("old"), of("new"), compat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocated := func(n int) float64 {
+		var items, fields []string
+		for i := range n {
+			items = append(items, fmt.Sprintf("{id: %d, mode: old}", i))
+			fields = append(fields, fmt.Sprintf(`'k:{"id":%d}': {"f:mode": {}}`, i))
+		}
+		tree, err := validate.Decoded(manifesttest.Tree(t, thing("a", "{items: ["+strings.Join(items, ", ")+"]}", `{"f:spec": {"f:items": {`+strings.Join(fields, ", ")+`}}}`)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		managed := tree["metadata"].(map[string]any)["managedFields"]
+		return testing.AllocsPerRun(1, func() {
+			judge, err := harm.New(of("old"), of("new"), report.Findings)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tree["metadata"].(map[string]any)["managedFields"] = managed
+			judge.Look(t.Context(), tree, harm.Stays)
+			if s := judge.Done(nil); s.Looked != 1 || s.Harmed != 0 || s.Unknown != "" {
+				t.Fatalf("%s", s.Text(1))
+			}
+		})
+	}
+	if few, many := allocated(200), allocated(800); many > 6*few {
+		t.Errorf("%v allocations for 200 elements, %v for 800", few, many)
 	}
 }
 
@@ -375,5 +514,8 @@ func TestUnknown(t *testing.T) {
 	}
 	if _, err := harm.New(manifesttest.Tree(t, "{apiVersion: v1, kind: ConfigMap}"), nil, nil); err == nil {
 		t.Error("a ConfigMap is judged")
+	}
+	if _, err := harm.New(manifesttest.Tree(t, "{apiVersion: apiextensions.crossplane.io/v1, kind: CompositeResourceDefinition}"), nil, nil); err == nil || !strings.Contains(err.Error(), "composites and claims") {
+		t.Errorf("composites are judged: %v", err)
 	}
 }

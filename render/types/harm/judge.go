@@ -29,6 +29,9 @@ type Judge struct {
 	// converts reports whether a webhook converts between versions.
 	served   map[string]bool
 	converts bool
+	// known are the versions of the old definition, and list is the one that objects are
+	// listed in.
+	known    map[string]bool
 	list     string
 	defaults []moved
 	survey   Survey
@@ -38,12 +41,15 @@ type Judge struct {
 // the type goes. Neither is changed. The error is why objects cannot be judged.
 func New(old, new map[string]any, findings []compat.Finding) (*Judge, error) {
 	before, after := types.Read(old), types.Read(new)
+	if manifest.KindOf(old) == manifest.XRD {
+		return nil, errors.New("composites and claims are not looked at, since their types are Crossplane's")
+	}
 	if manifest.KindOf(old) != manifest.CRD || new != nil && manifest.KindOf(new) != manifest.CRD {
 		return nil, fmt.Errorf("only objects of a %s can be judged", manifest.CRD.Kind)
 	}
 	j := &Judge{
 		group: before.Group, kind: before.Names.Kind, gone: new == nil, converts: before.Converts || after.Converts,
-		old: make(map[string]*validate.Schema), new: make(map[string]*validate.Schema), served: make(map[string]bool),
+		old: make(map[string]*validate.Schema), new: make(map[string]*validate.Schema), served: make(map[string]bool), known: make(map[string]bool),
 	}
 	for _, f := range findings {
 		if f.Severity == compat.Breaking {
@@ -60,6 +66,11 @@ func New(old, new map[string]any, findings []compat.Finding) (*Judge, error) {
 	case after.Group != before.Group || after.Names.Kind != before.Names.Kind || after.Names.Plural != before.Names.Plural || after.Scope != before.Scope:
 		return nil, errors.New("it becomes another type")
 	}
+	for i, t := range j.survey.Tolls {
+		if t.class == byNone {
+			j.survey.Tolls[i].Unjudged = "is about every object"
+		}
+	}
 	return j, j.compile(old, new, before, after)
 }
 
@@ -73,6 +84,7 @@ func (j *Judge) choose(before types.Definition) error {
 	most := -1
 	stored := before.StoredVersions()
 	for _, v := range before.Versions() {
+		j.known[v.Name] = true
 		n := 0
 		for i := range j.findings {
 			if slices.Contains(j.findings[i].versions, v.Name) {
@@ -162,7 +174,8 @@ func (j *Judge) Kind() string { return j.kind }
 func (j *Judge) Restart() {
 	fresh := Survey{Tolls: j.survey.Tolls}
 	for i := range fresh.Tolls {
-		fresh.Tolls[i].Harmed, fresh.Tolls[i].Writers = 0, nil
+		t := &fresh.Tolls[i]
+		t.Harmed, t.Writers, t.Written, t.Objects = 0, nil, 0, nil
 	}
 	j.survey = fresh
 }

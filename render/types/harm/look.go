@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"gitopsd.dev/render/manifest"
 )
@@ -34,11 +33,11 @@ func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
 	}
 	managers := managersOf(manifest.List(tree, "metadata", "managedFields"))
 	delete(manifest.Mapping(tree, "metadata"), "managedFields")
-	j.writers(managers)
+	j.writers(object.name(), managers)
 	harms, err := j.object(ctx, tree)
 	if err != nil {
 		if j.survey.Unknown == "" {
-			j.survey.Unknown = fmt.Sprintf("%s cannot be judged: %v", strings.TrimPrefix(object.Namespace+"/"+object.Name, "/"), err)
+			j.survey.Unknown = fmt.Sprintf("%s cannot be judged: %v", object.name(), err)
 		}
 		return
 	}
@@ -49,12 +48,15 @@ func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
 			return
 		}
 		// What somebody owns is stored.
-		if h.Perhaps && slices.ContainsFunc(managers, func(m manager) bool { return owns(m.fields, tree, h.at, false) }) {
+		if h.Perhaps && slices.ContainsFunc(managers, func(m *manager) bool { return m.owns(m.fields, tree, h.at, false) }) {
 			continue
 		}
-		if len(h.at) > 0 {
+		named := len(object.Harms) < MostHarms
+		switch {
+		case !named && fate != Changes:
+		case len(h.at) > 0:
 			h.Owners = owners(managers, tree, h.at)
-		} else if h.Kind == Removed {
+		case h.Kind == Removed:
 			h.Owners = names(managers)
 		}
 		if fate == Changes && excused(&h.Harm) {
@@ -64,7 +66,7 @@ func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
 		if !j.match(h, hit) {
 			continue
 		}
-		if len(object.Harms) < MostHarms {
+		if h.Owners = h.Owners[:min(len(h.Owners), mostWriters)]; named {
 			object.Harms = append(object.Harms, h.Harm)
 		} else {
 			object.More++
@@ -122,17 +124,29 @@ func (j *Judge) match(h located, hit []bool) bool {
 	return true
 }
 
-// writers notes who writes what the findings are about.
-func (j *Judge) writers(managers []manager) {
+// writers notes who writes what the findings are about, in an object.
+func (j *Judge) writers(object string, managers []*manager) {
 	for i := range j.findings {
 		f, t := &j.findings[i], &j.survey.Tolls[i]
+		written := false
 		for _, m := range managers {
-			if m.name == ourselves || len(t.Writers) == mostWriters || slices.Contains(t.Writers, m.name) {
+			if m.name == ourselves {
 				continue
 			}
-			if f.class == byVersion && m.version == f.Version || f.class == byData && len(f.path) > 0 && owns(m.fields, nil, f.path, true) {
+			inVersion, known := f.class == byVersion && m.version == f.Version, slices.Contains(t.Writers, m.name)
+			written = written || inVersion
+			if known || len(t.Writers) == mostWriters {
+				continue
+			}
+			if inVersion || f.class == byData && len(f.path) > 0 && m.owns(m.fields, nil, f.path, true) {
 				t.Writers = append(t.Writers, m.name)
 			}
+		}
+		if !written {
+			continue
+		}
+		if t.Written++; len(t.Objects) < mostWriters {
+			t.Objects = append(t.Objects, object)
 		}
 	}
 }

@@ -27,6 +27,10 @@ func (j *Judge) object(ctx context.Context, tree map[string]any) ([]located, err
 	switch {
 	case group != j.group || manifest.Text(tree, "kind") != j.kind:
 		return nil, fmt.Errorf("it is no %s of %s", j.kind, j.group)
+	case version != j.list && !j.converts && j.known[version]:
+		// A manifest: the API server would store it with another apiVersion, too.
+		version = j.list
+		tree["apiVersion"] = group + "/" + version
 	case j.old[version] == nil:
 		return nil, fmt.Errorf("it is in %s, and only objects in %s are judged", version, j.list)
 	}
@@ -39,7 +43,7 @@ func (j *Judge) object(ctx context.Context, tree map[string]any) ([]located, err
 		if err := read(is, s); err != nil {
 			return nil, err
 		}
-		found, err := j.compare(ctx, version, was, is)
+		found, err := j.compare(ctx, version, tree, was, is)
 		if err != nil {
 			return nil, err
 		}
@@ -68,7 +72,7 @@ func read(tree map[string]any, s *validate.Schema) error {
 }
 
 // compare compares two readings of an object in one version, and checks the new one.
-func (j *Judge) compare(ctx context.Context, version string, was, is map[string]any) ([]located, error) {
+func (j *Judge) compare(ctx context.Context, version string, tree, was, is map[string]any) ([]located, error) {
 	var all []located
 	changes := differences(was, is, nil)
 	filled := j.refilled(version, was, changes)
@@ -77,9 +81,9 @@ func (j *Judge) compare(ctx context.Context, version string, was, is map[string]
 		switch {
 		case d.inOld && d.inNew:
 			h.Kind, h.Why = Defaulted, "another value"
-		case d.inNew && d.new != nil:
+		case d.fills(tree):
 			h.Kind, h.Why = Defaulted, shown(d.new)
-		case d.old == nil || restores(filled, d):
+		case d.inNew || d.old == nil || restores(filled, d):
 			continue
 		default:
 			h.Kind = Lost
@@ -181,7 +185,7 @@ func (j *Judge) converted(ctx context.Context, version string, was, is map[strin
 			h.Kind = Lost
 		case d.inNew && d.inOld && j.old[version] != nil:
 			h.Kind, h.Why = Defaulted, "another value"
-		case d.inNew && !d.inOld && d.new != nil && j.old[version] != nil:
+		case d.fills(is) && j.old[version] != nil:
 			h.Kind, h.Why = Defaulted, shown(d.new)
 		default:
 			continue

@@ -3,6 +3,7 @@ package harm
 import (
 	"reflect"
 	"slices"
+	"strings"
 
 	"gitopsd.dev/render/field"
 )
@@ -32,6 +33,16 @@ type difference struct {
 	old, new any
 	// inOld and inNew report which of them have it.
 	inOld, inNew bool
+}
+
+// fills reports whether only the new reading has the field, and not since the object has
+// it: it is a default.
+func (d difference) fills(object map[string]any) bool {
+	if d.inOld || d.new == nil {
+		return false
+	}
+	v, ok := d.path.In(object)
+	return !ok || v == nil
 }
 
 // differences returns the differences between two readings of one object, sorted by
@@ -99,9 +110,16 @@ func without(tree map[string]any, path field.Path) {
 	}
 }
 
+// longestPath is how many bytes of a path are kept: a key of a mapping may be as long as
+// the object.
+const longestPath = 300
+
 // text is a path as findings have it, with a dot before it.
 func text(path field.Path) string {
 	s := path.String()
+	if len(s) > longestPath {
+		s = strings.ToValidUTF8(s[:longestPath], "") + "…"
+	}
 	if s == "" || s[0] == '[' {
 		return s
 	}

@@ -17,14 +17,17 @@ import (
 type manager struct {
 	name, version string
 	fields        map[string]any
+	// elements are the path elements of lists that were parsed: an object with a long
+	// list has as many, and is asked about each.
+	elements map[string]any
 }
 
-func managersOf(entries []any) []manager {
-	var all []manager
+func managersOf(entries []any) []*manager {
+	var all []*manager
 	for _, item := range entries {
 		entry, _ := item.(map[string]any)
 		_, version := manifest.GroupVersion(manifest.Text(entry, "apiVersion"))
-		m := manager{name: manifest.Text(entry, "manager"), version: version, fields: manifest.Mapping(entry, "fieldsV1")}
+		m := &manager{name: manifest.Text(entry, "manager"), version: version, fields: manifest.Mapping(entry, "fieldsV1"), elements: make(map[string]any)}
 		if m.name != "" && m.fields != nil {
 			all = append(all, m)
 		}
@@ -33,7 +36,7 @@ func managersOf(entries []any) []manager {
 }
 
 // names returns the names of all managers, sorted.
-func names(managers []manager) []string {
+func names(managers []*manager) []string {
 	var all []string
 	for _, m := range managers {
 		if !slices.Contains(all, m.name) {
@@ -46,10 +49,10 @@ func names(managers []manager) []string {
 
 // owners returns the names of the managers that own a field of an object, something in
 // it or something around it, sorted.
-func owners(managers []manager, tree any, path field.Path) []string {
+func owners(managers []*manager, tree any, path field.Path) []string {
 	var names []string
 	for _, m := range managers {
-		if owns(m.fields, tree, path, true) && !slices.Contains(names, m.name) {
+		if m.owns(m.fields, tree, path, true) && !slices.Contains(names, m.name) {
 			names = append(names, m.name)
 		}
 	}
@@ -57,11 +60,11 @@ func owners(managers []manager, tree any, path field.Path) []string {
 	return names
 }
 
-// owns reports whether a set of fields has a path. tree is the value at the set's root, to
+// owns reports whether a set of the manager's fields has a path. tree is the value at the set's root, to
 // tell the elements of lists apart; without it, as for a path of a schema, any element is
 // meant. With whole, a list that is owned as a whole has everything in it, also what
 // defaults have filled in.
-func owns(set map[string]any, tree any, path field.Path, whole bool) bool {
+func (m *manager) owns(set map[string]any, tree any, path field.Path, whole bool) bool {
 	if len(path) == 0 {
 		return true
 	}
@@ -80,20 +83,20 @@ func owns(set map[string]any, tree any, path field.Path, whole bool) bool {
 			list, _ := tree.([]any)
 			if step.Index < len(list) {
 				child = list[step.Index]
-				if !isElement(kind, value, step.Index, child) {
+				if !m.isElement(key, step.Index, child) {
 					continue
 				}
 			}
 		case value != step.Key:
 			continue
 		default:
-			if m, ok := tree.(map[string]any); ok {
-				child = m[step.Key]
+			if t, ok := tree.(map[string]any); ok {
+				child = t[step.Key]
 			}
 		}
 		// A field with nothing in it is a value, or a list that is owned as a whole, or a
 		// mapping in which others own everything.
-		if whole && len(inner) == 0 && len(rest) > 0 && rest[0].List || owns(inner, child, rest, whole) {
+		if whole && len(inner) == 0 && len(rest) > 0 && rest[0].List || m.owns(inner, child, rest, whole) {
 			return true
 		}
 	}
@@ -102,25 +105,48 @@ func owns(set map[string]any, tree any, path field.Path, whole bool) bool {
 
 // isElement reports whether a path element of FieldsV1 is an element of a list: "k:" has
 // the values of its keys, "v:" its value, "i:" its index.
-func isElement(kind, value string, index int, element any) bool {
-	switch kind {
-	case "i":
+func (m *manager) isElement(key string, index int, element any) bool {
+	kind, value, _ := strings.Cut(key, ":")
+	if kind == "i" {
 		return value == strconv.Itoa(index)
+	}
+	is, known := m.elements[key]
+	if !known {
+		is = parsed(value)
+		m.elements[key] = is
+	}
+	switch kind {
 	case "v":
-		var is any
-		return json.Unmarshal([]byte(value), &is) == nil && reflect.DeepEqual(is, element)
+		return same(is, element)
 	case "k":
-		var keys map[string]any
-		m, ok := element.(map[string]any)
-		if !ok || json.Unmarshal([]byte(value), &keys) != nil {
+		keys, isKeys := is.(map[string]any)
+		fields, isObject := element.(map[string]any)
+		if !isKeys || !isObject {
 			return false
 		}
 		for k, v := range keys {
-			if !reflect.DeepEqual(v, m[k]) {
+			if !same(v, fields[k]) {
 				return false
 			}
 		}
 		return true
 	}
 	return false
+}
+
+// parsed returns the value of a path element; nil if it is not JSON.
+func parsed(text string) any {
+	var v any
+	if json.Unmarshal([]byte(text), &v) != nil {
+		return nil
+	}
+	return v
+}
+
+// same reports whether two values are the same; most are scalars.
+func same(a, b any) bool {
+	if scalar(a) && scalar(b) {
+		return a == b
+	}
+	return reflect.DeepEqual(a, b)
 }

@@ -1,0 +1,132 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prove"
+	"gitopsd.dev/render"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types"
+)
+
+const (
+	// triedPage is how many objects are read at a time, and triedEvery the shortest time
+	// between two pages, so that reading them is no load for an API server.
+	triedPage  = 100
+	triedEvery = 50 * time.Millisecond
+)
+
+// tried is what rules have made of the objects. It serves again for a while: a CRD may
+// wait long for what is to serve its rules, and comes again in every plan.
+type tried struct {
+	of    comparand
+	rules *render.Conversion
+	live  *prove.Live
+	at    time.Time
+}
+
+// tryConversions has the conversion rules of definitions convert the objects that there
+// are, before an API server gets the rules or the definition, and refuses definitions
+// whose objects would not come back as they are, or not be valid. What the rules'
+// generated objects have shown to be wrong is refused without that. What could not be
+// tried is noted, and the verdict on generated objects stands.
+func (a *Applier) tryConversions(ctx context.Context, p *plan.Plan, seen *view, opts PlanOptions) error {
+	before := a.tried
+	a.tried = make(map[manifest.ID]tried)
+	within, cancel := context.WithTimeoutCause(ctx, surveyTime, fmt.Errorf("looking at the objects took longer than %s", surveyTime))
+	defer cancel()
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		meta := seen.live.Objects[s.ID]
+		if s.Proof == nil || !s.Action.Writes() || meta == nil {
+			continue
+		}
+		known, of, rules := before[s.ID], newComparand(meta, s), opts.Conversions[s.ID.Name]
+		if known.of != of || known.rules != rules || time.Since(known.at) >= surveyAge || opts.DryRun {
+			known = tried{of: of, rules: rules, at: time.Now()}
+			var err error
+			if known.live, err = a.tryOn(within, s.ID, rules); kube.IsClusterWide(err) || ctx.Err() != nil {
+				return errors.Join(ctx.Err(), err)
+			}
+		}
+		a.tried[s.ID] = known
+		s.Tried = known.live
+	}
+	plan.RefuseTried(p)
+	return nil
+}
+
+// tryOn tries rules on the objects of a live definition. The error is about the cluster
+// as a whole.
+func (a *Applier) tryOn(ctx context.Context, id manifest.ID, rules *render.Conversion) (*prove.Live, error) {
+	var none sync.Map
+	tree, err := a.liveDefinition(ctx, id, &none)
+	switch {
+	case kube.ClassOf(err) == kube.NotFound:
+		return &prove.Live{}, nil // deleted meanwhile, and its objects with it
+	case kube.IsClusterWide(err) && ctx.Err() == nil:
+		return nil, err
+	case err != nil:
+		return &prove.Live{Stopped: "none was read: " + reasonOf(err)}, nil
+	}
+	d := types.Read(tree)
+	var served []string
+	for _, v := range d.Versions() {
+		if v.Served {
+			served = append(served, v.Name)
+		}
+	}
+	t := kube.Type{Group: d.Group, Kind: d.Names.Kind, Resource: d.Names.Plural, Namespaced: d.Scope == "Namespaced"}
+	return Try(ctx, a.cluster, t, served, rules)
+}
+
+// Try tries conversion rules on all objects of a type, read in the first served version
+// that the rules know. What keeps it from that is in the result. The error is about the
+// cluster as a whole.
+func Try(ctx context.Context, cluster *kube.Client, t kube.Type, served []string, rules *render.Conversion) (*prove.Live, error) {
+	i := slices.IndexFunc(served, func(v string) bool { return slices.Contains(rules.Set.Versions(), v) })
+	if i < 0 {
+		return &prove.Live{Stopped: fmt.Sprintf("none was read: the cluster serves %s, and the rules know none of it", strings.Join(served, ", "))}, nil
+	}
+	t.Version = served[i]
+	trial, err := prove.NewTrial(rules, t.Version)
+	if err != nil {
+		return &prove.Live{Version: t.Version, Stopped: err.Error()}, nil
+	}
+	next := time.Now().Add(triedEvery)
+	var stop error
+	err = cluster.ListFull(ctx, t, kube.ListOptions{Page: triedPage, Again: trial.Again}, func(tree map[string]any) bool {
+		if stop = trial.Try(ctx, tree); stop != nil {
+			return false
+		}
+		switch n := trial.Result().Objects; {
+		case n == mostSurveyed:
+			stop = fmt.Errorf("there are more than %d", mostSurveyed)
+		case n%triedPage == 0:
+			stop = pause(ctx, time.Until(next))
+			next = time.Now().Add(triedEvery)
+		}
+		return stop == nil
+	})
+	result := trial.Result()
+	switch {
+	case ctx.Err() != nil:
+		stop = context.Cause(ctx)
+	case kube.IsClusterWide(err):
+		return nil, err
+	case err != nil:
+		stop = errors.New(reasonOf(err))
+	}
+	if stop != nil {
+		result.Stopped = "not all were tried: " + stop.Error()
+	}
+	return result, nil
+}
