@@ -235,7 +235,7 @@ func TestFinalizerPutBack(t *testing.T) {
 func TestRescheduleWithErrors(t *testing.T) {
 	meta := &metav1.PartialObjectMetadata{}
 	k := &known{meta: meta, err: errors.New("bad"), app: &application.Application{Namespace: "team", Name: "web", Placed: "one", Reschedule: "now"}}
-	place("team", []*known{k}, nil)
+	place("team", []*known{k}, nil, false)
 	if k.app.Rescheduled != "" || k.decision.Target != "one" {
 		t.Errorf("it is on %q, rescheduled for %q", k.decision.Target, k.app.Rescheduled)
 	}

@@ -36,6 +36,9 @@ type Registry struct {
 	Faulty bool
 }
 
+// ownNamespace is gitopsd's own in each cluster, and where the daemon runs.
+const ownNamespace = "gitopsd-system"
+
 // RemoveAnnotation on a Cluster, with the cluster's own name as its value, asks
 // for the removal of everything that was applied to it. The document stays
 // until that is done, since it says how to reach the cluster. Deleting a

@@ -96,6 +96,7 @@ func TestParseFaults(t *testing.T) {
 		{name: "breaking", doc: cluster(meta, "spec:", where, creds, "  breaking: never"), want: `clusters.yaml:7: spec.breaking: "never"; use schema or data`},
 		{name: "packages", doc: cluster(meta, "spec:", where, creds, "  packages: ignore"), want: `clusters.yaml:7: spec.packages: "ignore"; use expand or delegate`},
 		{name: "publish to no namespace", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: good, role: edit}"), want: `clusters.yaml:8: spec.publish.0.namespace: "" is no name of a namespace`},
+		{name: "publish to gitopsd's own namespace", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: bad, namespace: gitopsd-system, role: edit}"), want: `clusters.yaml:8: spec.publish.0.namespace: gitopsd keeps its own credentials in namespace gitopsd-system`},
 		{name: "publish to no cluster", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {namespace: a, role: edit}"), want: `clusters.yaml:8: spec.publish.0.cluster: "" is no cluster name`},
 		{name: "publish to a stranger", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: nobody, namespace: a, role: edit}"), want: `clusters.yaml:8: spec.publish.0.cluster: cluster bad is published to "nobody", which is not registered`},
 		{name: "publish without a role", doc: cluster(meta, "spec:", where, creds, "  publish:", "  - {cluster: bad, namespace: a}"), want: "clusters.yaml:8: spec.publish.0.role: is missing: name the ClusterRole"},

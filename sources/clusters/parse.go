@@ -199,7 +199,7 @@ func (p *parser) spec(c *Cluster, at finder) {
 	if s.ServiceAccount != "" {
 		ns, name, both := strings.Cut(s.ServiceAccount, "/")
 		if !both {
-			ns, name = "gitopsd-system", ns
+			ns, name = ownNamespace, ns
 		}
 		if !dnsLabel.MatchString(ns) || !dnsLabel.MatchString(name) {
 			fail([]string{"spec", "serviceAccount"}, "%q is neither a name nor namespace/name", s.ServiceAccount)
@@ -214,7 +214,7 @@ func (p *parser) spec(c *Cluster, at finder) {
 		fail([]string{"spec", "unknownHealth"}, "%q; use ready or unready", s.UnknownHealth)
 	}
 	if name := s.Certificates.Authority; name != "" && (len(name) > 253 || !dnsName.MatchString(name)) {
-		fail([]string{"spec", "certificates", "authority"}, "%q is no name of a Secret; it is looked for in the cluster's namespace gitopsd-system", name)
+		fail([]string{"spec", "certificates", "authority"}, "%q is no name of a Secret; it is looked for in the cluster's namespace %s", name, ownNamespace)
 	}
 	p.conversion(s.Conversion, at)
 	p.health(s.Health, at)

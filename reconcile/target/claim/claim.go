@@ -23,6 +23,7 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/render/target"
 )
 
@@ -113,7 +114,8 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (again time.Ti
 // one makes the target of a claim. wait reports whether the claim must be looked at again
 // although nothing about it changes.
 func (c *Controller) one(ctx context.Context, v *home.View, gk manifest.GroupKind, m *metav1.PartialObjectMetadata) (wait bool, err error) {
-	if m.DeletionTimestamp != nil {
+	// Beside the daemon, a ClusterProfile is there for a registration.
+	if m.DeletionTimestamp != nil || m.Namespace == runtime.Namespace {
 		return false, nil
 	}
 	k := c.known[string(m.UID)]

@@ -1,0 +1,87 @@
+package applications
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"gitopsd.dev/render/application"
+	"gitopsd.dev/render/target/placement"
+)
+
+// Applications and targets that arrive together, in whatever order, are placed as a plan
+// shows it, which sees all of them.
+func TestSettled(t *testing.T) {
+	names := []string{"a", "b", "c", "d", "e", "f", "g"}
+	var planned []placement.Application
+	for _, name := range names {
+		planned = append(planned, placement.Application{Name: name, Selector: labels.Everything()})
+	}
+	want := make(map[string]string)
+	for name, d := range placement.Decide("team", planned, []placement.Target{{Name: "one"}, {Name: "two"}, {Name: "three"}}) {
+		want[name] = d.Target
+	}
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		now := time.Now()
+		c := &Controller{settling: make(map[string]time.Time)}
+		targets := make(map[string]*target)
+		var all []*known
+		pass := func() {
+			place("team", all, targets, !c.settled("team", all, targets, now).IsZero())
+		}
+		arrivals := slices.Concat(names, []string{"one", "two", "three"})
+		r.Shuffle(len(arrivals), func(i, j int) { arrivals[i], arrivals[j] = arrivals[j], arrivals[i] })
+		for _, name := range arrivals {
+			now = now.Add(time.Duration(r.IntN(900)) * time.Millisecond)
+			if len(name) > 1 {
+				targets[name] = &target{name: name, since: now}
+			} else {
+				all = append(all, &known{
+					meta: &metav1.PartialObjectMetadata{}, seen: now,
+					app: &application.Application{Namespace: "team", Name: name, Selector: labels.Everything()},
+				})
+			}
+			pass()
+		}
+		now = now.Add(settlePause)
+		pass()
+		have := make(map[string]string)
+		for _, k := range all {
+			have[k.app.Name] = k.decision.Target
+		}
+		if !maps.Equal(have, want) {
+			t.Errorf("they arrive as %v: %v, want %v", arrivals, have, want)
+		}
+	}
+}
+
+// What never stops arriving holds up nobody for long, and a placement that needs no choice
+// is not held up at all.
+func TestSettledAtLast(t *testing.T) {
+	c := &Controller{settling: make(map[string]time.Time)}
+	began := time.Now()
+	targets := map[string]*target{"one": {name: "one", since: began}}
+	named := &known{meta: &metav1.PartialObjectMetadata{}, seen: began, app: &application.Application{Namespace: "team", Name: "named", TargetRef: "one"}}
+	first := &known{meta: &metav1.PartialObjectMetadata{}, seen: began, app: &application.Application{Namespace: "team", Name: "first", Selector: labels.Everything()}}
+	all := []*known{named, first}
+	now := began
+	for i := 0; first.decision.Target == "" && i < 100; i++ {
+		place("team", all, targets, !c.settled("team", all, targets, now).IsZero())
+		if named.decision.Target != "one" {
+			t.Fatalf("the one that names its target waits: %+v", named.decision)
+		}
+		now = now.Add(settlePause / 2)
+		name := fmt.Sprint("more", i)
+		all = append(all, &known{meta: &metav1.PartialObjectMetadata{}, seen: now, app: &application.Application{Namespace: "team", Name: name, Selector: labels.Everything()}})
+	}
+	if waited := now.Sub(began); first.decision.Target != "one" || waited > longestSettle+settlePause {
+		t.Errorf("after %s it is on %q", waited, first.decision.Target)
+	}
+}
