@@ -172,6 +172,10 @@ type Kubeconfig struct {
 	// SecretRef names a Secret in the daemon's own namespace that carries the
 	// label gitopsd.dev/cluster with the cluster's name.
 	SecretRef *SecretRef `yaml:"secretRef"`
+	// ClusterProfileRef names a ClusterProfile (KEP-4322) in the daemon's own namespace
+	// that carries the label gitopsd.dev/cluster with the cluster's name. The kubeconfig
+	// is in the profile's Secret beside it.
+	ClusterProfileRef *ClusterProfileRef `yaml:"clusterProfileRef"`
 	// File is a path inside the daemon's --kubeconfig-dir.
 	File string `yaml:"file"`
 	// InCluster is the cluster that the daemon runs in, if it was started
@@ -186,6 +190,11 @@ type SecretRef struct {
 	Key string `yaml:"key"`
 }
 
+// ClusterProfileRef names a ClusterProfile.
+type ClusterProfileRef struct {
+	Name string `yaml:"name"`
+}
+
 // Patch is a kustomize patch: which objects, and what to do to them.
 type Patch struct {
 	Target *Selector `yaml:"target"`
@@ -198,7 +207,7 @@ type Patch struct {
 // with equal Access share a connection. It is comparable.
 type Access struct {
 	Secret                  SecretRef
-	File                    string
+	ClusterProfile, File    string
 	InCluster               bool
 	Context, ServiceAccount string
 }
@@ -208,6 +217,9 @@ func (s *Spec) Access() Access {
 	a := Access{File: s.Kubeconfig.File, InCluster: s.Kubeconfig.InCluster, Context: s.Context, ServiceAccount: s.ServiceAccount}
 	if s.Kubeconfig.SecretRef != nil {
 		a.Secret = *s.Kubeconfig.SecretRef
+	}
+	if s.Kubeconfig.ClusterProfileRef != nil {
+		a.ClusterProfile = s.Kubeconfig.ClusterProfileRef.Name
 	}
 	return a
 }

@@ -227,7 +227,8 @@ func read(ctx context.Context, v *home.View, gk manifest.GroupKind, m *metav1.Pa
 	}
 	var names []string
 	_, err = v.Client.List(ctx, secretType, kube.ListOptions{Namespace: m.Namespace, Selector: s.label}, func(secret *metav1.PartialObjectMetadata) bool {
-		if namespace := secret.Labels[profileNamespaceLabel]; namespace == "" || namespace == m.Namespace {
+		// One that names another namespace leads to the cluster of another profile.
+		if namespace := secret.Labels[manifest.ClusterProfileNamespaceLabel]; namespace == "" || namespace == m.Namespace {
 			names = append(names, secret.Name)
 		}
 		return true

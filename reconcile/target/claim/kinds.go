@@ -18,14 +18,6 @@ var (
 // DefaultKinds are the kinds of claims unless an operator names others.
 var DefaultKinds = []string{"KubernetesCluster.compute.crossplane.io", clusterAPI.String()}
 
-// profileLabel is on the Secret with the connection to a ClusterProfile's cluster, with
-// the profile's name (KEP-4322).
-const profileLabel = "x-k8s.io/cluster-profile"
-
-// profileNamespaceLabel may be on it, too, with the profile's namespace. A Secret that
-// names another namespace leads to the cluster of another profile.
-const profileNamespaceLabel = "x-k8s.io/cluster-profile-namespace"
-
 // ParseKinds reads kinds, each as Kind.group.
 func ParseKinds(texts []string) ([]manifest.GroupKind, error) {
 	var kinds []manifest.GroupKind
@@ -70,7 +62,7 @@ func stateOf(gk manifest.GroupKind, tree map[string]any) state {
 		if !condition(tree, "ControlPlaneHealthy") {
 			return state{}
 		}
-		return state{label: profileLabel + "=" + name}
+		return state{label: manifest.ClusterProfileLabel + "=" + name}
 	}
 	if manifest.Text(tree, "status", "bindingPhase") != "Bound" && manifest.Text(tree, "status", "phase") != "Bound" && !condition(tree, "Ready") {
 		return state{}
