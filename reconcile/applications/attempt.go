@@ -103,7 +103,11 @@ func (w *worker) submit(ctx context.Context, j *job, s *state) result {
 			r.problems = append(r.problems, trouble(j.app, why))
 		}
 	}
-	w.unreachable = o.Phase == status.Unreachable
+	if w.unreachable = o.Phase == status.Unreachable; o.Denied {
+		if err := w.renew(ctx, j.app.Namespace, t); err != nil {
+			r.problems = append(r.problems, trouble(j.app, problem.Message(err)))
+		}
+	}
 	for _, c := range s.conditions {
 		if c.kind == syncedCondition && !c.true {
 			r.problems = append(r.problems, trouble(j.app, c.message))

@@ -18,6 +18,8 @@ import (
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/kube/kubeconfig"
+	"gitopsd.dev/reconcile/target/connection"
 	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/render/application"
 	"gitopsd.dev/render/manifest"
@@ -192,6 +194,53 @@ spec:
 	tm.is("web", "Failed", "one", "secret/"+tm.name+"/two is the connection to target two")
 	if _, err := tm.get(tm.other, manifest.Secret, tm.name+"-in", "settings-two"); err == nil {
 		t.Error("the connection was copied")
+	}
+}
+
+// If a cluster does not accept a connection that gitopsd wrote, another is asked for, once;
+// what somebody brought is left alone.
+func TestDenied(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.target("two", "other")
+	denied := func(name, label string) {
+		data := kubeconfigOf(t, "other")
+		c, err := connection.Parse(map[string][]byte{"kubeconfig": data}, kubeconfig.Restricted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		written, err := c.Data()
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, tm.home, map[string]any{
+			"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{
+				"name": name, "namespace": tm.name, "labels": map[string]any{manifest.ConnectionLabel: label}, "annotations": map[string]any{manifest.ConnectionLabel: "other token"},
+			},
+			"stringData": map[string]any{"kubeconfig": nil, "endpoint": string(written["endpoint"]), "clusterCA": string(written["clusterCA"]), "token": "of nobody"},
+		})
+	}
+	denied("one", "true")
+	denied("two", "false")
+	annotation := func(name string) string {
+		secret, err := tm.get(tm.home, manifest.Secret, tm.name, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return manifest.Text(secret, "metadata", "annotations", manifest.ConnectionLabel)
+	}
+	tm.app("first", "targetRef: {name: two}", "")
+	tm.is("first", "Scheduled", "two", "Unauthorized")
+	tm.app("second", "targetRef: {name: one}", "")
+	tm.is("second", "Scheduled", "one", "Unauthorized")
+	eventually(t, func() error {
+		if of := annotation("one"); of != "" {
+			return fmt.Errorf("it is still taken for %s", of)
+		}
+		return nil
+	})
+	if of := annotation("two"); of != "other token" {
+		t.Errorf("the one that was brought is changed: %q", of)
 	}
 }
 
