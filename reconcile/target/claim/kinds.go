@@ -39,12 +39,10 @@ func ParseKinds(texts []string) ([]manifest.GroupKind, error) {
 type state struct {
 	apiVersion string
 	// secret is the Secret in the claim's namespace with the connection; empty if the
-	// cluster is not there yet, or if the Secret is the one with label, "key=value".
-	secret, label string
+	// cluster is not there yet, or if the Secret is the one of profile, a ClusterProfile.
+	secret, profile string
 	// why is why there can be no target, for people; empty for a claim that only waits.
 	why string
-	// lookAgain: the Secret has to be looked for again.
-	lookAgain bool
 }
 
 // stateOf reads a claim. One that is not Bound and not Ready waits.
@@ -62,7 +60,7 @@ func stateOf(gk manifest.GroupKind, tree map[string]any) state {
 		if !condition(tree, "ControlPlaneHealthy") {
 			return state{}
 		}
-		return state{label: manifest.ClusterProfileLabel + "=" + name}
+		return state{profile: name}
 	}
 	if manifest.Text(tree, "status", "bindingPhase") != "Bound" && manifest.Text(tree, "status", "phase") != "Bound" && !condition(tree, "Ready") {
 		return state{}
