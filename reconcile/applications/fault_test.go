@@ -18,8 +18,6 @@ import (
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/kube"
-	"gitopsd.dev/reconcile/kube/kubeconfig"
-	"gitopsd.dev/reconcile/target/connection"
 	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/render/application"
 	"gitopsd.dev/render/manifest"
@@ -201,24 +199,15 @@ spec:
 // what somebody brought is left alone.
 func TestDenied(t *testing.T) {
 	tm := newTeam(t)
-	tm.target("one", "other")
-	tm.target("two", "other")
+	data := keysOf(t, "other")
 	denied := func(name, label string) {
-		data := kubeconfigOf(t, "other")
-		c, err := connection.Parse(map[string][]byte{"kubeconfig": data}, kubeconfig.Restricted)
-		if err != nil {
-			t.Fatal(err)
-		}
-		written, err := c.Data()
-		if err != nil {
-			t.Fatal(err)
-		}
 		put(t, tm.home, map[string]any{
 			"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{
 				"name": name, "namespace": tm.name, "labels": map[string]any{manifest.ConnectionLabel: label}, "annotations": map[string]any{manifest.ConnectionLabel: "other token"},
 			},
-			"stringData": map[string]any{"kubeconfig": nil, "endpoint": string(written["endpoint"]), "clusterCA": string(written["clusterCA"]), "token": "of nobody"},
+			"stringData": map[string]any{"endpoint": string(data["endpoint"]), "clusterCA": string(data["clusterCA"]), "token": "of nobody"},
 		})
+		tm.ready(name)
 	}
 	denied("one", "true")
 	denied("two", "false")
