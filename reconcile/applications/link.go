@@ -55,6 +55,9 @@ func (w *worker) connect(ctx context.Context, app *application.Application, t *t
 	if err != nil {
 		return nil, fmt.Errorf("the connection Secret of target %s: %w", t.name, err)
 	}
+	if meta.Labels[manifest.ClusterLabel] != "" {
+		return nil, fmt.Errorf("the connection Secret %s of target %s: by its label %s it is the daemon's own", t.secret, t.name, manifest.ClusterLabel)
+	}
 	w.drop(t.name)
 	client, err := w.cfg.Connect(namespace+"/"+t.name, secret, as)
 	if err != nil {

@@ -299,6 +299,9 @@ func (p *pass) use(ctx context.Context, k *known) (condition, error) {
 	if err == nil {
 		err = conn.Check(p.cfg.Reach)
 	}
+	if meta.Labels[manifest.ClusterLabel] != "" {
+		err = fmt.Errorf("by its label %s it is the daemon's own; bring another", manifest.ClusterLabel)
+	}
 	if err != nil {
 		c = condition{reason: SecretRefused, message: fmt.Sprintf("%s: %v", id, err)}
 	}

@@ -511,6 +511,12 @@ func TestBrought(t *testing.T) {
 		t.Errorf("the message is %q", message)
 	}
 
+	b.apply(b.hub, "{apiVersion: v1, kind: Secret, metadata: {name: ours, namespace: TEAM, labels: {gitopsd.dev/cluster: prod}}, stringData: {endpoint: https://x.example, token: hunter2}}")
+	b.makes("ours", "{connectionSecretRef: {name: ours}}")
+	if message := shown(b.shows("ours", SecretRefused)).message; !strings.Contains(message, "the daemon's own") {
+		t.Errorf("the message is %q", message)
+	}
+
 	// Secrets that do not change are not read, however often their targets are looked at.
 	b.clock.Store(int64(time.Hour))
 	before := b.requests.Load()
