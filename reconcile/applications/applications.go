@@ -9,10 +9,11 @@
 // hub, never takes its objects for its own.
 //
 // applications.go is the controller: what there is, where it goes, and a worker for each
-// application. worker.go is a worker's loop, attempt.go one attempt, and remove.go how
-// objects leave a cluster. link.go connects to targets. status.go writes the status,
-// mirror.go copies the remote one, decision.go writes PlacementDecisions, and preview.go tells a plan where applications will be
-// placed.
+// application. settle.go has placements wait for what arrives together. worker.go is a
+// worker's loop, attempt.go one attempt, and remove.go how objects leave a cluster. link.go
+// connects to targets. status.go writes the status, mirror.go copies the remote one,
+// decision.go writes PlacementDecisions, and preview.go tells a plan where applications
+// will be placed.
 //
 // render/application reads applications, render/target/placement decides where they run,
 // and reconcile/target keeps targets and their connection Secrets. Here, a target is
@@ -139,7 +140,7 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 	var again time.Time
 	for namespace, all := range byNamespace {
 		targets := c.targetsOf(namespace)
-		until := c.settled(namespace, all, targets, time.Now())
+		until := c.settle(namespace, all, targets, time.Now())
 		if !until.IsZero() && (again.IsZero() || until.Before(again)) {
 			again = until
 		}
@@ -258,49 +259,6 @@ func (c *Controller) read(meta *metav1.PartialObjectMetadata, tree map[string]an
 		k.status = manifest.Mapping(tree, "status")
 	}
 	c.apps[string(meta.UID)] = k
-}
-
-// What arrives together is placed together, so that applications are spread as the plan of
-// a commit shows, in whatever order they are created and their targets become ready:
-// nothing is placed until nothing has arrived for a settlePause, or for a longestSettle.
-const (
-	settlePause   = time.Second
-	longestSettle = 10 * time.Second
-)
-
-// open reports whether a target is to be chosen for an application.
-func (k *known) open() bool {
-	return k.app.Placed == "" && k.app.TargetRef == "" && k.err == nil && k.meta.DeletionTimestamp == nil
-}
-
-// settled returns until when the choice of targets waits in a namespace; zero if it does not.
-func (c *Controller) settled(namespace string, all []*known, targets map[string]*target, now time.Time) time.Time {
-	var last time.Time
-	waits := false
-	for _, k := range all {
-		if k.open() {
-			waits = true
-			if k.seen.After(last) {
-				last = k.seen
-			}
-		}
-	}
-	for _, t := range targets {
-		if t.since.After(last) {
-			last = t.since
-		}
-	}
-	began, settling := c.settling[namespace]
-	if until := last.Add(settlePause); waits && now.Before(until) && (!settling || now.Sub(began) < longestSettle) {
-		if !settling {
-			c.settling[namespace] = now
-		}
-		return until
-	}
-	if !now.Before(last.Add(settlePause)) {
-		delete(c.settling, namespace)
-	}
-	return time.Time{}
 }
 
 // place decides where the applications of a namespace run. No target is chosen while more
