@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -93,6 +94,7 @@ spec:
 	}}
 	eventually(t, func() error {
 		sent.take()
+		w.unserved = time.Time{} // also much later
 		w.work(t.Context(), j)
 		if manifest.Text(w.status.tree(), "state") != submitted || !strings.Contains(fmt.Sprint(w.status.tree()), "readyReplicas:1") {
 			return fmt.Errorf("status %v", w.status.tree())
