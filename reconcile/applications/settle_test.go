@@ -125,3 +125,21 @@ func TestSettleUnready(t *testing.T) {
 		}
 	}
 }
+
+// A target that goes away is not one that was just made.
+func TestSince(t *testing.T) {
+	ready, unready := &target{secret: "s", secretVersion: "1"}, &target{secret: "s", secretVersion: "1", unready: "it is away"}
+	began := time.Now()
+	later := began.Add(time.Second)
+	made := *unready
+	made.since = since(nil, &made, began)
+	still := *unready
+	still.since = since(&made, &still, later)
+	became := *ready
+	became.since = since(&still, &became, later)
+	away := *unready
+	away.since = since(&became, &away, later)
+	if made.since != began || still.since != began || became.since != later || !away.since.IsZero() {
+		t.Errorf("made %v, still unready %v, ready %v, away %v", made.since, still.since, became.since, away.since)
+	}
+}

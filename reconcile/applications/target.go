@@ -19,8 +19,8 @@ type target struct {
 	// secret is the name of its connection Secret, empty if it has none yet, and
 	// secretVersion the Secret's resourceVersion, empty if it does not exist.
 	secret, secretVersion string
-	// unready is why nothing new may be placed on it, and since is when it was first seen,
-	// or became ready.
+	// unready is why nothing new may be placed on it. since is when it became ready, or was
+	// first seen; zero for one that was ready and no longer is.
 	unready string
 	since   time.Time
 	// profile is the name of the ClusterProfile (KEP-4322) of the namespace that it is made
@@ -77,9 +77,7 @@ func (c *Controller) readTargets(ctx context.Context, v *home.View) error {
 				current.secretVersion = secret.ResourceVersion
 			}
 		}
-		if current.since = time.Now(); before != nil && (before.ready() || !current.ready()) {
-			current.since = before.since
-		}
+		current.since = since(before, &current, time.Now())
 		c.targets[id] = &current
 	}
 	maps.DeleteFunc(c.targets, func(id manifest.ID, _ *target) bool { return !there[id] })
@@ -123,6 +121,17 @@ func (t *target) why(connected bool) string {
 		return fmt.Sprintf("its connection Secret %s is missing", t.secret)
 	}
 	return ""
+}
+
+// since returns the time of a target that was before, which may be nil, and is current now.
+func since(before, current *target, now time.Time) time.Time {
+	switch {
+	case before == nil || current.ready() && !before.ready():
+		return now
+	case before.ready() && !current.ready():
+		return time.Time{}
+	}
+	return before.since
 }
 
 // ready reports whether something new may be placed on the target.
