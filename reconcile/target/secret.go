@@ -28,7 +28,8 @@ const ofAnnotation = manifest.ConnectionLabel
 
 // held is what is known of a target's connection Secret, the zero value for none.
 type held struct {
-	// uid and version are those of the Secret, as it was read.
+	// uid and version are those of the Secret, as it was read; of somebody else's, version
+	// alone is known.
 	uid, version string
 	data         map[string]string // base64
 	of           string
@@ -77,7 +78,7 @@ func (p *pass) look(ctx context.Context, k *known) error {
 	switch {
 	case err != nil:
 		return err
-	case meta == nil && k.held.uid == "", meta != nil && k.held.version == meta.ResourceVersion:
+	case meta == nil && k.held.uid == "" && k.held.version == "", meta != nil && k.held.version == meta.ResourceVersion:
 		return nil
 	}
 	return p.readSecret(ctx, k)
@@ -94,7 +95,7 @@ func (p *pass) readSecret(ctx context.Context, k *known) error {
 		return err
 	}
 	if !k.ours(&meta.ObjectMeta) {
-		k.held = held{}
+		k.held = held{version: meta.ResourceVersion}
 		return nil
 	}
 	data := make(map[string]string)

@@ -284,13 +284,15 @@ func (p *pass) one(ctx context.Context, g *grants, k *known) error {
 		if err != nil {
 			return err
 		}
+		if taken != "" {
+			p.rest(k, othersPause)
+		}
 		if taken != "" && k.spec.secret != "" { // somebody has brought the Secret that it names
 			if d.condition, err = p.use(ctx, k); err != nil {
 				return err
 			}
 		} else if taken != "" {
 			d.condition = condition{reason: SecretTaken, message: taken}
-			p.rest(k, othersPause)
 		} else {
 			p.at(k.held.renew)
 			p.at(p.now.Add(waitPause)) // the cluster may become unreachable

@@ -540,6 +540,12 @@ func TestBrought(t *testing.T) {
 	b.apply(b.hub, "{apiVersion: v1, kind: Secret, metadata: {name: prod-connection, namespace: TEAM}, stringData: {mine: something}}")
 	b.makes("prod", "{clusterRef: {name: prod}}")
 	b.shows("prod", SecretTaken)
+	before = b.requests.Load()
+	b.makes("bring", "{connectionSecretRef: {name: bad}}")
+	b.shows("bring", SecretNotFound)
+	if sent := b.requests.Load() - before; sent > 2 { // to read the new target, and to write its condition
+		t.Errorf("%d requests were sent for one new target beside one that waits", sent)
+	}
 	if manifest.Text(b.secret("prod-connection"), "data", "mine") == "" {
 		t.Error("somebody else's Secret was overwritten")
 	}
