@@ -221,9 +221,9 @@ func TestDenied(t *testing.T) {
 		return manifest.Text(secret, "metadata", "annotations", manifest.ConnectionLabel)
 	}
 	tm.app("first", "targetRef: {name: two}", "")
-	tm.is("first", "Scheduled", "two", "Unauthorized")
+	tm.is("first", "Scheduled", "two", "does not accept the credentials")
 	tm.app("second", "targetRef: {name: one}", "")
-	tm.is("second", "Scheduled", "one", "Unauthorized")
+	tm.is("second", "Scheduled", "one", "does not accept the credentials")
 	eventually(t, func() error {
 		if of := annotation("one"); of != "" {
 			return fmt.Errorf("it is still taken for %s", of)
