@@ -9,10 +9,11 @@
 // hub, never takes its objects for its own.
 //
 // applications.go is the controller: what there is, where it goes, and a worker for each
-// application. worker.go is a worker's loop, attempt.go one attempt, and remove.go how
-// objects leave a cluster. link.go connects to targets. status.go writes the status,
-// mirror.go copies the remote one, decision.go writes PlacementDecisions, and preview.go tells a plan where applications will be
-// placed.
+// application. settle.go has placements wait for what arrives together. worker.go is a
+// worker's loop, attempt.go one attempt, and remove.go how objects leave a cluster. link.go
+// connects to targets. status.go writes the status, mirror.go copies the remote one,
+// decision.go writes PlacementDecisions, and preview.go tells a plan where applications
+// will be placed.
 //
 // render/application reads applications, render/target/placement decides where they run,
 // and reconcile/target keeps targets and their connection Secrets. Here, a target is
@@ -67,7 +68,6 @@ const DefaultTimeout = 10 * time.Minute
 var (
 	applicationKind = home.Kind{GroupKind: manifest.Application}
 	targetKind      = home.Kind{GroupKind: manifest.Target}
-	secretKind      = home.Kind{GroupKind: manifest.Secret}
 )
 
 // Controller runs the applications of one home; it is a [home.Controller].
@@ -77,6 +77,8 @@ type Controller struct {
 	targets map[manifest.ID]*target
 	workers map[string]*worker // by UID
 	running sync.WaitGroup
+	// settling is since when placements of a namespace wait for what is still arriving.
+	settling map[string]time.Time
 }
 
 // known is an application as it was read last.
@@ -87,7 +89,8 @@ type known struct {
 	app  *application.Application
 	// err is what is wrong with its fields.
 	err error
-	// status is its status when it was read first.
+	// seen is when it was read first, and status its status then.
+	seen   time.Time
 	status map[string]any
 	// decision is where it runs.
 	decision placement.Decision
@@ -101,14 +104,16 @@ func New(c Config) (*Controller, error) {
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
 	}
-	return &Controller{cfg: c, apps: make(map[string]*known), targets: make(map[manifest.ID]*target), workers: make(map[string]*worker)}, nil
+	return &Controller{cfg: c, apps: make(map[string]*known), targets: make(map[manifest.ID]*target), workers: make(map[string]*worker), settling: make(map[string]time.Time)}, nil
 }
 
 // Name implements [home.Controller].
 func (c *Controller) Name() string { return "applications" }
 
 // Kinds implements [home.Controller].
-func (c *Controller) Kinds() []home.Kind { return []home.Kind{applicationKind, targetKind, secretKind} }
+func (c *Controller) Kinds() []home.Kind {
+	return []home.Kind{applicationKind, targetKind, home.Secrets}
+}
 
 // Reconcile implements [home.Controller]. It decides placements and hands each
 // application to its worker, and waits for no target's cluster.
@@ -132,10 +137,18 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 			byNamespace[meta.Namespace] = append(byNamespace[meta.Namespace], k)
 		}
 	}
+	var again time.Time
 	for namespace, all := range byNamespace {
 		targets := c.targetsOf(namespace)
-		place(namespace, all, targets)
+		until := c.settle(namespace, all, targets, time.Now())
+		if !until.IsZero() && (again.IsZero() || until.Before(again)) {
+			again = until
+		}
+		place(namespace, all, targets, !until.IsZero())
 		for _, k := range all {
+			if !until.IsZero() && k.open() && k.decision.Why == "" {
+				continue // it is told when it is decided
+			}
 			w := c.worker(ctx, v, k)
 			j, err := newJob(v, k, targets, w.places())
 			if err != nil {
@@ -155,7 +168,7 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 			v.Report(p)
 		}
 	}
-	return time.Time{}, errors.Join(errs...)
+	return again, errors.Join(errs...)
 }
 
 // Close implements [home.Controller]. Applications stay as they are.
@@ -237,24 +250,25 @@ func (c *Controller) readApplications(ctx context.Context, v *home.View, metas [
 // read takes in an application. Where it is placed is known from the first time on: its
 // worker may not have written that yet.
 func (c *Controller) read(meta *metav1.PartialObjectMetadata, tree map[string]any) {
-	k := &known{meta: meta, made: madeOf(meta)}
+	k := &known{meta: meta, made: madeOf(meta), seen: time.Now()}
 	k.app, k.err = application.Read(tree)
 	if before := c.apps[string(meta.UID)]; before != nil {
 		k.app.Placed, k.app.Rescheduled, k.app.Left = before.app.Placed, before.app.Rescheduled, before.app.Left
-		k.status, k.decision = before.status, before.decision
+		k.seen, k.status, k.decision = before.seen, before.status, before.decision
 	} else {
 		k.status = manifest.Mapping(tree, "status")
 	}
 	c.apps[string(meta.UID)] = k
 }
 
-// place decides where the applications of a namespace run.
-func place(namespace string, all []*known, targets map[string]*target) {
+// place decides where the applications of a namespace run. No target is chosen while more
+// may arrive.
+func place(namespace string, all []*known, targets map[string]*target, settling bool) {
 	var open []placement.Application
 	for _, k := range all {
 		p := k.app.Placement()
 		switch {
-		case k.meta.DeletionTimestamp != nil:
+		case k.meta.DeletionTimestamp != nil, settling && k.open():
 			continue
 		case k.err != nil && p.Placed == "":
 			k.decision = placement.Decision{Why: "it is not placed while it has errors"}
@@ -329,7 +343,7 @@ func newJob(v *home.View, k *known, targets map[string]*target, places []string)
 				continue
 			}
 			seen[name] = true
-			meta, err := v.Object(secretKind, k.app.Namespace, name)
+			meta, err := v.Object(home.Secrets, k.app.Namespace, name)
 			if err != nil {
 				return nil, err
 			}

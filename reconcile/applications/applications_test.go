@@ -196,6 +196,12 @@ func (tm *team) target(name, cluster string) {
 		"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": name, "namespace": tm.name},
 		"stringData": map[string]any{"kubeconfig": string(kubeconfigOf(tm.t, cluster))},
 	})
+	tm.ready(name)
+}
+
+// ready makes a target that refers to the Secret of its name.
+func (tm *team) ready(name string) {
+	tm.t.Helper()
 	tm.put(tm.home, `
 apiVersion: workload.crossplane.io/v1alpha1
 kind: KubernetesTarget

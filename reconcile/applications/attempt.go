@@ -103,7 +103,11 @@ func (w *worker) submit(ctx context.Context, j *job, s *state) result {
 			r.problems = append(r.problems, trouble(j.app, why))
 		}
 	}
-	w.unreachable = o.Phase == status.Unreachable
+	if w.unreachable = o.Phase == status.Unreachable; o.Denied {
+		if err := w.renew(ctx, j.app.Namespace, t); err != nil {
+			r.problems = append(r.problems, trouble(j.app, problem.Message(err)))
+		}
+	}
 	for _, c := range s.conditions {
 		if c.kind == syncedCondition && !c.true {
 			r.problems = append(r.problems, trouble(j.app, c.message))
@@ -121,6 +125,10 @@ type rest struct {
 	unit     *desired.Unit
 }
 
+// credentials are the labels of Secrets that go to no cluster, whichever target refers to
+// them or does so later.
+var credentials = []string{manifest.ConnectionLabel, manifest.ClusterLabel, manifest.PullSecretLabel}
+
 // render returns what an attempt is made for.
 func (w *worker) render(ctx context.Context, j *job, l *link) *rest {
 	before := w.rest
@@ -137,7 +145,10 @@ func (w *worker) render(ctx context.Context, j *job, l *link) *rest {
 		if of, ok := connections[name]; ok {
 			return nil, fmt.Errorf("%s is the connection to target %s, and goes to no cluster; name another Secret", manifest.Secret.ID(j.app.Namespace, name), of)
 		}
-		tree, _, err := w.secret(ctx, j.app.Namespace, name)
+		tree, meta, err := w.secret(ctx, j.app.Namespace, name)
+		if err == nil && slices.ContainsFunc(credentials, func(label string) bool { return meta.Labels[label] != "" }) {
+			return nil, fmt.Errorf("%s holds credentials that gitopsd connects with, and goes to no cluster; name another Secret", manifest.Secret.ID(j.app.Namespace, name))
+		}
 		return tree, err
 	})
 	return &rest{job: j, link: l, rendered: rendered, unit: w.unit(j, rendered)}

@@ -33,6 +33,10 @@ func (w *worker) decide(ctx context.Context, j *job) error {
 	kind := manifest.PlacementDecision
 	t, err := w.home.Kind(ctx, kind.Group, kind.Kind)
 	if kube.ClassOf(err) == kube.NoSuchType {
+		if profile == "" { // there is nothing to say, and no decision that says something else
+			w.published = &profile
+			return nil
+		}
 		w.home.Forget(kind.Group) // it may be served by the next time
 		w.unserved = time.Now()
 		return nil

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -93,6 +94,7 @@ spec:
 	}}
 	eventually(t, func() error {
 		sent.take()
+		w.unserved = time.Time{} // also much later
 		w.work(t.Context(), j)
 		if manifest.Text(w.status.tree(), "state") != submitted || !strings.Contains(fmt.Sprint(w.status.tree()), "readyReplicas:1") {
 			return fmt.Errorf("status %v", w.status.tree())
@@ -195,6 +197,44 @@ spec:
 	}
 }
 
+// If a cluster does not accept a connection that gitopsd wrote, another is asked for, once;
+// what somebody brought is left alone.
+func TestDenied(t *testing.T) {
+	tm := newTeam(t)
+	data := keysOf(t, "other")
+	denied := func(name, label string) {
+		put(t, tm.home, map[string]any{
+			"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{
+				"name": name, "namespace": tm.name, "labels": map[string]any{manifest.ConnectionLabel: label}, "annotations": map[string]any{manifest.ConnectionLabel: "other token"},
+			},
+			"stringData": map[string]any{"endpoint": string(data["endpoint"]), "clusterCA": string(data["clusterCA"]), "token": "of nobody"},
+		})
+		tm.ready(name)
+	}
+	denied("one", "true")
+	denied("two", "false")
+	annotation := func(name string) string {
+		secret, err := tm.get(tm.home, manifest.Secret, tm.name, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return manifest.Text(secret, "metadata", "annotations", manifest.ConnectionLabel)
+	}
+	tm.app("first", "targetRef: {name: two}", "")
+	tm.is("first", "Scheduled", "two", "does not accept the credentials")
+	tm.app("second", "targetRef: {name: one}", "")
+	tm.is("second", "Scheduled", "one", "does not accept the credentials")
+	eventually(t, func() error {
+		if of := annotation("one"); of != "" {
+			return fmt.Errorf("it is still taken for %s", of)
+		}
+		return nil
+	})
+	if of := annotation("two"); of != "other token" {
+		t.Errorf("the one that was brought is changed: %q", of)
+	}
+}
+
 // A finalizer that somebody removes, as kubectl replace does, is put back; the name of the
 // inventory is valid whatever the application's is.
 func TestFinalizerPutBack(t *testing.T) {
@@ -235,7 +275,7 @@ func TestFinalizerPutBack(t *testing.T) {
 func TestRescheduleWithErrors(t *testing.T) {
 	meta := &metav1.PartialObjectMetadata{}
 	k := &known{meta: meta, err: errors.New("bad"), app: &application.Application{Namespace: "team", Name: "web", Placed: "one", Reschedule: "now"}}
-	place("team", []*known{k}, nil)
+	place("team", []*known{k}, nil, false)
 	if k.app.Rescheduled != "" || k.decision.Target != "one" {
 		t.Errorf("it is on %q, rescheduled for %q", k.decision.Target, k.app.Rescheduled)
 	}

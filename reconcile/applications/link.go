@@ -55,6 +55,9 @@ func (w *worker) connect(ctx context.Context, app *application.Application, t *t
 	if err != nil {
 		return nil, fmt.Errorf("the connection Secret of target %s: %w", t.name, err)
 	}
+	if meta.Labels[manifest.ClusterLabel] != "" {
+		return nil, fmt.Errorf("the connection Secret %s of target %s: by its label %s it is the daemon's own", t.secret, t.name, manifest.ClusterLabel)
+	}
 	w.drop(t.name)
 	client, err := w.cfg.Connect(namespace+"/"+t.name, secret, as)
 	if err != nil {
@@ -158,6 +161,32 @@ func (w *worker) secret(ctx context.Context, namespace, name string) (map[string
 		return nil, nil, fmt.Errorf("%s does not exist", manifest.Secret.ID(namespace, name))
 	}
 	return tree, meta, err
+}
+
+// renew asks for another connection, if gitopsd wrote this one: a token ends with its
+// account, whoever deleted that, and with a cluster that is made anew. Without the
+// annotation the Secret is taken for one to something else, see reconcile/target.
+func (w *worker) renew(ctx context.Context, namespace string, t *target) error {
+	id := manifest.Secret.ID(namespace, t.secret)
+	secrets, err := w.home.Type(ctx, "v1", manifest.Secret.Kind)
+	if err != nil {
+		return err
+	}
+	meta, err := w.home.GetMetadata(ctx, secrets, id)
+	switch {
+	case kube.ClassOf(err) == kube.NotFound:
+		return nil
+	case err != nil:
+		return err
+	case meta.ResourceVersion != t.secretVersion || meta.Labels[manifest.ConnectionLabel] != "true" || meta.Annotations[manifest.ConnectionLabel] == "":
+		return nil // it is another one already, or somebody else's
+	}
+	w.log.Info("the connection is not accepted, and another is asked for", "target", t.name)
+	err = w.home.Patch(ctx, secrets, id, map[string]any{"metadata": map[string]any{"annotations": map[string]any{manifest.ConnectionLabel: nil}}}, meta.ResourceVersion)
+	if kube.ClassOf(err) == kube.Changed {
+		return nil
+	}
+	return err
 }
 
 // namespaces is a [unit.Completer] that creates the namespaces that objects are in and

@@ -115,6 +115,11 @@ func (w *worker) empty(ctx context.Context, j *job, name, inventory string) stri
 		}
 	}
 	o := w.delete(ctx, j, l)
+	if o.Denied && t != nil {
+		if err := w.renew(ctx, j.app.Namespace, t); err != nil {
+			w.log.Warn("no other connection could be asked for", "target", name, "error", err)
+		}
+	}
 	switch {
 	case ctx.Err() != nil:
 		return "it is interrupted"

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"time"
 
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/kube"
@@ -18,8 +19,10 @@ type target struct {
 	// secret is the name of its connection Secret, empty if it has none yet, and
 	// secretVersion the Secret's resourceVersion, empty if it does not exist.
 	secret, secretVersion string
-	// unready is why nothing new may be placed on it.
+	// unready is why nothing new may be placed on it. since is when it became ready, or was
+	// first seen; zero for one that was ready and no longer is.
 	unready string
+	since   time.Time
 	// profile is the name of the ClusterProfile (KEP-4322) of the namespace that it is made
 	// from; empty if it is from elsewhere.
 	profile string
@@ -41,7 +44,8 @@ func (c *Controller) readTargets(ctx context.Context, v *home.View) error {
 	for _, meta := range metas {
 		id := targetKind.ID(meta.Namespace, meta.Name)
 		there[id] = true
-		t := c.targets[id]
+		before := c.targets[id]
+		t := before
 		if t == nil || t.version != meta.ResourceVersion || t.uid != string(meta.UID) {
 			kind, err := v.Client.Kind(ctx, manifest.Target.Group, manifest.Target.Kind)
 			if err != nil {
@@ -63,18 +67,18 @@ func (c *Controller) readTargets(ctx context.Context, v *home.View) error {
 				}
 			}
 		}
-		if t.secret != "" {
-			secret, err := v.Object(secretKind, meta.Namespace, t.secret)
+		current := *t
+		if current.secretVersion = ""; t.secret != "" {
+			secret, err := v.Object(home.Secrets, meta.Namespace, t.secret)
 			if err != nil {
 				return err
 			}
-			other := *t
-			if other.secretVersion = ""; secret != nil {
-				other.secretVersion = secret.ResourceVersion
+			if secret != nil {
+				current.secretVersion = secret.ResourceVersion
 			}
-			t = &other
 		}
-		c.targets[id] = t
+		current.since = since(before, &current, time.Now())
+		c.targets[id] = &current
 	}
 	maps.DeleteFunc(c.targets, func(id manifest.ID, _ *target) bool { return !there[id] })
 	return errors.Join(errs...)
@@ -118,6 +122,20 @@ func (t *target) why(connected bool) string {
 	}
 	return ""
 }
+
+// since returns the time of a target that was before, which may be nil, and is current now.
+func since(before, current *target, now time.Time) time.Time {
+	switch {
+	case before == nil || current.ready() && !before.ready():
+		return now
+	case before.ready() && !current.ready():
+		return time.Time{}
+	}
+	return before.since
+}
+
+// ready reports whether something new may be placed on the target.
+func (t *target) ready() bool { return t.why(t.secretVersion != "") == "" }
 
 // targetsOf returns the targets of a namespace, by name.
 func (c *Controller) targetsOf(namespace string) map[string]*target {

@@ -64,7 +64,7 @@ func (h *Home) watch(ctx context.Context, kind Kind) (err error) {
 	objects := make(map[manifest.ID]*metav1.PartialObjectMetadata)
 	opts := kube.ListOptions{Selector: kind.Selector, Again: func() { clear(objects) }}
 	version, err := c.List(ctx, t, opts, func(m *metav1.PartialObjectMetadata) bool {
-		objects[kind.ID(m.Namespace, m.Name)] = slim(m)
+		objects[kind.ID(m.Namespace, m.Name)] = kind.slim(m)
 		return true
 	})
 	if err != nil {
@@ -89,8 +89,11 @@ func (h *Home) watch(ctx context.Context, kind Kind) (err error) {
 }
 
 // slim drops what no controller needs, since every object of a kind is kept.
-func slim(m *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
+func (k Kind) slim(m *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
 	m.ManagedFields = nil
+	if k.Versions {
+		m.ObjectMeta = metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}
+	}
 	return m
 }
 
@@ -124,7 +127,7 @@ func (h *Home) saw(kind Kind, e kube.Event) {
 	if e.Deleted {
 		delete(l.objects, id)
 	} else {
-		l.objects[id] = slim(e.Meta)
+		l.objects[id] = kind.slim(e.Meta)
 	}
 	h.mu.Unlock()
 	h.wake(kind)

@@ -42,7 +42,13 @@ type Kind struct {
 	manifest.GroupKind
 	// Selector is a label selector; empty for all objects of the kind.
 	Selector string
+	// Versions keeps no more of the objects than their names, UIDs and resourceVersions.
+	Versions bool
 }
+
+// Secrets are all Secrets. There may be very many, and the annotations of those that kubectl
+// applied have their content.
+var Secrets = Kind{GroupKind: manifest.Secret, Versions: true}
 
 // Controller brings a part of a home to what it should be.
 type Controller interface {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -106,7 +107,7 @@ func (b *bed) make(name string) string {
 }
 
 func (b *bed) recorder(do func(ctx context.Context, v *View, call int) (time.Time, error)) *recorder {
-	return &recorder{kind: Kind{manifest.ConfigMap, "test=" + b.ns}, calls: make(chan []string, 1000), do: do}
+	return &recorder{kind: Kind{GroupKind: manifest.ConfigMap, Selector: "test=" + b.ns}, calls: make(chan []string, 1000), do: do}
 }
 
 // run runs controllers until the function that it returns is called.
@@ -160,6 +161,18 @@ func TestFollow(t *testing.T) {
 	stop()
 	if !r.closed {
 		t.Error("the controller was not closed")
+	}
+}
+
+// Of the Secrets of a home, nothing is kept that could be secret.
+func TestVersions(t *testing.T) {
+	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "team", Name: "sql", UID: "1", ResourceVersion: "2", Labels: map[string]string{"a": "b"},
+		Annotations: map[string]string{"kubectl.kubernetes.io/last-applied-configuration": `{"data":{"password":"hunter2"}}`},
+	}}
+	want := metav1.ObjectMeta{Namespace: "team", Name: "sql", UID: "1", ResourceVersion: "2"}
+	if have := Secrets.slim(m).ObjectMeta; !reflect.DeepEqual(have, want) {
+		t.Errorf("have %+v", have)
 	}
 }
 

@@ -54,6 +54,8 @@ func (c *Connector) Connect(ctx context.Context, cl clusters.Cluster) (*kube.Cli
 		cfg.InCluster = true
 	case k.File != "":
 		cfg.Kubeconfig, err = c.file(k.File)
+	case k.ClusterProfileRef != nil:
+		cfg.Kubeconfig, err = c.profile(ctx, cl.Name, k.ClusterProfileRef.Name)
 	default:
 		cfg.Kubeconfig, err = c.secret(ctx, cl.Name, *k.SecretRef)
 	}
@@ -76,9 +78,12 @@ func (c *Connector) Entry(ctx context.Context, cl clusters.Cluster) (*kubeconfig
 	}
 	var text []byte
 	var err error
-	if k.File != "" {
+	switch {
+	case k.File != "":
 		text, err = c.file(k.File)
-	} else {
+	case k.ClusterProfileRef != nil:
+		text, err = c.profile(ctx, cl.Name, k.ClusterProfileRef.Name)
+	default:
 		text, err = c.secret(ctx, cl.Name, *k.SecretRef)
 	}
 	if err != nil {
@@ -98,6 +103,8 @@ func (c *Connector) Version(cl clusters.Cluster) (version string, known bool) {
 	case k.File != "":
 		text, err := c.file(k.File)
 		return string(sources.DigestOf(text)), err == nil
+	case k.ClusterProfileRef != nil: // a replaced one is read when the old one fails
+		return "", false
 	}
 	return c.Hub.version(k.SecretRef.Name)
 }

@@ -4,8 +4,8 @@
 // Whoever writes the fleet repository names Secrets and files in it, and must not
 // reach anything else of the daemon's. So each has a gate:
 //   - Secrets are read in the daemon's own namespace only, and one is used only for
-//     what its label allows: gitopsd.dev/cluster with the cluster's name for a
-//     kubeconfig ([Connector]), gitopsd.dev/pull-secret or
+//     what its label allows: gitopsd.dev/cluster with the cluster's name, on it or on the
+//     ClusterProfile that it is of, for a kubeconfig ([Connector]), gitopsd.dev/pull-secret or
 //     gitopsd.dev/verification-key with "true" for what packages name ([Secrets]).
 //     The label is checked whenever the Secret is read;
 //   - files are read below the directories that the operator named, and no name or

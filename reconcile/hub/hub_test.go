@@ -280,6 +280,75 @@ func TestKubeconfigSecret(t *testing.T) {
 	expect(t, err, "cannot get resource")
 }
 
+// A cluster is connected to by a ClusterProfile only if the profile is in the daemon's
+// namespace and carries the cluster's label; its Secret is found by the profile's name.
+func TestClusterProfile(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	crd := map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{
+			"name": "clusterprofiles.multicluster.x-k8s.io", "annotations": map[string]any{"api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements"},
+		},
+		"spec": map[string]any{
+			"group": "multicluster.x-k8s.io", "scope": "Namespaced", "names": map[string]any{"kind": "ClusterProfile", "plural": "clusterprofiles"},
+			"versions": []any{map[string]any{
+				"name": "v1alpha1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}},
+			}},
+		},
+	}
+	connected := func(name string) error {
+		c, err := (&Connector{Hub: h}).Connect(t.Context(), registered(clusters.Kubeconfig{ClusterProfileRef: &clusters.ClusterProfileRef{Name: name}}))
+		if err == nil {
+			defer c.Close()
+			if c.Server() != "https://127.0.0.1:1" {
+				t.Errorf("connected to %s", c.Server())
+			}
+		}
+		return err
+	}
+	expect(t, connected("dev"), "multicluster.x-k8s.io")
+	if err := apply(t.Context(), admin(t), crd); err != nil {
+		t.Fatal(err)
+	}
+	profile := func(name, label string) {
+		t.Helper()
+		tree := map[string]any{"apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ClusterProfile", "metadata": map[string]any{
+			"namespace": DefaultNamespace, "name": name, "labels": map[string]any{manifest.ClusterLabel: label},
+		}}
+		var err error
+		for range 600 { // until the kind is served
+			admin(t).Forget("multicluster.x-k8s.io")
+			if err = apply(t.Context(), admin(t), tree); err == nil {
+				return
+			}
+			<-time.After(50 * time.Millisecond)
+		}
+		t.Fatal(err)
+	}
+	of := func(name string) map[string]string { return map[string]string{manifest.ClusterProfileLabel: name} }
+	profile("dev", "dev")
+	profile("prod", "prod")
+	profile("bare", "dev")
+	profile("doubled", "dev")
+	profile("garbled", "dev")
+	put(t, DefaultNamespace, "dev-access", "Opaque", of("dev"), map[string]string{"Config": fleetFile})
+	put(t, DefaultNamespace, "dev-abroad", "Opaque", map[string]string{manifest.ClusterProfileLabel: "dev", manifest.ClusterProfileNamespaceLabel: "elsewhere"}, map[string]string{"Config": hidden})
+	put(t, DefaultNamespace, "prod-access", "Opaque", of("prod"), map[string]string{"Config": fleetFile})
+	put(t, DefaultNamespace, "doubled-a", "Opaque", of("doubled"), map[string]string{"Config": fleetFile})
+	put(t, DefaultNamespace, "doubled-b", "Opaque", of("doubled"), map[string]string{"Config": fleetFile})
+	put(t, DefaultNamespace, "garbled-access", "Opaque", of("garbled"), map[string]string{"password": hidden})
+	for _, tt := range []struct{ name, want string }{
+		{"dev", ""},
+		{"prod", "ClusterProfile gitopsd-system/prod does not carry the label gitopsd.dev/cluster: dev, which allows this cluster to use it"},
+		{"missing", "spec.kubeconfig.clusterProfileRef: cluster the hub: get clusterprofile.multicluster.x-k8s.io/gitopsd-system/missing: not found"},
+		{"bare", "exactly one Secret of its namespace has to carry the label x-k8s.io/cluster-profile: bare; have none"},
+		{"doubled", "has to carry the label x-k8s.io/cluster-profile: doubled; have doubled-a, doubled-b"},
+		{"garbled", `Secret gitopsd-system/garbled-access has no key "Config"`},
+	} {
+		expect(t, connected(tt.name), tt.want)
+	}
+}
+
 // A kubeconfig comes from a file only below the directory that the operator named.
 func TestKubeconfigFile(t *testing.T) {
 	t.Parallel()

@@ -7,6 +7,7 @@ import (
 
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 )
@@ -60,6 +61,9 @@ const (
 	ClusterSuspended   = "ClusterSuspended"
 	ClusterNotReady    = "ClusterNotReady"
 	ClusterUnreachable = "ClusterUnreachable"
+	// NamespaceReserved: the target is in gitopsd's own namespace, whose Secrets are
+	// nobody's connections.
+	NamespaceReserved = "NamespaceReserved"
 	// NameTooLong: the Secret cannot be named after the target.
 	NameTooLong = "NameTooLong"
 	// ConnectionFailed: there is no connection, since something failed. It is tried
@@ -73,16 +77,23 @@ const (
 	SecretRefused  = "SecretRefused"
 )
 
+const reserved = "gitopsd keeps its own credentials in namespace " + runtime.Namespace + ", where nothing is a target; choose another"
+
 // decide returns what a target of a home should have. A Secret that a target names itself
 // takes precedence over its cluster. Where it is not known whether a connection is wanted,
 // the one that is there stays.
 func decide(homeName string, k *known, fleet home.Fleet) decision {
 	s := k.spec
-	if s.cluster == "" || s.secret != "" && s.secret != secretName(k.meta.Name) {
-		return decision{do: use}
-	}
 	no := func(do action, reason, format string, args ...any) decision {
 		return decision{do: do, condition: condition{reason: reason, message: fmt.Sprintf(format, args...)}}
+	}
+	switch brought := s.cluster == "" || s.secret != "" && s.secret != secretName(k.meta.Name); {
+	case k.meta.Namespace == runtime.Namespace && brought:
+		return no(wait, NamespaceReserved, "%s", reserved)
+	case k.meta.Namespace == runtime.Namespace:
+		return no(withdraw, NamespaceReserved, "%s", reserved)
+	case brought:
+		return decision{do: use}
 	}
 	c, registered := fleet.Registry.Get(s.cluster)
 	switch {

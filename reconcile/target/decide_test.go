@@ -59,6 +59,8 @@ func TestDecide(t *testing.T) {
 			}},
 		{name: "a long name", target: strings.Repeat("t", 242), spec: spec{cluster: "prod"}, phase: status.Ready, do: offer, reason: Available},
 		{name: "too long a name", target: strings.Repeat("t", 243), spec: spec{cluster: "prod"}, phase: status.Ready, do: withdraw, reason: NameTooLong},
+		{name: "gitopsd's own namespace", namespace: "gitopsd-system", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Ready, do: withdraw, reason: NamespaceReserved},
+		{name: "a Secret of gitopsd's own", namespace: "gitopsd-system", spec: spec{secret: "prod"}, phase: status.Ready, do: wait, reason: NamespaceReserved},
 		{name: "not registered", spec: spec{cluster: "dev"}, phase: status.Ready, do: withdraw, reason: ClusterNotRegistered},
 		{name: "its document has errors", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Ready, do: wait, reason: RegistryFaulty,
 			change: func(s string) string { return strings.Replace(s, "path: prod", "pth: prod", 1) }},

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/target/connection"
 	"gitopsd.dev/render/manifest"
@@ -23,11 +24,12 @@ import (
 // ofAnnotation, on a connection Secret, says what its connection is to and by which
 // credentials. Whoever can write Secrets in the namespace can write it: it is believed only
 // until the content was compared with the cluster's registration.
-const ofAnnotation = ConnectionLabel
+const ofAnnotation = manifest.ConnectionLabel
 
 // held is what is known of a target's connection Secret, the zero value for none.
 type held struct {
-	// uid and version are those of the Secret, as it was read.
+	// uid and version are those of the Secret, as it was read; of somebody else's, version
+	// alone is known.
 	uid, version string
 	data         map[string]string // base64
 	of           string
@@ -67,16 +69,16 @@ func (k *known) secretID() manifest.ID {
 // ours reports whether a Secret is the one that was written for the target. A copy, or the
 // Secret of an earlier target of the name, is not.
 func (k *known) ours(m *metav1.ObjectMeta) bool {
-	return m.Labels[ConnectionLabel] == "true" && slices.ContainsFunc(m.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == k.meta.UID })
+	return m.Labels[manifest.ConnectionLabel] == "true" && slices.ContainsFunc(m.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == k.meta.UID })
 }
 
 // look reads the Secret of a target if it may have changed since the last time.
 func (p *pass) look(ctx context.Context, k *known) error {
-	meta, err := p.Object(secrets, k.meta.Namespace, secretName(k.meta.Name))
+	meta, err := p.Object(home.Secrets, k.meta.Namespace, secretName(k.meta.Name))
 	switch {
 	case err != nil:
 		return err
-	case meta == nil && k.held.uid == "", meta != nil && k.held.version == meta.ResourceVersion:
+	case meta == nil && k.held.uid == "" && k.held.version == "", meta != nil && k.held.version == meta.ResourceVersion:
 		return nil
 	}
 	return p.readSecret(ctx, k)
@@ -93,7 +95,7 @@ func (p *pass) readSecret(ctx context.Context, k *known) error {
 		return err
 	}
 	if !k.ours(&meta.ObjectMeta) {
-		k.held = held{}
+		k.held = held{version: meta.ResourceVersion}
 		return nil
 	}
 	data := make(map[string]string)
@@ -186,7 +188,7 @@ func (p *pass) write(ctx context.Context, k *known, d decision, data map[string]
 			"apiVersion": "v1", "kind": id.Kind, "type": "Opaque", "data": encoded,
 			"metadata": map[string]any{
 				"name": id.Name, "namespace": id.Namespace,
-				"labels":      map[string]any{ConnectionLabel: "true"},
+				"labels":      map[string]any{manifest.ConnectionLabel: "true"},
 				"annotations": map[string]any{ofAnnotation: name},
 				"ownerReferences": []any{map[string]any{
 					"apiVersion": target.Target.APIVersion(target.Version), "kind": target.Target.Kind,
@@ -261,23 +263,49 @@ func (p *pass) setReference(ctx context.Context, k *known, ref map[string]any) e
 	return nil
 }
 
-// brought returns the condition of a target whose Secret somebody else brought.
-func (p *pass) brought(ctx context.Context, k *known) (condition, error) {
-	p.rest(k, othersPause)
+// brought is what is known of a Secret that somebody else brought; the zero value is for
+// none.
+type brought struct {
+	name, uid, version string
+	condition          condition
+}
+
+// use returns the condition of a target whose Secret somebody else brought. The Secret is
+// read when it has changed.
+func (p *pass) use(ctx context.Context, k *known) (condition, error) {
 	id := manifest.Secret.ID(k.meta.Namespace, k.spec.secret)
-	tree, _, err := p.Client.Get(ctx, secretType, id)
+	missing := condition{reason: SecretNotFound, message: fmt.Sprintf("%s does not exist", id)}
+	listed, err := p.Object(home.Secrets, id.Namespace, id.Name)
+	if err != nil {
+		return condition{}, err
+	}
+	if listed == nil {
+		return missing, nil // an event comes with it
+	}
+	if b := k.brought; b.name == id.Name && b.uid == string(listed.UID) && b.version == listed.ResourceVersion {
+		return b.condition, nil
+	}
+	tree, meta, err := p.Client.Get(ctx, secretType, id)
 	switch kube.ClassOf(err) {
 	case kube.NotFound, kube.NoNamespace:
-		p.rest(k, missingPause)
-		return condition{reason: SecretNotFound, message: fmt.Sprintf("%s does not exist", id)}, nil
+		return missing, nil
 	case kube.Invalid:
 		return condition{reason: SecretRefused, message: err.Error()}, nil
 	}
 	if err != nil {
 		return condition{}, err
 	}
-	if _, err := connection.ParseSecret(tree, p.cfg.Accept); err != nil {
-		return condition{reason: SecretRefused, message: fmt.Sprintf("%s: %v", id, err)}, nil
+	c := condition{ready: true, reason: Available, message: fmt.Sprintf("the connection is in Secret %s", id.Name), secret: id.Name}
+	conn, err := connection.ParseSecret(tree, p.cfg.Accept)
+	if err == nil {
+		err = conn.Check(p.cfg.Reach)
 	}
-	return condition{ready: true, reason: Available, message: fmt.Sprintf("the connection is in Secret %s", id.Name), secret: id.Name}, nil
+	if meta.Labels[manifest.ClusterLabel] != "" {
+		err = fmt.Errorf("by its label %s it is the daemon's own; bring another", manifest.ClusterLabel)
+	}
+	if err != nil {
+		c = condition{reason: SecretRefused, message: fmt.Sprintf("%s: %v", id, err)}
+	}
+	k.brought = brought{name: id.Name, uid: string(meta.UID), version: meta.ResourceVersion, condition: c}
+	return c, nil
 }

@@ -54,8 +54,11 @@ type Config struct {
 	// Lifetime is asked for tokens; 0 means DefaultLifetime. An API server may give
 	// another, and none below MinLifetime.
 	Lifetime time.Duration
-	// Accept is what the kubeconfigs of Secrets that teams bring may hold.
+	// Accept is what the kubeconfigs of Secrets that teams bring may hold, and Reach the
+	// addresses that they may lead to. Names are resolved, and their addresses checked,
+	// only when a connection is made.
 	Accept kubeconfig.Accept
+	Reach  kubeconfig.Reach
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -66,14 +69,12 @@ const (
 	MinLifetime     = 10 * time.Minute
 )
 
-// othersPause is the pause before a Secret that a team brought is looked at again, since
-// such Secrets are not watched, and missingPause the pause before one that is missing.
-// waitPause is the pause before the state of a cluster is looked at again, which costs no
-// request.
+// othersPause is the pause before the name of a Secret that is somebody else's is tried
+// again. waitPause is the pause before the state of a cluster is looked at again, which
+// costs no request.
 const (
-	othersPause  = time.Minute
-	missingPause = 10 * time.Second
-	waitPause    = 5 * time.Second
+	othersPause = time.Minute
+	waitPause   = 5 * time.Second
 )
 
 // A target that failed is tried again after firstRetry, and ever later up to lastRetry.
@@ -85,12 +86,8 @@ const (
 // parallel bounds the clusters that are asked for tokens side by side.
 const parallel = 8
 
-// ConnectionLabel, "true", is on the connection Secrets that gitopsd writes.
-const ConnectionLabel = manifest.Group + "/connection"
-
 var (
 	targets = home.Kind{GroupKind: target.Target}
-	secrets = home.Kind{GroupKind: manifest.Secret, Selector: ConnectionLabel + "=true"}
 
 	targetType = kube.Type{Group: target.Group, Version: target.Version, Kind: target.Target.Kind, Resource: "kubernetestargets", Namespaced: true, HasStatus: true}
 	secretType = kube.Type{Version: "v1", Kind: manifest.Secret.Kind, Resource: "secrets", Namespaced: true}
@@ -113,8 +110,10 @@ type known struct {
 	// shown is the condition that the target has, at this version of it.
 	shown   condition
 	version string
-	// held is what is known of its connection Secret.
-	held held
+	// held is what is known of its connection Secret, and brought of one that somebody
+	// else brought.
+	held    held
+	brought brought
 	// from is the version of the cluster's credentials that held was made with.
 	from string
 	// retry is the time before which nothing is tried again, after so many failures in
@@ -122,8 +121,8 @@ type known struct {
 	retry    time.Time
 	failures int
 	failure  string
-	// rest is the time before which a Secret of somebody else's is not looked at again,
-	// unless the target changes.
+	// rest is the time before which the name of a Secret that is somebody else's is not
+	// tried again, unless the target changes.
 	rest time.Time
 }
 
@@ -148,7 +147,7 @@ func New(c Config) (*Controller, error) {
 func (c *Controller) Name() string { return "targets" }
 
 // Kinds implements [home.Controller].
-func (c *Controller) Kinds() []home.Kind { return []home.Kind{targets, secrets} }
+func (c *Controller) Kinds() []home.Kind { return []home.Kind{targets, home.Secrets} }
 
 // Close implements [home.Controller].
 func (c *Controller) Close() {}
@@ -173,7 +172,7 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 	if err != nil {
 		return time.Time{}, err
 	}
-	if _, err := v.Objects(secrets); err != nil {
+	if _, err := v.Objects(home.Secrets); err != nil {
 		return time.Time{}, err
 	}
 	p := &pass{Controller: c, View: v, now: c.cfg.Now()}
@@ -273,7 +272,7 @@ func (p *pass) one(ctx context.Context, g *grants, k *known) error {
 		p.at(p.now.Add(waitPause))
 	case use:
 		var err error
-		if d.condition, err = p.brought(ctx, k); err != nil {
+		if d.condition, err = p.use(ctx, k); err != nil {
 			return err
 		}
 	case withdraw:
@@ -285,13 +284,15 @@ func (p *pass) one(ctx context.Context, g *grants, k *known) error {
 		if err != nil {
 			return err
 		}
+		if taken != "" {
+			p.rest(k, othersPause)
+		}
 		if taken != "" && k.spec.secret != "" { // somebody has brought the Secret that it names
-			if d.condition, err = p.brought(ctx, k); err != nil {
+			if d.condition, err = p.use(ctx, k); err != nil {
 				return err
 			}
 		} else if taken != "" {
 			d.condition = condition{reason: SecretTaken, message: taken}
-			p.rest(k, othersPause)
 		} else {
 			p.at(k.held.renew)
 			p.at(p.now.Add(waitPause)) // the cluster may become unreachable

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -46,6 +47,8 @@ type bed struct {
 	told  string
 	clock atomic.Int64 // added to the time, in nanoseconds
 	phase atomic.Value
+	// requests counts those that the controller sent to the home.
+	requests atomic.Int64
 	// refuses has connections to published clusters fail.
 	refuses atomic.Bool
 	server  atomic.Value
@@ -120,11 +123,21 @@ func newBed(t *testing.T) *bed {
 // run runs the controller with a registry in which prod has these publications.
 func (b *bed) run(publish string) {
 	b.Helper()
-	c, err := New(Config{Clusters: b, Now: func() time.Time { return time.Now().Add(time.Duration(b.clock.Load())) }})
+	loopback, err := kubeconfig.ParseReach([]string{"127.0.0.0/8"})
 	if err != nil {
 		b.Fatal(err)
 	}
-	client, err := connect("hub")
+	c, err := New(Config{Clusters: b, Reach: loopback, Now: func() time.Time { return time.Now().Add(time.Duration(b.clock.Load())) }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	file, err := os.ReadFile(planes.Kubeconfig("hub"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	client, err := kube.New(kube.Config{Name: "hub", Kubeconfig: file, WrapTransport: func(next http.RoundTripper) http.RoundTripper {
+		return &counter{next, &b.requests}
+	}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -141,6 +154,19 @@ func (b *bed) run(publish string) {
 		ran.Wait()
 	}
 	b.Cleanup(b.stop)
+}
+
+// counter counts requests but for watches.
+type counter struct {
+	next     http.RoundTripper
+	requests *atomic.Int64
+}
+
+func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Query().Get("watch") == "" {
+		c.requests.Add(1)
+	}
+	return c.next.RoundTrip(r)
 }
 
 // Write takes the log.
@@ -475,17 +501,51 @@ func TestBrought(t *testing.T) {
 	if !strings.Contains(message, "needs its key") || strings.Contains(message, "hunter2") {
 		t.Errorf("the message is %q", message)
 	}
-	b.clock.Store(int64(2 * time.Minute))
-	b.publish(view)
 	b.shows("mine", Available)
 	if b.secret("mine-connection") != nil {
 		t.Error("a connection was written beside the one that was brought")
 	}
+	b.apply(b.hub, "{apiVersion: v1, kind: Secret, metadata: {name: metadata, namespace: TEAM}, stringData: {endpoint: https://169.254.169.254, token: hunter2}}")
+	b.makes("metadata", "{connectionSecretRef: {name: metadata}}")
+	if message := shown(b.shows("metadata", SecretRefused)).message; !strings.Contains(message, "address 169.254.169.254 is refused") {
+		t.Errorf("the message is %q", message)
+	}
+
+	b.apply(b.hub, "{apiVersion: v1, kind: Secret, metadata: {name: ours, namespace: TEAM, labels: {gitopsd.dev/cluster: prod}}, stringData: {endpoint: https://x.example, token: hunter2}}")
+	b.makes("ours", "{connectionSecretRef: {name: ours}}")
+	if message := shown(b.shows("ours", SecretRefused)).message; !strings.Contains(message, "the daemon's own") {
+		t.Errorf("the message is %q", message)
+	}
+
+	// Secrets that do not change are not read, however often their targets are looked at.
+	b.clock.Store(int64(time.Hour))
+	before := b.requests.Load()
+	b.publish(strings.Replace(view, "TEAM", "another", 1))
+	b.makes("again", "{connectionSecretRef: {name: bad}}")
+	b.shows("again", SecretRefused)
+	if sent := b.requests.Load() - before; sent > 3 { // to read the new target and its Secret, and to write its condition
+		t.Errorf("%d requests were sent for one new target", sent)
+	}
+	// One that is replaced by another, or goes, is noticed by itself.
+	b.apply(b.hub, "{apiVersion: v1, kind: Secret, metadata: {name: bad, namespace: TEAM}, stringData: {endpoint: https://x.example, token: hunter2, clientCert: hunter2, clientKey: hunter2}}")
+	b.shows("bad", Available)
+	b.shows("again", Available)
+	if _, _, err := b.hub.Delete(t.Context(), secretType, manifest.Secret.ID(b.team, "bad"), manifest.Text(b.secret("bad"), "metadata", "uid")); err != nil {
+		t.Fatal(err)
+	}
+	b.shows("bad", SecretNotFound)
+	b.publish(view)
 
 	// The name of our Secret is somebody else's.
 	b.apply(b.hub, "{apiVersion: v1, kind: Secret, metadata: {name: prod-connection, namespace: TEAM}, stringData: {mine: something}}")
 	b.makes("prod", "{clusterRef: {name: prod}}")
 	b.shows("prod", SecretTaken)
+	before = b.requests.Load()
+	b.makes("bring", "{connectionSecretRef: {name: bad}}")
+	b.shows("bring", SecretNotFound)
+	if sent := b.requests.Load() - before; sent > 2 { // to read the new target, and to write its condition
+		t.Errorf("%d requests were sent for one new target beside one that waits", sent)
+	}
 	if manifest.Text(b.secret("prod-connection"), "data", "mine") == "" {
 		t.Error("somebody else's Secret was overwritten")
 	}

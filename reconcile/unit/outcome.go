@@ -43,6 +43,8 @@ type Outcome struct {
 	Moved bool
 	// Certificates are those that gitopsd keeps for the unit, or was brought.
 	Certificates []status.Certificate
+	// Denied reports whether the cluster did not accept the credentials.
+	Denied bool
 	// Again is the time at which the unit must be reconciled again although nothing
 	// changed; zero for never.
 	Again time.Time
@@ -86,7 +88,7 @@ func failed(err error) Outcome { return Outcome{}.fail(err) }
 func (o Outcome) fail(err error) Outcome {
 	o.Phase, o.Message = status.Failed, problem.Message(err)
 	if e, ok := errors.AsType[*kube.Error](err); ok && e.ClusterWide() {
-		o.Phase = status.Unreachable
+		o.Phase, o.Denied = status.Unreachable, e.Class == kube.Unauthorized
 	}
 	return o
 }

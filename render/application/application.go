@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/render/target/placement"
 )
 
@@ -92,7 +93,13 @@ func Read(tree map[string]any) (*Application, error) {
 	}
 	spec := manifest.Mapping(tree, "spec")
 	errs := []error{a.readTarget(spec), a.readResources(spec)}
-	if a.ServiceAccount = manifest.Text(spec, "serviceAccount"); a.ServiceAccount != "" {
+	if a.Namespace == runtime.Namespace {
+		errs = append(errs, fmt.Errorf("metadata.namespace: gitopsd keeps its own credentials in namespace %s, and runs no applications of it; choose another", runtime.Namespace))
+	}
+	// An account that is empty, as a script leaves it that found none, does not mean the
+	// rights of the connection.
+	if account, asked := spec["serviceAccount"]; asked {
+		a.ServiceAccount, _ = account.(string)
 		namespace, name, _ := strings.Cut(a.ServiceAccount, "/")
 		if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
 			errs = append(errs, fmt.Errorf("spec.serviceAccount: %q is not a ServiceAccount of the target's cluster, as namespace/name", a.ServiceAccount))

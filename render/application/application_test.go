@@ -37,6 +37,10 @@ func TestReadErrors(t *testing.T) {
 		{"a target of another namespace", "{targetRef: {name: other/dev}, resourceTemplates: [" + settings + "]}", `spec.targetRef.name: "other/dev" is not the name of a KubernetesTarget`},
 		{"a target without a name", "{targetRef: {}, resourceTemplates: [" + settings + "]}", "spec.targetRef.name: name a KubernetesTarget of the application's namespace"},
 		{"an account without namespace", "{serviceAccount: web, resourceTemplates: [" + settings + "]}", `spec.serviceAccount: "web" is not a ServiceAccount of the target's cluster, as namespace/name`},
+		{"an account that a script did not find", "{serviceAccount: '', resourceTemplates: [" + settings + "]}", `spec.serviceAccount: "" is not a ServiceAccount of the target's cluster, as namespace/name`},
+		{"an account without a name", "{serviceAccount: web/, resourceTemplates: [" + settings + "]}", `spec.serviceAccount: "web/" is not a ServiceAccount of the target's cluster, as namespace/name`},
+		{"an account that is nothing", "{serviceAccount: null, resourceTemplates: [" + settings + "]}", `spec.serviceAccount: "" is not a ServiceAccount of the target's cluster, as namespace/name`},
+		{"an account with a path", "{serviceAccount: web/a/b, resourceTemplates: [" + settings + "]}", `spec.serviceAccount: "web/a/b" is not a ServiceAccount of the target's cluster, as namespace/name`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if _, err := read(t, tt.spec); err == nil || err.Error() != tt.want {
@@ -159,6 +163,14 @@ func TestRenderToken(t *testing.T) {
 	})
 	if o := r.Objects.Get(manifest.Secret.ID("web", "a-token")); manifest.Text(o.Tree(), "type") != "" {
 		t.Errorf("it has the type %v", o.Tree()["type"])
+	}
+}
+
+// Beside the daemon's own credentials, nobody's application runs.
+func TestReadOurNamespace(t *testing.T) {
+	_, err := Read(manifesttest.Tree(t, "{apiVersion: workload.crossplane.io/v1alpha2, kind: KubernetesApplication, metadata: {namespace: gitopsd-system, name: web}, spec: {resourceTemplates: ["+settings+"]}}"))
+	if want := "metadata.namespace: gitopsd keeps its own credentials in namespace gitopsd-system, and runs no applications of it; choose another"; err == nil || err.Error() != want {
+		t.Errorf("error %v\nwant  %s", err, want)
 	}
 }
 

@@ -54,6 +54,13 @@ const (
 	groupCRD   = "apiextensions.k8s.io"
 )
 
+// Labels of the Secret with the connection to a ClusterProfile's cluster (KEP-4322): the
+// profile's name, and perhaps its namespace.
+const (
+	ClusterProfileLabel          = "x-k8s.io/cluster-profile"
+	ClusterProfileNamespaceLabel = "x-k8s.io/cluster-profile-namespace"
+)
+
 // Kinds that gitopsd treats specially.
 var (
 	Namespace      = GroupKind{Kind: "Namespace"}

@@ -18,6 +18,10 @@ const (
 	// cluster that may use it: whoever can write to the repository cannot name
 	// another Secret.
 	ClusterLabel = Group + "/cluster"
+	// ConnectionLabel, "true", is on the Secrets that hold connections of
+	// KubernetesTargets. The annotation of the same name says to what; see
+	// reconcile/target.
+	ConnectionLabel = Group + "/connection"
 	// ConversionLabel, "true" on a ConfigMap in gitopsd's namespace of a cluster, says
 	// that it holds conversion rules; see render/conversion/bundle.
 	ConversionLabel = Group + "/conversion"

@@ -36,6 +36,9 @@ type Registry struct {
 	Faulty bool
 }
 
+// ownNamespace is gitopsd's own in each cluster, and where the daemon runs.
+const ownNamespace = "gitopsd-system"
+
 // RemoveAnnotation on a Cluster, with the cluster's own name as its value, asks
 // for the removal of everything that was applied to it. The document stays
 // until that is done, since it says how to reach the cluster. Deleting a
@@ -169,6 +172,10 @@ type Kubeconfig struct {
 	// SecretRef names a Secret in the daemon's own namespace that carries the
 	// label gitopsd.dev/cluster with the cluster's name.
 	SecretRef *SecretRef `yaml:"secretRef"`
+	// ClusterProfileRef names a ClusterProfile (KEP-4322) in the daemon's own namespace
+	// that carries the label gitopsd.dev/cluster with the cluster's name. The kubeconfig
+	// is in the profile's Secret beside it.
+	ClusterProfileRef *ClusterProfileRef `yaml:"clusterProfileRef"`
 	// File is a path inside the daemon's --kubeconfig-dir.
 	File string `yaml:"file"`
 	// InCluster is the cluster that the daemon runs in, if it was started
@@ -183,6 +190,11 @@ type SecretRef struct {
 	Key string `yaml:"key"`
 }
 
+// ClusterProfileRef names a ClusterProfile.
+type ClusterProfileRef struct {
+	Name string `yaml:"name"`
+}
+
 // Patch is a kustomize patch: which objects, and what to do to them.
 type Patch struct {
 	Target *Selector `yaml:"target"`
@@ -195,7 +207,7 @@ type Patch struct {
 // with equal Access share a connection. It is comparable.
 type Access struct {
 	Secret                  SecretRef
-	File                    string
+	ClusterProfile, File    string
 	InCluster               bool
 	Context, ServiceAccount string
 }
@@ -205,6 +217,9 @@ func (s *Spec) Access() Access {
 	a := Access{File: s.Kubeconfig.File, InCluster: s.Kubeconfig.InCluster, Context: s.Context, ServiceAccount: s.ServiceAccount}
 	if s.Kubeconfig.SecretRef != nil {
 		a.Secret = *s.Kubeconfig.SecretRef
+	}
+	if s.Kubeconfig.ClusterProfileRef != nil {
+		a.ClusterProfile = s.Kubeconfig.ClusterProfileRef.Name
 	}
 	return a
 }

@@ -199,7 +199,7 @@ func (p *parser) spec(c *Cluster, at finder) {
 	if s.ServiceAccount != "" {
 		ns, name, both := strings.Cut(s.ServiceAccount, "/")
 		if !both {
-			ns, name = "gitopsd-system", ns
+			ns, name = ownNamespace, ns
 		}
 		if !dnsLabel.MatchString(ns) || !dnsLabel.MatchString(name) {
 			fail([]string{"spec", "serviceAccount"}, "%q is neither a name nor namespace/name", s.ServiceAccount)
@@ -214,7 +214,7 @@ func (p *parser) spec(c *Cluster, at finder) {
 		fail([]string{"spec", "unknownHealth"}, "%q; use ready or unready", s.UnknownHealth)
 	}
 	if name := s.Certificates.Authority; name != "" && (len(name) > 253 || !dnsName.MatchString(name)) {
-		fail([]string{"spec", "certificates", "authority"}, "%q is no name of a Secret; it is looked for in the cluster's namespace gitopsd-system", name)
+		fail([]string{"spec", "certificates", "authority"}, "%q is no name of a Secret; it is looked for in the cluster's namespace %s", name, ownNamespace)
 	}
 	p.conversion(s.Conversion, at)
 	p.health(s.Health, at)
@@ -279,6 +279,13 @@ func (p *parser) kubeconfig(k Kubeconfig, at finder) {
 			fail("secretRef", "names no Secret; it is looked for in the daemon's own namespace")
 		}
 	}
+	if k.ClusterProfileRef != nil {
+		n++
+		// The label of its Secret has its name.
+		if name := k.ClusterProfileRef.Name; !dnsLabel.MatchString(name) {
+			fail("clusterProfileRef", "%q is no name of a ClusterProfile; it is looked for in the daemon's own namespace", name)
+		}
+	}
 	if k.File != "" {
 		n++
 		if clean := path.Clean(k.File); path.IsAbs(k.File) || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsAny(k.File, "\\\x00") {
@@ -289,7 +296,7 @@ func (p *parser) kubeconfig(k Kubeconfig, at finder) {
 		n++
 	}
 	if n != 1 {
-		p.fail(at.line("spec", "kubeconfig"), "spec.kubeconfig", "has %d of secretRef, file and inCluster: true; exactly one is needed", n)
+		p.fail(at.line("spec", "kubeconfig"), "spec.kubeconfig", "has %d of secretRef, clusterProfileRef, file and inCluster: true; exactly one is needed", n)
 	}
 }
 
@@ -443,7 +450,7 @@ func didYouMean(name string) string {
 	var fields []string
 	for _, t := range []reflect.Type{
 		reflect.TypeFor[document](), reflect.TypeFor[metadata](), reflect.TypeFor[Spec](),
-		reflect.TypeFor[Kubeconfig](), reflect.TypeFor[SecretRef](), reflect.TypeFor[Patch](), reflect.TypeFor[Selector](), reflect.TypeFor[HealthRule](),
+		reflect.TypeFor[Kubeconfig](), reflect.TypeFor[SecretRef](), reflect.TypeFor[ClusterProfileRef](), reflect.TypeFor[Patch](), reflect.TypeFor[Selector](), reflect.TypeFor[HealthRule](),
 		reflect.TypeFor[Conversion](), reflect.TypeFor[ConversionService](), reflect.TypeFor[Publication](),
 		reflect.TypeFor[packages]().Field(3).Type, reflect.TypeFor[exclusion](), reflect.TypeFor[selection](), reflect.TypeFor[replacement](),
 	} {

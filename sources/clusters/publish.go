@@ -75,6 +75,9 @@ func (p *parser) publish(c *Cluster, at finder) {
 		if !dnsLabel.MatchString(pub.Namespace) {
 			fail("namespace", "%q is no name of a namespace", pub.Namespace)
 		}
+		if pub.Namespace == ownNamespace {
+			fail("namespace", "gitopsd keeps its own credentials in namespace %s, and publishes nothing to it; choose another", ownNamespace)
+		}
 		switch pub.Credentials {
 		case "":
 			pub.Credentials = Token

@@ -164,7 +164,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if err != nil {
 		return fmt.Errorf("--allow-addresses: %w", err)
 	}
-	controllers, err := o.targets.controllers(connector, applicationsConfig(o.targets.accept(), reach, fleet, turns, o.clusterTimeout))
+	controllers, err := o.targets.controllers(connector, reach, applicationsConfig(o.targets.accept(), reach, fleet, turns, o.clusterTimeout))
 	if err != nil {
 		return err
 	}

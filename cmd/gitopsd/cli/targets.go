@@ -37,14 +37,14 @@ func (o *targetOptions) accept() kubeconfig.Accept {
 	return kubeconfig.Restricted
 }
 
-// controllers returns a function that makes the controllers of one home; runs is how
-// applications are run.
-func (o *targetOptions) controllers(clusters *hub.Connector, runs applications.Config) (func() []home.Controller, error) {
+// controllers returns a function that makes the controllers of one home; reach is which
+// addresses connection Secrets may lead to, and runs how applications are run.
+func (o *targetOptions) controllers(clusters *hub.Connector, reach kubeconfig.Reach, runs applications.Config) (func() []home.Controller, error) {
 	kinds, err := claim.ParseKinds(o.claims)
 	if err != nil {
 		return nil, fmt.Errorf("--claims: %w", err)
 	}
-	cfg := target.Config{Clusters: clusters, Lifetime: o.lifetime, Accept: o.accept()}
+	cfg := target.Config{Clusters: clusters, Lifetime: o.lifetime, Accept: o.accept(), Reach: reach}
 	if _, err := target.New(cfg); err != nil {
 		return nil, fmt.Errorf("--connection-lifetime: %w", err)
 	}

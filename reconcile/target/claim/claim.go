@@ -23,20 +23,22 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/render/target"
 )
 
-// waitPause is the pause before what a claim needs is looked for again: a Secret that
-// labels name is not watched.
+// waitPause is the pause before a claim that failed is tried again.
 const waitPause = 30 * time.Second
 
 // inventoryLabels begin the labels of what an inventory has (KEP-3659).
 const inventoryLabels = "applyset.kubernetes.io/"
 
 var (
-	targets    = home.Kind{GroupKind: target.Target}
+	targets = home.Kind{GroupKind: target.Target}
+	// profileSecrets are those with the connections to the clusters of ClusterProfiles.
+	profileSecrets = home.Kind{GroupKind: manifest.Secret, Selector: manifest.ClusterProfileLabel}
+
 	targetType = kube.Type{Group: target.Group, Version: target.Version, Kind: target.Target.Kind, Resource: "kubernetestargets", Namespaced: true, HasStatus: true}
-	secretType = kube.Type{Version: "v1", Kind: manifest.Secret.Kind, Resource: "secrets", Namespaced: true}
 )
 
 // Controller makes targets of claims. It is a [home.Controller].
@@ -69,6 +71,9 @@ func (c *Controller) Kinds() []home.Kind {
 	all := []home.Kind{targets}
 	for _, gk := range c.kinds {
 		all = append(all, home.Kind{GroupKind: gk})
+		if gk == clusterProfile {
+			all = append(all, profileSecrets)
+		}
 	}
 	return all
 }
@@ -94,14 +99,12 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (again time.Ti
 		}
 		for _, m := range claims {
 			there[string(m.UID)] = true
-			wait, err := c.one(ctx, v, gk, m)
+			err := c.one(ctx, v, gk, m)
 			if kube.IsClusterWide(err) || ctx.Err() != nil {
 				return again, err
 			}
 			if err != nil {
 				v.Report(problem.Problem{Object: gk.ID(m.Namespace, m.Name).String(), Reason: "no target was made of it: " + problem.Message(err)})
-			}
-			if wait || err != nil {
 				again = time.Now().Add(waitPause)
 			}
 		}
@@ -110,60 +113,66 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (again time.Ti
 	return again, nil
 }
 
-// one makes the target of a claim. wait reports whether the claim must be looked at again
-// although nothing about it changes.
-func (c *Controller) one(ctx context.Context, v *home.View, gk manifest.GroupKind, m *metav1.PartialObjectMetadata) (wait bool, err error) {
-	if m.DeletionTimestamp != nil {
-		return false, nil
+// one makes the target of a claim.
+func (c *Controller) one(ctx context.Context, v *home.View, gk manifest.GroupKind, m *metav1.PartialObjectMetadata) (err error) {
+	// Beside the daemon, a ClusterProfile is there for a registration.
+	if m.DeletionTimestamp != nil || m.Namespace == runtime.Namespace {
+		return nil
 	}
 	k := c.known[string(m.UID)]
 	if k == nil {
 		k = new(known)
 		c.known[string(m.UID)] = k
 	}
-	if k.version != m.ResourceVersion || k.state.lookAgain {
+	if k.version != m.ResourceVersion {
 		if k.state, err = read(ctx, v, gk, m); err != nil {
 			k.version = ""
-			return false, err
+			return err
 		}
 		k.version = m.ResourceVersion
 	}
-	if k.state.why != "" {
-		v.Report(problem.Problem{Object: gk.ID(m.Namespace, m.Name).String(), Reason: "no target was made of it: " + k.state.why})
+	s := k.state
+	if s.profile != "" {
+		if s.secret, s.why, err = ofProfile(v, m.Namespace, s.profile); err != nil {
+			return err
+		}
 	}
-	if k.state.secret == "" {
-		return k.state.lookAgain, nil
+	if s.why != "" {
+		v.Report(problem.Problem{Object: gk.ID(m.Namespace, m.Name).String(), Reason: "no target was made of it: " + s.why})
+	}
+	if s.secret == "" {
+		return nil
 	}
 	existing, err := v.Object(targets, m.Namespace, m.Name)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if existing != nil && !slices.ContainsFunc(existing.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == m.UID }) {
 		v.Report(problem.Problem{
 			Object: gk.ID(m.Namespace, m.Name).String(), Reason: fmt.Sprintf("no target was made of it: %s exists and is not its own", targets.ID(m.Namespace, m.Name)),
 			Advice: "delete or rename one of them",
 		})
-		return false, nil
+		return nil
 	}
-	body, err := targetOf(gk, k.state, m)
+	body, err := targetOf(gk, s, m)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if existing != nil && k.applied == string(body) && k.generation == existing.Generation && has(existing, labelsOf(m)) {
-		return false, nil
+		return nil
 	}
 	id := targets.ID(m.Namespace, m.Name)
 	// One that somebody makes meanwhile is not taken over: without Force its fields are a
 	// conflict.
 	applied, err := v.Client.Apply(ctx, targetType, id, body, kube.ApplyOptions{Force: existing != nil})
 	if err != nil {
-		return false, err
+		return err
 	}
 	if existing == nil {
 		v.Log.Info("a target was made", "target", id.String(), "of", gk.ID(m.Namespace, m.Name).String())
 	}
 	k.applied, k.generation = string(body), applied.Meta.Generation
-	return false, nil
+	return nil
 }
 
 // has reports whether an object has all of these labels.
@@ -220,27 +229,30 @@ func read(ctx context.Context, v *home.View, gk manifest.GroupKind, m *metav1.Pa
 	}
 	s := stateOf(gk, tree)
 	s.apiVersion = t.APIVersion()
-	if s.label == "" {
-		return s, nil
+	return s, nil
+}
+
+// ofProfile returns the Secret with the connection to a ClusterProfile's cluster, or why
+// there is none.
+func ofProfile(v *home.View, namespace, profile string) (secret, why string, err error) {
+	all, err := v.Objects(profileSecrets)
+	if err != nil {
+		return "", "", err
 	}
 	var names []string
-	_, err = v.Client.List(ctx, secretType, kube.ListOptions{Namespace: m.Namespace, Selector: s.label}, func(secret *metav1.PartialObjectMetadata) bool {
-		if namespace := secret.Labels[profileNamespaceLabel]; namespace == "" || namespace == m.Namespace {
-			names = append(names, secret.Name)
+	for _, m := range all {
+		// One that names another namespace leads to the cluster of another profile.
+		of := m.Labels[manifest.ClusterProfileNamespaceLabel]
+		if m.Namespace == namespace && m.Labels[manifest.ClusterProfileLabel] == profile && (of == "" || of == namespace) {
+			names = append(names, m.Name)
 		}
-		return true
-	})
-	if err != nil {
-		return state{}, err
 	}
-	s.lookAgain = true
+	label := manifest.ClusterProfileLabel + "=" + profile
 	switch len(names) {
 	case 0:
-		s.why = "no Secret of its namespace has the label " + s.label
+		return "", "no Secret of its namespace has the label " + label, nil
 	case 1:
-		s.secret = names[0]
-	default:
-		s.why = fmt.Sprintf("%d Secrets of its namespace have the label %s; leave it on one", len(names), s.label)
+		return names[0], "", nil
 	}
-	return s, nil
+	return "", fmt.Sprintf("%d Secrets of its namespace have the label %s; leave it on one", len(names), label), nil
 }

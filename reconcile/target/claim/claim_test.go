@@ -37,7 +37,7 @@ func TestParseKinds(t *testing.T) {
 
 func TestStateOf(t *testing.T) {
 	const old = "compute.crossplane.io/v1alpha1, kind: KubernetesCluster, metadata: {name: a, namespace: n}"
-	for _, tt := range []struct{ name, text, secret, label, why string }{
+	for _, tt := range []struct{ name, text, secret, profile, why string }{
 		{name: "not bound", text: "{apiVersion: " + old + ", spec: {writeConnectionSecretToRef: {name: s}}}"},
 		{name: "bound", text: "{apiVersion: " + old + ", spec: {writeConnectionSecretToRef: {name: s}}, status: {bindingPhase: Bound}}", secret: "s"},
 		{name: "ready", text: "{apiVersion: " + old + ", spec: {writeConnectionSecretToRef: {name: s}}, status: {conditions: [{type: Synced, status: 'True'}, {type: Ready, status: 'True'}]}}", secret: "s"},
@@ -47,11 +47,11 @@ func TestStateOf(t *testing.T) {
 		{name: "Cluster API, waiting", text: "{apiVersion: cluster.x-k8s.io/v1beta1, kind: Cluster, metadata: {name: a, namespace: n}, status: {phase: Provisioned}}"},
 		{name: "Cluster API v1beta1", text: "{apiVersion: cluster.x-k8s.io/v1beta1, kind: Cluster, metadata: {name: a, namespace: n}, status: {controlPlaneReady: true}}", secret: "a-kubeconfig"},
 		{name: "Cluster API v1beta2", text: "{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {name: a, namespace: n}, status: {initialization: {controlPlaneInitialized: true}}}", secret: "a-kubeconfig"},
-		{name: "ClusterProfile", text: "{apiVersion: multicluster.x-k8s.io/v1alpha1, kind: ClusterProfile, metadata: {name: a, namespace: n}, status: {conditions: [{type: ControlPlaneHealthy, status: 'True'}]}}", label: "x-k8s.io/cluster-profile=a"},
+		{name: "ClusterProfile", text: "{apiVersion: multicluster.x-k8s.io/v1alpha1, kind: ClusterProfile, metadata: {name: a, namespace: n}, status: {conditions: [{type: ControlPlaneHealthy, status: 'True'}]}}", profile: "a"},
 		{name: "ClusterProfile, unhealthy", text: "{apiVersion: multicluster.x-k8s.io/v1alpha1, kind: ClusterProfile, metadata: {name: a, namespace: n}}"},
 	} {
 		tree := manifesttest.Tree(t, tt.text)
-		if s := stateOf(manifest.KindOf(tree), tree); s.secret != tt.secret || s.label != tt.label || (s.why == "") != (tt.why == "") || !strings.Contains(s.why, tt.why) {
+		if s := stateOf(manifest.KindOf(tree), tree); s.secret != tt.secret || s.profile != tt.profile || (s.why == "") != (tt.why == "") || !strings.Contains(s.why, tt.why) {
 			t.Errorf("%s: have %+v", tt.name, s)
 		}
 	}
@@ -181,6 +181,19 @@ func TestClaims(t *testing.T) {
 	has("{apiVersion: v1, kind: Secret, metadata: {name: edge-access, namespace: team, labels: {x-k8s.io/cluster-profile: edge, x-k8s.io/cluster-profile-namespace: team}}}")
 	has("{apiVersion: multicluster.x-k8s.io/v1alpha1, kind: ClusterProfile, metadata: {name: edge, namespace: team, labels: {zone: b}}, status: {conditions: [{type: ControlPlaneHealthy, status: 'True'}]}}")
 	becomes("edge", "edge-access", map[string]string{"zone": "b"})
+	// A Secret that takes its place is noticed by itself.
+	has("{apiVersion: v1, kind: Secret, metadata: {name: edge-access, namespace: team, labels: {x-k8s.io/cluster-profile: former}}}")
+	tells("no Secret of its namespace has the label x-k8s.io/cluster-profile=edge")
+	has("{apiVersion: v1, kind: Secret, metadata: {name: edge-rotated, namespace: team, labels: {x-k8s.io/cluster-profile: edge}}}")
+	becomes("edge", "edge-rotated", map[string]string{"zone": "b"})
+	// Those of gitopsd's own namespace are for registrations.
+	has("{apiVersion: v1, kind: Namespace, metadata: {name: gitopsd-system}}")
+	has(strings.NewReplacer("name: dev,", "name: own,", "namespace: team", "namespace: gitopsd-system", "%s", "").Replace(dev))
+	has(strings.NewReplacer("name: dev,", "name: after,", "%s", "").Replace(dev))
+	becomes("after", "dev-secret", map[string]string{})
+	if _, _, err := hub.Get(t.Context(), targetType, targets.ID("gitopsd-system", "own")); kube.ClassOf(err) != kube.NotFound {
+		t.Errorf("a target is beside gitopsd's own credentials: %v", err)
+	}
 
 	has("{apiVersion: workload.crossplane.io/v1alpha1, kind: KubernetesTarget, metadata: {name: taken, namespace: team}, spec: {connectionSecretRef: {name: mine}}}")
 	has(strings.NewReplacer("name: dev,", "name: taken,", "%s", "").Replace(dev))

@@ -18,14 +18,6 @@ var (
 // DefaultKinds are the kinds of claims unless an operator names others.
 var DefaultKinds = []string{"KubernetesCluster.compute.crossplane.io", clusterAPI.String()}
 
-// profileLabel is on the Secret with the connection to a ClusterProfile's cluster, with
-// the profile's name (KEP-4322).
-const profileLabel = "x-k8s.io/cluster-profile"
-
-// profileNamespaceLabel may be on it, too, with the profile's namespace. A Secret that
-// names another namespace leads to the cluster of another profile.
-const profileNamespaceLabel = "x-k8s.io/cluster-profile-namespace"
-
 // ParseKinds reads kinds, each as Kind.group.
 func ParseKinds(texts []string) ([]manifest.GroupKind, error) {
 	var kinds []manifest.GroupKind
@@ -47,12 +39,10 @@ func ParseKinds(texts []string) ([]manifest.GroupKind, error) {
 type state struct {
 	apiVersion string
 	// secret is the Secret in the claim's namespace with the connection; empty if the
-	// cluster is not there yet, or if the Secret is the one with label, "key=value".
-	secret, label string
+	// cluster is not there yet, or if the Secret is the one of profile, a ClusterProfile.
+	secret, profile string
 	// why is why there can be no target, for people; empty for a claim that only waits.
 	why string
-	// lookAgain: the Secret has to be looked for again.
-	lookAgain bool
 }
 
 // stateOf reads a claim. One that is not Bound and not Ready waits.
@@ -70,7 +60,7 @@ func stateOf(gk manifest.GroupKind, tree map[string]any) state {
 		if !condition(tree, "ControlPlaneHealthy") {
 			return state{}
 		}
-		return state{label: profileLabel + "=" + name}
+		return state{profile: name}
 	}
 	if manifest.Text(tree, "status", "bindingPhase") != "Bound" && manifest.Text(tree, "status", "phase") != "Bound" && !condition(tree, "Ready") {
 		return state{}

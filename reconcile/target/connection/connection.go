@@ -16,6 +16,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -117,6 +119,23 @@ func checkUser(u *api.AuthInfo) error {
 		return errors.New("a user name needs a password, and a password a user name")
 	case u.Token == "" && len(u.ClientCertificateData) == 0 && u.Username == "" && u.Exec == nil && u.AuthProvider == nil:
 		return errors.New("it holds no credentials: neither a token, nor a client certificate, nor a user name")
+	}
+	return nil
+}
+
+// Check returns an error if the server, or the proxy to it, is given by an address that r
+// refuses. A name has to be resolved first.
+func (c *Connection) Check(r kubeconfig.Reach) error {
+	for _, text := range []string{c.entry.Cluster.Server, c.entry.Cluster.ProxyURL} {
+		to, err := url.Parse(text)
+		if err != nil {
+			continue // Parse has refused it
+		}
+		if address, err := netip.ParseAddr(to.Hostname()); err == nil {
+			if err := r.Check(address); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

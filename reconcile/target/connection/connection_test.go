@@ -93,6 +93,63 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// Every key of the second layout is used.
+func TestKeys(t *testing.T) {
+	data := map[string][]byte{"endpoint": []byte("https://b.example"), "clusterCA": []byte("CA")}
+	for _, keys := range [][]string{{"clientCert", "clientKey"}, {"username", "password"}, {"token"}, {"clientCert", "clientKey", "token", "username", "password"}} {
+		one := maps.Clone(data)
+		for _, key := range keys {
+			one[key] = []byte("of " + key)
+		}
+		c, err := Parse(one, kubeconfig.Restricted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		user := c.entry.User
+		have := map[string]string{
+			"endpoint": c.entry.Cluster.Server, "clusterCA": string(c.entry.Cluster.CertificateAuthorityData), "token": user.Token,
+			"clientCert": string(user.ClientCertificateData), "clientKey": string(user.ClientKeyData), "username": user.Username, "password": user.Password,
+		}
+		for key, value := range have {
+			if value != string(one[key]) {
+				t.Errorf("%v: %s is %q", keys, key, value)
+			}
+		}
+	}
+}
+
+// Addresses are refused as they are written; what names mean is asked when somebody
+// connects.
+func TestCheck(t *testing.T) {
+	loopback, err := kubeconfig.ParseReach([]string{"127.0.0.0/8"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		server string
+		reach  kubeconfig.Reach
+		want   string
+	}{
+		{server: "https://b.example"},
+		{server: "https://192.0.2.1:6443"},
+		{server: "https://127.0.0.1:6443", want: "address 127.0.0.1 is refused"},
+		{server: "https://127.0.0.1:6443", reach: loopback},
+		{server: "https://[::1]:6443", reach: loopback, want: "address ::1 is refused"},
+		{server: "https://[::ffff:127.0.0.1]:6443", want: "is refused"},
+		{server: "https://169.254.169.254", reach: loopback, want: "address 169.254.169.254 is refused"},
+		{server: `https://b.example", proxy-url: "http://127.0.0.1:3128`, want: "address 127.0.0.1 is refused"},
+	} {
+		text := strings.ReplaceAll(file, `proxy-url: "socks5://proxy:1080"`, "")
+		c, err := Parse(map[string][]byte{"kubeconfig": []byte(strings.Replace(text, `server: "https://b.example:6443`, `server: "`+tt.server, 1))}, kubeconfig.Restricted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Check(tt.reach); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: error %v, want %q", tt.server, err, tt.want)
+		}
+	}
+}
+
 // An operator can allow plugins.
 func TestAllowPlugins(t *testing.T) {
 	c, err := Parse(user("{exec: {apiVersion: client.authentication.k8s.io/v1, command: login, interactiveMode: Never}}"), kubeconfig.Plugins)
