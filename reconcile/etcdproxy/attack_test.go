@@ -150,10 +150,9 @@ func (a *attacker) auth() pb.AuthClient               { return pb.NewAuthClient(
 
 func (a *attacker) txn(t *pb.TxnRequest) error { return do(a, a.kv().Txn, t) }
 
-// watch watches, has the victim write, and then reads until the stream has nothing more to say: a
-// second watch on the attacker's own key proves that it had its time.
+// watch watches, has the victim write, and reads until etcd says that there is nothing up to there.
 func (a *attacker) watch(v *victim, create *pb.WatchCreateRequest) error {
-	ctx, cancel := context.WithTimeout(a.ctx, 30*time.Second)
+	ctx, cancel := context.WithCancel(a.ctx)
 	defer cancel()
 	stream, err := pb.NewWatchClient(a.conn).Watch(ctx)
 	if err != nil {
@@ -175,10 +174,14 @@ func (a *attacker) watch(v *victim, create *pb.WatchCreateRequest) error {
 		return err
 	}
 	defer v.through.Delete(context.WithoutCancel(ctx), "watched")
-	for {
-		if err := stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}}); err != nil {
-			return err
+	// etcd does not answer before its watches have caught up, so that it is asked again.
+	go func() {
+		for ctx.Err() == nil {
+			stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}})
+			time.Sleep(20 * time.Millisecond)
 		}
+	}()
+	for {
 		got, err := stream.Recv()
 		if err != nil {
 			return err
