@@ -2,6 +2,7 @@ package limit
 
 import (
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 )
@@ -81,4 +82,23 @@ func Trim(samples []Sample, now time.Time, maxAge time.Duration) []Sample {
 		return sorted
 	}
 	return sorted[young-1:]
+}
+
+// FloorKey returns the key in etcd at which the floor of a namespace is kept: the prefix
+// itself. The user of the namespace may write there, so that any proxy can raise the
+// floor, all agree on it and restarts keep it; and no tenant can name that key, since it
+// would be the empty one, which etcd does not have. It goes with the namespace's keys.
+func FloorKey(prefix string) []byte { return []byte(prefix) }
+
+// FormatFloor returns what is kept at [FloorKey].
+func FormatFloor(revision int64) []byte { return strconv.AppendInt(nil, revision, 10) }
+
+// ParseFloor parses what is kept at [FloorKey], given etcd's current revision. It reports
+// false for what is no revision that could have been compacted to; there is no floor then.
+func ParseFloor(value []byte, current int64) (int64, bool) {
+	revision, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil || revision < 1 || revision > current {
+		return 0, false
+	}
+	return revision, true
 }

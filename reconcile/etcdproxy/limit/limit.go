@@ -6,7 +6,7 @@
 //   - [Bucket] bounds a rate: requests, or bytes written.
 //   - [Queue] bounds what is asked of one etcd at a time, and gives each namespace its
 //     weighted share where several wait.
-//   - [Count] caps what a namespace has open: watches, streams, leases.
+//   - [Count] caps how many watches a namespace has, and [Leases] how many leases.
 //   - [Floor] is the revision that a namespace has compacted to, and [Compaction] the
 //     revision to which an etcd with many namespaces may really be compacted.
 //
@@ -44,15 +44,9 @@ const (
 	MaxWait = 5 * time.Second
 	// MaxCountWait is how long a write waits for its namespace to be counted.
 	MaxCountWait = 2 * time.Second
-	// MaxStreams is how many streams a namespace has open: watches, keep-alives and reads.
-	// One stream carries many watches.
-	MaxStreams = 1000
-	// MaxLeases is how many leases a namespace has. A kube-apiserver needs one for each
-	// minute in which Events are written.
+	// MaxLeases is how many leases a namespace has by one proxy. A kube-apiserver needs one
+	// for each minute in which Events are written.
 	MaxLeases = 10_000
-	// MaxOperations is how many operations a transaction has, those inside of it included.
-	// It is etcd's own default.
-	MaxOperations = 128
 )
 
 // Errors of calls that are not let through.
@@ -63,15 +57,11 @@ var (
 	ErrTooManyRequests = rpctypes.ErrGRPCRequestTooManyRequests
 	// ErrCompacted says that the revision is below the floor.
 	ErrCompacted = rpctypes.ErrGRPCCompacted
-	// ErrTooManyOperations says that a transaction has more than MaxOperations.
-	ErrTooManyOperations = rpctypes.ErrGRPCTooManyOps
 	// ErrCounting says that it is not known what the namespace holds. Clients of etcd try
 	// again where they know that the call was not made.
 	ErrCounting = status.Error(codes.Unavailable, "etcdserver: the namespace's keys are still being counted against its quota; try again")
-	// ErrTooManyWatches, ErrTooManyStreams and ErrTooManyLeases say that the namespace has
-	// as many as it may.
+	// ErrTooManyWatches and ErrTooManyLeases say that the namespace has as many as it may.
 	ErrTooManyWatches = status.Error(codes.ResourceExhausted, "etcdserver: too many requests: the namespace has as many watches as it may; cancel some, or raise throttle.watches")
-	ErrTooManyStreams = status.Error(codes.ResourceExhausted, "etcdserver: too many requests: the namespace has as many streams open as it may")
 	ErrTooManyLeases  = status.Error(codes.ResourceExhausted, "etcdserver: too many requests: the namespace has as many leases as it may; revoke some")
 )
 

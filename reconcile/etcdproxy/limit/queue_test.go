@@ -68,14 +68,14 @@ func TestQueueWeights(t *testing.T) {
 			go c.enter(t, light, "light", time.Millisecond, 0)
 		}
 		time.Sleep(100*time.Millisecond + time.Microsecond)
-		c.mu.Lock()
-		defer c.mu.Unlock()
 		n := 0
+		c.mu.Lock()
 		for _, name := range c.order[:100] {
 			if name == "heavy" {
 				n++
 			}
 		}
+		c.mu.Unlock()
 		if n < 74 || n > 76 {
 			t.Errorf("%d of 100 turns went to who has three quarters of the weight", n)
 		}

@@ -36,13 +36,8 @@ func txnRequest(success, failure []*pb.RequestOp) *pb.TxnRequest {
 	return &pb.TxnRequest{Success: success, Failure: failure}
 }
 
-func mustTxn(t *testing.T, success, failure []*pb.RequestOp) Write {
-	t.Helper()
-	w, err := TxnOf(txnRequest(success, failure))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return w
+func txnWrite(success, failure []*pb.RequestOp) Write {
+	return TxnOf(txnRequest(success, failure))
 }
 
 // counted returns a Usage that holds the keys given, with values of so many bytes.
@@ -81,47 +76,17 @@ func TestAdmit(t *testing.T) {
 		{"another lease for a key", etcd.Quota{Storage: 1}, PutOf(&pb.PutRequest{Key: []byte("a"), IgnoreValue: true}), nil},
 		{"the compaction key", etcd.Quota{Storage: 1}, PutOf(putRequest(CompactKey, 10)), nil},
 		{"no revision in the compaction key", etcd.Quota{Storage: 1}, PutOf(putRequest(CompactKey, 100)), ErrNoSpace},
-		{"deletions", etcd.Quota{Storage: 1}, mustTxn(t, ops(deleteOp("a")), ops(deleteOp("b"))), nil},
-		{"both branches fit", quota, mustTxn(t, ops(putOp("c", 9)), ops(putOp("d", 9))), nil},
-		{"the second branch does not", quota, mustTxn(t, ops(putOp("c", 1)), ops(putOp("d", 10))), ErrNoSpace},
-		{"two puts in one branch", quota, mustTxn(t, ops(putOp("a", 44), putOp("b", 54)), nil), nil},
-		{"two puts too many", quota, mustTxn(t, ops(putOp("a", 44), putOp("b", 55)), nil), ErrNoSpace},
-		{"inside of a transaction", quota, mustTxn(t, ops(putOp("a", 44), txnOp(txnRequest(nil, ops(putOp("b", 55))))), nil), ErrNoSpace},
-		{"the compaction key and another", etcd.Quota{Storage: 1}, mustTxn(t, ops(putOp(CompactKey, 5), putOp("c", 1)), nil), ErrNoSpace},
-		{"the compaction key in a transaction", etcd.Quota{Storage: 1}, mustTxn(t, ops(putOp(CompactKey, 5)), nil), nil},
+		{"deletions", etcd.Quota{Storage: 1}, txnWrite(ops(deleteOp("a")), ops(deleteOp("b"))), nil},
+		{"both branches fit", quota, txnWrite(ops(putOp("c", 9)), ops(putOp("d", 9))), nil},
+		{"the second branch does not", quota, txnWrite(ops(putOp("c", 1)), ops(putOp("d", 10))), ErrNoSpace},
+		{"two puts in one branch", quota, txnWrite(ops(putOp("a", 44), putOp("b", 54)), nil), nil},
+		{"two puts too many", quota, txnWrite(ops(putOp("a", 44), putOp("b", 55)), nil), ErrNoSpace},
+		{"inside of a transaction", quota, txnWrite(ops(putOp("a", 44), txnOp(txnRequest(nil, ops(putOp("b", 55))))), nil), ErrNoSpace},
+		{"the compaction key and another", etcd.Quota{Storage: 1}, txnWrite(ops(putOp(CompactKey, 5), putOp("c", 1)), nil), ErrNoSpace},
+		{"the compaction key in a transaction", etcd.Quota{Storage: 1}, txnWrite(ops(putOp(CompactKey, 5)), nil), nil},
 	} {
 		_, err := counted(tt.quota, holds).Admit(t.Context(), tt.write)
 		if !errors.Is(err, tt.want) {
-			t.Errorf("%s: got %v, want %v", tt.name, err, tt.want)
-		}
-	}
-}
-
-func TestTooManyOperations(t *testing.T) {
-	t.Parallel()
-	var most []*pb.RequestOp
-	for i := range MaxOperations - 1 {
-		most = append(most, deleteOp(fmt.Sprint(i)))
-	}
-	inside := func(n int) *pb.TxnRequest {
-		var ops []*pb.RequestOp
-		for i := range n {
-			ops = append(ops, putOp(fmt.Sprint(i), 1))
-		}
-		return txnRequest([]*pb.RequestOp{txnOp(txnRequest(ops, nil))}, nil)
-	}
-	for _, tt := range []struct {
-		name string
-		r    *pb.TxnRequest
-		want error
-	}{
-		{"as many as may be", txnRequest(most, []*pb.RequestOp{deleteOp("x")}), nil},
-		{"one more in the other branch", txnRequest(most, []*pb.RequestOp{deleteOp("x"), deleteOp("y")}), ErrTooManyOperations},
-		{"comparisons", &pb.TxnRequest{Success: most, Compare: []*pb.Compare{{}, {}}}, ErrTooManyOperations},
-		{"as many inside", inside(MaxOperations - 1), nil},
-		{"one more inside", inside(MaxOperations), ErrTooManyOperations},
-	} {
-		if _, err := TxnOf(tt.r); !errors.Is(err, tt.want) {
 			t.Errorf("%s: got %v, want %v", tt.name, err, tt.want)
 		}
 	}
@@ -187,7 +152,7 @@ func TestCounting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		u := NewUsage(etcd.Quota{Storage: 100})
-		if _, err := u.Admit(t.Context(), mustTxn(t, []*pb.RequestOp{deleteOp("a")}, nil)); err != nil {
+		if _, err := u.Admit(t.Context(), txnWrite([]*pb.RequestOp{deleteOp("a")}, nil)); err != nil {
 			t.Errorf("a deletion waits: %v", err)
 		}
 		if _, err := u.Admit(t.Context(), PutOf(putRequest("a", 1))); !errors.Is(err, ErrCounting) {
@@ -309,10 +274,7 @@ func model(t *testing.T, r *rand.Rand) {
 		switch n := r.IntN(10); {
 		case n < 4:
 			request := randomTxn(r, 2)
-			w, err := TxnOf(request)
-			if err != nil {
-				t.Fatal(err)
-			}
+			w := TxnOf(request)
 			hold, err := u.Admit(t.Context(), w)
 			if err != nil {
 				refused++

@@ -37,39 +37,23 @@ func PutOf(r *pb.PutRequest) Write {
 }
 
 // TxnOf returns what a transaction may put. Keys are the tenant's, without the prefix.
-// The error is etcd's, for a transaction with more operations than [MaxOperations].
-func TxnOf(r *pb.TxnRequest) (Write, error) {
-	left := MaxOperations
-	return txnOf(r, &left)
-}
-
-func txnOf(r *pb.TxnRequest, left *int) (Write, error) {
+func TxnOf(r *pb.TxnRequest) Write {
 	var branches [2]Write
 	for i, ops := range [][]*pb.RequestOp{r.GetSuccess(), r.GetFailure()} {
+		b := &branches[i]
 		for _, op := range ops {
-			if *left--; *left < 0 {
-				return Write{}, ErrTooManyOperations
-			}
-			b := &branches[i]
 			if p := op.GetRequestPut(); p != nil {
 				b.puts = append(b.puts, PutOf(p).puts...)
 			}
 			if t := op.GetRequestTxn(); t != nil {
-				inside, err := txnOf(t, left)
-				if err != nil {
-					return Write{}, err
-				}
-				b.either = append(b.either, inside.either...)
+				b.either = append(b.either, TxnOf(t).either...)
 			}
 		}
 	}
-	if *left -= len(r.GetCompare()); *left < 0 {
-		return Write{}, ErrTooManyOperations
-	}
 	if !branches[0].Puts() && !branches[1].Puts() {
-		return Write{}, nil
+		return Write{}
 	}
-	return Write{either: [][2]Write{branches}}, nil
+	return Write{either: [][2]Write{branches}}
 }
 
 // Puts reports whether the call may put anything.
