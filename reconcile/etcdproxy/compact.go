@@ -53,7 +53,7 @@ func (c *call) compact() error {
 		return err
 	}
 	defer in.discard()
-	leave, err := c.enter(&notes, in.bytes)
+	leave, err := c.enter(&notes, &in)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (c *call) compact() error {
 	if err == nil {
 		err = c.answer(&etcdserverpb.CompactionResponse{Header: head})
 	}
-	leave(err, 0)
+	leave.Leave(Outcome{Err: err})
 	return err
 }
 

@@ -20,6 +20,14 @@ func (f *frame) free() {
 	}
 }
 
+// outcome is that of a call with the frame as its response.
+func (f *frame) outcome(err error) Outcome {
+	if err != nil || f.buf == nil {
+		return Outcome{Err: err}
+	}
+	return Outcome{Bytes: f.buf.Len(), Response: f.bytes()}
+}
+
 var pool = mem.DefaultBufferPool()
 
 // rewritten returns a frame with what write appends; size is about what that will be.

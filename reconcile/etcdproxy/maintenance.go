@@ -25,7 +25,7 @@ func (c *call) status() error {
 		return err
 	}
 	defer in.discard()
-	leave, err := c.enter(&notes, in.bytes)
+	leave, err := c.enter(&notes, &in)
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (c *call) status() error {
 	if err == nil {
 		err = c.answer(c.statusOf(&up))
 	}
-	leave(err, 0)
+	leave.Leave(Outcome{Err: err})
 	return err
 }
 

@@ -57,6 +57,7 @@ func (p *Proxy) Set(tenants []Tenant) error {
 			continue
 		}
 		serving.quota.Store(t.Quota.Storage)
+		p.cfg.Gate.Open(t.Namespace, t.Upstream.Endpoints, serving.upstream.conn)
 		next[uri] = serving
 	}
 	p.mu.Lock()
@@ -72,6 +73,9 @@ func (p *Proxy) Set(tenants []Tenant) error {
 	}
 	for uri, t := range old {
 		if next[uri] != t {
+			if next[uri] == nil {
+				p.cfg.Gate.Close(t.id)
+			}
 			t.close()
 		}
 	}

@@ -27,7 +27,6 @@ func unary(request, response *wire.Message) func(*call) error {
 // received is a request, ready to be sent to etcd.
 type received struct {
 	frame
-	bytes int // as the client sent it
 	// The notes of the request are parts of this.
 	from frame
 }
@@ -48,6 +47,7 @@ func (c *call) receive(m *wire.Message, notes *wire.Notes) (received, error) {
 // request rewrites a request.
 func (c *call) request(m *wire.Message, from *frame, notes *wire.Notes) (received, error) {
 	src := from.bytes()
+	c.tenant.counts.received.Add(int64(len(src)))
 	to, err := rewritten(len(src)+2*len(c.tenant.prefix)+32, func(dst []byte) ([]byte, error) {
 		return c.tenant.space.Request(dst, m, src, notes)
 	})
@@ -55,7 +55,7 @@ func (c *call) request(m *wire.Message, from *frame, notes *wire.Notes) (receive
 		c.tenant.counts.refused.Add(1)
 		return received{}, refused(err)
 	}
-	return received{frame: to, bytes: len(src), from: *from}, nil
+	return received{frame: to, from: *from}, nil
 }
 
 // discard frees a request that is not sent.
@@ -71,18 +71,14 @@ func (c *call) invoke(in received, m *wire.Message, notes *wire.Notes) (frame, e
 		in.discard()
 		return frame{}, err
 	}
-	leave, err := c.enter(notes, in.bytes)
+	leave, err := c.enter(notes, &in)
 	if err != nil {
 		in.discard()
 		return frame{}, err
 	}
 	in.from.free()
 	out, err := c.roundTrip(&in.frame, m, notes)
-	size := 0
-	if err == nil {
-		size = out.buf.Len()
-	}
-	leave(err, size)
+	leave.Leave(out.outcome(err))
 	return out, err
 }
 
@@ -106,6 +102,7 @@ func (c *call) response(m *wire.Message, got *frame, notes *wire.Notes) (frame, 
 	if err != nil {
 		return frame{}, c.foreign(c.tenant, c.method, err)
 	}
+	c.tenant.counts.sent.Add(int64(out.buf.Len()))
 	return out, nil
 }
 
@@ -122,19 +119,21 @@ func (c *call) rangeStream() error {
 		in.discard()
 		return err
 	}
-	leave, err := c.enter(&notes, in.bytes)
+	leave, err := c.enter(&notes, &in)
 	if err != nil {
 		in.discard()
 		return err
 	}
 	in.from.free()
-	size, err := c.parts(&in.frame)
-	leave(err, size)
-	return err
+	return c.attended(func() error {
+		size, err := c.parts(&in.frame, leave.Answered)
+		leave.Leave(Outcome{Err: err, Bytes: size})
+		return err
+	})
 }
 
 // parts sends a request and passes on the parts of the response. It returns their size.
-func (c *call) parts(in *frame) (size int, err error) {
+func (c *call) parts(in *frame, answered func()) (size int, err error) {
 	up, err := c.tenant.upstream.conn.NewStream(c.ctx, serverStreams, c.method)
 	if err != nil {
 		in.free()
@@ -154,6 +153,7 @@ func (c *call) parts(in *frame) (size int, err error) {
 		case err != nil:
 			return size, c.told(c.tenant, c.method, err)
 		}
+		answered()
 		var notes wire.Notes
 		out, err := c.response(wire.RangeStreamResponse, &got, &notes)
 		got.free()
@@ -161,7 +161,7 @@ func (c *call) parts(in *frame) (size int, err error) {
 			return size, err
 		}
 		size += out.buf.Len()
-		if err := c.client.SendMsg(&out); err != nil {
+		if err := c.tell(&out); err != nil {
 			return size, err
 		}
 	}
