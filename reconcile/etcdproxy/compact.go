@@ -76,7 +76,7 @@ func (c *call) raise(revision int64) (*etcdserverpb.ResponseHeader, error) {
 	case revision > head.Revision:
 		return nil, rpctypes.ErrGRPCFutureRev
 	}
-	return head, c.cfg.Floors.Raise(c.ctx, c.tenant.id, revision)
+	return head, c.told(c.tenant, c.method, c.cfg.Floors.Raise(c.ctx, c.tenant.id, revision))
 }
 
 // aboveFloor reports a request at a revision that the tenant compacted. In a transaction the

@@ -73,11 +73,16 @@ func (c *call) alarm() error {
 	if err != nil {
 		return err
 	}
-	in.discard()
+	defer in.discard()
 	if notes.Action != int64(etcdserverpb.AlarmRequest_GET) {
 		return status.Error(codes.PermissionDenied, "gitopsd: tenants of a shared etcd can get alarms, not raise or clear them")
 	}
+	leave, err := c.enter(&notes, &in)
+	if err != nil {
+		return err
+	}
 	head, err := c.head()
+	leave.Leave(Outcome{Err: err})
 	if err != nil {
 		return err
 	}
