@@ -72,6 +72,9 @@ type Limits struct {
 	// Unread is how long a client may leave unread what a stream has for it; a minute by
 	// default. Then the stream ends.
 	Unread time.Duration
+	// UnreadBytes is how much is held of responses that a tenant's clients do not read, before
+	// its reads are refused; twice ResponseBytes by default.
+	UnreadBytes int
 	// Connections is the largest number of connections of a tenant; 1000 by default.
 	Connections int
 	// Handshakes is the largest number of connections that are not authenticated yet; 1000 by
@@ -90,6 +93,7 @@ func (l Limits) withDefaults() Limits {
 	l.HeaderBytes = cmp.Or(l.HeaderBytes, 16<<10)
 	l.Streams = cmp.Or(l.Streams, 1000)
 	l.Calls = cmp.Or(l.Calls, 5000)
+	l.UnreadBytes = cmp.Or(l.UnreadBytes, 2*l.ResponseBytes)
 	l.Unread = cmp.Or(l.Unread, time.Minute)
 	l.Connections = cmp.Or(l.Connections, 1000)
 	l.Handshakes = cmp.Or(l.Handshakes, 1000)

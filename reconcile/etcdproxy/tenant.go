@@ -23,6 +23,7 @@ type tenant struct {
 	upstream *upstream
 	counts   counts
 	quota    atomic.Int64 // in bytes; 0 is none
+	held     atomic.Int64 // bytes of responses that are not read
 	alarmed  atomic.Int64 // when an alarm was last logged, in seconds
 
 	mu       sync.Mutex

@@ -1,6 +1,7 @@
 package etcdproxy
 
 import (
+	"cmp"
 	"errors"
 	"io"
 
@@ -69,7 +70,11 @@ func (r *received) discard() {
 // invoke sends a request to etcd if floor and gate let it, and returns the response, rewritten. It is sent
 // once: whether a write that failed was done is for the client to find out, as with etcd.
 func (c *call) invoke(in received, m *wire.Message, notes *wire.Notes) (frame, error) {
-	if err := c.aboveFloor(notes); err != nil {
+	err := c.aboveFloor(notes)
+	if err == nil && len(notes.Puts) == 0 && notes.Deletes == 0 {
+		err = c.readsAll()
+	}
+	if err != nil {
 		in.discard()
 		return frame{}, err
 	}
@@ -119,7 +124,7 @@ func (c *call) deliver(in, got *frame) error {
 func (c *call) response(m *wire.Message, got *frame, notes *wire.Notes) (frame, error) {
 	src := got.bytes()
 	*notes = wire.Notes{}
-	out, err := rewritten(len(src), func(dst []byte) ([]byte, error) {
+	out, err := rewrittenInto(unread{c.tenant}.hold, len(src), func(dst []byte) ([]byte, error) {
 		return c.tenant.space.Response(dst, m, src, notes)
 	})
 	if err != nil {
@@ -138,7 +143,7 @@ func (c *call) rangeStream() error {
 	if err != nil {
 		return err
 	}
-	if err := c.aboveFloor(&notes); err != nil {
+	if err := cmp.Or(c.aboveFloor(&notes), c.readsAll()); err != nil {
 		in.discard()
 		return err
 	}

@@ -217,13 +217,13 @@ func TestScanPages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for i := range 20 {
+	for i := range 8 {
 		if _, err := w.server.Root.Put(ctx, fmt.Sprintf("%sz%02d", w.prefix, i), strings.Repeat("v", 1<<20)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	w.follow()
-	for i := range 20 {
+	for i := range 8 {
 		if _, err := w.server.Root.Delete(ctx, fmt.Sprintf("%sz%02d", w.prefix, i)); err != nil {
 			t.Fatal(err)
 		}

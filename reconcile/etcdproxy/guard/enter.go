@@ -56,7 +56,10 @@ func (t *tenant) enter(ctx context.Context, c *etcdproxy.Call) (etcdproxy.Passag
 	if err != nil {
 		return nil, err
 	}
-	return t.call(ctx, w, (*passage).wrote)
+	if !w.Puts() && c.Notes.Deletes == 0 && !strings.HasSuffix(c.Method, "/DeleteRange") {
+		return t.call(ctx, w, func(*passage, etcdproxy.Outcome) {})
+	}
+	return t.call(ctx, w, func(p *passage, o etcdproxy.Outcome) { p.wrote(t.usage, o) })
 }
 
 // writeOf returns what a request may put. It was found to be valid before.
@@ -150,8 +153,9 @@ func (p *passage) Leave(o etcdproxy.Outcome) {
 }
 
 // wrote settles the place that a write has in the quota.
-func (p *passage) wrote(o etcdproxy.Outcome) {
+func (p *passage) wrote(u *limit.Usage, o etcdproxy.Outcome) {
 	revision, succeeded := limit.Outcome(o.Response)
+	u.Done(revision)
 	switch {
 	case o.Err == nil && revision > 0 && p.write.Took(succeeded).Puts():
 		p.hold.Written(revision)
