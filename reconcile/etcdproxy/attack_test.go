@@ -509,7 +509,7 @@ func TestAttacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer bare.Close()
-	through := p.raw(t, mallory.certificate(t))
+	through := p.plain(t, mallory.certificate(t))
 	want := v.state(t)
 	for _, way := range []struct {
 		name string
@@ -602,7 +602,7 @@ func TestOnlyTheseCalls(t *testing.T) {
 	t.Parallel()
 	x := newTenantIn(t, "x")
 	p := serve(t, Config{}, x)
-	conn := p.raw(t, x.certificate(t))
+	conn := p.plain(t, x.certificate(t))
 	names := []string{
 		"/grpc.health.v1.Health/Check", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/etcdserverpb.KV/Other", "/etcdserverpb.KV/range",
 		"/etcdserverpb.KV/", "/etcdserverpb.KV/Range/", "//etcdserverpb.KV/Range", "/other.Service/Call", "/", "/gatewaypb.KV/Range",

@@ -14,6 +14,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -97,7 +98,7 @@ func TestSecondWall(t *testing.T) {
 	t.Parallel()
 	r, x := startRogue(t)
 	p := serve(t, Config{}, x)
-	conn := p.raw(t, x.certificate(t))
+	conn := p.plain(t, x.certificate(t))
 	kv := &mvccpb.KeyValue{Key: []byte("/b/" + secret), Value: []byte(secret)}
 	header := &pb.ResponseHeader{Revision: 5}
 	for i, tt := range []struct {
@@ -144,7 +145,7 @@ func TestMetadata(t *testing.T) {
 	t.Parallel()
 	r, x := startRogue(t)
 	p := serve(t, Config{}, x)
-	conn := p.raw(t, x.certificate(t))
+	conn := p.plain(t, x.certificate(t))
 	r.answer = func(string) (proto.Message, error) { return &pb.RangeResponse{}, nil }
 	forged := []string{
 		"token", "root-token", "authorization", "Bearer root", "hasleader", "true", "client-api-version", "3.7", "username", "root", "x-forwarded-for", "10.0.0.1",
@@ -198,41 +199,51 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// A call is sent to etcd once, whatever comes back.
+// A call is sent to etcd once, whatever comes back; a read once more if etcd's users changed
+// meanwhile, and not for ever.
 func TestNoSecondTry(t *testing.T) {
 	t.Parallel()
 	r, x := startRogue(t)
 	p := serve(t, Config{}, x)
-	kv := pb.NewKVClient(p.raw(t, x.certificate(t)))
-	for _, code := range []codes.Code{codes.Unavailable, codes.Unknown, codes.Aborted, codes.ResourceExhausted, codes.InvalidArgument} {
+	kv := pb.NewKVClient(p.plain(t, x.certificate(t)))
+	read := func(ctx context.Context) error {
+		_, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte("k")})
+		return err
+	}
+	writes := []func(context.Context) error{
+		func(ctx context.Context) error { _, err := kv.Put(ctx, &pb.PutRequest{Key: []byte("k")}); return err },
+		func(ctx context.Context) error { _, err := kv.Txn(ctx, nested(2, putOp("k", ""))); return err },
+		func(ctx context.Context) error { _, err := kv.Txn(ctx, nested(2, deleteOp("k", ""))); return err },
+		func(ctx context.Context) error {
+			_, err := kv.DeleteRange(ctx, &pb.DeleteRangeRequest{Key: []byte("k")})
+			return err
+		},
+	}
+	sent := func(err error, calls ...func(context.Context) error) int {
 		r.mu.Lock()
 		r.metadata = nil
 		r.mu.Unlock()
-		text := "lost"
-		if code == codes.InvalidArgument {
-			text = "etcdserver: revision of auth store is old"
-		}
-		r.answer = func(string) (proto.Message, error) { return nil, status.Error(code, text) }
-		for _, call := range []func(context.Context) error{
-			func(ctx context.Context) error { _, err := kv.Put(ctx, &pb.PutRequest{Key: []byte("k")}); return err },
-			func(ctx context.Context) error {
-				_, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte("k")})
-				return err
-			},
-			func(ctx context.Context) error { _, err := kv.Txn(ctx, &pb.TxnRequest{}); return err },
-			func(ctx context.Context) error {
-				_, err := kv.DeleteRange(ctx, &pb.DeleteRangeRequest{Key: []byte("k")})
-				return err
-			},
-		} {
-			if err := call(t.Context()); status.Code(err) != code {
-				t.Errorf("%s: %v", code, err)
+		r.answer = func(string) (proto.Message, error) { return nil, err }
+		for _, call := range calls {
+			if have := call(t.Context()); status.Code(have) != status.Code(err) {
+				t.Errorf("%v becomes %v", err, have)
 			}
 		}
 		r.mu.Lock()
-		if n := len(r.metadata); n != 4 {
-			t.Errorf("%s: four calls were sent %d times", code, n)
+		defer r.mu.Unlock()
+		return len(r.metadata)
+	}
+	for _, code := range []codes.Code{codes.Unavailable, codes.Unknown, codes.Aborted, codes.ResourceExhausted, codes.InvalidArgument} {
+		if n := sent(status.Error(code, "lost"), append(writes, read)...); n != 5 {
+			t.Errorf("%s: five calls were sent %d times", code, n)
 		}
-		r.mu.Unlock()
+	}
+	old := rpctypes.ErrGRPCAuthOldRevision
+	if n := sent(old, writes...); n != 4 {
+		t.Errorf("%v: four writes were sent %d times", old, n)
+	}
+	readTxn := func(ctx context.Context) error { _, err := kv.Txn(ctx, nested(2, rangeOp("k", ""))); return err }
+	if n := sent(old, read, readTxn); n != 2*(1+rereads) {
+		t.Errorf("%v: two reads were sent %d times", old, n)
 	}
 }

@@ -218,7 +218,7 @@ func TestOpenConnections(t *testing.T) {
 // open opens a connection with a watch on it.
 func (r running) open(t *testing.T, cert tls.Certificate) pb.Watch_WatchClient {
 	t.Helper()
-	stream, err := pb.NewWatchClient(r.raw(t, cert)).Watch(t.Context())
+	stream, err := pb.NewWatchClient(r.plain(t, cert)).Watch(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func TestModel(t *testing.T) {
 	p := serve(t, Config{}, x)
 	m := &model{
 		t: t, random: rand.New(rand.NewPCG(1, 1)), aloneAt: make(map[int64]int64),
-		tenant: p.raw(t, x.certificate(t)), alone: privateEtcd(t).Root.ActiveConnection(),
+		tenant: p.plain(t, x.certificate(t)), alone: privateEtcd(t).Root.ActiveConnection(),
 	}
 	watches := m.watch()
 	for i := range 3000 {

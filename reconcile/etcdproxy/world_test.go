@@ -186,8 +186,8 @@ func (r running) client(t testing.TB, x tenantIn) *clientv3.Client {
 	return r.dial(t, x.certificate(t))
 }
 
-// raw connects without etcd's client library, which sends some calls again by itself.
-func (r running) raw(t testing.TB, cert tls.Certificate) *grpc.ClientConn {
+// plain connects without etcd's client library, which sends some calls again by itself.
+func (r running) plain(t testing.TB, cert tls.Certificate) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(r.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: r.ca.Pool(), Certificates: []tls.Certificate{cert}})))
 	if err != nil {

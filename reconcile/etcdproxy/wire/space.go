@@ -46,9 +46,8 @@ type point struct{ head, tail []byte }
 // span returns the key and the end of the range in etcd for those that a tenant gave.
 //
 // An empty key stays empty, and has no range: etcd refuses it, as it would have the tenant's. A
-// range that is empty, since it ends where it begins or before, becomes the one key that is the
-// prefix itself: no tenant can have that, and etcd's own check of permissions, which knows no
-// empty ranges, lets it pass.
+// range that is empty, since it ends where it begins or before, stays empty, but begins inside of
+// the namespace and ends where it begins: etcd's check of permissions lets that pass.
 func (s *Space) span(key, end []byte) (from, to point) {
 	switch {
 	case len(key) == 0:
@@ -58,19 +57,15 @@ func (s *Space) span(key, end []byte) (from, to point) {
 	case isOpen(end):
 		return point{s.prefix, key}, point{s.end, nil}
 	case bytes.Compare(key, end) >= 0:
-		return point{s.prefix, nil}, point{}
+		return point{s.prefix, first}, point{s.prefix, first}
 	}
 	return point{s.prefix, key}, point{s.prefix, end}
 }
 
-// watchSpan is span for a watch. An empty key is the first, and an empty range is an error, which
-// etcd is to find by itself.
+// watchSpan is span for a watch, where an empty key is the first one.
 func (s *Space) watchSpan(key, end []byte) (from, to point) {
 	if len(key) == 0 {
 		key = first
-	}
-	if len(end) > 0 && !isOpen(end) && bytes.Compare(key, end) >= 0 {
-		return point{s.prefix, first}, point{s.prefix, first}
 	}
 	return s.span(key, end)
 }
