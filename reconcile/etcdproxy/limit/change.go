@@ -97,6 +97,16 @@ func (u *Usage) Waits() bool {
 	return len(u.written) > 0 || u.moved != nil
 }
 
+// Waiting returns a channel that has an element when [Usage.Waits] may have become true.
+func (u *Usage) Waiting() <-chan struct{} { return u.waiting }
+
+func (u *Usage) wait() {
+	select {
+	case u.waiting <- struct{}{}:
+	default:
+	}
+}
+
 // SetCurrent says whether the count is followed and up to date. Writes that grow wait
 // while it is not.
 func (u *Usage) SetCurrent(current bool) {

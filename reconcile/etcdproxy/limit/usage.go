@@ -20,7 +20,7 @@ const unknownFor = 15 * time.Second
 // holds and of what any write in flight makes it hold.
 //
 // It remembers the size of each key under a hash of 64 bits with a seed of its own, which
-// is 20 bytes a key or so. Two of a million keys share a hash once in 30 million
+// takes 20 to 40 bytes a key. Two of a million keys share a hash once in 30 million
 // namespaces; then one of them is not counted.
 //
 // It is safe for concurrent use.
@@ -39,6 +39,7 @@ type Usage struct {
 	turned        chan struct{} // closed once current
 	done          int64         // the revision of the newest change that a client was told of
 	moved         chan struct{} // closed when revision moves; nil if nobody waits
+	waiting       chan struct{} // has a token when something began to wait
 	written       []*Hold       // until revision has reached theirs
 	unknown       []*Hold       // by the time at which they end
 }
@@ -69,6 +70,8 @@ func NewUsage(q etcd.Quota) *Usage {
 		live:   sizes{of: make(map[uint64]uint32)},
 		pins:   make(map[uint64][]int64),
 		turned: make(chan struct{}),
+
+		waiting: make(chan struct{}, 1),
 	}
 }
 
@@ -181,6 +184,7 @@ func (u *Usage) moves() <-chan struct{} {
 	}
 	if u.moved == nil {
 		u.moved = make(chan struct{})
+		u.wait()
 	}
 	return u.moved
 }
@@ -269,6 +273,7 @@ func (h *Hold) Written(revision int64) {
 	}
 	h.revision = revision
 	u.written = append(u.written, h)
+	u.wait()
 }
 
 // Unknown keeps the place for as long as the write may still happen: etcd's answer was
