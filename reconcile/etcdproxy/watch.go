@@ -1,0 +1,269 @@
+package etcdproxy
+
+import (
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"gitopsd.dev/reconcile/etcdproxy/wire"
+)
+
+var bothStreams = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
+
+// watch serves a stream of watches by one stream to etcd. What etcd sends is passed on one to one
+// and in order. Only a watch that begins below the tenant's floor is different; see [watching].
+func (c *call) watch() error {
+	up, err := c.tenant.upstream.conn.NewStream(c.ctx, bothStreams, c.method)
+	if err != nil {
+		return c.told(c.tenant, c.method, err)
+	}
+	w := &watching{call: c, up: up, open: make(map[int64]bool)}
+	defer w.end()
+	return c.relay(up, w.requests, w.response)
+}
+
+// relay runs both directions of a stream until one of them ends it. Requests has an error if the
+// client's or the stream to etcd failed; response handles one response.
+func (c *call) relay(up grpc.ClientStream, requests func() error, response func(*frame) error) error {
+	failed := make(chan error, 1)
+	go func() { failed <- requests() }()
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			var got frame
+			if err := up.RecvMsg(&got); err != nil {
+				ended <- c.told(c.tenant, c.method, err)
+				return
+			}
+			err := response(&got)
+			got.free()
+			if err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	// Neither goroutine outlives the call by more than it takes them to notice: with the
+	// handler's return the client's stream ends, and with ctx the one to etcd.
+	for {
+		select {
+		case <-c.slow:
+			return errSlow
+		case err := <-ended:
+			return err
+		case err := <-failed:
+			if err != nil {
+				return err
+			}
+			failed = nil // the client sends no more, and may still receive
+		}
+	}
+}
+
+// watching is a stream of watches.
+//
+// A watch below the floor gets what etcd would have sent if it were compacted there: the watch is
+// created, and canceled with the floor as the revision of the compaction. To know the ID, and to
+// keep the order, etcd creates it, too, but with no event to wait for; it is canceled there as
+// soon as it is known. A watch that the gate refuses goes the same way, with the reason.
+type watching struct {
+	*call
+	up grpc.ClientStream
+
+	sending sync.Mutex // of messages to etcd, by both directions
+	mu      sync.Mutex
+	// creating are the watches that etcd was asked for and has not answered, in order.
+	creating []creating
+	open     map[int64]bool // by ID; false for those that the client does not know of
+	over     bool
+}
+
+// creating is a watch that etcd was asked for. It ends at once if it is below the floor, which
+// is not 0 then, or was refused, for a reason.
+type creating struct {
+	floor   int64
+	refused string
+}
+
+func (c creating) ends() bool { return c.floor > 0 || c.refused != "" }
+
+// requests passes on what the client sends, until it sends no more.
+func (w *watching) requests() error {
+	for {
+		var from frame
+		if err := w.client.RecvMsg(&from); err != nil {
+			if err == io.EOF {
+				return w.up.CloseSend()
+			}
+			return err
+		}
+		if err := w.pass(&from); err != nil {
+			return err
+		}
+	}
+}
+
+// pass passes on one request.
+func (w *watching) pass(from *frame) error {
+	var notes wire.Notes
+	in, err := w.request(wire.WatchRequest, from, &notes)
+	if err != nil {
+		from.free()
+		return err
+	}
+	create := creating{}
+	leave, err := w.enter(&notes, &in)
+	switch {
+	case err == nil:
+	case notes.Member == wire.Create && status.Code(err) == codes.ResourceExhausted:
+		create.refused, leave = status.Convert(err).Message(), open{}
+		if err := w.hesitate(); err != nil {
+			in.discard()
+			return err
+		}
+	default:
+		in.discard()
+		return err
+	}
+	err = w.send(&in.frame, &notes, create)
+	in.from.free()
+	leave.Leave(Outcome{Err: err})
+	if err == io.EOF {
+		return nil // the reason comes by the other direction
+	}
+	return err
+}
+
+// hesitate slows down a client that goes on asking for what is refused.
+func (w *watching) hesitate() error {
+	select {
+	case <-time.After(100 * time.Millisecond):
+		return nil
+	case <-w.ctx.Done():
+		return w.ctx.Err()
+	}
+}
+
+// send sends a request to etcd.
+func (w *watching) send(in *frame, notes *wire.Notes, create creating) error {
+	w.sending.Lock()
+	defer w.sending.Unlock()
+	if notes.Member != wire.Create {
+		return w.up.SendMsg(in)
+	}
+	if w.aboveFloor(notes) != nil && create.refused == "" {
+		create.floor = w.cfg.Floors.Floor(w.tenant.id)
+	}
+	w.mu.Lock()
+	if !w.over {
+		w.creating = append(w.creating, create)
+	} else if create.refused == "" {
+		w.cfg.Gate.Unwatch(w.tenant.id)
+	}
+	w.mu.Unlock()
+	if create.ends() {
+		in.free()
+		nothing, err := rewritten(len(w.tenant.prefix)+96, func(dst []byte) ([]byte, error) {
+			return w.tenant.space.WatchNothing(dst, notes.Watch), nil
+		})
+		if err != nil {
+			return err
+		}
+		*in = nothing
+	}
+	return w.up.SendMsg(in)
+}
+
+// response passes on one response.
+func (w *watching) response(got *frame) error {
+	var notes wire.Notes
+	out, err := w.call.response(wire.WatchResponse, got, &notes)
+	if err != nil {
+		return err
+	}
+	create, hide, err := w.note(&notes)
+	if err != nil || hide {
+		out.free()
+		return err
+	}
+	if err := w.tell(&out); err != nil || !create.ends() {
+		return err
+	}
+	if out, err = rewritten(len(notes.Header)+len(create.refused)+48, func(dst []byte) ([]byte, error) {
+		return wire.CanceledWatch(dst, notes.Header, notes.Watch, create.floor, create.refused), nil
+	}); err != nil {
+		return err
+	}
+	if err := w.tell(&out); err != nil {
+		return err
+	}
+	return w.forget(notes.Watch)
+}
+
+// note keeps count of the watches that are open. It returns what was asked for if a watch was
+// created, and whether the response is not for the client.
+func (w *watching) note(n *wire.Notes) (create creating, hide bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.over {
+		return creating{}, true, nil // the call has ended
+	}
+	if n.Created {
+		if len(w.creating) == 0 {
+			return creating{}, true, w.foreign(w.tenant, w.method, errUnasked)
+		}
+		create, w.creating = w.creating[0], w.creating[1:]
+		if (n.Canceled || create.floor > 0) && create.refused == "" {
+			w.cfg.Gate.Unwatch(w.tenant.id)
+		}
+		if n.Canceled {
+			return creating{}, false, nil // etcd refused it, and tells why
+		}
+		w.open[n.Watch] = !create.ends()
+		return create, false, nil
+	}
+	if !n.Canceled {
+		return creating{}, false, nil
+	}
+	known, is := w.open[n.Watch]
+	delete(w.open, n.Watch)
+	if known {
+		w.cfg.Gate.Unwatch(w.tenant.id)
+	}
+	return creating{}, is && !known, nil
+}
+
+// forget has etcd cancel a watch that the client thinks is gone.
+func (w *watching) forget(id int64) error {
+	in, err := rewritten(16, func(dst []byte) ([]byte, error) { return wire.CancelWatch(dst, id), nil })
+	if err != nil {
+		return err
+	}
+	w.sending.Lock()
+	defer w.sending.Unlock()
+	if err := w.up.SendMsg(&in); err != nil && err != io.EOF {
+		return err
+	}
+	return nil
+}
+
+// end counts the watches that end with the stream.
+func (w *watching) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, known := range w.open {
+		if known {
+			w.cfg.Gate.Unwatch(w.tenant.id)
+		}
+	}
+	for _, create := range w.creating {
+		if create.refused == "" {
+			w.cfg.Gate.Unwatch(w.tenant.id)
+		}
+	}
+	w.open, w.creating, w.over = make(map[int64]bool), nil, true
+}
