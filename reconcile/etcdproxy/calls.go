@@ -39,7 +39,7 @@ var methods = map[string]func(*call) error{
 	"/etcdserverpb.KV/RangeStream":       (*call).rangeStream,
 	"/etcdserverpb.KV/Put":               unary(wire.PutRequest, wire.PutResponse),
 	"/etcdserverpb.KV/DeleteRange":       unary(wire.DeleteRangeRequest, wire.DeleteRangeResponse),
-	"/etcdserverpb.KV/Txn":               unary(wire.TxnRequest, wire.TxnResponse),
+	txnMethod:                            unary(wire.TxnRequest, wire.TxnResponse),
 	"/etcdserverpb.KV/Compact":           (*call).compact,
 	"/etcdserverpb.Watch/Watch":          (*call).watch,
 	"/etcdserverpb.Lease/LeaseGrant":     (*call).leaseGrant,

@@ -238,8 +238,8 @@ func (c *call) attachedLeases() (*etcdserverpb.ResponseHeader, map[int64]bool, e
 	}
 }
 
-// maxRemembered bounds the leases that are remembered.
-const maxRemembered = 10_000
+// maxRemembered bounds the leases that are remembered, each of which is looked up to list them.
+const maxRemembered = 2000
 
 // remember notes a lease that was granted.
 func (t *tenant) remember(id int64) {

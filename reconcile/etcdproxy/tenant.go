@@ -28,7 +28,6 @@ type tenant struct {
 
 	mu       sync.Mutex
 	clients  clients // who may be one
-	gone     bool
 	sessions map[*session]struct{}
 	leases   map[int64]struct{} // the tenant's IDs that were granted here
 }
@@ -93,6 +92,7 @@ func (p *Proxy) newTenant(t Tenant) (*tenant, error) {
 		id: t.ID, prefix: t.Prefix, number: t.Number,
 		space:    wire.NewSpace(t.Prefix, t.Number),
 		upstream: up,
+		clients:  clientsOf(t),
 		sessions: make(map[*session]struct{}),
 		leases:   make(map[int64]struct{}),
 	}, nil
@@ -100,9 +100,6 @@ func (p *Proxy) newTenant(t Tenant) (*tenant, error) {
 
 // close ends everything that is in progress for a tenant.
 func (t *tenant) close() {
-	t.mu.Lock()
-	t.gone = true
-	t.mu.Unlock()
 	t.admit(clients{})
 	t.upstream.close()
 }
