@@ -92,12 +92,15 @@ func (s *Server) run() (err error) {
 	}
 }
 
-// Restart stops the etcd, runs between, and starts it again with its data at the same address.
-func (s *Server) Restart(between func()) error {
+// Restart stops the etcd, runs between with the directory of its data, and starts it again at the same
+// address.
+func (s *Server) Restart(between func(data string) error) error {
 	at := url.URL{Scheme: s.cfg.ListenClientUrls[0].Scheme, Host: s.etcd.Clients[0].Addr().String()}
 	s.etcd.Close()
 	s.etcd = nil
-	between()
+	if err := between(s.cfg.Dir); err != nil {
+		return err
+	}
 	s.cfg.ListenClientUrls = []url.URL{at}
 	return s.run()
 }

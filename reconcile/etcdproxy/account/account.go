@@ -43,8 +43,8 @@ type Config struct {
 }
 
 const (
-	// maxPage is how many keys are read at a time, and pageBytes about how many bytes. The
-	// number is adapted to the size of the values seen.
+	// Keys are read from firstPage to maxPage at a time, as many as have about pageBytes, by
+	// the size of those seen.
 	firstPage, maxPage = 16, 512
 	pageBytes          = 1 << 20
 	// pauses after a failure.
@@ -72,10 +72,12 @@ func Follow(ctx context.Context, cfg Config) {
 		if ctx.Err() != nil {
 			return
 		}
-		if f.progressed {
+		level := slog.LevelDebug // said before
+		if f.progressed || pause == minPause {
 			pause, f.progressed = minPause, false
+			level = slog.LevelWarn
 		}
-		f.Log.Warn("etcd namespace is not followed; what grows waits", "namespace", f.Name, "error", err, "again in", pause)
+		f.Log.Log(ctx, level, "etcd namespace is not followed; what grows waits", "namespace", f.Name, "error", err)
 		select {
 		case <-ctx.Done():
 			return
@@ -189,11 +191,11 @@ func (f *follower) scan(ctx context.Context, revision int64) error {
 	}
 }
 
-func (f *follower) page(ctx context.Context, from []byte, limit, revision int64) (*etcdserverpb.RangeResponse, error) {
+func (f *follower) page(ctx context.Context, from []byte, keys, revision int64) (*etcdserverpb.RangeResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
 	return f.kv.Range(ctx, &etcdserverpb.RangeRequest{
-		Key: from, RangeEnd: []byte(f.end), Limit: limit, Revision: revision,
+		Key: from, RangeEnd: []byte(f.end), Limit: keys, Revision: revision,
 		Serializable: true, // the revision says which state is meant
 	}, asProto)
 }

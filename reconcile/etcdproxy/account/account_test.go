@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -190,7 +191,7 @@ func TestFollow(t *testing.T) {
 	w.relay.SetDown(false)
 	w.agrees("compacted beyond the watch")
 
-	if err := w.server.Restart(func() {}); err != nil {
+	if err := w.server.Restart(func(string) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	for range 20 {
@@ -201,6 +202,48 @@ func TestFollow(t *testing.T) {
 	stop()
 	w.follow()
 	w.agrees("started again")
+}
+
+// An etcd that was restored to an earlier state is counted as it is now, with the floor that it has.
+func TestRestored(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 20 {
+		w.change(r)
+	}
+	w.follow()
+	w.agrees("counted")
+	saved := t.TempDir()
+	if err := w.server.Restart(func(data string) error { return os.CopyFS(saved, os.DirFS(data)) }); err != nil {
+		t.Fatal(err)
+	}
+	for range 40 {
+		w.change(r)
+	}
+	w.agrees("before it was restored")
+	before := w.usage.State().Revision
+	if err := Raise(t.Context(), w.conn, w.prefix, w.floor, before); err != nil {
+		t.Fatal(err)
+	}
+	err := w.server.Restart(func(data string) error {
+		if err := os.RemoveAll(data); err != nil {
+			return err
+		}
+		return os.CopyFS(data, os.DirFS(saved))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !eventually(func() bool { s := w.usage.State(); return s.Current && s.Revision < before }) {
+		t.Fatalf("not counted again: %+v", w.usage.State())
+	}
+	w.agrees("restored")
+	if floor := w.floor.Load(); floor != 0 {
+		t.Errorf("the floor is %d, and the restored etcd has none", floor)
+	}
+	w.change(r)
+	w.agrees("followed again")
 }
 
 // A scan reads many keys and large ones in pages, all at one revision, while they change.

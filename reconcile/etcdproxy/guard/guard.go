@@ -5,7 +5,10 @@
 //   - enter.go: what a call waits for, and what is done when it has ended
 //   - state.go: numbers and readiness
 //
-// What it decides by is package limit's, which is pure, kept true by package account.
+// What it decides by is package limit's, which is pure, kept true by package account. Each
+// proxy throttles what it serves by itself: with two, a tenant may ask twice as much. All
+// count the same keys, but each reckons with its own writes in flight only, so that several
+// may together pass a quota by what is in flight.
 package guard
 
 import (

@@ -12,6 +12,7 @@ type Leases struct {
 	mu      sync.Mutex
 	ends    map[int64]lease // by ID
 	pending int
+	swept   time.Time
 }
 
 type lease struct {
@@ -24,8 +25,9 @@ type lease struct {
 func (l *Leases) Grant() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.ends)+l.pending >= MaxLeases {
-		now := time.Now()
+	now := time.Now()
+	if len(l.ends)+l.pending >= MaxLeases && now.Sub(l.swept) >= time.Second {
+		l.swept = now
 		for id, is := range l.ends {
 			if is.end.Before(now) {
 				delete(l.ends, id)

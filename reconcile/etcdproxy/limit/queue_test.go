@@ -29,6 +29,13 @@ func (c *calls) enter(t *testing.T, s *Share, name string, takes time.Duration, 
 	turn.Done(bytes)
 }
 
+// came returns who came until now.
+func (c *calls) came() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.order)
+}
+
 // A namespace with few calls does not wait behind the many of another.
 func TestQueueFair(t *testing.T) {
 	t.Parallel()
@@ -44,14 +51,14 @@ func TestQueueFair(t *testing.T) {
 			go c.enter(t, b, "b", 10*time.Millisecond, 0)
 		}
 		time.Sleep(time.Second)
-		last := 0
-		for i, name := range c.order {
+		last, order := 0, c.came()
+		for i, name := range order {
 			if name == "b" {
 				last = i
 			}
 		}
-		if len(c.order) != 85 || last > 2+2*5 {
-			t.Errorf("the last of b's 5 calls was number %d of %d; they go in turns: %v", last, len(c.order), c.order)
+		if len(order) != 85 || last > 2+2*5 {
+			t.Errorf("the last of b's 5 calls was number %d of %d; they go in turns: %v", last, len(order), order)
 		}
 	})
 }
@@ -69,13 +76,11 @@ func TestQueueWeights(t *testing.T) {
 		}
 		time.Sleep(100*time.Millisecond + time.Microsecond)
 		n := 0
-		c.mu.Lock()
-		for _, name := range c.order[:100] {
+		for _, name := range c.came()[:100] {
 			if name == "heavy" {
 				n++
 			}
 		}
-		c.mu.Unlock()
 		if n < 74 || n > 76 {
 			t.Errorf("%d of 100 turns went to who has three quarters of the weight", n)
 		}
@@ -95,9 +100,7 @@ func TestQueueLargeAnswers(t *testing.T) {
 			go c.enter(t, gets, "get", time.Millisecond, 0)
 		}
 		time.Sleep(100*time.Millisecond + time.Microsecond)
-		c.mu.Lock()
-		n := len(slices.DeleteFunc(slices.Clone(c.order[:100]), func(s string) bool { return s == "get" }))
-		c.mu.Unlock()
+		n := len(slices.DeleteFunc(c.came()[:100], func(s string) bool { return s == "get" }))
 		if n < 9 || n > 11 {
 			t.Errorf("%d of 100 turns went to calls that weigh ten times as much", n)
 		}
