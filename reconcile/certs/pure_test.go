@@ -9,7 +9,6 @@ import (
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/render/converter"
-	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources/clusters"
 )
