@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 
@@ -92,7 +93,7 @@ func restore(c Config, file, dir string) (err error) {
 			err = fmt.Errorf("it is garbled: %v", p)
 		}
 	}()
-	log := logger(c.Log)
+	log := logger(c.Log, new(atomic.Bool))
 	manager := snapshot.NewV3(log)
 	if _, err := manager.Status(file); err != nil {
 		return fmt.Errorf("it is no database of etcd's: %w", err)
