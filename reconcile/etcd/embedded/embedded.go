@@ -38,6 +38,7 @@ import (
 	"google.golang.org/grpc"
 
 	admin "gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/etcd/connect"
 )
 
 // Config configures a [Server].
@@ -242,7 +243,7 @@ func (s *Server) config(host, port string) *embed.Config {
 // enableAuth makes the root user, who has no password, and enables authentication. What
 // an earlier start has done is not done again.
 func (s *Server) enableAuth(ctx context.Context) error {
-	tls, err := admin.LoadTLS(s.Admin())
+	tls, err := connect.LoadTLS(s.Admin())
 	if err != nil {
 		return err
 	}

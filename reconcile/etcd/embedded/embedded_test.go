@@ -23,6 +23,7 @@ import (
 
 	"gitopsd.dev/reconcile/certs/rotation"
 	admin "gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/etcd/connect"
 )
 
 func start(t *testing.T, c Config) *Server {
@@ -45,7 +46,7 @@ func client(t *testing.T, s *Server, config *tls.Config) *clientv3.Client {
 	t.Helper()
 	if config == nil {
 		var err error
-		if config, err = admin.LoadTLS(s.Admin()); err != nil {
+		if config, err = connect.LoadTLS(s.Admin()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -86,7 +87,7 @@ func TestStart(t *testing.T) {
 		t.Errorf("a second one in %s: %v", dir, err)
 	}
 
-	config, err := admin.LoadTLS(s.Admin())
+	config, err := connect.LoadTLS(s.Admin())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +298,7 @@ func TestRenew(t *testing.T) {
 	s := start(t, Config{Dir: t.TempDir(), Names: []string{"etcd.example.org", "192.0.2.7"}, Now: func() time.Time { return now.Add(-70 * 24 * time.Hour) }})
 	// Its clock being behind, nothing is renewed yet, though certificates are in their last third.
 	serial := func() string {
-		config, err := admin.LoadTLS(s.Admin())
+		config, err := connect.LoadTLS(s.Admin())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 
 	admin "gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/etcd/connect"
 )
 
 // Snapshot writes a snapshot of the etcd in a directory into a new file, whether the etcd
@@ -134,7 +135,7 @@ func verifySnapshot(ctx context.Context, file string) error {
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("snapshot %s: %w", file, fs.ErrInvalid)
 	}
-	if err := admin.VerifySnapshot(ctx, f, info.Size()); err != nil {
+	if err := connect.VerifySnapshot(ctx, f, info.Size()); err != nil {
 		return fmt.Errorf("snapshot %s %w", file, err)
 	}
 	if err := wholeDatabase(f, info.Size()); err != nil {
