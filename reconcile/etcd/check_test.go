@@ -270,6 +270,8 @@ func TestOpen(t *testing.T) {
 		{func(c *admin.Config) { c.Endpoints = nil }, "no endpoints"},
 		{func(c *admin.Config) { c.Endpoints = []string{"http://127.0.0.1:1"} }, "use https://HOST:PORT"},
 		{func(c *admin.Config) { c.Endpoints = []string{"127.0.0.1:1"} }, "use https://HOST:PORT"},
+		{func(c *admin.Config) { c.Endpoints = []string{"https://me:PRIVATE KEY@127.0.0.1:1"} }, "use https://HOST:PORT"},
+		{func(c *admin.Config) { c.Endpoints = []string{"https://me:xxPRIVATE%20KEYxx@127.0.0.1:1"} }, "https://me:xxxxx@127.0.0.1:1"},
 		{func(c *admin.Config) { c.Fleet = "" }, "the name of the fleet"},
 		{func(c *admin.Config) { c.CAFile = "" }, "are needed"},
 		{func(c *admin.Config) { c.Timeout = time.Second }, "use more for the operation"},

@@ -81,7 +81,7 @@ func (c Config) Complete() (Config, error) {
 	for _, e := range c.Endpoints {
 		u, err := url.Parse(e)
 		if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.Path != "" && u.Path != "/" {
-			return c, fmt.Errorf("etcd: endpoint %q; use https://HOST:PORT", e)
+			return c, fmt.Errorf("etcd: endpoint %q; use https://HOST:PORT", redacted(e))
 		}
 	}
 	if c.CAFile == "" || c.CertFile == "" || c.KeyFile == "" {
@@ -98,6 +98,15 @@ func (c Config) Complete() (Config, error) {
 		return c, fmt.Errorf("etcd: %s for a member to answer and %s for an operation; use more for the operation", c.DialTimeout, c.Timeout)
 	}
 	return c, nil
+}
+
+// redacted returns an endpoint without a password, or nothing of one that is no URL.
+func redacted(endpoint string) string {
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return "(garbled)"
+	}
+	return u.Redacted()
 }
 
 // LoadTLS reads the files of a configuration. It needs no others of its fields.
@@ -151,7 +160,7 @@ func Connect(ctx context.Context, c Config) (*Session, error) {
 	for _, m := range s.Server.Members {
 		live = append(live, m.Endpoint)
 	}
-	if s.Client, err = s.dial(ctx, tls, live); err != nil {
+	if s.Client, err = s.dial(ctx, tls, live, 0); err != nil {
 		return nil, err
 	}
 	if err := s.check(ctx, tls); err != nil {
@@ -164,10 +173,11 @@ func Connect(ctx context.Context, c Config) (*Session, error) {
 	return s, nil
 }
 
-// dial makes a client; it connects by and by.
-func (s *Session) dial(ctx context.Context, tls *tls.Config, endpoints []string) (*clientv3.Client, error) {
+// dial makes a client; it connects by and by. attempts bounds how often it asks; 0 leaves
+// that to the client.
+func (s *Session) dial(ctx context.Context, tls *tls.Config, endpoints []string, attempts uint) (*clientv3.Client, error) {
 	c, err := clientv3.New(clientv3.Config{
-		Endpoints: endpoints, TLS: tls.Clone(), Context: ctx, Logger: zap.NewNop(),
+		Endpoints: endpoints, TLS: tls.Clone(), Context: ctx, Logger: zap.NewNop(), MaxUnaryRetries: attempts,
 		DialTimeout: s.Config.DialTimeout, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: s.Config.DialTimeout,
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(append(slices.Clone(s.Config.Intercept), again)...)},
 	})
@@ -232,7 +242,7 @@ var errNoLeader = errors.New("it has no leader; most of the members must run and
 func (s *Session) ask(ctx context.Context, tls *tls.Config, endpoint string) (Member, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Config.DialTimeout)
 	defer cancel()
-	c, err := s.dial(ctx, tls, []string{endpoint})
+	c, err := s.dial(ctx, tls, []string{endpoint}, 1)
 	if err != nil {
 		return Member{}, err
 	}
