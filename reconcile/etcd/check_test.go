@@ -278,6 +278,7 @@ func TestOpen(t *testing.T) {
 		{func(c *admin.Config) { c.CAFile = "/nonexistent" }, "etcd's CA: open /nonexistent"},
 		{func(c *admin.Config) { c.CAFile = c.KeyFile }, "has no certificate in PEM"},
 		{func(c *admin.Config) { c.CertFile = c.CAFile }, "the certificate for etcd"},
+		{func(c *admin.Config) { c.Endpoints = []string{"https://127.0.0.1:1"} }, "connection refused"},
 		{func(c *admin.Config) { c.Endpoints = []string{"https://127.0.0.1:1"} }, "etcd https://127.0.0.1:1 does not answer"},
 	} {
 		c := good

@@ -43,7 +43,11 @@ func Open(c Config) (*Admin, error) {
 }
 
 // session is one operation's connection.
-type session struct{ *connect.Session }
+type session struct {
+	*connect.Session
+	// made reports whether something of the namespace at hand was made in etcd.
+	made bool
+}
 
 // connect connects for one operation. The caller closes the session.
 func (a *Admin) connect(ctx context.Context) (*session, error) {
@@ -51,7 +55,7 @@ func (a *Admin) connect(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &session{s}, nil
+	return &session{Session: s}, nil
 }
 
 // Check reports whether the etcd can be used, and who it is. The error says what to do;

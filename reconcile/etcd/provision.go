@@ -60,13 +60,40 @@ func (s *session) provision(ctx context.Context, known *registry.Registry, w Wan
 	if err != nil {
 		return p, err
 	}
-	p.Number, p.Prefix = record.Number, record.Prefix
+	s.made = false
 	if p.Repaired, err = s.ensureRole(ctx, w.ID.User(), record.Prefix); err != nil {
 		return p, err
 	}
 	repaired, err := s.ensureUser(ctx, w.ID.User())
 	p.Repaired = append(p.Repaired, repaired...)
+	if err == nil && s.made {
+		err = s.confirm(ctx, record)
+	}
+	if errors.As(err, &why) {
+		return Provisioned{ID: w.ID, Err: why.error}, nil
+	}
+	p.Number, p.Prefix = record.Number, record.Prefix
 	return p, err
+}
+
+// confirm finds out whether a namespace was removed while its user was made. If so, the
+// user would outlive it, and goes again.
+func (s *session) confirm(ctx context.Context, record registry.Record) error {
+	known, _, err := s.registry(ctx)
+	if err != nil {
+		return err
+	}
+	now, there, err := known.Get(record.ID)
+	switch {
+	case err != nil:
+		return refusal{err}
+	case there && now.State == registry.Active:
+		return nil
+	}
+	if err := s.dropUser(ctx, record.ID.User()); err != nil {
+		return err
+	}
+	return refuse("another process removed it meanwhile; have only one daemon keep it")
 }
 
 // registry reads the registry, and returns the revision at which it was so.
@@ -86,40 +113,30 @@ func (s *session) registry(ctx context.Context) (*registry.Registry, int64, erro
 const attempts = 20
 
 // claim returns the record of a namespace, and makes it if there is none. known is the
-// registry as it was a moment ago; what it says of other namespaces is not relied on.
+// registry as it was a moment ago: enough to see that nothing is to be done, and no more.
 func (s *session) claim(ctx context.Context, known *registry.Registry, w Wanted) (registry.Record, error) {
 	owner := registry.Owner{Fleet: s.Config.Fleet, UID: w.UID}
+	revision := int64(0) // unknown
 	for range attempts {
-		have, ok, err := known.Get(w.ID)
-		if err != nil {
-			return have, refusal{err}
+		have, there, why := known.Get(w.ID)
+		want := have
+		if why == nil {
+			want, why = s.wish(known, have, there, owner, w)
 		}
-		want, err := s.wish(known, have, ok, owner, w)
-		if err != nil {
-			return want, refusal{err}
-		}
-		if ok && want == have {
+		switch {
+		case why == nil && there && want == have:
 			return have, nil
+		case revision == 0:
+		case why != nil:
+			return have, refusal{why}
+		default:
+			if done, err := s.write(ctx, want, there, revision, w.Adopt); err != nil || done {
+				return want, err
+			}
 		}
-		revision := int64(0)
+		var err error
 		if known, revision, err = s.registry(ctx); err != nil {
-			return want, err
-		}
-		now, there, err := known.Get(w.ID)
-		if err != nil {
-			return now, refusal{err}
-		}
-		if want, err = s.wish(known, now, there, owner, w); err != nil {
-			return want, refusal{err}
-		}
-		if there && want == now {
-			return now, nil
-		}
-		if done, err := s.write(ctx, want, there, revision, w.Adopt); err != nil || done {
-			return want, err
-		}
-		if known, _, err = s.registry(ctx); err != nil {
-			return want, err
+			return have, err
 		}
 	}
 	return registry.Record{}, fmt.Errorf("others write etcd's registry below %s all the time", registry.Prefix)
@@ -171,6 +188,7 @@ func (s *session) ensureRole(ctx context.Context, role, prefix string) (repaired
 	end := clientv3.GetPrefixRangeEnd(prefix)
 	found, err := s.RoleGet(ctx, role)
 	if errors.Is(err, rpctypes.ErrRoleNotFound) {
+		s.made = true
 		_, err = s.RoleAdd(ctx, role)
 		if errors.Is(err, rpctypes.ErrRoleAlreadyExist) { // another process was faster
 			err = nil
@@ -199,6 +217,7 @@ func (s *session) ensureRole(ctx context.Context, role, prefix string) (repaired
 	if granted {
 		return repaired, nil
 	}
+	s.made = true
 	if _, err := s.RoleGrantPermission(ctx, role, prefix, end, clientv3.PermissionType(clientv3.PermReadWrite)); err != nil {
 		return repaired, fmt.Errorf("role %s: grant %s: %w", role, prefix, err)
 	}
@@ -210,6 +229,7 @@ func (s *session) ensureRole(ctx context.Context, role, prefix string) (repaired
 func (s *session) ensureUser(ctx context.Context, user string) (repaired []string, err error) {
 	found, err := s.UserGet(ctx, user)
 	if errors.Is(err, rpctypes.ErrUserNotFound) {
+		s.made = true
 		_, err = s.UserAddWithOptions(ctx, user, "", &clientv3.UserAddOptions{NoPassword: true})
 		if errors.Is(err, rpctypes.ErrUserAlreadyExist) {
 			err = nil
@@ -233,6 +253,7 @@ func (s *session) ensureUser(ctx context.Context, user string) (repaired []strin
 	if slices.Contains(found.Roles, user) {
 		return repaired, nil
 	}
+	s.made = true
 	if _, err := s.UserGrantRole(ctx, user, user); err != nil {
 		return repaired, fmt.Errorf("user %s: grant role: %w", user, err)
 	}

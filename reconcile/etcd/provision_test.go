@@ -399,6 +399,54 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
+// A namespace that is removed while another process makes its user has none in the end;
+// if that process is killed, the user is told of.
+func TestRemovedMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := own(t)
+	a, r := open(t, s, "fleet"), root(t, s)
+	for _, tt := range []struct {
+		how  admin.Deletion
+		dies bool
+	}{{admin.Retain, false}, {admin.Delete, false}, {admin.Delete, true}} {
+		w := fresh(t)
+		once := sync.OnceFunc(func() { remove(t, a, w, tt.how) })
+		dead := false
+		cfg := s.Admin()
+		cfg.Fleet = "fleet"
+		cfg.Intercept = append(cfg.Intercept, func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if strings.HasSuffix(method, "/RoleAdd") {
+				once()
+			}
+			if dead {
+				return errKilled
+			}
+			dead = tt.dies && strings.HasSuffix(method, "/UserGrantRole")
+			return invoke(ctx, method, req, reply, cc, opts...)
+		})
+		all, err := openAs(t, cfg).Provision(t.Context(), []admin.Wanted{w})
+		if tt.dies {
+			o, overview := a.Overview(t.Context())
+			if err == nil || overview != nil || len(o.Problems) != 1 || !strings.Contains(o.Problems[0], "user "+w.ID.User()+" is of no namespace in use") {
+				t.Errorf("%v; %+v, %v", err, o.Problems, overview)
+			}
+			continue
+		}
+		if err != nil || len(all) != 1 || all[0].Err == nil || !strings.Contains(all[0].Err.Error(), "another process removed it meanwhile") {
+			t.Errorf("%+v, %v", all, err)
+		}
+		if _, err := r.UserGet(t.Context(), w.ID.User()); !errors.Is(err, rpctypes.ErrUserNotFound) {
+			t.Errorf("the user is there: %v", err)
+		}
+		if _, err := r.RoleGet(t.Context(), w.ID.User()); !errors.Is(err, rpctypes.ErrRoleNotFound) {
+			t.Errorf("the role is there: %v", err)
+		}
+		if o, err := a.Overview(t.Context()); err != nil || len(o.Problems) > 0 {
+			t.Errorf("%+v, %v", o.Problems, err)
+		}
+	}
+}
+
 // A record that is garbled or another's is reported, and neither overwritten nor deleted;
 // namespaces with sound records go on, and new ones wait.
 func TestDamaged(t *testing.T) {

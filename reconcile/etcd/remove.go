@@ -71,7 +71,7 @@ func (r *removal) remove(ctx context.Context, how Deletion) error {
 		return nil
 	}
 	// From here on nobody provisions it. Without a user nobody writes what is deleted.
-	if err := r.dropUser(ctx); err != nil {
+	if err := r.dropUser(ctx, r.record.ID.User()); err != nil {
 		return err
 	}
 	if how == Retain {
@@ -117,13 +117,12 @@ func (r *removal) mark(ctx context.Context, state registry.State) (there bool, e
 	return false, fmt.Errorf("others write etcd's registry below %s all the time", registry.Prefix)
 }
 
-// dropUser removes the user and the role.
-func (r *removal) dropUser(ctx context.Context) error {
-	name := r.record.ID.User()
-	if _, err := r.UserDelete(ctx, name); err != nil && !errors.Is(err, rpctypes.ErrUserNotFound) {
+// dropUser removes a user and the role of the same name.
+func (s *session) dropUser(ctx context.Context, name string) error {
+	if _, err := s.UserDelete(ctx, name); err != nil && !errors.Is(err, rpctypes.ErrUserNotFound) {
 		return fmt.Errorf("user %s: %w", name, err)
 	}
-	if _, err := r.RoleDelete(ctx, name); err != nil && !errors.Is(err, rpctypes.ErrRoleNotFound) {
+	if _, err := s.RoleDelete(ctx, name); err != nil && !errors.Is(err, rpctypes.ErrRoleNotFound) {
 		return fmt.Errorf("role %s: %w", name, err)
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -58,6 +59,11 @@ func (a *Admin) Overview(ctx context.Context) (Overview, error) {
 			o.Problems = append(o.Problems, fmt.Sprintf("etcd %s: its database has %d of %d bytes; once it is full, nobody can write: compact and defragment it, or raise --quota-backend-bytes", m.Endpoint, m.Bytes, m.Quota))
 		}
 	}
+	strays, err := s.strays(ctx, known)
+	if err != nil {
+		return o, err
+	}
+	o.Problems = append(o.Problems, strays...)
 	leases, err := s.leases(ctx)
 	if err != nil {
 		return o, err
@@ -75,6 +81,32 @@ func (a *Admin) Overview(ctx context.Context) (Overview, error) {
 	}
 	return o, nil
 }
+
+// strays says which users are like those of namespaces, and of none: a daemon was killed
+// while another one removed a namespace. Nobody can tell whether the user is somebody's,
+// so it stays; while a record is damaged, nothing is said.
+func (s *session) strays(ctx context.Context, known *registry.Registry) (problems []string, err error) {
+	users, err := s.UserList(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("etcd: users: %w", err)
+	}
+	if len(known.Damaged()) > 0 {
+		return nil, nil
+	}
+	of := make(map[string]bool)
+	for _, r := range known.All() {
+		of[r.ID.User()] = r.State == registry.Active
+	}
+	for _, user := range users.Users {
+		if userName.MatchString(user) && !of[user] {
+			problems = append(problems, fmt.Sprintf("user %s is of no namespace in use, and may have the keys of one to come; remove it: etcdctl user delete %[1]s, etcdctl role delete %[1]s", user))
+		}
+	}
+	return problems, nil
+}
+
+// userName matches what etcd.ID.User returns.
+var userName = regexp.MustCompile(`^gitopsd-[0-9a-f]{40}$`)
 
 // leases counts the leases by the numbers of their namespaces.
 func (s *session) leases(ctx context.Context) (map[int64]int, error) {

@@ -160,7 +160,7 @@ func Connect(ctx context.Context, c Config) (*Session, error) {
 	for _, m := range s.Server.Members {
 		live = append(live, m.Endpoint)
 	}
-	if s.Client, err = s.dial(ctx, tls, live, 0); err != nil {
+	if s.Client, err = s.dial(ctx, tls, live, false); err != nil {
 		return nil, err
 	}
 	if err := s.check(ctx, tls); err != nil {
@@ -173,18 +173,27 @@ func Connect(ctx context.Context, c Config) (*Session, error) {
 	return s, nil
 }
 
-// dial makes a client; it connects by and by. attempts bounds how often it asks; 0 leaves
-// that to the client.
-func (s *Session) dial(ctx context.Context, tls *tls.Config, endpoints []string, attempts uint) (*clientv3.Client, error) {
+// dial makes a client; it connects by and by. One that is to be impatient fails where it
+// cannot connect, instead of trying until the time is up.
+func (s *Session) dial(ctx context.Context, tls *tls.Config, endpoints []string, impatient bool) (*clientv3.Client, error) {
+	around, attempts := slices.Clone(s.Config.Intercept), uint(0)
+	if impatient {
+		around, attempts = append(around, fail), 1
+	}
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints: endpoints, TLS: tls.Clone(), Context: ctx, Logger: zap.NewNop(), MaxUnaryRetries: attempts,
 		DialTimeout: s.Config.DialTimeout, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: s.Config.DialTimeout,
-		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(append(slices.Clone(s.Config.Intercept), again)...)},
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(append(around, again)...)},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
 	return c, nil
+}
+
+// fail has a request fail if there is no connection.
+func fail(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return invoke(ctx, method, req, reply, cc, append(slices.Clone(opts), grpc.WaitForReady(false))...)
 }
 
 // again sends a request again that etcd refused because users or roles were changed
@@ -242,7 +251,7 @@ var errNoLeader = errors.New("it has no leader; most of the members must run and
 func (s *Session) ask(ctx context.Context, tls *tls.Config, endpoint string) (Member, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Config.DialTimeout)
 	defer cancel()
-	c, err := s.dial(ctx, tls, []string{endpoint}, 1)
+	c, err := s.dial(ctx, tls, []string{endpoint}, true)
 	if err != nil {
 		return Member{}, err
 	}
