@@ -10,6 +10,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"gitopsd.dev/reconcile/etcd/registry"
 )
@@ -33,8 +35,11 @@ func (a *Admin) Provision(ctx context.Context, wanted []Wanted) ([]Provisioned, 
 	var all []Provisioned
 	for _, w := range wanted {
 		p, err := s.provision(ctx, known, w)
-		if err != nil {
+		if err != nil && (ctx.Err() != nil || status.Code(err) == codes.Unavailable) {
 			return all, fmt.Errorf("etcd namespace %s: %w", w.ID, err)
+		}
+		if err != nil { // others go on
+			p.Err = err
 		}
 		all = append(all, p)
 	}

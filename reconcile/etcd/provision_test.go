@@ -427,8 +427,8 @@ func TestRemovedMeanwhile(t *testing.T) {
 		all, err := openAs(t, cfg).Provision(t.Context(), []admin.Wanted{w})
 		if tt.dies {
 			o, overview := a.Overview(t.Context())
-			if err == nil || overview != nil || len(o.Problems) != 1 || !strings.Contains(o.Problems[0], "user "+w.ID.User()+" is of no namespace in use") {
-				t.Errorf("%v; %+v, %v", err, o.Problems, overview)
+			if err != nil || len(all) != 1 || !errors.Is(all[0].Err, errKilled) || overview != nil || len(o.Problems) != 1 || !strings.Contains(o.Problems[0], "user "+w.ID.User()+" is of no namespace in use") {
+				t.Errorf("%+v, %v; %+v, %v", all, err, o.Problems, overview)
 			}
 			continue
 		}
