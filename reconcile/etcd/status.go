@@ -1,0 +1,164 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"gitopsd.dev/reconcile/etcd/registry"
+	"gitopsd.dev/reconcile/etcdproxy/limit"
+)
+
+// Status is what an etcd has of one namespace.
+type Status struct {
+	registry.Record
+	// Keys is how many keys exist, and Floor the revision to which the namespace is
+	// compacted. How many bytes they have is known to the proxies, which count them.
+	Keys, Floor int64
+	// Leases is how many there are.
+	Leases int
+	// Problems say what is wrong and what to do.
+	Problems []string
+}
+
+// Overview is what an etcd has.
+type Overview struct {
+	Server
+	// Namespaces are those of this fleet.
+	Namespaces []Status
+	// Problems say what is wrong with the registry, and what to do.
+	Problems []string
+}
+
+// Overview returns what the etcd has. It only reads, and every number is as of its own
+// request.
+func (a *Admin) Overview(ctx context.Context) (Overview, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
+	defer cancel()
+	s, err := a.connect(ctx)
+	if err != nil {
+		return Overview{}, err
+	}
+	defer s.Close()
+	known, _, err := s.registry(ctx)
+	if err != nil {
+		return Overview{}, err
+	}
+	o := Overview{Server: s.Server}
+	for _, err := range known.Damaged() {
+		o.Problems = append(o.Problems, err.Error())
+	}
+	for _, m := range s.Server.Members {
+		if m.Quota > 0 && m.Bytes > m.Quota/10*9 {
+			o.Problems = append(o.Problems, fmt.Sprintf("etcd %s: its database has %d of %d bytes; once it is full, nobody can write: compact and defragment it, or raise --quota-backend-bytes", m.Endpoint, m.Bytes, m.Quota))
+		}
+	}
+	strays, err := s.strays(ctx, known)
+	if err != nil {
+		return o, err
+	}
+	o.Problems = append(o.Problems, strays...)
+	leases, err := s.leases(ctx)
+	if err != nil {
+		return o, err
+	}
+	for _, r := range known.All() {
+		if r.Owner.Fleet != s.Config.Fleet {
+			continue
+		}
+		n, err := s.status(ctx, r)
+		if err != nil {
+			return o, fmt.Errorf("etcd namespace %s: %w", r.ID, err)
+		}
+		n.Leases = leases[r.Number]
+		o.Namespaces = append(o.Namespaces, n)
+	}
+	return o, nil
+}
+
+// strays says which users are like those of namespaces, and of none: a daemon was killed
+// while another one removed a namespace. Nobody can tell whether the user is somebody's,
+// so it stays; while a record is damaged, nothing is said.
+func (s *session) strays(ctx context.Context, known *registry.Registry) (problems []string, err error) {
+	users, err := s.UserList(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("etcd: users: %w", err)
+	}
+	if len(known.Damaged()) > 0 {
+		return nil, nil
+	}
+	of := make(map[string]bool)
+	for _, r := range known.All() {
+		of[r.ID.User()] = r.State == registry.Active
+	}
+	for _, user := range users.Users {
+		if userName.MatchString(user) && !of[user] {
+			problems = append(problems, fmt.Sprintf("user %s is of no namespace in use, and may have the keys of one to come; remove it: etcdctl user delete %[1]s, etcdctl role delete %[1]s", user))
+		}
+	}
+	return problems, nil
+}
+
+// userName matches what etcd.ID.User returns.
+var userName = regexp.MustCompile(`^gitopsd-[0-9a-f]{40}$`)
+
+// leases counts the leases by the numbers of their namespaces.
+func (s *session) leases(ctx context.Context) (map[int64]int, error) {
+	all, err := s.Leases(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("etcd: leases: %w", err)
+	}
+	count := make(map[int64]int)
+	for _, l := range all.Leases {
+		count[number(l.ID)]++
+	}
+	return count, nil
+}
+
+// status reads what there is of one namespace.
+func (s *session) status(ctx context.Context, r registry.Record) (Status, error) {
+	n := Status{Record: r}
+	count, err := s.Get(ctx, r.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return n, err
+	}
+	floor, err := s.Get(ctx, string(limit.FloorKey(r.Prefix)))
+	if err != nil {
+		return n, err
+	}
+	n.Keys = count.Count
+	if len(floor.Kvs) > 0 {
+		n.Keys-- // which no tenant sees
+		n.Floor, _ = limit.ParseFloor(floor.Kvs[0].GetValue(), floor.Header.GetRevision())
+	}
+	if r.State != registry.Active {
+		return n, nil
+	}
+	name := r.ID.User()
+	role, err := s.RoleGet(ctx, name)
+	switch {
+	case errors.Is(err, rpctypes.ErrRoleNotFound):
+		n.Problems = append(n.Problems, fmt.Sprintf("role %s does not exist; it is made with the next pass", name))
+	case err != nil:
+		return n, err
+	case len(role.Perm) != 1 || !bytes.Equal(role.Perm[0].GetKey(), []byte(r.Prefix)) ||
+		!bytes.Equal(role.Perm[0].GetRangeEnd(), []byte(clientv3.GetPrefixRangeEnd(r.Prefix))):
+		n.Problems = append(n.Problems, fmt.Sprintf("role %s does not have the keys below %s and no others; it is repaired with the next pass", name, r.Prefix))
+	}
+	user, err := s.UserGet(ctx, name)
+	switch {
+	case errors.Is(err, rpctypes.ErrUserNotFound):
+		n.Problems = append(n.Problems, fmt.Sprintf("user %s does not exist; it is made with the next pass", name))
+	case err != nil:
+		return n, err
+	case !slices.Equal(user.Roles, []string{name}):
+		n.Problems = append(n.Problems, fmt.Sprintf("user %s has the roles %q; it is repaired with the next pass", name, user.Roles))
+	}
+	return n, nil
+}
