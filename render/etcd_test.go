@@ -25,9 +25,9 @@ func TestEtcd(t *testing.T) {
 	}{
 		{"as it should be", etcdNamespace, "", "example.org/gitopsd:v1", true},
 		{"without a proxy", etcdNamespace, "it needs a proxy in the cluster: set spec.etcd of the Cluster, to proxy: {image: <image of gitopsd>}", "", false},
-		{"with a typing error", strings.Replace(etcdNamespace, "caConfigMaps", "caConfigMap", 1), "c/all.yaml:6: etcdnamespace.gitopsd.dev/sample in default: spec.caConfigMap: is not a field here; did you mean caConfigMaps?", "example.org/gitopsd:v1", false},
+		{"with a typing error", strings.Replace(etcdNamespace, "caConfigMaps", "caConfigMap", 1), "c/all.yaml:5: etcdnamespace.gitopsd.dev/default/sample: spec.caConfigMap: is not a field here; did you mean caConfigMaps?", "example.org/gitopsd:v1", false},
 		{"of a kind with a typing error", etcdNamespace + strings.Replace(twice, "EtcdNamespace", "EtcdNameSpaces", 1), "kind: EtcdNameSpaces is not known; did you mean EtcdNamespace?", "example.org/gitopsd:v1", true},
-		{"with somebody else's ConfigMap", etcdNamespace + twice, "configmap/ca in default is written for etcdnamespace.gitopsd.dev/", "example.org/gitopsd:v1", true},
+		{"with somebody else's ConfigMap", etcdNamespace + twice, "configmap/default/ca is written for etcdnamespace.gitopsd.dev/", "example.org/gitopsd:v1", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			in := input(t, plainObject+tt.stream)
