@@ -128,4 +128,3 @@ type Member struct {
 	// Revision is the newest that it has.
 	Revision int64
 }
-

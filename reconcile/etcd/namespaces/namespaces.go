@@ -44,8 +44,8 @@ type Admin interface {
 	// Remove removes a namespace, with its keys or without, a bounded part at a time.
 	// The error is about the etcd or the namespace.
 	Remove(ctx context.Context, w admin.Wanted, how admin.Deletion) (admin.Removal, error)
-	// Namespaces returns what the etcd has of this fleet's. The error is about the etcd.
-	Namespaces(ctx context.Context) ([]admin.Status, error)
+	// EnsureStatus returns what the etcd has of this fleet's. The error is about the etcd.
+	EnsureStatus(ctx context.Context) ([]admin.Status, error)
 }
 
 // Keeper keeps certificates; [identity.Keeper] does.

@@ -59,7 +59,7 @@ func (p *pass) provision(ctx context.Context, due []*task) (map[etcd.ID]admin.Pr
 			return provisioned, err
 		}
 	}
-	all, err := p.cfg.Etcd.Admin.Namespaces(ctx)
+	all, err := p.cfg.Etcd.Admin.EnsureStatus(ctx)
 	if err != nil {
 		return provisioned, err
 	}
@@ -177,7 +177,7 @@ func (p *pass) certify(ctx context.Context, t *task, made admin.Provisioned, s *
 	if !kept.Again.IsZero() && kept.Again.Before(t.known.next) {
 		p.next(t, kept.Again)
 	}
-	s.certify(kept)
+	s.certify(d, kept)
 	return nil
 }
 

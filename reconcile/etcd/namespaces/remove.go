@@ -15,6 +15,12 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
+// States of what is in etcd; see [admin.Status].
+const (
+	stateRetained = "retained"
+	stateDeleting = "deleting"
+)
+
 // remove takes leave of an object that is no longer declared: first of what it has in
 // etcd, by its policy, then of what was written for it. trouble is why the etcd cannot be
 // used.
@@ -25,7 +31,7 @@ func (p *pass) remove(ctx context.Context, t *task, trouble error) error {
 	if trouble != nil {
 		return fmt.Errorf("what it has in etcd is not removed yet: %w", trouble)
 	}
-	if there, known := p.there[p.id(t)]; known && there.State != admin.Retained {
+	if there, known := p.there[p.id(t)]; known && there.State != stateRetained {
 		gone, err := p.removeKeys(ctx, t, there)
 		if err != nil || !gone {
 			return err
@@ -43,7 +49,7 @@ func (p *pass) remove(ctx context.Context, t *task, trouble error) error {
 // left to do.
 func (p *pass) removeKeys(ctx context.Context, t *task, there admin.Status) (gone bool, err error) {
 	how := admin.Retain
-	if there.State == admin.Deleting {
+	if there.State == stateDeleting {
 		how = admin.Delete // it has begun
 	} else if deletes, err := p.deletes(ctx, t); err != nil {
 		return false, err

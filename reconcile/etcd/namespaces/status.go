@@ -10,6 +10,7 @@ import (
 
 	"gitopsd.dev/reconcile/etcd/identity"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -54,8 +55,8 @@ func (s *state) set(kind string, ok bool, reason, message string) {
 	s.conditions = append(s.conditions, condition{kind: kind, ok: ok, reason: reason, message: message})
 }
 
-// certify takes in what there is of certificates.
-func (s *state) certify(kept identity.Kept) {
+// certify takes in what there is of a declaration's certificates.
+func (s *state) certify(d *etcd.Declaration, kept identity.Kept) {
 	told := slices.Concat(kept.Problems, kept.Notes)
 	ok := kept.Ready && len(kept.Problems) == 0
 	reason := Available
@@ -66,13 +67,10 @@ func (s *state) certify(kept identity.Kept) {
 		}
 	}
 	s.set(certificatesCondition, ok, reason, strings.Join(told, "; "))
-	seen := make(map[manifest.ID]bool)
-	for _, c := range kept.Certificates {
-		if c.Use != identity.ClientUse || seen[c.Secret] {
-			continue
+	for _, c := range d.Certificates {
+		if expires := expiry(kept.Certificates, manifest.Secret.ID(d.Namespace, c.Secret)); !expires.IsZero() {
+			s.certificates = append(s.certificates, certificate{c.Secret, expires.UTC().Truncate(time.Second)})
 		}
-		seen[c.Secret] = true
-		s.certificates = append(s.certificates, certificate{c.Secret.Name, expiry(kept.Certificates, c.Secret).UTC().Truncate(time.Second)})
 	}
 	slices.SortFunc(s.certificates, func(a, b certificate) int { return strings.Compare(a.secret, b.secret) })
 }
