@@ -21,6 +21,8 @@ import (
 	"log/slog"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"gitopsd.dev/render/etcd"
 )
 
@@ -44,24 +46,19 @@ type Config struct {
 	// DialTimeout bounds how long a member may take to answer at first, and Timeout a
 	// whole operation. Zero means 5 and 30 seconds.
 	DialTimeout, Timeout time.Duration
+
+	// intercept are called around each request, in tests.
+	intercept []grpc.UnaryClientInterceptor
 }
 
 // Admin administers an etcd. Its methods connect anew each time, and may be called at
 // the same time.
 type Admin struct{ cfg Config }
 
-// Owner is whose namespace it is. Owners are comparable.
-type Owner struct {
-	Fleet string `json:"fleet"`
-	// UID is that of the EtcdNamespace in its cluster; empty for a cluster's own
-	// namespace. An object that was deleted and created again has another.
-	UID string `json:"uid,omitempty"`
-}
-
 // Wanted is a namespace that is to be there.
 type Wanted struct {
 	ID etcd.ID
-	// UID is that of the EtcdNamespace; see [Owner].
+	// UID is that of the EtcdNamespace; see [registry.Owner].
 	UID string
 	// Prefix is where the keys are; empty means the default.
 	Prefix string
@@ -94,22 +91,8 @@ const (
 type Removal struct {
 	// Done reports whether nothing is left to do. If not, remove again.
 	Done bool
-	// Keys are still there.
-	Keys int64
-}
-
-// Status is what an etcd has of one namespace.
-type Status struct {
-	ID     etcd.ID
-	Number int64
-	Prefix string
-	Owner  Owner
-	// State is "active", "retained" or "deleting".
-	State string
-	// Keys and Bytes are what the namespace holds now, without its history.
-	Keys, Bytes int64
-	// Problems say what is wrong and what to do.
-	Problems []string
+	// Deleted is how many keys this call deleted, and Left how many are still there.
+	Deleted, Left int64
 }
 
 // Server is an etcd that may be used.

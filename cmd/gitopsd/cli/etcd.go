@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -28,6 +29,7 @@ type etcdOptions struct {
 	clientCACert, clientCAKey string
 	embedded, listen          string
 	advertise, prefixes       []string
+	compact                   bool
 }
 
 // register adds the flags of the etcd, and registerDaemon those about namespaces in it.
@@ -45,7 +47,31 @@ func (o *etcdOptions) registerDaemon(f *pflag.FlagSet) {
 	f.StringVar(&o.clientCAKey, "etcd-client-ca-key", "", "PEM file of that CA's key")
 	f.StringVar(&o.listen, "etcd-listen", "", "IP address and port of the etcd in --etcd-embedded (default a free port of this machine, which proxies in clusters do not reach)")
 	f.StringSliceVar(&o.advertise, "etcd-advertise", nil, "https URLs by which proxies in clusters reach the etcd (default --etcd-servers, or where --etcd-embedded listens)")
+	f.BoolVar(&o.compact, "etcd-compact", false, "compact the etcd in --etcd-servers at the lowest revision that a namespace needs, or that it had an hour ago; for everybody in it, so not if others use it who compact it themselves. The etcd in --etcd-embedded always is")
 	f.StringSliceVar(&o.prefixes, "etcd-allow-prefixes", nil, "beginnings of the prefixes that an EtcdNamespace may name, such as /team/; keys there are handed to whoever can write to the repository (default none: gitopsd chooses a prefix)")
+}
+
+// compactPause is how often the etcd is looked at for something to compact.
+const compactPause = 5 * time.Minute
+
+// compact compacts the etcd from time to time until ctx ends.
+func compact(ctx context.Context, c *etcd.Compactor, log *slog.Logger) {
+	told := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(compactPause):
+		}
+		text := ""
+		if _, err := c.Compact(ctx); err != nil && ctx.Err() == nil {
+			text = err.Error()
+		}
+		if text != "" && text != told {
+			log.Warn("the etcd is not compacted; it is tried again", "error", text)
+		}
+		told = text
+	}
 }
 
 // check returns an error if the flags do not go together.
@@ -117,7 +143,7 @@ func (o *etcdOptions) set() bool { return len(o.servers) > 0 || o.embedded != ""
 func (o *etcdOptions) external(fleet string, log *slog.Logger) etcd.Config {
 	return etcd.Config{
 		Log: log, Fleet: fleet, Endpoints: o.servers, CAFile: o.caFile, CertFile: o.certFile, KeyFile: o.keyFile,
-		ClientCACertFile: o.clientCACert, ClientCAKeyFile: o.clientCAKey,
+		ClientCACertFile: o.clientCACert, ClientCAKeyFile: o.clientCAKey, MayCompact: o.compact,
 	}
 }
 
@@ -176,6 +202,15 @@ func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger)
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var own sync.WaitGroup
 	own.Go(func() { s.own.Run(running) })
+	if cfg.MayCompact {
+		compactor, err := admin.Compactor(nil)
+		if err != nil {
+			cancel()
+			s.stop()
+			return nil, err
+		}
+		own.Go(func() { compact(running, compactor, log) })
+	}
 	s.stops = append(s.stops, func() {
 		cancel()
 		own.Wait()

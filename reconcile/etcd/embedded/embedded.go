@@ -282,7 +282,7 @@ func (s *Server) Close() error {
 	s.stopped()
 	if s.lock != nil {
 		_ = os.Remove(filepath.Join(s.cfg.Dir, "endpoint")) // a hint
-		_ = s.lock.Unlock()                                // the process' end does it too
+		_ = s.lock.Unlock()                                 // the process' end does it too
 	}
 	if s.err != nil {
 		return fmt.Errorf("embedded etcd in %s: %w", s.cfg.Dir, s.err)

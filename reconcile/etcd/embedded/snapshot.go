@@ -136,4 +136,3 @@ func verifySnapshot(ctx context.Context, file string) error {
 	}
 	return nil
 }
-

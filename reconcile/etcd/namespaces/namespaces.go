@@ -28,6 +28,7 @@ import (
 
 	admin "gitopsd.dev/reconcile/etcd"
 	"gitopsd.dev/reconcile/etcd/identity"
+	"gitopsd.dev/reconcile/etcd/registry"
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
@@ -44,8 +45,8 @@ type Admin interface {
 	// Remove removes a namespace, with its keys or without, a bounded part at a time.
 	// The error is about the etcd or the namespace.
 	Remove(ctx context.Context, w admin.Wanted, how admin.Deletion) (admin.Removal, error)
-	// EnsureStatus returns what the etcd has of this fleet's. The error is about the etcd.
-	EnsureStatus(ctx context.Context) ([]admin.Status, error)
+	// Overview returns what the etcd has of this fleet's. The error is about the etcd.
+	Overview(ctx context.Context) (admin.Overview, error)
 }
 
 // Keeper keeps certificates; [identity.Keeper] does.
@@ -309,6 +310,9 @@ func (p *pass) one(ctx context.Context, t *task, provisioned map[etcd.ID]admin.P
 	case remove:
 		return p.remove(ctx, t, trouble)
 	case release:
+		if there, known := p.there[p.id(t)]; trouble != nil || known && there.State == registry.Deleting {
+			return p.remove(ctx, t, trouble) // it was not declared meanwhile, and its keys are going
+		}
 		p.Log.Warn("somebody deleted an EtcdNamespace that the repository declares; its keys stay", "namespace", p.id(t).String())
 		return p.unfinalize(ctx, t)
 	case refuse:

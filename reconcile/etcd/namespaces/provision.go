@@ -30,7 +30,7 @@ func (p *pass) provision(ctx context.Context, due []*task) (map[etcd.ID]admin.Pr
 	asked := false
 	for _, t := range due {
 		do, _ := decide(t.subject)
-		asked = asked || do == keep || do == remove
+		asked = asked || do == keep || do == remove || do == release && p.cfg.Etcd != nil
 		if do != keep || p.refusedPrefix(t.declaration) {
 			continue
 		}
@@ -59,12 +59,12 @@ func (p *pass) provision(ctx context.Context, due []*task) (map[etcd.ID]admin.Pr
 			return provisioned, err
 		}
 	}
-	all, err := p.cfg.Etcd.Admin.EnsureStatus(ctx)
+	all, err := p.cfg.Etcd.Admin.Overview(ctx)
 	if err != nil {
 		return provisioned, err
 	}
-	p.there = make(map[etcd.ID]admin.Status, len(all))
-	for _, one := range all {
+	p.there = make(map[etcd.ID]admin.Status, len(all.Namespaces))
+	for _, one := range all.Namespaces {
 		p.there[one.ID] = one
 	}
 	return provisioned, nil
@@ -114,9 +114,9 @@ func (p *pass) keep(ctx context.Context, t *task, made admin.Provisioned, troubl
 		s.prefix = made.Prefix
 	}
 	if there, known := p.there[p.id(t)]; known {
-		s.prefix, s.counted, s.keys, s.bytes = there.Prefix, true, there.Keys, there.Bytes
+		s.prefix, s.counted, s.keys = there.Prefix, true, there.Keys
 	} else if t.known.shown != nil {
-		s.prefix, s.counted, s.keys, s.bytes = t.known.shown.prefix, t.known.shown.counted, t.known.shown.keys, t.known.shown.bytes
+		s.prefix, s.counted, s.keys = t.known.shown.prefix, t.known.shown.counted, t.known.shown.keys
 	}
 	for _, what := range made.Repaired {
 		p.Log.Warn("somebody had changed what an etcd namespace has in etcd; it was changed back", "namespace", made.ID.String(), "what", what)

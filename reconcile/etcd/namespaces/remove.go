@@ -10,15 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	admin "gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/etcd/registry"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
-)
-
-// States of what is in etcd; see [admin.Status].
-const (
-	stateRetained = "retained"
-	stateDeleting = "deleting"
 )
 
 // remove takes leave of an object that is no longer declared: first of what it has in
@@ -31,7 +26,7 @@ func (p *pass) remove(ctx context.Context, t *task, trouble error) error {
 	if trouble != nil {
 		return fmt.Errorf("what it has in etcd is not removed yet: %w", trouble)
 	}
-	if there, known := p.there[p.id(t)]; known && there.State != stateRetained {
+	if there, known := p.there[p.id(t)]; known && there.State != registry.Retained {
 		gone, err := p.removeKeys(ctx, t, there)
 		if err != nil || !gone {
 			return err
@@ -49,7 +44,7 @@ func (p *pass) remove(ctx context.Context, t *task, trouble error) error {
 // left to do.
 func (p *pass) removeKeys(ctx context.Context, t *task, there admin.Status) (gone bool, err error) {
 	how := admin.Retain
-	if there.State == stateDeleting {
+	if there.State == registry.Deleting {
 		how = admin.Delete // it has begun
 	} else if deletes, err := p.deletes(ctx, t); err != nil {
 		return false, err
@@ -69,8 +64,8 @@ func (p *pass) removeKeys(ctx context.Context, t *task, there admin.Status) (gon
 		return true, nil
 	}
 	s := new(state)
-	s.prefix, s.counted, s.keys = there.Prefix, true, removal.Keys
-	s.set(readyCondition, false, Removing, prose.Agree(int(removal.Keys), "key is not gone yet", "keys are not gone yet"))
+	s.prefix, s.counted, s.keys = there.Prefix, true, removal.Left
+	s.set(readyCondition, false, Removing, prose.Agree(int(removal.Left), "key is not gone yet", "keys are not gone yet"))
 	p.next(t, p.now.Add(goingPause))
 	return false, p.show(ctx, t, s)
 }

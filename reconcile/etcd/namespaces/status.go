@@ -34,7 +34,7 @@ type condition struct {
 type state struct {
 	address, prefix string
 	counted         bool
-	keys, bytes     int64
+	keys            int64
 	certificates    []certificate
 	conditions      []condition
 }
@@ -168,7 +168,7 @@ func (s *shown) tree() map[string]any {
 		tree["prefix"] = s.prefix
 	}
 	if s.counted {
-		tree["keys"], tree["bytes"] = s.keys, s.bytes
+		tree["keys"] = s.keys
 	}
 	var certificates []any
 	for _, c := range s.certificates {
@@ -185,9 +185,7 @@ func readShown(tree map[string]any) *shown {
 	status := manifest.Mapping(tree, "status")
 	s := &shown{state: state{address: manifest.Text(status, "address"), prefix: manifest.Text(status, "prefix")}}
 	s.generation, _ = status["observedGeneration"].(int64)
-	if s.keys, s.counted = status["keys"].(int64); s.counted {
-		s.bytes, _ = status["bytes"].(int64)
-	}
+	s.keys, s.counted = status["keys"].(int64)
 	for _, item := range manifest.List(status, "clientCertificates") {
 		c, _ := item.(map[string]any)
 		expires, _ := time.Parse(time.RFC3339, manifest.Text(c, "notAfter"))

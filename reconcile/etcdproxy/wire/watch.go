@@ -1,11 +1,16 @@
 package wire
 
-import "google.golang.org/protobuf/encoding/protowire"
+import (
+	"bytes"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
 
 // WatchNothing appends a request to create a watch, with an ID if that is not 0, that never has an
-// event: on the key that is the prefix itself, which no tenant can put.
+// event: it leaves out both kinds of them.
 func (s *Space) WatchNothing(dst []byte, id int64) []byte {
-	create := appendBytes(nil, 1, s.prefix)
+	create := appendBytes(nil, 1, append(bytes.Clone(s.prefix), nothing...))
+	create = appendBytes(create, 5, []byte{0, 1}) // NOPUT, NODELETE
 	if id != 0 {
 		create = appendNumber(create, 7, id)
 	}
