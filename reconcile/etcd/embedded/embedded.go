@@ -12,6 +12,8 @@
 //	root.crt root.key     of the root user, for gitopsd and etcdctl
 //	endpoint              where the etcd runs now
 //	etcd/                 etcd's own data directory
+//
+// All of it is its owner's alone to read: ca.key lets whoever has it be root.
 package embedded
 
 import (
@@ -24,6 +26,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -31,6 +34,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc"
 
 	admin "gitopsd.dev/reconcile/etcd"
 )
@@ -49,6 +53,9 @@ type Config struct {
 	QuotaBytes int64
 	// Now is the clock for certificates; nil means time.Now.
 	Now func() time.Time
+
+	// intercept are called around each request of the first start, in tests.
+	intercept []grpc.UnaryClientInterceptor
 }
 
 const defaultQuota = 2 << 30
@@ -87,7 +94,8 @@ type Server struct {
 	endpoint string
 	stop     context.CancelFunc
 	renewing sync.WaitGroup
-	once     sync.Once
+	closing  sync.Once
+	ended    sync.Once
 	done     chan struct{}
 	err      error
 }
@@ -141,7 +149,7 @@ func (s *Server) start(ctx context.Context, host, port string) error {
 	if err != nil {
 		return err
 	}
-	if s.etcd, err = embed.StartEtcd(s.config(host, port)); err != nil {
+	if err := s.listen(host, port); err != nil {
 		return err
 	}
 	select {
@@ -153,11 +161,6 @@ func (s *Server) start(ctx context.Context, host, port string) error {
 	case <-ctx.Done():
 		return fmt.Errorf("it was not ready in time: %w", context.Cause(ctx))
 	}
-	_, port, err = net.SplitHostPort(s.etcd.Clients[0].Addr().String())
-	if err != nil {
-		return err
-	}
-	s.endpoint = "https://" + net.JoinHostPort(reachable(host), port)
 	if err := s.enableAuth(ctx); err != nil {
 		return fmt.Errorf("enable authentication: %w", err)
 	}
@@ -170,6 +173,30 @@ func (s *Server) start(ctx context.Context, host, port string) error {
 	s.renewing.Go(func() { s.renew(background, pki, again) })
 	s.renewing.Go(func() { s.watch(background) })
 	return nil
+}
+
+// listen starts etcd. Etcd tells its clients where it listens, so a free port is chosen
+// before; if somebody takes it meanwhile, another one is.
+func (s *Server) listen(host, port string) (err error) {
+	for range 10 {
+		at := port
+		if port == "0" {
+			l, err := net.Listen("tcp", net.JoinHostPort(host, port))
+			if err != nil {
+				return err
+			}
+			_, at, _ = net.SplitHostPort(l.Addr().String())
+			if err := l.Close(); err != nil {
+				return err
+			}
+		}
+		s.endpoint = "https://" + net.JoinHostPort(reachable(host), at)
+		s.etcd, err = embed.StartEtcd(s.config(host, at))
+		if err == nil || port != "0" || !errors.Is(err, syscall.EADDRINUSE) {
+			return err
+		}
+	}
+	return err
 }
 
 // reachable returns the address by which a listener on an address is reached from here.
@@ -217,7 +244,8 @@ func (s *Server) enableAuth(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.endpoint}, TLS: tls, Context: ctx, DialTimeout: startTimeout, Logger: logger(s.cfg.Log)})
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.endpoint}, TLS: tls, Context: ctx, DialTimeout: startTimeout, Logger: logger(s.cfg.Log),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(s.cfg.intercept...)}})
 	if err != nil {
 		return err
 	}
@@ -265,13 +293,21 @@ func (s *Server) watch(ctx context.Context) {
 	s.stopped()
 }
 
-func (s *Server) stopped() { s.once.Do(func() { close(s.done) }) }
+func (s *Server) stopped() { s.ended.Do(func() { close(s.done) }) }
 
 // Done is closed once the etcd has stopped, by Close or by itself.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
 // Close stops the etcd and waits until it has. The error is why it stopped before.
 func (s *Server) Close() error {
+	s.closing.Do(s.close)
+	if s.err != nil {
+		return fmt.Errorf("embedded etcd in %s: %w", s.cfg.Dir, s.err)
+	}
+	return nil
+}
+
+func (s *Server) close() {
 	if s.stop != nil {
 		s.stop()
 		s.renewing.Wait()
@@ -284,8 +320,4 @@ func (s *Server) Close() error {
 		_ = os.Remove(filepath.Join(s.cfg.Dir, "endpoint")) // a hint
 		_ = s.lock.Unlock()                                 // the process' end does it too
 	}
-	if s.err != nil {
-		return fmt.Errorf("embedded etcd in %s: %w", s.cfg.Dir, s.err)
-	}
-	return nil
 }

@@ -2,8 +2,10 @@ package embedded
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -133,6 +135,44 @@ func verifySnapshot(ctx context.Context, file string) error {
 	}
 	if err := admin.VerifySnapshot(ctx, f, info.Size()); err != nil {
 		return fmt.Errorf("snapshot %s %w", file, err)
+	}
+	if err := wholeDatabase(f, info.Size()); err != nil {
+		return fmt.Errorf("snapshot %s cannot be restored: %w", file, err)
+	}
+	return nil
+}
+
+// A database of bbolt's begins with two pages of metadata, after a header each.
+const (
+	boltHeader                = 16
+	boltMeta                  = 64
+	boltMagic                 = 0xED0CDAED
+	smallestPage, largestPage = 512, 1 << 16
+)
+
+// wholeDatabase returns an error unless a file has all pages that its metadata tell of.
+// Bbolt maps files into memory, and ends the process where a page is behind the end.
+func wholeDatabase(f io.ReaderAt, size int64) error {
+	errNone := errors.New("it is no database of etcd's")
+	meta := func(at int64) (pageSize, pages uint64, err error) {
+		b := make([]byte, boltMeta)
+		if _, err := f.ReadAt(b, at+boltHeader); err != nil {
+			return 0, 0, errNone
+		}
+		pageSize = uint64(binary.NativeEndian.Uint32(b[8:]))
+		if binary.NativeEndian.Uint32(b) != boltMagic || pageSize < smallestPage || pageSize > largestPage {
+			return 0, 0, errNone
+		}
+		return pageSize, binary.NativeEndian.Uint64(b[40:]), nil
+	}
+	pageSize, pages, err := meta(0)
+	if err != nil {
+		return err
+	}
+	if _, more, err := meta(int64(pageSize)); err != nil {
+		return err
+	} else if pages = max(pages, more); pages > uint64(size)/pageSize {
+		return fmt.Errorf("it tells of %d pages of %d bytes, and is smaller", pages, pageSize)
 	}
 	return nil
 }

@@ -1,6 +1,14 @@
 // Package identity keeps the certificates of an etcd namespace: who may connect to its
 // proxy, as whom the proxy serves, and as whom it speaks to etcd. All rotate as
-// reconcile/certs/rotation decides, by records in Secrets.
+// reconcile/certs/rotation decides (keep.go), each by a record of its own in gitopsd's
+// namespace, where no pod mounts it (source.go).
+//
+// Each client has a CA of its own, and the proxy trusts all of these. So a client that is
+// no longer declared is refused as soon as its CA has left the proxy's Secret, and not
+// when its certificate expires; one certificate alone is refused by its fingerprint.
+//
+// Where Secrets and ConfigMaps are, and whose, is told by a [Store]; reconcile/etcd/namespaces
+// has that of a cluster.
 package identity
 
 import (
@@ -8,6 +16,7 @@ import (
 	"errors"
 	"time"
 
+	"gitopsd.dev/reconcile/certs/rotation"
 	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/render/manifest"
 )
@@ -31,8 +40,8 @@ type Store interface {
 	// Get returns an object; the zero Stored if there is none. The error is about the
 	// cluster.
 	Get(ctx context.Context, id manifest.ID) (Stored, error)
-	// Put creates an object (version "") or replaces its content, if it is still of this
-	// version. The error is ErrChanged if it is not, or about the cluster.
+	// Put creates an object (version "") and its namespace if there is none, or replaces
+	// its content, if it is still of this version. The error is ErrChanged if it is not, or about the cluster.
 	Put(ctx context.Context, id manifest.ID, data map[string][]byte, version string) error
 }
 
@@ -49,7 +58,7 @@ type Wanted struct {
 	ID etcd.ID
 	// Service is the proxy's.
 	Service manifest.ID
-	// Proxy is the Secret that the proxy mounts. It gets server.crt, server.key,
+	// Proxy is the Secret that the proxy mounts. It gets server.crt and server.key,
 	// client-ca.crt, upstream.crt, upstream.key and upstream-ca.crt.
 	Proxy manifest.ID
 	// Clients may connect, and those of ConfigMaps get ca.crt.
@@ -76,21 +85,46 @@ type Certificate struct {
 	SHA256 string
 }
 
+// Uses of certificates.
+const (
+	Serving  = "serving"
+	ByClient = "client"
+	ToEtcd   = "upstream"
+)
+
 // Kept is what there is.
 type Kept struct {
 	Certificates []Certificate
 	// Again is when to keep again; zero for when something changes.
 	Again time.Time
-	// Ready reports whether the proxy's Secret is complete.
+	// Ready reports whether the proxy's Secret has all that it needs to serve.
 	Ready bool
 	// Notes say what waits, and Problems what must be done.
 	Notes, Problems []string
 }
 
-// Keep makes and renews the certificates. The error is about the cluster.
-func (k *Keeper) Keep(ctx context.Context, s Store, w Wanted) (Kept, error) {
-	return Kept{}, errors.New("not yet")
+// Keeper keeps certificates. It remembers nothing; the zero Keeper has the defaults.
+type Keeper struct {
+	// Policy is how long certificates live that say nothing else; see [Defaults].
+	Policy rotation.Policy
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
 }
 
-// Keeper keeps certificates. It remembers nothing.
-type Keeper struct{}
+// Defaults are how long certificates live. A kubelet takes up to two minutes to bring a
+// Secret to a pod, so a new CA settles for longer.
+var Defaults = rotation.Policy{Authority: 365 * 24 * time.Hour, Leaf: 90 * 24 * time.Hour, Settle: 10 * time.Minute}
+
+// policy returns how long certificates of a validity live. Their CA lives for three times
+// as long at least, and settles for a third of it at most.
+func (k *Keeper) policy(validity time.Duration) rotation.Policy {
+	p := k.Policy
+	if p == (rotation.Policy{}) {
+		p = Defaults
+	}
+	if validity > 0 {
+		p.Leaf = validity
+	}
+	p.Authority, p.Settle = max(p.Authority, 3*p.Leaf), min(p.Settle, p.Leaf/3)
+	return p
+}
