@@ -54,6 +54,17 @@ type server struct {
 // Run serves the namespace of a directory until ctx ends. It fails if the directory
 // cannot be read at the beginning.
 func Run(ctx context.Context, c Config) error {
+	s, err := newServer(c)
+	if err != nil {
+		return err
+	}
+	return s.run(ctx, func(address, health net.Addr) {
+		c.Log.Info("serving an etcd namespace", "namespace", s.now.Load().tenant.ID.String(), "address", address.String(), "health", health.String())
+	})
+}
+
+// newServer makes a server that serves what the directory has.
+func newServer(c Config) (*server, error) {
 	if c.Leaving == 0 {
 		c.Leaving = leaving
 	}
@@ -64,13 +75,19 @@ func Run(ctx context.Context, c Config) error {
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &s.now.Load().certificate, nil },
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer s.proxy.Close()
 	if _, err := s.reload(); err != nil {
-		return fmt.Errorf("%s: %w", c.Dir, err)
+		s.proxy.Close()
+		return nil, fmt.Errorf("%s: %w", c.Dir, err)
 	}
-	listener, err := net.Listen("tcp", net.JoinHostPort(c.Bind, c.Port))
+	return s, nil
+}
+
+// run serves until ctx ends. It calls listening once it does.
+func (s *server) run(ctx context.Context, listening func(address, health net.Addr)) error {
+	defer s.proxy.Close()
+	listener, err := net.Listen("tcp", net.JoinHostPort(s.Bind, s.Port))
 	if err != nil {
 		return err
 	}
@@ -81,7 +98,7 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	defer end()
-	c.Log.Info("serving an etcd namespace", "namespace", s.now.Load().tenant.ID.String(), "address", listener.Addr().String(), "health", health.String())
+	listening(listener.Addr(), health)
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -97,11 +114,11 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	case <-ctx.Done():
 	}
-	c.Log.Info("ending; calls are served for a moment more", "for", c.Leaving)
+	s.Log.Info("ending; calls are served for a moment more", "for", s.Leaving)
 	select {
 	case err := <-failures:
 		return err
-	case <-time.After(c.Leaving):
+	case <-time.After(s.Leaving):
 	}
 	return nil
 }
