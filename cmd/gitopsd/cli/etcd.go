@@ -195,7 +195,7 @@ func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger)
 		endpoints = cfg.Endpoints
 	}
 	s.config = &namespaces.Etcd{
-		Admin: admin, Keeper: new(identity.Keeper), Endpoints: endpoints, Prefixes: o.prefixes,
+		Admin: namespaces.Share(admin), Keeper: new(identity.Keeper), Endpoints: endpoints, Prefixes: o.prefixes,
 		Upstream: func() (identity.Upstream, error) { return upstream(cfg) },
 	}
 	s.own = namespaces.NewOwn(admin, log)

@@ -8,7 +8,8 @@
 // may connect by certificates (reconcile/etcd/identity).
 //
 // decide.go says what is to be done about an object, a pure function; namespaces.go goes
-// through all, provision.go provisions one, store.go reads and writes Secrets and
+// through all, provision.go provisions one, share.go shares what was asked of
+// etcd between homes, store.go reads and writes Secrets and
 // ConfigMaps, remove.go takes leave of one that is no longer declared, status.go writes
 // statuses, and own.go keeps the namespaces of clusters themselves.
 //
@@ -273,9 +274,9 @@ func (p *pass) work(ctx context.Context, due []*task) error {
 			return ctx.Err()
 		}
 		p.next(t, time.Time{})
-		err := p.one(ctx, t, provisioned, trouble)
+		waits, err := p.one(ctx, t, provisioned, trouble)
 		if err == nil {
-			t.known.key, t.known.failedKey, t.failures, t.failure, t.retry = t.key, "", 0, "", time.Time{}
+			t.known.key, t.known.failedKey, t.failures, t.failure, t.retry = t.key, "", 0, waits, time.Time{}
 			p.at(t.known.next)
 			p.tell(t)
 			continue
@@ -301,27 +302,27 @@ func (p *pass) next(t *task, at time.Time) {
 	p.at(at)
 }
 
-// one does what is to be done about one object.
-func (p *pass) one(ctx context.Context, t *task, provisioned map[etcd.ID]admin.Provisioned, trouble error) error {
+// one does what is to be done about one object. waits is what it waits for, if nothing
+// can be done.
+func (p *pass) one(ctx context.Context, t *task, provisioned map[etcd.ID]admin.Provisioned, trouble error) (waits string, err error) {
 	do, why := decide(t.subject)
 	switch do {
 	case keep:
-		return p.keep(ctx, t, provisioned[p.id(t)], trouble)
+		return "", p.keep(ctx, t, provisioned[p.id(t)], trouble)
 	case remove:
-		return p.remove(ctx, t, trouble)
+		return "", p.remove(ctx, t, trouble)
 	case release:
 		if there, known := p.there[p.id(t)]; trouble != nil || known && there.State == registry.Deleting {
-			return p.remove(ctx, t, trouble) // it was not declared meanwhile, and its keys are going
+			return "", p.remove(ctx, t, trouble) // it was not declared meanwhile, and its keys are going
 		}
 		p.Log.Warn("somebody deleted an EtcdNamespace that the repository declares; its keys stay", "namespace", p.id(t).String())
-		return p.unfinalize(ctx, t)
+		return "", p.unfinalize(ctx, t)
 	case refuse:
 		s := new(state)
 		s.set(readyCondition, false, why.reason, why.message)
-		return p.show(ctx, t, s)
+		return "", p.show(ctx, t, s)
 	}
-	t.failure = why.message // which tells people what it waits for; empty for nothing
-	return nil
+	return why.message, nil
 }
 
 // id is the identity of an object's namespace in etcd.
