@@ -17,6 +17,7 @@ import (
 
 	"gitopsd.dev/reconcile/certs/rotation"
 	admin "gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/etcd/connect"
 	"gitopsd.dev/reconcile/etcd/embedded"
 	"gitopsd.dev/render/etcd"
 )
@@ -76,23 +77,23 @@ func openAs(t *testing.T, cfg admin.Config) *admin.Admin {
 // root is a client that may do everything.
 func root(t *testing.T, s *embedded.Server) *clientv3.Client {
 	t.Helper()
-	config, err := admin.LoadTLS(s.Admin())
+	config, err := connect.LoadTLS(s.Admin())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return connect(t, s.Endpoint(), config)
+	return dial(t, s.Endpoint(), config)
 }
 
 // as is a client by the certificate of a namespace's user.
 func as(t *testing.T, s *embedded.Server, user string) *clientv3.Client {
 	t.Helper()
 	cfg := s.Admin()
-	config, err := admin.LoadTLS(cfg)
+	config, err := connect.LoadTLS(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	config.Certificates = []tls.Certificate{leaf(t, cfg, rotation.Profile{Name: user})}
-	return connect(t, s.Endpoint(), config)
+	return dial(t, s.Endpoint(), config)
 }
 
 // leaf returns a certificate by the CA of a configuration.
@@ -121,7 +122,7 @@ func leaf(t *testing.T, cfg admin.Config, p rotation.Profile) tls.Certificate {
 	return pair
 }
 
-func connect(t *testing.T, endpoint string, config *tls.Config) *clientv3.Client {
+func dial(t *testing.T, endpoint string, config *tls.Config) *clientv3.Client {
 	t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, TLS: config, Logger: zap.NewNop(), Context: t.Context()})
 	if err != nil {

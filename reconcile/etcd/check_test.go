@@ -20,6 +20,7 @@ import (
 
 	"gitopsd.dev/reconcile/certs/rotation"
 	admin "gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/etcd/connect"
 )
 
 // external is an etcd of several members that somebody else runs, over mutual TLS.
@@ -130,7 +131,7 @@ func (e *external) config(user string) admin.Config {
 // client is one of the user of a certificate.
 func (e *external) client(t *testing.T, user string) *clientv3.Client {
 	t.Helper()
-	config, err := admin.LoadTLS(e.config(user))
+	config, err := connect.LoadTLS(e.config(user))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,6 @@
 // Package etcd provisions etcd namespaces, as the administrator of an etcd.
 //
 // An [Admin] owns
-//   - the connection (connect.go) and what an etcd must be before anything is done in it
-//     (check.go): its version, and authentication by client certificates. gitopsd changes
-//     neither; it says what to do;
 //   - what a namespace has in etcd (provision.go): its record in the registry, which is
 //     the authority on numbers and prefixes, a role that is the range of the prefix, and
 //     a user of that role without a password;
@@ -12,48 +9,68 @@
 //
 // Every step may be the last before a crash: each method may be called again, and goes on.
 //
-// Neighbours: registry reads and checks records, and is pure; identity keeps the
-// certificates of a namespace; embedded is an etcd inside gitopsd. reconcile/etcdproxy
-// serves namespaces, and render/etcd is their vocabulary.
+// Neighbours: connect connects, and finds out whether an etcd can be used; registry reads
+// and checks records, and is pure; identity keeps the certificates of a namespace; embedded
+// is an etcd inside gitopsd. reconcile/etcdproxy serves namespaces, and render/etcd is
+// their vocabulary.
 package etcd
 
 import (
-	"log/slog"
-	"time"
+	"context"
 
-	"google.golang.org/grpc"
-
+	"gitopsd.dev/reconcile/etcd/connect"
 	"gitopsd.dev/render/etcd"
 )
 
-// Config configures an [Admin].
-type Config struct {
-	Log *slog.Logger
-	// Endpoints are the client URLs of the members, all https.
-	Endpoints []string
-	// CAFile has the CAs of the members' certificates. CertFile and KeyFile are the
-	// certificate of a user with etcd's root role. They are read for each operation, so
-	// that they can be replaced at any time.
-	CAFile, CertFile, KeyFile string
-	// ClientCACertFile and ClientCAKeyFile are a CA that etcd trusts for clients. It
-	// signs the certificates of namespaces' users.
-	ClientCACertFile, ClientCAKeyFile string
-	// Fleet distinguishes the records of this fleet from those of others.
-	Fleet string
-	// MayCompact reports whether gitopsd may compact the etcd, which it does for
-	// everybody in it.
-	MayCompact bool
-	// DialTimeout bounds how long a member may take to answer at first, and Timeout a
-	// whole operation. Zero means 5 and 30 seconds.
-	DialTimeout, Timeout time.Duration
-
-	// intercept are called around each request, in tests.
-	intercept []grpc.UnaryClientInterceptor
-}
+// What an etcd is and how it is reached is told by package connect.
+type (
+	Config = connect.Config
+	Server = connect.Server
+	Member = connect.Member
+)
 
 // Admin administers an etcd. Its methods connect anew each time, and may be called at
 // the same time.
 type Admin struct{ cfg Config }
+
+// Open makes an Admin. It reads no file and asks nobody.
+func Open(c Config) (*Admin, error) {
+	c, err := c.Complete()
+	if err != nil {
+		return nil, err
+	}
+	return &Admin{c}, nil
+}
+
+// session is one operation's connection.
+type session struct{ *connect.Session }
+
+// connect connects for one operation. The caller closes the session.
+func (a *Admin) connect(ctx context.Context) (*session, error) {
+	s, err := connect.Connect(ctx, a.cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &session{s}, nil
+}
+
+// Check reports whether the etcd can be used, and who it is. The error says what to do;
+// nothing is changed.
+func (a *Admin) Check(ctx context.Context) (Server, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
+	defer cancel()
+	s, err := a.connect(ctx)
+	if err != nil {
+		return Server{}, err
+	}
+	defer s.Close()
+	return s.Server, nil
+}
+
+// Snapshot writes a snapshot of the whole etcd into a new file.
+func (a *Admin) Snapshot(ctx context.Context, file string) error {
+	return connect.Snapshot(ctx, a.cfg, file)
+}
 
 // Wanted is a namespace that is to be there.
 type Wanted struct {
@@ -93,21 +110,4 @@ type Removal struct {
 	Done bool
 	// Deleted is how many keys this call deleted, and Left how many are still there.
 	Deleted, Left int64
-}
-
-// Server is an etcd that may be used.
-type Server struct {
-	// Members are those that answered.
-	Members []Member
-	// Notes say what people should know, such as members that do not answer.
-	Notes []string
-}
-
-// Member is a member of an etcd.
-type Member struct {
-	Endpoint, Version string
-	// Bytes is the size of its database and Quota the largest that it may have.
-	Bytes, Quota int64
-	// Revision is the newest that it has.
-	Revision int64
 }

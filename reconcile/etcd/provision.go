@@ -88,7 +88,7 @@ const attempts = 20
 // claim returns the record of a namespace, and makes it if there is none. known is the
 // registry as it was a moment ago; what it says of other namespaces is not relied on.
 func (s *session) claim(ctx context.Context, known *registry.Registry, w Wanted) (registry.Record, error) {
-	owner := registry.Owner{Fleet: s.cfg.Fleet, UID: w.UID}
+	owner := registry.Owner{Fleet: s.Config.Fleet, UID: w.UID}
 	for range attempts {
 		have, ok, err := known.Get(w.ID)
 		if err != nil {

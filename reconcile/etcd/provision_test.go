@@ -76,7 +76,7 @@ func TestProvision(t *testing.T) {
 	writes := &recorder{}
 	cfg := shared.Admin()
 	cfg.Fleet = "fleet"
-	cfg.Intercept(writes.record)
+	cfg.Intercept = append(cfg.Intercept, writes.record)
 	if again, err := openAs(t, cfg).Provision(ctx, []admin.Wanted{one, two}); err != nil || len(again) != 2 || again[0].Number != p.Number || again[1].Number != q.Number {
 		t.Errorf("%+v, %v", again, err)
 	}
@@ -159,7 +159,7 @@ func everyWrite(t *testing.T, do func(t *testing.T, a *admin.Admin, dies bool) (
 				cfg := shared.Admin()
 				cfg.Fleet = "fleet"
 				k := &killer{at: at, after: after}
-				cfg.Intercept(k.intercept)
+				cfg.Intercept = append(cfg.Intercept, k.intercept)
 				do(t, openAs(t, cfg), true)
 				do(t, open(t, shared, "fleet"), false)
 				check(t)

@@ -98,7 +98,7 @@ func (r *removal) mark(ctx context.Context, state registry.State) (there bool, e
 		switch {
 		case err != nil || !ok:
 			return false, err
-		case have.Owner.Fleet != r.cfg.Fleet:
+		case have.Owner.Fleet != r.Config.Fleet:
 			return false, fmt.Errorf("it belongs to fleet %q, so that its keys, its user and its role stay", have.Owner.Fleet)
 		case have.Owner.UID != r.wanted.UID:
 			return false, fmt.Errorf("it belongs to another EtcdNamespace of this name (uid %q, not %q), so that its keys, its user and its role stay", have.Owner.UID, r.wanted.UID)
@@ -213,3 +213,15 @@ func (r *removal) forget(ctx context.Context) error {
 
 // number returns the number of the namespace that a lease belongs to.
 func number(id clientv3.LeaseID) int64 { return int64(id) >> etcd.LeaseBits }
+
+// sleep waits, and returns an error if the context ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}

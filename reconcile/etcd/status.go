@@ -49,11 +49,11 @@ func (a *Admin) Overview(ctx context.Context) (Overview, error) {
 	if err != nil {
 		return Overview{}, err
 	}
-	o := Overview{Server: s.server}
+	o := Overview{Server: s.Server}
 	for _, err := range known.Damaged() {
 		o.Problems = append(o.Problems, err.Error())
 	}
-	for _, m := range s.server.Members {
+	for _, m := range s.Server.Members {
 		if m.Quota > 0 && m.Bytes > m.Quota/10*9 {
 			o.Problems = append(o.Problems, fmt.Sprintf("etcd %s: its database has %d of %d bytes; once it is full, nobody can write: compact and defragment it, or raise --quota-backend-bytes", m.Endpoint, m.Bytes, m.Quota))
 		}
@@ -63,7 +63,7 @@ func (a *Admin) Overview(ctx context.Context) (Overview, error) {
 		return o, err
 	}
 	for _, r := range known.All() {
-		if r.Owner.Fleet != s.cfg.Fleet {
+		if r.Owner.Fleet != s.Config.Fleet {
 			continue
 		}
 		n, err := s.status(ctx, r)

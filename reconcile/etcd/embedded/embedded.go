@@ -26,6 +26,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,6 +38,7 @@ import (
 	"google.golang.org/grpc"
 
 	admin "gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/etcd/connect"
 )
 
 // Config configures a [Server].
@@ -94,6 +96,7 @@ type Server struct {
 	endpoint string
 	stop     context.CancelFunc
 	renewing sync.WaitGroup
+	quiet    atomic.Bool
 	closing  sync.Once
 	ended    sync.Once
 	done     chan struct{}
@@ -230,21 +233,21 @@ func (s *Server) config(host, port string) *embed.Config {
 	file := func(name string) string { return filepath.Join(s.cfg.Dir, name) }
 	c.ClientTLSInfo = transport.TLSInfo{CertFile: file("server.crt"), KeyFile: file("server.key"), TrustedCAFile: file("ca.crt"), ClientCertAuth: true}
 	c.PeerTLSInfo = c.ClientTLSInfo
-	c.PeerTLSInfo.AllowedCNs = []string{name} // nobody has such a certificate
+	c.PeerTLSInfo.AllowedCNs = []string{"a peer of gitopsd"} // nobody has such a certificate
 	c.QuotaBackendBytes = s.cfg.QuotaBytes
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "0" // gitopsd compacts
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(s.cfg.Log))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(s.cfg.Log, &s.quiet))
 	return c
 }
 
 // enableAuth makes the root user, who has no password, and enables authentication. What
 // an earlier start has done is not done again.
 func (s *Server) enableAuth(ctx context.Context) error {
-	tls, err := admin.LoadTLS(s.Admin())
+	tls, err := connect.LoadTLS(s.Admin())
 	if err != nil {
 		return err
 	}
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.endpoint}, TLS: tls, Context: ctx, DialTimeout: startTimeout, Logger: logger(s.cfg.Log),
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.endpoint}, TLS: tls, Context: ctx, DialTimeout: startTimeout, Logger: logger(s.cfg.Log, &s.quiet),
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(s.cfg.intercept...)}})
 	if err != nil {
 		return err
@@ -312,6 +315,7 @@ func (s *Server) close() {
 		s.stop()
 		s.renewing.Wait()
 	}
+	s.quiet.Store(true)
 	if s.etcd != nil {
 		s.etcd.Close()
 	}

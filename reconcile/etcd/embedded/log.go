@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -11,24 +12,35 @@ import (
 // logger returns etcd's logger for ours. Etcd says much that interests nobody, so its
 // warnings and errors alone are passed on. What is fatal to etcd panics instead of ending
 // the process, so that it is told of like any other failure.
-func logger(log *slog.Logger) *zap.Logger {
+//
+// While quiet says so, nothing is passed on: as an etcd stops, it calls each of its
+// listeners that end a failure.
+func logger(log *slog.Logger, quiet *atomic.Bool) *zap.Logger {
 	if log == nil {
 		return zap.NewNop()
 	}
-	return zap.New(core{log.With("component", "etcd")}, zap.WithFatalHook(zapcore.WriteThenPanic))
+	return zap.New(core{log.With("component", "etcd"), quiet}, zap.WithFatalHook(zapcore.WriteThenPanic))
 }
 
 // core is a zapcore.Core that writes to a slog.Logger.
-type core struct{ log *slog.Logger }
+type core struct {
+	log   *slog.Logger
+	quiet *atomic.Bool
+}
 
-func (c core) Enabled(l zapcore.Level) bool { return l >= zapcore.WarnLevel }
+// tokens is what etcd says of tokens for passwords, which nobody has here.
+const tokens = "simple token is not cryptographically signed"
+
+func (c core) Enabled(l zapcore.Level) bool {
+	return l > zapcore.ErrorLevel || l >= zapcore.WarnLevel && !c.quiet.Load()
+}
 
 func (c core) With(fields []zapcore.Field) zapcore.Core {
-	return core{c.log.With(args(fields)...)}
+	return core{c.log.With(args(fields)...), c.quiet}
 }
 
 func (c core) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(e.Level) {
+	if c.Enabled(e.Level) && e.Message != tokens {
 		return to.AddCore(e, c)
 	}
 	return to

@@ -10,10 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 
 	admin "gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/etcd/connect"
 )
 
 // Snapshot writes a snapshot of the etcd in a directory into a new file, whether the etcd
@@ -92,7 +94,7 @@ func restore(c Config, file, dir string) (err error) {
 			err = fmt.Errorf("it is garbled: %v", p)
 		}
 	}()
-	log := logger(c.Log)
+	log := logger(c.Log, new(atomic.Bool))
 	manager := snapshot.NewV3(log)
 	if _, err := manager.Status(file); err != nil {
 		return fmt.Errorf("it is no database of etcd's: %w", err)
@@ -133,7 +135,7 @@ func verifySnapshot(ctx context.Context, file string) error {
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("snapshot %s: %w", file, fs.ErrInvalid)
 	}
-	if err := admin.VerifySnapshot(ctx, f, info.Size()); err != nil {
+	if err := connect.VerifySnapshot(ctx, f, info.Size()); err != nil {
 		return fmt.Errorf("snapshot %s %w", file, err)
 	}
 	if err := wholeDatabase(f, info.Size()); err != nil {

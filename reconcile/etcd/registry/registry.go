@@ -167,32 +167,35 @@ func Read(entries []Entry) *Registry {
 		}
 		r.records[record.ID] = record
 	}
-	clashes := make(map[etcd.ID]error)
-	for id, record := range r.records {
-		if err := r.clash(record); err != nil {
-			clashes[id] = err
-		}
-	}
-	for id, err := range clashes {
+	for id, err := range clashes(r.All()) {
 		delete(r.records, id)
 		r.damaged[Key(id)] = err
 	}
 	return r
 }
 
-// clash returns why a record and another one cannot both be right.
-func (r *Registry) clash(record Record) error {
-	for _, id := range slices.SortedFunc(maps.Keys(r.records), byName) {
-		other := r.records[id]
-		switch {
-		case id == record.ID:
-		case other.Number == record.Number:
-			return fmt.Errorf("its number %d is also that of %s", record.Number, id)
-		case meet(other.Prefix, record.Prefix):
-			return fmt.Errorf("its prefix %q and %q, that of %s, are inside one another", record.Prefix, other.Prefix, id)
+// clashes returns which records cannot be right beside others, and why.
+func clashes(all []Record) map[etcd.ID]error {
+	found := make(map[etcd.ID]error)
+	byNumber := make(map[int64]Record)
+	for _, r := range all {
+		other, twice := byNumber[r.Number]
+		if byNumber[r.Number] = r; twice {
+			found[r.ID] = fmt.Errorf("its number %d is also that of %s", r.Number, other.ID)
+			found[other.ID] = fmt.Errorf("its number %d is also that of %s", r.Number, r.ID)
 		}
 	}
-	return nil
+	// In the order of prefixes, what is inside one follows it.
+	slices.SortFunc(all, func(a, b Record) int { return strings.Compare(a.Prefix, b.Prefix) })
+	for i, outer := 1, 0; i < len(all); i++ {
+		if a, b := all[outer], all[i]; meet(a.Prefix, b.Prefix) {
+			found[a.ID] = fmt.Errorf("its prefix %q and %q, that of %s, are inside one another", a.Prefix, b.Prefix, b.ID)
+			found[b.ID] = fmt.Errorf("its prefix %q and %q, that of %s, are inside one another", b.Prefix, a.Prefix, a.ID)
+		} else {
+			outer = i
+		}
+	}
+	return found
 }
 
 func byName(a, b etcd.ID) int { return strings.Compare(a.String(), b.String()) }

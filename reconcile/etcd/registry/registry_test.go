@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -97,8 +98,30 @@ func TestClash(t *testing.T) {
 		if errA == nil || errB == nil || errC != nil || !ok || len(r.Damaged()) != 2 || len(r.All()) != 1 {
 			t.Errorf("%s: %v, %v, %v", name, errA, errB, errC)
 		}
+		if errA.Error() == errB.Error() {
+			t.Errorf("%s: both say %v", name, errA)
+		}
 		if _, err := r.Allocate(sample, "/mine/", Owner{Fleet: "fleet"}); err == nil || !strings.Contains(err.Error(), "no number can be given out") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Each of many records that are inside one another is damaged, however they are ordered,
+// and none beside them.
+func TestNested(t *testing.T) {
+	t.Parallel()
+	prefixes := []string{"/a/", "/a/b/", "/a/b/c/", "/a/z/", "/a-/", "/a0/", "/b/c/", "/b/d/"}
+	inside := 4
+	for shift := range prefixes {
+		var entries []Entry
+		for i := range prefixes {
+			n := (i + shift) % len(prefixes)
+			entries = append(entries, entry(record(etcd.ID{Cluster: fmt.Sprint("c", (i*5+shift)%len(prefixes))}, int64(i+1), prefixes[n])))
+		}
+		r := Read(entries)
+		if len(r.Damaged()) != inside || len(r.All()) != len(prefixes)-inside {
+			t.Errorf("damaged %v", r.Damaged())
 		}
 	}
 }

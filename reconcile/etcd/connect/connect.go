@@ -1,4 +1,10 @@
-package etcd
+// Package connect connects to an etcd as its administrator.
+//
+// It owns the connection (connect.go), over mutual TLS to whichever members answer; what an
+// etcd must be before anything is done in it (check.go): its version, and authentication by
+// client certificates, of which gitopsd changes nothing and says what to do; and snapshots
+// (snapshot.go).
+package connect
 
 import (
 	"cmp"
@@ -10,6 +16,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,31 +31,73 @@ const (
 	defaultTimeout     = 30 * time.Second
 )
 
-// Open makes an Admin. It reads no file and asks nobody.
-func Open(c Config) (*Admin, error) {
+// Config says which etcd, and as whom.
+type Config struct {
+	Log *slog.Logger
+	// Endpoints are the client URLs of the members, all https.
+	Endpoints []string
+	// CAFile has the CAs of the members' certificates. CertFile and KeyFile are the
+	// certificate of a user with etcd's root role. They are read for each operation, so
+	// that they can be replaced at any time.
+	CAFile, CertFile, KeyFile string
+	// ClientCACertFile and ClientCAKeyFile are a CA that etcd trusts for clients. It
+	// signs the certificates of namespaces' users.
+	ClientCACertFile, ClientCAKeyFile string
+	// Fleet distinguishes the records of this fleet from those of others.
+	Fleet string
+	// MayCompact reports whether gitopsd may compact the etcd, which it does for
+	// everybody in it.
+	MayCompact bool
+	// DialTimeout bounds how long a member may take to answer at first, and Timeout a
+	// whole operation. Zero means 5 and 30 seconds.
+	DialTimeout, Timeout time.Duration
+	// Intercept are called around each request, the first one outermost.
+	Intercept []grpc.UnaryClientInterceptor
+}
+
+// Server is an etcd that may be used.
+type Server struct {
+	// Members are those that answered.
+	Members []Member
+	// Notes say what people should know, such as members that do not answer.
+	Notes []string
+}
+
+// Member is a member of an etcd.
+type Member struct {
+	Endpoint, Version string
+	// Bytes is the size of its database and Quota the largest that it may have.
+	Bytes, Quota int64
+	// Revision is the newest that it has.
+	Revision int64
+}
+
+// Complete returns a configuration with its defaults, or what is wrong with it. It reads
+// no file and asks nobody.
+func (c Config) Complete() (Config, error) {
 	if len(c.Endpoints) == 0 {
-		return nil, errors.New("etcd: no endpoints; name the client URLs of its members")
+		return c, errors.New("etcd: no endpoints; name the client URLs of its members")
 	}
 	for _, e := range c.Endpoints {
 		u, err := url.Parse(e)
 		if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.Path != "" && u.Path != "/" {
-			return nil, fmt.Errorf("etcd: endpoint %q; use https://HOST:PORT", e)
+			return c, fmt.Errorf("etcd: endpoint %q; use https://HOST:PORT", e)
 		}
 	}
 	if c.CAFile == "" || c.CertFile == "" || c.KeyFile == "" {
-		return nil, errors.New("etcd: files with the CA, the certificate and the key of a user with the root role are needed")
+		return c, errors.New("etcd: files with the CA, the certificate and the key of a user with the root role are needed")
 	}
 	if c.Fleet == "" {
-		return nil, errors.New("etcd: the name of the fleet is needed")
+		return c, errors.New("etcd: the name of the fleet is needed")
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	c.DialTimeout, c.Timeout = cmp.Or(c.DialTimeout, defaultDialTimeout), cmp.Or(c.Timeout, defaultTimeout)
 	if c.DialTimeout < 0 || c.Timeout < c.DialTimeout {
-		return nil, fmt.Errorf("etcd: %s for a member to answer and %s for an operation; use more for the operation", c.DialTimeout, c.Timeout)
+		return c, fmt.Errorf("etcd: %s for a member to answer and %s for an operation; use more for the operation", c.DialTimeout, c.Timeout)
 	}
-	return &Admin{c}, nil
+	return c, nil
 }
 
 // LoadTLS reads the files of a configuration. It needs no others of its fields.
@@ -78,27 +127,28 @@ func LoadTLS(c Config) (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, Certificates: []tls.Certificate{pair}}, nil
 }
 
-// session is one operation's connection, to an etcd that was found fit.
-type session struct {
+// Session is one operation's connection, to an etcd that was found fit.
+type Session struct {
 	*clientv3.Client
-	cfg    *Config
-	user   string // our own
-	server Server
+	Config Config
+	Server Server
+	// User is the name of our own.
+	User string
 }
 
-// connect connects to the members that answer, and checks the etcd. The caller closes
-// the session.
-func (a *Admin) connect(ctx context.Context) (*session, error) {
-	tls, err := LoadTLS(a.cfg)
+// Connect connects to the members that answer, and checks the etcd. The configuration is
+// a complete one. The caller closes the session.
+func Connect(ctx context.Context, c Config) (*Session, error) {
+	tls, err := LoadTLS(c)
 	if err != nil {
 		return nil, err
 	}
-	s := &session{cfg: &a.cfg, user: tls.Certificates[0].Leaf.Subject.CommonName}
-	if err := s.probe(ctx, tls, a.cfg.Endpoints); err != nil {
+	s := &Session{Config: c, User: tls.Certificates[0].Leaf.Subject.CommonName}
+	if err := s.probe(ctx, tls, c.Endpoints); err != nil {
 		return nil, err
 	}
 	var live []string
-	for _, m := range s.server.Members {
+	for _, m := range s.Server.Members {
 		live = append(live, m.Endpoint)
 	}
 	if s.Client, err = s.dial(ctx, tls, live); err != nil {
@@ -108,15 +158,18 @@ func (a *Admin) connect(ctx context.Context) (*session, error) {
 		_ = s.Close()
 		return nil, err
 	}
+	for _, note := range s.Server.Notes {
+		c.Log.Debug("a member of etcd", "note", note)
+	}
 	return s, nil
 }
 
 // dial makes a client; it connects by and by.
-func (s *session) dial(ctx context.Context, tls *tls.Config, endpoints []string) (*clientv3.Client, error) {
+func (s *Session) dial(ctx context.Context, tls *tls.Config, endpoints []string) (*clientv3.Client, error) {
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints: endpoints, TLS: tls.Clone(), Context: ctx, Logger: zap.NewNop(),
-		DialTimeout: s.cfg.DialTimeout, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: s.cfg.DialTimeout,
-		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(append(s.cfg.intercept, again)...)},
+		DialTimeout: s.Config.DialTimeout, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: s.Config.DialTimeout,
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(append(slices.Clone(s.Config.Intercept), again)...)},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
@@ -132,27 +185,17 @@ func again(ctx context.Context, method string, req, reply any, cc *grpc.ClientCo
 		if err == nil || !errors.Is(rpctypes.Error(err), rpctypes.ErrAuthOldRevision) || pause > time.Second {
 			return err
 		}
-		if err := sleep(ctx, pause); err != nil {
+		select {
+		case <-ctx.Done():
 			return err
+		case <-time.After(pause):
 		}
-	}
-}
-
-// sleep waits, and returns an error if the context ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
 	}
 }
 
 // probe asks all endpoints at the same time who they are. Those that have no leader or do
 // not answer in time are left out.
-func (s *session) probe(ctx context.Context, tls *tls.Config, endpoints []string) error {
+func (s *Session) probe(ctx context.Context, tls *tls.Config, endpoints []string) error {
 	type answer struct {
 		member Member
 		err    error
@@ -171,14 +214,14 @@ func (s *session) probe(ctx context.Context, tls *tls.Config, endpoints []string
 		case a.err != nil:
 			failed = append(failed, fmt.Errorf("etcd %s does not answer: %w", endpoints[i], a.err))
 		default:
-			s.server.Members = append(s.server.Members, a.member)
+			s.Server.Members = append(s.Server.Members, a.member)
 		}
 	}
-	if len(s.server.Members) == 0 {
+	if len(s.Server.Members) == 0 {
 		return errors.Join(failed...)
 	}
 	for _, err := range failed {
-		s.server.Notes = append(s.server.Notes, err.Error())
+		s.Server.Notes = append(s.Server.Notes, err.Error())
 	}
 	return nil
 }
@@ -186,8 +229,8 @@ func (s *session) probe(ctx context.Context, tls *tls.Config, endpoints []string
 var errNoLeader = errors.New("it has no leader; most of the members must run and reach each other")
 
 // ask asks one member who it is.
-func (s *session) ask(ctx context.Context, tls *tls.Config, endpoint string) (Member, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.DialTimeout)
+func (s *Session) ask(ctx context.Context, tls *tls.Config, endpoint string) (Member, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.Config.DialTimeout)
 	defer cancel()
 	c, err := s.dial(ctx, tls, []string{endpoint})
 	if err != nil {

@@ -1,4 +1,4 @@
-package etcd
+package connect
 
 import (
 	"bytes"
@@ -15,13 +15,13 @@ import (
 
 // Snapshot writes a snapshot of the whole etcd into a new file, which its owner alone can
 // read: it has everybody's data. The file is there once it is complete.
-func (a *Admin) Snapshot(ctx context.Context, file string) (err error) {
+func Snapshot(ctx context.Context, c Config, file string) (err error) {
 	if _, err := os.Lstat(file); err == nil {
 		return fmt.Errorf("snapshot: %s exists; name a new file", file)
 	}
-	opening, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
+	opening, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	s, err := a.connect(opening)
+	s, err := Connect(opening, c)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,11 @@ func (a *Admin) Snapshot(ctx context.Context, file string) (err error) {
 	if err := out.Close(); err != nil {
 		return fmt.Errorf("snapshot: %w", err)
 	}
-	if err := os.Link(out.Name(), file); err != nil { // which replaces nothing
+	err = os.Link(out.Name(), file) // which replaces nothing
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		err = os.Rename(out.Name(), file) // where the file system has no links
+	}
+	if err != nil {
 		return fmt.Errorf("snapshot: %w", err)
 	}
 	return nil
@@ -53,7 +57,7 @@ func ignore(err, kind error) error {
 
 // save writes a snapshot, and checks what was written. A snapshot may take long, so it is
 // bounded by how long nothing comes.
-func (s *session) save(ctx context.Context, out *os.File) error {
+func (s *Session) save(ctx context.Context, out *os.File) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	in, err := s.Client.Snapshot(ctx)
@@ -61,9 +65,9 @@ func (s *session) save(ctx context.Context, out *os.File) error {
 		return err
 	}
 	defer in.Close()
-	idle := time.AfterFunc(s.cfg.Timeout, func() { cancel(fmt.Errorf("etcd sent nothing for %s", s.cfg.Timeout)) })
+	idle := time.AfterFunc(s.Config.Timeout, func() { cancel(fmt.Errorf("etcd sent nothing for %s", s.Config.Timeout)) })
 	defer idle.Stop()
-	size, err := io.Copy(out, progress{in, func() { idle.Reset(s.cfg.Timeout) }})
+	size, err := io.Copy(out, progress{in, func() { idle.Reset(s.Config.Timeout) }})
 	if err != nil {
 		return errors.Join(err, ignore(context.Cause(ctx), context.Canceled))
 	}

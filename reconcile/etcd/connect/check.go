@@ -1,4 +1,4 @@
-package etcd
+package connect
 
 import (
 	"context"
@@ -13,25 +13,12 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// Check reports whether the etcd can be used, and who it is. The error says what to do;
-// nothing is changed.
-func (a *Admin) Check(ctx context.Context) (Server, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
-	defer cancel()
-	s, err := a.connect(ctx)
-	if err != nil {
-		return Server{}, err
-	}
-	defer s.Close()
-	return s.server, nil
-}
-
 // check returns why nothing may be done in the etcd.
-func (s *session) check(ctx context.Context, tls *tls.Config) error {
+func (s *Session) check(ctx context.Context, tls *tls.Config) error {
 	if err := s.otherMembers(ctx, tls); err != nil {
 		return err
 	}
-	for _, m := range s.server.Members {
+	for _, m := range s.Server.Members {
 		if err := checkVersion(m.Version); err != nil {
 			return fmt.Errorf("etcd %s: %w", m.Endpoint, err)
 		}
@@ -43,14 +30,14 @@ func (s *session) check(ctx context.Context, tls *tls.Config) error {
 	if !state.Enabled {
 		return s.authOff()
 	}
-	user, err := s.UserGet(ctx, s.user)
+	user, err := s.UserGet(ctx, s.User)
 	switch {
 	case errors.Is(err, rpctypes.ErrUserEmpty):
-		return s.noCertAuth(s.server.Members[0].Endpoint)
+		return s.noCertAuth(s.Server.Members[0].Endpoint)
 	case errors.Is(err, rpctypes.ErrUserNotFound), errors.Is(err, rpctypes.ErrPermissionDenied):
 		return s.noRoot()
 	case err != nil:
-		return fmt.Errorf("etcd: user %s: %w", s.user, err)
+		return fmt.Errorf("etcd: user %s: %w", s.User, err)
 	case !slices.Contains(user.Roles, rootRole):
 		return s.noRoot()
 	}
@@ -59,10 +46,10 @@ func (s *session) check(ctx context.Context, tls *tls.Config) error {
 
 // otherMembers asks the members that the configuration does not name, too: requests of
 // tenants never reach them, but they apply what tenants write.
-func (s *session) otherMembers(ctx context.Context, tls *tls.Config) error {
+func (s *Session) otherMembers(ctx context.Context, tls *tls.Config) error {
 	list, err := s.MemberList(ctx)
 	if errors.Is(err, rpctypes.ErrUserEmpty) {
-		return s.noCertAuth(s.server.Members[0].Endpoint)
+		return s.noCertAuth(s.Server.Members[0].Endpoint)
 	}
 	if errors.Is(err, rpctypes.ErrPermissionDenied) || errors.Is(err, rpctypes.ErrUserNotFound) {
 		return s.noRoot()
@@ -70,7 +57,7 @@ func (s *session) otherMembers(ctx context.Context, tls *tls.Config) error {
 	if err != nil {
 		return fmt.Errorf("etcd: its members: %w", err)
 	}
-	configured := slices.Clone(s.cfg.Endpoints)
+	configured := slices.Clone(s.Config.Endpoints)
 	var others []string
 	for _, m := range list.Members {
 		if slices.ContainsFunc(m.GetClientURLs(), func(u string) bool { return slices.Contains(configured, strings.TrimSuffix(u, "/")) }) {
@@ -86,16 +73,16 @@ func (s *session) otherMembers(ctx context.Context, tls *tls.Config) error {
 	if len(others) == 0 {
 		return nil
 	}
-	more := &session{cfg: s.cfg, user: s.user}
+	more := &Session{Config: s.Config, User: s.User}
 	if err := more.probe(ctx, tls, others); err != nil {
-		s.server.Notes = append(s.server.Notes, err.Error())
+		s.Server.Notes = append(s.Server.Notes, err.Error())
 	}
-	for _, m := range more.server.Members {
+	for _, m := range more.Server.Members {
 		if err := checkVersion(m.Version); err != nil {
 			return fmt.Errorf("etcd %s: %w", m.Endpoint, err)
 		}
 	}
-	s.server.Notes = append(s.server.Notes, more.server.Notes...)
+	s.Server.Notes = append(s.Server.Notes, more.Server.Notes...)
 	return nil
 }
 
@@ -128,7 +115,7 @@ func checkVersion(text string) error {
 const rootRole = "root"
 
 // authOff says what to do about an etcd in which everybody may do everything.
-func (s *session) authOff() error {
+func (s *Session) authOff() error {
 	return fmt.Errorf(`etcd %s does not authenticate its clients: whoever connects reads and writes every namespace.
 gitopsd does not change that by itself, since clients without a user of their own would be locked out. Enable it:
   1. Start each member with --client-cert-auth and --trusted-ca-file=<CA of its clients>.
@@ -137,20 +124,20 @@ gitopsd does not change that by itself, since clients without a user of their ow
   3. Make the user of gitopsd's certificate, and one for each other client (for a kube-apiserver, the CN of --etcd-certfile):
      etcdctl user add %[2]s --no-password
      etcdctl user grant-role %[2]s root
-  4. etcdctl auth enable`, s.server.Members[0].Endpoint, s.user)
+  4. etcdctl auth enable`, s.Server.Members[0].Endpoint, s.User)
 }
 
 // noCertAuth says what to do about an etcd that looks at no certificates.
-func (s *session) noCertAuth(endpoint string) error {
+func (s *Session) noCertAuth(endpoint string) error {
 	return fmt.Errorf(`etcd %s does not take a client's certificate for its user (user %s was not recognised).
 Start each member with --client-cert-auth and --trusted-ca-file=<CA that signed gitopsd's certificate>, and without --listen-client-urls that begin with http:`,
-		endpoint, s.user)
+		endpoint, s.User)
 }
 
 // noRoot says what to do about a user who may not provision.
-func (s *session) noRoot() error {
+func (s *Session) noRoot() error {
 	return fmt.Errorf(`etcd %s: user %s, the common name of gitopsd's certificate, does not have the role root, which is needed to make users and roles.
 As root:
   etcdctl user add %[2]s --no-password
-  etcdctl user grant-role %[2]s root`, s.server.Members[0].Endpoint, s.user)
+  etcdctl user grant-role %[2]s root`, s.Server.Members[0].Endpoint, s.User)
 }
