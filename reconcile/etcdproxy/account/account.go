@@ -49,10 +49,9 @@ const (
 	pageBytes          = 1 << 20
 	// pauses after a failure.
 	minPause, maxPause = 100 * time.Millisecond, 10 * time.Second
-	// tick is how often it is looked whether etcd is to be asked how far the watch is, and
-	// idle how long it is not asked if nothing waits. If it does not answer for silence,
-	// the watch begins anew.
-	tick, idle, silence = 250 * time.Millisecond, 10 * time.Second, 30 * time.Second
+	// tick is how often etcd is asked how far the watch is while something waits for that, and
+	// idle how often otherwise. If it does not answer for silence, the watch begins anew.
+	tick, idle, silence = 100 * time.Millisecond, 10 * time.Second, 30 * time.Second
 )
 
 // asProto has a call use protobuf on a connection with another codec.

@@ -60,24 +60,32 @@ func (f *follower) follows(ctx context.Context, current int64) error {
 // asks has etcd say how far the watch is while something waits for that, and now and then
 // to see whether it still answers.
 func (f *follower) asks(ctx context.Context, cancel context.CancelCauseFunc, stream etcdserverpb.Watch_WatchClient, heard *atomic.Int64) {
-	ticks := time.NewTicker(tick)
-	defer ticks.Stop()
-	asked := time.Now()
+	next := tick
 	for {
+		woken := false
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticks.C:
+		case <-f.Usage.Waiting():
+			// Mostly the event that is waited for is on its way.
+			woken = true
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(tick):
+			}
+		case <-time.After(next):
 		}
-		quiet := time.Since(time.Unix(0, heard.Load()))
-		if quiet > silence {
+		next = idle
+		if f.Usage.Waits() || !f.Usage.State().Current {
+			next = tick
+		} else if woken {
+			continue
+		}
+		if time.Since(time.Unix(0, heard.Load())) > silence {
 			cancel(fmt.Errorf("etcd did not answer on a watch for %v", silence))
 			return
 		}
-		if time.Since(asked) < idle && !f.Usage.Waits() && f.Usage.State().Current {
-			continue
-		}
-		asked = time.Now()
 		if err := stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_ProgressRequest{
 			ProgressRequest: &etcdserverpb.WatchProgressRequest{},
 		}}); err != nil {

@@ -37,6 +37,9 @@ func (u *Usage) Replace(s *Scan, revision int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.live = s.live
+	if revision < u.revision {
+		u.done = 0 // etcd was restored from a snapshot
+	}
 	u.pinned = amount{}
 	for key := range u.pins {
 		u.pinned = u.pinned.plus(u.beyond(key))
@@ -71,6 +74,10 @@ func (u *Usage) Apply(changes []Change, revision int64) {
 // reach ends the holds of writes that are counted now.
 func (u *Usage) reach(revision int64) {
 	u.revision = revision
+	if u.moved != nil {
+		close(u.moved)
+		u.moved = nil
+	}
 	waiting := u.written
 	u.written = nil
 	for _, h := range waiting {
@@ -82,12 +89,22 @@ func (u *Usage) reach(revision int64) {
 	}
 }
 
-// Waits reports whether writes wait to be counted, so that it helps to know at which
-// revision the count is.
+// Waits reports whether writes wait to be counted, or for what was counted, so that it
+// helps to know at which revision the count is.
 func (u *Usage) Waits() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return len(u.written) > 0
+	return len(u.written) > 0 || u.moved != nil
+}
+
+// Waiting returns a channel that has an element when [Usage.Waits] may have become true.
+func (u *Usage) Waiting() <-chan struct{} { return u.waiting }
+
+func (u *Usage) wait() {
+	select {
+	case u.waiting <- struct{}{}:
+	default:
+	}
 }
 
 // SetCurrent says whether the count is followed and up to date. Writes that grow wait

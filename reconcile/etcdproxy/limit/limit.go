@@ -44,6 +44,9 @@ const (
 	MaxWait = 5 * time.Second
 	// MaxCountWait is how long a write waits for its namespace to be counted.
 	MaxCountWait = 2 * time.Second
+	// ExemptPerSecond bounds what the throttle exempts: keep-alives, compactions, and
+	// requests about watches that exist. It is there for floods.
+	ExemptPerSecond = 5000
 	// MaxLeases is how many leases a namespace has by one proxy. A kube-apiserver needs one
 	// for each minute in which Events are written.
 	MaxLeases = 10_000

@@ -20,7 +20,7 @@ const unknownFor = 15 * time.Second
 // holds and of what any write in flight makes it hold.
 //
 // It remembers the size of each key under a hash of 64 bits with a seed of its own, which
-// is 20 bytes a key or so. Two of a million keys share a hash once in 30 million
+// takes 20 to 40 bytes a key. Two of a million keys share a hash once in 30 million
 // namespaces; then one of them is not counted.
 //
 // It is safe for concurrent use.
@@ -37,6 +37,9 @@ type Usage struct {
 	revision      int64
 	current       bool          // the count is followed, and up to date
 	turned        chan struct{} // closed once current
+	done          int64         // the revision of the newest change that a client was told of
+	moved         chan struct{} // closed when revision moves; nil if nobody waits
+	waiting       chan struct{} // has a token when something began to wait
 	written       []*Hold       // until revision has reached theirs
 	unknown       []*Hold       // by the time at which they end
 }
@@ -67,6 +70,8 @@ func NewUsage(q etcd.Quota) *Usage {
 		live:   sizes{of: make(map[uint64]uint32)},
 		pins:   make(map[uint64][]int64),
 		turned: make(chan struct{}),
+
+		waiting: make(chan struct{}, 1),
 	}
 }
 
@@ -125,22 +130,23 @@ type pin struct {
 // transaction make no room for its puts.
 //
 // A namespace without a quota admits everything. One that is not counted waits for that up
-// to [MaxCountWait]. The error is ErrNoSpace, ErrCounting, or the context's.
+// to [MaxCountWait], and so does a write that may fit once what is [Usage.Done] is counted.
+// The error is ErrNoSpace, ErrCounting, or the context's.
 func (u *Usage) Admit(ctx context.Context, w Write) (*Hold, error) {
 	if !w.Puts() || w.exempt() {
 		return nil, nil
 	}
 	deadline := time.Now().Add(MaxCountWait)
 	for {
-		hold, turned, err := u.admit(w)
-		if turned == nil {
+		hold, wait, err := u.admit(w)
+		if wait == nil {
 			return hold, err
 		}
 		timeout := time.NewTimer(time.Until(deadline))
 		select {
-		case <-turned:
+		case <-wait:
 		case <-timeout.C:
-			return nil, ErrCounting
+			return nil, err
 		case <-ctx.Done():
 			timeout.Stop()
 			return nil, ctx.Err()
@@ -149,7 +155,8 @@ func (u *Usage) Admit(ctx context.Context, w Write) (*Hold, error) {
 	}
 }
 
-// admit returns what to wait for if the namespace is not counted.
+// admit returns what to wait for if the count may still change the decision, which is the
+// error until then.
 func (u *Usage) admit(w Write) (*Hold, <-chan struct{}, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -157,16 +164,36 @@ func (u *Usage) admit(w Write) (*Hold, <-chan struct{}, error) {
 		return nil, nil, nil
 	}
 	if !u.current {
-		return nil, u.turned, nil
+		return nil, u.turned, ErrCounting
 	}
 	u.expire()
 	grows := u.growth(w)
 	used := u.live.amount.plus(u.pinned).plus(u.loose)
 	if grows.bytes > 0 && u.quota.Storage > 0 && used.bytes+grows.bytes > u.quota.Storage ||
 		grows.keys > 0 && u.quota.Keys > 0 && used.keys+grows.keys > u.quota.Keys {
-		return nil, nil, ErrNoSpace
+		return nil, u.moves(), ErrNoSpace
 	}
 	return u.hold(w, grows), nil, nil
+}
+
+// moves returns what is closed when more is counted, or nil if all is counted that a client
+// was told of.
+func (u *Usage) moves() <-chan struct{} {
+	if u.revision >= u.done {
+		return nil
+	}
+	if u.moved == nil {
+		u.moved = make(chan struct{})
+		u.wait()
+	}
+	return u.moved
+}
+
+// Done says that a client was told of a change at a revision. It may have made room.
+func (u *Usage) Done(revision int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.done = max(u.done, revision)
 }
 
 // growth returns by how much a write can raise the cost of the namespace. Bytes and keys
@@ -246,6 +273,7 @@ func (h *Hold) Written(revision int64) {
 	}
 	h.revision = revision
 	u.written = append(u.written, h)
+	u.wait()
 }
 
 // Unknown keeps the place for as long as the write may still happen: etcd's answer was

@@ -178,6 +178,38 @@ func TestCounting(t *testing.T) {
 	})
 }
 
+// A client that made room may use it at once: a write waits until the room is counted.
+func TestRoomMade(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		u := counted(etcd.Quota{Storage: 50}, map[string]int{"a": 49})
+		u.Done(12) // which is that of a deletion
+		done := make(chan error)
+		go func() {
+			_, err := u.Admit(t.Context(), PutOf(putRequest("b", 40)))
+			done <- err
+		}()
+		synctest.Wait()
+		u.Apply(nil, 11)
+		synctest.Wait()
+		if !u.Waits() {
+			t.Error("nothing waits for the deletion")
+		}
+		u.Apply([]Change{{Key: []byte("a"), Deleted: true, Revision: 12}}, 12)
+		if err := <-done; err != nil {
+			t.Errorf("into the room that was made: %v", err)
+		}
+		begun := time.Now()
+		if _, err := u.Admit(t.Context(), PutOf(putRequest("c", 40))); !errors.Is(err, ErrNoSpace) || time.Since(begun) != 0 {
+			t.Errorf("with nothing to wait for: %v", err)
+		}
+		u.Done(20)
+		if _, err := u.Admit(t.Context(), PutOf(putRequest("c", 40))); !errors.Is(err, ErrNoSpace) || time.Since(begun) != MaxCountWait {
+			t.Errorf("when the count does not come: %v", err)
+		}
+	})
+}
+
 // store is what etcd holds, for the model.
 type store struct {
 	keys     map[string]int

@@ -196,8 +196,15 @@ func TestServe(t *testing.T) {
 		}
 	}
 	get(c)
-	if code, text := answer(t, "http://"+at[1]+"/readyz"); code != http.StatusOK {
-		t.Errorf("not ready: %s", text)
+	for {
+		code, text := answer(t, "http://"+at[1]+"/readyz")
+		if code == http.StatusOK {
+			break // the keys are counted
+		}
+		if !strings.Contains(text, "dev/default/sample") {
+			t.Fatalf("not ready: %s", text)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	if _, text := answer(t, "http://"+at[1]+"/metrics"); !strings.Contains(text, `gitopsd_etcd_connections{namespace="dev/default/sample"} 1`) {
 		t.Errorf("metrics are\n%s", text)

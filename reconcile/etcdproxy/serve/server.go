@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"gitopsd.dev/reconcile/etcdproxy"
+	"gitopsd.dev/reconcile/etcdproxy/guard"
 	"gitopsd.dev/reconcile/status"
 )
 
@@ -47,6 +48,9 @@ type Config struct {
 type server struct {
 	Config
 	proxy *etcdproxy.Proxy
+	guard *guard.Guard
+	// counted: the keys were counted once, and calls that grow need not wait.
+	counted atomic.Bool
 	// now is what is served.
 	now atomic.Pointer[directory]
 }
@@ -70,8 +74,11 @@ func newServer(c Config) (*server, error) {
 	}
 	s := &server{Config: c}
 	var err error
+	if s.guard, err = guard.New(guard.Config{Log: c.Log}); err != nil {
+		return nil, err
+	}
 	s.proxy, err = etcdproxy.New(etcdproxy.Config{
-		Log:         c.Log,
+		Log: c.Log, Gate: s.guard, Floors: s.guard,
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &s.now.Load().certificate, nil },
 	})
 	if err != nil {
@@ -158,16 +165,26 @@ func (s *server) unready(ctx context.Context, now time.Time) string {
 		return "the certificate that it serves with has expired"
 	case now.After(d.tenant.Upstream.Certificate.Leaf.NotAfter):
 		return "the certificate for etcd has expired"
+	case s.counted.Load():
+		return "" // also while etcd is away: no other pod has another
 	}
+	if err := s.guard.Ready(); err != nil {
+		return err.Error()
+	}
+	s.counted.Store(true)
 	return ""
 }
 
 func (s *server) counts() []status.EtcdNamespace {
 	var all []status.EtcdNamespace
+	states := s.guard.States()
 	for id, n := range s.proxy.Counts() {
+		g := states[id]
 		all = append(all, status.EtcdNamespace{
 			Namespace: id.String(), Connections: n.Connections, Calls: n.Calls,
 			Done: n.Done, Failed: n.Failed, Refused: n.Refused, Foreign: n.Foreign,
+			Keys: g.Usage.Keys, Bytes: g.Usage.Bytes, Watches: g.Watches, Leases: g.Leases,
+			Throttled: int64(g.Throttled), Full: int64(g.Full),
 		})
 	}
 	return all

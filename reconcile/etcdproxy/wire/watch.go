@@ -22,13 +22,19 @@ func CancelWatch(dst []byte, id int64) []byte {
 	return appendBytes(dst, Cancel, appendNumber(nil, 1, id))
 }
 
-// Compacted appends the response that cancels a watch since it began below a revision up to which
-// was compacted. The header is that of another response.
-func Compacted(dst, header []byte, id, revision int64) []byte {
+// CanceledWatch appends the response that cancels a watch: since it began below a revision up to
+// which was compacted, if that is not 0, or for a reason. The header is that of another response.
+func CanceledWatch(dst, header []byte, id, compacted int64, reason string) []byte {
 	dst = appendBytes(dst, 1, header)
 	dst = appendNumber(dst, 2, id)
 	dst = appendNumber(dst, 4, 1)
-	return appendNumber(dst, 5, revision)
+	if compacted != 0 {
+		dst = appendNumber(dst, 5, compacted)
+	}
+	if reason != "" {
+		dst = appendBytes(dst, 6, []byte(reason))
+	}
+	return dst
 }
 
 // AppendLease appends the ID in etcd that a lease is to have to a request to grant it.
