@@ -1,18 +1,14 @@
 package namespaces
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"crypto/x509"
-	"encoding/hex"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"gitopsd.dev/reconcile/certs/rotation"
 	admin "gitopsd.dev/reconcile/etcd"
 	"gitopsd.dev/reconcile/etcd/identity"
 	"gitopsd.dev/reconcile/kube"
@@ -145,7 +141,8 @@ func (p *pass) certify(ctx context.Context, t *task, made admin.Provisioned, s *
 		return nil
 	}
 	st := &store{client: p.Client, of: d.Object(), proxy: manifest.Secret.ID(d.Namespace, etcd.ProxySecret(d.Name)), kept: make(map[manifest.ID]keptObject)}
-	withdrawn, err := p.withdrawn(ctx, st, t)
+	w := p.certificates(d, st.proxy, upstream)
+	withdrawn, err := p.withdrawn(ctx, st, t, w)
 	if err != nil {
 		return err
 	}
@@ -154,13 +151,6 @@ func (p *pass) certify(ctx context.Context, t *task, made admin.Provisioned, s *
 			return err
 		}
 	}
-	w := identity.Wanted{ID: p.id(t), Service: d.Service(), Proxy: st.proxy, Upstream: upstream}
-	for _, c := range d.Certificates {
-		w.Clients = append(w.Clients, identity.Client{Secret: manifest.Secret.ID(d.Namespace, c.Secret), Validity: c.Validity})
-	}
-	for _, name := range d.CAConfigMaps {
-		w.ConfigMaps = append(w.ConfigMaps, manifest.ConfigMap.ID(d.Namespace, name))
-	}
 	kept, err := p.cfg.Etcd.Keeper.Keep(ctx, st, w)
 	if err != nil {
 		return err
@@ -168,7 +158,7 @@ func (p *pass) certify(ctx context.Context, t *task, made admin.Provisioned, s *
 	if err := st.finish(ctx); err != nil {
 		return err
 	}
-	// The proxies were told to refuse them; a kubelet takes a minute to tell.
+	// The proxies are told to refuse them; a kubelet takes a minute to do so.
 	for id := range withdrawn {
 		if err := p.delete(ctx, id, t.uids[id]); err != nil {
 			return err
@@ -179,6 +169,18 @@ func (p *pass) certify(ctx context.Context, t *task, made admin.Provisioned, s *
 	}
 	s.certify(d, kept)
 	return nil
+}
+
+// certificates are those that a declaration asks for.
+func (p *pass) certificates(d *etcd.Declaration, proxy manifest.ID, upstream identity.Upstream) identity.Wanted {
+	w := identity.Wanted{ID: d.Of(p.Cluster), Service: d.Service(), Proxy: proxy, Upstream: upstream}
+	for _, c := range d.Certificates {
+		w.Clients = append(w.Clients, identity.Client{Secret: manifest.Secret.ID(d.Namespace, c.Secret), Validity: c.Validity})
+	}
+	for _, name := range d.CAConfigMaps {
+		w.ConfigMaps = append(w.ConfigMaps, manifest.ConfigMap.ID(d.Namespace, name))
+	}
+	return w
 }
 
 // direct says what the proxy's directory has beside certificates.
@@ -210,12 +212,12 @@ func (p *pass) direct(ctx context.Context, st *store, t *task, made admin.Provis
 }
 
 // withdrawn returns the objects that were written for a declaration which no longer names
-// them, with the fingerprints of the certificates in them.
-func (p *pass) withdrawn(ctx context.Context, st *store, t *task) (map[manifest.ID]string, error) {
+// them, and the records of their CAs, with the fingerprints of the certificates in them.
+func (p *pass) withdrawn(ctx context.Context, st *store, t *task, w identity.Wanted) (map[manifest.ID]string, error) {
 	all := make(map[manifest.ID]string)
-	wanted := t.declaration.Writes()
+	wanted := append(t.declaration.Writes(), identity.Records(w)...)
 	for _, id := range t.written {
-		if id.Namespace != t.meta.Namespace || slices.Contains(wanted, id) {
+		if slices.Contains(wanted, id) {
 			continue
 		}
 		had, err := st.Get(ctx, id)
@@ -227,18 +229,13 @@ func (p *pass) withdrawn(ctx context.Context, st *store, t *task) (map[manifest.
 	return all, nil
 }
 
-// fingerprint returns the fingerprint of a certificate in PEM as etcd.Namespace.Revoked
-// has them; empty for none.
+// fingerprint returns the fingerprint of a certificate in PEM; empty for none.
 func fingerprint(text []byte) string {
-	block, _ := pem.Decode(bytes.TrimSpace(text))
-	if block == nil {
+	chain, err := rotation.Parse(text)
+	if err != nil {
 		return ""
 	}
-	if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-		return ""
-	}
-	sum := sha256.Sum256(block.Bytes)
-	return hex.EncodeToString(sum[:])
+	return identity.Fingerprint(chain[0])
 }
 
 // expiry is when the first of some certificates expires.

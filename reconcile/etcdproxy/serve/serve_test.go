@@ -83,11 +83,14 @@ func newWorld(t *testing.T) *world {
 			Clients: []identity.Client{{Secret: manifest.Secret.ID("default", "client")}},
 		},
 	}
-	for name, into := range map[string]*[]byte{cfg.ClientCACertFile: &w.wanted.Upstream.ClientCACert, cfg.ClientCAKeyFile: &w.wanted.Upstream.ClientCAKey, cfg.CAFile: &w.wanted.Upstream.CA} {
-		if *into, err = os.ReadFile(name); err != nil {
+	read := func(name string) []byte {
+		text, err := os.ReadFile(name)
+		if err != nil {
 			t.Fatal(err)
 		}
+		return text
 	}
+	w.wanted.Upstream = identity.Upstream{ClientCACert: read(cfg.ClientCACertFile), ClientCAKey: read(cfg.ClientCAKeyFile), CA: read(cfg.CAFile)}
 	w.keep()
 	return w
 }
