@@ -112,8 +112,8 @@ type Config struct {
 	// without a request. Connect is called again when the name changes. Credentials
 	// is called in every pass; nil if the name is never known.
 	Credentials func(c clusters.Cluster) (name string, known bool)
-	// Home makes the controllers of a cluster that has KubernetesTargets, with its own
-	// connection; tell gets what they report. They run until the cluster's connection
+	// Home makes the controllers of a cluster that has KubernetesTargets or
+	// EtcdNamespaces, with its own connection; tell gets what they report. They run until the cluster's connection
 	// ends. Nil if there are none.
 	Home  func(ctx context.Context, want *desired.Unit, tell func([]problem.Problem)) (Home, error)
 	Board *status.Board
