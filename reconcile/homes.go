@@ -23,7 +23,7 @@ func (ws *workers) keepHome(ctx context.Context, w *worker, j *job, o unit.Outco
 		}
 		return
 	}
-	fleet := home.Fleet{Registry: j.of.state.Registry, State: ws.cfg.Board.State}
+	fleet := home.Fleet{Registry: j.of.state.Registry, State: ws.cfg.Board.State, Objects: j.want.Objects, Keeps: j.want.Keeps}
 	if w.home != nil {
 		w.home.Set(fleet)
 		return
@@ -31,7 +31,7 @@ func (ws *workers) keepHome(ctx context.Context, w *worker, j *job, o unit.Outco
 	name := w.id.String()
 	h, err := ws.cfg.Home(ctx, j.want, func(problems []problem.Problem) { ws.cfg.Board.Home(name, problems) })
 	if err != nil {
-		ws.cfg.Log.Error("the controllers of targets and applications do not run", "cluster", name, "error", err)
+		ws.cfg.Log.Error("the controllers of targets, applications and etcd namespaces do not run", "cluster", name, "error", err)
 		return
 	}
 	h.Set(fleet)

@@ -31,6 +31,10 @@ type cluster struct {
 	notes     []string
 	// refused are plain objects that are not rendered.
 	refused []*ObjectError
+	// beside are the objects beside EtcdNamespaces that are refused.
+	beside []manifest.ID
+	// etcd reports whether the repository has EtcdNamespaces for the cluster.
+	etcd bool
 	// frozen are the definitions that got rules for immutable fields.
 	frozen map[manifest.ID]Frozen
 	// described are the definitions that APIResourceSchemas describe, by the schema's
@@ -183,7 +187,8 @@ func (c *cluster) grants() bool {
 }
 
 // objects returns the plain objects, the packages' objects, and the namespace of
-// controllers, of the parameters of policies for pins, and of connections' accounts.
+// controllers, of the parameters of policies for pins, of connections' accounts, and of
+// the CAs of etcd namespaces.
 func (c *cluster) objects() ([]*manifest.Object, error) {
 	objects := slices.Clone(c.plain)
 	for _, s := range c.packages {
@@ -194,7 +199,7 @@ func (c *cluster) objects() ([]*manifest.Object, error) {
 		return nil, err
 	}
 	objects = append(objects, server...)
-	if !c.input.EnforcePins && !c.serves() && !c.grants() && (c.input.Delegate || !c.hasProvider()) {
+	if !c.input.EnforcePins && !c.serves() && !c.grants() && !c.etcd && (c.input.Delegate || !c.hasProvider()) {
 		return objects, nil
 	}
 	namespace, err := runtime.System()
@@ -237,6 +242,9 @@ func (c *cluster) rendered(set *manifest.Set) *Rendered {
 	}
 	for _, e := range c.refused {
 		r.conflict[e.ID] = true
+	}
+	for _, id := range c.beside {
+		r.conflict[id] = true
 	}
 	r.unknown = !c.complete || len(c.broken) > 0 || slices.ContainsFunc(slices.Collect(maps.Keys(r.conflict)), func(id manifest.ID) bool { return id.Is(manifest.CRD) })
 	return r

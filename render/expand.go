@@ -82,6 +82,9 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	if c.plain, err = c.withTargets(); err != nil {
 		return nil, err
 	}
+	if err := c.withEtcd(); err != nil {
+		return nil, err
+	}
 	expanded, pins, err := r.expandPackages(ctx, c)
 	if err != nil {
 		return nil, err

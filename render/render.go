@@ -10,8 +10,8 @@
 // for the whole fleet, applies the cluster's patches, and sees to it that every
 // object is defined once (cluster.go). Which of a package's types a cluster gets
 // is in activate.go, packages that are left to Crossplane are in delegate.go, rules for
-// immutable fields in immutable.go, conversion rules in conversions.go. A Renderer does
-// both.
+// immutable fields in immutable.go, conversion rules in conversions.go, etcd namespaces in
+// etcd.go. A Renderer does both.
 //
 // One broken package takes nothing else with it: what could be rendered is
 // returned together with typed errors, and Rendered.Keeps tells what must stay
@@ -31,6 +31,7 @@ import (
 	"slices"
 
 	"gitopsd.dev/render/converter"
+	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/remote"
@@ -62,6 +63,8 @@ type Input struct {
 	Delegate bool
 	// Converter is what serves the cluster's conversion rules.
 	Converter Converter
+	// Etcd is how the cluster runs the proxies of its EtcdNamespaces.
+	Etcd etcd.Proxy
 }
 
 // Wanted is the content of a cluster's directory.
@@ -142,8 +145,8 @@ type Rendered struct {
 	// unknown reports whether definitions may be missing in Objects that the cluster
 	// keeps, and that are converted by rules.
 	unknown bool
-	// conflict are the objects in Conflicts and Refused, and those that enforce pins to a type
-	// which is one of them or has errors.
+	// conflict are the objects in Conflicts and Refused, those that enforce pins to a type
+	// which is one of them or has errors, and those beside an EtcdNamespace with errors.
 	conflict map[manifest.ID]bool
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"gitopsd.dev/cmd/gitopsd/cli"
+	"gitopsd.dev/testscripts/etcdclient"
 	"gitopsd.dev/testscripts/load"
 	"gitopsd.dev/testscripts/webhookserver"
 )
@@ -35,6 +36,7 @@ var programs = map[string]func(){
 	},
 	"webhookserver": webhookserver.Main,
 	"load":          load.Main,
+	"etcdclient":    etcdclient.Main,
 }
 
 // supervisedVariable is set in the process that runs the tests.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/certs/rotation"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render/manifest"
 )
@@ -18,7 +19,7 @@ import (
 
 // authority reads the CA that is to sign for a Service; zero if gitopsd makes its own.
 // why is why the operator's cannot be used, with what to do.
-func (w *work) authority(ctx context.Context, s *service) (a authority, why string, err error) {
+func (w *work) authority(ctx context.Context, s *service) (a rotation.Authority, why string, err error) {
 	where, id := manifest.AuthorityAnnotation, manifest.Secret.ID(s.object.ID().Namespace, s.object.Annotation(manifest.AuthorityAnnotation))
 	if id.Name == "" {
 		where, id = "spec.certificates.authority", manifest.Secret.ID(apply.Namespace, cmp.Or(w.Unit.Spec.Certificates.Authority, w.cfg.Authority))
@@ -27,10 +28,10 @@ func (w *work) authority(ctx context.Context, s *service) (a authority, why stri
 		}
 	}
 	if id.Name == "" {
-		return authority{}, "", nil
+		return rotation.Authority{}, "", nil
 	}
-	fail := func(format string, args ...any) (authority, string, error) {
-		return authority{}, fmt.Sprintf("%s: Secret %s/%s ", where, id.Namespace, id.Name) + fmt.Sprintf(format, args...), nil
+	fail := func(format string, args ...any) (rotation.Authority, string, error) {
+		return rotation.Authority{}, fmt.Sprintf("%s: Secret %s/%s ", where, id.Namespace, id.Name) + fmt.Sprintf(format, args...), nil
 	}
 	w.again(w.now.Add(othersPause))
 	if !dnsName.MatchString(id.Name) {
@@ -39,20 +40,20 @@ func (w *work) authority(ctx context.Context, s *service) (a authority, why stri
 	live, _, err := w.get(ctx, id)
 	switch {
 	case err != nil:
-		return authority{}, "", err
+		return rotation.Authority{}, "", err
 	case live == nil && w.Objects.Get(id) != nil:
 		return fail("is in the repository and is read once it is applied")
 	case live == nil:
 		return fail("does not exist; create it with the CA's tls.crt and tls.key, or remove the setting")
 	}
 	data := contents(live)
-	chain, key, err := parsePair(data[keyCert], data[keyKey])
+	chain, key, err := rotation.ParsePair(data[keyCert], data[keyKey])
 	if err != nil {
 		return fail("cannot sign: %s; put the CA's certificate and its key there", err)
 	}
 	cert := chain[0]
 	switch {
-	case !isCA(cert):
+	case !rotation.IsCA(cert):
 		return fail("holds no CA: the first certificate in tls.crt must not sign others; put a CA there, or name this Secret with %s if it is the serving certificate itself", manifest.ServingCertAnnotation)
 	case !w.now.Before(cert.NotAfter):
 		w.expires(id, status.Authority, cert.NotAfter, true)
@@ -62,10 +63,10 @@ func (w *work) authority(ctx context.Context, s *service) (a authority, why stri
 	}
 	w.expires(id, status.Authority, cert.NotAfter, true)
 	w.tell(id, cert)
-	if err := (authority{cert, key}).try(s.object.ID(), w.now); err != nil {
+	if err := profileOf(s.object.ID()).Try(rotation.Authority{Cert: cert, Key: key}, w.now); err != nil {
 		return fail("holds a CA that cannot sign for %s: %s; put one there that can", s.object.ID(), err)
 	}
-	return authority{cert, key}, "", nil
+	return rotation.Authority{Cert: cert, Key: key}, "", nil
 }
 
 // useBrought returns what consumers trust if the Secret of a Service is not gitopsd's.
@@ -75,12 +76,12 @@ func (w *work) useBrought(s *service, tree map[string]any) trust {
 		return trust{why: fmt.Sprintf("Secret %s/%s is not gitopsd's and ", s.secret.Namespace, s.secret.Name) + fmt.Sprintf(format, args...) +
 			"; correct it, or delete it and gitopsd makes a certificate"}
 	}
-	chain, _, err := parsePair(data[keyCert], data[keyKey])
+	chain, _, err := rotation.ParsePair(data[keyCert], data[keyKey])
 	if err != nil {
 		return fail("cannot serve: %s", err)
 	}
 	w.expires(s.secret, status.Serving, chain[0].NotAfter, true)
-	if err := servesFor(chain[0], s.object.ID()); err != nil {
+	if err := profileOf(s.object.ID()).Fits(chain[0]); err != nil {
 		return fail("cannot serve: its certificate %s", err)
 	}
 	if !w.now.Before(chain[0].NotAfter) {
@@ -91,7 +92,7 @@ func (w *work) useBrought(s *service, tree map[string]any) trust {
 	if err != nil {
 		return fail("%s", err)
 	}
-	if err := accepted(chain, bundle, s.object.ID(), w.now); err != nil {
+	if err := profileOf(s.object.ID()).Accepted(chain, bundle, w.now); err != nil {
 		return fail("cannot serve: its CA would not be trusted for its certificate: %s", err)
 	}
 	return trust{bundle: bundle}
@@ -101,22 +102,22 @@ func (w *work) useBrought(s *service, tree map[string]any) trust {
 // tls.crt if it is a CA's or signed by itself.
 func bundleOf(data map[string][]byte) ([]byte, error) {
 	if text := data[keyBundle]; len(text) > 0 {
-		certs, err := parse(text)
+		certs, err := rotation.Parse(text)
 		if err != nil {
 			return nil, fmt.Errorf("%s %w", keyBundle, err)
 		}
-		return encode(certs...), nil
+		return rotation.Encode(certs...), nil
 	}
 	if len(data[keyCert]) == 0 {
 		return nil, fmt.Errorf("has neither %s nor %s", keyBundle, keyCert)
 	}
-	chain, err := parse(data[keyCert])
+	chain, err := rotation.Parse(data[keyCert])
 	if err != nil {
 		return nil, fmt.Errorf("%s %w", keyCert, err)
 	}
 	var cas []*x509.Certificate
 	for _, cert := range chain {
-		if isCA(cert) {
+		if rotation.IsCA(cert) {
 			cas = append(cas, cert)
 		}
 	}
@@ -126,7 +127,7 @@ func bundleOf(data map[string][]byte) ([]byte, error) {
 	if len(cas) == 0 {
 		return nil, errors.New("has no ca.crt, and no CA in tls.crt")
 	}
-	return encode(cas[len(cas)-1]), nil
+	return rotation.Encode(cas[len(cas)-1]), nil
 }
 
 // trustOf returns the bundle of a Secret that a consumer names.

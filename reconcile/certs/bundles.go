@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/reconcile/certs/rotation"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/webhook"
 )
@@ -108,19 +109,12 @@ func fill(o *manifest.Object, bundle []byte) (*manifest.Object, error) {
 	return o.Complete(tree, unknown...)
 }
 
-// inForce returns the bundles of a live object. What is garbled trusts nothing.
-func (m material) inForce(holder manifest.ID, live map[string]any) []Bundle {
-	var all []Bundle
+// inForce returns the bundles of a live object.
+func inForce(holder manifest.ID, live map[string]any) []rotation.Held {
+	var all []rotation.Held
 	for _, s := range slots(live) {
-		b := Bundle{Holder: holder.String()}
 		text, _ := base64.StdEncoding.DecodeString(s.value)
-		certs, err := parse(text)
-		if err == nil { // the API server takes a bundle as a whole
-			for _, cert := range certs {
-				b.CAs = append(b.CAs, m.add(authority{cert: cert}, false).ID)
-			}
-		}
-		all = append(all, b)
+		all = append(all, rotation.Held{Holder: holder.String(), PEM: text})
 	}
 	return all
 }

@@ -4,14 +4,12 @@
 // API servers use to reach it. It is a [unit.Completer].
 //
 // It owns
-//   - the rotation (decide.go), a pure function: what is there, now -> what should be
-//     there, and when to look again;
-//   - keys and certificates: making, reading and checking them (pki.go);
-//   - taking the steps in one cluster (keep.go), by
-//     the Secret that records each Service's CA (journal.go). It lies in gitopsd's own
-//     namespace, where no pod mounts it. Only this package writes its data, each time
-//     on the condition that it is as it was read; the inventory has the Secret without
-//     its data, so that no plan shows it and no other process overwrites it;
+//   - the rotation (package rotation), which reconcile/etcd/identity uses too;
+//   - where it reads and records in one cluster (keep.go): a Secret for each Service's
+//     CA. It lies in gitopsd's own namespace, where no pod mounts it. Only this package
+//     writes its data, each time on the condition that it is as it was read; the
+//     inventory has the Secret without its data, so that no plan shows it and no other
+//     process overwrites it;
 //   - the places of bundles in objects (bundles.go);
 //   - certificates and CAs that an operator brings (brought.go).
 //
@@ -30,6 +28,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/certs/rotation"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/render/manifest"
@@ -38,7 +37,7 @@ import (
 // Config configures a [Completer].
 type Config struct {
 	// Policy is how long certificates live; see [Config.check] for what goes together.
-	Policy Policy
+	Policy rotation.Policy
 	// Authority names the Secret, in gitopsd's namespace of each cluster, of the CA
 	// that signs where neither the Service nor the cluster names another. Empty has
 	// gitopsd make CAs.
@@ -96,6 +95,20 @@ const journalPrefix = "serving-ca."
 // journalOf returns the Secret that records the CAs of a Service.
 func journalOf(service manifest.ID) manifest.ID {
 	return manifest.Secret.ID(apply.Namespace, journalPrefix+service.Namespace+"."+service.Name)
+}
+
+// Keys of Secrets with certificates.
+const (
+	keyCert   = "tls.crt"
+	keyKey    = "tls.key"
+	keyBundle = "ca.crt"
+)
+
+// profileOf returns what the certificates of a Service look like. API servers ask for
+// <name>.<namespace>.svc.
+func profileOf(service manifest.ID) rotation.Profile {
+	name := service.Name + "." + service.Namespace
+	return rotation.Profile{Name: name, DNSNames: []string{name, name + ".svc", name + ".svc.cluster.local"}, Host: name + ".svc"}
 }
 
 // service is a Service with manifest.ServingCertAnnotation.

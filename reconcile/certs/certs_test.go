@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/certs/rotation"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
@@ -35,6 +36,8 @@ import (
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/testscripts/devcluster"
 )
+
+var policy = rotation.Policy{Authority: DefaultAuthority, Leaf: DefaultLeaf, Settle: time.Minute}
 
 func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
 
@@ -276,7 +279,7 @@ func (b *bed) bundle() []*x509.Certificate {
 		b.t.Fatalf("the bundles differ: %d", len(values))
 	}
 	for text := range values {
-		certs, err := parse([]byte(text))
+		certs, err := rotation.Parse([]byte(text))
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -361,7 +364,7 @@ func TestIssue(t *testing.T) {
 	if after := b.contents(b.secret()); after["tls.crt"] != before["tls.crt"] || b.contents(b.journal())["tls.crt"] != ca["tls.crt"] {
 		t.Error("a restart has made certificates anew")
 	}
-	if strings.Contains(before["ca.crt"], before["tls.crt"]) || len(b.bundle()) != 1 || !isCA(b.bundle()[0]) {
+	if strings.Contains(before["ca.crt"], before["tls.crt"]) || len(b.bundle()) != 1 || !rotation.IsCA(b.bundle()[0]) {
 		t.Error("the bundle is not the CA")
 	}
 	for _, key := range []string{before["tls.key"], ca["tls.key"]} {
@@ -393,8 +396,8 @@ func TestRepair(t *testing.T) {
 		{name: "leaf-deleted", do: func(b *bed) { b.send(http.MethodDelete, b.secret(), "") }},
 		{name: "leaf-garbled", do: func(b *bed) { b.send(http.MethodPatch, b.secret(), `{"data":{"tls.crt":"`+garbage+`"}}`) }},
 		{name: "key-of-another", do: func(b *bed) {
-			a, _ := mint(manifest.Service.ID("x", "y"), b.now, b.now.Add(time.Hour))
-			_, key, _ := issue(a, manifest.Service.ID("x", "y"), b.now, b.now.Add(time.Hour))
+			a, _ := profileOf(manifest.Service.ID("x", "y")).Mint(b.now, b.now.Add(time.Hour))
+			_, key, _ := profileOf(manifest.Service.ID("x", "y")).Issue(a, b.now, b.now.Add(time.Hour))
 			b.send(http.MethodPatch, b.secret(), `{"data":{"tls.key":"`+base64.StdEncoding.EncodeToString(key)+`"}}`)
 		}},
 		{name: "ca-garbled", keeps: true, do: func(b *bed) { b.send(http.MethodPatch, b.secret(), `{"data":{"ca.crt":"`+garbage+`"}}`) }},
@@ -413,9 +416,9 @@ func TestRepair(t *testing.T) {
 		}},
 		{name: "authority-key-lost", keeps: true, replaces: true, do: func(b *bed) { b.send(http.MethodPatch, b.journal(), `{"data":{"tls.key":null}}`) }},
 		{name: "journal-of-another", keeps: true, replaces: true, do: func(b *bed) {
-			a, _ := mint(manifest.Service.ID("x", "y"), b.now, b.now.Add(time.Hour))
-			key, _ := encodeKey(a.key)
-			b.send(http.MethodPatch, b.journal(), fmt.Sprintf(`{"data":{"tls.crt":%q,"tls.key":%q}}`, base64.StdEncoding.EncodeToString(encode(a.cert)), base64.StdEncoding.EncodeToString(key)))
+			a, _ := profileOf(manifest.Service.ID("x", "y")).Mint(b.now, b.now.Add(time.Hour))
+			key, _ := rotation.EncodeKey(a.Key)
+			b.send(http.MethodPatch, b.journal(), fmt.Sprintf(`{"data":{"tls.crt":%q,"tls.key":%q}}`, base64.StdEncoding.EncodeToString(rotation.Encode(a.Cert)), base64.StdEncoding.EncodeToString(key)))
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -655,13 +658,13 @@ func tlsSecret(id manifest.ID, data map[string][]byte) string {
 	return string(text)
 }
 
-func (a authority) secret(t *testing.T) map[string][]byte {
+func secretOf(t *testing.T, a rotation.Authority) map[string][]byte {
 	t.Helper()
-	key, err := encodeKey(a.key)
+	key, err := rotation.EncodeKey(a.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return map[string][]byte{"tls.crt": encode(a.cert), "tls.key": key}
+	return map[string][]byte{"tls.crt": rotation.Encode(a.Cert), "tls.key": key}
 }
 
 // A CA that an operator brings signs, by the nearest setting that names one, and is
@@ -671,24 +674,24 @@ func TestBroughtAuthority(t *testing.T) {
 	b.cfg.Authority = "daemon-ca." + b.name
 	b.conn = b.connect()
 	service := manifest.Service.ID(b.name, "hooks")
-	bring := func(id manifest.ID) authority {
-		a, err := mint(manifest.Service.ID("operator", id.Name[:5]), b.now.Add(-time.Hour), b.now.Add(1000*24*time.Hour))
+	bring := func(id manifest.ID) rotation.Authority {
+		a, err := profileOf(manifest.Service.ID("operator", id.Name[:5])).Mint(b.now.Add(-time.Hour), b.now.Add(1000*24*time.Hour))
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.send(http.MethodPost, id, tlsSecret(id, a.secret(t)))
+		b.send(http.MethodPost, id, tlsSecret(id, secretOf(t, a)))
 		return a
 	}
-	rotated := func(by authority) {
+	rotated := func(by rotation.Authority) {
 		t.Helper()
 		for range 3 { // in every bundle, seen, settled
 			b.apply(status.Ready)
 			b.handshake()
 			b.now = b.now.Add(policy.Settle)
 		}
-		chain, err := parse([]byte(b.contents(b.secret())["tls.crt"]))
-		if err != nil || !signed(by.cert, chain[0]) {
-			t.Errorf("the certificate is not by %s: %v", by.cert.Subject, err)
+		chain, err := rotation.Parse([]byte(b.contents(b.secret())["tls.crt"]))
+		if err != nil || chain[0].CheckSignatureFrom(by.Cert) != nil {
+			t.Errorf("the certificate is not by %s: %v", by.Cert.Subject, err)
 		}
 		if key := b.contents(b.journal())["tls.key"]; key != "" {
 			t.Error("gitopsd has copied the operator's key")
@@ -716,11 +719,11 @@ func TestBroughtAuthority(t *testing.T) {
 	b.rests()
 
 	leaf := b.contents(b.secret())["tls.crt"]
-	old, err := mint(service, b.now.Add(-48*time.Hour), b.now.Add(-time.Hour))
+	old, err := profileOf(service).Mint(b.now.Add(-48*time.Hour), b.now.Add(-time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
-	crt, key, err := issue(a, service, b.now.Add(-time.Hour), b.now.Add(time.Hour))
+	crt, key, err := profileOf(service).Issue(a, b.now.Add(-time.Hour), b.now.Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -728,10 +731,10 @@ func TestBroughtAuthority(t *testing.T) {
 		data map[string][]byte
 		want string
 	}{
-		{old.secret(t), "holds a CA that expired on "},
+		{secretOf(t, old), "holds a CA that expired on "},
 		{map[string][]byte{"tls.crt": crt, "tls.key": key}, "holds no CA: "},
-		{map[string][]byte{"tls.crt": encode(a.cert), "tls.key": {}}, "cannot sign: tls.key is missing; put "},
-		{map[string][]byte{"tls.crt": encode(a.cert), "tls.key": key}, "cannot sign: tls.key is not the key of the first certificate"},
+		{map[string][]byte{"tls.crt": rotation.Encode(a.Cert), "tls.key": {}}, "cannot sign: tls.key is missing; put "},
+		{map[string][]byte{"tls.crt": rotation.Encode(a.Cert), "tls.key": key}, "cannot sign: tls.key is not the key of the first certificate"},
 		{map[string][]byte{"tls.crt": []byte("x"), "tls.key": key}, "cannot sign: tls.crt has no certificate in PEM"},
 	} {
 		text, _ := json.Marshal(map[string]any{"data": tt.data})
@@ -750,16 +753,16 @@ func TestBroughtAuthority(t *testing.T) {
 func TestBroughtSecret(t *testing.T) {
 	b := newBed(t)
 	service := manifest.Service.ID(b.name, "hooks")
-	a, err := mint(manifest.Service.ID("operator", "ca"), b.now.Add(-time.Hour), b.now.Add(100*24*time.Hour))
+	a, err := profileOf(manifest.Service.ID("operator", "ca")).Mint(b.now.Add(-time.Hour), b.now.Add(100*24*time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
 	pair := func(notAfter time.Time, service manifest.ID) map[string][]byte {
-		crt, key, err := issue(a, service, b.now.Add(-time.Hour), notAfter)
+		crt, key, err := profileOf(service).Issue(a, b.now.Add(-time.Hour), notAfter)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return map[string][]byte{"tls.crt": append(crt, encode(a.cert)...), "tls.key": key}
+		return map[string][]byte{"tls.crt": append(crt, rotation.Encode(a.Cert)...), "tls.key": key}
 	}
 	b.wants(hooks[:strings.Index(hooks, "---")])
 	b.apply(status.Ready)
@@ -787,12 +790,12 @@ func TestBroughtSecret(t *testing.T) {
 	// The CA beside a certificate must be its own, or nothing that trusts it is written.
 	webhook := manifest.ValidatingWebhooks.ID("", b.name)
 	bundle := slots(b.send(http.MethodGet, webhook, ""))[0].value
-	other, err := mint(manifest.Service.ID("operator", "other"), b.now, b.now.Add(time.Hour))
+	other, err := profileOf(manifest.Service.ID("operator", "other")).Mint(b.now, b.now.Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
 	fresh := pair(b.now.Add(time.Hour), service)
-	fresh["ca.crt"] = encode(other.cert)
+	fresh["ca.crt"] = rotation.Encode(other.Cert)
 	text, _ := json.Marshal(map[string]any{"data": fresh})
 	b.send(http.MethodPatch, b.secret(), string(text))
 	b.later(othersPause)
@@ -831,14 +834,14 @@ func TestFromSecret(t *testing.T) {
 	if p := o.Problems[0]; !strings.Contains(p.Reason, "secret/"+b.name+"/elsewhere: there is no such Secret; create it, or correct the name") || o.Again.IsZero() {
 		t.Errorf("problem %+v", p)
 	}
-	a, err := mint(manifest.Service.ID("operator", "ca"), b.now, b.now.Add(time.Hour))
+	a, err := profileOf(manifest.Service.ID("operator", "ca")).Mint(b.now, b.now.Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.send(http.MethodPost, from, tlsSecret(from, a.secret(t)))
+	b.send(http.MethodPost, from, tlsSecret(from, secretOf(t, a)))
 	b.apply(status.Ready)
 	live := slots(b.send(http.MethodGet, manifest.ValidatingWebhooks.ID("", b.name), ""))
-	if text, _ := base64.StdEncoding.DecodeString(live[1].value); string(text) != string(encode(a.cert)) {
+	if text, _ := base64.StdEncoding.DecodeString(live[1].value); string(text) != string(rotation.Encode(a.Cert)) {
 		t.Error("the bundle is not the Secret's")
 	}
 	b.rests()

@@ -1,26 +1,17 @@
 package certs
 
 import (
-	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"gitopsd.dev/reconcile/certs/rotation"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/render/converter"
-	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources/clusters"
 )
-
-var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // What an annotation asks for that cannot be had is an error of the object that carries
 // it, and says what to write. No cluster is asked.
@@ -109,12 +100,12 @@ func TestPolicy(t *testing.T) {
 		config Config
 		want   string
 	}{
-		{Config{Policy: Policy{365 * day, 90 * day, time.Minute}}, ""},
-		{Config{Policy: Policy{9 * time.Second, 3 * time.Second, time.Second}}, ""},
-		{Config{Policy: Policy{365 * day, 0, 0}}, "certificates that are valid for 0s: use at least 3s"},
-		{Config{Policy: Policy{200 * day, 90 * day, 0}}, "CAs that are valid for 4800h0m0s: use at least three times the lifetime of certificates, 6480h0m0s"},
-		{Config{Policy: Policy{365 * day, 90 * day, 31 * day}}, "settling for 744h0m0s: use at most a third of the lifetime of certificates, 720h0m0s"},
-		{Config{Policy: Policy{365 * day, 90 * day, 0}, Authority: "a/b"}, `"a/b" is no name of a Secret`},
+		{Config{Policy: rotation.Policy{365 * day, 90 * day, time.Minute}}, ""},
+		{Config{Policy: rotation.Policy{9 * time.Second, 3 * time.Second, time.Second}}, ""},
+		{Config{Policy: rotation.Policy{365 * day, 0, 0}}, "certificates that are valid for 0s: use at least 3s"},
+		{Config{Policy: rotation.Policy{200 * day, 90 * day, 0}}, "CAs that are valid for 4800h0m0s: use at least three times the lifetime of certificates, 6480h0m0s"},
+		{Config{Policy: rotation.Policy{365 * day, 90 * day, 31 * day}}, "settling for 744h0m0s: use at most a third of the lifetime of certificates, 720h0m0s"},
+		{Config{Policy: rotation.Policy{365 * day, 90 * day, 0}, Authority: "a/b"}, `"a/b" is no name of a Secret`},
 	} {
 		text := ""
 		if _, err := New(tt.config); err != nil {
@@ -124,164 +115,6 @@ func TestPolicy(t *testing.T) {
 			t.Errorf("error %q, want %q", text, tt.want)
 		}
 	}
-}
-
-// A hint in the journal that is wrong takes no CA away that is needed.
-func TestHints(t *testing.T) {
-	t.Parallel()
-	old := CA{ID: "old", NotBefore: noon.Add(-300 * 24 * time.Hour), NotAfter: noon.Add(65 * 24 * time.Hour)}
-	signer := CA{ID: "signer", NotBefore: noon.Add(-time.Hour), NotAfter: noon.Add(365 * 24 * time.Hour), Key: true}
-	next := CA{ID: "next", NotBefore: noon.Add(-10 * time.Minute), NotAfter: noon.Add(365 * 24 * time.Hour), Key: true}
-	leaf := Leaf{Issuer: "old", NotBefore: noon.Add(-time.Hour), NotAfter: noon.Add(30 * 24 * time.Hour)}
-	lacking := []Bundle{{"webhook", []string{"old"}}}
-	for _, tt := range []struct {
-		name  string
-		state State
-		trust []string
-		by    string
-	}{
-		{"a former CA that is said to have expired", State{Journal: &Journal{Signer: signer, Former: []Former{{old, noon.Add(-time.Hour)}}}, Leaf: leaf, Looked: true, Bundles: lacking},
-			[]string{"signer", "old"}, ""},
-		{"a CA that is said to be everywhere", State{Journal: &Journal{Signer: old, Next: next, Spread: noon.Add(-5 * time.Minute)}, Leaf: leaf, Looked: true, Bundles: lacking},
-			[]string{"old", "next"}, ""},
-		{"a CA that is said to have signed nothing", State{Journal: &Journal{Signer: old, Next: next, Spread: noon.Add(-5 * time.Minute)}, Leaf: leaf, Looked: true},
-			[]string{"next", "old"}, "next"},
-		{"a CA that will be everywhere", State{Journal: &Journal{Signer: old, Next: next, Spread: noon.Add(time.Hour)}, Leaf: leaf, Looked: true},
-			[]string{"old", "next"}, ""},
-	} {
-		d := Decide(tt.state, noon, policy)
-		if have := d.Journal.Trust(); !slices.Equal(have, tt.trust) || d.Issue.By != tt.by {
-			t.Errorf("%s: trusts %q, issues by %q; want %q, %q", tt.name, have, d.Issue.By, tt.trust, tt.by)
-		}
-	}
-}
-
-// A certificate that cannot be written is not recorded anew each time, and neither that
-// nor a CA made by a clock that was ahead is used.
-func TestDecideAgain(t *testing.T) {
-	t.Parallel()
-	day := 24 * time.Hour
-	signer := CA{ID: "signer", NotBefore: noon.Add(-time.Hour), NotAfter: noon.Add(365 * day), Key: true}
-	ahead := CA{ID: "ahead", NotBefore: noon.Add(400 * day), NotAfter: noon.Add(765 * day), Key: true}
-	for _, tt := range []struct {
-		name   string
-		state  State
-		signer string
-		until  time.Time
-		same   bool
-	}{
-		{"one that was recorded and not written", State{Journal: &Journal{Signer: signer, Issued: noon.Add(89 * day)}}, "signer", noon.Add(89 * day), true},
-		{"long ago", State{Journal: &Journal{Signer: signer, Issued: noon.Add(60 * day)}}, "signer", noon.Add(90 * day), false},
-		{"a certificate from the future", State{Journal: &Journal{Signer: signer, Issued: noon.Add(90 * day)}, Leaf: Leaf{"signer", noon.Add(time.Hour), noon.Add(90 * day)}},
-			"signer", noon.Add(90 * day), true},
-		{"a CA from the future", State{Journal: &Journal{Signer: ahead, Issued: noon.Add(490 * day)}, Leaf: Leaf{"ahead", noon.Add(400 * day), noon.Add(490 * day)}},
-			Unmade, noon.Add(90 * day), false},
-	} {
-		d := Decide(tt.state, noon, policy)
-		if d.Journal.Signer.ID != tt.signer || d.Issue.By != tt.signer || !d.Issue.NotAfter.Equal(tt.until) || d.Journal.Equal(tt.state.Journal) != tt.same {
-			t.Errorf("%s: %+v", tt.name, d)
-		}
-	}
-}
-
-// A CA that API servers would not accept for a Service is not tried out on them.
-func TestLimitedAuthority(t *testing.T) {
-	t.Parallel()
-	service := manifest.Service.ID("acme", "hooks")
-	for _, tt := range []struct {
-		name  string
-		limit func(*x509.Certificate)
-		want  string
-	}{
-		{"none", func(*x509.Certificate) {}, ""},
-		{"servers", func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }, ""},
-		{"clients", func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }, "incompatible key usage"},
-		{"its names", func(c *x509.Certificate) {
-			c.PermittedDNSDomains = []string{"acme", "acme.svc", "acme.svc.cluster.local"}
-		}, ""},
-		{"other names", func(c *x509.Certificate) { c.PermittedDNSDomains = []string{"example.org"} }, "not authorized to sign"},
-	} {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		template := &x509.Certificate{Subject: pkix.Name{CommonName: "operator"}, NotBefore: noon, NotAfter: noon.Add(time.Hour), KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true}
-		tt.limit(template)
-		cert, err := sign(template, authority{key: key}, key.Public())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := (authority{cert, key}).try(service, noon); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
-		}
-	}
-}
-
-// A CA and what it signs are what they should be.
-func TestMint(t *testing.T) {
-	t.Parallel()
-	service := manifest.Service.ID(strings.Repeat("n", 63), strings.Repeat("s", 63))
-	a, err := mint(service, noon, noon.Add(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := mint(service, noon, noon.Add(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !isCA(a.cert) || a.cert.MaxPathLen != 0 || !a.cert.MaxPathLenZero || len(a.cert.Subject.CommonName) > 64 || a.cert.SerialNumber.Cmp(again.cert.SerialNumber) == 0 {
-		t.Errorf("CA %+v", a.cert.Subject)
-	}
-	crt, key, err := issue(a, service, noon.Add(-time.Hour), noon.Add(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	chain, _, err := parsePair(crt, key)
-	if err != nil || isCA(chain[0]) || servesFor(chain[0], service) != nil || !signed(a.cert, chain[0]) || signed(again.cert, chain[0]) || chain[0].NotBefore.Before(noon) {
-		t.Errorf("certificate %+v, %v", chain, err)
-	}
-	if servesFor(chain[0], manifest.Service.ID("n", "s")) == nil {
-		t.Error("it is for every Service")
-	}
-}
-
-// Whatever a Secret holds is read without a panic, and what was written is read back.
-func FuzzJournal(f *testing.F) {
-	service := manifest.Service.ID("acme", "hooks")
-	a, err := mint(service, noon, noon.Add(time.Hour))
-	if err != nil {
-		f.Fatal(err)
-	}
-	b, err := mint(service, noon, noon.Add(2*time.Hour))
-	if err != nil {
-		f.Fatal(err)
-	}
-	m := make(material)
-	j := Journal{Signer: m.add(a, true), Issued: noon.Add(time.Minute), Former: []Former{{m.add(authority{cert: b.cert}, false), noon.Add(time.Hour)}}}
-	data, err := m.write(&j)
-	if err != nil {
-		f.Fatal(err)
-	}
-	if read, _ := make(material).read(data, service); read == nil || !read.Equal(&j) {
-		f.Fatalf("read %+v, want %+v", read, j)
-	}
-	f.Add(data[keyCert], data[keyKey], data[keyFormer], data[keyTimes])
-	f.Add([]byte{}, []byte{}, []byte{}, []byte{})
-	f.Fuzz(func(t *testing.T, crt, key, former, times []byte) {
-		m := make(material)
-		j, _ := m.read(map[string][]byte{keyCert: crt, keyKey: key, keyFormer: former, keyTimes: times}, service)
-		if j == nil {
-			return
-		}
-		data, err := m.write(j)
-		if err != nil {
-			t.Fatal(err)
-		}
-		again, _ := make(material).read(data, service)
-		if again == nil || !again.Equal(j) || !bytes.Equal(m.bundle(j.Trust()), m.bundle(again.Trust())) {
-			t.Errorf("read %+v, and once written %+v", j, again)
-		}
-	})
 }
 
 // The Secret that records the CA of a conversion server goes and stays with the server.

@@ -14,6 +14,7 @@ import (
 	"gitopsd.dev/reconcile/prove"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/remote"
 	"gitopsd.dev/render/target"
@@ -202,6 +203,10 @@ func (c *Unit) readAllowances() {
 	}
 }
 
+// Publishes reports whether what is rendered is published in an etcd namespace of the
+// cluster's own.
+func (c *Unit) Publishes() bool { return c.Spec.Etcd != nil && c.Spec.Etcd.Namespace != "" }
+
 // Complete reports whether Objects is everything that the cluster should have.
 func (c *Unit) Complete() bool { return c.Err == nil && len(c.Faults) == 0 }
 
@@ -244,6 +249,9 @@ func (cl *Unit) Input(files fs.FS) render.Input {
 		in.Converter = render.Converter{Image: c.Service.Image, Replicas: *c.Service.Replicas}
 	} else if c != nil {
 		in.Converter = render.Converter{URL: c.URL}
+	}
+	if e := cl.Spec.Etcd; e != nil && e.Proxy != nil {
+		in.Etcd = etcd.Proxy{Image: e.Proxy.Image, Replicas: *e.Proxy.Replicas}
 	}
 	in.Targets, in.Publications = cl.Spec.Targets || cl.home, cl.publications
 	return in

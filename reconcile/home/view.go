@@ -22,6 +22,11 @@ type Fleet struct {
 	// set, a cluster or an entry that is missing may still be wanted: see
 	// [clusters.Registry.Removed].
 	Registry *clusters.Registry
+	// Objects are what the repository has for the home's own unit, and Keeps reports
+	// whether an object that is not among them may be wanted all the same; it may be nil.
+	// Objects is nil if nothing is known.
+	Objects *manifest.Set
+	Keeps   func(id manifest.ID, pkg string) bool
 	// State returns the state of a registered cluster, by name, and why it is not Ready.
 	State func(cluster string) (phase status.Phase, message string)
 }

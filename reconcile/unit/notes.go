@@ -14,9 +14,9 @@ import (
 )
 
 // Notes returns what cannot work in a unit's Compositions, though nothing fails to
-// apply: objects of composite types will not be made as they are meant; and annotations
-// that do nothing. serves reports whether the cluster serves a kind that nothing in the
-// repository defines; nil if the cluster is not asked.
+// apply: objects of composite types will not be made as they are meant; annotations
+// that do nothing; and what the daemon needs. serves reports whether the cluster serves a
+// kind that nothing in the repository defines; nil if the cluster is not asked.
 func Notes(want *desired.Unit, serves func(apiVersion, kind string) bool) []string {
 	if want.Objects == nil || want.Remove {
 		return nil
@@ -24,7 +24,7 @@ func Notes(want *desired.Unit, serves func(apiVersion, kind string) bool) []stri
 	has := func(list []render.PackageType, kind manifest.GroupKind) int {
 		return slices.IndexFunc(list, func(t render.PackageType) bool { return t.Group == kind.Group && t.Kind == kind.Kind })
 	}
-	notes := misplaced(want.Objects)
+	notes := append(misplaced(want.Objects), etcdNotes(want)...)
 	for _, f := range composition.Check(want.Objects, composition.Known{
 		Delegated: func(kind manifest.GroupKind) bool { return has(want.Delegated, kind) >= 0 },
 		Inactive: func(kind manifest.GroupKind) string {
@@ -41,6 +41,25 @@ func Notes(want *desired.Unit, serves func(apiVersion, kind string) bool) []stri
 		notes = append(notes, f.String())
 	}
 	return notes
+}
+
+// etcdNotes says what the daemon needs for etcd namespaces.
+func etcdNotes(want *desired.Unit) []string {
+	declared := 0
+	for _, o := range want.Objects.All() {
+		if o.ID().Is(manifest.EtcdNamespace) {
+			declared++
+		}
+	}
+	own := want.Spec.Etcd != nil && want.Spec.Etcd.Namespace != ""
+	const needs = "the daemon must have an etcd, by --etcd-servers or --etcd-embedded"
+	switch {
+	case declared > 0:
+		return []string{fmt.Sprintf("%s: %s", prose.Count(declared, "etcd namespace"), needs)}
+	case own:
+		return []string{"spec.etcd.namespace: " + needs}
+	}
+	return nil
 }
 
 // notes returns the unit's notes with what its cluster serves.

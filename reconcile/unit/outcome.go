@@ -46,8 +46,8 @@ type Outcome struct {
 	// Again is the time at which the unit must be reconciled again although nothing
 	// changed; zero for never.
 	Again time.Time
-	// Home reports whether the definition of KubernetesTarget is in the unit, or was: it
-	// leaves the cluster once controllers have removed what they made of these kinds.
+	// Home reports whether the definition of KubernetesTarget or EtcdNamespace is in the
+	// unit, or was: it leaves the cluster once controllers have removed what they made of these kinds.
 	Home bool
 
 	cluster string

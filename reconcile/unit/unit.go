@@ -28,6 +28,7 @@ import (
 	"gitopsd.dev/reconcile/migrate"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/target"
 )
@@ -195,7 +196,7 @@ func (c *Connection) apply(ctx context.Context, want *desired.Unit) Outcome {
 	o := newOutcome(want.ID, p)
 	o.Again, o.Notes, o.Certificates = completed.Again, completed.Notes, completed.Certificates
 	o.Notes = append(o.Notes, unproven(p)...)
-	o.Home = slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return target.Defines(s.ID) })
+	o.Home = slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return target.Defines(s.ID) || etcd.Defines(s.ID) })
 	report, err := c.applier.Apply(ctx, p)
 	c.take(report, &o)
 	if err != nil {
@@ -213,7 +214,7 @@ func (c *Connection) apply(ctx context.Context, want *desired.Unit) Outcome {
 		}
 	}
 	o.conclude(want, p)
-	if o.Phase == status.Ready && len(o.Problems) == 0 && !want.Remove && !completed.Serving && !o.Home && migrated {
+	if o.Phase == status.Ready && len(o.Problems) == 0 && !want.Remove && !want.Publishes() && !completed.Serving && !o.Home && migrated {
 		o.Checkpoint = c.applier.Checkpoint(p)
 	}
 	return o

@@ -11,6 +11,7 @@
 package converter
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -21,6 +22,7 @@ import (
 	"gitopsd.dev/render/conversion/bundle"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
+	"gitopsd.dev/render/workload"
 )
 
 const (
@@ -31,19 +33,12 @@ const (
 	// DefaultReplicas is the number of pods.
 	DefaultReplicas = 2
 
-	containerName = "gitopsd"
-
 	secretName = Name + "-tls"
 	// authorityName is the Secret in which reconcile/certs records the Service's CA.
 	authorityName = "serving-ca." + runtime.Namespace + "." + Name
 	tlsDir        = "/tls"
 	tlsPort       = 9443
-	healthPort    = 8080
-	userID        = 65532
 
-	// grace is how long a pod may take to end, in seconds. It goes on serving for a
-	// part of it, until no API server has its address any more.
-	grace = 60
 	// memory is a pod's limit in MiB; garbage is collected more often near softMemory.
 	memory, softMemory = "512Mi", "440MiB"
 )
@@ -103,7 +98,7 @@ func Require(deployment *manifest.Object, sets []*conversion.Set) (*manifest.Obj
 	told := false
 	containers := slices.Clone(manifest.List(at, "containers"))
 	for i, c := range containers {
-		if container, _ := c.(map[string]any); container["name"] == containerName {
+		if container, _ := c.(map[string]any); container["name"] == workload.Container {
 			container = maps.Clone(container)
 			args := slices.Clone(manifest.List(container, "args"))
 			for _, r := range required {
@@ -113,7 +108,7 @@ func Require(deployment *manifest.Object, sets []*conversion.Set) (*manifest.Obj
 		}
 	}
 	if !told {
-		return nil, fmt.Errorf("%s has no container %s after spec.patches, and its pods cannot be told which conversion rules they need: leave the container its name", deployment.ID(), containerName)
+		return nil, fmt.Errorf("%s has no container %s after spec.patches, and its pods cannot be told which conversion rules they need: leave the container its name", deployment.ID(), workload.Container)
 	}
 	at["containers"] = containers
 	return manifest.New(tree, deployment.Origin())
@@ -122,103 +117,38 @@ func Require(deployment *manifest.Object, sets []*conversion.Set) (*manifest.Obj
 // Objects returns the workload's objects, without the ConfigMaps of the bundles. The
 // Deployment requires no rules yet; see [Require].
 func Objects(c Config) ([]*manifest.Object, error) {
-	labels := map[string]any{"app.kubernetes.io/name": Name}
-	named := func(kind manifest.GroupKind, version string, rest map[string]any) map[string]any {
-		tree := map[string]any{"apiVersion": kind.APIVersion(version), "kind": kind.Kind, "metadata": map[string]any{
-			"name": Name, "namespace": runtime.Namespace, "labels": labels,
-		}}
-		for k, v := range rest {
-			tree[k] = v
-		}
-		return tree
+	w := workload.Workload{
+		Namespace: runtime.Namespace, Name: Name, Labels: map[string]string{"app.kubernetes.io/name": Name},
+		Image: c.Image, Replicas: cmp.Or(c.Replicas, DefaultReplicas),
+		Args:   []string{"conversion-server", "--log-format=json", "--tls-dir=" + tlsDir},
+		Port:   workload.Port{Name: "https", Service: Port, Pod: tlsPort},
+		Volume: workload.Volume{Name: "tls", Secret: secretName, Path: tlsDir},
+		Memory: memory, SoftMemory: softMemory, Origin: manifest.Origin{File: "spec.conversion of the Cluster"},
 	}
-	service := named(manifest.Service, "v1", map[string]any{"spec": map[string]any{
-		"selector": labels,
-		"ports":    []any{map[string]any{"name": "https", "protocol": "TCP", "port": int64(Port), "targetPort": "https"}},
-	}})
-	service["metadata"].(map[string]any)["annotations"] = map[string]any{manifest.ServingCertAnnotation: secretName}
-	trees := []map[string]any{
-		named(manifest.ServiceAccount, "v1", nil),
-		named(manifest.Role, "v1", map[string]any{"rules": []any{map[string]any{
-			"apiGroups": []any{""}, "resources": []any{"configmaps"}, "verbs": []any{"get", "list", "watch"},
-		}}}),
-		named(manifest.RoleBinding, "v1", map[string]any{
-			"roleRef":  map[string]any{"apiGroup": manifest.GroupRBAC, "kind": manifest.Role.Kind, "name": Name},
-			"subjects": []any{map[string]any{"kind": manifest.ServiceAccount.Kind, "name": Name, "namespace": runtime.Namespace}},
-		}),
-		service,
-		named(manifest.DisruptionBudget, "v1", map[string]any{"spec": map[string]any{
-			"maxUnavailable": int64(1), "selector": map[string]any{"matchLabels": labels},
-		}}),
-		named(manifest.Deployment, "v1", map[string]any{"spec": deployment(c, labels)}),
-	}
-	objects := make([]*manifest.Object, len(trees))
-	for i, tree := range trees {
-		var err error
-		if objects[i], err = manifest.New(tree, manifest.Origin{File: "spec.conversion of the Cluster"}); err != nil {
+	var objects []*manifest.Object
+	for _, make := range []func() (*manifest.Object, error){
+		w.ServiceAccount,
+		func() (*manifest.Object, error) {
+			return w.Object(manifest.Role, map[string]any{"rules": []any{map[string]any{
+				"apiGroups": []any{""}, "resources": []any{"configmaps"}, "verbs": []any{"get", "list", "watch"},
+			}}})
+		},
+		func() (*manifest.Object, error) {
+			return w.Object(manifest.RoleBinding, map[string]any{
+				"roleRef":  map[string]any{"apiGroup": manifest.GroupRBAC, "kind": manifest.Role.Kind, "name": Name},
+				"subjects": []any{map[string]any{"kind": manifest.ServiceAccount.Kind, "name": Name, "namespace": runtime.Namespace}},
+			})
+		},
+		func() (*manifest.Object, error) {
+			return w.Service(map[string]string{manifest.ServingCertAnnotation: secretName})
+		},
+		w.DisruptionBudget, w.Deployment,
+	} {
+		o, err := make()
+		if err != nil {
 			return nil, err
 		}
+		objects = append(objects, o)
 	}
 	return objects, nil
-}
-
-func deployment(c Config, labels map[string]any) map[string]any {
-	replicas := int64(c.Replicas)
-	if replicas == 0 {
-		replicas = DefaultReplicas
-	}
-	container := map[string]any{
-		"name": containerName, "image": c.Image, "imagePullPolicy": "IfNotPresent",
-		"args": []any{"conversion-server", "--log-format=json", "--tls-dir=" + tlsDir},
-		"env": []any{
-			map[string]any{"name": "GITOPSD_BIND", "valueFrom": map[string]any{"fieldRef": map[string]any{"apiVersion": "v1", "fieldPath": "status.podIP"}}},
-			map[string]any{"name": "GOMEMLIMIT", "value": softMemory},
-		},
-		"ports": []any{
-			map[string]any{"name": "https", "containerPort": int64(tlsPort)},
-			map[string]any{"name": "health", "containerPort": int64(healthPort)},
-		},
-		"readinessProbe": probe("/readyz", 5),
-		"livenessProbe":  probe("/healthz", 30),
-		"resources": map[string]any{
-			"requests": map[string]any{"cpu": "50m", "memory": "64Mi"},
-			"limits":   map[string]any{"memory": memory},
-		},
-		"securityContext": map[string]any{
-			"allowPrivilegeEscalation": false, "privileged": false, "readOnlyRootFilesystem": true,
-			"capabilities": map[string]any{"drop": []any{"ALL"}},
-		},
-		"volumeMounts": []any{map[string]any{"name": "tls", "mountPath": tlsDir, "readOnly": true}},
-	}
-	return map[string]any{
-		"replicas": replicas,
-		"selector": map[string]any{"matchLabels": labels},
-		// A pod leaves only once another is ready.
-		"strategy": map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxSurge": int64(1), "maxUnavailable": int64(0)}},
-		"template": map[string]any{
-			"metadata": map[string]any{
-				"labels":      labels,
-				"annotations": map[string]any{"prometheus.io/scrape": "true", "prometheus.io/port": "8080", "prometheus.io/path": "/metrics"},
-			},
-			"spec": map[string]any{
-				"serviceAccountName": Name, "terminationGracePeriodSeconds": int64(grace),
-				// Their variables would be taken for flags.
-				"enableServiceLinks": false,
-				"securityContext": map[string]any{
-					"runAsNonRoot": true, "runAsUser": int64(userID), "runAsGroup": int64(userID), "fsGroup": int64(userID),
-					"seccompProfile": map[string]any{"type": "RuntimeDefault"},
-				},
-				"topologySpreadConstraints": []any{map[string]any{
-					"maxSkew": int64(1), "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
-					"labelSelector": map[string]any{"matchLabels": labels},
-				}},
-				"containers": []any{container},
-				"volumes":    []any{map[string]any{"name": "tls", "secret": map[string]any{"secretName": secretName}}},
-			},
-		},
-	}
-}
-
-func probe(path string, period int64) map[string]any {
-	return map[string]any{"httpGet": map[string]any{"path": path, "port": "health"}, "periodSeconds": period}
 }

@@ -3,7 +3,10 @@
 // Cluster for the cluster itself.
 //
 // A [Namespace] is what the declaration means: who it is, which keys are its own, and
-// what it may use. reconcile/etcd provisions it, and reconcile/etcdproxy serves it. The
+// what it may use. reconcile/etcd provisions it, and reconcile/etcdproxy serves it.
+//
+// A [Declaration] is an EtcdNamespace as it is written (declaration.go reads it,
+// definition.yaml is its CRD), and [Objects] makes the proxy beside it (proxy.go). The
 // package is pure.
 package etcd
 
@@ -75,9 +78,17 @@ func (id ID) User() string {
 	return "gitopsd-" + hex.EncodeToString(sum[:20])
 }
 
-// DefaultPrefix returns the prefix of a namespace whose declaration names none.
+// OwnPrefix begins every prefix that gitopsd chooses, and every key of its own: no
+// declaration names one there.
+const OwnPrefix = "/gitopsd.dev/"
+
+// DefaultPrefix returns the prefix of a namespace whose declaration names none. A
+// cluster's own is not around those of the cluster's EtcdNamespaces.
 func (id ID) DefaultPrefix() string {
-	return "/gitopsd.dev/ns/" + id.String() + "/"
+	if id.Name == "" {
+		return OwnPrefix + "clusters/" + id.Cluster + "/"
+	}
+	return OwnPrefix + "ns/" + id.String() + "/"
 }
 
 // Numbers of namespaces, which are the high bits of the IDs of their leases in etcd.

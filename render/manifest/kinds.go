@@ -101,6 +101,8 @@ var (
 	ClusterProfile    = GroupKind{GroupMulticluster, "ClusterProfile"}
 	PlacementDecision = GroupKind{GroupMulticluster, "PlacementDecision"}
 
+	EtcdNamespace = GroupKind{Group, "EtcdNamespace"}
+
 	Provider      = GroupKind{GroupPackages, "Provider"}
 	Configuration = GroupKind{GroupPackages, "Configuration"}
 	Function      = GroupKind{GroupPackages, "Function"}

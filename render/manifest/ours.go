@@ -21,6 +21,9 @@ const (
 	// ConversionLabel, "true" on a ConfigMap in gitopsd's namespace of a cluster, says
 	// that it holds conversion rules; see render/conversion/bundle.
 	ConversionLabel = Group + "/conversion"
+	// EtcdLabel is on the Secrets and ConfigMaps that gitopsd writes for an EtcdNamespace,
+	// with the EtcdNamespace's name.
+	EtcdLabel = Group + "/etcd-namespace"
 	// PullSecretLabel, "true" on a Secret beside the daemon, allows packages to be
 	// pulled with it.
 	PullSecretLabel = Group + "/pull-secret"
@@ -32,6 +35,10 @@ const (
 // RemoteObjectsFinalizer, on a KubernetesApplication, keeps it until its objects in the
 // clusters of its targets are gone.
 const RemoteObjectsFinalizer = Group + "/remote-objects"
+
+// EtcdKeysFinalizer, on an EtcdNamespace, keeps it until what it has in etcd is gone, or
+// is left there on purpose.
+const EtcdKeysFinalizer = Group + "/etcd-keys"
 
 // Annotations that people write.
 const (
@@ -123,6 +130,9 @@ const (
 	// cluster of its target, names the application: "<namespace>/<name>". It tells people
 	// whose the object is, and decides nothing.
 	ApplicationAnnotation = Group + "/application"
+	// EtcdAnnotation, on an object with [EtcdLabel], names the object and the
+	// EtcdNamespace that it was written for; a copy is not gitopsd's.
+	EtcdAnnotation = EtcdLabel
 	// RollbackAnnotation, on the Deployment of a package's controller, records which
 	// pod template was ready before, and whether it was put back; see
 	// rollback.Record.

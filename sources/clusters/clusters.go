@@ -94,6 +94,8 @@ type Spec struct {
 	// Conversion is what serves the conversion rules among the cluster's manifests;
 	// nil if nothing does.
 	Conversion *Conversion `yaml:"conversion"`
+	// Etcd is what the cluster has to do with etcd namespaces; nil for nothing.
+	Etcd *Etcd `yaml:"etcd"`
 	// Publish are the namespaces of other clusters that this one is published to.
 	Publish []Publication `yaml:"publish"`
 	// Targets installs the definitions of KubernetesTarget and KubernetesApplication, and
@@ -146,6 +148,25 @@ type ConversionService struct {
 	// Image is gitopsd's, with a tag or a digest.
 	Image string `yaml:"image"`
 	// Replicas is how many of it run, at least one. It is never nil: the default is 2.
+	Replicas *int `yaml:"replicas"`
+}
+
+// Etcd is what a cluster has to do with etcd namespaces; at least one field is set.
+type Etcd struct {
+	// Namespace names a key space of the cluster's own, which no other cluster has: a
+	// DNS label.
+	Namespace string `yaml:"namespace"`
+	// Proxy is what serves the EtcdNamespaces among the cluster's manifests; nil if they
+	// are refused.
+	Proxy *EtcdProxy `yaml:"proxy"`
+}
+
+// EtcdProxy is a Deployment beside each EtcdNamespace.
+type EtcdProxy struct {
+	// Image is gitopsd's, with a tag or a digest.
+	Image string `yaml:"image"`
+	// Replicas is how many pods each has, at least one. It is never nil: the default is
+	// 2.
 	Replicas *int `yaml:"replicas"`
 }
 
@@ -267,6 +288,7 @@ func Parse(file string, data []byte) (*Registry, error) {
 	}
 	p.dependencies()
 	p.publications()
+	p.etcdNamespaces()
 	p.removals()
 	if len(p.registry.Clusters) == 0 && len(p.errs) == 0 {
 		p.fail(1, "", "registers no cluster, which is taken for an accident: every cluster is left as it is")

@@ -125,6 +125,12 @@ func TestParseFaults(t *testing.T) {
 		{name: "conversion at no port", doc: cluster(meta, "spec:", where, creds, "  conversion: {url: 'https://a:99999'}"), want: `spec.conversion.url: "https://a:99999"; 99999 is no port`},
 		{name: "conversion over http", doc: cluster(meta, "spec:", where, creds, "  conversion:", "    url: http://a"), want: `clusters.yaml:8: spec.conversion.url: "http://a"; want https://<host>`},
 		{name: "conversion with a query", doc: cluster(meta, "spec:", where, creds, "  conversion: {url: 'https://a/b?c'}"), want: "clusters.yaml:7: spec.conversion.url: has a user, a query or a fragment"},
+		{name: "etcd", doc: cluster(meta, "spec:", where, creds, "  etcd: {}"), want: "clusters.yaml:7: spec.etcd: want proxy: {image: <image of gitopsd>}"},
+		{name: "etcd of no name", doc: cluster(meta, "spec:", where, creds, "  etcd: {namespace: a/b}"), want: `clusters.yaml:7: spec.etcd.namespace: "a/b"; want at most 63 lower-case letters`},
+		{name: "etcd of a typing error", doc: cluster(meta, "spec:", where, creds, "  etcd: {namesapce: a}"), want: "clusters.yaml:7: namesapce: is not a field here; did you mean namespace?"},
+		{name: "etcd without image", doc: cluster(meta, "spec:", where, creds, "  etcd:", "    proxy: {replicas: 3}"), want: "clusters.yaml:8: spec.etcd.proxy.image: is missing"},
+		{name: "etcd without replicas", doc: cluster(meta, "spec:", where, creds, "  etcd:", "    proxy: {image: 'a.b/c:d', replicas: 0}"), want: "clusters.yaml:8: spec.etcd.proxy.replicas: 0; want 1 at least, since API servers"},
+		{name: "etcd twice", doc: cluster(meta, "spec:", where, creds, "  etcd: {namespace: a}") + "---\n" + cluster("metadata: {name: worse}", "spec:", where, creds, "  etcd: {namespace: a}"), want: `clusters.yaml:9: spec.etcd.namespace: cluster worse names "a", which is the key space of cluster bad (line 1): name another`},
 		{name: "conversion of a typing error", doc: cluster(meta, "spec:", where, creds, "  conversion: {uri: 'https://a'}"), want: "clusters.yaml:7: uri: is not a field here; did you mean url?"},
 		{name: "unknownHealth", doc: cluster(meta, "spec:", where, creds, "  unknownHealth: yes"), want: "clusters.yaml:7"},
 		{name: "dependsOn", doc: cluster(meta, "spec:", where, creds, "  dependsOn: [nobody]"), want: `cluster bad waits for "nobody", which is not registered`},
@@ -278,5 +284,18 @@ func TestConversion(t *testing.T) {
 		if !reflect.DeepEqual(*c.Spec.Conversion, want) {
 			t.Errorf("%s is %+v", text, c.Spec.Conversion)
 		}
+	}
+}
+
+// A proxy has two pods unless something else is said, and a cluster's own key space needs
+// none.
+func TestEtcd(t *testing.T) {
+	r, err := Parse("clusters.yaml", []byte(strings.Replace(valid, "spec:", "spec:\n  etcd: {namespace: prod-eu, proxy: {image: 'ghcr.io/acme/gitopsd:v1'}}", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Etcd{Namespace: "prod-eu", Proxy: &EtcdProxy{Image: "ghcr.io/acme/gitopsd:v1", Replicas: new(2)}}
+	if have := r.Clusters[0].Spec.Etcd; !reflect.DeepEqual(have, want) {
+		t.Errorf("have %+v\nwant %+v", have, want)
 	}
 }

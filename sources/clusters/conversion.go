@@ -9,8 +9,9 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// defaultReplicas is how many conversion servers run in a cluster. One would leave its
-// objects unreadable in other versions whenever the pod moves.
+// defaultReplicas is how many pods a workload of gitopsd's has in a cluster. One would
+// leave objects unreadable in other versions, or API servers without storage, whenever the
+// pod moves.
 const defaultReplicas = 2
 
 // mostReplicas is more than API servers keep busy. Kubernetes refuses numbers of more
@@ -31,20 +32,7 @@ func (p *parser) conversion(c *Conversion, at finder) {
 		return
 	}
 	if s := c.Service; s != nil {
-		if s.Image == "" {
-			fail("service.image", "is missing: name an image of gitopsd, with a tag or a digest")
-		} else if _, err := sources.ParseRef(s.Image); err != nil {
-			fail("service.image", "%q is no image with a tag or a digest", s.Image)
-		}
-		if s.Replicas == nil {
-			s.Replicas = new(defaultReplicas)
-		}
-		switch n := *s.Replicas; {
-		case n < 1:
-			fail("service.replicas", "%d; want 1 at least, since API servers cannot convert objects without the server", n)
-		case n > mostReplicas:
-			fail("service.replicas", "%d; want %d at most", n, mostReplicas)
-		}
+		checkWorkload(fail, "service", s.Image, &s.Replicas, "since API servers cannot convert objects without the server")
 		return
 	}
 	c.URL = strings.TrimRight(c.URL, "/")
@@ -57,6 +45,25 @@ func (p *parser) conversion(c *Conversion, at finder) {
 		fail("url", "%q; %s is no port", c.URL, u.Port())
 	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		fail("url", "has a user, a query or a fragment, which API servers accept in no webhook's address; leave it out")
+	}
+}
+
+// checkWorkload checks the image and the number of pods of a workload of gitopsd's, and
+// sets the default. why one is the least completes its error.
+func checkWorkload(fail func(field, format string, args ...any), field, image string, replicas **int, why string) {
+	if image == "" {
+		fail(field+".image", "is missing: name an image of gitopsd, with a tag or a digest")
+	} else if _, err := sources.ParseRef(image); err != nil {
+		fail(field+".image", "%q is no image with a tag or a digest", image)
+	}
+	if *replicas == nil {
+		*replicas = new(defaultReplicas)
+	}
+	switch n := **replicas; {
+	case n < 1:
+		fail(field+".replicas", "%d; want 1 at least, %s", n, why)
+	case n > mostReplicas:
+		fail(field+".replicas", "%d; want %d at most", n, mostReplicas)
 	}
 }
 

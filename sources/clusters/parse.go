@@ -33,17 +33,12 @@ type parser struct {
 	fleetBreaking string
 }
 
-// document is the shape of a Cluster document as it is written. Fields that
-// this version knows and does not support are here too, so that they are
-// refused by name.
+// document is the shape of a Cluster document as it is written.
 type document struct {
 	APIVersion string   `yaml:"apiVersion"`
 	Kind       string   `yaml:"kind"`
 	Metadata   metadata `yaml:"metadata"`
-	Spec       struct {
-		Spec `yaml:",inline"`
-		Etcd yaml.Node `yaml:"etcd"`
-	} `yaml:"spec"`
+	Spec       Spec     `yaml:"spec"`
 }
 
 type metadata struct {
@@ -103,10 +98,7 @@ func (p *parser) document(c chunk) {
 	case d.Kind != "Cluster":
 		p.fail(at.line("kind"), "kind", "%q; this file holds documents of kind Cluster and one of kind %s", d.Kind, PackagesKind)
 	}
-	cl := Cluster{Name: d.Metadata.Name, Labels: d.Metadata.Labels, Annotations: d.Metadata.Annotations, Line: line, Spec: d.Spec.Spec}
-	if d.Spec.Etcd.Kind != 0 {
-		p.fail(at.line("spec", "etcd"), "spec.etcd", "not supported by this version; remove it")
-	}
+	cl := Cluster{Name: d.Metadata.Name, Labels: d.Metadata.Labels, Annotations: d.Metadata.Annotations, Line: line, Spec: d.Spec}
 	p.name(&cl, at)
 	if name, ok := cl.Annotations[RemoveAnnotation]; ok && name != cl.Name {
 		p.fail(at.line("metadata", "annotations", RemoveAnnotation), "metadata.annotations."+RemoveAnnotation, "%q is not the name of this cluster; to have everything removed that was applied to it, write %q", name, cl.Name)
@@ -217,6 +209,7 @@ func (p *parser) spec(c *Cluster, at finder) {
 		fail([]string{"spec", "certificates", "authority"}, "%q is no name of a Secret; it is looked for in the cluster's namespace gitopsd-system", name)
 	}
 	p.conversion(s.Conversion, at)
+	p.etcd(s.Etcd, at)
 	p.health(s.Health, at)
 	p.publish(c, at)
 	for i, patch := range s.Patches {
@@ -445,6 +438,7 @@ func didYouMean(name string) string {
 		reflect.TypeFor[document](), reflect.TypeFor[metadata](), reflect.TypeFor[Spec](),
 		reflect.TypeFor[Kubeconfig](), reflect.TypeFor[SecretRef](), reflect.TypeFor[Patch](), reflect.TypeFor[Selector](), reflect.TypeFor[HealthRule](),
 		reflect.TypeFor[Conversion](), reflect.TypeFor[ConversionService](), reflect.TypeFor[Publication](),
+		reflect.TypeFor[Etcd](), reflect.TypeFor[EtcdProxy](),
 		reflect.TypeFor[packages]().Field(3).Type, reflect.TypeFor[exclusion](), reflect.TypeFor[selection](), reflect.TypeFor[replacement](),
 	} {
 		for i := range t.NumField() {

@@ -9,6 +9,7 @@ import (
 
 	"gitopsd.dev/reconcile/applications"
 	"gitopsd.dev/reconcile/certs"
+	"gitopsd.dev/reconcile/certs/rotation"
 	"gitopsd.dev/reconcile/convert/serve"
 	"gitopsd.dev/reconcile/unit"
 )
@@ -31,7 +32,7 @@ func (o *certificateOptions) register(f *pflag.FlagSet) {
 // completers returns the completers of units. attempt is how long an attempt at one may
 // take. converter is the daemon's part in conversions, nil if this process has none.
 func (o *certificateOptions) completers(attempt time.Duration, converter *serve.Daemon) ([]unit.Completer, error) {
-	p := certs.Policy{Leaf: cmp.Or(o.lifetime, certs.DefaultLeaf), Authority: cmp.Or(o.caLifetime, certs.DefaultAuthority), Settle: o.settle}
+	p := rotation.Policy{Leaf: cmp.Or(o.lifetime, certs.DefaultLeaf), Authority: cmp.Or(o.caLifetime, certs.DefaultAuthority), Settle: o.settle}
 	if p.Settle == 0 {
 		p.Settle = min(attempt, p.Leaf/3)
 	}

@@ -97,7 +97,7 @@ GITOPSD_KUBECONFIG_DIR, and so on.`,
 	}
 	root.PersistentFlags().StringVar(&g.logFormat, "log-format", "text", "format of the log on stderr: text or json")
 	root.PersistentFlags().BoolVarP(&g.verbose, "verbose", "v", false, "log what is done and why")
-	root.AddCommand(newRun(g), newPlan(g), newLock(g), newOutdated(g), newBump(g), newRender(g), newWhy(g), newTypes(g), newVerify(g), newHealth(), newConvert(g), newConversionServer(g), newMigrate(g), newPackage(g), newVersion(g))
+	root.AddCommand(newRun(g), newPlan(g), newLock(g), newOutdated(g), newBump(g), newRender(g), newWhy(g), newTypes(g), newVerify(g), newHealth(), newConvert(g), newConversionServer(g), newEtcd(g), newEtcdProxy(g), newMigrate(g), newPackage(g), newVersion(g))
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w\nSee `%s --help`", err, cmd.CommandPath())
 	})

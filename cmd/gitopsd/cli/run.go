@@ -17,6 +17,7 @@ import (
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/etcd/namespaces"
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/hub"
 	"gitopsd.dev/reconcile/kube/kubeconfig"
@@ -45,6 +46,7 @@ type runOptions struct {
 	migrations     migrate.KeeperConfig
 	conversions    conversionOptions
 	targets        targetOptions
+	etcd           etcdOptions
 	listen         string
 	access         status.Access
 }
@@ -68,6 +70,9 @@ With --conversion-listen it converts objects by conversion rules for the cluster
 reach it by URL (spec.conversion.url). It serves old rules for ten minutes more, and as
 long as a cluster has them. Clusters with spec.conversion.service run a server of
 their own.
+
+With --etcd-servers or --etcd-embedded it provisions the EtcdNamespaces of clusters in
+that etcd.
 
 On --listen it serves /healthz, /readyz, /metrics (Prometheus) and /status. The
 last two answer on the daemon's own machine or in its pod, which kubectl
@@ -94,6 +99,7 @@ port-forward reaches; from elsewhere they need the token in --status-token-file.
 	f.DurationVar(&o.migrations.Settle, "migrate-settle", migrate.DefaultSettle, "how long that waits after a change of the definition: longer than a request, and longer than an API server is behind")
 	o.conversions.register(f)
 	o.targets.register(f)
+	o.etcd.registerDaemon(f)
 	f.BoolVar(&o.once, "once", false, "make one pass and exit, with status 1 if anything failed")
 	f.StringVar(&o.lock, "lock", "update", "what to do about missing records: update (add and commit them) or readonly (refuse such packages)")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "address to serve on, for instance :8080 for a kubelet's probes; empty for none")
@@ -118,6 +124,9 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	}
 	if o.interval < 100*time.Millisecond {
 		return fmt.Errorf("--interval %s: at least 100ms", o.interval)
+	}
+	if err := o.etcd.checkDaemon(); err != nil {
+		return err
 	}
 	converter, err := o.conversions.start(ctx, log)
 	if err != nil {
@@ -164,7 +173,14 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if err != nil {
 		return fmt.Errorf("--allow-addresses: %w", err)
 	}
-	controllers, err := o.targets.controllers(connector, applicationsConfig(o.targets.accept(), reach, fleet, turns, o.clusterTimeout))
+	spaces := new(etcdService)
+	if !o.once { // one pass provisions nothing
+		if spaces, err = o.etcd.start(ctx, fleet.Name, log); err != nil {
+			return err
+		}
+	}
+	defer spaces.stop()
+	controllers, err := o.targets.controllers(connector, applicationsConfig(o.targets.accept(), reach, fleet, turns, o.clusterTimeout), namespaces.Config{Etcd: spaces.config})
 	if err != nil {
 		return err
 	}
@@ -202,7 +218,11 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 			}
 			return unit.New(cfg)
 		},
-		Credentials: connector.Version, Computed: converter.computed, Home: homes, Turns: turns,
+		Credentials: connector.Version, Home: homes, Turns: turns, Attempted: spaces.attempted,
+		Computed: func(s *desired.State) {
+			converter.computed(s)
+			spaces.computed(s)
+		},
 	})
 	if err != nil {
 		return err
@@ -220,12 +240,13 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	follower.Go(func() { own.Follow(following, log) })
 	defer follower.Wait()
 	defer cancel()
+	ctx, ended := spaces.within(ctx)
 	log.Info("gitopsd starts", "version", version(), "repository", repository.Describe(), "branch", o.git.branch, "interval", o.interval)
 	if err := daemon.Run(ctx); err != nil {
 		return err
 	}
 	log.Info("gitopsd ends")
-	return nil
+	return ended()
 }
 
 // serve serves the board until stop is called.

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"gitopsd.dev/reconcile/applications"
+	"gitopsd.dev/reconcile/etcd/namespaces"
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/hub"
 	"gitopsd.dev/reconcile/kube/kubeconfig"
@@ -38,8 +39,8 @@ func (o *targetOptions) accept() kubeconfig.Accept {
 }
 
 // controllers returns a function that makes the controllers of one home; runs is how
-// applications are run.
-func (o *targetOptions) controllers(clusters *hub.Connector, runs applications.Config) (func() []home.Controller, error) {
+// applications are run, and etcd what etcd namespaces are in.
+func (o *targetOptions) controllers(clusters *hub.Connector, runs applications.Config, etcd namespaces.Config) (func() []home.Controller, error) {
 	kinds, err := claim.ParseKinds(o.claims)
 	if err != nil {
 		return nil, fmt.Errorf("--claims: %w", err)
@@ -54,6 +55,6 @@ func (o *targetOptions) controllers(clusters *hub.Connector, runs applications.C
 	return func() []home.Controller {
 		targets, _ := target.New(cfg) // both are checked above
 		apps, _ := applications.New(runs)
-		return []home.Controller{targets, claim.New(kinds), apps}
+		return []home.Controller{targets, claim.New(kinds), apps, namespaces.New(etcd)}
 	}, nil
 }

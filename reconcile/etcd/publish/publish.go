@@ -16,7 +16,7 @@
 //	gitopsd/next                        the number of the next revision
 //
 // Numbers have 20 digits. documents.go says what a revision has, publish.go writes one,
-// prune.go removes revisions, and read.go reads.
+// prune.go removes revisions, read.go reads, and keep.go publishes for the daemon.
 //
 // Equal units publish the same documents, and if Current has the digest of these already,
 // nothing is written.

@@ -1,4 +1,4 @@
-package certs
+package rotation
 
 import (
 	"slices"
@@ -7,7 +7,7 @@ import (
 
 // Policy is how long certificates live.
 type Policy struct {
-	// Authority is the lifetime of a CA and Leaf that of a serving certificate. Both
+	// Authority is the lifetime of a CA and Leaf that of a certificate. Both
 	// are renewed when a third of it is left.
 	Authority, Leaf time.Duration
 	// Settle is how long a new CA has been in every bundle before it signs: API servers
@@ -15,9 +15,9 @@ type Policy struct {
 	Settle time.Duration
 }
 
-// skew is how far clocks may differ: certificates are valid from so long before they
+// Skew is how far clocks may differ: certificates are valid from so long before they
 // are made.
-const skew = 5 * time.Minute
+const Skew = 5 * time.Minute
 
 // CA is a CA as the rotation sees it. CAs are comparable. The zero CA is none.
 type CA struct {
@@ -76,8 +76,8 @@ func (j *Journal) Trust() []string {
 	return ids
 }
 
-// Leaf is the serving certificate that is there. The zero Leaf is none, or one that
-// cannot serve: without its key, for other names, or garbled.
+// Leaf is the certificate that is there. The zero Leaf is none, or one that cannot
+// serve: without its key, for other names, or garbled. A client's serves by being shown.
 type Leaf struct {
 	// Issuer is the ID of the CA that signed it, empty if that is not known.
 	Issuer              string
@@ -129,12 +129,12 @@ type Decision struct {
 	Lacking []string
 }
 
-// soon is the pause before something is looked at that was just written.
-const soon = time.Second
+// Soon is the pause before something is looked at that was just written.
+const Soon = time.Second
 
 // pause is the pause before bundles are looked at again that lack a CA although they
 // should have it.
-func (r *rotation) pause() time.Duration { return max(r.policy.Settle, soon) }
+func (r *rotation) pause() time.Duration { return max(r.policy.Settle, Soon) }
 
 // Decide returns the next step of the rotation. It is pure, and it is the whole of what
 // two daemons, or a daemon and its predecessor, need to agree on:
@@ -229,7 +229,7 @@ func (r *rotation) prepare() {
 	if r.have.Brought.ID != "" {
 		j.Next = r.have.Brought
 	} else {
-		j.Next = CA{ID: Unmade, NotBefore: r.now.Add(-skew), NotAfter: r.now.Add(r.policy.Authority), Key: true}
+		j.Next = CA{ID: Unmade, NotBefore: r.now.Add(-Skew), NotAfter: r.now.Add(r.policy.Authority), Key: true}
 	}
 	if !r.fits(j.Next) {
 		j.Next = CA{} // the operator's has expired
@@ -246,7 +246,7 @@ func (r *rotation) promote() {
 	switch {
 	case idle && !r.fits(j.Signer):
 	case idle: // the signer repairs what serves first
-		r.again(r.now.Add(soon))
+		r.again(r.now.Add(Soon))
 		return
 	case !r.spread(j.Next.ID):
 		j.Spread = time.Time{}
@@ -331,7 +331,7 @@ func (r *rotation) issue() {
 		j.Issued = until
 	}
 	r.Issue = Order{By: j.Signer.ID, NotAfter: until}
-	r.again(Renewal(r.now.Add(-skew), until))
+	r.again(Renewal(r.now.Add(-Skew), until))
 }
 
 // retire drops former CAs whose certificates have all expired.
@@ -362,8 +362,8 @@ func (r *rotation) expire() {
 // Renewal is when a third of a certificate's life is left.
 func Renewal(notBefore, notAfter time.Time) time.Time {
 	life := notAfter.Sub(notBefore)
-	if life > skew {
-		life -= skew
+	if life > Skew {
+		life -= Skew
 	}
 	return notAfter.Add(-life / 3).Truncate(time.Second)
 }

@@ -1,4 +1,4 @@
-package certs
+package rotation
 
 import (
 	"bytes"
@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"slices"
 	"time"
-
-	"gitopsd.dev/render/manifest"
 )
 
 // Keys of the Secret of a CA. Those of the signer have the names that all TLS Secrets
@@ -15,7 +13,6 @@ import (
 const (
 	keyCert    = "tls.crt"
 	keyKey     = "tls.key"
-	keyBundle  = "ca.crt" // of Secrets with serving certificates
 	keyNext    = "next.crt"
 	keyNextKey = "next.key"
 	keyFormer  = "former.crt"
@@ -31,22 +28,22 @@ type times struct {
 }
 
 // material are CAs by their IDs.
-type material map[string]authority
+type material map[string]Authority
 
 // add adds a CA, and returns it as the rotation sees it. A key is never taken away.
-func (m material) add(a authority, key bool) CA {
-	id := idOf(a.cert)
-	if a.key == nil {
-		a.key = m[id].key
+func (m material) add(a Authority, key bool) CA {
+	id := idOf(a.Cert)
+	if a.Key == nil {
+		a.Key = m[id].Key
 	}
 	m[id] = a
-	return CA{ID: id, NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter, Key: key}
+	return CA{ID: id, NotBefore: a.Cert.NotBefore, NotAfter: a.Cert.NotAfter, Key: key}
 }
 
-// read reads the Secret of a Service's CA. It returns nil if the Secret is damaged:
-// something in it is missing, garbled, or not of this Service. What can be read of it
+// read reads the Secret of a CA. It returns nil if the Secret is damaged: something in it
+// is missing, garbled, or of another profile. What can be read of it
 // is then in found.
-func (m material) read(data map[string][]byte, service manifest.ID) (j *Journal, found []CA) {
+func (m material) read(data map[string][]byte, p Profile) (j *Journal, found []CA) {
 	sound := true
 	pair := func(crt, key string) CA {
 		text, private := data[crt], data[key]
@@ -54,15 +51,15 @@ func (m material) read(data map[string][]byte, service manifest.ID) (j *Journal,
 			sound = sound && len(private) == 0
 			return CA{}
 		}
-		chain, signer, err := parsePair(text, private)
-		if len(chain) != 1 || !isCA(chain[0]) {
+		chain, signer, err := ParsePair(text, private)
+		if len(chain) != 1 || !IsCA(chain[0]) {
 			sound = false
 			return CA{}
 		}
-		ca := m.add(authority{chain[0], signer}, err == nil)
+		ca := m.add(Authority{chain[0], signer}, err == nil)
 		found = append(found, ca)
 		// Only what an operator brings has its key elsewhere, or another name.
-		if len(private) > 0 && (err != nil || chain[0].Subject.CommonName != authorityName(service)) {
+		if len(private) > 0 && (err != nil || chain[0].Subject.CommonName != p.AuthorityName()) {
 			sound = false
 		}
 		return ca
@@ -75,14 +72,14 @@ func (m material) read(data map[string][]byte, service manifest.ID) (j *Journal,
 	second := func(at time.Time) time.Time { return at.UTC().Truncate(time.Second) }
 	j.Issued, j.Spread = second(t.Issued), second(t.Spread)
 	if text := data[keyFormer]; len(text) > 0 {
-		certs, err := parse(text)
+		certs, err := Parse(text)
 		sound = sound && err == nil
 		for _, cert := range certs {
-			if !isCA(cert) {
+			if !IsCA(cert) {
 				sound = false
 				continue
 			}
-			ca := m.add(authority{cert: cert}, false)
+			ca := m.add(Authority{Cert: cert}, false)
 			found = append(found, ca)
 			until, known := t.Former[ca.ID]
 			if !known || until.After(ca.NotAfter) {
@@ -104,11 +101,11 @@ func (m material) write(j *Journal) (map[string][]byte, error) {
 		if ca.ID == "" {
 			return nil
 		}
-		data[crt] = encode(m[ca.ID].cert)
+		data[crt] = Encode(m[ca.ID].Cert)
 		if !ca.Key {
 			return nil
 		}
-		text, err := encodeKey(m[ca.ID].key)
+		text, err := EncodeKey(m[ca.ID].Key)
 		data[key] = text
 		return err
 	}
@@ -121,7 +118,7 @@ func (m material) write(j *Journal) (map[string][]byte, error) {
 	t := times{Issued: j.Issued, Spread: j.Spread, Former: make(map[string]time.Time)}
 	for _, f := range j.Former {
 		t.Former[f.CA.ID] = f.Until
-		data[keyFormer] = append(data[keyFormer], encode(m[f.CA.ID].cert)...)
+		data[keyFormer] = append(data[keyFormer], Encode(m[f.CA.ID].Cert)...)
 	}
 	var err error
 	data[keyTimes], err = json.Marshal(t)
@@ -132,7 +129,7 @@ func (m material) write(j *Journal) (map[string][]byte, error) {
 func (m material) bundle(ids []string) []byte {
 	var b bytes.Buffer
 	for _, id := range slices.Sorted(slices.Values(ids)) {
-		b.Write(encode(m[id].cert))
+		b.Write(Encode(m[id].Cert))
 	}
 	return b.Bytes()
 }
@@ -140,7 +137,7 @@ func (m material) bundle(ids []string) []byte {
 // issuer returns the ID of the CA that signed a certificate, empty if none of them did.
 func (m material) issuer(cert *x509.Certificate) string {
 	for id, a := range m {
-		if signed(a.cert, cert) {
+		if signed(a.Cert, cert) {
 			return id
 		}
 	}

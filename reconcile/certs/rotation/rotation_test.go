@@ -1,4 +1,4 @@
-package certs
+package rotation
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 // resume, others write, and time passes, as bytes choose. What is checked all the time
 // is that a bundle which once made what serves accepted goes on doing so.
 
-var policy = Policy{Authority: DefaultAuthority, Leaf: DefaultLeaf, Settle: time.Minute}
+var policy = Policy{Authority: 365 * 24 * time.Hour, Leaf: 90 * 24 * time.Hour, Settle: time.Minute}
 
 // reload is how long a pod serves a certificate after it was replaced.
 const reload = 2 * time.Minute
@@ -189,7 +189,7 @@ func (m *model) prepareWrites(name int, d *daemon, decision Decision) {
 		if _, ok := m.known[decision.Issue.By]; !ok {
 			m.fail("%d signs with %s, which was never recorded", name, decision.Issue.By)
 		}
-		leaf = Leaf{decision.Issue.By, d.begun.Add(-skew), decision.Issue.NotAfter}
+		leaf = Leaf{decision.Issue.By, d.begun.Add(-Skew), decision.Issue.NotAfter}
 	}
 	bundle := func(i int) func() {
 		return func() {

@@ -1,0 +1,284 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/etcd/embedded"
+	"gitopsd.dev/reconcile/etcd/identity"
+	"gitopsd.dev/reconcile/etcd/namespaces"
+	"gitopsd.dev/reconcile/etcd/publish"
+	names "gitopsd.dev/render/etcd"
+)
+
+// etcdOptions say which etcd namespaces are in.
+type etcdOptions struct {
+	servers                   []string
+	caFile, certFile, keyFile string
+	clientCACert, clientCAKey string
+	embedded, listen          string
+	advertise, prefixes       []string
+	compact                   bool
+}
+
+// register adds the flags of the etcd, and registerDaemon those about namespaces in it.
+func (o *etcdOptions) register(f *pflag.FlagSet) {
+	f.StringSliceVar(&o.servers, "etcd-servers", nil, "https URLs of the etcd that etcd namespaces are in, as kube-apiserver has them; see `gitopsd etcd --help` for what it must be")
+	f.StringVar(&o.caFile, "etcd-cafile", "", "PEM file of the CAs of its certificates")
+	f.StringVar(&o.certFile, "etcd-certfile", "", "PEM file of the certificate of a user with etcd's root role; read again when it is replaced")
+	f.StringVar(&o.keyFile, "etcd-keyfile", "", "PEM file of its key")
+	f.StringVar(&o.embedded, "etcd-embedded", "", "directory of an etcd that runs in gitopsd itself, in place of --etcd-servers; for one daemon with a persistent volume, since the keys are nowhere else")
+}
+
+func (o *etcdOptions) registerDaemon(f *pflag.FlagSet) {
+	o.register(f)
+	f.StringVar(&o.clientCACert, "etcd-client-ca-cert", "", "PEM file of a CA that etcd trusts for clients (its --trusted-ca-file); gitopsd signs the certificate of each namespace's own user with it")
+	f.StringVar(&o.clientCAKey, "etcd-client-ca-key", "", "PEM file of that CA's key")
+	f.StringVar(&o.listen, "etcd-listen", "", "IP address and port of the etcd in --etcd-embedded (default a free port of this machine, which proxies in clusters do not reach)")
+	f.StringSliceVar(&o.advertise, "etcd-advertise", nil, "https URLs by which proxies in clusters reach the etcd (default --etcd-servers, or where --etcd-embedded listens)")
+	f.BoolVar(&o.compact, "etcd-compact", false, "compact the etcd in --etcd-servers at the lowest revision that a namespace needs, or that it had an hour ago; for everybody in it, so not if others use it who compact it themselves. The etcd in --etcd-embedded always is")
+	f.StringSliceVar(&o.prefixes, "etcd-allow-prefixes", nil, "beginnings of the prefixes that an EtcdNamespace may name, such as /team/; keys there are handed to whoever can write to the repository (default none: gitopsd chooses a prefix)")
+}
+
+// compactPause is how often the etcd is looked at for something to compact.
+const compactPause = 5 * time.Minute
+
+// compact compacts the etcd from time to time until ctx ends.
+func compact(ctx context.Context, c *etcd.Compactor, log *slog.Logger) {
+	told := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(compactPause):
+		}
+		text := ""
+		if _, err := c.Compact(ctx); err != nil && ctx.Err() == nil {
+			text = err.Error()
+		}
+		if text != "" && text != told {
+			log.Warn("the etcd is not compacted; it is tried again", "error", text)
+		}
+		told = text
+	}
+}
+
+// check returns an error if the flags do not go together.
+func (o *etcdOptions) check() error {
+	if len(o.servers) > 0 && o.embedded != "" {
+		return errors.New("--etcd-servers and --etcd-embedded: name an etcd, or a directory for one in gitopsd, and not both")
+	}
+	files := []struct{ flag, value string }{{"etcd-cafile", o.caFile}, {"etcd-certfile", o.certFile}, {"etcd-keyfile", o.keyFile}}
+	for _, f := range files {
+		switch {
+		case len(o.servers) > 0 && f.value == "":
+			return fmt.Errorf("--%s is required with --etcd-servers: gitopsd speaks to etcd by mutual TLS, as a user with the root role", f.flag)
+		case len(o.servers) == 0 && f.value != "":
+			return fmt.Errorf("--%s is for --etcd-servers, which is not set; the etcd of --etcd-embedded makes its own", f.flag)
+		}
+	}
+	for _, server := range o.servers {
+		if err := checkEtcdURL(server); err != nil {
+			return fmt.Errorf("--etcd-servers %q: %w", server, err)
+		}
+	}
+	return nil
+}
+
+// checkDaemon checks the flags of the daemon.
+func (o *etcdOptions) checkDaemon() error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	for _, f := range []struct{ flag, value string }{{"etcd-client-ca-cert", o.clientCACert}, {"etcd-client-ca-key", o.clientCAKey}} {
+		switch {
+		case len(o.servers) > 0 && f.value == "":
+			return fmt.Errorf("--%s is required with --etcd-servers: each namespace has a user of its own in etcd, by a certificate of a CA that etcd trusts for clients", f.flag)
+		case len(o.servers) == 0 && f.value != "":
+			return fmt.Errorf("--%s is for --etcd-servers, which is not set; the etcd of --etcd-embedded makes its own", f.flag)
+		}
+	}
+	if o.listen != "" && o.embedded == "" {
+		return errors.New("--etcd-listen is for --etcd-embedded, which is not set")
+	}
+	if !o.set() && (len(o.advertise) > 0 || len(o.prefixes) > 0) {
+		return errors.New("--etcd-advertise and --etcd-allow-prefixes need an etcd: set --etcd-servers or --etcd-embedded")
+	}
+	for _, address := range o.advertise {
+		if err := checkEtcdURL(address); err != nil {
+			return fmt.Errorf("--etcd-advertise %q: %w", address, err)
+		}
+	}
+	for _, prefix := range o.prefixes {
+		if !strings.HasPrefix(prefix, "/") || !strings.HasSuffix(prefix, "/") || len(prefix) < 3 || strings.HasPrefix(prefix, names.OwnPrefix) {
+			return fmt.Errorf("--etcd-allow-prefixes %q: want the beginning of keys between slashes, such as /team/, and none of gitopsd's own (%s)", prefix, names.OwnPrefix)
+		}
+	}
+	return nil
+}
+
+func checkEtcdURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+		return errors.New("want https://<host>:<port>")
+	}
+	return nil
+}
+
+// set reports whether there is an etcd.
+func (o *etcdOptions) set() bool { return len(o.servers) > 0 || o.embedded != "" }
+
+// external returns how to administer the etcd of --etcd-servers.
+func (o *etcdOptions) external(fleet string, log *slog.Logger) etcd.Config {
+	return etcd.Config{
+		Log: log, Fleet: fleet, Endpoints: o.servers, CAFile: o.caFile, CertFile: o.certFile, KeyFile: o.keyFile,
+		ClientCACertFile: o.clientCACert, ClientCAKeyFile: o.clientCAKey, MayCompact: o.compact,
+	}
+}
+
+// etcdService is the daemon's etcd. The zero value is none.
+type etcdService struct {
+	// config is nil if there is none.
+	config    *namespaces.Etcd
+	own       *namespaces.Own
+	publisher *publish.Keeper
+	// ended is closed if the etcd in gitopsd has stopped by itself.
+	ended <-chan struct{}
+	stops []func()
+}
+
+// start starts the etcd in gitopsd, if that is asked for, and what works with the etcd
+// beside clusters, until stop is called.
+func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger) (*etcdService, error) {
+	s := new(etcdService)
+	if !o.set() {
+		return s, nil
+	}
+	cfg := o.external(fleet, log)
+	if o.embedded != "" {
+		var hosts []string
+		for _, address := range o.advertise {
+			u, _ := url.Parse(address) // which is checked
+			hosts = append(hosts, u.Hostname())
+		}
+		server, err := embedded.Start(ctx, embedded.Config{Log: log, Dir: o.embedded, Listen: o.listen, Names: hosts})
+		if err != nil {
+			return nil, fmt.Errorf("--etcd-embedded: %w", err)
+		}
+		log.Info("an etcd runs in this process", "address", server.Endpoint(), "directory", o.embedded)
+		s.ended = server.Done()
+		s.stops = append(s.stops, func() {
+			if err := server.Close(); err != nil {
+				log.Error("the etcd in this process", "error", err)
+			}
+		})
+		cfg = server.Admin()
+		cfg.Log, cfg.Fleet = log, fleet
+	}
+	admin, err := etcd.Open(cfg)
+	if err != nil {
+		s.stop()
+		return nil, err
+	}
+	endpoints := o.advertise
+	if len(endpoints) == 0 {
+		endpoints = cfg.Endpoints
+	}
+	s.config = &namespaces.Etcd{
+		Admin: admin, Keeper: new(identity.Keeper), Endpoints: endpoints, Prefixes: o.prefixes,
+		Upstream: func() (identity.Upstream, error) { return upstream(cfg) },
+	}
+	s.own = namespaces.NewOwn(admin, log)
+	s.publisher = publish.NewKeeper(admin, s.own, log)
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var own sync.WaitGroup
+	own.Go(func() { s.own.Run(running) })
+	own.Go(func() { s.publisher.Run(running) })
+	if cfg.MayCompact {
+		compactor, err := admin.Compactor(nil)
+		if err != nil {
+			cancel()
+			s.stop()
+			return nil, err
+		}
+		own.Go(func() { compact(running, compactor, log) })
+	}
+	s.stops = append(s.stops, func() {
+		cancel()
+		own.Wait()
+	})
+	return s, nil
+}
+
+// upstream reads whom etcd trusts, and is trusted by.
+func upstream(c etcd.Config) (identity.Upstream, error) {
+	var u identity.Upstream
+	for _, f := range []struct {
+		name string
+		into *[]byte
+	}{{c.ClientCACertFile, &u.ClientCACert}, {c.ClientCAKeyFile, &u.ClientCAKey}, {c.CAFile, &u.CA}} {
+		var err error
+		if *f.into, err = os.ReadFile(f.name); err != nil {
+			return identity.Upstream{}, err
+		}
+	}
+	return u, nil
+}
+
+// computed has clusters' own key spaces provisioned.
+func (s *etcdService) computed(state *desired.State) {
+	if s.own != nil {
+		s.own.Want(state.Registry)
+	}
+}
+
+// attempted has what a cluster was given published in its own key space.
+func (s *etcdService) attempted(u *desired.Unit) {
+	if s.publisher != nil {
+		s.publisher.Want(u)
+	}
+}
+
+// within returns a context that also ends if the etcd in gitopsd stops by itself, and a
+// function that returns that as an error: the daemon is of no use to its clients then, and
+// is started again by whatever runs it.
+func (s *etcdService) within(ctx context.Context) (context.Context, func() error) {
+	if s.ended == nil {
+		return ctx, func() error { return nil }
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stopped := errors.New("the etcd in this process has stopped by itself; the log says why")
+	go func() {
+		select {
+		case <-s.ended:
+			cancel(stopped)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() error {
+		defer cancel(nil)
+		if context.Cause(ctx) == stopped {
+			return stopped
+		}
+		return nil
+	}
+}
+
+// stop ends everything, in the reverse order.
+func (s *etcdService) stop() {
+	for _, stop := range slices.Backward(s.stops) {
+		stop()
+	}
+}

@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/etcd/embedded"
+)
+
+func newEtcd(g *global) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "etcd",
+		Short: "Save and restore the etcd that etcd namespaces are in",
+		Long: `Etcd saves and restores the etcd of etcd namespaces.
+
+The etcd of --etcd-servers must be of 3.6.14 or 3.7.1 at least, since older ones let
+a role escape its range of keys. It asks clients for certificates (--client-cert-auth,
+--trusted-ca-file) and has authentication enabled; gitopsd's own certificate is that
+of a user with the root role:
+
+  etcdctl user add root --no-password
+  etcdctl user grant-role root root
+  etcdctl auth enable
+
+gitopsd changes neither by itself; the condition of each EtcdNamespace says what is
+missing. With --etcd-embedded there is nothing to prepare.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newEtcdSnapshot(g), newEtcdRestore(g))
+	return cmd
+}
+
+func newEtcdSnapshot(g *global) *cobra.Command {
+	var o etcdOptions
+	cmd := &cobra.Command{
+		Use:   "snapshot FILE",
+		Short: "Write a snapshot of the etcd into a new file",
+		Long: `Snapshot writes everything that the etcd has into a new file, of all namespaces, of
+others who use it, and with its users. A daemon with --etcd-embedded may go on running
+meanwhile.`,
+		Example: `  gitopsd etcd snapshot --etcd-embedded /var/lib/gitopsd/etcd etcd.snapshot`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			switch {
+			case o.embedded != "":
+				return embedded.Snapshot(cmd.Context(), embedded.Config{Log: g.log(false), Dir: o.embedded}, args[0])
+			case len(o.servers) == 0:
+				return errors.New("name the etcd: --etcd-embedded DIR, or --etcd-servers")
+			}
+			admin, err := etcd.Open(o.external("snapshot", g.log(false)))
+			if err != nil {
+				return err
+			}
+			return admin.Snapshot(cmd.Context(), args[0])
+		},
+	}
+	o.register(cmd.Flags())
+	return cmd
+}
+
+func newEtcdRestore(g *global) *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "restore FILE --etcd-embedded DIR",
+		Short: "Make the directory of an embedded etcd from a snapshot",
+		Long: `Restore makes a directory for run --etcd-embedded from a snapshot. The directory
+must not exist, or be empty. Clients of namespaces get new certificates from the daemon,
+and read everything anew: revisions that they know count as compacted.
+
+A snapshot of an etcd of several members is restored with etcdutl.`,
+		Example: `  gitopsd etcd restore etcd.snapshot --etcd-embedded /var/lib/gitopsd/restored`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if dir == "" {
+				return errors.New("--etcd-embedded is required: the directory to make")
+			}
+			if err := embedded.Restore(cmd.Context(), embedded.Config{Log: g.log(false), Dir: dir}, args[0]); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is ready for gitopsd run --etcd-embedded %s\n", dir, dir)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&dir, "etcd-embedded", "", "directory to make (required)")
+	_ = cmd.MarkFlagDirname("etcd-embedded") // an error means that the flag does not exist
+	return cmd
+}

@@ -1,0 +1,156 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+// Check reports whether the etcd can be used, and who it is. The error says what to do;
+// nothing is changed.
+func (a *Admin) Check(ctx context.Context) (Server, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
+	defer cancel()
+	s, err := a.connect(ctx)
+	if err != nil {
+		return Server{}, err
+	}
+	defer s.Close()
+	return s.server, nil
+}
+
+// check returns why nothing may be done in the etcd.
+func (s *session) check(ctx context.Context, tls *tls.Config) error {
+	if err := s.otherMembers(ctx, tls); err != nil {
+		return err
+	}
+	for _, m := range s.server.Members {
+		if err := checkVersion(m.Version); err != nil {
+			return fmt.Errorf("etcd %s: %w", m.Endpoint, err)
+		}
+	}
+	state, err := s.AuthStatus(ctx)
+	if err != nil {
+		return fmt.Errorf("etcd: is authentication enabled? %w", err)
+	}
+	if !state.Enabled {
+		return s.authOff()
+	}
+	user, err := s.UserGet(ctx, s.user)
+	switch {
+	case errors.Is(err, rpctypes.ErrUserEmpty):
+		return s.noCertAuth(s.server.Members[0].Endpoint)
+	case errors.Is(err, rpctypes.ErrUserNotFound), errors.Is(err, rpctypes.ErrPermissionDenied):
+		return s.noRoot()
+	case err != nil:
+		return fmt.Errorf("etcd: user %s: %w", s.user, err)
+	case !slices.Contains(user.Roles, rootRole):
+		return s.noRoot()
+	}
+	return nil
+}
+
+// otherMembers asks the members that the configuration does not name, too: requests of
+// tenants never reach them, but they apply what tenants write.
+func (s *session) otherMembers(ctx context.Context, tls *tls.Config) error {
+	list, err := s.MemberList(ctx)
+	if errors.Is(err, rpctypes.ErrUserEmpty) {
+		return s.noCertAuth(s.server.Members[0].Endpoint)
+	}
+	if errors.Is(err, rpctypes.ErrPermissionDenied) || errors.Is(err, rpctypes.ErrUserNotFound) {
+		return s.noRoot()
+	}
+	if err != nil {
+		return fmt.Errorf("etcd: its members: %w", err)
+	}
+	configured := slices.Clone(s.cfg.Endpoints)
+	var others []string
+	for _, m := range list.Members {
+		if slices.ContainsFunc(m.GetClientURLs(), func(u string) bool { return slices.Contains(configured, strings.TrimSuffix(u, "/")) }) {
+			continue
+		}
+		for _, text := range m.GetClientURLs() {
+			if u, err := url.Parse(text); err == nil && u.Scheme == "https" && u.Port() != "0" {
+				others = append(others, text)
+				break
+			}
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	more := &session{cfg: s.cfg, user: s.user}
+	if err := more.probe(ctx, tls, others); err != nil {
+		s.server.Notes = append(s.server.Notes, err.Error())
+	}
+	for _, m := range more.server.Members {
+		if err := checkVersion(m.Version); err != nil {
+			return fmt.Errorf("etcd %s: %w", m.Endpoint, err)
+		}
+	}
+	s.server.Notes = append(s.server.Notes, more.server.Notes...)
+	return nil
+}
+
+// oldest are the versions from which on a role cannot reach keys outside its range, by
+// minor version. Newer minors have the repairs.
+var oldest = map[uint64]*semver.Version{6: semver.MustParse("3.6.14"), 7: semver.MustParse("3.7.1")}
+
+const (
+	newestMinor = 7
+	tooOld      = `version %s lets a user reach keys that its role does not have (CVE-2026-33343, CVE-2026-33413, CVE-2026-44283, GHSA-xg4h).
+Namespaces would not be apart. Upgrade every member to 3.6.14 or 3.7.1 at least; nothing was changed in this etcd`
+)
+
+// checkVersion returns why an etcd of a version keeps no namespaces apart.
+func checkVersion(text string) error {
+	v, err := semver.StrictNewVersion(text)
+	if err != nil {
+		return fmt.Errorf("its version is %q, which is none", text)
+	}
+	if v.Major() > 3 || v.Major() == 3 && v.Minor() > newestMinor {
+		return nil
+	}
+	if least := oldest[v.Minor()]; v.Major() < 3 || least == nil || v.LessThan(least) {
+		return fmt.Errorf(tooOld, text)
+	}
+	return nil
+}
+
+// rootRole is the role that may do everything.
+const rootRole = "root"
+
+// authOff says what to do about an etcd in which everybody may do everything.
+func (s *session) authOff() error {
+	return fmt.Errorf(`etcd %s does not authenticate its clients: whoever connects reads and writes every namespace.
+gitopsd does not change that by itself, since clients without a user of their own would be locked out. Enable it:
+  1. Start each member with --client-cert-auth and --trusted-ca-file=<CA of its clients>.
+  2. etcdctl user add root --no-password
+     etcdctl user grant-role root root
+  3. Make the user of gitopsd's certificate, and one for each other client (for a kube-apiserver, the CN of --etcd-certfile):
+     etcdctl user add %[2]s --no-password
+     etcdctl user grant-role %[2]s root
+  4. etcdctl auth enable`, s.server.Members[0].Endpoint, s.user)
+}
+
+// noCertAuth says what to do about an etcd that looks at no certificates.
+func (s *session) noCertAuth(endpoint string) error {
+	return fmt.Errorf(`etcd %s does not take a client's certificate for its user (user %s was not recognised).
+Start each member with --client-cert-auth and --trusted-ca-file=<CA that signed gitopsd's certificate>, and without --listen-client-urls that begin with http:`,
+		endpoint, s.user)
+}
+
+// noRoot says what to do about a user who may not provision.
+func (s *session) noRoot() error {
+	return fmt.Errorf(`etcd %s: user %s, the common name of gitopsd's certificate, does not have the role root, which is needed to make users and roles.
+As root:
+  etcdctl user add %[2]s --no-password
+  etcdctl user grant-role %[2]s root`, s.server.Members[0].Endpoint, s.user)
+}

@@ -1,0 +1,323 @@
+// Package embedded is an etcd of one member inside gitopsd, in a directory of its own.
+//
+// It owns the server's start and stop (embedded.go), its CA and certificates (pki.go),
+// how etcd logs (log.go), and snapshots of it and the restoration from one (snapshot.go).
+// At its first start authentication is enabled, with a root user by certificate.
+//
+// The directory has
+//
+//	lock                  held while the etcd runs
+//	ca.crt ca.key         signs the member's certificate, and those of clients
+//	server.crt server.key the member's
+//	root.crt root.key     of the root user, for gitopsd and etcdctl
+//	endpoint              where the etcd runs now
+//	etcd/                 etcd's own data directory
+//
+// All of it is its owner's alone to read: ca.key lets whoever has it be root.
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/gofrs/flock"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc"
+
+	admin "gitopsd.dev/reconcile/etcd"
+)
+
+// Config configures a [Server].
+type Config struct {
+	Log *slog.Logger
+	// Dir has everything. It is made if it does not exist, for its owner alone.
+	Dir string
+	// Listen is the address for clients: an IP address and a port. Empty means
+	// 127.0.0.1:0, a free port of this machine alone.
+	Listen string
+	// Names are further DNS names and IP addresses by which clients reach it.
+	Names []string
+	// QuotaBytes is the largest size of the database. Zero means 2 GiB.
+	QuotaBytes int64
+	// Now is the clock for certificates; nil means time.Now.
+	Now func() time.Time
+
+	// intercept are called around each request of the first start, in tests.
+	intercept []grpc.UnaryClientInterceptor
+}
+
+const defaultQuota = 2 << 30
+
+// check returns the host and the port of Listen, and fills in defaults.
+func (c *Config) check() (host, port string, err error) {
+	if c.Dir == "" {
+		return "", "", errors.New("embedded etcd: a directory is needed")
+	}
+	if c.Listen == "" {
+		c.Listen = "127.0.0.1:0"
+	}
+	if host, port, err = net.SplitHostPort(c.Listen); err != nil || net.ParseIP(host) == nil {
+		return "", "", fmt.Errorf("embedded etcd: cannot listen at %q; use an IP address and a port, such as 127.0.0.1:2379", c.Listen)
+	}
+	if c.QuotaBytes == 0 {
+		c.QuotaBytes = defaultQuota
+	}
+	if c.QuotaBytes < 0 {
+		return "", "", fmt.Errorf("embedded etcd: a quota of %d bytes; use a positive number", c.QuotaBytes)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return host, port, nil
+}
+
+// Server is a running etcd.
+type Server struct {
+	cfg      Config
+	lock     *flock.Flock
+	etcd     *embed.Etcd
+	endpoint string
+	stop     context.CancelFunc
+	renewing sync.WaitGroup
+	closing  sync.Once
+	ended    sync.Once
+	done     chan struct{}
+	err      error
+}
+
+// startTimeout bounds how long an etcd of one member takes to read its data and to elect
+// itself.
+const startTimeout = 2 * time.Minute
+
+// Start starts the etcd, and prepares it if it is new. It returns once it serves. A
+// process that was killed at any point of this starts it again.
+func Start(ctx context.Context, c Config) (*Server, error) {
+	host, port, err := c.check()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	s := &Server{cfg: c, done: make(chan struct{})}
+	if s.lock, err = acquire(c.Dir); err != nil {
+		return nil, err
+	}
+	if err := s.start(ctx, host, port); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("embedded etcd in %s: %w", c.Dir, err)
+	}
+	return s, nil
+}
+
+// acquire makes a directory and locks it.
+func acquire(dir string) (*flock.Flock, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("embedded etcd: %w", err)
+	}
+	lock := flock.New(filepath.Join(dir, "lock"), flock.SetPermissions(0o600))
+	ok, err := lock.TryLock()
+	if err != nil {
+		return nil, fmt.Errorf("embedded etcd: %w", err)
+	}
+	if !ok {
+		return nil, fmt.Errorf("embedded etcd: %s %w", dir, ErrInUse)
+	}
+	return lock, nil
+}
+
+// ErrInUse is returned for a directory whose etcd runs.
+var ErrInUse = errors.New("is in use by another process; stop that one, or give each its own directory")
+
+func (s *Server) start(ctx context.Context, host, port string) error {
+	pki := pki{dir: s.cfg.Dir, names: append([]string{host}, s.cfg.Names...), now: s.cfg.Now}
+	again, err := pki.ensure()
+	if err != nil {
+		return err
+	}
+	if err := s.listen(host, port); err != nil {
+		return err
+	}
+	select {
+	case <-s.etcd.Server.ReadyNotify():
+	case err := <-s.etcd.Err():
+		return err
+	case <-s.etcd.Server.StopNotify():
+		return errors.New("it stopped at once; its log says why")
+	case <-ctx.Done():
+		return fmt.Errorf("it was not ready in time: %w", context.Cause(ctx))
+	}
+	if err := s.enableAuth(ctx); err != nil {
+		return fmt.Errorf("enable authentication: %w", err)
+	}
+	// From here on nobody gets in without a certificate that has a user.
+	if err := writeFile(filepath.Join(s.cfg.Dir, "endpoint"), []byte(s.endpoint+"\n")); err != nil {
+		return err
+	}
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stop = stop
+	s.renewing.Go(func() { s.renew(background, pki, again) })
+	s.renewing.Go(func() { s.watch(background) })
+	return nil
+}
+
+// listen starts etcd. Etcd tells its clients where it listens, so a free port is chosen
+// before; if somebody takes it meanwhile, another one is.
+func (s *Server) listen(host, port string) (err error) {
+	for range 10 {
+		at := port
+		if port == "0" {
+			l, err := net.Listen("tcp", net.JoinHostPort(host, port))
+			if err != nil {
+				return err
+			}
+			_, at, _ = net.SplitHostPort(l.Addr().String())
+			if err := l.Close(); err != nil {
+				return err
+			}
+		}
+		s.endpoint = "https://" + net.JoinHostPort(reachable(host), at)
+		s.etcd, err = embed.StartEtcd(s.config(host, at))
+		if err == nil || port != "0" || !errors.Is(err, syscall.EADDRINUSE) {
+			return err
+		}
+	}
+	return err
+}
+
+// reachable returns the address by which a listener on an address is reached from here.
+func reachable(host string) string {
+	if ip := net.ParseIP(host); ip.IsUnspecified() {
+		if ip.To4() == nil {
+			return "::1"
+		}
+		return "127.0.0.1"
+	}
+	return host
+}
+
+// name is the member's. There is one, so nobody asks for it, nor for its peer URL.
+const name, peerURL = "gitopsd", "https://127.0.0.1:2380"
+
+// config returns how etcd is run. Nothing of what it listens to is without TLS and
+// certificates of clients.
+func (s *Server) config(host, port string) *embed.Config {
+	c := embed.NewConfig()
+	at := func(host, port string) []url.URL {
+		return []url.URL{{Scheme: "https", Host: net.JoinHostPort(host, port)}}
+	}
+	c.Name, c.Dir = name, filepath.Join(s.cfg.Dir, "etcd")
+	c.ListenClientUrls, c.AdvertiseClientUrls = at(host, port), at(reachable(host), port)
+	c.ListenClientHttpUrls = at("127.0.0.1", "0") // apart, so that the port for clients is gRPC's alone
+	c.EnableGRPCGateway = false
+	c.ListenPeerUrls = at("127.0.0.1", "0")
+	c.AdvertisePeerUrls = []url.URL{{Scheme: "https", Host: "127.0.0.1:2380"}}
+	c.InitialCluster = name + "=" + peerURL
+	file := func(name string) string { return filepath.Join(s.cfg.Dir, name) }
+	c.ClientTLSInfo = transport.TLSInfo{CertFile: file("server.crt"), KeyFile: file("server.key"), TrustedCAFile: file("ca.crt"), ClientCertAuth: true}
+	c.PeerTLSInfo = c.ClientTLSInfo
+	c.PeerTLSInfo.AllowedCNs = []string{name} // nobody has such a certificate
+	c.QuotaBackendBytes = s.cfg.QuotaBytes
+	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "0" // gitopsd compacts
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(s.cfg.Log))
+	return c
+}
+
+// enableAuth makes the root user, who has no password, and enables authentication. What
+// an earlier start has done is not done again.
+func (s *Server) enableAuth(ctx context.Context) error {
+	tls, err := admin.LoadTLS(s.Admin())
+	if err != nil {
+		return err
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.endpoint}, TLS: tls, Context: ctx, DialTimeout: startTimeout, Logger: logger(s.cfg.Log),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(s.cfg.intercept...)}})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	state, err := client.AuthStatus(ctx)
+	if err != nil || state.Enabled {
+		return err
+	}
+	_, err = client.UserAddWithOptions(ctx, rootUser, "", &clientv3.UserAddOptions{NoPassword: true})
+	if err != nil && !errors.Is(err, rpctypes.ErrUserAlreadyExist) {
+		return err
+	}
+	if _, err := client.UserGrantRole(ctx, rootUser, "root"); err != nil {
+		return err
+	}
+	_, err = client.AuthEnable(ctx)
+	return err
+}
+
+// Admin returns how to administer the etcd. Log and Fleet are the caller's.
+func (s *Server) Admin() admin.Config { return adminOf(s.cfg.Dir, s.endpoint) }
+
+// Endpoint returns the URL for clients.
+func (s *Server) Endpoint() string { return s.endpoint }
+
+func adminOf(dir, endpoint string) admin.Config {
+	file := func(name string) string { return filepath.Join(dir, name) }
+	return admin.Config{
+		Endpoints: []string{endpoint}, CAFile: file("ca.crt"), CertFile: file("root.crt"), KeyFile: file("root.key"),
+		ClientCACertFile: file("ca.crt"), ClientCAKeyFile: file("ca.key"), MayCompact: true,
+	}
+}
+
+// watch notes that the etcd stopped by itself.
+func (s *Server) watch(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case err := <-s.etcd.Err():
+		s.err = err
+	case <-s.etcd.Server.StopNotify():
+		s.err = errors.New("it stopped")
+	}
+	s.cfg.Log.Error("the embedded etcd has stopped", "directory", s.cfg.Dir, "error", s.err)
+	s.stopped()
+}
+
+func (s *Server) stopped() { s.ended.Do(func() { close(s.done) }) }
+
+// Done is closed once the etcd has stopped, by Close or by itself.
+func (s *Server) Done() <-chan struct{} { return s.done }
+
+// Close stops the etcd and waits until it has. The error is why it stopped before.
+func (s *Server) Close() error {
+	s.closing.Do(s.close)
+	if s.err != nil {
+		return fmt.Errorf("embedded etcd in %s: %w", s.cfg.Dir, s.err)
+	}
+	return nil
+}
+
+func (s *Server) close() {
+	if s.stop != nil {
+		s.stop()
+		s.renewing.Wait()
+	}
+	if s.etcd != nil {
+		s.etcd.Close()
+	}
+	s.stopped()
+	if s.lock != nil {
+		_ = os.Remove(filepath.Join(s.cfg.Dir, "endpoint")) // a hint
+		_ = s.lock.Unlock()                                 // the process' end does it too
+	}
+}

@@ -1,0 +1,448 @@
+package embedded
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"gitopsd.dev/reconcile/certs/rotation"
+	admin "gitopsd.dev/reconcile/etcd"
+)
+
+func start(t *testing.T, c Config) *Server {
+	t.Helper()
+	c.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	s, err := Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// client connects as the root user, or with another configuration of TLS.
+func client(t *testing.T, s *Server, config *tls.Config) *clientv3.Client {
+	t.Helper()
+	if config == nil {
+		var err error
+		if config, err = admin.LoadTLS(s.Admin()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Endpoint()}, TLS: config, Logger: zap.NewNop(), Context: t.Context()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// good fails the test unless the etcd is what Start promises.
+func good(t *testing.T, s *Server) {
+	t.Helper()
+	cfg := s.Admin()
+	cfg.Fleet = "test"
+	a, err := admin.Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := a.Check(t.Context())
+	if err != nil || len(server.Members) != 1 || len(server.Notes) > 0 || server.Members[0].Quota != s.cfg.QuotaBytes {
+		t.Errorf("%+v, %v", server, err)
+	}
+}
+
+// A new etcd lets nobody in without a certificate of a user, is locked, and has what was
+// written when it is started again.
+func TestStart(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "new", "etcd")
+	s := start(t, Config{Dir: dir, QuotaBytes: 64 << 20})
+	good(t, s)
+	if _, err := client(t, s, nil).Put(t.Context(), "/a", "1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Start(t.Context(), Config{Dir: dir}); !errors.Is(err, ErrInUse) {
+		t.Errorf("a second one in %s: %v", dir, err)
+	}
+
+	config, err := admin.LoadTLS(s.Admin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*tls.Config){
+		"no certificate": func(c *tls.Config) { c.Certificates = nil },
+		"another CA's":   func(c *tls.Config) { c.Certificates = []tls.Certificate{pairOf(t, nil, "root")} },
+		"no user's":      func(c *tls.Config) { c.Certificates = []tls.Certificate{pairOf(t, s, "nobody")} },
+		"a peer's name":  func(c *tls.Config) { c.Certificates = []tls.Certificate{pairOf(t, s, "gitopsd")} },
+	} {
+		changed := config.Clone()
+		change(changed)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if _, err := client(t, s, changed).Get(ctx, "/a"); err == nil {
+			t.Errorf("%s: it reads", name)
+		} else if ctx.Err() != nil {
+			t.Errorf("%s: it waits: %v", name, err)
+		}
+		cancel()
+	}
+	private(t, dir)
+
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-s.Done():
+	default:
+		t.Error("it is not done")
+	}
+	again := start(t, Config{Dir: dir, QuotaBytes: 64 << 20})
+	good(t, again)
+	if r, err := client(t, again, nil).Get(t.Context(), "/a"); err != nil || r.Count != 1 {
+		t.Errorf("%v, %v", r, err)
+	}
+}
+
+// pairOf returns a client's certificate by the etcd's CA, or by another one.
+func pairOf(t *testing.T, s *Server, name string) tls.Certificate {
+	t.Helper()
+	profile := rotation.Profile{Name: name}
+	ca, err := profile.Mint(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+	if s != nil {
+		ca, err = pki{dir: s.cfg.Dir, now: time.Now}.authority()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	crt, key, err := profile.Issue(ca, time.Now().Add(-time.Minute), time.Now().Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(crt, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}
+
+// private fails the test if others can read something below a directory.
+func private(t *testing.T, dir string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %s", name, info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+var errKilled = errors.New("killed here")
+
+// A first start that was killed at any point is done again as if it were the first.
+func TestKilledAtFirstStart(t *testing.T) {
+	t.Parallel()
+	remove := func(names ...string) func(*testing.T, string) {
+		return func(t *testing.T, dir string) {
+			for _, name := range names {
+				if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	write := func(name, content string) func(*testing.T, string) {
+		return func(t *testing.T, dir string) {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	type point struct {
+		name string
+		// request fails, before or after it is sent; then the files are made as they are
+		// at that point.
+		request string
+		after   bool
+		files   func(*testing.T, string)
+	}
+	points := []point{
+		{name: "the CA's key alone", files: remove("ca.crt", "server.crt", "server.key", "root.crt", "root.key", "etcd", "endpoint")},
+		{name: "the CA alone", files: remove("server.crt", "server.key", "root.crt", "root.key", "etcd", "endpoint")},
+		{name: "a key without its certificate", files: remove("root.crt", "etcd", "endpoint")},
+		{name: "half a file", files: write(".ca.crt.123", "-----BEGIN")},
+		{name: "a garbled certificate", files: write("server.crt", "-----BEGIN")},
+		{name: "an endpoint of before", files: write("endpoint", "https://127.0.0.1:1\n")},
+	}
+	for _, request := range []string{"AuthStatus", "UserAdd", "UserGrantRole", "AuthEnable"} {
+		points = append(points, point{name: "before " + request, request: request}, point{name: "after " + request, request: request, after: true})
+	}
+	for _, tt := range points {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			fails := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				if !strings.HasSuffix(method, "/"+tt.request) {
+					return invoke(ctx, method, req, reply, cc, opts...)
+				}
+				if tt.after {
+					if err := invoke(ctx, method, req, reply, cc, opts...); err != nil {
+						return err
+					}
+				}
+				return errKilled
+			}
+			c := Config{Dir: dir}
+			if tt.request != "" {
+				c.intercept = []grpc.UnaryClientInterceptor{fails}
+			}
+			s, err := Start(t.Context(), c)
+			if (err != nil) != (tt.request != "") {
+				t.Fatal(err)
+			}
+			if err == nil {
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				tt.files(t, dir)
+			}
+			good(t, start(t, Config{Dir: dir}))
+		})
+	}
+}
+
+// What cannot be started says why, and what to do.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	garbled := t.TempDir()
+	for name, content := range map[string]string{"ca.crt": "no", "ca.key": "no"} {
+		if err := os.WriteFile(filepath.Join(garbled, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lost := t.TempDir()
+	if _, err := (pki{dir: lost, now: time.Now}).authority(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(lost, "ca.key")); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		config Config
+		want   string
+	}{
+		{Config{}, "embedded etcd: a directory is needed"},
+		{Config{Dir: lost, Listen: "localhost:0"}, `embedded etcd: cannot listen at "localhost:0"; use an IP address and a port, such as 127.0.0.1:2379`},
+		{Config{Dir: lost, QuotaBytes: -1}, "embedded etcd: a quota of -1 bytes; use a positive number"},
+		{Config{Dir: lost}, "the CA's certificate is there without its key"},
+		{Config{Dir: garbled}, "ca.crt and ca.key are not a CA and its key"},
+	} {
+		if _, err := Start(t.Context(), tt.config); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%v, want %q", err, tt.want)
+		}
+	}
+}
+
+// The member's certificate is replaced while the etcd runs, and by the same CA.
+func TestRenew(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	s := start(t, Config{Dir: t.TempDir(), Names: []string{"etcd.example.org", "192.0.2.7"}, Now: func() time.Time { return now.Add(-70 * 24 * time.Hour) }})
+	// Its clock being behind, nothing is renewed yet, though certificates are in their last third.
+	serial := func() string {
+		config, err := admin.LoadTLS(s.Admin())
+		if err != nil {
+			t.Fatal(err)
+		}
+		u, _ := url.Parse(s.Endpoint())
+		conn, err := tls.Dial("tcp", u.Host, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		leaf := conn.ConnectionState().PeerCertificates[0]
+		if leaf.VerifyHostname("etcd.example.org") != nil || leaf.VerifyHostname("192.0.2.7") != nil {
+			t.Errorf("it is for %v, %v", leaf.DNSNames, leaf.IPAddresses)
+		}
+		return leaf.SerialNumber.String()
+	}
+	before := serial()
+	p := pki{dir: s.cfg.Dir, names: []string{"127.0.0.1", "etcd.example.org", "192.0.2.7"}, now: time.Now}
+	again, err := p.ensure()
+	if err != nil || !again.After(now) {
+		t.Fatal(again, err)
+	}
+	after := serial()
+	if before == after {
+		t.Error("the certificate is that of before")
+	}
+	if _, err := p.ensure(); err != nil || serial() != after {
+		t.Errorf("it is renewed again, %v", err)
+	}
+	good(t, s)
+}
+
+// Renewal goes on while the etcd runs, and ends with it.
+func TestRenewing(t *testing.T) {
+	t.Parallel()
+	s := start(t, Config{Dir: t.TempDir()})
+	root := func() string {
+		text, err := os.ReadFile(filepath.Join(s.cfg.Dir, "root.crt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	before := root()
+	if err := os.Remove(filepath.Join(s.cfg.Dir, "root.key")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		s.renew(ctx, pki{dir: s.cfg.Dir, names: []string{"127.0.0.1"}, now: time.Now}, time.Now())
+		close(ended)
+	}()
+	for root() == before { // the test ends when its time does
+		time.Sleep(10 * time.Millisecond)
+	}
+	stop()
+	<-ended
+	good(t, s)
+}
+
+// A snapshot of a running or a stopped etcd is restored into another directory, with the
+// data, and with revisions that no client saw.
+func TestSnapshot(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := start(t, Config{Dir: dir})
+	put, err := client(t, s, nil).Put(t.Context(), "/a", "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := t.TempDir()
+	running, stopped := filepath.Join(files, "running"), filepath.Join(files, "stopped")
+	if err := Snapshot(t.Context(), Config{Dir: dir}, running); err != nil {
+		t.Fatal(err)
+	}
+	if err := Snapshot(t.Context(), Config{Dir: dir}, running); err == nil || !strings.Contains(err.Error(), "exists; name a new file") {
+		t.Errorf("it is overwritten: %v", err)
+	}
+	if err := Restore(t.Context(), Config{Dir: dir}, running); !errors.Is(err, ErrInUse) {
+		t.Errorf("restored under a running etcd: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Restore(t.Context(), Config{Dir: dir}, running); err == nil || !strings.Contains(err.Error(), "is not empty") {
+		t.Errorf("restored over data: %v", err)
+	}
+	if err := Snapshot(t.Context(), Config{Dir: dir}, stopped); err != nil {
+		t.Fatal(err)
+	}
+	private(t, files)
+	if entries, err := os.ReadDir(files); err != nil || len(entries) != 2 {
+		t.Errorf("files left: %v, %v", entries, err)
+	}
+	for _, file := range []string{running, stopped} {
+		to := filepath.Join(t.TempDir(), "restored")
+		// What a killed restoration left is no data.
+		if err := os.MkdirAll(filepath.Join(to, restoring, "member"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := Restore(t.Context(), Config{Dir: to}, file); err != nil {
+			t.Fatal(err)
+		}
+		restored := start(t, Config{Dir: to})
+		good(t, restored)
+		r, err := client(t, restored, nil).Get(t.Context(), "/a")
+		if err != nil || r.Count != 1 || r.Header.GetRevision() < put.Header.GetRevision()+bump {
+			t.Errorf("%s: %+v, %v", file, r, err)
+		}
+		private(t, to)
+	}
+}
+
+// A file that is not a whole snapshot is refused, and leaves nothing.
+func TestGarbledSnapshot(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := start(t, Config{Dir: dir})
+	good(t, s)
+	file := filepath.Join(t.TempDir(), "snapshot")
+	if err := Snapshot(t.Context(), Config{Dir: dir}, file); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flipped := slices.Clone(whole)
+	flipped[len(flipped)/2] ^= 1
+	hashed := func(text []byte) []byte { return append(text, sum(text)...) }
+	for name, tt := range map[string]struct {
+		content []byte
+		want    string
+	}{
+		"empty":                   {nil, "is no complete snapshot"},
+		"cut":                     {whole[:len(whole)-100], "is no complete snapshot"},
+		"cut at a page":           {whole[:len(whole)-4096], "is garbled: its hash"},
+		"flipped":                 {flipped, "is garbled: its hash"},
+		"without its hash":        {whole[:len(whole)-32], "is no complete snapshot"},
+		"no database":             {hashed(bytes.Repeat([]byte("x"), 8192)), "it is no database of etcd's"},
+		"zeros":                   {hashed(make([]byte, 8192)), "it is no database of etcd's"},
+		"a damaged one, hashed":   {hashed(bytes.Replace(whole[:len(whole)-32], whole[4096:8192], bytes.Repeat([]byte{0xff}, 4096), 1)), "cannot be restored"},
+		"the first page, hashed":  {hashed(slices.Clone(whole[:4096])), "cannot be restored"},
+		"the first pages, hashed": {hashed(slices.Clone(whole[:4*4096])), "cannot be restored"},
+	} {
+		bad, to := filepath.Join(t.TempDir(), "bad"), filepath.Join(t.TempDir(), "to")
+		if err := os.WriteFile(bad, tt.content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := Restore(t.Context(), Config{Dir: to}, bad)
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", name, err, tt.want)
+		}
+		entries, _ := os.ReadDir(to)
+		if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() != "lock" }) {
+			t.Errorf("%s: it left %v", name, entries)
+		}
+	}
+	if err := Restore(t.Context(), Config{Dir: t.TempDir()}, t.TempDir()); err == nil {
+		t.Error("a directory is restored")
+	}
+}
+
+func sum(text []byte) []byte {
+	hash := sha256.Sum256(text)
+	return hash[:]
+}

@@ -1,0 +1,187 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"gitopsd.dev/reconcile/certs/rotation"
+)
+
+// Lifetimes. The CA never leaves the directory, so it lives as long as the data may;
+// certificates are renewed when a third of their life is left.
+const (
+	lifeOfCA   = 20 * 365 * 24 * time.Hour
+	lifeOfLeaf = 90 * 24 * time.Hour
+)
+
+// rootUser is etcd's administrator, and the common name of its certificate.
+const rootUser = "root"
+
+// pki is the CA and the certificates in a directory.
+type pki struct {
+	dir   string
+	names []string
+	now   func() time.Time
+}
+
+// server is what the member's certificate looks like.
+func (p pki) server() rotation.Profile {
+	profile := rotation.Profile{Name: "gitopsd etcd", Host: "localhost", DNSNames: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}}
+	for _, name := range p.names {
+		switch ip := net.ParseIP(name); {
+		case ip == nil && !slices.Contains(profile.DNSNames, name):
+			profile.DNSNames = append(profile.DNSNames, name)
+		case ip != nil && !ip.IsUnspecified() && !slices.ContainsFunc(profile.IPs, ip.Equal):
+			profile.IPs = append(profile.IPs, ip)
+		}
+	}
+	return profile
+}
+
+// ensure makes what is missing or to be renewed, and returns when to do so again.
+func (p pki) ensure() (again time.Time, err error) {
+	ca, err := p.authority()
+	if err != nil {
+		return time.Time{}, err
+	}
+	for name, profile := range map[string]rotation.Profile{"server": p.server(), "root": {Name: rootUser}} {
+		due, err := p.leaf(ca, name, profile)
+		if err != nil {
+			return time.Time{}, fmt.Errorf("certificate %s.crt: %w", name, err)
+		}
+		if again.IsZero() || due.Before(again) {
+			again = due
+		}
+	}
+	return again, nil
+}
+
+// authority returns the CA, and makes it if there is none. Its key is written first: a
+// key without a certificate has signed nothing.
+func (p pki) authority() (rotation.Authority, error) {
+	crt, err := os.ReadFile(p.file("ca.crt"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return p.mint()
+	}
+	if err != nil {
+		return rotation.Authority{}, err
+	}
+	key, err := os.ReadFile(p.file("ca.key"))
+	if err != nil {
+		return rotation.Authority{}, fmt.Errorf("the CA's certificate is there without its key (%w); bring ca.key back, or remove ca.crt and a new CA is made, by which clients must be given new certificates", err)
+	}
+	chain, signer, err := rotation.ParsePair(crt, key)
+	if err != nil || !rotation.IsCA(chain[0]) {
+		return rotation.Authority{}, errors.New("ca.crt and ca.key are not a CA and its key; bring them back, or remove both and a new CA is made, by which clients must be given new certificates")
+	}
+	return rotation.Authority{Cert: chain[0], Key: signer}, nil
+}
+
+func (p pki) mint() (rotation.Authority, error) {
+	now := p.now().UTC().Truncate(time.Second)
+	ca, err := rotation.Profile{Name: "embedded etcd"}.Mint(now.Add(-rotation.Skew), now.Add(lifeOfCA))
+	if err != nil {
+		return ca, err
+	}
+	key, err := rotation.EncodeKey(ca.Key)
+	if err != nil {
+		return ca, err
+	}
+	if err := writeFile(p.file("ca.key"), key); err != nil {
+		return ca, err
+	}
+	return ca, writeFile(p.file("ca.crt"), rotation.Encode(ca.Cert))
+}
+
+// leaf keeps one certificate, and returns when it is to be renewed. The two files of a
+// new pair are not written at once: whoever reads them meanwhile finds that they do not
+// match, and reads again.
+func (p pki) leaf(ca rotation.Authority, name string, profile rotation.Profile) (time.Time, error) {
+	now := p.now().UTC().Truncate(time.Second)
+	crtFile, keyFile := p.file(name+".crt"), p.file(name+".key")
+	crt, _ := os.ReadFile(crtFile) // what cannot be read is made anew
+	key, _ := os.ReadFile(keyFile)
+	chain, _, err := rotation.ParsePair(crt, key)
+	if err == nil && p.good(chain[0].NotBefore, now) && profile.Fits(chain[0]) == nil && chain[0].CheckSignatureFrom(ca.Cert) == nil &&
+		len(chain[0].DNSNames) == len(profile.DNSNames) && len(chain[0].IPAddresses) == len(profile.IPs) {
+		if due := rotation.Renewal(chain[0].NotBefore, chain[0].NotAfter); now.Before(due) {
+			return due, nil
+		}
+	}
+	until := now.Add(lifeOfLeaf)
+	if until.After(ca.Cert.NotAfter) {
+		until = ca.Cert.NotAfter
+	}
+	if crt, key, err = profile.Issue(ca, now.Add(-rotation.Skew), until); err != nil {
+		return time.Time{}, err
+	}
+	if err := writeFile(keyFile, key); err != nil {
+		return time.Time{}, err
+	}
+	return rotation.Renewal(now.Add(-rotation.Skew), until), writeFile(crtFile, crt)
+}
+
+// good reports whether a certificate is valid already.
+func (p pki) good(notBefore, now time.Time) bool { return !now.Before(notBefore) }
+
+func (p pki) file(name string) string { return filepath.Join(p.dir, name) }
+
+// writeFile replaces a file as a whole, readable by its owner alone.
+func writeFile(file string, content []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*") // with mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	return err
+}
+
+// Pauses of renewal: one that failed is tried again, and clocks are set.
+const (
+	retryRenewal   = time.Minute
+	longestRenewal = time.Hour
+)
+
+// renew keeps the certificates while the etcd runs, which reads them for each handshake.
+func (s *Server) renew(ctx context.Context, p pki, again time.Time) {
+	for {
+		wait := min(max(again.Sub(s.cfg.Now()), 0), longestRenewal)
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		if s.cfg.Now().Before(again) {
+			continue
+		}
+		due, err := p.ensure()
+		if err != nil {
+			s.cfg.Log.Error("the embedded etcd's certificates cannot be renewed", "directory", s.cfg.Dir, "error", err)
+			due = s.cfg.Now().Add(retryRenewal)
+		}
+		again = due
+	}
+}

@@ -1,0 +1,178 @@
+package embedded
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+
+	admin "gitopsd.dev/reconcile/etcd"
+)
+
+// Snapshot writes a snapshot of the etcd in a directory into a new file, whether the etcd
+// runs or not.
+func Snapshot(ctx context.Context, c Config, file string) error {
+	if _, err := os.Stat(filepath.Join(c.Dir, "etcd")); err != nil {
+		return fmt.Errorf("embedded etcd: %s has no data of an etcd: %w", c.Dir, err)
+	}
+	s, err := Start(ctx, Config{Log: c.Log, Dir: c.Dir, Now: c.Now, QuotaBytes: c.QuotaBytes})
+	if errors.Is(err, ErrInUse) {
+		endpoint, err := os.ReadFile(filepath.Join(c.Dir, "endpoint"))
+		if err != nil {
+			return fmt.Errorf("embedded etcd: %s is in use, and does not say where its etcd runs; try again once it has started: %w", c.Dir, err)
+		}
+		return snapshotOf(ctx, adminOf(c.Dir, strings.TrimSpace(string(endpoint))), c, file)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(snapshotOf(ctx, s.Admin(), c, file), s.Close())
+}
+
+func snapshotOf(ctx context.Context, cfg admin.Config, c Config, file string) error {
+	cfg.Log, cfg.Fleet = c.Log, "snapshot"
+	a, err := admin.Open(cfg)
+	if err != nil {
+		return err
+	}
+	return a.Snapshot(ctx, file)
+}
+
+// bump is added to the revision of a restored etcd: clients that saw revisions after the
+// snapshot must not meet these again with another content. They are told that their
+// revision was compacted, and list anew.
+const bump = 1_000_000_000
+
+// restoring is where data is restored to, until it is complete.
+const restoring = "etcd.restoring"
+
+// Restore makes the data of an embedded etcd from a snapshot. The directory must not exist
+// or be empty. Its CA is a new one at the next start, so clients get new certificates. A
+// restoration that was killed is done again.
+func Restore(ctx context.Context, c Config, file string) (err error) {
+	if _, _, err := c.check(); err != nil {
+		return err
+	}
+	if err := verifySnapshot(ctx, file); err != nil {
+		return err
+	}
+	lock, err := acquire(c.Dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Unlock()) }()
+	if err := mustBeEmpty(c.Dir); err != nil {
+		return err
+	}
+	partial := filepath.Join(c.Dir, restoring)
+	if err := os.RemoveAll(partial); err != nil {
+		return err
+	}
+	if err := restore(c, file, partial); err != nil {
+		return errors.Join(fmt.Errorf("snapshot %s cannot be restored: %w", file, err), os.RemoveAll(partial))
+	}
+	if err := ctx.Err(); err != nil {
+		return errors.Join(err, os.RemoveAll(partial))
+	}
+	return os.Rename(partial, filepath.Join(c.Dir, "etcd")) // from here on it is restored
+}
+
+// restore has etcd's own library make a data directory. It panics where a file is not a
+// database of etcd's.
+func restore(c Config, file, dir string) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("it is garbled: %v", p)
+		}
+	}()
+	log := logger(c.Log)
+	manager := snapshot.NewV3(log)
+	if _, err := manager.Status(file); err != nil {
+		return fmt.Errorf("it is no database of etcd's: %w", err)
+	}
+	return manager.Restore(snapshot.RestoreConfig{
+		SnapshotPath: file, Name: name, OutputDataDir: dir, PeerURLs: []string{peerURL}, InitialCluster: name + "=" + peerURL,
+		InitialClusterToken: "gitopsd", RevisionBump: bump, MarkCompacted: true,
+	})
+}
+
+// mustBeEmpty returns an error if a directory has something other than its lock and what
+// a killed restoration left.
+func mustBeEmpty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() != "lock" && e.Name() != restoring {
+			return fmt.Errorf("embedded etcd: %s is not empty (it has %s); a snapshot is restored into a new directory, so that nothing is overwritten", dir, e.Name())
+		}
+	}
+	return nil
+}
+
+// verifySnapshot returns an error unless a file ends with the hash of what is before it,
+// as etcd's snapshots do.
+func verifySnapshot(ctx context.Context, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return fmt.Errorf("snapshot: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return fmt.Errorf("snapshot: %w", err)
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("snapshot %s: %w", file, fs.ErrInvalid)
+	}
+	if err := admin.VerifySnapshot(ctx, f, info.Size()); err != nil {
+		return fmt.Errorf("snapshot %s %w", file, err)
+	}
+	if err := wholeDatabase(f, info.Size()); err != nil {
+		return fmt.Errorf("snapshot %s cannot be restored: %w", file, err)
+	}
+	return nil
+}
+
+// A database of bbolt's begins with two pages of metadata, after a header each.
+const (
+	boltHeader                = 16
+	boltMeta                  = 64
+	boltMagic                 = 0xED0CDAED
+	smallestPage, largestPage = 512, 1 << 16
+)
+
+// wholeDatabase returns an error unless a file has all pages that its metadata tell of.
+// Bbolt maps files into memory, and ends the process where a page is behind the end.
+func wholeDatabase(f io.ReaderAt, size int64) error {
+	errNone := errors.New("it is no database of etcd's")
+	meta := func(at int64) (pageSize, pages uint64, err error) {
+		b := make([]byte, boltMeta)
+		if _, err := f.ReadAt(b, at+boltHeader); err != nil {
+			return 0, 0, errNone
+		}
+		pageSize = uint64(binary.NativeEndian.Uint32(b[8:]))
+		if binary.NativeEndian.Uint32(b) != boltMagic || pageSize < smallestPage || pageSize > largestPage {
+			return 0, 0, errNone
+		}
+		return pageSize, binary.NativeEndian.Uint64(b[40:]), nil
+	}
+	pageSize, pages, err := meta(0)
+	if err != nil {
+		return err
+	}
+	if _, more, err := meta(int64(pageSize)); err != nil {
+		return err
+	} else if pages = max(pages, more); pages > uint64(size)/pageSize {
+		return fmt.Errorf("it tells of %d pages of %d bytes, and is smaller", pages, pageSize)
+	}
+	return nil
+}

@@ -1,0 +1,367 @@
+package identity
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"gitopsd.dev/reconcile/certs/rotation"
+	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/render/manifest"
+)
+
+// cluster is a Store in memory, whose writes fail as a test says, and a clock.
+type cluster struct {
+	t       *testing.T
+	now     time.Time
+	objects map[manifest.ID]Stored
+	version int
+	writes  int
+	// dies is the write at which the process is killed, before it or after.
+	dies  int
+	after bool
+	wants Wanted
+}
+
+var errKilled = errors.New("killed here")
+
+func (c *cluster) Get(_ context.Context, id manifest.ID) (Stored, error) {
+	s := c.objects[id]
+	s.Data = maps.Clone(s.Data)
+	return s, nil
+}
+
+func (c *cluster) Put(_ context.Context, id manifest.ID, data map[string][]byte, version string) error {
+	if c.writes++; c.writes == c.dies && !c.after {
+		return errKilled
+	}
+	have := c.objects[id]
+	if have.Foreign != "" {
+		c.t.Errorf("%s is somebody else's and is written", id)
+	}
+	if have.Version != version {
+		return ErrChanged
+	}
+	c.version++
+	c.objects[id] = Stored{Data: maps.Clone(data), Version: strconv.Itoa(c.version)}
+	if c.writes == c.dies {
+		return errKilled
+	}
+	return nil
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{t: t, now: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), objects: make(map[manifest.ID]Stored)}
+	c.wants = Wanted{
+		ID:      etcd.ID{Cluster: "prod", Namespace: "default", Name: "sample"},
+		Service: manifest.Service.ID("default", "sample-etcd"), Proxy: manifest.Secret.ID("default", "sample-etcd-proxy"),
+		Clients: []Client{
+			{Secret: manifest.Secret.ID("default", "one")},
+			{Secret: manifest.Secret.ID("default", "two"), Validity: 30 * 24 * time.Hour},
+		},
+		ConfigMaps: []manifest.ID{manifest.ConfigMap.ID("default", "ca")},
+		Upstream:   c.upstream(),
+	}
+	return c
+}
+
+// upstream makes what etcd trusts.
+func (c *cluster) upstream() Upstream {
+	c.t.Helper()
+	a, err := rotation.Profile{Name: "etcd"}.Mint(c.now.Add(-time.Hour), c.now.Add(20*365*24*time.Hour))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	key, err := rotation.EncodeKey(a.Key)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return Upstream{ClientCACert: rotation.Encode(a.Cert), ClientCAKey: key, CA: rotation.Encode(a.Cert)}
+}
+
+func (c *cluster) keep() (Kept, error) {
+	k := &Keeper{Now: func() time.Time { return c.now }}
+	return k.Keep(c.t.Context(), c, c.wants)
+}
+
+// rests keeps until nothing more is written.
+func (c *cluster) rests() Kept {
+	c.t.Helper()
+	for range 10 {
+		before := c.version
+		kept, err := c.keep()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if c.version == before {
+			return kept
+		}
+	}
+	c.t.Fatal("it writes all the time")
+	return Kept{}
+}
+
+// mounted is what pods have of the objects; they get newer ones later.
+type mounted map[manifest.ID]Stored
+
+func (c *cluster) mounted() mounted { return maps.Clone(c.objects) }
+
+// connects reports why a client cannot connect to the proxy, where each has the files of
+// its own time.
+func (c *cluster) connects(proxy, client mounted, secret manifest.ID) error {
+	p, own := proxy[c.wants.Proxy].Data, client[secret].Data
+	server, err := tls.X509KeyPair(p["server.crt"], p["server.key"])
+	if err != nil {
+		return err
+	}
+	pair, err := tls.X509KeyPair(own["tls.crt"], own["tls.key"])
+	if err != nil {
+		return err
+	}
+	clients, servers := x509.NewCertPool(), x509.NewCertPool()
+	clients.AppendCertsFromPEM(p["client-ca.crt"])
+	servers.AppendCertsFromPEM(own["ca.crt"])
+	now := func() time.Time { return c.now }
+	left, right := net.Pipe()
+	defer left.Close()
+	defer right.Close()
+	served := tls.Server(left, &tls.Config{Certificates: []tls.Certificate{server}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients, Time: now})
+	done := make(chan error, 1)
+	go func() {
+		err := served.Handshake()
+		left.Close()
+		done <- err
+	}()
+	err = tls.Client(right, &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: servers, ServerName: "sample-etcd.default.svc", Time: now}).Handshake()
+	right.Close()
+	if other := <-done; other != nil {
+		return other
+	}
+	if err != nil {
+		return err
+	}
+	id, err := etcd.ParseURI(served.ConnectionState().PeerCertificates[0].URIs[0])
+	if err != nil || id != c.wants.ID {
+		return fmt.Errorf("the client is %v, %w", id, err)
+	}
+	return nil
+}
+
+// all fails the test unless all clients connect.
+func (c *cluster) all(proxy, client mounted) {
+	c.t.Helper()
+	for _, secret := range c.wants.Clients {
+		if err := c.connects(proxy, client, secret.Secret); err != nil {
+			c.t.Fatalf("%s at %s: %v", secret.Secret, c.now, err)
+		}
+	}
+}
+
+// Everything is there after the first time, and nothing is written the second.
+func TestKeep(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	kept := c.rests()
+	if !kept.Ready || len(kept.Problems) > 0 || len(kept.Certificates) != 4 || !kept.Again.After(c.now) {
+		t.Errorf("%+v", kept)
+	}
+	c.all(c.mounted(), c.mounted())
+	p := c.objects[c.wants.Proxy].Data
+	if want := []string{"client-ca.crt", "server.crt", "server.key", "upstream-ca.crt", "upstream.crt", "upstream.key"}; !slices.Equal(slices.Sorted(maps.Keys(p)), want) {
+		t.Errorf("the proxy has %q", slices.Sorted(maps.Keys(p)))
+	}
+	chain, _, err := rotation.ParsePair(p["upstream.crt"], p["upstream.key"])
+	if err != nil || chain[0].Subject.CommonName != c.wants.ID.User() || len(chain[0].URIs) > 0 || !slices.Equal(chain[0].ExtKeyUsage, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}) {
+		t.Errorf("upstream %+v, %v", chain, err)
+	}
+	if !bytes.Equal(c.objects[c.wants.ConfigMaps[0]].Data["ca.crt"], c.objects[c.wants.Clients[0].Secret].Data["ca.crt"]) {
+		t.Error("the ConfigMap has other CAs than the clients")
+	}
+	for _, id := range Records(c.wants) {
+		if c.objects[id].Version == "" || id.Namespace == c.wants.Proxy.Namespace {
+			t.Errorf("no record %s", id)
+		}
+	}
+	if len(c.objects) != 4+len(Records(c.wants)) {
+		t.Errorf("%d objects", len(c.objects))
+	}
+}
+
+// Over three years, certificates and CAs are replaced, and clients connect at any time,
+// though pods of both sides have what was there up to five minutes ago.
+func TestRotation(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.rests()
+	type copied struct {
+		at time.Time
+		mounted
+	}
+	history := []copied{{c.now, c.mounted()}}
+	end, turns := c.now.Add(3*365*24*time.Hour), 0
+	seen := make(map[string]bool)
+	for c.now.Before(end) {
+		kept := c.rests()
+		turns++
+		if len(kept.Problems) > 0 || !kept.Ready {
+			t.Fatalf("at %s: %+v", c.now, kept)
+		}
+		for _, cert := range kept.Certificates {
+			seen[cert.Use+cert.Secret.Name+cert.SHA256] = true
+			if !cert.Expires.After(c.now) {
+				t.Fatalf("at %s: %+v has expired", c.now, cert)
+			}
+		}
+		history = append(history, copied{c.now, c.mounted()})
+		for len(history) > 1 && c.now.Sub(history[1].at) > 5*time.Minute {
+			history = history[1:]
+		}
+		for _, p := range history {
+			c.all(p.mounted, c.mounted())
+			c.all(c.mounted(), p.mounted)
+		}
+		if kept.Again.IsZero() {
+			t.Fatalf("at %s: never again", c.now)
+		}
+		c.now = kept.Again
+		if c.now.Before(history[len(history)-1].at.Add(time.Minute)) {
+			c.now = history[len(history)-1].at.Add(time.Minute)
+		}
+	}
+	if len(seen) < 60 {
+		t.Errorf("only %d certificates in %d turns", len(seen), turns)
+	}
+}
+
+// Whatever write was the last before a crash, at first and in a rotation, the next turn
+// completes it, and clients that could connect still can.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	for _, old := range []bool{false, true} {
+		for dies := 1; ; dies++ {
+			reached := false
+			for _, after := range []bool{false, true} {
+				c := newCluster(t)
+				if old {
+					c.rests()
+					c.now = c.now.Add(300 * 24 * time.Hour) // all is to be renewed
+					c.rests()
+					c.now = c.now.Add(20 * time.Minute)
+				}
+				before := c.mounted()
+				c.writes, c.dies, c.after = 0, dies, after
+				_, err := c.keep()
+				if reached = errors.Is(err, errKilled); err != nil && !reached {
+					t.Fatal(err)
+				}
+				if old {
+					c.all(c.mounted(), before)
+					c.all(before, c.mounted())
+				}
+				if kept := c.rests(); !kept.Ready || len(kept.Problems) > 0 {
+					t.Errorf("killed at write %d: %+v", dies, kept)
+				}
+				c.all(c.mounted(), c.mounted())
+			}
+			if !reached {
+				if dies < 4 {
+					t.Errorf("only %d writes", dies-1)
+				}
+				break
+			}
+		}
+	}
+}
+
+// A client that is no longer declared is refused at once, and others are not.
+func TestWithdrawn(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.rests()
+	before, gone := c.mounted(), c.wants.Clients[0].Secret
+	c.wants.Clients = c.wants.Clients[1:]
+	c.rests()
+	if err := c.connects(c.mounted(), before, gone); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+		t.Errorf("it connects: %v", err)
+	}
+	c.all(c.mounted(), before)
+}
+
+// What is somebody else's stays as it is, and is told; and no CA is taken out of a bundle
+// because its record cannot be read.
+func TestForeign(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.rests()
+	before := c.mounted()
+	for _, id := range append(Records(c.wants), c.wants.Proxy, c.wants.Clients[0].Secret, c.wants.Clients[1].Secret, c.wants.ConfigMaps[0]) {
+		c.objects = maps.Clone(before)
+		c.objects[id] = Stored{Data: map[string][]byte{"tls.crt": []byte("theirs")}, Version: "theirs", Foreign: id.String() + " is not gitopsd's"}
+		kept := c.rests()
+		if len(kept.Problems) != 1 || !strings.Contains(kept.Problems[0], "is not gitopsd's") {
+			t.Errorf("%s: %+v", id, kept.Problems)
+		}
+		if string(c.objects[id].Data["tls.crt"]) != "theirs" {
+			t.Errorf("%s was written", id)
+		}
+		for _, client := range c.wants.Clients {
+			if id == client.Secret || id == c.wants.Proxy {
+				continue
+			}
+			if err := c.connects(c.mounted(), before, client.Secret); err != nil {
+				t.Errorf("%s: %s cannot connect any longer: %v", id, client.Secret, err)
+			}
+		}
+	}
+}
+
+// A CA of the operator's that cannot sign is told, and what was signed before stays.
+func TestUpstream(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.rests()
+	good, before := c.wants.Upstream, c.objects[c.wants.Proxy].Data["upstream.crt"]
+	other := c.upstream()
+	for name, tt := range map[string]struct {
+		upstream Upstream
+		want     string
+	}{
+		"none":      {Upstream{}, "tls.crt has no certificate in PEM"},
+		"no key":    {Upstream{ClientCACert: good.ClientCACert, CA: good.CA}, "tls.key is missing"},
+		"other key": {Upstream{ClientCACert: good.ClientCACert, ClientCAKey: other.ClientCAKey, CA: good.CA}, "tls.key is not the key"},
+		"no CA":     {Upstream{ClientCACert: c.objects[c.wants.Proxy].Data["server.crt"], ClientCAKey: c.objects[c.wants.Proxy].Data["server.key"], CA: good.CA}, "is no CA"},
+		"no server": {Upstream{ClientCACert: good.ClientCACert, ClientCAKey: good.ClientCAKey}, "the CA of etcd (--etcd-cafile) has no certificate"},
+	} {
+		c.wants.Upstream = tt.upstream
+		kept := c.rests()
+		if len(kept.Problems) != 1 || !strings.Contains(kept.Problems[0], tt.want) || strings.Contains(kept.Problems[0], "PRIVATE") {
+			t.Errorf("%s: %q, want %q", name, kept.Problems, tt.want)
+		}
+		if !bytes.Equal(c.objects[c.wants.Proxy].Data["upstream.crt"], before) {
+			t.Errorf("%s: the certificate is gone", name)
+		}
+	}
+	c.wants.Upstream = other // the operator replaced it
+	c.rests()
+	c.now = c.now.Add(Defaults.Settle)
+	c.rests()
+	chain, err := rotation.Parse(c.objects[c.wants.Proxy].Data["upstream.crt"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	by, err := rotation.Parse(other.ClientCACert)
+	if err != nil || chain[0].CheckSignatureFrom(by[0]) != nil {
+		t.Errorf("the new CA does not sign: %v", err)
+	}
+}

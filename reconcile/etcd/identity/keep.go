@@ -1,0 +1,299 @@
+package identity
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"gitopsd.dev/reconcile/certs/rotation"
+	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/render/manifest"
+)
+
+// Keep makes and renews the certificates of a namespace. What it cannot decide stays as it
+// is: nothing of somebody else's is written, and no CA is taken out of a bundle while some
+// of the records cannot be read. The error is about the cluster, or ErrChanged.
+func (k *Keeper) Keep(ctx context.Context, s Store, w Wanted) (Kept, error) {
+	t := &turn{keeper: k, store: s, wanted: w, read: make(map[manifest.ID]Stored), now: time.Now()}
+	if k.Now != nil {
+		t.now = k.Now()
+	}
+	t.now = t.now.UTC().Truncate(time.Second)
+	proxy, err := t.get(ctx, w.Proxy)
+	if err != nil || proxy.Foreign != "" {
+		return t.kept, err
+	}
+	t.proxy = maps.Clone(proxy.Data)
+	if t.proxy == nil {
+		t.proxy = make(map[string][]byte)
+	}
+	if err := t.upstream(ctx); err != nil {
+		return t.kept, err
+	}
+	trust, err := t.serving(ctx)
+	if err != nil {
+		return t.kept, err
+	}
+	clients, err := t.clients(ctx, trust)
+	if err != nil {
+		return t.kept, err
+	}
+	// The proxy's first: it trusts a client before there is one, where that can be.
+	if err := t.put(ctx, w.Proxy, t.proxy); err != nil {
+		return t.kept, err
+	}
+	for _, c := range clients {
+		if err := t.put(ctx, c.id, c.data); err != nil {
+			return t.kept, err
+		}
+	}
+	t.kept.Ready = len(t.proxy["server.crt"]) > 0 && len(t.proxy["upstream.crt"]) > 0 && len(t.proxy["upstream-ca.crt"]) > 0 && len(t.proxy["client-ca.crt"]) > 0
+	return t.kept, nil
+}
+
+// turn is one call of Keep.
+type turn struct {
+	keeper *Keeper
+	store  Store
+	wanted Wanted
+	now    time.Time
+	// read are the objects as they were read, once.
+	read map[manifest.ID]Stored
+	// proxy is what the proxy's Secret is to have.
+	proxy map[string][]byte
+	kept  Kept
+}
+
+func (t *turn) problem(format string, args ...any) {
+	t.kept.Problems = append(t.kept.Problems, fmt.Sprintf(format, args...))
+}
+
+func (t *turn) again(at time.Time) {
+	if !at.IsZero() && (t.kept.Again.IsZero() || at.Before(t.kept.Again)) {
+		t.kept.Again = at
+	}
+}
+
+// set says what a file of the proxy's is to be; it has none that are empty.
+func (t *turn) set(name string, content []byte) {
+	if len(content) == 0 {
+		delete(t.proxy, name)
+		return
+	}
+	t.proxy[name] = content
+}
+
+// get reads an object, and says once if it is somebody else's.
+func (t *turn) get(ctx context.Context, id manifest.ID) (Stored, error) {
+	if known, ok := t.read[id]; ok {
+		return known, nil
+	}
+	stored, err := t.store.Get(ctx, id)
+	if err != nil {
+		return Stored{}, err
+	}
+	if t.read[id] = stored; stored.Foreign != "" {
+		t.problem("%s", stored.Foreign)
+	}
+	return stored, nil
+}
+
+// put writes an object if it is not as it should be.
+func (t *turn) put(ctx context.Context, id manifest.ID, data map[string][]byte) error {
+	have := t.read[id]
+	if have.Foreign != "" || len(data) == 0 || have.Version != "" && maps.EqualFunc(have.Data, data, bytes.Equal) {
+		return nil
+	}
+	return t.store.Put(ctx, id, data, have.Version)
+}
+
+// rotate takes a turn of one rotation. ok reports whether it is known what there should
+// be; if not, what is there stays.
+func (t *turn) rotate(ctx context.Context, what string, r rotation.Rotation, s *source) (result rotation.Result, ok bool, err error) {
+	s.store, r.Now = t.store, t.now
+	result, err = r.Keep(ctx, s)
+	var why foreign
+	switch {
+	case errors.As(err, &why):
+		t.problem("%s", why)
+		return rotation.Result{}, false, nil
+	case errors.Is(err, rotation.ErrContended):
+		return rotation.Result{}, false, ErrChanged
+	case err != nil:
+		return rotation.Result{}, false, err
+	}
+	t.again(result.Again)
+	if len(result.Lacking) > 0 {
+		slices.Sort(result.Lacking)
+		t.kept.Notes = append(t.kept.Notes, fmt.Sprintf("the new CA of %s waits until all that trust it have it; not yet: %s", what, prose.Some(slices.Compact(result.Lacking), 3)))
+	}
+	return result, true, nil
+}
+
+// tell adds a certificate to what there is.
+func (t *turn) tell(secret manifest.ID, use string, crt []byte) {
+	chain, err := rotation.Parse(crt)
+	if err != nil {
+		return
+	}
+	t.kept.Certificates = append(t.kept.Certificates, Certificate{Secret: secret, Use: use, Expires: chain[0].NotAfter, SHA256: Fingerprint(chain[0])})
+}
+
+// Fingerprint returns a certificate's fingerprint as etcd.Namespace.Revoked has them.
+func Fingerprint(cert *x509.Certificate) string {
+	sum := sha256.Sum256(cert.Raw)
+	return hex.EncodeToString(sum[:])
+}
+
+// upstream keeps the certificate by which the proxy speaks to etcd as the namespace's
+// user. The operator's CA signs it, which etcd trusts.
+func (t *turn) upstream(ctx context.Context) error {
+	w := t.wanted
+	defer func() { t.tell(w.Proxy, ToEtcd, t.proxy["upstream.crt"]) }()
+	profile := rotation.Profile{Name: w.ID.User()}
+	authority, err := t.authority(profile)
+	if err != nil {
+		t.problem("the CA that is to sign for etcd (--etcd-client-ca-cert, --etcd-client-ca-key) %s", err)
+		return nil
+	}
+	cas, err := rotation.Parse(w.Upstream.CA)
+	if err != nil {
+		t.problem("the CA of etcd (--etcd-cafile) %s", err)
+		return nil
+	}
+	t.proxy["upstream-ca.crt"] = rotation.Encode(cas...)
+	s := &source{record: recordOf(w, "upstream"), leaf: map[string][]byte{keyCert: t.proxy["upstream.crt"], keyKey: t.proxy["upstream.key"]}}
+	r, ok, err := t.rotate(ctx, "the way to etcd", rotation.Rotation{Profile: profile, Policy: t.keeper.policy(0), Brought: authority}, s)
+	if err != nil || !ok {
+		return err
+	}
+	t.set("upstream.crt", r.Cert)
+	t.set("upstream.key", r.Key)
+	return nil
+}
+
+// authority returns the CA that etcd trusts for clients, or why it cannot sign.
+func (t *turn) authority(p rotation.Profile) (rotation.Authority, error) {
+	chain, key, err := rotation.ParsePair(t.wanted.Upstream.ClientCACert, t.wanted.Upstream.ClientCAKey)
+	if err != nil {
+		return rotation.Authority{}, fmt.Errorf("cannot sign: %w", err)
+	}
+	a := rotation.Authority{Cert: chain[0], Key: key}
+	switch {
+	case !rotation.IsCA(a.Cert):
+		return a, errors.New("is no CA")
+	case t.now.Before(a.Cert.NotBefore) || !t.now.Before(a.Cert.NotAfter):
+		return a, fmt.Errorf("is valid from %s to %s; use one that is valid now", a.Cert.NotBefore.UTC().Format(time.RFC3339), a.Cert.NotAfter.UTC().Format(time.RFC3339))
+	}
+	if err := p.Try(a, t.now); err != nil {
+		return a, fmt.Errorf("cannot sign for %s: %w", p.Name, err)
+	}
+	return a, nil
+}
+
+// serving keeps the certificate with which the proxy serves, and those who trust it. It
+// returns the CAs to trust; nil if that is not known.
+func (t *turn) serving(ctx context.Context) ([]byte, error) {
+	w := t.wanted
+	defer func() { t.tell(w.Proxy, Serving, t.proxy["server.crt"]) }()
+	name := w.Service.Name + "." + w.Service.Namespace
+	s := &source{record: recordOf(w, "server"), leaf: map[string][]byte{keyCert: t.proxy["server.crt"], keyKey: t.proxy["server.key"]}}
+	var holders []manifest.ID
+	for _, c := range w.Clients {
+		holders = append(holders, c.Secret)
+	}
+	for _, id := range append(holders, w.ConfigMaps...) {
+		held, err := t.get(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if held.Version != "" && held.Foreign == "" {
+			s.bundles = append(s.bundles, rotation.Held{Holder: id.String(), PEM: held.Data[keyBundle]})
+		}
+	}
+	r, ok, err := t.rotate(ctx, "the proxy", rotation.Rotation{
+		Profile: rotation.Profile{Name: name, DNSNames: []string{name, name + ".svc", name + ".svc.cluster.local"}, Host: name + ".svc"},
+		Policy:  t.keeper.policy(0),
+	}, s)
+	if err != nil || !ok {
+		return nil, err
+	}
+	t.set("server.crt", r.Cert)
+	t.set("server.key", r.Key)
+	for _, id := range w.ConfigMaps {
+		if err := t.put(ctx, id, map[string][]byte{keyBundle: r.Bundle}); err != nil {
+			return nil, err
+		}
+	}
+	return r.Bundle, nil
+}
+
+// written is an object that is to be written.
+type written struct {
+	id   manifest.ID
+	data map[string][]byte
+}
+
+// clients keeps the certificates of those who may connect, and whom the proxy trusts.
+func (t *turn) clients(ctx context.Context, trust []byte) ([]written, error) {
+	var all []written
+	var bundle []byte
+	complete := true
+	for _, c := range t.wanted.Clients {
+		stored, err := t.get(ctx, c.Secret)
+		if err != nil {
+			return nil, err
+		}
+		if stored.Foreign != "" {
+			continue // no certificate of it was ever made
+		}
+		s := &source{record: recordOfClient(t.wanted, c), leaf: stored.Data,
+			bundles: []rotation.Held{{Holder: t.wanted.Proxy.String(), PEM: t.read[t.wanted.Proxy].Data["client-ca.crt"]}}}
+		r, ok, err := t.rotate(ctx, c.Secret.String(), rotation.Rotation{
+			Profile: rotation.Profile{Name: t.wanted.ID.String(), URI: t.wanted.ID.URI()}, Policy: t.keeper.policy(c.Validity),
+		}, s)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			complete = false
+			t.tell(c.Secret, ByClient, stored.Data[keyCert])
+			continue
+		}
+		bundle = append(bundle, r.Bundle...)
+		ca := trust
+		if ca == nil {
+			ca = stored.Data[keyBundle]
+		}
+		t.tell(c.Secret, ByClient, r.Cert)
+		all = append(all, written{c.Secret, map[string][]byte{keyCert: r.Cert, keyKey: r.Key, keyBundle: ca}})
+	}
+	if complete {
+		t.set("client-ca.crt", bundle)
+	} else {
+		t.set("client-ca.crt", union(bundle, t.proxy["client-ca.crt"]))
+	}
+	if len(bundle) == 0 && complete {
+		t.kept.Notes = append(t.kept.Notes, "nobody may connect, since no client's certificate is declared (spec.clientCertificates)")
+	}
+	return all, nil
+}
+
+// union returns the certificates of two bundles, each once.
+func union(a, b []byte) []byte {
+	certs, _ := rotation.Parse(a) // ours
+	more, _ := rotation.Parse(b)  // what is garbled trusts nobody
+	for _, cert := range more {
+		if !slices.ContainsFunc(certs, cert.Equal) {
+			certs = append(certs, cert)
+		}
+	}
+	return rotation.Encode(certs...)
+}

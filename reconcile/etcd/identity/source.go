@@ -1,0 +1,88 @@
+package identity
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/certs/rotation"
+	"gitopsd.dev/render/manifest"
+)
+
+// recordPrefix begins the names of the Secrets that record CAs.
+const recordPrefix = "etcd-ca."
+
+// Records returns the Secrets with the records of a namespace's CAs. They go with it.
+func Records(w Wanted) []manifest.ID {
+	all := []manifest.ID{recordOf(w, "server"), recordOf(w, "upstream")}
+	for _, c := range w.Clients {
+		all = append(all, recordOfClient(w, c))
+	}
+	return all
+}
+
+// recordOf returns the Secret with the record of one CA. Names of Secrets have at most
+// 253 characters, and those of clients' Secrets may have as many, so it holds a hash.
+func recordOf(w Wanted, use string) manifest.ID {
+	sum := sha256.Sum256([]byte(w.Proxy.Namespace + "/" + w.Proxy.Name + "/" + use))
+	return manifest.Secret.ID(apply.Namespace, recordPrefix+hex.EncodeToString(sum[:16]))
+}
+
+func recordOfClient(w Wanted, c Client) manifest.ID { return recordOf(w, "client/"+c.Secret.Name) }
+
+// Keys of Secrets and ConfigMaps; those of the proxy's are in [turn.proxy].
+const (
+	keyCert   = "tls.crt"
+	keyKey    = "tls.key"
+	keyBundle = "ca.crt"
+)
+
+// foreign is an object that is in the way, since it is not gitopsd's.
+type foreign string
+
+func (f foreign) Error() string { return string(f) }
+
+// source is where one rotation reads and records. It is a [rotation.Source].
+type source struct {
+	store  Store
+	record manifest.ID
+	// leaf is the certificate that is there, and bundles those in force.
+	leaf    map[string][]byte
+	bundles []rotation.Held
+	// version is that of the record as it was read last.
+	version string
+}
+
+// Leaf implements [rotation.Source]. What is read once is written on the condition that
+// it is still so.
+func (s *source) Leaf(context.Context) (map[string][]byte, error) { return s.leaf, nil }
+
+// Journal implements [rotation.Source].
+func (s *source) Journal(ctx context.Context) (map[string][]byte, error) {
+	record, err := s.store.Get(ctx, s.record)
+	if err != nil {
+		return nil, err
+	}
+	if record.Foreign != "" {
+		return nil, foreign(record.Foreign)
+	}
+	s.version = record.Version
+	if record.Version == "" {
+		return nil, nil
+	}
+	return record.Data, nil
+}
+
+// Bundles implements [rotation.Source].
+func (s *source) Bundles(context.Context) ([]rotation.Held, error) { return s.bundles, nil }
+
+// Record implements [rotation.Source].
+func (s *source) Record(ctx context.Context, data map[string][]byte) error {
+	err := s.store.Put(ctx, s.record, data, s.version)
+	if errors.Is(err, ErrChanged) {
+		return nil // the record is read again
+	}
+	return err
+}

@@ -1,0 +1,123 @@
+package namespaces
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	admin "gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/sources/clusters"
+)
+
+// Own provisions the key spaces of clusters themselves (spec.etcd.namespace). They need
+// no cluster: what is written into them is the fleet's. A key space that a cluster no
+// longer names stays as it is.
+type Own struct {
+	admin Admin
+	log   *slog.Logger
+	woken chan struct{}
+
+	mu     sync.Mutex
+	wanted map[etcd.ID]string // to the prefix
+	done   map[etcd.ID]admin.Provisioned
+}
+
+// NewOwn makes an Own.
+func NewOwn(a Admin, log *slog.Logger) *Own {
+	return &Own{admin: a, log: log, woken: make(chan struct{}, 1), done: make(map[etcd.ID]admin.Provisioned)}
+}
+
+// OwnPrefix is the prefix of a cluster's own key space.
+func OwnPrefix(name string) string { return etcd.ID{Cluster: name}.DefaultPrefix() }
+
+// Want has the key spaces of a registry's clusters provisioned. A document with errors
+// takes none away.
+func (o *Own) Want(r *clusters.Registry) {
+	o.mu.Lock()
+	wanted := make(map[etcd.ID]string)
+	if r.Faulty {
+		maps.Copy(wanted, o.wanted)
+	}
+	for _, c := range r.Clusters {
+		if c.Spec.Etcd != nil && c.Spec.Etcd.Namespace != "" && !c.Remove {
+			wanted[etcd.ID{Cluster: c.Name}] = OwnPrefix(c.Spec.Etcd.Namespace)
+		}
+	}
+	same := maps.Equal(wanted, o.wanted)
+	o.wanted = wanted
+	o.mu.Unlock()
+	if same {
+		return
+	}
+	select {
+	case o.woken <- struct{}{}:
+	default: // woken already
+	}
+}
+
+// Namespace returns a cluster's own key space, and reports whether it is there.
+func (o *Own) Namespace(cluster string) (admin.Provisioned, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p, ok := o.done[etcd.ID{Cluster: cluster}]
+	return p, ok && p.Err == nil
+}
+
+// Run provisions until ctx ends. What fails is tried again, ever more rarely.
+func (o *Own) Run(ctx context.Context) {
+	pause, told := firstRetry, ""
+	var due <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-o.woken:
+			pause = firstRetry
+		case <-due:
+		}
+		due = nil
+		text := o.provision(ctx)
+		if text != "" && ctx.Err() == nil {
+			if text != told {
+				o.log.Error("key spaces of clusters are not provisioned; it is tried again", "error", text)
+			}
+			due = time.After(pause)
+			pause = min(2*pause, lastRetry)
+		}
+		told = text
+	}
+}
+
+// provision provisions what is wanted, and returns what failed.
+func (o *Own) provision(ctx context.Context) (failed string) {
+	o.mu.Lock()
+	var wanted []admin.Wanted
+	for _, id := range slices.SortedFunc(maps.Keys(o.wanted), func(a, b etcd.ID) int { return strings.Compare(a.Cluster, b.Cluster) }) {
+		wanted = append(wanted, admin.Wanted{ID: id, Prefix: o.wanted[id]})
+	}
+	o.mu.Unlock()
+	if len(wanted) == 0 {
+		return ""
+	}
+	all, err := o.admin.Provision(ctx, wanted)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range all {
+		if _, still := o.wanted[p.ID]; still {
+			o.done[p.ID] = p
+		}
+		if p.Err != nil && failed == "" {
+			failed = fmt.Sprintf("cluster %s: spec.etcd.namespace: %v", p.ID.Cluster, p.Err)
+		}
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return failed
+}

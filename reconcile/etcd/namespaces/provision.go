@@ -1,0 +1,253 @@
+package namespaces
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	admin "gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/etcd/identity"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/render/manifest"
+)
+
+// mostRevoked bounds the fingerprints of a namespace; the newest are kept.
+const mostRevoked = 100
+
+// provision makes what the objects that are to be kept have in etcd. The error is about
+// the etcd.
+func (p *pass) provision(ctx context.Context, due []*task) (map[etcd.ID]admin.Provisioned, error) {
+	var wanted []admin.Wanted
+	asked := false
+	for _, t := range due {
+		do, _ := decide(t.subject)
+		asked = asked || do == keep || do == remove || do == release && p.cfg.Etcd != nil
+		if do != keep || p.refusedPrefix(t.declaration) {
+			continue
+		}
+		if err := p.finalize(ctx, t); err != nil {
+			if kube.IsClusterWide(err) {
+				return nil, err
+			}
+			continue // it comes up again
+		}
+		w, err := p.wanted(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		wanted = append(wanted, w)
+	}
+	if !asked {
+		return nil, nil
+	}
+	provisioned := make(map[etcd.ID]admin.Provisioned)
+	if len(wanted) > 0 {
+		all, err := p.cfg.Etcd.Admin.Provision(ctx, wanted)
+		for _, one := range all {
+			provisioned[one.ID] = one
+		}
+		if err != nil {
+			return provisioned, err
+		}
+	}
+	all, err := p.cfg.Etcd.Admin.Overview(ctx)
+	if err != nil {
+		return provisioned, err
+	}
+	p.there = make(map[etcd.ID]admin.Status, len(all.Namespaces))
+	for _, one := range all.Namespaces {
+		p.there[one.ID] = one
+	}
+	return provisioned, nil
+}
+
+// wanted is what an object is to have in etcd.
+func (p *pass) wanted(ctx context.Context, t *task) (admin.Wanted, error) {
+	if p.cluster == "" {
+		system := kube.Type{Version: "v1", Kind: manifest.Namespace.Kind, Resource: "namespaces"}
+		meta, err := p.Client.GetMetadata(ctx, system, system.ID("", "kube-system"))
+		if err != nil {
+			return admin.Wanted{}, err
+		}
+		p.Controller.cluster = string(meta.UID)
+	}
+	w := admin.Wanted{ID: p.id(t), UID: p.cluster, Adopt: t.adopt}
+	if t.declaration != nil {
+		w.Prefix = t.declaration.Prefix
+	}
+	return w, nil
+}
+
+// refusedPrefix reports whether a declaration names a prefix that the daemon does not
+// allow: keys of others may be there.
+func (p *pass) refusedPrefix(d *etcd.Declaration) bool {
+	return d.Prefix != "" && !slices.ContainsFunc(p.cfg.Etcd.Prefixes, func(allowed string) bool { return strings.HasPrefix(d.Prefix, allowed) })
+}
+
+// keep keeps what a declared object has. trouble is why the etcd cannot be used.
+func (p *pass) keep(ctx context.Context, t *task, made admin.Provisioned, trouble error) error {
+	p.next(t, p.now.Add(countPause))
+	d, s := t.declaration, new(state)
+	s.address = d.Address()
+	switch {
+	case p.refusedPrefix(d):
+		s.set(readyCondition, false, PrefixRefused, fmt.Sprintf("the prefix %s may hold keys of others, and the daemon does not allow it (--etcd-allow-prefixes); leave spec.prefix out for one that gitopsd chooses", d.Prefix))
+		return p.show(ctx, t, s)
+	case trouble != nil:
+		s.set(provisionedCondition, false, EtcdUnavailable, trouble.Error())
+		p.next(t, p.now.Add(firstRetry*10))
+	case made.Err != nil:
+		s.set(provisionedCondition, false, NotProvisioned, made.Err.Error())
+	case made.Number == 0:
+		return kubeChanged(ctx, t) // the object went, or changed meanwhile
+	default:
+		s.set(provisionedCondition, true, Available, "")
+		s.prefix = made.Prefix
+	}
+	if there, known := p.there[p.id(t)]; known {
+		s.prefix, s.counted, s.keys = there.Prefix, true, there.Keys
+	} else if t.known.shown != nil {
+		s.prefix, s.counted, s.keys = t.known.shown.prefix, t.known.shown.counted, t.known.shown.keys
+	}
+	for _, what := range made.Repaired {
+		p.Log.Warn("somebody had changed what an etcd namespace has in etcd; it was changed back", "namespace", made.ID.String(), "what", what)
+	}
+	if err := p.certify(ctx, t, made, s); err != nil {
+		return err
+	}
+	s.conclude()
+	return p.show(ctx, t, s)
+}
+
+// kubeChanged is the error for an object that is not as it was read.
+func kubeChanged(ctx context.Context, t *task) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("%s: %w", namespaces.ID(t.meta.Namespace, t.meta.Name), identity.ErrChanged)
+}
+
+// certify keeps the certificates of a namespace, and its proxy's directory.
+func (p *pass) certify(ctx context.Context, t *task, made admin.Provisioned, s *state) error {
+	d := t.declaration
+	upstream, err := p.cfg.Etcd.Upstream()
+	if err != nil {
+		s.set(certificatesCondition, false, CertificatesMissing, err.Error())
+		return nil
+	}
+	st := &store{client: p.Client, of: d.Object(), proxy: manifest.Secret.ID(d.Namespace, etcd.ProxySecret(d.Name)), kept: make(map[manifest.ID]keptObject)}
+	withdrawn, err := p.withdrawn(ctx, st, t)
+	if err != nil {
+		return err
+	}
+	if made.Number != 0 && made.Err == nil {
+		if err := p.direct(ctx, st, t, made, withdrawn); err != nil {
+			return err
+		}
+	}
+	w := identity.Wanted{ID: p.id(t), Service: d.Service(), Proxy: st.proxy, Upstream: upstream}
+	for _, c := range d.Certificates {
+		w.Clients = append(w.Clients, identity.Client{Secret: manifest.Secret.ID(d.Namespace, c.Secret), Validity: c.Validity})
+	}
+	for _, name := range d.CAConfigMaps {
+		w.ConfigMaps = append(w.ConfigMaps, manifest.ConfigMap.ID(d.Namespace, name))
+	}
+	kept, err := p.cfg.Etcd.Keeper.Keep(ctx, st, w)
+	if err != nil {
+		return err
+	}
+	if err := st.finish(ctx); err != nil {
+		return err
+	}
+	// The proxies were told to refuse them; a kubelet takes a minute to tell.
+	for id := range withdrawn {
+		if err := p.delete(ctx, id, t.uids[id]); err != nil {
+			return err
+		}
+	}
+	if !kept.Again.IsZero() && kept.Again.Before(t.known.next) {
+		p.next(t, kept.Again)
+	}
+	s.certify(d, kept)
+	return nil
+}
+
+// direct says what the proxy's directory has beside certificates.
+func (p *pass) direct(ctx context.Context, st *store, t *task, made admin.Provisioned, withdrawn map[manifest.ID]string) error {
+	d := t.declaration
+	if _, err := st.Get(ctx, st.proxy); err != nil {
+		return err
+	}
+	n := etcd.Namespace{ID: made.ID, Number: made.Number, Prefix: made.Prefix, Quota: d.Quota, Throttle: d.Throttle}
+	var before etcd.Namespace
+	if json.Unmarshal(st.files[etcd.NamespaceFile], &before) == nil && before.ID == n.ID {
+		n.Revoked = before.Revoked
+	}
+	for _, fingerprint := range withdrawn {
+		if fingerprint != "" && !slices.Contains(n.Revoked, fingerprint) {
+			n.Revoked = append(n.Revoked, fingerprint)
+		}
+	}
+	n.Revoked = n.Revoked[max(0, len(n.Revoked)-mostRevoked):]
+	text, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	st.want = map[string][]byte{
+		etcd.NamespaceFile: append(text, '\n'),
+		etcd.EndpointsFile: []byte(strings.Join(p.cfg.Etcd.Endpoints, "\n") + "\n"),
+	}
+	return nil
+}
+
+// withdrawn returns the objects that were written for a declaration which no longer names
+// them, with the fingerprints of the certificates in them.
+func (p *pass) withdrawn(ctx context.Context, st *store, t *task) (map[manifest.ID]string, error) {
+	all := make(map[manifest.ID]string)
+	wanted := t.declaration.Writes()
+	for _, id := range t.written {
+		if id.Namespace != t.meta.Namespace || slices.Contains(wanted, id) {
+			continue
+		}
+		had, err := st.Get(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		all[id] = fingerprint(had.Data["tls.crt"])
+	}
+	return all, nil
+}
+
+// fingerprint returns the fingerprint of a certificate in PEM as etcd.Namespace.Revoked
+// has them; empty for none.
+func fingerprint(text []byte) string {
+	block, _ := pem.Decode(bytes.TrimSpace(text))
+	if block == nil {
+		return ""
+	}
+	if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(block.Bytes)
+	return hex.EncodeToString(sum[:])
+}
+
+// expiry is when the first of some certificates expires.
+func expiry(all []identity.Certificate, secret manifest.ID) time.Time {
+	var first time.Time
+	for _, c := range all {
+		if c.Secret == secret && (first.IsZero() || c.Expires.Before(first)) {
+			first = c.Expires
+		}
+	}
+	return first
+}

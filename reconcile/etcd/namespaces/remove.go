@@ -1,0 +1,136 @@
+package namespaces
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	admin "gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/etcd/registry"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/render/manifest"
+)
+
+// remove takes leave of an object that is no longer declared: first of what it has in
+// etcd, by its policy, then of what was written for it. trouble is why the etcd cannot be
+// used.
+//
+// Only what is there and active is removed. Keys that stayed behind once do not go
+// because somebody makes an object of that name, and deletes it.
+func (p *pass) remove(ctx context.Context, t *task, trouble error) error {
+	if trouble != nil {
+		return fmt.Errorf("what it has in etcd is not removed yet: %w", trouble)
+	}
+	if there, known := p.there[p.id(t)]; known && there.State != registry.Retained {
+		gone, err := p.removeKeys(ctx, t, there)
+		if err != nil || !gone {
+			return err
+		}
+	}
+	for _, id := range t.written {
+		if err := p.delete(ctx, id, t.uids[id]); err != nil {
+			return err
+		}
+	}
+	return p.unfinalize(ctx, t)
+}
+
+// removeKeys removes a part of what an object has in etcd, and reports whether nothing is
+// left to do.
+func (p *pass) removeKeys(ctx context.Context, t *task, there admin.Status) (gone bool, err error) {
+	how := admin.Retain
+	if there.State == registry.Deleting {
+		how = admin.Delete // it has begun
+	} else if deletes, err := p.deletes(ctx, t); err != nil {
+		return false, err
+	} else if deletes {
+		how = admin.Delete
+	}
+	w, err := p.wanted(ctx, t)
+	if err != nil {
+		return false, err
+	}
+	removal, err := p.cfg.Etcd.Admin.Remove(ctx, w, how)
+	if err != nil {
+		return false, err
+	}
+	if removal.Done {
+		p.Log.Info("an etcd namespace was removed", "namespace", w.ID.String(), "keys", string(how))
+		return true, nil
+	}
+	s := new(state)
+	s.prefix, s.counted, s.keys = there.Prefix, true, removal.Left
+	s.set(readyCondition, false, Removing, prose.Agree(int(removal.Left), "key is not gone yet", "keys are not gone yet"))
+	p.next(t, p.now.Add(goingPause))
+	return false, p.show(ctx, t, s)
+}
+
+// deletes reports whether the keys of an object that is no longer declared go with it: the
+// policy that was declared last. A daemon that has not seen it believes the object, if
+// nobody but gitopsd has set the policy there.
+func (p *pass) deletes(ctx context.Context, t *task) (bool, error) {
+	if t.known.deletes != nil {
+		return *t.known.deletes, nil
+	}
+	tree, meta, err := p.Client.Get(ctx, namespaceType, namespaces.ID(t.meta.Namespace, t.meta.Name))
+	if err != nil {
+		return false, err
+	}
+	return manifest.Text(tree, "spec", "deletion") == string(admin.Delete) && onlyOurs(meta.ManagedFields), nil
+}
+
+// onlyOurs reports whether gitopsd applied the policy of an object, and nobody else set
+// it.
+func onlyOurs(entries []metav1.ManagedFieldsEntry) bool {
+	ours := false
+	for _, e := range entries {
+		var fields struct {
+			Spec map[string]json.RawMessage `json:"f:spec"`
+		}
+		if e.FieldsV1 == nil || json.NewDecoder(bytes.NewReader(e.FieldsV1.Raw)).Decode(&fields) != nil || fields.Spec["f:deletion"] == nil {
+			continue
+		}
+		if e.Manager != kube.FieldManager || e.Operation != metav1.ManagedFieldsOperationApply {
+			return false
+		}
+		ours = true
+	}
+	return ours
+}
+
+// delete deletes what was written for an object.
+func (p *pass) delete(ctx context.Context, id manifest.ID, uid string) error {
+	_, _, err := p.Client.Delete(ctx, typeOf(id), id, uid)
+	switch kube.ClassOf(err) {
+	case kube.Changed, kube.NotFound:
+		return nil
+	}
+	return err
+}
+
+// finalize puts the finalizer on an object.
+func (p *pass) finalize(ctx context.Context, t *task) error {
+	if t.finalized {
+		return nil
+	}
+	return p.finalizers(ctx, t, append(slices.Clone(t.meta.Finalizers), manifest.EtcdKeysFinalizer))
+}
+
+// unfinalize takes the finalizer from an object.
+func (p *pass) unfinalize(ctx context.Context, t *task) error {
+	return p.finalizers(ctx, t, slices.DeleteFunc(slices.Clone(t.meta.Finalizers), func(f string) bool { return f == manifest.EtcdKeysFinalizer }))
+}
+
+func (p *pass) finalizers(ctx context.Context, t *task, list []string) error {
+	err := p.Client.Patch(ctx, namespaceType, namespaces.ID(t.meta.Namespace, t.meta.Name),
+		map[string]any{"metadata": map[string]any{"finalizers": list, "uid": t.meta.UID}}, t.meta.ResourceVersion)
+	if kube.ClassOf(err) == kube.NotFound {
+		return nil
+	}
+	return err
+}

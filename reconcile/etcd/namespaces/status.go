@@ -1,0 +1,203 @@
+package namespaces
+
+import (
+	"context"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"gitopsd.dev/reconcile/etcd/identity"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/render/manifest"
+)
+
+// The types of conditions.
+const (
+	provisionedCondition  = "Provisioned"
+	certificatesCondition = "CertificatesReady"
+	readyCondition        = "Ready"
+)
+
+// condition is a condition of an object. It is comparable.
+type condition struct {
+	kind            string
+	ok              bool
+	reason, message string
+	// since is when ok last changed.
+	since time.Time
+}
+
+// state is the status that an object is to have.
+type state struct {
+	address, prefix string
+	counted         bool
+	keys            int64
+	certificates    []certificate
+	conditions      []condition
+}
+
+// certificate is a client certificate in a Secret. It is comparable.
+type certificate struct {
+	secret  string
+	expires time.Time
+}
+
+// shown is the status that an object has, for a generation.
+type shown struct {
+	state
+	generation int64
+}
+
+func (s *state) set(kind string, ok bool, reason, message string) {
+	s.conditions = append(s.conditions, condition{kind: kind, ok: ok, reason: reason, message: message})
+}
+
+// certify takes in what there is of a declaration's certificates.
+func (s *state) certify(d *etcd.Declaration, kept identity.Kept) {
+	told := slices.Concat(kept.Problems, kept.Notes)
+	ok := kept.Ready && len(kept.Problems) == 0
+	reason := Available
+	if !ok {
+		reason = CertificatesMissing
+		if len(told) == 0 {
+			told = []string{"not all certificates are there yet"}
+		}
+	}
+	s.set(certificatesCondition, ok, reason, strings.Join(told, "; "))
+	for _, c := range d.Certificates {
+		if expires := expiry(kept.Certificates, manifest.Secret.ID(d.Namespace, c.Secret)); !expires.IsZero() {
+			s.certificates = append(s.certificates, certificate{c.Secret, expires.UTC().Truncate(time.Second)})
+		}
+	}
+	slices.SortFunc(s.certificates, func(a, b certificate) int { return strings.Compare(a.secret, b.secret) })
+}
+
+// conclude sets the condition Ready by the others.
+func (s *state) conclude() {
+	for _, c := range s.conditions {
+		if !c.ok {
+			s.set(readyCondition, false, c.reason, c.message)
+			return
+		}
+	}
+	s.set(readyCondition, true, Available, "it is served at "+s.address)
+}
+
+// trouble says why an object cannot be used; empty if it can.
+func (s *shown) trouble() string {
+	for _, c := range s.conditions {
+		if c.kind == readyCondition && !c.ok {
+			return c.message
+		}
+	}
+	return ""
+}
+
+// show gives an object a status, unless it has it.
+func (p *pass) show(ctx context.Context, t *task, s *state) error {
+	id := namespaces.ID(t.meta.Namespace, t.meta.Name)
+	if t.known.shown == nil {
+		tree, meta, err := p.Client.Get(ctx, namespaceType, id)
+		switch {
+		case kube.ClassOf(err) == kube.NotFound:
+			return nil // the watch is about to say so
+		case err != nil:
+			return err
+		case meta.UID != t.meta.UID:
+			return nil
+		}
+		t.known.shown = readShown(tree)
+	}
+	for i := range s.conditions {
+		c := &s.conditions[i]
+		c.since = p.now.UTC().Truncate(time.Second)
+		for _, before := range t.known.shown.conditions {
+			if before.kind == c.kind && before.ok == c.ok && !before.since.IsZero() {
+				c.since = before.since
+			}
+		}
+	}
+	next := &shown{state: *s, generation: t.meta.Generation}
+	if reflect.DeepEqual(next, t.known.shown) {
+		return nil
+	}
+	body, err := json.Marshal(map[string]any{
+		"apiVersion": namespaceType.APIVersion(), "kind": id.Kind,
+		"metadata": map[string]any{"name": id.Name, "namespace": id.Namespace, "uid": t.meta.UID},
+		"status":   next.tree(),
+	})
+	if err != nil {
+		return err
+	}
+	// Nobody else has a say in it.
+	_, err = p.Client.Apply(ctx, namespaceType, id, body, kube.ApplyOptions{Status: true, Force: true})
+	switch kube.ClassOf(err) {
+	case kube.NotFound, kube.Changed: // it went, or another has its name
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if before, now := t.known.shown.trouble(), next.trouble(); before != now {
+		p.Log.Info("an etcd namespace has another condition", "namespace", p.id(t).String(), "ready", now == "", "message", now)
+	}
+	t.known.shown = next
+	return nil
+}
+
+func (s *shown) tree() map[string]any {
+	var conditions []any
+	for _, c := range s.conditions {
+		status := "False"
+		if c.ok {
+			status = "True"
+		}
+		conditions = append(conditions, map[string]any{
+			"type": c.kind, "status": status, "reason": c.reason, "message": c.message,
+			"lastTransitionTime": c.since.Format(time.RFC3339), "observedGeneration": s.generation,
+		})
+	}
+	tree := map[string]any{"conditions": conditions, "observedGeneration": s.generation}
+	if s.address != "" {
+		tree["address"] = s.address
+	}
+	if s.prefix != "" {
+		tree["prefix"] = s.prefix
+	}
+	if s.counted {
+		tree["keys"] = s.keys
+	}
+	var certificates []any
+	for _, c := range s.certificates {
+		certificates = append(certificates, map[string]any{"secret": c.secret, "notAfter": c.expires.Format(time.RFC3339)})
+	}
+	if certificates != nil {
+		tree["clientCertificates"] = certificates
+	}
+	return tree
+}
+
+// readShown reads the status that an object has.
+func readShown(tree map[string]any) *shown {
+	status := manifest.Mapping(tree, "status")
+	s := &shown{state: state{address: manifest.Text(status, "address"), prefix: manifest.Text(status, "prefix")}}
+	s.generation, _ = status["observedGeneration"].(int64)
+	s.keys, s.counted = status["keys"].(int64)
+	for _, item := range manifest.List(status, "clientCertificates") {
+		c, _ := item.(map[string]any)
+		expires, _ := time.Parse(time.RFC3339, manifest.Text(c, "notAfter"))
+		s.certificates = append(s.certificates, certificate{manifest.Text(c, "secret"), expires})
+	}
+	for _, item := range manifest.List(status, "conditions") {
+		c, _ := item.(map[string]any)
+		since, _ := time.Parse(time.RFC3339, manifest.Text(c, "lastTransitionTime"))
+		s.conditions = append(s.conditions, condition{
+			kind: manifest.Text(c, "type"), ok: manifest.Text(c, "status") == "True",
+			reason: manifest.Text(c, "reason"), message: manifest.Text(c, "message"), since: since,
+		})
+	}
+	return s
+}

@@ -1,0 +1,240 @@
+package etcd
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"gitopsd.dev/reconcile/etcd/registry"
+)
+
+// Provision makes what the namespaces have in etcd, and repairs it where somebody changed
+// it. A namespace that has all of it costs two reads. The error is about the etcd, or the
+// time; what concerns one namespace is in its Provisioned. Those that were reached are
+// returned with an error, too.
+func (a *Admin) Provision(ctx context.Context, wanted []Wanted) ([]Provisioned, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
+	defer cancel()
+	s, err := a.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	known, _, err := s.registry(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []Provisioned
+	for _, w := range wanted {
+		p, err := s.provision(ctx, known, w)
+		if err != nil {
+			return all, fmt.Errorf("etcd namespace %s: %w", w.ID, err)
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// refusal is why a namespace is not worked on, which somebody has to decide.
+type refusal struct{ error }
+
+func refuse(format string, args ...any) error { return refusal{fmt.Errorf(format, args...)} }
+
+// provision makes one namespace, in an order in which each step is safe to be the last:
+// the record, by which number and prefix are its own; the role; the user, who gets the
+// role once it is the range and nothing else.
+func (s *session) provision(ctx context.Context, known *registry.Registry, w Wanted) (Provisioned, error) {
+	p := Provisioned{ID: w.ID}
+	record, err := s.claim(ctx, known, w)
+	var why refusal
+	if errors.As(err, &why) {
+		p.Err = why.error
+		return p, nil
+	}
+	if err != nil {
+		return p, err
+	}
+	p.Number, p.Prefix = record.Number, record.Prefix
+	if p.Repaired, err = s.ensureRole(ctx, w.ID.User(), record.Prefix); err != nil {
+		return p, err
+	}
+	repaired, err := s.ensureUser(ctx, w.ID.User())
+	p.Repaired = append(p.Repaired, repaired...)
+	return p, err
+}
+
+// registry reads the registry, and returns the revision at which it was so.
+func (s *session) registry(ctx context.Context) (*registry.Registry, int64, error) {
+	r, err := s.Get(ctx, registry.Prefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, 0, fmt.Errorf("etcd: the registry of namespaces: %w", err)
+	}
+	var entries []registry.Entry
+	for _, kv := range r.Kvs {
+		entries = append(entries, registry.Entry{Key: string(kv.GetKey()), Value: string(kv.GetValue())})
+	}
+	return registry.Read(entries), r.Header.GetRevision(), nil
+}
+
+// attempts bounds how often the registry is read again because another process wrote it.
+const attempts = 20
+
+// claim returns the record of a namespace, and makes it if there is none. known is the
+// registry as it was a moment ago; what it says of other namespaces is not relied on.
+func (s *session) claim(ctx context.Context, known *registry.Registry, w Wanted) (registry.Record, error) {
+	owner := registry.Owner{Fleet: s.cfg.Fleet, UID: w.UID}
+	for range attempts {
+		have, ok, err := known.Get(w.ID)
+		if err != nil {
+			return have, refusal{err}
+		}
+		want, err := s.wish(known, have, ok, owner, w)
+		if err != nil {
+			return want, refusal{err}
+		}
+		if ok && want == have {
+			return have, nil
+		}
+		revision := int64(0)
+		if known, revision, err = s.registry(ctx); err != nil {
+			return want, err
+		}
+		now, there, err := known.Get(w.ID)
+		if err != nil {
+			return now, refusal{err}
+		}
+		if want, err = s.wish(known, now, there, owner, w); err != nil {
+			return want, refusal{err}
+		}
+		if there && want == now {
+			return now, nil
+		}
+		if done, err := s.write(ctx, want, there, revision, w.Adopt); err != nil || done {
+			return want, err
+		}
+		if known, _, err = s.registry(ctx); err != nil {
+			return want, err
+		}
+	}
+	return registry.Record{}, fmt.Errorf("others write etcd's registry below %s all the time", registry.Prefix)
+}
+
+// wish returns the record that a namespace is to have, or why it may not.
+func (s *session) wish(known *registry.Registry, have registry.Record, ok bool, owner registry.Owner, w Wanted) (registry.Record, error) {
+	prefix := cmp.Or(w.Prefix, w.ID.DefaultPrefix())
+	if !ok {
+		return known.Allocate(w.ID, prefix, owner)
+	}
+	switch {
+	case have.State == registry.Deleting:
+		return have, fmt.Errorf("its keys below %s are being deleted, since it was declared with deletion: Delete and then no longer; it is made anew when that has ended", have.Prefix)
+	case have.Owner.Fleet != owner.Fleet && !w.Adopt:
+		return have, fmt.Errorf("it belongs to fleet %q; if that fleet has given it up, adopt it, or declare it with another name", have.Owner.Fleet)
+	case have.State == registry.Active && have.Owner.UID != owner.UID && !w.Adopt:
+		return have, fmt.Errorf("it belongs to another EtcdNamespace of this name (uid %q, now %q), which was deleted by somebody else than gitopsd; adopt its keys, or declare it with another name", have.Owner.UID, owner.UID)
+	case have.Prefix != prefix:
+		return have, fmt.Errorf("its keys are below %s, and %s is declared; a prefix cannot be changed: declare the old one, or another name", have.Prefix, prefix)
+	}
+	have.Owner, have.State = owner, registry.Active
+	return have, nil
+}
+
+// write makes a record durable, if the registry is still as it was at a revision. The
+// keys of a new namespace must be nobody's: without adopt there are none.
+func (s *session) write(ctx context.Context, r registry.Record, there bool, revision int64, adopt bool) (done bool, err error) {
+	unchanged := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(registry.Prefix).WithPrefix(), "<", revision+1)}
+	if !there && !adopt {
+		found, err := s.Get(ctx, r.Prefix, clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+		if err != nil {
+			return false, err
+		}
+		if len(found.Kvs) > 0 {
+			return false, refuse("there are keys below %s already, which are not a namespace's; adopt them if they are to be this one's, or declare another prefix", r.Prefix)
+		}
+		unchanged = append(unchanged, clientv3.Compare(clientv3.CreateRevision(r.Prefix).WithPrefix(), "=", 0))
+	}
+	result, err := s.Txn(ctx).If(unchanged...).Then(clientv3.OpPut(registry.Key(r.ID), r.Format())).Commit()
+	if err != nil {
+		return false, fmt.Errorf("its record: %w", err)
+	}
+	return result.Succeeded, nil
+}
+
+// ensureRole makes a role that reads and writes the keys of a prefix, and no others.
+func (s *session) ensureRole(ctx context.Context, role, prefix string) (repaired []string, err error) {
+	end := clientv3.GetPrefixRangeEnd(prefix)
+	found, err := s.RoleGet(ctx, role)
+	if errors.Is(err, rpctypes.ErrRoleNotFound) {
+		_, err = s.RoleAdd(ctx, role)
+		if errors.Is(err, rpctypes.ErrRoleAlreadyExist) { // another process was faster
+			err = nil
+		}
+		if err == nil {
+			found, err = s.RoleGet(ctx, role)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("role %s: %w", role, err)
+	}
+	granted := false
+	for _, p := range found.Perm {
+		own := bytes.Equal(p.GetKey(), []byte(prefix)) && bytes.Equal(p.GetRangeEnd(), []byte(end))
+		if own && clientv3.PermissionType(p.GetPermType()) == clientv3.PermissionType(clientv3.PermReadWrite) {
+			granted = true
+			continue
+		}
+		if !own {
+			if _, err := s.RoleRevokePermission(ctx, role, string(p.GetKey()), string(p.GetRangeEnd())); err != nil && !errors.Is(err, rpctypes.ErrPermissionNotGranted) {
+				return repaired, fmt.Errorf("role %s: revoke %q to %q: %w", role, p.GetKey(), p.GetRangeEnd(), err)
+			}
+			repaired = append(repaired, fmt.Sprintf("role %s had the keys from %q to %q too", role, p.GetKey(), p.GetRangeEnd()))
+		}
+	}
+	if granted {
+		return repaired, nil
+	}
+	if _, err := s.RoleGrantPermission(ctx, role, prefix, end, clientv3.PermissionType(clientv3.PermReadWrite)); err != nil {
+		return repaired, fmt.Errorf("role %s: grant %s: %w", role, prefix, err)
+	}
+	return repaired, nil
+}
+
+// ensureUser makes a user without a password, who has the role of the same name and no
+// other.
+func (s *session) ensureUser(ctx context.Context, user string) (repaired []string, err error) {
+	found, err := s.UserGet(ctx, user)
+	if errors.Is(err, rpctypes.ErrUserNotFound) {
+		_, err = s.UserAddWithOptions(ctx, user, "", &clientv3.UserAddOptions{NoPassword: true})
+		if errors.Is(err, rpctypes.ErrUserAlreadyExist) {
+			err = nil
+		}
+		if err == nil {
+			found, err = s.UserGet(ctx, user)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("user %s: %w", user, err)
+	}
+	for _, role := range found.Roles {
+		if role == user {
+			continue
+		}
+		if _, err := s.UserRevokeRole(ctx, user, role); err != nil && !errors.Is(err, rpctypes.ErrRoleNotGranted) {
+			return repaired, fmt.Errorf("user %s: revoke role %s: %w", user, role, err)
+		}
+		repaired = append(repaired, fmt.Sprintf("user %s had the role %s too", user, role))
+	}
+	if slices.Contains(found.Roles, user) {
+		return repaired, nil
+	}
+	if _, err := s.UserGrantRole(ctx, user, user); err != nil {
+		return repaired, fmt.Errorf("user %s: grant role: %w", user, err)
+	}
+	return repaired, nil
+}

@@ -1,0 +1,104 @@
+package serve
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"gitopsd.dev/reconcile/etcdproxy"
+	"gitopsd.dev/render/etcd"
+)
+
+// directory is what the files of a directory say.
+type directory struct {
+	tenant etcdproxy.Tenant
+	// certificate is what the proxy serves with.
+	certificate tls.Certificate
+	// files are the contents, by path, to compare.
+	files map[string][]byte
+}
+
+// read reads a directory. A kubelet replaces all of its files at once, by the link
+// ..data. Errors name the file and quote nothing of it.
+func read(dir string) (*directory, error) {
+	if data, err := filepath.EvalSymlinks(filepath.Join(dir, "..data")); err == nil {
+		dir = data
+	}
+	d := &directory{files: make(map[string][]byte)}
+	for _, f := range etcd.Files {
+		text, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(f.Path)))
+		if err != nil {
+			return nil, err
+		}
+		d.files[f.Path] = text
+	}
+	strict := json.NewDecoder(bytes.NewReader(d.files[etcd.NamespaceFile]))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(&d.tenant.Namespace); err != nil {
+		return nil, fmt.Errorf("%s: %w", etcd.NamespaceFile, err)
+	}
+	var err error
+	if d.certificate, err = d.pair("server"); err != nil {
+		return nil, err
+	}
+	if d.tenant.Upstream.Certificate, err = d.pair("upstream"); err != nil {
+		return nil, err
+	}
+	if d.tenant.Upstream.CAs, err = d.pool("upstream/ca.crt"); err != nil {
+		return nil, err
+	}
+	if d.tenant.ClientCAs, err = d.pool("client-ca.crt"); err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(d.files[etcd.EndpointsFile])) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		if u, err := url.Parse(line); err != nil || u.Scheme != "https" || u.Host == "" {
+			return nil, fmt.Errorf("%s: want an https URL in each line", etcd.EndpointsFile)
+		}
+		d.tenant.Upstream.Endpoints = append(d.tenant.Upstream.Endpoints, line)
+	}
+	if len(d.tenant.Upstream.Endpoints) == 0 {
+		return nil, fmt.Errorf("%s: names no endpoint", etcd.EndpointsFile)
+	}
+	return d, nil
+}
+
+// pair reads a certificate with its key.
+func (d *directory) pair(dir string) (tls.Certificate, error) {
+	pair, err := tls.X509KeyPair(d.files[dir+"/tls.crt"], d.files[dir+"/tls.key"])
+	if err == nil && pair.Leaf == nil {
+		pair.Leaf, err = x509.ParseCertificate(pair.Certificate[0])
+	}
+	if err != nil {
+		return pair, fmt.Errorf("%[1]s/tls.crt and %[1]s/tls.key do not go together, or are no certificate and key in PEM", dir)
+	}
+	return pair, nil
+}
+
+// pool reads the certificates of CAs.
+func (d *directory) pool(file string) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(d.files[file]) {
+		return nil, errors.New(file + ": has no certificate in PEM")
+	}
+	return pool, nil
+}
+
+// same reports whether two directories have the same content.
+func (d *directory) same(other *directory) bool {
+	for path, text := range d.files {
+		if !bytes.Equal(text, other.files[path]) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,252 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	admin "gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/etcd/embedded"
+	"gitopsd.dev/reconcile/etcd/identity"
+	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/render/manifest"
+)
+
+// secrets are the Secrets of a cluster, in memory.
+type secrets map[manifest.ID]identity.Stored
+
+func (s secrets) Get(_ context.Context, id manifest.ID) (identity.Stored, error) { return s[id], nil }
+
+func (s secrets) Put(_ context.Context, id manifest.ID, data map[string][]byte, version string) error {
+	if s[id].Version != version {
+		return identity.ErrChanged
+	}
+	n, _ := strconv.Atoi(version)
+	s[id] = identity.Stored{Data: maps.Clone(data), Version: strconv.Itoa(n + 1)}
+	return nil
+}
+
+// world is a namespace in a real etcd, with its certificates.
+type world struct {
+	*testing.T
+	dir       string
+	secrets   secrets
+	wanted    identity.Wanted
+	namespace etcd.Namespace
+	endpoint  string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	server, err := embedded.Start(t.Context(), embedded.Config{Log: slog.New(slog.DiscardHandler), Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	cfg := server.Admin()
+	cfg.Log, cfg.Fleet = slog.New(slog.DiscardHandler), "test"
+	a, err := admin.Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := etcd.ID{Cluster: "dev", Namespace: "default", Name: "sample"}
+	made, err := a.Provision(t.Context(), []admin.Wanted{{ID: id}})
+	if err != nil || made[0].Err != nil {
+		t.Fatal(err, made)
+	}
+	w := &world{
+		T: t, dir: t.TempDir(), secrets: make(secrets), endpoint: server.Endpoint(),
+		namespace: etcd.Namespace{ID: id, Number: made[0].Number, Prefix: made[0].Prefix},
+		wanted: identity.Wanted{
+			ID: id, Service: manifest.Service.ID("default", "sample-etcd"), Proxy: manifest.Secret.ID("default", etcd.ProxySecret("sample")),
+			Clients: []identity.Client{{Secret: manifest.Secret.ID("default", "client")}},
+		},
+	}
+	for name, into := range map[string]*[]byte{cfg.ClientCACertFile: &w.wanted.Upstream.ClientCACert, cfg.ClientCAKeyFile: &w.wanted.Upstream.ClientCAKey, cfg.CAFile: &w.wanted.Upstream.CA} {
+		if *into, err = os.ReadFile(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.keep()
+	return w
+}
+
+// keep makes the certificates, and writes the directory.
+func (w *world) keep() {
+	w.Helper()
+	kept, err := new(identity.Keeper).Keep(w.Context(), w.secrets, w.wanted)
+	if err != nil || !kept.Ready {
+		w.Fatal(err, kept)
+	}
+	w.write()
+}
+
+func (w *world) write() {
+	w.Helper()
+	text, err := json.Marshal(w.namespace)
+	if err != nil {
+		w.Fatal(err)
+	}
+	data := maps.Clone(w.secrets[w.wanted.Proxy].Data)
+	data[etcd.NamespaceFile], data[etcd.EndpointsFile] = text, []byte(w.endpoint+"\n")
+	for _, f := range etcd.Files {
+		w.file(f.Path, data[f.Key])
+	}
+}
+
+func (w *world) file(name string, text []byte) {
+	w.Helper()
+	name = filepath.Join(w.dir, filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		w.Fatal(err)
+	}
+	if err := os.WriteFile(name, text, 0o600); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// client connects with the certificate in the client's Secret.
+func (w *world) client(address string) *clientv3.Client {
+	w.Helper()
+	data := w.secrets[w.wanted.Clients[0].Secret].Data
+	pair, err := tls.X509KeyPair(data["tls.crt"], data["tls.key"])
+	if err != nil {
+		w.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(data["ca.crt"])
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{"https://" + address}, Logger: zap.NewNop(),
+		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: "sample-etcd.default.svc"},
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { c.Close() })
+	return c
+}
+
+func answer(t *testing.T, url string) (int, string) {
+	t.Helper()
+	r, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, string(text)
+}
+
+// A directory as the controller writes it serves the namespace to its clients, also when
+// it is replaced while they are connected. One that cannot be used changes nothing.
+func TestServe(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s, err := newServer(Config{Bind: "127.0.0.1", Port: "0", HealthPort: "0", Dir: w.dir, Log: slog.New(slog.DiscardHandler), Leaving: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	addresses := make(chan [2]string, 1)
+	var ran sync.WaitGroup
+	defer ran.Wait()
+	defer cancel()
+	ran.Go(func() {
+		if err := s.run(ctx, func(a, h net.Addr) { addresses <- [2]string{a.String(), h.String()} }); err != nil {
+			t.Error(err)
+		}
+	})
+	at := <-addresses
+	c := w.client(at[0])
+	if _, err := c.Put(t.Context(), "/a", "1"); err != nil {
+		t.Fatal(err)
+	}
+	get := func(c *clientv3.Client) {
+		t.Helper()
+		all, err := c.Get(t.Context(), "", clientv3.WithPrefix())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(all.Kvs) != 1 || string(all.Kvs[0].Key) != "/a" {
+			t.Errorf("%v", all.Kvs)
+		}
+	}
+	get(c)
+	if code, text := answer(t, "http://"+at[1]+"/readyz"); code != http.StatusOK {
+		t.Errorf("not ready: %s", text)
+	}
+	if _, text := answer(t, "http://"+at[1]+"/metrics"); !strings.Contains(text, `gitopsd_etcd_connections{namespace="dev/default/sample"} 1`) {
+		t.Errorf("metrics are\n%s", text)
+	}
+
+	for name, text := range map[string]string{
+		"server/tls.crt": "", "upstream/tls.key": "garbled", "client-ca.crt": "none", "endpoints": "http://a\n", "namespace.json": `{"prefx": "/"}`,
+	} {
+		w.file(name, []byte(text))
+		if changed, err := s.reload(); changed || err == nil || !strings.Contains(err.Error(), strings.TrimSuffix(strings.TrimSuffix(name, ".crt"), ".key")) {
+			t.Errorf("%s: changed %v, %v", name, changed, err)
+		}
+		w.write()
+	}
+	own := w.namespace
+	w.namespace.ID.Name = "other"
+	w.write()
+	if changed, err := s.reload(); changed || err == nil || !strings.Contains(err.Error(), "dev/default/sample is served until a restart") {
+		t.Errorf("another namespace: changed %v, %v", changed, err)
+	}
+	w.namespace = own
+	w.write()
+	if changed, err := s.reload(); changed || err != nil {
+		t.Errorf("as it was: changed %v, %v", changed, err)
+	}
+	get(c)
+
+	// The serving certificate is lost and made anew, and a client is revoked.
+	proxy := w.secrets[w.wanted.Proxy]
+	before := proxy.Data["server.crt"]
+	delete(proxy.Data, "server.crt")
+	delete(proxy.Data, "server.key")
+	w.keep()
+	if bytes.Equal(before, w.secrets[w.wanted.Proxy].Data["server.crt"]) {
+		t.Fatal("the certificate is the same")
+	}
+	if changed, err := s.reload(); !changed || err != nil {
+		t.Errorf("changed %v, %v", changed, err)
+	}
+	get(c)
+	get(w.client(at[0]))
+}
+
+// What is wrong at the beginning is told, with the file.
+func TestMissing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, err := newServer(Config{Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "namespace.json") {
+		t.Errorf("%v", err)
+	}
+}

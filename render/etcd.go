@@ -1,0 +1,65 @@
+package render
+
+import (
+	"fmt"
+
+	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/render/manifest"
+)
+
+// withEtcd adds what goes with the EtcdNamespaces among the plain objects: their
+// definition, and a proxy for each. One with errors is not rendered, and stays in the
+// cluster as it is, with its proxy.
+func (c *cluster) withEtcd() error {
+	var plain []*manifest.Object
+	refuse := func(o *manifest.Object, err error) {
+		c.refused = append(c.refused, &ObjectError{ID: o.ID(), Origin: o.Origin(), Err: err})
+	}
+	named := make(map[manifest.ID]manifest.ID) // what gets a certificate or a CA -> for whom
+	for _, o := range c.plain {
+		meant, misspelled := etcd.Misspelled(o.ID().GroupKind())
+		switch {
+		case misspelled:
+			refuse(o, fmt.Errorf("kind: %s is not known; did you mean %s?", o.ID().Kind, meant.Kind))
+			continue
+		case !o.ID().Is(manifest.EtcdNamespace):
+			plain = append(plain, o)
+			continue
+		}
+		c.etcd = true
+		made, err := c.proxy(o, named)
+		if err != nil {
+			refuse(o, err)
+			continue
+		}
+		plain = append(append(plain, o), made...)
+	}
+	if c.etcd {
+		// Also if all have errors: those that are in the cluster stay.
+		var err error
+		if plain, err = etcd.AddDefinition(plain); err != nil {
+			return err
+		}
+	}
+	c.plain = plain
+	return nil
+}
+
+// proxy returns the objects beside an EtcdNamespace.
+func (c *cluster) proxy(o *manifest.Object, named map[manifest.ID]manifest.ID) ([]*manifest.Object, error) {
+	d, err := etcd.Read(o)
+	if err == nil && c.input.Etcd.Image == "" {
+		err = fmt.Errorf("it needs a proxy in the cluster: set spec.etcd of the Cluster, to proxy: {image: <image of gitopsd>}")
+	}
+	for _, id := range d.Writes() {
+		if other, taken := named[id]; taken && err == nil {
+			err = fmt.Errorf("%s is written for %s already; name another", id, other)
+		}
+		named[id] = o.ID()
+	}
+	if err != nil {
+		c.beside = append(c.beside, d.Beside()...)
+		return nil, err
+	}
+	return etcd.Objects(d, c.input.Etcd)
+}

@@ -1,0 +1,191 @@
+// Package workload makes the objects that run gitopsd itself in a cluster, beside what
+// it is needed for: a Deployment without rights of its own, its ServiceAccount, the
+// Service before it, and a PodDisruptionBudget. render/converter and render/etcd have
+// one each, and add what is their own.
+package workload
+
+import (
+	"maps"
+
+	"gitopsd.dev/render/manifest"
+)
+
+const (
+	// Container is the name of the one container of each pod.
+	Container = "gitopsd"
+	// HealthPort is where pods serve /healthz, /readyz and /metrics.
+	HealthPort = 8080
+
+	userID = 65532
+	// grace is how long a pod may take to end, in seconds. It goes on serving for a
+	// part of it, until no client has its address any more.
+	grace = 60
+)
+
+// Workload is what runs.
+type Workload struct {
+	// Namespace and Name are those of all objects. Name is a DNS label.
+	Namespace, Name string
+	// Labels select the pods, and are on all objects.
+	Labels map[string]string
+	// Image is gitopsd's; required.
+	Image string
+	// Replicas is the number of pods; at least one.
+	Replicas int
+	// Args are the command of gitopsd, and its arguments.
+	Args []string
+	// Port is what the pods serve, and the Service.
+	Port Port
+	// Volume is the directory that they read.
+	Volume Volume
+	// Memory is a pod's limit, such as "512Mi"; garbage is collected more often near
+	// SoftMemory, such as "440MiB".
+	Memory, SoftMemory string
+	// Origin is where the objects come from, for errors.
+	Origin manifest.Origin
+}
+
+// Port is a port that clients connect to.
+type Port struct {
+	// Name is the port's in pods and Service.
+	Name string
+	// Service is the number of the Service's, Pod that of the pods'.
+	Service, Pod int
+}
+
+// Volume is a Secret in the pods' file system.
+type Volume struct {
+	Name string
+	// Secret is the name of the Secret. Pods do not start without it.
+	Secret string
+	// Path is the directory.
+	Path string
+	// Files are the keys of the Secret that are files, with their paths in the
+	// directory; nil for all, by their own names.
+	Files []File
+}
+
+// File is a key of a Secret, and the path of its file.
+type File struct{ Key, Path string }
+
+// ID returns the ID of the workload's object of a kind.
+func (w *Workload) ID(kind manifest.GroupKind) manifest.ID { return kind.ID(w.Namespace, w.Name) }
+
+// ServiceAccount returns the account of the pods, which has no rights.
+func (w *Workload) ServiceAccount() (*manifest.Object, error) {
+	return w.Object(manifest.ServiceAccount, nil)
+}
+
+// Service returns the Service in front of the pods, with annotations.
+func (w *Workload) Service(annotations map[string]string) (*manifest.Object, error) {
+	o, err := w.Object(manifest.Service, map[string]any{"spec": map[string]any{
+		"selector": w.labels(),
+		"ports":    []any{map[string]any{"name": w.Port.Name, "protocol": "TCP", "port": int64(w.Port.Service), "targetPort": w.Port.Name}},
+	}})
+	if err != nil || len(annotations) == 0 {
+		return o, err
+	}
+	return o.WithMetadata(nil, annotations), nil
+}
+
+// DisruptionBudget returns the budget that lets one pod go at a time.
+func (w *Workload) DisruptionBudget() (*manifest.Object, error) {
+	return w.Object(manifest.DisruptionBudget, map[string]any{"spec": map[string]any{
+		"maxUnavailable": int64(1), "selector": map[string]any{"matchLabels": w.labels()},
+	}})
+}
+
+// Deployment returns the Deployment.
+func (w *Workload) Deployment() (*manifest.Object, error) {
+	return w.Object(manifest.Deployment, map[string]any{"spec": w.deployment()})
+}
+
+// Object returns an object of version v1 with the workload's name and labels.
+func (w *Workload) Object(kind manifest.GroupKind, rest map[string]any) (*manifest.Object, error) {
+	tree := map[string]any{"apiVersion": kind.APIVersion("v1"), "kind": kind.Kind, "metadata": map[string]any{
+		"name": w.Name, "namespace": w.Namespace, "labels": w.labels(),
+	}}
+	maps.Copy(tree, rest)
+	return manifest.New(tree, w.Origin)
+}
+
+func (w *Workload) labels() map[string]any {
+	labels := make(map[string]any, len(w.Labels))
+	for key, value := range w.Labels {
+		labels[key] = value
+	}
+	return labels
+}
+
+func (w *Workload) deployment() map[string]any {
+	args := make([]any, len(w.Args))
+	for i, a := range w.Args {
+		args[i] = a
+	}
+	container := map[string]any{
+		"name": Container, "image": w.Image, "imagePullPolicy": "IfNotPresent",
+		"args": args,
+		"env": []any{
+			map[string]any{"name": "GITOPSD_BIND", "valueFrom": map[string]any{"fieldRef": map[string]any{"apiVersion": "v1", "fieldPath": "status.podIP"}}},
+			map[string]any{"name": "GOMEMLIMIT", "value": w.SoftMemory},
+		},
+		"ports": []any{
+			map[string]any{"name": w.Port.Name, "containerPort": int64(w.Port.Pod)},
+			map[string]any{"name": "health", "containerPort": int64(HealthPort)},
+		},
+		"readinessProbe": probe("/readyz", 5),
+		"livenessProbe":  probe("/healthz", 30),
+		"resources": map[string]any{
+			"requests": map[string]any{"cpu": "50m", "memory": "64Mi"},
+			"limits":   map[string]any{"memory": w.Memory},
+		},
+		"securityContext": map[string]any{
+			"allowPrivilegeEscalation": false, "privileged": false, "readOnlyRootFilesystem": true,
+			"capabilities": map[string]any{"drop": []any{"ALL"}},
+		},
+		"volumeMounts": []any{map[string]any{"name": w.Volume.Name, "mountPath": w.Volume.Path, "readOnly": true}},
+	}
+	return map[string]any{
+		"replicas": int64(w.Replicas),
+		"selector": map[string]any{"matchLabels": w.labels()},
+		// A pod leaves only once another is ready.
+		"strategy": map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxSurge": int64(1), "maxUnavailable": int64(0)}},
+		"template": map[string]any{
+			"metadata": map[string]any{
+				"labels":      w.labels(),
+				"annotations": map[string]any{"prometheus.io/scrape": "true", "prometheus.io/port": "8080", "prometheus.io/path": "/metrics"},
+			},
+			"spec": map[string]any{
+				"serviceAccountName": w.Name, "terminationGracePeriodSeconds": int64(grace),
+				// Their variables would be taken for flags.
+				"enableServiceLinks": false,
+				"securityContext": map[string]any{
+					"runAsNonRoot": true, "runAsUser": int64(userID), "runAsGroup": int64(userID), "fsGroup": int64(userID),
+					"seccompProfile": map[string]any{"type": "RuntimeDefault"},
+				},
+				"topologySpreadConstraints": []any{map[string]any{
+					"maxSkew": int64(1), "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+					"labelSelector": map[string]any{"matchLabels": w.labels()},
+				}},
+				"containers": []any{container},
+				"volumes":    []any{map[string]any{"name": w.Volume.Name, "secret": w.Volume.source()}},
+			},
+		},
+	}
+}
+
+func (v *Volume) source() map[string]any {
+	source := map[string]any{"secretName": v.Secret}
+	if v.Files != nil {
+		items := make([]any, len(v.Files))
+		for i, f := range v.Files {
+			items[i] = map[string]any{"key": f.Key, "path": f.Path}
+		}
+		source["items"] = items
+	}
+	return source
+}
+
+func probe(path string, period int64) map[string]any {
+	return map[string]any{"httpGet": map[string]any{"path": path, "port": "health"}, "periodSeconds": period}
+}

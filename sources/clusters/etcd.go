@@ -1,0 +1,42 @@
+package clusters
+
+import "strings"
+
+// etcd checks what a cluster has to do with etcd namespaces, and sets defaults;
+// etcdNamespaces checks it against the other documents.
+func (p *parser) etcd(e *Etcd, at finder) {
+	if e == nil {
+		return
+	}
+	fail := func(field, format string, args ...any) {
+		p.fail(at.line(append([]string{"spec", "etcd"}, strings.Split(field, ".")...)...), "spec.etcd."+field, format, args...)
+	}
+	switch {
+	case e.Namespace == "" && e.Proxy == nil:
+		p.fail(at.line("spec", "etcd"), "spec.etcd", "want proxy: {image: <image of gitopsd>}, for the EtcdNamespaces among the cluster's manifests, or namespace: <name>, for a key space of the cluster's own, or both")
+	case e.Namespace != "" && !dnsLabel.MatchString(e.Namespace):
+		fail("namespace", "%q; want at most 63 lower-case letters, digits and '-', such as the name of the cluster", e.Namespace)
+	}
+	if e.Proxy != nil {
+		checkWorkload(fail, "proxy", e.Proxy.Image, &e.Proxy.Replicas, "since API servers cannot reach their keys without the proxy")
+	}
+}
+
+// etcdNamespaces checks across documents that no two clusters have one key space.
+func (p *parser) etcdNamespaces() {
+	first := make(map[string]Cluster)
+	bad := make(map[string]bool)
+	for _, c := range p.registry.Clusters {
+		if c.Spec.Etcd == nil || c.Spec.Etcd.Namespace == "" {
+			continue
+		}
+		name := c.Spec.Etcd.Namespace
+		if other, taken := first[name]; taken {
+			p.fail(c.Line, "spec.etcd.namespace", "cluster %s names %q, which is the key space of cluster %s (line %d): name another", c.Name, name, other.Name, other.Line)
+			bad[c.Name], bad[other.Name] = true, true
+			continue
+		}
+		first[name] = c
+	}
+	p.spoil(func(c Cluster) bool { return bad[c.Name] })
+}
