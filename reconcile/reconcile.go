@@ -115,9 +115,12 @@ type Config struct {
 	// Home makes the controllers of a cluster that has KubernetesTargets or
 	// EtcdNamespaces, with its own connection; tell gets what they report. They run until the cluster's connection
 	// ends. Nil if there are none.
-	Home  func(ctx context.Context, want *desired.Unit, tell func([]problem.Problem)) (Home, error)
-	Board *status.Board
-	Log   *slog.Logger
+	Home func(ctx context.Context, want *desired.Unit, tell func([]problem.Problem)) (Home, error)
+	// Attempted, if set, is called with each unit that an attempt was made at, whatever came
+	// of it: the gate has let it through. It must not block.
+	Attempted func(want *desired.Unit)
+	Board     *status.Board
+	Log       *slog.Logger
 	// Interval between polls.
 	Interval time.Duration
 	// ClusterTimeout bounds one attempt at a unit, from its turn on; 0 means

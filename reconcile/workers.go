@@ -438,6 +438,9 @@ func (ws *workers) try(ctx context.Context, w *worker, j *job) (o unit.Outcome, 
 	o = ws.apply(attempt, w, j)
 	w.slow = t.End()
 	ws.keepHome(ctx, w, j, o)
+	if ws.cfg.Attempted != nil {
+		ws.cfg.Attempted(j.want)
+	}
 	return o, ctx.Err() == nil
 }
 

@@ -203,6 +203,10 @@ func (c *Unit) readAllowances() {
 	}
 }
 
+// Publishes reports whether what is rendered is published in an etcd namespace of the
+// cluster's own.
+func (c *Unit) Publishes() bool { return c.Spec.Etcd != nil && c.Spec.Etcd.Namespace != "" }
+
 // Complete reports whether Objects is everything that the cluster should have.
 func (c *Unit) Complete() bool { return c.Err == nil && len(c.Faults) == 0 }
 

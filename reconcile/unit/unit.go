@@ -214,7 +214,7 @@ func (c *Connection) apply(ctx context.Context, want *desired.Unit) Outcome {
 		}
 	}
 	o.conclude(want, p)
-	if o.Phase == status.Ready && len(o.Problems) == 0 && !want.Remove && !completed.Serving && !o.Home && migrated {
+	if o.Phase == status.Ready && len(o.Problems) == 0 && !want.Remove && !want.Publishes() && !completed.Serving && !o.Home && migrated {
 		o.Checkpoint = c.applier.Checkpoint(p)
 	}
 	return o

@@ -19,6 +19,7 @@ import (
 	"gitopsd.dev/reconcile/etcd/embedded"
 	"gitopsd.dev/reconcile/etcd/identity"
 	"gitopsd.dev/reconcile/etcd/namespaces"
+	"gitopsd.dev/reconcile/etcd/publish"
 	names "gitopsd.dev/render/etcd"
 )
 
@@ -150,8 +151,9 @@ func (o *etcdOptions) external(fleet string, log *slog.Logger) etcd.Config {
 // etcdService is the daemon's etcd. The zero value is none.
 type etcdService struct {
 	// config is nil if there is none.
-	config *namespaces.Etcd
-	own    *namespaces.Own
+	config    *namespaces.Etcd
+	own       *namespaces.Own
+	publisher *publish.Keeper
 	// ended is closed if the etcd in gitopsd has stopped by itself.
 	ended <-chan struct{}
 	stops []func()
@@ -199,9 +201,11 @@ func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger)
 		Upstream: func() (identity.Upstream, error) { return upstream(cfg) },
 	}
 	s.own = namespaces.NewOwn(admin, log)
+	s.publisher = publish.NewKeeper(admin, s.own, log)
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var own sync.WaitGroup
 	own.Go(func() { s.own.Run(running) })
+	own.Go(func() { s.publisher.Run(running) })
 	if cfg.MayCompact {
 		compactor, err := admin.Compactor(nil)
 		if err != nil {
@@ -237,6 +241,13 @@ func upstream(c etcd.Config) (identity.Upstream, error) {
 func (s *etcdService) computed(state *desired.State) {
 	if s.own != nil {
 		s.own.Want(state.Registry)
+	}
+}
+
+// attempted has what a cluster was given published in its own key space.
+func (s *etcdService) attempted(u *desired.Unit) {
+	if s.publisher != nil {
+		s.publisher.Want(u)
 	}
 }
 

@@ -218,7 +218,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 			}
 			return unit.New(cfg)
 		},
-		Credentials: connector.Version, Home: homes, Turns: turns,
+		Credentials: connector.Version, Home: homes, Turns: turns, Attempted: spaces.attempted,
 		Computed: func(s *desired.State) {
 			converter.computed(s)
 			spaces.computed(s)

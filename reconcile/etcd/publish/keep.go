@@ -1,0 +1,167 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/sources/errgroup"
+)
+
+// Pauses before a publication that failed is tried again, and how many clusters are
+// published at a time.
+const (
+	firstRetry = time.Second
+	lastRetry  = 2 * time.Minute
+	atATime    = 4
+)
+
+// Spaces are clusters' own etcd namespaces.
+type Spaces interface {
+	// Namespace returns a cluster's, and reports whether it is provisioned.
+	Namespace(cluster string) (etcd.Provisioned, bool)
+}
+
+// Admin reaches namespaces; [etcd.Admin] is one.
+type Admin interface {
+	// Inside calls do with the keys of a namespace. The error is do's, or says why etcd
+	// cannot be used.
+	Inside(ctx context.Context, in etcd.Provisioned, do func(clientv3.KV, clientv3.Lease) error) error
+}
+
+// Keeper publishes the newest unit of each cluster that has an etcd namespace of its own.
+// An etcd that is away holds nothing else up.
+type Keeper struct {
+	admin  Admin
+	spaces Spaces
+	log    *slog.Logger
+	woken  chan struct{}
+
+	mu sync.Mutex
+	// wanted is what is to be published, by cluster, and done what was published last.
+	wanted, done map[string]*desired.Unit
+	told         map[string]string
+}
+
+// NewKeeper makes a Keeper.
+func NewKeeper(a Admin, s Spaces, log *slog.Logger) *Keeper {
+	return &Keeper{
+		admin: a, spaces: s, log: log, woken: make(chan struct{}, 1),
+		wanted: make(map[string]*desired.Unit), done: make(map[string]*desired.Unit), told: make(map[string]string),
+	}
+}
+
+// Want has a cluster's unit published, if the cluster has an etcd namespace. It does not
+// block. A unit that could not be rendered as a whole changes nothing: readers would take
+// what is missing for removed.
+func (k *Keeper) Want(u *desired.Unit) {
+	if u.ID.Name != "" || !u.Publishes() || u.Objects == nil || !u.Complete() {
+		return
+	}
+	k.mu.Lock()
+	news := k.done[u.Name] != u && k.wanted[u.Name] != u
+	if news {
+		k.wanted[u.Name] = u
+	}
+	k.mu.Unlock()
+	if !news {
+		return
+	}
+	select {
+	case k.woken <- struct{}{}:
+	default: // woken already
+	}
+}
+
+// Run publishes until ctx ends. What fails is tried again, ever more rarely.
+func (k *Keeper) Run(ctx context.Context) {
+	pause := firstRetry
+	var due <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.woken:
+			pause = firstRetry
+		case <-due:
+		}
+		due = nil
+		if left := k.publish(ctx); left {
+			due = time.After(pause)
+			pause = min(2*pause, lastRetry)
+		}
+	}
+}
+
+// publish publishes what is wanted, and reports whether something is left.
+func (k *Keeper) publish(ctx context.Context) (left bool) {
+	k.mu.Lock()
+	wanted := slices.Collect(maps.Values(k.wanted))
+	k.mu.Unlock()
+	var g errgroup.Group
+	g.SetLimit(atATime)
+	for _, u := range wanted {
+		g.Go(func() error {
+			k.settle(ctx, u, k.one(ctx, u))
+			return nil
+		})
+	}
+	_ = g.Wait() // each cluster keeps its own error
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.wanted) > 0
+}
+
+// errNoSpace is returned while a cluster's etcd namespace is not provisioned, which
+// others report.
+var errNoSpace = errors.New("the etcd namespace is not there yet")
+
+func (k *Keeper) one(ctx context.Context, u *desired.Unit) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = errgroup.Recovered(v)
+		}
+	}()
+	docs, err := Documents(u)
+	if err != nil {
+		return err
+	}
+	space, ok := k.spaces.Namespace(u.Name)
+	if !ok {
+		return errNoSpace
+	}
+	return k.admin.Inside(ctx, space, func(kv clientv3.KV, lease clientv3.Lease) error {
+		p, err := New(Config{KV: kv, Lease: lease, Log: k.log.With("cluster", u.Name)})
+		if err != nil {
+			return err
+		}
+		_, err = p.Publish(ctx, docs)
+		return err
+	})
+}
+
+// settle notes what came of a publication. An error is logged once.
+func (k *Keeper) settle(ctx context.Context, u *desired.Unit, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err == nil {
+		k.done[u.Name] = u
+		delete(k.told, u.Name)
+		if k.wanted[u.Name] == u {
+			delete(k.wanted, u.Name)
+		}
+		return
+	}
+	if text := err.Error(); ctx.Err() == nil && err != errNoSpace && k.told[u.Name] != text {
+		k.told[u.Name] = text
+		k.log.Error("nothing is published in the cluster's etcd namespace; it is tried again", "cluster", u.Name, "error", err)
+	}
+}

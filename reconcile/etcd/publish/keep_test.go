@@ -1,0 +1,143 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/namespace"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/sources/clusters"
+)
+
+// space is an etcd without users, whose one namespace can be away.
+type space struct {
+	client *clientv3.Client
+
+	mu          sync.Mutex
+	provisioned bool
+	down        error
+	opened      int
+}
+
+func (s *space) set(provisioned bool, down error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.provisioned, s.down = provisioned, down
+}
+
+func (s *space) Namespace(cluster string) (etcd.Provisioned, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return etcd.Provisioned{Prefix: "/" + cluster + "/"}, s.provisioned
+}
+
+func (s *space) Inside(_ context.Context, in etcd.Provisioned, do func(clientv3.KV, clientv3.Lease) error) error {
+	s.mu.Lock()
+	down := s.down
+	s.opened++
+	s.mu.Unlock()
+	if down != nil {
+		return down
+	}
+	return do(namespace.NewKV(s.client, in.Prefix), s.client)
+}
+
+// publishing returns a unit that is published; name makes it another.
+func publishing(t *testing.T, name string) *desired.Unit {
+	u := unit(t)
+	u.Spec.Etcd = &clusters.Etcd{Namespace: "prod"}
+	u.Packages[0].Declaration.Name = name
+	return u
+}
+
+// The newest unit is published once the namespace is there and etcd answers, and then
+// nothing is asked any more. A unit with errors takes nothing away.
+func TestKeeper(t *testing.T) {
+	t.Parallel()
+	s := &space{client: client(t)}
+	var log strings.Builder
+	k := NewKeeper(s, s, slog.New(slog.NewTextHandler(&log, nil)))
+	kv := namespace.NewKV(s.client, "/prod/")
+	published := func(want string) {
+		t.Helper()
+		_, docs, err := Read(t.Context(), kv, 0)
+		if want == "" && errors.Is(err, ErrNone) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range docs {
+			if d.Name == "packages/"+want {
+				return
+			}
+		}
+		t.Errorf("packages/%s is not published", want)
+	}
+	round := func(left bool) {
+		t.Helper()
+		if got := k.publish(t.Context()); got != left {
+			t.Errorf("something is left: %v", got)
+		}
+	}
+	k.Want(unit(t)) // of a cluster without a namespace
+	round(false)
+	k.Want(publishing(t, "first"))
+	round(true)
+	s.set(true, errors.New("no member answers"))
+	round(true)
+	round(true)
+	published("")
+	if n := strings.Count(log.String(), "no member answers"); n != 1 {
+		t.Errorf("the error is logged %d times:\n%s", n, log.String())
+	}
+	second := publishing(t, "second")
+	k.Want(second)
+	s.set(true, nil)
+	round(false)
+	published("second")
+
+	broken := publishing(t, "third")
+	broken.Faults = []problem.Problem{{Package: "third", Reason: "not found"}}
+	opened := s.opened
+	k.Want(broken)
+	k.Want(second)
+	round(false)
+	if s.opened != opened {
+		t.Error("etcd was asked though nothing is to be published")
+	}
+	published("second")
+}
+
+// What fails is tried again with ever longer pauses.
+func TestKeeperRetries(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(space)
+		s.set(true, errors.New("no member answers"))
+		k := NewKeeper(s, s, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			k.Run(ctx)
+			close(ended)
+		}()
+		k.Want(publishing(t, "first"))
+		time.Sleep(time.Hour)
+		if s.opened < 20 || s.opened > 60 {
+			t.Errorf("tried %d times in an hour", s.opened)
+		}
+		cancel()
+		<-ended
+	})
+}

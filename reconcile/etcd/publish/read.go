@@ -1,0 +1,58 @@
+package publish
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// ErrNone is returned where nothing is published.
+var ErrNone = errors.New("nothing is published")
+
+// ErrIncomplete is in the error for a revision that does not have the documents that its
+// Pointer promises. Somebody else changed them, or the revision is not kept any more.
+var ErrIncomplete = errors.New("the revision is not as it was published")
+
+// Read returns the current revision with its documents, sorted by name. at is an etcd
+// revision to read at, such as that of an event about [Current]; 0 for the newest. The
+// documents are checked against the digest of the Pointer. The error is [ErrNone] or
+// wraps [ErrIncomplete] or one of etcd's.
+func Read(ctx context.Context, kv clientv3.KV, at int64) (Pointer, []Document, error) {
+	res, err := kv.Get(ctx, Current, clientv3.WithRev(at))
+	if err != nil {
+		return Pointer{}, nil, fmt.Errorf("reading %s: %w", Current, err)
+	}
+	if len(res.Kvs) == 0 {
+		return Pointer{}, nil, ErrNone
+	}
+	var p Pointer
+	if err := json.Unmarshal(res.Kvs[0].Value, &p); err != nil {
+		return Pointer{}, nil, fmt.Errorf("%w: %s does not name one", ErrIncomplete, Current)
+	}
+	if at == 0 {
+		at = res.Header.Revision // all pages are of one time
+	}
+	prefix := below(p.Revision)
+	var docs []Document
+	for from := prefix; ; {
+		page, err := kv.Get(ctx, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithRev(at), clientv3.WithLimit(batch))
+		if err != nil {
+			return p, nil, fmt.Errorf("reading revision %d: %w", p.Revision, err)
+		}
+		for _, kv := range page.Kvs {
+			docs = append(docs, Document{Name: strings.TrimPrefix(string(kv.Key), prefix), Body: kv.Value})
+			from = string(kv.Key) + "\x00"
+		}
+		if !page.More {
+			break
+		}
+	}
+	if digest, err := Digest(docs); err != nil || digest != p.Digest {
+		return p, nil, fmt.Errorf("%w: revision %d has %d documents with the digest %s, not %d with %s", ErrIncomplete, p.Revision, len(docs), digest, p.Documents, p.Digest)
+	}
+	return p, docs, nil
+}
