@@ -1,0 +1,133 @@
+package etcdproxy
+
+import (
+	"context"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/protobuf/proto"
+
+	"gitopsd.dev/reconcile/etcdproxy/wire"
+	"gitopsd.dev/render/etcd"
+)
+
+// Floors keeps the revision below which each tenant compacted. A tenant sees nothing that is older,
+// whether or not etcd still has it: etcd's history is everybody's, and is compacted by another
+// identity at the lowest floor. Methods are called at the same time, for each request.
+type Floors interface {
+	// Floor returns a tenant's floor; 0 if it never compacted.
+	Floor(etcd.ID) int64
+	// Raise makes a revision the floor, unless it is higher already. The error is told to the
+	// tenant, whose Compact then failed.
+	Raise(ctx context.Context, id etcd.ID, revision int64) error
+}
+
+// memory keeps floors while the proxy runs.
+type memory struct {
+	mu     sync.RWMutex
+	floors map[etcd.ID]int64
+}
+
+func (m *memory) Floor(id etcd.ID) int64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.floors[id]
+}
+
+func (m *memory) Raise(_ context.Context, id etcd.ID, revision int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.floors == nil {
+		m.floors = make(map[etcd.ID]int64)
+	}
+	m.floors[id] = max(m.floors[id], revision)
+	return nil
+}
+
+// compact serves KV.Compact by raising the tenant's floor.
+func (c *call) compact() error {
+	var notes wire.Notes
+	in, err := c.receive(wire.CompactionRequest, &notes)
+	if err != nil {
+		return err
+	}
+	defer in.discard()
+	leave, err := c.enter(&notes, in.bytes)
+	if err != nil {
+		return err
+	}
+	head, err := c.raise(notes.Revision)
+	if err == nil {
+		err = c.answer(&etcdserverpb.CompactionResponse{Header: head})
+	}
+	leave(err, 0)
+	return err
+}
+
+// raise raises the floor, with the errors that etcd has for compaction.
+func (c *call) raise(revision int64) (*etcdserverpb.ResponseHeader, error) {
+	head, err := c.head()
+	switch {
+	case err != nil:
+		return nil, err
+	case revision <= c.cfg.Floors.Floor(c.tenant.id):
+		return nil, rpctypes.ErrGRPCCompacted
+	case revision > head.Revision:
+		return nil, rpctypes.ErrGRPCFutureRev
+	}
+	return head, c.cfg.Floors.Raise(c.ctx, c.tenant.id, revision)
+}
+
+// aboveFloor reports a request at a revision that the tenant compacted. In a transaction the
+// branch that is not taken counts, too.
+func (c *call) aboveFloor(notes *wire.Notes) error {
+	if notes.Revision > 0 && notes.Revision < c.cfg.Floors.Floor(c.tenant.id) {
+		return rpctypes.ErrGRPCCompacted
+	}
+	return nil
+}
+
+// head returns etcd's current header, by a linearizable read of nothing.
+func (c *call) head() (*etcdserverpb.ResponseHeader, error) {
+	out, err := c.ask(&etcdserverpb.RangeRequest{Key: []byte(c.tenant.prefix), CountOnly: true})
+	return out.GetHeader(), err
+}
+
+// ask reads a range of etcd's keys, not rewritten: the caller asks for the namespace's own.
+func (c *call) ask(r *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+	out := new(etcdserverpb.RangeResponse)
+	return out, c.exchange("/etcdserverpb.KV/Range", r, out)
+}
+
+// exchange calls etcd with a request of the proxy's own.
+func (c *call) exchange(method string, request, response proto.Message) error {
+	in, err := marshal(request)
+	if err != nil {
+		return err
+	}
+	var got frame
+	if err := c.tenant.upstream.conn.Invoke(c.ctx, method, &in, &got); err != nil {
+		return c.told(c.tenant, method, err)
+	}
+	defer got.free()
+	if err := proto.Unmarshal(got.bytes(), response); err != nil {
+		return c.foreign(c.tenant, method, err)
+	}
+	return nil
+}
+
+// answer sends a response of the proxy's own.
+func (c *call) answer(response proto.Message) error {
+	out, err := marshal(response)
+	if err != nil {
+		return err
+	}
+	return c.client.SendMsg(&out)
+}
+
+func marshal(m proto.Message) (frame, error) {
+	return rewritten(proto.Size(m), func(dst []byte) ([]byte, error) {
+		return proto.MarshalOptions{}.MarshalAppend(dst, m)
+	})
+}

@@ -1,0 +1,60 @@
+package etcdproxy
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc/mem"
+)
+
+// frame is a message as bytes. One that was received is freed by who received it; one that
+// is sent is freed by gRPC.
+type frame struct{ buf mem.Buffer }
+
+// bytes are valid until the frame is freed.
+func (f *frame) bytes() []byte { return f.buf.ReadOnlyData() }
+
+func (f *frame) free() {
+	if f.buf != nil {
+		f.buf.Free()
+		f.buf = nil
+	}
+}
+
+var pool = mem.DefaultBufferPool()
+
+// rewritten returns a frame with what write appends; size is about what that will be.
+func rewritten(size int, write func(dst []byte) ([]byte, error)) (frame, error) {
+	room := pool.Get(size)
+	out, err := write((*room)[:0])
+	if err != nil {
+		pool.Put(room)
+		return frame{}, err
+	}
+	*room = out
+	return frame{mem.NewBuffer(room, pool)}, nil
+}
+
+// codec hands messages through as frames. It implements [google.golang.org/grpc/encoding.CodecV2].
+type codec struct{}
+
+// Marshal returns the bytes of a frame, which gRPC frees.
+func (codec) Marshal(v any) (mem.BufferSlice, error) {
+	f, ok := v.(*frame)
+	if !ok {
+		return nil, fmt.Errorf("%T is not a frame", v)
+	}
+	return mem.BufferSlice{f.buf}, nil
+}
+
+// Unmarshal keeps the bytes of a message in a frame.
+func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+	f, ok := v.(*frame)
+	if !ok {
+		return fmt.Errorf("%T is not a frame", v)
+	}
+	f.buf = data.MaterializeToBuffer(pool)
+	return nil
+}
+
+// Name is that of protobuf: what is inside.
+func (codec) Name() string { return "proto" }

@@ -1,0 +1,268 @@
+package etcdproxy
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"gitopsd.dev/reconcile/etcdproxy/wire"
+)
+
+var errUnasked = errors.New("a watch that was not asked for, or another lease than that asked for")
+
+// leaseGrant grants a lease, with the ID that the client asks for or a random one. It is the one
+// call that may be sent twice: when a random ID is another lease's already, nothing was granted.
+func (c *call) leaseGrant() error {
+	var notes wire.Notes
+	in, err := c.receive(wire.LeaseGrantRequest, &notes)
+	if err != nil {
+		return err
+	}
+	defer in.discard()
+	asked := notes.Lease
+	if asked < 0 || asked > wire.MaxLease {
+		return status.Errorf(codes.InvalidArgument, "gitopsd: the ID of a lease is between 1 and %d, or 0 for one that is free", int64(wire.MaxLease))
+	}
+	leave, err := c.enter(&notes, in.bytes)
+	if err != nil {
+		return err
+	}
+	out, err := c.grant(&in.frame, asked)
+	for range 3 {
+		if asked == 0 && errors.Is(err, rpctypes.ErrGRPCLeaseExist) {
+			out, err = c.grant(&in.frame, asked)
+		}
+	}
+	leave(err, 0)
+	if err != nil {
+		return err
+	}
+	return c.client.SendMsg(&out)
+}
+
+// grant sends a request to grant a lease, which lacks the ID, with one.
+func (c *call) grant(request *frame, id int64) (frame, error) {
+	for id == 0 {
+		var random [8]byte
+		if _, err := rand.Read(random[:]); err != nil {
+			return frame{}, status.Error(codes.Internal, "gitopsd: no random number")
+		}
+		id = int64(binary.LittleEndian.Uint64(random[:]) & wire.MaxLease)
+	}
+	in, err := rewritten(request.buf.Len()+16, func(dst []byte) ([]byte, error) {
+		return c.tenant.space.AppendLease(append(dst, request.bytes()...), id), nil
+	})
+	if err != nil {
+		return frame{}, err
+	}
+	var notes wire.Notes
+	out, err := c.roundTrip(&in, wire.LeaseGrantResponse, &notes)
+	if err != nil {
+		return frame{}, err
+	}
+	if notes.Lease != id {
+		out.free()
+		return frame{}, c.foreign(c.tenant, c.method, errUnasked)
+	}
+	c.tenant.remember(id)
+	return out, nil
+}
+
+// leaseRevoke revokes a lease. The keys that go with it are the tenant's: etcd lets no user attach
+// a key to a lease with keys of others.
+func (c *call) leaseRevoke() error {
+	var notes wire.Notes
+	in, err := c.receive(wire.LeaseRevokeRequest, &notes)
+	if err != nil {
+		return err
+	}
+	id := notes.Lease
+	out, err := c.invoke(in, wire.LeaseRevokeResponse, &notes)
+	if err != nil {
+		return err
+	}
+	c.tenant.forget(id)
+	return c.client.SendMsg(&out)
+}
+
+// leaseTimeToLive tells how long a lease lives, and which keys are attached to it.
+func (c *call) leaseTimeToLive() error {
+	var notes wire.Notes
+	in, err := c.receive(wire.LeaseTimeToLiveRequest, &notes)
+	if err != nil {
+		return err
+	}
+	asked := notes.Lease
+	out, err := c.invoke(in, wire.LeaseTimeToLiveResponse, &notes)
+	if err != nil {
+		return err
+	}
+	if c.tenant.space.Lease(notes.Lease) != c.tenant.space.Lease(asked) {
+		out.free()
+		return c.foreign(c.tenant, c.method, errUnasked)
+	}
+	return c.client.SendMsg(&out)
+}
+
+// leaseKeepAlive serves a stream of requests to renew leases by one stream to etcd.
+func (c *call) leaseKeepAlive() error {
+	up, err := c.tenant.upstream.conn.NewStream(c.ctx, bothStreams, c.method)
+	if err != nil {
+		return c.told(c.tenant, c.method, err)
+	}
+	return c.relay(up, func() error { return c.renewals(up) }, func(got *frame) error {
+		var notes wire.Notes
+		out, err := c.response(wire.LeaseKeepAliveResponse, got, &notes)
+		if err != nil {
+			return err
+		}
+		return c.client.SendMsg(&out)
+	})
+}
+
+// renewals passes on what the client sends, until it sends no more.
+func (c *call) renewals(up grpc.ClientStream) error {
+	for {
+		var notes wire.Notes
+		in, err := c.receive(wire.LeaseKeepAliveRequest, &notes)
+		if err == io.EOF {
+			return up.CloseSend()
+		}
+		if err != nil {
+			return err
+		}
+		leave, err := c.enter(&notes, in.bytes)
+		if err != nil {
+			in.discard()
+			return err
+		}
+		in.from.free()
+		err = up.SendMsg(&in.frame)
+		leave(err, 0)
+		if err == io.EOF {
+			return nil // the reason comes by the other direction
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// leaseLeases lists the tenant's leases. etcd refuses to list leases to a user who may not read the
+// keys attached to any one of them, so these are not asked for: the leases are those that
+// the tenant's keys are attached to, and those granted by this proxy that still live. One that
+// another replica granted, or this one before it was started again, is missing while no key is
+// attached to it.
+func (c *call) leaseLeases() error {
+	var notes wire.Notes
+	in, err := c.receive(wire.LeaseLeasesRequest, &notes)
+	if err != nil {
+		return err
+	}
+	defer in.discard()
+	leave, err := c.enter(&notes, in.bytes)
+	if err != nil {
+		return err
+	}
+	out, err := c.leases()
+	if err == nil {
+		err = c.answer(out)
+	}
+	leave(err, 0)
+	return err
+}
+
+func (c *call) leases() (*etcdserverpb.LeaseLeasesResponse, error) {
+	head, found, err := c.attachedLeases()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range c.tenant.granted() {
+		if found[id] {
+			continue
+		}
+		var out etcdserverpb.LeaseTimeToLiveResponse
+		if err := c.exchange("/etcdserverpb.Lease/LeaseTimeToLive", &etcdserverpb.LeaseTimeToLiveRequest{ID: c.tenant.space.Lease(id)}, &out); err != nil {
+			return nil, err
+		}
+		if out.TTL < 0 {
+			c.tenant.forget(id)
+			continue
+		}
+		found[id] = true
+	}
+	out := &etcdserverpb.LeaseLeasesResponse{Header: head}
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		out.Leases = append(out.Leases, &etcdserverpb.LeaseStatus{ID: id})
+	}
+	return out, nil
+}
+
+// keysPage is how many keys are asked for at once.
+const keysPage = 10_000
+
+// attachedLeases returns the leases that the tenant's keys are attached to, all at one revision.
+func (c *call) attachedLeases() (*etcdserverpb.ResponseHeader, map[int64]bool, error) {
+	found := make(map[int64]bool)
+	from, to := c.tenant.space.All()
+	request := &etcdserverpb.RangeRequest{Key: from, RangeEnd: to, Limit: keysPage, KeysOnly: true}
+	var head *etcdserverpb.ResponseHeader
+	for {
+		out, err := c.ask(request)
+		if err != nil {
+			return nil, nil, err
+		}
+		if head == nil {
+			head = out.Header
+			request.Revision = head.GetRevision()
+		}
+		for _, kv := range out.Kvs {
+			if id, ok := c.tenant.space.Own(kv.Lease); ok && id != 0 {
+				found[id] = true
+			}
+		}
+		if !out.More || len(out.Kvs) == 0 {
+			return head, found, nil
+		}
+		request.Key = append(out.Kvs[len(out.Kvs)-1].Key, 0)
+	}
+}
+
+// maxRemembered bounds the leases that are remembered.
+const maxRemembered = 10_000
+
+// remember notes a lease that was granted.
+func (t *tenant) remember(id int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.leases) >= maxRemembered {
+		for any := range t.leases {
+			delete(t.leases, any)
+			break
+		}
+	}
+	t.leases[id] = struct{}{}
+}
+
+// forget removes a lease that is gone.
+func (t *tenant) forget(id int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.leases, id)
+}
+
+// granted returns the leases that are remembered.
+func (t *tenant) granted() []int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Sorted(maps.Keys(t.leases))
+}

@@ -1,0 +1,141 @@
+package etcdproxy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"gitopsd.dev/reconcile/etcdproxy/wire"
+	"gitopsd.dev/render/etcd"
+)
+
+// tenant is a namespace that is served. Who may be its client and how etcd is reached change
+// while it is served; its keys do not.
+type tenant struct {
+	id       etcd.ID
+	prefix   string
+	number   int64
+	space    *wire.Space
+	upstream *upstream
+	counts   counts
+	quota    atomic.Int64 // in bytes; 0 is none
+
+	mu       sync.Mutex
+	clients  clients // who may be one
+	gone     bool
+	sessions map[*session]struct{}
+	leases   map[int64]struct{} // the tenant's IDs that were granted here
+}
+
+// Set replaces what is served. Calls and connections of tenants that stay go on, except those of
+// clients that are no longer to be trusted. A tenant that cannot be served, and each of two whose
+// keys overlap, is not; the error names it and the others are served.
+func (p *Proxy) Set(tenants []Tenant) error {
+	p.setting.Lock()
+	defer p.setting.Unlock()
+	var errs []error
+	old, next := p.tenants, make(map[string]*tenant)
+	for i, t := range tenants {
+		err := check(t, i, tenants)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("etcd namespace %s: %w", t.ID, err))
+			continue
+		}
+		uri := t.ID.URI().String()
+		serving := old[uri]
+		if serving == nil || serving.prefix != t.Prefix || serving.number != t.Number {
+			serving, err = p.newTenant(t)
+		} else {
+			err = serving.upstream.set(t.Upstream)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("etcd namespace %s: %w", t.ID, err))
+			continue
+		}
+		serving.quota.Store(t.Quota.Storage)
+		next[uri] = serving
+	}
+	p.mu.Lock()
+	p.tenants = next
+	p.mu.Unlock()
+
+	// From here on new connections are judged by what is wanted now; those that were
+	// authenticated before are judged again.
+	for _, t := range tenants {
+		if serving := next[t.ID.URI().String()]; serving != nil {
+			serving.admit(clientsOf(t))
+		}
+	}
+	for uri, t := range old {
+		if next[uri] != t {
+			t.close()
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Proxy) newTenant(t Tenant) (*tenant, error) {
+	up, err := newUpstream(t.Upstream, p.cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &tenant{
+		id: t.ID, prefix: t.Prefix, number: t.Number,
+		space:    wire.NewSpace(t.Prefix, t.Number),
+		upstream: up,
+		sessions: make(map[*session]struct{}),
+		leases:   make(map[int64]struct{}),
+	}, nil
+}
+
+// close ends everything that is in progress for a tenant.
+func (t *tenant) close() {
+	t.mu.Lock()
+	t.gone = true
+	t.mu.Unlock()
+	t.admit(clients{})
+	t.upstream.close()
+}
+
+// admit replaces who may be a client, and closes the connections of those who no longer may.
+func (t *tenant) admit(c clients) {
+	t.mu.Lock()
+	t.clients = c
+	sessions := slices.Collect(maps.Keys(t.sessions))
+	t.mu.Unlock()
+	for _, s := range sessions {
+		if c.verify(s.chain) != nil {
+			s.close()
+		}
+	}
+}
+
+// check reports why a tenant cannot be served.
+func check(t Tenant, i int, all []Tenant) error {
+	switch {
+	case t.ID.Cluster == "":
+		return errors.New("no name")
+	case len(t.Prefix) < 2 || !strings.HasSuffix(t.Prefix, "/"):
+		return fmt.Errorf("prefix %q does not end with / after a name", t.Prefix)
+	case t.Number < 1 || t.Number > etcd.MaxNumber:
+		return fmt.Errorf("number %d is not between 1 and %d", t.Number, etcd.MaxNumber)
+	case t.ClientCAs == nil:
+		return errors.New("no certificate authority for its clients")
+	}
+	for j, other := range all {
+		switch {
+		case j == i:
+		case other.ID == t.ID:
+			return errors.New("is named twice")
+		case strings.HasPrefix(other.Prefix, t.Prefix) || other.Prefix != "" && strings.HasPrefix(t.Prefix, other.Prefix):
+			return fmt.Errorf("prefix %s overlaps %s of %s", t.Prefix, other.Prefix, other.ID)
+		case other.Number == t.Number:
+			return fmt.Errorf("number %d is that of %s, too", t.Number, other.ID)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+package etcdproxy
+
+import (
+	"io"
+
+	"google.golang.org/grpc"
+
+	"gitopsd.dev/reconcile/etcdproxy/wire"
+)
+
+// unary returns how a call is served that is a request and a response of etcd.
+func unary(request, response *wire.Message) func(*call) error {
+	return func(c *call) error {
+		var notes wire.Notes
+		in, err := c.receive(request, &notes)
+		if err != nil {
+			return err
+		}
+		out, err := c.invoke(in, response, &notes)
+		if err != nil {
+			return err
+		}
+		return c.client.SendMsg(&out)
+	}
+}
+
+// received is a request, ready to be sent to etcd.
+type received struct {
+	frame
+	bytes int // as the client sent it
+	// The notes of the request are parts of this.
+	from frame
+}
+
+// receive returns a client's request, rewritten.
+func (c *call) receive(m *wire.Message, notes *wire.Notes) (received, error) {
+	var from frame
+	if err := c.client.RecvMsg(&from); err != nil {
+		return received{}, err
+	}
+	in, err := c.request(m, &from, notes)
+	if err != nil {
+		from.free()
+	}
+	return in, err
+}
+
+// request rewrites a request.
+func (c *call) request(m *wire.Message, from *frame, notes *wire.Notes) (received, error) {
+	src := from.bytes()
+	to, err := rewritten(len(src)+2*len(c.tenant.prefix)+32, func(dst []byte) ([]byte, error) {
+		return c.tenant.space.Request(dst, m, src, notes)
+	})
+	if err != nil {
+		c.tenant.counts.refused.Add(1)
+		return received{}, refused(err)
+	}
+	return received{frame: to, bytes: len(src), from: *from}, nil
+}
+
+// discard frees a request that is not sent.
+func (r *received) discard() {
+	r.frame.free()
+	r.from.free()
+}
+
+// invoke sends a request to etcd if floor and gate let it, and returns the response, rewritten. It is sent
+// once: whether a write that failed was done is for the client to find out, as with etcd.
+func (c *call) invoke(in received, m *wire.Message, notes *wire.Notes) (frame, error) {
+	if err := c.aboveFloor(notes); err != nil {
+		in.discard()
+		return frame{}, err
+	}
+	leave, err := c.enter(notes, in.bytes)
+	if err != nil {
+		in.discard()
+		return frame{}, err
+	}
+	in.from.free()
+	out, err := c.roundTrip(&in.frame, m, notes)
+	size := 0
+	if err == nil {
+		size = out.buf.Len()
+	}
+	leave(err, size)
+	return out, err
+}
+
+// roundTrip sends a request to etcd and returns the response, rewritten.
+func (c *call) roundTrip(in *frame, m *wire.Message, notes *wire.Notes) (frame, error) {
+	var got frame
+	if err := c.tenant.upstream.conn.Invoke(c.ctx, c.method, in, &got); err != nil {
+		return frame{}, c.told(c.tenant, c.method, err)
+	}
+	defer got.free()
+	return c.response(m, &got, notes)
+}
+
+// response rewrites a response.
+func (c *call) response(m *wire.Message, got *frame, notes *wire.Notes) (frame, error) {
+	src := got.bytes()
+	*notes = wire.Notes{}
+	out, err := rewritten(len(src), func(dst []byte) ([]byte, error) {
+		return c.tenant.space.Response(dst, m, src, notes)
+	})
+	if err != nil {
+		return frame{}, c.foreign(c.tenant, c.method, err)
+	}
+	return out, nil
+}
+
+var serverStreams = &grpc.StreamDesc{ServerStreams: true}
+
+// rangeStream serves a range in parts.
+func (c *call) rangeStream() error {
+	var notes wire.Notes
+	in, err := c.receive(wire.RangeRequest, &notes)
+	if err != nil {
+		return err
+	}
+	if err := c.aboveFloor(&notes); err != nil {
+		in.discard()
+		return err
+	}
+	leave, err := c.enter(&notes, in.bytes)
+	if err != nil {
+		in.discard()
+		return err
+	}
+	in.from.free()
+	size, err := c.parts(&in.frame)
+	leave(err, size)
+	return err
+}
+
+// parts sends a request and passes on the parts of the response. It returns their size.
+func (c *call) parts(in *frame) (size int, err error) {
+	up, err := c.tenant.upstream.conn.NewStream(c.ctx, serverStreams, c.method)
+	if err != nil {
+		in.free()
+		return 0, c.told(c.tenant, c.method, err)
+	}
+	if err := up.SendMsg(in); err != nil && err != io.EOF {
+		return 0, c.told(c.tenant, c.method, err)
+	}
+	if err := up.CloseSend(); err != nil {
+		return 0, c.told(c.tenant, c.method, err)
+	}
+	for {
+		var got frame
+		switch err := up.RecvMsg(&got); {
+		case err == io.EOF:
+			return size, nil
+		case err != nil:
+			return size, c.told(c.tenant, c.method, err)
+		}
+		var notes wire.Notes
+		out, err := c.response(wire.RangeStreamResponse, &got, &notes)
+		got.free()
+		if err != nil {
+			return size, err
+		}
+		size += out.buf.Len()
+		if err := c.client.SendMsg(&out); err != nil {
+			return size, err
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package etcdproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+)
+
+// enforcement is how often clients may ping, as etcd has it.
+var enforcement = keepalive.EnforcementPolicy{MinTime: 5 * time.Second}
+
+// serverKeepalive finds clients that vanished; connections have no age.
+var serverKeepalive = keepalive.ServerParameters{Time: 2 * time.Minute, Timeout: 20 * time.Second}
+
+// clientKeepalive finds an etcd that vanished, so that watches move to another one.
+var clientKeepalive = keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}
+
+// reconnect is how long to wait before etcd is tried again; clients wait for it.
+var reconnect = backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second}
+
+// upstream is the connection of a tenant to etcd. It is opened by the first call, and closed
+// when there was none for a long time.
+type upstream struct {
+	conn  *grpc.ClientConn
+	where *manual.Resolver
+	creds *upstreamCreds
+}
+
+// serviceConfig has the endpoints tried in a random order, and the one that works kept: the
+// reads of a tenant that need not be linearizable do not go back in time by jumping between
+// members.
+const serviceConfig = `{"loadBalancingConfig": [{"pick_first": {"shuffleAddressList": true}}]}`
+
+func newUpstream(u Upstream, cfg Config) (*upstream, error) {
+	state, err := endpoints(u)
+	if err != nil {
+		return nil, err
+	}
+	where := manual.NewBuilderWithScheme("etcd")
+	where.InitialState(state)
+	creds := &upstreamCreds{now: u}
+	conn, err := grpc.NewClient("etcd:///etcd",
+		grpc.WithResolvers(where),
+		grpc.WithTransportCredentials(creds),
+		grpc.WithDefaultServiceConfig(serviceConfig),
+		grpc.WithDisableServiceConfig(),
+		// gRPC may still send a call again that etcd certainly did not process.
+		grpc.WithDisableRetry(),
+		grpc.WithKeepaliveParams(clientKeepalive),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 3 * time.Second}),
+		grpc.WithNoProxy(),
+		grpc.WithDefaultCallOptions(
+			grpc.ForceCodecV2(codec{}),
+			grpc.MaxCallRecvMsgSize(cfg.Limits.ResponseBytes),
+			grpc.MaxCallSendMsgSize(2*cfg.Limits.RequestBytes),
+		),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return &upstream{conn: conn, where: where, creds: creds}, nil
+}
+
+// set replaces how etcd is reached. Connections that are open stay, unless to an endpoint that is
+// no longer one.
+func (u *upstream) set(to Upstream) error {
+	state, err := endpoints(to)
+	if err != nil {
+		return err
+	}
+	if changed := u.creds.set(to); changed {
+		u.where.UpdateState(state)
+	}
+	return nil
+}
+
+func (u *upstream) close() { u.conn.Close() }
+
+// endpoints returns the addresses of etcd.
+func endpoints(u Upstream) (resolver.State, error) {
+	switch {
+	case len(u.Endpoints) == 0:
+		return resolver.State{}, errors.New("no endpoint of etcd")
+	case len(u.Certificate.Certificate) == 0:
+		return resolver.State{}, errors.New("no certificate for etcd")
+	case u.CAs == nil:
+		return resolver.State{}, errors.New("no certificate authority of etcd")
+	}
+	var state resolver.State
+	for _, e := range u.Endpoints {
+		at, err := url.Parse(e)
+		if err != nil || at.Scheme != "https" || at.Host == "" || at.Path != "" && at.Path != "/" || at.RawQuery != "" || at.User != nil {
+			return resolver.State{}, fmt.Errorf("endpoint %q of etcd is not a URL as in https://10.0.0.1:2379", e)
+		}
+		host := at.Host
+		if at.Port() == "" {
+			host = net.JoinHostPort(at.Hostname(), "2379")
+		}
+		// The name is verified in etcd's certificate.
+		name := u.ServerName
+		if name == "" {
+			name = at.Hostname()
+		}
+		state.Addresses = append(state.Addresses, resolver.Address{Addr: host, ServerName: name})
+	}
+	return state, nil
+}
+
+// upstreamCreds is the client's side of transport security: each new connection uses the
+// certificate that is current then. It implements [credentials.TransportCredentials].
+type upstreamCreds struct {
+	mu  sync.Mutex
+	now Upstream
+}
+
+// set replaces the certificates, and reports whether the endpoints are others.
+func (c *upstreamCreds) set(u Upstream) (moved bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	moved = !slices.Equal(c.now.Endpoints, u.Endpoints) || c.now.ServerName != u.ServerName
+	c.now = u
+	return moved
+}
+
+// ClientHandshake authenticates etcd to the proxy, and the tenant's user to etcd.
+func (c *upstreamCreds) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c.mu.Lock()
+	now := c.now
+	c.mu.Unlock()
+	config := &tls.Config{
+		MinVersion:   tls.VersionTLS12, // of etcd's that the operator configured so
+		Certificates: []tls.Certificate{now.Certificate},
+		RootCAs:      now.CAs,
+		ServerName:   now.ServerName,
+	}
+	return credentials.NewTLS(config).ClientHandshake(ctx, authority, raw)
+}
+
+// ServerHandshake is not the client's.
+func (*upstreamCreds) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("only for clients")
+}
+
+// Info implements [credentials.TransportCredentials].
+func (*upstreamCreds) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+// Clone implements [credentials.TransportCredentials]; copies follow the same certificates.
+func (c *upstreamCreds) Clone() credentials.TransportCredentials { return c }
+
+// OverrideServerName implements [credentials.TransportCredentials].
+func (*upstreamCreds) OverrideServerName(string) error { return nil }

@@ -1,0 +1,323 @@
+package wire
+
+import (
+	"bytes"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Bounds of transactions.
+const (
+	// MaxDepth is how deep transactions may be nested.
+	MaxDepth = 16
+	// MaxOperations is the largest number of comparisons and operations, of both branches and
+	// nested ones. etcd by default allows 128 on each level.
+	MaxOperations = 4096
+)
+
+// Error says why a message is not passed on.
+type Error struct {
+	// TooMany is set if a transaction is too large.
+	TooMany bool
+	text    string
+}
+
+func (e *Error) Error() string { return e.text }
+
+func errorf(format string, args ...any) error {
+	return &Error{text: fmt.Sprintf(format, args...)}
+}
+
+// Notes are what was seen of a message while it was rewritten. Slices are parts of the message.
+type Notes struct {
+	// Puts are the keys that the request would put, in both branches of transactions.
+	Puts []Put
+	// Deletes is how many requests to delete there are.
+	Deletes int
+	// Member is the number of the field that a request of a stream of watches has: [Create],
+	// [Cancel] or [Progress]; 0 for none of them.
+	Member protowire.Number
+	// Revision is the smallest one above 0 that the request reads at, watches from or compacts to.
+	Revision int64
+	// Watch is the ID of a watch.
+	Watch int64
+	// Lease is the tenant's ID of a lease in a request, as it was given.
+	Lease int64
+	// Action is what a request about alarms wants.
+	Action int64
+	// Header is that of a response.
+	Header []byte
+	// Created and Canceled are those of a response about a watch.
+	Created, Canceled bool
+}
+
+// Put is a key to put.
+type Put struct {
+	// Key is the tenant's.
+	Key []byte
+	// Bytes is the size of the value; Same is set if the value that exists is to stay.
+	Bytes int
+	Same  bool
+}
+
+// Requests of a stream of watches.
+const (
+	Create   = 1
+	Cancel   = 2
+	Progress = 3
+)
+
+func (n *Notes) take(f field, num protowire.Number, v uint64, b []byte) {
+	switch f.note {
+	case noteHeader:
+		n.Header = b
+	case noteMember:
+		n.Member = num
+	case noteRevision:
+		if v := int64(v); v > 0 && (n.Revision == 0 || v < n.Revision) {
+			n.Revision = v
+		}
+	case noteWatch:
+		n.Watch = int64(v)
+	case noteLease:
+		n.Lease = int64(v)
+	case noteCreated:
+		n.Created = v != 0
+	case noteCanceled:
+		n.Canceled = v != 0
+	case noteAction:
+		n.Action = int64(v)
+	case noteDeletes:
+		n.Deletes++
+	}
+}
+
+// Request appends to dst what etcd is to get for a tenant's request. Errors are of type [*Error].
+func (s *Space) Request(dst []byte, m *Message, src []byte, notes *Notes) ([]byte, error) {
+	r := rewrite{space: s, notes: notes, request: true}
+	return r.message(dst, m, src, 0)
+}
+
+// Response appends to dst what a tenant is to get for etcd's response. It needs no more room than
+// the response has. Errors are of type [*Error]: the response is not passed on, and the error
+// tells nothing of what was in it.
+func (s *Space) Response(dst []byte, m *Message, src []byte, notes *Notes) ([]byte, error) {
+	r := rewrite{space: s, notes: notes}
+	return r.message(dst, m, src, 0)
+}
+
+// rewrite is the rewriting of one message with those inside.
+type rewrite struct {
+	space      *Space
+	notes      *Notes
+	request    bool
+	operations int
+}
+
+// fields is what is known of a message when its last field was seen.
+type fields struct {
+	seen     uint64 // a bit for each number
+	union    bool
+	key, end []byte
+	put      Put
+}
+
+func (r *rewrite) message(dst []byte, m *Message, src []byte, depth int) ([]byte, error) {
+	if err := r.bound(m, depth); err != nil {
+		return nil, err
+	}
+	var have fields
+	passed := 0 // where the fields begin that pass as they are
+	for at := 0; at < len(src); {
+		num, typ, n := protowire.ConsumeTag(src[at:])
+		if n < 0 {
+			return nil, errorf("%s: not a message of protobuf", m.name)
+		}
+		body := at + n
+		f := m.field(num)
+		if err := have.check(m, f, num, typ); err != nil {
+			return nil, err
+		}
+		v, b, n := consume(typ, src[body:])
+		if n < 0 {
+			return nil, errorf("%s: field %d ends too early", m.name, num)
+		}
+		r.notes.take(f, num, v, b)
+		next := body + n
+		if f.kind == number || f.kind == numbers || f.kind == data {
+			have.note(m, num, v, b)
+			at = next
+			continue
+		}
+		dst = append(dst, src[passed:at]...)
+		var err error
+		if dst, err = r.field(dst, f, num, v, b, &have, depth); err != nil {
+			return nil, err
+		}
+		at, passed = next, next
+	}
+	dst = append(dst, src[passed:]...)
+	if !r.request {
+		if m.key != 0 && have.key == nil {
+			return nil, errorf("%s: without a key", m.name)
+		}
+		return dst, nil
+	}
+	if m.put {
+		have.put.Key = have.key
+		r.notes.Puts = append(r.notes.Puts, have.put)
+	}
+	if m.span != nil {
+		from, to := m.span(r.space, have.key, have.end)
+		dst = appendPoint(appendPoint(dst, m.key, from), m.end, to)
+	}
+	return dst, nil
+}
+
+// bound counts operations and depth.
+func (r *rewrite) bound(m *Message, depth int) error {
+	if m.nests && depth > 2*MaxDepth { // of a transaction inside an operation
+		return &Error{TooMany: true, text: fmt.Sprintf("transactions are nested more than %d deep", MaxDepth)}
+	}
+	if r.operations += m.ops; r.operations > MaxOperations {
+		return &Error{TooMany: true, text: fmt.Sprintf("more than %d operations in a transaction", MaxOperations)}
+	}
+	return nil
+}
+
+// check reports why a field is not to be there.
+func (have *fields) check(m *Message, f field, num protowire.Number, typ protowire.Type) error {
+	switch {
+	case f.kind == unknown:
+		return errorf("%s: field %d is not known to this proxy", m.name, num)
+	case typ != f.wireType() && !(f.kind == numbers && typ == protowire.VarintType):
+		return errorf("%s: field %d is of the wrong type", m.name, num)
+	case f.repeated:
+		return nil
+	}
+	bit := uint64(1) << (num % 64)
+	if have.seen&bit != 0 {
+		return errorf("%s: field %d is there twice", m.name, num)
+	}
+	have.seen |= bit
+	if f.union && have.union {
+		return errorf("%s: field %d is there beside one that excludes it", m.name, num)
+	}
+	have.union = have.union || f.union
+	return nil
+}
+
+// note remembers what is of interest in a field that passes.
+func (have *fields) note(m *Message, num protowire.Number, v uint64, b []byte) {
+	if !m.put {
+		return
+	}
+	switch num {
+	case putValue:
+		have.put.Bytes = len(b)
+	case putIgnoreValue:
+		have.put.Same = v != 0
+	}
+}
+
+// field appends a field that does not pass as it is.
+func (r *rewrite) field(dst []byte, f field, num protowire.Number, v uint64, b []byte, have *fields, depth int) ([]byte, error) {
+	switch f.kind {
+	case granted:
+		return dst, nil
+	case key:
+		if r.request {
+			have.key = b
+			return dst, nil
+		}
+		have.key = b
+		own, ok := bytes.CutPrefix(b, r.space.prefix)
+		if !ok {
+			return nil, errorf("a key that is not the namespace's")
+		}
+		return appendBytes(dst, num, own), nil
+	case end:
+		have.end = b
+		return dst, nil
+	case text:
+		return appendBytes(dst, num, []byte(Text(string(b)))), nil
+	case message:
+		return r.inside(dst, f, num, b, depth)
+	}
+	id, err := r.lease(f.kind, int64(v))
+	if err != nil {
+		return nil, err
+	}
+	dst = protowire.AppendTag(dst, num, protowire.VarintType)
+	return protowire.AppendVarint(dst, uint64(id)), nil
+}
+
+func (r *rewrite) lease(k kind, id int64) (int64, error) {
+	switch {
+	case k == compared:
+		return r.space.compared(id), nil
+	case r.request:
+		return r.space.Lease(id), nil
+	}
+	own, ok := r.space.Own(id)
+	switch {
+	case ok:
+		return own, nil
+	case k == attached:
+		// Somebody with other rights than a tenant's attached the key to a lease of his own.
+		return noLease, nil
+	}
+	return 0, errorf("a lease that is not the namespace's")
+}
+
+// inside appends a field that is a message. Its length is known afterwards, and rarely takes
+// another number of bytes than it did.
+func (r *rewrite) inside(dst []byte, f field, num protowire.Number, b []byte, depth int) ([]byte, error) {
+	dst = protowire.AppendTag(dst, num, protowire.BytesType)
+	guess := protowire.SizeVarint(uint64(len(b)))
+	at := len(dst)
+	dst = append(dst, zeros[:guess]...)
+	dst, err := r.message(dst, f.of, b, depth+1)
+	if err != nil {
+		return nil, err
+	}
+	size := len(dst) - at - guess
+	need := protowire.SizeVarint(uint64(size))
+	if need > guess {
+		dst = append(dst, zeros[:need-guess]...)
+	}
+	if need != guess {
+		copy(dst[at+need:], dst[at+guess:at+guess+size])
+		dst = dst[:at+need+size]
+	}
+	protowire.AppendVarint(dst[:at], uint64(size))
+	return dst, nil
+}
+
+var zeros [10]byte
+
+// appendPoint appends a key in etcd, if there is one.
+func appendPoint(dst []byte, num protowire.Number, p point) []byte {
+	if len(p.head) == 0 {
+		return dst
+	}
+	dst = protowire.AppendTag(dst, num, protowire.BytesType)
+	dst = protowire.AppendVarint(dst, uint64(len(p.head)+len(p.tail)))
+	return append(append(dst, p.head...), p.tail...)
+}
+
+func appendBytes(dst []byte, num protowire.Number, b []byte) []byte {
+	dst = protowire.AppendTag(dst, num, protowire.BytesType)
+	return protowire.AppendBytes(dst, b)
+}
+
+// consume returns the content of a field and its size; a negative one if it is cut off.
+func consume(typ protowire.Type, src []byte) (v uint64, b []byte, n int) {
+	if typ == protowire.VarintType {
+		v, n = protowire.ConsumeVarint(src)
+		return v, nil, n
+	}
+	b, n = protowire.ConsumeBytes(src)
+	return 0, b, n
+}

@@ -1,0 +1,37 @@
+package wire
+
+import "google.golang.org/protobuf/encoding/protowire"
+
+// WatchNothing appends a request to create a watch, with an ID if that is not 0, that never has an
+// event: on the key that is the prefix itself, which no tenant can put.
+func (s *Space) WatchNothing(dst []byte, id int64) []byte {
+	create := appendBytes(nil, 1, s.prefix)
+	if id != 0 {
+		create = appendNumber(create, 7, id)
+	}
+	return appendBytes(dst, Create, create)
+}
+
+// CancelWatch appends a request to cancel a watch.
+func CancelWatch(dst []byte, id int64) []byte {
+	return appendBytes(dst, Cancel, appendNumber(nil, 1, id))
+}
+
+// Compacted appends the response that cancels a watch since it began below a revision up to which
+// was compacted. The header is that of another response.
+func Compacted(dst, header []byte, id, revision int64) []byte {
+	dst = appendBytes(dst, 1, header)
+	dst = appendNumber(dst, 2, id)
+	dst = appendNumber(dst, 4, 1)
+	return appendNumber(dst, 5, revision)
+}
+
+// AppendLease appends the ID in etcd that a lease is to have to a request to grant it.
+func (s *Space) AppendLease(dst []byte, id int64) []byte {
+	return appendNumber(dst, 2, s.Lease(id))
+}
+
+func appendNumber(dst []byte, num protowire.Number, v int64) []byte {
+	dst = protowire.AppendTag(dst, num, protowire.VarintType)
+	return protowire.AppendVarint(dst, uint64(v))
+}
