@@ -4,7 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
-	"net/url"
+	"strings"
 	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -152,13 +152,14 @@ func (f *front) close() {
 
 // dialer connects to a member as etcd's client does.
 func dialer(endpoint string, config *tls.Config) func(context.Context) (net.Conn, error) {
-	network, address, name := "tcp", endpoint, ""
-	if u, err := url.Parse(endpoint); err == nil && u.Host != "" {
-		address, name = u.Host, u.Hostname()
-		if u.Scheme == "unix" || u.Scheme == "unixs" {
+	network, address := "tcp", endpoint
+	if scheme, rest, ok := strings.Cut(endpoint, "://"); ok {
+		address = rest
+		if strings.HasPrefix(scheme, "unix") {
 			network = "unix"
 		}
 	}
+	name, _, _ := strings.Cut(address, ":")
 	return func(ctx context.Context) (net.Conn, error) {
 		if config == nil {
 			return new(net.Dialer).DialContext(ctx, network, address)
