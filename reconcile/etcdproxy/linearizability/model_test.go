@@ -155,7 +155,7 @@ func (s store) equal(other store) bool {
 
 // model is a namespace as porcupine wants it.
 var model = porcupine.Model{
-	Init: func() any { return store{} },
+	Init: func() any { return store{keys: map[string]found{}} },
 	Step: func(state, in, out any) (bool, any) {
 		next, ok := state.(store).apply(in.(request), out.(response))
 		return ok, next
