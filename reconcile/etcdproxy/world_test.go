@@ -1,0 +1,185 @@
+package etcdproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/testscripts/etcdserver"
+)
+
+// The etcd that all tests share, started by the first that needs it; and one without users,
+// proxy and neighbours, to compare with.
+var (
+	shared  = sync.OnceValues(etcdserver.Start)
+	private = sync.OnceValues(etcdserver.StartOpen)
+	used    [2]atomic.Bool
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for i, start := range []func() (*etcdserver.Server, error){shared, private} {
+		if used[i].Load() {
+			if s, err := start(); err == nil {
+				s.Close()
+			}
+		}
+	}
+	os.Exit(code)
+}
+
+func sharedEtcd(t testing.TB) *etcdserver.Server  { return started(t, 0, shared) }
+func privateEtcd(t testing.TB) *etcdserver.Server { return started(t, 1, private) }
+
+func started(t testing.TB, i int, start func() (*etcdserver.Server, error)) *etcdserver.Server {
+	t.Helper()
+	used[i].Store(true)
+	s, err := start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// numbers are given to tenants.
+var numbers atomic.Int64
+
+// tenantIn is a tenant of the shared etcd, and what its clients need.
+type tenantIn struct {
+	Tenant
+	ca *etcdserver.Authority // of its clients
+}
+
+// newTenantIn provisions a tenant.
+func newTenantIn(t testing.TB, name string) tenantIn {
+	t.Helper()
+	s := sharedEtcd(t)
+	n := numbers.Add(1)
+	id := etcd.ID{Cluster: "test", Namespace: fmt.Sprintf("n%d", n), Name: name}
+	prefix := id.DefaultPrefix()
+	cert, err := s.AddUser(t.Context(), id.User(), prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := etcdserver.NewAuthority("clients of " + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tenantIn{
+		Tenant: Tenant{
+			Namespace: etcd.Namespace{ID: id, Number: n, Prefix: prefix},
+			ClientCAs: ca.Pool(),
+			Upstream:  Upstream{Endpoints: []string{s.Endpoint}, Certificate: cert, CAs: s.Authority.Pool()},
+		},
+		ca: ca,
+	}
+}
+
+// certificate returns one of a client of the tenant.
+func (x tenantIn) certificate(t testing.TB) tls.Certificate {
+	t.Helper()
+	return issue(t, x.ca, x.ID)
+}
+
+func issue(t testing.TB, by *etcdserver.Authority, ids ...etcd.ID) tls.Certificate {
+	t.Helper()
+	template := etcdserver.Client()
+	for _, id := range ids {
+		template.URIs = append(template.URIs, id.URI())
+	}
+	cert, err := by.Issue(template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+// running is a proxy that serves.
+type running struct {
+	*Proxy
+	addr string
+	ca   *etcdserver.Authority
+}
+
+// serve runs a proxy until the test ends.
+func serve(t testing.TB, cfg Config, tenants ...tenantIn) running {
+	t.Helper()
+	ca, err := etcdserver.NewAuthority("proxy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := ca.Issue(etcdserver.Serving())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Certificate == nil {
+		cfg.Certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &cert, nil }
+	}
+	if cfg.Limits.Drain == 0 {
+		cfg.Limits.Drain = time.Millisecond
+	}
+	p, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Set(tenantsOf(tenants...)); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- p.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the proxy ended: %v", err)
+		}
+		p.Close()
+	})
+	return running{Proxy: p, addr: l.Addr().String(), ca: ca}
+}
+
+func tenantsOf(in ...tenantIn) []Tenant {
+	var out []Tenant
+	for _, x := range in {
+		out = append(out, x.Tenant)
+	}
+	return out
+}
+
+// dial connects with a certificate.
+func (r running) dial(t testing.TB, cert tls.Certificate) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{"https://" + r.addr}, Logger: zap.NewNop(),
+		TLS: &tls.Config{RootCAs: r.ca.Pool(), Certificates: []tls.Certificate{cert}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// client connects as a client of a tenant.
+func (r running) client(t testing.TB, x tenantIn) *clientv3.Client {
+	t.Helper()
+	return r.dial(t, x.certificate(t))
+}
