@@ -42,7 +42,21 @@ func NewConfig() *embed.Config {
 
 // Start starts an etcd with its data and keys in dir. Of cfg it replaces directory,
 // addresses and TLS.
-func Start(dir string, cfg *embed.Config) (e *Etcd, err error) {
+func Start(dir string, cfg *embed.Config) (*Etcd, error) {
+	e, err := StartWithoutAuth(dir, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.enableAuth(); err != nil {
+		e.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// StartWithoutAuth does the same for an etcd in which everybody with a certificate may
+// do everything.
+func StartWithoutAuth(dir string, cfg *embed.Config) (e *Etcd, err error) {
 	e = new(Etcd)
 	if e.clients, err = NewAuthority("etcd"); err != nil {
 		return nil, err
@@ -70,10 +84,7 @@ func Start(dir string, cfg *embed.Config) (e *Etcd, err error) {
 			e.Endpoint = "https://" + addr.String()
 		}
 	}
-	if err := e.connect(); err != nil {
-		return nil, err
-	}
-	return e, e.enableAuth()
+	return e, e.connect()
 }
 
 // Handle is how another process connects to an etcd that this one runs.
@@ -154,6 +165,9 @@ func (e *Etcd) enableAuth() error {
 
 // Root is a client with all rights, past every proxy.
 func (e *Etcd) Root() *clientv3.Client { return e.root }
+
+// Authority signs the certificates of the etcd and of its clients.
+func (e *Etcd) Authority() *Authority { return e.clients }
 
 // CA returns the certificate of the authority of etcd and its clients.
 func (e *Etcd) CA() []byte { return e.clients.PEM() }

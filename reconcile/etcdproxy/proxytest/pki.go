@@ -75,7 +75,7 @@ func (a *Authority) Pool() *x509.CertPool {
 // Server issues a certificate for a server on this machine. Etcd uses its own as a
 // client, too; as the client of a proxy, it has a URI.
 func (a *Authority) Server(uris ...*url.URL) (tls.Certificate, error) {
-	return a.issue(&x509.Certificate{
+	return a.Issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "server"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		DNSNames:    []string{"localhost"},
@@ -87,14 +87,15 @@ func (a *Authority) Server(uris ...*url.URL) (tls.Certificate, error) {
 // Client issues a certificate for a client, with a common name for etcd and URIs for
 // the proxy.
 func (a *Authority) Client(name string, uris ...*url.URL) (tls.Certificate, error) {
-	return a.issue(&x509.Certificate{
+	return a.Issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: name},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		URIs:        uris,
 	})
 }
 
-func (a *Authority) issue(template *x509.Certificate) (tls.Certificate, error) {
+// Issue issues a certificate with a new key: template says whose.
+func (a *Authority) Issue(template *x509.Certificate) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, err

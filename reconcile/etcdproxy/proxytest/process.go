@@ -14,8 +14,8 @@ import (
 
 // Names under which a program runs one of these and nothing else; see [Main].
 const (
-	proxyChild = "proxytest-proxy"
-	etcdChild  = "proxytest-etcd"
+	ProxyChild = "proxytest-proxy"
+	EtcdChild  = "proxytest-etcd"
 )
 
 // Main is a child, if this process was started as one; it does not return then. Programs
@@ -26,9 +26,9 @@ func Main() {
 	}
 	var run func([]string) error
 	switch os.Args[1] {
-	case proxyChild:
+	case ProxyChild:
 		run = proxyMain
-	case etcdChild:
+	case EtcdChild:
 		run = etcdMain
 	default:
 		return
@@ -81,7 +81,7 @@ func listen(address string) (net.Listener, error) {
 }
 
 func etcdMain(args []string) error {
-	e, err := Start(args[0], NewConfig())
+	e, err := StartWithoutAuth(args[0], NewConfig())
 	if err != nil {
 		return err
 	}
@@ -105,14 +105,15 @@ type Process struct {
 // StartProxy starts a proxy in a process of its own, and returns where it listens:
 // usually at listen, as host and port; port 0 is any. ctx kills it.
 func StartProxy(ctx context.Context, listen string, c Config) (p *Process, address string, err error) {
-	p, err = start(ctx, &instruction{Listen: listen, Config: c}, &address, proxyChild)
+	p, err = start(ctx, &instruction{Listen: listen, Config: c}, &address, ProxyChild)
 	return p, address, err
 }
 
-// StartEtcd starts an etcd in a process of its own, with its files in dir.
+// StartEtcd starts an etcd in a process of its own, with its files in dir, and without
+// authentication.
 func StartEtcd(ctx context.Context, dir string) (*Process, *Etcd, error) {
 	var h Handle
-	p, err := start(ctx, nil, &h, etcdChild, dir)
+	p, err := start(ctx, nil, &h, EtcdChild, dir)
 	if err != nil {
 		return nil, nil, err
 	}
