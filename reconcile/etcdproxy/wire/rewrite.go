@@ -99,8 +99,8 @@ func (s *Space) Request(dst []byte, m *Message, src []byte, notes *Notes) ([]byt
 	return r.message(dst, m, src, 0)
 }
 
-// Response appends to dst what a tenant is to get for etcd's response. It needs no more room than
-// the response has. Errors are of type [*Error]: the response is not passed on, and the error
+// Response appends to dst what a tenant is to get for etcd's response. It takes about
+// the room that the response has. Errors are of type [*Error]: the response is not passed on, and the error
 // tells nothing of what was in it.
 func (s *Space) Response(dst []byte, m *Message, src []byte, notes *Notes) ([]byte, error) {
 	r := rewrite{space: s, notes: notes}
