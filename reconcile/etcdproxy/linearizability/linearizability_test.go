@@ -53,13 +53,15 @@ func TestLinearizable(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 
+	watching, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
 	var watchers sync.WaitGroup
 	kinds := f.watchers(t)
 	failed := make(chan error, len(kinds))
 	for _, w := range kinds {
 		kv := f.client(t)
 		watchers.Go(func() {
-			if err := w.follow(t.Context(), kv, clientv3.WithFragment()); err != nil {
+			if err := w.follow(watching, kv, clientv3.WithFragment()); err != nil {
 				failed <- err
 			}
 		})
@@ -70,12 +72,15 @@ func TestLinearizable(t *testing.T) {
 		c := &client{id: i, kv: f.client(t), random: rand.New(rand.NewPCG(seed, uint64(i)+1)), known: make(map[string]int64)}
 		clients.Go(func() { c.run(t.Context(), r, s.requests) })
 	}
-	neighbours, stop := context.WithCancel(t.Context())
-	go f.neighbour(neighbours)
+	beside, stop := context.WithCancel(t.Context())
+	defer stop()
+	clients.Go(func() { f.writeBeside(beside) })
 	f.killing(t, random, r, s)
-	clients.Wait()
+	r.wait(t.Context(), s.clients*s.requests)
 	stop()
+	clients.Wait()
 	f.finish(t)
+	defer time.AfterFunc(patience, giveUp).Stop()
 	watchers.Wait()
 	select {
 	case err := <-failed:
@@ -84,16 +89,19 @@ func TestLinearizable(t *testing.T) {
 	}
 
 	history := f.history(t)
-	events := 0
+	events, notified := 0, 0
 	for _, w := range kinds {
-		events += len(w.seen)
+		events, notified = events+len(w.seen), notified+len(w.progress)
 		if err := w.check(history); err != nil {
 			t.Error(err)
 		}
 	}
 	operations := r.operations(t, history)
-	t.Logf("%d requests with an answer, %d without; %d events in the history, %d seen by %d watchers",
-		len(r.history), len(r.lost), len(history), events, len(kinds))
+	t.Logf("%d requests with an answer, %d without; %d events in the history, %d seen by %d watchers, with %d progress notifications",
+		len(r.history), len(r.lost), len(history), events, len(kinds), notified)
+	if notified == 0 {
+		t.Error("no watcher got a progress notification")
+	}
 	if len(r.history) < s.clients*s.requests/2 {
 		t.Errorf("only %d of %d requests got an answer", len(r.history), s.clients*s.requests)
 	}
@@ -181,24 +189,19 @@ func (f *fixture) run(t *testing.T, i int) {
 func (f *fixture) killing(t *testing.T, random *rand.Rand, r *recorder, s size) {
 	t.Helper()
 	step := s.clients * s.requests / (s.kills + 1)
-	progress := func(to int) {
-		for r.done.Load() < int64(to) && t.Context().Err() == nil {
-			time.Sleep(time.Millisecond)
-		}
-	}
 	for i := range s.kills {
-		progress(i*step + random.IntN(step/2))
+		r.wait(t.Context(), i*step+random.IntN(step/2))
 		victim := random.IntN(len(f.processes))
 		if err := f.processes[victim].Kill(); err != nil {
 			t.Fatal(err)
 		}
-		progress(i*step + step/2 + random.IntN(step/2))
+		r.wait(t.Context(), i*step+step/2+random.IntN(step/2))
 		f.run(t, victim)
 	}
 }
 
-// neighbour writes beside the namespace, so that its revisions have gaps.
-func (f *fixture) neighbour(ctx context.Context) {
+// writeBeside writes beside the namespace, so that its revisions have gaps.
+func (f *fixture) writeBeside(ctx context.Context) {
 	for ctx.Err() == nil {
 		f.etcd.Root().Put(ctx, neighbour+"key", "value")
 		time.Sleep(5 * time.Millisecond)

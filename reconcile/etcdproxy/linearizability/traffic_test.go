@@ -35,6 +35,13 @@ type recorder struct {
 	lost    []porcupine.Operation // without an answer
 }
 
+// wait waits until so many requests are done.
+func (r *recorder) wait(ctx context.Context, n int) {
+	for r.done.Load() < int64(n) && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // client sends random requests, one after the other.
 type client struct {
 	id     int

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -21,6 +23,11 @@ func (w *watched) follow(ctx context.Context, watcher clientv3.Watcher, more ...
 	if w.before {
 		options = append(options, clientv3.WithPrevKV())
 	}
+	asking, stop := context.WithCancel(ctx)
+	var asks sync.WaitGroup
+	asks.Go(func() { askProgress(asking, watcher) })
+	defer asks.Wait()
+	defer stop()
 	for answer := range watcher.Watch(ctx, w.key, options...) {
 		if err := answer.Err(); err != nil {
 			return fmt.Errorf("watcher %s: %w", w.name, err)
@@ -36,6 +43,18 @@ func (w *watched) follow(ctx context.Context, watcher clientv3.Watcher, more ...
 		}
 	}
 	return errors.Join(fmt.Errorf("watcher %s: ended after %d events", w.name, len(w.seen)), ctx.Err())
+}
+
+// askProgress has etcd say again and again how far a watcher is, as API servers do. The
+// answers are among the watcher's. While there is no connection, asking fails.
+func askProgress(ctx context.Context, watcher clientv3.Watcher) {
+	for ctx.Err() == nil {
+		_ = watcher.RequestProgress(ctx)
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 func eventOf(e *clientv3.Event, before bool) event {
