@@ -24,23 +24,29 @@ type call struct {
 	client grpc.ServerStream
 }
 
+// Methods that the proxy calls by itself, too.
+const (
+	rangeMethod      = "/etcdserverpb.KV/Range"
+	timeToLiveMethod = "/etcdserverpb.Lease/LeaseTimeToLive"
+)
+
 // methods are all that a tenant may call.
 var methods = map[string]func(*call) error{
-	"/etcdserverpb.KV/Range":              unary(wire.RangeRequest, wire.RangeResponse),
-	"/etcdserverpb.KV/RangeStream":        (*call).rangeStream,
-	"/etcdserverpb.KV/Put":                unary(wire.PutRequest, wire.PutResponse),
-	"/etcdserverpb.KV/DeleteRange":        unary(wire.DeleteRangeRequest, wire.DeleteRangeResponse),
-	"/etcdserverpb.KV/Txn":                unary(wire.TxnRequest, wire.TxnResponse),
-	"/etcdserverpb.KV/Compact":            (*call).compact,
-	"/etcdserverpb.Watch/Watch":           (*call).watch,
-	"/etcdserverpb.Lease/LeaseGrant":      (*call).leaseGrant,
-	"/etcdserverpb.Lease/LeaseRevoke":     (*call).leaseRevoke,
-	"/etcdserverpb.Lease/LeaseKeepAlive":  (*call).leaseKeepAlive,
-	"/etcdserverpb.Lease/LeaseTimeToLive": (*call).leaseTimeToLive,
-	"/etcdserverpb.Lease/LeaseLeases":     (*call).leaseLeases,
-	"/etcdserverpb.Maintenance/Status":    (*call).status,
-	"/etcdserverpb.Maintenance/Alarm":     (*call).alarm,
-	"/etcdserverpb.Cluster/MemberList":    (*call).memberList,
+	rangeMethod:                          unary(wire.RangeRequest, wire.RangeResponse),
+	"/etcdserverpb.KV/RangeStream":       (*call).rangeStream,
+	"/etcdserverpb.KV/Put":               unary(wire.PutRequest, wire.PutResponse),
+	"/etcdserverpb.KV/DeleteRange":       unary(wire.DeleteRangeRequest, wire.DeleteRangeResponse),
+	"/etcdserverpb.KV/Txn":               unary(wire.TxnRequest, wire.TxnResponse),
+	"/etcdserverpb.KV/Compact":           (*call).compact,
+	"/etcdserverpb.Watch/Watch":          (*call).watch,
+	"/etcdserverpb.Lease/LeaseGrant":     (*call).leaseGrant,
+	"/etcdserverpb.Lease/LeaseRevoke":    (*call).leaseRevoke,
+	"/etcdserverpb.Lease/LeaseKeepAlive": (*call).leaseKeepAlive,
+	timeToLiveMethod:                     (*call).leaseTimeToLive,
+	"/etcdserverpb.Lease/LeaseLeases":    (*call).leaseLeases,
+	"/etcdserverpb.Maintenance/Status":   (*call).status,
+	"/etcdserverpb.Maintenance/Alarm":    (*call).alarms,
+	"/etcdserverpb.Cluster/MemberList":   (*call).memberList,
 }
 
 // serve serves a call.

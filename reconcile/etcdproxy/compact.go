@@ -97,7 +97,7 @@ func (c *call) head() (*etcdserverpb.ResponseHeader, error) {
 // ask reads a range of etcd's keys, not rewritten: the caller asks for the namespace's own.
 func (c *call) ask(r *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
 	out := new(etcdserverpb.RangeResponse)
-	return out, c.exchange("/etcdserverpb.KV/Range", r, out)
+	return out, c.exchange(rangeMethod, r, out)
 }
 
 // exchange calls etcd with a request of the proxy's own.

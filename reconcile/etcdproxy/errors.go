@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -26,8 +27,17 @@ func refused(err error) error {
 // look at.
 func (p *Proxy) foreign(t *tenant, method string, err error) error {
 	t.counts.foreign.Add(1)
-	p.cfg.Log.Error("response of etcd not passed on", "namespace", t.id.String(), "method", method, "error", err)
+	p.alarm(t, "response of etcd not passed on", method, err.Error())
 	return status.Error(codes.Internal, "gitopsd: response of etcd not passed on")
+}
+
+// alarm logs what should never happen, at most once a minute for each tenant.
+func (p *Proxy) alarm(t *tenant, what, method, err string) {
+	now := time.Now().Unix()
+	if last := t.alarmed.Load(); now-last < 60 || !t.alarmed.CompareAndSwap(last, now) {
+		return
+	}
+	p.cfg.Log.Error(what, "namespace", t.id.String(), "method", method, "error", err)
 }
 
 // told returns what a tenant is told of an error of etcd, or of the connection to it: etcd's own
@@ -42,7 +52,7 @@ func (p *Proxy) told(t *tenant, method string, err error) error {
 		if s.Code() == codes.PermissionDenied || s.Code() == codes.Unauthenticated {
 			// The rewriting kept to the namespace, so its user lacks rights, or the
 			// rewriting is wrong.
-			p.cfg.Log.Error("etcd denied a request", "namespace", t.id.String(), "method", method, "error", s.Message())
+			p.alarm(t, "etcd denied a request", method, s.Message())
 		}
 		return status.Error(s.Code(), s.Message())
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

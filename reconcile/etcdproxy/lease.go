@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"gitopsd.dev/reconcile/etcdproxy/wire"
+	"gitopsd.dev/render/etcd"
 )
 
 var errUnasked = errors.New("a watch that was not asked for, or another lease than that asked for")
@@ -51,12 +52,12 @@ func (c *call) leaseGrant() error {
 
 // grant sends a request to grant a lease, which lacks the ID, with one.
 func (c *call) grant(request *frame, id int64) (frame, error) {
-	for id == 0 {
+	for id == 0 || id > wire.MaxLease {
 		var random [8]byte
 		if _, err := rand.Read(random[:]); err != nil {
 			return frame{}, status.Error(codes.Internal, "gitopsd: no random number")
 		}
-		id = int64(binary.LittleEndian.Uint64(random[:]) & wire.MaxLease)
+		id = int64(binary.LittleEndian.Uint64(random[:]) & (1<<etcd.LeaseBits - 1))
 	}
 	in, err := rewritten(request.buf.Len()+16, func(dst []byte) ([]byte, error) {
 		return c.tenant.space.AppendLease(append(dst, request.bytes()...), id), nil
@@ -69,7 +70,7 @@ func (c *call) grant(request *frame, id int64) (frame, error) {
 	if err != nil {
 		return frame{}, err
 	}
-	if notes.Lease != id {
+	if notes.Lease != c.tenant.space.Lease(id) {
 		out.free()
 		return frame{}, c.foreign(c.tenant, c.method, errUnasked)
 	}
@@ -106,7 +107,7 @@ func (c *call) leaseTimeToLive() error {
 	if err != nil {
 		return err
 	}
-	if c.tenant.space.Lease(notes.Lease) != c.tenant.space.Lease(asked) {
+	if notes.Lease != c.tenant.space.Lease(asked) {
 		out.free()
 		return c.foreign(c.tenant, c.method, errUnasked)
 	}
@@ -191,7 +192,7 @@ func (c *call) leases() (*etcdserverpb.LeaseLeasesResponse, error) {
 			continue
 		}
 		var out etcdserverpb.LeaseTimeToLiveResponse
-		if err := c.exchange("/etcdserverpb.Lease/LeaseTimeToLive", &etcdserverpb.LeaseTimeToLiveRequest{ID: c.tenant.space.Lease(id)}, &out); err != nil {
+		if err := c.exchange(timeToLiveMethod, &etcdserverpb.LeaseTimeToLiveRequest{ID: c.tenant.space.Lease(id)}, &out); err != nil {
 			return nil, err
 		}
 		if out.TTL < 0 {

@@ -65,9 +65,9 @@ func (c *call) statusOf(up *etcdserverpb.StatusResponse) *etcdserverpb.StatusRes
 	return out
 }
 
-// alarm serves Maintenance.Alarm: whether the namespace's quota is used up. Raising and clearing
+// alarms serves Maintenance.Alarm: whether the namespace's quota is used up. Raising and clearing
 // alarms is for etcd's operators.
-func (c *call) alarm() error {
+func (c *call) alarms() error {
 	var notes wire.Notes
 	in, err := c.receive(wire.AlarmRequest, &notes)
 	if err != nil {

@@ -23,6 +23,7 @@ type tenant struct {
 	upstream *upstream
 	counts   counts
 	quota    atomic.Int64 // in bytes; 0 is none
+	alarmed  atomic.Int64 // when an alarm was last logged, in seconds
 
 	mu       sync.Mutex
 	clients  clients // who may be one
@@ -114,8 +115,28 @@ func (t *tenant) admit(c clients) {
 	}
 }
 
-// check reports why a tenant cannot be served.
+// check reports why a tenant cannot be served beside the others.
 func check(t Tenant, i int, all []Tenant) error {
+	if err := valid(t); err != nil {
+		return err
+	}
+	for j, other := range all {
+		switch {
+		case j == i:
+		case other.ID == t.ID:
+			return errors.New("is named twice")
+		case valid(other) != nil: // is not served
+		case strings.HasPrefix(other.Prefix, t.Prefix) || strings.HasPrefix(t.Prefix, other.Prefix):
+			return fmt.Errorf("prefix %s overlaps %s of %s", t.Prefix, other.Prefix, other.ID)
+		case other.Number == t.Number:
+			return fmt.Errorf("number %d is that of %s, too", t.Number, other.ID)
+		}
+	}
+	return nil
+}
+
+// valid reports why a tenant cannot be served.
+func valid(t Tenant) error {
 	switch {
 	case t.ID.Cluster == "":
 		return errors.New("no name")
@@ -125,17 +146,6 @@ func check(t Tenant, i int, all []Tenant) error {
 		return fmt.Errorf("number %d is not between 1 and %d", t.Number, etcd.MaxNumber)
 	case t.ClientCAs == nil:
 		return errors.New("no certificate authority for its clients")
-	}
-	for j, other := range all {
-		switch {
-		case j == i:
-		case other.ID == t.ID:
-			return errors.New("is named twice")
-		case strings.HasPrefix(other.Prefix, t.Prefix) || other.Prefix != "" && strings.HasPrefix(t.Prefix, other.Prefix):
-			return fmt.Errorf("prefix %s overlaps %s of %s", t.Prefix, other.Prefix, other.ID)
-		case other.Number == t.Number:
-			return fmt.Errorf("number %d is that of %s, too", t.Number, other.ID)
-		}
 	}
 	return nil
 }

@@ -1,8 +1,10 @@
 package etcdproxy
 
 import (
+	"errors"
 	"io"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 
 	"gitopsd.dev/reconcile/etcdproxy/wire"
@@ -89,11 +91,32 @@ func (c *call) invoke(in received, m *wire.Message, notes *wire.Notes) (frame, e
 // roundTrip sends a request to etcd and returns the response, rewritten.
 func (c *call) roundTrip(in *frame, m *wire.Message, notes *wire.Notes) (frame, error) {
 	var got frame
-	if err := c.tenant.upstream.conn.Invoke(c.ctx, c.method, in, &got); err != nil {
+	if err := c.deliver(in, &got); err != nil {
 		return frame{}, c.told(c.tenant, c.method, err)
 	}
 	defer got.free()
 	return c.response(m, &got, notes)
+}
+
+// rereads is how often a read is sent again whose rights etcd could not tell, since users or roles
+// changed while it went on: otherwise each namespace that is made or removed would show in
+// the others.
+const rereads = 3
+
+// deliver sends a request to etcd, and frees it.
+func (c *call) deliver(in, got *frame) error {
+	conn := c.tenant.upstream.conn
+	if c.method != rangeMethod && c.method != timeToLiveMethod {
+		return conn.Invoke(c.ctx, c.method, in, got)
+	}
+	defer in.free()
+	for try := 0; ; try++ {
+		in.buf.Ref() // freed by gRPC
+		err := conn.Invoke(c.ctx, c.method, in, got)
+		if try == rereads || !errors.Is(err, rpctypes.ErrGRPCAuthOldRevision) {
+			return err
+		}
+	}
 }
 
 // response rewrites a response.

@@ -47,7 +47,7 @@ func (a *Authority) Pool() *x509.CertPool {
 }
 
 // Issue returns a certificate from a template, whose times are filled in if they are zero.
-// Intermediates are sent with it.
+// Intermediates are sent with it. A nil authority has it sign itself.
 func (a *Authority) Issue(template *x509.Certificate, intermediates ...*Authority) (tls.Certificate, error) {
 	cert, key, err := sign(template, a)
 	if err != nil {
@@ -99,4 +99,13 @@ func sign(template *x509.Certificate, by *Authority) (*x509.Certificate, *ecdsa.
 	}
 	cert, err := x509.ParseCertificate(der)
 	return cert, key, err
+}
+
+// Leaf returns what is no authority, but signs: to see that nobody accepts that.
+func (a *Authority) Leaf(template *x509.Certificate) (*Authority, error) {
+	cert, key, err := sign(template, a)
+	if err != nil {
+		return nil, err
+	}
+	return &Authority{cert, key}, nil
 }

@@ -42,7 +42,8 @@ type Notes struct {
 	Revision int64
 	// Watch is the ID of a watch.
 	Watch int64
-	// Lease is the tenant's ID of a lease in a request, as it was given.
+	// Lease is the ID of a lease before it was rewritten: the tenant's in a request, etcd's in
+	// a response.
 	Lease int64
 	// Action is what a request about alarms wants.
 	Action int64
