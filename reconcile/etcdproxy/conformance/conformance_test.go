@@ -38,8 +38,10 @@ type suite struct {
 	files map[string]string
 	// edits are made in files of the module.
 	edits []edit
-	tags  string
-	runs  []run
+	// without are files and requirements that are left out.
+	without struct{ files, requirements []string }
+	tags    string
+	runs    []run
 	// known is the file of testdata with what does not pass.
 	known string
 }
@@ -72,7 +74,7 @@ func TestKubernetes(t *testing.T) {
 
 // Etcd's own tests find an etcd behind the proxy.
 func TestEtcd(t *testing.T) {
-	suite{
+	s := suite{
 		module: upstream.EtcdTestsModule,
 		files:  map[string]string{"etcd/gitopsd.go": "framework/integration/cluster_direct.go"},
 		edits:  []edit{{"framework/integration/testing.go", "	return clientv3.New(cfg)\n", "	return newClientV3(cfg)\n"}},
@@ -84,7 +86,11 @@ func TestEtcd(t *testing.T) {
 			{[]string{"integration/clientv3"}, "^Test(KV|Txn|Namespace)"},
 		},
 		known: "etcd.txt",
-	}.test(t)
+	}
+	// Tests of a cache for clients, a module of its own of which no release was published.
+	s.without.files = []string{"integration/cache_test.go"}
+	s.without.requirements = []string{"go.etcd.io/etcd/cache/v3"}
+	s.test(t)
 }
 
 func (s suite) test(t *testing.T) {
@@ -145,12 +151,17 @@ func (s suite) copy(t *testing.T, dir string) error {
 			return err
 		}
 	}
-	return require(t, dir)
+	for _, name := range s.without.files {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return require(t, dir, s.without.requirements)
 }
 
-// require has the copy use this module. Its own go.mod may replace modules by
-// directories that were not copied.
-func require(t *testing.T, dir string) error {
+// require has the copy use this module, and not those that are left out. Its own go.mod
+// may replace modules by directories that were not copied.
+func require(t *testing.T, dir string, without []string) error {
 	root, err := filepath.Abs("../../..")
 	if err != nil {
 		return err
@@ -170,6 +181,9 @@ func require(t *testing.T, dir string) error {
 	args := []string{"mod", "edit", "-require=gitopsd.dev@v0.0.0", "-replace=gitopsd.dev=" + root}
 	for _, r := range mod.Replace {
 		args = append(args, "-dropreplace="+r.Old.Path)
+	}
+	for _, path := range without {
+		args = append(args, "-droprequire="+path)
 	}
 	cmd = exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = dir

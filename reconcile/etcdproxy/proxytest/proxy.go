@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 
 	"gitopsd.dev/reconcile/etcdproxy"
 	"gitopsd.dev/render/etcd"
@@ -95,7 +96,8 @@ func (c Config) Start(l net.Listener) (*Proxy, error) {
 		tenants = append(tenants, t)
 	}
 	proxy, err := etcdproxy.New(etcdproxy.Config{
-		Log:         slog.New(slog.DiscardHandler),
+		// What is an error of the proxy or of its configuration.
+		Log:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil },
 	})
 	if err != nil {

@@ -125,7 +125,7 @@ func newFront(cfg clientv3.Config) (f *front, err error) {
 		if err != nil {
 			return nil, err
 		}
-		f.tunnels.Go(func() { proxytest.Tunnel(ctx, l, dialer(endpoint, cfg.TLS)) })
+		f.tunnels.Go(func() { proxytest.Tunnel(ctx, l, dialMember(endpoint, cfg.TLS)) })
 		served.Endpoints = append(served.Endpoints, "https://"+l.Addr().String())
 	}
 	if f.client, err = proxytest.ClientTLS(id, authority, authority); err != nil {
@@ -150,8 +150,8 @@ func (f *front) close() {
 	f.tunnels.Wait()
 }
 
-// dialer connects to a member as etcd's client does.
-func dialer(endpoint string, config *tls.Config) func(context.Context) (net.Conn, error) {
+// dialMember connects to a member as etcd's client does.
+func dialMember(endpoint string, config *tls.Config) func(context.Context) (net.Conn, error) {
 	network, address := "tcp", endpoint
 	if scheme, rest, ok := strings.Cut(endpoint, "://"); ok {
 		address = rest
