@@ -45,7 +45,8 @@ func main() {
 		case proxytest.EtcdChild:
 			proxytest.Main()
 		case grpcProxyChild:
-			etcdmain.Main(append([]string{"etcd"}, os.Args[2:]...))
+			os.Args = append([]string{"etcd"}, os.Args[2:]...) // where its command looks for arguments
+			etcdmain.Main(os.Args)
 		case embeddedChild:
 			cli.TuneGC()
 			os.Exit(serveEmbedded(os.Args[2], os.Stdin, os.Stdout, os.Stderr))
