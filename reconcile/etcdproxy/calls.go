@@ -22,6 +22,8 @@ type call struct {
 	// to see.
 	ctx    context.Context
 	client grpc.ServerStream
+	// slow has a token once the client has not read for too long.
+	slow chan struct{}
 }
 
 // Methods that the proxy calls by itself, too.
@@ -63,9 +65,11 @@ func (p *Proxy) serve(_ any, client grpc.ServerStream) (err error) {
 	}
 	ctx, cancel := context.WithCancel(outgoing(client.Context()))
 	defer cancel()
-	s.tenant.counts.active.Add(1)
-	defer func() { s.tenant.counts.done(err) }()
-	return serve(&call{Proxy: p, tenant: s.tenant, method: method, ctx: ctx, client: client})
+	defer func() { s.tenant.counts.done(method, err) }()
+	if s.tenant.counts.active.Add(1) > int64(p.cfg.Limits.Calls) {
+		return errTooManyCalls
+	}
+	return serve(&call{Proxy: p, tenant: s.tenant, method: method, ctx: ctx, client: client, slow: make(chan struct{}, 1)})
 }
 
 // refuse returns what a client is told of a method that it may not call.
@@ -93,10 +97,10 @@ func outgoing(ctx context.Context) context.Context {
 }
 
 // enter asks the gate.
-func (c *call) enter(notes *wire.Notes, bytes int) (leave func(error, int), err error) {
-	leave, err = c.cfg.Gate.Enter(c.ctx, &Call{Tenant: c.tenant.id, Method: c.method, Bytes: bytes, Notes: notes})
-	if leave == nil {
-		leave = func(error, int) {}
+func (c *call) enter(notes *wire.Notes, in *received) (Passage, error) {
+	passage, err := c.cfg.Gate.Enter(c.ctx, &Call{Tenant: c.tenant.id, Method: c.method, Request: in.from.bytes(), Notes: notes})
+	if passage == nil {
+		passage = open{}
 	}
-	return leave, err
+	return passage, err
 }

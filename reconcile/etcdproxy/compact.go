@@ -53,7 +53,7 @@ func (c *call) compact() error {
 		return err
 	}
 	defer in.discard()
-	leave, err := c.enter(&notes, in.bytes)
+	leave, err := c.enter(&notes, &in)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (c *call) compact() error {
 	if err == nil {
 		err = c.answer(&etcdserverpb.CompactionResponse{Header: head})
 	}
-	leave(err, 0)
+	leave.Leave(Outcome{Err: err})
 	return err
 }
 
@@ -76,7 +76,7 @@ func (c *call) raise(revision int64) (*etcdserverpb.ResponseHeader, error) {
 	case revision > head.Revision:
 		return nil, rpctypes.ErrGRPCFutureRev
 	}
-	return head, c.cfg.Floors.Raise(c.ctx, c.tenant.id, revision)
+	return head, c.told(c.tenant, c.method, c.cfg.Floors.Raise(c.ctx, c.tenant.id, revision))
 }
 
 // aboveFloor reports a request at a revision that the tenant compacted. In a transaction the

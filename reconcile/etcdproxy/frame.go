@@ -20,10 +20,23 @@ func (f *frame) free() {
 	}
 }
 
+// outcome is that of a call with the frame as its response.
+func (f *frame) outcome(err error) Outcome {
+	if err != nil || f.buf == nil {
+		return Outcome{Err: err}
+	}
+	return Outcome{Bytes: f.buf.Len(), Response: f.bytes()}
+}
+
 var pool = mem.DefaultBufferPool()
 
 // rewritten returns a frame with what write appends; size is about what that will be.
 func rewritten(size int, write func(dst []byte) ([]byte, error)) (frame, error) {
+	return rewrittenInto(func(room *[]byte) mem.Buffer { return mem.NewBuffer(room, pool) }, size, write)
+}
+
+// rewrittenInto is rewritten with a function that makes a buffer of memory from the pool.
+func rewrittenInto(buffer func(*[]byte) mem.Buffer, size int, write func(dst []byte) ([]byte, error)) (frame, error) {
 	room := pool.Get(size)
 	out, err := write((*room)[:0])
 	if err != nil {
@@ -31,7 +44,7 @@ func rewritten(size int, write func(dst []byte) ([]byte, error)) (frame, error) 
 		return frame{}, err
 	}
 	*room = out
-	return frame{mem.NewBuffer(room, pool)}, nil
+	return frame{buffer(room)}, nil
 }
 
 // codec hands messages through as frames. It implements [google.golang.org/grpc/encoding.CodecV2].

@@ -3,6 +3,8 @@ package etcdproxy
 import (
 	"context"
 
+	"google.golang.org/grpc"
+
 	"gitopsd.dev/reconcile/etcdproxy/wire"
 	"gitopsd.dev/render/etcd"
 )
@@ -14,24 +16,47 @@ type Call struct {
 	// Method is as in "/etcdserverpb.KV/Put". Of a stream each message that a client sends is
 	// a call: of Watch and of LeaseKeepAlive.
 	Method string
-	// Bytes is the size of the request as the client sent it.
-	Bytes int
-	// Notes are what the request holds: keys to put, revisions, kinds of watch requests. They
-	// are valid until Enter returns.
-	Notes *wire.Notes
+	// Request is what the client sent, and Notes are what it holds: keys to put, revisions,
+	// kinds of watch requests. Both are valid until Enter returns.
+	Request []byte
+	Notes   *wire.Notes
 }
 
 // A Gate stands between the proxy and etcd. Its methods are called at the same time.
 type Gate interface {
+	// Open is called before a namespace is served, and again when what it may use may have
+	// changed. conn reaches etcd as the namespace's user until Close; endpoints are where.
+	Open(ns etcd.Namespace, endpoints []string, conn grpc.ClientConnInterface)
+	// Close is called when a namespace is served no longer.
+	Close(tenant etcd.ID)
 	// Enter is called before a request is sent to etcd, and may wait. If it returns an error,
-	// a status of gRPC, nothing is sent and the client gets the error; ctx ends with the
-	// call. Otherwise leave is called once the call has ended, with what the client was told
-	// and the size of the response; of a stream's message, once it was sent. It may be nil.
-	Enter(ctx context.Context, c *Call) (leave func(err error, bytes int), err error)
-	// Watching is told of a stream's watches: +1 when etcd created one and -1 when it ended.
-	Watching(tenant etcd.ID, delta int)
+	// a status of gRPC, nothing is sent and the client gets the error, a watch alone if it is
+	// ResourceExhausted; ctx ends with the call. The Passage may be nil.
+	Enter(ctx context.Context, c *Call) (Passage, error)
+	// Unwatch is called once for each request to create a watch that Enter let pass, when the
+	// watch has ended or etcd refused it.
+	Unwatch(tenant etcd.ID)
 	// Usage returns what a namespace holds.
 	Usage(tenant etcd.ID) Usage
+}
+
+// A Passage is a request that a [Gate] let through.
+type Passage interface {
+	// Answered is called when etcd begins to answer in parts: from then on the call waits
+	// for the client rather than for etcd.
+	Answered()
+	// Leave is called once the call has ended; of a stream's message, once it was sent.
+	Leave(Outcome)
+}
+
+// Outcome says how a call ended.
+type Outcome struct {
+	// Err is what the client was told.
+	Err error
+	// Bytes is the size of the response, and Response is it where there is just one, valid
+	// until Leave returns.
+	Bytes    int
+	Response []byte
 }
 
 // Usage is what a namespace holds, as Status and Alarm answer it.
@@ -45,6 +70,12 @@ type Usage struct {
 // open is a gate that lets everything pass and counts nothing.
 type open struct{}
 
-func (open) Enter(context.Context, *Call) (func(error, int), error) { return nil, nil }
-func (open) Watching(etcd.ID, int)                                  {}
-func (open) Usage(etcd.ID) Usage                                    { return Usage{} }
+func (open) Open(etcd.Namespace, []string, grpc.ClientConnInterface) {}
+func (open) Close(etcd.ID)                                           {}
+func (open) Enter(context.Context, *Call) (Passage, error)           { return nil, nil }
+func (open) Unwatch(etcd.ID)                                         {}
+func (open) Usage(etcd.ID) Usage                                     { return Usage{} }
+
+// Answered and Leave make open a Passage, too.
+func (open) Answered()     {}
+func (open) Leave(Outcome) {}

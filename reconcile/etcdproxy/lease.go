@@ -33,7 +33,7 @@ func (c *call) leaseGrant() error {
 	if asked < 0 || asked > wire.MaxLease {
 		return status.Errorf(codes.InvalidArgument, "gitopsd: the ID of a lease is between 1 and %d, or 0 for one that is free", int64(wire.MaxLease))
 	}
-	leave, err := c.enter(&notes, in.bytes)
+	leave, err := c.enter(&notes, &in)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (c *call) leaseGrant() error {
 			out, err = c.grant(&in.frame, asked)
 		}
 	}
-	leave(err, 0)
+	leave.Leave(out.outcome(err))
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (c *call) leaseKeepAlive() error {
 		if err != nil {
 			return err
 		}
-		return c.client.SendMsg(&out)
+		return c.tell(&out)
 	})
 }
 
@@ -141,14 +141,14 @@ func (c *call) renewals(up grpc.ClientStream) error {
 		if err != nil {
 			return err
 		}
-		leave, err := c.enter(&notes, in.bytes)
+		leave, err := c.enter(&notes, &in)
 		if err != nil {
 			in.discard()
 			return err
 		}
 		in.from.free()
 		err = up.SendMsg(&in.frame)
-		leave(err, 0)
+		leave.Leave(Outcome{Err: err})
 		if err == io.EOF {
 			return nil // the reason comes by the other direction
 		}
@@ -170,7 +170,7 @@ func (c *call) leaseLeases() error {
 		return err
 	}
 	defer in.discard()
-	leave, err := c.enter(&notes, in.bytes)
+	leave, err := c.enter(&notes, &in)
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (c *call) leaseLeases() error {
 	if err == nil {
 		err = c.answer(out)
 	}
-	leave(err, 0)
+	leave.Leave(Outcome{Err: err})
 	return err
 }
 

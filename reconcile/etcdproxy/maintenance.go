@@ -25,7 +25,7 @@ func (c *call) status() error {
 		return err
 	}
 	defer in.discard()
-	leave, err := c.enter(&notes, in.bytes)
+	leave, err := c.enter(&notes, &in)
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (c *call) status() error {
 	if err == nil {
 		err = c.answer(c.statusOf(&up))
 	}
-	leave(err, 0)
+	leave.Leave(Outcome{Err: err})
 	return err
 }
 
@@ -73,11 +73,16 @@ func (c *call) alarms() error {
 	if err != nil {
 		return err
 	}
-	in.discard()
+	defer in.discard()
 	if notes.Action != int64(etcdserverpb.AlarmRequest_GET) {
 		return status.Error(codes.PermissionDenied, "gitopsd: tenants of a shared etcd can get alarms, not raise or clear them")
 	}
+	leave, err := c.enter(&notes, &in)
+	if err != nil {
+		return err
+	}
 	head, err := c.head()
+	leave.Leave(Outcome{Err: err})
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,8 @@
 //   - calls.go: each method, and how it is served; refusal of all others
 //   - unary.go, watch.go, lease.go, maintenance.go, compact.go: the calls
 //   - frame.go, errors.go: messages as bytes, and what a tenant is told of errors
-//   - gate.go: the seam for quota and throttling
+//   - gate.go: the seam for quota and throttling, which package guard has
+//   - slow.go: clients that do not read
 //
 // The rewriting itself is pure, in the package wire. The package provisions nothing: users,
 // roles and certificates are reconcile/etcd's.
@@ -65,6 +66,15 @@ type Limits struct {
 	HeaderBytes uint32
 	// Streams is the largest number of calls in progress on a connection; 1000 by default.
 	Streams uint32
+	// Calls is the largest number of calls in progress of a tenant, streams and those that
+	// wait included; 5000 by default.
+	Calls int
+	// Unread is how long a client may leave unread what a stream has for it; a minute by
+	// default. Then the stream ends.
+	Unread time.Duration
+	// UnreadBytes is how much is held of responses that a tenant's clients do not read, before
+	// its reads are refused; twice ResponseBytes by default.
+	UnreadBytes int
 	// Connections is the largest number of connections of a tenant; 1000 by default.
 	Connections int
 	// Handshakes is the largest number of connections that are not authenticated yet; 1000 by
@@ -82,6 +92,9 @@ func (l Limits) withDefaults() Limits {
 	l.ResponseBytes = cmp.Or(l.ResponseBytes, 128<<20)
 	l.HeaderBytes = cmp.Or(l.HeaderBytes, 16<<10)
 	l.Streams = cmp.Or(l.Streams, 1000)
+	l.Calls = cmp.Or(l.Calls, 5000)
+	l.UnreadBytes = cmp.Or(l.UnreadBytes, 2*l.ResponseBytes)
+	l.Unread = cmp.Or(l.Unread, time.Minute)
 	l.Connections = cmp.Or(l.Connections, 1000)
 	l.Handshakes = cmp.Or(l.Handshakes, 1000)
 	l.Handshake = cmp.Or(l.Handshake, 10*time.Second)
@@ -191,6 +204,10 @@ func (p *Proxy) server() *grpc.Server {
 		grpc.MaxSendMsgSize(l.ResponseBytes),
 		grpc.MaxHeaderListSize(l.HeaderBytes),
 		grpc.MaxConcurrentStreams(l.Streams),
+		// Fixed windows bound what a client can have the proxy hold: a request that nobody
+		// waits for stays with the client.
+		grpc.InitialWindowSize(streamWindow),
+		grpc.InitialConnWindowSize(connWindow),
 		grpc.KeepaliveEnforcementPolicy(enforcement),
 		grpc.KeepaliveParams(serverKeepalive),
 		grpc.WaitForHandlers(true),

@@ -23,6 +23,7 @@ type tenant struct {
 	upstream *upstream
 	counts   counts
 	quota    atomic.Int64 // in bytes; 0 is none
+	held     atomic.Int64 // bytes of responses that are not read
 	alarmed  atomic.Int64 // when an alarm was last logged, in seconds
 
 	mu       sync.Mutex
@@ -58,6 +59,7 @@ func (p *Proxy) Set(tenants []Tenant) error {
 			continue
 		}
 		serving.quota.Store(t.Quota.Storage)
+		p.cfg.Gate.Open(t.Namespace, t.Upstream.Endpoints, serving.upstream.conn)
 		next[uri] = serving
 	}
 	p.mu.Lock()
@@ -73,6 +75,9 @@ func (p *Proxy) Set(tenants []Tenant) error {
 	}
 	for uri, t := range old {
 		if next[uri] != t {
+			if next[uri] == nil {
+				p.cfg.Gate.Close(t.id)
+			}
 			t.close()
 		}
 	}

@@ -1,6 +1,7 @@
 package etcdproxy
 
 import (
+	"cmp"
 	"errors"
 	"io"
 
@@ -29,7 +30,6 @@ func unary(request, response *wire.Message) func(*call) error {
 // received is a request, ready to be sent to etcd.
 type received struct {
 	frame
-	bytes int // as the client sent it
 	// The notes of the request are parts of this.
 	from frame
 }
@@ -50,6 +50,7 @@ func (c *call) receive(m *wire.Message, notes *wire.Notes) (received, error) {
 // request rewrites a request.
 func (c *call) request(m *wire.Message, from *frame, notes *wire.Notes) (received, error) {
 	src := from.bytes()
+	c.tenant.counts.received.Add(int64(len(src)))
 	to, err := rewritten(len(src)+2*len(c.tenant.prefix)+32, func(dst []byte) ([]byte, error) {
 		return c.tenant.space.Request(dst, m, src, notes)
 	})
@@ -57,7 +58,7 @@ func (c *call) request(m *wire.Message, from *frame, notes *wire.Notes) (receive
 		c.tenant.counts.refused.Add(1)
 		return received{}, refused(err)
 	}
-	return received{frame: to, bytes: len(src), from: *from}, nil
+	return received{frame: to, from: *from}, nil
 }
 
 // discard frees a request that is not sent.
@@ -69,22 +70,22 @@ func (r *received) discard() {
 // invoke sends a request to etcd if floor and gate let it, and returns the response, rewritten. It is sent
 // once: whether a write that failed was done is for the client to find out, as with etcd.
 func (c *call) invoke(in received, m *wire.Message, notes *wire.Notes) (frame, error) {
-	if err := c.aboveFloor(notes); err != nil {
+	err := c.aboveFloor(notes)
+	if err == nil && len(notes.Puts) == 0 && notes.Deletes == 0 {
+		err = c.readsAll()
+	}
+	if err != nil {
 		in.discard()
 		return frame{}, err
 	}
-	leave, err := c.enter(notes, in.bytes)
+	leave, err := c.enter(notes, &in)
 	if err != nil {
 		in.discard()
 		return frame{}, err
 	}
 	in.from.free()
 	out, err := c.roundTrip(&in.frame, m, notes)
-	size := 0
-	if err == nil {
-		size = out.buf.Len()
-	}
-	leave(err, size)
+	leave.Leave(out.outcome(err))
 	return out, err
 }
 
@@ -123,12 +124,13 @@ func (c *call) deliver(in, got *frame) error {
 func (c *call) response(m *wire.Message, got *frame, notes *wire.Notes) (frame, error) {
 	src := got.bytes()
 	*notes = wire.Notes{}
-	out, err := rewritten(len(src), func(dst []byte) ([]byte, error) {
+	out, err := rewrittenInto(unread{c.tenant}.hold, len(src), func(dst []byte) ([]byte, error) {
 		return c.tenant.space.Response(dst, m, src, notes)
 	})
 	if err != nil {
 		return frame{}, c.foreign(c.tenant, c.method, err)
 	}
+	c.tenant.counts.sent.Add(int64(out.buf.Len()))
 	return out, nil
 }
 
@@ -141,23 +143,25 @@ func (c *call) rangeStream() error {
 	if err != nil {
 		return err
 	}
-	if err := c.aboveFloor(&notes); err != nil {
+	if err := cmp.Or(c.aboveFloor(&notes), c.readsAll()); err != nil {
 		in.discard()
 		return err
 	}
-	leave, err := c.enter(&notes, in.bytes)
+	leave, err := c.enter(&notes, &in)
 	if err != nil {
 		in.discard()
 		return err
 	}
 	in.from.free()
-	size, err := c.parts(&in.frame)
-	leave(err, size)
-	return err
+	return c.attended(func() error {
+		size, err := c.parts(&in.frame, leave.Answered)
+		leave.Leave(Outcome{Err: err, Bytes: size})
+		return err
+	})
 }
 
 // parts sends a request and passes on the parts of the response. It returns their size.
-func (c *call) parts(in *frame) (size int, err error) {
+func (c *call) parts(in *frame, answered func()) (size int, err error) {
 	up, err := c.tenant.upstream.conn.NewStream(c.ctx, serverStreams, c.method)
 	if err != nil {
 		in.free()
@@ -177,6 +181,7 @@ func (c *call) parts(in *frame) (size int, err error) {
 		case err != nil:
 			return size, c.told(c.tenant, c.method, err)
 		}
+		answered()
 		var notes wire.Notes
 		out, err := c.response(wire.RangeStreamResponse, &got, &notes)
 		got.free()
@@ -184,7 +189,7 @@ func (c *call) parts(in *frame) (size int, err error) {
 			return size, err
 		}
 		size += out.buf.Len()
-		if err := c.client.SendMsg(&out); err != nil {
+		if err := c.tell(&out); err != nil {
 			return size, err
 		}
 	}

@@ -19,6 +19,13 @@ import (
 	"google.golang.org/grpc/resolver/manual"
 )
 
+// Windows of flow control: what one stream, and all of a connection together, may have sent
+// before it is read.
+const (
+	streamWindow = 1 << 20
+	connWindow   = 4 << 20
+)
+
 // enforcement is how often clients may ping, as etcd has it.
 var enforcement = keepalive.EnforcementPolicy{MinTime: 5 * time.Second}
 
@@ -62,6 +69,9 @@ func newUpstream(u Upstream, cfg Config) (*upstream, error) {
 		grpc.WithKeepaliveParams(clientKeepalive),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 3 * time.Second}),
 		grpc.WithNoProxy(),
+		// What a client does not read stays in etcd, beyond these windows.
+		grpc.WithInitialWindowSize(streamWindow),
+		grpc.WithInitialConnWindowSize(connWindow),
 		grpc.WithDefaultCallOptions(
 			grpc.ForceCodecV2(codec{}),
 			grpc.MaxCallRecvMsgSize(cfg.Limits.ResponseBytes),

@@ -3,8 +3,11 @@ package etcdproxy
 import (
 	"io"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"gitopsd.dev/reconcile/etcdproxy/wire"
 )
@@ -48,6 +51,8 @@ func (c *call) relay(up grpc.ClientStream, requests func() error, response func(
 	// handler's return the client's stream ends, and with ctx the one to etcd.
 	for {
 		select {
+		case <-c.slow:
+			return errSlow
 		case err := <-ended:
 			return err
 		case err := <-failed:
@@ -63,19 +68,28 @@ func (c *call) relay(up grpc.ClientStream, requests func() error, response func(
 //
 // A watch below the floor gets what etcd would have sent if it were compacted there: the watch is
 // created, and canceled with the floor as the revision of the compaction. To know the ID, and to
-// keep the order, etcd creates it, too, on the one key that never exists; it is canceled there as
-// soon as it is known.
+// keep the order, etcd creates it, too, but with no event to wait for; it is canceled there as
+// soon as it is known. A watch that the gate refuses goes the same way, with the reason.
 type watching struct {
 	*call
 	up grpc.ClientStream
 
 	sending sync.Mutex // of messages to etcd, by both directions
 	mu      sync.Mutex
-	// creating are the watches that etcd was asked for and has not answered, in order: the
-	// floor at which one fails, or 0.
-	creating []int64
+	// creating are the watches that etcd was asked for and has not answered, in order.
+	creating []creating
 	open     map[int64]bool // by ID; false for those that the client does not know of
+	over     bool
 }
+
+// creating is a watch that etcd was asked for. It ends at once if it is below the floor, which
+// is not 0 then, or was refused, for a reason.
+type creating struct {
+	floor   int64
+	refused string
+}
+
+func (c creating) ends() bool { return c.floor > 0 || c.refused != "" }
 
 // requests passes on what the client sends, until it sends no more.
 func (w *watching) requests() error {
@@ -101,40 +115,65 @@ func (w *watching) pass(from *frame) error {
 		from.free()
 		return err
 	}
-	leave, err := w.enter(&notes, in.bytes)
-	if err != nil {
+	create := creating{}
+	leave, err := w.enter(&notes, &in)
+	switch {
+	case err == nil:
+	case notes.Member == wire.Create && status.Code(err) == codes.ResourceExhausted:
+		create.refused, leave = status.Convert(err).Message(), open{}
+		if err := w.hesitate(); err != nil {
+			in.discard()
+			return err
+		}
+	default:
 		in.discard()
 		return err
 	}
+	err = w.send(&in.frame, &notes, create)
 	in.from.free()
-	err = w.send(&in.frame, &notes)
-	leave(err, 0)
+	leave.Leave(Outcome{Err: err})
 	if err == io.EOF {
 		return nil // the reason comes by the other direction
 	}
 	return err
 }
 
+// hesitate slows down a client that goes on asking for what is refused.
+func (w *watching) hesitate() error {
+	select {
+	case <-time.After(100 * time.Millisecond):
+		return nil
+	case <-w.ctx.Done():
+		return w.ctx.Err()
+	}
+}
+
 // send sends a request to etcd.
-func (w *watching) send(in *frame, notes *wire.Notes) error {
+func (w *watching) send(in *frame, notes *wire.Notes, create creating) error {
 	w.sending.Lock()
 	defer w.sending.Unlock()
-	if notes.Member == wire.Create {
-		floor := int64(0)
-		if err := w.aboveFloor(notes); err != nil {
-			floor = w.cfg.Floors.Floor(w.tenant.id)
-			in.free()
-			*in = frame{}
-			var err error
-			if *in, err = rewritten(len(w.tenant.prefix)+32, func(dst []byte) ([]byte, error) {
-				return w.tenant.space.WatchNothing(dst, notes.Watch), nil
-			}); err != nil {
-				return err
-			}
+	if notes.Member != wire.Create {
+		return w.up.SendMsg(in)
+	}
+	if w.aboveFloor(notes) != nil && create.refused == "" {
+		create.floor = w.cfg.Floors.Floor(w.tenant.id)
+	}
+	w.mu.Lock()
+	if !w.over {
+		w.creating = append(w.creating, create)
+	} else if create.refused == "" {
+		w.cfg.Gate.Unwatch(w.tenant.id)
+	}
+	w.mu.Unlock()
+	if create.ends() {
+		in.free()
+		nothing, err := rewritten(len(w.tenant.prefix)+96, func(dst []byte) ([]byte, error) {
+			return w.tenant.space.WatchNothing(dst, notes.Watch), nil
+		})
+		if err != nil {
+			return err
 		}
-		w.mu.Lock()
-		w.creating = append(w.creating, floor)
-		w.mu.Unlock()
+		*in = nothing
 	}
 	return w.up.SendMsg(in)
 }
@@ -146,55 +185,56 @@ func (w *watching) response(got *frame) error {
 	if err != nil {
 		return err
 	}
-	floor, hide, err := w.note(&notes)
+	create, hide, err := w.note(&notes)
 	if err != nil || hide {
 		out.free()
 		return err
 	}
-	if err := w.client.SendMsg(&out); err != nil || floor == 0 {
+	if err := w.tell(&out); err != nil || !create.ends() {
 		return err
 	}
-	if out, err = rewritten(len(notes.Header)+48, func(dst []byte) ([]byte, error) {
-		return wire.Compacted(dst, notes.Header, notes.Watch, floor), nil
+	if out, err = rewritten(len(notes.Header)+len(create.refused)+48, func(dst []byte) ([]byte, error) {
+		return wire.CanceledWatch(dst, notes.Header, notes.Watch, create.floor, create.refused), nil
 	}); err != nil {
 		return err
 	}
-	if err := w.client.SendMsg(&out); err != nil {
+	if err := w.tell(&out); err != nil {
 		return err
 	}
 	return w.forget(notes.Watch)
 }
 
-// note keeps count of the watches that are open. It returns the floor if one was created that is
-// below it, and whether the response is not for the client.
-func (w *watching) note(n *wire.Notes) (floor int64, hide bool, err error) {
+// note keeps count of the watches that are open. It returns what was asked for if a watch was
+// created, and whether the response is not for the client.
+func (w *watching) note(n *wire.Notes) (create creating, hide bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.over {
+		return creating{}, true, nil // the call has ended
+	}
 	if n.Created {
 		if len(w.creating) == 0 {
-			return 0, true, w.foreign(w.tenant, w.method, errUnasked)
+			return creating{}, true, w.foreign(w.tenant, w.method, errUnasked)
 		}
-		floor, w.creating = w.creating[0], w.creating[1:]
-		switch {
-		case n.Canceled:
-			return 0, false, nil // etcd refused it, and tells why
-		case floor > 0:
-			w.open[n.Watch] = false
-			return floor, false, nil
+		create, w.creating = w.creating[0], w.creating[1:]
+		if (n.Canceled || create.floor > 0) && create.refused == "" {
+			w.cfg.Gate.Unwatch(w.tenant.id)
 		}
-		w.open[n.Watch] = true
-		w.cfg.Gate.Watching(w.tenant.id, 1)
-		return 0, false, nil
+		if n.Canceled {
+			return creating{}, false, nil // etcd refused it, and tells why
+		}
+		w.open[n.Watch] = !create.ends()
+		return create, false, nil
 	}
 	if !n.Canceled {
-		return 0, false, nil
+		return creating{}, false, nil
 	}
 	known, is := w.open[n.Watch]
 	delete(w.open, n.Watch)
 	if known {
-		w.cfg.Gate.Watching(w.tenant.id, -1)
+		w.cfg.Gate.Unwatch(w.tenant.id)
 	}
-	return 0, is && !known, nil
+	return creating{}, is && !known, nil
 }
 
 // forget has etcd cancel a watch that the client thinks is gone.
@@ -217,8 +257,13 @@ func (w *watching) end() {
 	defer w.mu.Unlock()
 	for _, known := range w.open {
 		if known {
-			w.cfg.Gate.Watching(w.tenant.id, -1)
+			w.cfg.Gate.Unwatch(w.tenant.id)
 		}
 	}
-	w.open = nil
+	for _, create := range w.creating {
+		if create.refused == "" {
+			w.cfg.Gate.Unwatch(w.tenant.id)
+		}
+	}
+	w.open, w.creating, w.over = make(map[int64]bool), nil, true
 }

@@ -29,6 +29,7 @@ type Server struct {
 	Root *clientv3.Client
 
 	etcd *embed.Etcd
+	cfg  *embed.Config
 	dir  string
 }
 
@@ -64,15 +65,9 @@ func start(secure bool) (_ *Server, err error) {
 	}
 	client := url.URL{Scheme: scheme, Host: "127.0.0.1:0"}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	if s.etcd, err = embed.StartEtcd(cfg); err != nil {
-		return nil, fmt.Errorf("etcd: %w", err)
-	}
-	select {
-	case <-s.etcd.Server.ReadyNotify():
-	case err := <-s.etcd.Err():
-		return nil, fmt.Errorf("etcd: %w", err)
-	case <-time.After(time.Minute):
-		return nil, errors.New("etcd: not ready after a minute")
+	s.cfg = cfg
+	if err := s.run(); err != nil {
+		return nil, err
 	}
 	s.Endpoint = scheme + "://" + s.etcd.Clients[0].Addr().String()
 	if !secure {
@@ -80,6 +75,31 @@ func start(secure bool) (_ *Server, err error) {
 		return s, err
 	}
 	return s, s.enableAuth()
+}
+
+// run starts the etcd and waits until it is ready.
+func (s *Server) run() (err error) {
+	if s.etcd, err = embed.StartEtcd(s.cfg); err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	select {
+	case <-s.etcd.Server.ReadyNotify():
+		return nil
+	case err := <-s.etcd.Err():
+		return fmt.Errorf("etcd: %w", err)
+	case <-time.After(time.Minute):
+		return errors.New("etcd: not ready after a minute")
+	}
+}
+
+// Restart stops the etcd, runs between, and starts it again with its data at the same address.
+func (s *Server) Restart(between func()) error {
+	at := url.URL{Scheme: s.cfg.ListenClientUrls[0].Scheme, Host: s.etcd.Clients[0].Addr().String()}
+	s.etcd.Close()
+	s.etcd = nil
+	between()
+	s.cfg.ListenClientUrls = []url.URL{at}
+	return s.run()
 }
 
 // secure writes certificates and has etcd use them.

@@ -42,7 +42,7 @@ func (r reference) span(key, end *[]byte) {
 	case e == "\x00":
 		*end = r.prefixEnd()
 	case e <= k: // nothing
-		*key, *end = []byte(r.prefix), nil
+		*key, *end = []byte(r.prefix+string(nothing)), nil
 	default:
 		*end = []byte(r.prefix + e)
 	}
@@ -185,7 +185,7 @@ func (r reference) kvs(kvs ...*mvccpb.KeyValue) error {
 
 func (r reference) strip(key *[]byte) error {
 	own, ok := bytes.CutPrefix(*key, []byte(r.prefix))
-	if !ok {
+	if !ok || len(own) == 0 {
 		return fmt.Errorf("key %q", *key)
 	}
 	*key = own

@@ -234,7 +234,7 @@ func (r *rewrite) field(dst []byte, f field, num protowire.Number, v uint64, b [
 		}
 		have.key = b
 		own, ok := bytes.CutPrefix(b, r.space.prefix)
-		if !ok {
+		if !ok || len(own) == 0 { // the prefix itself is the proxy's
 			return nil, errorf("a key that is not the namespace's")
 		}
 		return appendBytes(dst, num, own), nil

@@ -1,11 +1,16 @@
 package wire
 
-import "google.golang.org/protobuf/encoding/protowire"
+import (
+	"bytes"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
 
 // WatchNothing appends a request to create a watch, with an ID if that is not 0, that never has an
-// event: on the key that is the prefix itself, which no tenant can put.
+// event: it leaves out both kinds of them.
 func (s *Space) WatchNothing(dst []byte, id int64) []byte {
-	create := appendBytes(nil, 1, s.prefix)
+	create := appendBytes(nil, 1, append(bytes.Clone(s.prefix), nothing...))
+	create = appendBytes(create, 5, []byte{0, 1}) // NOPUT, NODELETE
 	if id != 0 {
 		create = appendNumber(create, 7, id)
 	}
@@ -17,13 +22,19 @@ func CancelWatch(dst []byte, id int64) []byte {
 	return appendBytes(dst, Cancel, appendNumber(nil, 1, id))
 }
 
-// Compacted appends the response that cancels a watch since it began below a revision up to which
-// was compacted. The header is that of another response.
-func Compacted(dst, header []byte, id, revision int64) []byte {
+// CanceledWatch appends the response that cancels a watch: since it began below a revision up to
+// which was compacted, if that is not 0, or for a reason. The header is that of another response.
+func CanceledWatch(dst, header []byte, id, compacted int64, reason string) []byte {
 	dst = appendBytes(dst, 1, header)
 	dst = appendNumber(dst, 2, id)
 	dst = appendNumber(dst, 4, 1)
-	return appendNumber(dst, 5, revision)
+	if compacted != 0 {
+		dst = appendNumber(dst, 5, compacted)
+	}
+	if reason != "" {
+		dst = appendBytes(dst, 6, []byte(reason))
+	}
+	return dst
 }
 
 // AppendLease appends the ID in etcd that a lease is to have to a request to grant it.

@@ -1,0 +1,239 @@
+// Package account keeps what a proxy knows of one namespace in etcd true: how much it
+// holds, and the floor to which it is compacted, as package limit has them.
+//
+// [Follow] counts all keys once, at one revision, and then follows a watch on the
+// namespace from there. What it says is true at each revision that it has reached, through
+// any compaction, reconnection and restart of etcd: where the watch cannot go on, it counts
+// anew, and until then writes that grow wait. [Raise] raises the floor, which lies in etcd
+// in the namespace itself; the same watch brings what other proxies raised.
+package account
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // which asProto names
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"gitopsd.dev/reconcile/etcdproxy/limit"
+)
+
+// Config says what to follow.
+type Config struct {
+	// Log gets a line when the namespace cannot be followed; required.
+	Log *slog.Logger
+	// Name is for the log, and Prefix is before the namespace's keys in etcd.
+	Name, Prefix string
+	// Etcd is a connection as the namespace's user. Its codec does not matter.
+	Etcd grpc.ClientConnInterface
+	// Usage and Floor are kept true.
+	Usage *limit.Usage
+	Floor *limit.Floor
+	// Scans has room for as many scans as are to run at the same time; nil for any number.
+	Scans chan struct{}
+}
+
+const (
+	// maxPage is how many keys are read at a time, and pageBytes about how many bytes. The
+	// number is adapted to the size of the values seen.
+	firstPage, maxPage = 16, 512
+	pageBytes          = 1 << 20
+	// pauses after a failure.
+	minPause, maxPause = 100 * time.Millisecond, 10 * time.Second
+	// tick is how often etcd is asked how far the watch is while something waits for that, and
+	// idle how often otherwise. If it does not answer for silence, the watch begins anew.
+	tick, idle, silence = 100 * time.Millisecond, 10 * time.Second, 30 * time.Second
+)
+
+// asProto has a call use protobuf on a connection with another codec.
+var asProto = grpc.ForceCodecV2(encoding.GetCodecV2("proto"))
+
+// Follow keeps the account until ctx ends.
+func Follow(ctx context.Context, cfg Config) {
+	f := &follower{
+		Config: cfg,
+		kv:     etcdserverpb.NewKVClient(cfg.Etcd),
+		watch:  etcdserverpb.NewWatchClient(cfg.Etcd),
+		end:    clientv3.GetPrefixRangeEnd(cfg.Prefix),
+	}
+	pause := minPause
+	for {
+		err := f.follow(ctx)
+		f.Usage.SetCurrent(false)
+		if ctx.Err() != nil {
+			return
+		}
+		if f.progressed {
+			pause, f.progressed = minPause, false
+		}
+		f.Log.Warn("etcd namespace is not followed; what grows waits", "namespace", f.Name, "error", err, "again in", pause)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
+
+// follower is the state of a Follow.
+type follower struct {
+	Config
+	kv    etcdserverpb.KVClient
+	watch etcdserverpb.WatchClient
+	end   string
+
+	// counted says that Usage is true at revision, in this cluster of etcd.
+	counted  bool
+	revision int64
+	cluster  uint64
+	// progressed says that following worked since the last pause.
+	progressed bool
+}
+
+// errBack says that etcd's revision is lower than before.
+var errBack = errors.New("etcd went back to an earlier revision")
+
+// follow counts if need be, and then watches until that ends.
+func (f *follower) follow(ctx context.Context) error {
+	now, err := f.record(ctx)
+	if err != nil {
+		return err
+	}
+	if f.counted && (now.cluster != f.cluster || now.revision < f.revision) {
+		f.Log.Warn("counting an etcd namespace again", "namespace", f.Name, "error", errBack)
+		f.counted = false
+	}
+	if !f.counted {
+		f.Floor.Reset(now.floor)
+		if err := f.scan(ctx, now.revision); err != nil {
+			return err
+		}
+		f.counted, f.revision, f.cluster = true, now.revision, now.cluster
+	}
+	f.Floor.Raise(now.floor)
+	return f.follows(ctx, now.revision)
+}
+
+// record is etcd's state by a linearizable read of a namespace's floor.
+type record struct {
+	cluster         uint64
+	revision, floor int64
+	modified        int64 // the revision of the record; 0 if there is none
+}
+
+func (f *follower) record(ctx context.Context) (record, error) {
+	return read(ctx, f.kv, f.Prefix)
+}
+
+func read(ctx context.Context, kv etcdserverpb.KVClient, prefix string) (record, error) {
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
+	out, err := kv.Range(ctx, &etcdserverpb.RangeRequest{Key: limit.FloorKey(prefix)}, asProto)
+	if err != nil {
+		return record{}, err
+	}
+	r := record{cluster: out.GetHeader().GetClusterId(), revision: out.GetHeader().GetRevision()}
+	for _, kv := range out.GetKvs() {
+		r.modified = kv.GetModRevision()
+		r.floor, _ = limit.ParseFloor(kv.GetValue(), r.revision)
+	}
+	return r, nil
+}
+
+// scan counts all keys at a revision.
+func (f *follower) scan(ctx context.Context, revision int64) error {
+	if f.Scans != nil {
+		select {
+		case f.Scans <- struct{}{}:
+			defer func() { <-f.Scans }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	scan := f.Usage.Scan()
+	next, page := append(limit.FloorKey(f.Prefix), 0), int64(firstPage)
+	for {
+		out, err := f.page(ctx, next, page, revision)
+		if status.Code(err) == codes.ResourceExhausted && page > 1 {
+			page /= 2 // larger than the connection takes
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		bytes := 0
+		for _, kv := range out.GetKvs() {
+			scan.Add(kv.GetKey()[len(f.Prefix):], len(kv.GetValue()))
+			bytes += len(kv.GetKey()) + len(kv.GetValue())
+			next = append(kv.GetKey(), 0)
+		}
+		switch {
+		case !out.GetMore():
+			f.Usage.Replace(scan, revision)
+			return nil
+		case bytes < pageBytes/2:
+			page = min(2*page, maxPage)
+		case bytes > 2*pageBytes:
+			page = max(page/2, 1)
+		}
+	}
+}
+
+func (f *follower) page(ctx context.Context, from []byte, limit, revision int64) (*etcdserverpb.RangeResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
+	return f.kv.Range(ctx, &etcdserverpb.RangeRequest{
+		Key: from, RangeEnd: []byte(f.end), Limit: limit, Revision: revision,
+		Serializable: true, // the revision says which state is meant
+	}, asProto)
+}
+
+// Raise raises the floor of a namespace to a revision that etcd has reached, in etcd first.
+// The error is ErrCompacted if it is as high already, or that of the connection.
+func Raise(ctx context.Context, etcd grpc.ClientConnInterface, prefix string, floor *limit.Floor, revision int64) error {
+	kv := etcdserverpb.NewKVClient(etcd)
+	key := limit.FloorKey(prefix)
+	for range 10 {
+		is, err := read(ctx, kv, prefix)
+		if err != nil {
+			return err
+		}
+		floor.Raise(is.floor)
+		if revision <= is.floor {
+			return limit.ErrCompacted
+		}
+		out, err := kv.Txn(ctx, &etcdserverpb.TxnRequest{
+			Compare: []*etcdserverpb.Compare{{
+				Target: etcdserverpb.Compare_MOD, Key: key,
+				TargetUnion: &etcdserverpb.Compare_ModRevision{ModRevision: is.modified},
+			}},
+			Success: []*etcdserverpb.RequestOp{{Request: &etcdserverpb.RequestOp_RequestPut{
+				RequestPut: &etcdserverpb.PutRequest{Key: key, Value: limit.FormatFloor(revision)},
+			}}},
+		}, asProto)
+		switch {
+		case err != nil:
+			return err
+		case out.GetSucceeded():
+			floor.Raise(revision)
+			return nil
+		}
+	}
+	return status.Error(codes.Unavailable, "etcdserver: others compact the namespace at the same time; try again")
+}
+
+// needsLeader has etcd end a watch on a member that lost its leader, and may not learn of
+// changes.
+func needsLeader(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader)
+}

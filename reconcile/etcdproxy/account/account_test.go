@@ -1,0 +1,293 @@
+package account
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"gitopsd.dev/reconcile/etcdproxy/limit"
+	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/testscripts/etcdserver"
+)
+
+// world is an etcd with a namespace that is followed through a relay.
+type world struct {
+	t      *testing.T
+	server *etcdserver.Server
+	relay  *etcdserver.Relay
+	conn   *grpc.ClientConn
+	prefix string
+	usage  *limit.Usage
+	floor  *limit.Floor
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	s, err := etcdserver.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	w := &world{t: t, server: s, prefix: "/ns/a/"}
+	cert, err := s.AddUser(t.Context(), "a", w.prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.relay, err = etcdserver.NewRelay(s.Endpoint); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.relay.Close)
+	at, err := url.Parse(w.relay.Endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	creds := credentials.NewTLS(&tls.Config{RootCAs: s.Authority.Pool(), Certificates: []tls.Certificate{cert}})
+	if w.conn, err = grpc.NewClient(at.Host, grpc.WithTransportCredentials(creds)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.conn.Close() })
+	return w
+}
+
+// follow begins to follow, until the test ends or stop is called.
+func (w *world) follow() (stop func()) {
+	w.usage, w.floor = limit.NewUsage(etcd.Quota{Storage: 1 << 40}), new(limit.Floor)
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	cfg := Config{
+		Log: slog.New(slog.DiscardHandler), Name: "a", Prefix: w.prefix, Etcd: w.conn,
+		Usage: w.usage, Floor: w.floor, Scans: make(chan struct{}, 1),
+	}
+	done.Go(func() { Follow(ctx, cfg) })
+	stop = func() { cancel(); done.Wait() }
+	w.t.Cleanup(stop)
+	return stop
+}
+
+// agrees waits until a revision is counted, and compares with what etcd holds then.
+func (w *world) agrees(when string) {
+	w.t.Helper()
+	out, err := w.server.Root.Get(w.t.Context(), w.prefix+"\x00", clientv3.WithRange(clientv3.GetPrefixRangeEnd(w.prefix)))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	bytes := int64(0)
+	for _, kv := range out.Kvs {
+		bytes += int64(len(kv.Key) - len(w.prefix) + len(kv.Value))
+	}
+	var got limit.State
+	if !eventually(func() bool {
+		got = w.usage.State()
+		return got.Current && got.Revision >= out.Header.Revision
+	}) {
+		w.t.Fatalf("%s: revision %d is not reached: %+v", when, out.Header.Revision, got)
+	}
+	if got.Bytes != bytes || got.Keys != int64(len(out.Kvs)) {
+		w.t.Errorf("%s: counted %d bytes and %d keys, and etcd holds %d and %d", when, got.Bytes, got.Keys, bytes, len(out.Kvs))
+	}
+}
+
+func eventually(is func() bool) bool {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if is() {
+			return true
+		}
+	}
+	return false
+}
+
+// change does something to the keys, beside the namespace too.
+func (w *world) change(r *rand.Rand) {
+	w.t.Helper()
+	c, ctx := w.server.Root, w.t.Context()
+	key := func() string { return fmt.Sprintf("%sk%d", w.prefix, r.IntN(30)) }
+	value := func() string { return strings.Repeat("v", r.IntN(1000)) }
+	var err error
+	switch r.IntN(7) {
+	case 0, 1:
+		_, err = c.Put(ctx, key(), value())
+	case 2:
+		_, err = c.Delete(ctx, key())
+	case 3:
+		_, err = c.Delete(ctx, key(), clientv3.WithRange(key()))
+	case 4:
+		_, err = c.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key()), "=", 0)).Then(
+			clientv3.OpPut(w.prefix+"then", value()), clientv3.OpDelete(key()+"x"), clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpPut(key(), value())}, nil),
+		).Else(clientv3.OpPut(key(), value())).Commit()
+	case 5:
+		var lease *clientv3.LeaseGrantResponse
+		if lease, err = c.Grant(ctx, 1000); err == nil {
+			if _, err = c.Put(ctx, key(), value(), clientv3.WithLease(lease.ID)); err == nil {
+				_, err = c.Revoke(ctx, lease.ID)
+			}
+		}
+	case 6:
+		_, err = c.Put(ctx, "/ns/b/"+key(), value())
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// The count is right after any sequence of changes, and through compaction, connections that
+// break and an etcd that is started again.
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 50 {
+		w.change(r)
+	}
+	stop := w.follow()
+	w.agrees("counted")
+	for range 50 {
+		w.change(r)
+	}
+	w.agrees("followed")
+
+	compact := func() {
+		t.Helper()
+		out, err := w.server.Root.Get(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.server.Root.Compact(t.Context(), out.Header.Revision); err != nil {
+			t.Fatal(err)
+		}
+	}
+	compact()
+	w.change(r)
+	w.agrees("compacted while followed")
+	for range 5 {
+		w.relay.Cut()
+		for range 10 {
+			w.change(r)
+		}
+		w.agrees("connection cut")
+	}
+
+	w.relay.SetDown(true)
+	if !eventually(func() bool { return !w.usage.State().Current }) {
+		t.Error("current without a connection")
+	}
+	for range 20 {
+		w.change(r)
+	}
+	compact()
+	w.change(r)
+	w.relay.SetDown(false)
+	w.agrees("compacted beyond the watch")
+
+	if err := w.server.Restart(func() {}); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		w.change(r)
+	}
+	w.agrees("etcd started again")
+
+	stop()
+	w.follow()
+	w.agrees("started again")
+}
+
+// A scan reads many keys and large ones in pages, all at one revision, while they change.
+func TestScanPages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	for i := range 30 {
+		var ops []clientv3.Op
+		for j := range 100 {
+			ops = append(ops, clientv3.OpPut(fmt.Sprintf("%s%02d-%02d", w.prefix, i, j), ""))
+		}
+		if _, err := w.server.Root.Txn(ctx).Then(ops...).Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 8 {
+		if _, err := w.server.Root.Put(ctx, fmt.Sprintf("%sz%02d", w.prefix, i), strings.Repeat("v", 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.follow()
+	for i := range 8 {
+		if _, err := w.server.Root.Delete(ctx, fmt.Sprintf("%sz%02d", w.prefix, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.agrees("while it was counted")
+}
+
+// A floor goes up only, outlives the proxy, and is agreed on by all.
+func TestRaise(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	revision := int64(0)
+	for range 20 {
+		out, err := w.server.Root.Put(ctx, w.prefix+"k", "v")
+		if err != nil {
+			t.Fatal(err)
+		}
+		revision = out.Header.Revision
+	}
+	stop := w.follow()
+	var other limit.Floor // of another proxy
+	if err := Raise(ctx, w.conn, w.prefix, &other, revision-5); err != nil || other.Load() != revision-5 {
+		t.Errorf("raised to %d: %v", other.Load(), err)
+	}
+	if !eventually(func() bool { return w.floor.Load() == revision-5 }) {
+		t.Errorf("the floor is %d here, want %d", w.floor.Load(), revision-5)
+	}
+	for _, lower := range []int64{revision - 6, revision - 5} {
+		if err := Raise(ctx, w.conn, w.prefix, &other, lower); err != limit.ErrCompacted {
+			t.Errorf("raised to %d again: %v", lower, err)
+		}
+	}
+	var all sync.WaitGroup
+	for i := range int64(5) {
+		all.Go(func() {
+			// One of them, or each, comes too late.
+			if err := Raise(ctx, w.conn, w.prefix, &other, revision-4+i); err != nil && err != limit.ErrCompacted {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	stop()
+	w.follow()
+	w.agrees("the record is no key of the tenant")
+	if w.floor.Load() != revision {
+		t.Errorf("the floor is %d after a start, want %d", w.floor.Load(), revision)
+	}
+
+	// A record that nobody can have written as a floor is none.
+	for _, garbage := range []string{"", "x", "-1", "999999999999"} {
+		if _, err := w.server.Root.Put(ctx, w.prefix, garbage); err != nil {
+			t.Fatal(err)
+		}
+		if is, err := read(ctx, etcdserverpb.NewKVClient(w.conn), w.prefix); err != nil || is.floor != 0 {
+			t.Errorf("record %q: floor %d, %v", garbage, is.floor, err)
+		}
+	}
+	w.agrees("garbage in the record")
+	if w.floor.Load() != revision {
+		t.Errorf("garbage moved the floor to %d", w.floor.Load())
+	}
+	if err := Raise(ctx, w.conn, w.prefix, w.floor, revision+1); err != nil {
+		t.Errorf("over garbage: %v", err)
+	}
+}

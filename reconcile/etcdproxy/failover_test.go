@@ -1,0 +1,253 @@
+package etcdproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"gitopsd.dev/testscripts/etcdserver"
+)
+
+// watcher collects the values that a watch has seen of a key.
+type watcher struct {
+	last   atomic.Int64
+	cancel func()
+	done   chan []string
+}
+
+func watchValues(t testing.TB, c *clientv3.Client, key string) *watcher {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	events := c.Watch(ctx, key, clientv3.WithCreatedNotify())
+	if r := <-events; r.Err() != nil || !r.Created {
+		t.Fatalf("watch: %+v, %v", r, r.Err())
+	}
+	w := &watcher{cancel: cancel, done: make(chan []string, 1)}
+	go func() {
+		var seen []string
+		for r := range events {
+			for _, e := range r.Events {
+				seen = append(seen, string(e.Kv.Value))
+				if n, err := strconv.ParseInt(string(e.Kv.Value), 10, 64); err == nil {
+					w.last.Store(n)
+				}
+			}
+		}
+		w.done <- seen
+	}()
+	return w
+}
+
+// ends waits for a last value and returns all that was seen.
+func (w *watcher) ends(t testing.TB, last int64) []string {
+	t.Helper()
+	waitFor(t, fmt.Sprintf("event %d", last), func() bool { return w.last.Load() == last })
+	w.cancel()
+	return <-w.done
+}
+
+// writes puts numbers under a key, each once, while disturb is called now and then, until it says
+// that it has ended. It returns the last number and those of which etcd said that they were
+// written.
+func writes(t testing.TB, c *clientv3.Client, key string, disturb func(i int) bool) (last int64, written map[string]bool) {
+	t.Helper()
+	written = make(map[string]bool)
+	put := func(i int) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		_, err := c.Put(ctx, key, fmt.Sprint(i))
+		if err == nil {
+			written[fmt.Sprint(i)] = true
+		}
+		return err
+	}
+	i := 1
+	for ; disturb(i); i++ {
+		if err := put(i); err != nil {
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	for put(i) != nil {
+		i++
+	}
+	return int64(i), written
+}
+
+// compare holds what a watch has seen against etcd's own history.
+func compare(t testing.TB, history, seen []string, written map[string]bool) {
+	t.Helper()
+	if !slices.Equal(seen, history) {
+		t.Errorf("the watch saw %d events that are not etcd's %d: %v and %v", len(seen), len(history), seen, history)
+	}
+	count := make(map[string]int)
+	for _, v := range history {
+		count[v]++
+	}
+	for v, n := range count {
+		if n != 1 {
+			t.Errorf("%s was written %d times", v, n)
+		}
+	}
+	for v := range maps.Keys(written) {
+		if count[v] != 1 {
+			t.Errorf("%s was not written, and the client was told that it was", v)
+		}
+	}
+}
+
+// Of two endpoints of etcd one is down, and then the other one: no write is done twice or lost once
+// it was confirmed, and a watch goes on without an event missed or doubled.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	s := sharedEtcd(t)
+	a := newTenantIn(t, "a")
+	var relays []*etcdserver.Relay
+	a.Upstream.Endpoints = nil
+	for range 2 {
+		r, err := etcdserver.NewRelay(s.Endpoint)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		relays = append(relays, r)
+		a.Upstream.Endpoints = append(a.Upstream.Endpoints, r.Endpoint)
+	}
+	relays[1].SetDown(true)
+	p := serve(t, Config{}, a)
+	c := p.client(t, a)
+	direct, through := watchValues(t, s.Root, a.Prefix+"k"), watchValues(t, c, "k")
+	last, written := writes(t, c, "k", func(i int) bool {
+		if i%40 == 0 {
+			up := i / 40 % 2
+			relays[up].SetDown(false)
+			relays[1-up].SetDown(true)
+		}
+		return i < 200
+	})
+	compare(t, direct.ends(t, last), through.ends(t, last), written)
+	if len(written) < 100 {
+		t.Errorf("only %d of %d writes were confirmed", len(written), last)
+	}
+	for i, r := range relays {
+		if _, ever := r.Open(); ever == 0 {
+			t.Errorf("endpoint %d was never used", i)
+		}
+	}
+}
+
+// replica serves on another listener, as another replica with the same certificate would.
+func (r running) replica(t testing.TB) (url string, stop func(), ended <-chan error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	done := make(chan error, 1)
+	go func() { done <- r.Serve(ctx, l) }()
+	return "https://" + l.Addr().String(), cancel, done
+}
+
+// When a proxy ends, its clients go on with another one: no write is done twice or lost, no event of
+// a watch is missed or doubled.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	s := sharedEtcd(t)
+	a := newTenantIn(t, "a")
+	p := serve(t, Config{Limits: Limits{Drain: 200 * time.Millisecond}}, a)
+	first, stop, ended := p.replica(t)
+	second, _, _ := p.replica(t)
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{first, second}, Logger: zap.NewNop(),
+		TLS: &tls.Config{RootCAs: p.ca.Pool(), Certificates: []tls.Certificate{a.certificate(t)}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	direct, through := watchValues(t, s.Root, a.Prefix+"k"), watchValues(t, c, "k")
+	over := false
+	last, written := writes(t, c, "k", func(i int) bool {
+		if i == 20 {
+			stop()
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+			over = true
+		default:
+		}
+		return !over || i < 60
+	})
+	compare(t, direct.ends(t, last), through.ends(t, last), written)
+	if _, err := net.Dial("tcp", strings.TrimPrefix(first, "https://")); err == nil {
+		t.Error("what has ended still listens")
+	}
+}
+
+// What is in progress when a proxy ends may go on to its end, and new calls are refused.
+func TestDrainsCalls(t *testing.T) {
+	t.Parallel()
+	a := newTenantIn(t, "a")
+	p := serve(t, Config{Limits: Limits{Drain: time.Minute}}, a)
+	c := p.client(t, a)
+	const keys, size = 32, 256 << 10
+	for i := range keys {
+		if _, err := c.Put(t.Context(), fmt.Sprintf("k%02d", i), strings.Repeat("v", size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	url, stop, ended := p.replica(t)
+	at := p
+	at.addr = strings.TrimPrefix(url, "https://")
+	kv := etcdserverpb.NewKVClient(at.raw(t, a))
+	stream, err := kv.RangeStream(t.Context(), &etcdserverpb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := 0
+	part, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got += len(part.RangeResponse.Kvs)
+	stop()
+	waitFor(t, "new calls to be refused", func() bool {
+		_, err := kv.Range(t.Context(), &etcdserverpb.RangeRequest{Key: []byte("k")})
+		return err != nil
+	})
+	select {
+	case <-ended:
+		t.Fatal("the proxy ended while a call was in progress")
+	default:
+	}
+	for got < keys {
+		part, err := stream.Recv()
+		if err != nil {
+			t.Fatalf("after %d keys: %v", got, err)
+		}
+		got += len(part.RangeResponse.Kvs)
+	}
+	if _, err := stream.Recv(); err == nil {
+		t.Error("more than there is")
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,408 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"gitopsd.dev/reconcile/etcdproxy"
+	"gitopsd.dev/reconcile/etcdproxy/limit"
+	"gitopsd.dev/render/etcd"
+)
+
+// A full namespace is refused what grows, with etcd's own error and alarm, goes on with all
+// else, and leaves its neighbour alone.
+func TestQuota(t *testing.T) {
+	t.Parallel()
+	s := sharedEtcd(t)
+	a := newTenant(t, s, etcd.Quota{Storage: 1000, Keys: 5}, etcd.Throttle{})
+	b := newTenant(t, s, etcd.Quota{Storage: 1000, Keys: 5}, etcd.Throttle{})
+	p := serve(t, etcdproxy.Limits{}, Config{}, a, b)
+	ca, cb := p.client(t, a), p.client(t, b)
+	ctx := t.Context()
+	put := func(c *clientv3.Client, key string, size int) error {
+		_, err := c.Put(ctx, key, strings.Repeat("v", size))
+		return err
+	}
+	noSpace := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, rpctypes.ErrNoSpace) {
+			t.Errorf("%s: got %v, want no space", what, err)
+		}
+	}
+	allowed := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	allowed("fits exactly", put(ca, "0123456789", 990))
+	noSpace("one key more", put(ca, "k", 0))
+	noSpace("in a transaction", func() error {
+		_, err := ca.Txn(ctx).If(clientv3.Compare(clientv3.Version("x"), "=", 7)).Then(clientv3.OpPut("k", "")).Else(clientv3.OpGet("k")).Commit()
+		return err
+	}())
+	status, err := ca.Status(ctx, ca.Endpoints()[0])
+	if err != nil || status.DbSize != 1000 || status.DbSizeQuota != 1000 || len(status.Errors) != 1 {
+		t.Errorf("status of a full namespace: %v, %v", status, err)
+	}
+	alarms, err := ca.AlarmList(ctx)
+	if err != nil || len(alarms.Alarms) != 1 {
+		t.Errorf("alarms of a full namespace: %v, %v", alarms, err)
+	}
+	allowed("the same size", put(ca, "0123456789", 990))
+	allowed("the apiserver's compaction", func() error {
+		_, err := ca.Txn(ctx).If(clientv3.Compare(clientv3.Version(limit.CompactKey), "=", 0)).Then(clientv3.OpPut(limit.CompactKey, "12345")).Else(clientv3.OpGet(limit.CompactKey)).Commit()
+		return err
+	}())
+	_, err = ca.Get(ctx, "", clientv3.WithPrefix())
+	allowed("a list", err)
+	allowed("a smaller value", put(ca, "0123456789", 100))
+	allowed("what fits again", put(ca, "k", 100))
+	_, err = ca.Delete(ctx, "", clientv3.WithPrefix())
+	allowed("deletion", err)
+	for i := range 5 {
+		allowed("a key", put(ca, fmt.Sprint("key", i), 1))
+	}
+	if !eventually(func() bool { return p.state(a).Usage.Bytes == 25 }) {
+		t.Errorf("counted %+v", p.state(a).Usage)
+	}
+	if status, err = ca.Status(ctx, ca.Endpoints()[0]); err != nil || status.DbSize != 25 {
+		t.Errorf("status of a namespace with room: %v, %v", status, err)
+	}
+	noSpace("the sixth key", put(ca, "key5", 1))
+	allowed("the neighbour", put(cb, "k", 900))
+	if n := p.state(a).Full; n != 3 || p.state(b).Full != 0 {
+		t.Errorf("%d calls are counted as refused for a full namespace, and %d of the neighbour's", n, p.state(b).Full)
+	}
+
+	// A larger quota counts from now on, and so does a smaller one.
+	a.Quota.Keys = 6
+	allowed("set", p.set(a, b))
+	allowed("the sixth key", put(ca, "key5", 1))
+	a.Quota.Keys = 2
+	allowed("set", p.set(a, b))
+	noSpace("more keys than a smaller quota has", put(ca, "key6", 1))
+	allowed("shrinking above the quota", put(ca, "key5", 0))
+}
+
+// Concurrent writers of all kinds do not pass the quota together.
+func TestQuotaConcurrently(t *testing.T) {
+	t.Parallel()
+	s := sharedEtcd(t)
+	const quota = 10_000
+	a := newTenant(t, s, etcd.Quota{Storage: quota}, etcd.Throttle{RequestsPerSecond: 100_000})
+	p := serve(t, etcdproxy.Limits{}, Config{}, a)
+	c := p.client(t, a)
+	ctx := t.Context()
+	var all sync.WaitGroup
+	var refused atomic.Int64
+	for i := range 8 {
+		all.Go(func() {
+			for j := range 40 {
+				key := fmt.Sprint("k", (i*j)%40)
+				value := strings.Repeat("v", 100*(j%12))
+				var err error
+				switch j % 3 {
+				case 0:
+					_, err = c.Put(ctx, key, value)
+				case 1:
+					_, err = c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), ">", 0)).Then(clientv3.OpPut(key+"x", value)).Else(clientv3.OpPut(key+"y", value)).Commit()
+				case 2:
+					_, err = c.Delete(ctx, key)
+				}
+				if errors.Is(err, rpctypes.ErrNoSpace) {
+					refused.Add(1)
+				} else if err != nil {
+					t.Error(err)
+				}
+				if bytes := p.state(a).Usage.Bytes; bytes > quota {
+					t.Errorf("%d bytes are held of %d", bytes, quota)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if refused.Load() == 0 {
+		t.Error("nothing was refused, which shows nothing")
+	}
+	if !eventually(func() bool { return p.state(a).Usage.Reserved == 0 }) {
+		t.Errorf("something stays reserved: %+v", p.state(a).Usage)
+	}
+	out, err := c.Get(ctx, "", clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytes := 0
+	for _, kv := range out.Kvs {
+		bytes += len(kv.Key) + len(kv.Value)
+	}
+	if got := p.state(a).Usage; got.Bytes != int64(bytes) || got.Keys != int64(len(out.Kvs)) {
+		t.Errorf("counted %+v, and etcd holds %d bytes and %d keys", got, bytes, len(out.Kvs))
+	}
+}
+
+// While etcd cannot be followed, what grows gets an error that clients try again on, or waits;
+// reads and deletions go on as soon as etcd answers them.
+func TestCounting(t *testing.T) {
+	t.Parallel()
+	s := sharedEtcd(t)
+	a := newTenant(t, s, etcd.Quota{Storage: 1000}, etcd.Throttle{})
+	// The one that counts is kept busy by nobody: no scan may run.
+	p := start(t, etcdproxy.Limits{}, Config{Scans: 1})
+	p.guard.scans <- struct{}{}
+	if err := p.set(a); err != nil {
+		t.Fatal(err)
+	}
+	c := p.client(t, a)
+	ctx := t.Context()
+	if _, err := c.Get(ctx, "k"); err != nil {
+		t.Errorf("a read while the namespace is counted: %v", err)
+	}
+	if _, err := c.Delete(ctx, "k"); err != nil {
+		t.Errorf("a deletion while the namespace is counted: %v", err)
+	}
+	if err := p.guard.Ready(); err == nil || !strings.Contains(err.Error(), a.ID.String()) {
+		t.Errorf("ready while nothing is counted: %v", err)
+	}
+	if _, err := c.Put(ctx, "k", "v"); err == nil || !strings.Contains(err.Error(), "still being counted") {
+		t.Errorf("a write while the namespace is counted: %v", err)
+	}
+	written := make(chan error, 1)
+	go func() {
+		_, err := c.Put(ctx, "k", "v")
+		written <- err
+	}()
+	<-p.guard.scans
+	if err := <-written; err != nil {
+		t.Errorf("a write that waited for the count: %v", err)
+	}
+	if !eventually(func() bool { return p.guard.Ready() == nil }) {
+		t.Error(p.guard.Ready())
+	}
+}
+
+// A tenant that asks as much as it can has its own calls wait and refused. A neighbour's all
+// go through, none behind more than a few of the others.
+func TestNeighbour(t *testing.T) {
+	t.Parallel()
+	s := sharedEtcd(t)
+	a := newTenant(t, s, etcd.Quota{}, etcd.Throttle{RequestsPerSecond: 1_000_000, Concurrent: 32})
+	b := newTenant(t, s, etcd.Quota{}, etcd.Throttle{})
+	p := serve(t, etcdproxy.Limits{}, Config{Slots: 4}, a, b)
+	cb := p.client(t, b)
+	ctx, cancel := context.WithCancel(t.Context())
+	var flood sync.WaitGroup
+	var refused atomic.Int64
+	for range 4 {
+		ca := p.client(t, a)
+		for range 200 {
+			flood.Go(func() {
+				for ctx.Err() == nil {
+					if _, err := ca.Put(ctx, "k", "v"); errors.Is(err, rpctypes.ErrTooManyRequests) {
+						refused.Add(1)
+					}
+				}
+			})
+		}
+	}
+	defer flood.Wait()
+	defer cancel()
+	if !eventually(func() bool { return p.state(a).Queue.Waiting >= limit.MaxQueued-200 && refused.Load() > 0 }) {
+		t.Fatalf("no flood: %+v, %d refused", p.state(a), refused.Load())
+	}
+	const calls = 30
+	before := p.state(a).Queue.Passed
+	for i := range calls {
+		if _, err := cb.Put(ctx, fmt.Sprint("k", i), "v"); err != nil {
+			t.Fatalf("call %d of the neighbour: %v", i, err)
+		}
+	}
+	// Each of the neighbour's calls comes next but for those under way, and etcd answers one
+	// of either in turn: without fair turns, 500 of the flood's would come before each.
+	during := p.state(a).Queue.Passed - before
+	if during > calls*60 {
+		t.Errorf("%d calls of the flood went through during %d of the neighbour's", during, calls)
+	}
+	if p.state(b).Throttled != 0 || p.state(a).Throttled == 0 {
+		t.Errorf("refused: %d of the flood's, %d of the neighbour's", p.state(a).Throttled, p.state(b).Throttled)
+	}
+}
+
+// Watches and leases are capped: one too many is refused alone, and one that ends makes room.
+func TestCaps(t *testing.T) {
+	t.Parallel()
+	s := sharedEtcd(t)
+	a := newTenant(t, s, etcd.Quota{}, etcd.Throttle{Watches: 3})
+	p := serve(t, etcdproxy.Limits{}, Config{}, a)
+	c := p.client(t, a)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	first, end := context.WithCancel(ctx)
+	defer end()
+	var watches []clientv3.WatchChan
+	for i := range 3 {
+		at := ctx
+		if i == 0 {
+			at = first
+		}
+		w := c.Watch(at, "k", clientv3.WithCreatedNotify())
+		if r := <-w; r.Err() != nil || !r.Created {
+			t.Fatalf("watch %d: %+v, %v", i, r, r.Err())
+		}
+		watches = append(watches, w)
+	}
+	fourth := c.Watch(ctx, "k")
+	if r, ok := <-fourth; ok && (r.Err() == nil || !strings.Contains(r.Err().Error(), "as many watches as it may")) {
+		t.Errorf("the fourth watch: %+v, %v", r, r.Err())
+	}
+	if _, err := c.Put(ctx, "k", "v"); err != nil {
+		t.Fatal(err)
+	}
+	for i, w := range watches {
+		if r := <-w; r.Err() != nil || len(r.Events) != 1 {
+			t.Errorf("watch %d after one was refused: %+v, %v", i, r, r.Err())
+		}
+	}
+	if got := p.state(a); got.Watches != 3 || got.Throttled != 1 {
+		t.Errorf("counted %+v", got)
+	}
+	end()
+	if !eventually(func() bool { return p.state(a).Watches == 2 }) {
+		t.Errorf("%d watches are counted when one has ended", p.state(a).Watches)
+	}
+	if r := <-c.Watch(ctx, "k", clientv3.WithCreatedNotify()); r.Err() != nil || !r.Created {
+		t.Errorf("a watch when one has ended: %+v, %v", r, r.Err())
+	}
+	cancel()
+	if !eventually(func() bool { return p.state(a).Watches == 0 }) {
+		t.Errorf("%d watches are counted at the end", p.state(a).Watches)
+	}
+
+	lease, err := c.Grant(t.Context(), 100)
+	if err != nil || p.state(a).Leases != 1 {
+		t.Errorf("one lease granted: %v, %d counted", err, p.state(a).Leases)
+	}
+	if _, err := c.Revoke(t.Context(), lease.ID); err != nil || p.state(a).Leases != 0 {
+		t.Errorf("revoked: %v, %d counted", err, p.state(a).Leases)
+	}
+}
+
+// Compaction is the tenant's own, is seen through every proxy, and outlives them.
+func TestFloors(t *testing.T) {
+	t.Parallel()
+	s := sharedEtcd(t)
+	a := newTenant(t, s, etcd.Quota{}, etcd.Throttle{})
+	b := newTenant(t, s, etcd.Quota{}, etcd.Throttle{})
+	p, q := serve(t, etcdproxy.Limits{}, Config{}, a, b), serve(t, etcdproxy.Limits{}, Config{}, a, b)
+	ca, cb := p.client(t, a), p.client(t, b)
+	ctx := t.Context()
+	var revisions []int64
+	for i := range 5 {
+		for _, c := range []*clientv3.Client{ca, cb} {
+			out, err := c.Put(ctx, "k", fmt.Sprint(i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			revisions = append(revisions, out.Header.Revision)
+		}
+	}
+	middle, last := revisions[4], revisions[9]
+	if _, err := ca.Compact(ctx, last+1000); !errors.Is(err, rpctypes.ErrFutureRev) {
+		t.Errorf("compacted the future: %v", err)
+	}
+	if _, err := ca.Compact(ctx, middle); err != nil {
+		t.Fatal(err)
+	}
+	for _, lower := range []int64{middle, middle - 1} {
+		if _, err := ca.Compact(ctx, lower); !errors.Is(err, rpctypes.ErrCompacted) {
+			t.Errorf("compacted to %d after %d: %v", lower, middle, err)
+		}
+	}
+	check := func(what string, c *clientv3.Client, compacted bool) {
+		t.Helper()
+		_, err := c.Get(ctx, "k", clientv3.WithRev(middle-1))
+		if errors.Is(err, rpctypes.ErrCompacted) != compacted {
+			t.Errorf("%s: a read below: %v", what, err)
+		}
+		if _, err := c.Get(ctx, "k", clientv3.WithRev(middle)); err != nil {
+			t.Errorf("%s: a read at the floor: %v", what, err)
+		}
+		w := <-c.Watch(ctx, "k", clientv3.WithRev(middle-1))
+		if errors.Is(w.Err(), rpctypes.ErrCompacted) != compacted || compacted && w.CompactRevision != middle {
+			t.Errorf("%s: a watch from below: %+v, %v", what, w, w.Err())
+		}
+	}
+	check("the tenant", ca, true)
+	check("the neighbour", cb, false)
+	if !eventually(func() bool { return q.state(a).Floor == middle }) {
+		t.Error("the other proxy does not know the floor")
+	}
+	check("by the other proxy", q.client(t, a), true)
+	r := serve(t, etcdproxy.Limits{}, Config{}, a, b)
+	check("by a new proxy", r.client(t, a), true)
+
+	// What keeps the floor is nothing that a tenant sees, or can change.
+	for _, op := range []clientv3.Op{
+		clientv3.OpGet("", clientv3.WithPrefix()), clientv3.OpGet("\x00", clientv3.WithFromKey()), clientv3.OpGet("b", clientv3.WithRange("a")),
+		clientv3.OpDelete("", clientv3.WithPrefix()), clientv3.OpDelete("\x00", clientv3.WithFromKey()), clientv3.OpDelete("b", clientv3.WithRange("a")),
+	} {
+		out, err := ca.Do(ctx, op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := out.Get(); got != nil {
+			for _, kv := range got.Kvs {
+				if string(kv.Key) != "k" {
+					t.Errorf("the tenant sees %q", kv.Key)
+				}
+			}
+		}
+	}
+	kept, err := s.Root.Get(ctx, string(limit.FloorKey(a.Prefix)))
+	if err != nil || len(kept.Kvs) != 1 {
+		t.Errorf("the floor is not kept: %v, %v", kept, err)
+	} else if got, ok := limit.ParseFloor(kept.Kvs[0].Value, last+100); !ok || got != middle {
+		t.Errorf("kept as %q", kept.Kvs[0].Value)
+	}
+}
+
+// A namespace that is taken away is followed no longer, and can come back.
+func TestSet(t *testing.T) {
+	t.Parallel()
+	s := sharedEtcd(t)
+	a := newTenant(t, s, etcd.Quota{Storage: 100}, etcd.Throttle{})
+	b := newTenant(t, s, etcd.Quota{Storage: 100}, etcd.Throttle{})
+	p := serve(t, etcdproxy.Limits{}, Config{}, a, b)
+	cb := p.client(t, b)
+	watch := cb.Watch(t.Context(), "k", clientv3.WithCreatedNotify())
+	<-watch
+	if err := p.set(b); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.guard.States()) != 1 {
+		t.Errorf("%d namespaces are followed", len(p.guard.States()))
+	}
+	if err := p.set(a, b); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.client(t, a).Put(t.Context(), "k", "v"); err != nil {
+		t.Errorf("back again: %v", err)
+	}
+	if _, err := cb.Put(t.Context(), "k", "v"); err != nil {
+		t.Error(err)
+	}
+	if r := <-watch; len(r.Events) != 1 {
+		t.Errorf("the watch of one that stayed: %+v, %v", r, r.Err())
+	}
+	if _, err := New(Config{}); err == nil {
+		t.Error("a guard without a log")
+	}
+}

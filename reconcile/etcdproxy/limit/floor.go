@@ -1,0 +1,104 @@
+package limit
+
+import (
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// Floor is the revision to which a namespace is compacted: for its tenant, what was before
+// is gone, whether etcd still has it or not. It is safe for concurrent use.
+type Floor struct {
+	revision atomic.Int64
+}
+
+// Raise sets the floor if it is higher than before.
+func (f *Floor) Raise(revision int64) {
+	for {
+		old := f.revision.Load()
+		if revision <= old || f.revision.CompareAndSwap(old, revision) {
+			return
+		}
+	}
+}
+
+// Reset sets the floor, also to a lower one: etcd was restored from a snapshot, and what
+// was there is not there any more.
+func (f *Floor) Reset(revision int64) {
+	f.revision.Store(revision)
+}
+
+// Load returns the floor, or 0 if there is none.
+func (f *Floor) Load() int64 {
+	return f.revision.Load()
+}
+
+// Check returns ErrCompacted if a read at a revision is below the floor. Revision 0 is the
+// newest.
+func (f *Floor) Check(revision int64) error {
+	if revision > 0 && revision < f.Load() {
+		return ErrCompacted
+	}
+	return nil
+}
+
+// MaxHistory is how long etcd keeps its history for a namespace that does not compact.
+const MaxHistory = time.Hour
+
+// Sample says what etcd's revision was at a time.
+type Sample struct {
+	Time     time.Time
+	Revision int64
+}
+
+// Compaction returns the revision to which an etcd may be compacted that is shared by
+// namespaces with these floors, a floor of 0 being that of one that never compacted: the
+// lowest floor, but at least the newest sample that is older than maxAge, and never more
+// than the current revision. It returns 0 if there is nothing to compact. Samples are in
+// any order.
+func Compaction(floors []int64, samples []Sample, now time.Time, maxAge time.Duration, current int64) int64 {
+	lowest := int64(0)
+	if len(floors) > 0 {
+		lowest = max(slices.Min(floors), 0)
+	}
+	for _, s := range samples {
+		if now.Sub(s.Time) >= maxAge {
+			lowest = max(lowest, s.Revision)
+		}
+	}
+	return min(lowest, current)
+}
+
+// Trim returns the samples that [Compaction] may still need: those younger than maxAge and
+// the newest of the others.
+func Trim(samples []Sample, now time.Time, maxAge time.Duration) []Sample {
+	sorted := slices.SortedFunc(slices.Values(samples), func(a, b Sample) int { return a.Time.Compare(b.Time) })
+	young := slices.IndexFunc(sorted, func(s Sample) bool { return now.Sub(s.Time) < maxAge })
+	switch {
+	case young < 0 && len(sorted) > 0:
+		young = len(sorted)
+	case young <= 0:
+		return sorted
+	}
+	return sorted[young-1:]
+}
+
+// FloorKey returns the key in etcd at which the floor of a namespace is kept: the prefix
+// itself. The user of the namespace may write there, so that any proxy can raise the
+// floor, all agree on it and restarts keep it; and no tenant can name that key, since it
+// would be the empty one, which etcd does not have. It goes with the namespace's keys.
+func FloorKey(prefix string) []byte { return []byte(prefix) }
+
+// FormatFloor returns what is kept at [FloorKey].
+func FormatFloor(revision int64) []byte { return strconv.AppendInt(nil, revision, 10) }
+
+// ParseFloor parses what is kept at [FloorKey], given etcd's current revision. It reports
+// false for what is no revision that could have been compacted to; there is no floor then.
+func ParseFloor(value []byte, current int64) (int64, bool) {
+	revision, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil || revision < 1 || revision > current {
+		return 0, false
+	}
+	return revision, true
+}

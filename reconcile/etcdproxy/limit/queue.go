@@ -1,0 +1,246 @@
+package limit
+
+import (
+	"container/heap"
+	"context"
+	"sync"
+	"time"
+)
+
+// answerUnit is how many bytes of answers weigh as much as one more call.
+const answerUnit = 64 << 10
+
+// Queue bounds how many calls are in progress at one etcd. Where several namespaces wait,
+// each gets its share by weight, however many calls the others have waiting: start-time
+// fair queueing (Goyal, Vin, Cheng 1996). It is safe for concurrent use.
+type Queue struct {
+	mu    sync.Mutex
+	slots int
+	busy  int
+	// clock is the virtual time: the tag of the call that was let through last.
+	clock float64
+	ready shares
+}
+
+// NewQueue returns a Queue of so many slots.
+func NewQueue(slots int) *Queue {
+	return &Queue{slots: slots}
+}
+
+// Share is what one namespace has of a Queue.
+type Share struct {
+	queue      *Queue
+	weight     float64
+	concurrent int
+	depth      int
+
+	running int
+	waiting []*Turn
+	// end is the virtual time up to which the namespace has had its share, and tag that
+	// of its first waiting call.
+	end, tag float64
+	index    int // in queue.ready, or -1
+	passed   uint64
+}
+
+// Share returns a new share: of its calls, so many may be in progress, and so many wait.
+func (q *Queue) Share(weight, concurrent, depth int64) *Share {
+	s := &Share{queue: q, index: -1}
+	s.Set(weight, concurrent, depth)
+	return s
+}
+
+// Set replaces the limits of a share.
+func (s *Share) Set(weight, concurrent, depth int64) {
+	q := s.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s.weight, s.concurrent, s.depth = float64(max(weight, 1)), int(max(concurrent, 1)), int(max(depth, 1))
+	q.offer(s)
+	q.pass()
+}
+
+// Turn is a call that was let through. The nil Turn has no slot.
+type Turn struct {
+	share *Share
+	// passed is closed when the call is let through.
+	passed chan struct{}
+	begun  bool
+	slot   bool
+	ended  bool
+}
+
+// Enter waits until a call may be sent to etcd. The error is ErrTooManyRequests if too
+// many wait or it takes longer than [MaxWait], or the context's.
+func (s *Share) Enter(ctx context.Context) (*Turn, error) {
+	t, err := s.enqueue()
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-t.passed:
+		return t, nil
+	default:
+	}
+	timeout := time.NewTimer(MaxWait)
+	defer timeout.Stop()
+	select {
+	case <-t.passed:
+		return t, nil
+	case <-timeout.C:
+		err = ErrTooManyRequests
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if s.leave(t) {
+		return nil, err
+	}
+	return t, nil // it was let through just then
+}
+
+func (s *Share) enqueue() (*Turn, error) {
+	q := s.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(s.waiting) >= s.depth {
+		return nil, ErrTooManyRequests
+	}
+	t := &Turn{share: s, passed: make(chan struct{})}
+	s.waiting = append(s.waiting, t)
+	q.offer(s)
+	q.pass()
+	return t, nil
+}
+
+// leave takes a call out that waits no longer, and reports whether it was waiting.
+func (s *Share) leave(t *Turn) bool {
+	q := s.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if t.begun {
+		return false
+	}
+	for i, w := range s.waiting {
+		if w == t {
+			s.waiting = append(s.waiting[:i], s.waiting[i+1:]...)
+			break
+		}
+	}
+	if len(s.waiting) == 0 && s.index >= 0 {
+		heap.Remove(&q.ready, s.index)
+	}
+	return true
+}
+
+// Answered gives the slot back when etcd has begun to answer: what follows waits for the
+// client, who is not to keep others waiting.
+func (t *Turn) Answered() {
+	if t == nil {
+		return
+	}
+	q := t.share.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	t.giveBack()
+	q.pass()
+}
+
+// Done ends the call, whose answer had so many bytes. A large answer weighs as much as
+// several calls.
+func (t *Turn) Done(bytes int) {
+	if t == nil {
+		return
+	}
+	s := t.share
+	q := s.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if t.ended {
+		return
+	}
+	t.ended = true
+	t.giveBack()
+	s.running--
+	s.end += float64(bytes) / answerUnit / s.weight
+	if s.index >= 0 {
+		s.tag = max(s.tag, s.end)
+		heap.Fix(&q.ready, s.index)
+	}
+	q.offer(s)
+	q.pass()
+}
+
+func (t *Turn) giveBack() {
+	if t.slot {
+		t.slot = false
+		t.share.queue.busy--
+	}
+}
+
+// offer makes a share compete for slots if it has a call that may go.
+func (q *Queue) offer(s *Share) {
+	if s.index >= 0 || len(s.waiting) == 0 || s.running >= s.concurrent {
+		return
+	}
+	s.tag = max(q.clock, s.end)
+	heap.Push(&q.ready, s)
+}
+
+// pass lets calls through as long as there are slots.
+func (q *Queue) pass() {
+	for q.busy < q.slots && len(q.ready) > 0 {
+		s := heap.Pop(&q.ready).(*Share)
+		t := s.waiting[0]
+		s.waiting = s.waiting[1:]
+		q.clock = s.tag
+		s.end = s.tag + 1/s.weight
+		s.running++
+		s.passed++
+		q.busy++
+		t.begun, t.slot = true, true
+		close(t.passed)
+		q.offer(s)
+	}
+}
+
+// QueueState says how a share is used.
+type QueueState struct {
+	// Running are calls in progress, Waiting those that wait, and Passed all that were
+	// ever let through.
+	Running, Waiting int
+	Passed           uint64
+}
+
+// State returns how the share is used now.
+func (s *Share) State() QueueState {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	return QueueState{Running: s.running, Waiting: len(s.waiting), Passed: s.passed}
+}
+
+// shares is a heap by tag.
+type shares []*Share
+
+func (h shares) Len() int           { return len(h) }
+func (h shares) Less(i, j int) bool { return h[i].tag < h[j].tag }
+func (h shares) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+// Push implements [heap.Interface].
+func (h *shares) Push(x any) {
+	s := x.(*Share)
+	s.index = len(*h)
+	*h = append(*h, s)
+}
+
+// Pop implements [heap.Interface].
+func (h *shares) Pop() any {
+	old := *h
+	s := old[len(old)-1]
+	s.index = -1
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return s
+}

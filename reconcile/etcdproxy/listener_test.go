@@ -1,0 +1,202 @@
+package etcdproxy
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// connect opens a connection that speaks no TLS yet.
+func (r running) connect(t testing.TB) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// authenticated opens a connection of a tenant's client that speaks no HTTP/2 yet.
+func (r running) authenticated(t testing.TB, x tenantIn) *tls.Conn {
+	t.Helper()
+	c := tls.Client(r.connect(t), &tls.Config{
+		RootCAs: r.ca.Pool(), ServerName: "127.0.0.1", NextProtos: []string{"h2"}, Certificates: []tls.Certificate{x.certificate(t)},
+	})
+	if err := c.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// closes reports whether the other side closes a connection.
+func closes(t testing.TB, c net.Conn) bool {
+	t.Helper()
+	if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := io.Copy(io.Discard, c)
+	return !errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// Whoever connects and sends nothing, too slowly, or nonsense is disconnected, before and after
+// authentication, while a client is served.
+func TestGarbage(t *testing.T) {
+	t.Parallel()
+	a := newTenantIn(t, "a")
+	p := serve(t, Config{Limits: Limits{Handshake: 300 * time.Millisecond}}, a)
+	c := p.client(t, a)
+	if _, err := c.Get(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	noise := make([]byte, 1<<16)
+	if _, err := rand.Read(noise); err != nil {
+		t.Fatal(err)
+	}
+	for name, conn := range map[string]func(t *testing.T) net.Conn{
+		"sends nothing": func(t *testing.T) net.Conn { return p.connect(t) },
+		"dribbles": func(t *testing.T) net.Conn {
+			c := p.connect(t)
+			go func() { // a record of the largest size, byte by byte
+				for _, b := range append([]byte{22, 3, 1, 0x40, 0}, bytes.Repeat([]byte{1}, 1<<14)...) {
+					if _, err := c.Write([]byte{b}); err != nil {
+						return
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+			}()
+			return c
+		},
+		"sends noise": func(t *testing.T) net.Conn {
+			c := p.connect(t)
+			go c.Write(noise)
+			return c
+		},
+		"speaks HTTP without TLS": func(t *testing.T) net.Conn {
+			c := p.connect(t)
+			go io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+			return c
+		},
+		"authenticates and sends nothing": func(t *testing.T) net.Conn { return p.authenticated(t, a) },
+		"authenticates and sends noise": func(t *testing.T) net.Conn {
+			c := p.authenticated(t, a)
+			go c.Write(noise)
+			return c
+		},
+		"sends a frame that is too large": func(t *testing.T) net.Conn {
+			c := p.authenticated(t, a)
+			go func() {
+				io.WriteString(c, http2.ClientPreface)
+				http2.NewFramer(c, c).WriteSettings()
+				c.Write(append([]byte{0xff, 0xff, 0xff, byte(http2.FrameData), 0, 0, 0, 0, 1}, noise...))
+			}()
+			return c
+		},
+		"sends headers without end": func(t *testing.T) net.Conn {
+			c := p.authenticated(t, a)
+			go func() {
+				io.WriteString(c, http2.ClientPreface)
+				f := http2.NewFramer(c, c)
+				f.WriteSettings()
+				var block bytes.Buffer
+				hpack.NewEncoder(&block).WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("x", 8000)})
+				err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes()})
+				for err == nil {
+					err = f.WriteContinuation(1, false, block.Bytes())
+				}
+			}()
+			return c
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if !closes(t, conn(t)) {
+				t.Error("stays connected")
+			}
+			if _, err := c.Get(t.Context(), "k"); err != nil {
+				t.Errorf("a client meanwhile: %v", err)
+			}
+		})
+	}
+}
+
+// Connections that do not authenticate are no more than so many, and a client gets in once they
+// are gone.
+func TestHandshakes(t *testing.T) {
+	t.Parallel()
+	a := newTenantIn(t, "a")
+	p := serve(t, Config{Limits: Limits{Handshakes: 5, Handshake: time.Second}}, a)
+	var idle []net.Conn
+	for range 5 {
+		idle = append(idle, p.connect(t))
+	}
+	waitFor(t, "the handshakes to begin", func() bool { return len(p.handshakes) == 5 })
+	if !closes(t, p.connect(t)) {
+		t.Error("one connection more than may be stays")
+	}
+	if _, err := p.client(t, a).Get(t.Context(), "k"); err != nil {
+		t.Errorf("a client afterwards: %v", err)
+	}
+	for _, c := range idle {
+		if !closes(t, c) {
+			t.Error("an idle connection stays")
+		}
+	}
+}
+
+// What is too large is refused, and the connection goes on.
+func TestOversize(t *testing.T) {
+	t.Parallel()
+	a := newTenantIn(t, "a")
+	p := serve(t, Config{Limits: Limits{RequestBytes: 10_000, ResponseBytes: 20_000}}, a)
+	conn := p.raw(t, a)
+	kv := etcdserverpb.NewKVClient(conn)
+	ctx := t.Context()
+	put := func(size int) error {
+		_, err := kv.Put(ctx, &etcdserverpb.PutRequest{Key: []byte("k"), Value: make([]byte, size)})
+		return err
+	}
+	if err := put(11_000); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a request that is too large: %v", err)
+	}
+	if err := put(9000); err != nil {
+		t.Errorf("one that is not: %v", err)
+	}
+	large := metadata.AppendToOutgoingContext(ctx, "x", strings.Repeat("x", 20_000))
+	if _, err := kv.Range(large, &etcdserverpb.RangeRequest{Key: []byte("k")}); err == nil {
+		t.Error("headers that are too large pass")
+	}
+	c := p.client(t, a)
+	for _, key := range []string{"k1", "k2", "k3"} {
+		if _, err := c.Put(ctx, key, strings.Repeat("v", 9000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Get(ctx, "k", clientv3.WithPrefix()); err == nil || !strings.Contains(err.Error(), "use a limit") {
+		t.Errorf("a response that is too large: %v", err)
+	}
+	if _, err := c.Get(ctx, "k", clientv3.WithPrefix(), clientv3.WithLimit(1)); err != nil {
+		t.Error(err)
+	}
+	bomb := &etcdserverpb.PutRequest{Key: []byte("k"), Value: make([]byte, 1<<20)} // a kilobyte when compressed
+	if _, err := kv.Put(ctx, bomb, grpc.UseCompressor(gzip.Name)); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a request that is too large when it is no longer compressed: %v", err)
+	}
+}
