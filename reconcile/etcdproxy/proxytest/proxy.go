@@ -18,6 +18,7 @@ import (
 	"os"
 
 	"gitopsd.dev/reconcile/etcdproxy"
+	"gitopsd.dev/reconcile/etcdproxy/guard"
 	"gitopsd.dev/render/etcd"
 )
 
@@ -95,9 +96,16 @@ func (c Config) Start(l net.Listener) (*Proxy, error) {
 		}
 		tenants = append(tenants, t)
 	}
+	// What is an error of the proxy or of its configuration.
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	gate, err := guard.New(guard.Config{Log: log})
+	if err != nil {
+		return nil, err
+	}
 	proxy, err := etcdproxy.New(etcdproxy.Config{
-		// What is an error of the proxy or of its configuration.
-		Log:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+		Log:         log,
+		Gate:        gate,
+		Floors:      gate,
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil },
 	})
 	if err != nil {
