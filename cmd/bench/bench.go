@@ -50,6 +50,7 @@ var experiments = []experiment{
 	}},
 	{(*bench).etcdEmbedded, []goal{{"etcd-embedded", "1/s", 1.11}}},
 	{(*bench).etcdNamespaces, []goal{{"etcd-namespaces-rss", "MB", 1}}},
+	{(*bench).etcdNeighbour, []goal{{"etcd-neighbour-p99", "s", 1.25}}},
 	{(*bench).git, []goal{
 		{"git-poll", "s", 0.25},
 		{"git-fetch", "s", 1.2},

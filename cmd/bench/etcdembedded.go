@@ -85,8 +85,11 @@ func (b *bench) etcdEmbedded(ctx context.Context, f *fixture) error {
 	return nil
 }
 
-// benchNamespace is the one that is served.
-var benchNamespace = etcd.Namespace{ID: etcd.ID{Cluster: "bench"}, Number: 1, Prefix: etcd.ID{Cluster: "bench"}.DefaultPrefix()}
+// benchNamespace is the one that is served. It may ask for as much as it likes.
+var benchNamespace = etcd.Namespace{
+	ID: etcd.ID{Cluster: "bench"}, Number: 1, Prefix: etcd.ID{Cluster: "bench"}.DefaultPrefix(),
+	Throttle: etcd.Throttle{RequestsPerSecond: 1e6, Concurrent: 1000, Watches: 1000},
+}
 
 // serveEmbedded is an etcd with a proxy until its standard input ends.
 func serveEmbedded(dir string, stdin io.Reader, stdout, stderr io.Writer) int {
