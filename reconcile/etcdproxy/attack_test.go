@@ -509,13 +509,13 @@ func TestAttacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer bare.Close()
-	through := p.client(t, mallory)
+	through := p.plain(t, mallory.certificate(t))
 	want := v.state(t)
 	for _, way := range []struct {
 		name string
-		to   *clientv3.Client
+		to   *grpc.ClientConn
 		etcd bool
-	}{{"proxy", through, false}, {"etcd", bare, true}} {
+	}{{"proxy", through, false}, {"etcd", bare.ActiveConnection(), true}} {
 		denied, allowed := 0, 0
 		for _, at := range attacks() {
 			if way.etcd && !at.etcd {
@@ -523,7 +523,7 @@ func TestAttacks(t *testing.T) {
 			}
 			name := way.name + ": " + at.name
 			ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "attacker", mallory.ID.User()), time.Minute)
-			a := &attacker{ctx: ctx, conn: way.to.ActiveConnection()}
+			a := &attacker{ctx: ctx, conn: way.to}
 			err := at.try(a, v)
 			cancel()
 			if err == nil {
@@ -602,7 +602,7 @@ func TestOnlyTheseCalls(t *testing.T) {
 	t.Parallel()
 	x := newTenantIn(t, "x")
 	p := serve(t, Config{}, x)
-	conn := p.client(t, x).ActiveConnection()
+	conn := p.plain(t, x.certificate(t))
 	names := []string{
 		"/grpc.health.v1.Health/Check", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/etcdserverpb.KV/Other", "/etcdserverpb.KV/range",
 		"/etcdserverpb.KV/", "/etcdserverpb.KV/Range/", "//etcdserverpb.KV/Range", "/other.Service/Call", "/", "/gatewaypb.KV/Range",

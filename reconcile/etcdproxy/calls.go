@@ -26,8 +26,9 @@ type call struct {
 	slow chan struct{}
 }
 
-// Methods that the proxy calls by itself, too.
+// Methods that the code names.
 const (
+	txnMethod        = "/etcdserverpb.KV/Txn"
 	rangeMethod      = "/etcdserverpb.KV/Range"
 	timeToLiveMethod = "/etcdserverpb.Lease/LeaseTimeToLive"
 )

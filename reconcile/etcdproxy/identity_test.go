@@ -218,12 +218,7 @@ func TestOpenConnections(t *testing.T) {
 // open opens a connection with a watch on it.
 func (r running) open(t *testing.T, cert tls.Certificate) pb.Watch_WatchClient {
 	t.Helper()
-	conn, err := grpc.NewClient(r.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: r.ca.Pool(), Certificates: []tls.Certificate{cert}})))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	stream, err := pb.NewWatchClient(conn).Watch(t.Context())
+	stream, err := pb.NewWatchClient(r.plain(t, cert)).Watch(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,7 +92,7 @@ func (c *call) invoke(in received, m *wire.Message, notes *wire.Notes) (frame, e
 // roundTrip sends a request to etcd and returns the response, rewritten.
 func (c *call) roundTrip(in *frame, m *wire.Message, notes *wire.Notes) (frame, error) {
 	var got frame
-	if err := c.deliver(in, &got); err != nil {
+	if err := c.deliver(in, &got, c.reads(notes)); err != nil {
 		return frame{}, c.told(c.tenant, c.method, err)
 	}
 	defer got.free()
@@ -101,13 +101,24 @@ func (c *call) roundTrip(in *frame, m *wire.Message, notes *wire.Notes) (frame, 
 
 // rereads is how often a read is sent again whose rights etcd could not tell, since users or roles
 // changed while it went on: otherwise each namespace that is made or removed would show in
-// the others.
+// the others. etcd does the same with writes by itself.
 const rereads = 3
 
+// reads reports whether a request does no more than read.
+func (c *call) reads(notes *wire.Notes) bool {
+	switch c.method {
+	case rangeMethod, timeToLiveMethod:
+		return true
+	case txnMethod:
+		return len(notes.Puts) == 0 && notes.Deletes == 0
+	}
+	return false
+}
+
 // deliver sends a request to etcd, and frees it.
-func (c *call) deliver(in, got *frame) error {
+func (c *call) deliver(in, got *frame, reads bool) error {
 	conn := c.tenant.upstream.conn
-	if c.method != rangeMethod && c.method != timeToLiveMethod {
+	if !reads {
 		return conn.Invoke(c.ctx, c.method, in, got)
 	}
 	defer in.free()

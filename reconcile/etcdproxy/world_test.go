@@ -14,6 +14,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/testscripts/etcdserver"
@@ -182,4 +184,15 @@ func (r running) dial(t testing.TB, cert tls.Certificate) *clientv3.Client {
 func (r running) client(t testing.TB, x tenantIn) *clientv3.Client {
 	t.Helper()
 	return r.dial(t, x.certificate(t))
+}
+
+// plain connects without etcd's client library, which sends some calls again by itself.
+func (r running) plain(t testing.TB, cert tls.Certificate) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(r.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: r.ca.Pool(), Certificates: []tls.Certificate{cert}})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
 }

@@ -15,6 +15,7 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy"
 	"gitopsd.dev/reconcile/etcdproxy/limit"
 	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/testscripts/etcdserver"
 )
 
 // A full namespace is refused what grows, with etcd's own error and alarm, goes on with all
@@ -404,5 +405,92 @@ func TestSet(t *testing.T) {
 	}
 	if _, err := New(Config{}); err == nil {
 		t.Error("a guard without a log")
+	}
+}
+
+// A tenant at its throttle can still renew its leases, compact, and ask how far its watches are.
+func TestExempt(t *testing.T) {
+	t.Parallel()
+	s := sharedEtcd(t)
+	a := newTenant(t, s, etcd.Quota{}, etcd.Throttle{})
+	p := serve(t, etcdproxy.Limits{}, Config{}, a)
+	c := p.client(t, a)
+	ctx := clientv3.WithRequireLeader(t.Context())
+	lease, err := c.Grant(ctx, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put, err := c.Put(ctx, "k", "v")
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch := c.Watch(ctx, "k", clientv3.WithCreatedNotify())
+	<-watch
+	a.Throttle.RequestsPerSecond = 1
+	if err := p.set(a); err != nil {
+		t.Fatal(err)
+	}
+	var flood sync.WaitGroup
+	var waiting, refused atomic.Int64
+	for range 20 {
+		waiting.Add(1)
+		flood.Go(func() {
+			defer waiting.Add(-1)
+			if _, err := c.Get(ctx, "k"); errors.Is(err, rpctypes.ErrTooManyRequests) {
+				refused.Add(1)
+			}
+		})
+	}
+	defer flood.Wait()
+	// More than a few seconds' worth is refused at once, and the others wait.
+	if !eventually(func() bool { return refused.Load() >= 10 }) {
+		t.Fatalf("%d of 20 calls were refused at one a second", refused.Load())
+	}
+	if _, err := c.KeepAliveOnce(ctx, lease.ID); err != nil {
+		t.Errorf("keep-alive: %v", err)
+	}
+	if _, err := c.Compact(ctx, put.Header.Revision); err != nil {
+		t.Errorf("compaction: %v", err)
+	}
+	if err := c.RequestProgress(ctx); err != nil {
+		t.Errorf("progress: %v", err)
+	}
+	if r := <-watch; r.Err() != nil || !r.IsProgressNotify() {
+		t.Errorf("progress: %+v, %v", r, r.Err())
+	}
+	if waiting.Load() == 0 {
+		t.Error("nothing waited any more, which shows nothing")
+	}
+}
+
+// A guard is ready while etcd answers for each namespace.
+func TestReady(t *testing.T) {
+	t.Parallel()
+	s := sharedEtcd(t)
+	a := newTenant(t, s, etcd.Quota{Storage: 1000}, etcd.Throttle{})
+	b := newTenant(t, s, etcd.Quota{Storage: 1000}, etcd.Throttle{})
+	relay, err := etcdserver.NewRelay(s.Endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(relay.Close)
+	a.Upstream.Endpoints = []string{relay.Endpoint}
+	p := serve(t, etcdproxy.Limits{}, Config{}, a, b)
+	relay.SetDown(true)
+	if !eventually(func() bool { return p.guard.Ready() != nil }) {
+		t.Fatal("ready although etcd is gone")
+	}
+	if err := p.guard.Ready(); err == nil || !strings.Contains(err.Error(), a.ID.String()) || strings.Contains(err.Error(), b.ID.String()) {
+		t.Errorf("not ready: %v", err)
+	}
+	if _, err := p.client(t, b).Put(t.Context(), "k", "v"); err != nil {
+		t.Errorf("the neighbour: %v", err)
+	}
+	relay.SetDown(false)
+	if !eventually(func() bool { return p.guard.Ready() == nil }) {
+		t.Errorf("not ready again: %v", p.guard.Ready())
+	}
+	if _, err := p.client(t, a).Put(t.Context(), "k", "v"); err != nil {
+		t.Errorf("when etcd is back: %v", err)
 	}
 }

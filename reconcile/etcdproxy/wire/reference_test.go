@@ -42,7 +42,7 @@ func (r reference) span(key, end *[]byte) {
 	case e == "\x00":
 		*end = r.prefixEnd()
 	case e <= k: // nothing
-		*key, *end = []byte(r.prefix+string(nothing)), nil
+		*key, *end = []byte(r.prefix+"\x00"), []byte(r.prefix+"\x00")
 	default:
 		*end = []byte(r.prefix + e)
 	}
@@ -51,10 +51,6 @@ func (r reference) span(key, end *[]byte) {
 func (r reference) watchSpan(key, end *[]byte) {
 	if len(*key) == 0 {
 		*key = []byte{0}
-	}
-	if e := string(*end); e != "" && e != "\x00" && e <= string(*key) {
-		*key, *end = []byte(r.prefix+"\x00"), []byte(r.prefix+"\x00")
-		return
 	}
 	r.span(key, end)
 }

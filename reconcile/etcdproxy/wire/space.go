@@ -46,9 +46,8 @@ type point struct{ head, tail []byte }
 // span returns the key and the end of the range in etcd for those that a tenant gave.
 //
 // An empty key stays empty, and has no range: etcd refuses it, as it would have the tenant's. A
-// range that is empty, since it ends where it begins or before, becomes one key that does not
-// exist: etcd's own check of permissions, which knows no empty ranges, lets it pass. It is not
-// the prefix itself, which no tenant can name: there the floor of the namespace is kept.
+// range that is empty, since it ends where it begins or before, stays empty, but begins inside of
+// the namespace and ends where it begins: etcd's check of permissions lets that pass.
 func (s *Space) span(key, end []byte) (from, to point) {
 	switch {
 	case len(key) == 0:
@@ -58,22 +57,15 @@ func (s *Space) span(key, end []byte) (from, to point) {
 	case isOpen(end):
 		return point{s.prefix, key}, point{s.end, nil}
 	case bytes.Compare(key, end) >= 0:
-		return point{s.prefix, nothing}, point{}
+		return point{s.prefix, first}, point{s.prefix, first}
 	}
 	return point{s.prefix, key}, point{s.prefix, end}
 }
 
-// nothing is a key that nobody uses. A tenant who does use it finds it in empty ranges.
-var nothing = []byte("\x00gitopsd.dev: this key stands for an empty range")
-
-// watchSpan is span for a watch. An empty key is the first, and an empty range is an error, which
-// etcd is to find by itself.
+// watchSpan is span for a watch, where an empty key is the first one.
 func (s *Space) watchSpan(key, end []byte) (from, to point) {
 	if len(key) == 0 {
 		key = first
-	}
-	if len(end) > 0 && !isOpen(end) && bytes.Compare(key, end) >= 0 {
-		return point{s.prefix, first}, point{s.prefix, first}
 	}
 	return s.span(key, end)
 }

@@ -9,7 +9,7 @@ import (
 // WatchNothing appends a request to create a watch, with an ID if that is not 0, that never has an
 // event: it leaves out both kinds of them.
 func (s *Space) WatchNothing(dst []byte, id int64) []byte {
-	create := appendBytes(nil, 1, append(bytes.Clone(s.prefix), nothing...))
+	create := appendBytes(nil, 1, append(bytes.Clone(s.prefix), first...))
 	create = appendBytes(create, 5, []byte{0, 1}) // NOPUT, NODELETE
 	if id != 0 {
 		create = appendNumber(create, 7, id)

@@ -112,9 +112,9 @@ func TestSpan(t *testing.T) {
 		{"a", "\x00", "/p/a", "/p0"},                     // from a key on
 		{"\x00", "\x00", "/p/\x00", "/p0"},               // all
 		{"a", "\xff\xff\xff", "/p/a", "/p/\xff\xff\xff"}, // beyond every key of the tenant
-		{"a", "\x00\x00", "/p/" + string(nothing), ""},   // ends before it begins
-		{"b", "a", "/p/" + string(nothing), ""},
-		{"b", "b", "/p/" + string(nothing), ""},
+		{"a", "\x00\x00", "/p/\x00", "/p/\x00"},          // ends before it begins
+		{"b", "a", "/p/\x00", "/p/\x00"},
+		{"b", "b", "/p/\x00", "/p/\x00"},
 		{"", "", "", ""},  // etcd refuses it
 		{"", "z", "", ""}, // so does it this
 		{"", "\x00", "", ""},
