@@ -39,12 +39,14 @@ test: tools lint $(DEVCLUSTER) ## Everything that CI checks
 	@GOTESTSUM=$(GOTESTSUM) FUZZTIME=$(FUZZTIME) .ci/test
 
 .PHONY: conformance
-conformance: tools $(DEVCLUSTER) ## What takes too long for every change: large packages and 10,000 judged objects in an API server, Kubernetes' own migration and tests, rules against conversions that projects wrote
+conformance: tools $(DEVCLUSTER) ## What takes too long for every change: large packages and 10,000 judged objects in an API server, Kubernetes' own migration and tests, rules against conversions that projects wrote, the proxy against tests of etcd and Kubernetes
 	@$(GO) test -count 1 -timeout 30m ./render/types -run 'TestLive$$' -all
 	@$(GO) test -count 1 -timeout 30m ./reconcile/migrate -run 'TestKubernetes$$' -all
 	@$(GO) test -count 1 -timeout 30m ./reconcile/apply -run 'TestSurveyAgainstServer$$' -all
 	@$(GO) test -count 1 -timeout 30m ./reconcile/convert -run '^TestKubernetes' -all
 	@$(GO) test -count 1 -timeout 30m ./render/conversion/histories -all
+	@$(GO) test -count 1 -timeout 30m ./reconcile/etcdproxy/linearizability -all
+	@$(GO) test -count 1 -timeout 60m ./reconcile/etcdproxy/conformance -all
 
 .PHONY: bench
 bench: tools $(DEVCLUSTER) ## Benchmarks against their rivals (BENCH=<regexp> for some)

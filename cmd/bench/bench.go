@@ -43,6 +43,14 @@ var experiments = []experiment{
 		{"convert-create", "s", 0.9},
 		{"convert-apply", "s", 0.9},
 	}},
+	{(*bench).etcd, []goal{
+		{"etcd-proxy-get-cpu", "s", 1.4},
+		{"etcd-proxy-put-cpu", "s", 0.9},
+		{"etcd-proxy-vs-grpcproxy", "s", 0.9},
+	}},
+	{(*bench).etcdEmbedded, []goal{{"etcd-embedded", "1/s", 1.11}}},
+	{(*bench).etcdNamespaces, []goal{{"etcd-namespaces-rss", "MB", 1}}},
+	{(*bench).etcdNeighbour, []goal{{"etcd-neighbour-p99", "s", 1.25}}},
 	{(*bench).git, []goal{
 		{"git-poll", "s", 0.25},
 		{"git-fetch", "s", 1.2},

@@ -27,7 +27,10 @@ import (
 	"regexp"
 	"syscall"
 
+	"go.etcd.io/etcd/server/v3/etcdmain"
+
 	"gitopsd.dev/cmd/gitopsd/cli"
+	"gitopsd.dev/reconcile/etcdproxy/proxytest"
 	"gitopsd.dev/testscripts/webhookserver"
 )
 
@@ -36,6 +39,17 @@ func main() {
 	// program again, under another name.
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
+		case proxytest.ProxyChild:
+			cli.TuneGC()
+			proxytest.Main()
+		case proxytest.EtcdChild:
+			proxytest.Main()
+		case grpcProxyChild:
+			os.Args = append([]string{"etcd"}, os.Args[2:]...) // where its command looks for arguments
+			etcdmain.Main(os.Args)
+		case embeddedChild:
+			cli.TuneGC()
+			os.Exit(serveEmbedded(os.Args[2], os.Stdin, os.Stdout, os.Stderr))
 		case oursChild:
 			cli.TuneGC()
 			os.Exit(runOurs(os.Args[2:], os.Stdout, os.Stderr))

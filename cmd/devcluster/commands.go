@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +38,8 @@ and aggregated APIs work. Cluster IPs and pod IPs lead nowhere else.
 
 Everything is kept in the directory that --dir names, logs in its logs/.
 
-"devcluster kubectl" is kubectl of the same version.`,
+"devcluster kubectl" is kubectl of the same version, and "devcluster sample-apiserver"
+Kubernetes' example of an aggregated API server.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -62,17 +66,49 @@ type doFunc func(ctx context.Context, cfg controlplane.Config, names []string) e
 // runFunc makes a cobra command's RunE; the configuration is from the common flags.
 type runFunc func(doFunc) func(*cobra.Command, []string) error
 
-// newClusterFlags are common to the commands that make clusters.
-func newClusterFlags(cmd *cobra.Command, o *controlplane.Options) {
+// newClusterFlags are common to the commands that make clusters. The result completes
+// the options once the flags have been parsed.
+func newClusterFlags(cmd *cobra.Command, o *controlplane.Options) (complete func() error) {
+	var etcd statedir.ExternalEtcd
+	cmd.Flags().StringSliceVar(&etcd.Servers, "etcd-servers", nil, "URLs of an etcd for new clusters, in the place of devcluster's own; keys are below /registry")
+	cmd.Flags().StringVar(&etcd.CAFile, "etcd-cafile", "", "file with the CA of that etcd")
+	cmd.Flags().StringVar(&etcd.CertFile, "etcd-certfile", "", "file with a client certificate for that etcd")
+	cmd.Flags().StringVar(&etcd.KeyFile, "etcd-keyfile", "", "file with its key")
 	cmd.Flags().BoolVar(&o.ControllerManager, "controller-manager", true,
 		"give new clusters a kube-controller-manager; without one there are no\nDeployments, no garbage collection and no service accounts, and 100 MB less")
 	cmd.Flags().BoolVar(&o.StorageMigration, "storage-migration", false,
 		"have new clusters offer storagemigration.k8s.io, which is a beta")
+	return func() error {
+		files := []*string{&etcd.CAFile, &etcd.CertFile, &etcd.KeyFile}
+		if len(etcd.Servers) == 0 {
+			if slices.ContainsFunc(files, func(f *string) bool { return *f != "" }) {
+				return errors.New("files for an etcd, but no --etcd-servers")
+			}
+			return nil
+		}
+		for _, f := range files {
+			if *f == "" {
+				continue
+			}
+			if _, err := os.Stat(*f); err != nil {
+				return err
+			}
+			// Components run in another directory.
+			abs, err := filepath.Abs(*f)
+			if err != nil {
+				return err
+			}
+			*f = abs
+		}
+		o.Etcd = &etcd
+		return nil
+	}
 }
 
 func upCommand(run runFunc) *cobra.Command {
 	var o controlplane.Options
 	var foreground bool
+	var complete func() error
 	cmd := &cobra.Command{
 		Use:   "up --dir DIR --clusters NAME,...",
 		Short: "Bring clusters up and wait until they are ready",
@@ -90,6 +126,9 @@ if it is killed. The data stays; see "down".`,
   devcluster kubectl --kubeconfig /tmp/fleet/hub.kubeconfig get nodes`,
 		Args: cobra.NoArgs,
 		RunE: run(func(ctx context.Context, cfg controlplane.Config, _ []string) error {
+			if err := complete(); err != nil {
+				return err
+			}
 			if !foreground {
 				return controlplane.Up(ctx, cfg, o)
 			}
@@ -100,23 +139,27 @@ if it is killed. The data stays; see "down".`,
 	}
 	cmd.Flags().StringSliceVar(&o.Clusters, "clusters", nil, "names of the clusters")
 	cmd.Flags().BoolVar(&foreground, "foreground", false, "stay, and end everything when this process or its parent ends")
-	newClusterFlags(cmd, &o)
+	complete = newClusterFlags(cmd, &o)
 	return cmd
 }
 
 func addCommand(run runFunc) *cobra.Command {
 	var o controlplane.Options
+	var complete func() error
 	cmd := &cobra.Command{
 		Use:     "add --dir DIR NAME...",
 		Short:   "Add clusters to a directory that is up",
 		Example: `  devcluster add --dir /tmp/fleet staging`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: run(func(ctx context.Context, cfg controlplane.Config, names []string) error {
+			if err := complete(); err != nil {
+				return err
+			}
 			o.Clusters = names
 			return controlplane.Add(ctx, cfg, o)
 		}),
 	}
-	newClusterFlags(cmd, &o)
+	complete = newClusterFlags(cmd, &o)
 	return cmd
 }
 

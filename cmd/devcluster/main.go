@@ -1,6 +1,7 @@
 // Devcluster runs real Kubernetes control planes on one machine, for
 // development, demos and tests: etcd, kube-apiserver, kube-controller-manager
-// and a stand-in for a node, all from this one binary, and kubectl with them.
+// and a stand-in for a node, all from this one binary, and kubectl with them. The
+// binary is Kubernetes' sample-apiserver, too, which is a client of etcd like them.
 //
 // commands.go has the command line. Below internal/, controlplane decides which
 // processes run when, component configures each, servers runs it, process starts and
@@ -34,6 +35,8 @@ func main() {
 		case "kubectl":
 			os.Args = os.Args[1:] // where kubectl looks for its name and arguments
 			os.Exit(componentcli.Run(kubectl.NewDefaultKubectlCommand()))
+		case "sample-apiserver":
+			os.Exit(servers.SampleAPIServer(os.Args[2:], os.Stdout, os.Stderr))
 		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -40,6 +40,16 @@ type Config struct {
 	NoControllerManager bool
 	// StorageMigration has the clusters offer storagemigration.k8s.io, a beta.
 	StorageMigration bool
+	// Etcd is where the clusters keep their objects; nil is an etcd that devcluster runs.
+	Etcd *Etcd
+}
+
+// Etcd is an etcd, or what speaks like one.
+type Etcd struct {
+	// Server is its URL.
+	Server string
+	// CAFile, CertFile and KeyFile have its CA and the certificate of a client.
+	CAFile, CertFile, KeyFile string
 }
 
 // ControlPlanes are clusters that run in one directory. They are safe for
@@ -96,6 +106,9 @@ func (p *ControlPlanes) args(command string, more ...string) []string {
 	}
 	if p.cfg.StorageMigration && (command == "up" || command == "add") {
 		args = append(args, "--storage-migration")
+	}
+	if e := p.cfg.Etcd; e != nil && (command == "up" || command == "add") {
+		args = append(args, "--etcd-servers", e.Server, "--etcd-cafile", e.CAFile, "--etcd-certfile", e.CertFile, "--etcd-keyfile", e.KeyFile)
 	}
 	return append(args, more...)
 }

@@ -26,6 +26,12 @@ var (
 // Kubernetes' server for CustomResourceDefinitions, with its tests.
 var APIExtensionsModule = Module{"k8s.io/apiextensions-apiserver", "v0.37.2", "h1:myaUiAlm1NRLYdpAvWYTqdgeiCepFupJiRFVVueMUYw="}
 
+// What is tested of etcd by its own project, and of its clients by Kubernetes.
+var (
+	APIServerModule = Module{"k8s.io/apiserver", "v0.37.2", "h1:9Jq73PeHAA0RThpW7ou6lBcO2+SxLcPrAgleONSMUNQ="}
+	EtcdTestsModule = Module{"go.etcd.io/etcd/tests/v3", "v3.7.3", "h1:zQEpHCKe1ZGEL67G4B/dvNXH7hZcP0BQM90ltrwecR4="}
+)
+
 // Copy writes the module's files to dir, which need not exist, where they can be
 // changed: nobody can change the module cache. It reports on w what it has to download.
 func (m Module) Copy(ctx context.Context, dir string, w io.Writer) error {

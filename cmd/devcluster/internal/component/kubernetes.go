@@ -10,18 +10,34 @@ import (
 type APIServerConfig struct {
 	// Port is served on 127.0.0.1, with SO_REUSEPORT.
 	Port int
-	// EtcdPort is etcd's gRPC port on 127.0.0.1; EtcdPrefix, such as "/hub",
-	// is where this server's keys are.
-	EtcdPort   int
-	EtcdPrefix string
-	// EtcdDir has the certificates of a client of etcd.
-	EtcdDir string
+	Etcd EtcdClientConfig
 	// Dir has the server's certificate, the CA of its users, the certificates for
 	// aggregated API servers, the key that signs tokens, and the file
 	// [EgressSelectorFile].
 	Dir string
 	// StorageMigration serves the API storagemigration.k8s.io, which is a beta.
 	StorageMigration bool
+}
+
+// EtcdClientConfig is how an API server reaches etcd.
+type EtcdClientConfig struct {
+	// Servers are URLs. Prefix, such as "/hub", is where the API server's keys are.
+	Servers []string
+	Prefix  string
+	// CAFile, CertFile and KeyFile are the CA of the servers and the certificate of
+	// their client. Without TLS they are empty.
+	CAFile, CertFile, KeyFile string
+}
+
+// flags returns the flags of servers that are made with k8s.io/apiserver.
+func (c EtcdClientConfig) flags() []string {
+	return []string{
+		"--etcd-servers=" + strings.Join(c.Servers, ","),
+		"--etcd-prefix=" + c.Prefix,
+		"--etcd-cafile=" + c.CAFile,
+		"--etcd-certfile=" + c.CertFile,
+		"--etcd-keyfile=" + c.KeyFile,
+	}
 }
 
 // storageMigrationGate switches on Kubernetes' own migration of stored objects.
@@ -44,11 +60,6 @@ func APIServer(c APIServerConfig) []string {
 		"--advertise-address=127.0.0.1",
 		fmt.Sprintf("--secure-port=%d", c.Port),
 		"--permit-port-sharing",
-		fmt.Sprintf("--etcd-servers=https://127.0.0.1:%d", c.EtcdPort),
-		"--etcd-prefix=" + c.EtcdPrefix,
-		"--etcd-cafile=" + filepath.Join(c.EtcdDir, "ca.crt"),
-		"--etcd-certfile=" + filepath.Join(c.EtcdDir, "client.crt"),
-		"--etcd-keyfile=" + filepath.Join(c.EtcdDir, "client.key"),
 		"--tls-cert-file=" + filepath.Join(c.Dir, "apiserver.crt"),
 		"--tls-private-key-file=" + filepath.Join(c.Dir, "apiserver.key"),
 		"--client-ca-file=" + filepath.Join(c.Dir, "ca.crt"),
@@ -70,6 +81,7 @@ func APIServer(c APIServerConfig) []string {
 		"--egress-selector-config-file=" + filepath.Join(c.Dir, EgressSelectorFile),
 		"--profiling=false",
 	}
+	args = append(args, c.Etcd.flags()...)
 	if c.StorageMigration {
 		args = append(args, storageMigrationGate, "--runtime-config=storagemigration.k8s.io/v1beta1=true")
 	}

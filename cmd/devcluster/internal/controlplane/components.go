@@ -116,14 +116,27 @@ func (c *command) ensureEtcd(ctx context.Context, e statedir.Etcd) (running, err
 
 func (c *command) ensureAPIServer(ctx context.Context, cl statedir.Cluster, e statedir.Etcd) (running, error) {
 	return c.ensure(ctx, of(cl.Name, component.NameAPIServer), component.APIServer(component.APIServerConfig{
-		Port:       cl.Port,
-		EtcdPort:   e.ClientPort,
-		EtcdPrefix: "/" + cl.Name,
-		EtcdDir:    c.dir.Path("etcd"),
-		Dir:        c.dir.Path(cl.Name),
+		Port: cl.Port,
+		Etcd: etcdClient(c.dir, cl, e),
+		Dir:  c.dir.Path(cl.Name),
 
 		StorageMigration: cl.StorageMigration,
 	}), cl.Port)
+}
+
+// etcdClient is how a cluster's API server reaches its etcd. In the shared one each
+// cluster has a prefix of its own; elsewhere the prefix is Kubernetes' default.
+func etcdClient(dir statedir.Dir, cl statedir.Cluster, shared statedir.Etcd) component.EtcdClientConfig {
+	if x := cl.Etcd; x != nil {
+		return component.EtcdClientConfig{Servers: x.Servers, Prefix: "/registry", CAFile: x.CAFile, CertFile: x.CertFile, KeyFile: x.KeyFile}
+	}
+	return component.EtcdClientConfig{
+		Servers:  []string{fmt.Sprintf("https://127.0.0.1:%d", shared.ClientPort)},
+		Prefix:   "/" + cl.Name,
+		CAFile:   dir.Path("etcd", "ca.crt"),
+		CertFile: dir.Path("etcd", "client.crt"),
+		KeyFile:  dir.Path("etcd", "client.key"),
+	}
 }
 
 func (c *command) ensureControllerManager(ctx context.Context, cl statedir.Cluster) (running, error) {

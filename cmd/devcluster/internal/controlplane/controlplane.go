@@ -50,6 +50,9 @@ type Options struct {
 	// StorageMigration says whether clusters that are new offer Kubernetes' own
 	// migration of stored objects.
 	StorageMigration bool
+	// Etcd is where clusters that are new keep their objects; nil is the etcd that
+	// devcluster runs.
+	Etcd *statedir.ExternalEtcd
 }
 
 // command is one command at work. It holds the directory's lock.
@@ -222,7 +225,7 @@ func (c *command) plan(o Options) (state *statedir.State, release func(), err er
 	}
 	for i, name := range add {
 		state.Clusters = append(state.Clusters, statedir.Cluster{
-			Name: name, Port: ports[i], ControllerManager: o.ControllerManager, StorageMigration: o.StorageMigration,
+			Name: name, Port: ports[i], ControllerManager: o.ControllerManager, StorageMigration: o.StorageMigration, Etcd: o.Etcd,
 		})
 	}
 	if err := c.dir.Save(state); err != nil {
@@ -232,10 +235,13 @@ func (c *command) plan(o Options) (state *statedir.State, release func(), err er
 	return state, r.Release, nil
 }
 
-// startClusters starts etcd and these clusters and waits until they are ready.
+// startClusters starts etcd, if one of these clusters needs it, and the clusters, and
+// waits until they are ready.
 func (c *command) startClusters(ctx context.Context, state *statedir.State, names []string) error {
-	if err := untilStable(func() error { return c.startEtcd(ctx, state.Etcd) }); err != nil {
-		return err
+	if slices.ContainsFunc(names, func(name string) bool { return state.Cluster(name).Etcd == nil }) {
+		if err := untilStable(func() error { return c.startEtcd(ctx, state.Etcd) }); err != nil {
+			return err
+		}
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, name := range names {

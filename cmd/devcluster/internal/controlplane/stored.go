@@ -15,25 +15,21 @@ func Stored(ctx context.Context, cfg Config, cluster, resource string) error {
 	if err != nil {
 		return err
 	}
-	if state.Cluster(cluster) == nil {
+	cl := state.Cluster(cluster)
+	if cl == nil {
 		return fmt.Errorf("%s has no cluster %q", cfg.Dir, cluster)
 	}
-	tls, err := transport.TLSInfo{
-		CertFile:      cfg.Dir.Path("etcd", "client.crt"),
-		KeyFile:       cfg.Dir.Path("etcd", "client.key"),
-		TrustedCAFile: cfg.Dir.Path("etcd", "ca.crt"),
-	}.ClientConfig()
+	etcd := etcdClient(cfg.Dir, *cl, state.Etcd)
+	tls, err := transport.TLSInfo{CertFile: etcd.CertFile, KeyFile: etcd.KeyFile, TrustedCAFile: etcd.CAFile}.ClientConfig()
 	if err != nil {
 		return err
 	}
-	client, err := clientv3.New(clientv3.Config{
-		Context: ctx, Endpoints: []string{fmt.Sprintf("https://127.0.0.1:%d", state.Etcd.ClientPort)}, TLS: tls,
-	})
+	client, err := clientv3.New(clientv3.Config{Context: ctx, Endpoints: etcd.Servers, TLS: tls})
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
 	defer client.Close()
-	prefix := "/" + cluster + "/" + resource + "/"
+	prefix := etcd.Prefix + "/" + resource + "/"
 	answer, err := client.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)

@@ -14,9 +14,11 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/component-base/cli"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	sampleapiserver "k8s.io/sample-apiserver/pkg/cmd/server"
 
 	"gitopsd.dev/cmd/devcluster/internal/component"
 	"gitopsd.dev/cmd/devcluster/internal/kubelet"
@@ -65,6 +67,14 @@ func run(args []string, stdin io.Reader) error {
 		return err
 	}
 	return start(args[1:])
+}
+
+// SampleAPIServer is Kubernetes' example of an aggregated API server, with the
+// arguments of the program of that name, until SIGTERM. The result is an exit status.
+func SampleAPIServer(args []string, stdout, stderr io.Writer) int {
+	cmd := sampleapiserver.NewCommandStartWardleServer(genericapiserver.SetupSignalContext(), sampleapiserver.NewWardleServerOptions(stdout, stderr), false)
+	cmd.SetArgs(args)
+	return cli.Run(cmd)
 }
 
 // untilSignal gives a component a context that ends with SIGTERM.

@@ -56,7 +56,7 @@ type Etcd struct {
 
 // Cluster is one control plane.
 type Cluster struct {
-	// Name is also the kubeconfig's context and the key prefix in etcd.
+	// Name is also the kubeconfig's context and the key prefix in the shared etcd.
 	Name string `json:"name"`
 	// Port is the API server's, on 127.0.0.1.
 	Port int `json:"port"`
@@ -65,6 +65,19 @@ type Cluster struct {
 	// StorageMigration is set if it offers Kubernetes' own migration of stored
 	// objects.
 	StorageMigration bool `json:"storageMigration,omitempty"`
+	// Etcd is set if the cluster does not use the shared etcd.
+	Etcd *ExternalEtcd `json:"etcd,omitempty"`
+}
+
+// ExternalEtcd is an etcd, or what speaks like one, that devcluster does not run.
+type ExternalEtcd struct {
+	// Servers are URLs.
+	Servers []string `json:"servers"`
+	// CAFile, CertFile and KeyFile are absolute paths: the CA of the servers, and the
+	// client's certificate. All are empty without TLS.
+	CAFile   string `json:"caFile,omitempty"`
+	CertFile string `json:"certFile,omitempty"`
+	KeyFile  string `json:"keyFile,omitempty"`
 }
 
 // Cluster returns the cluster with that name, nil when there is none.

@@ -1,0 +1,319 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"gitopsd.dev/reconcile/etcdproxy/proxytest"
+	"gitopsd.dev/render/etcd"
+)
+
+// grpcProxyChild is the name under which this program is etcd's own grpc-proxy.
+const grpcProxyChild = "grpcproxy-child"
+
+// Each side has etcdClients clients with a connection of their own. In a round each gets
+// etcdBatches times as many requests of a kind as the kind says. The sides take turns
+// after each batch, since what else the machine does changes.
+const (
+	etcdClients = 16
+	etcdBatches = 5
+	// etcdKeys is how many keys of a value there are for each client.
+	etcdKeys = 100
+	// etcdLimit is how long a server may take to start, and events to come.
+	etcdLimit = time.Minute
+)
+
+// etcdValue is what keys hold: 1 KiB.
+var etcdValue = string(bytes.Repeat([]byte("0123456789abcdef"), 64))
+
+// etcdSide is a way to an etcd.
+type etcdSide struct {
+	name    string
+	clients []*clientv3.Client
+	process serverProcess // the proxy; 0 for none
+	// prefix is where its keys are in etcd.
+	prefix string
+	events chan struct{} // one for each event of its watches
+}
+
+// etcdRequest is a kind of request. Its batch is how many there are in a batch, of all
+// clients; one is the i-th of a client.
+type etcdRequest struct {
+	name  string
+	batch int
+	send  func(ctx context.Context, s *etcdSide, root *clientv3.Client, worker, i int) error
+}
+
+func etcdKey(worker, i int) string { return fmt.Sprintf("client-%02d/key-%03d", worker, i%etcdKeys) }
+
+var etcdRequests = []etcdRequest{
+	{"get", 3200, func(ctx context.Context, s *etcdSide, _ *clientv3.Client, worker, i int) error {
+		answer, err := s.clients[worker].Get(ctx, etcdKey(worker, i))
+		if err == nil && len(answer.Kvs) != 1 {
+			err = fmt.Errorf("%s: %d keys", s.name, len(answer.Kvs))
+		}
+		return err
+	}},
+	{"put", 3200, func(ctx context.Context, s *etcdSide, _ *clientv3.Client, worker, i int) error {
+		_, err := s.clients[worker].Put(ctx, etcdKey(worker, i), etcdValue)
+		return err
+	}},
+	{"txn", 3200, func(ctx context.Context, s *etcdSide, _ *clientv3.Client, worker, i int) error {
+		key := etcdKey(worker, i)
+		answer, err := s.clients[worker].Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), ">", 0)).
+			Then(clientv3.OpPut(key, etcdValue)).Else(clientv3.OpGet(key)).Commit()
+		if err == nil && !answer.Succeeded {
+			err = fmt.Errorf("%s: %s does not exist", s.name, key)
+		}
+		return err
+	}},
+	{"range", 320, func(ctx context.Context, s *etcdSide, _ *clientv3.Client, worker, _ int) error {
+		answer, err := s.clients[worker].Get(ctx, etcdKey(worker, 0)[:len("client-00/")], clientv3.WithPrefix())
+		if err == nil && len(answer.Kvs) != etcdKeys {
+			err = fmt.Errorf("%s: %d keys", s.name, len(answer.Kvs))
+		}
+		return err
+	}},
+	// Each client watches keys of its own. They are written past the proxies.
+	{"watch", 1600, func(ctx context.Context, s *etcdSide, root *clientv3.Client, worker, i int) error {
+		if _, err := root.Put(ctx, s.prefix+"watched/"+etcdKey(worker, i), etcdValue); err != nil {
+			return err
+		}
+		select {
+		case <-s.events:
+			return nil
+		case <-time.After(etcdLimit):
+			return fmt.Errorf("%s: an event does not come", s.name)
+		}
+	}},
+}
+
+// etcd compares the CPU that a request costs gitopsd's proxy with that of etcd's own
+// proxy, and with what it costs etcd without a proxy. Etcd serves gRPC over TLS on a port
+// of its own, and everybody has certificates. It has no authentication enabled: etcd's
+// proxy cannot be a user by certificate.
+func (b *bench) etcd(ctx context.Context, f *fixture) error {
+	process, server, err := proxytest.StartEtcd(ctx, f.dir)
+	if err != nil {
+		return err
+	}
+	f.closes = append(f.closes, process.Kill, server.Close)
+	at := serverProcess(process.PID())
+	sides, err := f.etcdSides(ctx, server)
+	if err != nil {
+		return err
+	}
+	// By request: the proxies' CPU, and etcd's without one.
+	ours, rival, direct := make(map[string][]float64), make(map[string][]float64), make(map[string][]float64)
+	for round := range b.rounds {
+		for _, r := range etcdRequests {
+			fmt.Fprintf(b.say, "bench: etcd-proxy, %s, round %d of %d\n", r.name, round+1, b.rounds)
+			var proxies, servers [3]float64
+			for batch := range etcdBatches {
+				for i := range sides {
+					side := (i + batch) % len(sides)
+					cpu, err := sides[side].batch(ctx, r, server.Root(), sides[side].process, at)
+					if err != nil {
+						return err
+					}
+					proxies[side] += cpu[0] / etcdBatches
+					servers[side] += cpu[1] / etcdBatches
+				}
+			}
+			direct[r.name] = append(direct[r.name], servers[0])
+			ours[r.name] = append(ours[r.name], proxies[1])
+			rival[r.name] = append(rival[r.name], proxies[2])
+			const name = "etcd-proxy-vs-grpcproxy"
+			b.note(name, r.name, proxies[1])
+			b.note(name, "rival:"+r.name, proxies[2])
+			b.note(name, "etcd:"+r.name, servers[0])
+			if r.name == "get" || r.name == "put" {
+				b.add("etcd-proxy-"+r.name+"-cpu", proxies[1], servers[0])
+			}
+		}
+	}
+	b.addWorst("etcd-proxy-vs-grpcproxy", ours, rival)
+	return nil
+}
+
+// addWorst adds a benchmark of several kinds of requests: the one with the highest ratio.
+func (b *bench) addWorst(name string, ours, rival map[string][]float64) {
+	var worstOurs, worstRival float64
+	for kind := range ours {
+		o, r := median(ours[kind]), median(rival[kind])
+		if worstRival == 0 || o/r > worstOurs/worstRival {
+			worstOurs, worstRival = o, r
+		}
+	}
+	b.add(name, worstOurs, worstRival)
+}
+
+// etcdSides connects clients without a proxy, by gitopsd's, and by etcd's.
+func (f *fixture) etcdSides(ctx context.Context, server *proxytest.Etcd) ([]*etcdSide, error) {
+	authority := server.Authority()
+	certificate, err := authority.Server()
+	if err != nil {
+		return nil, err
+	}
+	direct := &etcdSide{name: "direct", prefix: ""}
+	if err := f.connect(ctx, direct, server.Endpoint, "direct", authority, etcd.ID{}); err != nil {
+		return nil, err
+	}
+	ours := &etcdSide{name: "ours"}
+	if err := f.gitopsdProxy(ctx, ours, server, authority, certificate); err != nil {
+		return nil, err
+	}
+	rival := &etcdSide{name: "grpcproxy", prefix: "/rival/"}
+	if err := f.grpcProxy(ctx, rival, server, certificate); err != nil {
+		return nil, err
+	}
+	return []*etcdSide{direct, ours, rival}, nil
+}
+
+// gitopsdProxy connects clients by gitopsd's proxy in a process of its own.
+func (f *fixture) gitopsdProxy(ctx context.Context, s *etcdSide, server *proxytest.Etcd, authority *proxytest.Authority, certificate tls.Certificate) error {
+	s.prefix = benchNamespace.Prefix
+	served, err := server.Serve(ctx, benchNamespace, authority.PEM())
+	if err != nil {
+		return err
+	}
+	config := proxytest.Config{Tenants: []proxytest.Served{served}}
+	if config.Certificate, config.Key, err = proxytest.EncodePair(certificate); err != nil {
+		return err
+	}
+	process, address, err := proxytest.StartProxy(ctx, "127.0.0.1:0", config)
+	if err != nil {
+		return err
+	}
+	f.closes = append(f.closes, process.Kill)
+	s.process = serverProcess(process.PID())
+	return f.connect(ctx, s, "https://"+address, "client", authority, benchNamespace.ID)
+}
+
+// grpcProxy connects clients by etcd's own proxy.
+func (f *fixture) grpcProxy(ctx context.Context, s *etcdSide, server *proxytest.Etcd, certificate tls.Certificate) error {
+	authority := server.Authority()
+	client, err := authority.Client("") // it wants a certificate without a name
+	if err != nil {
+		return err
+	}
+	ca, files, serving := filepath.Join(f.dir, "ca.crt"), filepath.Join(f.dir, "grpcproxy-client"), filepath.Join(f.dir, "grpcproxy")
+	if err := errors.Join(os.WriteFile(ca, authority.PEM(), 0o600), proxytest.WritePair(files, client), proxytest.WritePair(serving, certificate)); err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, self, grpcProxyChild, "grpc-proxy", "start", "--endpoints", server.Endpoint, "--listen-addr", address,
+		"--namespace", s.prefix, "--data-dir", filepath.Join(f.dir, "grpcproxy-data"),
+		"--cacert", ca, "--cert", files+".crt", "--key", files+".key",
+		"--trusted-ca-file", ca, "--cert-file", serving+".crt", "--key-file", serving+".key")
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	f.closes = append(f.closes, func() error { cmd.Process.Kill(); cmd.Wait(); return nil })
+	s.process = serverProcess(cmd.Process.Pid)
+	if err := f.connect(ctx, s, "https://"+address, "client", authority, etcd.ID{}); err != nil {
+		return fmt.Errorf("%w\n%s", err, said.Bytes())
+	}
+	return nil
+}
+
+// connect connects a side's clients, writes the keys that they read, and starts their
+// watches. The clients are those of a namespace, or just have a certificate.
+func (f *fixture) connect(ctx context.Context, s *etcdSide, endpoint, name string, authority *proxytest.Authority, id etcd.ID) error {
+	s.events = make(chan struct{}, etcdClients*etcdKeys)
+	certificate, err := authority.Client(name)
+	if id != (etcd.ID{}) {
+		certificate, err = authority.Client(name, id.URI())
+	}
+	if err != nil {
+		return err
+	}
+	config := &tls.Config{RootCAs: authority.Pool(), Certificates: []tls.Certificate{certificate}}
+	ctx, cancel := context.WithTimeout(ctx, etcdLimit)
+	defer cancel()
+	for worker := range etcdClients {
+		c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, TLS: config, Logger: zap.NewNop()})
+		if err != nil {
+			return err
+		}
+		f.closes = append(f.closes, func() error { c.Close(); return nil })
+		s.clients = append(s.clients, c)
+		for i := range etcdKeys {
+			if _, err := c.Put(ctx, etcdKey(worker, i), etcdValue); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+		// It is created once this answer has come.
+		created := c.Watch(context.Background(), "watched/"+etcdKey(worker, 0)[:len("client-00/")], clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+		select {
+		case <-created:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: watch: %w", s.name, ctx.Err())
+		}
+		go func() {
+			for answer := range created {
+				for range answer.Events {
+					s.events <- struct{}{}
+				}
+			}
+		}()
+	}
+	return nil
+}
+
+// batch sends requests of a kind, and returns the CPU that each takes of processes.
+func (s *etcdSide) batch(ctx context.Context, r etcdRequest, root *clientv3.Client, processes ...serverProcess) ([]float64, error) {
+	before, err := used(processes)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.send(ctx, r, root); err != nil {
+		return nil, err
+	}
+	cpu, err := used(processes)
+	for i := range cpu {
+		cpu[i] = (cpu[i] - before[i]) / float64(r.batch)
+	}
+	return cpu, err
+}
+
+// send sends a batch, and returns how long it took.
+func (s *etcdSide) send(ctx context.Context, r etcdRequest, root *clientv3.Client) (time.Duration, error) {
+	begun := time.Now()
+	var clients sync.WaitGroup
+	failed := make(chan error, etcdClients)
+	for worker := range etcdClients {
+		clients.Go(func() {
+			for i := range r.batch / etcdClients {
+				if err := r.send(ctx, s, root, worker, i); err != nil {
+					failed <- err
+					return
+				}
+			}
+		})
+	}
+	clients.Wait()
+	close(failed)
+	return time.Since(begun), <-failed
+}

@@ -1,0 +1,141 @@
+// Package proxytest runs an etcd with authentication, provisions namespaces in it and
+// serves them by gitopsd's proxy, for tests and benchmarks.
+//
+//   - etcd.go: an [Etcd] in this process or another, with a user for each namespace
+//   - proxy.go: a [Proxy] in this process
+//   - process.go: the same in a [Process] of its own, which can be killed
+//   - tunnel.go: clients and servers that do not speak TLS
+//   - pki.go: certificates
+package proxytest
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+
+	"gitopsd.dev/reconcile/etcdproxy"
+	"gitopsd.dev/reconcile/etcdproxy/guard"
+	"gitopsd.dev/render/etcd"
+)
+
+// Served is a namespace with what its proxy needs: an [etcdproxy.Tenant] that can be
+// written as JSON. Certificates and keys are PEM.
+type Served struct {
+	etcd.Namespace
+	// Endpoints are etcd's URLs.
+	Endpoints []string
+	// User and UserKey are the certificate of the namespace's user, and CA is etcd's.
+	User, UserKey, CA []byte
+	// ClientCA signs the certificates of its clients.
+	ClientCA []byte
+}
+
+// Serve provisions a namespace, whose clients' certificates are signed by an authority.
+func (e *Etcd) Serve(ctx context.Context, ns etcd.Namespace, clients []byte) (Served, error) {
+	if err := e.Provision(ctx, ns); err != nil {
+		return Served{}, err
+	}
+	user, err := e.User(ns.ID.User())
+	if err != nil {
+		return Served{}, err
+	}
+	s := Served{Namespace: ns, Endpoints: []string{e.Endpoint}, CA: e.CA(), ClientCA: clients}
+	s.User, s.UserKey, err = EncodePair(user)
+	return s, err
+}
+
+// Tenant returns what the proxy is told.
+func (s Served) Tenant() (etcdproxy.Tenant, error) {
+	user, err := tls.X509KeyPair(s.User, s.UserKey)
+	if err != nil {
+		return etcdproxy.Tenant{}, fmt.Errorf("%s: %w", s.ID, err)
+	}
+	pool := func(text []byte) *x509.CertPool {
+		p := x509.NewCertPool()
+		p.AppendCertsFromPEM(text)
+		return p
+	}
+	return etcdproxy.Tenant{
+		Namespace: s.Namespace,
+		ClientCAs: pool(s.ClientCA),
+		Upstream:  etcdproxy.Upstream{Endpoints: s.Endpoints, Certificate: user, CAs: pool(s.CA)},
+	}, nil
+}
+
+// Config says what a proxy serves, and with which certificate. It can be written as JSON.
+type Config struct {
+	// Certificate and Key are the proxy's, PEM.
+	Certificate, Key []byte
+	Tenants          []Served
+}
+
+// Proxy is a proxy in this process.
+type Proxy struct {
+	proxy *etcdproxy.Proxy
+	stop  context.CancelFunc
+	ended chan error
+	// Address is where it listens.
+	Address string
+}
+
+// Start starts a proxy on a listener.
+func (c Config) Start(l net.Listener) (*Proxy, error) {
+	certificate, err := tls.X509KeyPair(c.Certificate, c.Key)
+	if err != nil {
+		return nil, fmt.Errorf("the proxy's certificate: %w", err)
+	}
+	var tenants []etcdproxy.Tenant
+	for _, s := range c.Tenants {
+		t, err := s.Tenant()
+		if err != nil {
+			return nil, err
+		}
+		tenants = append(tenants, t)
+	}
+	// What is an error of the proxy or of its configuration.
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	gate, err := guard.New(guard.Config{Log: log})
+	if err != nil {
+		return nil, err
+	}
+	proxy, err := etcdproxy.New(etcdproxy.Config{
+		Log:         log,
+		Gate:        gate,
+		Floors:      gate,
+		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil },
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := proxy.Set(tenants); err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	p := &Proxy{proxy: proxy, stop: stop, ended: make(chan error, 1), Address: l.Addr().String()}
+	go func() { p.ended <- proxy.Serve(ctx, l) }()
+	return p, nil
+}
+
+// Close closes all connections, and ends the proxy.
+func (p *Proxy) Close() error {
+	err := p.proxy.Close()
+	p.stop()
+	if ended := <-p.ended; ended != nil {
+		return ended
+	}
+	return err
+}
+
+// ClientTLS returns the configuration of a client of a namespace: its certificate is
+// signed by one authority, and the proxy's by the other.
+func ClientTLS(id etcd.ID, clients, servers *Authority) (*tls.Config, error) {
+	certificate, err := clients.Client("client", id.URI())
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{RootCAs: servers.Pool(), Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}}, nil
+}
