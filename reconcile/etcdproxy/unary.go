@@ -101,7 +101,7 @@ func (c *call) roundTrip(in *frame, m *wire.Message, notes *wire.Notes) (frame, 
 
 // rereads is how often a read is sent again whose rights etcd could not tell, since users or roles
 // changed while it went on: otherwise each namespace that is made or removed would show in
-// the others. etcd does the same with writes by itself.
+// the others. Writes are for the client to send again, as its library does.
 const rereads = 3
 
 // reads reports whether a request does no more than read.
