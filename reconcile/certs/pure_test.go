@@ -100,12 +100,12 @@ func TestPolicy(t *testing.T) {
 		config Config
 		want   string
 	}{
-		{Config{Policy: rotation.Policy{365 * day, 90 * day, time.Minute}}, ""},
-		{Config{Policy: rotation.Policy{9 * time.Second, 3 * time.Second, time.Second}}, ""},
-		{Config{Policy: rotation.Policy{365 * day, 0, 0}}, "certificates that are valid for 0s: use at least 3s"},
-		{Config{Policy: rotation.Policy{200 * day, 90 * day, 0}}, "CAs that are valid for 4800h0m0s: use at least three times the lifetime of certificates, 6480h0m0s"},
-		{Config{Policy: rotation.Policy{365 * day, 90 * day, 31 * day}}, "settling for 744h0m0s: use at most a third of the lifetime of certificates, 720h0m0s"},
-		{Config{Policy: rotation.Policy{365 * day, 90 * day, 0}, Authority: "a/b"}, `"a/b" is no name of a Secret`},
+		{Config{Policy: rotation.Policy{Authority: 365 * day, Leaf: 90 * day, Settle: time.Minute}}, ""},
+		{Config{Policy: rotation.Policy{Authority: 9 * time.Second, Leaf: 3 * time.Second, Settle: time.Second}}, ""},
+		{Config{Policy: rotation.Policy{Authority: 365 * day, Leaf: 0, Settle: 0}}, "certificates that are valid for 0s: use at least 3s"},
+		{Config{Policy: rotation.Policy{Authority: 200 * day, Leaf: 90 * day, Settle: 0}}, "CAs that are valid for 4800h0m0s: use at least three times the lifetime of certificates, 6480h0m0s"},
+		{Config{Policy: rotation.Policy{Authority: 365 * day, Leaf: 90 * day, Settle: 31 * day}}, "settling for 744h0m0s: use at most a third of the lifetime of certificates, 720h0m0s"},
+		{Config{Policy: rotation.Policy{Authority: 365 * day, Leaf: 90 * day, Settle: 0}, Authority: "a/b"}, `"a/b" is no name of a Secret`},
 	} {
 		text := ""
 		if _, err := New(tt.config); err != nil {
