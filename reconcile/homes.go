@@ -23,9 +23,8 @@ func (ws *workers) keepHome(ctx context.Context, w *worker, j *job, o unit.Outco
 		}
 		return
 	}
-	fleet := home.Fleet{Registry: j.of.state.Registry, State: ws.cfg.Board.State, Objects: j.want.Objects, Keeps: j.want.Keeps}
 	if w.home != nil {
-		w.home.Set(fleet)
+		w.home.Set(ws.fleet(j))
 		return
 	}
 	name := w.id.String()
@@ -34,7 +33,7 @@ func (ws *workers) keepHome(ctx context.Context, w *worker, j *job, o unit.Outco
 		ws.cfg.Log.Error("the controllers of targets, applications and etcd namespaces do not run", "cluster", name, "error", err)
 		return
 	}
-	h.Set(fleet)
+	h.Set(ws.fleet(j))
 	running, cancel := context.WithCancel(kube.Waiting(context.WithoutCancel(ctx)))
 	ended := make(chan struct{})
 	go func() {
@@ -48,6 +47,19 @@ func (ws *workers) keepHome(ctx context.Context, w *worker, j *job, o unit.Outco
 		<-ended
 		ws.cfg.Board.Home(name, nil)
 	}
+}
+
+// tellHome tells the controllers that run already what an attempt is for, before it
+// begins: an object that it deletes must not look as if somebody else had deleted it.
+func (ws *workers) tellHome(w *worker, j *job) {
+	if w.home != nil {
+		w.home.Set(ws.fleet(j))
+	}
+}
+
+// fleet is what controllers know of the fleet at a job.
+func (ws *workers) fleet(j *job) home.Fleet {
+	return home.Fleet{Registry: j.of.state.Registry, State: ws.cfg.Board.State, Objects: j.want.Objects, Keeps: j.want.Keeps}
 }
 
 // endHome ends the controllers of a worker's cluster, if they run.

@@ -435,6 +435,7 @@ func (ws *workers) try(ctx context.Context, w *worker, j *job) (o unit.Outcome, 
 	// Waiting for the turn does not count as the cluster's time.
 	attempt, cancel := context.WithTimeout(kube.WithPace(ctx, t.Pace()), ws.cfg.ClusterTimeout)
 	defer cancel()
+	ws.tellHome(w, j)
 	o = ws.apply(attempt, w, j)
 	w.slow = t.End()
 	ws.keepHome(ctx, w, j, o)
