@@ -21,6 +21,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	admin "gitopsd.dev/reconcile/etcd"
 	"gitopsd.dev/reconcile/etcd/embedded"
@@ -129,7 +130,7 @@ func (w *world) file(name string, text []byte) {
 	}
 }
 
-// client connects with the certificate in the client's Secret.
+// client connects with the certificate in the client's Secret, by the name of the Service.
 func (w *world) client(address string) *clientv3.Client {
 	w.Helper()
 	data := w.secrets[w.wanted.Clients[0].Secret].Data
@@ -140,8 +141,11 @@ func (w *world) client(address string) *clientv3.Client {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(data["ca.crt"])
 	c, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{"https://" + address}, Logger: zap.NewNop(),
-		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: "sample-etcd.default.svc"},
+		Endpoints: []string{"https://sample-etcd.default.svc:2379"}, Logger: zap.NewNop(),
+		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots},
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		})},
 	})
 	if err != nil {
 		w.Fatal(err)
@@ -164,6 +168,9 @@ func answer(t *testing.T, url string) (int, string) {
 	return r.StatusCode, string(text)
 }
 
+// patience bounds everything that a test waits for.
+const patience = 2 * time.Minute
+
 // A directory as the controller writes it serves the namespace to its clients, also when
 // it is replaced while they are connected. One that cannot be used changes nothing.
 func TestServe(t *testing.T) {
@@ -183,14 +190,16 @@ func TestServe(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	within, cancelAll := context.WithTimeout(t.Context(), patience)
+	defer cancelAll()
 	at := <-addresses
 	c := w.client(at[0])
-	if _, err := c.Put(t.Context(), "/a", "1"); err != nil {
+	if _, err := c.Put(within, "/a", "1"); err != nil {
 		t.Fatal(err)
 	}
 	get := func(c *clientv3.Client) {
 		t.Helper()
-		all, err := c.Get(t.Context(), "", clientv3.WithPrefix())
+		all, err := c.Get(within, "", clientv3.WithPrefix())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,6 +215,9 @@ func TestServe(t *testing.T) {
 		}
 		if !strings.Contains(text, "dev/default/sample") {
 			t.Fatalf("not ready: %s", text)
+		}
+		if within.Err() != nil {
+			t.Fatalf("not ready after %v: %s", patience, text)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
