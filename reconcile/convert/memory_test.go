@@ -41,7 +41,14 @@ func TestMemory(t *testing.T) {
 	})
 	for range 2 {
 		clients.Go(func() {
-			if status, text, _ := s.post(path(set), "application/json", body); status != http.StatusOK {
+			status, text, _ := s.post(path(set), "application/json", body)
+			for range 4 { // a slow machine has no time for both at first, which is no matter here
+				if status != http.StatusServiceUnavailable {
+					break
+				}
+				status, text, _ = s.post(path(set), "application/json", body)
+			}
+			if status != http.StatusOK {
 				t.Errorf("%d %.100s", status, text)
 			}
 		})
