@@ -68,6 +68,7 @@ const DefaultTimeout = 10 * time.Minute
 var (
 	applicationKind = home.Kind{GroupKind: manifest.Application}
 	targetKind      = home.Kind{GroupKind: manifest.Target}
+	decisionKind    = home.Kind{GroupKind: manifest.PlacementDecision, Versions: true}
 )
 
 // Controller runs the applications of one home; it is a [home.Controller].
@@ -77,6 +78,8 @@ type Controller struct {
 	targets map[manifest.ID]*target
 	workers map[string]*worker // by UID
 	running sync.WaitGroup
+	// decisions reports whether the home serves the API of PlacementDecisions.
+	decisions bool
 	// settling is since when placements of a namespace wait for what is still arriving.
 	settling map[string]time.Time
 }
@@ -112,7 +115,7 @@ func (c *Controller) Name() string { return "applications" }
 
 // Kinds implements [home.Controller].
 func (c *Controller) Kinds() []home.Kind {
-	return []home.Kind{applicationKind, targetKind, home.Secrets}
+	return []home.Kind{applicationKind, targetKind, home.Secrets, decisionKind}
 }
 
 // Reconcile implements [home.Controller]. It decides placements and hands each
@@ -131,6 +134,12 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 	} else {
 		clear(c.apps)
 	}
+	switch _, err := v.Objects(decisionKind); {
+	case err == nil:
+		c.decisions = true
+	case kube.ClassOf(err) == kube.NoSuchType:
+		c.decisions = false
+	} // after another error it is as it was
 	byNamespace := make(map[string][]*known)
 	for _, meta := range apps {
 		if k := c.apps[string(meta.UID)]; k != nil {
@@ -150,7 +159,7 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 				continue // it is told when it is decided
 			}
 			w := c.worker(ctx, v, k)
-			j, err := newJob(v, k, targets, w.places())
+			j, err := newJob(v, k, targets, w.places(), c.decisions)
 			if err != nil {
 				errs = append(errs, err)
 				continue
@@ -312,15 +321,17 @@ type job struct {
 	decision            placement.Decision
 	// targets are those of the namespace, by name.
 	targets map[string]*target
+	// decisions reports whether the home serves the API of PlacementDecisions.
+	decisions bool
 	// of is the application, its placement, and the ways to its targets' clusters; key is
 	// all that its worker uses.
 	of, key string
 }
 
 // newJob makes the job of an application that has objects in the clusters of some targets.
-func newJob(v *home.View, k *known, targets map[string]*target, places []string) (*job, error) {
+func newJob(v *home.View, k *known, targets map[string]*target, places []string, decisions bool) (*job, error) {
 	j := &job{
-		app: k.app, err: k.err, deleting: k.meta.DeletionTimestamp != nil, decision: k.decision, targets: targets,
+		app: k.app, err: k.err, deleting: k.meta.DeletionTimestamp != nil, decision: k.decision, targets: targets, decisions: decisions,
 		finalized: slices.Contains(k.meta.Finalizers, manifest.RemoteObjectsFinalizer),
 	}
 	j.of = fmt.Sprintf("%s %v %q", k.made, j.deleting, j.decision.Target)
@@ -332,7 +343,7 @@ func newJob(v *home.View, k *known, targets map[string]*target, places []string)
 		}
 	}
 	var key strings.Builder
-	fmt.Fprintf(&key, "%s %v", j.of, j.finalized)
+	fmt.Fprintf(&key, "%s %v %v", j.of, j.finalized, j.decisions)
 	if j.decision.Target == "" || j.decision.Stuck {
 		key.WriteString(" " + j.decision.Why)
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/problem"
@@ -151,7 +153,30 @@ func (w *worker) render(ctx context.Context, j *job, l *link) *rest {
 		}
 		return tree, err
 	})
+	if rendered.Objects.Get(w.app) != nil {
+		if err := w.other(ctx, l); err != nil {
+			rendered.Refuse(w.app, err)
+		}
+	}
 	return &rest{job: j, link: l, rendered: rendered, unit: w.unit(j, rendered)}
+}
+
+// other returns an error unless the object of the application's kind and name in the
+// target's cluster is another one than the application. An application that had itself
+// would overwrite its own spec, and wait for itself to go when it is deleted.
+func (w *worker) other(ctx context.Context, l *link) error {
+	t, err := l.client.Kind(ctx, w.app.Group, w.app.Kind)
+	if err == nil {
+		var meta *metav1.PartialObjectMetadata
+		if meta, err = l.client.GetMetadata(ctx, t, w.app); err == nil && string(meta.UID) == w.uid {
+			return fmt.Errorf("%s is this application itself, which cannot be one of its own objects; remove the template, or choose another name", w.app)
+		}
+	}
+	switch kube.ClassOf(err) {
+	case "", kube.NotFound, kube.NoSuchType, kube.NoNamespace:
+		return nil
+	}
+	return fmt.Errorf("%s may be this application itself: %s", w.app, problem.Message(err))
 }
 
 // turn waits for the turn of a cluster, and returns the context for what is done there.

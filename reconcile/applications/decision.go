@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -15,9 +14,6 @@ import (
 // schedulerName is who decides, in PlacementDecisions.
 const schedulerName = "gitopsd"
 
-// servedAgain is how long the API of placements is taken not to be installed.
-const servedAgain = 10 * time.Minute
-
 // decide tells others where the application runs: by a PlacementDecision (KEP-5313) of its
 // name, where that API is installed and the target is made from a ClusterProfile. After a
 // move to any other target the decision names no cluster. The garbage collector deletes it
@@ -27,19 +23,17 @@ func (w *worker) decide(ctx context.Context, j *job) error {
 	if t := j.targets[j.decision.Target]; t != nil {
 		profile = t.profile
 	}
-	if w.published != nil && *w.published == profile || time.Now().Before(w.unserved.Add(servedAgain)) {
+	if !j.decisions {
+		w.published = nil // decisions go with their API
+		return nil
+	}
+	if w.published != nil && *w.published == profile {
 		return nil
 	}
 	kind := manifest.PlacementDecision
 	t, err := w.home.Kind(ctx, kind.Group, kind.Kind)
 	if kube.ClassOf(err) == kube.NoSuchType {
-		if profile == "" { // there is nothing to say, and no decision that says something else
-			w.published = &profile
-			return nil
-		}
-		w.home.Forget(kind.Group) // it may be served by the next time
-		w.unserved = time.Now()
-		return nil
+		return nil // it has just gone, and another job says so
 	} else if err != nil {
 		return err
 	}

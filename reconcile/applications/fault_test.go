@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -89,12 +88,11 @@ spec:
 	w := newWorker(Config{Connect: remote, Fleet: apply.Fleet{Name: "fleet"}, Turns: turn.New(1), Timeout: DefaultTimeout},
 		&home.View{Cluster: "home", Client: at, Log: slog.New(slog.DiscardHandler)}, &known{meta: meta, app: app, status: manifest.Mapping(tree, "status")})
 	defer w.disconnect()
-	j := &job{app: app, finalized: true, decision: placement.Decision{Target: "one", Why: "of the test"}, targets: map[string]*target{
+	j := &job{app: app, finalized: true, decisions: true, decision: placement.Decision{Target: "one", Why: "of the test"}, targets: map[string]*target{
 		"one": {name: "one", uid: "1", secret: "one", secretVersion: manifest.Text(secret, "metadata", "resourceVersion")},
 	}}
 	eventually(t, func() error {
 		sent.take()
-		w.unserved = time.Time{} // also much later
 		w.work(t.Context(), j)
 		if manifest.Text(w.status.tree(), "state") != submitted || !strings.Contains(fmt.Sprint(w.status.tree()), "readyReplicas:1") {
 			return fmt.Errorf("status %v", w.status.tree())

@@ -48,8 +48,6 @@ type worker struct {
 	// published is the ClusterProfile that the PlacementDecision names; nil if that is not
 	// known.
 	published *string
-	// unserved is when the API of PlacementDecisions was last found not to be served.
-	unserved time.Time
 	// failures in a row, and brake is how long the next wake-up must wait: if somebody
 	// undoes every correction at once, corrections get ever slower.
 	failures int

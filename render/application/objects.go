@@ -3,6 +3,7 @@ package application
 import (
 	"fmt"
 	"maps"
+	"slices"
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
@@ -51,6 +52,30 @@ func (a *Application) Render(secret func(name string) (tree map[string]any, err 
 	}
 	r.Objects = set
 	return r
+}
+
+// Refuse takes an object out, and with it the resources that have it: err is their fault.
+// It is for what only the object's cluster tells.
+func (r *Rendered) Refuse(id manifest.ID, err error) {
+	for name, ids := range r.Of {
+		if slices.Contains(ids, id) {
+			r.Faults[name] = err
+			delete(r.Of, name)
+		}
+	}
+	stays := make(map[manifest.ID]bool)
+	for _, ids := range r.Of {
+		for _, id := range ids {
+			stays[id] = true
+		}
+	}
+	var objects []*manifest.Object
+	for _, o := range r.Objects.All() {
+		if stays[o.ID()] {
+			objects = append(objects, o)
+		}
+	}
+	r.Objects, _ = manifest.NewSet(objects) // nothing is defined twice
 }
 
 // render returns the object of a template first, and its Secrets.
