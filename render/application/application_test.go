@@ -111,6 +111,30 @@ func TestRenderWordPress(t *testing.T) {
 	}
 }
 
+// An object that is refused takes its resource's Secrets with it, and nothing else.
+func TestRefuse(t *testing.T) {
+	a, err := read(t, `{resourceTemplates: [
+  {metadata: {name: bad}, spec: {template: {apiVersion: v1, kind: ConfigMap, metadata: {namespace: web, name: bad}}, secrets: [{name: sql}]}},
+  {metadata: {name: good}, spec: {template: {apiVersion: v1, kind: ConfigMap, metadata: {namespace: web, name: good}}, secrets: [{name: sql}]}}]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := a.Render(func(string) (map[string]any, error) { return map[string]any{"type": "Opaque"}, nil })
+	why := errors.New("not here")
+	r.Refuse(manifest.ConfigMap.ID("web", "bad"), why)
+	var have []string
+	for _, o := range r.Objects.All() {
+		have = append(have, o.ID().String())
+	}
+	slices.Sort(have)
+	if want := []string{"configmap/web/good", "secret/web/good-sql"}; !slices.Equal(have, want) {
+		t.Errorf("have %q", have)
+	}
+	if len(r.Faults) != 1 || r.Faults["bad"] != why || len(r.Of) != 1 || len(r.Of["good"]) != 2 {
+		t.Errorf("faults %v, objects of %v", r.Faults, r.Of)
+	}
+}
+
 // One resource with an error leaves the others.
 func TestRenderFaults(t *testing.T) {
 	resource := func(name, template, secrets string) string {
