@@ -133,7 +133,7 @@ func (m *model) step(i int) {
 
 func (m *model) rangeRequest() *pb.RangeRequest {
 	r := &pb.RangeRequest{
-		Key: m.key(), RangeEnd: m.end(), Limit: m.number(), Serializable: false, KeysOnly: m.flip() && m.flip(), CountOnly: m.flip() && m.flip(),
+		Key: m.key(), RangeEnd: m.end(), Limit: m.number(), Serializable: false, KeysOnly: m.random.IntN(4) == 0, CountOnly: m.random.IntN(4) == 0,
 		SortOrder: pb.RangeRequest_SortOrder(m.random.IntN(3)), SortTarget: pb.RangeRequest_SortTarget(m.random.IntN(5)),
 	}
 	if m.random.IntN(30) == 0 {

@@ -130,7 +130,7 @@ gitopsd does not change that by itself, since clients without a user of their ow
 // noCertAuth says what to do about an etcd that looks at no certificates.
 func (s *Session) noCertAuth(endpoint string) error {
 	return fmt.Errorf(`etcd %s does not take a client's certificate for its user (user %s was not recognised).
-Start each member with --client-cert-auth and --trusted-ca-file=<CA that signed gitopsd's certificate>, and without --listen-client-urls that begin with http:`,
+Start each member with --client-cert-auth and --trusted-ca-file=<CA that signed gitopsd's certificate>, and without --listen-client-urls that begin with http://, where nobody asks for one`,
 		endpoint, s.User)
 }
 

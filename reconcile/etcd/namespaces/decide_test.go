@@ -48,7 +48,7 @@ func TestDecide(t *testing.T) {
 func TestOnlyOurs(t *testing.T) {
 	t.Parallel()
 	entry := func(manager string, op metav1.ManagedFieldsOperationType, fields string) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Manager: manager, Operation: op, FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
+		return metav1.ManagedFieldsEntry{Manager: manager, Operation: op, FieldsV1: metav1.NewFieldsV1(fields)}
 	}
 	const policy, other = `{"f:spec":{"f:deletion":{}}}`, `{"f:spec":{"f:prefix":{}}}`
 	ours := entry("gitopsd", metav1.ManagedFieldsOperationApply, policy)
@@ -62,7 +62,7 @@ func TestOnlyOurs(t *testing.T) {
 		{"gitopsd, and somebody another field", []metav1.ManagedFieldsEntry{ours, entry("kubectl-edit", metav1.ManagedFieldsOperationUpdate, other)}, true},
 		{"somebody", []metav1.ManagedFieldsEntry{entry("kubectl-edit", metav1.ManagedFieldsOperationUpdate, policy)}, false},
 		{"both", []metav1.ManagedFieldsEntry{ours, entry("kubectl", metav1.ManagedFieldsOperationApply, policy)}, false},
-		{"garbled", []metav1.ManagedFieldsEntry{{Manager: "gitopsd", FieldsV1: &metav1.FieldsV1{Raw: []byte("{")}}, {Manager: "gitopsd"}}, false},
+		{"garbled", []metav1.ManagedFieldsEntry{{Manager: "gitopsd", FieldsV1: metav1.NewFieldsV1("{")}, {Manager: "gitopsd"}}, false},
 	} {
 		if have := onlyOurs(tt.entries); have != tt.want {
 			t.Errorf("%s: %v", tt.name, have)

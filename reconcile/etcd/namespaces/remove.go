@@ -92,7 +92,7 @@ func onlyOurs(entries []metav1.ManagedFieldsEntry) bool {
 		var fields struct {
 			Spec map[string]json.RawMessage `json:"f:spec"`
 		}
-		if e.FieldsV1 == nil || json.NewDecoder(bytes.NewReader(e.FieldsV1.Raw)).Decode(&fields) != nil || fields.Spec["f:deletion"] == nil {
+		if e.FieldsV1 == nil || json.NewDecoder(bytes.NewReader(e.FieldsV1.GetRawBytes())).Decode(&fields) != nil || fields.Spec["f:deletion"] == nil {
 			continue
 		}
 		if e.Manager != kube.FieldManager || e.Operation != metav1.ManagedFieldsOperationApply {

@@ -48,11 +48,6 @@ func (r request) String() string {
 	return text
 }
 
-// writes reports whether a branch of the request may change something.
-func (r request) writes() bool {
-	return slices.ContainsFunc(slices.Concat(r.then, r.or), func(o op) bool { return o.kind != get })
-}
-
 // response is what etcd answered, or what is known without an answer.
 type response struct {
 	// lost is set if there was no answer. The request was carried out nevertheless, at
