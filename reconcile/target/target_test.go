@@ -518,7 +518,7 @@ func TestBrought(t *testing.T) {
 	}
 
 	// Secrets that do not change are not read, however often their targets are looked at.
-	b.clock.Store(int64(time.Hour))
+	b.clock.Store(int64(10 * time.Minute))
 	before := b.requests.Load()
 	b.publish(strings.Replace(view, "TEAM", "another", 1))
 	b.makes("again", "{connectionSecretRef: {name: bad}}")
