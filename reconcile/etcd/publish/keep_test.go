@@ -134,10 +134,10 @@ func TestKeeperRetries(t *testing.T) {
 		}()
 		k.Want(publishing(t, "first"))
 		time.Sleep(time.Hour)
+		cancel()
+		<-ended
 		if s.opened < 20 || s.opened > 60 {
 			t.Errorf("tried %d times in an hour", s.opened)
 		}
-		cancel()
-		<-ended
 	})
 }

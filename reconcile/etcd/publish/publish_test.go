@@ -337,7 +337,7 @@ func TestKilled(t *testing.T) {
 		}
 		done <- nil
 	}()
-	const kills = 12
+	const kills = 20
 	for range kills {
 		runAndKill(t, endpoint)
 	}
@@ -375,7 +375,7 @@ func runAndKill(t *testing.T, endpoint string) {
 			t.Errorf("the publisher printed %q", lines.Text())
 		}
 	}
-	time.Sleep(rand.N(20 * time.Millisecond))
+	time.Sleep(rand.N(150 * time.Millisecond))
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait() // it was killed
 }
