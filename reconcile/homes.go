@@ -9,10 +9,9 @@ import (
 	"gitopsd.dev/reconcile/unit"
 )
 
-// keepHome runs the controllers of a cluster that is a home after an attempt at its unit,
-// and gives them the registry of the attempt's commit. What the gate holds back, they do
-// not see either. They go on while the unit is left alone because of errors, and end with
-// its connection.
+// keepHome runs the controllers of a cluster that is a home after an attempt at its unit
+// that found or left targets in it, with the registry of the attempt's commit. They go on
+// while the unit is left alone because of errors, and end with its connection.
 func (ws *workers) keepHome(ctx context.Context, w *worker, j *job, o unit.Outcome) {
 	switch {
 	case ws.cfg.Home == nil || j.want.ID.Name != "":
@@ -24,7 +23,6 @@ func (ws *workers) keepHome(ctx context.Context, w *worker, j *job, o unit.Outco
 		return
 	}
 	if w.home != nil {
-		w.home.Set(ws.fleet(j))
 		return
 	}
 	name := w.id.String()
@@ -51,6 +49,7 @@ func (ws *workers) keepHome(ctx context.Context, w *worker, j *job, o unit.Outco
 
 // tellHome tells the controllers that run already what an attempt is for, before it
 // begins: an object that it deletes must not look as if somebody else had deleted it.
+// What the gate holds back, they do not see either.
 func (ws *workers) tellHome(w *worker, j *job) {
 	if w.home != nil {
 		w.home.Set(ws.fleet(j))

@@ -43,7 +43,7 @@ func (h *fakeHome) Run(ctx context.Context) {
 
 // The controllers of a home run from the first attempt that leaves targets in it until
 // it is suspended, has no targets any more, or its connection ends; they see the commits
-// that the home itself got.
+// that the home itself is to get, before each attempt.
 func TestHomes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -85,11 +85,11 @@ func TestHomes(t *testing.T) {
 
 		outcome = unit.Outcome{Phase: status.Unreachable}
 		f.pass(state("4", "hub"))
-		happened("it is gone")
+		happened("it is gone", "set hub")
 		outcome = unit.Outcome{Phase: status.Ready, Actions: map[string]int{}, Home: true}
 		time.Sleep(time.Hour)
 		f.pass(state("5", "hub"))
-		happened("it is back", "end hub", "set hub", "run hub")
+		happened("it is back", "set hub", "end hub", "set hub", "run hub")
 
 		suspended := state("6", "hub")
 		suspended.Clusters[0].Suspend = true
@@ -100,7 +100,7 @@ func TestHomes(t *testing.T) {
 		happened("it is suspended no more", "set hub", "run hub")
 		outcome.Home = false
 		f.pass(state("8", "hub"))
-		happened("it has no targets", "end hub")
+		happened("it has no targets", "set hub", "end hub")
 		outcome.Home = true
 		f.pass(state("9", "hub"))
 		happened("it has targets again", "set hub", "run hub")

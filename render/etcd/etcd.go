@@ -16,6 +16,8 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+
+	"gitopsd.dev/render/manifest"
 )
 
 // ID identifies a namespace in the whole fleet. Its Namespace and Name are empty for a
@@ -53,12 +55,12 @@ func ParseID(s string) (ID, error) {
 }
 
 // uriPrefix is how the URIs begin that name namespaces in certificates.
-const uriPrefix = "spiffe://gitopsd.dev/etcd/"
+const uriPrefix = "spiffe://" + manifest.Group + "/etcd/"
 
 // URI returns the URI that a client's certificate has as its one subject alternative
 // name: spiffe://gitopsd.dev/etcd/<id>.
 func (id ID) URI() *url.URL {
-	return &url.URL{Scheme: "spiffe", Host: "gitopsd.dev", Path: "/etcd/" + id.String()}
+	return &url.URL{Scheme: "spiffe", Host: manifest.Group, Path: "/etcd/" + id.String()}
 }
 
 // ParseURI returns the namespace that a URI of a certificate names.
@@ -80,7 +82,7 @@ func (id ID) User() string {
 
 // OwnPrefix begins every prefix that gitopsd chooses, and every key of its own: no
 // declaration names one there.
-const OwnPrefix = "/gitopsd.dev/"
+const OwnPrefix = "/" + manifest.Group + "/"
 
 // DefaultPrefix returns the prefix of a namespace whose declaration names none. A
 // cluster's own is not around those of the cluster's EtcdNamespaces.

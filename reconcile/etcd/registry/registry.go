@@ -19,7 +19,7 @@ import (
 )
 
 // Prefix is before the keys of records, whose rest is the namespace's ID.
-const Prefix = "/gitopsd.dev/registry/"
+const Prefix = etcd.OwnPrefix + "registry/"
 
 // kubernetes is where a kube-apiserver keeps its objects unless it was told otherwise.
 const kubernetes = "/registry/"

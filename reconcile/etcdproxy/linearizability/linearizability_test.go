@@ -17,6 +17,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -170,7 +171,8 @@ func start(t *testing.T) *fixture {
 // connect returns a client that knows several proxies.
 func connect(t *testing.T, addresses []string, tlsConfig *tls.Config) *clientv3.Client {
 	t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: addresses, TLS: tlsConfig, Logger: zap.NewNop()})
+	// The client keeps the slice.
+	c, err := clientv3.New(clientv3.Config{Endpoints: slices.Clone(addresses), TLS: tlsConfig, Logger: zap.NewNop()})
 	check(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
