@@ -3,6 +3,7 @@ package testscripts
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,6 +16,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
 
 	"gitopsd.dev/testscripts/devcluster"
 	"gitopsd.dev/testscripts/gitserver"
@@ -298,7 +302,33 @@ func (f *crashFleet) run(disturb func(kill func())) []write {
 		f.t.Fatalf("gitopsd run: %v\n%s", err, out.Bytes())
 	}
 	f.check(out.String())
-	return f.writes()
+	writes := f.writes()
+	f.rolledOut()
+	return writes
+}
+
+// rolledOut waits until the controller runs as it was applied: what the next run writes
+// into its Deployment depends on whether the revision before was ready.
+func (f *crashFleet) rolledOut() {
+	f.t.Helper()
+	for {
+		text, err := f.plane.discovery.RESTClient().Get().AbsPath("/apis/apps/v1/namespaces/gitopsd-system/deployments/widgets").DoRaw(f.ctx)
+		f.must(err)
+		var d appsv1.Deployment
+		f.must(json.Unmarshal(text, &d))
+		s := d.Status
+		complete := slices.ContainsFunc(s.Conditions, func(c appsv1.DeploymentCondition) bool {
+			return c.Type == appsv1.DeploymentProgressing && c.Reason == "NewReplicaSetAvailable"
+		})
+		if complete && s.ObservedGeneration == d.Generation && s.Replicas == s.UpdatedReplicas && s.AvailableReplicas == *d.Spec.Replicas {
+			return
+		}
+		select {
+		case <-f.ctx.Done():
+			f.t.Fatalf("the controller is not rolled out: %+v", s)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // check compares the state after a run with the wanted one.
