@@ -2,17 +2,22 @@ package etcd
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/namespace"
 )
 
 // Inside calls do with the keys of a provisioned namespace, in which they have no
-// prefix. The leases are etcd's own: keys of the fleet, which gitopsd itself writes, are
+// prefix. How long do takes is its own affair. The leases are etcd's own: keys of the fleet, which gitopsd itself writes, are
 // attached to them.
 func (a *Admin) Inside(ctx context.Context, in Provisioned, do func(clientv3.KV, clientv3.Lease) error) error {
-	s, err := a.connect(ctx)
-	if err != nil {
+	opening, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := time.AfterFunc(a.cfg.Timeout, func() { cancel(fmt.Errorf("etcd: not ready after %s", a.cfg.Timeout)) })
+	s, err := a.connect(opening)
+	if late.Stop(); err != nil {
 		return err
 	}
 	defer s.Close()

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"gitopsd.dev/reconcile/etcd/registry"
+	"gitopsd.dev/reconcile/etcdproxy/limit"
 )
 
 // Provision makes what the namespaces have in etcd, and repairs it where somebody changed
@@ -168,20 +169,26 @@ func (s *session) wish(known *registry.Registry, have registry.Record, ok bool, 
 }
 
 // write makes a record durable, if the registry is still as it was at a revision. The
-// keys of a new namespace must be nobody's: without adopt there are none.
+// keys of a new namespace must be nobody's: without adopt there are none. Where there are
+// none, the namespace begins with a floor: what was deleted there is in etcd's history
+// until that is compacted, and is not the new one's to read.
 func (s *session) write(ctx context.Context, r registry.Record, there bool, revision int64, adopt bool) (done bool, err error) {
 	unchanged := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(registry.Prefix).WithPrefix(), "<", revision+1)}
-	if !there && !adopt {
+	put := []clientv3.Op{clientv3.OpPut(registry.Key(r.ID), r.Format())}
+	if !there {
 		found, err := s.Get(ctx, r.Prefix, clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
-		if err != nil {
+		switch {
+		case err != nil:
 			return false, err
-		}
-		if len(found.Kvs) > 0 {
+		case len(found.Kvs) == 0:
+			unchanged = append(unchanged, clientv3.Compare(clientv3.CreateRevision(r.Prefix).WithPrefix(), "=", 0))
+			// The revision of what is put here is higher than that of the last deletion.
+			put = append(put, clientv3.OpPut(string(limit.FloorKey(r.Prefix)), string(limit.FormatFloor(found.Header.GetRevision()+1))))
+		case !adopt:
 			return false, refuse("there are keys below %s already, which are not a namespace's; adopt them if they are to be this one's, or declare another prefix", r.Prefix)
 		}
-		unchanged = append(unchanged, clientv3.Compare(clientv3.CreateRevision(r.Prefix).WithPrefix(), "=", 0))
 	}
-	result, err := s.Txn(ctx).If(unchanged...).Then(clientv3.OpPut(registry.Key(r.ID), r.Format())).Commit()
+	result, err := s.Txn(ctx).If(unchanged...).Then(put...).Commit()
 	if err != nil {
 		return false, fmt.Errorf("its record: %w", err)
 	}

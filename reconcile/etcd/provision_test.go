@@ -471,7 +471,7 @@ func TestDamaged(t *testing.T) {
 		if why := refused(t, a, fresh(t)); !strings.Contains(why, "no number can be given out") {
 			t.Error(why)
 		}
-		if o, err := a.Overview(t.Context()); err != nil || len(o.Problems) == 0 {
+		if o, err := a.Overview(t.Context()); err != nil || len(o.Problems) == 0 || o.Damaged[hurt.ID] == nil {
 			t.Errorf("%+v, %v", o, err)
 		}
 		if kept := get(t, r, registry.Key(hurt.ID)); string(kept.Kvs[0].GetValue()) != value {

@@ -71,7 +71,7 @@ func TestRetain(t *testing.T) {
 	if _, err := tenant.Get(t.Context(), p.Prefix); err == nil {
 		t.Error("its user still reads")
 	}
-	if n := get(t, r, p.Prefix, clientv3.WithPrefix()).Count; n != 11 || leases(t, r, p.Number) != 2 {
+	if n := get(t, r, p.Prefix, clientv3.WithPrefix()).Count; n != 12 || leases(t, r, p.Number) != 2 {
 		t.Errorf("%d keys, %d leases", n, leases(t, r, p.Number))
 	}
 	thief := fresh(t)
@@ -103,7 +103,7 @@ func TestDelete(t *testing.T) {
 	remove(t, a, w, admin.Delete)
 	remove(t, a, w, admin.Delete)
 	gone(t, r, w, p)
-	if get(t, r, q.Prefix, clientv3.WithPrefix()).Count != 4 || get(t, r, strings.TrimSuffix(p.Prefix, "/")+"0").Count != 1 || leases(t, r, q.Number) != 2 {
+	if get(t, r, q.Prefix, clientv3.WithPrefix()).Count != 5 || get(t, r, strings.TrimSuffix(p.Prefix, "/")+"0").Count != 1 || leases(t, r, q.Number) != 2 {
 		t.Error("others lost something")
 	}
 	provision(t, a, other)
@@ -112,6 +112,32 @@ func TestDelete(t *testing.T) {
 		t.Error("any deletion is taken")
 	}
 	remove(t, a, w, admin.Delete)
+}
+
+// A namespace that is made where another one was reads nothing of that one's history.
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	a, r := open(t, shared, "fleet"), root(t, shared)
+	for _, adopt := range []bool{false, true} {
+		w, next := fresh(t), fresh(t)
+		p := provision(t, a, w)
+		put(t, r, p.Prefix+"a", "secret")
+		remove(t, a, w, admin.Delete)
+		deleted := get(t, r, p.Prefix+"a").Header.GetRevision()
+		next.Prefix, next.Adopt = p.Prefix, adopt
+		q := provision(t, a, next)
+		kv := get(t, r, string(limit.FloorKey(q.Prefix)))
+		if kv.Count != 1 {
+			t.Fatalf("adopt %v: no floor", adopt)
+		}
+		if floor, ok := limit.ParseFloor(kv.Kvs[0].Value, kv.Kvs[0].ModRevision); !ok || floor <= deleted {
+			t.Errorf("adopt %v: the floor is %q, and the last key went at %d at the latest", adopt, kv.Kvs[0].Value, deleted)
+		}
+		provision(t, a, next)
+		if again := get(t, r, string(limit.FloorKey(q.Prefix))); again.Kvs[0].Version != 1 {
+			t.Errorf("adopt %v: the floor was written %d times", adopt, again.Kvs[0].Version)
+		}
+	}
 }
 
 // gone fails the test if something of a namespace is left.
@@ -143,7 +169,7 @@ func TestDeleteKilled(t *testing.T) {
 	var p admin.Provisioned
 	everyWrite(t, func(t *testing.T, a *admin.Admin, dies bool) bool {
 		if !dies {
-			if get(t, r, registry.Key(w.ID)).Count == 1 && get(t, r, p.Prefix, clientv3.WithPrefix()).Count < 551 {
+			if get(t, r, registry.Key(w.ID)).Count == 1 && get(t, r, p.Prefix, clientv3.WithPrefix()).Count < 552 {
 				if why := refused(t, a, w); !strings.Contains(why, "are being deleted") {
 					t.Error(why)
 				}
@@ -227,9 +253,17 @@ func TestCompact(t *testing.T) {
 	floor := func(p admin.Provisioned, revision int64) {
 		put(t, r, string(limit.FloorKey(p.Prefix)), string(limit.FormatFloor(revision)))
 	}
-	compacted(0)
+	began := func(p admin.Provisioned) int64 {
+		kv := get(t, r, string(limit.FloorKey(p.Prefix)))
+		if kv.Count == 0 {
+			t.Fatal("a new namespace has no floor")
+		}
+		revision, _ := limit.ParseFloor(kv.Kvs[0].Value, kv.Header.GetRevision())
+		return revision
+	}
+	compacted(began(p))
 	floor(p, current-3)
-	compacted(0) // the other one needs all of it
+	compacted(began(q)) // the other one needs all since then
 	floor(q, current-10)
 	compacted(current - 10)
 	compacted(current - 10)

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"gitopsd.dev/reconcile/etcd/registry"
 	"gitopsd.dev/reconcile/etcdproxy/limit"
+	"gitopsd.dev/render/etcd"
 )
 
 // Status is what an etcd has of one namespace.
@@ -32,6 +34,9 @@ type Overview struct {
 	Server
 	// Namespaces are those of this fleet.
 	Namespaces []Status
+	// Damaged says of namespaces, of any fleet, why their records cannot be believed, and
+	// what to do.
+	Damaged map[etcd.ID]error
 	// Problems say what is wrong with the registry, and what to do.
 	Problems []string
 }
@@ -50,9 +55,14 @@ func (a *Admin) Overview(ctx context.Context) (Overview, error) {
 	if err != nil {
 		return Overview{}, err
 	}
-	o := Overview{Server: s.Server}
+	o := Overview{Server: s.Server, Damaged: make(map[etcd.ID]error)}
 	for _, err := range known.Damaged() {
 		o.Problems = append(o.Problems, err.Error())
+		if d, ok := errors.AsType[*registry.DamagedError](err); ok {
+			if id, err := etcd.ParseID(strings.TrimPrefix(d.Key, registry.Prefix)); err == nil {
+				o.Damaged[id] = d
+			}
+		}
 	}
 	for _, m := range s.Server.Members {
 		if m.Quota > 0 && m.Bytes > m.Quota/10*9 {

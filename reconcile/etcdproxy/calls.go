@@ -31,6 +31,7 @@ const (
 	txnMethod        = "/etcdserverpb.KV/Txn"
 	rangeMethod      = "/etcdserverpb.KV/Range"
 	timeToLiveMethod = "/etcdserverpb.Lease/LeaseTimeToLive"
+	statusMethod     = "/etcdserverpb.Maintenance/Status"
 )
 
 // methods are all that a tenant may call.
@@ -47,7 +48,7 @@ var methods = map[string]func(*call) error{
 	"/etcdserverpb.Lease/LeaseKeepAlive": (*call).leaseKeepAlive,
 	timeToLiveMethod:                     (*call).leaseTimeToLive,
 	"/etcdserverpb.Lease/LeaseLeases":    (*call).leaseLeases,
-	"/etcdserverpb.Maintenance/Status":   (*call).status,
+	statusMethod:                         (*call).status,
 	"/etcdserverpb.Maintenance/Alarm":    (*call).alarms,
 	"/etcdserverpb.Cluster/MemberList":   (*call).memberList,
 }

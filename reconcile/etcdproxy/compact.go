@@ -16,8 +16,9 @@ import (
 // whether or not etcd still has it: etcd's history is everybody's, and is compacted by another
 // identity at the lowest floor. Methods are called at the same time, for each request.
 type Floors interface {
-	// Floor returns a tenant's floor; 0 if it never compacted.
-	Floor(etcd.ID) int64
+	// Floor returns a tenant's floor; 0 if it never compacted. It may wait until that is known.
+	// The error, a status of gRPC, is told to the tenant.
+	Floor(ctx context.Context, id etcd.ID) (int64, error)
 	// Raise makes a revision the floor, unless it is higher already. The error is told to the
 	// tenant, whose Compact then failed.
 	Raise(ctx context.Context, id etcd.ID, revision int64) error
@@ -29,10 +30,10 @@ type memory struct {
 	floors map[etcd.ID]int64
 }
 
-func (m *memory) Floor(id etcd.ID) int64 {
+func (m *memory) Floor(_ context.Context, id etcd.ID) (int64, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.floors[id]
+	return m.floors[id], nil
 }
 
 func (m *memory) Raise(_ context.Context, id etcd.ID, revision int64) error {
@@ -68,10 +69,14 @@ func (c *call) compact() error {
 // raise raises the floor, with the errors that etcd has for compaction.
 func (c *call) raise(revision int64) (*etcdserverpb.ResponseHeader, error) {
 	head, err := c.head()
+	if err != nil {
+		return nil, err
+	}
+	floor, err := c.cfg.Floors.Floor(c.ctx, c.tenant.id)
 	switch {
 	case err != nil:
 		return nil, err
-	case revision <= c.cfg.Floors.Floor(c.tenant.id):
+	case revision <= floor:
 		return nil, rpctypes.ErrGRPCCompacted
 	case revision > head.Revision:
 		return nil, rpctypes.ErrGRPCFutureRev
@@ -82,10 +87,23 @@ func (c *call) raise(revision int64) (*etcdserverpb.ResponseHeader, error) {
 // aboveFloor reports a request at a revision that the tenant compacted. In a transaction the
 // branch that is not taken counts, too.
 func (c *call) aboveFloor(notes *wire.Notes) error {
-	if notes.Revision > 0 && notes.Revision < c.cfg.Floors.Floor(c.tenant.id) {
-		return rpctypes.ErrGRPCCompacted
+	floor, err := c.below(notes)
+	if err == nil && floor > 0 {
+		err = rpctypes.ErrGRPCCompacted
 	}
-	return nil
+	return err
+}
+
+// below returns the floor if a request is at a revision below it, and else 0.
+func (c *call) below(notes *wire.Notes) (floor int64, err error) {
+	if notes.Revision == 0 {
+		return 0, nil
+	}
+	floor, err = c.cfg.Floors.Floor(c.ctx, c.tenant.id)
+	if err != nil || notes.Revision >= floor {
+		return 0, err
+	}
+	return floor, nil
 }
 
 // head returns etcd's current header, by a linearizable read of nothing.
@@ -100,15 +118,17 @@ func (c *call) ask(r *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, e
 	return out, c.exchange(rangeMethod, r, out)
 }
 
-// exchange calls etcd with a request of the proxy's own.
+// exchange calls etcd with a request of the proxy's own, which reads.
 func (c *call) exchange(method string, request, response proto.Message) error {
 	in, err := marshal(request)
 	if err != nil {
 		return err
 	}
 	var got frame
-	if err := c.tenant.upstream.conn.Invoke(c.ctx, method, &in, &got); err != nil {
-		return c.told(c.tenant, method, err)
+	done, err := c.fetch(method, &in, &got, new(wire.Notes))
+	defer done()
+	if err != nil {
+		return err
 	}
 	defer got.free()
 	if err := proto.Unmarshal(got.bytes(), response); err != nil {

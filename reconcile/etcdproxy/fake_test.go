@@ -199,51 +199,105 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// A call is sent to etcd once, whatever comes back; a read once more if etcd's users changed
-// meanwhile, and not for ever.
+// A call is sent to etcd once, whatever comes back, but for the one error that says that nothing was
+// done since etcd's users changed; and then not for ever.
 func TestNoSecondTry(t *testing.T) {
 	t.Parallel()
 	r, x := startRogue(t)
 	p := serve(t, Config{}, x)
-	kv := pb.NewKVClient(p.plain(t, x.certificate(t)))
-	read := func(ctx context.Context) error {
-		_, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte("k")})
-		return err
-	}
-	writes := []func(context.Context) error{
+	conn := p.plain(t, x.certificate(t))
+	kv, leases := pb.NewKVClient(conn), pb.NewLeaseClient(conn)
+	calls := []func(context.Context) error{
 		func(ctx context.Context) error { _, err := kv.Put(ctx, &pb.PutRequest{Key: []byte("k")}); return err },
 		func(ctx context.Context) error { _, err := kv.Txn(ctx, nested(2, putOp("k", ""))); return err },
 		func(ctx context.Context) error { _, err := kv.Txn(ctx, nested(2, deleteOp("k", ""))); return err },
+		func(ctx context.Context) error { _, err := kv.Txn(ctx, nested(2, rangeOp("k", ""))); return err },
 		func(ctx context.Context) error {
 			_, err := kv.DeleteRange(ctx, &pb.DeleteRangeRequest{Key: []byte("k")})
 			return err
 		},
-	}
-	sent := func(err error, calls ...func(context.Context) error) int {
-		r.mu.Lock()
-		r.metadata = nil
-		r.mu.Unlock()
-		r.answer = func(string) (proto.Message, error) { return nil, err }
-		for _, call := range calls {
-			if have := call(t.Context()); status.Code(have) != status.Code(err) {
-				t.Errorf("%v becomes %v", err, have)
+		func(ctx context.Context) error {
+			_, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte("k")})
+			return err
+		},
+		func(ctx context.Context) error {
+			s, err := kv.RangeStream(ctx, &pb.RangeRequest{Key: []byte("k")})
+			if err == nil {
+				_, err = s.Recv()
 			}
+			return err
+		},
+		func(ctx context.Context) error {
+			_, err := leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 5, ID: 1})
+			return err
+		},
+		func(ctx context.Context) error {
+			_, err := leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: 1})
+			return err
+		},
+		func(ctx context.Context) error { // which is a read of the proxy's own
+			_, err := kv.Compact(ctx, &pb.CompactionRequest{Revision: 1})
+			return err
+		},
+	}
+	for _, tt := range []struct {
+		err  error
+		want int
+	}{
+		{status.Error(codes.Unavailable, "lost"), 1},
+		{status.Error(codes.Unknown, "lost"), 1},
+		{status.Error(codes.Aborted, "lost"), 1},
+		{status.Error(codes.ResourceExhausted, "lost"), 1},
+		{status.Error(codes.InvalidArgument, "lost"), 1},
+		{rpctypes.ErrGRPCNoLeader, 1},
+		{rpctypes.ErrGRPCAuthOldRevision, 1 + resends},
+	} {
+		r.answer = func(string) (proto.Message, error) { return nil, tt.err }
+		for i, call := range calls {
+			r.mu.Lock()
+			r.metadata = nil
+			r.mu.Unlock()
+			if err := call(t.Context()); status.Code(err) != status.Code(tt.err) {
+				t.Errorf("call %d: %v becomes %v", i, tt.err, err)
+			}
+			r.mu.Lock()
+			if n := len(r.metadata); n != tt.want {
+				t.Errorf("call %d: sent %d times after %v, want %d", i, n, tt.err, tt.want)
+			}
+			r.mu.Unlock()
 		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return len(r.metadata)
 	}
-	for _, code := range []codes.Code{codes.Unavailable, codes.Unknown, codes.Aborted, codes.ResourceExhausted, codes.InvalidArgument} {
-		if n := sent(status.Error(code, "lost"), append(writes, read)...); n != 5 {
-			t.Errorf("%s: five calls were sent %d times", code, n)
+}
+
+// A stream that etcd ends, and not the client, ends with an error that says so, not as if all were
+// well.
+func TestEndedByEtcd(t *testing.T) {
+	t.Parallel()
+	r, x := startRogue(t)
+	p := serve(t, Config{}, x)
+	conn := p.plain(t, x.certificate(t))
+	header := &pb.ResponseHeader{Revision: 5}
+	for _, tt := range []struct {
+		method          string
+		request, answer proto.Message
+	}{
+		{"Lease/LeaseKeepAlive", &pb.LeaseKeepAliveRequest{ID: 1}, &pb.LeaseKeepAliveResponse{Header: header, ID: 7<<43 | 1, TTL: 5}},
+		{"Watch/Watch", &pb.WatchRequest{}, &pb.WatchResponse{Header: header}},
+	} {
+		r.answer = func(string) (proto.Message, error) { return tt.answer, nil }
+		s, err := conn.NewStream(t.Context(), bothStreams, "/etcdserverpb."+tt.method)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	old := rpctypes.ErrGRPCAuthOldRevision
-	if n := sent(old, writes...); n != 4 {
-		t.Errorf("%v: four writes were sent %d times", old, n)
-	}
-	readTxn := func(ctx context.Context) error { _, err := kv.Txn(ctx, nested(2, rangeOp("k", ""))); return err }
-	if n := sent(old, read, readTxn); n != 2*(1+rereads) {
-		t.Errorf("%v: two reads were sent %d times", old, n)
+		if err := s.SendMsg(tt.request); err != nil {
+			t.Fatal(err)
+		}
+		got := tt.answer.ProtoReflect().New().Interface()
+		if err := s.RecvMsg(got); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.RecvMsg(got); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "etcd ended the stream") {
+			t.Errorf("%s: ended with %v", tt.method, err)
+		}
 	}
 }

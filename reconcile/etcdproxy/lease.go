@@ -20,8 +20,8 @@ import (
 
 var errUnasked = errors.New("a watch that was not asked for, or another lease than that asked for")
 
-// leaseGrant grants a lease, with the ID that the client asks for or a random one. It is the one
-// call that may be sent twice: when a random ID is another lease's already, nothing was granted.
+// leaseGrant grants a lease, with the ID that the client asks for or a random one. When a random ID is
+// another lease's already, nothing was granted, and another one is tried.
 func (c *call) leaseGrant() error {
 	var notes wire.Notes
 	in, err := c.receive(wire.LeaseGrantRequest, &notes)
@@ -135,9 +135,6 @@ func (c *call) renewals(up grpc.ClientStream) error {
 	for {
 		var notes wire.Notes
 		in, err := c.receive(wire.LeaseKeepAliveRequest, &notes)
-		if err == io.EOF {
-			return up.CloseSend()
-		}
 		if err != nil {
 			return err
 		}

@@ -10,9 +10,11 @@
 //   - upstream.go: the connection to etcd that a tenant has
 //   - calls.go: each method, and how it is served; refusal of all others
 //   - unary.go, watch.go, lease.go, maintenance.go, compact.go: the calls
+//   - resend.go: what is sent to etcd again
 //   - frame.go, errors.go: messages as bytes, and what a tenant is told of errors
 //   - gate.go: the seam for quota and throttling, which package guard has
 //   - slow.go: clients that do not read
+//   - memory.go: what messages take of the process' memory
 //
 // The rewriting itself is pure, in the package wire. The package provisions nothing: users,
 // roles and certificates are reconcile/etcd's.
@@ -28,8 +30,10 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
 	"gitopsd.dev/render/etcd"
@@ -62,20 +66,26 @@ type Limits struct {
 	// ResponseBytes is the size of the largest response of etcd, which is held in memory as
 	// a whole; 128 MiB by default. Larger ranges need a limit, or RangeStream.
 	ResponseBytes int
+	// LargeBytes is how much memory responses of etcd that are not small may take, of all
+	// tenants together, until they are ready for clients; twice ResponseBytes by default.
+	// Others wait.
+	LargeBytes int
 	// HeaderBytes is the size of the largest list of headers; 16 KiB by default.
 	HeaderBytes uint32
 	// Streams is the largest number of calls in progress on a connection; 1000 by default.
 	Streams uint32
 	// Calls is the largest number of calls in progress of a tenant, streams and those that
-	// wait included; 5000 by default.
+	// wait included; 10000 by default.
 	Calls int
 	// Unread is how long a client may leave unread what a stream has for it; a minute by
 	// default. Then the stream ends.
 	Unread time.Duration
-	// UnreadBytes is how much is held of responses that a tenant's clients do not read, before
-	// its reads are refused; twice ResponseBytes by default.
+	// UnreadBytes is how much is held of responses that clients do not read, of all tenants
+	// together, before reads are refused to those who have more than an even share of it;
+	// ResponseBytes by default. As much is held of requests.
 	UnreadBytes int
-	// Connections is the largest number of connections of a tenant; 1000 by default.
+	// Connections is the largest number of connections of a tenant; 5000 by default. A
+	// kube-apiserver has one for each type of its objects.
 	Connections int
 	// Handshakes is the largest number of connections that are not authenticated yet; 1000 by
 	// default. Beyond it new ones are closed at once.
@@ -92,10 +102,11 @@ func (l Limits) withDefaults() Limits {
 	l.ResponseBytes = cmp.Or(l.ResponseBytes, 128<<20)
 	l.HeaderBytes = cmp.Or(l.HeaderBytes, 16<<10)
 	l.Streams = cmp.Or(l.Streams, 1000)
-	l.Calls = cmp.Or(l.Calls, 5000)
-	l.UnreadBytes = cmp.Or(l.UnreadBytes, 2*l.ResponseBytes)
+	l.Calls = cmp.Or(l.Calls, 10_000)
+	l.LargeBytes = cmp.Or(l.LargeBytes, 2*l.ResponseBytes)
+	l.UnreadBytes = cmp.Or(l.UnreadBytes, l.ResponseBytes)
 	l.Unread = cmp.Or(l.Unread, time.Minute)
-	l.Connections = cmp.Or(l.Connections, 1000)
+	l.Connections = cmp.Or(l.Connections, 5000)
 	l.Handshakes = cmp.Or(l.Handshakes, 1000)
 	l.Handshake = cmp.Or(l.Handshake, 10*time.Second)
 	l.Drain = cmp.Or(l.Drain, 10*time.Second)
@@ -130,6 +141,10 @@ type Upstream struct {
 type Proxy struct {
 	cfg        Config
 	handshakes chan struct{} // one element for each connection that is not authenticated yet
+	large      *semaphore.Weighted
+	unread     atomic.Int64 // bytes of responses that are not read, of all tenants
+	asked      atomic.Int64 // bytes of requests in progress
+	served     atomic.Int64 // tenants
 
 	setting sync.Mutex // held by Set as a whole
 	mu      sync.Mutex
@@ -151,7 +166,11 @@ func New(cfg Config) (*Proxy, error) {
 	if cfg.Floors == nil {
 		cfg.Floors = new(memory)
 	}
-	return &Proxy{cfg: cfg, handshakes: make(chan struct{}, cfg.Limits.Handshakes)}, nil
+	return &Proxy{
+		cfg:        cfg,
+		handshakes: make(chan struct{}, cfg.Limits.Handshakes),
+		large:      semaphore.NewWeighted(int64(cfg.Limits.LargeBytes)),
+	}, nil
 }
 
 // Serve serves on a listener until ctx ends or the listener fails. It then refuses new calls,

@@ -1,6 +1,7 @@
 package etcdproxy
 
 import (
+	"strings"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -28,5 +29,32 @@ func TestServes(t *testing.T) {
 	got, err := ca.Get(ctx, "", clientv3.WithPrefix())
 	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Key) != "key" || string(got.Kvs[0].Value) != "value" {
 		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+// Where the new way to etcd cannot be used, a tenant goes on by the old one, and without a
+// connection or a watch lost.
+func TestBadUpstream(t *testing.T) {
+	t.Parallel()
+	a := newTenantIn(t, "a")
+	p := serve(t, Config{}, a)
+	c := p.client(t, a)
+	watch := c.Watch(t.Context(), "key", clientv3.WithCreatedNotify())
+	if w := <-watch; w.Err() != nil || !w.Created {
+		t.Fatalf("watch: %+v, %v", w, w.Err())
+	}
+	bad := a.Tenant
+	bad.Upstream.Endpoints = []string{a.Upstream.Endpoints[0] + "/path"}
+	if err := p.Set([]Tenant{bad}); err == nil || !strings.Contains(err.Error(), a.ID.String()) {
+		t.Errorf("a bad endpoint: %v", err)
+	}
+	if _, err := c.Put(t.Context(), "key", "value"); err != nil {
+		t.Fatal(err)
+	}
+	if w := <-watch; w.Err() != nil || len(w.Events) != 1 {
+		t.Errorf("watched %+v, %v", w, w.Err())
+	}
+	if n := p.Counts()[a.ID].Connections; n != 1 {
+		t.Errorf("%d connections", n)
 	}
 }

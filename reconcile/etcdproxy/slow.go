@@ -4,13 +4,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 )
 
 var (
 	errSlow         = status.Error(codes.ResourceExhausted, "gitopsd: the client left the stream unread for too long; begin again, and read it")
-	errUnread       = status.Error(codes.ResourceExhausted, "gitopsd: the namespace's clients left unread as much as is held for them; read the responses")
 	errTooManyCalls = status.Error(codes.ResourceExhausted, "gitopsd: the namespace has too many calls in progress")
 )
 
@@ -39,34 +37,4 @@ func (c *call) attended(serve func() error) error {
 	case <-c.slow:
 		return errSlow
 	}
-}
-
-// unread counts the bytes of responses that a tenant's clients have not been sent: gRPC takes a
-// response whole, and frees it when the client has read it.
-type unread struct{ *tenant }
-
-// Get implements [mem.BufferPool].
-func (u unread) Get(size int) *[]byte { return pool.Get(size) }
-
-// Put implements [mem.BufferPool]; it is called when a response is no longer needed.
-func (u unread) Put(room *[]byte) {
-	u.held.Add(int64(-cap(*room)))
-	pool.Put(room)
-}
-
-// hold counts a response from now on.
-func (u unread) hold(room *[]byte) mem.Buffer {
-	if mem.IsBelowBufferPoolingThreshold(cap(*room)) {
-		return mem.NewBuffer(room, pool)
-	}
-	u.held.Add(int64(cap(*room)))
-	return mem.NewBuffer(room, u)
-}
-
-// readsAll reports an error if too much is held for the tenant's clients to ask for more.
-func (c *call) readsAll() error {
-	if c.tenant.held.Load() > int64(c.cfg.Limits.UnreadBytes) {
-		return errUnread
-	}
-	return nil
 }

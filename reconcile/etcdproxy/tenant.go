@@ -23,7 +23,8 @@ type tenant struct {
 	upstream *upstream
 	counts   counts
 	quota    atomic.Int64 // in bytes; 0 is none
-	held     atomic.Int64 // bytes of responses that are not read
+	unread   atomic.Int64 // bytes of responses that are not read
+	asked    atomic.Int64 // bytes of requests in progress
 	alarmed  atomic.Int64 // when an alarm was last logged, in seconds
 
 	mu       sync.Mutex
@@ -34,7 +35,8 @@ type tenant struct {
 
 // Set replaces what is served. Calls and connections of tenants that stay go on, except those of
 // clients that are no longer to be trusted. A tenant that cannot be served, and each of two whose
-// keys overlap, is not; the error names it and the others are served.
+// keys overlap, is not; the error names it and the others are served. One that is served already
+// keeps its way to etcd if the new one cannot be used.
 func (p *Proxy) Set(tenants []Tenant) error {
 	p.setting.Lock()
 	defer p.setting.Unlock()
@@ -50,8 +52,8 @@ func (p *Proxy) Set(tenants []Tenant) error {
 		serving := old[uri]
 		if serving == nil || serving.prefix != t.Prefix || serving.number != t.Number {
 			serving, err = p.newTenant(t)
-		} else {
-			err = serving.upstream.set(t.Upstream)
+		} else if err := serving.upstream.set(t.Upstream); err != nil {
+			errs = append(errs, fmt.Errorf("etcd namespace %s: %w", t.ID, err))
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("etcd namespace %s: %w", t.ID, err))
@@ -63,6 +65,7 @@ func (p *Proxy) Set(tenants []Tenant) error {
 	}
 	p.mu.Lock()
 	p.tenants = next
+	p.served.Store(int64(len(next)))
 	p.mu.Unlock()
 
 	// From here on new connections are judged by what is wanted now; those that were

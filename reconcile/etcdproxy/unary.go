@@ -2,10 +2,8 @@ package etcdproxy
 
 import (
 	"cmp"
-	"errors"
 	"io"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 
 	"gitopsd.dev/reconcile/etcdproxy/wire"
@@ -51,7 +49,10 @@ func (c *call) receive(m *wire.Message, notes *wire.Notes) (received, error) {
 func (c *call) request(m *wire.Message, from *frame, notes *wire.Notes) (received, error) {
 	src := from.bytes()
 	c.tenant.counts.received.Add(int64(len(src)))
-	to, err := rewritten(len(src)+2*len(c.tenant.prefix)+32, func(dst []byte) ([]byte, error) {
+	if c.asksTooMuch() {
+		return received{}, errAsked
+	}
+	to, err := rewrittenInto(c.requests().hold, len(src)+2*len(c.tenant.prefix)+32, func(dst []byte) ([]byte, error) {
 		return c.tenant.space.Request(dst, m, src, notes)
 	})
 	if err != nil {
@@ -68,7 +69,8 @@ func (r *received) discard() {
 }
 
 // invoke sends a request to etcd if floor and gate let it, and returns the response, rewritten. It is sent
-// once: whether a write that failed was done is for the client to find out, as with etcd.
+// once, but for [resend]: whether a write that failed was done is for the client to find out, as with
+// etcd.
 func (c *call) invoke(in received, m *wire.Message, notes *wire.Notes) (frame, error) {
 	err := c.aboveFloor(notes)
 	if err == nil && len(notes.Puts) == 0 && notes.Deletes == 0 {
@@ -92,50 +94,20 @@ func (c *call) invoke(in received, m *wire.Message, notes *wire.Notes) (frame, e
 // roundTrip sends a request to etcd and returns the response, rewritten.
 func (c *call) roundTrip(in *frame, m *wire.Message, notes *wire.Notes) (frame, error) {
 	var got frame
-	if err := c.deliver(in, &got, c.reads(notes)); err != nil {
-		return frame{}, c.told(c.tenant, c.method, err)
+	done, err := c.fetch(c.method, in, &got, notes)
+	defer done()
+	if err != nil {
+		return frame{}, err
 	}
 	defer got.free()
 	return c.response(m, &got, notes)
-}
-
-// rereads is how often a read is sent again whose rights etcd could not tell, since users or roles
-// changed while it went on: otherwise each namespace that is made or removed would show in
-// the others. Writes are for the client to send again, as its library does.
-const rereads = 3
-
-// reads reports whether a request does no more than read.
-func (c *call) reads(notes *wire.Notes) bool {
-	switch c.method {
-	case rangeMethod, timeToLiveMethod:
-		return true
-	case txnMethod:
-		return len(notes.Puts) == 0 && notes.Deletes == 0
-	}
-	return false
-}
-
-// deliver sends a request to etcd, and frees it.
-func (c *call) deliver(in, got *frame, reads bool) error {
-	conn := c.tenant.upstream.conn
-	if !reads {
-		return conn.Invoke(c.ctx, c.method, in, got)
-	}
-	defer in.free()
-	for try := 0; ; try++ {
-		in.buf.Ref() // freed by gRPC
-		err := conn.Invoke(c.ctx, c.method, in, got)
-		if try == rereads || !errors.Is(err, rpctypes.ErrGRPCAuthOldRevision) {
-			return err
-		}
-	}
 }
 
 // response rewrites a response.
 func (c *call) response(m *wire.Message, got *frame, notes *wire.Notes) (frame, error) {
 	src := got.bytes()
 	*notes = wire.Notes{}
-	out, err := rewrittenInto(unread{c.tenant}.hold, len(src), func(dst []byte) ([]byte, error) {
+	out, err := rewrittenInto(c.responses().hold, len(src), func(dst []byte) ([]byte, error) {
 		return c.tenant.space.Response(dst, m, src, notes)
 	})
 	if err != nil {
@@ -171,11 +143,24 @@ func (c *call) rangeStream() error {
 	})
 }
 
-// parts sends a request and passes on the parts of the response. It returns their size.
+// parts sends a request and passes on the parts of the response. It returns their size. What etcd
+// refused before the first part is sent again as a call is that has one response; after that the
+// client begins again, as with etcd.
 func (c *call) parts(in *frame, answered func()) (size int, err error) {
+	defer in.free()
+	for try := 0; ; try++ {
+		in.buf.Ref() // freed by gRPC
+		size, err = c.stream(in, answered)
+		if size > 0 || !again(c.ctx, err, try) {
+			return size, err
+		}
+	}
+}
+
+// stream is parts, once.
+func (c *call) stream(in *frame, answered func()) (size int, err error) {
 	up, err := c.tenant.upstream.conn.NewStream(c.ctx, serverStreams, c.method)
 	if err != nil {
-		in.free()
 		return 0, c.told(c.tenant, c.method, err)
 	}
 	if err := up.SendMsg(in); err != nil && err != io.EOF {

@@ -66,6 +66,7 @@ func newUpstream(u Upstream, cfg Config) (*upstream, error) {
 		grpc.WithDisableServiceConfig(),
 		// gRPC may still send a call again that etcd certainly did not process.
 		grpc.WithDisableRetry(),
+		grpc.WithUnaryInterceptor(resend),
 		grpc.WithKeepaliveParams(clientKeepalive),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 3 * time.Second}),
 		grpc.WithNoProxy(),

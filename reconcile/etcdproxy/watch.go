@@ -3,8 +3,10 @@ package etcdproxy
 import (
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -26,16 +28,31 @@ func (c *call) watch() error {
 	return c.relay(up, w.requests, w.response)
 }
 
+// errEnded is told where etcd ends a stream as if the client had: the client is to begin anew.
+var errEnded = status.Error(codes.Unavailable, "gitopsd: etcd ended the stream")
+
 // relay runs both directions of a stream until one of them ends it. Requests has an error if the
-// client's or the stream to etcd failed; response handles one response.
+// client's or the stream to etcd failed, io.EOF if the client sends no more; response handles one
+// response.
 func (c *call) relay(up grpc.ClientStream, requests func() error, response func(*frame) error) error {
+	var finished atomic.Bool // the client sends no more
 	failed := make(chan error, 1)
-	go func() { failed <- requests() }()
+	go func() {
+		err := requests()
+		if err == io.EOF {
+			finished.Store(true)
+			err = up.CloseSend()
+		}
+		failed <- err
+	}()
 	ended := make(chan error, 1)
 	go func() {
 		for {
 			var got frame
-			if err := up.RecvMsg(&got); err != nil {
+			if err := up.RecvMsg(&got); err == io.EOF && !finished.Load() {
+				ended <- errEnded
+				return
+			} else if err != nil {
 				ended <- c.told(c.tenant, c.method, err)
 				return
 			}
@@ -59,7 +76,7 @@ func (c *call) relay(up grpc.ClientStream, requests func() error, response func(
 			if err != nil {
 				return err
 			}
-			failed = nil // the client sends no more, and may still receive
+			failed = nil // the client may still receive
 		}
 	}
 }
@@ -70,6 +87,9 @@ func (c *call) relay(up grpc.ClientStream, requests func() error, response func(
 // created, and canceled with the floor as the revision of the compaction. To know the ID, and to
 // keep the order, etcd creates it, too, but with no event to wait for; it is canceled there as
 // soon as it is known. A watch that the gate refuses goes the same way, with the reason.
+//
+// A watch that etcd did not create because its users changed meanwhile is asked for again, unless
+// the client asked for others before it was answered: their order would be another one.
 type watching struct {
 	*call
 	up grpc.ClientStream
@@ -87,6 +107,10 @@ type watching struct {
 type creating struct {
 	floor   int64
 	refused string
+	// request is what etcd was asked for, so often before; it is empty if others were being
+	// created then.
+	request frame
+	before  int
 }
 
 func (c creating) ends() bool { return c.floor > 0 || c.refused != "" }
@@ -96,9 +120,6 @@ func (w *watching) requests() error {
 	for {
 		var from frame
 		if err := w.client.RecvMsg(&from); err != nil {
-			if err == io.EOF {
-				return w.up.CloseSend()
-			}
 			return err
 		}
 		if err := w.pass(&from); err != nil {
@@ -115,12 +136,17 @@ func (w *watching) pass(from *frame) error {
 		from.free()
 		return err
 	}
-	create := creating{}
+	floor, err := w.below(&notes)
+	if err != nil {
+		in.discard()
+		return err
+	}
+	create := creating{floor: floor}
 	leave, err := w.enter(&notes, &in)
 	switch {
 	case err == nil:
 	case notes.Member == wire.Create && status.Code(err) == codes.ResourceExhausted:
-		create.refused, leave = status.Convert(err).Message(), open{}
+		create, leave = creating{refused: status.Convert(err).Message()}, open{}
 		if err := w.hesitate(); err != nil {
 			in.discard()
 			return err
@@ -155,26 +181,24 @@ func (w *watching) send(in *frame, notes *wire.Notes, create creating) error {
 	if notes.Member != wire.Create {
 		return w.up.SendMsg(in)
 	}
-	if w.aboveFloor(notes) != nil && create.refused == "" {
-		create.floor = w.cfg.Floors.Floor(w.tenant.id)
+	if create.ends() {
+		in.free()
+		*in, _ = rewritten(len(w.tenant.prefix)+96, func(dst []byte) ([]byte, error) { // never fails
+			return w.tenant.space.WatchNothing(dst, notes.Watch), nil
+		})
 	}
 	w.mu.Lock()
-	if !w.over {
+	switch {
+	case !w.over:
+		if len(w.creating) == 0 {
+			in.buf.Ref()
+			create.request = *in
+		}
 		w.creating = append(w.creating, create)
-	} else if create.refused == "" {
+	case create.refused == "":
 		w.cfg.Gate.Unwatch(w.tenant.id)
 	}
 	w.mu.Unlock()
-	if create.ends() {
-		in.free()
-		nothing, err := rewritten(len(w.tenant.prefix)+96, func(dst []byte) ([]byte, error) {
-			return w.tenant.space.WatchNothing(dst, notes.Watch), nil
-		})
-		if err != nil {
-			return err
-		}
-		*in = nothing
-	}
 	return w.up.SendMsg(in)
 }
 
@@ -190,6 +214,10 @@ func (w *watching) response(got *frame) error {
 		out.free()
 		return err
 	}
+	if notes.Created && notes.Canceled {
+		return w.declined(&out, create, string(notes.Reason))
+	}
+	create.request.free()
 	if err := w.tell(&out); err != nil || !create.ends() {
 		return err
 	}
@@ -202,6 +230,40 @@ func (w *watching) response(got *frame) error {
 		return err
 	}
 	return w.forget(notes.Watch)
+}
+
+// declined passes on that etcd did not create a watch, and why, unless etcd is asked again.
+func (w *watching) declined(out *frame, create creating, reason string) error {
+	if reason == rpctypes.ErrGRPCAuthOldRevision.Error() && w.resend(create) {
+		out.free()
+		return nil
+	}
+	create.request.free()
+	if create.refused == "" {
+		w.cfg.Gate.Unwatch(w.tenant.id)
+	}
+	return w.tell(out)
+}
+
+// resend asks etcd again for a watch, and reports whether it did.
+func (w *watching) resend(create creating) bool {
+	if create.request.buf == nil || !again(w.ctx, rpctypes.ErrGRPCAuthOldRevision, create.before) {
+		return false
+	}
+	w.sending.Lock()
+	defer w.sending.Unlock()
+	w.mu.Lock()
+	first := !w.over && len(w.creating) == 0
+	if first {
+		create.before++
+		w.creating = append(w.creating, create)
+	}
+	w.mu.Unlock()
+	if first {
+		create.request.buf.Ref()                          // freed by gRPC
+		_ = w.up.SendMsg(&frame{buf: create.request.buf}) // receiving tells why it fails
+	}
+	return first
 }
 
 // note keeps count of the watches that are open. It returns what was asked for if a watch was
@@ -217,11 +279,11 @@ func (w *watching) note(n *wire.Notes) (create creating, hide bool, err error) {
 			return creating{}, true, w.foreign(w.tenant, w.method, errUnasked)
 		}
 		create, w.creating = w.creating[0], w.creating[1:]
-		if (n.Canceled || create.floor > 0) && create.refused == "" {
-			w.cfg.Gate.Unwatch(w.tenant.id)
-		}
 		if n.Canceled {
-			return creating{}, false, nil // etcd refused it, and tells why
+			return create, false, nil // etcd refused it, and tells why
+		}
+		if create.floor > 0 && create.refused == "" {
+			w.cfg.Gate.Unwatch(w.tenant.id)
 		}
 		w.open[n.Watch] = !create.ends()
 		return create, false, nil

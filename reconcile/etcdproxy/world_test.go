@@ -66,7 +66,12 @@ type tenantIn struct {
 // newTenantIn provisions a tenant.
 func newTenantIn(t testing.TB, name string) tenantIn {
 	t.Helper()
-	s := sharedEtcd(t)
+	return newTenantOf(t, sharedEtcd(t), name)
+}
+
+// newTenantOf provisions a tenant of another etcd.
+func newTenantOf(t testing.TB, s *etcdserver.Server, name string) tenantIn {
+	t.Helper()
 	n := numbers.Add(1)
 	id := etcd.ID{Cluster: "test", Namespace: fmt.Sprintf("n%d", n), Name: name}
 	prefix := id.DefaultPrefix()

@@ -165,6 +165,10 @@ type Board struct {
 	// Conversions counts the conversions by rules that this process made; nil if it
 	// makes none. Set it before Handler is called.
 	Conversions func() []Conversions
+	// Spaces returns what is wrong with the etcd namespace that is a cluster's own; nil if
+	// there are none. Snapshots have it among the problems of the cluster. Set it before
+	// Handler is called.
+	Spaces func(cluster string) []problem.Problem
 
 	mu       sync.Mutex
 	snapshot Snapshot
@@ -286,6 +290,9 @@ func (b *Board) Snapshot() Snapshot {
 		cp := *c
 		cp.Actions, cp.Problems, cp.Packages = maps.Clone(c.Actions), slices.Concat(c.Problems, b.homes[c.Name]), slices.Clone(c.Packages)
 		cp.Certificates, cp.Migrations = slices.Clone(c.Certificates), slices.Clone(c.Migrations)
+		if b.Spaces != nil {
+			cp.Problems = append(cp.Problems, b.Spaces(c.Name)...)
+		}
 		s.Clusters = append(s.Clusters, cp)
 	}
 	slices.SortFunc(s.Clusters, func(a, b Unit) int { return strings.Compare(a.Name, b.Name) })

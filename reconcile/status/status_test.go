@@ -88,6 +88,26 @@ func TestHandler(t *testing.T) {
 	}
 }
 
+// What is wrong with a cluster's own etcd namespace is among the problems of the cluster.
+func TestSpaces(t *testing.T) {
+	b := NewBoard("v1", "r", "main")
+	own := problem.Problem{Cluster: "dev", Reason: "spec.etcd.namespace: no etcd answers"}
+	b.Spaces = func(cluster string) []problem.Problem {
+		if cluster != own.Cluster {
+			return nil
+		}
+		return []problem.Problem{own}
+	}
+	b.Commit("abc", "first", nil, []string{"prod", "dev"})
+	s := b.Snapshot()
+	if dev := s.Clusters[0]; len(dev.Problems) != 1 || dev.Problems[0] != own || dev.Phase != Pending {
+		t.Errorf("dev: %+v", dev)
+	}
+	if prod := s.Clusters[1]; len(prod.Problems) != 0 {
+		t.Errorf("prod: %+v", prod)
+	}
+}
+
 func TestStandstillIsUnhealthy(t *testing.T) {
 	b := NewBoard("v1", "r", "main")
 	server := httptest.NewServer(b.Handler(-1, Access{}))

@@ -20,6 +20,7 @@ import (
 	"gitopsd.dev/reconcile/etcd/identity"
 	"gitopsd.dev/reconcile/etcd/namespaces"
 	"gitopsd.dev/reconcile/etcd/publish"
+	"gitopsd.dev/reconcile/problem"
 	names "gitopsd.dev/render/etcd"
 )
 
@@ -249,6 +250,14 @@ func (s *etcdService) attempted(u *desired.Unit) {
 	if s.publisher != nil {
 		s.publisher.Want(u)
 	}
+}
+
+// problems returns what is wrong with a cluster's own key space.
+func (s *etcdService) problems(cluster string) []problem.Problem {
+	if s.own == nil {
+		return nil
+	}
+	return append(s.own.Problems(cluster), s.publisher.Problems(cluster)...)
 }
 
 // within returns a context that also ends if the etcd in gitopsd stops by itself, and a

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -30,7 +31,7 @@ missing. With --etcd-embedded there is nothing to prepare.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newEtcdSnapshot(g), newEtcdRestore(g))
+	cmd.AddCommand(newEtcdSnapshot(g), newEtcdRestore(g), newEtcdRestoreData())
 	return cmd
 }
 
@@ -81,14 +82,35 @@ A snapshot of an etcd of several members is restored with etcdutl.`,
 			if dir == "" {
 				return errors.New("--etcd-embedded is required: the directory to make")
 			}
-			if err := embedded.Restore(cmd.Context(), embedded.Config{Log: g.log(false), Dir: dir}, args[0]); err != nil {
+			self, err := os.Executable()
+			if err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is ready for gitopsd run --etcd-embedded %s\n", dir, dir)
+			c := embedded.Config{Log: g.log(false), Dir: dir, RestoreCommand: []string{self, cmd.Parent().Name(), restoreData}}
+			if err := embedded.Restore(cmd.Context(), c, args[0]); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is ready for gitopsd run --etcd-embedded %s\n", dir, dir)
 			return err
 		},
 	}
 	cmd.Flags().StringVar(&dir, "etcd-embedded", "", "directory to make (required)")
 	_ = cmd.MarkFlagDirname("etcd-embedded") // an error means that the flag does not exist
 	return cmd
+}
+
+const restoreData = "restore-data"
+
+// newEtcdRestoreData makes the command that restore runs as a process of its own, which a
+// crafted snapshot may end.
+func newEtcdRestoreData() *cobra.Command {
+	return &cobra.Command{
+		Use:    restoreData + " FILE DIR",
+		Hidden: true,
+		Short:  "Make a data directory of etcd's from a snapshot",
+		Long: `Restore-data is what restore runs to read the snapshot: it makes etcd's own data
+directory, without what is around it. There is no need to run it by hand.`,
+		Args: cobra.ExactArgs(2), ValidArgsFunction: completeNothing,
+		RunE: func(_ *cobra.Command, args []string) error { return embedded.RestoreData(args[0], args[1]) },
+	}
 }

@@ -195,7 +195,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		}
 	}
 	board := status.NewBoard(version(), repository.Describe(), o.git.branch)
-	board.Conversions = converter.counts
+	board.Conversions, board.Spaces = converter.counts, spaces.problems
 	daemon, err = reconcile.New(reconcile.Config{
 		Repository: repository, Computer: computer, Board: board, Log: log,
 		Interval: o.interval, ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly",

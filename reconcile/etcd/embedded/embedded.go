@@ -55,6 +55,10 @@ type Config struct {
 	QuotaBytes int64
 	// Now is the clock for certificates; nil means time.Now.
 	Now func() time.Time
+	// RestoreCommand is a command that calls [RestoreData] with its last two arguments, for
+	// [Restore], in a process of its own. If there is none, a crafted snapshot may end this
+	// process.
+	RestoreCommand []string
 
 	// intercept are called around each request of the first start, in tests.
 	intercept []grpc.UnaryClientInterceptor

@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/url"
@@ -25,6 +27,27 @@ import (
 	admin "gitopsd.dev/reconcile/etcd"
 	"gitopsd.dev/reconcile/etcd/connect"
 )
+
+// TestMain is also the process that reads a snapshot; see restoreCommand.
+func TestMain(m *testing.M) {
+	if len(os.Args) != 4 || os.Args[1] != "restore" {
+		os.Exit(m.Run())
+	}
+	if err := RestoreData(os.Args[2], os.Args[3]); err != nil {
+		fmt.Fprintln(os.Stderr, "gitopsd:", err)
+		os.Exit(1)
+	}
+}
+
+// restoreCommand has this program read a snapshot.
+func restoreCommand(t *testing.T) []string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{self, "restore"}
+}
 
 func start(t *testing.T, c Config) *Server {
 	t.Helper()
@@ -396,10 +419,10 @@ func TestSnapshot(t *testing.T) {
 	for _, file := range []string{running, stopped} {
 		to := filepath.Join(t.TempDir(), "restored")
 		// What a killed restoration left is no data.
-		if err := os.MkdirAll(filepath.Join(to, restoring, "member"), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Join(to, restoring+".1", "member"), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := Restore(t.Context(), Config{Dir: to}, file); err != nil {
+		if err := Restore(t.Context(), Config{Dir: to, RestoreCommand: restoreCommand(t)}, file); err != nil {
 			t.Fatal(err)
 		}
 		restored := start(t, Config{Dir: to})
@@ -429,6 +452,9 @@ func TestGarbledSnapshot(t *testing.T) {
 	flipped := slices.Clone(whole)
 	flipped[len(flipped)/2] ^= 1
 	hashed := func(text []byte) []byte { return append(text, sum(text)...) }
+	crafted := func(craft func(root []byte, number uint64)) []byte {
+		return hashed(withRoot(t, slices.Clone(whole[:len(whole)-32]), craft))
+	}
 	for name, tt := range map[string]struct {
 		content []byte
 		want    string
@@ -443,12 +469,25 @@ func TestGarbledSnapshot(t *testing.T) {
 		"a damaged one, hashed":   {hashed(bytes.Replace(whole[:len(whole)-32], whole[4096:8192], bytes.Repeat([]byte{0xff}, 4096), 1)), "cannot be restored"},
 		"the first page, hashed":  {hashed(slices.Clone(whole[:4096])), "cannot be restored"},
 		"the first pages, hashed": {hashed(slices.Clone(whole[:4*4096])), "cannot be restored"},
+		"a key behind the end": {crafted(func(root []byte, _ uint64) {
+			binary.NativeEndian.PutUint32(root[boltHeader+4:], 1<<31-1)
+		}), "it is garbled"},
+		"more keys than there is room for": {crafted(func(root []byte, _ uint64) {
+			binary.NativeEndian.PutUint16(root[10:], 1<<16-2)
+		}), "cannot be restored"},
+		"buckets inside themselves": {crafted(func(root []byte, number uint64) {
+			for i := range int(binary.NativeEndian.Uint16(root[10:])) {
+				at := boltHeader + 16*i
+				value := at + int(binary.NativeEndian.Uint32(root[at+4:])) + int(binary.NativeEndian.Uint32(root[at+8:]))
+				binary.NativeEndian.PutUint64(root[value:], number)
+			}
+		}), "cannot be restored"},
 	} {
 		bad, to := filepath.Join(t.TempDir(), "bad"), filepath.Join(t.TempDir(), "to")
 		if err := os.WriteFile(bad, tt.content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		err := Restore(t.Context(), Config{Dir: to}, bad)
+		err := Restore(t.Context(), Config{Dir: to, RestoreCommand: restoreCommand(t)}, bad)
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}
@@ -460,6 +499,23 @@ func TestGarbledSnapshot(t *testing.T) {
 	if err := Restore(t.Context(), Config{Dir: t.TempDir()}, t.TempDir()); err == nil {
 		t.Error("a directory is restored")
 	}
+}
+
+// withRoot changes the page of a database that lists its buckets, and has a number.
+func withRoot(t *testing.T, db []byte, craft func(root []byte, number uint64)) []byte {
+	t.Helper()
+	var number, newest uint64
+	for _, meta := range [][]byte{db[boltHeader:], db[os.Getpagesize()+boltHeader:]} {
+		if txid := binary.NativeEndian.Uint64(meta[48:]); txid >= newest {
+			number, newest = binary.NativeEndian.Uint64(meta[16:]), txid
+		}
+	}
+	root := db[int(number)*os.Getpagesize():]
+	if leaf := uint16(2); binary.NativeEndian.Uint16(root[8:]) != leaf {
+		t.Fatal("the root is no leaf")
+	}
+	craft(root, number)
+	return db
 }
 
 func sum(text []byte) []byte {

@@ -17,7 +17,7 @@ import (
 // listeners that end a failure.
 func logger(log *slog.Logger, quiet *atomic.Bool) *zap.Logger {
 	if log == nil {
-		return zap.NewNop()
+		log = slog.New(slog.DiscardHandler)
 	}
 	return zap.New(core{log.With("component", "etcd"), quiet}, zap.WithFatalHook(zapcore.WriteThenPanic))
 }

@@ -8,7 +8,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -52,12 +54,12 @@ func snapshotOf(ctx context.Context, cfg admin.Config, c Config, file string) er
 // revision was compacted, and list anew.
 const bump = 1_000_000_000
 
-// restoring is where data is restored to, until it is complete.
+// restoring begins the names of directories where data is restored to, until it is complete.
 const restoring = "etcd.restoring"
 
 // Restore makes the data of an embedded etcd from a snapshot. The directory must not exist
 // or be empty. Its CA is a new one at the next start, so clients get new certificates. A
-// restoration that was killed is done again.
+// restoration that failed leaves no data, and one that was killed is done again.
 func Restore(ctx context.Context, c Config, file string) (err error) {
 	if _, _, err := c.check(); err != nil {
 		return err
@@ -73,29 +75,67 @@ func Restore(ctx context.Context, c Config, file string) (err error) {
 	if err := mustBeEmpty(c.Dir); err != nil {
 		return err
 	}
-	partial := filepath.Join(c.Dir, restoring)
-	if err := os.RemoveAll(partial); err != nil {
+	// Each time another one: a process that was left alone may still write into its own.
+	partial, err := os.MkdirTemp(c.Dir, restoring+".*")
+	if err != nil {
 		return err
 	}
-	if err := restore(c, file, partial); err != nil {
-		return errors.Join(fmt.Errorf("snapshot %s cannot be restored: %w", file, err), os.RemoveAll(partial))
+	if len(c.RestoreCommand) > 0 {
+		err = restoreApart(ctx, c.RestoreCommand, file, partial)
+	} else {
+		err = RestoreData(file, partial)
 	}
-	if err := ctx.Err(); err != nil {
-		return errors.Join(err, os.RemoveAll(partial))
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("snapshot %s cannot be restored: %w", file, err), os.RemoveAll(partial))
 	}
 	return os.Rename(partial, filepath.Join(c.Dir, "etcd")) // from here on it is restored
 }
 
-// restore has etcd's own library make a data directory. It panics where a file is not a
-// database of etcd's.
-func restore(c Config, file, dir string) (err error) {
+// restoreApart has a process of its own make the data, and returns what it says is wrong, or
+// how it ended.
+func restoreApart(ctx context.Context, command []string, file, dir string) error {
+	var said head
+	c := exec.CommandContext(ctx, command[0], slices.Concat(command[1:], []string{file, dir})...)
+	c.Stderr = &said
+	err := c.Run()
+	text := strings.TrimSpace(string(said))
+	exit, ended := errors.AsType[*exec.ExitError](err)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case !ended:
+		return fmt.Errorf("a process that reads it: %w", err)
+	case exit.ExitCode() == 1 && text != "":
+		return errors.New(strings.TrimPrefix(text, "gitopsd: "))
+	}
+	text, _, _ = strings.Cut(text, "\n")
+	return fmt.Errorf("it is garbled: the process that read it ended (%v: %s); use another copy", exit, text)
+}
+
+// head is the beginning of what is written to it.
+type head []byte
+
+func (h *head) Write(b []byte) (int, error) {
+	const most = 4 << 10
+	*h = append(*h, b[:min(len(b), most-len(*h))]...)
+	return len(b), nil
+}
+
+// RestoreData has etcd's own library make a data directory from a snapshot. The library
+// panics where a file is not a database of etcd's; and since it maps the file into memory,
+// one that was made for it reads where there is nothing, or for ever, which ends the process.
+func RestoreData(file, dir string) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("it is garbled: %v", p)
 		}
 	}()
-	log := logger(c.Log, new(atomic.Bool))
-	manager := snapshot.NewV3(log)
+	manager := snapshot.NewV3(logger(nil, new(atomic.Bool)))
 	if _, err := manager.Status(file); err != nil {
 		return fmt.Errorf("it is no database of etcd's: %w", err)
 	}
@@ -106,15 +146,23 @@ func restore(c Config, file, dir string) (err error) {
 }
 
 // mustBeEmpty returns an error if a directory has something other than its lock and what
-// a killed restoration left.
+// a killed restoration left, which it removes.
 func mustBeEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if e.Name() != "lock" && e.Name() != restoring {
+		if e.Name() != "lock" && !strings.HasPrefix(e.Name(), restoring) {
 			return fmt.Errorf("embedded etcd: %s is not empty (it has %s); a snapshot is restored into a new directory, so that nothing is overwritten", dir, e.Name())
+		}
+	}
+	for _, e := range entries {
+		if e.Name() == "lock" {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return err
 		}
 	}
 	return nil

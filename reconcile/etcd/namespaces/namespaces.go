@@ -157,8 +157,10 @@ type pass struct {
 	*Controller
 	*home.View
 	now, again time.Time
-	// there is what etcd has, by ID; nil if that was not asked, or is not known.
-	there map[etcd.ID]admin.Status
+	// there is what etcd has, by ID; nil if that was not asked, or is not known. damaged
+	// says of which namespaces it cannot be known.
+	there   map[etcd.ID]admin.Status
+	damaged map[etcd.ID]error
 }
 
 // task is one object that is looked at.

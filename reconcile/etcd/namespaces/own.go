@@ -11,6 +11,7 @@ import (
 	"time"
 
 	admin "gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/sources/clusters"
 )
@@ -26,6 +27,8 @@ type Own struct {
 	mu     sync.Mutex
 	wanted map[etcd.ID]string // to the prefix
 	done   map[etcd.ID]admin.Provisioned
+	// trouble is why the etcd cannot be used; nil if it can.
+	trouble error
 }
 
 // NewOwn makes an Own.
@@ -67,6 +70,25 @@ func (o *Own) Namespace(cluster string) (admin.Provisioned, bool) {
 	defer o.mu.Unlock()
 	p, ok := o.done[etcd.ID{Cluster: cluster}]
 	return p, ok && p.Err == nil
+}
+
+// Problems returns what is wrong with a cluster's own key space; nil if nothing is, or the
+// cluster has none.
+func (o *Own) Problems(cluster string) []problem.Problem {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	id := etcd.ID{Cluster: cluster}
+	if _, wanted := o.wanted[id]; !wanted {
+		return nil
+	}
+	why := o.trouble
+	if p, known := o.done[id]; known {
+		why = p.Err // where it is there, whoever uses it says what is wrong with the etcd
+	}
+	if why == nil {
+		return nil
+	}
+	return []problem.Problem{{Cluster: cluster, Reason: "spec.etcd.namespace: " + why.Error()}}
 }
 
 // Run provisions until ctx ends. What fails is tried again, ever more rarely.
@@ -116,7 +138,7 @@ func (o *Own) provision(ctx context.Context) (failed string) {
 			failed = fmt.Sprintf("cluster %s: spec.etcd.namespace: %v", p.ID.Cluster, p.Err)
 		}
 	}
-	if err != nil {
+	if o.trouble = err; err != nil {
 		return err.Error()
 	}
 	return failed

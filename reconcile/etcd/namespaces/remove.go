@@ -19,15 +19,20 @@ import (
 // remove takes leave of an object that is no longer declared: first of what it has in
 // etcd, by its policy, then of what was written for it. trouble is why the etcd cannot be
 // used.
-//
-// Only what is there and active is removed. Keys that stayed behind once do not go
-// because somebody makes an object of that name, and deletes it.
 func (p *pass) remove(ctx context.Context, t *task, trouble error) error {
 	if trouble != nil {
 		return fmt.Errorf("what it has in etcd is not removed yet: %w", trouble)
 	}
-	if there, known := p.there[p.id(t)]; known && there.State != registry.Retained {
-		gone, err := p.removeKeys(ctx, t, there)
+	w, err := p.wanted(ctx, t)
+	if err != nil {
+		return err
+	}
+	has, err := p.has(w)
+	if err != nil {
+		return fmt.Errorf("what it has in etcd is not removed yet: %w", err)
+	}
+	if has {
+		gone, err := p.removeKeys(ctx, t, w)
 		if err != nil || !gone {
 			return err
 		}
@@ -40,20 +45,29 @@ func (p *pass) remove(ctx context.Context, t *task, trouble error) error {
 	return p.unfinalize(ctx, t)
 }
 
+// has reports whether there is something in etcd that goes with an object. Only what is
+// there and its own, and in use or already going, does: keys that stayed behind once do not
+// go because somebody makes an object of that name, and deletes it; and those of another
+// cluster of that name hold nothing up. While it cannot be known what is there, the object
+// waits.
+func (p *pass) has(w admin.Wanted) (bool, error) {
+	if why := p.damaged[w.ID]; why != nil {
+		return false, why
+	}
+	there, known := p.there[w.ID]
+	return known && there.State != registry.Retained && there.Owner.UID == w.UID, nil
+}
+
 // removeKeys removes a part of what an object has in etcd, and reports whether nothing is
 // left to do.
-func (p *pass) removeKeys(ctx context.Context, t *task, there admin.Status) (gone bool, err error) {
-	how := admin.Retain
+func (p *pass) removeKeys(ctx context.Context, t *task, w admin.Wanted) (gone bool, err error) {
+	how, there := admin.Retain, p.there[w.ID]
 	if there.State == registry.Deleting {
 		how = admin.Delete // it has begun
 	} else if deletes, err := p.deletes(ctx, t); err != nil {
 		return false, err
 	} else if deletes {
 		how = admin.Delete
-	}
-	w, err := p.wanted(ctx, t)
-	if err != nil {
-		return false, err
 	}
 	removal, err := p.cfg.Etcd.Admin.Remove(ctx, w, how)
 	if err != nil {

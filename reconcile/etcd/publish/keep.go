@@ -13,6 +13,7 @@ import (
 
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/sources/errgroup"
 )
 
@@ -79,6 +80,18 @@ func (k *Keeper) Want(u *desired.Unit) {
 	case k.woken <- struct{}{}:
 	default: // woken already
 	}
+}
+
+// Problems returns why a cluster's newest unit is not published; nil if it is, or is about
+// to be.
+func (k *Keeper) Problems(cluster string) []problem.Problem {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	why := k.told[cluster]
+	if why == "" {
+		return nil
+	}
+	return []problem.Problem{{Cluster: cluster, Reason: "nothing is published in its etcd namespace: " + why}}
 }
 
 // Run publishes until ctx ends. What fails is tried again, ever more rarely.

@@ -101,11 +101,17 @@ func TestKeeper(t *testing.T) {
 	if n := strings.Count(log.String(), "no member answers"); n != 1 {
 		t.Errorf("the error is logged %d times:\n%s", n, log.String())
 	}
+	if got := k.Problems("prod"); len(got) != 1 || !strings.Contains(got[0].Reason, "no member answers") {
+		t.Errorf("told of the cluster: %v", got)
+	}
 	second := publishing(t, "second")
 	k.Want(second)
 	s.set(true, nil)
 	round(false)
 	published("second")
+	if got := k.Problems("prod"); got != nil {
+		t.Errorf("told of the cluster, though all is well: %v", got)
+	}
 
 	broken := publishing(t, "third")
 	broken.Faults = []problem.Problem{{Package: "third", Reason: "not found"}}

@@ -123,7 +123,13 @@ func (f *follower) follow(ctx context.Context) error {
 		f.counted, f.revision, f.cluster = true, now.revision, now.cluster
 	}
 	f.Floor.Raise(now.floor)
-	return f.follows(ctx, now.revision)
+	err = f.follows(ctx, now.revision)
+	if status.Code(err) == codes.ResourceExhausted {
+		// What happened meanwhile is more than the connection takes at once, and would be so
+		// the next time, too.
+		f.counted = false
+	}
+	return err
 }
 
 // record is etcd's state by a linearizable read of a namespace's floor.

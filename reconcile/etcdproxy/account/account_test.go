@@ -64,7 +64,7 @@ func newWorld(t *testing.T) *world {
 
 // follow begins to follow, until the test ends or stop is called.
 func (w *world) follow() (stop func()) {
-	w.usage, w.floor = limit.NewUsage(etcd.Quota{Storage: 1 << 40}), new(limit.Floor)
+	w.usage, w.floor = limit.NewUsage(etcd.Quota{Storage: 1 << 40}), limit.NewFloor()
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	cfg := Config{
@@ -274,6 +274,29 @@ func TestScanPages(t *testing.T) {
 	w.agrees("while it was counted")
 }
 
+// What came together while etcd was away, and is more than the connection takes in one message, is
+// counted all the same.
+func TestBehind(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if _, err := w.server.Root.Put(t.Context(), w.prefix+"k", "v"); err != nil {
+		t.Fatal(err)
+	}
+	w.follow()
+	w.agrees("counted")
+	w.relay.SetDown(true)
+	if !eventually(func() bool { return !w.usage.State().Current }) {
+		t.Error("current without a connection")
+	}
+	for i := range 6 { // the connection takes 4 MiB
+		if _, err := w.server.Root.Put(t.Context(), fmt.Sprint(w.prefix, "k", i), strings.Repeat("v", 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.relay.SetDown(false)
+	w.agrees("behind by much")
+}
+
 // A floor goes up only, outlives the proxy, and is agreed on by all.
 func TestRaise(t *testing.T) {
 	t.Parallel()
@@ -288,15 +311,15 @@ func TestRaise(t *testing.T) {
 		revision = out.Header.Revision
 	}
 	stop := w.follow()
-	var other limit.Floor // of another proxy
-	if err := Raise(ctx, w.conn, w.prefix, &other, revision-5); err != nil || other.Load() != revision-5 {
+	other := limit.NewFloor() // of another proxy
+	if err := Raise(ctx, w.conn, w.prefix, other, revision-5); err != nil || other.Load() != revision-5 {
 		t.Errorf("raised to %d: %v", other.Load(), err)
 	}
 	if !eventually(func() bool { return w.floor.Load() == revision-5 }) {
 		t.Errorf("the floor is %d here, want %d", w.floor.Load(), revision-5)
 	}
 	for _, lower := range []int64{revision - 6, revision - 5} {
-		if err := Raise(ctx, w.conn, w.prefix, &other, lower); err != limit.ErrCompacted {
+		if err := Raise(ctx, w.conn, w.prefix, other, lower); err != limit.ErrCompacted {
 			t.Errorf("raised to %d again: %v", lower, err)
 		}
 	}
@@ -304,7 +327,7 @@ func TestRaise(t *testing.T) {
 	for i := range int64(5) {
 		all.Go(func() {
 			// One of them, or each, comes too late.
-			if err := Raise(ctx, w.conn, w.prefix, &other, revision-4+i); err != nil && err != limit.ErrCompacted {
+			if err := Raise(ctx, w.conn, w.prefix, other, revision-4+i); err != nil && err != limit.ErrCompacted {
 				t.Error(err)
 			}
 		})

@@ -7,8 +7,10 @@
 //
 // What it decides by is package limit's, which is pure, kept true by package account. Each
 // proxy throttles what it serves by itself: with two, a tenant may ask twice as much. All
-// count the same keys, but each reckons with its own writes in flight only, so that several
-// may together pass a quota by what is in flight.
+// count the same keys, but each reckons with its own writes in flight only. From when all have
+// counted the same, each lets no more grow than there was room then: n proxies together pass a
+// quota by n-1 times that at most, and so by the less, the fuller the namespace is. Then none
+// lets anything grow until it is below its quota again.
 package guard
 
 import (
@@ -80,7 +82,7 @@ type tenant struct {
 	stopped chan struct{}
 
 	usage  *limit.Usage
-	floor  limit.Floor
+	floor  *limit.Floor
 	rate   *limit.Bucket // of requests
 	spare  *limit.Bucket // of requests that the throttle exempts
 	writes *limit.Bucket // of bytes
@@ -132,6 +134,7 @@ func (g *Guard) follow(ns etcd.Namespace, conn grpc.ClientConnInterface) *tenant
 	t := &tenant{
 		prefix: ns.Prefix, conn: conn, stop: stop, stopped: make(chan struct{}),
 		usage:  limit.NewUsage(ns.Quota),
+		floor:  limit.NewFloor(),
 		rate:   limit.NewBucket(0),
 		spare:  limit.NewBucket(limit.ExemptPerSecond),
 		writes: limit.NewBucket(0),
@@ -140,7 +143,7 @@ func (g *Guard) follow(ns etcd.Namespace, conn grpc.ClientConnInterface) *tenant
 		defer close(t.stopped)
 		account.Follow(ctx, account.Config{
 			Log: g.cfg.Log, Name: ns.ID.String(), Prefix: ns.Prefix, Etcd: conn,
-			Usage: t.usage, Floor: &t.floor, Scans: g.scans,
+			Usage: t.usage, Floor: t.floor, Scans: g.scans,
 		})
 	}()
 	return t
@@ -181,12 +184,18 @@ func (g *Guard) Usage(id etcd.ID) etcdproxy.Usage {
 	return etcdproxy.Usage{Bytes: s.Bytes, Full: s.Full()}
 }
 
-// Floor implements [etcdproxy.Floors].
-func (g *Guard) Floor(id etcd.ID) int64 {
-	if t := g.tenant(id); t != nil {
-		return t.floor.Load()
+// Floor implements [etcdproxy.Floors]. A proxy that was started just now waits until it has
+// read the floor in etcd.
+func (g *Guard) Floor(ctx context.Context, id etcd.ID) (int64, error) {
+	t := g.tenant(id)
+	if t == nil {
+		return 0, errGone
 	}
-	return 0
+	floor, err := t.floor.Wait(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = status.FromContextError(ctx.Err()).Err()
+	}
+	return floor, err
 }
 
 // Raise implements [etcdproxy.Floors]: in etcd, where all proxies see it.
@@ -195,7 +204,7 @@ func (g *Guard) Raise(ctx context.Context, id etcd.ID, revision int64) error {
 	if t == nil {
 		return errGone
 	}
-	return account.Raise(ctx, t.conn, t.prefix, &t.floor, revision)
+	return account.Raise(ctx, t.conn, t.prefix, t.floor, revision)
 }
 
 // errGone is for calls of a namespace that has just gone.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,9 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"gitopsd.dev/reconcile/etcdproxy"
 	"gitopsd.dev/reconcile/etcdproxy/limit"
@@ -204,7 +208,7 @@ func TestNeighbour(t *testing.T) {
 	var refused atomic.Int64
 	for range 4 {
 		ca := p.client(t, a)
-		for range 200 {
+		for range limit.MaxQueued / 3 {
 			flood.Go(func() {
 				for ctx.Err() == nil {
 					if _, err := ca.Put(ctx, "k", "v"); errors.Is(err, rpctypes.ErrTooManyRequests) {
@@ -227,7 +231,7 @@ func TestNeighbour(t *testing.T) {
 		}
 	}
 	// Each of the neighbour's calls comes next but for those under way, and etcd answers one
-	// of either in turn: without fair turns, 500 of the flood's would come before each.
+	// of either in turn: without fair turns, a queue of the flood's would come before each.
 	during := p.state(a).Queue.Passed - before
 	if during > calls*60 {
 		t.Errorf("%d calls of the flood went through during %d of the neighbour's", during, calls)
@@ -372,6 +376,123 @@ func TestFloors(t *testing.T) {
 		t.Errorf("the floor is not kept: %v, %v", kept, err)
 	} else if got, ok := limit.ParseFloor(kept.Kvs[0].Value, last+100); !ok || got != middle {
 		t.Errorf("kept as %q", kept.Kvs[0].Value)
+	}
+}
+
+// Several proxies of a namespace pass its quota together by no more than what room there was when
+// they last counted the same, once for each but one; and then by nothing.
+func TestQuotaOfSeveral(t *testing.T) {
+	t.Parallel()
+	s := sharedEtcd(t)
+	const quota, room, proxies = 100, 10, 3
+	a := newTenant(t, s, etcd.Quota{Keys: quota}, etcd.Throttle{})
+	var all []running
+	var clients []*clientv3.Client
+	for range proxies {
+		p := serve(t, etcdproxy.Limits{}, Config{}, a)
+		all, clients = append(all, p), append(clients, p.client(t, a))
+	}
+	ctx := t.Context()
+	count := func() int64 {
+		got, err := s.Root.Get(ctx, a.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Count
+	}
+	agree := func(keys int64) {
+		t.Helper()
+		for _, p := range all {
+			if !eventually(func() bool { return p.state(a).Usage.Keys == keys }) {
+				t.Fatalf("a proxy counts %d keys of %d", p.state(a).Usage.Keys, keys)
+			}
+		}
+	}
+	for i := range quota - room {
+		if _, err := clients[i%proxies].Put(ctx, fmt.Sprint("k", i), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	agree(quota - room)
+	var flood sync.WaitGroup
+	for i, c := range clients {
+		for j := range 5 * room {
+			flood.Go(func() {
+				if _, err := c.Put(ctx, fmt.Sprint("more", i, j), ""); err != nil && !errors.Is(err, rpctypes.ErrNoSpace) {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	flood.Wait()
+	keys := count()
+	if keys < quota || keys > quota+(proxies-1)*room {
+		t.Errorf("there are %d keys of %d, by %d proxies with room for %d", keys, quota, proxies, room)
+	}
+	agree(keys)
+	for i, c := range clients {
+		if _, err := c.Put(ctx, fmt.Sprint("last", i), ""); !errors.Is(err, rpctypes.ErrNoSpace) {
+			t.Errorf("one more by proxy %d: %v", i, err)
+		}
+	}
+	if _, err := clients[0].Delete(ctx, "more", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	agree(quota - room)
+	if _, err := clients[1].Put(ctx, "again", ""); err != nil {
+		t.Errorf("below the quota: %v", err)
+	}
+}
+
+// held is a connection whose calls wait until the channel is closed.
+type held struct {
+	grpc.ClientConnInterface
+	until chan struct{}
+}
+
+func (h held) Invoke(ctx context.Context, method string, in, out any, options ...grpc.CallOption) error {
+	select {
+	case <-h.until:
+		return h.ClientConnInterface.Invoke(ctx, method, in, out, options...)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// A proxy that was just started does not take a floor that it has not read for none.
+func TestFloorUnknown(t *testing.T) {
+	t.Parallel()
+	s := sharedEtcd(t)
+	a := newTenant(t, s, etcd.Quota{}, etcd.Throttle{})
+	out, err := s.Root.Put(t.Context(), string(limit.FloorKey(a.Prefix)), "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	floor := out.Header.Revision
+	if _, err := s.Root.Put(t.Context(), string(limit.FloorKey(a.Prefix)), string(limit.FormatFloor(floor))); err != nil {
+		t.Fatal(err)
+	}
+	g, err := New(Config{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := held{s.Root.ActiveConnection(), make(chan struct{})}
+	g.Open(a.Namespace, a.Upstream.Endpoints, conn)
+	t.Cleanup(func() { g.Close(a.ID) })
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if got, err := g.Floor(ended, a.ID); status.Code(err) != codes.Canceled {
+		t.Errorf("not read yet: %d, %v", got, err)
+	}
+	if got, err := g.Floor(t.Context(), a.ID); !errors.Is(err, limit.ErrFloorUnknown) {
+		t.Errorf("not read in time: %d, %v", got, err)
+	}
+	close(conn.until)
+	if !eventually(func() bool { got, err := g.Floor(t.Context(), a.ID); return err == nil && got == floor }) {
+		t.Errorf("the floor is not known")
+	}
+	if got, err := g.Floor(t.Context(), etcd.ID{Cluster: "nobody"}); status.Code(err) != codes.Unavailable {
+		t.Errorf("of nobody: %d, %v", got, err)
 	}
 }
 

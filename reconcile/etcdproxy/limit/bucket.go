@@ -23,11 +23,16 @@ func NewBucket(rate int64) *Bucket {
 	return b
 }
 
-// SetRate replaces the rate for what is asked from now on.
+// SetRate replaces the rate. What was asked for in advance is paid off at a higher one, so
+// that it helps at once.
 func (b *Bucket) SetRate(rate int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.rate = float64(max(rate, 0))
+	next := float64(max(rate, 0))
+	if debt := time.Until(b.due); debt > 0 && b.rate > 0 && next > b.rate {
+		b.due = time.Now().Add(time.Duration(float64(debt) * b.rate / next))
+	}
+	b.rate = next
 }
 
 // Wait waits until n may go through. Even more than a second's worth goes through at once

@@ -1,16 +1,44 @@
 package limit
 
 import (
+	"context"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
 // Floor is the revision to which a namespace is compacted: for its tenant, what was before
-// is gone, whether etcd still has it or not. It is safe for concurrent use.
+// is gone, whether etcd still has it or not. It is not known before Reset. It is safe for
+// concurrent use.
 type Floor struct {
 	revision atomic.Int64
+	once     sync.Once
+	known    chan struct{}
+}
+
+// NewFloor returns a Floor that is not known.
+func NewFloor() *Floor { return &Floor{known: make(chan struct{})} }
+
+// Wait returns the floor, or 0 if there is none, once it is known. The error is
+// ErrFloorUnknown if that takes longer than [MaxCountWait], or the context's.
+func (f *Floor) Wait(ctx context.Context) (int64, error) {
+	select {
+	case <-f.known:
+		return f.Load(), nil
+	default:
+	}
+	timeout := time.NewTimer(MaxCountWait)
+	defer timeout.Stop()
+	select {
+	case <-f.known:
+		return f.Load(), nil
+	case <-timeout.C:
+		return 0, ErrFloorUnknown
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
 }
 
 // Raise sets the floor if it is higher than before.
@@ -27,9 +55,10 @@ func (f *Floor) Raise(revision int64) {
 // was there is not there any more.
 func (f *Floor) Reset(revision int64) {
 	f.revision.Store(revision)
+	f.once.Do(func() { close(f.known) })
 }
 
-// Load returns the floor, or 0 if there is none.
+// Load returns the floor, or 0 if there is none or it is not known.
 func (f *Floor) Load() int64 {
 	return f.revision.Load()
 }

@@ -10,7 +10,7 @@ import (
 
 func TestFloor(t *testing.T) {
 	t.Parallel()
-	var f Floor
+	f := NewFloor()
 	if err := f.Check(1); err != nil {
 		t.Errorf("without a floor: %v", err)
 	}

@@ -25,11 +25,15 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// Defaults of [etcd.Throttle]. A kube-apiserver at work needs a tenth of them.
+// Defaults of [etcd.Throttle], for three kube-apiservers with a thousand types of objects. Each
+// API server has a connection, a LIST and a watch for each type, and asks for all of them within
+// seconds of its start; later for some hundred writes a second if there are a thousand nodes,
+// and for a revision with each consistent LIST. What keeps namespaces apart is the [Queue]: the
+// rate is for clients that ask without end, and is about a tenth of what an etcd does.
 const (
-	DefaultRequestsPerSecond = 500
+	DefaultRequestsPerSecond = 5000
 	DefaultConcurrent        = 32
-	DefaultWatches           = 1000
+	DefaultWatches           = 10_000
 	DefaultWeight            = 10
 )
 
@@ -37,8 +41,9 @@ const (
 const (
 	// DefaultSlots is how many calls a proxy has in progress at one etcd.
 	DefaultSlots = 128
-	// MaxQueued is how many calls of a namespace wait.
-	MaxQueued = 512
+	// MaxQueued is how many calls of a namespace wait. A kube-apiserver may have 600 requests
+	// in progress, and lists all of its types when it starts.
+	MaxQueued = 2000
 	// MaxWait is how long a call waits for its turn, and as long again for each of the
 	// rates that it is bound by.
 	MaxWait = 5 * time.Second
@@ -63,6 +68,8 @@ var (
 	// ErrCounting says that it is not known what the namespace holds. Clients of etcd try
 	// again where they know that the call was not made.
 	ErrCounting = status.Error(codes.Unavailable, "etcdserver: the namespace's keys are still being counted against its quota; try again")
+	// ErrFloorUnknown says that it is not known what the namespace was compacted to.
+	ErrFloorUnknown = status.Error(codes.Unavailable, "etcdserver: it is not known yet to which revision the namespace is compacted; try again")
 	// ErrTooManyWatches and ErrTooManyLeases say that the namespace has as many as it may.
 	ErrTooManyWatches = status.Error(codes.ResourceExhausted, "etcdserver: too many requests: the namespace has as many watches as it may; cancel some, or raise throttle.watches")
 	ErrTooManyLeases  = status.Error(codes.ResourceExhausted, "etcdserver: too many requests: the namespace has as many leases as it may; revoke some")

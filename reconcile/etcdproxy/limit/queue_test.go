@@ -271,6 +271,18 @@ func TestBucket(t *testing.T) {
 		b.SetRate(0)
 		wait(1 << 40)
 
+		// A higher rate helps at once.
+		b = NewBucket(1)
+		wait(100)
+		if err := b.Wait(t.Context(), 1); !errors.Is(err, ErrTooManyRequests) {
+			t.Errorf("100 seconds ahead: %v", err)
+		}
+		b.SetRate(100)
+		begun = time.Now()
+		wait(1)
+		wait(1)
+		at(10 * time.Millisecond)
+
 		// One that gives up takes nothing.
 		b = NewBucket(1)
 		wait(2)

@@ -21,14 +21,14 @@ var (
 		1:              {kind: key},
 		putValue:       {kind: data},
 		3:              {kind: lease},
-		4:              {kind: number}, // prev_kv
+		4:              {kind: number, note: notePrevious},
 		putIgnoreValue: {kind: number},
 		6:              {kind: number}, // ignore_lease
 	}}
 	DeleteRangeRequest = &Message{name: "DeleteRangeRequest", key: 1, end: 2, span: (*Space).span, fields: []field{
 		1: {kind: key},
 		2: {kind: end},
-		3: {kind: number}, // prev_kv
+		3: {kind: number, note: notePrevious},
 	}}
 	TxnRequest        = &Message{name: "TxnRequest", nests: true} // filled in by init: it may be in itself
 	CompactionRequest = &Message{name: "CompactionRequest", fields: []field{
@@ -92,7 +92,7 @@ var compare = &Message{name: "Compare", key: 3, end: lastNumber, span: (*Space).
 }, last: field{kind: end}}
 
 var requestOp = &Message{name: "RequestOp", ops: 1, fields: []field{
-	1: {kind: message, union: true, of: RangeRequest},
+	1: {kind: message, union: true, of: RangeRequest, note: noteValues},
 	2: {kind: message, union: true, of: PutRequest},
 	3: {kind: message, union: true, of: DeleteRangeRequest, note: noteDeletes},
 	4: {kind: message, union: true, of: TxnRequest},

@@ -27,7 +27,7 @@ var (
 		3:  {kind: number, note: noteCreated},
 		4:  {kind: number, note: noteCanceled},
 		5:  {kind: number}, // compact_revision
-		6:  {kind: text},   // cancel_reason
+		6:  {kind: text, note: noteReason},
 		7:  {kind: number}, // fragment
 		11: {kind: message, repeated: true, of: event},
 	}}

@@ -35,6 +35,10 @@ type Notes struct {
 	Puts []Put
 	// Deletes is how many requests to delete there are.
 	Deletes int
+	// Values is how many operations return what keys hold, and Wide is set if there is a range of
+	// keys: together they say whether the response may be large.
+	Values int
+	Wide   bool
 	// Member is the number of the field that a request of a stream of watches has: [Create],
 	// [Cancel] or [Progress]; 0 for none of them.
 	Member protowire.Number
@@ -49,8 +53,10 @@ type Notes struct {
 	Action int64
 	// Header is that of a response.
 	Header []byte
-	// Created and Canceled are those of a response about a watch.
+	// Created and Canceled are those of a response about a watch, and Reason is why etcd
+	// canceled it, as etcd says it.
 	Created, Canceled bool
+	Reason            []byte
 }
 
 // Put is a key to put.
@@ -87,10 +93,18 @@ func (n *Notes) take(f field, num protowire.Number, v uint64, b []byte) {
 		n.Created = v != 0
 	case noteCanceled:
 		n.Canceled = v != 0
+	case noteReason:
+		n.Reason = b
 	case noteAction:
 		n.Action = int64(v)
 	case noteDeletes:
 		n.Deletes++
+	case noteValues:
+		n.Values++
+	case notePrevious:
+		if v != 0 {
+			n.Values++
+		}
 	}
 }
 
@@ -170,6 +184,7 @@ func (r *rewrite) message(dst []byte, m *Message, src []byte, depth int) ([]byte
 		r.notes.Puts = append(r.notes.Puts, have.put)
 	}
 	if m.span != nil {
+		r.notes.Wide = r.notes.Wide || len(have.end) > 0
 		from, to := m.span(r.space, have.key, have.end)
 		dst = appendPoint(appendPoint(dst, m.key, from), m.end, to)
 	}

@@ -86,6 +86,9 @@ const (
 	noteLease
 	noteCreated
 	noteCanceled
+	noteReason
 	noteDeletes
 	noteAction
+	noteValues
+	notePrevious
 )

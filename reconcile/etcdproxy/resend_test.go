@@ -1,0 +1,70 @@
+package etcdproxy
+
+import (
+	"fmt"
+	"testing"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"gitopsd.dev/testscripts/etcdserver"
+)
+
+// While etcd's users and roles change all the time, a tenant does not notice: nothing fails, and no
+// write is done twice.
+func TestUsersChange(t *testing.T) {
+	t.Parallel()
+	s, err := etcdserver.Start() // other tests' clients of a shared one would notice
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	a := newTenantOf(t, s, "a")
+	p := serve(t, Config{}, a)
+	conn := p.plain(t, a.certificate(t))
+	kv := pb.NewKVClient(conn)
+	watches, err := pb.NewWatchClient(conn).Watch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	over, ended := make(chan struct{}), make(chan error)
+	go func() {
+		for {
+			select {
+			case <-over:
+				ended <- nil
+				return
+			default:
+			}
+			_, err := s.Root.RoleGrantPermission(t.Context(), a.ID.User(), a.Prefix, clientv3.GetPrefixRangeEnd(a.Prefix), clientv3.PermissionType(clientv3.PermReadWrite))
+			if err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	const writes = 200
+	for i := range writes {
+		put := &pb.PutRequest{Key: []byte("k"), Value: fmt.Append(nil, i), PrevKv: true}
+		got, err := kv.Put(t.Context(), put)
+		if err != nil {
+			t.Fatalf("write %d: %v", i, err)
+		}
+		if i > 0 && got.PrevKv.GetVersion() != int64(i) {
+			t.Fatalf("write %d: there were %d before", i, got.PrevKv.GetVersion())
+		}
+		if _, err := kv.Range(t.Context(), &pb.RangeRequest{Key: []byte("k")}); err != nil {
+			t.Fatalf("read %d: %v", i, err)
+		}
+		if err := watches.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{Key: fmt.Append(nil, "other", i), WatchId: int64(i + 1)}}}); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := watches.Recv(); err != nil || !r.Created || r.Canceled || r.WatchId != int64(i+1) {
+			t.Fatalf("watch %d: %v, %v", i, r, err)
+		}
+	}
+	close(over)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
