@@ -30,19 +30,23 @@ type tried struct {
 	of    comparand
 	rules *render.Conversion
 	live  *prove.Live
-	at    time.Time
+	// stored are the versions that objects may be stored in.
+	stored plan.StoredVersions
+	at     time.Time
 }
 
 // tryConversions has the conversion rules of definitions convert the objects that there
 // are, before an API server gets the rules or the definition, and refuses definitions
 // whose objects would not come back as they are, or not be valid. What the rules'
 // generated objects have shown to be wrong is refused without that. What could not be
-// tried is noted, and the verdict on generated objects stands.
+// tried is noted, and the verdict on generated objects stands. Definitions whose objects
+// may be stored in a version that the rules do not convert are refused in any case.
 func (a *Applier) tryConversions(ctx context.Context, p *plan.Plan, seen *view, opts PlanOptions) error {
 	before := a.tried
 	a.tried = make(map[manifest.ID]tried)
 	within, cancel := context.WithTimeoutCause(ctx, surveyTime, fmt.Errorf("looking at the objects took longer than %s", surveyTime))
 	defer cancel()
+	stored := make(map[manifest.ID]plan.StoredVersions)
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		meta := seen.live.Objects[s.ID]
@@ -53,39 +57,46 @@ func (a *Applier) tryConversions(ctx context.Context, p *plan.Plan, seen *view, 
 		if known.of != of || known.rules != rules || time.Since(known.at) >= surveyAge || opts.DryRun {
 			known = tried{of: of, rules: rules, at: time.Now()}
 			var err error
-			if known.live, err = a.tryOn(within, s.ID, rules); kube.IsClusterWide(err) || ctx.Err() != nil {
+			if known.live, known.stored, err = a.tryOn(within, s.ID, rules); kube.IsClusterWide(err) || ctx.Err() != nil {
 				return errors.Join(ctx.Err(), err)
 			}
 		}
 		a.tried[s.ID] = known
-		s.Tried = known.live
+		s.Tried, stored[s.ID] = known.live, known.stored
 	}
+	plan.RefuseUnconverted(p, opts.Conversions, stored)
 	plan.RefuseTried(p)
 	return nil
 }
 
-// tryOn tries rules on the objects of a live definition. The error is about the cluster
-// as a whole.
-func (a *Applier) tryOn(ctx context.Context, id manifest.ID, rules *render.Conversion) (*prove.Live, error) {
+// tryOn tries rules on the objects of a live definition, and returns the versions that
+// these may be stored in. The error is about the cluster as a whole.
+func (a *Applier) tryOn(ctx context.Context, id manifest.ID, rules *render.Conversion) (*prove.Live, plan.StoredVersions, error) {
 	var none sync.Map
+	var stored plan.StoredVersions
 	tree, err := a.liveDefinition(ctx, id, &none)
 	switch {
 	case kube.ClassOf(err) == kube.NotFound:
-		return &prove.Live{}, nil // deleted meanwhile, and its objects with it
+		return &prove.Live{}, stored, nil // deleted meanwhile, and its objects with it
 	case kube.IsClusterWide(err) && ctx.Err() == nil:
-		return nil, err
+		return nil, stored, err
 	case err != nil:
-		return &prove.Live{Stopped: "none was read: " + reasonOf(err)}, nil
+		return &prove.Live{Stopped: "none was read: " + reasonOf(err)}, stored, nil
 	}
 	d := types.Read(tree)
+	stored.All = d.StoredVersions()
 	var served []string
 	for _, v := range d.Versions() {
 		if v.Served {
 			served = append(served, v.Name)
 		}
+		if v.Storage {
+			stored.Now = v.Name
+		}
 	}
 	t := kube.Type{Group: d.Group, Kind: d.Names.Kind, Resource: d.Names.Plural, Namespaced: d.Scope == "Namespaced"}
-	return Try(ctx, a.cluster, t, served, rules)
+	live, err := Try(ctx, a.cluster, t, served, rules)
+	return live, stored, err
 }
 
 // Try tries conversion rules on all objects of a type, read in the first served version

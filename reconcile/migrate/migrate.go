@@ -13,6 +13,7 @@
 //   - Kubernetes' own migration, where the cluster offers it (native.go);
 //   - gitopsd's own, where it does not, or where Kubernetes' failed (own.go);
 //   - the order of steps, and when status.storedVersions may be shortened (this file);
+//   - what objects keep for versions that are gone (forget.go);
 //   - the daemon's migrations, one CRD after the other beside everything else
 //     (keeper.go).
 //

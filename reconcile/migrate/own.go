@@ -3,6 +3,7 @@ package migrate
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources/errgroup"
 )
 
@@ -75,35 +77,32 @@ func (n name) compare(o name) int {
 // own lists all objects, and has each of them stored again. The list is of the newest
 // state, so that whatever is not in it was stored after the CRD got its storage version.
 func (m *Migrator) own(ctx context.Context, s Storage, r *Result) error {
-	var all []name
-	_, err := m.cfg.Cluster.List(ctx, s.objects, kube.ListOptions{Page: m.cfg.page, Again: func() { all = nil }}, func(o *metav1.PartialObjectMetadata) bool {
-		all = append(all, name{o.Namespace, o.Name})
-		return true
-	})
+	all, err := m.names(ctx, s, func(*metav1.PartialObjectMetadata) bool { return true })
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(all, name.compare)
 	skip := m.skip(s, all)
-	w := &writer{
-		Migrator: m, of: s, all: len(all), done: skip, stored: skip, failures: make(map[name]string),
-		// A burst as large as the workers: more would not be under way at a time.
-		limit: flowcontrol.NewTokenBucketRateLimiter(float32(m.cfg.Rate), workers),
-	}
+	w := m.writer(s, len(all))
+	w.done, w.stored = skip, skip
+	w.object = func(ctx context.Context, id manifest.ID) error { return m.cfg.Cluster.Rewrite(ctx, s.objects, id) }
+	w.reach = func(last name) { m.reached[s.Name] = reached{s.uid, s.generation, last} }
 	err = w.write(ctx, all[skip:])
-	r.Objects, r.Migrated, r.Stopped = len(all), w.stored, errors.Is(err, errTooMany)
-	if r.Stopped {
-		err = nil
-	}
-	failed := make([]name, 0, len(w.failures))
-	for n := range w.failures {
-		failed = append(failed, n)
-	}
-	slices.SortFunc(failed, name.compare)
-	for _, n := range failed {
-		r.Failures = append(r.Failures, Failure{Object: s.objects.ID(n.namespace, n.name).String(), Reason: w.failures[n]})
-	}
+	r.Objects, r.Migrated = len(all), w.stored
+	r.Failures, r.Stopped, err = w.failed(err)
 	return err
+}
+
+// names lists the objects of the CRD that are wanted, in order.
+func (m *Migrator) names(ctx context.Context, s Storage, wanted func(*metav1.PartialObjectMetadata) bool) ([]name, error) {
+	var all []name
+	_, err := m.cfg.Cluster.List(ctx, s.objects, kube.ListOptions{Page: m.cfg.page, Again: func() { all = nil }}, func(o *metav1.PartialObjectMetadata) bool {
+		if wanted(o) {
+			all = append(all, name{o.Namespace, o.Name})
+		}
+		return true
+	})
+	slices.SortFunc(all, name.compare)
+	return all, err
 }
 
 // skip returns how many of the objects, in order, an interrupted migration has stored
@@ -123,17 +122,42 @@ func (m *Migrator) skip(s Storage, all []name) int {
 // errTooMany says that too many objects failed.
 var errTooMany = errors.New("too many objects failed")
 
-// writer has objects stored again.
+// writer writes objects.
 type writer struct {
 	*Migrator
 	of    Storage
 	all   int
 	limit flowcontrol.RateLimiter
+	// object writes one, and verb says in the log what was done to those written.
+	object func(context.Context, manifest.ID) error
+	verb   string
+	// reach is called when all objects up to one are written.
+	reach func(last name)
 
 	mu           sync.Mutex
 	done, stored int
 	again        []name
 	failures     map[name]string // why, the last time
+}
+
+func (m *Migrator) writer(s Storage, all int) *writer {
+	return &writer{
+		Migrator: m, of: s, all: all, failures: make(map[name]string), verb: "stored again", reach: func(name) {},
+		// A burst as large as the workers: more would not be under way at a time.
+		limit: flowcontrol.NewTokenBucketRateLimiter(float32(m.cfg.Rate), workers),
+	}
+}
+
+// failed returns the objects that failed, in order, and whether they were too many; then
+// that is not the error.
+func (w *writer) failed(err error) (all []Failure, stopped bool, _ error) {
+	if stopped = errors.Is(err, errTooMany); stopped {
+		err = nil
+	}
+	for _, n := range slices.SortedFunc(maps.Keys(w.failures), name.compare) {
+		all = append(all, Failure{Object: w.of.objects.ID(n.namespace, n.name).String(), Reason: w.failures[n]})
+	}
+	return all, stopped, err
 }
 
 // write tries all objects, and those that failed for a reason that may pass a few times
@@ -145,7 +169,7 @@ func (w *writer) write(ctx context.Context, todo []name) error {
 				return err
 			}
 			if len(w.failures) == 0 { // nor was any put off
-				w.reached[w.of.Name] = reached{w.of.uid, w.of.generation, part[len(part)-1]}
+				w.reach(part[len(part)-1])
 			}
 		}
 		if todo, w.again = w.again, nil; len(todo) == 0 || round == rounds {
@@ -169,14 +193,14 @@ func (w *writer) batch(ctx context.Context, part []name) error {
 			if err := w.limit.Wait(ctx); err != nil {
 				return ended(ctx)
 			}
-			return w.note(n, w.cfg.Cluster.Rewrite(ctx, w.of.objects, w.of.objects.ID(n.namespace, n.name)))
+			return w.note(n, w.object(ctx, w.of.objects.ID(n.namespace, n.name)))
 		})
 	}
 	err := g.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cfg.Progress(Progress{Name: w.of.Name, Done: w.done, All: w.all, Failed: len(w.failures)})
-	w.cfg.Log.Info("objects stored again", "cluster", w.cfg.Cluster.Name(), "definition", w.of.Name, "done", w.done, "all", w.all, "failed", len(w.failures))
+	w.cfg.Log.Info("objects "+w.verb, "cluster", w.cfg.Cluster.Name(), "definition", w.of.Name, "done", w.done, "all", w.all, "failed", len(w.failures))
 	return err
 }
 

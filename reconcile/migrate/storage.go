@@ -28,6 +28,7 @@ type Storage struct {
 
 	objects kube.Type
 	served  []string // the storage version first
+	has     []string // all versions
 	// uid and generation change with the CRD's identity and spec: while both stay, so
 	// does the storage version.
 	uid        string
@@ -50,6 +51,7 @@ func read(tree map[string]any) Storage {
 	s.generation, _ = manifest.Mapping(tree, "metadata")["generation"].(int64)
 	served := false
 	for _, v := range d.Versions() {
+		s.has = append(s.has, v.Name)
 		if v.Storage {
 			s.Version, served = v.Name, v.Served
 		}

@@ -3,6 +3,8 @@ package plan
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"gitopsd.dev/reconcile/prove"
 	"gitopsd.dev/render"
@@ -62,6 +64,54 @@ func CheckConversions(ctx context.Context, p *Plan, rules map[string]*render.Con
 		}
 	}
 	return nil
+}
+
+// StoredVersions are the versions that a cluster's objects of a definition may be stored
+// in; the zero value is not known.
+type StoredVersions struct {
+	// All is the live definition's status.storedVersions.
+	All []string
+	// Now is the live definition's storage version.
+	Now string
+}
+
+// RefuseUnconverted refuses the definitions that a plan changes and whose conversion rules
+// leave out a version that objects may be stored in, with their packages: the API server
+// could convert no such object, and answers no list that has one. stored and rules are by
+// definition.
+func RefuseUnconverted(p *Plan, rules map[string]*render.Conversion, stored map[manifest.ID]StoredVersions) {
+	why := make(map[string]string)
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		of := rules[s.ID.Name]
+		if of == nil || !s.ID.Is(manifest.CRD) || !s.Action.Writes() {
+			continue
+		}
+		in := stored[s.ID]
+		lost := slices.DeleteFunc(slices.Clone(in.All), func(v string) bool { return slices.Contains(of.Set.Versions(), v) })
+		if len(lost) == 0 {
+			continue
+		}
+		versions := strings.Join(lost, ", ")
+		s.Action, s.Reason = Refused, fmt.Sprintf("objects may be stored in %s (status.storedVersions), which its conversion rules do not convert: no list of the objects would succeed; %s, or keep the rules for %s",
+			versions, migration(s, slices.Contains(lost, in.Now)), versions)
+		if s.Package != "" && why[s.Package] == "" {
+			why[s.Package] = fmt.Sprintf("its package has conversion rules that leave out a stored version of %s", s.ID.Name)
+		}
+	}
+	refusePackages(p, why)
+}
+
+// migration says how objects get out of old versions. now reports whether one of these is
+// still the storage version.
+func migration(s *Step, now bool) string {
+	switch {
+	case now:
+		return "make another version the storage version before, and run `gitopsd migrate --yes`"
+	case Migrates(s.Object):
+		return "`gitopsd run` stores the objects again (" + manifest.MigrateStorageAnnotation + "), and goes on when that is done"
+	}
+	return "run `gitopsd migrate --yes` before"
 }
 
 // RefuseTried refuses the definitions that a plan changes and whose conversion rules do

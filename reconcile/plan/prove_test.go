@@ -139,3 +139,43 @@ func TestRefuseTried(t *testing.T) {
 		t.Errorf("%s: %s", p.Steps[0].Action, p.Steps[0].Reason)
 	}
 }
+
+// A definition is refused with its package while objects may be stored in a version that
+// its rules leave out, and the reason says what comes first.
+func TestRefuseUnconverted(t *testing.T) {
+	t.Parallel()
+	of, rules := withRules(t, "stored", "v1.spec.title")
+	migrates := of.WithMetadata(nil, map[string]string{manifest.MigrateStorageAnnotation: "true"})
+	other := manifest.ConfigMap.ID("default", "settings")
+	const lost = "refused objects may be stored in v0 (status.storedVersions), which its conversion rules do not convert: no list of the objects would succeed; "
+	for _, tt := range []struct {
+		name   string
+		object *manifest.Object
+		action Action
+		stored StoredVersions
+		want   string
+	}{
+		{"all are converted", of, Configure, StoredVersions{[]string{"v1", "v2"}, "v2"}, "configure "},
+		{"not known", of, Configure, StoredVersions{}, "configure "},
+		{"one is not", of, Configure, StoredVersions{[]string{"v0", "v1"}, "v1"}, lost + "run `gitopsd migrate --yes` before, or keep the rules for v0"},
+		{"one that the daemon migrates", migrates, Configure, StoredVersions{[]string{"v0", "v1"}, "v1"}, lost + "`gitopsd run` stores the objects again (gitopsd.dev/migrate-storage), and goes on when that is done, or keep the rules for v0"},
+		{"the storage version", migrates, Configure, StoredVersions{[]string{"v0"}, "v0"}, lost + "make another version the storage version before, and run `gitopsd migrate --yes`, or keep the rules for v0"},
+		{"nothing changes", of, Unchanged, StoredVersions{[]string{"v0"}, "v0"}, "unchanged "},
+	} {
+		p := &Plan{Steps: []Step{{Action: tt.action, ID: of.ID(), Object: tt.object, Package: "p"}, {Action: Create, ID: other, Package: "p"}, {Action: Create, ID: other, Package: "q"}}}
+		RefuseUnconverted(p, map[string]*render.Conversion{of.ID().Name: rules}, map[manifest.ID]StoredVersions{of.ID(): tt.stored})
+		if have := string(p.Steps[0].Action) + " " + p.Steps[0].Reason; have != tt.want {
+			t.Errorf("%s: %s", tt.name, have)
+		}
+		with := "create "
+		if strings.HasPrefix(tt.want, "refused") {
+			with = "refused its package has conversion rules that leave out a stored version of " + of.ID().Name
+		}
+		if have := string(p.Steps[1].Action) + " " + p.Steps[1].Reason; have != with {
+			t.Errorf("%s: the package's other step: %s", tt.name, have)
+		}
+		if have := p.Steps[2].Action; have != Create {
+			t.Errorf("%s: another package's step: %s", tt.name, have)
+		}
+	}
+}

@@ -3,7 +3,6 @@ package conversion
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"sort"
 	"strings"
@@ -26,6 +25,9 @@ type compiler struct {
 	// sets are rules by name, and compiledSets what became of them.
 	sets         map[string][]rules.Rule
 	compiledSets map[string]*mapping
+	// named is whether expressions call the whole object by its version's name; see
+	// variables.
+	named bool
 }
 
 func (c *compiler) fail(where, format string, args ...any) {
@@ -47,20 +49,43 @@ type scope struct {
 	path     string // of the target
 }
 
-var identifier = regexp.MustCompile(`^[a-z_][a-zA-Z0-9_]*$`)
+// wholeObject is what expressions call the whole object where they cannot use its version's
+// name.
+const wholeObject = "source"
 
 // variables are those of expressions, in the order of [rule.eval].
 func (c *compiler) variables(self cel.Type, key bool) []cel.Variable {
-	all := []cel.Variable{{Name: "self", Type: self}}
-	if identifier.MatchString(c.from) && c.from != "self" && c.from != "key" {
-		all = append(all, cel.Variable{Name: c.from, Type: c.rootType})
-	} else {
-		all = append(all, cel.Variable{Name: "source", Type: c.rootType})
+	all := []cel.Variable{{Name: "self", Type: self}, {Name: wholeObject, Type: c.rootType}}
+	if c.named {
+		all[1].Name = c.from
 	}
 	if key {
 		all = append(all, cel.Variable{Name: "key", Type: cel.StringType})
 	}
 	return all
+}
+
+// nameable reports whether a version's name can be a variable. CEL has words and types
+// that versions may be called by, too, such as in and list.
+func nameable(version string) bool {
+	if version == "self" || version == "key" {
+		return false
+	}
+	s, err := cel.NewScope(cel.Variable{Name: version, Type: cel.StringType})
+	if err != nil {
+		return false
+	}
+	fn, err := s.Compile(version)
+	return err == nil && fn.Result().Kind() == "string"
+}
+
+// namesake returns what to add to an error about a path of a version, if the version has
+// a field of its own name: the path may have been meant to begin with that.
+func namesake(schema map[string]any, version string) string {
+	if manifest.Mapping(schema, "properties", version) == nil {
+		return ""
+	}
+	return fmt.Sprintf("; %s at the beginning is the version, and its field %s is self.%s", version, version, version)
 }
 
 // rules compiles the rules of a scope.
@@ -175,6 +200,9 @@ func (c *compiler) target(s scope, r rules.Rule, out *rule) (err error) {
 		target = structural.Element(s.target)
 	}
 	if out.schema, err = structural.In(target, out.to, c.to); err != nil {
+		if !s.item {
+			err = fmt.Errorf("%w%s", err, namesake(target, c.to))
+		}
 		return err
 	}
 	for i, step := range out.to {
@@ -204,7 +232,11 @@ func (c *compiler) plain(s scope, r rules.Rule, out *rule) *rule {
 		out.origin = computed
 		if r.Transform != "" || simple(r.From) {
 			out.origin = fromSelf
-			c.fail(r.Where, "from: %v", err)
+			hint := ""
+			if src == c.src {
+				hint = namesake(schema, c.from)
+			}
+			c.fail(r.Where, "from: %v%s", err, hint)
 		}
 		return nil
 	}

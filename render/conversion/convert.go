@@ -77,7 +77,7 @@ func (p *pair) convert(object map[string]any, budget *cel.Budget, report *Report
 	for version, entries := range kept {
 		next[version] = entries
 	}
-	dropped := next.Write(out)
+	dropped := next.Write(out, p.declared)
 	for _, e := range next[p.from] {
 		report.Stashed = append(report.Stashed, note(e, ""))
 	}

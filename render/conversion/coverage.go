@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"gitopsd.dev/render/conversion/structural"
 	"gitopsd.dev/render/manifest"
@@ -43,10 +44,19 @@ func covered(schema map[string]any, s *marks) bool {
 // remedy is what to write so that a field is converted.
 func (c *compiler) remedy(path string, s *marks) string {
 	if s.from != "" {
-		return fmt.Sprintf("add the rule {from: %s.%s, to: %s}", c.from, path, s.from)
+		return fmt.Sprintf("add the rule {from: %s.%s, to: %s}", c.from, path, unmistaken(s.from, c.to))
 	}
+	field := unmistaken(path, c.from)
 	if s.part {
-		return fmt.Sprintf("rules read only some of its elements: add preserve: [%s], which keeps the others", path)
+		return fmt.Sprintf("rules read only some of its elements: add preserve: [%s], which keeps the others", field)
 	}
-	return fmt.Sprintf("add a rule {from: %s.%s, to: <field of %s>}, or preserve: [%s], which keeps and restores it, or drop: [%s], which loses it on purpose", c.from, path, c.to, path, path)
+	return fmt.Sprintf("add a rule {from: %s.%s, to: <field of %s>}, or preserve: [%s], which keeps and restores it, or drop: [%s], which loses it on purpose", c.from, path, c.to, field, field)
+}
+
+// unmistaken returns a path as a rule has it whose first field has the version's name.
+func unmistaken(path, version string) string {
+	if path == version || strings.HasPrefix(path, version+".") || strings.HasPrefix(path, version+"[") {
+		return "self." + path
+	}
+	return path
 }

@@ -58,12 +58,7 @@ func (c *compiler) compile(where, text string, self cel.Type, key bool) (*cel.Fu
 	}
 	fn, err := s.Compile(text)
 	if err != nil {
-		hint := ""
-		if quoted, ok := cel.Quoted(text); ok {
-			hint = "; keys are quoted: write '" + quoted + "'"
-		} else if strings.Contains(err.Error(), "undeclared reference to 'key'") {
-			hint = "; key is there for the values of a map: read spec.colors[key], for example"
-		}
+		hint := c.hint(text, err)
 		if runes := []rune(text); len(runes) > maxShown {
 			text = string(runes[:maxShown]) + "…"
 		}
@@ -71,6 +66,22 @@ func (c *compiler) compile(where, text string, self cel.Type, key bool) (*cel.Fu
 		return nil, false
 	}
 	return fn, true
+}
+
+// hint returns what to add to CEL's error about an expression.
+func (c *compiler) hint(text string, err error) string {
+	quoted, bare := cel.Quoted(text)
+	switch {
+	case bare:
+		return "; keys are quoted: write '" + quoted + "'"
+	case !c.named && c.from != "self" && strings.Contains(text, c.from+"."):
+		return fmt.Sprintf("; CEL reads %s as something else: write self, or %s for the whole object", c.from, wholeObject)
+	case strings.Contains(err.Error(), "undeclared reference to 'key'"):
+		return "; key is there for the values of a map: read spec.colors[key], for example"
+	case !strings.Contains(text, c.from+"."):
+		return ""
+	}
+	return namesake(c.rootType.Schema(), c.from)
 }
 
 // read marks what an expression reads. self is the scope's, or a field's value.

@@ -10,7 +10,9 @@ import (
 type pair struct {
 	from, to    string
 	group, kind string
-	root        *mapping
+	// declared are all versions of the definition.
+	declared []string
+	root     *mapping
 	// seen are the schemas of what conversions may change, and ignored the fields of
 	// from that are never stashed.
 	seen, seenTo map[string]any

@@ -21,6 +21,8 @@ type Set struct {
 	kind     string
 	hub      string
 	versions []string
+	// declared are all versions of the definition, those that nothing converts too.
+	declared []string
 	schemas  map[string]map[string]any
 	pairs    map[[2]string]*pair
 	sets     map[string][]rules.Rule
@@ -86,7 +88,7 @@ func Compile(definition map[string]any, documents []Document) (*Set, error) {
 	if len(errs) > 0 {
 		return nil, joined(errs)
 	}
-	s.versions = nil
+	s.versions, s.declared = nil, s.versions
 	for _, v := range d.Versions() {
 		if !v.Served && !v.Storage && !s.named(said, v.Name) {
 			continue
@@ -131,8 +133,8 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 		back = &declared{}
 	}
 	rootType := cel.ObjectType(s.schemas[from])
-	c := &compiler{from: from, to: to, rootType: rootType, src: &marks{}, dst: &marks{}, sets: s.sets}
-	p := &pair{from: from, to: to, group: s.group, kind: s.kind, seen: structural.Visible(s.schemas[from]), seenTo: structural.Visible(s.schemas[to])}
+	c := &compiler{from: from, to: to, rootType: rootType, src: &marks{}, dst: &marks{}, sets: s.sets, named: nameable(from)}
+	p := &pair{from: from, to: to, group: s.group, kind: s.kind, declared: s.declared, seen: structural.Visible(s.schemas[from]), seenTo: structural.Visible(s.schemas[to])}
 	c.say(said.preserve, p.seen, func(m *marks) { m.preserve = true })
 	c.say(said.drop, p.seen, func(m *marks) { m.drop = true })
 	c.say(back.derive, p.seen, func(m *marks) { m.derived = true })
@@ -187,7 +189,7 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 func (c *compiler) say(list []rules.Field, schema map[string]any, set func(*marks)) {
 	for _, f := range list {
 		if _, err := structural.In(schema, f.Path, c.from); err != nil {
-			c.fail(f.Where, "%v", err)
+			c.fail(f.Where, "%v%s", err, namesake(schema, c.from))
 			continue
 		}
 		set(c.src.at(f.Path))

@@ -258,6 +258,50 @@ func TestStashBound(t *testing.T) {
 	}
 }
 
+// What an object keeps for a version that the definition no longer has stays, but never
+// takes the room of what a version needs that it still has.
+func TestStashOfRemovedVersion(t *testing.T) {
+	s := compile(t, txtar.Parse([]byte(both)))
+	removed := func(size int) map[string]any {
+		object := widget(t, "apiVersion: v1\nspec: {timeout: 1m30s}")
+		object["spec"].(map[string]any)["old"] = strings.Repeat("x", 3*stash.MaxBytes/4)
+		kept := text(t, map[string]any{"v0": []any{map[string]any{"path": "spec.gone", "value": strings.Repeat("y", size)}}})
+		object["metadata"].(map[string]any)["annotations"] = map[string]any{manifest.ConversionStashAnnotation: kept}
+		return object
+	}
+	object := removed(100)
+	there, report := convert(t, s, object, "v2")
+	again, _ := convert(t, s, there, "v1")
+	if text(t, again) != text(t, object) || len(report.Dropped) > 0 {
+		t.Errorf("there and back it is not as it was; dropped %v", paths(report.Dropped))
+	}
+	object = removed(stash.MaxBytes / 2)
+	there, report = convert(t, s, object, "v2")
+	if len(report.Dropped) != 1 || report.Dropped[0].From != "v0" || report.Dropped[0].Path != "spec.gone" {
+		t.Errorf("dropped %v", paths(report.Dropped))
+	}
+	again, _ = convert(t, s, there, "v1")
+	if text(t, bare(again)) != text(t, bare(object)) {
+		t.Error("what the removed version had took the room of what v1 has")
+	}
+}
+
+func TestWithout(t *testing.T) {
+	for _, tt := range []struct{ name, text, left string }{
+		{"one of two", `{"v1":[{"path":"spec.a","value":12345678901234567890.10}],"v2":[{"path":"spec.b","value":9007199254740993}]}`, `{"v2":[{"path":"spec.b","value":9007199254740993}]}`},
+		{"the last", `{"v1":[]}`, ""},
+	} {
+		if left, had := stash.Without(tt.text, "v1"); !had || left != tt.left {
+			t.Errorf("%s: leaves %s (%t), want %s", tt.name, left, had, tt.left)
+		}
+	}
+	for _, text := range []string{"", "{}", `{"v2":[]}`, "[]", "null", `"v1"`, "garbage", `{"v1":`, strings.Repeat(" ", stash.MaxAnnotations+1) + `{"v1":[]}`} {
+		if left, had := stash.Without(text, "v1"); had || left != text {
+			t.Errorf("%.40s: leaves %.40s (%t)", text, left, had)
+		}
+	}
+}
+
 // TestWarningOfStatus: an annotation is not behind the rights to a status.
 func TestWarningOfStatus(t *testing.T) {
 	s := compile(t, txtar.Parse([]byte(`

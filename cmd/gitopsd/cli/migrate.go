@@ -28,6 +28,7 @@ type migrateOptions struct {
 	rate    float64
 	settle  time.Duration
 	timeout time.Duration
+	forget  string
 }
 
 func newMigrate(g *global) *cobra.Command {
@@ -61,11 +62,19 @@ stays in the old version.
 Without a CRD, such as widgets.acme.example, it is about all CRDs, and --yes migrates
 those that gitopsd has applied.
 
+Where conversion rules convert, objects keep in the annotation
+gitopsd.dev/conversion-stash what some version cannot hold. What they keep for a
+version stays when the CRD loses that version, in case it comes back. With
+--forget VERSION migrate counts the objects of the CRD that keep something for it,
+and with --yes takes that off. What they keep for other versions stays, and a version
+that the CRD has is refused.
+
 The exit status is 0 if there is nothing left to migrate, 2 if --yes would migrate
 something, and 1 for an error or if an object could not be stored again.`,
 		Example: `  gitopsd migrate
   gitopsd migrate --cluster dev --yes widgets.acme.example
-  gitopsd migrate --context my-context --yes --rate 200`,
+  gitopsd migrate --context my-context --yes --rate 200
+  gitopsd migrate --forget v1alpha1 widgets.acme.example`,
 		ValidArgsFunction: completeNothing,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, g, args) },
 	}
@@ -75,6 +84,7 @@ something, and 1 for an error or if an object could not be stored again.`,
 	f.Float64Var(&o.rate, "rate", migrate.DefaultRate, "objects to write in a second, in each cluster; not for Kubernetes' own migration")
 	f.DurationVar(&o.settle, "settle", migrate.DefaultSettle, "how long to wait after a change of a CRD: longer than a request, and longer than an API server is behind")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "longest time for everything")
+	f.StringVar(&o.forget, "forget", "", "take off what the objects of the CRD keep for this version, which was removed from it")
 	o.output.register(cmd, "text", "json")
 	return cmd
 }
@@ -100,12 +110,18 @@ func (o *migrateOptions) run(cmd *cobra.Command, g *global, names []string) erro
 	if !(o.rate > 0) || o.settle <= 0 || o.timeout <= 0 { // NaN is not, either
 		return errors.New("--rate, --settle and --timeout must be more than 0")
 	}
+	if o.forget != "" && len(names) != 1 {
+		return errors.New("--forget is about a version of one CRD; name it as kubectl does, <plural>.<group>")
+	}
 	list, faults := o.places()
 	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
 	defer cancel()
 	progress := startProgress(cmd.ErrOrStderr())
 	defer progress.stop()
 	progress.step("reading %s", prose.Count(len(list), "cluster"))
+	if o.forget != "" {
+		return o.forgetAll(ctx, cmd, g, list, faults, names[0], progress)
+	}
 	found := make([][]migration, len(list))
 	errs := make([]error, len(list))
 	var all errgroup.Group
@@ -134,7 +150,10 @@ func (o *migrateOptions) run(cmd *cobra.Command, g *global, names []string) erro
 	if err != nil {
 		return err
 	}
-	if err := o.absent(list, found, errs, names); err != nil {
+	has := func(i int, name string) bool {
+		return slices.ContainsFunc(found[i], func(m migration) bool { return m.Name == name })
+	}
+	if err := o.absent(list, has, errs, names); err != nil {
 		errs = append(errs, err)
 	}
 	return o.exit(cmd.Context(), flat, append(errs, faults))
@@ -173,7 +192,7 @@ func (o *migrateOptions) exit(ctx context.Context, all []migration, errs []error
 
 // absent returns an error for the names that no cluster has, or that a cluster lacks
 // which was asked for by name.
-func (o *migrateOptions) absent(list []asked, found [][]migration, errs []error, names []string) error {
+func (o *migrateOptions) absent(list []asked, has func(i int, name string) bool, errs []error, names []string) error {
 	var missing []error
 	for _, name := range names {
 		var without []string
@@ -183,7 +202,7 @@ func (o *migrateOptions) absent(list []asked, found [][]migration, errs []error,
 				continue
 			}
 			read++
-			if !slices.ContainsFunc(found[i], func(m migration) bool { return m.Name == name }) {
+			if !has(i, name) {
 				without = append(without, p.Name)
 			}
 		}
@@ -206,16 +225,7 @@ func (o *migrateOptions) cluster(ctx context.Context, g *global, p asked, names 
 		return nil, problem.In(p.Name, err)
 	}
 	defer cluster.Close()
-	m, err := migrate.New(migrate.Config{Cluster: cluster, Rate: o.rate, Settle: o.settle, Log: g.log(false), Progress: func(at migrate.Progress) {
-		switch {
-		case at.Wait > 0:
-			progress.step("%s: %s has just changed, waiting for %s", p.Name, at.Name, at.Wait)
-		case at.Kubernetes:
-			progress.step("%s: Kubernetes migrates %s", p.Name, at.Name)
-		default:
-			progress.step("%s: %s, %d of %d objects", p.Name, at.Name, at.Done, at.All)
-		}
-	}})
+	m, err := o.migrator(g, cluster, progress)
 	if err != nil {
 		return nil, err
 	}
@@ -250,6 +260,21 @@ func (o *migrateOptions) cluster(ctx context.Context, g *global, p asked, names 
 		}
 	}
 	return all, nil
+}
+
+// migrator returns a Migrator of a cluster that shows how far it is.
+func (o *migrateOptions) migrator(g *global, cluster *kube.Client, progress *progress) (*migrate.Migrator, error) {
+	name := cluster.Name()
+	return migrate.New(migrate.Config{Cluster: cluster, Rate: o.rate, Settle: o.settle, Log: g.log(false), Progress: func(at migrate.Progress) {
+		switch {
+		case at.Wait > 0:
+			progress.step("%s: %s has just changed, waiting for %s", name, at.Name, at.Wait)
+		case at.Kubernetes:
+			progress.step("%s: Kubernetes migrates %s", name, at.Name)
+		default:
+			progress.step("%s: %s, %d of %d objects", name, at.Name, at.Done, at.All)
+		}
+	}})
 }
 
 // list reads the named CRDs that exist, or all.

@@ -27,8 +27,11 @@
 // itemRules: for elements of a schema that is open, which hold elements of their own
 // kind.
 //
-// An expression has self and, by its version's name, the whole object (source, if that
-// is no identifier). It may use the functions of the API server's expressions, and
+// A path may begin with self or its version's name, which both are the object. So if a
+// version v1 has a field v1, that is self.v1.
+//
+// An expression has self and, by its version's name, the whole object (source, if the name
+// is none that CEL takes). It may use the functions of the API server's expressions, and
 // json.marshal and json.unmarshal. A result that is optional and empty is absent. One
 // that reads nothing of the object, or only what is not there, is written only where
 // its parent is.

@@ -122,7 +122,8 @@ func (e Entry) Size() int {
 }
 
 // Write puts the stash on an object that is not shared, and returns what did not fit.
-func (s Stash) Write(object map[string]any) (dropped Stash) {
+// Fields of versions other than those given have room only where theirs leave some.
+func (s Stash) Write(object map[string]any, versions []string) (dropped Stash) {
 	metadata, ok := object["metadata"].(map[string]any)
 	if !ok {
 		return s
@@ -135,7 +136,7 @@ func (s Stash) Write(object map[string]any) (dropped Stash) {
 		room -= len(k) + len(text)
 	}
 	room = min(room-len(manifest.ConversionStashAnnotation), MaxBytes)
-	dropped = s.shrink(room)
+	dropped = s.shrink(room, versions)
 	text, err := s.encode()
 	if err != nil || len(text) == 0 {
 		return dropped
@@ -145,19 +146,21 @@ func (s Stash) Write(object map[string]any) (dropped Stash) {
 	return dropped
 }
 
-// shrink takes the largest fields out of the stash until it has at most room bytes and
-// MaxEntries fields, and returns them.
-func (s Stash) shrink(room int) (dropped Stash) {
+// shrink takes fields out of the stash until it has at most room bytes and MaxEntries
+// fields, and returns them: first those of other versions, and the largest first.
+func (s Stash) shrink(room int, versions []string) (dropped Stash) {
 	type sized struct {
 		version string
 		index   int
 		size    int
+		other   bool
 	}
 	var all []sized
 	total := len("{}")
 	for _, version := range slices.Sorted(maps.Keys(s)) {
 		name, _ := exact.Encode(version)
 		total += len(name) + len(":[],")
+		other := !slices.Contains(versions, version)
 		for i, e := range s[version] {
 			text, err := exact.Encode(e.tree())
 			size := len(text) + len(",")
@@ -165,10 +168,18 @@ func (s Stash) shrink(room int) (dropped Stash) {
 				size = room // it cannot be kept
 			}
 			total += size
-			all = append(all, sized{version, i, size})
+			all = append(all, sized{version, i, size, other})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b sized) int { return cmp.Compare(b.size, a.size) })
+	slices.SortStableFunc(all, func(a, b sized) int {
+		if a.other != b.other {
+			if a.other {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(b.size, a.size)
+	})
 	out := map[string]map[int]bool{}
 	dropped = Stash{}
 	for n, f := range all {
@@ -192,6 +203,29 @@ func (s Stash) shrink(room int) (dropped Stash) {
 		s[version] = left
 	}
 	return dropped
+}
+
+// Without returns the text of an annotation without the fields of a version, empty if
+// nothing is left, and reports whether it had that version. What no conversion wrote has
+// none.
+func Without(text, version string) (left string, had bool) {
+	if text == "" || len(text) > MaxAnnotations {
+		return text, false
+	}
+	tree, err := exact.Decode([]byte(text))
+	versions, _ := tree.(map[string]any)
+	if _, had = versions[version]; err != nil || !had {
+		return text, false
+	}
+	delete(versions, version)
+	if len(versions) == 0 {
+		return "", true
+	}
+	all, err := exact.Encode(versions)
+	if err != nil {
+		return text, false
+	}
+	return string(all), true
 }
 
 // Apply writes the field into a tree, and reports whether it could: elements are not
