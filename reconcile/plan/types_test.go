@@ -71,7 +71,7 @@ func TestRefuseBreaking(t *testing.T) {
 }
 
 // Objects are looked at where a change of their type breaks something that nothing allows
-// and that they can tell about. Those of XRDs are not, and the plan says so.
+// and that they can tell about; those of XRDs as well.
 func TestMayDecide(t *testing.T) {
 	t.Parallel()
 	field := []compat.Finding{{Name: "field-removed", Severity: compat.Breaking}}
