@@ -177,10 +177,11 @@ func TestRefuseBreakingByObjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	survey := func(unknown error, specs ...string) *harm.Survey {
-		judge, err := harm.New(old.Tree(), now.Tree(), report.Findings)
+		judges, err := harm.New(old.Tree(), now.Tree(), report.Findings, harm.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
+		judge := judges[0]
 		for _, spec := range specs {
 			judge.Look(t.Context(), manifesttest.Tree(t, "{apiVersion: example.org/v1, kind: Thing, metadata: {name: x, namespace: default}, spec: "+spec+"}"), harm.Stays)
 		}
