@@ -12,9 +12,7 @@ import (
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/kube"
-	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
-	"gitopsd.dev/render/types/harm"
 	"gitopsd.dev/sources/errgroup"
 	"gitopsd.dev/testscripts/devcluster"
 )
@@ -192,11 +190,11 @@ func surveyOnce(args []string) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	judge, err := harm.New(trees[0], trees[1], report.Findings)
+	judges, err := apply.Judges(context.Background(), f.cluster, trees[0], trees[1], report.Findings, nil)
 	if err != nil {
 		return 0, err
 	}
-	s, err := apply.Survey(context.Background(), f.cluster, trees[0], judge, map[manifest.ID]harm.Fate{})
+	s, err := apply.Survey(context.Background(), f.cluster, judges, nil)
 	if err != nil {
 		return 0, err
 	}

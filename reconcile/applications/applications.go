@@ -12,7 +12,8 @@
 // application. settle.go has placements wait for what arrives together. worker.go is a
 // worker's loop, attempt.go one attempt, and remove.go how objects leave a cluster. link.go
 // connects to targets. status.go writes the status, mirror.go copies the remote one,
-// decision.go writes PlacementDecisions, and preview.go tells a plan where applications
+// decision.go writes PlacementDecisions, around.go finds applications that have each other
+// among their objects, and preview.go tells a plan where applications
 // will be placed.
 //
 // render/application reads applications, render/target/placement decides where they run,
@@ -27,6 +28,7 @@
 package applications
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +49,7 @@ import (
 	"gitopsd.dev/render/target/placement"
 )
 
-// Config configures a [Controller]. All fields are required but Timeout.
+// Config configures a [Controller]. All fields are required but Timeout and Mirror.
 type Config struct {
 	// Connect returns the client of the cluster that a connection Secret leads to. name
 	// is for errors; as is the ServiceAccount to impersonate there, nil for none. It
@@ -59,10 +61,16 @@ type Config struct {
 	Turns *turn.Turns
 	// Timeout bounds one attempt at an application; 0 means DefaultTimeout.
 	Timeout time.Duration
+	// Mirror is the pause between two looks at the status of remote objects that nothing else
+	// gives a reason to look at; 0 means DefaultMirror.
+	Mirror time.Duration
 }
 
-// DefaultTimeout is the default of Config.Timeout.
-const DefaultTimeout = 10 * time.Minute
+// Defaults of a Config.
+const (
+	DefaultTimeout = 10 * time.Minute
+	DefaultMirror  = 30 * time.Second
+)
 
 // The kinds that are followed in a home.
 var (
@@ -97,6 +105,8 @@ type known struct {
 	status map[string]any
 	// decision is where it runs.
 	decision placement.Decision
+	// contains are the applications among its objects.
+	contains []manifest.ID
 }
 
 // New makes a Controller.
@@ -104,9 +114,8 @@ func New(c Config) (*Controller, error) {
 	if c.Connect == nil || c.Turns == nil || c.Fleet.Name == "" {
 		return nil, errors.New("applications: Connect, Turns and Fleet are required")
 	}
-	if c.Timeout == 0 {
-		c.Timeout = DefaultTimeout
-	}
+	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
+	c.Mirror = cmp.Or(c.Mirror, DefaultMirror)
 	return &Controller{cfg: c, apps: make(map[string]*known), targets: make(map[manifest.ID]*target), workers: make(map[string]*worker), settling: make(map[string]time.Time)}, nil
 }
 
@@ -139,6 +148,9 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 		c.decisions = true
 	case kube.ClassOf(err) == kube.NoSuchType:
 		c.decisions = false
+	case kube.ClassOf(err) == kube.Forbidden && c.profiles(): // the home has them
+		c.decisions = true
+		v.Report(problem.Problem{Object: strings.ToLower(manifest.PlacementDecision.Kind) + "." + manifest.PlacementDecision.Group, Reason: "placements are written but not kept, since they cannot be followed; allow the account to list and watch them: " + problem.Message(err)})
 	} // after another error it is as it was
 	byNamespace := make(map[string][]*known)
 	for _, meta := range apps {
@@ -159,7 +171,7 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 				continue // it is told when it is decided
 			}
 			w := c.worker(ctx, v, k)
-			j, err := newJob(v, k, targets, w.places(), c.decisions)
+			j, err := newJob(v, k, targets, w.places(), c.decisions, c.around(k))
 			if err != nil {
 				errs = append(errs, err)
 				continue
@@ -250,17 +262,21 @@ func (c *Controller) readApplications(ctx context.Context, v *home.View, metas [
 		case err != nil:
 			errs = append(errs, err)
 		case now.UID == meta.UID:
-			c.read(now, tree)
+			c.read(now, tree, v.Reserves(meta.Namespace))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // read takes in an application. Where it is placed is known from the first time on: its
-// worker may not have written that yet.
-func (c *Controller) read(meta *metav1.PartialObjectMetadata, tree map[string]any) {
+// worker may not have written that yet. None runs from a namespace that is reserved.
+func (c *Controller) read(meta *metav1.PartialObjectMetadata, tree map[string]any, reserved bool) {
 	k := &known{meta: meta, made: madeOf(meta), seen: time.Now()}
 	k.app, k.err = application.Read(tree)
+	if reserved && k.err == nil {
+		k.err = application.Reserved(meta.Namespace)
+	}
+	k.contains = contained(k.app)
 	if before := c.apps[string(meta.UID)]; before != nil {
 		k.app.Placed, k.app.Rescheduled, k.app.Left = before.app.Placed, before.app.Rescheduled, before.app.Left
 		k.seen, k.status, k.decision = before.seen, before.status, before.decision
@@ -321,17 +337,22 @@ type job struct {
 	decision            placement.Decision
 	// targets are those of the namespace, by name.
 	targets map[string]*target
-	// decisions reports whether the home serves the API of PlacementDecisions.
-	decisions bool
+	// decisions reports whether the home serves the API of PlacementDecisions, and follows
+	// whether they can be followed. decided is the resourceVersion of the application's then;
+	// empty if there is none.
+	decisions, follows bool
+	decided            string
+	// around are applications that have this one among their objects, or others that do.
+	around []manifest.ID
 	// of is the application, its placement, and the ways to its targets' clusters; key is
 	// all that its worker uses.
 	of, key string
 }
 
 // newJob makes the job of an application that has objects in the clusters of some targets.
-func newJob(v *home.View, k *known, targets map[string]*target, places []string, decisions bool) (*job, error) {
+func newJob(v *home.View, k *known, targets map[string]*target, places []string, decisions bool, around []manifest.ID) (*job, error) {
 	j := &job{
-		app: k.app, err: k.err, deleting: k.meta.DeletionTimestamp != nil, decision: k.decision, targets: targets, decisions: decisions,
+		app: k.app, err: k.err, deleting: k.meta.DeletionTimestamp != nil, decision: k.decision, targets: targets, decisions: decisions, around: around,
 		finalized: slices.Contains(k.meta.Finalizers, manifest.RemoteObjectsFinalizer),
 	}
 	j.of = fmt.Sprintf("%s %v %q", k.made, j.deleting, j.decision.Target)
@@ -342,8 +363,13 @@ func newJob(v *home.View, k *known, targets map[string]*target, places []string,
 			j.of += " " + t.key()
 		}
 	}
+	if meta, err := v.Object(decisionKind, k.app.Namespace, k.app.Name); err == nil {
+		if j.follows = true; meta != nil {
+			j.decided = meta.ResourceVersion
+		}
+	}
 	var key strings.Builder
-	fmt.Fprintf(&key, "%s %v %v", j.of, j.finalized, j.decisions)
+	fmt.Fprintf(&key, "%s %v %v %s %v", j.of, j.finalized, j.decisions, j.decided, j.around)
 	if j.decision.Target == "" || j.decision.Stuck {
 		key.WriteString(" " + j.decision.Why)
 	}

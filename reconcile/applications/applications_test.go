@@ -98,27 +98,23 @@ func start(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range all {
-		put(t, w.home, o.Tree())
+	for _, c := range []*kube.Client{w.home, w.other} {
+		for _, o := range all {
+			put(t, c, o.Tree())
+		}
 	}
-	for _, kind := range []manifest.GroupKind{manifest.Target, manifest.Application} {
-		eventually(t, func() error {
-			w.home.Forget(kind.Group)
-			w.home.Refresh()
-			typ, err := w.home.Kind(t.Context(), kind.Group, kind.Kind)
-			if err == nil {
-				_, err = w.home.List(t.Context(), typ, kube.ListOptions{}, nil)
-			}
-			return err
-		})
+	for _, c := range []*kube.Client{w.home, w.other} {
+		serves(t, c, manifest.Target, manifest.Application)
 	}
-	controller, err := New(Config{Connect: connect, Fleet: apply.Fleet{Name: "fleet"}, Turns: turn.New(16)})
+	controller, err := New(Config{Connect: connect, Fleet: apply.Fleet{Name: "fleet"}, Turns: turn.New(16), Mirror: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h, err := home.New(home.Config{
 		Client: client("home"), Controllers: []home.Controller{controller}, Tell: func([]problem.Problem) {},
 		Log: slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		// All tests share this home, which is as busy as they are together.
+		Busy: time.Second, Absent: time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -126,6 +122,22 @@ func start(t *testing.T) *world {
 	go h.Run(context.Background()) // it ends with the process
 	shared.world = w
 	return w
+}
+
+// serves waits until a cluster serves kinds.
+func serves(t *testing.T, c *kube.Client, kinds ...manifest.GroupKind) {
+	t.Helper()
+	for _, kind := range kinds {
+		eventually(t, func() error {
+			c.Forget(kind.Group)
+			c.Refresh()
+			typ, err := c.Kind(t.Context(), kind.Group, kind.Kind)
+			if err == nil {
+				_, err = c.List(t.Context(), typ, kube.ListOptions{}, nil)
+			}
+			return err
+		})
+	}
 }
 
 // put applies an object.
@@ -582,11 +594,11 @@ spec:
 	}
 }
 
-// Where the API of placements is installed, others learn where an application runs.
-func TestPlacementDecision(t *testing.T) {
-	tm := newTeam(t)
+// multicluster installs the API of ClusterProfiles and placements.
+func multicluster(tm *team, c *kube.Client) {
+	tm.t.Helper()
 	definition := func(plural, kind, schema string) {
-		tm.put(tm.home, `
+		tm.put(c, `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: `+plural+`.multicluster.x-k8s.io, annotations: {api-approved.kubernetes.io: "https://github.com/kubernetes/enhancements"}}
@@ -599,17 +611,116 @@ spec:
 	}
 	definition("clusterprofiles", "ClusterProfile", "{spec: {type: object}}")
 	definition("placementdecisions", "PlacementDecision", "{schedulerName: {type: string}, decisions: {type: array, items: {type: object, properties: {reason: {type: string}, clusterProfileRef: {type: object, properties: {name: {type: string}, namespace: {type: string}}}}}}}")
-	for _, kind := range []manifest.GroupKind{manifest.ClusterProfile, manifest.PlacementDecision} {
-		eventually(t, func() error {
-			tm.home.Forget(kind.Group)
-			tm.home.Refresh()
-			typ, err := tm.home.Kind(t.Context(), kind.Group, kind.Kind)
-			if err == nil {
-				_, err = tm.home.List(t.Context(), typ, kube.ListOptions{}, nil)
-			}
-			return err
-		})
+	serves(tm.t, c, manifest.ClusterProfile, manifest.PlacementDecision)
+}
+
+// An account that may not follow placements is told so, and writes them all the same.
+func TestPlacementRights(t *testing.T) {
+	tm := newTeam(t)
+	multicluster(tm, tm.other)
+	tm.put(tm.other, `
+apiVersion: v1
+kind: Namespace
+metadata: {name: $TEAM}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: limited, namespace: $TEAM}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: $TEAM}
+rules:
+- {apiGroups: [workload.crossplane.io, ""], resources: ["*"], verbs: ["*"]}
+- {apiGroups: [multicluster.x-k8s.io], resources: [clusterprofiles], verbs: ["*"]}
+- {apiGroups: [multicluster.x-k8s.io], resources: [placementdecisions], verbs: [get, create, patch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: $TEAM}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: $TEAM}
+subjects: [{kind: ServiceAccount, name: limited, namespace: $TEAM}]
+---
+apiVersion: multicluster.x-k8s.io/v1alpha1
+kind: ClusterProfile
+metadata: {name: east, namespace: $TEAM}
+`)
+	profile, err := tm.get(tm.other, manifest.ClusterProfile, tm.name, "east")
+	if err != nil {
+		t.Fatal(err)
 	}
+	put(t, tm.other, map[string]any{
+		"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "east", "namespace": tm.name},
+		"stringData": map[string]any{"kubeconfig": string(kubeconfigOf(t, "home"))},
+	})
+	tm.put(tm.other, `
+apiVersion: workload.crossplane.io/v1alpha1
+kind: KubernetesTarget
+metadata:
+  name: east
+  namespace: $TEAM
+  ownerReferences: [{apiVersion: multicluster.x-k8s.io/v1alpha1, kind: ClusterProfile, name: east, uid: `+manifest.Text(profile, "metadata", "uid")+`, controller: true}]
+spec: {connectionSecretRef: {name: east}}
+status: {conditions: [{type: Ready, status: "True", reason: Connected, message: "", lastTransitionTime: "2026-01-01T00:00:00Z"}]}
+---
+apiVersion: workload.crossplane.io/v1alpha2
+kind: KubernetesApplication
+metadata: {name: web, namespace: $TEAM}
+spec:
+  targetRef: {name: east}
+  resourceTemplates:
+  - metadata: {name: settings}
+    spec: {template: {apiVersion: v1, kind: ConfigMap, metadata: {namespace: $TEAM-in, name: settings}}}
+`)
+	client, err := kube.New(kube.Config{Name: "other", Kubeconfig: kubeconfigOf(t, "other"), ServiceAccount: &kube.ServiceAccount{Namespace: tm.name, Name: "limited"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	controller, err := New(Config{Connect: connect, Fleet: apply.Fleet{Name: "fleet"}, Turns: turn.New(1), Mirror: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var told string
+	h, err := home.New(home.Config{Client: client, Controllers: []home.Controller{controller}, Log: slog.New(slog.DiscardHandler), Absent: time.Second, Tell: func(all []problem.Problem) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = fmt.Sprint(all)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		h.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	eventually(t, func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if !strings.Contains(told, "allow the account to list and watch them") {
+			return fmt.Errorf("told %s", told)
+		}
+		return nil
+	})
+	eventually(t, func() error {
+		tree, err := tm.get(tm.other, manifest.PlacementDecision, tm.name, "web")
+		if err == nil && len(manifest.List(tree, "decisions")) != 1 {
+			err = fmt.Errorf("decisions %v", tree["decisions"])
+		}
+		return err
+	})
+}
+
+// Where the API of placements is installed, others learn where an application runs.
+func TestPlacementDecision(t *testing.T) {
+	tm := newTeam(t)
+	multicluster(tm, tm.home)
 	tm.put(tm.home, "{apiVersion: multicluster.x-k8s.io/v1alpha1, kind: ClusterProfile, metadata: {name: east, namespace: $TEAM}}")
 	profile, err := tm.get(tm.home, manifest.ClusterProfile, tm.name, "east")
 	if err != nil {
@@ -644,6 +755,60 @@ spec: {connectionSecretRef: {name: east}}
 	decided(`[{"clusterProfileRef":{"name":"east","namespace":"$TEAM"},"reason":"the only ready target that its selector selects"}]`)
 	tm.app("web", "targetRef: {name: west}", "")
 	decided(`[]`)
+	// One that somebody deletes or changes comes back.
+	tm.remove(tm.home, manifest.PlacementDecision, tm.name, "web")
+	tm.app("web", "targetSelector: {matchLabels: {name: east}}", "gitopsd.dev/reschedule: now")
+	decided(`[{"clusterProfileRef":{"name":"east","namespace":"$TEAM"},"reason":"the only ready target that its selector selects"}]`)
+	tm.remove(tm.home, manifest.PlacementDecision, tm.name, "web")
+	decided(`[{"clusterProfileRef":{"name":"east","namespace":"$TEAM"},"reason":"the only ready target that its selector selects"}]`)
+	typ, err := tm.home.Kind(t.Context(), manifest.PlacementDecision.Group, manifest.PlacementDecision.Kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := manifest.PlacementDecision.ID(tm.name, "web")
+	meta, err := tm.home.GetMetadata(t.Context(), typ, id)
+	if err == nil {
+		err = tm.home.Patch(t.Context(), typ, id, map[string]any{"decisions": []any{}}, meta.ResourceVersion)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	decided(`[{"clusterProfileRef":{"name":"east","namespace":"$TEAM"},"reason":"the only ready target that its selector selects"}]`)
 	tm.remove(tm.home, manifest.Application, tm.name, "web")
 	tm.gone(tm.home, manifest.PlacementDecision, tm.name, "web")
+}
+
+// Applications that have each other among their objects, directly or by a third one, are told
+// so, and can be deleted.
+func TestContainEachOther(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("here", "home")
+	tm.target("there", "other")
+	holder := func(name, target string, of ...string) string {
+		text := "\n---\napiVersion: workload.crossplane.io/v1alpha2\nkind: KubernetesApplication\nmetadata: {name: " + name + ", namespace: $TEAM}\nspec:\n  targetRef: {name: " + target + "}\n  resourceTemplates:\n"
+		for _, held := range of {
+			text += "  - metadata: {name: " + held + "}\n    spec: {template: {apiVersion: workload.crossplane.io/v1alpha1, kind: KubernetesApplication, metadata: {name: " + held + ", namespace: $TEAM, annotations: {gitopsd.dev/adopt: 'true'}}, " +
+				"spec: {targetRef: {name: " + target + "}, resourceTemplates: [{metadata: {name: a}, spec: {template: {apiVersion: v1, kind: ConfigMap, metadata: {name: " + held + ", namespace: $TEAM-in}}}}]}}}\n"
+		}
+		return text
+	}
+	tm.put(tm.home, holder("a", "here", "b")+holder("b", "here", "c")+holder("c", "here", "a"))
+	for name, held := range map[string]string{"a": "b", "b": "c", "c": "a"} {
+		tm.is(name, "Failed", "here", "kubernetesapplication.workload.crossplane.io/"+tm.name+"/"+held+" has this application among its own objects")
+	}
+	// One of them less, and the others are as they should be.
+	tm.remove(tm.home, manifest.Application, tm.name, "c")
+	tm.gone(tm.home, manifest.Application, tm.name, "c")
+	tm.is("a", "Submitted", "here", "")
+	tm.is("b", "Submitted", "here", "")
+	// In another cluster it is another application.
+	tm.put(tm.home, holder("d", "there", "e")+holder("e", "there", "d"))
+	tm.is("d", "Submitted", "there", "")
+	tm.is("e", "Submitted", "there", "")
+	for _, name := range []string{"a", "b", "d", "e"} {
+		tm.remove(tm.home, manifest.Application, tm.name, name)
+	}
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		tm.gone(tm.home, manifest.Application, tm.name, name)
+	}
 }

@@ -28,11 +28,11 @@ func (w *worker) attempt(ctx context.Context, j *job) result {
 	case j.err != nil:
 		s.state = failed
 		s.set(syncedCondition, false, "Invalid", j.err.Error())
-		return w.end(ctx, j, s, result{again: mirrorEvery, problems: []problem.Problem{trouble(j.app, j.err.Error())}})
+		return w.end(ctx, j, s, result{again: w.cfg.Mirror, problems: []problem.Problem{trouble(j.app, j.err.Error())}})
 	case j.decision.Target == "":
 		s.state = pending
 		s.set(placedCondition, false, "NoTarget", j.decision.Why)
-		return w.end(ctx, j, s, result{again: mirrorEvery, problems: []problem.Problem{trouble(j.app, j.decision.Why)}})
+		return w.end(ctx, j, s, result{again: w.cfg.Mirror, problems: []problem.Problem{trouble(j.app, j.decision.Why)}})
 	}
 	if err := w.finalize(ctx, j); err != nil {
 		return w.fail(j, err)
@@ -95,7 +95,7 @@ func (w *worker) submit(ctx context.Context, j *job, s *state) result {
 	if o.Actions != nil {
 		w.mirror(remote, l, rendered, s)
 	}
-	r := result{changed: o.Changed, again: mirrorEvery, failed: o.Phase == status.Failed || o.Phase == status.Unreachable}
+	r := result{changed: o.Changed, again: w.cfg.Mirror, failed: o.Phase == status.Failed || o.Phase == status.Unreachable}
 	if !o.Again.IsZero() {
 		r.again = max(min(r.again, time.Until(o.Again)), time.Second)
 	}
@@ -156,6 +156,11 @@ func (w *worker) render(ctx context.Context, j *job, l *link) *rest {
 	if rendered.Objects.Get(w.app) != nil {
 		if err := w.other(ctx, l); err != nil {
 			rendered.Refuse(w.app, err)
+		}
+	}
+	for _, id := range j.around {
+		if rendered.Objects.Get(id) != nil && w.atHome(ctx, l) {
+			rendered.Refuse(id, w.loop(id))
 		}
 	}
 	return &rest{job: j, link: l, rendered: rendered, unit: w.unit(j, rendered)}

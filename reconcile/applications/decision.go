@@ -14,10 +14,30 @@ import (
 // schedulerName is who decides, in PlacementDecisions.
 const schedulerName = "gitopsd"
 
+// announced is a PlacementDecision: the ClusterProfile that it names, empty for none, and its
+// resourceVersion.
+type announced struct{ profile, version string }
+
+// stands reports whether the decision names the profile, and is as it was as far as the job
+// knows.
+func (p *announced) stands(profile string, j *job) bool {
+	return p != nil && p.profile == profile && (!j.follows || p.version == j.decided)
+}
+
+// profiles reports whether a target is made from a ClusterProfile.
+func (c *Controller) profiles() bool {
+	for _, t := range c.targets {
+		if t.profile != "" {
+			return true
+		}
+	}
+	return false
+}
+
 // decide tells others where the application runs: by a PlacementDecision (KEP-5313) of its
 // name, where that API is installed and the target is made from a ClusterProfile. After a
-// move to any other target the decision names no cluster. The garbage collector deletes it
-// with the application.
+// move to any other target the decision names no cluster. One that somebody changed or deleted
+// is written again. The garbage collector deletes it with the application.
 func (w *worker) decide(ctx context.Context, j *job) error {
 	profile := ""
 	if t := j.targets[j.decision.Target]; t != nil {
@@ -27,7 +47,7 @@ func (w *worker) decide(ctx context.Context, j *job) error {
 		w.published = nil // decisions go with their API
 		return nil
 	}
-	if w.published != nil && *w.published == profile {
+	if w.published.stands(profile, j) {
 		return nil
 	}
 	kind := manifest.PlacementDecision
@@ -41,14 +61,14 @@ func (w *worker) decide(ctx context.Context, j *job) error {
 	meta, err := w.home.GetMetadata(ctx, t, id)
 	switch {
 	case kube.ClassOf(err) == kube.NotFound && profile == "":
-		w.published = &profile
+		w.published = new(announced)
 		return nil
 	case kube.ClassOf(err) == kube.NotFound:
 	case err != nil:
 		return err
 	case !slices.ContainsFunc(meta.OwnerReferences, func(o metav1.OwnerReference) bool { return string(o.UID) == w.uid }):
 		if profile == "" {
-			w.published = &profile
+			w.published = &announced{version: meta.ResourceVersion}
 			return nil
 		}
 		return fmt.Errorf("%s is somebody else's, so that the placement is not published; delete it, or rename the application", id)
@@ -70,9 +90,10 @@ func (w *worker) decide(ctx context.Context, j *job) error {
 			"ownerReferences": []any{map[string]any{"apiVersion": app.APIVersion(), "kind": w.app.Kind, "name": w.app.Name, "uid": w.uid, "controller": true}},
 		},
 	})
-	if _, err := w.home.Apply(ctx, t, id, body, kube.ApplyOptions{Force: true}); err != nil {
+	answer, err := w.home.Apply(ctx, t, id, body, kube.ApplyOptions{Force: true})
+	if err != nil {
 		return err
 	}
-	w.published = &profile
+	w.published = &announced{profile, answer.Meta.ResourceVersion}
 	return nil
 }

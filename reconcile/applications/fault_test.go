@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -85,7 +86,7 @@ spec:
 		t.Fatal(err)
 	}
 	meta := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: app.Name, Namespace: app.Namespace}}
-	w := newWorker(Config{Connect: remote, Fleet: apply.Fleet{Name: "fleet"}, Turns: turn.New(1), Timeout: DefaultTimeout},
+	w := newWorker(Config{Connect: remote, Fleet: apply.Fleet{Name: "fleet"}, Turns: turn.New(1), Timeout: DefaultTimeout, Mirror: time.Second},
 		&home.View{Cluster: "home", Client: at, Log: slog.New(slog.DiscardHandler)}, &known{meta: meta, app: app, status: manifest.Mapping(tree, "status")})
 	defer w.disconnect()
 	j := &job{app: app, finalized: true, decisions: true, decision: placement.Decision{Target: "one", Why: "of the test"}, targets: map[string]*target{
@@ -299,8 +300,9 @@ func TestNoAccount(t *testing.T) {
 func TestStatusIsBounded(t *testing.T) {
 	s := new(state)
 	s.set(syncedCondition, false, "Invalid", strings.Repeat("é", 1<<20))
+	message := clip(strings.Repeat("x", 1<<20), mostReason)
 	for i := range 10000 {
-		s.resources = append(s.resources, resource{name: fmt.Sprint(i), message: clip(strings.Repeat("x", 1<<20), mostReason)})
+		s.resources = append(s.resources, resource{name: fmt.Sprint(i), message: message})
 	}
 	if n := len(manifest.AppendJSON(nil, s.tree())); n > 1<<19 {
 		t.Errorf("it has %d bytes", n)

@@ -45,9 +45,9 @@ type worker struct {
 	// rest is what the last attempt was made for, if it left nothing to do and nothing has
 	// changed since; else nil.
 	rest *rest
-	// published is the ClusterProfile that the PlacementDecision names; nil if that is not
+	// published is the PlacementDecision as it was written or found last; nil if that is not
 	// known.
-	published *string
+	published *announced
 	// failures in a row, and brake is how long the next wake-up must wait: if somebody
 	// undoes every correction at once, corrections get ever slower.
 	failures int
@@ -57,15 +57,13 @@ type worker struct {
 	unreachable, slow bool
 }
 
-// Pauses of a worker: the first after a failure and the longest one, the second of two
-// corrections in a row and the longest one, and between two looks at the status that the
-// objects have.
+// Pauses of a worker: the first after a failure and the longest one, and the second of two
+// corrections in a row and the longest one.
 const (
 	firstPause   = 2 * time.Second
 	longestPause = 5 * time.Minute
 	firstBrake   = 250 * time.Millisecond
 	longestBrake = 30 * time.Second
-	mirrorEvery  = 30 * time.Second
 )
 
 // longestName bounds the part of an inventory's name that is an application's name.

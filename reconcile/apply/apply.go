@@ -97,6 +97,8 @@ type Applier struct {
 	compared map[manifest.ID]compared
 	// surveyed are surveys of objects, for a while.
 	surveyed map[manifest.ID]surveyed
+	// rules are the conversion rules of desired definitions, as the last plan had them.
+	rules map[string]*render.Conversion
 	// tried are what conversion rules make of objects, for a while.
 	tried map[manifest.ID]tried
 
@@ -199,7 +201,7 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 // of what was rendered.
 func (a *Applier) member(o *manifest.Object) *manifest.Object {
 	annotations := map[string]string{manifest.AppliedAnnotation: a.inv.Applied(o)}
-	if o.ID().Is(manifest.CRD) {
+	if o.ID().Is(manifest.Definitions...) {
 		// One that the API server will refuse goes without.
 		if digest, err := typesDigest(o); err == nil {
 			annotations[manifest.TypesAnnotation] = digest

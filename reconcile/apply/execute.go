@@ -92,6 +92,8 @@ type execution struct {
 	converters *cutoff
 	// hooks ends the wait for API servers to ask new webhooks.
 	hooks *cutoff
+	// held are the packages of which nothing more is written in this pass, with the reason.
+	held map[string]string
 	// repinning is set once a pin was compared with digests that this run did not write,
 	// for longer than an API server is late: no other object waits for that.
 	repinning atomic.Bool
@@ -104,6 +106,7 @@ func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 	x := &execution{
 		Applier: a, plan: p, looked: a.parent, results: make([]Result, len(p.Steps)),
 		defined: make(map[schema.GroupKind]*Result), spaces: make(map[string]*Result), backends: new(cutoff), converters: new(cutoff), hooks: new(cutoff),
+		held: make(map[string]string),
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -244,6 +247,10 @@ func (x *execution) batches(ctx context.Context, stage plan.Stage, todo []*Resul
 		}
 		batch := rest[:n]
 		rest = rest[n:]
+		batch, err := x.again(ctx, batch)
+		if err != nil {
+			return err
+		}
 		if err := x.each(ctx, batch, x.apply); err != nil {
 			return err
 		}
@@ -293,6 +300,10 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 		r.Outcome, r.Reason = Pending, "not known yet: "+prose.Some(unknown, 3)
 		return nil
 	}
+	if why := x.held[s.Package]; why != "" && !s.Drift {
+		r.Outcome, r.Reason = Pending, why
+		return nil
+	}
 	if outcome, why := x.unmet(s); why != "" {
 		r.Outcome, r.Reason = outcome, why
 		return nil
@@ -310,10 +321,6 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 			r.Outcome, r.Reason = Pending, why
 			return nil
 		}
-	}
-	if why := outdated(s); why != "" {
-		r.Outcome, r.Reason = Pending, why
-		return nil
 	}
 	if s.Stage == plan.Admission {
 		why, err := x.awaitBackends(ctx, s)

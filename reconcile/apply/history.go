@@ -8,19 +8,19 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// A CRD records which types it had before: the digests, the last one first, separated by
+// A CRD or XRD records which types it had before: the digests, the last one first, separated by
 // spaces. A change that goes back to one of them is a rollback. It may harm nobody, and is
 // then let through although the types get narrower. So a record that somebody else wrote,
 // or that is stale, lets no harm through: at worst a change passes that no object objects
-// to. Copies of a CRD are no members, and theirs is not read.
+// to. Copies of a definition are no members, and theirs is not read.
 const (
 	// mostPast is how many earlier types are recorded.
 	mostPast = 10
-	// absent stands for no type: the CRD was added to an installed package.
+	// absent stands for no type: the definition was added to an installed package.
 	absent = "none"
 )
 
-// past returns the record of a CRD that is applied with types of a digest; "" for none.
+// past returns the record of a definition that is applied with types of a digest; "" for none.
 func (a *Applier) past(id manifest.ID, digest string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -35,7 +35,7 @@ func (a *Applier) past(id manifest.ID, digest string) string {
 	return history(m.types, m.before, digest)
 }
 
-// history returns the record of a CRD that goes from types with one digest, "" if that is
+// history returns the record of a definition that goes from types with one digest, "" if that is
 // not known, to types with another.
 func history(from, before, to string) string {
 	past := strings.Fields(before)
@@ -46,7 +46,7 @@ func history(from, before, to string) string {
 	return strings.Join(past[:min(len(past), mostPast)], " ")
 }
 
-// findBack notes which steps bring types back that their CRDs had before, and which CRDs
+// findBack notes which steps bring types back that their definitions had before, and which of these
 // are new in their package.
 func (a *Applier) findBack(p *plan.Plan, seen *view) {
 	installed := make(map[string]bool)
@@ -58,7 +58,7 @@ func (a *Applier) findBack(p *plan.Plan, seen *view) {
 	added := make(map[manifest.ID]bool)
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		if !s.ID.Is(manifest.CRD) {
+		if !s.ID.Is(manifest.Definitions...) {
 			continue
 		}
 		if s.Action == plan.Create && installed[s.Package] {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,10 +12,12 @@ import (
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/render/types/harm"
+	"gitopsd.dev/render/validate"
 )
 
 // Bounds on the look at the objects of types that a plan would change in a breaking way.
@@ -30,9 +33,6 @@ const (
 	// plan. One that lets a step through is never used again: the next write may be the
 	// one that counts.
 	surveyAge = 2 * time.Minute
-	// surveyStands is how long a step may be executed that a survey lets through. If it
-	// waited longer, the next pass looks again.
-	surveyStands = 5 * time.Minute
 )
 
 // surveyed is a survey that may serve again while its step stays refused.
@@ -46,6 +46,7 @@ type surveyed struct {
 // allowed. One type is looked at after the other, a page at a time.
 func (a *Applier) surveyTypes(ctx context.Context, p *plan.Plan, seen *view, lives *sync.Map, opts PlanOptions) error {
 	a.findBack(p, seen)
+	a.rules = opts.Conversions
 	allowed := opts.Allowed
 	if opts.DryRun {
 		allowed = func(string, compat.Finding) (string, bool) { return "", false }
@@ -74,12 +75,10 @@ func (a *Applier) surveyTypes(ctx context.Context, p *plan.Plan, seen *view, liv
 		if len(fates) == 0 {
 			fatesOf(p, fates)
 		}
-		begun := time.Now()
 		survey, err := a.survey(within, s, lives, fates)
 		if kube.IsClusterWide(err) || ctx.Err() != nil {
 			return errors.Join(ctx.Err(), err)
 		}
-		survey.At = begun
 		s.Survey = survey
 		a.surveyed[s.ID] = surveyed{of: of, survey: survey}
 	}
@@ -98,9 +97,10 @@ func fatesOf(p *plan.Plan, fates map[manifest.ID]harm.Fate) {
 	}
 }
 
-// survey judges the objects of the type that a step changes or removes. The error is
+// survey judges the objects of the types that a step changes or removes. The error is
 // about the cluster as a whole.
 func (a *Applier) survey(ctx context.Context, s *plan.Step, lives *sync.Map, fates map[manifest.ID]harm.Fate) (*harm.Survey, error) {
+	begun := time.Now()
 	unknown := func(err error) (*harm.Survey, error) {
 		if kube.IsClusterWide(err) && ctx.Err() == nil {
 			return nil, err
@@ -108,7 +108,7 @@ func (a *Applier) survey(ctx context.Context, s *plan.Step, lives *sync.Map, fat
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return &harm.Survey{Unknown: reasonOf(err)}, nil
+		return &harm.Survey{Unknown: reasonOf(err), At: begun}, nil
 	}
 	live, err := a.liveDefinition(ctx, s.ID, lives)
 	if err != nil {
@@ -118,11 +118,16 @@ func (a *Applier) survey(ctx context.Context, s *plan.Step, lives *sync.Map, fat
 	if s.Object != nil {
 		wanted = s.Object.Tree()
 	}
-	judge, err := harm.New(live, wanted, s.Findings)
+	judges, err := Judges(ctx, a.cluster, live, wanted, s.Findings, a.rules[s.ID.Name])
 	if err != nil {
 		return unknown(err)
 	}
-	return Survey(ctx, a.cluster, live, judge, fates)
+	survey, err := Survey(ctx, a.cluster, judges, fates)
+	if err != nil {
+		return nil, err
+	}
+	survey.At = begun
+	return survey, nil
 }
 
 // liveDefinition returns a live definition that was just read, or reads it.
@@ -138,19 +143,85 @@ func (a *Applier) liveDefinition(ctx context.Context, id manifest.ID, lives *syn
 	return tree, err
 }
 
-// Survey has a judge look at all objects of the type that a live definition defines. What
-// keeps it from that is in the survey. The error is about the cluster as a whole. fates
-// are what else happens to the objects.
-func Survey(ctx context.Context, cluster *kube.Client, live map[string]any, judge *harm.Judge, fates map[manifest.ID]harm.Fate) (*harm.Survey, error) {
-	d := types.Read(live)
-	t := kube.Type{Group: d.Group, Version: judge.Version(), Kind: d.Names.Kind, Resource: d.Names.Plural, Namespaced: d.Scope == "Namespaced"}
+// Judges returns the judges of the objects of a cluster whose definition is to become
+// another. rules are the conversion rules of the new one; nil for none. The error is why the
+// objects cannot be judged, or about the cluster as a whole.
+func Judges(ctx context.Context, cluster *kube.Client, live, wanted map[string]any, findings []compat.Finding, rules *render.Conversion) ([]*harm.Judge, error) {
+	opts := harm.Options{Now: time.Now()}
+	if rules != nil {
+		opts.Convert = func(object map[string]any, to string) (map[string]any, error) {
+			converted, _, err := rules.Set.Convert(object, to)
+			if err != nil {
+				return nil, err
+			}
+			return validate.Decoded(converted) // as an API server reads it
+		}
+	}
+	if d := types.Read(live); d.XRD {
+		opts.Stored = make(map[string][]string)
+		for _, plural := range []string{d.Names.Plural, d.Claims.Plural} {
+			if plural == "" {
+				continue
+			}
+			stored, err := storedVersions(ctx, cluster, plural+"."+d.Group)
+			if err != nil {
+				return nil, err
+			}
+			opts.Stored[plural] = stored
+		}
+	}
+	return harm.New(live, wanted, findings, opts)
+}
+
+// storedVersions returns the versions that objects of a CRD which Crossplane made may be
+// stored in.
+func storedVersions(ctx context.Context, cluster *kube.Client, name string) ([]string, error) {
+	t, err := cluster.Kind(ctx, manifest.CRD.Group, manifest.CRD.Kind)
+	if err != nil {
+		return nil, err
+	}
+	tree, _, err := cluster.Get(ctx, t, manifest.CRD.ID("", name))
+	if kube.ClassOf(err) == kube.NotFound {
+		return nil, fmt.Errorf("Crossplane has not made the CRD %s", name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return types.Read(tree).StoredVersions(), nil
+}
+
+// Survey has judges look at all objects of their kinds. What keeps them from that is in the
+// survey. The error is about the cluster as a whole. fates are what else happens to the
+// objects.
+func Survey(ctx context.Context, cluster *kube.Client, judges []*harm.Judge, fates map[manifest.ID]harm.Fate) (*harm.Survey, error) {
+	var all []*harm.Survey
+	for _, judge := range judges {
+		var stop error
+		for _, version := range judge.Versions() {
+			var err error
+			if stop, err = look(ctx, cluster, judge, version, fates); err != nil {
+				return nil, err
+			}
+			if stop != nil {
+				break
+			}
+		}
+		all = append(all, judge.Done(stop))
+	}
+	return harm.Sum(all), nil
+}
+
+// look has a judge look at all objects in one version. stop is why it did not, and the error
+// is about the cluster as a whole.
+func look(ctx context.Context, cluster *kube.Client, judge *harm.Judge, version string, fates map[manifest.ID]harm.Fate) (stop, err error) {
+	t := kube.Type{Group: judge.Group(), Version: version, Kind: judge.Kind(), Resource: judge.Plural(), Namespaced: judge.Namespaced()}
 	looked := 0
-	var stop error
+	judge.Begin(version)
 	opts := kube.ListOptions{Page: surveyPage, Again: func() {
 		looked = 0
 		judge.Restart()
 	}}
-	err := cluster.ListRaw(ctx, t, opts, func(item []byte) bool {
+	err = cluster.ListRaw(ctx, t, opts, func(item []byte) bool {
 		var tree map[string]any
 		if json.Unmarshal(item, &tree) != nil || tree == nil {
 			stop = errors.New("the list has an item that is no object")
@@ -174,16 +245,41 @@ func Survey(ctx context.Context, cluster *kube.Client, live map[string]any, judg
 	case err != nil:
 		stop = errors.New(reasonOf(err))
 	}
-	return judge.Done(stop), nil
+	return stop, nil
 }
 
-// outdated returns why a step that a survey lets through must not be executed any more; ""
-// if it may: what it waited for took so long that there may be many other objects.
-func outdated(s *plan.Step) string {
-	if len(s.LetThrough) == 0 || time.Since(s.Survey.At) < surveyStands {
-		return ""
+// again looks once more at the objects of types whose steps are about to be executed because
+// their surveys let them through: others may have been written since the plan was made. A
+// step that the objects do not let through any more waits for the next pass with its whole
+// package, since a new controller must not meet old types. It returns the other steps.
+func (x *execution) again(ctx context.Context, batch []*Result) ([]*Result, error) {
+	let := func(r *Result) bool { return len(r.Step.LetThrough) > 0 }
+	if !slices.ContainsFunc(batch, let) {
+		return batch, nil
 	}
-	return "its objects are looked at again, since it waited long"
+	fates := make(map[manifest.ID]harm.Fate)
+	fatesOf(x.plan, fates)
+	within, cancel := context.WithTimeoutCause(ctx, surveyTime, fmt.Errorf("looking at the objects again took longer than %s", surveyTime))
+	defer cancel()
+	kept := make(map[*Result]bool)
+	for _, r := range batch {
+		if !let(r) {
+			continue
+		}
+		survey, err := x.survey(within, r.Step, new(sync.Map), fates)
+		if err != nil || ctx.Err() != nil {
+			return nil, errors.Join(ctx.Err(), err)
+		}
+		if r.Step.StillPasses(survey) {
+			continue
+		}
+		kept[r] = true
+		r.Outcome, r.Reason = Pending, "its objects were looked at again, and it "+survey.Text(1)
+		if s := r.Step; s.Package != "" && !s.Drift {
+			x.held[s.Package] = fmt.Sprintf("%s waits: %s", s.ID, r.Reason)
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(batch), func(r *Result) bool { return kept[r] }), nil
 }
 
 // reasonOf returns an error without the cluster and the request.

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -91,14 +90,61 @@ func TestSurveyRelies(t *testing.T) {
 		t.Errorf("the object goes along: %s", have)
 	}
 
-	// A step that waits too long is not executed by what was seen before.
-	late := p.plan(p.set(along), apply.PlanOptions{BreakingByData: true})
-	late.Steps[0].Survey.At = late.Steps[0].Survey.At.Add(-time.Hour)
-	report, err := p.applier.Apply(t.Context(), late)
+	report, err := p.applier.Apply(t.Context(), p.plan(p.set(along), apply.PlanOptions{BreakingByData: true}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := report.Results[0]; r.Outcome != apply.Pending {
-		t.Errorf("%s is %s: %s", r.Step.ID, r.Outcome, r.Reason)
+	p.wantNothing("results", p.results(report))
+}
+
+// What is written between the plan and the write of a type is seen: the type waits, with the
+// rest of its package.
+func TestSurveyAgain(t *testing.T) {
+	p := newPopulation(t)
+	const wheel = "\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: $NAME, namespace: default}, data: {type: %s}}\n"
+	packaged := func(text string) string {
+		return strings.ReplaceAll(text, "metadata: {", "metadata: {labels: {gitopsd.dev/package: things}, ")
 	}
+	p.apply(p.set(packaged(limited("{type: integer}", "") + fmt.Sprintf(wheel, "wide"))))
+	narrow := p.set(packaged(limited("{type: integer, maximum: 3}", "") + fmt.Sprintf(wheel, "narrow")))
+	let := p.plan(narrow, apply.PlanOptions{BreakingByData: true})
+	for _, s := range let.Steps {
+		if s.Action != plan.Configure {
+			t.Fatalf("%s %s: %s", s.ID, s.Action, s.Reason)
+		}
+	}
+	code, answer, err := p.send(http.MethodPost, p.path(0, ""), p.body(0, "large", "{size: 9}"))
+	if err != nil || code != http.StatusCreated {
+		t.Fatalf("%d %v %v", code, answer["message"], err)
+	}
+	report, err := p.applier.Apply(t.Context(), let)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range report.Results {
+		if r.Outcome != apply.Pending || !strings.Contains(r.Reason, "its objects were looked at again, and it harms 1 of 1 object: default/large .spec.size") {
+			t.Errorf("%s is %s: %s", r.Step.ID, r.Outcome, r.Reason)
+		}
+	}
+	for _, s := range p.plan(narrow, apply.PlanOptions{BreakingByData: true}).Steps {
+		if s.Action != plan.Refused {
+			t.Errorf("%s %s: %s", s.ID, s.Action, s.Reason)
+		}
+	}
+	p.restart() // nothing was written
+	if code, answer, err = p.send(http.MethodPost, p.path(0, ""), p.body(0, "larger", "{size: 10}")); err != nil || code != http.StatusCreated {
+		t.Errorf("%d %v %v", code, answer["message"], err)
+	}
+
+	// Without such objects the same goes through.
+	for _, name := range []string{"large", "larger"} {
+		if code, answer, err = p.send(http.MethodDelete, p.path(0, "/"+name), nil); err != nil || code != http.StatusOK {
+			t.Fatalf("%d %v %v", code, answer["message"], err)
+		}
+	}
+	report, err = p.applier.Apply(t.Context(), p.plan(narrow, apply.PlanOptions{BreakingByData: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.wantNothing("results", p.results(report))
 }

@@ -15,12 +15,11 @@ import (
 )
 
 // A kind that cannot be followed is listed again after a pause: firstPause, doubled with
-// each failure in a row up to longestPause. A watch that lasted for less than brief counts
+// each failure in a row up to Config.Absent. A watch that lasted for less than brief counts
 // as a failure: something between here and the API server cuts it.
 const (
-	firstPause   = time.Second
-	longestPause = time.Minute
-	brief        = 5 * time.Second
+	firstPause = time.Second
+	brief      = 5 * time.Second
 )
 
 // follow keeps the listing of a kind up to date until ctx ends.
@@ -39,7 +38,7 @@ func (h *Home) follow(ctx context.Context, kind Kind) {
 		if err != nil {
 			h.unknown(kind, err)
 		}
-		d := min(firstPause<<min(failures-1, 10), longestPause)
+		d := min(firstPause<<min(failures-1, 10), h.cfg.Absent)
 		if wait(ctx, d+rand.N(d/10+1)) != nil {
 			return
 		}

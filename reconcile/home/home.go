@@ -23,6 +23,7 @@
 package home
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -72,6 +73,9 @@ type Config struct {
 	Client *kube.Client
 	// Controllers are run side by side.
 	Controllers []Controller
+	// Reserved is a namespace beside gitopsd-system that holds credentials of gitopsd's own,
+	// since the daemon's Secrets are there; may be empty.
+	Reserved string
 	// Tell gets everything that the controllers report, when it changes; required. It
 	// must not block.
 	Tell func([]problem.Problem)
@@ -79,17 +83,27 @@ type Config struct {
 	Log *slog.Logger
 	// Timeout bounds one call of a controller; 0 means DefaultTimeout.
 	Timeout time.Duration
+	// Busy is the longest pause before a call of a controller that is woken again and again;
+	// 0 means DefaultBusy.
+	Busy time.Duration
+	// Absent is the longest pause before a kind that cannot be followed, since the home does
+	// not serve it for example, is looked for again; 0 means DefaultAbsent.
+	Absent time.Duration
 }
 
-// DefaultTimeout is the default of Config.Timeout.
-const DefaultTimeout = 5 * time.Minute
+// Defaults of a Config.
+const (
+	DefaultTimeout = 5 * time.Minute
+	DefaultBusy    = 10 * time.Second
+	DefaultAbsent  = time.Minute
+)
 
-// Pauses between calls of a controller: the least one, the longest one if the controller
-// is woken again at once, more than busy times in a row, and the longest one after failures.
+// Pauses between calls of a controller: the least one, which gets longer up to Config.Busy if
+// the controller is woken again at once more than busy times in a row, and the longest one
+// after failures.
 const (
 	shortest    = 200 * time.Millisecond
 	busy        = 10
-	longestBusy = 10 * time.Second
 	longestFail = 2 * time.Minute
 )
 
@@ -119,9 +133,9 @@ func New(c Config) (*Home, error) {
 	if c.Client == nil || c.Tell == nil || c.Log == nil {
 		return nil, errors.New("home: Client, Tell and Log are required")
 	}
-	if c.Timeout == 0 {
-		c.Timeout = DefaultTimeout
-	}
+	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
+	c.Busy = cmp.Or(c.Busy, DefaultBusy)
+	c.Absent = cmp.Or(c.Absent, DefaultAbsent)
 	h := &Home{cfg: c, listings: make(map[Kind]*listing)}
 	for _, controller := range c.Controllers {
 		h.loops = append(h.loops, &loop{Controller: controller, woken: make(chan struct{}, 1)})
@@ -188,7 +202,7 @@ func (h *Home) run(ctx context.Context, l *loop) {
 			if time.Since(woken) >= 2*pause {
 				pause, row = shortest, 0
 			} else if row++; row > busy {
-				pause = min(2*pause, longestBusy)
+				pause = min(2*pause, h.cfg.Busy)
 			}
 			if wait(ctx, pause) != nil {
 				return

@@ -242,6 +242,20 @@ func TestNoSuchType(t *testing.T) {
 	}
 }
 
+// Nothing goes out of the namespaces that hold gitopsd's own credentials.
+func TestReserves(t *testing.T) {
+	h, err := New(Config{Client: new(kube.Client), Reserved: "tools", Tell: func([]problem.Problem) {}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := h.view(&loop{Controller: new(recorder)})
+	for namespace, want := range map[string]bool{"gitopsd-system": true, "tools": true, "team": false, "": false} {
+		if v.Reserves(namespace) != want {
+			t.Errorf("%q: %v", namespace, !want)
+		}
+	}
+}
+
 // What crosses a list is not taken for news.
 func TestOlder(t *testing.T) {
 	h, err := New(Config{Client: new(kube.Client), Tell: func([]problem.Problem) {}, Log: slog.New(slog.DiscardHandler)})

@@ -13,6 +13,7 @@ import (
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/sources/clusters"
 )
 
@@ -44,6 +45,12 @@ type View struct {
 
 	home     *Home
 	problems []problem.Problem
+}
+
+// Reserves reports whether a namespace holds credentials of gitopsd's own: nothing in it is a
+// target or an application, and nobody's Secrets in it go anywhere.
+func (v *View) Reserves(namespace string) bool {
+	return namespace == runtime.Namespace || v.home != nil && namespace != "" && namespace == v.home.cfg.Reserved
 }
 
 // mostProblems bounds the problems that one call reports.

@@ -145,6 +145,9 @@ type secret struct {
 }
 
 // where returns the name of a Secret for errors.
+// Namespace returns the namespace whose Secrets are read.
+func (h *Hub) Namespace() string { return h.cfg.Namespace }
+
 func (h *Hub) where(name string) string { return fmt.Sprintf("Secret %s/%s", h.cfg.Namespace, name) }
 
 // secret reads a Secret in the hub's namespace.

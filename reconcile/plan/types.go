@@ -206,6 +206,18 @@ func LetsThrough(s *Step, allowed Allowed, byData bool) bool {
 	return len(notAllowed(&tried, allowed, byData)) == 0
 }
 
+// StillPasses reports whether a survey that was made anew lets everything through that the
+// step's own has, and if so takes its place.
+func (s *Step) StillPasses(survey *harm.Survey) bool {
+	for _, f := range s.Findings {
+		if f.Severity == compat.Breaking && slices.Contains(s.LetThrough, f.Name) && !survey.Clears(f, s.Back) {
+			return false
+		}
+	}
+	s.Survey = survey
+	return true
+}
+
 // passed adds to the reason of a step that it breaks the schema, and harms nobody.
 func (s *Step) passed(byData bool) {
 	if len(s.LetThrough) == 0 {

@@ -7,7 +7,6 @@ import (
 
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/status"
-	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 )
@@ -77,21 +76,22 @@ const (
 	SecretRefused  = "SecretRefused"
 )
 
-const reserved = "gitopsd keeps its own credentials in namespace " + runtime.Namespace + ", where nothing is a target; choose another"
-
 // decide returns what a target of a home should have. A Secret that a target names itself
 // takes precedence over its cluster. Where it is not known whether a connection is wanted,
-// the one that is there stays.
-func decide(homeName string, k *known, fleet home.Fleet) decision {
+// the one that is there stays. reserved reports whether the namespace holds credentials of
+// gitopsd's own.
+func decide(homeName string, k *known, reserved bool, fleet home.Fleet) decision {
 	s := k.spec
 	no := func(do action, reason, format string, args ...any) decision {
 		return decision{do: do, condition: condition{reason: reason, message: fmt.Sprintf(format, args...)}}
 	}
 	switch brought := s.cluster == "" || s.secret != "" && s.secret != secretName(k.meta.Name); {
-	case k.meta.Namespace == runtime.Namespace && brought:
-		return no(wait, NamespaceReserved, "%s", reserved)
-	case k.meta.Namespace == runtime.Namespace:
-		return no(withdraw, NamespaceReserved, "%s", reserved)
+	case reserved:
+		do := withdraw
+		if brought {
+			do = wait
+		}
+		return no(do, NamespaceReserved, "gitopsd keeps its own credentials in namespace %s, where nothing is a target; choose another", k.meta.Namespace)
 	case brought:
 		return decision{do: use}
 	}

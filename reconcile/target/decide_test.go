@@ -93,7 +93,7 @@ func TestDecide(t *testing.T) {
 				k.held = held{uid: "1", of: tt.of}
 			}
 			const private = "deployment payments/api: hunter2" // which is not for the team
-			d := decide("hub", k, home.Fleet{Registry: r, State: func(string) (status.Phase, string) { return tt.phase, private }})
+			d := decide("hub", k, new(home.View).Reserves(k.meta.Namespace), home.Fleet{Registry: r, State: func(string) (status.Phase, string) { return tt.phase, private }})
 			if strings.Contains(d.condition.message, private) {
 				t.Errorf("the message is %q", d.condition.message)
 			}

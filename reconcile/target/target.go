@@ -263,7 +263,7 @@ func (p *pass) one(ctx context.Context, g *grants, k *known) error {
 	if err := p.look(ctx, k); err != nil {
 		return err
 	}
-	d := decide(p.Cluster, k, p.Fleet)
+	d := decide(p.Cluster, k, p.Reserves(k.meta.Namespace), p.Fleet)
 	if k.meta.DeletionTimestamp != nil && d.do != withdraw {
 		return nil // it is held by a finalizer, and its Secret may be gone already
 	}

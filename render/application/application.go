@@ -94,7 +94,7 @@ func Read(tree map[string]any) (*Application, error) {
 	spec := manifest.Mapping(tree, "spec")
 	errs := []error{a.readTarget(spec), a.readResources(spec)}
 	if a.Namespace == runtime.Namespace {
-		errs = append(errs, fmt.Errorf("metadata.namespace: gitopsd keeps its own credentials in namespace %s, and runs no applications of it; choose another", runtime.Namespace))
+		errs = append(errs, Reserved(a.Namespace))
 	}
 	// An account that is empty, as a script leaves it that found none, does not mean the
 	// rights of the connection.
@@ -109,6 +109,11 @@ func Read(tree map[string]any) (*Application, error) {
 		errs = append(errs, fmt.Errorf("metadata.annotations: %s: %q is not a number of objects", manifest.AllowPruneAnnotation, a.AllowPrune))
 	}
 	return a, errors.Join(errs...)
+}
+
+// Reserved is the error of an application in a namespace with credentials of gitopsd's own.
+func Reserved(namespace string) error {
+	return fmt.Errorf("metadata.namespace: gitopsd keeps its own credentials in namespace %s, and runs no applications of it; choose another", namespace)
 }
 
 // readTarget reads which target is asked for.

@@ -147,10 +147,10 @@ const (
 	// ConversionAnnotation, on a CRD, is the digest of the conversion rules by which its
 	// objects are converted.
 	ConversionAnnotation = Group + "/conversion"
-	// TypesAnnotation, on a CRD, is the digest of the types that it defined when it
+	// TypesAnnotation, on a CRD or XRD, is the digest of the types that it defined when it
 	// was applied.
 	TypesAnnotation = Group + "/types"
-	// HistoryAnnotation, on a CRD, has the values that TypesAnnotation had before, the
+	// HistoryAnnotation, on a CRD or XRD, has the values that TypesAnnotation had before, the
 	// last one first; see apply.history.
 	HistoryAnnotation = Group + "/types-before"
 	// FleetAnnotation and CommitAnnotation, on a cluster's inventory, are its fleet

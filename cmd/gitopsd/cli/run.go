@@ -191,7 +191,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 			if err != nil {
 				return nil, err
 			}
-			return home.New(home.Config{Client: client, Controllers: controllers(), Tell: tell, Log: log.With("cluster", want.Name)})
+			return home.New(home.Config{Client: client, Controllers: controllers(), Reserved: own.Namespace(), Tell: tell, Log: log.With("cluster", want.Name)})
 		}
 	}
 	board := status.NewBoard(version(), repository.Describe(), o.git.branch)

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
@@ -36,34 +38,41 @@ func (o *objectsOptions) survey(ctx context.Context, t *typesOptions, all []comp
 			continue
 		}
 		key := compat.SetKey{Kind: c.Kind, Name: c.Name}
-		judge, err := harm.New(before[key], after[key], c.Findings)
-		if err != nil {
-			c.Objects = &harm.Survey{Unknown: err.Error()}
-			continue
-		}
-		if c.Objects, err = look(before[key], judge); err != nil {
+		if c.Objects, err = look(before[key], after[key], c.Findings); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// open opens the source. look has a judge look at the objects of a definition.
-func (o *objectsOptions) open(ctx context.Context, t *typesOptions) (look func(map[string]any, *harm.Judge) (*harm.Survey, error), done func(), err error) {
+// looker judges the objects of a definition that is to become another. The error is about
+// the source as a whole.
+type looker func(before, after map[string]any, findings []compat.Finding) (*harm.Survey, error)
+
+// open opens the source.
+func (o *objectsOptions) open(ctx context.Context, t *typesOptions) (look looker, done func(), err error) {
 	if _, err := os.Stat(o.source); err == nil {
 		objects, err := objectsOf(o.source)
 		if err != nil {
 			return nil, nil, err
 		}
-		return func(_ map[string]any, judge *harm.Judge) (*harm.Survey, error) {
-			for _, object := range objects[schema.GroupKind{Group: judge.Group(), Kind: judge.Kind()}] {
-				tree, err := validate.Decoded(object.Tree())
-				if err != nil {
-					return nil, fmt.Errorf("%s: %w", object.Origin(), err)
-				}
-				judge.Look(ctx, tree, harm.Stays)
+		return func(before, after map[string]any, findings []compat.Finding) (*harm.Survey, error) {
+			judges, err := harm.New(before, after, findings, harm.Options{Now: time.Now()})
+			if err != nil {
+				return &harm.Survey{Unknown: err.Error()}, nil
 			}
-			return judge.Done(nil), nil
+			var all []*harm.Survey
+			for _, judge := range judges {
+				for _, object := range objects[schema.GroupKind{Group: judge.Group(), Kind: judge.Kind()}] {
+					tree, err := validate.Decoded(object.Tree())
+					if err != nil {
+						return nil, fmt.Errorf("%s: %w", object.Origin(), err)
+					}
+					judge.Look(ctx, tree, harm.Stays)
+				}
+				all = append(all, judge.Done(nil))
+			}
+			return harm.Sum(all), nil
 		}, func() {}, nil
 	}
 	places := placeOptions{tree: t.tree, live: o.live, clusters: []string{o.source}}
@@ -75,8 +84,15 @@ func (o *objectsOptions) open(ctx context.Context, t *typesOptions) (look func(m
 	if err != nil {
 		return nil, nil, problem.In(o.source, err)
 	}
-	return func(definition map[string]any, judge *harm.Judge) (*harm.Survey, error) {
-		return apply.Survey(ctx, cluster, definition, judge, nil)
+	return func(before, after map[string]any, findings []compat.Finding) (*harm.Survey, error) {
+		judges, err := apply.Judges(ctx, cluster, before, after, findings, nil)
+		switch {
+		case kube.IsClusterWide(err):
+			return nil, err
+		case err != nil:
+			return &harm.Survey{Unknown: problem.Message(err)}, nil
+		}
+		return apply.Survey(ctx, cluster, judges, nil)
 	}, cluster.Close, nil
 }
 

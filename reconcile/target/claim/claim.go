@@ -23,7 +23,6 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/manifest"
-	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/render/target"
 )
 
@@ -116,7 +115,7 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (again time.Ti
 // one makes the target of a claim.
 func (c *Controller) one(ctx context.Context, v *home.View, gk manifest.GroupKind, m *metav1.PartialObjectMetadata) (err error) {
 	// Beside the daemon, a ClusterProfile is there for a registration.
-	if m.DeletionTimestamp != nil || m.Namespace == runtime.Namespace {
+	if m.DeletionTimestamp != nil || v.Reserves(m.Namespace) {
 		return nil
 	}
 	k := c.known[string(m.UID)]

@@ -21,10 +21,11 @@ func FuzzLook(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	judge, err := harm.New(before, after, report.Findings)
+	judges, err := harm.New(before, after, report.Findings, harm.Options{})
 	if err != nil {
 		f.Fatal(err)
 	}
+	judge := judges[0]
 	f.Add(`{"apiVersion":"example.org/v1","kind":"Thing","metadata":{"name":"a","managedFields":[{"manager":"m","apiVersion":"example.org/v1","fieldsV1":{"f:spec":{"f:l":{"k:{\"k\":1}":{"f:v":{}}},"f:m":{},"f:a":{}}}}]},"spec":{"a":"x","l":[{"k":1,"v":"b"},{"k":9}],"m":{"a.b[0]":7},"e":{"apiVersion":"v1","kind":"K","metadata":{"name":"n","x":1}}}}`, 0)
 	f.Add(`{"apiVersion":"example.org/v1","kind":"Thing","metadata":7,"spec":[null]}`, 1)
 	f.Add(`{"apiVersion":"example.org/v1","kind":"Thing","metadata":{"managedFields":[null,{"manager":"m","fieldsV1":{"f:spec":{"v:":{},"k:":{},"i:x":{},".":null}}}]},"spec":{"l":[[],{}],"m":null}}`, 2)

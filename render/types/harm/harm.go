@@ -13,6 +13,7 @@
 //     readings of it (read.go), the differences between them (trees.go), and the defaults
 //     that it may hold (defaults.go);
 //   - who writes a field, from metadata.managedFields (writers.go);
+//   - the sum of what several judges found (sum.go);
 //   - which findings of compat the objects can clear (clear.go), and which finding an
 //     object is harmed by (match.go).
 //
@@ -25,7 +26,12 @@
 // read, or be stored: if nobody owns the field, a changed default is told as something
 // that may happen. And objects may be stored in another version than they are listed in:
 // what only the stored one has is not seen. So if any may be, or if a webhook converts
-// between versions, only the listed version is judged.
+// between versions, only the listed version is judged. Where conversion rules convert, the
+// objects are listed in each version that findings are about: what such a version would lose
+// shows there, and what the new rules make of an object is checked by the new definition.
+//
+// Composites and claims of a CompositeResourceDefinition are judged by the
+// CustomResourceDefinitions that Crossplane makes of it.
 package harm
 
 import (
@@ -36,6 +42,10 @@ import (
 
 	"gitopsd.dev/render/manifest"
 )
+
+// LiveFor is how long a field manager counts as live after it wrote an object of the type:
+// its next write is to be expected. One that has written nothing for longer may be gone.
+const LiveFor = 90 * 24 * time.Hour
 
 // Kind is what happens to an object.
 type Kind string
@@ -101,6 +111,8 @@ func (h Harm) effect() string {
 
 // Object is an object that is harmed.
 type Object struct {
+	// Kind is set if objects of several kinds are looked at.
+	Kind      string `json:"kind,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
 	// Harms are at most [MostHarms].
@@ -109,12 +121,16 @@ type Object struct {
 	More int `json:"more,omitempty"`
 }
 
-// name returns the object's name with its namespace.
+// name returns the object's name with its namespace and kind.
 func (o Object) name() string {
-	if o.Namespace == "" {
-		return o.Name
+	name := o.Name
+	if o.Namespace != "" {
+		name = o.Namespace + "/" + name
 	}
-	return o.Namespace + "/" + o.Name
+	if o.Kind != "" {
+		name = o.Kind + " " + name
+	}
+	return name
 }
 
 // String names the object with its first harm.
@@ -133,8 +149,11 @@ const (
 	// MostHarms of an object are kept.
 	MostHarms = 4
 	// mostWriters and owners of a field are named, and so many objects that were written
-	// in a version.
-	mostWriters = 8
+	// in a version. mostKnown writers of a field are known, of whom the live ones are named
+	// first, and mostManagers are known by when they wrote last; others are taken for live.
+	mostWriters  = 8
+	mostKnown    = 64
+	mostManagers = 1000
 	// shownWritten of these are in a text.
 	shownWritten = 3
 )
@@ -159,6 +178,8 @@ type Survey struct {
 	Relies []manifest.ID `json:"-"`
 
 	unmatched int
+	// unnamed are the harmed objects that are not among Objects, if there are several lists.
+	unnamed map[string]bool
 }
 
 // Toll is what a breaking finding means to the objects.
@@ -169,10 +190,11 @@ type Toll struct {
 	Path    string `json:"path,omitempty"`
 	// Harmed is how many objects are harmed by it.
 	Harmed int `json:"harmed"`
-	// Writers are the field managers that write the field, or in the version, in any
-	// object, sorted; at most eight, without gitopsd. Their next write may be another
-	// value.
+	// Writers are the live field managers (see [LiveFor]) that write the field, or in the
+	// version, in any object, sorted; at most eight, without gitopsd. Their next write may be
+	// another value. Former are those that are not live.
 	Writers []string `json:"writers,omitempty"`
+	Former  []string `json:"formerWriters,omitempty"`
 	// Written is how many objects somebody wrote in the version that goes, and Objects
 	// are the first of them, "namespace/name".
 	Written int      `json:"written,omitempty"`
@@ -181,6 +203,8 @@ type Toll struct {
 	Unjudged string `json:"unjudged,omitempty"`
 
 	class class
+	// by are all writers.
+	by []string
 }
 
 // Known reports whether all objects were judged. A nil survey is of none.
@@ -272,6 +296,18 @@ func (t *Toll) written() string {
 	return text
 }
 
+// who names writers, and what is to be expected of them.
+func (t *Toll) who(next string) string {
+	var all []string
+	if len(t.Writers) > 0 {
+		all = append(all, "by "+strings.Join(t.Writers, ", ")+next)
+	}
+	if len(t.Former) > 0 {
+		all = append(all, fmt.Sprintf("by %s, not for %d days", strings.Join(t.Former, ", "), int(LiveFor.Hours()/24)))
+	}
+	return strings.Join(all, ", and ")
+}
+
 // Warnings returns who writes what a finding is about although no object is harmed by
 // it: their next write may be.
 func (s *Survey) Warnings() []string {
@@ -280,7 +316,7 @@ func (s *Survey) Warnings() []string {
 	}
 	var all []string
 	for _, t := range s.Tolls {
-		if t.Harmed > 0 || len(t.Writers) == 0 {
+		if t.Harmed > 0 || len(t.Writers) == 0 && len(t.Former) == 0 {
 			continue
 		}
 		what := t.Path
@@ -290,9 +326,9 @@ func (s *Survey) Warnings() []string {
 		if what == "" {
 			continue
 		}
-		line := fmt.Sprintf("%s %s: written by %s, whose next write counts", t.Name, what, strings.Join(t.Writers, ", "))
+		line := fmt.Sprintf("%s %s: written %s", t.Name, what, t.who(", whose next write counts"))
 		if t.Written > 0 {
-			line = fmt.Sprintf("%s %s: %s written in it by %s: %s", t.Name, what, were(t.Written), strings.Join(t.Writers, ", "), t.written())
+			line = fmt.Sprintf("%s %s: %s written in it %s: %s", t.Name, what, were(t.Written), t.who(""), t.written())
 		}
 		if !slices.Contains(all, line) {
 			all = append(all, line)

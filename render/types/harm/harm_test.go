@@ -51,10 +51,11 @@ func survey(t *testing.T, old, now string, fate harm.Fate, objects ...string) (*
 	if !slices.ContainsFunc(report.Findings, harm.Tells) {
 		t.Fatalf("nothing breaks that objects could tell about: %v", report.Findings)
 	}
-	judge, err := harm.New(before, after, report.Findings)
+	judges, err := harm.New(before, after, report.Findings, harm.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	judge := judges[0]
 	for _, o := range objects {
 		tree, err := validate.Decoded(manifesttest.Tree(t, o))
 		if err != nil {
@@ -305,10 +306,11 @@ func TestRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	judge, err := harm.New(crd, nil, report.Findings)
+	judges, err := harm.New(crd, nil, report.Findings, harm.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	judge := judges[0]
 	for range 2 {
 		judge.Restart()
 		judge.Look(t.Context(), manifesttest.Tree(t, thing("a", "{}", `{"f:spec": {}}`)), harm.Stays)
@@ -352,10 +354,11 @@ func TestBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	judge, err := harm.New(before, after, report.Findings)
+	judges, err := harm.New(before, after, report.Findings, harm.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	judge := judges[0]
 	key := strings.Repeat("k", 100_000)
 	var managed []any
 	for i := range 50 {
@@ -393,10 +396,11 @@ func TestLongLists(t *testing.T) {
 		}
 		managed := tree["metadata"].(map[string]any)["managedFields"]
 		return testing.AllocsPerRun(1, func() {
-			judge, err := harm.New(of("old"), of("new"), report.Findings)
+			judges, err := harm.New(of("old"), of("new"), report.Findings, harm.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
+			judge := judges[0]
 			tree["metadata"].(map[string]any)["managedFields"] = managed
 			judge.Look(t.Context(), tree, harm.Stays)
 			if s := judge.Done(nil); s.Looked != 1 || s.Harmed != 0 || s.Unknown != "" {
@@ -455,11 +459,13 @@ func TestStoredElsewhere(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, findings := survey(t, tt.old, tt.new, harm.Stays)
-			judge, err := harm.New(manifesttest.Tree(t, tt.old), manifesttest.Tree(t, tt.new), findings)
+			judges, err := harm.New(manifesttest.Tree(t, tt.old), manifesttest.Tree(t, tt.new), findings, harm.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			seen := manifesttest.Tree(t, strings.Replace(thing("a", "{a: 1}", ""), "example.org/v1", "example.org/"+judge.Version(), 1))
+			judge := judges[0]
+			listed := judge.Versions()[0]
+			seen := manifesttest.Tree(t, strings.Replace(thing("a", "{a: 1}", ""), "example.org/v1", "example.org/"+listed, 1))
 			tree, err := validate.Decoded(seen)
 			if err != nil {
 				t.Fatal(err)
@@ -467,8 +473,8 @@ func TestStoredElsewhere(t *testing.T) {
 			judge.Look(t.Context(), tree, harm.Stays)
 			s := judge.Done(nil)
 			for _, f := range findings {
-				if f.Severity == compat.Breaking && f.Version != judge.Version() && f.Version != "" && s.Clears(f, true) {
-					t.Errorf("%s is cleared by objects in %s", f, judge.Version())
+				if f.Severity == compat.Breaking && f.Version != listed && f.Version != "" && s.Clears(f, true) {
+					t.Errorf("%s is cleared by objects in %s", f, listed)
 				}
 			}
 		})
@@ -512,10 +518,10 @@ func TestUnknown(t *testing.T) {
 	if !strings.Contains(s.Unknown, "default/a cannot be judged: it is in v7") || s.Clears(findings[0], true) {
 		t.Errorf("%q", s.Unknown)
 	}
-	if _, err := harm.New(manifesttest.Tree(t, "{apiVersion: v1, kind: ConfigMap}"), nil, nil); err == nil {
+	if _, err := harm.New(manifesttest.Tree(t, "{apiVersion: v1, kind: ConfigMap}"), nil, nil, harm.Options{}); err == nil {
 		t.Error("a ConfigMap is judged")
 	}
-	if _, err := harm.New(manifesttest.Tree(t, "{apiVersion: apiextensions.crossplane.io/v1, kind: CompositeResourceDefinition}"), nil, nil); err == nil || !strings.Contains(err.Error(), "composites and claims") {
-		t.Errorf("composites are judged: %v", err)
+	if _, err := harm.New(manifesttest.Tree(t, "{apiVersion: apiextensions.crossplane.io/v1, kind: CompositeResourceDefinition}"), nil, nil, harm.Options{}); err == nil || !strings.Contains(err.Error(), "names no kind") {
+		t.Errorf("a definition without a kind is judged: %v", err)
 	}
 }

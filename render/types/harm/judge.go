@@ -1,10 +1,12 @@
 package harm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
@@ -16,11 +18,29 @@ import (
 // it is written.
 const ourselves = "gitopsd"
 
-// Judge judges the objects of one CustomResourceDefinition that another is to replace, or
-// that is to be removed. One goroutine at a time may use it.
+// Options are what judges are told beside the definitions.
+type Options struct {
+	// Now tells who is live (see [LiveFor]); if it is zero, every field manager is.
+	Now time.Time
+	// Stored are the versions that objects of a plural may be stored in, by the
+	// status.storedVersions of the CustomResourceDefinitions that Crossplane made of a
+	// CompositeResourceDefinition. A CustomResourceDefinition says that itself.
+	Stored map[string][]string
+	// Convert converts an object of the new definition to a version, by the conversion rules
+	// that API servers are to be given with it, and leaves the object as it is; nil if nothing
+	// converts, or anything else does.
+	Convert func(object map[string]any, to string) (map[string]any, error)
+}
+
+// Judge judges the objects of one kind, whose definition another is to replace, or is to be
+// removed. One goroutine at a time may use it.
 type Judge struct {
-	group, kind string
-	findings    []finding
+	group, kind, plural string
+	namespaced          bool
+	// named reports whether objects are named with their kind.
+	named    bool
+	opts     Options
+	findings []finding
 	// old and new are the compiled versions, as far as they are needed. gone reports
 	// whether there is no new definition.
 	old, new map[string]*validate.Schema
@@ -29,27 +49,73 @@ type Judge struct {
 	// converts reports whether a webhook converts between versions.
 	served   map[string]bool
 	converts bool
-	// known are the versions of the old definition, and list is the one that objects are
-	// listed in.
+	// known are the versions of the old definition, lists are those that objects are listed
+	// in, and list is the one that they are listed in now.
 	known    map[string]bool
+	lists    []string
 	list     string
 	defaults []moved
-	survey   Survey
+	// last is when each field manager last wrote an object, as far as that is known.
+	last   map[string]time.Time
+	survey Survey
+	// begun is the survey as it was before the list that is under way.
+	begun Survey
 }
 
-// New returns a judge for what compat.Compare found between two definitions; new is nil if
-// the type goes. Neither is changed. The error is why objects cannot be judged.
-func New(old, new map[string]any, findings []compat.Finding) (*Judge, error) {
+// New returns a judge for each kind that a definition defines, for what compat.Compare found
+// between it and a new one; new is nil if the type goes. Neither is changed. The kinds of a
+// CompositeResourceDefinition are judged by the CustomResourceDefinitions that Crossplane
+// makes of it. The error is why objects cannot be judged.
+func New(old, new map[string]any, findings []compat.Finding, o Options) ([]*Judge, error) {
+	if kind := manifest.KindOf(old); !slices.Contains(manifest.Definitions, kind) || new != nil && manifest.KindOf(new) != kind {
+		return nil, fmt.Errorf("only objects of a %s or a %s can be judged", manifest.CRD.Kind, manifest.XRD.Kind)
+	}
+	if manifest.KindOf(old) == manifest.CRD {
+		j, err := newJudge(old, new, findings, o)
+		if err != nil {
+			return nil, err
+		}
+		return []*Judge{j}, nil
+	}
+	var judges []*Judge
+	for _, claim := range []bool{false, true} {
+		before := validate.Derived(old, claim)
+		if before == nil {
+			continue
+		}
+		var after map[string]any
+		if new != nil {
+			after = validate.Derived(new, claim)
+		}
+		plural := manifest.Text(before, "spec", "names", "plural")
+		if stored := o.Stored[plural]; len(stored) > 0 {
+			var list []any
+			for _, v := range stored {
+				list = append(list, v)
+			}
+			before["status"] = map[string]any{"storedVersions": list}
+		}
+		j, err := newJudge(before, after, findings, o)
+		if err != nil {
+			return nil, err
+		}
+		j.named = true
+		judges = append(judges, j)
+	}
+	if len(judges) == 0 {
+		return nil, errors.New("it names no kind")
+	}
+	return judges, nil
+}
+
+// newJudge returns the judge of the objects of a CustomResourceDefinition.
+func newJudge(old, new map[string]any, findings []compat.Finding, o Options) (*Judge, error) {
 	before, after := types.Read(old), types.Read(new)
-	if manifest.KindOf(old) == manifest.XRD {
-		return nil, errors.New("composites and claims are not looked at, since their types are Crossplane's")
-	}
-	if manifest.KindOf(old) != manifest.CRD || new != nil && manifest.KindOf(new) != manifest.CRD {
-		return nil, fmt.Errorf("only objects of a %s can be judged", manifest.CRD.Kind)
-	}
 	j := &Judge{
-		group: before.Group, kind: before.Names.Kind, gone: new == nil, converts: before.Converts || after.Converts,
+		group: before.Group, kind: before.Names.Kind, plural: before.Names.Plural, namespaced: before.Scope == "Namespaced", opts: o,
+		gone: new == nil, converts: before.Converts || after.Converts,
 		old: make(map[string]*validate.Schema), new: make(map[string]*validate.Schema), served: make(map[string]bool), known: make(map[string]bool),
+		last: make(map[string]time.Time),
 	}
 	for _, f := range findings {
 		if f.Severity == compat.Breaking {
@@ -57,8 +123,12 @@ func New(old, new map[string]any, findings []compat.Finding) (*Judge, error) {
 			j.survey.Tolls = append(j.survey.Tolls, Toll{Name: f.Name, Version: f.Version, Path: f.Path, class: classes[f.Name]})
 		}
 	}
-	if err := j.choose(before); err != nil || j.gone {
-		return j, err
+	if err := j.choose(before, after); err != nil {
+		return nil, err
+	}
+	if j.gone {
+		j.Begin(j.list)
+		return j, nil
 	}
 	switch {
 	case before.PreservesUnknownFields || after.PreservesUnknownFields:
@@ -71,7 +141,11 @@ func New(old, new map[string]any, findings []compat.Finding) (*Judge, error) {
 			j.survey.Tolls[i].Unjudged = "is about every object"
 		}
 	}
-	return j, j.compile(old, new, before, after)
+	if err := j.compile(old, new, before, after); err != nil {
+		return nil, err
+	}
+	j.Begin(j.list)
+	return j, nil
 }
 
 // choose picks the version in which objects are listed: the one that they are stored in,
@@ -79,12 +153,16 @@ func New(old, new map[string]any, findings []compat.Finding) (*Judge, error) {
 // the served one that the most findings are about.
 //
 // An object that is stored in another version than the listed one may have fields that
-// are not shown. So it cannot tell about findings in other versions.
-func (j *Judge) choose(before types.Definition) error {
+// are not shown. So it cannot tell about findings in other versions. Where conversion rules
+// convert, these versions are listed as well.
+func (j *Judge) choose(before, after types.Definition) error {
+	ruled := j.opts.Convert != nil && after.Converts
 	most := -1
 	stored := before.StoredVersions()
+	served := make(map[string]bool)
 	for _, v := range before.Versions() {
 		j.known[v.Name] = true
+		served[v.Name] = v.Served
 		n := 0
 		for i := range j.findings {
 			if slices.Contains(j.findings[i].versions, v.Name) {
@@ -94,7 +172,7 @@ func (j *Judge) choose(before types.Definition) error {
 		if v.Storage {
 			stored = append(stored, v.Name)
 			n++
-			if !j.converts {
+			if !j.converts || ruled {
 				n = math.MaxInt
 			}
 		}
@@ -105,19 +183,34 @@ func (j *Judge) choose(before types.Definition) error {
 	if j.list == "" {
 		return errors.New("it serves no version, so that its objects cannot be seen")
 	}
+	j.lists = []string{j.list}
 	why := ""
 	for _, v := range stored {
 		if v != j.list {
 			why = fmt.Sprintf(", and objects may be stored in %s, which shows in %s only in part", v, j.list)
 		}
 	}
-	if j.converts {
+	if ruled = ruled && why == ""; j.converts && !ruled && why == "" || j.converts && j.opts.Convert == nil {
 		why = ", to which a webhook converts the objects"
+	}
+	remains := make(map[string]bool)
+	for _, v := range after.Versions() {
+		remains[v.Name] = true
 	}
 	for i := range j.findings {
 		f := &j.findings[i]
-		elsewhere := slices.ContainsFunc(f.versions, func(v string) bool { return v != j.list })
-		if why != "" && elsewhere && f.class == byData {
+		if f.class != byData || !slices.ContainsFunc(f.versions, func(v string) bool { return v != j.list }) {
+			continue
+		}
+		switch v := f.versions[0]; {
+		case ruled && len(f.versions) == 1 && served[v] && remains[v]:
+			if !slices.Contains(j.lists, v) {
+				j.lists = append(j.lists, v)
+			}
+			j.survey.Tolls[i].Unjudged = fmt.Sprintf("is about %s, in which the objects were not read", v)
+		case ruled:
+			j.survey.Tolls[i].Unjudged = fmt.Sprintf("is about %s, in which the objects cannot be read", f.Version)
+		case why != "":
 			j.survey.Tolls[i].Unjudged = "is about " + f.Version + why
 		}
 	}
@@ -126,7 +219,10 @@ func (j *Judge) choose(before types.Definition) error {
 
 // compile compiles the versions that objects are read in.
 func (j *Judge) compile(old, new map[string]any, before, after types.Definition) error {
-	concerned := map[string]bool{j.list: true}
+	concerned := make(map[string]bool)
+	for _, v := range j.lists {
+		concerned[v] = true
+	}
 	for i := range j.findings {
 		if v := j.findings[i].last(); v != "" && !j.converts {
 			concerned[v] = true
@@ -161,33 +257,48 @@ func (j *Judge) compile(old, new map[string]any, before, after types.Definition)
 	return nil
 }
 
-// Version is the version of the type to list the objects in.
-func (j *Judge) Version() string { return j.list }
-
-// Group returns the type's group.
+// Group returns the group of the kind.
 func (j *Judge) Group() string { return j.group }
 
-// Kind returns the type's kind.
+// Kind returns the kind.
 func (j *Judge) Kind() string { return j.kind }
 
-// Restart drops everything that was looked at.
-func (j *Judge) Restart() {
-	fresh := Survey{Tolls: j.survey.Tolls}
-	for i := range fresh.Tolls {
-		t := &fresh.Tolls[i]
-		t.Harmed, t.Writers, t.Written, t.Objects = 0, nil, 0, nil
+// Plural returns the plural name of the kind.
+func (j *Judge) Plural() string { return j.plural }
+
+// Namespaced reports whether objects of the kind live in namespaces.
+func (j *Judge) Namespaced() bool { return j.namespaced }
+
+// Versions returns the versions to list the objects in, one after the other: one, or
+// several if conversion rules convert. Each has to [Judge.Begin].
+func (j *Judge) Versions() []string { return j.lists }
+
+// Begin begins with the objects as they are listed in one of the Versions. A new judge has
+// begun with the first.
+func (j *Judge) Begin(version string) {
+	j.list = version
+	for i := range j.findings {
+		if f := &j.findings[i]; version != j.lists[0] && len(f.versions) == 1 && f.versions[0] == version {
+			j.survey.Tolls[i].Unjudged = ""
+		}
 	}
-	j.survey = fresh
+	j.begun = j.survey.clone()
+}
+
+// Restart drops what was looked at since Begin.
+func (j *Judge) Restart() {
+	j.survey = j.begun.clone()
 }
 
 // Done returns the survey. unknown is why objects were not looked at; nil for all were.
 func (j *Judge) Done(unknown error) *Survey {
-	s := j.survey
-	if unknown != nil && s.Unknown == "" {
-		s.Unknown = unknown.Error()
+	s := j.survey.clone()
+	s.unnamed = nil
+	if unknown != nil {
+		s.Unknown = cmp.Or(s.Unknown, unknown.Error())
 	}
 	for i := range s.Tolls {
-		slices.Sort(s.Tolls[i].Writers)
+		j.divide(&s.Tolls[i])
 	}
 	return &s
 }

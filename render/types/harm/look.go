@@ -22,18 +22,26 @@ const (
 	Goes
 )
 
-// Look judges an object, in a version of the old definition, and adds it to the survey.
+// Look judges an object, in the version that it is listed in, and adds it to the survey.
 // The object may be changed. One that cannot be judged makes the survey unknown.
 func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
-	j.survey.Looked++
+	first := j.list == j.lists[0]
+	if first {
+		j.survey.Looked++
+	}
 	object := Object{Namespace: manifest.Text(tree, "metadata", "namespace"), Name: manifest.Text(tree, "metadata", "name")}
 	if fate == Goes {
 		j.relies(object)
 		return
 	}
+	if j.named {
+		object.Kind = j.kind
+	}
 	managers := managersOf(manifest.List(tree, "metadata", "managedFields"))
 	delete(manifest.Mapping(tree, "metadata"), "managedFields")
-	j.writers(object.name(), managers)
+	if first {
+		j.writers(object.name(), managers)
+	}
 	harms, err := j.object(ctx, tree)
 	if err != nil {
 		if j.survey.Unknown == "" {
@@ -80,9 +88,33 @@ func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
 			j.survey.Tolls[i].Harmed++
 		}
 	}
+	j.harmed(object)
+}
+
+// harmed counts an object that is harmed, once in however many versions that is seen.
+func (j *Judge) harmed(o Object) {
+	if len(j.lists) > 1 {
+		same := func(s Object) bool { return s.Namespace == o.Namespace && s.Name == o.Name }
+		if i := slices.IndexFunc(j.survey.Objects, same); i >= 0 {
+			named := &j.survey.Objects[i]
+			n := min(len(o.Harms), MostHarms-len(named.Harms))
+			named.Harms = append(named.Harms, o.Harms[:n]...)
+			named.More += o.More + len(o.Harms) - n
+			return
+		}
+		if j.survey.unnamed[o.name()] {
+			return
+		}
+	}
 	j.survey.Harmed++
-	if len(j.survey.Objects) < MostObjects {
-		j.survey.Objects = append(j.survey.Objects, object)
+	switch {
+	case len(j.survey.Objects) < MostObjects:
+		j.survey.Objects = append(j.survey.Objects, o)
+	case len(j.lists) > 1:
+		if j.survey.unnamed == nil {
+			j.survey.unnamed = make(map[string]bool)
+		}
+		j.survey.unnamed[o.name()] = true
 	}
 }
 
@@ -126,6 +158,14 @@ func (j *Judge) match(h located, hit []bool) bool {
 
 // writers notes who writes what the findings are about, in an object.
 func (j *Judge) writers(object string, managers []*manager) {
+	for _, m := range managers {
+		last, known := j.last[m.name]
+		switch {
+		case known && (last.IsZero() || !m.at.IsZero() && !m.at.After(last)): // it has written since
+		case known || len(j.last) < mostManagers:
+			j.last[m.name] = m.at
+		}
+	}
 	for i := range j.findings {
 		f, t := &j.findings[i], &j.survey.Tolls[i]
 		written := false
@@ -133,13 +173,13 @@ func (j *Judge) writers(object string, managers []*manager) {
 			if m.name == ourselves {
 				continue
 			}
-			inVersion, known := f.class == byVersion && m.version == f.Version, slices.Contains(t.Writers, m.name)
+			inVersion, known := f.class == byVersion && m.version == f.Version, slices.Contains(t.by, m.name)
 			written = written || inVersion
-			if known || len(t.Writers) == mostWriters {
+			if known || len(t.by) == mostKnown {
 				continue
 			}
 			if inVersion || f.class == byData && len(f.path) > 0 && m.owns(m.fields, nil, f.path, true) {
-				t.Writers = append(t.Writers, m.name)
+				t.by = append(t.by, m.name)
 			}
 		}
 		if !written {

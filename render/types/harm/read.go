@@ -31,7 +31,7 @@ func (j *Judge) object(ctx context.Context, tree map[string]any) ([]located, err
 		// A manifest: the API server would store it with another apiVersion, too.
 		version = j.list
 		tree["apiVersion"] = group + "/" + version
-	case j.old[version] == nil:
+	case version != j.list || j.old[version] == nil:
 		return nil, fmt.Errorf("it is in %s, and only objects in %s are judged", version, j.list)
 	}
 	was, is := copied(tree).(map[string]any), copied(tree).(map[string]any)
@@ -43,18 +43,27 @@ func (j *Judge) object(ctx context.Context, tree map[string]any) ([]located, err
 		if err := read(is, s); err != nil {
 			return nil, err
 		}
-		found, err := j.compare(ctx, version, tree, was, is)
+		all = append(j.compare(version, tree, was, is), j.moved(version, was)...)
+	}
+	if version != j.lists[0] {
+		return all, nil // whether it is valid, the first list has shown
+	}
+	if j.new[version] != nil {
+		invalid, err := j.invalid(ctx, version, was, is)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, found...)
-		all = append(all, j.moved(version, was)...)
+		all = append(all, invalid...)
 	}
 	for _, v := range slices.Sorted(maps.Keys(j.new)) {
 		if v == version {
 			continue
 		}
-		found, err := j.converted(ctx, v, was, is)
+		other := j.converted
+		if j.converts {
+			other = j.ruled
+		}
+		found, err := other(ctx, v, was, is)
 		if err != nil {
 			return nil, err
 		}
@@ -71,8 +80,8 @@ func read(tree map[string]any, s *validate.Schema) error {
 	return s.Default(tree)
 }
 
-// compare compares two readings of an object in one version, and checks the new one.
-func (j *Judge) compare(ctx context.Context, version string, tree, was, is map[string]any) ([]located, error) {
+// compare compares two readings of an object in one version.
+func (j *Judge) compare(version string, tree, was, is map[string]any) []located {
 	var all []located
 	changes := differences(was, is, nil)
 	filled := j.refilled(version, was, changes)
@@ -90,7 +99,27 @@ func (j *Judge) compare(ctx context.Context, version string, tree, was, is map[s
 		}
 		all = append(all, h)
 	}
-	invalid, err := j.invalid(ctx, version, was, is)
+	return all
+}
+
+// ruled checks what the new conversion rules make of an object in another version than the
+// one that it is listed in. What that version loses shows where it is listed.
+func (j *Judge) ruled(ctx context.Context, version string, _, is map[string]any) ([]located, error) {
+	made, err := j.opts.Convert(is, version)
+	if err != nil {
+		return nil, err
+	}
+	now := copied(made).(map[string]any)
+	if err := read(now, j.new[version]); err != nil {
+		return nil, err
+	}
+	var all []located
+	for _, d := range differences(made, now, nil) {
+		if d.fills(made) {
+			all = append(all, located{Harm{Kind: Defaulted, Version: version, Path: text(d.path), Why: shown(d.new)}, d.path})
+		}
+	}
+	invalid, err := j.invalid(ctx, version, nil, now)
 	return append(all, invalid...), err
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/json" // whole numbers are int64, as in objects
 
@@ -16,7 +17,9 @@ import (
 // wrote in, and the fields that it owns, as FieldsV1 has them.
 type manager struct {
 	name, version string
-	fields        map[string]any
+	// at is when it last wrote the object; zero if that is not known.
+	at     time.Time
+	fields map[string]any
 	// elements are the path elements of lists that were parsed: an object with a long
 	// list has as many, and is asked about each.
 	elements map[string]any
@@ -28,6 +31,7 @@ func managersOf(entries []any) []*manager {
 		entry, _ := item.(map[string]any)
 		_, version := manifest.GroupVersion(manifest.Text(entry, "apiVersion"))
 		m := &manager{name: manifest.Text(entry, "manager"), version: version, fields: manifest.Mapping(entry, "fieldsV1"), elements: make(map[string]any)}
+		m.at, _ = time.Parse(time.RFC3339, manifest.Text(entry, "time"))
 		if m.name != "" && m.fields != nil {
 			all = append(all, m)
 		}

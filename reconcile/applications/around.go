@@ -1,0 +1,62 @@
+package applications
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/render/application"
+	"gitopsd.dev/render/manifest"
+)
+
+// contained returns the applications among an application's objects.
+func contained(app *application.Application) []manifest.ID {
+	var all []manifest.ID
+	for _, r := range app.Resources {
+		if kind := manifest.KindOf(r.Template); kind == manifest.Application {
+			all = append(all, kind.ID(manifest.Text(r.Template, "metadata", "namespace"), manifest.Text(r.Template, "metadata", "name")))
+		}
+	}
+	return all
+}
+
+// around returns the applications of the home that have one among their objects, or others
+// that do, sorted. It may not have them among its own.
+func (c *Controller) around(k *known) []manifest.ID {
+	if len(k.contains) == 0 {
+		return nil
+	}
+	found := []manifest.ID{applicationKind.ID(k.meta.Namespace, k.meta.Name)}
+	for i := 0; i < len(found); i++ {
+		for _, other := range c.apps {
+			id := applicationKind.ID(other.meta.Namespace, other.meta.Name)
+			if slices.Contains(other.contains, found[i]) && !slices.Contains(found, id) {
+				found = append(found, id)
+			}
+		}
+	}
+	found = found[1:]
+	slices.SortFunc(found, func(a, b manifest.ID) int { return a.Compare(b) })
+	return found
+}
+
+// loop is the error of an application that would have another among its objects which has it.
+func (w *worker) loop(id manifest.ID) error {
+	return fmt.Errorf("%s has this application among its own objects, directly or by others: neither could be deleted before the other; take one of them out", id)
+}
+
+// atHome reports whether a connection leads to the home itself, or that is not known.
+func (w *worker) atHome(ctx context.Context, l *link) bool {
+	there := l.identity(ctx)
+	if there == "" {
+		return true
+	}
+	t, err := w.home.Type(ctx, "v1", manifest.Namespace.Kind)
+	if err != nil {
+		return true
+	}
+	meta, err := w.home.GetMetadata(ctx, t, manifest.Namespace.ID("", metav1.NamespaceSystem))
+	return err != nil || string(meta.UID) == there
+}
