@@ -22,14 +22,14 @@ import (
 // the reason; a step that it would refuse is marked as rejected. Neither stops
 // the others.
 func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
-	created := make(map[string]bool)
+	spaces := make(map[string]*plan.Step)             // of the plan's Namespaces
 	retyped := make(map[schema.GroupKind]manifest.ID) // kinds whose types the plan changes
 	repinned := false
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		repinned = repinned || s.Object != nil && s.Action.Writes() && pins.Of(s.Object)
-		if s.ID.Is(manifest.Namespace) && s.Action == plan.Create {
-			created[s.ID.Name] = true
+		if s.ID.Is(manifest.Namespace) {
+			spaces[s.ID.Name] = s
 		}
 		if s.Object == nil || s.Action != plan.Configure || s.Compatibility <= compat.Documentation {
 			continue
@@ -48,7 +48,7 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 		if s.Object == nil || !s.Action.Writes() || s.NotValidated != "" {
 			continue
 		}
-		if created[s.ID.Namespace] {
+		if ns := spaces[s.ID.Namespace]; ns != nil && ns.Action == plan.Create {
 			s.NotValidated, s.Premature = fmt.Sprintf("its namespace %s is created by this plan", s.ID.Namespace), true
 			continue
 		}
@@ -87,6 +87,8 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 				s.NotValidated, s.Premature = "its pin goes with what this plan brings, which the API server does not know yet", true
 			case e.Class == kube.Invalid || e.Class == kube.Refused || e.Class == kube.Conflict:
 				s.Rejected = e.Message
+			case e.Class == kube.NoNamespace:
+				withoutNamespace(s, spaces[s.ID.Namespace], e)
 			case e.Class == kube.NoDryRun:
 				s.NotValidated = fmt.Sprintf("webhook %q does not support dry runs", e.Webhook)
 			default:
@@ -96,6 +98,21 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 		})
 	}
 	return g.Wait()
+}
+
+// withoutNamespace says why an object cannot be in a namespace that does not exist, or is
+// going. ns is the plan's step for the namespace; nil if there is none.
+func withoutNamespace(s, ns *plan.Step, e *kube.Error) {
+	switch {
+	case ns != nil && ns.Action == plan.Wait && ns.Object != nil:
+		s.NotValidated, s.Premature = fmt.Sprintf("its namespace is not there yet: %s", ns.Reason), true
+	case ns != nil:
+		s.Rejected = fmt.Sprintf("its namespace is not there: %s %s: %s", ns.ID, ns.Action, ns.Reason)
+	case e.Message == fmt.Sprintf("namespace %q not found", s.ID.Namespace):
+		s.Rejected = e.Message + ", and the repository has none of that name: add the Namespace, or correct metadata.namespace"
+	default:
+		s.Rejected = e.Message
+	}
 }
 
 func (a *Applier) dryRunStep(ctx context.Context, s *plan.Step) error {

@@ -182,6 +182,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 			s.Force, s.Adopt = true, true
 			return decide(Configure, "adopted: until now it was %s", claim.Text)
 		}
+		s.Allow = claim.adopt(s.Package)
 		how := "annotate it"
 		if s.Package != "" {
 			how = "have one of the Cluster's spec.patches annotate it"

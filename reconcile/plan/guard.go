@@ -8,6 +8,7 @@ import (
 
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/webhook"
 	"gitopsd.dev/sources/clusters"
 )
 
@@ -89,6 +90,40 @@ func HoldKept(p *Plan, keeps func(id manifest.ID, pkg string) bool) {
 	}
 }
 
+// HoldIncomplete holds the prunes that `gitopsd run` would leave to a later pass, since
+// an object of the same package (or another plain manifest) cannot be applied: the
+// replacement of an object must exist before the object goes. It is for showing a plan;
+// executing one decides by what really failed.
+func HoldIncomplete(p *Plan) {
+	var desired []*manifest.Object
+	for i := range p.Steps {
+		if o := p.Steps[i].Object; o != nil {
+			desired = append(desired, o)
+		}
+	}
+	why := make(map[string]string)
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if s.Object == nil || why[s.Package] != "" {
+			continue
+		}
+		awaited := s.Action == Held && s.UID == "" && webhook.Unserved(desired, s.Object) == ""
+		if s.Action == Conflict || s.Action == Refused || s.Rejected != "" || awaited {
+			cause := cmp.Or(s.Rejected, s.Reason)
+			if s.Allow != nil {
+				cause = s.Allow.Cause
+			}
+			why[s.Package] = fmt.Sprintf("%s: %s", s.ID, cause)
+		}
+	}
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if because := why[s.Package]; because != "" && s.Object == nil && !s.Early {
+			hold(s, "kept until the rest is applied: %s", because)
+		}
+	}
+}
+
 // keepUnrendered keeps objects that may still be desired, as rendering had errors.
 func (c *computation) keepUnrendered(steps []Step, empty bool) {
 	for i := range steps {
@@ -152,8 +187,12 @@ func (c *computation) keepMost(steps []Step, members int) {
 	if prunes <= MassPruneFloor || float64(prunes) <= MassPruneShare*float64(members) || prunes <= c.opts.AllowPrune || c.opts.RemoveAll {
 		return
 	}
+	cause := fmt.Sprintf("kept: this would prune %d of the %d objects in this cluster", prunes, members)
 	for i := range steps {
-		hold(&steps[i], "kept: this would prune %d of the %d objects in this cluster; to allow that, annotate %s with %s: \"%d\"",
-			prunes, members, cmp.Or(c.opts.Declaration, "the Cluster in the registry"), manifest.AllowPruneAnnotation, prunes)
+		if steps[i].Action == Prune {
+			steps[i].Allow = allowPrune(prunes, cause)
+		}
+		hold(&steps[i], "%s; to allow that, annotate %s with %s: \"%d\"",
+			cause, cmp.Or(c.opts.Declaration, "the Cluster in the registry"), manifest.AllowPruneAnnotation, prunes)
 	}
 }

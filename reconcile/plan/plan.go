@@ -8,6 +8,7 @@
 //     objects and the inventory;
 //   - which objects are ours (member.go), who owns the others (owner.go), what must
 //     not be pruned (guard.go), and what a prune would delete with it (contents.go);
+//   - what a person would write to have a step done all the same (allow.go);
 //   - when webhooks are registered (webhooks.go), and when definitions name conversion
 //     rules (converters.go);
 //   - refusals: breaking changes of types (types.go), conversion rules with a
@@ -68,7 +69,7 @@ const (
 )
 
 // Actions are all of them in the order in which they are shown.
-var Actions = []Action{Refused, Conflict, Held, Wait, Create, Configure, Prune, Unchanged}
+var Actions = []Action{Create, Configure, Prune, Wait, Held, Conflict, Refused, Unchanged}
 
 // Writes reports whether the action changes the cluster.
 func (a Action) Writes() bool { return a == Create || a == Configure || a == Prune }
@@ -79,7 +80,11 @@ type Step struct {
 	ID     manifest.ID
 	// Reason is one line for people; empty if the action needs none.
 	Reason string
-	Stage  Stage
+	// Allow is what would have the step done all the same; nil if no annotation would.
+	Allow *Allow
+	// Follows: the step is refused since another step of its package is.
+	Follows bool
+	Stage   Stage
 	// Object is the desired object; nil for an object that is not desired.
 	Object *manifest.Object
 	// Package is the one the object belongs to, "" for a plain manifest.

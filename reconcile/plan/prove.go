@@ -42,6 +42,9 @@ func CheckConversions(ctx context.Context, p *Plan, rules map[string]*render.Con
 			s.Proof = proof
 			if why := proof.Why(); why != "" && s.Action == Refused {
 				s.Reason += "; " + why
+				if s.Allow != nil {
+					s.Allow.Cause += "; " + why
+				}
 			} else if why != "" {
 				s.Action, s.Reason = Refused, why
 			}
@@ -57,12 +60,7 @@ func CheckConversions(ctx context.Context, p *Plan, rules map[string]*render.Con
 			why[s.Package] = fmt.Sprintf("its package has conversion rules with a counterexample: %s", s.ID.Name)
 		}
 	}
-	for i := range p.Steps {
-		s := &p.Steps[i]
-		if reason := why[s.Package]; reason != "" && s.Action.Writes() && !s.Drift {
-			s.Action, s.Reason = Refused, reason
-		}
-	}
+	refusePackages(p, why)
 	return nil
 }
 

@@ -40,24 +40,31 @@ func RefuseBreaking(p *Plan, allowed Allowed, byData bool) {
 			continue
 		}
 		by := allowed
-		where, note := fmt.Sprintf("the package's annotation %s", manifest.AllowBreakingAnnotation), ""
+		where, note, version := fmt.Sprintf("the package's annotation %s", manifest.AllowBreakingAnnotation), "", ""
 		if s.Package == "" && s.Object != nil {
-			by, where, note = ownAllowances(s.Object)
+			by, where, note, version = ownAllowances(s.Object)
 		}
 		refused := notAllowed(s, by, byData)
 		if len(refused) == 0 {
 			s.passed(byData)
 			continue
 		}
-		names, how := prose.Some(refused, maxShownFindings), wayOut(refused, Migrates(s.Object), where, note)
-		if data := s.harms(refused); data != "" {
-			how = data + "; " + how
+		names := prose.Some(refused, maxShownFindings)
+		cause, before, how := "breaking: "+names, storedAgain(refused, Migrates(s.Object)), wayOut(refused, where, note)
+		if s.Drift {
+			cause = s.Reason + "; correcting it is a breaking change: " + names
+		}
+		cause = joined(cause, s.harms(refused), before)
+		s.Action, s.Reason, s.Allow = Refused, joined(cause, how), nil
+		if s.Drift {
+			s.Reason += ", or make the change in the repository"
+		}
+		if how != "" && (s.Package != "" || version != "") {
+			s.Allow = allowBreaking(refused, version, cause)
 		}
 		if s.Drift {
-			s.Action, s.Reason = Refused, fmt.Sprintf("%s; correcting it is a breaking change: %s; %s, or make the change in the repository", s.Reason, names, how)
 			continue
 		}
-		s.Action, s.Reason = Refused, fmt.Sprintf("breaking: %s; %s", names, how)
 		if s.Package != "" && why[s.Package] == "" {
 			why[s.Package] = fmt.Sprintf("its package has a breaking change: %s: %s", s.ID.Name, names)
 		}
@@ -70,7 +77,7 @@ func refusePackages(p *Plan, why map[string]string) {
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		if reason := why[s.Package]; reason != "" && s.Action.Writes() && !s.Drift {
-			s.Action, s.Reason = Refused, reason
+			s.Action, s.Reason, s.Follows = Refused, reason, true
 		}
 	}
 }
@@ -108,44 +115,57 @@ func RefuseUnkept(p *Plan) {
 	refusePackages(p, why)
 }
 
-// wayOut says what can be done about findings that are refused. migrates reports whether
-// the daemon stores the objects again, where is what can allow findings, and how.
-func wayOut(refused []string, migrates bool, where, how string) string {
-	it, first := "it", ""
-	if slices.Contains(refused, compat.StoredVersionRemoved) {
-		first = "the API server removes no version that status.storedVersions lists: "
-		if migrates {
-			first += "`gitopsd run` stores the objects again (" + manifest.MigrateStorageAnnotation + "), and goes on when that is done"
-		} else {
-			first += "run `gitopsd migrate --yes` before"
-		}
-		if len(refused) == 1 {
-			return first
-		}
-		it, first = "the rest", first+"; "
-	}
-	return first + where + " can allow " + it + how
+// joined joins the parts of a reason that are not empty.
+func joined(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), "; ")
 }
 
-// ownAllowances returns what a plain manifest allows for itself, where it does so and how.
-func ownAllowances(o *manifest.Object) (by Allowed, where, how string) {
+// storedAgain says what has to be done first about a stored version that is removed; empty
+// if that is not among the findings that are refused. migrates reports whether the daemon
+// stores the objects again.
+func storedAgain(refused []string, migrates bool) string {
+	if !slices.Contains(refused, compat.StoredVersionRemoved) {
+		return ""
+	}
+	how := "run `gitopsd migrate --yes` before"
+	if migrates {
+		how = "`gitopsd run` stores the objects again (" + manifest.MigrateStorageAnnotation + "), and goes on when that is done"
+	}
+	return "the API server removes no version that status.storedVersions lists: " + how
+}
+
+// wayOut says what can allow findings that are refused, and how; empty if nothing can.
+func wayOut(refused []string, where, how string) string {
+	it := "it"
+	if slices.Contains(refused, compat.StoredVersionRemoved) {
+		if len(refused) == 1 {
+			return ""
+		}
+		it = "the rest"
+	}
+	return where + " can allow " + it + how
+}
+
+// ownAllowances returns what a plain manifest allows for itself, where it does so and how,
+// and the version that allowances name; empty if its types cannot be read.
+func ownAllowances(o *manifest.Object) (by Allowed, where, how, version string) {
 	where = "its annotation " + manifest.AllowBreakingAnnotation
 	defined, err := types.Of(o.Tree())
 	if err != nil {
-		return nil, where, "; " + err.Error()
+		return nil, where, "; " + err.Error(), ""
 	}
 	// Enough digits of the digest that an allowance does not outlive the change.
 	const digits = 12
-	version := types.Sum(defined)[:len("h1:")+digits]
+	version = types.Sum(defined)[:len("h1:")+digits]
 	how = fmt.Sprintf(", with a line \"%s:<finding>=<reason>\" for each", version)
 	all, err := compat.ParseAllowances(o.Annotation(manifest.AllowBreakingAnnotation))
 	if err != nil {
-		return nil, where, how + "; " + err.Error()
+		return nil, where, how + "; " + err.Error(), version
 	}
 	return func(_ string, f compat.Finding) (string, bool) {
 		a, ok := compat.Allowed(all, version, f)
 		return a.Reason, ok
-	}, where, how
+	}, where, how, version
 }
 
 // notAllowed names the breaking findings of a step that nothing allows, and records
@@ -185,7 +205,7 @@ func MayDecide(s *Step, allowed Allowed) bool {
 		return false
 	}
 	if s.Package == "" && s.Object != nil {
-		allowed, _, _ = ownAllowances(s.Object)
+		allowed, _, _, _ = ownAllowances(s.Object)
 	}
 	return slices.ContainsFunc(s.Findings, func(f compat.Finding) bool {
 		if allowed != nil {
@@ -200,7 +220,7 @@ func MayDecide(s *Step, allowed Allowed) bool {
 // LetsThrough reports whether a step that breaks the schema passes by what its survey says.
 func LetsThrough(s *Step, allowed Allowed, byData bool) bool {
 	if s.Package == "" && s.Object != nil {
-		allowed, _, _ = ownAllowances(s.Object)
+		allowed, _, _, _ = ownAllowances(s.Object)
 	}
 	tried := Step{Package: s.Package, Findings: s.Findings, Survey: s.Survey, Back: s.Back}
 	return len(notAllowed(&tried, allowed, byData)) == 0

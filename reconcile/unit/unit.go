@@ -158,6 +158,7 @@ func (c *Connection) plan(ctx context.Context, want *desired.Unit, how planning)
 	}
 	plan.KeepConverters(p)
 	if how.dryRun {
+		plan.HoldIncomplete(p)
 		p.Notes = append(p.Notes, append(c.notes(ctx, want), completed.Notes...)...)
 	}
 	return p, completed, nil

@@ -223,6 +223,9 @@ func (in *inspection) kustomization(ctx context.Context, v *visit, file string, 
 	if err != nil {
 		return 0, err
 	}
+	if err := in.budget.leave(n); err != nil {
+		return 0, fmt.Errorf("%s: %w", file, err)
+	}
 	return n, in.localise(v.dir, file, &k)
 }
 

@@ -265,7 +265,7 @@ func TestBuildEnds(t *testing.T) {
 		{name: "component loop", archive: "-- a/kustomization.yaml --\ncomponents: [../c]\n-- c/kustomization.yaml --\nkind: Component\ncomponents: [../c]\n", want: "c: is used by c, which is in it"},
 		{name: "plugin loop", archive: "-- a/kustomization.yaml --\ntransformers: [../t]\n-- t/kustomization.yaml --\nresources: [../t]\n", want: "t: is used by t, which is in it"},
 		{name: "plugins of the kustomization itself", archive: "-- a/kustomization.yaml --\ntransformers: [.]\n", want: "a: is used by a, which is in it"},
-		{name: "doubling", archive: strings.Replace(doubling.String(), "n0/", "a/", 3), want: "more than 1000 kustomizations", limit: true},
+		{name: "doubling", archive: strings.Replace(doubling.String(), "n0/", "a/", 3), want: "more than 2000000 steps", limit: true},
 		{name: "deep", archive: strings.Replace(deep.String(), "n0/", "a/", 1), want: "nested deeper than 50", limit: true},
 		{name: "objects", archive: "-- a/kustomization.yaml --\nresources: [b.yaml]\n-- a/b.yaml --\n" + many(5001, "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a%d}\n"), want: "more than 5000 objects", limit: true},
 		{name: "objects in lists", archive: "-- a/kustomization.yaml --\nresources: [b.yaml]\n-- a/b.yaml --\nkind: List\napiVersion: v1\nitems:\n" + many(5001, "- {apiVersion: v1, kind: ConfigMap, metadata: {name: a%d}}\n"), want: "more than 5000 objects", limit: true},
@@ -311,6 +311,28 @@ func TestBuildEnds(t *testing.T) {
 				t.Errorf("errors.Is(%v, sources.ErrLimit) = %t", err, !tt.limit)
 			}
 		})
+	}
+}
+
+// How many kustomizations a build has is no limit of its own: only what they cost is.
+func TestManyKustomizations(t *testing.T) {
+	t.Parallel()
+	const n = 1_500
+	files := fstest.MapFS{}
+	var all strings.Builder
+	for i := range n {
+		fmt.Fprintf(&all, "- k%d\n", i)
+		if i%10 > 0 { // most have no object, which would cost more than they do
+			files[fmt.Sprintf("a/k%d/kustomization.yaml", i)] = &fstest.MapFile{Data: []byte("resources: []\nnamePrefix: x-\n")}
+			continue
+		}
+		files[fmt.Sprintf("a/k%d/kustomization.yaml", i)] = &fstest.MapFile{Data: []byte("resources: [c.yaml]\nnamePrefix: x-\n")}
+		files[fmt.Sprintf("a/k%d/c.yaml", i)] = &fstest.MapFile{Data: fmt.Appendf(nil, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c%d}\n", i)}
+	}
+	files["a/kustomization.yaml"] = &fstest.MapFile{Data: []byte("resources:\n" + all.String())}
+	objects, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{})
+	if err != nil || len(objects) != n/10 {
+		t.Errorf("%d objects, %v", len(objects), err)
 	}
 }
 

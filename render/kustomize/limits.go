@@ -12,9 +12,6 @@ import (
 const (
 	// MaxBytes of all files read; a file that is used twice counts twice.
 	MaxBytes = 64 << 20
-	// MaxDirectories is the number of kustomizations built; one that is used
-	// twice counts twice.
-	MaxDirectories = 1_000
 	// MaxNesting of bases in bases.
 	MaxNesting = 50
 	// MaxRemotes is the number of commits of other repositories that are used.
@@ -26,7 +23,10 @@ const (
 	// the largest provider are 550,000.
 	MaxValues = 1_000_000
 	// MaxSteps is the sum, over all kustomizations, of their patches, labels,
-	// replacements and the like, times the objects that these may change.
+	// replacements and the like, times the objects that these may change; and of
+	// the cost of each kustomization itself, which is kustomizationSteps and a step
+	// for each object that it hands on. A kustomization that is used twice counts
+	// twice.
 	MaxSteps = 2_000_000
 	// MaxNames is the number of names and references in all objects, times the
 	// objects among which kustomize looks for each: some microseconds each.
@@ -36,9 +36,13 @@ const (
 	MaxEntries = 20_000
 )
 
+// kustomizationSteps is what a kustomization costs without any objects, in steps: some
+// files are looked for, and one is read. There may be as many as there may be objects.
+const kustomizationSteps = 400
+
 // budget is what is left of each limit.
 type budget struct {
-	bytes, directories, objects, values, steps int
+	bytes, objects, values, steps int
 	// names counts up, since its limit depends on the number of objects; the limit
 	// of widths depends on patches.
 	names   int
@@ -47,7 +51,7 @@ type budget struct {
 }
 
 func newBudget() budget {
-	return budget{bytes: MaxBytes, directories: MaxDirectories, objects: MaxObjects, values: MaxValues, steps: MaxSteps}
+	return budget{bytes: MaxBytes, objects: MaxObjects, values: MaxValues, steps: MaxSteps}
 }
 
 // spend takes n from a budget.
@@ -63,9 +67,12 @@ func (b *budget) read(n int) error {
 	return spend(&b.bytes, n, "the build reads more than %d bytes; files that are used repeatedly count each time", MaxBytes)
 }
 
-func (b *budget) enter() error {
-	return spend(&b.directories, 1, "the build has more than %d kustomizations; one that is used repeatedly counts each time", MaxDirectories)
-}
+// enter takes what a kustomization costs before anything in it is known: one that uses
+// another twice, which does so too, is endless for all practical purposes.
+func (b *budget) enter() error { return b.step(kustomizationSteps) }
+
+// leave takes what a kustomization costs by the objects that it hands on.
+func (b *budget) leave(objects int) error { return b.step(objects) }
 
 func (b *budget) hold(n int) error {
 	return spend(&b.objects, n, "the build has more than %d objects; make packages of the types, or divide the directory between clusters", MaxObjects)
@@ -87,5 +94,9 @@ func (b *budget) settle(schema bool) error {
 
 func (b *budget) work(operators, objects int) error {
 	// Both are bounded by the size of the input, so the product does not overflow.
-	return spend(&b.steps, operators*objects, "the build takes more than %d steps (patches, labels and the like, times objects)", MaxSteps)
+	return b.step(operators * objects)
+}
+
+func (b *budget) step(n int) error {
+	return spend(&b.steps, n, "the build takes more than %d steps: patches, labels and the like, times objects, and kustomizations, each time that they are used", MaxSteps)
 }

@@ -25,7 +25,6 @@ import (
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/unit"
-	"gitopsd.dev/reconcile/verify"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
@@ -64,6 +63,11 @@ It uses the credentials that the registry names, from --kubeconfig-dir or the
 hub's Secrets (--kubeconfig), or contexts of your own kubeconfig (--context).
 With --against it compares with another revision of the repository instead, and
 contacts no cluster; it checks objects by the definitions in the repository.
+
+The first and the last line say how the fleet is. Clusters with equal plans are shown
+once; --all names them, and shows every object and field. What is refused, held or in
+conflict comes after what changes, with its cause, the file and line of the object, and
+the annotation that would allow it, where there is one.
 
 Conversion rules that change, or whose definition does, are tried on generated objects:
 there and back, with edits in between. Rules that lose something are refused, with the
@@ -158,18 +162,29 @@ func (o *planOptions) run(cmd *cobra.Command, g *global) error {
 // faults returns the reasons why something could not be planned, and counts steps at
 // which `gitopsd run` would fail.
 func faults(f *preview.Fleet) []string {
-	all := append([]string(nil), f.Errors...)
-	for _, c := range f.Clusters {
+	var reasons []string
+	clusters := make(map[string][]string) // by reason
+	add := func(c *preview.ClusterPlan, reason string) {
+		if clusters[reason] == nil {
+			reasons = append(reasons, reason)
+		}
+		clusters[reason] = append(clusters[reason], c.Name)
+	}
+	for i := range f.Clusters {
+		c := &f.Clusters[i]
 		if c.Err != "" {
-			all = append(all, problem.Problem{Cluster: c.Name, Reason: c.Err}.String())
+			add(c, c.Err)
 		}
 		if n := c.Plan.Failing(); n > 0 && !c.Suspended {
-			steps := prose.Agree(n, "step, which the plan shows with its reason", "steps, which the plan shows with their reasons")
-			all = append(all, problem.Problem{Cluster: c.Name, Reason: "gitopsd run would fail at " + steps}.String())
+			add(c, "gitopsd run would fail at "+prose.Agree(n, "step, which the plan shows with its reason", "steps, which the plan shows with their reasons"))
 		}
 		for _, name := range c.Untrue() {
-			all = append(all, problem.Problem{Cluster: c.Name, Reason: "the conversion rules of " + name + " are wrong for objects that the plan names"}.String())
+			add(c, "the conversion rules of "+name+" are wrong for objects that the plan names")
 		}
+	}
+	all := slices.Clone(f.Errors)
+	for _, reason := range reasons {
+		all = append(all, preview.Subject(clusters[reason])+": "+reason)
 	}
 	return all
 }
@@ -219,6 +234,9 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 		return nil, err
 	}
 	fleet := &preview.Fleet{Source: "working tree", Against: p.options.against, Lock: lockDiff(state.Committed, state.Lock)}
+	if len(p.options.registry.local) == 0 {
+		fleet.Revision = revisionOf(p.root, tree)
+	}
 	for _, w := range state.Waiting {
 		fleet.Notes = append(fleet.Notes, w.String())
 	}
@@ -234,12 +252,12 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 		fleet.Lock = nil // which has nothing of this machine
 	}
 	problems := problem.Of(state.RegistryErr)
+	told := new(notes)
 	for _, c := range state.Clusters {
-		for _, note := range c.Notes {
-			fleet.Notes = append(fleet.Notes, fmt.Sprintf("cluster %s: %s", c.Name, note))
-		}
+		told.add(c.Name, c.Notes)
 		problems = append(problems, c.Faults...)
 	}
+	fleet.Notes = append(fleet.Notes, told.lines()...)
 	for _, p := range problem.Merge(problems) {
 		fleet.Errors = append(fleet.Errors, p.String())
 	}
@@ -266,11 +284,13 @@ func (p *planner) live(ctx context.Context, fleet *preview.Fleet, state *desired
 	var wg sync.WaitGroup
 	for i, c := range state.Clusters {
 		wg.Go(func() {
-			cp := preview.ClusterPlan{Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c), Details: details(c), Revisions: revisions(c), Before: lockedNames(c, before)}
+			cp := shown(c)
+			var installed map[string]unit.Installed
 			var err error
-			if cp.Plan, err = p.one(ctx, c); err != nil {
+			if cp.Plan, installed, err = p.one(ctx, c); err != nil {
 				cp.Err = problem.Message(err)
 			}
+			cp.Before, cp.BeforeLocked = installedNames(c, installed, lockedNames(c, before), before, state.Lock)
 			fleet.Clusters[i] = cp
 		})
 	}
@@ -281,28 +301,40 @@ func (p *planner) live(ctx context.Context, fleet *preview.Fleet, state *desired
 
 // planNotes returns the notes of all plans, each once with its clusters.
 func planNotes(fleet *preview.Fleet) []string {
-	var order []string
-	names := make(map[string][]string)
+	all := new(notes)
 	for i := range fleet.Clusters {
-		c := &fleet.Clusters[i]
-		if c.Plan == nil {
-			continue
-		}
-		for _, note := range c.Plan.Notes {
-			if names[note] == nil {
-				order = append(order, note)
-			}
-			names[note] = append(names[note], c.Name)
+		if c := &fleet.Clusters[i]; c.Plan != nil {
+			all.add(c.Name, c.Plan.Notes)
 		}
 	}
-	for i, note := range order {
-		clusters := "cluster "
-		if len(names[note]) > 1 {
-			clusters = "clusters "
-		}
-		order[i] = clusters + verify.ClusterNames(names[note]) + ": " + note
+	return all.lines()
+}
+
+// notes collects the notes of clusters, each once.
+type notes struct {
+	order    []string
+	clusters map[string][]string // by note
+}
+
+func (n *notes) add(cluster string, all []string) {
+	if n.clusters == nil {
+		n.clusters = make(map[string][]string)
 	}
-	return order
+	for _, note := range all {
+		if n.clusters[note] == nil {
+			n.order = append(n.order, note)
+		}
+		n.clusters[note] = append(n.clusters[note], cluster)
+	}
+}
+
+// lines returns the notes with their clusters.
+func (n *notes) lines() []string {
+	var all []string
+	for _, note := range n.order {
+		all = append(all, preview.Subject(n.clusters[note])+": "+note)
+	}
+	return all
 }
 
 // committed returns the lock at HEAD, which has the versions in clusters when the
@@ -321,12 +353,20 @@ func (p *planner) committed(state *desired.State) *lockfile.File {
 	return lock
 }
 
-func (p *planner) one(ctx context.Context, c *desired.Unit) (*plan.Plan, error) {
+// one returns the plan for a cluster, and what the cluster has of the packages.
+func (p *planner) one(ctx context.Context, c *desired.Unit) (made *plan.Plan, installed map[string]unit.Installed, err error) {
 	how := (*unit.Connection).Plan
 	if p.options.objects {
 		how = (*unit.Connection).PlanLive
 	}
-	return planOf(ctx, p.connector, c, fleetOf(p.root, p.options.takeOver), p.log, how)
+	made, err = planOf(ctx, p.connector, c, fleetOf(p.root, p.options.takeOver), p.log, func(connection *unit.Connection, ctx context.Context, c *desired.Unit) (*plan.Plan, error) {
+		made, err := how(connection, ctx, c)
+		if err == nil {
+			installed = connection.Installed(ctx, c, made)
+		}
+		return made, err
+	})
+	return made, installed, err
 }
 
 // planOf makes a plan for a cluster by one of Connection's methods.
@@ -355,52 +395,6 @@ func planOf(ctx context.Context, connector *hub.Connector, c *desired.Unit, flee
 	return how(connection, ctx, c)
 }
 
-func packageNames(c *desired.Unit) map[string]string {
-	names := make(map[string]string)
-	for _, s := range c.Packages {
-		ref := s.Pin.Ref
-		names[s.Declaration.Name] = ref.Repository + " " + ref.Version()
-	}
-	return names
-}
-
-// details returns where a cluster's packages come from, and who signed them.
-func details(c *desired.Unit) map[string]preview.PackageDetails {
-	all := make(map[string]preview.PackageDetails)
-	for _, s := range c.Packages {
-		p := preview.PackageDetails{Repository: s.Pin.Ref.Repository, Version: s.Pin.Ref.Version(), Verified: s.Verified, Replaces: s.Replacement()}
-		if s.Origin.RewrittenBy != "" {
-			p.From = s.Origin.String()
-		}
-		all[s.Declaration.Name] = p
-	}
-	return all
-}
-
-func revisions(c *desired.Unit) map[string]string {
-	names := make(map[string]string)
-	for _, s := range c.Packages {
-		names[s.Declaration.Name] = s.Revision()
-	}
-	return names
-}
-
-// lockedNames returns the packages of a cluster as a lock selects them. Packages are
-// matched by repository, since the lock has no names.
-func lockedNames(c *desired.Unit, lock *lockfile.File) map[string]string {
-	versions := make(map[string]string)
-	for _, s := range lock.Selections(c.Name) {
-		versions[s.Repository] = s.Version
-	}
-	names := make(map[string]string)
-	for _, s := range c.Packages {
-		if v := versions[s.Pin.Ref.Repository]; v != "" {
-			names[s.Declaration.Name] = s.Pin.Ref.Repository + " " + v
-		}
-	}
-	return names
-}
-
 // against compares with another revision.
 func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desired.State) error {
 	commit, repo, err := commitOf(p.root, p.options.against)
@@ -418,7 +412,7 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 	none, _ := manifest.NewSet(nil)
 	var comparer plan.Comparer
 	for _, c := range state.Clusters {
-		cp := preview.ClusterPlan{Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c), Details: details(c), Revisions: revisions(c)}
+		cp := shown(c)
 		old := before.Get(c.Name)
 		switch {
 		case c.Err != nil:
@@ -445,6 +439,7 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 			if err := plan.CheckConversions(ctx, cp.Plan, c.Conversions, c.Proofs); err != nil {
 				return err
 			}
+			plan.HoldIncomplete(cp.Plan)
 		}
 		fleet.Clusters = append(fleet.Clusters, cp)
 	}

@@ -39,7 +39,7 @@ func rebuilt(t *testing.T, more ...plan.Step) *Fleet {
 // clusters, and without the values of settings.
 func TestControllers(t *testing.T) {
 	tables := rebuilt(t).ControllerTables()
-	have := show.Sprint(func(text *show.Text) { textWriter{text}.controllers(tables) })
+	have := show.Sprint(func(text *show.Text) { textWriter{Text: text}.controllers(tables) })
 	want := `Controller of package things (reg.io/things v1.0.0 -> v1.0.1) in dev, prod: types unchanged, controller changed
   ~ image package-runtime: sha256:aaaaaaaaaaaa -> sha256:bbbbbbbbbbbb
   ~ image sidecar added: reg.io/sidecar:v1
@@ -115,7 +115,7 @@ func TestFunctionBump(t *testing.T) {
 		{"reg.io/patch:v1" + a, "reg.io/patch:v1.0" + a, ""},
 	} {
 		f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: &plan.Plan{Steps: []plan.Step{step(tt.old, tt.now)}}}}}
-		have := show.Sprint(func(text *show.Text) { textWriter{text}.controllers(alone(f.ControllerTables())) })
+		have := show.Sprint(func(text *show.Text) { textWriter{Text: text}.controllers(alone(f.ControllerTables())) })
 		if have != tt.want {
 			t.Errorf("have %q, want %q", have, tt.want)
 		}

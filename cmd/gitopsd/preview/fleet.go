@@ -2,17 +2,19 @@
 // pull request, and to programs as JSON.
 //
 //   - fleet.go has the plans of several clusters, with packages, the lines of the
-//     lock, errors and notes;
+//     lock, errors and notes; alike.go puts clusters with equal plans together, and
+//     verdict.go says all of it in a line;
 //   - table.go has the changes of types, package by package, once for all clusters
 //     in which they are the same; controllers.go has those of controllers, and
 //     proofs.go what trying conversion rules has shown;
-//   - text.go, tabletext.go, json.go and markdown.go write them. Folding, wrapping and
-//     cutting are cmd/gitopsd/show's.
+//   - text.go, refusals.go, locktext.go, tabletext.go, json.go and markdown.go write
+//     them. Folding, wrapping and cutting are cmd/gitopsd/show's.
 //
 // The contents of a plan are reconcile/plan's; cmd/gitopsd/cli makes the plans.
 package preview
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -25,6 +27,9 @@ type Fleet struct {
 	// Source is the commit or tree that was planned. Against is the revision that it
 	// was compared with, empty for the live clusters.
 	Source, Against string
+	// Revision is the short name of the commit that the tree is the same as; empty if it
+	// is not one, or if that is not known.
+	Revision string
 	// Clusters are in the registry's order.
 	Clusters []ClusterPlan
 	// Lock are the lines of clusters.lock that change, with "+ " or "- ".
@@ -44,6 +49,12 @@ type ClusterPlan struct {
 	// Packages are the cluster's, by name: "repository version". Before are the
 	// earlier versions of packages whose version changes, if known.
 	Packages, Before map[string]string
+	// BeforeLocked are the packages in Before whose version is the lock's, since nothing
+	// in the cluster tells it.
+	BeforeLocked map[string]bool
+	// Declared is where each package is declared, by name: "Provider web
+	// (clusters/dev/web.yaml:1)".
+	Declared map[string]string
 	// Revisions are the packages' revisions, by name.
 	Revisions map[string]string
 	// Details are the packages' origins and signatures, by name.
@@ -132,7 +143,9 @@ type group struct {
 	steps []*plan.Step
 }
 
-// groups returns the steps by package, without unchanged ones, plain manifests last.
+// groups returns the steps by package, without unchanged ones: first those with changes,
+// and in both parts plain manifests last. A group may have steps of no interest alone, see
+// [isCosmetic].
 func groups(p *plan.Plan) []group {
 	var all []group
 	for i := range p.Steps {
@@ -149,6 +162,11 @@ func groups(p *plan.Plan) []group {
 	}
 	slices.SortStableFunc(all, func(a, b group) int {
 		switch {
+		case a.changes() != b.changes():
+			if a.changes() {
+				return -1
+			}
+			return 1
 		case a.name == b.name:
 			return 0
 		case a.name == "" || b.name != "" && a.name > b.name:
@@ -157,12 +175,20 @@ func groups(p *plan.Plan) []group {
 		return -1
 	})
 	for _, g := range all {
-		slices.SortStableFunc(g.steps, func(a, b *plan.Step) int {
-			if a.Action == plan.Refused && b.Action == plan.Refused {
-				return strings.Compare(brief(a), brief(b))
+		because := func(s *plan.Step) string {
+			if s.Action.Writes() {
+				return ""
 			}
-			return slices.Index(plan.Actions, a.Action) - slices.Index(plan.Actions, b.Action)
+			return cause(s)
+		}
+		slices.SortStableFunc(g.steps, func(a, b *plan.Step) int {
+			return cmp.Or(slices.Index(plan.Actions, markOf(a))-slices.Index(plan.Actions, markOf(b)), strings.Compare(because(a), because(b)))
 		})
 	}
 	return all
+}
+
+// changes reports whether a step of the group writes.
+func (g group) changes() bool {
+	return slices.ContainsFunc(g.steps, func(s *plan.Step) bool { return s.Action.Writes() && !isCosmetic(s) })
 }

@@ -23,10 +23,28 @@ func TestHeldAlikeIsFolded(t *testing.T) {
 	if err := f.WriteText(&b, show.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	for text, want := range map[string]int{"kept: too many": 1, "40 × configmap: ns/c00, ": 1, "configmap/ns/other held: kept: it is Crossplane's": 1} {
+	for text, want := range map[string]int{"held: too many": 1, "40 × configmap: ns/c00, ": 1, "configmap/ns/other held: it is Crossplane's": 1} {
 		if have := strings.Count(b.String(), text); have != want {
 			t.Errorf("%q is there %d times, want %d:\n%s", text, have, want, b.String())
 		}
+	}
+}
+
+// A package that is held as a whole is one line.
+func TestHeldPackageIsALine(t *testing.T) {
+	t.Parallel()
+	var steps []plan.Step
+	for i := range 3 {
+		steps = append(steps, plan.Step{Action: plan.Held, Package: "p", ID: manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: fmt.Sprintf("c%02d", i)}, Reason: "kept: Crossplane installs package p from now on and takes this over"})
+	}
+	f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Packages: map[string]string{"p": "reg.io/p v1"}, Plan: &plan.Plan{Steps: steps}}}}
+	var b strings.Builder
+	if err := f.WriteText(&b, show.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	const want = "\nCluster dev: 3 held\n  = package p (reg.io/p v1) held: Crossplane installs package p from now on and takes this over; 3 objects stay as they are\n\n= held back\n"
+	if !strings.Contains(b.String(), want) {
+		t.Errorf("have\n%s\nwant%s", b.String(), want)
 	}
 }
 

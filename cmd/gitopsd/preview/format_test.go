@@ -126,7 +126,7 @@ func TestMarkdownFitsAComment(t *testing.T) {
 	for c := range 40 {
 		p := &plan.Plan{Cluster: fmt.Sprintf("cluster-%d", c)}
 		for i := range 500 {
-			p.Steps = append(p.Steps, plan.Step{Action: plan.Configure, ID: manifest.ID{Group: "acme.example", Kind: "Thing", Name: fmt.Sprintf("thing%d", i)}, Reason: "changed in the repository"})
+			p.Steps = append(p.Steps, plan.Step{Action: plan.Configure, ID: manifest.ID{Group: "acme.example", Kind: "Thing", Name: fmt.Sprintf("thing%d", i)}, Reason: "changed in the repository of " + p.Cluster})
 		}
 		f.Clusters = append(f.Clusters, ClusterPlan{Name: p.Cluster, Plan: p})
 	}
@@ -163,7 +163,7 @@ func TestMarkdownOfALargeFleet(t *testing.T) {
 	}
 	failing := &Fleet{Source: "working tree"}
 	for c := range 2000 {
-		failing.Clusters = append(failing.Clusters, ClusterPlan{Name: fmt.Sprintf("cluster-%d", c), Err: strings.Repeat("it does not answer ", 10)})
+		failing.Clusters = append(failing.Clusters, ClusterPlan{Name: fmt.Sprintf("cluster-%d", c), Err: fmt.Sprint(c, strings.Repeat(" it does not answer", 10))})
 		failing.Errors = append(failing.Errors, strings.Repeat("nothing works ", 10))
 		failing.Notes = append(failing.Notes, strings.Repeat("a note ", 10))
 	}
@@ -171,8 +171,8 @@ func TestMarkdownOfALargeFleet(t *testing.T) {
 		fleet *Fleet
 		want  []string
 	}{
-		{f, []string{"| cluster-500 | 1 | 0 | 0 | 0 | 0 |\n", "| 1996 without changes | 0 | 0 | 0 | 1996 | 0 |\n"}},
-		{failing, []string{"| … 1940 more |", "more bytes\n", "> … and 1980 more\n"}},
+		{f, []string{"**Changes: 4 clusters change, 1996 match the working tree**\n", "| 4 clusters (cluster-0, cluster-500, cluster-1000 …) | 1 new |\n", "| 1996 clusters (cluster-1, cluster-2, cluster-3 …) | 1 unchanged |\n"}},
+		{failing, []string{"**Problems: 2000 clusters have no plan, 2000 errors**\n", "| … 1940 more clusters |", "more bytes\n", "> … and 1980 more\n"}},
 	} {
 		var b strings.Builder
 		if err := tt.fleet.WriteMarkdown(&b); err != nil {

@@ -35,6 +35,12 @@ import (
 //	      "package": "web",             if the object comes from one
 //	      "stage": "workloads",
 //	      "reason": "changed in the repository",
+//	      "allow": {                    the annotation that would have it done all the same, if one would
+//	        "on": "package",            object, package or cluster: the document that takes it
+//	        "where": "Provider web (clusters/dev/web.yaml:1)", if that is a package's declaration
+//	        "annotation": "gitopsd.dev/allow-breaking", "value": "v2.0.0:field-removed=<reason>"
+//	      },
+//	      "origin": "clusters/dev/web.yaml:7", where the object is written, if the step would fail
 //	      "after": ["package/infra"],   what must be ready before
 //	      "drift": true,                whether it puts right what others changed
 //	      "notValidated": "…",          why no dry run could say whether it would be accepted
@@ -123,7 +129,7 @@ func (f *Fleet) WriteJSON(w io.Writer) error {
 				s := &c.Plan.Steps[i]
 				cj.Summary[s.Action]++
 				if s.Action != plan.Unchanged {
-					cj.Steps = append(cj.Steps, newStepJSON(s))
+					cj.Steps = append(cj.Steps, newStepJSON(&c, s))
 				}
 				if s.Tried != nil {
 					cj.Tried = append(cj.Tried, newTriedJSON(s))
@@ -189,6 +195,8 @@ type stepJSON struct {
 	Package   string      `json:"package,omitempty"`
 	Stage     string      `json:"stage"`
 	Reason    string      `json:"reason,omitempty"`
+	Allow     *allowJSON  `json:"allow,omitempty"`
+	Origin    string      `json:"origin,omitempty"`
 	// After names what must be ready before the step.
 	After        []string `json:"after,omitempty"`
 	Drift        bool     `json:"drift,omitempty"`
@@ -302,10 +310,26 @@ type changeJSON struct {
 	Unknown bool   `json:"unknown,omitempty"`
 }
 
-func newStepJSON(s *plan.Step) stepJSON {
+type allowJSON struct {
+	On         plan.Holder `json:"on"`
+	Where      string      `json:"where,omitempty"`
+	Annotation string      `json:"annotation"`
+	Value      string      `json:"value"`
+}
+
+func newStepJSON(c *ClusterPlan, s *plan.Step) stepJSON {
 	sj := stepJSON{
 		Action: s.Action, Group: s.ID.Group, Kind: s.ID.Kind, Namespace: s.ID.Namespace, Name: s.ID.Name, Package: s.Package,
 		Stage: s.Stage.String(), Reason: s.Reason, After: s.After, Drift: s.Drift, NotValidated: s.NotValidated, Rejected: s.Rejected,
+	}
+	if a := s.Allow; a != nil {
+		sj.Allow = &allowJSON{On: a.On, Annotation: a.Annotation, Value: a.Text(version(c.Packages[s.Package]))}
+		if a.On == plan.OnPackage {
+			sj.Allow.Where = c.Declared[s.Package]
+		}
+	}
+	if s.Action == plan.Refused || s.Action == plan.Conflict || s.Rejected != "" {
+		sj.Origin = place(s)
 	}
 	if s.Compatibility != compat.Identical {
 		sj.Compatibility = s.Compatibility.String()

@@ -3,7 +3,6 @@ package preview
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"gitopsd.dev/cmd/gitopsd/show"
@@ -18,20 +17,28 @@ const (
 	maxClusterLines = 60
 	maxErrors       = 10_000
 	maxNotes        = 20
+	maxMessage      = 300 // bytes of why there is no plan, in the table
 )
 
-// WriteMarkdown writes the plans as a comment for a pull request: a table of clusters
-// and one of changed types, then the findings of each package and the steps of each
-// cluster, folded. Sections that do not fit into [show.MaxComment] are cut, and the
-// comment says how much is missing. Errors are those of w.
+// WriteMarkdown writes the plans as a comment for a pull request. Its title names what
+// changes, the verdict comes first and last, with a table of clusters (those with equal
+// plans in a line) and one of changed types between; then the findings of each package,
+// the steps of each group of clusters and the lock, folded, in the colours of a diff.
+// Sections that do not fit into [show.MaxComment] are cut, and the comment says how much
+// is missing. Errors are those of w.
 func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	c := show.Comment{Command: "gitopsd plan", Item: "section"}
 	b := &c.Head
-	b.WriteString("### gitopsd plan\n\n")
-	if !f.HasChanges() && !f.Failed() && !slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return attention(c.Plan) > 0 }) {
-		b.WriteString("No changes.\n\n")
+	title := "gitopsd plan"
+	if t := f.transition(); t != "" {
+		title += ": " + t
 	}
-	f.writeClusters(b)
+	verdict := "**" + escaped(f.verdict().text) + "**\n"
+	fmt.Fprintf(b, "### %s\n\n%s", escaped(title), verdict)
+	all := f.alike()
+	if quiet := len(all) == 1 && all[0].first().silent(); !quiet {
+		writeClusters(b, all)
+	}
 	if len(f.Errors) > 0 {
 		b.WriteString("\n**Errors**\n" + show.Fenced("", shortText(strings.Join(f.Errors, "\n\n"), maxErrors)))
 	}
@@ -46,56 +53,80 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	writeTypes(b, tables)
 	writeControllers(b, alone(f.ControllerTables()))
 	for _, table := range tables {
-		c.Section(fmt.Sprintf("types of %s in %s: %s", table.title(), table.where(), table.counts()), "", show.Sprint(func(t *show.Text) { textWriter{t}.typeRows(table) }))
+		c.Section(fmt.Sprintf("types of %s in %s: %s", table.title(), table.where(), table.counts()), "diff", diff(show.Sprint(func(t *show.Text) { textWriter{Text: t}.typeRows(table) })))
 	}
 	for _, table := range f.ProofTables() {
-		c.Section(fmt.Sprintf("conversion rules of %s in %s: %s", table.Definition, where(table.Clusters), table.summary()), "", show.Sprint(func(t *show.Text) { textWriter{t}.proof(table) }))
+		c.Section(fmt.Sprintf("conversion rules of %s in %s: %s", table.Definition, where(table.Clusters), table.summary()), "diff", diff(show.Sprint(func(t *show.Text) { textWriter{Text: t}.proof(table) })))
+	}
+	sections := 0
+	for _, a := range all {
+		if a.first().silent() {
+			continue
+		}
+		sections++
+		body := show.Sprint(func(t *show.Text) {
+			if len(a.of) > shownClusters {
+				t.Line("  %s", shortText(strings.Join(a.names(), ", "), maxErrors))
+			}
+			textWriter{Text: t}.body(a)
+		})
+		c.Section(Subject(a.names())+": "+a.headline(), "diff", diff(body))
 	}
 	if len(f.Lock) > 0 {
 		c.Section("clusters.lock: "+prose.Count(len(f.Lock), "line"), "diff", strings.Join(f.Lock, "\n"))
 	}
-	for _, cl := range f.Clusters {
-		if cl.Err != "" {
-			c.Section(cl.Name+": error", "", cl.Err)
-		}
-		if cl.Plan == nil || len(groups(cl.Plan))+len(cl.quiet()) == 0 && !cl.tried() {
-			continue
-		}
-		_, body, _ := strings.Cut(show.Sprint(func(t *show.Text) { textWriter{t}.cluster(cl) }), "\n") // the first line is the summary
-		c.Section(cl.Name+": "+headline(cl.Plan), "", body)
+	if legend := f.legend(); legend != "" && sections+len(tables) > 0 {
+		fmt.Fprintf(&c.Tail, "\nMarks: %s\n", "`"+strings.ReplaceAll(legend, "   ", "`, `")+"`")
+	}
+	if sections+len(tables)+len(f.Lock)+len(f.Errors)+len(f.Notes) > 0 {
+		c.Tail.WriteString("\n" + verdict)
 	}
 	_, err := c.WriteTo(w)
 	return err
 }
 
-// writeClusters writes the table of clusters. In a larger fleet, clusters without
-// changes share a line.
-func (f *Fleet) writeClusters(b *strings.Builder) {
-	b.WriteString("| cluster | create | change | prune | unchanged | attention |\n|---|---|---|---|---|---|\n")
-	quiet, unchanged := 0, 0
-	var shown []ClusterPlan
-	for _, c := range f.Clusters {
-		if p := c.Plan; len(f.Clusters) > 10 && p != nil && !p.HasChanges() && attention(p) == 0 {
-			quiet++
-			unchanged += p.Count(plan.Unchanged)
+// escaped is a line of text, in which > quotes nothing and stays for those who read the
+// source.
+func escaped(text string) string { return strings.ReplaceAll(show.Escaped(text), "&gt;", ">") }
+
+// diff colours the lines that have a mark: a block in the language diff takes the colour
+// from the first character. Marks that are no such character stay where they are.
+func diff(text string) string {
+	colours := map[string]string{"+": "+", "-": "-", "~": "!", "!": "-", "=": "#", "…": "#"}
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	for i, l := range lines {
+		rest := strings.TrimLeft(l, " ")
+		mark, after, ok := strings.Cut(rest, " ")
+		colour := colours[mark]
+		indent := len(l) - len(rest)
+		if !ok || colour == "" || indent == 0 || mark == "…" {
 			continue
 		}
-		shown = append(shown, c)
-	}
-	for i, c := range shown {
-		if i == maxClusterLines && len(shown) > maxClusterLines+1 {
-			fmt.Fprintf(b, "| … %d more | | | | | |\n", len(shown)-i)
-			break
+		if mark == colour {
+			mark = " "
 		}
-		p := c.Plan
-		if p == nil {
-			fmt.Fprintf(b, "| %s | | | | | no plan |\n", c.Name)
-			continue
-		}
-		fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d |\n", c.Name, p.Count(plan.Create), p.Count(plan.Configure), p.Count(plan.Prune), p.Count(plan.Unchanged), attention(p))
+		lines[i] = colour + l[:indent-1] + mark + " " + after
 	}
-	if quiet > 0 {
-		fmt.Fprintf(b, "| %d without changes | 0 | 0 | 0 | %d | 0 |\n", quiet, unchanged)
+	return strings.Join(lines, "\n")
+}
+
+// writeClusters writes the table of clusters.
+func writeClusters(b *strings.Builder, all []alike) {
+	b.WriteString("\n| clusters | plan |\n|---|---|\n")
+	for i, a := range all {
+		if i == maxClusterLines && len(all) > maxClusterLines+1 {
+			clusters := 0
+			for _, a := range all[i:] {
+				clusters += len(a.of)
+			}
+			fmt.Fprintf(b, "| … %s | |\n", prose.Count(clusters, "more cluster"))
+			return
+		}
+		line := a.headline()
+		if a.first().Plan == nil {
+			line += ": " + shortText(a.first().Err, maxMessage)
+		}
+		fmt.Fprintf(b, "| %s | %s |\n", escaped(where(a.names())), escaped(line))
 	}
 }
 
@@ -119,12 +150,20 @@ func writeTypes(b *strings.Builder, tables []*TypeTable) {
 			return
 		}
 		n := t.count()
-		breaking := fmt.Sprint(n.refused + n.allowed)
+		breaking := some(n.refused + n.allowed)
 		if n.refused > 0 {
 			breaking = fmt.Sprintf("**%s** (%d refused)", breaking, n.refused)
 		}
-		fmt.Fprintf(b, "| %s | %s | %s | %d | %d | %d |\n", t.title(), t.where(), breaking, n.removed, n.changed, n.added)
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s |\n", t.title(), t.where(), breaking, some(n.removed), some(n.changed), some(n.added))
 	}
+}
+
+// some returns a number for a table, in which nothing stands for 0.
+func some(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprint(n)
 }
 
 // attention returns the number of steps that may need a person's attention.

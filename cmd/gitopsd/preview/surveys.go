@@ -14,7 +14,8 @@ import (
 // nobody in, in one line.
 func (t textWriter) surveys(all []ClusterSurvey) {
 	var unharmed, warnings, clients, doubts []string
-	looked := 0
+	looked, harmed := 0, 0
+	var more []string // clusters that are folded
 	add := func(list *[]string, more []string) {
 		for _, m := range more {
 			if !slices.Contains(*list, m) {
@@ -24,7 +25,10 @@ func (t textWriter) surveys(all []ClusterSurvey) {
 	}
 	for _, s := range all {
 		switch {
+		case s.Harmed > 0 && harmed >= shownClusters && !t.All:
+			more = append(more, s.Cluster)
 		case s.Harmed > 0:
+			harmed++
 			t.Say(show.Red, fmt.Sprintf("      harms %d of %s in %s", s.Harmed, prose.Count(s.Looked, "object"), s.Cluster))
 			shown, _ := t.Fold(len(s.Objects), shownNames)
 			for _, o := range s.Objects[:shown] {
@@ -45,6 +49,9 @@ func (t textWriter) surveys(all []ClusterSurvey) {
 			add(&doubts, s.Doubts())
 		}
 		add(&warnings, s.Warnings())
+	}
+	if len(more) > 0 {
+		t.Say(show.Red, "      … and objects in "+where(more))
 	}
 	if len(unharmed) > 0 {
 		t.Indented("      ", show.Plain, unharmedIn(unharmed, looked, clients, doubts))

@@ -33,13 +33,6 @@ func (t textWriter) types(tables []*TypeTable) {
 // where returns the clusters, a few of many.
 func (t *TypeTable) where() string { return where(t.Clusters) }
 
-func where(clusters []string) string {
-	if len(clusters) > 12 {
-		return fmt.Sprintf("%d clusters: %s", len(clusters), prose.Some(clusters, 10))
-	}
-	return strings.Join(clusters, ", ")
-}
-
 // typeRows writes the rows of a table by class: breaking ones first, and long lists
 // of others folded.
 func (t textWriter) typeRows(table *TypeTable) {
@@ -167,6 +160,29 @@ func (t textWriter) typeRow(r *TypeRow) {
 	t.surveys(r.Surveys)
 }
 
+// told is the detail of a finding for people: a value that comes or goes is not compared
+// with none.
+func told(f compat.Finding) string {
+	const none = "none"
+	what, values := "", f.Detail
+	if i := strings.Index(f.Detail, ": "); i >= 0 && strings.Contains(f.Detail[i:], " -> ") {
+		what, values = f.Detail[:i]+" ", f.Detail[i+len(": "):]
+	}
+	word := func(word, finding string) string {
+		if strings.HasSuffix(f.Name, finding) && what == "" {
+			return "" // the name of the finding says so
+		}
+		return " " + word
+	}
+	if now, ok := strings.CutPrefix(values, none+" -> "); ok {
+		return what + now + word("added", "-added")
+	}
+	if old, ok := strings.CutSuffix(values, " -> "+none); ok {
+		return what + old + word("removed", "-removed")
+	}
+	return f.Detail
+}
+
 func digestOr(d string) string {
 	if d == "" {
 		return "none"
@@ -209,7 +225,7 @@ func (t textWriter) findings(r *TypeRow) {
 			line = "breaking " + line
 		}
 		if first.Detail != "" {
-			line += ": " + first.Detail
+			line += ": " + told(first)
 		}
 		if len(list) > 1 {
 			line += fmt.Sprintf(", and %d more", len(list)-1)

@@ -11,13 +11,13 @@ import (
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
-	"gitopsd.dev/render/types/compat"
 )
 
 // Bounds on lists; the rest is folded.
 const (
 	shownNames   = 3 // of objects of one kind that are created or pruned
 	shownChanges = 5 // of fields of one object
+	shownNotes   = 8
 )
 
 // marks are the signs and colours of actions, as in Terraform.
@@ -34,83 +34,129 @@ var marks = map[plan.Action]struct {
 	plan.Refused:   {"!", show.Red},
 }
 
-// headline returns a plan in one line: the number of steps of each action.
-func headline(p *plan.Plan) string {
-	parts := []string{
-		fmt.Sprintf("%d to create", p.Count(plan.Create)),
-		fmt.Sprintf("%d to change", p.Count(plan.Configure)),
-		fmt.Sprintf("%d to prune", p.Count(plan.Prune)),
-		fmt.Sprintf("%d unchanged", p.Count(plan.Unchanged)),
-	}
-	for _, a := range []plan.Action{plan.Held, plan.Wait, plan.Conflict, plan.Refused} {
-		if n := p.Count(a); n > 0 {
-			name := map[plan.Action]string{plan.Held: "held", plan.Wait: "waiting", plan.Conflict: "in conflict", plan.Refused: "refused"}[a]
-			parts = append(parts, fmt.Sprintf("%d %s", n, name))
-		}
-	}
-	return strings.Join(parts, ", ")
-}
+// shownAlike is how many groups of clusters are shown with their steps; of further ones
+// only the numbers are.
+const shownAlike = 8
 
-// WriteText writes the plans for a terminal: grouped by package, long lists folded.
+// WriteText writes the plans for a terminal: the verdict, the changes of types, the steps
+// of each group of clusters by package, with long lists folded, and the verdict again.
 // Errors are those of w.
 func (f *Fleet) WriteText(w io.Writer, o show.Options) error {
-	t := textWriter{show.NewText(w, o)}
-	if tables := f.TypeTables(); len(tables) > 0 {
-		t.types(tables)
-		t.Line("")
-	}
-	if tables := alone(f.ControllerTables()); len(tables) > 0 {
-		t.controllers(tables)
-		t.Line("")
-	}
-	if tables := f.ProofTables(); len(tables) > 0 {
-		t.proofs(tables)
-		t.Line("")
-	}
-	for i, c := range f.Clusters {
-		if i > 0 {
-			t.Line("")
-		}
-		t.cluster(c)
-	}
+	t := textWriter{Text: show.NewText(w, o)}
+	verdict := f.verdict()
+	t.Say(verdict.colour, verdict.text)
+	more := f.tables(t)
+	more = f.clusters(t) || more
 	if len(f.Lock) > 0 {
 		t.Line("")
-		t.Line("%s", t.Paint(show.Bold, "clusters.lock"))
-		for _, l := range f.Lock {
-			colour := show.Green
-			if l[0] == '-' {
-				colour = show.Red
-			}
-			t.Line("  %s", t.Paint(colour, l))
-		}
+		t.lock(f.Lock)
 	}
-	for _, n := range f.Notes {
+	shown, folded := t.Fold(len(f.Notes), shownNotes)
+	for _, n := range f.Notes[:shown] {
 		t.Line("")
 		t.Say(show.Plain, "Note: "+n)
+	}
+	if folded > 0 {
+		t.Line("… %s", prose.Count(folded, "more note"))
+	}
+	if more || len(f.Lock)+len(f.Notes) > 0 {
+		t.Line("")
+		if legend := f.legend(); legend != "" {
+			t.Say(show.Plain, legend)
+		}
+		t.Say(verdict.colour, verdict.text)
 	}
 	return t.Flush()
 }
 
-// textWriter writes plans as text.
-type textWriter struct{ *show.Text }
-
-func (t textWriter) cluster(c ClusterPlan) {
-	switch {
-	case c.Plan == nil:
-		t.Line("%s: %s", t.Paint(show.Bold, "Cluster "+c.Name), t.Paint(show.Red, "no plan"))
-	default:
-		t.Heading("", "Cluster "+c.Name, headline(c.Plan))
+// tables writes the tables of what changes in several clusters alike, each after an empty
+// line, and reports whether there are any.
+func (f *Fleet) tables(t textWriter) bool {
+	types, controllers, proofs := f.TypeTables(), alone(f.ControllerTables()), f.ProofTables()
+	if len(types) > 0 {
+		t.Line("")
+		t.types(types)
 	}
+	if len(controllers) > 0 {
+		t.Line("")
+		t.controllers(controllers)
+	}
+	if len(proofs) > 0 {
+		t.Line("")
+		t.proofs(proofs)
+	}
+	return len(types)+len(controllers)+len(proofs) > 0
+}
+
+// clusters writes the clusters, those with equal plans once, and reports whether there is
+// anything to say that the verdict does not. If very many plans differ, the last ones are
+// told by their numbers alone.
+func (f *Fleet) clusters(t textWriter) bool {
+	all := f.alike()
+	if len(all) == 0 || len(all) == 1 && all[0].first().silent() {
+		return false
+	}
+	shown, _ := t.Fold(len(all), shownAlike)
+	for _, a := range all[:shown] {
+		t.Line("")
+		t.cluster(a)
+	}
+	var order []string
+	names := make(map[string][]string)
+	for _, a := range all[shown:] {
+		line := a.headline()
+		if names[line] == nil {
+			order = append(order, line)
+		}
+		names[line] = append(names[line], a.names()...)
+	}
+	if len(order) > 0 {
+		t.Line("")
+		t.Say(show.Plain, "Other plans, by their numbers (--all or --cluster NAME shows them):")
+	}
+	lines, folded := t.Fold(len(order), shownAlike)
+	for _, line := range order[:lines] {
+		t.Heading("  ", upper(Subject(names[line])), line)
+	}
+	if folded > 0 {
+		t.Line("  … %s", prose.Count(folded, "more line"))
+	}
+	return true
+}
+
+// textWriter writes plans as text.
+type textWriter struct {
+	*show.Text
+	// placeless leaves out where in the repository something is.
+	placeless bool
+}
+
+// cluster writes a group of clusters with equal plans.
+func (t textWriter) cluster(a alike) {
+	c := a.first()
+	if c.Plan == nil {
+		t.Line("%s: %s", t.Paint(show.Bold, a.title()), t.Paint(show.Red, "no plan"))
+	} else {
+		t.Heading("", a.title(), a.headline())
+	}
+	if t.All && len(a.of) > shownClusters {
+		t.Say(show.Plain, "  "+strings.Join(a.names(), ", "))
+	}
+	t.body(a)
+}
+
+// body writes a group of clusters without its name and its numbers.
+func (t textWriter) body(a alike) {
+	c := a.first()
 	if c.Err != "" {
 		t.Indented("  ", show.Red, c.Err)
 	}
 	if c.Plan == nil {
 		return
 	}
+	told := make(map[string]bool)
 	for _, g := range groups(c.Plan) {
-		t.Line("  %s", t.Paint(show.Bold, title(c, g.name)))
-		t.notes(c.Details[g.name])
-		t.steps(g.steps)
+		t.group(a, g, told)
 	}
 	for _, name := range c.quiet() {
 		t.Line("  %s: unchanged", t.Paint(show.Bold, title(c, name)))
@@ -123,8 +169,11 @@ func (t textWriter) cluster(c ClusterPlan) {
 }
 
 // title returns a package with its version and revision.
-func title(c ClusterPlan, name string) string {
+func title(c *ClusterPlan, name string) string {
 	title := bump(name, c.Before[name], c.Packages[name])
+	if c.BeforeLocked[name] {
+		title = strings.TrimSuffix(title, ")") + ", the first as clusters.lock has it)"
+	}
 	if revision := c.Revisions[name]; revision != "" {
 		title = strings.TrimSuffix(title, ")") + ", revision " + revision + ")"
 	}
@@ -136,87 +185,6 @@ func (t textWriter) notes(p PackageDetails) {
 	for _, n := range p.notes() {
 		t.Say(show.Plain, "      "+n)
 	}
-}
-
-// steps writes the steps of a group. Steps that differ in their names only are
-// folded by kind.
-func (t textWriter) steps(steps []*plan.Step) {
-	for i := 0; i < len(steps); {
-		s := steps[i]
-		run := t.sameKind(steps[i:])
-		if shown, folded := t.Fold(len(run), shownNames); folded > 0 {
-			var names []string
-			for _, other := range run[:shown] {
-				names = append(names, qualified(other))
-			}
-			line := fmt.Sprintf("    %s %d × %s: %s, … %d more", marks[s.Action].sign, len(run), kindOf(s), strings.Join(names, ", "), folded)
-			if !s.Action.Writes() {
-				line += fmt.Sprintf(", %s: %s", s.Action, t.reason(s))
-			}
-			t.Say(marks[s.Action].colour, line)
-			i += len(run)
-			continue
-		}
-		t.step(s)
-		i++
-	}
-}
-
-// sameKind returns the first steps that can be folded into one line.
-func (t textWriter) sameKind(steps []*plan.Step) []*plan.Step {
-	first := steps[0]
-	if !t.foldable(first) {
-		return steps[:1]
-	}
-	n := 0
-	for _, s := range steps {
-		if s.Action != first.Action || s.ID.Kind != first.ID.Kind || s.ID.Group != first.ID.Group || t.reason(s) != t.reason(first) || !t.foldable(s) {
-			break
-		}
-		n++
-	}
-	return steps[:n]
-}
-
-// reason returns the step's reason without what the table of types shows.
-func (t textWriter) reason(s *plan.Step) string {
-	if t.All {
-		return s.Reason
-	}
-	return brief(s)
-}
-
-func brief(s *plan.Step) string {
-	if change, _ := typeChange(s); change != "" && s.Package != "" && s.Action == plan.Refused && s.Compatibility == compat.Breaking {
-		// The types name the findings; after these comes the way out.
-		if names, ok := strings.CutPrefix(s.Reason, "breaking: "); ok {
-			_, how, _ := strings.Cut(names, "; ")
-			return "breaking, see its types; " + how
-		}
-		return fmt.Sprintf("breaking, see its types; the package's annotation %s can allow it", manifest.AllowBreakingAnnotation)
-	}
-	return s.Reason
-}
-
-// foldable reports whether one line says everything about a step.
-func (t textWriter) foldable(s *plan.Step) bool {
-	switch s.Action {
-	case plan.Create, plan.Prune:
-		return s.Rejected == "" && !t.doubtful(s)
-	case plan.Held:
-		return len(s.Changes) == 0
-	case plan.Refused:
-		return s.Pin == nil && s.Controller == nil && s.ID.Is(manifest.Definitions...)
-	case plan.Configure:
-		return s.ID.Is(manifest.Definitions...) && s.Rejected == "" && s.NotValidated == "" && len(s.Unpinned) == 0 && len(s.Outgrown) == 0 && len(t.told(s)) == 0
-	}
-	return false
-}
-
-// doubtful reports whether the API server could not say if it would accept a step, for
-// another reason than that the plan creates its namespace or type first.
-func (t textWriter) doubtful(s *plan.Step) bool {
-	return s.NotValidated != "" && s.Action.Writes() && (!s.Premature || s.Action == plan.Configure || t.All)
 }
 
 func kindOf(s *plan.Step) string {
@@ -232,37 +200,6 @@ func qualified(s *plan.Step) string {
 		return s.ID.Namespace + "/" + s.ID.Name
 	}
 	return s.ID.Name
-}
-
-func (t textWriter) step(s *plan.Step) {
-	line := fmt.Sprintf("    %s %s", marks[s.Action].sign, s.ID)
-	if !s.Action.Writes() {
-		line += " " + string(s.Action)
-	}
-	if reason := t.reason(s); reason != "" {
-		line += ": " + reason
-	}
-	t.Say(marks[s.Action].colour, line)
-	if len(s.After) > 0 && s.Action.Writes() {
-		t.Say(show.Plain, fmt.Sprintf("        once %s is ready", strings.Join(s.After, ", ")))
-	}
-	if s.Pin != nil {
-		t.mismatch(s.Pin)
-	}
-	if s.Controller != nil {
-		t.controllerMismatch(s.Controller)
-	}
-	if len(s.Unpinned) > 0 {
-		t.Say(show.Red, "        pinned to the type as it was: "+prose.Some(ids(s.Unpinned), shownNames))
-	}
-	t.outgrown(s.Outgrown)
-	t.changes(s)
-	if s.Rejected != "" {
-		t.Indented("        ", show.Red, "the API server would not accept it: "+s.Rejected)
-	}
-	if t.doubtful(s) {
-		t.Indented("        ", show.Plain, "not validated: "+s.NotValidated)
-	}
 }
 
 func ids(list []manifest.ID) []string {

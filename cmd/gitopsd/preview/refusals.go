@@ -1,0 +1,348 @@
+package preview
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/render/manifest"
+)
+
+// group writes the steps of a package or of the plain manifests. told are the annotations
+// that the cluster's groups before have shown.
+func (t textWriter) group(a alike, g group, told map[string]bool) {
+	c := a.first()
+	steps := g.steps
+	var records []*plan.Step
+	if !t.All {
+		records = slices.DeleteFunc(slices.Clone(steps), func(s *plan.Step) bool { return !isCosmetic(s) })
+		steps = slices.DeleteFunc(slices.Clone(steps), isCosmetic)
+	}
+	refused, rest := refusal(steps)
+	switch {
+	case t.All, refused == nil && !heldAlike(g.name, steps):
+		t.Line("  %s", t.Paint(show.Bold, title(c, g.name)))
+		t.notes(c.Details[g.name])
+		t.steps(a, steps, told)
+	case refused == nil:
+		first := steps[0]
+		t.Say(show.Cyan, "  = "+title(c, g.name)+" "+why(first)+"; "+staying(len(steps)))
+		t.notes(c.Details[g.name])
+		if first.Allow != nil {
+			t.allow(a, first.Allow, first, g.name, "      ", told)
+		}
+	default:
+		t.Say(show.Red, "  ! "+title(c, g.name)+" refused: "+refused.text())
+		t.notes(c.Details[g.name])
+		for _, because := range refused.because {
+			t.Say(show.Plain, "      "+because)
+		}
+		if refused.allow != nil {
+			t.allow(a, refused.allow, nil, g.name, "      ", told)
+		}
+		t.steps(a, rest, told)
+	}
+	if n := len(records); n > 0 {
+		t.Say(show.Plain, fmt.Sprintf("    %s only in the record of what generated it (%s)", prose.Agree(n, "definition changes", "definitions change"), generator))
+	}
+}
+
+// heldAlike reports whether all steps of a package are held for one reason.
+func heldAlike(pkg string, steps []*plan.Step) bool {
+	return pkg != "" && len(steps) > 1 && !slices.ContainsFunc(steps, func(s *plan.Step) bool {
+		return s.Action != plan.Held || len(s.Changes) > 0 || cause(s) != cause(steps[0])
+	})
+}
+
+// staying says how many objects are left alone.
+func staying(n int) string {
+	return prose.Agree(n, "object stays as it is", "objects stay as they are")
+}
+
+// refused is a package that is refused as a whole, in a few lines.
+type refused struct {
+	// findings are those that break, with the definitions that have each.
+	findings []string
+	in       map[string][]string
+	// why is for a package without findings.
+	why string
+	// because are further things to know, each once.
+	because []string
+	objects int
+	// allow would allow all findings; nil if they cannot be.
+	allow *plan.Allow
+}
+
+// text says why a package is refused.
+func (r *refused) text() string {
+	text := r.why
+	if len(r.findings) > 0 {
+		var parts []string
+		for _, f := range r.findings {
+			parts = append(parts, fmt.Sprintf("%s (%s)", f, prose.Some(r.in[f], shownNames)))
+		}
+		text = "breaking: " + strings.Join(parts, ", ")
+	}
+	return text + "; " + staying(r.objects)
+}
+
+// refusal returns why a package is refused as a whole, nil if it is not, and the steps that
+// this does not explain.
+func refusal(steps []*plan.Step) (r *refused, rest []*plan.Step) {
+	one := refused{in: make(map[string][]string)}
+	for _, s := range steps {
+		breaks := s.Action == plan.Refused && !s.Drift && s.Allow != nil && s.Allow.On == plan.OnPackage
+		switch {
+		case s.Follows:
+			one.objects++
+			one.why = s.Reason
+		case breaks && s.Pin == nil && len(s.Unpinned)+len(s.Outgrown) == 0:
+			one.objects++
+			one.breaks(s)
+		default:
+			rest = append(rest, s)
+		}
+	}
+	if one.objects == 0 {
+		return nil, steps
+	}
+	return &one, rest
+}
+
+// breaks adds a definition that breaks its users.
+func (r *refused) breaks(s *plan.Step) {
+	if r.allow == nil {
+		copied := *s.Allow
+		copied.Findings = nil
+		r.allow = &copied
+	}
+	for _, f := range s.Allow.Findings {
+		if r.in[f] == nil {
+			r.findings = append(r.findings, f)
+			r.allow.Findings = append(r.allow.Findings, f)
+		}
+		r.in[f] = append(r.in[f], s.ID.Name)
+	}
+	_, why, _ := strings.Cut(s.Allow.Cause, "; ") // after the findings
+	if why != "" && !slices.Contains(r.because, why) {
+		r.because = append(r.because, why)
+	}
+}
+
+// allow writes the lines that would have something done that is not. s is the step that it
+// is about, if it is about one.
+func (t textWriter) allow(a alike, what *plan.Allow, s *plan.Step, pkg, indent string, told map[string]bool) {
+	text := what.Text(version(a.first().Packages[pkg]))
+	on := t.holder(a, what.On, s, pkg)
+	key := on + "\n" + what.Annotation + "\n" + text
+	if told[key] {
+		return
+	}
+	told[key] = true
+	t.Say(show.Plain, fmt.Sprintf("%sto allow it, add to metadata.annotations of %s:", indent, on))
+	t.yaml(indent, what.Annotation, text)
+	if all := what.ForAlike(); all.On != what.On {
+		t.Say(show.Plain, fmt.Sprintf("%sor, for all objects of the same owner, of %s:", indent, t.holder(a, all.On, s, pkg)))
+		t.yaml(indent, all.Annotation, all.Value)
+	}
+}
+
+// yaml writes an annotation to be copied.
+func (t textWriter) yaml(indent, name, value string) {
+	for _, line := range yaml(name, value) {
+		t.Line("%s  %s", indent, line)
+	}
+}
+
+// holder names the document that takes an annotation.
+func (t textWriter) holder(a alike, on plan.Holder, s *plan.Step, pkg string) string {
+	switch on {
+	case plan.OnObject:
+		return s.ID.String() + t.at(a, s)
+	case plan.OnPackage:
+		if where := a.declared(pkg); where != "" && !t.placeless {
+			return where
+		}
+		return "the declaration of package " + pkg
+	}
+	if len(a.of) > 1 {
+		return "each of these Clusters in clusters.yaml"
+	}
+	return "Cluster " + a.first().Name + " in clusters.yaml"
+}
+
+// at returns where a step's object is written, in parentheses; empty if that is not in the
+// repository.
+func (t textWriter) at(a alike, s *plan.Step) string {
+	if t.placeless {
+		return ""
+	}
+	if where := a.places(s.ID); where != "" {
+		return " (" + where + ")"
+	}
+	return ""
+}
+
+// version returns the version of "repository version".
+func version(pkg string) string {
+	_, version, _ := strings.Cut(pkg, " ")
+	return version
+}
+
+// yaml returns the lines of an annotation.
+func yaml(name, value string) []string {
+	if !strings.ContainsAny(value, "<:\n") {
+		return []string{fmt.Sprintf("%s: %q", name, value)}
+	}
+	lines := []string{name + ": |"}
+	for line := range strings.SplitSeq(value, "\n") {
+		lines = append(lines, "  "+line)
+	}
+	return lines
+}
+
+// steps writes the steps of a group. Steps that differ in their names only are
+// folded: changes by kind, and others by their reason.
+func (t textWriter) steps(a alike, steps []*plan.Step, told map[string]bool) {
+	for len(steps) > 0 {
+		run := t.same(steps)
+		if shown, folded := t.Fold(len(run), shownNames); folded > 0 {
+			t.folded(a, run, shown, told)
+		} else {
+			for _, s := range run {
+				t.step(a, s, told)
+			}
+		}
+		steps = steps[len(run):]
+	}
+}
+
+// folded writes steps in a line.
+func (t textWriter) folded(a alike, steps []*plan.Step, shown int, told map[string]bool) {
+	s := steps[0]
+	kind := kindOf(s)
+	name := qualified
+	if slices.ContainsFunc(steps, func(other *plan.Step) bool { return kindOf(other) != kind }) {
+		kind, name = "objects", func(s *plan.Step) string { return s.ID.String() }
+	}
+	var names []string
+	for _, other := range steps[:shown] {
+		names = append(names, name(other))
+	}
+	line := fmt.Sprintf("    %s %d × %s: %s, … %d more", marks[s.Action].sign, len(steps), kind, strings.Join(names, ", "), len(steps)-shown)
+	if !s.Action.Writes() {
+		line += ", " + why(s)
+	}
+	t.Say(marks[s.Action].colour, line)
+	if s.Allow != nil {
+		t.allow(a, s.Allow.ForAlike(), s, s.Package, "        ", told)
+	}
+}
+
+// same returns the first steps that can be folded into one line.
+func (t textWriter) same(steps []*plan.Step) []*plan.Step {
+	first := steps[0]
+	if !t.foldable(first) {
+		return steps[:1]
+	}
+	n := 0
+	for _, s := range steps {
+		kinds := kindOf(s) == kindOf(first) || !first.Action.Writes()
+		if s.Action != first.Action || !kinds || cause(s) != cause(first) || !t.foldable(s) {
+			break
+		}
+		n++
+	}
+	return steps[:n]
+}
+
+// foldable reports whether one line says everything about a step.
+func (t textWriter) foldable(s *plan.Step) bool {
+	switch s.Action {
+	case plan.Create, plan.Prune:
+		return s.Rejected == "" && !t.doubtful(s)
+	case plan.Held:
+		return len(s.Changes) == 0
+	case plan.Conflict:
+		return true
+	case plan.Refused:
+		return s.Pin == nil && s.Controller == nil && (s.Follows || s.ID.Is(manifest.Definitions...))
+	case plan.Configure:
+		return s.ID.Is(manifest.Definitions...) && s.Rejected == "" && s.NotValidated == "" && len(s.Unpinned) == 0 && len(s.Outgrown) == 0 && len(t.told(s)) == 0
+	}
+	return false
+}
+
+// doubtful is like the function, but with everything if everything is shown.
+func (t textWriter) doubtful(s *plan.Step) bool {
+	return doubtful(s) || t.All && s.NotValidated != "" && s.Action.Writes()
+}
+
+// cause is a step's reason without advice that is shown as lines, and without the place,
+// which may differ in clusters with equal plans.
+func cause(s *plan.Step) string {
+	text := s.Reason
+	if s.Allow != nil {
+		text = s.Allow.Cause
+	}
+	if where := place(s); where != "" {
+		text = strings.ReplaceAll(text, " ("+where+")", "")
+	}
+	return text
+}
+
+// why says what becomes of a step that does not write, and why: "held: kept: …".
+func why(s *plan.Step) string {
+	text := string(s.Action)
+	switch s.Action {
+	case plan.Wait:
+		text = "waits"
+	case plan.Conflict:
+		text = "in conflict"
+	}
+	if because := cause(s); because != "" {
+		text += ": " + strings.TrimPrefix(because, "kept: ")
+	}
+	return text
+}
+
+func (t textWriter) step(a alike, s *plan.Step, told map[string]bool) {
+	mark := marks[markOf(s)]
+	line := fmt.Sprintf("    %s %s", mark.sign, s.ID)
+	problem := s.Action == plan.Refused || s.Action == plan.Conflict || s.Rejected != "" || doubtful(s)
+	if !s.Action.Writes() {
+		line += " " + why(s)
+	} else if because := cause(s); because != "" {
+		line += ": " + because
+	}
+	if problem {
+		line += t.at(a, s)
+	}
+	t.Say(mark.colour, line)
+	if s.Allow != nil {
+		t.allow(a, s.Allow, s, s.Package, "        ", told)
+	}
+	if len(s.After) > 0 && s.Action.Writes() {
+		t.Say(show.Plain, fmt.Sprintf("        once %s is ready", strings.Join(s.After, ", ")))
+	}
+	if s.Pin != nil {
+		t.mismatch(s.Pin)
+	}
+	if s.Controller != nil {
+		t.controllerMismatch(s.Controller)
+	}
+	if len(s.Unpinned) > 0 {
+		t.Say(show.Red, "        pinned to the type as it was: "+prose.Some(ids(s.Unpinned), shownNames))
+	}
+	t.outgrown(s.Outgrown)
+	t.changes(s)
+	if s.Rejected != "" {
+		t.Indented("        ", show.Red, "the API server would not accept it: "+s.Rejected)
+	}
+	if t.doubtful(s) {
+		t.Indented("        ", show.Plain, "not validated: "+s.NotValidated)
+	}
+}

@@ -1,0 +1,290 @@
+package preview
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types/compat"
+)
+
+// counts are the numbers of a plan's steps, each in one class.
+type counts struct {
+	create, change, drift, prune, wait, held, conflict, refused, rejected int
+
+	// unchanged counts the cosmetic ones too. doubtful steps are counted elsewhere as well:
+	// it is not known whether they would be accepted.
+	unchanged, cosmetic, doubtful int
+}
+
+func count(p *plan.Plan) (n counts) {
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if doubtful(s) {
+			n.doubtful++
+		}
+		switch {
+		case s.Rejected != "":
+			n.rejected++
+		case isCosmetic(s):
+			n.cosmetic++
+			n.unchanged++
+		case s.Action == plan.Configure && s.Drift:
+			n.drift++
+		default:
+			*n.of(s.Action)++
+		}
+	}
+	return n
+}
+
+func (n *counts) of(a plan.Action) *int {
+	switch a {
+	case plan.Create:
+		return &n.create
+	case plan.Configure:
+		return &n.change
+	case plan.Prune:
+		return &n.prune
+	case plan.Wait:
+		return &n.wait
+	case plan.Held:
+		return &n.held
+	case plan.Conflict:
+		return &n.conflict
+	case plan.Refused:
+		return &n.refused
+	}
+	return &n.unchanged
+}
+
+// text returns the numbers that are not zero: changes first, and unchanged objects last,
+// from the least to the most of several clusters.
+func (n counts) text(least, most int) string {
+	var parts []string
+	add := func(n int, text string) {
+		if n > 0 {
+			parts = append(parts, text)
+		}
+	}
+	add(n.create, fmt.Sprintf("%d new", n.create))
+	add(n.change, prose.Count(n.change, "change"))
+	add(n.drift, fmt.Sprintf("%d drifted", n.drift))
+	add(n.prune, fmt.Sprintf("%d to prune", n.prune))
+	add(n.wait, fmt.Sprintf("%d waiting", n.wait))
+	add(n.held, fmt.Sprintf("%d held", n.held))
+	add(n.conflict, fmt.Sprintf("%d in conflict", n.conflict))
+	add(n.refused, fmt.Sprintf("%d refused", n.refused))
+	add(n.rejected, fmt.Sprintf("%d rejected", n.rejected))
+	add(n.doubtful, fmt.Sprintf("%d not validated", n.doubtful))
+	unchanged := fmt.Sprintf("%d unchanged", least)
+	if least < most {
+		unchanged = fmt.Sprintf("%d to %d unchanged", least, most)
+	}
+	if n.cosmetic > 0 {
+		unchanged += fmt.Sprintf(" (%d but for what generated them)", n.cosmetic)
+	}
+	add(most, unchanged)
+	if len(parts) == 0 {
+		return "no objects"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// doubtful reports whether the API server could not say if it would accept a step, for
+// another reason than that the plan brings first what is missing.
+func doubtful(s *plan.Step) bool {
+	return s.NotValidated != "" && s.Action.Writes() && (!s.Premature || s.Action == plan.Configure)
+}
+
+// generator is the annotation in which the generator of a definition leaves its version.
+const generator = "controller-gen.kubebuilder.io/version"
+
+// isCosmetic reports whether a step changes nothing of a definition but the record of
+// what generated it.
+func isCosmetic(s *plan.Step) bool {
+	return s.Action == plan.Configure && s.ID.Is(manifest.CRD) && s.Compatibility == compat.Identical && s.Rejected == "" && s.NotValidated == "" &&
+		len(s.Changes) > 0 && !slices.ContainsFunc(s.Changes, func(c plan.Change) bool { return c.Path != `metadata.annotations["`+generator+`"]` })
+}
+
+// cosmetic returns the steps that [isCosmetic] reports.
+func cosmetic(p *plan.Plan) []*plan.Step {
+	var all []*plan.Step
+	for i := range p.Steps {
+		if s := &p.Steps[i]; isCosmetic(s) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// verdict is the plans of all clusters in a line.
+type verdict struct {
+	text   string
+	colour show.Colour
+}
+
+// verdict returns the plans of all clusters in a line, each cluster in its worst class.
+func (f *Fleet) verdict() verdict {
+	var unplanned, failing, held, changing, suspended, matching int
+	for i := range f.Clusters {
+		c := &f.Clusters[i]
+		switch p := c.Plan; {
+		case p == nil:
+			unplanned++
+		case c.Suspended:
+			suspended++
+		case p.Failing() > 0 || c.Err != "":
+			failing++
+		case p.HasChanges():
+			changing++
+		case attention(p) > 0:
+			held++
+		default:
+			matching++
+		}
+	}
+	target := "match " + f.target()
+	if f.Against != "" {
+		target = "are as at " + f.against()
+	}
+	if n := len(f.Clusters); matching == n && len(f.Lock)+len(f.Errors) == 0 {
+		if n == 1 {
+			target = singular(target)
+		}
+		return verdict{"No changes: " + prose.Count(n, "cluster") + " " + target, show.Green}
+	}
+	var parts []string
+	add := func(n int, one, many string) {
+		switch {
+		case n == 0:
+		case len(parts) == 0:
+			parts = append(parts, prose.Agree(n, "cluster "+one, "clusters "+many))
+		default:
+			parts = append(parts, prose.Agree(n, one, many))
+		}
+	}
+	add(unplanned, "has no plan", "have no plan")
+	add(failing, "has steps that would fail", "have steps that would fail")
+	add(changing, "changes", "change")
+	add(held, "holds objects back", "hold objects back")
+	add(suspended, "is suspended", "are suspended")
+	add(matching, singular(target), target)
+	if n := len(f.Errors); n > 0 {
+		parts = append(parts, prose.Count(n, "error"))
+	}
+	if n := len(f.Lock); n > 0 {
+		parts = append(parts, prose.Agree(n, "line of clusters.lock changes", "lines of clusters.lock change"))
+	}
+	text := strings.Join(parts, ", ")
+	switch {
+	case unplanned+failing+len(f.Errors) > 0:
+		return verdict{"Problems: " + text, show.Red}
+	case changing+len(f.Lock) > 0:
+		return verdict{"Changes: " + text, show.Yellow}
+	}
+	return verdict{"No changes: " + text, show.Cyan}
+}
+
+// target is what clusters are compared with.
+func (f *Fleet) target() string {
+	if f.Revision != "" {
+		return f.Revision
+	}
+	return "the " + f.Source
+}
+
+// against is the revision that was compared with, which may be the name of a commit.
+func (f *Fleet) against() string {
+	const long, short = 40, 10 // digits
+	if len(f.Against) == long && strings.Trim(f.Against, "0123456789abcdef") == "" {
+		return f.Against[:short]
+	}
+	return f.Against
+}
+
+// singular returns a verb phrase of [Fleet.verdict] for one cluster.
+func singular(phrase string) string {
+	if rest, ok := strings.CutPrefix(phrase, "are "); ok {
+		return "is " + rest
+	}
+	verb, rest, _ := strings.Cut(phrase, " ")
+	return verb + "es " + rest
+}
+
+// transition returns what the plans lead to: the packages whose versions change, a few
+// of many, and the revisions that were compared; empty if there are neither.
+func (f *Fleet) transition() string {
+	var bumps []string
+	for i := range f.Clusters {
+		c := &f.Clusters[i]
+		if c.Plan == nil {
+			continue
+		}
+		for _, g := range groups(c.Plan) {
+			_, old, _ := strings.Cut(c.Before[g.name], " ")
+			_, version, _ := strings.Cut(c.Packages[g.name], " ")
+			if text := g.name + " " + old + " -> " + version; old != "" && version != "" && old != version && !slices.Contains(bumps, text) {
+				bumps = append(bumps, text)
+			}
+		}
+	}
+	text := prose.Some(bumps, shownNames)
+	if f.Against == "" {
+		return text
+	}
+	revisions := f.against() + " -> " + strings.TrimPrefix(f.target(), "the ")
+	if text == "" {
+		return revisions
+	}
+	return text + " (" + revisions + ")"
+}
+
+// legend explains the marks that the plans have; empty if they have none.
+func (f *Fleet) legend() string {
+	used := make(map[plan.Action]bool)
+	for i := range f.Clusters {
+		if p := f.Clusters[i].Plan; p != nil {
+			for j := range p.Steps {
+				if s := &p.Steps[j]; !isCosmetic(s) {
+					used[markOf(s)] = true
+				}
+			}
+		}
+	}
+	for _, t := range f.TypeTables() {
+		for i := range t.Rows {
+			used[t.Rows[i].mark()] = true
+		}
+	}
+	used[plan.Refused] = used[plan.Refused] || used[plan.Conflict]
+	var parts []string
+	for _, a := range plan.Actions {
+		if text := meanings[a]; text != "" && used[a] {
+			parts = append(parts, marks[a].sign+" "+text)
+		}
+	}
+	return strings.Join(parts, "   ")
+}
+
+// meanings are what the marks of actions stand for.
+var meanings = map[plan.Action]string{
+	plan.Create:    "new",
+	plan.Configure: "changed",
+	plan.Prune:     "removed",
+	plan.Wait:      "waits",
+	plan.Held:      "held back",
+	plan.Refused:   "would fail",
+}
+
+// markOf is the action whose mark a step gets.
+func markOf(s *plan.Step) plan.Action {
+	if s.Rejected != "" {
+		return plan.Refused
+	}
+	return s.Action
+}

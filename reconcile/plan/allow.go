@@ -1,0 +1,96 @@
+package plan
+
+import (
+	"strconv"
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/types/compat"
+)
+
+// Allow is the annotation that would have a step done which is refused, in conflict or
+// held, as data for whoever shows the plan. The step's Reason says the same in words.
+type Allow struct {
+	// On is the document that takes the annotation.
+	On Holder
+	// Annotation is its name. Value is empty if there are Findings.
+	Annotation, Value string
+	// Findings are the names of the breaking findings to allow, by
+	// manifest.AllowBreakingAnnotation, in Version, which is empty for a package's own.
+	Findings []string
+	Version  string
+	// Cause is the step's Reason without the advice to annotate.
+	Cause string
+	// Sources would take over, on the registration, all that is the same claimant's; empty
+	// for other annotations than manifest.AdoptAnnotation.
+	Sources string
+}
+
+// ForAlike returns the annotation for many steps with the same cause.
+func (a *Allow) ForAlike() *Allow {
+	if a.Sources == "" {
+		return a
+	}
+	all := *a
+	all.On, all.Value = OnCluster, a.Sources
+	return &all
+}
+
+// Holder is the document that an annotation belongs on.
+type Holder string
+
+// The holders.
+const (
+	OnObject  Holder = "object"  // the step's
+	OnPackage Holder = "package" // the declaration of the step's package
+	OnCluster Holder = "cluster" // the registration, or the unit's own declaration
+)
+
+// placeholder stands for the reason, which a person has to write.
+const placeholder = "<reason>"
+
+// Text returns the annotation's value. version is the package's, and is not used unless
+// the annotation belongs on a package.
+func (a *Allow) Text(version string) string {
+	if len(a.Findings) == 0 {
+		return a.Value
+	}
+	if a.On != OnPackage {
+		version = a.Version
+	}
+	lines := make([]string, len(a.Findings))
+	for i, name := range a.Findings {
+		lines[i] = version + ":" + name + "=" + placeholder
+	}
+	return strings.Join(lines, "\n")
+}
+
+// allowBreaking is the allowance of findings that are refused. version is empty for a
+// package.
+func allowBreaking(refused []string, version, cause string) *Allow {
+	a := &Allow{On: OnPackage, Annotation: manifest.AllowBreakingAnnotation, Version: version, Cause: cause}
+	if version != "" {
+		a.On = OnObject
+	}
+	for _, name := range refused {
+		if name != compat.StoredVersionRemoved {
+			a.Findings = append(a.Findings, name)
+		}
+	}
+	return a
+}
+
+// adopt is the annotation that takes an object over. An object of a package cannot be
+// annotated by itself.
+func (c Claim) adopt(pkg string) *Allow {
+	a := &Allow{On: OnObject, Annotation: manifest.AdoptAnnotation, Value: "true", Sources: strings.Join(c.Sources, ","), Cause: "it is " + c.Text}
+	if pkg != "" {
+		return a.ForAlike()
+	}
+	return a
+}
+
+// allowPrune is the annotation that lets so many objects go at once.
+func allowPrune(prunes int, cause string) *Allow {
+	return &Allow{On: OnCluster, Annotation: manifest.AllowPruneAnnotation, Value: strconv.Itoa(prunes), Cause: cause}
+}
