@@ -8,7 +8,11 @@ import (
 
 // frame is a message as bytes. One that was received is freed by who received it; one that
 // is sent is freed by gRPC.
-type frame struct{ buf mem.Buffer }
+type frame struct {
+	buf mem.Buffer
+	// taken says that gRPC has taken it to be sent.
+	taken bool
+}
 
 // bytes are valid until the frame is freed.
 func (f *frame) bytes() []byte { return f.buf.ReadOnlyData() }
@@ -17,6 +21,19 @@ func (f *frame) free() {
 	if f.buf != nil {
 		f.buf.Free()
 		f.buf = nil
+	}
+}
+
+// lend returns the frame to be sent in a call that may be made again. It is to be reclaimed.
+func (f *frame) lend() *frame {
+	f.buf.Ref()
+	return &frame{buf: f.buf}
+}
+
+// reclaim frees a frame that was lent, unless gRPC does: a call without a connection takes nothing.
+func (f *frame) reclaim() {
+	if !f.taken {
+		f.free()
 	}
 }
 
@@ -44,7 +61,7 @@ func rewrittenInto(buffer func(*[]byte) mem.Buffer, size int, write func(dst []b
 		return frame{}, err
 	}
 	*room = out
-	return frame{buffer(room)}, nil
+	return frame{buf: buffer(room)}, nil
 }
 
 // codec hands messages through as frames. It implements [google.golang.org/grpc/encoding.CodecV2].
@@ -56,6 +73,7 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	if !ok {
 		return nil, fmt.Errorf("%T is not a frame", v)
 	}
+	f.taken = true
 	return mem.BufferSlice{f.buf}, nil
 }
 

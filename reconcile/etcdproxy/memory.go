@@ -20,8 +20,9 @@ import (
 // is small: responses up to smallResponse, one for each call that a gate lets be in progress, and
 // one message of each stream.
 
-// smallResponse is the size up to which a response is taken without asking for room.
-const smallResponse = 4 << 20
+// smallResponse is the size up to which a response is taken without asking for room: any value fits
+// into it that was written through a proxy.
+const smallResponse = 2 << 20
 
 // fewValues is how many values the response of a write may have to be taken without asking for
 // room.
@@ -41,8 +42,7 @@ func (c *call) fetch(method string, in, got *frame, notes *wire.Notes) (done fun
 	defer in.free()
 	most := c.cfg.Limits.ResponseBytes
 	invoke := func(size int) error {
-		in.buf.Ref() // freed by who sends it
-		return c.tenant.upstream.conn.Invoke(c.ctx, method, &frame{in.buf}, got, grpc.MaxCallRecvMsgSize(size))
+		return c.tenant.upstream.conn.Invoke(c.ctx, method, in.lend(), got, grpc.MaxCallRecvMsgSize(size)) // resend frees it
 	}
 	if !reads(method, notes) {
 		done = func() {}

@@ -3,6 +3,7 @@ package etcdproxy
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -134,4 +135,35 @@ func TestRequestsHeld(t *testing.T) {
 		t.Errorf("once they are gone: %v", err)
 	}
 	waitFor(t, "nothing to be held", func() bool { return p.asked.Load() == 0 })
+}
+
+// Nothing is held of a request that could not be sent.
+func TestNotSent(t *testing.T) {
+	t.Parallel()
+	a := newTenantIn(t, "a")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Upstream.Endpoints = []string{"https://" + l.Addr().String()}
+	l.Close() // nobody is there
+	p := serve(t, Config{}, a)
+	kv := pb.NewKVClient(p.plain(t, a.certificate(t)))
+	large := strings.Repeat("k", 1<<20)
+	for what, call := range map[string]func() error{
+		"put":   func() error { _, err := kv.Put(t.Context(), &pb.PutRequest{Key: []byte(large)}); return err },
+		"range": func() error { _, err := kv.Range(t.Context(), &pb.RangeRequest{Key: []byte(large)}); return err },
+		"parts": func() error {
+			s, err := kv.RangeStream(t.Context(), &pb.RangeRequest{Key: []byte(large)})
+			if err == nil {
+				_, err = s.Recv()
+			}
+			return err
+		},
+	} {
+		if err := call(); status.Code(err) != codes.Unavailable {
+			t.Errorf("%s: %v", what, err)
+		}
+		waitFor(t, what+" to be let go", func() bool { return p.asked.Load() == 0 })
+	}
 }

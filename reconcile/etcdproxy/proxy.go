@@ -82,7 +82,7 @@ type Limits struct {
 	Unread time.Duration
 	// UnreadBytes is how much is held of responses that clients do not read, of all tenants
 	// together, before reads are refused to those who have more than an even share of it;
-	// ResponseBytes by default. As much is held of requests.
+	// half of ResponseBytes by default. As much is held of requests.
 	UnreadBytes int
 	// Connections is the largest number of connections of a tenant; 5000 by default. A
 	// kube-apiserver has one for each type of its objects.
@@ -104,7 +104,7 @@ func (l Limits) withDefaults() Limits {
 	l.Streams = cmp.Or(l.Streams, 1000)
 	l.Calls = cmp.Or(l.Calls, 10_000)
 	l.LargeBytes = cmp.Or(l.LargeBytes, 2*l.ResponseBytes)
-	l.UnreadBytes = cmp.Or(l.UnreadBytes, l.ResponseBytes)
+	l.UnreadBytes = cmp.Or(l.UnreadBytes, l.ResponseBytes/2)
 	l.Unread = cmp.Or(l.Unread, time.Minute)
 	l.Connections = cmp.Or(l.Connections, 5000)
 	l.Handshakes = cmp.Or(l.Handshakes, 1000)

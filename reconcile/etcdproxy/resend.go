@@ -32,7 +32,8 @@ func again(ctx context.Context, err error, before int) bool {
 	}
 }
 
-// resend has calls sent again; see [resends]. It is a [grpc.UnaryClientInterceptor].
+// resend has calls sent again; see [resends]. It is a [grpc.UnaryClientInterceptor], and frees a frame
+// whatever comes of the call.
 func resend(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	in, bytes := request.(*frame)
 	if bytes {
@@ -40,9 +41,12 @@ func resend(ctx context.Context, method string, request, response any, conn *grp
 	}
 	for try := 0; ; try++ {
 		if bytes {
-			in.buf.Ref() // freed by gRPC
+			request = in.lend()
 		}
 		err := invoke(ctx, method, request, response, conn, options...)
+		if lent, bytes := request.(*frame); bytes {
+			lent.reclaim()
+		}
 		if !again(ctx, err, try) {
 			return err
 		}

@@ -149,7 +149,6 @@ func (c *call) rangeStream() error {
 func (c *call) parts(in *frame, answered func()) (size int, err error) {
 	defer in.free()
 	for try := 0; ; try++ {
-		in.buf.Ref() // freed by gRPC
 		size, err = c.stream(in, answered)
 		if size > 0 || !again(c.ctx, err, try) {
 			return size, err
@@ -163,7 +162,9 @@ func (c *call) stream(in *frame, answered func()) (size int, err error) {
 	if err != nil {
 		return 0, c.told(c.tenant, c.method, err)
 	}
-	if err := up.SendMsg(in); err != nil && err != io.EOF {
+	lent := in.lend()
+	err = up.SendMsg(lent)
+	if lent.reclaim(); err != nil && err != io.EOF {
 		return 0, c.told(c.tenant, c.method, err)
 	}
 	if err := up.CloseSend(); err != nil {

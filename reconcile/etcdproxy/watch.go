@@ -191,8 +191,7 @@ func (w *watching) send(in *frame, notes *wire.Notes, create creating) error {
 	switch {
 	case !w.over:
 		if len(w.creating) == 0 {
-			in.buf.Ref()
-			create.request = *in
+			create.request = *in.lend()
 		}
 		w.creating = append(w.creating, create)
 	case create.refused == "":
@@ -260,8 +259,9 @@ func (w *watching) resend(create creating) bool {
 	}
 	w.mu.Unlock()
 	if first {
-		create.request.buf.Ref()                          // freed by gRPC
-		_ = w.up.SendMsg(&frame{buf: create.request.buf}) // receiving tells why it fails
+		lent := create.request.lend()
+		_ = w.up.SendMsg(lent) // receiving tells why it fails
+		lent.reclaim()
 	}
 	return first
 }

@@ -111,9 +111,10 @@ func (p proxy) do(ctx context.Context, config *tls.Config, do string, rest []str
 	if do == "served" {
 		return p.served(ctx, config, rest, stdout)
 	}
+	// A connection that is refused is not tried again until the time is up.
 	c, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{"https://" + net.JoinHostPort(p.service, "2379")}, TLS: config, Logger: zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+		Endpoints: []string{"https://" + net.JoinHostPort(p.service, "2379")}, TLS: config, Logger: zap.NewNop(), MaxUnaryRetries: 1,
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(impatient), grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", p.address)
 		})},
 	})
@@ -129,6 +130,11 @@ func (p proxy) do(ctx context.Context, config *tls.Config, do string, rest []str
 		return get(ctx, c, rest[0], stdout)
 	}
 	return errUsage
+}
+
+// impatient has a request fail that has no connection.
+func impatient(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	return invoke(ctx, method, request, response, conn, append(options[:len(options):len(options)], grpc.WaitForReady(false))...)
 }
 
 // get prints the keys with a prefix.
