@@ -337,6 +337,7 @@ func TestToldFindings(t *testing.T) {
 		{"constraint-removed", "maxItems: 100 -> none", "maxItems 100 removed"},
 		{"constraint-changed", "maxItems: 100 -> 10", "maxItems: 100 -> 10"},
 		{"field-added", "none -> string", "string"},
+		{"versions-disagree", "field-removed: integer -> none", "field-removed integer"},
 		{"field-removed", "string -> none", "string"},
 		{"max-length", "none -> 63", "63 added"},
 		{"default-added", "none -> {\"a\":\"b\"}, which may not suit it", "{\"a\":\"b\"}, which may not suit it"},
