@@ -222,17 +222,28 @@ func TestLinesToPaste(t *testing.T) {
 	}
 	own := plan.Step{Action: plan.Refused, ID: crdID("things.acme.example"), Reason: "breaking: field-removed; its annotation can allow it",
 		Allow: &plan.Allow{On: plan.OnObject, Annotation: manifest.AllowBreakingAnnotation, Findings: []string{"field-removed"}, Version: "h1:abc", Cause: "breaking: field-removed"}}
+	var several []plan.Step
+	for i := range 5 {
+		one := own
+		one.ID = crdID(fmt.Sprintf("things%d.acme.example", i))
+		several = append(several, one)
+	}
 	for _, tt := range []struct {
 		name  string
 		steps []plan.Step
 		want  string
 	}{
+		{"several definitions by themselves", several, `
+  manifests
+    ! 5 × customresourcedefinition.apiextensions.k8s.io: things0.acme.example, things1.acme.example, things2.acme.example, … 2 more, refused: breaking: field-removed
+        to allow it, annotate each with gitopsd.dev/allow-breaking; --all shows the lines
+`},
 		{"one conflict", []plan.Step{conflict}, `
   manifests
     ! configmap/default/a in conflict: it is managed by Helm (apps/a.yaml:3)
-        to allow it, add to metadata.annotations of configmap/default/a (apps/a.yaml:3):
+        to allow it, add to its metadata.annotations:
           gitopsd.dev/adopt: "true"
-        or, for all objects of the same owner, of Cluster dev in clusters.yaml:
+        or, for all objects of the same owner, to those of Cluster dev in clusters.yaml:
           gitopsd.dev/adopt: "helm"
 `},
 		{"many conflicts", conflicts, `
@@ -250,7 +261,7 @@ func TestLinesToPaste(t *testing.T) {
 		{"a definition by itself", []plan.Step{own}, `
   manifests
     ! customresourcedefinition.apiextensions.k8s.io/things.acme.example refused: breaking: field-removed
-        to allow it, add to metadata.annotations of customresourcedefinition.apiextensions.k8s.io/things.acme.example:
+        to allow it, add to its metadata.annotations:
           gitopsd.dev/allow-breaking: |
             h1:abc:field-removed=<reason>
 `},
@@ -326,6 +337,7 @@ func TestToldFindings(t *testing.T) {
 		{"constraint-removed", "maxItems: 100 -> none", "maxItems 100 removed"},
 		{"constraint-changed", "maxItems: 100 -> 10", "maxItems: 100 -> 10"},
 		{"field-added", "none -> string", "string"},
+		{"versions-disagree", "field-removed: integer -> none", "field-removed integer"},
 		{"field-removed", "string -> none", "string"},
 		{"max-length", "none -> 63", "63 added"},
 		{"default-added", "none -> {\"a\":\"b\"}, which may not suit it", "{\"a\":\"b\"}, which may not suit it"},

@@ -32,7 +32,7 @@ func (t textWriter) group(a alike, g group, told map[string]bool) {
 		t.Say(show.Cyan, "  = "+title(c, g.name)+" "+why(first)+"; "+staying(len(steps)))
 		t.notes(c.Details[g.name])
 		if first.Allow != nil {
-			t.allow(a, first.Allow, first, g.name, "      ", told)
+			t.allow(a, first.Allow, g.name, "      ", told)
 		}
 	default:
 		t.Say(show.Red, "  ! "+title(c, g.name)+" refused: "+refused.text())
@@ -41,7 +41,7 @@ func (t textWriter) group(a alike, g group, told map[string]bool) {
 			t.Say(show.Plain, "      "+because)
 		}
 		if refused.allow != nil {
-			t.allow(a, refused.allow, nil, g.name, "      ", told)
+			t.allow(a, refused.allow, g.name, "      ", told)
 		}
 		t.steps(a, rest, told)
 	}
@@ -132,22 +132,29 @@ func (r *refused) breaks(s *plan.Step) {
 	}
 }
 
-// allow writes the lines that would have something done that is not. s is the step that it
-// is about, if it is about one.
-func (t textWriter) allow(a alike, what *plan.Allow, s *plan.Step, pkg, indent string, told map[string]bool) {
+// allow writes the lines that would have something done that is not, unless told has them.
+func (t textWriter) allow(a alike, what *plan.Allow, pkg, indent string, told map[string]bool) {
 	text := what.Text(version(a.first().Packages[pkg]))
-	on := t.holder(a, what.On, s, pkg)
-	key := on + "\n" + what.Annotation + "\n" + text
+	if what.On == plan.OnObject {
+		t.Say(show.Plain, indent+"to allow it, add to its metadata.annotations:")
+		t.yaml(indent, what.Annotation, text)
+		if all := what.ForAlike(); all != what {
+			t.annotation(indent, "or, for all objects of the same owner, to those of "+t.holder(a, all.On, pkg), all.Annotation, all.Value, told)
+		}
+		return
+	}
+	t.annotation(indent, "to allow it, add to metadata.annotations of "+t.holder(a, what.On, pkg), what.Annotation, text, told)
+}
+
+// annotation writes what to do with an annotation, and its lines, unless told has them.
+func (t textWriter) annotation(indent, how, name, value string, told map[string]bool) {
+	key := how + "\n" + name + "\n" + value
 	if told[key] {
 		return
 	}
 	told[key] = true
-	t.Say(show.Plain, fmt.Sprintf("%sto allow it, add to metadata.annotations of %s:", indent, on))
-	t.yaml(indent, what.Annotation, text)
-	if all := what.ForAlike(); all.On != what.On {
-		t.Say(show.Plain, fmt.Sprintf("%sor, for all objects of the same owner, of %s:", indent, t.holder(a, all.On, s, pkg)))
-		t.yaml(indent, all.Annotation, all.Value)
-	}
+	t.Say(show.Plain, indent+how+":")
+	t.yaml(indent, name, value)
 }
 
 // yaml writes an annotation to be copied.
@@ -157,18 +164,15 @@ func (t textWriter) yaml(indent, name, value string) {
 	}
 }
 
-// holder names the document that takes an annotation.
-func (t textWriter) holder(a alike, on plan.Holder, s *plan.Step, pkg string) string {
-	switch on {
-	case plan.OnObject:
-		return s.ID.String() + t.at(a, s)
-	case plan.OnPackage:
-		if where := a.declared(pkg); where != "" && !t.placeless {
-			return where
-		}
+// holder names the document, beside the object itself, that takes an annotation.
+func (t textWriter) holder(a alike, on plan.Holder, pkg string) string {
+	where := a.declared(pkg)
+	switch {
+	case on == plan.OnPackage && where != "" && !t.placeless:
+		return where
+	case on == plan.OnPackage:
 		return "the declaration of package " + pkg
-	}
-	if len(a.of) > 1 {
+	case len(a.of) > 1:
 		return "each of these Clusters in clusters.yaml"
 	}
 	return "Cluster " + a.first().Name + " in clusters.yaml"
@@ -237,9 +241,15 @@ func (t textWriter) folded(a alike, steps []*plan.Step, shown int, told map[stri
 		line += ", " + why(s)
 	}
 	t.Say(marks[s.Action].colour, line)
-	if s.Allow != nil {
-		t.allow(a, s.Allow.ForAlike(), s, s.Package, "        ", told)
+	if s.Allow == nil {
+		return
 	}
+	all := s.Allow.ForAlike()
+	if all.On == plan.OnObject { // each has an annotation of its own
+		t.Say(show.Plain, fmt.Sprintf("        to allow it, annotate each with %s; --all shows the lines", all.Annotation))
+		return
+	}
+	t.allow(a, all, s.Package, "        ", told)
 }
 
 // same returns the first steps that can be folded into one line.
@@ -323,7 +333,7 @@ func (t textWriter) step(a alike, s *plan.Step, told map[string]bool) {
 	}
 	t.Say(mark.colour, line)
 	if s.Allow != nil {
-		t.allow(a, s.Allow, s, s.Package, "        ", told)
+		t.allow(a, s.Allow, s.Package, "        ", told)
 	}
 	if len(s.After) > 0 && s.Action.Writes() {
 		t.Say(show.Plain, fmt.Sprintf("        once %s is ready", strings.Join(s.After, ", ")))

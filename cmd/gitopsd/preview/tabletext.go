@@ -169,7 +169,7 @@ func told(f compat.Finding) string {
 		what, values = f.Detail[:i]+" ", f.Detail[i+len(": "):]
 	}
 	word := func(word, finding string) string {
-		if strings.HasSuffix(f.Name, finding) && what == "" {
+		if strings.HasSuffix(cmp.Or(strings.TrimSpace(what), f.Name), finding) {
 			return "" // the name of the finding says so
 		}
 		return " " + word
@@ -224,8 +224,8 @@ func (t textWriter) findings(r *TypeRow) {
 		if k.severity == compat.Breaking {
 			line = "breaking " + line
 		}
-		if first.Detail != "" {
-			line += ": " + told(first)
+		if detail := told(first); detail != "" && detail != first.Version { // which stands there already
+			line += ": " + detail
 		}
 		if len(list) > 1 {
 			line += fmt.Sprintf(", and %d more", len(list)-1)
