@@ -27,6 +27,7 @@ type computation struct {
 	done  chan struct{}
 	state *desired.State
 	err   error
+	took  time.Duration
 }
 
 // firstPatience is how long the computation of a commit may go on when there is a
@@ -58,6 +59,7 @@ func (d *Daemon) start(ctx context.Context, commit sources.Commit, of *revision)
 	go func() {
 		defer close(c.done)
 		defer cancel()
+		defer func() { c.took = time.Since(c.started) }()
 		defer func() {
 			if v := recover(); v != nil {
 				c.state, c.err = nil, errgroup.Recovered(v)
@@ -97,6 +99,9 @@ func (d *Daemon) giveUp() {
 func (d *Daemon) takeUp(ctx context.Context) error {
 	c := d.computing
 	d.computing = nil
+	if !c.givenUp {
+		d.cfg.Board.Computed(c.took)
+	}
 	var err error
 	switch {
 	case c.err == nil:

@@ -189,7 +189,7 @@ func TestForeignPending(t *testing.T) {
 			} else {
 				w.garble()
 			}
-			err := w.daemon(nil).Once(t.Context())
+			err := w.daemon(nil).Once(t.Context(), 0)
 			if tt.refuse {
 				if err == nil || !strings.Contains(err.Error(), digest("evil")) {
 					t.Errorf("error %v", err)
@@ -235,7 +235,7 @@ func TestPushOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "prod")}, cluster("dev", "v1"), cluster("prod", "v1"))
-	if err := w.daemon(nil).Once(t.Context()); err != nil {
+	if err := w.daemon(nil).Once(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	w.refuse("refs/")
@@ -268,7 +268,7 @@ func TestPendingRefusedForEver(t *testing.T) {
 		}
 		return unit.Outcome{Phase: status.Ready}
 	})
-	if err := w.daemon(nil).Once(t.Context()); err != nil || !w.ever("dev", "v1one") {
+	if err := w.daemon(nil).Once(t.Context(), 0); err != nil || !w.ever("dev", "v1one") {
 		t.Errorf("error %v, dev got %q", err, w.appliedTo("dev"))
 	}
 }
@@ -294,7 +294,7 @@ func TestPendingIsOutOfReach(t *testing.T) {
 	w.commit("start", map[string]string{"clusters.yaml": registry("dev")}, cluster("dev", "v1"))
 	before := w.crash()
 	d := w.daemon(func(c *Config) { c.Repository = &failing{c.Repository, 2} })
-	if err := d.Once(t.Context()); err == nil || !strings.Contains(err.Error(), "reading pending lock records: connection reset") {
+	if err := d.Once(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "reading pending lock records: connection reset") {
 		t.Errorf("error %v", err)
 	}
 	if w.asked != 0 || len(w.appliedTo("dev")) != 1 {
@@ -313,7 +313,7 @@ func TestRecordsOnAMovedHead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.commit("start", map[string]string{"clusters.yaml": registry("dev")}, cluster("dev", "v1"))
-	if err := w.daemon(nil).Once(t.Context()); err != nil {
+	if err := w.daemon(nil).Once(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	asked := make(chan struct{}, 1)
@@ -339,7 +339,7 @@ func TestRecordsOnAMovedHead(t *testing.T) {
 	}
 	w.move("moved")
 	w.commit("back", cluster("dev", "v1"))
-	if err := w.daemon(nil).Once(t.Context()); err != nil || w.ever("dev", "v1moved") {
+	if err := w.daemon(nil).Once(t.Context(), 0); err != nil || w.ever("dev", "v1moved") {
 		t.Errorf("error %v, dev got %q", err, w.appliedTo("dev"))
 	}
 }
@@ -350,7 +350,7 @@ func TestLockIsCommittedWhileComputing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "prod")}, cluster("dev", "v1"), cluster("prod", "v1"))
-	if err := w.daemon(nil).Once(t.Context()); err != nil {
+	if err := w.daemon(nil).Once(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	asked, answer := make(chan struct{}, 1), make(chan struct{})

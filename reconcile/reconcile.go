@@ -273,10 +273,39 @@ const (
 )
 
 // Once makes one pass over all clusters and commits the lock. If somebody else pushed
-// meanwhile, it makes another pass with the new commit. It returns everything that
-// went wrong.
-func (d *Daemon) Once(ctx context.Context) error {
+// meanwhile, it makes another pass with the new commit. With patience it then waits for so
+// long until everything is Ready, and meanwhile works as Run does. It returns everything
+// that went wrong; with patience, also what is not Ready.
+func (d *Daemon) Once(ctx context.Context, patience time.Duration) error {
 	defer d.stop()
+	if err := d.pass(ctx); err != nil {
+		return err
+	}
+	fine := []status.Phase{status.Ready, status.Suspended, status.Degraded, status.Progressing}
+	var errs []error
+	if patience > 0 {
+		fine = fine[:2]
+		errs = append(errs, d.awaitReady(ctx, patience))
+	}
+	errs = append(errs, d.now.state.Err())
+	for _, c := range d.cfg.Board.Snapshot().Clusters {
+		want := d.now.state.Get(c.Name)
+		switch {
+		case slices.Contains(fine, c.Phase):
+		case want != nil && want.Err != nil: // the state's
+		default:
+			lines := []string{fmt.Sprintf("cluster %s: %s: %s", c.Name, c.Phase, c.Message)}
+			for _, p := range c.Problems {
+				lines = append(lines, p.WithoutCluster().String())
+			}
+			errs = append(errs, errors.New(strings.Join(lines, "\n    ")))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// pass brings all clusters to the newest commit, and commits its lock.
+func (d *Daemon) pass(ctx context.Context) error {
 	for n := 1; ; n++ {
 		d.cfg.Board.Turn()
 		d.overtaken = false
@@ -293,27 +322,41 @@ func (d *Daemon) Once(ctx context.Context) error {
 			continue
 		}
 		if d.overtaken {
-			if err := d.commitLock(ctx, true); err != nil {
-				return err
-			}
+			return d.commitLock(ctx, true)
 		}
-		break
+		return nil
 	}
-	errs := []error{d.now.state.Err()}
-	for _, c := range d.cfg.Board.Snapshot().Clusters {
-		want := d.now.state.Get(c.Name)
-		switch {
-		case c.Phase == status.Ready, c.Phase == status.Suspended, c.Phase == status.Progressing:
-		case want != nil && want.Err != nil: // the state's
-		default:
-			lines := []string{fmt.Sprintf("cluster %s: %s: %s", c.Name, c.Phase, c.Message)}
-			for _, p := range c.Problems {
-				lines = append(lines, p.WithoutCluster().String())
-			}
-			errs = append(errs, errors.New(strings.Join(lines, "\n    ")))
+}
+
+// awaitReady waits until everything is Ready. Workers attend to changes in clusters, and
+// passes to what has to be tried again and to new commits.
+func (d *Daemon) awaitReady(ctx context.Context, patience time.Duration) error {
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	pause := time.After(d.cfg.Interval)
+	for {
+		changed := d.cfg.Board.Changed()
+		s := d.cfg.Board.Snapshot()
+		if len(s.Unready()) == 0 {
+			return nil
 		}
+		select {
+		case <-waiting.Done():
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fmt.Errorf("not everything is Ready after %s", patience)
+		case <-changed:
+			continue
+		case <-d.workers.moved:
+			d.again = true
+		case <-pause:
+		}
+		if err := d.pass(waiting); err != nil && waiting.Err() == nil {
+			d.cfg.Log.Error("pass failed", "error", err)
+		}
+		pause = time.After(d.cfg.Interval)
 	}
-	return errors.Join(errs...)
 }
 
 // once polls, waits for the computation, and brings all clusters to its result.
@@ -387,8 +430,12 @@ func (d *Daemon) handOut(ctx context.Context, wait bool) error {
 
 // poll asks the repository for a newer commit.
 func (d *Daemon) poll(ctx context.Context) (fresh bool, err error) {
+	began := time.Now()
 	commit, changed, err := d.cfg.Repository.Poll(ctx, d.head.Hash)
-	d.cfg.Board.Polled(err)
+	if err == nil && changed {
+		d.cfg.Board.Computing(commit.Hash) // first, so that nobody takes the one before for the newest
+	}
+	d.cfg.Board.Polled(began, err)
 	if err != nil {
 		return false, fmt.Errorf("polling the repository: %w", err)
 	}
@@ -415,12 +462,17 @@ func (d *Daemon) follow(now *revision) {
 	if len(problems) > 0 {
 		d.again = true
 		if !slices.Equal(problems, before) {
-			d.cfg.Log.Error("the commit has errors; everything else goes on", "commit", short(state.Commit.Hash), "problems", problems)
+			d.cfg.Log.Error("the commit has errors; everything else goes on", "commit", short(state.Commit.Hash), "problems", len(problems))
+		}
+		for _, p := range problems {
+			if !slices.Contains(before, p) {
+				logProblem(d.cfg.Log, slog.LevelError, p)
+			}
 		}
 	}
 	for _, w := range state.Waiting {
 		if !slices.ContainsFunc(waiting, func(told resolve.Waiting) bool { return told.String() == w.String() }) {
-			d.cfg.Log.Info("a new revision waits for approval", "package", w.Ref.String(), "clusters", w.Clusters, "active", w.Active.String(), "new", w.New, "approve", w.String())
+			d.cfg.Log.Info("a new revision waits for approval", "package", w.Ref.String(), "clusters", strings.Join(w.Clusters, ", "), "active", w.Active.String(), "new", w.New, "approve", w.String())
 		}
 	}
 	for _, note := range notes(state) {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -442,7 +443,7 @@ func TestOnce(t *testing.T) {
 	w.set("dev", func(context.Context) unit.Outcome {
 		return unit.Outcome{Phase: status.Unreachable, Message: "connection refused"}
 	})
-	err := w.daemon(nil).Once(t.Context())
+	err := w.daemon(nil).Once(t.Context(), 0)
 	if err == nil || !strings.Contains(err.Error(), "cluster dev: Unreachable: connection refused") {
 		t.Errorf("error %v", err)
 	}
@@ -450,11 +451,64 @@ func TestOnce(t *testing.T) {
 		t.Errorf("commits %q", w.log())
 	}
 	w.set("dev", nil)
-	if err := w.daemon(nil).Once(t.Context()); err != nil {
+	if err := w.daemon(nil).Once(t.Context(), 0); err != nil {
 		t.Error(err)
 	}
 	if len(w.log()) != 2 {
 		t.Errorf("a second pass commits: %q", w.log())
+	}
+}
+
+// With patience Once goes on until everything is Ready, a cluster that does not answer and
+// one that waits for another included; and it says what is not when the time is over.
+func TestOnceWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	after := strings.Replace(registry("dev", "prod"), "path: c/prod", "path: c/prod\n  dependsOn: [dev]", 1)
+	w.commit("start", map[string]string{"clusters.yaml": after}, cluster("dev", "v1"), cluster("prod", "v1"))
+	var n atomic.Int32
+	w.set("dev", func(context.Context) unit.Outcome {
+		switch n.Add(1) {
+		case 1:
+			return unit.Outcome{Phase: status.Unreachable, Message: "connection refused"}
+		case 2:
+			return unit.Outcome{Phase: status.Progressing, Message: "1 object is not ready yet"}
+		}
+		return unit.Outcome{Phase: status.Ready}
+	})
+	d := w.daemon(nil)
+	if err := d.Once(t.Context(), time.Minute); err != nil {
+		t.Error(err)
+	}
+	if s := d.cfg.Board.Snapshot(); len(s.Unready()) > 0 {
+		t.Errorf("not ready: %q", s.Unready())
+	}
+	if len(w.log()) != 2 {
+		t.Errorf("commits %q", w.log())
+	}
+	w.set("dev", func(context.Context) unit.Outcome {
+		return unit.Outcome{Phase: status.Progressing, Message: "1 object is not ready yet"}
+	})
+	err := w.daemon(nil).Once(t.Context(), 100*time.Millisecond)
+	if err == nil || !strings.Contains(err.Error(), "not everything is Ready after 100ms\ncluster dev: Progressing: 1 object is not ready yet\ncluster prod: Waiting: waits for cluster dev") {
+		t.Errorf("error %v", err)
+	}
+	// A commit that comes meanwhile is followed, too.
+	n.Store(2)
+	w.set("dev", func(context.Context) unit.Outcome {
+		if n.Add(1) == 4 {
+			if _, err := w.repo.Commit(t.Context(), "main", "next", cluster("dev", "v2")); err != nil {
+				t.Error(err)
+			}
+		}
+		if n.Load() < 6 {
+			return unit.Outcome{Phase: status.Progressing, Message: "not yet"}
+		}
+		return unit.Outcome{Phase: status.Ready}
+	})
+	d = w.daemon(nil)
+	if err := d.Once(t.Context(), time.Minute); err != nil || d.cfg.Board.Snapshot().Subject != "next" {
+		t.Errorf("%v %+v", err, d.cfg.Board.Snapshot())
 	}
 }
 
@@ -468,7 +522,7 @@ func TestBranchMovesDuringAPass(t *testing.T) {
 	}{
 		{"a daemon", func(w *world, d *Daemon) { w.start(d) }},
 		{"one run", func(w *world, d *Daemon) {
-			if err := d.Once(w.t.Context()); err != nil {
+			if err := d.Once(w.t.Context(), 0); err != nil {
 				w.t.Error(err)
 			}
 		}},
@@ -507,7 +561,7 @@ func TestReadonlyLock(t *testing.T) {
 	w := newWorld(t)
 	w.commit("start", map[string]string{"clusters.yaml": registry("dev")}, cluster("dev", "v1"))
 	d := w.daemon(func(c *Config) { c.ReadonlyLock = true })
-	if err := d.Once(t.Context()); err != nil {
+	if err := d.Once(t.Context(), 0); err != nil {
 		t.Error(err)
 	}
 	refs, err := w.repo.Git(t.Context(), "for-each-ref", "--format=%(refname)")
@@ -594,7 +648,7 @@ func TestRemoveGone(t *testing.T) {
 			return connect(ctx, cl)
 		}
 	})
-	err := d.Once(t.Context())
+	err := d.Once(t.Context(), 0)
 	if err == nil || !strings.Contains(err.Error(), "cluster b: Unreachable: its Secret is not there; if there is no such cluster any more, take its document out of clusters.yaml") {
 		t.Errorf("error %v", err)
 	}

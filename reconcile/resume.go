@@ -103,7 +103,7 @@ func (ws *workers) keep(w *worker, j *job, o unit.Outcome) {
 	w.unkept = false
 	r := &checkpoint.Record{
 		Input: j.of.input, Cluster: o.Checkpoint, Again: o.Again.UTC().Round(0),
-		Objects: j.want.Objects.Len(), Packages: packages(j.want, o), Certificates: o.Certificates, Notes: j.want.Notes,
+		Objects: j.want.Objects.Len(), Packages: packages(j.want, o, w.running), Certificates: o.Certificates, Notes: j.want.Notes,
 	}
 	if w.kept.Equal(r) {
 		return

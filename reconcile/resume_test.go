@@ -26,7 +26,7 @@ func resting(t *testing.T) (w *world, dir string) {
 			return unit.Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{Namespaces: []string{name}}}
 		})
 	}
-	if err := w.daemon(keeping(dir)).Once(t.Context()); err != nil {
+	if err := w.daemon(keeping(dir)).Once(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	w.mu.Lock()
@@ -103,7 +103,7 @@ func TestResume(t *testing.T) {
 					tt.config(c)
 				}
 			})
-			err := d.Once(t.Context())
+			err := d.Once(t.Context(), 0)
 			if tt.fails == "" && err != nil || tt.fails != "" && (err == nil || !strings.Contains(err.Error(), tt.fails)) {
 				t.Errorf("error: %v", err)
 			}
@@ -188,7 +188,7 @@ func TestNothingToResume(t *testing.T) {
 				return unit.Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{}}
 			})
 			for range 2 {
-				if err := w.daemon(keeping(dir)).Once(t.Context()); err != nil {
+				if err := w.daemon(keeping(dir)).Once(t.Context(), 0); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -233,7 +233,7 @@ func TestCheckpointIsTakenBack(t *testing.T) {
 		w.onResume["b"] = func(context.Context) unit.Outcome { return unit.Outcome{Moved: true} }
 		w.set("a", func(context.Context) unit.Outcome { return unit.Outcome{Phase: phase} })
 		d := w.daemon(keeping(dir))
-		if err := d.Once(t.Context()); err != nil && phase != status.Failed && phase != status.Unreachable {
+		if err := d.Once(t.Context(), 0); err != nil && phase != status.Failed && phase != status.Unreachable {
 			t.Error(err)
 		}
 		if got := len(w.appliedTo("a")) > 0; !got {

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -95,12 +96,16 @@ type worker struct {
 	// and the state is being computed.
 	left  bool
 	moved *desired.Unit
-	// slow: the last attempt waited so long for answers that its slot was lent.
+	// slow: the last attempt waited so long for answers that its slot was lent. took is how
+	// long it took; 0 if none was made since the last report.
 	slow    bool
+	took    time.Duration
 	nextTry time.Time
 	// brake is how long the next wake-up must wait: if somebody undoes every
 	// correction at once, corrections get ever slower.
 	brake time.Duration
+	// running are the versions of packages that the unit is known to have, by name.
+	running map[string]version
 	// again is when the unit asks to be looked at again; zero for never.
 	again time.Time
 	// kept is the checkpoint that was kept last, and unkept says that it was taken
@@ -119,6 +124,9 @@ type origin struct {
 func (o origin) stale(now origin) bool {
 	return o.access != now.access || o.credentials != now.credentials && now.credentials != ""
 }
+
+// version is a version of a package, with its digest.
+type version struct{ name, digest string }
 
 // firstBrake is how long the second of two corrections in a row waits.
 const firstBrake = 250 * time.Millisecond
@@ -398,6 +406,7 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 			w.allowed = j // from here on, some of it may be applied
 			o, ok = ws.try(attempt, w, j)
 		}
+		w.know(w.allowed, o)
 		if !ok || attempt.Err() != nil {
 			return unit.Outcome{} // given up for a newer commit, or at the end: not the cluster's fault
 		}
@@ -436,7 +445,9 @@ func (ws *workers) try(ctx context.Context, w *worker, j *job) (o unit.Outcome, 
 	attempt, cancel := context.WithTimeout(kube.WithPace(ctx, t.Pace()), ws.cfg.ClusterTimeout)
 	defer cancel()
 	ws.tellHome(w, j)
+	began := time.Now()
 	o = ws.apply(attempt, w, j)
+	w.took = time.Since(began)
 	w.slow = t.End()
 	ws.keepHome(ctx, w, j, o)
 	if ws.cfg.Attempted != nil {
@@ -483,39 +494,110 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 	default:
 		w.failures, w.nextTry = 0, time.Time{}
 	}
+	took := w.took
+	w.took = 0
+	commit := j.of.state.Commit.Hash // that of the lock, on top of it, is the same to people
 	var before status.Unit
 	ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) {
 		before = *c
 		c.Phase, c.Message, c.Actions, c.Problems = o.Phase, o.Message, o.Actions, o.Problems
-		c.Commit, c.Tried, c.Failures, c.NextTry = j.of.commit.Hash, now, w.failures, w.nextTry
+		c.Commit, c.Tried, c.Failures, c.NextTry = commit, now, w.failures, w.nextTry
 		if o.Phase == status.Ready {
-			c.Applied, c.Succeeded = j.of.commit.Hash, now
+			c.Applied, c.Succeeded = commit, now
+		}
+		if took > 0 {
+			c.Seconds = took.Seconds()
 		}
 		if j.want.Objects != nil {
 			c.Objects = j.want.Objects.Len()
 		}
 		if o.Actions != nil { // without a plan nothing new is known, and they expire all the same
-			c.Certificates = o.Certificates
+			c.Certificates, c.Drifted = o.Certificates, o.Drifted
 		}
-		c.Packages, c.Notes = packages(j.want, o), slices.Concat(j.want.Waiting, j.want.Notes, o.Notes)
+		c.Packages, c.Notes = packages(j.want, o, w.running), slices.Concat(j.want.Waiting, j.want.Notes, o.Notes)
 		if at := j.at(); at != nil {
 			c.Objects, c.Packages = at.Objects, resumed(at.Packages, o.Phase)
 		}
 	})
-	ws.cfg.Board.Attempted(w.id.String(), o.Phase, o.Actions)
+	ws.cfg.Board.Attempted(w.id.String(), status.Attempt{Outcome: o.Phase, Actions: o.Actions, Corrected: o.Corrected, Took: took})
 	ws.keep(w, j, o)
+	ws.log(w, j, o, before)
+}
 
-	log := ws.cfg.Log.With("cluster", w.id.String(), "commit", short(j.of.commit.Hash), "phase", o.Phase, "changed", o.Changed)
+// log logs an outcome, and each problem that was not there before, if there is anything
+// new.
+func (ws *workers) log(w *worker, j *job, o unit.Outcome, before status.Unit) {
+	log := ws.cfg.Log.With("cluster", w.id.String())
+	outcome := log.With("commit", short(j.of.commit.Hash), "phase", o.Phase, "changed", o.Changed)
 	if len(o.Problems) > 0 {
-		log = log.With("problems", o.Problems)
+		outcome = outcome.With("problems", len(o.Problems))
 	}
+	level := slog.LevelInfo
 	switch {
 	case o.Phase == before.Phase && o.Message == before.Message && o.Changed == 0 && slices.Equal(o.Problems, before.Problems):
-		log.Debug("nothing to do")
+		outcome.Debug("nothing to do")
+		return
 	case o.Phase == status.Failed || o.Phase == status.Unreachable:
-		log.Error(o.Message)
+		level = slog.LevelError
+		outcome.Error(o.Message)
+	case o.Phase == status.Ready && len(o.Problems) > 0:
+		level = slog.LevelWarn
+		outcome.Warn("applied, but for what has a problem")
 	default:
-		log.Info(summary(j, o))
+		outcome.Info(summary(j, o))
+	}
+	for _, p := range o.Problems {
+		if !slices.Contains(before.Problems, p) {
+			logProblem(log, level, p.WithoutCluster())
+		}
+	}
+}
+
+// logProblem logs one problem.
+func logProblem(log *slog.Logger, level slog.Level, p problem.Problem) {
+	var about []any
+	for _, a := range [][2]string{{"cluster", p.Cluster}, {"package", p.Package}, {"object", p.Object}, {"reason", p.Reason}, {"advice", p.Advice}} {
+		if a[1] != "" {
+			about = append(about, a[0], a[1])
+		}
+	}
+	message := "problem"
+	if level == slog.LevelInfo {
+		message = "not ready yet"
+	}
+	log.Log(context.Background(), level, message, about...)
+}
+
+// know notes which versions of packages the unit has after an attempt with a job, which is
+// nil if none was let through.
+func (w *worker) know(j *job, o unit.Outcome) {
+	if j == nil || o.Moved {
+		return
+	}
+	switch at := j.at(); {
+	case at != nil:
+		w.running = make(map[string]version)
+		for _, p := range at.Packages { // a unit at rest has what it should
+			w.running[p.Name] = version{p.Version, p.Digest}
+		}
+	case o.Actions != nil: // else nothing new is known
+		known := w.running
+		w.running = make(map[string]version)
+		for _, name := range j.want.Incomplete {
+			if v, ok := known[name]; ok {
+				w.running[name] = v
+			}
+		}
+		for _, p := range j.want.Packages {
+			name := p.Declaration.Name
+			if v, ok := known[name]; o.Behind[name] || slices.Contains(j.want.Incomplete, name) {
+				if ok {
+					w.running[name] = v
+				}
+				continue
+			}
+			w.running[name] = version{p.Pin.Ref.Version(), string(p.Pin.Digest)}
+		}
 	}
 }
 
@@ -529,8 +611,21 @@ func summary(j *job, o unit.Outcome) string {
 	return "applied"
 }
 
-// packages returns a cluster's packages with their states.
-func packages(want *desired.Unit, o unit.Outcome) []status.PackageState {
+// running returns the version of a package that a unit has, for the status; empty if it
+// is not known.
+func running(known map[string]version, name, wanted, digest string) string {
+	v, ok := known[name]
+	switch {
+	case !ok:
+		return ""
+	case v.name == wanted && v.digest != digest:
+		return v.name + "@sha256:" + sources.Digest(v.digest).Short()
+	}
+	return v.name
+}
+
+// packages returns a cluster's packages with their states, and the versions that it has.
+func packages(want *desired.Unit, o unit.Outcome, known map[string]version) []status.PackageState {
 	var list []status.PackageState
 	for _, p := range want.Packages {
 		state := "Ready"
@@ -544,6 +639,7 @@ func packages(want *desired.Unit, o unit.Outcome) []status.PackageState {
 		}
 		listed := status.PackageState{Name: p.Declaration.Name, Repository: p.Pin.Ref.Repository,
 			Version: p.Pin.Ref.Version(), Digest: string(p.Pin.Digest), Revision: p.Revision(), Verified: p.Verified, Replaces: p.Replacement(), State: state}
+		listed.Running = running(known, listed.Name, listed.Version, listed.Digest)
 		if p.Origin.RewrittenBy != "" {
 			listed.From = p.Origin.String()
 		}
@@ -551,7 +647,7 @@ func packages(want *desired.Unit, o unit.Outcome) []status.PackageState {
 	}
 	for _, name := range want.Incomplete {
 		if !slices.ContainsFunc(list, func(p status.PackageState) bool { return p.Name == name }) {
-			list = append(list, status.PackageState{Name: name, State: "Failed"})
+			list = append(list, status.PackageState{Name: name, Running: known[name].name, State: "Failed"})
 		}
 	}
 	return list

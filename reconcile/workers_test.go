@@ -19,6 +19,7 @@ import (
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/errgroup"
 	"gitopsd.dev/sources/lockfile"
@@ -686,5 +687,59 @@ func TestUnitsAreLeftAlone(t *testing.T) {
 	}
 	if left := d.leftAlone(s); !maps.Equal(left, want) {
 		t.Errorf("left alone: %v", left)
+	}
+}
+
+// What runs in a unit is the version that was applied completely the last time.
+func TestRunningVersions(t *testing.T) {
+	t.Parallel()
+	want := func(version string, incomplete ...string) *job {
+		d := sources.Declaration{Name: "p"}
+		ref := sources.Ref{Repository: "reg.io/p", Tag: version}
+		return &job{of: new(revision), want: &desired.Unit{Incomplete: incomplete, Packages: []sources.Selected{
+			{Declaration: d, Pin: sources.Pin{Ref: ref, Digest: sources.DigestOf([]byte(version))}, Package: new(sources.Package)},
+		}}}
+	}
+	made := func(behind ...string) unit.Outcome {
+		o := unit.Outcome{Phase: status.Ready, Actions: map[string]int{"unchanged": 1}, Behind: make(map[string]bool)}
+		for _, name := range behind {
+			o.Behind[name] = true
+		}
+		return o
+	}
+	w := new(worker)
+	for _, step := range []struct {
+		name string
+		j    *job
+		o    unit.Outcome
+		want string
+	}{
+		{"not known after a start", want("v1"), made("p"), ""},
+		{"applied", want("v1"), made(), "v1"},
+		{"refused", want("v2"), made("p"), "v1"},
+		{"not reached", want("v2"), unit.Outcome{Phase: status.Unreachable}, "v1"},
+		{"cannot be resolved", want("v2", "p"), made(), "v1"},
+		{"applied at last", want("v2"), made(), "v2"},
+	} {
+		w.know(step.j, step.o)
+		if have := packages(step.j.want, step.o, w.running)[0].Running; have != step.want {
+			t.Errorf("%s: %q, want %q", step.name, have, step.want)
+		}
+	}
+	// A tag that was moved to another digest.
+	if have := running(w.running, "p", "v2", "sha256:0"); have != "v2@sha256:"+sources.DigestOf([]byte("v2")).Short() {
+		t.Errorf("%q", have)
+	}
+	// A package that left, and comes back, was not there meanwhile.
+	w.know(&job{of: new(revision), want: new(desired.Unit)}, made())
+	if j := want("v3"); packages(j.want, made("p"), w.running)[0].Running != "" {
+		t.Errorf("%v", w.running)
+	}
+	// A unit at rest has what it should.
+	rest := want("v1")
+	rest.of.at = map[desired.ID]*checkpoint.Record{{}: {Packages: []status.PackageState{{Name: "p", Version: "v1", Digest: "d"}}}}
+	w.know(rest, unit.Outcome{Phase: status.Ready})
+	if w.running["p"] != (version{"v1", "d"}) {
+		t.Errorf("%v", w.running)
 	}
 }

@@ -72,6 +72,7 @@ func commands() []command {
 		{"start NAME COMMAND...", startProcess},
 		{"end [-kill] NAME", endProcess},
 		{"fetch NAME PATH", fetch},
+		{"serving NAME", serves},
 
 		{"eventually [-timeout DURATION] [-stdout PATTERN] [!] COMMAND...", eventually},
 		{"changes [-wanted] COMMAND...", changes},

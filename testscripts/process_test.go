@@ -128,23 +128,44 @@ func (p *process) kill() {
 // serving matches the address that a daemon logs when it listens.
 var serving = regexp.MustCompile(`msg=serving address=(\S+)`)
 
+// address returns where a daemon serves.
+func (s *scenario) address(name string) (string, error) {
+	p := s.running[name]
+	if p == nil {
+		return "", fmt.Errorf("%s was not started", name)
+	}
+	log, err := os.ReadFile(p.log)
+	if err != nil {
+		return "", err
+	}
+	address := serving.FindSubmatch(log)
+	if address == nil {
+		return "", fmt.Errorf("%s does not say yet where it serves", p.name)
+	}
+	return string(address[1]), nil
+}
+
+func serves(_ context.Context, s *scenario, c *call) error {
+	if len(c.args) != 1 {
+		return errUsage
+	}
+	address, err := s.address(c.args[0])
+	if err != nil {
+		return err
+	}
+	c.ts.Setenv("GITOPSD_ADDRESS", address)
+	return nil
+}
+
 func fetch(ctx context.Context, s *scenario, c *call) error {
 	if len(c.args) != 2 {
 		return errUsage
 	}
-	p := s.running[c.args[0]]
-	if p == nil {
-		return fmt.Errorf("%s was not started", c.args[0])
-	}
-	log, err := os.ReadFile(p.log)
+	address, err := s.address(c.args[0])
 	if err != nil {
 		return err
 	}
-	address := serving.FindSubmatch(log)
-	if address == nil {
-		return fmt.Errorf("%s does not say yet where it serves", p.name)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+string(address[1])+c.args[1], nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+c.args[1], nil)
 	if err != nil {
 		return err
 	}

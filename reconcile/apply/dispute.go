@@ -116,11 +116,12 @@ func (d *dispute) held(what, undone, do string, now time.Time) string {
 		what, d.corrections, d.last.Sub(d.first).Round(time.Second), undone, next.UTC().Format("15:04:05 MST"), do)
 }
 
-// findDisputes notes which objects must not be corrected now, and forgets the
-// disputes that are over.
+// findDisputes notes which objects somebody deleted, and which must not be corrected now.
+// It forgets the disputes that are over.
 func (a *Applier) findDisputes(v *view, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	v.live.Vanished = make(map[manifest.ID]bool)
 	for c, d := range a.disputes {
 		if d.over(now) {
 			delete(a.disputes, c)
@@ -133,6 +134,7 @@ func (a *Applier) findDisputes(v *view, now time.Time) {
 			why = d.held("drift: "+drift+"; "+kube.FieldManager+" corrected it", "it was changed again each time",
 				"remove the field from the repository, or stop the other writer", now)
 		case c.about == plan.Create && wanted && !there:
+			v.live.Vanished[c.id] = true
 			why = d.held("it is gone; "+kube.FieldManager+" created it again", "it was deleted again each time",
 				"remove it from the repository, or stop whoever deletes it", now)
 		case c.about == plan.Prune && !wanted && there:

@@ -45,7 +45,7 @@ func TestDisputedExistence(t *testing.T) {
 	for range 3 {
 		b.delete(cm("a"))
 		steps, _ := b.apply(set)
-		b.want("steps", steps, "create configmap/$NAME/a")
+		b.want("steps", steps, "create configmap/$NAME/a drift: somebody deleted it")
 	}
 	b.delete(cm("a"))
 	steps, _ := b.apply(set)

@@ -185,7 +185,7 @@ func TestDeleted(t *testing.T) {
 	b.apply(set)
 	b.delete(cm("a"))
 	steps, _ := b.apply(set)
-	b.want("steps", steps, "create configmap/$NAME/a")
+	b.want("steps", steps, "create configmap/$NAME/a drift: somebody deleted it")
 	b.settled(set)
 }
 
@@ -203,7 +203,7 @@ func TestVanishedDefinition(t *testing.T) {
 	steps, results := b.apply(set)
 	b.wantNothing("results", results)
 	b.want("steps", steps,
-		"create customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org",
+		"create customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org drift: somebody deleted it",
 		"create widget.$NAME.example.org/one")
 	b.settled(set)
 

@@ -117,7 +117,7 @@ func TestFollow(t *testing.T) {
 	b.quiet(set)
 
 	b.delete(cm("a"))
-	b.want("steps", b.stepsAfter(notified, set), "create configmap/$NAME/a")
+	b.want("steps", b.stepsAfter(notified, set), "create configmap/$NAME/a drift: somebody deleted it")
 	b.quiet(set)
 
 	// What changes in the repository costs what changed, and a look whether the

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -115,7 +116,7 @@ func (a *Applier) recover(ctx context.Context, v *view, p *parent, known map[sch
 		return err
 	}
 	if len(all.Stale) > 0 {
-		a.log.Warn("members of kinds that nothing in the repository is of are not found while their API does not answer", "apis", all.Stale)
+		a.log.Warn("members of kinds that nothing in the repository is of are not found while their API does not answer", "apis", strings.Join(all.Stale, ", "))
 	}
 	var mu sync.Mutex
 	g, gctx := errgroup.WithContext(ctx)

@@ -3,8 +3,10 @@ package kube
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
@@ -51,6 +53,16 @@ func restConfig(c Config) (*rest.Config, error) {
 	}
 	cfg.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + sa.Namespace + ":" + sa.Name}
 	return cfg, nil
+}
+
+// Contexts returns the names of the contexts in the user's own kubeconfig, sorted. It
+// reads the files that kubectl reads.
+func Contexts() ([]string, error) {
+	loaded, err := clientcmd.NewDefaultClientConfigLoadingRules().Load()
+	if err != nil {
+		return nil, err
+	}
+	return slices.Sorted(maps.Keys(loaded.Contexts)), nil
 }
 
 // trustedConfig reads a kubeconfig as kubectl does.

@@ -209,7 +209,7 @@ func (k *Keeper) note(ctx context.Context, c *kept, r Result, err error) bool {
 		if len(r.Removed) == 0 {
 			return false
 		}
-		log.Info("everything is stored in the storage version", "version", r.Version, "removed from status.storedVersions", r.Removed)
+		log.Info("everything is stored in the storage version", "version", r.Version, "removed from status.storedVersions", strings.Join(r.Removed, ", "))
 		return true
 	}
 	message := failure(r, err)

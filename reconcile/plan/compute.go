@@ -23,6 +23,8 @@ type Live struct {
 	// Disputed is why objects must not be corrected, created or pruned now: somebody
 	// undoes it again and again.
 	Disputed map[manifest.ID]string
+	// Vanished are members that somebody else deleted.
+	Vanished map[manifest.ID]bool
 	// Unserved is why the cluster does not serve a desired kind.
 	Unserved map[schema.GroupVersionKind]string
 	// Namespaced are the desired kinds that live in namespaces.
@@ -167,7 +169,11 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		if why, ok := c.live.Disputed[id]; ok {
 			return decide(Held, "%s", why)
 		}
-		return decide(Create, "%s", cmp.Or(c.served(o), c.guarded(o), converted(&s)))
+		why := cmp.Or(c.served(o), c.guarded(o), converted(&s))
+		if s.Recreated = c.live.Vanished[id]; s.Recreated {
+			why = strings.TrimSuffix("drift: somebody deleted it; "+why, "; ")
+		}
+		return decide(Create, "%s", why)
 	}
 	if meta.DeletionTimestamp != nil {
 		return decide(Wait, "%s; it is created again when it is gone", deleting(meta))

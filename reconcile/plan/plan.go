@@ -126,6 +126,8 @@ type Step struct {
 	Rollback Rollback
 	// Drift: the object differs from the repository only by changes of others.
 	Drift bool
+	// Recreated: the object was there, and somebody deleted it.
+	Recreated bool
 	// Compatibility is what replacing or removing the types of a CRD means to their
 	// users, with the reasons in Findings; Identical for other objects.
 	Compatibility compat.Severity

@@ -16,6 +16,7 @@ type collector struct {
 	info, polled, pollErrors, passes, lockCommits, errors    *prometheus.Desc
 	phase, objects, attempts, actions, succeeded, notHealthy *prometheus.Desc
 	expiry, migrated, migrating                              *prometheus.Desc
+	packages, drifted, corrected, took, attempt, compute     *prometheus.Desc
 }
 
 func (b *Board) collector() prometheus.Collector {
@@ -37,6 +38,12 @@ func (b *Board) collector() prometheus.Collector {
 		succeeded:   desc("cluster_success_timestamp_seconds", "When an attempt at a cluster last went well.", "cluster"),
 		notHealthy:  desc("cluster_problems", "Objects at fault in a cluster.", "cluster"),
 		expiry:      desc("certificate_expiry_seconds", "Seconds until a certificate expires, negative afterwards; use is serving or authority, brought is true if gitopsd does not renew it.", "cluster", "secret", "use", "brought"),
+		packages:    desc("cluster_package", "1 for a package of a cluster: the version that it should have, the one that runs, which is empty if that is not known, and Ready or why it is not.", "cluster", "package", "repository", "version", "running", "state"),
+		drifted:     desc("cluster_drifted_objects", "Objects that others changed, and that stay as they are.", "cluster"),
+		corrected:   desc("cluster_drift_corrected_total", "Objects that others changed or deleted, and that were corrected.", "cluster"),
+		took:        desc("cluster_last_attempt_seconds", "How long the last attempt at a cluster took.", "cluster"),
+		attempt:     desc("attempt_duration_seconds", "Attempts at clusters, and how long each took."),
+		compute:     desc("compute_duration_seconds", "Computations of what a commit asks for, and how long each took."),
 		migrating:   desc("storage_migration", "1 for a storage migration that is not done; state is Waiting, Running or Failed.", "cluster", "definition", "state"),
 		migrated:    desc("storage_migration_objects", "Objects of a storage migration that is not done; result is stored, failed or left.", "cluster", "definition", "result"),
 	}
@@ -48,7 +55,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	s := c.board.Snapshot()
 	c.board.mu.Lock()
 	n := c.board.counters
-	n.attempts, n.actions = maps.Clone(n.attempts), maps.Clone(n.actions)
+	n.attempts, n.actions, n.corrected = maps.Clone(n.attempts), maps.Clone(n.actions), maps.Clone(n.corrected)
 	c.board.mu.Unlock()
 
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
@@ -65,6 +72,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	counter(c.passes, n.passes)
 	counter(c.lockCommits, n.lockCommits)
 	gauge(c.errors, float64(len(s.Problems)))
+	ch <- n.attempt.metric(c.attempt)
+	ch <- n.compute.metric(c.compute)
 	for _, cl := range s.Clusters {
 		for _, phase := range Phases {
 			v := 0.0
@@ -75,6 +84,19 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(c.objects, float64(cl.Objects), cl.Name)
 		gauge(c.notHealthy, float64(len(cl.Problems)), cl.Name)
+		gauge(c.drifted, float64(cl.Drifted), cl.Name)
+		counter(c.corrected, n.corrected[cl.Name], cl.Name)
+		if cl.Seconds > 0 {
+			gauge(c.took, cl.Seconds, cl.Name)
+		}
+		told := make(map[[5]string]bool) // Prometheus accepts no metric twice
+		for _, p := range cl.Packages {
+			labels := [5]string{p.Name, p.Repository, p.Version, p.Running, p.State}
+			if !told[labels] {
+				told[labels] = true
+				gauge(c.packages, 1, append([]string{cl.Name}, labels[:]...)...)
+			}
+		}
 		for _, cert := range cl.Certificates {
 			gauge(c.expiry, time.Until(cert.Expires).Seconds(), cl.Name, cert.Secret, cert.Use, strconv.FormatBool(cert.Brought))
 		}

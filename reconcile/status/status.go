@@ -2,7 +2,8 @@
 // by the loop and the workers, and read over HTTP (http.go) and by Prometheus
 // (metrics.go).
 //
-// It decides nothing. A snapshot is a value: each reader gets a copy.
+// It decides nothing. A snapshot is a value: each reader gets a copy, and ready.go says
+// whether all is well in it.
 package status
 
 import (
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/prose"
 )
 
 // Phase is the state of a cluster in one word.
@@ -26,6 +28,10 @@ const (
 	Applying Phase = "Applying"
 	// Ready: everything is applied and healthy.
 	Ready Phase = "Ready"
+	// Degraded: everything is applied that may be, and nothing waits for it; but there are
+	// problems for a person to look at, such as drift that is only reported, or a prune
+	// that is held. Clusters that depend on it go on.
+	Degraded Phase = "Degraded"
 	// Progressing: everything is applied, but something is not healthy yet.
 	Progressing Phase = "Progressing"
 	// Failed: objects or packages have errors, or a controller gave up on an applied
@@ -42,7 +48,7 @@ const (
 )
 
 // Phases lists all phases, for metrics.
-var Phases = []Phase{Pending, Applying, Ready, Progressing, Failed, Unreachable, Waiting, Suspended, Leaving}
+var Phases = []Phase{Pending, Applying, Ready, Degraded, Progressing, Failed, Unreachable, Waiting, Suspended, Leaving}
 
 // PackageState is a package in a cluster.
 type PackageState struct {
@@ -50,6 +56,10 @@ type PackageState struct {
 	Repository string `json:"repository"`
 	Version    string `json:"version"`
 	Digest     string `json:"digest"`
+	// Running is the version that the cluster has; empty if that is not known. It is another
+	// one while the version above is being applied or refused, and after its controller was
+	// rolled back. If only the digests differ, it has the first digits of its own.
+	Running string `json:"running,omitempty"`
 	// Revision is the name with the first digits of the digest.
 	Revision string `json:"revision,omitempty"`
 	// From is the repository it is fetched from, if not its own.
@@ -119,6 +129,8 @@ type Unit struct {
 	Message string `json:"message,omitempty"`
 	// Objects is the number of the unit's desired objects.
 	Objects int `json:"objects"`
+	// Drifted is the number of objects that others changed and that stay as they are.
+	Drifted int `json:"drifted,omitempty"`
 	// Actions of the last attempt by name ("create", "configure", …).
 	Actions map[string]int `json:"actions,omitempty"`
 	// Problems are the objects with errors and their reasons, at most 50.
@@ -130,9 +142,11 @@ type Unit struct {
 	Certificates []Certificate `json:"certificates,omitempty"`
 	// Migrations are of CRDs that ask for them.
 	Migrations []Migration `json:"migrations,omitempty"`
-	// Tried is when the last attempt ended, Succeeded when one last succeeded.
+	// Tried is when the last attempt ended, Succeeded when one last succeeded. Seconds is
+	// how long the last attempt took.
 	Tried     time.Time `json:"tried,omitzero"`
 	Succeeded time.Time `json:"succeeded,omitzero"`
+	Seconds   float64   `json:"seconds,omitempty"`
 	// Failures is the number of failures in a row; NextTry is when the next attempt
 	// is due because of them.
 	Failures int       `json:"failures,omitempty"`
@@ -141,16 +155,21 @@ type Unit struct {
 
 // Snapshot is the state of the daemon and its fleet.
 type Snapshot struct {
-	Version    string    `json:"version"`
-	Started    time.Time `json:"started"`
+	Version string    `json:"version"`
+	Started time.Time `json:"started"`
+	// Time is when the snapshot was taken, by the daemon's clock.
+	Time       time.Time `json:"time"`
 	Repository string    `json:"repository"`
 	Branch     string    `json:"branch"`
 	// Commit is the current commit, Subject its subject.
 	Commit  string `json:"commit,omitempty"`
 	Subject string `json:"subject,omitempty"`
+	// Computing is a newer commit, which clusters do not follow yet.
+	Computing string `json:"computing,omitempty"`
 	// LockCommit is the last commit of the lock that this process made.
 	LockCommit string `json:"lockCommit,omitempty"`
-	// Polled is when the repository last answered; PollError is why it does not.
+	// Polled is when the last poll began that the repository answered; PollError is why it
+	// does not answer.
 	Polled    time.Time `json:"polled,omitzero"`
 	PollError string    `json:"pollError,omitempty"`
 	// Turned is when the loop last ran.
@@ -176,6 +195,8 @@ type Board struct {
 	// homes are the problems that the controllers of homes report, by cluster.
 	homes    map[string][]problem.Problem
 	counters counters
+	// changed is closed with the next change.
+	changed chan struct{}
 }
 
 // counters only grow; metrics read them.
@@ -183,6 +204,8 @@ type counters struct {
 	passes, lockCommits, pollErrors uint64
 	attempts                        map[[2]string]uint64 // cluster, outcome
 	actions                         map[[2]string]uint64 // cluster, action
+	corrected                       map[string]uint64    // cluster
+	attempt, compute                Durations
 }
 
 // NewBoard makes a board for a daemon that starts now.
@@ -191,36 +214,68 @@ func NewBoard(version, repository, branch string) *Board {
 	return &Board{
 		snapshot: Snapshot{Version: version, Repository: repository, Branch: branch, Started: now, Turned: now},
 		clusters: make(map[string]*Unit), homes: make(map[string][]problem.Problem),
-		counters: counters{attempts: make(map[[2]string]uint64), actions: make(map[[2]string]uint64)},
+		counters: counters{attempts: make(map[[2]string]uint64), actions: make(map[[2]string]uint64), corrected: make(map[string]uint64)},
+		changed:  make(chan struct{}),
 	}
+}
+
+// change locks the board until the returned function is called, which tells those that
+// wait for a change.
+func (b *Board) change() (end func()) {
+	b.mu.Lock()
+	return func() {
+		close(b.changed)
+		b.changed = make(chan struct{})
+		b.mu.Unlock()
+	}
+}
+
+// Changed returns a channel that is closed with the next change.
+func (b *Board) Changed() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.changed
 }
 
 // Turn records a turn of the loop.
 func (b *Board) Turn() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	defer b.change()()
 	b.snapshot.Turned = time.Now()
 	b.counters.passes++
 }
 
-// Polled records the result of a poll of the repository.
-func (b *Board) Polled(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// Polled records the result of a poll of the repository, and when it began.
+func (b *Board) Polled(began time.Time, err error) {
+	defer b.change()()
 	if err != nil {
 		b.snapshot.PollError = err.Error()
 		b.counters.pollErrors++
 		return
 	}
-	b.snapshot.Polled, b.snapshot.PollError = time.Now(), ""
+	b.snapshot.Polled, b.snapshot.PollError = began, ""
+}
+
+// Computing records that the repository has a newer commit, until Commit is called with
+// it.
+func (b *Board) Computing(hash string) {
+	defer b.change()()
+	b.snapshot.Computing = hash
+}
+
+// Computed counts the computation of a commit, however it ended.
+func (b *Board) Computed(took time.Duration) {
+	defer b.change()()
+	b.counters.compute.Observe(took)
 }
 
 // Commit records the current commit, its problems, and the clusters that it
 // registers; others are removed.
 func (b *Board) Commit(hash, subject string, problems []problem.Problem, clusters []string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	defer b.change()()
 	b.snapshot.Commit, b.snapshot.Subject, b.snapshot.Problems = hash, subject, problems
+	if b.snapshot.Computing == hash {
+		b.snapshot.Computing = ""
+	}
 	maps.DeleteFunc(b.clusters, func(name string, _ *Unit) bool { return !slices.Contains(clusters, name) })
 	for _, name := range clusters {
 		if b.clusters[name] == nil {
@@ -231,26 +286,23 @@ func (b *Board) Commit(hash, subject string, problems []problem.Problem, cluster
 
 // LockCommitted records a commit of the lock.
 func (b *Board) LockCommitted(hash string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	defer b.change()()
 	b.snapshot.LockCommit = hash
 	b.counters.lockCommits++
 }
 
 // Update changes the state of a cluster, if it is registered.
 func (b *Board) Update(name string, change func(*Unit)) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	defer b.change()()
 	if c := b.clusters[name]; c != nil {
 		change(c)
 	}
 }
 
 // Home records what the controllers of a home report, nil for nothing. Snapshots have it
-// among the problems of the cluster; it makes no difference to its phase.
+// among the problems of the cluster, which is not Ready there. State ignores it.
 func (b *Board) Home(name string, problems []problem.Problem) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	defer b.change()()
 	if len(problems) == 0 {
 		delete(b.homes, name)
 		return
@@ -269,13 +321,27 @@ func (b *Board) State(name string) (phase Phase, message string) {
 	return Pending, ""
 }
 
-// Attempted counts an attempt and its actions.
-func (b *Board) Attempted(name string, outcome Phase, actions map[string]int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.counters.attempts[[2]string{name, string(outcome)}]++
-	for action, n := range actions {
+// Attempt is what metrics count of an attempt at a cluster.
+type Attempt struct {
+	Outcome Phase
+	// Actions are the steps of its plan, by action.
+	Actions map[string]int
+	// Corrected is the number of objects whose drift was corrected.
+	Corrected int
+	// Took is how long it took; 0 if nothing was tried.
+	Took time.Duration
+}
+
+// Attempted counts an attempt.
+func (b *Board) Attempted(name string, a Attempt) {
+	defer b.change()()
+	b.counters.attempts[[2]string{name, string(a.Outcome)}]++
+	for action, n := range a.Actions {
 		b.counters.actions[[2]string{name, action}] += uint64(n)
+	}
+	b.counters.corrected[name] += uint64(a.Corrected)
+	if a.Took > 0 {
+		b.counters.attempt.Observe(a.Took)
 	}
 }
 
@@ -284,6 +350,7 @@ func (b *Board) Snapshot() Snapshot {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.snapshot
+	s.Time = time.Now()
 	s.Problems = slices.Clone(s.Problems)
 	s.Clusters = make([]Unit, 0, len(b.clusters))
 	for _, c := range b.clusters {
@@ -292,6 +359,9 @@ func (b *Board) Snapshot() Snapshot {
 		cp.Certificates, cp.Migrations = slices.Clone(c.Certificates), slices.Clone(c.Migrations)
 		if b.Spaces != nil {
 			cp.Problems = append(cp.Problems, b.Spaces(c.Name)...)
+		}
+		if n := len(cp.Problems); cp.Phase == Ready && n > 0 {
+			cp.Phase, cp.Message = Degraded, "everything is applied that may be; "+prose.Agree(n, "problem is left", "problems are left")
 		}
 		s.Clusters = append(s.Clusters, cp)
 	}

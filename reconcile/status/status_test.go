@@ -34,17 +34,23 @@ func TestHandler(t *testing.T) {
 	server := httptest.NewServer(b.Handler(time.Hour, Access{}))
 	defer server.Close()
 
-	b.Polled(io.ErrUnexpectedEOF)
+	b.Polled(time.Now(), io.ErrUnexpectedEOF)
 	if code, body := get(t, server.URL+"/readyz"); code != 503 || !strings.Contains(body, "unexpected EOF") {
 		t.Errorf("readyz before the first commit: %d %s", code, body)
 	}
-	b.Polled(nil)
+	b.Polled(time.Now(), nil)
 	b.Commit("abc", "first", []problem.Problem{{Reason: "clusters.yaml:3: wrong"}}, []string{"prod", "dev"})
 	b.Update("dev", func(c *Unit) {
 		c.Phase, c.Objects, c.Problems = Failed, 7, []problem.Problem{{Cluster: "dev", Package: "web", Object: "deployment.apps/default/x", Reason: "not ready", Advice: "look at its pods"}}
 	})
 	b.Update("nobody", func(*Unit) { t.Error("a cluster that is not registered was updated") })
-	b.Attempted("dev", Failed, map[string]int{"create": 3})
+	b.Attempted("dev", Attempt{Outcome: Failed, Actions: map[string]int{"create": 3}, Corrected: 2, Took: 2 * time.Second})
+	b.Computed(400 * time.Millisecond)
+	b.Update("prod", func(c *Unit) {
+		c.Drifted, c.Seconds = 3, 2
+		same := PackageState{Name: "web", Repository: "reg.io/web", Version: "v2", Running: "v1", State: "Failed"}
+		c.Packages = []PackageState{same, same}
+	})
 	b.LockCommitted("def")
 
 	if code, body := get(t, server.URL+"/readyz"); code != 200 {
@@ -75,6 +81,12 @@ func TestHandler(t *testing.T) {
 		`gitopsd_cluster_phase{cluster="dev",phase="Ready"} 0`,
 		`gitopsd_cluster_actions_total{action="create",cluster="dev"} 3`,
 		`gitopsd_cluster_objects{cluster="dev"} 7`,
+		`gitopsd_cluster_package{cluster="prod",package="web",repository="reg.io/web",running="v1",state="Failed",version="v2"} 1`,
+		`gitopsd_cluster_drifted_objects{cluster="prod"} 3`,
+		`gitopsd_cluster_drift_corrected_total{cluster="dev"} 2`,
+		`gitopsd_cluster_last_attempt_seconds{cluster="prod"} 2`,
+		`gitopsd_attempt_duration_seconds_bucket{le="1"} 0`, `gitopsd_attempt_duration_seconds_bucket{le="3"} 1`, `gitopsd_attempt_duration_seconds_count 1`,
+		`gitopsd_compute_duration_seconds_bucket{le="0.3"} 0`, `gitopsd_compute_duration_seconds_bucket{le="1"} 1`,
 		`gitopsd_commit_errors 1`, `gitopsd_lock_commits_total 1`, `gitopsd_poll_errors_total 1`, "go_goroutines",
 	} {
 		if !strings.Contains(metrics, want+"\n") && !strings.Contains(metrics, want+" ") {
@@ -152,7 +164,7 @@ func TestAccess(t *testing.T) {
 		{Access{TokenFile: file + ".none"}, far, "Bearer ", "/status", 401},
 	} {
 		b := NewBoard("v1", "https://git.example/fleet", "main")
-		b.Polled(io.ErrUnexpectedEOF)
+		b.Polled(time.Now(), io.ErrUnexpectedEOF)
 		r := httptest.NewRequest(http.MethodGet, tt.path, nil)
 		r.RemoteAddr = tt.from
 		if tt.token != "" {

@@ -36,6 +36,12 @@ type Outcome struct {
 	Notes []string
 	// Packages has the reason for each package that is not ready, by name.
 	Packages map[string]string
+	// Behind are the packages of which something is not applied as it is desired, or whose
+	// controller was rolled back.
+	Behind map[string]bool
+	// Corrected is the number of objects that others changed or deleted and that were
+	// corrected, Drifted the number of those that stay as others changed them.
+	Corrected, Drifted int
 	// Checkpoint is the observed state of the unit, if nothing is left to do and the
 	// state is known to show it.
 	Checkpoint *apply.Checkpoint
@@ -75,7 +81,7 @@ type Unsettled struct {
 const mostProblems = 50
 
 func newOutcome(unit desired.ID, p *plan.Plan) Outcome {
-	o := Outcome{Phase: status.Ready, Actions: make(map[string]int), Packages: make(map[string]string), Unsettled: make(map[manifest.ID]Unsettled), cluster: unit.Cluster, waits: make(map[manifest.ID]bool)}
+	o := Outcome{Phase: status.Ready, Actions: make(map[string]int), Packages: make(map[string]string), Behind: make(map[string]bool), Unsettled: make(map[manifest.ID]Unsettled), cluster: unit.Cluster, waits: make(map[manifest.ID]bool)}
 	for _, s := range p.Steps {
 		o.Actions[string(s.Action)]++
 	}
@@ -104,11 +110,11 @@ func (c *Connection) take(report *apply.Report, o *Outcome) {
 		for _, w := range r.Warnings {
 			c.log.Warn("the API server warns", "object", s.ID.String(), "warning", w)
 		}
+		o.count(&r)
 		switch {
 		case r.Outcome == apply.Done:
 			if s.Action.Writes() {
-				o.Changed++
-				c.log.Info(string(s.Action), "object", s.ID.String(), "reason", s.Reason)
+				c.log.Info(string(s.Action), "object", s.ID.String(), "reason", reason(s))
 			}
 		case r.Outcome == apply.Failed:
 			o.faults++
@@ -146,6 +152,41 @@ func (c *Connection) take(report *apply.Report, o *Outcome) {
 			o.problem(s.Package, s.ID.String(), decided(s), "")
 		}
 	}
+}
+
+// count adds what a step did to the outcome's numbers, and to what is known of its
+// package.
+func (o *Outcome) count(r *apply.Result) {
+	s := r.Step
+	switch done := r.Outcome == apply.Done; {
+	case done && s.Action.Writes():
+		o.Changed++
+		if s.Drift || s.Recreated {
+			o.Corrected++
+		}
+	case s.Action == plan.Held && s.Drift:
+		o.Drifted++
+	case !done && s.Action != plan.Unchanged && s.Object != nil && s.Package != "":
+		o.Behind[s.Package] = true
+	}
+	if s.Rollback.Done && s.Package != "" {
+		o.Behind[s.Package] = true
+	}
+}
+
+// reason returns why a step was taken, for the log; the plan needs none where the action
+// says it.
+func reason(s *plan.Step) string {
+	if s.Reason != "" {
+		return s.Reason
+	}
+	switch s.Action {
+	case plan.Create:
+		return "it was not there"
+	case plan.Prune:
+		return "it is not desired any more"
+	}
+	return "it is not as desired"
 }
 
 // unsettle notes that a desired object is not as it should be.

@@ -12,6 +12,7 @@ import (
 
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/edit"
 	"gitopsd.dev/render/manifest"
@@ -31,6 +32,9 @@ type Request struct {
 	// Clusters are those whose declarations move; empty for all that declare the
 	// package.
 	Clusters []string
+	// all: the package is one of all, and declarations whose version says nothing about
+	// newer ones stay.
+	all bool
 }
 
 // Bump is the result of a [Request]. If there is nothing to do, Edits is empty and
@@ -48,7 +52,30 @@ type Bump struct {
 	// included.
 	Moves []*Move
 	// Notes are about declarations that stay.
-	Notes []string
+	Notes []*Note
+}
+
+// Note says why declarations stay, or what a person should know of a version.
+type Note struct {
+	// Package is the last part of the repository; empty if only one was asked for.
+	Package string
+	// Clusters are those whose declaration it is about; empty for all.
+	Clusters []string
+	Text     string
+	// newest: there is no newer version.
+	newest bool
+}
+
+// String returns the note on one line.
+func (n *Note) String() string {
+	text := n.Text
+	if len(n.Clusters) > 0 {
+		text = prose.Some(n.Clusters, 4) + ": " + text
+	}
+	if n.Package != "" {
+		text = n.Package + ": " + text
+	}
+	return text
 }
 
 // Edit is one change to a file.
@@ -110,48 +137,51 @@ func (u *Upgrader) Bump(ctx context.Context, commit sources.Commit, req Request)
 	if err != nil {
 		return nil, err
 	}
-	targets, err := find(before, req)
+	b, after, err := u.bump(ctx, before, req)
 	if err != nil {
 		return nil, err
 	}
-	b := &Bump{Repository: targets[0].declaration.Ref.Repository, Before: before.Committed, Lock: before.Lock}
-	if err := u.choose(ctx, before, req, targets, b); err != nil {
-		return nil, err
-	}
-	moving := slices.DeleteFunc(slices.Clone(targets), func(t *target) bool { return t.to == t.declaration.Ref })
-	if len(moving) == 0 {
-		return b, selected(before, targets)
-	}
-	if err := b.edit(ctx, before, req, moving); err != nil {
-		return nil, err
-	}
-	commit.Files = edit.Overlay(commit.Files, b.Files)
-	after, err := u.cfg.Computer.Compute(ctx, commit, desired.Earlier{})
-	if err != nil {
-		return nil, err
-	}
-	if err := verify(before, after, moving); err != nil {
-		return nil, fmt.Errorf("nothing was written, since then: %w", err)
-	}
-	if err := selected(after, targets); err != nil {
-		return nil, fmt.Errorf("nothing was written: %w", err)
-	}
-	b.Lock = after.Lock
 	b.Moves = moves(before, after)
 	return b, nil
 }
 
+// bump computes the edit, and the state after it, which is before if there is none.
+func (u *Upgrader) bump(ctx context.Context, before *desired.State, req Request) (*Bump, *desired.State, error) {
+	targets, err := find(before, req)
+	if err != nil {
+		return nil, nil, err
+	}
+	b := &Bump{Repository: targets[0].declaration.Ref.Repository, Before: before.Committed, Lock: before.Lock}
+	if err := u.choose(ctx, before, req, targets, b); err != nil {
+		return nil, nil, err
+	}
+	moving := slices.DeleteFunc(slices.Clone(targets), func(t *target) bool { return t.to == t.declaration.Ref })
+	if len(moving) == 0 {
+		return b, before, selected(before, targets)
+	}
+	if err := b.edit(ctx, before, req, moving); err != nil {
+		return nil, nil, err
+	}
+	commit := before.Commit
+	commit.Files = edit.Overlay(commit.Files, b.Files)
+	after, err := u.cfg.Computer.Compute(ctx, commit, desired.Earlier{})
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := verify(before, after, moving); err != nil {
+		return nil, nil, fmt.Errorf("nothing was written, since then: %w", err)
+	}
+	if err := selected(after, targets); err != nil {
+		return nil, nil, fmt.Errorf("nothing was written: %w", err)
+	}
+	b.Lock = after.Lock
+	return b, after, nil
+}
+
 // find returns the declarations that a request names.
 func find(state *desired.State, req Request) ([]*target, error) {
-	for _, name := range req.Clusters {
-		switch c := state.Get(name); {
-		case c == nil && state.Registry.Removed(name):
-			return nil, unknownCluster(name)
-		case c == nil:
-			return nil, fmt.Errorf("cluster %s: its registration has errors: %w", name, state.RegistryErr)
-		case c.Err != nil:
-			return nil, problem.In(name, c.Err)
-		}
+	if err := readable(state, req.Clusters); err != nil {
+		return nil, err
 	}
 	var targets []*target
 	repositories := make(map[string]bool)
@@ -189,6 +219,30 @@ func find(state *desired.State, req Request) ([]*target, error) {
 	return targets, nil
 }
 
+// readable returns an error if one of the named clusters is not registered, or cannot be
+// rendered.
+func readable(state *desired.State, clusters []string) error {
+	for _, name := range clusters {
+		switch c := state.Get(name); {
+		case c == nil && state.Registry.Removed(name):
+			return unknownCluster(name)
+		case c == nil:
+			return fmt.Errorf("cluster %s: its registration has errors: %w", name, state.RegistryErr)
+		case c.Err != nil:
+			return problem.In(name, c.Err)
+		}
+	}
+	return nil
+}
+
+// nothingDeclares begins a sentence about the named clusters, or all.
+func nothingDeclares(clusters []string) string {
+	if len(clusters) > 0 {
+		return strings.Join(clusters, " and ") + ": nothing declares"
+	}
+	return "no cluster declares"
+}
+
 // notDeclared returns the error for a package that is not declared; it lists those
 // that are.
 func notDeclared(state *desired.State, req Request) error {
@@ -210,10 +264,7 @@ func notDeclared(state *desired.State, req Request) error {
 			declared[d.Ref.Repository] = true
 		}
 	}
-	where := "no cluster declares"
-	if len(req.Clusters) > 0 {
-		where = strings.Join(req.Clusters, " and ") + ": nothing declares"
-	}
+	where := nothingDeclares(req.Clusters)
 	if len(declared) == 0 {
 		return errors.Join(fmt.Errorf("%s a package %q, or any other", where, req.Package), state.Err())
 	}
@@ -257,22 +308,26 @@ func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request
 			if e := r.rules.Excluded(sources.Ref{Repository: b.Repository, Tag: version, Digest: r.digests[version]}); e != nil {
 				return fmt.Errorf("%s: %s is %s", b.Repository, version, e)
 			}
-			b.note(fmt.Sprintf("%s is %s", version, why)) // a person asks for it by name
+			b.note("", Note{Text: fmt.Sprintf("%s is %s", version, why)}) // a person asks for it by name
 		}
 		tag, note, err := u.version(t, version, list, listErr, r)
 		for err == nil && !named && u.refuse(ctx, state, r, tag) {
 			tag, note, err = u.version(t, version, list, listErr, r)
+		}
+		if stays, ok := errors.AsType[unversioned](err); ok && req.all {
+			b.note("", Note{Text: stays.Error()})
+			continue
 		}
 		if err != nil {
 			return err
 		}
 		if version == "" || version == versions.Latest {
 			for _, text := range r.skipped(list, t.declaration.Ref.Tag, u.options(t)) {
-				b.note(t.Cluster + ": " + text)
+				b.note(t.Cluster, Note{Text: text})
 			}
 		}
-		if note != "" {
-			b.note(note)
+		if note.Text != "" {
+			b.note(t.Cluster, note)
 		}
 		if tag == "" {
 			continue
@@ -281,51 +336,57 @@ func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request
 			return err
 		}
 		if t.to == t.declaration.Ref {
-			b.note(fmt.Sprintf("%s: %s is declared already", t.Cluster, tag))
+			b.note(t.Cluster, Note{Text: tag + " is declared already"})
 		}
 	}
 	return nil
 }
 
-func (b *Bump) note(text string) {
-	if !slices.Contains(b.Notes, text) {
-		b.Notes = append(b.Notes, text)
+// note adds a note about a cluster's declaration, or about all. What is said of several
+// clusters alike is one note.
+func (b *Bump) note(cluster string, n Note) {
+	i := slices.IndexFunc(b.Notes, func(o *Note) bool { return o.Package == n.Package && o.Text == n.Text })
+	if i < 0 {
+		i, b.Notes = len(b.Notes), append(b.Notes, &n)
+	}
+	if cluster != "" && !slices.Contains(b.Notes[i].Clusters, cluster) {
+		b.Notes[i].Clusters = append(b.Notes[i].Clusters, cluster)
 	}
 }
 
-// version returns the tag that a target moves to, empty if it stays. The error names
+// version returns the tag that a target moves to, or why it stays. The error names
 // the repository, as a registry's does.
-func (u *Upgrader) version(t *target, query string, tags []string, tagsErr error, r *ruling) (tag, note string, err error) {
+func (u *Upgrader) version(t *target, query string, tags []string, tagsErr error, r *ruling) (tag string, note Note, err error) {
 	opts := u.options(t)
 	repository := t.declaration.Ref.Repository
 	current := t.declaration.Ref.Tag
 	switch {
 	case query == "" && current == "":
-		return "", "", fmt.Errorf("%s: cluster %s declares it by its digest alone, which says nothing about versions; name the one to go to: %s@VERSION", repository, t.Cluster, path.Base(repository))
+		return "", Note{}, unversioned{fmt.Errorf("%s: cluster %s declares it by its digest alone, which says nothing about versions; name the one to go to: %s@VERSION", repository, t.Cluster, path.Base(repository))}
 	case tagsErr != nil && query != "" && query != versions.Latest && isTag(repository, query):
-		return query, "", nil // a registry may not list its tags
+		return query, Note{}, nil // a registry may not list its tags
 	case tagsErr != nil:
-		return "", "", tagsErr
+		return "", Note{}, tagsErr
 	case query != versions.Latest && slices.Contains(tags, query):
-		return query, "", nil
+		return query, Note{}, nil
 	case query != "":
 		if tag, err = versions.Select(query, r.open, current, opts); err != nil {
-			return "", "", fmt.Errorf("%s: %w", repository, err)
+			return "", Note{}, fmt.Errorf("%s: %w", repository, err)
 		}
-		return tag, "", nil
+		return tag, Note{}, nil
 	}
 	newer, err := versions.Find(r.open, current, opts)
 	switch {
 	case err != nil:
-		return "", "", fmt.Errorf("%s: cluster %s: %w; name the version to go to: %s@VERSION", repository, t.Cluster, err, path.Base(repository))
+		return "", Note{}, unversioned{fmt.Errorf("%s: cluster %s: %w; name the version to go to: %s@VERSION", repository, t.Cluster, err, path.Base(repository))}
 	case newer.Update != "":
-		return newer.Update, "", nil
+		return newer.Update, Note{}, nil
 	case newer.Latest != "" && len(newer.Held) > 0:
-		return "", fmt.Sprintf("%s: %s stays, since %s is not %s", t.Cluster, current, newer.Latest, newer.Held[0]), nil
+		return "", Note{Text: fmt.Sprintf("%s stays, since %s is not %s", current, newer.Latest, newer.Held[0])}, nil
 	case newer.Latest != "":
-		return "", fmt.Sprintf("%s: %s is the newest of its major version; %s@%s goes to the next", t.Cluster, current, path.Base(repository), newer.Latest), nil
+		return "", Note{Text: fmt.Sprintf("%s is the newest of its major version; %s@%s goes to the next", current, path.Base(repository), newer.Latest)}, nil
 	}
-	return "", fmt.Sprintf("%s: %s is the newest", t.Cluster, current), nil
+	return "", Note{Text: current + " is the newest", newest: true}, nil
 }
 
 func (u *Upgrader) options(t *target) versions.Options {

@@ -221,7 +221,10 @@ func TestBump(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var edits, moves []string
+			var edits, moves, notes []string
+			for _, n := range b.Notes {
+				notes = append(notes, n.String())
+			}
 			for _, e := range b.Edits {
 				edits = append(edits, e.Place.String()+": "+e.To)
 			}
@@ -237,8 +240,8 @@ func TestBump(t *testing.T) {
 			}
 			slices.Sort(moves)
 			slices.Sort(tt.moves)
-			if !slices.Equal(edits, tt.edits) || !slices.Equal(moves, tt.moves) || !slices.Equal(b.Notes, tt.notes) {
-				t.Errorf("edits %q\nwant  %q\nmoves %q\nwant  %q\nnotes %q\nwant  %q", edits, tt.edits, moves, tt.moves, b.Notes, tt.notes)
+			if !slices.Equal(edits, tt.edits) || !slices.Equal(moves, tt.moves) || !slices.Equal(notes, tt.notes) {
+				t.Errorf("edits %q\nwant  %q\nmoves %q\nwant  %q\nnotes %q\nwant  %q", edits, tt.edits, moves, tt.moves, notes, tt.notes)
 			}
 		})
 	}

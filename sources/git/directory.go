@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/git/objects"
@@ -78,6 +79,29 @@ func (d *Directory) Commit(rev string) (sources.Commit, error) {
 		err = errors.New("there is no such branch, tag or commit here; it may have to be fetched first")
 	}
 	return sources.Commit{}, fmt.Errorf("git repository %s: revision %q: %w", d.Root, rev, err)
+}
+
+// Revisions returns the names of the branches, the branches of remotes and the tags, and
+// HEAD, sorted.
+func (d *Directory) Revisions() ([]string, error) {
+	d.local.mu.Lock()
+	defer d.local.mu.Unlock()
+	refs, err := d.local.storage.IterReferences()
+	if err != nil {
+		return nil, fmt.Errorf("git repository %s: its refs: %w", d.Root, err)
+	}
+	names := []string{"HEAD"}
+	err = refs.ForEach(func(r *plumbing.Reference) error {
+		if n := r.Name(); (n.IsBranch() || n.IsRemote() || n.IsTag()) && n.Short() != "" {
+			names = append(names, n.Short())
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("git repository %s: its refs: %w", d.Root, err)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }
 
 // Stages returns the versions of a file that has a merge conflict: the common

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -22,10 +23,11 @@ func newBump(g *global) *cobra.Command {
 		o          fleetOptions
 		clusters   []string
 		prerelease bool
-		details    bool
+		out        bumpOutput
+		all        bool
 	)
 	cmd := &cobra.Command{
-		Use:   "bump PACKAGE[@VERSION]",
+		Use:   "bump PACKAGE[@VERSION] | --all",
 		Short: "Move the declarations of a package to another version, and lock it",
 		Long: `Bump changes the version of a package in the working tree, in the file and line
 that kustomize takes it from: a declaration, a base, a component or a patch.
@@ -39,37 +41,59 @@ of the same major version. The default, a range and latest respect the
 constraints of other packages in the cluster. A declaration by tag stays one by
 tag; a digest in it is renewed.
 
+With --all every declared package goes to the newest version of its major version. A
+package that cannot be moved is an error, and the others are moved all the same.
+
 With --cluster only the named clusters are moved. A file that other clusters use
 too is then an error. The result is rendered and resolved before anything is
-written. If a run is interrupted while writing, the next completes it.`,
+written. If a run is interrupted while writing, the next completes it. With
+--dry-run nothing is written.`,
 		Example: `  gitopsd bump provider-helm
   gitopsd bump provider-helm@v0.20.0 --cluster dev
+  gitopsd bump --all --dry-run
   gitopsd bump xpkg.crossplane.io/crossplane-contrib/provider-helm@latest`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 || args[0] == "" || args[0][0] == '@' {
-				return errors.New("name one package: gitopsd bump PACKAGE[@VERSION]; `gitopsd outdated` lists those with newer versions")
+			switch {
+			case all && len(args) > 0:
+				return errors.New("--all moves every package: leave it out, or the name of the package")
+			case !all && (len(args) != 1 || args[0] == "" || args[0][0] == '@'):
+				return errors.New("name one package: gitopsd bump PACKAGE[@VERSION]; `gitopsd outdated` lists those with newer versions, and --all moves them")
 			}
 			return nil
 		},
-		ValidArgsFunction: completeNothing,
+		ValidArgsFunction: completeFirst(completePackages(&o.tree)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := upgrade.Request{Clusters: clusters}
+			if all {
+				return runBump(cmd, g, &o, req, prerelease, out)
+			}
 			var named bool
 			if req.Package, req.Version, named = strings.Cut(args[0], "@"); named && req.Version == "" {
 				return fmt.Errorf("%s: no version after the @; leave it out for the newest of the same major version", args[0])
 			}
-			return runBump(cmd, g, &o, req, prerelease, details)
+			return runBump(cmd, g, &o, req, prerelease, out)
 		},
 	}
-	o.register(cmd)
+	o.registerOnline(cmd)
 	f := cmd.Flags()
 	o.tree.registerClusters(cmd, &clusters, "all that declare the package")
 	f.BoolVar(&prerelease, "prerelease", false, "count pre-releases as newer versions")
-	f.BoolVar(&details, "details", false, "show what changes in each type, not only what breaks")
+	f.BoolVar(&all, "all", false, "move every declared package to the newest version of its major version")
+	f.BoolVar(&out.dryRun, "dry-run", false, "show what would be written, and write nothing")
+	f.BoolVar(&out.details, "details", false, "show what changes in each type, not only what breaks")
 	return cmd
 }
 
-func runBump(cmd *cobra.Command, g *global, o *fleetOptions, req upgrade.Request, prerelease, details bool) error {
+// bumpOutput says what becomes of a bump.
+type bumpOutput struct {
+	// dryRun: it is shown only.
+	dryRun bool
+	// details: all changes of types are shown, not only those that break.
+	details bool
+}
+
+// runBump moves the package of a request, or all if it names none.
+func runBump(cmd *cobra.Command, g *global, o *fleetOptions, req upgrade.Request, prerelease bool, out bumpOutput) error {
 	tree, err := o.tree.open()
 	if err != nil {
 		return err
@@ -82,17 +106,30 @@ func runBump(cmd *cobra.Command, g *global, o *fleetOptions, req upgrade.Request
 	}
 	p := startProgress(cmd.ErrOrStderr())
 	defer p.stop()
-	p.step("resolving %s", req.Package)
-	b, err := upgrader.Bump(cmd.Context(), tree.commit, req)
+	p.step("resolving %s", cmp.Or(req.Package, "all packages"))
+	b, err := bump(cmd.Context(), upgrader, tree.commit, req)
 	p.stop()
-	if err != nil {
+	if b == nil {
 		return err
 	}
-	if err := writeBump(tree.root, b); err != nil {
-		return err
+	if !out.dryRun {
+		if err := writeBump(tree.root, b); err != nil {
+			return err
+		}
 	}
-	printBump(cmd.OutOrStdout(), b, details)
-	return nil
+	printBump(cmd.OutOrStdout(), b, out.details)
+	if out.dryRun {
+		fmt.Fprintln(cmd.ErrOrStderr(), "nothing was written (--dry-run)")
+	}
+	return err
+}
+
+// bump computes a bump. With --all there may be one and an error.
+func bump(ctx context.Context, u *upgrade.Upgrader, commit sources.Commit, req upgrade.Request) (*upgrade.Bump, error) {
+	if req.Package == "" {
+		return u.BumpAll(ctx, commit, req.Clusters)
+	}
+	return u.Bump(ctx, commit, req)
 }
 
 // writeBump writes the declarations, then the lock. If it ends in between, the next

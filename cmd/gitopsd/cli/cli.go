@@ -13,8 +13,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -42,8 +42,10 @@ func Run(ctx context.Context, env Env) int {
 	root := newRoot(&env)
 	root.SetArgs(env.Args)
 	root.SetIn(env.Stdin)
-	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
+	if len(env.Args) > 0 && strings.HasPrefix(env.Args[0], cobra.ShellCompRequestCmd) {
+		completeFromEnvironment(root, env.Getenv)
+	}
 	err := root.ExecuteContext(ctx)
 	var exit exitError
 	switch {
@@ -80,7 +82,8 @@ A fleet repository has clusters.yaml, the registry of clusters, a kustomization
 for each cluster, and clusters.lock, which gitopsd writes.
 
 Every flag can also be set by an environment variable: --kubeconfig-dir by
-GITOPSD_KUBECONFIG_DIR, and so on.`,
+GITOPSD_KUBECONFIG_DIR, and so on. Text has colours on a terminal; CLICOLOR_FORCE=1
+asks for them elsewhere too, and NO_COLOR=1 declines them.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -97,11 +100,42 @@ GITOPSD_KUBECONFIG_DIR, and so on.`,
 	}
 	root.PersistentFlags().StringVar(&g.logFormat, "log-format", "text", "format of the log on stderr: text or json")
 	root.PersistentFlags().BoolVarP(&g.verbose, "verbose", "v", false, "log what is done and why")
-	root.AddCommand(newRun(g), newPlan(g), newLock(g), newOutdated(g), newBump(g), newRender(g), newWhy(g), newTypes(g), newVerify(g), newHealth(), newConvert(g), newConversionServer(g), newEtcd(g), newEtcdProxy(g), newMigrate(g), newPackage(g), newVersion(g))
+	root.AddCommand(newRun(g), newStatus(g), newPlan(g), newLock(g), newOutdated(g), newBump(g), newRender(g), newWhy(g), newTypes(g), newVerify(g), newHealth(), newConvert(g), newConversionServer(g), newEtcd(g), newEtcdProxy(g), newMigrate(g), newPackage(g), newVersion(g))
+	root.SetOut(env.Stdout) // where the completion commands, which cobra makes, print
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if slices.Contains([]string{"completion", "health", "status", "version"}, c.Name()) {
+			logsNothing(c)
+		}
+	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w\nSee `%s --help`", err, cmd.CommandPath())
 	})
 	return root
+}
+
+// completeFromEnvironment sets the flags of all commands from the environment: completion
+// runs one without what is run before it otherwise. A variable that cannot be used is for
+// the command itself to report.
+func completeFromEnvironment(cmd *cobra.Command, getenv func(string) string) {
+	_ = flagsFromEnvironment(cmd.Flags(), getenv)
+	for _, c := range cmd.Commands() {
+		completeFromEnvironment(c, getenv)
+	}
+}
+
+// logsNothing leaves the flags about the log out of the help of a command that has none,
+// and of the commands below it. They are accepted all the same.
+func logsNothing(cmd *cobra.Command) {
+	help := cmd.Root().HelpFunc()
+	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		for _, name := range []string{"log-format", "verbose"} {
+			if f := cmd.InheritedFlags().Lookup(name); f != nil {
+				f.Hidden = true
+			}
+		}
+		help(cmd, args)
+	})
 }
 
 // flagsFromEnvironment sets the flags that the command line does not from
@@ -119,23 +153,6 @@ func flagsFromEnvironment(flags *pflag.FlagSet, getenv func(string) string) erro
 		}
 	})
 	return errors.Join(errs...)
-}
-
-// log returns the logger. Without --verbose a command that prints a result logs
-// problems only; the daemon logs what it does.
-func (g *global) log(daemon bool) *slog.Logger {
-	level := slog.LevelWarn
-	if daemon {
-		level = slog.LevelInfo
-	}
-	if g.verbose {
-		level = slog.LevelDebug
-	}
-	opts := &slog.HandlerOptions{Level: level}
-	if g.logFormat == "json" {
-		return slog.New(slog.NewJSONHandler(g.env.Stderr, opts))
-	}
-	return slog.New(slog.NewTextHandler(g.env.Stderr, opts))
 }
 
 // isTerminal reports whether w is a terminal.
@@ -156,13 +173,16 @@ func columns(w io.Writer) int {
 	return width
 }
 
-// colour reports whether to write colours to w: it is a terminal, and the user has not
-// declined (https://no-color.org).
+// colour reports whether to write colours to w: it is a terminal, or CLICOLOR_FORCE asks
+// for them all the same, and the user has not declined (https://no-color.org,
+// https://bixense.com/clicolors).
 func (g *global) colour(w io.Writer) bool {
-	return isTerminal(w) && g.env.Getenv("NO_COLOR") == "" && g.env.Getenv("TERM") != "dumb"
-}
-
-// completeNothing completes arguments that are neither files nor known words.
-func completeNothing(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	return nil, cobra.ShellCompDirectiveNoFileComp
+	forced := g.env.Getenv("CLICOLOR_FORCE")
+	switch {
+	case g.env.Getenv("NO_COLOR") != "":
+		return false
+	case forced != "" && forced != "0":
+		return true
+	}
+	return isTerminal(w) && g.env.Getenv("CLICOLOR") != "0" && g.env.Getenv("TERM") != "dumb"
 }

@@ -27,7 +27,6 @@ func TestCommandsAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := newRoot(&Env{Getenv: func(string) string { return "" }})
-	root.InitDefaultCompletionCmd()
 	listed := make(map[string]string)
 	for _, m := range regexp.MustCompile("(?m)^\\| `gitopsd ([a-z-]+)` \\| (.*) \\|$").FindAllStringSubmatch(string(readme), -1) {
 		listed[m[1]] = m[2]
@@ -57,6 +56,28 @@ func TestCommandsAreDocumented(t *testing.T) {
 	walk(root)
 }
 
+// Help shows no flag that the command does not use.
+func TestHelpShowsFlagsThatAreUsed(t *testing.T) {
+	for command, unused := range map[string][]string{
+		"version": {"--log-format", "--verbose"}, "health": {"--log-format"}, "completion bash": {"--log-format"}, "lock merge": {"--log-format"},
+		"bump": {"--vendor"}, "outdated": {"--vendor"}, "lock vendor": {"--vendor"}, "package build": {"--vendor", "--secrets-dir", "--trust-root", "--allow-remote-bases"},
+		"types pin": {"--output"},
+	} {
+		code, stdout, stderr := gitopsd(t, nil, append(strings.Fields(command), "--help")...)
+		if code != 0 || !strings.Contains(stdout, "--help") {
+			t.Fatalf("%s: %d %s", command, code, stderr)
+		}
+		for _, flag := range unused {
+			if regexp.MustCompile("(?m)^ +(-., )?" + flag + "\\b").MatchString(stdout) {
+				t.Errorf("%s does not use %s, and its help lists it", command, flag)
+			}
+		}
+	}
+	if _, stdout, _ := gitopsd(t, nil, "plan", "--help"); !strings.Contains(stdout, "--log-format") || !strings.Contains(stdout, "--vendor") {
+		t.Errorf("plan --help:\n%s", stdout)
+	}
+}
+
 func TestFaults(t *testing.T) {
 	empty := t.TempDir()
 	for _, tt := range []struct {
@@ -67,7 +88,9 @@ func TestFaults(t *testing.T) {
 	}{
 		{name: "unknown command", args: []string{"aply"}, want: `unknown command "aply"`},
 		{name: "unknown flag", args: []string{"plan", "--clutser", "a"}, want: "See `gitopsd plan --help`"},
-		{name: "no repository", args: []string{"run"}, want: "--repo is required"},
+		{name: "no repository", args: []string{"run", "--repo", empty}, want: "nor a directory above it is one; go to a fleet repository, or name one"},
+		{name: "an empty name of a repository", args: []string{"run", "--repo", ""}, want: "--repo is empty"},
+		{name: "a flag that needs another", args: []string{"outdated", "--vendor", "packages"}, want: "unknown flag: --vendor"},
 		{name: "no registry", args: []string{"plan", "--repo", empty}, want: empty + " is not in a fleet repository"},
 		{name: "no directory", args: []string{"plan", "--repo", empty + "/none"}, want: "no such file or directory"},
 		{name: "a URL for a directory", args: []string{"lock", "--repo", "https://git.example.org/x"}, want: "clone the repository first"},
@@ -79,6 +102,7 @@ func TestFaults(t *testing.T) {
 		{name: "graph and check", args: []string{"lock", "--graph", "--check"}, want: "cannot be combined with --check, --update or --tidy"},
 		{name: "bump without a package", args: []string{"bump"}, want: "name one package: gitopsd bump PACKAGE[@VERSION]"},
 		{name: "bump two packages", args: []string{"bump", "a", "b"}, want: "name one package"},
+		{name: "bump all and one", args: []string{"bump", "--all", "a"}, want: "--all moves every package"},
 		{name: "bump without a version", args: []string{"bump", "a@"}, want: "no version after the @"},
 		{name: "outdated output", args: []string{"outdated", "-o", "yaml"}, want: `--output "yaml": use text, json or markdown`},
 		{name: "render without a cluster", args: []string{"render"}, want: "--cluster is required"},

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/sources"
-	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/git"
 	"gitopsd.dev/sources/local"
 	"gitopsd.dev/sources/resolve"
@@ -32,6 +30,12 @@ type fleetOptions struct {
 func (o *fleetOptions) register(cmd *cobra.Command) {
 	o.tree.register(cmd)
 	o.registry.register(cmd)
+}
+
+// registerOnline adds those of commands that cannot do without registries.
+func (o *fleetOptions) registerOnline(cmd *cobra.Command) {
+	o.tree.register(cmd)
+	o.registry.registerOnline(cmd)
 }
 
 // fleet is a working tree and its desired state, valid until closed.
@@ -80,7 +84,7 @@ func (o *treeOptions) register(cmd *cobra.Command) {
 // registerClusters adds the flag that names registered clusters; all is its default.
 func (o *treeOptions) registerClusters(cmd *cobra.Command, names *[]string, all string) {
 	cmd.Flags().StringSliceVar(names, "cluster", nil, "name of a registered cluster; may be given more than once (default: "+all+")")
-	_ = cmd.RegisterFlagCompletionFunc("cluster", completeRegistered(o)) // an error means that the flag does not exist
+	completeFlag(cmd, "cluster", completeRegistered(o))
 }
 
 // root returns the directory that holds clusters.yaml.
@@ -136,36 +140,6 @@ func commitOf(root, revision string) (sources.Commit, io.Closer, error) {
 		return sources.Commit{}, nil, errors.Join(err, repo.Close())
 	}
 	return commit, repo, nil
-}
-
-// registered returns the names of the clusters of a working tree that can be read.
-func registered(root string) []string {
-	tree, err := openTree(root)
-	if err != nil {
-		return nil
-	}
-	defer tree.Close()
-	text, err := fs.ReadFile(tree.commit.Files, sources.RegistryFile)
-	if err != nil {
-		return nil
-	}
-	registry, _ := clusters.Parse(sources.RegistryFile, text) // what is valid is enough here
-	var names []string
-	for _, c := range registry.Clusters {
-		names = append(names, c.Name)
-	}
-	return names
-}
-
-// completeRegistered completes the names of registered clusters.
-func completeRegistered(o *treeOptions) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		root, err := local.FindRoot(cmp.Or(o.repo, "."))
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return registered(root), cobra.ShellCompDirectiveNoFileComp
-	}
 }
 
 // registerTakeOver adds the flag that names fleets to take over from.

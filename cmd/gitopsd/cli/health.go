@@ -61,8 +61,9 @@ an error or if no rule can judge one.`,
   gitopsd health --context my-context bucket.s3.aws.upbound.io/logs
   kubectl get rollouts -A -o yaml | gitopsd health -
   gitopsd health --crds crds/ gadget.yaml -o json | jq '.[].status'`,
-		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: orFiles(completeObjects(&o.tree, new(registryOptions))),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
 	}
 	o.register(cmd)
 	f := cmd.Flags()

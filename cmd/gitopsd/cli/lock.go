@@ -79,11 +79,14 @@ for Graphviz.`,
 		},
 	}
 	o.register(cmd)
-	cmd.AddCommand(newLockMerge(), newLockVendor(g))
+	merge := newLockMerge()
+	cmd.AddCommand(merge, newLockVendor(g))
+	logsNothing(merge)
 	cmd.Flags().BoolVar(&o.registry.offline, "offline", false, "with --check: ask no registry, and read packages from the cache")
 	cmd.Flags().BoolVar(&check, "check", false, "write nothing; exit with status 1 if a tag was moved or the lock is not up to date")
 	cmd.Flags().StringVar(&update.what, "update", "", "resolve all packages again, or with =REPOSITORY that one")
 	cmd.Flags().Lookup("update").NoOptDefVal = "all"
+	completeFlag(cmd, "update", completePackages(&o.tree))
 	o.tree.registerClusters(cmd, &update.clusters, "all; only with --update")
 	cmd.Flags().BoolVar(&tidy, "tidy", false, "remove records that no cluster selects")
 	cmd.Flags().StringVar(&graph, "graph", "", "print the dependencies, as text or with =dot for Graphviz; write nothing")

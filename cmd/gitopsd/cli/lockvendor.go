@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -46,15 +45,11 @@ written. What the directory had stays in it until everything new is there.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, args []string) error { return runLockVendor(cmd, g, &o, args[0]) },
 	}
-	o.tree.register(cmd)
-	o.registry.register(cmd)
+	o.registerOnline(cmd)
 	return cmd
 }
 
 func runLockVendor(cmd *cobra.Command, g *global, o *fleetOptions, dir string) error {
-	if o.registry.vendor != "" {
-		return errors.New("--vendor: packages are read from registries here; name the directory to write alone")
-	}
 	dir, err := vendorDir(dir)
 	if err != nil {
 		return err

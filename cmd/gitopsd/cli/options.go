@@ -54,11 +54,17 @@ type registryOptions struct {
 
 // register adds the flags of commands that resolve what clusters declare.
 func (o *registryOptions) register(cmd *cobra.Command) {
+	o.registerOnline(cmd)
+	cmd.Flags().StringVar(&o.vendor, "vendor", "", "directory of the fleet repository to read packages from, as gitopsd lock vendor writes it; no registry is asked then")
+}
+
+// registerOnline adds the flags of commands that resolve what clusters declare, and need
+// registries for it.
+func (o *registryOptions) registerOnline(cmd *cobra.Command) {
 	o.registerClient(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.secretsDir, "secrets-dir", "", "directory with the pull secrets and public keys that packages name: a directory for each Secret with a file for each key, as Kubernetes mounts them")
 	f.StringVar(&o.trustRoot, "trust-root", "", "trusted_root.json of the Sigstore instance that keyless signatures are verified with")
-	f.StringVar(&o.vendor, "vendor", "", "directory of the fleet repository to read packages from, as gitopsd lock vendor writes it; no registry is asked then")
 	f.DurationVar(&o.packageTimeout, "package-timeout", resolve.DefaultTimeout, "longest time to resolve, verify and fetch one package; one that is late is an error of that package, and is tried again")
 	f.StringSliceVar(&o.remoteBases, "allow-remote-bases", nil, "URL prefix of repositories whose remote bases are allowed, by the full hash of a commit, as in https://github.com/kubernetes-sigs/; they are fetched without credentials. May be given more than once")
 	_ = cmd.MarkFlagDirname("secrets-dir") // an error means that the flag does not exist
@@ -230,7 +236,7 @@ type gitOptions struct {
 
 func (o *gitOptions) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.url, "repo", "", "the fleet repository: https://…, ssh://…, user@host:path, file://… or a directory, by the git installed here (required)")
+	f.StringVar(&o.url, "repo", ".", "the fleet repository: https://…, ssh://…, user@host:path, file://… or a directory, by the git installed here")
 	f.StringVar(&o.branch, "branch", "main", "branch to follow, and to commit clusters.lock to")
 	f.StringVar(&o.username, "git-username", "", "user for HTTPS; with a token most forges need none")
 	f.StringVar(&o.passwordFile, "git-password-file", "", "file with the password or token for HTTPS; read for each request (or GITOPSD_GIT_PASSWORD)")
@@ -242,10 +248,26 @@ func (o *gitOptions) register(cmd *cobra.Command) {
 	f.BoolVar(&o.pendingBranch, "pending-branch", false, "keep uncommitted records on the branch gitopsd/pending instead of refs/gitopsd/pending")
 }
 
-func (o *gitOptions) open(env *Env, cacheDir string) (*git.Repository, error) {
+// locate replaces a directory by the root of the repository that it is in, so that each
+// repository has a cache of its own, from wherever gitopsd is started.
+func (o *gitOptions) locate() error {
 	if o.url == "" {
-		return nil, errors.New("--repo is required: the fleet repository, for instance https://git.example.org/platform/fleet.git")
+		return errors.New("--repo is empty: name the fleet repository, for instance https://git.example.org/platform/fleet.git")
 	}
+	if info, err := os.Stat(o.url); strings.Contains(o.url, "://") || err != nil || !info.IsDir() {
+		return nil
+	}
+	dir, err := git.OpenDir(o.url)
+	if errors.Is(err, git.ErrRepositoryNotFound) {
+		return fmt.Errorf("--repo %s: %w; go to a fleet repository, or name one, for instance https://git.example.org/platform/fleet.git", o.url, err)
+	} else if err != nil {
+		return fmt.Errorf("--repo: %w", err)
+	}
+	o.url = dir.Root
+	return dir.Close()
+}
+
+func (o *gitOptions) open(env *Env, cacheDir string) (*git.Repository, error) {
 	return git.Open(git.Config{
 		URL: o.url, Branch: o.branch, Dir: cacheDir,
 		Username: o.username, Password: env.Getenv("GITOPSD_GIT_PASSWORD"), PasswordFile: o.passwordFile,

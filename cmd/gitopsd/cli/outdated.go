@@ -52,10 +52,10 @@ others are listed; with --detailed-exitcode it is 2 if there is a newer version.
 		Example: `  gitopsd outdated
   gitopsd outdated provider-helm --details
   gitopsd outdated --cluster prod -o json`,
-		ValidArgsFunction: completeNothing,
+		ValidArgsFunction: completePackages(&o.tree),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, g, args) },
 	}
-	o.register(cmd)
+	o.registerOnline(cmd)
 	f := cmd.Flags()
 	o.tree.registerClusters(cmd, &o.clusters, "all")
 	o.output.register(cmd, "text", "json", "markdown")
@@ -110,9 +110,6 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 
 // upgrader returns the finder of newer versions, for the named clusters.
 func (o *registryOptions) upgrader(g *global, clusters []string, prerelease bool) (*upgrade.Upgrader, error) {
-	if o.vendor != "" {
-		return nil, errors.New("--vendor: only registries know of other versions than those in the lock; leave it out where they can be reached")
-	}
 	packages, err := o.packages(g.log(false))
 	if err != nil {
 		return nil, err

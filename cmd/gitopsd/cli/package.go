@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -66,7 +65,7 @@ The highest version of a package counts, so repeat the lines in later ones.`,
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "package file to write (required)")
 	cmd.Flags().StringVar(&runtime, "runtime-image", "", "image of the package's controller, a file or a reference")
-	registry.register(cmd)
+	registry.registerClient(cmd)
 	return cmd
 }
 
@@ -95,9 +94,6 @@ func buildPackage(cmd *cobra.Command, g *global, registry *registryOptions, dir,
 		if !strings.HasPrefix(runtime, ref.Repository) {
 			// Packages and container images have different registries by default.
 			return nil, fmt.Errorf("--runtime-image %s is no file, and names no registry, as docker.io/library/alpine:3 does", runtime)
-		}
-		if registry.vendor != "" {
-			return nil, errors.New("--vendor: the directory has no images of controllers; leave it out, or name a file with --runtime-image")
 		}
 		client, err := registry.client(g.log(false))
 		if err != nil {

@@ -27,6 +27,7 @@ func (o *placeOptions) register(cmd *cobra.Command) {
 	o.tree.register(cmd)
 	o.live.register(cmd)
 	cmd.Flags().Lookup("context").Usage = "context of your own kubeconfig, for a cluster that need not be registered, or cluster=context for a registered one"
+	completeFlag(cmd, "context", completePairs(completeRegistered(&o.tree), true))
 	o.tree.registerClusters(cmd, &o.clusters, "all")
 }
 

@@ -96,6 +96,8 @@ steps that would fail in ` + "`gitopsd run`" + ` (refused, in conflict, rejected
 	o.live.register(cmd)
 	f.BoolVar(&o.objects, "live", false, "try conversion rules on the objects of each cluster too, and list old versions that these may be stored in; it reads all objects of the types with rules")
 	f.StringVar(&o.against, "against", "", "compare with this revision (a branch, tag or commit) instead of with the clusters")
+	completeFlag(cmd, "against", completeRevisions(&o.tree))
+	completeFlag(cmd, "context", completePairs(completeRegistered(&o.tree), false))
 	o.tree.registerClusters(cmd, &o.clusters, "all")
 	registerTakeOver(cmd, &o.takeOver)
 	o.output.register(cmd, "text", "json", "markdown")

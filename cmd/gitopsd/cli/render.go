@@ -55,7 +55,7 @@ applied.`,
 	}
 	o.register(cmd)
 	cmd.Flags().StringVar(&cluster, "cluster", "", "name of the registered cluster (required)")
-	_ = cmd.RegisterFlagCompletionFunc("cluster", completeRegistered(&o.tree)) // an error means that the flag does not exist
+	completeFlag(cmd, "cluster", completeRegistered(&o.tree))
 	return cmd
 }
 

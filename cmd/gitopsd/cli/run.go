@@ -40,6 +40,7 @@ type runOptions struct {
 	interval       time.Duration
 	clusterTimeout time.Duration
 	once           bool
+	wait           waitOptions
 	lock           string
 	takeOver       []string
 	certificates   certificateOptions
@@ -54,12 +55,13 @@ type runOptions struct {
 func newRun(g *global) *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
-		Use:   "run --repo URL",
+		Use:   "run",
 		Short: "Follow a fleet repository and keep its clusters as it declares",
-		Long: `Run polls a branch of the fleet repository. For each new commit it resolves and
-verifies the packages, renders every registered cluster and applies what differs.
-If clusters.lock changed, it commits that file back, on the newest head and never
-by force. Between commits it corrects drift in the clusters.
+		Long: `Run polls a branch of the fleet repository: of the one that it is started in, or
+that --repo names. For each new commit it resolves and verifies the packages,
+renders every registered cluster and applies what differs. If clusters.lock
+changed, it commits that file back, on the newest head and never by force.
+Between commits it corrects drift in the clusters.
 
 A cluster that is down, or a package or manifest with errors, is reported and
 delays nothing else. All state is in the repository and in the clusters: the
@@ -74,12 +76,16 @@ their own.
 With --etcd-servers or --etcd-embedded it provisions the EtcdNamespaces of clusters in
 that etcd.
 
-On --listen it serves /healthz, /readyz, /metrics (Prometheus) and /status. The
-last two answer on the daemon's own machine or in its pod, which kubectl
-port-forward reaches; from elsewhere they need the token in --status-token-file.`,
+With --once it makes one pass and ends; --wait has it go on until everything is
+Ready.
+
+On --listen it serves /healthz, /readyz, /metrics (Prometheus) and /status, which
+` + "`gitopsd status`" + ` shows. The last two answer on the daemon's own machine or in its
+pod, which kubectl port-forward reaches; from elsewhere they need the token in
+--status-token-file.`,
 		Example: `  gitopsd run --repo https://git.example.org/platform/fleet.git --git-password-file /etc/gitopsd/token
   gitopsd run --repo git@git.example.org:platform/fleet.git --ssh-key id_ed25519 --ssh-known-hosts known_hosts
-  gitopsd run --repo . --kubeconfig-dir ~/.kube/fleet --once`,
+  gitopsd run --kubeconfig-dir ~/.kube/fleet --once --wait`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: completeNothing,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd, g) },
@@ -101,8 +107,9 @@ port-forward reaches; from elsewhere they need the token in --status-token-file.
 	o.targets.register(f)
 	o.etcd.registerDaemon(f)
 	f.BoolVar(&o.once, "once", false, "make one pass and exit, with status 1 if anything failed")
+	o.wait.register(f, "with --once: wait after the pass until everything is Ready, and exit with status 1 if it is not")
 	f.StringVar(&o.lock, "lock", "update", "what to do about missing records: update (add and commit them) or readonly (refuse such packages)")
-	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "address to serve on, for instance :8080 for a kubelet's probes; empty for none")
+	f.StringVar(&o.listen, "listen", defaultListen, "address to serve on, for instance :8080 for a kubelet's probes; empty for none")
 	f.StringVar(&o.access.TokenFile, "status-token-file", "", "file with the bearer token that /status and /metrics need from outside this machine or pod; read for each request")
 	f.BoolVar(&o.access.Open, "status-open", false, "serve /status and /metrics to everybody who reaches --listen; they name clusters, packages and their problems")
 	return cmd
@@ -122,10 +129,20 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if !(o.migrations.Rate > 0) || o.migrations.Settle <= 0 { // NaN is not, either
 		return errors.New("--migrate-rate and --migrate-settle must be more than 0")
 	}
+	patience, err := o.wait.patience(cmd.Flags())
+	if err != nil {
+		return err
+	}
+	if o.wait.wait && !o.once {
+		return errors.New("--wait is for --once; `gitopsd status --wait` waits for a daemon that runs")
+	}
 	if o.interval < 100*time.Millisecond {
 		return fmt.Errorf("--interval %s: at least 100ms", o.interval)
 	}
 	if err := o.etcd.checkDaemon(); err != nil {
+		return err
+	}
+	if err := o.git.locate(); err != nil {
 		return err
 	}
 	converter, err := o.conversions.start(ctx, log)
@@ -228,7 +245,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	if o.once {
-		return daemon.Once(ctx)
+		return daemon.Once(ctx, patience)
 	}
 	stop, err := o.serve(board, log)
 	if err != nil {

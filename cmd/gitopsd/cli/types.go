@@ -55,6 +55,7 @@ default is every registered cluster.`,
   gitopsd types prod
   gitopsd types xpkg.crossplane.io/crossplane-contrib/provider-helm:v0.19.0
   gitopsd types diff crd-old.yaml crd-new.yaml`,
+		ValidArgsFunction: orFiles(completeRegistered(&o.tree)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.output.check(); err != nil {
 				return err
@@ -238,7 +239,8 @@ difference is breaking.`,
 		Example: `  gitopsd types diff xpkg.example.org/acme/db:v1.0.0 xpkg.example.org/acme/db:v2.0.0
   gitopsd types diff staging prod
   gitopsd types diff crd-old.yaml crd-new.yaml --objects prod`,
-		Args: cobra.ExactArgs(2),
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: orFiles(completeRegistered(&o.tree)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.output.check(); err != nil {
 				return err
@@ -273,6 +275,7 @@ difference is breaking.`,
 	}
 	o.register(cmd)
 	objects.live.register(cmd)
+	completeFlag(cmd, "context", completePairs(completeRegistered(&o.tree), false))
 	cmd.Flags().StringVar(&objects.source, "objects", "", "file, directory or registered cluster with objects of the types, to say which of them would be harmed")
 	cmd.Flags().BoolVar(&exitcode, "detailed-exitcode", false, "exit with status 2 if a difference is breaking")
 	return cmd

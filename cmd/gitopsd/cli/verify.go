@@ -73,6 +73,7 @@ and 1 for an error or if something could not be verified.`,
 	f := cmd.Flags()
 	o.register(cmd)
 	o.live.register(cmd)
+	completeFlag(cmd, "context", completePairs(completeRegistered(&o.tree), false))
 	o.tree.registerClusters(cmd, &o.clusters, "all")
 	o.output.register(cmd, "text", "json", "markdown")
 	f.BoolVar(&o.all, "all", false, "show every finding, type and field instead of folding long lists (text)")

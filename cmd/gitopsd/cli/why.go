@@ -50,7 +50,7 @@ kustomizations without each of them.`,
   gitopsd why provider-helm
   gitopsd why --cluster prod-eu 'configmap/web/settings:data["log.level"]'`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeNothing,
+		ValidArgsFunction: completeFirst(completeWhy(&o)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := output.check(); err != nil {
 				return err

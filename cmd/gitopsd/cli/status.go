@@ -1,0 +1,257 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gitopsd.dev/cmd/gitopsd/glance"
+	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/status"
+)
+
+// defaultListen is where `gitopsd run` serves, and `gitopsd status` asks.
+const defaultListen = "127.0.0.1:8080"
+
+type statusOptions struct {
+	address   string
+	tokenFile string
+	clusters  []string
+	output    outputFlag
+	exitcode  bool
+	all       bool
+	wait      waitOptions
+	// tree is for completion alone.
+	tree treeOptions
+}
+
+func newStatus(g *global) *cobra.Command {
+	var o statusOptions
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the state of the fleet, as a running daemon has it",
+		Long: `Status asks a daemon, by its /status: which commit is in charge, which clusters are
+Ready with it, what is wrong with the others, and which versions of packages run
+beside the ones that are wanted. In a fleet of more than 20 clusters those that
+agree share a line. It reads no repository and no cluster.
+
+The daemon is asked at --address, by default where ` + "`gitopsd run`" + ` serves on the same
+machine. One that runs in a cluster is reached by
+
+    kubectl -n gitopsd-system port-forward deployment/gitopsd 8080
+
+or from elsewhere at a URL, with the token of its --status-token-file.
+
+With --wait it waits until everything is Ready: until the daemon has polled the
+repository since the command began, and every cluster is Ready with the commit that
+it found. So what was pushed before is in effect. Clusters that the repository
+suspends are left out, and with --cluster all but the named ones.
+
+The exit status is 0 if the daemon answered, or 1 for an error; with --wait it is 1
+if not everything is Ready in time, and with --detailed-exitcode 2 if not everything
+is Ready.`,
+		Example: `  gitopsd status
+  gitopsd status --wait --timeout 10m
+  gitopsd status --address https://gitopsd.example.org --status-token-file token -o json`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: completeNothing,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd, g) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.address, "address", defaultListen, "host:port or URL of the daemon, as its --listen has it")
+	f.StringVar(&o.tokenFile, "status-token-file", "", "file with the bearer token of the daemon's --status-token-file, for a daemon on another machine")
+	o.tree.registerClusters(cmd, &o.clusters, "all")
+	o.output.register(cmd, "text", "json")
+	o.wait.register(f, "wait until everything is Ready, and exit with status 1 if it is not")
+	f.BoolVar(&o.exitcode, "detailed-exitcode", false, "exit with status 2 if not everything is Ready")
+	f.BoolVar(&o.all, "all", false, "show every cluster, problem and note instead of folding long lists (text)")
+	return cmd
+}
+
+func (o *statusOptions) run(cmd *cobra.Command, g *global) error {
+	if err := o.output.check(); err != nil {
+		return err
+	}
+	patience, err := o.wait.patience(cmd.Flags())
+	if err != nil {
+		return err
+	}
+	address, err := statusURL(o.address)
+	if err != nil {
+		return err
+	}
+	var s *status.Snapshot
+	var unready []string
+	if patience > 0 {
+		s, unready, err = o.await(cmd, address, patience)
+	} else if s, err = o.fetch(cmd.Context(), address); err == nil {
+		unready = s.Unready(o.clusters...)
+	}
+	if err != nil {
+		return err
+	}
+	if patience == 0 {
+		if err := o.known(s); err != nil {
+			return err
+		}
+	}
+	if err := o.print(cmd.OutOrStdout(), g, s); err != nil {
+		return err
+	}
+	switch {
+	case len(unready) > 0 && patience > 0:
+		return fmt.Errorf("not everything is Ready after %s: %s", patience, some(unready))
+	case len(unready) > 0 && o.exitcode:
+		return exitError(2)
+	}
+	return nil
+}
+
+// known returns an error if a named cluster is not in the snapshot.
+func (o *statusOptions) known(s *status.Snapshot) error {
+	for _, name := range o.clusters {
+		if !slices.ContainsFunc(s.Clusters, func(u status.Unit) bool { return u.Name == name }) {
+			return fmt.Errorf("--cluster %s: the daemon knows no such cluster", name)
+		}
+	}
+	return nil
+}
+
+// some returns the first of several reasons.
+func some(reasons []string) string {
+	if more := len(reasons) - 1; more > 0 {
+		return fmt.Sprintf("%s; and %d more", reasons[0], more)
+	}
+	return reasons[0]
+}
+
+// print writes the snapshot, without the clusters that were not asked for.
+func (o *statusOptions) print(w io.Writer, g *global, s *status.Snapshot) error {
+	if len(o.clusters) > 0 {
+		asked := *s
+		asked.Clusters = slices.DeleteFunc(slices.Clone(s.Clusters), func(u status.Unit) bool { return !slices.Contains(o.clusters, u.Name) })
+		s = &asked
+	}
+	if o.output.format == "json" {
+		return show.JSON(w, s)
+	}
+	return glance.WriteText(w, s, show.Options{Colour: g.colour(w), Width: columns(w), All: o.all})
+}
+
+// askPause is how long --wait waits before it asks again.
+const askPause = 500 * time.Millisecond
+
+// await asks until everything is Ready or the time is over, and returns the last answer
+// with what is not Ready then. A daemon that does not answer may be about to start.
+func (o *statusOptions) await(cmd *cobra.Command, address string, patience time.Duration) (last *status.Snapshot, unready []string, err error) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), patience)
+	defer cancel()
+	p := startProgress(cmd.ErrOrStderr())
+	defer p.stop()
+	p.step("waiting until everything is Ready")
+	var since time.Time
+	for {
+		s, failed := o.fetch(ctx, address)
+		switch {
+		case errors.Is(failed, errNotAllowed):
+			return nil, nil, failed
+		case failed == nil:
+			if since.IsZero() {
+				since = s.Time
+			}
+			last, unready = s, s.Unready(o.clusters...)
+			if s.PollError == "" && !s.Polled.After(since) {
+				unready = append(unready, "the daemon has not polled the repository since")
+			}
+		}
+		if failed == nil && len(unready) == 0 {
+			return last, nil, nil
+		}
+		select {
+		case <-time.After(askPause):
+			continue
+		case <-ctx.Done():
+		}
+		switch {
+		case cmd.Context().Err() != nil:
+			return nil, nil, cmd.Context().Err()
+		case last == nil:
+			return nil, nil, fmt.Errorf("no daemon answered in %s: %w", patience, failed)
+		case failed != nil && !errors.Is(failed, context.DeadlineExceeded):
+			unready = []string{failed.Error()}
+		}
+		return last, unready, nil
+	}
+}
+
+// statusURL returns the URL of /status at an address.
+func statusURL(address string) (string, error) {
+	text := address
+	if !strings.Contains(text, "://") {
+		text = "http://" + text
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
+		return "", fmt.Errorf("--address %q: want host:port, or a URL such as https://gitopsd.example.org", address)
+	}
+	if host, port, err := net.SplitHostPort(u.Host); err == nil && host == "" {
+		u.Host = net.JoinHostPort("127.0.0.1", port) // as --listen :8080 is reached from here
+	}
+	return u.JoinPath("status").String(), nil
+}
+
+// errNotAllowed is the error of a daemon that wants another token.
+var errNotAllowed = errors.New("the daemon refuses access")
+
+// mostStatus bounds a daemon's answer, in bytes.
+const mostStatus = 256 << 20
+
+// fetch asks once.
+func (o *statusOptions) fetch(ctx context.Context, address string) (*status.Snapshot, error) {
+	const timeout = 30 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, fmt.Errorf("--address: %w", err)
+	}
+	request.Header.Set("User-Agent", userAgent())
+	if o.tokenFile != "" {
+		token, err := os.ReadFile(o.tokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("--status-token-file: %w", err)
+		}
+		request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	}
+	// A token goes where it was told to go, and nowhere else.
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Do(request)
+	if failed, ok := errors.AsType[*url.Error](err); ok {
+		return nil, fmt.Errorf("no daemon answers at %s: %w; name its address with --address, or forward a port to it: kubectl -n gitopsd-system port-forward deployment/gitopsd 8080", address, failed.Err)
+	} else if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	switch {
+	case response.StatusCode == http.StatusUnauthorized:
+		return nil, fmt.Errorf("%s: %w: give the file with its token (--status-token-file), or forward a port to it", address, errNotAllowed)
+	case response.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("%s answers %s, and not as gitopsd does; name the daemon's address with --address", address, response.Status)
+	}
+	s := new(status.Snapshot)
+	if err := json.NewDecoder(io.LimitReader(response.Body, mostStatus)).Decode(s); err != nil {
+		return nil, fmt.Errorf("%s: the answer is not a daemon's status: %w", address, err)
+	}
+	return s, nil
+}

@@ -1,0 +1,117 @@
+package glance
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/reconcile/status"
+)
+
+// How many lines of a kind are shown of a cluster, unless all are asked for.
+const (
+	mostProblems = 5
+	mostPackages = 10
+	mostNotes    = 2
+)
+
+// detail is what is to be said of some clusters alike.
+type detail struct {
+	clusters []string
+	phase    status.Phase
+	message  string
+	// packages are those that run in another version than they should, problems and notes
+	// the cluster's.
+	packages, problems, notes []string
+}
+
+// writeDetails writes what is to be said of clusters beside the table.
+func writeDetails(t *show.Text, units []status.Unit) {
+	var all []*detail
+	for i := range units {
+		d := detailOf(&units[i])
+		if d == nil {
+			continue
+		}
+		same := slices.IndexFunc(all, func(o *detail) bool {
+			return o.phase == d.phase && o.message == d.message && slices.Equal(o.packages, d.packages) && slices.Equal(o.problems, d.problems) && slices.Equal(o.notes, d.notes)
+		})
+		if same >= 0 {
+			all[same].clusters = append(all[same].clusters, d.clusters...)
+			continue
+		}
+		all = append(all, d)
+	}
+	for _, d := range all {
+		d.write(t)
+	}
+}
+
+// detailOf returns what is to be said of a cluster; nil for nothing.
+func detailOf(u *status.Unit) *detail {
+	d := &detail{clusters: []string{clean(u.Name)}, phase: u.Phase, message: clean(u.Message)}
+	if u.Failures > 1 && !u.NextTry.IsZero() {
+		d.message += fmt.Sprintf("\n%d attempts in a row; the next one is at %s", u.Failures, at(u.NextTry))
+	}
+	for _, p := range u.Packages {
+		if text := versions(p); text != "" {
+			d.packages = append(d.packages, clean(text))
+		}
+	}
+	for _, p := range u.Problems {
+		d.problems = append(d.problems, clean(p.WithoutCluster().String()))
+	}
+	for _, m := range u.Migrations {
+		if m.State == status.MigrationFailed {
+			d.problems = append(d.problems, clean(fmt.Sprintf("storage migration of %s: %s", m.Definition, m.Message)))
+		}
+	}
+	for _, n := range u.Notes {
+		d.notes = append(d.notes, clean(n))
+	}
+	if d.message == "" && len(d.packages)+len(d.problems)+len(d.notes) == 0 {
+		return nil
+	}
+	return d
+}
+
+// versions returns the version of a package that runs beside the one that is wanted, if
+// it is known to be another.
+func versions(p status.PackageState) string {
+	switch {
+	case p.Running == "" || p.Running == p.Version:
+		return ""
+	case p.Version == "":
+		return fmt.Sprintf("package %s: %s runs, and what is wanted is not known", p.Name, p.Running)
+	}
+	return fmt.Sprintf("package %s: %s runs, %s is wanted", p.Name, p.Running, p.Version)
+}
+
+func (d *detail) write(t *show.Text) {
+	text := string(d.phase)
+	message, more, _ := strings.Cut(d.message, "\n")
+	if message != "" {
+		text += ": " + message
+	}
+	t.Line("")
+	t.Heading("", prose.Some(d.clusters, 3), text)
+	if more != "" {
+		t.Indented("  ", show.Plain, more)
+	}
+	d.list(t, show.Yellow, "", d.packages, mostPackages, "package")
+	d.list(t, colourOf(d.phase), "! ", d.problems, mostProblems, "problem")
+	d.list(t, show.Plain, "note: ", d.notes, mostNotes, "note")
+}
+
+// list writes lines, and how many more there are.
+func (d *detail) list(t *show.Text, c show.Colour, mark string, lines []string, most int, what string) {
+	shown, folded := t.Fold(len(lines), most)
+	for _, l := range lines[:shown] {
+		t.Indented("  "+mark, c, l)
+	}
+	if folded > 0 {
+		t.Line("  … and %s (--all)", prose.Count(folded, "more "+what))
+	}
+}

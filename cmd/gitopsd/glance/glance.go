@@ -1,0 +1,116 @@
+// Package glance shows the status of a daemon and its fleet on a terminal: a table of the
+// clusters (table.go), and below it what is wrong, once for all clusters where it is the
+// same (details.go).
+//
+// reconcile/status has the state, and says whether it is Ready. What is shown comes from
+// clusters and from a server: characters that a terminal would obey are left out.
+package glance
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode"
+
+	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/reconcile/status"
+)
+
+// stall is how long the daemon's loop may have stood still before that is said.
+const stall = 10 * time.Minute
+
+// WriteText writes a snapshot. The error is the writer's.
+func WriteText(w io.Writer, s *status.Snapshot, o show.Options) error {
+	t := show.NewText(w, o)
+	writeFleet(t, s)
+	writeTable(t, s.Clusters)
+	writeDetails(t, s.Clusters)
+	return t.Flush()
+}
+
+// writeFleet writes what is true of the whole fleet.
+func writeFleet(t *show.Text, s *status.Snapshot) {
+	t.Say(show.Plain, clean(s.Repository)+", branch "+clean(s.Branch))
+	if s.Commit != "" {
+		t.Say(show.Plain, "commit "+short(s.Commit)+" "+clean(s.Subject))
+	}
+	verdict, colour := verdict(s)
+	t.Say(colour, verdict)
+	if s.Computing != "" {
+		t.Say(show.Yellow, "commit "+short(s.Computing)+" is being computed; clusters follow it after that")
+	}
+	if s.PollError != "" {
+		since := "yet"
+		if !s.Polled.IsZero() {
+			since = "since " + at(s.Polled)
+		}
+		t.Indented("", show.Red, "the repository has not answered "+since+": "+clean(s.PollError))
+	}
+	if stood := s.Time.Sub(s.Turned); stood > stall && !s.Turned.IsZero() {
+		t.Say(show.Red, "the daemon's loop has stood still since "+at(s.Turned)+"; its log may say why")
+	}
+	for _, p := range s.Problems {
+		t.Indented("! ", show.Red, clean(p.String()))
+	}
+}
+
+// verdict says in one line how much of the fleet is Ready.
+func verdict(s *status.Snapshot) (string, show.Colour) {
+	ready, suspended := 0, 0
+	for _, u := range s.Clusters {
+		switch {
+		case u.Phase == status.Suspended:
+			suspended++
+		case u.Phase == status.Ready && u.Commit == s.Commit:
+			ready++
+		}
+	}
+	rest := ""
+	if suspended > 0 {
+		rest = ", " + prose.Agree(suspended, "is suspended", "are suspended")
+	}
+	of := len(s.Clusters) - suspended
+	switch {
+	case s.Commit == "":
+		return "no commit was read yet", show.Yellow
+	case len(s.Clusters) == 0:
+		return "no cluster is registered", show.Yellow
+	case ready < of:
+		return fmt.Sprintf("%d of %s Ready%s", ready, prose.Agree(of, "cluster is", "clusters are"), rest), show.Yellow
+	}
+	return prose.Agree(ready, "cluster is Ready", "clusters are Ready") + rest, show.Green
+}
+
+// colourOf returns the colour of a phase.
+func colourOf(p status.Phase) show.Colour {
+	switch p {
+	case status.Ready:
+		return show.Green
+	case status.Failed, status.Unreachable:
+		return show.Red
+	case status.Suspended:
+		return show.Plain
+	}
+	return show.Yellow
+}
+
+// short returns a commit for people.
+func short(hash string) string {
+	hash = clean(hash)
+	return hash[:min(10, len(hash))]
+}
+
+// at returns a time for people.
+func at(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
+
+// clean returns a text without characters that a terminal would obey.
+func clean(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, text)
+}

@@ -1,0 +1,110 @@
+package glance
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/status"
+)
+
+var update = flag.Bool("update", false, "write golden files")
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// head and before are commits.
+const head, before = "a5a241f0c3b2a1a5a241f0c3b2a1a5a241f0c3b2", "0b1c2d3e4f5061728394a5b6c7d8e9f001122334"
+
+func snapshot(units ...status.Unit) *status.Snapshot {
+	return &status.Snapshot{
+		Version: "v1", Started: noon, Time: noon, Turned: noon, Polled: noon, Repository: "https://git.example.org/platform/fleet.git", Branch: "main",
+		Commit: head, Subject: "Move widgets on", Clusters: units,
+	}
+}
+
+func unit(name string, phase status.Phase, message string) status.Unit {
+	return status.Unit{Name: name, Phase: phase, Message: message, Commit: head, Applied: head, Objects: 14,
+		Packages: []status.PackageState{{Name: "widgets", Repository: "reg.io/widgets", Version: "v2.0.0", Running: "v2.0.0", State: "Ready"}}}
+}
+
+// mixed is a small fleet in which everything that can be shown is.
+func mixed() *status.Snapshot {
+	down := unit("edge", status.Unreachable, "https://10.0.0.1:6443 cannot be reached: connection refused")
+	down.Failures, down.NextTry, down.Commit = 4, noon.Add(time.Minute), before
+	failed := unit("prod", status.Failed, "1 of 14 objects failed to apply")
+	failed.Packages[0].State, failed.Packages[0].Running = "Failed", "v1.0.0"
+	failed.Problems = []problem.Problem{{Cluster: "prod", Package: "widgets", Object: "customresourcedefinition.apiextensions.k8s.io/widgets.acme.example", Reason: "refused: breaking: field-removed", Advice: "its annotation can allow it"}}
+	failed.Notes = []string{"one", "two", "three", "four"}
+	twin := failed
+	twin.Name = "prod-2"
+	twin.Problems = []problem.Problem{failed.Problems[0]}
+	twin.Problems[0].Cluster = "prod-2"
+	many := unit("stage", status.Degraded, "everything is applied that may be; 9 problems are left")
+	for i := range 9 {
+		many.Problems = append(many.Problems, problem.Problem{Cluster: "stage", Object: fmt.Sprintf("configmap/default/c%d", i), Reason: "held: drift"})
+	}
+	evil := unit("test", status.Failed, "a\x1b[2Jb\rc")
+	s := snapshot(unit("dev", status.Ready, ""), down, unit("lab", status.Suspended, ""), failed, twin, many, evil)
+	s.Computing, s.PollError, s.Turned = "b"+head[1:], "authentication failed", noon.Add(-time.Hour)
+	s.Problems = []problem.Problem{{Cluster: "prod", Package: "widgets", Reason: "is not signed"}}
+	return s
+}
+
+// large has more clusters than a screen has lines.
+func large() *status.Snapshot {
+	var units []status.Unit
+	for i := range 60 {
+		u := unit(fmt.Sprintf("eu-%02d", i), status.Ready, "")
+		if i%20 == 7 {
+			u.Phase, u.Message = status.Progressing, "1 object is not ready yet"
+			u.Problems = []problem.Problem{{Cluster: u.Name, Object: "deployment.apps/web/frontend", Reason: "0 of 3 replicas are ready"}}
+		}
+		units = append(units, u)
+	}
+	return snapshot(units...)
+}
+
+func TestText(t *testing.T) {
+	first := snapshot()
+	first.Commit, first.Subject, first.Polled, first.PollError = "", "", time.Time{}, "connection refused"
+	for name, tt := range map[string]struct {
+		s *status.Snapshot
+		o show.Options
+	}{
+		"first":  {s: first},
+		"none":   {s: snapshot()},
+		"ready":  {s: snapshot(unit("dev", status.Ready, ""), unit("prod", status.Ready, ""))},
+		"mixed":  {s: mixed()},
+		"all":    {s: mixed(), o: show.Options{All: true}},
+		"narrow": {s: mixed(), o: show.Options{Width: 60}},
+		"colour": {s: snapshot(unit("dev", status.Ready, ""), unit("prod", status.Unreachable, "gone")), o: show.Options{Colour: true}},
+		"large":  {s: large()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var have bytes.Buffer
+			if err := WriteText(&have, tt.s, tt.o); err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join("testdata", name+".txt")
+			if *update {
+				if err := os.WriteFile(file, have.Bytes(), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil || !bytes.Equal(have.Bytes(), want) {
+				t.Errorf("%s\nwant (%v)\n%s", have.Bytes(), err, want)
+			}
+			if !tt.o.Colour && strings.ContainsAny(have.String(), "\x1b\r") {
+				t.Errorf("a terminal would obey %q", have.String())
+			}
+		})
+	}
+}

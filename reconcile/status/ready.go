@@ -1,0 +1,61 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Unready lists why the fleet is not Ready, one reason a line; nil if it is. It is Ready
+// if the newest commit that was read is in charge and has no problems, and every cluster
+// was brought to it and is Ready. Clusters that the repository suspends are left out. If
+// clusters are named, the others are left out too, with what is wrong with them alone.
+func (s *Snapshot) Unready(only ...string) []string {
+	asked := func(cluster string) bool { return len(only) == 0 || slices.Contains(only, cluster) }
+	var why []string
+	if s.PollError != "" {
+		why = append(why, s.PollError)
+	}
+	switch {
+	case s.Commit == "":
+		return append(why, "no commit was read yet")
+	case s.Computing != "":
+		why = append(why, "commit "+short(s.Computing)+" is being computed")
+	}
+	for _, p := range s.Problems {
+		if p.Cluster == "" || asked(p.Cluster) {
+			why = append(why, p.String())
+		}
+	}
+	for i := range s.Clusters {
+		if u := &s.Clusters[i]; asked(u.Name) {
+			if reason := u.unready(s.Commit); reason != "" {
+				why = append(why, "cluster "+u.Name+": "+reason)
+			}
+		}
+	}
+	for _, name := range only {
+		if !slices.ContainsFunc(s.Clusters, func(u Unit) bool { return u.Name == name }) {
+			why = append(why, "cluster "+name+": no such cluster is registered in commit "+short(s.Commit))
+		}
+	}
+	return why
+}
+
+// unready returns why a cluster is not Ready with a commit; empty if it is, or if it is
+// suspended.
+func (u *Unit) unready(commit string) string {
+	switch {
+	case u.Phase == Suspended:
+		return ""
+	case u.Phase == Ready && u.Commit == commit:
+		return ""
+	case u.Phase == Ready:
+		return fmt.Sprintf("it is Ready with commit %s, and commit %s is next", short(u.Commit), short(commit))
+	case u.Message == "":
+		return string(u.Phase)
+	}
+	return string(u.Phase) + ": " + u.Message
+}
+
+// short returns a commit for people.
+func short(hash string) string { return hash[:min(10, len(hash))] }

@@ -1,0 +1,88 @@
+package status
+
+import (
+	"slices"
+	"testing"
+
+	"gitopsd.dev/reconcile/problem"
+)
+
+func TestUnready(t *testing.T) {
+	const now, before = "now", "before"
+	fleet := func(change func(*Snapshot)) Snapshot {
+		s := Snapshot{Commit: now, Clusters: []Unit{{Name: "dev", Phase: Ready, Commit: now}, {Name: "prod", Phase: Ready, Commit: now}}}
+		change(&s)
+		return s
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(*Snapshot)
+		only   []string
+		want   []string
+	}{
+		{name: "ready", change: func(*Snapshot) {}},
+		{name: "no cluster", change: func(s *Snapshot) { s.Clusters = nil }},
+		{name: "no commit", change: func(s *Snapshot) { s.Commit = "" }, want: []string{"no commit was read yet"}},
+		{name: "a newer commit", change: func(s *Snapshot) { s.Computing = "newer" }, want: []string{"commit newer is being computed"}},
+		{name: "the repository is away", change: func(s *Snapshot) { s.PollError = "refused" }, want: []string{"refused"}},
+		{name: "behind", change: func(s *Snapshot) { s.Clusters[1].Commit = before }, want: []string{"cluster prod: it is Ready with commit before, and commit now is next"}},
+		{name: "failed", change: func(s *Snapshot) { s.Clusters[0].Phase, s.Clusters[0].Message = Failed, "two objects" }, want: []string{"cluster dev: Failed: two objects"}},
+		{name: "pending", change: func(s *Snapshot) { s.Clusters[0].Phase = Pending }, want: []string{"cluster dev: Pending"}},
+		{name: "degraded", change: func(s *Snapshot) { s.Clusters[0].Phase = Degraded }, want: []string{"cluster dev: Degraded"}},
+		{name: "suspended", change: func(s *Snapshot) { s.Clusters[0].Phase, s.Clusters[0].Commit = Suspended, before }},
+		{name: "problems", change: func(s *Snapshot) {
+			s.Problems = []problem.Problem{{Reason: "a"}, {Cluster: "dev", Reason: "b"}, {Cluster: "prod", Reason: "c"}}
+		}, only: []string{"prod"}, want: []string{"a", "cluster prod: c"}},
+		{name: "others do not count", change: func(s *Snapshot) { s.Clusters[0].Phase = Failed }, only: []string{"prod"}},
+		{name: "not registered", change: func(*Snapshot) {}, only: []string{"stage"}, want: []string{"cluster stage: no such cluster is registered in commit now"}},
+	} {
+		s := fleet(tt.change)
+		if have := s.Unready(tt.only...); !slices.Equal(have, tt.want) {
+			t.Errorf("%s: %q, want %q", tt.name, have, tt.want)
+		}
+	}
+}
+
+// A cluster with problems is never shown as Ready, but those that depend on it go on.
+func TestDegraded(t *testing.T) {
+	b := NewBoard("v1", "r", "main")
+	b.Commit("abc", "first", nil, []string{"dev", "prod"})
+	b.Update("dev", func(u *Unit) { u.Phase, u.Problems = Ready, []problem.Problem{{Reason: "held"}} })
+	b.Update("prod", func(u *Unit) { u.Phase = Ready })
+	b.Home("prod", []problem.Problem{{Reason: "a"}, {Reason: "b"}})
+	for i, want := range []string{"everything is applied that may be; 1 problem is left", "everything is applied that may be; 2 problems are left"} {
+		if u := b.Snapshot().Clusters[i]; u.Phase != Degraded || u.Message != want {
+			t.Errorf("%s: %s %q", u.Name, u.Phase, u.Message)
+		}
+		if phase, message := b.State(b.Snapshot().Clusters[i].Name); phase != Ready || message != "" {
+			t.Errorf("state %s %q", phase, message)
+		}
+	}
+	b.Home("prod", nil)
+	if u := b.Snapshot().Clusters[1]; u.Phase != Ready {
+		t.Errorf("%+v", u)
+	}
+}
+
+// A newer commit is told until it is in charge, and every change wakes those that wait.
+func TestChanged(t *testing.T) {
+	b := NewBoard("v1", "r", "main")
+	changed := b.Changed()
+	b.Computing("def")
+	select {
+	case <-changed:
+	default:
+		t.Error("nobody is woken")
+	}
+	if changed == b.Changed() {
+		t.Error("the next change wakes nobody")
+	}
+	b.Commit("abc", "first", nil, nil)
+	if s := b.Snapshot(); s.Computing != "def" {
+		t.Errorf("%+v", s)
+	}
+	b.Commit("def", "second", nil, nil)
+	if s := b.Snapshot(); s.Computing != "" || s.Time.IsZero() {
+		t.Errorf("%+v", s)
+	}
+}

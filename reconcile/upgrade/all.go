@@ -1,0 +1,96 @@
+package upgrade
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/render/edit"
+	"gitopsd.dev/sources"
+)
+
+// unversioned is the error for a declaration whose version says nothing about newer ones.
+type unversioned struct{ error }
+
+// BumpAll moves every declared package to the newest version of its major version, in
+// the named clusters, or else in all. Packages are moved one after the other, so that
+// each meets the constraints of those before. One that fails stays as it is: the error
+// joins these, and the result has the others. If the result is nil, the error is about
+// the tree or the clusters.
+func (u *Upgrader) BumpAll(ctx context.Context, commit sources.Commit, clusters []string) (*Bump, error) {
+	first, err := u.cfg.Computer.Compute(ctx, commit, desired.Earlier{})
+	if err != nil {
+		return nil, err
+	}
+	if err := readable(first, clusters); err != nil {
+		return nil, err
+	}
+	declaring := declared(first, clusters)
+	if len(declaring) == 0 {
+		return nil, errors.Join(fmt.Errorf("%s a package", nothingDeclares(clusters)), first.Err())
+	}
+	all := &Bump{Files: make(map[string][]byte), Before: first.Committed, Lock: first.Lock}
+	now := first
+	var errs []error
+	for _, repository := range slices.Sorted(maps.Keys(declaring)) {
+		req := Request{Package: repository, all: true}
+		if len(clusters) > 0 {
+			req.Clusters = declaring[repository]
+		}
+		b, after, err := u.bump(ctx, now, req)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		all.join(b)
+		if len(b.Files) == 0 {
+			continue
+		}
+		// The next package starts from these files and this lock.
+		now = after
+		now.Commit.Files = edit.Overlay(now.Commit.Files, map[string][]byte{sources.LockFile: b.Lock.Format()})
+	}
+	all.Moves = moves(first, now)
+	return all, errors.Join(errs...)
+}
+
+// declared returns the repositories that clusters declare, and which of the clusters do.
+func declared(state *desired.State, clusters []string) map[string][]string {
+	found := make(map[string][]string)
+	for _, c := range state.Clusters {
+		if len(clusters) > 0 && !slices.Contains(clusters, c.Name) {
+			continue
+		}
+		for _, d := range c.Declared {
+			if r := d.Ref.Repository; !slices.Contains(found[r], c.Name) {
+				found[r] = append(found[r], c.Name)
+			}
+		}
+	}
+	return found
+}
+
+// join adds what another package's bump changes after this one.
+func (b *Bump) join(o *Bump) {
+	b.Edits = append(b.Edits, o.Edits...)
+	slices.SortStableFunc(b.Edits, func(x, y Edit) int { return cmp.Or(cmp.Compare(x.File, y.File), cmp.Compare(x.Line, y.Line)) })
+	maps.Copy(b.Files, o.Files)
+	b.Lock = o.Lock
+	for _, n := range o.Notes {
+		if n.newest {
+			continue
+		}
+		if len(n.Clusters) > 0 { // or else it names the package
+			n.Package = path.Base(o.Repository)
+		}
+		b.Notes = append(b.Notes, n)
+	}
+}
