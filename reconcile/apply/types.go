@@ -73,7 +73,7 @@ func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts
 // live ones, and refuses the steps that would break somebody, unless the package's
 // declaration allows it. Correcting what somebody changed in the cluster is a change
 // like any other: objects may need it by now. A CRD that is as it was applied, and
-// whose types have the digest in its annotation, is not compared.
+// whose types and conversion rules have the digests in its annotations, is not compared.
 func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, opts PlanOptions) error {
 	wanted := make(map[string]bool)
 	for i := range p.Steps {
@@ -105,7 +105,8 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, op
 		meta := seen.live.Objects[s.ID]
 		if replaced && meta != nil && s.ID.Is(manifest.CRD) && a.undisturbed(s.ID) {
 			digest, err := typesDigest(s.Object)
-			if err == nil && digest == meta.Annotations[manifest.TypesAnnotation] {
+			sameRules := meta.Annotations[manifest.ConversionAnnotation] == s.Object.Annotation(manifest.ConversionAnnotation)
+			if err == nil && digest == meta.Annotations[manifest.TypesAnnotation] && sameRules {
 				s.Compatibility = compat.Documentation
 				continue
 			}
