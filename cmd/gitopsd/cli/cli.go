@@ -15,10 +15,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/term"
 )
 
@@ -30,6 +28,9 @@ type Env struct {
 	Stdout, Stderr io.Writer
 	// Getenv reads the environment.
 	Getenv func(string) string
+	// Environ lists the environment, as os.Environ does; nil if names that no flag has
+	// are of no interest.
+	Environ func() []string
 }
 
 // exitError ends the program with this exit status, and prints nothing.
@@ -88,6 +89,9 @@ GITOPSD_KUBECONFIG_DIR, and so on.`,
 			if err := flagsFromEnvironment(cmd.Flags(), env.Getenv); err != nil {
 				return err
 			}
+			if err := g.checkEnvironment(cmd.Root()); err != nil {
+				return err
+			}
 			if g.logFormat != "text" && g.logFormat != "json" {
 				return fmt.Errorf("--log-format %q: use text or json", g.logFormat)
 			}
@@ -98,27 +102,11 @@ GITOPSD_KUBECONFIG_DIR, and so on.`,
 	root.PersistentFlags().StringVar(&g.logFormat, "log-format", "text", "format of the log on stderr: text or json")
 	root.PersistentFlags().BoolVarP(&g.verbose, "verbose", "v", false, "log what is done and why")
 	root.AddCommand(newRun(g), newPlan(g), newLock(g), newOutdated(g), newBump(g), newRender(g), newWhy(g), newTypes(g), newVerify(g), newHealth(), newConvert(g), newConversionServer(g), newEtcd(g), newEtcdProxy(g), newMigrate(g), newPackage(g), newVersion(g))
+	explainArguments(root)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w\nSee `%s --help`", err, cmd.CommandPath())
+		return fmt.Errorf("%w%s\nSee `%s --help`", err, meantFlag(cmd, err), cmd.CommandPath())
 	})
 	return root
-}
-
-// flagsFromEnvironment sets the flags that the command line does not from
-// GITOPSD_<FLAG>.
-func flagsFromEnvironment(flags *pflag.FlagSet, getenv func(string) string) error {
-	var errs []error
-	flags.VisitAll(func(f *pflag.Flag) {
-		name := "GITOPSD_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		value := getenv(name)
-		if f.Changed || value == "" || f.Name == "help" {
-			return
-		}
-		if err := flags.Set(f.Name, value); err != nil {
-			errs = append(errs, fmt.Errorf("environment variable %s: %w", name, err))
-		}
-	})
-	return errors.Join(errs...)
 }
 
 // log returns the logger. Without --verbose a command that prints a result logs
