@@ -347,7 +347,7 @@ func (c *cluster) unclaimed(rules map[string][]*manifest.Object, objects []*mani
 		case name == "":
 			fail("the conversion rules name no definition: give them its name, or the label %s", conversion.Label)
 		default:
-			fail("the conversion rules are for %s, and the cluster gets no CustomResourceDefinition of that name%s", name, conversion.Meant(name, names))
+			fail("the conversion rules are for %s, and the cluster gets no CustomResourceDefinition of that name%s", name, sources.Meant(name, names))
 		}
 	}
 }

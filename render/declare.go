@@ -62,6 +62,9 @@ func declaration(o *manifest.Object) (sources.Declaration, error) {
 	if d.Ref == (sources.Ref{}) {
 		return d, errors.New("spec.package: is missing; write <repository>:<version>")
 	}
+	if unknown := o.UnknownAnnotations(); len(unknown) > 0 {
+		return d, fmt.Errorf("metadata.annotations: %s", strings.Join(unknown, "; "))
+	}
 	if text, annotated := o.Annotations()[manifest.ImmutableAnnotation]; annotated {
 		d.Immutable = text
 		if _, err := immutable.Parse(d.Immutable); err != nil {

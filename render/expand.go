@@ -101,7 +101,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	if objects, err = open(objects); err != nil {
 		return nil, err
 	}
-	before := objects
+	before, idle := objects, patches.Idle(objects)
 	if objects, err = patches.Apply(ctx, objects); err != nil {
 		return nil, err
 	}
@@ -127,8 +127,9 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		}
 	}
 	rendered := c.rendered(set)
-	rendered.Conversions = conversions
+	rendered.Conversions, rendered.Idle = conversions, idle
 	rendered.noteThawed()
+	rendered.noteAnnotations()
 	rendered.noteUnserved()
 	rendered.noteTraps()
 	if in.EnforcePins {
@@ -246,6 +247,15 @@ func (r *Rendered) keepPins() {
 		}
 		if o.ID().Is(manifest.Definitions...) && o.Label(manifest.PackageLabel) == "" && r.Objects.Get(pins.Parameters(o.ID().Name)[0]) == nil {
 			keep(o.ID().Name)
+		}
+	}
+}
+
+// noteAnnotations notes annotations that look like gitopsd's and mean nothing.
+func (r *Rendered) noteAnnotations() {
+	for _, o := range r.Objects.All() {
+		for _, unknown := range o.UnknownAnnotations() {
+			r.Notes = append(r.Notes, fmt.Sprintf("%s: %s (%s)", o.ID(), unknown, o.Origin()))
 		}
 	}
 }

@@ -94,10 +94,7 @@ func (e *expansion) nearest(name string) string {
 	if len(names) == 0 {
 		return "; it has none"
 	}
-	if near := immutable.Nearest(name, names); near != "" {
-		return "; did you mean " + near + "?"
-	}
-	return ""
+	return sources.Meant(name, names)
 }
 
 // freezePlain adds the rules for immutable fields that plain definitions name themselves. A

@@ -130,6 +130,8 @@ type Rendered struct {
 	// Patched are the objects that the cluster's patches changed, by ID, as they
 	// were before.
 	Patched map[manifest.ID]*manifest.Object
+	// Idle are the cluster's patches that match nothing.
+	Idle []kustomize.Idle
 	// Inactive are the types of packages that no policy activates.
 	Inactive []PackageType
 	// Delegated are the types of the packages that Crossplane installs.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 
 	"gitopsd.dev/render/manifest"
@@ -27,7 +28,12 @@ import (
 // invalid declaration, and the Wanted has the rest.
 func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 	if _, err := fs.Stat(in.Files, in.Path); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("spec.path: there is no %s in the repository", in.Path)
+		var names []string
+		entries, _ := fs.ReadDir(in.Files, path.Dir(in.Path)) // an error suggests nothing
+		for _, e := range entries {
+			names = append(names, path.Join(path.Dir(in.Path), e.Name()))
+		}
+		return nil, fmt.Errorf("spec.path: there is no %s in the repository%s", in.Path, sources.Meant(in.Path, names))
 	}
 	objects, err := r.builder.Build(ctx, in.Files, in.Path, in.Remote)
 	if err != nil {

@@ -1,5 +1,7 @@
 package sources
 
+import "strings"
+
 // Distance returns the number of bytes to add, remove, replace or swap with the next to
 // make b of a, for suggestions.
 func Distance(a, b string) int {
@@ -22,4 +24,25 @@ func Distance(a, b string) int {
 		before, last, row = last, row, before
 	}
 	return last[len(b)]
+}
+
+// Closest returns the candidate that a misspelt name was most likely meant to be, empty
+// if none is near. Case does not count. Of candidates that are equally near it is the
+// first in order.
+func Closest(name string, candidates []string) string {
+	best, least := "", min(3, len(name)/2)+1
+	for _, c := range candidates {
+		if d := Distance(strings.ToLower(name), strings.ToLower(c)); d < least || d == least && best != "" && c < best {
+			best, least = c, d
+		}
+	}
+	return best
+}
+
+// Meant returns "; did you mean <closest>?", empty if no candidate is near.
+func Meant(name string, candidates []string) string {
+	if c := Closest(name, candidates); c != "" {
+		return "; did you mean " + c + "?"
+	}
+	return ""
 }

@@ -28,3 +28,23 @@ func TestDistance(t *testing.T) {
 		}
 	}
 }
+
+func TestMeant(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name       string
+		candidates []string
+		want       string
+	}{
+		{"reson", []string{"version", "reason"}, "; did you mean reason?"},
+		{"Reason", []string{"reason"}, "; did you mean reason?"},
+		{"ab", []string{"xy", "bc"}, ""},
+		{"bat", []string{"rat", "cat"}, "; did you mean cat?"},
+		{"entirely", []string{"different"}, ""},
+		{"x", nil, ""},
+	} {
+		if have := sources.Meant(tt.name, tt.candidates); have != tt.want {
+			t.Errorf("%q among %q: have %q, want %q", tt.name, tt.candidates, have, tt.want)
+		}
+	}
+}

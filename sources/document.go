@@ -107,7 +107,7 @@ func (d *Decoder) Cost() int64 { return d.shared.cost }
 // Decode is [DecodeYAML] for one of the streams.
 func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error) {
 	limits = limits.withDefaults()
-	in := &boundedReader{r: r, left: limits.Bytes, limit: limits.Bytes, line: 1, separators: limits.Separators}
+	in := &boundedReader{r: r, left: limits.Bytes, limit: limits.Bytes, line: 1, indented: true, separators: limits.Separators}
 	defer func() {
 		// In a few corners, which fuzzing found, the parser reports a syntax
 		// error by panicking.
@@ -127,7 +127,7 @@ func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error
 		case errors.Is(err, io.EOF):
 			return docs, nil
 		case err != nil:
-			return docs, errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
+			return docs, errors.New(aboutTabs(strings.TrimPrefix(err.Error(), "yaml: "), in.tabs))
 		}
 		tree, err := c.document(&n)
 		if err != nil {
@@ -171,6 +171,10 @@ type boundedReader struct {
 	seen       int // in this one
 	line       int
 	dashes     int // at the start of the line; -1 past anything else
+	// indented reports whether the line had nothing but spaces so far; tabs are the first
+	// lines with a tab in their indentation.
+	indented bool
+	tabs     []int
 }
 
 // count counts the separators of documents. A line that starts with "---" and a
@@ -183,6 +187,11 @@ func (b *boundedReader) count(p []byte) error {
 				return fmt.Errorf("line %d: a document of more than %d values: %w", b.line, b.separators, ErrLimit)
 			}
 		}
+		if b.indented && c != ' ' {
+			if b.indented = false; c == '\t' && len(b.tabs) < maxTabs {
+				b.tabs = append(b.tabs, b.line)
+			}
+		}
 		switch {
 		case c == '-' && b.dashes >= 0:
 			b.dashes++
@@ -193,7 +202,7 @@ func (b *boundedReader) count(p []byte) error {
 		b.dashes = -1
 		if c == '\n' {
 			b.line++
-			b.dashes = 0
+			b.dashes, b.indented = 0, true
 		}
 	}
 	return nil

@@ -102,7 +102,7 @@ func pushPackage(ctx context.Context, s *scenario, c *call) error {
 	if named {
 		reference = s.registry.Host() + "/" + reference
 	}
-	pushed, err := c.output(ctx, "gitopsd", "package", "push", file, reference)
+	pushed, err := c.output(ctx, "gitopsd", "package", "push", "--move-tag", file, reference)
 	if named {
 		pushed = strings.Replace(pushed, s.registry.Host(), registryName, 1)
 	}

@@ -135,6 +135,8 @@ func New(c Config) (*Applier, error) {
 // PlanOptions are what a plan is made for, and what is known of the desired objects.
 type PlanOptions struct {
 	plan.Options
+	// Clusters are the names of all registered clusters; nil for none.
+	Clusters []string
 	// Commit to plan for; empty for a working tree.
 	Commit string
 	// DryRun asks the API server about every object that would be written: which
@@ -169,6 +171,9 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 	a.cluster.Refresh()
 	seen, err := a.look(ctx, desired)
 	if err != nil {
+		return nil, err
+	}
+	if seen.live.Beside, err = a.beside(ctx, seen, opts.Clusters); err != nil {
 		return nil, err
 	}
 	p := plan.Compute(a.cluster.Name(), seen.desired, seen.live, a.inv, opts.Options)

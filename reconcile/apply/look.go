@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -182,6 +183,12 @@ func (v *view) unserve(gk schema.GroupKind, err error) {
 func (a *Applier) types(ctx context.Context, v *view, desired *manifest.Set, p *parent) (types map[schema.GroupKind]kube.Type, unserved []schema.GroupKind, err error) {
 	types = make(map[schema.GroupKind]kube.Type)
 	seen := make(map[schema.GroupVersionKind]bool)
+	defined := make(map[schema.GroupKind]bool) // by the desired objects
+	for _, o := range desired.All() {
+		for _, gvk := range plan.Defines(o) {
+			defined[gvk.GroupKind()] = true
+		}
+	}
 	for _, o := range desired.All() {
 		gvk := schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind)
 		if o.ID().Is(manifest.CRD) {
@@ -199,8 +206,10 @@ func (a *Applier) types(ctx context.Context, v *view, desired *manifest.Set, p *
 		case err == nil:
 			types[gvk.GroupKind()] = t
 			v.live.Namespaced[gvk] = t.Namespaced
-		case kube.ClassOf(err) == kube.NoSuchType:
+		case kube.ClassOf(err) == kube.NoSuchType && defined[gvk.GroupKind()]:
 			v.live.Unserved[gvk] = e.Message
+		case kube.ClassOf(err) == kube.NoSuchType:
+			v.live.Unserved[gvk] = cmp.Or(a.cluster.Unserved(ctx, o.APIVersion(), gvk.Kind), e.Message)
 		case kube.IsClusterWide(err):
 			return nil, nil, err
 		default:

@@ -113,13 +113,18 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 	}
 	for _, name := range c.cfg.Only {
 		if s.Registry.Removed(name) {
-			return nil, fmt.Errorf("cluster %q is not registered in %s", name, sources.RegistryFile)
+			return nil, fmt.Errorf("cluster %q is not registered in %s%s", name, sources.RegistryFile, s.Registry.Meant(name))
 		}
+	}
+	names := make([]string, len(s.Registry.Clusters))
+	for i, cl := range s.Registry.Clusters {
+		names[i] = cl.Name
 	}
 	for _, cl := range s.Registry.Clusters {
 		if len(c.cfg.Only) == 0 || slices.Contains(c.cfg.Only, cl.Name) {
 			u := Registered(cl, commit.Hash)
 			u.publications, u.home = publications(s.Registry, cl.Name), s.Registry.PublishedTo(cl.Name)
+			u.Beside = names
 			s.Clusters = append(s.Clusters, u)
 		}
 	}
@@ -200,6 +205,10 @@ func (c *Computer) expand(ctx context.Context, s *State, cl *Unit, wanted *rende
 		return other.Objects
 	}
 	cl.Notes, cl.Inactive, cl.Delegated = append(cl.idle, rendered.Notes...), rendered.Inactive, rendered.Delegated
+	for _, idle := range rendered.Idle {
+		cl.Notes = append(cl.Notes, fmt.Sprintf("spec.patches[%d] (%s:%d) changes nothing: no object matches its target (%s)%s",
+			idle.Index, sources.RegistryFile, cl.Spec.Patches[idle.Index].Line, idle.Target, idle.Meant))
+	}
 	for _, e := range rendered.Broken {
 		if slices.Contains(cl.Incomplete, e.Name) {
 			continue // it was not resolved, and has its error

@@ -55,6 +55,8 @@ type Unit struct {
 	ID ID
 	// Cluster is the registration of the unit's cluster.
 	clusters.Cluster
+	// Beside names all registered clusters; nil for an application.
+	Beside []string
 	// Declaration is where people annotate the unit if that is not its registration.
 	Declaration string
 	// After are the units that must be ready before this one is changed.

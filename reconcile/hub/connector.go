@@ -3,6 +3,7 @@ package hub
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -114,7 +115,7 @@ func (c *Connector) Version(cl clusters.Cluster) (version string, known bool) {
 func (c *Connector) Check(r *clusters.Registry) error {
 	for _, name := range slices.Sorted(maps.Keys(c.Contexts)) {
 		if r.Removed(name) {
-			return fmt.Errorf("--context %s=%s: cluster %q is not registered in %s", name, c.Contexts[name], name, sources.RegistryFile)
+			return fmt.Errorf("--context %s=%s: cluster %q is not registered in %s%s", name, c.Contexts[name], name, sources.RegistryFile, r.Meant(name))
 		}
 	}
 	return nil
@@ -135,17 +136,25 @@ func (c *Connector) file(name string) ([]byte, error) {
 	return text, nil
 }
 
+// kubeconfigKey is the key of such Secrets, unless the registration names another.
+const kubeconfigKey = "kubeconfig"
+
 // secret reads a kubeconfig from a Secret of the hub that the cluster may use.
 func (c *Connector) secret(ctx context.Context, cluster string, ref clusters.SecretRef) ([]byte, error) {
 	c.Hub.needing.Do(func() { close(c.Hub.needed) })
 	s, err := c.Hub.secret(ctx, ref.Name)
-	if err != nil {
+	switch {
+	case kube.ClassOf(err) == kube.NotFound:
+		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %s is not in the hub; make it there, labelled %s: %s, with a kubeconfig under the key %s", c.Hub.where(ref.Name), manifest.ClusterLabel, cluster, cmp.Or(ref.Key, kubeconfigKey))
+	case errors.Is(err, errNoHub) && c.Contexts != nil:
+		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w; to use a context of your own kubeconfig for this cluster, add --context %s=CONTEXT", err, cluster)
+	case err != nil:
 		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w", err)
 	}
 	if s.labels[manifest.ClusterLabel] != cluster {
 		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %s does not carry the label %s: %s, which allows this cluster to use it", s.where, manifest.ClusterLabel, cluster)
 	}
-	text, err := s.entry(cmp.Or(ref.Key, "kubeconfig"))
+	text, err := s.entry(cmp.Or(ref.Key, kubeconfigKey))
 	if err != nil {
 		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w", err)
 	}

@@ -102,6 +102,9 @@ func (h *Hub) Close() {
 	}
 }
 
+// errNoHub is the error outside of a cluster.
+var errNoHub = errors.New("this process runs in no pod, and no --kubeconfig names the hub's")
+
 // open returns the client of the hub, a new one if its kubeconfig was replaced.
 func (h *Hub) open() (*kube.Client, error) {
 	cfg := kube.Config{Name: "the hub", UserAgent: h.cfg.UserAgent}
@@ -112,6 +115,8 @@ func (h *Hub) open() (*kube.Client, error) {
 	}
 	text, err := os.ReadFile(file)
 	switch {
+	case cfg.InCluster && errors.Is(err, os.ErrNotExist) && os.Getenv("KUBERNETES_SERVICE_HOST") == "":
+		return nil, errNoHub
 	case cfg.InCluster && errors.Is(err, os.ErrNotExist): // kube.New says what is missing
 	case err != nil:
 		return nil, fmt.Errorf("--kubeconfig: %w", err)

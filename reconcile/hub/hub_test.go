@@ -256,8 +256,8 @@ func TestKubeconfigSecret(t *testing.T) {
 		{name: "not labelled", secret: "unlabelled", want: "Secret gitopsd-system/unlabelled does not carry the label gitopsd.dev/cluster: dev, which allows this cluster to use it"},
 		{name: "another cluster's", secret: "prod", want: "Secret gitopsd-system/prod does not carry the label gitopsd.dev/cluster: dev"},
 		{name: "for packages", secret: "pull", want: "Secret gitopsd-system/pull does not carry the label gitopsd.dev/cluster: dev"},
-		{name: "not there", secret: "missing", want: "spec.kubeconfig.secretRef: cluster the hub: get secret/gitopsd-system/missing: not found"},
-		{name: "another namespace", secret: "abroad", want: "get secret/gitopsd-system/abroad: not found"},
+		{name: "not there", secret: "missing", want: "spec.kubeconfig.secretRef: Secret gitopsd-system/missing is not in the hub; make it there, labelled gitopsd.dev/cluster: dev, with a kubeconfig under the key kubeconfig"},
+		{name: "another namespace", secret: "abroad", want: "Secret gitopsd-system/abroad is not in the hub"},
 		{name: "a path", secret: "../../elsewhere/secrets/abroad", want: "cannot be part of a name"},
 		{name: "no kubeconfig", secret: "garbled", want: "it is not a kubeconfig file"},
 		{name: "runs a program", secret: "program", want: "exec plugins are refused"},
@@ -425,7 +425,7 @@ func TestInCluster(t *testing.T) {
 		expect(t, err, tt.want)
 	}
 	_, err := (&Connector{Hub: h}).Connect(t.Context(), registered(ref("dev", "")))
-	expect(t, err, "no hub to read Secrets from: cluster the hub: unable to load in-cluster configuration")
+	expect(t, err, "no hub to read Secrets from: this process runs in no pod, and no --kubeconfig names the hub")
 }
 
 // A context is for a cluster that is registered, as far as the registry can be read.
@@ -541,15 +541,15 @@ func TestSecretsDir(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		secrets *Secrets
-		want    int
+		want    string
 	}{
-		{"in a directory", &Secrets{Dir: dir}, 1},
-		{"nowhere, so that Docker's are used", new(Secrets), 0},
+		{"in a directory", &Secrets{Dir: dir}, "[" + dir + "/registry/.dockerconfigjson pull secret missing (which is not in " + dir + ")]"},
+		{"nowhere, so that Docker's are used", new(Secrets), "[pull secret registry (which was not read, since neither --secrets-dir nor a hub, --kubeconfig, is named) pull secret missing (which was not read, since neither --secrets-dir nor a hub, --kubeconfig, is named)]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			creds, err := tt.secrets.Pull(t.Context(), []string{"registry", "missing"})
-			if err != nil || len(creds) != tt.want {
-				t.Errorf("credentials %v, %v", creds, err)
+			if err != nil || fmt.Sprint(creds) != tt.want {
+				t.Errorf("credentials %v, %v; want %s", creds, err, tt.want)
 			}
 		})
 	}

@@ -42,9 +42,9 @@ type Secrets struct {
 	read    map[string]secret
 }
 
-// Pull returns the credentials in the named pull secrets. Without Dir and Hub, as on
-// a developer's machine, there are none, and Docker's own are used. Errors name the
-// Secret and what it lacks.
+// Pull returns the credentials in the named pull secrets. A Secret that nobody has, as on
+// a developer's machine without Dir and Hub, is returned without any, so that Docker's own
+// are used. Errors name the Secret and what it lacks.
 func (r *Secrets) Pull(ctx context.Context, names []string) ([]*oci.Credentials, error) {
 	var found []*oci.Credentials
 	for _, name := range names {
@@ -55,11 +55,20 @@ func (r *Secrets) Pull(ctx context.Context, names []string) ([]*oci.Credentials,
 		if err != nil {
 			return nil, err
 		}
-		if creds != nil {
-			found = append(found, creds)
+		if creds == nil {
+			creds = oci.NoCredentials(r.unread(name))
 		}
+		found = append(found, creds)
 	}
 	return found, nil
+}
+
+// unread says for errors where a pull secret was not found.
+func (r *Secrets) unread(name string) string {
+	if r.Dir == "" {
+		return fmt.Sprintf("pull secret %s (which was not read, since neither --secrets-dir nor a hub, --kubeconfig, is named)", name)
+	}
+	return fmt.Sprintf("pull secret %s (which is not in %s)", name, r.Dir)
 }
 
 func (r *Secrets) pullFromDir(name string) (*oci.Credentials, error) {

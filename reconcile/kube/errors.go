@@ -276,6 +276,7 @@ func (c *Client) statusError(op operation, code int, header http.Header, body []
 		e.Class = NoNamespace
 	case code == http.StatusForbidden:
 		e.Class = Forbidden
+		e.Message += c.missingRule(e.Message)
 	case code == http.StatusNotFound:
 		c.notFound(e, structured, details)
 	case code == http.StatusConflict && status.Reason == metav1.StatusReasonAlreadyExists:

@@ -99,6 +99,7 @@ type Client struct {
 	quiet     time.Duration // after which a watch is given up
 	userAgent string
 	mayWrite  func(context.Context) error // nil: always
+	actsAs    string                      // the user of Config.ServiceAccount; empty for none
 
 	mu     sync.Mutex
 	groups map[string]*group      // by group name; see types.go
@@ -143,6 +144,9 @@ func New(c Config) (*Client, error) {
 		name: c.Name, base: base, client: client, conns: conns,
 		timeout: c.Timeout, quiet: quietLongest, userAgent: c.UserAgent, mayWrite: c.MayWrite,
 		groups: make(map[string]*group), gvs: make(map[string]*groupTypes), epoch: 1, lanes: make(map[lane]int),
+	}
+	if c.ServiceAccount != nil {
+		cl.actsAs = accountUser(*c.ServiceAccount)
 	}
 	if cl.timeout == 0 {
 		cl.timeout = DefaultTimeout

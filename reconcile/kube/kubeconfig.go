@@ -51,7 +51,7 @@ func restConfig(c Config) (*rest.Config, error) {
 		return nil, fmt.Errorf("kubeconfig: it impersonates %q already; serviceAccount %s/%s cannot be impersonated on top: remove \"as\" from the user",
 			cfg.Impersonate.UserName, sa.Namespace, sa.Name)
 	}
-	cfg.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + sa.Namespace + ":" + sa.Name}
+	cfg.Impersonate = rest.ImpersonationConfig{UserName: accountUser(sa)}
 	return cfg, nil
 }
 

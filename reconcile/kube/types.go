@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
 )
 
 // Type is a kind as the cluster serves it. Types are comparable.
@@ -93,9 +95,39 @@ func (c *Client) Type(ctx context.Context, apiVersion, kind string) (Type, error
 	id := manifest.ID{Group: g, Kind: kind}
 	message := noSuchType(id)
 	if !known.absent {
-		message = fmt.Sprintf("the cluster serves no kind %s in %s", kind, apiVersion)
+		message = fmt.Sprintf("the cluster serves no kind %s in %s%s", kind, apiVersion, sources.Meant(kind, slices.Collect(maps.Keys(known.kinds))))
 	}
 	return Type{}, &Error{Class: NoSuchType, Cluster: c.name, Verb: "discover", ID: id, Message: message}
+}
+
+// Unserved says what somebody most likely meant who asked for a kind in a version that
+// the cluster does not serve: the versions in which it does serve the kind, or the group of
+// a kind of Kubernetes'. It returns "" if nothing suggests itself, or the cluster does not
+// answer.
+func (c *Client) Unserved(ctx context.Context, apiVersion, kind string) string {
+	g, v := manifest.GroupVersion(apiVersion)
+	var served []string
+	if g != "" {
+		versions, _ := c.versions(ctx, g)
+		for _, other := range versions {
+			if _, err := c.Type(ctx, g+"/"+other, kind); other != v && err == nil {
+				served = append(served, g+"/"+other)
+			}
+		}
+	}
+	if len(served) == 0 {
+		built, ok := manifest.BuiltInKind(kind)
+		if !ok || built.Group == g {
+			return ""
+		}
+		if t, err := c.Kind(ctx, built.Group, kind); err == nil {
+			served = append(served, t.APIVersion())
+		}
+	}
+	if len(served) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the cluster serves %s in %s, not in %s: write apiVersion: %s", kind, strings.Join(served, " and "), apiVersion, served[0])
 }
 
 // find picks a kind of a version. What is known from an earlier pass is read again

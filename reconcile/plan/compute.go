@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,6 +39,17 @@ type Live struct {
 	Contents map[manifest.ID][]Content
 	// ContentsUnknown is why their contents could not be read, or not all of them.
 	ContentsUnknown map[manifest.ID]string
+	// Beside are the inventories of other registered clusters that are in this cluster,
+	// by ID: most likely its kubeconfig is another cluster's. Their objects are not taken
+	// over, whatever is annotated.
+	Beside map[string]Beside
+}
+
+// Beside is the inventory of another registered cluster.
+type Beside struct {
+	Cluster string
+	// Inventory is its object.
+	Inventory manifest.ID
 }
 
 // Options are what a plan depends on besides the objects.
@@ -179,8 +191,10 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		return decide(Wait, "%s; it is created again when it is gone", deleting(meta))
 	}
 	if c.inv.Membership(id, meta) != Member {
-		claim := claimant(meta, c.inv)
+		claim, other := claimant(meta, c.inv), c.live.Beside[meta.Labels[PartOfLabel]]
 		switch {
+		case other.Cluster != "":
+			return decide(Conflict, "it is cluster %s's, whose inventory %s is in this cluster: do both kubeconfigs lead to the same cluster? Correct spec.kubeconfig or spec.context of one of them; or, if this cluster was restored from a backup of %[1]s, delete that inventory here", other.Cluster, other.Inventory)
 		case claim.Text == "":
 			s.Force = c.inv.applied(meta)
 			return decide(Configure, "exists without an owner; adding it to the inventory")
@@ -233,11 +247,28 @@ func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) 
 		s.NotValidated, s.Premature = "its type is not there yet: "+s.Awaits, true
 		return s
 	}
-	s.Action, s.Reason = Refused, cmp.Or(notServed(s.Object.APIVersion(), s.ID), why)
+	s.Action, s.Reason = Refused, cmp.Or(notServed(s.Object.APIVersion(), s.ID), c.otherVersion(gvk), why)
 	if t, ok := c.inactive[gvk.GroupKind()]; ok {
 		s.Reason = fmt.Sprintf("its type is not activated: package %s is installed by type; name %s in spec.activate of a ManagedResourceActivationPolicy", t.Package, t.Definition.Name)
 	}
 	return s
+}
+
+// otherVersion returns why an object cannot be applied whose kind the desired objects
+// define in other versions; "" if they do not.
+func (c *computation) otherVersion(gvk schema.GroupVersionKind) string {
+	var versions []string
+	var by manifest.ID
+	for other, id := range c.defined {
+		if other.GroupKind() == gvk.GroupKind() {
+			versions, by = append(versions, other.GroupVersion().String()), id
+		}
+	}
+	if len(versions) == 0 {
+		return ""
+	}
+	slices.Sort(versions)
+	return fmt.Sprintf("%s serves %s in %s, not in %s: write apiVersion: %s", by, gvk.Kind, strings.Join(versions, " and "), gvk.GroupVersion(), versions[len(versions)-1])
 }
 
 // notServed returns why an object of a Crossplane kind cannot be applied; "" for all

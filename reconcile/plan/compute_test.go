@@ -107,6 +107,14 @@ spec: {group: e.org, names: {kind: X, plural: xs}, claimNames: {kind: Yy}, versi
 			change: meta(func(m *metav1.ObjectMeta) { m.Labels, m.ManagedFields[0].Manager = nil, "helm" }),
 		},
 		{
+			name: "another registered cluster's", desired: strings.Replace(cm, "name: a,", "name: a, annotations: {gitopsd.dev/adopt: 'true'},", 1), live: cm,
+			want: "conflict configmap/ns/a it is cluster us's, whose inventory configmap/gitopsd-system/inventory-us is in this cluster: do both kubeconfigs lead to the same cluster? Correct spec.kubeconfig or spec.context of one of them; or, if this cluster was restored from a backup of us, delete that inventory here\n",
+			change: func(l *plan.Live) {
+				meta(func(m *metav1.ObjectMeta) { m.Labels = map[string]string{plan.PartOfLabel: "applyset-us"} })(l)
+				l.Beside = map[string]plan.Beside{"applyset-us": {Cluster: "us", Inventory: manifest.ConfigMap.ID("gitopsd-system", "inventory-us")}}
+			},
+		},
+		{
 			name: "label lost", desired: cm, live: cm, want: "configure configmap/ns/a exists without an owner; adding it to the inventory\n",
 			change: meta(func(m *metav1.ObjectMeta) { m.Labels = nil }),
 		},
@@ -154,7 +162,7 @@ prune namespace/ns
 		},
 		{
 			name: "version that is not served", desired: crd + "{apiVersion: e.org/v0, kind: W, metadata: {name: w, namespace: ns}}", change: unserved("v0/W"),
-			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nrefused w.e.org/ns/w the cluster serves no kind W\n",
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nrefused w.e.org/ns/w customresourcedefinition.apiextensions.k8s.io/ws.e.org serves W in e.org/v1, not in e.org/v0: write apiVersion: e.org/v1\n",
 		},
 		{
 			name: "types of an XRD", desired: xrd + "{apiVersion: e.org/v1, kind: X, metadata: {name: x}}\n---\n{apiVersion: e.org/v1, kind: Yy, metadata: {name: yy, namespace: ns}}", change: unserved("v1/X", "v1/Yy"),

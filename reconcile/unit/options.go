@@ -24,6 +24,7 @@ func options(want *desired.Unit) (apply.PlanOptions, error) {
 			Inactive: packageTypes(want.Inactive), Delegated: packageTypes(want.Delegated),
 			Gating: want.Gating(), Declaration: want.Declaration,
 		},
+		Clusters:    want.Beside,
 		Conversions: want.Conversions, Proofs: want.Proofs,
 		Commit: want.Commit, Allowed: want.Allows, FindType: want.FindType, Types: want.Types,
 		BreakingByData: want.Spec.Breaking == clusters.Data,

@@ -17,9 +17,6 @@ const Label = rules.Label
 // rules belongs to.
 func Subject(tree map[string]any) string { return rules.Subject(tree) }
 
-// Meant returns "; did you mean <closest>?", empty if no candidate is near.
-func Meant(name string, candidates []string) string { return rules.Meant(name, candidates) }
-
 const (
 	pathPrefix   = "/convert/"
 	digestPrefix = "h1:"

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/render/conversion/rules"
+	"gitopsd.dev/sources"
 )
 
 // declared is what all documents say about a pair.
@@ -34,7 +35,7 @@ func (s *Set) read(documents []Document) (map[[2]string]*declared, []error) {
 				return true
 			}
 			errs = append(errs, fmt.Errorf("%s%s: %s has no version %s; it has %s%s", origin, where, s.name, version,
-				strings.Join(s.versions, ", "), rules.Meant(version, s.versions)))
+				strings.Join(s.versions, ", "), sources.Meant(version, s.versions)))
 			return false
 		}
 		if parsed.Hub != "" && known("hub", parsed.Hub) {

@@ -34,14 +34,8 @@ func (d decoder) known(names ...string) {
 		if slices.Contains(names, field) {
 			continue
 		}
-		best, least := "", len(field)/2+1
-		for _, name := range names {
-			if n := sources.Distance(strings.ToLower(field), strings.ToLower(name)); n < least && n < 4 {
-				best, least = name, n
-			}
-		}
-		if best != "" {
-			d.fail(field, "is not a field here; did you mean %s?", best)
+		if meant := sources.Meant(field, names); meant != "" {
+			d.fail(field, "is not a field here%s", meant)
 		} else {
 			d.fail(field, "is not a field here; there are %s", strings.Join(names, ", "))
 		}

@@ -150,7 +150,7 @@ func shown(path field.Path) string {
 // suggestion names the field that was most likely meant, or those that there are.
 func suggestion(properties map[string]any, key string, before field.Path) string {
 	names := slices.Sorted(maps.Keys(properties))
-	if near := Nearest(key, names); near != "" {
+	if near := sources.Closest(key, names); near != "" {
 		return "; did you mean " + append(slices.Clone(before), field.Key(near)).String() + "?"
 	}
 	const most = 8
@@ -161,18 +161,6 @@ func suggestion(properties map[string]any, key string, before field.Path) string
 		return fmt.Sprintf("; %s has %s and %d more", shown(before), strings.Join(names[:most], ", "), len(names)-most)
 	}
 	return "; " + shown(before) + " has " + strings.Join(names, ", ")
-}
-
-// Nearest returns the name that differs from another by case or at most two characters,
-// and "" if there is none.
-func Nearest(name string, names []string) string {
-	best, least := "", 3
-	for _, n := range names {
-		if d := sources.Distance(strings.ToLower(name), strings.ToLower(n)); d < least && d < max(2, len(n)/2) {
-			best, least = n, d
-		}
-	}
-	return best
 }
 
 // expression is a field as CEL names it, seen from where the rule stands.

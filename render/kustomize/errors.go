@@ -3,12 +3,16 @@ package kustomize
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	"sigs.k8s.io/kustomize/api/types"
+
+	"gitopsd.dev/sources"
 )
 
 // field is a field of a kustomization or plugin, for errors.
@@ -86,9 +90,20 @@ var unknownField = regexp.MustCompile(`unknown field "([^"]*)"`)
 func decodeError(file string, content []byte, err error) error {
 	text := strings.TrimPrefix(err.Error(), "invalid Kustomization: ")
 	if m := unknownField.FindStringSubmatch(text); m != nil {
-		return at(file, lineOf(content, m[1]), fmt.Errorf("a kustomization has no field %q", m[1]))
+		return at(file, lineOf(content, m[1]), fmt.Errorf("a kustomization has no field %q%s", m[1], sources.Meant(m[1], kustomizationFields())))
 	}
 	return at(file, 0, errors.New(strings.TrimPrefix(text, "json: ")))
+}
+
+// kustomizationFields returns the names of a kustomization's fields.
+func kustomizationFields() []string {
+	var names []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[types.Kustomization]()) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // lineOf returns the line of a scalar in a YAML file, for an error about it; 0 if it

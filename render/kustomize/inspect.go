@@ -133,7 +133,7 @@ func (in *inspection) directory(ctx context.Context, v *visit, above int) (int, 
 	}
 	file, err := in.kustomizationFile(v.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("%s: has no kustomization file (%s)", v.dir, strings.Join(konfig.RecognizedKustomizationFileNames(), ", "))
+		return 0, fmt.Errorf("%s: has no kustomization file (%s)%s", v.dir, strings.Join(konfig.RecognizedKustomizationFileNames(), ", "), in.misnamed(v.dir))
 	}
 	if err != nil {
 		return 0, err
@@ -144,6 +144,48 @@ func (in *inspection) directory(ctx context.Context, v *visit, above int) (int, 
 // within reports whether name is dir or below it.
 func within(name, dir string) bool {
 	return name == dir || dir == "." || strings.HasPrefix(name, dir+"/")
+}
+
+// kustomizeGroup is the API group of kustomizations.
+const kustomizeGroup = "kustomize.config.k8s.io"
+
+// misspelt reports whether a file's name was most likely meant to be a kustomization's.
+func misspelt(file string) bool {
+	names := konfig.RecognizedKustomizationFileNames()
+	return !slices.Contains(names, file) && sources.Closest(file, names) != ""
+}
+
+// misnamed suggests to rename a file of a directory without a kustomization.
+func (in *inspection) misnamed(dir string) string {
+	for _, name := range in.names(dir) {
+		if misspelt(name) {
+			return "; rename " + path.Join(dir, name)
+		}
+	}
+	return ""
+}
+
+// meant suggests a path for one that does not exist.
+func (in *inspection) meant(name string) string {
+	dir := path.Dir(name)
+	if c := sources.Closest(path.Base(name), in.names(dir)); c != "" {
+		return "; did you mean " + path.Join(dir, c) + "?"
+	}
+	return ""
+}
+
+// names returns the names in a directory, none if it cannot be read.
+func (in *inspection) names(dir string) []string {
+	if mode, err := in.mode(dir); err != nil || !mode.IsDir() {
+		return nil
+	}
+	files, at := in.place(dir)
+	entries, _ := fs.ReadDir(files, at) // an error suggests nothing
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
 }
 
 // chain returns the path from v down to the directory that closes a loop.
@@ -267,6 +309,9 @@ func (in *inspection) objects(file string, content []byte) (int, error) {
 		}
 		for _, tree := range trees {
 			id, err := identify(tree)
+			if group, _ := manifest.GroupVersion(manifest.Text(doc.Tree, "apiVersion")); group == kustomizeGroup || err != nil && misspelt(path.Base(file)) {
+				err = fmt.Errorf("a kustomization is found by its name: rename the file to %s", konfig.DefaultKustomizationFileName())
+			}
 			if err != nil {
 				return n, at(file, doc.Line, err)
 			}
@@ -400,7 +445,7 @@ func (in *inspection) local(field, dir, entry string) (string, error) {
 	mode, err := in.mode(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "", fmt.Errorf("%s: %q is not in the repository (looked for %s)", field, entry, name)
+		return "", fmt.Errorf("%s: %q is not in the repository (looked for %s)%s", field, entry, name, in.meant(name))
 	case err != nil:
 		return "", fmt.Errorf("%s: %w", field, err)
 	}

@@ -207,6 +207,67 @@ func (p *Patches) Apply(ctx context.Context, objects []*manifest.Object) ([]*man
 	return after, nil
 }
 
+// Idle is a patch whose target matches nothing.
+type Idle struct {
+	// Index is the patch's, from 0.
+	Index int
+	// Target has the fields of the target that are set, and Meant what was most likely
+	// meant: "kind: Deploymnt" and "; did you mean Deployment?". Meant may be empty.
+	Target, Meant string
+}
+
+// Idle returns the patches that match none of the objects: most likely those that are
+// misspelt. Apply says why they are no errors.
+func (p *Patches) Idle(objects []*manifest.Object) []Idle {
+	var idle []Idle
+	schema.Lock() // kustomize looks up which kinds have a namespace
+	defer schema.Unlock()
+	for i := range p.compiled {
+		c := &p.compiled[i]
+		switch matches := slices.ContainsFunc(objects, func(o *manifest.Object) bool { return c.matches(newCandidate(o)) }); {
+		case !matches && c.selector != nil:
+			idle = append(idle, Idle{Index: i, Target: c.target(), Meant: c.meant(objects)})
+		case matches && c.operations:
+			return idle // it may have given an object the name that a later patch is for
+		}
+	}
+	return idle
+}
+
+// target prints the fields of the target that are set.
+func (c *compiled) target() string {
+	t := c.patch.Target
+	var set []string
+	for _, f := range []struct{ name, value string }{
+		{"group", t.Group}, {"version", t.Version}, {"kind", t.Kind}, {"name", t.Name}, {"namespace", t.Namespace},
+		{"labelSelector", t.LabelSelector}, {"annotationSelector", t.AnnotationSelector},
+	} {
+		if f.value != "" {
+			set = append(set, f.name+": "+f.value)
+		}
+	}
+	return strings.Join(set, ", ")
+}
+
+// meant suggests a kind, or a name of an object of the kind.
+func (c *compiled) meant(objects []*manifest.Object) string {
+	t := c.patch.Target
+	var kinds, names []string
+	for _, o := range objects {
+		kinds = append(kinds, o.ID().Kind)
+		if t.Kind == "" || o.ID().Kind == t.Kind {
+			names = append(names, o.ID().Name)
+		}
+	}
+	if t.Kind != "" && !slices.Contains(kinds, t.Kind) {
+		return sources.Meant(t.Kind, kinds)
+	}
+	if t.Name != "" && !slices.Contains(names, t.Name) {
+		return sources.Meant(t.Name, names)
+	}
+	return ""
+}
+
 // recall fills in the cached results and returns the objects that have none.
 func (p *Patches) recall(objects []*manifest.Object, made map[*manifest.Object]*manifest.Object) (unknown []*manifest.Object) {
 	p.mu.Lock()

@@ -1,5 +1,12 @@
 package manifest
 
+import (
+	"slices"
+	"strings"
+
+	"gitopsd.dev/sources"
+)
+
 // Group is gitopsd's own API group. It reads and writes no other labels and
 // annotations of this group on objects than those below; package clusters lists
 // those of the registry's documents.
@@ -158,3 +165,35 @@ const (
 	FleetAnnotation  = Group + "/fleet"
 	CommitAnnotation = Group + "/commit"
 )
+
+// annotations are all of the above: those that gitopsd writes are no mistake either, in a
+// manifest that was taken from a cluster.
+var annotations = []string{
+	ActorsAnnotation, AdoptAnnotation, AllowBreakingAnnotation, AllowPruneAnnotation, AuthorityAnnotation, ControllerAnnotation,
+	DependsOnAnnotation, GatesAnnotation, HealthAnnotation, InjectCAAnnotation, ImmutableAnnotation, InstallAnnotation, KeepEditsAnnotation,
+	MigrateStorageAnnotation, PerClusterAnnotation, ReplaceAnnotation, RescheduleAnnotation, ServingCertAnnotation, PinAnnotation,
+
+	AppliedAnnotation, ApplicationAnnotation, ConnectionLabel, EtcdAnnotation, RollbackAnnotation, ConversionStashAnnotation, ConversionAnnotation,
+	TypesAnnotation, HistoryAnnotation, FleetAnnotation, CommitAnnotation,
+}
+
+// UnknownAnnotations returns a text for each annotation of gitopsd's group, or of a group
+// that is most likely a misspelt form of it, that means nothing: "gitopsd.dev/adpot: there
+// is no such annotation; did you mean gitopsd.dev/adopt?".
+func (o *Object) UnknownAnnotations() []string {
+	meta, _ := o.tree["metadata"].(map[string]any)
+	values, _ := meta["annotations"].(map[string]any)
+	var unknown []string
+	for key := range values {
+		group, name, _ := strings.Cut(key, "/")
+		switch {
+		case len(group) < len(Group)-2 || len(group) > len(Group)+2 || slices.Contains(annotations, key):
+		case group == Group:
+			unknown = append(unknown, key+": there is no such annotation"+sources.Meant(key, annotations))
+		case slices.Contains(annotations, Group+"/"+name) && sources.Distance(group, Group) <= 2:
+			unknown = append(unknown, key+": there is no such annotation; did you mean "+Group+"/"+name+"?")
+		}
+	}
+	slices.Sort(unknown)
+	return unknown
+}

@@ -2,6 +2,7 @@ package why
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"gitopsd.dev/render/field"
@@ -9,8 +10,9 @@ import (
 )
 
 // Find parses a question, "kind[.group]/[namespace/]name[:field]", and returns the
-// object among a cluster's that it names, and the field. Case does not matter in
-// kinds. The namespace may be left out if only one object has the name.
+// object among a cluster's that it names, and the field. A kind may be written as kubectl
+// takes it: in any case, as its plural or its short name. The namespace may be left out if
+// only one object has the name.
 //
 // The error wraps [ErrNotFound] if there is no such object. It is an error, too, if
 // the question is malformed or names several objects.
@@ -38,7 +40,35 @@ func Find(set *manifest.Set, text string) (manifest.ID, field.Path, error) {
 	kind, name, _ := strings.Cut(object, "/")
 	kind, _, _ = strings.Cut(kind, ".")
 	asked := manifest.ID{Kind: kind, Name: name[strings.LastIndexByte(name, '/')+1:]}
+	if named := kinds(set, kind); len(named) > 0 {
+		asked.Kind = named[0].Kind
+	}
 	return manifest.ID{}, nil, fmt.Errorf("%s: %w%s", object, ErrNotFound, similar(set, asked))
+}
+
+// kinds returns the kinds that kubectl takes a name for: of Kubernetes, and of the
+// definitions among the objects.
+func kinds(set *manifest.Set, name string) []manifest.GroupKind {
+	if name == "" {
+		return nil
+	}
+	var named []manifest.GroupKind
+	if kind, ok := manifest.BuiltInKind(name); ok {
+		named = append(named, kind)
+	}
+	for _, o := range set.All() {
+		if !o.ID().Is(manifest.Definitions...) {
+			continue
+		}
+		for _, field := range []string{"names", "claimNames"} {
+			names := append(manifest.Texts(o.Tree(), "spec", field, "shortNames"),
+				manifest.Text(o.Tree(), "spec", field, "plural"), manifest.Text(o.Tree(), "spec", field, "singular"))
+			if slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) }) {
+				named = append(named, manifest.GroupKind{Group: manifest.Text(o.Tree(), "spec", "group"), Kind: manifest.Text(o.Tree(), "spec", field, "kind")})
+			}
+		}
+	}
+	return named
 }
 
 // find returns the one object that text names; the zero ID if there is none.
@@ -49,11 +79,12 @@ func find(set *manifest.Set, text string) (manifest.ID, error) {
 	if !hasNamespace {
 		namespace, name = "", rest
 	}
+	named := kinds(set, kind)
 	var found []manifest.ID
 	for _, o := range set.All() {
 		id := o.ID()
 		switch {
-		case !strings.EqualFold(id.Kind, kind), id.Name != name, hasGroup && id.Group != group, hasNamespace && id.Namespace != namespace:
+		case !strings.EqualFold(id.Kind, kind) && !id.Is(named...), id.Name != name, hasGroup && id.Group != group, hasNamespace && id.Namespace != namespace:
 		case id.String() == text:
 			return id, nil
 		default:

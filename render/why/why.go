@@ -376,8 +376,9 @@ func (e *explainer) declaration(ctx context.Context, p *Provenance, d sources.De
 
 // similar are objects of the same kind or name, for an error.
 func similar(set *manifest.Set, id manifest.ID) string {
-	var same []string
+	var same, all []string
 	for _, o := range set.All() {
+		all = append(all, o.ID().Kind)
 		switch other := o.ID(); {
 		case strings.EqualFold(other.Kind, id.Kind) && other.Name == id.Name:
 			same = slices.Insert(same, 0, other.String())
@@ -388,7 +389,7 @@ func similar(set *manifest.Set, id manifest.ID) string {
 	const most = 5
 	switch {
 	case len(same) == 0:
-		return ""
+		return sources.Meant(id.Kind, all)
 	case len(same) > most:
 		return fmt.Sprintf("; of this kind it has %s and %d more", strings.Join(same[:most], ", "), len(same)-most)
 	}

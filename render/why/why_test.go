@@ -214,6 +214,8 @@ func TestFind(t *testing.T) {
 	t.Parallel()
 	in := Input{Input: render.Input{Cluster: "prod", Path: "c", Files: files(map[string]string{
 		"c/role.yaml":  "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: 'team:web:view'}\nrules: []\n",
+		"c/crd.yaml":   "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: widgets.acme.example}\nspec: {group: acme.example, scope: Namespaced, names: {kind: Widget, plural: widgets, singular: widget, shortNames: [wd]}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}\n",
+		"c/w.yaml":     "apiVersion: acme.example/v1\nkind: Widget\nmetadata: {name: w, namespace: web}\n",
 		"c/one.yaml":   settings,
 		"c/two.yaml":   strings.ReplaceAll(settings, "namespace: web", "namespace: shop"),
 		"c/three.yaml": strings.ReplaceAll(settings, "settings", "alone"),
@@ -230,6 +232,14 @@ func TestFind(t *testing.T) {
 		{ask: `configmap/alone:data["a:b"]`, id: "configmap/web/alone", field: `data["a:b"]`},
 		{ask: "configmap/settings", err: "there are configmap/shop/settings and configmap/web/settings; write it in full"},
 		{ask: "configmap/web/nothing", err: "of this kind it has configmap/shop/settings, configmap/web/alone, configmap/web/settings"},
+		{ask: "cm/alone:data.mood", id: "configmap/web/alone", field: "data.mood"},
+		{ask: "configmaps/web/settings", id: "configmap/web/settings"},
+		{ask: "wd/web/w", id: "widget.acme.example/web/w"},
+		{ask: "Widgets.acme.example/w", id: "widget.acme.example/web/w"},
+		{ask: "crd/widgets.acme.example", id: "customresourcedefinition.apiextensions.k8s.io/widgets.acme.example"},
+		{ask: "cm/web/nothing", err: "of this kind it has configmap/shop/settings, configmap/web/alone, configmap/web/settings"},
+		{ask: "confgimap/web/alone", err: "is not among the cluster's objects; did you mean ConfigMap?"},
+		{ask: "/w", err: "is not among"},
 		{ask: "configmap/alone:", err: "names no field"},
 		{ask: "secret/x", err: "is not among"},
 		{ask: "alone", err: "want kind[.group]/[namespace/]name"},

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/rules"
 )
 
@@ -44,6 +45,10 @@ const ownNamespace = "gitopsd-system"
 // until that is done, since it says how to reach the cluster. Deleting a
 // document leaves its cluster as it is.
 const RemoveAnnotation = "gitopsd.dev/remove"
+
+// annotations are those with a meaning on a Cluster; render/manifest says which. Of gitopsd's
+// group there are no others.
+var annotations = []string{"gitopsd.dev/actors", "gitopsd.dev/adopt", "gitopsd.dev/allow-prune", RemoveAnnotation}
 
 // Cluster is one Cluster document.
 type Cluster struct {
@@ -222,6 +227,8 @@ type Patch struct {
 	// Patch is a strategic merge patch or a list of JSON 6902 operations, as
 	// YAML in a string.
 	Patch string `yaml:"patch"`
+	// Line is where the patch starts in the registry.
+	Line int `yaml:"-"`
 }
 
 // Access is how a cluster is reached, and with whose rights. Two registrations
@@ -255,6 +262,16 @@ type Selector struct {
 	Namespace          string `yaml:"namespace"`
 	LabelSelector      string `yaml:"labelSelector"`
 	AnnotationSelector string `yaml:"annotationSelector"`
+}
+
+// Meant returns "; did you mean <cluster>?" for a name that is not registered, empty if no
+// cluster's is near.
+func (r *Registry) Meant(name string) string {
+	names := slices.Clone(r.Broken)
+	for _, c := range r.Clusters {
+		names = append(names, c.Name)
+	}
+	return sources.Meant(name, names)
 }
 
 // Get returns the cluster of that name.

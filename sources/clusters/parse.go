@@ -2,9 +2,11 @@ package clusters
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"reflect"
 	"regexp"
@@ -60,7 +62,7 @@ func (p *parser) document(c chunk) {
 	}
 	var root yaml.Node
 	if err := yaml.Unmarshal([]byte(c.text), &root); err != nil {
-		line, msg := position(err.Error(), c.line)
+		line, msg := position(sources.ExplainYAML(c.text, err), c.line)
 		p.fail(line, "", "%s", msg)
 		p.unreadable(c, line)
 		return
@@ -104,6 +106,11 @@ func (p *parser) document(c chunk) {
 		p.fail(at.line("metadata", "annotations", RemoveAnnotation), "metadata.annotations."+RemoveAnnotation, "%q is not the name of this cluster; to have everything removed that was applied to it, write %q", name, cl.Name)
 	} else {
 		cl.Remove = ok
+	}
+	for _, key := range slices.Sorted(maps.Keys(cl.Annotations)) {
+		if strings.HasPrefix(key, "gitopsd.dev/") && !slices.Contains(annotations, key) {
+			p.fail(at.line("metadata", "annotations", key), "metadata.annotations."+key, "is no annotation of a Cluster%s", cmp.Or(sources.Meant(key, annotations), "; there are "+strings.Join(annotations, ", ")))
+		}
 	}
 	if len(p.errs) == before {
 		// A misspelt key would be reported a second time, as missing.
@@ -213,6 +220,7 @@ func (p *parser) spec(c *Cluster, at finder) {
 	p.health(s.Health, at)
 	p.publish(c, at)
 	for i, patch := range s.Patches {
+		s.Patches[i].Line = at.line("spec", "patches", strconv.Itoa(i))
 		if strings.TrimSpace(patch.Patch) == "" {
 			fail([]string{"spec", "patches", strconv.Itoa(i), "patch"}, "is missing")
 		}
@@ -454,16 +462,10 @@ func didYouMean(name string) string {
 			}
 		}
 	}
-	best, most := "", 3
-	for _, f := range fields {
-		if d := sources.Distance(strings.ToLower(name), strings.ToLower(f)); d < most && d < len(f)/2+1 {
-			best, most = f, d
-		}
+	if slices.Contains(fields, name) {
+		return "" // of another mapping
 	}
-	if best == "" || best == name {
-		return ""
-	}
-	return "; did you mean " + best + "?"
+	return sources.Meant(name, fields)
 }
 
 // finder finds the line of a key in a document.

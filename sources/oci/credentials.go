@@ -52,6 +52,9 @@ func ParseCredentials(source string, dockerConfig []byte) (*Credentials, error) 
 	return c, nil
 }
 
+// NoCredentials stands for a source without any, which errors name.
+func NoCredentials(source string) *Credentials { return &Credentials{source: source} }
+
 // normalize turns the keys of tools ("https://host/v1/", "host/path/") into
 // host[/path].
 func normalize(where string) string {
@@ -159,6 +162,9 @@ func (c *Client) authenticator(ctx context.Context, repo name.Repository, own *k
 			return nil, &problem{Unauthorized, fmt.Sprintf("Docker's configuration, or the credential helper it names, fails for %s; "+
 				"docker login %[1]s shows why", repo.RegistryStr())}
 		}
+		c.mu.Lock()
+		c.docker[repo.RegistryStr()] = r.auth != authn.Anonymous
+		c.mu.Unlock()
 		return r.auth, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
@@ -166,7 +172,7 @@ func (c *Client) authenticator(ctx context.Context, repo name.Repository, own *k
 }
 
 // lookedIn returns the sources that were searched for credentials of a
-// repository.
+// repository, and what to do about them.
 func (c *Client) lookedIn(repository string) string {
 	repo, err := name.NewRepository(repository)
 	if err != nil {
@@ -183,6 +189,12 @@ func (c *Client) lookedIn(repository string) string {
 		}
 		places = append(places, creds.source)
 	}
+	c.mu.Lock()
+	has := c.docker[repo.RegistryStr()]
+	c.mu.Unlock()
+	if has {
+		return fmt.Sprintf("Docker's configuration, which has some for it: are they right, and not expired? docker login %s replaces them", repo.RegistryStr())
+	}
 	places = append(places, "Docker's configuration ($DOCKER_CONFIG or ~/.docker/config.json, Podman's auth.json)")
-	return strings.Join(places, ", then in ")
+	return fmt.Sprintf("%s, and found none: run docker login %s, or have the package name a pull secret (packagePullSecrets)", strings.Join(places, ", then in "), repo.RegistryStr())
 }

@@ -216,7 +216,7 @@ func (c *Client) explain(subject, repository string, err error) error {
 	case errors.As(err, &certErr):
 		return say(Untrusted, "%s has a TLS certificate that is not valid: %s", host, printable(certErr.Err.Error()))
 	case errors.As(err, &notTLS), isPlainHTTPAnswer(err):
-		return say(Untrusted, "%s does not speak TLS; only registries on this machine, and those listed as plain HTTP, are spoken to without it", host)
+		return say(Untrusted, "%s does not speak TLS, without which gitopsd asks only registries on this machine (localhost); give it a certificate (--registry-ca-file names an authority of your own), or a mirror that has one (--registry-mirror)", host)
 	case errors.As(fromTransport(err, nil), &st):
 		e.RetryAfter = st.retryAfter
 		return c.explainStatus(e, host, repository, st)

@@ -121,6 +121,7 @@ type shared struct {
 	mu       sync.Mutex
 	pings    map[string]ping         // by registry
 	sessions map[sessionKey]*session // by repository, action and credentials
+	docker   map[string]bool         // by registry: whether Docker's configuration has credentials
 }
 
 // New returns a Client. It sends no request. It fails if CAFile cannot be read,
@@ -148,6 +149,7 @@ func New(cfg Config) (*Client, error) {
 		mirrors:    maps.Clone(cfg.Mirrors),
 		pings:      make(map[string]ping),
 		sessions:   make(map[sessionKey]*session),
+		docker:     make(map[string]bool),
 		dockerSlot: make(chan struct{}, 1),
 		connections: &http.Transport{
 			Proxy:                 http.ProxyFromEnvironment,

@@ -169,7 +169,7 @@ func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*
 				n.waits, d.Ref = d.Ref, ref
 			}
 			n.load = p.load(ctx, ref, d.PullSecrets, req.Images)
-			n.err = n.load.err
+			n.err = placed(d, n.load.err)
 		}
 		if n.err == nil {
 			n.err = p.excluded(n.load.pinned())

@@ -271,7 +271,10 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 		return "", fmt.Errorf("%s is not in clusters.lock, and packagePullPolicy: Never forbids looking it up; run `gitopsd lock`, or name a digest", ref)
 	}
 	now, err := p.now(ctx, l)
-	if err == nil && !(use.always && !use.manual) {
+	if err != nil {
+		return "", p.nearest(ctx, l, err)
+	}
+	if !(use.always && !use.manual) {
 		err = p.unmoved(key, now)
 	}
 	return now, err

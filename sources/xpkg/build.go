@@ -65,6 +65,9 @@ func packageStream(dir fs.FS) ([]byte, sources.PackageMeta, error) {
 	if err := lintRetractions(docs, places); err != nil {
 		return nil, meta, err
 	}
+	if problems := lintMeta(docs, places); len(problems) > 0 {
+		return nil, meta, &InvalidError{Problems: problems}
+	}
 	slices.SortStableFunc(files, func(a, b file) int {
 		switch {
 		case a.meta == b.meta:

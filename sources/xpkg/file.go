@@ -156,7 +156,7 @@ func Open(name string) (*Image, error) {
 		f.Close()
 		return nil, named(name, err)
 	}
-	img.file = f
+	img.file, img.name = f, name
 	return img, nil
 }
 

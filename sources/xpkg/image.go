@@ -21,6 +21,8 @@ type Image struct {
 	root     sources.Digest
 	contents map[sources.Digest]*io.SectionReader
 	file     io.Closer // nil in memory
+	// name is for errors: the files that it was opened from; empty if there are none.
+	name string
 }
 
 // Digest returns the digest of the image's index or manifest, which names the
@@ -96,32 +98,48 @@ type Destination interface {
 	PushManifest(ctx context.Context, ref sources.Ref, mediaType string, raw []byte) error
 }
 
-// Push pushes package files, as [Image.Push] does, and returns the digest.
-// Several files are pushed as one package, each for platforms of its own; the
-// digest is their index's. It fails as Open and Image.Push do, and if two files
-// have a platform in common.
-func Push(ctx context.Context, to Destination, files []string, ref sources.Ref) (sources.Digest, error) {
-	images := make([]*Image, len(files))
-	for i, file := range files {
+// OpenFiles opens package files as one package: several are each for platforms of their
+// own, and the digest is their index's. The caller closes it. It fails as [Open] does,
+// and if two files have a platform in common.
+func OpenFiles(ctx context.Context, files []string) (*Image, error) {
+	var images closers
+	for _, file := range files {
 		img, err := Open(file)
 		if err != nil {
-			return "", err
+			return nil, errors.Join(err, images.Close())
 		}
-		defer img.Close()
-		images[i] = img
+		images = append(images, img)
 	}
-	img := images[0]
-	var err error
-	if len(files) > 1 {
-		if img, err = bundle(ctx, files, images); err != nil {
-			return "", err
-		}
+	if len(images) == 1 {
+		return images[0], nil
 	}
-	err = img.Push(ctx, to, ref)
-	if invalid := (*InvalidError)(nil); errors.As(err, &invalid) {
-		invalid.Package = strings.Join(files, ", ")
+	all, err := bundle(ctx, files, images)
+	if err != nil {
+		return nil, errors.Join(err, images.Close())
 	}
-	return img.root, err
+	all.file, all.name = images, strings.Join(files, ", ")
+	return all, nil
+}
+
+// closers are images that are closed together.
+type closers []*Image
+
+func (c closers) Close() error {
+	var errs []error
+	for _, img := range c {
+		errs = append(errs, img.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Push pushes package files, as [OpenFiles] and [Image.Push] do, and returns the digest.
+func Push(ctx context.Context, to Destination, files []string, ref sources.Ref) (sources.Digest, error) {
+	img, err := OpenFiles(ctx, files)
+	if err != nil {
+		return "", err
+	}
+	defer img.Close()
+	return img.root, img.Push(ctx, to, ref)
 }
 
 // bundle makes one image of several, with an index of their platforms. Contents
@@ -188,6 +206,14 @@ func (i *Image) children(ctx context.Context) ([]descriptor, error) {
 // digest. It reads the package first: the error is [Read]'s for an invalid one,
 // else the Destination's.
 func (i *Image) Push(ctx context.Context, to Destination, ref sources.Ref) error {
+	err := i.pushValid(ctx, to, ref)
+	if invalid := (*InvalidError)(nil); i.name != "" && errors.As(err, &invalid) {
+		invalid.Package = i.name
+	}
+	return err
+}
+
+func (i *Image) pushValid(ctx context.Context, to Destination, ref sources.Ref) error {
 	if ref.Digest != "" && ref.Digest != i.root {
 		return named(ref.String(), bad("the package to be pushed has digest %s", i.root))
 	}

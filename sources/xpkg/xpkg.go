@@ -8,7 +8,7 @@
 //     package.
 //   - Build, BuildWithRuntime (embed.go), Open and Push make one from a directory,
 //     on top of a controller's image or not, keep it in a file and bring it to a
-//     registry.
+//     registry. fields.go finds what an author misspelt.
 //
 // Bytes come from a [Source] and go to a [Destination]; sources/oci implements
 // both and verifies digests. Nothing here opens a connection. Package render

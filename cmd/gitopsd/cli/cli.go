@@ -18,7 +18,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/term"
 )
 
@@ -30,6 +29,9 @@ type Env struct {
 	Stdout, Stderr io.Writer
 	// Getenv reads the environment.
 	Getenv func(string) string
+	// Environ lists the environment, as os.Environ does; nil if names that no flag has
+	// are of no interest.
+	Environ func() []string
 }
 
 // exitError ends the program with this exit status, and prints nothing.
@@ -91,6 +93,9 @@ asks for them elsewhere too, and NO_COLOR=1 declines them.`,
 			if err := flagsFromEnvironment(cmd.Flags(), env.Getenv); err != nil {
 				return err
 			}
+			if err := g.checkEnvironment(cmd.Root()); err != nil {
+				return err
+			}
 			if g.logFormat != "text" && g.logFormat != "json" {
 				return fmt.Errorf("--log-format %q: use text or json", g.logFormat)
 			}
@@ -108,8 +113,9 @@ asks for them elsewhere too, and NO_COLOR=1 declines them.`,
 			logsNothing(c)
 		}
 	}
+	explainArguments(root)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w\nSee `%s --help`", err, cmd.CommandPath())
+		return fmt.Errorf("%w%s\nSee `%s --help`", err, meantFlag(cmd, err), cmd.CommandPath())
 	})
 	return root
 }
@@ -136,23 +142,6 @@ func logsNothing(cmd *cobra.Command) {
 		}
 		help(cmd, args)
 	})
-}
-
-// flagsFromEnvironment sets the flags that the command line does not from
-// GITOPSD_<FLAG>.
-func flagsFromEnvironment(flags *pflag.FlagSet, getenv func(string) string) error {
-	var errs []error
-	flags.VisitAll(func(f *pflag.Flag) {
-		name := "GITOPSD_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		value := getenv(name)
-		if f.Changed || value == "" || f.Name == "help" {
-			return
-		}
-		if err := flags.Set(f.Name, value); err != nil {
-			errs = append(errs, fmt.Errorf("environment variable %s: %w", name, err))
-		}
-	})
-	return errors.Join(errs...)
 }
 
 // isTerminal reports whether w is a terminal.

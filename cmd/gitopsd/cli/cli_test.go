@@ -86,8 +86,14 @@ func TestFaults(t *testing.T) {
 		args []string
 		want string
 	}{
-		{name: "unknown command", args: []string{"aply"}, want: `unknown command "aply"`},
-		{name: "unknown flag", args: []string{"plan", "--clutser", "a"}, want: "See `gitopsd plan --help`"},
+		{name: "unknown command", args: []string{"aply"}, want: `gitopsd has no command "aply"`},
+		{name: "misspelt command", args: []string{"paln"}, want: "gitopsd has no command \"paln\"; did you mean plan?\nSee `gitopsd --help`"},
+		{name: "misspelt command of a command", args: []string{"package", "biuld", "x"}, want: "gitopsd package has no command \"biuld\"; did you mean build?\nSee `gitopsd package --help`"},
+		{name: "a cluster in the place of the flag", args: []string{"render", "dev"}, want: "gitopsd render takes no argument \"dev\"; for a cluster write --cluster dev"},
+		{name: "an argument too many", args: []string{"version", "a", "b"}, want: `gitopsd version takes no arguments, have "a" "b"`},
+		{name: "no argument", args: []string{"why"}, want: "an argument is missing: want gitopsd why OBJECT[:FIELD] | PACKAGE"},
+		{name: "arguments too many", args: []string{"types", "diff", "a", "b", "c"}, want: `want gitopsd types diff OLD NEW, have "a" "b" "c"`},
+		{name: "unknown flag", args: []string{"plan", "--clutser", "a"}, want: "unknown flag: --clutser; did you mean --cluster?\nSee `gitopsd plan --help`"},
 		{name: "no repository", args: []string{"run", "--repo", empty}, want: "nor a directory above it is one; go to a fleet repository, or name one"},
 		{name: "an empty name of a repository", args: []string{"run", "--repo", ""}, want: "--repo is empty"},
 		{name: "a flag that needs another", args: []string{"outdated", "--vendor", "packages"}, want: "unknown flag: --vendor"},
@@ -156,6 +162,38 @@ func TestEnvironment(t *testing.T) {
 	}
 	if code, stdout, stderr := gitopsd(t, env, "version", "--log-format", "json"); code != 0 || !strings.HasPrefix(stdout, "gitopsd ") {
 		t.Errorf("the command line does not win: %d %s", code, stderr)
+	}
+}
+
+// A variable that no flag has is told; one that was most likely meant to be another is
+// an error. Kubernetes' own variables for Services are neither.
+func TestUnknownVariables(t *testing.T) {
+	for _, tt := range []struct {
+		entry, note, want string
+	}{
+		{entry: "GITOPSD_KUBECONFIG_DIR=/x"},
+		{entry: "GITOPSD_GIT_PASSWORD=secret"},
+		{entry: "GITOPSD_BIND=10.0.0.1"}, // of another command
+		{entry: "GITOPSD_LSITEN="},
+		{entry: "OTHER_LSITEN=x"},
+		{entry: "GITOPSD_LSITEN=:80", want: "environment variable GITOPSD_LSITEN: no flag has that name; did you mean GITOPSD_LISTEN?"},
+		{entry: "GITOPSD_GIT_PASWORD=secret", want: "environment variable GITOPSD_GIT_PASWORD: no flag has that name; did you mean GITOPSD_GIT_PASSWORD?"},
+		{entry: "GITOPSD_COLOUR_SCHEME=blue", note: "environment variable GITOPSD_COLOUR_SCHEME is ignored: no flag has that name"},
+		{entry: "GITOPSD_SERVICE_HOST=10.0.0.1"},
+		{entry: "GITOPSD_SERVICE_PORT=80"},
+		{entry: "GITOPSD_SERVICE_PORT_HTTP=80"},
+		{entry: "GITOPSD_PORT=tcp://10.0.0.1:80"},
+		{entry: "GITOPSD_PORT_80_TCP_ADDR=10.0.0.1"},
+		{entry: "GITOPSD_STATUS_PORT_8080_TCP=tcp://10.0.0.1:8080"},
+	} {
+		notes, err := unknownVariables(newRoot(&Env{}), []string{"HOME=/root", tt.entry})
+		have := ""
+		if err != nil {
+			have = err.Error()
+		}
+		if have != tt.want || strings.Join(notes, "\n") != tt.note {
+			t.Errorf("%s: error %q, notes %q; want %q and %q", tt.entry, have, notes, tt.want, tt.note)
+		}
 	}
 }
 

@@ -227,7 +227,7 @@ func (u lockUpdate) shared(lock *lockfile.File) []string {
 func (u lockUpdate) check(state *desired.State) error {
 	for _, name := range u.clusters {
 		if state.Registry.Removed(name) {
-			return fmt.Errorf("--cluster %s: no such cluster is registered in %s", name, sources.RegistryFile)
+			return fmt.Errorf("--cluster %s: no such cluster is registered in %s%s", name, sources.RegistryFile, state.Registry.Meant(name))
 		}
 	}
 	if u.what == "" || u.what == "all" {

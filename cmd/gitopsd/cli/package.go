@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -8,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/oci"
 	"gitopsd.dev/sources/rules"
 	"gitopsd.dev/sources/xpkg"
 )
@@ -117,13 +120,16 @@ func buildPackage(cmd *cobra.Command, g *global, registry *registryOptions, dir,
 
 func newPackagePush(g *global) *cobra.Command {
 	var registry registryOptions
+	var move bool
 	cmd := &cobra.Command{
 		Use:   "push FILE... REFERENCE",
 		Short: "Publish a package file in a registry",
 		Long: `Push uploads a package file to a registry, with the credentials of Docker's
 configuration, and prints the reference with the digest. Several files, each for
 another platform, become one package with an index. A package that is not valid
-is not published.`,
+is not published. Neither is one under a tag that names another package already:
+fleets that have locked the tag would refuse the new content. Push it under a new
+version, or move the tag with --move-tag.`,
 		Example: `  gitopsd package push my-types.xpkg registry.example.org/platform/my-types:v1.0.0
   gitopsd package push provider-amd64.xpkg provider-arm64.xpkg registry.example.org/platform/provider:v1.0.0`,
 		Args: cobra.MinimumNArgs(2),
@@ -133,22 +139,49 @@ is not published.`,
 			if err != nil {
 				return err
 			}
+			registry.mirrors = nil // what is published goes to the registry itself
 			client, err := registry.client(g.log(false))
 			if err != nil {
 				return err
 			}
+			image, err := xpkg.OpenFiles(cmd.Context(), files)
+			if err != nil {
+				return err
+			}
+			defer image.Close()
 			p := startProgress(cmd.ErrOrStderr())
 			defer p.stop()
 			p.step("pushing %s", ref)
-			digest, err := xpkg.Push(cmd.Context(), client, files, ref)
+			if !move {
+				if err := untaken(cmd.Context(), client, ref, image.Digest()); err != nil {
+					return err
+				}
+			}
+			err = image.Push(cmd.Context(), client, ref)
 			p.stop()
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), sources.Pin{Ref: ref, Digest: digest})
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), sources.Pin{Ref: ref, Digest: image.Digest()})
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&move, "move-tag", false, "push also if the tag names another package, which it does no longer then")
 	registry.registerClient(cmd)
 	return cmd
+}
+
+// untaken returns an error if a tag names another package. A registry that does not let
+// the user look is asked to take the package all the same: some answer so for repositories
+// that do not exist yet.
+func untaken(ctx context.Context, client *oci.Client, ref sources.Ref, digest sources.Digest) error {
+	there, err := client.Resolve(ctx, ref)
+	failed, _ := errors.AsType[*oci.Error](err)
+	switch {
+	case err == nil && there != digest && ref.Digest == "":
+		return fmt.Errorf("%s is %s already, and this package is %s: fleets that have locked the tag would refuse it; push it under a new version, or move the tag with --move-tag", ref, there, digest)
+	case failed != nil && (failed.Reason == oci.NotFound || failed.Reason == oci.Unauthorized):
+		return nil
+	}
+	return err
 }

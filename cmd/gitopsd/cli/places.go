@@ -55,7 +55,7 @@ func (o *placeOptions) registry() (*clusters.Registry, []clusters.Cluster, error
 	for _, name := range o.clusters {
 		cl, ok := registry.Get(name)
 		if !ok {
-			return nil, nil, errors.Join(fmt.Errorf("--cluster %s: no such cluster is registered in %s", name, sources.RegistryFile), faults)
+			return nil, nil, errors.Join(fmt.Errorf("--cluster %s: no such cluster is registered in %s%s", name, sources.RegistryFile, registry.Meant(name)), faults)
 		}
 		list = append(list, cl)
 	}

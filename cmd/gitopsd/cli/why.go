@@ -37,6 +37,8 @@ package's declaration; then each entry of a kustomization and each patch of the
 registry that changes it. With a field, written as plans show fields, it shows the
 same for the field, and the value that the field would have without each change.
 
+Kinds may be written as kubectl takes them: deploy/web/frontend, crd/NAME.
+
 For a package, named by its repository, the repository's last part or its
 declaration, it shows why clusters have it: where it is declared and its version
 written, which packages need it and at which versions, who chose the version, and

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"gitopsd.dev/render/field"
-	"gitopsd.dev/sources"
 )
 
 // Path is a path in a rule. Its first step is the name of what it starts from, where
@@ -125,24 +124,4 @@ func quoted(text string) (value, rest string, ok bool) {
 		return value, text[len(prefix):], err == nil
 	}
 	return strings.Cut(text[1:], text[:1])
-}
-
-// Closest returns the candidate that a misspelt name was meant to be, empty if none
-// is near.
-func Closest(name string, candidates []string) string {
-	best, least := "", min(3, len(name)/2)+1
-	for _, c := range candidates {
-		if d := sources.Distance(strings.ToLower(name), strings.ToLower(c)); d < least || d == least && best != "" && c < best {
-			best, least = c, d
-		}
-	}
-	return best
-}
-
-// Meant returns "; did you mean <closest>?", empty if no candidate is near.
-func Meant(name string, candidates []string) string {
-	if c := Closest(name, candidates); c != "" {
-		return "; did you mean " + c + "?"
-	}
-	return ""
 }

@@ -49,6 +49,7 @@ import (
 
 	"gitopsd.dev/render/cel"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
 )
 
 // Document is one document in normal form.
@@ -163,7 +164,7 @@ func Parse(tree map[string]any) (Document, error) {
 		for _, r := range list {
 			uses[r.Use] = true
 			if _, ok := d.Sets[r.Use]; r.Use != "" && !ok {
-				p.fail(r.Where+".use", "there is no %q under ruleSets%s", r.Use, Meant(r.Use, slices.Sorted(maps.Keys(d.Sets))))
+				p.fail(r.Where+".use", "there is no %q under ruleSets%s", r.Use, sources.Meant(r.Use, slices.Sorted(maps.Keys(d.Sets))))
 			}
 			used(r.Items)
 		}
@@ -205,7 +206,7 @@ func (p *parser) known(where string, m map[string]any, keys ...string) {
 			if where != "" {
 				at = where + "." + k
 			}
-			p.fail(at, "is not a field here%s", Meant(k, keys))
+			p.fail(at, "is not a field here%s", sources.Meant(k, keys))
 		}
 	}
 }
@@ -428,7 +429,7 @@ func (p *parser) one(pair *Pair, where string, m map[string]any, item bool) (Rul
 		p.fail(where+".to", "%q: rules for items write to item, item.<field> or key; did you mean item.%s?", to, to)
 	}
 	if r.Kind != "" && !slices.Contains([]string{"list", "map", "object"}, r.Kind) {
-		p.fail(where+".kind", "%q is none of list, map and object%s", r.Kind, Meant(r.Kind, []string{"list", "map", "object"}))
+		p.fail(where+".kind", "%q is none of list, map and object%s", r.Kind, sources.Meant(r.Kind, []string{"list", "map", "object"}))
 	}
 	if m["itemRules"] != nil {
 		if r.Transform != "" {

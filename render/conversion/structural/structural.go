@@ -12,6 +12,7 @@ import (
 	"gitopsd.dev/render/conversion/rules"
 	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
 )
 
 // Kinds of schemas. An object is one with properties of its own, a map has values of
@@ -131,7 +132,7 @@ func In(schema map[string]any, path rules.Path, version string) (map[string]any,
 }
 
 func suggested(schema map[string]any, path rules.Path, i int) string {
-	c := rules.Closest(path[i].Key, slices.Sorted(maps.Keys(manifest.Mapping(schema, "properties"))))
+	c := sources.Closest(path[i].Key, slices.Sorted(maps.Keys(manifest.Mapping(schema, "properties"))))
 	if c == "" {
 		return ""
 	}

@@ -1,11 +1,13 @@
 package compat
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
 )
 
 // Allowance allows one finding in one version of a package; it is void in the
@@ -45,8 +47,11 @@ func ParseAllowancesOf(value string, names []string) ([]Allowance, error) {
 			return nil, fmt.Errorf("annotation %s: %q: want <version>:<finding>=<reason>", manifest.AllowBreakingAnnotation, line)
 		case a.Reason == "":
 			return nil, fmt.Errorf("annotation %s: %q gives no reason: add one after %q", manifest.AllowBreakingAnnotation, line, "=")
+		case strings.HasPrefix(a.Reason, "<") && strings.HasSuffix(a.Reason, ">"):
+			return nil, fmt.Errorf("annotation %s: %q still has the placeholder: write your reason in the place of %s", manifest.AllowBreakingAnnotation, line, a.Reason)
 		case !slices.Contains(names, a.Finding):
-			return nil, fmt.Errorf("annotation %s: there is no finding %q: take the name from the plan", manifest.AllowBreakingAnnotation, a.Finding)
+			advice := cmp.Or(sources.Meant(a.Finding, names), ": take the name from the plan")
+			return nil, fmt.Errorf("annotation %s: there is no finding %q%s", manifest.AllowBreakingAnnotation, a.Finding, advice)
 		}
 		all = append(all, a)
 	}

@@ -21,7 +21,9 @@ func TestParseAllowances(t *testing.T) {
 		{name: "no equals sign", in: "v1:field-removed", err: `annotation gitopsd.dev/allow-breaking: "v1:field-removed" gives no reason: add one after "="`},
 		{name: "no version", in: "field-removed=x", err: `annotation gitopsd.dev/allow-breaking: "field-removed=x": want <version>:<finding>=<reason>`},
 		{name: "no finding", in: "v1:=x", err: `annotation gitopsd.dev/allow-breaking: "v1:=x": want <version>:<finding>=<reason>`},
-		{name: "no such finding", in: "v1:fields-removed=x", err: `annotation gitopsd.dev/allow-breaking: there is no finding "fields-removed": take the name from the plan`},
+		{name: "no such finding", in: "v1:fields-removed=x", err: `annotation gitopsd.dev/allow-breaking: there is no finding "fields-removed"; did you mean field-removed?`},
+		{name: "nothing like a finding", in: "v1:nonsense=x", err: `annotation gitopsd.dev/allow-breaking: there is no finding "nonsense": take the name from the plan`},
+		{name: "placeholder", in: "v1:field-removed=<why that is fine>", err: `annotation gitopsd.dev/allow-breaking: "v1:field-removed=<why that is fine>" still has the placeholder: write your reason in the place of <why that is fine>`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			have, err := ParseAllowances(tt.in)

@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"gitopsd.dev/sources"
+)
+
+// explainArguments has a command and those below it say what is wrong with their
+// arguments in place of cobra's words for it, which are the same for a misspelt command
+// and for an argument too many.
+func explainArguments(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		explainArguments(sub)
+	}
+	check := cmd.Args
+	if check == nil {
+		return
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		err := check(cmd, args)
+		if err == nil || !cobraSaid(err) {
+			return err
+		}
+		return fmt.Errorf("%w\nSee `%s --help`", wrongArguments(cmd, args), cmd.CommandPath())
+	}
+}
+
+// cobraSaid reports whether an error about arguments is one of cobra's own
+// (github.com/spf13/cobra, args.go).
+func cobraSaid(err error) bool {
+	return slices.ContainsFunc([]string{"unknown command ", "accepts ", "requires "}, func(prefix string) bool { return strings.HasPrefix(err.Error(), prefix) })
+}
+
+func wrongArguments(cmd *cobra.Command, args []string) error {
+	if cmd.HasAvailableSubCommands() && len(args) > 0 {
+		var names []string
+		for _, sub := range cmd.Commands() {
+			if sub.IsAvailableCommand() {
+				names = append(names, sub.Name())
+			}
+		}
+		return fmt.Errorf("%s has no command %q%s", cmd.CommandPath(), args[0], sources.Meant(args[0], names))
+	}
+	_, parameters, _ := strings.Cut(cmd.Use, " ")
+	switch takes := parameters != "" && !strings.HasPrefix(parameters, "-"); {
+	case len(args) == 0:
+		return fmt.Errorf("an argument is missing: want %s %s", cmd.CommandPath(), parameters)
+	case takes:
+		return fmt.Errorf("want %s %s, have %s", cmd.CommandPath(), parameters, quoted(args))
+	case cmd.Flags().Lookup("cluster") != nil && len(args) == 1:
+		return fmt.Errorf("%s takes no argument %q; for a cluster write --cluster %[2]s", cmd.CommandPath(), args[0])
+	default:
+		return fmt.Errorf("%s takes no arguments, have %s", cmd.CommandPath(), quoted(args))
+	}
+}
+
+func quoted(args []string) string {
+	all := make([]string, len(args))
+	for i, arg := range args {
+		all[i] = fmt.Sprintf("%q", arg)
+	}
+	return strings.Join(all, " ")
+}
+
+// meantFlag suggests a flag for one that a command does not have.
+func meantFlag(cmd *cobra.Command, err error) string {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok || len(unknown.GetSpecifiedName()) < 2 {
+		return "" // among short flags nothing is near
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+	return sources.Meant("--"+unknown.GetSpecifiedName(), names)
+}

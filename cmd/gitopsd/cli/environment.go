@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"gitopsd.dev/sources"
+)
+
+// variablePrefix is that of the environment variables that set flags.
+const variablePrefix = "GITOPSD_"
+
+// passwordVariable has the password for Git, which no flag has: others on a machine can
+// read command lines.
+const passwordVariable = variablePrefix + "GIT_PASSWORD"
+
+// variable returns the environment variable that sets a flag.
+func variable(flag string) string {
+	return variablePrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// flagsFromEnvironment sets the flags that the command line does not from
+// GITOPSD_<FLAG>.
+func flagsFromEnvironment(flags *pflag.FlagSet, getenv func(string) string) error {
+	var errs []error
+	flags.VisitAll(func(f *pflag.Flag) {
+		value := getenv(variable(f.Name))
+		if f.Changed || value == "" || f.Name == "help" {
+			return
+		}
+		if err := flags.Set(f.Name, value); err != nil {
+			errs = append(errs, fmt.Errorf("environment variable %s: %w", variable(f.Name), err))
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// serviceVariable matches what Kubernetes sets in pods for a Service whose name begins
+// with gitopsd.
+var serviceVariable = regexp.MustCompile(`_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)$`)
+
+// unknownVariables returns the variables of the environment that look like flags and
+// are those of no command. A name that differs from a known one by a letter or two is an
+// error, as a misspelt flag is: the flag that was meant would keep its default. Others are
+// notes, since they may be of another version, or somebody's own.
+func unknownVariables(root *cobra.Command, environment []string) (notes []string, err error) {
+	known := knownVariables(root)
+	flags := make([]string, len(known)) // a prefix that is always right tells nothing
+	for i, name := range known {
+		flags[i] = strings.TrimPrefix(name, variablePrefix)
+	}
+	var errs []error
+	for _, entry := range slices.Sorted(slices.Values(environment)) {
+		name, value, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, variablePrefix) || value == "" || slices.Contains(known, name) || serviceVariable.MatchString(name) {
+			continue
+		}
+		const near = 2
+		short := strings.TrimPrefix(name, variablePrefix)
+		if meant := sources.Closest(short, flags); meant != "" && sources.Distance(short, meant) <= near {
+			errs = append(errs, fmt.Errorf("environment variable %s: no flag has that name; did you mean %s?", name, variablePrefix+meant))
+		} else {
+			notes = append(notes, fmt.Sprintf("environment variable %s is ignored: no flag has that name", name))
+		}
+	}
+	return notes, errors.Join(errs...)
+}
+
+// checkEnvironment fails for a misspelt variable, and tells of others that nothing reads.
+func (g *global) checkEnvironment(root *cobra.Command) error {
+	if g.env.Environ == nil {
+		return nil
+	}
+	notes, err := unknownVariables(root, g.env.Environ())
+	for _, note := range notes {
+		if g.logFormat == "json" {
+			g.log(false).Warn(note)
+		} else {
+			fmt.Fprintf(g.env.Stderr, "gitopsd: %s\n", note)
+		}
+	}
+	return err
+}
+
+// knownVariables returns the variables of all commands: one for another command than the
+// present is no error.
+func knownVariables(root *cobra.Command) []string {
+	known := []string{passwordVariable}
+	var walk func(*cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
+			flags.VisitAll(func(f *pflag.Flag) { known = append(known, variable(f.Name)) })
+		}
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+	}
+	walk(root)
+	slices.Sort(known)
+	return slices.Compact(known)
+}

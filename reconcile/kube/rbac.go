@@ -1,0 +1,49 @@
+package kube
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// lacksRight matches what the API server says of a user without a right
+// (k8s.io/apiserver/pkg/endpoints/handlers/responsewriters, errors.go).
+var lacksRight = regexp.MustCompile(`forbidden: User "([^"]*)" cannot ([a-z]+) (?:path "([^"]+)"|resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]+)")?)`)
+
+// missingRule returns the advice for an answer that a user lacks a right: the rule to
+// paste into a role. It returns "" for any other message.
+func (c *Client) missingRule(message string) string {
+	m := lacksRight.FindStringSubmatch(message)
+	if m == nil {
+		return ""
+	}
+	user, verb, path, resource, group, namespace := m[1], m[2], m[3], m[4], m[5], m[6]
+	rule := fmt.Sprintf("{apiGroups: [%s], resources: [%s], verbs: [%s]}", quoted(group), resource, verb)
+	role := manifest.ClusterRole.Kind
+	switch {
+	case path != "":
+		rule = fmt.Sprintf("{nonResourceURLs: [%q], verbs: [%s]}", path, verb)
+	case namespace != "":
+		role = manifest.Role.Kind + " in namespace " + namespace
+	}
+	who := "that user"
+	if c.actsAs != "" && user == c.actsAs {
+		account := strings.Replace(strings.TrimPrefix(user, accountPrefix), ":", "/", 1)
+		who = fmt.Sprintf("ServiceAccount %s (spec.serviceAccount; does it exist?)", account)
+	}
+	return fmt.Sprintf("; %s needs the rule %s in a %s", who, rule, role)
+}
+
+// accountPrefix is that of the users that ServiceAccounts are.
+const accountPrefix = "system:serviceaccount:"
+
+func accountUser(a ServiceAccount) string { return accountPrefix + a.Namespace + ":" + a.Name }
+
+func quoted(group string) string {
+	if group == "" {
+		return `""`
+	}
+	return group
+}

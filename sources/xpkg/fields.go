@@ -1,0 +1,84 @@
+package xpkg
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/rules"
+)
+
+// fields are the fields of a mapping, with those of the mappings and lists of mappings
+// in it; nil for a value that is not looked into.
+type fields map[string]fields
+
+// metaFields are those of the meta objects (github.com/crossplane/crossplane,
+// apis/pkg/meta).
+var metaFields = map[sources.PackageKind]fields{
+	sources.Provider:      specFields(fields{"controller": {"image": nil, "permissionRequests": {"verbs": nil, "apiGroups": nil, "resources": nil, "resourceNames": nil, "nonResourceURLs": nil}}}),
+	sources.Configuration: specFields(nil),
+	sources.Function:      specFields(fields{"image": nil}),
+}
+
+func specFields(own fields) fields {
+	spec := fields{
+		"crossplane":   {"version": nil},
+		"dependsOn":    {"apiVersion": nil, "kind": nil, "package": nil, "provider": nil, "configuration": nil, "function": nil, "version": nil},
+		"capabilities": nil,
+	}
+	maps.Copy(spec, own)
+	return fields{"apiVersion": nil, "kind": nil, "metadata": nil, "spec": spec}
+}
+
+// metaAnnotations are the annotations with a meaning in the metadata of a package.
+var metaAnnotations = []string{rules.RetractAnnotation, metaPrefix + "leader-election"}
+
+const metaPrefix = "meta.gitopsd.dev/"
+
+// lintMeta finds fields and annotations of the meta object that mean nothing. It is for
+// authors: a reader takes packages whose fields newer tools know.
+func lintMeta(docs []sources.Document, places []string) []string {
+	var problems []string
+	for i, d := range docs {
+		if group, _ := groupVersion(d); group != groupMeta {
+			continue
+		}
+		say := func(format string, args ...any) {
+			problems = append(problems, fmt.Sprintf("%s: %s: %s", places[i], describe(d), shorten(fmt.Sprintf(format, args...))))
+		}
+		unknownFields(d.Tree, metaFields[sources.PackageKind(text(d.Tree, "kind"))], "", say)
+		annotations, _ := at(d.Tree, "metadata", "annotations").(map[string]any)
+		for _, key := range slices.Sorted(maps.Keys(annotations)) {
+			if strings.HasPrefix(key, metaPrefix) && !slices.Contains(metaAnnotations, key) {
+				say("metadata.annotations: there is no annotation %s%s", key, sources.Meant(key, metaAnnotations))
+			}
+		}
+	}
+	return problems
+}
+
+func unknownFields(value any, known fields, path string, say func(format string, args ...any)) {
+	switch value := value.(type) {
+	case []any:
+		for i, item := range value {
+			unknownFields(item, known, fmt.Sprintf("%s[%d]", path, i), say)
+		}
+	case map[string]any:
+		names := slices.Sorted(maps.Keys(known))
+		for _, key := range slices.Sorted(maps.Keys(value)) {
+			where := strings.TrimPrefix(path+"."+key, ".")
+			inner, there := known[key]
+			switch {
+			case there && inner != nil:
+				unknownFields(value[key], inner, where, say)
+			case there:
+			case sources.Closest(key, names) != "":
+				say("%s: is not a field here%s", where, sources.Meant(key, names))
+			default:
+				say("%s: is not a field here; there are %s", where, strings.Join(names, ", "))
+			}
+		}
+	}
+}
