@@ -3,6 +3,9 @@ package render
 import (
 	"os"
 	"testing"
+
+	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/render/manifest"
 )
 
 // The example fleet builds without an error, and says of every package who must
@@ -28,6 +31,24 @@ func TestExampleFleet(t *testing.T) {
 			} else if key := policy.Authorities[0].Key; key == nil || key.PEM == "" {
 				t.Errorf("%s: no key for %s", name, p.Ref)
 			}
+		}
+	}
+}
+
+// Each control plane of examples/control-planes has a namespace and a certificate.
+func TestExampleControlPlanes(t *testing.T) {
+	in := Input{Cluster: "hub", Files: os.DirFS(".."), Path: "examples/control-planes", Etcd: etcd.Proxy{URL: "https://127.0.0.1:2379"}}
+	r, err := expand(t, new(Renderer), in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"red", "green", "blue"} {
+		o := r.Objects.Get(manifest.EtcdNamespace.ID("control-planes", name))
+		if o == nil {
+			t.Fatalf("%s has no namespace", name)
+		}
+		if d, err := etcd.Read(o); err != nil || len(d.Certificates) != 1 || d.Certificates[0].Secret != name+"-etcd-client" {
+			t.Errorf("%s: %+v, %v", name, d, err)
 		}
 	}
 }

@@ -165,6 +165,9 @@ type Board struct {
 	// Conversions counts the conversions by rules that this process made; nil if it
 	// makes none. Set it before Handler is called.
 	Conversions func() []Conversions
+	// EtcdNamespaces counts what this process does for the etcd namespaces that it serves;
+	// nil if it serves none. Set it before Handler is called.
+	EtcdNamespaces func() []EtcdNamespace
 
 	mu       sync.Mutex
 	snapshot Snapshot

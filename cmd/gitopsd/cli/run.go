@@ -72,7 +72,8 @@ long as a cluster has them. Clusters with spec.conversion.service run a server o
 their own.
 
 With --etcd-servers or --etcd-embedded it provisions the EtcdNamespaces of clusters in
-that etcd.
+that etcd. With --etcd-proxy-listen it serves those of clusters that reach it by URL
+(spec.etcd.proxy.url); the others are served by proxies in their clusters.
 
 On --listen it serves /healthz, /readyz, /metrics (Prometheus) and /status. The
 last two answer on the daemon's own machine or in its pod, which kubectl
@@ -196,6 +197,9 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	}
 	board := status.NewBoard(version(), repository.Describe(), o.git.branch)
 	board.Conversions = converter.counts
+	if spaces.proxy != nil {
+		board.EtcdNamespaces = spaces.proxy.Counts
+	}
 	daemon, err = reconcile.New(reconcile.Config{
 		Repository: repository, Computer: computer, Board: board, Log: log,
 		Interval: o.interval, ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly",

@@ -26,6 +26,7 @@ func (p *pass) remove(ctx context.Context, t *task, trouble error) error {
 	if trouble != nil {
 		return fmt.Errorf("what it has in etcd is not removed yet: %w", trouble)
 	}
+	p.withdraw(t)
 	if there, known := p.there[p.id(t)]; known && there.State != registry.Retained {
 		gone, err := p.removeKeys(ctx, t, there)
 		if err != nil || !gone {
