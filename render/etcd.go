@@ -48,8 +48,8 @@ func (c *cluster) withEtcd() error {
 // proxy returns the objects beside an EtcdNamespace.
 func (c *cluster) proxy(o *manifest.Object, named map[manifest.ID]manifest.ID) ([]*manifest.Object, error) {
 	d, err := etcd.Read(o)
-	if err == nil && c.input.Etcd.Image == "" {
-		err = fmt.Errorf("it needs a proxy in the cluster: set spec.etcd of the Cluster, to proxy: {image: <image of gitopsd>}")
+	if err == nil && c.input.Etcd.Image == "" && c.input.Etcd.URL == "" {
+		err = fmt.Errorf("it needs a proxy: set spec.etcd of the Cluster, to proxy: {image: <image of gitopsd>} for one in the cluster, or to proxy: {url: https://<where the cluster reaches the daemon>}")
 	}
 	for _, id := range d.Writes() {
 		if other, taken := named[id]; taken && err == nil {

@@ -24,7 +24,7 @@ func TestEtcd(t *testing.T) {
 		found             bool
 	}{
 		{"as it should be", etcdNamespace, "", "example.org/gitopsd:v1", true},
-		{"without a proxy", etcdNamespace, "it needs a proxy in the cluster: set spec.etcd of the Cluster, to proxy: {image: <image of gitopsd>}", "", false},
+		{"without a proxy", etcdNamespace, "it needs a proxy: set spec.etcd of the Cluster, to proxy: {image: <image of gitopsd>} for one in the cluster", "", false},
 		{"with a typing error", strings.Replace(etcdNamespace, "caConfigMaps", "caConfigMap", 1), "c/all.yaml:5: etcdnamespace.gitopsd.dev/default/sample: spec.caConfigMap: is not a field here; did you mean caConfigMaps?", "example.org/gitopsd:v1", false},
 		{"of a kind with a typing error", etcdNamespace + strings.Replace(twice, "EtcdNamespace", "EtcdNameSpaces", 1), "kind: EtcdNameSpaces is not known; did you mean EtcdNamespace?", "example.org/gitopsd:v1", true},
 		{"with somebody else's ConfigMap", etcdNamespace + twice, "configmap/default/ca is written for etcdnamespace.gitopsd.dev/", "example.org/gitopsd:v1", true},
@@ -52,7 +52,14 @@ func TestEtcd(t *testing.T) {
 			}
 		})
 	}
-	r, err := expand(t, new(Renderer), input(t, plainObject), nil)
+	// Where the daemon serves, nothing runs in the cluster.
+	in := input(t, plainObject+etcdNamespace)
+	in.Etcd = etcd.Proxy{URL: "https://gitopsd.example.org:2379"}
+	r, err := expand(t, new(Renderer), in, nil)
+	if err != nil || r.Objects.Get(id) == nil || r.Objects.Get(definition) == nil || r.Objects.Get(deployment) != nil || r.Keeps(deployment, "") {
+		t.Errorf("by the daemon: %v, %v", r, err)
+	}
+	r, err = expand(t, new(Renderer), input(t, plainObject), nil)
 	if err != nil || r.Objects.Len() != 1 {
 		t.Errorf("without declarations: %d objects, %v", r.Objects.Len(), err)
 	}

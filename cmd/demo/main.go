@@ -1,6 +1,8 @@
 // Command demo shows the main job on this machine: a fleet of three real control
 // planes that follows a Git repository. `make demo` runs it.
 //
+// The daemon has an etcd in it, which three more control planes share (etcd.go).
+//
 // stage.go starts the servers: control planes, a registry with packages made of
 // real projects, a Git server with this project's own clusters.yaml and
 // examples/. story.go is what happens on it, one step after the other, with the

@@ -66,6 +66,9 @@ type process struct {
 func (s *stage) kubeconfigs() string        { return filepath.Join(s.dir, "clusters") }
 func (s *stage) kubeconfig(n string) string { return filepath.Join(s.kubeconfigs(), n+".kubeconfig") }
 
+// etcdDir is the directory of the daemon's etcd.
+func (s *stage) etcdDir() string { return filepath.Join(s.dir, "etcd") }
+
 // set starts the servers and fills them.
 func (s *stage) set(ctx context.Context) error {
 	s.say.step("Three real control planes: kube-apiserver, controller-manager and a node each, on one etcd")

@@ -82,6 +82,9 @@ func story(ctx context.Context, s *stage, t *teller) error {
 	if err := s.webhooks(ctx, t); err != nil {
 		return err
 	}
+	if err := s.namespaces(ctx, t); err != nil {
+		return err
+	}
 
 	t.step("A pull request bumps cluster-api in dev and prod: the plan shows what that breaks")
 	before, err := typesOf(ctx, s, "dev", upstream.ClusterAPI)
@@ -146,6 +149,10 @@ func story(ctx context.Context, s *stage, t *teller) error {
 	}
 	t.indent(shorten(out, 28))
 
+	if err := s.showNamespaces(ctx, t); err != nil {
+		return err
+	}
+
 	t.step("The fleet, as Git declares it and as it is")
 	table(t, s)
 	return nil
@@ -158,7 +165,7 @@ func (s *stage) run(ctx context.Context) error {
 		return err
 	}
 	args := append([]string{"run", "--repo", s.git.URL(fleet), "--git-username", user, "--git-password-file", secret,
-		"--interval", "2s", "--listen", "127.0.0.1:0"}, s.fleetFlags()...)
+		"--interval", "2s", "--listen", "127.0.0.1:0", "--etcd-embedded", s.etcdDir(), "--etcd-proxy-listen", "127.0.0.1:0"}, s.fleetFlags()...)
 	if err := s.background("gitopsd", exec.Command(filepath.Join(s.source, "bin/gitopsd"), args...)); err != nil {
 		return err
 	}
@@ -188,6 +195,12 @@ func (s *stage) settled(ctx context.Context, commit string) error {
 	if err != nil {
 		return err
 	}
+	return s.rested(ctx, commit)
+}
+
+// rested waits until every cluster is ready with a commit, or with that of the lock on top
+// of it.
+func (s *stage) rested(ctx context.Context, commit string) error {
 	head, err := s.head(ctx)
 	if err != nil {
 		return err
@@ -280,7 +293,11 @@ func (s *stage) merge(ctx context.Context, message string) (string, error) {
 
 // client talks to a cluster as a person with kubectl would.
 func (s *stage) client(cluster string) (*dynamic.DynamicClient, error) {
-	cfg, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig(cluster))
+	return clientOf(s.kubeconfig(cluster))
+}
+
+func clientOf(kubeconfig string) (*dynamic.DynamicClient, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, err
 	}
@@ -288,8 +305,11 @@ func (s *stage) client(cluster string) (*dynamic.DynamicClient, error) {
 }
 
 // ready reports whether a cluster's API server answers and has a node.
-func ready(s *stage, cluster string) bool {
-	client, err := s.client(cluster)
+func ready(s *stage, cluster string) bool { return answers(s.kubeconfig(cluster)) }
+
+// answers is ready for the kubeconfig of any cluster.
+func answers(kubeconfig string) bool {
+	client, err := clientOf(kubeconfig)
 	if err != nil {
 		return false
 	}
@@ -434,6 +454,9 @@ func (s *stage) lookAround() {
 	t.step("Look around; Ctrl-C ends it all")
 	for _, name := range clusterNames {
 		t.say("   export KUBECONFIG=%s", s.kubeconfig(name))
+	}
+	for _, team := range teams {
+		t.say("   export KUBECONFIG=%s   (on a namespace of the daemon's etcd)", s.teamConfig(team))
 	}
 	t.say("   git clone %s   (user %s, password %s)", s.git.URL(fleet), user, password)
 	t.say("   curl %s/status", s.api)

@@ -253,7 +253,10 @@ func (cl *Unit) Input(files fs.FS) render.Input {
 		in.Converter = render.Converter{URL: c.URL}
 	}
 	if e := cl.Spec.Etcd; e != nil && e.Proxy != nil {
-		in.Etcd = etcd.Proxy{Image: e.Proxy.Image, Replicas: *e.Proxy.Replicas}
+		in.Etcd = etcd.Proxy{Image: e.Proxy.Image, URL: e.Proxy.URL}
+		if e.Proxy.Replicas != nil {
+			in.Etcd.Replicas = *e.Proxy.Replicas
+		}
 	}
 	in.Targets, in.Publications = cl.Spec.Targets || cl.home, cl.publications
 	return in

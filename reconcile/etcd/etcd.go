@@ -5,7 +5,8 @@
 //     the authority on numbers and prefixes, a role that is the range of the prefix, and
 //     a user of that role without a password;
 //   - its removal, with or without its keys (remove.go);
-//   - compaction (compact.go), and what is there (status.go).
+//   - compaction (compact.go), and what is there (status.go), with the sizes of
+//     namespaces (measure.go).
 //
 // Every step may be the last before a crash: each method may be called again, and goes on.
 //
@@ -31,7 +32,10 @@ type (
 
 // Admin administers an etcd. Its methods connect anew each time, and may be called at
 // the same time.
-type Admin struct{ cfg Config }
+type Admin struct {
+	cfg   Config
+	sizes *sizes
+}
 
 // Open makes an Admin. It reads no file and asks nobody.
 func Open(c Config) (*Admin, error) {
@@ -39,7 +43,7 @@ func Open(c Config) (*Admin, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Admin{c}, nil
+	return &Admin{cfg: c, sizes: newSizes()}, nil
 }
 
 // session is one operation's connection.

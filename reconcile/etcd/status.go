@@ -21,8 +21,12 @@ import (
 type Status struct {
 	registry.Record
 	// Keys is how many keys exist, and Floor the revision to which the namespace is
-	// compacted. How many bytes they have is known to the proxies, which count them.
+	// compacted.
 	Keys, Floor int64
+	// Bytes is what keys and values have together, as the quota counts it, when
+	// [Admin.Measure] last looked. Sized reports whether it has.
+	Bytes int64
+	Sized bool
 	// Leases is how many there are.
 	Leases int
 	// Problems say what is wrong and what to do.
@@ -87,6 +91,10 @@ func (a *Admin) Overview(ctx context.Context) (Overview, error) {
 			return o, fmt.Errorf("etcd namespace %s: %w", r.ID, err)
 		}
 		n.Leases = leases[r.Number]
+		n.Bytes, n.Sized = a.sizes.of(r)
+		if n.Keys == 0 {
+			n.Bytes, n.Sized = 0, true
+		}
 		o.Namespaces = append(o.Namespaces, n)
 	}
 	return o, nil

@@ -26,6 +26,9 @@ func (b *Board) Handler(stall time.Duration, access Access) http.Handler {
 	if b.Conversions != nil {
 		registry.MustRegister(newConversionsCollector(b.Conversions))
 	}
+	if b.EtcdNamespaces != nil {
+		registry.MustRegister(newEtcdCollector(b.EtcdNamespaces))
+	}
 
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {

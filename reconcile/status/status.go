@@ -188,6 +188,9 @@ type Board struct {
 	// there are none. Snapshots have it among the problems of the cluster. Set it before
 	// Handler is called.
 	Spaces func(cluster string) []problem.Problem
+	// EtcdNamespaces counts what this process does for the etcd namespaces that it serves;
+	// nil if it serves none. Set it before Handler is called.
+	EtcdNamespaces func() []EtcdNamespace
 
 	mu       sync.Mutex
 	snapshot Snapshot

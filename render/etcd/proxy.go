@@ -57,6 +57,9 @@ type Proxy struct {
 	Image string
 	// Replicas is the number of pods; 0 means [DefaultReplicas].
 	Replicas int
+	// URL is where the daemon serves them in the place of proxies in the cluster; empty
+	// if it does not.
+	URL string
 }
 
 // Service returns the Service of an EtcdNamespace's proxy.
@@ -77,8 +80,12 @@ func (d *Declaration) DNSNames() []string {
 }
 
 // Objects returns the objects beside a declaration: the proxy, which reads its
-// directory from the Secret that reconcile/etcd/namespaces writes.
+// directory from the Secret that reconcile/etcd/namespaces writes. There are none where
+// the daemon serves.
 func Objects(d *Declaration, p Proxy) ([]*manifest.Object, error) {
+	if p.URL != "" {
+		return nil, nil
+	}
 	w := workload.Workload{
 		Namespace: d.Namespace, Name: d.Name + suffix,
 		Labels: map[string]string{"app.kubernetes.io/name": "gitopsd-etcd-proxy", "app.kubernetes.io/instance": d.Name},

@@ -169,13 +169,17 @@ type Etcd struct {
 	Proxy *EtcdProxy `yaml:"proxy"`
 }
 
-// EtcdProxy is a Deployment beside each EtcdNamespace.
+// EtcdProxy is a Deployment beside each EtcdNamespace, or the daemon: either URL is set or
+// the other fields.
 type EtcdProxy struct {
 	// Image is gitopsd's, with a tag or a digest.
 	Image string `yaml:"image"`
-	// Replicas is how many pods each has, at least one. It is never nil: the default is
-	// 2.
+	// Replicas is how many pods each has, at least one. It is never nil with an Image:
+	// the default is 2.
 	Replicas *int `yaml:"replicas"`
+	// URL is where the cluster reaches the daemon, which serves: https, a host and a
+	// port.
+	URL string `yaml:"url"`
 }
 
 // HealthRule judges the objects of a kind; package health says how.

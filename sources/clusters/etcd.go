@@ -1,6 +1,9 @@
 package clusters
 
-import "strings"
+import (
+	"net/url"
+	"strings"
+)
 
 // etcd checks what a cluster has to do with etcd namespaces, and sets defaults;
 // etcdNamespaces checks it against the other documents.
@@ -13,12 +16,21 @@ func (p *parser) etcd(e *Etcd, at finder) {
 	}
 	switch {
 	case e.Namespace == "" && e.Proxy == nil:
-		p.fail(at.line("spec", "etcd"), "spec.etcd", "want proxy: {image: <image of gitopsd>}, for the EtcdNamespaces among the cluster's manifests, or namespace: <name>, for a key space of the cluster's own, or both")
+		p.fail(at.line("spec", "etcd"), "spec.etcd", "want proxy: {image: <image of gitopsd>} or proxy: {url: https://<where the cluster reaches the daemon>}, for the EtcdNamespaces among the cluster's manifests, or namespace: <name>, for a key space of the cluster's own, or both")
 	case e.Namespace != "" && !dnsLabel.MatchString(e.Namespace):
 		fail("namespace", "%q; want at most 63 lower-case letters, digits and '-', such as the name of the cluster", e.Namespace)
 	}
-	if e.Proxy != nil {
-		checkWorkload(fail, "proxy", e.Proxy.Image, &e.Proxy.Replicas, "since API servers cannot reach their keys without the proxy")
+	switch proxy := e.Proxy; {
+	case proxy == nil:
+	case proxy.URL == "":
+		checkWorkload(fail, "proxy", proxy.Image, &proxy.Replicas, "since API servers cannot reach their keys without the proxy")
+	case proxy.Image != "" || proxy.Replicas != nil:
+		fail("proxy", "want either image, for a proxy in the cluster, or url, where the cluster reaches the daemon")
+	default:
+		proxy.URL = strings.TrimRight(proxy.URL, "/")
+		if u, err := url.Parse(proxy.URL); err != nil || u.Scheme != "https" || u.Hostname() == "" || !validPort(u.Port()) || u.Path != "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
+			fail("proxy.url", "want https://<host>:<port>, as in --etcd-servers of an API server")
+		}
 	}
 }
 

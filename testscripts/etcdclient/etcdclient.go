@@ -11,7 +11,8 @@
 // Secrets are in the cluster of $KUBECONFIG. mount writes the Secret of a proxy into a
 // directory, and replaces what is there, as a kubelet does. LOG is the log of a
 // `gitopsd etcd-proxy` that runs with such a directory: it says where that listens, and for
-// which namespace. Its client believes it to be the namespace's Service. get prints each
+// which namespace. Its client believes it to be the namespace's Service. LOG may also be
+// that of a daemon with --etcd-proxy-listen, which is reached by its address. get prints each
 // key with its value in a line. served prints the serial number of the proxy's certificate,
 // and serial that of a client's; both fail if FILE has the same. admin is get for
 // everything in the etcd of `gitopsd run --etcd-embedded DIR`, as its root user.
@@ -94,11 +95,17 @@ type proxy struct{ service, address string }
 
 var serving = regexp.MustCompile(`msg="serving an etcd namespace" namespace=[^/ ]+/([^/ ]+)/([^/ ]+) address=(\S+)`)
 
+var servingAll = regexp.MustCompile(`msg="serving etcd namespaces" address=(\S+)`)
+
 // find reads where a proxy listens in its log.
 func find(log string) (proxy, error) {
 	text, err := os.ReadFile(log)
 	if err != nil {
 		return proxy{}, err
+	}
+	if m := servingAll.FindSubmatch(text); m != nil {
+		host, _, err := net.SplitHostPort(string(m[1]))
+		return proxy{service: host, address: string(m[1])}, err
 	}
 	m := serving.FindSubmatch(text)
 	if m == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"slices"
@@ -32,6 +33,7 @@ type etcdOptions struct {
 	embedded, listen          string
 	advertise, prefixes       []string
 	compact                   bool
+	proxyListen, proxyTLSDir  string
 }
 
 // register adds the flags of the etcd, and registerDaemon those about namespaces in it.
@@ -49,6 +51,8 @@ func (o *etcdOptions) registerDaemon(f *pflag.FlagSet) {
 	f.StringVar(&o.clientCAKey, "etcd-client-ca-key", "", "PEM file of that CA's key")
 	f.StringVar(&o.listen, "etcd-listen", "", "IP address and port of the etcd in --etcd-embedded (default a free port of this machine, which proxies in clusters do not reach)")
 	f.StringSliceVar(&o.advertise, "etcd-advertise", nil, "https URLs by which proxies in clusters reach the etcd (default --etcd-servers, or where --etcd-embedded listens)")
+	f.StringVar(&o.proxyListen, "etcd-proxy-listen", "", "address to serve etcd namespaces on, for clusters with spec.etcd.proxy.url (default: none)")
+	f.StringVar(&o.proxyTLSDir, "etcd-proxy-tls-dir", "", "directory with tls.crt and tls.key for --etcd-proxy-listen, and ca.crt, which API servers are told to trust; read again when they are replaced (default, with --etcd-embedded: of the embedded etcd's CA, for localhost, the address and the hosts of --etcd-advertise)")
 	f.BoolVar(&o.compact, "etcd-compact", false, "compact the etcd in --etcd-servers at the lowest revision that a namespace needs, or that it had an hour ago; for everybody in it, so not if others use it who compact it themselves. The etcd in --etcd-embedded always is")
 	f.StringSliceVar(&o.prefixes, "etcd-allow-prefixes", nil, "beginnings of the prefixes that an EtcdNamespace may name, such as /team/; keys there are handed to whoever can write to the repository (default none: gitopsd chooses a prefix)")
 }
@@ -114,6 +118,9 @@ func (o *etcdOptions) checkDaemon() error {
 	if o.listen != "" && o.embedded == "" {
 		return errors.New("--etcd-listen is for --etcd-embedded, which is not set")
 	}
+	if err := o.checkProxy(); err != nil {
+		return err
+	}
 	if !o.set() && (len(o.advertise) > 0 || len(o.prefixes) > 0) {
 		return errors.New("--etcd-advertise and --etcd-allow-prefixes need an etcd: set --etcd-servers or --etcd-embedded")
 	}
@@ -152,7 +159,9 @@ func (o *etcdOptions) external(fleet string, log *slog.Logger) etcd.Config {
 // etcdService is the daemon's etcd. The zero value is none.
 type etcdService struct {
 	// config is nil if there is none.
-	config    *namespaces.Etcd
+	config *namespaces.Etcd
+	// proxy serves namespaces; nil if the daemon serves none.
+	proxy     *etcdProxy
 	own       *namespaces.Own
 	publisher *publish.Keeper
 	// ended is closed if the etcd in gitopsd has stopped by itself.
@@ -174,6 +183,9 @@ func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger)
 			u, _ := url.Parse(address) // which is checked
 			hosts = append(hosts, u.Hostname())
 		}
+		if host, _, err := net.SplitHostPort(o.proxyListen); err == nil && host != "" {
+			hosts = append(hosts, host)
+		}
 		server, err := embedded.Start(ctx, embedded.Config{Log: log, Dir: o.embedded, Listen: o.listen, Names: hosts})
 		if err != nil {
 			return nil, fmt.Errorf("--etcd-embedded: %w", err)
@@ -185,6 +197,9 @@ func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger)
 				log.Error("the etcd in this process", "error", err)
 			}
 		})
+		if o.proxyTLSDir == "" {
+			o.proxyTLSDir = server.ProxyDir()
+		}
 		cfg = server.Admin()
 		cfg.Log, cfg.Fleet = log, fleet
 	}
@@ -201,12 +216,22 @@ func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger)
 		Admin: namespaces.Share(admin), Keeper: new(identity.Keeper), Endpoints: endpoints, Prefixes: o.prefixes,
 		Upstream: func() (identity.Upstream, error) { return upstream(cfg) },
 	}
+	if o.proxyListen != "" {
+		var stop func()
+		if s.proxy, stop, err = o.startProxy(ctx, log); err != nil {
+			s.stop()
+			return nil, err
+		}
+		s.stops = append(s.stops, stop)
+		s.config.Proxy = s.proxy
+	}
 	s.own = namespaces.NewOwn(admin, log)
 	s.publisher = publish.NewKeeper(admin, s.own, log)
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var own sync.WaitGroup
 	own.Go(func() { s.own.Run(running) })
 	own.Go(func() { s.publisher.Run(running) })
+	own.Go(func() { admin.Measure(running, s.measured) })
 	if cfg.MayCompact {
 		compactor, err := admin.Compactor(nil)
 		if err != nil {
@@ -242,6 +267,11 @@ func upstream(c etcd.Config) (identity.Upstream, error) {
 func (s *etcdService) computed(state *desired.State) {
 	if s.own != nil {
 		s.own.Want(state.Registry)
+	}
+	if s.proxy != nil {
+		s.proxy.Withdraw(func(id names.ID) bool {
+			return state.Get(id.Cluster) == nil && state.Removed(desired.ParseID(id.Cluster))
+		})
 	}
 }
 

@@ -74,7 +74,8 @@ long as a cluster has them. Clusters with spec.conversion.service run a server o
 their own.
 
 With --etcd-servers or --etcd-embedded it provisions the EtcdNamespaces of clusters in
-that etcd.
+that etcd. With --etcd-proxy-listen it serves those of clusters that reach it by URL
+(spec.etcd.proxy.url); the others are served by proxies in their clusters.
 
 With --once it makes one pass and ends; --wait has it go on until everything is
 Ready.
@@ -213,6 +214,9 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	}
 	board := status.NewBoard(version(), repository.Describe(), o.git.branch)
 	board.Conversions, board.Spaces = converter.counts, spaces.problems
+	if spaces.proxy != nil {
+		board.EtcdNamespaces = spaces.proxy.Counts
+	}
 	daemon, err = reconcile.New(reconcile.Config{
 		Repository: repository, Computer: computer, Board: board, Log: log,
 		Interval: o.interval, ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly",

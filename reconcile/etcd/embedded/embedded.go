@@ -10,6 +10,7 @@
 //	ca.crt ca.key         signs the member's certificate, and those of clients
 //	server.crt server.key the member's
 //	root.crt root.key     of the root user, for gitopsd and etcdctl
+//	proxy/                tls.crt, tls.key and ca.crt for gitopsd's own proxy in front of it
 //	endpoint              where the etcd runs now
 //	etcd/                 etcd's own data directory
 //
@@ -49,7 +50,8 @@ type Config struct {
 	// Listen is the address for clients: an IP address and a port. Empty means
 	// 127.0.0.1:0, a free port of this machine alone.
 	Listen string
-	// Names are further DNS names and IP addresses by which clients reach it.
+	// Names are further DNS names and IP addresses by which clients reach it, or the proxy
+	// in front of it.
 	Names []string
 	// QuotaBytes is the largest size of the database. Zero means 2 GiB.
 	QuotaBytes int64
@@ -271,6 +273,10 @@ func (s *Server) enableAuth(ctx context.Context) error {
 	_, err = client.AuthEnable(ctx)
 	return err
 }
+
+// ProxyDir is the directory with the certificate of gitopsd's own proxy in front of it, as
+// Kubernetes mounts Secrets of TLS.
+func (s *Server) ProxyDir() string { return filepath.Join(s.cfg.Dir, proxyDir) }
 
 // Admin returns how to administer the etcd. Log and Fleet are the caller's.
 func (s *Server) Admin() admin.Config { return adminOf(s.cfg.Dir, s.endpoint) }

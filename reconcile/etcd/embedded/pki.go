@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,9 @@ const (
 	lifeOfLeaf = 90 * 24 * time.Hour
 )
 
+// proxyDir is the directory of the proxy's certificate.
+const proxyDir = "proxy"
+
 // rootUser is etcd's administrator, and the common name of its certificate.
 const rootUser = "root"
 
@@ -31,9 +35,9 @@ type pki struct {
 	now   func() time.Time
 }
 
-// server is what the member's certificate looks like.
-func (p pki) server() rotation.Profile {
-	profile := rotation.Profile{Name: "gitopsd etcd", Host: "localhost", DNSNames: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}}
+// serving is what a certificate of a server looks like.
+func (p pki) serving(name string) rotation.Profile {
+	profile := rotation.Profile{Name: name, Host: "localhost", DNSNames: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}}
 	for _, name := range p.names {
 		switch ip := net.ParseIP(name); {
 		case ip == nil && !slices.Contains(profile.DNSNames, name):
@@ -51,7 +55,12 @@ func (p pki) ensure() (again time.Time, err error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	for name, profile := range map[string]rotation.Profile{"server": p.server(), "root": {Name: rootUser}} {
+	if err := p.proxy(ca); err != nil {
+		return time.Time{}, err
+	}
+	for name, profile := range map[string]rotation.Profile{
+		"server": p.serving("gitopsd etcd"), "root": {Name: rootUser}, proxyDir + "/tls": p.serving("gitopsd etcd proxy"),
+	} {
 		due, err := p.leaf(ca, name, profile)
 		if err != nil {
 			return time.Time{}, fmt.Errorf("certificate %s.crt: %w", name, err)
@@ -61,6 +70,18 @@ func (p pki) ensure() (again time.Time, err error) {
 		}
 	}
 	return again, nil
+}
+
+// proxy makes the proxy's directory, with what its clients are to trust.
+func (p pki) proxy(ca rotation.Authority) error {
+	if err := os.MkdirAll(p.file(proxyDir), 0o700); err != nil {
+		return err
+	}
+	want := rotation.Encode(ca.Cert)
+	if have, err := os.ReadFile(p.file(proxyDir + "/ca.crt")); err == nil && bytes.Equal(have, want) {
+		return nil
+	}
+	return writeFile(p.file(proxyDir+"/ca.crt"), want)
 }
 
 // authority returns the CA, and makes it if there is none. Its key is written first: a

@@ -66,6 +66,9 @@ type Wanted struct {
 	ConfigMaps []manifest.ID
 	// Upstream signs the certificate by which the proxy speaks to etcd.
 	Upstream Upstream
+	// Trust has CAs that clients are to trust besides, in PEM: those of the daemon's own
+	// proxy, if that serves the namespace. It may be empty.
+	Trust []byte
 }
 
 // Upstream is what etcd trusts, and is trusted by, in PEM.

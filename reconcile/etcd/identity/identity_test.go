@@ -365,3 +365,22 @@ func TestUpstream(t *testing.T) {
 		t.Errorf("the new CA does not sign: %v", err)
 	}
 }
+
+// Clients trust the daemon's own proxy besides, as long as it serves the namespace, and
+// through its change of CAs.
+func TestTrust(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	holders := append(slices.Clone(c.wants.ConfigMaps), c.wants.Clients[0].Secret, c.wants.Clients[1].Secret)
+	c.rests()
+	own := c.objects[holders[0]].Data["ca.crt"]
+	for _, trust := range [][]byte{c.upstream().CA, append(c.upstream().CA, c.upstream().CA...), nil} {
+		c.wants.Trust = trust
+		c.rests()
+		for _, id := range holders {
+			if have := c.objects[id].Data["ca.crt"]; !bytes.Equal(have, slices.Concat(own, trust)) {
+				t.Errorf("%s has\n%s\nwant\n%s and\n%s", id, have, own, trust)
+			}
+		}
+	}
+}

@@ -227,12 +227,16 @@ func (t *turn) serving(ctx context.Context) ([]byte, error) {
 	}
 	t.set("server.crt", r.Cert)
 	t.set("server.key", r.Key)
+	trust := r.Bundle
+	if len(w.Trust) > 0 {
+		trust = union(trust, w.Trust)
+	}
 	for _, id := range w.ConfigMaps {
-		if err := t.put(ctx, id, map[string][]byte{keyBundle: r.Bundle}); err != nil {
+		if err := t.put(ctx, id, map[string][]byte{keyBundle: trust}); err != nil {
 			return nil, err
 		}
 	}
-	return r.Bundle, nil
+	return trust, nil
 }
 
 // written is an object that is to be written.

@@ -61,6 +61,8 @@ const (
 	PrefixRefused = "PrefixRefused"
 	// CertificatesMissing: not all certificates are there yet.
 	CertificatesMissing = "CertificatesMissing"
+	// NotServed: the daemon is to serve it, and cannot.
+	NotServed = "NotServed"
 	// Removing: the declaration is gone, and the keys are going.
 	Removing = "Removing"
 )

@@ -87,14 +87,14 @@ func TestMark(t *testing.T) {
 // The status that is written is read as it was.
 func TestShown(t *testing.T) {
 	t.Parallel()
-	s := &shown{state: state{address: "https://a", prefix: "/p/", counted: true, keys: 7}, generation: 3}
+	s := &shown{state: state{address: "https://a", prefix: "/p/", counted: true, keys: 7, sized: true, bytes: 16, used: "50%"}, generation: 3}
 	s.set(provisionedCondition, true, Available, "")
 	s.set(certificatesCondition, false, CertificatesMissing, "wait")
 	s.conclude()
 	for i := range s.conditions {
 		s.conditions[i].since = metav1.Unix(1700000000, 0).UTC()
 	}
-	if again := readShown(map[string]any{"status": s.tree()}); again.trouble() != "wait" || len(again.conditions) != 3 || again.conditions[2] != s.conditions[2] || again.keys != 7 || again.generation != 3 {
+	if again := readShown(map[string]any{"status": s.tree()}); again.trouble() != "wait" || len(again.conditions) != 3 || again.conditions[2] != s.conditions[2] || again.keys != 7 || !again.sized || again.bytes != 16 || again.used != "50%" || again.generation != 3 {
 		t.Errorf("read %+v\nof %+v", again, s)
 	}
 }

@@ -8,8 +8,8 @@
 // may connect by certificates (reconcile/etcd/identity).
 //
 // decide.go says what is to be done about an object, a pure function; namespaces.go goes
-// through all, provision.go provisions one, share.go shares what was asked of
-// etcd between homes, store.go reads and writes Secrets and
+// through all, provision.go provisions one, serve.go has the daemon serve it, share.go
+// shares what was asked of etcd between homes, store.go reads and writes Secrets and
 // ConfigMaps, remove.go takes leave of one that is no longer declared, status.go writes
 // statuses, and own.go keeps the namespaces of clusters themselves.
 //
@@ -68,6 +68,25 @@ type Etcd struct {
 	Endpoints []string
 	// Prefixes begin the prefixes that declarations may name.
 	Prefixes []string
+	// Proxy serves namespaces in the daemon; nil if it serves none.
+	Proxy Proxy
+}
+
+// Proxy serves the namespaces of clusters that reach the daemon for it
+// (spec.etcd.proxy.url).
+type Proxy interface {
+	// Serve serves a namespace by the files of its proxy's directory (etcd.Files), by
+	// path. The error says what is wrong with them; what was served before still is.
+	Serve(id etcd.ID, files map[string][]byte) error
+	// Withdraw serves namespaces no longer that are chosen.
+	Withdraw(chosen func(etcd.ID) bool)
+	// Bytes returns how much a namespace holds, as its quota counts it, and reports
+	// whether that is known here.
+	Bytes(id etcd.ID) (n int64, known bool)
+	// Trust returns the CAs that clients are to trust, in PEM; empty if they trust them
+	// anyway. Serves returns an error if they do not accept its certificate for a host.
+	Trust() []byte
+	Serves(host string) error
 }
 
 // Config configures a [Controller].
@@ -157,6 +176,8 @@ type pass struct {
 	*Controller
 	*home.View
 	now, again time.Time
+	// url is where the daemon serves the namespaces; empty if proxies in the home do.
+	url string
 	// there is what etcd has, by ID; nil if that was not asked, or is not known. damaged
 	// says of which namespaces it cannot be known.
 	there   map[etcd.ID]admin.Status
@@ -183,7 +204,7 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 	if err != nil {
 		return time.Time{}, err
 	}
-	p := &pass{Controller: c, View: v, now: c.cfg.Now()}
+	p := &pass{Controller: c, View: v, now: c.cfg.Now(), url: served(v)}
 	there := make(map[string]bool)
 	var due []*task
 	for _, meta := range all {
@@ -249,7 +270,7 @@ func (p *pass) task(k *known) (*task, error) {
 	default:
 		t.unclear = p.Fleet.Keeps != nil && p.Fleet.Keeps(id, "")
 	}
-	fmt.Fprintf(&key, " %v", t.unclear)
+	fmt.Fprintf(&key, " %v %s", t.unclear, p.url)
 	for _, kind := range []home.Kind{secrets, configMaps} {
 		all, err := p.Objects(kind)
 		if err != nil {

@@ -94,6 +94,9 @@ func (p *pass) keep(ctx context.Context, t *task, made admin.Provisioned, troubl
 	p.next(t, p.now.Add(countPause))
 	d, s := t.declaration, new(state)
 	s.address = d.Address()
+	if p.url != "" {
+		s.address = p.url
+	}
 	switch {
 	case p.refusedPrefix(d):
 		s.set(readyCondition, false, PrefixRefused, fmt.Sprintf("the prefix %s may hold keys of others, and the daemon does not allow it (--etcd-allow-prefixes); leave spec.prefix out for one that gitopsd chooses", d.Prefix))
@@ -109,11 +112,7 @@ func (p *pass) keep(ctx context.Context, t *task, made admin.Provisioned, troubl
 		s.set(provisionedCondition, true, Available, "")
 		s.prefix = made.Prefix
 	}
-	if there, known := p.there[p.id(t)]; known {
-		s.prefix, s.counted, s.keys = there.Prefix, true, there.Keys
-	} else if t.known.shown != nil {
-		s.prefix, s.counted, s.keys = t.known.shown.prefix, t.known.shown.counted, t.known.shown.keys
-	}
+	p.size(t, s)
 	for _, what := range made.Repaired {
 		p.Log.Warn("somebody had changed what an etcd namespace has in etcd; it was changed back", "namespace", made.ID.String(), "what", what)
 	}
@@ -155,9 +154,11 @@ func (p *pass) certify(ctx context.Context, t *task, made admin.Provisioned, s *
 	if err != nil {
 		return err
 	}
-	if err := st.finish(ctx); err != nil {
+	directory, err := st.finish(ctx)
+	if err != nil {
 		return err
 	}
+	p.serve(t, directory, kept.Ready, s)
 	// The proxies are told to refuse them; a kubelet takes a minute to do so.
 	for id := range withdrawn {
 		if err := p.delete(ctx, id, t.uids[id]); err != nil {
@@ -174,6 +175,9 @@ func (p *pass) certify(ctx context.Context, t *task, made admin.Provisioned, s *
 // certificates are those that a declaration asks for.
 func (p *pass) certificates(d *etcd.Declaration, proxy manifest.ID, upstream identity.Upstream) identity.Wanted {
 	w := identity.Wanted{ID: d.Of(p.Cluster), Service: d.Service(), Proxy: proxy, Upstream: upstream}
+	if p.url != "" && p.cfg.Etcd.Proxy != nil {
+		w.Trust = p.cfg.Etcd.Proxy.Trust()
+	}
 	for _, c := range d.Certificates {
 		w.Clients = append(w.Clients, identity.Client{Secret: manifest.Secret.ID(d.Namespace, c.Secret), Validity: c.Validity})
 	}

@@ -31,6 +31,7 @@ func (p *pass) remove(ctx context.Context, t *task, trouble error) error {
 	if err != nil {
 		return fmt.Errorf("what it has in etcd is not removed yet: %w", err)
 	}
+	p.withdraw(t)
 	if has {
 		gone, err := p.removeKeys(ctx, t, w)
 		if err != nil || !gone {

@@ -3,6 +3,8 @@ package namespaces
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,6 +20,7 @@ import (
 const (
 	provisionedCondition  = "Provisioned"
 	certificatesCondition = "CertificatesReady"
+	servedCondition       = "Served" // by the daemon
 	readyCondition        = "Ready"
 )
 
@@ -33,10 +36,13 @@ type condition struct {
 // state is the status that an object is to have.
 type state struct {
 	address, prefix string
-	counted         bool
-	keys            int64
-	certificates    []certificate
-	conditions      []condition
+	// counted reports whether keys is known, and sized whether bytes is. used is how much
+	// that is of the quota; empty without one.
+	counted, sized bool
+	keys, bytes    int64
+	used           string
+	certificates   []certificate
+	conditions     []condition
 }
 
 // certificate is a client certificate in a Secret. It is comparable.
@@ -170,6 +176,12 @@ func (s *shown) tree() map[string]any {
 	if s.counted {
 		tree["keys"] = s.keys
 	}
+	if s.sized {
+		tree["bytes"] = s.bytes
+	}
+	if s.used != "" {
+		tree["used"] = s.used
+	}
 	var certificates []any
 	for _, c := range s.certificates {
 		certificates = append(certificates, map[string]any{"secret": c.secret, "notAfter": c.expires.Format(time.RFC3339)})
@@ -180,12 +192,20 @@ func (s *shown) tree() map[string]any {
 	return tree
 }
 
+// used says how much of a quota is used, such as "3%". It is rounded up, so that only what
+// is empty is 0%.
+func used(n, quota int64) string {
+	return fmt.Sprintf("%.0f%%", math.Ceil(float64(n)/float64(quota)*100))
+}
+
 // readShown reads the status that an object has.
 func readShown(tree map[string]any) *shown {
 	status := manifest.Mapping(tree, "status")
 	s := &shown{state: state{address: manifest.Text(status, "address"), prefix: manifest.Text(status, "prefix")}}
 	s.generation, _ = status["observedGeneration"].(int64)
 	s.keys, s.counted = status["keys"].(int64)
+	s.bytes, s.sized = status["bytes"].(int64)
+	s.used = manifest.Text(status, "used")
 	for _, item := range manifest.List(status, "clientCertificates") {
 		c, _ := item.(map[string]any)
 		expires, _ := time.Parse(time.RFC3339, manifest.Text(c, "notAfter"))

@@ -143,14 +143,22 @@ func (s *store) create(ctx context.Context, id manifest.ID, values map[string]an
 	return err
 }
 
-// finish writes the files of the proxy's Secret that are not as they should be.
-func (s *store) finish(ctx context.Context) error {
+// finish writes the files of the proxy's Secret that are not as they should be. It returns
+// all that the Secret has then, by key; nil if there is none, or if it is not known what
+// it should have.
+func (s *store) finish(ctx context.Context) (map[string][]byte, error) {
 	if s.want == nil {
-		return nil
+		return nil, nil
 	}
 	now, err := s.Get(ctx, s.proxy)
-	if err != nil || now.Version == "" || now.Foreign != "" || maps.EqualFunc(s.files, s.want, bytes.Equal) {
-		return err
+	if err != nil || now.Version == "" || now.Foreign != "" {
+		return nil, err
 	}
-	return s.Put(ctx, s.proxy, now.Data, now.Version)
+	if !maps.EqualFunc(s.files, s.want, bytes.Equal) {
+		if err := s.Put(ctx, s.proxy, now.Data, now.Version); err != nil {
+			return nil, err
+		}
+	}
+	maps.Copy(now.Data, s.want)
+	return now.Data, nil
 }

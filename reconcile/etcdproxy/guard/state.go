@@ -42,6 +42,15 @@ func (g *Guard) States() map[etcd.ID]State {
 	return all
 }
 
+// Held returns what a namespace holds now, and reports whether there is such a namespace.
+func (g *Guard) Held(id etcd.ID) (limit.State, bool) {
+	t := g.tenant(id)
+	if t == nil {
+		return limit.State{}, false
+	}
+	return t.usage.State(), true
+}
+
 // Ready returns nil if etcd answers for every namespace, and each is counted and followed.
 // The error names those that are not.
 func (g *Guard) Ready() error {

@@ -31,14 +31,20 @@ func read(dir string) (*directory, error) {
 	if data, err := filepath.EvalSymlinks(filepath.Join(dir, "..data")); err == nil {
 		dir = data
 	}
-	d := &directory{files: make(map[string][]byte)}
+	files := make(map[string][]byte)
 	for _, f := range etcd.Files {
 		text, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(f.Path)))
 		if err != nil {
 			return nil, err
 		}
-		d.files[f.Path] = text
+		files[f.Path] = text
 	}
+	return parse(files)
+}
+
+// parse reads the files of a directory, by path.
+func parse(files map[string][]byte) (*directory, error) {
+	d := &directory{files: files}
 	strict := json.NewDecoder(bytes.NewReader(d.files[etcd.NamespaceFile]))
 	strict.DisallowUnknownFields()
 	if err := strict.Decode(&d.tenant.Namespace); err != nil {

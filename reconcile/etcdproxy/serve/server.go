@@ -1,7 +1,7 @@
-// Package serve is what is around an [etcdproxy.Proxy] that serves one namespace in a
-// process of its own, the Deployment of render/etcd: a directory with everything that it
-// needs (directory.go), read again when it is replaced, and the server with its end
-// (server.go).
+// Package serve is what is around an [etcdproxy.Proxy]. In a process of its own, the
+// Deployment of render/etcd, it serves one namespace: a directory has everything that it
+// needs (directory.go), read again when it is replaced, and the server has an end
+// (server.go). In the daemon it serves all that are reached there (daemon.go).
 package serve
 
 import (
@@ -175,10 +175,13 @@ func (s *server) unready(ctx context.Context, now time.Time) string {
 	return ""
 }
 
-func (s *server) counts() []status.EtcdNamespace {
+func (s *server) counts() []status.EtcdNamespace { return counts(s.proxy, s.guard) }
+
+// counts returns the numbers of what a proxy serves.
+func counts(proxy *etcdproxy.Proxy, gate *guard.Guard) []status.EtcdNamespace {
 	var all []status.EtcdNamespace
-	states := s.guard.States()
-	for id, n := range s.proxy.Counts() {
+	states := gate.States()
+	for id, n := range proxy.Counts() {
 		g := states[id]
 		all = append(all, status.EtcdNamespace{
 			Namespace: id.String(), Connections: n.Connections, Calls: n.Calls,

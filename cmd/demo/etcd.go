@@ -1,0 +1,288 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/render/etcd"
+)
+
+// What gives hub three namespaces in the daemon's etcd, which the daemon serves.
+const (
+	hubPath      = "  path: examples/fleet/hub\n"
+	hubResources = "- types.yaml\n"
+)
+
+// teams have a control plane each, whose storage is an EtcdNamespace in teamsNamespace of
+// hub. Its Secret has this suffix.
+var teams = []string{"red", "green", "blue"}
+
+const teamsNamespace, clientSecret = "control-planes", "-etcd-client"
+
+var (
+	secrets        = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
+	etcdNamespaces = schema.GroupVersionResource{Group: "gitopsd.dev", Version: etcd.Version, Resource: "etcdnamespaces"}
+)
+
+func (s *stage) teamDir(team string) string { return filepath.Join(s.dir, "teams", team) }
+func (s *stage) teamConfig(team string) string {
+	return filepath.Join(s.teamDir(team), team+".kubeconfig")
+}
+func (s *stage) teamFile(team, f string) string { return filepath.Join(s.dir, "teams", team+"-"+f) }
+
+// namespaces gives three control planes a namespace of one etcd each, and starts them.
+func (s *stage) namespaces(ctx context.Context, t *teller) error {
+	t.step("Three control planes, one etcd, three namespaces: hub declares storage for each, and gitopsd's proxy serves it")
+	address, err := s.proxyAddress(ctx)
+	if err != nil {
+		return err
+	}
+	err = s.edit(ctx, "clusters.yaml", func(text string) string {
+		return strings.Replace(text, hubPath, hubPath+"  etcd: {proxy: {url: \"https://"+address+"\"}}\n", 1)
+	})
+	if err != nil {
+		return err
+	}
+	err = s.edit(ctx, "examples/fleet/hub/kustomization.yaml", func(text string) string {
+		return strings.Replace(text, hubResources, hubResources+"- ../../control-planes\n", 1)
+	})
+	if err != nil {
+		return err
+	}
+	declaration, err := os.ReadFile(filepath.Join(s.clone, "examples/control-planes/"+teams[0]+".yaml"))
+	if err != nil {
+		return err
+	}
+	t.say("   examples/control-planes/%s.yaml, and the same for %s:", teams[0], strings.Join(teams[1:], " and "))
+	t.indent(string(declaration))
+	head, err := s.merge(ctx, "Give three control planes storage")
+	if err != nil {
+		return err
+	}
+	if err := s.rested(ctx, head); err != nil { // no package changes, so the lock does not, either
+		return err
+	}
+	began := time.Now()
+	for _, team := range teams {
+		if err := s.startTeam(ctx, team, address); err != nil {
+			return err
+		}
+	}
+	for _, team := range teams {
+		if err := s.wait(ctx, 2*time.Minute, "the control plane of "+team, func() bool { return answers(s.teamConfig(team)) }); err != nil {
+			return err
+		}
+	}
+	t.say("   A kube-apiserver for each, with the certificate in its Secret as --etcd-certfile, is ready after %s", time.Since(began).Round(100*time.Millisecond))
+	for _, team := range teams {
+		if err := s.kubectl(ctx, t, s.teamConfig(team), "created", "create", "configmap", "paint", "--from-literal=colour="+team); err != nil {
+			return err
+		}
+	}
+	looking, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := s.showKeys(looking, t); err != nil {
+		return err
+	}
+	if err := s.showView(looking, t, address); err != nil {
+		return err
+	}
+	return s.kubectl(ctx, t, s.teamConfig(teams[1]), teams[1], "get", "configmap", "paint", "-o", "jsonpath={.data}")
+}
+
+// proxyAddress reads in the daemon's log where it serves namespaces.
+func (s *stage) proxyAddress(ctx context.Context) (address string, err error) {
+	serving := regexp.MustCompile(`msg="serving etcd namespaces" address=(\S+)`)
+	err = s.wait(ctx, 30*time.Second, "the daemon to serve etcd namespaces", func() bool {
+		log, err := os.ReadFile(filepath.Join(s.dir, "gitopsd.log"))
+		m := serving.FindSubmatch(log)
+		if err != nil || m == nil {
+			return false
+		}
+		address = string(m[1])
+		return true
+	})
+	return address, err
+}
+
+// startTeam starts a team's control plane with the certificate that hub has for it.
+func (s *stage) startTeam(ctx context.Context, team, address string) error {
+	hub, err := s.client("hub")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(s.dir, "teams"), 0o700); err != nil {
+		return err
+	}
+	var data map[string]any
+	err = s.wait(ctx, 2*time.Minute, "the certificate of "+team, func() bool {
+		secret, err := hub.Resource(secrets).Namespace(teamsNamespace).Get(ctx, team+clientSecret, metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		data, _ = secret.Object["data"].(map[string]any)
+		return data["tls.crt"] != nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"ca.crt", "tls.crt", "tls.key"} {
+		text, _ := data[name].(string)
+		content, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return fmt.Errorf("the Secret of %s: %s: %w", team, name, err)
+		}
+		if err := os.WriteFile(s.teamFile(team, name), content, 0o600); err != nil {
+			return err
+		}
+	}
+	return s.background("devcluster-"+team, exec.Command(filepath.Join(s.source, "bin/devcluster"), "up", "--foreground",
+		"--dir", s.teamDir(team), "--clusters", team, "--controller-manager=false", "--etcd-servers", "https://"+address,
+		"--etcd-cafile", s.teamFile(team, "ca.crt"), "--etcd-certfile", s.teamFile(team, "tls.crt"), "--etcd-keyfile", s.teamFile(team, "tls.key")))
+}
+
+// showKeys shows which keys are whose, as the etcd's administrator sees them.
+func (s *stage) showKeys(ctx context.Context, t *teller) error {
+	t.say("   All three wrote the same key. In the etcd, as its administrator sees it:")
+	file := func(name string) string { return filepath.Join(s.etcdDir(), name) }
+	endpoint, err := os.ReadFile(file("endpoint"))
+	if err != nil {
+		return err
+	}
+	root, err := etcdClient(strings.TrimSpace(string(endpoint)), file("ca.crt"), file("root.crt"), file("root.key"))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	w := tabwriter.NewWriter(t.w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "   NAMESPACE\tKEYS\tONE OF THEM")
+	for _, team := range teams {
+		prefix := etcd.ID{Cluster: "hub", Namespace: teamsNamespace, Name: team}.DefaultPrefix()
+		n, err := count(ctx, root, prefix)
+		if err != nil {
+			return err
+		}
+		one, err := root.Get(ctx, prefix+"/registry/configmaps/default/paint")
+		if err != nil {
+			return err
+		}
+		if len(one.Kvs) != 1 || !strings.Contains(string(one.Kvs[0].Value), team) {
+			return fmt.Errorf("%s's ConfigMap is not below %s", team, prefix)
+		}
+		fmt.Fprintf(w, "   %s\t%d\t%s\n", team, n, one.Kvs[0].Key)
+	}
+	return w.Flush()
+}
+
+// showView shows what one of the teams sees of the etcd: its own keys, and nothing of the
+// others.
+func (s *stage) showView(ctx context.Context, t *teller, address string) error {
+	team := teams[0]
+	client, err := etcdClient("https://"+address, s.teamFile(team, "ca.crt"), s.teamFile(team, "tls.crt"), s.teamFile(team, "tls.key"))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	all, err := client.Get(ctx, "", clientv3.WithPrefix())
+	if err != nil {
+		return err
+	}
+	paints := 0
+	for _, kv := range all.Kvs {
+		if strings.HasSuffix(string(kv.Key), "/paint") && strings.Contains(string(kv.Value), team) {
+			paints++
+		}
+	}
+	others, err := count(ctx, client, etcd.OwnPrefix)
+	if err != nil {
+		return err
+	}
+	if paints != 1 || others != 0 {
+		return fmt.Errorf("%s sees %d ConfigMaps of its own, and %d keys of others", team, paints, others)
+	}
+	t.say("   %s's certificate shows an etcd with %d keys, none of which are below %s", team, len(all.Kvs), etcd.OwnPrefix)
+	return nil
+}
+
+// count returns how many keys have a prefix.
+func count(ctx context.Context, c *clientv3.Client, prefix string) (int64, error) {
+	answer, err := c.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return 0, err
+	}
+	return answer.Count, nil
+}
+
+func etcdClient(endpoint, caFile, certFile, keyFile string) (*clientv3.Client, error) {
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		return nil, err
+	}
+	ca, err := os.ReadFile(caFile)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	return clientv3.New(clientv3.Config{
+		Endpoints: []string{endpoint}, Logger: zap.NewNop(),
+		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots},
+	})
+}
+
+// showNamespaces shows what hub says of the namespaces. Their sizes are looked at every
+// minute.
+func (s *stage) showNamespaces(ctx context.Context, t *teller) error {
+	t.step("How full the namespaces of the etcd are, against their quotas")
+	hub, err := s.client("hub")
+	if err != nil {
+		return err
+	}
+	err = s.wait(ctx, 2*time.Minute, "the sizes of namespaces", func() bool {
+		for _, team := range teams {
+			n, err := hub.Resource(etcdNamespaces).Namespace(teamsNamespace).Get(ctx, team, metav1.GetOptions{})
+			if err != nil {
+				return false
+			}
+			status, _ := n.Object["status"].(map[string]any)
+			if bytes, _ := status["bytes"].(int64); bytes == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	return s.kubectl(ctx, t, s.kubeconfig("hub"), teams[0], "get", "etcdnamespaces", "-n", teamsNamespace)
+}
+
+// kubectl runs kubectl in a cluster and shows what it prints, which has to contain want.
+func (s *stage) kubectl(ctx context.Context, t *teller, kubeconfig, want string, args ...string) error {
+	of, _, _ := strings.Cut(filepath.Base(kubeconfig), ".")
+	t.say("   %s$ kubectl %s", of, strings.Join(args, " "))
+	out, err := s.command(ctx, s.dir, filepath.Join(s.source, "bin/devcluster"), append([]string{"kubectl", "--kubeconfig", kubeconfig}, args...)...)
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(out, want) {
+		return fmt.Errorf("kubectl %s printed %q; want %s", strings.Join(args, " "), out, want)
+	}
+	t.indent(out)
+	return nil
+}

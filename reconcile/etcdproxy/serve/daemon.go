@@ -1,0 +1,123 @@
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"strings"
+	"sync"
+
+	"gitopsd.dev/reconcile/etcdproxy"
+	"gitopsd.dev/reconcile/etcdproxy/guard"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/render/etcd"
+)
+
+// DaemonConfig configures a [Daemon].
+type DaemonConfig struct {
+	// Certificate returns what it serves with; required. It is called for each connection.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// Log gets what happens; required.
+	Log *slog.Logger
+}
+
+// Daemon serves many namespaces on one address, in the daemon. A client's certificate says
+// which one it means. Its methods may be called at the same time.
+type Daemon struct {
+	proxy *etcdproxy.Proxy
+	guard *guard.Guard
+
+	mu  sync.Mutex
+	now map[etcd.ID]*directory
+}
+
+// NewDaemon makes a Daemon that serves no namespace yet.
+func NewDaemon(c DaemonConfig) (*Daemon, error) {
+	gate, err := guard.New(guard.Config{Log: c.Log})
+	if err != nil {
+		return nil, err
+	}
+	proxy, err := etcdproxy.New(etcdproxy.Config{
+		Log: c.Log, Gate: gate, Floors: gate, Certificate: c.Certificate,
+		Limits: etcdproxy.Limits{Drain: leaving},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Daemon{proxy: proxy, guard: gate, now: make(map[etcd.ID]*directory)}, nil
+}
+
+// Listen serves on a listener until ctx ends, and lets the calls under way end. Then it
+// closes all connections. The error is about the listener.
+func (d *Daemon) Listen(ctx context.Context, l net.Listener) error {
+	defer d.proxy.Close()
+	return d.proxy.Serve(ctx, l)
+}
+
+// Serve serves a namespace by what the files of its proxy's directory say, by path; those
+// of the server's certificate are not used. If they cannot be used, what was served before
+// still is. The error names the file, or what of the namespace is wrong.
+func (d *Daemon) Serve(id etcd.ID, files map[string][]byte) error {
+	next, err := parse(files)
+	if err != nil {
+		return err
+	}
+	if next.tenant.ID != id {
+		return fmt.Errorf("%s: it is for %s", etcd.NamespaceFile, next.tenant.ID)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.now[id]
+	if before != nil && before.same(next) {
+		return nil
+	}
+	for _, other := range d.now { // which would be served no longer, either
+		if a, b := next.tenant.Namespace, other.tenant.Namespace; a.ID != b.ID &&
+			(a.Number == b.Number || strings.HasPrefix(a.Prefix, b.Prefix) || strings.HasPrefix(b.Prefix, a.Prefix)) {
+			return fmt.Errorf("%s: its number or its keys are those of %s, too", etcd.NamespaceFile, b.ID)
+		}
+	}
+	d.now[id] = next
+	if err := d.set(); err != nil {
+		delete(d.now, id)
+		if before != nil {
+			d.now[id] = before
+		}
+		return errors.Join(err, d.set())
+	}
+	return nil
+}
+
+// Withdraw serves namespaces no longer that are chosen. Their connections are closed.
+func (d *Daemon) Withdraw(chosen func(etcd.ID) bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := len(d.now)
+	maps.DeleteFunc(d.now, func(id etcd.ID, _ *directory) bool { return chosen(id) })
+	if len(d.now) != n {
+		_ = d.set() // the others are served as they were
+	}
+}
+
+// set serves what there is. The caller holds the lock.
+func (d *Daemon) set() error {
+	var tenants []etcdproxy.Tenant
+	for _, one := range d.now {
+		tenants = append(tenants, one.tenant)
+	}
+	return d.proxy.Set(tenants)
+}
+
+// Bytes returns how much a namespace holds, as its quota counts it, and reports whether
+// that is known here.
+func (d *Daemon) Bytes(id etcd.ID) (n int64, known bool) {
+	s, served := d.guard.Held(id)
+	return s.Bytes, served && s.Current
+}
+
+// Counts returns the numbers of what is served.
+func (d *Daemon) Counts() []status.EtcdNamespace { return counts(d.proxy, d.guard) }
