@@ -159,6 +159,7 @@ func (c *Connection) plan(ctx context.Context, want *desired.Unit, how planning)
 	plan.KeepConverters(p)
 	if how.dryRun {
 		p.Notes = append(p.Notes, append(c.notes(ctx, want), completed.Notes...)...)
+		p.Notes = append(p.Notes, c.stranded(ctx, p)...)
 	}
 	return p, completed, nil
 }
