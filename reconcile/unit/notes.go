@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render"
@@ -69,6 +70,41 @@ func (c *Connection) notes(ctx context.Context, want *desired.Unit) []string {
 		return err == nil
 	})
 }
+
+// stranded says which applications lose the target that they run on with a plan.
+func (c *Connection) stranded(ctx context.Context, p *plan.Plan) []string {
+	going := make(map[manifest.ID]bool)
+	for i := range p.Steps {
+		if s := &p.Steps[i]; s.Action == plan.Prune && s.ID.Is(manifest.Target) {
+			going[s.ID] = true
+		}
+	}
+	if len(going) == 0 {
+		return nil
+	}
+	var notes []string
+	t, err := c.client.Kind(ctx, manifest.Application.Group, manifest.Application.Kind)
+	if err == nil {
+		err = c.client.ListFull(ctx, t, kube.ListOptions{}, func(tree map[string]any) bool {
+			namespace, target := manifest.Text(tree, "metadata", "namespace"), manifest.Text(tree, "status", "targetRef", "name")
+			if going[manifest.Target.ID(namespace, target)] {
+				notes = append(notes, fmt.Sprintf("application %s/%s runs on target %s, which goes: its objects in that cluster stay, and nobody keeps them any more; to have them deleted, delete the application before",
+					namespace, manifest.Text(tree, "metadata", "name"), target))
+			}
+			return true
+		})
+	}
+	if err != nil && kube.ClassOf(err) != kube.NoSuchType {
+		notes = []string{fmt.Sprintf("it is not known which applications run on targets that go: %v", err)}
+	}
+	if n := len(notes) - mostStranded; n > 0 {
+		notes = append(notes[:mostStranded], prose.Agree(n, "more application loses its target", "more applications lose their targets"))
+	}
+	return notes
+}
+
+// mostStranded is how many applications are named that lose their targets.
+const mostStranded = 20
 
 // misplaced says where an annotation that asks for storage migrations does nothing.
 func misplaced(objects *manifest.Set) []string {
