@@ -365,3 +365,30 @@ func TestPatchOddCharacters(t *testing.T) {
 		t.Errorf("have %q\nwant %q", have, want)
 	}
 }
+
+// A patch is idle if nothing matches its target, unless an earlier one may have renamed
+// what it is for.
+func TestIdlePatches(t *testing.T) {
+	t.Parallel()
+	all := manifesttest.Objects(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: settings, namespace: a}}\n---\n{apiVersion: v1, kind: Secret, metadata: {name: login, namespace: a}}")
+	const add = "- {op: add, path: /data, value: {a: b}}"
+	of := func(kind, name string) Patch { return Patch{Target: &Selector{Kind: kind, Name: name}, Patch: add} }
+	for _, tt := range []struct {
+		name    string
+		patches []Patch
+		want    string
+	}{
+		{"all match", []Patch{of("ConfigMap", "s.*"), of("", "login")}, "[]"},
+		{"kind", []Patch{of("ConfigMpa", "")}, "[{0 kind: ConfigMpa ; did you mean ConfigMap?}]"},
+		{"name", []Patch{of("ConfigMap", "setings"), of("Secret", "elsewhere")}, "[{0 kind: ConfigMap, name: setings ; did you mean settings?} {1 kind: Secret, name: elsewhere }]"},
+		{"after a rename", []Patch{of("Secret", "login"), of("Secret", "renamed")}, "[]"},
+	} {
+		p, err := NewPatches(tt.patches)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have := fmt.Sprint(p.Idle(all)); have != tt.want {
+			t.Errorf("%s: have %s, want %s", tt.name, have, tt.want)
+		}
+	}
+}
