@@ -29,6 +29,11 @@ build: ## Build bin/gitopsd
 	@echo "building gitopsd; a few minutes when the cache is cold"
 	@$(GO) build -o $(BIN)/gitopsd ./cmd/gitopsd
 
+.PHONY: image
+image: ## Build the container image for amd64 and arm64, with the list of its modules, into bin/image, or push it to IMAGE=<reference>
+	@echo "building the image; minutes when the cache is cold, since gitopsd is compiled for both"
+	@$(GO) run ./cmd/image $(if $(IMAGE),-push '$(IMAGE)',-layout bin/image)
+
 .PHONY: demo
 demo: tools $(DEVCLUSTER) build ## Watch a real fleet follow a real Git repository (KEEP=1 leaves it running)
 	@echo "building the demo"

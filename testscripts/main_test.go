@@ -19,6 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"gitopsd.dev/cmd/gitopsd/cli"
+	"gitopsd.dev/testscripts/confined"
 	"gitopsd.dev/testscripts/etcdclient"
 	"gitopsd.dev/testscripts/load"
 	"gitopsd.dev/testscripts/webhookserver"
@@ -36,6 +37,7 @@ var programs = map[string]func(){
 	},
 	"webhookserver": webhookserver.Main,
 	"load":          load.Main,
+	"confined":      confined.Main,
 	"etcdclient":    etcdclient.Main,
 }
 

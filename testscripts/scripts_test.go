@@ -88,7 +88,12 @@ func setup(env *testscript.Env) error {
 			env.Vars = append(env.Vars, v)
 		}
 	}
+	examples, err := filepath.Abs("../examples")
+	if err != nil {
+		return err
+	}
 	env.Vars = append(env.Vars,
+		"EXAMPLES="+examples,
 		"KUBECONFIG="+filepath.Join(env.WorkDir, ".kubeconfig"),
 		"DOCKER_CONFIG="+filepath.Join(env.WorkDir, ".docker"),
 		"XDG_CACHE_HOME="+filepath.Join(env.WorkDir, ".cache"),

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// replaceable returns an error if a directory cannot be made an image layout, because it
+// is something else.
+func replaceable(dir string) error {
+	entries, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0:
+		return nil
+	case err != nil:
+		return fmt.Errorf("-layout: %w", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "oci-layout")); err != nil {
+		return fmt.Errorf("-layout %s: the directory is not empty, and no OCI image layout; name another", dir)
+	}
+	return nil
+}
+
+// write makes a directory an OCI image layout of the image and what refers to it. It
+// replaces one that is there once everything is written.
+func (i *image) write(dir string) (err error) {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	next, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+"-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(next)) }()
+	if err := os.Chmod(next, 0o755); err != nil {
+		return err
+	}
+	all := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{Add: i.index})
+	for _, s := range i.sboms {
+		all = mutate.AppendManifests(all, mutate.IndexAddendum{Add: s, Descriptor: v1.Descriptor{ArtifactType: sbomType}})
+	}
+	if _, err := layout.Write(next, all); err != nil {
+		return err
+	}
+	if err := replaceable(dir); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	return os.Rename(next, dir)
+}
+
+// push pushes the image and what refers to it. The tag comes last, so that whoever
+// pulls it finds everything.
+func (i *image) push(ctx context.Context, tag name.Tag) error {
+	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithUserAgent("gitopsd-image")}
+	repository := tag.Context()
+	err := remote.WriteIndex(repository.Digest(i.digest.String()), i.index, options...)
+	for _, s := range i.sboms {
+		if err != nil {
+			break
+		}
+		var d v1.Hash
+		if d, err = s.Digest(); err == nil {
+			err = remote.Write(repository.Digest(d.String()), s, options...)
+		}
+	}
+	if err == nil {
+		err = remote.Tag(tag, i.index, options...)
+	}
+	if refused := (*transport.Error)(nil); errors.As(err, &refused) && (refused.StatusCode == http.StatusUnauthorized || refused.StatusCode == http.StatusForbidden) {
+		return fmt.Errorf("push %s: %w; log in with `docker login %s`, as an account that may push there", tag, err, repository.RegistryStr())
+	}
+	if err != nil {
+		return fmt.Errorf("push %s: %w", tag, err)
+	}
+	return nil
+}
+
+// artifact is a manifest with one content, for the library.
+type artifact struct {
+	manifest *v1.Manifest
+	config   []byte
+	layer    v1.Layer
+}
+
+func (a *artifact) MediaType() (types.MediaType, error) { return a.manifest.MediaType, nil }
+func (a *artifact) RawConfigFile() ([]byte, error)      { return a.config, nil }
+func (a *artifact) RawManifest() ([]byte, error)        { return json.Marshal(a.manifest) }
+func (a *artifact) LayerByDigest(d v1.Hash) (partial.CompressedLayer, error) {
+	has, err := a.layer.Digest()
+	if err != nil {
+		return nil, err
+	}
+	if d != has {
+		return nil, fmt.Errorf("%s is not in the artifact, which has %s", d, has)
+	}
+	return a.layer, nil
+}
