@@ -12,10 +12,10 @@ import (
 )
 
 var (
-	// shown matches a command line of gitopsd that a page shows, in a code span or block.
-	shown    = regexp.MustCompile("(?m)(?:`|^\\$ |```\n)gitopsd ([a-z][^`\n|]*)")
-	longFlag = regexp.MustCompile(`(?:^|[ \[])--([a-z][a-z-]*)`)
-	variable = regexp.MustCompile(`\bGITOPSD_[A-Z_]+\b`)
+	// shownLine matches a command line of gitopsd that a page shows, in a code span or block.
+	shownLine       = regexp.MustCompile("(?m)(?:`|^\\$ |```\n)gitopsd ([a-z][^`\n|]*)")
+	longFlag        = regexp.MustCompile(`(?:^|[ \[])--([a-z][a-z-]*)`)
+	environmentName = regexp.MustCompile(`\bGITOPSD_[A-Z_]+\b`)
 )
 
 // The command lines that README and the pages below docs show are of commands and
@@ -48,12 +48,12 @@ func TestPagesShowCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 		name := filepath.Base(page)
-		for _, v := range variable.FindAllString(string(text), -1) {
+		for _, v := range environmentName.FindAllString(string(text), -1) {
 			if !variables[v] {
 				t.Errorf("%s names %s, which sets no flag", name, v)
 			}
 		}
-		for _, m := range shown.FindAllStringSubmatch(string(text), -1) {
+		for _, m := range shownLine.FindAllStringSubmatch(string(text), -1) {
 			lines++
 			words := strings.Fields(m[1])
 			c, _, err := root.Find(words)
