@@ -17,8 +17,8 @@
 // Kubernetes may not measure the deadline of a template that a Deployment had before,
 // since it finds the old ReplicaSet and keeps the condition Progressing of the rollout
 // before. So when a failed revision is tried again, by a person or by a revert of a
-// revert, the condition may say that it is available while it crashes. It counts only
-// if it names the ReplicaSet, or all pods are available. Otherwise the daemon that wrote
+// revert, the condition may say that it is available while it crashes, or that another
+// one took too long. It counts only if it names the ReplicaSet, or all pods are available. Otherwise the daemon that wrote
 // the record measures the deadline, from when it first saw it, and a pod must be seen
 // failing. After a restart it is not known whether the revision was ready meanwhile, so
 // that it stays, which is reported.
@@ -267,11 +267,15 @@ func underWay(desired *manifest.Object, k Known) Decision {
 	ready, _ := k.find(k.Record.Ready)
 	_, current := k.find(Hash(failing))
 	seen, cause := k.causes(current, failing, ready)
+	if !d.Unmeasured && outdated(k.Deployment, current) && k.Revisions.Unread == "" {
+		if d.Unmeasured = true; !k.Overdue {
+			return d
+		}
+	}
 	switch account := manifest.Text(desired.Tree(), "spec", "template", "spec", "serviceAccountName"); {
 	case k.Revisions.Unread != "":
 		d.Stays = k.Revisions.Unread
 	case d.Unmeasured && seen == "" && cause == "": // nothing fails
-	case !d.Unmeasured && outdated(k.Deployment, current):
 	case ready == nil:
 		d.Stays = gone
 	case Hash(ready) == Hash(failing):
