@@ -42,7 +42,7 @@ func TestSurveyComposites(t *testing.T) {
 		t.Fatal("no step")
 		return plan.Step{}
 	}
-	if s := step(apply.PlanOptions{}); s.Action != plan.Refused || !strings.Contains(s.Reason, "Crossplane has not made the CRD xdatabases."+b.name+".example.org") {
+	if s := step(apply.PlanOptions{}); s.Action != plan.Refused || !strings.Contains(s.Reason, "the CRD xdatabases."+b.name+".example.org is not there: Crossplane has not made it") {
 		t.Errorf("before Crossplane: %s: %s", s.Action, s.Reason)
 	}
 

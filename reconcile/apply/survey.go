@@ -182,7 +182,7 @@ func storedVersions(ctx context.Context, cluster *kube.Client, name string) ([]s
 	}
 	tree, _, err := cluster.Get(ctx, t, manifest.CRD.ID("", name))
 	if kube.ClassOf(err) == kube.NotFound {
-		return nil, fmt.Errorf("Crossplane has not made the CRD %s", name)
+		return nil, fmt.Errorf("the CRD %s is not there: Crossplane has not made it", name)
 	}
 	if err != nil {
 		return nil, err

@@ -124,7 +124,7 @@ func (m *meter) run(ctx context.Context) error {
 			one, stop := context.WithCancel(ctx)
 			measured[r] = stop
 			all.Go(func() {
-				if err := m.measure(one, s, r); err != nil && one.Err() == nil {
+				if err := m.measure(one, s, r); one.Err() == nil {
 					cancel(fmt.Errorf("etcd namespace %s: %w", r.ID, err))
 				}
 			})
@@ -160,7 +160,8 @@ func (m *meter) wanted(ctx context.Context, s *session) (map[registry.Record]boo
 	return wanted, nil
 }
 
-// measure keeps the size of one namespace until ctx ends or something goes wrong.
+// measure keeps the size of one namespace until ctx ends or something goes wrong,
+// and returns which.
 func (m *meter) measure(ctx context.Context, s *session, r registry.Record) error {
 	for {
 		begun := time.Now()
