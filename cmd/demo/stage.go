@@ -291,7 +291,9 @@ func (s *stage) command(ctx context.Context, dir, name string, args ...string) (
 	cmd.Dir = dir
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	cmd.Env = append(os.Environ(), gitserver.Env(s.dir)...)
+	// Settings of gitopsd that are in this environment are for another fleet.
+	own := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GITOPSD_") })
+	cmd.Env = append(own, gitserver.Env(s.dir)...)
 	out, err := cmd.Output()
 	if err != nil {
 		return string(out), fmt.Errorf("%s %s: %w\n%s%s", filepath.Base(name), strings.Join(args, " "), err, out, tail(stderr.String()))
