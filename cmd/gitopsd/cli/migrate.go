@@ -17,6 +17,7 @@ import (
 	"gitopsd.dev/reconcile/migrate"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources/errgroup"
 )
 
@@ -63,7 +64,7 @@ Without a CRD, such as widgets.acme.example, it is about all CRDs, and --yes mig
 those that gitopsd has applied.
 
 Where conversion rules convert, objects keep in the annotation
-gitopsd.dev/conversion-stash what some version cannot hold. What they keep for a
+` + manifest.ConversionStashAnnotation + ` what some version cannot hold. What they keep for a
 version stays when the CRD loses that version, in case it comes back. With
 --forget VERSION migrate counts the objects of the CRD that keep something for it,
 and with --yes takes that off. What they keep for other versions stays, and a version
