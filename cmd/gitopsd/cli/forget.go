@@ -85,17 +85,13 @@ func (o *migrateOptions) forgetAll(ctx context.Context, cmd *cobra.Command, g *g
 // forgetIn is about one cluster, nil if it has no such CRD. An error is about the cluster
 // as a whole.
 func (o *migrateOptions) forgetIn(ctx context.Context, g *global, p asked, name string, progress *progress) (*forgotten, error) {
-	cluster, err := p.connect(ctx)
-	if err != nil {
-		return nil, problem.In(p.Name, err)
-	}
-	defer cluster.Close()
-	m, err := o.migrator(g, cluster, progress)
-	if err != nil {
+	f := &forgotten{Cluster: p.Name}
+	if err := o.with(ctx, g, p, progress, func(m *migrate.Migrator) error {
+		f.Forgotten, f.err = m.Forget(ctx, name, o.forget, o.yes && !p.Spec.Suspend)
+		return nil
+	}); err != nil {
 		return nil, err
 	}
-	f := &forgotten{Cluster: p.Name}
-	f.Forgotten, f.err = m.Forget(ctx, name, o.forget, o.yes && !p.Spec.Suspend)
 	if kube.ClassOf(f.err) == kube.NotFound {
 		return nil, nil
 	}

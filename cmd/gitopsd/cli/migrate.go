@@ -217,56 +217,59 @@ func (o *migrateOptions) absent(list []asked, has func(i int, name string) bool,
 
 // cluster lists the CRDs of a cluster that have old versions, or are named, and migrates
 // them if that is asked for. An error is about the cluster as a whole.
-func (o *migrateOptions) cluster(ctx context.Context, g *global, p asked, names []string, reading chan struct{}, progress *progress) ([]migration, error) {
+func (o *migrateOptions) cluster(ctx context.Context, g *global, p asked, names []string, reading chan struct{}, progress *progress) (all []migration, err error) {
 	reading <- struct{}{}
 	read := sync.OnceFunc(func() { <-reading })
 	defer read()
-	cluster, err := p.connect(ctx)
-	if err != nil {
-		return nil, problem.In(p.Name, err)
-	}
-	defer cluster.Close()
-	m, err := o.migrator(g, cluster, progress)
-	if err != nil {
-		return nil, err
-	}
-	stored, err := list(ctx, m, names)
-	if err != nil {
-		return nil, err
-	}
-	if o.yes {
-		read()
-	}
-	var all []migration
-	for _, s := range stored {
-		if len(names) == 0 && !s.Needed() {
-			continue
+	err = o.with(ctx, g, p, progress, func(m *migrate.Migrator) error {
+		stored, err := list(ctx, m, names)
+		if err != nil {
+			return err
 		}
-		one := migration{Cluster: p.Name, Result: migrate.Result{Storage: s}}
-		one.Foreign = len(names) == 0 && !s.Ours
-		switch do := o.yes && one.todo(); {
-		case do && p.Spec.Suspend:
-			one.err = problem.In(p.Name, fmt.Errorf("%s has to be migrated, and the cluster is suspended (spec.suspend)", s.Name))
-		case do:
-			one.Result, one.err = m.Run(ctx, s.Name)
-		case s.Blocked == "":
-			one.Objects, one.err = m.Count(ctx, s)
+		if o.yes {
+			read()
 		}
-		if one.err != nil {
-			one.Error = problem.Message(one.err)
+		for _, s := range stored {
+			if len(names) == 0 && !s.Needed() {
+				continue
+			}
+			one := o.one(ctx, m, p, s, len(names) == 0 && !s.Ours)
+			all = append(all, one)
+			if ctx.Err() != nil || kube.IsClusterWide(one.err) {
+				break
+			}
 		}
-		all = append(all, one)
-		if ctx.Err() != nil || kube.IsClusterWide(one.err) {
-			break
-		}
-	}
-	return all, nil
+		return nil
+	})
+	return all, err
 }
 
-// migrator returns a Migrator of a cluster that shows how far it is.
-func (o *migrateOptions) migrator(g *global, cluster *kube.Client, progress *progress) (*migrate.Migrator, error) {
+// one is about one CRD of a cluster.
+func (o *migrateOptions) one(ctx context.Context, m *migrate.Migrator, p asked, s migrate.Storage, foreign bool) migration {
+	one := migration{Cluster: p.Name, Result: migrate.Result{Storage: s}, Foreign: foreign}
+	switch do := o.yes && one.todo(); {
+	case do && p.Spec.Suspend:
+		one.err = problem.In(p.Name, fmt.Errorf("%s has to be migrated, and the cluster is suspended (spec.suspend)", s.Name))
+	case do:
+		one.Result, one.err = m.Run(ctx, s.Name)
+	case s.Blocked == "":
+		one.Objects, one.err = m.Count(ctx, s)
+	}
+	if one.err != nil {
+		one.Error = problem.Message(one.err)
+	}
+	return one
+}
+
+// with connects to a cluster and calls do with a Migrator of it that shows how far it is.
+func (o *migrateOptions) with(ctx context.Context, g *global, p asked, progress *progress, do func(*migrate.Migrator) error) error {
+	cluster, err := p.connect(ctx)
+	if err != nil {
+		return problem.In(p.Name, err)
+	}
+	defer cluster.Close()
 	name := cluster.Name()
-	return migrate.New(migrate.Config{Cluster: cluster, Rate: o.rate, Settle: o.settle, Log: g.log(false), Progress: func(at migrate.Progress) {
+	m, err := migrate.New(migrate.Config{Cluster: cluster, Rate: o.rate, Settle: o.settle, Log: g.log(false), Progress: func(at migrate.Progress) {
 		switch {
 		case at.Wait > 0:
 			progress.step("%s: %s has just changed, waiting for %s", name, at.Name, at.Wait)
@@ -276,6 +279,10 @@ func (o *migrateOptions) migrator(g *global, cluster *kube.Client, progress *pro
 			progress.step("%s: %s, %d of %d objects", name, at.Name, at.Done, at.All)
 		}
 	}})
+	if err != nil {
+		return err
+	}
+	return do(m)
 }
 
 // list reads the named CRDs that exist, or all.
