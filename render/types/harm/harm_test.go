@@ -526,6 +526,22 @@ func TestVersions(t *testing.T) {
 	}
 }
 
+// What objects keep for a version that goes does not show in that version.
+func TestVersionListed(t *testing.T) {
+	crd := definition("{type: object}")
+	webhook := "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: 'https://example.org'}}}\n"
+	two := strings.Replace(crd, "  versions:\n", "  versions:\n  - {name: v1beta1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object}}}}}\n", 1) + webhook
+	old, now := manifesttest.Tree(t, two), manifesttest.Tree(t, crd)
+	report, err := compat.Compare(old, now, compat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	judges, err := harm.New(old, now, report.Findings, harm.Options{})
+	if err != nil || len(judges) != 1 || !slices.Equal(judges[0].Versions(), []string{"v1"}) {
+		t.Errorf("%v %v", judges[0].Versions(), err)
+	}
+}
+
 // An object that is not of the type, or in no version of it, makes the survey unknown.
 func TestUnknown(t *testing.T) {
 	old, now := definition("{type: object, properties: {a: {type: integer}}}"), definition("{type: object}")
