@@ -48,8 +48,8 @@ conformance: tools $(DEVCLUSTER) ## What takes too long for every change: large 
 	@$(GO) test -count 1 -timeout 30m ./render/types -run 'TestLive$$' -all
 	@$(GO) test -count 1 -timeout 30m ./reconcile/migrate -run 'TestKubernetes$$' -all
 	@$(GO) test -count 1 -timeout 30m ./reconcile/apply -run 'TestSurveyAgainstServer$$' -all
-	@$(GO) test -count 1 -timeout 30m ./reconcile/convert -run '^TestKubernetes' -all
-	@$(GO) test -count 1 -timeout 30m ./render/conversion/histories -all
+	@$(GO) test -count 1 -timeout 90m ./reconcile/convert -run '^TestKubernetes' -all
+	@$(GO) test -count 1 -timeout 90m ./render/conversion/histories -all
 	@$(GO) test -count 1 -timeout 30m ./reconcile/etcdproxy/linearizability -all
 	@$(GO) test -count 1 -timeout 60m ./reconcile/etcdproxy/conformance -all
 

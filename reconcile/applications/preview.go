@@ -6,6 +6,9 @@ import (
 	"maps"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/render/application"
@@ -13,28 +16,31 @@ import (
 	"gitopsd.dev/render/target/placement"
 )
 
-// Preview is a [unit.Completer] for clusters whose manifests have KubernetesApplications.
-// It refuses those with errors, and tells a plan where the others will be placed. It
-// completes no object: what an application has in the cluster of its target is a unit of
-// work of its own.
+// Preview is a [unit.Completer] for clusters whose manifests have KubernetesApplications
+// or KubernetesTargets. It refuses applications with errors, and tells a plan where the
+// others will be placed, and which of those that people made without the repository its
+// targets get. It completes no object: what an application has in the cluster of its target
+// is a unit of work of its own.
 type Preview struct{}
 
 // Complete implements [unit.Completer].
 func (Preview) Complete(ctx context.Context, r unit.Request) (unit.Completion, error) {
 	done := unit.Completion{Relied: make(map[manifest.ID]string), Refused: make(map[manifest.ID]string)}
-	p := &preview{apps: make(map[manifest.ID]*application.Application), targets: make(map[manifest.ID]placement.Target)}
+	p := &preview{apps: make(map[manifest.ID]*application.Application), targets: make(map[manifest.ID]placement.Target), declared: make(map[manifest.ID]bool)}
 	for _, o := range r.Objects.All() {
-		if !o.ID().Is(manifest.Application) {
-			continue
+		switch {
+		case o.ID().Is(manifest.Target):
+			p.declared[o.ID()] = true
+		case o.ID().Is(manifest.Application):
+			app, err := application.Read(o.Tree())
+			if err != nil {
+				done.Refused[o.ID()] = fmt.Sprintf("%v (%s)", err, o.Origin())
+				continue
+			}
+			p.apps[o.ID()] = app
 		}
-		app, err := application.Read(o.Tree())
-		if err != nil {
-			done.Refused[o.ID()] = fmt.Sprintf("%v (%s)", err, o.Origin())
-			continue
-		}
-		p.apps[o.ID()] = app
 	}
-	if !r.Preview || len(p.apps) == 0 {
+	if !r.Preview || len(p.apps)+len(p.declared) == 0 {
 		return done, nil
 	}
 	if err := p.look(ctx, r); err != nil {
@@ -53,6 +59,8 @@ func (Preview) Complete(ctx context.Context, r unit.Request) (unit.Completion, e
 type preview struct {
 	apps    map[manifest.ID]*application.Application
 	targets map[manifest.ID]placement.Target
+	// declared are the repository's targets.
+	declared map[manifest.ID]bool
 	// others are applications that the repository does not have.
 	others []*application.Application
 }
@@ -63,6 +71,8 @@ func (p *preview) look(ctx context.Context, r unit.Request) error {
 		live, err := application.Read(tree)
 		if ours := p.apps[id]; ours != nil {
 			ours.Placed, ours.Rescheduled = live.Placed, live.Rescheduled
+		} else if leaves(r, id, tree) {
+			return
 		} else if (err == nil || live.Placed != "") && manifest.Text(tree, "metadata", "deletionTimestamp") == "" {
 			if err != nil { // it stays where it is
 				live.TargetRef, live.Reschedule = "", ""
@@ -75,13 +85,18 @@ func (p *preview) look(ctx context.Context, r unit.Request) error {
 	}
 	secrets := make(map[manifest.ID]*target)
 	err = list(ctx, r.Client, manifest.Target, func(id manifest.ID, tree map[string]any) {
+		if leaves(r, id, tree) {
+			return
+		}
 		t := readTarget(tree)
 		p.targets[id] = placement.Target{Name: t.name, Labels: labelsOf(tree), Unready: t.why(true)}
-		if t.why(true) == "" && p.in(id.Namespace) {
-			secrets[id] = t
-		}
+		secrets[id] = t
 	})
+	decided := p.namespaces()
 	for id, t := range secrets {
+		if t.why(true) != "" || !decided[id.Namespace] {
+			continue
+		}
 		secret := manifest.Secret.ID(id.Namespace, t.secret)
 		typ, err := r.Client.Type(ctx, "v1", manifest.Secret.Kind)
 		if err == nil {
@@ -102,14 +117,33 @@ func (p *preview) look(ctx context.Context, r unit.Request) error {
 	return err
 }
 
-// in reports whether an application of the repository is in a namespace.
-func (p *preview) in(namespace string) bool {
+// leaves reports whether a live object is of the unit's inventory, and no longer of the
+// repository: it is pruned, and nothing is placed on it.
+func leaves(r unit.Request, id manifest.ID, tree map[string]any) bool {
+	if r.Objects.Get(id) != nil {
+		return false
+	}
+	var meta metav1.ObjectMeta
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Mapping(tree, "metadata"), &meta)
+	return err == nil && r.Owns(id, &meta)
+}
+
+// namespaces are those in which the plan may place an application: one of the repository,
+// or one that waits where the repository has a target.
+func (p *preview) namespaces() map[string]bool {
+	decided, targets := make(map[string]bool), make(map[string]bool)
 	for id := range p.apps {
-		if id.Namespace == namespace {
-			return true
+		decided[id.Namespace] = true
+	}
+	for id := range p.declared {
+		targets[id.Namespace] = true
+	}
+	for _, app := range p.others {
+		if a := app.Placement(); targets[app.Namespace] && (a.Placed == "" || a.Moves) {
+			decided[app.Namespace] = true
 		}
 	}
-	return false
+	return decided
 }
 
 // list yields the objects of a kind; none if the cluster does not serve it.
@@ -134,15 +168,19 @@ func labelsOf(tree map[string]any) map[string]string {
 	return labels
 }
 
-// notes says where the repository's applications will be placed, if that is new.
+// notes says where the repository's applications will be placed, if that is new, and which
+// others will be placed on the repository's targets.
 func (p *preview) notes() []string {
+	decided := p.namespaces()
 	namespaces := make(map[string][]placement.Application)
 	for _, app := range p.apps {
 		namespaces[app.Namespace] = append(namespaces[app.Namespace], app.Placement())
 	}
+	others := make(map[manifest.ID]*application.Application)
 	for _, app := range p.others {
-		if namespaces[app.Namespace] != nil {
+		if decided[app.Namespace] {
 			namespaces[app.Namespace] = append(namespaces[app.Namespace], app.Placement())
+			others[manifest.Application.ID(app.Namespace, app.Name)] = app
 		}
 	}
 	var notes []string
@@ -155,7 +193,11 @@ func (p *preview) notes() []string {
 		}
 		decisions := placement.Decide(namespace, apps, targets)
 		for _, name := range slices.Sorted(maps.Keys(decisions)) {
-			app, d := p.apps[manifest.Application.ID(namespace, name)], decisions[name]
+			id, d := manifest.Application.ID(namespace, name), decisions[name]
+			app := p.apps[id]
+			if app == nil && d.New && p.declared[manifest.Target.ID(namespace, d.Target)] {
+				app = others[id]
+			}
 			switch {
 			case app == nil:
 			case d.Target == "" || d.Stuck:

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
@@ -20,10 +22,16 @@ func TestPreview(t *testing.T) {
 	tm.remove(tm.home, manifest.Secret, tm.name, "cut")
 	tm.app("theirs", "targetRef: {name: one}", "")
 	tm.is("theirs", "Submitted", "one", "")
+	// What leaves the repository is no target any more.
+	tm.target("old", "other")
+	// A person's application waits for a target that the repository has now.
+	tm.app("waits", "targetSelector: {matchLabels: {wanted: 'true'}}", "")
+	tm.app("waits-for-another", "targetSelector: {matchLabels: {wanted: never}}", "")
+	tm.is("waits", "Pending", "", "")
 	docs, err := sources.DecodeYAML(strings.NewReader(strings.ReplaceAll(`
 apiVersion: workload.crossplane.io/v1alpha1
 kind: KubernetesTarget
-metadata: {name: new, namespace: $TEAM, labels: {all: "true"}}
+metadata: {name: new, namespace: $TEAM, labels: {all: "true", wanted: "true"}}
 ---
 apiVersion: workload.crossplane.io/v1alpha2
 kind: KubernetesApplication
@@ -57,7 +65,10 @@ spec: {targetSelector: {}, resourceTemplates: []}
 		objects = append(objects, o)
 	}
 	set, _ := manifest.NewSet(objects)
-	r := unit.Request{Objects: set, Client: tm.home, Preview: true}
+	old := manifest.Target.ID(tm.name, "old")
+	r := unit.Request{Objects: set, Client: tm.home, Preview: true, Owns: func(id manifest.ID, meta *metav1.ObjectMeta) bool {
+		return id == old && meta.Name == "old"
+	}}
 	done, err := Preview{}.Complete(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
@@ -69,11 +80,18 @@ spec: {targetSelector: {}, resourceTemplates: []}
 	want := []string{
 		"application " + tm.name + "/lost: its selector (all=none) selects none of the targets of namespace " + tm.name + ": cut, new, one",
 		"application " + tm.name + "/theirs moves from target one to new: the only ready target that its selector selects",
+		"application " + tm.name + "/waits will be placed on target new: the only ready target that its selector selects",
 		"application " + tm.name + "/web will be placed on target one: chosen from new, one: no application is placed there yet",
 	}
 	if !slices.Equal(done.Notes, want) {
 		t.Errorf("notes:\n%s\nwant:\n%s", strings.Join(done.Notes, "\n"), strings.Join(want, "\n"))
 	}
+	// The repository may have targets alone.
+	r.Objects, _ = manifest.NewSet(slices.DeleteFunc(slices.Clone(objects), func(o *manifest.Object) bool { return o.ID().Is(manifest.Application) }))
+	if done, err = (Preview{}).Complete(t.Context(), r); err != nil || !slices.Equal(done.Notes, want[2:3]) {
+		t.Errorf("notes: %v, %v", done.Notes, err)
+	}
+	r.Objects = set
 	r.Preview = false
 	if done, err = (Preview{}).Complete(t.Context(), r); err != nil || done.Notes != nil || done.Relied == nil || len(done.Objects) > 0 {
 		t.Errorf("outside of a plan it completes %+v: %v", done, err)

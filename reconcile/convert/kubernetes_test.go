@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -118,7 +117,7 @@ func TestKubernetesMigrator(t *testing.T) {
 		t.Skip("takes minutes: see make conformance")
 	}
 	const devcluster = "../../cmd/devcluster"
-	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "k8s.io/kubernetes")
+	cmd := upstream.Command(t, "go", "mod", "download", "-json", "k8s.io/kubernetes")
 	cmd.Dir = devcluster
 	out, err := cmd.Output()
 	if err != nil {
@@ -164,7 +163,7 @@ func TestKubernetesMigrator(t *testing.T) {
 // and TEST_WORKSPACE, as for Bazel.
 func goTest(t *testing.T, dir, pattern string, env ...string) (passed map[string]bool) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-count", "1", "-json", "-run", pattern, ".")
+	cmd := upstream.Command(t, "go", "test", "-vet", "off", "-count", "1", "-timeout", "20m", "-json", "-run", pattern, ".")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off", "KUBE_INTEGRATION_ETCD_URL="+runEtcd(t))
 	cmd.Env = append(cmd.Env, env...)
@@ -293,7 +292,7 @@ var etcdServes = regexp.MustCompile(`"serving client traffic insecurely.*"addres
 func runEtcd(t *testing.T) (url string) {
 	t.Helper()
 	dir := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", dir+"/etcd", "go.etcd.io/etcd/server/v3")
+	build := upstream.Command(t, "go", "build", "-o", dir+"/etcd", "go.etcd.io/etcd/server/v3")
 	build.Dir = "../../cmd/devcluster"
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -303,7 +302,7 @@ func runEtcd(t *testing.T) (url string) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	cmd := exec.CommandContext(t.Context(), dir+"/etcd", "--data-dir", dir+"/data", "--listen-client-urls", "http://127.0.0.1:0",
+	cmd := upstream.Command(t, dir+"/etcd", "--data-dir", dir+"/data", "--listen-client-urls", "http://127.0.0.1:0",
 		"--advertise-client-urls", "http://127.0.0.111:0", "--listen-peer-urls", "http://127.0.0.1:0")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
@@ -311,7 +310,7 @@ func runEtcd(t *testing.T) (url string) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() { cmd.Process.Kill(); <-ended })
+	t.Cleanup(func() { <-ended }) // with the test
 	for deadline := time.After(time.Minute); ; {
 		text, err := os.ReadFile(log.Name())
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/render/types/harm"
@@ -121,7 +122,7 @@ func writeSurvey(t *show.Text, s *harm.Survey) {
 	if s.Harmed == 0 {
 		t.Indented("  ", show.Plain, s.Text(0))
 	} else {
-		t.Say(show.Red, fmt.Sprintf("  harms %d of %d objects", s.Harmed, s.Looked))
+		t.Say(show.Red, fmt.Sprintf("  harms %d of %s", s.Harmed, prose.Count(s.Looked, "object")))
 		for _, o := range s.Objects[:min(shownHarmed, len(s.Objects))] {
 			t.Indented("    ", show.Red, o.String())
 		}

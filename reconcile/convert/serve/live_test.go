@@ -110,9 +110,11 @@ spec:
 type bed struct {
 	*testing.T
 	group string
-	tree  map[string]any
-	set   *conversion.Set
-	table *convert.Table
+	// definition is the type's, as YAML.
+	definition string
+	tree       map[string]any
+	set        *conversion.Set
+	table      *convert.Table
 	// dir has the server's certificate, and address is where it listens.
 	dir, address string
 	ca           *authority
@@ -144,13 +146,19 @@ func (b *safeBuffer) String() string {
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
+	return newBedOf(t, liveDefinition, liveRules)
+}
+
+// newBedOf returns a bed of another type, whose names are written $NAME and $GROUP.
+func newBedOf(t *testing.T, definition, rules string) *bed {
+	t.Helper()
 	t.Parallel()
 	group := strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-")) + ".example.io"
-	b := &bed{T: t, group: group, table: &convert.Table{}, dir: t.TempDir(), ca: newAuthority(t)}
+	b := &bed{T: t, group: group, definition: definition, table: &convert.Table{}, dir: t.TempDir(), ca: newAuthority(t)}
 	b.logger = newLogger(b)
 	b.connect()
 	writeCertificate(t, b.dir, b.ca, "127.0.0.1")
-	b.tree, b.set = b.compile(liveRules)
+	b.tree, b.set = b.compile(rules)
 	var err error
 	if b.certificates, err = LoadCertificates(b.dir, b.logger); err != nil {
 		t.Fatal(err)
@@ -184,7 +192,7 @@ func (b *bed) connect() {
 func (b *bed) compile(rules string) (map[string]any, *conversion.Set) {
 	b.Helper()
 	named := strings.NewReplacer("$NAME", "people."+b.group, "$GROUP", b.group)
-	tree := manifesttest.Tree(b, named.Replace(liveDefinition))
+	tree := manifesttest.Tree(b, named.Replace(b.definition))
 	set, err := conversion.Compile(tree, []conversion.Document{{Tree: manifesttest.Tree(b, named.Replace(rules))}})
 	if err != nil {
 		b.Fatal(err)

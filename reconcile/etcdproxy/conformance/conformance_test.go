@@ -19,7 +19,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -169,7 +168,7 @@ func require(t *testing.T, dir string, without []string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json")
+	cmd := upstream.Command(t, "go", "mod", "edit", "-json")
 	cmd.Dir = dir
 	out, err := cmd.Output()
 	if err != nil {
@@ -188,7 +187,7 @@ func require(t *testing.T, dir string, without []string) error {
 	for _, module := range without {
 		args = append(args, "-droprequire="+module)
 	}
-	cmd = exec.CommandContext(t.Context(), "go", args...)
+	cmd = upstream.Command(t, "go", args...)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go mod edit: %w\n%s", err, out)
@@ -219,7 +218,7 @@ func (s suite) run(t *testing.T, dir string, r run, known map[string]expectation
 	for _, p := range r.packages {
 		args = append(args, "./"+p)
 	}
-	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd := upstream.Command(t, "go", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath")
 	stdout, err := cmd.StdoutPipe()

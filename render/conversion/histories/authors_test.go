@@ -3,16 +3,17 @@ package histories
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+
+	"gitopsd.dev/testscripts/upstream"
 )
 
 // authors runs the project's own tests of its conversions, by the rules.
 func (p *project) authors(t *testing.T) {
 	url, served := p.serve(t)
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-count", "1", "-json", "-run", p.tests, "./"+p.spoke)
+	cmd := upstream.Command(t, "go", "test", "-vet", "off", "-count", "1", "-timeout", "20m", "-json", "-run", p.tests, "./"+p.spoke)
 	cmd.Dir = p.dir
 	cmd.Env = append(os.Environ(), "GITOPSD_RULES="+url, "GOWORK=off")
 	out, err := cmd.CombinedOutput()

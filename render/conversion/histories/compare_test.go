@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"gitopsd.dev/render/conversion/proof"
 	"gitopsd.dev/render/exact"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/testscripts/upstream"
 )
 
 // generated is how many objects are tried each way.
@@ -92,12 +92,12 @@ func (c *comparing) start(dir string) {
 	c.t.Helper()
 	c.refusals = make(map[string]bool)
 	binary := c.t.TempDir() + "/compare"
-	build := exec.CommandContext(c.t.Context(), "go", "build", "-o", binary, "./gitopsdcompare")
+	build := upstream.Command(c.t, "go", "build", "-o", binary, "./gitopsdcompare")
 	build.Dir = dir
 	if out, err := build.CombinedOutput(); err != nil {
 		c.t.Fatalf("%v\n%s", err, out)
 	}
-	cmd := exec.CommandContext(c.t.Context(), binary)
+	cmd := upstream.Command(c.t, binary)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		c.t.Fatal(err)

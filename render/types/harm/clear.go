@@ -60,7 +60,7 @@ func (s *Survey) clear(t *Toll, back bool) bool {
 	case t.Harmed > 0 || t.Unjudged != "" || t.class == byNone:
 		return false
 	case t.class == byVersion:
-		return back && t.Written == 0
+		return back && t.Written == 0 && t.Kept == 0
 	case t.class == byClients:
 		return back
 	}

@@ -199,6 +199,11 @@ type Toll struct {
 	// are the first of them, "namespace/name".
 	Written int      `json:"written,omitempty"`
 	Objects []string `json:"objects,omitempty"`
+	// Kept is how many objects keep fields that only the version that goes has, as
+	// conversion rules left them in an annotation, and Keepers are the first of them with
+	// such a field, "namespace/name .spec.note".
+	Kept    int      `json:"kept,omitempty"`
+	Keepers []string `json:"keepers,omitempty"`
 	// Unjudged is why the objects cannot tell whether it harms them; empty if they can.
 	Unjudged string `json:"unjudged,omitempty"`
 
@@ -286,11 +291,18 @@ func were(n int) string {
 	return fmt.Sprintf("%d objects were", n)
 }
 
-// written names some of the objects that were written in a version.
-func (t *Toll) written() string {
-	shown := min(shownWritten, len(t.Objects))
-	text := strings.Join(t.Objects[:shown], ", ")
-	if n := t.Written - shown; n > 0 {
+func keep(n int) string {
+	if n == 1 {
+		return "1 object keeps"
+	}
+	return fmt.Sprintf("%d objects keep", n)
+}
+
+// some names some of so many objects.
+func some(objects []string, of int) string {
+	shown := min(shownWritten, len(objects))
+	text := strings.Join(objects[:shown], ", ")
+	if n := of - shown; n > 0 {
 		text += fmt.Sprintf(" and %d more", n)
 	}
 	return text
@@ -309,13 +321,17 @@ func (t *Toll) who(next string) string {
 }
 
 // Warnings returns who writes what a finding is about although no object is harmed by
-// it: their next write may be.
+// it: their next write may be. And it returns which objects keep fields for a version that
+// goes.
 func (s *Survey) Warnings() []string {
 	if s == nil {
 		return nil
 	}
 	var all []string
 	for _, t := range s.Tolls {
+		if t.Kept > 0 {
+			all = append(all, fmt.Sprintf("%s %s: %s fields for it that no other version has: %s", t.Name, t.Version, keep(t.Kept), some(t.Keepers, t.Kept)))
+		}
 		if t.Harmed > 0 || len(t.Writers) == 0 && len(t.Former) == 0 {
 			continue
 		}
@@ -328,7 +344,7 @@ func (s *Survey) Warnings() []string {
 		}
 		line := fmt.Sprintf("%s %s: written %s", t.Name, what, t.who(", whose next write counts"))
 		if t.Written > 0 {
-			line = fmt.Sprintf("%s %s: %s written in it %s: %s", t.Name, what, were(t.Written), t.who(""), t.written())
+			line = fmt.Sprintf("%s %s: %s written in it %s: %s", t.Name, what, were(t.Written), t.who(""), some(t.Objects, t.Written))
 		}
 		if !slices.Contains(all, line) {
 			all = append(all, line)

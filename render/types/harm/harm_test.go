@@ -37,6 +37,11 @@ func thing(name, spec, fields string) string {
 	return text + "}, spec: " + spec + "}"
 }
 
+// keeping is an object that conversion rules have left something in.
+func keeping(name, text string) string {
+	return strings.Replace(thing(name, "{}", ""), "name: "+name, "name: "+name+", annotations: {"+manifest.ConversionStashAnnotation+": '"+text+"'}", 1)
+}
+
 func survey(t *testing.T, old, now string, fate harm.Fate, objects ...string) (*harm.Survey, []compat.Finding) {
 	t.Helper()
 	before := manifesttest.Tree(t, old)
@@ -191,6 +196,7 @@ func TestClears(t *testing.T) {
 	foreign := two + "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: 'https://example.org'}}}\n"
 	ruled := strings.Replace(foreign, "https://example.org", "https://example.org/convert/dev/things.example.org/00", 1)
 	ruled = strings.Replace(ruled, "{name: things.example.org}", "{name: things.example.org, annotations: {"+manifest.ConversionAnnotation+": 'h1:AA=='}}", 1)
+	kept := keeping("a", `{"v1beta1":[{"path":"spec.colour","value":"hunter2"}]}`)
 	beta := strings.Replace(v1, "apiVersion: example.org/v1, fieldsType", "apiVersion: example.org/v1beta1, fieldsType", 1)
 	for _, tt := range []struct {
 		name, old, new string
@@ -199,6 +205,7 @@ func TestClears(t *testing.T) {
 	}{
 		{"a version that nobody writes", two, crd, []string{v1}, false, true},
 		{"a version that somebody writes", two, crd, []string{beta}, false, false},
+		{"a version for which an object keeps a field", two, crd, []string{kept}, false, false},
 		{"a version without objects", two, crd, nil, true, true},
 		{"a short name", strings.Replace(crd, "plural: things", "plural: things, shortNames: [th]", 1), crd, []string{v1}, false, true},
 		{"the type", crd, "", []string{v1}, false, false},
@@ -255,6 +262,14 @@ func TestTexts(t *testing.T) {
 			"a version that somebody writes", two, crd, many,
 			"harms no object today (6 objects looked at), but clients: version-removed",
 			"version-removed v1beta1: 5 objects were written in it by kubectl: default/b0, default/b1, default/b2 and 2 more",
+		},
+		{
+			"a version that objects keep fields for", two, crd, []string{
+				keeping("a", `{"v1":[{"path":"spec.a","value":1}],"v1beta1":[{"path":"spec.gone"},{"path":"spec.colour","value":"hunter2"}]}`),
+				keeping("b", `{"v1beta1":[{"path":"spec.gone"}]}`), keeping("c", "garbage"), keeping("d", `{"v1beta1":[{"path":"spec","value":{}}]}`),
+			},
+			"harms no object today (4 objects looked at), but clients: version-removed",
+			"version-removed v1beta1: 2 objects keep fields for it that no other version has: default/a .spec.colour, default/d .spec",
 		},
 	} {
 		s, _ := survey(t, tt.old, tt.new, harm.Stays, tt.objects...)
@@ -508,6 +523,22 @@ func TestVersions(t *testing.T) {
 	}
 	if cleared != 1 || !strings.Contains(s.Text(9), "to which a webhook converts") {
 		t.Errorf("%d cleared: %s", cleared, s.Text(9))
+	}
+}
+
+// What objects keep for a version that goes does not show in that version.
+func TestVersionListed(t *testing.T) {
+	crd := definition("{type: object}")
+	webhook := "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: 'https://example.org'}}}\n"
+	two := strings.Replace(crd, "  versions:\n", "  versions:\n  - {name: v1beta1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object}}}}}\n", 1) + webhook
+	old, now := manifesttest.Tree(t, two), manifesttest.Tree(t, crd)
+	report, err := compat.Compare(old, now, compat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	judges, err := harm.New(old, now, report.Findings, harm.Options{})
+	if err != nil || len(judges) != 1 || !slices.Equal(judges[0].Versions(), []string{"v1"}) {
+		t.Errorf("%v %v", judges[0].Versions(), err)
 	}
 }
 

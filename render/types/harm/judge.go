@@ -165,7 +165,8 @@ func (j *Judge) choose(before, after types.Definition) error {
 		served[v.Name] = v.Served
 		n := 0
 		for i := range j.findings {
-			if slices.Contains(j.findings[i].versions, v.Name) {
+			// Who writes in a version shows in any, and what is kept for it in others alone.
+			if f := &j.findings[i]; f.class != byVersion && slices.Contains(f.versions, v.Name) {
 				n += 2
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"gitopsd.dev/render/conversion/stash"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -41,6 +42,7 @@ func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
 	delete(manifest.Mapping(tree, "metadata"), "managedFields")
 	if first {
 		j.writers(object.name(), managers)
+		j.keepers(object.name(), tree)
 	}
 	harms, err := j.object(ctx, tree)
 	if err != nil {
@@ -187,6 +189,30 @@ func (j *Judge) writers(object string, managers []*manager) {
 		}
 		if t.Written++; len(t.Objects) < mostWriters {
 			t.Objects = append(t.Objects, object)
+		}
+	}
+}
+
+// keepers notes what an object keeps for versions that go. Nothing is lost by their removal,
+// but nothing shows it any more.
+func (j *Judge) keepers(object string, tree map[string]any) {
+	var kept stash.Stash
+	for i := range j.survey.Tolls {
+		t := &j.survey.Tolls[i]
+		if t.Name != "version-removed" {
+			continue
+		}
+		if kept == nil {
+			if kept, _ = stash.Read(tree); len(kept) == 0 {
+				return
+			}
+		}
+		at := slices.IndexFunc(kept[t.Version], func(e stash.Entry) bool { return !e.Absent })
+		if at < 0 {
+			continue
+		}
+		if t.Kept++; len(t.Keepers) < mostWriters {
+			t.Keepers = append(t.Keepers, object+" "+text(kept[t.Version][at].Path))
 		}
 	}
 }

@@ -15,7 +15,7 @@ func (s *Survey) clone() Survey {
 	c.Tolls = slices.Clone(s.Tolls)
 	for i := range c.Tolls {
 		t := &c.Tolls[i]
-		t.by, t.Objects = slices.Clone(t.by), slices.Clone(t.Objects)
+		t.by, t.Objects, t.Keepers = slices.Clone(t.by), slices.Clone(t.Objects), slices.Clone(t.Keepers)
 	}
 	c.Relies = slices.Clone(s.Relies)
 	c.unnamed = maps.Clone(s.unnamed)
@@ -50,7 +50,7 @@ func Sum(all []*Survey) *Survey {
 // add adds the same finding's toll of another kind.
 func (t *Toll) add(other *Toll) {
 	t.Name, t.Version, t.Path, t.class = other.Name, other.Version, other.Path, other.class
-	t.Harmed, t.Written = t.Harmed+other.Harmed, t.Written+other.Written
+	t.Harmed, t.Written, t.Kept = t.Harmed+other.Harmed, t.Written+other.Written, t.Kept+other.Kept
 	if t.Unjudged == "" {
 		t.Unjudged = other.Unjudged
 	}
@@ -58,6 +58,7 @@ func (t *Toll) add(other *Toll) {
 	// One that is live is live.
 	t.Former = slices.DeleteFunc(both(t.Former, other.Former), func(name string) bool { return slices.Contains(t.Writers, name) })
 	t.Objects = append(t.Objects, other.Objects[:min(len(other.Objects), mostWriters-len(t.Objects))]...)
+	t.Keepers = append(t.Keepers, other.Keepers[:min(len(other.Keepers), mostWriters-len(t.Keepers))]...)
 }
 
 // both returns what is in one of two lists or in both, sorted; at most mostWriters.
