@@ -3,12 +3,15 @@ package testscripts
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"gitopsd.dev/sources"
+	"gitopsd.dev/testscripts/runtimeimage"
 	"gitopsd.dev/testscripts/upstream"
 )
 
@@ -90,11 +93,23 @@ func pushPackage(ctx context.Context, s *scenario, c *call) error {
 	if err := s.needRegistry(); err != nil {
 		return err
 	}
-	if len(c.args) != 2 {
-		return errUsage
+	var types bool
+	if err := c.flags(func(f *flag.FlagSet) { f.BoolVar(&types, "types", false, "") }, 2, 2); err != nil {
+		return err
 	}
+	dir := c.args[0]
 	file := filepath.Join(c.ts.Getenv("TMPDIR"), "package.xpkg")
-	if _, err := c.output(ctx, "gitopsd", "package", "build", c.args[0], "-o", file); err != nil {
+	build := []string{"package", "build", dir, "-o", file}
+	if controlled, err := wantsRuntime(c.ts.MkAbs(dir)); err != nil {
+		return err
+	} else if controlled && !types {
+		image := filepath.Join(c.ts.Getenv("TMPDIR"), "runtime.tar")
+		if err := runtimeimage.Write(image); err != nil {
+			return err
+		}
+		build = append(build, "--runtime-image", image)
+	}
+	if _, err := c.output(ctx, "gitopsd", build...); err != nil {
 		return err
 	}
 	// Pushes do not go to a mirror.
@@ -108,6 +123,25 @@ func pushPackage(ctx context.Context, s *scenario, c *call) error {
 	}
 	fmt.Fprint(c.out, pushed)
 	return err
+}
+
+// wantsRuntime reports whether the package in a directory is a Provider that names no
+// image of its controller's.
+func wantsRuntime(dir string) (bool, error) {
+	f, err := os.Open(filepath.Join(dir, "crossplane.yaml"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	docs, err := sources.DecodeYAML(f, sources.Limits{})
+	if err != nil || len(docs) == 0 {
+		return false, nil // the build says what is wrong with it
+	}
+	spec, _ := docs[0].Tree["spec"].(map[string]any)
+	return docs[0].Tree["kind"] == string(sources.Provider) && spec["controller"] == nil, nil
 }
 
 func upstreamPackage(ctx context.Context, _ *scenario, c *call) error {
