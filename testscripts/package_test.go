@@ -100,14 +100,12 @@ func pushPackage(ctx context.Context, s *scenario, c *call) error {
 	dir := c.args[0]
 	file := filepath.Join(c.ts.Getenv("TMPDIR"), "package.xpkg")
 	build := []string{"package", "build", dir, "-o", file}
-	if controlled, err := wantsRuntime(c.ts.MkAbs(dir)); err != nil {
-		return err
-	} else if controlled && !types {
-		image := filepath.Join(c.ts.Getenv("TMPDIR"), "runtime.tar")
-		if err := runtimeimage.Write(image); err != nil {
+	if !types {
+		on, err := onRuntime(c.ts.MkAbs(dir), c.ts.Getenv("TMPDIR"))
+		if err != nil {
 			return err
 		}
-		build = append(build, "--runtime-image", image)
+		build = append(build, on...)
 	}
 	if _, err := c.output(ctx, "gitopsd", build...); err != nil {
 		return err
@@ -125,23 +123,28 @@ func pushPackage(ctx context.Context, s *scenario, c *call) error {
 	return err
 }
 
-// wantsRuntime reports whether the package in a directory is a Provider that names no
-// image of its controller's.
-func wantsRuntime(dir string) (bool, error) {
+// onRuntime returns the arguments that build the package in a directory on an image that
+// stands for its controller's, which it writes to another directory; none unless the
+// package is a Provider that names no image itself.
+func onRuntime(dir, to string) ([]string, error) {
 	f, err := os.Open(filepath.Join(dir, "crossplane.yaml"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+		return nil, nil
 	}
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	defer f.Close()
 	docs, err := sources.DecodeYAML(f, sources.Limits{})
 	if err != nil || len(docs) == 0 {
-		return false, nil // the build says what is wrong with it
+		return nil, nil // the build says what is wrong with it
 	}
 	spec, _ := docs[0].Tree["spec"].(map[string]any)
-	return docs[0].Tree["kind"] == string(sources.Provider) && spec["controller"] == nil, nil
+	if docs[0].Tree["kind"] != string(sources.Provider) || spec["controller"] != nil {
+		return nil, nil
+	}
+	image := filepath.Join(to, "runtime.tar")
+	return []string{"--runtime-image", image}, runtimeimage.Write(image)
 }
 
 func upstreamPackage(ctx context.Context, _ *scenario, c *call) error {
