@@ -109,6 +109,9 @@ func (c *cluster) bind(expanded map[packageName]*expansion) {
 	controllers := make([]runtime.Controller, len(c.packages))
 	for i, p := range c.packages {
 		controllers[i] = runtime.Controller{Selected: p, Config: c.configs[name(p)]}
+		if e := expanded[name(p)]; e != nil && controllers[i].Image() == "" {
+			controllers[i].Types = e.definitions()
+		}
 	}
 	for _, s := range c.wanted.Held {
 		config, _ := c.wanted.runtimeOf(s) // an error is the declaration's
@@ -118,16 +121,30 @@ func (c *cluster) bind(expanded map[packageName]*expansion) {
 		if s.Declaration.Kind != sources.Provider || expanded[name(s)] == nil || c.held[name(s)] == nil {
 			continue
 		}
-		binding, err := runtime.Binding(controllers[i], controllers)
+		rights, err := runtime.Rights(controllers[i], controllers)
 		if err != nil {
 			c.fail(s, err)
 			continue
 		}
-		c.held[name(s)] = append(slices.Clone(c.held[name(s)]), binding)
+		c.held[name(s)] = append(slices.Clone(c.held[name(s)]), rights...)
+		if controllers[i].Image() == "" {
+			c.noteIdle(s)
+			continue
+		}
 		if strangers := runtime.Strangers(controllers[i], controllers); len(strangers) > 0 {
 			c.notes = append(c.notes, fmt.Sprintf("package %s names the same family as %s, and they get no rights on each other's types: a family is of one registry and organization",
 				s.Declaration.Name, strings.Join(strangers, ", ")))
 		}
+	}
+}
+
+// noteIdle notes that a declaration configures a controller that its package does not
+// have. An ImageConfig and the configuration named default are for many packages, and
+// some of these may have types alone.
+func (c *cluster) noteIdle(s sources.Selected) {
+	if d := s.Declaration; d.RuntimeConfig != "" && d.RuntimeConfig != defaultRuntimeConfig {
+		c.notes = append(c.notes, fmt.Sprintf("%s:%d: Provider %s: spec.runtimeConfigRef means nothing, since %s has types and no controller; a %s gives it one by the image of a container %s",
+			d.File, d.Document.Line, d.Name, s.Pin.Ref, manifest.RuntimeConfig.Kind, runtime.ContainerName))
 	}
 }
 

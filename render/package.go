@@ -29,7 +29,8 @@ var allowed = map[sources.PackageKind][]manifest.GroupKind{
 // expansion is the content of a package, equal in all clusters that declare it
 // alike.
 type expansion struct {
-	// objects are the package's, with all of its types, and a Provider's controller.
+	// objects are the package's, with all of its types, and a Provider's controller if
+	// it has one.
 	objects []*manifest.Object
 	// active are the types that the package installs whatever the policies say.
 	active map[manifest.ID]bool
@@ -128,7 +129,13 @@ func installed(mrd *manifest.Object) (*manifest.Object, error) {
 	return manifest.New(tree, mrd.Origin())
 }
 
-// withController completes webhooks and adds the controller's objects.
+// definitions returns the package's CustomResourceDefinitions.
+func (e *expansion) definitions() []*manifest.Object {
+	return slices.DeleteFunc(slices.Clone(e.objects), func(o *manifest.Object) bool { return !o.ID().Is(manifest.CRD) })
+}
+
+// withController completes webhooks and adds the controller's objects. Without a
+// controller the webhooks wait for a Service of that name, which the fleet may have.
 func (e *expansion) withController(s sources.Selected, config *runtime.Config) error {
 	c := runtime.Controller{Selected: s, Config: config}
 	service := webhook.Service{Namespace: runtime.Namespace, Name: c.ServiceName(), Port: runtime.WebhookPort}

@@ -42,7 +42,7 @@ const plainObject = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: plain, na
 // content is a package as sources would hand it over.
 func content(t *testing.T, kind sources.PackageKind, stream string) *sources.Package {
 	t.Helper()
-	return &sources.Package{Meta: sources.PackageMeta{Kind: kind, Name: "meta"}, Documents: manifesttest.Documents(t, stream)}
+	return &sources.Package{Runnable: kind == sources.Provider, Meta: sources.PackageMeta{Kind: kind, Name: "meta"}, Documents: manifesttest.Documents(t, stream)}
 }
 
 func crdYAML(plural, extra string) string {
@@ -55,10 +55,18 @@ func selectAll(t *testing.T, w *Wanted, packages map[string]*sources.Package) []
 	var selected []sources.Selected
 	for _, d := range w.Packages {
 		if p := packages[d.Name]; p != nil {
-			selected = append(selected, sources.Selected{Declaration: d, Origin: sources.Origin{Repository: d.Ref.Repository}, Pin: sources.Pin{Ref: d.Ref, Digest: sources.DigestOf([]byte(d.Name))}, Package: p})
+			selected = append(selected, sources.Selected{Declaration: d, Origin: sources.Origin{Repository: d.Ref.Repository}, Pin: sources.Pin{Ref: d.Ref, Digest: sources.DigestOf([]byte(d.Name))}, Package: p, Runtime: runtimeOf(d, p)})
 		}
 	}
 	return selected
+}
+
+// runtimeOf is the image of a package that holds its controller.
+func runtimeOf(d sources.Declaration, p *sources.Package) string {
+	if !p.Runnable {
+		return ""
+	}
+	return d.Ref.Repository + "@" + string(sources.DigestOf([]byte(d.Name)))
 }
 
 func expand(t *testing.T, r *Renderer, in Input, packages map[string]*sources.Package) (*Rendered, error) {
@@ -406,7 +414,7 @@ func TestFamilies(t *testing.T) {
 	if len(w.Unreadable) != 1 || w.Unreadable[0].Ref.Repository != "example.org/org/b" {
 		t.Fatalf("unreadable are %+v", w.Unreadable)
 	}
-	w.Held = []sources.Selected{{Declaration: w.Unreadable[0], Package: member("")}}
+	w.Held = []sources.Selected{{Declaration: w.Unreadable[0], Package: member(""), Runtime: "example.org/org/b@" + string(sources.DigestOf(nil))}}
 	rendered, _ = r.Expand(t.Context(), in, w, selectAll(t, w, packages))
 	o := rendered.Objects.Get(manifest.ID{Group: "rbac.authorization.k8s.io", Kind: "ClusterRoleBinding", Name: "gitopsd:provider:a"})
 	if have := string(manifest.AppendJSON(nil, o.Tree()["subjects"])); !strings.Contains(have, `"name":"b"`) {

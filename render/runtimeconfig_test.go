@@ -1,6 +1,8 @@
 package render
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -55,6 +57,48 @@ func TestRuntimeConfig(t *testing.T) {
 			args := strings.Contains(string(d.AppendJSON(nil)), `"args":["--debug"]`)
 			if d.Label("tier") != tt.want || args != (tt.want != "") {
 				t.Errorf("have %s", d.AppendJSON(nil))
+			}
+		})
+	}
+}
+
+// A package with types alone gets its types, and no controller but one whose image a
+// DeploymentRuntimeConfig names.
+func TestTypesAlone(t *testing.T) {
+	t.Parallel()
+	pkg := content(t, sources.Provider, crdYAML("as", "")+"apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\nmetadata: {name: h}\nwebhooks: [{name: a.example.org, clientConfig: {}}]\n")
+	pkg.Runnable = false
+	big := strings.ReplaceAll(runtimeConfigYAML, "NAME", "big")
+	image := strings.Replace(big, "args: [--debug]", "image: 'example.org/c@sha256:"+strings.Repeat("0", 64)+"'", 1)
+	const noted = "c/all.yaml:%d: Provider p: spec.runtimeConfigRef means nothing, since example.org/p:v1 has types and no controller; a DeploymentRuntimeConfig gives it one by the image of a container package-runtime"
+	for _, tt := range []struct {
+		name, settings, spec string
+		runs, noted          bool
+	}{
+		{"plain", "", "", false, false},
+		{"default settings", strings.ReplaceAll(runtimeConfigYAML, "NAME", "default"), "", false, false},
+		{"settings of its own", big, "runtimeConfigRef: {name: big}", false, true},
+		{"an image", image, "runtimeConfigRef: {name: big}", true, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			stream := plainObject + tt.settings + declare("Provider", "p", tt.spec)
+			rendered, err := expand(t, new(Renderer), input(t, stream), map[string]*sources.Package{"p": pkg})
+			if err != nil {
+				t.Fatal(err)
+			}
+			runs := slices.ContainsFunc(rendered.Objects.All(), func(o *manifest.Object) bool {
+				return o.ID().Is(manifest.Deployment, manifest.Service, manifest.ServiceAccount, manifest.ClusterRoleBinding) || o.ID().Name == "gitopsd:provider:p"
+			})
+			if runs != tt.runs || rendered.Objects.Get(manifest.CRD.ID("", "as.example.org")) == nil {
+				t.Errorf("have %q", ids(rendered.Objects.All()))
+			}
+			var want []string
+			if tt.noted {
+				want = []string{fmt.Sprintf(noted, 1+strings.Count(strings.Split(stream, "kind: Provider")[0], "\n")-1)}
+			}
+			if !slices.Equal(rendered.Notes, want) {
+				t.Errorf("notes %q, want %q", rendered.Notes, want)
 			}
 		})
 	}

@@ -75,6 +75,10 @@ type Package struct {
 	Children []Child
 	// Content is the digest of package.yaml, which defines the types.
 	Content Digest
+	// Runnable reports whether the package's own image has a program to run, by the
+	// Entrypoint or Cmd in its configuration. It is known of Providers whose metadata
+	// names no image; without a program such a package has types alone.
+	Runnable bool
 	// Meta describes the package itself.
 	Meta PackageMeta
 	// Documents are the objects of package.yaml without the meta object, in
@@ -99,7 +103,7 @@ type PackageMeta struct {
 	// if there is none.
 	Crossplane string
 	// Image is a Provider's controller image in spec.controller.image; empty
-	// when the package's own image is the controller's.
+	// when the package's own image is the controller's, or it has none.
 	Image string
 	// DependsOn are the packages that this one needs.
 	DependsOn []Dependency

@@ -50,7 +50,7 @@ func commands() []command {
 		{"registry heal", healRegistry},
 		{"registry requests", registryRequests},
 		{"package make DIR [FIELD=TYPE]...", makePackage},
-		{"package push DIR REFERENCE", pushPackage},
+		{"package push [-types] DIR REFERENCE", pushPackage},
 		{"sign [-bundle] [-issuer URL] SIGNER REFERENCE", signPackage},
 		{"upstream PROJECT VERSION DIR", upstreamPackage},
 

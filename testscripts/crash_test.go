@@ -223,8 +223,10 @@ func (f *crashFleet) publish(name, version string, files map[string]string) {
 		f.file(dir+"/"+file, content)
 	}
 	file := filepath.Join(f.dir, "package.xpkg")
+	runtime, err := onRuntime(filepath.Join(f.dir, dir), f.dir)
+	f.must(err)
 	for _, args := range [][]string{
-		{"package", "build", filepath.Join(f.dir, dir), "-o", file},
+		append([]string{"package", "build", filepath.Join(f.dir, dir), "-o", file}, runtime...),
 		{"package", "push", file, f.registry.Host() + "/acme/" + name + ":" + version},
 	} {
 		if out, err := f.program("", "gitopsd", args...); err != nil {

@@ -3,12 +3,15 @@ package testscripts
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"gitopsd.dev/sources"
+	"gitopsd.dev/testscripts/runtimeimage"
 	"gitopsd.dev/testscripts/upstream"
 )
 
@@ -90,11 +93,21 @@ func pushPackage(ctx context.Context, s *scenario, c *call) error {
 	if err := s.needRegistry(); err != nil {
 		return err
 	}
-	if len(c.args) != 2 {
-		return errUsage
+	var types bool
+	if err := c.flags(func(f *flag.FlagSet) { f.BoolVar(&types, "types", false, "") }, 2, 2); err != nil {
+		return err
 	}
+	dir := c.args[0]
 	file := filepath.Join(c.ts.Getenv("TMPDIR"), "package.xpkg")
-	if _, err := c.output(ctx, "gitopsd", "package", "build", c.args[0], "-o", file); err != nil {
+	build := []string{"package", "build", dir, "-o", file}
+	if !types {
+		on, err := onRuntime(c.ts.MkAbs(dir), c.ts.Getenv("TMPDIR"))
+		if err != nil {
+			return err
+		}
+		build = append(build, on...)
+	}
+	if _, err := c.output(ctx, "gitopsd", build...); err != nil {
 		return err
 	}
 	// Pushes do not go to a mirror.
@@ -108,6 +121,30 @@ func pushPackage(ctx context.Context, s *scenario, c *call) error {
 	}
 	fmt.Fprint(c.out, pushed)
 	return err
+}
+
+// onRuntime returns the arguments that build the package in a directory on an image that
+// stands for its controller's, which it writes to another directory; none unless the
+// package is a Provider that names no image itself.
+func onRuntime(dir, to string) ([]string, error) {
+	f, err := os.Open(filepath.Join(dir, "crossplane.yaml"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	docs, err := sources.DecodeYAML(f, sources.Limits{})
+	if err != nil || len(docs) == 0 {
+		return nil, nil // the build says what is wrong with it
+	}
+	spec, _ := docs[0].Tree["spec"].(map[string]any)
+	if docs[0].Tree["kind"] != string(sources.Provider) || spec["controller"] != nil {
+		return nil, nil
+	}
+	image := filepath.Join(to, "runtime.tar")
+	return []string{"--runtime-image", image}, runtimeimage.Write(image)
 }
 
 func upstreamPackage(ctx context.Context, _ *scenario, c *call) error {

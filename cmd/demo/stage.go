@@ -21,6 +21,7 @@ import (
 	"gitopsd.dev/sources/oci"
 	"gitopsd.dev/testscripts/gitserver"
 	"gitopsd.dev/testscripts/registry"
+	"gitopsd.dev/testscripts/runtimeimage"
 	"gitopsd.dev/testscripts/sigstore"
 	"gitopsd.dev/testscripts/upstream"
 )
@@ -100,11 +101,11 @@ func (s *stage) set(ctx context.Context) error {
 		if err := upstream.Write(ctx, p.project, p.version, dir, s.say.w); err != nil {
 			return err
 		}
-		if err := s.publish(ctx, dir, p.project, p.version); err != nil {
+		if err := s.publish(ctx, dir, p.project, p.version, true); err != nil {
 			return err
 		}
 	}
-	if err := s.publish(ctx, filepath.Join(s.source, "examples/packages/platform"), "platform", "v1.0.0"); err != nil {
+	if err := s.publish(ctx, filepath.Join(s.source, "examples/packages/platform"), "platform", "v1.0.0", false); err != nil {
 		return err
 	}
 
@@ -168,10 +169,19 @@ var packages = []struct{ project, version string }{
 }
 
 // publish builds a package from a directory and pushes it, with the commands that
-// a team would use, and signs it as cosign does.
-func (s *stage) publish(ctx context.Context, dir, name, version string) error {
+// a team would use, and signs it as cosign does. Controlled packages are built on an
+// image that stands for their controller's.
+func (s *stage) publish(ctx context.Context, dir, name, version string, controlled bool) error {
 	file := filepath.Join(s.dir, name+"-"+version+".xpkg")
-	if _, err := s.gitopsd(ctx, "package", "build", dir, "-o", file); err != nil {
+	build := []string{"package", "build", dir, "-o", file}
+	if controlled {
+		image := filepath.Join(s.dir, "runtime.tar")
+		if err := runtimeimage.Write(image); err != nil {
+			return err
+		}
+		build = append(build, "--runtime-image", image)
+	}
+	if _, err := s.gitopsd(ctx, build...); err != nil {
 		return err
 	}
 	pushed, err := s.gitopsd(ctx, "package", "push", file, fmt.Sprintf("%s/platform/%s:%s", s.registry.Host(), name, version))

@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -139,8 +140,9 @@ func (f *finder) older(ctx context.Context, s sources.Selected, version string) 
 	older.Package = pkg
 	older.Pin.Digest = d
 	older.Pin.Ref.Tag, older.Pin.Ref.Digest = version, ""
-	image, _, _ := strings.Cut(s.Runtime, "@")
-	if runtime, ok := f.state.Lock.Lookup(lockfile.Key{Repository: s.Pin.Ref.Repository, Version: version, Item: lockfile.ItemRuntime}); ok && image != "" {
+	older.Runtime = ""
+	if runtime, ok := f.state.Lock.Lookup(lockfile.Key{Repository: s.Pin.Ref.Repository, Version: version, Item: lockfile.ItemRuntime}); ok && (pkg.Runnable || pkg.Meta.Image != "") {
+		image, _, _ := strings.Cut(cmp.Or(s.Runtime, s.Origin.Repository), "@")
 		older.Runtime = image + "@" + runtime
 	}
 	return older, true

@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -50,10 +51,14 @@ func bare(s sources.Selected) sources.Selected {
 	}
 }
 
-// image returns the controller's image that a package's metadata names, by digest;
-// empty if the package holds its controller itself.
+// image returns the controller's image, by digest: the one that a package's metadata
+// names, or the package itself. It is empty if the package has no controller.
 func (u *Upgrader) image(ctx context.Context, state *desired.State, p *Versions, pkg *sources.Package) (string, error) {
-	if pkg.Meta.Image == "" {
+	switch {
+	case pkg.Meta.Image != "":
+	case pkg.Runnable:
+		return p.Repository + "@" + string(pkg.Digest), nil
+	default:
 		return "", nil
 	}
 	ref, err := resolve.ParseImage(pkg.Meta.Image)
@@ -102,7 +107,11 @@ func (e expanded) differences(now expanded) []behaviour.Difference {
 		}
 		was, _ := e.index.Of(o)
 		is, _ := now.index.Of(after) // a package names no controller in an annotation
-		if was == nil || is == nil || compared[[2]string{was.Digest(), is.Digest()}] {
+		if was == nil && is == nil {
+			continue
+		}
+		was, is = cmp.Or(was, new(behaviour.Identity)), cmp.Or(is, new(behaviour.Identity))
+		if compared[[2]string{was.Digest(), is.Digest()}] {
 			continue
 		}
 		compared[[2]string{was.Digest(), is.Digest()}] = true

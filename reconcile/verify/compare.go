@@ -94,8 +94,9 @@ type comparison struct {
 type typeSeen struct {
 	name, pkg string
 	managed   bool
-	// acted reports whether somebody declares what acts on it.
-	acted bool
+	// acted reports whether somebody declares what acts on it, and alone whether a
+	// package defines it that has no controller.
+	acted, alone bool
 	// worst is the worst finding in each cluster that has the type.
 	worst map[string]Kind
 }
@@ -109,6 +110,8 @@ type single struct {
 	changes []Change
 	// hashes are the sides', shown if all are about one type.
 	hashes []string
+	// held reports whether a workload itself has an image that is not rendered.
+	held bool
 	// object and types are set for a webhook or policy that matches types.
 	object string
 	types  []string
@@ -130,6 +133,7 @@ func (c *comparison) collect() []manifest.ID {
 			}
 			t.managed = t.managed || d.Rendered != nil
 			t.acted = t.acted || d.Misnamed || declares(d.Behaviour)
+			t.alone = t.alone || d.alone()
 			if d.Live != nil && !cl.Unread {
 				for _, plural := range d.Resources {
 					name := plural + "." + d.Group
@@ -296,6 +300,8 @@ func (c *comparison) behaviour(id manifest.ID, all []here) {
 		switch {
 		case h.Live == nil, h.Rendered == nil, !named, h.Misnamed:
 			// There is nothing to act upon, or it has a finding of its own.
+		case h.alone():
+			acts.add("", h.cluster, "no controller: its package has types alone", nil)
 		case h.Behaviour == nil:
 			acts.add("", h.cluster, "nobody knows what: no package, and no annotation "+manifest.ControllerAnnotation, nil)
 		case h.control == nil:
@@ -308,7 +314,12 @@ func (c *comparison) behaviour(id manifest.ID, all []here) {
 				continue
 			}
 			if v.problem != "" {
-				problems.add(string(v.problem)+" "+v.what, h.cluster, v.what, in(h.cluster, v.details))
+				key := string(v.problem) + " " + v.what
+				if v.held {
+					key += " (held)" // another advice
+				}
+				problems.add(key, h.cluster, v.what, in(h.cluster, v.details))
+				problems.sides[key].held = v.held
 				continue
 			}
 			acts.add(v.images, h.cluster, v.what, nil)
@@ -405,6 +416,7 @@ func (c *comparison) report(kind Kind, id manifest.ID, sides []*side) {
 		s.details = append(s.details, p.details...)
 		s.changes = append(s.changes, p.changes...)
 		s.hashes = append(s.hashes, p.hash)
+		s.held = s.held || p.held
 		if !p.Odd {
 			continue
 		}
@@ -428,6 +440,7 @@ type side struct {
 	hash    string
 	details []string
 	changes []Change
+	held    bool
 }
 
 func newPartition() *partition { return &partition{sides: make(map[string]*side)} }

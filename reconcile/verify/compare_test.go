@@ -83,6 +83,49 @@ var options = Options{
 	Tree:   func(string, manifest.ID) (map[string]any, error) { return nil, errors.New("not here") },
 }
 
+// Where the workload itself has the image, deleting pods is no remedy, and nobody is
+// told to; the same image on a node of another cluster is a finding of its own.
+func TestHeldImage(t *testing.T) {
+	for _, id := range []string{"9", "4"} { // unknown, and of another version in the lock
+		clusters := fleet("dev", "prod", "staging")
+		const held = "Deployment gitopsd-system/widgets itself has the image x for container package-runtime, set by kubectl-set"
+		clusters[0].controller().Instances = []Instance{running(id)}
+		clusters[1].controller().Instances = []Instance{running(id)}
+		clusters[1].controller().Held = []string{held}
+		r := Compare(clusters, options)
+		if len(r.Findings) != 2 {
+			t.Fatalf("%s: findings %+v", id, r.Findings)
+		}
+		for _, f := range r.Findings {
+			by := f.Sides[0].Clusters[0] == "prod"
+			if len(f.Sides[0].Clusters) != 1 || by != slices.Contains(f.Details, "prod: "+held) || by != (f.Advice == heldAdvice[f.Kind]) || by == strings.Contains(f.Advice, advice[f.Kind]) {
+				t.Errorf("%s: %+v", id, f)
+			}
+		}
+	}
+}
+
+// A package without a controller is said to have none.
+func TestTypesAlone(t *testing.T) {
+	clusters := fleet("dev", "prod")
+	for i := range clusters {
+		for _, d := range clusters[i].Definitions {
+			d.Behaviour = nil
+		}
+		clusters[i].Controllers = nil
+	}
+	r := Compare(clusters, options)
+	if len(r.Findings) != 0 || !slices.Equal(r.Groups[0].NoController, []string{"Gadget.acme.example", "Widget.acme.example"}) {
+		t.Errorf("%+v, %+v", r.Findings, r.Groups)
+	}
+	// In one cluster it has one, by a DeploymentRuntimeConfig for example.
+	clusters[0] = fleet("dev")[0]
+	r = Compare(clusters, options)
+	if len(r.Findings) != 1 || r.Findings[0].Kind != ControllerDiffers || r.Findings[0].Sides[1].What != "no controller: its package has types alone" {
+		t.Errorf("%+v", r.Findings)
+	}
+}
+
 func TestCompare(t *testing.T) {
 	both := "2 types of package widgets: "
 	for _, tt := range []struct {
@@ -292,7 +335,7 @@ func TestCompare(t *testing.T) {
 		},
 		{
 			name:   "a controller that only one cluster names",
-			change: func(_, prod, _ *Facts) { prod.widget().Behaviour = nil },
+			change: func(_, prod, _ *Facts) { prod.widget().Behaviour, prod.widget().Package = nil, "" },
 			want:   []string{"Widget.acme.example: the controller differs in prod from dev and staging"},
 			what:   "nobody knows what: no package, and no annotation gitopsd.dev/controller",
 		},

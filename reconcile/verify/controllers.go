@@ -79,6 +79,8 @@ type verdict struct {
 	// images and settings are equal for clusters that run the same.
 	images, settings string
 	details          []string
+	// held reports whether the workload itself has another image.
+	held bool
 }
 
 // judge compares a running controller with the rendered one.
@@ -172,6 +174,9 @@ func (x *images) instance(c *Controller, i Instance) verdict {
 	case v.problem != "":
 		v.runs = strings.Join(runs, " and ")
 		v.details = []string{"pod " + pods(i)}
+		if !i.Elsewhere && len(c.Held) > 0 {
+			v.held, v.details = true, append(v.details, c.Held...)
+		}
 	case len(differing) > 0:
 		v.problem = SettingsDrifted
 		v.what += " with other settings"

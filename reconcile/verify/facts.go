@@ -82,6 +82,11 @@ func (d *Definition) asRendered() bool {
 	return d.Converted == "" && slices.Equal(d.Rendered, d.Live)
 }
 
+// alone reports whether the definition comes from a package without a controller.
+func (d *Definition) alone() bool {
+	return d.Package != "" && d.ID.Is(manifest.CRD) && d.Behaviour == nil && !d.Misnamed
+}
+
 // name returns the type's name: "Widget.acme.example".
 func (d *Definition) name() string { return d.Kind + "." + d.Group }
 
@@ -105,6 +110,9 @@ type Controller struct {
 	ConfigMaps, Secrets, Rights Context
 	// Waiting are some pods that do not run, with their reasons.
 	Waiting []string
+	// Held are the images that the live workload itself has in place of the rendered
+	// ones, with who set them, in words: pods get them however often they are replaced.
+	Held []string
 	// Added are the containers that only pods have, and not the workload: admission
 	// or `kubectl debug` added them. They are not in Instances.
 	Added []string

@@ -35,6 +35,9 @@ func (c *comparison) gathered() []Finding {
 		f := byType[key]
 		if f == nil {
 			f = &Finding{Kind: s.kind, Package: pkg, Sides: s.sides, Details: s.details, Advice: advice[s.kind]}
+			if held := heldAdvice[s.kind]; s.held && held != "" {
+				f.Advice = held
+			}
 			if t == nil {
 				f.Object, f.Types = cmp.Or(s.object, s.id.String()), s.types
 			}
@@ -62,7 +65,7 @@ func (c *comparison) gathered() []Finding {
 			all = append(all, f)
 			continue
 		}
-		key := fmt.Sprintln(f.Kind, f.Package, f.Types, f.Object, f.Sides[0].What)
+		key := fmt.Sprintln(f.Kind, f.Package, f.Types, f.Object, f.Sides[0].What, f.Advice)
 		if same := byCluster[key]; same != nil {
 			same.Sides[0].Clusters = append(slices.Clone(same.Sides[0].Clusters), f.Sides[0].Clusters...)
 			slices.Sort(same.Sides[0].Clusters)
@@ -167,10 +170,14 @@ func (c *comparison) groups() []Group {
 			g.Types = append(g.Types, t.name)
 			if !t.acted && len(t.worst) > 0 {
 				g.DefinitionOnly = append(g.DefinitionOnly, t.name)
+				if t.alone {
+					g.NoController = append(g.NoController, t.name)
+				}
 			}
 		}
 		slices.Sort(g.Types)
 		slices.Sort(g.DefinitionOnly)
+		slices.Sort(g.NoController)
 		groups = append(groups, g)
 	}
 	return groups

@@ -217,6 +217,8 @@ type Group struct {
 	Types []string `json:"types"`
 	// DefinitionOnly are those of which nobody declares all that acts on them.
 	DefinitionOnly []string `json:"definitionOnly,omitempty"`
+	// NoController are those in DefinitionOnly whose package has types alone.
+	NoController []string `json:"noController,omitempty"`
 	// States are the clusters that have any of the types, by their worst finding:
 	// "same", "not-verified", or a finding's kind.
 	States []State `json:"states"`
@@ -239,6 +241,12 @@ const (
 	// types could not be read.
 	NotVerifiedState = "not-verified"
 )
+
+// heldAdvice is the advice where the workload itself has the image.
+var heldAdvice = map[Kind]string{
+	UnknownImage:    "treat it as an intrusion until you know better: ask who set the image, and where it came from. New pods get it too, until the workload is as declared again; `gitopsd run` sees to that, unless the cluster is suspended or only reports drift",
+	WrongController: "ask who set the image. New pods get it too, until the workload is as declared again; `gitopsd run` sees to that, unless the cluster is suspended or only reports drift",
+}
 
 var advice = map[Kind]string{
 	TwoControllers:     "find out which controller is the right one and stop the other: they undo each other's work",

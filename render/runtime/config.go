@@ -30,15 +30,18 @@ type Template struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// containerName is the name of the controller's container; a container of this name
+// ContainerName is the name of the controller's container; a container of this name
 // in a configuration configures the controller.
-const containerName = "package-runtime"
+const ContainerName = "package-runtime"
 
 // Image returns the configuration's image for the controller, empty if it sets none.
 func (c *Config) Image() string {
+	if c == nil {
+		return ""
+	}
 	for _, container := range containers(c.Spec) {
 		m, _ := container.(map[string]any)
-		if image, _ := m["image"].(string); m["name"] == containerName && image != "" {
+		if image, _ := m["image"].(string); m["name"] == ContainerName && image != "" {
 			return image
 		}
 	}
@@ -52,7 +55,7 @@ func (c *Config) Check() error {
 	for i, container := range containers(c.Spec) {
 		m, _ := container.(map[string]any)
 		image, _ := m["image"].(string)
-		if m["name"] != containerName || image == "" {
+		if m["name"] != ContainerName || image == "" {
 			continue
 		}
 		if _, digest, _ := strings.Cut(image, "@"); digest == "" {
@@ -177,9 +180,9 @@ func deployment(c Controller) map[string]any {
 		}
 		pod["imagePullSecrets"] = byName(pod["imagePullSecrets"], secrets)
 	}
-	container, others := map[string]any{"name": containerName}, []any{}
+	container, others := map[string]any{"name": ContainerName}, []any{}
 	for _, other := range containers(config) {
-		if m, _ := other.(map[string]any); m["name"] == containerName {
+		if m, _ := other.(map[string]any); m["name"] == ContainerName {
 			container = clone(m)
 		} else {
 			others = append(others, other)
@@ -309,7 +312,7 @@ func complete(c Controller, container map[string]any) {
 		container["imagePullPolicy"] = pull
 	}
 	optional(container, "imagePullPolicy", string(sources.PullIfNotPresent))
-	optional(container, "image", Image(c.Selected))
+	optional(container, "image", c.Image())
 	container["ports"] = byName(container["ports"], ports)
 	variables := []any{
 		env("POD_NAMESPACE", "metadata.namespace"),

@@ -37,37 +37,57 @@ var (
 	viewVerbs       = []string{"get", "list", "watch"}
 )
 
-// Binding returns the ClusterRoleBinding of a Provider's rights. Providers of one
-// family use each other's types: the cluster's other Providers of the family are
-// bound to the same rights. A family is what a package's metadata names, within one
-// registry and organization: everybody can write a name.
-func Binding(c Controller, cluster []Controller) (*manifest.Object, error) {
+// Rights returns the ClusterRoleBinding of a Provider's rights. Providers of one
+// family use each other's types: the controllers of the cluster's other Providers of
+// the family are bound to the same rights. A family is what a package's metadata
+// names, within one registry and organization: everybody can write a name. The role of
+// a Provider without a controller is there with its binding, for those of its family,
+// or not at all.
+func Rights(c Controller, cluster []Controller) ([]*manifest.Object, error) {
 	p := c.Selected
 	name := p.Declaration.Name
-	accounts := []string{c.account()}
+	var accounts []string
+	if c.Image() != "" {
+		accounts = append(accounts, c.account())
+	}
 	for _, other := range cluster {
-		if s := other.Selected; s.Declaration.Kind == sources.Provider && related(s, p) {
+		if s := other.Selected; other.Image() != "" && s.Declaration.Kind == sources.Provider && related(s, p) {
 			accounts = append(accounts, other.account())
 		}
+	}
+	if len(accounts) == 0 || c.Image() == "" && len(c.Types) == 0 {
+		return nil, nil
 	}
 	slices.Sort(accounts)
 	var subjects []any
 	for _, account := range slices.Compact(accounts) {
 		subjects = append(subjects, map[string]any{"kind": manifest.ServiceAccount.Kind, "name": account, "namespace": Namespace})
 	}
-	o, err := manifest.New(object(manifest.ClusterRoleBinding, RoleName(name), "", map[string]any{
+	trees := []map[string]any{object(manifest.ClusterRoleBinding, RoleName(name), "", map[string]any{
 		"roleRef":  map[string]any{"apiGroup": manifest.GroupRBAC, "kind": manifest.ClusterRole.Kind, "name": RoleName(name)},
 		"subjects": subjects,
-	}), manifest.Origin{Package: p.Pin})
-	if err != nil {
-		return nil, err
+	})}
+	if c.Image() == "" {
+		own, err := resourcesOf(c)
+		if err != nil {
+			return nil, err
+		}
+		trees = append(trees, role(c, own))
 	}
 	labels := maps.Clone(p.Declaration.CommonLabels)
 	if labels == nil {
 		labels = make(map[string]string, 1)
 	}
 	labels[manifest.PackageLabel] = name
-	return o.WithMetadata(labels, p.Declaration.CommonAnnotations), nil
+	objects := make([]*manifest.Object, len(trees))
+	for i, tree := range trees {
+		o, err := manifest.New(tree, manifest.Origin{Package: p.Pin})
+		if err != nil {
+			return nil, err
+		}
+		objects[i] = o.WithMetadata(labels, p.Declaration.CommonAnnotations)
+	}
+	return objects, nil
 }
 
 func family(p sources.Selected) string {
@@ -108,32 +128,56 @@ var (
 	group  = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)+$`)
 )
 
-// roles returns the ClusterRoles of a Provider: its controller's, and those for the
-// people who use its types.
-func roles(c Controller) ([]map[string]any, error) {
-	name := RoleName(c.Selected.Declaration.Name)
-	byGroup := make(map[string][]string)
+// resources are the types of a package: plurals, sorted, by group.
+type resources map[string][]string
+
+// resourcesOf returns the types of a package. It fails if the package may not define
+// one of them.
+func resourcesOf(c Controller) (resources, error) {
+	r := make(resources)
 	for _, crd := range c.Types {
 		g, p, err := resource(crd)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", crd.ID(), err)
 		}
-		byGroup[g] = append(byGroup[g], p)
+		r[g] = append(r[g], p)
 	}
-	groups := slices.Sorted(maps.Keys(byGroup))
-	for _, g := range groups {
-		slices.Sort(byGroup[g])
-		byGroup[g] = slices.Compact(byGroup[g])
+	for g := range r {
+		slices.Sort(r[g])
+		r[g] = slices.Compact(r[g])
 	}
-	own := func(verbs []string) []any {
-		rules := make([]any, len(groups))
-		for i, g := range groups {
-			rules[i] = rule([]string{g}, with(byGroup[g], "", "/status"), verbs...)
-		}
-		return rules
+	return r, nil
+}
+
+func (r resources) groups() []string { return slices.Sorted(maps.Keys(r)) }
+
+// rules returns a rule for each group, for the objects and their status.
+func (r resources) rules(verbs []string) []any {
+	var rules []any
+	for _, g := range r.groups() {
+		rules = append(rules, rule([]string{g}, with(r[g], "", "/status"), verbs...))
 	}
-	list := []map[string]any{object(manifest.ClusterRole, name, "", map[string]any{"rules": controllerRules(c, groups, byGroup, own(controllerVerbs))})}
-	if len(groups) == 0 {
+	return rules
+}
+
+// role returns the ClusterRole of a Provider's controller.
+func role(c Controller, own resources) map[string]any {
+	return object(manifest.ClusterRole, RoleName(c.Selected.Declaration.Name), "", map[string]any{"rules": controllerRules(c, own)})
+}
+
+// roles returns the ClusterRoles of a Provider: its controller's, if it has one, and
+// those for the people who use its types.
+func roles(c Controller) ([]map[string]any, error) {
+	name := RoleName(c.Selected.Declaration.Name)
+	own, err := resourcesOf(c)
+	if err != nil {
+		return nil, err
+	}
+	var list []map[string]any
+	if c.Image() != "" {
+		list = append(list, role(c, own))
+	}
+	if len(own) == 0 {
 		return list, nil
 	}
 	for _, people := range []struct {
@@ -144,7 +188,7 @@ func roles(c Controller) ([]map[string]any, error) {
 		{editSuffix, []string{"admin", "crossplane", "edit"}, editVerbs},
 		{viewSuffix, []string{"view"}, viewVerbs},
 	} {
-		role := object(manifest.ClusterRole, name+people.suffix, "", map[string]any{"rules": own(people.verbs)})
+		role := object(manifest.ClusterRole, name+people.suffix, "", map[string]any{"rules": own.rules(people.verbs)})
 		labels := make(map[string]string, len(people.to))
 		for _, to := range people.to {
 			labels[aggregateTo+to] = "true"
@@ -154,14 +198,17 @@ func roles(c Controller) ([]map[string]any, error) {
 	return list, nil
 }
 
-// controllerRules returns a controller's rights: own, those on its types, update of
+// controllerRules returns a controller's rights: those on its types, update of
 // their finalizers, and those that Crossplane grants every provider for credentials,
 // connection details, leader election and events. A provider that starts a controller
 // once its type is there also sees which are.
-func controllerRules(c Controller, groups []string, byGroup map[string][]string, own []any) []any {
-	rules := own
-	for _, g := range groups {
-		rules = append(rules, rule([]string{g}, with(byGroup[g], "/finalizers"), "update"))
+func controllerRules(c Controller, own resources) []any {
+	rules := own.rules(controllerVerbs)
+	for _, g := range own.groups() {
+		rules = append(rules, rule([]string{g}, with(own[g], "/finalizers"), "update"))
+	}
+	if c.Image() == "" {
+		return rules // for others of the family
 	}
 	rules = append(rules, rule([]string{"", manifest.GroupCoordination}, []string{"configmaps", "events", "leases", "secrets"}, "*"))
 	if SafeStart(c.Selected.Package.Meta) {

@@ -1,6 +1,7 @@
 // Package runtime makes what a Provider's controller needs in a cluster without
 // Crossplane: a ServiceAccount, its rights, a Deployment, and a Service if the
-// package has webhooks. It follows Crossplane's own runtime (names of labels,
+// package has webhooks. A package with types alone has no controller, and gets the
+// rights of people only. It follows Crossplane's own runtime (names of labels,
 // ports and environment, security context, rights), so that a provider that runs
 // there runs here.
 //
@@ -41,7 +42,7 @@ const (
 	userID          = 2000 // Crossplane's, for user and group
 )
 
-// Controller is a Provider that runs in a cluster.
+// Controller is a Provider in a cluster, with what it runs, if anything.
 type Controller struct {
 	// Selected is the package: its declaration, pin and content.
 	Selected sources.Selected
@@ -53,32 +54,25 @@ type Controller struct {
 	Config *Config
 }
 
+// Image returns the controller's image: the one that the configuration sets, else the
+// package's, by digest. It is empty for a package without a controller.
+func (c Controller) Image() string { return cmp.Or(c.Config.Image(), c.Selected.Runtime) }
+
 // Objects returns the objects of the controller, the same in every cluster. The
-// [Binding] of its rights depends on the cluster's other packages. It fails if a
+// [Rights] of its account depend on the cluster's other packages. It fails if a
 // package may not define one of the types, or if the Service cannot have the
 // package's name.
 func Objects(c Controller) ([]*manifest.Object, error) {
-	name := c.Selected.Declaration.Name
 	trees, err := roles(c)
 	if err != nil {
 		return nil, err
 	}
-	if account := c.serviceAccount(); c.makesAccount() {
-		trees = append(trees, account.apply(object(manifest.ServiceAccount, account.Name, Namespace, nil)))
-	}
-	d := c.deployment()
-	trees = append(trees, d.apply(object(manifest.Deployment, d.Name, Namespace, map[string]any{"spec": deployment(c)})))
-	if c.Webhooks {
-		service := c.service()
-		if !dnsLabel.MatchString(service.Name) {
-			return nil, fmt.Errorf("name %q: the package has webhooks, so that its Service gets that name, which must be at most 63 lower-case letters, digits and '-', and begin with a letter", service.Name)
+	if c.Image() != "" {
+		own, err := workload(c)
+		if err != nil {
+			return nil, err
 		}
-		trees = append(trees, service.apply(object(manifest.Service, service.Name, Namespace, map[string]any{"spec": map[string]any{
-			"selector": map[string]any{manifest.PackageLabel: name},
-			"ports": []any{map[string]any{
-				"name": "webhook", "protocol": "TCP", "port": int64(WebhookPort), "targetPort": "webhook",
-			}},
-		}})))
+		trees = append(trees, own...)
 	}
 	objects := make([]*manifest.Object, len(trees))
 	for i, tree := range trees {
@@ -87,6 +81,29 @@ func Objects(c Controller) ([]*manifest.Object, error) {
 		}
 	}
 	return objects, nil
+}
+
+// workload returns what runs the controller.
+func workload(c Controller) ([]map[string]any, error) {
+	var trees []map[string]any
+	if account := c.serviceAccount(); c.makesAccount() {
+		trees = append(trees, account.apply(object(manifest.ServiceAccount, account.Name, Namespace, nil)))
+	}
+	d := c.deployment()
+	trees = append(trees, d.apply(object(manifest.Deployment, d.Name, Namespace, map[string]any{"spec": deployment(c)})))
+	if !c.Webhooks {
+		return trees, nil
+	}
+	service := c.service()
+	if !dnsLabel.MatchString(service.Name) {
+		return nil, fmt.Errorf("name %q: the package has webhooks, so that its Service gets that name, which must be at most 63 lower-case letters, digits and '-', and begin with a letter", service.Name)
+	}
+	return append(trees, service.apply(object(manifest.Service, service.Name, Namespace, map[string]any{"spec": map[string]any{
+		"selector": map[string]any{manifest.PackageLabel: c.Selected.Declaration.Name},
+		"ports": []any{map[string]any{
+			"name": "webhook", "protocol": "TCP", "port": int64(WebhookPort), "targetPort": "webhook",
+		}},
+	}}))), nil
 }
 
 // System returns the namespace in which controllers run. One that is there is taken
@@ -123,12 +140,6 @@ func env(name, fieldPath string) map[string]any {
 // ServingSecret returns the name of the Secret with the serving certificate of a
 // Provider's webhooks, in [Namespace].
 func ServingSecret(provider string) string { return provider + "-tls-server" }
-
-// Image returns the controller's image by digest: the one that the package's
-// metadata names, as it was resolved, else the package itself.
-func Image(p sources.Selected) string {
-	return cmp.Or(p.Runtime, p.Pin.Ref.Repository+"@"+string(p.Pin.Digest))
-}
 
 // labelValue cuts a name to the length of a label's value.
 func labelValue(s string) string {

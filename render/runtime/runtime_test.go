@@ -29,6 +29,7 @@ func provider(t *testing.T, name, meta string) sources.Selected {
 		Declaration: sources.Declaration{Kind: sources.Provider, Name: name, Ref: ref},
 		Pin:         sources.Pin{Ref: ref, Digest: sources.DigestOf([]byte(name))},
 		Package:     pkg,
+		Runtime:     ref.Repository + "@" + string(sources.DigestOf([]byte(name))),
 	}
 }
 
@@ -53,10 +54,15 @@ func TestObjects(t *testing.T) {
 	full.Declaration.PullPolicy = sources.PullAlways
 	full.PullSecrets = []string{"one", "two"}
 	full.Declaration.CommonLabels = map[string]string{"team": "a"}
+	alone := provider(t, "provider-alone", "{metadata: {labels: {pkg.crossplane.io/provider-family: family}}}")
+	alone.Runtime = ""
+	types := []*manifest.Object{crd(t, "buckets.s3.example.org", "s3.example.org", "buckets")}
 	configured := provider(t, "provider-configured", "{metadata: {name: provider-configured}}")
 	configured.PullSecrets = []string{"one", "two"}
 	for name, c := range map[string]runtime.Controller{
-		"plain": {Selected: plain},
+		"plain":            {Selected: plain},
+		"alone":            {Selected: alone, Types: types, Webhooks: true},
+		"alone-with-image": {Selected: alone, Types: types, Config: &runtime.Config{Spec: manifesttest.Tree(t, "{template: {spec: {containers: [{name: package-runtime, image: 'example.org/c@sha256:01'}]}}}")}},
 		"configured": {Selected: configured, Webhooks: true, Config: &runtime.Config{
 			Deployment:     runtime.Template{Name: "its-name", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}},
 			Service:        runtime.Template{Name: "its-service"},
@@ -98,18 +104,18 @@ template:
 			stranger := provider(t, "stranger", "{metadata: {labels: {pkg.crossplane.io/provider-family: family}}}")
 			stranger.Pin.Ref.Repository = "example.org/evil/stranger"
 			cluster := []runtime.Controller{c, {Selected: provider(t, "sister", "{metadata: {labels: {pkg.crossplane.io/provider-family: family}}}")}, {Selected: provider(t, "other", "{metadata: {}}")}, {Selected: stranger}}
-			binding, err := runtime.Binding(c, cluster)
+			rights, err := runtime.Rights(c, cluster)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var strangers []string
-			if name == "full" {
+			if name == "full" || strings.HasPrefix(name, "alone") {
 				strangers = []string{"stranger"}
 			}
 			if have := runtime.Strangers(c, cluster); !slices.Equal(have, strangers) {
 				t.Errorf("strangers: have %q, want %q", have, strangers)
 			}
-			set, duplicates := manifest.NewSet(append(objects, binding))
+			set, duplicates := manifest.NewSet(append(objects, rights...))
 			if len(duplicates) > 0 {
 				t.Fatal(duplicates)
 			}
@@ -131,6 +137,25 @@ template:
 				t.Errorf("%s (written by go test -update) differs: have\n%s", golden, have.Bytes())
 			}
 		})
+	}
+}
+
+// Without a family nobody is bound to the rights of a package that has no controller.
+func TestRightsOfNobody(t *testing.T) {
+	alone := provider(t, "alone", "{metadata: {}}")
+	alone.Runtime = ""
+	c := runtime.Controller{Selected: alone, Types: []*manifest.Object{crd(t, "as.example.org", "example.org", "as")}}
+	if rights, err := runtime.Rights(c, []runtime.Controller{c, {Selected: provider(t, "other", "{metadata: {}}")}}); err != nil || rights != nil {
+		t.Errorf("have %v, %v", rights, err)
+	}
+	objects, err := runtime.Objects(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		if id := o.ID(); id.Kind != "ClusterRole" || !strings.Contains(id.Name, ":aggregate-to-") {
+			t.Errorf("has %s", id)
+		}
 	}
 }
 

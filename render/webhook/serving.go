@@ -65,13 +65,18 @@ func selects(selector, labels map[string]any) bool {
 // "" if something is, or if the objects do not tell. A webhook that nobody serves and
 // that fails closed blocks whatever it is for.
 func Unserved(objects []*manifest.Object, o *manifest.Object) string {
-	if o.Label(manifest.PackageLabel) == "" {
+	pkg := o.Label(manifest.PackageLabel)
+	if pkg == "" {
 		return ""
 	}
 	for _, service := range Services(o.Tree()) {
 		servers, known := Servers(objects, service)
-		switch {
-		case !known && !slices.ContainsFunc(objects, func(o *manifest.Object) bool { return o.ID() == service }):
+		switch there := slices.ContainsFunc(objects, func(o *manifest.Object) bool { return o.ID() == service }); {
+		case !there && !slices.ContainsFunc(objects, func(o *manifest.Object) bool {
+			return o.ID().Is(manifest.Workloads...) && o.Label(manifest.PackageLabel) == pkg
+		}):
+			return fmt.Sprintf("its package has no controller, and the cluster no %s", service)
+		case !there:
 			return fmt.Sprintf("the cluster does not get %s", service)
 		case !known:
 		case len(servers) == 0:

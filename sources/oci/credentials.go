@@ -171,6 +171,9 @@ func (c *Client) authenticator(ctx context.Context, repo name.Repository, own *k
 	}
 }
 
+// namePullSecret is advice for those who fetch packages.
+const namePullSecret = ", or have the package name a pull secret (packagePullSecrets)"
+
 // lookedIn returns the sources that were searched for credentials of a
 // repository, and what to do about them.
 func (c *Client) lookedIn(repository string) string {
@@ -196,5 +199,5 @@ func (c *Client) lookedIn(repository string) string {
 		return fmt.Sprintf("Docker's configuration, which has some for it: are they right, and not expired? docker login %s replaces them", repo.RegistryStr())
 	}
 	places = append(places, "Docker's configuration ($DOCKER_CONFIG or ~/.docker/config.json, Podman's auth.json)")
-	return fmt.Sprintf("%s, and found none: run docker login %s, or have the package name a pull secret (packagePullSecrets)", strings.Join(places, ", then in "), repo.RegistryStr())
+	return fmt.Sprintf("%s, and found none: run docker login %s%s", strings.Join(places, ", then in "), repo.RegistryStr(), namePullSecret)
 }

@@ -2,8 +2,10 @@ package oci
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -18,7 +20,6 @@ import (
 // attempt and must return size bytes with digest d. The error is an [*Error] or
 // open's.
 func (c *Client) PushBlob(ctx context.Context, repository string, d sources.Digest, size int64, open func() (io.ReadCloser, error)) error {
-	subject := repository + "@" + string(d)
 	hash, err := v1.NewHash(string(d))
 	if err != nil {
 		return &Error{Subject: repository, Reason: Malformed, Text: err.Error()}
@@ -27,7 +28,7 @@ func (c *Client) PushBlob(ctx context.Context, repository string, d sources.Dige
 		return p.Upload(ctx, repo, upload{hash: hash, size: size, open: open})
 	})
 	if err != nil {
-		return c.explain(subject, repository, err)
+		return c.explainPush(repository, repository, err) // the digest of a layer says nothing to those who push
 	}
 	return nil
 }
@@ -47,9 +48,18 @@ func (c *Client) PushManifest(ctx context.Context, ref sources.Ref, mediaType st
 		return p.Put(ctx, target, document{raw, types.MediaType(mediaType)})
 	})
 	if err != nil {
-		return c.explain(ref.String(), ref.Repository, err)
+		return c.explainPush(ref.String(), ref.Repository, err)
 	}
 	return nil
+}
+
+// explainPush is explain for those who push, who have no pull secrets.
+func (c *Client) explainPush(subject, repository string, err error) error {
+	err = c.explain(subject, repository, err)
+	if failed, ok := errors.AsType[*Error](err); ok {
+		failed.Text = strings.TrimSuffix(failed.Text, namePullSecret)
+	}
+	return err
 }
 
 func (c *Client) push(ctx context.Context, repository string, do func(*remote.Pusher, name.Repository) error) error {

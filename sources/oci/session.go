@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -296,6 +298,9 @@ func (c *Client) ping(ctx context.Context, reg name.Registry) (ping, error) {
 				p.challenge, err = transport.Ping(ctx, reg, oneScheme{c.base, p.scheme})
 			}
 		}
+		if err == nil {
+			err = followRealm(&p, host)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -308,6 +313,38 @@ func (c *Client) ping(ctx context.Context, reg name.Registry) (ping, error) {
 		return ping{}, err
 	}
 	return v.(ping), nil
+}
+
+// followRealm decides whether credentials may go to the server that a registry names for
+// tokens. A registry must not have them sent in clear text that does without it itself,
+// nor to an address of the networks that this machine is in. One on this machine may name
+// another server on it, whichever of the machine's names it takes.
+func followRealm(p *ping, host string) error {
+	realm, err := url.Parse(p.challenge.Parameters["realm"])
+	if err != nil || !strings.EqualFold(p.challenge.Scheme, "bearer") || realm.Host == host {
+		return nil // what is wrong with it the exchange says
+	}
+	ip := net.ParseIP(realm.Hostname())
+	switch {
+	case realm.Scheme == "http" && p.scheme == "https":
+		return &problem{Untrusted, fmt.Sprintf("%s speaks TLS and has credentials sent to %s without it, for a token; they are not sent: have whoever runs the registry name its token server by https", host, realm.Host)}
+	case ip == nil:
+		return nil
+	case ip.IsLoopback() && isLoopback(host):
+		port := realm.Port()
+		if _, own, _ := net.SplitHostPort(host); own == port {
+			realm.Host = host
+		} else {
+			realm.Host = net.JoinHostPort("localhost", port)
+		}
+		challenge := *p.challenge
+		challenge.Parameters = maps.Clone(challenge.Parameters)
+		challenge.Parameters["realm"] = realm.String()
+		p.challenge = &challenge
+	case ip.IsLoopback(), ip.IsPrivate(), ip.IsLinkLocalUnicast(), ip.IsUnspecified():
+		return &problem{Untrusted, fmt.Sprintf("%s has credentials sent to the private address %s, for a token; they are not sent: have whoever runs the registry name its token server by a DNS name", host, realm.Host)}
+	}
+	return nil
 }
 
 func isLoopback(host string) bool {

@@ -65,7 +65,7 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfil
 		n := nodes[repo]
 		if n.held != nil {
 			if n.err == nil && n.held.Ref.Repository == repo {
-				s := sources.Selected{Declaration: *n.held, Pin: n.load.pin, Package: n.load.pkg, Origin: n.load.origin}
+				s := sources.Selected{Declaration: *n.held, Pin: n.load.pin, Package: n.load.pkg, Origin: n.load.origin, Runtime: n.load.runtime}
 				s.Declaration.Kind = n.load.pkg.Meta.Kind // the declaration's may be misspelled
 				out.Held = append(out.Held, s)
 			}

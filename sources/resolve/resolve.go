@@ -363,7 +363,12 @@ func (p *pass) record(ctx context.Context, l *load) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for item := range p.lock.Records(l.ref.Repository, l.ref.Version()) {
+	for item, sum := range p.lock.Records(l.ref.Repository, l.ref.Version()) {
+		// Of a package without a controller older locks have the package itself as the
+		// controller's image. That record stays, and means nothing.
+		if item == lockfile.ItemRuntime && sum == string(pkg.Digest) {
+			continue
+		}
 		if _, there := items[item]; !there {
 			key := lockfile.Key{Repository: l.ref.Repository, Version: l.ref.Version(), Item: item}
 			return fmt.Errorf("%s has no %s, which %s records for it; the lock was changed by hand: restore it, or accept what the registry has with `gitopsd lock --update=%s`",
@@ -386,9 +391,12 @@ func (p *pass) record(ctx context.Context, l *load) error {
 
 // runtime pins a Provider's controller image, by the lock's digest if it has
 // one. ImageConfigs apply to this image too; clusters pull it by the rewritten
-// name.
+// name. A package with types alone has none.
 func (p *pass) runtime(ctx context.Context, l *load, items map[string]string) error {
 	digest, origin := l.pin.Digest, l.origin
+	if l.pkg.Meta.Image == "" && !l.pkg.Runnable && !p.replacesController(l) {
+		return nil
+	}
 	if l.pkg.Meta.Image == "" && l.by != nil && l.by.Directory != "" && !l.by.Local {
 		return fmt.Errorf("%s is built from the directory %s, which holds no controller: name its image in spec.controller.image of the package's metadata", l.asked, l.by.Directory)
 	}
@@ -410,6 +418,17 @@ func (p *pass) runtime(ctx context.Context, l *load, items map[string]string) er
 	items[lockfile.ItemRuntime] = string(digest)
 	l.runtime, l.pullSecrets = origin.Repository+"@"+string(digest), origin.Secrets()
 	return nil
+}
+
+// replacesController reports whether a package that is built from a directory stands
+// for one with a controller, by the lock. A plan then shows another image: what will be
+// published has a controller too, and the directory is only its types.
+func (p *pass) replacesController(l *load) bool {
+	if l.by == nil || l.by.Directory == "" {
+		return false
+	}
+	_, recorded := p.before.Lookup(lockfile.Key{Repository: l.asked.Repository, Version: l.asked.Version(), Item: lockfile.ItemRuntime})
+	return recorded
 }
 
 // image resolves a controller image that is not the package itself. Recorded

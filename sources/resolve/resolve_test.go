@@ -412,6 +412,7 @@ func TestRuntimeImage(t *testing.T) {
 			s.put("reg.io/p:v1", "x")
 			s.packages["reg.io/p:v1"].Meta.Kind = sources.Provider
 			s.packages["reg.io/p:v1"].Meta.Image = image
+			s.packages["reg.io/p:v1"].Runnable = image == ""
 			s.packages["ghcr.io/acme/ctl:v1"] = &sources.Package{Digest: sources.DigestOf([]byte("ctl"))}
 			s.packages["docker.io/acme/ctl:v1"] = &sources.Package{Digest: sources.DigestOf([]byte("hub"))}
 			s.packages["docker.io/library/ctl:latest"] = &sources.Package{Digest: sources.DigestOf([]byte("library"))}
@@ -434,6 +435,36 @@ func TestRuntimeImage(t *testing.T) {
 				t.Errorf("a locked image was looked up: %s", s.asked[i])
 			}
 		})
+	}
+}
+
+// A package with types alone has no controller's image. An older lock that has the
+// package itself as one stays valid, and as it is.
+func TestTypesAlone(t *testing.T) {
+	var s shelf
+	digest := s.put("reg.io/p:v1", "x")
+	s.packages["reg.io/p:v1"].Meta.Kind = sources.Provider
+	ds := declare("reg.io/p:v1")
+	ds[0].Kind = sources.Provider
+	key := lockfile.Key{Repository: "reg.io/p", Version: "v1", Item: lockfile.ItemRuntime}
+	res := resolve(t, s.config(), new(lockfile.File), Request{Cluster: "dev", Declarations: ds})
+	if _, recorded := res.Lock.Lookup(key); faults(res) != nil || recorded || res.Clusters["dev"].Selected[0].Runtime != "" {
+		t.Errorf("%v, %+v\n%s", faults(res), res.Clusters["dev"].Selected, res.Lock.Format())
+	}
+	for sum, want := range map[string]string{string(digest): "", digest0(): "has no runtime, which clusters.lock records for it"} {
+		older := res.Lock.Clone()
+		if err := older.Record(key, sum, "the registry"); err != nil {
+			t.Fatal(err)
+		}
+		for _, mode := range []Mode{Add, Readonly, Check} {
+			cfg := s.config()
+			cfg.Mode = mode
+			again := resolve(t, cfg, older, Request{Cluster: "dev", Declarations: ds})
+			err := faults(again)
+			if want != "" && (err == nil || !strings.Contains(err.Error(), want)) || want == "" && (err != nil || string(again.Lock.Format()) != string(older.Format()) || again.Clusters["dev"].Selected[0].Runtime != "") {
+				t.Errorf("mode %v, %s: %v\n%s", mode, sum, err, again.Lock.Format())
+			}
+		}
 	}
 }
 

@@ -30,11 +30,15 @@ import (
 // Invalid files are an [*InvalidError] with file and line; other errors are the
 // file system's.
 func Build(dir fs.FS) (*Image, error) {
-	stream, _, err := packageStream(dir)
+	stream, meta, err := packageStream(dir)
 	if err != nil {
 		return nil, named("", err)
 	}
-	return newImage(stream)
+	img, err := newImage(stream)
+	if err == nil {
+		img.alone = meta.Kind == sources.Provider && meta.Image == ""
+	}
+	return img, err
 }
 
 // packageStream makes package.yaml, and returns its meta object.

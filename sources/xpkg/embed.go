@@ -32,7 +32,7 @@ type Runtime struct {
 // Functions. From an index it makes a package for each platform. The image is
 // in files of the system's temporary directory until the caller closes it. It
 // fails as Build does, with errors of the Source, and with an [*InvalidError]
-// for a runtime that is no image.
+// for a runtime that is no image, or has no program to run.
 //
 // Layers of the runtime that are not compressed are compressed; the others, its
 // entrypoint, user and environment stay as they are.
@@ -53,7 +53,10 @@ func BuildWithRuntime(ctx context.Context, dir fs.FS, runtime Runtime) (*Image, 
 	}
 	img, err := e.embed(stream, runtime.Digest)
 	if err == nil {
-		_, err = Read(ctx, img, "", img.root)
+		var built *sources.Package
+		if built, err = Read(ctx, img, "", img.root); err == nil && meta.Kind == sources.Provider && !built.Runnable {
+			err = bad("it has neither an entrypoint nor a command, so that no node could start it; name the image that the controller was built as")
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(named("runtime image "+string(runtime.Digest), err), e.Close())

@@ -163,6 +163,7 @@ func TestBuildWithRuntimeErrors(t *testing.T) {
 	labelled := m.image(map[string]string{annotation + ":" + string(layer.Digest): baseLayer}, layer)
 	chart := m.imageOf(m.add("application/vnd.cncf.helm.config.v1+json", []byte("{}")), m.layer(noiseEntry))
 	odd := m.runtimeImage(m.add("application/octet-stream", []byte("x")))
+	idle := m.image(nil, m.layer(noiseEntry))
 	lying := m.runtimeImage(descriptor{MediaType: mediaOCILayerGzip, Digest: sources.DigestOf(nil), Size: 1})
 	tests := map[string]struct {
 		meta    string
@@ -175,6 +176,7 @@ func TestBuildWithRuntimeErrors(t *testing.T) {
 		"a package's tool": {testMeta, labelled, "it is a package already"},
 		"a chart":          {testMeta, chart, "is not a container image"},
 		"an odd layer":     {testMeta, odd, `is "application/octet-stream", not a file system`},
+		"no program":       {testMeta, idle, "it has neither an entrypoint nor a command, so that no node could start it"},
 		"a missing layer":  {testMeta, lying, "is not in it"},
 		"no image":         {testMeta, m.layer(noiseEntry), "its manifest is not valid"},
 		"broken files":     {"a: [", good, "a.yaml: line 1"},
@@ -194,7 +196,7 @@ func TestBundle(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, yaml, arch string) string {
 		m := newMaker()
-		runtime := m.imageOf(m.add(mediaOCIConfig, asJSON(config{platform: platform{OS: "linux", Architecture: arch}})), m.layer(entry{name: arch, content: arch}))
+		runtime := m.imageOf(m.add(mediaOCIConfig, asJSON(map[string]any{"os": "linux", "architecture": arch, "config": map[string]any{"Cmd": []string{arch}}})), m.layer(entry{name: arch, content: arch}))
 		img, err := BuildWithRuntime(t.Context(), mapFS("a.yaml", yaml), Runtime{Source: m.img, Digest: runtime.Digest})
 		if err != nil {
 			t.Fatal(err)

@@ -22,12 +22,17 @@ type Image struct {
 	contents map[sources.Digest]*io.SectionReader
 	file     io.Closer // nil in memory
 	// name is for errors: the files that it was opened from; empty if there are none.
-	name string
+	name  string
+	alone bool
 }
 
 // Digest returns the digest of the image's index or manifest, which names the
 // package.
 func (i *Image) Digest() sources.Digest { return i.root }
+
+// Alone reports whether [Build] made it of a Provider's types alone, without a
+// controller.
+func (i *Image) Alone() bool { return i.alone }
 
 // Close closes the files of the image, if it has any.
 func (i *Image) Close() error {

@@ -81,6 +81,9 @@ type image struct {
 	digest   sources.Digest
 	layers   []descriptor
 	base     int // which layer has package.yaml; -1 if all of them together
+	// configuration describes the image's configuration; nil if it is not that of a
+	// container's image.
+	configuration *descriptor
 }
 
 func (i image) baseDigest() sources.Digest {
@@ -242,8 +245,10 @@ func (r *reader) image(ctx context.Context, m *manifest, d sources.Digest, p *pl
 	if err := img.mark(func(l descriptor) string { return l.Annotations[annotation] }); err != nil {
 		return img, err
 	}
-	isImage := m.Config.MediaType == mediaOCIConfig || m.Config.MediaType == mediaDockerConfig
-	if (img.base < 0 || p == nil) && isImage {
+	if m.Config.MediaType == mediaOCIConfig || m.Config.MediaType == mediaDockerConfig {
+		img.configuration = m.Config
+	}
+	if (img.base < 0 || p == nil) && img.configuration != nil {
 		config, err := r.config(ctx, *m.Config)
 		if err != nil {
 			return img, err
@@ -306,12 +311,32 @@ func (i *image) mark(value func(descriptor) string) error {
 type config struct {
 	platform
 	Config struct {
-		Labels map[string]string `json:"Labels,omitempty"`
+		Entrypoint []string          `json:"Entrypoint,omitempty"`
+		Cmd        []string          `json:"Cmd,omitempty"`
+		Labels     map[string]string `json:"Labels,omitempty"`
 	} `json:"config"`
 	RootFS struct {
 		Type    string           `json:"type"`
 		DiffIDs []sources.Digest `json:"diff_ids"`
 	} `json:"rootfs"`
+}
+
+// runnable reports whether a package's own image has a program to run. Nodes refuse to
+// start an image that has neither an Entrypoint nor a Cmd.
+func (r *reader) runnable(ctx context.Context, images []image) (bool, error) {
+	for _, img := range images {
+		if img.configuration == nil {
+			continue
+		}
+		c, err := r.config(ctx, *img.configuration)
+		if err != nil {
+			return false, err
+		}
+		if len(c.Config.Entrypoint)+len(c.Config.Cmd) > 0 {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 func (r *reader) config(ctx context.Context, d descriptor) (*config, error) {

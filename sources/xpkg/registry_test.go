@@ -140,7 +140,7 @@ func TestRuntimeFromRegistry(t *testing.T) {
 	}
 	raw := fmt.Sprintf(`{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
 		"config": {"mediaType": "application/vnd.oci.image.config.v1+json", %s}, "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar", %s}]}`,
-		push(`{"os": "linux", "architecture": "arm64", "rootfs": {"type": "layers", "diff_ids": []}}`), push(strings.Repeat("\x00", 1024)))
+		push(`{"os": "linux", "architecture": "arm64", "config": {"Cmd": ["controller"]}, "rootfs": {"type": "layers", "diff_ids": []}}`), push(strings.Repeat("\x00", 1024)))
 	if err := client.PushManifest(t.Context(), ref, "application/vnd.oci.image.manifest.v1+json", []byte(raw)); err != nil {
 		t.Fatal(err)
 	}

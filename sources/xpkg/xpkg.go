@@ -144,7 +144,10 @@ func tooMuch(format string, args ...any) error {
 // were not verified.
 func Read(ctx context.Context, src Source, repository string, d sources.Digest) (*sources.Package, error) {
 	r := newReader(src, repository)
-	p, err := r.read(ctx, d)
+	p, images, err := r.read(ctx, d)
+	if err == nil && p.Meta.Kind == sources.Provider && p.Meta.Image == "" {
+		p.Runnable, err = r.runnable(ctx, images)
+	}
 	switch subject := repository + "@" + string(d); {
 	case errors.Is(err, sources.ErrNoRoom):
 		return nil, fmt.Errorf("%s: %w", subject, err)
@@ -189,18 +192,19 @@ func (r *reader) spend(n int64) error {
 	return nil
 }
 
-func (r *reader) read(ctx context.Context, d sources.Digest) (*sources.Package, error) {
+// read returns the package, without Runnable, and its images.
+func (r *reader) read(ctx context.Context, d sources.Digest) (*sources.Package, []image, error) {
 	images, isIndex, err := r.images(ctx, d)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := sameBase(images); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	// Fetch everything first: others wait for memory while this package has it.
 	others, err := r.otherContents(ctx, images)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var docs []sources.Document
 	var space *share
@@ -214,11 +218,11 @@ func (r *reader) read(ctx context.Context, d sources.Digest) (*sources.Package, 
 		defer space.leave()
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for i, other := range others {
 		if other != "" && other != content {
-			return nil, bad("its content differs between platforms: %s is %s for %s and %s for %s; "+
+			return nil, nil, bad("its content differs between platforms: %s is %s for %s and %s for %s; "+
 				"build all platforms from one %[1]s", packageFile, content, images[0].platform, other, images[i].platform)
 		}
 	}
@@ -232,9 +236,9 @@ func (r *reader) read(ctx context.Context, d sources.Digest) (*sources.Package, 
 		return fmt.Sprintf("%s line %d", packageFile, docs[i].Line)
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return p, space.keep(p)
+	return p, images, space.keep(p)
 }
 
 // sameBase refuses a package that would install different types on different

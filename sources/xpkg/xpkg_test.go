@@ -131,6 +131,55 @@ var (
 	noiseEntry   = entry{name: "usr/bin/controller", content: strings.Repeat("noise", 1000)}
 )
 
+// TestRunnable: whether a package's own image has a controller to run.
+func TestRunnable(t *testing.T) {
+	t.Parallel()
+	program := func(text string) func(m *maker) descriptor {
+		return func(m *maker) descriptor {
+			return m.imageOf(m.add(mediaOCIConfig, []byte(text)), annotated(m.layer(packageEntry), "base"))
+		}
+	}
+	own := `{"os": "linux", "architecture": "amd64", "config": {"Entrypoint": ["/c"]}}`
+	for name, tt := range map[string]struct {
+		make func(m *maker) descriptor
+		want bool
+		err  string
+	}{
+		"entrypoint": {make: program(own), want: true},
+		"command":    {make: program(`{"config": {"Entrypoint": null, "Cmd": ["/c"]}}`), want: true},
+		"neither":    {make: program(`{"config": {"Entrypoint": [], "Cmd": null, "Labels": {"a": "b"}}}`)},
+		"nothing":    {make: program(`{}`)},
+		"not for nodes": {make: func(m *maker) descriptor {
+			return m.imageOf(m.add("application/vnd.example", []byte(own)), annotated(m.layer(packageEntry), "base"))
+		}},
+		"on one platform": {make: func(m *maker) descriptor {
+			return m.index(on(program("{}")(m), "linux", "amd64", ""), on(program(own)(m), "linux", "arm64", ""))
+		}, want: true},
+		"on none": {make: func(m *maker) descriptor {
+			return m.index(on(program("{}")(m), "linux", "amd64", ""), on(program(`{"config": {}}`)(m), "linux", "arm64", ""))
+		}},
+		"broken": {make: program(`{"config": {"Cmd": "/c"}}`), err: "its configuration is not valid"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMaker()
+			p, err := Read(t.Context(), m.img, "r", tt.make(m).Digest)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("have %v, want %q", err, tt.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.Runnable != tt.want {
+				t.Errorf("have %v, want %v", p.Runnable, tt.want)
+			}
+		})
+	}
+}
+
 // TestRead is the specification's ways to be a package.
 func TestRead(t *testing.T) {
 	t.Parallel()
@@ -468,7 +517,7 @@ func TestBudget(t *testing.T) {
 	} {
 		r := newReader(m.img, "example.org/acme/types")
 		test.limit(r)
-		_, err := r.read(t.Context(), root.Digest)
+		_, _, err := r.read(t.Context(), root.Digest)
 		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%s: %v; %d bytes, %d expanded and %d files were left", name, err, r.fetch.Load(), r.expand, r.entries)
 		}

@@ -27,9 +27,10 @@ type definition struct {
 	tree map[string]any
 	pkg  string
 	// controller acts on its types; nil if unknown. rendered reports whether it is
-	// known from a whole cluster.
+	// known from a whole cluster, and alone whether its package has no controller.
 	controller *behaviour.Identity
 	rendered   bool
+	alone      bool
 }
 
 // definitions reads the definitions of a source.
@@ -126,6 +127,7 @@ func (o *typesOptions) fromCluster(cmd *cobra.Command, g *global, name string) (
 		}
 		d := defined(object, controller)
 		d.rendered = true
+		d.alone = err == nil && controller == nil && d.pkg != "" && object.ID().Is(manifest.CRD)
 		found = append(found, d)
 	}
 	return found, errors.Join(errs...)
@@ -167,12 +169,13 @@ func fromPackage(ctx context.Context, client oci.Reader, ref sources.Ref) ([]def
 			return nil, err
 		}
 		for i := range found {
-			found[i].controller = controller
+			found[i].controller, found[i].alone = controller, controller == nil
 		}
 	}
 	return found, nil
 }
 
+// controllerOf returns the controller of a package; nil if it has none.
 func controllerOf(ctx context.Context, client oci.Reader, ref sources.Ref, pkg *sources.Package, crds []*manifest.Object) (*behaviour.Identity, error) {
 	s := sources.Selected{
 		Declaration: sources.Declaration{Kind: sources.Provider, Name: pkg.Meta.Name, Ref: ref},
@@ -187,13 +190,17 @@ func controllerOf(ctx context.Context, client oci.Reader, ref sources.Ref, pkg *
 			return nil, fmt.Errorf("%s: spec.controller.image: %w", ref, err)
 		}
 		s.Runtime = image.Repository + "@" + string(image.Digest)
+	} else if pkg.Runnable {
+		s.Runtime = ref.Repository + "@" + string(pkg.Digest)
+	} else {
+		return nil, nil
 	}
 	c := runtime.Controller{Selected: s, Types: crds}
 	objects, err := runtime.Objects(c)
 	if err != nil {
 		return nil, err
 	}
-	binding, err := runtime.Binding(c, nil)
+	rights, err := runtime.Rights(c, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +208,7 @@ func controllerOf(ctx context.Context, client oci.Reader, ref sources.Ref, pkg *
 	for i, o := range objects {
 		objects[i] = o.WithMetadata(map[string]string{manifest.PackageLabel: s.Declaration.Name}, nil)
 	}
-	set, _ := manifest.NewSet(append(objects, binding))
+	set, _ := manifest.NewSet(append(objects, rights...))
 	i := slices.IndexFunc(objects, func(o *manifest.Object) bool { return o.ID().Is(manifest.Workloads...) })
 	return behaviour.NewIndex(set, nil).Workload(objects[i]), nil
 }

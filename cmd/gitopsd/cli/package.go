@@ -42,6 +42,8 @@ The same files give the same bytes, and so the same digest.
 With --runtime-image the package is added to the image of its controller, so that
 one image is both. It is a file that "docker save" or another tool wrote, or a
 reference in a registry. If it is for several platforms, so is the package.
+Without it, a Provider has the controller whose image its metadata names in
+spec.controller.image, or none: types alone are a package too.
 
 The annotation ` + rules.RetractAnnotation + ` of the metadata takes back published
 versions, as retract in go.mod does: "v1.2.0: loses data; [v1.3.0, v1.3.4]: …".
@@ -61,6 +63,9 @@ The highest version of a package counts, so repeat the lines in later ones.`,
 			defer image.Close()
 			if err := image.WriteFile(output); err != nil {
 				return err
+			}
+			if image.Alone() {
+				fmt.Fprintln(cmd.ErrOrStderr(), "types alone are packed; for a controller, add --runtime-image IMAGE, or name its image in spec.controller.image of the metadata")
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", image.Digest())
 			return err

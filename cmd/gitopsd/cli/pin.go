@@ -300,6 +300,9 @@ func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (typeOf, behaviourO
 			if err != nil {
 				return "", err
 			}
+			if pkg := o.Label(manifest.PackageLabel); i == nil && pkg != "" {
+				return "", fmt.Errorf("package %s, which defines %s, has no controller", pkg, gvk.GroupKind())
+			}
 			if i == nil {
 				return "", fmt.Errorf("nothing declares what acts on %s; name the workload by the annotation %s of %s", gvk.GroupKind(), manifest.ControllerAnnotation, o.ID())
 			}

@@ -81,7 +81,7 @@ default is every registered cluster.`,
 						return fmt.Errorf("%s: %s: %w", name, d.name, err)
 					}
 					for _, t := range list {
-						all = append(all, listedType{Source: name, Group: t.Group, Version: t.Version, Kind: t.Kind, Digest: t.Digest, Package: d.pkg, Controller: listController(d.controller)})
+						all = append(all, listedType{Source: name, Group: t.Group, Version: t.Version, Kind: t.Kind, Digest: t.Digest, Package: d.pkg, Controller: listController(d.controller), NoController: d.alone})
 					}
 				}
 			}
@@ -101,8 +101,10 @@ type listedType struct {
 	Kind    string `json:"kind"`
 	Digest  string `json:"digest"`
 	Package string `json:"package,omitempty"`
-	// Controller acts on objects of the type; nil if unknown.
-	Controller *listedController `json:"controller,omitempty"`
+	// Controller acts on objects of the type; nil if unknown. NoController reports that
+	// the package has types alone.
+	Controller   *listedController `json:"controller,omitempty"`
+	NoController bool              `json:"noController,omitempty"`
 }
 
 // listedController is a controller. Two with the same digest behave the same.
@@ -195,6 +197,9 @@ func (o *typesOptions) list(w io.Writer, all []listedType, several bool) error {
 			fmt.Fprintf(t, "%s\t", l.Source)
 		}
 		controller := "-"
+		if l.NoController {
+			controller = "no controller"
+		}
 		if l.Controller != nil {
 			controller = l.Controller.Digest
 			controllers[controller] = l.Controller.String()
@@ -320,17 +325,17 @@ func compareControllers(all []compat.Change, before, after []definition) []compa
 }
 
 // differences compares what acts on the types of two definitions. Where nothing is
-// known of a file or a package there may be a controller all the same; in a cluster
-// there is none that is declared.
+// known of a file there may be a controller all the same; in a cluster there is none
+// that is declared, and a package tells.
 func differences(a, b *definition) []behaviour.Difference {
 	if a == nil || b == nil || a.controller == nil && b.controller == nil {
 		return nil
 	}
 	old, now := a.controller, b.controller
-	if old == nil && a.rendered {
+	if old == nil && (a.rendered || a.alone) {
 		old = new(behaviour.Identity)
 	}
-	if now == nil && b.rendered {
+	if now == nil && (b.rendered || b.alone) {
 		now = new(behaviour.Identity)
 	}
 	if old == nil || now == nil || old.Digest() == now.Digest() {

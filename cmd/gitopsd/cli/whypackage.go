@@ -13,6 +13,7 @@ import (
 	"gitopsd.dev/reconcile/upgrade"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/edit"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
 )
@@ -38,6 +39,8 @@ type packageWhy struct {
 	Replaces string `json:"replaces,omitempty"`
 	// Excluded are the excluded versions of it, with reasons.
 	Excluded []string `json:"excluded,omitempty"`
+	// NoController reports that it is a Provider with types alone.
+	NoController bool `json:"noController,omitempty"`
 	// Problems are why the clusters do not get it.
 	Problems []string `json:"problems,omitempty"`
 }
@@ -120,6 +123,9 @@ func (e *packageExplainer) all(question string) ([]*packageWhy, error) {
 			return nil, err
 		}
 		w.Chosen = e.chosen(s, w)
+		w.NoController = s.Declaration.Kind == sources.Provider && s.Runtime == "" && e.cluster.Objects != nil && !slices.ContainsFunc(e.cluster.Objects.All(), func(o *manifest.Object) bool {
+			return o.ID().Is(manifest.Workloads...) && o.Label(manifest.PackageLabel) == s.Declaration.Name
+		})
 		all = append(all, w)
 	}
 	for _, d := range e.cluster.Declared {
@@ -321,6 +327,9 @@ func (a *packageWhy) write(w io.Writer, h *history) {
 			text += " (" + a.Record + ")"
 		}
 		line("digest", text)
+	}
+	if a.NoController {
+		line("controller", "none: the package has types alone")
 	}
 	head = "excluded"
 	for _, x := range a.Excluded {

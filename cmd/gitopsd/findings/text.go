@@ -235,11 +235,16 @@ func groupText(g *verify.Group) string {
 			parts = append(parts, fmt.Sprintf("%s: %s", verify.ClusterNames(s.Clusters), stateWords[verify.Kind(s.State)]))
 		}
 	}
-	switch n := len(g.DefinitionOnly); {
+	only := "definition only"
+	n := len(g.DefinitionOnly)
+	if n == len(g.NoController) {
+		only = "no controller, definition only"
+	}
+	switch {
 	case n == len(g.Types):
-		parts = append(parts, "definition only")
+		parts = append(parts, only)
 	case n > 0:
-		parts = append(parts, fmt.Sprintf("definition only (%d)", n))
+		parts = append(parts, fmt.Sprintf("%s (%d)", only, n))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -13,6 +13,7 @@ package managed
 
 import (
 	"bytes"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
@@ -65,6 +66,28 @@ func Foreign(m *metav1.ObjectMeta, path ...string) bool {
 		}
 	}
 	return false
+}
+
+// ImageSetBy returns who set the image of a container in the pod template of a
+// workload, and when; "" if the record is gone. Of several who set the same, it is the
+// last one that is not gitopsd. List is containers or initContainers.
+func ImageSetBy(m *metav1.ObjectMeta, list, container string) (manager string, at time.Time) {
+	path := fieldpath.MakePathOrDie("spec", "template", "spec", list, fieldpath.KeyByFields("name", container), "image")
+	for i := range m.ManagedFields {
+		e := &m.ManagedFields[i]
+		set, err := fieldsOf(e)
+		if err != nil || e.Manager == kube.FieldManager || e.Subresource != "" || !touches(set, path) {
+			continue
+		}
+		var when time.Time
+		if e.Time != nil {
+			when = e.Time.UTC()
+		}
+		if manager == "" || when.After(at) {
+			manager, at = e.Manager, when
+		}
+	}
+	return manager, at
 }
 
 func restart(p fieldpath.Path) bool {

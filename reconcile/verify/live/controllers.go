@@ -7,11 +7,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"gitopsd.dev/reconcile/apply/managed"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/verify"
 	"gitopsd.dev/render/behaviour"
@@ -162,9 +164,51 @@ func (in *reading) templates(ctx context.Context, namespace, kind string, contro
 		if c := controllers[kind+"/"+name]; c != nil {
 			template := behaviour.FromWorkload(tree)
 			c.template = &template
+			c.Held = heldImages(c.Wanted, tree)
 		}
 		return true
 	})
+}
+
+// heldImages lists the images of a live workload that are not rendered and that
+// somebody else than gitopsd set.
+func heldImages(wanted *behaviour.Identity, tree map[string]any) []string {
+	var held []string
+	meta := managedFields(tree)
+	pod := manifest.Mapping(tree, "spec", "template", "spec")
+	for _, list := range []string{"initContainers", "containers"} {
+		for _, c := range manifest.List(pod, list) {
+			container, _ := c.(map[string]any)
+			name, image := manifest.Text(container, "name"), manifest.Text(container, "image")
+			is := image
+			if d, ok := behaviour.ImageDigest(image); ok {
+				is = string(d)
+			}
+			if slices.Contains(wanted.Images, behaviour.Part{Name: name, Value: is}) {
+				continue
+			}
+			manager, at := managed.ImageSetBy(meta, list, name)
+			if manager == "" {
+				continue // gitopsd's own, from another commit
+			}
+			text := fmt.Sprintf("%s itself has the image %s for container %s, set by %s", wanted, image, name, manager)
+			if !at.IsZero() {
+				text += " at " + at.Format(time.RFC3339)
+			}
+			held = append(held, text)
+		}
+	}
+	return held
+}
+
+// managedFields returns the part of an object's metadata that says who set what.
+func managedFields(tree map[string]any) *metav1.ObjectMeta {
+	meta := new(metav1.ObjectMeta)
+	fields := map[string]any{"managedFields": manifest.Mapping(tree, "metadata")["managedFields"]}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, meta); err != nil {
+		return new(metav1.ObjectMeta) // who set it is not known then
+	}
+	return meta
 }
 
 // add adds a pod to the instance that runs the same.

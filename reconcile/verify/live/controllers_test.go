@@ -57,6 +57,33 @@ const deployment = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, 
   selector: {matchLabels: {app: x}, matchExpressions: [{key: tier, operator: DoesNotExist}]},
   template: {metadata: {labels: {app: x, pkg.crossplane.io/provider: w}}, spec: {containers: [{name: c, image: 'i:v1', env: [{name: A, value: a}]}]}}}}`
 
+// An image that a person set in the workload is told with who and when; one that
+// gitopsd applied from another commit is not held.
+func TestHeldImages(t *testing.T) {
+	o, err := manifest.New(manifesttest.Tree(t, deployment), manifest.Origin{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry := func(manager, operation, container string) string {
+		return fmt.Sprintf(`{manager: %s, operation: %s, apiVersion: apps/v1, time: '2026-01-02T03:04:05Z', fieldsType: FieldsV1, fieldsV1: {'f:spec': {'f:template': {'f:spec': {'f:containers': {'k:{"name":"%s"}': {'f:image': {}}}}}}}}`, manager, operation, container)
+	}
+	for _, tt := range []struct{ name, containers, entries, want string }{
+		{"as rendered", "{name: c, image: 'i:v1'}", entry("kubectl-set", "Update", "c"), ""},
+		{"gitopsd's", "{name: c, image: 'i:v2'}", entry("gitopsd", "Apply", "c"), ""},
+		{"by hand", "{name: c, image: 'i:v2'}", entry("gitopsd", "Apply", "c") + ", " + entry("kubectl-set", "Update", "c"), "Deployment ns/x itself has the image i:v2 for container c, set by kubectl-set at 2026-01-02T03:04:05Z"},
+		{"by a digest", "{name: c, image: 'i@sha256:" + strings.Repeat("0", 64) + "'}", entry("kubectl-edit", "Update", "c"), "Deployment ns/x itself has the image i@sha256:" + strings.Repeat("0", 64) + " for container c, set by kubectl-edit at 2026-01-02T03:04:05Z"},
+		{"added", "{name: c, image: 'i:v1'}, {name: d, image: 'j:v1'}", entry("kubectl-patch", "Update", "d"), "Deployment ns/x itself has the image j:v1 for container d, set by kubectl-patch at 2026-01-02T03:04:05Z"},
+		{"without a record", "{name: c, image: 'i:v2'}", "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			live := manifesttest.Tree(t, fmt.Sprintf("{metadata: {managedFields: [%s]}, spec: {template: {spec: {containers: [%s]}}}}", tt.entries, tt.containers))
+			if have := strings.Join(heldImages(behaviour.Workload(o), live), "\n"); have != tt.want {
+				t.Errorf("have %q, want %q", have, tt.want)
+			}
+		})
+	}
+}
+
 // Pods that run the same are one instance; what admission adds to pods is not the
 // controller's, and what somebody adds to the workload is.
 func TestInstances(t *testing.T) {
