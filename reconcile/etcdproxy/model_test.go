@@ -36,7 +36,9 @@ type model struct {
 type revs struct{ tenant, alone int64 }
 
 // Each response is the same, but for IDs of cluster and member and for how revisions are counted.
-func TestModel(t *testing.T) {
+func TestModel(t *testing.T) { both(t, testModel) }
+
+func testModel(t *testing.T) {
 	t.Parallel()
 	x := newTenantIn(t, "model")
 	p := serve(t, Config{}, x)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -112,6 +113,17 @@ func issue(t testing.TB, by *etcdserver.Authority, ids ...etcd.ID) tls.Certifica
 	return cert
 }
 
+// both runs a test with either transport; [serve] looks at its name.
+func both(t *testing.T, test func(*testing.T)) {
+	t.Parallel()
+	for _, name := range []string{"grpc", "fast"} {
+		t.Run(name, test)
+	}
+}
+
+// isFast reports whether a test is one with the fast transport.
+func isFast(t testing.TB) bool { return strings.Contains(t.Name()+"/", "/fast/") }
+
 // running is a proxy that serves.
 type running struct {
 	*Proxy
@@ -130,6 +142,7 @@ func serve(t testing.TB, cfg Config, tenants ...tenantIn) running {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.Fast = cfg.Fast || isFast(t)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
