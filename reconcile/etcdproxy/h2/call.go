@@ -113,7 +113,10 @@ func (x *clientConn) do(ctx context.Context, method string, headers map[string]s
 		return buf, true, nil
 	}
 	k.response.discard(x.client.Pool)
-	return nil, !k.unmade, k.err
+	if k.unmade {
+		return nil, false, nil
+	}
+	return nil, true, k.err
 }
 
 // begin gives a call a number, and reports whether the connection takes it. The writer's lock is held.

@@ -336,7 +336,6 @@ func (c *serverConn) call(s *Stream) {
 		is = status.FromContextError(err)
 	}
 	s.end(is, 200)
-	s.finish()
 	c.mu.Lock()
 	c.running--
 	c.ended.Broadcast()

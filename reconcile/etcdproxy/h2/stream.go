@@ -35,8 +35,10 @@ type Stream struct {
 	unread  uint32        // bytes of the queue, for which the window has not grown
 
 	held bool // of who sends
-	// Under the writer's lock: the first and the last headers were sent.
-	begun, done bool
+	// Under the writer's lock: the first headers were sent, a message was sent in part, and will
+	// not be sent to its end; and the last headers, if they wait for a message.
+	begun, amid, broken bool
+	last                []hpack.HeaderField
 }
 
 // errEnded is for a call that ends while it sends.
@@ -130,7 +132,7 @@ func (s *Stream) receive(data []byte, size uint32, end bool) (back uint32) {
 	s.ended = s.ended || end
 	if end && s.over == nil {
 		s.over = io.EOF
-		if s.partial.have > 0 {
+		if s.partial.have == prefixSize { // less than that is nothing, as with grpc-go
 			s.over = status.Error(codes.Internal, io.ErrUnexpectedEOF.Error())
 		}
 	}
@@ -184,22 +186,22 @@ func (s *Stream) Send(buf mem.Buffer) error {
 
 func (s *Stream) send(head, body []byte) error {
 	c := s.conn
-	for first := true; first || len(head)+len(body) > 0; first = false {
+	for len(head)+len(body) > 0 {
 		n := c.sending.take(&s.outgoing, len(head)+len(body))
 		if n == 0 {
 			if err := s.wait(); err != nil {
-				return err
+				return s.breakOff()
 			}
 			continue
 		}
-		if !c.out.lock(s.ctx.Done()) {
-			c.sending.untake(n)
-			return status.FromContextError(s.ctx.Err()).Err()
-		}
-		if s.done || s.ctx.Err() != nil { // perhaps it was reset
+		locked := c.out.lock(s.ctx.Done())
+		if locked && s.ctx.Err() != nil { // perhaps it was reset
 			c.out.mu.Unlock()
+			locked = false
+		}
+		if !locked {
 			c.sending.untake(n)
-			return errEnded
+			return s.breakOff()
 		}
 		s.begin()
 		a := head[:min(n, len(head))]
@@ -207,13 +209,33 @@ func (s *Stream) send(head, body []byte) error {
 		head, body = head[len(a):], body[len(b):]
 		c.out.data(s.id, false, a, b)
 		c.answered.Store(true)
-		if s.held && len(head)+len(body) == 0 && !c.out.full() {
+		s.amid = len(head)+len(body) > 0
+		switch {
+		case !s.amid && s.last != nil: // the call ended meanwhile
+			s.finishWith(s.last)
+			return errEnded
+		case s.held && !s.amid && !c.out.full():
 			c.out.mu.Unlock() // the end of the call flushes it
-			return nil
+		default:
+			c.out.flush()
 		}
-		c.out.flush()
 	}
 	return nil
+}
+
+// breakOff gives up a message: the client, its deadline or the connection ended the call. What is left
+// of the call is reset.
+func (s *Stream) breakOff() error {
+	s.conn.out.mu.Lock()
+	s.broken = s.amid
+	s.amid = false
+	over := s.last != nil
+	s.conn.out.mu.Unlock()
+	if over {
+		s.conn.reset(s.id, http2.ErrCodeCancel)
+		s.finish()
+	}
+	return status.FromContextError(s.ctx.Err()).Err()
 }
 
 // wait waits for the client to have room.
@@ -243,26 +265,46 @@ func (s *Stream) begin() {
 	s.conn.out.headers(s.id, false, fields...)
 }
 
-// end ends the call with a status, unless the client or the connection has ended it.
+// end ends the call with a status, unless the client or the connection has ended it. A message that is
+// partly sent goes first, as the client has room for it.
 func (s *Stream) end(st *status.Status, http int) {
-	c := s.conn
 	fields := statusFields(st)
-	c.out.lock(nil)
+	s.conn.out.lock(nil)
 	if !s.begun {
 		fields = append(startFields(http, s.request.subtype), fields...)
 	}
-	s.done = true
+	switch {
+	case s.amid:
+		s.last = fields
+		s.conn.out.flush()
+		s.discard()
+	case s.broken:
+		s.conn.out.mu.Unlock()
+		s.conn.reset(s.id, http2.ErrCodeCancel)
+		s.finish()
+	default:
+		s.finishWith(fields)
+	}
+}
+
+// finishWith adds the last headers, if the stream is still there. The writer's lock is held, and given
+// up.
+func (s *Stream) finishWith(fields []hpack.HeaderField) {
+	c := s.conn
 	// It is forgotten before the client can know: it may begin another one then.
 	if !c.forget(s) {
-		c.out.mu.Unlock()
+		c.out.flush()
+		s.finish()
 		return
 	}
+	s.cancel() // nothing more is sent
 	c.out.headers(s.id, true, fields...)
 	if !s.clientEnded() {
 		_ = c.out.framer.WriteRSTStream(s.id, http2.ErrCodeNo) // into memory
 	}
 	c.answered.Store(true)
 	c.out.flush()
+	s.finish()
 	c.leave()
 }
 

@@ -111,6 +111,8 @@ type peer struct {
 	*http2.Framer
 	block bytes.Buffer
 	enc   *hpack.Encoder
+	// last is what the other side said last of the last stream that it serves.
+	last uint32
 }
 
 func newPeer(t testing.TB, c net.Conn) *peer {
@@ -154,14 +156,14 @@ func (p *peer) fields(pairs ...string) []byte {
 	return bytes.Clone(p.block.Bytes())
 }
 
-// call are the headers of a call of a service.
-var call = []string{":method", "POST", ":scheme", "http", ":path", "/s/m", ":authority", "a", "content-type", "application/grpc", "te", "trailers"}
+// good are the headers of a call of a service.
+var good = []string{":method", "POST", ":scheme", "http", ":path", "/s/m", ":authority", "a", "content-type", "application/grpc", "te", "trailers"}
 
 // open begins a stream.
 func (p *peer) open(id uint32, end bool, pairs ...string) {
 	p.t.Helper()
 	if len(pairs) == 0 {
-		pairs = call
+		pairs = good
 	}
 	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.fields(pairs...), EndStream: end, EndHeaders: true}))
 }
@@ -193,6 +195,8 @@ func (p *peer) next() (http2.Frame, error) {
 				err = p.WritePing(true, f.Data)
 			}
 		case *http2.WindowUpdateFrame:
+		case *http2.GoAwayFrame:
+			p.last = f.LastStreamID
 		default:
 			return f, nil
 		}
@@ -211,10 +215,6 @@ func (p *peer) answer(id uint32) string {
 		if err != nil {
 			fmt.Fprintf(&b, "the connection ends")
 			return b.String()
-		}
-		if g, ok := f.(*http2.GoAwayFrame); ok {
-			fmt.Fprintf(&b, "goaway %v %s; ", g.ErrCode, g.DebugData())
-			continue
 		}
 		if f.Header().StreamID != id {
 			continue
