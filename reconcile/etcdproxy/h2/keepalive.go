@@ -18,7 +18,9 @@ type keepalive struct {
 
 	mu    sync.Mutex
 	timer *time.Timer // nil once stopped
-	asked int64       // what last was when it was asked; 0 if it was not
+	// asked is what last was when it was asked, and since when that was; 0 if it was not.
+	asked int64
+	since time.Time
 	// idle reports that it is not to be asked; nil if it always is.
 	idle func() bool
 }
@@ -59,8 +61,14 @@ func (k *keepalive) check() {
 	silent := time.Since(time.Unix(0, last))
 	switch {
 	case k.asked == last:
+		left := k.timeout - time.Since(k.since)
+		if left > 0 {
+			k.timer.Reset(min(left, k.time))
+		}
 		k.mu.Unlock()
-		k.gone()
+		if left <= 0 {
+			k.gone()
+		}
 		return
 	case silent < k.time:
 		k.timer.Reset(k.time - silent)
@@ -71,8 +79,8 @@ func (k *keepalive) check() {
 		k.mu.Unlock()
 		return
 	}
-	k.asked = last
-	k.timer.Reset(k.timeout) // before something is written, which may not end
+	k.asked, k.since = last, time.Now()
+	k.timer.Reset(min(k.time, k.timeout)) // before something is written, which may not end
 	k.mu.Unlock()
 	k.out.control(func(fr *http2.Framer) error { return fr.WritePing(false, [8]byte{}) })
 }
