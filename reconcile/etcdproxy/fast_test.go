@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -306,9 +305,9 @@ func FuzzTransports(f *testing.F) {
 		f.Add(byte(i), byte(compressed|needsLeader|forged), message)
 	}
 	f.Add(byte(0), byte(empty), []byte(nil))
-	connected := sync.OnceValue(func() *transports { return newTransports(f) })
+	connected := newTransports(f)
 	f.Fuzz(func(t *testing.T, call, how byte, message []byte) {
-		x := *connected()
+		x := *connected
 		x.t = t
 		x.compare("/etcdserverpb."+kinds[int(call)%len(kinds)].method, message, how%(2*empty))
 	})
