@@ -37,7 +37,7 @@ func TestSlowWatch(t *testing.T) { both(t, testSlowWatch) }
 func testSlowWatch(t *testing.T) {
 	t.Parallel()
 	a, b := newTenantIn(t, "a"), newTenantIn(t, "b")
-	p := serve(t, Config{Limits: Limits{Unread: 500 * time.Millisecond}}, a, b)
+	p := serve(t, Config{Limits: Limits{Unread: 2 * time.Second}}, a, b)
 	ctx := t.Context()
 	slow, err := etcdserverpb.NewWatchClient(p.raw(t, a)).Watch(ctx)
 	if err != nil {

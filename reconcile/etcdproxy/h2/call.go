@@ -67,7 +67,6 @@ func newClientConn(c *Client, conn net.Conn) *clientConn {
 		idleFrom: time.Now(),
 	}
 	x.framer = newReader(x.read, c.Options)
-	x.out.yields = true // its calls come from many connections
 	x.out.control(func(fr *http2.Framer) error {
 		_, _ = (*pending)(x.out).Write([]byte(http2.ClientPreface)) // into memory
 		return c.settings(fr, http2.Setting{ID: http2.SettingEnablePush, Val: 0})

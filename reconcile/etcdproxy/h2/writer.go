@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
-	"runtime"
 	"sync"
 
 	"golang.org/x/net/http2"
@@ -30,8 +29,6 @@ type writer struct {
 	room    chan struct{} // closed when pending is taken; nil if nobody waits
 	// failed is closed when no more can be written.
 	failed chan struct{}
-	// yields lets others who are about to send something add it before a write.
-	yields bool
 	// end is called once all was written, after which there is no more; nil if there is.
 	end func()
 }
@@ -109,11 +106,6 @@ func (w *writer) flush() {
 		return
 	}
 	w.writing = true
-	if w.yields {
-		w.mu.Unlock()
-		runtime.Gosched()
-		w.mu.Lock()
-	}
 	for w.pending != nil && w.err == nil {
 		out := w.pending
 		w.pending = nil
