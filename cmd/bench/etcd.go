@@ -100,8 +100,8 @@ var etcdRequests = []etcdRequest{
 	}},
 }
 
-// etcd compares the CPU that a request costs gitopsd's proxy with that of etcd's own
-// proxy, and with what it costs etcd without a proxy. Etcd serves gRPC over TLS on a port
+// etcd compares the CPU that a request costs gitopsd's proxy, by either of its transports,
+// with that of etcd's own proxy, and with what it costs etcd without a proxy. Etcd serves gRPC over TLS on a port
 // of its own, and everybody has certificates. It has no authentication enabled: etcd's
 // proxy cannot be a user by certificate.
 func (b *bench) etcd(ctx context.Context, f *fixture) error {
@@ -115,12 +115,12 @@ func (b *bench) etcd(ctx context.Context, f *fixture) error {
 	if err != nil {
 		return err
 	}
-	// By request: the proxies' CPU, and etcd's without one.
-	ours, rival, direct := make(map[string][]float64), make(map[string][]float64), make(map[string][]float64)
+	// By request: the proxies' CPU.
+	plain, fast, rival := make(map[string][]float64), make(map[string][]float64), make(map[string][]float64)
 	for round := range b.rounds {
 		for _, r := range etcdRequests {
 			fmt.Fprintf(b.say, "bench: etcd-proxy, %s, round %d of %d\n", r.name, round+1, b.rounds)
-			var proxies, servers [3]float64
+			var proxies, servers [4]float64
 			for batch := range etcdBatches {
 				for i := range sides {
 					side := (i + batch) % len(sides)
@@ -132,19 +132,22 @@ func (b *bench) etcd(ctx context.Context, f *fixture) error {
 					servers[side] += cpu[1] / etcdBatches
 				}
 			}
-			direct[r.name] = append(direct[r.name], servers[0])
-			ours[r.name] = append(ours[r.name], proxies[1])
-			rival[r.name] = append(rival[r.name], proxies[2])
+			plain[r.name] = append(plain[r.name], proxies[1])
+			fast[r.name] = append(fast[r.name], proxies[2])
+			rival[r.name] = append(rival[r.name], proxies[3])
 			const name = "etcd-proxy-vs-grpcproxy"
 			b.note(name, r.name, proxies[1])
-			b.note(name, "rival:"+r.name, proxies[2])
+			b.note(name, "fast:"+r.name, proxies[2])
+			b.note(name, "rival:"+r.name, proxies[3])
 			b.note(name, "etcd:"+r.name, servers[0])
 			if r.name == "get" || r.name == "put" {
 				b.add("etcd-proxy-"+r.name+"-cpu", proxies[1], servers[0])
+				b.add("etcd-proxy-fast-"+r.name+"-cpu", proxies[2], servers[0])
 			}
 		}
 	}
-	b.addWorst("etcd-proxy-vs-grpcproxy", ours, rival)
+	b.addWorst("etcd-proxy-vs-grpcproxy", plain, rival)
+	b.addWorst("etcd-proxy-fast-vs-grpcproxy", fast, rival)
 	return nil
 }
 
@@ -160,7 +163,8 @@ func (b *bench) addWorst(name string, ours, rival map[string][]float64) {
 	b.add(name, worstOurs, worstRival)
 }
 
-// etcdSides connects clients without a proxy, by gitopsd's, and by etcd's.
+// etcdSides connects clients without a proxy, by gitopsd's with either transport, and by
+// etcd's.
 func (f *fixture) etcdSides(ctx context.Context, server *proxytest.Etcd) ([]*etcdSide, error) {
 	authority := server.Authority()
 	certificate, err := authority.Server()
@@ -171,25 +175,32 @@ func (f *fixture) etcdSides(ctx context.Context, server *proxytest.Etcd) ([]*etc
 	if err := f.connect(ctx, direct, server.Endpoint, "direct", authority, etcd.ID{}); err != nil {
 		return nil, err
 	}
-	ours := &etcdSide{name: "ours"}
-	if err := f.gitopsdProxy(ctx, ours, server, authority, certificate); err != nil {
+	plain, fast := &etcdSide{name: "plain"}, &etcdSide{name: "fast"}
+	other := benchNamespace
+	other.ID, other.Number = etcd.ID{Cluster: "bench-fast"}, 2
+	other.Prefix = other.ID.DefaultPrefix()
+	if err := errors.Join(
+		f.gitopsdProxy(ctx, plain, server, benchNamespace, false, certificate),
+		f.gitopsdProxy(ctx, fast, server, other, true, certificate),
+	); err != nil {
 		return nil, err
 	}
 	rival := &etcdSide{name: "grpcproxy", prefix: "/rival/"}
 	if err := f.grpcProxy(ctx, rival, server, certificate); err != nil {
 		return nil, err
 	}
-	return []*etcdSide{direct, ours, rival}, nil
+	return []*etcdSide{direct, plain, fast, rival}, nil
 }
 
 // gitopsdProxy connects clients by gitopsd's proxy in a process of its own.
-func (f *fixture) gitopsdProxy(ctx context.Context, s *etcdSide, server *proxytest.Etcd, authority *proxytest.Authority, certificate tls.Certificate) error {
-	s.prefix = benchNamespace.Prefix
-	served, err := server.Serve(ctx, benchNamespace, authority.PEM())
+func (f *fixture) gitopsdProxy(ctx context.Context, s *etcdSide, server *proxytest.Etcd, ns etcd.Namespace, fast bool, certificate tls.Certificate) error {
+	authority := server.Authority()
+	s.prefix = ns.Prefix
+	served, err := server.Serve(ctx, ns, authority.PEM())
 	if err != nil {
 		return err
 	}
-	config := proxytest.Config{Tenants: []proxytest.Served{served}}
+	config := proxytest.Config{Tenants: []proxytest.Served{served}, Fast: fast}
 	if config.Certificate, config.Key, err = proxytest.EncodePair(certificate); err != nil {
 		return err
 	}
@@ -199,7 +210,7 @@ func (f *fixture) gitopsdProxy(ctx context.Context, s *etcdSide, server *proxyte
 	}
 	f.closes = append(f.closes, process.Kill)
 	s.process = serverProcess(process.PID())
-	return f.connect(ctx, s, "https://"+address, "client", authority, benchNamespace.ID)
+	return f.connect(ctx, s, "https://"+address, "client", authority, ns.ID)
 }
 
 // grpcProxy connects clients by etcd's own proxy.

@@ -498,7 +498,9 @@ func dead(a *attacker, err error) error {
 // TestAttacks has one tenant try every call of etcd's API against another: through the proxy, and
 // then with what the proxy is to etcd, as if it rewrote nothing. Nothing of the victim's comes back,
 // and nothing of it is changed.
-func TestAttacks(t *testing.T) {
+func TestAttacks(t *testing.T) { both(t, testAttacks) }
+
+func testAttacks(t *testing.T) {
 	t.Parallel()
 	mallory, alice := newTenantIn(t, "mallory"), newTenantIn(t, "alice")
 	p := serve(t, Config{}, mallory, alice)
@@ -598,7 +600,9 @@ func found(m protoreflect.Message) (what string) {
 }
 
 // TestOnlyTheseCalls goes through all services that etcd has: what is not on the list is refused.
-func TestOnlyTheseCalls(t *testing.T) {
+func TestOnlyTheseCalls(t *testing.T) { both(t, testOnlyTheseCalls) }
+
+func testOnlyTheseCalls(t *testing.T) {
 	t.Parallel()
 	x := newTenantIn(t, "x")
 	p := serve(t, Config{}, x)

@@ -3,6 +3,7 @@ package etcdproxy
 import (
 	"context"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
@@ -21,57 +22,75 @@ type call struct {
 	// ctx ends with the client's call. It carries the deadline and the metadata that etcd is
 	// to see.
 	ctx    context.Context
-	client grpc.ServerStream
-	// slow has a token once the client has not read for too long.
-	slow chan struct{}
+	client messages
+	// values returns those of a header that the client sent.
+	values func(name string) []string
+	// slow has a token once the client has not read for too long, when patience ends.
+	slow     chan struct{}
+	patience *time.Timer
+}
+
+// messages are those of a call, as *frame. RecvMsg and SendMsg may be called beside each other.
+type messages interface {
+	RecvMsg(any) error
+	SendMsg(any) error
 }
 
 // Methods that the code names.
 const (
-	txnMethod        = "/etcdserverpb.KV/Txn"
-	rangeMethod      = "/etcdserverpb.KV/Range"
-	timeToLiveMethod = "/etcdserverpb.Lease/LeaseTimeToLive"
-	statusMethod     = "/etcdserverpb.Maintenance/Status"
+	txnMethod         = "/etcdserverpb.KV/Txn"
+	rangeMethod       = "/etcdserverpb.KV/Range"
+	rangeStreamMethod = "/etcdserverpb.KV/RangeStream"
+	watchMethod       = "/etcdserverpb.Watch/Watch"
+	keepAliveMethod   = "/etcdserverpb.Lease/LeaseKeepAlive"
+	timeToLiveMethod  = "/etcdserverpb.Lease/LeaseTimeToLive"
+	statusMethod      = "/etcdserverpb.Maintenance/Status"
 )
 
 // methods are all that a tenant may call.
 var methods = map[string]func(*call) error{
-	rangeMethod:                          unary(wire.RangeRequest, wire.RangeResponse),
-	"/etcdserverpb.KV/RangeStream":       (*call).rangeStream,
-	"/etcdserverpb.KV/Put":               unary(wire.PutRequest, wire.PutResponse),
-	"/etcdserverpb.KV/DeleteRange":       unary(wire.DeleteRangeRequest, wire.DeleteRangeResponse),
-	txnMethod:                            unary(wire.TxnRequest, wire.TxnResponse),
-	"/etcdserverpb.KV/Compact":           (*call).compact,
-	"/etcdserverpb.Watch/Watch":          (*call).watch,
-	"/etcdserverpb.Lease/LeaseGrant":     (*call).leaseGrant,
-	"/etcdserverpb.Lease/LeaseRevoke":    (*call).leaseRevoke,
-	"/etcdserverpb.Lease/LeaseKeepAlive": (*call).leaseKeepAlive,
-	timeToLiveMethod:                     (*call).leaseTimeToLive,
-	"/etcdserverpb.Lease/LeaseLeases":    (*call).leaseLeases,
-	statusMethod:                         (*call).status,
-	"/etcdserverpb.Maintenance/Alarm":    (*call).alarms,
-	"/etcdserverpb.Cluster/MemberList":   (*call).memberList,
+	rangeMethod:                        unary(wire.RangeRequest, wire.RangeResponse),
+	rangeStreamMethod:                  (*call).rangeStream,
+	"/etcdserverpb.KV/Put":             unary(wire.PutRequest, wire.PutResponse),
+	"/etcdserverpb.KV/DeleteRange":     unary(wire.DeleteRangeRequest, wire.DeleteRangeResponse),
+	txnMethod:                          unary(wire.TxnRequest, wire.TxnResponse),
+	"/etcdserverpb.KV/Compact":         (*call).compact,
+	watchMethod:                        (*call).watch,
+	"/etcdserverpb.Lease/LeaseGrant":   (*call).leaseGrant,
+	"/etcdserverpb.Lease/LeaseRevoke":  (*call).leaseRevoke,
+	keepAliveMethod:                    (*call).leaseKeepAlive,
+	timeToLiveMethod:                   (*call).leaseTimeToLive,
+	"/etcdserverpb.Lease/LeaseLeases":  (*call).leaseLeases,
+	statusMethod:                       (*call).status,
+	"/etcdserverpb.Maintenance/Alarm":  (*call).alarms,
+	"/etcdserverpb.Cluster/MemberList": (*call).memberList,
 }
 
-// serve serves a call.
-func (p *Proxy) serve(_ any, client grpc.ServerStream) (err error) {
-	s := sessionOf(client.Context())
+// serve serves a call that came by gRPC.
+func (p *Proxy) serve(_ any, client grpc.ServerStream) error {
+	ctx := client.Context()
+	method, _ := grpc.MethodFromServerStream(client)
+	md, _ := metadata.FromIncomingContext(ctx)
+	return p.call(ctx, sessionOf(ctx), method, md.Get, client)
+}
+
+// call serves a call.
+func (p *Proxy) call(ctx context.Context, s *session, method string, values func(string) []string, client messages) (err error) {
 	if s == nil {
 		return status.Error(codes.Unauthenticated, "gitopsd: no client certificate")
 	}
-	method, _ := grpc.MethodFromServerStream(client)
 	serve := methods[method]
 	if serve == nil {
 		s.tenant.counts.refused.Add(1)
 		return refuse(method)
 	}
-	ctx, cancel := context.WithCancel(outgoing(client.Context()))
+	ctx, cancel := context.WithCancel(outgoing(ctx, values))
 	defer cancel()
 	defer func() { s.tenant.counts.done(method, err) }()
 	if s.tenant.counts.active.Add(1) > int64(p.cfg.Limits.Calls) {
 		return errTooManyCalls
 	}
-	return serve(&call{Proxy: p, tenant: s.tenant, method: method, ctx: ctx, client: client, slow: make(chan struct{}, 1)})
+	return serve(&call{Proxy: p, tenant: s.tenant, method: method, ctx: ctx, client: client, values: values, slow: make(chan struct{}, 1)})
 }
 
 // refuse returns what a client is told of a method that it may not call.
@@ -89,9 +108,8 @@ func refuse(method string) error {
 
 // outgoing returns a context with the metadata that etcd gets: of all that a client may send, no
 // more than whether it needs a leader. Tokens and names of users never pass.
-func outgoing(ctx context.Context) context.Context {
-	md, _ := metadata.FromIncomingContext(ctx)
-	v := md.Get(rpctypes.MetadataRequireLeaderKey)
+func outgoing(ctx context.Context, values func(string) []string) context.Context {
+	v := values(rpctypes.MetadataRequireLeaderKey)
 	if len(v) == 0 || v[0] != rpctypes.MetadataHasLeader {
 		return ctx
 	}
@@ -99,8 +117,8 @@ func outgoing(ctx context.Context) context.Context {
 }
 
 // enter asks the gate.
-func (c *call) enter(notes *wire.Notes, in *received) (Passage, error) {
-	passage, err := c.cfg.Gate.Enter(c.ctx, &Call{Tenant: c.tenant.id, Method: c.method, Request: in.from.bytes(), Notes: notes})
+func (c *call) enter(notes *wire.Notes) (Passage, error) {
+	passage, err := c.cfg.Gate.Enter(c.ctx, &Call{Tenant: c.tenant.id, Method: c.method, Notes: notes})
 	if passage == nil {
 		passage = open{}
 	}

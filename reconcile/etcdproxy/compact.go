@@ -54,7 +54,7 @@ func (c *call) compact() error {
 		return err
 	}
 	defer in.discard()
-	leave, err := c.enter(&notes, &in)
+	leave, err := c.enter(&notes)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,9 @@ import (
 )
 
 // Compact ends what the tenant sees of the past, and of nobody else's.
-func TestCompact(t *testing.T) {
+func TestCompact(t *testing.T) { both(t, testCompact) }
+
+func testCompact(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	a, b := newTenantIn(t, "a"), newTenantIn(t, "b")
@@ -68,7 +70,9 @@ func TestCompact(t *testing.T) {
 
 // A watch that begins below the floor is created and canceled, as by an etcd that is compacted there;
 // others on the stream go on, and it has their order.
-func TestWatchBelowFloor(t *testing.T) {
+func TestWatchBelowFloor(t *testing.T) { both(t, testWatchBelowFloor) }
+
+func testWatchBelowFloor(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	a := newTenantIn(t, "a")

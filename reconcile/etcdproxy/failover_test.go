@@ -110,7 +110,9 @@ func compare(t testing.TB, history, seen []string, written map[string]bool) {
 
 // Of two endpoints of etcd one is down, and then the other one: no write is done twice or lost once
 // it was confirmed, and a watch goes on without an event missed or doubled.
-func TestFailover(t *testing.T) {
+func TestFailover(t *testing.T) { both(t, testFailover) }
+
+func testFailover(t *testing.T) {
 	t.Parallel()
 	s := sharedEtcd(t)
 	a := newTenantIn(t, "a")
@@ -164,7 +166,9 @@ func (r running) replica(t testing.TB) (url string, stop func(), ended <-chan er
 
 // When a proxy ends, its clients go on with another one: no write is done twice or lost, no event of
 // a watch is missed or doubled.
-func TestDrain(t *testing.T) {
+func TestDrain(t *testing.T) { both(t, testDrain) }
+
+func testDrain(t *testing.T) {
 	t.Parallel()
 	s := sharedEtcd(t)
 	a := newTenantIn(t, "a")
@@ -202,7 +206,9 @@ func TestDrain(t *testing.T) {
 }
 
 // What is in progress when a proxy ends may go on to its end, and new calls are refused.
-func TestDrainsCalls(t *testing.T) {
+func TestDrainsCalls(t *testing.T) { both(t, testDrainsCalls) }
+
+func testDrainsCalls(t *testing.T) {
 	t.Parallel()
 	a := newTenantIn(t, "a")
 	p := serve(t, Config{Limits: Limits{Drain: time.Minute}}, a)

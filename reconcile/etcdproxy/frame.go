@@ -55,6 +55,12 @@ func rewritten(size int, write func(dst []byte) ([]byte, error)) (frame, error) 
 // rewrittenInto is rewritten with a function that makes a buffer of memory from the pool.
 func rewrittenInto(buffer func(*[]byte) mem.Buffer, size int, write func(dst []byte) ([]byte, error)) (frame, error) {
 	room := pool.Get(size)
+	if cap(*room) > size+size/8 && size > smallResponse/2 {
+		// Large ones have any size, and what is counted is what is taken.
+		pool.Put(room)
+		exact := make([]byte, 0, size)
+		room = &exact
+	}
 	out, err := write((*room)[:0])
 	if err != nil {
 		pool.Put(room)

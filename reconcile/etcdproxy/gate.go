@@ -16,10 +16,9 @@ type Call struct {
 	// Method is as in "/etcdserverpb.KV/Put". Of a stream each message that a client sends is
 	// a call: of Watch and of LeaseKeepAlive.
 	Method string
-	// Request is what the client sent, and Notes are what it holds: keys to put, revisions,
-	// kinds of watch requests. Both are valid until Enter returns.
-	Request []byte
-	Notes   *wire.Notes
+	// Notes are what the request holds: keys to put, revisions, kinds of watch requests. They
+	// are valid until Enter returns.
+	Notes *wire.Notes
 }
 
 // A Gate stands between the proxy and etcd. Its methods are called at the same time.

@@ -44,7 +44,9 @@ func fingerprint(cert tls.Certificate) string {
 
 // Only who holds a certificate of a tenant's own authority, with the tenant's URI and no other,
 // gets in.
-func TestWhoGetsIn(t *testing.T) {
+func TestWhoGetsIn(t *testing.T) { both(t, testWhoGetsIn) }
+
+func testWhoGetsIn(t *testing.T) {
 	t.Parallel()
 	a, b := newTenantIn(t, "a"), newTenantIn(t, "b")
 	issueTemplate := func(by *etcdserver.Authority, change func(*x509.Certificate), with ...*etcdserver.Authority) tls.Certificate {
@@ -163,7 +165,9 @@ func TestNoResumption(t *testing.T) {
 
 // A connection that is open is closed when its client is no longer to be trusted, with its watches;
 // those of others stay.
-func TestOpenConnections(t *testing.T) {
+func TestOpenConnections(t *testing.T) { both(t, testOpenConnections) }
+
+func testOpenConnections(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
@@ -232,7 +236,9 @@ func (r running) open(t *testing.T, cert tls.Certificate) pb.Watch_WatchClient {
 }
 
 // A connection ends with the certificate that it began with.
-func TestExpiresWhileOpen(t *testing.T) {
+func TestExpiresWhileOpen(t *testing.T) { both(t, testExpiresWhileOpen) }
+
+func testExpiresWhileOpen(t *testing.T) {
 	t.Parallel()
 	a := newTenantIn(t, "a")
 	p := serve(t, Config{}, a)
@@ -249,7 +255,9 @@ func TestExpiresWhileOpen(t *testing.T) {
 
 // Certificates are replaced while a stream goes on: the proxy's, those of its authorities for
 // clients, and the one for etcd. New connections use the new ones.
-func TestRotation(t *testing.T) {
+func TestRotation(t *testing.T) { both(t, testRotation) }
+
+func testRotation(t *testing.T) {
 	t.Parallel()
 	a := newTenantIn(t, "a")
 	s := sharedEtcd(t)
@@ -348,7 +356,9 @@ func TestSet(t *testing.T) {
 }
 
 // A tenant has so many connections and no more; those of others do not count.
-func TestConnectionLimit(t *testing.T) {
+func TestConnectionLimit(t *testing.T) { both(t, testConnectionLimit) }
+
+func testConnectionLimit(t *testing.T) {
 	t.Parallel()
 	a, b := newTenantIn(t, "a"), newTenantIn(t, "b")
 	p := serve(t, Config{Limits: Limits{Connections: 2}}, a, b)
@@ -366,7 +376,9 @@ func TestConnectionLimit(t *testing.T) {
 }
 
 // Connections that say nothing end by themselves, and do not keep others out meanwhile.
-func TestSilentConnections(t *testing.T) {
+func TestSilentConnections(t *testing.T) { both(t, testSilentConnections) }
+
+func testSilentConnections(t *testing.T) {
 	t.Parallel()
 	a := newTenantIn(t, "a")
 	p := serve(t, Config{Limits: Limits{Handshake: 2 * time.Second, Handshakes: 5}}, a)

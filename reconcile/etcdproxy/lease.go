@@ -33,7 +33,7 @@ func (c *call) leaseGrant() error {
 	if asked < 0 || asked > wire.MaxLease {
 		return status.Errorf(codes.InvalidArgument, "gitopsd: the ID of a lease is between 1 and %d, or 0 for one that is free", int64(wire.MaxLease))
 	}
-	leave, err := c.enter(&notes, &in)
+	leave, err := c.enter(&notes)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (c *call) renewals(up grpc.ClientStream) error {
 		if err != nil {
 			return err
 		}
-		leave, err := c.enter(&notes, &in)
+		leave, err := c.enter(&notes)
 		if err != nil {
 			in.discard()
 			return err
@@ -167,7 +167,7 @@ func (c *call) leaseLeases() error {
 		return err
 	}
 	defer in.discard()
-	leave, err := c.enter(&notes, &in)
+	leave, err := c.enter(&notes)
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,9 @@ func closes(t testing.TB, c net.Conn) bool {
 
 // Whoever connects and sends nothing, too slowly, or nonsense is disconnected, before and after
 // authentication, while a client is served.
-func TestGarbage(t *testing.T) {
+func TestGarbage(t *testing.T) { both(t, testGarbage) }
+
+func testGarbage(t *testing.T) {
 	t.Parallel()
 	a := newTenantIn(t, "a")
 	p := serve(t, Config{Limits: Limits{Handshake: 300 * time.Millisecond}}, a)
@@ -139,7 +141,9 @@ func TestGarbage(t *testing.T) {
 
 // Connections that do not authenticate are no more than so many, and a client gets in once they
 // are gone.
-func TestHandshakes(t *testing.T) {
+func TestHandshakes(t *testing.T) { both(t, testHandshakes) }
+
+func testHandshakes(t *testing.T) {
 	t.Parallel()
 	a := newTenantIn(t, "a")
 	p := serve(t, Config{Limits: Limits{Handshakes: 5, Handshake: time.Second}}, a)
@@ -162,7 +166,9 @@ func TestHandshakes(t *testing.T) {
 }
 
 // What is too large is refused, and the connection goes on.
-func TestOversize(t *testing.T) {
+func TestOversize(t *testing.T) { both(t, testOversize) }
+
+func testOversize(t *testing.T) {
 	t.Parallel()
 	a := newTenantIn(t, "a")
 	p := serve(t, Config{Limits: Limits{RequestBytes: 10_000, ResponseBytes: 20_000}}, a)

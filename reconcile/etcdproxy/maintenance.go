@@ -7,7 +7,6 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"gitopsd.dev/reconcile/etcdproxy/wire"
@@ -25,7 +24,7 @@ func (c *call) status() error {
 		return err
 	}
 	defer in.discard()
-	leave, err := c.enter(&notes, &in)
+	leave, err := c.enter(&notes)
 	if err != nil {
 		return err
 	}
@@ -77,7 +76,7 @@ func (c *call) alarms() error {
 	if notes.Action != int64(etcdserverpb.AlarmRequest_GET) {
 		return status.Error(codes.PermissionDenied, "gitopsd: tenants of a shared etcd can get alarms, not raise or clear them")
 	}
-	leave, err := c.enter(&notes, &in)
+	leave, err := c.enter(&notes)
 	if err != nil {
 		return err
 	}
@@ -101,10 +100,9 @@ func (c *call) memberList() error {
 		return err
 	}
 	in.discard()
-	md, _ := metadata.FromIncomingContext(c.ctx)
 	url := c.cfg.ClientURL
 	if url == "" {
-		url = "https://" + strings.Join(md.Get(":authority"), "")
+		url = "https://" + strings.Join(c.values(":authority"), "")
 	}
 	return c.answer(&etcdserverpb.MemberListResponse{
 		Header:  &etcdserverpb.ResponseHeader{ClusterId: member, MemberId: member},

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
@@ -42,7 +41,7 @@ func (c *call) fetch(method string, in, got *frame, notes *wire.Notes) (done fun
 	defer in.free()
 	most := c.cfg.Limits.ResponseBytes
 	invoke := func(size int) error {
-		return c.tenant.upstream.conn.Invoke(c.ctx, method, in.lend(), got, grpc.MaxCallRecvMsgSize(size)) // resend frees it
+		return c.tenant.upstream.invoke(c.ctx, method, in, got, size)
 	}
 	if !reads(method, notes) {
 		done = func() {}

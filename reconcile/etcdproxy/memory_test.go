@@ -16,7 +16,9 @@ import (
 
 // Large responses wait until there is room for them in memory, and for no longer than that may
 // take; small ones do not wait. What has ended leaves its room.
-func TestLargeResponses(t *testing.T) {
+func TestLargeResponses(t *testing.T) { both(t, testLargeResponses) }
+
+func testLargeResponses(t *testing.T) {
 	t.Parallel()
 	a := newTenantIn(t, "a")
 	const room = 32 << 20
@@ -101,7 +103,9 @@ func (w waiting) Enter(ctx context.Context, _ *Call) (Passage, error) {
 }
 
 // Requests that wait are held up to a limit. Then the tenant's are refused, and no neighbour's.
-func TestRequestsHeld(t *testing.T) {
+func TestRequestsHeld(t *testing.T) { both(t, testRequestsHeld) }
+
+func testRequestsHeld(t *testing.T) {
 	t.Parallel()
 	a, b := newTenantIn(t, "a"), newTenantIn(t, "b")
 	gate := waiting{until: make(chan struct{})}
@@ -138,7 +142,9 @@ func TestRequestsHeld(t *testing.T) {
 }
 
 // Nothing is held of a request that could not be sent.
-func TestNotSent(t *testing.T) {
+func TestNotSent(t *testing.T) { both(t, testNotSent) }
+
+func testNotSent(t *testing.T) {
 	t.Parallel()
 	a := newTenantIn(t, "a")
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -19,6 +19,8 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"gitopsd.dev/testscripts/etcdserver"
 )
 
 // model makes the same random requests of a tenant behind the proxy and of an etcd that is the
@@ -36,13 +38,20 @@ type model struct {
 type revs struct{ tenant, alone int64 }
 
 // Each response is the same, but for IDs of cluster and member and for how revisions are counted.
-func TestModel(t *testing.T) {
+func TestModel(t *testing.T) { both(t, testModel) }
+
+func testModel(t *testing.T) {
 	t.Parallel()
 	x := newTenantIn(t, "model")
 	p := serve(t, Config{}, x)
+	alone, err := etcdserver.StartOpen() // without users, proxy and neighbours
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(alone.Close)
 	m := &model{
 		t: t, random: rand.New(rand.NewPCG(1, 1)), aloneAt: make(map[int64]int64),
-		tenant: p.plain(t, x.certificate(t)), alone: privateEtcd(t).Root.ActiveConnection(),
+		tenant: p.plain(t, x.certificate(t)), alone: alone.Root.ActiveConnection(),
 	}
 	watches := m.watch()
 	for i := range 3000 {

@@ -8,6 +8,7 @@
 //   - proxy.go: [Config], [Tenant], [Proxy]; what is served and how that changes
 //   - identity.go, session.go: who a connection belongs to, and closing it once it no longer may
 //   - upstream.go: the connection to etcd that a tenant has
+//   - fast.go: the same without grpc-go, for what is called most
 //   - calls.go: each method, and how it is served; refusal of all others
 //   - unary.go, watch.go, lease.go, maintenance.go, compact.go: the calls
 //   - resend.go: what is sent to etcd again
@@ -56,6 +57,9 @@ type Config struct {
 	Floors Floors
 	// Limits bound what one client may cost.
 	Limits Limits
+	// Fast has frames of HTTP/2 relayed without grpc-go on the way of calls that have one
+	// request and one response; see fast.go.
+	Fast bool
 }
 
 // Limits bound what clients may cost. Zero fields get the defaults.
@@ -211,8 +215,18 @@ func (p *Proxy) tenantOf(uri string) *tenant {
 	return p.tenants[uri]
 }
 
-// server returns a gRPC server that hands each call to the proxy as bytes.
-func (p *Proxy) server() *grpc.Server {
+// server serves connections.
+type server interface {
+	Serve(net.Listener) error
+	GracefulStop()
+	Stop()
+}
+
+// server returns a server of gRPC that hands each call to the proxy as bytes.
+func (p *Proxy) server() server {
+	if p.cfg.Fast {
+		return p.fastServer()
+	}
 	l := p.cfg.Limits
 	return grpc.NewServer(
 		grpc.Creds(&identify{proxy: p}),

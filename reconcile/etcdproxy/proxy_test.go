@@ -8,7 +8,9 @@ import (
 )
 
 // A tenant reads, writes and watches its own keys, and sees no other's.
-func TestServes(t *testing.T) {
+func TestServes(t *testing.T) { both(t, testServes) }
+
+func testServes(t *testing.T) {
 	t.Parallel()
 	a, b := newTenantIn(t, "a"), newTenantIn(t, "b")
 	p := serve(t, Config{}, a, b)

@@ -12,7 +12,9 @@ import (
 
 // While etcd's users and roles change all the time, a tenant does not notice: nothing fails, and no
 // write is done twice.
-func TestUsersChange(t *testing.T) {
+func TestUsersChange(t *testing.T) { both(t, testUsersChange) }
+
+func testUsersChange(t *testing.T) {
 	t.Parallel()
 	s, err := etcdserver.Start() // other tests' clients of a shared one would notice
 	if err != nil {

@@ -3,6 +3,7 @@ package etcdproxy
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -38,6 +39,14 @@ func (s *session) Close() error {
 		s.tenant.mu.Unlock()
 	})
 	return s.Conn.Close()
+}
+
+// CloseWrite tells the client that nothing more comes.
+func (s *session) CloseWrite() error {
+	if half, ok := s.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
 }
 
 // close ends a connection whose client is no longer to be trusted, and with it its calls. It waits

@@ -12,17 +12,22 @@ var (
 	errTooManyCalls = status.Error(codes.ResourceExhausted, "gitopsd: the namespace has too many calls in progress")
 )
 
-// tell sends a part of a stream to the client, and notes if that takes the client too long.
+// tell sends a part of a stream to the client, and notes if that takes the client too long. It is
+// called by one goroutine.
 // Meanwhile nothing is read from etcd: the little that is under way is all that is held for
 // a slow client.
 func (c *call) tell(out *frame) error {
-	slow := time.AfterFunc(c.cfg.Limits.Unread, func() {
-		select {
-		case c.slow <- struct{}{}:
-		default:
-		}
-	})
-	defer slow.Stop()
+	if c.patience == nil {
+		c.patience = time.AfterFunc(c.cfg.Limits.Unread, func() {
+			select {
+			case c.slow <- struct{}{}:
+			default:
+			}
+		})
+	} else {
+		c.patience.Reset(c.cfg.Limits.Unread)
+	}
+	defer c.patience.Stop()
 	return c.client.SendMsg(out)
 }
 

@@ -32,10 +32,12 @@ func (r running) raw(t testing.TB, x tenantIn) *grpc.ClientConn {
 // A client that does not read its watch has it ended with an error that says so. Meanwhile the
 // proxy holds little of what the watch has for it, and the same tenant's other streams and the
 // neighbour's go on.
-func TestSlowWatch(t *testing.T) {
+func TestSlowWatch(t *testing.T) { both(t, testSlowWatch) }
+
+func testSlowWatch(t *testing.T) {
 	t.Parallel()
 	a, b := newTenantIn(t, "a"), newTenantIn(t, "b")
-	p := serve(t, Config{Limits: Limits{Unread: 500 * time.Millisecond}}, a, b)
+	p := serve(t, Config{Limits: Limits{Unread: 2 * time.Second}}, a, b)
 	ctx := t.Context()
 	slow, err := etcdserverpb.NewWatchClient(p.raw(t, a)).Watch(ctx)
 	if err != nil {
@@ -89,7 +91,9 @@ func TestSlowWatch(t *testing.T) {
 }
 
 // A range in parts waits for its reader, and not for ever.
-func TestSlowRange(t *testing.T) {
+func TestSlowRange(t *testing.T) { both(t, testSlowRange) }
+
+func testSlowRange(t *testing.T) {
 	t.Parallel()
 	a := newTenantIn(t, "a")
 	p := serve(t, Config{Limits: Limits{Unread: 200 * time.Millisecond}}, a)
@@ -115,7 +119,9 @@ func TestSlowRange(t *testing.T) {
 
 // Responses that clients leave unread are held up to a limit. Then the tenant's calls are refused
 // until they are read, and no neighbour's.
-func TestUnread(t *testing.T) {
+func TestUnread(t *testing.T) { both(t, testUnread) }
+
+func testUnread(t *testing.T) {
 	t.Parallel()
 	a, b := newTenantIn(t, "a"), newTenantIn(t, "b")
 	p := serve(t, Config{Limits: Limits{UnreadBytes: 4 << 20}}, a, b)
@@ -162,7 +168,9 @@ func TestUnread(t *testing.T) {
 }
 
 // A tenant has no more calls in progress than it may, whatever they wait for.
-func TestTooManyCalls(t *testing.T) {
+func TestTooManyCalls(t *testing.T) { both(t, testTooManyCalls) }
+
+func testTooManyCalls(t *testing.T) {
 	t.Parallel()
 	a, b := newTenantIn(t, "a"), newTenantIn(t, "b")
 	p := serve(t, Config{Limits: Limits{Calls: 5}}, a, b)

@@ -80,7 +80,7 @@ func (c *call) invoke(in received, m *wire.Message, notes *wire.Notes) (frame, e
 		in.discard()
 		return frame{}, err
 	}
-	leave, err := c.enter(notes, &in)
+	leave, err := c.enter(notes)
 	if err != nil {
 		in.discard()
 		return frame{}, err
@@ -130,7 +130,7 @@ func (c *call) rangeStream() error {
 		in.discard()
 		return err
 	}
-	leave, err := c.enter(&notes, &in)
+	leave, err := c.enter(&notes)
 	if err != nil {
 		in.discard()
 		return err

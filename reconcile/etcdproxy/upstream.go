@@ -35,6 +35,9 @@ var serverKeepalive = keepalive.ServerParameters{Time: 2 * time.Minute, Timeout:
 // clientKeepalive finds an etcd that vanished, so that watches move to another one.
 var clientKeepalive = keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}
 
+// minConnect is how long a connection to etcd may take until it is authenticated.
+const minConnect = 3 * time.Second
+
 // reconnect is how long to wait before etcd is tried again; clients wait for it.
 var reconnect = backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second}
 
@@ -44,6 +47,7 @@ type upstream struct {
 	conn  *grpc.ClientConn
 	where *manual.Resolver
 	creds *upstreamCreds
+	fast  *fastUpstream // nil if calls go by conn alone
 }
 
 // serviceConfig has the endpoints tried in a random order, and the one that works kept: the
@@ -58,8 +62,9 @@ func newUpstream(u Upstream, cfg Config) (*upstream, error) {
 	}
 	where := manual.NewBuilderWithScheme("etcd")
 	where.InitialState(state)
-	creds := &upstreamCreds{now: u}
+	creds := &upstreamCreds{now: u, dialing: make(map[net.Conn]string)}
 	conn, err := grpc.NewClient("etcd:///etcd",
+		grpc.WithContextDialer(creds.dial),
 		grpc.WithResolvers(where),
 		grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultServiceConfig(serviceConfig),
@@ -68,7 +73,7 @@ func newUpstream(u Upstream, cfg Config) (*upstream, error) {
 		grpc.WithDisableRetry(),
 		grpc.WithUnaryInterceptor(resend),
 		grpc.WithKeepaliveParams(clientKeepalive),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 3 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: minConnect}),
 		grpc.WithNoProxy(),
 		// What a client does not read stays in etcd, beyond these windows.
 		grpc.WithInitialWindowSize(streamWindow),
@@ -82,7 +87,22 @@ func newUpstream(u Upstream, cfg Config) (*upstream, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &upstream{conn: conn, where: where, creds: creds}, nil
+	up := &upstream{conn: conn, where: where, creds: creds}
+	if cfg.Fast {
+		up.fast = &fastUpstream{creds: creds}
+	}
+	return up, nil
+}
+
+// invoke makes a call that has one request and one response, of which it leaves more than most bytes
+// to etcd. The request stays the caller's.
+func (u *upstream) invoke(ctx context.Context, method string, in, got *frame, most int) error {
+	if u.fast != nil {
+		if made, err := u.fast.invoke(ctx, method, in, got, most); made {
+			return err
+		}
+	}
+	return u.conn.Invoke(ctx, method, in.lend(), got, grpc.MaxCallRecvMsgSize(most)) // resend frees it
 }
 
 // set replaces how etcd is reached. Connections that are open stay, unless to an endpoint that is
@@ -92,13 +112,18 @@ func (u *upstream) set(to Upstream) error {
 	if err != nil {
 		return err
 	}
-	if changed := u.creds.set(to); changed {
+	if changed := u.creds.set(to, state); changed {
 		u.where.UpdateState(state)
 	}
 	return nil
 }
 
-func (u *upstream) close() { u.conn.Close() }
+func (u *upstream) close() {
+	if u.fast != nil {
+		u.fast.close()
+	}
+	u.conn.Close()
+}
 
 // endpoints returns the addresses of etcd.
 func endpoints(u Upstream) (resolver.State, error) {
@@ -135,12 +160,40 @@ func endpoints(u Upstream) (resolver.State, error) {
 type upstreamCreds struct {
 	mu  sync.Mutex
 	now Upstream
+	// dialing are the addresses of connections that are not authenticated yet, and at is where
+	// the last one is that was.
+	dialing map[net.Conn]string
+	at      place
+}
+
+// place is an etcd by its address, and the name in its certificate.
+type place struct{ address, name string }
+
+// dial opens a connection, which is not authenticated yet.
+func (c *upstreamCreds) dial(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err == nil {
+		c.mu.Lock()
+		c.dialing[conn] = address
+		c.mu.Unlock()
+	}
+	return conn, err
+}
+
+// where returns where gRPC is connected to, or was last; nowhere if that is no longer an endpoint.
+func (c *upstreamCreds) where() place {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
 }
 
 // set replaces the certificates, and reports whether the endpoints are others.
-func (c *upstreamCreds) set(u Upstream) (moved bool) {
+func (c *upstreamCreds) set(u Upstream, state resolver.State) (moved bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !slices.ContainsFunc(state.Addresses, func(a resolver.Address) bool { return c.at == place{a.Addr, a.ServerName} }) {
+		c.at = place{}
+	}
 	moved = !slices.Equal(c.now.Endpoints, u.Endpoints) || c.now.ServerName != u.ServerName
 	c.now = u
 	return moved
@@ -148,6 +201,17 @@ func (c *upstreamCreds) set(u Upstream) (moved bool) {
 
 // ClientHandshake authenticates etcd to the proxy, and the tenant's user to etcd.
 func (c *upstreamCreds) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := c.handshake(ctx, authority, raw)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		c.at = place{c.dialing[raw], authority}
+	}
+	delete(c.dialing, raw)
+	return conn, info, err
+}
+
+func (c *upstreamCreds) handshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	c.mu.Lock()
 	now := c.now
 	c.mu.Unlock()

@@ -142,7 +142,7 @@ func (w *watching) pass(from *frame) error {
 		return err
 	}
 	create := creating{floor: floor}
-	leave, err := w.enter(&notes, &in)
+	leave, err := w.enter(&notes)
 	switch {
 	case err == nil:
 	case notes.Member == wire.Create && status.Code(err) == codes.ResourceExhausted:

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,33 +22,26 @@ import (
 	"gitopsd.dev/testscripts/etcdserver"
 )
 
-// The etcd that all tests share, started by the first that needs it; and one without users,
-// proxy and neighbours, to compare with.
+// The etcd that all tests share, started by the first that needs it.
 var (
-	shared  = sync.OnceValues(etcdserver.Start)
-	private = sync.OnceValues(etcdserver.StartOpen)
-	used    [2]atomic.Bool
+	shared = sync.OnceValues(etcdserver.Start)
+	used   atomic.Bool
 )
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	for i, start := range []func() (*etcdserver.Server, error){shared, private} {
-		if used[i].Load() {
-			if s, err := start(); err == nil {
-				s.Close()
-			}
+	if used.Load() {
+		if s, err := shared(); err == nil {
+			s.Close()
 		}
 	}
 	os.Exit(code)
 }
 
-func sharedEtcd(t testing.TB) *etcdserver.Server  { return started(t, 0, shared) }
-func privateEtcd(t testing.TB) *etcdserver.Server { return started(t, 1, private) }
-
-func started(t testing.TB, i int, start func() (*etcdserver.Server, error)) *etcdserver.Server {
+func sharedEtcd(t testing.TB) *etcdserver.Server {
 	t.Helper()
-	used[i].Store(true)
-	s, err := start()
+	used.Store(true)
+	s, err := shared()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,6 +106,17 @@ func issue(t testing.TB, by *etcdserver.Authority, ids ...etcd.ID) tls.Certifica
 	return cert
 }
 
+// both runs a test with either transport; [serve] looks at its name.
+func both(t *testing.T, test func(*testing.T)) {
+	t.Parallel()
+	for _, name := range []string{"grpc", "fast"} {
+		t.Run(name, test)
+	}
+}
+
+// isFast reports whether a test is one with the fast transport.
+func isFast(t testing.TB) bool { return strings.Contains(t.Name()+"/", "/fast/") }
+
 // running is a proxy that serves.
 type running struct {
 	*Proxy
@@ -130,6 +135,7 @@ func serve(t testing.TB, cfg Config, tenants ...tenantIn) running {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.Fast = cfg.Fast || isFast(t)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}

@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -52,36 +53,38 @@ func (t *tenant) enter(ctx context.Context, c *etcdproxy.Call) (etcdproxy.Passag
 			}
 		})
 	}
-	w, err := writeOf(c)
-	if err != nil {
-		return nil, err
-	}
+	w := writeOf(c.Notes)
 	if !w.Puts() && c.Notes.Deletes == 0 && !strings.HasSuffix(c.Method, "/DeleteRange") {
 		return t.call(ctx, w, func(*passage, etcdproxy.Outcome) {})
 	}
 	return t.call(ctx, w, func(p *passage, o etcdproxy.Outcome) { p.wrote(t.usage, o) })
 }
 
-// writeOf returns what a request may put. It was found to be valid before.
-func writeOf(c *etcdproxy.Call) (limit.Write, error) {
-	if len(c.Notes.Puts) == 0 {
-		return limit.Write{}, nil
+// writeOf returns what a request may put.
+func writeOf(n *wire.Notes) (w limit.Write) {
+	if len(n.Txns) == 0 {
+		for _, p := range n.Puts {
+			w.Put(string(p.Key), p.Bytes, p.Same)
+		}
+		return w
 	}
-	if strings.HasSuffix(c.Method, "/Put") {
-		var r etcdserverpb.PutRequest
-		err := proto.Unmarshal(c.Request, &r)
-		return limit.PutOf(&r), unreadable(err)
+	branches := make([][2]limit.Write, len(n.Txns))
+	of := func(b wire.Branch) *limit.Write {
+		switch {
+		case b.Txn < 0:
+			return &w
+		case b.Else:
+			return &branches[b.Txn][1]
+		}
+		return &branches[b.Txn][0]
 	}
-	var r etcdserverpb.TxnRequest
-	err := proto.Unmarshal(c.Request, &r)
-	return limit.TxnOf(&r), unreadable(err)
-}
-
-func unreadable(err error) error {
-	if err != nil {
-		return status.Errorf(codes.InvalidArgument, "gitopsd: request refused: %v", err)
+	for _, p := range n.Puts {
+		of(p.Branch).Put(string(p.Key), p.Bytes, p.Same)
 	}
-	return nil
+	for i, within := range slices.Backward(n.Txns) { // from the inside
+		of(within).Either(branches[i][0], branches[i][1])
+	}
+	return w
 }
 
 // watch lets a request of a stream of watches pass. Only those that create one count.

@@ -37,7 +37,29 @@ func txnRequest(success, failure []*pb.RequestOp) *pb.TxnRequest {
 }
 
 func txnWrite(success, failure []*pb.RequestOp) Write {
-	return TxnOf(txnRequest(success, failure))
+	return txnOf(txnRequest(success, failure))
+}
+
+// putOf and txnOf return what requests may put.
+func putOf(r *pb.PutRequest) (w Write) {
+	w.Put(string(r.GetKey()), len(r.GetValue()), r.GetIgnoreValue())
+	return w
+}
+
+func txnOf(r *pb.TxnRequest) (w Write) {
+	var branches [2]Write
+	for i, ops := range [][]*pb.RequestOp{r.GetSuccess(), r.GetFailure()} {
+		for _, op := range ops {
+			if p := op.GetRequestPut(); p != nil {
+				branches[i].puts = append(branches[i].puts, putOf(p).puts...)
+			}
+			if t := op.GetRequestTxn(); t != nil {
+				branches[i].either = append(branches[i].either, txnOf(t).either...)
+			}
+		}
+	}
+	w.Either(branches[0], branches[1])
+	return w
 }
 
 // counted returns a Usage that holds the keys given, with values of so many bytes.
@@ -64,18 +86,18 @@ func TestAdmit(t *testing.T) {
 		write Write
 		want  error
 	}{
-		{"a key that fits exactly", quota, PutOf(putRequest("c", 9)), nil},
-		{"a byte too many", quota, PutOf(putRequest("c", 10)), ErrNoSpace},
-		{"an update that fits", quota, PutOf(putRequest("a", 49)), nil},
-		{"an update that does not", quota, PutOf(putRequest("a", 50)), ErrNoSpace},
-		{"an update of the same size", etcd.Quota{Storage: 90, Keys: 2}, PutOf(putRequest("a", 39)), nil},
-		{"a shrinking update far above the quota", etcd.Quota{Storage: 1, Keys: 1}, PutOf(putRequest("a", 38)), nil},
-		{"a key too many", etcd.Quota{Keys: 2}, PutOf(putRequest("c", 0)), ErrNoSpace},
-		{"growth of a key, keys full", etcd.Quota{Keys: 2}, PutOf(putRequest("a", 5000)), nil},
-		{"no quota", etcd.Quota{}, PutOf(putRequest("c", 5000)), nil},
-		{"another lease for a key", etcd.Quota{Storage: 1}, PutOf(&pb.PutRequest{Key: []byte("a"), IgnoreValue: true}), nil},
-		{"the compaction key", etcd.Quota{Storage: 1}, PutOf(putRequest(CompactKey, 10)), nil},
-		{"no revision in the compaction key", etcd.Quota{Storage: 1}, PutOf(putRequest(CompactKey, 100)), ErrNoSpace},
+		{"a key that fits exactly", quota, putOf(putRequest("c", 9)), nil},
+		{"a byte too many", quota, putOf(putRequest("c", 10)), ErrNoSpace},
+		{"an update that fits", quota, putOf(putRequest("a", 49)), nil},
+		{"an update that does not", quota, putOf(putRequest("a", 50)), ErrNoSpace},
+		{"an update of the same size", etcd.Quota{Storage: 90, Keys: 2}, putOf(putRequest("a", 39)), nil},
+		{"a shrinking update far above the quota", etcd.Quota{Storage: 1, Keys: 1}, putOf(putRequest("a", 38)), nil},
+		{"a key too many", etcd.Quota{Keys: 2}, putOf(putRequest("c", 0)), ErrNoSpace},
+		{"growth of a key, keys full", etcd.Quota{Keys: 2}, putOf(putRequest("a", 5000)), nil},
+		{"no quota", etcd.Quota{}, putOf(putRequest("c", 5000)), nil},
+		{"another lease for a key", etcd.Quota{Storage: 1}, putOf(&pb.PutRequest{Key: []byte("a"), IgnoreValue: true}), nil},
+		{"the compaction key", etcd.Quota{Storage: 1}, putOf(putRequest(CompactKey, 10)), nil},
+		{"no revision in the compaction key", etcd.Quota{Storage: 1}, putOf(putRequest(CompactKey, 100)), ErrNoSpace},
 		{"deletions", etcd.Quota{Storage: 1}, txnWrite(ops(deleteOp("a")), ops(deleteOp("b"))), nil},
 		{"both branches fit", quota, txnWrite(ops(putOp("c", 9)), ops(putOp("d", 9))), nil},
 		{"the second branch does not", quota, txnWrite(ops(putOp("c", 1)), ops(putOp("d", 10))), ErrNoSpace},
@@ -100,13 +122,13 @@ func TestHolds(t *testing.T) {
 		u := counted(etcd.Quota{Storage: 20}, nil)
 		full := func(when string) {
 			t.Helper()
-			if _, err := u.Admit(t.Context(), PutOf(putRequest("z", 0))); !errors.Is(err, ErrNoSpace) {
+			if _, err := u.Admit(t.Context(), putOf(putRequest("z", 0))); !errors.Is(err, ErrNoSpace) {
 				t.Errorf("%s: got %v, want no space", when, err)
 			}
 		}
 		admit := func(when string) *Hold {
 			t.Helper()
-			h, err := u.Admit(t.Context(), PutOf(putRequest("k", 19)))
+			h, err := u.Admit(t.Context(), putOf(putRequest("k", 19)))
 			if err != nil {
 				t.Fatalf("%s: %v", when, err)
 			}
@@ -155,12 +177,12 @@ func TestCounting(t *testing.T) {
 		if _, err := u.Admit(t.Context(), txnWrite([]*pb.RequestOp{deleteOp("a")}, nil)); err != nil {
 			t.Errorf("a deletion waits: %v", err)
 		}
-		if _, err := u.Admit(t.Context(), PutOf(putRequest("a", 1))); !errors.Is(err, ErrCounting) {
+		if _, err := u.Admit(t.Context(), putOf(putRequest("a", 1))); !errors.Is(err, ErrCounting) {
 			t.Errorf("got %v, want that it is being counted", err)
 		}
 		done := make(chan error)
 		go func() {
-			_, err := u.Admit(t.Context(), PutOf(putRequest("a", 1)))
+			_, err := u.Admit(t.Context(), putOf(putRequest("a", 1)))
 			done <- err
 		}()
 		synctest.Wait()
@@ -172,7 +194,7 @@ func TestCounting(t *testing.T) {
 		u.SetCurrent(false)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := u.Admit(ctx, PutOf(putRequest("a", 1))); !errors.Is(err, context.Canceled) {
+		if _, err := u.Admit(ctx, putOf(putRequest("a", 1))); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v, want the context's", err)
 		}
 	})
@@ -186,7 +208,7 @@ func TestRoomMade(t *testing.T) {
 		u.Done(12) // which is that of a deletion
 		done := make(chan error)
 		go func() {
-			_, err := u.Admit(t.Context(), PutOf(putRequest("b", 40)))
+			_, err := u.Admit(t.Context(), putOf(putRequest("b", 40)))
 			done <- err
 		}()
 		synctest.Wait()
@@ -200,11 +222,11 @@ func TestRoomMade(t *testing.T) {
 			t.Errorf("into the room that was made: %v", err)
 		}
 		begun := time.Now()
-		if _, err := u.Admit(t.Context(), PutOf(putRequest("c", 40))); !errors.Is(err, ErrNoSpace) || time.Since(begun) != 0 {
+		if _, err := u.Admit(t.Context(), putOf(putRequest("c", 40))); !errors.Is(err, ErrNoSpace) || time.Since(begun) != 0 {
 			t.Errorf("with nothing to wait for: %v", err)
 		}
 		u.Done(20)
-		if _, err := u.Admit(t.Context(), PutOf(putRequest("c", 40))); !errors.Is(err, ErrNoSpace) || time.Since(begun) != MaxCountWait {
+		if _, err := u.Admit(t.Context(), putOf(putRequest("c", 40))); !errors.Is(err, ErrNoSpace) || time.Since(begun) != MaxCountWait {
 			t.Errorf("when the count does not come: %v", err)
 		}
 	})
@@ -306,7 +328,7 @@ func model(t *testing.T, r *rand.Rand) {
 		switch n := r.IntN(10); {
 		case n < 4:
 			request := randomTxn(r, 2)
-			w := TxnOf(request)
+			w := txnOf(request)
 			hold, err := u.Admit(t.Context(), w)
 			if err != nil {
 				refused++
@@ -374,7 +396,7 @@ func TestAdmitConcurrently(t *testing.T) {
 	for i := range 100 {
 		all.Go(func() {
 			for j := range 10 {
-				if h, err := u.Admit(t.Context(), PutOf(putRequest(fmt.Sprintf("%03d-%d", i, j), 5))); err == nil {
+				if h, err := u.Admit(t.Context(), putOf(putRequest(fmt.Sprintf("%03d-%d", i, j), 5))); err == nil {
 					admitted <- h
 				}
 			}

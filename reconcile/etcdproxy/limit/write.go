@@ -1,9 +1,5 @@
 package limit
 
-import (
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-)
-
 // CompactKey is the key in which kube-apiservers agree who compacts. It lies beside their
 // prefix, and the quota does not stop it: a namespace that is full has to be able to
 // compact.
@@ -27,33 +23,17 @@ type put struct {
 	keep bool
 }
 
-// PutOf returns what a put may put. Keys are the tenant's, without the prefix.
-func PutOf(r *pb.PutRequest) Write {
-	return Write{puts: []put{{
-		key:  string(r.GetKey()),
-		size: int64(len(r.GetKey()) + len(r.GetValue())),
-		keep: r.GetIgnoreValue(),
-	}}}
+// Put adds a put of a key, which is the tenant's, without the prefix. Keep says that the value stays
+// if there is one.
+func (w *Write) Put(key string, value int, keep bool) {
+	w.puts = append(w.puts, put{key: key, size: int64(len(key) + value), keep: keep})
 }
 
-// TxnOf returns what a transaction may put. Keys are the tenant's, without the prefix.
-func TxnOf(r *pb.TxnRequest) Write {
-	var branches [2]Write
-	for i, ops := range [][]*pb.RequestOp{r.GetSuccess(), r.GetFailure()} {
-		b := &branches[i]
-		for _, op := range ops {
-			if p := op.GetRequestPut(); p != nil {
-				b.puts = append(b.puts, PutOf(p).puts...)
-			}
-			if t := op.GetRequestTxn(); t != nil {
-				b.either = append(b.either, TxnOf(t).either...)
-			}
-		}
+// Either adds a transaction with its two branches: what is put if its comparisons hold, and else.
+func (w *Write) Either(then, otherwise Write) {
+	if then.Puts() || otherwise.Puts() {
+		w.either = append(w.either, [2]Write{then, otherwise})
 	}
-	if !branches[0].Puts() && !branches[1].Puts() {
-		return Write{}
-	}
-	return Write{either: [][2]Write{branches}}
 }
 
 // Puts reports whether the call may put anything.

@@ -71,6 +71,8 @@ type Config struct {
 	// Certificate and Key are the proxy's, PEM.
 	Certificate, Key []byte
 	Tenants          []Served
+	// Fast is that of [etcdproxy.Config].
+	Fast bool
 }
 
 // Proxy is a proxy in this process.
@@ -106,6 +108,7 @@ func (c Config) Start(l net.Listener) (*Proxy, error) {
 		Log:         log,
 		Gate:        gate,
 		Floors:      gate,
+		Fast:        c.Fast,
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil },
 	})
 	if err != nil {

@@ -23,6 +23,8 @@ type DaemonConfig struct {
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// Log gets what happens; required.
 	Log *slog.Logger
+	// Fast is that of [etcdproxy.Config].
+	Fast bool
 }
 
 // Daemon serves many namespaces on one address, in the daemon. A client's certificate says
@@ -42,7 +44,7 @@ func NewDaemon(c DaemonConfig) (*Daemon, error) {
 		return nil, err
 	}
 	proxy, err := etcdproxy.New(etcdproxy.Config{
-		Log: c.Log, Gate: gate, Floors: gate, Certificate: c.Certificate,
+		Log: c.Log, Gate: gate, Floors: gate, Certificate: c.Certificate, Fast: c.Fast,
 		Limits: etcdproxy.Limits{Drain: leaving},
 	})
 	if err != nil {

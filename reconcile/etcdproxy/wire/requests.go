@@ -61,10 +61,11 @@ var (
 	MemberListRequest = &Message{name: "MemberListRequest", fields: []field{1: {kind: number}}} // linearizable
 )
 
-// Fields of PutRequest.
+// Fields of PutRequest and of TxnRequest.
 const (
 	putValue       = 2
 	putIgnoreValue = 5
+	txnFailure     = 3
 )
 
 var leaseID = []field{1: {kind: lease, note: noteLease}}
@@ -102,7 +103,8 @@ func init() {
 	TxnRequest.fields = []field{
 		1: {kind: message, repeated: true, of: compare},
 		2: {kind: message, repeated: true, of: requestOp},
-		3: {kind: message, repeated: true, of: requestOp},
+
+		txnFailure: {kind: message, repeated: true, of: requestOp},
 	}
 	TxnResponse.fields = []field{
 		1: {kind: message, note: noteHeader, of: responseHeader},

@@ -31,8 +31,10 @@ func errorf(format string, args ...any) error {
 
 // Notes are what was seen of a message while it was rewritten. Slices are parts of the message.
 type Notes struct {
-	// Puts are the keys that the request would put, in both branches of transactions.
+	// Puts are the keys that the request would put, in both branches of transactions. Txns are
+	// these: the request itself first, and each before those inside.
 	Puts []Put
+	Txns []Branch
 	// Deletes is how many requests to delete there are.
 	Deletes int
 	// Values is how many operations return what keys hold, and Wide is set if there is a range of
@@ -66,6 +68,16 @@ type Put struct {
 	// Bytes is the size of the value; Same is set if the value that exists is to stay.
 	Bytes int
 	Same  bool
+	// Branch is where it is, in a transaction.
+	Branch
+}
+
+// Branch is one of the two of a transaction.
+type Branch struct {
+	// Txn is the number of the transaction in [Notes.Txns]; the request itself is in none, -1.
+	Txn int
+	// Else is set if it is the one that is taken when a comparison fails.
+	Else bool
 }
 
 // Requests of a stream of watches.
@@ -110,7 +122,7 @@ func (n *Notes) take(f field, num protowire.Number, v uint64, b []byte) {
 
 // Request appends to dst what etcd is to get for a tenant's request. Errors are of type [*Error].
 func (s *Space) Request(dst []byte, m *Message, src []byte, notes *Notes) ([]byte, error) {
-	r := rewrite{space: s, notes: notes, request: true}
+	r := rewrite{space: s, notes: notes, request: true, branch: Branch{Txn: -1}}
 	return r.message(dst, m, src, 0)
 }
 
@@ -128,6 +140,7 @@ type rewrite struct {
 	notes      *Notes
 	request    bool
 	operations int
+	branch     Branch // of a request
 }
 
 // fields is what is known of a message when its last field was seen.
@@ -141,6 +154,11 @@ type fields struct {
 func (r *rewrite) message(dst []byte, m *Message, src []byte, depth int) ([]byte, error) {
 	if err := r.bound(m, depth); err != nil {
 		return nil, err
+	}
+	within := r.branch
+	if m.nests && r.request {
+		r.branch = Branch{Txn: len(r.notes.Txns)}
+		r.notes.Txns = append(r.notes.Txns, within)
 	}
 	var have fields
 	passed := 0 // where the fields begin that pass as they are
@@ -166,6 +184,9 @@ func (r *rewrite) message(dst []byte, m *Message, src []byte, depth int) ([]byte
 			continue
 		}
 		dst = append(dst, src[passed:at]...)
+		if m.nests {
+			r.branch.Else = num == txnFailure
+		}
 		var err error
 		if dst, err = r.field(dst, f, num, v, b, &have, depth); err != nil {
 			return nil, err
@@ -173,6 +194,7 @@ func (r *rewrite) message(dst []byte, m *Message, src []byte, depth int) ([]byte
 		at, passed = next, next
 	}
 	dst = append(dst, src[passed:]...)
+	r.branch = within
 	if !r.request {
 		if m.key != 0 && have.key == nil {
 			return nil, errorf("%s: without a key", m.name)
@@ -180,7 +202,7 @@ func (r *rewrite) message(dst []byte, m *Message, src []byte, depth int) ([]byte
 		return dst, nil
 	}
 	if m.put {
-		have.put.Key = have.key
+		have.put.Key, have.put.Branch = have.key, r.branch
 		r.notes.Puts = append(r.notes.Puts, have.put)
 	}
 	if m.span != nil {

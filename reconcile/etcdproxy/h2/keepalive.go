@@ -1,0 +1,86 @@
+package h2
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// keepalive finds out that the other side of a connection is gone: it says nothing for a time, and
+// then does not answer a ping.
+type keepalive struct {
+	out           *writer
+	time, timeout time.Duration
+	gone          func()
+	last          atomic.Int64 // when it said something
+
+	mu    sync.Mutex
+	timer *time.Timer // nil once stopped
+	// asked is what last was when it was asked, and since when that was; 0 if it was not.
+	asked int64
+	since time.Time
+	// idle reports that it is not to be asked; nil if it always is.
+	idle func() bool
+}
+
+func newKeepalive(out *writer, every, timeout time.Duration, gone func()) *keepalive {
+	k := &keepalive{out: out, time: every, timeout: timeout, gone: gone}
+	k.heard()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.timer = time.AfterFunc(every, k.check)
+	return k
+}
+
+// setIdle sets idle.
+func (k *keepalive) setIdle(idle func() bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.idle = idle
+}
+
+// heard notes that the other side said something.
+func (k *keepalive) heard() { k.last.Store(time.Now().UnixNano()) }
+
+func (k *keepalive) stop() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.timer.Stop()
+	k.timer = nil
+}
+
+func (k *keepalive) check() {
+	k.mu.Lock()
+	if k.timer == nil {
+		k.mu.Unlock()
+		return
+	}
+	last := k.last.Load()
+	silent := time.Since(time.Unix(0, last))
+	switch {
+	case k.asked == last:
+		left := k.timeout - time.Since(k.since)
+		if left > 0 {
+			k.timer.Reset(min(left, k.time))
+		}
+		k.mu.Unlock()
+		if left <= 0 {
+			k.gone()
+		}
+		return
+	case silent < k.time:
+		k.timer.Reset(k.time - silent)
+		k.mu.Unlock()
+		return
+	case k.idle != nil && k.idle():
+		k.timer.Reset(k.time)
+		k.mu.Unlock()
+		return
+	}
+	k.asked, k.since = last, time.Now()
+	k.timer.Reset(min(k.time, k.timeout)) // before something is written, which may not end
+	k.mu.Unlock()
+	k.out.control(func(fr *http2.Framer) error { return fr.WritePing(false, [8]byte{}) })
+}

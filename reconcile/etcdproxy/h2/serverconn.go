@@ -1,0 +1,475 @@
+package h2
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+)
+
+// serverConn is a connection of a client.
+type serverConn struct {
+	server  *Server
+	net     net.Conn
+	auth    credentials.AuthInfo
+	ctx     context.Context
+	cancel  context.CancelFunc
+	read    *bufio.Reader
+	framer  *http2.Framer // reads
+	out     *writer
+	sending sending
+	alive   *keepalive
+	// answered is set when headers or data were sent since the last ping.
+	answered atomic.Bool
+
+	mu       sync.Mutex
+	streams  map[uint32]*Stream
+	in       incoming
+	last     uint32 // the highest number of a stream
+	running  int    // calls, those included whose streams were reset
+	ended    *sync.Cond
+	draining bool // streams after last are not served
+	pinged   chan struct{}
+
+	// Of the reader.
+	waiting []*Stream // whose call has not begun
+	strikes int
+	ping    time.Time // the last of the client's
+}
+
+func newServerConn(s *Server, conn net.Conn, auth credentials.AuthInfo) *serverConn {
+	c := &serverConn{
+		server: s, net: conn, auth: auth,
+		read: bufio.NewReaderSize(conn, readBuffer), out: newWriter(conn), sending: newSending(),
+		streams: make(map[uint32]*Stream), in: incoming{size: max(s.ConnWindow, initialWindow)},
+		pinged: make(chan struct{}, 1),
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.ended = sync.NewCond(&c.mu)
+	c.framer = newReader(c.read, s.Options)
+	return c
+}
+
+// newReader returns a framer that reads headers as a whole.
+func newReader(from io.Reader, o Options) *http2.Framer {
+	fr := http2.NewFramer(io.Discard, from)
+	fr.SetReuseFrames()
+	fr.SetMaxReadFrameSize(maxFrame)
+	fr.MaxHeaderListSize = o.HeaderBytes
+	fr.ReadMetaHeaders = hpack.NewDecoder(4<<10, nil)
+	return fr
+}
+
+// kill ends the connection and its calls, without a word.
+func (c *serverConn) kill() {
+	c.cancel()
+	c.net.Close()
+}
+
+// serve serves the connection until it ends, and all calls have.
+func (c *serverConn) serve() {
+	if err := c.begin(); err == nil {
+		c.alive = newKeepalive(c.out, c.server.KeepaliveTime, c.server.KeepaliveTimeout, c.kill)
+		err := c.frames()
+		c.alive.stop()
+		var of http2.ConnectionError
+		if errors.As(err, &of) {
+			c.cancel()
+			c.goAway(http2.ErrCode(of), "", true)
+			_, _ = io.Copy(io.Discard, c.read) // until the client has read why; see hangUp
+		}
+	}
+	c.kill()
+	c.mu.Lock()
+	for c.running > 0 {
+		c.ended.Wait()
+	}
+	c.mu.Unlock()
+}
+
+// begin exchanges what a connection begins with.
+func (c *serverConn) begin() error {
+	if err := c.net.SetReadDeadline(time.Now().Add(c.server.Setup)); err != nil {
+		return err
+	}
+	c.out.control(func(fr *http2.Framer) error {
+		return c.server.settings(fr, http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: c.server.Streams})
+	})
+	preface := make([]byte, len(http2.ClientPreface))
+	if _, err := io.ReadFull(c.read, preface); err != nil {
+		return err
+	}
+	if string(preface) != http2.ClientPreface {
+		return errors.New("not HTTP/2")
+	}
+	first, err := c.framer.ReadFrame()
+	if err != nil {
+		return err
+	}
+	settings, ok := first.(*http2.SettingsFrame)
+	if !ok {
+		return errors.New("no settings")
+	}
+	if err := applySettings(settings, c.out, &c.sending); err != nil {
+		return err
+	}
+	return c.net.SetReadDeadline(time.Time{})
+}
+
+// frames reads frames until the connection ends or the client breaks the rules.
+func (c *serverConn) frames() error {
+	for {
+		if c.read.Buffered() == 0 {
+			c.startAll() // the rest of them may take long to come
+		}
+		f, err := c.framer.ReadFrame()
+		c.alive.heard()
+		var of http2.StreamError
+		switch {
+		case errors.As(err, &of):
+			c.reset(of.StreamID, of.Code)
+			continue
+		case err != nil:
+			return err
+		}
+		if err := c.frame(f); err != nil {
+			return err
+		}
+	}
+}
+
+// frame handles a frame. An error ends the connection, if it is not of the stream alone.
+func (c *serverConn) frame(f http2.Frame) error {
+	switch f := f.(type) {
+	case *http2.MetaHeadersFrame:
+		return c.headers(f)
+	case *http2.DataFrame:
+		return c.data(f)
+	case *http2.RSTStreamFrame:
+		if s := c.stream(f.StreamID); s != nil {
+			c.drop(s)
+		}
+	case *http2.SettingsFrame:
+		if !f.IsAck() {
+			return applySettings(f, c.out, &c.sending)
+		}
+	case *http2.PingFrame:
+		return c.pings(f)
+	case *http2.WindowUpdateFrame:
+		err := c.sending.grow(f.StreamID, f.Increment)
+		var of http2.StreamError
+		if errors.As(err, &of) {
+			c.reset(of.StreamID, of.Code)
+			return nil
+		}
+		return err
+	}
+	return nil
+}
+
+// applySettings takes up settings of the other side.
+func applySettings(f *http2.SettingsFrame, out *writer, s *sending) error {
+	err := f.ForeachSetting(func(is http2.Setting) error {
+		if err := is.Valid(); err != nil {
+			return err
+		}
+		switch is.ID {
+		case http2.SettingInitialWindowSize:
+			return s.restart(is.Val)
+		case http2.SettingHeaderTableSize:
+			out.mu.Lock()
+			defer out.mu.Unlock()
+			out.hpack.SetMaxDynamicTableSize(min(is.Val, 4<<10))
+		}
+		return nil
+	})
+	if err == nil {
+		out.control((*http2.Framer).WriteSettingsAck)
+	}
+	return err
+}
+
+// headers begins a stream.
+func (c *serverConn) headers(f *http2.MetaHeadersFrame) error {
+	id := f.StreamID
+	if f.Truncated {
+		c.reset(id, http2.ErrCodeFrameSize)
+		return nil
+	}
+	if id%2 != 1 || id <= c.last {
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	r, no := parse(f.Fields)
+	s := &Stream{outgoing: outgoing{id: id}, conn: c, request: r, in: incoming{size: c.server.StreamWindow}, more: make(chan struct{}, 1), started: true}
+	c.mu.Lock()
+	served, full := !c.draining, uint32(len(c.streams)) >= c.server.Streams
+	if served {
+		c.last = id
+	}
+	if served && !full && (no == nil || no.status != nil) {
+		c.streams[id] = s
+	}
+	c.mu.Unlock()
+	switch {
+	case !served:
+		return nil // the client was told
+	case full:
+		c.reset(id, http2.ErrCodeRefusedStream)
+		return nil
+	case no != nil && no.status == nil:
+		c.reset(id, http2.ErrCodeProtocol)
+		return nil
+	}
+	if f.StreamEnded() {
+		s.receive(nil, 0, true)
+	}
+	if no != nil {
+		s.ctx, s.cancel = c.ctx, func() {}
+		s.end(no.status, no.http)
+		return nil
+	}
+	if r.timed {
+		s.ctx, s.cancel = context.WithTimeout(c.ctx, r.timeout)
+	} else {
+		s.ctx, s.cancel = context.WithCancel(c.ctx)
+	}
+	c.sending.open(&s.outgoing)
+	s.started = false
+	c.waiting = append(c.waiting, s)
+	if f.StreamEnded() {
+		c.startAll()
+	}
+	return nil
+}
+
+// data hands data to its stream.
+func (c *serverConn) data(f *http2.DataFrame) error {
+	size := f.Header().Length
+	c.mu.Lock()
+	fits := c.in.receive(size)
+	back := c.in.read(size) // what a stream has is bounded by its own window
+	s, last := c.streams[f.StreamID], c.last
+	c.mu.Unlock()
+	if !fits {
+		return http2.ConnectionError(http2.ErrCodeFlowControl)
+	}
+	if back > 0 {
+		c.out.control(func(fr *http2.Framer) error { return fr.WriteWindowUpdate(0, back) })
+	}
+	switch {
+	case s == nil && f.StreamID > last:
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	case s == nil:
+		return nil // it has ended
+	case s.clientEnded():
+		c.reset(s.id, http2.ErrCodeStreamClosed)
+		return nil
+	}
+	c.mu.Lock()
+	fits = s.in.receive(size)
+	c.mu.Unlock()
+	if !fits {
+		c.reset(s.id, http2.ErrCodeFlowControl)
+		return nil
+	}
+	c.giveBack(s, s.receive(f.Data(), size, f.StreamEnded()))
+	if !s.started && s.ready() {
+		c.startAll()
+	}
+	return nil
+}
+
+// giveBack lets the window of a stream grow.
+func (c *serverConn) giveBack(s *Stream, n uint32) {
+	c.mu.Lock()
+	back := s.in.read(n)
+	open := c.streams[s.id] == s
+	c.mu.Unlock()
+	if back > 0 && open {
+		c.out.control(func(fr *http2.Framer) error { return fr.WriteWindowUpdate(s.id, back) })
+	}
+}
+
+// startAll begins the calls of streams that have not begun, in their order.
+func (c *serverConn) startAll() {
+	for i, s := range c.waiting {
+		c.waiting[i] = nil
+		s.started = true
+		c.start(s)
+	}
+	c.waiting = c.waiting[:0]
+}
+
+// start begins a call. As many may go on as the client may have streams, whether or not it has
+// reset those: with more it waits, and the client with it.
+func (c *serverConn) start(s *Stream) {
+	if s.ctx.Err() != nil && c.stream(s.id) == nil {
+		s.finish() // it was reset before anything was done
+		return
+	}
+	c.mu.Lock()
+	for c.running >= int(c.server.Streams) {
+		c.ended.Wait()
+	}
+	c.running++
+	c.mu.Unlock()
+	c.server.run(s)
+}
+
+// call makes a call, to its end.
+func (c *serverConn) call(s *Stream) {
+	err := s.request.unserved()
+	if err == nil {
+		err = c.server.Handle(s)
+	}
+	is, ok := status.FromError(err)
+	if !ok {
+		is = status.FromContextError(err)
+	}
+	s.end(is, 200)
+	c.mu.Lock()
+	c.running--
+	c.ended.Broadcast()
+	c.mu.Unlock()
+}
+
+// finish frees what a call that has ended has.
+func (s *Stream) finish() {
+	s.cancel()
+	s.conn.sending.close(&s.outgoing)
+	s.discard()
+}
+
+func (c *serverConn) stream(id uint32) *Stream {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.streams[id]
+}
+
+// forget removes a stream, and reports whether it was there.
+func (c *serverConn) forget(s *Stream) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.streams[s.id] != s {
+		return false
+	}
+	delete(c.streams, s.id)
+	return true
+}
+
+// drop ends a stream that was reset. Its call notices.
+func (c *serverConn) drop(s *Stream) {
+	if c.forget(s) {
+		s.cancel()
+		c.leave()
+	}
+}
+
+// reset tells the client that a stream has ended.
+func (c *serverConn) reset(id uint32, code http2.ErrCode) {
+	if s := c.stream(id); s != nil {
+		c.drop(s)
+	}
+	c.out.control(func(fr *http2.Framer) error { return fr.WriteRSTStream(id, code) })
+}
+
+// maxStrikes is how many pings may come too early.
+const maxStrikes = 2
+
+// pings answers a ping, unless there are too many of them. Without calls they are to be rare.
+func (c *serverConn) pings(f *http2.PingFrame) error {
+	if f.IsAck() {
+		if f.Data == drainPing {
+			select {
+			case c.pinged <- struct{}{}:
+			default:
+			}
+		}
+		return nil
+	}
+	data := f.Data
+	c.out.control(func(fr *http2.Framer) error { return fr.WritePing(true, data) })
+	now, before := time.Now(), c.ping
+	c.ping = now
+	if c.answered.Swap(false) {
+		c.strikes = 0
+		return nil
+	}
+	const withoutCalls = 2 * time.Hour
+	pause := c.server.PingPause
+	c.mu.Lock()
+	if len(c.streams) == 0 {
+		pause = withoutCalls
+	}
+	c.mu.Unlock()
+	if now.Sub(before) < pause {
+		c.strikes++
+	}
+	if c.strikes > maxStrikes {
+		c.goAway(http2.ErrCodeEnhanceYourCalm, "too_many_pings", true)
+		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+	}
+	return nil
+}
+
+// goAway tells the client that no stream is served after the last one that was seen. If the connection
+// ends with that, calls do, too.
+func (c *serverConn) goAway(code http2.ErrCode, why string, ends bool) {
+	c.mu.Lock()
+	c.draining = true
+	last := c.last
+	c.mu.Unlock()
+	c.out.lock(nil)
+	_ = c.out.framer.WriteGoAway(last, code, []byte(why)) // into memory
+	if ends && c.out.err == nil {
+		c.out.end = func() { hangUp(c.net) }
+	}
+	c.out.flush()
+}
+
+// drainPing is answered once the client knows that it is to go.
+var drainPing = [8]byte{'d', 'r', 'a', 'i', 'n'}
+
+// drainPatience is how long that is waited for.
+const drainPatience = 5 * time.Second
+
+// drain serves what the client began before it knew that it is to go, and ends then.
+func (c *serverConn) drain() {
+	c.out.control(func(fr *http2.Framer) error {
+		return errors.Join(fr.WriteGoAway(maxWindow, http2.ErrCodeNo, []byte("graceful_stop")), fr.WritePing(false, drainPing))
+	})
+	patience := time.NewTimer(drainPatience)
+	defer patience.Stop()
+	select {
+	case <-c.pinged:
+	case <-patience.C:
+	case <-c.ctx.Done():
+		return
+	}
+	c.goAway(http2.ErrCodeNo, "graceful_stop", false)
+	c.leave()
+}
+
+// leave ends a connection that is to, once its last stream has.
+func (c *serverConn) leave() {
+	c.mu.Lock()
+	ends := c.draining && len(c.streams) == 0
+	c.mu.Unlock()
+	if !ends {
+		return
+	}
+	c.out.mu.Lock()
+	if c.out.err == nil {
+		c.out.end = func() { hangUp(c.net) }
+	}
+	c.out.flush()
+}

@@ -1,0 +1,184 @@
+package h2
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"sync"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// pendingBytes is how much waits for the connection before others have to wait with more.
+const pendingBytes = 64 << 10
+
+// writer sends frames. Whoever has some holds the lock while they are added to what is pending, and
+// then writes out all of it, unless somebody is doing that: then they go with the next write.
+type writer struct {
+	to io.Writer
+
+	mu      sync.Mutex
+	framer  *http2.Framer // adds to pending
+	block   bytes.Buffer
+	hpack   *hpack.Encoder
+	pending *[]byte // nil if empty
+	writing bool
+	err     error
+	room    chan struct{} // closed when pending is taken; nil if nobody waits
+	// failed is closed when no more can be written.
+	failed chan struct{}
+	// end is called once all was written, after which there is no more; nil if there is.
+	end func()
+}
+
+// buffers are those of what is pending. Connections at rest have none.
+var buffers = sync.Pool{New: func() any {
+	b := make([]byte, 0, 8<<10)
+	return &b
+}}
+
+func newWriter(to io.Writer) *writer {
+	w := &writer{to: to, failed: make(chan struct{})}
+	w.framer = http2.NewFramer((*pending)(w), nil)
+	w.hpack = hpack.NewEncoder(&w.block)
+	return w
+}
+
+// pending is a writer as its framer sees it. The lock is held.
+type pending writer
+
+// Write implements [io.Writer].
+func (p *pending) Write(b []byte) (int, error) {
+	(*writer)(p).add(b)
+	return len(b), nil
+}
+
+// add adds bytes of frames to what is pending. The lock is held.
+func (w *writer) add(b []byte) {
+	if w.err != nil {
+		return
+	}
+	if w.pending == nil {
+		w.pending = buffers.Get().(*[]byte)
+	}
+	*w.pending = append(*w.pending, b...)
+}
+
+// headers adds headers, which fit into one frame or are continued in others. The lock is held.
+func (w *writer) headers(stream uint32, end bool, fields ...hpack.HeaderField) {
+	w.block.Reset()
+	for _, f := range fields {
+		_ = w.hpack.WriteField(f) // into memory
+	}
+	block := w.block.Bytes()
+	first := block[:min(len(block), maxFrame)]
+	block = block[len(first):]
+	_ = w.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: first, EndStream: end, EndHeaders: len(block) == 0})
+	for len(block) > 0 {
+		next := block[:min(len(block), maxFrame)]
+		block = block[len(next):]
+		_ = w.framer.WriteContinuation(stream, len(block) == 0, next)
+	}
+}
+
+// data adds a frame of data in two parts. Unlike the framer's it is copied once. The lock is held.
+func (w *writer) data(stream uint32, end bool, head, tail []byte) {
+	n := len(head) + len(tail)
+	header := [9]byte{byte(n >> 16), byte(n >> 8), byte(n), byte(http2.FrameData)}
+	if end {
+		header[4] = byte(http2.FlagDataEndStream)
+	}
+	binary.BigEndian.PutUint32(header[5:], stream)
+	w.add(header[:])
+	w.add(head)
+	w.add(tail)
+}
+
+// full reports whether more has to wait. The lock is held.
+func (w *writer) full() bool { return w.pending != nil && len(*w.pending) >= pendingBytes }
+
+// flush writes out what is pending, unless somebody does that, and gives up the lock.
+func (w *writer) flush() {
+	if w.writing {
+		w.mu.Unlock()
+		return
+	}
+	w.writing = true
+	for w.pending != nil && w.err == nil {
+		out := w.pending
+		w.pending = nil
+		w.admit()
+		w.mu.Unlock()
+		_, err := w.to.Write(*out)
+		if cap(*out) <= 2*pendingBytes {
+			*out = (*out)[:0]
+			buffers.Put(out)
+		}
+		w.mu.Lock()
+		w.fail(err)
+	}
+	w.writing = false
+	end := w.end
+	if end != nil {
+		w.end = nil
+		w.fail(net.ErrClosed)
+	}
+	w.mu.Unlock()
+	if end != nil {
+		end()
+	}
+}
+
+// fail notes that no more can be written. The lock is held.
+func (w *writer) fail(err error) {
+	if err == nil || w.err != nil {
+		return
+	}
+	w.err = err
+	w.pending = nil
+	close(w.failed)
+	w.admit()
+}
+
+// admit lets those go on who wait for room. The lock is held.
+func (w *writer) admit() {
+	if w.room != nil {
+		close(w.room)
+		w.room = nil
+	}
+}
+
+// lock takes the lock once there is room, or the writer has failed. It returns false, without the
+// lock, if done is closed before.
+func (w *writer) lock(done <-chan struct{}) bool {
+	w.mu.Lock()
+	for w.err == nil && w.full() {
+		if !w.writing {
+			w.flush()
+			w.mu.Lock()
+			continue
+		}
+		if w.room == nil {
+			w.room = make(chan struct{})
+		}
+		room := w.room
+		w.mu.Unlock()
+		select {
+		case <-room:
+		case <-done:
+			return false
+		}
+		w.mu.Lock()
+	}
+	return true
+}
+
+// control sends a frame that answers one of the other side's: with the reader's goroutine, so that
+// who reads nothing is not read, either.
+func (w *writer) control(frame func(*http2.Framer) error) {
+	w.lock(nil)
+	_ = frame(w.framer) // into memory
+	w.flush()
+}
